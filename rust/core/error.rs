@@ -1,0 +1,96 @@
+//! The one error type of the core. Every message names field, row and position, what was found,
+//! what was expected, and what to do about it.
+
+use std::fmt;
+
+/// Where a value stands in the input; prints as `field[row][position]` or `field[row]`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Place {
+    /// The argument's name.
+    pub field: String,
+    /// The row in it.
+    pub row: usize,
+    /// The item in the row; none where a row is one value.
+    pub position: Option<usize>,
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        write!(f, "{}[{}]", self.field, self.row)?;
+        match self.position {
+            Some(position) => write!(f, "[{position}]"),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Why a batch cannot be planned or written.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+#[allow(missing_docs, reason = "the messages say what the fields are")]
+pub enum Error {
+    #[error("the batch is empty: prompts has 0 rows; pass at least one")]
+    EmptyBatch,
+
+    #[error("{field} has {found} rows, but prompts has {expected}; pass one row per prompt")]
+    RowCount {
+        field: String,
+        found: usize,
+        expected: usize,
+    },
+
+    #[error(
+        "{field}[{row}] has {found} items, but responses[{row}] has {expected}; \
+         pass one value per response token"
+    )]
+    RowLength {
+        field: String,
+        row: usize,
+        found: usize,
+        expected: usize,
+    },
+
+    #[error(
+        "{field}[{row}] has {found} items, but the longest response has {widest}; \
+         pass at most that many"
+    )]
+    RowTooLong {
+        field: String,
+        row: usize,
+        found: usize,
+        widest: usize,
+    },
+
+    #[error(
+        "{field}[{row}] is one number for the whole row, but responses[{row}] is empty: \
+         there is no last response token to put it on"
+    )]
+    NoLastToken { field: String, row: usize },
+
+    #[error("{field}[{row}] has dtype {found}, but {field} holds {expected}; convert it first")]
+    Kind {
+        field: String,
+        row: usize,
+        found: &'static str,
+        expected: &'static str,
+    },
+
+    #[error("{place} is {value}, which does not fit {dtype}")]
+    DoesNotFit {
+        place: Place,
+        value: String,
+        dtype: &'static str,
+    },
+
+    #[error("{place} is NaN; a mask or weight has to be a number")]
+    Nan { place: Place },
+
+    #[error("a batch of {rows} rows x {width} positions is larger than memory can be addressed")]
+    TooLarge { rows: usize, width: usize },
+
+    #[error("this is not a valid plan: {0}")]
+    InvalidPlan(String),
+}
+
+/// The core's result.
+pub type Result<T, E = Error> = std::result::Result<T, E>;

@@ -1,0 +1,20 @@
+//! The pure core of fastcollate: plan first, then write every byte once.
+//!
+//! Slices in, slices out; nothing here knows Python, owns a batch's memory or contains unsafe code.
+//!
+//! - [`Column`] is what a field looks like from here: rows that can be read into a destination.
+//!   [`SliceColumn`] is the column over plain memory, of any number type ([`Slice`]).
+//! - [`plan`] decides: [`Assembly`](plan::Assembly) says what rows are made of,
+//!   [`Placement`](plan::Placement) where they go. Plans hold lengths and indices, never a token.
+//! - [`write`] executes: it walks a band of the plan, copies pieces and fills gaps and padding.
+#![forbid(unsafe_code)]
+
+mod column;
+mod element;
+mod error;
+pub mod plan;
+pub mod write;
+
+pub use column::{Column, SliceColumn, check_kind, read_slice, refuse_nan};
+pub use element::{Element, Misfit, Slice};
+pub use error::{Error, Place, Result};

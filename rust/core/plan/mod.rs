@@ -1,0 +1,7 @@
+//! Plans: small integer tables that say what goes where. No token is in them.
+
+mod assembly;
+mod placement;
+
+pub use assembly::{Assembly, Piece, Row};
+pub use placement::{Band, Grid, Placement, Segment};

@@ -1,0 +1,240 @@
+//! The placement: where rows go.
+
+use crate::error::{Error, Result};
+use crate::plan::{Assembly, Row};
+
+/// A stretch of a row at a place in the output.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Segment {
+    /// The row of the assembly.
+    pub row: usize,
+    /// Where the stretch begins: in the row's token stream or in its response, by the grid.
+    pub from: usize,
+    /// Its number of tokens.
+    pub len: usize,
+    /// Output row.
+    pub dst_row: usize,
+    /// Output column.
+    pub dst_col: usize,
+}
+
+/// An output of `rows` x `width` positions and the segments that lie on it; the rest is padding.
+///
+/// Segments are ordered by place and do not overlap, so one walk writes every position once.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Grid {
+    rows: usize,
+    width: usize,
+    segments: Vec<Segment>,
+}
+
+/// A stretch of a grid that can be written by itself: the unit for polling and for threads.
+#[derive(Debug, Clone, Copy)]
+pub struct Band<'a> {
+    /// First position, counted row by row over the grid.
+    pub begin: usize,
+    /// One past the last position.
+    pub end: usize,
+    /// The segments that lie in it.
+    pub segments: &'a [Segment],
+    /// Positions of a grid's row.
+    pub width: usize,
+}
+
+/// Where rows go: their token streams, and their responses for response-aligned fields.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Placement {
+    /// Places of token streams; also of sequence-aligned fields.
+    pub sequence: Grid,
+    /// Places of responses.
+    pub response: Grid,
+}
+
+impl Placement {
+    /// A placement of an assembly's rows from its two grids, checked.
+    ///
+    /// # Errors
+    /// [`Error::InvalidPlan`] when a segment's row is not in the assembly, or is shorter than it.
+    pub fn new(assembly: &Assembly, sequence: Grid, response: Grid) -> Result<Self> {
+        let check = |grid: &Grid, len: fn(&Row) -> usize, kind: &str| {
+            let fits = |segment: &Segment| {
+                let end = segment.from.checked_add(segment.len);
+                match (assembly.rows().get(segment.row), end) {
+                    (Some(row), Some(end)) => end <= len(row),
+                    _ => false,
+                }
+            };
+            match grid.segments.iter().position(|segment| !fits(segment)) {
+                None => Ok(()),
+                Some(index) => Err(Error::InvalidPlan(format!(
+                    "{kind} segment {index} reads beyond its row"
+                ))),
+            }
+        };
+        check(
+            &sequence,
+            |row| row.prompt_len + row.response_len,
+            "sequence",
+        )?;
+        check(&response, |row| row.response_len, "response")?;
+        Ok(Self { sequence, response })
+    }
+
+    /// The `left` layout: each row one left-padded block, response-aligned fields right-aligned.
+    ///
+    /// # Errors
+    /// [`Error::TooLarge`].
+    pub fn left(assembly: &Assembly) -> Result<Self> {
+        let rows = assembly.rows();
+        let sequence_lens = rows.iter().map(|row| row.prompt_len + row.response_len);
+        let response_lens = rows.iter().map(|row| row.response_len);
+        let width = sequence_lens.clone().max().unwrap_or(0);
+        Ok(Self {
+            sequence: Grid::right_aligned(sequence_lens, width)?,
+            response: Grid::right_aligned(response_lens, assembly.widest_response())?,
+        })
+    }
+}
+
+impl Grid {
+    /// A grid from its table, checked.
+    ///
+    /// # Errors
+    /// [`Error::TooLarge`], and [`Error::InvalidPlan`] when segments overlap, are not ordered by
+    /// place or leave the grid.
+    pub fn new(rows: usize, width: usize, segments: Vec<Segment>) -> Result<Self> {
+        let positions = rows
+            .checked_mul(width)
+            .ok_or(Error::TooLarge { rows, width })?;
+        let mut end = 0;
+        for (index, segment) in segments.iter().enumerate() {
+            let begin = segment
+                .dst_row
+                .checked_mul(width)
+                .and_then(|row| row.checked_add(segment.dst_col));
+            let next = begin.and_then(|begin| begin.checked_add(segment.len));
+            match (begin, next) {
+                (Some(begin), Some(next))
+                    if begin >= end && next <= positions && segment.dst_col <= width =>
+                {
+                    end = next;
+                }
+                _ => {
+                    return Err(Error::InvalidPlan(format!(
+                        "segment {index} of {} tokens at row {}, column {} overlaps the one \
+                         before it or leaves the {rows} x {width} grid",
+                        segment.len, segment.dst_row, segment.dst_col
+                    )));
+                }
+            }
+        }
+        Ok(Self {
+            rows,
+            width,
+            segments,
+        })
+    }
+
+    /// One segment per row, ending at the grid's right edge.
+    ///
+    /// # Errors
+    /// [`Error::TooLarge`].
+    ///
+    /// # Panics
+    /// If a length exceeds the width.
+    pub fn right_aligned(lens: impl ExactSizeIterator<Item = usize>, width: usize) -> Result<Self> {
+        let rows = lens.len();
+        let segments = lens
+            .enumerate()
+            .map(|(row, len)| Segment {
+                row,
+                from: 0,
+                len,
+                dst_row: row,
+                dst_col: width - len,
+            })
+            .collect();
+        match rows.checked_mul(width) {
+            Some(_) => Ok(Self {
+                rows,
+                width,
+                segments,
+            }),
+            None => Err(Error::TooLarge { rows, width }),
+        }
+    }
+
+    /// Number of output rows.
+    pub fn rows(&self) -> usize {
+        self.rows
+    }
+
+    /// Positions of an output row.
+    pub fn width(&self) -> usize {
+        self.width
+    }
+
+    /// Positions in all.
+    pub fn positions(&self) -> usize {
+        self.rows * self.width
+    }
+
+    /// The segments, ordered by place.
+    pub fn segments(&self) -> &[Segment] {
+        &self.segments
+    }
+
+    /// The whole grid as one band.
+    pub fn whole(&self) -> Band<'_> {
+        Band {
+            begin: 0,
+            end: self.positions(),
+            segments: &self.segments,
+            width: self.width,
+        }
+    }
+
+    /// The grid in bands of about `positions` each, in order, without a gap between them.
+    ///
+    /// A band ends where a segment ends, so a segment longer than that makes a longer band.
+    pub fn bands(&self, positions: usize) -> impl Iterator<Item = Band<'_>> {
+        let mut rest = Some(self.whole());
+        std::iter::from_fn(move || {
+            let band = rest?;
+            let target = band.begin.saturating_add(positions.max(1));
+            let taken = band
+                .segments
+                .partition_point(|segment| band.place(segment) < target)
+                .max(1);
+            if taken >= band.segments.len() {
+                return rest.take();
+            }
+            let (segments, later) = band.segments.split_at(taken);
+            let end = segments
+                .last()
+                .map_or(band.end, |last| band.place(last) + last.len);
+            rest = Some(Band {
+                begin: end,
+                segments: later,
+                ..band
+            });
+            Some(Band {
+                end,
+                segments,
+                ..band
+            })
+        })
+    }
+}
+
+impl Band<'_> {
+    /// Where a segment begins, counted row by row over the grid.
+    pub fn place(&self, segment: &Segment) -> usize {
+        segment.dst_row * self.width + segment.dst_col
+    }
+
+    /// Number of positions.
+    pub fn positions(&self) -> usize {
+        self.end - self.begin
+    }
+}

@@ -1,0 +1,91 @@
+//! Writers that copy values: token streams and response-aligned fields.
+
+use super::{Destination, fill, walk};
+use crate::column::Column;
+use crate::element::Element;
+use crate::plan::{Assembly, Band};
+
+/// What positions hold that no value goes to. Both patterns have a field's trailing shape, so their
+/// length is its number of values per token.
+#[derive(Debug, Clone, Copy)]
+pub struct Fill<'a, T> {
+    /// Outside rows.
+    pub pad: &'a [T],
+    /// Inside a row's response, between its pieces.
+    pub gap: &'a [T],
+    /// Whether pieces that do not train are gaps too. True for the loss mask.
+    pub gaps_untrained: bool,
+}
+
+/// Write token streams: the prompt and then the response of each row's source turn.
+///
+/// # Errors
+/// What the columns raise; the destination is partly written then.
+///
+/// # Panics
+/// If the destination has another size than the band.
+pub fn write_tokens<T: Element, C: Column<T>>(
+    prompts: &C,
+    responses: &C,
+    assembly: &Assembly,
+    band: &Band,
+    pad: T,
+    destination: Destination<T>,
+) -> Result<(), C::Error> {
+    walk(band, &[pad], destination, |segment, inside| {
+        let turn = assembly.rows()[segment.row].source;
+        let prompt_len = prompts.row_len(turn);
+        let from_prompt = prompt_len.saturating_sub(segment.from).min(segment.len);
+        let (prompt, response) = inside.split_at_mut(from_prompt);
+        if !prompt.is_empty() {
+            prompts.read(turn, segment.from, prompt)?;
+        }
+        if !response.is_empty() {
+            responses.read(turn, segment.from.saturating_sub(prompt_len), response)?;
+        }
+        Ok(())
+    })
+}
+
+/// Write a response-aligned field: each row's pieces, with gaps between them.
+///
+/// # Errors
+/// What the column raises; the destination is partly written then.
+///
+/// # Panics
+/// If the destination has another size than the band, or the two patterns differ in length.
+pub fn write_responses<T: Element, C: Column<T>>(
+    column: &C,
+    assembly: &Assembly,
+    band: &Band,
+    fill_with: Fill<T>,
+    destination: Destination<T>,
+) -> Result<(), C::Error> {
+    let Fill {
+        pad,
+        gap,
+        gaps_untrained,
+    } = fill_with;
+    let inner = gap.len();
+    assert_eq!(pad.len(), inner);
+    walk(band, pad, destination, |segment, inside| {
+        let segment_end = segment.from + segment.len;
+        let mut rest = inside;
+        let mut at = segment.from;
+        for piece in assembly.pieces(segment.row) {
+            let start = piece.start.max(segment.from);
+            let end = (piece.start + piece.len).min(segment_end);
+            if start >= end || (gaps_untrained && !piece.trains) {
+                continue;
+            }
+            let (before, tail) = rest.split_at_mut((start - at) * inner);
+            let (values, tail) = tail.split_at_mut((end - start) * inner);
+            fill(before, gap);
+            column.read(piece.turn, piece.from + start - piece.start, values)?;
+            rest = tail;
+            at = end;
+        }
+        fill(rest, gap);
+        Ok(())
+    })
+}

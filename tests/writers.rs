@@ -1,0 +1,402 @@
+//! Writers against a plain model of the plan: for every position, what has to stand there.
+
+use fastcollate::plan::{Assembly, Grid, Piece, Placement, Row, Segment};
+use fastcollate::write::{Destination, Fill, write_mask, write_responses, write_tokens};
+use fastcollate::{Column, Error, Slice, SliceColumn};
+use proptest::collection::vec;
+use proptest::prelude::*;
+
+/// A column of any width per token that knows its values: token `t` of turn `n` is `n, t, 0`, ...
+struct Coordinates {
+    lens: Vec<usize>,
+    inner: usize,
+}
+
+impl Coordinates {
+    fn value(turn: usize, token: usize, part: usize) -> i64 {
+        i64::try_from(1 + (turn * 1_000 + token) * 10 + part).unwrap()
+    }
+}
+
+impl Column<i64> for Coordinates {
+    type Error = Error;
+
+    fn row_len(&self, turn: usize) -> usize {
+        self.lens[turn]
+    }
+
+    fn read(&self, turn: usize, from: usize, out: &mut [i64]) -> Result<(), Error> {
+        assert!(from + out.len() / self.inner <= self.lens[turn]);
+        for (index, value) in out.iter_mut().enumerate() {
+            *value = Self::value(turn, from + index / self.inner, index % self.inner);
+        }
+        Ok(())
+    }
+}
+
+/// A response of pieces with gaps before, between and behind them, each from a turn of its own.
+#[derive(Debug, Clone)]
+struct Response {
+    /// Gap before the piece, offset in its turn, its length, and whether it trains.
+    pieces: Vec<(usize, usize, usize, bool)>,
+    tail: usize,
+}
+
+fn responses() -> impl Strategy<Value = Vec<Response>> {
+    let piece = (0..4_usize, 0..4_usize, 0..5_usize, any::<bool>());
+    let response =
+        (vec(piece, 0..4), 0..3_usize).prop_map(|(pieces, tail)| Response { pieces, tail });
+    vec(response, 1..6)
+}
+
+/// The assembly of such responses, and the lengths of the turns their pieces come from.
+fn assemble(responses: &[Response]) -> (Assembly, Vec<usize>) {
+    let (mut rows, mut pieces, mut offsets, mut lens) = (vec![], vec![], vec![0], vec![]);
+    for response in responses {
+        let mut start = 0;
+        for &(gap, from, len, trains) in &response.pieces {
+            start += gap;
+            let turn = lens.len();
+            pieces.push(Piece {
+                turn,
+                from,
+                start,
+                len,
+                trains,
+            });
+            lens.push(from + len);
+            start += len;
+        }
+        rows.push(Row {
+            source: 0,
+            prompt_len: 0,
+            response_len: start + response.tail,
+        });
+        offsets.push(pieces.len());
+    }
+    (Assembly::new(rows, pieces, offsets).unwrap(), lens)
+}
+
+/// Each row cut into segments of at most `cut` tokens, with `space` positions before each.
+fn scatter(lens: &[usize], cut: usize, space: usize) -> Grid {
+    let widest = lens.iter().map(|len| len + space * len.div_ceil(cut)).max();
+    let segments = lens.iter().enumerate().flat_map(|(row, &len)| {
+        (0..len)
+            .step_by(cut)
+            .enumerate()
+            .map(move |(index, from)| Segment {
+                row,
+                from,
+                len: cut.min(len - from),
+                dst_row: row,
+                dst_col: from + space * (index + 1),
+            })
+    });
+    Grid::new(lens.len(), widest.unwrap_or(0) + 1, segments.collect()).unwrap()
+}
+
+/// What every position of a grid holds: a row and a position in it, or padding.
+fn model(grid: &Grid) -> Vec<Option<(usize, usize)>> {
+    let mut positions = vec![None; grid.positions()];
+    for segment in grid.segments() {
+        for index in 0..segment.len {
+            let place = segment.dst_row * grid.width() + segment.dst_col + index;
+            assert_eq!(positions[place], None);
+            positions[place] = Some((segment.row, segment.from + index));
+        }
+    }
+    positions
+}
+
+/// Write a grid in bands into memory that holds `before`.
+fn in_bands<T: Copy>(
+    grid: &Grid,
+    band_positions: usize,
+    inner: usize,
+    before: T,
+    is_zeroed: bool,
+    mut write: impl FnMut(&fastcollate::plan::Band, Destination<T>),
+) -> Vec<T> {
+    let mut all = vec![before; grid.positions() * inner];
+    let mut at = 0;
+    for band in grid.bands(band_positions) {
+        assert_eq!(band.begin, at);
+        let values = &mut all[band.begin * inner..band.end * inner];
+        write(&band, Destination { values, is_zeroed });
+        at = band.end;
+    }
+    assert_eq!(at, grid.positions());
+    all
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(500))]
+
+    #[test]
+    fn responses_are_pieces_gaps_and_padding(
+        responses in responses(),
+        (cut, space, band_positions) in (1..6_usize, 0..3_usize, 1..40_usize),
+        inner in 1..4_usize,
+        gaps_untrained in any::<bool>(),
+    ) {
+        let (assembly, lens) = assemble(&responses);
+        let response_lens: Vec<_> = assembly.rows().iter().map(|row| row.response_len).collect();
+        let grid = scatter(&response_lens, cut, space);
+        let column = Coordinates { lens, inner };
+        let pad: Vec<i64> = (0..).map(|part| -10 - part).take(inner).collect();
+        let gap: Vec<i64> = (0..).map(|part| -20 - part).take(inner).collect();
+        let fill = Fill { pad: &pad, gap: &gap, gaps_untrained };
+
+        let written = in_bands(&grid, band_positions, inner, -99, false, |band, to| {
+            write_responses(&column, &assembly, band, fill, to).unwrap();
+        });
+
+        let value_at = |row: usize, position: usize, part: usize| {
+            let of_piece = assembly.pieces(row).iter().find(|piece| {
+                (piece.start..piece.start + piece.len).contains(&position)
+                    && (piece.trains || !gaps_untrained)
+            });
+            of_piece.map_or(gap[part], |piece| {
+                Coordinates::value(piece.turn, piece.from + position - piece.start, part)
+            })
+        };
+        let expected: Vec<_> = model(&grid)
+            .into_iter()
+            .flat_map(|place| (0..inner).map(move |part| (place, part)))
+            .map(|(place, part)| match place {
+                Some((row, position)) => value_at(row, position, part),
+                None => pad[part],
+            })
+            .collect();
+        prop_assert_eq!(written, expected);
+    }
+
+    #[test]
+    fn tokens_are_prompts_then_responses(
+        lens in vec((0..5_usize, 0..5_usize), 1..6),
+        (cut, space, band_positions) in (1..6_usize, 0..3_usize, 1..40_usize),
+        pad in -3..3_i64,
+        is_zeroed in any::<bool>(),
+    ) {
+        let (prompt_lens, response_lens): (Vec<_>, Vec<_>) = lens.iter().copied().unzip();
+        let assembly = Assembly::row_per_turn(&prompt_lens, &response_lens).unwrap();
+        let totals: Vec<_> = lens.iter().map(|(prompt, response)| prompt + response).collect();
+        let grid = scatter(&totals, cut, space);
+        let prompts = Coordinates { lens: prompt_lens.clone(), inner: 1 };
+        let responses = Coordinates { lens: response_lens, inner: 1 };
+        let before = if is_zeroed { 0 } else { -99 };
+
+        let written = in_bands(&grid, band_positions, 1, before, is_zeroed, |band, to| {
+            write_tokens(&prompts, &responses, &assembly, band, pad, to).unwrap();
+        });
+
+        let expected: Vec<_> = model(&grid)
+            .into_iter()
+            .map(|place| match place {
+                Some((row, at)) if at < prompt_lens[row] => Coordinates::value(row, at, 0),
+                Some((row, at)) => Coordinates::value(row, at - prompt_lens[row], 0),
+                None => pad,
+            })
+            .collect();
+        prop_assert_eq!(written, expected);
+    }
+
+    #[test]
+    fn masks_are_one_where_segments_lie(
+        lens in vec(0..7_usize, 1..6),
+        (cut, space, band_positions) in (1..6_usize, 0..3_usize, 1..40_usize),
+        is_zeroed in any::<bool>(),
+    ) {
+        let grid = scatter(&lens, cut, space);
+        let before = if is_zeroed { 0 } else { -99 };
+        let written = in_bands(&grid, band_positions, 1, before, is_zeroed, |band, to| {
+            write_mask::<i64>(band, to);
+        });
+        let expected: Vec<_> = model(&grid).iter().map(|at| i64::from(at.is_some())).collect();
+        prop_assert_eq!(written, expected);
+    }
+
+    #[test]
+    fn left_layout_ends_every_row_at_the_right_edge(
+        lens in vec((0..9_usize, 0..9_usize), 1..8),
+    ) {
+        let (prompt_lens, response_lens): (Vec<_>, Vec<_>) = lens.iter().copied().unzip();
+        let assembly = Assembly::row_per_turn(&prompt_lens, &response_lens).unwrap();
+        let Placement { sequence, response } = Placement::left(&assembly).unwrap();
+        let widest = lens.iter().map(|(prompt, response)| prompt + response).max();
+        prop_assert_eq!(Some(sequence.width()), widest);
+        prop_assert_eq!(Some(response.width()), response_lens.iter().copied().max());
+        for (row, &(prompt_len, response_len)) in lens.iter().enumerate() {
+            let (tokens, values) = (&sequence.segments()[row], &response.segments()[row]);
+            prop_assert_eq!((tokens.dst_row, values.dst_row), (row, row));
+            prop_assert_eq!((tokens.len, values.len), (prompt_len + response_len, response_len));
+            prop_assert_eq!(tokens.dst_col + tokens.len, sequence.width());
+            prop_assert_eq!(values.dst_col + values.len, response.width());
+        }
+        // The checked constructors take what the layout made.
+        let again = |grid: &Grid| {
+            Grid::new(grid.rows(), grid.width(), grid.segments().to_vec()).unwrap()
+        };
+        prop_assert!(Placement::new(&assembly, again(&sequence), again(&response)).is_ok());
+    }
+
+    #[test]
+    fn slices_of_every_type_read_the_same(values in vec(any::<i8>(), 1..20), from in 0..20_usize) {
+        let from = from.min(values.len());
+        let expected: Vec<i64> = values[from..].iter().map(|&value| value.into()).collect();
+        let wide: Vec<i32> = values.iter().map(|&value| value.into()).collect();
+        let float: Vec<f64> = values.iter().map(|&value| value.into()).collect();
+        let rows = vec![Slice::I8(&values), Slice::I32(&wide)];
+        let column = SliceColumn::new("prompts", rows, false);
+        for turn in 0..2 {
+            let mut out = vec![0_i64; expected.len()];
+            column.read(turn, from, &mut out).unwrap();
+            prop_assert_eq!(&out, &expected);
+        }
+        let column = SliceColumn::new("rewards", vec![Slice::F64(&float)], true);
+        let mut out = vec![0_f32; expected.len()];
+        column.read(0, from, &mut out).unwrap();
+        let back: Vec<_> = out.iter().map(|&value| f64::from(value)).collect();
+        prop_assert_eq!(&back, &float[from..]);
+    }
+}
+
+#[test]
+fn errors_name_the_place() {
+    let column = SliceColumn::new(
+        "loss_masks",
+        vec![Slice::F32(&[]), Slice::F32(&[1.0, f32::NAN])],
+        true,
+    );
+    let error = Column::<f32>::read(&column, 1, 1, &mut [0.0]).unwrap_err();
+    assert!(
+        error.to_string().starts_with("loss_masks[1][1] is NaN"),
+        "{error}"
+    );
+
+    let column = SliceColumn::new("prompts", vec![Slice::U64(&[1, u64::MAX])], false);
+    let error = Column::<i64>::read(&column, 0, 1, &mut [0]).unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "prompts[0][1] is 18446744073709551615, which does not fit int64"
+    );
+}
+
+#[test]
+fn a_number_per_row_lies_on_the_last_token_of_the_last_piece() {
+    let response = Response {
+        pieces: vec![(1, 0, 2, true), (3, 1, 2, true), (0, 0, 0, true)],
+        tail: 2,
+    };
+    let (assembly, _) = assemble(&[response]);
+    let last = assembly.on_last_token("rewards").unwrap();
+    let piece = Piece {
+        turn: 1,
+        from: 0,
+        start: 7,
+        len: 1,
+        trains: true,
+    };
+    assert_eq!(last.pieces(0), [piece]);
+
+    let (assembly, _) = assemble(&[Response {
+        pieces: vec![],
+        tail: 4,
+    }]);
+    let error = assembly.on_last_token("rewards").unwrap_err();
+    assert!(
+        matches!(error, Error::NoLastToken { row: 0, .. }),
+        "{error}"
+    );
+}
+
+#[test]
+fn lengths_that_contradict_each_other_are_refused() {
+    assert_eq!(Assembly::row_per_turn(&[], &[]), Err(Error::EmptyBatch));
+    let error = Assembly::row_per_turn(&[1, 2], &[3]).unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "responses has 1 rows, but prompts has 2; pass one row per prompt"
+    );
+    let assembly = Assembly::row_per_turn(&[1, 2], &[3, 4]).unwrap();
+    let error = assembly
+        .check_response_lens("logprobs", &[3, 5])
+        .unwrap_err();
+    assert!(
+        error
+            .to_string()
+            .starts_with("logprobs[1] has 5 items, but responses[1] has 4")
+    );
+    assert!(assembly.with_response_lens("rewards", &[0, 4]).is_ok());
+    let error = assembly.with_response_lens("rewards", &[5, 0]).unwrap_err();
+    assert!(
+        matches!(
+            error,
+            Error::RowTooLong {
+                row: 0,
+                found: 5,
+                widest: 4,
+                ..
+            }
+        ),
+        "{error}"
+    );
+}
+
+#[test]
+fn tables_that_are_no_plan_are_refused() {
+    let row = Row {
+        source: 0,
+        prompt_len: 1,
+        response_len: 4,
+    };
+    let piece = |start, len| Piece {
+        turn: 0,
+        from: 0,
+        start,
+        len,
+        trains: true,
+    };
+    assert!(Assembly::new(vec![row], vec![piece(0, 2), piece(2, 2)], vec![0, 2]).is_ok());
+    for (pieces, offsets) in [
+        (vec![piece(0, 5)], vec![0, 1]),
+        (vec![piece(0, 3), piece(2, 1)], vec![0, 2]),
+        (vec![piece(usize::MAX, 1)], vec![0, 1]),
+        (vec![piece(0, 1)], vec![0, 0]),
+        (vec![piece(0, 1)], vec![0]),
+        (vec![piece(0, 1)], vec![]),
+    ] {
+        let refused = Assembly::new(vec![row], pieces, offsets);
+        assert!(matches!(refused, Err(Error::InvalidPlan(_))), "{refused:?}");
+    }
+
+    let segment = |row, from, len, dst_row, dst_col| Segment {
+        row,
+        from,
+        len,
+        dst_row,
+        dst_col,
+    };
+    for segments in [
+        vec![segment(0, 0, 5, 0, 0), segment(0, 0, 1, 0, 4)],
+        vec![segment(0, 0, 1, 1, 0), segment(0, 0, 1, 0, 0)],
+        vec![segment(0, 0, 6, 1, 0)],
+        vec![segment(0, 0, 1, 2, 0)],
+        vec![segment(0, 0, 1, 0, 6)],
+        vec![segment(0, 0, usize::MAX, 0, 1)],
+    ] {
+        let refused = Grid::new(2, 5, segments);
+        assert!(matches!(refused, Err(Error::InvalidPlan(_))), "{refused:?}");
+    }
+    assert!(matches!(
+        Grid::new(usize::MAX, 2, vec![]),
+        Err(Error::TooLarge { .. })
+    ));
+
+    let assembly = Assembly::row_per_turn(&[1], &[4]).unwrap();
+    let grid = |row, from, len| Grid::new(1, 9, vec![segment(row, from, len, 0, 0)]).unwrap();
+    assert!(Placement::new(&assembly, grid(0, 0, 5), grid(0, 1, 3)).is_ok());
+    assert!(Placement::new(&assembly, grid(0, 1, 5), grid(0, 0, 4)).is_err());
+    assert!(Placement::new(&assembly, grid(0, 0, 5), grid(0, 0, 5)).is_err());
+    assert!(Placement::new(&assembly, grid(1, 0, 1), grid(0, 0, 4)).is_err());
+}
