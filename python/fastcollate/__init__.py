@@ -1,0 +1,18 @@
+"""Collation for LLM post-training: ragged rollouts to training tensors in one call.
+
+>>> import fastcollate as fc
+>>> batch = fc.build_batch([[5, 6], [7]], [[8], [9, 10]], pad_token_id=0, array_type="numpy")
+>>> batch.input_ids
+array([[ 5,  6,  8],
+       [ 7,  9, 10]])
+"""
+
+import logging
+
+from fastcollate._fastcollate import Plan
+from fastcollate.batch import Batch
+from fastcollate.collating import build_batch
+
+__all__ = ["Batch", "Plan", "build_batch"]
+
+logging.getLogger(__name__).addHandler(logging.NullHandler())

@@ -1,0 +1,46 @@
+from collections.abc import Sequence
+from typing import Any, Protocol, final
+
+from numpy import int64
+from numpy.typing import NDArray
+
+__all__ = ["Plan", "collate"]
+
+class _FieldInput(Protocol):
+    @property
+    def key(self) -> str: ...
+    @property
+    def name(self) -> str: ...
+    @property
+    def values(self) -> Any: ...
+    @property
+    def per_row(self) -> bool: ...
+    @property
+    def refuses_nan(self) -> bool: ...
+    @property
+    def any_length(self) -> bool: ...
+
+@final
+class Plan:
+    """What the rows of a batch are made of and where they lie. Immutable; holds no token."""
+
+    @property
+    def num_rows(self) -> int: ...
+    @property
+    def width(self) -> int: ...
+    @property
+    def response_width(self) -> int: ...
+    @property
+    def prompt_lens(self) -> NDArray[int64]: ...
+    @property
+    def response_lens(self) -> NDArray[int64]: ...
+    def to_dict(self) -> dict[str, NDArray[int64]]: ...
+    @classmethod
+    def from_dict(cls, tables: dict[str, NDArray[int64]]) -> Plan: ...
+
+def collate(
+    prompts: Any,
+    responses: Any,
+    pad_token_id: int,
+    fields: Sequence[_FieldInput],
+) -> tuple[Plan, list[tuple[str, NDArray[Any]]]]: ...

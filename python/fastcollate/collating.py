@@ -1,0 +1,187 @@
+"""From ragged rollouts to training tensors."""
+
+from __future__ import annotations
+
+import operator
+import warnings
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
+
+from fastcollate._fastcollate import Plan, collate
+from fastcollate.batch import Batch
+
+if TYPE_CHECKING:
+    import torch
+    from numpy.typing import NDArray
+
+Rows: TypeAlias = "Sequence[Any] | NDArray[Any] | torch.Tensor"
+"""A per-token field: one row of numbers per training row (see :func:`build_batch`)."""
+
+
+class FieldInput(NamedTuple):
+    """A response-aligned field as :func:`fastcollate._fastcollate.collate` takes it."""
+
+    key: str
+    """The output's name."""
+    name: str
+    """The argument's name, for error messages."""
+    values: Rows
+    per_row: bool = False
+    """Whether one number per row is accepted too; it lands on the last response token."""
+    refuses_nan: bool = False
+    """Whether NaN is an error."""
+    any_length: bool = False
+    """Whether rows may have any length up to the longest response."""
+
+
+def build_batch(
+    prompts: Rows,
+    responses: Rows,
+    *,
+    pad_token_id: int,
+    rewards: Rows | None = None,
+    loss_masks: Rows | None = None,
+    logprobs: Rows | None = None,
+    max_seq_len: int | None = None,
+    array_type: Literal["torch", "numpy"] = "torch",
+) -> Batch:
+    """Build one training batch from ragged rows, in the unified left layout.
+
+    Each row is one left-padded block, and response-aligned fields are right-aligned, so that a
+    response's values stand where ``log_probs[:, -R - 1 : -1]`` has them. With ``B`` rows,
+    ``W = max(prompt + response)`` and ``R = max(response)``::
+
+        input_ids       | PAD PAD  p   p   r   r  |      loss_mask  |  0   r   r  |
+                        |  p   p   p   r   r   r  |                 |  r   r   r  |
+                         <---------- W ---------->                   <---- R --->
+
+    Inputs are read where they lie and never changed; every output byte is written once.
+
+    Parameters
+    ----------
+    prompts, responses
+        ``B`` rows of token ids each. A row is a list or tuple of numbers, an ``array.array``, or a
+        1-D NumPy array or torch CPU tensor of any integer type; kinds may be mixed. The rows stand
+        in any sequence, or are those of a 2-D array or tensor.
+    pad_token_id
+        What ``input_ids`` holds on padding. Masks come from lengths, so real tokens may equal it.
+    rewards
+        Per response token, or one number per row, which lands on the row's last response token.
+    loss_masks, logprobs
+        Per response token. Loss masks may be weights, but not NaN.
+    max_seq_len
+        Warn when the longest row exceeds it. Nothing is ever truncated.
+    array_type
+        ``"torch"`` or ``"numpy"``.
+
+    Returns
+    -------
+    Batch
+        ``input_ids`` and ``attention_mask``, int64 (B, W); ``response_mask``, int64 (B, R); and of
+        the fields that were given ``loss_mask``, ``rewards`` and ``logprobs``, float32 (B, R),
+        right-aligned behind zeros.
+
+    Raises
+    ------
+    ValueError
+        An empty batch; fields of different row counts; a field row of another length than its
+        response; a token id beyond int64; NaN in a loss mask; one reward for an empty response.
+    TypeError
+        An object that is no field, row or number, named by field, row and position.
+    ImportError
+        If torch tensors are asked for and torch is not installed.
+
+    Warns
+    -----
+    UserWarning
+        The longest row exceeds ``max_seq_len``.
+
+    Notes
+    -----
+    The layout is that of SkyRL's ``convert_prompts_responses_to_batch_tensors``, whose lenient
+    form is :func:`fastcollate.compat.skyrl.convert_prompts_responses_to_batch_tensors`. Python
+    numbers round to float32 as NumPy rounds them.
+
+    Examples
+    --------
+    >>> import fastcollate as fc
+    >>> batch = fc.build_batch(
+    ...     [[1, 2], [3]], [[4], [5, 6, 7]], pad_token_id=0, rewards=[0.5, 1.0], array_type="numpy"
+    ... )
+    >>> batch
+    Batch of 2 rows, 7 tokens, 12.5% padding
+      input_ids       int64    (2, 4)
+      attention_mask  int64    (2, 4)
+      response_mask   int64    (2, 3)
+      rewards         float32  (2, 3)
+    >>> batch.rewards
+    array([[0. , 0. , 0.5],
+           [0. , 0. , 1. ]], dtype=float32)
+    """
+    if array_type not in ("torch", "numpy"):
+        raise ValueError(f"array_type is {array_type!r}; pass 'torch' or 'numpy'")
+    if max_seq_len is not None:
+        max_seq_len = _checked_integer("max_seq_len", max_seq_len, "an integer or None")
+    fields = []
+    if loss_masks is not None:
+        fields.append(FieldInput("loss_mask", "loss_masks", loss_masks, refuses_nan=True))
+    if rewards is not None:
+        fields.append(FieldInput("rewards", "rewards", rewards, per_row=True))
+    if logprobs is not None:
+        fields.append(FieldInput("logprobs", "logprobs", logprobs))
+    batch = collate_fields(prompts, responses, pad_token_id, fields, array_type)
+    if (message := excess_message(batch.plan, max_seq_len)) is not None:
+        warnings.warn(message, stacklevel=2)
+    return batch
+
+
+def collate_fields(
+    prompts: Rows,
+    responses: Rows,
+    pad_token_id: int,
+    fields: Sequence[FieldInput],
+    array_type: str,
+) -> Batch:
+    """Build a batch of any response-aligned fields."""
+    pad_token_id = _checked_integer(
+        "pad_token_id",
+        pad_token_id,
+        "an integer such as tokenizer.pad_token_id, or tokenizer.eos_token_id if that is None",
+    )
+    if array_type == "numpy":
+        plan, arrays = collate(prompts, responses, pad_token_id, fields)
+        return Batch(arrays, plan)
+    from_numpy = _import_torch().from_numpy
+    plan, arrays = collate(prompts, responses, pad_token_id, fields)
+    return Batch([(key, from_numpy(array)) for key, array in arrays], plan)
+
+
+def excess_message(plan: Plan, max_seq_len: int | None) -> str | None:
+    """Say that the longest row exceeds ``max_seq_len``, if it does."""
+    if max_seq_len is None or plan.width <= max_seq_len:
+        return None
+    return (
+        f"the longest row has {plan.width} tokens, which exceeds max_seq_len={max_seq_len}; "
+        "nothing is truncated: check the limits of the generation"
+    )
+
+
+def _checked_integer(name: str, value: Any, advice: str) -> int:
+    try:
+        integer = operator.index(value)
+    except TypeError as error:
+        raise TypeError(f"{name} is {value!r}; pass {advice}") from error
+    if not -(2**63) <= integer < 2**63:
+        raise ValueError(f"{name} is {integer}, which does not fit int64")
+    return integer
+
+
+def _import_torch() -> Any:
+    try:
+        import torch
+    except ImportError as error:
+        raise ImportError(
+            "array_type='torch' needs torch: pip install 'fastcollate[torch]', "
+            "or pass array_type='numpy'"
+        ) from error
+    return torch

@@ -1,0 +1,121 @@
+"""Drop-in replacements for functions of SkyRL (``skyrl.train``)."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from fastcollate.collating import FieldInput, Rows, collate_fields, excess_message
+
+if TYPE_CHECKING:
+    import torch
+
+    BatchTensors: TypeAlias = tuple[
+        torch.Tensor,
+        torch.Tensor,
+        torch.Tensor,
+        torch.Tensor,
+        torch.Tensor,
+        torch.Tensor | None,
+        torch.Tensor | None,
+    ]
+
+logger = logging.getLogger(__name__)
+
+
+def convert_prompts_responses_to_batch_tensors(
+    pad_token_id: int | Any,
+    prompts: Rows,
+    responses: Rows,
+    rewards: Rows,
+    loss_masks: Rows,
+    logprobs: Rows | None = None,
+    rollout_expert_indices: Any | None = None,
+    max_seq_len: int | None = None,
+) -> BatchTensors:
+    """Convert prompts and responses to batch tensors, as SkyRL's function of this name does.
+
+    The results equal SkyRL's bit for bit (but for rewards given as integers beyond 2**53, which
+    round through float64 here). It is more lenient than :func:`fastcollate.build_batch`: a row of a
+    field may have any length up to the longest response ``R``, and its values are right-aligned;
+    NaN is accepted everywhere.
+
+    Parameters
+    ----------
+    pad_token_id
+        The padding token, or a tokenizer with that attribute (SkyRL 0.3).
+    prompts, responses
+        ``B`` rows of token ids each.
+    rewards, loss_masks
+        ``B`` rows of numbers each.
+    logprobs
+        Rows of numbers; rows missing at the end are zero. Without any, place 6 is None.
+    rollout_expert_indices
+        Not supported yet.
+    max_seq_len
+        Log a warning when the longest row exceeds it; nothing is truncated.
+
+    Returns
+    -------
+    tuple
+        ``sequences`` and ``attention_mask``, int64 (B, W) with ``W = max(prompt + response)``;
+        ``response_mask``, int64 (B, R); ``rewards``, ``loss_masks`` and, if given, ``logprobs``,
+        float32 (B, R); None. If all rows are empty, ``sequences`` is float32 as there.
+
+    Raises
+    ------
+    AssertionError
+        An empty batch, or prompts, responses, rewards and loss masks of different row counts.
+    ValueError, TypeError
+        As :func:`fastcollate.build_batch`.
+    IndexError
+        More rows of ``logprobs`` than of prompts.
+    NotImplementedError
+        If expert indices are given.
+
+    Notes
+    -----
+    Source of the contract: ``skyrl.train.dataset.preprocess`` of SkyRL 0.3.
+    """
+    import torch
+
+    if rollout_expert_indices is not None and len(rollout_expert_indices) > 0:
+        raise NotImplementedError("rollout_expert_indices is not supported yet; pass None")
+    rows = len(prompts)
+    assert len(responses) == rows > 0, (
+        f"prompts and responses need the same number of rows, at least one: "
+        f"found {rows} and {len(responses)}"
+    )
+    if rewards is None:
+        raise TypeError("rewards is None; pass one row of numbers per response")
+    assert len(rewards) == rows, f"rewards has {len(rewards)} rows, but prompts has {rows}"
+    assert len(loss_masks) == rows, f"loss_masks has {len(loss_masks)} rows, but prompts has {rows}"
+
+    fields = [
+        FieldInput("rewards", "rewards", rewards, any_length=True),
+        FieldInput("loss_mask", "loss_masks", loss_masks, any_length=True),
+    ]
+    if logprobs is not None and len(logprobs) > 0:
+        if len(logprobs) > rows:
+            raise IndexError(f"logprobs has {len(logprobs)} rows, but prompts has {rows}")
+        if len(logprobs) < rows:
+            logprobs = [*logprobs, *[[]] * (rows - len(logprobs))]
+        fields.append(FieldInput("logprobs", "logprobs", logprobs, any_length=True))
+    pad_token_id = getattr(pad_token_id, "pad_token_id", pad_token_id)
+    batch = collate_fields(prompts, responses, pad_token_id, fields, "torch")
+    if (message := excess_message(batch.plan, max_seq_len)) is not None:
+        logger.warning(message)
+
+    sequences = batch["input_ids"]
+    if batch.plan.width == 0:
+        # SkyRL's torch.tensor([[], []]) sees no integer to tell the dtype by.
+        sequences = sequences.to(torch.float32)
+    return (
+        sequences,
+        batch["attention_mask"],
+        batch["response_mask"],
+        batch["rewards"],
+        batch["loss_mask"],
+        batch.get("logprobs"),
+        None,
+    )

@@ -1,0 +1,149 @@
+//! The one call: ingest, plan, write, hand over.
+
+use fastcollate::plan::{Assembly, Grid, Placement};
+use pyo3::prelude::*;
+
+use crate::error::Result;
+use crate::ingest::Rows;
+use crate::job::{Content, Job, execute};
+use crate::output::{NamedArray, Outputs, Slab};
+use crate::plan::Plan;
+
+/// From this size on other threads of the interpreter may run while plain memory is copied.
+const DETACH_FROM: usize = 1 << 20;
+
+/// One response-aligned field, as the Python side describes it.
+#[derive(FromPyObject)]
+pub struct FieldInput<'py> {
+    /// The output's key.
+    key: String,
+    /// The argument's name, for errors.
+    name: String,
+    values: Bound<'py, PyAny>,
+    /// Whether one number per row is accepted too.
+    per_row: bool,
+    /// Whether NaN is an error.
+    refuses_nan: bool,
+    /// Whether a row may have any length up to the widest response, right-aligned there.
+    any_length: bool,
+}
+
+/// What a field's rows are made of and where they lie, where that differs from the batch's plan.
+#[derive(Default)]
+struct FieldPlan {
+    assembly: Option<Assembly>,
+    grid: Option<Grid>,
+}
+
+/// Collate rows into the left layout. Returns the plan and the outputs in order.
+#[pyfunction]
+pub fn collate<'py>(
+    py: Python<'py>,
+    prompts: &Bound<'py, PyAny>,
+    responses: &Bound<'py, PyAny>,
+    pad_token_id: i64,
+    fields: Vec<FieldInput<'py>>,
+) -> Result<(Plan, Vec<NamedArray<'py>>)> {
+    // The columns are the prompts, the responses, and then the fields.
+    let mut columns = vec![
+        Rows::new::<i64>("prompts", prompts, false)?,
+        Rows::new::<i64>("responses", responses, false)?,
+    ];
+    let assembly = Assembly::row_per_turn(&columns[0].lens(), &columns[1].lens())?;
+    let Placement { sequence, response } = Placement::left(&assembly)?;
+    let mut field_plans = Vec::with_capacity(fields.len());
+    for field in &fields {
+        let (rows, plan) = field.ingest(&assembly)?;
+        columns.push(rows);
+        field_plans.push(plan);
+    }
+
+    let mut contents = vec![
+        (
+            "input_ids",
+            &sequence,
+            Content::Tokens { pad: pad_token_id },
+        ),
+        ("attention_mask", &sequence, Content::Mask),
+        ("response_mask", &response, Content::Mask),
+    ];
+    for (index, (field, plan)) in fields.iter().zip(&field_plans).enumerate() {
+        let content = Content::Field {
+            column: 2 + index,
+            assembly: plan.assembly.as_ref().unwrap_or(&assembly),
+        };
+        let grid = plan.grid.as_ref().unwrap_or(&response);
+        contents.push((&field.key, grid, content));
+    }
+
+    let mut outputs = Outputs::default();
+    for (key, grid, content) in &contents {
+        outputs.push(key, content.dtype(), [grid.rows(), grid.width()])?;
+    }
+    let mut slab = Slab::zeroed(outputs.total_bytes())?;
+    let regions = outputs.split(slab.bytes_mut());
+    let jobs: Vec<Job> = contents
+        .iter()
+        .zip(regions)
+        .flat_map(|((_, grid, content), region)| Job::of_output(*content, grid, region))
+        .collect();
+
+    let slices = if outputs.total_bytes() < DETACH_FROM {
+        None
+    } else {
+        columns
+            .iter()
+            .map(Rows::as_slices)
+            .collect::<Option<Vec<_>>>()
+    };
+    match slices {
+        Some(columns) => py.detach(|| execute(jobs, |job| job.write(&columns, &assembly)))?,
+        None => execute(jobs, |job| job.write(&columns, &assembly))?,
+    }
+    let arrays = outputs.into_arrays(py, slab)?;
+    let placement = Placement { sequence, response };
+    Ok((
+        Plan {
+            assembly,
+            placement,
+        },
+        arrays,
+    ))
+}
+
+impl<'py> FieldInput<'py> {
+    /// Take the field's values, check their lengths, and plan where they go.
+    fn ingest(&self, batch: &Assembly) -> Result<(Rows<'py>, FieldPlan)> {
+        let Self {
+            name,
+            values,
+            refuses_nan,
+            ..
+        } = self;
+        if self.per_row
+            && let Some(rows) = Rows::one_number_each(name, values, *refuses_nan)?
+        {
+            batch.check_row_count(name, rows.len())?;
+            let assembly = Some(batch.on_last_token(name)?);
+            return Ok((
+                rows,
+                FieldPlan {
+                    assembly,
+                    grid: None,
+                },
+            ));
+        }
+        let rows = Rows::new::<f32>(name, values, *refuses_nan)?;
+        let lens = rows.lens();
+        if !self.any_length {
+            batch.check_response_lens(name, &lens)?;
+            return Ok((rows, FieldPlan::default()));
+        }
+        let assembly = Some(batch.with_response_lens(name, &lens)?);
+        let grid = Some(Grid::right_aligned(
+            lens.into_iter(),
+            batch.widest_response(),
+        )?);
+        Ok((rows, FieldPlan { assembly, grid }))
+    }
+}

@@ -1,0 +1,193 @@
+//! Lists and tuples of Python numbers, decoded straight into the destination.
+//!
+//! This is the hot path: frameworks hand over `list[list[int]]`. An exact `int` or `float` is read
+//! from a borrowed item, since no Python code can run meanwhile; anything else is owned first, and
+//! the list's length is checked again behind it.
+
+use std::ffi::c_int;
+
+use fastcollate::Place;
+use pyo3::ffi;
+use pyo3::prelude::*;
+use pyo3::sync::critical_section::with_critical_section;
+use pyo3::types::{PyList, PyTuple};
+
+use super::number::{Decode, decode};
+use crate::error::{Error, Result};
+
+/// Items between two looks at pending signals: well under a millisecond.
+const CHUNK: usize = 1 << 16;
+const AHEAD: usize = 24;
+
+/// A `list` or `tuple`.
+pub trait Items {
+    /// The current number of items.
+    fn count(&self) -> usize;
+
+    /// A borrowed reference to an item.
+    ///
+    /// # Safety
+    /// `index` is below [`count`](Items::count). The reference is valid until Python code runs, or
+    /// on free-threaded builds until the list's critical section is left.
+    unsafe fn borrow(&self, index: usize) -> *mut ffi::PyObject;
+}
+
+impl Items for Bound<'_, PyList> {
+    fn count(&self) -> usize {
+        self.len()
+    }
+
+    #[inline]
+    unsafe fn borrow(&self, index: usize) -> *mut ffi::PyObject {
+        // SAFETY: `self` is a list, and the caller keeps the index in bounds (so that it also
+        // fits Py_ssize_t).
+        #[cfg(not(feature = "abi3"))]
+        unsafe {
+            ffi::PyList_GET_ITEM(self.as_ptr(), index.cast_signed())
+        }
+        // SAFETY: as above.
+        #[cfg(feature = "abi3")]
+        unsafe {
+            ffi::PyList_GetItem(self.as_ptr(), index.cast_signed())
+        }
+    }
+}
+
+impl Items for Bound<'_, PyTuple> {
+    fn count(&self) -> usize {
+        self.len()
+    }
+
+    #[inline]
+    unsafe fn borrow(&self, index: usize) -> *mut ffi::PyObject {
+        // SAFETY: `self` is a tuple, and the caller keeps the index in bounds.
+        #[cfg(not(feature = "abi3"))]
+        unsafe {
+            ffi::PyTuple_GET_ITEM(self.as_ptr(), index.cast_signed())
+        }
+        // SAFETY: as above.
+        #[cfg(feature = "abi3")]
+        unsafe {
+            ffi::PyTuple_GetItem(self.as_ptr(), index.cast_signed())
+        }
+    }
+}
+
+/// Output types that exact Python numbers decode into without running Python code.
+pub trait DecodeExact: Decode {
+    /// Decode an exact `int` or `float`; `None` for anything else and for what does not fit.
+    ///
+    /// # Safety
+    /// `item` points to a live object and the thread is attached to the interpreter.
+    unsafe fn decode_exact(item: *mut ffi::PyObject) -> Option<Self>;
+}
+
+impl DecodeExact for i64 {
+    #[inline]
+    unsafe fn decode_exact(item: *mut ffi::PyObject) -> Option<Self> {
+        // SAFETY: passed on from the caller.
+        unsafe { exact_int(item) }
+    }
+}
+
+impl DecodeExact for f32 {
+    #[inline]
+    #[allow(
+        clippy::cast_possible_truncation,
+        clippy::cast_precision_loss,
+        reason = "as NumPy does, a Python number goes through float64 to float32"
+    )]
+    unsafe fn decode_exact(item: *mut ffi::PyObject) -> Option<Self> {
+        // SAFETY: passed on from the caller; an exact float has the layout that is read.
+        unsafe {
+            if ffi::PyFloat_CheckExact(item) != 0 {
+                #[cfg(not(feature = "abi3"))]
+                return Some(ffi::PyFloat_AS_DOUBLE(item) as f32);
+                #[cfg(feature = "abi3")]
+                return Some(ffi::PyFloat_AsDouble(item) as f32);
+            }
+            exact_int(item).map(|value| value as f64 as f32)
+        }
+    }
+}
+
+/// The value of an exact `int` that fits 64 bits.
+///
+/// # Safety
+/// `item` points to a live object and the thread is attached to the interpreter.
+#[inline]
+unsafe fn exact_int(item: *mut ffi::PyObject) -> Option<i64> {
+    // SAFETY: the object is live; for an exact int the conversion neither runs Python code nor
+    // raises.
+    unsafe {
+        if ffi::PyLong_CheckExact(item) == 0 {
+            return None;
+        }
+        let mut overflow: c_int = 0;
+        let value = ffi::PyLong_AsLongLongAndOverflow(item, &raw mut overflow);
+        (overflow == 0).then_some(value)
+    }
+}
+
+/// Decode `out.len()` items from `from` on. `len` is what the plan took for the list's length.
+pub fn read_items<'py, T: DecodeExact, L>(
+    items: &Bound<'py, L>,
+    len: usize,
+    from: usize,
+    out: &mut [T],
+    field: &str,
+    row: usize,
+) -> Result<()>
+where
+    Bound<'py, L>: Items,
+{
+    let py = items.py();
+    let place = |position| Place {
+        field: field.to_owned(),
+        row,
+        position: Some(position),
+    };
+    with_critical_section(items.as_any(), || {
+        let mut done = 0;
+        while done < out.len() {
+            let found = items.count();
+            if found != len {
+                return Err(Error::Changed {
+                    field: field.to_owned(),
+                    row,
+                    expected: len,
+                    found,
+                });
+            }
+            for value in out[done..].iter_mut().take(CHUNK) {
+                let position = from + done;
+                // SAFETY: `position` is below `len`, the list's length as checked after the last
+                // Python code ran; the borrowed item is used up before any other runs.
+                let item = unsafe { items.borrow(position) };
+                if position + AHEAD < len {
+                    // SAFETY: in bounds;
+                    unsafe {
+                        std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(
+                            items.borrow(position + AHEAD).cast(),
+                        )
+                    };
+                }
+                // SAFETY: a list's items are live, and `py` proves that we are attached.
+                let exact = unsafe { T::decode_exact(item) };
+                done += 1;
+                if let Some(exact) = exact {
+                    *value = exact;
+                } else {
+                    // SAFETY: as above; this takes a reference before Python code can run.
+                    let item = unsafe { Bound::from_borrowed_ptr(py, item) };
+                    *value = decode(&item, || place(position))?;
+                    break;
+                }
+            }
+            if done < out.len() {
+                py.check_signals()?;
+            }
+        }
+        Ok(())
+    })
+}

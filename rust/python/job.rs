@@ -1,0 +1,170 @@
+//! Jobs: the bands of all outputs, and the order and threads in which they are written.
+
+use std::sync::mpsc::{Sender, channel};
+use std::sync::{Mutex, OnceLock, PoisonError};
+use std::thread;
+
+use fastcollate::Column;
+use fastcollate::plan::{Assembly, Band, Grid};
+use fastcollate::write::{Destination, Fill, write_mask, write_responses, write_tokens};
+use pyo3::prelude::*;
+
+use crate::error::{Error, Result};
+use crate::output::Dtype;
+
+/// Positions of a job: some milliseconds at most, since signals are looked at between jobs.
+const BAND: usize = 1 << 18;
+
+/// From this size on a second thread pays for its start (30 us).
+const PARALLEL_FROM: usize = 4 << 20;
+
+/// Fresh memory is mapped page by page, where it is first touched.
+const PAGE: usize = 4096;
+
+/// What an output holds.
+#[derive(Clone, Copy)]
+pub enum Content<'a> {
+    /// Token streams of the batch's assembly, from columns 0 and 1.
+    Tokens { pad: i64 },
+    /// 1 where rows lie: it follows from the grid alone.
+    Mask,
+    /// A response-aligned field, and what its rows are made of.
+    Field {
+        column: usize,
+        assembly: &'a Assembly,
+    },
+}
+
+impl Content<'_> {
+    /// The number type of such an output.
+    pub fn dtype(&self) -> Dtype {
+        match self {
+            Self::Tokens { .. } | Self::Mask => Dtype::I64,
+            Self::Field { .. } => Dtype::F32,
+        }
+    }
+}
+
+/// One band of an output, to be written into `bytes`, which are zero.
+pub struct Job<'a> {
+    content: Content<'a>,
+    band: Band<'a>,
+    bytes: &'a mut [u8],
+}
+
+impl<'a> Job<'a> {
+    /// The jobs that write an output.
+    pub fn of_output(
+        content: Content<'a>,
+        grid: &'a Grid,
+        bytes: &'a mut [u8],
+    ) -> impl Iterator<Item = Self> {
+        let mut rest = bytes;
+        grid.bands(BAND).map(move |band| {
+            let (bytes, tail) =
+                std::mem::take(&mut rest).split_at_mut(band.positions() * content.dtype().size());
+            rest = tail;
+            Self {
+                content,
+                band,
+                bytes,
+            }
+        })
+    }
+
+    /// Write the band from the columns.
+    pub fn write<C, E>(self, columns: &[C], assembly: &Assembly) -> Result<()>
+    where
+        C: Column<i64, Error = E> + Column<f32, Error = E>,
+        Error: From<E>,
+    {
+        let band = self.band;
+        match self.content {
+            Content::Mask => write_mask::<i64>(&band, destination(self.bytes)),
+            Content::Tokens { pad } => {
+                let [prompts, responses, ..] = columns else {
+                    unreachable!("a batch has prompts and responses");
+                };
+                let to = destination(self.bytes);
+                write_tokens(prompts, responses, assembly, &band, pad, to)?;
+            }
+            Content::Field { column, assembly } => {
+                let fill = Fill {
+                    pad: &[0.0],
+                    gap: &[0.0],
+                    gaps_untrained: false,
+                };
+                let to = destination::<f32>(self.bytes);
+                write_responses(&columns[column], assembly, &band, fill, to)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Touch every page, so that a thread that writes it later need not wait for the system.
+    fn touch(&mut self) {
+        for page in self.bytes.chunks_mut(PAGE) {
+            page[0] = 0;
+        }
+    }
+}
+
+fn destination<T: bytemuck::Pod>(bytes: &mut [u8]) -> Destination<'_, T> {
+    Destination {
+        values: bytemuck::cast_slice_mut(bytes),
+        is_zeroed: true,
+    }
+}
+
+/// Write all jobs; `write` is called by this thread alone, so it may talk to Python.
+///
+/// For a large batch a second thread goes ahead and maps the memory of the values, which takes the
+/// system about as long as copying them; whichever thread has nothing else to do writes masks.
+pub fn execute(jobs: Vec<Job>, mut write: impl FnMut(Job) -> Result<()>) -> Result<()> {
+    let mut write = |job: Job| {
+        write(job)?;
+        Ok(Python::attach(|py| py.check_signals())?)
+    };
+    let bytes: usize = jobs.iter().map(|job| job.bytes.len()).sum();
+    if bytes < PARALLEL_FROM || !has_two_cores() {
+        return jobs.into_iter().try_for_each(write);
+    }
+    let (masks, values): (Vec<_>, Vec<_>) = jobs
+        .into_iter()
+        .partition(|job| matches!(job.content, Content::Mask));
+    let masks = Mutex::new(masks);
+    let next_mask = || masks.lock().unwrap_or_else(PoisonError::into_inner).pop();
+    thread::scope(|scope| {
+        let (to_writer, mapped) = channel();
+        scope.spawn(|| {
+            map_ahead(values, to_writer);
+            while let Some(job) = next_mask() {
+                write_mask::<i64>(&job.band, destination(job.bytes));
+            }
+        });
+        let written = mapped.into_iter().try_for_each(&mut write);
+        // After an error nobody wants the masks; this also stops the other thread.
+        while let Some(job) = next_mask() {
+            if written.is_ok() {
+                write(job)?;
+            }
+        }
+        written
+    })
+}
+
+/// Map the memory of jobs and pass them on, until nobody takes them any more.
+fn map_ahead<'a>(jobs: Vec<Job<'a>>, to_writer: Sender<Job<'a>>) {
+    for mut job in jobs {
+        job.touch();
+        if to_writer.send(job).is_err() {
+            return;
+        }
+    }
+}
+
+fn has_two_cores() -> bool {
+    static CORES: OnceLock<usize> = OnceLock::new();
+    let count = || thread::available_parallelism().map_or(1, Into::into);
+    *CORES.get_or_init(count) > 1
+}

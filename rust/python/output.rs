@@ -1,0 +1,185 @@
+//! Outputs: one zeroed allocation for a batch, and NumPy views that keep it alive.
+
+use std::ops::Range;
+
+use memmap2::MmapMut;
+use numpy::PyArray2;
+use numpy::ndarray::ArrayView2;
+use pyo3::exceptions::PyMemoryError;
+use pyo3::prelude::*;
+
+/// Outputs begin on cache lines, so that one never shares a line with the next.
+const ALIGNMENT: usize = 64;
+
+/// From this size on the slab is mapped and huge pages are asked for: fewer page faults. Below, an
+/// allocator such as glibc's recycles memory that is mapped already, which is faster still.
+const MAP_FROM: usize = 32 << 20;
+
+/// The number types of outputs.
+#[derive(Debug, Clone, Copy)]
+pub enum Dtype {
+    I64,
+    F32,
+}
+
+impl Dtype {
+    /// Bytes of an item.
+    pub fn size(self) -> usize {
+        match self {
+            Self::I64 => 8,
+            Self::F32 => 4,
+        }
+    }
+}
+
+/// An output handed over: its key and the NumPy array.
+pub type NamedArray<'py> = (String, Bound<'py, PyAny>);
+
+/// One output: its key, and where it lies in the slab.
+#[derive(Debug)]
+struct Output {
+    key: String,
+    dtype: Dtype,
+    shape: [usize; 2],
+    bytes: Range<usize>,
+}
+
+/// The memory of all outputs of a batch. It is freed when the last view of it is gone.
+#[pyclass(module = "fastcollate._fastcollate")]
+pub struct Slab {
+    memory: Memory,
+    /// Its first aligned byte.
+    origin: usize,
+}
+
+enum Memory {
+    Heap(Vec<u8>),
+    Mapped(MmapMut),
+}
+
+impl Slab {
+    /// Zeroed memory for some outputs.
+    ///
+    /// # Errors
+    /// `MemoryError`.
+    pub fn zeroed(bytes: usize) -> PyResult<Self> {
+        let memory = if bytes < MAP_FROM {
+            // Not aligned by the allocator: `alloc_zeroed` with a large alignment cannot use pages
+            // that the system hands out zeroed, and writes every one (190 ms for 262 MB).
+            Memory::Heap(vec![0; bytes + ALIGNMENT])
+        } else {
+            let map = MmapMut::map_anon(bytes).map_err(|error| {
+                PyMemoryError::new_err(format!("cannot map {bytes} bytes for the batch: {error}"))
+            })?;
+            #[cfg(target_os = "linux")]
+            let _ = map.advise(memmap2::Advice::HugePage);
+            Memory::Mapped(map)
+        };
+        let origin = match &memory {
+            Memory::Heap(memory) => memory.as_ptr().align_offset(ALIGNMENT),
+            Memory::Mapped(_) => 0,
+        };
+        Ok(Self { memory, origin })
+    }
+
+    /// The memory from the first aligned byte on.
+    pub fn bytes_mut(&mut self) -> &mut [u8] {
+        match &mut self.memory {
+            Memory::Heap(memory) => &mut memory[self.origin..],
+            Memory::Mapped(map) => map,
+        }
+    }
+}
+
+/// The outputs of a batch, laid out one behind the other.
+#[derive(Debug, Default)]
+pub struct Outputs {
+    all: Vec<Output>,
+    end: usize,
+}
+
+impl Outputs {
+    /// Add an output of `shape`.
+    ///
+    /// # Errors
+    /// `MemoryError` when the slab would be larger than memory can be addressed.
+    pub fn push(&mut self, key: &str, dtype: Dtype, shape: [usize; 2]) -> PyResult<()> {
+        let begin = self.end;
+        let end = shape[0]
+            .checked_mul(shape[1])
+            .and_then(|positions| positions.checked_mul(dtype.size()))
+            .and_then(|bytes| bytes.checked_add(begin))
+            .filter(|&end| end <= isize::MAX.unsigned_abs() - 2 * ALIGNMENT)
+            .ok_or_else(|| PyMemoryError::new_err("the batch is larger than any memory"))?;
+        self.end = end.next_multiple_of(ALIGNMENT);
+        self.all.push(Output {
+            key: key.to_owned(),
+            dtype,
+            shape,
+            bytes: begin..end,
+        });
+        Ok(())
+    }
+
+    /// Part a slab's bytes into those of each output, in order.
+    pub fn split<'a>(&self, bytes: &'a mut [u8]) -> Vec<&'a mut [u8]> {
+        let mut rest = bytes;
+        let mut at = 0;
+        let mut regions = Vec::with_capacity(self.all.len());
+        for output in &self.all {
+            let (_, tail) = rest.split_at_mut(output.bytes.start - at);
+            let (region, tail) = tail.split_at_mut(output.bytes.len());
+            regions.push(region);
+            rest = tail;
+            at = output.bytes.end;
+        }
+        regions
+    }
+
+    /// Bytes of the slab that holds them all.
+    pub fn total_bytes(&self) -> usize {
+        self.end
+    }
+
+    /// Hand over a written slab: every output as a NumPy array that keeps the slab alive.
+    pub fn into_arrays<'py>(self, py: Python<'py>, slab: Slab) -> PyResult<Vec<NamedArray<'py>>> {
+        let owner = Bound::new(py, slab)?;
+        // From here on the memory belongs to Python: this pointer is the last that Rust takes.
+        let start = owner.borrow_mut().bytes_mut().as_mut_ptr();
+        let array = |output: Output| {
+            let [rows, width] = output.shape;
+            let owner = owner.clone().into_any();
+            // SAFETY: `push` laid `output.bytes` out inside the slab's aligned bytes for exactly
+            // rows x width items, all initialised (zeroed memory, and every bit pattern is a
+            // value), and no two outputs overlap. The array holds `owner`, which never moves its
+            // memory and frees it when dropped.
+            let array = unsafe {
+                let data = start.add(output.bytes.start);
+                match output.dtype {
+                    Dtype::I64 => view::<i64>(data, rows, width, owner),
+                    Dtype::F32 => view::<f32>(data, rows, width, owner),
+                }
+            };
+            (output.key, array)
+        };
+        Ok(self.all.into_iter().map(array).collect())
+    }
+}
+
+/// A NumPy array over `rows` x `width` items at `data`.
+///
+/// # Safety
+/// They lie in memory that `owner` owns and keeps in place, aligned and initialised, and nothing
+/// else but Python reaches them.
+unsafe fn view<'py, T: numpy::Element>(
+    data: *mut u8,
+    rows: usize,
+    width: usize,
+    owner: Bound<'py, PyAny>,
+) -> Bound<'py, PyAny> {
+    // SAFETY: the caller vouches for the memory and its owner.
+    unsafe {
+        let items = ArrayView2::<T>::from_shape_ptr((rows, width), data.cast());
+        PyArray2::borrow_from_array(&items, owner).into_any()
+    }
+}
