@@ -1,0 +1,315 @@
+"""build_batch gives what both references give: values, dtypes, shapes and contiguity."""
+
+import warnings
+from array import array
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import fastcollate as fc
+from fastcollate.testing.reference import assert_same, build_batch_loops, build_batch_numpy
+from fastcollate.testing.strategies import (
+    FIELD_KINDS,
+    LAYOUTS,
+    OUTERS,
+    TOKEN_KINDS,
+    Rollouts,
+    as_inputs,
+    as_kind,
+    rollouts,
+)
+
+LARGE_KINDS = ["list", "numpy.int32", "torch.int64"]
+PAD_IDS = st.sampled_from([0, 7, -1, 2**63 - 1, -(2**63)])
+INT64 = np.iinfo(np.int64)
+
+
+def reference(data: Rollouts, pad_token_id=0):
+    return build_batch_loops(**data._asdict(), pad_token_id=pad_token_id)
+
+
+@given(data=rollouts(), pad_token_id=PAD_IDS)
+def test_lists_give_what_both_references_give(data, pad_token_id, array_type):
+    expected = reference(data, pad_token_id)
+    assert_same(build_batch_numpy(**data._asdict(), pad_token_id=pad_token_id), expected)
+    batch = fc.build_batch(**data._asdict(), pad_token_id=pad_token_id, array_type=array_type)
+    assert_same(batch, expected)
+
+
+@given(drawn=st.data(), pad_token_id=PAD_IDS)
+def test_every_kind_of_input_gives_what_lists_give(drawn, pad_token_id, array_type):
+    data = drawn.draw(rollouts())
+    inputs = drawn.draw(as_inputs(data))
+    expected = reference(data, pad_token_id)
+    assert_same(build_batch_loops(**inputs, pad_token_id=pad_token_id), expected)
+    assert_same(build_batch_numpy(**inputs, pad_token_id=pad_token_id), expected)
+    assert_same(
+        fc.build_batch(**inputs, pad_token_id=pad_token_id, array_type=array_type), expected
+    )
+
+
+def test_the_left_layout_written_out():
+    batch = fc.build_batch(
+        [[1, 2], [3]],
+        [[4], [5, 6, 7]],
+        pad_token_id=9,
+        rewards=[[0.5], [1, 2, 3]],
+        loss_masks=[[1], [0, 1, 1]],
+        logprobs=[[-0.25], [-1, -2, -3]],
+        array_type="numpy",
+    )
+    assert {key: value.tolist() for key, value in batch.items()} == {
+        "input_ids": [[9, 1, 2, 4], [3, 5, 6, 7]],
+        "attention_mask": [[0, 1, 1, 1], [1, 1, 1, 1]],
+        "response_mask": [[0, 0, 1], [1, 1, 1]],
+        "loss_mask": [[0, 0, 1], [0, 1, 1]],
+        "rewards": [[0, 0, 0.5], [1, 2, 3]],
+        "logprobs": [[0, 0, -0.25], [-1, -2, -3]],
+    }
+    assert batch.prompt_lens.tolist() == [2, 1]
+    assert batch.response_lens.tolist() == [1, 3]
+
+
+def test_one_number_per_row_lands_on_the_last_response_token(array_type):
+    batch = fc.build_batch(
+        [[1], [2]], [[3, 4], [5]], pad_token_id=0, rewards=[2.5, -1], array_type=array_type
+    )
+    assert batch.rewards.tolist() == [[0, 2.5], [0, -1]]
+
+
+def test_masks_come_from_lengths_and_not_from_ids(array_type):
+    batch = fc.build_batch([[0, 0], []], [[0], [0]], pad_token_id=0, array_type=array_type)
+    assert batch.attention_mask.tolist() == [[1, 1, 1], [0, 0, 1]]
+    assert batch.response_mask.tolist() == [[1], [1]]
+
+
+def test_torch_is_the_default():
+    torch = pytest.importorskip("torch")
+    batch = fc.build_batch([[1]], [[2]], pad_token_id=0)
+    assert all(type(value) is torch.Tensor for value in batch.values())
+    assert type(batch.prompt_lens) is torch.Tensor
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("kind", FIELD_KINDS)
+def test_each_kind_in_each_layout(kind, layout, array_type):
+    rows = [[1, 0, 1], [], [0, 1]]
+    fields = [as_kind(row, kind, ids=False, layout=layout) for row in rows]
+    ids = rows
+    if kind in TOKEN_KINDS:
+        ids = [as_kind(row, kind, ids=True, layout=layout) for row in rows]
+    actual = fc.build_batch(
+        ids,
+        ids,
+        pad_token_id=5,
+        rewards=fields,
+        loss_masks=fields,
+        logprobs=fields,
+        array_type=array_type,
+    )
+    assert_same(actual, reference(Rollouts(rows, rows, rows, rows, rows), 5))
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("kind", [kind for kind in FIELD_KINDS if kind[:5] in ("numpy", "torch")])
+def test_each_two_dimensional_kind_in_each_layout(kind, layout, array_type):
+    table = [[1, 0, 1], [1, 1, 0]]
+    fields = as_kind(table, kind, ids=False, layout=layout)
+    ids = as_kind(table, kind, ids=True, layout=layout) if kind in TOKEN_KINDS else table
+    actual = fc.build_batch(
+        ids, ids, pad_token_id=5, rewards=fields, loss_masks=fields, array_type=array_type
+    )
+    assert_same(actual, reference(Rollouts(table, table, table, table), 5))
+
+
+@pytest.mark.parametrize("outer", OUTERS)
+@pytest.mark.parametrize("rows", [[[1, 2], [3]], [[1, 2], [3, 4]], [[], []]])
+def test_each_outer_container(outer, rows, array_type):
+    rewards = OUTERS[outer]([0.5] * 2) if all(rows) else None
+    held = OUTERS[outer](rows)
+    actual = fc.build_batch(
+        held, held, pad_token_id=0, rewards=rewards, loss_masks=held, array_type=array_type
+    )
+    expected = reference(Rollouts(rows, rows, [0.5] * 2 if all(rows) else None, rows))
+    assert_same(actual, expected)
+
+
+@pytest.mark.parametrize("kind", FIELD_KINDS)
+def test_empty_rows_of_any_dtype_are_rows_of_token_ids(kind):
+    empty = as_kind([], kind, ids=False)
+    actual = fc.build_batch(
+        [empty, [1]], [[2], empty], pad_token_id=0, loss_masks=[[1], empty], array_type="numpy"
+    )
+    assert_same(actual, reference(Rollouts([[], [1]], [[2], []], None, [[1], []])))
+
+
+@pytest.mark.parametrize(
+    ("prompts", "responses", "width", "response_width"),
+    [([[]], [[]], 0, 0), ([[], []], [[], []], 0, 0), ([[1, 2], [3]], [[], []], 2, 0)],
+)
+def test_widths_of_nothing(prompts, responses, width, response_width, array_type):
+    fields = {"rewards": responses, "loss_masks": responses, "logprobs": responses}
+    batch = fc.build_batch(prompts, responses, pad_token_id=0, **fields, array_type=array_type)
+    assert batch.input_ids.shape == (len(prompts), width)
+    assert batch.logprobs.shape == (len(prompts), response_width)
+    assert_same(batch, build_batch_loops(prompts, responses, pad_token_id=0, **fields))
+
+
+def test_limits_of_token_ids(array_type):
+    prompts = [[INT64.min, INT64.max], np.array([INT64.max], np.uint64)]
+    batch = fc.build_batch(prompts, [[1], [1]], pad_token_id=INT64.min, array_type=array_type)
+    assert batch.input_ids.tolist() == [[INT64.min, INT64.max, 1], [INT64.min, INT64.max, 1]]
+
+
+class Index:
+    def __init__(self, value):
+        self.value = value
+
+    def __index__(self):
+        return self.value
+
+
+class Float:
+    def __init__(self, value):
+        self.value = value
+
+    def __float__(self):
+        return self.value
+
+
+class IntSubclass(int):
+    pass
+
+
+class FloatSubclass(float):
+    pass
+
+
+def test_items_that_are_numbers_by_protocol():
+    ids = [True, IntSubclass(2), np.int32(3), np.uint64(4), Index(5)]
+    numbers = [FloatSubclass(0.5), Float(1.5), Index(2), np.float16(3.5), np.bool_(True)]
+    batch = fc.build_batch([ids], [ids], pad_token_id=0, rewards=[numbers], array_type="numpy")
+    assert batch.input_ids.tolist() == [[1, 2, 3, 4, 5] * 2]
+    assert batch.rewards.tolist() == [[0.5, 1.5, 2.0, 3.5, 1.0]]
+
+
+# Halfway between the float32 2**60 and 2**60 + 2**37 but for its last bit, which float64 drops.
+ALMOST_HALFWAY = 2**60 + 2**36 + 1
+
+
+@pytest.mark.parametrize(
+    ("row", "expected"),
+    [
+        ([ALMOST_HALFWAY], 2.0**60),
+        (np.array([ALMOST_HALFWAY]), 2.0**60 + 2**37),
+        (np.array([ALMOST_HALFWAY], np.uint64), 2.0**60 + 2**37),
+        (np.array([ALMOST_HALFWAY], ">i8"), 2.0**60 + 2**37),
+        (array("q", [ALMOST_HALFWAY]), 2.0**60 + 2**37),
+        ([2**70], 2.0**70),
+        ([1 + 2**-24], 1.0),
+        ([1 + 3 * 2**-24], 1 + 2**-22),
+        (np.array([1 + 2**-24]), 1.0),
+        ([1e300], np.inf),
+        (np.array([-1e300]), -np.inf),
+        ([10**300], np.inf),
+        ([1e-300], 0.0),
+        ([-1e-300], -0.0),
+        ([1e-45], 2.0**-149),
+        (np.array([6e-8], np.float16), 2.0**-24),
+        (np.array([65504], np.float16), 65504.0),
+    ],
+)
+def test_numbers_round_as_numpy_rounds_them(row, expected, array_type):
+    batch = fc.build_batch([[]], [[1]], pad_token_id=0, rewards=[row], array_type=array_type)
+    assert_same({"rewards": batch.rewards}, {"rewards": np.array([[expected]], np.float32)})
+
+
+@pytest.mark.skipif(np.finfo(np.longdouble).nmant < 60, reason="long double is no wider here")
+def test_longdouble_rounds_once():
+    row = np.longdouble(1) + np.longdouble(2) ** -24 + np.longdouble(2) ** -60
+    batch = fc.build_batch([[]], [[1]], pad_token_id=0, rewards=[row[None]], array_type="numpy")
+    assert batch.rewards.tolist() == [[1 + 2**-23]]
+
+
+def test_every_float16_and_bfloat16():
+    torch = pytest.importorskip("torch")
+    bits = torch.arange(-(2**15), 2**15).to(torch.int16)
+    for dtype in (torch.float16, torch.bfloat16):
+        row = bits.view(dtype)
+        expected = row.float().numpy()[None]
+        rows = [row, row.numpy()] if dtype is torch.float16 else [row]
+        for values in rows:
+            batch = fc.build_batch(
+                [[]], [bits], pad_token_id=0, rewards=[values], array_type="numpy"
+            )
+            assert_same({"rewards": batch.rewards}, {"rewards": expected})
+
+
+def test_torch_rows_of_unusual_kinds():
+    torch = pytest.importorskip("torch")
+    negated = torch.tensor([1 + 2j, 3 + 4j]).conj().imag
+    assert negated.is_neg()
+    rows = [
+        negated,
+        torch.nn.Parameter(torch.tensor([0.5, 1.5])),
+        torch.tensor(2.5).expand(2),
+        torch.tensor([0.25, 1], requires_grad=True) * 2,
+    ]
+    ids = [[1, 2]] * len(rows)
+    with torch.inference_mode():
+        rows.append(torch.tensor([7.0, 8.0]))
+    batch = fc.build_batch([*ids, []], [*ids, [1, 2]], pad_token_id=0, logprobs=rows)
+    assert batch.logprobs.tolist() == [[-2, -4], [0.5, 1.5], [2.5, 2.5], [0.5, 2], [7, 8]]
+    assert not batch.logprobs.requires_grad
+
+
+def test_not_finite_numbers_stay_and_masks_may_be_infinite(array_type):
+    row = [np.nan, np.inf, -np.inf, -0.0]
+    mask = [1, np.inf, -np.inf, -0.0]
+    data = Rollouts([[]], [[1, 2, 3, 4]], rewards=[row], loss_masks=[mask], logprobs=[row])
+    batch = fc.build_batch(**data._asdict(), pad_token_id=0, array_type=array_type)
+    assert_same(batch, reference(data))
+
+
+def test_max_seq_len_warns_and_cuts_nothing(array_type):
+    inputs = {"prompts": [[1, 2], [3]], "responses": [[4, 5], [6]], "pad_token_id": 0}
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        fc.build_batch(**inputs, max_seq_len=4, array_type=array_type)
+    assert not caught
+    with pytest.warns(UserWarning, match=r"4.*\b3\b") as record:
+        batch = fc.build_batch(**inputs, max_seq_len=3, array_type=array_type)
+    assert record[0].filename == __file__
+    assert batch.input_ids.shape == (2, 4)
+
+
+@pytest.mark.parametrize("kind", [k for k in TOKEN_KINDS if k in LARGE_KINDS])
+def test_a_large_batch(kind, array_type):
+    """Large enough for threads, and for memory that was used before and has to be cleared."""
+    for seed, pad_token_id in enumerate([7, 0]):
+        rng = np.random.default_rng(seed)
+        lens = rng.integers(0, 3000, (2, 300))
+        ids = [[rng.integers(0, 10**6, n).tolist() for n in row] for row in lens]
+        field = [rng.standard_normal(n).tolist() for n in lens[1]]
+        prompts, responses = [[as_kind(row, kind, ids=True) for row in rows] for rows in ids]
+        batch = fc.build_batch(
+            prompts,
+            responses,
+            pad_token_id=pad_token_id,
+            logprobs=field,
+            loss_masks=field,
+            array_type=array_type,
+        )
+        expected = build_batch_numpy(
+            *ids, pad_token_id=pad_token_id, logprobs=field, loss_masks=field
+        )
+        assert_same(batch, expected)
+        del batch
+
+
+def test_many_rows(array_type):
+    rows = [[n] * (n % 4 + 1) for n in range(10_000)]
+    batch = fc.build_batch(rows, rows, pad_token_id=0, rewards=range(10_000), array_type=array_type)
+    assert_same(batch, build_batch_numpy(rows, rows, pad_token_id=0, rewards=range(10_000)))
