@@ -1,0 +1,205 @@
+"""Collate recorded rollouts, check and time the result, and train a small policy on it.
+
+Run it from the root of the repository: ``python examples/demo.py``.
+"""
+
+from __future__ import annotations
+
+import statistics
+import sys
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from rich import box
+from rich.console import Console, Group
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+from tokenizers import Tokenizer
+
+import fastcollate as fc
+from fastcollate.testing import reference
+from policy import Policy
+from rollouts import PAD_TOKEN_ID, Rollouts, load_rollouts, load_tokenizer
+
+ROUNDS = 9
+ASSISTANT = "<|assistant|>"
+SHOWN = "difflib.SequenceMatcher.ratio"  # a prompt group
+SHOWN_TURNS = 2  # at the end of a chat
+SHOWN_COLUMNS = 6
+TRAINED_GROUPS = 6
+
+Batch = Mapping[str, Any]
+
+
+def main() -> None:
+    """Run the demo; exit with an error if the three ways to collate disagree."""
+    console = Console(highlight=False)
+    rollouts = load_rollouts()
+    tokenizer = load_tokenizer()
+    batch = fc.build_batch(**columns(rollouts), array_type="torch")
+
+    console.rule("[bold]One batch, three ways to collate it")
+    console.print(compare(rollouts, batch))
+
+    console.rule("[bold]Two of its rows")
+    last_turns = [
+        row for row, uid in enumerate(rollouts.uids) if uid == SHOWN and rollouts.is_last_step[row]
+    ]
+    for row in (last_turns[0], last_turns[-1]):
+        console.print(shown(rollouts, batch, row, tokenizer))
+
+    console.rule("[bold]One policy-gradient step")
+    console.print(train_step(first_groups(rollouts, TRAINED_GROUPS), tokenizer.get_vocab_size()))
+
+
+def columns(rollouts: Rollouts) -> dict[str, Any]:
+    """Name the columns as the functions that build batches do."""
+    return {
+        "prompts": rollouts.prompts,
+        "responses": rollouts.responses,
+        "pad_token_id": PAD_TOKEN_ID,
+        "rewards": rollouts.rewards,
+        "loss_masks": rollouts.loss_masks,
+        "logprobs": rollouts.logprobs,
+    }
+
+
+def compare(rollouts: Rollouts, batch: Batch) -> Table:
+    """Check `batch` against the references, and time all three in turns."""
+    arguments = columns(rollouts)
+    ways: dict[str, Callable[[], Batch]] = {
+        "Python, token by token": lambda: reference.build_batch_loops(**arguments),
+        "NumPy, row by row": lambda: reference.build_batch_numpy(**arguments),
+        "fastcollate": lambda: fc.build_batch(**arguments, array_type="torch"),
+    }
+    for name, build in ways.items():
+        try:
+            reference.assert_same(batch, build())
+        except AssertionError as difference:
+            sys.exit(f"fastcollate and {name!r} differ: {difference}")
+
+    seconds: dict[str, list[float]] = {name: [] for name in ways}
+    for _ in range(ROUNDS):
+        for name, build in ways.items():
+            start = time.perf_counter()
+            build()
+            seconds[name].append(time.perf_counter() - start)
+
+    rows, width = batch["input_ids"].shape
+    tokens = int(batch["attention_mask"].sum())
+    table = Table(
+        title=f"{rows:,} rows, {tokens:,} tokens, {1 - tokens / (rows * width):.0%} padding",
+        caption=f"Equal bit for bit. Medians of {ROUNDS} interleaved rounds.",
+    )
+    table.add_column("from lists of Python numbers")
+    for heading in ("milliseconds", "ns per token", "times as fast"):
+        table.add_column(heading, justify="right")
+    median = {name: statistics.median(times) for name, times in seconds.items()}
+    slowest = max(median.values())
+    for name, time_taken in median.items():
+        table.add_row(
+            name,
+            f"{time_taken * 1e3:,.1f}",
+            f"{time_taken * 1e9 / tokens:,.1f}",
+            f"{slowest / time_taken:,.1f}",
+            style="bold" if name == "fastcollate" else None,
+        )
+    return table
+
+
+def shown(rollouts: Rollouts, batch: Batch, row: int, tokenizer: Tokenizer) -> Group:
+    """Decode one row of the batch, and the last columns of its response-aligned fields."""
+    ids = batch["input_ids"][row][batch["attention_mask"][row].bool()]
+    response_len = int(batch["response_mask"][row].sum())
+    prompt, response = (
+        tokenizer.decode(part.tolist(), skip_special_tokens=False)
+        for part in (ids[:-response_len], ids[-response_len:])
+    )
+    turns = prompt.split(ASSISTANT)[-SHOWN_TURNS:]
+    chat = Text.assemble(
+        (ASSISTANT.join(["...\n", *turns]), "dim"),
+        (response, "green" if batch["rewards"][row].sum() > 0 else "red"),
+    )
+
+    last = slice(-SHOWN_COLUMNS, None)
+    tokens = (
+        repr(tokenizer.decode([i], skip_special_tokens=False))
+        for i in batch["input_ids"][row, last].tolist()
+    )
+    fields = Table(box=box.SIMPLE)
+    fields.add_column(f"last {SHOWN_COLUMNS} columns", style="dim")
+    for token in tokens:
+        fields.add_column(token, justify="right")
+    for key in ("response_mask", "loss_mask", "logprobs", "rewards"):
+        fields.add_row(key, *(f"{value:.3g}" for value in batch[key][row, last].tolist()))
+    title = Text(f"\nRow {row:,}: trajectory {rollouts.trajectory_ids[row]}", "bold")
+    return Group(title, Padding(chat, (0, 0, 0, 2)), fields)
+
+
+def first_groups(rollouts: Rollouts, groups: int) -> Rollouts:
+    """Take the turns of the first prompt groups."""
+    uids = list(dict.fromkeys(rollouts.uids))
+    end = rollouts.uids.index(uids[groups])
+    return Rollouts(**{name: column[:end] for name, column in vars(rollouts).items()})
+
+
+def train_step(rollouts: Rollouts, vocab_size: int) -> str:
+    """Take one REINFORCE step with a fresh policy and report it.
+
+    The recorded log-probabilities are not used: they are those of another model, so a ratio to
+    them would say nothing about this one.
+    """
+    batch = fc.build_batch(**columns(rollouts), array_type="torch")
+    input_ids, attention_mask = batch["input_ids"], batch["attention_mask"]
+    loss_mask = batch["loss_mask"]
+    advantages = group_advantages(batch["rewards"].sum(dim=1).numpy(), rollouts)
+
+    torch.manual_seed(0)
+    policy = Policy(vocab_size, max_positions=input_ids.shape[1])
+    optimizer = torch.optim.AdamW(policy.parameters(), lr=1e-3)
+
+    def loss() -> torch.Tensor:
+        log_probs = policy(input_ids, attention_mask, response_width=loss_mask.shape[1])
+        mean: torch.Tensor = -(advantages[:, None] * log_probs * loss_mask).sum() / loss_mask.sum()
+        return mean
+
+    start = time.perf_counter()
+    before = loss()
+    before.backward()  # type: ignore[no-untyped-call]
+    optimizer.step()
+    seconds = time.perf_counter() - start
+    with torch.no_grad():
+        after = loss()
+
+    tokens = int(attention_mask.sum())
+    return (
+        f"{len(rollouts)} rows of {TRAINED_GROUPS} prompt groups, {tokens:,} tokens, "
+        f"{int(loss_mask.sum()):,} of them trained on\n"
+        f"loss {before.item():+.4f} before the step, {after.item():+.4f} after it\n"
+        f"{tokens / seconds:,.0f} tokens per second on {torch.get_num_threads()} threads"
+    )
+
+
+def group_advantages(row_rewards: NDArray[np.float32], rollouts: Rollouts) -> torch.Tensor:
+    """Normalise the trajectories' returns within their prompt groups, as GRPO does.
+
+    Every turn of a trajectory gets the trajectory's advantage.
+    """
+    _, first_row, trajectory = np.unique(
+        rollouts.trajectory_ids, return_index=True, return_inverse=True
+    )
+    _, group = np.unique(np.array(rollouts.uids)[first_row], return_inverse=True)
+    returns = np.bincount(trajectory, row_rewards)
+    sizes = np.bincount(group)
+    centred = returns - (np.bincount(group, returns) / sizes)[group]
+    deviations = np.sqrt(np.bincount(group, centred**2) / sizes)[group]
+    return torch.from_numpy((centred / (deviations + 1e-6))[trajectory]).float()
+
+
+if __name__ == "__main__":
+    main()
