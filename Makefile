@@ -1,0 +1,71 @@
+# Every task sets itself up: the virtual environment and the extension are made where they are
+# missing or older than what they are made from.
+
+PYTHON ?= python3# 3.10 or newer; it makes the virtual environment
+
+ifeq ($(OS),Windows_NT)
+  BIN := .venv/Scripts
+else
+  BIN := .venv/bin
+endif
+INSTALLED := .venv/installed.stamp
+BUILT := .venv/built.stamp
+SOURCES := pyproject.toml Cargo.toml Cargo.lock $(wildcard rust/*/*.* rust/*/*/*.*)
+BENCHES := $(filter-out benches/timing.py,$(wildcard benches/*.py))
+
+# maturin refuses two environments; Cargo compiles PyO3 again whenever the interpreter changes.
+export VIRTUAL_ENV := $(CURDIR)/.venv
+unexport CONDA_PREFIX
+export PYO3_PYTHON := $(CURDIR)/$(BIN)/python
+
+.PHONY: help demo test bench bench-smoke lint format build rollouts clean
+
+help: ## list the tasks
+	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 14
+
+demo: $(BUILT) ## build a batch from recorded rollouts and train one step on it
+	$(BIN)/python examples/demo.py
+
+test: $(BUILT) ## run the Rust and the Python tests
+	cargo test --workspace
+	$(BIN)/python -m pytest
+
+bench: $(BUILT) ## measure the speed
+	cargo bench --bench '*'
+	for bench in $(BENCHES); do $(BIN)/python $$bench || exit; done
+
+bench-smoke: $(BUILT) ## run every benchmark once on little data, to see that it works
+	cargo test --bench '*'
+	for bench in $(BENCHES); do $(BIN)/python $$bench --smoke || exit; done
+
+lint: $(BUILT) ## check formatting, lints, types and stubs
+	cargo fmt --all --check
+	cargo clippy --workspace --all-targets -- -D warnings
+	$(BIN)/ruff format --check
+	$(BIN)/ruff check
+	$(BIN)/mypy
+	$(BIN)/python -m mypy.stubtest fastcollate._fastcollate
+
+format: $(INSTALLED) ## format the code and fix what lints can fix
+	cargo fmt --all
+	$(BIN)/ruff check --fix
+	$(BIN)/ruff format
+
+build: $(BUILT) ## build the extension in release mode
+
+rollouts: $(INSTALLED) ## record the rollouts in examples/rollouts again
+	PYTHONPATH=examples PYTHONHASHSEED=0 $(BIN)/python -m rollouts.record
+
+clean: ## remove the virtual environment and everything built
+	cargo clean
+	rm -rf .venv dist python/fastcollate/_fastcollate.*.so python/fastcollate/_fastcollate.*.pyd
+
+$(INSTALLED): requirements.txt
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --requirement requirements.txt
+	touch $@
+
+# The install is editable: a change of Python code needs no build.
+$(BUILT): $(INSTALLED) $(SOURCES)
+	$(BIN)/maturin develop --release
+	touch $@
