@@ -21,7 +21,7 @@ export PYO3_PYTHON := $(CURDIR)/$(BIN)/python
 .PHONY: help demo test bench bench-smoke lint format build rollouts clean
 
 help: ## list the tasks
-	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 14
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "%-14s%s\n", $$1, $$2 }' Makefile
 
 demo: $(BUILT) ## build a batch from recorded rollouts and train one step on it
 	$(BIN)/python examples/demo.py

@@ -57,7 +57,7 @@ def main() -> None:
     if args.json:
         print(json.dumps(results, indent=2))
     else:
-        Console(width=128).print(table(results))
+        Console(width=132).print(table(results))
 
 
 def measure(

@@ -1,1 +1,84 @@
-fn main() {}
+//! Bytes per second of the core's writers, on memory that is mapped already.
+//!
+//! 256 rows of 100 to 2,000 prompt and 100 to 4,000 response tokens, from `int32` and `float32`
+//! slices. `fill` writes as many bytes with one value and is the floor.
+
+use std::hint::black_box;
+
+use criterion::{Criterion, Throughput, criterion_group, criterion_main};
+use fastcollate::plan::{Assembly, Placement};
+use fastcollate::write::{Destination, Fill, write_mask, write_responses, write_tokens};
+use fastcollate::{Slice, SliceColumn};
+
+const ROWS: usize = 256;
+
+/// Lengths spread over a range, without a random number generator: multiples of a prime, folded.
+fn lens(from: usize, to: usize) -> Vec<usize> {
+    let folded = |row| from + row * 7_919 % (to - from + 1);
+    (0..ROWS).map(folded).collect()
+}
+
+fn destination<T>(values: &mut [T]) -> Destination<'_, T> {
+    let is_zeroed = false;
+    Destination { values, is_zeroed }
+}
+
+fn writers(criterion: &mut Criterion) {
+    let (prompt_lens, response_lens) = (lens(100, 2_000), lens(100, 4_000));
+    let assembly = Assembly::row_per_turn(&prompt_lens, &response_lens).unwrap();
+    let Placement { sequence, response } = Placement::left(&assembly).unwrap();
+    let tokens: Vec<i32> = (0..4_000).collect();
+    let numbers: Vec<f32> = tokens.iter().map(|&token| token as f32).collect();
+    let of_tokens = |name, lens: &[usize]| {
+        let rows = lens.iter().map(|&len| Slice::I32(&tokens[..len])).collect();
+        SliceColumn::new(name, rows, false)
+    };
+    let of_numbers = |refuses_nan| {
+        let rows = response_lens.iter().map(|&len| Slice::F32(&numbers[..len]));
+        SliceColumn::new("numbers", rows.collect(), refuses_nan)
+    };
+    let prompts = of_tokens("prompts", &prompt_lens);
+    let responses = of_tokens("responses", &response_lens);
+    let mut ids = vec![0_i64; sequence.positions()];
+    let mut field = vec![0_f32; response.positions()];
+
+    let mut group = criterion.benchmark_group("writers");
+    group.throughput(Throughput::Bytes(size_of_val(&ids[..]) as u64));
+    group.bench_function("fill int64", |bencher| {
+        bencher.iter(|| black_box(&mut ids).fill(black_box(1)));
+    });
+    group.bench_function("write_tokens", |bencher| {
+        bencher.iter(|| {
+            let to = destination(black_box(&mut ids));
+            write_tokens(&prompts, &responses, &assembly, &sequence.whole(), 0, to).unwrap();
+        });
+    });
+    group.bench_function("write_mask", |bencher| {
+        bencher.iter(|| write_mask(&sequence.whole(), destination(black_box(&mut ids))));
+    });
+
+    group.throughput(Throughput::Bytes(size_of_val(&field[..]) as u64));
+    group.bench_function("fill float32", |bencher| {
+        bencher.iter(|| black_box(&mut field).fill(black_box(1.0)));
+    });
+    let fill = Fill {
+        pad: &[0.0],
+        gap: &[0.0],
+        gaps_untrained: false,
+    };
+    for (name, column) in [
+        ("write_responses", of_numbers(false)),
+        ("write_responses, NaN refused", of_numbers(true)),
+    ] {
+        group.bench_function(name, |bencher| {
+            bencher.iter(|| {
+                let to = destination(black_box(&mut field));
+                write_responses(&column, &assembly, &response.whole(), fill, to).unwrap();
+            });
+        });
+    }
+    group.finish();
+}
+
+criterion_group!(benches, writers);
+criterion_main!(benches);
