@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 import numpy as np
 import pytest
+from conftest import NEEDS_TORCH
 
 import fastcollate as fc
 from fastcollate.testing.reference import assert_same
@@ -209,9 +210,10 @@ def test_is_rebuilt_by_frameworks(batch):
     assert_same({key: again[key] for key in batch}, batch)
 
 
+@NEEDS_TORCH
 @pytest.mark.parametrize("array_type", ["torch"])
 def test_goes_through_a_data_loader(array_type, batch, monkeypatch):
-    torch = pytest.importorskip("torch")
+    import torch
     from torch.utils.data._utils.pin_memory import pin_memory
 
     # Pinning needs an accelerator; what is under test is how the mapping is rebuilt.

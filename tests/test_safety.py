@@ -164,7 +164,7 @@ def numbers_of_their_own():
     }
 
 
-@pytest.mark.parametrize("bad", BAD_ITEMS, ids=repr)
+@pytest.mark.parametrize("bad", BAD_ITEMS, ids=lambda value: type(value).__name__)
 @pytest.mark.parametrize("name", ROWS)
 def test_reference_counts_on_bad_items(name, bad):
     inputs = numbers_of_their_own()
@@ -172,7 +172,7 @@ def test_reference_counts_on_bad_items(name, bad):
     check_reference_counts(inputs, lambda: build_or_refuse("", **inputs))
 
 
-@pytest.mark.parametrize("bad", BAD_ROWS, ids=repr)
+@pytest.mark.parametrize("bad", BAD_ROWS, ids=lambda value: type(value).__name__)
 @pytest.mark.parametrize("name", ROWS)
 def test_reference_counts_on_bad_rows(name, bad):
     inputs = numbers_of_their_own()

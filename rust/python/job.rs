@@ -142,14 +142,14 @@ pub fn execute(jobs: Vec<Job>, mut write: impl FnMut(Job) -> Result<()>) -> Resu
                 write_mask::<i64>(&job.band, destination(job.bytes));
             }
         });
-        let written = mapped.into_iter().try_for_each(&mut write);
-        // After an error nobody wants the masks; this also stops the other thread.
+        let mut result = mapped.into_iter().try_for_each(&mut write);
+        // After an error nobody wants the other masks: taking them stops the other thread too.
         while let Some(job) = next_mask() {
-            if written.is_ok() {
-                write(job)?;
+            if result.is_ok() {
+                result = write(job);
             }
         }
-        written
+        result
     })
 }
 

@@ -63,14 +63,20 @@ impl Slab {
     /// # Errors
     /// `MemoryError`.
     pub fn zeroed(bytes: usize) -> PyResult<Self> {
+        let out_of_memory = |error: &dyn std::fmt::Display| {
+            PyMemoryError::new_err(format!("cannot take {bytes} bytes for the batch: {error}"))
+        };
         let memory = if bytes < MAP_FROM {
-            // Not aligned by the allocator: `alloc_zeroed` with a large alignment cannot use pages
-            // that the system hands out zeroed, and writes every one (190 ms for 262 MB).
-            Memory::Heap(vec![0; bytes + ALIGNMENT])
+            let mut memory = Vec::new();
+            let len = bytes + ALIGNMENT;
+            memory
+                .try_reserve_exact(len)
+                .map_err(|error| out_of_memory(&error))?;
+            memory.resize(len, 0);
+            Memory::Heap(memory)
         } else {
-            let map = MmapMut::map_anon(bytes).map_err(|error| {
-                PyMemoryError::new_err(format!("cannot map {bytes} bytes for the batch: {error}"))
-            })?;
+            let map = MmapMut::map_anon(bytes).map_err(|error| out_of_memory(&error))?;
+            // A hint: without huge pages it is only slower.
             #[cfg(target_os = "linux")]
             let _ = map.advise(memmap2::Advice::HugePage);
             Memory::Mapped(map)

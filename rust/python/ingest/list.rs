@@ -17,6 +17,8 @@ use crate::error::{Error, Result};
 
 /// Items between two looks at pending signals: well under a millisecond.
 const CHUNK: usize = 1 << 16;
+
+/// Items between the one that is read and the one whose memory is asked for.
 const AHEAD: usize = 24;
 
 /// A `list` or `tuple`.
@@ -41,12 +43,12 @@ impl Items for Bound<'_, PyList> {
     unsafe fn borrow(&self, index: usize) -> *mut ffi::PyObject {
         // SAFETY: `self` is a list, and the caller keeps the index in bounds (so that it also
         // fits Py_ssize_t).
-        #[cfg(not(feature = "abi3"))]
+        #[cfg(not(Py_LIMITED_API))]
         unsafe {
             ffi::PyList_GET_ITEM(self.as_ptr(), index.cast_signed())
         }
         // SAFETY: as above.
-        #[cfg(feature = "abi3")]
+        #[cfg(Py_LIMITED_API)]
         unsafe {
             ffi::PyList_GetItem(self.as_ptr(), index.cast_signed())
         }
@@ -61,12 +63,12 @@ impl Items for Bound<'_, PyTuple> {
     #[inline]
     unsafe fn borrow(&self, index: usize) -> *mut ffi::PyObject {
         // SAFETY: `self` is a tuple, and the caller keeps the index in bounds.
-        #[cfg(not(feature = "abi3"))]
+        #[cfg(not(Py_LIMITED_API))]
         unsafe {
             ffi::PyTuple_GET_ITEM(self.as_ptr(), index.cast_signed())
         }
         // SAFETY: as above.
-        #[cfg(feature = "abi3")]
+        #[cfg(Py_LIMITED_API)]
         unsafe {
             ffi::PyTuple_GetItem(self.as_ptr(), index.cast_signed())
         }
@@ -101,9 +103,9 @@ impl DecodeExact for f32 {
         // SAFETY: passed on from the caller; an exact float has the layout that is read.
         unsafe {
             if ffi::PyFloat_CheckExact(item) != 0 {
-                #[cfg(not(feature = "abi3"))]
+                #[cfg(not(Py_LIMITED_API))]
                 return Some(ffi::PyFloat_AS_DOUBLE(item) as f32);
-                #[cfg(feature = "abi3")]
+                #[cfg(Py_LIMITED_API)]
                 return Some(ffi::PyFloat_AsDouble(item) as f32);
             }
             exact_int(item).map(|value| value as f64 as f32)
@@ -123,10 +125,61 @@ unsafe fn exact_int(item: *mut ffi::PyObject) -> Option<i64> {
         if ffi::PyLong_CheckExact(item) == 0 {
             return None;
         }
+        #[cfg(all(not(Py_LIMITED_API), not(PyPy), not(Py_3_15)))]
+        if let Some(value) = one_digit(item) {
+            return Some(value);
+        }
         let mut overflow: c_int = 0;
         let value = ffi::PyLong_AsLongLongAndOverflow(item, &raw mut overflow);
         (overflow == 0).then_some(value)
     }
+}
+
+/// The value of an int of at most one digit (30 bits), read where CPython keeps it.
+///
+/// Calling CPython for every number instead takes 2.4 ns a token in the cache against 1.3, and
+/// 76 ms against 60 for 4.7 M tokens with three fields. The layout is fixed for the versions that
+/// this is compiled for; a newer Python gets the call.
+///
+/// # Safety
+/// `item` points to a live exact int.
+#[cfg(all(not(Py_LIMITED_API), not(PyPy), not(Py_3_15)))]
+#[inline]
+unsafe fn one_digit(item: *mut ffi::PyObject) -> Option<i64> {
+    /// The head of `struct _longobject`.
+    #[repr(C)]
+    struct Int {
+        head: ffi::PyObject,
+        tag: usize,
+        digit: u32,
+    }
+    // SAFETY: an int has this layout, and room for a digit even if it is zero.
+    let (tag, digit) = unsafe {
+        let int = item.cast::<Int>();
+        ((*int).tag.cast_signed(), i64::from((*int).digit))
+    };
+    // The number of digits << 3, and the sign: 0 positive, 1 zero, 2 negative.
+    #[cfg(Py_3_12)]
+    let (is_one_digit, sign) = (tag < 2 << 3, 1 - (tag & 3));
+    // The number of digits, negative for a negative number.
+    #[cfg(not(Py_3_12))]
+    let (is_one_digit, sign) = (matches!(tag, -1..=1), tag);
+    // No branch on the sign: ones and zeros of a loss mask are hard to predict.
+    is_one_digit.then(|| sign as i64 * digit)
+}
+
+/// Ask for an object's memory ahead of its use. The numbers of a list lie anywhere, so the
+/// processor cannot foresee them: 94 ms become 101 without.
+#[inline]
+fn prefetch(item: *mut ffi::PyObject) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: a prefetch reads nothing and cannot fault.
+    unsafe {
+        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        _mm_prefetch::<_MM_HINT_T0>(item.cast());
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = item;
 }
 
 /// Decode `out.len()` items from `from` on. `len` is what the plan took for the list's length.
@@ -165,12 +218,8 @@ where
                 // Python code ran; the borrowed item is used up before any other runs.
                 let item = unsafe { items.borrow(position) };
                 if position + AHEAD < len {
-                    // SAFETY: in bounds;
-                    unsafe {
-                        std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(
-                            items.borrow(position + AHEAD).cast(),
-                        )
-                    };
+                    // SAFETY: below the list's length.
+                    prefetch(unsafe { items.borrow(position + AHEAD) });
                 }
                 // SAFETY: a list's items are live, and `py` proves that we are attached.
                 let exact = unsafe { T::decode_exact(item) };
