@@ -6,7 +6,7 @@
 use std::hint::black_box;
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
-use fastcollate::plan::{Assembly, Placement};
+use fastcollate::plan::{Assembly, Layout, Placement, Widths};
 use fastcollate::write::{Destination, Fill, write_mask, write_responses, write_tokens};
 use fastcollate::{Slice, SliceColumn};
 
@@ -26,7 +26,8 @@ fn destination<T>(values: &mut [T]) -> Destination<'_, T> {
 fn writers(criterion: &mut Criterion) {
     let (prompt_lens, response_lens) = (lens(100, 2_000), lens(100, 4_000));
     let assembly = Assembly::row_per_turn(&prompt_lens, &response_lens).unwrap();
-    let Placement { sequence, response } = Placement::left(&assembly).unwrap();
+    let Placement { sequence, response } =
+        Placement::of_layout(&assembly, Layout::Left, Widths::default()).unwrap();
     let tokens: Vec<i32> = (0..4_000).collect();
     let numbers: Vec<f32> = tokens.iter().map(|&token| token as f32).collect();
     let of_tokens = |name, lens: &[usize]| {

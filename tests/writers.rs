@@ -1,6 +1,6 @@
 //! Writers against a plain model of the plan: for every position, what has to stand there.
 
-use fastcollate::plan::{Assembly, Grid, Piece, Placement, Row, Segment};
+use fastcollate::plan::{Assembly, Grid, Layout, Piece, Placement, Row, Segment, Widths};
 use fastcollate::write::{Destination, Fill, write_mask, write_responses, write_tokens};
 use fastcollate::{Column, Error, Slice, SliceColumn};
 use proptest::collection::vec;
@@ -217,27 +217,64 @@ proptest! {
     }
 
     #[test]
-    fn left_layout_ends_every_row_at_the_right_edge(
+    fn layouts_put_every_row_at_its_edge(
         lens in vec((0..9_usize, 0..9_usize), 1..8),
+        fixed in any::<bool>(),
+        multiple_of in 1..5_usize,
     ) {
         let (prompt_lens, response_lens): (Vec<_>, Vec<_>) = lens.iter().copied().unzip();
         let assembly = Assembly::row_per_turn(&prompt_lens, &response_lens).unwrap();
-        let Placement { sequence, response } = Placement::left(&assembly).unwrap();
-        let widest = lens.iter().map(|(prompt, response)| prompt + response).max();
-        prop_assert_eq!(Some(sequence.width()), widest);
-        prop_assert_eq!(Some(response.width()), response_lens.iter().copied().max());
-        for (row, &(prompt_len, response_len)) in lens.iter().enumerate() {
-            let (tokens, values) = (&sequence.segments()[row], &response.segments()[row]);
-            prop_assert_eq!((tokens.dst_row, values.dst_row), (row, row));
-            prop_assert_eq!((tokens.len, values.len), (prompt_len + response_len, response_len));
-            prop_assert_eq!(tokens.dst_col + tokens.len, sequence.width());
-            prop_assert_eq!(values.dst_col + values.len, response.width());
-        }
-        // The checked constructors take what the layout made.
-        let again = |grid: &Grid| {
-            Grid::new(grid.rows(), grid.width(), grid.segments().to_vec()).unwrap()
+        let totals: Vec<_> = lens.iter().map(|(prompt, response)| prompt + response).collect();
+        let longest = |lens: &[usize]| lens.iter().copied().max().unwrap();
+        let fix = |width| fixed.then_some(width);
+        let widths = Widths {
+            sequence: fix(20),
+            prompt: fix(10),
+            response: fix(11),
+            multiple_of,
         };
-        prop_assert!(Placement::new(&assembly, again(&sequence), again(&response)).is_ok());
+        for layout in [Layout::Left, Layout::TwoSegment, Layout::Right] {
+            let Placement { sequence, response } =
+                Placement::of_layout(&assembly, layout, widths).unwrap();
+            let round = |width: usize| width.next_multiple_of(multiple_of);
+            let prompt_width = round(fix(10).unwrap_or(longest(&prompt_lens)));
+            let response_width = fix(11).unwrap_or(longest(&response_lens));
+            if layout == Layout::TwoSegment {
+                prop_assert_eq!(response.width(), round(response_width));
+                prop_assert_eq!(sequence.width(), prompt_width + round(response_width));
+            } else {
+                prop_assert_eq!(response.width(), response_width);
+                prop_assert_eq!(sequence.width(), round(fix(20).unwrap_or(longest(&totals))));
+            }
+            let (tokens, values) = (model(&sequence), model(&response));
+            for (row, &(prompt_len, response_len)) in lens.iter().enumerate() {
+                let first = match layout {
+                    Layout::Left => sequence.width() - prompt_len - response_len,
+                    Layout::TwoSegment => prompt_width - prompt_len,
+                    Layout::Right => 0,
+                };
+                let place = |at| row * sequence.width() + first + at;
+                for at in 0..prompt_len + response_len {
+                    prop_assert_eq!(tokens[place(at)], Some((row, at)));
+                }
+                let first = match layout {
+                    Layout::Left => response.width() - response_len,
+                    Layout::TwoSegment | Layout::Right => 0,
+                };
+                for at in 0..response_len {
+                    let place = row * response.width() + first + at;
+                    prop_assert_eq!(values[place], Some((row, at)));
+                }
+            }
+            let placed = |model: &[Option<_>]| model.iter().flatten().count();
+            prop_assert_eq!(placed(&tokens), totals.iter().sum::<usize>());
+            prop_assert_eq!(placed(&values), response_lens.iter().sum::<usize>());
+            // The checked constructors take what the layout made.
+            let again = |grid: &Grid| {
+                Grid::new(grid.rows(), grid.width(), grid.segments().to_vec()).unwrap()
+            };
+            prop_assert!(Placement::new(&assembly, again(&sequence), again(&response)).is_ok());
+        }
     }
 
     #[test]
@@ -340,6 +377,44 @@ fn lengths_that_contradict_each_other_are_refused() {
             }
         ),
         "{error}"
+    );
+}
+
+#[test]
+fn rows_wider_than_a_fixed_width_are_refused() {
+    let assembly = Assembly::row_per_turn(&[1, 3], &[4, 2]).unwrap();
+    let refuse = |layout, widths| {
+        Placement::of_layout(&assembly, layout, widths)
+            .unwrap_err()
+            .to_string()
+    };
+    let widths = Widths::default();
+    let pad_to = Widths {
+        sequence: Some(4),
+        ..widths
+    };
+    let message = refuse(Layout::Left, pad_to);
+    assert!(
+        message.starts_with("row 0 has 5 tokens, but pad_to is 4"),
+        "{message}"
+    );
+    let prompt = Widths {
+        prompt: Some(2),
+        ..widths
+    };
+    let message = refuse(Layout::TwoSegment, prompt);
+    assert!(
+        message.starts_with("row 1 has 3 prompt tokens, but max_prompt_len is 2"),
+        "{message}"
+    );
+    let response = Widths {
+        response: Some(3),
+        ..widths
+    };
+    let message = refuse(Layout::Right, response);
+    assert!(
+        message.starts_with("row 0 has 4 response tokens, but"),
+        "{message}"
     );
 }
 

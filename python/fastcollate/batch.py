@@ -116,7 +116,7 @@ class Batch(Mapping[str, Any]):
             "batch/response_tokens": float(response_tokens),
             "batch/padded_tokens": float(padded_tokens),
             "batch/padding_fraction": 1 - tokens / padded_tokens if padded_tokens else 0.0,
-            "batch/longest_row": float((prompt_lens + response_lens).max()),
+            "batch/longest_row": float(plan.longest_row),
             "batch/longest_prompt": float(prompt_lens.max()),
             "batch/longest_response": float(response_lens.max()),
         }

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import operator
 import warnings
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
 from fastcollate._fastcollate import Plan, collate
+from fastcollate.arguments import checked_integer
 from fastcollate.batch import Batch
+from fastcollate.layouts import LEFT, LayoutInput, checked_layout
 
 if TYPE_CHECKING:
     import torch
@@ -42,16 +43,30 @@ def build_batch(
     rewards: Rows | None = None,
     loss_masks: Rows | None = None,
     logprobs: Rows | None = None,
+    layout: Literal["left", "two_segment", "right"] = "left",
+    pad_to: int | None = None,
+    pad_to_multiple_of: int = 1,
+    max_prompt_len: int | None = None,
+    max_response_len: int | None = None,
     max_seq_len: int | None = None,
     array_type: Literal["torch", "numpy"] = "torch",
 ) -> Batch:
-    """Build one training batch from ragged rows, in the unified left layout.
+    """Build one training batch from ragged rows.
 
-    Each row is one left-padded block, and response-aligned fields are right-aligned, so that a
-    response's values stand where ``log_probs[:, -R - 1 : -1]`` has them. With ``B`` rows,
-    ``W = max(prompt + response)`` and ``R = max(response)``::
+    With ``B`` rows, ``W = max(prompt + response)``, ``P = max(prompt)`` and ``R = max(response)``,
+    the layouts are ::
 
+        "left": one left-padded block; response-aligned fields are right-aligned, so that a
+        response's values stand where ``log_probs[:, -R - 1 : -1]`` has them
         input_ids       | PAD PAD  p   p   r   r  |      loss_mask  |  0   r   r  |
+                        |  p   p   p   r   r   r  |                 |  r   r   r  |
+                         <---------- W ---------->                   <---- R --->
+        "two_segment": left-padded prompt, right-padded response
+        input_ids       | PAD  p   p   r   r  PAD |      loss_mask  |  r   r   0  |
+                        |  p   p   p   r   r   r  |                 |  r   r   r  |
+                         <--- P --->   <--- R --->                   <---- R --->
+        "right": one right-padded block
+        input_ids       |  p   p   r   r  PAD PAD |      loss_mask  |  r   r   0  |
                         |  p   p   p   r   r   r  |                 |  r   r   r  |
                          <---------- W ---------->                   <---- R --->
 
@@ -69,6 +84,16 @@ def build_batch(
         Per response token, or one number per row, which lands on the row's last response token.
     loss_masks, logprobs
         Per response token. Loss masks may be weights, but not NaN.
+    layout
+        ``"left"``, ``"two_segment"`` or ``"right"``.
+    pad_to
+        Fix ``W``, so that all data-parallel ranks agree on it. For one block, not for two segments.
+    pad_to_multiple_of
+        Round ``W`` up to a multiple; of two segments, ``P`` and ``R`` each.
+    max_prompt_len
+        Fix ``P`` of two segments.
+    max_response_len
+        Fix ``R``.
     max_seq_len
         Warn when the longest row exceeds it. Nothing is ever truncated.
     array_type
@@ -79,13 +104,14 @@ def build_batch(
     Batch
         ``input_ids`` and ``attention_mask``, int64 (B, W); ``response_mask``, int64 (B, R); and of
         the fields that were given ``loss_mask``, ``rewards`` and ``logprobs``, float32 (B, R),
-        right-aligned behind zeros.
+        with zeros on padding.
 
     Raises
     ------
     ValueError
         An empty batch; fields of different row counts; a field row of another length than its
-        response; a token id beyond int64; NaN in a loss mask; one reward for an empty response.
+        response; a row longer than a fixed width; a token id beyond int64; NaN in a loss mask; one
+        reward for an empty response; widths that the layout does not have.
     TypeError
         An object that is no field, row or number, named by field, row and position.
     ImportError
@@ -98,7 +124,7 @@ def build_batch(
 
     Notes
     -----
-    The layout is that of SkyRL's ``convert_prompts_responses_to_batch_tensors``, whose lenient
+    The left layout is that of SkyRL's ``convert_prompts_responses_to_batch_tensors``, whose lenient
     form is :func:`fastcollate.compat.skyrl.convert_prompts_responses_to_batch_tensors`. Python
     numbers round to float32 as NumPy rounds them.
 
@@ -121,7 +147,10 @@ def build_batch(
     if array_type not in ("torch", "numpy"):
         raise ValueError(f"array_type is {array_type!r}; pass 'torch' or 'numpy'")
     if max_seq_len is not None:
-        max_seq_len = _checked_integer("max_seq_len", max_seq_len, "an integer or None")
+        max_seq_len = checked_integer("max_seq_len", max_seq_len, "an integer or None")
+    layout_input = checked_layout(
+        layout, pad_to, max_prompt_len, max_response_len, pad_to_multiple_of
+    )
     fields = []
     if loss_masks is not None:
         fields.append(FieldInput("loss_mask", "loss_masks", loss_masks, refuses_nan=True))
@@ -129,7 +158,7 @@ def build_batch(
         fields.append(FieldInput("rewards", "rewards", rewards, per_row=True))
     if logprobs is not None:
         fields.append(FieldInput("logprobs", "logprobs", logprobs))
-    batch = collate_fields(prompts, responses, pad_token_id, fields, array_type)
+    batch = collate_fields(prompts, responses, pad_token_id, fields, array_type, layout_input)
     if (message := excess_message(batch.plan, max_seq_len)) is not None:
         warnings.warn(message, stacklevel=2)
     return batch
@@ -141,39 +170,30 @@ def collate_fields(
     pad_token_id: int,
     fields: Sequence[FieldInput],
     array_type: str,
+    layout: LayoutInput = LEFT,
 ) -> Batch:
     """Build a batch of any response-aligned fields."""
-    pad_token_id = _checked_integer(
+    pad_token_id = checked_integer(
         "pad_token_id",
         pad_token_id,
         "an integer such as tokenizer.pad_token_id, or tokenizer.eos_token_id if that is None",
     )
     if array_type == "numpy":
-        plan, arrays = collate(prompts, responses, pad_token_id, fields)
+        plan, arrays = collate(prompts, responses, pad_token_id, fields, layout)
         return Batch(arrays, plan)
     from_numpy = _import_torch().from_numpy
-    plan, arrays = collate(prompts, responses, pad_token_id, fields)
+    plan, arrays = collate(prompts, responses, pad_token_id, fields, layout)
     return Batch([(key, from_numpy(array)) for key, array in arrays], plan)
 
 
 def excess_message(plan: Plan, max_seq_len: int | None) -> str | None:
     """Say that the longest row exceeds ``max_seq_len``, if it does."""
-    if max_seq_len is None or plan.width <= max_seq_len:
+    if max_seq_len is None or plan.longest_row <= max_seq_len:
         return None
     return (
-        f"the longest row has {plan.width} tokens, which exceeds max_seq_len={max_seq_len}; "
+        f"the longest row has {plan.longest_row} tokens, which exceeds max_seq_len={max_seq_len}; "
         "nothing is truncated: check the limits of the generation"
     )
-
-
-def _checked_integer(name: str, value: Any, advice: str) -> int:
-    try:
-        integer = operator.index(value)
-    except TypeError as error:
-        raise TypeError(f"{name} is {value!r}; pass {advice}") from error
-    if not -(2**63) <= integer < 2**63:
-        raise ValueError(f"{name} is {integer}, which does not fit int64")
-    return integer
 
 
 def _import_torch() -> Any:

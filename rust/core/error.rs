@@ -85,6 +85,15 @@ pub enum Error {
     #[error("{place} is NaN; a mask or weight has to be a number")]
     Nan { place: Place },
 
+    #[error("row {row} has {found} {unit}, but {argument} is {width}; nothing is ever truncated")]
+    TooWide {
+        row: usize,
+        found: usize,
+        unit: &'static str,
+        argument: &'static str,
+        width: usize,
+    },
+
     #[error("a batch of {rows} rows x {width} positions is larger than memory can be addressed")]
     TooLarge { rows: usize, width: usize },
 

@@ -1,6 +1,7 @@
 //! The one call: ingest, plan, write, hand over.
 
-use fastcollate::plan::{Assembly, Grid, Placement};
+use fastcollate::plan::{Align, Assembly, Grid, Layout, Placement, Widths};
+use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
 use crate::error::Result;
@@ -35,7 +36,17 @@ struct FieldPlan {
     grid: Option<Grid>,
 }
 
-/// Collate rows into the left layout. Returns the plan and the outputs in order.
+/// The layout and its widths, as the Python side describes them.
+#[derive(FromPyObject)]
+pub struct LayoutInput {
+    name: String,
+    pad_to: Option<usize>,
+    max_prompt_len: Option<usize>,
+    max_response_len: Option<usize>,
+    pad_to_multiple_of: usize,
+}
+
+/// Collate rows. Returns the plan and the outputs in order.
 #[pyfunction]
 pub fn collate<'py>(
     py: Python<'py>,
@@ -43,6 +54,7 @@ pub fn collate<'py>(
     responses: &Bound<'py, PyAny>,
     pad_token_id: i64,
     fields: Vec<FieldInput<'py>>,
+    layout: LayoutInput,
 ) -> Result<(Plan, Vec<NamedArray<'py>>)> {
     // The columns are the prompts, the responses, and then the fields.
     let mut columns = vec![
@@ -50,10 +62,10 @@ pub fn collate<'py>(
         Rows::new::<i64>("responses", responses, false)?,
     ];
     let assembly = Assembly::row_per_turn(&columns[0].lens(), &columns[1].lens())?;
-    let Placement { sequence, response } = Placement::left(&assembly)?;
+    let Placement { sequence, response } = layout.place(&assembly)?;
     let mut field_plans = Vec::with_capacity(fields.len());
     for field in &fields {
-        let (rows, plan) = field.ingest(&assembly)?;
+        let (rows, plan) = field.ingest(&assembly, &response)?;
         columns.push(rows);
         field_plans.push(plan);
     }
@@ -113,7 +125,7 @@ pub fn collate<'py>(
 
 impl<'py> FieldInput<'py> {
     /// Take the field's values, check their lengths, and plan where they go.
-    fn ingest(&self, batch: &Assembly) -> Result<(Rows<'py>, FieldPlan)> {
+    fn ingest(&self, batch: &Assembly, response: &Grid) -> Result<(Rows<'py>, FieldPlan)> {
         let Self {
             name,
             values,
@@ -140,10 +152,32 @@ impl<'py> FieldInput<'py> {
             return Ok((rows, FieldPlan::default()));
         }
         let assembly = Some(batch.with_response_lens(name, &lens)?);
-        let grid = Some(Grid::right_aligned(
+        let grid = Some(Grid::aligned(
             lens.into_iter(),
-            batch.widest_response(),
+            response.width(),
+            Align::Right,
         )?);
         Ok((rows, FieldPlan { assembly, grid }))
+    }
+}
+
+impl LayoutInput {
+    fn place(&self, assembly: &Assembly) -> Result<Placement> {
+        let layout = match self.name.as_str() {
+            "left" => Layout::Left,
+            "two_segment" => Layout::TwoSegment,
+            "right" => Layout::Right,
+            name => {
+                let message = format!("layout is {name:?}; pass 'left', 'two_segment' or 'right'");
+                return Err(PyValueError::new_err(message).into());
+            }
+        };
+        let widths = Widths {
+            sequence: self.pad_to,
+            prompt: self.max_prompt_len,
+            response: self.max_response_len,
+            multiple_of: self.pad_to_multiple_of,
+        };
+        Ok(Placement::of_layout(assembly, layout, widths)?)
     }
 }

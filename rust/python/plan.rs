@@ -37,6 +37,13 @@ impl Plan {
         self.placement.response.width()
     }
 
+    /// Tokens of the longest row.
+    #[getter]
+    fn longest_row(&self) -> usize {
+        let lens = self.assembly.rows().iter();
+        lens.map(|row| row.prompt_len + row.response_len).max().unwrap_or(0)
+    }
+
     /// Prompt tokens of each row, int64 (rows,).
     #[getter]
     fn prompt_lens<'py>(&self, py: Python<'py>) -> Bound<'py, PyArray1<i64>> {

@@ -4,4 +4,4 @@ mod assembly;
 mod placement;
 
 pub use assembly::{Assembly, Piece, Row};
-pub use placement::{Band, Grid, Placement, Segment};
+pub use placement::{Align, Band, Grid, Layout, Placement, Segment, Widths};

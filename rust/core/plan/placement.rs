@@ -41,6 +41,51 @@ pub struct Band<'a> {
     pub width: usize,
 }
 
+/// How rows lie in a padded output.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Layout {
+    /// One left-padded block; responses right-aligned.
+    Left,
+    /// Left-padded prompt, right-padded response; responses left-aligned.
+    TwoSegment,
+    /// One right-padded block; responses left-aligned.
+    Right,
+}
+
+/// Widths that do not come from the data, so that several batches agree on them.
+#[derive(Debug, Clone, Copy)]
+pub struct Widths {
+    /// Of token streams, in layouts of one block.
+    pub sequence: Option<usize>,
+    /// Of prompts, in the layout of two segments.
+    pub prompt: Option<usize>,
+    /// Of responses.
+    pub response: Option<usize>,
+    /// What widths of token streams, or of their two segments, are rounded up to a multiple of.
+    /// Not 0.
+    pub multiple_of: usize,
+}
+
+impl Default for Widths {
+    fn default() -> Self {
+        Self {
+            sequence: None,
+            prompt: None,
+            response: None,
+            multiple_of: 1,
+        }
+    }
+}
+
+/// The edge that rows of a grid lie at.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Align {
+    /// Padding behind.
+    Left,
+    /// Padding in front.
+    Right,
+}
+
 /// Where rows go: their token streams, and their responses for response-aligned fields.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Placement {
@@ -80,18 +125,62 @@ impl Placement {
         Ok(Self { sequence, response })
     }
 
-    /// The `left` layout: each row one left-padded block, response-aligned fields right-aligned.
+    /// Lay an assembly's rows out.
     ///
     /// # Errors
-    /// [`Error::TooLarge`].
-    pub fn left(assembly: &Assembly) -> Result<Self> {
+    /// [`Error::TooWide`] naming a row that is longer than a fixed width, and [`Error::TooLarge`].
+    pub fn of_layout(assembly: &Assembly, layout: Layout, widths: Widths) -> Result<Self> {
         let rows = assembly.rows();
-        let sequence_lens = rows.iter().map(|row| row.prompt_len + row.response_len);
+        let width = |len: fn(&Row) -> usize, fixed, unit, argument| {
+            let Some(width) = fixed else {
+                return Ok(rows.iter().map(len).max().unwrap_or(0));
+            };
+            match rows.iter().position(|row| len(row) > width) {
+                None => Ok(width),
+                Some(row) => Err(Error::TooWide {
+                    row,
+                    found: len(&rows[row]),
+                    unit,
+                    argument,
+                    width,
+                }),
+            }
+        };
+        let round = |width: usize| width.next_multiple_of(widths.multiple_of);
+        let response_width = width(
+            |row| row.response_len,
+            widths.response,
+            "response tokens",
+            "max_response_len",
+        )?;
         let response_lens = rows.iter().map(|row| row.response_len);
-        let width = sequence_lens.clone().max().unwrap_or(0);
+        if layout == Layout::TwoSegment {
+            let prompt_width = width(
+                |row| row.prompt_len,
+                widths.prompt,
+                "prompt tokens",
+                "max_prompt_len",
+            )?;
+            let response_width = round(response_width);
+            return Ok(Self {
+                sequence: Grid::two_segment(rows, round(prompt_width), response_width)?,
+                response: Grid::aligned(response_lens, response_width, Align::Left)?,
+            });
+        }
+        let align = match layout {
+            Layout::Left => Align::Right,
+            Layout::Right | Layout::TwoSegment => Align::Left,
+        };
+        let sequence_width = width(
+            |row| row.prompt_len + row.response_len,
+            widths.sequence,
+            "tokens",
+            "pad_to",
+        )?;
+        let sequence_lens = rows.iter().map(|row| row.prompt_len + row.response_len);
         Ok(Self {
-            sequence: Grid::right_aligned(sequence_lens, width)?,
-            response: Grid::right_aligned(response_lens, assembly.widest_response())?,
+            sequence: Grid::aligned(sequence_lens, round(sequence_width), align)?,
+            response: Grid::aligned(response_lens, response_width, align)?,
         })
     }
 }
@@ -135,25 +224,56 @@ impl Grid {
         })
     }
 
-    /// One segment per row, ending at the grid's right edge.
+    /// One segment per row, at one edge of the grid.
     ///
     /// # Errors
     /// [`Error::TooLarge`].
     ///
     /// # Panics
     /// If a length exceeds the width.
-    pub fn right_aligned(lens: impl ExactSizeIterator<Item = usize>, width: usize) -> Result<Self> {
+    pub fn aligned(
+        lens: impl ExactSizeIterator<Item = usize>,
+        width: usize,
+        align: Align,
+    ) -> Result<Self> {
         let rows = lens.len();
-        let segments = lens
-            .enumerate()
-            .map(|(row, len)| Segment {
-                row,
+        let place = |(row, len)| Segment {
+            row,
+            from: 0,
+            len,
+            dst_row: row,
+            dst_col: match align {
+                Align::Left => 0,
+                Align::Right => width - len,
+            },
+        };
+        Self::of_segments(rows, width, lens.enumerate().map(place).collect())
+    }
+
+    /// Two segments per row, of which the prompts end and the responses begin at one column.
+    fn two_segment(rows: &[Row], prompt_width: usize, response_width: usize) -> Result<Self> {
+        let segments = rows.iter().enumerate().flat_map(|(index, row)| {
+            let prompt = Segment {
+                row: index,
                 from: 0,
-                len,
-                dst_row: row,
-                dst_col: width - len,
-            })
-            .collect();
+                len: row.prompt_len,
+                dst_row: index,
+                dst_col: prompt_width - row.prompt_len,
+            };
+            let response = Segment {
+                from: row.prompt_len,
+                len: row.response_len,
+                dst_col: prompt_width,
+                ..prompt
+            };
+            [prompt, response]
+        });
+        let width = prompt_width.saturating_add(response_width);
+        Self::of_segments(rows.len(), width, segments.collect())
+    }
+
+    /// A grid of segments that are right by construction.
+    fn of_segments(rows: usize, width: usize, segments: Vec<Segment>) -> Result<Self> {
         match rows.checked_mul(width) {
             Some(_) => Ok(Self {
                 rows,

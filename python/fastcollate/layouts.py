@@ -1,0 +1,63 @@
+"""Layouts and the widths that do not come from the data."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from fastcollate.arguments import checked_integer
+
+
+class LayoutInput(NamedTuple):
+    """A layout and its widths as :func:`fastcollate._fastcollate.collate` takes them."""
+
+    name: str = "left"
+    pad_to: int | None = None
+    """Width of token streams."""
+    max_prompt_len: int | None = None
+    """Width of prompts."""
+    max_response_len: int | None = None
+    """Width of responses."""
+    pad_to_multiple_of: int = 1
+
+
+LEFT = LayoutInput()
+"""The left layout with all widths from the data."""
+
+
+def checked_layout(
+    name: str,
+    pad_to: int | None,
+    max_prompt_len: int | None,
+    max_response_len: int | None,
+    pad_to_multiple_of: int,
+) -> LayoutInput:
+    """Check the arguments of a layout, also against each other."""
+    arguments = LayoutInput(name, pad_to, max_prompt_len, max_response_len, pad_to_multiple_of)
+    if arguments == LEFT:
+        return LEFT  # spares small batches the time
+
+    if name not in ("left", "two_segment", "right"):
+        raise ValueError(f"layout is {name!r}; pass 'left', 'two_segment' or 'right'")
+    widths = arguments._asdict()
+    del widths["name"]
+    for argument, value in widths.items():
+        least = 1 if argument == "pad_to_multiple_of" else 0
+        if value is not None and checked_integer(argument, value, "a number of tokens") < least:
+            raise ValueError(f"{argument} is {value}; pass a number from {least} on")
+    if name == "two_segment" and pad_to is not None:
+        raise ValueError(
+            "pad_to fixes the width of one block, but layout='two_segment' has two; "
+            "pass max_prompt_len and max_response_len"
+        )
+    if name != "two_segment" and max_prompt_len is not None:
+        raise ValueError(
+            f"max_prompt_len fixes the width of prompts, which layout={name!r} has not; pass pad_to"
+        )
+    rounded = ["max_prompt_len", "max_response_len"] if name == "two_segment" else ["pad_to"]
+    for argument in rounded:
+        if (widths[argument] or 0) % pad_to_multiple_of:
+            raise ValueError(
+                f"{argument} is {widths[argument]}, "
+                f"which is no multiple of pad_to_multiple_of={pad_to_multiple_of}"
+            )
+    return arguments
