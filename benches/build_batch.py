@@ -4,7 +4,7 @@ A line of the table is one interleaved run (see `timing.interleaved`), with all 
 
 NumPy, loops
     `build_batch_numpy` and `build_batch_loops` from `fastcollate.testing.reference`, and how many
-    times fastcollate's time they take. The loops take seconds, and so part in three rounds only.
+    times fastcollate's time they take. The loops are slow: they run three times only.
 fill fresh, fill mapped
     Writing as many bytes, to memory taken anew and to memory in use.
 read
@@ -21,7 +21,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from functools import partial
 from importlib.util import find_spec
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -34,7 +34,8 @@ from fastcollate.testing import reference
 from timing import interleaved
 
 Arrays = list[npt.NDArray[Any]]
-Rollouts = dict[str, list[Any]]
+ArrayType = Literal["numpy", "torch"]
+Rollouts = dict[str, Any]
 Calls = dict[str, Callable[[], Any]]
 Times = dict[str, float]
 
@@ -74,8 +75,9 @@ def measure(
     yield f"{long_rows:,} long, arrays", run(candidates(arrays))
 
     arrays = rollouts(8, prompts=(256, 256), responses=(256, 256))
+    array_types: list[ArrayType] = ["numpy", "torch"] if find_spec("torch") else ["numpy"]
     for kind, batch in ("lists", as_lists(arrays)), ("arrays", arrays):
-        for array_type in ("numpy", "torch") if find_spec("torch") else ("numpy",):
+        for array_type in array_types:
             yield f"8 of 512, {kind}, {array_type}", run(candidates(batch, array_type))
 
     for size in sizes:
@@ -102,7 +104,7 @@ def as_lists(arrays: Rollouts) -> Rollouts:
     return {name: [row.tolist() for row in rows] for name, rows in arrays.items()}
 
 
-def candidates(batch: Rollouts, array_type: str = "numpy") -> Calls:
+def candidates(batch: Rollouts, array_type: ArrayType = "numpy") -> Calls:
     """Check that the results are the same; return what a line of the table compares."""
     ours = partial(fc.build_batch, **batch, pad_token_id=0, array_type=array_type)
     peer = partial(reference.build_batch_numpy, **batch, pad_token_id=0)

@@ -25,37 +25,43 @@ def interleaved(
     Parameters
     ----------
     calls
-        What to measure, by name. Each is run once more beforehand, to warm up.
+        What to measure, by name.
     rounds, seconds
         Rounds are run until there were so many, and so many seconds have passed.
     slow
-        The calls that take part in the first three rounds only.
+        Calls that take part in three further rounds only, at the end: they take long, and leave
+        memory behind in which the others are slower for a while.
 
     Returns
     -------
     dict[str, float]
         The median seconds of each call.
     """
-    shuffle = random.Random(0).shuffle
     times: dict[str, list[float]] = {name: [] for name in calls}
-    for call in calls.values():
-        call()
+    shuffle = random.Random(0).shuffle
+
+    def run_round(names: list[str]) -> None:
+        shuffle(names)
+        for name in names:
+            call = calls[name]
+            start = time.perf_counter()
+            result = call()
+            times[name].append(time.perf_counter() - start)
+            del result
+
+    fast = [name for name in calls if name not in slow]
+    for name in fast:
+        calls[name]()  # to warm up
     gc.collect()
     gc.disable()
     try:
-        order = list(calls)
         end = time.perf_counter() + seconds
         while rounds > 0 or time.perf_counter() < end:
+            run_round(fast)
             rounds -= 1
-            shuffle(order)
-            for name in order:
-                if name in slow and len(times[name]) == 3:
-                    continue
-                call = calls[name]
-                start = time.perf_counter()
-                result = call()
-                times[name].append(time.perf_counter() - start)
-                del result
+        if slow:
+            for _ in range(3):
+                run_round(list(calls))
     finally:
         gc.enable()
     return {name: statistics.median(samples) for name, samples in times.items()}

@@ -9,10 +9,10 @@ array([[ 5,  6,  8],
 
 import logging
 
-from fastcollate._fastcollate import Plan
-from fastcollate.batch import Batch
+from fastcollate._fastcollate import Plan, __version__
+from fastcollate.batch import Batch, MissingPlanError
 from fastcollate.collating import build_batch
 
-__all__ = ["Batch", "Plan", "build_batch"]
+__all__ = ["Batch", "MissingPlanError", "Plan", "__version__", "build_batch"]
 
 logging.getLogger(__name__).addHandler(logging.NullHandler())

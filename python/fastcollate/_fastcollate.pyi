@@ -4,7 +4,9 @@ from typing import Any, Protocol, final
 from numpy import int64
 from numpy.typing import NDArray
 
-__all__ = ["Plan", "collate"]
+__all__ = ["Plan", "__version__", "collate"]
+
+__version__: str
 
 class _FieldInput(Protocol):
     @property

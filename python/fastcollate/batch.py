@@ -9,13 +9,23 @@ import numpy as np
 
 from fastcollate._fastcollate import Plan
 
+_NEEDS_PLAN = frozenset({"plan", "prompt_lens", "response_lens", "metrics"})
+
+
+class MissingPlanError(RuntimeError, AttributeError):
+    """A :class:`Batch` made from a mapping is asked for what only its plan would know.
+
+    Also an ``AttributeError``, so that ``hasattr`` says no.
+    """
+
 
 class Batch(Mapping[str, Any]):
     """A read-only mapping from output names to arrays, with the plan they were written by.
 
     Goes into a model call or a framework's dict as it is: ``model(**batch)``, ``dict(batch)``.
     Every key can also be read as an attribute, unless a method or property has that name. Two
-    batches are equal only if they are the same object.
+    batches are equal only if they are the same object. All outputs lie in one allocation: any one
+    of them keeps it alive, so ``clone`` what is to outlive the batch.
 
     Parameters
     ----------
@@ -48,14 +58,19 @@ class Batch(Mapping[str, Any]):
         return len(self._data)
 
     def __getattr__(self, name: str) -> Any:
-        # Called only where no method or property has that name. Private names are never keys:
-        # looking `_data` up here before it is set would not end.
-        if not name.startswith("_") and name in self._data:
+        # Called where no method or property has that name, or a property finds no plan. Private
+        # names are never keys: looking `_data` up here before it is set would not end.
+        if name.startswith("_"):
+            raise AttributeError(f"Batch has no attribute {name!r}")
+        if name in _NEEDS_PLAN:
+            raise MissingPlanError(f"{name} needs a plan, but this Batch was made from a mapping")
+        if name in self._data:
             return self._data[name]
         raise AttributeError(f"Batch has no attribute or key {name!r}; its keys are {list(self)}")
 
     def __dir__(self) -> list[str]:
-        return sorted({*super().__dir__(), *self._data})
+        names = (name for name in super().__dir__() if name.startswith("__") or name[0] != "_")
+        return sorted({*names, *map(str, self._data)})
 
     def __eq__(self, other: object) -> bool:
         # A mapping would compare its tensors and ask whether the result is true.
@@ -72,11 +87,11 @@ class Batch(Mapping[str, Any]):
 
         Raises
         ------
-        RuntimeError
-            If the batch was made from a mapping.
+        MissingPlanError
+            If the batch was made from a mapping. So do the other properties.
         """
         if self._plan is None:
-            raise RuntimeError(
+            raise MissingPlanError(
                 "this Batch was made from a mapping and has no plan; "
                 "use the Batch that build_batch returned"
             )
@@ -130,7 +145,7 @@ class Batch(Mapping[str, Any]):
                 f"Batch of {metrics['batch/rows']:,.0f} rows, {metrics['batch/tokens']:,.0f} "
                 f"tokens, {metrics['batch/padding_fraction']:.1%} padding"
             )
-        cells = [(key, *_describe(value)) for key, value in self._data.items()]
+        cells = [(str(key), *_describe(value)) for key, value in self._data.items()]
         widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
         lines = (
             "  " + "  ".join(map(str.ljust, row, widths)).rstrip()  # one output a line
@@ -140,7 +155,7 @@ class Batch(Mapping[str, Any]):
 
     def _like_outputs(self, array: np.ndarray) -> Any:
         """Return an array of the kind that the outputs are of."""
-        if isinstance(next(iter(self._data.values())), np.ndarray):
+        if isinstance(next(iter(self._data.values()), array), np.ndarray):
             return array
         import torch
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
 from fastcollate._fastcollate import Plan, collate
-from fastcollate.arguments import checked_integer
+from fastcollate.arguments import checked_int64, checked_integer
 from fastcollate.batch import Batch
 from fastcollate.layouts import LEFT, LayoutInput, checked_layout
 
@@ -144,7 +144,7 @@ def build_batch(
     array([[0. , 0. , 0.5],
            [0. , 0. , 1. ]], dtype=float32)
     """
-    if array_type not in ("torch", "numpy"):
+    if not isinstance(array_type, str) or array_type not in ("torch", "numpy"):
         raise ValueError(f"array_type is {array_type!r}; pass 'torch' or 'numpy'")
     if max_seq_len is not None:
         max_seq_len = checked_integer("max_seq_len", max_seq_len, "an integer or None")
@@ -173,7 +173,7 @@ def collate_fields(
     layout: LayoutInput = LEFT,
 ) -> Batch:
     """Build a batch of any response-aligned fields."""
-    pad_token_id = checked_integer(
+    pad_token_id = checked_int64(
         "pad_token_id",
         pad_token_id,
         "an integer such as tokenizer.pad_token_id, or tokenizer.eos_token_id if that is None",

@@ -1,11 +1,12 @@
 //! The one call: ingest, plan, write, hand over.
 
 use fastcollate::plan::{Align, Assembly, Grid, Layout, Placement, Widths};
-use pyo3::exceptions::PyValueError;
+use pyo3::exceptions::{PyMemoryError, PyValueError};
 use pyo3::prelude::*;
 
 use crate::error::Result;
 use crate::ingest::Rows;
+use crate::interrupt::Interruptible;
 use crate::job::{Content, Job, execute};
 use crate::output::{NamedArray, Outputs, Slab};
 use crate::plan::Plan;
@@ -61,6 +62,8 @@ pub fn collate<'py>(
         Rows::new::<i64>("prompts", prompts, false)?,
         Rows::new::<i64>("responses", responses, false)?,
     ];
+    let counts = [&columns[0], &columns[1]].map(Rows::len);
+    check_memory_for_plan(counts[0].max(counts[1]))?;
     let assembly = Assembly::row_per_turn(&columns[0].lens(), &columns[1].lens())?;
     let Placement { sequence, response } = layout.place(&assembly)?;
     let mut field_plans = Vec::with_capacity(fields.len());
@@ -103,13 +106,14 @@ pub fn collate<'py>(
     let slices = if outputs.total_bytes() < DETACH_FROM {
         None
     } else {
-        columns
-            .iter()
-            .map(Rows::as_slices)
-            .collect::<Option<Vec<_>>>()
+        let slices = columns.iter().map(|rows| rows.as_slices().transpose());
+        slices.collect::<Option<Result<Vec<_>>>>().transpose()?
     };
     match slices {
-        Some(columns) => py.detach(|| execute(jobs, |job| job.write(&columns, &assembly)))?,
+        Some(slices) => {
+            let columns: Vec<_> = slices.into_iter().map(Interruptible).collect();
+            py.detach(|| execute(jobs, |job| job.write(&columns, &assembly)))?;
+        }
         None => execute(jobs, |job| job.write(&columns, &assembly))?,
     }
     let arrays = outputs.into_arrays(py, slab)?;
@@ -132,33 +136,40 @@ impl<'py> FieldInput<'py> {
             refuses_nan,
             ..
         } = self;
+        let check_count = |rows| Ok(batch.check_row_count(name, rows)?);
         if self.per_row
-            && let Some(rows) = Rows::one_number_each(name, values, *refuses_nan)?
+            && let Some(rows) = Rows::one_number_each(name, values, *refuses_nan, check_count)?
         {
-            batch.check_row_count(name, rows.len())?;
-            let assembly = Some(batch.on_last_token(name)?);
-            return Ok((
-                rows,
-                FieldPlan {
-                    assembly,
-                    grid: None,
-                },
-            ));
+            let plan = FieldPlan {
+                assembly: Some(batch.on_last_token(name)?),
+                grid: None,
+            };
+            return Ok((rows, plan));
         }
         let rows = Rows::new::<f32>(name, values, *refuses_nan)?;
+        check_count(rows.len())?;
         let lens = rows.lens();
         if !self.any_length {
             batch.check_response_lens(name, &lens)?;
             return Ok((rows, FieldPlan::default()));
         }
-        let assembly = Some(batch.with_response_lens(name, &lens)?);
-        let grid = Some(Grid::aligned(
-            lens.into_iter(),
-            response.width(),
-            Align::Right,
-        )?);
-        Ok((rows, FieldPlan { assembly, grid }))
+        let plan = FieldPlan {
+            assembly: Some(batch.with_response_lens(name, &lens)?),
+            grid: Some(Grid::aligned(
+                lens.into_iter(),
+                response.width(),
+                Align::Right,
+            )?),
+        };
+        Ok((rows, plan))
     }
+}
+
+/// Refuse more rows than there is memory for their plan, where allocating its tables would abort.
+fn check_memory_for_plan(rows: usize) -> PyResult<()> {
+    Vec::<[u64; 32]>::new()
+        .try_reserve_exact(rows)
+        .map_err(|_| PyMemoryError::new_err(format!("no memory for a plan of {rows} rows")))
 }
 
 impl LayoutInput {

@@ -1,7 +1,9 @@
 //! The one way from our errors into Python's exceptions.
 
-use fastcollate::{Error as Core, Place};
-use pyo3::exceptions::{PyException, PyTypeError, PyValueError};
+use fastcollate::Error as Core;
+use numpy::PyUntypedArray;
+use numpy::prelude::*;
+use pyo3::exceptions::{PyException, PyMemoryError, PyRecursionError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
 
 /// Why a call fails: the core's reasons, those that only exist where Python objects are read, and
@@ -44,6 +46,13 @@ pub enum Error {
         found: usize,
     },
 
+    /// An array or tensor whose memory went elsewhere between the plan and the reading.
+    #[error(
+        "{field}[{row}] was resized or moved in memory while it was read; \
+         do not modify inputs during the call"
+    )]
+    Moved { field: String, row: usize },
+
     /// A Python exception that is not ours to interpret, such as `KeyboardInterrupt`.
     #[error(transparent)]
     Python(#[from] PyErr),
@@ -53,14 +62,27 @@ pub enum Error {
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 impl Error {
-    /// The error for an object whose own code raised `cause`: chained, unless it is an exception
-    /// that nobody may swallow (`KeyboardInterrupt`, `SystemExit`).
-    pub fn raised(py: Python, place: &Place, cause: PyErr) -> Self {
-        if cause.is_instance_of::<PyException>(py) {
+    /// The error for an object whose own code raised `cause`: chained, unless the exception is
+    /// not about the object (`KeyboardInterrupt`, `SystemExit`, `MemoryError`, `RecursionError`).
+    pub fn raised(py: Python, place: impl ToString, cause: PyErr) -> Self {
+        let is_about_the_object = cause.is_instance_of::<PyException>(py)
+            && !cause.is_instance_of::<PyMemoryError>(py)
+            && !cause.is_instance_of::<PyRecursionError>(py);
+        if is_about_the_object {
             let place = place.to_string();
             Self::Raised { place, cause }
         } else {
             Self::Python(cause)
+        }
+    }
+
+    /// The error for an array of a wrong shape.
+    pub fn shape(place: String, array: &Bound<PyUntypedArray>, expected: &'static str) -> Self {
+        let found = array.getattr("shape").map(|shape| shape.to_string());
+        Self::Shape {
+            place,
+            found: found.unwrap_or_else(|_| format!("{:?}", array.shape())),
+            expected,
         }
     }
 }
@@ -80,7 +102,7 @@ impl From<Error> for PyErr {
                 exception.set_cause(py, Some(cause));
                 exception
             }),
-            Error::Shape { .. } | Error::Changed { .. } | Error::Core(_) => {
+            Error::Shape { .. } | Error::Changed { .. } | Error::Moved { .. } | Error::Core(_) => {
                 PyValueError::new_err(message)
             }
         }

@@ -1,22 +1,24 @@
 //! Jobs: the bands of all outputs, and the order and threads in which they are written.
 
-use std::sync::mpsc::{Sender, channel};
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::iter::from_fn;
+use std::sync::mpsc::channel;
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread;
 
 use fastcollate::Column;
 use fastcollate::plan::{Assembly, Band, Grid};
 use fastcollate::write::{Destination, Fill, write_mask, write_responses, write_tokens};
-use pyo3::prelude::*;
 
 use crate::error::{Error, Result};
+use crate::interrupt::poll;
 use crate::output::Dtype;
 
 /// Positions of a job: some milliseconds at most, since signals are looked at between jobs.
 const BAND: usize = 1 << 18;
 
-/// From this size on a second thread pays for its start (30 us).
-const PARALLEL_FROM: usize = 4 << 20;
+/// From this size on a second thread pays, even where it has to wait for a busy core now and then:
+/// that takes some milliseconds, as long as 64 MiB do.
+const PARALLEL_FROM: usize = 64 << 20;
 
 /// Fresh memory is mapped page by page, where it is first touched.
 const PAGE: usize = 4096;
@@ -80,7 +82,7 @@ impl<'a> Job<'a> {
     {
         let band = self.band;
         match self.content {
-            Content::Mask => write_mask::<i64>(&band, destination(self.bytes)),
+            Content::Mask => self.write_mask(),
             Content::Tokens { pad } => {
                 let [prompts, responses, ..] = columns else {
                     unreachable!("a batch has prompts and responses");
@@ -101,6 +103,10 @@ impl<'a> Job<'a> {
         Ok(())
     }
 
+    fn write_mask(self) {
+        write_mask::<i64>(&self.band, destination(self.bytes));
+    }
+
     /// Touch every page, so that a thread that writes it later need not wait for the system.
     fn touch(&mut self) {
         for page in self.bytes.chunks_mut(PAGE) {
@@ -119,11 +125,12 @@ fn destination<T: bytemuck::Pod>(bytes: &mut [u8]) -> Destination<'_, T> {
 /// Write all jobs; `write` is called by this thread alone, so it may talk to Python.
 ///
 /// For a large batch a second thread goes ahead and maps the memory of the values, which takes the
-/// system about as long as copying them; whichever thread has nothing else to do writes masks.
+/// system about as long as copying them; whichever thread has nothing else to do writes masks. This
+/// thread never waits for a job that the other has not begun.
 pub fn execute(jobs: Vec<Job>, mut write: impl FnMut(Job) -> Result<()>) -> Result<()> {
     let mut write = |job: Job| {
         write(job)?;
-        Ok(Python::attach(|py| py.check_signals())?)
+        Ok(poll()?)
     };
     let bytes: usize = jobs.iter().map(|job| job.bytes.len()).sum();
     if bytes < PARALLEL_FROM || !has_two_cores() {
@@ -132,34 +139,57 @@ pub fn execute(jobs: Vec<Job>, mut write: impl FnMut(Job) -> Result<()>) -> Resu
     let (masks, values): (Vec<_>, Vec<_>) = jobs
         .into_iter()
         .partition(|job| matches!(job.content, Content::Mask));
-    let masks = Mutex::new(masks);
-    let next_mask = || masks.lock().unwrap_or_else(PoisonError::into_inner).pop();
+    let (masks, values) = (Queue::new(masks), Queue::new(values));
     thread::scope(|scope| {
         let (to_writer, mapped) = channel();
-        scope.spawn(|| {
-            map_ahead(values, to_writer);
-            while let Some(job) = next_mask() {
-                write_mask::<i64>(&job.band, destination(job.bytes));
+        let second = || {
+            while let Some(mut job) = values.next() {
+                job.touch();
+                if to_writer.send(job).is_err() {
+                    return;
+                }
             }
-        });
-        let mut result = mapped.into_iter().try_for_each(&mut write);
-        // After an error nobody wants the other masks: taking them stops the other thread too.
-        while let Some(job) = next_mask() {
-            if result.is_ok() {
-                result = write(job);
+            drop(to_writer);
+            while let Some(job) = masks.next() {
+                job.write_mask();
             }
+        };
+        // Without a second thread, this one does all.
+        let _ = thread::Builder::new().spawn_scoped(scope, second);
+        let next_value = || match mapped.try_recv() {
+            Ok(job) => Some(job),
+            Err(_) => values.next().or_else(|| mapped.recv().ok()),
+        };
+        let result = from_fn(next_value)
+            .chain(from_fn(|| masks.next()))
+            .try_for_each(&mut write);
+        if result.is_err() {
+            // Nobody wants the rest: taking it stops the other thread.
+            values.clear();
+            masks.clear();
         }
         result
     })
 }
 
-/// Map the memory of jobs and pass them on, until nobody takes them any more.
-fn map_ahead<'a>(jobs: Vec<Job<'a>>, to_writer: Sender<Job<'a>>) {
-    for mut job in jobs {
-        job.touch();
-        if to_writer.send(job).is_err() {
-            return;
-        }
+/// Jobs that any thread may take, in order.
+struct Queue<'a>(Mutex<std::vec::IntoIter<Job<'a>>>);
+
+impl<'a> Queue<'a> {
+    fn new(jobs: Vec<Job<'a>>) -> Self {
+        Self(Mutex::new(jobs.into_iter()))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, std::vec::IntoIter<Job<'a>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn next(&self) -> Option<Job<'a>> {
+        self.lock().next()
+    }
+
+    fn clear(&self) {
+        self.lock().by_ref().for_each(drop);
     }
 }
 

@@ -3,6 +3,7 @@
 mod collate;
 mod error;
 mod ingest;
+mod interrupt;
 mod job;
 #[allow(unsafe_code, reason = "lends the slab's memory to NumPy")]
 mod output;
@@ -13,8 +14,18 @@ use pyo3::prelude::*;
 /// The compiled core of fastcollate. Private: import `fastcollate`.
 #[pymodule(gil_used = false)]
 mod _fastcollate {
+    use pyo3::prelude::*;
+
     #[pymodule_export]
     use super::collate::collate;
     #[pymodule_export]
     use super::plan::Plan;
+
+    #[pymodule_init]
+    fn init(module: &Bound<PyModule>) -> PyResult<()> {
+        if cfg!(not(Py_LIMITED_API)) {
+            super::ingest::check_digits(module.py())?;
+        }
+        module.add("__version__", env!("CARGO_PKG_VERSION"))
+    }
 }

@@ -2,9 +2,9 @@
 
 use fastcollate::Error as Core;
 use fastcollate::plan::{Assembly, Grid, Piece, Placement, Row, Segment};
-use numpy::ndarray::Array2;
+use numpy::ndarray::{Array2, Dimension, Ix1, Ix2};
 use numpy::prelude::*;
-use numpy::{PyArray1, PyReadonlyArray1, PyReadonlyArray2};
+use numpy::{PyArray1, PyReadonlyArray};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyType};
 
@@ -41,7 +41,9 @@ impl Plan {
     #[getter]
     fn longest_row(&self) -> usize {
         let lens = self.assembly.rows().iter();
-        lens.map(|row| row.prompt_len + row.response_len).max().unwrap_or(0)
+        lens.map(|row| row.prompt_len + row.response_len)
+            .max()
+            .unwrap_or(0)
     }
 
     /// Prompt tokens of each row, int64 (rows,).
@@ -176,9 +178,26 @@ fn table<T>(items: &[T], row: impl Fn(&T) -> [usize; 5]) -> Array2<i64> {
     Array2::from(rows)
 }
 
-fn item<'py>(tables: &Bound<'py, PyDict>, name: &str) -> Result<Bound<'py, PyAny>> {
-    let missing = || Core::InvalidPlan(format!("{name} is missing"));
-    Ok(tables.get_item(name)?.ok_or_else(missing)?)
+/// A table as an array of its own with so many dimensions: whoever made it may have aligned it
+/// badly, or keep changing it.
+fn array<'py, D: Dimension>(
+    tables: &Bound<'py, PyDict>,
+    name: &str,
+) -> Result<PyReadonlyArray<'py, i64, D>> {
+    let invalid = |reason: &str| Core::InvalidPlan(format!("{name} {reason}"));
+    let table = tables
+        .get_item(name)?
+        .ok_or_else(|| invalid("is missing"))?;
+    let py = tables.py();
+    let numpy = py.import("numpy")?;
+    let table = numpy.call_method1("asarray", (table,))?;
+    let kind: char = table.getattr("dtype")?.getattr("kind")?.extract()?;
+    if kind != 'i' {
+        return Err(invalid("does not hold signed integers").into());
+    }
+    let copy = table.call_method1("astype", ("int64",))?;
+    let array = copy.extract::<PyReadonlyArray<i64, D>>();
+    Ok(array.map_err(|_| invalid("has a wrong number of dimensions"))?)
 }
 
 fn to_usize(name: &str, value: i64) -> Result<usize> {
@@ -187,21 +206,17 @@ fn to_usize(name: &str, value: i64) -> Result<usize> {
 }
 
 fn column(tables: &Bound<PyDict>, name: &str) -> Result<Vec<usize>> {
-    let array: PyReadonlyArray1<i64> = item(tables, name)?.extract()?;
-    array
-        .as_array()
-        .iter()
-        .map(|&value| to_usize(name, value))
-        .collect()
+    let array = array::<Ix1>(tables, name)?;
+    let values = array.as_array();
+    values.iter().map(|&value| to_usize(name, value)).collect()
 }
 
 fn rows_of_five(tables: &Bound<PyDict>, name: &str) -> Result<Vec<[usize; 5]>> {
-    let array: PyReadonlyArray2<i64> = item(tables, name)?.extract()?;
+    let array = array::<Ix2>(tables, name)?;
     let array = array.as_array();
     if array.ncols() != 5 {
-        return Err(
-            Core::InvalidPlan(format!("{name} has {} columns, not 5", array.ncols())).into(),
-        );
+        let reason = format!("{name} has {} columns, not 5", array.ncols());
+        return Err(Core::InvalidPlan(reason).into());
     }
     let row = |row: numpy::ndarray::ArrayView1<i64>| {
         let mut values = [0; 5];

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import logging
+import reprlib
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from fastcollate.arguments import checked_integer
 from fastcollate.collating import FieldInput, Rows, collate_fields, excess_message
 
 if TYPE_CHECKING:
@@ -43,7 +45,8 @@ def convert_prompts_responses_to_batch_tensors(
     Parameters
     ----------
     pad_token_id
-        The padding token, or a tokenizer with that attribute (SkyRL 0.3).
+        The padding token, or a tokenizer with that attribute. SkyRL 0.3 calls this argument
+        ``tokenizer``: pass it by position.
     prompts, responses
         ``B`` rows of token ids each.
     rewards, loss_masks
@@ -75,31 +78,34 @@ def convert_prompts_responses_to_batch_tensors(
 
     Notes
     -----
-    Source of the contract: ``skyrl.train.dataset.preprocess`` of SkyRL 0.3.
+    Written against ``skyrl.train.dataset.preprocess`` of SkyRL 0.3.
     """
     import torch
 
-    if rollout_expert_indices is not None and len(rollout_expert_indices) > 0:
+    if rollout_expert_indices is not None and _count("expert indices", rollout_expert_indices) > 0:
         raise NotImplementedError("rollout_expert_indices is not supported yet; pass None")
-    rows = len(prompts)
-    assert len(responses) == rows > 0, (
-        f"prompts and responses need the same number of rows, at least one: "
-        f"found {rows} and {len(responses)}"
-    )
-    if rewards is None:
-        raise TypeError("rewards is None; pass one row of numbers per response")
-    assert len(rewards) == rows, f"rewards has {len(rewards)} rows, but prompts has {rows}"
-    assert len(loss_masks) == rows, f"loss_masks has {len(loss_masks)} rows, but prompts has {rows}"
+    rows = _count("prompts", prompts)
+    if rows == 0:
+        raise AssertionError("prompts has 0 rows; pass at least one")
+    for name, field in [
+        ("responses", responses),
+        ("rewards", rewards),
+        ("loss_masks", loss_masks),
+    ]:
+        if (found := _count(name, field)) != rows:
+            raise AssertionError(f"{name} has {found} rows, but prompts has {rows}")
+    if max_seq_len is not None:
+        max_seq_len = checked_integer("max_seq_len", max_seq_len, "an integer or None")
 
     fields = [
         FieldInput("rewards", "rewards", rewards, any_length=True),
         FieldInput("loss_mask", "loss_masks", loss_masks, any_length=True),
     ]
-    if logprobs is not None and len(logprobs) > 0:
-        if len(logprobs) > rows:
-            raise IndexError(f"logprobs has {len(logprobs)} rows, but prompts has {rows}")
-        if len(logprobs) < rows:
-            logprobs = [*logprobs, *[[]] * (rows - len(logprobs))]
+    if logprobs is not None and (found := _count("logprobs", logprobs)) > 0:
+        if found > rows:
+            raise IndexError(f"logprobs has {found} rows, but prompts has {rows}")
+        if found < rows:
+            logprobs = [*logprobs, *[[]] * (rows - found)]
         fields.append(FieldInput("logprobs", "logprobs", logprobs, any_length=True))
     pad_token_id = getattr(pad_token_id, "pad_token_id", pad_token_id)
     batch = collate_fields(prompts, responses, pad_token_id, fields, "torch")
@@ -119,3 +125,12 @@ def convert_prompts_responses_to_batch_tensors(
         batch.get("logprobs"),
         None,
     )
+
+
+def _count(name: str, rows: Any) -> int:
+    try:
+        return len(rows)
+    except TypeError as error:
+        raise TypeError(
+            f"{name} is {reprlib.repr(rows)}; pass a sequence of rows, one per prompt"
+        ) from error

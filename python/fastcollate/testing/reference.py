@@ -293,19 +293,27 @@ def assert_same(actual: Mapping[str, Any], expected: Mapping[str, Any]) -> None:
         If the keys or their order, a dtype, a shape or a value differ, or an array is not
         C-contiguous. Values are compared by their bits, so 0.0 is not -0.0; NaN is like any NaN.
     """
-    assert list(actual) == list(expected), f"keys {list(actual)}, expected {list(expected)}"
+    _require(list(actual) == list(expected), f"keys {list(actual)}, expected {list(expected)}")
     for key, value in expected.items():
         _assert_same_array(key, actual[key], value)
 
 
+def _require(holds: bool, message: str) -> None:
+    # Not an assert statement, which python -O leaves out.
+    if not holds:
+        raise AssertionError(message)
+
+
 def _assert_same_array(name: str, actual: Any, expected: Any) -> None:
     found, wanted = _dtype_name(actual), _dtype_name(expected)
-    assert found == wanted, f"{name} is {found}, expected {wanted}"
+    _require(found == wanted, f"{name} is {found}, expected {wanted}")
     found_shape, wanted_shape = tuple(actual.shape), tuple(expected.shape)
-    assert found_shape == wanted_shape, f"{name} has shape {found_shape}, expected {wanted_shape}"
+    _require(
+        found_shape == wanted_shape, f"{name} has shape {found_shape}, expected {wanted_shape}"
+    )
 
     left, right = np.asarray(_readable(actual)), np.asarray(_readable(expected))
-    assert left.flags.c_contiguous, f"{name} is not C-contiguous"
+    _require(left.flags.c_contiguous, f"{name} is not C-contiguous")
     differs = _bits(left) != _bits(right)
     if left.dtype.kind == "f":
         differs &= ~(np.isnan(left) & np.isnan(right))

@@ -47,6 +47,9 @@ impl Assembly {
     /// [`Error::InvalidPlan`] when the offsets do not partition the pieces, or a row's pieces
     /// overlap, fall back or leave its response.
     pub fn new(rows: Vec<Row>, pieces: Vec<Piece>, piece_offsets: Vec<usize>) -> Result<Self> {
+        if rows.is_empty() {
+            return Err(Error::InvalidPlan("it has no row".to_owned()));
+        }
         let partitions = piece_offsets.len() == rows.len() + 1
             && piece_offsets.first() == Some(&0)
             && piece_offsets.last() == Some(&pieces.len())

@@ -204,7 +204,9 @@ impl Grid {
             let next = begin.and_then(|begin| begin.checked_add(segment.len));
             match (begin, next) {
                 (Some(begin), Some(next))
-                    if begin >= end && next <= positions && segment.dst_col <= width =>
+                    if begin >= end
+                        && next <= positions
+                        && segment.dst_col.saturating_add(segment.len) <= width =>
                 {
                     end = next;
                 }

@@ -1,5 +1,6 @@
-//! NumPy arrays, viewed where they lie.
+//! NumPy arrays and torch tensors, viewed where they lie.
 
+use std::ffi::c_void;
 use std::slice;
 
 use fastcollate::Slice;
@@ -7,19 +8,37 @@ use numpy::prelude::*;
 use numpy::{PyArrayDescr, PyUntypedArray};
 use pyo3::intern;
 use pyo3::prelude::*;
-use pyo3::types::IntoPyDict;
+use pyo3::sync::PyOnceLock;
+use pyo3::types::{IntoPyDict, PyType};
 
+use super::tensor;
 use crate::error::{Error, Result};
 
-/// A C-contiguous array of one or two dimensions, and the view of its memory.
-///
-/// The view is valid while the array lives, which it does as long as this value. Nobody may write
-/// to the array meanwhile: NumPy cannot forbid it to other threads, and then the values that are
-/// read are not defined, as with any other reader of that array.
+/// A C-contiguous array of one or two dimensions, whose memory is looked up again at every read:
+/// Python code that runs in between may move it.
 pub struct ArrayView<'py> {
-    values: Slice<'py>,
+    array: Bound<'py, PyUntypedArray>,
+    numbers: Numbers,
     shape: (usize, usize),
-    _owner: Bound<'py, PyUntypedArray>,
+    data: *mut c_void,
+    /// The tensor that the memory belongs to, if it is one's.
+    tensor: Option<Bound<'py, PyAny>>,
+}
+
+/// The types of numbers that are viewed. Bool is read as bytes.
+#[derive(Clone, Copy)]
+enum Numbers {
+    Bool,
+    I8,
+    I16,
+    I32,
+    I64,
+    U8,
+    U16,
+    U32,
+    U64,
+    F32,
+    F64,
 }
 
 impl<'py> ArrayView<'py> {
@@ -27,34 +46,23 @@ impl<'py> ArrayView<'py> {
     /// converted by NumPy first. One dimension counts as one row.
     ///
     /// # Errors
-    /// `TypeError` for dtypes that are not numbers, `ValueError` for other dimensions.
-    pub fn new(array: &Bound<'py, PyUntypedArray>, place: impl Fn() -> String) -> Result<Self> {
-        let shape = match *array.shape() {
-            [len] => (1, len),
-            [rows, len] => (rows, len),
-            _ => {
-                return Err(Error::Shape {
-                    place: place(),
-                    found: format!("{:?}", array.shape()),
-                    expected: "a row has one dimension, and a padded field two",
-                });
-            }
-        };
-        if let Some(values) = view(array) {
-            return Ok(Self {
-                values,
-                shape,
-                _owner: array.clone(),
+    /// `TypeError` for dtypes that are not numbers and for masked arrays, `ValueError` for other
+    /// dimensions.
+    pub fn new(input: ArrayInput<'py>, place: impl Fn() -> String) -> Result<Self> {
+        let ArrayInput { array, tensor } = input;
+        if is_masked(&array)? {
+            return Err(Error::Kind {
+                place: place(),
+                found: "a masked array".to_owned(),
+                expected: "fill it first, by its method filled",
             });
         }
-        let converted = native(array)?.and_then(|owner| Some((view(&owner)?, owner)));
-        match converted {
-            Some((values, owner)) => Ok(Self {
-                values,
-                shape,
-                _owner: owner,
-            }),
-            None => Err(Error::Kind {
+        if let Some(numbers) = viewable(&array) {
+            return Self::of_viewable(array, numbers, tensor, place);
+        }
+        match native(&array)?.map(|copy| (viewable(&copy), copy)) {
+            Some((Some(numbers), copy)) => Self::of_viewable(copy, numbers, None, place),
+            _ => Err(Error::Kind {
                 place: place(),
                 found: format!("an array of dtype {}", array.dtype()),
                 expected: "rows hold integers, floats or booleans",
@@ -62,57 +70,138 @@ impl<'py> ArrayView<'py> {
         }
     }
 
-    /// All values, row by row.
-    pub fn values(&self) -> Slice<'_> {
-        self.values
+    fn of_viewable(
+        array: Bound<'py, PyUntypedArray>,
+        numbers: Numbers,
+        tensor: Option<Bound<'py, PyAny>>,
+        place: impl Fn() -> String,
+    ) -> Result<Self> {
+        let shape = match *array.shape() {
+            [len] => (1, len),
+            [rows, len] => (rows, len),
+            _ => {
+                return Err(Error::shape(
+                    place(),
+                    &array,
+                    "a row has one dimension, and a padded field two",
+                ));
+            }
+        };
+        Ok(Self {
+            data: data(&array),
+            array,
+            numbers,
+            shape,
+            tensor,
+        })
     }
 
     /// Number of rows, and of values in each.
     pub fn shape(&self) -> (usize, usize) {
         self.shape
     }
+
+    /// Whether the memory is a tensor's, which another thread may move (`share_memory_`) without
+    /// any harm to the tensor.
+    pub fn is_tensor(&self) -> bool {
+        self.tensor.is_some()
+    }
+
+    /// All values, row by row; `None` if the memory was moved or resized since. To be used up
+    /// before Python code can run again on this thread.
+    ///
+    /// # Errors
+    /// What a tensor raises when it is asked for its memory.
+    pub fn values(&self) -> PyResult<Option<Slice<'_>>> {
+        let (rows, width) = self.shape;
+        let len = rows * width;
+        let is_moved = match &self.tensor {
+            Some(tensor) if len > 0 => tensor::data_ptr(tensor)? != self.data.addr(),
+            _ => false,
+        };
+        if is_moved || data(&self.array) != self.data || self.array.len() != len {
+            return Ok(None);
+        }
+        /// View the memory as values of one type.
+        macro_rules! slice {
+            ($variant:ident, $type:ty) => {
+                if len == 0 {
+                    Slice::$variant(&[])
+                } else {
+                    // SAFETY: `viewable` found the array to be contiguous and aligned, and to hold
+                    // this type, of which every bit pattern is a value; it still has the length and
+                    // the memory that it had then. `self` keeps the array alive. Who takes slices
+                    // across `detach` has to see to it that no thread resizes the arrays.
+                    Slice::$variant(unsafe {
+                        slice::from_raw_parts(self.data.cast::<$type>(), len)
+                    })
+                }
+            };
+        }
+        Ok(Some(match self.numbers {
+            Numbers::Bool => slice!(Bool, u8),
+            Numbers::I8 => slice!(I8, i8),
+            Numbers::I16 => slice!(I16, i16),
+            Numbers::I32 => slice!(I32, i32),
+            Numbers::I64 => slice!(I64, i64),
+            Numbers::U8 => slice!(U8, u8),
+            Numbers::U16 => slice!(U16, u16),
+            Numbers::U32 => slice!(U32, u32),
+            Numbers::U64 => slice!(U64, u64),
+            Numbers::F32 => slice!(F32, f32),
+            Numbers::F64 => slice!(F64, f64),
+        }))
+    }
 }
 
-/// A contiguous, aligned array of native numbers as a slice; `None` if it is anything else.
-fn view<'py>(array: &Bound<'py, PyUntypedArray>) -> Option<Slice<'py>> {
+/// An array, and the tensor that it is a view of, if it is one.
+pub struct ArrayInput<'py> {
+    pub array: Bound<'py, PyUntypedArray>,
+    pub tensor: Option<Bound<'py, PyAny>>,
+}
+
+fn data(array: &Bound<PyUntypedArray>) -> *mut c_void {
+    // SAFETY: `array` is a live ndarray, so its object can be read.
+    unsafe { (*array.as_array_ptr()).fields.data.cast() }
+}
+
+/// What a contiguous, aligned array of native numbers holds; `None` if it is anything else.
+fn viewable(array: &Bound<PyUntypedArray>) -> Option<Numbers> {
     let dtype = array.dtype();
     if !array.is_c_contiguous() || dtype.is_native_byteorder() == Some(false) {
         return None;
     }
-    let len = array.len();
-    // SAFETY: `array` is a live ndarray, so its object can be read.
-    let data = unsafe { (*array.as_array_ptr()).fields.data };
-
-    /// View the array's memory as values of one type.
-    macro_rules! values {
-        ($variant:ident, $type:ty) => {{
-            let data = data.cast::<$type>();
-            if len == 0 {
-                return Some(Slice::$variant(&[]));
-            }
-            if !data.is_aligned() {
-                return None;
-            }
-            // SAFETY: the array is C-contiguous and holds `len` items of this type (kind and item
-            // size are matched below, every bit pattern is a value), the pointer is aligned and not
-            // null, and the array outlives the slice: `ArrayView` keeps both.
-            Slice::$variant(unsafe { slice::from_raw_parts(data, len) })
-        }};
+    if !data(array).addr().is_multiple_of(dtype.itemsize().max(1)) {
+        return None;
     }
     Some(match (dtype.kind(), dtype.itemsize()) {
-        (b'b', 1) => values!(Bool, u8),
-        (b'i', 1) => values!(I8, i8),
-        (b'i', 2) => values!(I16, i16),
-        (b'i', 4) => values!(I32, i32),
-        (b'i', 8) => values!(I64, i64),
-        (b'u', 1) => values!(U8, u8),
-        (b'u', 2) => values!(U16, u16),
-        (b'u', 4) => values!(U32, u32),
-        (b'u', 8) => values!(U64, u64),
-        (b'f', 4) => values!(F32, f32),
-        (b'f', 8) => values!(F64, f64),
+        (b'b', 1) => Numbers::Bool,
+        (b'i', 1) => Numbers::I8,
+        (b'i', 2) => Numbers::I16,
+        (b'i', 4) => Numbers::I32,
+        (b'i', 8) => Numbers::I64,
+        (b'u', 1) => Numbers::U8,
+        (b'u', 2) => Numbers::U16,
+        (b'u', 4) => Numbers::U32,
+        (b'u', 8) => Numbers::U64,
+        (b'f', 4) => Numbers::F32,
+        (b'f', 8) => Numbers::F64,
         _ => return None,
     })
+}
+
+fn is_masked(array: &Bound<PyUntypedArray>) -> PyResult<bool> {
+    static MASKED: PyOnceLock<Py<PyType>> = PyOnceLock::new();
+    let py = array.py();
+    if array.get_type().is(ndarray(py)?) {
+        return Ok(false);
+    }
+    array.is_instance(MASKED.import(py, "numpy.ma", "MaskedArray")?)
+}
+
+fn ndarray(py: Python<'_>) -> PyResult<&Bound<'_, PyType>> {
+    static NDARRAY: PyOnceLock<Py<PyType>> = PyOnceLock::new();
+    NDARRAY.import(py, "numpy", "ndarray")
 }
 
 /// Let NumPy convert an array to a contiguous one of native numbers; `None` if it holds none.
@@ -128,14 +217,17 @@ fn native<'py>(array: &Bound<'py, PyUntypedArray>) -> Result<Option<Bound<'py, P
         (b'f', _) => PyArrayDescr::of::<f32>(py).into_any(),
         _ => return Ok(None),
     };
-    let order = [("order", "C")].into_py_dict(py)?;
     // Beyond float32 is infinity, as everywhere here; NumPy would warn of it.
     let ignore = [("over", "ignore")].into_py_dict(py)?;
     let quiet = py
-        .import("numpy")?
+        .import(intern!(py, "numpy"))?
         .call_method("errstate", (), Some(&ignore))?;
-    quiet.call_method0("__enter__")?;
-    let copy = array.call_method(intern!(py, "astype"), (target,), Some(&order));
-    quiet.call_method1("__exit__", (py.None(), py.None(), py.None()))?;
+    quiet.call_method0(intern!(py, "__enter__"))?;
+    // The method of ndarray itself: a subclass may have another.
+    let options = [("order", "C")].into_py_dict(py)?;
+    options.set_item("subok", false)?;
+    let astype = ndarray(py)?.getattr(intern!(py, "astype"))?;
+    let copy = astype.call((array, target), Some(&options));
+    quiet.call_method1(intern!(py, "__exit__"), (py.None(), py.None(), py.None()))?;
     Ok(Some(copy?.cast_into().map_err(PyErr::from)?))
 }

@@ -8,6 +8,7 @@ mod number;
 mod rows;
 mod tensor;
 
+pub use list::check_digits;
 pub use rows::Rows;
 
 use pyo3::prelude::*;

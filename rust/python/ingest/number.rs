@@ -1,12 +1,15 @@
 //! Single numbers: what one item of a Python list may be.
 
 use fastcollate::{Element, Error as Core, Place};
-use pyo3::exceptions::PyOverflowError;
+use numpy::PyUntypedArray;
+use numpy::prelude::*;
+use pyo3::exceptions::{PyException, PyOverflowError};
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyInt, PyType};
 
 use super::describe;
+use super::tensor::is_tensor;
 use crate::error::{Error, Result};
 
 /// An output type that Python numbers can be decoded into.
@@ -36,39 +39,65 @@ pub fn decode<T: Decode>(item: &Bound<PyAny>, place: impl Fn() -> Place) -> Resu
         found: describe(item),
         expected: T::EXPECTED,
     };
-    if is_several_or_complex(item)? {
+    if !is_one_real_number(item)? {
         return Err(wrong_kind());
     }
     item.extract().map_err(|error: PyErr| {
         let py = item.py();
         let has = |method: &&str| item.get_type().hasattr(*method).unwrap_or(false);
-        let is_plain = || item.is_instance_of::<PyInt>() || is_numpy_scalar(item).unwrap_or(false);
+        let is_plain = || item.is_instance_of::<PyInt>() || is_real_scalar(item).unwrap_or(false);
         if !T::METHODS.iter().any(has) {
             wrong_kind()
         } else if error.is_instance_of::<PyOverflowError>(py) && is_plain() {
             Error::Core(Core::DoesNotFit {
                 place: place(),
-                value: item.to_string(),
+                value: match item.str().map(|text| text.to_string()) {
+                    Ok(text) if text.len() <= 80 => text,
+                    _ => describe(item),
+                },
                 dtype: T::DTYPE,
             })
         } else {
-            Error::raised(py, &place(), error)
+            Error::raised(py, place(), error)
         }
     })
 }
 
-/// Whether `float()` would take an object for a number that is none: an array or tensor of one
-/// item, or a complex scalar, whose imaginary part it drops.
-fn is_several_or_complex(item: &Bound<PyAny>) -> PyResult<bool> {
-    static COMPLEX: PyOnceLock<Py<PyType>> = PyOnceLock::new();
-    if is_numpy_scalar(item)? {
-        item.is_instance(COMPLEX.import(item.py(), "numpy", "complexfloating")?)
-    } else {
-        Ok(!item.is_instance_of::<PyInt>() && item.len().is_ok())
+/// Whether an object can stand for one real number. `float()` would also take an array of one item,
+/// the text in an array of no dimension, and the real part of a complex scalar.
+fn is_one_real_number(item: &Bound<PyAny>) -> PyResult<bool> {
+    static GENERIC: PyOnceLock<Py<PyType>> = PyOnceLock::new();
+    let py = item.py();
+    if item.is_instance_of::<PyInt>() || is_real_scalar(item)? {
+        return Ok(true);
     }
+    if item.is_instance(GENERIC.import(py, "numpy", "generic")?)? || has_len(item)? {
+        return Ok(false);
+    }
+    if let Ok(array) = item.cast::<PyUntypedArray>() {
+        return Ok(matches!(array.dtype().kind(), b'b' | b'i' | b'u' | b'f'));
+    }
+    if is_tensor(item)? {
+        return Ok(!item.call_method0("is_complex")?.is_truthy()?);
+    }
+    Ok(true)
 }
 
-fn is_numpy_scalar(item: &Bound<PyAny>) -> PyResult<bool> {
-    static GENERIC: PyOnceLock<Py<PyType>> = PyOnceLock::new();
-    item.is_instance(GENERIC.import(item.py(), "numpy", "generic")?)
+/// Whether this is a NumPy scalar that is an integer, a float or a boolean.
+fn is_real_scalar(item: &Bound<PyAny>) -> PyResult<bool> {
+    static FLOATING: PyOnceLock<Py<PyType>> = PyOnceLock::new();
+    static INTEGER: PyOnceLock<Py<PyType>> = PyOnceLock::new();
+    static BOOL: PyOnceLock<Py<PyType>> = PyOnceLock::new();
+    let py = item.py();
+    Ok(item.is_instance(FLOATING.import(py, "numpy", "floating")?)?
+        || item.is_instance(INTEGER.import(py, "numpy", "integer")?)?
+        || item.is_instance(BOOL.import(py, "numpy", "bool_")?)?)
+}
+
+/// Whether an object has a length, as rows do.
+pub fn has_len(item: &Bound<PyAny>) -> PyResult<bool> {
+    match item.len() {
+        Err(error) if !error.is_instance_of::<PyException>(item.py()) => Err(error),
+        result => Ok(result.is_ok()),
+    }
 }

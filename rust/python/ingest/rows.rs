@@ -8,11 +8,12 @@ use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyByteArray, PyBytes, PyList, PyMapping, PyString, PyTuple, PyType};
 
-use super::array::ArrayView;
+use super::array::{ArrayInput, ArrayView};
 use super::list::{DecodeExact, read_items};
-use super::number::decode;
+use super::number::{decode, has_len};
 use super::{describe, tensor};
 use crate::error::{Error, Result};
+use crate::interrupt::in_chunks;
 
 const EXPECTED_FIELD: &str = "pass a sequence of rows, or a 2-D array or tensor";
 const EXPECTED_ROW: &str = "a row has to be a list or tuple of numbers, or a 1-D array or tensor";
@@ -56,8 +57,14 @@ impl<'py> Rows<'py> {
             rows: Kind::new(field, rows)?,
             refuses_nan,
         };
-        for row in 0..rows.len() {
-            if let Some(values) = rows.slice(row) {
+        let checked = match &rows.rows {
+            Kind::Each(each) => each.len(),
+            // All of one kind.
+            Kind::Matrix(matrix) => matrix.shape().0.min(1),
+            Kind::Numbers(_) => 0,
+        };
+        for row in 0..checked {
+            if let Some(values) = rows.slice(row)? {
                 check_kind::<T>(field, row, &values)?;
             }
         }
@@ -68,13 +75,15 @@ impl<'py> Rows<'py> {
     /// row itself.
     ///
     /// # Errors
-    /// `TypeError` naming the first item that is no number.
+    /// `TypeError` naming the first item that is no number, and what `check_count` says of their
+    /// number.
     pub fn one_number_each(
         field: &str,
         numbers: &Bound<'py, PyAny>,
         refuses_nan: bool,
+        check_count: impl Fn(usize) -> Result<()>,
     ) -> Result<Option<Self>> {
-        let rows = numbers_of(field, numbers)?.map(Kind::Numbers);
+        let rows = numbers_of(field, numbers, check_count)?.map(Kind::Numbers);
         Ok(rows.map(|rows| Self {
             field: field.to_owned(),
             rows,
@@ -100,26 +109,46 @@ impl<'py> Rows<'py> {
         }
     }
 
-    /// The column over plain memory, if all rows are: it needs no interpreter to be read.
-    pub fn as_slices(&self) -> Option<SliceColumn<'_>> {
-        let slices = (0..self.len())
-            .map(|row| self.slice(row))
-            .collect::<Option<_>>()?;
-        Some(SliceColumn::new(&self.field, slices, self.refuses_nan))
+    /// The column over plain memory, if all rows are NumPy's: it needs no interpreter to be read.
+    pub fn as_slices(&self) -> Result<Option<SliceColumn<'_>>> {
+        let is_plain = match &self.rows {
+            Kind::Each(rows) => rows.iter().all(|row| match row {
+                Row::Array(array) => !array.is_tensor(),
+                Row::List(..) | Row::Tuple(_) => false,
+            }),
+            Kind::Matrix(matrix) => !matrix.is_tensor(),
+            Kind::Numbers(_) => true,
+        };
+        if !is_plain {
+            return Ok(None);
+        }
+        let slices = (0..self.len()).filter_map(|row| self.slice(row).transpose());
+        let slices = slices.collect::<Result<_>>()?;
+        Ok(Some(SliceColumn::new(
+            &self.field,
+            slices,
+            self.refuses_nan,
+        )))
     }
 
-    fn slice(&self, row: usize) -> Option<Slice<'_>> {
-        match &self.rows {
+    /// A row's values if it is plain memory.
+    fn slice(&self, row: usize) -> Result<Option<Slice<'_>>> {
+        let moved = || Error::Moved {
+            field: self.field.clone(),
+            row,
+        };
+        Ok(match &self.rows {
             Kind::Each(rows) => match &rows[row] {
-                Row::Array(array) => Some(array.values()),
+                Row::Array(array) => Some(array.values()?.ok_or_else(moved)?),
                 Row::List(..) | Row::Tuple(_) => None,
             },
             Kind::Matrix(matrix) => {
                 let width = matrix.shape().1;
-                Some(matrix.values().range(row * width..(row + 1) * width))
+                let values = matrix.values()?.ok_or_else(moved)?;
+                Some(values.range(row * width..(row + 1) * width))
             }
             Kind::Numbers(numbers) => Some(Slice::F32(&numbers[row..=row])),
-        }
+        })
     }
 }
 
@@ -135,8 +164,14 @@ impl<T: DecodeExact> Column<T> for Rows<'_> {
     }
 
     fn read(&self, turn: usize, from: usize, out: &mut [T]) -> Result<()> {
+        in_chunks(from, out, |from, out| self.read_chunk(turn, from, out))
+    }
+}
+
+impl Rows<'_> {
+    fn read_chunk<T: DecodeExact>(&self, turn: usize, from: usize, out: &mut [T]) -> Result<()> {
         let field = &self.field;
-        if let Some(values) = self.slice(turn) {
+        if let Some(values) = self.slice(turn)? {
             read_slice(field, turn, &values, from, out)?;
         } else if let Kind::Each(rows) = &self.rows {
             match &rows[turn] {
@@ -160,17 +195,13 @@ impl<'py> Kind<'py> {
             found: describe(rows),
             expected: EXPECTED_FIELD,
         };
-        if let Some(array) = as_array(rows, || field.to_owned())?
-            && !is_objects(&array)
+        if let Some(input) = as_array(rows, || field.to_owned())?
+            && !is_objects(&input.array)
         {
-            return match array.ndim() {
-                2 => Ok(Self::Matrix(ArrayView::new(&array, || field.to_owned())?)),
+            return match input.array.ndim() {
+                2 => Ok(Self::Matrix(ArrayView::new(input, || field.to_owned())?)),
                 0 | 1 => Err(wrong_kind()),
-                _ => Err(Error::Shape {
-                    place: field.to_owned(),
-                    found: format!("{:?}", array.shape()),
-                    expected: EXPECTED_FIELD,
-                }),
+                _ => Err(Error::shape(field.to_owned(), &input.array, EXPECTED_FIELD)),
             };
         }
         let rows = as_list(rows)?.ok_or_else(wrong_kind)?;
@@ -200,12 +231,14 @@ impl<'py> Row<'py> {
         };
         let place = || format!("{field}[{index}]");
         match as_array(&row, place)? {
-            Some(array) if array.ndim() == 1 => Ok(Self::Array(ArrayView::new(&array, place)?)),
-            Some(array) if array.ndim() > 1 => Err(Error::Shape {
-                place: place(),
-                found: format!("{:?}", array.shape()),
-                expected: "a row has one dimension",
-            }),
+            Some(input) if input.array.ndim() == 1 => {
+                Ok(Self::Array(ArrayView::new(input, place)?))
+            }
+            Some(input) if input.array.ndim() > 1 => Err(Error::shape(
+                place(),
+                &input.array,
+                "a row has one dimension",
+            )),
             _ => Err(Error::Kind {
                 place: place(),
                 found: describe(&row),
@@ -224,15 +257,22 @@ impl<'py> Row<'py> {
 }
 
 /// A field's numbers if it holds one per row.
-fn numbers_of(field: &str, numbers: &Bound<PyAny>) -> Result<Option<Vec<f32>>> {
-    if let Some(array) = as_array(numbers, || field.to_owned())? {
-        if array.ndim() != 1 {
+fn numbers_of(
+    field: &str,
+    numbers: &Bound<PyAny>,
+    check_count: impl Fn(usize) -> Result<()>,
+) -> Result<Option<Vec<f32>>> {
+    if let Some(input) = as_array(numbers, || field.to_owned())? {
+        if input.array.ndim() != 1 {
             return Ok(None);
         }
-        if !is_objects(&array) {
-            let view = ArrayView::new(&array, || field.to_owned())?;
-            let mut values = vec![0.0; array.len()];
-            read_slice(field, 0, &view.values(), 0, &mut values)?;
+        if !is_objects(&input.array) {
+            check_count(input.array.len())?;
+            let view = ArrayView::new(input, || field.to_owned())?;
+            let mut values = vec![0.0; view.shape().1];
+            if let Some(slice) = view.values()? {
+                read_slice(field, 0, &slice, 0, &mut values)?;
+            }
             return Ok(Some(values));
         }
     }
@@ -240,9 +280,10 @@ fn numbers_of(field: &str, numbers: &Bound<PyAny>) -> Result<Option<Vec<f32>>> {
         return Ok(None);
     };
     match numbers.iter().next() {
-        Some(first) if !is_row(&first)? => {}
+        Some(first) if !is_row(field, &first)? => {}
         _ => return Ok(None),
     }
+    check_count(numbers.len())?;
     let decode_at = |(row, number): (usize, Bound<PyAny>)| {
         decode(&number, || Place {
             field: field.to_owned(),
@@ -250,19 +291,15 @@ fn numbers_of(field: &str, numbers: &Bound<PyAny>) -> Result<Option<Vec<f32>>> {
             position: None,
         })
     };
-    numbers
-        .iter()
-        .enumerate()
-        .map(decode_at)
-        .map(|number| number.map(Some))
-        .collect()
+    let values = numbers.iter().enumerate().map(decode_at);
+    Ok(Some(values.collect::<Result<_>>()?))
 }
 
-/// Whether an item can only be a row, not a number.
-fn is_row(item: &Bound<PyAny>) -> Result<bool> {
-    match as_array(item, String::new)? {
-        Some(array) => Ok(array.ndim() > 0),
-        None => Ok(item.len().is_ok()),
+/// Whether a field's first item can only be a row, not a number.
+fn is_row(field: &str, item: &Bound<PyAny>) -> Result<bool> {
+    match as_array(item, || format!("{field}[0]"))? {
+        Some(input) => Ok(input.array.ndim() > 0),
+        None => Ok(has_len(item)?),
     }
 }
 
@@ -274,26 +311,29 @@ fn is_objects(array: &Bound<PyUntypedArray>) -> bool {
 fn as_array<'py>(
     object: &Bound<'py, PyAny>,
     place: impl Fn() -> String,
-) -> Result<Option<Bound<'py, PyUntypedArray>>> {
+) -> Result<Option<ArrayInput<'py>>> {
+    static ARRAY_ARRAY: PyOnceLock<Py<PyType>> = PyOnceLock::new();
+    let py = object.py();
+    let no_tensor = |array| ArrayInput {
+        array,
+        tensor: None,
+    };
     if let Ok(array) = object.cast::<PyUntypedArray>() {
-        return Ok(Some(array.clone()));
+        return Ok(Some(no_tensor(array.clone())));
     }
     if object.is_exact_instance_of::<PyList>() || object.is_exact_instance_of::<PyTuple>() {
         return Ok(None);
     }
     if tensor::is_tensor(object)? {
-        let array = tensor::as_array(object);
-        return array.map(Some).map_err(|cause| Error::Raised {
-            place: place(),
-            cause,
-        });
+        let input = tensor::as_array(object);
+        return input
+            .map(Some)
+            .map_err(|cause| Error::raised(py, place(), cause));
     }
-    static ARRAY_ARRAY: PyOnceLock<Py<PyType>> = PyOnceLock::new();
-    let py = object.py();
     if object.is_instance(ARRAY_ARRAY.import(py, "array", "array")?)? {
         let numpy = py.import(intern!(py, "numpy"))?;
         let array = numpy.call_method1(intern!(py, "asarray"), (object,))?;
-        return Ok(array.cast_into().ok());
+        return Ok(array.cast_into().ok().map(no_tensor));
     }
     Ok(None)
 }

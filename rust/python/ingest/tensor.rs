@@ -1,11 +1,12 @@
 //! torch tensors, seen through their NumPy view.
 
-use numpy::PyUntypedArray;
 use pyo3::exceptions::PyTypeError;
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::PyType;
+
+use super::array::ArrayInput;
 
 /// Whether an object is a torch tensor. Where torch was not imported, none is.
 pub fn is_tensor(object: &Bound<PyAny>) -> PyResult<bool> {
@@ -15,7 +16,8 @@ pub fn is_tensor(object: &Bound<PyAny>) -> PyResult<bool> {
         let modules = py
             .import(intern!(py, "sys"))?
             .getattr(intern!(py, "modules"))?;
-        if !modules.contains(intern!(py, "torch"))? {
+        let torch = modules.call_method1(intern!(py, "get"), (intern!(py, "torch"),))?;
+        if torch.is_none() {
             return Ok(false);
         }
     }
@@ -27,18 +29,30 @@ pub fn is_tensor(object: &Bound<PyAny>) -> PyResult<bool> {
 ///
 /// # Errors
 /// What torch raises, for instance for a tensor on another device: it says what to call.
-pub fn as_array<'py>(tensor: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyUntypedArray>> {
+pub fn as_array<'py>(tensor: &Bound<'py, PyAny>) -> PyResult<ArrayInput<'py>> {
     let py = tensor.py();
-    let detached = tensor
+    let mut tensor = tensor
         .call_method0(intern!(py, "detach"))?
         .call_method0(intern!(py, "resolve_neg"))?;
-    let array = match detached.call_method0(intern!(py, "numpy")) {
-        Ok(array) => array,
-        // Of what torch refuses here, `float()` mends the dtype, and raises again for the rest.
-        Err(error) if error.is_instance_of::<PyTypeError>(py) => detached
-            .call_method0(intern!(py, "float"))?
-            .call_method0(intern!(py, "numpy"))?,
-        Err(error) => return Err(error),
+    let array = match tensor.call_method0(intern!(py, "numpy")) {
+        Err(error)
+            if error.is_instance_of::<PyTypeError>(py)
+                && tensor.call_method0("is_floating_point")?.is_truthy()? =>
+        {
+            // If it is the dtype that NumPy lacks, this mends it; if not, it raises again.
+            tensor = tensor.call_method0(intern!(py, "float"))?;
+            tensor.call_method0(intern!(py, "numpy"))?
+        }
+        result => result?,
     };
-    Ok(array.cast_into()?)
+    Ok(ArrayInput {
+        array: array.cast_into()?,
+        tensor: Some(tensor),
+    })
+}
+
+/// Where a tensor's first value lies now.
+pub fn data_ptr(tensor: &Bound<PyAny>) -> PyResult<usize> {
+    let py = tensor.py();
+    tensor.call_method0(intern!(py, "data_ptr"))?.extract()
 }

@@ -1,0 +1,223 @@
+"""Inputs that once crashed, hung or gave wrong numbers."""
+
+import os
+import subprocess
+import sys
+from collections import deque
+
+import numpy as np
+import pytest
+from conftest import NEEDS_TORCH
+from small_input import build, good_input, refuses, with_item, with_row
+
+import fastcollate as fc
+
+
+class Acting:
+    """An integer that does something when it is read."""
+
+    def __init__(self, act):
+        self.act = act
+
+    def __index__(self):
+        self.act()
+        return 7
+
+
+def run(code, *, flags=(), env=None):
+    """Run code in a Python of its own; give what it printed."""
+    done = subprocess.run(
+        [sys.executable, *flags, "-c", code], capture_output=True, text=True, env=env, timeout=120
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.mark.parametrize(
+    "move",
+    [
+        lambda array: array.resize(1, refcheck=False),
+        lambda array: array.resize(100_000, refcheck=False),
+    ],
+)
+def test_arrays_that_move_while_other_rows_are_read(move):
+    array = np.arange(100)
+    prompts = [[Acting(lambda: move(array))], array]
+    with pytest.raises(ValueError, match=r"prompts\[1\] was resized or moved"):
+        fc.build_batch(prompts, [[1], [1]], pad_token_id=0, array_type="numpy")
+
+
+@NEEDS_TORCH
+def test_tensors_that_move_while_other_rows_are_read():
+    import torch
+
+    tensor = torch.arange(100_000)
+    prompts = [[Acting(tensor.share_memory_)], tensor]
+    with pytest.raises(ValueError, match=r"prompts\[1\] was resized or moved"):
+        fc.build_batch(prompts, [[1], [1]], pad_token_id=0, array_type="numpy")
+
+
+def test_subclasses_with_methods_of_their_own():
+    class Liar(np.ndarray):
+        def astype(self, *args, **kwargs):
+            return np.zeros(1, np.int64)
+
+    rows = [np.arange(10).astype(">i8").view(Liar)]
+    batch = fc.build_batch(rows, [[1]], pad_token_id=0, array_type="numpy")
+    assert batch.input_ids.tolist() == [[*range(10), 1]]
+
+
+@pytest.mark.parametrize("name", ["prompts", "loss_masks", "rewards"])
+def test_masked_arrays(name):
+    row = np.ma.array(good_input()[name][1], mask=True)
+    if name == "prompts":
+        row = row.astype(np.int64)
+    refuses(with_row(name, row), TypeError, rf"{name}\[1\] is a masked array", "filled")
+
+
+@pytest.mark.parametrize("item", [np.array("5"), np.array(b"5"), np.void(b"12345678"), np.str_(5)])
+def test_text_is_no_number(item):
+    refuses(with_item("rewards", item), TypeError, r"rewards\[1\]\[0\] is")
+
+
+@NEEDS_TORCH
+def test_complex_tensors():
+    import torch
+
+    with pytest.warns(UserWarning, match="ComplexHalf"):
+        row = torch.tensor([1 + 2j, 3 + 4j], dtype=torch.complex32)
+    refuses(with_row("rewards", row), TypeError, r"rewards\[1\]")
+    refuses(with_item("rewards", torch.tensor(1 + 0j)), TypeError, r"rewards\[1\]\[0\] is")
+
+
+@NEEDS_TORCH
+def test_tensors_on_other_devices_are_named():
+    import torch
+
+    numbers = [torch.tensor(1.0, device="meta")] * 3
+    refuses({"rewards": numbers}, TypeError, r"^rewards\[0\] could not be read: .*meta")
+
+
+def test_more_rows_than_memory():
+    with pytest.raises(MemoryError, match=f"{2**40} rows"):
+        fc.build_batch(np.zeros((2**40, 0), int), [[1]], pad_token_id=0, array_type="numpy")
+
+
+def test_more_numbers_than_rows():
+    numbers = np.lib.stride_tricks.as_strided(np.zeros(1, np.uint8), (2**45,), (1,))
+    refuses({"rewards": numbers}, ValueError, f"rewards has {2**45} rows, but prompts has 3")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="limits are those of Linux")
+def test_a_thread_that_cannot_be_started():
+    code = """if True:
+        import resource
+        import numpy as np
+        import fastcollate as fc
+        rows = [np.arange(20_000)] * 500
+        expected = fc.build_batch(rows, rows, pad_token_id=0, array_type="numpy")
+        with open("/proc/self/statm") as file:
+            limit = int(file.read().split()[0]) * resource.getpagesize() + (1 << 30)
+        resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+        batch = fc.build_batch(rows, rows, pad_token_id=0, array_type="numpy")
+        assert all((batch[key] == expected[key]).all() for key in batch)
+        print("same")
+    """
+    # A stack larger than the limit of the address space.
+    env = {**os.environ, "RUST_MIN_STACK": str(8 << 30)}
+    assert run(code, env=env) == "same\n"
+
+
+def test_interrupts_are_not_taken_for_answers():
+    class Interrupting:
+        def __len__(self):
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        build(rewards=[Interrupting(), 1.0, 2.0])
+
+
+@pytest.mark.parametrize("exception", [MemoryError, RecursionError, KeyboardInterrupt])
+def test_exceptions_that_are_not_about_the_item(exception):
+    def act():
+        raise exception
+
+    with pytest.raises(exception):
+        build(**with_item("prompts", Acting(act)))
+
+
+def test_torch_that_is_blocked():
+    code = """if True:
+        import sys
+        sys.modules["torch"] = None
+        from collections import deque
+        import fastcollate as fc
+        batch = fc.build_batch(
+            deque([[1]]), [[2]], pad_token_id=0, rewards=[1.0], array_type="numpy"
+        )
+        print(batch.rewards.tolist())
+    """
+    assert run(code) == "[[1.0]]\n"
+
+
+def test_huge_integers():
+    huge = 10**5_000
+    refuses(with_item("prompts", huge), ValueError, r"prompts\[1\]\[0\] is an object of type int")
+    refuses({"pad_token_id": huge}, ValueError, "pad_token_id is an integer of 16610 bits")
+    build(max_seq_len=int(1e30))  # what a tokenizer without a limit has
+
+
+def test_outer_containers_that_are_long_gone():
+    rows = deque([[1, 2], [3]])
+    batch = fc.build_batch(rows, rows, pad_token_id=0, array_type="numpy")
+    rows.clear()
+    assert batch.input_ids.tolist() == [[1, 2, 1, 2], [0, 0, 3, 3]]
+
+
+def test_batches_that_are_no_batches():
+    assert not hasattr(fc.Batch({"a": 1}), "plan")
+    with pytest.raises(RuntimeError, match="made from a mapping"):
+        _ = fc.Batch({"a": 1}).metrics
+    assert not hasattr(fc.Batch.__new__(fc.Batch), "input_ids")
+    assert "1  int" in repr(fc.Batch({1: 2}))
+    assert "1" in dir(fc.Batch({1: 2}))
+    assert fc.Batch({}, build().plan).prompt_lens.tolist() == [2, 1, 3]
+
+
+def plan_with(**tables):
+    return fc.Plan.from_dict({**build().plan.to_dict(), **tables})
+
+
+def test_plans_of_other_tables():
+    plan = build().plan
+    assert plan_with(source=[0, 1, 2]) == plan
+    assert plan_with(source=np.arange(3, dtype=np.int32)) == plan
+    unaligned = np.frombuffer(b"\0" + np.arange(3).tobytes(), np.int64, 3, 1)
+    assert plan_with(source=unaligned) == plan
+
+
+@pytest.mark.parametrize(
+    ("tables", "message"),
+    [
+        ({"source": [0.0, 1.0, 2.0]}, "source does not hold signed integers"),
+        ({"source": [[0, 1, 2]]}, "source has a wrong number of dimensions"),
+        ({"pieces": [0, 1, 2]}, "pieces has a wrong number of dimensions"),
+        ({"response_segments": [[0, 0, 1, 0, 0], [1, 0, 2, 1, 1]]}, "leaves the 3 x 2 grid"),
+        ({name: np.zeros(0, int) for name in ("source", "prompt_lens", "response_lens")}, "no row"),
+    ],
+)
+def test_tables_that_are_no_plan(tables, message):
+    with pytest.raises(ValueError, match=message):
+        plan_with(**tables)
+
+
+def test_comparisons_hold_under_optimisation():
+    code = """if True:
+        import numpy as np
+        from fastcollate.testing.reference import assert_same
+        try:
+            assert_same({"a": np.zeros(1, int)}, {"a": np.zeros(1)})
+        except AssertionError:
+            print("differs")
+    """
+    assert run(code, flags=["-O"]) == "differs\n"
