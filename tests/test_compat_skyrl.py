@@ -1,7 +1,9 @@
 """compat.skyrl gives what SkyRL's function gives, down to its leniencies and exceptions."""
 
+import json
 import logging
 import re
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -31,6 +33,22 @@ def check(pad_token_id, *args, **kwargs):
     expected = reference.convert_prompts_responses_to_batch_tensors(pad_token_id, *args, **kwargs)
     assert_same(named(actual), named(expected))
     return actual
+
+
+GOLDEN = json.loads((Path(__file__).parent / "golden" / "skyrl_batch_tensors.json").read_text())
+
+
+@pytest.mark.parametrize("case", GOLDEN["cases"])
+def test_what_skyrl_itself_gave(case):
+    """Results recorded from SkyRL 0.3.0: ours may not be wrong in the way of our oracle."""
+
+    def tensor(result):
+        dtype = getattr(torch, result["dtype"].removeprefix("torch."))
+        return torch.tensor(result["values"], dtype=dtype).reshape(result["shape"])
+
+    recorded = [None if result is None else tensor(result) for result in case.pop("results")]
+    actual = convert_prompts_responses_to_batch_tensors(**case)
+    assert_same(named(actual), named(tuple(recorded)))
 
 
 @st.composite

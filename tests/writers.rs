@@ -130,7 +130,11 @@ fn in_bands<T: Copy>(
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(500))]
+    #![proptest_config(ProptestConfig {
+        cases: 500,
+        failure_persistence: None,
+        ..ProptestConfig::default()
+    })]
 
     #[test]
     fn responses_are_pieces_gaps_and_padding(

@@ -5,7 +5,7 @@
     results bit for bit. Needs NumPy only; torch where a torch result is asked for.
 `fastcollate.testing.strategies`
     Hypothesis strategies for rollouts and for every kind of input that is accepted. Needs
-    Hypothesis, which fastcollate does not install.
+    Hypothesis: `pip install 'fastcollate[testing]'`.
 
 Nothing is imported here, so that each of them costs only what it needs.
 """
