@@ -32,9 +32,9 @@ def checked_layout(
     pad_to_multiple_of: int,
 ) -> LayoutInput:
     """Check the arguments of a layout, also against each other."""
-    arguments = LayoutInput(name, pad_to, max_prompt_len, max_response_len, pad_to_multiple_of)
-    if arguments == LEFT:
+    if (name, pad_to, max_prompt_len, max_response_len, pad_to_multiple_of) == LEFT:
         return LEFT  # spares small batches the time
+    arguments = LayoutInput(name, pad_to, max_prompt_len, max_response_len, pad_to_multiple_of)
 
     if name not in ("left", "two_segment", "right"):
         raise ValueError(f"layout is {name!r}; pass 'left', 'two_segment' or 'right'")

@@ -124,9 +124,10 @@ fn destination<T: bytemuck::Pod>(bytes: &mut [u8]) -> Destination<'_, T> {
 
 /// Write all jobs; `write` is called by this thread alone, so it may talk to Python.
 ///
-/// For a large batch a second thread goes ahead and maps the memory of the values, which takes the
-/// system about as long as copying them; whichever thread has nothing else to do writes masks. This
-/// thread never waits for a job that the other has not begun.
+/// For a large batch a second thread writes the masks, which need no input, and then maps the memory
+/// of values from the end on, which takes the system about as long as copying them. This thread
+/// never waits for a job that the other has not begun. Mapping first, right ahead of this thread,
+/// takes 53 ms or 85 instead of 60, and which of the two cannot be foreseen.
 pub fn execute(jobs: Vec<Job>, mut write: impl FnMut(Job) -> Result<()>) -> Result<()> {
     let mut write = |job: Job| {
         write(job)?;
@@ -143,24 +144,21 @@ pub fn execute(jobs: Vec<Job>, mut write: impl FnMut(Job) -> Result<()>) -> Resu
     thread::scope(|scope| {
         let (to_writer, mapped) = channel();
         let second = || {
-            while let Some(mut job) = values.next() {
+            while let Some(job) = masks.next() {
+                job.write_mask();
+            }
+            while let Some(mut job) = values.next_back() {
                 job.touch();
                 if to_writer.send(job).is_err() {
                     return;
                 }
             }
             drop(to_writer);
-            while let Some(job) = masks.next() {
-                job.write_mask();
-            }
         };
-        // Without a second thread, this one does all.
+        // If it cannot be started, this thread does all.
         let _ = thread::Builder::new().spawn_scoped(scope, second);
-        let next_value = || match mapped.try_recv() {
-            Ok(job) => Some(job),
-            Err(_) => values.next().or_else(|| mapped.recv().ok()),
-        };
-        let result = from_fn(next_value)
+        let result = from_fn(|| values.next())
+            .chain(mapped)
             .chain(from_fn(|| masks.next()))
             .try_for_each(&mut write);
         if result.is_err() {
@@ -186,6 +184,10 @@ impl<'a> Queue<'a> {
 
     fn next(&self) -> Option<Job<'a>> {
         self.lock().next()
+    }
+
+    fn next_back(&self) -> Option<Job<'a>> {
+        self.lock().next_back()
     }
 
     fn clear(&self) {

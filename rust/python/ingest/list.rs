@@ -17,7 +17,7 @@ use super::number::{Decode, decode};
 use crate::error::{Error, Result};
 
 /// Items between the one that is read and the one whose memory is asked for.
-const AHEAD: usize = 24;
+const AHEAD: usize = 48;
 
 /// A `list` or `tuple`.
 pub trait Items {
