@@ -32,45 +32,31 @@ pub trait Items {
     unsafe fn borrow(&self, index: usize) -> *mut ffi::PyObject;
 }
 
-impl Items for Bound<'_, PyList> {
-    fn count(&self) -> usize {
-        self.len()
-    }
+/// Items through CPython's macro or, where only the stable interface may be used, its function.
+macro_rules! items {
+    ($($type:ty: $get_fast:ident, $get_stable:ident;)*) => {$(
+        impl Items for Bound<'_, $type> {
+            fn count(&self) -> usize {
+                self.len()
+            }
 
-    #[inline]
-    unsafe fn borrow(&self, index: usize) -> *mut ffi::PyObject {
-        // SAFETY: `self` is a list, and the caller keeps the index in bounds (so that it also
-        // fits Py_ssize_t).
-        #[cfg(not(Py_LIMITED_API))]
-        unsafe {
-            ffi::PyList_GET_ITEM(self.as_ptr(), index.cast_signed())
+            #[inline]
+            unsafe fn borrow(&self, index: usize) -> *mut ffi::PyObject {
+                #[cfg(not(Py_LIMITED_API))]
+                use ffi::$get_fast as get;
+                #[cfg(Py_LIMITED_API)]
+                use ffi::$get_stable as get;
+                // SAFETY: `self` is of this type, and the caller keeps the index in bounds (so that
+                // it also fits Py_ssize_t).
+                unsafe { get(self.as_ptr(), index.cast_signed()) }
+            }
         }
-        // SAFETY: as above.
-        #[cfg(Py_LIMITED_API)]
-        unsafe {
-            ffi::PyList_GetItem(self.as_ptr(), index.cast_signed())
-        }
-    }
+    )*};
 }
 
-impl Items for Bound<'_, PyTuple> {
-    fn count(&self) -> usize {
-        self.len()
-    }
-
-    #[inline]
-    unsafe fn borrow(&self, index: usize) -> *mut ffi::PyObject {
-        // SAFETY: `self` is a tuple, and the caller keeps the index in bounds.
-        #[cfg(not(Py_LIMITED_API))]
-        unsafe {
-            ffi::PyTuple_GET_ITEM(self.as_ptr(), index.cast_signed())
-        }
-        // SAFETY: as above.
-        #[cfg(Py_LIMITED_API)]
-        unsafe {
-            ffi::PyTuple_GetItem(self.as_ptr(), index.cast_signed())
-        }
-    }
+items! {
+    PyList: PyList_GET_ITEM, PyList_GetItem;
+    PyTuple: PyTuple_GET_ITEM, PyTuple_GetItem;
 }
 
 /// Output types that exact Python numbers decode into without running Python code.
