@@ -21,6 +21,8 @@ class _FieldInput(Protocol):
     def refuses_nan(self) -> bool: ...
     @property
     def any_length(self) -> bool: ...
+    @property
+    def dtype(self) -> str: ...
 
 class _LayoutInput(Protocol):
     @property
@@ -33,6 +35,14 @@ class _LayoutInput(Protocol):
     def max_response_len(self) -> int | None: ...
     @property
     def pad_to_multiple_of(self) -> int: ...
+
+class _DtypesInput(Protocol):
+    @property
+    def input_ids(self) -> str: ...
+    @property
+    def attention_mask(self) -> str: ...
+    @property
+    def response_mask(self) -> str: ...
 
 @final
 class Plan:
@@ -60,4 +70,5 @@ def collate(
     pad_token_id: int,
     fields: Sequence[_FieldInput],
     layout: _LayoutInput,
+    dtypes: _DtypesInput,
 ) -> tuple[Plan, list[tuple[str, NDArray[Any]]]]: ...

@@ -15,11 +15,12 @@ def checked_integer(name: str, value: Any, advice: str) -> int:
         raise TypeError(f"{name} is {reprlib.repr(value)}; pass {advice}") from error
 
 
-def checked_int64(name: str, value: Any, advice: str) -> int:
-    """Return an argument as an int that fits int64, or say what to pass."""
+def checked_int(name: str, value: Any, advice: str, *, bits: int = 64) -> int:
+    """Return an argument as an int that fits so many bits, or say what to pass."""
     integer = checked_integer(name, value, advice)
-    if not -(2**63) <= integer < 2**63:
-        bits = integer.bit_length()
-        found = str(integer) if bits < 100 else f"an integer of {bits} bits"
-        raise ValueError(f"{name} is {found}, which does not fit int64")
+    limit = 1 << (bits - 1)
+    if not -limit <= integer < limit:
+        length = integer.bit_length()
+        found = str(integer) if length < 100 else f"an integer of {length} bits"
+        raise ValueError(f"{name} is {found}, which does not fit int{bits}")
     return integer

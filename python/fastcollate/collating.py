@@ -3,36 +3,15 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
 
 from fastcollate._fastcollate import Plan, collate
-from fastcollate.arguments import checked_int64, checked_integer
+from fastcollate.arguments import checked_int, checked_integer
 from fastcollate.batch import Batch
+from fastcollate.dtypes import REFERENCE, DtypesInput, checked_dtypes
+from fastcollate.fields import FieldInput, Rows
 from fastcollate.layouts import LEFT, LayoutInput, checked_layout
-
-if TYPE_CHECKING:
-    import torch
-    from numpy.typing import NDArray
-
-Rows: TypeAlias = "Sequence[Any] | NDArray[Any] | torch.Tensor"
-"""A per-token field: one row of numbers per training row (see :func:`build_batch`)."""
-
-
-class FieldInput(NamedTuple):
-    """A response-aligned field as :func:`fastcollate._fastcollate.collate` takes it."""
-
-    key: str
-    """The output's name."""
-    name: str
-    """The argument's name, for error messages."""
-    values: Rows
-    per_row: bool = False
-    """Whether one number per row is accepted too; it lands on the last response token."""
-    refuses_nan: bool = False
-    """Whether NaN is an error."""
-    any_length: bool = False
-    """Whether rows may have any length up to the longest response."""
 
 
 def build_batch(
@@ -49,6 +28,7 @@ def build_batch(
     max_prompt_len: int | None = None,
     max_response_len: int | None = None,
     max_seq_len: int | None = None,
+    dtypes: Literal["reference", "compact"] | Mapping[str, Any] = "reference",
     array_type: Literal["torch", "numpy"] = "torch",
 ) -> Batch:
     """Build one training batch from ragged rows.
@@ -96,6 +76,11 @@ def build_batch(
         Fix ``R``.
     max_seq_len
         Warn when the longest row exceeds it. Nothing is ever truncated.
+    dtypes
+        ``"reference"``: int64 ids and masks, float32 fields. ``"compact"``: int32 ids, bool masks,
+        float32 fields. Or a mapping from keys to dtypes, by name or NumPy's or torch's own, where
+        they differ from the reference: int32 for ids; int32 or bool for ``attention_mask`` and
+        ``response_mask``; bfloat16 or float16 for fields, rounded as torch rounds float32.
     array_type
         ``"torch"`` or ``"numpy"``.
 
@@ -104,14 +89,14 @@ def build_batch(
     Batch
         ``input_ids`` and ``attention_mask``, int64 (B, W); ``response_mask``, int64 (B, R); and of
         the fields that were given ``loss_mask``, ``rewards`` and ``logprobs``, float32 (B, R),
-        with zeros on padding.
+        with zeros on padding. Other dtypes by ``dtypes``.
 
     Raises
     ------
     ValueError
         An empty batch; fields of different row counts; a field row of another length than its
-        response; a row longer than a fixed width; a token id beyond int64; NaN in a loss mask; one
-        reward for an empty response; widths that the layout does not have.
+        response; a row longer than a fixed width; a token id beyond its dtype; NaN in a loss mask;
+        one reward for an empty response; widths or dtypes that cannot be.
     TypeError
         An object that is no field, row or number, named by field, row and position.
     ImportError
@@ -158,7 +143,10 @@ def build_batch(
         fields.append(FieldInput("rewards", "rewards", rewards, per_row=True))
     if logprobs is not None:
         fields.append(FieldInput("logprobs", "logprobs", logprobs))
-    batch = collate_fields(prompts, responses, pad_token_id, fields, array_type, layout_input)
+    dtypes_input, typed_fields = checked_dtypes(dtypes, fields, array_type)
+    batch = collate_fields(
+        prompts, responses, pad_token_id, typed_fields, array_type, layout_input, dtypes_input
+    )
     if (message := excess_message(batch.plan, max_seq_len)) is not None:
         warnings.warn(message, stacklevel=2)
     return batch
@@ -171,19 +159,27 @@ def collate_fields(
     fields: Sequence[FieldInput],
     array_type: str,
     layout: LayoutInput = LEFT,
+    dtypes: DtypesInput = REFERENCE,
 ) -> Batch:
     """Build a batch of any response-aligned fields."""
-    pad_token_id = checked_int64(
+    pad_token_id = checked_int(
         "pad_token_id",
         pad_token_id,
         "an integer such as tokenizer.pad_token_id, or tokenizer.eos_token_id if that is None",
+        bits=32 if dtypes.input_ids == "int32" else 64,
     )
     if array_type == "numpy":
-        plan, arrays = collate(prompts, responses, pad_token_id, fields, layout)
+        plan, arrays = collate(prompts, responses, pad_token_id, fields, layout, dtypes)
         return Batch(arrays, plan)
-    from_numpy = _import_torch().from_numpy
-    plan, arrays = collate(prompts, responses, pad_token_id, fields, layout)
-    return Batch([(key, from_numpy(array)) for key, array in arrays], plan)
+    torch = _import_torch()
+    from_numpy = torch.from_numpy
+    plan, arrays = collate(prompts, responses, pad_token_id, fields, layout, dtypes)
+    outputs = {key: from_numpy(array) for key, array in arrays}
+    for field in fields:
+        if field.dtype == "bfloat16":
+            # NumPy's array is of int16, since it has no such dtype.
+            outputs[field.key] = outputs[field.key].view(torch.bfloat16)
+    return Batch(outputs, plan)
 
 
 def excess_message(plan: Plan, max_seq_len: int | None) -> str | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from fastcollate.arguments import checked_int64
+from fastcollate.arguments import checked_int
 
 
 class LayoutInput(NamedTuple):
@@ -42,7 +42,7 @@ def checked_layout(
     del widths["name"]
     for argument, value in widths.items():
         least = 1 if argument == "pad_to_multiple_of" else 0
-        if value is not None and checked_int64(argument, value, "a number of tokens") < least:
+        if value is not None and checked_int(argument, value, "a number of tokens") < least:
             raise ValueError(f"{argument} is {value}; pass a number from {least} on")
     if name == "two_segment" and pad_to is not None:
         raise ValueError(

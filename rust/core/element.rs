@@ -1,5 +1,7 @@
 //! Number types: the outputs ([`Element`]) and the inputs they can be read from ([`Slice`]).
 
+use half::{bf16, f16};
+
 /// A contiguous input of any supported number type, viewed where it lies.
 ///
 /// Booleans are seen as bytes, where any value but 0 is true: foreign memory may hold others than 1.
@@ -97,12 +99,19 @@ pub struct Misfit {
     pub value: String,
 }
 
-/// A number type that outputs can have.
-pub trait Element: Copy + PartialEq + Send + Sync + 'static {
-    /// False, in a mask.
+/// What a mask can be made of: any output type, and booleans as bytes of 0 and 1.
+pub trait Binary: Copy + Send + Sync + 'static {
+    /// False.
     const ZERO: Self;
-    /// True, in a mask.
+    /// True.
     const ONE: Self;
+
+    /// Whether all bits are zero, which those of -0.0 are not.
+    fn is_zero(self) -> bool;
+}
+
+/// A number type that outputs can have.
+pub trait Element: Binary {
     /// Name of the dtype, as NumPy calls it.
     const DTYPE: &'static str;
     /// What a field of this type holds, for error messages.
@@ -112,7 +121,7 @@ pub trait Element: Copy + PartialEq + Send + Sync + 'static {
     /// nothing wrong, and `np.array([])` is float64 whatever it stands for.
     fn accepts(values: &Slice) -> bool;
 
-    /// Read `out.len()` values from position `from` on, converting each exactly or rounding once.
+    /// Read `out.len()` values from position `from` on, converting each exactly or rounding it.
     ///
     /// # Errors
     /// The first value that does not fit. `out` may be partly written then.
@@ -123,9 +132,29 @@ pub trait Element: Copy + PartialEq + Send + Sync + 'static {
 
     /// Whether this is a floating-point NaN.
     fn is_nan(self) -> bool;
+}
 
-    /// Whether all bits are zero, which -0.0 is not.
-    fn is_zero(self) -> bool;
+/// Types whose zero is the number 0, and whose one is the number 1.
+macro_rules! binary {
+    ($($type:ty: $zero:expr, $one:expr, $bits:expr;)*) => {$(
+        impl Binary for $type {
+            const ZERO: Self = $zero;
+            const ONE: Self = $one;
+
+            fn is_zero(self) -> bool {
+                $bits(self) == 0
+            }
+        }
+    )*};
+}
+
+binary! {
+    u8: 0, 1, u8::from;
+    i32: 0, 1, i32::from;
+    i64: 0, 1, i64::from;
+    f32: 0.0, 1.0, f32::to_bits;
+    f16: f16::ZERO, f16::ONE, f16::to_bits;
+    bf16: bf16::ZERO, bf16::ONE, bf16::to_bits;
 }
 
 fn convert<S: Copy, T>(values: &[S], out: &mut [T], cast: impl Fn(S) -> T) {
@@ -135,8 +164,6 @@ fn convert<S: Copy, T>(values: &[S], out: &mut [T], cast: impl Fn(S) -> T) {
 }
 
 impl Element for i64 {
-    const ZERO: Self = 0;
-    const ONE: Self = 1;
     const DTYPE: &'static str = "int64";
     const HOLDS: &'static str = "integers";
 
@@ -156,13 +183,8 @@ impl Element for i64 {
             Slice::U16(values) => convert(&values[range], out, i64::from),
             Slice::U32(values) => convert(&values[range], out, i64::from),
             Slice::U64(values) => {
-                // Convert all, then look for a sign bit: two plain loops vectorise, one with an
-                // early exit does not.
                 convert(&values[range.clone()], out, |v| v.cast_signed());
-                if let Some(position) = out.iter().position(|&v| v < 0) {
-                    let value = values[from + position].to_string();
-                    return Err(Misfit { position, value });
-                }
+                refuse(&values[range], |&v| v > i64::MAX.cast_unsigned())?;
             }
             Slice::F32(_) | Slice::F64(_) => {
                 assert!(range.is_empty(), "accepts() refuses floats for integers");
@@ -174,54 +196,118 @@ impl Element for i64 {
     fn is_nan(self) -> bool {
         false
     }
-
-    fn is_zero(self) -> bool {
-        self == 0
-    }
 }
 
-impl Element for f32 {
-    const ZERO: Self = 0.0;
-    const ONE: Self = 1.0;
-    const DTYPE: &'static str = "float32";
-    const HOLDS: &'static str = "numbers";
+impl Element for i32 {
+    const DTYPE: &'static str = "int32";
+    const HOLDS: &'static str = i64::HOLDS;
 
-    fn accepts(_: &Slice) -> bool {
-        true
+    fn accepts(values: &Slice) -> bool {
+        i64::accepts(values)
     }
 
     #[allow(
-        clippy::cast_precision_loss,
         clippy::cast_possible_truncation,
-        reason = "floats round to nearest even and overflow to inf, as IEEE and NumPy do"
+        clippy::cast_possible_wrap,
+        reason = "what does not fit is refused right behind"
     )]
     fn read(values: &Slice, from: usize, out: &mut [Self]) -> Result<(), Misfit> {
         let range = from..from + out.len();
         match values {
-            Slice::Bool(values) => {
-                convert(&values[range], out, |v| f32::from(u8::from(v != 0)));
+            Slice::Bool(values) => convert(&values[range], out, |v| i32::from(v != 0)),
+            Slice::I8(values) => convert(&values[range], out, i32::from),
+            Slice::I16(values) => convert(&values[range], out, i32::from),
+            Slice::I32(values) => out.copy_from_slice(&values[range]),
+            Slice::I64(values) => {
+                convert(&values[range.clone()], out, |v| v as i32);
+                refuse(&values[range], |&v| i64::from(v as i32) != v)?;
             }
-            Slice::I8(values) => convert(&values[range], out, f32::from),
-            Slice::I16(values) => convert(&values[range], out, f32::from),
-            Slice::I32(values) => convert(&values[range], out, |v| v as f32),
-            Slice::I64(values) => convert(&values[range], out, |v| v as f32),
-            Slice::U8(values) => convert(&values[range], out, f32::from),
-            Slice::U16(values) => convert(&values[range], out, f32::from),
-            Slice::U32(values) => convert(&values[range], out, |v| v as f32),
-            Slice::U64(values) => convert(&values[range], out, |v| v as f32),
-            Slice::F32(values) => out.copy_from_slice(&values[range]),
-            Slice::F64(values) => convert(&values[range], out, |v| v as f32),
+            Slice::U8(values) => convert(&values[range], out, i32::from),
+            Slice::U16(values) => convert(&values[range], out, i32::from),
+            Slice::U32(values) => {
+                convert(&values[range.clone()], out, |v| v as i32);
+                refuse(&values[range], |&v| v > i32::MAX.cast_unsigned())?;
+            }
+            Slice::U64(values) => {
+                convert(&values[range.clone()], out, |v| v as i32);
+                refuse(&values[range], |&v| v > u64::from(i32::MAX.cast_unsigned()))?;
+            }
+            Slice::F32(_) | Slice::F64(_) => {
+                assert!(range.is_empty(), "accepts() refuses floats for integers");
+            }
         }
         Ok(())
     }
 
     fn is_nan(self) -> bool {
-        f32::is_nan(self)
+        false
     }
+}
 
-    fn is_zero(self) -> bool {
-        self.to_bits() == 0
+/// Name the first value that does not fit, if any.
+fn refuse<S: ToString>(values: &[S], is_misfit: impl Fn(&S) -> bool) -> Result<(), Misfit> {
+    // Fold over all of them first: without an early exit the loop vectorises.
+    if !values
+        .iter()
+        .fold(false, |any, value| any | is_misfit(value))
+    {
+        return Ok(());
     }
+    let position = values.iter().position(is_misfit).unwrap_or_default();
+    let value = values[position].to_string();
+    Err(Misfit { position, value })
+}
+
+/// Read as float32, and convert that: half-precision outputs are what torch makes of float32 ones.
+#[allow(
+    clippy::cast_precision_loss,
+    clippy::cast_possible_truncation,
+    reason = "floats round to nearest even and overflow to inf, as IEEE and NumPy do"
+)]
+fn read_floats<T>(values: &Slice, from: usize, out: &mut [T], cast: impl Fn(f32) -> T) {
+    let range = from..from + out.len();
+    match values {
+        Slice::Bool(values) => convert(&values[range], out, |v| cast(f32::from(u8::from(v != 0)))),
+        Slice::I8(values) => convert(&values[range], out, |v| cast(f32::from(v))),
+        Slice::I16(values) => convert(&values[range], out, |v| cast(f32::from(v))),
+        Slice::I32(values) => convert(&values[range], out, |v| cast(v as f32)),
+        Slice::I64(values) => convert(&values[range], out, |v| cast(v as f32)),
+        Slice::U8(values) => convert(&values[range], out, |v| cast(f32::from(v))),
+        Slice::U16(values) => convert(&values[range], out, |v| cast(f32::from(v))),
+        Slice::U32(values) => convert(&values[range], out, |v| cast(v as f32)),
+        Slice::U64(values) => convert(&values[range], out, |v| cast(v as f32)),
+        Slice::F32(values) => convert(&values[range], out, cast),
+        Slice::F64(values) => convert(&values[range], out, |v| cast(v as f32)),
+    }
+}
+
+/// Float types, by way of float32.
+macro_rules! float_element {
+    ($($type:ty: $name:literal, $cast:expr;)*) => {$(
+        impl Element for $type {
+            const DTYPE: &'static str = $name;
+            const HOLDS: &'static str = "numbers";
+
+            fn accepts(_: &Slice) -> bool {
+                true
+            }
+
+            fn read(values: &Slice, from: usize, out: &mut [Self]) -> Result<(), Misfit> {
+                read_floats(values, from, out, $cast);
+                Ok(())
+            }
+
+            fn is_nan(self) -> bool {
+                <$type>::is_nan(self)
+            }
+        }
+    )*};
+}
+
+float_element! {
+    f32: "float32", |value| value;
+    f16: "float16", f16::from_f32;
+    bf16: "bfloat16", bf16::from_f32;
 }
 
 #[cfg(test)]
@@ -242,6 +328,34 @@ mod tests {
         assert_eq!(out, [0, 1, 1]);
         i64::read(&Slice::I8(&[i8::MIN, -1, 1]), 0, &mut out).unwrap();
         assert_eq!(out, [-128, -1, 1]);
+    }
+
+    #[test]
+    fn narrow_integers_refuse_what_they_cut_off() {
+        let mut out = [0; 2];
+        let limit = i64::from(i32::MAX);
+        i32::read(&Slice::I64(&[limit, -limit - 1]), 0, &mut out).unwrap();
+        assert_eq!(out, [i32::MAX, i32::MIN]);
+        for slice in [
+            Slice::I64(&[1, limit + 1]),
+            Slice::I64(&[1, -limit - 2]),
+            Slice::U32(&[1, u32::MAX]),
+            Slice::U64(&[1, 1 << 31]),
+        ] {
+            assert_eq!(i32::read(&slice, 0, &mut out).unwrap_err().position, 1);
+        }
+    }
+
+    #[test]
+    fn half_precision_rounds_float32_to_nearest_even() {
+        let mut out = [bf16::ZERO; 4];
+        // bfloat16 has 8 bits: 257 lies half-way between 256 and 258, 259 between 258 and 260.
+        bf16::read(&Slice::F64(&[257.0, 259.0, 1e300, -0.0]), 0, &mut out).unwrap();
+        assert_eq!(out.map(f32::from), [256.0, 260.0, f32::INFINITY, 0.0]);
+        assert!(!out[3].is_zero());
+        let mut out = [f16::ZERO; 3];
+        f16::read(&Slice::I32(&[2_049, 2_051, 1 << 20]), 0, &mut out).unwrap();
+        assert_eq!(out.map(f32::from), [2_048.0, 2_052.0, f32::INFINITY]);
     }
 
     #[test]

@@ -16,5 +16,6 @@ pub mod plan;
 pub mod write;
 
 pub use column::{Column, SliceColumn, check_kind, read_slice, refuse_nan};
-pub use element::{Element, Misfit, Slice};
+pub use element::{Binary, Element, Misfit, Slice};
 pub use error::{Error, Place, Result};
+pub use half::{bf16, f16};

@@ -8,7 +8,7 @@ use crate::error::Result;
 use crate::ingest::Rows;
 use crate::interrupt::Interruptible;
 use crate::job::{Content, Job, execute};
-use crate::output::{NamedArray, Outputs, Slab};
+use crate::output::{Dtype, NamedArray, Outputs, Slab};
 use crate::plan::Plan;
 
 /// From this size on other threads of the interpreter may run while plain memory is copied.
@@ -28,6 +28,7 @@ pub struct FieldInput<'py> {
     refuses_nan: bool,
     /// Whether a row may have any length up to the widest response, right-aligned there.
     any_length: bool,
+    dtype: String,
 }
 
 /// What a field's rows are made of and where they lie, where that differs from the batch's plan.
@@ -47,6 +48,14 @@ pub struct LayoutInput {
     pad_to_multiple_of: usize,
 }
 
+/// The dtypes of outputs that are no fields, as the Python side describes them.
+#[derive(FromPyObject)]
+pub struct DtypesInput {
+    input_ids: String,
+    attention_mask: String,
+    response_mask: String,
+}
+
 /// Collate rows. Returns the plan and the outputs in order.
 #[pyfunction]
 pub fn collate<'py>(
@@ -56,6 +65,7 @@ pub fn collate<'py>(
     pad_token_id: i64,
     fields: Vec<FieldInput<'py>>,
     layout: LayoutInput,
+    dtypes: DtypesInput,
 ) -> Result<(Plan, Vec<NamedArray<'py>>)> {
     // The columns are the prompts, the responses, and then the fields.
     let mut columns = vec![
@@ -78,9 +88,20 @@ pub fn collate<'py>(
             "input_ids",
             &sequence,
             Content::Tokens { pad: pad_token_id },
+            &dtypes.input_ids,
         ),
-        ("attention_mask", &sequence, Content::Mask),
-        ("response_mask", &response, Content::Mask),
+        (
+            "attention_mask",
+            &sequence,
+            Content::Mask,
+            &dtypes.attention_mask,
+        ),
+        (
+            "response_mask",
+            &response,
+            Content::Mask,
+            &dtypes.response_mask,
+        ),
     ];
     for (index, (field, plan)) in fields.iter().zip(&field_plans).enumerate() {
         let content = Content::Field {
@@ -88,19 +109,22 @@ pub fn collate<'py>(
             assembly: plan.assembly.as_ref().unwrap_or(&assembly),
         };
         let grid = plan.grid.as_ref().unwrap_or(&response);
-        contents.push((&field.key, grid, content));
+        contents.push((&field.key, grid, content, &field.dtype));
     }
 
     let mut outputs = Outputs::default();
-    for (key, grid, content) in &contents {
-        outputs.push(key, content.dtype(), [grid.rows(), grid.width()])?;
+    for (key, grid, content, dtype) in &contents {
+        let dtype = dtype_of(key, content, dtype)?;
+        outputs.push(key, dtype, [grid.rows(), grid.width()])?;
     }
     let mut slab = Slab::zeroed(outputs.total_bytes())?;
     let regions = outputs.split(slab.bytes_mut());
     let jobs: Vec<Job> = contents
         .iter()
-        .zip(regions)
-        .flat_map(|((_, grid, content), region)| Job::of_output(*content, grid, region))
+        .zip(outputs.dtypes().zip(regions))
+        .flat_map(|((_, grid, content, _), (dtype, region))| {
+            Job::of_output(*content, dtype, grid, region)
+        })
         .collect();
 
     let slices = if outputs.total_bytes() < DETACH_FROM {
@@ -163,6 +187,19 @@ impl<'py> FieldInput<'py> {
         };
         Ok((rows, plan))
     }
+}
+
+/// The dtype of a name, if such an output can have it.
+fn dtype_of(key: &str, content: &Content, name: &str) -> PyResult<Dtype> {
+    let dtypes = content.dtypes();
+    let dtype = dtypes.iter().find(|dtype| dtype.name() == name);
+    dtype.copied().ok_or_else(|| {
+        let names: Vec<_> = dtypes.iter().map(|dtype| dtype.name()).collect();
+        PyValueError::new_err(format!(
+            "dtypes makes {key} {name}; it can be {}",
+            names.join(", ")
+        ))
+    })
 }
 
 /// Refuse more rows than there is memory for their plan, where allocating its tables would abort.

@@ -5,9 +5,10 @@ use std::sync::mpsc::channel;
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread;
 
-use fastcollate::Column;
+use bytemuck::Pod;
 use fastcollate::plan::{Assembly, Band, Grid};
 use fastcollate::write::{Destination, Fill, write_mask, write_responses, write_tokens};
+use fastcollate::{Column, Element, bf16, f16};
 
 use crate::error::{Error, Result};
 use crate::interrupt::poll;
@@ -38,36 +39,59 @@ pub enum Content<'a> {
 }
 
 impl Content<'_> {
-    /// The number type of such an output.
-    pub fn dtype(&self) -> Dtype {
+    /// The number types that such an output can have.
+    pub fn dtypes(&self) -> &'static [Dtype] {
         match self {
-            Self::Tokens { .. } | Self::Mask => Dtype::I64,
-            Self::Field { .. } => Dtype::F32,
+            Self::Tokens { .. } => &[Dtype::I64, Dtype::I32],
+            Self::Mask => &[Dtype::I64, Dtype::I32, Dtype::Bool],
+            Self::Field { .. } => &[Dtype::F32, Dtype::Bf16, Dtype::F16],
         }
     }
+}
+
+/// Columns that all types of values can be read from.
+pub trait Columns<E>:
+    Column<i32, Error = E>
+    + Column<i64, Error = E>
+    + Column<f16, Error = E>
+    + Column<bf16, Error = E>
+    + Column<f32, Error = E>
+{
+}
+
+impl<E, C> Columns<E> for C where
+    C: Column<i32, Error = E>
+        + Column<i64, Error = E>
+        + Column<f16, Error = E>
+        + Column<bf16, Error = E>
+        + Column<f32, Error = E>
+{
 }
 
 /// One band of an output, to be written into `bytes`, which are zero.
 pub struct Job<'a> {
     content: Content<'a>,
+    dtype: Dtype,
     band: Band<'a>,
     bytes: &'a mut [u8],
 }
 
 impl<'a> Job<'a> {
-    /// The jobs that write an output.
+    /// The jobs that write an output, whose dtype is one of the content's.
     pub fn of_output(
         content: Content<'a>,
+        dtype: Dtype,
         grid: &'a Grid,
         bytes: &'a mut [u8],
     ) -> impl Iterator<Item = Self> {
         let mut rest = bytes;
         grid.bands(BAND).map(move |band| {
             let (bytes, tail) =
-                std::mem::take(&mut rest).split_at_mut(band.positions() * content.dtype().size());
+                std::mem::take(&mut rest).split_at_mut(band.positions() * dtype.size());
             rest = tail;
             Self {
                 content,
+                dtype,
                 band,
                 bytes,
             }
@@ -75,36 +99,59 @@ impl<'a> Job<'a> {
     }
 
     /// Write the band from the columns.
-    pub fn write<C, E>(self, columns: &[C], assembly: &Assembly) -> Result<()>
+    pub fn write<C: Columns<E>, E>(self, columns: &[C], assembly: &Assembly) -> Result<()>
     where
-        C: Column<i64, Error = E> + Column<f32, Error = E>,
         Error: From<E>,
     {
-        let band = self.band;
-        match self.content {
-            Content::Mask => self.write_mask(),
-            Content::Tokens { pad } => {
-                let [prompts, responses, ..] = columns else {
-                    unreachable!("a batch has prompts and responses");
-                };
-                let to = destination(self.bytes);
-                write_tokens(prompts, responses, assembly, &band, pad, to)?;
+        match (self.content, self.dtype) {
+            (Content::Mask, _) => self.write_mask(),
+            (Content::Tokens { pad }, Dtype::I32) => {
+                // Checked where the padding token came in.
+                let pad = i32::try_from(pad).unwrap_or_default();
+                self.write_tokens(columns, assembly, pad)?;
             }
-            Content::Field { column, assembly } => {
-                let fill = Fill {
-                    pad: &[0.0],
-                    gap: &[0.0],
-                    gaps_untrained: false,
-                };
-                let to = destination::<f32>(self.bytes);
-                write_responses(&columns[column], assembly, &band, fill, to)?;
-            }
+            (Content::Tokens { pad }, _) => self.write_tokens(columns, assembly, pad)?,
+            (Content::Field { column, assembly }, dtype) => match dtype {
+                Dtype::F16 => self.write_field::<f16, C>(&columns[column], assembly)?,
+                Dtype::Bf16 => self.write_field::<bf16, C>(&columns[column], assembly)?,
+                _ => self.write_field::<f32, C>(&columns[column], assembly)?,
+            },
         }
         Ok(())
     }
 
     fn write_mask(self) {
-        write_mask::<i64>(&self.band, destination(self.bytes));
+        match self.dtype {
+            Dtype::Bool => write_mask::<u8>(&self.band, destination(self.bytes)),
+            Dtype::I32 => write_mask::<i32>(&self.band, destination(self.bytes)),
+            _ => write_mask::<i64>(&self.band, destination(self.bytes)),
+        }
+    }
+
+    fn write_tokens<T: Element + Pod, C: Column<T>>(
+        self,
+        columns: &[C],
+        assembly: &Assembly,
+        pad: T,
+    ) -> Result<(), C::Error> {
+        let [prompts, responses, ..] = columns else {
+            unreachable!("a batch has prompts and responses");
+        };
+        let to = destination(self.bytes);
+        write_tokens(prompts, responses, assembly, &self.band, pad, to)
+    }
+
+    fn write_field<T: Element + Pod, C: Column<T>>(
+        self,
+        column: &C,
+        assembly: &Assembly,
+    ) -> Result<(), C::Error> {
+        let fill = Fill {
+            pad: &[T::ZERO],
+            gap: &[T::ZERO],
+            gaps_untrained: false,
+        };
+        write_responses(column, assembly, &self.band, fill, destination(self.bytes))
     }
 
     /// Touch every page, so that a thread that writes it later need not wait for the system.
@@ -115,7 +162,7 @@ impl<'a> Job<'a> {
     }
 }
 
-fn destination<T: bytemuck::Pod>(bytes: &mut [u8]) -> Destination<'_, T> {
+fn destination<T: Pod>(bytes: &mut [u8]) -> Destination<'_, T> {
     Destination {
         values: bytemuck::cast_slice_mut(bytes),
         is_zeroed: true,

@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 
+use fastcollate::{Element, bf16, f16};
 use memmap2::MmapMut;
 use numpy::PyArray2;
 use numpy::ndarray::ArrayView2;
@@ -16,18 +17,38 @@ const ALIGNMENT: usize = 64;
 const MAP_FROM: usize = 32 << 20;
 
 /// The number types of outputs.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Dtype {
+    /// One byte, 0 or 1.
+    Bool,
+    I32,
     I64,
+    F16,
+    /// NumPy has none: handed over as the int16 of its bits.
+    Bf16,
     F32,
 }
 
 impl Dtype {
+    /// What NumPy and torch call it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Bool => "bool",
+            Self::I32 => i32::DTYPE,
+            Self::I64 => i64::DTYPE,
+            Self::F16 => f16::DTYPE,
+            Self::Bf16 => bf16::DTYPE,
+            Self::F32 => f32::DTYPE,
+        }
+    }
+
     /// Bytes of an item.
     pub fn size(self) -> usize {
         match self {
+            Self::Bool => 1,
+            Self::F16 | Self::Bf16 => 2,
+            Self::I32 | Self::F32 => 4,
             Self::I64 => 8,
-            Self::F32 => 4,
         }
     }
 }
@@ -142,6 +163,11 @@ impl Outputs {
         regions
     }
 
+    /// The dtype of each output, in order.
+    pub fn dtypes(&self) -> impl Iterator<Item = Dtype> {
+        self.all.iter().map(|output| output.dtype)
+    }
+
     /// Bytes of the slab that holds them all.
     pub fn total_bytes(&self) -> usize {
         self.end
@@ -157,12 +183,16 @@ impl Outputs {
             let owner = owner.clone().into_any();
             // SAFETY: `push` laid `output.bytes` out inside the slab's aligned bytes for exactly
             // rows x width items, all initialised (zeroed memory, and every bit pattern is a
-            // value), and no two outputs overlap. The array holds `owner`, which never moves its
+            // value; booleans were written as 0 and 1), and no two outputs overlap. The array holds `owner`, which never moves its
             // memory and frees it when dropped.
             let array = unsafe {
                 let data = start.add(output.bytes.start);
                 match output.dtype {
+                    Dtype::Bool => view::<bool>(data, rows, width, owner),
+                    Dtype::I32 => view::<i32>(data, rows, width, owner),
                     Dtype::I64 => view::<i64>(data, rows, width, owner),
+                    Dtype::F16 => view::<f16>(data, rows, width, owner),
+                    Dtype::Bf16 => view::<i16>(data, rows, width, owner),
                     Dtype::F32 => view::<f32>(data, rows, width, owner),
                 }
             };

@@ -7,7 +7,8 @@ import reprlib
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from fastcollate.arguments import checked_integer
-from fastcollate.collating import FieldInput, Rows, collate_fields, excess_message
+from fastcollate.collating import collate_fields, excess_message
+from fastcollate.fields import FieldInput, Rows
 
 if TYPE_CHECKING:
     import torch

@@ -6,7 +6,7 @@ mod rows;
 pub use mask::write_mask;
 pub use rows::{Fill, write_responses, write_tokens};
 
-use crate::element::Element;
+use crate::element::Binary;
 use crate::plan::{Band, Segment};
 
 /// Where a band goes.
@@ -21,7 +21,7 @@ pub struct Destination<'a, T> {
 
 /// Walk a band: fill what lies outside its segments with the pattern `pad`, hand each segment's
 /// destination to `write`.
-fn walk<T: Element, E>(
+fn walk<T: Binary, E>(
     band: &Band,
     pad: &[T],
     destination: Destination<T>,
@@ -61,6 +61,6 @@ fn fill<T: Copy>(values: &mut [T], pattern: &[T]) {
     }
 }
 
-fn is_zero<T: Element>(pattern: &[T]) -> bool {
+fn is_zero<T: Binary>(pattern: &[T]) -> bool {
     pattern.iter().all(|&value| value.is_zero())
 }

@@ -6,7 +6,7 @@
 
 use std::ffi::c_int;
 
-use fastcollate::Place;
+use fastcollate::{Place, bf16, f16};
 use pyo3::exceptions::PyImportError;
 use pyo3::ffi;
 use pyo3::prelude::*;
@@ -76,24 +76,58 @@ impl DecodeExact for i64 {
     }
 }
 
+impl DecodeExact for i32 {
+    #[inline]
+    unsafe fn decode_exact(item: *mut ffi::PyObject) -> Option<Self> {
+        // SAFETY: passed on from the caller.
+        unsafe { exact_int(item) }.and_then(|value| value.try_into().ok())
+    }
+}
+
 impl DecodeExact for f32 {
     #[inline]
-    #[allow(
-        clippy::cast_possible_truncation,
-        clippy::cast_precision_loss,
-        reason = "as NumPy does, a Python number goes through float64 to float32"
-    )]
     unsafe fn decode_exact(item: *mut ffi::PyObject) -> Option<Self> {
-        // SAFETY: passed on from the caller; an exact float has the layout that is read.
-        unsafe {
-            if ffi::PyFloat_CheckExact(item) != 0 {
-                #[cfg(not(Py_LIMITED_API))]
-                return Some(ffi::PyFloat_AS_DOUBLE(item) as f32);
-                #[cfg(Py_LIMITED_API)]
-                return Some(ffi::PyFloat_AsDouble(item) as f32);
-            }
-            exact_int(item).map(|value| value as f64 as f32)
+        // SAFETY: passed on from the caller.
+        unsafe { exact_float(item) }
+    }
+}
+
+impl DecodeExact for f16 {
+    #[inline]
+    unsafe fn decode_exact(item: *mut ffi::PyObject) -> Option<Self> {
+        // SAFETY: passed on from the caller.
+        unsafe { exact_float(item) }.map(f16::from_f32)
+    }
+}
+
+impl DecodeExact for bf16 {
+    #[inline]
+    unsafe fn decode_exact(item: *mut ffi::PyObject) -> Option<Self> {
+        // SAFETY: passed on from the caller.
+        unsafe { exact_float(item) }.map(bf16::from_f32)
+    }
+}
+
+/// The value of an exact `float` or `int`, rounded to float32.
+///
+/// # Safety
+/// `item` points to a live object and the thread is attached to the interpreter.
+#[inline]
+#[allow(
+    clippy::cast_possible_truncation,
+    clippy::cast_precision_loss,
+    reason = "as NumPy does, a Python number goes through float64 to float32"
+)]
+unsafe fn exact_float(item: *mut ffi::PyObject) -> Option<f32> {
+    // SAFETY: passed on from the caller; an exact float has the layout that is read.
+    unsafe {
+        if ffi::PyFloat_CheckExact(item) != 0 {
+            #[cfg(not(Py_LIMITED_API))]
+            return Some(ffi::PyFloat_AS_DOUBLE(item) as f32);
+            #[cfg(Py_LIMITED_API)]
+            return Some(ffi::PyFloat_AsDouble(item) as f32);
         }
+        exact_int(item).map(|value| value as f64 as f32)
     }
 }
 

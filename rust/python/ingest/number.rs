@@ -1,6 +1,6 @@
 //! Single numbers: what one item of a Python list may be.
 
-use fastcollate::{Element, Error as Core, Place};
+use fastcollate::{Element, Error as Core, Place, bf16, f16};
 use numpy::PyUntypedArray;
 use numpy::prelude::*;
 use pyo3::exceptions::{PyException, PyOverflowError};
@@ -13,22 +13,46 @@ use super::tensor::is_tensor;
 use crate::error::{Error, Result};
 
 /// An output type that Python numbers can be decoded into.
-pub trait Decode: Element + for<'a, 'py> FromPyObject<'a, 'py, Error = PyErr> {
+pub trait Decode: Element {
     /// What an item has to be, for error messages.
     const EXPECTED: &'static str;
     /// The methods of which an object needs one to stand for such a number.
     const METHODS: &'static [&'static str];
+
+    /// Call such a method, or read the value of a plain number.
+    fn extract(item: &Bound<PyAny>) -> PyResult<Self>;
 }
 
-impl Decode for i64 {
-    const EXPECTED: &'static str = "a token id has to be an integer";
-    const METHODS: &'static [&'static str] = &["__index__"];
+/// Integers, by `__index__`.
+macro_rules! decode_integer {
+    ($($type:ty),*) => {$(
+        impl Decode for $type {
+            const EXPECTED: &'static str = "a token id has to be an integer";
+            const METHODS: &'static [&'static str] = &["__index__"];
+
+            fn extract(item: &Bound<PyAny>) -> PyResult<Self> {
+                item.extract()
+            }
+        }
+    )*};
 }
 
-impl Decode for f32 {
-    const EXPECTED: &'static str = "it has to be a real number";
-    const METHODS: &'static [&'static str] = &["__float__", "__index__"];
+/// Floats, by `__float__` or `__index__`.
+macro_rules! decode_float {
+    ($($type:ty: $cast:expr),*) => {$(
+        impl Decode for $type {
+            const EXPECTED: &'static str = "it has to be a real number";
+            const METHODS: &'static [&'static str] = &["__float__", "__index__"];
+
+            fn extract(item: &Bound<PyAny>) -> PyResult<Self> {
+                item.extract::<f32>().map($cast)
+            }
+        }
+    )*};
 }
+
+decode_integer!(i32, i64);
+decode_float!(f32: |value| value, f16: f16::from_f32, bf16: bf16::from_f32);
 
 /// Decode one object of any type: NumPy scalars, subclasses, `__index__`, `__float__`.
 ///
@@ -42,7 +66,7 @@ pub fn decode<T: Decode>(item: &Bound<PyAny>, place: impl Fn() -> Place) -> Resu
     if !is_one_real_number(item)? {
         return Err(wrong_kind());
     }
-    item.extract().map_err(|error: PyErr| {
+    T::extract(item).map_err(|error| {
         let py = item.py();
         let has = |method: &&str| item.get_type().hasattr(*method).unwrap_or(false);
         let is_plain = || item.is_instance_of::<PyInt>() || is_real_scalar(item).unwrap_or(false);

@@ -1,0 +1,61 @@
+"""Dtypes of outputs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fastcollate.fields import FieldInput
+
+
+class DtypesInput(NamedTuple):
+    """Dtypes as :func:`fastcollate._fastcollate.collate` takes them; a field has its own."""
+
+    input_ids: str = "int64"
+    attention_mask: str = "int64"
+    response_mask: str = "int64"
+
+
+REFERENCE = DtypesInput()
+"""What today's frameworks use."""
+
+COMPACT = DtypesInput("int32", "bool", "bool")
+"""The least that holds the same values."""
+
+
+def checked_dtypes(
+    dtypes: str | Mapping[str, Any], fields: Sequence[FieldInput], array_type: str
+) -> tuple[DtypesInput, Sequence[FieldInput]]:
+    """Take the dtypes of all outputs, by a preset's name or by key."""
+    if dtypes == "reference":
+        return REFERENCE, fields
+    if dtypes == "compact":
+        return COMPACT, fields
+    if not isinstance(dtypes, Mapping):
+        message = f"dtypes is {dtypes!r}; pass 'reference', 'compact' or a mapping from output keys"
+        raise ValueError(message) if isinstance(dtypes, str) else TypeError(message)
+    names = {key: _name(key, dtype) for key, dtype in dtypes.items()}
+    known = {*DtypesInput._fields, *(field.key for field in fields)}
+    if unknown := [key for key in names if key not in known]:
+        raise ValueError(f"dtypes has the key {unknown[0]!r}; the outputs are {sorted(known)}")
+    for key, name in names.items():
+        if name == "bfloat16" and array_type == "numpy":
+            raise ValueError(
+                f"dtypes makes {key} bfloat16, which NumPy has not; pass array_type='torch'"
+            )
+    fields = [field._replace(dtype=names.pop(field.key, field.dtype)) for field in fields]
+    return REFERENCE._replace(**names), fields
+
+
+def _name(key: str, dtype: Any) -> str:
+    """Name of a dtype given as a string, as torch's or as NumPy's."""
+    if isinstance(dtype, str):
+        return dtype
+    if (name := str(dtype)).startswith("torch."):
+        return name.removeprefix("torch.")
+    try:
+        return str(np.dtype(dtype).name)
+    except TypeError as error:
+        raise TypeError(f"dtypes makes {key} {dtype!r}, which is no dtype") from error

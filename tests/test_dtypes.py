@@ -1,0 +1,107 @@
+"""Dtypes of outputs, against the reference converted by NumPy or torch."""
+
+import numpy as np
+import pytest
+from conftest import NEEDS_TORCH
+from hypothesis import given
+from hypothesis import strategies as st
+from small_input import build, with_item
+
+import fastcollate as fc
+from fastcollate.testing.reference import assert_same, build_batch_loops
+from fastcollate.testing.strategies import as_inputs, rollouts
+
+COMPACT = {"input_ids": np.int32, "attention_mask": np.bool_, "response_mask": np.bool_}
+INT32 = np.iinfo(np.int32)
+
+
+def fits(inputs):
+    ids = [token for rows in (inputs.prompts, inputs.responses) for row in rows for token in row]
+    return all(INT32.min <= token <= INT32.max for token in ids)
+
+
+@given(data=st.data())
+def test_compact_is_the_reference_converted(data):
+    inputs = data.draw(rollouts())
+    kinds = data.draw(as_inputs(inputs))
+    options = {"pad_token_id": data.draw(st.integers(-2, 2)), "array_type": "numpy"}
+    if not fits(inputs):
+        with pytest.raises(ValueError, match=r"(prompts|responses)\[\d+\]\[\d+\] is .* int32"):
+            fc.build_batch(**kinds, **options, dtypes="compact")
+        return
+    batch = fc.build_batch(**kinds, **options, dtypes="compact")
+    expected = build_batch_loops(**inputs._asdict(), pad_token_id=options["pad_token_id"])
+    for key, dtype in COMPACT.items():
+        expected[key] = expected[key].astype(dtype)
+    assert_same(batch, expected)
+
+
+@NEEDS_TORCH
+@pytest.mark.parametrize("name", ["bfloat16", "float16"])
+@given(data=st.data())
+def test_half_precision_rounds_as_torch_does(name, data):
+    import torch
+
+    inputs = data.draw(rollouts())
+    kinds = data.draw(as_inputs(inputs))
+    keys = {"loss_mask": "loss_masks", "rewards": "rewards", "logprobs": "logprobs"}
+    given = [key for key, field in keys.items() if getattr(inputs, field) is not None]
+    dtypes = dict.fromkeys(given, getattr(torch, name))
+    batch = fc.build_batch(**kinds, pad_token_id=0, dtypes=dtypes)
+    reference = build_batch_loops(**inputs._asdict(), pad_token_id=0)
+    for key in given:
+        expected = torch.from_numpy(reference[key]).to(getattr(torch, name))
+        assert batch[key].dtype == expected.dtype
+        # Equal as float32, which holds both; NaN is like any NaN.
+        assert_same({key: batch[key].float()}, {key: expected.float()})
+    for key in set(batch) - set(given):
+        assert_same({key: batch[key]}, {key: reference[key]})
+
+
+@NEEDS_TORCH
+def test_every_half_value_of_a_list():
+    import torch
+
+    values = torch.arange(-(2**15), 2**15).to(torch.int16).view(torch.bfloat16)
+    numbers = values.float().tolist()
+    row = list(range(len(numbers)))
+    batch = fc.build_batch(
+        [[1]], [row], pad_token_id=0, logprobs=[numbers], dtypes={"logprobs": "bfloat16"}
+    )
+    assert torch.equal(batch.logprobs[0].float().nan_to_num(7), values.float().nan_to_num(7))
+
+
+@pytest.mark.parametrize("dtype", ["int32", np.int32, np.dtype("int32")])
+def test_a_mapping_changes_what_it_names(dtype, array_type):
+    batch = build(array_type=array_type, dtypes={"attention_mask": dtype, "input_ids": dtype})
+    names = {key: str(value.dtype).removeprefix("torch.") for key, value in batch.items()}
+    fields = dict.fromkeys(["loss_mask", "rewards", "logprobs"], "float32")
+    masks = {"input_ids": "int32", "attention_mask": "int32", "response_mask": "int64"}
+    assert names == {**masks, **fields}
+
+
+@pytest.mark.parametrize("item", [2**31, np.uint32(2**31), np.int64(-(2**31) - 1)])
+def test_token_ids_over_int32(item):
+    with pytest.raises(ValueError, match=rf"prompts\[1\]\[0\] is {item}, .* fit int32"):
+        build(dtypes="compact", **with_item("prompts", item))
+    rows = [np.array([1]), np.array([item])]
+    with pytest.raises(ValueError, match=rf"prompts\[1\]\[0\] is {item}, .* fit int32"):
+        fc.build_batch(rows, [[1], [1]], pad_token_id=0, dtypes="compact", array_type="numpy")
+
+
+@pytest.mark.parametrize(
+    ("options", "exception", "message"),
+    [
+        ({"dtypes": "small"}, ValueError, "dtypes is 'small'; pass 'reference'"),
+        ({"dtypes": 3}, TypeError, "dtypes is 3; pass 'reference'"),
+        ({"dtypes": {"tokens": "int32"}}, ValueError, "dtypes has the key 'tokens'"),
+        ({"dtypes": {"input_ids": "bool"}}, ValueError, "input_ids bool; it can be int64, int32"),
+        ({"dtypes": {"rewards": "int64"}}, ValueError, "rewards int64; it can be float32"),
+        ({"dtypes": {"rewards": "bfloat16"}}, ValueError, "bfloat16, which NumPy has not"),
+        ({"dtypes": {"rewards": 3}}, TypeError, "rewards 3, which is no dtype"),
+        ({"dtypes": "compact", "pad_token_id": 2**31}, ValueError, "pad_token_id .* int32"),
+    ],
+)
+def test_dtypes_that_cannot_be(options, exception, message):
+    with pytest.raises(exception, match=message):
+        build(**options)
