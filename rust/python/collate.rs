@@ -5,9 +5,10 @@ use pyo3::exceptions::{PyMemoryError, PyValueError};
 use pyo3::prelude::*;
 
 use crate::error::Result;
+use crate::execute::execute;
 use crate::ingest::Rows;
 use crate::interrupt::Interruptible;
-use crate::job::{Content, Job, execute};
+use crate::job::{Content, Job};
 use crate::output::{Dtype, NamedArray, Outputs, Slab};
 use crate::plan::Plan;
 

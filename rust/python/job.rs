@@ -1,25 +1,16 @@
-//! Jobs: the bands of all outputs, and the order and threads in which they are written.
-
-use std::iter::from_fn;
-use std::sync::mpsc::channel;
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
-use std::thread;
+//! Jobs: the bands of all outputs, each of which can be written by itself.
 
 use bytemuck::Pod;
 use fastcollate::plan::{Assembly, Band, Grid};
 use fastcollate::write::{Destination, Fill, write_mask, write_responses, write_tokens};
 use fastcollate::{Column, Element, bf16, f16};
+use pyo3::exceptions::PyValueError;
 
 use crate::error::{Error, Result};
-use crate::interrupt::poll;
 use crate::output::Dtype;
 
 /// Positions of a job: some milliseconds at most, since signals are looked at between jobs.
 const BAND: usize = 1 << 18;
-
-/// From this size on a second thread pays, even where it has to wait for a busy core now and then:
-/// that takes some milliseconds, as long as 64 MiB do.
-const PARALLEL_FROM: usize = 64 << 20;
 
 /// Fresh memory is mapped page by page, where it is first touched.
 const PAGE: usize = 4096;
@@ -106,8 +97,8 @@ impl<'a> Job<'a> {
         match (self.content, self.dtype) {
             (Content::Mask, _) => self.write_mask(),
             (Content::Tokens { pad }, Dtype::I32) => {
-                // Checked where the padding token came in.
-                let pad = i32::try_from(pad).unwrap_or_default();
+                let misfit = |_| PyValueError::new_err("pad_token_id does not fit int32");
+                let pad = i32::try_from(pad).map_err(misfit)?;
                 self.write_tokens(columns, assembly, pad)?;
             }
             (Content::Tokens { pad }, _) => self.write_tokens(columns, assembly, pad)?,
@@ -120,7 +111,8 @@ impl<'a> Job<'a> {
         Ok(())
     }
 
-    fn write_mask(self) {
+    /// Write a mask, for which no column is needed, nor Python.
+    pub fn write_mask(self) {
         match self.dtype {
             Dtype::Bool => write_mask::<u8>(&self.band, destination(self.bytes)),
             Dtype::I32 => write_mask::<i32>(&self.band, destination(self.bytes)),
@@ -154,8 +146,18 @@ impl<'a> Job<'a> {
         write_responses(column, assembly, &self.band, fill, destination(self.bytes))
     }
 
+    /// Whether this is a band of a mask.
+    pub fn is_mask(&self) -> bool {
+        matches!(self.content, Content::Mask)
+    }
+
+    /// Bytes to be written.
+    pub fn size(&self) -> usize {
+        self.bytes.len()
+    }
+
     /// Touch every page, so that a thread that writes it later need not wait for the system.
-    fn touch(&mut self) {
+    pub fn touch(&mut self) {
         for page in self.bytes.chunks_mut(PAGE) {
             page[0] = 0;
         }
@@ -167,83 +169,4 @@ fn destination<T: Pod>(bytes: &mut [u8]) -> Destination<'_, T> {
         values: bytemuck::cast_slice_mut(bytes),
         is_zeroed: true,
     }
-}
-
-/// Write all jobs; `write` is called by this thread alone, so it may talk to Python.
-///
-/// For a large batch a second thread writes the masks, which need no input, and then maps the memory
-/// of values from the end on, which takes the system about as long as copying them. This thread
-/// never waits for a job that the other has not begun. Mapping first, right ahead of this thread,
-/// takes 53 ms or 85 instead of 60, and which of the two cannot be foreseen.
-pub fn execute(jobs: Vec<Job>, mut write: impl FnMut(Job) -> Result<()>) -> Result<()> {
-    let mut write = |job: Job| {
-        write(job)?;
-        Ok(poll()?)
-    };
-    let bytes: usize = jobs.iter().map(|job| job.bytes.len()).sum();
-    if bytes < PARALLEL_FROM || !has_two_cores() {
-        return jobs.into_iter().try_for_each(write);
-    }
-    let (masks, values): (Vec<_>, Vec<_>) = jobs
-        .into_iter()
-        .partition(|job| matches!(job.content, Content::Mask));
-    let (masks, values) = (Queue::new(masks), Queue::new(values));
-    thread::scope(|scope| {
-        let (to_writer, mapped) = channel();
-        let second = || {
-            while let Some(job) = masks.next() {
-                job.write_mask();
-            }
-            while let Some(mut job) = values.next_back() {
-                job.touch();
-                if to_writer.send(job).is_err() {
-                    return;
-                }
-            }
-            drop(to_writer);
-        };
-        // If it cannot be started, this thread does all.
-        let _ = thread::Builder::new().spawn_scoped(scope, second);
-        let result = from_fn(|| values.next())
-            .chain(mapped)
-            .chain(from_fn(|| masks.next()))
-            .try_for_each(&mut write);
-        if result.is_err() {
-            // Nobody wants the rest: taking it stops the other thread.
-            values.clear();
-            masks.clear();
-        }
-        result
-    })
-}
-
-/// Jobs that any thread may take, in order.
-struct Queue<'a>(Mutex<std::vec::IntoIter<Job<'a>>>);
-
-impl<'a> Queue<'a> {
-    fn new(jobs: Vec<Job<'a>>) -> Self {
-        Self(Mutex::new(jobs.into_iter()))
-    }
-
-    fn lock(&self) -> MutexGuard<'_, std::vec::IntoIter<Job<'a>>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn next(&self) -> Option<Job<'a>> {
-        self.lock().next()
-    }
-
-    fn next_back(&self) -> Option<Job<'a>> {
-        self.lock().next_back()
-    }
-
-    fn clear(&self) {
-        self.lock().by_ref().for_each(drop);
-    }
-}
-
-fn has_two_cores() -> bool {
-    static CORES: OnceLock<usize> = OnceLock::new();
-    let count = || thread::available_parallelism().map_or(1, Into::into);
-    *CORES.get_or_init(count) > 1
 }

@@ -2,6 +2,7 @@
 
 mod collate;
 mod error;
+mod execute;
 mod ingest;
 mod interrupt;
 mod job;
