@@ -4,17 +4,28 @@ from typing import Any, Protocol, final
 from numpy import int64
 from numpy.typing import NDArray
 
-__all__ = ["Plan", "__version__", "collate"]
+__all__ = ["FieldSpec", "Plan", "__version__", "collate"]
 
 __version__: str
 
-class _FieldInput(Protocol):
+@final
+class FieldSpec:
+    """How a response-aligned field is read and written. Made once for a field, not once a call."""
+
+    def __new__(
+        cls,
+        key: str,
+        name: str,
+        *,
+        per_row: bool = False,
+        refuses_nan: bool = False,
+        any_length: bool = False,
+        dtype: str = "float32",
+    ) -> FieldSpec: ...
     @property
     def key(self) -> str: ...
     @property
     def name(self) -> str: ...
-    @property
-    def values(self) -> Any: ...
     @property
     def per_row(self) -> bool: ...
     @property
@@ -23,6 +34,7 @@ class _FieldInput(Protocol):
     def any_length(self) -> bool: ...
     @property
     def dtype(self) -> str: ...
+    def with_dtype(self, dtype: str) -> FieldSpec: ...
 
 class _LayoutInput(Protocol):
     @property
@@ -68,7 +80,7 @@ def collate(
     prompts: Any,
     responses: Any,
     pad_token_id: int,
-    fields: Sequence[_FieldInput],
+    fields: Sequence[tuple[Any, FieldSpec]],
     layout: _LayoutInput,
     dtypes: _DtypesInput,
 ) -> tuple[Plan, list[tuple[str, NDArray[Any]]]]: ...

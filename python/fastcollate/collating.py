@@ -6,12 +6,16 @@ import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
-from fastcollate._fastcollate import Plan, collate
+from fastcollate._fastcollate import FieldSpec, Plan, collate
 from fastcollate.arguments import checked_int, checked_integer
 from fastcollate.batch import Batch
 from fastcollate.dtypes import REFERENCE, DtypesInput, checked_dtypes
-from fastcollate.fields import FieldInput, Rows
+from fastcollate.fields import Field, Rows
 from fastcollate.layouts import LEFT, LayoutInput, checked_layout
+
+LOSS_MASK = FieldSpec("loss_mask", "loss_masks", refuses_nan=True)
+REWARDS = FieldSpec("rewards", "rewards", per_row=True)
+LOGPROBS = FieldSpec("logprobs", "logprobs")
 
 
 def build_batch(
@@ -136,13 +140,13 @@ def build_batch(
     layout_input = checked_layout(
         layout, pad_to, max_prompt_len, max_response_len, pad_to_multiple_of
     )
-    fields = []
+    fields: list[Field] = []
     if loss_masks is not None:
-        fields.append(FieldInput("loss_mask", "loss_masks", loss_masks, refuses_nan=True))
+        fields.append((loss_masks, LOSS_MASK))
     if rewards is not None:
-        fields.append(FieldInput("rewards", "rewards", rewards, per_row=True))
+        fields.append((rewards, REWARDS))
     if logprobs is not None:
-        fields.append(FieldInput("logprobs", "logprobs", logprobs))
+        fields.append((logprobs, LOGPROBS))
     dtypes_input, typed_fields = checked_dtypes(dtypes, fields, array_type)
     batch = collate_fields(
         prompts, responses, pad_token_id, typed_fields, array_type, layout_input, dtypes_input
@@ -156,7 +160,7 @@ def collate_fields(
     prompts: Rows,
     responses: Rows,
     pad_token_id: int,
-    fields: Sequence[FieldInput],
+    fields: Sequence[Field],
     array_type: str,
     layout: LayoutInput = LEFT,
     dtypes: DtypesInput = REFERENCE,
@@ -175,10 +179,10 @@ def collate_fields(
     from_numpy = torch.from_numpy
     plan, arrays = collate(prompts, responses, pad_token_id, fields, layout, dtypes)
     outputs = {key: from_numpy(array) for key, array in arrays}
-    for field in fields:
-        if field.dtype == "bfloat16":
+    for _, spec in fields:
+        if spec.dtype == "bfloat16":
             # NumPy's array is of int16, since it has no such dtype.
-            outputs[field.key] = outputs[field.key].view(torch.bfloat16)
+            outputs[spec.key] = outputs[spec.key].view(torch.bfloat16)
     return Batch(outputs, plan)
 
 

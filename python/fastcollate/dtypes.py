@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fastcollate.fields import FieldInput
+from fastcollate.fields import Field
 
 
 class DtypesInput(NamedTuple):
@@ -26,8 +26,8 @@ COMPACT = DtypesInput("int32", "bool", "bool")
 
 
 def checked_dtypes(
-    dtypes: str | Mapping[str, Any], fields: Sequence[FieldInput], array_type: str
-) -> tuple[DtypesInput, Sequence[FieldInput]]:
+    dtypes: str | Mapping[str, Any], fields: Sequence[Field], array_type: str
+) -> tuple[DtypesInput, Sequence[Field]]:
     """Take the dtypes of all outputs, by a preset's name or by key."""
     if dtypes == "reference":
         return REFERENCE, fields
@@ -37,7 +37,7 @@ def checked_dtypes(
         message = f"dtypes is {dtypes!r}; pass 'reference', 'compact' or a mapping from output keys"
         raise ValueError(message) if isinstance(dtypes, str) else TypeError(message)
     names = {key: _name(key, dtype) for key, dtype in dtypes.items()}
-    known = {*DtypesInput._fields, *(field.key for field in fields)}
+    known = {*DtypesInput._fields, *(spec.key for _, spec in fields)}
     if unknown := [key for key in names if key not in known]:
         raise ValueError(f"dtypes has the key {unknown[0]!r}; the outputs are {sorted(known)}")
     for key, name in names.items():
@@ -45,7 +45,7 @@ def checked_dtypes(
             raise ValueError(
                 f"dtypes makes {key} bfloat16, which NumPy has not; pass array_type='torch'"
             )
-    fields = [field._replace(dtype=names.pop(field.key, field.dtype)) for field in fields]
+    fields = [(rows, spec.with_dtype(names.pop(spec.key, spec.dtype))) for rows, spec in fields]
     return REFERENCE._replace(**names), fields
 
 

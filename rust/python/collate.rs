@@ -15,21 +15,56 @@ use crate::plan::Plan;
 /// From this size on other threads of the interpreter may run while plain memory is copied.
 const DETACH_FROM: usize = 1 << 20;
 
-/// One response-aligned field, as the Python side describes it.
-#[derive(FromPyObject)]
-pub struct FieldInput<'py> {
+/// How a response-aligned field is read and written. Made once for a field, not once a call.
+#[pyclass(frozen, get_all, module = "fastcollate._fastcollate")]
+pub struct FieldSpec {
     /// The output's key.
     key: String,
     /// The argument's name, for errors.
     name: String,
-    values: Bound<'py, PyAny>,
-    /// Whether one number per row is accepted too.
+    /// Whether one number per row is accepted too; it lands on the last response token.
     per_row: bool,
     /// Whether NaN is an error.
     refuses_nan: bool,
     /// Whether a row may have any length up to the widest response, right-aligned there.
     any_length: bool,
+    /// The output's dtype.
     dtype: String,
+}
+
+#[pymethods]
+impl FieldSpec {
+    #[new]
+    #[pyo3(signature = (
+        key, name, *, per_row=false, refuses_nan=false, any_length=false, dtype="float32"
+    ))]
+    fn new(
+        key: String,
+        name: String,
+        per_row: bool,
+        refuses_nan: bool,
+        any_length: bool,
+        dtype: &str,
+    ) -> Self {
+        Self {
+            key,
+            name,
+            per_row,
+            refuses_nan,
+            any_length,
+            dtype: dtype.to_owned(),
+        }
+    }
+
+    /// The same field as an output of another dtype.
+    fn with_dtype(&self, dtype: String) -> Self {
+        Self {
+            key: self.key.clone(),
+            name: self.name.clone(),
+            dtype,
+            ..*self
+        }
+    }
 }
 
 /// What a field's rows are made of and where they lie, where that differs from the batch's plan.
@@ -64,7 +99,7 @@ pub fn collate<'py>(
     prompts: &Bound<'py, PyAny>,
     responses: &Bound<'py, PyAny>,
     pad_token_id: i64,
-    fields: Vec<FieldInput<'py>>,
+    fields: Vec<(Bound<'py, PyAny>, Bound<'py, FieldSpec>)>,
     layout: LayoutInput,
     dtypes: DtypesInput,
 ) -> Result<(Plan, Vec<NamedArray<'py>>)> {
@@ -78,8 +113,8 @@ pub fn collate<'py>(
     let assembly = Assembly::row_per_turn(&columns[0].lens(), &columns[1].lens())?;
     let Placement { sequence, response } = layout.place(&assembly)?;
     let mut field_plans = Vec::with_capacity(fields.len());
-    for field in &fields {
-        let (rows, plan) = field.ingest(&assembly, &response)?;
+    for (values, field) in &fields {
+        let (rows, plan) = field.get().ingest(values, &assembly, &response)?;
         columns.push(rows);
         field_plans.push(plan);
     }
@@ -104,7 +139,8 @@ pub fn collate<'py>(
             &dtypes.response_mask,
         ),
     ];
-    for (index, (field, plan)) in fields.iter().zip(&field_plans).enumerate() {
+    for (index, ((_, field), plan)) in fields.iter().zip(&field_plans).enumerate() {
+        let field = field.get();
         let content = Content::Field {
             column: 2 + index,
             assembly: plan.assembly.as_ref().unwrap_or(&assembly),
@@ -152,14 +188,16 @@ pub fn collate<'py>(
     ))
 }
 
-impl<'py> FieldInput<'py> {
+impl FieldSpec {
     /// Take the field's values, check their lengths, and plan where they go.
-    fn ingest(&self, batch: &Assembly, response: &Grid) -> Result<(Rows<'py>, FieldPlan)> {
+    fn ingest<'py>(
+        &self,
+        values: &Bound<'py, PyAny>,
+        batch: &Assembly,
+        response: &Grid,
+    ) -> Result<(Rows<'py>, FieldPlan)> {
         let Self {
-            name,
-            values,
-            refuses_nan,
-            ..
+            name, refuses_nan, ..
         } = self;
         let check_count = |rows| Ok(batch.check_row_count(name, rows)?);
         if self.per_row

@@ -6,9 +6,10 @@ import logging
 import reprlib
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from fastcollate._fastcollate import FieldSpec
 from fastcollate.arguments import checked_integer
 from fastcollate.collating import collate_fields, excess_message
-from fastcollate.fields import FieldInput, Rows
+from fastcollate.fields import Field, Rows
 
 if TYPE_CHECKING:
     import torch
@@ -24,6 +25,10 @@ if TYPE_CHECKING:
     ]
 
 logger = logging.getLogger(__name__)
+
+REWARDS = FieldSpec("rewards", "rewards", any_length=True)
+LOSS_MASK = FieldSpec("loss_mask", "loss_masks", any_length=True)
+LOGPROBS = FieldSpec("logprobs", "logprobs", any_length=True)
 
 
 def convert_prompts_responses_to_batch_tensors(
@@ -98,16 +103,13 @@ def convert_prompts_responses_to_batch_tensors(
     if max_seq_len is not None:
         max_seq_len = checked_integer("max_seq_len", max_seq_len, "an integer or None")
 
-    fields = [
-        FieldInput("rewards", "rewards", rewards, any_length=True),
-        FieldInput("loss_mask", "loss_masks", loss_masks, any_length=True),
-    ]
+    fields: list[Field] = [(rewards, REWARDS), (loss_masks, LOSS_MASK)]
     if logprobs is not None and (found := _count("logprobs", logprobs)) > 0:
         if found > rows:
             raise IndexError(f"logprobs has {found} rows, but prompts has {rows}")
         if found < rows:
             logprobs = [*logprobs, *[[]] * (rows - found)]
-        fields.append(FieldInput("logprobs", "logprobs", logprobs, any_length=True))
+        fields.append((logprobs, LOGPROBS))
     pad_token_id = getattr(pad_token_id, "pad_token_id", pad_token_id)
     batch = collate_fields(prompts, responses, pad_token_id, fields, "torch")
     if (message := excess_message(batch.plan, max_seq_len)) is not None:
