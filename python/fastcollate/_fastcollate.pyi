@@ -1,10 +1,10 @@
 from collections.abc import Sequence
-from typing import Any, Protocol, final
+from typing import Any, final
 
 from numpy import int64
 from numpy.typing import NDArray
 
-__all__ = ["FieldSpec", "Plan", "__version__", "collate"]
+__all__ = ["DtypeSpec", "FieldSpec", "LayoutSpec", "Plan", "__version__", "collate"]
 
 __version__: str
 
@@ -36,7 +36,18 @@ class FieldSpec:
     def dtype(self) -> str: ...
     def with_dtype(self, dtype: str) -> FieldSpec: ...
 
-class _LayoutInput(Protocol):
+@final
+class LayoutSpec:
+    """A layout and the widths that do not come from the data."""
+
+    def __new__(
+        cls,
+        name: str,
+        pad_to: int | None,
+        max_prompt_len: int | None,
+        max_response_len: int | None,
+        pad_to_multiple_of: int,
+    ) -> LayoutSpec: ...
     @property
     def name(self) -> str: ...
     @property
@@ -48,7 +59,16 @@ class _LayoutInput(Protocol):
     @property
     def pad_to_multiple_of(self) -> int: ...
 
-class _DtypesInput(Protocol):
+@final
+class DtypeSpec:
+    """The dtypes of outputs that are no fields."""
+
+    def __new__(
+        cls,
+        input_ids: str = "int64",
+        attention_mask: str = "int64",
+        response_mask: str = "int64",
+    ) -> DtypeSpec: ...
     @property
     def input_ids(self) -> str: ...
     @property
@@ -81,6 +101,6 @@ def collate(
     responses: Any,
     pad_token_id: int,
     fields: Sequence[tuple[Any, FieldSpec]],
-    layout: _LayoutInput,
-    dtypes: _DtypesInput,
+    layout: LayoutSpec,
+    dtypes: DtypeSpec,
 ) -> tuple[Plan, list[tuple[str, NDArray[Any]]]]: ...

@@ -6,12 +6,12 @@ import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
-from fastcollate._fastcollate import FieldSpec, Plan, collate
+from fastcollate._fastcollate import DtypeSpec, FieldSpec, LayoutSpec, Plan, collate
 from fastcollate.arguments import checked_int, checked_integer
 from fastcollate.batch import Batch
-from fastcollate.dtypes import REFERENCE, DtypesInput, checked_dtypes
+from fastcollate.dtypes import REFERENCE, checked_dtypes
 from fastcollate.fields import Field, Rows
-from fastcollate.layouts import LEFT, LayoutInput, checked_layout
+from fastcollate.layouts import LEFT, checked_layout
 
 LOSS_MASK = FieldSpec("loss_mask", "loss_masks", refuses_nan=True)
 REWARDS = FieldSpec("rewards", "rewards", per_row=True)
@@ -137,7 +137,7 @@ def build_batch(
         raise ValueError(f"array_type is {array_type!r}; pass 'torch' or 'numpy'")
     if max_seq_len is not None:
         max_seq_len = checked_integer("max_seq_len", max_seq_len, "an integer or None")
-    layout_input = checked_layout(
+    layout_spec = checked_layout(
         layout, pad_to, max_prompt_len, max_response_len, pad_to_multiple_of
     )
     fields: list[Field] = []
@@ -147,9 +147,9 @@ def build_batch(
         fields.append((rewards, REWARDS))
     if logprobs is not None:
         fields.append((logprobs, LOGPROBS))
-    dtypes_input, typed_fields = checked_dtypes(dtypes, fields, array_type)
+    dtype_spec, typed_fields = checked_dtypes(dtypes, fields, array_type)
     batch = collate_fields(
-        prompts, responses, pad_token_id, typed_fields, array_type, layout_input, dtypes_input
+        prompts, responses, pad_token_id, typed_fields, array_type, layout_spec, dtype_spec
     )
     if (message := excess_message(batch.plan, max_seq_len)) is not None:
         warnings.warn(message, stacklevel=2)
@@ -162,8 +162,8 @@ def collate_fields(
     pad_token_id: int,
     fields: Sequence[Field],
     array_type: str,
-    layout: LayoutInput = LEFT,
-    dtypes: DtypesInput = REFERENCE,
+    layout: LayoutSpec = LEFT,
+    dtypes: DtypeSpec = REFERENCE,
 ) -> Batch:
     """Build a batch of any response-aligned fields."""
     pad_token_id = checked_int(

@@ -3,31 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
+from fastcollate._fastcollate import DtypeSpec
 from fastcollate.fields import Field
 
-
-class DtypesInput(NamedTuple):
-    """Dtypes as :func:`fastcollate._fastcollate.collate` takes them; a field has its own."""
-
-    input_ids: str = "int64"
-    attention_mask: str = "int64"
-    response_mask: str = "int64"
-
-
-REFERENCE = DtypesInput()
+REFERENCE = DtypeSpec()
 """What today's frameworks use."""
 
-COMPACT = DtypesInput("int32", "bool", "bool")
+COMPACT = DtypeSpec("int32", "bool", "bool")
 """The least that holds the same values."""
+
+FIXED = ("input_ids", "attention_mask", "response_mask")
+"""The outputs that are no fields."""
 
 
 def checked_dtypes(
     dtypes: str | Mapping[str, Any], fields: Sequence[Field], array_type: str
-) -> tuple[DtypesInput, Sequence[Field]]:
+) -> tuple[DtypeSpec, Sequence[Field]]:
     """Take the dtypes of all outputs, by a preset's name or by key."""
     if dtypes == "reference":
         return REFERENCE, fields
@@ -37,7 +32,7 @@ def checked_dtypes(
         message = f"dtypes is {dtypes!r}; pass 'reference', 'compact' or a mapping from output keys"
         raise ValueError(message) if isinstance(dtypes, str) else TypeError(message)
     names = {key: _name(key, dtype) for key, dtype in dtypes.items()}
-    known = {*DtypesInput._fields, *(spec.key for _, spec in fields)}
+    known = {*FIXED, *(spec.key for _, spec in fields)}
     if unknown := [key for key in names if key not in known]:
         raise ValueError(f"dtypes has the key {unknown[0]!r}; the outputs are {sorted(known)}")
     for key, name in names.items():
@@ -46,7 +41,7 @@ def checked_dtypes(
                 f"dtypes makes {key} bfloat16, which NumPy has not; pass array_type='torch'"
             )
     fields = [(rows, spec.with_dtype(names.pop(spec.key, spec.dtype))) for rows, spec in fields]
-    return REFERENCE._replace(**names), fields
+    return DtypeSpec(**names), fields
 
 
 def _name(key: str, dtype: Any) -> str:

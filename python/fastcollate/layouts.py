@@ -2,25 +2,10 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
+from fastcollate._fastcollate import LayoutSpec
 from fastcollate.arguments import checked_int
 
-
-class LayoutInput(NamedTuple):
-    """A layout and its widths as :func:`fastcollate._fastcollate.collate` takes them."""
-
-    name: str = "left"
-    pad_to: int | None = None
-    """Width of token streams."""
-    max_prompt_len: int | None = None
-    """Width of prompts."""
-    max_response_len: int | None = None
-    """Width of responses."""
-    pad_to_multiple_of: int = 1
-
-
-LEFT = LayoutInput()
+LEFT = LayoutSpec("left", None, None, None, 1)
 """The left layout with all widths from the data."""
 
 
@@ -30,16 +15,19 @@ def checked_layout(
     max_prompt_len: int | None,
     max_response_len: int | None,
     pad_to_multiple_of: int,
-) -> LayoutInput:
+) -> LayoutSpec:
     """Check the arguments of a layout, also against each other."""
-    if (name, pad_to, max_prompt_len, max_response_len, pad_to_multiple_of) == LEFT:
+    arguments = (name, pad_to, max_prompt_len, max_response_len, pad_to_multiple_of)
+    if arguments == ("left", None, None, None, 1):
         return LEFT  # spares small batches the time
-    arguments = LayoutInput(name, pad_to, max_prompt_len, max_response_len, pad_to_multiple_of)
-
     if name not in ("left", "two_segment", "right"):
         raise ValueError(f"layout is {name!r}; pass 'left', 'two_segment' or 'right'")
-    widths = arguments._asdict()
-    del widths["name"]
+    widths = {
+        "pad_to": pad_to,
+        "max_prompt_len": max_prompt_len,
+        "max_response_len": max_response_len,
+        "pad_to_multiple_of": pad_to_multiple_of,
+    }
     for argument, value in widths.items():
         least = 1 if argument == "pad_to_multiple_of" else 0
         if value is not None and checked_int(argument, value, "a number of tokens") < least:
@@ -60,4 +48,4 @@ def checked_layout(
                 f"{argument} is {widths[argument]}, "
                 f"which is no multiple of pad_to_multiple_of={pad_to_multiple_of}"
             )
-    return arguments
+    return LayoutSpec(*arguments)

@@ -74,22 +74,58 @@ struct FieldPlan {
     grid: Option<Grid>,
 }
 
-/// The layout and its widths, as the Python side describes them.
-#[derive(FromPyObject)]
-pub struct LayoutInput {
+/// A layout and the widths that do not come from the data.
+#[pyclass(frozen, get_all, module = "fastcollate._fastcollate")]
+pub struct LayoutSpec {
     name: String,
+    /// Of token streams.
     pad_to: Option<usize>,
+    /// Of prompts.
     max_prompt_len: Option<usize>,
+    /// Of responses.
     max_response_len: Option<usize>,
     pad_to_multiple_of: usize,
 }
 
-/// The dtypes of outputs that are no fields, as the Python side describes them.
-#[derive(FromPyObject)]
-pub struct DtypesInput {
+#[pymethods]
+impl LayoutSpec {
+    #[new]
+    fn new(
+        name: String,
+        pad_to: Option<usize>,
+        max_prompt_len: Option<usize>,
+        max_response_len: Option<usize>,
+        pad_to_multiple_of: usize,
+    ) -> Self {
+        Self {
+            name,
+            pad_to,
+            max_prompt_len,
+            max_response_len,
+            pad_to_multiple_of,
+        }
+    }
+}
+
+/// The dtypes of outputs that are no fields.
+#[pyclass(frozen, get_all, module = "fastcollate._fastcollate")]
+pub struct DtypeSpec {
     input_ids: String,
     attention_mask: String,
     response_mask: String,
+}
+
+#[pymethods]
+impl DtypeSpec {
+    #[new]
+    #[pyo3(signature = (input_ids="int64", attention_mask="int64", response_mask="int64"))]
+    fn new(input_ids: &str, attention_mask: &str, response_mask: &str) -> Self {
+        Self {
+            input_ids: input_ids.to_owned(),
+            attention_mask: attention_mask.to_owned(),
+            response_mask: response_mask.to_owned(),
+        }
+    }
 }
 
 /// Collate rows. Returns the plan and the outputs in order.
@@ -100,8 +136,8 @@ pub fn collate<'py>(
     responses: &Bound<'py, PyAny>,
     pad_token_id: i64,
     fields: Vec<(Bound<'py, PyAny>, Bound<'py, FieldSpec>)>,
-    layout: LayoutInput,
-    dtypes: DtypesInput,
+    layout: &Bound<'py, LayoutSpec>,
+    dtypes: &Bound<'py, DtypeSpec>,
 ) -> Result<(Plan, Vec<NamedArray<'py>>)> {
     // The columns are the prompts, the responses, and then the fields.
     let mut columns = vec![
@@ -111,7 +147,7 @@ pub fn collate<'py>(
     let counts = [&columns[0], &columns[1]].map(Rows::len);
     check_memory_for_plan(counts[0].max(counts[1]))?;
     let assembly = Assembly::row_per_turn(&columns[0].lens(), &columns[1].lens())?;
-    let Placement { sequence, response } = layout.place(&assembly)?;
+    let Placement { sequence, response } = layout.get().place(&assembly)?;
     let mut field_plans = Vec::with_capacity(fields.len());
     for (values, field) in &fields {
         let (rows, plan) = field.get().ingest(values, &assembly, &response)?;
@@ -119,6 +155,7 @@ pub fn collate<'py>(
         field_plans.push(plan);
     }
 
+    let dtypes = dtypes.get();
     let mut contents = vec![
         (
             "input_ids",
@@ -248,7 +285,7 @@ fn check_memory_for_plan(rows: usize) -> PyResult<()> {
         .map_err(|_| PyMemoryError::new_err(format!("no memory for a plan of {rows} rows")))
 }
 
-impl LayoutInput {
+impl LayoutSpec {
     fn place(&self, assembly: &Assembly) -> Result<Placement> {
         let layout = match self.name.as_str() {
             "left" => Layout::Left,

@@ -18,7 +18,7 @@ mod _fastcollate {
     use pyo3::prelude::*;
 
     #[pymodule_export]
-    use super::collate::{FieldSpec, collate};
+    use super::collate::{DtypeSpec, FieldSpec, LayoutSpec, collate};
     #[pymodule_export]
     use super::plan::Plan;
 
