@@ -93,6 +93,11 @@ def test_widths_of_a_wrong_kind(argument):
         build(**{argument: 1.5})
 
 
+def test_no_multiple():
+    with pytest.raises(TypeError, match="pad_to_multiple_of is None; pass a number"):
+        build(pad_to_multiple_of=None)
+
+
 def test_a_width_beyond_memory():
     with pytest.raises(MemoryError):
         build(pad_to=2**61)

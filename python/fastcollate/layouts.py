@@ -29,8 +29,10 @@ def checked_layout(
         "pad_to_multiple_of": pad_to_multiple_of,
     }
     for argument, value in widths.items():
+        if value is None and argument != "pad_to_multiple_of":
+            continue
         least = 1 if argument == "pad_to_multiple_of" else 0
-        if value is not None and checked_int(argument, value, "a number of tokens") < least:
+        if checked_int(argument, value, "a number of tokens") < least:
             raise ValueError(f"{argument} is {value}; pass a number from {least} on")
     if name == "two_segment" and pad_to is not None:
         raise ValueError(
