@@ -57,3 +57,18 @@ def build_or_refuse(pattern, **changes):
         message = str(error)
     assert re.search(pattern, message), message
     return None
+
+
+class Acts:
+    """A number that does something when it is read."""
+
+    def __init__(self, action):
+        self.action = action
+
+    def __index__(self):
+        self.action()
+        return 5
+
+    def __float__(self):
+        self.action()
+        return 5.0

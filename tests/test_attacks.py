@@ -8,20 +8,9 @@ from collections import deque
 import numpy as np
 import pytest
 from conftest import NEEDS_TORCH
-from small_input import build, good_input, refuses, with_item, with_row
+from small_input import Acts, build, good_input, refuses, with_item, with_row
 
 import fastcollate as fc
-
-
-class Acting:
-    """An integer that does something when it is read."""
-
-    def __init__(self, act):
-        self.act = act
-
-    def __index__(self):
-        self.act()
-        return 7
 
 
 def run(code, *, flags=(), env=None):
@@ -42,7 +31,7 @@ def run(code, *, flags=(), env=None):
 )
 def test_arrays_that_move_while_other_rows_are_read(move):
     array = np.arange(100)
-    prompts = [[Acting(lambda: move(array))], array]
+    prompts = [[Acts(lambda: move(array))], array]
     with pytest.raises(ValueError, match=r"prompts\[1\] was resized or moved"):
         fc.build_batch(prompts, [[1], [1]], pad_token_id=0, array_type="numpy")
 
@@ -52,7 +41,7 @@ def test_tensors_that_move_while_other_rows_are_read():
     import torch
 
     tensor = torch.arange(100_000)
-    prompts = [[Acting(tensor.share_memory_)], tensor]
+    prompts = [[Acts(tensor.share_memory_)], tensor]
     with pytest.raises(ValueError, match=r"prompts\[1\] was resized or moved"):
         fc.build_batch(prompts, [[1], [1]], pad_token_id=0, array_type="numpy")
 
@@ -143,7 +132,7 @@ def test_exceptions_that_are_not_about_the_item(exception):
         raise exception
 
     with pytest.raises(exception):
-        build(**with_item("prompts", Acting(act)))
+        build(**with_item("prompts", Acts(act)))
 
 
 def test_torch_that_is_blocked():

@@ -5,22 +5,16 @@ from collections import UserList
 from contextlib import suppress
 
 import pytest
-from small_input import ROWS, build, build_or_refuse, good_input, refuses, with_item, with_row
-
-
-class Acts:
-    """A number that does something when it is read."""
-
-    def __init__(self, action):
-        self.action = action
-
-    def __index__(self):
-        self.action()
-        return 5
-
-    def __float__(self):
-        self.action()
-        return 5.0
+from small_input import (
+    ROWS,
+    Acts,
+    build,
+    build_or_refuse,
+    good_input,
+    refuses,
+    with_item,
+    with_row,
+)
 
 
 def throw(exception):

@@ -54,7 +54,7 @@ def build_batch(
                         |  p   p   p   r   r   r  |                 |  r   r   r  |
                          <---------- W ---------->                   <---- R --->
 
-    Inputs are read where they lie and never changed; every output byte is written once.
+    Inputs are read where they lie and never changed; every output value is written once.
 
     Parameters
     ----------

@@ -270,9 +270,11 @@ fn numbers_of(
             check_count(input.array.len())?;
             let view = ArrayView::new(input, || field.to_owned())?;
             let mut values = vec![0.0; view.shape().1];
-            if let Some(slice) = view.values()? {
-                read_slice(field, 0, &slice, 0, &mut values)?;
-            }
+            let slice = view.values()?.ok_or_else(|| Error::Moved {
+                field: field.to_owned(),
+                row: 0,
+            })?;
+            read_slice(field, 0, &slice, 0, &mut values)?;
             return Ok(Some(values));
         }
     }
