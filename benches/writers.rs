@@ -7,8 +7,8 @@ use std::hint::black_box;
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use fastcollate::plan::{Assembly, Layout, Placement, Widths};
-use fastcollate::write::{Destination, Fill, write_mask, write_responses, write_tokens};
-use fastcollate::{Slice, SliceColumn};
+use fastcollate::write::{Destination, Fill, write_field, write_mask, write_tokens};
+use fastcollate::{Check, Slice, SliceColumn};
 
 const ROWS: usize = 256;
 
@@ -26,17 +26,18 @@ fn destination<T>(values: &mut [T]) -> Destination<'_, T> {
 fn writers(criterion: &mut Criterion) {
     let (prompt_lens, response_lens) = (lens(100, 2_000), lens(100, 4_000));
     let assembly = Assembly::row_per_turn(&prompt_lens, &response_lens).unwrap();
-    let Placement { sequence, response } =
-        Placement::of_layout(&assembly, Layout::Left, Widths::default()).unwrap();
+    let Placement {
+        sequence, response, ..
+    } = Placement::of_layout(&assembly, Layout::Left, Widths::default()).unwrap();
     let tokens: Vec<i32> = (0..4_000).collect();
     let numbers: Vec<f32> = tokens.iter().map(|&token| token as f32).collect();
     let of_tokens = |name, lens: &[usize]| {
         let rows = lens.iter().map(|&len| Slice::I32(&tokens[..len])).collect();
-        SliceColumn::new(name, rows, false)
+        SliceColumn::new(name, rows, 1, Check::None)
     };
-    let of_numbers = |refuses_nan| {
+    let of_numbers = |check| {
         let rows = response_lens.iter().map(|&len| Slice::F32(&numbers[..len]));
-        SliceColumn::new("numbers", rows.collect(), refuses_nan)
+        SliceColumn::new("numbers", rows.collect(), 1, check)
     };
     let prompts = of_tokens("prompts", &prompt_lens);
     let responses = of_tokens("responses", &response_lens);
@@ -55,7 +56,7 @@ fn writers(criterion: &mut Criterion) {
         });
     });
     group.bench_function("write_mask", |bencher| {
-        bencher.iter(|| write_mask(&sequence.whole(), destination(black_box(&mut ids))));
+        bencher.iter(|| write_mask(&sequence.whole(), 1, 0, destination(black_box(&mut ids))));
     });
 
     group.throughput(Throughput::Bytes(size_of_val(&field[..]) as u64));
@@ -68,13 +69,13 @@ fn writers(criterion: &mut Criterion) {
         gaps_untrained: false,
     };
     for (name, column) in [
-        ("write_responses", of_numbers(false)),
-        ("write_responses, NaN refused", of_numbers(true)),
+        ("write_field", of_numbers(Check::None)),
+        ("write_field, NaN refused", of_numbers(Check::Number)),
     ] {
         group.bench_function(name, |bencher| {
             bencher.iter(|| {
                 let to = destination(black_box(&mut field));
-                write_responses(&column, &assembly, &response.whole(), fill, to).unwrap();
+                write_field(&column, &assembly, &response.whole(), fill, to).unwrap();
             });
         });
     }

@@ -1,8 +1,11 @@
 //! Writers against a plain model of the plan: for every position, what has to stand there.
 
 use fastcollate::plan::{Assembly, Grid, Layout, Piece, Placement, Row, Segment, Widths};
-use fastcollate::write::{Destination, Fill, write_mask, write_responses, write_tokens};
-use fastcollate::{Column, Error, Slice, SliceColumn};
+use fastcollate::write::{
+    Destination, Fill, Labels, PositionPadding, write_field, write_labels, write_mask,
+    write_positions, write_tokens,
+};
+use fastcollate::{Check, Column, Error, Slice, SliceColumn};
 use proptest::collection::vec;
 use proptest::prelude::*;
 
@@ -32,6 +35,11 @@ impl Column<i64> for Coordinates {
         }
         Ok(())
     }
+}
+
+fn integers<'a>(field: &'a str, rows: &'a [Vec<i64>]) -> SliceColumn<'a> {
+    let rows = rows.iter().map(|row| Slice::I64(row)).collect();
+    SliceColumn::new(field, rows, 1, Check::None)
 }
 
 /// A response of pieces with gaps before, between and behind them, each from a turn of its own.
@@ -152,7 +160,7 @@ proptest! {
         let fill = Fill { pad: &pad, gap: &gap, gaps_untrained };
 
         let written = in_bands(&grid, band_positions, inner, -99, false, |band, to| {
-            write_responses(&column, &assembly, band, fill, to).unwrap();
+            write_field(&column, &assembly, band, fill, to).unwrap();
         });
 
         let value_at = |row: usize, position: usize, part: usize| {
@@ -206,17 +214,104 @@ proptest! {
     }
 
     #[test]
-    fn masks_are_one_where_segments_lie(
+    fn masks_tell_where_segments_lie(
         lens in vec(0..7_usize, 1..6),
         (cut, space, band_positions) in (1..6_usize, 0..3_usize, 1..40_usize),
         is_zeroed in any::<bool>(),
+        (inside, outside) in (0..3_i64, 0..3_i64),
     ) {
         let grid = scatter(&lens, cut, space);
         let before = if is_zeroed { 0 } else { -99 };
         let written = in_bands(&grid, band_positions, 1, before, is_zeroed, |band, to| {
-            write_mask::<i64>(band, to);
+            write_mask::<i64>(band, inside, outside, to);
         });
-        let expected: Vec<_> = model(&grid).iter().map(|at| i64::from(at.is_some())).collect();
+        let value = |at: &Option<_>| if at.is_some() { inside } else { outside };
+        let expected: Vec<_> = model(&grid).iter().map(value).collect();
+        prop_assert_eq!(written, expected);
+    }
+
+    #[test]
+    fn positions_count_tokens_and_pad_by_choice(
+        lens in vec(0..7_usize, 1..6),
+        (cut, space, band_positions) in (1..6_usize, 0..3_usize, 1..40_usize),
+    ) {
+        let grid = scatter(&lens, cut, space);
+        for padding in [PositionPadding::Zero, PositionPadding::One, PositionPadding::RepeatLast] {
+            let written = in_bands(&grid, band_positions, 1, -99, false, |band, to| {
+                write_positions::<i64>(band, padding, to);
+            });
+            let mut last = 0;
+            for (place, at) in model(&grid).into_iter().enumerate() {
+                if place % grid.width() == 0 {
+                    last = 0;
+                }
+                let expected = match (at, padding) {
+                    (Some((_, at)), _) => {
+                        last = i64::try_from(at).unwrap();
+                        last
+                    }
+                    (None, PositionPadding::Zero) => 0,
+                    (None, PositionPadding::One) => 1,
+                    (None, PositionPadding::RepeatLast) => last,
+                };
+                prop_assert_eq!(written[place], expected);
+            }
+        }
+    }
+
+    #[test]
+    fn labels_are_the_ids_that_train(
+        responses in responses(),
+        prompt_len in 0..5_usize,
+        (cut, space, band_positions) in (1..6_usize, 0..3_usize, 1..40_usize),
+        (masked, shifted) in any::<(bool, bool)>(),
+    ) {
+        let (assembly, turn_lens) = assemble(&responses);
+        let rows = assembly.rows().iter().enumerate().map(|(index, row)| Row {
+            source: index,
+            prompt_len,
+            ..*row
+        });
+        let (pieces, offsets) = assembly.piece_table();
+        let assembly =
+            Assembly::new(rows.collect(), pieces.to_vec(), offsets.to_vec()).unwrap();
+        let response_lens: Vec<_> = assembly.rows().iter().map(|row| row.response_len).collect();
+        let lens: Vec<_> = assembly.rows().iter().map(Row::len).collect();
+        let grid = scatter(&lens, cut, space);
+        // Ids are their coordinates; of every turn, each third token has no weight.
+        let ids = |lens: &[usize]| -> Vec<Vec<i64>> {
+            let id = |row, at| Coordinates::value(row, at, 0);
+            let row = |(row, &len): (usize, &usize)| (0..len).map(|at| id(row, at)).collect();
+            lens.iter().enumerate().map(row).collect()
+        };
+        let (prompts, tokens) = (ids(&vec![prompt_len; lens.len()]), ids(&response_lens));
+        let weights: Vec<Vec<f64>> = turn_lens
+            .iter()
+            .map(|&len| (0..len).map(|at| f64::from(u8::from(at % 3 > 0))).collect())
+            .collect();
+        let (prompts, tokens) = (integers("prompts", &prompts), integers("responses", &tokens));
+        let weights: Vec<_> = weights.iter().map(|row| Slice::F64(row)).collect();
+        let mask = SliceColumn::new("loss_masks", weights, 1, Check::Number);
+        let written = in_bands(&grid, band_positions, 1, -99, false, |band, to| {
+            let labels = Labels { mask: masked.then_some(&mask), shifted, ignored: -100 };
+            write_labels(&prompts, &tokens, labels, &assembly, band, to).unwrap();
+        });
+
+        let label = |row: usize, at: usize| {
+            let at = at.checked_sub(prompt_len)?;
+            let weight = assembly.pieces(row).iter().find_map(|piece| {
+                let inside = at.checked_sub(piece.start).filter(|&offset| offset < piece.len)?;
+                piece.trains.then(|| (piece.from + inside) % 3 > 0)
+            });
+            let is_response = at < response_lens[row];
+            let trains = is_response && (!masked || weight == Some(true));
+            trains.then(|| Coordinates::value(row, at, 0))
+        };
+        let expected: Vec<_> = model(&grid)
+            .into_iter()
+            .map(|at| at.and_then(|(row, at)| label(row, at + usize::from(shifted))))
+            .map(|label| label.unwrap_or(-100))
+            .collect();
         prop_assert_eq!(written, expected);
     }
 
@@ -238,7 +333,7 @@ proptest! {
             multiple_of,
         };
         for layout in [Layout::Left, Layout::TwoSegment, Layout::Right] {
-            let Placement { sequence, response } =
+            let Placement { sequence, response, .. } =
                 Placement::of_layout(&assembly, layout, widths).unwrap();
             let round = |width: usize| width.next_multiple_of(multiple_of);
             let prompt_width = round(fix(10).unwrap_or(longest(&prompt_lens)));
@@ -255,7 +350,7 @@ proptest! {
                 let first = match layout {
                     Layout::Left => sequence.width() - prompt_len - response_len,
                     Layout::TwoSegment => prompt_width - prompt_len,
-                    Layout::Right => 0,
+                    Layout::Right | Layout::Jagged => 0,
                 };
                 let place = |at| row * sequence.width() + first + at;
                 for at in 0..prompt_len + response_len {
@@ -263,7 +358,7 @@ proptest! {
                 }
                 let first = match layout {
                     Layout::Left => response.width() - response_len,
-                    Layout::TwoSegment | Layout::Right => 0,
+                    Layout::TwoSegment | Layout::Right | Layout::Jagged => 0,
                 };
                 for at in 0..response_len {
                     let place = row * response.width() + first + at;
@@ -277,7 +372,18 @@ proptest! {
             let again = |grid: &Grid| {
                 Grid::new(grid.rows(), grid.width(), grid.segments().to_vec()).unwrap()
             };
-            prop_assert!(Placement::new(&assembly, again(&sequence), again(&response)).is_ok());
+            let again = Placement::new(&assembly, layout, again(&sequence), again(&response));
+            prop_assert!(again.is_ok());
+        }
+
+        let Placement { sequence, response, .. } =
+            Placement::of_layout(&assembly, Layout::Jagged, Widths::default()).unwrap();
+        for (grid, lens) in [(sequence, totals), (response, response_lens)] {
+            let every_token = lens.iter().enumerate().flat_map(|(row, &len)| {
+                (0..len).map(move |at| Some((row, at)))
+            });
+            prop_assert_eq!(grid.rows(), 1);
+            prop_assert_eq!(model(&grid), every_token.collect::<Vec<_>>());
         }
     }
 
@@ -288,13 +394,13 @@ proptest! {
         let wide: Vec<i32> = values.iter().map(|&value| value.into()).collect();
         let float: Vec<f64> = values.iter().map(|&value| value.into()).collect();
         let rows = vec![Slice::I8(&values), Slice::I32(&wide)];
-        let column = SliceColumn::new("prompts", rows, false);
+        let column = SliceColumn::new("prompts", rows, 1, Check::None);
         for turn in 0..2 {
             let mut out = vec![0_i64; expected.len()];
             column.read(turn, from, &mut out).unwrap();
             prop_assert_eq!(&out, &expected);
         }
-        let column = SliceColumn::new("rewards", vec![Slice::F64(&float)], true);
+        let column = SliceColumn::new("rewards", vec![Slice::F64(&float)], 1, Check::Number);
         let mut out = vec![0_f32; expected.len()];
         column.read(0, from, &mut out).unwrap();
         let back: Vec<_> = out.iter().map(|&value| f64::from(value)).collect();
@@ -307,7 +413,8 @@ fn errors_name_the_place() {
     let column = SliceColumn::new(
         "loss_masks",
         vec![Slice::F32(&[]), Slice::F32(&[1.0, f32::NAN])],
-        true,
+        1,
+        Check::Number,
     );
     let error = Column::<f32>::read(&column, 1, 1, &mut [0.0]).unwrap_err();
     assert!(
@@ -315,7 +422,7 @@ fn errors_name_the_place() {
         "{error}"
     );
 
-    let column = SliceColumn::new("prompts", vec![Slice::U64(&[1, u64::MAX])], false);
+    let column = SliceColumn::new("prompts", vec![Slice::U64(&[1, u64::MAX])], 1, Check::None);
     let error = Column::<i64>::read(&column, 0, 1, &mut [0]).unwrap_err();
     assert_eq!(
         error.to_string(),
@@ -474,8 +581,9 @@ fn tables_that_are_no_plan_are_refused() {
 
     let assembly = Assembly::row_per_turn(&[1], &[4]).unwrap();
     let grid = |row, from, len| Grid::new(1, 9, vec![segment(row, from, len, 0, 0)]).unwrap();
-    assert!(Placement::new(&assembly, grid(0, 0, 5), grid(0, 1, 3)).is_ok());
-    assert!(Placement::new(&assembly, grid(0, 1, 5), grid(0, 0, 4)).is_err());
-    assert!(Placement::new(&assembly, grid(0, 0, 5), grid(0, 0, 5)).is_err());
-    assert!(Placement::new(&assembly, grid(1, 0, 1), grid(0, 0, 4)).is_err());
+    let new = |sequence, response| Placement::new(&assembly, Layout::Left, sequence, response);
+    assert!(new(grid(0, 0, 5), grid(0, 1, 3)).is_ok());
+    assert!(new(grid(0, 1, 5), grid(0, 0, 4)).is_err());
+    assert!(new(grid(0, 0, 5), grid(0, 0, 5)).is_err());
+    assert!(new(grid(1, 0, 1), grid(0, 0, 4)).is_err());
 }

@@ -12,7 +12,17 @@ import logging
 from fastcollate._fastcollate import Plan, __version__
 from fastcollate.batch import Batch, MissingPlanError
 from fastcollate.collating import build_batch
+from fastcollate.fields import Field, PerRow, RoutedExperts
 
-__all__ = ["Batch", "MissingPlanError", "Plan", "__version__", "build_batch"]
+__all__ = [
+    "Batch",
+    "Field",
+    "MissingPlanError",
+    "PerRow",
+    "Plan",
+    "RoutedExperts",
+    "__version__",
+    "build_batch",
+]
 
 logging.getLogger(__name__).addHandler(logging.NullHandler())

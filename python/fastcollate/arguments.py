@@ -24,3 +24,11 @@ def checked_int(name: str, value: Any, advice: str, *, bits: int = 64) -> int:
         found = str(integer) if length < 100 else f"an integer of {length} bits"
         raise ValueError(f"{name} is {found}, which does not fit int{bits}")
     return integer
+
+
+def check_count(name: str, found: int, expected: int) -> None:
+    """Check that something has one item per row."""
+    if found != expected:
+        raise ValueError(
+            f"{name} has {found} rows, but prompts has {expected}; pass one row per prompt"
+        )

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
-from fastcollate._fastcollate import Plan
+from fastcollate._fastcollate import FieldSpec, OutputSpec, Plan
+from fastcollate.gathering import broadcasted, gathered
+from fastcollate.layouts import checked_layout
+from fastcollate.relayout import laid_out
 
-_NEEDS_PLAN = frozenset({"plan", "prompt_lens", "response_lens", "metrics"})
+if TYPE_CHECKING:
+    from fastcollate.columns import Ragged
+
+_NEEDS_PLAN = frozenset({"plan", "recipe", "prompt_lens", "response_lens", "metrics"})
 
 
 class MissingPlanError(RuntimeError, AttributeError):
@@ -17,6 +23,14 @@ class MissingPlanError(RuntimeError, AttributeError):
 
     Also an ``AttributeError``, so that ``hasattr`` says no.
     """
+
+
+class Recipe(NamedTuple):
+    """What a batch was asked to be, beside its plan."""
+
+    pad_token_id: int
+    fields: list[FieldSpec]
+    outputs: OutputSpec
 
 
 class Batch(Mapping[str, Any]):
@@ -33,20 +47,38 @@ class Batch(Mapping[str, Any]):
         The outputs. Any mapping will do, and without a plan: code that rebuilds its inputs by
         ``type(batch)({...})`` (Hugging Face's ``Trainer``, the pinning of torch's ``DataLoader``)
         gets a batch of the same keys.
-    plan
+    plan, recipe
         What :func:`fastcollate.build_batch` wrote the outputs by.
+    uids, trajectory_ids
+        What names each row's prompt group and trajectory, as it was handed in.
+
+    Attributes
+    ----------
+    uids, trajectory_ids
+        As above; None if not given.
     """
 
-    __slots__ = ("__weakref__", "_data", "_plan")
+    __slots__ = ("__weakref__", "_data", "_plan", "_recipe", "trajectory_ids", "uids")
 
     _data: dict[str, Any]
     _plan: Plan | None
+    _recipe: Recipe | None
+    uids: Sequence[Any] | None
+    trajectory_ids: Sequence[Any] | None
 
     def __init__(
-        self, data: Mapping[str, Any] | Iterable[tuple[str, Any]], plan: Plan | None = None
+        self,
+        data: Mapping[str, Any] | Iterable[tuple[str, Any]],
+        plan: Plan | None = None,
+        recipe: Recipe | None = None,
+        uids: Sequence[Any] | None = None,
+        trajectory_ids: Sequence[Any] | None = None,
     ) -> None:
         self._data = dict(data)
         self._plan = plan
+        self._recipe = recipe
+        self.uids = uids
+        self.trajectory_ids = trajectory_ids
 
     def __getitem__(self, key: str) -> Any:
         return self._data[key]
@@ -78,8 +110,9 @@ class Batch(Mapping[str, Any]):
 
     __hash__ = object.__hash__
 
-    def __reduce__(self) -> tuple[type[Batch], tuple[dict[str, Any], Plan | None]]:
-        return type(self), (self._data, self._plan)
+    def __reduce__(self) -> tuple[type[Batch], tuple[Any, ...]]:
+        state = (self._data, self._plan, self._recipe, self.uids, self.trajectory_ids)
+        return type(self), state
 
     @property
     def plan(self) -> Plan:
@@ -96,6 +129,16 @@ class Batch(Mapping[str, Any]):
                 "use the Batch that build_batch returned"
             )
         return self._plan
+
+    @property
+    def recipe(self) -> Recipe:
+        """What the batch was asked to be, beside its plan."""
+        if self._recipe is None:
+            raise MissingPlanError(
+                "this Batch was made from a mapping and has no recipe; "
+                "use the Batch that build_batch returned"
+            )
+        return self._recipe
 
     @property
     def prompt_lens(self) -> Any:
@@ -123,7 +166,7 @@ class Batch(Mapping[str, Any]):
         prompt_lens, response_lens = plan.prompt_lens, plan.response_lens
         prompt_tokens, response_tokens = int(prompt_lens.sum()), int(response_lens.sum())
         tokens = prompt_tokens + response_tokens
-        padded_tokens = plan.num_rows * plan.width
+        padded_tokens = plan.num_positions
         return {
             "batch/rows": float(plan.num_rows),
             "batch/tokens": float(tokens),
@@ -135,6 +178,94 @@ class Batch(Mapping[str, Any]):
             "batch/longest_prompt": float(prompt_lens.max()),
             "batch/longest_response": float(response_lens.max()),
         }
+
+    def gather(
+        self,
+        x: Any,
+        of: Literal["response", "sequence"] = "response",
+        shift: Literal["none", "next_token"] = "none",
+        missing: float | None = None,
+    ) -> Ragged:
+        """Take the values of all response tokens out of a model's per-token outputs.
+
+        Nothing is guessed from shapes: what `x` stands for is said, and its shape is checked.
+
+        Parameters
+        ----------
+        x
+            An array or tensor, on any device; trailing dimensions are kept. A tensor's gradients
+            flow through.
+        of
+            ``"response"``: `x` has the shape of this batch's response-aligned fields, (B, R, ...).
+            ``"sequence"``: it has that of ``input_ids``, (B, W, ...).
+        shift
+            ``"next_token"``: position p of a sequence holds the value of token p + 1, as the
+            log-probabilities of a model do. Then `x` may be one position shorter.
+        missing
+            With ``"next_token"``, no position holds the value of the first token of a row without
+            a prompt. It is this number, or an error if None.
+
+        Returns
+        -------
+        Ragged
+            Each row's response values.
+
+        Raises
+        ------
+        ValueError
+            If `x` has another shape, or a row has no prompt (see `missing`).
+        """
+        return gathered(self.plan, x, of, shift, missing)
+
+    def broadcast(self, per_row: Any) -> Any:
+        """Put one value per row onto all of the row's response tokens.
+
+        Parameters
+        ----------
+        per_row
+            One number per row, (B,): an array, a tensor (gradients flow through) or a sequence.
+
+        Returns
+        -------
+        array or tensor
+            In the shape of this batch's response-aligned fields, (B, R) or jagged
+            (response tokens,), and 0 elsewhere; of `per_row`'s dtype and device.
+
+        Raises
+        ------
+        ValueError
+            If `per_row` has another shape.
+        """
+        if not hasattr(per_row, "shape"):
+            per_row = self._like_outputs(np.asarray(per_row))
+        return broadcasted(self.plan, per_row)
+
+    def to_layout(
+        self,
+        layout: Literal["left", "two_segment", "right", "jagged"],
+        *,
+        pad_to: int | None = None,
+        pad_to_multiple_of: int = 1,
+        max_prompt_len: int | None = None,
+        max_response_len: int | None = None,
+    ) -> Batch:
+        """Lay the same rows out in another way.
+
+        No value is lost: with the arguments that this batch was built with, the way back gives the
+        same outputs bit for bit.
+
+        Parameters
+        ----------
+        layout, pad_to, pad_to_multiple_of, max_prompt_len, max_response_len
+            As :func:`fastcollate.build_batch`.
+
+        Returns
+        -------
+        Batch
+            In memory of its own, on the host.
+        """
+        widths = (pad_to, max_prompt_len, max_response_len, pad_to_multiple_of)
+        return laid_out(self, checked_layout(layout, *widths))
 
     def __repr__(self) -> str:
         if self._plan is None:

@@ -6,11 +6,18 @@ import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
-from fastcollate._fastcollate import DtypeSpec, FieldSpec, LayoutSpec, Plan, collate
-from fastcollate.arguments import checked_int, checked_integer
-from fastcollate.batch import Batch
-from fastcollate.dtypes import REFERENCE, checked_dtypes
-from fastcollate.fields import Field, Rows
+from fastcollate._fastcollate import FieldSpec, LayoutSpec, OutputSpec, Plan, collate
+from fastcollate.arguments import check_count, checked_int, checked_integer
+from fastcollate.batch import Batch, Recipe
+from fastcollate.dtypes import REFERENCE, checked_outputs
+from fastcollate.fields import (
+    Field,
+    PerRow,
+    PerRowObjects,
+    RoutedExperts,
+    Rows,
+    checked_fields,
+)
 from fastcollate.layouts import LEFT, checked_layout
 
 LOSS_MASK = FieldSpec("loss_mask", "loss_masks", refuses_nan=True)
@@ -26,7 +33,12 @@ def build_batch(
     rewards: Rows | None = None,
     loss_masks: Rows | None = None,
     logprobs: Rows | None = None,
-    layout: Literal["left", "two_segment", "right"] = "left",
+    fields: Mapping[str, Field | PerRow | RoutedExperts] | None = None,
+    uids: Sequence[Any] | None = None,
+    trajectory_ids: Sequence[Any] | None = None,
+    position_ids: Literal["zero", "one", "repeat_last"] | None = None,
+    labels: Literal["aligned", "shifted"] | None = None,
+    layout: Literal["left", "two_segment", "right", "jagged"] = "left",
     pad_to: int | None = None,
     pad_to_multiple_of: int = 1,
     max_prompt_len: int | None = None,
@@ -53,6 +65,9 @@ def build_batch(
         input_ids       |  p   p   r   r  PAD PAD |      loss_mask  |  r   r   0  |
                         |  p   p   p   r   r   r  |                 |  r   r   r  |
                          <---------- W ---------->                   <---- R --->
+        "jagged": rows one behind the other and nothing else, with offsets
+        input_ids       |  p   p   r   r  |  p   p   p   r   r   r  |
+        loss_mask       |  r   r  |  r   r   r  |
 
     Inputs are read where they lie and never changed; every output value is written once.
 
@@ -60,16 +75,29 @@ def build_batch(
     ----------
     prompts, responses
         ``B`` rows of token ids each. A row is a list or tuple of numbers, an ``array.array``, or a
-        1-D NumPy array or torch CPU tensor of any integer type; kinds may be mixed. The rows stand
-        in any sequence, or are those of a 2-D array or tensor.
+        1-D NumPy array or torch tensor of any integer type; kinds may be mixed. The rows stand in
+        any sequence, or are those of a 2-D array or tensor, a :class:`Ragged`, a jagged nested
+        tensor, or an Arrow array of lists (``pyarrow``, ``polars``, ``duckdb``, ...).
     pad_token_id
         What ``input_ids`` holds on padding. Masks come from lengths, so real tokens may equal it.
     rewards
         Per response token, or one number per row, which lands on the row's last response token.
     loss_masks, logprobs
         Per response token. Loss masks may be weights, but not NaN.
+    fields
+        More fields by their keys: :class:`Field` per token, :class:`PerRow`, :class:`RoutedExperts`.
+    uids, trajectory_ids
+        One object per row, kept as ``batch.uids`` and ``batch.trajectory_ids``.
+    position_ids
+        Add ``position_ids``, which count the tokens of each sequence from 0 on. Padding holds 0,
+        1, or, with ``"repeat_last"``, 0 in front of a sequence and its last position behind it, as
+        verl's ``clip(cumsum(attention_mask) - 1, 0)``.
+    labels
+        Add ``labels``: the ids of response tokens whose loss mask is not 0 (of all of them if there
+        is no loss mask), and -100 elsewhere. ``"shifted"``: each position holds the label of its
+        sequence's next token.
     layout
-        ``"left"``, ``"two_segment"`` or ``"right"``.
+        ``"left"``, ``"two_segment"``, ``"right"`` or ``"jagged"``.
     pad_to
         Fix ``W``, so that all data-parallel ranks agree on it. For one block, not for two segments.
     pad_to_multiple_of
@@ -91,9 +119,14 @@ def build_batch(
     Returns
     -------
     Batch
-        ``input_ids`` and ``attention_mask``, int64 (B, W); ``response_mask``, int64 (B, R); and of
-        the fields that were given ``loss_mask``, ``rewards`` and ``logprobs``, float32 (B, R),
-        with zeros on padding. Other dtypes by ``dtypes``.
+        ``input_ids`` and ``attention_mask``, int64 (B, W); ``response_mask``, int64 (B, R);
+        ``position_ids`` and ``labels``, int64 (B, W), if asked for; and of the fields that were
+        given ``loss_mask``, ``rewards`` and ``logprobs``, float32 (B, R), with zeros on padding,
+        and those of ``fields``. Other dtypes by ``dtypes``.
+
+        The jagged layout has ``input_ids``, int64 (tokens,), with the rows' ``offsets``, int64
+        (B + 1,), the same as ``cu_seqlens``, int32, and ``max_seqlen``, an int; fields of responses
+        are (response tokens,), with ``response_offsets``, int64 (B + 1,). It has no masks.
 
     Raises
     ------
@@ -140,16 +173,24 @@ def build_batch(
     layout_spec = checked_layout(
         layout, pad_to, max_prompt_len, max_response_len, pad_to_multiple_of
     )
-    fields: list[Field] = []
-    if loss_masks is not None:
-        fields.append((loss_masks, LOSS_MASK))
-    if rewards is not None:
-        fields.append((rewards, REWARDS))
-    if logprobs is not None:
-        fields.append((logprobs, LOGPROBS))
-    dtype_spec, typed_fields = checked_dtypes(dtypes, fields, array_type)
+    given = [(loss_masks, LOSS_MASK), (rewards, REWARDS), (logprobs, LOGPROBS)]
+    specs = [(rows, spec) for rows, spec in given if rows is not None]
+    objects: Mapping[str, PerRowObjects] = {}
+    if fields is not None:
+        more, objects = checked_fields(fields, array_type)
+        specs += more
+    outputs, specs = checked_outputs(dtypes, layout, position_ids, labels, specs, array_type)
     batch = collate_fields(
-        prompts, responses, pad_token_id, typed_fields, array_type, layout_spec, dtype_spec
+        prompts,
+        responses,
+        pad_token_id,
+        specs,
+        array_type,
+        layout_spec,
+        outputs,
+        objects=objects,
+        uids=uids,
+        trajectory_ids=trajectory_ids,
     )
     if (message := excess_message(batch.plan, max_seq_len)) is not None:
         warnings.warn(message, stacklevel=2)
@@ -160,30 +201,43 @@ def collate_fields(
     prompts: Rows,
     responses: Rows,
     pad_token_id: int,
-    fields: Sequence[Field],
+    fields: Sequence[tuple[Any, FieldSpec]],
     array_type: str,
     layout: LayoutSpec = LEFT,
-    dtypes: DtypeSpec = REFERENCE,
+    outputs: OutputSpec = REFERENCE,
+    *,
+    objects: Mapping[str, PerRowObjects] | None = None,
+    uids: Sequence[Any] | None = None,
+    trajectory_ids: Sequence[Any] | None = None,
 ) -> Batch:
-    """Build a batch of any response-aligned fields."""
+    """Build a batch of any fields."""
     pad_token_id = checked_int(
         "pad_token_id",
         pad_token_id,
         "an integer such as tokenizer.pad_token_id, or tokenizer.eos_token_id if that is None",
-        bits=32 if dtypes.input_ids == "int32" else 64,
+        bits=32 if outputs.input_ids == "int32" else 64,
     )
-    if array_type == "numpy":
-        plan, arrays = collate(prompts, responses, pad_token_id, fields, layout, dtypes)
-        return Batch(arrays, plan)
-    torch = _import_torch()
-    from_numpy = torch.from_numpy
-    plan, arrays = collate(prompts, responses, pad_token_id, fields, layout, dtypes)
-    outputs = {key: from_numpy(array) for key, array in arrays}
-    for _, spec in fields:
-        if spec.dtype == "bfloat16":
-            # NumPy's array is of int16, since it has no such dtype.
-            outputs[spec.key] = outputs[spec.key].view(torch.bfloat16)
-    return Batch(outputs, plan)
+    torch = None if array_type == "numpy" else import_torch()
+    plan, arrays = collate(prompts, responses, pad_token_id, fields, layout, outputs)
+    data = dict(arrays)
+    if torch is not None:
+        from_numpy = torch.from_numpy
+        for key, array in arrays:
+            if key != "max_seqlen":
+                data[key] = from_numpy(array)
+        for _, spec in fields:
+            if spec.dtype == "bfloat16":
+                # NumPy's array is of int16, since it has no such dtype.
+                data[spec.key] = data[spec.key].view(torch.bfloat16)
+    for key, values in (objects or {}).items():
+        check_count(key, values.rows, plan.num_rows)
+        data.update(values.outputs)
+    recipe = Recipe(pad_token_id, [spec for _, spec in fields], outputs)
+    ids = {"uids": uids, "trajectory_ids": trajectory_ids}
+    for name, values in ids.items():
+        if values is not None:
+            check_count(name, len(values), plan.num_rows)
+    return Batch(data, plan, recipe=recipe, **ids)
 
 
 def excess_message(plan: Plan, max_seq_len: int | None) -> str | None:
@@ -196,7 +250,7 @@ def excess_message(plan: Plan, max_seq_len: int | None) -> str | None:
     )
 
 
-def _import_torch() -> Any:
+def import_torch() -> Any:
     try:
         import torch
     except ImportError as error:

@@ -1,4 +1,4 @@
-"""Dtypes of outputs."""
+"""Dtypes of outputs, and which of the optional ones there are."""
 
 from __future__ import annotations
 
@@ -7,44 +7,77 @@ from typing import Any
 
 import numpy as np
 
-from fastcollate._fastcollate import DtypeSpec
-from fastcollate.fields import Field
+from fastcollate._fastcollate import FieldSpec, OutputSpec
 
-REFERENCE = DtypeSpec()
+REFERENCE = OutputSpec()
 """What today's frameworks use."""
 
-COMPACT = DtypeSpec("int32", "bool", "bool")
-"""The least that holds the same values."""
+_PRESETS = {
+    "reference": {"ids": "int64", "masks": "int64"},
+    "compact": {"ids": "int32", "masks": "bool"},
+}
 
-FIXED = ("input_ids", "attention_mask", "response_mask")
-"""The outputs that are no fields."""
+_IDS = ("input_ids", "position_ids", "labels")
+_MASKS = ("attention_mask", "response_mask")
 
 
-def checked_dtypes(
-    dtypes: str | Mapping[str, Any], fields: Sequence[Field], array_type: str
-) -> tuple[DtypeSpec, Sequence[Field]]:
+def checked_outputs(
+    dtypes: str | Mapping[str, Any],
+    layout: str,
+    position_ids: str | None,
+    labels: str | None,
+    fields: Sequence[tuple[Any, FieldSpec]],
+    array_type: str,
+) -> tuple[OutputSpec, list[tuple[Any, FieldSpec]]]:
     """Take the dtypes of all outputs, by a preset's name or by key."""
-    if dtypes == "reference":
-        return REFERENCE, fields
-    if dtypes == "compact":
-        return COMPACT, fields
-    if not isinstance(dtypes, Mapping):
-        message = f"dtypes is {dtypes!r}; pass 'reference', 'compact' or a mapping from output keys"
-        raise ValueError(message) if isinstance(dtypes, str) else TypeError(message)
-    names = {key: _name(key, dtype) for key, dtype in dtypes.items()}
-    known = {*FIXED, *(spec.key for _, spec in fields)}
-    if unknown := [key for key in names if key not in known]:
-        raise ValueError(f"dtypes has the key {unknown[0]!r}; the outputs are {sorted(known)}")
-    for key, name in names.items():
-        if name == "bfloat16" and array_type == "numpy":
-            raise ValueError(
-                f"dtypes makes {key} bfloat16, which NumPy has not; pass array_type='torch'"
-            )
-    fields = [(rows, spec.with_dtype(names.pop(spec.key, spec.dtype))) for rows, spec in fields]
-    return DtypeSpec(**names), fields
+    if position_ids not in (None, "zero", "one", "repeat_last"):
+        message = f"position_ids is {position_ids!r}; pass 'zero', 'one', 'repeat_last' or None"
+        raise ValueError(message)
+    if labels not in (None, "aligned", "shifted"):
+        raise ValueError(f"labels is {labels!r}; pass 'aligned', 'shifted' or None")
+    fields = list(fields)
+    if dtypes == "reference" and position_ids is None and labels is None:
+        outputs = REFERENCE
+    else:
+        preset, by_key = _taken_apart(dtypes)
+        keys = ["input_ids"]
+        keys += () if layout == "jagged" else _MASKS
+        keys += () if position_ids is None else ("position_ids",)
+        keys += () if labels is None else ("labels",)
+        names = {key: _PRESETS[preset]["ids" if key in _IDS else "masks"] for key in keys}
+        known = {*names, *(spec.key for _, spec in fields)}
+        if unknown := [key for key in by_key if key not in known]:
+            raise ValueError(f"dtypes has the key {unknown[0]!r}; the outputs are {sorted(known)}")
+        names |= {key: by_key.pop(key) for key in keys if key in by_key}
+        fields = [
+            (rows, spec.with_dtype(by_key[spec.key]) if spec.key in by_key else spec)
+            for rows, spec in fields
+        ]
+        outputs = OutputSpec(
+            *(names.get(key, "int64") for key in ("input_ids", *_MASKS)),
+            position_ids=position_ids and (position_ids, names["position_ids"]),
+            labels=labels and (labels == "shifted", names["labels"]),
+        )
+    if array_type == "numpy":
+        for _, spec in fields:
+            if spec.dtype == "bfloat16":
+                raise ValueError(
+                    f"{spec.key} is to be bfloat16, which NumPy has not; pass array_type='torch'"
+                )
+    return outputs, fields
 
 
-def _name(key: str, dtype: Any) -> str:
+def _taken_apart(dtypes: Any) -> tuple[str, dict[str, str]]:
+    """Return the preset, and the names of dtypes that differ from it."""
+    if isinstance(dtypes, Mapping):
+        return "reference", {key: dtype_name(key, dtype) for key, dtype in dtypes.items()}
+    if isinstance(dtypes, str) and dtypes in _PRESETS:
+        return dtypes, {}
+    message = f"dtypes is {dtypes!r}; pass 'reference', 'compact' or a mapping from output keys"
+    raise ValueError(message) if isinstance(dtypes, str) else TypeError(message)
+
+
+def dtype_name(key: str, dtype: Any) -> str:
     """Name of a dtype given as a string, as torch's or as NumPy's."""
     if isinstance(dtype, str):
         return dtype
@@ -53,4 +86,4 @@ def _name(key: str, dtype: Any) -> str:
     try:
         return str(np.dtype(dtype).name)
     except TypeError as error:
-        raise TypeError(f"dtypes makes {key} {dtype!r}, which is no dtype") from error
+        raise TypeError(f"{key} is to be {dtype!r}, which is no dtype") from error

@@ -1,18 +1,255 @@
-"""Per-token fields, as they are handed in."""
+"""Fields: what belongs to the tokens or rows of a batch beside the tokens themselves."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias
+import reprlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
+
+import numpy as np
+
+from fastcollate._fastcollate import FieldSpec
+from fastcollate.dtypes import dtype_name
 
 if TYPE_CHECKING:
     import torch
     from numpy.typing import NDArray
 
-    from fastcollate._fastcollate import FieldSpec
+    from fastcollate.columns import Ragged
 
-Rows: TypeAlias = "Sequence[Any] | NDArray[Any] | torch.Tensor"
+Rows: TypeAlias = "Sequence[Any] | NDArray[Any] | torch.Tensor | Ragged | Any"
 """A per-token field: one row of numbers per training row (see :func:`fastcollate.build_batch`)."""
 
-Field: TypeAlias = "tuple[Rows, FieldSpec]"
-"""A response-aligned field's rows, and how they are read and written."""
+RESERVED = frozenset(
+    {
+        *("input_ids", "attention_mask", "response_mask", "position_ids", "labels"),
+        *("cu_seqlens", "offsets", "max_seqlen", "response_offsets"),
+        *("loss_mask", "rewards", "logprobs", "router_padding_mask"),
+    }
+)
+"""Keys of outputs that a field cannot have."""
+
+
+@dataclass(frozen=True, eq=False)
+class Field:
+    """A per-token field of a batch, for ``fields=`` of :func:`fastcollate.build_batch`.
+
+    Parameters
+    ----------
+    rows
+        One row per row of the batch, in any form that rows may have. Rows may have trailing
+        dimensions, (tokens, ...), the same in all rows.
+    align
+        ``"response"``: one value per response token, written as (B, R, ...). ``"sequence"``: one
+        value per prompt and response token, written as (B, W, ...).
+    fill
+        What padding holds.
+    gap_fill
+        What observations inside a response hold once turns are merged; `fill` if None.
+    dtype
+        ``"float32"`` if None; or bool, uint8, int16, int32, int64, float16, bfloat16, by name or
+        NumPy's or torch's own. Integers that do not fit are errors; floats are rounded.
+    """
+
+    rows: Rows
+    align: Literal["response", "sequence"] = "response"
+    fill: float = 0
+    gap_fill: float | None = None
+    dtype: Any = None
+
+    def spec(self, key: str) -> FieldSpec:
+        """Return how the field is read and written under a key."""
+        if self.align not in ("response", "sequence"):
+            message = f"{key} has align={self.align!r}; pass 'response' or 'sequence'"
+            raise ValueError(message)
+        dtype = "float32" if self.dtype is None else dtype_name(key, self.dtype)
+        gap_fill = self.fill if self.gap_fill is None else self.gap_fill
+        return FieldSpec(
+            key, key, align=self.align, fill=self.fill, gap_fill=gap_fill, dtype=dtype
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class RoutedExperts:
+    """Which experts each token was routed to, for ``fields=`` of :func:`fastcollate.build_batch`.
+
+    Written as (B, W, layers, topk), beside ``router_padding_mask``, bool (B, W), which is True where
+    no routes were captured: on padding and behind a row's captured tokens. Such positions hold
+    ``arange(topk)``, so that every expert of a token is another one.
+
+    Parameters
+    ----------
+    rows
+        One array (captured tokens, layers, topk) per row of the batch, of integers. The captured
+        tokens are the first of the row; there may be fewer than it has.
+    num_experts
+        How many experts there are: an index from there on is an error, and the dtype does not
+        depend on the data.
+    dtype
+        uint8, int16 or int32. If None, the first of these that holds every index: of `num_experts`
+        if that is given, else of the batch. The latter is the one place where data picks a dtype.
+
+    Notes
+    -----
+    The contract is that of SkyRL's ``rollout_expert_indices`` and ``make_router_padding_mask``.
+    """
+
+    rows: Rows
+    num_experts: int | None = None
+    dtype: Any = None
+
+    def spec(self, key: str) -> FieldSpec:
+        """Return how the field is read and written under a key."""
+        dtype = None if self.dtype is None else dtype_name(key, self.dtype)
+        return FieldSpec(key, key, align="experts", num_experts=self.num_experts, dtype=dtype)
+
+
+@dataclass(frozen=True, eq=False)
+class PerRow:
+    """Values that belong to whole rows, for ``fields=`` of :func:`fastcollate.build_batch`.
+
+    Parameters
+    ----------
+    values
+        One number per row, written as (B,); or, as an array, values of one shape, written as
+        (B, ...). Or one array or tensor per row, of any shapes, such as ``pixel_values`` and
+        ``image_grid_thw``: they are kept as a list.
+    dtype
+        Of numbers, as for :class:`Field`; if None, int64 for integers and booleans, and float32 if
+        there is any float.
+    concat
+        Whether to join arrays of any shapes along their first dimension instead, and to give
+        int64 offsets (B + 1,) of the rows under the key with ``_offsets`` behind it.
+    """
+
+    values: Any
+    dtype: Any = None
+    concat: bool = False
+
+
+class PerRowObjects(NamedTuple):
+    """Values of rows that are handed on as they are."""
+
+    rows: int
+    outputs: dict[str, Any]
+
+
+def checked_fields(
+    fields: Mapping[str, Any], array_type: str
+) -> tuple[list[tuple[Any, FieldSpec]], dict[str, PerRowObjects]]:
+    """Check the argument ``fields``: what the core writes, and what is handed on as it is."""
+    if not isinstance(fields, Mapping):
+        raise TypeError(f"fields is {reprlib.repr(fields)}; pass a mapping of keys to fc.Field")
+    specs: list[tuple[Any, FieldSpec]] = []
+    objects: dict[str, PerRowObjects] = {}
+    for key, field in fields.items():
+        if not isinstance(key, str):
+            raise TypeError(f"fields has the key {key!r}; keys are strings")
+        if key in RESERVED:
+            raise ValueError(f"fields has the key {key!r}, which is that of a built-in output")
+        if isinstance(field, (Field, RoutedExperts)):
+            specs.append((field.rows, field.spec(key)))
+        elif isinstance(field, PerRow):
+            values = _per_row_values(key, field)
+            if isinstance(values, list):
+                objects[key] = _as_objects(key, values, field, array_type)
+            else:
+                dtype = _dtype_of(values) if field.dtype is None else dtype_name(key, field.dtype)
+                specs.append((values, FieldSpec(key, key, align="row", dtype=dtype)))
+        else:
+            raise TypeError(
+                f"fields[{key!r}] is {reprlib.repr(field)}; "
+                "pass fc.Field, fc.PerRow or fc.RoutedExperts"
+            )
+    if sum(isinstance(field, RoutedExperts) for field in fields.values()) > 1:
+        raise ValueError("fields has more than one fc.RoutedExperts; a batch has one")
+    for key, values in objects.items():
+        if repeated := [name for name in values.outputs if name != key and name in fields]:
+            raise ValueError(f"fields gives the output {repeated[0]!r} twice")
+    return specs, objects
+
+
+def _per_row_values(key: str, field: PerRow) -> Any:
+    """Return the values as an array of numbers, or as a list of one array a row."""
+    if _is_array(field.values):
+        values = field.values
+    else:
+        values = list(field.values)
+        for row, value in enumerate(values):
+            if value is None:
+                raise ValueError(
+                    f"{key}[{row}] is None; every row needs a value, "
+                    "or leave the field out where no row has one"
+                )
+        if any(np.ndim(value) > 0 for value in values):
+            return values
+        values = _as_numbers(key, values)
+    if field.concat:
+        raise ValueError(f"{key} has concat=True, but its values are numbers")
+    return values
+
+
+def _as_objects(key: str, values: list[Any], field: PerRow, array_type: str) -> PerRowObjects:
+    """Return one array a row, or all of them joined, of the batch's kind."""
+    arrays = [_as_array(key, row, value, field.dtype, array_type) for row, value in enumerate(values)]
+    if not field.concat:
+        return PerRowObjects(len(arrays), {key: arrays})
+    for row, array in enumerate(arrays):
+        if array.shape[1:] != arrays[0].shape[1:]:
+            raise ValueError(
+                f"{key}[{row}] has shape {tuple(array.shape)}, which cannot be joined with "
+                f"{key}[0] of shape {tuple(arrays[0].shape)}; pass concat=False"
+            )
+    offsets = np.cumsum([0, *(len(array) for array in arrays)], dtype=np.int64)
+    joined: Any
+    if array_type == "numpy":
+        joined = np.concatenate(arrays)
+    else:
+        import torch
+
+        joined, offsets = torch.cat(arrays), torch.from_numpy(offsets)
+    return PerRowObjects(len(arrays), {key: joined, f"{key}_offsets": offsets})
+
+
+def _is_array(values: Any) -> bool:
+    """Whether values are an array or tensor of numbers, the first dimension being the rows."""
+    if isinstance(values, np.ndarray):
+        return values.ndim > 0 and values.dtype != object
+    return hasattr(values, "detach") and hasattr(values, "shape") and len(values.shape) > 0
+
+
+def _as_numbers(key: str, values: Any) -> Any:
+    """Return one number per row as something that has a dtype."""
+    if _is_array(values):
+        return values
+    numbers = np.asarray(values)
+    if numbers.dtype.kind in "biuf":
+        return numbers
+    for row, value in enumerate(values):
+        if np.asarray(value).dtype.kind not in "biuf":
+            if isinstance(value, int):
+                raise ValueError(f"{key}[{row}] is {value}, which does not fit int64")
+            raise TypeError(f"{key}[{row}] is {reprlib.repr(value)}; pass numbers, or one array a row")
+    raise TypeError(f"{key} mixes integers beyond int64 with others; pass a dtype")
+
+
+def _dtype_of(numbers: Any) -> str:
+    is_float = (
+        numbers.dtype.kind == "f"
+        if isinstance(numbers, np.ndarray)
+        else numbers.dtype.is_floating_point
+    )
+    return "float32" if is_float else "int64"
+
+
+def _as_array(key: str, row: int, value: Any, dtype: Any, array_type: str) -> Any:
+    """Return a row's value as an array of the batch's kind, with one dimension at least."""
+    if np.ndim(value) == 0:
+        raise ValueError(f"{key}[{row}] is one number, but other rows are arrays")
+    name = None if dtype is None else dtype_name(key, dtype)
+    if array_type == "numpy":
+        return np.asarray(value.detach().cpu() if hasattr(value, "detach") else value, name)
+    import torch
+
+    return torch.as_tensor(value, dtype=None if name is None else getattr(torch, name))

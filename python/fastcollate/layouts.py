@@ -9,6 +9,9 @@ LEFT = LayoutSpec("left", None, None, None, 1)
 """The left layout with all widths from the data."""
 
 
+LAYOUTS = ("left", "two_segment", "right", "jagged")
+
+
 def checked_layout(
     name: str,
     pad_to: int | None,
@@ -20,8 +23,9 @@ def checked_layout(
     arguments = (name, pad_to, max_prompt_len, max_response_len, pad_to_multiple_of)
     if arguments == ("left", None, None, None, 1):
         return LEFT  # spares small batches the time
-    if name not in ("left", "two_segment", "right"):
-        raise ValueError(f"layout is {name!r}; pass 'left', 'two_segment' or 'right'")
+    if name not in LAYOUTS:
+        names = ", ".join(map(repr, LAYOUTS))
+        raise ValueError(f"layout is {name!r}; it can be {names}")
     widths = {
         "pad_to": pad_to,
         "max_prompt_len": max_prompt_len,
@@ -34,6 +38,13 @@ def checked_layout(
         least = 1 if argument == "pad_to_multiple_of" else 0
         if checked_int(argument, value, "a number of tokens") < least:
             raise ValueError(f"{argument} is {value}; pass a number from {least} on")
+    if name == "jagged":
+        defaults = {**dict.fromkeys(widths), "pad_to_multiple_of": 1}
+        given = [argument for argument, value in widths.items() if value != defaults[argument]]
+        if given:
+            raise ValueError(
+                f"{given[0]} is about widths, but layout='jagged' pads nothing; leave it out"
+            )
     if name == "two_segment" and pad_to is not None:
         raise ValueError(
             "pad_to fixes the width of one block, but layout='two_segment' has two; "

@@ -13,11 +13,23 @@ pub trait Column<T> {
     /// Number of tokens of a turn.
     fn row_len(&self, turn: usize) -> usize;
 
-    /// Read the turn's values from token `from` on into `out`, `out.len()` of them.
+    /// Read the turn's values from token `from` on into `out`, `out.len()` of them: all values of
+    /// a token, and then the next token's.
     ///
     /// # Errors
     /// A value that does not fit; `out` may be partly written then.
     fn read(&self, turn: usize, from: usize, out: &mut [T]) -> Result<(), Self::Error>;
+}
+
+/// What is asked of values beyond fitting their type.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Check {
+    /// Nothing.
+    None,
+    /// No NaN: what weighs or masks has to be a number.
+    Number,
+    /// An index, from 0 to below so many.
+    Index(i64),
 }
 
 /// A column whose rows are plain memory: the form that needs no Python and may cross threads.
@@ -25,17 +37,24 @@ pub trait Column<T> {
 pub struct SliceColumn<'a> {
     field: &'a str,
     rows: Vec<Slice<'a>>,
-    refuses_nan: bool,
+    inner: usize,
+    check: Check,
 }
 
 impl<'a> SliceColumn<'a> {
-    /// A column over `rows`; `field` names it in errors, `refuses_nan` makes NaN one.
-    pub fn new(field: &'a str, rows: Vec<Slice<'a>>, refuses_nan: bool) -> Self {
+    /// A column over `rows` of `inner` values a token; `field` names it in errors.
+    pub fn new(field: &'a str, rows: Vec<Slice<'a>>, inner: usize, check: Check) -> Self {
         Self {
             field,
             rows,
-            refuses_nan,
+            inner: inner.max(1),
+            check,
         }
+    }
+
+    /// Number of values of a token.
+    pub fn inner(&self) -> usize {
+        self.inner
     }
 }
 
@@ -43,19 +62,17 @@ impl<T: Element> Column<T> for SliceColumn<'_> {
     type Error = Error;
 
     fn row_len(&self, turn: usize) -> usize {
-        self.rows[turn].len()
+        self.rows[turn].len() / self.inner
     }
 
     fn read(&self, turn: usize, from: usize, out: &mut [T]) -> Result<()> {
-        read_slice(self.field, turn, &self.rows[turn], from, out)?;
-        if self.refuses_nan {
-            refuse_nan(self.field, turn, from, out)?;
-        }
-        Ok(())
+        read_slice(self.field, turn, &self.rows[turn], self.inner, from, out)?;
+        check_values(self.field, turn, self.inner, from, out, self.check)
     }
 }
 
-/// Read a turn's values from token `from` on, out of the slice that holds the turn.
+/// Read a turn's values from token `from` on, out of the slice that holds the turn with `inner`
+/// values a token.
 ///
 /// # Errors
 /// [`Error::DoesNotFit`] naming the first value that does not.
@@ -63,14 +80,16 @@ pub fn read_slice<T: Element>(
     field: &str,
     turn: usize,
     values: &Slice,
+    inner: usize,
     from: usize,
     out: &mut [T],
 ) -> Result<()> {
-    T::read(values, from, out).map_err(|Misfit { position, value }| Error::DoesNotFit {
+    let read = T::read(values, from * inner, out);
+    read.map_err(|Misfit { position, value }| Error::DoesNotFit {
         place: Place {
             field: field.to_owned(),
             row: turn,
-            position: Some(from + position),
+            position: Some(from + position / inner),
         },
         value,
         dtype: T::DTYPE,
@@ -93,21 +112,50 @@ pub fn check_kind<T: Element>(field: &str, turn: usize, values: &Slice) -> Resul
     })
 }
 
-/// Check values just read from token `from` of a turn.
+/// Check values just read from token `from` of a turn, `inner` of each token.
 ///
 /// # Errors
-/// [`Error::Nan`] naming the first NaN.
-pub fn refuse_nan<T: Element>(field: &str, turn: usize, from: usize, values: &[T]) -> Result<()> {
-    // Fold over all of them first: without an early exit the loop vectorises.
-    if !values.iter().fold(false, |any, value| any | value.is_nan()) {
-        return Ok(());
-    }
-    let first = values.iter().position(|value| value.is_nan());
-    Err(Error::Nan {
-        place: Place {
-            field: field.to_owned(),
-            row: turn,
-            position: first.map(|first| from + first),
+/// [`Error::Nan`] or [`Error::NoIndex`] naming the first value that is not as it should be.
+pub fn check_values<T: Element>(
+    field: &str,
+    turn: usize,
+    inner: usize,
+    from: usize,
+    values: &[T],
+    check: Check,
+) -> Result<()> {
+    let place = |position: usize| Place {
+        field: field.to_owned(),
+        row: turn,
+        position: Some(from + position / inner),
+    };
+    match check {
+        Check::None => Ok(()),
+        Check::Number => match first(values, |value| value.is_nan()) {
+            None => Ok(()),
+            Some(position) => Err(Error::Nan {
+                place: place(position),
+            }),
         },
-    })
+        Check::Index(limit) => match first(values, |value| !value.is_index(limit)) {
+            None => Ok(()),
+            Some(position) => Err(Error::NoIndex {
+                place: place(position),
+                value: values[position].to_string(),
+                limit,
+            }),
+        },
+    }
+}
+
+/// Position of the first value that is wrong.
+fn first<T: Copy>(values: &[T], is_wrong: impl Fn(T) -> bool) -> Option<usize> {
+    // Fold over all of them first: without an early exit the loop vectorises.
+    if !values
+        .iter()
+        .fold(false, |any, &value| any | is_wrong(value))
+    {
+        return None;
+    }
+    values.iter().position(|&value| is_wrong(value))
 }

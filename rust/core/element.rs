@@ -1,5 +1,7 @@
 //! Number types: the outputs ([`Element`]) and the inputs they can be read from ([`Slice`]).
 
+use std::fmt::Display;
+
 use half::{bf16, f16};
 
 /// A contiguous input of any supported number type, viewed where it lies.
@@ -72,6 +74,24 @@ impl<'a> Slice<'a> {
         self.len() == 0
     }
 
+    /// The range (least, largest) that all values lie in, if they are integers and there are any.
+    /// That of bytes is known without looking.
+    pub fn bounds(&self) -> Option<(i128, i128)> {
+        match self {
+            _ if self.is_empty() => None,
+            Slice::Bool(_) => Some((0, 1)),
+            Slice::I8(_) => Some((i8::MIN.into(), i8::MAX.into())),
+            Slice::U8(_) => Some((0, u8::MAX.into())),
+            Slice::I16(values) => bounds(values),
+            Slice::I32(values) => bounds(values),
+            Slice::I64(values) => bounds(values),
+            Slice::U16(values) => bounds(values),
+            Slice::U32(values) => bounds(values),
+            Slice::U64(values) => bounds(values),
+            Slice::F32(_) | Slice::F64(_) => None,
+        }
+    }
+
     /// Name of the dtype, as NumPy calls it.
     pub fn dtype(&self) -> &'static str {
         match self {
@@ -90,6 +110,13 @@ impl<'a> Slice<'a> {
     }
 }
 
+fn bounds<T: Copy + Ord + Into<i128>>(values: &[T]) -> Option<(i128, i128)> {
+    let (first, rest) = values.split_first()?;
+    let widen = |(least, largest): (T, T), &value: &T| (least.min(value), largest.max(value));
+    let (least, largest) = rest.iter().fold((*first, *first), widen);
+    Some((least.into(), largest.into()))
+}
+
 /// A value that an output dtype cannot hold: its position and how it prints.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Misfit {
@@ -99,7 +126,7 @@ pub struct Misfit {
     pub value: String,
 }
 
-/// What a mask can be made of: any output type, and booleans as bytes of 0 and 1.
+/// What a mask can be made of: any output type, booleans also as bytes of 0 and 1.
 pub trait Binary: Copy + Send + Sync + 'static {
     /// False.
     const ZERO: Self;
@@ -111,7 +138,7 @@ pub trait Binary: Copy + Send + Sync + 'static {
 }
 
 /// A number type that outputs can have.
-pub trait Element: Binary {
+pub trait Element: Binary + Display {
     /// Name of the dtype, as NumPy calls it.
     const DTYPE: &'static str;
     /// What a field of this type holds, for error messages.
@@ -132,6 +159,9 @@ pub trait Element: Binary {
 
     /// Whether this is a floating-point NaN.
     fn is_nan(self) -> bool;
+
+    /// Whether this is an integer from 0 to below `limit`.
+    fn is_index(self, limit: i64) -> bool;
 }
 
 /// Types whose zero is the number 0, and whose one is the number 1.
@@ -149,7 +179,9 @@ macro_rules! binary {
 }
 
 binary! {
+    bool: false, true, u8::from;
     u8: 0, 1, u8::from;
+    i16: 0, 1, i16::from;
     i32: 0, 1, i32::from;
     i64: 0, 1, i64::from;
     f32: 0.0, 1.0, f32::to_bits;
@@ -163,99 +195,96 @@ fn convert<S: Copy, T>(values: &[S], out: &mut [T], cast: impl Fn(S) -> T) {
     }
 }
 
-impl Element for i64 {
-    const DTYPE: &'static str = "int64";
-    const HOLDS: &'static str = "integers";
-
-    fn accepts(values: &Slice) -> bool {
-        values.is_empty() || !matches!(values, Slice::F32(_) | Slice::F64(_))
+/// Convert values of which some may not fit: `cast` says what to write, and whether that is wrong.
+fn convert_checked<S: Copy + ToString, T>(
+    values: &[S],
+    out: &mut [T],
+    cast: impl Fn(S) -> (T, bool),
+) -> Result<(), Misfit> {
+    // Looked at only behind the loop: without an early exit it vectorises.
+    let mut any_misfit = false;
+    for (to, &value) in out.iter_mut().zip(values) {
+        let (value, is_misfit) = cast(value);
+        *to = value;
+        any_misfit |= is_misfit;
     }
-
-    fn read(values: &Slice, from: usize, out: &mut [Self]) -> Result<(), Misfit> {
-        let range = from..from + out.len();
-        match values {
-            Slice::Bool(values) => convert(&values[range], out, |v| i64::from(v != 0)),
-            Slice::I8(values) => convert(&values[range], out, i64::from),
-            Slice::I16(values) => convert(&values[range], out, i64::from),
-            Slice::I32(values) => convert(&values[range], out, i64::from),
-            Slice::I64(values) => out.copy_from_slice(&values[range]),
-            Slice::U8(values) => convert(&values[range], out, i64::from),
-            Slice::U16(values) => convert(&values[range], out, i64::from),
-            Slice::U32(values) => convert(&values[range], out, i64::from),
-            Slice::U64(values) => {
-                convert(&values[range.clone()], out, |v| v.cast_signed());
-                refuse(&values[range], |&v| v > i64::MAX.cast_unsigned())?;
-            }
-            Slice::F32(_) | Slice::F64(_) => {
-                assert!(range.is_empty(), "accepts() refuses floats for integers");
-            }
-        }
-        Ok(())
-    }
-
-    fn is_nan(self) -> bool {
-        false
-    }
-}
-
-impl Element for i32 {
-    const DTYPE: &'static str = "int32";
-    const HOLDS: &'static str = i64::HOLDS;
-
-    fn accepts(values: &Slice) -> bool {
-        i64::accepts(values)
-    }
-
-    #[allow(
-        clippy::cast_possible_truncation,
-        clippy::cast_possible_wrap,
-        reason = "what does not fit is refused right behind"
-    )]
-    fn read(values: &Slice, from: usize, out: &mut [Self]) -> Result<(), Misfit> {
-        let range = from..from + out.len();
-        match values {
-            Slice::Bool(values) => convert(&values[range], out, |v| i32::from(v != 0)),
-            Slice::I8(values) => convert(&values[range], out, i32::from),
-            Slice::I16(values) => convert(&values[range], out, i32::from),
-            Slice::I32(values) => out.copy_from_slice(&values[range]),
-            Slice::I64(values) => {
-                convert(&values[range.clone()], out, |v| v as i32);
-                refuse(&values[range], |&v| i64::from(v as i32) != v)?;
-            }
-            Slice::U8(values) => convert(&values[range], out, i32::from),
-            Slice::U16(values) => convert(&values[range], out, i32::from),
-            Slice::U32(values) => {
-                convert(&values[range.clone()], out, |v| v as i32);
-                refuse(&values[range], |&v| v > i32::MAX.cast_unsigned())?;
-            }
-            Slice::U64(values) => {
-                convert(&values[range.clone()], out, |v| v as i32);
-                refuse(&values[range], |&v| v > u64::from(i32::MAX.cast_unsigned()))?;
-            }
-            Slice::F32(_) | Slice::F64(_) => {
-                assert!(range.is_empty(), "accepts() refuses floats for integers");
-            }
-        }
-        Ok(())
-    }
-
-    fn is_nan(self) -> bool {
-        false
-    }
-}
-
-/// Name the first value that does not fit, if any.
-fn refuse<S: ToString>(values: &[S], is_misfit: impl Fn(&S) -> bool) -> Result<(), Misfit> {
-    // Fold over all of them first: without an early exit the loop vectorises.
-    if !values
-        .iter()
-        .fold(false, |any, value| any | is_misfit(value))
-    {
+    if !any_misfit {
         return Ok(());
     }
-    let position = values.iter().position(is_misfit).unwrap_or_default();
+    let position = values.iter().position(|&value| cast(value).1);
+    let position = position.unwrap_or_default();
     let value = values[position].to_string();
     Err(Misfit { position, value })
+}
+
+/// Integer types, which take integers that fit and booleans, but no floats.
+macro_rules! integer_element {
+    ($($type:ty: $name:literal, $cast:ident;)*) => {$(
+        impl Element for $type {
+            const DTYPE: &'static str = $name;
+            const HOLDS: &'static str = "integers";
+
+            fn accepts(values: &Slice) -> bool {
+                values.is_empty() || !matches!(values, Slice::F32(_) | Slice::F64(_))
+            }
+
+            #[allow(
+                clippy::unnecessary_fallible_conversions,
+                reason = "a check that always passes costs nothing"
+            )]
+            fn read(values: &Slice, from: usize, out: &mut [Self]) -> Result<(), Misfit> {
+                let range = from..from + out.len();
+                match values {
+                    Slice::Bool(values) => {
+                        convert(&values[range], out, |value| <$type>::from(value != 0));
+                        Ok(())
+                    }
+                    Slice::I8(values) => convert_checked(&values[range], out, $cast!($type)),
+                    Slice::I16(values) => convert_checked(&values[range], out, $cast!($type)),
+                    Slice::I32(values) => convert_checked(&values[range], out, $cast!($type)),
+                    Slice::I64(values) => convert_checked(&values[range], out, $cast!($type)),
+                    Slice::U8(values) => convert_checked(&values[range], out, $cast!($type)),
+                    Slice::U16(values) => convert_checked(&values[range], out, $cast!($type)),
+                    Slice::U32(values) => convert_checked(&values[range], out, $cast!($type)),
+                    Slice::U64(values) => convert_checked(&values[range], out, $cast!($type)),
+                    Slice::F32(_) | Slice::F64(_) => {
+                        assert!(range.is_empty(), "accepts() refuses floats for integers");
+                        Ok(())
+                    }
+                }
+            }
+
+            fn is_nan(self) -> bool {
+                false
+            }
+
+            fn is_index(self, limit: i64) -> bool {
+                (0..limit).contains(&i64::from(self))
+            }
+        }
+    )*};
+}
+
+/// Cut an integer off, and say whether that changed it.
+macro_rules! cut {
+    ($type:ty) => {
+        |value| (value as $type, <$type>::try_from(value).is_err())
+    };
+}
+
+/// Take any integer but 0 for true, and say whether it is neither 0 nor 1.
+macro_rules! truth {
+    ($type:ty) => {
+        |value| (value != 0, value != 0 && value != 1)
+    };
+}
+
+integer_element! {
+    bool: "bool", truth;
+    u8: "uint8", cut;
+    i16: "int16", cut;
+    i32: "int32", cut;
+    i64: "int64", cut;
 }
 
 /// Read as float32, and convert that: half-precision outputs are what torch makes of float32 ones.
@@ -299,6 +328,10 @@ macro_rules! float_element {
 
             fn is_nan(self) -> bool {
                 <$type>::is_nan(self)
+            }
+
+            fn is_index(self, _: i64) -> bool {
+                false
             }
         }
     )*};

@@ -51,6 +51,18 @@ pub enum Error {
     },
 
     #[error(
+        "{field}[{row}] has {found} items, but prompts[{row}] + responses[{row}] have {expected} \
+         tokens; pass {advice}"
+    )]
+    StreamLength {
+        field: String,
+        row: usize,
+        found: usize,
+        expected: usize,
+        advice: &'static str,
+    },
+
+    #[error(
         "{field}[{row}] has {found} items, but the longest response has {widest}; \
          pass at most that many"
     )]
@@ -82,8 +94,30 @@ pub enum Error {
         dtype: &'static str,
     },
 
+    #[error("{place} holds {value}, which is no index from 0 to {}", .limit - 1)]
+    NoIndex {
+        place: Place,
+        value: String,
+        limit: i64,
+    },
+
     #[error("{place} is NaN; a mask or weight has to be a number")]
     Nan { place: Place },
+
+    #[error(
+        "{field}[{row}] has values of shape {found:?} per token, but {field}[{first}] of \
+         {expected:?}"
+    )]
+    Trailing {
+        field: String,
+        row: usize,
+        found: Vec<usize>,
+        first: usize,
+        expected: Vec<usize>,
+    },
+
+    #[error("{tokens} tokens are more than cu_seqlens can count in int32; pass fewer rows")]
+    TooManyTokens { tokens: usize },
 
     #[error("row {row} has {found} {unit}, but {argument} is {width}; nothing is ever truncated")]
     TooWide {
@@ -96,6 +130,12 @@ pub enum Error {
 
     #[error("a batch of {rows} rows x {width} positions is larger than memory can be addressed")]
     TooLarge { rows: usize, width: usize },
+
+    #[error(
+        "row {row} has no prompt, so no position holds the value of its first response token; \
+         pass missing= to say what stands there"
+    )]
+    NoPrompt { row: usize },
 
     #[error("this is not a valid plan: {0}")]
     InvalidPlan(String),

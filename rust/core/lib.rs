@@ -15,7 +15,7 @@ mod error;
 pub mod plan;
 pub mod write;
 
-pub use column::{Column, SliceColumn, check_kind, read_slice, refuse_nan};
+pub use column::{Check, Column, SliceColumn, check_kind, check_values, read_slice};
 pub use element::{Binary, Element, Misfit, Slice};
 pub use error::{Error, Place, Result};
 pub use half::{bf16, f16};

@@ -1,130 +1,78 @@
 //! The one call: ingest, plan, write, hand over.
 
-use fastcollate::plan::{Align, Assembly, Grid, Layout, Placement, Widths};
+use fastcollate::plan::{Assembly, Grid, Layout, Placement};
+use fastcollate::write::PositionPadding;
+use fastcollate::{Check, Error as Core};
+use pyo3::IntoPyObjectExt;
 use pyo3::exceptions::{PyMemoryError, PyValueError};
 use pyo3::prelude::*;
+use pyo3::types::{PyTuple, PyType};
 
 use crate::error::Result;
-use crate::execute::execute;
+use crate::execute::{execute, execute_slices};
+use crate::field::FieldSpec;
 use crate::ingest::Rows;
-use crate::interrupt::Interruptible;
 use crate::job::{Content, Job};
+use crate::layout::LayoutSpec;
 use crate::output::{Dtype, NamedArray, Outputs, Slab};
 use crate::plan::Plan;
 
 /// From this size on other threads of the interpreter may run while plain memory is copied.
 const DETACH_FROM: usize = 1 << 20;
 
-/// How a response-aligned field is read and written. Made once for a field, not once a call.
+/// The key of what tells where a token's routes were not captured.
+const ROUTER_PADDING_MASK: &str = "router_padding_mask";
+
+/// Where the longest row's length stands among the outputs of a jagged layout: behind the offsets.
+const MAX_SEQLEN_AT: usize = 3;
+
+/// The outputs that are no fields: their dtypes, and which of the optional ones there are.
 #[pyclass(frozen, get_all, module = "fastcollate._fastcollate")]
-pub struct FieldSpec {
-    /// The output's key.
-    key: String,
-    /// The argument's name, for errors.
-    name: String,
-    /// Whether one number per row is accepted too; it lands on the last response token.
-    per_row: bool,
-    /// Whether NaN is an error.
-    refuses_nan: bool,
-    /// Whether a row may have any length up to the widest response, right-aligned there.
-    any_length: bool,
-    /// The output's dtype.
-    dtype: String,
-}
-
-#[pymethods]
-impl FieldSpec {
-    #[new]
-    #[pyo3(signature = (
-        key, name, *, per_row=false, refuses_nan=false, any_length=false, dtype="float32"
-    ))]
-    fn new(
-        key: String,
-        name: String,
-        per_row: bool,
-        refuses_nan: bool,
-        any_length: bool,
-        dtype: &str,
-    ) -> Self {
-        Self {
-            key,
-            name,
-            per_row,
-            refuses_nan,
-            any_length,
-            dtype: dtype.to_owned(),
-        }
-    }
-
-    /// The same field as an output of another dtype.
-    fn with_dtype(&self, dtype: String) -> Self {
-        Self {
-            key: self.key.clone(),
-            name: self.name.clone(),
-            dtype,
-            ..*self
-        }
-    }
-}
-
-/// What a field's rows are made of and where they lie, where that differs from the batch's plan.
-#[derive(Default)]
-struct FieldPlan {
-    assembly: Option<Assembly>,
-    grid: Option<Grid>,
-}
-
-/// A layout and the widths that do not come from the data.
-#[pyclass(frozen, get_all, module = "fastcollate._fastcollate")]
-pub struct LayoutSpec {
-    name: String,
-    /// Of token streams.
-    pad_to: Option<usize>,
-    /// Of prompts.
-    max_prompt_len: Option<usize>,
-    /// Of responses.
-    max_response_len: Option<usize>,
-    pad_to_multiple_of: usize,
-}
-
-#[pymethods]
-impl LayoutSpec {
-    #[new]
-    fn new(
-        name: String,
-        pad_to: Option<usize>,
-        max_prompt_len: Option<usize>,
-        max_response_len: Option<usize>,
-        pad_to_multiple_of: usize,
-    ) -> Self {
-        Self {
-            name,
-            pad_to,
-            max_prompt_len,
-            max_response_len,
-            pad_to_multiple_of,
-        }
-    }
-}
-
-/// The dtypes of outputs that are no fields.
-#[pyclass(frozen, get_all, module = "fastcollate._fastcollate")]
-pub struct DtypeSpec {
+pub struct OutputSpec {
     input_ids: String,
     attention_mask: String,
     response_mask: String,
+    /// What padding holds, and the dtype.
+    position_ids: Option<(String, String)>,
+    /// Whether they are shifted, and the dtype.
+    labels: Option<(bool, String)>,
 }
 
 #[pymethods]
-impl DtypeSpec {
+impl OutputSpec {
     #[new]
-    #[pyo3(signature = (input_ids="int64", attention_mask="int64", response_mask="int64"))]
-    fn new(input_ids: &str, attention_mask: &str, response_mask: &str) -> Self {
+    #[pyo3(signature = (
+        input_ids="int64", attention_mask="int64", response_mask="int64",
+        position_ids=None, labels=None
+    ))]
+    fn new(
+        input_ids: &str,
+        attention_mask: &str,
+        response_mask: &str,
+        position_ids: Option<(String, String)>,
+        labels: Option<(bool, String)>,
+    ) -> Self {
         Self {
             input_ids: input_ids.to_owned(),
             attention_mask: attention_mask.to_owned(),
             response_mask: response_mask.to_owned(),
+            position_ids,
+            labels,
         }
+    }
+
+    fn __reduce__<'py>(
+        slf: &Bound<'py, Self>,
+    ) -> PyResult<(Bound<'py, PyType>, Bound<'py, PyTuple>)> {
+        let spec = slf.get();
+        let arguments = (
+            &spec.input_ids,
+            &spec.attention_mask,
+            &spec.response_mask,
+            spec.position_ids.clone(),
+            spec.labels.clone(),
+        );
+        Ok((slf.get_type(), arguments.into_pyobject(slf.py())?))
     }
 }
 
@@ -137,67 +85,190 @@ pub fn collate<'py>(
     pad_token_id: i64,
     fields: Vec<(Bound<'py, PyAny>, Bound<'py, FieldSpec>)>,
     layout: &Bound<'py, LayoutSpec>,
-    dtypes: &Bound<'py, DtypeSpec>,
+    outputs: &Bound<'py, OutputSpec>,
 ) -> Result<(Plan, Vec<NamedArray<'py>>)> {
     // The columns are the prompts, the responses, and then the fields.
     let mut columns = vec![
-        Rows::new::<i64>("prompts", prompts, false)?,
-        Rows::new::<i64>("responses", responses, false)?,
+        Rows::new::<i64>("prompts", prompts, Check::None)?,
+        Rows::new::<i64>("responses", responses, Check::None)?,
     ];
     let counts = [&columns[0], &columns[1]].map(Rows::len);
     check_memory_for_plan(counts[0].max(counts[1]))?;
     let assembly = Assembly::row_per_turn(&columns[0].lens(), &columns[1].lens())?;
-    let Placement { sequence, response } = layout.get().place(&assembly)?;
-    let mut field_plans = Vec::with_capacity(fields.len());
     for (values, field) in &fields {
-        let (rows, plan) = field.get().ingest(values, &assembly, &response)?;
-        columns.push(rows);
-        field_plans.push(plan);
+        columns.push(field.get().read(values, &assembly)?);
     }
+    let specs: Vec<_> = fields.iter().map(|(_, field)| field.get()).collect();
+    write_batch(
+        py,
+        columns,
+        assembly,
+        &specs,
+        pad_token_id,
+        layout.get(),
+        outputs.get(),
+    )
+}
 
-    let dtypes = dtypes.get();
-    let mut contents = vec![
-        (
-            "input_ids",
-            &sequence,
-            Content::Tokens { pad: pad_token_id },
-            &dtypes.input_ids,
-        ),
-        (
-            "attention_mask",
-            &sequence,
-            Content::Mask,
-            &dtypes.attention_mask,
-        ),
-        (
-            "response_mask",
-            &response,
-            Content::Mask,
-            &dtypes.response_mask,
-        ),
-    ];
-    for (index, ((_, field), plan)) in fields.iter().zip(&field_plans).enumerate() {
-        let field = field.get();
-        let content = Content::Field {
-            column: 2 + index,
-            assembly: plan.assembly.as_ref().unwrap_or(&assembly),
+/// An output to be written.
+struct Output<'a> {
+    key: &'a str,
+    grid: &'a Grid,
+    shape: Vec<usize>,
+    content: Content<'a>,
+    dtype: Dtype,
+}
+
+/// Plan where columns go, and write them.
+fn write_batch<'py>(
+    py: Python<'py>,
+    mut columns: Vec<Rows<'py>>,
+    assembly: Assembly,
+    fields: &[&FieldSpec],
+    pad_token_id: i64,
+    layout: &LayoutSpec,
+    spec: &OutputSpec,
+) -> Result<(Plan, Vec<NamedArray<'py>>)> {
+    let placement = layout.place(&assembly)?;
+    let field_plans = fields.iter().zip(&mut columns[2..]);
+    let field_plans = field_plans
+        .map(|(field, rows)| field.plan(rows, &assembly, &placement))
+        .collect::<Result<Vec<_>>>()?;
+    let tables = OffsetTables::of_jagged(&placement)?;
+    let loss_mask = fields.iter().position(|field| field.key() == "loss_mask");
+
+    let mut outputs = spec.outputs(pad_token_id, &placement, tables.as_ref(), loss_mask)?;
+    let columns_of_fields = columns.iter().enumerate().skip(2);
+    for ((field, plan), (column, rows)) in fields.iter().zip(&field_plans).zip(columns_of_fields) {
+        let grid = plan.grid.as_ref().unwrap_or(&placement.response);
+        let mut shape = if field.is_per_row() {
+            vec![grid.rows()]
+        } else {
+            shape_of(grid, &placement)
         };
-        let grid = plan.grid.as_ref().unwrap_or(&response);
-        contents.push((&field.key, grid, content, &field.dtype));
+        shape.extend(rows.trailing());
+        let content = Content::Field {
+            column,
+            assembly: plan.assembly.as_ref().unwrap_or(&assembly),
+            inner: rows.inner(),
+            filling: plan.filling,
+        };
+        outputs.push(Output {
+            key: field.key(),
+            grid,
+            shape,
+            content,
+            dtype: plan.dtype,
+        });
+        if let Some(captured) = &plan.captured {
+            outputs.push(Output {
+                key: ROUTER_PADDING_MASK,
+                grid: captured,
+                shape: shape_of(captured, &placement),
+                content: Content::Mask { inverted: true },
+                dtype: Dtype::Bool,
+            });
+        }
     }
+    let mut outputs = write_outputs(py, &outputs, &columns, &assembly)?;
+    let plan = Plan {
+        assembly,
+        placement,
+    };
+    if tables.is_some() {
+        let longest = plan.longest_row().into_bound_py_any(py)?;
+        outputs.insert(MAX_SEQLEN_AT, ("max_seqlen".to_owned(), longest));
+    }
+    Ok((plan, outputs))
+}
 
+impl OutputSpec {
+    /// The outputs that are no fields.
+    fn outputs<'a>(
+        &self,
+        pad_token_id: i64,
+        placement: &'a Placement,
+        tables: Option<&'a OffsetTables>,
+        loss_mask: Option<usize>,
+    ) -> PyResult<Vec<Output<'a>>> {
+        let Placement {
+            sequence, response, ..
+        } = placement;
+        let output = |key, grid, content: Content<'a>, dtype: &str| {
+            Ok::<_, PyErr>(Output {
+                key,
+                grid,
+                shape: shape_of(grid, placement),
+                content,
+                dtype: Dtype::of_name(key, dtype, content.dtypes())?,
+            })
+        };
+        let tokens = Content::Tokens { pad: pad_token_id };
+        let mut outputs = vec![output("input_ids", sequence, tokens, &self.input_ids)?];
+        if let Some(tables) = tables {
+            let offsets = Content::Table(&tables.sequence);
+            outputs.push(output("cu_seqlens", &tables.grid, offsets, "int32")?);
+            outputs.push(output("offsets", &tables.grid, offsets, "int64")?);
+            let offsets = Content::Table(&tables.response);
+            outputs.push(output("response_offsets", &tables.grid, offsets, "int64")?);
+        } else {
+            let mask = Content::Mask { inverted: false };
+            outputs.push(output(
+                "attention_mask",
+                sequence,
+                mask,
+                &self.attention_mask,
+            )?);
+            outputs.push(output(
+                "response_mask",
+                response,
+                mask,
+                &self.response_mask,
+            )?);
+        }
+        if let Some((padding, dtype)) = &self.position_ids {
+            let positions = Content::Positions(position_padding(padding)?);
+            outputs.push(output("position_ids", sequence, positions, dtype)?);
+        }
+        if let Some((shifted, dtype)) = &self.labels {
+            let labels = Content::Labels {
+                mask: loss_mask.map(|index| 2 + index),
+                shifted: *shifted,
+            };
+            outputs.push(output("labels", sequence, labels, dtype)?);
+        }
+        Ok(outputs)
+    }
+}
+
+/// The shape of an output over a grid: one long row counts as no row.
+fn shape_of(grid: &Grid, placement: &Placement) -> Vec<usize> {
+    if placement.layout == Layout::Jagged {
+        vec![grid.width()]
+    } else {
+        vec![grid.rows(), grid.width()]
+    }
+}
+
+/// Take the memory of all outputs, write them and hand them over.
+fn write_outputs<'py>(
+    py: Python<'py>,
+    all: &[Output],
+    columns: &[Rows],
+    assembly: &Assembly,
+) -> Result<Vec<NamedArray<'py>>> {
     let mut outputs = Outputs::default();
-    for (key, grid, content, dtype) in &contents {
-        let dtype = dtype_of(key, content, dtype)?;
-        outputs.push(key, dtype, [grid.rows(), grid.width()])?;
+    for output in all {
+        outputs.push(output.key, output.dtype, output.shape.clone())?;
     }
     let mut slab = Slab::zeroed(outputs.total_bytes())?;
+    let is_zeroed = true;
     let regions = outputs.split(slab.bytes_mut());
-    let jobs: Vec<Job> = contents
+    let jobs: Vec<Job> = all
         .iter()
-        .zip(outputs.dtypes().zip(regions))
-        .flat_map(|((_, grid, content, _), (dtype, region))| {
-            Job::of_output(*content, dtype, grid, region)
+        .zip(regions)
+        .flat_map(|(output, region)| {
+            Job::of_output(output.content, output.dtype, output.grid, region, is_zeroed)
         })
         .collect();
 
@@ -208,74 +279,51 @@ pub fn collate<'py>(
         slices.collect::<Option<Result<Vec<_>>>>().transpose()?
     };
     match slices {
-        Some(slices) => {
-            let columns: Vec<_> = slices.into_iter().map(Interruptible).collect();
-            py.detach(|| execute(jobs, |job| job.write(&columns, &assembly)))?;
-        }
-        None => execute(jobs, |job| job.write(&columns, &assembly))?,
+        Some(slices) => py.detach(|| execute_slices(jobs, &slices, assembly))?,
+        None => execute(jobs, |job| job.write(columns, assembly))?,
     }
-    let arrays = outputs.into_arrays(py, slab)?;
-    let placement = Placement { sequence, response };
-    Ok((
-        Plan {
-            assembly,
-            placement,
-        },
-        arrays,
-    ))
+    Ok(outputs.into_arrays(py, slab)?)
 }
 
-impl FieldSpec {
-    /// Take the field's values, check their lengths, and plan where they go.
-    fn ingest<'py>(
-        &self,
-        values: &Bound<'py, PyAny>,
-        batch: &Assembly,
-        response: &Grid,
-    ) -> Result<(Rows<'py>, FieldPlan)> {
-        let Self {
-            name, refuses_nan, ..
-        } = self;
-        let check_count = |rows| Ok(batch.check_row_count(name, rows)?);
-        if self.per_row
-            && let Some(rows) = Rows::one_number_each(name, values, *refuses_nan, check_count)?
-        {
-            let plan = FieldPlan {
-                assembly: Some(batch.on_last_token(name)?),
-                grid: None,
-            };
-            return Ok((rows, plan));
+/// Where rows begin in a jagged layout, and where the last one ends.
+struct OffsetTables {
+    sequence: Vec<usize>,
+    response: Vec<usize>,
+    /// The shape of either.
+    grid: Grid,
+}
+
+impl OffsetTables {
+    fn of_jagged(placement: &Placement) -> Result<Option<Self>> {
+        if placement.layout != Layout::Jagged {
+            return Ok(None);
         }
-        let rows = Rows::new::<f32>(name, values, *refuses_nan)?;
-        check_count(rows.len())?;
-        let lens = rows.lens();
-        if !self.any_length {
-            batch.check_response_lens(name, &lens)?;
-            return Ok((rows, FieldPlan::default()));
-        }
-        let plan = FieldPlan {
-            assembly: Some(batch.with_response_lens(name, &lens)?),
-            grid: Some(Grid::aligned(
-                lens.into_iter(),
-                response.width(),
-                Align::Right,
-            )?),
+        let offsets = |grid: &Grid| {
+            let starts = grid.segments().iter().map(|segment| segment.dst_col);
+            starts.chain([grid.width()]).collect::<Vec<_>>()
         };
-        Ok((rows, plan))
+        let sequence = offsets(&placement.sequence);
+        let tokens = placement.sequence.width();
+        if i32::try_from(tokens).is_err() {
+            return Err(Core::TooManyTokens { tokens }.into());
+        }
+        Ok(Some(Self {
+            grid: Grid::new(1, sequence.len(), Vec::new())?,
+            response: offsets(&placement.response),
+            sequence,
+        }))
     }
 }
 
-/// The dtype of a name, if such an output can have it.
-fn dtype_of(key: &str, content: &Content, name: &str) -> PyResult<Dtype> {
-    let dtypes = content.dtypes();
-    let dtype = dtypes.iter().find(|dtype| dtype.name() == name);
-    dtype.copied().ok_or_else(|| {
-        let names: Vec<_> = dtypes.iter().map(|dtype| dtype.name()).collect();
-        PyValueError::new_err(format!(
-            "dtypes makes {key} {name}; it can be {}",
-            names.join(", ")
-        ))
-    })
+fn position_padding(name: &str) -> PyResult<PositionPadding> {
+    match name {
+        "zero" => Ok(PositionPadding::Zero),
+        "one" => Ok(PositionPadding::One),
+        "repeat_last" => Ok(PositionPadding::RepeatLast),
+        _ => Err(PyValueError::new_err(format!(
+            "position_ids is '{name}'; pass 'zero', 'one' or 'repeat_last'"
+        ))),
+    }
 }
 
 /// Refuse more rows than there is memory for their plan, where allocating its tables would abort.
@@ -283,25 +331,4 @@ fn check_memory_for_plan(rows: usize) -> PyResult<()> {
     Vec::<[u64; 32]>::new()
         .try_reserve_exact(rows)
         .map_err(|_| PyMemoryError::new_err(format!("no memory for a plan of {rows} rows")))
-}
-
-impl LayoutSpec {
-    fn place(&self, assembly: &Assembly) -> Result<Placement> {
-        let layout = match self.name.as_str() {
-            "left" => Layout::Left,
-            "two_segment" => Layout::TwoSegment,
-            "right" => Layout::Right,
-            name => {
-                let message = format!("layout is {name:?}; pass 'left', 'two_segment' or 'right'");
-                return Err(PyValueError::new_err(message).into());
-            }
-        };
-        let widths = Widths {
-            sequence: self.pad_to,
-            prompt: self.max_prompt_len,
-            response: self.max_response_len,
-            multiple_of: self.pad_to_multiple_of,
-        };
-        Ok(Placement::of_layout(assembly, layout, widths)?)
-    }
 }

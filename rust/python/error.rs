@@ -34,6 +34,18 @@ pub enum Error {
     #[error("{place} could not be read: {cause}")]
     Raised { place: String, cause: PyErr },
 
+    /// A row that would lie outside of its column.
+    #[error(
+        "{field}[{row}] starts at {start} and has {len} tokens, but there are only {tokens} in all"
+    )]
+    Overrun {
+        field: String,
+        row: usize,
+        start: usize,
+        len: usize,
+        tokens: usize,
+    },
+
     /// A list that changed its length between the plan and the reading.
     #[error(
         "{field}[{row}] changed from {expected} to {found} items while it was read; \
@@ -102,9 +114,11 @@ impl From<Error> for PyErr {
                 exception.set_cause(py, Some(cause));
                 exception
             }),
-            Error::Shape { .. } | Error::Changed { .. } | Error::Moved { .. } | Error::Core(_) => {
-                PyValueError::new_err(message)
-            }
+            Error::Shape { .. }
+            | Error::Overrun { .. }
+            | Error::Changed { .. }
+            | Error::Moved { .. }
+            | Error::Core(_) => PyValueError::new_err(message),
         }
     }
 }

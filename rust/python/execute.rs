@@ -1,17 +1,25 @@
 //! Execution: the order and the threads in which jobs are written.
 
 use std::iter::from_fn;
+use std::panic::resume_unwind;
 use std::sync::mpsc::channel;
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
-use std::{thread, vec};
+use std::thread::{self, ScopedJoinHandle};
+use std::vec;
+
+use fastcollate::SliceColumn;
+use fastcollate::plan::Assembly;
 
 use crate::error::Result;
-use crate::interrupt::poll;
+use crate::interrupt::{Interruptible, poll};
 use crate::job::Job;
 
 /// From this size on a second thread pays, even where it has to wait for a busy core now and then:
 /// that takes some milliseconds, as long as 64 MiB do.
 const PARALLEL_FROM: usize = 64 << 20;
+
+/// Copying is bound by memory, which a few threads saturate; the other cores have work of their own.
+const MAX_THREADS: usize = 4;
 
 /// Write all jobs; `write` is called by this thread alone, so it may talk to Python.
 ///
@@ -25,16 +33,16 @@ pub fn execute(jobs: Vec<Job>, mut write: impl FnMut(Job) -> Result<()>) -> Resu
         Ok(poll()?)
     };
     let bytes: usize = jobs.iter().map(Job::size).sum();
-    if bytes < PARALLEL_FROM || !has_two_cores() {
+    if bytes < PARALLEL_FROM || cores() < 2 {
         return jobs.into_iter().try_for_each(write);
     }
-    let (masks, values): (Vec<_>, Vec<_>) = jobs.into_iter().partition(Job::is_mask);
+    let (masks, values): (Vec<_>, Vec<_>) = jobs.into_iter().partition(Job::is_planned);
     let (masks, values) = (Queue::new(masks), Queue::new(values));
     thread::scope(|scope| {
         let (to_writer, mapped) = channel();
         let second = || {
             while let Some(job) = masks.next() {
-                job.write_mask();
+                job.write_planned();
             }
             while let Some(mut job) = values.next_back() {
                 job.touch();
@@ -59,23 +67,62 @@ pub fn execute(jobs: Vec<Job>, mut write: impl FnMut(Job) -> Result<()>) -> Resu
     })
 }
 
-/// Jobs that any thread may take, in order.
-struct Queue<'a>(Mutex<vec::IntoIter<Job<'a>>>);
+/// Write all jobs from plain memory, on as many threads as pay.
+///
+/// Every thread takes the next job that nobody has; only this one looks at pending signals.
+pub fn execute_slices(jobs: Vec<Job>, columns: &[SliceColumn], assembly: &Assembly) -> Result<()> {
+    let interruptible: Vec<_> = columns.iter().map(Interruptible).collect();
+    let threads = threads_for(jobs.iter().map(Job::size).sum());
+    let queue = Queue::new(jobs.into_iter().enumerate().collect());
+    let write_all = |write: &dyn Fn(Job) -> Result<()>| {
+        while let Some((index, job)) = queue.next() {
+            if let Err(error) = write(job) {
+                // Nobody wants the rest: taking it stops the other threads.
+                queue.clear();
+                return Err((index, error));
+            }
+        }
+        Ok(())
+    };
+    let worker = || write_all(&|job| job.write(columns, assembly));
+    let results = thread::scope(|scope| {
+        let others: Vec<_> = (1..threads)
+            // If one cannot be started, the others do its work.
+            .filter_map(|_| thread::Builder::new().spawn_scoped(scope, worker).ok())
+            .collect();
+        let result = write_all(&|job| {
+            job.write(&interruptible, assembly)?;
+            Ok(poll()?)
+        });
+        let join = |thread: ScopedJoinHandle<_>| thread.join().unwrap_or_else(|e| resume_unwind(e));
+        let others = others.into_iter().map(join);
+        others.chain([result]).collect::<Vec<_>>()
+    });
+    // Jobs are taken in order, so the first that failed is the same however threads run.
+    let errors = results.into_iter().filter_map(Result::err);
+    match errors.min_by_key(|(index, _)| *index) {
+        Some((_, error)) => Err(error),
+        None => Ok(()),
+    }
+}
 
-impl<'a> Queue<'a> {
-    fn new(jobs: Vec<Job<'a>>) -> Self {
+/// Jobs that any thread may take, in order.
+struct Queue<J>(Mutex<vec::IntoIter<J>>);
+
+impl<J> Queue<J> {
+    fn new(jobs: Vec<J>) -> Self {
         Self(Mutex::new(jobs.into_iter()))
     }
 
-    fn lock(&self) -> MutexGuard<'_, vec::IntoIter<Job<'a>>> {
+    fn lock(&self) -> MutexGuard<'_, vec::IntoIter<J>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn next(&self) -> Option<Job<'a>> {
+    fn next(&self) -> Option<J> {
         self.lock().next()
     }
 
-    fn next_back(&self) -> Option<Job<'a>> {
+    fn next_back(&self) -> Option<J> {
         self.lock().next_back()
     }
 
@@ -84,8 +131,16 @@ impl<'a> Queue<'a> {
     }
 }
 
-fn has_two_cores() -> bool {
+/// Threads that together write so many bytes.
+fn threads_for(bytes: usize) -> usize {
+    if bytes < PARALLEL_FROM {
+        1
+    } else {
+        cores().min(MAX_THREADS)
+    }
+}
+
+fn cores() -> usize {
     static CORES: OnceLock<usize> = OnceLock::new();
-    let count = || thread::available_parallelism().map_or(1, Into::into);
-    *CORES.get_or_init(count) > 1
+    *CORES.get_or_init(|| thread::available_parallelism().map_or(1, Into::into))
 }

@@ -2,9 +2,11 @@
 
 use bytemuck::Pod;
 use fastcollate::plan::{Assembly, Band, Grid};
-use fastcollate::write::{Destination, Fill, write_mask, write_responses, write_tokens};
-use fastcollate::{Column, Element, bf16, f16};
-use pyo3::exceptions::PyValueError;
+use fastcollate::write::{
+    Count, Destination, Fill, Labels, PositionPadding, write_field, write_labels, write_mask,
+    write_positions, write_tokens,
+};
+use fastcollate::{Binary, Column, Element, Slice, bf16, f16};
 
 use crate::error::{Error, Result};
 use crate::output::Dtype;
@@ -15,34 +17,109 @@ const BAND: usize = 1 << 18;
 /// Fresh memory is mapped page by page, where it is first touched.
 const PAGE: usize = 4096;
 
+/// What labels hold where there is none: what losses ignore.
+const NO_LABEL: i64 = -100;
+
 /// What an output holds.
 #[derive(Clone, Copy)]
 pub enum Content<'a> {
     /// Token streams of the batch's assembly, from columns 0 and 1.
     Tokens { pad: i64 },
-    /// 1 where rows lie: it follows from the grid alone.
-    Mask,
-    /// A response-aligned field, and what its rows are made of.
+    /// Whether a row lies at a position, or, inverted, whether none does: it follows from the grid
+    /// alone.
+    Mask { inverted: bool },
+    /// Positions of tokens in their rows.
+    Positions(PositionPadding),
+    /// The ids of tokens that train, by the loss mask in a column.
+    Labels { mask: Option<usize>, shifted: bool },
+    /// A field, what its rows are made of, and its values per token.
     Field {
         column: usize,
         assembly: &'a Assembly,
+        inner: usize,
+        filling: Filling,
     },
+    /// Small numbers of the plan.
+    Table(&'a [usize]),
+}
+
+/// What a field holds where no value goes.
+#[derive(Clone, Copy)]
+pub enum Filling {
+    /// One number on padding, another on gaps.
+    Numbers { pad: Number, gap: Number },
+    /// Every index once, from 0 on, for every so many values.
+    Indices(usize),
+}
+
+/// A number as Python has it.
+#[derive(Clone, Copy, PartialEq)]
+pub enum Number {
+    Int(i64),
+    Float(f64),
+}
+
+impl Number {
+    /// The number as an output's type, if it is one of that.
+    pub fn cast<T: Element>(self) -> Option<T> {
+        let mut value = [T::ZERO];
+        let (ints, floats);
+        let slice = match self {
+            Self::Int(int) => {
+                ints = [int];
+                Slice::I64(&ints)
+            }
+            Self::Float(float) => {
+                floats = [float];
+                Slice::F64(&floats)
+            }
+        };
+        (T::accepts(&slice) && T::read(&slice, 0, &mut value).is_ok()).then_some(value[0])
+    }
+}
+
+impl Filling {
+    /// What stands on padding and on gaps, for the `inner` values of a token.
+    fn patterns<T: Element>(self, inner: usize) -> (Vec<T>, Vec<T>) {
+        let cast = |number: Number| number.cast().unwrap_or(T::ZERO);
+        match self {
+            Self::Numbers { pad, gap } => (vec![cast(pad); inner], vec![cast(gap); inner]),
+            Self::Indices(count) => {
+                let index = |at: usize| cast(Number::Int((at % count).try_into().unwrap_or(0)));
+                let pattern: Vec<T> = (0..inner).map(index).collect();
+                (pattern.clone(), pattern)
+            }
+        }
+    }
 }
 
 impl Content<'_> {
     /// The number types that such an output can have.
     pub fn dtypes(&self) -> &'static [Dtype] {
         match self {
-            Self::Tokens { .. } => &[Dtype::I64, Dtype::I32],
-            Self::Mask => &[Dtype::I64, Dtype::I32, Dtype::Bool],
-            Self::Field { .. } => &[Dtype::F32, Dtype::Bf16, Dtype::F16],
+            Self::Tokens { .. } | Self::Positions(_) | Self::Labels { .. } | Self::Table(_) => {
+                &[Dtype::I64, Dtype::I32]
+            }
+            Self::Mask { .. } => &[Dtype::I64, Dtype::I32, Dtype::Bool],
+            Self::Field { .. } => Dtype::OF_FIELDS,
+        }
+    }
+
+    /// Number of values at a position.
+    fn inner(&self) -> usize {
+        match self {
+            Self::Field { inner, .. } => *inner,
+            _ => 1,
         }
     }
 }
 
 /// Columns that all types of values can be read from.
 pub trait Columns<E>:
-    Column<i32, Error = E>
+    Column<bool, Error = E>
+    + Column<u8, Error = E>
+    + Column<i16, Error = E>
+    + Column<i32, Error = E>
     + Column<i64, Error = E>
     + Column<f16, Error = E>
     + Column<bf16, Error = E>
@@ -51,7 +128,10 @@ pub trait Columns<E>:
 }
 
 impl<E, C> Columns<E> for C where
-    C: Column<i32, Error = E>
+    C: Column<bool, Error = E>
+        + Column<u8, Error = E>
+        + Column<i16, Error = E>
+        + Column<i32, Error = E>
         + Column<i64, Error = E>
         + Column<f16, Error = E>
         + Column<bf16, Error = E>
@@ -59,12 +139,13 @@ impl<E, C> Columns<E> for C where
 {
 }
 
-/// One band of an output, to be written into `bytes`, which are zero.
+/// One band of an output, to be written into `bytes`.
 pub struct Job<'a> {
     content: Content<'a>,
     dtype: Dtype,
     band: Band<'a>,
     bytes: &'a mut [u8],
+    is_zeroed: bool,
 }
 
 impl<'a> Job<'a> {
@@ -74,17 +155,21 @@ impl<'a> Job<'a> {
         dtype: Dtype,
         grid: &'a Grid,
         bytes: &'a mut [u8],
+        is_zeroed: bool,
     ) -> impl Iterator<Item = Self> {
         let mut rest = bytes;
-        grid.bands(BAND).map(move |band| {
+        let inner = content.inner();
+        let bands = (inner > 0).then(|| grid.bands((BAND / inner.max(1)).max(1)));
+        bands.into_iter().flatten().map(move |band| {
             let (bytes, tail) =
-                std::mem::take(&mut rest).split_at_mut(band.positions() * dtype.size());
+                std::mem::take(&mut rest).split_at_mut(band.positions() * inner * dtype.size());
             rest = tail;
             Self {
                 content,
                 dtype,
                 band,
                 bytes,
+                is_zeroed,
             }
         })
     }
@@ -95,60 +180,133 @@ impl<'a> Job<'a> {
         Error: From<E>,
     {
         match (self.content, self.dtype) {
-            (Content::Mask, _) => self.write_mask(),
-            (Content::Tokens { pad }, Dtype::I32) => {
-                let misfit = |_| PyValueError::new_err("pad_token_id does not fit int32");
-                let pad = i32::try_from(pad).map_err(misfit)?;
-                self.write_tokens(columns, assembly, pad)?;
+            (Content::Mask { .. } | Content::Table(_) | Content::Positions(_), _) => {
+                self.write_planned();
             }
-            (Content::Tokens { pad }, _) => self.write_tokens(columns, assembly, pad)?,
-            (Content::Field { column, assembly }, dtype) => match dtype {
-                Dtype::F16 => self.write_field::<f16, C>(&columns[column], assembly)?,
-                Dtype::Bf16 => self.write_field::<bf16, C>(&columns[column], assembly)?,
-                _ => self.write_field::<f32, C>(&columns[column], assembly)?,
-            },
+            (Content::Tokens { pad }, Dtype::I32) => {
+                self.write_tokens::<i32, C>(columns, assembly, pad)?;
+            }
+            (Content::Tokens { pad }, _) => {
+                self.write_tokens::<i64, C>(columns, assembly, pad)?;
+            }
+            (Content::Labels { .. }, Dtype::I32) => {
+                self.write_labels::<i32, C, E>(columns, assembly)?;
+            }
+            (Content::Labels { .. }, _) => self.write_labels::<i64, C, E>(columns, assembly)?,
+            (Content::Field { column, .. }, dtype) => {
+                let column = &columns[column];
+                match dtype {
+                    Dtype::Bool => self.write_bools(column)?,
+                    Dtype::U8 => self.write_numbers::<u8, C>(column)?,
+                    Dtype::I16 => self.write_numbers::<i16, C>(column)?,
+                    Dtype::I32 => self.write_numbers::<i32, C>(column)?,
+                    Dtype::I64 => self.write_numbers::<i64, C>(column)?,
+                    Dtype::F16 => self.write_numbers::<f16, C>(column)?,
+                    Dtype::Bf16 => self.write_numbers::<bf16, C>(column)?,
+                    Dtype::F32 => self.write_numbers::<f32, C>(column)?,
+                }
+            }
         }
         Ok(())
     }
 
-    /// Write a mask, for which no column is needed, nor Python.
-    pub fn write_mask(self) {
-        match self.dtype {
-            Dtype::Bool => write_mask::<u8>(&self.band, destination(self.bytes)),
-            Dtype::I32 => write_mask::<i32>(&self.band, destination(self.bytes)),
-            _ => write_mask::<i64>(&self.band, destination(self.bytes)),
+    /// Write what follows from the plan alone, for which no column is needed, nor Python.
+    pub fn write_planned(self) {
+        match (self.content, self.dtype) {
+            (Content::Mask { inverted }, Dtype::Bool) => self.write_mask::<u8>(inverted),
+            (Content::Mask { inverted }, Dtype::I32) => self.write_mask::<i32>(inverted),
+            (Content::Mask { inverted }, _) => self.write_mask::<i64>(inverted),
+            (Content::Table(table), Dtype::I32) => write_table::<i32>(table, self.bytes),
+            (Content::Table(table), _) => write_table::<i64>(table, self.bytes),
+            (Content::Positions(padding), Dtype::I32) => {
+                let band = self.band;
+                write_positions::<i32>(&band, padding, self.destination());
+            }
+            (Content::Positions(padding), _) => {
+                let band = self.band;
+                write_positions::<i64>(&band, padding, self.destination());
+            }
+            _ => unreachable!("is_planned was asked before"),
         }
+    }
+
+    fn write_mask<T: Binary + Pod>(self, inverted: bool) {
+        let (inside, outside) = if inverted {
+            (T::ZERO, T::ONE)
+        } else {
+            (T::ONE, T::ZERO)
+        };
+        let band = self.band;
+        write_mask(&band, inside, outside, self.destination());
     }
 
     fn write_tokens<T: Element + Pod, C: Column<T>>(
         self,
         columns: &[C],
         assembly: &Assembly,
-        pad: T,
+        pad: i64,
     ) -> Result<(), C::Error> {
-        let [prompts, responses, ..] = columns else {
-            unreachable!("a batch has prompts and responses");
-        };
-        let to = destination(self.bytes);
-        write_tokens(prompts, responses, assembly, &self.band, pad, to)
+        let [prompts, responses] = token_columns(columns);
+        // Whoever asks for int32 has seen to it that the padding fits.
+        let pad = Number::Int(pad).cast().unwrap_or(T::ZERO);
+        let band = self.band;
+        write_tokens(prompts, responses, assembly, &band, pad, self.destination())
     }
 
-    fn write_field<T: Element + Pod, C: Column<T>>(
-        self,
-        column: &C,
-        assembly: &Assembly,
-    ) -> Result<(), C::Error> {
-        let fill = Fill {
-            pad: &[T::ZERO],
-            gap: &[T::ZERO],
-            gaps_untrained: false,
+    fn write_labels<T, C, E>(self, columns: &[C], assembly: &Assembly) -> Result<(), E>
+    where
+        T: Element + Pod,
+        C: Column<T, Error = E> + Column<f32, Error = E>,
+    {
+        let Content::Labels { mask, shifted } = self.content else {
+            unreachable!("only labels are written so");
         };
-        write_responses(column, assembly, &self.band, fill, destination(self.bytes))
+        let [prompts, responses] = token_columns(columns);
+        let labels = Labels {
+            mask: mask.map(|column| &columns[column]),
+            shifted,
+            ignored: Number::Int(NO_LABEL).cast().unwrap_or(T::ZERO),
+        };
+        let band = self.band;
+        write_labels(
+            prompts,
+            responses,
+            labels,
+            assembly,
+            &band,
+            self.destination(),
+        )
     }
 
-    /// Whether this is a band of a mask.
-    pub fn is_mask(&self) -> bool {
-        matches!(self.content, Content::Mask)
+    fn write_numbers<T: Element + Pod, C: Column<T>>(self, column: &C) -> Result<(), C::Error> {
+        let (content, band) = (self.content, self.band);
+        write_values(content, &band, column, self.destination())
+    }
+
+    /// Write booleans, which recycled memory may hold invalid ones of.
+    fn write_bools<C: Column<bool>>(self, column: &C) -> Result<(), C::Error> {
+        self.bytes.fill(0);
+        let values = bytemuck::checked::cast_slice_mut(self.bytes);
+        let to = Destination {
+            values,
+            is_zeroed: true,
+        };
+        write_values(self.content, &self.band, column, to)
+    }
+
+    fn destination<T: Pod>(self) -> Destination<'a, T> {
+        Destination {
+            values: bytemuck::cast_slice_mut(self.bytes),
+            is_zeroed: self.is_zeroed,
+        }
+    }
+
+    /// Whether this follows from the plan alone.
+    pub fn is_planned(&self) -> bool {
+        matches!(
+            self.content,
+            Content::Mask { .. } | Content::Table(_) | Content::Positions(_)
+        )
     }
 
     /// Bytes to be written.
@@ -164,9 +322,41 @@ impl<'a> Job<'a> {
     }
 }
 
-fn destination<T: Pod>(bytes: &mut [u8]) -> Destination<'_, T> {
-    Destination {
-        values: bytemuck::cast_slice_mut(bytes),
-        is_zeroed: true,
+fn write_values<T: Element, C: Column<T>>(
+    content: Content,
+    band: &Band,
+    column: &C,
+    to: Destination<T>,
+) -> Result<(), C::Error> {
+    let Content::Field {
+        assembly,
+        inner,
+        filling,
+        ..
+    } = content
+    else {
+        unreachable!("only fields are written so");
+    };
+    let (pad, gap) = filling.patterns(inner);
+    let fill = Fill {
+        pad: &pad,
+        gap: &gap,
+        gaps_untrained: false,
+    };
+    write_field(column, assembly, band, fill, to)
+}
+
+fn write_table<T: Count + Pod>(table: &[usize], bytes: &mut [u8]) {
+    let values: &mut [T] = bytemuck::cast_slice_mut(bytes);
+    for (to, &value) in values.iter_mut().zip(table) {
+        *to = T::count(value);
+    }
+}
+
+/// The prompts and the responses.
+fn token_columns<C>(columns: &[C]) -> [&C; 2] {
+    match columns {
+        [prompts, responses, ..] => [prompts, responses],
+        _ => unreachable!("a batch has prompts and responses"),
     }
 }

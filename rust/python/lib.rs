@@ -3,9 +3,11 @@
 mod collate;
 mod error;
 mod execute;
+mod field;
 mod ingest;
 mod interrupt;
 mod job;
+mod layout;
 #[allow(unsafe_code, reason = "lends the slab's memory to NumPy")]
 mod output;
 mod plan;
@@ -18,7 +20,13 @@ mod _fastcollate {
     use pyo3::prelude::*;
 
     #[pymodule_export]
-    use super::collate::{DtypeSpec, FieldSpec, LayoutSpec, collate};
+    use super::collate::{OutputSpec, collate};
+    #[pymodule_export]
+    use super::field::FieldSpec;
+    #[pymodule_export]
+    use super::ingest::Stretches;
+    #[pymodule_export]
+    use super::layout::LayoutSpec;
     #[pymodule_export]
     use super::plan::Plan;
 

@@ -4,9 +4,9 @@ use std::ops::Range;
 
 use fastcollate::{Element, bf16, f16};
 use memmap2::MmapMut;
-use numpy::PyArray2;
-use numpy::ndarray::ArrayView2;
-use pyo3::exceptions::PyMemoryError;
+use numpy::PyArrayDyn;
+use numpy::ndarray::{ArrayViewD, IxDyn};
+use pyo3::exceptions::{PyMemoryError, PyValueError};
 use pyo3::prelude::*;
 
 /// Outputs begin on cache lines, so that one never shares a line with the next.
@@ -21,6 +21,8 @@ const MAP_FROM: usize = 32 << 20;
 pub enum Dtype {
     /// One byte, 0 or 1.
     Bool,
+    U8,
+    I16,
     I32,
     I64,
     F16,
@@ -30,10 +32,44 @@ pub enum Dtype {
 }
 
 impl Dtype {
+    /// What fields can be.
+    pub const OF_FIELDS: &[Self] = &[
+        Self::F32,
+        Self::Bf16,
+        Self::F16,
+        Self::I64,
+        Self::I32,
+        Self::I16,
+        Self::U8,
+        Self::Bool,
+    ];
+
+    /// The dtype of a name, if an output of that key can have it.
+    ///
+    /// # Errors
+    /// `ValueError` that lists those it can have.
+    pub fn of_name(key: &str, name: &str, dtypes: &[Self]) -> PyResult<Self> {
+        let dtype = dtypes.iter().find(|dtype| dtype.name() == name);
+        dtype.copied().ok_or_else(|| {
+            let names: Vec<_> = dtypes.iter().map(|dtype| dtype.name()).collect();
+            PyValueError::new_err(format!(
+                "{key} is to be {name}; it can be {}",
+                names.join(", ")
+            ))
+        })
+    }
+
+    /// Whether it holds more than integers.
+    pub fn is_float(self) -> bool {
+        matches!(self, Self::F16 | Self::Bf16 | Self::F32)
+    }
+
     /// What NumPy and torch call it.
     pub fn name(self) -> &'static str {
         match self {
-            Self::Bool => "bool",
+            Self::Bool => bool::DTYPE,
+            Self::U8 => u8::DTYPE,
+            Self::I16 => i16::DTYPE,
             Self::I32 => i32::DTYPE,
             Self::I64 => i64::DTYPE,
             Self::F16 => f16::DTYPE,
@@ -45,8 +81,8 @@ impl Dtype {
     /// Bytes of an item.
     pub fn size(self) -> usize {
         match self {
-            Self::Bool => 1,
-            Self::F16 | Self::Bf16 => 2,
+            Self::Bool | Self::U8 => 1,
+            Self::I16 | Self::F16 | Self::Bf16 => 2,
             Self::I32 | Self::F32 => 4,
             Self::I64 => 8,
         }
@@ -61,7 +97,7 @@ pub type NamedArray<'py> = (String, Bound<'py, PyAny>);
 struct Output {
     key: String,
     dtype: Dtype,
-    shape: [usize; 2],
+    shape: Vec<usize>,
     bytes: Range<usize>,
 }
 
@@ -130,11 +166,11 @@ impl Outputs {
     ///
     /// # Errors
     /// `MemoryError` when the slab would be larger than memory can be addressed.
-    pub fn push(&mut self, key: &str, dtype: Dtype, shape: [usize; 2]) -> PyResult<()> {
+    pub fn push(&mut self, key: &str, dtype: Dtype, shape: Vec<usize>) -> PyResult<()> {
         let begin = self.end;
-        let end = shape[0]
-            .checked_mul(shape[1])
-            .and_then(|positions| positions.checked_mul(dtype.size()))
+        let end = shape
+            .iter()
+            .try_fold(dtype.size(), |bytes, &len| bytes.checked_mul(len))
             .and_then(|bytes| bytes.checked_add(begin))
             .filter(|&end| end <= isize::MAX.unsigned_abs() - 2 * ALIGNMENT)
             .ok_or_else(|| PyMemoryError::new_err("the batch is larger than any memory"))?;
@@ -163,11 +199,6 @@ impl Outputs {
         regions
     }
 
-    /// The dtype of each output, in order.
-    pub fn dtypes(&self) -> impl Iterator<Item = Dtype> {
-        self.all.iter().map(|output| output.dtype)
-    }
-
     /// Bytes of the slab that holds them all.
     pub fn total_bytes(&self) -> usize {
         self.end
@@ -179,21 +210,22 @@ impl Outputs {
         // From here on the memory belongs to Python: this pointer is the last that Rust takes.
         let start = owner.borrow_mut().bytes_mut().as_mut_ptr();
         let array = |output: Output| {
-            let [rows, width] = output.shape;
+            let shape = IxDyn(&output.shape);
             let owner = owner.clone().into_any();
             // SAFETY: `push` laid `output.bytes` out inside the slab's aligned bytes for exactly
-            // rows x width items, all initialised (zeroed memory, and every bit pattern is a
+            // the items of the shape, all initialised (zeroed memory, and every bit pattern is a
             // value; booleans were written as 0 and 1), and no two outputs overlap. The array holds `owner`, which never moves its
             // memory and frees it when dropped.
             let array = unsafe {
                 let data = start.add(output.bytes.start);
                 match output.dtype {
-                    Dtype::Bool => view::<bool>(data, rows, width, owner),
-                    Dtype::I32 => view::<i32>(data, rows, width, owner),
-                    Dtype::I64 => view::<i64>(data, rows, width, owner),
-                    Dtype::F16 => view::<f16>(data, rows, width, owner),
-                    Dtype::Bf16 => view::<i16>(data, rows, width, owner),
-                    Dtype::F32 => view::<f32>(data, rows, width, owner),
+                    Dtype::Bool => view::<bool>(data, shape, owner),
+                    Dtype::U8 => view::<u8>(data, shape, owner),
+                    Dtype::I32 => view::<i32>(data, shape, owner),
+                    Dtype::I64 => view::<i64>(data, shape, owner),
+                    Dtype::F16 => view::<f16>(data, shape, owner),
+                    Dtype::I16 | Dtype::Bf16 => view::<i16>(data, shape, owner),
+                    Dtype::F32 => view::<f32>(data, shape, owner),
                 }
             };
             (output.key, array)
@@ -202,20 +234,19 @@ impl Outputs {
     }
 }
 
-/// A NumPy array over `rows` x `width` items at `data`.
+/// A NumPy array of that shape over the items at `data`.
 ///
 /// # Safety
 /// They lie in memory that `owner` owns and keeps in place, aligned and initialised, and nothing
 /// else but Python reaches them.
 unsafe fn view<'py, T: numpy::Element>(
     data: *mut u8,
-    rows: usize,
-    width: usize,
+    shape: IxDyn,
     owner: Bound<'py, PyAny>,
 ) -> Bound<'py, PyAny> {
     // SAFETY: the caller vouches for the memory and its owner.
     unsafe {
-        let items = ArrayView2::<T>::from_shape_ptr((rows, width), data.cast());
-        PyArray2::borrow_from_array(&items, owner).into_any()
+        let items = ArrayViewD::<T>::from_shape_ptr(shape, data.cast());
+        PyArrayDyn::borrow_from_array(&items, owner).into_any()
     }
 }

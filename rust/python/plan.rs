@@ -1,7 +1,7 @@
 //! The plan as Python sees it: an opaque value that shows its tables as NumPy arrays.
 
 use fastcollate::Error as Core;
-use fastcollate::plan::{Assembly, Grid, Piece, Placement, Row, Segment};
+use fastcollate::plan::{Assembly, Grid, Of, Piece, Placement, Row, Segment, Shift, gather_places};
 use numpy::ndarray::{Array2, Dimension, Ix1, Ix2};
 use numpy::prelude::*;
 use numpy::{PyArray1, PyReadonlyArray};
@@ -9,6 +9,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyType};
 
 use crate::error::Result;
+use crate::layout::{layout_of, name_of};
 
 /// What the rows of a batch are made of and where they lie. Immutable; holds no token.
 #[pyclass(frozen, module = "fastcollate._fastcollate")]
@@ -19,6 +20,12 @@ pub struct Plan {
 
 #[pymethods]
 impl Plan {
+    /// The layout's name.
+    #[getter]
+    fn layout(&self) -> &'static str {
+        name_of(self.placement.layout)
+    }
+
     /// Number of rows.
     #[getter]
     fn num_rows(&self) -> usize {
@@ -37,13 +44,17 @@ impl Plan {
         self.placement.response.width()
     }
 
+    /// Positions of all output rows together, in sequence-aligned outputs.
+    #[getter]
+    fn num_positions(&self) -> usize {
+        self.placement.sequence.positions()
+    }
+
     /// Tokens of the longest row.
     #[getter]
-    fn longest_row(&self) -> usize {
+    pub fn longest_row(&self) -> usize {
         let lens = self.assembly.rows().iter();
-        lens.map(|row| row.prompt_len + row.response_len)
-            .max()
-            .unwrap_or(0)
+        lens.map(Row::len).max().unwrap_or(0)
     }
 
     /// Prompt tokens of each row, int64 (rows,).
@@ -58,7 +69,52 @@ impl Plan {
         self.rows_array(py, |row| row.response_len)
     }
 
-    /// The plan's tables as NumPy arrays, all int64.
+    /// Where the values of all response tokens stand in an output of `width` positions a row, int64
+    /// (response tokens,), row by row; -1 where there is none, if `may_miss`.
+    fn gather_places<'py>(
+        &self,
+        py: Python<'py>,
+        of_sequence: bool,
+        next_token: bool,
+        width: usize,
+        may_miss: bool,
+    ) -> Result<Bound<'py, PyArray1<i64>>> {
+        let of = if of_sequence {
+            Of::Sequence
+        } else {
+            Of::Response
+        };
+        let shift = if next_token {
+            Shift::NextToken
+        } else {
+            Shift::None
+        };
+        let places = gather_places(&self.assembly, &self.placement, of, shift, width, may_miss)?;
+        let places = places.into_iter().map(|place| place.map_or(-1, to_i64));
+        Ok(PyArray1::from_iter(py, places))
+    }
+
+    /// Where each row begins in the outputs, counted over all their positions: int64 (rows,), for
+    /// token streams and for responses.
+    fn row_starts<'py>(
+        &self,
+        py: Python<'py>,
+    ) -> (Bound<'py, PyArray1<i64>>, Bound<'py, PyArray1<i64>>) {
+        let starts = |grid: &Grid| {
+            let mut starts = vec![0; self.num_rows()];
+            // From the last segment of a row to its first, which stays.
+            for segment in grid.segments().iter().rev() {
+                starts[segment.row] = to_i64(segment.dst_row * grid.width() + segment.dst_col);
+            }
+            PyArray1::from_vec(py, starts)
+        };
+        (
+            starts(&self.placement.sequence),
+            starts(&self.placement.response),
+        )
+    }
+
+    /// The plan's tables as NumPy arrays, all int64, and the layout's name.
     fn to_dict<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let (pieces, offsets) = self.assembly.piece_table();
         let pieces = table(pieces, |piece| {
@@ -66,6 +122,7 @@ impl Plan {
             [piece.turn, piece.from, piece.start, piece.len, trains]
         });
         let tables = PyDict::new(py);
+        tables.set_item("layout", self.layout())?;
         tables.set_item("source", self.rows_array(py, |row| row.source))?;
         tables.set_item("prompt_lens", self.prompt_lens(py))?;
         tables.set_item("response_lens", self.response_lens(py))?;
@@ -123,8 +180,13 @@ impl Plan {
             })
             .collect();
         let assembly = Assembly::new(rows, pieces, piece_offsets?)?;
+        let layout = match tables.get_item("layout")? {
+            Some(name) => layout_of(&name.extract::<String>()?)?,
+            None => return Err(Core::InvalidPlan("layout is missing".to_owned()).into()),
+        };
         let placement = Placement::new(
             &assembly,
+            layout,
             grid(tables, "sequence")?,
             grid(tables, "response")?,
         )?;

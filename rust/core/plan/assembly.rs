@@ -13,6 +13,31 @@ pub struct Row {
     pub response_len: usize,
 }
 
+impl Row {
+    /// Tokens of the stream.
+    #[allow(clippy::len_without_is_empty, reason = "nobody asks")]
+    pub fn len(&self) -> usize {
+        self.prompt_len + self.response_len
+    }
+
+    /// The row as `len` positions of a response, of which the first `given` are its source's.
+    fn whole(&self, len: usize, given: usize) -> (Self, Piece) {
+        let row = Self {
+            source: self.source,
+            prompt_len: 0,
+            response_len: len,
+        };
+        let piece = Piece {
+            turn: self.source,
+            from: 0,
+            start: 0,
+            len: given,
+            trains: true,
+        };
+        (row, piece)
+    }
+}
+
 /// A stretch of one turn's response at a place inside a row's response.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Piece {
@@ -207,6 +232,60 @@ impl Assembly {
             .collect::<Result<_>>()?;
         Ok(Self {
             rows: self.rows.clone(),
+            pieces,
+            piece_offsets: (0..=self.rows.len()).collect(),
+        })
+    }
+
+    /// The same rows for a sequence-aligned field with `lens` values of each turn: a row's whole
+    /// stream is its response, which begins with all values of its source.
+    ///
+    /// # Errors
+    /// [`Error::RowCount`], and [`Error::StreamLength`] when a turn has not one value per token of
+    /// the stream or, where `may_end_early`, more than that.
+    pub fn with_stream_lens(
+        &self,
+        field: &str,
+        lens: &[usize],
+        may_end_early: bool,
+    ) -> Result<Self> {
+        self.check_row_count(field, lens.len())?;
+        let streams = self.rows.iter().enumerate().map(|(index, row)| {
+            let (found, expected) = (lens[row.source], row.len());
+            if found > expected || (found < expected && !may_end_early) {
+                return Err(Error::StreamLength {
+                    field: field.to_owned(),
+                    row: index,
+                    found,
+                    expected,
+                    advice: if may_end_early {
+                        "at most one value per token"
+                    } else {
+                        "one value per prompt and response token"
+                    },
+                });
+            }
+            Ok(row.whole(expected, found))
+        });
+        self.of_rows(streams)
+    }
+
+    /// The same rows for a field with one value per turn: a row has the value of the last turn that
+    /// is in it.
+    ///
+    /// # Errors
+    /// [`Error::RowCount`].
+    pub fn with_one_each(&self, field: &str, found: usize) -> Result<Self> {
+        self.check_row_count(field, found)?;
+        self.of_rows(self.rows.iter().map(|row| Ok(row.whole(1, 1))))
+    }
+
+    /// An assembly of as many rows, with one piece each.
+    fn of_rows(&self, rows: impl Iterator<Item = Result<(Row, Piece)>>) -> Result<Self> {
+        let both = rows.collect::<Result<Vec<_>>>()?;
+        let (rows, pieces) = both.into_iter().unzip();
+        Ok(Self {
+            rows,
             pieces,
             piece_offsets: (0..=self.rows.len()).collect(),
         })

@@ -50,6 +50,8 @@ pub enum Layout {
     TwoSegment,
     /// One right-padded block; responses left-aligned.
     Right,
+    /// Nothing is padded: one long row, of which every row of the batch is a stretch.
+    Jagged,
 }
 
 /// Widths that do not come from the data, so that several batches agree on them.
@@ -89,6 +91,8 @@ pub enum Align {
 /// Where rows go: their token streams, and their responses for response-aligned fields.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Placement {
+    /// What the grids were made by.
+    pub layout: Layout,
     /// Places of token streams; also of sequence-aligned fields.
     pub sequence: Grid,
     /// Places of responses.
@@ -100,7 +104,12 @@ impl Placement {
     ///
     /// # Errors
     /// [`Error::InvalidPlan`] when a segment's row is not in the assembly, or is shorter than it.
-    pub fn new(assembly: &Assembly, sequence: Grid, response: Grid) -> Result<Self> {
+    pub fn new(
+        assembly: &Assembly,
+        layout: Layout,
+        sequence: Grid,
+        response: Grid,
+    ) -> Result<Self> {
         let check = |grid: &Grid, len: fn(&Row) -> usize, kind: &str| {
             let fits = |segment: &Segment| {
                 let end = segment.from.checked_add(segment.len);
@@ -122,7 +131,15 @@ impl Placement {
             "sequence",
         )?;
         check(&response, |row| row.response_len, "response")?;
-        Ok(Self { sequence, response })
+        if layout == Layout::Jagged && (sequence.rows, response.rows) != (1, 1) {
+            let reason = "a jagged layout is one row".to_owned();
+            return Err(Error::InvalidPlan(reason));
+        }
+        Ok(Self {
+            layout,
+            sequence,
+            response,
+        })
     }
 
     /// Lay an assembly's rows out.
@@ -147,40 +164,48 @@ impl Placement {
             }
         };
         let round = |width: usize| width.next_multiple_of(widths.multiple_of);
-        let response_width = width(
-            |row| row.response_len,
-            widths.response,
-            "response tokens",
-            "max_response_len",
-        )?;
         let response_lens = rows.iter().map(|row| row.response_len);
-        if layout == Layout::TwoSegment {
-            let prompt_width = width(
-                |row| row.prompt_len,
-                widths.prompt,
-                "prompt tokens",
-                "max_prompt_len",
+        let sequence_lens = rows.iter().map(Row::len);
+        let block = |align| {
+            let sequence_width = width(Row::len, widths.sequence, "tokens", "pad_to")?;
+            let response_width = width(
+                |row| row.response_len,
+                widths.response,
+                "response tokens",
+                "max_response_len",
             )?;
-            let response_width = round(response_width);
-            return Ok(Self {
-                sequence: Grid::two_segment(rows, round(prompt_width), response_width)?,
-                response: Grid::aligned(response_lens, response_width, Align::Left)?,
-            });
-        }
-        let align = match layout {
-            Layout::Left => Align::Right,
-            Layout::Right | Layout::TwoSegment => Align::Left,
+            Ok((
+                Grid::aligned(sequence_lens.clone(), round(sequence_width), align)?,
+                Grid::aligned(response_lens.clone(), response_width, align)?,
+            ))
         };
-        let sequence_width = width(
-            |row| row.prompt_len + row.response_len,
-            widths.sequence,
-            "tokens",
-            "pad_to",
-        )?;
-        let sequence_lens = rows.iter().map(|row| row.prompt_len + row.response_len);
+        let (sequence, response) = match layout {
+            Layout::Left => block(Align::Right)?,
+            Layout::Right => block(Align::Left)?,
+            Layout::TwoSegment => {
+                let prompt_width = width(
+                    |row| row.prompt_len,
+                    widths.prompt,
+                    "prompt tokens",
+                    "max_prompt_len",
+                )?;
+                let response_width = round(width(
+                    |row| row.response_len,
+                    widths.response,
+                    "response tokens",
+                    "max_response_len",
+                )?);
+                (
+                    Grid::two_segment(rows, round(prompt_width), response_width)?,
+                    Grid::aligned(response_lens, response_width, Align::Left)?,
+                )
+            }
+            Layout::Jagged => (Grid::jagged(sequence_lens)?, Grid::jagged(response_lens)?),
+        };
         Ok(Self {
-            sequence: Grid::aligned(sequence_lens, round(sequence_width), align)?,
-            response: Grid::aligned(response_lens, response_width, align)?,
+            layout,
+            sequence,
+            response,
         })
     }
 }
@@ -252,6 +277,46 @@ impl Grid {
         Self::of_segments(rows, width, lens.enumerate().map(place).collect())
     }
 
+    /// One long row, in which one segment follows the other.
+    ///
+    /// # Errors
+    /// [`Error::TooLarge`].
+    pub fn jagged(lens: impl ExactSizeIterator<Item = usize>) -> Result<Self> {
+        let rows = lens.len();
+        let mut end = 0_usize;
+        let segments = lens.enumerate().map(|(row, len)| {
+            let dst_col = end;
+            end = end.checked_add(len).ok_or(Error::TooLarge {
+                rows,
+                width: usize::MAX,
+            })?;
+            Ok(Segment {
+                row,
+                from: 0,
+                len,
+                dst_row: 0,
+                dst_col,
+            })
+        });
+        let segments = segments.collect::<Result<_>>()?;
+        Self::of_segments(1, end, segments)
+    }
+
+    /// The same grid where of each row only the first tokens are there, `lens` of them.
+    #[must_use]
+    pub fn truncated(&self, lens: &[usize]) -> Self {
+        let segments = self.segments.iter().map(|segment| Segment {
+            len: lens[segment.row]
+                .saturating_sub(segment.from)
+                .min(segment.len),
+            ..*segment
+        });
+        Self {
+            segments: segments.collect(),
+            ..*self
+        }
+    }
+
     /// Two segments per row, of which the prompts end and the responses begin at one column.
     fn two_segment(rows: &[Row], prompt_width: usize, response_width: usize) -> Result<Self> {
         let segments = rows.iter().enumerate().flat_map(|(index, row)| {
@@ -318,7 +383,8 @@ impl Grid {
 
     /// The grid in bands of about `positions` each, in order, without a gap between them.
     ///
-    /// A band ends where a segment ends, so a segment longer than that makes a longer band.
+    /// A band ends where a segment begins: the padding behind a segment goes with it, and a segment
+    /// longer than that makes a longer band.
     pub fn bands(&self, positions: usize) -> impl Iterator<Item = Band<'_>> {
         let mut rest = Some(self.whole());
         std::iter::from_fn(move || {
@@ -332,9 +398,7 @@ impl Grid {
                 return rest.take();
             }
             let (segments, later) = band.segments.split_at(taken);
-            let end = segments
-                .last()
-                .map_or(band.end, |last| band.place(last) + last.len);
+            let end = band.place(&later[0]);
             rest = Some(Band {
                 begin: end,
                 segments: later,

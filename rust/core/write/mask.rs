@@ -6,13 +6,13 @@ use super::{Destination, walk};
 use crate::element::Binary;
 use crate::plan::Band;
 
-/// Write 1 where a segment lies and 0 elsewhere.
+/// Write `inside` where a segment lies and `outside` elsewhere.
 ///
 /// # Panics
 /// If the destination has another size than the band.
-pub fn write_mask<T: Binary>(band: &Band, destination: Destination<T>) {
-    let Ok(()) = walk(band, &[T::ZERO], destination, |_, inside| {
-        inside.fill(T::ONE);
+pub fn write_mask<T: Binary>(band: &Band, inside: T, outside: T, destination: Destination<T>) {
+    let Ok(()) = walk(band, &[outside], destination, |_, values| {
+        values.fill(inside);
         Ok::<(), Infallible>(())
     });
 }

@@ -1,10 +1,12 @@
 //! Writers: they walk a band of the plan and fill it, every position once. They decide nothing.
 
+mod derived;
 mod mask;
 mod rows;
 
+pub use derived::{Count, Labels, PositionPadding, write_labels, write_positions};
 pub use mask::write_mask;
-pub use rows::{Fill, write_responses, write_tokens};
+pub use rows::{Fill, write_field, write_tokens};
 
 use crate::element::Binary;
 use crate::plan::{Band, Segment};

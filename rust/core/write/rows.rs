@@ -34,27 +34,39 @@ pub fn write_tokens<T: Element, C: Column<T>>(
 ) -> Result<(), C::Error> {
     walk(band, &[pad], destination, |segment, inside| {
         let turn = assembly.rows()[segment.row].source;
-        let prompt_len = prompts.row_len(turn);
-        let from_prompt = prompt_len.saturating_sub(segment.from).min(segment.len);
-        let (prompt, response) = inside.split_at_mut(from_prompt);
-        if !prompt.is_empty() {
-            prompts.read(turn, segment.from, prompt)?;
-        }
-        if !response.is_empty() {
-            responses.read(turn, segment.from.saturating_sub(prompt_len), response)?;
-        }
-        Ok(())
+        read_stream(prompts, responses, turn, segment.from, inside)
     })
 }
 
-/// Write a response-aligned field: each row's pieces, with gaps between them.
+/// Read a turn's prompt + response from token `from` on.
+pub fn read_stream<T: Element, C: Column<T>>(
+    prompts: &C,
+    responses: &C,
+    turn: usize,
+    from: usize,
+    out: &mut [T],
+) -> Result<(), C::Error> {
+    let prompt_len = prompts.row_len(turn);
+    let from_prompt = prompt_len.saturating_sub(from).min(out.len());
+    let (prompt, response) = out.split_at_mut(from_prompt);
+    if !prompt.is_empty() {
+        prompts.read(turn, from, prompt)?;
+    }
+    if !response.is_empty() {
+        responses.read(turn, from.saturating_sub(prompt_len), response)?;
+    }
+    Ok(())
+}
+
+/// Write a field: the pieces of each row's response, with gaps between them. For a sequence-aligned
+/// field the assembly takes the whole stream for a response.
 ///
 /// # Errors
 /// What the column raises; the destination is partly written then.
 ///
 /// # Panics
 /// If the destination has another size than the band, or the two patterns differ in length.
-pub fn write_responses<T: Element, C: Column<T>>(
+pub fn write_field<T: Element, C: Column<T>>(
     column: &C,
     assembly: &Assembly,
     band: &Band,

@@ -14,12 +14,15 @@ use pyo3::types::{IntoPyDict, PyType};
 use super::tensor;
 use crate::error::{Error, Result};
 
-/// A C-contiguous array of one or two dimensions, whose memory is looked up again at every read:
-/// Python code that runs in between may move it.
+/// A C-contiguous array of tokens, whose memory is looked up again at every read: Python code that
+/// runs in between may move it.
 pub struct ArrayView<'py> {
     array: Bound<'py, PyUntypedArray>,
     numbers: Numbers,
-    shape: (usize, usize),
+    tokens: usize,
+    trailing: Vec<usize>,
+    /// Number of values.
+    len: usize,
     data: *mut c_void,
     /// The tensor that the memory belongs to, if it is one's.
     tensor: Option<Bound<'py, PyAny>>,
@@ -43,12 +46,12 @@ enum Numbers {
 
 impl<'py> ArrayView<'py> {
     /// View an array; one that is strided, byte-swapped, unaligned or of a rare float type is
-    /// converted by NumPy first. One dimension counts as one row.
+    /// converted by NumPy first. Its first dimensions, `leading` of them, count the tokens; it has
+    /// no fewer.
     ///
     /// # Errors
-    /// `TypeError` for dtypes that are not numbers and for masked arrays, `ValueError` for other
-    /// dimensions.
-    pub fn new(input: ArrayInput<'py>, place: impl Fn() -> String) -> Result<Self> {
+    /// `TypeError` for dtypes that are not numbers and for masked arrays.
+    pub fn new(input: ArrayInput<'py>, leading: usize, place: impl Fn() -> String) -> Result<Self> {
         let ArrayInput { array, tensor } = input;
         if is_masked(&array)? {
             return Err(Error::Kind {
@@ -58,10 +61,10 @@ impl<'py> ArrayView<'py> {
             });
         }
         if let Some(numbers) = viewable(&array) {
-            return Self::of_viewable(array, numbers, tensor, place);
+            return Ok(Self::of_viewable(array, leading, numbers, tensor));
         }
         match native(&array)?.map(|copy| (viewable(&copy), copy)) {
-            Some((Some(numbers), copy)) => Self::of_viewable(copy, numbers, None, place),
+            Some((Some(numbers), copy)) => Ok(Self::of_viewable(copy, leading, numbers, None)),
             _ => Err(Error::Kind {
                 place: place(),
                 found: format!("an array of dtype {}", array.dtype()),
@@ -72,33 +75,30 @@ impl<'py> ArrayView<'py> {
 
     fn of_viewable(
         array: Bound<'py, PyUntypedArray>,
+        leading: usize,
         numbers: Numbers,
         tensor: Option<Bound<'py, PyAny>>,
-        place: impl Fn() -> String,
-    ) -> Result<Self> {
-        let shape = match *array.shape() {
-            [len] => (1, len),
-            [rows, len] => (rows, len),
-            _ => {
-                return Err(Error::shape(
-                    place(),
-                    &array,
-                    "a row has one dimension, and a padded field two",
-                ));
-            }
-        };
-        Ok(Self {
+    ) -> Self {
+        let (tokens, trailing) = array.shape().split_at(leading);
+        Self {
+            tokens: tokens.iter().product(),
+            trailing: trailing.to_vec(),
+            len: array.len(),
             data: data(&array),
             array,
             numbers,
-            shape,
             tensor,
-        })
+        }
     }
 
-    /// Number of rows, and of values in each.
-    pub fn shape(&self) -> (usize, usize) {
-        self.shape
+    /// Number of tokens.
+    pub fn tokens(&self) -> usize {
+        self.tokens
+    }
+
+    /// Dimensions of a token's values.
+    pub fn trailing(&self) -> &[usize] {
+        &self.trailing
     }
 
     /// Whether the memory is a tensor's, which another thread may move (`share_memory_`) without
@@ -107,14 +107,13 @@ impl<'py> ArrayView<'py> {
         self.tensor.is_some()
     }
 
-    /// All values, row by row; `None` if the memory was moved or resized since. To be used up
+    /// All values, token by token; `None` if the memory was moved or resized since. To be used up
     /// before Python code can run again on this thread.
     ///
     /// # Errors
     /// What a tensor raises when it is asked for its memory.
     pub fn values(&self) -> PyResult<Option<Slice<'_>>> {
-        let (rows, width) = self.shape;
-        let len = rows * width;
+        let len = self.len;
         let is_moved = match &self.tensor {
             Some(tensor) if len > 0 => tensor::data_ptr(tensor)? != self.data.addr(),
             _ => false,
@@ -158,6 +157,16 @@ impl<'py> ArrayView<'py> {
 pub struct ArrayInput<'py> {
     pub array: Bound<'py, PyUntypedArray>,
     pub tensor: Option<Bound<'py, PyAny>>,
+}
+
+impl<'py> ArrayInput<'py> {
+    /// An array that belongs to no tensor.
+    pub fn of_array(array: Bound<'py, PyUntypedArray>) -> Self {
+        Self {
+            array,
+            tensor: None,
+        }
+    }
 }
 
 fn data(array: &Bound<PyUntypedArray>) -> *mut c_void {

@@ -68,44 +68,28 @@ pub trait DecodeExact: Decode {
     unsafe fn decode_exact(item: *mut ffi::PyObject) -> Option<Self>;
 }
 
-impl DecodeExact for i64 {
-    #[inline]
-    unsafe fn decode_exact(item: *mut ffi::PyObject) -> Option<Self> {
-        // SAFETY: passed on from the caller.
-        unsafe { exact_int(item) }
-    }
+/// Types that an exact number is brought to by a function of its 64 bits or its float32.
+macro_rules! decode_exact {
+    ($($type:ty: $read:ident, $cast:expr;)*) => {$(
+        impl DecodeExact for $type {
+            #[inline]
+            unsafe fn decode_exact(item: *mut ffi::PyObject) -> Option<Self> {
+                // SAFETY: passed on from the caller.
+                unsafe { $read(item) }.and_then($cast)
+            }
+        }
+    )*};
 }
 
-impl DecodeExact for i32 {
-    #[inline]
-    unsafe fn decode_exact(item: *mut ffi::PyObject) -> Option<Self> {
-        // SAFETY: passed on from the caller.
-        unsafe { exact_int(item) }.and_then(|value| value.try_into().ok())
-    }
-}
-
-impl DecodeExact for f32 {
-    #[inline]
-    unsafe fn decode_exact(item: *mut ffi::PyObject) -> Option<Self> {
-        // SAFETY: passed on from the caller.
-        unsafe { exact_float(item) }
-    }
-}
-
-impl DecodeExact for f16 {
-    #[inline]
-    unsafe fn decode_exact(item: *mut ffi::PyObject) -> Option<Self> {
-        // SAFETY: passed on from the caller.
-        unsafe { exact_float(item) }.map(f16::from_f32)
-    }
-}
-
-impl DecodeExact for bf16 {
-    #[inline]
-    unsafe fn decode_exact(item: *mut ffi::PyObject) -> Option<Self> {
-        // SAFETY: passed on from the caller.
-        unsafe { exact_float(item) }.map(bf16::from_f32)
-    }
+decode_exact! {
+    bool: exact_int, |value| (value == 0 || value == 1).then_some(value == 1);
+    u8: exact_int, |value| value.try_into().ok();
+    i16: exact_int, |value| value.try_into().ok();
+    i32: exact_int, |value| value.try_into().ok();
+    i64: exact_int, Some;
+    f16: exact_float, |value| Some(f16::from_f32(value));
+    bf16: exact_float, |value| Some(bf16::from_f32(value));
+    f32: exact_float, Some;
 }
 
 /// The value of an exact `float` or `int`, rounded to float32.

@@ -5,10 +5,12 @@ mod array;
 #[allow(unsafe_code, reason = "reads items of lists without owning them")]
 mod list;
 mod number;
+mod ragged;
 mod rows;
 mod tensor;
 
 pub use list::check_digits;
+pub use ragged::Stretches;
 pub use rows::Rows;
 
 use pyo3::prelude::*;

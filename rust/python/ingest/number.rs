@@ -27,7 +27,7 @@ pub trait Decode: Element {
 macro_rules! decode_integer {
     ($($type:ty),*) => {$(
         impl Decode for $type {
-            const EXPECTED: &'static str = "a token id has to be an integer";
+            const EXPECTED: &'static str = "it has to be an integer";
             const METHODS: &'static [&'static str] = &["__index__"];
 
             fn extract(item: &Bound<PyAny>) -> PyResult<Self> {
@@ -51,7 +51,21 @@ macro_rules! decode_float {
     )*};
 }
 
-decode_integer!(i32, i64);
+/// Booleans, which 0 and 1 are too.
+impl Decode for bool {
+    const EXPECTED: &'static str = "it has to be True, False, 0 or 1";
+    const METHODS: &'static [&'static str] = &["__index__"];
+
+    fn extract(item: &Bound<PyAny>) -> PyResult<Self> {
+        match item.extract()? {
+            0_i64 => Ok(false),
+            1 => Ok(true),
+            _ => Err(PyOverflowError::new_err("neither 0 nor 1")),
+        }
+    }
+}
+
+decode_integer!(u8, i16, i32, i64);
 decode_float!(f32: |value| value, f16: f16::from_f32, bf16: bf16::from_f32);
 
 /// Decode one object of any type: NumPy scalars, subclasses, `__index__`, `__float__`.

@@ -4,7 +4,7 @@ use pyo3::exceptions::PyTypeError;
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
-use pyo3::types::PyType;
+use pyo3::types::{PyList, PyType};
 
 use super::array::ArrayInput;
 
@@ -24,13 +24,25 @@ pub fn is_tensor(object: &Bound<PyAny>) -> PyResult<bool> {
     object.is_instance(TENSOR.import(py, "torch", "Tensor")?)
 }
 
-/// A CPU tensor as an array: a view, but for types that NumPy lacks (bfloat16), which become
-/// float32 without loss.
+/// Whether an object is a tensor whose memory only another device can read.
+pub fn is_on_device(object: &Bound<PyAny>) -> PyResult<bool> {
+    Ok(is_tensor(object)?
+        && !object
+            .getattr(intern!(object.py(), "is_cpu"))?
+            .is_truthy()?)
+}
+
+/// A tensor as an array: a view, but for types that NumPy lacks (bfloat16), which become float32
+/// without loss, and for tensors on other devices.
 ///
 /// # Errors
-/// What torch raises, for instance for a tensor on another device: it says what to call.
+/// What torch raises, for instance for a sparse tensor.
 pub fn as_array<'py>(tensor: &Bound<'py, PyAny>) -> PyResult<ArrayInput<'py>> {
     let py = tensor.py();
+    if is_on_device(tensor)? {
+        let copy = tensor.call_method0(intern!(py, "cpu"))?;
+        return Ok(ArrayInput::of_array(as_array(&copy)?.array));
+    }
     let mut tensor = tensor
         .call_method0(intern!(py, "detach"))?
         .call_method0(intern!(py, "resolve_neg"))?;
@@ -49,6 +61,17 @@ pub fn as_array<'py>(tensor: &Bound<'py, PyAny>) -> PyResult<ArrayInput<'py>> {
         array: array.cast_into()?,
         tensor: Some(tensor),
     })
+}
+
+/// Tensors of one device and dtype, one behind the other in one array: copied from the device once.
+///
+/// # Errors
+/// What torch raises.
+pub fn concatenated<'py>(tensors: &[Bound<'py, PyAny>]) -> PyResult<ArrayInput<'py>> {
+    let py = tensors[0].py();
+    let torch = py.import(intern!(py, "torch"))?;
+    let tensors = PyList::new(py, tensors)?;
+    as_array(&torch.call_method1(intern!(py, "cat"), (tensors,))?)
 }
 
 /// Where a tensor's first value lies now.

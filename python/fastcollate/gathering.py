@@ -1,0 +1,87 @@
+"""The way back: from a model's per-token outputs to the rows' response values, and between them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from fastcollate.arrays import flattened
+from fastcollate.columns import Ragged
+
+if TYPE_CHECKING:
+    from fastcollate._fastcollate import Plan
+
+
+def gathered(plan: Plan, x: Any, of: str, shift: str, missing: float | None) -> Ragged:
+    """See :meth:`fastcollate.Batch.gather`."""
+    if of not in ("response", "sequence"):
+        raise ValueError(f"of is {of!r}; pass 'response' or 'sequence'")
+    if shift not in ("none", "next_token"):
+        raise ValueError(f"shift is {shift!r}; pass 'none' or 'next_token'")
+    is_shifted = shift == "next_token"
+    if is_shifted and of == "response":
+        raise ValueError("shift='next_token' is about whole sequences; pass of='sequence'")
+    width = plan.width if of == "sequence" else plan.response_width
+    leading = _leading_shape(plan, width)
+    found = tuple(x.shape)[: len(leading)]
+    expected = [leading]
+    if is_shifted:
+        expected.append((*leading[:-1], max(width - 1, 0)))
+    if found not in expected:
+        shapes = " or ".join(str(shape) for shape in expected)
+        raise ValueError(
+            f"x has shape {tuple(x.shape)}, but of={of!r} with shift={shift!r} takes {shapes} "
+            "and trailing dimensions"
+        )
+    places = plan.gather_places(
+        of_sequence=of == "sequence",
+        next_token=is_shifted,
+        width=found[-1],
+        may_miss=missing is not None,
+    )
+    values = _taken(flattened(x, len(leading)), places, missing)
+    return Ragged(values, np.concatenate([[0], np.cumsum(plan.response_lens)]))
+
+
+def broadcasted(plan: Plan, per_row: Any) -> Any:
+    """See :meth:`fastcollate.Batch.broadcast`."""
+    if tuple(per_row.shape) != (plan.num_rows,):
+        raise ValueError(
+            f"per_row has shape {tuple(per_row.shape)}, but the batch has {plan.num_rows} rows; "
+            f"pass shape ({plan.num_rows},)"
+        )
+    width = plan.response_width
+    places = plan.gather_places(of_sequence=False, next_token=False, width=width, may_miss=False)
+    shape = _leading_shape(plan, width)
+    if isinstance(per_row, np.ndarray):
+        out = np.zeros(shape, per_row.dtype)
+        out.reshape(-1)[places] = np.repeat(per_row, plan.response_lens)
+        return out
+    import torch
+
+    lens = torch.from_numpy(plan.response_lens).to(per_row.device)
+    index = torch.from_numpy(places).to(per_row.device)
+    zeros = per_row.new_zeros(int(np.prod(shape)))
+    return zeros.index_copy(0, index, per_row.repeat_interleave(lens)).reshape(shape)
+
+
+def _leading_shape(plan: Plan, width: int) -> tuple[int, ...]:
+    """Dimensions of an output that count positions."""
+    return (width,) if plan.layout == "jagged" else (plan.num_rows, width)
+
+
+def _taken(flat: Any, places: np.ndarray, missing: float | None) -> Any:
+    """Take items by place; where the place is -1, give the number."""
+    if isinstance(flat, np.ndarray):
+        taken = flat[places]
+        if missing is not None:
+            taken[places < 0] = missing
+        return taken
+    import torch
+
+    index = torch.from_numpy(places).to(flat.device)
+    if missing is None:
+        return flat.index_select(0, index)
+    is_missing = (index < 0).reshape(-1, *[1] * (flat.dim() - 1))
+    return flat.index_select(0, index.clamp(min=0)).masked_fill(is_missing, missing)

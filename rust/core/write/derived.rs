@@ -1,0 +1,179 @@
+//! What follows from a plan and is no copy of a field: positions and labels.
+
+use super::rows::read_stream;
+use super::{Destination, walk};
+use crate::column::Column;
+use crate::element::Element;
+use crate::plan::{Assembly, Band, Segment};
+
+/// Loss mask values that are looked at at a time.
+const CHUNK: usize = 512;
+
+/// What padding holds where real tokens hold their positions.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PositionPadding {
+    /// 0.
+    Zero,
+    /// 1.
+    One,
+    /// In front of a sequence 0, behind it the position of its last token.
+    RepeatLast,
+}
+
+/// Integers that count tokens.
+pub trait Count: Element {
+    /// A position as this type.
+    fn count(position: usize) -> Self;
+}
+
+#[allow(
+    clippy::cast_possible_truncation,
+    clippy::cast_possible_wrap,
+    reason = "rows of 2^31 tokens and more do not fit memory many times over"
+)]
+impl Count for i32 {
+    fn count(position: usize) -> Self {
+        position as Self
+    }
+}
+
+#[allow(clippy::cast_possible_wrap, reason = "positions count items in memory")]
+impl Count for i64 {
+    fn count(position: usize) -> Self {
+        position as Self
+    }
+}
+
+/// Write each token's position in its row.
+///
+/// # Panics
+/// If the destination has another size than the band.
+pub fn write_positions<T: Count>(band: &Band, padding: PositionPadding, to: Destination<T>) {
+    assert_eq!(to.values.len(), band.positions());
+    let mut rest = to.values;
+    let mut at = band.begin;
+    let mut last: Option<&Segment> = None;
+    for segment in band.segments {
+        let place = band.place(segment);
+        let (before, tail) = rest.split_at_mut(place - at);
+        let (inside, tail) = tail.split_at_mut(segment.len);
+        pad_positions(before, band, at, last, padding);
+        for (to, position) in inside.iter_mut().zip(segment.from..) {
+            *to = T::count(position);
+        }
+        rest = tail;
+        at = place + segment.len;
+        if segment.len > 0 {
+            last = Some(segment);
+        }
+    }
+    pad_positions(rest, band, at, last, padding);
+}
+
+/// Fill the padding from position `at` of the grid on, which `last` is the last token before.
+fn pad_positions<T: Count>(
+    values: &mut [T],
+    band: &Band,
+    at: usize,
+    last: Option<&Segment>,
+    padding: PositionPadding,
+) {
+    match (padding, last) {
+        (PositionPadding::One, _) => values.fill(T::ONE),
+        (PositionPadding::RepeatLast, Some(last)) => {
+            let row_end = (last.dst_row + 1) * band.width;
+            let (behind, before_next) =
+                values.split_at_mut(row_end.saturating_sub(at).min(values.len()));
+            behind.fill(T::count(last.from + last.len - 1));
+            before_next.fill(T::ZERO);
+        }
+        (PositionPadding::Zero | PositionPadding::RepeatLast, _) => values.fill(T::ZERO),
+    }
+}
+
+/// How labels are made.
+#[derive(Debug, Clone, Copy)]
+pub struct Labels<'a, C, T> {
+    /// The loss mask, if there is one: where it is 0 there is no label. Else all of the response
+    /// has.
+    pub mask: Option<&'a C>,
+    /// Whether a position holds the next token's label instead of its own.
+    pub shifted: bool,
+    /// What stands where there is no label.
+    pub ignored: T,
+}
+
+/// Write labels: the ids of the response tokens that train.
+///
+/// # Errors
+/// What the columns raise; the destination is partly written then.
+///
+/// # Panics
+/// If the destination has another size than the band.
+pub fn write_labels<T: Element, E, C: Column<T, Error = E> + Column<f32, Error = E>>(
+    prompts: &C,
+    responses: &C,
+    labels: Labels<C, T>,
+    assembly: &Assembly,
+    band: &Band,
+    to: Destination<T>,
+) -> Result<(), E> {
+    let Labels {
+        mask,
+        shifted,
+        ignored,
+    } = labels;
+    walk(band, &[ignored], to, |segment, inside| {
+        let row = assembly.rows()[segment.row];
+        // From here on in tokens of the row's stream.
+        let first = segment.from + usize::from(shifted);
+        let begin = row.prompt_len.clamp(first, first + segment.len);
+        let end = row.len().clamp(begin, first + segment.len);
+        let (before, rest) = inside.split_at_mut(begin - first);
+        let (inside, behind) = rest.split_at_mut(end - begin);
+        before.fill(ignored);
+        behind.fill(ignored);
+        if inside.is_empty() {
+            return Ok(());
+        }
+        read_stream(prompts, responses, row.source, begin, inside)?;
+        match mask {
+            Some(mask) => {
+                let begin = begin - row.prompt_len;
+                ignore_untrained(mask, assembly, segment.row, begin, inside, ignored)
+            }
+            None => Ok(()),
+        }
+    })
+}
+
+/// Overwrite labels of a row's response, from token `begin` of it on, where the loss mask is 0.
+fn ignore_untrained<T: Element, C: Column<f32>>(
+    mask: &C,
+    assembly: &Assembly,
+    row: usize,
+    begin: usize,
+    labels: &mut [T],
+    ignored: T,
+) -> Result<(), C::Error> {
+    let mut weights = [0.0; CHUNK];
+    let end = begin + labels.len();
+    let mut at = begin;
+    for piece in assembly.pieces(row).iter().filter(|piece| piece.trains) {
+        let start = piece.start.clamp(at, end);
+        let stop = (piece.start + piece.len).clamp(start, end);
+        labels[at - begin..start - begin].fill(ignored);
+        for from in (start..stop).step_by(CHUNK) {
+            let weights = &mut weights[..CHUNK.min(stop - from)];
+            mask.read(piece.turn, piece.from + from - piece.start, weights)?;
+            for (label, weight) in labels[from - begin..].iter_mut().zip(weights) {
+                if *weight == 0.0 {
+                    *label = ignored;
+                }
+            }
+        }
+        at = stop;
+    }
+    labels[at - begin..].fill(ignored);
+    Ok(())
+}

@@ -1,0 +1,323 @@
+//! Fields: how their values are read, what their rows are made of and where they go.
+
+use fastcollate::Check;
+use fastcollate::plan::{Align, Assembly, Grid, Placement};
+use pyo3::IntoPyObjectExt;
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+use pyo3::types::{PyTuple, PyType};
+
+use crate::error::Result;
+use crate::ingest::Rows;
+use crate::job::{Filling, Number};
+use crate::output::Dtype;
+
+/// What the rows of a field belong to.
+#[derive(Clone, Copy, PartialEq)]
+enum Aligned {
+    /// One value per response token.
+    Response,
+    /// One value per token.
+    Sequence,
+    /// Routes of tokens through experts: of a row's tokens, the first so many have them.
+    Experts,
+    /// One value per row.
+    Row,
+}
+
+/// How a field is read and written. Made once for a field, not once a call.
+#[pyclass(frozen, module = "fastcollate._fastcollate")]
+pub struct FieldSpec {
+    /// The output's key.
+    #[pyo3(get)]
+    key: String,
+    /// The argument's name, for errors.
+    name: String,
+    aligned: Aligned,
+    /// Whether one number per row is accepted too; it lands on the last response token.
+    per_row: bool,
+    /// Whether NaN is an error.
+    refuses_nan: bool,
+    /// Whether a row may have any length up to the widest response, right-aligned there.
+    any_length: bool,
+    filling: (Number, Number),
+    /// How many experts there are, if that is known.
+    num_experts: Option<i64>,
+    /// The output's dtype; none where the largest index decides.
+    #[pyo3(get)]
+    dtype: Option<String>,
+}
+
+#[pymethods]
+impl FieldSpec {
+    #[new]
+    #[pyo3(signature = (
+        key, name, *, align="response", per_row=false, refuses_nan=false, any_length=false,
+        fill=Number::Int(0), gap_fill=Number::Int(0), num_experts=None, dtype=Some("float32")
+    ))]
+    #[allow(clippy::too_many_arguments, reason = "all but two have defaults")]
+    fn new(
+        key: String,
+        name: String,
+        align: &str,
+        per_row: bool,
+        refuses_nan: bool,
+        any_length: bool,
+        fill: Number,
+        gap_fill: Number,
+        num_experts: Option<i64>,
+        dtype: Option<&str>,
+    ) -> PyResult<Self> {
+        Ok(Self {
+            key,
+            name,
+            aligned: match align {
+                "response" => Aligned::Response,
+                "sequence" => Aligned::Sequence,
+                "experts" => Aligned::Experts,
+                "row" => Aligned::Row,
+                _ => {
+                    return Err(PyValueError::new_err(format!(
+                        "align is '{align}'; pass 'response' or 'sequence'"
+                    )));
+                }
+            },
+            per_row,
+            refuses_nan,
+            any_length,
+            filling: (fill, gap_fill),
+            num_experts,
+            dtype: dtype.map(str::to_owned),
+        })
+    }
+
+    /// What the rows belong to.
+    #[getter]
+    fn align(&self) -> &'static str {
+        match self.aligned {
+            Aligned::Response => "response",
+            Aligned::Sequence => "sequence",
+            Aligned::Experts => "experts",
+            Aligned::Row => "row",
+        }
+    }
+
+    fn __reduce__<'py>(
+        slf: &Bound<'py, Self>,
+    ) -> PyResult<(Bound<'py, PyType>, Bound<'py, PyTuple>)> {
+        let spec = slf.get();
+        let arguments = (
+            &spec.key,
+            &spec.name,
+            spec.align(),
+            spec.per_row,
+            spec.refuses_nan,
+            spec.any_length,
+            spec.filling.0,
+            spec.filling.1,
+            spec.num_experts,
+            &spec.dtype,
+        );
+        Ok((slf.get_type(), arguments.into_pyobject(slf.py())?))
+    }
+
+    /// The same field as an output of another dtype.
+    fn with_dtype(&self, dtype: String) -> Self {
+        Self {
+            key: self.key.clone(),
+            name: self.name.clone(),
+            dtype: Some(dtype),
+            ..*self
+        }
+    }
+}
+
+/// What a field's rows are made of and where they lie, where that differs from the batch's plan.
+pub struct FieldPlan {
+    pub assembly: Option<Assembly>,
+    pub grid: Option<Grid>,
+    /// Where routes were captured, if the field holds routes.
+    pub captured: Option<Grid>,
+    pub filling: Filling,
+    pub dtype: Dtype,
+}
+
+impl FieldSpec {
+    /// The output's key.
+    pub fn key(&self) -> &str {
+        &self.key
+    }
+
+    /// Whether each row of the output is one value.
+    pub fn is_per_row(&self) -> bool {
+        self.aligned == Aligned::Row
+    }
+
+    /// Take the field's values.
+    ///
+    /// # Errors
+    /// What is no field of so many rows, and rows that cannot hold the output's kind of numbers.
+    pub fn read<'py>(&self, values: &Bound<'py, PyAny>, batch: &Assembly) -> Result<Rows<'py>> {
+        let name = &self.name;
+        let check = if self.refuses_nan {
+            Check::Number
+        } else {
+            Check::None
+        };
+        let check_count = |rows| Ok(batch.check_row_count(name, rows)?);
+        if self.per_row
+            && let Some(rows) = Rows::one_number_each(name, values, check, check_count)?
+        {
+            return Ok(rows);
+        }
+        let holds_floats = self.aligned != Aligned::Experts && self.dtype()?.is_float();
+        let rows = match (self.aligned, holds_floats) {
+            (Aligned::Row, true) => Rows::one_token_each::<f32>(name, values),
+            (Aligned::Row, false) => Rows::one_token_each::<i64>(name, values),
+            (_, true) if self.is_built_in() => Rows::new::<f32>(name, values, check),
+            (_, true) => Rows::with_trailing::<f32>(name, values),
+            (_, false) => Rows::with_trailing::<i64>(name, values),
+        }?;
+        check_count(rows.len())?;
+        Ok(rows)
+    }
+
+    /// Plan where the rows go, and choose the dtype.
+    ///
+    /// # Errors
+    /// Rows of wrong lengths or dimensions, and dtypes that cannot be.
+    pub fn plan(
+        &self,
+        rows: &mut Rows,
+        batch: &Assembly,
+        placement: &Placement,
+    ) -> Result<FieldPlan> {
+        let name = &self.name;
+        let (pad, gap) = self.filling;
+        let of_values = |assembly, grid| {
+            Ok(FieldPlan {
+                assembly,
+                grid,
+                captured: None,
+                filling: Filling::Numbers { pad, gap },
+                dtype: self.dtype()?,
+            })
+        };
+        match self.aligned {
+            Aligned::Row => {
+                let assembly = batch.with_one_each(name, rows.len())?;
+                let lens = assembly.rows().iter().map(|row| row.response_len);
+                let grid = Grid::aligned(lens, 1, Align::Left)?;
+                of_values(Some(assembly), Some(grid))
+            }
+            Aligned::Response if rows.is_one_number_each() => {
+                of_values(Some(batch.on_last_token(name)?), None)
+            }
+            Aligned::Response if self.any_length => {
+                let lens = rows.lens();
+                let assembly = batch.with_response_lens(name, &lens)?;
+                let width = placement.response.width();
+                let grid = Grid::aligned(lens.into_iter(), width, Align::Right)?;
+                of_values(Some(assembly), Some(grid))
+            }
+            Aligned::Response => {
+                batch.check_response_lens(name, &rows.lens())?;
+                of_values(None, None)
+            }
+            Aligned::Sequence => {
+                let assembly = batch.with_stream_lens(name, &rows.lens(), false)?;
+                of_values(Some(assembly), Some(placement.sequence.clone()))
+            }
+            Aligned::Experts => self.plan_experts(rows, batch, placement),
+        }
+    }
+
+    fn plan_experts(
+        &self,
+        rows: &mut Rows,
+        batch: &Assembly,
+        placement: &Placement,
+    ) -> Result<FieldPlan> {
+        let name = &self.name;
+        let topk = match *rows.trailing() {
+            [_, topk] if topk > 0 => topk,
+            _ => return Err(PyValueError::new_err(format!(
+                "{name} has values of shape {:?} per token; pass rows of shape (tokens, layers, topk)",
+                rows.trailing()
+            ))
+            .into()),
+        };
+        let assembly = batch.with_stream_lens(name, &rows.lens(), true)?;
+        let padding_needs = i64::try_from(topk).unwrap_or(i64::MAX);
+        if let Some(num_experts) = self.num_experts.filter(|&count| count < padding_needs) {
+            return Err(PyValueError::new_err(format!(
+                "num_experts is {num_experts}, but {name} has {topk} different experts per token"
+            ))
+            .into());
+        }
+        let limit = match (&self.num_experts, &self.dtype) {
+            (Some(num_experts), _) => *num_experts,
+            // What does not fit is found when it is read; only negative ones are left to refuse.
+            (None, Some(_)) => i64::MAX,
+            (None, None) => {
+                let largest = rows.largest()?.unwrap_or(0);
+                i64::try_from(largest.saturating_add(1)).unwrap_or(i64::MAX)
+            }
+        };
+        rows.refuse_from(limit);
+        let dtype = match (&self.dtype, limit.max(padding_needs)) {
+            (Some(_), _) => self.dtype()?,
+            (None, ..=0x100) => Dtype::U8,
+            (None, ..=0x8000) => Dtype::I16,
+            (None, _) => Dtype::I32,
+        };
+        let captured: Vec<_> = (0..batch.rows().len())
+            .map(|row| assembly.pieces(row).iter().map(|piece| piece.len).sum())
+            .collect();
+        Ok(FieldPlan {
+            assembly: Some(assembly),
+            grid: Some(placement.sequence.clone()),
+            captured: Some(placement.sequence.truncated(&captured)),
+            filling: Filling::Indices(topk),
+            dtype,
+        })
+    }
+
+    /// Whether this is one of the fields that every batch can have, whose rows are plain.
+    fn is_built_in(&self) -> bool {
+        self.per_row || self.refuses_nan || self.any_length || self.name == "logprobs"
+    }
+
+    fn dtype(&self) -> PyResult<Dtype> {
+        let dtypes = if self.aligned == Aligned::Experts {
+            &[Dtype::U8, Dtype::I16, Dtype::I32][..]
+        } else {
+            Dtype::OF_FIELDS
+        };
+        Dtype::of_name(&self.key, self.dtype.as_deref().unwrap_or_default(), dtypes)
+    }
+}
+
+impl<'py> IntoPyObject<'py> for Number {
+    type Target = PyAny;
+    type Output = Bound<'py, PyAny>;
+    type Error = PyErr;
+
+    fn into_pyobject(self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        match self {
+            Self::Int(int) => int.into_bound_py_any(py),
+            Self::Float(float) => float.into_bound_py_any(py),
+        }
+    }
+}
+
+impl<'py> FromPyObject<'_, 'py> for Number {
+    type Error = PyErr;
+
+    fn extract(object: Borrowed<'_, 'py, PyAny>) -> PyResult<Self> {
+        match object.extract::<i64>() {
+            Ok(int) => Ok(Self::Int(int)),
+            Err(_) => object.extract::<f64>().map(Self::Float),
+        }
+    }
+}

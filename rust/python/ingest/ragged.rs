@@ -1,0 +1,120 @@
+//! Columns: many rows as stretches of one array.
+
+use numpy::PyReadonlyArray1;
+use pyo3::intern;
+use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
+use pyo3::types::PyType;
+
+use super::tensor::is_tensor;
+
+/// Rows that are stretches of one array, also where something else lies between them.
+///
+/// Private: how a batch hands over its own outputs to be laid out anew.
+#[pyclass(frozen, module = "fastcollate._fastcollate")]
+pub struct Stretches {
+    values: Py<PyAny>,
+    starts: Vec<usize>,
+    lens: Vec<usize>,
+}
+
+#[pymethods]
+impl Stretches {
+    #[new]
+    fn new(
+        values: Py<PyAny>,
+        starts: PyReadonlyArray1<i64>,
+        lens: PyReadonlyArray1<i64>,
+    ) -> PyResult<Self> {
+        Ok(Self {
+            values,
+            starts: to_usize(&starts)?,
+            lens: to_usize(&lens)?,
+        })
+    }
+}
+
+/// An array or tensor of tokens, and where in it each row starts and how long it is.
+pub struct Parts<'py> {
+    pub values: Bound<'py, PyAny>,
+    pub starts: Vec<usize>,
+    pub lens: Vec<usize>,
+}
+
+/// The parts of a `Ragged`, a jagged nested tensor or `Stretches`; `None` for anything else.
+///
+/// # Errors
+/// What torch raises.
+pub fn parts<'py>(object: &Bound<'py, PyAny>) -> PyResult<Option<Parts<'py>>> {
+    static RAGGED: PyOnceLock<Py<PyType>> = PyOnceLock::new();
+    let py = object.py();
+    if let Ok(stretches) = object.cast::<Stretches>() {
+        let stretches = stretches.get();
+        return Ok(Some(Parts {
+            values: stretches.values.bind(py).clone(),
+            starts: stretches.starts.clone(),
+            lens: stretches.lens.clone(),
+        }));
+    }
+    if object.is_instance(RAGGED.import(py, "fastcollate.columns", "Ragged")?)? {
+        let values = object.getattr(intern!(py, "values"))?;
+        let offsets = object.getattr(intern!(py, "offsets"))?;
+        return Ok(Some(of_offsets(values, &offsets)?));
+    }
+    if is_jagged(object)? {
+        let values = object.call_method0(intern!(py, "values"))?;
+        let offsets = object.call_method0(intern!(py, "offsets"))?;
+        let mut parts = of_offsets(values, &offsets)?;
+        let lens = object.call_method0(intern!(py, "lengths"))?;
+        if !lens.is_none() {
+            parts.lens = integers(&lens)?;
+            parts.starts.truncate(parts.lens.len());
+        }
+        return Ok(Some(parts));
+    }
+    Ok(None)
+}
+
+/// Whether an object is a nested tensor of rows that lie one behind the other.
+fn is_jagged(object: &Bound<PyAny>) -> PyResult<bool> {
+    let py = object.py();
+    if !is_tensor(object)? || !object.getattr(intern!(py, "is_nested"))?.is_truthy()? {
+        return Ok(false);
+    }
+    let jagged = py.import(intern!(py, "torch"))?.getattr("jagged")?;
+    // Another dimension than the first can be the ragged one, after a transposition.
+    Ok(object.getattr(intern!(py, "layout"))?.is(&jagged)
+        && object.getattr("_ragged_idx")?.extract::<usize>()? == 1)
+}
+
+fn of_offsets<'py>(values: Bound<'py, PyAny>, offsets: &Bound<'py, PyAny>) -> PyResult<Parts<'py>> {
+    let mut starts = integers(offsets)?;
+    let lens = starts
+        .windows(2)
+        .map(|ends| ends[1].saturating_sub(ends[0]))
+        .collect();
+    starts.pop();
+    Ok(Parts {
+        values,
+        starts,
+        lens,
+    })
+}
+
+fn integers(values: &Bound<PyAny>) -> PyResult<Vec<usize>> {
+    let py = values.py();
+    let values = if is_tensor(values)? {
+        values.call_method0(intern!(py, "cpu"))?
+    } else {
+        values.clone()
+    };
+    let numpy = py.import(intern!(py, "numpy"))?;
+    let array = numpy.call_method1(intern!(py, "asarray"), (values, intern!(py, "int64")))?;
+    to_usize(&array.extract()?)
+}
+
+fn to_usize(values: &PyReadonlyArray1<i64>) -> PyResult<Vec<usize>> {
+    let values = values.as_array();
+    let values = values.iter().map(|&value| Ok(usize::try_from(value)?));
+    values.collect()
+}

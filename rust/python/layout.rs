@@ -1,0 +1,86 @@
+//! Layouts by name, and the widths that do not come from the data.
+
+use fastcollate::plan::{Assembly, Layout, Placement, Widths};
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+
+use crate::error::Result;
+
+/// All layouts and their names.
+const LAYOUTS: [(Layout, &str); 4] = [
+    (Layout::Left, "left"),
+    (Layout::TwoSegment, "two_segment"),
+    (Layout::Right, "right"),
+    (Layout::Jagged, "jagged"),
+];
+
+/// A layout's name.
+pub fn name_of(layout: Layout) -> &'static str {
+    let named = LAYOUTS.iter().find(|(other, _)| *other == layout);
+    named.map_or("unnamed", |(_, name)| name)
+}
+
+/// The layout of a name.
+///
+/// # Errors
+/// `ValueError`.
+pub fn layout_of(name: &str) -> PyResult<Layout> {
+    let named = LAYOUTS.iter().find(|(_, other)| *other == name);
+    named.map(|(layout, _)| *layout).ok_or_else(|| {
+        let names = LAYOUTS.map(|(_, name)| format!("'{name}'")).join(", ");
+        PyValueError::new_err(format!("layout is '{name}'; it can be {names}"))
+    })
+}
+
+/// A layout and the widths that do not come from the data.
+#[pyclass(frozen, get_all, module = "fastcollate._fastcollate")]
+pub struct LayoutSpec {
+    name: String,
+    /// Of token streams.
+    pad_to: Option<usize>,
+    /// Of prompts.
+    max_prompt_len: Option<usize>,
+    /// Of responses.
+    max_response_len: Option<usize>,
+    pad_to_multiple_of: usize,
+}
+
+#[pymethods]
+impl LayoutSpec {
+    #[new]
+    fn new(
+        name: String,
+        pad_to: Option<usize>,
+        max_prompt_len: Option<usize>,
+        max_response_len: Option<usize>,
+        pad_to_multiple_of: usize,
+    ) -> Self {
+        Self {
+            name,
+            pad_to,
+            max_prompt_len,
+            max_response_len,
+            pad_to_multiple_of,
+        }
+    }
+}
+
+impl LayoutSpec {
+    /// Lay an assembly's rows out.
+    ///
+    /// # Errors
+    /// `ValueError` for an unknown layout and for rows wider than a fixed width.
+    pub fn place(&self, assembly: &Assembly) -> Result<Placement> {
+        let widths = Widths {
+            sequence: self.pad_to,
+            prompt: self.max_prompt_len,
+            response: self.max_response_len,
+            multiple_of: self.pad_to_multiple_of,
+        };
+        Ok(Placement::of_layout(
+            assembly,
+            layout_of(&self.name)?,
+            widths,
+        )?)
+    }
+}
