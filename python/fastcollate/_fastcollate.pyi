@@ -4,7 +4,16 @@ from typing import Any, final
 from numpy import int64
 from numpy.typing import NDArray
 
-__all__ = ["DtypeSpec", "FieldSpec", "LayoutSpec", "Plan", "__version__", "collate"]
+__all__ = [
+    "DtypeSpec",
+    "FieldSpec",
+    "LayoutSpec",
+    "Plan",
+    "__version__",
+    "arrow_chunks",
+    "arrow_lists",
+    "collate",
+]
 
 __version__: str
 
@@ -104,3 +113,7 @@ def collate(
     layout: LayoutSpec,
     dtypes: DtypeSpec,
 ) -> tuple[Plan, list[tuple[str, NDArray[Any]]]]: ...
+def arrow_lists(
+    values: NDArray[Any], offsets: NDArray[int64], requested_schema: object | None
+) -> tuple[object, object]: ...
+def arrow_chunks(object: Any, place: str) -> list[tuple[NDArray[Any], NDArray[int64]]] | None: ...

@@ -2,12 +2,15 @@
 
 #[allow(unsafe_code, reason = "views NumPy's memory")]
 mod array;
+#[allow(unsafe_code, reason = "lends Arrow's memory to NumPy")]
+mod arrow;
 #[allow(unsafe_code, reason = "reads items of lists without owning them")]
 mod list;
 mod number;
 mod rows;
 mod tensor;
 
+pub use arrow::arrow_chunks;
 pub use list::check_digits;
 pub use rows::Rows;
 
