@@ -12,7 +12,9 @@ import logging
 from fastcollate._fastcollate import Plan, __version__
 from fastcollate.batch import Batch, MissingPlanError
 from fastcollate.collating import build_batch
+from fastcollate.column_input import ragged
+from fastcollate.columns import Ragged
 
-__all__ = ["Batch", "MissingPlanError", "Plan", "__version__", "build_batch"]
+__all__ = ["Batch", "MissingPlanError", "Plan", "Ragged", "__version__", "build_batch", "ragged"]
 
 logging.getLogger(__name__).addHandler(logging.NullHandler())
