@@ -12,6 +12,8 @@ import logging
 from fastcollate._fastcollate import Plan, __version__
 from fastcollate.batch import Batch, MissingPlanError
 from fastcollate.collating import build_batch
+from fastcollate.column_input import ragged
+from fastcollate.columns import Ragged
 from fastcollate.fields import Field, PerRow, RoutedExperts
 
 __all__ = [
@@ -20,9 +22,11 @@ __all__ = [
     "MissingPlanError",
     "PerRow",
     "Plan",
+    "Ragged",
     "RoutedExperts",
     "__version__",
     "build_batch",
+    "ragged",
 ]
 
 logging.getLogger(__name__).addHandler(logging.NullHandler())

@@ -4,36 +4,43 @@ from typing import Any, final
 from numpy import int64
 from numpy.typing import NDArray
 
-__all__ = ["DtypeSpec", "FieldSpec", "LayoutSpec", "Plan", "__version__", "collate"]
+__all__ = [
+    "FieldSpec",
+    "LayoutSpec",
+    "OutputSpec",
+    "Plan",
+    "Stretches",
+    "__version__",
+    "arrow_chunks",
+    "arrow_lists",
+    "collate",
+]
 
 __version__: str
 
 @final
 class FieldSpec:
-    """How a response-aligned field is read and written. Made once for a field, not once a call."""
+    """How a field is read and written. Made once for a field, not once a call."""
 
     def __new__(
         cls,
         key: str,
         name: str,
-        *,
+        align: str = "response",
         per_row: bool = False,
         refuses_nan: bool = False,
         any_length: bool = False,
-        dtype: str = "float32",
+        fill: float = 0,
+        gap_fill: float = 0,
+        num_experts: int | None = None,
+        dtype: str | None = "float32",
     ) -> FieldSpec: ...
     @property
     def key(self) -> str: ...
     @property
-    def name(self) -> str: ...
+    def align(self) -> str: ...
     @property
-    def per_row(self) -> bool: ...
-    @property
-    def refuses_nan(self) -> bool: ...
-    @property
-    def any_length(self) -> bool: ...
-    @property
-    def dtype(self) -> str: ...
+    def dtype(self) -> str | None: ...
     def with_dtype(self, dtype: str) -> FieldSpec: ...
 
 @final
@@ -60,26 +67,40 @@ class LayoutSpec:
     def pad_to_multiple_of(self) -> int: ...
 
 @final
-class DtypeSpec:
-    """The dtypes of outputs that are no fields."""
+class OutputSpec:
+    """The outputs that are no fields: their dtypes, and which of the optional ones there are."""
 
     def __new__(
         cls,
         input_ids: str = "int64",
         attention_mask: str = "int64",
         response_mask: str = "int64",
-    ) -> DtypeSpec: ...
+        position_ids: tuple[str, str] | None = None,
+        labels: tuple[bool, str] | None = None,
+    ) -> OutputSpec: ...
     @property
     def input_ids(self) -> str: ...
     @property
     def attention_mask(self) -> str: ...
     @property
     def response_mask(self) -> str: ...
+    @property
+    def position_ids(self) -> tuple[str, str] | None: ...
+    @property
+    def labels(self) -> tuple[bool, str] | None: ...
+
+@final
+class Stretches:
+    """Rows that are stretches of one array, also where something else lies between them."""
+
+    def __new__(cls, values: Any, starts: NDArray[int64], lens: NDArray[int64]) -> Stretches: ...
 
 @final
 class Plan:
     """What the rows of a batch are made of and where they lie. Immutable; holds no token."""
 
+    @property
+    def layout(self) -> str: ...
     @property
     def num_rows(self) -> int: ...
     @property
@@ -87,14 +108,20 @@ class Plan:
     @property
     def response_width(self) -> int: ...
     @property
+    def num_positions(self) -> int: ...
+    @property
     def longest_row(self) -> int: ...
     @property
     def prompt_lens(self) -> NDArray[int64]: ...
     @property
     def response_lens(self) -> NDArray[int64]: ...
-    def to_dict(self) -> dict[str, NDArray[int64]]: ...
+    def gather_places(
+        self, of_sequence: bool, next_token: bool, width: int, may_miss: bool
+    ) -> NDArray[int64]: ...
+    def row_starts(self) -> tuple[NDArray[int64], NDArray[int64]]: ...
+    def to_dict(self) -> dict[str, Any]: ...
     @classmethod
-    def from_dict(cls, tables: dict[str, NDArray[int64]]) -> Plan: ...
+    def from_dict(cls, tables: dict[str, Any]) -> Plan: ...
 
 def collate(
     prompts: Any,
@@ -102,5 +129,9 @@ def collate(
     pad_token_id: int,
     fields: Sequence[tuple[Any, FieldSpec]],
     layout: LayoutSpec,
-    dtypes: DtypeSpec,
-) -> tuple[Plan, list[tuple[str, NDArray[Any]]]]: ...
+    outputs: OutputSpec,
+) -> tuple[Plan, list[tuple[str, Any]]]: ...
+def arrow_lists(
+    values: NDArray[Any], offsets: NDArray[int64], requested_schema: object | None
+) -> tuple[object, object]: ...
+def arrow_chunks(object: Any, place: str) -> list[tuple[NDArray[Any], NDArray[int64]]] | None: ...

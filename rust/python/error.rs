@@ -30,6 +30,14 @@ pub enum Error {
         expected: &'static str,
     },
 
+    /// A null in an Arrow array: a `ValueError`.
+    #[error("{place} is null; fill or drop nulls first")]
+    Null { place: String },
+
+    /// An Arrow array that Arrow's own reader refuses, or that is not what it says: a `ValueError`.
+    #[error("{place} could not be read: {cause}")]
+    Arrow { place: String, cause: String },
+
     /// An object whose own code raised while it was read.
     #[error("{place} could not be read: {cause}")]
     Raised { place: String, cause: PyErr },
@@ -116,6 +124,8 @@ impl From<Error> for PyErr {
             }),
             Error::Shape { .. }
             | Error::Overrun { .. }
+            | Error::Null { .. }
+            | Error::Arrow { .. }
             | Error::Changed { .. }
             | Error::Moved { .. }
             | Error::Core(_) => PyValueError::new_err(message),

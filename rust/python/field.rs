@@ -52,7 +52,7 @@ pub struct FieldSpec {
 impl FieldSpec {
     #[new]
     #[pyo3(signature = (
-        key, name, *, align="response", per_row=false, refuses_nan=false, any_length=false,
+        key, name, align="response", per_row=false, refuses_nan=false, any_length=false,
         fill=Number::Int(0), gap_fill=Number::Int(0), num_experts=None, dtype=Some("float32")
     ))]
     #[allow(clippy::too_many_arguments, reason = "all but two have defaults")]

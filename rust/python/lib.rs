@@ -1,5 +1,7 @@
 //! The Python module `fastcollate._fastcollate`: ingest, call the core, hand over.
 
+#[allow(unsafe_code, reason = "lends NumPy's memory to Arrow")]
+mod arrow_export;
 mod collate;
 mod error;
 mod execute;
@@ -20,11 +22,13 @@ mod _fastcollate {
     use pyo3::prelude::*;
 
     #[pymodule_export]
+    use super::arrow_export::arrow_lists;
+    #[pymodule_export]
     use super::collate::{OutputSpec, collate};
     #[pymodule_export]
     use super::field::FieldSpec;
     #[pymodule_export]
-    use super::ingest::Stretches;
+    use super::ingest::{Stretches, arrow_chunks};
     #[pymodule_export]
     use super::layout::LayoutSpec;
     #[pymodule_export]

@@ -2,6 +2,8 @@
 
 #[allow(unsafe_code, reason = "views NumPy's memory")]
 mod array;
+#[allow(unsafe_code, reason = "lends Arrow's memory to NumPy")]
+mod arrow;
 #[allow(unsafe_code, reason = "reads items of lists without owning them")]
 mod list;
 mod number;
@@ -9,6 +11,7 @@ mod ragged;
 mod rows;
 mod tensor;
 
+pub use arrow::arrow_chunks;
 pub use list::check_digits;
 pub use ragged::Stretches;
 pub use rows::Rows;

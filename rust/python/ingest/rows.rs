@@ -14,6 +14,7 @@ use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyByteArray, PyBytes, PyList, PyMapping, PyString, PyTuple, PyType};
 
 use super::array::{ArrayInput, ArrayView};
+use super::arrow::{self, Chunk};
 use super::list::{DecodeExact, read_items};
 use super::number::{decode, has_len};
 use super::ragged::{self, Parts};
@@ -305,7 +306,10 @@ impl<'a, 'py> Reader<'a, 'py> {
         if !is_list && self.read_column(rows)? {
             return Ok(self.finish());
         }
-        let rows = as_list(rows)?.ok_or_else(|| self.wrong_kind(rows))?;
+        if !is_sequence(rows)? {
+            return Err(self.wrong_kind(rows));
+        }
+        let rows = to_list(rows)?;
         self.rows.reserve_exact(rows.len());
         for (index, row) in rows.iter().enumerate() {
             self.read_row(index, row)?;
@@ -355,6 +359,13 @@ impl<'a, 'py> Reader<'a, 'py> {
                 }
             };
             self.read_parts(input, 2, (0..count).map(|row| (row * len, len)))?;
+            return Ok(true);
+        }
+        if let Some(chunks) = arrow::chunks(rows, self.field)? {
+            for Chunk { values, offsets } in chunks {
+                let parts = offsets.windows(2).map(|ends| (ends[0], ends[1] - ends[0]));
+                self.read_parts(ArrayInput::of_array(values), 1, parts)?;
+            }
             return Ok(true);
         }
         Ok(false)
@@ -557,13 +568,11 @@ fn numbers_of(
             return Ok(Some(values));
         }
     }
-    let Some(numbers) = as_list(numbers)? else {
+    // Of a long sequence of rows only the first item is made.
+    if !is_sequence(numbers)? || numbers.is_empty()? || is_row(field, &numbers.get_item(0)?)? {
         return Ok(None);
-    };
-    match numbers.iter().next() {
-        Some(first) if !is_row(field, &first)? => {}
-        _ => return Ok(None),
     }
+    let numbers = to_list(numbers)?;
     check_count(numbers.len())?;
     let decode_at = |(row, number): (usize, Bound<PyAny>)| {
         decode(&number, || Place {
@@ -626,22 +635,26 @@ fn as_array<'py>(
     Ok(None)
 }
 
-/// Any other sequence as a list of its items; none for what only looks like one.
-fn as_list<'py>(object: &Bound<'py, PyAny>) -> Result<Option<Bound<'py, PyList>>> {
-    if let Ok(list) = object.cast_exact::<PyList>() {
-        return Ok(Some(list.clone()));
+/// Whether an object is a sequence of items, and does not only look like one.
+fn is_sequence(object: &Bound<PyAny>) -> Result<bool> {
+    if object.is_exact_instance_of::<PyList>() {
+        return Ok(true);
     }
     let is_text = object.is_instance_of::<PyString>()
         || object.is_instance_of::<PyBytes>()
         || object.is_instance_of::<PyByteArray>();
     let has = |method| object.get_type().hasattr(method);
-    if is_text
-        || object.cast::<PyMapping>().is_ok()
-        || !has(intern!(object.py(), "__getitem__"))?
-        || !has(intern!(object.py(), "__len__"))?
-    {
-        return Ok(None);
+    Ok(!is_text
+        && object.cast::<PyMapping>().is_err()
+        && has(intern!(object.py(), "__getitem__"))?
+        && has(intern!(object.py(), "__len__"))?)
+}
+
+/// A sequence as a list of its items.
+fn to_list<'py>(sequence: &Bound<'py, PyAny>) -> Result<Bound<'py, PyList>> {
+    if let Ok(list) = sequence.cast_exact::<PyList>() {
+        return Ok(list.clone());
     }
-    let items = object.try_iter()?.collect::<PyResult<Vec<_>>>()?;
-    Ok(Some(PyList::new(object.py(), items)?))
+    let items = sequence.try_iter()?.collect::<PyResult<Vec<_>>>()?;
+    Ok(PyList::new(sequence.py(), items)?)
 }

@@ -1,0 +1,182 @@
+"""What NumPy arrays and torch tensors have in common."""
+
+from __future__ import annotations
+
+import math
+import reprlib
+import sys
+from typing import Any
+
+import numpy as np
+
+NUMBERS = "biuf"
+"""Kinds of NumPy dtypes that hold numbers: booleans, integers, floats."""
+
+
+def is_tensor(value: Any) -> bool:
+    """Say whether something is a torch tensor. Where torch was not imported, nothing is."""
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(value, torch.Tensor)
+
+
+def describe(value: Any) -> str:
+    """Name a value in an error message: ``1.5 (float)``, abbreviated where it prints long."""
+    if is_tensor(value) or isinstance(value, np.ndarray):
+        return f"{dtype_name(value.dtype)} {type(value).__name__} of shape {tuple(value.shape)}"
+    return f"{reprlib.repr(value)} ({type(value).__name__})"
+
+
+def checked_array(name: str, value: Any) -> Any:
+    """Return a NumPy array or torch tensor of numbers as it is, subclasses of ndarray as ndarray.
+
+    Raises
+    ------
+    TypeError
+        If it is anything else, or holds something else.
+    ValueError
+        If it has no dimension.
+    """
+    if is_tensor(value):
+        import torch
+
+        if value.is_nested:
+            raise TypeError(f"{name} is a nested tensor; pass it to fastcollate.ragged")
+        if value.layout is not torch.strided or value.is_quantized or value.is_complex():
+            kind = "quantized" if value.is_quantized else f"{value.layout} {value.dtype}"
+            raise TypeError(f"{name} is a {kind} tensor; pass a dense one of real numbers")
+    elif not isinstance(value, np.ndarray):
+        raise TypeError(f"{name} is {describe(value)}; pass a NumPy array or a torch tensor")
+    else:
+        if isinstance(value, np.ma.MaskedArray):
+            raise TypeError(f"{name} is a masked array; fill it first, by its method filled")
+        if value.dtype.kind not in NUMBERS or not value.dtype.isnative:
+            raise TypeError(
+                f"{name} is an array of dtype {value.dtype}; pass integers, floats or booleans "
+                "in this machine's byte order"
+            )
+        value = np.asarray(value)
+    if value.ndim == 0:
+        raise ValueError(f"{name} has shape (); it needs a dimension")
+    return value
+
+
+def to_tensor(array: np.ndarray) -> Any:
+    """Return a tensor over a NumPy array's memory.
+
+    torch knows no read-only memory, and warns where it gets some. Arrow's memory and what Ray
+    hands out is read-only: there, writing into the tensor is the caller's mistake.
+    """
+    import torch
+
+    if not array.flags.writeable:
+        array = np.asarray(_Writable(array))
+    return torch.from_numpy(array)
+
+
+class _Writable:
+    """An array's memory, said to be writable."""
+
+    def __init__(self, array: np.ndarray) -> None:
+        interface = array.__array_interface__
+        self.array = array  # keeps the memory
+        self.__array_interface__ = {**interface, "data": (interface["data"][0], False)}
+
+
+def to_array(tensor: Any) -> np.ndarray:
+    """Return an array over a CPU tensor's memory, without its gradient.
+
+    Dtypes that only torch has, such as bfloat16, come as the integers of their bits.
+
+    Raises
+    ------
+    TypeError
+        If the tensor is on another device: torch says what to call.
+    """
+    import torch
+
+    tensor = tensor.detach().resolve_neg()
+    if is_only_torch(tensor.dtype):
+        tensor = tensor.view(getattr(torch, f"int{8 * tensor.itemsize}"))
+    array: np.ndarray = tensor.numpy()
+    return array
+
+
+def is_only_torch(dtype: Any) -> bool:
+    """Say whether NumPy lacks a dtype of torch: bfloat16, and all floats of 8 bits and less."""
+    name = dtype_name(dtype)
+    return "float" in name and name not in ("float16", "float32", "float64")
+
+
+def dtype_name(dtype: Any) -> str:
+    """Name a dtype without torch's prefix."""
+    return str(dtype).removeprefix("torch.")
+
+
+def dtype_like(array: Any, dtype: Any) -> Any:
+    """Return a dtype, given as a name, NumPy's or torch's, as an array's library has it.
+
+    Raises
+    ------
+    TypeError
+        If the library has no such dtype of real numbers.
+    """
+    name = dtype_name(dtype) if isinstance(dtype, str) or "torch" in str(dtype) else None
+    if name is None:
+        try:
+            name = np.dtype(dtype).name
+        except TypeError as error:
+            raise TypeError(f"dtype is {describe(dtype)}, which is no dtype") from error
+    if is_tensor(array):
+        import torch
+
+        found = getattr(torch, name, None)
+        if isinstance(found, torch.dtype) and not found.is_complex:
+            return found
+        raise TypeError(f"dtype is {name!r}, which torch has not for real numbers")
+    try:
+        numpy_dtype = np.dtype(name)
+    except TypeError as error:
+        raise TypeError(f"dtype is {name!r}, which NumPy has not") from error
+    if numpy_dtype.kind not in NUMBERS:
+        raise TypeError(f"dtype is {name!r}; pass one of integers, floats or booleans")
+    return numpy_dtype
+
+
+def convert(array: Any, dtype: Any) -> Any:
+    """Convert an array or tensor to a dtype of its library. Floats round, beyond range to inf."""
+    if is_tensor(array):
+        return array.to(dtype)
+    with np.errstate(over="ignore"):
+        return array.astype(dtype, copy=False)
+
+
+def first_misfit(array: Any, dtype: Any) -> int | None:
+    """Find the first value, counted in C order, that an integer or boolean dtype cannot hold."""
+    if (target := _limits(dtype)) is None:
+        return None
+    low, high = target
+    if (source := _limits(array.dtype)) is None:
+        wide = convert(array, dtype_like(array, "float64"))
+        # One beyond the highest is a power of two, which a float can hold.
+        misfits = ~((wide >= low) & (wide < high + 1.0) & (wide == wide.round()))
+    else:
+        # Limits that the source itself can hold, so that the comparison is exact.
+        misfits = (array < max(low, source[0])) | (array > min(high, source[1]))
+    return misfits.reshape(-1).tolist().index(True) if misfits.any() else None
+
+
+def _limits(dtype: Any) -> tuple[int, int] | None:
+    """Lowest and highest value of an integer dtype; of booleans 0 and 1, of floats none."""
+    name = dtype_name(dtype)
+    if name == "bool":
+        return 0, 1
+    if "float" in name:
+        return None
+    info = np.iinfo(name)
+    return int(info.min), int(info.max)
+
+
+def flattened(values: Any, leading: int) -> Any:
+    """Join the first dimensions of an array or tensor to one."""
+    shape = values.shape
+    return values.reshape((math.prod(shape[:leading]), *shape[leading:]))

@@ -1,0 +1,292 @@
+"""Ragged columns from everything that holds rows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import chain
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+from fastcollate._fastcollate import arrow_chunks
+from fastcollate.arrays import (
+    NUMBERS,
+    checked_array,
+    convert,
+    describe,
+    dtype_like,
+    dtype_name,
+    first_misfit,
+    is_tensor,
+)
+from fastcollate.columns import Ragged, concatenate
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+EXPECTED = "pass rows: lists, arrays or tensors, an Arrow array of lists, or a nested tensor"
+
+
+def ragged(
+    x: Any,
+    dtype: Any = None,
+    lengths: Any = None,
+    padding_side: Literal["right", "left"] = "right",
+) -> Ragged:
+    r"""Make a :class:`Ragged` of rows, without a copy where they lie in one piece.
+
+    Parameters
+    ----------
+    x
+        One of
+
+        * a list, tuple or other sequence of rows. A row is a list or tuple of numbers, nested where
+          there are trailing dimensions, or an array or tensor of (tokens, \*trailing). Either all
+          rows are tensors, or none is. Rows are copied into one array, tensors on their device.
+        * anything with Arrow's ``__arrow_c_array__`` or ``__arrow_c_stream__`` (pyarrow, Polars,
+          DuckDB, arro3): lists of numbers, large, fixed-size or views, or fixed-size lists in lists
+          for trailing dimensions; or a table of one such column. An array is viewed, its memory is
+          read-only; several chunks are copied together, as are booleans, which Arrow packs.
+        * a nested tensor: a jagged one is viewed, a strided one copied.
+        * a dense array or tensor, (rows, width, \*trailing): a view if all of it is taken and it
+          is contiguous; with ``lengths``, the copy of what is no padding.
+        * a ``Ragged``, which is returned as it is.
+    dtype
+        The dtype to convert to, by its name, or NumPy's or torch's. Without it, lists become what
+        NumPy makes of them (int64, float64 or bool; float64 if there is no number at all), and all
+        else keeps its own.
+    lengths
+        Tokens of each row of a padded array: (rows,).
+    padding_side
+        Where such an array has its padding.
+
+    Returns
+    -------
+    Ragged
+        Over a tensor if ``x`` is one or has tensors as rows, else over a NumPy array.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If ``x`` holds something else, a null, or rows of different trailing shapes or dtypes, or if
+        a value does not fit ``dtype``. Floats are rounded, but never to integers. The message names
+        the row and the position.
+
+    Examples
+    --------
+    >>> fc.ragged([[5, 6], [], [7]]).offsets
+    array([0, 2, 2, 3])
+    >>> fc.ragged(np.array([[0, 5, 6], [0, 0, 7]]), lengths=[2, 1], padding_side="left").to_list()
+    [[5, 6], [7]]
+    """
+    if padding_side not in ("right", "left"):
+        raise ValueError(f"padding_side is {padding_side!r}; pass 'right' or 'left'")
+    if lengths is not None:
+        return _converted(_of_padded(x, lengths, padding_side), dtype)
+    if isinstance(x, Ragged):
+        return _converted(x, dtype)
+    if is_tensor(x):
+        return _converted(_of_nested(x) if x.is_nested else _of_dense(x), dtype)
+    if isinstance(x, np.ndarray) and not (x.ndim == 1 and x.dtype.kind == "O"):
+        return _converted(_of_dense(x), dtype)
+    if not isinstance(x, (list, tuple)):
+        if (chunks := arrow_chunks(x, "x")) is not None:
+            parts = [Ragged(values, offsets) for values, offsets in chunks]
+            filled = [part for part in parts if len(part)] or parts[:1]
+            column = filled[0] if len(filled) == 1 else Ragged.concat(filled)
+            return _converted(column, dtype)
+        is_rows = hasattr(type(x), "__len__") and hasattr(type(x), "__getitem__")
+        if not is_rows or isinstance(x, (str, bytes, bytearray, Mapping)):
+            raise TypeError(f"x is {describe(x)}; {EXPECTED}")
+        x = list(x)
+    if all(isinstance(row, (list, tuple)) for row in x):
+        return _converted(_of_lists(x), dtype)
+    return _converted(_of_arrays(x, dtype), dtype)
+
+
+def _converted(column: Ragged, dtype: Any, first_row: int = 0) -> Ragged:
+    """Convert a column, which is x from a row on, or say which value does not fit."""
+    if dtype is None:
+        return column
+    target = dtype_like(column.values, dtype)
+    if column.dtype == target:
+        return column
+    values = column.values
+    if (index := first_misfit(values, target)) is not None:
+        at = np.unravel_index(index, tuple(values.shape))
+        raise ValueError(
+            f"x{_subscript(column, at, first_row)} is {values[at].item()}, which does not fit "
+            f"{dtype_name(target)}"
+        )
+    return Ragged(convert(values, target), column.offsets)
+
+
+def _subscript(column: Ragged, at: Sequence[Any], first_row: int = 0) -> str:
+    """Write where a value is: row, position, and the place in trailing dimensions."""
+    token, *within = map(int, at)
+    row = int(np.searchsorted(column.offsets, token, side="right")) - 1
+    place = (first_row + row, token - int(column.offsets[row]), *within)
+    return "".join(f"[{index}]" for index in place)
+
+
+def _offsets(lengths: Any) -> NDArray[np.int64]:
+    offsets = np.zeros(len(lengths) + 1, np.int64)
+    np.cumsum(lengths, out=offsets[1:])
+    return offsets
+
+
+# Dense and nested
+
+
+def _of_dense(x: Any) -> Ragged:
+    x = _checked_dense(x)
+    rows, width, *trailing = x.shape
+    return Ragged(x.reshape(rows * width, *trailing), np.arange(rows + 1, dtype=np.int64) * width)
+
+
+def _of_padded(x: Any, lengths: Any, padding_side: str) -> Ragged:
+    x = _checked_dense(x)
+    rows, width, *_ = x.shape
+    if is_tensor(lengths):
+        lengths = lengths.cpu().numpy()
+    lengths = np.asarray(lengths)
+    if lengths.shape != (rows,):
+        raise ValueError(f"lengths has shape {lengths.shape}, but x has {rows} rows")
+    if rows and lengths.dtype.kind not in "iu":
+        raise TypeError(f"lengths is of dtype {lengths.dtype}; pass integers")
+    outside = (lengths < 0) | (lengths > width)
+    if outside.any():
+        row = int(outside.argmax())
+        raise ValueError(
+            f"lengths[{row}] is {lengths[row]}, but rows of x have 0 to {width} tokens"
+        )
+    if (lengths == width).all():
+        return _of_dense(x)
+    position = np.arange(width)
+    if padding_side == "left":
+        position = position[::-1]
+    inside: Any = position < lengths[:, None]
+    if is_tensor(x):
+        import torch
+
+        inside = torch.from_numpy(inside).to(x.device)
+    return Ragged(x[inside], _offsets(lengths))
+
+
+def _checked_dense(x: Any) -> Any:
+    x = checked_array("x", x)
+    if x.ndim < 2:
+        raise ValueError(
+            f"x has shape {tuple(x.shape)}; an array of rows has two dimensions or more"
+        )
+    return x
+
+
+def _of_nested(x: Any) -> Ragged:
+    import torch
+
+    if x.layout is not torch.jagged or x.lengths() is not None:
+        rows = list(x.unbind())
+        return _of_arrays(rows) if rows else Ragged(x.new_empty(0), [0])
+    if not isinstance(x.shape[1], torch.SymInt):
+        raise ValueError("x is jagged in another dimension than its second; transpose it back")
+    offsets = x.offsets().cpu().numpy()
+    # torch lets offsets leave values out at both ends.
+    return Ragged(x.values()[offsets[0] : offsets[-1]], offsets - offsets[0])
+
+
+# Sequences of rows
+
+
+def _of_lists(rows: Sequence[Sequence[Any]]) -> Ragged:
+    """Let NumPy read all items at once; only if it cannot, look for the row that is to blame."""
+    items = list(chain.from_iterable(rows))
+    try:
+        values = np.array(items)
+    except ValueError as error:  # trailing shapes differ
+        _blame(rows)
+        raise ValueError(f"x cannot be read: {error}") from error
+    if values.dtype.kind not in NUMBERS:
+        _blame(rows)
+        raise TypeError(f"x has items of dtype {values.dtype}; {EXPECTED}")
+    column = Ragged(values, _offsets(np.fromiter(map(len, rows), np.int64, len(rows))))
+    if values.dtype.kind == "f" and (abs(values) >= 2.0**63).any():
+        _refuse_rounded(column, items)
+    return column
+
+
+def _refuse_rounded(column: Ragged, items: Sequence[Any]) -> None:
+    """Refuse integers that NumPy made floats, as no integer dtype holds all of them."""
+    exact = np.array(items, dtype=object)
+    if not any(issubclass(kind, (float, np.floating)) for kind in set(map(type, exact.flat))):
+        index = (exact >= 2**63).reshape(-1).tolist().index(True)
+        place = _subscript(column, np.unravel_index(index, exact.shape))
+        raise ValueError(f"x{place} is {exact.flat[index]}, which does not fit int64")
+
+
+def _blame(rows: Sequence[Sequence[Any]]) -> None:
+    """Raise for the first row that holds no numbers, or of another trailing shape than before."""
+    first: tuple[int, tuple[int, ...]] | None = None
+    for index, row in enumerate(rows):
+        for position, item in enumerate(row):
+            try:
+                value = np.asarray(item)
+            except ValueError as error:
+                raise ValueError(
+                    f"x[{index}][{position}] is {describe(item)}, which is ragged itself; "
+                    "only rows may be of different lengths"
+                ) from error
+            if isinstance(item, int) and value.dtype.kind == "O":
+                raise ValueError(f"x[{index}][{position}] is {item}, which does not fit int64")
+            if value.dtype.kind not in NUMBERS:
+                raise TypeError(f"x[{index}][{position}] is {describe(item)}; rows hold numbers")
+            first = first or (index, value.shape)
+            if value.shape != first[1]:
+                raise _other_shape(index, value.shape, *first)
+
+
+def _other_shape(
+    row: int, shape: tuple[int, ...], first: int, expected: tuple[int, ...]
+) -> ValueError:
+    return ValueError(f"x[{row}] has tokens of shape {shape}, but x[{first}] of {expected}")
+
+
+def _of_arrays(rows: Sequence[Any], dtype: Any = None) -> Ragged:
+    arrays = _as_arrays(rows)
+    # An empty list has neither dtype nor trailing shape.
+    told = [i for i, row in enumerate(rows) if not (isinstance(row, (list, tuple)) and not row)]
+    first = told[0]
+    for index in told[1:]:
+        array, expected = arrays[index], arrays[first]
+        if array.shape[1:] != expected.shape[1:]:
+            raise _other_shape(index, tuple(array.shape[1:]), first, tuple(expected.shape[1:]))
+        if array.dtype != expected.dtype and dtype is None:
+            raise TypeError(
+                f"x[{index}] holds {dtype_name(array.dtype)}, but x[{first}] "
+                f"{dtype_name(expected.dtype)}; pass dtype"
+            )
+    if len({arrays[index].dtype for index in told}) > 1:
+        for index in told:
+            row = Ragged(arrays[index], [0, len(arrays[index])])
+            arrays[index] = _converted(row, dtype, index).values
+    return Ragged(concatenate([arrays[index] for index in told]), _offsets(list(map(len, arrays))))
+
+
+def _as_arrays(rows: Sequence[Any]) -> list[Any]:
+    """Return rows as arrays, or all as tensors."""
+    arrays = []
+    for index, row in enumerate(rows):
+        place = f"x[{index}]"
+        if is_tensor(row) != is_tensor(rows[0]):
+            raise TypeError(
+                f"{place} is {describe(row)}, but x[0] is {describe(rows[0])}; "
+                "either all rows are tensors, or none"
+            )
+        try:
+            array = row if is_tensor(row) or isinstance(row, np.ndarray) else np.asarray(row)
+        except ValueError as error:
+            raise ValueError(f"{place} cannot be read: {error}") from error
+        if array.ndim == 0 or (array is not row and array.dtype.kind not in NUMBERS):
+            raise TypeError(f"{place} is {describe(row)}; a row is a list or array of numbers")
+        arrays.append(checked_array(place, array))
+    return arrays

@@ -1,0 +1,322 @@
+"""Ragged columns: all values in one array, and where each row begins."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, final, overload
+
+import numpy as np
+
+from fastcollate._fastcollate import arrow_lists
+from fastcollate.arrays import (
+    checked_array,
+    describe,
+    dtype_name,
+    first_misfit,
+    is_only_torch,
+    is_tensor,
+    to_array,
+    to_tensor,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import torch
+    from numpy.typing import NDArray
+
+
+@final
+class Ragged:
+    r"""Rows of different lengths in one flat array.
+
+    Row ``i`` is ``values[offsets[i]:offsets[i + 1]]``. Rows and slices of rows are views: nothing
+    is copied, and gradients of a tensor flow through them. What a ``Ragged`` consists of cannot be
+    changed; the numbers in ``values``, which is the caller's own array, can.
+
+    :func:`fastcollate.ragged` makes one from lists, padded arrays, Arrow and nested tensors.
+
+    Parameters
+    ----------
+    values
+        NumPy array or torch tensor, (tokens, \*trailing): for instance (tokens,) token ids or
+        (tokens, layers, topk) routed experts. On any device.
+    offsets
+        Integers, (rows + 1,): they start at 0, never fall, and end at ``len(values)``. They are
+        copied, as int64.
+
+    Raises
+    ------
+    TypeError
+        If ``values`` is no array or tensor of numbers, or ``offsets`` are no integers.
+    ValueError
+        If the offsets do not fit the values; the message names the index.
+
+    Notes
+    -----
+    ``==`` is one bool: whether both hold the same rows, in the same dtype, in arrays of the same
+    library on the same device. NaN equals NaN here.
+
+    Pickling hands NumPy arrays and CPU tensors over as buffers (protocol 5), so Ray and others that
+    ask for them out of band copy nothing. Tensors that require a gradient, or are on another
+    device, are pickled by torch. What Ray hands back is read-only memory: do not write into it.
+
+    Examples
+    --------
+    >>> rows = fc.Ragged(np.array([5, 6, 7]), [0, 2, 2, 3])
+    >>> rows[0], rows.to_list()
+    (array([5, 6]), [[5, 6], [], [7]])
+    >>> rows[1:]
+    Ragged of 2 rows, 1 token: int64 array, lengths 0 to 1
+    """
+
+    __slots__ = ("__weakref__", "_offsets", "_values")
+
+    _values: Any
+    _offsets: NDArray[np.int64]
+
+    def __init__(self, values: Any, offsets: Any) -> None:
+        self._values = checked_array("values", values)
+        self._offsets = _checked_offsets(offsets, len(values))
+
+    @classmethod
+    def _of(cls, values: Any, offsets: NDArray[np.int64]) -> Ragged:
+        """Take what is known to be valid."""
+        self = object.__new__(cls)
+        offsets.setflags(write=False)
+        self._values, self._offsets = values, offsets
+        return self
+
+    @property
+    def values(self) -> Any:
+        """The flat NumPy array or torch tensor: (tokens, *trailing)."""
+        return self._values
+
+    @property
+    def offsets(self) -> NDArray[np.int64]:
+        """Where rows begin in the values, and the end: int64 (rows + 1,), read-only."""
+        return self._offsets
+
+    @property
+    def lengths(self) -> NDArray[np.int64]:
+        """Tokens of each row: int64 (rows,)."""
+        return np.diff(self._offsets)
+
+    @property
+    def dtype(self) -> Any:
+        """The dtype of the values, NumPy's or torch's."""
+        return self._values.dtype
+
+    @property
+    def trailing(self) -> tuple[int, ...]:
+        """The shape of one token's values: () for plain numbers."""
+        return tuple(self._values.shape[1:])
+
+    def __len__(self) -> int:
+        return len(self._offsets) - 1
+
+    def __iter__(self) -> Iterator[Any]:
+        for begin, end in pairwise(self._offsets.tolist()):
+            yield self._values[begin:end]
+
+    @overload
+    def __getitem__(self, index: int) -> Any: ...
+    @overload
+    def __getitem__(self, index: slice) -> Ragged: ...
+    def __getitem__(self, index: int | slice) -> Any:
+        """Return a row, or a ``Ragged`` of adjacent rows; both are views.
+
+        Raises
+        ------
+        IndexError
+            If there is no such row.
+        ValueError
+            If a slice leaves rows out or turns them around: those are no view. Pick rows by
+            ``fc.ragged([rows[i] for i in ...])``, which copies them.
+        """
+        if isinstance(index, slice):
+            start, stop, step = index.indices(len(self))
+            if step != 1:
+                raise ValueError(
+                    f"the slice has a step of {step}, but a view has adjacent rows only; "
+                    "copy rows by fastcollate.ragged([rows[i] for i in ...])"
+                )
+            offsets = self._offsets[start : max(start, stop) + 1]
+            return self._of(self._values[offsets[0] : offsets[-1]], offsets - offsets[0])
+        row = operator.index(index)
+        if not -len(self) <= row < len(self):
+            raise IndexError(f"row {row} is out of range; there are {len(self)} rows")
+        row %= len(self)
+        begin, end = self._offsets[row : row + 2].tolist()
+        return self._values[begin:end]
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Ragged):
+            return NotImplemented
+        return (
+            _kind(self._values) == _kind(other._values)
+            and np.array_equal(self._offsets, other._offsets)
+            and _equal(self._values, other._values)
+        )
+
+    def __repr__(self) -> str:
+        lengths = self.lengths
+        span = f", lengths {lengths.min()} to {lengths.max()}" if len(self) else ""
+        kind = "tensor" if is_tensor(self._values) else "array"
+        if is_tensor(self._values) and self._values.device.type != "cpu":
+            kind += f" on {self._values.device}"
+        trailing = f" with {self.trailing} a token" if self.trailing else ""
+        return (
+            f"Ragged of {_count(len(self), 'row')}, {_count(len(self._values), 'token')}: "
+            f"{dtype_name(self.dtype)} {kind}{trailing}{span}"
+        )
+
+    def to_list(self) -> list[list[Any]]:
+        """Return the rows as lists of Python numbers (nested, with trailing dimensions)."""
+        values = self._values.tolist()
+        return [values[begin:end] for begin, end in pairwise(self._offsets.tolist())]
+
+    def to_torch_nested(self) -> torch.Tensor:
+        """Return a jagged nested tensor, (rows, jagged, *trailing), over the same values.
+
+        Only the offsets are copied, to the values' device. The shortest and the longest length
+        come along, so that torch need not look for them there.
+        """
+        import torch
+
+        values = self._values if is_tensor(self._values) else to_tensor(self._values)
+        lengths = self.lengths
+        nested: torch.Tensor = torch.nested.nested_tensor_from_jagged(
+            values,
+            torch.tensor(self._offsets, device=values.device),
+            min_seqlen=int(lengths.min(initial=len(values))),
+            max_seqlen=int(lengths.max(initial=0)),
+        )
+        return nested
+
+    def __arrow_c_array__(self, requested_schema: object | None = None) -> tuple[object, object]:
+        """Hand over as an Arrow array of large lists, trailing dimensions as fixed-size lists.
+
+        Contiguous values are not copied; booleans, which Arrow packs, are. Gradients stay behind.
+
+        Raises
+        ------
+        TypeError
+            If the values are on another device, or of a dtype that Arrow has not (bfloat16).
+        """
+        values = self._values
+        if is_tensor(values):
+            if is_only_torch(values.dtype):
+                raise TypeError(
+                    f"Arrow has no {dtype_name(values.dtype)}; "
+                    "convert by fastcollate.ragged(x, 'float32')"
+                )
+            values = to_array(values)
+        aligned = np.require(values, requirements=["C", "A"])
+        return arrow_lists(aligned, self._offsets, requested_schema)
+
+    def __reduce__(self) -> tuple[Callable[..., Ragged], tuple[Any, ...]]:
+        values, offsets = self._values, self._offsets
+        if isinstance(values, np.ndarray):
+            return Ragged, (np.ascontiguousarray(values), offsets)
+        if values.device.type == "cpu" and not values.requires_grad:
+            array = np.ascontiguousarray(to_array(values))
+            return _tensors, (array, offsets, dtype_name(values.dtype))
+        if values.untyped_storage().nbytes() > values.nbytes:
+            values = values.clone()  # torch would pickle all that it is a view of
+        return Ragged, (values, offsets)
+
+    @staticmethod
+    def concat(parts: Sequence[Ragged]) -> Ragged:
+        """Return the rows of several ``Ragged`` as one, which copies them.
+
+        Raises
+        ------
+        TypeError, ValueError
+            If there are none, or they are not of the same library, device, dtype and trailing
+            shape.
+        """
+        parts = list(parts)
+        for index, part in enumerate(parts):
+            if not isinstance(part, Ragged):
+                raise TypeError(f"parts[{index}] is {describe(part)}; pass a sequence of Ragged")
+            if (found := _kind(part._values)) != (expected := _kind(parts[0]._values)):
+                raise TypeError(f"parts[{index}] holds {found}, but parts[0] {expected}")
+            if part.trailing != parts[0].trailing:
+                raise ValueError(
+                    f"parts[{index}] has tokens of shape {part.trailing}, but parts[0] of "
+                    f"{parts[0].trailing}"
+                )
+        if not parts:
+            raise ValueError("parts is empty; pass at least one Ragged")
+        values = concatenate([part._values for part in parts])
+        ends = np.cumsum([0, *(len(part._values) for part in parts)], dtype=np.int64)
+        starts = [part._offsets[:-1] + end for part, end in zip(parts, ends, strict=False)]
+        return Ragged._of(values, np.concatenate([*starts, ends[-1:]]))
+
+
+def concatenate(arrays: Sequence[Any]) -> Any:
+    """Join arrays, or tensors, at their first dimension."""
+    if is_tensor(arrays[0]):
+        import torch
+
+        return torch.cat(list(arrays))
+    return np.concatenate(arrays)
+
+
+def _tensors(values: np.ndarray, offsets: NDArray[np.int64], dtype: str) -> Ragged:
+    """Unpickle a ``Ragged`` over a tensor from the tensor's memory."""
+    import torch
+
+    return Ragged(to_tensor(values).view(getattr(torch, dtype)), offsets)
+
+
+def _checked_offsets(offsets: Any, total: int) -> NDArray[np.int64]:
+    """Return a read-only copy of offsets that fit so many values."""
+    given = offsets.detach().cpu().numpy() if is_tensor(offsets) else np.asarray(offsets)
+    if given.ndim != 1 or len(given) == 0:
+        raise ValueError(f"offsets has shape {given.shape}; pass rows + 1 integers")
+    if given.dtype.kind not in "iu":
+        raise TypeError(f"offsets is of dtype {given.dtype}; pass integers")
+    if (index := first_misfit(given, np.dtype(np.int64))) is not None:
+        raise ValueError(f"offsets[{index}] is {given[index]}, which does not fit int64")
+    checked = np.array(given, dtype=np.int64)
+    if checked[0] != 0:
+        raise ValueError(f"offsets[0] is {checked[0]}; offsets start at 0")
+    falls = checked[1:] < checked[:-1]
+    if falls.any():
+        index = int(falls.argmax()) + 1
+        raise ValueError(
+            f"offsets[{index}] is {checked[index]}, less than offsets[{index - 1}], which is "
+            f"{checked[index - 1]}; offsets never fall"
+        )
+    if checked[-1] != total:
+        raise ValueError(
+            f"offsets[{len(checked) - 1}] is {checked[-1]}, but values has {total} items; "
+            "the last offset is their number"
+        )
+    checked.setflags(write=False)
+    return checked
+
+
+def _kind(values: Any) -> str:
+    """Name what has to be the same for values to be equal, or joined."""
+    if is_tensor(values):
+        return f"a {dtype_name(values.dtype)} tensor on {values.device}"
+    return f"a {values.dtype} array"
+
+
+def _equal(values: Any, other: Any) -> bool:
+    """Compare two arrays of one library, NaN equal to NaN."""
+    if values.shape != other.shape:
+        return False
+    same = values == other
+    if "float" in dtype_name(values.dtype):
+        same |= (values != values) & (other != other)
+    return bool(same.all())
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"

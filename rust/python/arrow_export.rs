@@ -1,0 +1,118 @@
+//! Ragged columns as Arrow arrays, by the PyCapsule interface, over the same memory.
+
+use std::panic::AssertUnwindSafe;
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use arrow_array::types::{
+    ArrowPrimitiveType, Float16Type, Float32Type, Float64Type, Int8Type, Int16Type, Int32Type,
+    Int64Type, UInt8Type, UInt16Type, UInt32Type, UInt64Type,
+};
+use arrow_array::{
+    Array, ArrayRef, BooleanArray, FixedSizeListArray, LargeListArray, PrimitiveArray,
+};
+use arrow_buffer::{BooleanBuffer, Buffer, OffsetBuffer, ScalarBuffer};
+use arrow_schema::{ArrowError, Field, FieldRef};
+use numpy::prelude::*;
+use numpy::{PyArray1, PyUntypedArray};
+use pyo3::exceptions::{PyTypeError, PyValueError};
+use pyo3::prelude::*;
+use pyo3::types::{PyCapsule, PyTuple};
+use pyo3_arrow::ffi::to_array_pycapsules;
+
+/// The schema and array capsules of a column: large lists of `values`, whose trailing dimensions
+/// are fixed-size lists.
+///
+/// # Errors
+/// `TypeError` for dtypes that Arrow has not, `ValueError` for arrays that are not contiguous or
+/// do not fit one another.
+#[pyfunction]
+pub fn arrow_lists<'py>(
+    values: &Bound<'py, PyUntypedArray>,
+    offsets: &Bound<'py, PyArray1<i64>>,
+    requested_schema: Option<Bound<'py, PyCapsule>>,
+) -> PyResult<Bound<'py, PyTuple>> {
+    let py = values.py();
+    let failed = |error: ArrowError| PyValueError::new_err(error.to_string());
+    let shape = values.shape();
+    let mut items = numbers(values)?;
+    for axis in (1..shape.len()).rev() {
+        let len = shape[..axis].iter().product();
+        let size = i32::try_from(shape[axis])?;
+        let lists = FixedSizeListArray::try_new_with_length(item(&items), size, items, None, len);
+        items = Arc::new(lists.map_err(failed)?);
+    }
+    let offsets = memory::<i64>(offsets.as_untyped())?;
+    let offsets = OffsetBuffer::new(ScalarBuffer::from(offsets));
+    let lists = LargeListArray::try_new(item(&items), offsets, items, None).map_err(failed)?;
+    let field = Field::new("", lists.data_type().clone(), true);
+    Ok(to_array_pycapsules(
+        py,
+        field.into(),
+        &lists,
+        requested_schema,
+    )?)
+}
+
+/// The field of a list's items, as Arrow's libraries make it by default.
+fn item(items: &ArrayRef) -> FieldRef {
+    Field::new_list_field(items.data_type().clone(), true).into()
+}
+
+/// All numbers of an array in one dimension. Booleans are packed, and so copied.
+fn numbers(array: &Bound<PyUntypedArray>) -> PyResult<ArrayRef> {
+    macro_rules! view {
+        ($($kind:literal $size:literal: $type:ty;)*) => {
+            match (array.dtype().kind(), array.dtype().itemsize()) {
+                (b'b', 1) => {
+                    let bytes = memory::<u8>(array)?;
+                    let bits = BooleanBuffer::collect_bool(bytes.len(), |index| bytes[index] != 0);
+                    Arc::new(BooleanArray::new(bits, None))
+                }
+                $(($kind, $size) => primitive::<$type>(array)?,)*
+                _ => {
+                    let message = format!("Arrow has no {}", array.dtype());
+                    return Err(PyTypeError::new_err(message));
+                }
+            }
+        };
+    }
+    Ok(view! {
+        b'i' 1: Int8Type;
+        b'i' 2: Int16Type;
+        b'i' 4: Int32Type;
+        b'i' 8: Int64Type;
+        b'u' 1: UInt8Type;
+        b'u' 2: UInt16Type;
+        b'u' 4: UInt32Type;
+        b'u' 8: UInt64Type;
+        b'f' 2: Float16Type;
+        b'f' 4: Float32Type;
+        b'f' 8: Float64Type;
+    })
+}
+
+fn primitive<T: ArrowPrimitiveType>(array: &Bound<PyUntypedArray>) -> PyResult<ArrayRef> {
+    let values = ScalarBuffer::<T::Native>::from(memory::<T::Native>(array)?);
+    Ok(Arc::new(PrimitiveArray::<T>::new(values, None)))
+}
+
+/// An array's memory, kept alive by the array itself.
+///
+/// # Errors
+/// `ValueError` if it is not contiguous, or not aligned for items of type `T`.
+fn memory<T>(array: &Bound<PyUntypedArray>) -> PyResult<Buffer> {
+    // SAFETY: `array` is a live ndarray, so its object can be read.
+    let data = unsafe { (*array.as_array_ptr()).fields.data.cast::<u8>() };
+    let data = NonNull::new(data).filter(|data| data.cast::<T>().is_aligned());
+    let (Some(data), true) = (data, array.is_c_contiguous()) else {
+        let message = "the array is not contiguous and aligned";
+        return Err(PyValueError::new_err(message));
+    };
+    let bytes = array.len() * array.dtype().itemsize();
+    let owner = Arc::new(AssertUnwindSafe(array.clone().unbind()));
+    // SAFETY: a contiguous array has all its items from `data` on. `owner` keeps it, and so the
+    // memory, until the last user of the buffer has released it. Arrow only reads; whoever writes
+    // into the array meanwhile changes numbers, and every bit pattern is one.
+    Ok(unsafe { Buffer::from_custom_allocation(data, bytes, owner) })
+}

@@ -1,0 +1,330 @@
+//! Arrow arrays of lists, by the PyCapsule interface: NumPy views of the memory they lie in.
+
+use std::sync::Arc;
+
+use arrow_array::cast::AsArray;
+use arrow_array::types::{
+    ArrowPrimitiveType, Float16Type, Float32Type, Float64Type, Int8Type, Int16Type, Int32Type,
+    Int64Type, UInt8Type, UInt16Type, UInt32Type, UInt64Type,
+};
+use arrow_array::{Array, ArrayRef, GenericListViewArray, OffsetSizeTrait, new_empty_array};
+use arrow_cast::cast;
+use arrow_schema::{ArrowError, DataType, Field};
+use numpy::ndarray::ArrayViewD;
+use numpy::{Element, PyArray1, PyArrayDyn, PyArrayMethods, PyUntypedArray};
+use pyo3::intern;
+use pyo3::prelude::*;
+use pyo3::types::PyTuple;
+use pyo3_arrow::input::AnyArray;
+
+use crate::error::{Error, Result};
+
+/// Rows that lie behind one another in one array.
+pub struct Chunk<'py> {
+    /// A read-only array, (tokens, *trailing). Its base keeps Arrow's memory alive.
+    pub values: Bound<'py, PyUntypedArray>,
+    /// Where rows begin in `values`, and their end.
+    pub offsets: Vec<usize>,
+}
+
+/// The rows of an Arrow array, or of each chunk of a chunked one (at least one, maybe empty);
+/// `None` if the object is not Arrow's. A table of one column is that column.
+///
+/// # Errors
+/// `TypeError` if they are not lists of numbers, `ValueError` naming the row for nulls, and what
+/// the object's own methods raise.
+pub fn chunks<'py>(object: &Bound<'py, PyAny>, place: &str) -> Result<Option<Vec<Chunk<'py>>>> {
+    let py = object.py();
+    let kind = object.get_type();
+    if !kind.hasattr(intern!(py, "__arrow_c_array__"))?
+        && !kind.hasattr(intern!(py, "__arrow_c_stream__"))?
+    {
+        return Ok(None);
+    }
+    let failed = |cause| Error::raised(py, place, cause);
+    let reader = object.extract::<AnyArray>().map_err(failed)?;
+    let reader = reader.into_reader().map_err(failed)?;
+    let data_type = reader.field().data_type().clone();
+    // The producer may have to run threads that take the interpreter.
+    let arrays = py.detach(|| reader.collect::<Result<Vec<ArrayRef>, ArrowError>>());
+    let mut arrays = arrays.map_err(|error| invalid(place, &error))?;
+    if arrays.is_empty() {
+        arrays.push(new_empty_array(&data_type));
+    }
+    let mut first_row = 0;
+    let mut chunks = Vec::with_capacity(arrays.len());
+    for array in arrays {
+        let rows = Rows {
+            place,
+            first: first_row,
+        };
+        first_row += array.len();
+        chunks.push(rows.chunk(py, &array)?);
+    }
+    Ok(Some(chunks))
+}
+
+/// `chunks` for Python: each chunk's values and int64 offsets.
+#[pyfunction]
+pub fn arrow_chunks<'py>(
+    object: &Bound<'py, PyAny>,
+    place: &str,
+) -> Result<Option<Vec<Bound<'py, PyTuple>>>> {
+    let py = object.py();
+    let Some(chunks) = chunks(object, place)? else {
+        return Ok(None);
+    };
+    let pair = |chunk: Chunk<'py>| {
+        let offsets = chunk.offsets.iter().map(|&offset| offset as i64);
+        PyTuple::new(
+            py,
+            [
+                chunk.values.into_any(),
+                PyArray1::from_iter(py, offsets).into_any(),
+            ],
+        )
+    };
+    Ok(Some(chunks.into_iter().map(pair).collect::<PyResult<_>>()?))
+}
+
+fn invalid(place: &str, error: &ArrowError) -> Error {
+    Error::Arrow {
+        place: place.to_owned(),
+        cause: error.to_string(),
+    }
+}
+
+/// What errors are to say of a chunk: its field, and the row it begins with.
+struct Rows<'a> {
+    place: &'a str,
+    first: usize,
+}
+
+impl Rows<'_> {
+    fn chunk<'py>(&self, py: Python<'py>, array: &ArrayRef) -> Result<Chunk<'py>> {
+        let column = self.column(array)?;
+        if let Some(row) = first_null(array).or_else(|| first_null(&column)) {
+            return Err(self.null(format!("[{}]", self.first + row)));
+        }
+        let (values, offsets) = self.lists(&column)?;
+        let place = |token| {
+            let row = offsets.partition_point(|&offset| offset <= token) - 1;
+            format!("[{}][{}]", self.first + row, token - offsets[row])
+        };
+        let values = self.numbers(py, values, &column, place)?;
+        Ok(Chunk { values, offsets })
+    }
+
+    /// The array itself, or the only column of a table.
+    fn column(&self, array: &ArrayRef) -> Result<ArrayRef> {
+        let Some(table) = array.as_struct_opt() else {
+            return Ok(array.clone());
+        };
+        match table.columns() {
+            [column] => Ok(column.clone()),
+            columns => Err(Error::Kind {
+                place: self.place.to_owned(),
+                found: format!("a table of {} columns", columns.len()),
+                expected: "pass one of them",
+            }),
+        }
+    }
+
+    /// The items of all rows, and where rows begin in them: from 0 on, since a slice may begin
+    /// anywhere in its child.
+    fn lists(&self, array: &ArrayRef) -> Result<(ArrayRef, Vec<usize>)> {
+        match array.data_type() {
+            DataType::List(_) => {
+                let list = array.as_list::<i32>();
+                self.cut(list.values(), list.value_offsets())
+            }
+            DataType::LargeList(_) => {
+                let list = array.as_list::<i64>();
+                self.cut(list.values(), list.value_offsets())
+            }
+            DataType::ListView(item) => self.viewed(array.as_list_view::<i32>(), item),
+            DataType::LargeListView(item) => self.viewed(array.as_list_view::<i64>(), item),
+            DataType::FixedSizeList(_, _) => {
+                let list = array.as_fixed_size_list();
+                let len = usize_of(list.value_length());
+                let offsets = (0..=list.len()).map(|row| row * len).collect();
+                Ok((list.values().clone(), offsets))
+            }
+            _ => Err(self.wrong_type(array)),
+        }
+    }
+
+    /// A list's child from its first row to its last.
+    fn cut<O: OffsetSizeTrait>(
+        &self,
+        values: &ArrayRef,
+        offsets: &[O],
+    ) -> Result<(ArrayRef, Vec<usize>)> {
+        let (first, last) = (offsets[0], offsets[offsets.len() - 1]);
+        // The producer's word is not taken for it: past the child is somebody else's memory.
+        if first < O::zero() || last.as_usize() > values.len() || !offsets.is_sorted() {
+            let error = ArrowError::InvalidArgumentError(format!(
+                "its list offsets fall, or end behind its {} values",
+                values.len()
+            ));
+            return Err(invalid(self.place, &error));
+        }
+        let (first, last) = (first.as_usize(), last.as_usize());
+        let offsets = offsets.iter().map(|offset| offset.as_usize() - first);
+        Ok((values.slice(first, last - first), offsets.collect()))
+    }
+
+    /// A list view's rows: viewed if they lie in order, else copied into order.
+    fn viewed<O: OffsetSizeTrait>(
+        &self,
+        list: &GenericListViewArray<O>,
+        item: &Arc<Field>,
+    ) -> Result<(ArrayRef, Vec<usize>)> {
+        let rows = || list.offsets().iter().zip(list.sizes());
+        let len = list.values().len();
+        let is_inside = |(from, size): (&O, &O)| {
+            *from >= O::zero()
+                && *size >= O::zero()
+                && from.as_usize().saturating_add(size.as_usize()) <= len
+        };
+        if !rows().all(is_inside) {
+            let error = ArrowError::InvalidArgumentError(format!(
+                "one of its list views ends behind its {len} values"
+            ));
+            return Err(invalid(self.place, &error));
+        }
+        let filled = || rows().filter(|(_, size)| **size > O::zero());
+        let first = filled().next().map_or(0, |(from, _)| from.as_usize());
+        let mut end = first;
+        let in_order = filled().all(|(from, size)| {
+            let begins_there = from.as_usize() == end;
+            end += size.as_usize();
+            begins_there
+        });
+        if in_order {
+            let mut offsets = vec![0];
+            offsets.extend(rows().scan(0, |end, (_, size)| {
+                *end += size.as_usize();
+                Some(*end)
+            }));
+            return Ok((list.values().slice(first, end - first), offsets));
+        }
+        let lists = cast(list, &DataType::LargeList(item.clone()))
+            .map_err(|error| invalid(self.place, &error))?;
+        let lists = lists.as_list::<i64>();
+        self.cut(lists.values(), lists.value_offsets())
+    }
+
+    /// A NumPy array of the numbers in `values`, where fixed-size lists are trailing dimensions.
+    fn numbers<'py>(
+        &self,
+        py: Python<'py>,
+        mut values: ArrayRef,
+        array: &ArrayRef,
+        place: impl Fn(usize) -> String,
+    ) -> Result<Bound<'py, PyUntypedArray>> {
+        let mut shape = vec![values.len()];
+        // Items of a dimension that belong to one token.
+        let mut items = 1;
+        loop {
+            if let Some(index) = first_null(&values) {
+                return Err(self.null(place(index / items)));
+            }
+            let Some(list) = values.as_fixed_size_list_opt() else {
+                break;
+            };
+            let size = usize_of(list.value_length());
+            shape.push(size);
+            items *= size.max(1);
+            values = list.values().clone();
+        }
+        macro_rules! view {
+            ($($variant:ident: $type:ty;)*) => {
+                match values.data_type() {
+                    DataType::Boolean => unpacked(py, &values, shape)?,
+                    $(DataType::$variant => view::<$type>(py, values, &shape)?,)*
+                    _ => return Err(self.wrong_type(array)),
+                }
+            };
+        }
+        Ok(view! {
+            Int8: Int8Type;
+            Int16: Int16Type;
+            Int32: Int32Type;
+            Int64: Int64Type;
+            UInt8: UInt8Type;
+            UInt16: UInt16Type;
+            UInt32: UInt32Type;
+            UInt64: UInt64Type;
+            Float16: Float16Type;
+            Float32: Float32Type;
+            Float64: Float64Type;
+        })
+    }
+
+    fn null(&self, subscript: String) -> Error {
+        Error::Null {
+            place: format!("{}{subscript}", self.place),
+        }
+    }
+
+    fn wrong_type(&self, array: &ArrayRef) -> Error {
+        Error::Kind {
+            place: self.place.to_owned(),
+            found: format!("an Arrow array of type {}", array.data_type()),
+            expected: "rows are lists of integers, floats or booleans",
+        }
+    }
+}
+
+fn first_null(array: &ArrayRef) -> Option<usize> {
+    let nulls = array.nulls().filter(|nulls| nulls.null_count() > 0)?;
+    nulls.iter().position(|is_valid| !is_valid)
+}
+
+/// A fixed-size list's size, which Arrow declares signed and never makes negative.
+fn usize_of(size: i32) -> usize {
+    usize::try_from(size).unwrap_or(0)
+}
+
+/// Keeps Arrow's memory for the NumPy array that has it as its base.
+#[pyclass(frozen, module = "fastcollate._fastcollate")]
+struct ArrowMemory(#[expect(dead_code, reason = "kept, not read")] ArrayRef);
+
+/// A read-only NumPy array over the memory of an Arrow array of numbers.
+fn view<'py, T>(
+    py: Python<'py>,
+    array: ArrayRef,
+    shape: &[usize],
+) -> PyResult<Bound<'py, PyUntypedArray>>
+where
+    T: ArrowPrimitiveType<Native: Element>,
+{
+    let numbers = array.as_primitive::<T>().values().clone();
+    let items =
+        ArrayViewD::from_shape(shape, &numbers[..]).expect("as many numbers as the shape has");
+    let owner = Bound::new(py, ArrowMemory(array))?.into_any();
+    // SAFETY: `items` lie in a buffer that `owner` shares and never changes: Arrow's memory stays
+    // in place until the last array over it is dropped. Nobody writes into it, since the array is
+    // made read-only before anybody else has it.
+    let view = unsafe { PyArrayDyn::borrow_from_array(&items, owner) };
+    read_only(view.as_untyped())
+}
+
+/// A NumPy array of Arrow's packed booleans.
+fn unpacked<'py>(
+    py: Python<'py>,
+    array: &ArrayRef,
+    shape: Vec<usize>,
+) -> PyResult<Bound<'py, PyUntypedArray>> {
+    let booleans = array.as_boolean().values().iter();
+    let flat = PyArray1::from_iter(py, booleans);
+    read_only(flat.reshape(shape)?.as_untyped())
+}
+
+fn read_only<'py>(array: &Bound<'py, PyUntypedArray>) -> PyResult<Bound<'py, PyUntypedArray>> {
+    let py = array.py();
+    let flags = array.getattr(intern!(py, "flags"))?;
+    flags.setattr(intern!(py, "writeable"), false)?;
+    Ok(array.clone())
+}
