@@ -33,6 +33,8 @@ def build_batch_loops(
     loss_masks: Rows | None = None,
     logprobs: Rows | None = None,
     fields: Mapping[str, Any] | None = None,
+    uids: Any | None = None,
+    trajectory_ids: Any | None = None,
     position_ids: str | None = None,
     labels: str | None = None,
     layout: str = "left",
@@ -54,6 +56,8 @@ def build_batch_loops(
         lands on the last response token of its row.
     fields, position_ids, labels, layout
         As `fastcollate.build_batch`. Labels go by the loss masks as they are in the output.
+    uids, trajectory_ids
+        Ignored: they make no output.
     **widths
         ``pad_to``, ``pad_to_multiple_of``, ``max_prompt_len`` and ``max_response_len``, as there.
 
