@@ -7,18 +7,21 @@ Examples
 ...     batch = fc.build_batch(**inputs, pad_token_id=0)
 """
 
+from fastcollate.testing.strategies.columns import COLUMN_KINDS, as_column
 from fastcollate.testing.strategies.drawing import Rollouts, rollouts
 from fastcollate.testing.strategies.fields import FIELD_DTYPES, extras, token_fields
 from fastcollate.testing.strategies.inputs import OUTERS, as_inputs
 from fastcollate.testing.strategies.kinds import FIELD_KINDS, LAYOUTS, TOKEN_KINDS, as_kind
 
 __all__ = [
+    "COLUMN_KINDS",
     "FIELD_DTYPES",
     "FIELD_KINDS",
     "LAYOUTS",
     "OUTERS",
     "TOKEN_KINDS",
     "Rollouts",
+    "as_column",
     "as_inputs",
     "as_kind",
     "extras",

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from hypothesis import strategies as st
 
+from fastcollate.testing.strategies.columns import COLUMN_KINDS, as_column
 from fastcollate.testing.strategies.drawing import Rollouts
 from fastcollate.testing.strategies.kinds import FIELD_KINDS, LAYOUTS, TOKEN_KINDS, Array, as_kind
 
@@ -28,12 +29,15 @@ OUTERS: dict[str, Callable[[Sequence[Any]], Any]] = {
     "UserList": UserList,
     "object array": _object_array,
 }
-"""What the rows may be held in; besides, NumPy and torch hold rows of one length as 2-D arrays."""
+"""What the rows may be held in; besides, NumPy and torch hold rows of one length as 2-D arrays,
+and there are `COLUMN_KINDS`."""
 
 
 @st.composite
 def as_inputs(draw: st.DrawFn, data: Rollouts) -> dict[str, Any]:
     """Draw kinds of input for rollouts: one for each row, and one for what holds the rows.
+
+    Or one for a whole column: see `COLUMN_KINDS`.
 
     Parameters
     ----------
@@ -58,7 +62,9 @@ def as_inputs(draw: st.DrawFn, data: Rollouts) -> dict[str, Any]:
         ids = name in ("prompts", "responses")
         one_number_a_row = not isinstance(rows[0], list)
         one_length = not one_number_a_row and len({len(row) for row in rows}) == 1
-        if one_number_a_row or (one_length and draw(st.booleans())):
+        if not one_number_a_row and draw(st.integers(0, 3)) == 0:
+            inputs[name] = as_column(rows, draw(st.sampled_from(COLUMN_KINDS)), ids=ids)
+        elif one_number_a_row or (one_length and draw(st.booleans())):
             inputs[name] = convert(rows, ids=ids)
         else:
             outer = OUTERS[draw(st.sampled_from(list(OUTERS)))]
