@@ -1,0 +1,25 @@
+"""Plain implementations of fastcollate's contracts: slow or simple, and right.
+
+`build_batch_loops` and `build_batch_numpy` were written apart from each other and from the Rust
+code, so what all three agree on is unlikely to be wrong. They trust their input: what is an error
+in `fastcollate.build_batch` is not looked for here.
+"""
+
+from fastcollate.testing.reference.comparing import assert_same
+from fastcollate.testing.reference.loops import build_batch_loops
+from fastcollate.testing.reference.peer import build_batch_numpy
+from fastcollate.testing.reference.skyrl import (
+    convert_prompts_responses_to_batch_tensors,
+    make_router_padding_mask,
+)
+from fastcollate.testing.reference.way_back import broadcast_loops, gather_loops
+
+__all__ = [
+    "assert_same",
+    "broadcast_loops",
+    "build_batch_loops",
+    "build_batch_numpy",
+    "convert_prompts_responses_to_batch_tensors",
+    "gather_loops",
+    "make_router_padding_mask",
+]

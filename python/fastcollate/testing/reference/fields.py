@@ -1,0 +1,109 @@
+"""Outputs of `fastcollate.Field`, `PerRow` and `RoutedExperts`, value by value."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from fastcollate.testing.reference.grids import Grid, place
+from fastcollate.testing.reference.reading import Array, is_number, readable, rows_of
+
+
+def field_outputs(key: str, field: Any, tokens: Grid, answers: Grid) -> dict[str, Any]:
+    """Build the outputs of one item of `fields`: its own and what comes with it."""
+    kind = type(field).__name__
+    if kind == "PerRow":
+        return _per_row(key, field)
+    if kind == "RoutedExperts":
+        return _routed_experts(key, field, tokens)
+    rows = [readable(row) for row in rows_of(field.rows)]
+    trailing = _trailing_shape(rows)
+    grid = tokens if field.align == "sequence" else answers
+    placed = place(grid, _shaped(rows, trailing), np.full(trailing, field.fill))
+    return {key: _typed(placed, _name(field.dtype) or "float32", grid, trailing)}
+
+
+def _routed_experts(key: str, field: Any, tokens: Grid) -> dict[str, Any]:
+    rows = [readable(row) for row in rows_of(field.rows)]
+    layers, topk = trailing = _trailing_shape(rows)
+    no_route = np.array([list(range(topk))] * layers, np.int64).reshape(trailing)
+    routes, is_padding = [], []
+    for row, count in zip(_shaped(rows, trailing), tokens.lens, strict=True):
+        uncaptured = count - len(row)
+        routes.append([*row, *[no_route] * uncaptured])
+        is_padding.append([False] * len(row) + [True] * uncaptured)
+
+    if field.num_experts is None:
+        largest = max([topk - 1, *(int(index) for row in rows for index in np.ravel(row))])
+    else:
+        largest = field.num_experts - 1
+    dtype = _name(field.dtype) or smallest_dtype(largest)
+    return {
+        key: _typed(place(tokens, routes, no_route), dtype, tokens, trailing),
+        "router_padding_mask": np.array(place(tokens, is_padding, True), np.bool_),
+    }
+
+
+def smallest_dtype(largest: int) -> str:
+    """Name the dtype of expert indices up to the largest."""
+    if largest < 2**8:
+        return "uint8"
+    return "int16" if largest < 2**15 else "int32"
+
+
+def _per_row(key: str, field: Any) -> dict[str, Any]:
+    values = [readable(value) for value in rows_of(field.values)]
+    dtype = _name(field.dtype)
+    if all(map(is_number, values)):
+        whole = all(np.asarray(value).dtype.kind in "biu" for value in values)
+        return {key: _cast(values, dtype or ("int64" if whole else "float32"))}
+    arrays = [np.asarray(value) if dtype is None else _cast(value, dtype) for value in values]
+    if not field.concat:
+        return {key: arrays}
+    offsets = [0]
+    for value in arrays:
+        offsets.append(offsets[-1] + len(value))
+    return {key: np.concatenate(arrays), f"{key}_offsets": np.array(offsets, np.int64)}
+
+
+def _trailing_shape(rows: Sequence[Any]) -> tuple[int, ...]:
+    """Take the shape of a token's values from the first row that has one: [] has not."""
+    for row in rows:
+        shape: tuple[int, ...] = np.shape(row)
+        if shape != (0,):
+            return shape[1:]
+    return ()
+
+
+def _shaped(rows: Sequence[Any], trailing: tuple[int, ...]) -> list[Any]:
+    if trailing == ():
+        return list(rows)  # whole numbers and floats in one list stay apart
+    return [np.asarray(row).reshape(len(row), *trailing) for row in rows]
+
+
+def _typed(placed: list[Any], dtype: str, grid: Grid, trailing: tuple[int, ...]) -> Any:
+    rows = sum(grid.lens) if grid.width is None else len(grid.lens)
+    width = () if grid.width is None else (grid.width,)
+    return _cast(placed, dtype).reshape(rows, *width, *trailing)
+
+
+def _cast(values: Any, dtype: str) -> Any:
+    """Convert to an array or, as NumPy has no bfloat16, to a tensor of that."""
+    if dtype not in ("float16", "bfloat16"):
+        return np.array(values, dtype)
+    single: Array = np.array(values, np.float32)
+    if dtype == "float16":
+        return single.astype(np.float16)
+    import torch
+
+    return torch.from_numpy(single).to(torch.bfloat16)
+
+
+def _name(dtype: Any) -> str | None:
+    """Name a dtype that is given by name, as torch's or as NumPy's."""
+    if dtype is None:
+        return None
+    name = str(dtype).removeprefix("torch.")
+    return name if name == "bfloat16" or name != str(dtype) else np.dtype(dtype).name

@@ -1,0 +1,58 @@
+"""Every kind of input as rows that NumPy and Python loops can read."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+if TYPE_CHECKING:
+    import torch
+
+Array: TypeAlias = npt.NDArray[Any]
+Row: TypeAlias = "Sequence[Any] | Array | torch.Tensor"
+Rows: TypeAlias = "Sequence[Row] | Array | torch.Tensor"
+Field: TypeAlias = "Rows | Sequence[float]"
+"""One row for every row of the batch or, for rewards, one number."""
+
+
+def rows_of(column: Any) -> Any:
+    """Give a sequence of rows: nested tensors, Arrow arrays and `Ragged` are taken apart."""
+    if getattr(column, "is_nested", False):
+        return [readable(row) for row in column.unbind()]
+    if hasattr(column, "to_pylist"):
+        return column.to_pylist()
+    column = readable(column)
+    if hasattr(column, "offsets"):
+        values, offsets = readable(column.values), readable(column.offsets).tolist()
+        return [values[start:stop] for start, stop in pairwise(offsets)]
+    return column
+
+
+def readable(row: Any) -> Any:
+    """Give what NumPy and Python loops can both read: tensors and array.array as arrays."""
+    if hasattr(row, "detach"):
+        row = row.detach().resolve_neg()
+        # NumPy has no bfloat16; float32 holds all of its values.
+        return (row.float() if dtype_name(row) == "bfloat16" else row).numpy()
+    return np.asarray(row) if isinstance(row, array) else row
+
+
+def is_number(value: Any) -> bool:
+    """Tell a number, which may be an array of no dimension, from a row."""
+    return not hasattr(value, "__len__") or getattr(value, "ndim", 1) == 0
+
+
+def dtype_name(value: Any) -> str:
+    """Name the dtype of an array or tensor, in the same words for both."""
+    return str(value.dtype).removeprefix("torch.")
+
+
+def given_fields(*, rewards: Any, loss_masks: Any, logprobs: Any) -> list[tuple[str, Any]]:
+    """Pair the fields that were given with their names, in the order of the outputs."""
+    fields = [("loss_mask", loss_masks), ("rewards", rewards), ("logprobs", logprobs)]
+    return [(key, rows_of(field)) for key, field in fields if field is not None]

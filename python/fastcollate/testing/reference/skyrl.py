@@ -1,0 +1,193 @@
+"""What SkyRL's functions do, in loops of our own."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from fastcollate.testing.reference.fields import smallest_dtype
+from fastcollate.testing.reference.reading import Array
+
+if TYPE_CHECKING:
+    import torch
+
+
+def convert_prompts_responses_to_batch_tensors(
+    pad_token_id: Any,
+    prompts: Sequence[list[int]],
+    responses: Sequence[list[int]],
+    rewards: Sequence[list[float] | torch.Tensor],
+    loss_masks: Sequence[list[float]],
+    logprobs: Sequence[list[float]] | None = None,
+    rollout_expert_indices: Sequence[Array] | None = None,
+) -> tuple[torch.Tensor | None, ...]:
+    """Do what SkyRL's function of this name does, in loops of our own.
+
+    Parameters
+    ----------
+    pad_token_id
+        The id in front of the shorter rows, or a tokenizer that has it as an attribute.
+    prompts, responses
+        B lists of token ids each.
+    rewards, loss_masks, logprobs
+        Up to R values for each row, right-aligned: their number need not be that of the
+        response's tokens. ``logprobs`` may have fewer rows than the batch, or none.
+    rollout_expert_indices
+        For each row an array ``(captured, layers, topk)`` of uint8, int16 or int32: the experts of
+        its first tokens.
+
+    Returns
+    -------
+    tuple
+        sequences, attention_mask, response_mask, rewards, loss_masks, logprobs or None, experts or
+        None: int64 and ``(B, W)``, ``(B, W)``, ``(B, R)``, then float32 ``(B, R)``, and the
+        smallest of uint8, int16 and int32 ``(B, W, layers, topk)``. ``sequences`` is float32 where
+        no row has a token, for that is what torch makes of empty lists. Where no expert was
+        captured, they are 0, 1, 2, ...
+
+    Raises
+    ------
+    AssertionError
+        If the row counts differ, or there are no rows.
+    TypeError
+        If rewards is None or holds plain numbers, or a row's experts are no NumPy array.
+    ValueError
+        If a field's row is longer than R (SkyRL leaves this to torch's broadcasting), or experts
+        are missing for a row, more than its tokens or of another shape than in other rows.
+    IndexError
+        If logprobs has more rows than the batch.
+
+    Notes
+    -----
+    SkyRL 0.3, ``skyrl/train/dataset/preprocess.py``, but for the experts: 0.3.0 takes them as
+    nested lists and pads with zeros. The arrays and the padding here are those of mid-2026.
+    """
+    import torch
+
+    pad = getattr(pad_token_id, "pad_token_id", pad_token_id)
+    rows = len(prompts)
+    counts = [len(field) for field in (prompts, responses, rewards, loss_masks)]
+    if rows == 0 or len(set(counts)) > 1:
+        raise AssertionError(f"row counts differ or are 0: {counts}")
+    width = max(len(p) + len(r) for p, r in zip(prompts, responses, strict=True))
+    response_width = max(len(r) for r in responses)
+
+    input_ids, attention_mask, response_mask = [], [], []
+    for prompt, response in zip(prompts, responses, strict=True):
+        tokens = len(prompt) + len(response)
+        input_ids.append([pad] * (width - tokens) + list(prompt) + list(response))
+        attention_mask.append([int(column >= width - tokens) for column in range(width)])
+        first = response_width - len(response)
+        response_mask.append([int(column >= first) for column in range(response_width)])
+
+    def right_aligned(field: Sequence[Any], dtype: torch.dtype | None) -> torch.Tensor:
+        out = torch.zeros(rows, response_width)
+        for row, values in enumerate(field):
+            padded = out[row]
+            start = response_width - len(values)
+            if start < 0:
+                raise ValueError(f"row {row} has {len(values)} items, more than {response_width}")
+            for position, value in enumerate(torch.as_tensor(values, dtype=dtype)):
+                padded[start + position] = value
+        return out
+
+    return (
+        torch.tensor(input_ids),
+        torch.tensor(attention_mask, dtype=torch.int64),
+        torch.tensor(response_mask, dtype=torch.int64),
+        # Without a dtype, whole numbers go through int64 and not float64: that rounds apart
+        # beyond 2**53.
+        right_aligned(rewards, None),
+        right_aligned(loss_masks, torch.float32),
+        right_aligned(logprobs, torch.float32) if logprobs else None,
+        _padded_routes(rollout_expert_indices, prompts, responses, width)
+        if rollout_expert_indices
+        else None,
+    )
+
+
+def make_router_padding_mask(
+    attention_mask: torch.Tensor, captured_route_lengths: Sequence[int]
+) -> torch.Tensor:
+    """Mark the places that no captured route is for, token by token.
+
+    Parameters
+    ----------
+    attention_mask
+        (B, W), not 0 on real tokens.
+    captured_route_lengths
+        How many of each row's first real tokens have a route.
+
+    Returns
+    -------
+    torch.Tensor
+        Bool (B, W): True on padding and on real tokens behind the captured ones.
+
+    Raises
+    ------
+    ValueError
+        If the mask has not two dimensions, or there is not one length for each row, from 0 to the
+        number of its real tokens.
+
+    Notes
+    -----
+    ``skyrl/train/dataset/preprocess.py`` of mid-2026; SkyRL 0.3.0 has no such function.
+    """
+    import torch
+
+    if attention_mask.ndim != 2:
+        raise ValueError(f"attention_mask has {attention_mask.ndim} dimensions, expected 2")
+    if len(captured_route_lengths) != len(attention_mask):
+        raise ValueError(
+            f"{len(captured_route_lengths)} lengths for {len(attention_mask)} rows of the mask"
+        )
+    mask = torch.ones(attention_mask.shape, dtype=torch.bool)
+    for row, captured in enumerate(captured_route_lengths):
+        real = [column for column, value in enumerate(attention_mask[row].tolist()) if value]
+        if not 0 <= captured <= len(real):
+            raise ValueError(f"row {row} has {captured} routes for {len(real)} tokens")
+        for column in real[:captured]:
+            mask[row, column] = False
+    return mask
+
+
+def _padded_routes(
+    rollout_expert_indices: Sequence[Array],
+    prompts: Sequence[list[int]],
+    responses: Sequence[list[int]],
+    width: int,
+) -> torch.Tensor:
+    import torch
+
+    token_counts = [len(p) + len(r) for p, r in zip(prompts, responses, strict=True)]
+    layers, topk = _routes_shape(rollout_expert_indices, token_counts)
+    padded = []
+    for routes, tokens in zip(rollout_expert_indices, token_counts, strict=True):
+        row = [[list(range(topk))] * layers for _ in range(width)]
+        for position, of_token in enumerate(routes.tolist()):
+            row[width - tokens + position] = of_token
+        padded.append(row)
+    result = torch.tensor(padded, dtype=torch.int64).reshape(len(padded), width, layers, topk)
+    largest = int(result.max()) if result.numel() else 0
+    dtype: torch.dtype = getattr(torch, smallest_dtype(largest))
+    return result.to(dtype)
+
+
+def _routes_shape(
+    rollout_expert_indices: Sequence[Array], token_counts: list[int]
+) -> tuple[int, int]:
+    """Check the experts of each row; give the number of layers and of experts in each."""
+    for row, routes in enumerate(rollout_expert_indices):
+        if not isinstance(routes, np.ndarray):
+            raise TypeError(f"experts have to be NumPy arrays, but sample {row} is {type(routes)}")
+    if len(rollout_expert_indices) != len(token_counts):
+        raise ValueError(f"{len(rollout_expert_indices)} experts for {len(token_counts)} rows")
+    for row, (routes, tokens) in enumerate(zip(rollout_expert_indices, token_counts, strict=True)):
+        if routes.ndim != 3 or routes.shape[1:] != rollout_expert_indices[0].shape[1:]:
+            raise ValueError(f"experts of sample {row} have shape {routes.shape}")
+        if routes.shape[2] < 1 or not 1 <= len(routes) <= tokens:
+            raise ValueError(f"experts of sample {row}: {routes.shape} for {tokens} tokens")
+    layers, topk = rollout_expert_indices[0].shape[1:]
+    return layers, topk

@@ -1,0 +1,30 @@
+"""Hypothesis strategies for rollouts, and for every kind of input that they may come as.
+
+Examples
+--------
+>>> @given(rollouts().flatmap(as_inputs))
+... def test_my_trainer(inputs):
+...     batch = fc.build_batch(**inputs, pad_token_id=0)
+"""
+
+from fastcollate.testing.strategies.columns import COLUMN_KINDS, as_column
+from fastcollate.testing.strategies.drawing import Rollouts, rollouts
+from fastcollate.testing.strategies.fields import FIELD_DTYPES, extras, token_fields
+from fastcollate.testing.strategies.inputs import OUTERS, as_inputs
+from fastcollate.testing.strategies.kinds import FIELD_KINDS, LAYOUTS, TOKEN_KINDS, as_kind
+
+__all__ = [
+    "COLUMN_KINDS",
+    "FIELD_DTYPES",
+    "FIELD_KINDS",
+    "LAYOUTS",
+    "OUTERS",
+    "TOKEN_KINDS",
+    "Rollouts",
+    "as_column",
+    "as_inputs",
+    "as_kind",
+    "extras",
+    "rollouts",
+    "token_fields",
+]

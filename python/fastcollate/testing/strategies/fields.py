@@ -1,0 +1,195 @@
+"""Fields beside the built-in ones, and the other optional arguments of `build_batch`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from importlib.util import find_spec
+from typing import Any, TypeAlias
+
+import numpy as np
+from hypothesis import strategies as st
+
+import fastcollate as fc
+from fastcollate.testing.strategies.drawing import Rollouts
+from fastcollate.testing.strategies.kinds import LAYOUTS, Array
+
+Values: TypeAlias = Callable[[np.random.Generator, tuple[int, ...]], Array]
+
+_UNUSUAL = [np.inf, -np.inf, np.nan, -0.0, 1 + 2**-24, 1e300, 1e-40, 65519.0]
+
+
+def _integers(dtype: str) -> Values:
+    limits = np.iinfo(dtype)
+    return lambda rng, shape: rng.integers(limits.min, limits.max, shape, dtype, endpoint=True)
+
+
+def _floats(rng: np.random.Generator, shape: tuple[int, ...]) -> Array:
+    return np.where(rng.random(shape) < 0.2, rng.choice(_UNUSUAL, shape), rng.normal(size=shape))
+
+
+FIELD_DTYPES: dict[str, Values] = {
+    "bool": lambda rng, shape: rng.random(shape) < 0.5,
+    **{dtype: _integers(dtype) for dtype in ("uint8", "int16", "int32", "int64")},
+    **dict.fromkeys(("float16", "bfloat16", "float32"), _floats),
+}
+"""What a field can end as, and how values for it are made."""
+
+_SOURCES = {
+    "bool": ["bool"],
+    "uint8": ["uint8", "int64"],
+    "int16": ["int16", "int64"],
+    "int32": ["int32", "int64"],
+    "int64": ["int64"],
+    "float16": ["float16", "float32", "float64"],
+    "bfloat16": ["float32", "float64"],
+    "float32": ["float32", "float64"],
+}
+
+_FILLS: dict[str, list[Any]] = {
+    "bool": [False, True],
+    "uint8": [0, 255],
+    **{dtype: [0, 1, -100] for dtype in ("int16", "int32", "int64")},
+    **{dtype: [0, -1.5, np.inf, np.nan, -0.0] for dtype in ("float16", "bfloat16", "float32")},
+}
+
+
+@st.composite
+def token_fields(draw: st.DrawFn, data: Rollouts, array_type: str = "numpy") -> Any:
+    """Draw a `fastcollate.Field` for rollouts.
+
+    Parameters
+    ----------
+    data
+        The rollouts; see `rollouts`.
+    array_type
+        That of the batch: bfloat16 is for "torch" only.
+
+    Returns
+    -------
+    SearchStrategy[fastcollate.Field]
+        Of any dtype and either alignment, for each token a number or an array of any shape. Rows
+        are lists, arrays or tensors, or one array where they have one length.
+    """
+    dtypes = [name for name in FIELD_DTYPES if array_type == "torch" or name != "bfloat16"]
+    dtype = draw(st.sampled_from(dtypes))
+    trailing = draw(st.sampled_from([(), (), (2,), (3, 2), (0,), (1,)]))
+    align = draw(st.sampled_from(["response", "sequence"]))
+    source = draw(st.sampled_from(_SOURCES[dtype]))
+    rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
+    lens = [
+        len(response) + len(prompt) * (align == "sequence")
+        for prompt, response in zip(data.prompts, data.responses, strict=True)
+    ]
+    with np.errstate(over="ignore"):
+        arrays = [FIELD_DTYPES[dtype](rng, (count, *trailing)).astype(source) for count in lens]
+    fill = draw(st.sampled_from(_FILLS[dtype]))
+    return fc.Field(draw(_as_rows(arrays)), align=align, fill=fill, dtype=draw(_spellings(dtype)))
+
+
+def _spellings(dtype: str) -> st.SearchStrategy[Any]:
+    """Draw a dtype by its name, as NumPy's or as torch's, or by leaving it out."""
+    spellings: list[Any] = [dtype]
+    if dtype == "float32":
+        spellings.append(None)
+    if dtype != "bfloat16":
+        spellings.append(np.dtype(dtype))
+    if find_spec("torch") is not None:
+        import torch
+
+        spellings.append(getattr(torch, dtype))
+    return st.sampled_from(spellings)
+
+
+@st.composite
+def _as_rows(draw: st.DrawFn, arrays: Sequence[Array]) -> Any:
+    """Draw what holds rows, and what each of them is."""
+    holders = ["sequence"] * 3 + ["ragged"]
+    if len({len(row) for row in arrays}) == 1:
+        holders.append("array")
+    holder = draw(st.sampled_from(holders))
+    if holder != "sequence":
+        return np.stack(arrays) if holder == "array" else fc.ragged(arrays)
+
+    def convert(row: Array) -> Any:
+        kinds = ["numpy"] + ["list"] * (row.ndim == 1)
+        kinds += ["torch"] * (find_spec("torch") is not None)
+        kind = draw(st.sampled_from(kinds))
+        if kind == "list":
+            return row.tolist()
+        if kind == "torch":
+            import torch
+
+            return torch.from_numpy(row)
+        return LAYOUTS[draw(st.sampled_from(list(LAYOUTS)))](row)
+
+    return [convert(row) for row in arrays]
+
+
+@st.composite
+def _routed_experts(draw: st.DrawFn, data: Rollouts) -> Any:
+    rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
+    experts = draw(st.sampled_from([8, 256, 257, 2**15, 2**15 + 1]))
+    layers, topk = draw(st.integers(1, 3)), draw(st.integers(1, 4))
+    everything = draw(st.booleans())
+    rows = []
+    for prompt, response in zip(data.prompts, data.responses, strict=True):
+        tokens = len(prompt) + len(response)
+        captured = tokens if everything else draw(st.integers(0, tokens))
+        dtype = draw(st.sampled_from(["int32", "int64"]))
+        rows.append(rng.integers(0, experts, (captured, layers, topk), dtype))
+    options: dict[str, Any] = draw(
+        st.sampled_from([{}, {"num_experts": experts}, {"dtype": "int32"}])
+    )
+    return fc.RoutedExperts(rows, **options)
+
+
+@st.composite
+def _per_row(draw: st.DrawFn, rows: int) -> Any:
+    number = draw(st.sampled_from([st.integers(-(2**40), 2**40), st.booleans(), st.floats()]))
+    numbers = st.lists(number, min_size=rows, max_size=rows)
+    kind = draw(st.sampled_from(["list", "numpy", "arrays", "joined"]))
+    if kind in ("list", "numpy"):
+        values = draw(numbers)
+        return fc.PerRow(np.array(values) if kind == "numpy" else values)
+    width = draw(st.integers(0, 3))
+    dtype = draw(st.sampled_from(["float32", "int64", "uint8"]))
+    counts = draw(st.lists(st.integers(0, 3), min_size=rows, max_size=rows))
+    arrays = [np.arange(count * width).reshape(count, width).astype(dtype) for count in counts]
+    return fc.PerRow(arrays, concat=kind == "joined")
+
+
+@st.composite
+def extras(draw: st.DrawFn, data: Rollouts, array_type: str = "numpy") -> dict[str, Any]:
+    """Draw the arguments of `fastcollate.build_batch` that rollouts may come with.
+
+    Parameters
+    ----------
+    data
+        The rollouts; see `rollouts`.
+    array_type
+        That of the batch.
+
+    Returns
+    -------
+    SearchStrategy[dict[str, object]]
+        Some of ``fields``, ``uids``, ``trajectory_ids``, ``position_ids`` and ``labels``. They hold
+        for `build_batch_loops`, too.
+    """
+    rows = len(data.prompts)
+    fields = {f"field_{index}": draw(token_fields(data, array_type)) for index in range(draw(_FEW))}
+    fields |= {f"per_row_{index}": draw(_per_row(rows)) for index in range(draw(_FEW))}
+    if draw(st.booleans()):
+        fields["routed_experts"] = draw(_routed_experts(data))
+    keys = draw(st.permutations(list(fields)))
+    uids = st.none() | st.lists(st.text(max_size=2) | st.integers(), min_size=rows, max_size=rows)
+    arguments = {
+        "fields": {key: fields[key] for key in keys},
+        "uids": draw(uids),
+        "trajectory_ids": draw(uids),
+        "position_ids": draw(st.sampled_from([None, "zero", "one", "repeat_last"])),
+        "labels": draw(st.sampled_from([None, "aligned", "shifted"])),
+    }
+    return {name: value for name, value in arguments.items() if value is not None}
+
+
+_FEW = st.integers(0, 2)

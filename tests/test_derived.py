@@ -1,0 +1,172 @@
+"""Position ids and labels, which are made of the rows and not handed in."""
+
+import numpy as np
+import pytest
+from conftest import NEEDS_TORCH
+from hypothesis import given
+from hypothesis import strategies as st
+from small_input import build, refuses
+from test_layouts import widths
+
+import fastcollate as fc
+from fastcollate.testing.reference import assert_same, build_batch_loops
+from fastcollate.testing.strategies import rollouts
+
+LAYOUTS = ["left", "two_segment", "right", "jagged"]
+PROMPTS, RESPONSES, LOSS_MASKS = [[1, 2], [3], []], [[4], [5, 6], []], [[1], [0, 0.5], []]
+
+
+def derived(layout, array_type="numpy", **options):
+    """Build rows of 2 + 1, 1 + 2 and 0 + 0 tokens, and one column of padding at least."""
+    if layout != "jagged":
+        options["max_response_len"] = 3
+        if layout != "two_segment":
+            options["pad_to"] = 4
+    return fc.build_batch(
+        PROMPTS, RESPONSES, pad_token_id=0, layout=layout, array_type=array_type, **options
+    )
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@given(drawn=st.data())
+def test_equal_the_loops(layout, drawn, array_type):
+    data = drawn.draw(rollouts(max_long_len=40))
+    options = {
+        "pad_token_id": 7,
+        "layout": layout,
+        "position_ids": drawn.draw(st.sampled_from([None, "zero", "one", "repeat_last"])),
+        "labels": drawn.draw(st.sampled_from([None, "aligned", "shifted"])),
+    }
+    if layout != "jagged":
+        options |= drawn.draw(widths(layout, data))
+    batch = fc.build_batch(**data._asdict(), **options, array_type=array_type)
+    assert_same(batch, build_batch_loops(**data._asdict(), **options))
+
+
+@pytest.mark.parametrize(
+    ("layout", "padding", "expected"),
+    [
+        ("left", "zero", [[0, 0, 1, 2], [0, 0, 1, 2], [0, 0, 0, 0]]),
+        ("left", "one", [[1, 0, 1, 2], [1, 0, 1, 2], [1, 1, 1, 1]]),
+        ("left", "repeat_last", [[0, 0, 1, 2], [0, 0, 1, 2], [0, 0, 0, 0]]),
+        ("right", "zero", [[0, 1, 2, 0], [0, 1, 2, 0], [0, 0, 0, 0]]),
+        ("right", "one", [[0, 1, 2, 1], [0, 1, 2, 1], [1, 1, 1, 1]]),
+        ("right", "repeat_last", [[0, 1, 2, 2], [0, 1, 2, 2], [0, 0, 0, 0]]),
+        ("two_segment", "zero", [[0, 1, 2, 0, 0], [0, 0, 1, 2, 0], [0, 0, 0, 0, 0]]),
+        ("two_segment", "one", [[0, 1, 2, 1, 1], [1, 0, 1, 2, 1], [1, 1, 1, 1, 1]]),
+        ("two_segment", "repeat_last", [[0, 1, 2, 2, 2], [0, 0, 1, 2, 2], [0, 0, 0, 0, 0]]),
+        *(("jagged", padding, [0, 1, 2, 0, 1, 2]) for padding in ("zero", "one", "repeat_last")),
+    ],
+)
+def test_position_ids_written_out(layout, padding, expected, array_type):
+    batch = derived(layout, array_type, position_ids=padding)
+    assert_same(
+        {"position_ids": batch.position_ids}, {"position_ids": np.array(expected, np.int64)}
+    )
+
+
+N = -100
+
+
+@pytest.mark.parametrize(
+    ("layout", "labels", "expected"),
+    [
+        ("left", "aligned", [[N, N, N, 4], [N, N, N, 6], [N, N, N, N]]),
+        ("left", "shifted", [[N, N, 4, N], [N, N, 6, N], [N, N, N, N]]),
+        ("right", "aligned", [[N, N, 4, N], [N, N, 6, N], [N, N, N, N]]),
+        ("right", "shifted", [[N, 4, N, N], [N, 6, N, N], [N, N, N, N]]),
+        ("two_segment", "aligned", [[N, N, 4, N, N], [N, N, N, 6, N], [N] * 5]),
+        ("two_segment", "shifted", [[N, 4, N, N, N], [N, N, 6, N, N], [N] * 5]),
+        ("jagged", "aligned", [N, N, 4, N, N, 6]),
+        ("jagged", "shifted", [N, 4, N, N, 6, N]),
+    ],
+)
+def test_labels_written_out(layout, labels, expected, array_type):
+    batch = derived(layout, array_type, labels=labels, loss_masks=LOSS_MASKS)
+    assert_same({"labels": batch.labels}, {"labels": np.array(expected, np.int64)})
+
+
+def test_labels_without_loss_masks_are_all_responses(array_type):
+    batch = derived("jagged", array_type, labels="aligned")
+    assert batch.labels.tolist() == [N, N, 4, N, 5, 6]
+
+
+def test_shifted_labels_stay_in_their_sequence(array_type):
+    """Row 1 has no prompt: its first token is a label for nobody, least of all for row 0."""
+    batch = fc.build_batch(
+        [[1], []],
+        [[2], [3, 4]],
+        pad_token_id=0,
+        labels="shifted",
+        layout="jagged",
+        array_type=array_type,
+    )
+    assert batch.labels.tolist() == [2, N, 4, N]
+
+
+def test_labels_are_ids_whatever_the_ids_are(array_type):
+    """Also where a token is the pad token, or looks like the label that is ignored."""
+    batch = fc.build_batch(
+        [[0]], [[0, -100, 7]], pad_token_id=0, labels="aligned", pad_to=5, array_type=array_type
+    )
+    assert batch.labels.tolist() == [[N, N, 0, -100, 7]]
+
+
+@pytest.mark.parametrize("weight", [0.0, -0.0, False, 0])
+def test_weights_of_nothing(weight):
+    batch = fc.build_batch(
+        [[1]], [[2, 3]], pad_token_id=0, labels="aligned", loss_masks=[[weight, -0.5]],
+        array_type="numpy",
+    )  # fmt: skip
+    assert batch.labels.tolist() == [[N, N, 3]]
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_compact(layout, array_type):
+    options = {"position_ids": "repeat_last", "labels": "shifted", "loss_masks": LOSS_MASKS}
+    compact = derived(layout, array_type, dtypes="compact", **options)
+    reference = derived(layout, "numpy", **options)
+    for key in ("position_ids", "labels"):
+        assert_same({key: compact[key]}, {key: reference[key].astype(np.int32)})
+
+
+def test_dtypes_by_key(array_type):
+    batch = build(
+        labels="aligned",
+        position_ids="zero",
+        dtypes={"labels": "int32", "position_ids": np.int32},
+        array_type=array_type,
+    )
+    for key, dtype in {"labels": "int32", "position_ids": "int32", "input_ids": "int64"}.items():
+        assert str(batch[key].dtype).removeprefix("torch.") == dtype
+
+
+@NEEDS_TORCH
+def test_shifted_labels_are_what_cross_entropy_takes():
+    """The loss of a model that knows each next token is 0 on what trains."""
+    import torch
+
+    batch = derived("right", "torch", labels="shifted", loss_masks=LOSS_MASKS)
+    logits = torch.full((*batch.input_ids.shape, 8), -1e9)
+    following = torch.roll(batch.input_ids, -1, dims=1)
+    logits.scatter_(-1, following[..., None], 0.0)
+    loss = torch.nn.functional.cross_entropy(
+        logits.flatten(0, 1), batch.labels.flatten(), reduction="sum"
+    )
+    assert loss == 0
+    assert int((batch.labels != N).sum()) == 2
+
+
+@pytest.mark.parametrize("value", ["two", "", 0, True, []])
+@pytest.mark.parametrize("name", ["position_ids", "labels"])
+def test_what_cannot_be_derived(name, value):
+    with pytest.raises((TypeError, ValueError), match=rf"{name} is .*; pass"):
+        build(**{name: value})
+
+
+def test_ids_beyond_compact_labels():
+    changes = {"labels": "aligned", "responses": [[2**31], [8, 9], [10, 11]]}
+    message = r"responses\[0\]\[0\] is 2147483648"
+    refuses({**changes, "dtypes": "compact"}, ValueError, message)
+    with pytest.raises(ValueError, match="int32"):
+        build(**changes, dtypes={"labels": "int32"})

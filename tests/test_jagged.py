@@ -1,0 +1,157 @@
+"""The jagged layout: no padding, and offsets that say where the rows are."""
+
+import numpy as np
+import pytest
+from conftest import NEEDS_TORCH
+from hypothesis import given
+from hypothesis import strategies as st
+from small_input import build, refuses, with_row
+
+import fastcollate as fc
+from fastcollate.testing.reference import assert_same, build_batch_loops
+from fastcollate.testing.strategies import as_inputs, rollouts
+
+
+@given(drawn=st.data())
+def test_every_kind_of_input_gives_what_the_loops_give(drawn, array_type):
+    data = drawn.draw(rollouts())
+    inputs = drawn.draw(as_inputs(data))
+    batch = fc.build_batch(**inputs, pad_token_id=9, layout="jagged", array_type=array_type)
+    assert_same(batch, build_batch_loops(**data._asdict(), pad_token_id=9, layout="jagged"))
+
+
+def test_written_out(array_type):
+    batch = fc.build_batch(
+        [[1, 2], [], [3]],
+        [[4], [5, 6], []],
+        pad_token_id=0,
+        rewards=[[0.5], [1, 2], []],
+        layout="jagged",
+        array_type=array_type,
+    )
+    expected = {
+        "input_ids": np.array([1, 2, 4, 5, 6, 3], np.int64),
+        "cu_seqlens": np.array([0, 3, 5, 6], np.int32),
+        "offsets": np.array([0, 3, 5, 6], np.int64),
+        "max_seqlen": 3,
+        "response_offsets": np.array([0, 1, 3, 3], np.int64),
+        "rewards": np.array([0.5, 1, 2], np.float32),
+    }
+    assert_same(batch, expected)
+    assert batch.prompt_lens.tolist() == [2, 0, 1]
+    assert batch.response_lens.tolist() == [1, 2, 0]
+
+
+def test_one_number_per_row_lands_on_the_last_response_token(array_type):
+    batch = fc.build_batch(
+        [[1], [2]],
+        [[3, 4], [5]],
+        pad_token_id=0,
+        rewards=[2.5, -1],
+        layout="jagged",
+        array_type=array_type,
+    )
+    assert batch.rewards.tolist() == [0, 2.5, -1]
+
+
+def test_the_pad_token_is_nowhere(array_type):
+    batch = fc.build_batch(
+        [[1, 2, 3], []], [[], [4]], pad_token_id=77, layout="jagged", array_type=array_type
+    )
+    assert batch.input_ids.tolist() == [1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("rows", [1, 3])
+def test_no_token(rows, array_type):
+    nothing = [[]] * rows
+    options = {"pad_token_id": 0, "logprobs": nothing, "layout": "jagged"}
+    batch = fc.build_batch(nothing, nothing, **options, array_type=array_type)
+    assert_same(batch, build_batch_loops(nothing, nothing, **options))
+    assert tuple(batch.input_ids.shape) == tuple(batch.logprobs.shape) == (0,)
+    assert batch.offsets.tolist() == [0] * (rows + 1)
+    assert batch.max_seqlen == 0
+
+
+def test_compact(array_type):
+    batch = build(layout="jagged", dtypes="compact", array_type=array_type)
+    names = {
+        key: str(value.dtype).removeprefix("torch.")
+        for key, value in batch.items()
+        if key != "max_seqlen"
+    }
+    assert names == {
+        "input_ids": "int32",
+        "cu_seqlens": "int32",
+        "offsets": "int64",
+        "response_offsets": "int64",
+        **dict.fromkeys(["loss_mask", "rewards", "logprobs"], "float32"),
+    }
+    assert type(batch.max_seqlen) is int
+
+
+@NEEDS_TORCH
+def test_goes_into_a_nested_tensor():
+    import torch
+
+    batch = build(layout="jagged", array_type="torch")
+    nested = torch.nested.nested_tensor_from_jagged(batch.input_ids, batch.offsets)
+    assert [row.tolist() for row in nested.unbind()] == [[1, 2, 7], [3, 8, 9], [4, 5, 6, 10, 11]]
+
+
+def test_metrics_have_no_padding():
+    metrics = build(layout="jagged").metrics
+    assert metrics["batch/tokens"] == metrics["batch/padded_tokens"] == 11
+    assert metrics["batch/padding_fraction"] == 0
+    assert metrics["batch/longest_row"] == 5
+
+
+def test_repr_has_every_output():
+    batch = build(layout="jagged")
+    text = repr(batch)
+    assert all(key in text for key in batch)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"pad_to": 8},
+        {"pad_to_multiple_of": 8},
+        {"max_prompt_len": 8},
+        {"max_response_len": 8},
+    ],
+)
+def test_widths_of_what_has_none(options):
+    (name,) = options
+    refuses({"layout": "jagged", **options}, ValueError, name, "jagged")
+
+
+def test_the_longest_row_is_reported():
+    with pytest.warns(UserWarning, match="longest row has 5 tokens"):
+        build(layout="jagged", max_seq_len=4)
+
+
+def test_bad_rows_are_named_as_in_any_layout():
+    changes = {"layout": "jagged", **with_row("loss_masks", [1.0])}
+    refuses(changes, ValueError, r"loss_masks\[1\] has 1 items, but responses\[1\] has 2")
+
+
+def test_a_large_batch(array_type):
+    """Large enough for threads."""
+    rng = np.random.default_rng(0)
+    lens = rng.integers(0, 3000, (2, 2000))
+    ids = [[rng.integers(0, 10**6, n) for n in row] for row in lens]
+    field = [rng.standard_normal(n) for n in lens[1]]
+    batch = fc.build_batch(
+        *ids, pad_token_id=7, logprobs=field, layout="jagged", array_type=array_type
+    )
+    rows = [np.concatenate(row) for row in zip(*ids, strict=True)]
+    offsets = np.cumsum([0, *map(len, rows)])
+    expected = {
+        "input_ids": np.concatenate(rows),
+        "cu_seqlens": offsets.astype(np.int32),
+        "offsets": offsets,
+        "max_seqlen": max(map(len, rows)),
+        "response_offsets": np.cumsum([0, *lens[1]]),
+        "logprobs": np.concatenate(field).astype(np.float32),
+    }
+    assert_same(batch, expected)
