@@ -84,7 +84,7 @@ def test_tensors_on_other_devices_are_named():
     import torch
 
     numbers = [torch.tensor(1.0, device="meta")] * 3
-    refuses({"rewards": numbers}, TypeError, r"^rewards\[0\] could not be read: .*meta")
+    refuses({"rewards": numbers}, ValueError, r"^rewards\[0\] could not be read: .*meta")
 
 
 def test_more_rows_than_memory():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 import reprlib
+from collections.abc import Mapping
 from typing import Any
 
 
@@ -24,6 +25,18 @@ def checked_int(name: str, value: Any, advice: str, *, bits: int = 64) -> int:
         found = str(integer) if length < 100 else f"an integer of {length} bits"
         raise ValueError(f"{name} is {found}, which does not fit int{bits}")
     return integer
+
+
+def checked_ids(name: str, values: Any, rows: int) -> list[Any] | None:
+    """Return one object per row as a list of its own."""
+    if values is None:
+        return None
+    is_sequence = hasattr(type(values), "__len__") and hasattr(type(values), "__getitem__")
+    if not is_sequence or isinstance(values, (str, bytes, Mapping)):
+        raise TypeError(f"{name} is {reprlib.repr(values)}; pass a sequence of one object per row")
+    ids = list(values)
+    check_count(name, len(ids), rows)
+    return ids
 
 
 def check_count(name: str, found: int, expected: int) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from fastcollate._fastcollate import FieldSpec, LayoutSpec, OutputSpec, Plan, collate
-from fastcollate.arguments import check_count, checked_int, checked_integer
+from fastcollate.arguments import check_count, checked_ids, checked_int, checked_integer
 from fastcollate.batch import Batch, Recipe
 from fastcollate.dtypes import REFERENCE, checked_outputs
 from fastcollate.fields import (
@@ -17,6 +17,7 @@ from fastcollate.fields import (
     RoutedExperts,
     Rows,
     checked_fields,
+    output_order,
 )
 from fastcollate.layouts import LEFT, checked_layout
 
@@ -176,9 +177,11 @@ def build_batch(
     given = [(loss_masks, LOSS_MASK), (rewards, REWARDS), (logprobs, LOGPROBS)]
     specs = [(rows, spec) for rows, spec in given if rows is not None]
     objects: Mapping[str, PerRowObjects] = {}
+    order: list[str] = []
     if fields is not None:
         more, objects = checked_fields(fields, array_type)
         specs += more
+        order = output_order(fields) if objects else []
     outputs, specs = checked_outputs(dtypes, layout, position_ids, labels, specs, array_type)
     batch = collate_fields(
         prompts,
@@ -189,6 +192,7 @@ def build_batch(
         layout_spec,
         outputs,
         objects=objects,
+        order=order,
         uids=uids,
         trajectory_ids=trajectory_ids,
     )
@@ -207,10 +211,11 @@ def collate_fields(
     outputs: OutputSpec = REFERENCE,
     *,
     objects: Mapping[str, PerRowObjects] | None = None,
+    order: Sequence[str] = (),
     uids: Sequence[Any] | None = None,
     trajectory_ids: Sequence[Any] | None = None,
 ) -> Batch:
-    """Build a batch of any fields."""
+    """Build a batch of any fields; ``order`` is that of the outputs behind the built-in ones."""
     pad_token_id = checked_int(
         "pad_token_id",
         pad_token_id,
@@ -232,12 +237,17 @@ def collate_fields(
     for key, values in (objects or {}).items():
         check_count(key, values.rows, plan.num_rows)
         data.update(values.outputs)
+    for key in order:
+        if key in data:  # brings it to the end
+            data[key] = data.pop(key)
     recipe = Recipe(pad_token_id, [spec for _, spec in fields], outputs)
-    ids = {"uids": uids, "trajectory_ids": trajectory_ids}
-    for name, values in ids.items():
-        if values is not None:
-            check_count(name, len(values), plan.num_rows)
-    return Batch(data, plan, recipe=recipe, **ids)
+    return Batch(
+        data,
+        plan,
+        recipe,
+        uids=checked_ids("uids", uids, plan.num_rows),
+        trajectory_ids=checked_ids("trajectory_ids", trajectory_ids, plan.num_rows),
+    )
 
 
 def excess_message(plan: Plan, max_seq_len: int | None) -> str | None:

@@ -62,7 +62,8 @@ def checked_outputs(
         for _, spec in fields:
             if spec.dtype == "bfloat16":
                 raise ValueError(
-                    f"{spec.key} is to be bfloat16, which NumPy has not; pass array_type='torch'"
+                    f"dtype of {spec.key} is bfloat16, which NumPy has not; "
+                    "pass array_type='torch'"
                 )
     return outputs, fields
 
@@ -86,4 +87,4 @@ def dtype_name(key: str, dtype: Any) -> str:
     try:
         return str(np.dtype(dtype).name)
     except TypeError as error:
-        raise TypeError(f"{key} is to be {dtype!r}, which is no dtype") from error
+        raise TypeError(f"dtype of {key} is {dtype!r}, which is no dtype") from error

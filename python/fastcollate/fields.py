@@ -163,36 +163,75 @@ def checked_fields(
                 "pass fc.Field, fc.PerRow or fc.RoutedExperts"
             )
     if sum(isinstance(field, RoutedExperts) for field in fields.values()) > 1:
-        raise ValueError("fields has more than one fc.RoutedExperts; a batch has one")
+        raise ValueError(
+            "fields has more than one fc.RoutedExperts, but router_padding_mask belongs to one"
+        )
     for key, values in objects.items():
         if repeated := [name for name in values.outputs if name != key and name in fields]:
             raise ValueError(f"fields gives the output {repeated[0]!r} twice")
     return specs, objects
 
 
+def output_order(fields: Mapping[str, Any]) -> list[str]:
+    """Return the keys of all outputs that fields can give, each with what belongs to it."""
+    order: list[str] = []
+    for key, field in fields.items():
+        order.append(key)
+        if isinstance(field, RoutedExperts):
+            order.append("router_padding_mask")
+        elif isinstance(field, PerRow) and field.concat:
+            order.append(f"{key}_offsets")
+    return order
+
+
 def _per_row_values(key: str, field: PerRow) -> Any:
     """Return the values as an array of numbers, or as a list of one array a row."""
-    if _is_array(field.values):
-        values = field.values
-    else:
-        values = list(field.values)
+    values = field.values
+    if not _is_array(values):
+        try:
+            values = list(values)
+        except TypeError as error:
+            message = f"{key} is {reprlib.repr(values)}; pass one number or array per row"
+            raise TypeError(message) from error
+        are_arrays = []
         for row, value in enumerate(values):
             if value is None:
                 raise ValueError(
                     f"{key}[{row}] is None; every row needs a value, "
                     "or leave the field out where no row has one"
                 )
-        if any(np.ndim(value) > 0 for value in values):
+            are_arrays.append(np.ndim(value) > 0)
+            if are_arrays[row] != are_arrays[0]:
+                raise ValueError(f"{key}[{row}] and {key}[0] are a number and an array; pass either")
+        if any(are_arrays):
             return values
-        values = _as_numbers(key, values)
+        values = _as_numbers(key, values, field.dtype)
     if field.concat:
         raise ValueError(f"{key} has concat=True, but its values are numbers")
     return values
 
 
+def _as_numbers(key: str, values: list[Any], dtype: Any) -> np.ndarray:
+    """Return one number per row as something that has a dtype."""
+    numbers = [value.item() if hasattr(value, "item") else value for value in values]
+    holds_floats = dtype is None or "float" in dtype_name(key, dtype)
+    for row, number in enumerate(numbers):
+        if not isinstance(number, (int, float)):
+            raise TypeError(
+                f"{key}[{row}] is {reprlib.repr(number)}; pass numbers, or one array per row"
+            )
+        if isinstance(number, float):
+            if not holds_floats:
+                raise ValueError(f"{key}[{row}] is {number}, which does not fit {dtype}")
+        elif not -(2**63) <= number < 2**63:
+            raise ValueError(f"{key}[{row}] is {number}, which does not fit int64")
+    is_float = any(isinstance(number, float) for number in numbers)
+    return np.array(numbers, np.float64 if is_float else np.int64)
+
+
 def _as_objects(key: str, values: list[Any], field: PerRow, array_type: str) -> PerRowObjects:
     """Return one array a row, or all of them joined, of the batch's kind."""
-    arrays = [_as_array(key, row, value, field.dtype, array_type) for row, value in enumerate(values)]
+    arrays = [_as_array(key, value, field.dtype, array_type) for value in values]
     if not field.concat:
         return PerRowObjects(len(arrays), {key: arrays})
     for row, array in enumerate(arrays):
@@ -219,21 +258,6 @@ def _is_array(values: Any) -> bool:
     return hasattr(values, "detach") and hasattr(values, "shape") and len(values.shape) > 0
 
 
-def _as_numbers(key: str, values: Any) -> Any:
-    """Return one number per row as something that has a dtype."""
-    if _is_array(values):
-        return values
-    numbers = np.asarray(values)
-    if numbers.dtype.kind in "biuf":
-        return numbers
-    for row, value in enumerate(values):
-        if np.asarray(value).dtype.kind not in "biuf":
-            if isinstance(value, int):
-                raise ValueError(f"{key}[{row}] is {value}, which does not fit int64")
-            raise TypeError(f"{key}[{row}] is {reprlib.repr(value)}; pass numbers, or one array a row")
-    raise TypeError(f"{key} mixes integers beyond int64 with others; pass a dtype")
-
-
 def _dtype_of(numbers: Any) -> str:
     is_float = (
         numbers.dtype.kind == "f"
@@ -243,10 +267,8 @@ def _dtype_of(numbers: Any) -> str:
     return "float32" if is_float else "int64"
 
 
-def _as_array(key: str, row: int, value: Any, dtype: Any, array_type: str) -> Any:
-    """Return a row's value as an array of the batch's kind, with one dimension at least."""
-    if np.ndim(value) == 0:
-        raise ValueError(f"{key}[{row}] is one number, but other rows are arrays")
+def _as_array(key: str, value: Any, dtype: Any, array_type: str) -> Any:
+    """Return a row's value as an array of the batch's kind."""
     name = None if dtype is None else dtype_name(key, dtype)
     if array_type == "numpy":
         return np.asarray(value.detach().cpu() if hasattr(value, "detach") else value, name)

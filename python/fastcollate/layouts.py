@@ -9,9 +9,6 @@ LEFT = LayoutSpec("left", None, None, None, 1)
 """The left layout with all widths from the data."""
 
 
-LAYOUTS = ("left", "two_segment", "right", "jagged")
-
-
 def checked_layout(
     name: str,
     pad_to: int | None,
@@ -23,9 +20,10 @@ def checked_layout(
     arguments = (name, pad_to, max_prompt_len, max_response_len, pad_to_multiple_of)
     if arguments == ("left", None, None, None, 1):
         return LEFT  # spares small batches the time
-    if name not in LAYOUTS:
-        names = ", ".join(map(repr, LAYOUTS))
-        raise ValueError(f"layout is {name!r}; it can be {names}")
+    if name not in ("left", "two_segment", "right", "jagged"):
+        raise ValueError(
+            f"layout is {name!r}; pass 'left', 'two_segment', 'right' or 'jagged'"
+        )
     widths = {
         "pad_to": pad_to,
         "max_prompt_len": max_prompt_len,

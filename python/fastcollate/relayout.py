@@ -51,6 +51,7 @@ def laid_out(batch: Batch, layout: LayoutSpec) -> Batch:
         layout,
         recipe.outputs,
         objects={key: PerRowObjects(plan.num_rows, {key: value}) for key, value in objects.items()},
+        order=[key for key in batch if key not in RESERVED or key == "router_padding_mask"],
         uids=batch.uids,
         trajectory_ids=batch.trajectory_ids,
     )

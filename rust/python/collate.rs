@@ -4,7 +4,7 @@ use fastcollate::plan::{Assembly, Grid, Layout, Placement};
 use fastcollate::write::PositionPadding;
 use fastcollate::{Check, Error as Core};
 use pyo3::IntoPyObjectExt;
-use pyo3::exceptions::{PyMemoryError, PyValueError};
+use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyTuple, PyType};
 
@@ -92,8 +92,6 @@ pub fn collate<'py>(
         Rows::new::<i64>("prompts", prompts, Check::None)?,
         Rows::new::<i64>("responses", responses, Check::None)?,
     ];
-    let counts = [&columns[0], &columns[1]].map(Rows::len);
-    check_memory_for_plan(counts[0].max(counts[1]))?;
     let assembly = Assembly::row_per_turn(&columns[0].lens(), &columns[1].lens())?;
     for (values, field) in &fields {
         columns.push(field.get().read(values, &assembly)?);
@@ -324,11 +322,4 @@ fn position_padding(name: &str) -> PyResult<PositionPadding> {
             "position_ids is '{name}'; pass 'zero', 'one' or 'repeat_last'"
         ))),
     }
-}
-
-/// Refuse more rows than there is memory for their plan, where allocating its tables would abort.
-fn check_memory_for_plan(rows: usize) -> PyResult<()> {
-    Vec::<[u64; 32]>::new()
-        .try_reserve_exact(rows)
-        .map_err(|_| PyMemoryError::new_err(format!("no memory for a plan of {rows} rows")))
 }

@@ -68,7 +68,7 @@ impl FieldSpec {
         num_experts: Option<i64>,
         dtype: Option<&str>,
     ) -> PyResult<Self> {
-        Ok(Self {
+        let spec = Self {
             key,
             name,
             aligned: match align {
@@ -88,7 +88,9 @@ impl FieldSpec {
             filling: (fill, gap_fill),
             num_experts,
             dtype: dtype.map(str::to_owned),
-        })
+        };
+        spec.check()?;
+        Ok(spec)
     }
 
     /// What the rows belong to.
@@ -122,13 +124,15 @@ impl FieldSpec {
     }
 
     /// The same field as an output of another dtype.
-    fn with_dtype(&self, dtype: String) -> Self {
-        Self {
+    fn with_dtype(&self, dtype: String) -> PyResult<Self> {
+        let spec = Self {
             key: self.key.clone(),
             name: self.name.clone(),
             dtype: Some(dtype),
             ..*self
-        }
+        };
+        spec.check()?;
+        Ok(spec)
     }
 }
 
@@ -283,6 +287,36 @@ impl FieldSpec {
         })
     }
 
+    /// Check that the parts go together.
+    fn check(&self) -> PyResult<()> {
+        let key = &self.key;
+        let (Some(dtype), fills) = (&self.dtype, [self.filling.0, self.filling.1]) else {
+            return self.check_experts(None);
+        };
+        let name = dtype;
+        let dtype = self.dtype()?;
+        if let Some(fill) = fills.iter().find(|fill| !fill.fits(dtype)) {
+            return Err(PyValueError::new_err(format!(
+                "{key} has the fill {fill}, which does not fit {name}"
+            )));
+        }
+        self.check_experts(Some(dtype))
+    }
+
+    fn check_experts(&self, dtype: Option<Dtype>) -> PyResult<()> {
+        let Some(count) = self.num_experts else {
+            return Ok(());
+        };
+        if count < 1 || !Number::Int(count - 1).fits(dtype.unwrap_or(Dtype::I32)) {
+            return Err(PyValueError::new_err(format!(
+                "num_experts of {} is {count}; pass how many there are, as many as the dtype has \
+                 indices for",
+                self.key
+            )));
+        }
+        Ok(())
+    }
+
     /// Whether this is one of the fields that every batch can have, whose rows are plain.
     fn is_built_in(&self) -> bool {
         self.per_row || self.refuses_nan || self.any_length || self.name == "logprobs"
@@ -291,6 +325,8 @@ impl FieldSpec {
     fn dtype(&self) -> PyResult<Dtype> {
         let dtypes = if self.aligned == Aligned::Experts {
             &[Dtype::U8, Dtype::I16, Dtype::I32][..]
+        } else if self.is_built_in() {
+            Dtype::FLOATS
         } else {
             Dtype::OF_FIELDS
         };

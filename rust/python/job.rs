@@ -1,5 +1,7 @@
 //! Jobs: the bands of all outputs, each of which can be written by itself.
 
+use std::fmt;
+
 use bytemuck::Pod;
 use fastcollate::plan::{Assembly, Band, Grid};
 use fastcollate::write::{
@@ -59,7 +61,28 @@ pub enum Number {
     Float(f64),
 }
 
+impl fmt::Display for Number {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        match self {
+            Self::Int(int) => int.fmt(f),
+            Self::Float(float) => float.fmt(f),
+        }
+    }
+}
+
 impl Number {
+    /// Whether an output of that dtype can hold the number.
+    pub fn fits(self, dtype: Dtype) -> bool {
+        match dtype {
+            Dtype::Bool => self.cast::<bool>().is_some(),
+            Dtype::U8 => self.cast::<u8>().is_some(),
+            Dtype::I16 => self.cast::<i16>().is_some(),
+            Dtype::I32 => self.cast::<i32>().is_some(),
+            Dtype::I64 => self.cast::<i64>().is_some(),
+            Dtype::F16 | Dtype::Bf16 | Dtype::F32 => true,
+        }
+    }
+
     /// The number as an output's type, if it is one of that.
     pub fn cast<T: Element>(self) -> Option<T> {
         let mut value = [T::ZERO];

@@ -14,17 +14,23 @@ const LAYOUTS: [(Layout, &str); 4] = [
     (Layout::Jagged, "jagged"),
 ];
 
-/// A layout's name.
-pub fn name_of(layout: Layout) -> &'static str {
-    let named = LAYOUTS.iter().find(|(other, _)| *other == layout);
-    named.map_or("unnamed", |(_, name)| name)
+/// A layout's place in the list, and its name.
+pub fn named(layout: Layout) -> (usize, &'static str) {
+    let index = LAYOUTS.iter().position(|(other, _)| *other == layout);
+    let index = index.unwrap_or_default();
+    (index, LAYOUTS[index].1)
+}
+
+/// The layout at a place of the list.
+pub fn layout_at(index: usize) -> Option<Layout> {
+    LAYOUTS.get(index).map(|(layout, _)| *layout)
 }
 
 /// The layout of a name.
 ///
 /// # Errors
 /// `ValueError`.
-pub fn layout_of(name: &str) -> PyResult<Layout> {
+fn layout_of(name: &str) -> PyResult<Layout> {
     let named = LAYOUTS.iter().find(|(_, other)| *other == name);
     named.map(|(layout, _)| *layout).ok_or_else(|| {
         let names = LAYOUTS.map(|(_, name)| format!("'{name}'")).join(", ");

@@ -44,6 +44,9 @@ impl Dtype {
         Self::Bool,
     ];
 
+    /// What built-in fields can be.
+    pub const FLOATS: &[Self] = &[Self::F32, Self::Bf16, Self::F16];
+
     /// The dtype of a name, if an output of that key can have it.
     ///
     /// # Errors
@@ -53,7 +56,7 @@ impl Dtype {
         dtype.copied().ok_or_else(|| {
             let names: Vec<_> = dtypes.iter().map(|dtype| dtype.name()).collect();
             PyValueError::new_err(format!(
-                "{key} is to be {name}; it can be {}",
+                "dtype of {key} is {name}; it can be {}",
                 names.join(", ")
             ))
         })

@@ -9,7 +9,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyType};
 
 use crate::error::Result;
-use crate::layout::{layout_of, name_of};
+use crate::layout::{layout_at, named};
 
 /// What the rows of a batch are made of and where they lie. Immutable; holds no token.
 #[pyclass(frozen, module = "fastcollate._fastcollate")]
@@ -23,7 +23,7 @@ impl Plan {
     /// The layout's name.
     #[getter]
     fn layout(&self) -> &'static str {
-        name_of(self.placement.layout)
+        named(self.placement.layout).1
     }
 
     /// Number of rows.
@@ -114,7 +114,7 @@ impl Plan {
         )
     }
 
-    /// The plan's tables as NumPy arrays, all int64, and the layout's name.
+    /// The plan's tables as NumPy arrays, all int64.
     fn to_dict<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let (pieces, offsets) = self.assembly.piece_table();
         let pieces = table(pieces, |piece| {
@@ -122,7 +122,8 @@ impl Plan {
             [piece.turn, piece.from, piece.start, piece.len, trains]
         });
         let tables = PyDict::new(py);
-        tables.set_item("layout", self.layout())?;
+        let layout = to_i64(named(self.placement.layout).0);
+        tables.set_item("layout", PyArray1::from_slice(py, &[layout]))?;
         tables.set_item("source", self.rows_array(py, |row| row.source))?;
         tables.set_item("prompt_lens", self.prompt_lens(py))?;
         tables.set_item("response_lens", self.response_lens(py))?;
@@ -180,10 +181,12 @@ impl Plan {
             })
             .collect();
         let assembly = Assembly::new(rows, pieces, piece_offsets?)?;
-        let layout = match tables.get_item("layout")? {
-            Some(name) => layout_of(&name.extract::<String>()?)?,
-            None => return Err(Core::InvalidPlan("layout is missing".to_owned()).into()),
+        let layout = match column(tables, "layout")?[..] {
+            [index] => layout_at(index),
+            _ => None,
         };
+        let unknown = || Core::InvalidPlan("layout is not the number of one".to_owned());
+        let layout = layout.ok_or_else(unknown)?;
         let placement = Placement::new(
             &assembly,
             layout,

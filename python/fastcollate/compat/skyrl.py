@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from fastcollate._fastcollate import FieldSpec
 from fastcollate.arguments import checked_integer
 from fastcollate.collating import collate_fields, excess_message
-from fastcollate.fields import Field, Rows
+from fastcollate.column_input import ragged
+from fastcollate.fields import Rows
 
 if TYPE_CHECKING:
     import torch
@@ -103,11 +104,13 @@ def convert_prompts_responses_to_batch_tensors(
     if max_seq_len is not None:
         max_seq_len = checked_integer("max_seq_len", max_seq_len, "an integer or None")
 
-    fields: list[Field] = [(rewards, REWARDS), (loss_masks, LOSS_MASK)]
+    fields = [(rewards, REWARDS), (loss_masks, LOSS_MASK)]
     if logprobs is not None and (found := _count("logprobs", logprobs)) > 0:
         if found > rows:
             raise IndexError(f"logprobs has {found} rows, but prompts has {rows}")
         if found < rows:
+            if hasattr(logprobs, "__arrow_c_stream__") or hasattr(logprobs, "__arrow_c_array__"):
+                logprobs = ragged(logprobs)
             logprobs = [*logprobs, *[[]] * (rows - found)]
         fields.append((logprobs, LOGPROBS))
     pad_token_id = getattr(pad_token_id, "pad_token_id", pad_token_id)

@@ -41,12 +41,19 @@ pub struct Parts<'py> {
     pub lens: Vec<usize>,
 }
 
+/// Whether an object holds rows as stretches of one array.
+///
+/// # Errors
+/// What torch raises.
+pub fn is_column(object: &Bound<PyAny>) -> PyResult<bool> {
+    Ok(object.is_instance_of::<Stretches>() || is_ragged(object)? || is_jagged(object)?)
+}
+
 /// The parts of a `Ragged`, a jagged nested tensor or `Stretches`; `None` for anything else.
 ///
 /// # Errors
 /// What torch raises.
 pub fn parts<'py>(object: &Bound<'py, PyAny>) -> PyResult<Option<Parts<'py>>> {
-    static RAGGED: PyOnceLock<Py<PyType>> = PyOnceLock::new();
     let py = object.py();
     if let Ok(stretches) = object.cast::<Stretches>() {
         let stretches = stretches.get();
@@ -56,7 +63,7 @@ pub fn parts<'py>(object: &Bound<'py, PyAny>) -> PyResult<Option<Parts<'py>>> {
             lens: stretches.lens.clone(),
         }));
     }
-    if object.is_instance(RAGGED.import(py, "fastcollate.columns", "Ragged")?)? {
+    if is_ragged(object)? {
         let values = object.getattr(intern!(py, "values"))?;
         let offsets = object.getattr(intern!(py, "offsets"))?;
         return Ok(Some(of_offsets(values, &offsets)?));
@@ -73,6 +80,11 @@ pub fn parts<'py>(object: &Bound<'py, PyAny>) -> PyResult<Option<Parts<'py>>> {
         return Ok(Some(parts));
     }
     Ok(None)
+}
+
+fn is_ragged(object: &Bound<PyAny>) -> PyResult<bool> {
+    static RAGGED: PyOnceLock<Py<PyType>> = PyOnceLock::new();
+    object.is_instance(RAGGED.import(object.py(), "fastcollate.columns", "Ragged")?)
 }
 
 /// Whether an object is a nested tensor of rows that lie one behind the other.

@@ -8,6 +8,7 @@ use fastcollate::{
 };
 use numpy::PyUntypedArray;
 use numpy::prelude::*;
+use pyo3::exceptions::PyMemoryError;
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
@@ -310,7 +311,7 @@ impl<'a, 'py> Reader<'a, 'py> {
             return Err(self.wrong_kind(rows));
         }
         let rows = to_list(rows)?;
-        self.rows.reserve_exact(rows.len());
+        self.reserve(rows.len())?;
         for (index, row) in rows.iter().enumerate() {
             self.read_row(index, row)?;
             if index % POLL_ROWS == POLL_ROWS - 1 {
@@ -319,6 +320,17 @@ impl<'a, 'py> Reader<'a, 'py> {
         }
         self.read_device_rows()?;
         Ok(self.finish())
+    }
+
+    /// Refuse more rows than there is memory for them and their plan, where allocating its tables
+    /// would abort.
+    fn reserve(&mut self, rows: usize) -> Result<()> {
+        Vec::<[u64; 32]>::new()
+            .try_reserve_exact(rows)
+            .and_then(|()| self.rows.try_reserve_exact(rows))
+            .map_err(|_| {
+                PyMemoryError::new_err(format!("no memory for a plan of {rows} rows")).into()
+            })
     }
 
     fn finish(self) -> Rows<'py> {
@@ -358,6 +370,7 @@ impl<'a, 'py> Reader<'a, 'py> {
                     return Err(Error::shape(field, &input.array, EXPECTED_FIELD));
                 }
             };
+            self.reserve(count)?;
             self.read_parts(input, 2, (0..count).map(|row| (row * len, len)))?;
             return Ok(true);
         }
@@ -552,6 +565,10 @@ fn numbers_of(
     numbers: &Bound<PyAny>,
     check_count: impl Fn(usize) -> Result<()>,
 ) -> Result<Option<Vec<f32>>> {
+    let is_list = numbers.is_exact_instance_of::<PyList>();
+    if !is_list && ragged::is_column(numbers)? {
+        return Ok(None);
+    }
     if let Some(input) = as_array(numbers, || field.to_owned())? {
         if input.array.ndim() != 1 {
             return Ok(None);
@@ -568,9 +585,12 @@ fn numbers_of(
             return Ok(Some(values));
         }
     }
-    // Of a long sequence of rows only the first item is made.
-    if !is_sequence(numbers)? || numbers.is_empty()? || is_row(field, &numbers.get_item(0)?)? {
+    if !is_sequence(numbers)? {
         return Ok(None);
+    }
+    match numbers.try_iter()?.next().transpose()? {
+        Some(first) if !is_row(field, &first)? => {}
+        _ => return Ok(None),
     }
     let numbers = to_list(numbers)?;
     check_count(numbers.len())?;
