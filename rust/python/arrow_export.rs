@@ -12,20 +12,22 @@ use arrow_array::{
     Array, ArrayRef, BooleanArray, FixedSizeListArray, LargeListArray, PrimitiveArray,
 };
 use arrow_buffer::{BooleanBuffer, Buffer, OffsetBuffer, ScalarBuffer};
-use arrow_schema::{ArrowError, Field, FieldRef};
+use arrow_cast::{CastOptions, cast_with_options};
+use arrow_schema::{ArrowError, DataType, Field, FieldRef};
 use numpy::prelude::*;
 use numpy::{PyArray1, PyUntypedArray};
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyCapsule, PyTuple};
+use pyo3_arrow::PyField;
 use pyo3_arrow::ffi::to_array_pycapsules;
 
 /// The schema and array capsules of a column: large lists of `values`, whose trailing dimensions
-/// are fixed-size lists.
+/// are fixed-size lists, or the lists of a requested schema.
 ///
 /// # Errors
 /// `TypeError` for dtypes that Arrow has not, `ValueError` for arrays that are not contiguous or
-/// do not fit one another.
+/// do not fit one another or the requested schema.
 #[pyfunction]
 pub fn arrow_lists<'py>(
     values: &Bound<'py, PyUntypedArray>,
@@ -33,7 +35,6 @@ pub fn arrow_lists<'py>(
     requested_schema: Option<Bound<'py, PyCapsule>>,
 ) -> PyResult<Bound<'py, PyTuple>> {
     let py = values.py();
-    let failed = |error: ArrowError| PyValueError::new_err(error.to_string());
     let shape = values.shape();
     let mut items = numbers(values)?;
     for axis in (1..shape.len()).rev() {
@@ -45,13 +46,47 @@ pub fn arrow_lists<'py>(
     let offsets = memory::<i64>(offsets.as_untyped())?;
     let offsets = OffsetBuffer::new(ScalarBuffer::from(offsets));
     let lists = LargeListArray::try_new(item(&items), offsets, items, None).map_err(failed)?;
+    let lists = match requested_schema {
+        Some(schema) => requested(&lists, &schema)?,
+        None => Arc::new(lists),
+    };
     let field = Field::new("", lists.data_type().clone(), true);
-    Ok(to_array_pycapsules(
-        py,
-        field.into(),
-        &lists,
-        requested_schema,
-    )?)
+    Ok(to_array_pycapsules(py, field.into(), &lists, None)?)
+}
+
+/// The same numbers in other lists. Other numbers have to be asked for by name: Arrow's casts cut
+/// off fractions.
+fn requested(lists: &LargeListArray, schema: &Bound<PyCapsule>) -> PyResult<ArrayRef> {
+    let field = PyField::from_arrow_pycapsule(schema)?.into_inner();
+    let found = item_type(lists.data_type());
+    if item_type(field.data_type()) != found {
+        return Err(PyValueError::new_err(format!(
+            "{} is requested, but the values are {found}; convert by fastcollate.ragged(x, dtype)",
+            field.data_type()
+        )));
+    }
+    let strict = CastOptions {
+        safe: false, // an error, not a null
+        ..CastOptions::default()
+    };
+    cast_with_options(lists, field.data_type(), &strict).map_err(failed)
+}
+
+/// What lists of lists hold in the end.
+fn item_type(mut data_type: &DataType) -> &DataType {
+    while let DataType::List(item)
+    | DataType::LargeList(item)
+    | DataType::ListView(item)
+    | DataType::LargeListView(item)
+    | DataType::FixedSizeList(item, _) = data_type
+    {
+        data_type = item.data_type();
+    }
+    data_type
+}
+
+fn failed(error: ArrowError) -> PyErr {
+    PyValueError::new_err(error.to_string())
 }
 
 /// The field of a list's items, as Arrow's libraries make it by default.
