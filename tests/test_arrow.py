@@ -195,6 +195,7 @@ def test_dtype_of_arrow():
         ([[1], [2], None], pa.large_list_view(pa.int64()), r"x\[2\]"),
         ([[1], [], [2, 3, None]], pa.large_list(pa.int64()), r"x\[2\]\[2\]"),
         ([[1], [], [2, None]], pa.list_view(pa.float32()), r"x\[2\]\[1\]"),
+        ([[1], [], [None]], pa.list_(pa.int64()), r"x\[2\]\[0\]"),
         ([[True], [True, None]], pa.list_(pa.bool_()), r"x\[1\]\[1\]"),
         ([[[1, 2]], [[1, 2], None]], pa.list_(pa.list_(pa.int64(), 2)), r"x\[1\]\[1\]"),
         ([[[1, 2]], [[1, 2], [3, None]]], pa.list_(pa.list_(pa.int64(), 2)), r"x\[1\]\[1\]"),

@@ -605,6 +605,7 @@ def test_what_does_not_fit(value, source, target, array_type):
     values = make([0, 0, 1, value, value], array_type, source)
     message = rf"x\[2\]\[1\] is {re.escape(str(values[3].item()))}, which does not fit {target}"
     refuses(ValueError, message, fc.ragged, fc.Ragged(values, [0, 2, 2, 5]), target)
+    refuses(ValueError, r"x\[2\]\[0\] is ", fc.ragged, fc.Ragged(values, [0, 3, 3, 5]), target)
     pairs = fc.Ragged(make([[0, 0], [1, value]], array_type, source), [0, 2])
     refuses(ValueError, r"x\[0\]\[1\]\[1\] is ", fc.ragged, pairs, target)
     rows = [values[:1], make([1], array_type, "uint8"), values[1:]]
