@@ -120,8 +120,9 @@ def dtype_like(array: Any, dtype: Any) -> Any:
     TypeError
         If the library has no such dtype of real numbers.
     """
-    name = dtype_name(dtype) if isinstance(dtype, str) or "torch" in str(dtype) else None
-    if name is None:
+    if isinstance(dtype, str) or str(dtype).startswith("torch."):
+        name = dtype_name(dtype)
+    else:
         try:
             name = np.dtype(dtype).name
         except TypeError as error:
@@ -159,6 +160,8 @@ def first_misfit(array: Any, dtype: Any) -> int | None:
         wide = convert(array, dtype_like(array, "float64"))
         # One beyond the highest is a power of two, which a float can hold.
         misfits = ~((wide >= low) & (wide < high + 1.0) & (wide == wide.round()))
+    elif low <= source[0] and source[1] <= high:
+        return None
     else:
         # Limits that the source itself can hold, so that the comparison is exact.
         misfits = (array < max(low, source[0])) | (array > min(high, source[1]))

@@ -187,7 +187,9 @@ def _of_nested(x: Any) -> Ragged:
 
     if x.layout is not torch.jagged or x.lengths() is not None:
         rows = list(x.unbind())
-        return _of_arrays(rows) if rows else Ragged(x.new_empty(0), [0])
+        if not rows:
+            return Ragged(torch.empty(0, dtype=x.dtype, device=x.device), [0])
+        return _of_arrays(rows)
     if not isinstance(x.shape[1], torch.SymInt):
         raise ValueError("x is jagged in another dimension than its second; transpose it back")
     offsets = x.offsets().cpu().numpy()

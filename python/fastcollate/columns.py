@@ -200,11 +200,14 @@ class Ragged:
         """Hand over as an Arrow array of large lists, trailing dimensions as fixed-size lists.
 
         Contiguous values are not copied; booleans, which Arrow packs, are. Gradients stay behind.
+        A requested schema may have 32-bit offsets instead of 64-bit ones, but no other numbers.
 
         Raises
         ------
         TypeError
             If the values are on another device, or of a dtype that Arrow has not (bfloat16).
+        ValueError
+            If anything else is requested, or 32 bits do not hold the offsets.
         """
         values = self._values
         if is_tensor(values):

@@ -4,28 +4,30 @@ use std::panic::AssertUnwindSafe;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
+use arrow_array::ffi::{FFI_ArrowArray, FFI_ArrowSchema};
 use arrow_array::types::{
     ArrowPrimitiveType, Float16Type, Float32Type, Float64Type, Int8Type, Int16Type, Int32Type,
     Int64Type, UInt8Type, UInt16Type, UInt32Type, UInt64Type,
 };
 use arrow_array::{
-    Array, ArrayRef, BooleanArray, FixedSizeListArray, LargeListArray, PrimitiveArray,
+    Array, ArrayRef, BooleanArray, FixedSizeListArray, LargeListArray, ListArray, PrimitiveArray,
 };
 use arrow_buffer::{BooleanBuffer, Buffer, OffsetBuffer, ScalarBuffer};
-use arrow_schema::{ArrowError, Field, FieldRef};
+use arrow_data::ArrayData;
+use arrow_schema::{ArrowError, DataType, Field, FieldRef};
 use numpy::prelude::*;
 use numpy::{PyArray1, PyUntypedArray};
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyCapsule, PyTuple};
-use pyo3_arrow::ffi::to_array_pycapsules;
+use pyo3_arrow::PyField;
 
 /// The schema and array capsules of a column: large lists of `values`, whose trailing dimensions
-/// are fixed-size lists.
+/// are fixed-size lists, or the lists of a requested schema.
 ///
 /// # Errors
 /// `TypeError` for dtypes that Arrow has not, `ValueError` for arrays that are not contiguous or
-/// do not fit one another.
+/// do not fit one another or the requested schema.
 #[pyfunction]
 pub fn arrow_lists<'py>(
     values: &Bound<'py, PyUntypedArray>,
@@ -33,7 +35,6 @@ pub fn arrow_lists<'py>(
     requested_schema: Option<Bound<'py, PyCapsule>>,
 ) -> PyResult<Bound<'py, PyTuple>> {
     let py = values.py();
-    let failed = |error: ArrowError| PyValueError::new_err(error.to_string());
     let shape = values.shape();
     let mut items = numbers(values)?;
     for axis in (1..shape.len()).rev() {
@@ -45,13 +46,40 @@ pub fn arrow_lists<'py>(
     let offsets = memory::<i64>(offsets.as_untyped())?;
     let offsets = OffsetBuffer::new(ScalarBuffer::from(offsets));
     let lists = LargeListArray::try_new(item(&items), offsets, items, None).map_err(failed)?;
-    let field = Field::new("", lists.data_type().clone(), true);
-    Ok(to_array_pycapsules(
-        py,
-        field.into(),
-        &lists,
-        requested_schema,
-    )?)
+    let data = match requested_schema {
+        Some(schema) => requested(lists, &schema)?,
+        None => lists.into_data(),
+    };
+    let schema = FFI_ArrowSchema::try_from(data.data_type()).map_err(failed)?;
+    let schema = PyCapsule::new_with_value(py, schema, c"arrow_schema")?;
+    let array = PyCapsule::new_with_value(py, FFI_ArrowArray::new(&data), c"arrow_array")?;
+    PyTuple::new(py, [schema, array])
+}
+
+/// The same values in lists of 32-bit offsets, if those are requested. For anything else the
+/// consumer has casts of its own: Arrow's here would make nulls of numbers that do not fit, cut off
+/// fractions, and be nine tenths of this library's size.
+fn requested(lists: LargeListArray, schema: &Bound<PyCapsule>) -> PyResult<ArrayData> {
+    let requested = PyField::from_arrow_pycapsule(schema)?.into_inner();
+    match requested.data_type() {
+        wanted if wanted.equals_datatype(lists.data_type()) => Ok(lists.into_data()),
+        DataType::List(wanted) if wanted.data_type().equals_datatype(&lists.value_type()) => {
+            let (item, offsets, items, _) = lists.into_parts();
+            let offsets = offsets.iter().map(|&offset| i32::try_from(offset));
+            let offsets = offsets.collect::<Result<Vec<_>, _>>()?;
+            let lists = ListArray::try_new(item, OffsetBuffer::new(offsets.into()), items, None);
+            Ok(lists.map_err(failed)?.into_data())
+        }
+        wanted => Err(PyValueError::new_err(format!(
+            "{wanted} is requested, but this is {}; cast it afterwards, or convert the numbers \
+             by fastcollate.ragged(x, dtype)",
+            lists.data_type()
+        ))),
+    }
+}
+
+fn failed(error: ArrowError) -> PyErr {
+    PyValueError::new_err(error.to_string())
 }
 
 /// The field of a list's items, as Arrow's libraries make it by default.

@@ -1,15 +1,15 @@
 //! Arrow arrays of lists, by the PyCapsule interface: NumPy views of the memory they lie in.
 
-use std::sync::Arc;
-
 use arrow_array::cast::AsArray;
 use arrow_array::types::{
     ArrowPrimitiveType, Float16Type, Float32Type, Float64Type, Int8Type, Int16Type, Int32Type,
     Int64Type, UInt8Type, UInt16Type, UInt32Type, UInt64Type,
 };
-use arrow_array::{Array, ArrayRef, GenericListViewArray, OffsetSizeTrait, new_empty_array};
-use arrow_cast::cast;
-use arrow_schema::{ArrowError, DataType, Field};
+use arrow_array::{
+    Array, ArrayRef, GenericListViewArray, OffsetSizeTrait, make_array, new_empty_array,
+};
+use arrow_data::transform::MutableArrayData;
+use arrow_schema::{ArrowError, DataType};
 use numpy::ndarray::ArrayViewD;
 use numpy::{Element, PyArray1, PyArrayDyn, PyArrayMethods, PyUntypedArray};
 use pyo3::intern;
@@ -142,8 +142,8 @@ impl Rows<'_> {
                 let list = array.as_list::<i64>();
                 self.cut(list.values(), list.value_offsets())
             }
-            DataType::ListView(item) => self.viewed(array.as_list_view::<i32>(), item),
-            DataType::LargeListView(item) => self.viewed(array.as_list_view::<i64>(), item),
+            DataType::ListView(_) => self.viewed(array.as_list_view::<i32>()),
+            DataType::LargeListView(_) => self.viewed(array.as_list_view::<i64>()),
             DataType::FixedSizeList(_, _) => {
                 let list = array.as_fixed_size_list();
                 let len = usize_of(list.value_length());
@@ -178,7 +178,6 @@ impl Rows<'_> {
     fn viewed<O: OffsetSizeTrait>(
         &self,
         list: &GenericListViewArray<O>,
-        item: &Arc<Field>,
     ) -> Result<(ArrayRef, Vec<usize>)> {
         let rows = || list.offsets().iter().zip(list.sizes());
         let len = list.values().len();
@@ -193,26 +192,27 @@ impl Rows<'_> {
             ));
             return Err(invalid(self.place, &error));
         }
-        let filled = || rows().filter(|(_, size)| **size > O::zero());
-        let first = filled().next().map_or(0, |(from, _)| from.as_usize());
-        let mut end = first;
-        let in_order = filled().all(|(from, size)| {
-            let begins_there = from.as_usize() == end;
+        let mut offsets = vec![0];
+        let mut end = 0;
+        offsets.extend(rows().map(|(_, size)| {
             end += size.as_usize();
-            begins_there
-        });
-        if in_order {
-            let mut offsets = vec![0];
-            offsets.extend(rows().scan(0, |end, (_, size)| {
-                *end += size.as_usize();
-                Some(*end)
-            }));
-            return Ok((list.values().slice(first, end - first), offsets));
+            end
+        }));
+        let filled = || {
+            let begins = rows().zip(&offsets);
+            begins.filter(|((_, size), _)| **size > O::zero())
+        };
+        let first = filled().next().map_or(0, |((from, _), _)| from.as_usize());
+        if filled().all(|((from, _), offset)| from.as_usize() == first + offset) {
+            return Ok((list.values().slice(first, end), offsets));
         }
-        let lists = cast(list, &DataType::LargeList(item.clone()))
-            .map_err(|error| invalid(self.place, &error))?;
-        let lists = lists.as_list::<i64>();
-        self.cut(lists.values(), lists.value_offsets())
+        let values = list.values().to_data();
+        let mut ordered = MutableArrayData::new(vec![&values], false, end);
+        for ((from, size), _) in filled() {
+            let copied = ordered.try_extend(0, from.as_usize(), from.as_usize() + size.as_usize());
+            copied.map_err(|error| invalid(self.place, &error))?;
+        }
+        Ok((make_array(ordered.freeze()), offsets))
     }
 
     /// A NumPy array of the numbers in `values`, where fixed-size lists are trailing dimensions.
