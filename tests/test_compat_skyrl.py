@@ -6,13 +6,17 @@ import re
 from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 torch = pytest.importorskip("torch")
 
-from fastcollate.compat.skyrl import convert_prompts_responses_to_batch_tensors  # noqa: E402
+from fastcollate.compat.skyrl import (  # noqa: E402
+    convert_prompts_responses_to_batch_tensors,
+    make_router_padding_mask,
+)
 from fastcollate.testing import reference  # noqa: E402
 from fastcollate.testing.reference import assert_same  # noqa: E402
 from fastcollate.testing.strategies import Rollouts, as_inputs, rollouts  # noqa: E402
@@ -199,11 +203,149 @@ def test_no_routed_experts(inputs, experts):
     assert results[6] is None
 
 
-def test_routed_experts_are_not_there_yet(inputs):
-    with pytest.raises(NotImplementedError):
-        convert_prompts_responses_to_batch_tensors(
-            7, *inputs, rollout_expert_indices=[[[[0]]], [[[1]]]]
-        )
+# Routed experts
+
+
+@st.composite
+def routed_rollouts(draw):
+    """Rollouts of which each row has a token, and experts of the first tokens of each."""
+    data = draw(skyrl_rollouts())
+    data = data._replace(prompts=[[1, *prompt] for prompt in data.prompts])
+    rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
+    layers, topk = draw(st.integers(1, 3)), draw(st.integers(1, 4))
+    dtype = draw(st.sampled_from(["uint8", "int16", "int32"]))
+    experts = draw(st.sampled_from([2, 256, 257, 2**15, 2**15 + 1, 2**31]))
+    experts = min(experts, int(np.iinfo(dtype).max) + 1)
+    routes = []
+    for prompt, response in zip(data.prompts, data.responses, strict=True):
+        captured = draw(st.integers(1, len(prompt) + len(response)))
+        routes.append(rng.integers(0, experts, (captured, layers, topk)).astype(dtype))
+    return data, routes
+
+
+@given(drawn=routed_rollouts())
+def test_routed_experts_are_what_skyrl_gives(drawn):
+    data, routes = drawn
+    results = check(7, *data, rollout_expert_indices=routes)
+    # Both take the mask from the number of captured tokens.
+    captured = list(map(len, routes))
+    mask = make_router_padding_mask(results[1], captured)
+    assert_same({"x": mask}, {"x": reference.make_router_padding_mask(results[1], captured)})
+
+
+def route(*experts, dtype=np.uint8):
+    """Make routes of one layer."""
+    return np.array(experts, dtype)[:, None]
+
+
+def test_routed_experts_written_out(inputs):
+    routes = [route([5, 4], [3, 2]), route([7, 6], dtype=np.int32)]
+    results = check(7, *inputs, rollout_expert_indices=routes)
+    assert results[6].dtype is torch.uint8
+    assert results[6][:, :, 0].tolist() == [[[5, 4], [3, 2], [0, 1]], [[7, 6], [0, 1], [0, 1]]]
+    shorter = inputs._replace(prompts=[[1, 2], []])
+    results = check(7, *shorter, rollout_expert_indices=routes)
+    assert results[6][1, :, 0].tolist() == [[0, 1], [7, 6], [0, 1]]
+
+
+@pytest.mark.parametrize(
+    ("largest", "dtype"),
+    [
+        (255, torch.uint8),
+        (256, torch.int16),
+        (2**15 - 1, torch.int16),
+        (2**15, torch.int32),
+        (2**31 - 1, torch.int32),
+    ],
+)
+def test_the_dtype_of_routed_experts(inputs, largest, dtype):
+    routes = [route([1, 0]), route([largest, 0], dtype=np.int32)]
+    results = check(7, *inputs, rollout_expert_indices=routes)
+    assert results[6].dtype is dtype
+    assert results[6][1, 0, 0].tolist() == [largest, 0]
+
+
+NO_ROUTES = np.zeros((0, 1, 2), np.uint8)
+
+
+@pytest.mark.parametrize(
+    ("routes", "exception", "message"),
+    [
+        ([route([0, 1]), [[[0, 1]]]], TypeError, r"NumPy arrays.*\b1\b"),
+        ([None, route([0, 1])], TypeError, r"NumPy arrays.*\b0\b"),
+        ([torch.zeros(1, 1, 2), route([0, 1])], TypeError, r"NumPy arrays.*\b0\b"),
+        ([[[[0]]], [[[1]]]], TypeError, r"NumPy arrays.*\b0\b"),
+        ([route([0, 1])], ValueError, r"\b1\b.*\b2\b"),
+        ([route([0, 1])] * 3, ValueError, r"\b3\b.*\b2\b"),
+        ([route([0, 1]), NO_ROUTES], ValueError, r"\b1\b"),
+        ([route([0, 1]), np.zeros((1, 2), np.uint8)], ValueError, r"\b1\b"),
+        ([np.zeros((1, 1, 1, 2), np.uint8)] * 2, ValueError, r"\b0\b"),
+        ([route([0, 1]), np.zeros((1, 2, 2), np.uint8)], ValueError, r"\b1\b"),
+        ([route([0, 1]), route([0, 1, 2])], ValueError, r"\b1\b"),
+        ([np.zeros((1, 1, 0), np.uint8)] * 2, ValueError, "topk|experts"),
+        ([route([0, 1]), route(*[[0, 1]] * 4)], ValueError, r"\b1\b.*\b4\b.*\b3\b"),
+        ([route([0, -1], dtype=np.int32), route([0, 1])], ValueError, "-1"),
+    ],
+)
+def test_routed_experts_that_cannot_be(inputs, routes, exception, message):
+    with pytest.raises(exception, match=message) as caught:
+        convert_prompts_responses_to_batch_tensors(7, *inputs, rollout_expert_indices=routes)
+    assert type(caught.value) is exception
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bool", "complex64"])
+def test_dtypes_that_routed_experts_have_not(inputs, dtype):
+    routes = [route([0, 1], dtype=dtype), route([1, 0], dtype=dtype)]
+    with pytest.raises((TypeError, ValueError), match=rf"\b0\b.*{dtype}"):
+        convert_prompts_responses_to_batch_tensors(7, *inputs, rollout_expert_indices=routes)
+
+
+# The mask of positions without routes
+
+
+def test_the_router_padding_mask_written_out():
+    attention_mask = torch.tensor([[0, 0, 1, 1], [1, 1, 1, 1], [0, 0, 0, 0], [0, 1, 1, 1]])
+    mask = make_router_padding_mask(attention_mask, [1, 4, 0, 0])
+    assert mask.dtype is torch.bool
+    assert mask.tolist() == [
+        [True, True, False, True],
+        [False] * 4,
+        [True] * 4,
+        [True] * 4,
+    ]
+
+
+@given(drawn=st.data())
+def test_the_router_padding_mask_is_what_the_loops_give(drawn):
+    width = drawn.draw(st.integers(0, 9))
+    tokens = drawn.draw(st.lists(st.integers(0, width), min_size=1, max_size=5))
+    captured = [drawn.draw(st.integers(0, count)) for count in tokens]
+    dtype = drawn.draw(st.sampled_from([torch.int64, torch.int32, torch.bool]))
+    attention_mask = torch.zeros(len(tokens), width, dtype=dtype)
+    for row, count in enumerate(tokens):
+        attention_mask[row, width - count :] = 1
+    before = attention_mask.clone()
+    found = make_router_padding_mask(attention_mask, captured)
+    expected = reference.make_router_padding_mask(attention_mask, captured)
+    assert_same({"mask": found}, {"mask": expected})
+    assert torch.equal(attention_mask, before)
+
+
+@pytest.mark.parametrize(
+    ("attention_mask", "captured", "message"),
+    [
+        (torch.ones(3), [1, 1, 1], "attention_mask"),
+        (torch.ones(1, 2, 3), [1], "attention_mask"),
+        (torch.ones(2, 3), [1], r"\b1\b.*\b2\b"),
+        (torch.ones(2, 3), [1, 1, 1], r"\b3\b.*\b2\b"),
+        (torch.ones(2, 3), [1, -1], r"-1"),
+        (torch.ones(2, 3), [1, 4], r"\b4\b.*\b3\b"),
+        (torch.tensor([[0, 1, 1], [1, 1, 1]]), [3, 3], r"\b3\b.*\b2\b"),
+    ],
+)
+def test_router_padding_masks_that_cannot_be(attention_mask, captured, message):
+    with pytest.raises(ValueError, match=message):
+        make_router_padding_mask(attention_mask, captured)
 
 
 def test_max_seq_len_is_logged(inputs, caplog):

@@ -54,9 +54,12 @@ def smallest_dtype(largest: int) -> str:
 
 
 def _per_row(key: str, field: Any) -> dict[str, Any]:
-    values = [readable(value) for value in rows_of(field.values)]
     dtype = _name(field.dtype)
-    if all(map(is_number, values)):
+    values = readable(field.values)
+    is_table = isinstance(values, np.ndarray)
+    if not is_table:
+        values = [readable(value) for value in values]
+    if is_table or all(map(is_number, values)):
         whole = all(np.asarray(value).dtype.kind in "biu" for value in values)
         return {key: _cast(values, dtype or ("int64" if whole else "float32"))}
     arrays = [np.asarray(value) if dtype is None else _cast(value, dtype) for value in values]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from importlib.util import find_spec
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 from hypothesis import strategies as st
@@ -73,7 +73,7 @@ def token_fields(draw: st.DrawFn, data: Rollouts, array_type: str = "numpy") -> 
     dtypes = [name for name in FIELD_DTYPES if array_type == "torch" or name != "bfloat16"]
     dtype = draw(st.sampled_from(dtypes))
     trailing = draw(st.sampled_from([(), (), (2,), (3, 2), (0,), (1,)]))
-    align = draw(st.sampled_from(["response", "sequence"]))
+    align: Literal["response", "sequence"] = draw(st.sampled_from(["response", "sequence"]))
     source = draw(st.sampled_from(_SOURCES[dtype]))
     rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
     lens = [
@@ -147,12 +147,14 @@ def _routed_experts(draw: st.DrawFn, data: Rollouts) -> Any:
 def _per_row(draw: st.DrawFn, rows: int) -> Any:
     number = draw(st.sampled_from([st.integers(-(2**40), 2**40), st.booleans(), st.floats()]))
     numbers = st.lists(number, min_size=rows, max_size=rows)
-    kind = draw(st.sampled_from(["list", "numpy", "arrays", "joined"]))
+    kind = draw(st.sampled_from(["list", "numpy", "table", "arrays", "joined"]))
     if kind in ("list", "numpy"):
         values = draw(numbers)
         return fc.PerRow(np.array(values) if kind == "numpy" else values)
     width = draw(st.integers(0, 3))
     dtype = draw(st.sampled_from(["float32", "int64", "uint8"]))
+    if kind == "table":
+        return fc.PerRow(np.arange(rows * width).reshape(rows, width).astype(dtype))
     counts = draw(st.lists(st.integers(0, 3), min_size=rows, max_size=rows))
     arrays = [np.arange(count * width).reshape(count, width).astype(dtype) for count in counts]
     return fc.PerRow(arrays, concat=kind == "joined")

@@ -1,0 +1,287 @@
+"""BatchBuilder: rows that arrive one by one give the batch that they give at once."""
+
+import gc
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from test_layouts import widths
+
+import fastcollate as fc
+from fastcollate.testing.reference import assert_same, build_batch_loops
+from fastcollate.testing.strategies import as_inputs, rollouts
+
+LAYOUTS = ["left", "two_segment", "right", "jagged"]
+ARGUMENTS = {"rewards": "rewards", "loss_masks": "loss_mask", "logprobs": "logprobs"}
+ARGUMENTS |= {"uids": "uid", "trajectory_ids": "trajectory_id"}
+
+
+def filled(inputs, **options):
+    """Add the rows of build_batch's arguments one by one."""
+    builder = fc.BatchBuilder(**options)
+    prompts, responses, *others = (inputs[name] for name in ("prompts", "responses"))
+    others = {name: rows for name, rows in inputs.items() if name in ARGUMENTS and rows is not None}
+    for row in range(len(prompts)):
+        per_row = {ARGUMENTS[name]: rows[row] for name, rows in others.items()}
+        builder.add(prompts[row], responses[row], **per_row)
+    return builder
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@given(drawn=st.data())
+def test_finish_gives_what_build_batch_gives(layout, drawn, array_type):
+    data = drawn.draw(rollouts())
+    options = {
+        "pad_token_id": drawn.draw(st.sampled_from([0, 7, -1, 2**63 - 1])),
+        "layout": layout,
+        "position_ids": drawn.draw(st.sampled_from([None, "repeat_last"])),
+        "labels": drawn.draw(st.sampled_from([None, "shifted"])),
+    }
+    if layout != "jagged":
+        options |= drawn.draw(widths(layout, data))
+    batch = filled(data._asdict(), **options, array_type=array_type).finish()
+    assert_same(batch, build_batch_loops(**data._asdict(), **options))
+    assert batch.prompt_lens.tolist() == list(map(len, data.prompts))
+    assert batch.response_lens.tolist() == list(map(len, data.responses))
+
+
+@given(drawn=st.data())
+def test_rows_of_every_kind(drawn, array_type):
+    data = drawn.draw(rollouts())
+    inputs = drawn.draw(as_inputs(data))
+    # A column in one piece is not what a builder gets; its rows as lists are.
+    rows = {
+        name: column if isinstance(column, (list, tuple)) else getattr(data, name)
+        for name, column in inputs.items()
+    }
+    batch = filled(rows, pad_token_id=3, array_type=array_type).finish()
+    assert_same(batch, build_batch_loops(**data._asdict(), pad_token_id=3))
+
+
+def test_written_out(array_type):
+    builder = fc.BatchBuilder(pad_token_id=9, array_type=array_type)
+    builder.add([1, 2], [3], rewards=[0.5], loss_mask=[1], logprobs=[-1.0], uid="a")
+    builder.add([4], [5, 6, 7], rewards=[1, 2, 3], loss_mask=[0, 1, 1], logprobs=[0] * 3, uid="b")
+    batch = builder.finish()
+    assert {key: value.tolist() for key, value in batch.items()} == {
+        "input_ids": [[9, 1, 2, 3], [4, 5, 6, 7]],
+        "attention_mask": [[0, 1, 1, 1], [1, 1, 1, 1]],
+        "response_mask": [[0, 0, 1], [1, 1, 1]],
+        "loss_mask": [[0, 0, 1], [0, 1, 1]],
+        "rewards": [[0, 0, 0.5], [1, 2, 3]],
+        "logprobs": [[0, 0, -1], [0, 0, 0]],
+    }
+    assert batch.uids == ["a", "b"]
+    assert batch.trajectory_ids is None
+
+
+def test_one_reward_per_row(array_type):
+    builder = fc.BatchBuilder(pad_token_id=0, array_type=array_type)
+    builder.add([1], [2, 3], rewards=2.5, trajectory_id=10)
+    builder.add([1], [2], rewards=-1, trajectory_id=11)
+    batch = builder.finish()
+    assert batch.rewards.tolist() == [[0, 2.5], [0, -1]]
+    assert batch.trajectory_ids == [10, 11]
+
+
+@pytest.mark.parametrize("first", [0, 1, 2])
+@pytest.mark.parametrize("item", [2**31, -(2**31) - 1, 2**63 - 1, -(2**63)])
+def test_ids_beyond_int32_in_any_row(first, item, array_type):
+    """Wherever the first large id comes: what was kept before it has to stay."""
+    rows = [[1, -5], [2**31 - 1], [-(2**31), 3]]
+    rows[first] = [item, *rows[first]]
+    options = {"pad_token_id": 0}
+    builder = filled({"prompts": rows, "responses": rows}, **options, array_type=array_type)
+    assert_same(builder.finish(), build_batch_loops(rows, rows, **options))
+
+
+@pytest.mark.parametrize("array", [np.array([1, 2], np.int32), np.array([1, 2], np.uint8)])
+def test_what_was_added_may_change_afterwards(array, array_type):
+    """A builder keeps no reference to rows: generation reuses its buffers."""
+    row, rewards = [1, 2], np.array([0.5, 1.5])
+    builder = fc.BatchBuilder(pad_token_id=0, array_type=array_type)
+    builder.add(row, array, rewards=rewards)
+    row[0], array[0], rewards[0] = 99, 99, 99
+    row.clear()
+    batch = builder.finish()
+    assert batch.input_ids.tolist() == [[1, 2, 1, 2]]
+    assert batch.rewards.tolist() == [[0.5, 1.5]]
+    array[0] = 1
+
+
+def test_lists_are_freed():
+    """That is what a builder is for: numbers of lists take eight times the memory."""
+    builder = fc.BatchBuilder(pad_token_id=0, array_type="numpy")
+    number = 10**15
+    row = [number] * 10
+    before = sys.getrefcount(number)
+    builder.add(row, [1])
+    del row
+    gc.collect()
+    assert sys.getrefcount(number) == before - 10
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_fields_do_not_depend_on_the_row_that_comes_first(layout, array_type):
+    rows = [[], [1, 2], []]
+    data = {"prompts": [[1], [], [2]], "responses": rows, "logprobs": rows, "loss_masks": rows}
+    options = {"pad_token_id": 0, "layout": layout}
+    builder = filled(data, **options, array_type=array_type)
+    assert_same(builder.finish(), build_batch_loops(**data, **options))
+
+
+# Errors
+
+GOOD = {"rewards": [1.0, 2.0], "loss_mask": [1, 0], "logprobs": [-1.0, -2.0], "uid": "a"}
+
+
+def started():
+    builder = fc.BatchBuilder(pad_token_id=0, array_type="numpy")
+    builder.add([1], [2, 3], **GOOD)
+    return builder
+
+
+NAN = float("nan")
+
+
+@pytest.mark.parametrize(
+    ("changes", "exception", "message"),
+    [
+        ({"prompt": [1, "x"]}, TypeError, r"prompts\[1\]\[1\] is 'x'"),
+        ({"prompt": [1, 2**63]}, ValueError, r"prompts\[1\]\[1\] is 9223372036854775808"),
+        ({"prompt": None}, TypeError, r"prompts\[1\]"),
+        ({"prompt": [1.5]}, TypeError, r"prompts\[1\]\[0\] is 1.5"),
+        ({"response": [1, None]}, TypeError, r"responses\[1\]\[1\] is None"),
+        ({"response": np.zeros(2)}, TypeError, r"responses\[1\]"),
+        ({"rewards": [1.0]}, ValueError, r"rewards\[1\] has 1 item.* responses\[1\] has 2"),
+        ({"rewards": [1.0, "x"]}, TypeError, r"rewards\[1\]\[1\] is 'x'"),
+        ({"rewards": 1.0}, TypeError, r"rewards\[1\]"),
+        ({"rewards": None}, ValueError, r"rewards\[1\]|row 1.*rewards"),
+        ({"loss_mask": [1, NAN]}, ValueError, r"loss_masks\[1\]\[1\] is NaN"),
+        ({"loss_mask": [1] * 3}, ValueError, r"loss_masks\[1\] has 3 items"),
+        ({"loss_mask": None}, ValueError, r"loss_masks\[1\]|row 1.*loss_mask"),
+        ({"logprobs": []}, ValueError, r"logprobs\[1\] has 0 items, but responses\[1\] has 2"),
+        ({"logprobs": "ab"}, TypeError, r"logprobs\[1\]"),
+        ({"uid": None}, ValueError, r"uids\[1\]|row 1.*uid"),
+        ({"trajectory_id": "t"}, ValueError, "trajectory_id"),
+    ],
+)
+def test_a_bad_row_leaves_the_builder_as_it_was(changes, exception, message):
+    builder = started()
+    row = {"prompt": [4], "response": [5, 6], **GOOD}
+    with pytest.raises((TypeError, ValueError), match=message) as caught:
+        builder.add(**{**row, **changes})
+    assert type(caught.value) is exception
+    builder.add(**{**row, "uid": "b"})
+    batch = builder.finish()
+    assert {key: value.tolist() for key, value in batch.items()} == {
+        "input_ids": [[1, 2, 3], [4, 5, 6]],
+        "attention_mask": [[1, 1, 1]] * 2,
+        "response_mask": [[1, 1]] * 2,
+        "loss_mask": [[1, 0]] * 2,
+        "rewards": [[1, 2]] * 2,
+        "logprobs": [[-1, -2]] * 2,
+    }
+    assert batch.uids == ["a", "b"]
+
+
+def test_a_field_that_only_the_first_row_lacks():
+    builder = fc.BatchBuilder(pad_token_id=0, array_type="numpy")
+    builder.add([1], [2])
+    with pytest.raises(ValueError, match="rewards"):
+        builder.add([1], [2], rewards=[1.0])
+    assert list(builder.finish()) == ["input_ids", "attention_mask", "response_mask"]
+
+
+def test_one_reward_for_an_empty_response():
+    builder = fc.BatchBuilder(pad_token_id=0, array_type="numpy")
+    with pytest.raises(ValueError, match=r"rewards\[0\].*responses\[0\]"):
+        builder.add([1], [], rewards=1.0)
+    builder.add([1], [2], rewards=1.0)
+    assert builder.finish().rewards.tolist() == [[1]]
+
+
+def test_no_rows():
+    with pytest.raises(ValueError, match="empty"):
+        fc.BatchBuilder(pad_token_id=0, array_type="numpy").finish()
+
+
+def test_a_row_that_is_too_long_for_fixed_widths():
+    builder = fc.BatchBuilder(pad_token_id=0, array_type="numpy", pad_to=2)
+    builder.add([1, 2], [3])
+    with pytest.raises(ValueError, match="pad_to is 2"):
+        builder.finish()
+
+
+@pytest.mark.parametrize(
+    ("options", "exception"),
+    [
+        ({}, TypeError),
+        ({"pad_token_id": None}, TypeError),
+        ({"pad_token_id": 0, "layout": "middle"}, ValueError),
+        ({"pad_token_id": 0, "array_type": "jax"}, ValueError),
+        ({"pad_token_id": 0, "layout": "jagged", "pad_to": 3}, ValueError),
+        ({"pad_token_id": 0, "labels": "both"}, ValueError),
+        ({"pad_token_id": 0, "prompts": [[1]]}, TypeError),
+        ({"pad_token_id": 0, "rewards": [[1]]}, TypeError),
+        ({"pad_token_id": 0, "anything": 1}, TypeError),
+    ],
+)
+def test_options_are_checked_when_the_builder_is_made(options, exception):
+    with pytest.raises(exception):
+        fc.BatchBuilder(**options)
+
+
+# Threads
+
+
+def test_rows_may_come_from_many_threads(array_type):
+    """Rows of different threads may come in any order, but each of them is whole."""
+    builder = fc.BatchBuilder(pad_token_id=0, array_type=array_type)
+    workers, rows_each = 8, 200
+    start = threading.Barrier(workers)
+
+    def work(worker):
+        start.wait()
+        for row in range(rows_each):
+            number = worker * rows_each + row
+            length = number % 5 + 1
+            builder.add(
+                [number] * length,
+                [number] * (length + 1),
+                rewards=[number] * (length + 1),
+                loss_mask=np.ones(length + 1),
+                uid=number,
+            )
+
+    with ThreadPoolExecutor(workers) as pool:
+        list(pool.map(work, range(workers)))
+    batch = builder.finish()
+    assert sorted(batch.uids) == list(range(workers * rows_each))
+    # In the order in which they came, the batch is what build_batch makes of them.
+    lens = [number % 5 + 1 for number in batch.uids]
+    prompts = [[number] * length for number, length in zip(batch.uids, lens, strict=True)]
+    responses = [[*row, row[0]] for row in prompts]
+    expected = build_batch_loops(
+        prompts,
+        responses,
+        pad_token_id=0,
+        rewards=responses,
+        loss_masks=[[1] * len(row) for row in responses],
+    )
+    assert_same(batch, expected)
+    for worker in range(workers):
+        own = [uid for uid in batch.uids if uid // rows_each == worker]
+        assert own == sorted(own)
+
+
+def test_many_rows(array_type):
+    rows = [[n] * (n % 4 + 1) for n in range(10_000)]
+    data = {"prompts": rows, "responses": rows, "logprobs": rows}
+    batch = filled(data, pad_token_id=0, array_type=array_type).finish()
+    expected = fc.build_batch(**data, pad_token_id=0, array_type=array_type)
+    assert_same(batch, expected)
