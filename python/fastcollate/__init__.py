@@ -9,10 +9,20 @@ array([[ 5,  6,  8],
 
 import logging
 
-from fastcollate._fastcollate import Plan, __version__
+from fastcollate._fastcollate import BufferPool, Plan, __version__
 from fastcollate.batch import Batch, MissingPlanError
 from fastcollate.collating import build_batch
+from fastcollate.memory import get_default_pool, set_default_pool
 
-__all__ = ["Batch", "MissingPlanError", "Plan", "__version__", "build_batch"]
+__all__ = [
+    "Batch",
+    "BufferPool",
+    "MissingPlanError",
+    "Plan",
+    "__version__",
+    "build_batch",
+    "get_default_pool",
+    "set_default_pool",
+]
 
 logging.getLogger(__name__).addHandler(logging.NullHandler())

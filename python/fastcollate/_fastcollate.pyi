@@ -4,7 +4,16 @@ from typing import Any, final
 from numpy import int64
 from numpy.typing import NDArray
 
-__all__ = ["DtypeSpec", "FieldSpec", "LayoutSpec", "Plan", "__version__", "collate"]
+__all__ = [
+    "BufferPool",
+    "DtypeSpec",
+    "FieldSpec",
+    "LayoutSpec",
+    "Plan",
+    "__version__",
+    "collate",
+    "forked",
+]
 
 __version__: str
 
@@ -77,6 +86,19 @@ class DtypeSpec:
     def response_mask(self) -> str: ...
 
 @final
+class BufferPool:
+    """Recycles the memory of batches."""
+
+    def __new__(cls, max_bytes: int) -> BufferPool: ...
+    @property
+    def max_bytes(self) -> int: ...
+    @property
+    def idle_bytes(self) -> int: ...
+    @property
+    def live_bytes(self) -> int: ...
+    def clear(self) -> None: ...
+
+@final
 class Plan:
     """What the rows of a batch are made of and where they lie. Immutable; holds no token."""
 
@@ -96,6 +118,7 @@ class Plan:
     @classmethod
     def from_dict(cls, tables: dict[str, NDArray[int64]]) -> Plan: ...
 
+def forked() -> None: ...
 def collate(
     prompts: Any,
     responses: Any,
@@ -103,4 +126,5 @@ def collate(
     fields: Sequence[tuple[Any, FieldSpec]],
     layout: LayoutSpec,
     dtypes: DtypeSpec,
+    pool: BufferPool | None,
 ) -> tuple[Plan, list[tuple[str, NDArray[Any]]]]: ...

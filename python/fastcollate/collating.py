@@ -12,6 +12,7 @@ from fastcollate.batch import Batch
 from fastcollate.dtypes import REFERENCE, checked_dtypes
 from fastcollate.fields import Field, Rows
 from fastcollate.layouts import LEFT, checked_layout
+from fastcollate.memory import PoolArgument, checked_pool
 
 LOSS_MASK = FieldSpec("loss_mask", "loss_masks", refuses_nan=True)
 REWARDS = FieldSpec("rewards", "rewards", per_row=True)
@@ -34,6 +35,7 @@ def build_batch(
     max_seq_len: int | None = None,
     dtypes: Literal["reference", "compact"] | Mapping[str, Any] = "reference",
     array_type: Literal["torch", "numpy"] = "torch",
+    pool: PoolArgument = "default",
 ) -> Batch:
     """Build one training batch from ragged rows.
 
@@ -87,6 +89,9 @@ def build_batch(
         ``response_mask``; bfloat16 or float16 for fields, rounded as torch rounds float32.
     array_type
         ``"torch"`` or ``"numpy"``.
+    pool
+        Where the batch's memory comes from, and goes back to when the last tensor that sees it is
+        gone: a :class:`BufferPool`, that of :func:`get_default_pool`, or None for fresh memory.
 
     Returns
     -------
@@ -149,7 +154,14 @@ def build_batch(
         fields.append((logprobs, LOGPROBS))
     dtype_spec, typed_fields = checked_dtypes(dtypes, fields, array_type)
     batch = collate_fields(
-        prompts, responses, pad_token_id, typed_fields, array_type, layout_spec, dtype_spec
+        prompts,
+        responses,
+        pad_token_id,
+        typed_fields,
+        array_type,
+        layout_spec,
+        dtype_spec,
+        pool,
     )
     if (message := excess_message(batch.plan, max_seq_len)) is not None:
         warnings.warn(message, stacklevel=2)
@@ -164,6 +176,7 @@ def collate_fields(
     array_type: str,
     layout: LayoutSpec = LEFT,
     dtypes: DtypeSpec = REFERENCE,
+    pool: PoolArgument = "default",
 ) -> Batch:
     """Build a batch of any response-aligned fields."""
     pad_token_id = checked_int(
@@ -172,12 +185,13 @@ def collate_fields(
         "an integer such as tokenizer.pad_token_id, or tokenizer.eos_token_id if that is None",
         bits=32 if dtypes.input_ids == "int32" else 64,
     )
+    arguments = (prompts, responses, pad_token_id, fields, layout, dtypes, checked_pool(pool))
     if array_type == "numpy":
-        plan, arrays = collate(prompts, responses, pad_token_id, fields, layout, dtypes)
+        plan, arrays = collate(*arguments)
         return Batch(arrays, plan)
     torch = _import_torch()
     from_numpy = torch.from_numpy
-    plan, arrays = collate(prompts, responses, pad_token_id, fields, layout, dtypes)
+    plan, arrays = collate(*arguments)
     outputs = {key: from_numpy(array) for key, array in arrays}
     for _, spec in fields:
         if spec.dtype == "bfloat16":

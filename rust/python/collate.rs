@@ -1,6 +1,7 @@
 //! The one call: ingest, plan, write, hand over.
 
 use fastcollate::plan::{Align, Assembly, Grid, Layout, Placement, Widths};
+use fastcollate::write::Destination;
 use pyo3::exceptions::{PyMemoryError, PyValueError};
 use pyo3::prelude::*;
 
@@ -9,7 +10,8 @@ use crate::execute::execute;
 use crate::ingest::Rows;
 use crate::interrupt::Interruptible;
 use crate::job::{Content, Job};
-use crate::output::{Dtype, NamedArray, Outputs, Slab};
+use crate::memory::{BufferPool, Slab};
+use crate::output::{Dtype, NamedArray, Outputs};
 use crate::plan::Plan;
 
 /// From this size on other threads of the interpreter may run while plain memory is copied.
@@ -130,6 +132,10 @@ impl DtypeSpec {
 
 /// Collate rows. Returns the plan and the outputs in order.
 #[pyfunction]
+#[expect(
+    clippy::too_many_arguments,
+    reason = "called once, from Python, where keywords cost time"
+)]
 pub fn collate<'py>(
     py: Python<'py>,
     prompts: &Bound<'py, PyAny>,
@@ -138,6 +144,7 @@ pub fn collate<'py>(
     fields: Vec<(Bound<'py, PyAny>, Bound<'py, FieldSpec>)>,
     layout: &Bound<'py, LayoutSpec>,
     dtypes: &Bound<'py, DtypeSpec>,
+    pool: Option<&Bound<'py, BufferPool>>,
 ) -> Result<(Plan, Vec<NamedArray<'py>>)> {
     // The columns are the prompts, the responses, and then the fields.
     let mut columns = vec![
@@ -191,13 +198,19 @@ pub fn collate<'py>(
         let dtype = dtype_of(key, content, dtype)?;
         outputs.push(key, dtype, [grid.rows(), grid.width()])?;
     }
-    let mut slab = Slab::zeroed(outputs.total_bytes())?;
+    let pool = pool.map(|pool| &pool.get().pool);
+    let mut slab = Slab::take(outputs.total_bytes(), pool)?;
+    let is_zeroed = slab.is_zeroed();
     let regions = outputs.split(slab.bytes_mut());
     let jobs: Vec<Job> = contents
         .iter()
         .zip(outputs.dtypes().zip(regions))
         .flat_map(|((_, grid, content, _), (dtype, region))| {
-            Job::of_output(*content, dtype, grid, region)
+            let bytes = Destination {
+                values: region,
+                is_zeroed,
+            };
+            Job::of_output(*content, dtype, grid, bytes)
         })
         .collect();
 

@@ -59,12 +59,12 @@ impl<E, C> Columns<E> for C where
 {
 }
 
-/// One band of an output, to be written into `bytes`, which are zero.
+/// One band of an output, to be written into `bytes`.
 pub struct Job<'a> {
     content: Content<'a>,
     dtype: Dtype,
     band: Band<'a>,
-    bytes: &'a mut [u8],
+    bytes: Destination<'a, u8>,
 }
 
 impl<'a> Job<'a> {
@@ -73,18 +73,18 @@ impl<'a> Job<'a> {
         content: Content<'a>,
         dtype: Dtype,
         grid: &'a Grid,
-        bytes: &'a mut [u8],
+        bytes: Destination<'a, u8>,
     ) -> impl Iterator<Item = Self> {
-        let mut rest = bytes;
+        let mut rest = bytes.values;
         grid.bands(BAND).map(move |band| {
-            let (bytes, tail) =
+            let (values, tail) =
                 std::mem::take(&mut rest).split_at_mut(band.positions() * dtype.size());
             rest = tail;
             Self {
                 content,
                 dtype,
                 band,
-                bytes,
+                bytes: Destination { values, ..bytes },
             }
         })
     }
@@ -153,20 +153,25 @@ impl<'a> Job<'a> {
 
     /// Bytes to be written.
     pub fn size(&self) -> usize {
-        self.bytes.len()
+        self.bytes.values.len()
     }
 
-    /// Touch every page, so that a thread that writes it later need not wait for the system.
+    /// Whether the memory is fresh: its pages are mapped when they are touched.
+    pub fn is_fresh(&self) -> bool {
+        self.bytes.is_zeroed
+    }
+
+    /// Touch every page of fresh memory, so that a thread that writes it later need not wait for the system.
     pub fn touch(&mut self) {
-        for page in self.bytes.chunks_mut(PAGE) {
+        for page in self.bytes.values.chunks_mut(PAGE) {
             page[0] = 0;
         }
     }
 }
 
-fn destination<T: Pod>(bytes: &mut [u8]) -> Destination<'_, T> {
+fn destination<T: Pod>(bytes: Destination<u8>) -> Destination<T> {
     Destination {
-        values: bytemuck::cast_slice_mut(bytes),
-        is_zeroed: true,
+        values: bytemuck::cast_slice_mut(bytes.values),
+        is_zeroed: bytes.is_zeroed,
     }
 }

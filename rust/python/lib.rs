@@ -6,6 +6,7 @@ mod execute;
 mod ingest;
 mod interrupt;
 mod job;
+mod memory;
 #[allow(unsafe_code, reason = "lends the slab's memory to NumPy")]
 mod output;
 mod plan;
@@ -19,6 +20,8 @@ mod _fastcollate {
 
     #[pymodule_export]
     use super::collate::{DtypeSpec, FieldSpec, LayoutSpec, collate};
+    #[pymodule_export]
+    use super::memory::{BufferPool, forked};
     #[pymodule_export]
     use super::plan::Plan;
 

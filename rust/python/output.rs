@@ -1,20 +1,15 @@
-//! Outputs: one zeroed allocation for a batch, and NumPy views that keep it alive.
+//! Outputs: where they lie in a batch's slab, and NumPy views that keep it alive.
 
 use std::ops::Range;
+use std::sync::Arc;
 
 use fastcollate::{Element, bf16, f16};
-use memmap2::MmapMut;
 use numpy::PyArray2;
 use numpy::ndarray::ArrayView2;
 use pyo3::exceptions::PyMemoryError;
 use pyo3::prelude::*;
 
-/// Outputs begin on cache lines, so that one never shares a line with the next.
-const ALIGNMENT: usize = 64;
-
-/// From this size on the slab is mapped and huge pages are asked for: fewer page faults. Below, an
-/// allocator such as glibc's recycles memory that is mapped already, which is faster still.
-const MAP_FROM: usize = 32 << 20;
+use crate::memory::{ALIGNMENT, Slab};
 
 /// The number types of outputs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -65,57 +60,10 @@ struct Output {
     bytes: Range<usize>,
 }
 
-/// The memory of all outputs of a batch. It is freed when the last view of it is gone.
-#[pyclass(module = "fastcollate._fastcollate")]
-pub struct Slab {
-    memory: Memory,
-    /// Its first aligned byte.
-    origin: usize,
-}
-
-enum Memory {
-    Heap(Vec<u8>),
-    Mapped(MmapMut),
-}
-
-impl Slab {
-    /// Zeroed memory for some outputs.
-    ///
-    /// # Errors
-    /// `MemoryError`.
-    pub fn zeroed(bytes: usize) -> PyResult<Self> {
-        let out_of_memory = |error: &dyn std::fmt::Display| {
-            PyMemoryError::new_err(format!("cannot take {bytes} bytes for the batch: {error}"))
-        };
-        let memory = if bytes < MAP_FROM {
-            let mut memory = Vec::new();
-            let len = bytes + ALIGNMENT;
-            memory
-                .try_reserve_exact(len)
-                .map_err(|error| out_of_memory(&error))?;
-            memory.resize(len, 0);
-            Memory::Heap(memory)
-        } else {
-            let map = MmapMut::map_anon(bytes).map_err(|error| out_of_memory(&error))?;
-            // A hint: without huge pages it is only slower.
-            #[cfg(target_os = "linux")]
-            let _ = map.advise(memmap2::Advice::HugePage);
-            Memory::Mapped(map)
-        };
-        let origin = match &memory {
-            Memory::Heap(memory) => memory.as_ptr().align_offset(ALIGNMENT),
-            Memory::Mapped(_) => 0,
-        };
-        Ok(Self { memory, origin })
-    }
-
-    /// The memory from the first aligned byte on.
-    pub fn bytes_mut(&mut self) -> &mut [u8] {
-        match &mut self.memory {
-            Memory::Heap(memory) => &mut memory[self.origin..],
-            Memory::Mapped(map) => map,
-        }
-    }
+/// What a batch's NumPy arrays hold: it keeps the slab alive.
+#[pyclass(frozen, module = "fastcollate._fastcollate")]
+struct SlabOwner {
+    _slab: Arc<Slab>,
 }
 
 /// The outputs of a batch, laid out one behind the other.
@@ -174,10 +122,19 @@ impl Outputs {
     }
 
     /// Hand over a written slab: every output as a NumPy array that keeps the slab alive.
-    pub fn into_arrays<'py>(self, py: Python<'py>, slab: Slab) -> PyResult<Vec<NamedArray<'py>>> {
-        let owner = Bound::new(py, slab)?;
+    pub fn into_arrays<'py>(
+        self,
+        py: Python<'py>,
+        mut slab: Slab,
+    ) -> PyResult<Vec<NamedArray<'py>>> {
         // From here on the memory belongs to Python: this pointer is the last that Rust takes.
-        let start = owner.borrow_mut().bytes_mut().as_mut_ptr();
+        let start = slab.bytes_mut().as_mut_ptr();
+        let owner = Bound::new(
+            py,
+            SlabOwner {
+                _slab: Arc::new(slab),
+            },
+        )?;
         let array = |output: Output| {
             let [rows, width] = output.shape;
             let owner = owner.clone().into_any();
