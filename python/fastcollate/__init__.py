@@ -10,13 +10,14 @@ array([[ 5,  6,  8],
 import logging
 
 from fastcollate._fastcollate import BufferPool, Plan, __version__
-from fastcollate.batch import Batch, MissingPlanError
+from fastcollate.batch import Batch, ClosedBatchError, MissingPlanError
 from fastcollate.collating import build_batch
 from fastcollate.memory import get_default_pool, set_default_pool
 
 __all__ = [
     "Batch",
     "BufferPool",
+    "ClosedBatchError",
     "MissingPlanError",
     "Plan",
     "__version__",

@@ -1,4 +1,4 @@
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, final
 
 from numpy import int64
@@ -9,6 +9,7 @@ __all__ = [
     "DtypeSpec",
     "FieldSpec",
     "LayoutSpec",
+    "Lease",
     "Plan",
     "__version__",
     "collate",
@@ -86,6 +87,15 @@ class DtypeSpec:
     def response_mask(self) -> str: ...
 
 @final
+class Lease:
+    """A batch's own hold on its memory."""
+
+    def claim(self) -> Lease | None: ...
+    def names(self) -> list[str]: ...
+    def is_last(self) -> bool: ...
+    def arrays(self) -> list[tuple[str, NDArray[Any]]]: ...
+
+@final
 class BufferPool:
     """Recycles the memory of batches."""
 
@@ -126,5 +136,6 @@ def collate(
     fields: Sequence[tuple[Any, FieldSpec]],
     layout: LayoutSpec,
     dtypes: DtypeSpec,
+    close: Callable[[], Lease] | None,
     pool: BufferPool | None,
-) -> tuple[Plan, list[tuple[str, NDArray[Any]]]]: ...
+) -> tuple[Plan, list[tuple[str, NDArray[Any]]], Lease]: ...

@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from fastcollate._fastcollate import Plan
+from fastcollate._fastcollate import Lease, Plan
+from fastcollate.memory import release
 
 _NEEDS_PLAN = frozenset({"plan", "prompt_lens", "response_lens", "metrics"})
 
@@ -17,6 +18,10 @@ class MissingPlanError(RuntimeError, AttributeError):
 
     Also an ``AttributeError``, so that ``hasattr`` says no.
     """
+
+
+class ClosedBatchError(RuntimeError):
+    """A :class:`Batch` is used whose memory a later batch has taken over."""
 
 
 class Batch(Mapping[str, Any]):
@@ -37,16 +42,48 @@ class Batch(Mapping[str, Any]):
         What :func:`fastcollate.build_batch` wrote the outputs by.
     """
 
-    __slots__ = ("__weakref__", "_data", "_plan")
+    # A closed batch has none of them, so that no access can miss that it is closed.
+    __slots__ = ("__weakref__", "_data", "_lease", "_plan")
 
     _data: dict[str, Any]
     _plan: Plan | None
+    _lease: Lease | None
 
     def __init__(
         self, data: Mapping[str, Any] | Iterable[tuple[str, Any]], plan: Plan | None = None
     ) -> None:
         self._data = dict(data)
         self._plan = plan
+        self._lease = None
+
+    @classmethod
+    def _of_lease(
+        cls, data: Mapping[str, Any] | Iterable[tuple[str, Any]], plan: Plan, lease: Lease
+    ) -> Batch:
+        """Make a batch whose memory can be taken over."""
+        batch = cls(data, plan)
+        batch._lease = lease
+        return batch
+
+    def _close(self) -> Lease:
+        """Give the memory up, if nothing but the batch's own outputs sees it."""
+        if self._lease is None:
+            raise ValueError(
+                "out has no memory of its own: it is a copy or was made from a mapping; "
+                "pass a Batch that build_batch returned"
+            )
+        lease = self._lease.claim()
+        if lease is None:
+            raise ClosedBatchError("another thread is taking over the memory of out")
+        outputs, plan = self._data, self._plan
+        del self._data, self._plan, self._lease
+        if (user := release(outputs, lease)) is None:
+            return lease
+        self._data, self._plan, self._lease = outputs, plan, lease
+        raise ValueError(
+            f"out cannot be taken over: {user} still uses its memory; "
+            "delete that first, or clone what is to be kept"
+        )
 
     def __getitem__(self, key: str) -> Any:
         return self._data[key]
@@ -60,6 +97,11 @@ class Batch(Mapping[str, Any]):
     def __getattr__(self, name: str) -> Any:
         # Called where no method or property has that name, or a property finds no plan. Private
         # names are never keys: looking `_data` up here before it is set would not end.
+        if name in Batch.__slots__:
+            raise ClosedBatchError(
+                "this Batch is closed: build_batch(..., out=batch) has taken its memory over; "
+                "use the Batch that it returned"
+            )
         if name.startswith("_"):
             raise AttributeError(f"Batch has no attribute {name!r}")
         if name in _NEEDS_PLAN:
@@ -137,7 +179,11 @@ class Batch(Mapping[str, Any]):
         }
 
     def __repr__(self) -> str:
-        if self._plan is None:
+        try:
+            plan = self._plan
+        except ClosedBatchError:
+            return "Batch, closed: a later one has taken its memory over"
+        if plan is None:
             head = "Batch without a plan"
         else:
             metrics = self.metrics

@@ -35,6 +35,7 @@ def build_batch(
     max_seq_len: int | None = None,
     dtypes: Literal["reference", "compact"] | Mapping[str, Any] = "reference",
     array_type: Literal["torch", "numpy"] = "torch",
+    out: Batch | None = None,
     pool: PoolArgument = "default",
 ) -> Batch:
     """Build one training batch from ragged rows.
@@ -89,6 +90,10 @@ def build_batch(
         ``response_mask``; bfloat16 or float16 for fields, rounded as torch rounds float32.
     array_type
         ``"torch"`` or ``"numpy"``.
+    out
+        A batch that is not needed any more: its memory is taken over (more is taken where it is
+        too small), and it is closed. It stays open after an error about lengths, shapes or
+        arguments, but not after one about a number that was found while rows were read.
     pool
         Where the batch's memory comes from, and goes back to when the last tensor that sees it is
         gone: a :class:`BufferPool`, that of :func:`get_default_pool`, or None for fresh memory.
@@ -105,11 +110,14 @@ def build_batch(
     ValueError
         An empty batch; fields of different row counts; a field row of another length than its
         response; a row longer than a fixed width; a token id beyond its dtype; NaN in a loss mask;
-        one reward for an empty response; widths or dtypes that cannot be.
+        one reward for an empty response; widths or dtypes that cannot be; ``out`` where a tensor
+        or view of it is alive, or that has no memory of its own.
     TypeError
         An object that is no field, row or number, named by field, row and position.
     ImportError
         If torch tensors are asked for and torch is not installed.
+    ClosedBatchError
+        ``out`` has been taken over before.
 
     Warns
     -----
@@ -161,6 +169,7 @@ def build_batch(
         array_type,
         layout_spec,
         dtype_spec,
+        out,
         pool,
     )
     if (message := excess_message(batch.plan, max_seq_len)) is not None:
@@ -176,6 +185,7 @@ def collate_fields(
     array_type: str,
     layout: LayoutSpec = LEFT,
     dtypes: DtypeSpec = REFERENCE,
+    out: Batch | None = None,
     pool: PoolArgument = "default",
 ) -> Batch:
     """Build a batch of any response-aligned fields."""
@@ -185,19 +195,23 @@ def collate_fields(
         "an integer such as tokenizer.pad_token_id, or tokenizer.eos_token_id if that is None",
         bits=32 if dtypes.input_ids == "int32" else 64,
     )
-    arguments = (prompts, responses, pad_token_id, fields, layout, dtypes, checked_pool(pool))
+    if out is not None and not isinstance(out, Batch):
+        raise TypeError(f"out is of type {type(out).__name__}; pass a Batch or None")
+    close = None if out is None else out._close
+    pool = checked_pool(pool)
+    arguments = (prompts, responses, pad_token_id, fields, layout, dtypes, close, pool)
     if array_type == "numpy":
-        plan, arrays = collate(*arguments)
-        return Batch(arrays, plan)
+        plan, arrays, lease = collate(*arguments)
+        return Batch._of_lease(arrays, plan, lease)
     torch = _import_torch()
     from_numpy = torch.from_numpy
-    plan, arrays = collate(*arguments)
+    plan, arrays, lease = collate(*arguments)
     outputs = {key: from_numpy(array) for key, array in arrays}
     for _, spec in fields:
         if spec.dtype == "bfloat16":
             # NumPy's array is of int16, since it has no such dtype.
             outputs[spec.key] = outputs[spec.key].view(torch.bfloat16)
-    return Batch(outputs, plan)
+    return Batch._of_lease(outputs, plan, lease)
 
 
 def excess_message(plan: Plan, max_seq_len: int | None) -> str | None:

@@ -10,8 +10,9 @@ use crate::execute::execute;
 use crate::ingest::Rows;
 use crate::interrupt::Interruptible;
 use crate::job::{Content, Job};
-use crate::memory::{BufferPool, Slab};
-use crate::output::{Dtype, NamedArray, Outputs};
+use crate::lease::{Lease, slab};
+use crate::memory::BufferPool;
+use crate::output::{Dtype, NamedArray, Outputs, Written};
 use crate::plan::Plan;
 
 /// From this size on other threads of the interpreter may run while plain memory is copied.
@@ -130,7 +131,10 @@ impl DtypeSpec {
     }
 }
 
-/// Collate rows. Returns the plan and the outputs in order.
+/// Collate rows. Returns the plan, the outputs in order, and the lease of their memory.
+///
+/// `close` closes a batch whose memory to take over and returns its lease. It is called once all
+/// lengths are checked.
 #[pyfunction]
 #[expect(
     clippy::too_many_arguments,
@@ -144,8 +148,9 @@ pub fn collate<'py>(
     fields: Vec<(Bound<'py, PyAny>, Bound<'py, FieldSpec>)>,
     layout: &Bound<'py, LayoutSpec>,
     dtypes: &Bound<'py, DtypeSpec>,
+    close: Option<&Bound<'py, PyAny>>,
     pool: Option<&Bound<'py, BufferPool>>,
-) -> Result<(Plan, Vec<NamedArray<'py>>)> {
+) -> Result<(Plan, Vec<NamedArray<'py>>, Lease)> {
     // The columns are the prompts, the responses, and then the fields.
     let mut columns = vec![
         Rows::new::<i64>("prompts", prompts, false)?,
@@ -198,8 +203,7 @@ pub fn collate<'py>(
         let dtype = dtype_of(key, content, dtype)?;
         outputs.push(key, dtype, [grid.rows(), grid.width()])?;
     }
-    let pool = pool.map(|pool| &pool.get().pool);
-    let mut slab = Slab::take(outputs.total_bytes(), pool)?;
+    let mut slab = slab(outputs.total_bytes(), close, pool)?;
     let is_zeroed = slab.is_zeroed();
     let regions = outputs.split(slab.bytes_mut());
     let jobs: Vec<Job> = contents
@@ -227,7 +231,8 @@ pub fn collate<'py>(
         }
         None => execute(jobs, |job| job.write(&columns, &assembly))?,
     }
-    let arrays = outputs.into_arrays(py, slab)?;
+    let memory = Written::new(slab, outputs);
+    let arrays = memory.arrays(py)?;
     let placement = Placement { sequence, response };
     Ok((
         Plan {
@@ -235,6 +240,7 @@ pub fn collate<'py>(
             placement,
         },
         arrays,
+        Lease::new(memory),
     ))
 }
 

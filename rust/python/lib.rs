@@ -6,6 +6,7 @@ mod execute;
 mod ingest;
 mod interrupt;
 mod job;
+mod lease;
 mod memory;
 #[allow(unsafe_code, reason = "lends the slab's memory to NumPy")]
 mod output;
@@ -20,6 +21,8 @@ mod _fastcollate {
 
     #[pymodule_export]
     use super::collate::{DtypeSpec, FieldSpec, LayoutSpec, collate};
+    #[pymodule_export]
+    use super::lease::Lease;
     #[pymodule_export]
     use super::memory::{BufferPool, forked};
     #[pymodule_export]

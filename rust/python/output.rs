@@ -1,6 +1,7 @@
 //! Outputs: where they lie in a batch's slab, and NumPy views that keep it alive.
 
 use std::ops::Range;
+use std::ptr::with_exposed_provenance_mut;
 use std::sync::Arc;
 
 use fastcollate::{Element, bf16, f16};
@@ -8,6 +9,7 @@ use numpy::PyArray2;
 use numpy::ndarray::ArrayView2;
 use pyo3::exceptions::PyMemoryError;
 use pyo3::prelude::*;
+use pyo3::types::PyString;
 
 use crate::memory::{ALIGNMENT, Slab};
 
@@ -49,7 +51,7 @@ impl Dtype {
 }
 
 /// An output handed over: its key and the NumPy array.
-pub type NamedArray<'py> = (String, Bound<'py, PyAny>);
+pub type NamedArray<'py> = (Bound<'py, PyString>, Bound<'py, PyAny>);
 
 /// One output: its key, and where it lies in the slab.
 #[derive(Debug)]
@@ -58,12 +60,6 @@ struct Output {
     dtype: Dtype,
     shape: [usize; 2],
     bytes: Range<usize>,
-}
-
-/// What a batch's NumPy arrays hold: it keeps the slab alive.
-#[pyclass(frozen, module = "fastcollate._fastcollate")]
-struct SlabOwner {
-    _slab: Arc<Slab>,
 }
 
 /// The outputs of a batch, laid out one behind the other.
@@ -120,29 +116,53 @@ impl Outputs {
     pub fn total_bytes(&self) -> usize {
         self.end
     }
+}
 
-    /// Hand over a written slab: every output as a NumPy array that keeps the slab alive.
-    pub fn into_arrays<'py>(
-        self,
-        py: Python<'py>,
-        mut slab: Slab,
-    ) -> PyResult<Vec<NamedArray<'py>>> {
-        // From here on the memory belongs to Python: this pointer is the last that Rust takes.
-        let start = slab.bytes_mut().as_mut_ptr();
-        let owner = Bound::new(
-            py,
-            SlabOwner {
-                _slab: Arc::new(slab),
-            },
-        )?;
-        let array = |output: Output| {
+/// A slab whose outputs are written. Rust does not touch its bytes any more: they are Python's.
+pub struct Written {
+    slab: Slab,
+    /// Address of its first aligned byte.
+    start: usize,
+    outputs: Outputs,
+}
+
+impl Written {
+    pub fn new(mut slab: Slab, outputs: Outputs) -> Arc<Self> {
+        let start = slab.bytes_mut().as_mut_ptr().expose_provenance();
+        Arc::new(Self {
+            slab,
+            start,
+            outputs,
+        })
+    }
+
+    /// The slab, once no array sees it any more.
+    pub fn into_slab(self) -> Slab {
+        self.slab
+    }
+
+    pub fn keys(&self) -> Vec<String> {
+        self.outputs
+            .all
+            .iter()
+            .map(|output| output.key.clone())
+            .collect()
+    }
+
+    /// Every output as a NumPy array that keeps the slab alive.
+    pub fn arrays<'py>(self: &Arc<Self>, py: Python<'py>) -> PyResult<Vec<NamedArray<'py>>> {
+        let memory = Arc::clone(self);
+        let owner = Bound::new(py, Owner { _memory: memory })?;
+        let array = |output: &Output| {
             let [rows, width] = output.shape;
             let owner = owner.clone().into_any();
             // SAFETY: `push` laid `output.bytes` out inside the slab's aligned bytes for exactly
-            // rows x width items, all initialised (zeroed memory, and every bit pattern is a
-            // value; booleans were written as 0 and 1), and no two outputs overlap. The array holds `owner`, which never moves its
-            // memory and frees it when dropped.
+            // rows x width items, all initialised (slabs are, and every bit pattern is a value;
+            // booleans were written as 0 and 1), and no two outputs overlap. The array holds
+            // `owner`, and with it this slab, which never moves its memory and gives it away only
+            // when it is dropped or when no `Arc` of it is left to any owner (`into_slab`).
             let array = unsafe {
+                let start = with_exposed_provenance_mut::<u8>(self.start);
                 let data = start.add(output.bytes.start);
                 match output.dtype {
                     Dtype::Bool => view::<bool>(data, rows, width, owner),
@@ -153,10 +173,16 @@ impl Outputs {
                     Dtype::F32 => view::<f32>(data, rows, width, owner),
                 }
             };
-            (output.key, array)
+            (PyString::new(py, &output.key), array)
         };
-        Ok(self.all.into_iter().map(array).collect())
+        Ok(self.outputs.all.iter().map(array).collect())
     }
+}
+
+/// What a batch's NumPy arrays hold: it keeps the slab alive.
+#[pyclass(frozen, module = "fastcollate._fastcollate")]
+struct Owner {
+    _memory: Arc<Written>,
 }
 
 /// A NumPy array over `rows` x `width` items at `data`.
