@@ -167,7 +167,8 @@ def test_batches_that_are_no_batches():
     assert not hasattr(fc.Batch({"a": 1}), "plan")
     with pytest.raises(RuntimeError, match="made from a mapping"):
         _ = fc.Batch({"a": 1}).metrics
-    assert not hasattr(fc.Batch.__new__(fc.Batch), "input_ids")
+    with pytest.raises(RuntimeError, match="closed"):  # and not endless recursion
+        _ = fc.Batch.__new__(fc.Batch).input_ids
     assert "1  int" in repr(fc.Batch({1: 2}))
     assert "1" in dir(fc.Batch({1: 2}))
     assert fc.Batch({}, build().plan).prompt_lens.tolist() == [2, 1, 3]

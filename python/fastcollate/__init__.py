@@ -9,15 +9,18 @@ array([[ 5,  6,  8],
 
 import logging
 
-from fastcollate._fastcollate import Plan, __version__
-from fastcollate.batch import Batch, MissingPlanError
+from fastcollate._fastcollate import BufferPool, Plan, __version__
+from fastcollate.batch import Batch, ClosedBatchError, MissingPlanError
 from fastcollate.collating import build_batch
 from fastcollate.column_input import ragged
 from fastcollate.columns import Ragged
 from fastcollate.fields import Field, PerRow, RoutedExperts
+from fastcollate.memory import get_default_pool, set_default_pool
 
 __all__ = [
     "Batch",
+    "BufferPool",
+    "ClosedBatchError",
     "Field",
     "MissingPlanError",
     "PerRow",
@@ -26,7 +29,9 @@ __all__ = [
     "RoutedExperts",
     "__version__",
     "build_batch",
+    "get_default_pool",
     "ragged",
+    "set_default_pool",
 ]
 
 logging.getLogger(__name__).addHandler(logging.NullHandler())

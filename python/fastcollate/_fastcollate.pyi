@@ -1,12 +1,14 @@
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, final
 
 from numpy import int64
 from numpy.typing import NDArray
 
 __all__ = [
+    "BufferPool",
     "FieldSpec",
     "LayoutSpec",
+    "Lease",
     "OutputSpec",
     "Plan",
     "Stretches",
@@ -14,6 +16,7 @@ __all__ = [
     "arrow_chunks",
     "arrow_lists",
     "collate",
+    "forked",
 ]
 
 __version__: str
@@ -96,6 +99,28 @@ class Stretches:
     def __new__(cls, values: Any, starts: NDArray[int64], lens: NDArray[int64]) -> Stretches: ...
 
 @final
+class Lease:
+    """A batch's own hold on its memory."""
+
+    def claim(self) -> Lease | None: ...
+    def names(self) -> list[str]: ...
+    def is_last(self) -> bool: ...
+    def arrays(self) -> list[tuple[str, NDArray[Any]]]: ...
+
+@final
+class BufferPool:
+    """Recycles the memory of batches."""
+
+    def __new__(cls, max_bytes: int) -> BufferPool: ...
+    @property
+    def max_bytes(self) -> int: ...
+    @property
+    def idle_bytes(self) -> int: ...
+    @property
+    def live_bytes(self) -> int: ...
+    def clear(self) -> None: ...
+
+@final
 class Plan:
     """What the rows of a batch are made of and where they lie. Immutable; holds no token."""
 
@@ -123,6 +148,7 @@ class Plan:
     @classmethod
     def from_dict(cls, tables: dict[str, Any]) -> Plan: ...
 
+def forked() -> None: ...
 def collate(
     prompts: Any,
     responses: Any,
@@ -130,7 +156,9 @@ def collate(
     fields: Sequence[tuple[Any, FieldSpec]],
     layout: LayoutSpec,
     outputs: OutputSpec,
-) -> tuple[Plan, list[tuple[str, Any]]]: ...
+    close: Callable[[], Lease] | None,
+    pool: BufferPool | None,
+) -> tuple[Plan, list[tuple[str, Any]], Lease]: ...
 def arrow_lists(
     values: NDArray[Any], offsets: NDArray[int64], requested_schema: object | None
 ) -> tuple[object, object]: ...

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
-from fastcollate._fastcollate import FieldSpec, OutputSpec, Plan
+from fastcollate._fastcollate import FieldSpec, Lease, OutputSpec, Plan
 from fastcollate.gathering import broadcasted, gathered
 from fastcollate.layouts import checked_layout
+from fastcollate.memory import release
 from fastcollate.relayout import laid_out
 
 if TYPE_CHECKING:
@@ -31,6 +32,10 @@ class Recipe(NamedTuple):
     pad_token_id: int
     fields: list[FieldSpec]
     outputs: OutputSpec
+
+
+class ClosedBatchError(RuntimeError):
+    """A :class:`Batch` is used whose memory a later batch has taken over."""
 
 
 class Batch(Mapping[str, Any]):
@@ -58,11 +63,21 @@ class Batch(Mapping[str, Any]):
         As above; None if not given.
     """
 
-    __slots__ = ("__weakref__", "_data", "_plan", "_recipe", "trajectory_ids", "uids")
+    # A closed batch has none of them, so that no access can miss that it is closed.
+    __slots__ = (
+        "__weakref__",
+        "_data",
+        "_lease",
+        "_plan",
+        "_recipe",
+        "trajectory_ids",
+        "uids",
+    )
 
     _data: dict[str, Any]
     _plan: Plan | None
     _recipe: Recipe | None
+    _lease: Lease | None
     uids: Sequence[Any] | None
     trajectory_ids: Sequence[Any] | None
 
@@ -77,8 +92,31 @@ class Batch(Mapping[str, Any]):
         self._data = dict(data)
         self._plan = plan
         self._recipe = recipe
+        self._lease = None
         self.uids = uids
         self.trajectory_ids = trajectory_ids
+
+    def _close(self) -> Lease:
+        """Give the memory up, if nothing but the batch's own outputs sees it."""
+        if self._lease is None:
+            raise ValueError(
+                "out has no memory of its own: it is a copy or was made from a mapping; "
+                "pass a Batch that build_batch returned"
+            )
+        lease = self._lease.claim()
+        if lease is None:
+            raise ClosedBatchError("another thread is taking over the memory of out")
+        state = {name: getattr(self, name) for name in Batch.__slots__ if name != "__weakref__"}
+        for name in state:
+            delattr(self, name)
+        if (user := release(state["_data"], lease)) is None:
+            return lease
+        for name, value in {**state, "_lease": lease}.items():
+            setattr(self, name, value)
+        raise ValueError(
+            f"out cannot be taken over: {user} still uses its memory; "
+            "delete that first, or clone what is to be kept"
+        )
 
     def __getitem__(self, key: str) -> Any:
         return self._data[key]
@@ -92,6 +130,11 @@ class Batch(Mapping[str, Any]):
     def __getattr__(self, name: str) -> Any:
         # Called where no method or property has that name, or a property finds no plan. Private
         # names are never keys: looking `_data` up here before it is set would not end.
+        if name in Batch.__slots__:
+            raise ClosedBatchError(
+                "this Batch is closed: build_batch(..., out=batch) has taken its memory over; "
+                "use the Batch that it returned"
+            )
         if name.startswith("_"):
             raise AttributeError(f"Batch has no attribute {name!r}")
         if name in _NEEDS_PLAN:
@@ -268,7 +311,11 @@ class Batch(Mapping[str, Any]):
         return laid_out(self, checked_layout(layout, *widths))
 
     def __repr__(self) -> str:
-        if self._plan is None:
+        try:
+            plan = self._plan
+        except ClosedBatchError:
+            return "Batch, closed: a later one has taken its memory over"
+        if plan is None:
             head = "Batch without a plan"
         else:
             metrics = self.metrics

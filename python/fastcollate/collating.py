@@ -20,6 +20,7 @@ from fastcollate.fields import (
     output_order,
 )
 from fastcollate.layouts import LEFT, checked_layout
+from fastcollate.memory import PoolArgument, checked_pool
 
 LOSS_MASK = FieldSpec("loss_mask", "loss_masks", refuses_nan=True)
 REWARDS = FieldSpec("rewards", "rewards", per_row=True)
@@ -47,6 +48,8 @@ def build_batch(
     max_seq_len: int | None = None,
     dtypes: Literal["reference", "compact"] | Mapping[str, Any] = "reference",
     array_type: Literal["torch", "numpy"] = "torch",
+    out: Batch | None = None,
+    pool: PoolArgument = "default",
 ) -> Batch:
     """Build one training batch from ragged rows.
 
@@ -116,6 +119,13 @@ def build_batch(
         ``response_mask``; bfloat16 or float16 for fields, rounded as torch rounds float32.
     array_type
         ``"torch"`` or ``"numpy"``.
+    out
+        A batch that is not needed any more: its memory is taken over (more is taken where it is
+        too small), and it is closed. It stays open after an error about lengths, shapes or
+        arguments, but not after one about a number that was found while rows were read.
+    pool
+        Where the batch's memory comes from, and goes back to when the last tensor that sees it is
+        gone: a :class:`BufferPool`, that of :func:`get_default_pool`, or None for fresh memory.
 
     Returns
     -------
@@ -134,11 +144,14 @@ def build_batch(
     ValueError
         An empty batch; fields of different row counts; a field row of another length than its
         response; a row longer than a fixed width; a token id beyond its dtype; NaN in a loss mask;
-        one reward for an empty response; widths or dtypes that cannot be.
+        one reward for an empty response; widths or dtypes that cannot be; ``out`` where a tensor
+        or view of it is alive, or that has no memory of its own.
     TypeError
         An object that is no field, row or number, named by field, row and position.
     ImportError
         If torch tensors are asked for and torch is not installed.
+    ClosedBatchError
+        ``out`` has been taken over before.
 
     Warns
     -----
@@ -191,6 +204,8 @@ def build_batch(
         array_type,
         layout_spec,
         outputs,
+        out=out,
+        pool=pool,
         objects=objects,
         order=order,
         uids=uids,
@@ -210,6 +225,8 @@ def collate_fields(
     layout: LayoutSpec = LEFT,
     outputs: OutputSpec = REFERENCE,
     *,
+    out: Batch | None = None,
+    pool: PoolArgument = "default",
     objects: Mapping[str, PerRowObjects] | None = None,
     order: Sequence[str] = (),
     uids: Sequence[Any] | None = None,
@@ -222,8 +239,13 @@ def collate_fields(
         "an integer such as tokenizer.pad_token_id, or tokenizer.eos_token_id if that is None",
         bits=32 if outputs.input_ids == "int32" else 64,
     )
+    if out is not None and not isinstance(out, Batch):
+        raise TypeError(f"out is of type {type(out).__name__}; pass a Batch or None")
+    close = None if out is None else out._close
     torch = None if array_type == "numpy" else import_torch()
-    plan, arrays = collate(prompts, responses, pad_token_id, fields, layout, outputs)
+    plan, arrays, lease = collate(
+        prompts, responses, pad_token_id, fields, layout, outputs, close, checked_pool(pool)
+    )
     data = dict(arrays)
     if torch is not None:
         from_numpy = torch.from_numpy
@@ -241,13 +263,15 @@ def collate_fields(
         if key in data:  # brings it to the end
             data[key] = data.pop(key)
     recipe = Recipe(pad_token_id, [spec for _, spec in fields], outputs)
-    return Batch(
+    batch = Batch(
         data,
         plan,
         recipe,
         uids=checked_ids("uids", uids, plan.num_rows),
         trajectory_ids=checked_ids("trajectory_ids", trajectory_ids, plan.num_rows),
     )
+    batch._lease = lease
+    return batch
 
 
 def excess_message(plan: Plan, max_seq_len: int | None) -> str | None:

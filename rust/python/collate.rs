@@ -1,12 +1,12 @@
 //! The one call: ingest, plan, write, hand over.
 
 use fastcollate::plan::{Assembly, Grid, Layout, Placement};
-use fastcollate::write::PositionPadding;
+use fastcollate::write::{Destination, PositionPadding};
 use fastcollate::{Check, Error as Core};
 use pyo3::IntoPyObjectExt;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
-use pyo3::types::{PyTuple, PyType};
+use pyo3::types::{PyString, PyTuple, PyType};
 
 use crate::error::Result;
 use crate::execute::{execute, execute_slices};
@@ -14,7 +14,9 @@ use crate::field::FieldSpec;
 use crate::ingest::Rows;
 use crate::job::{Content, Job};
 use crate::layout::LayoutSpec;
-use crate::output::{Dtype, NamedArray, Outputs, Slab};
+use crate::lease::{Lease, slab};
+use crate::memory::BufferPool;
+use crate::output::{Dtype, NamedArray, Outputs, Written};
 use crate::plan::Plan;
 
 /// From this size on other threads of the interpreter may run while plain memory is copied.
@@ -76,8 +78,15 @@ impl OutputSpec {
     }
 }
 
-/// Collate rows. Returns the plan and the outputs in order.
+/// Collate rows. Returns the plan, the outputs in order, and the lease of their memory.
+///
+/// `close` closes a batch whose memory to take over and returns its lease. It is called once all
+/// lengths are checked.
 #[pyfunction]
+#[expect(
+    clippy::too_many_arguments,
+    reason = "called once, from Python, where keywords cost time"
+)]
 pub fn collate<'py>(
     py: Python<'py>,
     prompts: &Bound<'py, PyAny>,
@@ -86,7 +95,9 @@ pub fn collate<'py>(
     fields: Vec<(Bound<'py, PyAny>, Bound<'py, FieldSpec>)>,
     layout: &Bound<'py, LayoutSpec>,
     outputs: &Bound<'py, OutputSpec>,
-) -> Result<(Plan, Vec<NamedArray<'py>>)> {
+    close: Option<&Bound<'py, PyAny>>,
+    pool: Option<&Bound<'py, BufferPool>>,
+) -> Result<Batch<'py>> {
     // The columns are the prompts, the responses, and then the fields.
     let mut columns = vec![
         Rows::new::<i64>("prompts", prompts, Check::None)?,
@@ -97,15 +108,25 @@ pub fn collate<'py>(
         columns.push(field.get().read(values, &assembly)?);
     }
     let specs: Vec<_> = fields.iter().map(|(_, field)| field.get()).collect();
-    write_batch(
-        py,
-        columns,
-        assembly,
-        &specs,
+    let request = Request {
         pad_token_id,
-        layout.get(),
-        outputs.get(),
-    )
+        fields: &specs,
+        layout: layout.get(),
+        outputs: outputs.get(),
+        close,
+        pool,
+    };
+    request.write(py, columns, assembly)
+}
+
+/// What a batch is asked to be.
+struct Request<'a, 'py> {
+    pad_token_id: i64,
+    fields: &'a [&'a FieldSpec],
+    layout: &'a LayoutSpec,
+    outputs: &'a OutputSpec,
+    close: Option<&'a Bound<'py, PyAny>>,
+    pool: Option<&'a Bound<'py, BufferPool>>,
 }
 
 /// An output to be written.
@@ -117,67 +138,115 @@ struct Output<'a> {
     dtype: Dtype,
 }
 
-/// Plan where columns go, and write them.
-fn write_batch<'py>(
-    py: Python<'py>,
-    mut columns: Vec<Rows<'py>>,
-    assembly: Assembly,
-    fields: &[&FieldSpec],
-    pad_token_id: i64,
-    layout: &LayoutSpec,
-    spec: &OutputSpec,
-) -> Result<(Plan, Vec<NamedArray<'py>>)> {
-    let placement = layout.place(&assembly)?;
-    let field_plans = fields.iter().zip(&mut columns[2..]);
-    let field_plans = field_plans
-        .map(|(field, rows)| field.plan(rows, &assembly, &placement))
-        .collect::<Result<Vec<_>>>()?;
-    let tables = OffsetTables::of_jagged(&placement)?;
-    let loss_mask = fields.iter().position(|field| field.key() == "loss_mask");
+/// A written batch: its plan, its outputs in order, and the lease of their memory.
+type Batch<'py> = (Plan, Vec<NamedArray<'py>>, Lease);
 
-    let mut outputs = spec.outputs(pad_token_id, &placement, tables.as_ref(), loss_mask)?;
-    let columns_of_fields = columns.iter().enumerate().skip(2);
-    for ((field, plan), (column, rows)) in fields.iter().zip(&field_plans).zip(columns_of_fields) {
-        let grid = plan.grid.as_ref().unwrap_or(&placement.response);
-        let mut shape = if field.is_per_row() {
-            vec![grid.rows()]
-        } else {
-            shape_of(grid, &placement)
-        };
-        shape.extend(rows.trailing());
-        let content = Content::Field {
-            column,
-            assembly: plan.assembly.as_ref().unwrap_or(&assembly),
-            inner: rows.inner(),
-            filling: plan.filling,
-        };
-        outputs.push(Output {
-            key: field.key(),
-            grid,
-            shape,
-            content,
-            dtype: plan.dtype,
-        });
-        if let Some(captured) = &plan.captured {
+impl<'py> Request<'_, 'py> {
+    /// Plan where columns go, and write them.
+    fn write(
+        &self,
+        py: Python<'py>,
+        mut columns: Vec<Rows<'py>>,
+        assembly: Assembly,
+    ) -> Result<Batch<'py>> {
+        let fields = self.fields;
+        let placement = self.layout.place(&assembly)?;
+        let field_plans = fields.iter().zip(&mut columns[2..]);
+        let field_plans = field_plans
+            .map(|(field, rows)| field.plan(rows, &assembly, &placement))
+            .collect::<Result<Vec<_>>>()?;
+        let tables = OffsetTables::of_jagged(&placement)?;
+        let loss_mask = fields.iter().position(|field| field.key() == "loss_mask");
+
+        let (pad, tables) = (self.pad_token_id, tables.as_ref());
+        let mut outputs = self.outputs.outputs(pad, &placement, tables, loss_mask)?;
+        let columns_of_fields = columns.iter().enumerate().skip(2);
+        for ((field, plan), (column, rows)) in
+            fields.iter().zip(&field_plans).zip(columns_of_fields)
+        {
+            let grid = plan.grid.as_ref().unwrap_or(&placement.response);
+            let mut shape = if field.is_per_row() {
+                vec![grid.rows()]
+            } else {
+                shape_of(grid, &placement)
+            };
+            shape.extend(rows.trailing());
+            let content = Content::Field {
+                column,
+                assembly: plan.assembly.as_ref().unwrap_or(&assembly),
+                inner: rows.inner(),
+                filling: plan.filling,
+            };
             outputs.push(Output {
-                key: ROUTER_PADDING_MASK,
-                grid: captured,
-                shape: shape_of(captured, &placement),
-                content: Content::Mask { inverted: true },
-                dtype: Dtype::Bool,
+                key: field.key(),
+                grid,
+                shape,
+                content,
+                dtype: plan.dtype,
             });
+            if let Some(captured) = &plan.captured {
+                outputs.push(Output {
+                    key: ROUTER_PADDING_MASK,
+                    grid: captured,
+                    shape: shape_of(captured, &placement),
+                    content: Content::Mask { inverted: true },
+                    dtype: Dtype::Bool,
+                });
+            }
         }
+        let (mut arrays, lease) = self.write_outputs(py, &outputs, &columns, &assembly)?;
+        let is_jagged = tables.is_some();
+        let plan = Plan {
+            assembly,
+            placement,
+        };
+        if is_jagged {
+            let longest = plan.longest_row().into_bound_py_any(py)?;
+            arrays.insert(MAX_SEQLEN_AT, (PyString::new(py, "max_seqlen"), longest));
+        }
+        Ok((plan, arrays, lease))
     }
-    let mut outputs = write_outputs(py, &outputs, &columns, &assembly)?;
-    let plan = Plan {
-        assembly,
-        placement,
-    };
-    if tables.is_some() {
-        let longest = plan.longest_row().into_bound_py_any(py)?;
-        outputs.insert(MAX_SEQLEN_AT, ("max_seqlen".to_owned(), longest));
+
+    /// Take the memory of all outputs, write them and hand them over.
+    fn write_outputs(
+        &self,
+        py: Python<'py>,
+        all: &[Output],
+        columns: &[Rows],
+        assembly: &Assembly,
+    ) -> Result<(Vec<NamedArray<'py>>, Lease)> {
+        let mut outputs = Outputs::default();
+        for output in all {
+            outputs.push(output.key, output.dtype, output.shape.clone())?;
+        }
+        let mut slab = slab(outputs.total_bytes(), self.close, self.pool)?;
+        let is_zeroed = slab.is_zeroed();
+        let regions = outputs.split(slab.bytes_mut());
+        let jobs: Vec<Job> = all
+            .iter()
+            .zip(regions)
+            .flat_map(|(output, region)| {
+                let bytes = Destination {
+                    values: region,
+                    is_zeroed,
+                };
+                Job::of_output(output.content, output.dtype, output.grid, bytes)
+            })
+            .collect();
+
+        let slices = if outputs.total_bytes() < DETACH_FROM {
+            None
+        } else {
+            let slices = columns.iter().map(|rows| rows.as_slices().transpose());
+            slices.collect::<Option<Result<Vec<_>>>>().transpose()?
+        };
+        match slices {
+            Some(slices) => py.detach(|| execute_slices(jobs, &slices, assembly))?,
+            None => execute(jobs, |job| job.write(columns, assembly))?,
+        }
+        let memory = Written::new(slab, outputs);
+        Ok((memory.arrays(py)?, Lease::new(memory)))
     }
-    Ok((plan, outputs))
 }
 
 impl OutputSpec {
@@ -246,41 +315,6 @@ fn shape_of(grid: &Grid, placement: &Placement) -> Vec<usize> {
     } else {
         vec![grid.rows(), grid.width()]
     }
-}
-
-/// Take the memory of all outputs, write them and hand them over.
-fn write_outputs<'py>(
-    py: Python<'py>,
-    all: &[Output],
-    columns: &[Rows],
-    assembly: &Assembly,
-) -> Result<Vec<NamedArray<'py>>> {
-    let mut outputs = Outputs::default();
-    for output in all {
-        outputs.push(output.key, output.dtype, output.shape.clone())?;
-    }
-    let mut slab = Slab::zeroed(outputs.total_bytes())?;
-    let is_zeroed = true;
-    let regions = outputs.split(slab.bytes_mut());
-    let jobs: Vec<Job> = all
-        .iter()
-        .zip(regions)
-        .flat_map(|(output, region)| {
-            Job::of_output(output.content, output.dtype, output.grid, region, is_zeroed)
-        })
-        .collect();
-
-    let slices = if outputs.total_bytes() < DETACH_FROM {
-        None
-    } else {
-        let slices = columns.iter().map(|rows| rows.as_slices().transpose());
-        slices.collect::<Option<Result<Vec<_>>>>().transpose()?
-    };
-    match slices {
-        Some(slices) => py.detach(|| execute_slices(jobs, &slices, assembly))?,
-        None => execute(jobs, |job| job.write(columns, assembly))?,
-    }
-    Ok(outputs.into_arrays(py, slab)?)
 }
 
 /// Where rows begin in a jagged layout, and where the last one ends.

@@ -167,8 +167,7 @@ pub struct Job<'a> {
     content: Content<'a>,
     dtype: Dtype,
     band: Band<'a>,
-    bytes: &'a mut [u8],
-    is_zeroed: bool,
+    bytes: Destination<'a, u8>,
 }
 
 impl<'a> Job<'a> {
@@ -177,22 +176,20 @@ impl<'a> Job<'a> {
         content: Content<'a>,
         dtype: Dtype,
         grid: &'a Grid,
-        bytes: &'a mut [u8],
-        is_zeroed: bool,
+        bytes: Destination<'a, u8>,
     ) -> impl Iterator<Item = Self> {
-        let mut rest = bytes;
+        let mut rest = bytes.values;
         let inner = content.inner();
         let bands = (inner > 0).then(|| grid.bands((BAND / inner.max(1)).max(1)));
         bands.into_iter().flatten().map(move |band| {
-            let (bytes, tail) =
+            let (values, tail) =
                 std::mem::take(&mut rest).split_at_mut(band.positions() * inner * dtype.size());
             rest = tail;
             Self {
                 content,
                 dtype,
                 band,
-                bytes,
-                is_zeroed,
+                bytes: Destination { values, ..bytes },
             }
         })
     }
@@ -239,8 +236,8 @@ impl<'a> Job<'a> {
             (Content::Mask { inverted }, Dtype::Bool) => self.write_mask::<u8>(inverted),
             (Content::Mask { inverted }, Dtype::I32) => self.write_mask::<i32>(inverted),
             (Content::Mask { inverted }, _) => self.write_mask::<i64>(inverted),
-            (Content::Table(table), Dtype::I32) => write_table::<i32>(table, self.bytes),
-            (Content::Table(table), _) => write_table::<i64>(table, self.bytes),
+            (Content::Table(table), Dtype::I32) => write_table::<i32>(table, self.bytes.values),
+            (Content::Table(table), _) => write_table::<i64>(table, self.bytes.values),
             (Content::Positions(padding), Dtype::I32) => {
                 let band = self.band;
                 write_positions::<i32>(&band, padding, self.destination());
@@ -308,8 +305,8 @@ impl<'a> Job<'a> {
 
     /// Write booleans, which recycled memory may hold invalid ones of.
     fn write_bools<C: Column<bool>>(self, column: &C) -> Result<(), C::Error> {
-        self.bytes.fill(0);
-        let values = bytemuck::checked::cast_slice_mut(self.bytes);
+        self.bytes.values.fill(0);
+        let values = bytemuck::checked::cast_slice_mut(self.bytes.values);
         let to = Destination {
             values,
             is_zeroed: true,
@@ -319,8 +316,8 @@ impl<'a> Job<'a> {
 
     fn destination<T: Pod>(self) -> Destination<'a, T> {
         Destination {
-            values: bytemuck::cast_slice_mut(self.bytes),
-            is_zeroed: self.is_zeroed,
+            values: bytemuck::cast_slice_mut(self.bytes.values),
+            is_zeroed: self.bytes.is_zeroed,
         }
     }
 
@@ -334,12 +331,18 @@ impl<'a> Job<'a> {
 
     /// Bytes to be written.
     pub fn size(&self) -> usize {
-        self.bytes.len()
+        self.bytes.values.len()
     }
 
-    /// Touch every page, so that a thread that writes it later need not wait for the system.
+    /// Whether the memory is fresh: its pages are mapped when they are touched.
+    pub fn is_fresh(&self) -> bool {
+        self.bytes.is_zeroed
+    }
+
+    /// Touch every page of fresh memory, so that a thread that writes it later need not wait for
+    /// the system.
     pub fn touch(&mut self) {
-        for page in self.bytes.chunks_mut(PAGE) {
+        for page in self.bytes.values.chunks_mut(PAGE) {
             page[0] = 0;
         }
     }

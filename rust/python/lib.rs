@@ -10,6 +10,8 @@ mod ingest;
 mod interrupt;
 mod job;
 mod layout;
+mod lease;
+mod memory;
 #[allow(unsafe_code, reason = "lends the slab's memory to NumPy")]
 mod output;
 mod plan;
@@ -31,6 +33,10 @@ mod _fastcollate {
     use super::ingest::{Stretches, arrow_chunks};
     #[pymodule_export]
     use super::layout::LayoutSpec;
+    #[pymodule_export]
+    use super::lease::Lease;
+    #[pymodule_export]
+    use super::memory::{BufferPool, forked};
     #[pymodule_export]
     use super::plan::Plan;
 

@@ -1,20 +1,17 @@
-//! Outputs: one zeroed allocation for a batch, and NumPy views that keep it alive.
+//! Outputs: where they lie in a batch's slab, and NumPy views that keep it alive.
 
 use std::ops::Range;
+use std::ptr::with_exposed_provenance_mut;
+use std::sync::Arc;
 
 use fastcollate::{Element, bf16, f16};
-use memmap2::MmapMut;
 use numpy::PyArrayDyn;
 use numpy::ndarray::{ArrayViewD, IxDyn};
 use pyo3::exceptions::{PyMemoryError, PyValueError};
 use pyo3::prelude::*;
+use pyo3::types::PyString;
 
-/// Outputs begin on cache lines, so that one never shares a line with the next.
-const ALIGNMENT: usize = 64;
-
-/// From this size on the slab is mapped and huge pages are asked for: fewer page faults. Below, an
-/// allocator such as glibc's recycles memory that is mapped already, which is faster still.
-const MAP_FROM: usize = 32 << 20;
+use crate::memory::{ALIGNMENT, Slab};
 
 /// The number types of outputs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -93,7 +90,7 @@ impl Dtype {
 }
 
 /// An output handed over: its key and the NumPy array.
-pub type NamedArray<'py> = (String, Bound<'py, PyAny>);
+pub type NamedArray<'py> = (Bound<'py, PyString>, Bound<'py, PyAny>);
 
 /// One output: its key, and where it lies in the slab.
 #[derive(Debug)]
@@ -102,59 +99,6 @@ struct Output {
     dtype: Dtype,
     shape: Vec<usize>,
     bytes: Range<usize>,
-}
-
-/// The memory of all outputs of a batch. It is freed when the last view of it is gone.
-#[pyclass(module = "fastcollate._fastcollate")]
-pub struct Slab {
-    memory: Memory,
-    /// Its first aligned byte.
-    origin: usize,
-}
-
-enum Memory {
-    Heap(Vec<u8>),
-    Mapped(MmapMut),
-}
-
-impl Slab {
-    /// Zeroed memory for some outputs.
-    ///
-    /// # Errors
-    /// `MemoryError`.
-    pub fn zeroed(bytes: usize) -> PyResult<Self> {
-        let out_of_memory = |error: &dyn std::fmt::Display| {
-            PyMemoryError::new_err(format!("cannot take {bytes} bytes for the batch: {error}"))
-        };
-        let memory = if bytes < MAP_FROM {
-            let mut memory = Vec::new();
-            let len = bytes + ALIGNMENT;
-            memory
-                .try_reserve_exact(len)
-                .map_err(|error| out_of_memory(&error))?;
-            memory.resize(len, 0);
-            Memory::Heap(memory)
-        } else {
-            let map = MmapMut::map_anon(bytes).map_err(|error| out_of_memory(&error))?;
-            // A hint: without huge pages it is only slower.
-            #[cfg(target_os = "linux")]
-            let _ = map.advise(memmap2::Advice::HugePage);
-            Memory::Mapped(map)
-        };
-        let origin = match &memory {
-            Memory::Heap(memory) => memory.as_ptr().align_offset(ALIGNMENT),
-            Memory::Mapped(_) => 0,
-        };
-        Ok(Self { memory, origin })
-    }
-
-    /// The memory from the first aligned byte on.
-    pub fn bytes_mut(&mut self) -> &mut [u8] {
-        match &mut self.memory {
-            Memory::Heap(memory) => &mut memory[self.origin..],
-            Memory::Mapped(map) => map,
-        }
-    }
 }
 
 /// The outputs of a batch, laid out one behind the other.
@@ -206,20 +150,53 @@ impl Outputs {
     pub fn total_bytes(&self) -> usize {
         self.end
     }
+}
 
-    /// Hand over a written slab: every output as a NumPy array that keeps the slab alive.
-    pub fn into_arrays<'py>(self, py: Python<'py>, slab: Slab) -> PyResult<Vec<NamedArray<'py>>> {
-        let owner = Bound::new(py, slab)?;
-        // From here on the memory belongs to Python: this pointer is the last that Rust takes.
-        let start = owner.borrow_mut().bytes_mut().as_mut_ptr();
-        let array = |output: Output| {
+/// A slab whose outputs are written. Rust does not touch its bytes any more: they are Python's.
+pub struct Written {
+    slab: Slab,
+    /// Address of its first aligned byte.
+    start: usize,
+    outputs: Outputs,
+}
+
+impl Written {
+    pub fn new(mut slab: Slab, outputs: Outputs) -> Arc<Self> {
+        let start = slab.bytes_mut().as_mut_ptr().expose_provenance();
+        Arc::new(Self {
+            slab,
+            start,
+            outputs,
+        })
+    }
+
+    /// The slab, once no array sees it any more.
+    pub fn into_slab(self) -> Slab {
+        self.slab
+    }
+
+    pub fn keys(&self) -> Vec<String> {
+        self.outputs
+            .all
+            .iter()
+            .map(|output| output.key.clone())
+            .collect()
+    }
+
+    /// Every output as a NumPy array that keeps the slab alive.
+    pub fn arrays<'py>(self: &Arc<Self>, py: Python<'py>) -> PyResult<Vec<NamedArray<'py>>> {
+        let memory = Arc::clone(self);
+        let owner = Bound::new(py, Owner { _memory: memory })?;
+        let array = |output: &Output| {
             let shape = IxDyn(&output.shape);
             let owner = owner.clone().into_any();
             // SAFETY: `push` laid `output.bytes` out inside the slab's aligned bytes for exactly
-            // the items of the shape, all initialised (zeroed memory, and every bit pattern is a
-            // value; booleans were written as 0 and 1), and no two outputs overlap. The array holds `owner`, which never moves its
-            // memory and frees it when dropped.
+            // the items of the shape, all initialised (slabs are, and every bit pattern is a value;
+            // booleans were written as 0 and 1), and no two outputs overlap. The array holds
+            // `owner`, and with it this slab, which never moves its memory and gives it away only
+            // when it is dropped or when no `Arc` of it is left to any owner (`into_slab`).
             let array = unsafe {
+                let start = with_exposed_provenance_mut::<u8>(self.start);
                 let data = start.add(output.bytes.start);
                 match output.dtype {
                     Dtype::Bool => view::<bool>(data, shape, owner),
@@ -231,10 +208,16 @@ impl Outputs {
                     Dtype::F32 => view::<f32>(data, shape, owner),
                 }
             };
-            (output.key, array)
+            (PyString::new(py, &output.key), array)
         };
-        Ok(self.all.into_iter().map(array).collect())
+        Ok(self.outputs.all.iter().map(array).collect())
     }
+}
+
+/// What a batch's NumPy arrays hold: it keeps the slab alive.
+#[pyclass(frozen, module = "fastcollate._fastcollate")]
+struct Owner {
+    _memory: Arc<Written>,
 }
 
 /// A NumPy array of that shape over the items at `data`.

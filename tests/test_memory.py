@@ -1,0 +1,1015 @@
+"""Memory that is used again: never what anything still sees, and with the same results."""
+
+import copy
+import gc
+import io
+import os
+import pickle
+import queue
+import subprocess
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+
+import numpy as np
+import pytest
+from conftest import NEEDS_TORCH
+from hypothesis import given
+from hypothesis import strategies as st
+
+import fastcollate as fc
+from fastcollate.testing.reference import assert_same, build_batch_numpy
+from fastcollate.testing.strategies import as_inputs, rollouts
+
+ROWS, LENGTH = 4, 100
+OUTPUTS = ["input_ids", "attention_mask", "response_mask", "rewards"]
+MEBIBYTE = 1 << 20
+
+
+def build(number, array_type="numpy", *, rows=ROWS, **options):
+    """Build a batch whose ids and rewards are all this number, so that mixing it up shows."""
+    ids = np.full((rows, LENGTH), number)
+    return fc.build_batch(
+        ids,
+        ids,
+        pad_token_id=0,
+        rewards=ids.astype(np.float32),
+        array_type=array_type,
+        **options,
+    )
+
+
+def address(batch):
+    return np.asarray(batch.input_ids).__array_interface__["data"][0]
+
+
+@pytest.fixture
+def pool():
+    return fc.BufferPool(1 << 30)
+
+
+def use(pool, *sizes):
+    """Take what memory the pool has, fill it, and give it back."""
+    batches = [build(9, rows=rows, pool=pool) for rows in sizes or (ROWS, ROWS, 1)]
+    for batch in batches:
+        for value in batch.values():
+            value.view(np.uint8)[...] = 0xAB
+
+
+# Recycling
+
+
+def test_memory_is_recycled_when_a_batch_is_gone(array_type, pool):
+    batch = build(1, array_type, pool=pool)
+    first, size = address(batch), pool.live_bytes
+    assert size >= sum(np.asarray(value).nbytes for value in batch.values())
+    assert pool.idle_bytes == 0
+    for number in range(2, 12):
+        del batch
+        assert (pool.idle_bytes, pool.live_bytes) == (size, 0)
+        batch = build(number, array_type, pool=pool)
+        assert (pool.idle_bytes, pool.live_bytes) == (0, size)
+        assert address(batch) == first
+        assert_same(batch, build(number, pool=None))
+
+
+@pytest.mark.parametrize("key", OUTPUTS)
+def test_memory_is_recycled_when_the_last_output_is_gone(key, array_type, pool):
+    batch = build(1, array_type, pool=pool)
+    first = address(batch)
+    output = batch[key]
+    del batch
+    use(pool)
+    assert pool.live_bytes > 0
+    assert_same({key: output}, {key: build(1, pool=None)[key]})
+    del output
+    assert pool.live_bytes == 0
+    # The pool has the memory of both by now.
+    taken = [build(2, array_type, pool=pool) for _ in range(3)]
+    assert first in map(address, taken)
+
+
+def test_outputs_lie_on_cache_lines(array_type, pool):
+    use(pool)
+    for memory in (None, pool):
+        for value in build(1, array_type, rows=1, pool=memory).values():
+            assert np.asarray(value).__array_interface__["data"][0] % 64 == 0
+
+
+# What sees an output: a view of it, and how to read the view. Every one of them has to keep the
+# memory from being recycled, after the output itself and the batch are gone.
+VIEWS_OF_ARRAYS = {
+    "itself": lambda array: array,
+    "rows": lambda array: array[1:],
+    "view of views": lambda array: array[1:].T[::2].swapaxes(0, 1)[:, 3:],
+    "another dtype": lambda array: array.view(np.uint8)[:, 5:],
+    "memoryview": memoryview,
+    "cast memoryview": lambda array: memoryview(array).cast("B")[7:],
+    "buffer": lambda array: np.frombuffer(array, np.uint8),
+    "dlpack": np.from_dlpack,
+    "broadcast": lambda array: np.broadcast_to(array, (2, *array.shape)),
+    "strided": lambda array: np.lib.stride_tricks.as_strided(array, (3, 3), (4, 4)),
+    "window": lambda array: np.lib.stride_tricks.sliding_window_view(array, 3, 1),
+    "subclass": lambda array: array.view(np.ma.MaskedArray),
+    "interface": lambda array: np.asarray(Interface(array)),
+}
+
+VIEWS_OF_TENSORS = {
+    "itself": lambda tensor: tensor,
+    "rows": lambda tensor: tensor[1:],
+    "view of views": lambda tensor: tensor[1:].T[::2].unflatten(0, (-1, 2))[3:],
+    "another dtype": lambda tensor: tensor.view(tensor.new_empty(0).int().dtype),
+    "expanded": lambda tensor: tensor.expand(2, *tensor.shape),
+    "detached": lambda tensor: tensor.detach(),
+    "data": lambda tensor: tensor.data,
+    "alias": lambda tensor: tensor.new_empty(0).set_(tensor),
+    "split": lambda tensor: tensor.unbind()[1],
+    "storage": lambda tensor: tensor.untyped_storage(),
+    "array": lambda tensor: tensor.numpy(),
+    "asarray": lambda tensor: np.asarray(tensor)[1:],
+    "memoryview": lambda tensor: memoryview(tensor.numpy())[1:],
+    "dlpack": lambda tensor: tensor_module().from_dlpack(tensor),
+    "dlpack of a row": lambda tensor: tensor_module().from_dlpack(tensor[2]),
+    "dlpack to NumPy": np.from_dlpack,
+    "capsule": lambda tensor: Capsule(tensor),
+    "parameter": lambda tensor: tensor_module().nn.Parameter(tensor)[1:],
+    "nested": lambda tensor: nested(tensor),
+    "part of nested": lambda tensor: nested(tensor).unbind()[1],
+    "sparse": lambda tensor: sparse(tensor),
+    "saved for backward": lambda tensor: Saved(tensor),
+    "saved view": lambda tensor: Saved(tensor[1:].T),
+    "views in a cycle": lambda tensor: Cycle(tensor[1:]),
+}
+
+
+def tensor_module():
+    import torch
+
+    return torch
+
+
+def nested(tensor):
+    torch = tensor_module()
+    offsets = torch.tensor([0, 3, LENGTH])
+    return torch.nested.nested_tensor_from_jagged(tensor.view(-1)[:LENGTH], offsets)
+
+
+def sparse(tensor):
+    torch = tensor_module()
+    values = tensor.view(-1)[:3]
+    return torch.sparse_coo_tensor(torch.tensor([[0, 2, 5]]), values, check_invariants=False)
+
+
+class Interface:
+    """An object that shows an array by NumPy's protocol."""
+
+    def __init__(self, array):
+        self.array = array
+        self.__array_interface__ = array.__array_interface__
+
+
+class Capsule:
+    """A tensor on its way to another library."""
+
+    def __init__(self, tensor):
+        self.capsule = tensor.__dlpack__()
+
+    def read(self):
+        return tensor_module().from_dlpack(self.capsule).numpy().copy()
+
+
+class Saved:
+    """A tensor that a graph alone holds."""
+
+    def __init__(self, tensor):
+        weight = tensor_module().ones(tensor.shape, requires_grad=True)
+        self.loss = (weight * tensor).sum()
+        self.weight = weight
+
+    def read(self):
+        self.weight.grad = None
+        self.loss.backward(retain_graph=True)
+        return self.weight.grad.numpy().copy()
+
+
+class Cycle:
+    """A tensor that only the garbage collector can free."""
+
+    def __init__(self, tensor):
+        self.tensor = tensor
+        self.me = self
+
+    def read(self):
+        return self.tensor.numpy().copy()
+
+
+def read(view):
+    """Copy what a view sees."""
+    if hasattr(view, "read"):
+        return view.read()
+    if hasattr(view, "is_nested") and view.is_nested:
+        return np.concatenate([part.numpy() for part in view.unbind()])
+    if hasattr(view, "is_sparse") and view.is_sparse:
+        return view._values().numpy().copy()
+    if type(view).__name__ == "UntypedStorage":
+        return np.array(view.tolist())
+    if hasattr(view, "detach"):
+        view = view.detach().numpy()
+    return np.array(view)
+
+
+def keeps_the_memory(array_type, view_of, pool):
+    batch = build(7, array_type, pool=pool)
+    view = view_of(batch.rewards)
+    del batch
+    if not isinstance(view, Capsule):  # which can be read once
+        before = read(view)
+        assert before.any()
+    for _ in range(3):
+        assert pool.live_bytes > 0
+        use(pool)
+    after = read(view)
+    if isinstance(view, Capsule):
+        before = np.full_like(after, 7)
+    np.testing.assert_array_equal(after, before)
+    del view
+    gc.collect()
+    assert pool.live_bytes == 0
+
+
+@pytest.mark.parametrize("view", VIEWS_OF_ARRAYS)
+def test_views_of_arrays_keep_the_memory(view, pool):
+    keeps_the_memory("numpy", VIEWS_OF_ARRAYS[view], pool)
+
+
+@NEEDS_TORCH
+@pytest.mark.parametrize("view", VIEWS_OF_TENSORS)
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+def test_views_of_tensors_keep_the_memory(view, pool):
+    keeps_the_memory("torch", VIEWS_OF_TENSORS[view], pool)
+
+
+@NEEDS_TORCH
+def test_tensors_of_arrays_keep_the_memory(pool):
+    torch = tensor_module()
+    keeps_the_memory("numpy", lambda array: torch.from_numpy(array)[1:], pool)
+    keeps_the_memory("numpy", lambda array: torch.as_tensor(array).T, pool)
+
+
+@NEEDS_TORCH
+def test_shared_memory_is_a_copy(pool):
+    """`share_memory_` moves a tensor's values away; the slab stays with the other outputs."""
+    batch = build(1, "torch", pool=pool)
+    shared, other = batch.rewards.share_memory_(), batch.input_ids
+    del batch
+    use(pool)
+    assert (other == 1).all()
+    assert (shared[:, -LENGTH:] == 1).all()
+    del other
+    assert pool.live_bytes == 0
+    use(pool)
+    assert (shared[:, -LENGTH:] == 1).all()
+
+
+def copies_of(batch):
+    yield copy.deepcopy(batch)
+    yield pickle.loads(pickle.dumps(batch))
+    if not isinstance(batch.input_ids, np.ndarray):
+        torch = tensor_module()
+        file = io.BytesIO()
+        torch.save({"batch": dict(batch), "view": batch.rewards[1:]}, file)
+        file.seek(0)
+        yield torch.load(file)["batch"]
+        yield {key: value.clone() for key, value in batch.items()}
+
+
+def test_copies_keep_no_memory(array_type, pool):
+    batch = build(1, array_type, pool=pool)
+    expected = build_batch_numpy(
+        np.full((ROWS, LENGTH), 1),
+        np.full((ROWS, LENGTH), 1),
+        pad_token_id=0,
+        rewards=np.full((ROWS, LENGTH), 1.0),
+    )
+    copies = list(copies_of(batch))
+    del batch
+    gc.collect()
+    assert pool.live_bytes == 0
+    use(pool)
+    for again in copies:
+        assert_same(again, expected)
+
+
+@NEEDS_TORCH
+def test_each_output_is_copied_and_versioned_alone(pool):
+    torch = tensor_module()
+    use(pool)
+    batch = build(1, "torch", pool=pool)
+    for key, output in batch.items():
+        assert output.untyped_storage().nbytes() == output.nbytes
+        assert copy.deepcopy(output).untyped_storage().nbytes() == output.nbytes
+        file = io.BytesIO()
+        torch.save(output, file)
+        assert len(file.getvalue()) < output.nbytes + 4_000
+        others = [batch[other] for other in batch if other != key]
+        before = [other._version for other in others]
+        output.add_(1)
+        assert [other._version for other in others] == before
+    weight = torch.ones(ROWS, LENGTH, requires_grad=True)
+    loss = (weight * batch.rewards).sum()
+    batch.input_ids.add_(1)
+    loss.backward()  # an error if the rewards' version had changed
+
+
+def test_memory_comes_back_after_errors(array_type, pool):
+    ids = [[1, 2], [3, "bad"]]
+    for _ in range(3):
+        with pytest.raises(TypeError, match="bad"):
+            fc.build_batch(ids, ids, pad_token_id=0, array_type=array_type, pool=pool)
+        assert pool.live_bytes == 0
+        assert pool.idle_bytes > 0
+
+
+# Recycled memory gives the results of fresh memory
+
+
+@given(data=st.data())
+def test_recycled_memory_gives_the_same(data, array_type):
+    pool = fc.BufferPool(1 << 30)
+    alive, out = [], None
+    for _ in range(4):
+        inputs = data.draw(rollouts(max_rows=4))
+        kinds = data.draw(as_inputs(inputs))
+        pad = data.draw(st.sampled_from([0, 0, 7]))
+        options = {
+            "pad_token_id": pad,
+            "array_type": array_type,
+            "layout": data.draw(st.sampled_from(["left", "two_segment", "right"])),
+            "pad_to_multiple_of": data.draw(st.sampled_from([1, 1, 8])),
+        }
+        expected = fc.build_batch(**kinds, **options, pool=None)
+        batch = fc.build_batch(**kinds, **options, out=out, pool=pool)
+        assert_same(batch, expected)
+        for earlier, content in alive:
+            assert_same(earlier, content)
+        if data.draw(st.booleans()):
+            alive.append((batch, expected))
+        else:
+            for value in batch.values():
+                np.asarray(value).view(np.uint8)[...] = 0xAB
+            del value
+        out = batch if not alive and data.draw(st.booleans()) else None
+        del batch
+
+
+DTYPES = {
+    "reference": "reference",
+    "compact": "compact",
+    "float16": {"rewards": "float16", "loss_mask": "float16", "response_mask": "bool"},
+    "bfloat16": {"rewards": "bfloat16", "logprobs": "bfloat16", "attention_mask": "int32"},
+}
+
+
+@pytest.mark.parametrize("how", ["pool", "out"])
+@pytest.mark.parametrize("rows", [3, 400, 6000])  # the most of them take a second thread
+@pytest.mark.parametrize("dtypes", DTYPES)
+@pytest.mark.parametrize("layout", ["left", "two_segment", "right"])
+def test_garbage_is_overwritten(layout, dtypes, rows, how, pool):
+    array_type = "torch" if dtypes == "bfloat16" else "numpy"
+    if array_type == "torch":
+        pytest.importorskip("torch")
+    rng = np.random.default_rng(rows)
+    prompts, responses = (
+        [np.arange(n) for n in rng.integers(1, 400, rows)] for _ in ("prompts", "responses")
+    )
+    field = [np.linspace(-1, 1, len(row), dtype=np.float32) for row in responses]
+    if layout == "left":
+        prompts[0] = prompts[0].tolist()  # which is read with the interpreter held
+    inputs = {
+        "prompts": prompts,
+        "responses": responses,
+        "rewards": rng.random(rows) if layout == "right" else field,
+        "loss_masks": field,
+        "logprobs": field,
+        "pad_token_id": 0,
+        "layout": layout,
+        "dtypes": DTYPES[dtypes],
+        "array_type": array_type,
+    }
+    batch = fc.build_batch(**inputs, pool=pool)
+    first = address(batch)
+    for value in batch.values():
+        as_bytes(value)[...] = 0xAB
+    del value
+    if how == "pool":
+        del batch
+        again = fc.build_batch(**inputs, pool=pool)
+    else:
+        again = fc.build_batch(**inputs, out=batch)
+    assert address(again) == first
+    fresh = fc.build_batch(**inputs, pool=None)
+    assert list(again) == list(fresh)
+    for key in fresh:
+        assert again[key].shape == fresh[key].shape
+        assert (as_bytes(again[key]) == as_bytes(fresh[key])).all()
+
+
+def as_bytes(output):
+    if not isinstance(output, np.ndarray):
+        output = output.view(tensor_module().uint8).numpy()  # NumPy has no bfloat16
+    return output.view(np.uint8)
+
+
+# Pools
+
+
+def test_memory_fits_a_batch_that_is_a_bit_larger(pool):
+    sizes = [100, 101, 103, 100, 90, 60]
+    assert len({address(build(1, rows=rows, pool=pool)) for rows in sizes}) == 1
+
+
+def test_small_batches_do_not_hold_large_memory(pool):
+    large = build(1, rows=5000, pool=pool)
+    size = pool.live_bytes
+    assert size > 8 * MEBIBYTE
+    del large
+    small = build(1, rows=5, pool=pool)
+    assert pool.idle_bytes == size
+    assert pool.live_bytes < MEBIBYTE
+    del small
+    assert pool.idle_bytes > size
+    assert build(1, rows=5000, pool=pool)
+    assert pool.live_bytes == 0
+    assert pool.idle_bytes > size
+
+
+def test_the_longest_unused_is_freed_first():
+    sizes = [300, 1000, 3000]
+    measure = fc.BufferPool(1 << 30)
+    batches, bounds = [], []
+    for rows in sizes:
+        batches.append(build(1, rows=rows, pool=measure))
+        bounds.append(measure.live_bytes)
+    small = bounds[0]
+    pool = fc.BufferPool(bounds[-1] - small)
+    batches = [build(1, rows=rows, pool=pool) for rows in sizes]
+    while batches:
+        del batches[0]
+    assert pool.idle_bytes == pool.max_bytes
+    batch = build(1, rows=300, pool=pool)
+    assert pool.live_bytes == bounds[1] - small  # the smallest that is left
+    del batch
+
+
+@pytest.mark.parametrize("max_bytes", [0, 1, 64])
+def test_more_than_max_bytes_is_not_kept(max_bytes, array_type):
+    pool = fc.BufferPool(max_bytes)
+    for number in range(3):
+        batch = build(number, array_type, pool=pool)
+        assert pool.live_bytes > 0
+        assert_same(batch, build(number, pool=None))
+        del batch
+        assert (pool.idle_bytes, pool.live_bytes) == (0, 0)
+
+
+def test_what_is_too_large_to_keep_spares_the_rest():
+    pool = fc.BufferPool(MEBIBYTE)
+    build(1, rows=10, pool=pool)
+    idle = pool.idle_bytes
+    assert idle > 0
+    build(1, rows=1000, pool=pool)
+    assert pool.idle_bytes == idle
+
+
+def test_many_small_batches_at_once(pool):
+    batches = [build(number, rows=1, pool=pool) for number in range(1000)]
+    assert len(set(map(address, batches))) == 1000
+    for number, batch in enumerate(batches):
+        assert (batch.input_ids == number).all()
+    size = pool.live_bytes
+    del batch, batches
+    assert pool.live_bytes == 0
+    assert 0 < pool.idle_bytes < size
+
+
+def test_clear_frees_what_is_idle(array_type, pool):
+    batch = build(1, array_type, pool=pool)
+    use(pool)
+    live = pool.live_bytes
+    assert pool.idle_bytes > 0
+    pool.clear()
+    assert (pool.idle_bytes, pool.live_bytes) == (0, live)
+    assert_same(batch, build(1, pool=None))
+    del batch
+    assert pool.idle_bytes == live
+
+
+def test_batches_outlive_their_pool(array_type, pool):
+    batch = build(1, array_type, pool=pool)
+    del pool
+    assert_same(batch, build(1, pool=None))
+    assert_same(build(1, array_type, out=batch), build(1, pool=None))
+
+
+def test_pool_shows_its_sizes(pool):
+    batch = build(1, pool=pool)
+    assert pool.max_bytes == 1 << 30
+    assert str(pool.max_bytes) in repr(pool)
+    assert str(pool.live_bytes) in repr(pool)
+    for name in ("max_bytes", "idle_bytes", "live_bytes", "new"):
+        with pytest.raises(AttributeError):
+            setattr(pool, name, 0)
+    with pytest.raises(TypeError):
+        pickle.dumps(pool)
+    del batch
+
+
+@pytest.mark.parametrize(
+    ("max_bytes", "error"),
+    [
+        (-1, ValueError),
+        (1 << 70, ValueError),
+        (1.5, TypeError),
+        ("1", TypeError),
+        (None, TypeError),
+    ],
+)
+def test_pools_of_no_size_are_refused(max_bytes, error):
+    with pytest.raises(error, match=r"max_bytes is .*; pass a number of bytes"):
+        fc.BufferPool(max_bytes)
+
+
+@pytest.mark.parametrize("bad", [3, "none", fc.BufferPool, [], True])
+def test_what_is_no_pool_is_refused(bad):
+    with pytest.raises(TypeError, match="pass a BufferPool"):
+        build(1, pool=bad)
+    with pytest.raises(TypeError, match="pass a BufferPool or None"):
+        fc.set_default_pool(bad)
+    with pytest.raises(TypeError, match="pass a BufferPool or None"):
+        fc.set_default_pool("default")
+
+
+@pytest.fixture
+def default_pool():
+    before = fc.get_default_pool()
+    yield before
+    fc.set_default_pool(before)
+
+
+def test_default_pool(default_pool, pool, array_type):
+    assert default_pool.max_bytes == 1 << 30
+    before = default_pool.live_bytes
+    batch = build(1, array_type)
+    assert default_pool.live_bytes > before
+    fc.set_default_pool(pool)
+    assert fc.get_default_pool() is pool
+    for option in ({}, {"pool": "default"}):
+        first = address(build(1, array_type, **option))
+        assert address(build(1, array_type, **option)) == first
+    assert (pool.idle_bytes > 0, pool.live_bytes) == (True, 0)
+    pool.clear()
+    fc.set_default_pool(None)
+    assert fc.get_default_pool() is None
+    assert_same(build(1, array_type), batch)
+    assert pool.idle_bytes == 0
+    fc.set_default_pool(default_pool)
+    del batch
+    assert default_pool.live_bytes == before
+
+
+# Taking over the memory of an earlier batch
+
+
+def values_of(batch):
+    return {key: np.asarray(value).copy() for key, value in batch.items()}
+
+
+def test_out_takes_the_memory_over(array_type):
+    batch = build(1, array_type, pool=None)
+    first = address(batch)
+    for number in range(2, 6):
+        earlier, batch = batch, build(number, array_type, out=batch, pool=None)
+        assert address(batch) == first
+        assert_same(batch, build(number, pool=None))
+        with pytest.raises(fc.ClosedBatchError):
+            len(earlier)
+
+
+def test_out_of_another_shape(array_type, pool):
+    """Smaller, larger, of other outputs, of another kind of array."""
+    batch = build(1, array_type, pool=pool)
+    size = pool.live_bytes
+    batch = build(2, "numpy", rows=1, out=batch)
+    assert pool.live_bytes == size
+    batch = build(3, array_type, rows=50, out=batch, pool=pool)
+    assert pool.live_bytes > size
+    assert_same(batch, build(3, rows=50, pool=None))
+    batch = fc.build_batch([[5]], [[6]], pad_token_id=0, array_type="numpy", out=batch)
+    assert batch.input_ids.tolist() == [[5, 6]]
+    assert list(batch) == ["input_ids", "attention_mask", "response_mask"]
+    del batch
+    assert pool.live_bytes == 0
+
+
+USES = {
+    "key": lambda batch: batch["input_ids"],
+    "missing key": lambda batch: batch["missing"],
+    "get": lambda batch: batch.get("input_ids"),
+    "attribute": lambda batch: batch.input_ids,
+    "missing attribute": lambda batch: batch.missing,
+    "hasattr": lambda batch: hasattr(batch, "input_ids"),
+    "length": len,
+    "keys": lambda batch: list(batch.keys()),
+    "values": lambda batch: list(batch.values()),
+    "items": dict,
+    "call": lambda batch: build(1, **batch),
+    "contains": lambda batch: "input_ids" in batch,
+    "plan": lambda batch: batch.plan,
+    "lengths": lambda batch: batch.prompt_lens,
+    "metrics": lambda batch: batch.metrics,
+    "copy": copy.copy,
+    "deepcopy": copy.deepcopy,
+    "pickle": pickle.dumps,
+    "out": lambda batch: build(1, out=batch),
+}
+
+
+@pytest.mark.parametrize("use", USES)
+def test_a_closed_batch_says_so(use, array_type):
+    batch = build(1, array_type)
+    build(2, array_type, out=batch)
+    assert "closed" in repr(batch)
+    assert batch == batch
+    assert isinstance(batch, fc.Batch)
+    with pytest.raises(fc.ClosedBatchError, match=r"closed.*out"):
+        USES[use](batch)
+
+
+def refuses_to_take(batch, *patterns):
+    before, keys = values_of(batch), list(batch)
+    for _ in range(2):  # the first error must not hold anything either
+        with pytest.raises(ValueError, match="still uses its memory") as caught:
+            build(8, out=batch)
+        for pattern in patterns:
+            assert pattern in str(caught.value)
+    assert list(batch) == keys
+    assert_same(batch, before)
+    assert batch.metrics["batch/rows"] == ROWS
+    for value in batch.values():
+        value[0, 0] = 5  # still the same memory
+    assert all(value[0, 0] == 5 for value in batch.values())
+
+
+@pytest.mark.parametrize("view", VIEWS_OF_ARRAYS)
+def test_out_refuses_what_an_array_sees(view):
+    batch = build(1, pool=None)
+    seen = VIEWS_OF_ARRAYS[view](batch.rewards)
+    refuses_to_take(batch)
+    del seen
+    gc.collect()
+    build(2, out=batch)
+    assert "closed" in repr(batch)
+
+
+@NEEDS_TORCH
+@pytest.mark.parametrize("view", VIEWS_OF_TENSORS)
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+def test_out_refuses_what_a_tensor_sees(view):
+    batch = build(1, "torch", pool=None)
+    seen = VIEWS_OF_TENSORS[view](batch.rewards)
+    refuses_to_take(batch)
+    del seen
+    gc.collect()
+    build(2, "torch", out=batch)
+    assert "closed" in repr(batch)
+
+
+def test_out_says_what_is_alive_and_keeps_it(array_type):
+    batch = build(1, array_type)
+    ids, view = batch.input_ids, batch.rewards[1:]
+    refuses_to_take(batch, "input_ids", "rewards")
+    assert batch.input_ids is ids
+    view[0, 0] = 3
+    assert batch.rewards[1, 0] == 3
+    with pytest.raises(ValueError, match="of input_ids, rewards still") as caught:
+        build(2, out=batch)
+    assert "response_mask" not in str(caught.value)
+
+
+@NEEDS_TORCH
+def test_out_keeps_what_autograd_knows():
+    torch = tensor_module()
+    batch = build(1, "torch", dtypes={"rewards": "bfloat16"})
+    batch.rewards.requires_grad_()
+    (batch.rewards * 2).sum().backward()
+    seen = batch.input_ids[1:]
+    with pytest.raises(ValueError, match="of input_ids still"):
+        build(2, out=batch)
+    assert batch.rewards.dtype == torch.bfloat16
+    assert batch.rewards.requires_grad
+    assert (batch.rewards.grad == 2).all()
+    assert (seen == 1).all()
+
+
+def test_out_of_its_own_outputs(array_type):
+    """The input must not be overwritten while it is read."""
+    batch = build(1, array_type)
+    with pytest.raises(ValueError, match="of input_ids still"):
+        fc.build_batch(batch.input_ids, [[1]] * ROWS, pad_token_id=0, out=batch)
+    rows = list(batch.input_ids)
+    with pytest.raises(ValueError, match="still uses its memory"):
+        fc.build_batch(rows, [[1]] * ROWS, pad_token_id=0, out=batch)
+    assert (batch.input_ids == 1).all()
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        {"prompts": [[1]] * 3},
+        {"prompts": [[1]], "responses": [[2]], "rewards": [[1, 2]]},
+        {"prompts": [3]},
+        {"prompts": [np.zeros(2)]},
+        {"pad_token_id": "word"},
+        {"layout": "up"},
+        {"max_response_len": 0},
+        {"dtypes": {"input_ids": "float32"}},
+        {"array_type": "list"},
+        {"pool": 3},
+    ],
+)
+def test_out_stays_open_after_errors_of_shape(bad, array_type):
+    batch = build(1, array_type)
+    good = {"prompts": [[1]], "responses": [[2]], "pad_token_id": 0}
+    with pytest.raises((TypeError, ValueError)):
+        fc.build_batch(**{**good, "array_type": array_type, **bad}, out=batch)
+    assert_same(batch, build(1))
+
+
+def test_out_is_closed_after_a_bad_number(array_type, pool):
+    batch = build(1, array_type, pool=pool)
+    with pytest.raises(TypeError, match="word"):
+        fc.build_batch([["word"]], [[1]], pad_token_id=0, out=batch)
+    assert "closed" in repr(batch)
+    assert pool.live_bytes == 0
+
+
+def test_out_without_memory_of_its_own(array_type):
+    batch = build(1, array_type)
+    strangers = [
+        fc.Batch(dict(batch)),
+        fc.Batch({}),
+        copy.copy(batch),
+        copy.deepcopy(batch),
+        pickle.loads(pickle.dumps(batch)),
+    ]
+    for stranger in strangers:
+        before = values_of(stranger)
+        with pytest.raises(ValueError, match="no memory of its own"):
+            build(2, out=stranger)
+        assert_same(stranger, before)
+    for bad in ({}, 3, dict(batch), fc.Batch):
+        with pytest.raises(TypeError, match="pass a Batch"):
+            build(2, out=bad)
+    # A copy sees the memory.
+    with pytest.raises(ValueError, match="still uses its memory"):
+        build(2, out=batch)
+    del strangers, stranger, before
+    build(2, out=batch)
+
+
+def test_out_that_is_used_while_it_is_taken_over():
+    """By a number that looks at the batch, and takes it over itself."""
+    batch = build(1)
+    errors = []
+
+    class Looks:
+        def __index__(self):
+            for action in (len, repr, lambda out: build(2, out=out)):
+                try:
+                    action(batch)
+                except fc.ClosedBatchError as error:
+                    errors.append(error)
+            return 5
+
+    again = fc.build_batch([[Looks()]], [[6]], pad_token_id=0, array_type="numpy", out=batch)
+    assert again.input_ids.tolist() == [[5, 6]]
+    assert len(errors) == 2
+
+
+# Threads and processes
+
+
+def test_threads_share_a_pool(array_type, pool):
+    def work(first):
+        rng = np.random.default_rng(first)
+        alive = []
+        for number in range(first, first + 100):
+            rows = int(rng.integers(1, 30))
+            alive.append((number, build(number, array_type, rows=rows, pool=pool)))
+            while len(alive) > rng.integers(1, 5):
+                number, batch = alive.pop(int(rng.integers(len(alive))))
+                assert (batch.input_ids == number).all()
+                assert (batch.rewards == number).all()
+                assert (batch.attention_mask == 1).all()
+                batch.input_ids[...] = -1
+                batch.attention_mask[...] = -1
+
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    try:
+        with ThreadPoolExecutor(6) as executor:
+            list(executor.map(work, range(0, 6000, 1000)))
+    finally:
+        sys.setswitchinterval(interval)
+    gc.collect()
+    assert pool.live_bytes == 0
+
+
+def test_threads_take_one_batch_over(array_type, pool):
+    """One of them alone can; the others get an error."""
+    for _ in range(50):
+        batch = build(1, array_type, pool=pool)
+        start = threading.Barrier(3)
+
+        def take(number, batch=batch, start=start):
+            start.wait()
+            with suppress(ValueError, fc.ClosedBatchError):
+                return build(number, array_type, out=batch, pool=None)
+
+        with ThreadPoolExecutor(3) as executor:
+            taken = [new for new in executor.map(take, [2, 3, 4]) if new is not None]
+        for new in taken:
+            assert len(np.unique(np.asarray(new.input_ids))) == 1
+        assert len(taken) == 1 or "closed" not in repr(batch)
+        del batch, taken, new, take
+
+
+def test_memory_comes_back_from_other_threads(array_type, pool):
+    batches = queue.SimpleQueue()
+
+    def drop():
+        while (batch := batches.get()) is not None:
+            del batch
+
+    thread = threading.Thread(target=drop)
+    thread.start()
+    for number in range(100):
+        batches.put(build(number, array_type, pool=pool))
+    batches.put(None)
+    thread.join()
+    assert pool.live_bytes == 0
+    assert pool.idle_bytes > 0
+
+
+@NEEDS_TORCH
+def test_memory_comes_back_from_autograd(pool):
+    """The graph is freed while it is walked, and with it what it saved."""
+    torch = tensor_module()
+    for number in range(1, 5):
+        weight = torch.ones(ROWS, LENGTH, requires_grad=True)
+        loss = (weight * build(number, "torch", pool=pool).rewards).sum()
+        assert pool.live_bytes > 0
+        use(pool)
+        threading.Thread(target=loss.backward).start()
+        while weight.grad is None or pool.live_bytes:
+            pass
+        assert (weight.grad == number).all()
+
+
+NEEDS_FORK = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+
+
+def run(code):
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+@NEEDS_FORK
+def test_a_forked_child_starts_with_an_empty_pool():
+    run("""if True:
+        import os
+        import numpy as np
+        import fastcollate as fc
+
+        def build(number, **options):
+            ids = np.full((50, 100), number)
+            return fc.build_batch(ids, ids, pad_token_id=0, array_type="numpy", **options)
+
+        def in_child(act):
+            child = os.fork()
+            if child == 0:
+                try:
+                    act()
+                    os._exit(0)
+                except BaseException:
+                    import traceback
+                    traceback.print_exc()
+                    os._exit(1)
+            assert os.waitpid(child, 0)[1] == 0
+
+        pool = fc.BufferPool(1 << 30)
+        alive = build(1, pool=pool)
+        build(2, pool=pool)
+        idle, live = pool.idle_bytes, pool.live_bytes
+        assert idle and live
+
+        def child():
+            global alive
+            for other in (pool, fc.get_default_pool()):
+                assert (other.idle_bytes, other.live_bytes) == (0, 0)
+            assert (alive.input_ids == 1).all()
+            first = build(3, pool=pool)
+            assert (first.input_ids == 3).all()
+            assert (alive.input_ids == 1).all()
+            size = pool.live_bytes
+            del first
+            assert (pool.idle_bytes, pool.live_bytes) == (size, 0)
+            alive.input_ids[...] = 9
+            alive = None  # the parent's memory: not the child's to recycle
+            assert (pool.idle_bytes, pool.live_bytes) == (size, 0)
+            again = build(4, pool=pool)
+            assert (again.input_ids == 4).all()
+            in_child(grandchild)
+            assert pool.live_bytes == size
+
+        def grandchild():
+            assert (pool.idle_bytes, pool.live_bytes) == (0, 0)
+            build(5, pool=pool)
+            assert pool.idle_bytes > 0
+
+        for _ in range(2):
+            in_child(child)
+            assert (pool.idle_bytes, pool.live_bytes) == (idle, live)
+            assert (alive.input_ids == 1).all()
+        taken = build(6, pool=pool)
+        assert pool.idle_bytes == 0
+        def take_over():
+            global taken
+            taken = build(7, out=taken)
+            assert (taken.input_ids == 7).all()
+        in_child(take_over)
+        assert (taken.input_ids == 6).all()
+    """)
+
+
+@NEEDS_FORK
+def test_children_forked_while_threads_build():
+    """A lock that another thread held at the fork is held in the child for ever."""
+    run("""if True:
+        import os, threading, time, warnings
+        import numpy as np
+        import fastcollate as fc
+
+        warnings.simplefilter("ignore")
+        ids = np.full((5, 10), 1)
+
+        def build():
+            return fc.build_batch(ids, ids, pad_token_id=0, array_type="numpy")
+
+        def work():
+            while not done:
+                build()
+
+        done = False
+        threads = [threading.Thread(target=work) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for _ in range(50):
+            child = os.fork()
+            if child == 0:
+                done = True
+                for _ in range(3):
+                    assert (build().input_ids == 1).all()
+                os._exit(0)
+            assert os.waitpid(child, 0)[1] == 0
+        done = True
+        for thread in threads:
+            thread.join()
+    """)
+
+
+@NEEDS_TORCH
+@NEEDS_FORK
+def test_workers_of_a_data_loader(pool):
+    """They send tensors by shared memory, which a thread moves them to after the batch is built."""
+    run("""if True:
+        import warnings
+        import numpy as np
+        import torch
+        import fastcollate as fc
+
+        warnings.simplefilter("ignore")
+
+        def collate(numbers):
+            ids = np.full((50, 100), numbers[0])
+            return dict(fc.build_batch(ids, ids, pad_token_id=0))
+
+        build = collate([1])
+        loader = torch.utils.data.DataLoader(
+            range(40), batch_size=1, collate_fn=collate, num_workers=2,
+            multiprocessing_context="fork",
+        )
+        for number, batch in enumerate(loader):
+            assert (batch["input_ids"] == number).all()
+            assert (batch["attention_mask"] == 1).all()
+    """)
