@@ -19,6 +19,11 @@ def is_tensor(value: Any) -> bool:
     return torch is not None and isinstance(value, torch.Tensor)
 
 
+def is_array(value: Any) -> bool:
+    """Say whether something is a NumPy array or a torch tensor."""
+    return isinstance(value, np.ndarray) or is_tensor(value)
+
+
 def describe(value: Any) -> str:
     """Name a value in an error message: ``1.5 (float)``, abbreviated where it prints long."""
     if is_tensor(value) or isinstance(value, np.ndarray):

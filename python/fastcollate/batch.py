@@ -279,7 +279,7 @@ class Batch(Mapping[str, Any]):
         ValueError
             If `per_row` has another shape.
         """
-        if not hasattr(per_row, "shape"):
+        if isinstance(per_row, (list, tuple)):
             per_row = self._like_outputs(np.asarray(per_row))
         return broadcasted(self.plan, per_row)
 

@@ -44,8 +44,9 @@ def checked_outputs(
         keys += () if layout == "jagged" else _MASKS
         keys += () if position_ids is None else ("position_ids",)
         keys += () if labels is None else ("labels",)
-        names = {key: _PRESETS[preset]["ids" if key in _IDS else "masks"] for key in keys}
-        known = {*names, *(spec.key for _, spec in fields)}
+        # A batch keeps the dtypes of masks that only other layouts have.
+        names = {key: _PRESETS[preset]["ids" if key in _IDS else "masks"] for key in _IDS + _MASKS}
+        known = {*keys, *(spec.key for _, spec in fields)}
         if unknown := [key for key in by_key if key not in known]:
             raise ValueError(f"dtypes has the key {unknown[0]!r}; the outputs are {sorted(known)}")
         names |= {key: by_key.pop(key) for key in keys if key in by_key}
@@ -54,7 +55,7 @@ def checked_outputs(
             for rows, spec in fields
         ]
         outputs = OutputSpec(
-            *(names.get(key, "int64") for key in ("input_ids", *_MASKS)),
+            *(names[key] for key in ("input_ids", *_MASKS)),
             position_ids=position_ids and (position_ids, names["position_ids"]),
             labels=labels and (labels == "shifted", names["labels"]),
         )

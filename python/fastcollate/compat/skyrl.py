@@ -6,6 +6,8 @@ import logging
 import reprlib
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+import numpy as np
+
 from fastcollate._fastcollate import FieldSpec
 from fastcollate.arguments import checked_integer
 from fastcollate.collating import collate_fields, excess_message
@@ -13,6 +15,8 @@ from fastcollate.column_input import ragged
 from fastcollate.fields import Rows
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     import torch
 
     BatchTensors: TypeAlias = tuple[
@@ -30,6 +34,9 @@ logger = logging.getLogger(__name__)
 REWARDS = FieldSpec("rewards", "rewards", any_length=True)
 LOSS_MASK = FieldSpec("loss_mask", "loss_masks", any_length=True)
 LOGPROBS = FieldSpec("logprobs", "logprobs", any_length=True)
+ROUTES = FieldSpec(
+    "rollout_expert_indices", "rollout_expert_indices", align="experts", dtype=None
+)
 
 
 def convert_prompts_responses_to_batch_tensors(
@@ -61,7 +68,8 @@ def convert_prompts_responses_to_batch_tensors(
     logprobs
         Rows of numbers; rows missing at the end are zero. Without any, place 6 is None.
     rollout_expert_indices
-        Not supported yet.
+        ``B`` NumPy arrays (captured tokens, layers, topk) of integers; see
+        :class:`fastcollate.RoutedExperts`. Without any, place 7 is None.
     max_seq_len
         Log a warning when the longest row exceeds it; nothing is truncated.
 
@@ -70,27 +78,28 @@ def convert_prompts_responses_to_batch_tensors(
     tuple
         ``sequences`` and ``attention_mask``, int64 (B, W) with ``W = max(prompt + response)``;
         ``response_mask``, int64 (B, R); ``rewards``, ``loss_masks`` and, if given, ``logprobs``,
-        float32 (B, R); None. If all rows are empty, ``sequences`` is float32 as there.
+        float32 (B, R); the expert indices if given, (B, W, layers, topk), ``arange(topk)`` where
+        none were captured, uint8, int16 or int32 by the largest. If all rows are empty,
+        ``sequences`` is float32 as there.
 
     Raises
     ------
     AssertionError
         An empty batch, or prompts, responses, rewards and loss masks of different row counts.
     ValueError, TypeError
-        As :func:`fastcollate.build_batch`.
+        As :func:`fastcollate.build_batch`; also expert indices that are no NumPy arrays, or a row
+        without any.
     IndexError
         More rows of ``logprobs`` than of prompts.
-    NotImplementedError
-        If expert indices are given.
 
     Notes
     -----
-    Written against ``skyrl.train.dataset.preprocess`` of SkyRL 0.3.
+    Written against ``skyrl.train.dataset.preprocess`` of SkyRL 0.3; for expert indices against that
+    of mid-2026, which takes arrays instead of nested lists and pads with ``arange(topk)`` instead
+    of zeros.
     """
     import torch
 
-    if rollout_expert_indices is not None and _count("expert indices", rollout_expert_indices) > 0:
-        raise NotImplementedError("rollout_expert_indices is not supported yet; pass None")
     rows = _count("prompts", prompts)
     if rows == 0:
         raise AssertionError("prompts has 0 rows; pass at least one")
@@ -113,6 +122,9 @@ def convert_prompts_responses_to_batch_tensors(
                 logprobs = ragged(logprobs)
             logprobs = [*logprobs, *[[]] * (rows - found)]
         fields.append((logprobs, LOGPROBS))
+    if rollout_expert_indices is not None and len(rollout_expert_indices) > 0:
+        _check_routes(rollout_expert_indices, rows)
+        fields.append((rollout_expert_indices, ROUTES))
     pad_token_id = getattr(pad_token_id, "pad_token_id", pad_token_id)
     batch = collate_fields(prompts, responses, pad_token_id, fields, "torch")
     if (message := excess_message(batch.plan, max_seq_len)) is not None:
@@ -129,8 +141,73 @@ def convert_prompts_responses_to_batch_tensors(
         batch["rewards"],
         batch["loss_mask"],
         batch.get("logprobs"),
-        None,
+        batch.get("rollout_expert_indices"),
     )
+
+
+def make_router_padding_mask(
+    attention_mask: torch.Tensor, captured_route_lengths: Sequence[int]
+) -> torch.Tensor:
+    """Tell where no routes were captured, as SkyRL's function of this name does.
+
+    Parameters
+    ----------
+    attention_mask
+        (B, W), 1 on the tokens of left-padded rows.
+    captured_route_lengths
+        How many of each row's first tokens have routes.
+
+    Returns
+    -------
+    torch.Tensor
+        Bool (B, W): True on padding and behind the captured tokens; on the mask's device.
+
+    Raises
+    ------
+    ValueError
+        A mask of other dimensions, or a length that is not from 0 to the row's tokens.
+    """
+    import torch
+
+    if attention_mask.dim() != 2:
+        raise ValueError(
+            f"attention_mask has shape {tuple(attention_mask.shape)}; pass two dimensions"
+        )
+    rows, width = attention_mask.shape
+    if len(captured_route_lengths) != rows:
+        raise ValueError(
+            f"captured_route_lengths has {len(captured_route_lengths)} items, "
+            f"but attention_mask has {rows} rows"
+        )
+    device = attention_mask.device
+    captured = torch.as_tensor(captured_route_lengths, dtype=torch.int64, device=device)
+    lens = attention_mask.sum(dim=1, dtype=torch.int64)
+    is_wrong = (captured < 0) | (captured > lens)
+    if is_wrong.any():
+        row = int(is_wrong.int().argmax())
+        raise ValueError(
+            f"captured_route_lengths[{row}] is {int(captured[row])}, "
+            f"but row {row} has {int(lens[row])} tokens"
+        )
+    position = torch.arange(width, device=device) - (width - lens)[:, None]
+    return (position < 0) | (position >= captured[:, None])
+
+
+def _check_routes(routes: Sequence[Any], rows: int) -> None:
+    """Check what SkyRL asks of expert indices beyond what `RoutedExperts` does."""
+    if len(routes) != rows:
+        raise ValueError(f"rollout_expert_indices has {len(routes)} rows, but prompts has {rows}")
+    for row, array in enumerate(routes):
+        name = f"rollout_expert_indices[{row}]"
+        if not isinstance(array, np.ndarray):
+            raise TypeError(f"rows of expert indices are NumPy arrays, but {name} is {array!r:.80}")
+        if array.ndim != 3 or len(array) == 0:
+            raise ValueError(
+                f"{name} has shape {array.shape}; pass (captured tokens, layers, topk), "
+                "of one token at least"
+            )
+        if array.dtype.kind not in "iu":
+            raise ValueError(f"{name} has dtype {array.dtype}; pass integers")
 
 
 def _count(name: str, rows: Any) -> int:
