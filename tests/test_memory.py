@@ -905,9 +905,10 @@ def test_memory_comes_back_from_autograd(pool):
         loss = (weight * build(number, "torch", pool=pool).rewards).sum()
         assert pool.live_bytes > 0
         use(pool)
-        threading.Thread(target=loss.backward).start()
-        while weight.grad is None or pool.live_bytes:
-            pass
+        thread = threading.Thread(target=loss.backward)
+        thread.start()
+        thread.join()
+        assert pool.live_bytes == 0
         assert (weight.grad == number).all()
 
 
