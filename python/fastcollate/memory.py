@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import weakref
-from collections.abc import Callable
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
@@ -76,12 +75,14 @@ def release(outputs: dict[str, Any], lease: Lease) -> str | None:
         return None
     alive = []
     for key, array in lease.arrays():
-        find, make_of = traces[key]
-        output = find()
+        reference, traits = traces[key]
+        output = reference()
         if output is None:
-            output = make_of(array)
+            output = array if traits is None else _tensor(array, *traits)
         else:
             alive.append(key)
+            if traits is not None:
+                output._fix_weakref()  # C++ alone may have held it
         outputs[key] = output
     for key in keys:
         outputs[key] = outputs.pop(key)  # in their order
@@ -90,20 +91,19 @@ def release(outputs: dict[str, Any], lease: Lease) -> str | None:
     return f"a tensor, array or view of {', '.join(alive)}"
 
 
-def _trace(output: Any) -> tuple[Callable[[], Any], Callable[[np.ndarray], Any]]:
-    """Find an output that something else keeps alive, and make it again if nothing does."""
+def _trace(output: Any) -> tuple[weakref.ref[Any], tuple[Any, ...] | None]:
+    """Remember an output without holding it, and of a tensor what its memory does not say."""
     if isinstance(output, np.ndarray):
-        return weakref.ref(output), lambda array: array
+        return weakref.ref(output), None
+    if output.is_leaf:
+        return weakref.ref(output), (output.dtype, output.requires_grad, output.grad)
+    return weakref.ref(output), (output.dtype, False, None)  # the graph is lost with it
+
+
+def _tensor(array: np.ndarray, dtype: Any, requires_grad: bool, grad: Any) -> Any:
     import torch
-    from torch.utils.weak import TensorWeakRef
 
-    dtype, requires_grad, grad = output.dtype, output.requires_grad, output.grad
-
-    def make_of(array: np.ndarray) -> torch.Tensor:
-        # The dtype differs where NumPy has none such.
-        output = torch.from_numpy(array).view(dtype).requires_grad_(requires_grad)
-        output.grad = grad
-        return output
-
-    # Unlike a plain reference, this one may find a tensor that C++ alone holds.
-    return TensorWeakRef(output), make_of
+    # The dtype differs where NumPy has none such.
+    output = torch.from_numpy(array).view(dtype).requires_grad_(requires_grad)
+    output.grad = grad
+    return output
