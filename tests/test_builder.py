@@ -285,3 +285,92 @@ def test_many_rows(array_type):
     batch = filled(data, pad_token_id=0, array_type=array_type).finish()
     expected = fc.build_batch(**data, pad_token_id=0, array_type=array_type)
     assert_same(batch, expected)
+
+
+# Extra fields
+
+KEYS = st.sampled_from(["response", "sequence", "trailing", "routes", "number", "image"])
+
+
+def extra_fields(keys, lens, row=None):
+    """Fields of all kinds, of all rows or of one."""
+    rng = np.random.default_rng(len(keys))
+
+    def pick(rows):
+        return rows if row is None else rows[row]
+
+    def values(make):
+        return pick([make(*both) for both in lens])
+
+    kinds = {
+        "response": lambda: fc.Field(
+            values(lambda p, r: rng.integers(0, 9, r).tolist()), fill=-1, dtype="int16"
+        ),
+        "sequence": lambda: fc.Field(values(lambda p, r: rng.random(p + r)), align="sequence"),
+        "trailing": lambda: fc.Field(values(lambda p, r: rng.random((r, 2)).tolist())),
+        "routes": lambda: fc.RoutedExperts(
+            values(lambda p, r: rng.integers(0, 8, (max(p + r - 1, 0), 2, 2))), num_experts=8
+        ),
+        "number": lambda: fc.PerRow(values(lambda p, r: int(rng.integers(9)))),
+        "image": lambda: fc.PerRow(values(lambda p, r: rng.random((p, 3))), concat=True),
+    }
+    return {key: kinds[key]() for key in keys}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@given(data=rollouts(), keys=st.lists(KEYS, unique=True))
+def test_extra_fields(data, keys, layout, array_type):
+    lens = [(len(p), len(r)) for p, r in zip(data.prompts, data.responses, strict=True)]
+    options = {"pad_token_id": 0, "layout": layout, "array_type": array_type}
+    builder = fc.BatchBuilder(**options)
+    for row, (prompt, response) in enumerate(zip(data.prompts, data.responses, strict=True)):
+        builder.add(prompt, response, fields=extra_fields(keys, lens, row))
+    assert len(builder) == len(lens)
+    fields = extra_fields(keys, lens)
+    expected = fc.build_batch(data.prompts, data.responses, **options, fields=fields)
+    assert_same(builder.finish(), expected)
+    assert len(builder) == 0
+
+
+@pytest.mark.parametrize(
+    ("field", "message"),
+    [
+        (fc.Field([1.0]), r"x\[1\] has 1 items, but responses\[1\] has 2"),
+        (fc.Field([1.0] * 2, align="sequence"), r"x\[1\] has 2 items.* 3 tokens"),
+        (fc.Field([1.0, "y"]), r"x\[1\]\[1\] is 'y'"),
+        (fc.Field([1, 2], dtype="int8"), "dtype"),
+        (fc.Field([1, 2], dtype="int64"), "row 1 has x as.*int64"),
+        (fc.PerRow(None), r"x\[1\] is None"),
+        (fc.PerRow(3), "row 1 has x as.*PerRow"),
+        ([1.0, 2.0], r"x\[1\].*fc.Field"),
+        (None, r"x\[1\]"),
+    ],
+)
+def test_extra_fields_that_cannot_be(field, message):
+    builder = fc.BatchBuilder(pad_token_id=0, array_type="numpy")
+    builder.add([1], [2], fields={"x": fc.Field([0.5])})
+    with pytest.raises((TypeError, ValueError), match=message):
+        builder.add([1], [2, 3], fields={"x": field})
+    builder.add([1], [2, 3], fields={"x": fc.Field([1.5, 2.5])})
+    assert builder.finish()["x"].tolist() == [[0, 0.5], [1.5, 2.5]]
+
+
+def test_a_failed_finish_keeps_the_rows(array_type):
+    builder = fc.BatchBuilder(pad_token_id=0, array_type=array_type, max_response_len=1)
+    builder.add([1], [2], uid="a")
+    builder.add([1], [2, 3], uid="b")
+    with pytest.raises(ValueError, match="max_response_len is 1"):
+        builder.finish()
+    assert len(builder) == 2
+    assert repr(builder) == "BatchBuilder of 2 rows, 5 tokens"
+
+
+def test_finish_takes_over_the_memory_of_a_batch():
+    builder = fc.BatchBuilder(pad_token_id=0, array_type="numpy")
+    builder.add([1], [2])
+    first = builder.finish()
+    where = first.input_ids.ctypes.data
+    builder.add([3], [4])
+    second = builder.finish(out=first)
+    assert second.input_ids.tolist() == [[3, 4]]
+    assert second.input_ids.ctypes.data == where

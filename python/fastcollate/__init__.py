@@ -11,6 +11,7 @@ import logging
 
 from fastcollate._fastcollate import BufferPool, Plan, __version__
 from fastcollate.batch import Batch, ClosedBatchError, MissingPlanError
+from fastcollate.building import BatchBuilder
 from fastcollate.collating import build_batch
 from fastcollate.column_input import ragged
 from fastcollate.columns import Ragged
@@ -19,6 +20,7 @@ from fastcollate.memory import get_default_pool, set_default_pool
 
 __all__ = [
     "Batch",
+    "BatchBuilder",
     "BufferPool",
     "ClosedBatchError",
     "Field",

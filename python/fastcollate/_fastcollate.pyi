@@ -17,6 +17,7 @@ __all__ = [
     "arrow_lists",
     "collate",
     "forked",
+    "pack_ids",
 ]
 
 __version__: str
@@ -30,6 +31,7 @@ class FieldSpec:
         key: str,
         name: str,
         align: str = "response",
+        plain: bool = False,
         per_row: bool = False,
         refuses_nan: bool = False,
         any_length: bool = False,
@@ -44,6 +46,7 @@ class FieldSpec:
     def align(self) -> str: ...
     @property
     def dtype(self) -> str | None: ...
+    def pack(self, row: Any, index: int) -> NDArray[Any]: ...
     def with_dtype(self, dtype: str) -> FieldSpec: ...
 
 @final
@@ -149,6 +152,7 @@ class Plan:
     def from_dict(cls, tables: dict[str, Any]) -> Plan: ...
 
 def forked() -> None: ...
+def pack_ids(name: str, row: Any, index: int) -> NDArray[Any]: ...
 def collate(
     prompts: Any,
     responses: Any,

@@ -22,9 +22,9 @@ from fastcollate.fields import (
 from fastcollate.layouts import LEFT, checked_layout
 from fastcollate.memory import PoolArgument, checked_pool
 
-LOSS_MASK = FieldSpec("loss_mask", "loss_masks", refuses_nan=True)
-REWARDS = FieldSpec("rewards", "rewards", per_row=True)
-LOGPROBS = FieldSpec("logprobs", "logprobs")
+LOSS_MASK = FieldSpec("loss_mask", "loss_masks", plain=True, refuses_nan=True)
+REWARDS = FieldSpec("rewards", "rewards", plain=True, per_row=True)
+LOGPROBS = FieldSpec("logprobs", "logprobs", plain=True)
 
 
 def build_batch(
@@ -180,8 +180,7 @@ def build_batch(
     array([[0. , 0. , 0.5],
            [0. , 0. , 1. ]], dtype=float32)
     """
-    if not isinstance(array_type, str) or array_type not in ("torch", "numpy"):
-        raise ValueError(f"array_type is {array_type!r}; pass 'torch' or 'numpy'")
+    check_array_type(array_type)
     if max_seq_len is not None:
         max_seq_len = checked_integer("max_seq_len", max_seq_len, "an integer or None")
     layout_spec = checked_layout(
@@ -233,12 +232,7 @@ def collate_fields(
     trajectory_ids: Sequence[Any] | None = None,
 ) -> Batch:
     """Build a batch of any fields; ``order`` is that of the outputs behind the built-in ones."""
-    pad_token_id = checked_int(
-        "pad_token_id",
-        pad_token_id,
-        "an integer such as tokenizer.pad_token_id, or tokenizer.eos_token_id if that is None",
-        bits=32 if outputs.input_ids == "int32" else 64,
-    )
+    pad_token_id = checked_pad(pad_token_id, outputs)
     if out is not None and not isinstance(out, Batch):
         raise TypeError(f"out is of type {type(out).__name__}; pass a Batch or None")
     close = None if out is None else out._close
@@ -272,6 +266,46 @@ def collate_fields(
     )
     batch._lease = lease
     return batch
+
+
+def check_options(
+    *,
+    pad_token_id: int,
+    position_ids: str | None,
+    labels: str | None,
+    layout: str,
+    max_seq_len: int | None,
+    dtypes: Any,
+    array_type: str,
+    pool: PoolArgument,
+    **widths: Any,
+) -> None:
+    """Check what can be said of `build_batch`'s options before there are rows."""
+    check_array_type(array_type)
+    checked_layout(layout, **widths)
+    checked_pool(pool)
+    if max_seq_len is not None:
+        checked_integer("max_seq_len", max_seq_len, "an integer or None")
+    # Which keys a mapping of dtypes may have depends on the fields of the rows.
+    preset = "reference" if isinstance(dtypes, Mapping) else dtypes
+    outputs, _ = checked_outputs(preset, layout, position_ids, labels, [], array_type)
+    checked_pad(pad_token_id, outputs)
+
+
+def check_array_type(array_type: Any) -> None:
+    """Check the argument ``array_type``."""
+    if not isinstance(array_type, str) or array_type not in ("torch", "numpy"):
+        raise ValueError(f"array_type is {array_type!r}; pass 'torch' or 'numpy'")
+
+
+def checked_pad(pad_token_id: Any, outputs: OutputSpec) -> int:
+    """Return the padding token as an int that its output can hold."""
+    return checked_int(
+        "pad_token_id",
+        pad_token_id,
+        "an integer such as tokenizer.pad_token_id, or tokenizer.eos_token_id if that is None",
+        bits=32 if outputs.input_ids == "int32" else 64,
+    )
 
 
 def excess_message(plan: Plan, max_seq_len: int | None) -> str | None:

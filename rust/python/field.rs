@@ -1,14 +1,15 @@
 //! Fields: how their values are read, what their rows are made of and where they go.
 
-use fastcollate::Check;
 use fastcollate::plan::{Align, Assembly, Grid, Placement};
+use fastcollate::{Check, Column, Error as Core};
+use numpy::{PyArray1, PyArrayMethods};
 use pyo3::IntoPyObjectExt;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyTuple, PyType};
 
-use crate::error::Result;
-use crate::ingest::Rows;
+use crate::error::{Error, Result};
+use crate::ingest::{DecodeExact, Rows};
 use crate::job::{Filling, Number};
 use crate::output::Dtype;
 
@@ -34,6 +35,8 @@ pub struct FieldSpec {
     /// The argument's name, for errors.
     name: String,
     aligned: Aligned,
+    /// Whether a token has one float value, as in the fields that every batch can have.
+    is_plain: bool,
     /// Whether one number per row is accepted too; it lands on the last response token.
     per_row: bool,
     /// Whether NaN is an error.
@@ -52,7 +55,7 @@ pub struct FieldSpec {
 impl FieldSpec {
     #[new]
     #[pyo3(signature = (
-        key, name, align="response", per_row=false, refuses_nan=false, any_length=false,
+        key, name, align="response", plain=false, per_row=false, refuses_nan=false, any_length=false,
         fill=Number::Int(0), gap_fill=Number::Int(0), num_experts=None, dtype=Some("float32")
     ))]
     #[allow(clippy::too_many_arguments, reason = "all but two have defaults")]
@@ -60,6 +63,7 @@ impl FieldSpec {
         key: String,
         name: String,
         align: &str,
+        plain: bool,
         per_row: bool,
         refuses_nan: bool,
         any_length: bool,
@@ -82,6 +86,7 @@ impl FieldSpec {
                     )));
                 }
             },
+            is_plain: plain,
             per_row,
             refuses_nan,
             any_length,
@@ -104,6 +109,24 @@ impl FieldSpec {
         }
     }
 
+    /// One row's values, the `index`th of the field, as a compact array of their own.
+    ///
+    /// Floats are kept in float32, which all float outputs are rounded from.
+    fn pack<'py>(&self, row: &Bound<'py, PyAny>, index: usize) -> Result<Bound<'py, PyAny>> {
+        let check = self.check_of_values();
+        let (name, has_trailing) = (&self.name, !self.is_plain);
+        match self.dtype()? {
+            Dtype::Bool => packed::<bool>(name, row, index, has_trailing, check),
+            Dtype::U8 => packed::<u8>(name, row, index, has_trailing, check),
+            Dtype::I16 => packed::<i16>(name, row, index, has_trailing, check),
+            Dtype::I32 => packed::<i32>(name, row, index, has_trailing, check),
+            Dtype::I64 => packed::<i64>(name, row, index, has_trailing, check),
+            Dtype::F16 | Dtype::Bf16 | Dtype::F32 => {
+                packed::<f32>(name, row, index, has_trailing, check)
+            }
+        }
+    }
+
     fn __reduce__<'py>(
         slf: &Bound<'py, Self>,
     ) -> PyResult<(Bound<'py, PyType>, Bound<'py, PyTuple>)> {
@@ -112,6 +135,7 @@ impl FieldSpec {
             &spec.key,
             &spec.name,
             spec.align(),
+            spec.is_plain,
             spec.per_row,
             spec.refuses_nan,
             spec.any_length,
@@ -163,11 +187,7 @@ impl FieldSpec {
     /// What is no field of so many rows, and rows that cannot hold the output's kind of numbers.
     pub fn read<'py>(&self, values: &Bound<'py, PyAny>, batch: &Assembly) -> Result<Rows<'py>> {
         let name = &self.name;
-        let check = if self.refuses_nan {
-            Check::Number
-        } else {
-            Check::None
-        };
+        let check = self.check_of_values();
         let check_count = |rows| Ok(batch.check_row_count(name, rows)?);
         if self.per_row
             && let Some(rows) = Rows::one_number_each(name, values, check, check_count)?
@@ -178,7 +198,7 @@ impl FieldSpec {
         let rows = match (self.aligned, holds_floats) {
             (Aligned::Row, true) => Rows::one_token_each::<f32>(name, values),
             (Aligned::Row, false) => Rows::one_token_each::<i64>(name, values),
-            (_, true) if self.is_built_in() => Rows::new::<f32>(name, values, check),
+            (_, true) if self.is_plain => Rows::new::<f32>(name, values, check),
             (_, true) => Rows::with_trailing::<f32>(name, values),
             (_, false) => Rows::with_trailing::<i64>(name, values),
         }?;
@@ -287,6 +307,14 @@ impl FieldSpec {
         })
     }
 
+    fn check_of_values(&self) -> Check {
+        if self.refuses_nan {
+            Check::Number
+        } else {
+            Check::None
+        }
+    }
+
     /// Check that the parts go together.
     fn check(&self) -> PyResult<()> {
         let key = &self.key;
@@ -317,21 +345,52 @@ impl FieldSpec {
         Ok(())
     }
 
-    /// Whether this is one of the fields that every batch can have, whose rows are plain.
-    fn is_built_in(&self) -> bool {
-        self.per_row || self.refuses_nan || self.any_length || self.name == "logprobs"
-    }
-
     fn dtype(&self) -> PyResult<Dtype> {
         let dtypes = if self.aligned == Aligned::Experts {
             &[Dtype::U8, Dtype::I16, Dtype::I32][..]
-        } else if self.is_built_in() {
+        } else if self.is_plain {
             Dtype::FLOATS
         } else {
             Dtype::OF_FIELDS
         };
         Dtype::of_name(&self.key, self.dtype.as_deref().unwrap_or_default(), dtypes)
     }
+}
+
+/// One row of token ids, the `index`th of a field, as an array of its own: of int32 if they fit, else
+/// of int64.
+#[pyfunction]
+pub fn pack_ids<'py>(
+    name: &str,
+    row: &Bound<'py, PyAny>,
+    index: usize,
+) -> Result<Bound<'py, PyAny>> {
+    match packed::<i32>(name, row, index, false, Check::None) {
+        Err(Error::Core(Core::DoesNotFit { .. })) => {
+            packed::<i64>(name, row, index, false, Check::None)
+        }
+        result => result,
+    }
+}
+
+/// One row's values as an array of their own.
+fn packed<'py, T: DecodeExact + numpy::Element>(
+    name: &str,
+    row: &Bound<'py, PyAny>,
+    index: usize,
+    allows_trailing: bool,
+    check: Check,
+) -> Result<Bound<'py, PyAny>> {
+    let rows = Rows::single::<T>(name, index, row, allows_trailing, check)?;
+    let tokens = rows.lens()[0];
+    let mut values = vec![T::ZERO; tokens * rows.inner()];
+    rows.read(0, 0, &mut values)?;
+    let array = PyArray1::from_vec(row.py(), values);
+    if rows.trailing().is_empty() {
+        return Ok(array.into_any());
+    }
+    let shape: Vec<_> = [&[tokens], rows.trailing()].concat();
+    Ok(array.reshape(shape)?.into_any())
 }
 
 impl<'py> IntoPyObject<'py> for Number {

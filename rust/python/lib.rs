@@ -28,7 +28,7 @@ mod _fastcollate {
     #[pymodule_export]
     use super::collate::{OutputSpec, collate};
     #[pymodule_export]
-    use super::field::FieldSpec;
+    use super::field::{FieldSpec, pack_ids};
     #[pymodule_export]
     use super::ingest::{Stretches, arrow_chunks};
     #[pymodule_export]

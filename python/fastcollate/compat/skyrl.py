@@ -31,9 +31,9 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-REWARDS = FieldSpec("rewards", "rewards", any_length=True)
-LOSS_MASK = FieldSpec("loss_mask", "loss_masks", any_length=True)
-LOGPROBS = FieldSpec("logprobs", "logprobs", any_length=True)
+REWARDS = FieldSpec("rewards", "rewards", plain=True, any_length=True)
+LOSS_MASK = FieldSpec("loss_mask", "loss_masks", plain=True, any_length=True)
+LOGPROBS = FieldSpec("logprobs", "logprobs", plain=True, any_length=True)
 ROUTES = FieldSpec(
     "rollout_expert_indices", "rollout_expert_indices", align="experts", dtype=None
 )

@@ -12,7 +12,7 @@ mod rows;
 mod tensor;
 
 pub use arrow::arrow_chunks;
-pub use list::check_digits;
+pub use list::{DecodeExact, check_digits};
 pub use ragged::Stretches;
 pub use rows::Rows;
 

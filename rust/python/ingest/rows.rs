@@ -33,6 +33,8 @@ const POLL_ROWS: usize = 1 << 16;
 /// A field: its rows as they were handed in, each kept alive and read where it lies.
 pub struct Rows<'py> {
     field: String,
+    /// What the first row is called in errors.
+    first: usize,
     rows: Vec<Row<'py>>,
     /// Arrays that hold several rows.
     shared: Vec<ArrayView<'py>>,
@@ -76,6 +78,24 @@ impl<'py> Rows<'py> {
             .checked::<T>(Check::None)
     }
 
+    /// Take one row alone, which is the `index`th of its field.
+    ///
+    /// # Errors
+    /// As [`Rows::new`].
+    pub fn single<T: Element>(
+        field: &str,
+        index: usize,
+        row: &Bound<'py, PyAny>,
+        allows_trailing: bool,
+        check: Check,
+    ) -> Result<Self> {
+        let mut reader = Reader::new(field, allows_trailing);
+        reader.first = index;
+        reader.read_row(0, row.clone())?;
+        reader.read_device_rows()?;
+        reader.finish().checked::<T>(check)
+    }
+
     /// Take a field with one number per row, each a row of one item; `None` if the first item is a
     /// row itself.
     ///
@@ -115,6 +135,7 @@ impl<'py> Rows<'py> {
     fn empty(field: &str) -> Self {
         Self {
             field: field.to_owned(),
+            first: 0,
             rows: Vec::new(),
             shared: Vec::new(),
             trailing: Vec::new(),
@@ -134,7 +155,7 @@ impl<'py> Rows<'py> {
         for (index, row) in self.rows.iter().enumerate() {
             if let Row::Array(array) = row {
                 let values = array.values()?.ok_or_else(|| self.moved(index))?;
-                check_kind::<T>(field, index, &values)?;
+                check_kind::<T>(field, self.first + index, &values)?;
             }
         }
         Ok(self)
@@ -225,7 +246,7 @@ impl<'py> Rows<'py> {
     fn moved(&self, row: usize) -> Error {
         Error::Moved {
             field: self.field.clone(),
-            row,
+            row: self.first + row,
         }
     }
 }
@@ -246,18 +267,18 @@ impl<T: DecodeExact> Column<T> for Rows<'_> {
 
 impl Rows<'_> {
     fn read_chunk<T: DecodeExact>(&self, turn: usize, from: usize, out: &mut [T]) -> Result<()> {
-        let field = &self.field;
+        let (field, row) = (&self.field, self.first + turn);
         match &self.rows[turn] {
-            Row::List(list, len) => read_items(list, *len, from, out, field, turn)?,
-            Row::Tuple(tuple) => read_items(tuple, tuple.len(), from, out, field, turn)?,
+            Row::List(list, len) => read_items(list, *len, from, out, field, row)?,
+            Row::Tuple(tuple) => read_items(tuple, tuple.len(), from, out, field, row)?,
             _ => {
                 let values = self.slice(turn)?.expect("all other rows are plain memory");
-                read_slice(field, turn, &values, self.inner(), from, out)?;
+                read_slice(field, row, &values, self.inner(), from, out)?;
             }
         }
         Ok(check_values(
             field,
-            turn,
+            row,
             self.inner(),
             from,
             out,
@@ -280,6 +301,8 @@ impl Row<'_> {
 /// What takes the rows of a field, whatever they come as.
 struct Reader<'a, 'py> {
     field: &'a str,
+    /// What the first row is called in errors.
+    first: usize,
     /// Whether a row may have more dimensions than one.
     allows_trailing: bool,
     rows: Vec<Row<'py>>,
@@ -294,6 +317,7 @@ impl<'a, 'py> Reader<'a, 'py> {
     fn new(field: &'a str, allows_trailing: bool) -> Self {
         Self {
             field,
+            first: 0,
             allows_trailing,
             rows: Vec::new(),
             shared: Vec::new(),
@@ -335,6 +359,7 @@ impl<'a, 'py> Reader<'a, 'py> {
 
     fn finish(self) -> Rows<'py> {
         Rows {
+            first: self.first,
             rows: self.rows,
             shared: self.shared,
             trailing: self
@@ -418,7 +443,7 @@ impl<'a, 'py> Reader<'a, 'py> {
     }
 
     fn read_row(&mut self, index: usize, row: Bound<'py, PyAny>) -> Result<()> {
-        let place = || format!("{}[{index}]", self.field);
+        let place = || format!("{}[{}]", self.field, self.first + index);
         if self.allows_trailing && is_list_of_rows(&row)? {
             let py = row.py();
             let numpy = py.import(intern!(py, "numpy"))?;
@@ -507,14 +532,14 @@ impl<'a, 'py> Reader<'a, 'py> {
                     }
                     _ => {
                         return Err(Error::Kind {
-                            place: format!("{}[{index}]", self.field),
+                            place: format!("{}[{}]", self.field, self.first + index),
                             found: format!("a tensor of shape {shape:?}"),
                             expected: EXPECTED_ROW,
                         });
                     }
                 }
             }
-            let place = || format!("{}[{}]", self.field, indices[0]);
+            let place = || format!("{}[{}]", self.field, self.first + indices[0]);
             let values = tensor::concatenated(&tensors);
             let values = values.map_err(|cause| Error::raised(py, place(), cause))?;
             self.shared.push(ArrayView::new(values, 1, place)?);
