@@ -95,8 +95,16 @@ def test_token_ids_over_int32(item):
         ({"dtypes": "small"}, ValueError, "dtypes is 'small'; pass 'reference'"),
         ({"dtypes": 3}, TypeError, "dtypes is 3; pass 'reference'"),
         ({"dtypes": {"tokens": "int32"}}, ValueError, "dtypes has the key 'tokens'"),
-        ({"dtypes": {"input_ids": "bool"}}, ValueError, "dtype of input_ids is bool; it can be int64, int32"),
-        ({"dtypes": {"rewards": "int64"}}, ValueError, "dtype of rewards is int64; it can be float32"),
+        (
+            {"dtypes": {"input_ids": "bool"}},
+            ValueError,
+            "dtype of input_ids is bool; it can be int64, int32",
+        ),
+        (
+            {"dtypes": {"rewards": "int64"}},
+            ValueError,
+            "dtype of rewards is int64; it can be float32",
+        ),
         ({"dtypes": {"rewards": "bfloat16"}}, ValueError, "bfloat16, which NumPy has not"),
         ({"dtypes": {"rewards": 3}}, TypeError, "dtype of rewards is 3, which is no dtype"),
         ({"dtypes": "compact", "pad_token_id": 2**31}, ValueError, "pad_token_id .* int32"),

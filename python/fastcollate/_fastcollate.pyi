@@ -35,10 +35,10 @@ class FieldSpec:
         per_row: bool = False,
         refuses_nan: bool = False,
         any_length: bool = False,
-        fill: float = 0,
-        gap_fill: float = 0,
+        fill: float = ...,
+        gap_fill: float = ...,
         num_experts: int | None = None,
-        dtype: str | None = "float32",
+        dtype: str | None = ...,
     ) -> FieldSpec: ...
     @property
     def key(self) -> str: ...

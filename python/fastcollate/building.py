@@ -140,7 +140,7 @@ class BatchBuilder:
         if logprobs is not None:
             values["logprobs"] = LOGPROBS.pack(logprobs, index)
         for name, one in values.items():
-            _check_len(name, index, one, response, "responses")
+            _check_len(name, index, one, response)
         if uid is not None:
             values["uids"] = uid
         if trajectory_id is not None:
@@ -181,7 +181,7 @@ class BatchBuilder:
         """
         with self._lock:
             rows, self._rows = self._rows, _Rows()
-        columns = dict(rows.columns)
+        columns: dict[str, Any] = dict(rows.columns)
         if columns.get("rewards") and np.ndim(columns["rewards"][0]) == 0:
             columns["rewards"] = np.array(columns["rewards"])
         fields = {key: _with_values(one, columns.pop(key)) for key, one in rows.fields.items()}
@@ -221,7 +221,7 @@ def _packed_field(
     if isinstance(one, Field):
         row = one.spec(key).pack(one.rows, index)
         if one.align == "response":
-            _check_len(key, index, row, response, "responses")
+            _check_len(key, index, row, response)
         elif len(row) != len(prompt) + len(response):
             raise ValueError(
                 f"{key}[{index}] has {len(row)} items, but the row has "
@@ -231,22 +231,24 @@ def _packed_field(
     if isinstance(one, RoutedExperts):
         return np.array(one.rows)
     if not isinstance(one, PerRow):
-        raise TypeError(f"{key}[{index}] is {one!r:.80}; pass fc.Field, fc.PerRow or fc.RoutedExperts")
+        raise TypeError(
+            f"{key}[{index}] is {one!r:.80}; pass fc.Field, fc.PerRow or fc.RoutedExperts"
+        )
     if one.values is None:
         raise ValueError(f"{key}[{index}] is None; every row needs a value")
     return one.values.clone() if hasattr(one.values, "clone") else np.array(one.values)
 
 
-def _check_len(name: str, index: int, row: Any, response: np.ndarray, expected: str) -> None:
+def _check_len(name: str, index: int, row: Any, response: np.ndarray) -> None:
     if np.ndim(row) == 0:
         if len(response) == 0:
             raise ValueError(
-                f"{name}[{index}] is one number for the whole row, but responses[{index}] is empty: "
-                "there is no last response token to put it on"
+                f"{name}[{index}] is one number for the whole row, but responses[{index}] is "
+                "empty: there is no last response token to put it on"
             )
     elif len(row) != len(response):
         raise ValueError(
-            f"{name}[{index}] has {len(row)} items, but {expected}[{index}] has {len(response)}; "
+            f"{name}[{index}] has {len(row)} items, but responses[{index}] has {len(response)}; "
             "pass one value per response token"
         )
 
@@ -291,7 +293,9 @@ def _with_values(one: AnyField, values: list[Any]) -> AnyField:
 
 def _joined(first: _Rows, later: _Rows) -> _Rows:
     """Return rows with those behind them that were added since."""
-    columns = {name: [*values, *later.columns.get(name, [])] for name, values in first.columns.items()}
+    columns = {
+        name: [*values, *later.columns.get(name, [])] for name, values in first.columns.items()
+    }
     return _Rows(
         [*first.prompts, *later.prompts],
         [*first.responses, *later.responses],

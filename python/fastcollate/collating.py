@@ -89,7 +89,8 @@ def build_batch(
     loss_masks, logprobs
         Per response token. Loss masks may be weights, but not NaN.
     fields
-        More fields by their keys: :class:`Field` per token, :class:`PerRow`, :class:`RoutedExperts`.
+        More fields by their keys: :class:`Field` per token, :class:`PerRow` and
+        :class:`RoutedExperts`.
     uids, trajectory_ids
         One object per row, kept as ``batch.uids`` and ``batch.trajectory_ids``.
     position_ids
@@ -319,6 +320,7 @@ def excess_message(plan: Plan, max_seq_len: int | None) -> str | None:
 
 
 def import_torch() -> Any:
+    """Import torch, or say how to get it."""
     try:
         import torch
     except ImportError as error:

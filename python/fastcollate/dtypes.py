@@ -55,16 +55,17 @@ def checked_outputs(
             for rows, spec in fields
         ]
         outputs = OutputSpec(
-            *(names[key] for key in ("input_ids", *_MASKS)),
-            position_ids=position_ids and (position_ids, names["position_ids"]),
-            labels=labels and (labels == "shifted", names["labels"]),
+            names["input_ids"],
+            names["attention_mask"],
+            names["response_mask"],
+            None if position_ids is None else (position_ids, names["position_ids"]),
+            None if labels is None else (labels == "shifted", names["labels"]),
         )
     if array_type == "numpy":
         for _, spec in fields:
             if spec.dtype == "bfloat16":
                 raise ValueError(
-                    f"dtype of {spec.key} is bfloat16, which NumPy has not; "
-                    "pass array_type='torch'"
+                    f"dtype of {spec.key} is bfloat16, which NumPy has not; pass array_type='torch'"
                 )
     return outputs, fields
 

@@ -65,18 +65,16 @@ class Field:
             raise ValueError(message)
         dtype = "float32" if self.dtype is None else dtype_name(key, self.dtype)
         gap_fill = self.fill if self.gap_fill is None else self.gap_fill
-        return FieldSpec(
-            key, key, align=self.align, fill=self.fill, gap_fill=gap_fill, dtype=dtype
-        )
+        return FieldSpec(key, key, align=self.align, fill=self.fill, gap_fill=gap_fill, dtype=dtype)
 
 
 @dataclass(frozen=True, eq=False)
 class RoutedExperts:
     """Which experts each token was routed to, for ``fields=`` of :func:`fastcollate.build_batch`.
 
-    Written as (B, W, layers, topk), beside ``router_padding_mask``, bool (B, W), which is True where
-    no routes were captured: on padding and behind a row's captured tokens. Such positions hold
-    ``arange(topk)``, so that every expert of a token is another one.
+    Written as (B, W, layers, topk), beside ``router_padding_mask``, bool (B, W), which is True
+    where no routes were captured: on padding and behind a row's captured tokens. Such positions
+    hold ``arange(topk)``, so that every expert of a token is another one.
 
     Parameters
     ----------
@@ -202,7 +200,9 @@ def _per_row_values(key: str, field: PerRow) -> Any:
                 )
             are_arrays.append(np.ndim(value) > 0)
             if are_arrays[row] != are_arrays[0]:
-                raise ValueError(f"{key}[{row}] and {key}[0] are a number and an array; pass either")
+                raise ValueError(
+                    f"{key}[{row}] and {key}[0] are a number and an array; pass either"
+                )
         if any(are_arrays):
             return values
         values = _as_numbers(key, values, field.dtype)
@@ -240,7 +240,7 @@ def _as_objects(key: str, values: list[Any], field: PerRow, array_type: str) -> 
                 f"{key}[{row}] has shape {tuple(array.shape)}, which cannot be joined with "
                 f"{key}[0] of shape {tuple(arrays[0].shape)}; pass concat=False"
             )
-    offsets = np.cumsum([0, *(len(array) for array in arrays)], dtype=np.int64)
+    offsets: Any = np.cumsum([0, *(len(array) for array in arrays)], dtype=np.int64)
     joined: Any
     if array_type == "numpy":
         joined = np.concatenate(arrays)

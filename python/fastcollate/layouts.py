@@ -21,9 +21,7 @@ def checked_layout(
     if arguments == ("left", None, None, None, 1):
         return LEFT  # spares small batches the time
     if name not in ("left", "two_segment", "right", "jagged"):
-        raise ValueError(
-            f"layout is {name!r}; pass 'left', 'two_segment', 'right' or 'jagged'"
-        )
+        raise ValueError(f"layout is {name!r}; pass 'left', 'two_segment', 'right' or 'jagged'")
     widths = {
         "pad_to": pad_to,
         "max_prompt_len": max_prompt_len,

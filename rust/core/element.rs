@@ -189,6 +189,8 @@ binary! {
     bf16: bf16::ZERO, bf16::ONE, bf16::to_bits;
 }
 
+// Converting into a small buffer and copying that, so that the copy may bypass the cache, takes
+// 17 ms where writing directly takes 14.
 fn convert<S: Copy, T>(values: &[S], out: &mut [T], cast: impl Fn(S) -> T) {
     for (to, &value) in out.iter_mut().zip(values) {
         *to = cast(value);

@@ -34,9 +34,7 @@ logger = logging.getLogger(__name__)
 REWARDS = FieldSpec("rewards", "rewards", plain=True, any_length=True)
 LOSS_MASK = FieldSpec("loss_mask", "loss_masks", plain=True, any_length=True)
 LOGPROBS = FieldSpec("logprobs", "logprobs", plain=True, any_length=True)
-ROUTES = FieldSpec(
-    "rollout_expert_indices", "rollout_expert_indices", align="experts", dtype=None
-)
+ROUTES = FieldSpec("rollout_expert_indices", "rollout_expert_indices", align="experts", dtype=None)
 
 
 def convert_prompts_responses_to_batch_tensors(
