@@ -180,13 +180,12 @@ class BatchBuilder:
             The rows are kept then.
         """
         with self._lock:
-            rows, self._rows = self._rows, _Rows()
-        columns: dict[str, Any] = dict(rows.columns)
-        if columns.get("rewards") and np.ndim(columns["rewards"][0]) == 0:
-            columns["rewards"] = np.array(columns["rewards"])
-        fields = {key: _with_values(one, columns.pop(key)) for key, one in rows.fields.items()}
-        try:
-            return build_batch(
+            rows = self._rows
+            columns: dict[str, Any] = dict(rows.columns)
+            if columns.get("rewards") and columns["rewards"][0].ndim == 0:
+                columns["rewards"] = np.array(columns["rewards"])
+            fields = {key: _with_values(one, columns.pop(key)) for key, one in rows.fields.items()}
+            batch = build_batch(
                 rows.prompts,
                 rows.responses,
                 **columns,
@@ -194,12 +193,11 @@ class BatchBuilder:
                 out=out,
                 **self._options,
             )
-        except BaseException:
-            with self._lock:
-                self._rows = _joined(rows, self._rows)
-            raise
+            self._rows = _Rows()
+        return batch
 
     def __len__(self) -> int:
+        """Return the number of rows that were added since the last batch."""
         return len(self._rows.prompts)
 
     def __repr__(self) -> str:
@@ -240,7 +238,7 @@ def _packed_field(
 
 
 def _check_len(name: str, index: int, row: Any, response: np.ndarray) -> None:
-    if np.ndim(row) == 0:
+    if row.ndim == 0:
         if len(response) == 0:
             raise ValueError(
                 f"{name}[{index}] is one number for the whole row, but responses[{index}] is "
@@ -265,7 +263,7 @@ def _check_like_first(
         if name not in rows.columns:
             raise ValueError(f"row {index} has {name}, but the rows before it have not; {advice}")
     if "rewards" in values:
-        found, expected = np.ndim(values["rewards"]), np.ndim(rows.columns["rewards"][0])
+        found, expected = values["rewards"].ndim, rows.columns["rewards"][0].ndim
         if found != expected:
             kinds = ("one number", "one per response token")
             raise TypeError(
@@ -289,16 +287,3 @@ def _options(one: AnyField) -> tuple[str, dict[str, Any]]:
 def _with_values(one: AnyField, values: list[Any]) -> AnyField:
     """Return the field of all rows; its values come first."""
     return type(one)(values, **_options(one)[1])
-
-
-def _joined(first: _Rows, later: _Rows) -> _Rows:
-    """Return rows with those behind them that were added since."""
-    columns = {
-        name: [*values, *later.columns.get(name, [])] for name, values in first.columns.items()
-    }
-    return _Rows(
-        [*first.prompts, *later.prompts],
-        [*first.responses, *later.responses],
-        columns,
-        first.fields,
-    )
