@@ -130,6 +130,23 @@ def test_columns_on_a_device_are_copied_once():
     assert batch.rewards.tolist() == [[0.5, 1], [1.5, 2]]
 
 
+@pytest.mark.parametrize(
+    "rewards",
+    [
+        on_device([[0.5, 1], [1.5, 2]], torch.float32),
+        on_device([1, 2], torch.float32),
+        [on_device(1.0, torch.float32), on_device(2.0, torch.float32)],
+    ],
+    ids=["rows", "numbers", "list of numbers"],
+)
+def test_rewards_on_a_device_are_copied_once(rewards):
+    OnDevice.copies = 0
+    ids = [[1, 2], [3, 4]]
+    batch = fc.build_batch(ids, ids, pad_token_id=0, rewards=rewards, array_type="numpy")
+    assert OnDevice.copies == 1
+    assert batch.rewards[:, 1].tolist() == [1, 2]
+
+
 def test_rows_of_other_dimensions_on_a_device():
     rows = [on_device([1], torch.int64), on_device([[1, 2]], torch.int64)]
     with pytest.raises(TypeError, match=r"prompts\[1\] is a tensor of shape \[1, 2\]"):

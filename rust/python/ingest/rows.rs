@@ -591,7 +591,7 @@ fn numbers_of(
     check_count: impl Fn(usize) -> Result<()>,
 ) -> Result<Option<Vec<f32>>> {
     let is_list = numbers.is_exact_instance_of::<PyList>();
-    if !is_list && ragged::is_column(numbers)? {
+    if !is_list && (ragged::is_column(numbers)? || has_rows(numbers)?) {
         return Ok(None);
     }
     if let Some(input) = as_array(numbers, || field.to_owned())? {
@@ -600,25 +600,26 @@ fn numbers_of(
         }
         if !is_objects(&input.array) {
             check_count(input.array.len())?;
-            let view = ArrayView::new(input, 1, || field.to_owned())?;
-            let mut values = vec![0.0; view.tokens()];
-            let slice = view.values()?.ok_or_else(|| Error::Moved {
-                field: field.to_owned(),
-                row: 0,
-            })?;
-            read_slice(field, 0, &slice, 1, 0, &mut values)?;
-            return Ok(Some(values));
+            return Ok(Some(numbers_in(field, input)?));
         }
     }
     if !is_sequence(numbers)? {
         return Ok(None);
     }
+    let is_on_device;
     match numbers.try_iter()?.next().transpose()? {
-        Some(first) if !is_row(field, &first)? => {}
+        Some(first) if !is_row(field, &first)? => is_on_device = tensor::is_on_device(&first)?,
         _ => return Ok(None),
     }
     let numbers = to_list(numbers)?;
     check_count(numbers.len())?;
+    if is_on_device {
+        // Copied at once; if torch cannot stack them, they are no numbers of one device.
+        let stacked = tensor::stacked(&numbers);
+        let place = || format!("{field}[0]");
+        let stacked = stacked.map_err(|cause| Error::raised(numbers.py(), place(), cause))?;
+        return Ok(Some(numbers_in(field, stacked)?));
+    }
     let decode_at = |(row, number): (usize, Bound<PyAny>)| {
         decode(&number, || Place {
             field: field.to_owned(),
@@ -628,6 +629,23 @@ fn numbers_of(
     };
     let values = numbers.iter().enumerate().map(decode_at);
     Ok(Some(values.collect::<Result<_>>()?))
+}
+
+/// The numbers of an array of one dimension.
+fn numbers_in(field: &str, input: ArrayInput) -> Result<Vec<f32>> {
+    let view = ArrayView::new(input, 1, || field.to_owned())?;
+    let mut values = vec![0.0; view.tokens()];
+    let slice = view.values()?.ok_or_else(|| Error::Moved {
+        field: field.to_owned(),
+        row: 0,
+    })?;
+    read_slice(field, 0, &slice, 1, 0, &mut values)?;
+    Ok(values)
+}
+
+/// Whether an object is a tensor of rows. Asked before its memory is, which may be a copy.
+fn has_rows(object: &Bound<PyAny>) -> Result<bool> {
+    Ok(tensor::dimensions(object)?.is_some_and(|dimensions| dimensions > 1))
 }
 
 /// Whether a row is a list of lists or arrays, one for each token.
@@ -643,6 +661,9 @@ fn is_list_of_rows(row: &Bound<PyAny>) -> Result<bool> {
 
 /// Whether a field's first item can only be a row, not a number.
 fn is_row(field: &str, item: &Bound<PyAny>) -> Result<bool> {
+    if let Some(dimensions) = tensor::dimensions(item)? {
+        return Ok(dimensions > 0);
+    }
     match as_array(item, || format!("{field}[0]"))? {
         Some(input) => Ok(input.array.ndim() > 0),
         None => Ok(has_len(item)?),

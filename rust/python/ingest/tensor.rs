@@ -24,6 +24,15 @@ pub fn is_tensor(object: &Bound<PyAny>) -> PyResult<bool> {
     object.is_instance(TENSOR.import(py, "torch", "Tensor")?)
 }
 
+/// Number of a tensor's dimensions; `None` for anything else.
+pub fn dimensions(object: &Bound<PyAny>) -> PyResult<Option<usize>> {
+    if !is_tensor(object)? {
+        return Ok(None);
+    }
+    let dimensions = object.call_method0(intern!(object.py(), "dim"))?;
+    dimensions.extract().map(Some)
+}
+
 /// Whether an object is a tensor whose memory only another device can read.
 pub fn is_on_device(object: &Bound<PyAny>) -> PyResult<bool> {
     Ok(is_tensor(object)?
@@ -72,6 +81,15 @@ pub fn concatenated<'py>(tensors: &[Bound<'py, PyAny>]) -> PyResult<ArrayInput<'
     let torch = py.import(intern!(py, "torch"))?;
     let tensors = PyList::new(py, tensors)?;
     as_array(&torch.call_method1(intern!(py, "cat"), (tensors,))?)
+}
+
+/// Tensors of one device and shape as one array, whose first dimension counts them.
+///
+/// # Errors
+/// What torch raises.
+pub fn stacked<'py>(tensors: &Bound<'py, PyList>) -> PyResult<ArrayInput<'py>> {
+    let torch = tensors.py().import(intern!(tensors.py(), "torch"))?;
+    as_array(&torch.call_method1(intern!(tensors.py(), "stack"), (tensors,))?)
 }
 
 /// Where a tensor's first value lies now.
