@@ -3,6 +3,7 @@
 #[allow(unsafe_code, reason = "lends NumPy's memory to Arrow")]
 mod arrow_export;
 mod collate;
+mod contents;
 mod error;
 mod execute;
 mod field;
@@ -26,7 +27,9 @@ mod _fastcollate {
     #[pymodule_export]
     use super::arrow_export::arrow_lists;
     #[pymodule_export]
-    use super::collate::{OutputSpec, collate};
+    use super::collate::collate;
+    #[pymodule_export]
+    use super::contents::OutputSpec;
     #[pymodule_export]
     use super::field::{FieldSpec, pack_ids};
     #[pymodule_export]

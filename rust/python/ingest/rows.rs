@@ -606,11 +606,10 @@ fn numbers_of(
     if !is_sequence(numbers)? {
         return Ok(None);
     }
-    let is_on_device;
-    match numbers.try_iter()?.next().transpose()? {
-        Some(first) if !is_row(field, &first)? => is_on_device = tensor::is_on_device(&first)?,
+    let is_on_device = match numbers.try_iter()?.next().transpose()? {
+        Some(first) if !is_row(field, &first)? => tensor::is_on_device(&first)?,
         _ => return Ok(None),
-    }
+    };
     let numbers = to_list(numbers)?;
     check_count(numbers.len())?;
     if is_on_device {
