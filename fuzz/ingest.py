@@ -84,7 +84,7 @@ def run(data: bytes) -> None:
     from target import check_memory, once
 
     once(data)
-    if zlib.crc32(data) % 64 == 0:  # the same ones when they are run again
+    if zlib.crc32(data) % 256 == 0:  # the same ones when they are run again
         check_memory(data)
 
 

@@ -40,10 +40,11 @@ class HostileInterrupt(BaseException):
 
 def spoil(choices: Choices, call: Call) -> Verdict:
     """Spoil a call at one or two places, or none."""
-    verdict = Verdict.RIGHT
-    for _ in range(choices.pick([0, 1, 1, 2])):
-        verdict = max(verdict, choices.pick(_WAYS)(choices, call))
-    return verdict
+    ways = [choices.pick(_WAYS) for _ in range(choices.pick([0, 1, 1, 2]))]
+    verdicts = [way(choices, call) for way in ways]
+    if len(verdicts) == 2:
+        return Verdict.EITHER  # the one may mend the other
+    return verdicts[0] if verdicts else Verdict.RIGHT
 
 
 # What is wrong
@@ -158,7 +159,8 @@ def _no_number(choices: Choices, call: Call) -> Verdict:
     elif name == "loss_masks":
         wrong += [lambda: float("nan"), lambda: np.float16("nan")]
     row[choices.below(len(row))] = choices.pick(wrong)()
-    return Verdict.REFUSED
+    # [1] for one number of one row is a row.
+    return Verdict.EITHER if row is rows else Verdict.REFUSED
 
 
 def _wrong_option(choices: Choices, call: Call) -> Verdict:

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import warnings
 from collections import deque
 
 import numpy as np
@@ -211,3 +212,74 @@ def test_comparisons_hold_under_optimisation():
             print("differs")
     """
     assert run(code, flags=["-O"]) == "differs\n"
+
+
+def test_rewards_in_an_arrow_array_that_points_past_its_values():
+    # Asked for its first item, Arrow's library ends the process.
+    code = """if True:
+        import pyarrow as pa
+        import fastcollate as fc
+        place, size = pa.array([2**31 - 1], pa.int32()), pa.array([1], pa.int32())
+        rewards = pa.ListViewArray.from_arrays(place, size, pa.array([1.0]))
+        try:
+            fc.build_batch([[1]], [[2]], pad_token_id=0, rewards=rewards, array_type="numpy")
+        except ValueError as error:
+            print(error)
+    """
+    pytest.importorskip("pyarrow")
+    assert run(code).startswith("rewards could not be read")
+
+
+def test_booleans_of_numpy_in_lists():
+    field = fc.Field([[np.True_], [np.False_, 1], [True, np.True_]], dtype="bool")
+    batch = build(fields={"field": field}, layout="right")
+    assert batch.field.tolist() == [[True, False], [False, True], [True, True]]
+
+
+class Index:
+    def __index__(self):
+        return 8
+
+
+def test_widths_that_only_stand_for_numbers():
+    assert build(pad_to=Index(), pad_to_multiple_of=Index()).input_ids.shape == (3, 8)
+
+
+@pytest.mark.parametrize(
+    ("field", "exception", "message"),
+    [
+        (
+            fc.PerRow([np.array([300])] * 3, dtype="uint8"),
+            ValueError,
+            r"f\[0\] holds 300, .* uint8",
+        ),
+        (fc.PerRow([np.array([1.5])] * 3, dtype="int64"), ValueError, r"f\[0\] holds 1.5"),
+        (fc.PerRow([[2**40]] * 3, dtype="int8"), ValueError, r"f\[0\] holds 1099511627776"),
+        (fc.PerRow([np.ones(1)] * 3, dtype=""), TypeError, "dtype"),
+        (fc.PerRow([[1], [[1], [2, 3]], [1]]), ValueError, r"f\[1\] cannot be read"),
+        (fc.PerRow([np.ma.array([1], mask=[True])] * 3), TypeError, r"f\[0\] is a masked array"),
+        (fc.Field([[1], [2, 3], [4, 5]], fill="x"), TypeError, "fill of f is 'x'"),
+        (fc.Field([[1], [2, 3], [4, 5]], fill=10**400), ValueError, "f has fill 1000"),
+        (fc.RoutedExperts([], num_experts=2**63), ValueError, "num_experts of f is 92233720368"),
+        (fc.RoutedExperts([], num_experts=1.0), TypeError, "num_experts of f is 1.0"),
+    ],
+    ids=str,
+)
+def test_odd_arguments_of_fields(field, exception, message):
+    refuses({"fields": {"f": field}}, exception, message)
+
+
+@NEEDS_TORCH
+def test_nested_tensors_that_are_not_jagged():
+    import torch
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # they are a prototype
+        rows = torch.nested.nested_tensor([torch.ones(1), torch.ones(2), torch.ones(2)])
+    refuses({"logprobs": rows}, TypeError, "logprobs could not be read", r"fastcollate\.ragged")
+
+
+@pytest.mark.parametrize("values", [["a", "b", "c"], [None, 1, 2], np.ma.ones(3)], ids=str)
+def test_what_cannot_be_broadcast(values):
+    with pytest.raises(TypeError, match="per_row is a"):
+        build().broadcast(values)

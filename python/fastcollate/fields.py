@@ -202,7 +202,7 @@ def _per_row_values(key: str, field: PerRow) -> Any:
     if not _is_array(values):
         try:
             values = list(values)
-        except TypeError as error:
+        except (TypeError, OverflowError) as error:  # a length may be anything
             message = f"{key} is {reprlib.repr(values)}; pass one number or array per row"
             raise TypeError(message) from error
         are_arrays = []
@@ -289,6 +289,8 @@ def _dtype_of(numbers: Any) -> str:
 
 def _as_array(place: str, value: Any, dtype: str | None, array_type: str) -> Any:
     """Return a row's value as an array of the batch's kind."""
+    if isinstance(value, np.ma.MaskedArray):
+        raise TypeError(f"{place} is a masked array; fill it first, by its method filled")
     array: Any
     try:
         if array_type == "numpy":

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fastcollate.arrays import describe, flattened, is_array
+from fastcollate.arrays import checked_array, describe, flattened, is_array
 from fastcollate.columns import Ragged
 
 if TYPE_CHECKING:
@@ -19,8 +19,7 @@ def gathered(plan: Plan, x: Any, of: str, shift: str, missing: float | None) -> 
         raise ValueError(f"of is {of!r}; pass 'response' or 'sequence'")
     if shift not in ("none", "next_token"):
         raise ValueError(f"shift is {shift!r}; pass 'none' or 'next_token'")
-    if not is_array(x):
-        raise TypeError(f"x is {describe(x)}; pass a NumPy array or a torch tensor")
+    x = checked_array("x", x)
     if missing is not None and not isinstance(missing, (int, float)):
         raise TypeError(f"missing is {describe(missing)}; pass a number or None")
     is_shifted = shift == "next_token"
@@ -52,6 +51,7 @@ def broadcasted(plan: Plan, per_row: Any) -> Any:
     """See :meth:`fastcollate.Batch.broadcast`."""
     if not is_array(per_row):
         raise TypeError(f"per_row is {describe(per_row)}; pass one number per row")
+    per_row = checked_array("per_row", per_row)
     if tuple(per_row.shape) != (plan.num_rows,):
         raise ValueError(
             f"per_row has shape {tuple(per_row.shape)}, but the batch has {plan.num_rows} rows; "

@@ -51,11 +51,12 @@ def checked_layout(
         raise ValueError(
             f"max_prompt_len fixes the width of prompts, which layout={name!r} has not; pass pad_to"
         )
+    multiple = widths["pad_to_multiple_of"] or 1
     rounded = ["max_prompt_len", "max_response_len"] if name == "two_segment" else ["pad_to"]
     for argument in rounded:
-        if (widths[argument] or 0) % pad_to_multiple_of:
+        if (widths[argument] or 0) % multiple:
             raise ValueError(
                 f"{argument} is {widths[argument]}, "
-                f"which is no multiple of pad_to_multiple_of={pad_to_multiple_of}"
+                f"which is no multiple of pad_to_multiple_of={multiple}"
             )
     return LayoutSpec(*arguments)

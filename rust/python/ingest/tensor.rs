@@ -48,6 +48,13 @@ pub fn is_on_device(object: &Bound<PyAny>) -> PyResult<bool> {
 /// What torch raises, for instance for a sparse tensor.
 pub fn as_array<'py>(tensor: &Bound<'py, PyAny>) -> PyResult<ArrayInput<'py>> {
     let py = tensor.py();
+    if tensor.getattr(intern!(py, "is_nested"))?.is_truthy()? {
+        // What torch says of it is that it has an error itself.
+        return Err(PyTypeError::new_err(
+            "it is a nested tensor whose rows do not lie one behind the other; \
+             pass fastcollate.ragged(...) of it",
+        ));
+    }
     if is_on_device(tensor)? {
         let copy = tensor.call_method0(intern!(py, "cpu"))?;
         return Ok(ArrayInput::of_array(as_array(&copy)?.array));
