@@ -79,7 +79,9 @@ pub fn is_array_of_lists(object: &Bound<PyAny>, place: &str) -> Result<bool> {
     {
         return Ok(false);
     }
-    let reader = object.extract::<AnyArray>().and_then(|array| Ok(array.into_reader()?));
+    let reader = object
+        .extract::<AnyArray>()
+        .and_then(|array| Ok(array.into_reader()?));
     let reader = reader.map_err(|cause| Error::raised(py, place, cause))?;
     Ok(reader.field().data_type().is_nested())
 }
