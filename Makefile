@@ -18,7 +18,9 @@ export VIRTUAL_ENV := $(CURDIR)/.venv
 unexport CONDA_PREFIX
 export PYO3_PYTHON := $(CURDIR)/$(BIN)/python
 
-.PHONY: help demo test bench bench-smoke lint format build rollouts clean
+FUZZ_SECONDS ?= 60
+
+.PHONY: help demo test fuzz bench bench-smoke lint format build rollouts clean
 
 help: ## list the tasks
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "%-14s%s\n", $$1, $$2 }' Makefile
@@ -29,6 +31,10 @@ demo: $(BUILT) ## build a batch from recorded rollouts and train one step on it
 test: $(BUILT) ## run the Rust and the Python tests
 	cargo test --workspace
 	$(BIN)/python -m pytest
+
+fuzz: $(BUILT) ## look for input that breaks the library, for FUZZ_SECONDS (60)
+	$(BIN)/python fuzz/ingest.py --seconds $$(($(FUZZ_SECONDS) / 2))
+	$(BIN)/python fuzz/ingest.py --seconds $$(($(FUZZ_SECONDS) / 2)) --random
 
 bench: $(BUILT) ## measure the speed
 	cargo bench --bench '*'

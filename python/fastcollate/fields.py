@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 import numpy as np
 
 from fastcollate._fastcollate import FieldSpec
+from fastcollate.arguments import checked_int
+from fastcollate.arrays import NUMBERS, convert, describe, dtype_like, first_misfit, is_tensor
 from fastcollate.dtypes import dtype_name
 
 if TYPE_CHECKING:
@@ -65,7 +67,16 @@ class Field:
             raise ValueError(message)
         dtype = "float32" if self.dtype is None else dtype_name(key, self.dtype)
         gap_fill = self.fill if self.gap_fill is None else self.gap_fill
-        return FieldSpec(key, key, align=self.align, fill=self.fill, gap_fill=gap_fill, dtype=dtype)
+        for name, fill in (("fill", self.fill), ("gap_fill", gap_fill)):
+            if not isinstance(fill, (int, float, np.number, np.bool_)):
+                raise TypeError(f"{name} of {key} is {describe(fill)}; pass a number")
+        try:
+            return FieldSpec(
+                key, key, align=self.align, fill=self.fill, gap_fill=gap_fill, dtype=dtype
+            )
+        except (TypeError, OverflowError) as error:
+            found = f"{describe(self.fill)} and gap_fill {describe(gap_fill)}"
+            raise ValueError(f"{key} has fill {found}, which {dtype} cannot hold") from error
 
 
 @dataclass(frozen=True, eq=False)
@@ -100,7 +111,10 @@ class RoutedExperts:
     def spec(self, key: str) -> FieldSpec:
         """Return how the field is read and written under a key."""
         dtype = None if self.dtype is None else dtype_name(key, self.dtype)
-        return FieldSpec(key, key, align="experts", num_experts=self.num_experts, dtype=dtype)
+        num_experts = self.num_experts
+        if num_experts is not None:
+            num_experts = checked_int(f"num_experts of {key}", num_experts, "an integer or None")
+        return FieldSpec(key, key, align="experts", num_experts=num_experts, dtype=dtype)
 
 
 @dataclass(frozen=True, eq=False)
@@ -198,7 +212,10 @@ def _per_row_values(key: str, field: PerRow) -> Any:
                     f"{key}[{row}] is None; every row needs a value, "
                     "or leave the field out where no row has one"
                 )
-            are_arrays.append(np.ndim(value) > 0)
+            try:
+                are_arrays.append(np.ndim(value) > 0)
+            except ValueError as error:  # lists of different lengths in it
+                raise ValueError(f"{key}[{row}] cannot be read: {error}") from error
             if are_arrays[row] != are_arrays[0]:
                 raise ValueError(
                     f"{key}[{row}] and {key}[0] are a number and an array; pass either"
@@ -231,7 +248,10 @@ def _as_numbers(key: str, values: list[Any], dtype: Any) -> np.ndarray:
 
 def _as_objects(key: str, values: list[Any], field: PerRow, array_type: str) -> PerRowObjects:
     """Return one array a row, or all of them joined, of the batch's kind."""
-    arrays = [_as_array(key, value, field.dtype, array_type) for value in values]
+    dtype = None if field.dtype is None else dtype_name(key, field.dtype)
+    arrays = [
+        _as_array(f"{key}[{row}]", value, dtype, array_type) for row, value in enumerate(values)
+    ]
     if not field.concat:
         return PerRowObjects(len(arrays), {key: arrays})
     for row, array in enumerate(arrays):
@@ -255,7 +275,7 @@ def _is_array(values: Any) -> bool:
     """Whether values are an array or tensor of numbers, the first dimension being the rows."""
     if isinstance(values, np.ndarray):
         return values.ndim > 0 and values.dtype != object
-    return hasattr(values, "detach") and hasattr(values, "shape") and len(values.shape) > 0
+    return is_tensor(values) and values.dim() > 0
 
 
 def _dtype_of(numbers: Any) -> str:
@@ -267,11 +287,24 @@ def _dtype_of(numbers: Any) -> str:
     return "float32" if is_float else "int64"
 
 
-def _as_array(key: str, value: Any, dtype: Any, array_type: str) -> Any:
+def _as_array(place: str, value: Any, dtype: str | None, array_type: str) -> Any:
     """Return a row's value as an array of the batch's kind."""
-    name = None if dtype is None else dtype_name(key, dtype)
-    if array_type == "numpy":
-        return np.asarray(value.detach().cpu() if hasattr(value, "detach") else value, name)
-    import torch
+    array: Any
+    try:
+        if array_type == "numpy":
+            array = np.asarray(value.detach().cpu() if is_tensor(value) else value)
+        else:
+            import torch
 
-    return torch.as_tensor(value, dtype=None if name is None else getattr(torch, name))
+            array = torch.as_tensor(value)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise TypeError(f"{place} is {describe(value)}, which cannot be read: {error}") from error
+    if dtype is None:
+        return array
+    if isinstance(array, np.ndarray) and array.dtype.kind not in NUMBERS:
+        raise TypeError(f"{place} is {describe(value)}; pass arrays of numbers")
+    target = dtype_like(array, dtype)
+    if (index := first_misfit(array, target)) is not None:
+        misfit = array.reshape(-1)[index].item()
+        raise ValueError(f"{place} holds {misfit}, which does not fit {dtype}")
+    return convert(array, target)

@@ -32,7 +32,8 @@ def checked_layout(
         if value is None and argument != "pad_to_multiple_of":
             continue
         least = 1 if argument == "pad_to_multiple_of" else 0
-        if checked_int(argument, value, "a number of tokens") < least:
+        widths[argument] = width = checked_int(argument, value, "a number of tokens")
+        if width < least:
             raise ValueError(f"{argument} is {value}; pass a number from {least} on")
     if name == "jagged":
         defaults = {**dict.fromkeys(widths), "pad_to_multiple_of": 1}

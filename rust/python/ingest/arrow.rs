@@ -64,6 +64,26 @@ pub fn chunks<'py>(object: &Bound<'py, PyAny>, place: &str) -> Result<Option<Vec
     Ok(Some(chunks))
 }
 
+/// Whether an object is one Arrow array, of which the items are lists.
+///
+/// To ask it for its first item instead would be to trust its offsets: Arrow's own library ends the
+/// process where they do not fit.
+///
+/// # Errors
+/// What the object's own methods raise.
+pub fn is_array_of_lists(object: &Bound<PyAny>, place: &str) -> Result<bool> {
+    let py = object.py();
+    if !object
+        .get_type()
+        .hasattr(intern!(py, "__arrow_c_array__"))?
+    {
+        return Ok(false);
+    }
+    let reader = object.extract::<AnyArray>().and_then(|array| Ok(array.into_reader()?));
+    let reader = reader.map_err(|cause| Error::raised(py, place, cause))?;
+    Ok(reader.field().data_type().is_nested())
+}
+
 /// `chunks` for Python: each chunk's values and int64 offsets.
 #[pyfunction]
 pub fn arrow_chunks<'py>(

@@ -57,6 +57,9 @@ impl Decode for bool {
     const METHODS: &'static [&'static str] = &["__index__"];
 
     fn extract(item: &Bound<PyAny>) -> PyResult<Self> {
+        if is_numpy_bool(item)? {
+            return item.is_truthy(); // it has no `__index__`
+        }
         match item.extract()? {
             0_i64 => Ok(false),
             1 => Ok(true),
@@ -125,11 +128,15 @@ fn is_one_real_number(item: &Bound<PyAny>) -> PyResult<bool> {
 fn is_real_scalar(item: &Bound<PyAny>) -> PyResult<bool> {
     static FLOATING: PyOnceLock<Py<PyType>> = PyOnceLock::new();
     static INTEGER: PyOnceLock<Py<PyType>> = PyOnceLock::new();
-    static BOOL: PyOnceLock<Py<PyType>> = PyOnceLock::new();
     let py = item.py();
     Ok(item.is_instance(FLOATING.import(py, "numpy", "floating")?)?
         || item.is_instance(INTEGER.import(py, "numpy", "integer")?)?
-        || item.is_instance(BOOL.import(py, "numpy", "bool_")?)?)
+        || is_numpy_bool(item)?)
+}
+
+fn is_numpy_bool(item: &Bound<PyAny>) -> PyResult<bool> {
+    static BOOL: PyOnceLock<Py<PyType>> = PyOnceLock::new();
+    item.is_instance(BOOL.import(item.py(), "numpy", "bool_")?)
 }
 
 /// Whether an object has a length, as rows do.

@@ -610,6 +610,9 @@ fn numbers_of(
     if !is_sequence(numbers)? {
         return Ok(None);
     }
+    if !is_list && arrow::is_array_of_lists(numbers, field)? {
+        return Ok(None);
+    }
     let is_on_device = match numbers.try_iter()?.next().transpose()? {
         Some(first) if !is_row(field, &first)? => tensor::is_on_device(&first)?,
         _ => return Ok(None),

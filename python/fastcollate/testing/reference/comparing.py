@@ -54,7 +54,7 @@ def _assert_same_value(name: str, actual: Any, expected: Any) -> None:
 
 
 def _assert_same_array(name: str, actual: Any, expected: Any) -> None:
-    _require(hasattr(actual, "dtype"), f"{name} is {actual!r}, expected an array")
+    _require(hasattr(actual, "dtype"), f"{name} is a {type(actual)}, expected an array")
     found, wanted = dtype_name(actual), dtype_name(expected)
     _require(found == wanted, f"{name} is {found}, expected {wanted}")
     found_shape, wanted_shape = tuple(actual.shape), tuple(expected.shape)
