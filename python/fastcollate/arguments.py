@@ -27,10 +27,8 @@ def checked_int(name: str, value: Any, advice: str, *, bits: int = 64) -> int:
     return integer
 
 
-def checked_ids(name: str, values: Any, rows: int) -> list[Any] | None:
+def checked_ids(name: str, values: Any, rows: int) -> list[Any]:
     """Return one object per row as a list of its own."""
-    if values is None:
-        return None
     is_sequence = hasattr(type(values), "__len__") and hasattr(type(values), "__getitem__")
     if not is_sequence or isinstance(values, (str, bytes, Mapping)):
         raise TypeError(f"{name} is {reprlib.repr(values)}; pass a sequence of one object per row")

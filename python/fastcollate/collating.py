@@ -187,8 +187,13 @@ def build_batch(
     layout_spec = checked_layout(
         layout, pad_to, max_prompt_len, max_response_len, pad_to_multiple_of
     )
-    given = [(loss_masks, LOSS_MASK), (rewards, REWARDS), (logprobs, LOGPROBS)]
-    specs = [(rows, spec) for rows, spec in given if rows is not None]
+    specs: list[tuple[Rows, FieldSpec]] = []
+    if loss_masks is not None:
+        specs.append((loss_masks, LOSS_MASK))
+    if rewards is not None:
+        specs.append((rewards, REWARDS))
+    if logprobs is not None:
+        specs.append((logprobs, LOGPROBS))
     objects: Mapping[str, PerRowObjects] = {}
     order: list[str] = []
     if fields is not None:
@@ -204,12 +209,12 @@ def build_batch(
         array_type,
         layout_spec,
         outputs,
-        out=out,
-        pool=pool,
-        objects=objects,
-        order=order,
-        uids=uids,
-        trajectory_ids=trajectory_ids,
+        out,
+        pool,
+        objects,
+        order,
+        uids,
+        trajectory_ids,
     )
     if (message := excess_message(batch.plan, max_seq_len)) is not None:
         warnings.warn(message, stacklevel=2)
@@ -224,7 +229,6 @@ def collate_fields(
     array_type: str,
     layout: LayoutSpec = LEFT,
     outputs: OutputSpec = REFERENCE,
-    *,
     out: Batch | None = None,
     pool: PoolArgument = "default",
     objects: Mapping[str, PerRowObjects] | None = None,
@@ -251,20 +255,19 @@ def collate_fields(
             if spec.dtype == "bfloat16":
                 # NumPy's array is of int16, since it has no such dtype.
                 data[spec.key] = data[spec.key].view(torch.bfloat16)
-    for key, values in (objects or {}).items():
-        check_count(key, values.rows, plan.num_rows)
-        data.update(values.outputs)
-    for key in order:
-        if key in data:  # brings it to the end
-            data[key] = data.pop(key)
+    if objects:
+        for key, values in objects.items():
+            check_count(key, values.rows, plan.num_rows)
+            data.update(values.outputs)
+        for key in order:
+            if key in data:  # brings it to the end
+                data[key] = data.pop(key)
+    if uids is not None:
+        uids = checked_ids("uids", uids, plan.num_rows)
+    if trajectory_ids is not None:
+        trajectory_ids = checked_ids("trajectory_ids", trajectory_ids, plan.num_rows)
     recipe = Recipe(pad_token_id, [spec for _, spec in fields], outputs)
-    batch = Batch(
-        data,
-        plan,
-        recipe,
-        uids=checked_ids("uids", uids, plan.num_rows),
-        trajectory_ids=checked_ids("trajectory_ids", trajectory_ids, plan.num_rows),
-    )
+    batch = Batch(data, plan, recipe, uids, trajectory_ids)
     batch._lease = lease
     return batch
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -26,7 +26,7 @@ def checked_outputs(
     layout: str,
     position_ids: str | None,
     labels: str | None,
-    fields: Sequence[tuple[Any, FieldSpec]],
+    fields: list[tuple[Any, FieldSpec]],
     array_type: str,
 ) -> tuple[OutputSpec, list[tuple[Any, FieldSpec]]]:
     """Take the dtypes of all outputs, by a preset's name or by key."""
@@ -35,8 +35,7 @@ def checked_outputs(
         raise ValueError(message)
     if labels not in (None, "aligned", "shifted"):
         raise ValueError(f"labels is {labels!r}; pass 'aligned', 'shifted' or None")
-    fields = list(fields)
-    if dtypes == "reference" and position_ids is None and labels is None:
+    if position_ids is labels is None and dtypes == "reference":
         outputs = REFERENCE
     else:
         preset, by_key = _taken_apart(dtypes)

@@ -97,7 +97,7 @@ impl<'py> Request<'_, 'py> {
         let loss_mask = fields.iter().position(|field| field.key() == "loss_mask");
 
         let (pad, tables) = (self.pad_token_id, tables.as_ref());
-        let mut outputs = self.outputs.outputs(pad, &placement, tables, loss_mask)?;
+        let mut outputs = self.outputs.outputs(pad, &placement, tables, loss_mask);
         for (index, (field, plan)) in fields.iter().zip(&field_plans).enumerate() {
             let column = 2 + index;
             let own =

@@ -17,15 +17,15 @@ use crate::output::Dtype;
 const ROUTER_PADDING_MASK: &str = "router_padding_mask";
 
 /// The outputs that are no fields: their dtypes, and which of the optional ones there are.
-#[pyclass(frozen, get_all, module = "fastcollate._fastcollate")]
+#[pyclass(frozen, module = "fastcollate._fastcollate")]
 pub struct OutputSpec {
-    input_ids: String,
-    attention_mask: String,
-    response_mask: String,
+    input_ids: Dtype,
+    attention_mask: Dtype,
+    response_mask: Dtype,
     /// What padding holds, and the dtype.
-    position_ids: Option<(String, String)>,
+    position_ids: Option<(PositionPadding, Dtype)>,
     /// Whether they are shifted, and the dtype.
-    labels: Option<(bool, String)>,
+    labels: Option<(bool, Dtype)>,
 }
 
 #[pymethods]
@@ -41,14 +41,27 @@ impl OutputSpec {
         response_mask: &str,
         position_ids: Option<(String, String)>,
         labels: Option<(bool, String)>,
-    ) -> Self {
-        Self {
-            input_ids: input_ids.to_owned(),
-            attention_mask: attention_mask.to_owned(),
-            response_mask: response_mask.to_owned(),
-            position_ids,
-            labels,
-        }
+    ) -> PyResult<Self> {
+        let ids = |key, name: &str| Dtype::of_name(key, name, Dtype::INTEGERS);
+        let mask = |key, name: &str| Dtype::of_name(key, name, Dtype::OF_MASKS);
+        let position_ids = position_ids.map(|(padding, dtype)| {
+            Ok::<_, PyErr>((padding_of(&padding)?, ids("position_ids", &dtype)?))
+        });
+        let labels =
+            labels.map(|(shifted, dtype)| ids("labels", &dtype).map(|dtype| (shifted, dtype)));
+        Ok(Self {
+            input_ids: ids("input_ids", input_ids)?,
+            attention_mask: mask("attention_mask", attention_mask)?,
+            response_mask: mask("response_mask", response_mask)?,
+            position_ids: position_ids.transpose()?,
+            labels: labels.transpose()?,
+        })
+    }
+
+    /// The dtype of the ids.
+    #[getter]
+    fn input_ids(&self) -> &'static str {
+        self.input_ids.name()
     }
 
     fn __reduce__<'py>(
@@ -56,11 +69,12 @@ impl OutputSpec {
     ) -> PyResult<(Bound<'py, PyType>, Bound<'py, PyTuple>)> {
         let spec = slf.get();
         let arguments = (
-            &spec.input_ids,
-            &spec.attention_mask,
-            &spec.response_mask,
-            spec.position_ids.clone(),
-            spec.labels.clone(),
+            spec.input_ids.name(),
+            spec.attention_mask.name(),
+            spec.response_mask.name(),
+            spec.position_ids
+                .map(|(padding, dtype)| (name_of(padding), dtype.name())),
+            spec.labels.map(|(shifted, dtype)| (shifted, dtype.name())),
         );
         Ok((slf.get_type(), arguments.into_pyobject(slf.py())?))
     }
@@ -117,63 +131,55 @@ impl<'a> Output<'a> {
 
 impl OutputSpec {
     /// The outputs that are no fields.
-    ///
-    /// # Errors
-    /// Dtypes and position paddings that cannot be.
     pub fn outputs<'a>(
         &self,
         pad_token_id: i64,
         placement: &'a Placement,
         tables: Option<&'a OffsetTables>,
         loss_mask: Option<usize>,
-    ) -> PyResult<Vec<Output<'a>>> {
+    ) -> Vec<Output<'a>> {
         let Placement {
             sequence, response, ..
         } = placement;
-        let output = |key, grid, content: Content<'a>, dtype: &str| {
-            Ok::<_, PyErr>(Output {
+        let mut outputs = Vec::new();
+        let mut push = |key, grid, content, dtype| {
+            outputs.push(Output {
                 key,
                 grid,
                 shape: shape_of(grid, placement),
                 content,
-                dtype: Dtype::of_name(key, dtype, content.dtypes())?,
-            })
+                dtype,
+            });
         };
         let tokens = Content::Tokens { pad: pad_token_id };
-        let mut outputs = vec![output("input_ids", sequence, tokens, &self.input_ids)?];
-        if let Some(tables) = tables {
-            let offsets = Content::Table(&tables.sequence);
-            outputs.push(output("cu_seqlens", &tables.grid, offsets, "int32")?);
-            outputs.push(output("offsets", &tables.grid, offsets, "int64")?);
-            let offsets = Content::Table(&tables.response);
-            outputs.push(output("response_offsets", &tables.grid, offsets, "int64")?);
+        push("input_ids", sequence, tokens, self.input_ids);
+        if let Some(OffsetTables {
+            sequence,
+            response,
+            grid,
+        }) = tables
+        {
+            push("cu_seqlens", grid, Content::Table(sequence), Dtype::I32);
+            push("offsets", grid, Content::Table(sequence), Dtype::I64);
+            push(
+                "response_offsets",
+                grid,
+                Content::Table(response),
+                Dtype::I64,
+            );
         } else {
             let mask = Content::Mask { inverted: false };
-            outputs.push(output(
-                "attention_mask",
-                sequence,
-                mask,
-                &self.attention_mask,
-            )?);
-            outputs.push(output(
-                "response_mask",
-                response,
-                mask,
-                &self.response_mask,
-            )?);
+            push("attention_mask", sequence, mask, self.attention_mask);
+            push("response_mask", response, mask, self.response_mask);
         }
-        if let Some((padding, dtype)) = &self.position_ids {
-            let positions = Content::Positions(position_padding(padding)?);
-            outputs.push(output("position_ids", sequence, positions, dtype)?);
+        if let Some((padding, dtype)) = self.position_ids {
+            push("position_ids", sequence, Content::Positions(padding), dtype);
         }
-        if let Some((shifted, dtype)) = &self.labels {
-            let labels = Content::Labels {
-                mask: loss_mask.map(|index| 2 + index),
-                shifted: *shifted,
-            };
-            outputs.push(output("labels", sequence, labels, dtype)?);
+        if let Some((shifted, dtype)) = self.labels {
+            let mask = loss_mask.map(|index| 2 + index);
+            push("labels", sequence, Content::Labels { mask, shifted }, dtype);
         }
-        Ok(outputs)
+        outputs
     }
 }
 
@@ -220,13 +226,22 @@ impl OffsetTables {
     }
 }
 
-fn position_padding(name: &str) -> PyResult<PositionPadding> {
-    match name {
-        "zero" => Ok(PositionPadding::Zero),
-        "one" => Ok(PositionPadding::One),
-        "repeat_last" => Ok(PositionPadding::RepeatLast),
-        _ => Err(PyValueError::new_err(format!(
-            "position_ids is '{name}'; pass 'zero', 'one' or 'repeat_last'"
-        ))),
-    }
+/// What padding of positions can hold, by name.
+const PADDINGS: [(PositionPadding, &str); 3] = [
+    (PositionPadding::Zero, "zero"),
+    (PositionPadding::One, "one"),
+    (PositionPadding::RepeatLast, "repeat_last"),
+];
+
+fn padding_of(name: &str) -> PyResult<PositionPadding> {
+    let named = PADDINGS.iter().find(|(_, other)| *other == name);
+    named.map(|(padding, _)| *padding).ok_or_else(|| {
+        let message = format!("position_ids is '{name}'; pass 'zero', 'one' or 'repeat_last'");
+        PyValueError::new_err(message)
+    })
+}
+
+fn name_of(padding: PositionPadding) -> &'static str {
+    let named = PADDINGS.iter().find(|(other, _)| *other == padding);
+    named.map_or("", |(_, name)| name)
 }

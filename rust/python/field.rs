@@ -47,8 +47,7 @@ pub struct FieldSpec {
     /// How many experts there are, if that is known.
     num_experts: Option<i64>,
     /// The output's dtype; none where the largest index decides.
-    #[pyo3(get)]
-    dtype: Option<String>,
+    dtype: Option<Dtype>,
 }
 
 #[pymethods]
@@ -72,7 +71,7 @@ impl FieldSpec {
         num_experts: Option<i64>,
         dtype: Option<&str>,
     ) -> PyResult<Self> {
-        let spec = Self {
+        let mut spec = Self {
             key,
             name,
             aligned: match align {
@@ -92,10 +91,16 @@ impl FieldSpec {
             any_length,
             filling: (fill, gap_fill),
             num_experts,
-            dtype: dtype.map(str::to_owned),
+            dtype: None,
         };
-        spec.check()?;
+        spec.set_dtype(dtype)?;
         Ok(spec)
+    }
+
+    /// Name of the output's dtype; none where the largest index decides.
+    #[getter]
+    fn dtype(&self) -> Option<&'static str> {
+        self.dtype.map(Dtype::name)
     }
 
     /// What the rows belong to.
@@ -115,7 +120,7 @@ impl FieldSpec {
     fn pack<'py>(&self, row: &Bound<'py, PyAny>, index: usize) -> Result<Bound<'py, PyAny>> {
         let check = self.check_of_values();
         let (name, has_trailing) = (&self.name, !self.is_plain);
-        match self.dtype()? {
+        match self.dtype.unwrap_or(Dtype::I32) {
             Dtype::Bool => packed::<bool>(name, row, index, has_trailing, check),
             Dtype::U8 => packed::<u8>(name, row, index, has_trailing, check),
             Dtype::I16 => packed::<i16>(name, row, index, has_trailing, check),
@@ -142,20 +147,19 @@ impl FieldSpec {
             spec.filling.0,
             spec.filling.1,
             spec.num_experts,
-            &spec.dtype,
+            spec.dtype(),
         );
         Ok((slf.get_type(), arguments.into_pyobject(slf.py())?))
     }
 
     /// The same field as an output of another dtype.
-    fn with_dtype(&self, dtype: String) -> PyResult<Self> {
-        let spec = Self {
+    fn with_dtype(&self, dtype: &str) -> PyResult<Self> {
+        let mut spec = Self {
             key: self.key.clone(),
             name: self.name.clone(),
-            dtype: Some(dtype),
             ..*self
         };
-        spec.check()?;
+        spec.set_dtype(Some(dtype))?;
         Ok(spec)
     }
 }
@@ -194,7 +198,7 @@ impl FieldSpec {
         {
             return Ok(rows);
         }
-        let holds_floats = self.aligned != Aligned::Experts && self.dtype()?.is_float();
+        let holds_floats = self.dtype.is_some_and(Dtype::is_float);
         let rows = match (self.aligned, holds_floats) {
             (Aligned::Row, true) => Rows::one_token_each::<f32>(name, values),
             (Aligned::Row, false) => Rows::one_token_each::<i64>(name, values),
@@ -224,7 +228,7 @@ impl FieldSpec {
                 grid,
                 captured: None,
                 filling: Filling::Numbers { pad, gap },
-                dtype: self.dtype()?,
+                dtype: self.dtype.unwrap_or(Dtype::F32),
             })
         };
         match self.aligned {
@@ -289,8 +293,8 @@ impl FieldSpec {
             }
         };
         rows.refuse_from(limit);
-        let dtype = match (&self.dtype, limit.max(padding_needs)) {
-            (Some(_), _) => self.dtype()?,
+        let dtype = match (self.dtype, limit.max(padding_needs)) {
+            (Some(dtype), _) => dtype,
             (None, ..=0x100) => Dtype::U8,
             (None, ..=0x8000) => Dtype::I16,
             (None, _) => Dtype::I32,
@@ -315,27 +319,33 @@ impl FieldSpec {
         }
     }
 
-    /// Check that the parts go together.
-    fn check(&self) -> PyResult<()> {
+    /// Take the dtype of a name, and check that the parts go together.
+    fn set_dtype(&mut self, name: Option<&str>) -> PyResult<()> {
         let key = &self.key;
-        let (Some(dtype), fills) = (&self.dtype, [self.filling.0, self.filling.1]) else {
-            return self.check_experts(None);
+        let dtypes = match self.aligned {
+            Aligned::Experts => Dtype::OF_INDICES,
+            _ if self.is_plain => Dtype::FLOATS,
+            _ => Dtype::OF_FIELDS,
         };
-        let name = dtype;
-        let dtype = self.dtype()?;
-        if let Some(fill) = fills.iter().find(|fill| !fill.fits(dtype)) {
+        let dtype = name.map(|name| Dtype::of_name(key, name, dtypes));
+        self.dtype = dtype.transpose()?;
+        let (pad, gap) = self.filling;
+        if let Some(dtype) = self.dtype
+            && let Some(fill) = [pad, gap].iter().find(|fill| !fill.fits(dtype))
+        {
             return Err(PyValueError::new_err(format!(
-                "{key} has the fill {fill}, which does not fit {name}"
+                "{key} has the fill {fill}, which does not fit {}",
+                dtype.name()
             )));
         }
-        self.check_experts(Some(dtype))
+        self.check_experts()
     }
 
-    fn check_experts(&self, dtype: Option<Dtype>) -> PyResult<()> {
+    fn check_experts(&self) -> PyResult<()> {
         let Some(count) = self.num_experts else {
             return Ok(());
         };
-        if count < 1 || !Number::Int(count - 1).fits(dtype.unwrap_or(Dtype::I32)) {
+        if count < 1 || !Number::Int(count - 1).fits(self.dtype.unwrap_or(Dtype::I32)) {
             return Err(PyValueError::new_err(format!(
                 "num_experts of {} is {count}; pass how many there are, as many as the dtype has \
                  indices for",
@@ -343,17 +353,6 @@ impl FieldSpec {
             )));
         }
         Ok(())
-    }
-
-    fn dtype(&self) -> PyResult<Dtype> {
-        let dtypes = if self.aligned == Aligned::Experts {
-            &[Dtype::U8, Dtype::I16, Dtype::I32][..]
-        } else if self.is_plain {
-            Dtype::FLOATS
-        } else {
-            Dtype::OF_FIELDS
-        };
-        Dtype::of_name(&self.key, self.dtype.as_deref().unwrap_or_default(), dtypes)
     }
 }
 

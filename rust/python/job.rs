@@ -102,32 +102,22 @@ impl Number {
 }
 
 impl Filling {
-    /// What stands on padding and on gaps, for the `inner` values of a token.
-    fn patterns<T: Element>(self, inner: usize) -> (Vec<T>, Vec<T>) {
+    /// Call `write` with what stands on padding and on gaps, for the `inner` values of a token.
+    fn with_patterns<T: Element, R>(self, inner: usize, write: impl FnOnce(&[T], &[T]) -> R) -> R {
         let cast = |number: Number| number.cast().unwrap_or(T::ZERO);
         match self {
-            Self::Numbers { pad, gap } => (vec![cast(pad); inner], vec![cast(gap); inner]),
+            Self::Numbers { pad, gap } if inner == 1 => write(&[cast(pad)], &[cast(gap)]),
+            Self::Numbers { pad, gap } => write(&vec![cast(pad); inner], &vec![cast(gap); inner]),
             Self::Indices(count) => {
                 let index = |at: usize| cast(Number::Int((at % count).try_into().unwrap_or(0)));
                 let pattern: Vec<T> = (0..inner).map(index).collect();
-                (pattern.clone(), pattern)
+                write(&pattern, &pattern)
             }
         }
     }
 }
 
 impl Content<'_> {
-    /// The number types that such an output can have.
-    pub fn dtypes(&self) -> &'static [Dtype] {
-        match self {
-            Self::Tokens { .. } | Self::Positions(_) | Self::Labels { .. } | Self::Table(_) => {
-                &[Dtype::I64, Dtype::I32]
-            }
-            Self::Mask { .. } => &[Dtype::I64, Dtype::I32, Dtype::Bool],
-            Self::Field { .. } => Dtype::OF_FIELDS,
-        }
-    }
-
     /// Number of values at a position.
     fn inner(&self) -> usize {
         match self {
@@ -363,13 +353,14 @@ fn write_values<T: Element, C: Column<T>>(
     else {
         unreachable!("only fields are written so");
     };
-    let (pad, gap) = filling.patterns(inner);
-    let fill = Fill {
-        pad: &pad,
-        gap: &gap,
-        gaps_untrained: false,
-    };
-    write_field(column, assembly, band, fill, to)
+    filling.with_patterns(inner, |pad, gap| {
+        let fill = Fill {
+            pad,
+            gap,
+            gaps_untrained: false,
+        };
+        write_field(column, assembly, band, fill, to)
+    })
 }
 
 fn write_table<T: Count + Pod>(table: &[usize], bytes: &mut [u8]) {

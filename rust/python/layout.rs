@@ -39,35 +39,31 @@ fn layout_of(name: &str) -> PyResult<Layout> {
 }
 
 /// A layout and the widths that do not come from the data.
-#[pyclass(frozen, get_all, module = "fastcollate._fastcollate")]
+#[pyclass(frozen, module = "fastcollate._fastcollate")]
 pub struct LayoutSpec {
-    name: String,
-    /// Of token streams.
-    pad_to: Option<usize>,
-    /// Of prompts.
-    max_prompt_len: Option<usize>,
-    /// Of responses.
-    max_response_len: Option<usize>,
-    pad_to_multiple_of: usize,
+    layout: Layout,
+    widths: Widths,
 }
 
 #[pymethods]
 impl LayoutSpec {
     #[new]
     fn new(
-        name: String,
+        name: &str,
         pad_to: Option<usize>,
         max_prompt_len: Option<usize>,
         max_response_len: Option<usize>,
         pad_to_multiple_of: usize,
-    ) -> Self {
-        Self {
-            name,
-            pad_to,
-            max_prompt_len,
-            max_response_len,
-            pad_to_multiple_of,
-        }
+    ) -> PyResult<Self> {
+        Ok(Self {
+            layout: layout_of(name)?,
+            widths: Widths {
+                sequence: pad_to,
+                prompt: max_prompt_len,
+                response: max_response_len,
+                multiple_of: pad_to_multiple_of,
+            },
+        })
     }
 }
 
@@ -75,18 +71,8 @@ impl LayoutSpec {
     /// Lay an assembly's rows out.
     ///
     /// # Errors
-    /// `ValueError` for an unknown layout and for rows wider than a fixed width.
+    /// `ValueError` for rows wider than a fixed width.
     pub fn place(&self, assembly: &Assembly) -> Result<Placement> {
-        let widths = Widths {
-            sequence: self.pad_to,
-            prompt: self.max_prompt_len,
-            response: self.max_response_len,
-            multiple_of: self.pad_to_multiple_of,
-        };
-        Ok(Placement::of_layout(
-            assembly,
-            layout_of(&self.name)?,
-            widths,
-        )?)
+        Ok(Placement::of_layout(assembly, self.layout, self.widths)?)
     }
 }

@@ -41,6 +41,15 @@ impl Dtype {
         Self::Bool,
     ];
 
+    /// What indices of experts can be.
+    pub const OF_INDICES: &[Self] = &[Self::U8, Self::I16, Self::I32];
+
+    /// What ids, positions and tables can be.
+    pub const INTEGERS: &[Self] = &[Self::I64, Self::I32];
+
+    /// What masks can be.
+    pub const OF_MASKS: &[Self] = &[Self::I64, Self::I32, Self::Bool];
+
     /// What built-in fields can be.
     pub const FLOATS: &[Self] = &[Self::F32, Self::Bf16, Self::F16];
 

@@ -27,6 +27,9 @@ const EXPECTED_FIELD: &str =
     "pass a sequence of rows, a 2-D array or tensor, a Ragged or an Arrow array of lists";
 const EXPECTED_ROW: &str = "a row has to be a list or tuple of numbers, or a 1-D array or tensor";
 
+/// For fewer rows than these there is memory; asking takes small batches time.
+const MANY_ROWS: usize = 1 << 16;
+
 /// Rows between two looks at pending signals.
 const POLL_ROWS: usize = 1 << 16;
 
@@ -349,8 +352,9 @@ impl<'a, 'py> Reader<'a, 'py> {
     /// Refuse more rows than there is memory for them and their plan, where allocating its tables
     /// would abort.
     fn reserve(&mut self, rows: usize) -> Result<()> {
+        let plan = if rows < MANY_ROWS { 0 } else { rows };
         Vec::<[u64; 32]>::new()
-            .try_reserve_exact(rows)
+            .try_reserve_exact(plan)
             .and_then(|()| self.rows.try_reserve_exact(rows))
             .map_err(|_| {
                 PyMemoryError::new_err(format!("no memory for a plan of {rows} rows")).into()

@@ -4,20 +4,21 @@ use pyo3::exceptions::PyTypeError;
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
-use pyo3::types::{PyList, PyType};
+use pyo3::types::{PyDict, PyList, PyType};
 
 use super::array::ArrayInput;
 
 /// Whether an object is a torch tensor. Where torch was not imported, none is.
 pub fn is_tensor(object: &Bound<PyAny>) -> PyResult<bool> {
     static TENSOR: PyOnceLock<Py<PyType>> = PyOnceLock::new();
+    static MODULES: PyOnceLock<Py<PyDict>> = PyOnceLock::new();
     let py = object.py();
     if TENSOR.get(py).is_none() {
-        let modules = py
-            .import(intern!(py, "sys"))?
-            .getattr(intern!(py, "modules"))?;
-        let torch = modules.call_method1(intern!(py, "get"), (intern!(py, "torch"),))?;
-        if torch.is_none() {
+        let modules = MODULES.get_or_try_init(py, || {
+            let modules = py.import("sys")?.getattr("modules")?;
+            PyResult::Ok(modules.cast_into::<PyDict>()?.unbind())
+        })?;
+        if modules.bind(py).get_item(intern!(py, "torch"))?.is_none() {
             return Ok(false);
         }
     }
