@@ -46,6 +46,7 @@ class Call:
     plain: dict[str, Any]
     options: dict[str, Any] = field(default_factory=dict)
     has_experts: bool = False
+    pretends: bool = False
 
     @property
     def prompt_lens(self) -> list[int]:

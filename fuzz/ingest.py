@@ -9,13 +9,18 @@ repeated to see whether memory is lost; what atheris puts into code to guide it 
 from __future__ import annotations
 
 import argparse
+import atexit
 import faulthandler
 import os
+import shutil
 import sys
+import tempfile
 import time
 import warnings
 import zlib
+from collections.abc import Iterator
 from importlib.util import find_spec
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -55,21 +60,26 @@ def run_guided(seconds: int, seed: int) -> None:
     with atheris.instrument_imports(include=["fastcollate"]):
         from target import once
 
+    corpus = Path(tempfile.mkdtemp())
+    for index, data in enumerate(islice(random_inputs(seed), 500)):  # not from one byte on
+        (corpus / str(index)).write_bytes(data)
     limits = [f"-max_total_time={seconds}", f"-timeout={TIMEOUT}", "-rss_limit_mb=4096"]
-    more = [f"-artifact_prefix={FOUND}{os.sep}", "-max_len=512", f"-seed={seed}"]
-    atheris.Setup([sys.argv[0], *limits, *more, "-print_final_stats=1"], once)
+    more = [f"-artifact_prefix={FOUND}{os.sep}", f"-seed={seed % 2**32}", "-len_control=0"]
+    final = ["-print_final_stats=1", "-verbosity=0", str(corpus)]
+    atheris.Setup([sys.argv[0], *limits, *more, *final], once)
+    atexit.register(shutil.rmtree, corpus)
     atheris.Fuzz()
 
 
 def run_random(seconds: int, seed: int) -> None:
     """Run random inputs. The current one lies in a file, for when not even Python is left."""
     faulthandler.enable()
-    rng = np.random.default_rng(seed)
     current = FOUND / "current"
     end, count = time.monotonic() + seconds, 0
     print(f"the input that fails, if any, is {current}", flush=True)
-    while time.monotonic() < end:
-        data = rng.bytes(int(rng.integers(8, 512)))
+    for data in random_inputs(seed):
+        if time.monotonic() > end:
+            break
         current.write_bytes(data)
         faulthandler.dump_traceback_later(TIMEOUT, exit=True)
         run(data)
@@ -77,6 +87,13 @@ def run_random(seconds: int, seed: int) -> None:
         count += 1
     current.unlink()
     print(f"{count} inputs pass")
+
+
+def random_inputs(seed: int) -> Iterator[bytes]:
+    """Make inputs up, without end."""
+    rng = np.random.default_rng(seed)
+    while True:
+        yield rng.bytes(int(rng.integers(8, 512)))
 
 
 def run(data: bytes) -> None:

@@ -272,6 +272,7 @@ class Pretends:
     def __init__(self, choices: Choices, call: Call) -> None:
         self.kind = choices.pick([list, np.ndarray, torch.Tensor, fc.Ragged, int, dict])
         self.acts = Acts(choices, call)
+        call.pretends = True
 
     @property
     def __class__(self) -> Any:

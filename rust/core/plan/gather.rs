@@ -36,12 +36,18 @@ pub fn gather_places(
 ) -> Result<Vec<Option<usize>>> {
     let rows = assembly.rows();
     let mut starts = Vec::with_capacity(rows.len());
-    let mut end = 0;
+    let mut end = 0_usize;
     for row in rows {
         starts.push(end);
-        end += row.response_len;
+        end = end.saturating_add(row.response_len);
     }
-    let mut places = vec![None; end];
+    // A plan from elsewhere may say anything of lengths.
+    let mut places = Vec::new();
+    if places.try_reserve_exact(end).is_err() {
+        let reason = format!("no memory holds its {end} response tokens");
+        return Err(Error::InvalidPlan(reason));
+    }
+    places.resize(end, None);
     let grid = match of {
         Of::Response => &placement.response,
         Of::Sequence => &placement.sequence,

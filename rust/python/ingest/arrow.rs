@@ -81,7 +81,7 @@ pub fn is_array_of_lists(object: &Bound<PyAny>, place: &str) -> Result<bool> {
     }
     let reader = object
         .extract::<AnyArray>()
-        .and_then(|array| Ok(array.into_reader()?));
+        .and_then(|array| array.into_reader());
     let reader = reader.map_err(|cause| Error::raised(py, place, cause))?;
     Ok(reader.field().data_type().is_nested())
 }
