@@ -18,7 +18,8 @@ pub fn is_tensor(object: &Bound<PyAny>) -> PyResult<bool> {
             let modules = py.import("sys")?.getattr("modules")?;
             PyResult::Ok(modules.cast_into::<PyDict>()?.unbind())
         })?;
-        if modules.bind(py).get_item(intern!(py, "torch"))?.is_none() {
+        let torch = modules.bind(py).get_item(intern!(py, "torch"))?;
+        if torch.is_none_or(|torch| torch.is_none()) {
             return Ok(false);
         }
     }
