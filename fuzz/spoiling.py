@@ -142,7 +142,7 @@ def _no_rows(choices: Choices, call: Call) -> Verdict:
     if no_rows is None and name in KEYS:
         return Verdict.EITHER
     call.arguments[name] = no_rows
-    return Verdict.REFUSED
+    return Verdict.EITHER if name == "rewards" else Verdict.REFUSED  # it takes numbers, too
 
 
 def _no_number(choices: Choices, call: Call) -> Verdict:
@@ -402,6 +402,8 @@ def _hostile_field(choices: Choices, call: Call) -> Verdict:
         ]
     )()
     call.arguments["fields"] = {"hostile": field}
+    if isinstance(field, fc.PerRow):
+        call.arguments["array_type"] = "numpy"  # torch believes any length, and counts up to it
     return Verdict.EITHER
 
 
