@@ -25,15 +25,13 @@ def _call(call: Callable[..., T], args: tuple[object, ...], cores: int | None) -
     return call(*args)
 
 
-def peak_bytes(call: Callable[[], object]) -> int:
-    """Return by how much a call raises the memory of this process, at most (Linux)."""
+def peak_bytes(call: Callable[[], T]) -> tuple[int, T]:
+    """Return by how much a call raises this process's memory at most (Linux), and its result."""
     gc.collect()
     Path("/proc/self/clear_refs").write_text("5")  # the peak counts from here on
     before = _status("VmRSS")
     result = call()
-    peak = _status("VmHWM") - before
-    del result
-    return peak
+    return _status("VmHWM") - before, result
 
 
 def _status(name: str) -> int:

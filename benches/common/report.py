@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 
 from rich.box import SIMPLE
@@ -13,7 +13,9 @@ from rich.table import Table
 
 from common.timing import interleaved
 
+Calls = Mapping[str, Callable[[], object]]
 Figures = dict[str, float]
+UNITS = [(1e3, "ms"), (1e6, "µs"), (1e9, "ns")]
 
 
 @dataclass(frozen=True)
@@ -31,10 +33,14 @@ class Effort:
     is_smoke: bool
     rounds: int
 
-    def run(self, calls: dict[str, Callable[[], object]], slow: Collection[str] = ()) -> Figures:
-        """Measure calls against each other, for half a second at least."""
+    def run(
+        self, calls: Calls, *, slow: Collection[str] = (), prepare: Calls | None = None
+    ) -> Figures:
+        """Measure calls against each other, for half a second at least (see `interleaved`)."""
         seconds = 0.0 if self.is_smoke else 0.5
-        return interleaved(calls, rounds=self.rounds, seconds=seconds, slow=slow)
+        return interleaved(
+            calls, rounds=self.rounds, seconds=seconds, slow=slow, prepare=prepare or {}
+        )
 
 
 def main(
@@ -79,5 +85,8 @@ def table(results: dict[str, Figures], cell: Callable[[Figures, str], str]) -> T
 def time_cell(times: Figures, name: str, *, ours: Collection[str], peer: str = "NumPy") -> str:
     """Format a time, and of ours how many times as long the peer takes."""
     seconds = times[name]
-    text = f"{seconds * 1e6:.1f} µs" if seconds < 1e-3 else f"{seconds * 1e3:.1f} ms"
+    scale, unit = next(
+        (scale, unit) for scale, unit in UNITS if seconds * scale >= 1 or unit == "ns"
+    )
+    text = f"{seconds * scale:.1f} {unit}"
     return f"{text} ({times[peer] / seconds:.1f}x)" if name in ours else text
