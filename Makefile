@@ -11,7 +11,7 @@ endif
 INSTALLED := .venv/installed.stamp
 BUILT := .venv/built.stamp
 SOURCES := pyproject.toml Cargo.toml Cargo.lock $(wildcard rust/*/*.* rust/*/*/*.*)
-BENCHES := $(filter-out benches/timing.py,$(wildcard benches/*.py))
+BENCHES := $(wildcard benches/*.py)
 
 # maturin refuses two environments; Cargo compiles PyO3 again whenever the interpreter changes.
 export VIRTUAL_ENV := $(CURDIR)/.venv

@@ -137,6 +137,8 @@ pub fn check_values<T: Element>(
                 place: place(position),
             }),
         },
+        // All bytes are.
+        Check::Index(limit) if limit > 0xFF && size_of::<T>() == 1 => Ok(()),
         Check::Index(limit) => match first(values, |value| !value.is_index(limit)) {
             None => Ok(()),
             Some(position) => Err(Error::NoIndex {

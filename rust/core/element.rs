@@ -1,6 +1,7 @@
 //! Number types: the outputs ([`Element`]) and the inputs they can be read from ([`Slice`]).
 
 use std::fmt::Display;
+use std::ops::BitOr;
 
 use half::{bf16, f16};
 
@@ -74,20 +75,20 @@ impl<'a> Slice<'a> {
         self.len() == 0
     }
 
-    /// The range (least, largest) that all values lie in, if they are integers and there are any.
-    /// That of bytes is known without looking.
-    pub fn bounds(&self) -> Option<(i128, i128)> {
+    /// A number that no value exceeds, with as many bits as the largest value, if they are integers
+    /// and there are any. That of bytes is known without looking; negative ones have all bits.
+    pub fn upper_bound(&self) -> Option<i128> {
         match self {
             _ if self.is_empty() => None,
-            Slice::Bool(_) => Some((0, 1)),
-            Slice::I8(_) => Some((i8::MIN.into(), i8::MAX.into())),
-            Slice::U8(_) => Some((0, u8::MAX.into())),
-            Slice::I16(values) => bounds(values),
-            Slice::I32(values) => bounds(values),
-            Slice::I64(values) => bounds(values),
-            Slice::U16(values) => bounds(values),
-            Slice::U32(values) => bounds(values),
-            Slice::U64(values) => bounds(values),
+            Slice::Bool(_) => Some(1),
+            Slice::I8(_) => Some(i8::MAX.into()),
+            Slice::U8(_) => Some(u8::MAX.into()),
+            Slice::I16(values) => Some(all_bits(values)),
+            Slice::I32(values) => Some(all_bits(values)),
+            Slice::I64(values) => Some(all_bits(values)),
+            Slice::U16(values) => Some(all_bits(values)),
+            Slice::U32(values) => Some(all_bits(values)),
+            Slice::U64(values) => Some(all_bits(values)),
             Slice::F32(_) | Slice::F64(_) => None,
         }
     }
@@ -110,11 +111,15 @@ impl<'a> Slice<'a> {
     }
 }
 
-fn bounds<T: Copy + Ord + Into<i128>>(values: &[T]) -> Option<(i128, i128)> {
-    let (first, rest) = values.split_first()?;
-    let widen = |(least, largest): (T, T), &value: &T| (least.min(value), largest.max(value));
-    let (least, largest) = rest.iter().fold((*first, *first), widen);
-    Some((least.into(), largest.into()))
+/// The bits that any value has: found as fast as values are read, unlike the largest value.
+fn all_bits<T: Copy + Default + BitOr<Output = T> + Into<i128>>(values: &[T]) -> i128 {
+    let bits = values
+        .iter()
+        .fold(T::default(), |bits, &value| bits | value);
+    match bits.into() {
+        ..0 => i128::MAX,
+        bits => bits,
+    }
 }
 
 /// A value that an output dtype cannot hold: its position and how it prints.
@@ -221,7 +226,7 @@ fn convert_checked<S: Copy + ToString, T>(
 
 /// Integer types, which take integers that fit and booleans, but no floats.
 macro_rules! integer_element {
-    ($($type:ty: $name:literal, $cast:ident;)*) => {$(
+    ($($type:ty: $name:literal, $cast:ident, $saturated:ident;)*) => {$(
         impl Element for $type {
             const DTYPE: &'static str = $name;
             const HOLDS: &'static str = "integers";
@@ -261,7 +266,8 @@ macro_rules! integer_element {
             }
 
             fn is_index(self, limit: i64) -> bool {
-                (0..limit).contains(&i64::from(self))
+                // Compared in its own type: of bytes, 16 at a time instead of 2.
+                limit > 0 && self >= <$type>::ZERO && self <= $saturated!($type, limit - 1)
             }
         }
     )*};
@@ -281,12 +287,26 @@ macro_rules! truth {
     };
 }
 
+/// A number that is not negative, or the largest of the type.
+macro_rules! saturated {
+    ($type:ty, $value:expr) => {
+        <$type>::try_from($value).unwrap_or(<$type>::MAX)
+    };
+}
+
+/// As a boolean, any number but 0.
+macro_rules! nonzero {
+    ($type:ty, $value:expr) => {
+        $value != 0
+    };
+}
+
 integer_element! {
-    bool: "bool", truth;
-    u8: "uint8", cut;
-    i16: "int16", cut;
-    i32: "int32", cut;
-    i64: "int64", cut;
+    bool: "bool", truth, nonzero;
+    u8: "uint8", cut, saturated;
+    i16: "int16", cut, saturated;
+    i32: "int32", cut, saturated;
+    i64: "int64", cut, saturated;
 }
 
 /// Read as float32, and convert that: half-precision outputs are what torch makes of float32 ones.
@@ -410,6 +430,22 @@ mod tests {
         f32::read(&Slice::F64(&[1e300, f64::NEG_INFINITY, -0.0]), 0, &mut out).unwrap();
         assert_eq!(out, [f32::INFINITY, f32::NEG_INFINITY, 0.0]);
         assert!(out[2].is_sign_negative());
+    }
+
+    #[test]
+    fn indices_are_compared_in_their_own_type() {
+        assert!(u8::MAX.is_index(256) && u8::MAX.is_index(i64::MAX) && !u8::MAX.is_index(255));
+        assert!(i16::MAX.is_index(1 << 15) && !i16::MAX.is_index(1 << 14));
+        assert!(0_i32.is_index(1) && !0_i32.is_index(0) && !(-1_i32).is_index(i64::MAX));
+        assert!(true.is_index(2) && !true.is_index(1) && false.is_index(1));
+    }
+
+    #[test]
+    fn upper_bounds_have_the_bits_of_the_largest_value() {
+        assert_eq!(Slice::I32(&[5, 2, 0]).upper_bound(), Some(7));
+        assert_eq!(Slice::U16(&[256, 3]).upper_bound(), Some(259));
+        assert_eq!(Slice::I64(&[5, -1]).upper_bound(), Some(i128::MAX));
+        assert_eq!(Slice::I64(&[]).upper_bound(), None);
     }
 
     #[test]

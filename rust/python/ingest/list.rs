@@ -16,47 +16,56 @@ use pyo3::types::{PyList, PyTuple};
 use super::number::{Decode, decode};
 use crate::error::{Error, Result};
 
-/// Items between the one that is read and the one whose memory is asked for.
-const AHEAD: usize = 48;
+/// Items between the one that is read and the one whose memory is asked for. With 48 a batch of 4.7 M
+/// tokens takes 29.4 ms, with 96 27.9, with 128 27.0 and with 192 27.4.
+const AHEAD: usize = 128;
 
 /// A `list` or `tuple`.
 pub trait Items {
     /// The current number of items.
     fn count(&self) -> usize;
 
-    /// A borrowed reference to an item.
+    /// What gives a borrowed reference to the item of an index.
     ///
     /// # Safety
-    /// `index` is below [`count`](Items::count). The reference is valid until Python code runs, or
-    /// on free-threaded builds until the list's critical section is left.
-    unsafe fn borrow(&self, index: usize) -> *mut ffi::PyObject;
+    /// To be used for indices below [`count`](Items::count) and, as the references, until Python
+    /// code runs, or on free-threaded builds until the list's critical section is left.
+    unsafe fn borrow(&self) -> impl Fn(usize) -> *mut ffi::PyObject;
 }
 
-/// Items through CPython's macro or, where only the stable interface may be used, its function.
+/// Items where CPython keeps them or, where only the stable interface may be used, by its function.
 macro_rules! items {
-    ($($type:ty: $get_fast:ident, $get_stable:ident;)*) => {$(
+    ($($type:ty: $object:ident, $first:expr, $get_stable:ident;)*) => {$(
         impl Items for Bound<'_, $type> {
             fn count(&self) -> usize {
                 self.len()
             }
 
+            #[cfg(not(Py_LIMITED_API))]
             #[inline]
-            unsafe fn borrow(&self, index: usize) -> *mut ffi::PyObject {
-                #[cfg(not(Py_LIMITED_API))]
-                use ffi::$get_fast as get;
-                #[cfg(Py_LIMITED_API)]
-                use ffi::$get_stable as get;
+            unsafe fn borrow(&self) -> impl Fn(usize) -> *mut ffi::PyObject {
+                let object = self.as_ptr().cast::<ffi::$object>();
+                // SAFETY: `self` is of this type.
+                let first: *const *mut ffi::PyObject = unsafe { $first(object) };
+                // SAFETY: the caller keeps the index in bounds.
+                move |index| unsafe { *first.add(index) }
+            }
+
+            #[cfg(Py_LIMITED_API)]
+            #[inline]
+            unsafe fn borrow(&self) -> impl Fn(usize) -> *mut ffi::PyObject {
+                let object = self.as_ptr();
                 // SAFETY: `self` is of this type, and the caller keeps the index in bounds (so that
                 // it also fits Py_ssize_t).
-                unsafe { get(self.as_ptr(), index.cast_signed()) }
+                move |index| unsafe { ffi::$get_stable(object, index.cast_signed()) }
             }
         }
     )*};
 }
 
 items! {
-    PyList: PyList_GET_ITEM, PyList_GetItem;
-    PyTuple: PyTuple_GET_ITEM, PyTuple_GetItem;
+    PyList: PyListObject, |list: *mut ffi::PyListObject| (*list).ob_item.cast_const(), PyList_GetItem;
+    PyTuple: PyTupleObject, |tuple: *mut ffi::PyTupleObject| (&raw const (*tuple).ob_item).cast(), PyTuple_GetItem;
 }
 
 /// Output types that exact Python numbers decode into without running Python code.
@@ -242,28 +251,62 @@ where
                     found,
                 });
             }
-            for value in &mut out[done..] {
+            // SAFETY: positions are below `len`, the list's length as checked after the last Python
+            // code ran; borrowed items are used up before any other runs.
+            let item_at = unsafe { items.borrow() };
+            // SAFETY: a list's items are live, and `py` proves that we are attached.
+            let exact = unsafe { decode_while_exact(item_at, from + done, len, &mut out[done..]) };
+            done += exact;
+            if let Some(value) = out.get_mut(done) {
                 let position = from + done;
-                // SAFETY: `position` is below `len`, the list's length as checked after the last
-                // Python code ran; the borrowed item is used up before any other runs.
-                let item = unsafe { items.borrow(position) };
-                if position + AHEAD < len {
-                    // SAFETY: below the list's length.
-                    prefetch(unsafe { items.borrow(position + AHEAD) });
-                }
-                // SAFETY: a list's items are live, and `py` proves that we are attached.
-                let exact = unsafe { T::decode_exact(item) };
+                // SAFETY: as above; this takes a reference before Python code can run.
+                let item = unsafe { Bound::from_borrowed_ptr(py, items.borrow()(position)) };
+                *value = decode(&item, || place(position))?;
                 done += 1;
-                if let Some(exact) = exact {
-                    *value = exact;
-                } else {
-                    // SAFETY: as above; this takes a reference before Python code can run.
-                    let item = unsafe { Bound::from_borrowed_ptr(py, item) };
-                    *value = decode(&item, || place(position))?;
-                    break;
-                }
             }
         }
         Ok(())
     })
+}
+
+/// Decode items from `from` on until one is not exact; returns how many were.
+///
+/// # Safety
+/// `item_at` gives live objects for all indices below `len`, and the thread is attached to the
+/// interpreter.
+unsafe fn decode_while_exact<T: DecodeExact>(
+    item_at: impl Fn(usize) -> *mut ffi::PyObject,
+    from: usize,
+    len: usize,
+    out: &mut [T],
+) -> usize {
+    let decode = |position, value: &mut T| {
+        // SAFETY: passed on from the caller.
+        match unsafe { T::decode_exact(item_at(position)) } {
+            Some(exact) => {
+                *value = exact;
+                true
+            }
+            None => false,
+        }
+    };
+    // Every second item, of those that the loop below asks nobody for: as a rule two share a cache
+    // line. Asking for each costs 8 % in the cache, for none 7 % of long rows' time.
+    (from..len.min(from + AHEAD))
+        .step_by(2)
+        .for_each(|index| prefetch(item_at(index)));
+    // Two loops, so that there is no comparison for every item.
+    let followed = out.len().min(len.saturating_sub(from + AHEAD));
+    for (index, value) in out[..followed].iter_mut().enumerate() {
+        prefetch(item_at(from + index + AHEAD));
+        if !decode(from + index, value) {
+            return index;
+        }
+    }
+    for (index, value) in out.iter_mut().enumerate().skip(followed) {
+        if !decode(from + index, value) {
+            return index;
+        }
+    }
+    out.len()
 }

@@ -194,15 +194,15 @@ impl<'py> Rows<'py> {
         self.check = Check::Index(limit);
     }
 
-    /// The largest value, or one that all are below; none where there is no value.
+    /// A number that no value exceeds, with as many bits as the largest; none where there is no value.
     ///
     /// # Errors
     /// When an array was moved.
     pub fn largest(&self) -> Result<Option<i128>> {
         let mut largest = None;
         for row in 0..self.len() {
-            let bounds = self.slice(row)?.and_then(|values| values.bounds());
-            largest = largest.max(bounds.map(|(_, largest)| largest));
+            let bound = self.slice(row)?.and_then(|values| values.upper_bound());
+            largest = largest.max(bound);
         }
         Ok(largest)
     }

@@ -7,6 +7,7 @@ import random
 import statistics
 import time
 from collections.abc import Callable, Collection, Mapping
+from types import MappingProxyType
 
 
 def interleaved(
@@ -15,6 +16,7 @@ def interleaved(
     rounds: int,
     seconds: float,
     slow: Collection[str] = (),
+    prepare: Mapping[str, Callable[[], object]] = MappingProxyType({}),
 ) -> dict[str, float]:
     """Measure calls against each other.
 
@@ -31,6 +33,8 @@ def interleaved(
     slow
         Calls that take part in three further rounds only, at the end: they take long, and leave
         memory behind in which the others are slower for a while.
+    prepare
+        What has to be done before some of the calls, outside the time.
 
     Returns
     -------
@@ -44,6 +48,8 @@ def interleaved(
         shuffle(names)
         for name in names:
             call = calls[name]
+            if name in prepare:
+                prepare[name]()
             start = time.perf_counter()
             result = call()
             times[name].append(time.perf_counter() - start)
@@ -51,6 +57,8 @@ def interleaved(
 
     fast = [name for name in calls if name not in slow]
     for name in fast:
+        if name in prepare:
+            prepare[name]()
         calls[name]()  # to warm up
     gc.collect()
     gc.disable()

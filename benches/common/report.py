@@ -1,0 +1,92 @@
+"""What every benchmark is started with, and how it prints what it measured."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass
+
+from rich.box import SIMPLE
+from rich.console import Console
+from rich.table import Table
+
+from common.timing import interleaved
+
+Calls = Mapping[str, Callable[[], object]]
+Figures = dict[str, float]
+UNITS = [(1e3, "ms"), (1e6, "µs"), (1e9, "ns")]
+
+
+@dataclass(frozen=True)
+class Effort:
+    """How much a benchmark is to do.
+
+    Parameters
+    ----------
+    is_smoke
+        Whether it is only to be seen that it works, on little data.
+    rounds
+        How many rounds to run at least.
+    """
+
+    is_smoke: bool
+    rounds: int
+
+    def run(
+        self, calls: Calls, *, slow: Collection[str] = (), prepare: Calls | None = None
+    ) -> Figures:
+        """Measure calls against each other, for half a second at least (see `interleaved`)."""
+        seconds = 0.0 if self.is_smoke else 0.5
+        return interleaved(
+            calls, rounds=self.rounds, seconds=seconds, slow=slow, prepare=prepare or {}
+        )
+
+
+def main(
+    doc: str | None,
+    measure: Callable[[Effort], Iterator[tuple[str, Figures]]],
+    cell: Callable[[Figures, str], str],
+) -> None:
+    """Measure all cases, and print a table or JSON.
+
+    Parameters
+    ----------
+    doc
+        The benchmark's docstring.
+    measure
+        Yields each case and its figures by name.
+    cell
+        Formats one of a case's figures for the table.
+    """
+    parser = argparse.ArgumentParser(description=(doc or "").partition("\n")[0])
+    parser.add_argument("--rounds", type=int, default=11, help="at least (default: %(default)s)")
+    parser.add_argument("--smoke", action="store_true", help="one round on little data")
+    parser.add_argument("--json", action="store_true", help="print the bare figures as JSON")
+    args = parser.parse_args()
+    results = dict(measure(Effort(args.smoke, 1 if args.smoke else args.rounds)))
+    if args.json:
+        print(json.dumps(results, indent=2))
+    else:
+        Console(width=132).print(table(results, cell))
+
+
+def table(results: dict[str, Figures], cell: Callable[[Figures, str], str]) -> Table:
+    """Lay out the results: a line for each case, a column for each name."""
+    names = list(dict.fromkeys(name for figures in results.values() for name in figures))
+    out = Table("", *names, box=SIMPLE)
+    for column in out.columns[1:]:
+        column.justify = "right"
+    for case, figures in results.items():
+        out.add_row(case, *(cell(figures, name) if name in figures else "" for name in names))
+    return out
+
+
+def time_cell(times: Figures, name: str, *, ours: Collection[str], peer: str = "NumPy") -> str:
+    """Format a time, and of ours how many times as long the peer takes."""
+    seconds = times[name]
+    scale, unit = next(
+        (scale, unit) for scale, unit in UNITS if seconds * scale >= 1 or unit == "ns"
+    )
+    text = f"{seconds * scale:.1f} {unit}"
+    return f"{text} ({times[peer] / seconds:.1f}x)" if name in ours else text
