@@ -32,9 +32,17 @@ def checked_ids(name: str, values: Any, rows: int) -> list[Any]:
     is_sequence = hasattr(type(values), "__len__") and hasattr(type(values), "__getitem__")
     if not is_sequence or isinstance(values, (str, bytes, Mapping)):
         raise TypeError(f"{name} is {reprlib.repr(values)}; pass a sequence of one object per row")
-    ids = list(values)
+    ids = as_list(values)
     check_count(name, len(ids), rows)
     return ids
+
+
+def as_list(values: Any) -> list[Any]:
+    """Return items as a list of Python's own objects, also those of NumPy and Arrow."""
+    for method in ("to_pylist", "tolist"):
+        if hasattr(values, method) and not hasattr(values, "detach"):
+            return list(getattr(values, method)())
+    return list(values)
 
 
 def check_count(name: str, found: int, expected: int) -> None:
@@ -43,3 +51,8 @@ def check_count(name: str, found: int, expected: int) -> None:
         raise ValueError(
             f"{name} has {found} rows, but prompts has {expected}; pass one row per prompt"
         )
+
+
+def counted(number: int, noun: str) -> str:
+    """Write a number of things: ``1 row``, ``1,500 rows``."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"

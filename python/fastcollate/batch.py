@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import numpy as np
 
 from fastcollate._fastcollate import FieldSpec, Lease, OutputSpec, Plan
+from fastcollate.arguments import counted
 from fastcollate.gathering import broadcasted, gathered
 from fastcollate.layouts import checked_layout
 from fastcollate.memory import release
@@ -41,7 +42,7 @@ class ClosedBatchError(RuntimeError):
 class Batch(Mapping[str, Any]):
     """A read-only mapping from output names to arrays, with the plan they were written by.
 
-    Goes into a model call or a framework's dict as it is: ``model(**batch)``, ``dict(batch)``.
+    Goes into a framework's dict as it is: ``dict(batch)``, ``f(**batch)``.
     Every key can also be read as an attribute, unless a method or property has that name. Two
     batches are equal only if they are the same object. All outputs lie in one allocation: any one
     of them keeps it alive, so ``clone`` what is to outlive the batch.
@@ -119,7 +120,11 @@ class Batch(Mapping[str, Any]):
         )
 
     def __getitem__(self, key: str) -> Any:
-        return self._data[key]
+        try:
+            return self._data[key]
+        except (KeyError, TypeError) as error:  # slices have no hash
+            message = f"{key!r} is none of the outputs, which are {list(self)}"
+            raise KeyError(message) from error
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._data)
@@ -138,7 +143,10 @@ class Batch(Mapping[str, Any]):
         if name.startswith("_"):
             raise AttributeError(f"Batch has no attribute {name!r}")
         if name in _NEEDS_PLAN:
-            raise MissingPlanError(f"{name} needs a plan, but this Batch was made from a mapping")
+            raise MissingPlanError(
+                f"the Batch was made from a mapping, which has no {name}, as pinning and such "
+                "make them; use the Batch that build_batch returned"
+            )
         if name in self._data:
             return self._data[name]
         raise AttributeError(f"Batch has no attribute or key {name!r}; its keys are {list(self)}")
@@ -251,7 +259,7 @@ class Batch(Mapping[str, Any]):
         Returns
         -------
         Ragged
-            Each row's response values.
+            Each row's response values: over a tensor if `x` is one.
 
         Raises
         ------
@@ -272,7 +280,8 @@ class Batch(Mapping[str, Any]):
         -------
         array or tensor
             In the shape of this batch's response-aligned fields, (B, R) or jagged
-            (response tokens,), and 0 elsewhere; of `per_row`'s dtype and device.
+            (response tokens,), and 0 elsewhere; of `per_row`'s dtype and device (floats of a list
+            become float32).
 
         Raises
         ------
@@ -280,7 +289,9 @@ class Batch(Mapping[str, Any]):
             If `per_row` has another shape.
         """
         if isinstance(per_row, (list, tuple)):
-            per_row = self._like_outputs(np.asarray(per_row))
+            numbers = np.asarray(per_row)
+            is_float = numbers.dtype == np.float64
+            per_row = self._like_outputs(numbers.astype(np.float32) if is_float else numbers)
         return broadcasted(self.plan, per_row)
 
     def to_layout(
@@ -320,8 +331,9 @@ class Batch(Mapping[str, Any]):
         else:
             metrics = self.metrics
             head = (
-                f"Batch of {metrics['batch/rows']:,.0f} rows, {metrics['batch/tokens']:,.0f} "
-                f"tokens, {metrics['batch/padding_fraction']:.1%} padding"
+                f"Batch of {counted(plan.num_rows, 'row')}, "
+                f"{counted(int(metrics['batch/tokens']), 'token')}, "
+                f"{metrics['batch/padding_fraction']:.1%} padding"
             )
         cells = [(str(key), *_describe(value)) for key, value in self._data.items()]
         widths = [max(map(len, column)) for column in zip(*cells, strict=True)]

@@ -11,12 +11,17 @@ from typing import Any, Literal
 import numpy as np
 
 from fastcollate._fastcollate import pack_ids
+from fastcollate.arguments import counted
 from fastcollate.batch import Batch
 from fastcollate.collating import LOGPROBS, LOSS_MASK, REWARDS, build_batch, check_options
 from fastcollate.fields import Field, PerRow, RoutedExperts
 from fastcollate.memory import PoolArgument
 
 AnyField = Field | PerRow | RoutedExperts
+
+
+_ARGUMENTS = {"loss_mask": "loss_masks", "uid": "uids", "trajectory_id": "trajectory_ids"}
+"""Names of `add` that `build_batch` has for all rows."""
 
 
 @dataclass
@@ -26,7 +31,7 @@ class _Rows:
     prompts: list[np.ndarray] = field(default_factory=list)
     responses: list[np.ndarray] = field(default_factory=list)
     columns: dict[str, list[Any]] = field(default_factory=dict)
-    """By the names of `build_batch`'s arguments, and by the keys of extra fields."""
+    """By the names of `add`'s arguments, and by the keys of extra fields."""
     fields: dict[str, AnyField] = field(default_factory=dict)
     """The extra fields of the first row."""
 
@@ -36,7 +41,7 @@ class BatchBuilder:
 
     Rows are unboxed when they are added: a token takes 4 bytes instead of the 36 and more of a
     Python int in a list, and when the last rollout is in, the batch is a copy of arrays. Any
-    thread may add rows.
+    thread may add rows. A builder belongs to its process: it cannot be pickled.
 
     Parameters
     ----------
@@ -134,17 +139,17 @@ class BatchBuilder:
         response = pack_ids("responses", response, index)
         values: dict[str, Any] = {}
         if loss_mask is not None:
-            values["loss_masks"] = LOSS_MASK.pack(loss_mask, index)
+            values["loss_mask"] = LOSS_MASK.pack(loss_mask, index)
         if rewards is not None:
             values["rewards"] = _packed_rewards(rewards, index)
         if logprobs is not None:
             values["logprobs"] = LOGPROBS.pack(logprobs, index)
         for name, one in values.items():
-            _check_len(name, index, one, response)
+            _check_len(_ARGUMENTS.get(name, name), index, one, response)
         if uid is not None:
-            values["uids"] = uid
+            values["uid"] = uid
         if trajectory_id is not None:
-            values["trajectory_ids"] = trajectory_id
+            values["trajectory_id"] = trajectory_id
         fields = dict(fields or {})
         for key, one in fields.items():
             values[key] = _packed_field(key, one, index, prompt, response)
@@ -177,11 +182,13 @@ class BatchBuilder:
         ------
         ValueError, TypeError
             As ``build_batch``, for an empty batch or rows that exceed fixed widths, for instance.
-            The rows are kept then.
+            The rows are kept then; :meth:`clear` forgets them.
         """
         with self._lock:
             rows = self._rows
-            columns: dict[str, Any] = dict(rows.columns)
+            columns: dict[str, Any] = {
+                _ARGUMENTS.get(name, name): values for name, values in rows.columns.items()
+            }
             if columns.get("rewards") and columns["rewards"][0].ndim == 0:
                 columns["rewards"] = np.array(columns["rewards"])
             fields = {key: _with_values(one, columns.pop(key)) for key, one in rows.fields.items()}
@@ -196,6 +203,11 @@ class BatchBuilder:
             self._rows = _Rows()
         return batch
 
+    def clear(self) -> None:
+        """Forget all rows."""
+        with self._lock:
+            self._rows = _Rows()
+
     def __len__(self) -> int:
         """Return the number of rows that were added since the last batch."""
         return len(self._rows.prompts)
@@ -204,7 +216,7 @@ class BatchBuilder:
         with self._lock:
             rows = len(self._rows.prompts)
             tokens = sum(map(len, self._rows.prompts)) + sum(map(len, self._rows.responses))
-        return f"BatchBuilder of {rows:,} rows, {tokens:,} tokens"
+        return f"BatchBuilder of {counted(rows, 'row')}, {counted(tokens, 'token')}"
 
 
 def _packed_rewards(rewards: Any, index: int) -> Any:

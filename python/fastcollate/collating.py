@@ -80,14 +80,17 @@ def build_batch(
     prompts, responses
         ``B`` rows of token ids each. A row is a list or tuple of numbers, an ``array.array``, or a
         1-D NumPy array or torch tensor of any integer type; kinds may be mixed. The rows stand in
-        any sequence, or are those of a 2-D array or tensor, a :class:`Ragged`, a jagged nested
-        tensor, or an Arrow array of lists (``pyarrow``, ``polars``, ``duckdb``, ...).
+        any sequence, or are those of a 2-D array or tensor, a :class:`Ragged`, a nested tensor, an
+        Arrow array of lists (``pyarrow``, ``polars``, ``duckdb``, ...) or a table of one such
+        column. All of a 2-D array counts as tokens: if it is padded, pass
+        ``fc.ragged(x, lengths=...)``. Gradients do not flow into a batch.
     pad_token_id
         What ``input_ids`` holds on padding. Masks come from lengths, so real tokens may equal it.
     rewards
         Per response token, or one number per row, which lands on the row's last response token.
     loss_masks, logprobs
-        Per response token. Loss masks may be weights, but not NaN.
+        Per response token. Loss masks may be weights, but not NaN. The output of ``loss_masks`` is
+        ``loss_mask``, as frameworks call it.
     fields
         More fields by their keys: :class:`Field` per token, :class:`PerRow` and
         :class:`RoutedExperts`.
@@ -100,7 +103,8 @@ def build_batch(
     labels
         Add ``labels``: the ids of response tokens whose loss mask is not 0 (of all of them if there
         is no loss mask), and -100 elsewhere. ``"shifted"``: each position holds the label of its
-        sequence's next token.
+        sequence's next token, for a loss of one's own; models of Hugging Face shift inside and take
+        ``"aligned"``.
     layout
         ``"left"``, ``"two_segment"``, ``"right"`` or ``"jagged"``.
     pad_to
@@ -110,13 +114,14 @@ def build_batch(
     max_prompt_len
         Fix ``P`` of two segments.
     max_response_len
-        Fix ``R``.
+        Fix ``R``. In one block, fix ``W`` too, so that it stays the larger.
     max_seq_len
         Warn when the longest row exceeds it. Nothing is ever truncated.
     dtypes
-        ``"reference"``: int64 ids and masks, float32 fields. ``"compact"``: int32 ids, bool masks,
-        float32 fields. Or a mapping from keys to dtypes, by name or NumPy's or torch's own, where
-        they differ from the reference: int32 for ids; int32 or bool for ``attention_mask`` and
+        ``"reference"``: int64 ids and masks, float32 fields. ``"compact"``: int32 ids and
+        positions, bool masks, float32 fields, and int64 labels, which torch's losses need. Or a
+        mapping from keys to dtypes, by name or NumPy's or torch's own, where they differ from the
+        reference: int32 for ids, positions and labels; int32 or bool for ``attention_mask`` and
         ``response_mask``; bfloat16 or float16 for fields, rounded as torch rounds float32.
     array_type
         ``"torch"`` or ``"numpy"``.
@@ -126,7 +131,8 @@ def build_batch(
         arguments, but not after one about a number that was found while rows were read.
     pool
         Where the batch's memory comes from, and goes back to when the last tensor that sees it is
-        gone: a :class:`BufferPool`, that of :func:`get_default_pool`, or None for fresh memory.
+        gone: a :class:`BufferPool`, which somebody has to keep, ``"default"`` for that of
+        :func:`get_default_pool`, or None for fresh memory.
 
     Returns
     -------
@@ -137,8 +143,9 @@ def build_batch(
         and those of ``fields``. Other dtypes by ``dtypes``.
 
         The jagged layout has ``input_ids``, int64 (tokens,), with the rows' ``offsets``, int64
-        (B + 1,), the same as ``cu_seqlens``, int32, and ``max_seqlen``, an int; fields of responses
-        are (response tokens,), with ``response_offsets``, int64 (B + 1,). It has no masks.
+        (B + 1,), the same as ``cu_seqlens``, int32, and ``max_seqlen``, an int; what belongs to
+        tokens is (tokens, ...), and fields of responses are (response tokens, ...), with
+        ``response_offsets``, int64 (B + 1,). It has no masks.
 
     Raises
     ------

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, final, overload
 import numpy as np
 
 from fastcollate._fastcollate import arrow_lists
+from fastcollate.arguments import counted
 from fastcollate.arrays import (
     checked_array,
     describe,
@@ -145,7 +146,13 @@ class Ragged:
                 )
             offsets = self._offsets[start : max(start, stop) + 1]
             return self._of(self._values[offsets[0] : offsets[-1]], offsets - offsets[0])
-        row = operator.index(index)
+        try:
+            row = operator.index(index)
+        except TypeError as error:
+            raise TypeError(
+                f"the index is {describe(index)}; pass an integer or a slice, or copy rows by "
+                "fastcollate.ragged([rows[i] for i in ...])"
+            ) from error
         if not -len(self) <= row < len(self):
             raise IndexError(f"row {row} is out of range; there are {len(self)} rows")
         row %= len(self)
@@ -169,7 +176,7 @@ class Ragged:
             kind += f" on {self._values.device}"
         trailing = f" with {self.trailing} a token" if self.trailing else ""
         return (
-            f"Ragged of {_count(len(self), 'row')}, {_count(len(self._values), 'token')}: "
+            f"Ragged of {counted(len(self), 'row')}, {counted(len(self._values), 'token')}: "
             f"{dtype_name(self.dtype)} {kind}{trailing}{span}"
         )
 
@@ -319,7 +326,3 @@ def _equal(values: Any, other: Any) -> bool:
     if "float" in dtype_name(values.dtype):
         same |= (values != values) & (other != other)
     return bool(same.all())
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"

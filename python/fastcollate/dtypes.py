@@ -12,12 +12,18 @@ from fastcollate._fastcollate import FieldSpec, OutputSpec
 REFERENCE = OutputSpec()
 """What today's frameworks use."""
 
-_PRESETS = {
-    "reference": {"ids": "int64", "masks": "int64"},
-    "compact": {"ids": "int32", "masks": "bool"},
+_REFERENCE = dict.fromkeys(
+    ("input_ids", "attention_mask", "response_mask", "position_ids", "labels"), "int64"
+)
+_COMPACT = {
+    "input_ids": "int32",
+    "attention_mask": "bool",
+    "response_mask": "bool",
+    "position_ids": "int32",
+    "labels": "int64",  # torch's losses take no other integers
 }
+_PRESETS = {"reference": _REFERENCE, "compact": _COMPACT}
 
-_IDS = ("input_ids", "position_ids", "labels")
 _MASKS = ("attention_mask", "response_mask")
 
 
@@ -44,7 +50,7 @@ def checked_outputs(
         keys += () if position_ids is None else ("position_ids",)
         keys += () if labels is None else ("labels",)
         # A batch keeps the dtypes of masks that only other layouts have.
-        names = {key: _PRESETS[preset]["ids" if key in _IDS else "masks"] for key in _IDS + _MASKS}
+        names = dict(_PRESETS[preset])
         known = {*keys, *(spec.key for _, spec in fields)}
         if unknown := [key for key in by_key if key not in known]:
             raise ValueError(f"dtypes has the key {unknown[0]!r}; the outputs are {sorted(known)}")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 import numpy as np
 
 from fastcollate._fastcollate import FieldSpec
-from fastcollate.arguments import checked_int
+from fastcollate.arguments import as_list, checked_int
 from fastcollate.arrays import NUMBERS, convert, describe, dtype_like, first_misfit, is_tensor
 from fastcollate.dtypes import dtype_name
 
@@ -48,10 +48,12 @@ class Field:
     fill
         What padding holds.
     gap_fill
-        What observations inside a response hold once turns are merged; `fill` if None.
+        What observations inside a response are to hold; `fill` if None. No effect as long as each
+        turn is a row of its own.
     dtype
-        ``"float32"`` if None; or bool, uint8, int16, int32, int64, float16, bfloat16, by name or
-        NumPy's or torch's own. Integers that do not fit are errors; floats are rounded.
+        ``"float32"`` if None, whatever the values are: integers beyond 2**24 are rounded then.
+        Or bool, uint8, int16, int32, int64, float16, bfloat16, by name or NumPy's or torch's own:
+        integers that do not fit are errors, floats are rounded.
     """
 
     rows: Rows
@@ -90,8 +92,9 @@ class RoutedExperts:
     Parameters
     ----------
     rows
-        One array (captured tokens, layers, topk) per row of the batch, of integers. The captured
-        tokens are the first of the row; there may be fewer than it has.
+        One array, tensor or nested list (captured tokens, layers, topk) of integers per row of the
+        batch, or a :class:`Ragged` of them. The captured tokens are the first of the row; there may
+        be fewer than it has, or none.
     num_experts
         How many experts there are: an index from there on is an error, and the dtype does not
         depend on the data.
@@ -124,12 +127,12 @@ class PerRow:
     Parameters
     ----------
     values
-        One number per row, written as (B,); or, as an array, values of one shape, written as
-        (B, ...). Or one array or tensor per row, of any shapes, such as ``pixel_values`` and
-        ``image_grid_thw``: they are kept as a list.
+        One number per row, written as (B,); or one array for all rows, written as (B, ...). Or a
+        sequence of one array, tensor or list per row, of any shapes, such as ``pixel_values`` and
+        ``image_grid_thw``: they are kept as a list, in dtypes of their own.
     dtype
-        Of numbers, as for :class:`Field`; if None, int64 for integers and booleans, and float32 if
-        there is any float.
+        As for :class:`Field`; if None, numbers become int64 if they are integers and booleans, and
+        float32 if there is any float.
     concat
         Whether to join arrays of any shapes along their first dimension instead, and to give
         int64 offsets (B + 1,) of the rows under the key with ``_offsets`` behind it.
@@ -201,7 +204,7 @@ def _per_row_values(key: str, field: PerRow) -> Any:
     values = field.values
     if not _is_array(values):
         try:
-            values = list(values)
+            values = as_list(values)
         except (TypeError, OverflowError) as error:  # a length may be anything
             message = f"{key} is {reprlib.repr(values)}; pass one number or array per row"
             raise TypeError(message) from error
@@ -235,7 +238,8 @@ def _as_numbers(key: str, values: list[Any], dtype: Any) -> np.ndarray:
     for row, number in enumerate(numbers):
         if not isinstance(number, (int, float)):
             raise TypeError(
-                f"{key}[{row}] is {reprlib.repr(number)}; pass numbers, or one array per row"
+                f"{key}[{row}] is {reprlib.repr(number)}; pass numbers, or one array per row "
+                "(names of rows are uids or trajectory_ids)"
             )
         if isinstance(number, float):
             if not holds_floats:

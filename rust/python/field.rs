@@ -345,14 +345,14 @@ impl FieldSpec {
         let Some(count) = self.num_experts else {
             return Ok(());
         };
-        if count < 1 || !Number::Int(count - 1).fits(self.dtype.unwrap_or(Dtype::I32)) {
-            return Err(PyValueError::new_err(format!(
-                "num_experts of {} is {count}; pass how many there are, as many as the dtype has \
-                 indices for",
-                self.key
-            )));
-        }
-        Ok(())
+        let key = &self.key;
+        let problem = match self.dtype.unwrap_or(Dtype::I32) {
+            _ if count < 1 => "pass a number from 1 on".to_owned(),
+            dtype if Number::Int(count - 1).fits(dtype) => return Ok(()),
+            dtype => format!("but {} has no indices for so many", dtype.name()),
+        };
+        let message = format!("num_experts of {key} is {count}; {problem}");
+        Err(PyValueError::new_err(message))
     }
 }
 

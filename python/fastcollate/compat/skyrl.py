@@ -167,6 +167,7 @@ def make_router_padding_mask(
     """
     import torch
 
+    attention_mask = torch.as_tensor(attention_mask)
     if attention_mask.dim() != 2:
         raise ValueError(
             f"attention_mask has shape {tuple(attention_mask.shape)}; pass two dimensions"

@@ -6,7 +6,7 @@ use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::PyType;
 
-use super::tensor::is_tensor;
+use super::tensor::{is_nested, is_tensor};
 
 /// Rows that are stretches of one array, also where something else lies between them.
 ///
@@ -90,7 +90,7 @@ fn is_ragged(object: &Bound<PyAny>) -> PyResult<bool> {
 /// Whether an object is a nested tensor of rows that lie one behind the other.
 fn is_jagged(object: &Bound<PyAny>) -> PyResult<bool> {
     let py = object.py();
-    if !is_tensor(object)? || !object.getattr(intern!(py, "is_nested"))?.is_truthy()? {
+    if !is_nested(object)? {
         return Ok(false);
     }
     let jagged = py.import(intern!(py, "torch"))?.getattr("jagged")?;

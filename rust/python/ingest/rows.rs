@@ -26,6 +26,7 @@ use crate::interrupt::in_chunks;
 const EXPECTED_FIELD: &str =
     "pass a sequence of rows, a 2-D array or tensor, a Ragged or an Arrow array of lists";
 const EXPECTED_ROW: &str = "a row has to be a list or tuple of numbers, or a 1-D array or tensor";
+const EXPECTED_ROW_OF_ANY: &str = "a row has to be a list, an array or a tensor of numbers";
 
 /// For fewer rows than these there is memory; asking takes small batches time.
 const MANY_ROWS: usize = 1 << 16;
@@ -334,10 +335,11 @@ impl<'a, 'py> Reader<'a, 'py> {
         if !is_list && self.read_column(rows)? {
             return Ok(self.finish());
         }
-        if !is_sequence(rows)? {
-            return Err(self.wrong_kind(rows));
-        }
-        let rows = to_list(rows)?;
+        let rows = match tensor::unbound(rows)? {
+            Some(rows) => rows,
+            None if is_sequence(rows)? => to_list(rows)?,
+            None => return Err(self.wrong_kind(rows)),
+        };
         self.reserve(rows.len())?;
         for (index, row) in rows.iter().enumerate() {
             self.read_row(index, row)?;
@@ -387,7 +389,8 @@ impl<'a, 'py> Reader<'a, 'py> {
             self.read_parts(values, 1, starts.into_iter().zip(lens))?;
             return Ok(true);
         }
-        if let Some(input) = as_array(rows, || self.field.to_owned())?
+        if !tensor::is_nested(rows)?
+            && let Some(input) = as_array(rows, || self.field.to_owned())?
             && !is_objects(&input.array)
         {
             let (count, len) = match *input.array.shape() {
@@ -494,7 +497,11 @@ impl<'a, 'py> Reader<'a, 'py> {
             _ => Err(Error::Kind {
                 place: place(),
                 found: describe(&row),
-                expected: EXPECTED_ROW,
+                expected: if self.allows_trailing {
+                    EXPECTED_ROW_OF_ANY
+                } else {
+                    EXPECTED_ROW
+                },
             }),
         }
     }

@@ -35,6 +35,22 @@ pub fn dimensions(object: &Bound<PyAny>) -> PyResult<Option<usize>> {
     dimensions.extract().map(Some)
 }
 
+/// Whether an object is a nested tensor, which is a list of tensors.
+pub fn is_nested(object: &Bound<PyAny>) -> PyResult<bool> {
+    let py = object.py();
+    Ok(is_tensor(object)? && object.getattr(intern!(py, "is_nested"))?.is_truthy()?)
+}
+
+/// The rows of a nested tensor; `None` for anything else.
+pub fn unbound<'py>(object: &Bound<'py, PyAny>) -> PyResult<Option<Bound<'py, PyList>>> {
+    if !is_nested(object)? {
+        return Ok(None);
+    }
+    let rows = object.call_method0("unbind")?.try_iter()?;
+    let rows = rows.collect::<PyResult<Vec<_>>>()?;
+    PyList::new(object.py(), rows).map(Some)
+}
+
 /// Whether an object is a tensor whose memory only another device can read.
 pub fn is_on_device(object: &Bound<PyAny>) -> PyResult<bool> {
     Ok(is_tensor(object)?
