@@ -276,13 +276,13 @@ def test_odd_arguments_of_fields(field, exception, message):
 
 
 @NEEDS_TORCH
-def test_nested_tensors_that_are_not_jagged():
+def test_nested_tensors_that_are_not_jagged_are_lists_of_rows():
     import torch
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # they are a prototype
         rows = torch.nested.nested_tensor([torch.ones(1), torch.ones(2), torch.ones(2)])
-    refuses({"logprobs": rows}, TypeError, "logprobs could not be read", r"fastcollate\.ragged")
+    assert build(logprobs=rows).logprobs.tolist() == [[0, 1], [1, 1], [1, 1]]
 
 
 @pytest.mark.parametrize("values", [["a", "b", "c"], [None, 1, 2], np.ma.ones(3)], ids=str)

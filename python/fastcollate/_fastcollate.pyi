@@ -79,9 +79,9 @@ class OutputSpec:
 
 @final
 class Stretches:
-    """Rows that are stretches of one array, also where something else lies between them."""
+    """Rows that are stretches of arrays, also where something else lies between them."""
 
-    def __new__(cls, values: Any, starts: NDArray[int64], lens: NDArray[int64]) -> Stretches: ...
+    def __new__(cls, arrays: Sequence[tuple[Any, NDArray[int64], NDArray[int64]]]) -> Stretches: ...
 
 @final
 class Lease:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import dataclasses
 import threading
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any, Literal
+from itertools import islice
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -16,24 +16,18 @@ from fastcollate.batch import Batch
 from fastcollate.collating import LOGPROBS, LOSS_MASK, REWARDS, build_batch, check_options
 from fastcollate.fields import Field, PerRow, RoutedExperts
 from fastcollate.memory import PoolArgument
+from fastcollate.storage import RowStore
 
 AnyField = Field | PerRow | RoutedExperts
 
 
+_IDS = ("uid", "trajectory_id")
 _ARGUMENTS = {"loss_mask": "loss_masks", "uid": "uids", "trajectory_id": "trajectory_ids"}
 """Names of `add` that `build_batch` has for all rows."""
 
 
-@dataclass
-class _Rows:
-    """Rows that were added. Every column has one item for each."""
-
-    prompts: list[np.ndarray] = field(default_factory=list)
-    responses: list[np.ndarray] = field(default_factory=list)
-    columns: dict[str, list[Any]] = field(default_factory=dict)
-    """By the names of `add`'s arguments, and by the keys of extra fields."""
-    fields: dict[str, AnyField] = field(default_factory=dict)
-    """The extra fields of the first row."""
+_Column = RowStore | list[Any]
+"""One argument or field of all rows: numbers in a store, or objects in a list."""
 
 
 class BatchBuilder:
@@ -98,7 +92,9 @@ class BatchBuilder:
         }
         check_options(**self._options)
         self._lock = threading.Lock()
-        self._rows = _Rows()
+        self._prompts, self._responses = RowStore(), RowStore()
+        self._columns: dict[str, _Column] = {}
+        self._fields: dict[str, tuple[_Kind, _Column]] = {}
 
     def add(
         self,
@@ -134,7 +130,7 @@ class BatchBuilder:
             As ``build_batch``, naming the row by its place in the batch; also if the first row came
             with other fields than this one. The builder is as it was before then.
         """
-        index = len(self._rows.prompts)
+        index = len(self._prompts)
         prompt = pack_ids("prompts", prompt, index)
         response = pack_ids("responses", response, index)
         values: dict[str, Any] = {}
@@ -150,20 +146,20 @@ class BatchBuilder:
             values["uid"] = uid
         if trajectory_id is not None:
             values["trajectory_id"] = trajectory_id
-        fields = dict(fields or {})
-        for key, one in fields.items():
-            values[key] = _packed_field(key, one, index, prompt, response)
+        given = {
+            key: (_kind(one), _packed_field(key, one, index, prompt, response))
+            for key, one in (fields or {}).items()
+        }
         with self._lock:
-            rows = self._rows
-            if rows.prompts:
-                _check_like_first(rows, index, values, fields)
-            else:
-                rows.columns = {name: [] for name in values}
-                rows.fields = fields
-            rows.prompts.append(prompt)
-            rows.responses.append(response)
+            if len(self._prompts) == 0:
+                self._start(values, given)
+            self._check_like_first(values, given)
+            self._prompts.append(prompt)
+            self._responses.append(response)
             for name, value in values.items():
-                rows.columns[name].append(value)
+                self._columns[name].append(value)
+            for key, (_, value) in given.items():
+                self._fields[key][1].append(value)
 
     def finish(self, out: Batch | None = None) -> Batch:
         """Build the batch of all rows, and start anew.
@@ -185,38 +181,111 @@ class BatchBuilder:
             The rows are kept then; :meth:`clear` forgets them.
         """
         with self._lock:
-            rows = self._rows
-            columns: dict[str, Any] = {
-                _ARGUMENTS.get(name, name): values for name, values in rows.columns.items()
+            columns = {
+                _ARGUMENTS.get(name, name): _rows(column) for name, column in self._columns.items()
             }
-            if columns.get("rewards") and columns["rewards"][0].ndim == 0:
-                columns["rewards"] = np.array(columns["rewards"])
-            fields = {key: _with_values(one, columns.pop(key)) for key, one in rows.fields.items()}
+            fields = {
+                key: kind.make(_rows(column), **kind.options)
+                for key, (kind, column) in self._fields.items()
+            }
             batch = build_batch(
-                rows.prompts,
-                rows.responses,
+                self._prompts.rows(),
+                self._responses.rows(),
                 **columns,
                 fields=fields or None,
                 out=out,
                 **self._options,
             )
-            self._rows = _Rows()
+            self._clear()
         return batch
 
     def clear(self) -> None:
-        """Forget all rows."""
+        """Forget all rows. Their memory is kept for the next ones, as :meth:`finish` does."""
         with self._lock:
-            self._rows = _Rows()
+            self._clear()
 
     def __len__(self) -> int:
         """Return the number of rows that were added since the last batch."""
-        return len(self._rows.prompts)
+        return len(self._prompts)
 
     def __repr__(self) -> str:
         with self._lock:
-            rows = len(self._rows.prompts)
-            tokens = sum(map(len, self._rows.prompts)) + sum(map(len, self._rows.responses))
+            rows, tokens = len(self._prompts), self._prompts.tokens + self._responses.tokens
         return f"BatchBuilder of {counted(rows, 'row')}, {counted(tokens, 'token')}"
+
+    def _clear(self) -> None:
+        columns = [*self._columns.values(), *(column for _, column in self._fields.values())]
+        for store in (self._prompts, self._responses, *columns):
+            store.clear()
+
+    def _start(self, values: Mapping[str, Any], given: Mapping[str, tuple[_Kind, Any]]) -> None:
+        """Let the first row say what all rows have; take what is there from the last batch."""
+        self._columns = {
+            name: _column(name in _IDS or value.ndim == 0, self._columns.get(name))
+            for name, value in values.items()
+        }
+        self._fields = {
+            key: (kind, _column(kind.make is PerRow, self._fields.get(key, (kind, None))[1]))
+            for key, (kind, _) in given.items()
+        }
+
+    def _check_like_first(
+        self, values: Mapping[str, Any], given: Mapping[str, tuple[_Kind, Any]]
+    ) -> None:
+        """Check that a row has what the first one has."""
+        index, advice = len(self._prompts), "pass it for every row or for none"
+        for known, names in ((self._columns, values), (self._fields, given)):
+            for name in known:
+                if name not in names:
+                    raise ValueError(f"row {index} has no {name}, but row 0 has; {advice}")
+            for name in names:
+                if name not in known:
+                    raise ValueError(f"row {index} has {name}, but row 0 has not; {advice}")
+        if index > 0 and "rewards" in values:
+            is_number = values["rewards"].ndim == 0
+            was_number = isinstance(self._columns["rewards"], list)
+            if is_number != was_number:
+                kinds = ("one per response token", "one number")
+                raise TypeError(
+                    f"rewards[{index}] is {kinds[is_number]}, but rewards[0] is "
+                    f"{kinds[was_number]}; pass either for all rows"
+                )
+        for key, (kind, _) in given.items():
+            if kind != (first := self._fields[key][0]):
+                raise ValueError(f"row {index} has {key} as {kind}, but row 0 as {first}")
+
+
+class _Kind(NamedTuple):
+    """A field without its values."""
+
+    make: Any
+    options: dict[str, Any]
+
+    def __repr__(self) -> str:
+        options = ", ".join(f"{name}={value!r}" for name, value in self.options.items())
+        return f"{self.make.__name__}({options})"
+
+
+def _kind(one: AnyField) -> _Kind:
+    """Return all of a field but its values, which come first."""
+    if not isinstance(one, (Field, PerRow, RoutedExperts)):
+        return _Kind(type(one), {})
+    names = (item.name for item in dataclasses.fields(one))
+    return _Kind(type(one), {name: getattr(one, name) for name in islice(names, 1, None)})
+
+
+def _column(holds_objects: bool, last: _Column | None) -> _Column:
+    """Return a column, that of the last batch if it is of the right kind: its memory is there."""
+    kind = list if holds_objects else RowStore
+    return last if isinstance(last, kind) else kind()
+
+
+def _rows(column: _Column) -> Any:
+    """Return what `build_batch` takes."""
+    if isinstance(column, RowStore):
+        return column.rows()
+    # Numbers were unboxed to NumPy's.
+    return np.array(column) if isinstance(column[0], np.generic) else column
 
 
 def _packed_rewards(rewards: Any, index: int) -> Any:
@@ -239,7 +308,7 @@ def _packed_field(
             )
         return row
     if isinstance(one, RoutedExperts):
-        return np.array(one.rows)
+        return np.asarray(one.rows)
     if not isinstance(one, PerRow):
         raise TypeError(
             f"{key}[{index}] is {one!r:.80}; pass fc.Field, fc.PerRow or fc.RoutedExperts"
@@ -261,41 +330,3 @@ def _check_len(name: str, index: int, row: Any, response: np.ndarray) -> None:
             f"{name}[{index}] has {len(row)} items, but responses[{index}] has {len(response)}; "
             "pass one value per response token"
         )
-
-
-def _check_like_first(
-    rows: _Rows, index: int, values: Mapping[str, Any], fields: Mapping[str, AnyField]
-) -> None:
-    """Check that a row has what the first one has."""
-    advice = "pass it for every row or for none"
-    for name in rows.columns:
-        if name not in values:
-            raise ValueError(f"row {index} has no {name}, but the rows before it have; {advice}")
-    for name in values:
-        if name not in rows.columns:
-            raise ValueError(f"row {index} has {name}, but the rows before it have not; {advice}")
-    if "rewards" in values:
-        found, expected = values["rewards"].ndim, rows.columns["rewards"][0].ndim
-        if found != expected:
-            kinds = ("one number", "one per response token")
-            raise TypeError(
-                f"rewards[{index}] is {kinds[found]}, but rewards[0] is {kinds[expected]}; "
-                "pass either for all rows"
-            )
-    for key, one in fields.items():
-        if _options(one) != _options(rows.fields[key]):
-            raise ValueError(
-                f"row {index} has {key} as {_options(one)}, but the rows before it as "
-                f"{_options(rows.fields[key])}"
-            )
-
-
-def _options(one: AnyField) -> tuple[str, dict[str, Any]]:
-    """Return all of a field but its values."""
-    options = {item.name: getattr(one, item.name) for item in dataclasses.fields(one)[1:]}
-    return type(one).__name__, options
-
-
-def _with_values(one: AnyField, values: list[Any]) -> AnyField:
-    """Return the field of all rows; its values come first."""
-    return type(one)(values, **_options(one)[1])

@@ -30,11 +30,11 @@ def laid_out(batch: Batch, layout: LayoutSpec) -> Batch:
             return batch[spec.key]
         values = flattened(batch[spec.key], leading)
         if spec.align == "response":
-            return Stretches(values, response_starts, response_lens)
+            return Stretches([(values, response_starts, response_lens)])
         if spec.align == "sequence":
-            return Stretches(values, sequence_starts, lens)
+            return Stretches([(values, sequence_starts, lens)])
         mask = flattened(batch["router_padding_mask"], leading)
-        return Stretches(values, sequence_starts, _captured(mask, sequence_starts, lens))
+        return Stretches([(values, sequence_starts, _captured(mask, sequence_starts, lens))])
 
     ids = flattened(batch["input_ids"], leading)
     objects = {
@@ -43,8 +43,8 @@ def laid_out(batch: Batch, layout: LayoutSpec) -> Batch:
         if key not in RESERVED and all(key != spec.key for spec in recipe.fields)
     }
     return collate_fields(
-        Stretches(ids, sequence_starts, prompt_lens),
-        Stretches(ids, sequence_starts + prompt_lens, response_lens),
+        Stretches([(ids, sequence_starts, prompt_lens)]),
+        Stretches([(ids, sequence_starts + prompt_lens, response_lens)]),
         recipe.pad_token_id,
         [(column(spec), spec.with_dtype(_dtype(batch[spec.key]))) for spec in recipe.fields],
         "numpy" if isinstance(ids, np.ndarray) else "torch",

@@ -8,11 +8,14 @@ use pyo3::types::PyType;
 
 use super::tensor::{is_nested, is_tensor};
 
-/// Rows that are stretches of one array, also where something else lies between them.
+/// Rows that are stretches of arrays, also where something else lies between them.
 ///
-/// Private: how a batch hands over its own outputs to be laid out anew.
+/// Private: how a batch hands over its own outputs to be laid out anew, and a builder its rows.
 #[pyclass(frozen, module = "fastcollate._fastcollate")]
-pub struct Stretches {
+pub struct Stretches(Vec<Stretch>);
+
+/// Rows of one array: the array, and where in it each row starts and how long it is.
+struct Stretch {
     values: Py<PyAny>,
     starts: Vec<usize>,
     lens: Vec<usize>,
@@ -22,15 +25,17 @@ pub struct Stretches {
 impl Stretches {
     #[new]
     fn new(
-        values: Py<PyAny>,
-        starts: PyReadonlyArray1<i64>,
-        lens: PyReadonlyArray1<i64>,
+        arrays: Vec<(Py<PyAny>, PyReadonlyArray1<i64>, PyReadonlyArray1<i64>)>,
     ) -> PyResult<Self> {
-        Ok(Self {
-            values,
-            starts: to_usize(&starts)?,
-            lens: to_usize(&lens)?,
-        })
+        let stretch = |(values, starts, lens)| {
+            Ok(Stretch {
+                values,
+                starts: to_usize(&starts)?,
+                lens: to_usize(&lens)?,
+            })
+        };
+        let stretches = arrays.into_iter().map(stretch);
+        stretches.collect::<PyResult<_>>().map(Self)
     }
 }
 
@@ -49,24 +54,25 @@ pub fn is_column(object: &Bound<PyAny>) -> PyResult<bool> {
     Ok(object.is_instance_of::<Stretches>() || is_ragged(object)? || is_jagged(object)?)
 }
 
-/// The parts of a `Ragged`, a jagged nested tensor or `Stretches`; `None` for anything else.
+/// The parts of a `Ragged`, a jagged nested tensor or `Stretches`, array by array; `None` for anything
+/// else.
 ///
 /// # Errors
 /// What torch raises.
-pub fn parts<'py>(object: &Bound<'py, PyAny>) -> PyResult<Option<Parts<'py>>> {
+pub fn parts<'py>(object: &Bound<'py, PyAny>) -> PyResult<Option<Vec<Parts<'py>>>> {
     let py = object.py();
     if let Ok(stretches) = object.cast::<Stretches>() {
-        let stretches = stretches.get();
-        return Ok(Some(Parts {
-            values: stretches.values.bind(py).clone(),
-            starts: stretches.starts.clone(),
-            lens: stretches.lens.clone(),
-        }));
+        let part = |stretch: &Stretch| Parts {
+            values: stretch.values.bind(py).clone(),
+            starts: stretch.starts.clone(),
+            lens: stretch.lens.clone(),
+        };
+        return Ok(Some(stretches.get().0.iter().map(part).collect()));
     }
     if is_ragged(object)? {
         let values = object.getattr(intern!(py, "values"))?;
         let offsets = object.getattr(intern!(py, "offsets"))?;
-        return Ok(Some(of_offsets(values, &offsets)?));
+        return Ok(Some(vec![of_offsets(values, &offsets)?]));
     }
     if is_jagged(object)? {
         let values = object.call_method0(intern!(py, "values"))?;
@@ -77,7 +83,7 @@ pub fn parts<'py>(object: &Bound<'py, PyAny>) -> PyResult<Option<Parts<'py>>> {
             parts.lens = integers(&lens)?;
             parts.starts.truncate(parts.lens.len());
         }
-        return Ok(Some(parts));
+        return Ok(Some(vec![parts]));
     }
     Ok(None)
 }

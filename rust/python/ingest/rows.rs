@@ -378,15 +378,18 @@ impl<'a, 'py> Reader<'a, 'py> {
     /// Take an object that holds all rows in one piece of memory, or few, if it is one.
     fn read_column(&mut self, rows: &Bound<'py, PyAny>) -> Result<bool> {
         if !rows.is_instance_of::<PyUntypedArray>()
-            && let Some(Parts {
+            && let Some(parts) = ragged::parts(rows)?
+        {
+            for Parts {
                 values,
                 starts,
                 lens,
-            }) = ragged::parts(rows)?
-        {
-            let values = as_array(&values, || self.field.to_owned())?;
-            let values = values.ok_or_else(|| self.wrong_kind(rows))?;
-            self.read_parts(values, 1, starts.into_iter().zip(lens))?;
+            } in parts
+            {
+                let values = as_array(&values, || self.field.to_owned())?;
+                let values = values.ok_or_else(|| self.wrong_kind(rows))?;
+                self.read_parts(values, 1, starts.into_iter().zip(lens))?;
+            }
             return Ok(true);
         }
         if !tensor::is_nested(rows)?
