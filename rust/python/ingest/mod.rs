@@ -7,7 +7,9 @@ mod arrow;
 #[allow(unsafe_code, reason = "reads items of lists without owning them")]
 mod list;
 mod number;
+mod object;
 mod ragged;
+mod reader;
 mod rows;
 mod tensor;
 

@@ -1,0 +1,95 @@
+//! What Python objects are: arrays, rows, sequences.
+
+use numpy::PyUntypedArray;
+use numpy::prelude::*;
+use pyo3::intern;
+use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
+use pyo3::types::{PyByteArray, PyBytes, PyList, PyMapping, PyString, PyTuple, PyType};
+
+use super::array::ArrayInput;
+use super::number::has_len;
+use super::tensor;
+use crate::error::{Error, Result};
+
+/// Whether an object is a tensor of rows. Asked before its memory is, which may be a copy.
+pub fn has_rows(object: &Bound<PyAny>) -> Result<bool> {
+    Ok(tensor::dimensions(object)?.is_some_and(|dimensions| dimensions > 1))
+}
+
+/// Whether a row is a list of lists or arrays, one for each token.
+pub fn is_list_of_rows(row: &Bound<PyAny>) -> Result<bool> {
+    let first = match (row.cast::<PyList>(), row.cast::<PyTuple>()) {
+        (Ok(list), _) => list.get_item(0),
+        (_, Ok(tuple)) => tuple.get_item(0),
+        _ => return Ok(false),
+    };
+    // An empty row has no first item, and is none.
+    first.map_or(Ok(false), |first| Ok(has_len(&first)?))
+}
+
+/// Whether a field's first item can only be a row, not a number.
+pub fn is_row(field: &str, item: &Bound<PyAny>) -> Result<bool> {
+    if let Some(dimensions) = tensor::dimensions(item)? {
+        return Ok(dimensions > 0);
+    }
+    match as_array(item, || format!("{field}[0]"))? {
+        Some(input) => Ok(input.array.ndim() > 0),
+        None => Ok(has_len(item)?),
+    }
+}
+
+pub fn is_objects(array: &Bound<PyUntypedArray>) -> bool {
+    array.ndim() == 1 && array.dtype().kind() == b'O'
+}
+
+/// Anything that is an array, or lends its memory as one: ndarray, tensor, `array.array`.
+pub fn as_array<'py>(
+    object: &Bound<'py, PyAny>,
+    place: impl Fn() -> String,
+) -> Result<Option<ArrayInput<'py>>> {
+    static ARRAY_ARRAY: PyOnceLock<Py<PyType>> = PyOnceLock::new();
+    let py = object.py();
+    if let Ok(array) = object.cast::<PyUntypedArray>() {
+        return Ok(Some(ArrayInput::of_array(array.clone())));
+    }
+    if object.is_exact_instance_of::<PyList>() || object.is_exact_instance_of::<PyTuple>() {
+        return Ok(None);
+    }
+    if tensor::is_tensor(object)? {
+        let input = tensor::as_array(object);
+        return input
+            .map(Some)
+            .map_err(|cause| Error::raised(py, place(), cause));
+    }
+    if object.is_instance(ARRAY_ARRAY.import(py, "array", "array")?)? {
+        let numpy = py.import(intern!(py, "numpy"))?;
+        let array = numpy.call_method1(intern!(py, "asarray"), (object,))?;
+        return Ok(array.cast_into().ok().map(ArrayInput::of_array));
+    }
+    Ok(None)
+}
+
+/// Whether an object is a sequence of items, and does not only look like one.
+pub fn is_sequence(object: &Bound<PyAny>) -> Result<bool> {
+    if object.is_exact_instance_of::<PyList>() {
+        return Ok(true);
+    }
+    let is_text = object.is_instance_of::<PyString>()
+        || object.is_instance_of::<PyBytes>()
+        || object.is_instance_of::<PyByteArray>();
+    let has = |method| object.get_type().hasattr(method);
+    Ok(!is_text
+        && object.cast::<PyMapping>().is_err()
+        && has(intern!(object.py(), "__getitem__"))?
+        && has(intern!(object.py(), "__len__"))?)
+}
+
+/// A sequence as a list of its items.
+pub fn to_list<'py>(sequence: &Bound<'py, PyAny>) -> Result<Bound<'py, PyList>> {
+    if let Ok(list) = sequence.cast_exact::<PyList>() {
+        return Ok(list.clone());
+    }
+    let items = sequence.try_iter()?.collect::<PyResult<Vec<_>>>()?;
+    Ok(PyList::new(sequence.py(), items)?)
+}

@@ -1,0 +1,414 @@
+//! Reading what holds the rows of a field.
+
+use fastcollate::{Error as Core, Place, read_slice};
+use numpy::PyUntypedArray;
+use numpy::prelude::*;
+use pyo3::exceptions::PyMemoryError;
+use pyo3::intern;
+use pyo3::prelude::*;
+use pyo3::types::{PyList, PyTuple};
+
+use super::array::{ArrayInput, ArrayView};
+use super::arrow::{self, Chunk};
+use super::number::decode;
+use super::object::{
+    as_array, has_rows, is_list_of_rows, is_objects, is_row, is_sequence, to_list,
+};
+use super::ragged::{self, Parts};
+use super::rows::{Row, Rows};
+use super::{describe, tensor};
+use crate::error::{Error, Result};
+
+const EXPECTED_FIELD: &str =
+    "pass a sequence of rows, a 2-D array or tensor, a Ragged or an Arrow array of lists";
+const EXPECTED_ROW: &str = "a row has to be a list or tuple of numbers, or a 1-D array or tensor";
+const EXPECTED_ROW_OF_ANY: &str = "a row has to be a list, an array or a tensor of numbers";
+
+/// For fewer rows than these there is memory; asking takes small batches time.
+const MANY_ROWS: usize = 1 << 16;
+
+/// Rows between two looks at pending signals.
+const POLL_ROWS: usize = 1 << 16;
+
+/// What takes the rows of a field, whatever they come as.
+pub struct Reader<'a, 'py> {
+    field: &'a str,
+    /// What the first row is called in errors.
+    first: usize,
+    /// Whether a row may have more dimensions than one.
+    allows_trailing: bool,
+    rows: Vec<Row<'py>>,
+    shared: Vec<ArrayView<'py>>,
+    /// Dimensions of a token's values, and the row that they were seen in first.
+    trailing: Option<(Vec<usize>, usize)>,
+    /// Rows that only another device can read.
+    on_device: Vec<(usize, Bound<'py, PyAny>)>,
+}
+
+impl<'a, 'py> Reader<'a, 'py> {
+    /// A reader for a field of that name.
+    pub fn new(field: &'a str, allows_trailing: bool) -> Self {
+        Self {
+            field,
+            first: 0,
+            allows_trailing,
+            rows: Vec::new(),
+            shared: Vec::new(),
+            trailing: None,
+            on_device: Vec::new(),
+        }
+    }
+
+    /// Read all rows.
+    ///
+    /// # Errors
+    /// `TypeError` or `ValueError` naming the field and the first row that is none.
+    pub fn read(mut self, rows: &Bound<'py, PyAny>) -> Result<Rows<'py>> {
+        let is_list = rows.is_exact_instance_of::<PyList>();
+        if !is_list && self.read_column(rows)? {
+            return Ok(self.finish());
+        }
+        let rows = match tensor::unbound(rows)? {
+            Some(rows) => rows,
+            None if is_sequence(rows)? => to_list(rows)?,
+            None => return Err(self.wrong_kind(rows)),
+        };
+        self.reserve(rows.len())?;
+        for (index, row) in rows.iter().enumerate() {
+            self.read_row(index, row)?;
+            if index % POLL_ROWS == POLL_ROWS - 1 {
+                rows.py().check_signals()?;
+            }
+        }
+        self.read_device_rows()?;
+        Ok(self.finish())
+    }
+
+    /// Read one row alone, which is the `index`th of its field.
+    ///
+    /// # Errors
+    /// As [`Reader::read`].
+    pub fn read_single(mut self, index: usize, row: &Bound<'py, PyAny>) -> Result<Rows<'py>> {
+        self.first = index;
+        self.read_row(0, row.clone())?;
+        self.read_device_rows()?;
+        Ok(self.finish())
+    }
+
+    /// Read an array whose first dimension is the rows, with one token each.
+    ///
+    /// # Errors
+    /// `TypeError` for what is no array of numbers.
+    pub fn read_one_token_each(mut self, values: &Bound<'py, PyAny>) -> Result<Rows<'py>> {
+        match as_array(values, || self.field.to_owned())? {
+            Some(input) if input.array.ndim() > 0 => {
+                let rows = input.array.shape()[0];
+                self.read_parts(input, 1, (0..rows).map(|row| (row, 1)))?;
+                Ok(self.finish())
+            }
+            _ => Err(self.wrong_kind(values)),
+        }
+    }
+
+    /// Refuse more rows than there is memory for them and their plan, where allocating its tables
+    /// would abort.
+    fn reserve(&mut self, rows: usize) -> Result<()> {
+        let plan = if rows < MANY_ROWS { 0 } else { rows };
+        Vec::<[u64; 32]>::new()
+            .try_reserve_exact(plan)
+            .and_then(|()| self.rows.try_reserve_exact(rows))
+            .map_err(|_| {
+                PyMemoryError::new_err(format!("no memory for a plan of {rows} rows")).into()
+            })
+    }
+
+    fn finish(self) -> Rows<'py> {
+        let trailing = self
+            .trailing
+            .map_or_else(Vec::new, |(trailing, _)| trailing);
+        Rows::of_parts(self.field, self.first, self.rows, self.shared, trailing)
+    }
+
+    /// Take an object that holds all rows in one piece of memory, or few, if it is one.
+    fn read_column(&mut self, rows: &Bound<'py, PyAny>) -> Result<bool> {
+        if !rows.is_instance_of::<PyUntypedArray>()
+            && let Some(parts) = ragged::parts(rows)?
+        {
+            for Parts {
+                values,
+                starts,
+                lens,
+            } in parts
+            {
+                let values = as_array(&values, || self.field.to_owned())?;
+                let values = values.ok_or_else(|| self.wrong_kind(rows))?;
+                self.read_parts(values, 1, starts.into_iter().zip(lens))?;
+            }
+            return Ok(true);
+        }
+        if !tensor::is_nested(rows)?
+            && let Some(input) = as_array(rows, || self.field.to_owned())?
+            && !is_objects(&input.array)
+        {
+            let (count, len) = match *input.array.shape() {
+                [] | [_] => return Err(self.wrong_kind(rows)),
+                [count, len] => (count, len),
+                [count, len, ..] if self.allows_trailing => (count, len),
+                _ => {
+                    let field = self.field.to_owned();
+                    return Err(Error::shape(field, &input.array, EXPECTED_FIELD));
+                }
+            };
+            self.reserve(count)?;
+            self.read_parts(input, 2, (0..count).map(|row| (row * len, len)))?;
+            return Ok(true);
+        }
+        if let Some(chunks) = arrow::chunks(rows, self.field)? {
+            for Chunk { values, offsets } in chunks {
+                let parts = offsets.windows(2).map(|ends| (ends[0], ends[1] - ends[0]));
+                self.read_parts(ArrayInput::of_array(values), 1, parts)?;
+            }
+            return Ok(true);
+        }
+        Ok(false)
+    }
+
+    /// Take rows that are stretches (start, len) of one array, whose first dimensions, `leading` of
+    /// them, count the tokens.
+    fn read_parts(
+        &mut self,
+        values: ArrayInput<'py>,
+        leading: usize,
+        parts: impl Iterator<Item = (usize, usize)>,
+    ) -> Result<()> {
+        let (array, tokens) = self.share(values, leading)?;
+        for (start, len) in parts {
+            if start.checked_add(len).is_none_or(|end| end > tokens) {
+                return Err(Error::Overrun {
+                    field: self.field.to_owned(),
+                    row: self.rows.len(),
+                    start,
+                    len,
+                    tokens,
+                });
+            }
+            self.rows.push(Row::Part { array, start, len });
+        }
+        Ok(())
+    }
+
+    /// Keep an array of which rows are parts; returns its number and its tokens.
+    fn share(&mut self, input: ArrayInput<'py>, leading: usize) -> Result<(usize, usize)> {
+        let view = ArrayView::new(input, leading, || self.field.to_owned())?;
+        self.check_trailing(self.rows.len(), view.tokens(), view.trailing())?;
+        let tokens = view.tokens();
+        self.shared.push(view);
+        Ok((self.shared.len() - 1, tokens))
+    }
+
+    fn read_row(&mut self, index: usize, row: Bound<'py, PyAny>) -> Result<()> {
+        let place = || format!("{}[{}]", self.field, self.first + index);
+        if self.allows_trailing && is_list_of_rows(&row)? {
+            let py = row.py();
+            let numpy = py.import(intern!(py, "numpy"))?;
+            let array = numpy.call_method1(intern!(py, "array"), (&row,));
+            let array = array.map_err(|cause| Error::raised(py, place(), cause))?;
+            return self.read_row(index, array);
+        }
+        let row = match row.cast_into::<PyList>() {
+            Ok(list) => {
+                let len = list.len();
+                self.check_trailing(index, len, &[])?;
+                self.rows.push(Row::List(list, len));
+                return Ok(());
+            }
+            Err(error) => error.into_inner(),
+        };
+        let row = match row.cast_into::<PyTuple>() {
+            Ok(tuple) => {
+                self.check_trailing(index, tuple.len(), &[])?;
+                self.rows.push(Row::Tuple(tuple));
+                return Ok(());
+            }
+            Err(error) => error.into_inner(),
+        };
+        let is_array = row.is_instance_of::<PyUntypedArray>();
+        if !is_array && tensor::is_on_device(&row)? {
+            self.on_device.push((index, row));
+            // Until all of them are copied at once.
+            self.rows.push(Row::Number(0.0));
+            return Ok(());
+        }
+        match as_array(&row, place)? {
+            Some(input) if self.is_row(input.array.ndim()) => {
+                let view = ArrayView::new(input, 1, place)?;
+                self.check_trailing(index, view.tokens(), view.trailing())?;
+                self.rows.push(Row::Array(view));
+                Ok(())
+            }
+            Some(input) if input.array.ndim() > 1 => Err(Error::shape(
+                place(),
+                &input.array,
+                "a row has one dimension",
+            )),
+            _ => Err(Error::Kind {
+                place: place(),
+                found: describe(&row),
+                expected: if self.allows_trailing {
+                    EXPECTED_ROW_OF_ANY
+                } else {
+                    EXPECTED_ROW
+                },
+            }),
+        }
+    }
+
+    fn is_row(&self, dimensions: usize) -> bool {
+        dimensions == 1 || (dimensions > 1 && self.allows_trailing)
+    }
+
+    /// Copy the rows that lie on other devices: one copy for all of a device and dtype.
+    fn read_device_rows(&mut self) -> Result<()> {
+        let mut rest = std::mem::take(&mut self.on_device);
+        while let Some((_, first)) = rest.first() {
+            let py = first.py();
+            let kind = |row: &Bound<'py, PyAny>| {
+                let device = row.getattr(intern!(py, "device"))?;
+                Ok::<_, PyErr>((device, row.getattr(intern!(py, "dtype"))?))
+            };
+            let wanted = kind(first)?;
+            let (mut indices, mut tensors) = (Vec::new(), Vec::new());
+            let mut others = Vec::new();
+            for (index, row) in rest {
+                let (device, dtype) = kind(&row)?;
+                if device.eq(&wanted.0)? && dtype.eq(&wanted.1)? {
+                    indices.push(index);
+                    tensors.push(row);
+                } else {
+                    others.push((index, row));
+                }
+            }
+            let mut parts = Vec::with_capacity(indices.len());
+            let mut end = 0;
+            for (&index, tensor) in indices.iter().zip(&tensors) {
+                let shape: Vec<usize> = tensor.getattr(intern!(py, "shape"))?.extract()?;
+                match shape.split_first() {
+                    Some((&len, trailing)) if self.is_row(shape.len()) => {
+                        self.check_trailing(index, len, trailing)?;
+                        parts.push((index, end, len));
+                        end += len;
+                    }
+                    _ => {
+                        return Err(Error::Kind {
+                            place: format!("{}[{}]", self.field, self.first + index),
+                            found: format!("a tensor of shape {shape:?}"),
+                            expected: EXPECTED_ROW,
+                        });
+                    }
+                }
+            }
+            let place = || format!("{}[{}]", self.field, self.first + indices[0]);
+            let values = tensor::concatenated(&tensors);
+            let values = values.map_err(|cause| Error::raised(py, place(), cause))?;
+            self.shared.push(ArrayView::new(values, 1, place)?);
+            let array = self.shared.len() - 1;
+            for (index, start, len) in parts {
+                self.rows[index] = Row::Part { array, start, len };
+            }
+            rest = others;
+        }
+        Ok(())
+    }
+
+    /// Check that a row's tokens have values of the same shape as those of the rows before. A row
+    /// without tokens says nothing of them if it has one dimension.
+    fn check_trailing(&mut self, row: usize, tokens: usize, trailing: &[usize]) -> Result<()> {
+        if !self.allows_trailing || (tokens == 0 && trailing.is_empty()) {
+            return Ok(());
+        }
+        match &self.trailing {
+            None => self.trailing = Some((trailing.to_vec(), row)),
+            Some((expected, first)) if expected != trailing => {
+                return Err(Core::Trailing {
+                    field: self.field.to_owned(),
+                    row,
+                    found: trailing.to_vec(),
+                    first: *first,
+                    expected: expected.clone(),
+                }
+                .into());
+            }
+            Some(_) => {}
+        }
+        Ok(())
+    }
+
+    fn wrong_kind(&self, rows: &Bound<'py, PyAny>) -> Error {
+        Error::Kind {
+            place: self.field.to_owned(),
+            found: describe(rows),
+            expected: EXPECTED_FIELD,
+        }
+    }
+}
+
+/// A field's numbers if it holds one per row.
+pub fn numbers_of(
+    field: &str,
+    numbers: &Bound<PyAny>,
+    check_count: impl Fn(usize) -> Result<()>,
+) -> Result<Option<Vec<f32>>> {
+    let is_list = numbers.is_exact_instance_of::<PyList>();
+    if !is_list && (ragged::is_column(numbers)? || has_rows(numbers)?) {
+        return Ok(None);
+    }
+    if let Some(input) = as_array(numbers, || field.to_owned())? {
+        if input.array.ndim() != 1 {
+            return Ok(None);
+        }
+        if !is_objects(&input.array) {
+            check_count(input.array.len())?;
+            return Ok(Some(numbers_in(field, input)?));
+        }
+    }
+    if !is_sequence(numbers)? {
+        return Ok(None);
+    }
+    if !is_list && arrow::is_array_of_lists(numbers, field)? {
+        return Ok(None);
+    }
+    let is_on_device = match numbers.try_iter()?.next().transpose()? {
+        Some(first) if !is_row(field, &first)? => tensor::is_on_device(&first)?,
+        _ => return Ok(None),
+    };
+    let numbers = to_list(numbers)?;
+    check_count(numbers.len())?;
+    if is_on_device {
+        // Copied at once; if torch cannot stack them, they are no numbers of one device.
+        let stacked = tensor::stacked(&numbers);
+        let place = || format!("{field}[0]");
+        let stacked = stacked.map_err(|cause| Error::raised(numbers.py(), place(), cause))?;
+        return Ok(Some(numbers_in(field, stacked)?));
+    }
+    let decode_at = |(row, number): (usize, Bound<PyAny>)| {
+        decode(&number, || Place {
+            field: field.to_owned(),
+            row,
+            position: None,
+        })
+    };
+    let values = numbers.iter().enumerate().map(decode_at);
+    Ok(Some(values.collect::<Result<_>>()?))
+}
+
+/// The numbers of an array of one dimension.
+fn numbers_in(field: &str, input: ArrayInput) -> Result<Vec<f32>> {
+    let view = ArrayView::new(input, 1, || field.to_owned())?;
+    let mut values = vec![0.0; view.tokens()];
+    let slice = view.values()?.ok_or_else(|| Error::Moved {
+        field: field.to_owned(),
+        row: 0,
+    })?;
+    read_slice(field, 0, &slice, 1, 0, &mut values)?;
+    Ok(values)
+}
