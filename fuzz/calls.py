@@ -160,7 +160,7 @@ def _draw_options(choices: Choices, call: Call) -> None:
         names = ["float16", "bfloat16"] if options["array_type"] == "torch" else ["float16"]
         given = [key for name, key in KEYS.items() if name in call.plain]
         if "labels" in call.plain and "loss_mask" in given:
-            given.remove("loss_mask")  # a weight that rounds to 0 counts only until a new layout
+            given.remove("loss_mask")  # the references round weights to float32 only
         options["dtypes"] = {key: choices.pick(names) for key in given}
 
 

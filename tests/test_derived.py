@@ -172,3 +172,13 @@ def test_ids_beyond_compact_labels():
     refuses({**changes, "dtypes": "compact"}, ValueError, message)
     with pytest.raises(ValueError, match="int32"):
         build(**changes, dtypes={"labels": "int32"})
+
+
+@pytest.mark.parametrize("layout", ["left", "jagged"])
+def test_weights_that_their_dtype_rounds_to_zero_do_not_train(layout):
+    options = {"labels": "aligned", "dtypes": {"loss_mask": "float16"}, "array_type": "numpy"}
+    masks = [[1e-9, 1, 6e-8]]
+    batch = fc.build_batch([[1]], [[2, 3, 4]], pad_token_id=0, loss_masks=masks, **options)
+    assert batch.loss_mask[0].astype(bool).tolist() == [False, True, True]
+    assert batch.labels.tolist() == [[-100, -100, 3, 4]]
+    assert batch.to_layout(layout).labels.ravel().tolist() == [-100, -100, 3, 4]

@@ -293,7 +293,7 @@ proptest! {
         let weights: Vec<_> = weights.iter().map(|row| Slice::F64(row)).collect();
         let mask = SliceColumn::new("loss_masks", weights, 1, Check::Number);
         let written = in_bands(&grid, band_positions, 1, -99, false, |band, to| {
-            let labels = Labels { mask: masked.then_some(&mask), shifted, ignored: -100 };
+            let labels = Labels { mask: masked.then_some(&mask), round: |weight| weight, shifted, ignored: -100 };
             write_labels(&prompts, &tokens, labels, &assembly, band, to).unwrap();
         });
 

@@ -95,6 +95,7 @@ impl<'py> Request<'_, 'py> {
             .collect::<Result<Vec<_>>>()?;
         let tables = OffsetTables::of_jagged(&placement)?;
         let loss_mask = fields.iter().position(|field| field.key() == "loss_mask");
+        let loss_mask = loss_mask.map(|index| (2 + index, field_plans[index].dtype));
 
         let (pad, tables) = (self.pad_token_id, tables.as_ref());
         let mut outputs = self.outputs.outputs(pad, &placement, tables, loss_mask);

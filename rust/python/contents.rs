@@ -136,7 +136,7 @@ impl OutputSpec {
         pad_token_id: i64,
         placement: &'a Placement,
         tables: Option<&'a OffsetTables>,
-        loss_mask: Option<usize>,
+        loss_mask: Option<(usize, Dtype)>,
     ) -> Vec<Output<'a>> {
         let Placement {
             sequence, response, ..
@@ -176,8 +176,11 @@ impl OutputSpec {
             push("position_ids", sequence, Content::Positions(padding), dtype);
         }
         if let Some((shifted, dtype)) = self.labels {
-            let mask = loss_mask.map(|index| 2 + index);
-            push("labels", sequence, Content::Labels { mask, shifted }, dtype);
+            let labels = Content::Labels {
+                mask: loss_mask,
+                shifted,
+            };
+            push("labels", sequence, labels, dtype);
         }
         outputs
     }

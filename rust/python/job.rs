@@ -33,7 +33,10 @@ pub enum Content<'a> {
     /// Positions of tokens in their rows.
     Positions(PositionPadding),
     /// The ids of tokens that train, by the loss mask in a column.
-    Labels { mask: Option<usize>, shifted: bool },
+    Labels {
+        mask: Option<(usize, Dtype)>,
+        shifted: bool,
+    },
     /// A field, what its rows are made of, and its values per token.
     Field {
         column: usize,
@@ -273,7 +276,12 @@ impl<'a> Job<'a> {
         };
         let [prompts, responses] = token_columns(columns);
         let labels = Labels {
-            mask: mask.map(|column| &columns[column]),
+            mask: mask.map(|(column, _)| &columns[column]),
+            round: match mask {
+                Some((_, Dtype::F16)) => |weight| f16::from_f32(weight).to_f32(),
+                Some((_, Dtype::Bf16)) => |weight| bf16::from_f32(weight).to_f32(),
+                _ => |weight| weight,
+            },
             shifted,
             ignored: Number::Int(NO_LABEL).cast().unwrap_or(T::ZERO),
         };

@@ -97,6 +97,8 @@ pub struct Labels<'a, C, T> {
     /// The loss mask, if there is one: where it is 0 there is no label. Else all of the response
     /// has.
     pub mask: Option<&'a C>,
+    /// What the mask is rounded to where it is an output: that may be 0 where it is not.
+    pub round: fn(f32) -> f32,
     /// Whether a position holds the next token's label instead of its own.
     pub shifted: bool,
     /// What stands where there is no label.
@@ -120,6 +122,7 @@ pub fn write_labels<T: Element, E, C: Column<T, Error = E> + Column<f32, Error =
 ) -> Result<(), E> {
     let Labels {
         mask,
+        round,
         shifted,
         ignored,
     } = labels;
@@ -140,16 +143,19 @@ pub fn write_labels<T: Element, E, C: Column<T, Error = E> + Column<f32, Error =
         match mask {
             Some(mask) => {
                 let begin = begin - row.prompt_len;
-                ignore_untrained(mask, assembly, segment.row, begin, inside, ignored)
+                let weigh = |weight| round(weight) != 0.0;
+                ignore_untrained(mask, weigh, assembly, segment.row, begin, inside, ignored)
             }
             None => Ok(()),
         }
     })
 }
 
-/// Overwrite labels of a row's response, from token `begin` of it on, where the loss mask is 0.
+/// Overwrite labels of a row's response, from token `begin` of it on, where the loss mask does not
+/// train.
 fn ignore_untrained<T: Element, C: Column<f32>>(
     mask: &C,
+    trains: impl Fn(f32) -> bool,
     assembly: &Assembly,
     row: usize,
     begin: usize,
@@ -167,7 +173,7 @@ fn ignore_untrained<T: Element, C: Column<f32>>(
             let weights = &mut weights[..CHUNK.min(stop - from)];
             mask.read(piece.turn, piece.from + from - piece.start, weights)?;
             for (label, weight) in labels[from - begin..].iter_mut().zip(weights) {
-                if *weight == 0.0 {
+                if !trains(*weight) {
                     *label = ignored;
                 }
             }
