@@ -63,7 +63,7 @@ class Call:
         batch = build_batch_loops(**{**self.plain, **layout})
         dtypes = self.options.get("dtypes", {})
         if dtypes == "compact":
-            ids = dict.fromkeys(("input_ids", "position_ids", "labels"), "int32")
+            ids = dict.fromkeys(("input_ids", "position_ids"), "int32")
             dtypes = {**ids, **dict.fromkeys(("attention_mask", "response_mask"), "bool")}
         for key in batch.keys() & dtypes.keys():
             batch[key] = torch.from_numpy(batch[key]).to(getattr(torch, dtypes[key]))
