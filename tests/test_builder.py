@@ -374,3 +374,24 @@ def test_finish_takes_over_the_memory_of_a_batch():
     second = builder.finish(out=first)
     assert second.input_ids.tolist() == [[3, 4]]
     assert second.input_ids.ctypes.data == where
+
+
+def test_a_builder_is_empty_after_its_batch(array_type):
+    builder = fc.BatchBuilder(pad_token_id=0, array_type=array_type)
+    builder.add([1], [2], rewards=1.0, uid=np.int64(3), fields={"x": fc.PerRow(1)})
+    assert builder.finish().uids == [3]
+    with pytest.raises(ValueError, match="the batch is empty"):
+        builder.finish()
+    builder.add([1, 2], [3], uid="a")
+    builder.clear()
+    builder.add([4], [5], trajectory_id=np.str_("b"))
+    batch = builder.finish()
+    assert batch.input_ids.tolist() == [[4, 5]]
+    assert batch.trajectory_ids == ["b"]
+    assert batch.uids is None
+
+
+def test_routes_that_are_no_array():
+    builder = fc.BatchBuilder(pad_token_id=0)
+    with pytest.raises(ValueError, match=r"x\[0\] cannot be read"):
+        builder.add([1], [2], fields={"x": fc.RoutedExperts([[[1, 2]], [[3]]])})

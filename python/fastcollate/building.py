@@ -184,6 +184,8 @@ class BatchBuilder:
             columns = {
                 _ARGUMENTS.get(name, name): _rows(column) for name, column in self._columns.items()
             }
+            if isinstance(columns.get("rewards"), list):
+                columns["rewards"] = np.array(columns["rewards"])  # of float32
             fields = {
                 key: kind.make(_rows(column), **kind.options)
                 for key, (kind, column) in self._fields.items()
@@ -282,10 +284,7 @@ def _column(holds_objects: bool, last: _Column | None) -> _Column:
 
 def _rows(column: _Column) -> Any:
     """Return what `build_batch` takes."""
-    if isinstance(column, RowStore):
-        return column.rows()
-    # Numbers were unboxed to NumPy's.
-    return np.array(column) if isinstance(column[0], np.generic) else column
+    return column.rows() if isinstance(column, RowStore) else column
 
 
 def _packed_rewards(rewards: Any, index: int) -> Any:
@@ -308,7 +307,10 @@ def _packed_field(
             )
         return row
     if isinstance(one, RoutedExperts):
-        return np.asarray(one.rows)
+        try:
+            return np.asarray(one.rows)
+        except ValueError as error:
+            raise ValueError(f"{key}[{index}] cannot be read: {error}") from error
     if not isinstance(one, PerRow):
         raise TypeError(
             f"{key}[{index}] is {one!r:.80}; pass fc.Field, fc.PerRow or fc.RoutedExperts"
