@@ -282,7 +282,7 @@ def test_prompts_that_are_no_lists_are_merged_too(steps):
     ("change", "exception", "message"),
     [
         ({"is_last_step": None}, TypeError, r"is_last_step is None"),
-        ({"is_last_step": [False] * 5}, IndexError, r"is_last_step.*\b6 turns"),
+        ({"is_last_step": [False] * 5}, IndexError, r"is_last_step has 5 items.*\b6 turns"),
         ({"is_last_step": [False] * 6}, AssertionError, r"is_last_step.*\b6 turns"),
         ({"is_last_step": [0, 0, 1, 0, 1, 1]}, AssertionError, r"is_last_step\[2\] is 1\b.*True"),
         (
@@ -325,7 +325,7 @@ def test_prompts_that_are_no_lists_are_merged_too(steps):
         ),
         ({"extra": 5}, TypeError, r"extra is 5.*\b6 turns"),
         ({"extra": {}}, KeyError, r"extra is {}.*\b6 turns"),
-        ({"extra": "abc"}, IndexError, r"extra is 'abc'.*\b6 turns"),
+        ({"extra": "abc"}, IndexError, r"extra has 3 items.*\b6 turns"),
     ],
 )
 def test_what_is_refused(steps, change, exception, message):

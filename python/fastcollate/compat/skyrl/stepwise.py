@@ -130,11 +130,13 @@ def _finished_turns(generator_output: Mapping[str, Any]) -> tuple[dict[str, Any]
 
 
 def _items(key: str, column: Any, count: int) -> Column:
-    """Return so many items, or say whose are not there, by what Python says of it."""
+    """Return so many items, or say which column has not got them, as the same exception."""
     try:
         return [column[turn] for turn in range(count)]
-    except (IndexError, KeyError, TypeError) as error:
-        kind = next(kind for kind in (IndexError, KeyError, TypeError) if isinstance(error, kind))
+    except IndexError as error:
+        raise IndexError(f"{key} has {len(column)} items, but there are {count} turns") from error
+    except (KeyError, TypeError) as error:
+        kind = KeyError if isinstance(error, KeyError) else TypeError
         raise kind(
             f"{key} is {reprlib.repr(column)}; pass a list of one item for each of {count} turns"
         ) from error
