@@ -12,6 +12,7 @@ from fastcollate.testing.reference.skyrl import (
     convert_prompts_responses_to_batch_tensors,
     make_router_padding_mask,
 )
+from fastcollate.testing.reference.skyrl_merging import merge_stepwise_output
 from fastcollate.testing.reference.way_back import broadcast_loops, gather_loops
 
 __all__ = [
@@ -22,4 +23,5 @@ __all__ = [
     "convert_prompts_responses_to_batch_tensors",
     "gather_loops",
     "make_router_padding_mask",
+    "merge_stepwise_output",
 ]
