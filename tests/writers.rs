@@ -81,9 +81,10 @@ fn assemble(responses: &[Response]) -> (Assembly, Vec<usize>) {
             start += len;
         }
         rows.push(Row {
-            source: 0,
+            source: Some(0),
             prompt_len: 0,
             response_len: start + response.tail,
+            is_padding: false,
         });
         offsets.push(pieces.len());
     }
@@ -273,7 +274,7 @@ proptest! {
     ) {
         let (assembly, turn_lens) = assemble(&responses);
         let rows = assembly.rows().iter().enumerate().map(|(index, row)| Row {
-            source: index,
+            source: Some(index),
             prompt_len,
             ..*row
         });
@@ -335,6 +336,7 @@ proptest! {
             prompt: fix(10),
             response: fix(11),
             multiple_of,
+            ..Widths::default()
         };
         for layout in [Layout::Left, Layout::TwoSegment, Layout::Right] {
             let Placement { sequence, response, .. } =
@@ -540,9 +542,10 @@ fn rows_wider_than_a_fixed_width_are_refused() {
 #[test]
 fn tables_that_are_no_plan_are_refused() {
     let row = Row {
-        source: 0,
+        source: Some(0),
         prompt_len: 1,
         response_len: 4,
+        is_padding: false,
     };
     let piece = |start, len| Piece {
         turn: 0,

@@ -167,6 +167,11 @@ class Plan:
     def prompt_lens(self) -> NDArray[int64]: ...
     @property
     def response_lens(self) -> NDArray[int64]: ...
+    def pick(
+        self,
+        shard: tuple[Sequence[int], Sequence[bool], int, tuple[int, int, int]],
+        layout: LayoutSpec,
+    ) -> Plan: ...
     def gather_places(
         self,
         of_sequence: bool,
@@ -187,6 +192,7 @@ def collate(
     prompts: Any,
     responses: Any,
     making: Merge | tuple[MergeSpec, tuple[Sequence[int], str]] | Plan | None,
+    shard: tuple[Sequence[int], Sequence[bool], int, tuple[int, int, int]] | None,
     pad_token_id: int,
     fields: Sequence[tuple[Any, FieldSpec]],
     layout: LayoutSpec,

@@ -13,10 +13,12 @@ from fastcollate.gathering import broadcasted, gathered
 from fastcollate.layouts import checked_layout
 from fastcollate.memory import release
 from fastcollate.relayout import laid_out
+from fastcollate.shards import selected
 
 if TYPE_CHECKING:
     from fastcollate.columns import Ragged
     from fastcollate.merging import MergePlan
+    from fastcollate.stepping import Shard
 
 _NEEDS_PLAN = frozenset({"plan", "recipe", "prompt_lens", "response_lens", "metrics"})
 
@@ -62,10 +64,12 @@ class Batch(Mapping[str, Any]):
         Whether each row holds its trajectory's last turn.
     merge_plan
         How turns were merged.
+    is_padding
+        Whether each row is there for the number of rows alone.
 
     Attributes
     ----------
-    uids, trajectory_ids, is_last_step, merge_plan
+    uids, trajectory_ids, is_last_step, merge_plan, is_padding
         As above; None if not given.
     """
 
@@ -77,6 +81,7 @@ class Batch(Mapping[str, Any]):
         "_plan",
         "_recipe",
         "is_last_step",
+        "is_padding",
         "merge_plan",
         "trajectory_ids",
         "uids",
@@ -90,6 +95,7 @@ class Batch(Mapping[str, Any]):
     trajectory_ids: Sequence[Any] | None
     is_last_step: Sequence[bool] | None
     merge_plan: MergePlan | None
+    is_padding: Sequence[bool] | None
 
     def __init__(
         self,
@@ -100,6 +106,7 @@ class Batch(Mapping[str, Any]):
         trajectory_ids: Sequence[Any] | None = None,
         is_last_step: Sequence[bool] | None = None,
         merge_plan: MergePlan | None = None,
+        is_padding: Sequence[bool] | None = None,
     ) -> None:
         self._data = dict(data)
         self._plan = plan
@@ -109,6 +116,7 @@ class Batch(Mapping[str, Any]):
         self.trajectory_ids = trajectory_ids
         self.is_last_step = is_last_step
         self.merge_plan = merge_plan
+        self.is_padding = is_padding
 
     def _close(self) -> Lease:
         """Give the memory up, if nothing but the batch's own outputs sees it."""
@@ -176,7 +184,8 @@ class Batch(Mapping[str, Any]):
 
     def __reduce__(self) -> tuple[type[Batch], tuple[Any, ...]]:
         names = (self.uids, self.trajectory_ids, self.is_last_step)
-        return type(self), (self._data, self._plan, self._recipe, *names, self.merge_plan)
+        how = (self._data, self._plan, self._recipe)
+        return type(self), (*how, *names, self.merge_plan, self.is_padding)
 
     @property
     def plan(self) -> Plan:
@@ -346,6 +355,27 @@ class Batch(Mapping[str, Any]):
         """
         widths = (pad_to, max_prompt_len, max_response_len, pad_to_multiple_of)
         return laid_out(self, checked_layout(layout, *widths))
+
+    def select(self, shard: Shard) -> Batch:
+        """Take the rows of a shard, with its padding rows.
+
+        Parameters
+        ----------
+        shard
+            Of a plan that :func:`fastcollate.plan_step` made of this batch.
+
+        Returns
+        -------
+        Batch
+            As wide as this one. Views of its outputs where the rows follow each other and none is
+            padding; else written anew, in memory of its own, on the host.
+
+        Raises
+        ------
+        ValueError
+            The plan was made for another batch.
+        """
+        return selected(self, shard)
 
     def __repr__(self) -> str:
         try:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from fastcollate._fastcollate import FieldSpec, LayoutSpec, OutputSpec, Plan, collate
 from fastcollate.arguments import check_count, checked_ids, checked_int, checked_integer
@@ -22,7 +22,11 @@ from fastcollate.fields import (
 from fastcollate.layouts import LEFT, checked_layout
 from fastcollate.memory import PoolArgument, checked_pool
 from fastcollate.merging import MergePlan, Merging, check_merge_argument, checked_merge
+from fastcollate.shards import checked_shard, picked_names
 from fastcollate.trajectories import checked_flags
+
+if TYPE_CHECKING:
+    from fastcollate.stepping import Shard
 
 LOSS_MASK = FieldSpec("loss_mask", "loss_masks", plain=True, refuses_nan=True)
 REWARDS = FieldSpec("rewards", "rewards", plain=True, per_row=True)
@@ -42,6 +46,7 @@ def build_batch(
     trajectory_ids: Sequence[Any] | None = None,
     is_last_step: Sequence[bool] | None = None,
     merge: Literal["exact", "branch", "realign"] | MergePlan | None = None,
+    rows: Shard | None = None,
     position_ids: Literal["zero", "one", "repeat_last"] | None = None,
     labels: Literal["aligned", "shifted"] | None = None,
     layout: Literal["left", "two_segment", "right", "jagged"] = "left",
@@ -109,6 +114,10 @@ def build_batch(
         responses, hold 0 (:class:`Field`: `gap_fill`) and no label, and count as response. What
         belongs to a whole row or sequence (a single reward, ids, :class:`PerRow`,
         :class:`RoutedExperts`) is that of the row's last turn.
+    rows
+        Build only these rows of all: a shard of :func:`plan_step`, with its padding rows. Everything
+        passed is that of the whole step, and so are the widths. Padding rows train nothing: their
+        loss mask is 0 and they have no labels and no routes; ``batch.is_padding`` tells them.
     position_ids
         Add ``position_ids``, which count the tokens of each sequence from 0 on. Padding holds 0,
         1, or, with ``"repeat_last"``, 0 in front of a sequence and its last position behind it, as
@@ -239,6 +248,7 @@ def build_batch(
         trajectory_ids,
         is_last_step,
         merging,
+        rows,
     )
     if (message := excess_message(batch.plan, max_seq_len)) is not None:
         warnings.warn(message, stacklevel=2)
@@ -261,6 +271,7 @@ def collate_fields(
     trajectory_ids: Sequence[Any] | None = None,
     is_last_step: Sequence[bool] | None = None,
     merging: Merging | None = None,
+    shard: Shard | None = None,
 ) -> Batch:
     """Build a batch of any fields; ``order`` is that of the outputs behind the built-in ones."""
     pad_token_id = checked_pad(pad_token_id, outputs)
@@ -270,8 +281,9 @@ def collate_fields(
     torch = None if array_type == "numpy" else import_torch()
     making = None if merging is None else merging.making
     pool = checked_pool(pool)
+    picked = None if shard is None else checked_shard("rows", shard)
     plan, arrays, lease, merge = collate(
-        prompts, responses, making, pad_token_id, fields, layout, outputs, close, pool
+        prompts, responses, making, picked, pad_token_id, fields, layout, outputs, close, pool
     )
     data = dict(arrays)
     if torch is not None:
@@ -283,7 +295,7 @@ def collate_fields(
             if spec.dtype == "bfloat16":
                 # NumPy's array is of int16, since it has no such dtype.
                 data[spec.key] = data[spec.key].view(torch.bfloat16)
-    sources = None if merging is None else plan.sources.tolist()
+    sources = None if merging is None and shard is None else plan.sources.tolist()
     if objects:
         for key, values in objects.items():
             check_count(key, len(values.arrays), plan.num_turns)
@@ -294,7 +306,9 @@ def collate_fields(
         if values is None:
             return None
         of_turns = checked_ids(name, values, plan.num_turns)
-        return of_turns if sources is None else [of_turns[turn] for turn in sources]
+        if sources is None:
+            return of_turns
+        return picked_names(name, of_turns, sources, shard)
 
     if is_last_step is not None:
         is_last_step = checked_flags("is_last_step", is_last_step).tolist()
@@ -307,6 +321,7 @@ def collate_fields(
         of_rows("trajectory_ids", trajectory_ids),
         of_rows("is_last_step", is_last_step),
         None if merging is None else merging.plan_of(merge),
+        None if shard is None else shard.is_padding.tolist(),
     )
     batch._lease = lease
     return batch

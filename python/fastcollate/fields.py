@@ -153,8 +153,10 @@ class PerRowObjects(NamedTuple):
         return [key, f"{key}_offsets"] if self.concat else [key]
 
     def outputs(self, key: str, sources: Sequence[int] | None) -> dict[str, Any]:
-        """Return the arrays of these rows, as a list or joined."""
-        arrays = self.arrays if sources is None else [self.arrays[row] for row in sources]
+        """Return the arrays of these rows, as a list or joined. Where there is none, it is empty."""
+        arrays = self.arrays
+        if sources is not None:
+            arrays = [arrays[row] if row >= 0 else arrays[0][:0] for row in sources]
         if not self.concat:
             return {key: arrays}
         offsets: Any = np.cumsum([0, *(len(array) for array in arrays)], dtype=np.int64)

@@ -10,14 +10,16 @@ from fastcollate._fastcollate import Stretches
 from fastcollate.arrays import flattened
 from fastcollate.fields import RESERVED
 from fastcollate.merging import Merging
+from fastcollate.shards import name_rows, objects_of
 
 if TYPE_CHECKING:
     from fastcollate._fastcollate import FieldSpec, LayoutSpec
     from fastcollate.batch import Batch
+    from fastcollate.stepping import Shard
 
 
-def laid_out(batch: Batch, layout: LayoutSpec) -> Batch:
-    """See :meth:`fastcollate.Batch.to_layout`."""
+def laid_out(batch: Batch, layout: LayoutSpec, shard: Shard | None = None) -> Batch:
+    """Write a batch, or some of its rows, again (see :meth:`fastcollate.Batch.to_layout`)."""
     from fastcollate.collating import collate_fields, in_order
 
     plan, recipe = batch.plan, batch.recipe
@@ -38,11 +40,6 @@ def laid_out(batch: Batch, layout: LayoutSpec) -> Batch:
         return Stretches([(values, sequence_starts, _captured(mask, sequence_starts, lens))])
 
     ids = flattened(batch["input_ids"], leading)
-    objects = {
-        key: value
-        for key, value in batch.items()
-        if key not in RESERVED and all(key != spec.key for spec in recipe.fields)
-    }
     again = collate_fields(
         Stretches([(ids, sequence_starts, prompt_lens)]),
         Stretches([(ids, sequence_starts + prompt_lens, response_lens)]),
@@ -52,9 +49,13 @@ def laid_out(batch: Batch, layout: LayoutSpec) -> Batch:
         layout,
         recipe.outputs,
         merging=Merging(plan, batch.merge_plan),
+        shard=shard,
     )
-    again.uids, again.trajectory_ids = batch.uids, batch.trajectory_ids
-    again.is_last_step = batch.is_last_step
+    name_rows(again, batch, shard)
+    rows = None if shard is None else shard.rows.tolist()
+    objects: dict[str, Any] = {}
+    for key, values in objects_of(batch).items():
+        objects |= values.outputs(key, rows)
     order = [key for key in batch if key not in RESERVED or key == "router_padding_mask"]
     again._data = in_order(again._data | objects, order)
     return again

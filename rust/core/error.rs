@@ -161,6 +161,21 @@ pub enum Error {
     #[error("the plan was made for {expected} turns, but prompts has {found}")]
     OtherTurnCount { found: usize, expected: usize },
 
+    #[error(
+        "the shard is of a plan for {expected} rows, but there are {found}; \
+         pass what the plan was made for"
+    )]
+    OtherRowCount { found: usize, expected: usize },
+
+    #[error(
+        "the shard is of a plan whose longest prompt, response and row have {expected:?} tokens, \
+         but here they have {found:?}; pass what the plan was made for"
+    )]
+    OtherLengths {
+        found: (usize, usize, usize),
+        expected: (usize, usize, usize),
+    },
+
     #[error("no trajectory has a token that trains, so drop_untrainable leaves no row")]
     NothingTrains,
 

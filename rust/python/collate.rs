@@ -1,7 +1,7 @@
 //! The one call: ingest, plan, write, hand over.
 
 use fastcollate::Check;
-use fastcollate::plan::{Assembly, Placement, Turns};
+use fastcollate::plan::{Assembly, Longest, Placement, Turns};
 use fastcollate::write::Destination;
 use pyo3::IntoPyObjectExt;
 use pyo3::prelude::*;
@@ -19,6 +19,7 @@ use crate::memory::BufferPool;
 use crate::merging::{Making, Merge};
 use crate::output::{NamedArray, Outputs, Written};
 use crate::plan::{Plan, longest_row};
+use crate::shard::Shard;
 
 /// From this size on other threads of the interpreter may run while plain memory is copied.
 const DETACH_FROM: usize = 1 << 20;
@@ -29,7 +30,8 @@ const MAX_SEQLEN_AT: usize = 3;
 /// Collate rows. Returns the plan, the outputs in order, the lease of their memory, and what was
 /// merged here.
 ///
-/// `making` says what rows are made of, if not of one turn each. `close` closes a batch whose memory to take over and returns its lease. It is called once all
+/// `making` says what rows are made of, if not of one turn each, and `shard` which of them are
+/// wanted, if not all. `close` closes a batch whose memory to take over and returns its lease. It is called once all
 /// lengths are checked.
 #[pyfunction]
 #[expect(
@@ -41,6 +43,7 @@ pub fn collate<'py>(
     prompts: &Bound<'py, PyAny>,
     responses: &Bound<'py, PyAny>,
     making: Option<Making<'py>>,
+    shard: Option<Shard>,
     pad_token_id: i64,
     fields: Vec<(Bound<'py, PyAny>, Bound<'py, FieldSpec>)>,
     layout: &Bound<'py, LayoutSpec>,
@@ -78,9 +81,27 @@ pub fn collate<'py>(
         close,
         pool,
     };
-    let (placement, arrays, lease) = request.write(py, columns, &turns, &assembly)?;
+    let mut least = Longest::default();
+    let assembly = match &shard {
+        Some(shard) => {
+            let (picked, longest) = shard.pick(&assembly)?;
+            least = longest;
+            picked
+        }
+        None => assembly,
+    };
+    let (placement, arrays, lease) = request.write(py, columns, &turns, &assembly, least)?;
     let (turns, assembly) = match making {
-        Some(Making::Batch(plan)) => (plan.get().turns.clone(), plan.get().assembly.clone()),
+        Some(Making::Batch(plan)) => {
+            let Plan {
+                turns, assembly, ..
+            } = plan.get();
+            let assembly = match shard {
+                Some(shard) => shard.pick(assembly)?.0,
+                None => assembly.clone(),
+            };
+            (turns.clone(), assembly)
+        }
         _ => (turns, assembly),
     };
     let plan = Plan {
@@ -112,9 +133,10 @@ impl<'py> Request<'_, 'py> {
         mut columns: Vec<Rows<'py>>,
         turns: &Turns,
         assembly: &Assembly,
+        least: Longest,
     ) -> Result<Batch<'py>> {
         let fields = self.fields;
-        let placement = self.layout.place(assembly)?;
+        let placement = self.layout.place(assembly, least)?;
         let field_plans = fields.iter().zip(&mut columns[2..]);
         let field_plans = field_plans
             .map(|(field, rows)| field.plan(rows, turns, assembly, &placement))

@@ -256,7 +256,7 @@ impl FieldSpec {
             Aligned::Sequence => {
                 let lens = rows.lens();
                 turns.check_stream_lens(name, &lens, false)?;
-                let assembly = batch.with_streams(&lens);
+                let assembly = batch.with_streams(&lens, true);
                 of_values(Some(assembly), Some(placement.sequence.clone()))
             }
             Aligned::Experts => self.plan_experts(rows, turns, batch, placement),
@@ -281,7 +281,8 @@ impl FieldSpec {
         };
         let lens = rows.lens();
         turns.check_stream_lens(name, &lens, true)?;
-        let assembly = batch.with_streams(&lens);
+        // What pads has no routes of its own: those of a copied row would count as real.
+        let assembly = batch.with_streams(&lens, false);
         let padding_needs = i64::try_from(topk).unwrap_or(i64::MAX);
         if let Some(num_experts) = self.num_experts.filter(|&count| count < padding_needs) {
             return Err(PyValueError::new_err(format!(

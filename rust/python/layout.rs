@@ -1,6 +1,6 @@
 //! Layouts by name, and the widths that do not come from the data.
 
-use fastcollate::plan::{Assembly, Layout, Placement, Widths};
+use fastcollate::plan::{Assembly, Layout, Longest, Placement, Widths};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
@@ -62,17 +62,22 @@ impl LayoutSpec {
                 prompt: max_prompt_len,
                 response: max_response_len,
                 multiple_of: pad_to_multiple_of,
+                least: Longest::default(),
             },
         })
     }
 }
 
 impl LayoutSpec {
-    /// Lay an assembly's rows out.
+    /// Lay an assembly's rows out, as wide as if the `least` were among them.
     ///
     /// # Errors
     /// `ValueError` for rows wider than a fixed width.
-    pub fn place(&self, assembly: &Assembly) -> Result<Placement> {
-        Ok(Placement::of_layout(assembly, self.layout, self.widths)?)
+    pub fn place(&self, assembly: &Assembly, least: Longest) -> Result<Placement> {
+        let widths = Widths {
+            least,
+            ..self.widths
+        };
+        Ok(Placement::of_layout(assembly, self.layout, widths)?)
     }
 }

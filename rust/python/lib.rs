@@ -17,6 +17,7 @@ mod merging;
 #[allow(unsafe_code, reason = "lends the slab's memory to NumPy")]
 mod output;
 mod plan;
+mod shard;
 mod tables;
 
 use pyo3::prelude::*;

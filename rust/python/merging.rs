@@ -17,7 +17,9 @@ use crate::error::{Error, Result};
 use crate::ingest::Rows;
 use crate::interrupt::Interruptible;
 use crate::plan::Plan;
-use crate::tables::{self, Column, array, column, column_of, rows_of, rows_of_table, set_table};
+use crate::tables::{
+    self, Column, array, column, column_of, rows_of, rows_of_table, set_table, sources_of,
+};
 
 /// From so many tokens on other threads of the interpreter may run while plain memory is compared.
 const DETACH_FROM: usize = 1 << 17;
@@ -214,7 +216,7 @@ impl Merge {
     /// The last turn of each row, whose prompt + response are its tokens: int64 (rows,).
     #[getter]
     fn sources<'py>(&self, py: Python<'py>) -> Column<'py> {
-        rows_of(py, &self.0.assembly, |row| row.source)
+        sources_of(py, &self.0.assembly)
     }
 
     /// Prompt tokens of each row, int64 (rows,).

@@ -9,8 +9,11 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyType};
 
 use crate::error::Result;
-use crate::layout::{layout_at, named};
-use crate::tables::{self, Column, column, column_of, rows_of, rows_of_table, set_table, to_i64};
+use crate::layout::{LayoutSpec, layout_at, named};
+use crate::shard::Shard;
+use crate::tables::{
+    self, Column, column, column_of, rows_of, rows_of_table, set_table, sources_of, to_i64,
+};
 
 /// What the rows of a batch are made of and where they lie. Immutable; holds no token.
 #[pyclass(frozen, module = "fastcollate._fastcollate")]
@@ -79,7 +82,18 @@ impl Plan {
     /// The last turn of each row, whose prompt + response are its tokens: int64 (rows,).
     #[getter]
     fn sources<'py>(&self, py: Python<'py>) -> Column<'py> {
-        rows_of(py, &self.assembly, |row| row.source)
+        sources_of(py, &self.assembly)
+    }
+
+    /// The plan of some of the rows, laid out anew.
+    fn pick(&self, shard: Shard, layout: &LayoutSpec) -> Result<Self> {
+        let (assembly, longest) = shard.pick(&self.assembly)?;
+        let placement = layout.place(&assembly, longest)?;
+        Ok(Self {
+            turns: self.turns.clone(),
+            assembly,
+            placement,
+        })
     }
 
     /// Where the values of response tokens stand in an output of `width` positions a row, int64, and

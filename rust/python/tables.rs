@@ -32,6 +32,12 @@ pub fn rows_of<'py>(
     column_of(py, assembly.rows().iter().map(value))
 }
 
+/// The last turn of each row, -1 of synthetic ones.
+pub fn sources_of<'py>(py: Python<'py>, assembly: &Assembly) -> Column<'py> {
+    let source = |row: &Row| row.source.map_or(-1, to_i64);
+    PyArray1::from_iter(py, assembly.rows().iter().map(source))
+}
+
 /// Write a table of so many columns.
 pub fn set_table<T, const N: usize>(
     tables: &Bound<PyDict>,
@@ -50,12 +56,14 @@ pub fn set_assembly(tables: &Bound<PyDict>, turns: &Turns, assembly: &Assembly) 
     let (pieces, offsets) = assembly.piece_table();
     tables.set_item("turn_prompt_lens", column(turns.prompt_lens()))?;
     tables.set_item("turn_response_lens", column(turns.response_lens()))?;
-    tables.set_item("source", rows_of(py, assembly, |row| row.source))?;
+    tables.set_item("source", sources_of(py, assembly))?;
     tables.set_item("prompt_lens", rows_of(py, assembly, |row| row.prompt_len))?;
     tables.set_item(
         "response_lens",
         rows_of(py, assembly, |row| row.response_len),
     )?;
+    let is_padding = |row: &Row| usize::from(row.is_padding);
+    tables.set_item("is_padding", rows_of(py, assembly, is_padding))?;
     tables.set_item("piece_offsets", column(offsets))?;
     set_table(tables, "pieces", pieces, |piece| {
         let trains = usize::from(piece.trains);
@@ -72,17 +80,20 @@ pub fn assembly(tables: &Bound<PyDict>) -> Result<(Turns, Assembly)> {
         column(tables, "turn_prompt_lens")?,
         column(tables, "turn_response_lens")?,
     )?;
-    let source = column(tables, "source")?;
+    let source = array::<Ix1>(tables, "source")?.as_array().to_vec();
+    let is_padding = column(tables, "is_padding")?;
     let prompt_lens = column(tables, "prompt_lens")?;
     let response_lens = column(tables, "response_lens")?;
-    if source.len() != prompt_lens.len() || source.len() != response_lens.len() {
-        let reason = "source, prompt_lens and response_lens differ in length";
+    let lens = [prompt_lens.len(), response_lens.len(), is_padding.len()];
+    if lens != [source.len(); 3] {
+        let reason = "source, prompt_lens, response_lens and is_padding differ in length";
         return Err(Core::InvalidPlan(reason.to_owned()).into());
     }
     let rows = (0..source.len()).map(|row| Row {
-        source: source[row],
+        source: usize::try_from(source[row]).ok(),
         prompt_len: prompt_lens[row],
         response_len: response_lens[row],
+        is_padding: is_padding[row] != 0,
     });
     let pieces = rows_of_table(tables, "pieces")?;
     let pieces = pieces

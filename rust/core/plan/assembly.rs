@@ -6,12 +6,15 @@ use crate::plan::Turns;
 /// One training sequence of the output.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Row {
-    /// The turn whose prompt + response is the row's token stream.
-    pub source: usize,
+    /// The turn whose prompt + response is the row's token stream; none of a synthetic row, which
+    /// holds padding tokens.
+    pub source: Option<usize>,
     /// Tokens of the stream that are prompt.
     pub prompt_len: usize,
     /// Tokens of the stream that are response, observations included.
     pub response_len: usize,
+    /// Whether the row is there for the number of rows alone, and trains nothing.
+    pub is_padding: bool,
 }
 
 impl Row {
@@ -19,6 +22,16 @@ impl Row {
     #[allow(clippy::len_without_is_empty, reason = "nobody asks")]
     pub fn len(&self) -> usize {
         self.prompt_len + self.response_len
+    }
+
+    /// The shortest row that is one to everybody: a prompt and a response of one token each.
+    fn synthetic() -> Self {
+        Self {
+            source: None,
+            prompt_len: 1,
+            response_len: 1,
+            is_padding: true,
+        }
     }
 }
 
@@ -51,6 +64,25 @@ impl Piece {
             start: 0,
             len,
             trains: true,
+        }
+    }
+}
+
+/// A row that is picked from others.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Pick {
+    /// Which one; none for a synthetic row.
+    pub row: Option<usize>,
+    /// Whether it is there for the number of rows alone.
+    pub is_padding: bool,
+}
+
+impl Pick {
+    /// The row of an index.
+    pub fn of_row(row: usize) -> Self {
+        Self {
+            row: Some(row),
+            is_padding: false,
         }
     }
 }
@@ -121,8 +153,10 @@ impl Assembly {
     /// # Errors
     /// [`Error::InvalidPlan`].
     pub fn check_turns(&self, turns: &Turns) -> Result<()> {
-        let is_source =
-            |row: &Row| row.source < turns.count() && row.len() == turns.stream_len(row.source);
+        let is_source = |row: &Row| match row.source {
+            Some(turn) => turn < turns.count() && row.len() == turns.stream_len(turn),
+            None => true,
+        };
         if let Some(row) = self.rows.iter().position(|row| !is_source(row)) {
             let reason = format!("row {row} is not as long as its source");
             return Err(Error::InvalidPlan(reason));
@@ -143,14 +177,18 @@ impl Assembly {
     /// One row per turn: its prompt, and its response as the only piece.
     pub fn row_per_turn(turns: &Turns) -> Self {
         let lens = turns.prompt_lens().iter().zip(turns.response_lens());
-        let rows = lens
-            .enumerate()
-            .map(|(turn, (&prompt_len, &response_len))| Row {
-                source: turn,
-                prompt_len,
-                response_len,
-            });
-        Self::of_rows(rows.map(|row| (row, Piece::whole(row.source, row.response_len))))
+        Self::of_rows(
+            lens.enumerate()
+                .map(|(turn, (&prompt_len, &response_len))| {
+                    let row = Row {
+                        source: Some(turn),
+                        prompt_len,
+                        response_len,
+                        is_padding: false,
+                    };
+                    (row, Some(Piece::whole(turn, response_len)))
+                }),
+        )
     }
 
     /// The same rows for a field of other lengths than the responses: its values are the only piece
@@ -169,12 +207,13 @@ impl Assembly {
             });
         }
         Ok(Self::of_rows(self.rows.iter().map(|row| {
-            let response_len = lens[row.source];
+            let response_len = row.source.map_or(0, |turn| lens[turn]);
+            let piece = row.source.map(|turn| Piece::whole(turn, response_len));
             let row = Row {
                 response_len,
                 ..*row
             };
-            (row, Piece::whole(row.source, response_len))
+            (row, piece)
         })))
     }
 
@@ -185,17 +224,20 @@ impl Assembly {
     /// [`Error::NoLastToken`] when no response token of a turn is in a row.
     pub fn on_last_token(&self, field: &str) -> Result<Self> {
         let last_tokens = self.rows.iter().enumerate().map(|(index, row)| {
-            match self.pieces(index).iter().rfind(|piece| piece.len > 0) {
-                Some(last) => Ok(Piece {
-                    turn: row.source,
+            let Some(turn) = row.source else {
+                return Ok(None);
+            };
+            match { self.pieces(index).iter() }.rfind(|piece| piece.len > 0) {
+                Some(last) => Ok(Some(Piece {
+                    turn,
                     from: 0,
                     start: last.start + last.len - 1,
                     len: 1,
                     ..*last
-                }),
+                })),
                 None => Err(Error::NoLastToken {
                     field: field.to_owned(),
-                    row: row.source,
+                    row: turn,
                 }),
             }
         });
@@ -204,33 +246,55 @@ impl Assembly {
     }
 
     /// The same rows for a sequence-aligned field with `lens` values of each turn: a row's whole
-    /// stream is its response, which begins with all values of its source.
+    /// stream is its response, which begins with all values of its source. Of padding rows, only
+    /// where they are to be `kept`.
     #[must_use]
-    pub fn with_streams(&self, lens: &[usize]) -> Self {
-        self.with_whole_rows(|row| (row.len(), lens[row.source]))
+    pub fn with_streams(&self, lens: &[usize], kept: bool) -> Self {
+        self.with_whole_rows(Row::len, |row, turn| {
+            if kept || !row.is_padding {
+                lens[turn]
+            } else {
+                0
+            }
+        })
     }
 
     /// The same rows for a field with one value per turn: a row has the value of the last turn that
     /// is in it.
     #[must_use]
     pub fn with_one_each(&self) -> Self {
-        self.with_whole_rows(|_| (1, 1))
+        self.with_whole_rows(|_| 1, |_, _| 1)
     }
 
-    /// Only these rows.
+    /// Rows picked from these: by index, as copies that train nothing where they are padding, or,
+    /// where there is no index, synthetic ones.
+    ///
+    /// # Panics
+    /// If there is no row of an index.
     #[must_use]
-    pub fn with_rows(&self, rows: &[usize]) -> Self {
-        let ends = rows.iter().scan(0, |end, &row| {
-            *end += self.pieces(row).len();
-            Some(*end)
-        });
+    pub fn picked(&self, picks: &[Pick]) -> Self {
+        let (mut rows, mut pieces, mut piece_offsets) = (Vec::new(), Vec::new(), vec![0]);
+        for pick in picks {
+            match pick.row {
+                None => rows.push(Row::synthetic()),
+                Some(index) => {
+                    let is_padding = pick.is_padding || self.rows[index].is_padding;
+                    rows.push(Row {
+                        is_padding,
+                        ..self.rows[index]
+                    });
+                    pieces.extend(self.pieces(index).iter().map(|piece| Piece {
+                        trains: piece.trains && !is_padding,
+                        ..*piece
+                    }));
+                }
+            }
+            piece_offsets.push(pieces.len());
+        }
         Self {
-            rows: rows.iter().map(|&row| self.rows[row]).collect(),
-            pieces: { rows.iter() }
-                .flat_map(|&row| self.pieces(row))
-                .copied()
-                .collect(),
-            piece_offsets: [0].into_iter().chain(ends).collect(),
+            rows,
+            pieces,
+            piece_offsets,
         }
     }
 
@@ -239,7 +303,7 @@ impl Assembly {
     pub fn of_own_rows(&self) -> Self {
         let mut own = self.clone();
         for (index, row) in own.rows.iter_mut().enumerate() {
-            row.source = index;
+            row.source = Some(index);
             let pieces = self.piece_offsets[index]..self.piece_offsets[index + 1];
             for piece in &mut own.pieces[pieces] {
                 (piece.turn, piece.from) = (index, piece.start);
@@ -250,25 +314,34 @@ impl Assembly {
 
     /// As many rows, each with positions of a response only, of which the first so many are its
     /// source's.
-    fn with_whole_rows(&self, lens: impl Fn(&Row) -> (usize, usize)) -> Self {
+    fn with_whole_rows(
+        &self,
+        len: impl Fn(&Row) -> usize,
+        given: impl Fn(&Row, usize) -> usize,
+    ) -> Self {
         Self::of_rows(self.rows.iter().map(|row| {
-            let (response_len, given) = lens(row);
             let whole = Row {
-                source: row.source,
                 prompt_len: 0,
-                response_len,
+                response_len: len(row),
+                ..*row
             };
-            (whole, Piece::whole(row.source, given))
+            let piece = |turn| Piece::whole(turn, given(row, turn));
+            (whole, row.source.map(piece))
         }))
     }
 
-    /// An assembly of rows with one piece each.
-    fn of_rows(rows: impl Iterator<Item = (Row, Piece)>) -> Self {
-        let (rows, pieces): (Vec<_>, Vec<_>) = rows.unzip();
+    /// An assembly of rows with one piece at most.
+    fn of_rows(rows: impl Iterator<Item = (Row, Option<Piece>)>) -> Self {
+        let (mut pieces, mut piece_offsets) = (Vec::with_capacity(rows.size_hint().0), vec![0]);
+        let rows = rows.map(|(row, piece)| {
+            pieces.extend(piece);
+            piece_offsets.push(pieces.len());
+            row
+        });
         Self {
-            piece_offsets: (0..=rows.len()).collect(),
-            rows,
+            rows: rows.collect(),
             pieces,
+            piece_offsets,
         }
     }
 

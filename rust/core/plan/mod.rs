@@ -6,7 +6,7 @@ pub mod merge;
 mod placement;
 mod turns;
 
-pub use assembly::{Assembly, Piece, Row};
+pub use assembly::{Assembly, Pick, Piece, Row};
 pub use gather::{Of, Per, Places, Shift, Values, gather_places};
-pub use placement::{Align, Band, Grid, Layout, Placement, Segment, Widths};
+pub use placement::{Align, Band, Grid, Layout, Longest, Placement, Segment, Widths};
 pub use turns::Turns;

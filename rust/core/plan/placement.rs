@@ -66,6 +66,31 @@ pub struct Widths {
     /// What widths of token streams, or of their two segments, are rounded up to a multiple of.
     /// Not 0.
     pub multiple_of: usize,
+    /// What widths that come from the data have to hold at least: rows that other batches have.
+    pub least: Longest,
+}
+
+/// Tokens of the longest rows, each of another row maybe.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Longest {
+    /// Of prompts.
+    pub prompt: usize,
+    /// Of responses.
+    pub response: usize,
+    /// Of both together.
+    pub sequence: usize,
+}
+
+impl Longest {
+    /// What is longest among rows.
+    pub fn of_rows(rows: &[Row]) -> Self {
+        let longest = |len: fn(&Row) -> usize| rows.iter().map(len).max().unwrap_or(0);
+        Self {
+            prompt: longest(|row| row.prompt_len),
+            response: longest(|row| row.response_len),
+            sequence: longest(Row::len),
+        }
+    }
 }
 
 impl Default for Widths {
@@ -75,6 +100,7 @@ impl Default for Widths {
             prompt: None,
             response: None,
             multiple_of: 1,
+            least: Longest::default(),
         }
     }
 }
@@ -148,9 +174,11 @@ impl Placement {
     /// [`Error::TooWide`] naming a row that is longer than a fixed width, and [`Error::TooLarge`].
     pub fn of_layout(assembly: &Assembly, layout: Layout, widths: Widths) -> Result<Self> {
         let rows = assembly.rows();
-        let width = |len: fn(&Row) -> usize, fixed, unit, argument| {
+        let longest = Longest::of_rows(rows);
+        let least = widths.least;
+        let width = |len: fn(&Row) -> usize, of: fn(Longest) -> usize, fixed, unit, argument| {
             let Some(width) = fixed else {
-                return Ok(rows.iter().map(len).max().unwrap_or(0));
+                return Ok(of(longest).max(of(least)));
             };
             match rows.iter().position(|row| len(row) > width) {
                 None => Ok(width),
@@ -163,17 +191,27 @@ impl Placement {
                 }),
             }
         };
+        let response_width = || {
+            width(
+                |row| row.response_len,
+                |longest| longest.response,
+                widths.response,
+                "response tokens",
+                "max_response_len",
+            )
+        };
         let round = |width: usize| width.next_multiple_of(widths.multiple_of);
         let response_lens = rows.iter().map(|row| row.response_len);
         let sequence_lens = rows.iter().map(Row::len);
         let block = |align| {
-            let sequence_width = width(Row::len, widths.sequence, "tokens", "pad_to")?;
-            let response_width = width(
-                |row| row.response_len,
-                widths.response,
-                "response tokens",
-                "max_response_len",
+            let sequence_width = width(
+                Row::len,
+                |longest| longest.sequence,
+                widths.sequence,
+                "tokens",
+                "pad_to",
             )?;
+            let response_width = response_width()?;
             Ok((
                 Grid::aligned(sequence_lens.clone(), round(sequence_width), align)?,
                 Grid::aligned(response_lens.clone(), response_width, align)?,
@@ -185,16 +223,12 @@ impl Placement {
             Layout::TwoSegment => {
                 let prompt_width = width(
                     |row| row.prompt_len,
+                    |longest| longest.prompt,
                     widths.prompt,
                     "prompt tokens",
                     "max_prompt_len",
                 )?;
-                let response_width = round(width(
-                    |row| row.response_len,
-                    widths.response,
-                    "response tokens",
-                    "max_response_len",
-                )?);
+                let response_width = round(response_width()?);
                 (
                     Grid::two_segment(rows, round(prompt_width), response_width)?,
                     Grid::aligned(response_lens, response_width, Align::Left)?,

@@ -135,10 +135,11 @@ pub fn write_labels<T: Element, E, C: Column<T, Error = E> + Column<f32, Error =
         let (inside, behind) = rest.split_at_mut(end - begin);
         before.fill(ignored);
         behind.fill(ignored);
-        if inside.is_empty() {
+        let Some(turn) = row.source.filter(|_| !inside.is_empty()) else {
+            inside.fill(ignored);
             return Ok(());
-        }
-        read_stream(prompts, responses, row.source, begin, inside)?;
+        };
+        read_stream(prompts, responses, turn, begin, inside)?;
         let begin = begin - row.prompt_len;
         let weigh = |weight| round(weight) != 0.0;
         ignore_untrained(mask, weigh, assembly, segment.row, begin, inside, ignored)

@@ -17,7 +17,8 @@ pub struct Fill<'a, T> {
     pub gaps_untrained: bool,
 }
 
-/// Write token streams: the prompt and then the response of each row's source turn.
+/// Write token streams: the prompt and then the response of each row's source turn. A synthetic row
+/// holds `pad`.
 ///
 /// # Errors
 /// What the columns raise; the destination is partly written then.
@@ -32,10 +33,18 @@ pub fn write_tokens<T: Element, C: Column<T>>(
     pad: T,
     destination: Destination<T>,
 ) -> Result<(), C::Error> {
-    walk(band, &[pad], destination, |segment, inside| {
-        let turn = assembly.rows()[segment.row].source;
-        read_stream(prompts, responses, turn, segment.from, inside)
-    })
+    walk(
+        band,
+        &[pad],
+        destination,
+        |segment, inside| match assembly.rows()[segment.row].source {
+            Some(turn) => read_stream(prompts, responses, turn, segment.from, inside),
+            None => {
+                inside.fill(pad);
+                Ok(())
+            }
+        },
+    )
 }
 
 /// Write a field: the pieces of each row's response, with gaps between them. For a sequence-aligned

@@ -18,7 +18,7 @@ pub use streams::Streams;
 
 use crate::column::{Column, Tokens};
 use crate::error::{Error, Result};
-use crate::plan::{Assembly, Piece, Row, Turns};
+use crate::plan::{Assembly, Pick, Piece, Row, Turns};
 
 /// Turns that make a row.
 #[derive(Debug, Clone)]
@@ -178,9 +178,10 @@ impl Merge {
             groups.sort_by_key(|group| group.last);
             for group in groups {
                 rows.push(Row {
-                    source: group.last,
+                    source: Some(group.last),
                     prompt_len: group.prompt_len,
                     response_len: turns.stream_len(group.last) - group.prompt_len,
+                    is_padding: false,
                 });
                 pieces.extend(group.pieces);
                 offsets.push(pieces.len());
@@ -214,11 +215,12 @@ impl Merge {
         }
         let kept = |row: &usize| trains[self.trajectories[*row]];
         let kept: Vec<_> = (0..self.trajectories.len()).filter(kept).collect();
+        let picks: Vec<_> = kept.iter().map(|&row| Pick::of_row(row)).collect();
         if kept.is_empty() {
             return Err(Error::NothingTrains.into());
         }
         Ok(Self {
-            assembly: self.assembly.with_rows(&kept),
+            assembly: self.assembly.picked(&picks),
             trajectories: kept.iter().map(|&row| self.trajectories[row]).collect(),
             ..self
         })

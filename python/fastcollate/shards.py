@@ -1,0 +1,143 @@
+"""Shards of a batch: the rows that one rank trains on, views where they are."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from fastcollate._fastcollate import LayoutSpec
+from fastcollate.arrays import describe
+from fastcollate.fields import RESERVED, PerRowObjects
+
+if TYPE_CHECKING:
+    from fastcollate._fastcollate import FieldSpec, Plan
+    from fastcollate.batch import Batch
+    from fastcollate.stepping import Shard
+
+Picked = tuple[list[int], list[bool], int, tuple[int, int, int]]
+"""A shard as the core takes it."""
+
+
+def checked_shard(name: str, shard: Any) -> Picked:
+    """Return a shard as the core takes it."""
+    from fastcollate.stepping import Shard
+
+    if not isinstance(shard, Shard):
+        raise TypeError(f"{name} is {describe(shard)}; pass plan.shard(mini_batch, rank)")
+    rows, is_padding = shard.rows.tolist(), shard.is_padding.tolist()
+    return rows, is_padding, shard.num_rows, shard.widths
+
+
+def picked_names(
+    name: str, values: Sequence[Any], sources: Sequence[int], shard: Shard | None
+) -> list[Any]:
+    """Return what names rows, by their sources; padding rows get names of their own."""
+    if shard is None:
+        return [values[source] for source in sources]
+    names, pads = [], shard.first_pad
+    for source, is_padding in zip(sources, shard.is_padding.tolist(), strict=True):
+        if not is_padding:
+            names.append(values[source])
+            continue
+        names.append(True if name == "is_last_step" else f"pad{pads}")
+        pads += 1
+    return names
+
+
+def selected(batch: Batch, shard: Shard) -> Batch:
+    """See :meth:`fastcollate.Batch.select`."""
+    from fastcollate.relayout import laid_out
+
+    picked = checked_shard("shard", shard)
+    plan = batch.plan
+    layout = layout_of(plan)
+    first, count = int(shard.rows[0]), len(shard.rows)
+    if shard.is_padding.any() or not np.array_equal(shard.rows, np.arange(first, first + count)):
+        return laid_out(batch, layout, shard)
+    again = type(batch)(
+        _views(batch, slice(first, first + count)), plan.pick(picked, layout), batch.recipe
+    )
+    again.merge_plan = batch.merge_plan
+    name_rows(again, batch, shard)
+    return again
+
+
+def name_rows(again: Batch, batch: Batch, shard: Shard | None) -> None:
+    """Name the rows of a batch that were picked from another."""
+    for name in ("uids", "trajectory_ids", "is_last_step"):
+        values = getattr(batch, name)
+        if values is not None and shard is not None:
+            values = picked_names(name, values, shard.rows.tolist(), shard)
+        setattr(again, name, values)
+    if shard is None:
+        again.is_padding = batch.is_padding
+    else:
+        was = batch.is_padding or [False] * batch.plan.num_rows
+        rows = zip(shard.rows.tolist(), shard.is_padding.tolist(), strict=True)
+        again.is_padding = [is_padding or was[row] for row, is_padding in rows]
+
+
+def layout_of(plan: Plan) -> LayoutSpec:
+    """Return the layout of a batch, of the same widths."""
+    width, response_width = plan.width, plan.response_width
+    if plan.layout == "jagged":
+        return LayoutSpec("jagged", None, None, None, 1)
+    if plan.layout == "two_segment":
+        return LayoutSpec(plan.layout, None, width - response_width, response_width, 1)
+    return LayoutSpec(plan.layout, width, None, response_width, 1)
+
+
+def objects_of(batch: Batch) -> dict[str, PerRowObjects]:
+    """Return what the core does not write, as one array a row."""
+    fields = {spec.key for spec in batch.recipe.fields}
+    objects: dict[str, PerRowObjects] = {}
+    for key, value in batch.items():
+        if key in RESERVED or key in fields:
+            continue
+        if isinstance(value, list):
+            objects[key] = PerRowObjects(value, False)
+        elif f"{key}_offsets" in batch:
+            offsets = batch[f"{key}_offsets"].tolist()
+            arrays = [value[start:stop] for start, stop in zip(offsets, offsets[1:], strict=False)]
+            objects[key] = PerRowObjects(arrays, True)
+    return objects
+
+
+def _views(batch: Batch, rows: slice) -> dict[str, Any]:
+    """Return the outputs of rows that follow each other, over the same memory."""
+    plan = batch.plan
+    objects: dict[str, Any] = {}
+    for key, values in objects_of(batch).items():
+        objects |= _view_of_objects(batch, key, values, rows)
+    if plan.layout != "jagged":
+        return {
+            key: objects[key] if key in objects else value[rows] for key, value in batch.items()
+        }
+    aligned = {spec.key: spec.align for spec in batch.recipe.fields}
+    tokens, answers = (
+        slice(int(batch[name][rows.start]), int(batch[name][rows.stop]))
+        for name in ("offsets", "response_offsets")
+    )
+
+    def view(key: str, value: Any) -> Any:
+        if key in objects:
+            return objects[key]
+        if key == "max_seqlen":
+            return int((plan.prompt_lens + plan.response_lens)[rows].max())
+        if key in ("offsets", "cu_seqlens", "response_offsets"):
+            return value[rows.start : rows.stop + 1] - value[rows.start]
+        align = aligned.get(key, "sequence")
+        return value[{"row": rows, "response": answers}.get(align, tokens)]
+
+    return {key: view(key, value) for key, value in batch.items()}
+
+
+def _view_of_objects(batch: Batch, key: str, values: PerRowObjects, rows: slice) -> dict[str, Any]:
+    if not values.concat:
+        return {key: values.arrays[rows]}
+    offsets = batch[f"{key}_offsets"]
+    start = offsets[rows.start]
+    joined = batch[key][int(start) : int(offsets[rows.stop])]
+    return {key: joined, f"{key}_offsets": offsets[rows.start : rows.stop + 1] - start}
