@@ -6,7 +6,7 @@
 use std::hint::black_box;
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
-use fastcollate::plan::{Assembly, Layout, Placement, Widths};
+use fastcollate::plan::{Assembly, Layout, Placement, Turns, Widths};
 use fastcollate::write::{Destination, Fill, write_field, write_mask, write_tokens};
 use fastcollate::{Check, Slice, SliceColumn};
 
@@ -25,7 +25,8 @@ fn destination<T>(values: &mut [T]) -> Destination<'_, T> {
 
 fn writers(criterion: &mut Criterion) {
     let (prompt_lens, response_lens) = (lens(100, 2_000), lens(100, 4_000));
-    let assembly = Assembly::row_per_turn(&prompt_lens, &response_lens).unwrap();
+    let turns = Turns::new(prompt_lens.clone(), response_lens.clone()).unwrap();
+    let assembly = Assembly::row_per_turn(&turns);
     let Placement {
         sequence, response, ..
     } = Placement::of_layout(&assembly, Layout::Left, Widths::default()).unwrap();

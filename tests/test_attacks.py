@@ -203,9 +203,12 @@ def test_tables_that_are_no_plan(tables, message):
 
 
 def test_plans_of_more_tokens_than_memory():
-    plan = plan_with(response_lens=[2**62, 2**62, 2**62])
+    lens = [2**62, 2**62, 2**62]
+    plan = plan_with(response_lens=lens, turn_response_lens=lens)
     with pytest.raises(ValueError, match=f"no memory holds its {3 * 2**62} response tokens"):
-        plan.gather_places(of_sequence=False, next_token=False, width=2, may_miss=True)
+        plan.gather_places(
+            of_sequence=False, next_token=False, width=2, per_turn=False, gaps=True, may_miss=True
+        )
 
 
 def test_comparisons_hold_under_optimisation():

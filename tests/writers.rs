@@ -1,6 +1,6 @@
 //! Writers against a plain model of the plan: for every position, what has to stand there.
 
-use fastcollate::plan::{Assembly, Grid, Layout, Piece, Placement, Row, Segment, Widths};
+use fastcollate::plan::{Assembly, Grid, Layout, Piece, Placement, Row, Segment, Turns, Widths};
 use fastcollate::write::{
     Destination, Fill, Labels, PositionPadding, write_field, write_labels, write_mask,
     write_positions, write_tokens,
@@ -40,6 +40,11 @@ impl Column<i64> for Coordinates {
 fn integers<'a>(field: &'a str, rows: &'a [Vec<i64>]) -> SliceColumn<'a> {
     let rows = rows.iter().map(|row| Slice::I64(row)).collect();
     SliceColumn::new(field, rows, 1, Check::None)
+}
+
+fn row_per_turn(prompt_lens: &[usize], response_lens: &[usize]) -> Assembly {
+    let turns = Turns::new(prompt_lens.to_vec(), response_lens.to_vec());
+    Assembly::row_per_turn(&turns.unwrap())
 }
 
 /// A response of pieces with gaps before, between and behind them, each from a turn of its own.
@@ -191,7 +196,7 @@ proptest! {
         is_zeroed in any::<bool>(),
     ) {
         let (prompt_lens, response_lens): (Vec<_>, Vec<_>) = lens.iter().copied().unzip();
-        let assembly = Assembly::row_per_turn(&prompt_lens, &response_lens).unwrap();
+        let assembly = row_per_turn(&prompt_lens, &response_lens);
         let totals: Vec<_> = lens.iter().map(|(prompt, response)| prompt + response).collect();
         let grid = scatter(&totals, cut, space);
         let prompts = Coordinates { lens: prompt_lens.clone(), inner: 1 };
@@ -322,7 +327,7 @@ proptest! {
         multiple_of in 1..5_usize,
     ) {
         let (prompt_lens, response_lens): (Vec<_>, Vec<_>) = lens.iter().copied().unzip();
-        let assembly = Assembly::row_per_turn(&prompt_lens, &response_lens).unwrap();
+        let assembly = row_per_turn(&prompt_lens, &response_lens);
         let totals: Vec<_> = lens.iter().map(|(prompt, response)| prompt + response).collect();
         let longest = |lens: &[usize]| lens.iter().copied().max().unwrap();
         let fix = |width| fixed.then_some(width);
@@ -439,7 +444,7 @@ fn a_number_per_row_lies_on_the_last_token_of_the_last_piece() {
     let (assembly, _) = assemble(&[response]);
     let last = assembly.on_last_token("rewards").unwrap();
     let piece = Piece {
-        turn: 1,
+        turn: 0, // the row's source
         from: 0,
         start: 7,
         len: 1,
@@ -460,21 +465,25 @@ fn a_number_per_row_lies_on_the_last_token_of_the_last_piece() {
 
 #[test]
 fn lengths_that_contradict_each_other_are_refused() {
-    assert_eq!(Assembly::row_per_turn(&[], &[]), Err(Error::EmptyBatch));
-    let error = Assembly::row_per_turn(&[1, 2], &[3]).unwrap_err();
+    assert_eq!(Turns::new(vec![], vec![]), Err(Error::EmptyBatch));
+    let error = Turns::new(vec![1, 2], vec![3]).unwrap_err();
     assert_eq!(
         error.to_string(),
         "responses has 1 rows, but prompts has 2; pass one row per prompt"
     );
-    let assembly = Assembly::row_per_turn(&[1, 2], &[3, 4]).unwrap();
-    let error = assembly
-        .check_response_lens("logprobs", &[3, 5])
-        .unwrap_err();
+    let turns = Turns::new(vec![1, 2], vec![3, 4]).unwrap();
+    let error = turns.check_response_lens("logprobs", &[3, 5]);
+    let error = error.unwrap_err();
     assert!(
         error
             .to_string()
             .starts_with("logprobs[1] has 5 items, but responses[1] has 4")
     );
+    let error = turns.check_stream_lens("entropy", &[4, 5], false);
+    assert!(matches!(error, Err(Error::StreamLength { row: 1, .. })));
+    assert!(turns.check_stream_lens("routes", &[4, 5], true).is_ok());
+    assert!(turns.check_stream_lens("routes", &[5, 5], true).is_err());
+    let assembly = Assembly::row_per_turn(&turns);
     assert!(assembly.with_response_lens("rewards", &[0, 4]).is_ok());
     let error = assembly.with_response_lens("rewards", &[5, 0]).unwrap_err();
     assert!(
@@ -493,7 +502,7 @@ fn lengths_that_contradict_each_other_are_refused() {
 
 #[test]
 fn rows_wider_than_a_fixed_width_are_refused() {
-    let assembly = Assembly::row_per_turn(&[1, 3], &[4, 2]).unwrap();
+    let assembly = row_per_turn(&[1, 3], &[4, 2]);
     let refuse = |layout, widths| {
         Placement::of_layout(&assembly, layout, widths)
             .unwrap_err()
@@ -579,7 +588,7 @@ fn tables_that_are_no_plan_are_refused() {
         Err(Error::TooLarge { .. })
     ));
 
-    let assembly = Assembly::row_per_turn(&[1], &[4]).unwrap();
+    let assembly = row_per_turn(&[1], &[4]);
     let grid = |row, from, len| Grid::new(1, 9, vec![segment(row, from, len, 0, 0)]).unwrap();
     let new = |sequence, response| Placement::new(&assembly, Layout::Left, sequence, response);
     assert!(new(grid(0, 0, 5), grid(0, 1, 3)).is_ok());

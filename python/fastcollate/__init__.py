@@ -17,13 +17,18 @@ from fastcollate.column_input import ragged
 from fastcollate.columns import Ragged
 from fastcollate.fields import Field, PerRow, RoutedExperts
 from fastcollate.memory import get_default_pool, set_default_pool
+from fastcollate.merge_report import Break, MergeReport
+from fastcollate.merging import MergePlan, merge_turns
 
 __all__ = [
     "Batch",
     "BatchBuilder",
+    "Break",
     "BufferPool",
     "ClosedBatchError",
     "Field",
+    "MergePlan",
+    "MergeReport",
     "MissingPlanError",
     "PerRow",
     "Plan",
@@ -32,6 +37,7 @@ __all__ = [
     "__version__",
     "build_batch",
     "get_default_pool",
+    "merge_turns",
     "ragged",
     "set_default_pool",
 ]

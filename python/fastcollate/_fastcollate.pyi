@@ -9,6 +9,8 @@ __all__ = [
     "FieldSpec",
     "LayoutSpec",
     "Lease",
+    "Merge",
+    "MergeSpec",
     "OutputSpec",
     "Plan",
     "Stretches",
@@ -17,6 +19,7 @@ __all__ = [
     "arrow_lists",
     "collate",
     "forked",
+    "merge_turns",
     "pack_ids",
 ]
 
@@ -106,13 +109,52 @@ class BufferPool:
     def clear(self) -> None: ...
 
 @final
+class MergeSpec:
+    """How turns are merged: a policy and its options."""
+
+    def __new__(
+        cls, policy: str, realign: str, max_drift_tokens: int, fork_threshold: int
+    ) -> MergeSpec: ...
+
+@final
+class Merge:
+    """Which turns make which rows. Immutable; holds no token but those around breaks."""
+
+    @property
+    def num_rows(self) -> int: ...
+    @property
+    def ends(self) -> NDArray[int64]: ...
+    @property
+    def trajectories(self) -> NDArray[int64]: ...
+    @property
+    def sources(self) -> NDArray[int64]: ...
+    @property
+    def prompt_lens(self) -> NDArray[int64]: ...
+    @property
+    def response_lens(self) -> NDArray[int64]: ...
+    @property
+    def turn_prompt_lens(self) -> NDArray[int64]: ...
+    @property
+    def turn_response_lens(self) -> NDArray[int64]: ...
+    @property
+    def sampled_lens(self) -> NDArray[int64]: ...
+    def breaks(self) -> list[tuple[int, int, int, str, bool, list[int], list[int]]]: ...
+    def to_dict(self) -> dict[str, Any]: ...
+    @classmethod
+    def from_dict(cls, tables: dict[str, Any]) -> Merge: ...
+
+@final
 class Plan:
     """What the rows of a batch are made of and where they lie. Immutable; holds no token."""
 
     @property
     def layout(self) -> str: ...
     @property
+    def num_turns(self) -> int: ...
+    @property
     def num_rows(self) -> int: ...
+    @property
+    def sources(self) -> NDArray[int64]: ...
     @property
     def width(self) -> int: ...
     @property
@@ -126,8 +168,14 @@ class Plan:
     @property
     def response_lens(self) -> NDArray[int64]: ...
     def gather_places(
-        self, of_sequence: bool, next_token: bool, width: int, may_miss: bool
-    ) -> NDArray[int64]: ...
+        self,
+        of_sequence: bool,
+        next_token: bool,
+        width: int,
+        per_turn: bool,
+        gaps: bool,
+        may_miss: bool,
+    ) -> tuple[NDArray[int64], NDArray[int64]]: ...
     def row_starts(self) -> tuple[NDArray[int64], NDArray[int64]]: ...
     def to_dict(self) -> dict[str, Any]: ...
     @classmethod
@@ -138,13 +186,22 @@ def pack_ids(name: str, row: Any, index: int) -> NDArray[Any]: ...
 def collate(
     prompts: Any,
     responses: Any,
+    making: Merge | tuple[MergeSpec, tuple[Sequence[int], str]] | Plan | None,
     pad_token_id: int,
     fields: Sequence[tuple[Any, FieldSpec]],
     layout: LayoutSpec,
     outputs: OutputSpec,
     close: Callable[[], Lease] | None,
     pool: BufferPool | None,
-) -> tuple[Plan, list[tuple[str, Any]], Lease]: ...
+) -> tuple[Plan, list[tuple[str, Any]], Lease, Merge | None]: ...
+def merge_turns(
+    prompts: Any,
+    responses: Any,
+    trajectories: tuple[Sequence[int], str],
+    spec: MergeSpec,
+    loss_masks: Any | None,
+    drop_untrainable: bool,
+) -> Merge: ...
 def arrow_lists(
     values: NDArray[Any], offsets: NDArray[int64], requested_schema: object | None
 ) -> tuple[object, object]: ...

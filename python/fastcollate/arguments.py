@@ -29,12 +29,17 @@ def checked_int(name: str, value: Any, advice: str, *, bits: int = 64) -> int:
 
 def checked_ids(name: str, values: Any, rows: int) -> list[Any]:
     """Return one object per row as a list of its own."""
+    ids = id_list(name, values)
+    check_count(name, len(ids), rows)
+    return ids
+
+
+def id_list(name: str, values: Any) -> list[Any]:
+    """Return a sequence of objects as a list of its own."""
     is_sequence = hasattr(type(values), "__len__") and hasattr(type(values), "__getitem__")
     if not is_sequence or isinstance(values, (str, bytes, Mapping)):
         raise TypeError(f"{name} is {reprlib.repr(values)}; pass a sequence of one object per row")
-    ids = as_list(values)
-    check_count(name, len(ids), rows)
-    return ids
+    return as_list(values)
 
 
 def as_list(values: Any) -> list[Any]:
@@ -53,6 +58,6 @@ def check_count(name: str, found: int, expected: int) -> None:
         )
 
 
-def counted(number: int, noun: str) -> str:
+def counted(number: int, noun: str, plural: str | None = None) -> str:
     """Write a number of things: ``1 row``, ``1,500 rows``."""
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+    return f"{number:,} {noun if number == 1 else plural or noun + 's'}"

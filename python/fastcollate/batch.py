@@ -16,6 +16,7 @@ from fastcollate.relayout import laid_out
 
 if TYPE_CHECKING:
     from fastcollate.columns import Ragged
+    from fastcollate.merging import MergePlan
 
 _NEEDS_PLAN = frozenset({"plan", "recipe", "prompt_lens", "response_lens", "metrics"})
 
@@ -57,10 +58,14 @@ class Batch(Mapping[str, Any]):
         What :func:`fastcollate.build_batch` wrote the outputs by.
     uids, trajectory_ids
         What names each row's prompt group and trajectory, as it was handed in.
+    is_last_step
+        Whether each row holds its trajectory's last turn.
+    merge_plan
+        How turns were merged.
 
     Attributes
     ----------
-    uids, trajectory_ids
+    uids, trajectory_ids, is_last_step, merge_plan
         As above; None if not given.
     """
 
@@ -71,6 +76,8 @@ class Batch(Mapping[str, Any]):
         "_lease",
         "_plan",
         "_recipe",
+        "is_last_step",
+        "merge_plan",
         "trajectory_ids",
         "uids",
     )
@@ -81,6 +88,8 @@ class Batch(Mapping[str, Any]):
     _lease: Lease | None
     uids: Sequence[Any] | None
     trajectory_ids: Sequence[Any] | None
+    is_last_step: Sequence[bool] | None
+    merge_plan: MergePlan | None
 
     def __init__(
         self,
@@ -89,6 +98,8 @@ class Batch(Mapping[str, Any]):
         recipe: Recipe | None = None,
         uids: Sequence[Any] | None = None,
         trajectory_ids: Sequence[Any] | None = None,
+        is_last_step: Sequence[bool] | None = None,
+        merge_plan: MergePlan | None = None,
     ) -> None:
         self._data = dict(data)
         self._plan = plan
@@ -96,6 +107,8 @@ class Batch(Mapping[str, Any]):
         self._lease = None
         self.uids = uids
         self.trajectory_ids = trajectory_ids
+        self.is_last_step = is_last_step
+        self.merge_plan = merge_plan
 
     def _close(self) -> Lease:
         """Give the memory up, if nothing but the batch's own outputs sees it."""
@@ -162,8 +175,8 @@ class Batch(Mapping[str, Any]):
     __hash__ = object.__hash__
 
     def __reduce__(self) -> tuple[type[Batch], tuple[Any, ...]]:
-        state = (self._data, self._plan, self._recipe, self.uids, self.trajectory_ids)
-        return type(self), state
+        names = (self.uids, self.trajectory_ids, self.is_last_step)
+        return type(self), (self._data, self._plan, self._recipe, *names, self.merge_plan)
 
     @property
     def plan(self) -> Plan:
@@ -211,13 +224,16 @@ class Batch(Mapping[str, Any]):
             ``batch/rows``; ``batch/tokens``, of which ``batch/prompt_tokens`` and
             ``batch/response_tokens``; ``batch/padded_tokens``, the positions of ``input_ids``, and
             ``batch/padding_fraction``, the share of them that is padding (0 to 1); the lengths
-            ``batch/longest_row``, ``batch/longest_prompt`` and ``batch/longest_response``.
+            ``batch/longest_row``, ``batch/longest_prompt`` and ``batch/longest_response``. Of
+            merged batches also ``generate/num_seq_before_merge`` and what else
+            :attr:`MergeReport.metrics` holds.
         """
         plan = self.plan
         prompt_lens, response_lens = plan.prompt_lens, plan.response_lens
         prompt_tokens, response_tokens = int(prompt_lens.sum()), int(response_lens.sum())
         tokens = prompt_tokens + response_tokens
         padded_tokens = plan.num_positions
+        merging = {} if self.merge_plan is None else self.merge_plan.report.metrics
         return {
             "batch/rows": float(plan.num_rows),
             "batch/tokens": float(tokens),
@@ -228,6 +244,7 @@ class Batch(Mapping[str, Any]):
             "batch/longest_row": float(plan.longest_row),
             "batch/longest_prompt": float(prompt_lens.max()),
             "batch/longest_response": float(response_lens.max()),
+            **merging,
         }
 
     def gather(
@@ -236,6 +253,8 @@ class Batch(Mapping[str, Any]):
         of: Literal["response", "sequence"] = "response",
         shift: Literal["none", "next_token"] = "none",
         missing: float | None = None,
+        per: Literal["row", "turn"] = "row",
+        gaps: bool = True,
     ) -> Ragged:
         """Take the values of all response tokens out of a model's per-token outputs.
 
@@ -254,19 +273,26 @@ class Batch(Mapping[str, Any]):
             log-probabilities of a model do. Then `x` may be one position shorter.
         missing
             With ``"next_token"``, no position holds the value of the first token of a row without
-            a prompt. It is this number, or an error if None.
+            a prompt. It is this number, or an error if None. So are tokens that are asked for by
+            turn and are in no row.
+        per
+            ``"row"``: one item per row of the batch. ``"turn"``: one per turn, in the order of the
+            input, with its response tokens; those that merging masked or dropped are missing.
+        gaps
+            Whether rows come with the observations between their responses.
 
         Returns
         -------
         Ragged
-            Each row's response values: over a tensor if `x` is one.
+            Each row's or turn's response values: over a tensor if `x` is one.
 
         Raises
         ------
         ValueError
-            If `x` has another shape, or a row has no prompt (see `missing`).
+            If `x` has another shape, a row has no prompt, or a turn is not in the batch (see
+            `missing`).
         """
-        return gathered(self.plan, x, of, shift, missing)
+        return gathered(self.plan, x, of, shift, missing, per, gaps)
 
     def broadcast(self, per_row: Any) -> Any:
         """Put one value per row onto all of the row's response tokens.

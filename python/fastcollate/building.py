@@ -16,12 +16,13 @@ from fastcollate.batch import Batch
 from fastcollate.collating import LOGPROBS, LOSS_MASK, REWARDS, build_batch, check_options
 from fastcollate.fields import Field, PerRow, RoutedExperts
 from fastcollate.memory import PoolArgument
+from fastcollate.merging import MergePlan
 from fastcollate.storage import RowStore
 
 AnyField = Field | PerRow | RoutedExperts
 
 
-_IDS = ("uid", "trajectory_id")
+_IDS = ("uid", "trajectory_id", "is_last_step")
 _ARGUMENTS = {"loss_mask": "loss_masks", "uid": "uids", "trajectory_id": "trajectory_ids"}
 """Names of `add` that `build_batch` has for all rows."""
 
@@ -39,9 +40,10 @@ class BatchBuilder:
 
     Parameters
     ----------
-    pad_token_id, position_ids, labels, layout, pad_to, pad_to_multiple_of, max_prompt_len, \
-    max_response_len, max_seq_len, dtypes, array_type, pool
-        As :func:`fastcollate.build_batch`.
+    pad_token_id, merge, position_ids, labels, layout, pad_to, pad_to_multiple_of, \
+    max_prompt_len, max_response_len, max_seq_len, dtypes, array_type, pool
+        As :func:`fastcollate.build_batch`. To be merged, turns of a trajectory are added one after
+        the other.
 
     Raises
     ------
@@ -64,6 +66,7 @@ class BatchBuilder:
         self,
         *,
         pad_token_id: int,
+        merge: Literal["exact", "branch", "realign"] | MergePlan | None = None,
         position_ids: Literal["zero", "one", "repeat_last"] | None = None,
         labels: Literal["aligned", "shifted"] | None = None,
         layout: Literal["left", "two_segment", "right", "jagged"] = "left",
@@ -78,6 +81,7 @@ class BatchBuilder:
     ) -> None:
         self._options: dict[str, Any] = {
             "pad_token_id": pad_token_id,
+            "merge": merge,
             "position_ids": position_ids,
             "labels": labels,
             "layout": layout,
@@ -107,6 +111,7 @@ class BatchBuilder:
         fields: Mapping[str, Field | PerRow | RoutedExperts] | None = None,
         uid: Any = None,
         trajectory_id: Any = None,
+        is_last_step: bool | None = None,
     ) -> None:
         """Add a row. It is copied, so what it came in may change afterwards.
 
@@ -121,7 +126,7 @@ class BatchBuilder:
         fields
             More fields by their keys, each an object as for ``build_batch`` that holds this row
             alone: ``{"advantages": fc.Field([0.5, 0.5])}``, ``{"reward_id": fc.PerRow(3)}``.
-        uid, trajectory_id
+        uid, trajectory_id, is_last_step
             Kept per row.
 
         Raises
@@ -146,6 +151,8 @@ class BatchBuilder:
             values["uid"] = uid
         if trajectory_id is not None:
             values["trajectory_id"] = trajectory_id
+        if is_last_step is not None:
+            values["is_last_step"] = is_last_step
         given = {
             key: (_kind(one), _packed_field(key, one, index, prompt, response))
             for key, one in (fields or {}).items()

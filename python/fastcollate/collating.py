@@ -21,6 +21,8 @@ from fastcollate.fields import (
 )
 from fastcollate.layouts import LEFT, checked_layout
 from fastcollate.memory import PoolArgument, checked_pool
+from fastcollate.merging import MergePlan, Merging, check_merge_argument, checked_merge
+from fastcollate.trajectories import checked_flags
 
 LOSS_MASK = FieldSpec("loss_mask", "loss_masks", plain=True, refuses_nan=True)
 REWARDS = FieldSpec("rewards", "rewards", plain=True, per_row=True)
@@ -38,6 +40,8 @@ def build_batch(
     fields: Mapping[str, Field | PerRow | RoutedExperts] | None = None,
     uids: Sequence[Any] | None = None,
     trajectory_ids: Sequence[Any] | None = None,
+    is_last_step: Sequence[bool] | None = None,
+    merge: Literal["exact", "branch", "realign"] | MergePlan | None = None,
     position_ids: Literal["zero", "one", "repeat_last"] | None = None,
     labels: Literal["aligned", "shifted"] | None = None,
     layout: Literal["left", "two_segment", "right", "jagged"] = "left",
@@ -94,8 +98,17 @@ def build_batch(
     fields
         More fields by their keys: :class:`Field` per token, :class:`PerRow` and
         :class:`RoutedExperts`.
-    uids, trajectory_ids
-        One object per row, kept as ``batch.uids`` and ``batch.trajectory_ids``.
+    uids, trajectory_ids, is_last_step
+        One object per row, kept as ``batch.uids``, ``batch.trajectory_ids`` and
+        ``batch.is_last_step``.
+    merge
+        Make one row of all turns of a trajectory that go on from each other: a policy of
+        :func:`merge_turns` with its default options, or a plan that it made of the same turns. Then
+        everything passed has one item per turn, and trajectories are known by `trajectory_ids` or
+        `is_last_step`. Response-aligned fields are joined; observations, which lie between the
+        responses, hold 0 (:class:`Field`: `gap_fill`) and no label, and count as response. What
+        belongs to a whole row or sequence (a single reward, ids, :class:`PerRow`,
+        :class:`RoutedExperts`) is that of the row's last turn.
     position_ids
         Add ``position_ids``, which count the tokens of each sequence from 0 on. Padding holds 0,
         1, or, with ``"repeat_last"``, 0 in front of a sequence and its last position behind it, as
@@ -150,7 +163,8 @@ def build_batch(
     Raises
     ------
     ValueError
-        An empty batch; fields of different row counts; a field row of another length than its
+        An empty batch; trajectories that are not known, contradict each other or are not those of
+        `merge`; fields of different row counts; a field row of another length than its
         response; a row longer than a fixed width; a token id beyond its dtype; NaN in a loss mask;
         one reward for an empty response; widths or dtypes that cannot be; ``out`` where a tensor
         or view of it is alive, or that has no memory of its own.
@@ -207,6 +221,7 @@ def build_batch(
         more, objects = checked_fields(fields, array_type)
         specs += more
         order = output_order(fields) if objects else []
+    merging = checked_merge(merge, trajectory_ids, is_last_step)
     outputs, specs = checked_outputs(dtypes, layout, position_ids, labels, specs, array_type)
     batch = collate_fields(
         prompts,
@@ -222,6 +237,8 @@ def build_batch(
         order,
         uids,
         trajectory_ids,
+        is_last_step,
+        merging,
     )
     if (message := excess_message(batch.plan, max_seq_len)) is not None:
         warnings.warn(message, stacklevel=2)
@@ -242,6 +259,8 @@ def collate_fields(
     order: Sequence[str] = (),
     uids: Sequence[Any] | None = None,
     trajectory_ids: Sequence[Any] | None = None,
+    is_last_step: Sequence[bool] | None = None,
+    merging: Merging | None = None,
 ) -> Batch:
     """Build a batch of any fields; ``order`` is that of the outputs behind the built-in ones."""
     pad_token_id = checked_pad(pad_token_id, outputs)
@@ -249,8 +268,10 @@ def collate_fields(
         raise TypeError(f"out is of type {type(out).__name__}; pass a Batch or None")
     close = None if out is None else out._close
     torch = None if array_type == "numpy" else import_torch()
-    plan, arrays, lease = collate(
-        prompts, responses, pad_token_id, fields, layout, outputs, close, checked_pool(pool)
+    making = None if merging is None else merging.making
+    pool = checked_pool(pool)
+    plan, arrays, lease, merge = collate(
+        prompts, responses, making, pad_token_id, fields, layout, outputs, close, pool
     )
     data = dict(arrays)
     if torch is not None:
@@ -262,21 +283,39 @@ def collate_fields(
             if spec.dtype == "bfloat16":
                 # NumPy's array is of int16, since it has no such dtype.
                 data[spec.key] = data[spec.key].view(torch.bfloat16)
+    sources = None if merging is None else plan.sources.tolist()
     if objects:
         for key, values in objects.items():
-            check_count(key, values.rows, plan.num_rows)
-            data.update(values.outputs)
-        for key in order:
-            if key in data:  # brings it to the end
-                data[key] = data.pop(key)
-    if uids is not None:
-        uids = checked_ids("uids", uids, plan.num_rows)
-    if trajectory_ids is not None:
-        trajectory_ids = checked_ids("trajectory_ids", trajectory_ids, plan.num_rows)
+            check_count(key, len(values.arrays), plan.num_turns)
+            data.update(values.outputs(key, sources))
+        data = in_order(data, order)
+
+    def of_rows(name: str, values: Any) -> list[Any] | None:
+        if values is None:
+            return None
+        of_turns = checked_ids(name, values, plan.num_turns)
+        return of_turns if sources is None else [of_turns[turn] for turn in sources]
+
+    if is_last_step is not None:
+        is_last_step = checked_flags("is_last_step", is_last_step).tolist()
     recipe = Recipe(pad_token_id, [spec for _, spec in fields], outputs)
-    batch = Batch(data, plan, recipe, uids, trajectory_ids)
+    batch = Batch(
+        data,
+        plan,
+        recipe,
+        of_rows("uids", uids),
+        of_rows("trajectory_ids", trajectory_ids),
+        of_rows("is_last_step", is_last_step),
+        None if merging is None else merging.plan_of(merge),
+    )
     batch._lease = lease
     return batch
+
+
+def in_order(data: dict[str, Any], order: Sequence[str]) -> dict[str, Any]:
+    """Bring outputs to the end of all, in an order of their keys."""
+    behind = {key: data[key] for key in order if key in data}
+    return {key: value for key, value in data.items() if key not in behind} | behind
 
 
 def check_options(
@@ -289,10 +328,12 @@ def check_options(
     dtypes: Any,
     array_type: str,
     pool: PoolArgument,
+    merge: Any,
     **widths: Any,
 ) -> None:
     """Check what can be said of `build_batch`'s options before there are rows."""
     check_array_type(array_type)
+    check_merge_argument(merge)
     checked_layout(layout, **widths)
     checked_pool(pool)
     if max_seq_len is not None:

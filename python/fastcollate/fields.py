@@ -48,8 +48,7 @@ class Field:
     fill
         What padding holds.
     gap_fill
-        What observations inside a response are to hold; `fill` if None. No effect as long as each
-        turn is a row of its own.
+        What observations inside a response hold, where turns are merged; `fill` if None.
     dtype
         ``"float32"`` if None, whatever the values are: integers beyond 2**24 are rounded then.
         Or bool, uint8, int16, int32, int64, float16, bfloat16, by name or NumPy's or torch's own:
@@ -144,10 +143,29 @@ class PerRow:
 
 
 class PerRowObjects(NamedTuple):
-    """Values of rows that are handed on as they are."""
+    """One array a row, of the batch's kind, that the core does not write."""
 
-    rows: int
-    outputs: dict[str, Any]
+    arrays: list[Any]
+    concat: bool
+
+    def keys(self, key: str) -> list[str]:
+        """Return the keys of the outputs."""
+        return [key, f"{key}_offsets"] if self.concat else [key]
+
+    def outputs(self, key: str, sources: Sequence[int] | None) -> dict[str, Any]:
+        """Return the arrays of these rows, as a list or joined."""
+        arrays = self.arrays if sources is None else [self.arrays[row] for row in sources]
+        if not self.concat:
+            return {key: arrays}
+        offsets: Any = np.cumsum([0, *(len(array) for array in arrays)], dtype=np.int64)
+        joined: Any
+        if isinstance(arrays[0], np.ndarray):
+            joined = np.concatenate(arrays)
+        else:
+            import torch
+
+            joined, offsets = torch.cat(arrays), torch.from_numpy(offsets)
+        return dict(zip(self.keys(key), (joined, offsets), strict=True))
 
 
 def checked_fields(
@@ -182,7 +200,7 @@ def checked_fields(
             "fields has more than one fc.RoutedExperts, but router_padding_mask belongs to one"
         )
     for key, values in objects.items():
-        if repeated := [name for name in values.outputs if name != key and name in fields]:
+        if repeated := [name for name in values.keys(key) if name != key and name in fields]:
             raise ValueError(f"fields gives the output {repeated[0]!r} twice")
     return specs, objects
 
@@ -251,28 +269,18 @@ def _as_numbers(key: str, values: list[Any], dtype: Any) -> np.ndarray:
 
 
 def _as_objects(key: str, values: list[Any], field: PerRow, array_type: str) -> PerRowObjects:
-    """Return one array a row, or all of them joined, of the batch's kind."""
+    """Return one array a row, of the batch's kind."""
     dtype = None if field.dtype is None else dtype_name(key, field.dtype)
     arrays = [
         _as_array(f"{key}[{row}]", value, dtype, array_type) for row, value in enumerate(values)
     ]
-    if not field.concat:
-        return PerRowObjects(len(arrays), {key: arrays})
-    for row, array in enumerate(arrays):
+    for row, array in enumerate(arrays if field.concat else ()):
         if array.shape[1:] != arrays[0].shape[1:]:
             raise ValueError(
                 f"{key}[{row}] has shape {tuple(array.shape)}, which cannot be joined with "
                 f"{key}[0] of shape {tuple(arrays[0].shape)}; pass concat=False"
             )
-    offsets: Any = np.cumsum([0, *(len(array) for array in arrays)], dtype=np.int64)
-    joined: Any
-    if array_type == "numpy":
-        joined = np.concatenate(arrays)
-    else:
-        import torch
-
-        joined, offsets = torch.cat(arrays), torch.from_numpy(offsets)
-    return PerRowObjects(len(arrays), {key: joined, f"{key}_offsets": offsets})
+    return PerRowObjects(arrays, field.concat)
 
 
 def _is_array(values: Any) -> bool:

@@ -13,8 +13,12 @@ if TYPE_CHECKING:
     from fastcollate._fastcollate import Plan
 
 
-def gathered(plan: Plan, x: Any, of: str, shift: str, missing: float | None) -> Ragged:
+def gathered(
+    plan: Plan, x: Any, of: str, shift: str, missing: float | None, per: str, gaps: bool
+) -> Ragged:
     """See :meth:`fastcollate.Batch.gather`."""
+    if per not in ("row", "turn"):
+        raise ValueError(f"per is {per!r}; pass 'row' or 'turn'")
     if of not in ("response", "sequence"):
         raise ValueError(f"of is {of!r}; pass 'response' or 'sequence'")
     if shift not in ("none", "next_token"):
@@ -37,14 +41,16 @@ def gathered(plan: Plan, x: Any, of: str, shift: str, missing: float | None) -> 
             f"x has shape {tuple(x.shape)}, but of={of!r} with shift={shift!r} takes {shapes} "
             "and trailing dimensions"
         )
-    places = plan.gather_places(
+    places, lens = plan.gather_places(
         of_sequence=of == "sequence",
         next_token=is_shifted,
         width=found[-1],
+        per_turn=per == "turn",
+        gaps=gaps,
         may_miss=missing is not None,
     )
     values = _taken(flattened(x, len(leading)), places, missing)
-    return Ragged(values, np.concatenate([[0], np.cumsum(plan.response_lens)]))
+    return Ragged(values, np.concatenate([[0], np.cumsum(lens)]))
 
 
 def broadcasted(plan: Plan, per_row: Any) -> Any:
@@ -58,18 +64,25 @@ def broadcasted(plan: Plan, per_row: Any) -> Any:
             f"pass shape ({plan.num_rows},)"
         )
     width = plan.response_width
-    places = plan.gather_places(of_sequence=False, next_token=False, width=width, may_miss=False)
+    places, lens = plan.gather_places(
+        of_sequence=False,
+        next_token=False,
+        width=width,
+        per_turn=False,
+        gaps=True,
+        may_miss=False,
+    )
     shape = _leading_shape(plan, width)
     if isinstance(per_row, np.ndarray):
         out = np.zeros(shape, per_row.dtype)
-        out.reshape(-1)[places] = np.repeat(per_row, plan.response_lens)
+        out.reshape(-1)[places] = np.repeat(per_row, lens)
         return out
     import torch
 
-    lens = torch.from_numpy(plan.response_lens).to(per_row.device)
+    repeats = torch.from_numpy(lens).to(per_row.device)
     index = torch.from_numpy(places).to(per_row.device)
     zeros = per_row.new_zeros(int(np.prod(shape)))
-    return zeros.index_copy(0, index, per_row.repeat_interleave(lens)).reshape(shape)
+    return zeros.index_copy(0, index, per_row.repeat_interleave(repeats)).reshape(shape)
 
 
 def _leading_shape(plan: Plan, width: int) -> tuple[int, ...]:

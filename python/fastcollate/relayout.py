@@ -8,7 +8,8 @@ import numpy as np
 
 from fastcollate._fastcollate import Stretches
 from fastcollate.arrays import flattened
-from fastcollate.fields import RESERVED, PerRowObjects
+from fastcollate.fields import RESERVED
+from fastcollate.merging import Merging
 
 if TYPE_CHECKING:
     from fastcollate._fastcollate import FieldSpec, LayoutSpec
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
 def laid_out(batch: Batch, layout: LayoutSpec) -> Batch:
     """See :meth:`fastcollate.Batch.to_layout`."""
-    from fastcollate.collating import collate_fields
+    from fastcollate.collating import collate_fields, in_order
 
     plan, recipe = batch.plan, batch.recipe
     sequence_starts, response_starts = plan.row_starts()
@@ -42,7 +43,7 @@ def laid_out(batch: Batch, layout: LayoutSpec) -> Batch:
         for key, value in batch.items()
         if key not in RESERVED and all(key != spec.key for spec in recipe.fields)
     }
-    return collate_fields(
+    again = collate_fields(
         Stretches([(ids, sequence_starts, prompt_lens)]),
         Stretches([(ids, sequence_starts + prompt_lens, response_lens)]),
         recipe.pad_token_id,
@@ -50,11 +51,13 @@ def laid_out(batch: Batch, layout: LayoutSpec) -> Batch:
         "numpy" if isinstance(ids, np.ndarray) else "torch",
         layout,
         recipe.outputs,
-        objects={key: PerRowObjects(plan.num_rows, {key: value}) for key, value in objects.items()},
-        order=[key for key in batch if key not in RESERVED or key == "router_padding_mask"],
-        uids=batch.uids,
-        trajectory_ids=batch.trajectory_ids,
+        merging=Merging(plan, batch.merge_plan),
     )
+    again.uids, again.trajectory_ids = batch.uids, batch.trajectory_ids
+    again.is_last_step = batch.is_last_step
+    order = [key for key in batch if key not in RESERVED or key == "router_padding_mask"]
+    again._data = in_order(again._data | objects, order)
+    return again
 
 
 def _dtype(values: Any) -> str:

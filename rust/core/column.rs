@@ -1,6 +1,6 @@
 //! What a field looks like to plans and writers: rows of values that can be read.
 
-use crate::element::{Element, Misfit, Slice};
+use crate::element::{Element, Misfit, Slice, common_values};
 use crate::error::{Error, Place, Result};
 
 /// A per-token field of every turn, readable into a destination.
@@ -19,6 +19,42 @@ pub trait Column<T> {
     /// # Errors
     /// A value that does not fit; `out` may be partly written then.
     fn read(&self, turn: usize, from: usize, out: &mut [T]) -> Result<(), Self::Error>;
+}
+
+/// A column of token ids that can be compared where they lie.
+pub trait Tokens: Column<i64> {
+    /// How many of the `len` tokens from one place on are the same as those from the other on,
+    /// before the first that is not.
+    ///
+    /// # Errors
+    /// A value that is no token id.
+    fn common_len(
+        &self,
+        at: At,
+        other: &Self,
+        other_at: At,
+        len: usize,
+    ) -> Result<usize, Self::Error>;
+}
+
+/// A token of a column.
+#[derive(Debug, Clone, Copy)]
+pub struct At {
+    /// The turn.
+    pub turn: usize,
+    /// The token in it.
+    pub token: usize,
+}
+
+impl At {
+    /// The token so many further on.
+    #[must_use]
+    pub fn behind(self, tokens: usize) -> Self {
+        Self {
+            token: self.token + tokens,
+            ..self
+        }
+    }
 }
 
 /// What is asked of values beyond fitting their type.
@@ -69,6 +105,64 @@ impl<T: Element> Column<T> for SliceColumn<'_> {
         read_slice(self.field, turn, &self.rows[turn], self.inner, from, out)?;
         check_values(self.field, turn, self.inner, from, out, self.check)
     }
+}
+
+/// Read a turn's prompt + response from token `from` on.
+pub fn read_stream<T: Element, C: Column<T>>(
+    prompts: &C,
+    responses: &C,
+    turn: usize,
+    from: usize,
+    out: &mut [T],
+) -> Result<(), C::Error> {
+    let prompt_len = prompts.row_len(turn);
+    let from_prompt = prompt_len.saturating_sub(from).min(out.len());
+    let (prompt, response) = out.split_at_mut(from_prompt);
+    if !prompt.is_empty() {
+        prompts.read(turn, from, prompt)?;
+    }
+    if !response.is_empty() {
+        responses.read(turn, from.saturating_sub(prompt_len), response)?;
+    }
+    Ok(())
+}
+
+/// Tokens that are compared at a time.
+const STRETCH: usize = 1 << 10;
+
+impl Tokens for SliceColumn<'_> {
+    fn common_len(&self, at: At, other: &Self, other_at: At, len: usize) -> Result<usize> {
+        let a = self.rows[at.turn].range(at.token..at.token + len);
+        let b = other.rows[other_at.turn].range(other_at.token..other_at.token + len);
+        match common_values(&a, &b) {
+            Some(common) => Ok(common),
+            None => common_when_read(self, at, other, other_at, len),
+        }
+    }
+}
+
+/// Compare tokens by reading both, however they are held.
+///
+/// # Errors
+/// What the columns raise.
+pub fn common_when_read<C: Column<i64>>(
+    column: &C,
+    at: At,
+    other: &C,
+    other_at: At,
+    len: usize,
+) -> Result<usize, C::Error> {
+    let (mut a, mut b) = ([0; STRETCH], [0; STRETCH]);
+    for done in (0..len).step_by(STRETCH) {
+        let count = STRETCH.min(len - done);
+        let (a, b) = (&mut a[..count], &mut b[..count]);
+        column.read(at.turn, at.token + done, a)?;
+        other.read(other_at.turn, other_at.token + done, b)?;
+        if let Some(differs) = a.iter().zip(b).position(|(a, b)| a != b) {
+            return Ok(done + differs);
+        }
+    }
+    Ok(len)
 }
 
 /// Read a turn's values from token `from` on, out of the slice that holds the turn with `inner`

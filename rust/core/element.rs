@@ -111,6 +111,26 @@ impl<'a> Slice<'a> {
     }
 }
 
+/// How many values two slices of one type and length begin with in common; `None` for other types.
+pub fn common_values(a: &Slice, b: &Slice) -> Option<usize> {
+    Some(match (a, b) {
+        (Slice::I32(a), Slice::I32(b)) => common(a, b),
+        (Slice::I64(a), Slice::I64(b)) => common(a, b),
+        (Slice::U32(a), Slice::U32(b)) => common(a, b),
+        (Slice::U16(a), Slice::U16(b)) => common(a, b),
+        _ => return None,
+    })
+}
+
+fn common<T: PartialEq>(a: &[T], b: &[T]) -> usize {
+    /// Values that are compared at once, as memory.
+    const STRETCH: usize = 1 << 10;
+    let stretches = a.chunks(STRETCH).zip(b.chunks(STRETCH));
+    let equal = { stretches }.take_while(|(a, b)| a == b).count() * STRETCH;
+    let rest = a.iter().zip(b).skip(equal);
+    equal.min(a.len()) + { rest }.take_while(|(a, b)| a == b).count()
+}
+
 /// The bits that any value has: found as fast as values are read, unlike the largest value.
 fn all_bits<T: Copy + Default + BitOr<Output = T> + Into<i128>>(values: &[T]) -> i128 {
     let bits = values

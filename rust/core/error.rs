@@ -137,6 +137,33 @@ pub enum Error {
     )]
     NoPrompt { row: usize },
 
+    #[error(
+        "{missing} of the {tokens} response tokens of turn {turn} are in no row that trains them; \
+         pass missing= to say what stands there"
+    )]
+    NotInBatch {
+        turn: usize,
+        tokens: usize,
+        missing: usize,
+    },
+
+    #[error(
+        "the plan was made for {kind}[{turn}] of {expected} tokens, but there it has {found}; \
+         make it of the same data"
+    )]
+    OtherTurns {
+        kind: &'static str,
+        turn: usize,
+        found: usize,
+        expected: usize,
+    },
+
+    #[error("the plan was made for {expected} turns, but prompts has {found}")]
+    OtherTurnCount { found: usize, expected: usize },
+
+    #[error("no trajectory has a token that trains, so drop_untrainable leaves no row")]
+    NothingTrains,
+
     #[error("this is not a valid plan: {0}")]
     InvalidPlan(String),
 }

@@ -15,7 +15,10 @@ mod error;
 pub mod plan;
 pub mod write;
 
-pub use column::{Check, Column, SliceColumn, check_kind, check_values, read_slice};
-pub use element::{Binary, Element, Misfit, Slice};
+pub use column::{
+    At, Check, Column, SliceColumn, Tokens, check_kind, check_values, common_when_read, read_slice,
+    read_stream,
+};
+pub use element::{Binary, Element, Misfit, Slice, common_values};
 pub use error::{Error, Place, Result};
 pub use half::{bf16, f16};

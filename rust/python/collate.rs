@@ -1,13 +1,13 @@
 //! The one call: ingest, plan, write, hand over.
 
 use fastcollate::Check;
-use fastcollate::plan::Assembly;
+use fastcollate::plan::{Assembly, Placement, Turns};
 use fastcollate::write::Destination;
 use pyo3::IntoPyObjectExt;
 use pyo3::prelude::*;
 use pyo3::types::PyString;
 
-use crate::contents::{OffsetTables, Output, OutputSpec};
+use crate::contents::{LOSS_MASK, OffsetTables, Output, OutputSpec};
 use crate::error::Result;
 use crate::execute::{execute, execute_slices};
 use crate::field::FieldSpec;
@@ -16,8 +16,9 @@ use crate::job::Job;
 use crate::layout::LayoutSpec;
 use crate::lease::{Lease, slab};
 use crate::memory::BufferPool;
+use crate::merging::{Making, Merge};
 use crate::output::{NamedArray, Outputs, Written};
-use crate::plan::Plan;
+use crate::plan::{Plan, longest_row};
 
 /// From this size on other threads of the interpreter may run while plain memory is copied.
 const DETACH_FROM: usize = 1 << 20;
@@ -25,9 +26,10 @@ const DETACH_FROM: usize = 1 << 20;
 /// Where the longest row's length stands among the outputs of a jagged layout: behind the offsets.
 const MAX_SEQLEN_AT: usize = 3;
 
-/// Collate rows. Returns the plan, the outputs in order, and the lease of their memory.
+/// Collate rows. Returns the plan, the outputs in order, the lease of their memory, and what was
+/// merged here.
 ///
-/// `close` closes a batch whose memory to take over and returns its lease. It is called once all
+/// `making` says what rows are made of, if not of one turn each. `close` closes a batch whose memory to take over and returns its lease. It is called once all
 /// lengths are checked.
 #[pyfunction]
 #[expect(
@@ -38,21 +40,34 @@ pub fn collate<'py>(
     py: Python<'py>,
     prompts: &Bound<'py, PyAny>,
     responses: &Bound<'py, PyAny>,
+    making: Option<Making<'py>>,
     pad_token_id: i64,
     fields: Vec<(Bound<'py, PyAny>, Bound<'py, FieldSpec>)>,
     layout: &Bound<'py, LayoutSpec>,
     outputs: &Bound<'py, OutputSpec>,
     close: Option<&Bound<'py, PyAny>>,
     pool: Option<&Bound<'py, BufferPool>>,
-) -> Result<Batch<'py>> {
+) -> Result<(Plan, Vec<NamedArray<'py>>, Lease, Option<Merge>)> {
     // The columns are the prompts, the responses, and then the fields.
     let mut columns = vec![
         Rows::new::<i64>("prompts", prompts, Check::None)?,
         Rows::new::<i64>("responses", responses, Check::None)?,
     ];
-    let assembly = Assembly::row_per_turn(&columns[0].lens(), &columns[1].lens())?;
+    let turns = Turns::new(columns[0].lens(), columns[1].lens())?;
+    let mut merge = None;
+    let assembly = match &making {
+        None => Assembly::row_per_turn(&turns),
+        Some(Making::Merged(merge)) => merge.get().assembly_for(&turns)?.clone(),
+        Some(Making::ToMerge(spec, trajectories)) => {
+            let (prompts, responses) = (&columns[0], &columns[1]);
+            let (spec, trajectories) = (spec.get(), trajectories.clone());
+            let made = Merge::of_columns(py, spec, prompts, responses, &turns, trajectories)?;
+            merge.insert(made).assembly_for(&turns)?.clone()
+        }
+        Some(Making::Batch(plan)) => plan.get().assembly.of_own_rows(),
+    };
     for (values, field) in &fields {
-        columns.push(field.get().read(values, &assembly)?);
+        columns.push(field.get().read(values, &turns)?);
     }
     let specs: Vec<_> = fields.iter().map(|(_, field)| field.get()).collect();
     let request = Request {
@@ -63,7 +78,17 @@ pub fn collate<'py>(
         close,
         pool,
     };
-    request.write(py, columns, assembly)
+    let (placement, arrays, lease) = request.write(py, columns, &turns, &assembly)?;
+    let (turns, assembly) = match making {
+        Some(Making::Batch(plan)) => (plan.get().turns.clone(), plan.get().assembly.clone()),
+        _ => (turns, assembly),
+    };
+    let plan = Plan {
+        turns,
+        assembly,
+        placement,
+    };
+    Ok((plan, arrays, lease, merge))
 }
 
 /// What a batch is asked to be.
@@ -76,8 +101,8 @@ struct Request<'a, 'py> {
     pool: Option<&'a Bound<'py, BufferPool>>,
 }
 
-/// A written batch: its plan, its outputs in order, and the lease of their memory.
-type Batch<'py> = (Plan, Vec<NamedArray<'py>>, Lease);
+/// A written batch: where its rows lie, its outputs in order, and the lease of their memory.
+type Batch<'py> = (Placement, Vec<NamedArray<'py>>, Lease);
 
 impl<'py> Request<'_, 'py> {
     /// Plan where columns go, and write them.
@@ -85,37 +110,32 @@ impl<'py> Request<'_, 'py> {
         &self,
         py: Python<'py>,
         mut columns: Vec<Rows<'py>>,
-        assembly: Assembly,
+        turns: &Turns,
+        assembly: &Assembly,
     ) -> Result<Batch<'py>> {
         let fields = self.fields;
-        let placement = self.layout.place(&assembly)?;
+        let placement = self.layout.place(assembly)?;
         let field_plans = fields.iter().zip(&mut columns[2..]);
         let field_plans = field_plans
-            .map(|(field, rows)| field.plan(rows, &assembly, &placement))
+            .map(|(field, rows)| field.plan(rows, turns, assembly, &placement))
             .collect::<Result<Vec<_>>>()?;
         let tables = OffsetTables::of_jagged(&placement)?;
-        let loss_mask = fields.iter().position(|field| field.key() == "loss_mask");
+        let loss_mask = fields.iter().position(|field| field.key() == LOSS_MASK);
         let loss_mask = loss_mask.map(|index| (2 + index, field_plans[index].dtype));
 
         let (pad, tables) = (self.pad_token_id, tables.as_ref());
         let mut outputs = self.outputs.outputs(pad, &placement, tables, loss_mask);
         for (index, (field, plan)) in fields.iter().zip(&field_plans).enumerate() {
             let column = 2 + index;
-            let own =
-                Output::of_field(field, plan, column, &columns[column], &assembly, &placement);
+            let own = Output::of_field(field, plan, column, &columns[column], assembly, &placement);
             outputs.extend(own);
         }
-        let (mut arrays, lease) = self.write_outputs(py, &outputs, &columns, &assembly)?;
-        let is_jagged = tables.is_some();
-        let plan = Plan {
-            assembly,
-            placement,
-        };
-        if is_jagged {
-            let longest = plan.longest_row().into_bound_py_any(py)?;
+        let (mut arrays, lease) = self.write_outputs(py, &outputs, &columns, assembly)?;
+        if tables.is_some() {
+            let longest = longest_row(assembly).into_bound_py_any(py)?;
             arrays.insert(MAX_SEQLEN_AT, (PyString::new(py, "max_seqlen"), longest));
         }
-        Ok((plan, arrays, lease))
+        Ok((placement, arrays, lease))
     }
 
     /// Take the memory of all outputs, write them and hand them over.

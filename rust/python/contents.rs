@@ -13,6 +13,9 @@ use crate::ingest::Rows;
 use crate::job::Content;
 use crate::output::Dtype;
 
+/// The key of the loss mask.
+pub const LOSS_MASK: &str = "loss_mask";
+
 /// The key of what tells where a token's routes were not captured.
 const ROUTER_PADDING_MASK: &str = "router_padding_mask";
 
@@ -115,6 +118,7 @@ impl<'a> Output<'a> {
                 assembly: plan.assembly.as_ref().unwrap_or(assembly),
                 inner: rows.inner(),
                 filling: plan.filling,
+                gaps_untrained: field.key() == LOSS_MASK,
             },
             dtype: plan.dtype,
         };

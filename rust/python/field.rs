@@ -1,6 +1,6 @@
 //! Fields: how their values are read, what their rows are made of and where they go.
 
-use fastcollate::plan::{Align, Assembly, Grid, Placement};
+use fastcollate::plan::{Align, Assembly, Grid, Placement, Turns};
 use fastcollate::{Check, Column, Error as Core};
 use numpy::{PyArray1, PyArrayMethods};
 use pyo3::IntoPyObjectExt;
@@ -189,10 +189,10 @@ impl FieldSpec {
     ///
     /// # Errors
     /// What is no field of so many rows, and rows that cannot hold the output's kind of numbers.
-    pub fn read<'py>(&self, values: &Bound<'py, PyAny>, batch: &Assembly) -> Result<Rows<'py>> {
+    pub fn read<'py>(&self, values: &Bound<'py, PyAny>, turns: &Turns) -> Result<Rows<'py>> {
         let name = &self.name;
         let check = self.check_of_values();
-        let check_count = |rows| Ok(batch.check_row_count(name, rows)?);
+        let check_count = |rows| Ok(turns.check_count(name, rows)?);
         if self.per_row
             && let Some(rows) = Rows::one_number_each(name, values, check, check_count)?
         {
@@ -217,6 +217,7 @@ impl FieldSpec {
     pub fn plan(
         &self,
         rows: &mut Rows,
+        turns: &Turns,
         batch: &Assembly,
         placement: &Placement,
     ) -> Result<FieldPlan> {
@@ -233,7 +234,7 @@ impl FieldSpec {
         };
         match self.aligned {
             Aligned::Row => {
-                let assembly = batch.with_one_each(name, rows.len())?;
+                let assembly = batch.with_one_each();
                 let lens = assembly.rows().iter().map(|row| row.response_len);
                 let grid = Grid::aligned(lens, 1, Align::Left)?;
                 of_values(Some(assembly), Some(grid))
@@ -249,20 +250,23 @@ impl FieldSpec {
                 of_values(Some(assembly), Some(grid))
             }
             Aligned::Response => {
-                batch.check_response_lens(name, &rows.lens())?;
+                turns.check_response_lens(name, &rows.lens())?;
                 of_values(None, None)
             }
             Aligned::Sequence => {
-                let assembly = batch.with_stream_lens(name, &rows.lens(), false)?;
+                let lens = rows.lens();
+                turns.check_stream_lens(name, &lens, false)?;
+                let assembly = batch.with_streams(&lens);
                 of_values(Some(assembly), Some(placement.sequence.clone()))
             }
-            Aligned::Experts => self.plan_experts(rows, batch, placement),
+            Aligned::Experts => self.plan_experts(rows, turns, batch, placement),
         }
     }
 
     fn plan_experts(
         &self,
         rows: &mut Rows,
+        turns: &Turns,
         batch: &Assembly,
         placement: &Placement,
     ) -> Result<FieldPlan> {
@@ -275,7 +279,9 @@ impl FieldSpec {
             ))
             .into()),
         };
-        let assembly = batch.with_stream_lens(name, &rows.lens(), true)?;
+        let lens = rows.lens();
+        turns.check_stream_lens(name, &lens, true)?;
+        let assembly = batch.with_streams(&lens);
         let padding_needs = i64::try_from(topk).unwrap_or(i64::MAX);
         if let Some(num_experts) = self.num_experts.filter(|&count| count < padding_needs) {
             return Err(PyValueError::new_err(format!(

@@ -43,6 +43,8 @@ pub enum Content<'a> {
         assembly: &'a Assembly,
         inner: usize,
         filling: Filling,
+        /// Whether pieces that do not train are gaps too, as in the loss mask.
+        gaps_untrained: bool,
     },
     /// Small numbers of the plan.
     Table(&'a [usize]),
@@ -356,6 +358,7 @@ fn write_values<T: Element, C: Column<T>>(
         assembly,
         inner,
         filling,
+        gaps_untrained,
         ..
     } = content
     else {
@@ -365,7 +368,7 @@ fn write_values<T: Element, C: Column<T>>(
         let fill = Fill {
             pad,
             gap,
-            gaps_untrained: false,
+            gaps_untrained,
         };
         write_field(column, assembly, band, fill, to)
     })

@@ -13,9 +13,11 @@ mod job;
 mod layout;
 mod lease;
 mod memory;
+mod merging;
 #[allow(unsafe_code, reason = "lends the slab's memory to NumPy")]
 mod output;
 mod plan;
+mod tables;
 
 use pyo3::prelude::*;
 
@@ -40,6 +42,8 @@ mod _fastcollate {
     use super::lease::Lease;
     #[pymodule_export]
     use super::memory::{BufferPool, forked};
+    #[pymodule_export]
+    use super::merging::{Merge, MergeSpec, merge_turns};
     #[pymodule_export]
     use super::plan::Plan;
 

@@ -1,19 +1,21 @@
 //! The plan as Python sees it: an opaque value that shows its tables as NumPy arrays.
 
 use fastcollate::Error as Core;
-use fastcollate::plan::{Assembly, Grid, Of, Piece, Placement, Row, Segment, Shift, gather_places};
-use numpy::ndarray::{Array2, Dimension, Ix1, Ix2};
-use numpy::prelude::*;
-use numpy::{PyArray1, PyReadonlyArray};
+use fastcollate::plan::{
+    Assembly, Grid, Of, Per, Placement, Row, Segment, Shift, Turns, Values, gather_places,
+};
+use numpy::PyArray1;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyType};
 
 use crate::error::Result;
 use crate::layout::{layout_at, named};
+use crate::tables::{self, column, column_of, rows_of, rows_of_table, set_table, to_i64};
 
 /// What the rows of a batch are made of and where they lie. Immutable; holds no token.
 #[pyclass(frozen, module = "fastcollate._fastcollate")]
 pub struct Plan {
+    pub turns: Turns,
     pub assembly: Assembly,
     pub placement: Placement,
 }
@@ -24,6 +26,12 @@ impl Plan {
     #[getter]
     fn layout(&self) -> &'static str {
         named(self.placement.layout).1
+    }
+
+    /// Number of turns that the rows are made of.
+    #[getter]
+    fn num_turns(&self) -> usize {
+        self.turns.count()
     }
 
     /// Number of rows.
@@ -52,33 +60,41 @@ impl Plan {
 
     /// Tokens of the longest row.
     #[getter]
-    pub fn longest_row(&self) -> usize {
-        let lens = self.assembly.rows().iter();
-        lens.map(Row::len).max().unwrap_or(0)
+    fn longest_row(&self) -> usize {
+        longest_row(&self.assembly)
     }
 
     /// Prompt tokens of each row, int64 (rows,).
     #[getter]
     fn prompt_lens<'py>(&self, py: Python<'py>) -> Bound<'py, PyArray1<i64>> {
-        self.rows_array(py, |row| row.prompt_len)
+        rows_of(py, &self.assembly, |row| row.prompt_len)
     }
 
     /// Response tokens of each row, int64 (rows,).
     #[getter]
     fn response_lens<'py>(&self, py: Python<'py>) -> Bound<'py, PyArray1<i64>> {
-        self.rows_array(py, |row| row.response_len)
+        rows_of(py, &self.assembly, |row| row.response_len)
     }
 
-    /// Where the values of all response tokens stand in an output of `width` positions a row, int64
-    /// (response tokens,), row by row; -1 where there is none, if `may_miss`.
+    /// The last turn of each row, whose prompt + response are its tokens: int64 (rows,).
+    #[getter]
+    fn sources<'py>(&self, py: Python<'py>) -> Bound<'py, PyArray1<i64>> {
+        rows_of(py, &self.assembly, |row| row.source)
+    }
+
+    /// Where the values of response tokens stand in an output of `width` positions a row, int64, and
+    /// how many of them each row or turn has, int64; -1 where there is none, if `may_miss`.
+    #[allow(clippy::too_many_arguments, reason = "called once")]
     fn gather_places<'py>(
         &self,
         py: Python<'py>,
         of_sequence: bool,
         next_token: bool,
         width: usize,
+        per_turn: bool,
+        gaps: bool,
         may_miss: bool,
-    ) -> Result<Bound<'py, PyArray1<i64>>> {
+    ) -> Result<(Bound<'py, PyArray1<i64>>, Bound<'py, PyArray1<i64>>)> {
         let of = if of_sequence {
             Of::Sequence
         } else {
@@ -89,9 +105,16 @@ impl Plan {
         } else {
             Shift::None
         };
-        let places = gather_places(&self.assembly, &self.placement, of, shift, width, may_miss)?;
+        let per = if per_turn {
+            Per::Turn
+        } else {
+            Per::Row { gaps }
+        };
+        let values = Values { of, shift, width };
+        let (turns, assembly, placement) = (&self.turns, &self.assembly, &self.placement);
+        let (places, lens) = gather_places(turns, assembly, placement, values, per, may_miss)?;
         let places = places.into_iter().map(|place| place.map_or(-1, to_i64));
-        Ok(PyArray1::from_iter(py, places))
+        Ok((PyArray1::from_iter(py, places), column_of(py, lens)))
     }
 
     /// Where each row begins in the outputs, counted over all their positions: int64 (rows,), for
@@ -116,38 +139,32 @@ impl Plan {
 
     /// The plan's tables as NumPy arrays, all int64.
     fn to_dict<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
-        let (pieces, offsets) = self.assembly.piece_table();
-        let pieces = table(pieces, |piece| {
-            let trains = usize::from(piece.trains);
-            [piece.turn, piece.from, piece.start, piece.len, trains]
-        });
         let tables = PyDict::new(py);
-        let layout = to_i64(named(self.placement.layout).0);
-        tables.set_item("layout", PyArray1::from_slice(py, &[layout]))?;
-        tables.set_item("source", self.rows_array(py, |row| row.source))?;
-        tables.set_item("prompt_lens", self.prompt_lens(py))?;
-        tables.set_item("response_lens", self.response_lens(py))?;
-        let offsets = offsets.iter().copied().map(to_i64);
-        tables.set_item("piece_offsets", PyArray1::from_iter(py, offsets))?;
-        tables.set_item("pieces", pieces.to_pyarray(py))?;
+        let layout = named(self.placement.layout).0;
+        tables.set_item("layout", column_of(py, [layout]))?;
+        tables::set_assembly(&tables, &self.turns, &self.assembly)?;
         let grids = [
             ("sequence", &self.placement.sequence),
             ("response", &self.placement.response),
         ];
         for (name, grid) in grids {
-            let segments = table(grid.segments(), |segment| {
-                let Segment {
-                    row,
-                    from,
-                    len,
-                    dst_row,
-                    dst_col,
-                } = *segment;
-                [row, from, len, dst_row, dst_col]
-            });
-            let shape = [grid.rows(), grid.width()].map(to_i64);
-            tables.set_item(format!("{name}_shape"), PyArray1::from_slice(py, &shape))?;
-            tables.set_item(format!("{name}_segments"), segments.to_pyarray(py))?;
+            let shape = column_of(py, [grid.rows(), grid.width()]);
+            tables.set_item(format!("{name}_shape"), shape)?;
+            set_table(
+                &tables,
+                &format!("{name}_segments"),
+                grid.segments(),
+                |segment| {
+                    let Segment {
+                        row,
+                        from,
+                        len,
+                        dst_row,
+                        dst_col,
+                    } = *segment;
+                    [row, from, len, dst_row, dst_col]
+                },
+            )?;
         }
         Ok(tables)
     }
@@ -155,32 +172,7 @@ impl Plan {
     /// The plan of such tables, checked.
     #[classmethod]
     fn from_dict(_: &Bound<PyType>, tables: &Bound<PyDict>) -> Result<Self> {
-        let [source, prompt_lens, response_lens, piece_offsets] =
-            ["source", "prompt_lens", "response_lens", "piece_offsets"]
-                .map(|name| column(tables, name));
-        let (source, prompt_lens, response_lens) = (source?, prompt_lens?, response_lens?);
-        if source.len() != prompt_lens.len() || source.len() != response_lens.len() {
-            let reason = "source, prompt_lens and response_lens differ in length";
-            return Err(Core::InvalidPlan(reason.to_owned()).into());
-        }
-        let rows = (0..source.len())
-            .map(|row| Row {
-                source: source[row],
-                prompt_len: prompt_lens[row],
-                response_len: response_lens[row],
-            })
-            .collect();
-        let pieces = rows_of_five(tables, "pieces")?
-            .into_iter()
-            .map(|[turn, from, start, len, trains]| Piece {
-                turn,
-                from,
-                start,
-                len,
-                trains: trains != 0,
-            })
-            .collect();
-        let assembly = Assembly::new(rows, pieces, piece_offsets?)?;
+        let (turns, assembly) = tables::assembly(tables)?;
         let layout = match column(tables, "layout")?[..] {
             [index] => layout_at(index),
             _ => None,
@@ -194,6 +186,7 @@ impl Plan {
             grid(tables, "response")?,
         )?;
         Ok(Self {
+            turns,
             assembly,
             placement,
         })
@@ -207,7 +200,8 @@ impl Plan {
     }
 
     fn __eq__(&self, other: &Self) -> bool {
-        self.assembly == other.assembly && self.placement == other.placement
+        (&self.turns, &self.assembly) == (&other.turns, &other.assembly)
+            && self.placement == other.placement
     }
 
     fn __repr__(&self) -> String {
@@ -220,77 +214,9 @@ impl Plan {
     }
 }
 
-impl Plan {
-    fn rows_array<'py>(
-        &self,
-        py: Python<'py>,
-        value: impl Fn(&Row) -> usize,
-    ) -> Bound<'py, PyArray1<i64>> {
-        PyArray1::from_iter(
-            py,
-            self.assembly.rows().iter().map(|row| to_i64(value(row))),
-        )
-    }
-}
-
-/// Lengths and indices count items in memory, so they fit.
-fn to_i64(value: usize) -> i64 {
-    value.try_into().unwrap_or(i64::MAX)
-}
-
-fn table<T>(items: &[T], row: impl Fn(&T) -> [usize; 5]) -> Array2<i64> {
-    let rows: Vec<_> = items.iter().map(|item| row(item).map(to_i64)).collect();
-    Array2::from(rows)
-}
-
-/// A table as an array of its own with so many dimensions: whoever made it may have aligned it
-/// badly, or keep changing it.
-fn array<'py, D: Dimension>(
-    tables: &Bound<'py, PyDict>,
-    name: &str,
-) -> Result<PyReadonlyArray<'py, i64, D>> {
-    let invalid = |reason: &str| Core::InvalidPlan(format!("{name} {reason}"));
-    let table = tables
-        .get_item(name)?
-        .ok_or_else(|| invalid("is missing"))?;
-    let py = tables.py();
-    let numpy = py.import("numpy")?;
-    let table = numpy.call_method1("asarray", (table,))?;
-    let kind: char = table.getattr("dtype")?.getattr("kind")?.extract()?;
-    if kind != 'i' {
-        return Err(invalid("does not hold signed integers").into());
-    }
-    let copy = table.call_method1("astype", ("int64",))?;
-    let array = copy.extract::<PyReadonlyArray<i64, D>>();
-    Ok(array.map_err(|_| invalid("has a wrong number of dimensions"))?)
-}
-
-fn to_usize(name: &str, value: i64) -> Result<usize> {
-    let negative = |_| Core::InvalidPlan(format!("{name} holds the negative number {value}"));
-    Ok(value.try_into().map_err(negative)?)
-}
-
-fn column(tables: &Bound<PyDict>, name: &str) -> Result<Vec<usize>> {
-    let array = array::<Ix1>(tables, name)?;
-    let values = array.as_array();
-    values.iter().map(|&value| to_usize(name, value)).collect()
-}
-
-fn rows_of_five(tables: &Bound<PyDict>, name: &str) -> Result<Vec<[usize; 5]>> {
-    let array = array::<Ix2>(tables, name)?;
-    let array = array.as_array();
-    if array.ncols() != 5 {
-        let reason = format!("{name} has {} columns, not 5", array.ncols());
-        return Err(Core::InvalidPlan(reason).into());
-    }
-    let row = |row: numpy::ndarray::ArrayView1<i64>| {
-        let mut values = [0; 5];
-        for (to, &value) in values.iter_mut().zip(row) {
-            *to = to_usize(name, value)?;
-        }
-        Ok(values)
-    };
-    array.rows().into_iter().map(row).collect()
+/// Tokens of the longest row.
+pub fn longest_row(assembly: &Assembly) -> usize {
+    assembly.rows().iter().map(Row::len).max().unwrap_or(0)
 }
 
 fn grid(tables: &Bound<PyDict>, name: &str) -> Result<Grid> {
@@ -299,7 +225,7 @@ fn grid(tables: &Bound<PyDict>, name: &str) -> Result<Grid> {
     let [rows, width] = shape[..] else {
         return Err(Core::InvalidPlan(format!("{shape_name} is not (rows, width)")).into());
     };
-    let segments = rows_of_five(tables, &format!("{name}_segments"))?
+    let segments = rows_of_table(tables, &format!("{name}_segments"))?
         .into_iter()
         .map(|[row, from, len, dst_row, dst_col]| Segment {
             row,

@@ -1,6 +1,7 @@
 //! The assembly: what rows are made of.
 
 use crate::error::{Error, Result};
+use crate::plan::Turns;
 
 /// One training sequence of the output.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -19,23 +20,6 @@ impl Row {
     pub fn len(&self) -> usize {
         self.prompt_len + self.response_len
     }
-
-    /// The row as `len` positions of a response, of which the first `given` are its source's.
-    fn whole(&self, len: usize, given: usize) -> (Self, Piece) {
-        let row = Self {
-            source: self.source,
-            prompt_len: 0,
-            response_len: len,
-        };
-        let piece = Piece {
-            turn: self.source,
-            from: 0,
-            start: 0,
-            len: given,
-            trains: true,
-        };
-        (row, piece)
-    }
 }
 
 /// A stretch of one turn's response at a place inside a row's response.
@@ -51,6 +35,24 @@ pub struct Piece {
     pub len: usize,
     /// Whether its tokens are trained. If not, the loss mask treats it as a gap.
     pub trains: bool,
+}
+
+impl Piece {
+    /// One past the last position that it lies at in the row's response.
+    pub fn end(&self) -> usize {
+        self.start + self.len
+    }
+
+    /// The first `len` tokens of a turn's response, as all that a row's response begins with.
+    fn whole(turn: usize, len: usize) -> Self {
+        Self {
+            turn,
+            from: 0,
+            start: 0,
+            len,
+            trains: true,
+        }
+    }
 }
 
 /// What rows are made of: a token stream each, and pieces of response-aligned fields.
@@ -113,90 +115,50 @@ impl Assembly {
         Ok(assembly)
     }
 
-    /// One row per turn: its prompt, and its response as the only piece.
+    /// Check that the rows can be read from such turns: their streams are those of their sources,
+    /// and their pieces lie inside responses.
     ///
     /// # Errors
-    /// [`Error::EmptyBatch`] and [`Error::RowCount`].
-    pub fn row_per_turn(prompt_lens: &[usize], response_lens: &[usize]) -> Result<Self> {
-        if prompt_lens.is_empty() && response_lens.is_empty() {
-            return Err(Error::EmptyBatch);
+    /// [`Error::InvalidPlan`].
+    pub fn check_turns(&self, turns: &Turns) -> Result<()> {
+        let is_source =
+            |row: &Row| row.source < turns.count() && row.len() == turns.stream_len(row.source);
+        if let Some(row) = self.rows.iter().position(|row| !is_source(row)) {
+            let reason = format!("row {row} is not as long as its source");
+            return Err(Error::InvalidPlan(reason));
         }
-        if prompt_lens.len() != response_lens.len() {
-            return Err(Error::RowCount {
-                field: "responses".to_owned(),
-                found: response_lens.len(),
-                expected: prompt_lens.len(),
-            });
-        }
-        let lens = prompt_lens.iter().zip(response_lens).enumerate();
-        let (rows, pieces) = lens
-            .map(|(turn, (&prompt_len, &response_len))| {
-                let row = Row {
-                    source: turn,
-                    prompt_len,
-                    response_len,
-                };
-                let piece = Piece {
-                    turn,
-                    from: 0,
-                    start: 0,
-                    len: response_len,
-                    trains: true,
-                };
-                (row, piece)
-            })
-            .unzip();
-        Ok(Self {
-            rows,
-            pieces,
-            piece_offsets: (0..=prompt_lens.len()).collect(),
-        })
-    }
-
-    /// Check that a field has one row per turn.
-    ///
-    /// # Errors
-    /// [`Error::RowCount`].
-    pub fn check_row_count(&self, field: &str, found: usize) -> Result<()> {
-        if found == self.rows.len() {
-            return Ok(());
-        }
-        Err(Error::RowCount {
-            field: field.to_owned(),
-            found,
-            expected: self.rows.len(),
-        })
-    }
-
-    /// Check that a field has one value per response token, in an assembly of one row per turn.
-    ///
-    /// # Errors
-    /// [`Error::RowCount`] and [`Error::RowLength`].
-    pub fn check_response_lens(&self, field: &str, lens: &[usize]) -> Result<()> {
-        self.check_row_count(field, lens.len())?;
-        let expected = self.rows.iter().map(|row| row.response_len);
-        match expected
-            .clone()
-            .zip(lens)
-            .position(|(expected, &found)| found != expected)
-        {
+        let fits = |piece: &Piece| {
+            let end = piece.from.checked_add(piece.len);
+            let len = turns.response_lens().get(piece.turn);
+            len.zip(end).is_some_and(|(&len, end)| end <= len)
+        };
+        match self.pieces.iter().position(|piece| !fits(piece)) {
             None => Ok(()),
-            Some(row) => Err(Error::RowLength {
-                field: field.to_owned(),
-                row,
-                found: lens[row],
-                expected: self.rows[row].response_len,
-            }),
+            Some(piece) => Err(Error::InvalidPlan(format!(
+                "piece {piece} reads beyond its turn's response"
+            ))),
         }
+    }
+
+    /// One row per turn: its prompt, and its response as the only piece.
+    pub fn row_per_turn(turns: &Turns) -> Self {
+        let lens = turns.prompt_lens().iter().zip(turns.response_lens());
+        let rows = lens
+            .enumerate()
+            .map(|(turn, (&prompt_len, &response_len))| Row {
+                source: turn,
+                prompt_len,
+                response_len,
+            });
+        Self::of_rows(rows.map(|row| (row, Piece::whole(row.source, row.response_len))))
     }
 
     /// The same rows for a field of other lengths than the responses: its values are the only piece
     /// of a response of their number.
     ///
     /// # Errors
-    /// [`Error::RowCount`], and [`Error::RowTooLong`] for a row wider than the widest response.
+    /// [`Error::RowTooLong`] for a row wider than the widest response.
     pub fn with_response_lens(&self, field: &str, lens: &[usize]) -> Result<Self> {
-        self.check_row_count(field, lens.len())?;
         let widest = self.widest_response();
         if let Some(row) = lens.iter().position(|&len| len > widest) {
             return Err(Error::RowTooLong {
@@ -206,19 +168,26 @@ impl Assembly {
                 widest,
             });
         }
-        let prompt_lens: Vec<_> = self.rows.iter().map(|row| row.prompt_len).collect();
-        Self::row_per_turn(&prompt_lens, lens)
+        Ok(Self::of_rows(self.rows.iter().map(|row| {
+            let response_len = lens[row.source];
+            let row = Row {
+                response_len,
+                ..*row
+            };
+            (row, Piece::whole(row.source, response_len))
+        })))
     }
 
-    /// The same rows for a field with one value per turn, which lies on the row's last response
-    /// token: the value of the turn that the last piece comes from.
+    /// The same rows for a field with one value per turn, which lies on the row's last token that
+    /// was sampled: the value of the last turn that is in the row.
     ///
     /// # Errors
     /// [`Error::NoLastToken`] when no response token of a turn is in a row.
     pub fn on_last_token(&self, field: &str) -> Result<Self> {
-        let pieces = (0..self.rows.len())
-            .map(|row| match self.pieces(row).iter().rfind(|p| p.len > 0) {
+        let last_tokens = self.rows.iter().enumerate().map(|(index, row)| {
+            match self.pieces(index).iter().rfind(|piece| piece.len > 0) {
                 Some(last) => Ok(Piece {
+                    turn: row.source,
                     from: 0,
                     start: last.start + last.len - 1,
                     len: 1,
@@ -226,69 +195,81 @@ impl Assembly {
                 }),
                 None => Err(Error::NoLastToken {
                     field: field.to_owned(),
-                    row,
+                    row: row.source,
                 }),
-            })
-            .collect::<Result<_>>()?;
-        Ok(Self {
-            rows: self.rows.clone(),
-            pieces,
-            piece_offsets: (0..=self.rows.len()).collect(),
-        })
+            }
+        });
+        let pieces = last_tokens.collect::<Result<Vec<_>>>()?;
+        Ok(Self::of_rows(self.rows.iter().copied().zip(pieces)))
     }
 
     /// The same rows for a sequence-aligned field with `lens` values of each turn: a row's whole
     /// stream is its response, which begins with all values of its source.
-    ///
-    /// # Errors
-    /// [`Error::RowCount`], and [`Error::StreamLength`] when a turn has not one value per token of
-    /// the stream or, where `may_end_early`, more than that.
-    pub fn with_stream_lens(
-        &self,
-        field: &str,
-        lens: &[usize],
-        may_end_early: bool,
-    ) -> Result<Self> {
-        self.check_row_count(field, lens.len())?;
-        let streams = self.rows.iter().enumerate().map(|(index, row)| {
-            let (found, expected) = (lens[row.source], row.len());
-            if found > expected || (found < expected && !may_end_early) {
-                return Err(Error::StreamLength {
-                    field: field.to_owned(),
-                    row: index,
-                    found,
-                    expected,
-                    advice: if may_end_early {
-                        "at most one value per token"
-                    } else {
-                        "one value per prompt and response token"
-                    },
-                });
-            }
-            Ok(row.whole(expected, found))
-        });
-        self.of_rows(streams)
+    #[must_use]
+    pub fn with_streams(&self, lens: &[usize]) -> Self {
+        self.with_whole_rows(|row| (row.len(), lens[row.source]))
     }
 
     /// The same rows for a field with one value per turn: a row has the value of the last turn that
     /// is in it.
-    ///
-    /// # Errors
-    /// [`Error::RowCount`].
-    pub fn with_one_each(&self, field: &str, found: usize) -> Result<Self> {
-        self.check_row_count(field, found)?;
-        self.of_rows(self.rows.iter().map(|row| Ok(row.whole(1, 1))))
+    #[must_use]
+    pub fn with_one_each(&self) -> Self {
+        self.with_whole_rows(|_| (1, 1))
     }
 
-    /// An assembly of as many rows, with one piece each.
-    fn of_rows(&self, rows: impl Iterator<Item = Result<(Row, Piece)>>) -> Result<Self> {
-        let both = rows.collect::<Result<Vec<_>>>()?;
-        let (rows, pieces) = both.into_iter().unzip();
-        Ok(Self {
+    /// Only these rows.
+    #[must_use]
+    pub fn with_rows(&self, rows: &[usize]) -> Self {
+        let ends = rows.iter().scan(0, |end, &row| {
+            *end += self.pieces(row).len();
+            Some(*end)
+        });
+        Self {
+            rows: rows.iter().map(|&row| self.rows[row]).collect(),
+            pieces: { rows.iter() }
+                .flat_map(|&row| self.pieces(row))
+                .copied()
+                .collect(),
+            piece_offsets: [0].into_iter().chain(ends).collect(),
+        }
+    }
+
+    /// The same rows where each turn is what a row was made of, as in a batch that is read again.
+    #[must_use]
+    pub fn of_own_rows(&self) -> Self {
+        let mut own = self.clone();
+        for (index, row) in own.rows.iter_mut().enumerate() {
+            row.source = index;
+            let pieces = self.piece_offsets[index]..self.piece_offsets[index + 1];
+            for piece in &mut own.pieces[pieces] {
+                (piece.turn, piece.from) = (index, piece.start);
+            }
+        }
+        own
+    }
+
+    /// As many rows, each with positions of a response only, of which the first so many are its
+    /// source's.
+    fn with_whole_rows(&self, lens: impl Fn(&Row) -> (usize, usize)) -> Self {
+        Self::of_rows(self.rows.iter().map(|row| {
+            let (response_len, given) = lens(row);
+            let whole = Row {
+                source: row.source,
+                prompt_len: 0,
+                response_len,
+            };
+            (whole, Piece::whole(row.source, given))
+        }))
+    }
+
+    /// An assembly of rows with one piece each.
+    fn of_rows(rows: impl Iterator<Item = (Row, Piece)>) -> Self {
+        let (rows, pieces): (Vec<_>, Vec<_>) = rows.unzip();
+        Self {
+            piece_offsets: (0..=rows.len()).collect(),
             rows,
             pieces,
-            piece_offsets: (0..=self.rows.len()).collect(),
-        })
+        }
     }
 
     /// The rows.

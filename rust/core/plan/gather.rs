@@ -1,7 +1,7 @@
 //! The way back: where a row's response values stand in per-token outputs of a model.
 
 use crate::error::{Error, Result};
-use crate::plan::{Assembly, Placement};
+use crate::plan::{Assembly, Piece, Placement, Turns};
 
 /// What an output of a model has the shape of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -21,33 +21,130 @@ pub enum Shift {
     NextToken,
 }
 
-/// Where the values of all response tokens stand, row by row, counted over an output of `width`
-/// positions a row; `None` for the first token of a row without a prompt, if `may_miss`.
+/// A per-token output of a model.
+#[derive(Debug, Clone, Copy)]
+pub struct Values {
+    /// What it has the shape of.
+    pub of: Of,
+    /// Which token's value stands at a position.
+    pub shift: Shift,
+    /// Its positions of a row.
+    pub width: usize,
+}
+
+/// What values are given back by.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Per {
+    /// Rows, with the observations between their pieces or without.
+    Row {
+        /// Whether observations are given too.
+        gaps: bool,
+    },
+    /// Turns, in the order of the input.
+    Turn,
+}
+
+/// Where values stand, counted over an output's positions; `None` where there is none.
+pub type Places = Vec<Option<usize>>;
+
+/// Where the values of response tokens stand in a model's output, and how many of them belong to
+/// each row or turn. Without `may_miss`, each has a place.
 ///
 /// # Errors
-/// [`Error::NoPrompt`].
+/// [`Error::NoPrompt`], for the first token of a row without a prompt, and [`Error::NotInBatch`].
 pub fn gather_places(
+    turns: &Turns,
     assembly: &Assembly,
     placement: &Placement,
-    of: Of,
-    shift: Shift,
-    width: usize,
+    values: Values,
+    per: Per,
     may_miss: bool,
-) -> Result<Vec<Option<usize>>> {
+) -> Result<(Places, Vec<usize>)> {
+    let rows = places_of_rows(assembly, placement, values)?;
+    let check = |row: usize, places: &[Option<usize>]| {
+        if may_miss || places.iter().all(Option::is_some) {
+            Ok(())
+        } else {
+            Err(Error::NoPrompt { row })
+        }
+    };
+    match per {
+        Per::Row { gaps: true } => {
+            let lens: Vec<_> = assembly.rows().iter().map(|row| row.response_len).collect();
+            let mut start = 0;
+            for (row, len) in lens.iter().enumerate() {
+                check(row, &rows[start..start + len])?;
+                start += len;
+            }
+            Ok((rows, lens))
+        }
+        Per::Row { gaps: false } => {
+            let mut places = Vec::with_capacity(rows.len());
+            let mut lens = Vec::with_capacity(assembly.rows().len());
+            for_each_piece(assembly, &rows, |row, _, of_piece| {
+                check(row, of_piece)?;
+                places.extend_from_slice(of_piece);
+                lens.resize(row + 1, 0);
+                lens[row] += of_piece.len();
+                Ok(())
+            })?;
+            lens.resize(assembly.rows().len(), 0);
+            Ok((places, lens))
+        }
+        Per::Turn => {
+            let lens = turns.response_lens();
+            let mut end = 0;
+            let starts: Vec<_> = lens.iter().map(|&len| step(&mut end, len)).collect();
+            let mut places = unknown(end)?;
+            let mut given = vec![0; lens.len()];
+            for_each_piece(assembly, &rows, |row, piece, of_piece| {
+                check(row, of_piece)?;
+                let start = starts[piece.turn] + piece.from;
+                places[start..start + piece.len].copy_from_slice(of_piece);
+                given[piece.turn] += piece.len;
+                Ok(())
+            })?;
+            match given.iter().zip(lens).position(|(given, len)| given < len) {
+                Some(turn) if !may_miss => Err(Error::NotInBatch {
+                    turn,
+                    tokens: lens[turn],
+                    missing: lens[turn] - given[turn],
+                }),
+                _ => Ok((places, lens.to_vec())),
+            }
+        }
+    }
+}
+
+/// Call `take` with every piece that trains, its row, and the places of its tokens among those of
+/// all rows.
+fn for_each_piece(
+    assembly: &Assembly,
+    places: &[Option<usize>],
+    mut take: impl FnMut(usize, &Piece, &[Option<usize>]) -> Result<()>,
+) -> Result<()> {
+    let mut start = 0;
+    for (index, row) in assembly.rows().iter().enumerate() {
+        for piece in assembly.pieces(index).iter().filter(|piece| piece.trains) {
+            let begin = start + piece.start;
+            take(index, piece, &places[begin..begin + piece.len])?;
+        }
+        start += row.response_len;
+    }
+    Ok(())
+}
+
+/// The places of all response tokens, row by row; none for the first token of a row without a
+/// prompt, if they are shifted.
+fn places_of_rows(assembly: &Assembly, placement: &Placement, values: Values) -> Result<Places> {
+    let Values { of, shift, width } = values;
     let rows = assembly.rows();
-    let mut starts = Vec::with_capacity(rows.len());
     let mut end = 0_usize;
-    for row in rows {
-        starts.push(end);
-        end = end.saturating_add(row.response_len);
-    }
-    // A plan from elsewhere may say anything of lengths.
-    let mut places = Vec::new();
-    if places.try_reserve_exact(end).is_err() {
-        let reason = format!("no memory holds its {end} response tokens");
-        return Err(Error::InvalidPlan(reason));
-    }
-    places.resize(end, None);
+    let starts: Vec<_> = rows
+        .iter()
+        .map(|row| step(&mut end, row.response_len))
+        .collect();
+    let mut places = unknown(end)?;
     let grid = match of {
         Of::Response => &placement.response,
         Of::Sequence => &placement.sequence,
@@ -67,9 +164,23 @@ pub fn gather_places(
             }
         }
     }
-    if !may_miss && let Some(missing) = places.iter().position(Option::is_none) {
-        let row = starts.partition_point(|&start| start <= missing) - 1;
-        return Err(Error::NoPrompt { row });
+    Ok(places)
+}
+
+/// Go on by `len`, and return where that was.
+fn step(end: &mut usize, len: usize) -> usize {
+    let start = *end;
+    *end = end.saturating_add(len);
+    start
+}
+
+/// So many places that are not known yet. A plan from elsewhere may say anything of lengths.
+fn unknown(count: usize) -> Result<Places> {
+    let mut places = Vec::new();
+    if places.try_reserve_exact(count).is_err() {
+        let reason = format!("no memory holds its {count} response tokens");
+        return Err(Error::InvalidPlan(reason));
     }
+    places.resize(count, None);
     Ok(places)
 }

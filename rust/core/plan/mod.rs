@@ -2,8 +2,11 @@
 
 mod assembly;
 mod gather;
+pub mod merge;
 mod placement;
+mod turns;
 
 pub use assembly::{Assembly, Piece, Row};
-pub use gather::{Of, Shift, gather_places};
+pub use gather::{Of, Per, Places, Shift, Values, gather_places};
 pub use placement::{Align, Band, Grid, Layout, Placement, Segment, Widths};
+pub use turns::Turns;

@@ -1,8 +1,7 @@
 //! What follows from a plan and is no copy of a field: positions and labels.
 
-use super::rows::read_stream;
 use super::{Destination, walk};
-use crate::column::Column;
+use crate::column::{Column, read_stream};
 use crate::element::Element;
 use crate::plan::{Assembly, Band, Segment};
 

@@ -1,7 +1,7 @@
 //! Writers that copy values: token streams and response-aligned fields.
 
 use super::{Destination, fill, walk};
-use crate::column::Column;
+use crate::column::{Column, read_stream};
 use crate::element::Element;
 use crate::plan::{Assembly, Band};
 
@@ -36,26 +36,6 @@ pub fn write_tokens<T: Element, C: Column<T>>(
         let turn = assembly.rows()[segment.row].source;
         read_stream(prompts, responses, turn, segment.from, inside)
     })
-}
-
-/// Read a turn's prompt + response from token `from` on.
-pub fn read_stream<T: Element, C: Column<T>>(
-    prompts: &C,
-    responses: &C,
-    turn: usize,
-    from: usize,
-    out: &mut [T],
-) -> Result<(), C::Error> {
-    let prompt_len = prompts.row_len(turn);
-    let from_prompt = prompt_len.saturating_sub(from).min(out.len());
-    let (prompt, response) = out.split_at_mut(from_prompt);
-    if !prompt.is_empty() {
-        prompts.read(turn, from, prompt)?;
-    }
-    if !response.is_empty() {
-        responses.read(turn, from.saturating_sub(prompt_len), response)?;
-    }
-    Ok(())
 }
 
 /// Write a field: the pieces of each row's response, with gaps between them. For a sequence-aligned

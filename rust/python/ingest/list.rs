@@ -10,7 +10,7 @@ use fastcollate::{Place, bf16, f16};
 use pyo3::exceptions::PyImportError;
 use pyo3::ffi;
 use pyo3::prelude::*;
-use pyo3::sync::critical_section::with_critical_section;
+use pyo3::sync::critical_section::{with_critical_section, with_critical_section2};
 use pyo3::types::{PyList, PyTuple};
 
 use super::number::{Decode, decode};
@@ -309,4 +309,60 @@ unsafe fn decode_while_exact<T: DecodeExact>(
         }
     }
     out.len()
+}
+
+/// How far two lists were compared.
+pub enum Common {
+    /// So many items are the same; the next ones are not, or there is none.
+    Len(usize),
+    /// Behind so many there is an item that is no exact int: what it stands for, only decoding tells.
+    Unknown(usize),
+}
+
+/// Items that are compared by their addresses at once.
+const BLOCK: usize = 32;
+
+/// Compare `len` items from either position on, as ints. The lists are as long as that.
+///
+/// Turns that were made by concatenation share their ints, so addresses are compared first. For a
+/// block in which some differ, the values behind `AHEAD` more items are asked for at once.
+pub fn common_items<'py, A, B>(
+    a: (&Bound<'py, A>, usize),
+    b: (&Bound<'py, B>, usize),
+    len: usize,
+) -> Common
+where
+    Bound<'py, A>: Items,
+    Bound<'py, B>: Items,
+{
+    let ((a, a_from), (b, b_from)) = (a, b);
+    with_critical_section2(a.as_any(), b.as_any(), || {
+        if a.count() < a_from + len || b.count() < b_from + len {
+            return Common::Unknown(0); // reading says what changed
+        }
+        // SAFETY: positions are below both lengths, and no Python code runs before the return.
+        let (a_at, b_at) = unsafe { (a.borrow(), b.borrow()) };
+        let (a_at, b_at) = (|index| a_at(a_from + index), |index| b_at(b_from + index));
+        for begin in (0..len).step_by(BLOCK) {
+            let block = begin..len.min(begin + BLOCK);
+            let differing = |any, index| any | (a_at(index).addr() ^ b_at(index).addr());
+            if { block.clone() }.fold(0, differing) == 0 {
+                continue;
+            }
+            for index in block.start + AHEAD..len.min(block.end + AHEAD) {
+                prefetch(a_at(index));
+                prefetch(b_at(index));
+            }
+            for index in block {
+                let (a, b) = (a_at(index), b_at(index));
+                // SAFETY: a list's items are live, and we are attached.
+                match unsafe { (exact_int(a), exact_int(b)) } {
+                    (Some(a), Some(b)) if a == b => {}
+                    (Some(_), Some(_)) => return Common::Len(index),
+                    _ => return Common::Unknown(index),
+                }
+            }
+        }
+        Common::Len(len)
+    })
 }

@@ -3,16 +3,17 @@
 use std::slice;
 
 use fastcollate::{
-    Check, Column, Element, Slice, SliceColumn, check_kind, check_values, read_slice,
+    At, Check, Column, Element, Slice, SliceColumn, Tokens, check_kind, check_values,
+    common_values, common_when_read, read_slice,
 };
 use pyo3::prelude::*;
 use pyo3::types::{PyList, PyTuple};
 
 use super::array::ArrayView;
-use super::list::{DecodeExact, read_items};
+use super::list::{Common, DecodeExact, common_items, read_items};
 use super::reader::{Reader, numbers_of};
 use crate::error::{Error, Result};
-use crate::interrupt::in_chunks;
+use crate::interrupt::{compared_in_chunks, in_chunks};
 
 /// A field: its rows as they were handed in, each kept alive and read where it lies.
 pub struct Rows<'py> {
@@ -267,6 +268,62 @@ impl Rows<'_> {
             out,
             self.check,
         )?)
+    }
+}
+
+impl Tokens for Rows<'_> {
+    fn common_len(&self, at: At, other: &Self, other_at: At, len: usize) -> Result<usize> {
+        compared_in_chunks(len, |done, len| {
+            self.common_chunk(at.behind(done), other, other_at.behind(done), len)
+        })
+    }
+}
+
+impl Rows<'_> {
+    fn common_chunk(&self, at: At, other: &Self, other_at: At, len: usize) -> Result<usize> {
+        let mut done = 0;
+        while done < len {
+            let (at, other_at, len) = (at.behind(done), other_at.behind(done), len - done);
+            let (a, b) = (&self.rows[at.turn], &other.rows[other_at.turn]);
+            let (token, other_token) = (at.token, other_at.token);
+            let common = match (a, b) {
+                (Row::List(a, _), Row::List(b, _)) => {
+                    common_items((a, token), (b, other_token), len)
+                }
+                (Row::List(a, _), Row::Tuple(b)) => common_items((a, token), (b, other_token), len),
+                (Row::Tuple(a), Row::List(b, _)) => common_items((a, token), (b, other_token), len),
+                (Row::Tuple(a), Row::Tuple(b)) => common_items((a, token), (b, other_token), len),
+                _ => {
+                    return self
+                        .common_values(at, other, other_at, len)
+                        .map(|n| done + n);
+                }
+            };
+            match common {
+                Common::Len(common) => return Ok(done + common),
+                Common::Unknown(common) => {
+                    done += common;
+                    let (at, other_at) = (at.behind(common), other_at.behind(common));
+                    if common_when_read(self, at, other, other_at, 1)? == 0 {
+                        return Ok(done);
+                    }
+                    done += 1;
+                }
+            }
+        }
+        Ok(len)
+    }
+
+    /// Compare tokens of which at least one row is plain memory.
+    fn common_values(&self, at: At, other: &Self, other_at: At, len: usize) -> Result<usize> {
+        if let (Some(a), Some(b)) = (self.slice(at.turn)?, other.slice(other_at.turn)?) {
+            let a = a.range(at.token..at.token + len);
+            let b = b.range(other_at.token..other_at.token + len);
+            if let Some(common) = common_values(&a, &b) {
+                return Ok(common);
+            }
+        }
+        common_when_read(self, at, other, other_at, len)
     }
 }
 

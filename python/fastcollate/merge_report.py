@@ -1,0 +1,204 @@
+"""What merging turns saved, and where it could not merge."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fastcollate._fastcollate import Merge
+from fastcollate.arguments import counted
+
+SHOWN_BREAKS = 8
+"""How many breaks a printed report shows."""
+
+AROUND = 5
+"""How many ids a break keeps on either side of its position."""
+
+
+class Tokenizer(Protocol):
+    """Anything that makes text of token ids."""
+
+    def decode(self, ids: list[int], /) -> str:
+        """Return the text of ids."""
+
+
+class Break(NamedTuple):
+    """A turn that does not go on from the tokens before it.
+
+    With policy ``"branch"``, a turn that opens a group is compared with the turn just before it.
+    """
+
+    turn: int
+    """The turn, as an index of the input."""
+    trajectory: int
+    """Its trajectory, counted from 0 on."""
+    position: int
+    """The first position where its prompt differs from the tokens before it."""
+    expected: int
+    """The id there in the tokens before it."""
+    found: int | None
+    """The id there in the prompt; None if that has ended."""
+    kind: Literal["diverged", "shorter", "drift"]
+    """``"shorter"``: the prompt ends there. ``"drift"``: the position lies inside the last
+    response, as where text is tokenised anew, or was realigned. ``"diverged"``: anything else."""
+    realigned: bool
+    """Whether the turn went on all the same, by policy ``"realign"``."""
+    expected_ids: tuple[int, ...]
+    """Ids of the tokens before it, from up to 5 positions in front to 5 behind."""
+    found_ids: tuple[int, ...]
+    """Ids of the prompt at these positions."""
+    expected_text: str | None = None
+    """The ids as text, if there is a tokenizer."""
+    found_text: str | None = None
+
+    def __str__(self) -> str:
+        kind = f"{self.kind}, realigned" if self.realigned else self.kind
+        found = "the prompt ends" if self.found is None else f"the prompt has {self.found}"
+        expected_ids = _window(self.expected_ids, self.position) + _text(self.expected_text)
+        found_ids = _window(self.found_ids, self.position) + _text(self.found_text)
+        return (
+            f"turn {self.turn} of trajectory {self.trajectory} ({kind}): "
+            f"at position {self.position} {found} instead of {self.expected}\n"
+            f"  expected  {expected_ids}\n"
+            f"  found     {found_ids}"
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class MergeReport:
+    """Sizes before and after merging, and all breaks. ``str(report)`` is a table."""
+
+    num_trajectories: int
+    num_turns: int
+    num_rows: int
+    tokens_before: int
+    """Tokens of all turns, prompts and responses."""
+    tokens_after: int
+    """Tokens of all rows."""
+    padded_tokens_before: int
+    """Turns times the longest of them."""
+    padded_tokens_after: int
+    masked_tokens: int
+    """Tokens of responses that realigning masked."""
+    rows_per_trajectory: NDArray[np.int64]
+    """(trajectories,); 0 for those that were dropped."""
+    dropped: list[int]
+    """Trajectories that have no row since nothing of them trains."""
+    breaks: list[Break]
+    trajectory_ids: Sequence[Any] | None = None
+    """What names the trajectories, if it is known."""
+
+    @classmethod
+    def of_merge(
+        cls, merge: Merge, trajectory_ids: Sequence[Any] | None, tokenizer: Tokenizer | None
+    ) -> MergeReport:
+        """Report on a merge."""
+        ends, response_lens = merge.ends, merge.turn_response_lens
+        before = merge.turn_prompt_lens + response_lens
+        after = merge.prompt_lens + merge.response_lens
+        rows_per_trajectory = np.bincount(merge.trajectories, minlength=len(ends))
+        trajectory_of = np.repeat(np.arange(len(ends)), np.diff(ends, prepend=0))
+        is_kept = rows_per_trajectory[trajectory_of] > 0
+        breaks = [
+            _break(entry, int(trajectory_of[entry[0]]), tokenizer) for entry in merge.breaks()
+        ]
+        return cls(
+            num_trajectories=len(ends),
+            num_turns=len(before),
+            num_rows=len(after),
+            tokens_before=int(before.sum()),
+            tokens_after=int(after.sum()),
+            padded_tokens_before=len(before) * int(before.max()),
+            padded_tokens_after=len(after) * int(after.max()),
+            masked_tokens=int(response_lens[is_kept].sum() - merge.sampled_lens.sum()),
+            rows_per_trajectory=rows_per_trajectory,
+            dropped=np.flatnonzero(rows_per_trajectory == 0).tolist(),
+            breaks=breaks,
+            trajectory_ids=trajectory_ids,
+        )
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        """The sizes, flat and ready to be logged."""
+        return {
+            "generate/num_seq_before_merge": float(self.num_turns),
+            "generate/num_seq_after_merge": float(self.num_rows),
+            "generate/num_tokens_before_merge": float(self.tokens_before),
+            "generate/num_tokens_after_merge": float(self.tokens_after),
+            "generate/num_merge_breaks": float(len(self.breaks)),
+            "generate/num_tokens_masked_by_merge": float(self.masked_tokens),
+        }
+
+    def __str__(self) -> str:
+        lines = [
+            f"{counted(self.num_turns, 'turn')} in {counted(self.num_rows, 'row')}",
+            f"{'':<16}{'before':>14}{'after':>14}",
+        ]
+        for name, before, after in (
+            ("rows", self.num_turns, self.num_rows),
+            ("tokens", self.tokens_before, self.tokens_after),
+            ("padded tokens", self.padded_tokens_before, self.padded_tokens_after),
+        ):
+            fewer = f"   {before / after:.1f}x fewer" if after else ""
+            lines.append(f"  {name:<14}{before:>14,}{after:>14,}{fewer}")
+        counts = np.bincount(self.rows_per_trajectory)
+        spread = (f"{n:,} of {rows}" for rows, n in enumerate(counts) if n)
+        lines.append(f"  trajectories by their rows: {', '.join(spread)}")
+        if self.dropped:
+            lines.append(f"  dropped, since nothing of them trains: {self._named(self.dropped)}")
+        if self.masked_tokens:
+            lines.append(f"  sampled tokens masked: {self.masked_tokens:,}")
+        kinds = Counter(broken.kind for broken in self.breaks)
+        parts = ", ".join(f"{count:,} {kind}" for kind, count in kinds.most_common())
+        lines.append(f"  breaks: {len(self.breaks):,}{f' ({parts})' if parts else ''}")
+        for broken in self.breaks[:SHOWN_BREAKS]:
+            lines += [f"    {line}" for line in str(broken).splitlines()]
+        if (hidden := len(self.breaks) - SHOWN_BREAKS) > 0:
+            lines.append(f"    and {hidden:,} more in report.breaks")
+        return "\n".join(lines)
+
+    def _named(self, trajectories: Sequence[int]) -> str:
+        ids = self.trajectory_ids
+        names = [str(index) if ids is None else repr(ids[index]) for index in trajectories]
+        shown = ", ".join(names[:SHOWN_BREAKS])
+        return (
+            shown
+            if len(names) <= SHOWN_BREAKS
+            else f"{shown} and {len(names) - SHOWN_BREAKS:,} more"
+        )
+
+
+def _break(entry: Any, trajectory: int, tokenizer: Tokenizer | None) -> Break:
+    turn, position, start, kind, realigned, expected, found = entry
+    at = position - start
+    return Break(
+        turn=turn,
+        trajectory=trajectory,
+        position=position,
+        expected=expected[at],
+        found=found[at] if at < len(found) else None,
+        kind=kind,
+        realigned=realigned,
+        expected_ids=tuple(expected),
+        found_ids=tuple(found),
+        expected_text=None if tokenizer is None else tokenizer.decode(expected),
+        found_text=None if tokenizer is None else tokenizer.decode(found),
+    )
+
+
+def _window(ids: tuple[int, ...], position: int) -> str:
+    """Write ids with that of a position in brackets."""
+    at = min(position, AROUND)
+    cells = [f"[{i}]" if index == at else str(i) for index, i in enumerate(ids)]
+    if at == len(ids):
+        cells.append("[]")
+    return ("... " if position > AROUND else "") + " ".join(cells)
+
+
+def _text(text: str | None) -> str:
+    return "" if text is None else f"   {text!r}"

@@ -1,0 +1,308 @@
+"""Merging: one training row per trajectory instead of one per turn."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fastcollate import _fastcollate
+from fastcollate._fastcollate import Merge, MergeSpec, Plan
+from fastcollate.arguments import checked_int, counted, id_list
+from fastcollate.arrays import describe
+from fastcollate.fields import Rows
+from fastcollate.merge_report import MergeReport, Tokenizer
+from fastcollate.trajectories import Trajectories, checked_trajectories
+
+logger = logging.getLogger(__name__)
+
+POLICIES = ("exact", "branch", "realign")
+LOGGED_BREAKS = 3
+"""How many breaks of a trajectory are logged."""
+
+
+class MergePlan:
+    """Which turns make which rows, as :func:`merge_turns` found it.
+
+    Holds no tokens but the few ids around breaks, so it is small, can be pickled and serves any
+    number of batches of the same turns: ``build_batch(..., merge=plan)``.
+
+    Attributes
+    ----------
+    report : MergeReport
+        What merging saved, and where it could not merge.
+    """
+
+    def __init__(
+        self,
+        merge: Merge,
+        trajectory_ids: Sequence[Any] | None = None,
+        tokenizer: Tokenizer | None = None,
+    ) -> None:
+        self._merge = merge
+        self._tokenizer = tokenizer
+        self.trajectory_ids = trajectory_ids
+        """The id of every trajectory, if turns came with ids."""
+
+    @property
+    def num_turns(self) -> int:
+        """Number of turns."""
+        return len(self._merge.turn_prompt_lens)
+
+    @property
+    def num_rows(self) -> int:
+        """Number of rows that the turns make."""
+        return self._merge.num_rows
+
+    @property
+    def num_trajectories(self) -> int:
+        """Number of trajectories, also those that were dropped."""
+        return len(self._merge.ends)
+
+    @property
+    def sources(self) -> NDArray[np.int64]:
+        """The last turn of each row, (rows,): its prompt + response are the row's tokens."""
+        return self._merge.sources
+
+    @property
+    def trajectories(self) -> NDArray[np.int64]:
+        """The trajectory of each row, counted from 0 on, (rows,)."""
+        return self._merge.trajectories
+
+    @property
+    def prompt_lens(self) -> NDArray[np.int64]:
+        """Prompt tokens of each row, (rows,)."""
+        return self._merge.prompt_lens
+
+    @property
+    def response_lens(self) -> NDArray[np.int64]:
+        """Response tokens of each row, observations included, (rows,)."""
+        return self._merge.response_lens
+
+    @cached_property
+    def report(self) -> MergeReport:
+        """What merging saved, and where it could not merge."""
+        return MergeReport.of_merge(self._merge, self.trajectory_ids, self._tokenizer)
+
+    def to_dict(self) -> dict[str, NDArray[np.int64]]:
+        """Return the plan's tables, all int64.
+
+        Returns
+        -------
+        dict
+            Of turns ``turn_prompt_lens`` and ``turn_response_lens``, (turns,); of rows ``source``
+            (the last turn), ``prompt_lens``, ``response_lens`` and ``trajectories``, (rows,);
+            ``pieces``, (pieces, 5): turn, where the piece begins in that turn's response, where it
+            lies in the row's, its tokens, and whether they train; ``piece_offsets``, (rows + 1,);
+            ``trajectory_ends``, (trajectories,), one past their last turns; ``breaks``,
+            (breaks, 4): turn, last turn of the group, position, whether it was realigned, with the
+            ids around them one behind the other, ``break_expected_ids`` and ``break_found_ids``.
+        """
+        return self._merge.to_dict()
+
+    @classmethod
+    def from_dict(cls, tables: Mapping[str, Any]) -> MergePlan:
+        """Return the plan of such tables.
+
+        Raises
+        ------
+        ValueError
+            If they are none.
+        """
+        return cls(Merge.from_dict(dict(tables)))
+
+    def __eq__(self, other: object) -> bool:
+        return self._merge == other._merge if isinstance(other, MergePlan) else NotImplemented
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __reduce__(self) -> tuple[type[MergePlan], tuple[Any, ...]]:
+        return type(self), (self._merge, self.trajectory_ids)
+
+    def __repr__(self) -> str:
+        trajectories = counted(self.num_trajectories, "trajectory", "trajectories")
+        turns, rows = counted(self.num_turns, "turn"), counted(self.num_rows, "row")
+        return f"MergePlan: {turns} of {trajectories} in {rows}"
+
+
+def merge_turns(
+    prompts: Rows,
+    responses: Rows,
+    *,
+    trajectory_ids: Sequence[Any] | None = None,
+    is_last_step: Sequence[bool] | None = None,
+    policy: Literal["exact", "branch", "realign"] = "exact",
+    realign: Literal["tail", "response", "span"] = "tail",
+    max_drift_tokens: int = 0,
+    fork_threshold: int = 1024,
+    loss_masks: Rows | None = None,
+    drop_untrainable: bool = False,
+    allow_unfinished: bool = False,
+    tokenizer: Tokenizer | None = None,
+) -> MergePlan:
+    """Find which turns of step-wise rollouts can be one training row.
+
+    Where a turn's prompt begins with all tokens of the turns before it, they are one row: its
+    prompt is the first turn's, its response the turns' responses with the observations (what the
+    environment added) between them. No token is copied; :func:`fastcollate.build_batch` writes the
+    rows of the plan from the turns.
+
+    Parameters
+    ----------
+    prompts, responses
+        One row of token ids per turn, in any form that ``build_batch`` takes. The turns of a
+        trajectory follow each other.
+    trajectory_ids
+        What names each turn's trajectory: any objects that can be compared, also without a hash.
+    is_last_step
+        Whether each turn is its trajectory's last. Ids or flags suffice; both have to agree.
+    policy
+        ``"exact"``: a turn goes on with the one before it if that one's prompt and response are
+        the beginning of its prompt; else it starts a new row. ``"branch"``: it goes on with any
+        earlier turn of its trajectory that nothing has gone on from yet, the longest that fits,
+        so that sub-agents, retries and folded contexts get rows of their own. ``"realign"``: as
+        exact, but where the prompt differs inside the last response, as re-tokenised text does,
+        the prompt is taken for right, and the sampled tokens that no longer stand are masked.
+    realign
+        What ``"realign"`` masks: ``"tail"``, the response from the first token that differs on;
+        ``"response"``, all of the response that it lies in, and those behind it; ``"span"``, the
+        tail but for the end of the response, if that stands further on in the prompt.
+    max_drift_tokens
+        Realign also where the prompt differs no more than so many tokens before the end of the
+        last response. A difference inside the first prompt of a row never is realigned.
+    fork_threshold
+        With ``realign="response"``, a turn starts a new row if its own response has so many tokens.
+    loss_masks, drop_untrainable
+        Leave trajectories out of which no token trains: whose responses are empty or, if loss
+        masks are given, all 0. Else they keep their rows.
+    allow_unfinished
+        Whether the last trajectory may lack a last step.
+    tokenizer
+        Anything with ``decode(ids)``: the report shows text then.
+
+    Returns
+    -------
+    MergePlan
+        Rows of a trajectory are ordered by their last turns.
+
+    Raises
+    ------
+    ValueError
+        No trajectories; ids that are not contiguous; flags that contradict ids; turns without a
+        last step; different row counts; nothing left by `drop_untrainable`.
+    TypeError
+        An object that is no row, token id, flag or option.
+
+    Notes
+    -----
+    The contracts are those of SkyRL's ``merge_stepwise_output`` (exact), prime-rl's
+    ``interleave_rollout`` (branch, which there takes the first group that fits), slime's realigning
+    of responses (``"response"``) and TRL's of tails (``"tail"``). Per-token values stay with the
+    sampled tokens that survive: a reward on a token that realigning masks is gone.
+
+    Examples
+    --------
+    >>> plan = fc.merge_turns(
+    ...     [[1, 2], [1, 2, 3, 9]], [[3], [4, 5]], trajectory_ids=["a", "a"]
+    ... )
+    >>> plan
+    MergePlan: 2 turns of 1 trajectory in 1 row
+    >>> plan.report.metrics["generate/num_tokens_after_merge"]
+    6.0
+    """
+    spec = checked_policy(policy, realign, max_drift_tokens, fork_threshold)
+    trajectories = checked_trajectories(
+        trajectory_ids, is_last_step, allow_unfinished=allow_unfinished
+    )
+    merge = _fastcollate.merge_turns(
+        prompts, responses, trajectories, spec, loss_masks, drop_untrainable
+    )
+    plan = MergePlan(merge, _ids_of(trajectories, trajectory_ids), tokenizer)
+    log_breaks(plan)
+    return plan
+
+
+def checked_policy(
+    policy: str, realign: str = "tail", max_drift_tokens: int = 0, fork_threshold: int = 1024
+) -> MergeSpec:
+    """Check the arguments of a policy."""
+    for name, value, values in (
+        ("policy", policy, POLICIES),
+        ("realign", realign, ("tail", "response", "span")),
+    ):
+        if value not in values:
+            raise ValueError(f"{name} is {value!r}; pass {', '.join(map(repr, values))}")
+    limits = {"max_drift_tokens": max_drift_tokens, "fork_threshold": fork_threshold}
+    for name, limit in limits.items():
+        limits[name] = checked_int(name, limit, "a number of tokens")
+        if limits[name] < 0:
+            raise ValueError(f"{name} is {limit}; pass a number from 0 on")
+    if policy != "realign" and (realign != "tail" or max_drift_tokens != 0):
+        given = "realign" if realign != "tail" else "max_drift_tokens"
+        raise ValueError(f"{given} is an option of policy='realign', but policy is {policy!r}")
+    return MergeSpec(policy, realign, limits["max_drift_tokens"], limits["fork_threshold"])
+
+
+class Merging(NamedTuple):
+    """How a batch's rows are made, if not of one turn each."""
+
+    making: Merge | tuple[MergeSpec, Trajectories] | Plan
+    """What the core makes them by: a merge, a policy and trajectories, or the plan of a batch whose
+    rows are read again."""
+    plan: MergePlan | None = None
+    """What the turns were merged by, if that is known."""
+    trajectory_ids: list[Any] | None = None
+
+    def plan_of(self, merge: Merge | None) -> MergePlan | None:
+        """Return the plan of a merge that was made just now, or the one before."""
+        plan = self.plan if merge is None else MergePlan(merge, self.trajectory_ids)
+        if plan is not None and merge is not None:
+            log_breaks(plan)
+        return plan
+
+
+def checked_merge(
+    merge: MergePlan | str | None, trajectory_ids: Any, is_last_step: Any
+) -> Merging | None:
+    """Check the argument ``merge`` of `build_batch`, and find trajectories where it needs them."""
+    if merge is None:
+        return None
+    if isinstance(merge, MergePlan):
+        return Merging(merge._merge, merge)
+    check_merge_argument(merge)
+    trajectories = checked_trajectories(trajectory_ids, is_last_step)
+    ids = _ids_of(trajectories, trajectory_ids)
+    return Merging((checked_policy(merge), trajectories), None, ids)
+
+
+def check_merge_argument(merge: Any) -> None:
+    """Check what can be said of the argument ``merge`` before there are turns."""
+    if not isinstance(merge, MergePlan) and merge not in (None, *POLICIES):
+        raise ValueError(
+            f"merge is {describe(merge)}; pass 'exact', 'branch', 'realign' or, for any other "
+            "option, a plan of fc.merge_turns"
+        )
+
+
+def _ids_of(trajectories: Trajectories, trajectory_ids: Any | None) -> list[Any] | None:
+    """Return the id of each trajectory."""
+    if trajectory_ids is None:
+        return None
+    ids = id_list("trajectory_ids", trajectory_ids)
+    return [ids[end - 1] for end in trajectories.ends]
+
+
+def log_breaks(plan: MergePlan) -> None:
+    """Log the first breaks of every trajectory at the level DEBUG."""
+    if not logger.isEnabledFor(logging.DEBUG):
+        return
+    logged: dict[int, int] = {}
+    for broken in plan.report.breaks:
+        count = logged.get(broken.trajectory, 0)
+        if count < LOGGED_BREAKS:
+            logger.debug("%s", broken)
+        logged[broken.trajectory] = count + 1

@@ -1,0 +1,153 @@
+"""Trajectories: which turns belong together, by their ids or by the flags of their last steps."""
+
+from __future__ import annotations
+
+import dataclasses
+import reprlib
+from collections.abc import Hashable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fastcollate.arguments import id_list
+from fastcollate.arrays import describe, is_tensor
+
+
+def checked_flags(name: str, values: Any) -> NDArray[np.bool_]:
+    """Return one flag per turn as an array of booleans."""
+    if is_tensor(values):
+        values = values.detach().cpu()
+    flags = np.asarray(values if isinstance(values, np.ndarray) else id_list(name, values))
+    if flags.ndim != 1:
+        raise TypeError(f"{name} is {describe(flags)}; pass one flag per turn")
+    for turn, flag in enumerate(flags.tolist() if flags.dtype != bool else ()):
+        if not isinstance(flag, (bool, int)) or flag not in (0, 1):
+            raise TypeError(f"{name}[{turn}] is {reprlib.repr(flag)}; pass True or False")
+    return flags.astype(np.bool_)
+
+
+class Trajectories(NamedTuple):
+    """Which turns belong together: those between two ends."""
+
+    ends: list[int]
+    """One past each trajectory's last turn."""
+    known_by: str
+    """The argument that said so."""
+
+
+def checked_trajectories(
+    trajectory_ids: Any | None, is_last_step: Any | None, *, allow_unfinished: bool = False
+) -> Trajectories:
+    """Find the trajectories, by ids, flags or both.
+
+    Raises
+    ------
+    ValueError
+        Neither ids nor flags; either that contradict each other; ids that come again after
+        others; turns behind the last that is flagged, unless `allow_unfinished`.
+    TypeError
+        What is no sequence of ids or flags.
+    """
+    if is_last_step is None:
+        if trajectory_ids is None:
+            raise ValueError(
+                "merging needs to know the trajectories: pass trajectory_ids or is_last_step"
+            )
+        ids = id_list("trajectory_ids", trajectory_ids)
+        return Trajectories(_ends_of_ids(ids), "trajectory_ids")
+    flags = checked_flags("is_last_step", is_last_step)
+    ends: list[int] = (np.flatnonzero(flags) + 1).tolist()
+    if trajectory_ids is not None:
+        _check_agreement(flags, id_list("trajectory_ids", trajectory_ids))
+    if len(flags) > 0 and not flags[-1]:
+        if not allow_unfinished:
+            raise ValueError(
+                f"is_last_step[{len(flags) - 1}] is False, but there is no later turn: the last "
+                "trajectory has no last step; merge_turns(allow_unfinished=True) takes it as it is"
+            )
+        ends.append(len(flags))
+    return Trajectories(ends, "is_last_step")
+
+
+def _ends_of_ids(ids: Sequence[Any]) -> list[int]:
+    """Return where ids change; each comes in one stretch."""
+    ends = [turn for turn in range(1, len(ids)) if not _are_equal(ids[turn - 1], ids[turn], turn)]
+    seen = _Seen()
+    for start in [0, *ends] if ids else ():
+        if not seen.add(ids[start], start):
+            raise ValueError(
+                f"trajectory id {ids[start]!r} appears in non-contiguous positions at index "
+                f"{start}; the turns of a trajectory have to follow each other"
+            )
+    return [*ends, len(ids)] if ids else []
+
+
+def _check_agreement(flags: NDArray[np.bool_], ids: Sequence[Any]) -> None:
+    if len(flags) != len(ids):
+        raise ValueError(
+            f"is_last_step has {len(flags)} items, but trajectory_ids has {len(ids)}; "
+            "pass one of each per turn"
+        )
+    of_ids = np.zeros(len(ids), np.bool_)
+    of_ids[np.array(_ends_of_ids(ids), np.int64) - 1] = True
+    # Whether the last turn is a last step, ids cannot tell.
+    contradicting = np.flatnonzero(of_ids[:-1] != flags[:-1])
+    if len(contradicting) > 0:
+        turn = int(contradicting[0])
+        relation = "differ" if of_ids[turn] else "are the same"
+        raise ValueError(
+            f"is_last_step[{turn}] is {bool(flags[turn])}, but trajectory_ids[{turn}] and "
+            f"[{turn + 1}] {relation} ({ids[turn]!r}, {ids[turn + 1]!r})"
+        )
+
+
+class _Seen:
+    """Ids that came before. Those without a hash are compared one by one."""
+
+    def __init__(self) -> None:
+        self._hashable: set[Hashable] = set()
+        self._others: list[Any] = []
+
+    def add(self, identity: Any, turn: int) -> bool:
+        """Add an id; False if it was there."""
+        key = _key(identity)
+        if key is None:
+            if any(_are_equal(other, identity, turn) for other in self._others):
+                return False
+            self._others.append(identity)
+            return True
+        known = len(self._hashable)
+        self._hashable.add(key)
+        return len(self._hashable) > known
+
+
+def _key(identity: Any) -> Hashable | None:
+    """Return what an id can be looked up by; None if it has no hash."""
+    try:
+        hash(identity)
+    except TypeError:
+        pass
+    else:
+        return identity  # type: ignore[no-any-return]
+    # SkyRL's TrajectoryID is such a dataclass. Its values are looked up: comparing all with all
+    # takes long.
+    if dataclasses.is_dataclass(identity) and not isinstance(identity, type):
+        values = tuple(getattr(identity, item.name) for item in dataclasses.fields(identity))
+        try:
+            hash(values)
+        except TypeError:
+            return None
+        return (type(identity), values)
+    return None
+
+
+def _are_equal(a: Any, b: Any, turn: int) -> bool:
+    if a is b:
+        return True
+    try:
+        return bool(a == b)
+    except Exception as error:
+        raise TypeError(
+            f"trajectory_ids[{turn}] is {describe(b)}, which cannot be compared: {error}"
+        ) from error

@@ -1,0 +1,282 @@
+//! Merging: which turns of a trajectory make one row.
+//!
+//! The turns of a trajectory are walked once. A [`Policy`] says of each whether it goes on with an
+//! open [`Group`] or opens one; a group becomes a row whose token stream is its last turn's. No
+//! token is copied: a plan holds but the few ids around a [`Break`].
+
+mod branch;
+mod breaks;
+mod exact;
+mod realign;
+mod streams;
+
+pub use branch::Branch;
+pub use breaks::{Break, Kind};
+pub use exact::Exact;
+pub use realign::{Masked, Realign};
+pub use streams::Streams;
+
+use crate::column::{Column, Tokens};
+use crate::error::{Error, Result};
+use crate::plan::{Assembly, Piece, Row, Turns};
+
+/// Turns that make a row.
+#[derive(Debug, Clone)]
+pub struct Group {
+    /// The last turn that joined: its prompt + response are the group's tokens.
+    pub last: usize,
+    /// Tokens of the first turn's prompt, which is the row's.
+    pub prompt_len: usize,
+    /// Where sampled tokens stand behind it.
+    pub pieces: Vec<Piece>,
+}
+
+impl Group {
+    /// A group of one turn.
+    fn of_turn(turn: usize, turns: &Turns) -> Self {
+        let mut group = Self {
+            last: turn,
+            prompt_len: turns.prompt_lens()[turn],
+            pieces: Vec::new(),
+        };
+        group.join(turn, turns);
+        group
+    }
+
+    /// Take the next turn in, whose prompt goes on from here.
+    fn join(&mut self, turn: usize, turns: &Turns) {
+        self.last = turn;
+        self.pieces.push(Piece {
+            turn,
+            from: 0,
+            start: turns.prompt_lens()[turn] - self.prompt_len,
+            len: turns.response_lens()[turn],
+            trains: true,
+        });
+    }
+}
+
+/// What becomes of a turn.
+#[derive(Debug)]
+pub enum Step {
+    /// It goes on with the group of this index.
+    Join(usize),
+    /// It opens a group; not the first of its trajectory where it differs from one.
+    Open(Option<Difference>),
+    /// It goes on with the group of this index although it differs: of the sampled tokens only
+    /// these pieces still stand.
+    Realign(usize, Difference, Vec<Piece>),
+}
+
+/// Where a prompt first differs from the tokens before it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Difference {
+    /// The last turn of the group that it was compared with.
+    pub from: usize,
+    /// The position in both.
+    pub position: usize,
+}
+
+/// How turns are merged.
+pub trait Policy<C: Tokens> {
+    /// Begin a trajectory.
+    fn begin(&mut self) {}
+
+    /// Decide on the next turn of a trajectory, given the groups that its turns before made, in the
+    /// order in which they were opened.
+    ///
+    /// # Errors
+    /// What the columns raise.
+    fn step(
+        &mut self,
+        turn: usize,
+        groups: &[Group],
+        streams: &Streams<C>,
+    ) -> Result<Step, C::Error>;
+}
+
+/// Which turns make which rows.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Merge {
+    /// The turns that it was made for.
+    pub turns: Turns,
+    /// The rows, trajectory by trajectory, those of one ordered by their last turns.
+    pub assembly: Assembly,
+    /// Where the trajectories end: one past their last turns.
+    pub ends: Vec<usize>,
+    /// The trajectory of every row.
+    pub trajectories: Vec<usize>,
+    /// Where turns did not go on, in their order.
+    pub breaks: Vec<Break>,
+}
+
+impl Merge {
+    /// A merge from its tables, checked; breaks fit the turns.
+    ///
+    /// # Errors
+    /// [`Error::InvalidPlan`].
+    pub fn new(
+        turns: Turns,
+        assembly: Assembly,
+        ends: Vec<usize>,
+        trajectories: Vec<usize>,
+        breaks: Vec<Break>,
+    ) -> Result<Self> {
+        assembly.check_turns(&turns)?;
+        check_ends(&ends, &turns)?;
+        let is_ordered = trajectories.is_sorted() && trajectories.last() < Some(&ends.len());
+        if trajectories.len() != assembly.rows().len() || !is_ordered {
+            let reason = "trajectories does not give one of each row, in order".to_owned();
+            return Err(Error::InvalidPlan(reason));
+        }
+        Ok(Self {
+            turns,
+            assembly,
+            ends,
+            trajectories,
+            breaks,
+        })
+    }
+
+    /// Merge turns by a policy; `ends` is where their trajectories end.
+    ///
+    /// # Errors
+    /// What the columns raise, and [`Error::InvalidPlan`] for ends that do not part the turns.
+    pub fn of_turns<C: Tokens>(
+        streams: &Streams<C>,
+        ends: Vec<usize>,
+        policy: &mut impl Policy<C>,
+    ) -> Result<Self, C::Error>
+    where
+        C::Error: From<Error>,
+    {
+        let turns = streams.turns;
+        check_ends(&ends, turns)?;
+        let (mut rows, mut pieces, mut offsets) = (Vec::new(), Vec::new(), vec![0]);
+        let (mut trajectories, mut breaks) = (Vec::new(), Vec::new());
+        let mut begin = 0;
+        for (trajectory, &end) in ends.iter().enumerate() {
+            let mut groups: Vec<Group> = Vec::new();
+            policy.begin();
+            for turn in begin..end {
+                let (group, difference) = match policy.step(turn, &groups, streams)? {
+                    Step::Join(group) => (Some(group), None),
+                    Step::Open(difference) => (None, difference),
+                    Step::Realign(group, difference, survivors) => {
+                        groups[group].pieces = survivors;
+                        (Some(group), Some(difference))
+                    }
+                };
+                match group {
+                    Some(group) => groups[group].join(turn, turns),
+                    None => groups.push(Group::of_turn(turn, turns)),
+                }
+                if let Some(difference) = difference {
+                    breaks.push(Break::read(streams, turn, difference, group.is_some())?);
+                }
+            }
+            groups.sort_by_key(|group| group.last);
+            for group in groups {
+                rows.push(Row {
+                    source: group.last,
+                    prompt_len: group.prompt_len,
+                    response_len: turns.stream_len(group.last) - group.prompt_len,
+                });
+                pieces.extend(group.pieces);
+                offsets.push(pieces.len());
+                trajectories.push(trajectory);
+            }
+            begin = end;
+        }
+        Ok(Self {
+            turns: turns.clone(),
+            assembly: Assembly::new(rows, pieces, offsets)?,
+            ends,
+            trajectories,
+            breaks,
+        })
+    }
+
+    /// Leave out trajectories of which no token trains: of the sampled tokens in their rows those
+    /// where the loss mask, if there is one, is not 0.
+    ///
+    /// # Errors
+    /// What the column raises, and [`Error::NothingTrains`].
+    pub fn without_untrainable<C: Column<f32>>(self, mask: Option<&C>) -> Result<Self, C::Error>
+    where
+        C::Error: From<Error>,
+    {
+        let mut trains = vec![false; self.ends.len()];
+        for (row, &trajectory) in self.trajectories.iter().enumerate() {
+            for piece in self.assembly.pieces(row) {
+                trains[trajectory] = trains[trajectory] || any_trains(piece, mask)?;
+            }
+        }
+        let kept = |row: &usize| trains[self.trajectories[*row]];
+        let kept: Vec<_> = (0..self.trajectories.len()).filter(kept).collect();
+        if kept.is_empty() {
+            return Err(Error::NothingTrains.into());
+        }
+        Ok(Self {
+            assembly: self.assembly.with_rows(&kept),
+            trajectories: kept.iter().map(|&row| self.trajectories[row]).collect(),
+            ..self
+        })
+    }
+
+    /// Check that the data have the turns that this was made for.
+    ///
+    /// # Errors
+    /// [`Error::OtherTurnCount`] and [`Error::OtherTurns`].
+    pub fn check_turns(&self, found: &Turns) -> Result<()> {
+        let expected = &self.turns;
+        if found.count() != expected.count() {
+            return Err(Error::OtherTurnCount {
+                found: found.count(),
+                expected: expected.count(),
+            });
+        }
+        let check = |kind, found: &[usize], expected: &[usize]| {
+            let mut pairs = found.iter().zip(expected);
+            match pairs.position(|(found, expected)| found != expected) {
+                None => Ok(()),
+                Some(turn) => Err(Error::OtherTurns {
+                    kind,
+                    turn,
+                    found: found[turn],
+                    expected: expected[turn],
+                }),
+            }
+        };
+        check("prompts", found.prompt_lens(), expected.prompt_lens())?;
+        check("responses", found.response_lens(), expected.response_lens())
+    }
+}
+
+/// Check that trajectories follow each other and hold all turns.
+fn check_ends(ends: &[usize], turns: &Turns) -> Result<()> {
+    let is_increasing = ends.is_sorted_by(|a, b| a < b) && ends.first() != Some(&0);
+    if is_increasing && ends.last() == Some(&turns.count()) {
+        return Ok(());
+    }
+    let reason = "the ends of the trajectories do not part the turns".to_owned();
+    Err(Error::InvalidPlan(reason))
+}
+
+/// Whether a token of a piece trains.
+fn any_trains<C: Column<f32>>(piece: &Piece, mask: Option<&C>) -> Result<bool, C::Error> {
+    /// Loss mask values that are looked at at a time.
+    const CHUNK: usize = 512;
+    let Some(mask) = mask else {
+        return Ok(piece.len > 0);
+    };
+    let mut weights = [0.0; CHUNK];
+    for done in (0..piece.len).step_by(CHUNK) {
+        let weights = &mut weights[..CHUNK.min(piece.len - done)];
+        mask.read(piece.turn, piece.from + done, weights)?;
+        if weights.iter().any(|&weight| weight != 0.0) {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}

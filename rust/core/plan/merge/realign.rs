@@ -1,0 +1,164 @@
+//! Turns also go on where re-tokenisation has changed what was sampled: the next prompt is right.
+
+use super::{Difference, Group, Policy, Step, Streams};
+use crate::column::Tokens;
+use crate::plan::Piece;
+
+/// As [`Exact`](super::Exact), but a difference near the end of the group is no break: sampled tokens
+/// that no longer stand are masked.
+#[derive(Debug, Clone, Copy)]
+pub struct Realign {
+    /// What is masked.
+    pub masked: Masked,
+    /// How far from the end of the group a difference may lie, beside anywhere in its last response.
+    pub max_drift_tokens: usize,
+    /// With [`Masked::Response`], turns whose response has as many tokens break.
+    pub fork_threshold: usize,
+}
+
+/// Which sampled tokens are masked where the next prompt differs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Masked {
+    /// All of the response, and of those behind it (slime).
+    Response,
+    /// Those from the difference on (TRL).
+    Tail,
+    /// Those from the difference on, but for the end of the response if it stands somewhere else.
+    Span,
+}
+
+impl<C: Tokens> Policy<C> for Realign {
+    fn step(
+        &mut self,
+        turn: usize,
+        groups: &[Group],
+        streams: &Streams<C>,
+    ) -> Result<Step, C::Error> {
+        let Some(open) = groups.last() else {
+            return Ok(Step::Open(None));
+        };
+        let (turns, from) = (streams.turns, open.last);
+        let position = streams.common_prefix(from, turn)?;
+        let end = turns.stream_len(from);
+        if position == end {
+            return Ok(Step::Join(groups.len() - 1));
+        }
+        let difference = Difference { from, position };
+        let is_drift =
+            position >= turns.prompt_lens()[from] || end - position <= self.max_drift_tokens;
+        let is_long =
+            self.masked == Masked::Response && turns.response_lens()[turn] >= self.fork_threshold;
+        if position < open.prompt_len || !is_drift || is_long {
+            return Ok(Step::Open(Some(difference)));
+        }
+        let survivors = self.survivors(open, position, turn, streams)?;
+        Ok(Step::Realign(groups.len() - 1, difference, survivors))
+    }
+}
+
+impl Realign {
+    /// The pieces of a group that still stand where the prompt of `turn` differs from a position of
+    /// its tokens on.
+    fn survivors<C: Tokens>(
+        self,
+        group: &Group,
+        position: usize,
+        turn: usize,
+        streams: &Streams<C>,
+    ) -> Result<Vec<Piece>, C::Error> {
+        let at = position - group.prompt_len;
+        let cut = { group.pieces.iter() }.find(|piece| (piece.start..piece.end()).contains(&at));
+        let before = group.pieces.iter().filter(|piece| piece.start < at);
+        if self.masked == Masked::Response {
+            let stands = |piece: &&Piece| cut.is_none_or(|cut| piece.turn < cut.turn);
+            return Ok(before.filter(stands).copied().collect());
+        }
+        let mut survivors: Vec<_> = before
+            .map(|piece| Piece {
+                len: piece.len.min(at - piece.start),
+                ..*piece
+            })
+            .collect();
+        if self.masked == Masked::Span
+            && let Some(cut) = cut
+        {
+            let from = cut.from + at - cut.start;
+            let mut rest = vec![0; streams.turns.response_lens()[cut.turn] - from];
+            streams.responses.read(cut.turn, from, &mut rest)?;
+            let mut prompt = vec![0; streams.turns.prompt_lens()[turn] - position];
+            streams.prompts.read(turn, position, &mut prompt)?;
+            let (start, len) = longest_suffix(&rest, &prompt);
+            if len > 0 {
+                survivors.push(Piece {
+                    from: from + rest.len() - len,
+                    start: at + start,
+                    len,
+                    ..*cut
+                });
+            }
+        }
+        Ok(survivors)
+    }
+}
+
+/// The longest suffix of `tokens` that stands in `text`: where it does first, and its length.
+fn longest_suffix(tokens: &[i64], text: &[i64]) -> (usize, usize) {
+    // Read backwards it is a prefix, which Knuth, Morris and Pratt find in one pass.
+    let pattern: Vec<_> = tokens.iter().rev().collect();
+    let mut borders = vec![0; pattern.len()];
+    let extended = |borders: &[usize], mut len: usize, token: &i64| {
+        while len > 0 && (len == pattern.len() || pattern[len] != token) {
+            len = borders[len - 1];
+        }
+        len + usize::from(pattern.get(len).is_some_and(|next| *next == token))
+    };
+    for index in 1..pattern.len() {
+        borders[index] = extended(&borders, borders[index - 1], pattern[index]);
+    }
+    let (mut len, mut best) = (0, (0, 0));
+    for (start, token) in text.iter().enumerate().rev() {
+        len = extended(&borders, len, token);
+        if len >= best.1 {
+            best = (start, len);
+        }
+    }
+    best
+}
+
+#[cfg(test)]
+mod tests {
+    use super::longest_suffix;
+
+    #[test]
+    fn the_longest_suffix_is_found_where_it_stands_first() {
+        assert_eq!(longest_suffix(&[1, 2, 3], &[9, 2, 3, 4, 2, 3]), (1, 2));
+        assert_eq!(longest_suffix(&[1, 2, 3], &[2, 3, 1, 2, 3]), (2, 3));
+        assert_eq!(longest_suffix(&[1, 1, 1], &[1, 1, 2, 1]), (0, 2));
+        assert_eq!(longest_suffix(&[1, 1], &[1, 1, 1]), (0, 2));
+        assert_eq!(longest_suffix(&[1, 2], &[1, 1]).1, 0);
+        assert_eq!(longest_suffix(&[], &[1]).1, 0);
+        assert_eq!(longest_suffix(&[1], &[]).1, 0);
+    }
+
+    #[test]
+    fn the_longest_suffix_is_that_of_trying_all() {
+        let words = |len: u32| (0..3_usize.pow(len)).map(move |word| digits(word, len));
+        for tokens in (0..5).flat_map(words) {
+            for text in (0..6).flat_map(words) {
+                let tried = (0..tokens.len()).find_map(|from| {
+                    let suffix = &tokens[from..];
+                    let start = text.windows(suffix.len()).position(|part| part == suffix)?;
+                    Some((start, suffix.len()))
+                });
+                let found = longest_suffix(&tokens, &text);
+                assert_eq!(Some(found).filter(|(_, len)| *len > 0), tried);
+            }
+        }
+    }
+
+    fn digits(word: usize, len: u32) -> Vec<i64> {
+        (0..len)
+            .map(|place| i64::from(word as u32 / 3_u32.pow(place) % 3))
+            .collect()
+    }
+}

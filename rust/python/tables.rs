@@ -1,0 +1,162 @@
+//! Tables of plans as NumPy arrays of int64, and back.
+
+use fastcollate::Error as Core;
+use fastcollate::plan::{Assembly, Piece, Row, Turns};
+use numpy::ndarray::{Array2, ArrayView1, Dimension, Ix1, Ix2};
+use numpy::prelude::*;
+use numpy::{PyArray1, PyReadonlyArray};
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+
+use crate::error::Result;
+
+/// Lengths and indices count items in memory, so they fit.
+pub fn to_i64(value: usize) -> i64 {
+    value.try_into().unwrap_or(i64::MAX)
+}
+
+/// A column of a table.
+pub fn column_of<'py>(
+    py: Python<'py>,
+    values: impl IntoIterator<Item = usize>,
+) -> Bound<'py, PyArray1<i64>> {
+    PyArray1::from_iter(py, values.into_iter().map(to_i64))
+}
+
+/// One value of each row.
+pub fn rows_of<'py>(
+    py: Python<'py>,
+    assembly: &Assembly,
+    value: impl Fn(&Row) -> usize,
+) -> Bound<'py, PyArray1<i64>> {
+    column_of(py, assembly.rows().iter().map(value))
+}
+
+/// Write a table of so many columns.
+pub fn set_table<T, const N: usize>(
+    tables: &Bound<PyDict>,
+    name: &str,
+    items: &[T],
+    row: impl Fn(&T) -> [usize; N],
+) -> PyResult<()> {
+    let rows: Vec<_> = items.iter().map(|item| row(item).map(to_i64)).collect();
+    tables.set_item(name, Array2::from(rows).to_pyarray(tables.py()))
+}
+
+/// Write what turns and rows are.
+pub fn set_assembly(tables: &Bound<PyDict>, turns: &Turns, assembly: &Assembly) -> PyResult<()> {
+    let py = tables.py();
+    let column = |values: &[usize]| column_of(py, values.iter().copied());
+    let (pieces, offsets) = assembly.piece_table();
+    tables.set_item("turn_prompt_lens", column(turns.prompt_lens()))?;
+    tables.set_item("turn_response_lens", column(turns.response_lens()))?;
+    tables.set_item("source", rows_of(py, assembly, |row| row.source))?;
+    tables.set_item("prompt_lens", rows_of(py, assembly, |row| row.prompt_len))?;
+    tables.set_item(
+        "response_lens",
+        rows_of(py, assembly, |row| row.response_len),
+    )?;
+    tables.set_item("piece_offsets", column(offsets))?;
+    set_table(tables, "pieces", pieces, |piece| {
+        let trains = usize::from(piece.trains);
+        [piece.turn, piece.from, piece.start, piece.len, trains]
+    })
+}
+
+/// Read what turns and rows are, checked.
+///
+/// # Errors
+/// Tables that are missing, or are no turns and rows.
+pub fn assembly(tables: &Bound<PyDict>) -> Result<(Turns, Assembly)> {
+    let turns = Turns::new(
+        column(tables, "turn_prompt_lens")?,
+        column(tables, "turn_response_lens")?,
+    )?;
+    let source = column(tables, "source")?;
+    let prompt_lens = column(tables, "prompt_lens")?;
+    let response_lens = column(tables, "response_lens")?;
+    if source.len() != prompt_lens.len() || source.len() != response_lens.len() {
+        let reason = "source, prompt_lens and response_lens differ in length";
+        return Err(Core::InvalidPlan(reason.to_owned()).into());
+    }
+    let rows = (0..source.len()).map(|row| Row {
+        source: source[row],
+        prompt_len: prompt_lens[row],
+        response_len: response_lens[row],
+    });
+    let pieces = rows_of_table(tables, "pieces")?;
+    let pieces = pieces
+        .into_iter()
+        .map(|[turn, from, start, len, trains]| Piece {
+            turn,
+            from,
+            start,
+            len,
+            trains: trains != 0,
+        });
+    let offsets = column(tables, "piece_offsets")?;
+    let assembly = Assembly::new(rows.collect(), pieces.collect(), offsets)?;
+    assembly.check_turns(&turns)?;
+    Ok((turns, assembly))
+}
+
+/// A table as an array of its own with so many dimensions: whoever made it may have aligned it
+/// badly, or keep changing it.
+pub fn array<'py, D: Dimension>(
+    tables: &Bound<'py, PyDict>,
+    name: &str,
+) -> Result<PyReadonlyArray<'py, i64, D>> {
+    let invalid = |reason: &str| Core::InvalidPlan(format!("{name} {reason}"));
+    let table = tables
+        .get_item(name)?
+        .ok_or_else(|| invalid("is missing"))?;
+    let py = tables.py();
+    let numpy = py.import("numpy")?;
+    let table = numpy.call_method1("asarray", (table,))?;
+    let kind: char = table.getattr("dtype")?.getattr("kind")?.extract()?;
+    if kind != 'i' {
+        return Err(invalid("does not hold signed integers").into());
+    }
+    let copy = table.call_method1("astype", ("int64",))?;
+    let array = copy.extract::<PyReadonlyArray<i64, D>>();
+    Ok(array.map_err(|_| invalid("has a wrong number of dimensions"))?)
+}
+
+/// A table of one column.
+///
+/// # Errors
+/// A table that is missing, of other dimensions or types, or holds a negative number.
+pub fn column(tables: &Bound<PyDict>, name: &str) -> Result<Vec<usize>> {
+    let array = array::<Ix1>(tables, name)?;
+    let values = array.as_array();
+    values.iter().map(|&value| to_usize(name, value)).collect()
+}
+
+/// The rows of a table of so many columns.
+///
+/// # Errors
+/// As [`column`].
+pub fn rows_of_table<const N: usize>(
+    tables: &Bound<PyDict>,
+    name: &str,
+) -> Result<Vec<[usize; N]>> {
+    let array = array::<Ix2>(tables, name)?;
+    let array = array.as_array();
+    if array.ncols() != N {
+        let reason = format!("{name} has {} columns, not {N}", array.ncols());
+        return Err(Core::InvalidPlan(reason).into());
+    }
+    let row = |row: ArrayView1<i64>| {
+        let mut values = [0; N];
+        for (to, &value) in values.iter_mut().zip(row) {
+            *to = to_usize(name, value)?;
+        }
+        Ok(values)
+    };
+    array.rows().into_iter().map(row).collect()
+}
+
+fn to_usize(name: &str, value: i64) -> Result<usize> {
+    let negative = |_| Core::InvalidPlan(format!("{name} holds the negative number {value}"));
+    Ok(value.try_into().map_err(negative)?)
+}
