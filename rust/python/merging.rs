@@ -17,7 +17,7 @@ use crate::error::{Error, Result};
 use crate::ingest::Rows;
 use crate::interrupt::Interruptible;
 use crate::plan::Plan;
-use crate::tables::{self, array, column, column_of, rows_of, rows_of_table, set_table};
+use crate::tables::{self, Column, array, column, column_of, rows_of, rows_of_table, set_table};
 
 /// From so many tokens on other threads of the interpreter may run while plain memory is compared.
 const DETACH_FROM: usize = 1 << 17;
@@ -201,49 +201,49 @@ impl Merge {
 
     /// Where the trajectories end, one past their last turns: int64 (trajectories,).
     #[getter]
-    fn ends<'py>(&self, py: Python<'py>) -> Bound<'py, PyArray1<i64>> {
+    fn ends<'py>(&self, py: Python<'py>) -> Column<'py> {
         column_of(py, self.0.ends.iter().copied())
     }
 
     /// The trajectory of each row, int64 (rows,).
     #[getter]
-    fn trajectories<'py>(&self, py: Python<'py>) -> Bound<'py, PyArray1<i64>> {
+    fn trajectories<'py>(&self, py: Python<'py>) -> Column<'py> {
         column_of(py, self.0.trajectories.iter().copied())
     }
 
     /// The last turn of each row, whose prompt + response are its tokens: int64 (rows,).
     #[getter]
-    fn sources<'py>(&self, py: Python<'py>) -> Bound<'py, PyArray1<i64>> {
+    fn sources<'py>(&self, py: Python<'py>) -> Column<'py> {
         rows_of(py, &self.0.assembly, |row| row.source)
     }
 
     /// Prompt tokens of each row, int64 (rows,).
     #[getter]
-    fn prompt_lens<'py>(&self, py: Python<'py>) -> Bound<'py, PyArray1<i64>> {
+    fn prompt_lens<'py>(&self, py: Python<'py>) -> Column<'py> {
         rows_of(py, &self.0.assembly, |row| row.prompt_len)
     }
 
     /// Response tokens of each row, observations included, int64 (rows,).
     #[getter]
-    fn response_lens<'py>(&self, py: Python<'py>) -> Bound<'py, PyArray1<i64>> {
+    fn response_lens<'py>(&self, py: Python<'py>) -> Column<'py> {
         rows_of(py, &self.0.assembly, |row| row.response_len)
     }
 
     /// Prompt tokens of each turn, int64 (turns,).
     #[getter]
-    fn turn_prompt_lens<'py>(&self, py: Python<'py>) -> Bound<'py, PyArray1<i64>> {
+    fn turn_prompt_lens<'py>(&self, py: Python<'py>) -> Column<'py> {
         column_of(py, self.0.turns.prompt_lens().iter().copied())
     }
 
     /// Response tokens of each turn, int64 (turns,).
     #[getter]
-    fn turn_response_lens<'py>(&self, py: Python<'py>) -> Bound<'py, PyArray1<i64>> {
+    fn turn_response_lens<'py>(&self, py: Python<'py>) -> Column<'py> {
         column_of(py, self.0.turns.response_lens().iter().copied())
     }
 
     /// Tokens of turns' responses that stand in each row, int64 (rows,).
     #[getter]
-    fn sampled_lens<'py>(&self, py: Python<'py>) -> Bound<'py, PyArray1<i64>> {
+    fn sampled_lens<'py>(&self, py: Python<'py>) -> Column<'py> {
         let pieces = |row| self.0.assembly.pieces(row).iter();
         let lens = (0..self.num_rows()).map(|row| pieces(row).map(|piece| piece.len).sum());
         column_of(py, lens)

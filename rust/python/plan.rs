@@ -10,7 +10,7 @@ use pyo3::types::{PyDict, PyType};
 
 use crate::error::Result;
 use crate::layout::{layout_at, named};
-use crate::tables::{self, column, column_of, rows_of, rows_of_table, set_table, to_i64};
+use crate::tables::{self, Column, column, column_of, rows_of, rows_of_table, set_table, to_i64};
 
 /// What the rows of a batch are made of and where they lie. Immutable; holds no token.
 #[pyclass(frozen, module = "fastcollate._fastcollate")]
@@ -66,19 +66,19 @@ impl Plan {
 
     /// Prompt tokens of each row, int64 (rows,).
     #[getter]
-    fn prompt_lens<'py>(&self, py: Python<'py>) -> Bound<'py, PyArray1<i64>> {
+    fn prompt_lens<'py>(&self, py: Python<'py>) -> Column<'py> {
         rows_of(py, &self.assembly, |row| row.prompt_len)
     }
 
     /// Response tokens of each row, int64 (rows,).
     #[getter]
-    fn response_lens<'py>(&self, py: Python<'py>) -> Bound<'py, PyArray1<i64>> {
+    fn response_lens<'py>(&self, py: Python<'py>) -> Column<'py> {
         rows_of(py, &self.assembly, |row| row.response_len)
     }
 
     /// The last turn of each row, whose prompt + response are its tokens: int64 (rows,).
     #[getter]
-    fn sources<'py>(&self, py: Python<'py>) -> Bound<'py, PyArray1<i64>> {
+    fn sources<'py>(&self, py: Python<'py>) -> Column<'py> {
         rows_of(py, &self.assembly, |row| row.source)
     }
 
@@ -94,7 +94,7 @@ impl Plan {
         per_turn: bool,
         gaps: bool,
         may_miss: bool,
-    ) -> Result<(Bound<'py, PyArray1<i64>>, Bound<'py, PyArray1<i64>>)> {
+    ) -> Result<(Column<'py>, Column<'py>)> {
         let of = if of_sequence {
             Of::Sequence
         } else {
@@ -119,10 +119,7 @@ impl Plan {
 
     /// Where each row begins in the outputs, counted over all their positions: int64 (rows,), for
     /// token streams and for responses.
-    fn row_starts<'py>(
-        &self,
-        py: Python<'py>,
-    ) -> (Bound<'py, PyArray1<i64>>, Bound<'py, PyArray1<i64>>) {
+    fn row_starts<'py>(&self, py: Python<'py>) -> (Column<'py>, Column<'py>) {
         let starts = |grid: &Grid| {
             let mut starts = vec![0; self.num_rows()];
             // From the last segment of a row to its first, which stays.

@@ -10,16 +10,16 @@ use pyo3::types::PyDict;
 
 use crate::error::Result;
 
+/// A table of one column.
+pub type Column<'py> = Bound<'py, PyArray1<i64>>;
+
 /// Lengths and indices count items in memory, so they fit.
 pub fn to_i64(value: usize) -> i64 {
     value.try_into().unwrap_or(i64::MAX)
 }
 
 /// A column of a table.
-pub fn column_of<'py>(
-    py: Python<'py>,
-    values: impl IntoIterator<Item = usize>,
-) -> Bound<'py, PyArray1<i64>> {
+pub fn column_of<'py>(py: Python<'py>, values: impl IntoIterator<Item = usize>) -> Column<'py> {
     PyArray1::from_iter(py, values.into_iter().map(to_i64))
 }
 
@@ -28,7 +28,7 @@ pub fn rows_of<'py>(
     py: Python<'py>,
     assembly: &Assembly,
     value: impl Fn(&Row) -> usize,
-) -> Bound<'py, PyArray1<i64>> {
+) -> Column<'py> {
     column_of(py, assembly.rows().iter().map(value))
 }
 

@@ -20,18 +20,41 @@ impl<C: Tokens> Streams<'_, C> {
     /// # Errors
     /// What the columns raise.
     pub fn common_prefix(&self, last: usize, next: usize) -> Result<usize, C::Error> {
-        let prompt_len = self.turns.prompt_lens()[last];
-        let limit = self.turns.prompt_lens()[next];
-        let at = |turn, token| At { turn, token };
-        let len = prompt_len.min(limit);
-        let in_prompt = { self.prompts }.common_len(at(last, 0), self.prompts, at(next, 0), len)?;
-        if in_prompt < prompt_len {
-            return Ok(in_prompt);
+        let len = self.turns.stream_len(last);
+        self.common(last, next, 0, len.min(self.turns.prompt_lens()[next]))
+    }
+
+    /// How many of `len` tokens from a position on are the same in the streams of two turns, before
+    /// the first that is not.
+    ///
+    /// # Errors
+    /// What the columns raise.
+    pub fn common(&self, a: usize, b: usize, from: usize, len: usize) -> Result<usize, C::Error> {
+        let end = from + len;
+        let mut at = from;
+        while at < end {
+            let ((a, a_at, a_len), (b, b_at, b_len)) = (self.part(a, at), self.part(b, at));
+            let len = a_len.min(b_len).min(end - at);
+            let common = a.common_len(a_at, b, b_at, len)?;
+            at += common;
+            if common < len {
+                break;
+            }
         }
-        let len = self.turns.response_lens()[last].min(limit - prompt_len);
-        let next = at(next, prompt_len);
-        let in_response = { self.responses }.common_len(at(last, 0), self.prompts, next, len)?;
-        Ok(prompt_len + in_response)
+        Ok(at - from)
+    }
+
+    /// The column in which a position of a stream is, its place there, and how many tokens follow.
+    fn part(&self, turn: usize, position: usize) -> (&C, At, usize) {
+        let prompt_len = self.turns.prompt_lens()[turn];
+        let at = |token| At { turn, token };
+        if position < prompt_len {
+            (self.prompts, at(position), prompt_len - position)
+        } else {
+            let token = position - prompt_len;
+            let len = self.turns.response_lens()[turn] - token;
+            (self.responses, at(token), len)
+        }
     }
 
     /// Read ids of a turn's stream from a position on.
