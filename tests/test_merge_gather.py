@@ -153,6 +153,17 @@ def test_turns_that_were_dropped_are_missing(array_type):
         batch.gather(ids, of="sequence", per="turn")
 
 
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_all_tokens_are_missing(layout, array_type):
+    """There is no value at all to take: the row of both turns has no token."""
+    turns = {"prompts": [[], []], "responses": [[1, 2], []], "trajectory_ids": ["s", "s"]}
+    batch = small(layout, array_type, **turns, merge="realign")
+    for of in ("response", "sequence"):
+        found = batch.gather(batch.input_ids, of=of, per="turn", missing=-7)
+        assert rows_of(found) == [[-7, -7], []]
+        assert rows_of(batch.gather(batch.input_ids, of=of, gaps=False)) == [[]]
+
+
 def test_an_observation_in_front_of_all_misses_nothing(array_type):
     """The first turn is empty: the row has no prompt, and its first token was not sampled."""
     batch = small("left", array_type, prompts=[[], [1], [7]], responses=[[], [2], [8]])
@@ -200,8 +211,8 @@ def test_gradients(layout, asked, trailing):
     [
         ({"per": "token"}, "per is 'token'"),
         ({"per": None}, "per is None"),
-        ({"gaps": None}, "gaps is None"),
-        ({"gaps": "no"}, "gaps is 'no'"),
+        ({"gaps": None}, "gaps"),
+        ({"gaps": "no"}, "gaps"),
         ({"per": "turn", "missing": "x"}, "missing is"),
     ],
 )

@@ -160,9 +160,13 @@ def test_all_rows_of_a_trajectory_stay_if_one_trains():
 
 
 def test_masked_tokens_do_not_train():
-    plan = merge("a>b", "a>c", policy="realign", loss_masks=[[1], [0]], drop_untrainable=True)
-    assert plan.num_rows == 0
+    texts, ids = ["a>b", "a>c", "d>e"], ["s", "s", "t"]
+    options = {"policy": "realign", "trajectory_ids": ids, "drop_untrainable": True}
+    plan = merge(*texts, **options, loss_masks=[[1], [0], [1]])
+    assert plan.sources.tolist() == [2]
     assert plan.report.dropped == [0]
+    with raises("drop_untrainable"):
+        merge(*texts, **options, loss_masks=[[1], [0], [0]])
 
 
 # As tables
@@ -216,7 +220,7 @@ def test_tables_that_are_no_plan(name):
     tables = merge(*TURNS, trajectory_ids=IDS).to_dict()
     with raises(name, (KeyError, TypeError, ValueError)):
         fc.MergePlan.from_dict({key: table for key, table in tables.items() if key != name})
-    with raises("", (TypeError, ValueError)):
+    with pytest.raises((TypeError, ValueError)):
         fc.MergePlan.from_dict({**tables, name: tables[name] + 100})
 
 

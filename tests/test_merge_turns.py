@@ -364,6 +364,10 @@ def test_any_turns(policy, drawn):
             data.turns.prompts, data.turns.responses, loss_masks=data.turns.loss_masks, **options
         )
         options["loss_masks"] = loss_masks
+        if not merged.rows:
+            with pytest.raises(ValueError, match="drop_untrainable"):
+                fc.merge_turns(**inputs, **options)
+            return
     else:
         merged = merge_turns_loops(data.turns.prompts, data.turns.responses, **options)
     check_plan(fc.merge_turns(**inputs, **options), merged)
