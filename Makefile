@@ -25,7 +25,7 @@ FUZZ_SECONDS ?= 60
 help: ## list the tasks
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "%-14s%s\n", $$1, $$2 }' Makefile
 
-demo: $(BUILT) ## build a batch from recorded rollouts and train one step on it
+demo: $(BUILT) ## build batches of recorded rollouts, merge their turns and train on them
 	$(BIN)/python examples/demo.py
 
 test: $(BUILT) ## run the Rust and the Python tests

@@ -1,4 +1,4 @@
-"""Collate recorded rollouts, check and time the result, and train a small policy on it.
+"""Collate recorded rollouts, check and time the result, merge their turns, and train on them.
 
 Run it from the root of the repository: ``python examples/demo.py``.
 """
@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from rich import box
 from rich.console import Console, Group
 from rich.padding import Padding
@@ -31,6 +30,7 @@ ASSISTANT = "<|assistant|>"
 SHOWN = "difflib.SequenceMatcher.ratio"  # a prompt group
 SHOWN_TURNS = 2  # at the end of a chat
 SHOWN_COLUMNS = 6
+SHOWN_LINES = 16  # of a report
 TRAINED_GROUPS = 6
 
 Batch = Mapping[str, Any]
@@ -53,8 +53,14 @@ def main() -> None:
     for row in (last_turns[0], last_turns[-1]):
         console.print(shown(rollouts, batch, row, tokenizer))
 
+    console.rule("[bold]One row per trajectory instead of one per turn")
+    plan = merge(rollouts, policy="realign", realign="span", tokenizer=tokenizer)
+    report = str(plan.report).splitlines()[:SHOWN_LINES]
+    console.print(Text("\n".join(report)), no_wrap=True, overflow="ellipsis")
+
     console.rule("[bold]One policy-gradient step")
-    console.print(train_step(first_groups(rollouts, TRAINED_GROUPS), tokenizer.get_vocab_size()))
+    groups = first_groups(rollouts, TRAINED_GROUPS)
+    console.print(train_steps(groups, tokenizer.get_vocab_size()))
 
 
 def columns(rollouts: Rollouts) -> dict[str, Any]:
@@ -148,16 +154,54 @@ def first_groups(rollouts: Rollouts, groups: int) -> Rollouts:
     return Rollouts(**{name: column[:end] for name, column in vars(rollouts).items()})
 
 
-def train_step(rollouts: Rollouts, vocab_size: int) -> str:
-    """Take one REINFORCE step with a fresh policy and report it.
+def merge(rollouts: Rollouts, **options: Any) -> fc.MergePlan:
+    """Find which turns make one row."""
+    return fc.merge_turns(
+        rollouts.prompts,
+        rollouts.responses,
+        trajectory_ids=rollouts.trajectory_ids,
+        is_last_step=rollouts.is_last_step,
+        **options,
+    )
+
+
+def train_steps(rollouts: Rollouts, vocab_size: int) -> Table:
+    """Take one REINFORCE step with a fresh policy, with and without merging turns.
 
     The recorded log-probabilities are not used: they are those of another model, so a ratio to
     them would say nothing about this one.
     """
-    batch = fc.build_batch(**columns(rollouts), array_type="torch")
-    input_ids, attention_mask = batch["input_ids"], batch["attention_mask"]
-    loss_mask = batch["loss_mask"]
-    advantages = group_advantages(batch["rewards"].sum(dim=1).numpy(), rollouts)
+    plans = {
+        "one row per turn": None,
+        "exact": merge(rollouts),
+        "branch": merge(rollouts, policy="branch"),
+        **{
+            f"realign, {masked}": merge(rollouts, policy="realign", realign=masked)
+            for masked in ("response", "tail", "span")
+        },
+    }
+    table = Table(
+        title=f"{TRAINED_GROUPS} prompt groups",
+        caption="The loss is a sum over tokens: exact merging leaves it as it is.",
+    )
+    table.add_column("merge", no_wrap=True)
+    for heading in ("rows", "tokens", "trained", "seconds", "loss", "and after"):
+        table.add_column(heading, justify="right")
+    for name, plan in plans.items():
+        table.add_row(name, *train_step(rollouts, plan, vocab_size))
+    return table
+
+
+def train_step(rollouts: Rollouts, plan: fc.MergePlan | None, vocab_size: int) -> list[str]:
+    """Take the step on the rows of a plan, and report it."""
+    batch = fc.build_batch(
+        **columns(rollouts),
+        uids=rollouts.uids,
+        trajectory_ids=rollouts.trajectory_ids,
+        merge=plan,
+    )
+    input_ids, attention_mask, loss_mask = batch.input_ids, batch.attention_mask, batch.loss_mask
+    weights = batch.broadcast(group_advantages(batch)) * loss_mask
 
     torch.manual_seed(0)
     policy = Policy(vocab_size, max_positions=input_ids.shape[1])
@@ -165,8 +209,8 @@ def train_step(rollouts: Rollouts, vocab_size: int) -> str:
 
     def loss() -> torch.Tensor:
         log_probs = policy(input_ids, attention_mask, response_width=loss_mask.shape[1])
-        mean: torch.Tensor = -(advantages[:, None] * log_probs * loss_mask).sum() / loss_mask.sum()
-        return mean
+        total: torch.Tensor = -(weights * log_probs).sum()
+        return total
 
     start = time.perf_counter()
     before = loss()
@@ -175,26 +219,26 @@ def train_step(rollouts: Rollouts, vocab_size: int) -> str:
     seconds = time.perf_counter() - start
     with torch.no_grad():
         after = loss()
+    return [
+        f"{len(input_ids):,}",
+        f"{int(attention_mask.sum()):,}",
+        f"{int(loss_mask.sum()):,}",
+        f"{seconds:.1f}",
+        f"{before.item():+.3f}",
+        f"{after.item():+.3f}",
+    ]
 
-    tokens = int(attention_mask.sum())
-    return (
-        f"{len(rollouts)} rows of {TRAINED_GROUPS} prompt groups, {tokens:,} tokens, "
-        f"{int(loss_mask.sum()):,} of them trained on\n"
-        f"loss {before.item():+.4f} before the step, {after.item():+.4f} after it\n"
-        f"{tokens / seconds:,.0f} tokens per second on {torch.get_num_threads()} threads"
-    )
 
-
-def group_advantages(row_rewards: NDArray[np.float32], rollouts: Rollouts) -> torch.Tensor:
+def group_advantages(batch: fc.Batch) -> torch.Tensor:
     """Normalise the trajectories' returns within their prompt groups, as GRPO does.
 
-    Every turn of a trajectory gets the trajectory's advantage.
+    Every row of a trajectory gets the trajectory's advantage.
     """
     _, first_row, trajectory = np.unique(
-        rollouts.trajectory_ids, return_index=True, return_inverse=True
+        batch.trajectory_ids, return_index=True, return_inverse=True
     )
-    _, group = np.unique(np.array(rollouts.uids)[first_row], return_inverse=True)
-    returns = np.bincount(trajectory, row_rewards)
+    _, group = np.unique(np.array(batch.uids)[first_row], return_inverse=True)
+    returns = np.bincount(trajectory, batch.rewards.sum(dim=1).numpy())
     sizes = np.bincount(group)
     centred = returns - (np.bincount(group, returns) / sizes)[group]
     deviations = np.sqrt(np.bincount(group, centred**2) / sizes)[group]

@@ -5,7 +5,8 @@
 //! - [`Column`] is what a field looks like from here: rows that can be read into a destination.
 //!   [`SliceColumn`] is the column over plain memory, of any number type ([`Slice`]).
 //! - [`plan`] decides: [`Assembly`](plan::Assembly) says what rows are made of,
-//!   [`Placement`](plan::Placement) where they go. Plans hold lengths and indices, never a token.
+//!   [`Placement`](plan::Placement) where they go, [`merge`](plan::merge) which turns make a row.
+//!   Plans hold lengths and indices; tokens are compared, not kept.
 //! - [`write`] executes: it walks a band of the plan, copies pieces and fills gaps and padding.
 #![forbid(unsafe_code)]
 

@@ -93,7 +93,7 @@ fn pad_positions<T: Count>(
 /// How labels are made.
 #[derive(Debug, Clone, Copy)]
 pub struct Labels<'a, C, T> {
-    /// The loss mask, if there is one: where it is 0 there is no label. Else all of the response
+    /// The loss mask, if there is one: where it is 0 there is no label. Else all that was sampled
     /// has.
     pub mask: Option<&'a C>,
     /// What the mask is rounded to where it is an output: that may be 0 where it is not.
@@ -139,21 +139,16 @@ pub fn write_labels<T: Element, E, C: Column<T, Error = E> + Column<f32, Error =
             return Ok(());
         }
         read_stream(prompts, responses, row.source, begin, inside)?;
-        match mask {
-            Some(mask) => {
-                let begin = begin - row.prompt_len;
-                let weigh = |weight| round(weight) != 0.0;
-                ignore_untrained(mask, weigh, assembly, segment.row, begin, inside, ignored)
-            }
-            None => Ok(()),
-        }
+        let begin = begin - row.prompt_len;
+        let weigh = |weight| round(weight) != 0.0;
+        ignore_untrained(mask, weigh, assembly, segment.row, begin, inside, ignored)
     })
 }
 
-/// Overwrite labels of a row's response, from token `begin` of it on, where the loss mask does not
-/// train.
+/// Overwrite labels of a row's response, from token `begin` of it on, between its pieces and where
+/// the loss mask does not train.
 fn ignore_untrained<T: Element, C: Column<f32>>(
-    mask: &C,
+    mask: Option<&C>,
     trains: impl Fn(f32) -> bool,
     assembly: &Assembly,
     row: usize,
@@ -168,6 +163,8 @@ fn ignore_untrained<T: Element, C: Column<f32>>(
         let start = piece.start.clamp(at, end);
         let stop = (piece.start + piece.len).clamp(start, end);
         labels[at - begin..start - begin].fill(ignored);
+        at = stop;
+        let Some(mask) = mask else { continue };
         for from in (start..stop).step_by(CHUNK) {
             let weights = &mut weights[..CHUNK.min(stop - from)];
             mask.read(piece.turn, piece.from + from - piece.start, weights)?;
@@ -177,7 +174,6 @@ fn ignore_untrained<T: Element, C: Column<f32>>(
                 }
             }
         }
-        at = stop;
     }
     labels[at - begin..].fill(ignored);
     Ok(())

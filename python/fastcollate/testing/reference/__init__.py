@@ -17,6 +17,7 @@ from fastcollate.testing.reference.skyrl import (
     convert_prompts_responses_to_batch_tensors,
     make_router_padding_mask,
 )
+from fastcollate.testing.reference.skyrl_merging import merge_stepwise_output
 from fastcollate.testing.reference.way_back import (
     broadcast_loops,
     gather_loops,
@@ -34,5 +35,6 @@ __all__ = [
     "gather_merged_loops",
     "make_router_padding_mask",
     "merge_columns_loops",
+    "merge_stepwise_output",
     "merge_turns_loops",
 ]

@@ -1,4 +1,4 @@
-"""Drop-in replacements for functions of SkyRL (``skyrl.train``)."""
+"""Batch tensors, in place of those of ``skyrl.train.dataset.preprocess``."""
 
 from __future__ import annotations
 

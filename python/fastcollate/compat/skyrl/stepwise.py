@@ -1,0 +1,244 @@
+"""Merging of turns, in place of that of ``skyrl.train.generators.utils``."""
+
+from __future__ import annotations
+
+import reprlib
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from typing import Any, TypeAlias
+
+from fastcollate.merging import merge_turns
+
+Column: TypeAlias = list[Any]
+"""One item per turn, or per merged row."""
+
+
+def merge_stepwise_output(generator_output: Mapping[str, Any]) -> dict[str, Any]:
+    """Merge the turns of step-wise rollouts, as SkyRL's function of this name does.
+
+    A turn joins the row of the turns before it if their prompt and responses are a prefix of its
+    prompt, else it begins a row. The results equal SkyRL's value by value, but there is no
+    ``rollout_metrics``: SkyRL computes them anew and asks to ignore them. Nothing is logged.
+
+    :func:`fastcollate.build_batch` with ``merge="exact"`` does the same and builds the batch, in
+    one call and less time than this takes.
+
+    Parameters
+    ----------
+    generator_output
+        SkyRL's ``GeneratorOutput`` of T turns, which stays as it is:
+
+        * ``prompt_token_ids``, ``response_ids``, ``loss_masks``: T lists;
+        * ``rewards``: T numbers, or T lists;
+        * ``trajectory_ids``: T objects, the same for all turns of a trajectory, which are together;
+        * ``is_last_step``: T bools, which alone say where trajectories end; turns behind the last
+          True are left out;
+        * ``rollout_logprobs``, T lists, and ``stop_reasons``: may be None or missing;
+        * whatever else there is, but for ``rollout_metrics``, is None or has T items, and is left
+          out.
+
+    Returns
+    -------
+    dict
+        The keys of above and ``trajectory_generation_times``, which is None, with one item for each
+        merged row: the first turn's prompt; the responses of all turns and, between them, what is
+        new in the next prompt, where loss masks are 0 and log-probabilities 0.0. Rewards are 0.0
+        there, if the trajectory's first is a list; else the reward is that of the last turn, as
+        all other values are. The lists are new ones.
+
+    Raises
+    ------
+    AssertionError
+        ``trajectory_ids`` is missing or None; a trajectory has turns of several ids, or comes back
+        after another one; trajectories that follow each other have the same id; no turn is a last
+        one, or its flag is truthy and not True; there are ``rollout_expert_indices``,
+        ``pixel_values`` or ``image_grid_thw``; a merged row has not one loss mask value,
+        log-probability and reward (if it is a list) for each token of its response; some rows'
+        rewards are lists and others' are not.
+    KeyError
+        A key is missing that may not be.
+    IndexError
+        Something has fewer items than there are turns.
+    TypeError
+        ``is_last_step`` or another of the required is None, or of another type than it should be.
+    ValueError
+        A token id that does not fit int64.
+
+    Notes
+    -----
+    Written against SkyRL 0.3: ``merge_stepwise_output`` and ``concatenate_generator_outputs`` of
+    ``skyrl.train.generators.utils``, and ``validate_generator_output`` of
+    ``skyrl.train.utils.trainer_utils``. As there, values are counted in merged rows: a turn's loss
+    mask that is too long makes up for one that is too short. Other than there, prompts that are no
+    lists, but tuples or arrays, can be merged too.
+    """
+    turns, stops = _finished_turns(generator_output)
+    _check_ids(turns.get("trajectory_ids"), stops)
+    prompts, responses, rewards, loss_masks = (
+        _required(turns, key)
+        for key in ("prompt_token_ids", "response_ids", "rewards", "loss_masks")
+    )
+    flags = turns["is_last_step"]
+    plan = merge_turns(prompts, responses, is_last_step=list(map(bool, flags)), policy="exact")
+
+    # The rows of an exact plan are runs of turns, each up to its source.
+    lasts = plan.sources.tolist()
+    rows = [range(before + 1, last + 1) for before, last in pairwise([-1, *lasts])]
+    observed = _observed(prompts, responses)
+    rewarded = [isinstance(rewards[start], list) for start in [0, *stops[:-1]]]
+    logprobs, stop_reasons = turns.get("rollout_logprobs"), turns.get("stop_reasons")
+    merged = {
+        "prompt_token_ids": [list(prompts[row[0]]) for row in rows],
+        "response_ids": [
+            [*prompts[row[-1]][len(prompts[row[0]]) :], *responses[row[-1]]] for row in rows
+        ],
+        "rewards": [
+            _joined(rewards, row, observed, 0.0) if rewarded[trajectory] else _number(rewards, row)
+            for row, trajectory in zip(rows, plan.trajectories.tolist(), strict=True)
+        ],
+        "loss_masks": [_joined(loss_masks, row, observed, 0) for row in rows],
+        "stop_reasons": stop_reasons and [stop_reasons[last] for last in lasts],
+        "rollout_logprobs": logprobs and [_joined(logprobs, row, observed, 0.0) for row in rows],
+        "trajectory_generation_times": None,
+        "trajectory_ids": [turns["trajectory_ids"][last] for last in lasts],
+        "is_last_step": [flags[last] for last in lasts],
+    }
+    _check_values(merged, rows)
+    _check_trajectories(merged, rows)
+    return merged
+
+
+def _finished_turns(generator_output: Mapping[str, Any]) -> tuple[dict[str, Any], list[int]]:
+    """Return all columns up to the last turn that ends a trajectory, and where each ends."""
+    count = len(generator_output["response_ids"])
+    for key in ("rollout_expert_indices", "pixel_values", "image_grid_thw"):
+        if generator_output.get(key) is not None:
+            raise AssertionError(
+                f"{key} is not None; SkyRL merges no turns that have it, "
+                "but fastcollate.build_batch does"
+            )
+    flags = _items("is_last_step", generator_output["is_last_step"], count)
+    stops = [turn + 1 for turn, flag in enumerate(flags) if flag]
+    if not stops:
+        raise AssertionError(f"is_last_step is true for none of {count} turns")
+    turns = {
+        key: None if column is None else _items(key, column, stops[-1])
+        for key, column in generator_output.items()
+        if key != "rollout_metrics"
+    }
+    return turns, stops
+
+
+def _items(key: str, column: Any, count: int) -> Column:
+    """Return so many items, or say which column has not got them, as the same exception."""
+    try:
+        return [column[turn] for turn in range(count)]
+    except IndexError as error:
+        raise IndexError(f"{key} has {len(column)} items, but there are {count} turns") from error
+    except (KeyError, TypeError) as error:
+        kind = KeyError if isinstance(error, KeyError) else TypeError
+        raise kind(
+            f"{key} is {reprlib.repr(column)}; pass a list of one item for each of {count} turns"
+        ) from error
+
+
+def _required(turns: Mapping[str, Any], key: str) -> Column:
+    if turns[key] is None:
+        raise TypeError(f"{key} is None; pass a list of one item per turn")
+    column: Column = turns[key]
+    return column
+
+
+def _observed(prompts: Column, responses: Column) -> list[int]:
+    """Count what each turn's prompt has beyond the turn before it."""
+    lens = [len(p) + len(r) for p, r in zip(prompts, responses, strict=True)]
+    return [len(prompt) - before for prompt, before in zip(prompts, [0, *lens[:-1]], strict=True)]
+
+
+def _joined(column: Column, row: range, observed: Sequence[int], fill: float) -> list[Any]:
+    """Join the values of a row's turns, with the fill for what was observed between them."""
+    values = list(column[row[0]])
+    for turn in row[1:]:
+        values += [fill] * observed[turn]
+        values += column[turn]
+    return values
+
+
+def _number(rewards: Column, row: range) -> Any:
+    """Return the reward of a row's last turn, in a trajectory whose first is a number."""
+    reward = rewards[row[-1]]
+    if isinstance(reward, list):
+        return list(reward)  # right if the row has so many tokens
+    try:
+        float(reward)
+    except TypeError as error:
+        raise TypeError(
+            f"rewards[{row[-1]}] is {reprlib.repr(reward)}; pass numbers, or lists, for all turns"
+        ) from error
+    return reward
+
+
+def _check_ids(ids: Column | None, stops: Sequence[int]) -> None:
+    """Check that all turns of a trajectory have its id."""
+    if ids is None:
+        raise AssertionError("trajectory_ids is None or missing; pass one per turn")
+    for start, stop in pairwise([0, *stops]):
+        for turn in range(start, stop):
+            # An id that is not equal to itself, as NaN, is wrong here too.
+            if not ids[turn] == ids[start]:
+                raise AssertionError(
+                    f"trajectory_ids[{turn}] is {reprlib.repr(ids[turn])}, but its trajectory, "
+                    f"which begins at turn {start}, is {reprlib.repr(ids[start])}"
+                )
+
+
+def _check_values(merged: Mapping[str, Any], rows: Sequence[range]) -> None:
+    """Check that values are as many as response tokens, and rewards of one kind."""
+    rewards = merged["rewards"]
+    is_list = isinstance(rewards[0], list)
+    for row, reward in zip(rows, rewards, strict=True):
+        if isinstance(reward, list) != is_list:
+            raise AssertionError(
+                f"{_named('rewards', row)} are {'numbers' if is_list else 'lists'}, "
+                f"but others are {'lists' if is_list else 'numbers'}"
+            )
+    per_token = {"loss_masks": merged["loss_masks"]}
+    if merged["rollout_logprobs"] is not None:
+        per_token["rollout_logprobs"] = merged["rollout_logprobs"]
+    if is_list:
+        per_token["rewards"] = rewards
+    for key, column in per_token.items():
+        for row, values, response in zip(rows, column, merged["response_ids"], strict=True):
+            if len(values) != len(response):
+                raise AssertionError(
+                    f"{_named(key, row)} have {len(values)} items when merged, "
+                    f"but the response has {len(response)} tokens"
+                )
+
+
+def _check_trajectories(merged: Mapping[str, Any], rows: Sequence[range]) -> None:
+    """Check that a trajectory is in one place, and that its last row alone is a last step."""
+    names = [
+        trajectory.to_string() if hasattr(trajectory, "to_string") else str(trajectory)
+        for trajectory in merged["trajectory_ids"]
+    ]
+    flags = merged["is_last_step"]
+    seen: set[str] = set()
+    for row, name, following, flag in zip(rows, names, [*names[1:], None], flags, strict=True):
+        if name in seen:
+            raise AssertionError(
+                f"trajectory {name!r} has turns before others', and turn {row[0]} again; "
+                "pass the turns of a trajectory together"
+            )
+        is_last = name != following
+        if (flag is True) != is_last:
+            raise AssertionError(
+                f"is_last_step[{row[-1]}] is {flag!r}, but trajectory {name!r} "
+                f"{'ends' if is_last else 'goes on'} there; pass {is_last}"
+            )
+        if is_last:
+            seen.add(name)
+
+
+def _named(key: str, row: range) -> str:
+    return f"{key}[{row[0]}:{row[-1] + 1}]"
