@@ -370,3 +370,23 @@ def test_half_precision_of_gaps():
     wanted = torch.tensor([[0.1, 1 + 2**-9, 0.2, 0.3], [-0.0, -0.0, -0.0, 0.4]])
     assert_same({"x": batch.x}, {"x": wanted.to(torch.bfloat16)})
     assert batch.logprobs.tolist() == [[1, 0, 2, 3], [0, 0, 0, 4]]
+
+
+@pytest.mark.parametrize(
+    "named",
+    [
+        {"trajectory_ids": list("aab")},
+        {"trajectory_ids": list("abb"), "is_last_step": [True, False, True]},
+        {"is_last_step": [True, True, True]},
+        {"trajectory_ids": list("abcd")},
+    ],
+)
+def test_names_of_other_trajectories_than_the_plan(named):
+    turns = ([[1], [2], [2, 3, 4]], [[5], [3], [6]])
+    plan = fc.merge_turns(*turns, trajectory_ids=list("abb"))
+    if "is_last_step" in named and "trajectory_ids" in named:  # its own
+        batch = fc.build_batch(*turns, pad_token_id=0, merge=plan, **named)
+        assert (batch.trajectory_ids, batch.is_last_step) == (["a", "b"], [True, True])
+        return
+    with pytest.raises(ValueError, match="not those of the plan's trajectories, from trajectory"):
+        fc.build_batch(*turns, pad_token_id=0, merge=plan, **named)

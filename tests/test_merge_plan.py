@@ -63,7 +63,9 @@ def test_the_report_written_out():
         "found_ids": tuple(map(ord, "abqq")),
         "expected_text": None,
         "found_text": None,
+        "trajectory_id": IDS[2],
     }
+    assert repr(report) == "MergeReport: 4 turns in 3 rows, 1 break"
 
 
 def test_metrics():
