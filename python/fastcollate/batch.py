@@ -288,7 +288,8 @@ class Batch(Mapping[str, Any]):
             ``"row"``: one item per row of the batch. ``"turn"``: one per turn, in the order of the
             input, with its response tokens; those that merging masked or dropped are missing.
         gaps
-            Whether rows come with the observations between their responses.
+            Whether rows come with the observations between their responses, and with tokens that
+            realigning masked.
 
         Returns
         -------
@@ -315,8 +316,8 @@ class Batch(Mapping[str, Any]):
         -------
         array or tensor
             In the shape of this batch's response-aligned fields, (B, R) or jagged
-            (response tokens,), and 0 elsewhere; of `per_row`'s dtype and device (floats of a list
-            become float32).
+            (response tokens,), on observations too, and 0 elsewhere; of `per_row`'s dtype and
+            device (floats of a list become float32).
 
         Raises
         ------

@@ -96,7 +96,8 @@ def build_batch(
     pad_token_id
         What ``input_ids`` holds on padding. Masks come from lengths, so real tokens may equal it.
     rewards
-        Per response token, or one number per row, which lands on the row's last response token.
+        Per response token, or one number per row, which lands on the row's last response token (of
+        merged turns the last one's number, on the last token that was sampled).
     loss_masks, logprobs
         Per response token. Loss masks may be weights, but not NaN. The output of ``loss_masks`` is
         ``loss_mask``, as frameworks call it.
@@ -111,7 +112,8 @@ def build_batch(
         :func:`merge_turns` with its default options, or a plan that it made of the same turns. Then
         everything passed has one item per turn, and trajectories are known by `trajectory_ids` or
         `is_last_step`. Response-aligned fields are joined; observations, which lie between the
-        responses, hold 0 (:class:`Field`: `gap_fill`) and no label, and count as response. What
+        responses, hold 0 (:class:`Field`: `gap_fill`) and no label. As in SkyRL, the response mask
+        is 1 on them: pass `loss_masks` and train by ``loss_mask``. What
         belongs to a whole row or sequence (a single reward, ids, :class:`PerRow`,
         :class:`RoutedExperts`) is that of the row's last turn.
     rows

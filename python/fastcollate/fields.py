@@ -48,7 +48,8 @@ class Field:
     fill
         What padding holds.
     gap_fill
-        What observations inside a response hold, where turns are merged; `fill` if None.
+        Of response-aligned fields, what observations (and tokens that realigning masks) hold where
+        turns are merged; `fill` if None.
     dtype
         ``"float32"`` if None, whatever the values are: integers beyond 2**24 are rounded then.
         Or bool, uint8, int16, int32, int64, float16, bfloat16, by name or NumPy's or torch's own:

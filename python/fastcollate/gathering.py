@@ -92,6 +92,12 @@ def _leading_shape(plan: Plan, width: int) -> tuple[int, ...]:
 
 def _taken(flat: Any, places: np.ndarray, missing: float | None) -> Any:
     """Take items by place; where the place is -1, give the number."""
+    if len(flat) == 0:  # all are missing, but there is nothing to take instead
+        shape = (len(places), *flat.shape[1:])
+        fill = 0 if missing is None else missing
+        if isinstance(flat, np.ndarray):
+            return np.full(shape, fill, flat.dtype)
+        return flat.new_full(shape, fill)
     if isinstance(flat, np.ndarray):
         taken = flat[places]
         if missing is not None:

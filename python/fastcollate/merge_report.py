@@ -31,67 +31,95 @@ class Break(NamedTuple):
     """A turn that does not go on from the tokens before it.
 
     With policy ``"branch"``, a turn that opens a group is compared with the turn just before it.
+
+    Attributes
+    ----------
+    turn : int
+        The turn, as an index of the input.
+    trajectory : int
+        Its trajectory, counted from 0 on.
+    position : int
+        Where its prompt first differs from the tokens before it.
+    expected : int
+        The id there in the tokens before it.
+    found : int or None
+        The id there in the prompt; None if that has ended.
+    kind : str
+        ``"shorter"``: the prompt ends there. ``"drift"``: the position lies inside the last
+        response, as where text is tokenised anew, or was realigned. ``"diverged"``: anything else.
+    realigned : bool
+        Whether the turn went on all the same, by policy ``"realign"``.
+    expected_ids, found_ids : tuple of int
+        Ids of the tokens before it and of the prompt, from up to 5 positions in front to 5 behind.
+    expected_text, found_text : str or None
+        These ids as text, if there is a tokenizer.
+    trajectory_id : object
+        The trajectory's id, if there are ids.
     """
 
     turn: int
-    """The turn, as an index of the input."""
     trajectory: int
-    """Its trajectory, counted from 0 on."""
     position: int
-    """The first position where its prompt differs from the tokens before it."""
     expected: int
-    """The id there in the tokens before it."""
     found: int | None
-    """The id there in the prompt; None if that has ended."""
     kind: Literal["diverged", "shorter", "drift"]
-    """``"shorter"``: the prompt ends there. ``"drift"``: the position lies inside the last
-    response, as where text is tokenised anew, or was realigned. ``"diverged"``: anything else."""
     realigned: bool
-    """Whether the turn went on all the same, by policy ``"realign"``."""
     expected_ids: tuple[int, ...]
-    """Ids of the tokens before it, from up to 5 positions in front to 5 behind."""
     found_ids: tuple[int, ...]
-    """Ids of the prompt at these positions."""
     expected_text: str | None = None
-    """The ids as text, if there is a tokenizer."""
     found_text: str | None = None
+    trajectory_id: Any = None
 
     def __str__(self) -> str:
+        name = self.trajectory if self.trajectory_id is None else repr(self.trajectory_id)
         kind = f"{self.kind}, realigned" if self.realigned else self.kind
         found = "the prompt ends" if self.found is None else f"the prompt has {self.found}"
         expected_ids = _window(self.expected_ids, self.position) + _text(self.expected_text)
         found_ids = _window(self.found_ids, self.position) + _text(self.found_text)
         return (
-            f"turn {self.turn} of trajectory {self.trajectory} ({kind}): "
+            f"turn {self.turn} of trajectory {name} ({kind}): "
             f"at position {self.position} {found} instead of {self.expected}\n"
             f"  expected  {expected_ids}\n"
             f"  found     {found_ids}"
         )
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class MergeReport:
-    """Sizes before and after merging, and all breaks. ``str(report)`` is a table."""
+    """Sizes before and after merging, and all breaks. ``str(report)`` is a table.
+
+    Attributes
+    ----------
+    num_trajectories, num_turns, num_rows : int
+        How many there are.
+    tokens_before, tokens_after : int
+        Tokens of all turns and of all rows, prompts and responses.
+    padded_tokens_before, padded_tokens_after : int
+        Turns and rows times the longest of them: tokens with the padding of one block.
+    masked_tokens : int
+        Tokens of responses that realigning masked.
+    rows_per_trajectory : ndarray
+        int64 (trajectories,); 0 for those that were dropped.
+    dropped : list of int
+        Trajectories that have no row since nothing of them trains.
+    breaks : list of Break
+        All turns that do not go on from the tokens before them, in order.
+    trajectory_ids : list or None
+        What names the trajectories, if it is known.
+    """
 
     num_trajectories: int
     num_turns: int
     num_rows: int
     tokens_before: int
-    """Tokens of all turns, prompts and responses."""
     tokens_after: int
-    """Tokens of all rows."""
     padded_tokens_before: int
-    """Turns times the longest of them."""
     padded_tokens_after: int
     masked_tokens: int
-    """Tokens of responses that realigning masked."""
     rows_per_trajectory: NDArray[np.int64]
-    """(trajectories,); 0 for those that were dropped."""
     dropped: list[int]
-    """Trajectories that have no row since nothing of them trains."""
     breaks: list[Break]
     trajectory_ids: Sequence[Any] | None = None
-    """What names the trajectories, if it is known."""
 
     @classmethod
     def of_merge(
@@ -105,7 +133,8 @@ class MergeReport:
         trajectory_of = np.repeat(np.arange(len(ends)), np.diff(ends, prepend=0))
         is_kept = rows_per_trajectory[trajectory_of] > 0
         breaks = [
-            _break(entry, int(trajectory_of[entry[0]]), tokenizer) for entry in merge.breaks()
+            _break(entry, int(trajectory_of[entry[0]]), trajectory_ids, tokenizer)
+            for entry in merge.breaks()
         ]
         return cls(
             num_trajectories=len(ends),
@@ -124,7 +153,15 @@ class MergeReport:
 
     @property
     def metrics(self) -> dict[str, float]:
-        """The sizes, flat and ready to be logged."""
+        """The sizes, flat and ready to be logged.
+
+        Returns
+        -------
+        dict
+            ``generate/num_seq_before_merge`` and ``..._after_merge`` (turns and rows; SkyRL's
+            keys), ``generate/num_tokens_before_merge`` and ``..._after_merge``,
+            ``generate/num_merge_breaks`` and ``generate/num_tokens_masked_by_merge``.
+        """
         return {
             "generate/num_seq_before_merge": float(self.num_turns),
             "generate/num_seq_after_merge": float(self.num_rows),
@@ -134,6 +171,10 @@ class MergeReport:
             "generate/num_tokens_masked_by_merge": float(self.masked_tokens),
         }
 
+    def __repr__(self) -> str:
+        turns, rows = counted(self.num_turns, "turn"), counted(self.num_rows, "row")
+        return f"MergeReport: {turns} in {rows}, {counted(len(self.breaks), 'break')}"
+
     def __str__(self) -> str:
         lines = [
             f"{counted(self.num_turns, 'turn')} in {counted(self.num_rows, 'row')}",
@@ -142,13 +183,13 @@ class MergeReport:
         for name, before, after in (
             ("rows", self.num_turns, self.num_rows),
             ("tokens", self.tokens_before, self.tokens_after),
-            ("padded tokens", self.padded_tokens_before, self.padded_tokens_after),
+            ("with padding", self.padded_tokens_before, self.padded_tokens_after),
         ):
             fewer = f"   {before / after:.1f}x fewer" if after else ""
             lines.append(f"  {name:<14}{before:>14,}{after:>14,}{fewer}")
         counts = np.bincount(self.rows_per_trajectory)
-        spread = (f"{n:,} of {rows}" for rows, n in enumerate(counts) if n)
-        lines.append(f"  trajectories by their rows: {', '.join(spread)}")
+        spread = (f"{n:,} have {rows}" for rows, n in enumerate(counts) if n)
+        lines.append(f"  rows per trajectory: {', '.join(spread)}")
         if self.dropped:
             lines.append(f"  dropped, since nothing of them trains: {self._named(self.dropped)}")
         if self.masked_tokens:
@@ -173,7 +214,12 @@ class MergeReport:
         )
 
 
-def _break(entry: Any, trajectory: int, tokenizer: Tokenizer | None) -> Break:
+def _break(
+    entry: Any,
+    trajectory: int,
+    trajectory_ids: Sequence[Any] | None,
+    tokenizer: Tokenizer | None,
+) -> Break:
     turn, position, start, kind, realigned, expected, found = entry
     at = position - start
     return Break(
@@ -188,6 +234,7 @@ def _break(entry: Any, trajectory: int, tokenizer: Tokenizer | None) -> Break:
         found_ids=tuple(found),
         expected_text=None if tokenizer is None else tokenizer.decode(expected),
         found_text=None if tokenizer is None else tokenizer.decode(found),
+        trajectory_id=None if trajectory_ids is None else trajectory_ids[trajectory],
     )
 
 

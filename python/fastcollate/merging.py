@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from functools import cached_property
+from itertools import zip_longest
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -29,12 +30,15 @@ class MergePlan:
     """Which turns make which rows, as :func:`merge_turns` found it.
 
     Holds no tokens but the few ids around breaks, so it is small, can be pickled and serves any
-    number of batches of the same turns: ``build_batch(..., merge=plan)``.
+    number of batches of the same turns: ``build_batch(..., merge=plan)``. There the lengths of all
+    turns are compared with those it was made for; tokens are taken to be the same.
 
     Attributes
     ----------
     report : MergeReport
         What merging saved, and where it could not merge.
+    trajectory_ids : list or None
+        The id of every trajectory, if turns came with ids. Pickle keeps them, tables do not.
     """
 
     def __init__(
@@ -46,7 +50,6 @@ class MergePlan:
         self._merge = merge
         self._tokenizer = tokenizer
         self.trajectory_ids = trajectory_ids
-        """The id of every trajectory, if turns came with ids."""
 
     @property
     def num_turns(self) -> int:
@@ -87,6 +90,26 @@ class MergePlan:
     def report(self) -> MergeReport:
         """What merging saved, and where it could not merge."""
         return MergeReport.of_merge(self._merge, self.trajectory_ids, self._tokenizer)
+
+    def check_trajectories(self, trajectory_ids: Any | None, is_last_step: Any | None) -> None:
+        """Check that ids and flags, where there are any, are of the plan's trajectories.
+
+        Raises
+        ------
+        ValueError
+            If they are of others.
+        """
+        if trajectory_ids is None and is_last_step is None:
+            return
+        found = checked_trajectories(trajectory_ids, is_last_step, allow_unfinished=True)
+        expected = self._merge.ends.tolist()
+        if found.ends != expected:
+            pairs = zip_longest(found.ends, expected)
+            index = next(index for index, (end, other) in enumerate(pairs) if end != other)
+            raise ValueError(
+                f"{found.known_by} are not those of the plan's trajectories, from trajectory "
+                f"{index} on; pass those that it was made with, or leave them out"
+            )
 
     def to_dict(self) -> dict[str, NDArray[np.int64]]:
         """Return the plan's tables, all int64.
@@ -170,19 +193,22 @@ def merge_turns(
     realign
         What ``"realign"`` masks: ``"tail"``, the response from the first token that differs on;
         ``"response"``, all of the response that it lies in, and those behind it; ``"span"``, the
-        tail but for the end of the response, if that stands further on in the prompt.
+        tail but for the end of the response, if that stands further on in the prompt. Rewards and
+        log-probabilities of masked tokens go with them.
     max_drift_tokens
         Realign also where the prompt differs no more than so many tokens before the end of the
         last response. A difference inside the first prompt of a row never is realigned.
     fork_threshold
-        With ``realign="response"``, a turn starts a new row if its own response has so many tokens.
+        With ``realign="response"``, a turn that would be realigned starts a new row if its own
+        response has so many tokens (slime's argument of that name).
     loss_masks, drop_untrainable
         Leave trajectories out of which no token trains: whose responses are empty or, if loss
         masks are given, all 0. Else they keep their rows.
     allow_unfinished
         Whether the last trajectory may lack a last step.
     tokenizer
-        Anything with ``decode(ids)``: the report shows text then.
+        Anything with ``decode(ids)``: the report shows text then. The plan's copies made by pickle
+        have none.
 
     Returns
     -------
@@ -215,6 +241,8 @@ def merge_turns(
     6.0
     """
     spec = checked_policy(policy, realign, max_drift_tokens, fork_threshold)
+    if tokenizer is not None and not hasattr(tokenizer, "decode"):
+        raise TypeError(f"tokenizer is {describe(tokenizer)}; pass an object with decode(ids)")
     trajectories = checked_trajectories(
         trajectory_ids, is_last_step, allow_unfinished=allow_unfinished
     )
@@ -235,7 +263,8 @@ def checked_policy(
         ("realign", realign, ("tail", "response", "span")),
     ):
         if value not in values:
-            raise ValueError(f"{name} is {value!r}; pass {', '.join(map(repr, values))}")
+            *others, last = map(repr, values)
+            raise ValueError(f"{name} is {value!r}; pass {', '.join(others)} or {last}")
     limits = {"max_drift_tokens": max_drift_tokens, "fork_threshold": fork_threshold}
     for name, limit in limits.items():
         limits[name] = checked_int(name, limit, "a number of tokens")
@@ -244,6 +273,8 @@ def checked_policy(
     if policy != "realign" and (realign != "tail" or max_drift_tokens != 0):
         given = "realign" if realign != "tail" else "max_drift_tokens"
         raise ValueError(f"{given} is an option of policy='realign', but policy is {policy!r}")
+    if fork_threshold != 1024 and (policy, realign) != ("realign", "response"):
+        raise ValueError("fork_threshold is an option of policy='realign' with realign='response'")
     return MergeSpec(policy, realign, limits["max_drift_tokens"], limits["fork_threshold"])
 
 
@@ -272,6 +303,7 @@ def checked_merge(
     if merge is None:
         return None
     if isinstance(merge, MergePlan):
+        merge.check_trajectories(trajectory_ids, is_last_step)
         return Merging(merge._merge, merge)
     check_merge_argument(merge)
     trajectories = checked_trajectories(trajectory_ids, is_last_step)

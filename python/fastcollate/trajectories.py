@@ -17,14 +17,14 @@ from fastcollate.arrays import describe, is_tensor
 def checked_flags(name: str, values: Any) -> NDArray[np.bool_]:
     """Return one flag per turn as an array of booleans."""
     if is_tensor(values):
-        values = values.detach().cpu()
-    flags = np.asarray(values if isinstance(values, np.ndarray) else id_list(name, values))
-    if flags.ndim != 1:
-        raise TypeError(f"{name} is {describe(flags)}; pass one flag per turn")
-    for turn, flag in enumerate(flags.tolist() if flags.dtype != bool else ()):
-        if not isinstance(flag, (bool, int)) or flag not in (0, 1):
+        values = values.detach().cpu().numpy()
+    if isinstance(values, np.ndarray) and values.ndim != 1:
+        raise TypeError(f"{name} is {describe(values)}; pass one flag per turn")
+    flags = id_list(name, values)
+    for turn, flag in enumerate(flags):
+        if not isinstance(flag, (bool, int, np.bool_)) or flag not in (0, 1):
             raise TypeError(f"{name}[{turn}] is {reprlib.repr(flag)}; pass True or False")
-    return flags.astype(np.bool_)
+    return np.array(flags, np.bool_)
 
 
 class Trajectories(NamedTuple):

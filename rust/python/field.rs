@@ -295,7 +295,8 @@ impl FieldSpec {
             // What does not fit is found when it is read; only negative ones are left to refuse.
             (None, Some(_)) => i64::MAX,
             (None, None) => {
-                let largest = rows.largest()?.unwrap_or(0);
+                let sources = batch.rows().iter().map(|row| row.source);
+                let largest = rows.largest(sources)?.unwrap_or(0);
                 i64::try_from(largest.saturating_add(1)).unwrap_or(i64::MAX)
             }
         };

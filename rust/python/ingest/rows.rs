@@ -175,13 +175,14 @@ impl<'py> Rows<'py> {
         self.check = Check::Index(limit);
     }
 
-    /// A number that no value exceeds, with as many bits as the largest; none where there is no value.
+    /// A number that no value of these rows exceeds, with as many bits as the largest; none where
+    /// there is no value.
     ///
     /// # Errors
     /// When an array was moved.
-    pub fn largest(&self) -> Result<Option<i128>> {
+    pub fn largest(&self, rows: impl Iterator<Item = usize>) -> Result<Option<i128>> {
         let mut largest = None;
-        for row in 0..self.len() {
+        for row in rows {
             let bound = self.slice(row)?.and_then(|values| values.upper_bound());
             largest = largest.max(bound);
         }

@@ -7,21 +7,34 @@ in `fastcollate.build_batch` is not looked for here.
 
 from fastcollate.testing.reference.comparing import assert_same
 from fastcollate.testing.reference.loops import build_batch_loops
+from fastcollate.testing.reference.merging import (
+    build_merged_batch_loops,
+    merge_columns_loops,
+    merge_turns_loops,
+)
 from fastcollate.testing.reference.peer import build_batch_numpy
 from fastcollate.testing.reference.skyrl import (
     convert_prompts_responses_to_batch_tensors,
     make_router_padding_mask,
 )
 from fastcollate.testing.reference.skyrl_merging import merge_stepwise_output
-from fastcollate.testing.reference.way_back import broadcast_loops, gather_loops
+from fastcollate.testing.reference.way_back import (
+    broadcast_loops,
+    gather_loops,
+    gather_merged_loops,
+)
 
 __all__ = [
     "assert_same",
     "broadcast_loops",
     "build_batch_loops",
     "build_batch_numpy",
+    "build_merged_batch_loops",
     "convert_prompts_responses_to_batch_tensors",
     "gather_loops",
+    "gather_merged_loops",
     "make_router_padding_mask",
+    "merge_columns_loops",
     "merge_stepwise_output",
+    "merge_turns_loops",
 ]

@@ -8,10 +8,18 @@ Examples
 """
 
 from fastcollate.testing.strategies.columns import COLUMN_KINDS, as_column
-from fastcollate.testing.strategies.drawing import Rollouts, rollouts
+from fastcollate.testing.strategies.drawing import Rollouts, rollouts, with_fields
 from fastcollate.testing.strategies.fields import FIELD_DTYPES, extras, token_fields
 from fastcollate.testing.strategies.inputs import OUTERS, as_inputs
 from fastcollate.testing.strategies.kinds import FIELD_KINDS, LAYOUTS, TOKEN_KINDS, as_kind
+from fastcollate.testing.strategies.trajectories import (
+    REALIGNING,
+    Trajectories,
+    TrajectoryID,
+    merge_options,
+    named,
+    trajectories,
+)
 
 __all__ = [
     "COLUMN_KINDS",
@@ -19,12 +27,19 @@ __all__ = [
     "FIELD_KINDS",
     "LAYOUTS",
     "OUTERS",
+    "REALIGNING",
     "TOKEN_KINDS",
     "Rollouts",
+    "Trajectories",
+    "TrajectoryID",
     "as_column",
     "as_inputs",
     "as_kind",
     "extras",
+    "merge_options",
+    "named",
     "rollouts",
     "token_fields",
+    "trajectories",
+    "with_fields",
 ]

@@ -93,20 +93,50 @@ def rollouts(
     elif spread == "all the same":
         lens = lens[:1] * rows
 
+    tokens = _TOKENS[draw(st.sampled_from(list(_TOKENS)))]
+    prompts = [tokens(rng, count) for count, _ in lens]
+    tokens = _TOKENS[draw(st.sampled_from(list(_TOKENS)))]
+    responses = [tokens(rng, count) for _, count in lens]
+    return draw(with_fields(prompts, responses, nan_in_masks=nan_in_masks))
+
+
+@st.composite
+def with_fields(
+    draw: st.DrawFn,
+    prompts: list[list[int]],
+    responses: list[list[int]],
+    *,
+    nan_in_masks: bool = False,
+) -> Rollouts:
+    """Draw rewards, loss masks and log-probabilities for token ids.
+
+    Parameters
+    ----------
+    prompts, responses
+        The token ids.
+    nan_in_masks
+        As for `rollouts`.
+
+    Returns
+    -------
+    SearchStrategy[Rollouts]
+        Fields as those of `rollouts`.
+    """
+    rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
+
     def values(families: dict[str, Family], counts: list[int]) -> list[list[Any]]:
         family = families[draw(st.sampled_from(list(families)))]
         return [family(rng, count) for count in counts]
 
     def field(families: dict[str, Family]) -> list[list[Number]] | None:
-        return values(families, response_lens) if draw(st.booleans()) else None
+        return values(families, list(map(len, responses))) if draw(st.booleans()) else None
 
-    prompt_lens, response_lens = [p for p, _ in lens], [r for _, r in lens]
     rewards: list[list[Number]] | list[Number] | None = field(_NUMBERS)
-    if rewards is not None and all(response_lens) and draw(st.booleans()):
-        (rewards,) = values(_NUMBERS, [rows])
+    if rewards is not None and all(responses) and draw(st.booleans()):
+        (rewards,) = values(_NUMBERS, [len(responses)])
     return Rollouts(
-        prompts=values(_TOKENS, prompt_lens),
-        responses=values(_TOKENS, response_lens),
+        prompts=prompts,
+        responses=responses,
         rewards=rewards,
         loss_masks=field(_NUMBERS if nan_in_masks else _MASKS),
         logprobs=field(_NUMBERS),

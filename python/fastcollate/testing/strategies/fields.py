@@ -82,8 +82,13 @@ def token_fields(draw: st.DrawFn, data: Rollouts, array_type: str = "numpy") -> 
     ]
     with np.errstate(over="ignore"):
         arrays = [FIELD_DTYPES[dtype](rng, (count, *trailing)).astype(source) for count in lens]
-    fill = draw(st.sampled_from(_FILLS[dtype]))
-    return fc.Field(draw(_as_rows(arrays)), align=align, fill=fill, dtype=draw(_spellings(dtype)))
+    return fc.Field(
+        draw(_as_rows(arrays)),
+        align=align,
+        fill=draw(st.sampled_from(_FILLS[dtype])),
+        gap_fill=draw(st.sampled_from([None, *_FILLS[dtype]])),
+        dtype=draw(_spellings(dtype)),
+    )
 
 
 def _spellings(dtype: str) -> st.SearchStrategy[Any]:

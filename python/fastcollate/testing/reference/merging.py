@@ -1,0 +1,416 @@
+"""Merging turns that share a prefix, token by token."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+
+from fastcollate.testing.reference.loops import build_batch_loops
+from fastcollate.testing.reference.reading import Field, Rows, is_number, readable, rows_of
+
+Origin: TypeAlias = tuple[int, int] | None
+"""Where a token of a row was sampled: turn, and position in its response. None in prompts and
+observations, and where sampled tokens were masked."""
+
+WINDOW = 5
+"""How many ids a break shows before and behind the first that differs."""
+
+
+class MergedRow(NamedTuple):
+    """A row, made of one turn or of several."""
+
+    source: int
+    """The last turn in it."""
+    trajectory: int
+    prompt: list[int]
+    response: list[int]
+    origins: list[Origin]
+    """One for each token of the response."""
+
+
+class MergeBreak(NamedTuple):
+    """A turn that does not continue the group that it is compared with."""
+
+    turn: int
+    trajectory: int
+    position: int
+    expected: int
+    found: int | None
+    kind: str
+    realigned: bool
+    expected_ids: tuple[int, ...]
+    found_ids: tuple[int, ...]
+
+
+class MergedTurns(NamedTuple):
+    """What `merge_turns_loops` finds."""
+
+    rows: list[MergedRow]
+    breaks: list[MergeBreak]
+    trajectories: list[list[int]]
+    """The turns of each."""
+    dropped: list[int]
+    """Trajectories that have no row."""
+    masked_tokens: int
+    """Sampled tokens that are in no row although their turn is, in dropped trajectories too."""
+    response_lens: list[int]
+    """Of all turns."""
+
+
+class _Rules(NamedTuple):
+    """How turns join."""
+
+    policy: str
+    realign: str
+    max_drift_tokens: int
+    fork_threshold: int
+
+
+@dataclasses.dataclass
+class _Group:
+    """Turns that are one row so far."""
+
+    prompt_len: int
+    """Tokens of the first turn's prompt."""
+    last_prompt_len: int
+    """Tokens of the last turn's prompt, behind which its response starts."""
+    last_turn: int
+    tokens: list[int]
+    origins: list[Origin]
+    """One for each of the tokens."""
+
+
+def merge_turns_loops(
+    prompts: Rows,
+    responses: Rows,
+    *,
+    trajectory_ids: Sequence[Any] | None = None,
+    is_last_step: Sequence[bool] | None = None,
+    policy: str = "exact",
+    realign: str = "tail",
+    max_drift_tokens: int = 0,
+    fork_threshold: int = 1024,
+    loss_masks: Rows | None = None,
+    drop_untrainable: bool = False,
+    allow_unfinished: bool = False,
+) -> MergedTurns:
+    """Find the turns that make a row, by comparing all of their tokens.
+
+    Parameters
+    ----------
+    prompts, responses, trajectory_ids, is_last_step, policy, realign, max_drift_tokens, \
+    fork_threshold, loss_masks, drop_untrainable
+        As `fastcollate.merge_turns`.
+    allow_unfinished
+        Ignored: it makes no difference to input that is right.
+
+    Returns
+    -------
+    MergedTurns
+        The rows with their tokens and where each was sampled, and the turns that did not fit.
+    """
+    rules = _Rules(policy, realign, max_drift_tokens, fork_threshold)
+    prompt_ids, response_ids = _as_lists(prompts), _as_lists(responses)
+    trajectories = _trajectories(len(prompt_ids), trajectory_ids, is_last_step)
+    weights = None if loss_masks is None else [readable(row) for row in rows_of(loss_masks)]
+    rows: list[MergedRow] = []
+    breaks: list[MergeBreak] = []
+    dropped: list[int] = []
+    masked_tokens = 0
+    for trajectory, turns in enumerate(trajectories):
+        groups, of_trajectory = _grouped(prompt_ids, response_ids, trajectory, turns, rules)
+        breaks += of_trajectory
+        origins = [origin for group in groups for origin in group.origins if origin is not None]
+        masked_tokens += sum(len(response_ids[turn]) for turn in turns) - len(origins)
+        trains = [weights is None or weights[turn][position] != 0 for turn, position in origins]
+        if drop_untrainable and not any(trains):
+            dropped.append(trajectory)
+            continue
+        for group in sorted(groups, key=lambda group: group.last_turn):
+            n, tokens = group.prompt_len, group.tokens
+            row = MergedRow(group.last_turn, trajectory, tokens[:n], tokens[n:], group.origins[n:])
+            rows.append(row)
+    response_lens = list(map(len, response_ids))
+    return MergedTurns(rows, breaks, trajectories, dropped, masked_tokens, response_lens)
+
+
+def _grouped(
+    prompts: list[list[int]],
+    responses: list[list[int]],
+    trajectory: int,
+    turns: list[int],
+    rules: _Rules,
+) -> tuple[list[_Group], list[MergeBreak]]:
+    """Find the groups of one trajectory in the order in which they open."""
+    groups: list[_Group] = []
+    breaks: list[MergeBreak] = []
+    for turn in turns:
+        prompt, response = prompts[turn], responses[turn]
+        candidates = groups if rules.policy == "branch" else groups[-1:]
+        group = _longest_prefix(candidates, prompt)
+        if group is not None:
+            group.origins += [None] * (len(prompt) - len(group.tokens))
+        elif groups:
+            last = next(group for group in groups if group.last_turn == turn - 1)
+            position = _first_difference(last.tokens, prompt)
+            joins = rules.policy == "realign" and _realigns(last, position, response, rules)
+            breaks.append(_break(turn, trajectory, last, prompt, position, joins))
+            if joins:
+                group = last
+                group.origins = _realigned(last, position, prompt, responses, rules.realign)
+        if group is None:
+            group = _Group(len(prompt), 0, 0, [], [None] * len(prompt))
+            groups.append(group)
+        group.last_prompt_len, group.last_turn = len(prompt), turn
+        group.tokens = [*prompt, *response]
+        group.origins += [(turn, position) for position in range(len(response))]
+    return groups, breaks
+
+
+def _as_lists(column: Rows) -> list[list[int]]:
+    return [[int(token) for token in readable(row)] for row in rows_of(column)]
+
+
+def _trajectories(
+    turns: int, ids: Sequence[Any] | None, flags: Sequence[bool] | None
+) -> list[list[int]]:
+    """Split the turns where the id is another or, without ids, behind each last step."""
+    trajectories: list[list[int]] = []
+    for turn in range(turns):
+        if turn == 0:
+            starts = True
+        elif ids is not None:
+            is_same = ids[turn] == ids[turn - 1]
+            starts = not is_same
+        else:
+            starts = flags is not None and bool(flags[turn - 1])
+        if starts:
+            trajectories.append([])
+        trajectories[-1].append(turn)
+    return trajectories
+
+
+def _is_prefix(tokens: list[int], prompt: list[int]) -> bool:
+    return prompt[: len(tokens)] == tokens
+
+
+def _longest_prefix(groups: list[_Group], prompt: list[int]) -> _Group | None:
+    """Find the group that a turn joins; of equally long ones the first."""
+    found = None
+    for group in groups:
+        if _is_prefix(group.tokens, prompt) and (
+            found is None or len(group.tokens) > len(found.tokens)
+        ):
+            found = group
+    return found
+
+
+def _first_difference(tokens: list[int], prompt: list[int]) -> int:
+    """Find where a prompt differs from tokens that are no prefix of it, or where it ends."""
+    for position, token in enumerate(tokens):
+        if position == len(prompt) or prompt[position] != token:
+            return position
+    raise AssertionError("the tokens are a prefix of the prompt")
+
+
+def _realigns(group: _Group, position: int, response: list[int], rules: _Rules) -> bool:
+    """Tell whether a turn that differs from its group joins it all the same."""
+    if position < group.prompt_len:
+        return False
+    if rules.realign == "response" and len(response) >= rules.fork_threshold:
+        return False
+    is_in_last_response = position >= group.last_prompt_len
+    return is_in_last_response or len(group.tokens) - position <= rules.max_drift_tokens
+
+
+def _realigned(
+    group: _Group, position: int, prompt: list[int], responses: list[list[int]], realign: str
+) -> list[Origin]:
+    """Find where the tokens of a prompt were sampled that differs from its group."""
+    origins = group.origins[:position]
+    origins += [None] * (len(prompt) - position)
+    differing = group.origins[position]
+    if differing is None or realign == "tail":
+        return origins
+    turn, first = differing
+    if realign == "response":
+        return [None if origin is None or origin[0] >= turn else origin for origin in origins]
+    sampled = responses[turn][first:]
+    for length in range(len(sampled), 0, -1):
+        suffix = sampled[len(sampled) - length :]
+        for start in range(position, len(prompt)):
+            if prompt[start : start + length] == suffix:
+                for offset in range(length):
+                    origins[start + offset] = (turn, len(responses[turn]) - length + offset)
+                return origins
+    return origins
+
+
+def _break(
+    turn: int, trajectory: int, group: _Group, prompt: list[int], position: int, realigned: bool
+) -> MergeBreak:
+    ends = position == len(prompt)
+    is_drift = position >= group.last_prompt_len or realigned
+    around = slice(max(0, position - WINDOW), position + WINDOW + 1)
+    return MergeBreak(
+        turn,
+        trajectory,
+        position,
+        expected=group.tokens[position],
+        found=None if ends else prompt[position],
+        kind="shorter" if ends else "drift" if is_drift else "diverged",
+        realigned=realigned,
+        expected_ids=tuple(group.tokens[around]),
+        found_ids=tuple(prompt[around]),
+    )
+
+
+def merge_columns_loops(
+    merged: MergedTurns,
+    *,
+    rewards: Field | None = None,
+    loss_masks: Rows | None = None,
+    logprobs: Rows | None = None,
+    fields: Mapping[str, Any] | None = None,
+    **per_row: Any,
+) -> dict[str, Any]:
+    """Merge every column of a batch into plain lists, one item per row.
+
+    Parameters
+    ----------
+    merged
+        Which turns make a row, and their tokens.
+    rewards, loss_masks, logprobs, fields
+        As `fastcollate.build_batch`, with one item per turn.
+    **per_row
+        Sequences of one object per turn, or None: ``uids``, ``trajectory_ids``, ``is_last_step``.
+
+    Returns
+    -------
+    dict[str, object]
+        ``prompts``, ``responses`` and of the others those that are not None.
+
+    Raises
+    ------
+    ValueError
+        If rewards are one number per turn, and a row has no sampled token to put it on.
+    """
+    columns: dict[str, Any] = {
+        "prompts": [row.prompt for row in merged.rows],
+        "responses": [row.response for row in merged.rows],
+    }
+    for name, column in (("loss_masks", loss_masks), ("logprobs", logprobs)):
+        if column is not None:
+            columns[name] = _merged_rows(merged, rows_of(column), 0.0)
+    if rewards is not None:
+        values = rows_of(rewards)
+        if is_number(values[0]):
+            columns["rewards"] = [_last_number(row, values[row.source]) for row in merged.rows]
+        else:
+            columns["rewards"] = _merged_rows(merged, values, 0.0)
+    if fields is not None:
+        columns["fields"] = {key: _merged_field(merged, field) for key, field in fields.items()}
+    for name, objects in per_row.items():
+        if objects is not None:
+            columns[name] = [objects[row.source] for row in merged.rows]
+    return columns
+
+
+def _merged_rows(merged: MergedTurns, turns: Any, gap: Any) -> list[list[Any]]:
+    """Put the values of each turn's response where its tokens stand, and another in the gaps."""
+    turns = [readable(row) for row in turns]
+    return [
+        [gap if origin is None else turns[origin[0]][origin[1]] for origin in row.origins]
+        for row in merged.rows
+    ]
+
+
+def _last_number(row: MergedRow, number: Any) -> list[Any]:
+    """Put a number on the last token of a row that was sampled."""
+    sampled = [position for position, origin in enumerate(row.origins) if origin is not None]
+    if not sampled:
+        raise ValueError(f"the row of turn {row.source} has no token to put {number} on")
+    values: list[Any] = [0.0] * len(row.origins)
+    values[sampled[-1]] = number
+    return values
+
+
+def _merged_field(merged: MergedTurns, field: Any) -> Any:
+    kind = type(field).__name__
+    sources = [row.source for row in merged.rows]
+    if kind == "PerRow":
+        values = readable(field.values)
+        chosen = [values[source] for source in sources]
+        is_table = isinstance(values, np.ndarray)
+        return dataclasses.replace(field, values=np.stack(chosen) if is_table else chosen)
+    turns = [readable(row) for row in rows_of(field.rows)]
+    if kind == "RoutedExperts" or field.align == "sequence":
+        return dataclasses.replace(field, rows=[turns[source] for source in sources])
+    gap = field.fill if field.gap_fill is None else field.gap_fill
+    trailing = next((np.shape(row)[1:] for row in turns if np.shape(row) != (0,)), ())
+    if trailing == ():
+        return dataclasses.replace(field, rows=_merged_rows(merged, turns, gap))
+    rows = _merged_rows(merged, turns, np.full(trailing, gap))
+    return dataclasses.replace(
+        field, rows=[np.array(row).reshape(len(row), *trailing) for row in rows]
+    )
+
+
+def build_merged_batch_loops(
+    prompts: Rows,
+    responses: Rows,
+    *,
+    merge: str | Mapping[str, Any] = "exact",
+    trajectory_ids: Sequence[Any] | None = None,
+    is_last_step: Sequence[bool] | None = None,
+    rewards: Field | None = None,
+    loss_masks: Rows | None = None,
+    logprobs: Rows | None = None,
+    fields: Mapping[str, Any] | None = None,
+    uids: Any | None = None,
+    labels: str | None = None,
+    **options: Any,
+) -> dict[str, Any]:
+    """Build a batch in two steps: merge every column into lists, then write these token by token.
+
+    Parameters
+    ----------
+    prompts, responses, rewards, loss_masks, logprobs, fields, labels
+        As `fastcollate.build_batch`, with one item per turn.
+    merge
+        A policy, or arguments of `merge_turns_loops`.
+    trajectory_ids, is_last_step
+        What tells the trajectories apart: either or both.
+    uids
+        Ignored: they make no output.
+    **options
+        More arguments of `build_batch_loops`.
+
+    Returns
+    -------
+    dict[str, object]
+        As `build_batch_loops`, with one row per merged row.
+
+    Raises
+    ------
+    ValueError
+        If rewards are one number per turn, and a row has no sampled token to put it on.
+    """
+    arguments = {"policy": merge} if isinstance(merge, str) else merge
+    merged = merge_turns_loops(
+        prompts, responses, trajectory_ids=trajectory_ids, is_last_step=is_last_step, **arguments
+    )
+    columns = merge_columns_loops(
+        merged, rewards=rewards, loss_masks=loss_masks, logprobs=logprobs, fields=fields
+    )
+    batch = build_batch_loops(**columns, labels=labels, **options)
+    if labels is not None and loss_masks is None:
+        # Every sampled token that stands is a label, but no observation.
+        sampled = [[origin is not None for origin in row.origins] for row in merged.rows]
+        columns = {name: columns[name] for name in ("prompts", "responses")}
+        with_mask = build_batch_loops(**columns, loss_masks=sampled, labels=labels, **options)
+        batch["labels"] = with_mask["labels"]
+    return batch
