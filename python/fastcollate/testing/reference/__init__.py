@@ -13,6 +13,10 @@ from fastcollate.testing.reference.skyrl import (
     make_router_padding_mask,
 )
 from fastcollate.testing.reference.skyrl_merging import merge_stepwise_output
+from fastcollate.testing.reference.verl import (
+    construct_minimal_padding_template,
+    upsample_batch,
+)
 from fastcollate.testing.reference.way_back import broadcast_loops, gather_loops
 
 __all__ = [
@@ -20,8 +24,10 @@ __all__ = [
     "broadcast_loops",
     "build_batch_loops",
     "build_batch_numpy",
+    "construct_minimal_padding_template",
     "convert_prompts_responses_to_batch_tensors",
     "gather_loops",
     "make_router_padding_mask",
     "merge_stepwise_output",
+    "upsample_batch",
 ]
