@@ -23,6 +23,11 @@ from fastcollate.testing.reference.way_back import (
     gather_loops,
     gather_merged_loops,
 )
+from fastcollate.testing.reference.verl import (
+    construct_minimal_padding_template,
+    upsample_batch,
+)
+from fastcollate.testing.reference.way_back import broadcast_loops, gather_loops
 
 __all__ = [
     "assert_same",
@@ -30,6 +35,7 @@ __all__ = [
     "build_batch_loops",
     "build_batch_numpy",
     "build_merged_batch_loops",
+    "construct_minimal_padding_template",
     "convert_prompts_responses_to_batch_tensors",
     "gather_loops",
     "gather_merged_loops",
@@ -37,4 +43,5 @@ __all__ = [
     "merge_columns_loops",
     "merge_stepwise_output",
     "merge_turns_loops",
+    "upsample_batch",
 ]

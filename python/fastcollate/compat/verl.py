@@ -1,0 +1,509 @@
+"""Upsampling a batch of trajectories, in place of ``verl.trainer.ppo.padding_utils``."""
+
+from __future__ import annotations
+
+import copy
+import math
+import reprlib
+import uuid
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+
+from fastcollate.arguments import checked_int, counted
+from fastcollate.arrays import (
+    checked_array,
+    convert,
+    describe,
+    dtype_like,
+    dtype_name,
+    first_misfit,
+    is_array,
+    is_tensor,
+    to_tensor,
+)
+
+__all__ = [
+    "build_padding_position_ids",
+    "build_padding_routed_experts",
+    "construct_minimal_padding_template",
+    "upsample_batch",
+]
+
+Sample: TypeAlias = dict[str, Any]
+"""The fields of one trajectory, or its tag."""
+
+ROW_LENGTH = 2
+"""Tokens of a synthetic row: one of the prompt and one of the response."""
+
+ZEROS = {
+    "response_mask": "int64",
+    "loss_mask": "int64",
+    "rm_scores": "float32",
+    "rollout_log_probs": "float32",
+}
+"""What a synthetic row always has: zeros of this dtype, one for each response token."""
+
+PARTS = (
+    *(
+        (axis, part, number)
+        for axis in (0, -1)
+        for part, number in (("response", 1), ("sequence", ROW_LENGTH))
+    ),
+    (0, "prompt", 1),
+)
+"""Along which dimension a field can have a value per token of what: the first that fits, and how
+many tokens of it a synthetic row has. Values per prompt token are the rarest."""
+
+NUMBERS = (bool, int, float, np.bool_, np.number)
+
+IMAGES = ("multi_modal_inputs", "multi_modal_data")
+"""What belongs to images, of which a synthetic row has none."""
+
+
+class _Lengths(NamedTuple):
+    """Tokens of a sample; None where nothing says how many."""
+
+    prompt: int | None
+    response: int | None
+    sequence: int | None
+
+
+class _Tokens(NamedTuple):
+    """Where a field has its tokens, and how many of them a synthetic row has."""
+
+    axis: int
+    number: int
+
+
+def upsample_batch(
+    samples: Sequence[Mapping[str, Any]],
+    tags: Sequence[Mapping[str, Any]],
+    *,
+    dp_size: int,
+    eos_token_id: int,
+    actor_mini_batch_rows: int | None = None,
+    critic_mini_batch_rows: int | None = None,
+) -> tuple[Sequence[Mapping[str, Any]], Sequence[Mapping[str, Any]]]:
+    """Append synthetic rows, until every rank and every mini-batch has as many rows as the others.
+
+    The number of rows becomes the next multiple of the least common multiple of all three numbers.
+    (The largest of them is not enough: 8 ranks and mini-batches of 12 need 24 rows, not 12.)
+
+    Parameters
+    ----------
+    samples
+        A dict for each of N trajectories, as :func:`construct_minimal_padding_template` takes it.
+    tags
+        A dict for each of them.
+    dp_size
+        Data-parallel ranks, at least 1.
+    eos_token_id
+        The token that synthetic rows are made of.
+    actor_mini_batch_rows
+        Rows of a mini-batch of the actor, in verl ``ppo_mini_batch_size * rollout.n``. None while
+        the actor is not updated, which is where ``trainer.critic_warmup`` is above the step.
+    critic_mini_batch_rows
+        The same for the critic, and None if there is none.
+
+    Returns
+    -------
+    tuple
+        Samples and tags. If N is a multiple already, these are the two arguments themselves; else
+        they are new lists of the N dicts that were passed, and of new ones behind them.
+
+        A synthetic row and its tag are what :func:`construct_minimal_padding_template` makes of the
+        first sample. All have one ``uid``, ``pad`` and 32 hexadecimal digits that are new in every
+        call, so that no advantage is taken over them and real rows; it is in the tag too where that
+        has a uid. A ``session_id`` counts from 0, in sample and tag, where there is one. Rows share
+        no memory, neither with each other nor with the first sample.
+
+        Whether a field has a value per token is told from all samples, not from the first alone: a
+        vector of 5 numbers in each of them is none, even where the first response has 5 tokens.
+
+    Raises
+    ------
+    TypeError
+        An argument is of another type than above, or a value of the first sample cannot be copied.
+    ValueError
+        There are more or fewer tags than samples; a number is less than 1; ``eos_token_id`` is
+        negative; a sample's ``input_ids`` are not as long as ``prompts`` and ``responses``.
+
+    Notes
+    -----
+    Written against verl 0.9.0: ``upsample_batch_to_divisible_size`` of
+    ``verl.trainer.ppo.padding_utils``, which reads and writes rows in its transfer queue, and
+    ``PPOTrainer._get_required_batch_multiple`` of ``verl.trainer.ppo.v1.trainer_base``.
+    """
+    rows = [_checked_rows("dp_size", dp_size)]
+    for name, value in (
+        ("actor_mini_batch_rows", actor_mini_batch_rows),
+        ("critic_mini_batch_rows", critic_mini_batch_rows),
+    ):
+        if value is not None:
+            rows.append(_checked_rows(name, value))
+    eos = _checked_eos(eos_token_id)
+    for name, items in (("samples", samples), ("tags", tags)):
+        if not isinstance(items, Sequence) or isinstance(items, (str, bytes)):
+            raise TypeError(f"{name} is {reprlib.repr(items)}; pass a list of one dict per row")
+    if len(tags) != len(samples):
+        raise ValueError(
+            f"there are {counted(len(tags), 'tag')}, but {counted(len(samples), 'sample')}; "
+            "pass one tag per sample"
+        )
+
+    missing = -len(samples) % math.lcm(*rows)
+    if missing == 0:
+        return samples, tags
+    read = [_read(f"samples[{row}]", sample) for row, sample in enumerate(samples)]
+    sample, tag = _template(read, _read("tags[0]", tags[0]), eos, "samples[0]", "tags[0]")
+    # As the keys of the first row are, so that all rows can be stacked by them.
+    sample = {**dict.fromkeys(read[0]), **sample}
+    sample["uid"] = f"pad{uuid.uuid4().hex}"
+    if "uid" in tag:
+        tag["uid"] = sample["uid"]
+    return (
+        [*samples, *(_numbered(sample, row) for row in range(missing))],
+        [*tags, *(_numbered(tag, row) for row in range(missing))],
+    )
+
+
+def construct_minimal_padding_template(
+    source_td: Mapping[str, Any], source_tag: Mapping[str, Any], eos_token_id: int
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Make a row of two tokens that trains nothing, with the fields of another row.
+
+    Parameters
+    ----------
+    source_td
+        The fields of a row of L tokens, the last R of which are its response; all may be missing.
+        Arrays may be NumPy's or torch's, without a batch dimension: ``prompts`` ``(L - R,)``,
+        ``responses`` ``(R,)``, ``input_ids`` ``(L,)``, ``position_ids`` ``(L,)`` or ``(4, L)``,
+        ``routed_experts`` ``(L, layers, topk)``, masks, ``rm_scores`` and ``rollout_log_probs``
+        ``(R,)`` or ``(L,)``, and any others.
+    source_tag
+        What the trainer knows of the row without reading it.
+    eos_token_id
+        The token that the row is made of.
+
+    Returns
+    -------
+    sample : dict
+        All fields of the source, and those of these that it has not, in its library (torch where
+        it has no arrays):
+
+        * ``prompts``, ``responses``: the token, int64 ``(1,)``; ``input_ids``: twice, ``(2,)``;
+        * ``attention_mask``: 1, int64 ``(2,)``; ``position_ids``:
+          :func:`build_padding_position_ids`;
+        * ``response_mask``, ``loss_mask``: 0, int64; ``rm_scores``, ``rollout_log_probs``: 0,
+          float32; all of them ``(1,)``, or ``(2,)`` where the source's has L values;
+        * ``num_turns``: 0;
+        * ``routed_experts``: :func:`build_padding_routed_experts`; if the source's is no array,
+          there is none;
+        * ``multi_modal_inputs`` and ``multi_modal_data``: an empty dict, where there is one;
+        * ``teacher_ids`` and ``teacher_logprobs``: the token, and 0, of the source's dtype and
+          trailing shape, for two tokens (or one, where the source's has R values and not L);
+        * any other array, or list of numbers, with as many items as the response, the row (along
+          its first dimension, or else its last) or else the prompt has tokens: zeros of the
+          source's dtype, for 1, 2 or 1 of them;
+        * all else: a copy, which shares nothing with the source.
+    tag : dict
+        A copy of the source's with ``is_padding`` True, ``prompt_len`` 1, ``response_len`` 1 and
+        ``seq_len`` 2.
+
+    Raises
+    ------
+    TypeError
+        An argument is of another type than above, or a value cannot be copied.
+    ValueError
+        ``eos_token_id`` is negative, or beyond the dtype of ``teacher_ids``; tokens have not one
+        dimension; ``input_ids`` are not as long as ``prompts`` and ``responses`` together.
+
+    Notes
+    -----
+    Written against verl 0.9.0: the function of this name in ``verl.trainer.ppo.padding_utils``.
+    That knows tensors only, and masks of responses only; ``response_mask`` and ``loss_mask`` are
+    one tensor there, ``num_turns`` is always an int, and fields that are not named above stay as
+    long as the source's. So do the teacher's, which are as here since 0.9.1; but that version has
+    128 tokens in a row, 127 of them the prompt's.
+    """
+    source = _read("source_td", source_td)
+    tag = _read("source_tag", source_tag)
+    return _template([source], tag, _checked_eos(eos_token_id), "source_td", "source_tag")
+
+
+def build_padding_position_ids(source_position_ids: Any, attention_mask: Any) -> Any:
+    """Count the tokens of a mask, in as many dimensions as the position ids of a row have.
+
+    Parameters
+    ----------
+    source_position_ids
+        Position ids ``(..., L)``, such as ``(L,)`` or, with three of an image's, ``(4, L)``. If it
+        is no NumPy array or torch tensor, they are taken to be ``(L,)``.
+    attention_mask
+        NumPy array or torch tensor ``(S,)``, 0 or False at padding.
+
+    Returns
+    -------
+    numpy.ndarray or torch.Tensor
+        ``(..., S)``: before how many other tokens each one stands, the same in all dimensions; what
+        is in front of the first token is 0, and padding repeats what is before it. Library, dtype
+        and device are those of `source_position_ids`; without one int64, and the mask's.
+
+    Raises
+    ------
+    TypeError
+        `attention_mask` is no array of numbers.
+    ValueError
+        `attention_mask` has not one dimension.
+
+    Notes
+    -----
+    ``verl.trainer.ppo.padding_utils.build_padding_position_ids``, for tensors and arrays.
+    """
+    mask = checked_array("attention_mask", attention_mask)
+    if mask.ndim != 1:
+        raise ValueError(f"attention_mask is {describe(mask)}; pass the mask of one row")
+    if is_tensor(mask):
+        mask = mask.detach().cpu()
+    counts = np.asarray(convert(mask, dtype_like(mask, "int64"))).cumsum()
+    positions = np.maximum(counts - 1, 0)
+    if not is_array(source_position_ids):
+        result = _zeros(attention_mask, positions.shape, "int64")
+    else:
+        leading = tuple(source_position_ids.shape[:-1])
+        result = _zeros(source_position_ids, (*leading, len(positions)))
+    result[...] = to_tensor(positions).to(result) if is_tensor(result) else positions
+    return result
+
+
+def build_padding_routed_experts(source_routed_experts: Any, seq_len: int) -> Any:
+    """Make zeros for so many tokens, as the routed experts of a row are.
+
+    Parameters
+    ----------
+    source_routed_experts
+        NumPy array or torch tensor ``(L, ...)``, such as ``(L, layers, topk)``.
+    seq_len
+        Number of tokens S.
+
+    Returns
+    -------
+    numpy.ndarray or torch.Tensor or None
+        Zeros ``(S, ...)`` of the same library, dtype and device; of shape ``()`` if that is the
+        source's. None if the source is no array.
+
+    Raises
+    ------
+    TypeError
+        `seq_len` is no integer.
+    ValueError
+        `seq_len` is negative.
+
+    Notes
+    -----
+    ``verl.trainer.ppo.padding_utils.build_padding_routed_experts``, for tensors and arrays.
+    """
+    length = checked_int("seq_len", seq_len, "a number of tokens")
+    if length < 0:
+        raise ValueError(f"seq_len is {length}; pass a number of tokens")
+    if not is_array(source_routed_experts):
+        return None
+    shape = tuple(source_routed_experts.shape)
+    return _zeros(source_routed_experts, (length, *shape[1:]) if shape else ())
+
+
+def _template(
+    samples: Sequence[Sample], source_tag: Sample, eos: int, name: str, tag_name: str
+) -> tuple[Sample, Sample]:
+    """Make a synthetic row of the first sample, and its tag of that sample's."""
+    source, like = samples[0], _any_array(samples[0])
+    tokens = _token_axes(samples, name)
+
+    def filled(field: str, shape: tuple[int, ...], value: int, dtype: str) -> Any:
+        found = source.get(field)
+        array = _zeros(found if is_array(found) else like, shape, dtype)
+        array[...] = value
+        return array
+
+    sample = {
+        field: _resized(f"{name}[{field!r}]", value, tokens.get(field))
+        for field, value in source.items()
+        if field not in ("routed_experts", *IMAGES)
+    }
+    for field, shape in (("prompts", 1), ("responses", 1), ("input_ids", ROW_LENGTH)):
+        sample[field] = filled(field, (shape,), eos, "int64")
+    sample["attention_mask"] = filled("attention_mask", (ROW_LENGTH,), 1, "int64")
+    sample["position_ids"] = build_padding_position_ids(
+        source.get("position_ids"), sample["attention_mask"]
+    )
+    for field, dtype in ZEROS.items():
+        count = tokens[field].number if field in tokens else 1
+        sample[field] = filled(field, (count,), 0, dtype)
+    sample["num_turns"] = _number(source.get("num_turns"), 0)
+
+    experts = build_padding_routed_experts(source.get("routed_experts"), ROW_LENGTH)
+    if experts is not None:
+        sample["routed_experts"] = experts
+    for field, value in (("teacher_ids", eos), ("teacher_logprobs", 0)):
+        found: Any = source.get(field)
+        if is_array(found):
+            if first_misfit(np.array([value]), found.dtype) is not None:
+                raise ValueError(
+                    f"eos_token_id is {eos}, which {name}[{field!r}] of {dtype_name(found.dtype)} "
+                    "cannot hold"
+                )
+            count = tokens[field].number if field in tokens else ROW_LENGTH
+            sample[field] = _zeros(found, (count, *found.shape[1:]))
+            sample[field][...] = value
+    sample.update({field: {} for field in IMAGES if field in source})
+
+    tag = {key: _copied(f"{tag_name}[{key!r}]", value) for key, value in source_tag.items()}
+    tag.update(is_padding=True, prompt_len=1, response_len=1, seq_len=ROW_LENGTH)
+    return sample, tag
+
+
+def _token_axes(samples: Sequence[Sample], name: str) -> dict[str, _Tokens]:
+    """Find the fields of the first sample that have values per token in all samples."""
+    names = [name, *(f"samples[{row}]" for row in range(1, len(samples)))]
+    lengths = [_lengths(each, sample) for each, sample in zip(names, samples, strict=True)]
+    found = {}
+    for field, value in samples[0].items():
+        if not _shape(value):
+            continue
+        # A sample without it, or with None, says nothing about it.
+        shapes = [
+            (_shape(sample[field]), length)
+            for sample, length in zip(samples, lengths, strict=True)
+            if sample.get(field) is not None
+        ]
+        for axis, part, number in PARTS:
+            if all(shape and shape[axis] == getattr(length, part) for shape, length in shapes):
+                found[field] = _Tokens(axis, number)
+                break
+    return found
+
+
+def _lengths(name: str, sample: Sample) -> _Lengths:
+    """Count the tokens of a sample."""
+    prompt, response, sequence, mask = (
+        _count(f"{name}[{field!r}]", sample.get(field))
+        for field in ("prompts", "responses", "input_ids", "attention_mask")
+    )
+    if sequence is None:
+        sequence = mask if prompt is None or response is None else prompt + response
+    if prompt is None and response is not None and sequence is not None:
+        prompt = sequence - response
+    elif response is None and prompt is not None and sequence is not None:
+        response = sequence - prompt
+    if prompt is None or response is None or sequence is None:
+        return _Lengths(prompt, response, sequence)
+    if min(prompt, response) < 0 or prompt + response != sequence:
+        raise ValueError(
+            f"{name} has {sequence} input_ids, {prompt} prompts and {response} responses; "
+            "pass the tokens of the prompt and the response, one after the other"
+        )
+    return _Lengths(prompt, response, sequence)
+
+
+def _count(name: str, tokens: Any) -> int | None:
+    """Count tokens, of which there may be none, in a list too."""
+    if tokens is None:
+        return None
+    shape = (len(tokens),) if isinstance(tokens, (list, tuple)) else _shape(tokens)
+    if len(shape) != 1:
+        raise ValueError(f"{name} is {describe(tokens)}; pass the tokens of one row")
+    return shape[0]
+
+
+def _shape(value: Any) -> tuple[int, ...]:
+    """Return the shape of numbers, and () of what cannot be resized."""
+    if is_tensor(value):
+        return () if value.is_nested else tuple(value.shape)
+    if isinstance(value, np.ndarray):
+        return () if value.dtype.hasobject else value.shape
+    is_list = type(value) in (list, tuple) and len(value) > 0
+    return (len(value),) if is_list and isinstance(value[0], NUMBERS) else ()
+
+
+def _resized(name: str, value: Any, tokens: _Tokens | None) -> Any:
+    """Return zeros for the tokens of a synthetic row, or a copy of what is not per token."""
+    if tokens is None:
+        return _copied(name, value)
+    if not is_array(value):
+        return type(value)([type(value[0])()] * tokens.number)
+    shape = list(value.shape)
+    shape[tokens.axis] = tokens.number
+    return _zeros(value, tuple(shape))
+
+
+def _zeros(like: Any, shape: tuple[int, ...], dtype: str | None = None) -> Any:
+    """Make zeros in an array's library and on its device, of its dtype or of another."""
+    if is_tensor(like):
+        import torch
+
+        kind = like.dtype if dtype is None else getattr(torch, dtype)
+        return torch.zeros(shape, dtype=kind, device=like.device)
+    return np.zeros(shape, dtype=dtype or like.dtype)
+
+
+def _any_array(source: Sample) -> Any:
+    """Return an array that says what library a row's are of: verl's, if it has none."""
+    arrays = [value for value in source.values() if is_array(value)]
+    tensors = [value for value in arrays if is_tensor(value)]
+    if tensors or arrays:
+        return (tensors or arrays)[0]
+    try:
+        import torch
+    except ImportError:
+        return np.zeros(0)
+    return torch.zeros(0)
+
+
+def _numbered(template: Sample, row: int) -> Sample:
+    """Return one of many rows that are made of a template."""
+    made = {key: _copied(key, value) for key, value in template.items()}
+    if "session_id" in made:
+        made["session_id"] = _number(made["session_id"], row)
+    return made
+
+
+def _number(source: Any, number: int) -> Any:
+    """Return a number as the source has it: as an array of one number, or as an int."""
+    if is_array(source) and math.prod(source.shape) == 1:
+        array = _zeros(source, tuple(source.shape))
+        array[...] = number
+        return array
+    return number
+
+
+def _copied(name: str, value: Any) -> Any:
+    """Return a copy that shares nothing with a value."""
+    try:
+        return value.detach().clone() if is_tensor(value) else copy.deepcopy(value)
+    except Exception as error:
+        raise TypeError(
+            f"{name} is {reprlib.repr(value)}, of which no copy can be made: {error}"
+        ) from error
+
+
+def _read(name: str, fields: Any) -> Sample:
+    """Return the fields of a dict, or of a TensorDict, which is iterated by rows."""
+    if not (hasattr(fields, "keys") and hasattr(fields, "__getitem__")):
+        raise TypeError(f"{name} is {reprlib.repr(fields)}; pass a dict")
+    return {key: fields[key] for key in fields.keys()}  # noqa: SIM118
+
+
+def _checked_rows(name: str, value: Any) -> int:
+    rows = checked_int(name, value, "an integer of at least 1")
+    if rows < 1:
+        raise ValueError(f"{name} is {rows}; pass at least 1")
+    return rows
+
+
+def _checked_eos(value: Any) -> int:
+    eos = checked_int("eos_token_id", value, "one token id, such as tokenizer.eos_token_id")
+    if eos < 0:
+        raise ValueError(f"eos_token_id is {eos}; token ids are not negative")
+    return eos
