@@ -10,6 +10,7 @@ array([[ 5,  6,  8],
 import logging
 
 from fastcollate._fastcollate import BufferPool, Plan, __version__
+from fastcollate.advantages import LossNormalizers, broadcast_last_step, drop_padding
 from fastcollate.batch import Batch, ClosedBatchError, MissingPlanError
 from fastcollate.building import BatchBuilder
 from fastcollate.collating import build_batch
@@ -27,6 +28,7 @@ __all__ = [
     "BufferPool",
     "ClosedBatchError",
     "Field",
+    "LossNormalizers",
     "MergePlan",
     "MergeReport",
     "MissingPlanError",
@@ -35,7 +37,9 @@ __all__ = [
     "Ragged",
     "RoutedExperts",
     "__version__",
+    "broadcast_last_step",
     "build_batch",
+    "drop_padding",
     "get_default_pool",
     "merge_turns",
     "ragged",

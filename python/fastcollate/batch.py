@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import numpy as np
 
 from fastcollate._fastcollate import FieldSpec, Lease, OutputSpec, Plan
+from fastcollate.advantages import LossNormalizers, loss_normalizers, normalized
 from fastcollate.arguments import counted
 from fastcollate.gathering import broadcasted, gathered
 from fastcollate.layouts import checked_layout
@@ -18,7 +19,7 @@ from fastcollate.shards import selected
 if TYPE_CHECKING:
     from fastcollate.columns import Ragged
     from fastcollate.merging import MergePlan
-    from fastcollate.stepping import Shard
+    from fastcollate.stepping import Shard, StepPlan
 
 _NEEDS_PLAN = frozenset({"plan", "recipe", "prompt_lens", "response_lens", "metrics"})
 
@@ -329,6 +330,75 @@ class Batch(Mapping[str, Any]):
             is_float = numbers.dtype == np.float64
             per_row = self._like_outputs(numbers.astype(np.float32) if is_float else numbers)
         return broadcasted(self.plan, per_row)
+
+    def normalize(
+        self,
+        advantages: Any,
+        plan: StepPlan,
+        per: Literal["mini_batch", "batch", "prompt"] = "mini_batch",
+    ) -> Any:
+        """Take the mean of the advantages away and divide them by their deviation.
+
+        ``(x - mean) / sqrt(max(var, 1e-8))``, with the population variance, over the trained tokens
+        of the real rows within each boundary: those where ``loss_mask`` is not 0 (weights only
+        select), or ``response_mask`` if there is no loss mask.
+
+        Parameters
+        ----------
+        advantages
+            An array or tensor in the shape of this batch's response-aligned fields, (B, R) or
+            jagged (response tokens,), on any device that has float64. Gradients flow through.
+        plan
+            Of the step whose rows this batch holds: all of them in their order, without padding, or
+            one per slot of the plan, in the order of slots. If the plan has no padding, there are
+            as many of both: then a batch whose ``is_padding`` is not None is in the order of slots.
+        per
+            ``"mini_batch"``, ``"batch"`` (the whole step) or ``"prompt"``, also where that is in
+            two mini-batches.
+
+        Returns
+        -------
+        array or tensor
+            In the kind, shape and dtype of `advantages` (what is not floats becomes float32). 0
+            where nothing is trained and on padding rows, whatever `advantages` holds there. NaN and
+            inf make NaN of their own boundary only.
+
+        Raises
+        ------
+        ValueError
+            If the shape does not fit, or the plan is of another batch.
+        TypeError
+            If `advantages` is no array or tensor, or `plan` no step plan.
+
+        Notes
+        -----
+        One pass, with sums in float64. SkyRL's ``RayPPOTrainer._normalize_advantages`` takes its
+        mean over all positions, padding included; this one does not.
+        """
+        return normalized(self, advantages, plan, per)
+
+    def loss_normalizers(self, plan: StepPlan) -> LossNormalizers:
+        """Return what the losses of each mini-batch are to be divided by; padding does not count.
+
+        Parameters
+        ----------
+        plan
+            As :meth:`normalize`.
+
+        Returns
+        -------
+        LossNormalizers
+            ``tokens``, float64 (mini-batches,): the sum of ``loss_mask`` over real rows (of
+            ``response_mask`` if there is no loss mask); and ``rows``, int64 (mini-batches,): the
+            number of real rows, also of those that are masked. NumPy arrays. 1 instead of 0, so
+            that a loss of nothing becomes 0 and not NaN.
+
+        Raises
+        ------
+        ValueError, TypeError
+            If the plan is of another batch, or no step plan.
+        """
+        return loss_normalizers(self, plan)
 
     def to_layout(
         self,

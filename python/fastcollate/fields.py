@@ -154,7 +154,7 @@ class PerRowObjects(NamedTuple):
         return [key, f"{key}_offsets"] if self.concat else [key]
 
     def outputs(self, key: str, sources: Sequence[int] | None) -> dict[str, Any]:
-        """Return the arrays of these rows, as a list or joined. Where there is none, it is empty."""
+        """Return the arrays of these rows, as a list or joined; empty ones for negative rows."""
         arrays = self.arrays
         if sources is not None:
             arrays = [arrays[row] if row >= 0 else arrays[0][:0] for row in sources]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,7 +13,7 @@ from fastcollate.arrays import describe
 from fastcollate.fields import RESERVED, PerRowObjects
 
 if TYPE_CHECKING:
-    from fastcollate._fastcollate import FieldSpec, Plan
+    from fastcollate._fastcollate import Plan
     from fastcollate.batch import Batch
     from fastcollate.stepping import Shard
 
@@ -100,7 +101,7 @@ def objects_of(batch: Batch) -> dict[str, PerRowObjects]:
             objects[key] = PerRowObjects(value, False)
         elif f"{key}_offsets" in batch:
             offsets = batch[f"{key}_offsets"].tolist()
-            arrays = [value[start:stop] for start, stop in zip(offsets, offsets[1:], strict=False)]
+            arrays = [value[start:stop] for start, stop in pairwise(offsets)]
             objects[key] = PerRowObjects(arrays, True)
     return objects
 

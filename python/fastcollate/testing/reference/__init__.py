@@ -5,6 +5,12 @@ code, so what all three agree on is unlikely to be wrong. They trust their input
 in `fastcollate.build_batch` is not looked for here.
 """
 
+from fastcollate.testing.reference.advantages import (
+    broadcast_last_step_loops,
+    drop_padding_loops,
+    loss_normalizers_loops,
+    normalize_loops,
+)
 from fastcollate.testing.reference.comparing import assert_same
 from fastcollate.testing.reference.loops import build_batch_loops
 from fastcollate.testing.reference.merging import (
@@ -27,21 +33,24 @@ from fastcollate.testing.reference.verl import (
     construct_minimal_padding_template,
     upsample_batch,
 )
-from fastcollate.testing.reference.way_back import broadcast_loops, gather_loops
 
 __all__ = [
     "assert_same",
+    "broadcast_last_step_loops",
     "broadcast_loops",
     "build_batch_loops",
     "build_batch_numpy",
     "build_merged_batch_loops",
     "construct_minimal_padding_template",
     "convert_prompts_responses_to_batch_tensors",
+    "drop_padding_loops",
     "gather_loops",
     "gather_merged_loops",
+    "loss_normalizers_loops",
     "make_router_padding_mask",
     "merge_columns_loops",
     "merge_stepwise_output",
     "merge_turns_loops",
+    "normalize_loops",
     "upsample_batch",
 ]

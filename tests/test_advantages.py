@@ -1,0 +1,580 @@
+"""Step-wise advantages, what they are normalised by, and results without padding."""
+
+import dataclasses
+import re
+
+import numpy as np
+import pytest
+from conftest import NEEDS_TORCH
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+
+import fastcollate as fc
+from fastcollate.advantages import loss_normalizers, normalized
+from fastcollate.testing.reference import (
+    assert_same,
+    broadcast_last_step_loops,
+    drop_padding_loops,
+    loss_normalizers_loops,
+    normalize_loops,
+)
+
+BOUNDARIES = ["mini_batch", "batch", "prompt"]
+DTYPES = ["float16", "float32", "float64"]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Slots:
+    """What this module reads of a step plan."""
+
+    rows: np.ndarray
+    is_padding: np.ndarray
+    mini_batch_offsets: np.ndarray
+    row_lengths: np.ndarray
+    prompt_offsets: np.ndarray
+
+    @property
+    def inverse(self):
+        slots = np.flatnonzero(~self.is_padding)
+        return slots[np.argsort(self.rows[slots])]
+
+
+def plan_of(rows, is_padding, mini_batch_offsets, prompt_offsets, lengths):
+    return Slots(
+        np.array(rows, np.int64),
+        np.array(is_padding, np.bool_),
+        np.array(mini_batch_offsets, np.int64),
+        np.array(lengths, np.int64).reshape(-1, 2),
+        np.array(prompt_offsets, np.int64),
+    )
+
+
+def like(array, array_type):
+    if array_type == "numpy":
+        return array
+    import torch
+
+    return torch.from_numpy(array)
+
+
+def to_numpy(x):
+    return x if isinstance(x, np.ndarray) else x.detach().numpy()
+
+
+def same(found, expected):
+    assert_same({"": found}, {"": expected})
+
+
+def refuses(exception, pattern, function, *args, **kwargs):
+    with pytest.raises(exception) as caught:
+        function(*args, **kwargs)
+    assert type(caught.value) is exception, repr(caught.value)
+    assert re.search(pattern, str(caught.value)), f"{pattern} is not in: {caught.value}"
+
+
+# The last step's number. Two trajectories of two and one steps, then a padding row.
+
+MASK = np.array([[0, 1, 1, 1], [0, 0, 0, 1], [0, 0, 1, 1], [1, 1, 1, 1]])
+LAST = [False, True, True, True]
+PADDING = [False, False, False, True]
+OUT = np.array([[0, 5, 5, 5], [0, 0, 0, 5], [0, 0, -2, -2], [0, 0, 0, 0]], np.float32)
+PER_TOKEN = np.array([[9, 8, 7, 6], [4, 4, 4, 5], [0, 0, -2, -2], [1, 2, 3, 4]], np.float32)
+
+
+@pytest.mark.parametrize(
+    "values", [[5, -2], [9, 5, -2, 7], PER_TOKEN], ids=["trajectory", "row", "token"]
+)
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_the_last_steps_number_is_put_at_each_steps_own_tokens(values, dtype, array_type):
+    values = like(np.array(values, dtype), array_type)
+    mask = like(MASK, array_type)
+    found = fc.broadcast_last_step(values, LAST, mask, is_padding=PADDING)
+    same(found, like(OUT.astype(dtype), array_type))
+
+
+def test_padding_rows_that_are_not_said_to_be_are_trajectories():
+    own = np.vstack([OUT[:3], np.full((1, 4), 7, np.float32)])
+    for values in ([5, -2, 7], [9, 5, -2, 7]):
+        same(fc.broadcast_last_step(values, LAST, MASK), own)
+
+
+def test_copying_the_last_steps_masked_values_would_be_wrong():
+    # Values as an estimator gives them with the last step's mask, whose only token is at the end.
+    masked = np.array([[0, 0, 0, 0], [0, 0, 0, 5.0]])
+    found = fc.broadcast_last_step(masked, [False, True], MASK[:2])
+    assert found.tolist() == [[0, 5, 5, 5], [0, 0, 0, 5]]
+
+
+@NEEDS_TORCH
+def test_the_same_as_skyrls_formula():
+    """Numbers at every position, by trajectory, times each step's own mask."""
+    import torch
+
+    is_last, mask = torch.tensor(LAST), torch.from_numpy(MASK)
+    everywhere = torch.tensor([5.0, -2.0, 7.0])[:, None].expand(3, 4)
+    shifted = torch.cat([torch.tensor([False]), is_last[:-1]]).int().cumsum(0)
+    expected = everywhere[shifted] * mask
+    assert torch.equal(fc.broadcast_last_step(everywhere[:, 0], is_last, mask), expected)
+    assert torch.equal(fc.broadcast_last_step(everywhere[shifted], is_last, mask), expected)
+
+
+def test_jagged(array_type):
+    offsets = like(np.array([0, 3, 4, 6, 10]), array_type)
+    expected = like(np.array([5, 5, 5, 5, -2, -2, 0, 0, 0, 0], np.float32), array_type)
+    options = {"response_offsets": offsets, "is_padding": PADDING}
+    per_token = np.array([9, 8, 7, 5, -2, -2, 1, 2, 3, 4], np.float32)
+    for values in (
+        [5, -2],
+        [9, 5, -2, 7],
+        fc.Ragged(like(per_token, array_type), [0, 3, 4, 6, 10]),
+    ):
+        same(fc.broadcast_last_step(values, LAST, **options), expected)
+    per_token[5] = 3
+    values = fc.Ragged(per_token, [0, 3, 4, 6, 10])
+    pattern = r"values\[2\] varies .* position 0 holds -2.0, but position 1 3.0"
+    refuses(ValueError, pattern, fc.broadcast_last_step, values, LAST, **options)
+    values = fc.Ragged(per_token, [0, 4, 4, 6, 10])
+    refuses(ValueError, "other rows", fc.broadcast_last_step, values, LAST, **options)
+
+
+@pytest.mark.parametrize("odd", [np.nan, np.inf, -np.inf])
+def test_numbers_that_are_not_finite_stay_in_their_trajectory(odd, array_type):
+    expected = OUT.copy()
+    expected[:2][expected[:2] != 0] = odd
+    per_token = np.full((4, 4), odd, np.float32)
+    per_token[2] = -2
+    for values in ([odd, -2], [odd, odd, -2, odd], per_token):
+        values = like(np.array(values, np.float32), array_type)
+        found = fc.broadcast_last_step(values, LAST, like(MASK, array_type), is_padding=PADDING)
+        same(found, like(expected, array_type))
+
+
+def test_values_that_vary_are_refused(array_type):
+    values = PER_TOKEN.copy()
+    values[2, 3] = np.nan
+    pattern = r"values\[2\] varies .* position 2 holds -2.0, but position 3 nan; .* GAE"
+    args = (like(values, array_type), LAST, like(MASK, array_type))
+    refuses(ValueError, pattern, fc.broadcast_last_step, *args, is_padding=PADDING)
+
+
+def test_a_last_step_without_a_response_has_no_number_per_token():
+    mask = MASK.copy()
+    mask[1] = 0
+    pattern = "row 1 is a last step without a response"
+    refuses(ValueError, pattern, fc.broadcast_last_step, PER_TOKEN, LAST, mask, is_padding=PADDING)
+    found = fc.broadcast_last_step([5, -2], LAST, mask, is_padding=PADDING)
+    assert found[0].tolist() == [0, 5, 5, 5]
+    mask[0] = 0
+    found = fc.broadcast_last_step(PER_TOKEN, LAST, mask, is_padding=PADDING)
+    assert found.tolist() == [[0] * 4, [0] * 4, [0, 0, -2, -2], [0] * 4]
+
+
+@pytest.mark.parametrize(
+    ("changes", "exception", "pattern"),
+    [
+        ({"values": [1.0]}, ValueError, r"shape \(1,\); pass \(2,\) for the 2 .*\(4, 4\)"),
+        ({"values": [1.0, 2.0, 3.0]}, ValueError, r"shape \(3,\)"),
+        ({"values": np.zeros((4, 3))}, ValueError, r"shape \(4, 3\)"),
+        ({"values": [[1.0], [2.0, 3.0]]}, ValueError, "values has items of different lengths"),
+        ({"values": ["a", "b"]}, TypeError, "values is"),
+        ({"values": None}, TypeError, "values is None"),
+        ({"values": 3.0}, TypeError, "values is 3.0"),
+        ({"is_last_step": [False, True, True]}, ValueError, "has 4 rows, but is_last_step has 3"),
+        ({"is_last_step": [True, True, True, 2]}, TypeError, r"is_last_step\[3\] is 2"),
+        ({"is_last_step": [False, False, True, True], "is_padding": [False, True, False, True]},
+         ValueError, r"is_last_step\[1\] is False, but row 1 is padding"),
+        ({"is_last_step": [False, True, False, True]}, ValueError,
+         r"is_last_step\[2\] is False, but row 3 is padding"),
+        ({"is_last_step": [False, True, True, False], "is_padding": None}, ValueError,
+         r"is_last_step\[3\] is False, but there is no later row"),
+        ({"is_padding": [True]}, ValueError, "is_padding has 1 row, but is_last_step has 4"),
+        ({"response_mask": None}, TypeError, "response_mask, or"),
+        ({"response_offsets": [0, 1]}, TypeError, "response_mask, or"),
+        ({"response_mask": MASK[0]}, ValueError, r"response_mask has shape \(4,\)"),
+        ({"response_mask": MASK.tolist()}, TypeError, "response_mask is"),
+        ({"response_mask": MASK * 0.5}, ValueError, r"response_mask\[0, 1\] is 0.5; pass 0 and 1"),
+        ({"response_mask": None, "response_offsets": np.array([0, 2, 1, 3, 4])}, ValueError,
+         r"offsets\[2\] is 1, less"),
+        ({"response_mask": None, "response_offsets": np.array([0, 2])}, ValueError,
+         "response_offsets has 1 row"),
+    ],
+)  # fmt: skip
+def test_bad_input_of_last_steps(changes, exception, pattern):
+    arguments = {
+        "values": [5, -2],
+        "is_last_step": LAST,
+        "response_mask": MASK,
+        "is_padding": PADDING,
+    }
+    refuses(exception, pattern, fc.broadcast_last_step, **{**arguments, **changes})
+
+
+@NEEDS_TORCH
+@pytest.mark.parametrize("values", [[5, -2], [9, 5, -2, 7], PER_TOKEN])
+def test_gradients_flow_to_the_last_steps(values):
+    import torch
+
+    x = torch.tensor(np.array(values, np.float64), requires_grad=True)
+    options = {"is_padding": PADDING}
+
+    def function(x):
+        return fc.broadcast_last_step(x, LAST, torch.from_numpy(MASK), **options)
+
+    if x.dim() == 1:
+        torch.autograd.gradcheck(function, x)
+    function(x).sum().backward()
+    at_lasts = x.grad if len(values) == 2 else x.grad[1:3]
+    assert at_lasts.reshape(2, -1).sum(1).tolist() == [4, 2]
+    assert x.grad.sum() == 6
+
+
+@NEEDS_TORCH
+def test_kinds_of_values_and_masks():
+    import torch
+
+    masks = [MASK, MASK.astype(np.bool_), MASK.astype(np.float32)]
+    masks += [torch.from_numpy(mask) for mask in masks] + [torch.from_numpy(MASK).bfloat16()]
+    for mask in masks:
+        tensor = fc.broadcast_last_step(torch.tensor([5, -2]).bfloat16(), LAST[:3], mask[:3])
+        assert tensor.dtype is torch.bfloat16
+        assert tensor.tolist() == OUT[:3].tolist()
+        same(fc.broadcast_last_step(np.array([5, -2]), LAST[:3], mask[:3]), OUT[:3])
+        listed = fc.broadcast_last_step([5, -2], LAST[:3], mask[:3])
+        assert type(listed) is type(mask)
+        assert listed.tolist() == OUT[:3].tolist()
+    assert fc.broadcast_last_step([], [], np.zeros((0, 3))).shape == (0, 3)
+    assert fc.broadcast_last_step([], [True], np.ones((1, 2)), is_padding=[True]).tolist() == [
+        [0, 0]
+    ]
+
+
+@st.composite
+def steps(draw):
+    """Flags, padding, mask and values of a step."""
+    is_last, is_padding = [], []
+    for steps_of in draw(st.lists(st.integers(0, 3), max_size=6)):  # 0 is a padding row
+        is_last += [False] * (steps_of - 1) + [True]
+        is_padding += [steps_of == 0] * max(steps_of, 1)
+    rows, width = len(is_last), draw(st.integers(0, 4))
+    mask = draw(arrays(np.int64, (rows, width), elements=st.integers(0, 1)))
+    trajectories = sum(is_last) - sum(is_padding)
+    shape = draw(st.sampled_from([(trajectories,), (rows,), (rows, width)]))
+    numbers = st.sampled_from([0.0, 1.5, -2.0, np.nan, np.inf])
+    dtype = draw(st.sampled_from(DTYPES))
+    if len(shape) == 1 or draw(st.booleans()):
+        values = draw(arrays(dtype, shape, elements=numbers))
+    else:
+        values = np.repeat(draw(arrays(dtype, (rows, 1), elements=numbers)), width, 1)
+    return values, is_last, mask, is_padding
+
+
+@given(drawn=steps())
+def test_broadcasting_equals_the_loops(drawn, array_type):
+    values, is_last, mask, is_padding = drawn
+    args = like(values, array_type), is_last, like(mask, array_type)
+    try:
+        expected = broadcast_last_step_loops(values, is_last, mask, is_padding)
+    except ValueError:
+        refuses(
+            ValueError,
+            r"varies|without a response",
+            fc.broadcast_last_step,
+            *args,
+            is_padding=is_padding,
+        )
+        return
+    same(fc.broadcast_last_step(*args, is_padding=is_padding), like(expected, array_type))
+
+
+# Normalising. Three prompts of two, one and two rows; the plan turns rows around.
+
+PLAN = plan_of(
+    rows=[1, 0, 2, -1, 4, 3],
+    is_padding=[False, False, False, True, False, False],
+    mini_batch_offsets=[0, 4, 6],
+    prompt_offsets=[0, 2, 3, 5],
+    lengths=[[1, 2], [1, 2], [1, 1], [1, 3], [2, 1]],
+)
+LENS = [(1, 2), (1, 2), (1, 1), (1, 3), (2, 1)]
+
+
+def batch_of(lens, layout="left", array_type="numpy", loss_masks=None):
+    return fc.build_batch(
+        [[1] * prompt for prompt, _ in lens],
+        [[2] * response for _, response in lens],
+        pad_token_id=0,
+        loss_masks=loss_masks,
+        layout=layout,
+        array_type=array_type,
+    )
+
+
+def test_each_boundary_is_normalised_by_itself():
+    batch = batch_of(LENS)
+    x = np.array([[7, 1, 3], [7, 5, 7], [7, 7, 4], [1, 1, 1], [7, 7, 2.0]])
+    found = normalized(batch, x, PLAN, "prompt")
+    assert np.allclose(found[:2], np.array([[0, -3, -1], [0, 1, 3]]) / np.sqrt(5))
+    assert found[2].tolist() == [0, 0, 0]  # one token: its own mean
+    assert np.allclose(found[3:], np.array([[-1, -1, -1], [0, 0, 3]]) / np.sqrt(3))
+    found = normalized(batch, x, PLAN, "mini_batch")
+    assert np.allclose(found[:3], np.array([[0, -3, -1], [0, 1, 3], [0, 0, 0]]) / 2)
+    assert np.allclose(found[3:], np.array([[-1, -1, -1], [0, 0, 3]]) / np.sqrt(3))
+    found = normalized(batch, x, PLAN, "batch")
+    real = x[batch.response_mask == 1]
+    assert np.allclose(found[batch.response_mask == 1], (real - real.mean()) / real.std())
+    assert (found[batch.response_mask == 0] == 0).all()
+
+
+def test_loss_masks_choose_and_padding_rows_do_not_count(array_type):
+    lens = [LENS[row] if row >= 0 else (1, 1) for row in PLAN.rows]
+    masks = [[1.0] * response for _, response in lens]
+    masks[3] = [1.0]  # of a padding row: not to be looked at
+    masks[0] = [0.0, 0.5]
+    batch = batch_of(lens, array_type=array_type, loss_masks=masks)
+    x = np.full((6, 3), np.nan, np.float32)
+    x[0, 2], x[1, 1:], x[2, 2] = 1, 3, 5
+    x[4, 2], x[5] = 6, 6
+    found = to_numpy(normalized(batch, like(x, array_type), PLAN, "mini_batch"))
+    expected = np.zeros((6, 3), np.float32)
+    expected[0, 2], expected[2, 2] = -np.sqrt(2), np.sqrt(2)
+    assert found.dtype == np.float32
+    assert np.allclose(found, expected)
+    tokens, rows = loss_normalizers(batch, PLAN)
+    assert tokens.tolist() == [3.5, 4]
+    assert rows.tolist() == [3, 2]
+    assert (tokens.dtype, rows.dtype) == (np.float64, np.int64)
+
+
+def test_nothing_is_divided_by_zero(array_type):
+    masks = [[0.0] * response for _, response in LENS]
+    batch = batch_of(LENS, array_type=array_type, loss_masks=masks)
+    x = like(np.full((5, 3), np.inf, np.float32), array_type)
+    for per in BOUNDARIES:
+        assert not to_numpy(normalized(batch, x, PLAN, per)).any()
+    found = loss_normalizers(batch, PLAN)
+    assert type(found) is fc.LossNormalizers
+    assert found.tokens.tolist() == [1, 1]
+    assert found.rows.tolist() == [3, 2]
+    # A mini-batch that is all padding.
+    plan = plan_of([0, -1], [False, True], [0, 1, 2], [0, 1], [[1, 2]])
+    for batch in (batch_of([(1, 2)]), batch_of([(1, 2), (1, 1)])):
+        found = loss_normalizers(batch, plan)
+        assert found.tokens.tolist() == [2, 1]
+        assert found.rows.tolist() == [1, 1]
+        ones = np.ones(batch.response_mask.shape)
+        assert not normalized(batch, ones, plan, "mini_batch").any()
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_large_means_lose_no_digits(dtype):
+    plan = plan_of([0], [False], [0, 1], [0, 1], [[1, 4]])
+    offset = {"float16": 1024, "float32": 2**20, "float64": 2.0**40}[dtype]
+    x = (np.array([[0, 1, 2, 3]]) + offset).astype(dtype)
+    found = normalized(batch_of([(1, 4)]), x, plan, "batch")
+    expected = np.array([[-1.5, -0.5, 0.5, 1.5]]) / np.sqrt(1.25)
+    assert found.dtype == dtype
+    assert np.allclose(found, expected, rtol=1e-3 if dtype == "float16" else 1e-6, atol=0)
+    constant = np.full((1, 4), 0.1, dtype)
+    assert not normalized(batch_of([(1, 4)]), constant, plan, "batch").any()
+
+
+@pytest.mark.parametrize("odd", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("layout", ["left", "jagged"])
+@pytest.mark.parametrize("place", [0, -1])
+def test_what_is_not_finite_stays_in_its_boundary(odd, layout, place, array_type):
+    batch = batch_of(LENS, layout, array_type)
+    mask = np.ones(9, bool) if layout == "jagged" else to_numpy(batch.response_mask) == 1
+    of_prompt = np.array([0, 0, 0, 0, 1, 2, 2, 2, 2])
+    flat = np.arange(9, dtype=np.float32)
+    flat[np.flatnonzero(of_prompt == 2)[place]] = odd
+    x = np.full(mask.shape, odd, np.float32)
+    x[mask] = flat
+    found = to_numpy(normalized(batch, like(x, array_type), PLAN, "prompt"))
+    assert np.isnan(found[mask][of_prompt == 2]).all()
+    assert np.isfinite(found[mask][of_prompt != 2]).all()
+    assert not found[~mask].any()
+
+
+@NEEDS_TORCH
+@pytest.mark.parametrize("per", BOUNDARIES)
+@pytest.mark.parametrize("layout", ["left", "jagged"])
+def test_gradients_flow_through_normalising(per, layout):
+    import torch
+
+    batch = batch_of(LENS, layout, "torch")
+    shape = (9,) if layout == "jagged" else (5, 3)
+    x = torch.randn(shape, dtype=torch.float64, requires_grad=True)
+    torch.autograd.gradcheck(lambda x: normalized(batch, x, PLAN, per), x)
+
+
+@NEEDS_TORCH
+def test_advantages_of_the_other_library_and_of_integers():
+    import torch
+
+    batch = batch_of(LENS, array_type="torch")
+    x = np.arange(15).reshape(5, 3)
+    found = normalized(batch, x, PLAN, "batch")
+    assert found.dtype == np.float32
+    batch = batch_of(LENS, array_type="numpy")
+    tensor = normalized(batch, torch.from_numpy(x).bfloat16(), PLAN, "batch")
+    assert tensor.dtype is torch.bfloat16
+    assert np.allclose(tensor.float().numpy(), found, rtol=1e-2)
+
+
+@st.composite
+def planned(draw):
+    """Draw a plan, a batch in the order of rows or of slots, and advantages."""
+    sizes = draw(st.lists(st.integers(1, 3), min_size=1, max_size=5))
+    prompts_of = np.cumsum([0, *sizes])
+    rows = int(prompts_of[-1])
+    lens = [(draw(st.integers(1, 3)), draw(st.integers(0, 4))) for _ in range(rows)]
+    ends = draw(st.sets(st.integers(1, max(1, rows - 1)))) | {rows}
+    slots, is_padding, offsets, start = [], [], [0], 0
+    for end in sorted(ends):
+        within = draw(st.permutations(range(start, end)))
+        within += draw(st.lists(st.sampled_from([-1, *within]), max_size=3))
+        padding = [False] * (end - start) + [True] * (len(within) - end + start)
+        order = draw(st.permutations(range(len(within))))
+        slots += [within[i] for i in order]
+        is_padding += [padding[i] for i in order]
+        offsets.append(len(slots))
+        start = end
+    plan = plan_of(slots, is_padding, offsets, prompts_of, lens)
+    in_slots = draw(st.booleans()) and any(is_padding)
+    if in_slots:
+        lens = [lens[row] if row >= 0 else (1, 1) for row in slots]
+    loss_masks = None
+    if draw(st.booleans()):
+        weights = st.sampled_from([0.0, 1.0, 1.0, 0.5])
+        loss_masks = [draw(st.lists(weights, min_size=r, max_size=r)) for _, r in lens]
+    return plan, in_slots, lens, loss_masks
+
+
+LAYOUTS = ["left", "two_segment", "right", "jagged"]
+
+
+@given(drawn=planned(), layout=st.sampled_from(LAYOUTS), data=st.data())
+def test_normalising_equals_the_loops(drawn, layout, data, array_type):
+    plan, in_slots, lens, loss_masks = drawn
+    batch = batch_of(lens, layout, array_type, loss_masks)
+    if layout == "jagged":
+        shape = (sum(response for _, response in lens),)
+    else:
+        shape = tuple(batch.response_mask.shape)
+    dtype = data.draw(st.sampled_from(["float32", "float64"]))
+    x = data.draw(arrays(dtype, shape, elements=st.floats(-1e3, 1e3, width=16)))
+    per = data.draw(st.sampled_from(BOUNDARIES))
+    expected = normalize_loops(batch, x, plan, per, in_slots)
+    found = to_numpy(normalized(batch, like(x, array_type), plan, per))
+    assert (found.shape, found.dtype) == (expected.shape, expected.dtype)
+    assert np.allclose(found, expected, rtol=1e-5, atol=1e-6)
+    tokens, rows = loss_normalizers_loops(batch, plan, in_slots)
+    found = loss_normalizers(batch, plan)
+    assert (found.tokens.tolist(), found.rows.tolist()) == (tokens, rows)
+
+
+class Flagged(fc.Batch):
+    """A batch that was put together by a plan, and says so."""
+
+    __slots__ = ("is_padding",)
+
+
+def test_without_padding_a_batch_of_a_plan_is_known_by_its_flags():
+    plan = plan_of([1, 2, 0], [False] * 3, [0, 1, 3], [0, 3], [[1, 1], [1, 1], [1, 1]])
+    masks = [[1.0], [0.0], [0.5]]
+    in_order = batch_of([(1, 1)] * 3, loss_masks=masks)
+    assert loss_normalizers(in_order, plan).tokens.tolist() == [1, 1.5]
+    flagged = Flagged(in_order)
+    flagged.is_padding = [False] * 3
+    assert loss_normalizers(flagged, plan).tokens.tolist() == [1, 0.5]
+    flagged.is_padding = [False, True, False]
+    refuses(ValueError, r"is_padding\[1\] of the batch is True", loss_normalizers, flagged, plan)
+
+
+def test_a_batch_of_something_else_is_refused():
+    batch = batch_of(LENS)
+    x = np.zeros((5, 3))
+    refuses(ValueError, "per is 'row'", normalized, batch, x, PLAN, "row")
+    pattern = r"advantages has shape \(5, 2\), but .* \(5, 3\)"
+    refuses(ValueError, pattern, normalized, batch, x[:, :2], PLAN, "batch")
+    refuses(TypeError, "advantages is", normalized, batch, x.tolist(), PLAN, "batch")
+    refuses(TypeError, "plan is", normalized, batch, x, batch.plan, "batch")
+    pattern = "the batch has 4 rows, but the plan is of 5 rows in 6 slots"
+    refuses(ValueError, pattern, loss_normalizers, batch_of(LENS[:4]), PLAN)
+    other = [*LENS[:3], (1, 2), (2, 1)]
+    pattern = "row 3 of the batch has 3 tokens, but 4 in the plan"
+    refuses(ValueError, pattern, loss_normalizers, batch_of(other), PLAN)
+    bare = fc.Batch({"input_ids": np.zeros((5, 3))})
+    refuses(ValueError, "no loss_mask", loss_normalizers, bare, PLAN)
+
+
+def test_a_batch_without_a_plan_of_its_own_will_do():
+    batch = batch_of(LENS, loss_masks=[[0.5] * response for _, response in LENS])
+    assert_same(
+        loss_normalizers(fc.Batch(dict(batch)), PLAN)._asdict(),
+        loss_normalizers(batch, PLAN)._asdict(),
+    )
+
+
+def test_methods_of_a_batch():
+    batch = batch_of(LENS)
+    x = np.arange(15.0).reshape(5, 3)
+    same(batch.normalize(x, PLAN), normalized(batch, x, PLAN, "mini_batch"))
+    same(batch.normalize(x, PLAN, per="prompt"), normalized(batch, x, PLAN, "prompt"))
+    assert batch.loss_normalizers(PLAN).tokens.tolist() == [5, 4]
+
+
+# Results without padding
+
+
+def test_padding_is_dropped(array_type):
+    x = like(np.arange(12.0).reshape(6, 2), array_type)
+    assert fc.drop_padding(x, PLAN).tolist() == [[2, 3], [0, 1], [4, 5], [10, 11], [8, 9]]
+    assert fc.drop_padding(list("abcdef"), PLAN) == list("bacfe")
+    assert fc.drop_padding(tuple("abcdef"), PLAN) == list("bacfe")
+    names = np.array(["a", "b", "c", "d", "e", None], object)
+    assert fc.drop_padding(names, PLAN).tolist() == ["b", "a", "c", None, "e"]
+    values = like(np.arange(8), array_type)
+    rows = fc.Ragged(values, [0, 2, 3, 3, 5, 5, 8])
+    found = fc.drop_padding(rows, PLAN)
+    assert type(found) is fc.Ragged
+    assert type(found.values) is type(values)
+    assert found.to_list() == [[2], [0, 1], [], [5, 6, 7], []]
+
+
+@NEEDS_TORCH
+def test_gradients_flow_through_dropping():
+    import torch
+
+    x = torch.arange(6.0, requires_grad=True)
+    fc.drop_padding(x, PLAN).sum().backward()
+    assert x.grad.tolist() == [1, 1, 1, 0, 1, 1]
+
+
+@given(drawn=planned(), data=st.data())
+def test_dropping_equals_the_loops(drawn, data, array_type):
+    plan = drawn[0]
+    lists = [data.draw(st.lists(st.integers(0, 9), max_size=3)) for _ in plan.rows]
+    expected = drop_padding_loops(lists, plan)
+    assert fc.drop_padding(lists, plan) == expected
+    values = like(np.array([x for row in lists for x in row], np.int64), array_type)
+    rows = fc.Ragged(values, np.cumsum([0, *map(len, lists)]))
+    assert fc.drop_padding(rows, plan).to_list() == expected
+    numbers = like(plan.rows, array_type)
+    assert fc.drop_padding(numbers, plan).tolist() == list(range(len(plan.row_lengths)))
+
+
+@pytest.mark.parametrize(
+    ("values", "exception", "pattern"),
+    [
+        ([1, 2], ValueError, "values has 2 items, but the plan has 6 slots"),
+        (np.zeros((5, 3)), ValueError, "values has 5 items"),
+        (np.array(1.0), ValueError, r"shape \(\)"),
+        ("abcdef", TypeError, "values is 'abcdef'"),
+        (3, TypeError, "values is 3"),
+    ],
+)
+def test_bad_results(values, exception, pattern):
+    refuses(exception, pattern, fc.drop_padding, values, PLAN)
+    refuses(TypeError, "plan is None", fc.drop_padding, [1], None)
