@@ -10,7 +10,7 @@ use pyo3::types::PyString;
 use crate::contents::{LOSS_MASK, OffsetTables, Output, OutputSpec};
 use crate::error::Result;
 use crate::execute::{execute, execute_slices};
-use crate::field::FieldSpec;
+use crate::field::{FieldSpec, Step};
 use crate::ingest::Rows;
 use crate::job::Job;
 use crate::layout::LayoutSpec;
@@ -31,8 +31,8 @@ const MAX_SEQLEN_AT: usize = 3;
 /// merged here.
 ///
 /// `making` says what rows are made of, if not of one turn each, and `shard` which of them are
-/// wanted, if not all. `close` closes a batch whose memory to take over and returns its lease. It is called once all
-/// lengths are checked.
+/// wanted, if not all. `close` closes a batch whose memory to take over and returns its lease. It is
+/// called once all lengths are checked.
 #[pyfunction]
 #[expect(
     clippy::too_many_arguments,
@@ -57,18 +57,7 @@ pub fn collate<'py>(
         Rows::new::<i64>("responses", responses, Check::None)?,
     ];
     let turns = Turns::new(columns[0].lens(), columns[1].lens())?;
-    let mut merge = None;
-    let assembly = match &making {
-        None => Assembly::row_per_turn(&turns),
-        Some(Making::Merged(merge)) => merge.get().assembly_for(&turns)?.clone(),
-        Some(Making::ToMerge(spec, trajectories)) => {
-            let (prompts, responses) = (&columns[0], &columns[1]);
-            let (spec, trajectories) = (spec.get(), trajectories.clone());
-            let made = Merge::of_columns(py, spec, prompts, responses, &turns, trajectories)?;
-            merge.insert(made).assembly_for(&turns)?.clone()
-        }
-        Some(Making::Batch(plan)) => plan.get().assembly.of_own_rows(),
-    };
+    let (step, merge) = make_rows(py, making.as_ref(), &columns, &turns)?;
     for (values, field) in &fields {
         columns.push(field.get().read(values, &turns)?);
     }
@@ -81,28 +70,26 @@ pub fn collate<'py>(
         close,
         pool,
     };
-    let mut least = Longest::default();
-    let assembly = match &shard {
-        Some(shard) => {
-            let (picked, longest) = shard.pick(&assembly)?;
-            least = longest;
-            picked
-        }
-        None => assembly,
+    let picked = shard.as_ref().map(|shard| shard.pick(&step)).transpose()?;
+    let parts = Step {
+        turns: &turns,
+        step: &step,
+        batch: picked.as_ref().map_or(&step, |(batch, _)| batch),
     };
-    let (placement, arrays, lease) = request.write(py, columns, &turns, &assembly, least)?;
-    let (turns, assembly) = match making {
-        Some(Making::Batch(plan)) => {
-            let Plan {
-                turns, assembly, ..
-            } = plan.get();
-            let assembly = match shard {
-                Some(shard) => shard.pick(assembly)?.0,
-                None => assembly.clone(),
-            };
-            (turns.clone(), assembly)
+    let least = picked
+        .as_ref()
+        .map(|(_, longest)| *longest)
+        .unwrap_or_default();
+    let (placement, arrays, lease) = request.write(py, columns, parts, least)?;
+    let (turns, assembly) = match (making, shard) {
+        (Some(Making::Batch(plan)), Some(shard)) => (
+            plan.get().turns.clone(),
+            shard.pick(&plan.get().assembly)?.0,
+        ),
+        (Some(Making::Batch(plan)), None) => {
+            (plan.get().turns.clone(), plan.get().assembly.clone())
         }
-        _ => (turns, assembly),
+        _ => (turns, picked.map_or(step, |(batch, _)| batch)),
     };
     let plan = Plan {
         turns,
@@ -110,6 +97,26 @@ pub fn collate<'py>(
         placement,
     };
     Ok((plan, arrays, lease, merge))
+}
+
+/// All rows that the turns make, and the merge that was made for them.
+fn make_rows(
+    py: Python,
+    making: Option<&Making>,
+    columns: &[Rows],
+    turns: &Turns,
+) -> Result<(Assembly, Option<Merge>)> {
+    Ok(match making {
+        None => (Assembly::row_per_turn(turns), None),
+        Some(Making::Merged(merge)) => (merge.get().assembly_for(turns)?.clone(), None),
+        Some(Making::ToMerge(spec, trajectories)) => {
+            let (prompts, responses) = (&columns[0], &columns[1]);
+            let (spec, trajectories) = (spec.get(), trajectories.clone());
+            let merge = Merge::of_columns(py, spec, prompts, responses, turns, trajectories)?;
+            (merge.assembly_for(turns)?.clone(), Some(merge))
+        }
+        Some(Making::Batch(plan)) => (plan.get().assembly.of_own_rows(), None),
+    })
 }
 
 /// What a batch is asked to be.
@@ -131,15 +138,14 @@ impl<'py> Request<'_, 'py> {
         &self,
         py: Python<'py>,
         mut columns: Vec<Rows<'py>>,
-        turns: &Turns,
-        assembly: &Assembly,
+        step: Step,
         least: Longest,
     ) -> Result<Batch<'py>> {
-        let fields = self.fields;
+        let (fields, assembly) = (self.fields, step.batch);
         let placement = self.layout.place(assembly, least)?;
         let field_plans = fields.iter().zip(&mut columns[2..]);
         let field_plans = field_plans
-            .map(|(field, rows)| field.plan(rows, turns, assembly, &placement))
+            .map(|(field, rows)| field.plan(rows, step, &placement))
             .collect::<Result<Vec<_>>>()?;
         let tables = OffsetTables::of_jagged(&placement)?;
         let loss_mask = fields.iter().position(|field| field.key() == LOSS_MASK);

@@ -174,6 +174,17 @@ pub struct FieldPlan {
     pub dtype: Dtype,
 }
 
+/// What a batch is a part of.
+#[derive(Clone, Copy)]
+pub struct Step<'a> {
+    /// All turns that there are.
+    pub turns: &'a Turns,
+    /// All rows that they make.
+    pub step: &'a Assembly,
+    /// The rows that are written.
+    pub batch: &'a Assembly,
+}
+
 impl FieldSpec {
     /// The output's key.
     pub fn key(&self) -> &str {
@@ -217,8 +228,7 @@ impl FieldSpec {
     pub fn plan(
         &self,
         rows: &mut Rows,
-        turns: &Turns,
-        batch: &Assembly,
+        Step { turns, step, batch }: Step,
         placement: &Placement,
     ) -> Result<FieldPlan> {
         let name = &self.name;
@@ -259,15 +269,14 @@ impl FieldSpec {
                 let assembly = batch.with_streams(&lens, true);
                 of_values(Some(assembly), Some(placement.sequence.clone()))
             }
-            Aligned::Experts => self.plan_experts(rows, turns, batch, placement),
+            Aligned::Experts => self.plan_experts(rows, Step { turns, step, batch }, placement),
         }
     }
 
     fn plan_experts(
         &self,
         rows: &mut Rows,
-        turns: &Turns,
-        batch: &Assembly,
+        Step { turns, step, batch }: Step,
         placement: &Placement,
     ) -> Result<FieldPlan> {
         let name = &self.name;
@@ -295,7 +304,8 @@ impl FieldSpec {
             // What does not fit is found when it is read; only negative ones are left to refuse.
             (None, Some(_)) => i64::MAX,
             (None, None) => {
-                let sources = batch.rows().iter().map(|row| row.source);
+                // Of all rows of the step, so that the ranks agree on the dtype.
+                let sources = step.rows().iter().filter_map(|row| row.source);
                 let largest = rows.largest(sources)?.unwrap_or(0);
                 i64::try_from(largest.saturating_add(1)).unwrap_or(i64::MAX)
             }

@@ -24,14 +24,14 @@ from fastcollate.testing.reference.skyrl import (
     make_router_padding_mask,
 )
 from fastcollate.testing.reference.skyrl_merging import merge_stepwise_output
+from fastcollate.testing.reference.verl import (
+    construct_minimal_padding_template,
+    upsample_batch,
+)
 from fastcollate.testing.reference.way_back import (
     broadcast_loops,
     gather_loops,
     gather_merged_loops,
-)
-from fastcollate.testing.reference.verl import (
-    construct_minimal_padding_template,
-    upsample_batch,
 )
 
 __all__ = [
