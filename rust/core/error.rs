@@ -161,6 +161,12 @@ pub enum Error {
     #[error("the plan was made for {expected} turns, but prompts has {found}")]
     OtherTurnCount { found: usize, expected: usize },
 
+    #[error(
+        "turn {turn} did not hold the same ids when it was compared again; \
+         do not modify inputs during the call"
+    )]
+    Unstable { turn: usize },
+
     #[error("no trajectory has a token that trains, so drop_untrainable leaves no row")]
     NothingTrains,
 
