@@ -27,6 +27,12 @@ def checked_int(name: str, value: Any, advice: str, *, bits: int = 64) -> int:
     return integer
 
 
+def check_bool(name: str, value: Any) -> None:
+    """Check that an argument says yes or no."""
+    if not isinstance(value, bool):
+        raise TypeError(f"{name} is {reprlib.repr(value)}; pass True or False")
+
+
 def checked_ids(name: str, values: Any, rows: int) -> list[Any]:
     """Return one object per row as a list of its own."""
     ids = id_list(name, values)
@@ -37,7 +43,8 @@ def checked_ids(name: str, values: Any, rows: int) -> list[Any]:
 def id_list(name: str, values: Any) -> list[Any]:
     """Return a sequence of objects as a list of its own."""
     is_sequence = hasattr(type(values), "__len__") and hasattr(type(values), "__getitem__")
-    if not is_sequence or isinstance(values, (str, bytes, Mapping)):
+    is_sequence = is_sequence and getattr(values, "ndim", 1) != 0
+    if not is_sequence or isinstance(values, (str, bytes, bytearray, Mapping)):
         raise TypeError(f"{name} is {reprlib.repr(values)}; pass a sequence of one object per row")
     return as_list(values)
 

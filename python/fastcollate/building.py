@@ -11,7 +11,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from fastcollate._fastcollate import pack_ids
-from fastcollate.arguments import counted
+from fastcollate.arguments import check_bool, counted
 from fastcollate.batch import Batch
 from fastcollate.collating import LOGPROBS, LOSS_MASK, REWARDS, build_batch, check_options
 from fastcollate.fields import Field, PerRow, RoutedExperts
@@ -152,6 +152,7 @@ class BatchBuilder:
         if trajectory_id is not None:
             values["trajectory_id"] = trajectory_id
         if is_last_step is not None:
+            check_bool("is_last_step", is_last_step)
             values["is_last_step"] = is_last_step
         given = {
             key: (_kind(one), _packed_field(key, one, index, prompt, response))

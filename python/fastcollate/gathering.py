@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from fastcollate.arguments import check_bool
 from fastcollate.arrays import checked_array, describe, flattened, is_array
 from fastcollate.columns import Ragged
 
@@ -17,7 +18,8 @@ def gathered(
     plan: Plan, x: Any, of: str, shift: str, missing: float | None, per: str, gaps: bool
 ) -> Ragged:
     """See :meth:`fastcollate.Batch.gather`."""
-    if per not in ("row", "turn"):
+    check_bool("gaps", gaps)
+    if not isinstance(per, str) or per not in ("row", "turn"):
         raise ValueError(f"per is {per!r}; pass 'row' or 'turn'")
     if of not in ("response", "sequence"):
         raise ValueError(f"of is {of!r}; pass 'response' or 'sequence'")

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from fastcollate import _fastcollate
 from fastcollate._fastcollate import Merge, MergeSpec, Plan
-from fastcollate.arguments import checked_int, counted, id_list
+from fastcollate.arguments import check_bool, checked_int, counted, id_list
 from fastcollate.arrays import describe
 from fastcollate.fields import Rows
 from fastcollate.merge_report import MergeReport, Tokenizer
@@ -136,6 +136,8 @@ class MergePlan:
         ValueError
             If they are none.
         """
+        if not isinstance(tables, Mapping):
+            raise TypeError(f"tables is {describe(tables)}; pass what to_dict returned")
         return cls(Merge.from_dict(dict(tables)))
 
     def __eq__(self, other: object) -> bool:
@@ -241,6 +243,8 @@ def merge_turns(
     6.0
     """
     spec = checked_policy(policy, realign, max_drift_tokens, fork_threshold)
+    check_bool("drop_untrainable", drop_untrainable)
+    check_bool("allow_unfinished", allow_unfinished)
     if tokenizer is not None and not hasattr(tokenizer, "decode"):
         raise TypeError(f"tokenizer is {describe(tokenizer)}; pass an object with decode(ids)")
     trajectories = checked_trajectories(
@@ -262,7 +266,7 @@ def checked_policy(
         ("policy", policy, POLICIES),
         ("realign", realign, ("tail", "response", "span")),
     ):
-        if value not in values:
+        if not isinstance(value, str) or value not in values:
             *others, last = map(repr, values)
             raise ValueError(f"{name} is {value!r}; pass {', '.join(others)} or {last}")
     limits = {"max_drift_tokens": max_drift_tokens, "fork_threshold": fork_threshold}
@@ -313,7 +317,8 @@ def checked_merge(
 
 def check_merge_argument(merge: Any) -> None:
     """Check what can be said of the argument ``merge`` before there are turns."""
-    if not isinstance(merge, MergePlan) and merge not in (None, *POLICIES):
+    is_policy = isinstance(merge, str) and merge in POLICIES
+    if merge is not None and not isinstance(merge, MergePlan) and not is_policy:
         raise ValueError(
             f"merge is {describe(merge)}; pass 'exact', 'branch', 'realign' or, for any other "
             "option, a plan of fc.merge_turns"

@@ -175,6 +175,10 @@ pub enum Error {
         found: (usize, usize, usize),
         expected: (usize, usize, usize),
     },
+        "turn {turn} did not hold the same ids when it was compared again; \
+         do not modify inputs during the call"
+    )]
+    Unstable { turn: usize },
 
     #[error("no trajectory has a token that trains, so drop_untrainable leaves no row")]
     NothingTrains,

@@ -1,5 +1,7 @@
 //! Ctrl-C: long work looks at pending signals every few milliseconds.
 
+use std::cell::Cell;
+
 use fastcollate::{At, Column, Element, SliceColumn, Tokens};
 use pyo3::prelude::*;
 
@@ -8,8 +10,8 @@ use crate::error::{Error, Result};
 /// Values read between two looks at pending signals.
 const CHUNK: usize = 1 << 16;
 
-/// Tokens compared between two looks: that is a hundred times as fast as reading a list.
-const COMPARED: usize = 1 << 20;
+/// Tokens compared between two looks: that is fast.
+const COMPARED: usize = 1 << 18;
 
 /// Raise what a signal handler raised, if a signal came.
 pub fn poll() -> PyResult<()> {
@@ -34,17 +36,22 @@ pub fn in_chunks<T>(
     Ok(())
 }
 
-/// Compare a long stretch piece by piece: `compare` takes how many tokens are done, and how many to
-/// compare.
+/// Compare a stretch piece by piece: `compare` takes how many tokens are done, and how many to
+/// compare. Short stretches count together.
 pub fn compared_in_chunks(
     len: usize,
     mut compare: impl FnMut(usize, usize) -> Result<usize>,
 ) -> Result<usize> {
+    thread_local! {
+        static SINCE_POLL: Cell<usize> = const { Cell::new(0) };
+    }
     for done in (0..len).step_by(COMPARED) {
-        if done > 0 {
+        let count = COMPARED.min(len - done);
+        let since = SINCE_POLL.get() + count;
+        SINCE_POLL.set(since % COMPARED);
+        if since >= COMPARED {
             poll()?;
         }
-        let count = COMPARED.min(len - done);
         let common = compare(done, count)?;
         if common < count {
             return Ok(done + common);

@@ -345,5 +345,8 @@ fn breaks_of(tables: &Bound<PyDict>, turns: &Turns) -> Result<Vec<Break>> {
             found: take(&mut found, of_found.len())?,
         });
     }
+    if expected.len() + found.len() > 0 {
+        return Err(invalid("breaks have too many ids"));
+    }
     Ok(breaks)
 }

@@ -95,7 +95,11 @@ pub fn assembly(tables: &Bound<PyDict>) -> Result<(Turns, Assembly)> {
         response_len: response_lens[row],
         is_padding: is_padding[row] != 0,
     });
-    let pieces = rows_of_table(tables, "pieces")?;
+    let pieces: Vec<[_; 5]> = rows_of_table(tables, "pieces")?;
+    if let Some(piece) = pieces.iter().position(|[.., trains]| *trains > 1) {
+        let reason = format!("piece {piece} trains neither 0 nor 1");
+        return Err(Core::InvalidPlan(reason).into());
+    }
     let pieces = pieces
         .into_iter()
         .map(|[turn, from, start, len, trains]| Piece {

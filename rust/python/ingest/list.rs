@@ -322,24 +322,26 @@ pub enum Common {
 /// Items that are compared by their addresses at once.
 const BLOCK: usize = 32;
 
-/// Compare `len` items from either position on, as ints. The lists are as long as that.
+/// Compare `len` items of two lists as ints; each comes with its length by the plan and the position
+/// to begin at.
 ///
 /// Turns that were made by concatenation share their ints, so addresses are compared first. For a
 /// block in which some differ, the values behind `AHEAD` more items are asked for at once.
 pub fn common_items<'py, A, B>(
-    a: (&Bound<'py, A>, usize),
-    b: (&Bound<'py, B>, usize),
+    a: (&Bound<'py, A>, usize, usize),
+    b: (&Bound<'py, B>, usize, usize),
     len: usize,
 ) -> Common
 where
     Bound<'py, A>: Items,
     Bound<'py, B>: Items,
 {
-    let ((a, a_from), (b, b_from)) = (a, b);
+    let ((a, a_len, a_from), (b, b_len, b_from)) = (a, b);
     with_critical_section2(a.as_any(), b.as_any(), || {
-        if a.count() < a_from + len || b.count() < b_from + len {
+        if a.count() != a_len || b.count() != b_len {
             return Common::Unknown(0); // reading says what changed
         }
+        assert!(a_from + len <= a_len && b_from + len <= b_len);
         // SAFETY: positions are below both lengths, and no Python code runs before the return.
         let (a_at, b_at) = unsafe { (a.borrow(), b.borrow()) };
         let (a_at, b_at) = (|index| a_at(a_from + index), |index| b_at(b_from + index));

@@ -286,14 +286,19 @@ impl Rows<'_> {
         while done < len {
             let (at, other_at, len) = (at.behind(done), other_at.behind(done), len - done);
             let (a, b) = (&self.rows[at.turn], &other.rows[other_at.turn]);
-            let (token, other_token) = (at.token, other_at.token);
             let common = match (a, b) {
-                (Row::List(a, _), Row::List(b, _)) => {
-                    common_items((a, token), (b, other_token), len)
+                (Row::List(a, a_len), Row::List(b, b_len)) => {
+                    common_items((a, *a_len, at.token), (b, *b_len, other_at.token), len)
                 }
-                (Row::List(a, _), Row::Tuple(b)) => common_items((a, token), (b, other_token), len),
-                (Row::Tuple(a), Row::List(b, _)) => common_items((a, token), (b, other_token), len),
-                (Row::Tuple(a), Row::Tuple(b)) => common_items((a, token), (b, other_token), len),
+                (Row::List(a, a_len), Row::Tuple(b)) => {
+                    common_items((a, *a_len, at.token), (b, b.len(), other_at.token), len)
+                }
+                (Row::Tuple(a), Row::List(b, b_len)) => {
+                    common_items((a, a.len(), at.token), (b, *b_len, other_at.token), len)
+                }
+                (Row::Tuple(a), Row::Tuple(b)) => {
+                    common_items((a, a.len(), at.token), (b, b.len(), other_at.token), len)
+                }
                 _ => {
                     return self
                         .common_values(at, other, other_at, len)

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::{Difference, Group, Policy, Step, Streams};
 use crate::column::Tokens;
+use crate::error::Error;
 
 /// All groups of a trajectory stay open. A turn joins the one whose tokens are the longest prefix of
 /// its prompt, of equal ones the one that was opened first, as prime-rl's interleaved rollouts do.
@@ -27,6 +28,8 @@ struct Node {
     /// The number of tokens.
     len: usize,
     parent: usize,
+    /// The token behind the parent's.
+    first: i64,
     /// By the token that follows.
     children: BTreeMap<i64, usize>,
     /// The groups that end here.
@@ -35,7 +38,7 @@ struct Node {
 
 const ROOT: usize = 0;
 
-impl<C: Tokens> Policy<C> for Branch {
+impl<C: Tokens<Error: From<Error>>> Policy<C> for Branch {
     fn begin(&mut self) {
         self.nodes = vec![Node::default()];
         self.ends.clear();
@@ -69,7 +72,7 @@ impl<C: Tokens> Policy<C> for Branch {
 impl Branch {
     /// Follow a turn's stream through the tree, and add what is not there. Returns the last group
     /// that ends within its prompt, and the node at which the stream ends.
-    fn walk<C: Tokens>(
+    fn walk<C: Tokens<Error: From<Error>>>(
         &mut self,
         turn: usize,
         streams: &Streams<C>,
@@ -90,7 +93,12 @@ impl Branch {
                 return Ok((last, self.add(at, next[0], turn, end)));
             };
             let limit = self.nodes[child].len.min(end);
-            len += streams.common(self.nodes[child].turn, turn, len, limit - len)?;
+            let common = streams.common(self.nodes[child].turn, turn, len, limit - len)?;
+            if common == 0 {
+                // Without a step forward this would not end.
+                return Err(Error::Unstable { turn }.into());
+            }
+            len += common;
             at = if len == self.nodes[child].len {
                 child
             } else {
@@ -106,6 +114,7 @@ impl Branch {
             turn,
             len,
             parent,
+            first: next,
             ..Node::default()
         });
         self.nodes[parent].children.insert(next, index);
@@ -119,13 +128,18 @@ impl Branch {
         len: usize,
         streams: &Streams<C>,
     ) -> Result<usize, C::Error> {
-        let Node { turn, parent, .. } = self.nodes[child];
-        let mut ids = [0, 0];
-        streams.read(turn, self.nodes[parent].len, &mut ids[..1])?;
-        streams.read(turn, len, &mut ids[1..])?;
-        let index = self.add(parent, ids[0], turn, len);
-        self.nodes[index].children.insert(ids[1], child);
+        let Node {
+            turn,
+            parent,
+            first,
+            ..
+        } = self.nodes[child];
+        let mut next = [0];
+        streams.read(turn, len, &mut next)?;
+        let index = self.add(parent, first, turn, len);
+        self.nodes[index].children.insert(next[0], child);
         self.nodes[child].parent = index;
+        self.nodes[child].first = next[0];
         Ok(index)
     }
 
@@ -133,6 +147,7 @@ impl Branch {
     fn shorten(&mut self, node: usize) {
         let Node {
             parent,
+            first,
             children,
             groups,
             ..
@@ -143,11 +158,9 @@ impl Branch {
         let Some(&child) = children.values().next() else {
             return;
         };
-        let parent = *parent;
+        let (parent, first) = (*parent, *first);
         self.nodes[child].parent = parent;
-        let mut of_parent = self.nodes[parent].children.values_mut();
-        if let Some(place) = of_parent.find(|place| **place == node) {
-            *place = child;
-        }
+        self.nodes[child].first = first;
+        self.nodes[parent].children.insert(first, child);
     }
 }

@@ -2,13 +2,14 @@
 
 use super::{Difference, Group, Policy, Step, Streams};
 use crate::column::Tokens;
+use crate::error::Error;
 
 /// One group is open at a time; a turn that does not go on with it opens the next. This is how
 /// `SkyRL` merges step-wise outputs.
 #[derive(Debug, Clone, Copy)]
 pub struct Exact;
 
-impl<C: Tokens> Policy<C> for Exact {
+impl<C: Tokens<Error: From<Error>>> Policy<C> for Exact {
     fn step(
         &mut self,
         turn: usize,

@@ -46,13 +46,16 @@ impl Group {
     /// Take the next turn in, whose prompt goes on from here.
     fn join(&mut self, turn: usize, turns: &Turns) {
         self.last = turn;
-        self.pieces.push(Piece {
-            turn,
-            from: 0,
-            start: turns.prompt_lens()[turn] - self.prompt_len,
-            len: turns.response_lens()[turn],
-            trains: true,
-        });
+        let len = turns.response_lens()[turn];
+        if len > 0 {
+            self.pieces.push(Piece {
+                turn,
+                from: 0,
+                start: turns.prompt_lens()[turn] - self.prompt_len,
+                len,
+                trains: true,
+            });
+        }
     }
 }
 
@@ -78,7 +81,7 @@ pub struct Difference {
 }
 
 /// How turns are merged.
-pub trait Policy<C: Tokens> {
+pub trait Policy<C: Tokens<Error: From<Error>>> {
     /// Begin a trajectory.
     fn begin(&mut self) {}
 
@@ -129,6 +132,7 @@ impl Merge {
             let reason = "trajectories does not give one of each row, in order".to_owned();
             return Err(Error::InvalidPlan(reason));
         }
+        check_rows(&assembly, &ends, &trajectories, &turns)?;
         Ok(Self {
             turns,
             assembly,
@@ -142,14 +146,11 @@ impl Merge {
     ///
     /// # Errors
     /// What the columns raise, and [`Error::InvalidPlan`] for ends that do not part the turns.
-    pub fn of_turns<C: Tokens>(
+    pub fn of_turns<C: Tokens<Error: From<Error>>>(
         streams: &Streams<C>,
         ends: Vec<usize>,
         policy: &mut impl Policy<C>,
-    ) -> Result<Self, C::Error>
-    where
-        C::Error: From<Error>,
-    {
+    ) -> Result<Self, C::Error> {
         let turns = streams.turns;
         check_ends(&ends, turns)?;
         let (mut rows, mut pieces, mut offsets) = (Vec::new(), Vec::new(), vec![0]);
@@ -172,6 +173,9 @@ impl Merge {
                     None => groups.push(Group::of_turn(turn, turns)),
                 }
                 if let Some(difference) = difference {
+                    if !difference.fits(turn, turns) {
+                        return Err(Error::Unstable { turn }.into());
+                    }
                     breaks.push(Break::read(streams, turn, difference, group.is_some())?);
                 }
             }
@@ -203,10 +207,10 @@ impl Merge {
     ///
     /// # Errors
     /// What the column raises, and [`Error::NothingTrains`].
-    pub fn without_untrainable<C: Column<f32>>(self, mask: Option<&C>) -> Result<Self, C::Error>
-    where
-        C::Error: From<Error>,
-    {
+    pub fn without_untrainable<C: Column<f32, Error: From<Error>>>(
+        self,
+        mask: Option<&C>,
+    ) -> Result<Self, C::Error> {
         let mut trains = vec![false; self.ends.len()];
         for (row, &trajectory) in self.trajectories.iter().enumerate() {
             for piece in self.assembly.pieces(row) {
@@ -263,6 +267,49 @@ fn check_ends(ends: &[usize], turns: &Turns) -> Result<()> {
     }
     let reason = "the ends of the trajectories do not part the turns".to_owned();
     Err(Error::InvalidPlan(reason))
+}
+
+/// Check that rows are made of turns of their trajectories: each ends with a turn behind that of the
+/// row before it, and its pieces are in order, of turns that are in no other row.
+fn check_rows(
+    assembly: &Assembly,
+    ends: &[usize],
+    trajectories: &[usize],
+    turns: &Turns,
+) -> Result<()> {
+    let invalid = |reason: String| Err(Error::InvalidPlan(reason));
+    let tokens = (0..turns.count()).map(|turn| turns.stream_len(turn));
+    let total = { tokens }.try_fold(0_usize, usize::checked_add);
+    if total.is_none_or(|total| i64::try_from(total).is_err()) {
+        return invalid("its turns have more tokens than can be counted".to_owned());
+    }
+    let mut row_of_turn = vec![None; turns.count()];
+    let mut last = None;
+    for (row, &trajectory) in trajectories.iter().enumerate() {
+        let Some(source) = assembly.rows()[row].source else {
+            return invalid(format!("row {row} has no turn"));
+        };
+        let begin = trajectory.checked_sub(1).map_or(0, |before| ends[before]);
+        if Some(source) <= last || !(begin..ends[trajectory]).contains(&source) {
+            return invalid(format!(
+                "row {row} ends with turn {source}, out of its place"
+            ));
+        }
+        last = Some(source);
+        let mut at = (begin, 0);
+        for piece in assembly.pieces(row) {
+            let known = row_of_turn[piece.turn].replace(row);
+            let is_in_order = (piece.turn, piece.from) >= at && piece.turn <= source;
+            if !is_in_order || known.is_some_and(|known| known != row) {
+                let turn = piece.turn;
+                return invalid(format!(
+                    "row {row} has a piece of turn {turn}, out of its place"
+                ));
+            }
+            at = (piece.turn, piece.from + piece.len);
+        }
+    }
+    Ok(())
 }
 
 /// Whether a token of a piece trains.

@@ -2,6 +2,7 @@
 
 use super::{Difference, Group, Policy, Step, Streams};
 use crate::column::Tokens;
+use crate::error::Error;
 use crate::plan::Piece;
 
 /// As [`Exact`](super::Exact), but a difference near the end of the group is no break: sampled tokens
@@ -27,7 +28,7 @@ pub enum Masked {
     Span,
 }
 
-impl<C: Tokens> Policy<C> for Realign {
+impl<C: Tokens<Error: From<Error>>> Policy<C> for Realign {
     fn step(
         &mut self,
         turn: usize,

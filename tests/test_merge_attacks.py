@@ -1,0 +1,150 @@
+"""Merging of input that changes while it is read, and plans that somebody else made."""
+
+import signal
+import time
+
+import numpy as np
+import pytest
+
+import fastcollate as fc
+
+
+class Fickle:
+    """An id that is another one each time it is asked for."""
+
+    def __init__(self, tape):
+        self.tape = tape
+
+    def __index__(self):
+        return next(self.tape, 0)
+
+
+def test_ids_that_change_while_branches_are_compared():
+    tape = iter([0, 0, 0, 0, 1, 1, 0, 1, 0, 0, 1, 0, 0, 1, 0, 1, 1, 1, 1])
+    a, b, c, d, e = (Fickle(tape) for _ in range(5))
+    prompts = [[a, 0, 1], [b, 1], [c, 1, 1], [d, 0, e]]
+    with pytest.raises(ValueError, match="did not hold the same ids"):
+        fc.merge_turns(prompts, [[]] * 4, trajectory_ids=[0] * 4, policy="branch")
+
+
+def test_ids_that_change_between_comparing_and_reporting():
+    tape = iter([0, 0, 0, 1, 0, 1])
+    with pytest.raises(ValueError, match="did not hold the same ids"):
+        fc.merge_turns(
+            [[Fickle(tape)], [Fickle(tape)]], [[], []], trajectory_ids=[0, 0], policy="branch"
+        )
+
+
+def test_lists_that_grow_while_they_are_compared():
+    first, second = [1, 2], [1, 2, 3, 4]
+
+    class Growing:
+        def __index__(self):
+            second.append(5)
+            return 1
+
+    first[0] = Growing()
+    with pytest.raises(ValueError, match=r"prompts\[1\] changed from 4 to 5 items"):
+        fc.merge_turns([first, second], [[3], [4]], trajectory_ids=[0, 0])
+
+
+@pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="Windows has no timers of signals")
+@pytest.mark.parametrize("kind", [list, np.array])
+def test_many_short_comparisons_can_be_interrupted(kind):
+    row = kind(range(20_000))
+    prompts, responses = [row] * 200_000, [row[:0]] * 200_000
+
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGALRM, interrupt)
+    try:
+        start = time.perf_counter()
+        signal.setitimer(signal.ITIMER_REAL, 0.2)
+        with pytest.raises(KeyboardInterrupt):
+            fc.merge_turns(prompts, responses, trajectory_ids=np.zeros(200_000, int))
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    assert time.perf_counter() - start < 60
+
+
+PROMPTS = [[1], [1, 2, 9], [5], [7]]
+RESPONSES = [[2], [3], [6], [8]]
+
+
+def tables_with(**tables):
+    plan = fc.merge_turns(PROMPTS, RESPONSES, trajectory_ids=list("aabb"))
+    return {**plan.to_dict(), **{name: np.array(table) for name, table in tables.items()}}
+
+
+def test_the_plan_whose_tables_are_spoilt():
+    tables = tables_with()
+    assert tables["source"].tolist() == [1, 2, 3]
+    assert tables["pieces"].tolist() == [
+        [0, 0, 0, 1, 1],
+        [1, 0, 2, 1, 1],
+        [2, 0, 0, 1, 1],
+        [3, 0, 0, 1, 1],
+    ]
+
+
+OTHER = [[2, 0, 0, 1, 1], [3, 0, 0, 1, 1]]
+
+
+@pytest.mark.parametrize(
+    ("tables", "message"),
+    [
+        ({"pieces": [[0, 0, 0, 1, 1], [0, 0, 1, 1, 1], *OTHER]}, "row 0 has a piece of turn 0"),
+        ({"pieces": [[1, 0, 0, 1, 1], [0, 0, 2, 1, 1], *OTHER]}, "row 0 has a piece of turn 0"),
+        ({"pieces": [[0, 0, 0, 1, 1], [2, 0, 2, 1, 1], *OTHER]}, "row 0 has a piece of turn 2"),
+        ({"pieces": [[0, 0, 0, 1, 1], [1, 0, 2, 1, 7], *OTHER]}, "piece 1 trains neither"),
+        ({"pieces": [[0, 0, 0, 1, 1], [1, 0, 2, 1, 1], *OTHER[:1], *OTHER[:1]]}, "of turn 2"),
+        ({"source": [1, 3, 2]}, "row 2 ends with turn 2"),
+        ({"trajectories": [0, 0, 1]}, "row 1 ends with turn 2"),
+        ({"trajectories": [0, 1, 2]}, "trajectories does not give one"),
+        ({"trajectory_ends": [2, 3]}, "ends of the trajectories"),
+        ({"break_found_ids": [1] * 9}, "breaks have too many ids"),
+        ({"turn_prompt_lens": [2**62] * 4, "prompt_lens": [2**62] * 3}, "not as long as its"),
+    ],
+)
+def test_tables_of_impossible_plans(tables, message):
+    with pytest.raises(ValueError, match=message):
+        fc.MergePlan.from_dict(tables_with(**tables))
+
+
+def test_more_tokens_than_can_be_counted():
+    lens = [2**62, 2**62]
+    tables = fc.merge_turns([[], []], [[], []], is_last_step=[True, True]).to_dict()
+    tables |= {"turn_prompt_lens": np.array(lens), "prompt_lens": np.array(lens)}
+    with pytest.raises(ValueError, match="more tokens than can be counted"):
+        fc.MergePlan.from_dict(tables)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"policy": np.array(["exact", "branch"])},
+        {"realign": ["tail"], "policy": "realign"},
+        {"drop_untrainable": "no"},
+        {"allow_unfinished": 2},
+        {"tokenizer": 5},
+        {"trajectory_ids": np.array(3)},
+        {"trajectory_ids": None, "is_last_step": [[0], [1, 2], [1], [1]]},
+        {"trajectory_ids": None, "is_last_step": [0, 1, 1.0, 1]},
+        {"trajectory_ids": None, "is_last_step": bytearray(4)},
+    ],
+)
+def test_arguments_of_wrong_kinds(arguments):
+    name = next(name for name, value in arguments.items() if value is not None)
+    with pytest.raises((TypeError, ValueError), match=f"^{name}"):
+        fc.merge_turns(PROMPTS, RESPONSES, **{"trajectory_ids": list("aabb"), **arguments})
+
+
+def test_a_builder_refuses_flags_at_once():
+    builder = fc.BatchBuilder(pad_token_id=0, array_type="numpy", merge="exact")
+    with pytest.raises(TypeError, match="is_last_step is 'no'; pass True or False"):
+        builder.add([1], [2], is_last_step="no")
+    builder.add([1], [2], is_last_step=False)
+    builder.add([1, 2], [3], is_last_step=True)
+    assert builder.finish().input_ids.tolist() == [[1, 2, 3]]
