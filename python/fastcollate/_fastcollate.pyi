@@ -4,6 +4,8 @@ from typing import Any, final
 from numpy import int64
 from numpy.typing import NDArray
 
+from fastcollate.step_plan import Shard
+
 __all__ = [
     "BufferPool",
     "FieldSpec",
@@ -167,11 +169,7 @@ class Plan:
     def prompt_lens(self) -> NDArray[int64]: ...
     @property
     def response_lens(self) -> NDArray[int64]: ...
-    def pick(
-        self,
-        shard: tuple[Sequence[int], Sequence[bool], int, tuple[int, int, int]],
-        layout: LayoutSpec,
-    ) -> Plan: ...
+    def pick(self, shard: Shard, layout: LayoutSpec) -> Plan: ...
     def gather_places(
         self,
         of_sequence: bool,
@@ -192,7 +190,7 @@ def collate(
     prompts: Any,
     responses: Any,
     making: Merge | tuple[MergeSpec, tuple[Sequence[int], str]] | Plan | None,
-    shard: tuple[Sequence[int], Sequence[bool], int, tuple[int, int, int]] | None,
+    shard: Shard | None,
     pad_token_id: int,
     fields: Sequence[tuple[Any, FieldSpec]],
     layout: LayoutSpec,

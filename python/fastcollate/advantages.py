@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from fastcollate.batch import Batch
-    from fastcollate.stepping import StepPlan
+    from fastcollate.step_plan import StepPlan
 
 _LEAST_VARIANCE = 1e-8
 """What a variance is at least, before its root is divided by."""

@@ -19,7 +19,7 @@ from fastcollate.shards import selected
 if TYPE_CHECKING:
     from fastcollate.columns import Ragged
     from fastcollate.merging import MergePlan
-    from fastcollate.stepping import Shard, StepPlan
+    from fastcollate.step_plan import Shard, StepPlan
 
 _NEEDS_PLAN = frozenset({"plan", "recipe", "prompt_lens", "response_lens", "metrics"})
 

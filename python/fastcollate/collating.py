@@ -22,11 +22,11 @@ from fastcollate.fields import (
 from fastcollate.layouts import LEFT, checked_layout
 from fastcollate.memory import PoolArgument, checked_pool
 from fastcollate.merging import MergePlan, Merging, check_merge_argument, checked_merge
-from fastcollate.shards import checked_shard, picked_names
+from fastcollate.shards import check_shard, picked_names
 from fastcollate.trajectories import checked_flags
 
 if TYPE_CHECKING:
-    from fastcollate.stepping import Shard
+    from fastcollate.step_plan import Shard
 
 LOSS_MASK = FieldSpec("loss_mask", "loss_masks", plain=True, refuses_nan=True)
 REWARDS = FieldSpec("rewards", "rewards", plain=True, per_row=True)
@@ -284,9 +284,10 @@ def collate_fields(
     torch = None if array_type == "numpy" else import_torch()
     making = None if merging is None else merging.making
     pool = checked_pool(pool)
-    picked = None if shard is None else checked_shard("rows", shard)
+    if shard is not None:
+        check_shard("rows", shard)
     plan, arrays, lease, merge = collate(
-        prompts, responses, making, picked, pad_token_id, fields, layout, outputs, close, pool
+        prompts, responses, making, shard, pad_token_id, fields, layout, outputs, close, pool
     )
     data = dict(arrays)
     if torch is not None:

@@ -15,7 +15,7 @@ from fastcollate.shards import name_rows, objects_of
 if TYPE_CHECKING:
     from fastcollate._fastcollate import FieldSpec, LayoutSpec
     from fastcollate.batch import Batch
-    from fastcollate.stepping import Shard
+    from fastcollate.step_plan import Shard
 
 
 def laid_out(batch: Batch, layout: LayoutSpec, shard: Shard | None = None) -> Batch:

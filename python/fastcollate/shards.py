@@ -11,24 +11,17 @@ import numpy as np
 from fastcollate._fastcollate import LayoutSpec
 from fastcollate.arrays import describe
 from fastcollate.fields import RESERVED, PerRowObjects
+from fastcollate.step_plan import Shard
 
 if TYPE_CHECKING:
     from fastcollate._fastcollate import Plan
     from fastcollate.batch import Batch
-    from fastcollate.stepping import Shard
-
-Picked = tuple[list[int], list[bool], int, tuple[int, int, int]]
-"""A shard as the core takes it."""
 
 
-def checked_shard(name: str, shard: Any) -> Picked:
-    """Return a shard as the core takes it."""
-    from fastcollate.stepping import Shard
-
+def check_shard(name: str, shard: Any) -> None:
+    """Check that an argument is a shard."""
     if not isinstance(shard, Shard):
         raise TypeError(f"{name} is {describe(shard)}; pass plan.shard(mini_batch, rank)")
-    rows, is_padding = shard.rows.tolist(), shard.is_padding.tolist()
-    return rows, is_padding, shard.num_rows, shard.widths
 
 
 def picked_names(
@@ -51,16 +44,15 @@ def selected(batch: Batch, shard: Shard) -> Batch:
     """See :meth:`fastcollate.Batch.select`."""
     from fastcollate.relayout import laid_out
 
-    picked = checked_shard("shard", shard)
-    plan = batch.plan
-    layout = layout_of(plan)
-    first, count = int(shard.rows[0]), len(shard.rows)
-    if shard.is_padding.any() or not np.array_equal(shard.rows, np.arange(first, first + count)):
+    check_shard("shard", shard)
+    layout = layout_of(batch.plan)
+    follow = np.array_equal(shard.rows, shard.rows[:1] + np.arange(len(shard.rows)))
+    if shard.is_padding.any() or not follow:
         return laid_out(batch, layout, shard)
-    again = type(batch)(
-        _views(batch, slice(first, first + count)), plan.pick(picked, layout), batch.recipe
-    )
-    again.merge_plan = batch.merge_plan
+    plan = batch.plan.pick(shard, layout)
+    first = int(shard.rows[0])
+    views = _views(batch, slice(first, first + len(shard.rows)))
+    again = type(batch)(views, plan, batch.recipe, merge_plan=batch.merge_plan)
     name_rows(again, batch, shard)
     return again
 

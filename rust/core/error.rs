@@ -175,6 +175,8 @@ pub enum Error {
         found: (usize, usize, usize),
         expected: (usize, usize, usize),
     },
+
+    #[error(
         "turn {turn} did not hold the same ids when it was compared again; \
          do not modify inputs during the call"
     )]

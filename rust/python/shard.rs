@@ -15,8 +15,8 @@ pub struct Shard {
     is_padding: Vec<bool>,
     /// How many rows the step has.
     num_rows: usize,
-    /// The step's longest prompt, response and row; 0 where that is not known.
-    widths: (usize, usize, usize),
+    /// The step's longest prompt, response and row; the first two 0 where only the last is known.
+    widths: Option<(usize, usize, usize)>,
 }
 
 impl Shard {
@@ -30,19 +30,7 @@ impl Shard {
             let expected = self.num_rows;
             return Err(Core::OtherRowCount { found, expected }.into());
         }
-        let longest = Longest::of_rows(step.rows());
-        let lens = (longest.prompt, longest.response, longest.sequence);
-        let differs = |found, expected| expected != 0 && found != expected;
-        if differs(lens.0, self.widths.0)
-            || differs(lens.1, self.widths.1)
-            || differs(lens.2, self.widths.2)
-        {
-            return Err(Core::OtherLengths {
-                found: lens,
-                expected: self.widths,
-            }
-            .into());
-        }
+        let least = self.least(Longest::of_rows(step.rows()))?;
         let pick = |(&row, &is_padding)| {
             let pick = Pick {
                 row: usize::try_from(row).ok(),
@@ -62,6 +50,39 @@ impl Shard {
             let reason = "the shard has no rows, or not as many flags".to_owned();
             return Err(Core::InvalidPlan(reason).into());
         }
-        Ok((step.picked(&picks), longest))
+        Ok((step.picked(&picks), least))
+    }
+
+    /// What is longest among all rows that are written of the step: those that there are and, in some
+    /// shard maybe, synthetic ones.
+    fn least(&self, longest: Longest) -> Result<Longest> {
+        let with_synthetic = longest.max(Longest::SYNTHETIC);
+        let (prompt, response, sequence) = self.widths.unwrap_or_default();
+        let planned = Longest {
+            prompt,
+            response,
+            sequence,
+        };
+        if planned == longest || planned == with_synthetic {
+            return Ok(planned);
+        }
+        // Of a plan that knows totals alone.
+        let is_total = (prompt, response) == (0, 0)
+            && (self.widths.is_none()
+                || sequence == longest.sequence
+                || sequence == with_synthetic.sequence);
+        if is_total {
+            let has_synthetic = self.rows.iter().any(|&row| row < 0);
+            return Ok(if has_synthetic {
+                with_synthetic
+            } else {
+                longest
+            });
+        }
+        Err(Core::OtherLengths {
+            found: (longest.prompt, longest.response, longest.sequence),
+            expected: (prompt, response, sequence),
+        }
+        .into())
     }
 }

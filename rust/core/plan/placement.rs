@@ -82,6 +82,23 @@ pub struct Longest {
 }
 
 impl Longest {
+    /// What is longest in a synthetic row.
+    pub const SYNTHETIC: Self = Self {
+        prompt: 1,
+        response: 1,
+        sequence: 2,
+    };
+
+    /// The longest of both.
+    #[must_use]
+    pub fn max(self, other: Self) -> Self {
+        Self {
+            prompt: self.prompt.max(other.prompt),
+            response: self.response.max(other.response),
+            sequence: self.sequence.max(other.sequence),
+        }
+    }
+
     /// What is longest among rows.
     pub fn of_rows(rows: &[Row]) -> Self {
         let longest = |len: fn(&Row) -> usize| rows.iter().map(len).max().unwrap_or(0);

@@ -1,0 +1,137 @@
+"""Shards of a step: the rows of one rank, token by token."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from fastcollate.testing.reference.fields import smallest_dtype
+from fastcollate.testing.reference.loops import build_batch_loops
+from fastcollate.testing.reference.reading import Field, Rows, is_number, readable, rows_of
+
+
+def build_shard_loops(
+    prompts: Rows,
+    responses: Rows,
+    *,
+    shard: Any,
+    pad_token_id: int,
+    rewards: Field | None = None,
+    loss_masks: Rows | None = None,
+    logprobs: Rows | None = None,
+    fields: Mapping[str, Any] | None = None,
+    labels: str | None = None,
+    layout: str = "left",
+    **options: Any,
+) -> dict[str, Any]:
+    """Build the batch of a shard: pick the rows of every column as lists, then write these.
+
+    Parameters
+    ----------
+    prompts, responses, pad_token_id, rewards, loss_masks, logprobs, fields, labels, layout
+        As `fastcollate.build_batch`, of all rows of the step.
+    shard
+        Which rows, as `fastcollate.Shard`. Padding rows train nothing and have no routes; synthetic
+        ones are one padding token of prompt and one of response, with neutral values.
+    **options
+        More arguments of `build_batch_loops`.
+
+    Returns
+    -------
+    dict[str, object]
+        As `build_batch_loops`, as wide as the whole step.
+    """
+    prompt_rows = [list(readable(row)) for row in rows_of(prompts)]
+    response_rows = [list(readable(row)) for row in rows_of(responses)]
+    picks = list(zip(shard.rows.tolist(), shard.is_padding.tolist(), strict=True))
+
+    def picked(column: Any, synthetic: Any, of_padding: Any = None) -> list[Any]:
+        values = []
+        for row, is_padding in picks:
+            if row < 0:
+                values.append(synthetic)
+            else:
+                is_masked = is_padding and of_padding is not None
+                values.append(of_padding(column[row]) if is_masked else column[row])
+        return values
+
+    def masked(row: Any) -> list[int]:
+        return [0] * len(row)
+
+    columns: dict[str, Any] = {}
+    if rewards is not None:
+        rows = rows_of(rewards)
+        columns["rewards"] = picked(rows, 0.0 if is_number(rows[0]) else [0.0])
+    if loss_masks is not None:
+        columns["loss_masks"] = picked([readable(r) for r in rows_of(loss_masks)], [0], masked)
+    if logprobs is not None:
+        columns["logprobs"] = picked([readable(row) for row in rows_of(logprobs)], [0.0])
+    if fields is not None:
+        columns["fields"] = {key: _picked_field(field, picks) for key, field in fields.items()}
+    arguments = {
+        "prompts": picked(prompt_rows, [pad_token_id]),
+        "responses": picked(response_rows, [pad_token_id]),
+        "pad_token_id": pad_token_id,
+        "layout": layout,
+        **_widths(shard, layout, options),
+    }
+    batch = build_batch_loops(**arguments, **columns, labels=labels)
+    if labels is not None and loss_masks is None:
+        ones = picked([[1] * len(row) for row in response_rows], [0], masked)
+        batch["labels"] = build_batch_loops(**arguments, loss_masks=ones, labels=labels)["labels"]
+    return batch
+
+
+def _widths(shard: Any, layout: str, options: dict[str, Any]) -> dict[str, Any]:
+    """Fix the widths that the whole step has."""
+    if layout == "jagged":
+        return options
+    multiple = options.get("pad_to_multiple_of") or 1
+    prompt, response, longest = shard.widths
+    fixed = {"max_response_len": response}
+    if layout == "two_segment":
+        fixed["max_prompt_len"] = prompt
+    else:
+        fixed["pad_to"] = longest
+    given = {name: value for name, value in options.items() if value is not None}
+    return fixed | {"pad_to_multiple_of": multiple} | given
+
+
+def _picked_field(field: Any, picks: Any) -> Any:
+    if type(field).__name__ == "PerRow":
+        return _picked_values(field, [row for row, _ in picks])
+    rows = [readable(row) for row in rows_of(field.rows)]
+    trailing = next((np.shape(row)[1:] for row in rows if np.shape(row) != (0,)), ())
+    if trailing:
+        rows = [np.asarray(row).reshape(len(row), *trailing) for row in rows]
+    if type(field).__name__ == "RoutedExperts":
+        none = np.zeros((0, *trailing), np.int64)
+        largest = [trailing[-1] - 1, *(int(np.max(row)) for row in rows if np.size(row))]
+        dtype = field.dtype
+        if dtype is None and field.num_experts is None:
+            dtype = smallest_dtype(max(largest))  # that all ranks have
+        chosen = [none if is_padding else rows[row] for row, is_padding in picks]
+        return dataclasses.replace(field, rows=chosen, dtype=dtype)
+    gap = field.fill if field.gap_fill is None else field.gap_fill
+    tokens = 2 if field.align == "sequence" else 1
+    synthetic = np.full((tokens, *trailing), gap) if trailing else [gap] * tokens
+    chosen = [synthetic if row < 0 else rows[row] for row, _ in picks]
+    return dataclasses.replace(field, rows=chosen)
+
+
+def _picked_values(field: Any, picks: list[int]) -> Any:
+    values = readable(field.values)
+    if isinstance(values, np.ndarray):
+        rows = [np.zeros_like(values[0]) if row < 0 else values[row] for row in picks]
+        return dataclasses.replace(field, values=np.stack(rows))
+    values = [readable(value) for value in values]
+    if all(map(is_number, values)):
+        whole = all(np.asarray(value).dtype.kind in "biu" for value in values)
+        dtype = ("int64" if whole else "float32") if field.dtype is None else field.dtype
+        rows = [0 if row < 0 else values[row] for row in picks]
+        return dataclasses.replace(field, values=rows, dtype=dtype)
+    rows = [np.asarray(values[0])[:0] if row < 0 else values[row] for row in picks]
+    return dataclasses.replace(field, values=rows)

@@ -1,0 +1,187 @@
+"""Shards: the rows of one rank, built from the turns of a step or selected from its batch."""
+
+import pickle
+
+import numpy as np
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+import fastcollate as fc
+from fastcollate.step_plan import Shard
+from fastcollate.testing.reference import assert_same, build_shard_loops
+from fastcollate.testing.strategies import as_inputs, extras, rollouts
+
+LAYOUTS = ["left", "two_segment", "right", "jagged"]
+
+
+def shard_of(rows, padding, prompts, responses, first_pad=0):
+    lens = [(len(p), len(r), len(p) + len(r)) for p, r in zip(prompts, responses, strict=True)]
+    lens += [(1, 1, 2)] * any(row < 0 for row in rows)
+    widths = tuple(map(max, zip(*lens, strict=True)))
+    return Shard(np.array(rows), np.array(padding), len(prompts), widths, first_pad)
+
+
+@st.composite
+def shards(draw, turns):
+    """Draw rows of a step: some or all of them, in any order, copies and synthetic ones."""
+    count = len(turns.prompts)
+    rows = draw(st.lists(st.integers(-1, count - 1), min_size=1, max_size=count + 3))
+    padding = [row < 0 or draw(st.booleans()) for row in rows]
+    if draw(st.booleans()):  # as a rank of real rows that follow each other
+        start = draw(st.integers(0, count - 1))
+        rows = list(range(start, draw(st.integers(start, count - 1)) + 1))
+        padding = [False] * len(rows)
+    return shard_of(rows, padding, turns.prompts, turns.responses, draw(st.integers(0, 5)))
+
+
+@st.composite
+def cases(draw, layout):
+    turns = draw(rollouts(max_long_len=30))
+    options = {"layout": layout, "pad_token_id": 7, **draw(extras(turns, "numpy"))}
+    if layout != "jagged" and draw(st.booleans()):
+        options["pad_to_multiple_of"] = draw(st.integers(1, 4))
+    return turns, draw(as_inputs(turns)), options, draw(shards(turns))
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@given(data=st.data())
+def test_equals_the_loops(layout, data):
+    turns, inputs, options, shard = data.draw(cases(layout))
+    expected = build_shard_loops(**turns._asdict(), **options, shard=shard)
+    batch = fc.build_batch(**inputs, **options, rows=shard, array_type="numpy")
+    assert_same(batch, expected)
+    assert batch.is_padding == shard.is_padding.tolist()
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@given(data=st.data())
+def test_selected_rows_are_those_built_from_turns(layout, data):
+    turns, _, options, shard = data.draw(cases(layout))
+    # A batch is not widened for synthetic rows.
+    assume(layout == "jagged" or (any(turns.prompts) and any(turns.responses)))
+    arguments = {**turns._asdict(), **options, "array_type": "numpy"}
+    count = len(turns.prompts)
+    arguments |= {"uids": list(range(count)), "is_last_step": [True] * count}
+    whole = fc.build_batch(**arguments)
+    before = pickle.dumps(dict(whole))
+    built = fc.build_batch(**arguments, rows=shard)
+    batch = whole.select(shard)
+    assert_same(batch, built)
+    assert batch.plan == built.plan
+    for name in ("uids", "trajectory_ids", "is_last_step", "is_padding"):
+        assert getattr(batch, name) == getattr(built, name), name
+    assert pickle.dumps(dict(whole)) == before
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_rows_that_follow_each_other_are_views(layout):
+    prompts, responses = [[1], [2, 3], [4]], [[5, 6], [7], [8, 9]]
+    whole = fc.build_batch(
+        prompts,
+        responses,
+        pad_token_id=0,
+        loss_masks=[[1, 1], [1], [1, 1]],
+        fields={"image": fc.PerRow([np.ones((n, 2)) for n in (1, 2, 3)], concat=True)},
+        array_type="numpy",
+        layout=layout,
+    )
+    batch = whole.select(shard_of([1, 2], [False, False], prompts, responses))
+    for key in ("input_ids", "loss_mask", "image"):
+        assert np.shares_memory(batch[key], whole[key])
+    assert batch["image_offsets"].tolist() == [0, 2, 5]
+    other = whole.select(shard_of([2, 1], [False, False], prompts, responses))
+    assert not np.shares_memory(other.input_ids, whole.input_ids)
+    assert other["image_offsets"].tolist() == [0, 3, 5]
+
+
+def test_padding_rows_train_nothing():
+    prompts, responses = [[1], [2, 3]], [[5, 6], [7]]
+    shard = shard_of([1, 0, -1], [False, True, True], prompts, responses, first_pad=4)
+    batch = fc.build_batch(
+        prompts,
+        responses,
+        pad_token_id=9,
+        rewards=[2.0, 3.0],
+        loss_masks=[[1, 1], [1]],
+        logprobs=[[-1.0, -2.0], [-3.0]],
+        fields={
+            "routes": fc.RoutedExperts([np.full((3, 1, 2), 5), np.full((3, 1, 2), 6)]),
+            "gap": fc.Field([[1, 1], [1]], fill=-1, gap_fill=-2),
+            "size": fc.PerRow([10, 20]),
+        },
+        uids=["a", "b"],
+        trajectory_ids=["s", "t"],
+        is_last_step=[False, True],
+        labels="aligned",
+        rows=shard,
+        array_type="numpy",
+    )
+    assert batch.input_ids.tolist() == [[2, 3, 7], [1, 5, 6], [9, 9, 9]]
+    assert batch.attention_mask.tolist() == [[1, 1, 1], [1, 1, 1], [0, 1, 1]]
+    assert batch.response_mask.tolist() == [[0, 1], [1, 1], [0, 1]]
+    assert batch.loss_mask.tolist() == [[0, 1], [0, 0], [0, 0]]
+    assert batch.rewards.tolist() == [[0, 3], [0, 2], [0, 0]]
+    assert batch.logprobs.tolist() == [[0, -3], [-1, -2], [0, 0]]
+    assert batch.labels.tolist() == [[-100, -100, 7], [-100] * 3, [-100] * 3]
+    assert batch.routes[:, :, 0].tolist() == [[[6, 6]] * 3, [[0, 1]] * 3, [[0, 1]] * 3]
+    assert batch.router_padding_mask.tolist() == [[False] * 3, [True] * 3, [True] * 3]
+    assert batch.gap.tolist() == [[-1, 1], [1, 1], [-1, -2]]
+    assert batch["size"].tolist() == [20, 10, 0]
+    assert batch.uids == ["b", "pad4", "pad5"]
+    assert batch.trajectory_ids == ["t", "pad4", "pad5"]
+    assert batch.is_last_step == [True, True, True]
+    assert batch.is_padding == [False, True, True]
+    # Of the turns, padding gives none back.
+    assert batch.gather(batch.rewards, per="turn", missing=-9).to_list() == [[-9, -9], [3]]
+
+
+def test_merged_rows_of_a_shard():
+    turns = ([[1], [1, 2, 3], [6], [7]], [[2], [4], [5, 5], [8]])
+    ids = {"trajectory_ids": list("aabc"), "uids": list("ppqr")}
+    whole = fc.build_batch(*turns, pad_token_id=0, merge="exact", **ids, array_type="numpy")
+    shard = Shard(np.array([2, 0]), np.array([False, False]), 3, (1, 3, 4), 0)
+    batch = fc.build_batch(
+        *turns, pad_token_id=0, merge="exact", **ids, rows=shard, array_type="numpy"
+    )
+    assert batch.input_ids.tolist() == [[0, 0, 7, 8], [1, 2, 3, 4]]
+    assert (batch.uids, batch.trajectory_ids) == (["r", "p"], ["c", "a"])
+    assert_same(whole.select(shard), batch)
+    assert whole.select(shard).merge_plan == whole.merge_plan
+    again = pickle.loads(pickle.dumps(batch))
+    assert again.is_padding == [False, False]
+    assert again.plan == batch.plan
+
+
+def test_ranks_agree_on_the_dtype_of_routes():
+    prompts, responses = [[1], [2]], [[3], [4]]
+    routes = fc.RoutedExperts([np.full((2, 1, 2), 300), np.full((2, 1, 2), 3)])
+    for row in (0, 1):
+        batch = fc.build_batch(
+            prompts,
+            responses,
+            pad_token_id=0,
+            fields={"routes": routes},
+            rows=shard_of([row], [False], prompts, responses),
+            array_type="numpy",
+        )
+        assert batch.routes.dtype == np.int16
+
+
+def test_shards_of_other_plans():
+    prompts, responses = [[1], [2, 3]], [[5, 6], [7]]
+    whole = fc.build_batch(prompts, responses, pad_token_id=0, array_type="numpy")
+    for shard, message in [
+        (Shard(np.array([0]), np.array([False]), 3, (2, 2, 3), 0), "plan for 3 rows, but there"),
+        (Shard(np.array([0]), np.array([False]), 2, (2, 2, 4), 0), "longest prompt, response"),
+        (Shard(np.array([2]), np.array([False]), 2, (2, 2, 3), 0), "has row 2, but there are 2"),
+        (Shard(np.array([], int), np.array([], bool), 2, (2, 2, 3), 0), "no rows"),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            whole.select(shard)
+        with pytest.raises(ValueError, match=message):
+            fc.build_batch(prompts, responses, pad_token_id=0, rows=shard, array_type="numpy")
+    with pytest.raises(TypeError, match=r"shard is \[0\] \(list\); pass plan.shard"):
+        whole.select([0])
+    with pytest.raises(TypeError, match="rows is"):
+        fc.build_batch(prompts, responses, pad_token_id=0, rows=[0], array_type="numpy")
