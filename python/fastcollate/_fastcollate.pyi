@@ -193,6 +193,7 @@ def collate(
     shard: Shard | None,
     pad_token_id: int,
     fields: Sequence[tuple[Any, FieldSpec]],
+    counts: Sequence[tuple[str, int]],
     layout: LayoutSpec,
     outputs: OutputSpec,
     close: Callable[[], Lease] | None,

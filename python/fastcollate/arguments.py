@@ -33,13 +33,6 @@ def check_bool(name: str, value: Any) -> None:
         raise TypeError(f"{name} is {reprlib.repr(value)}; pass True or False")
 
 
-def checked_ids(name: str, values: Any, rows: int) -> list[Any]:
-    """Return one object per row as a list of its own."""
-    ids = id_list(name, values)
-    check_count(name, len(ids), rows)
-    return ids
-
-
 def id_list(name: str, values: Any) -> list[Any]:
     """Return a sequence of objects as a list of its own."""
     is_sequence = hasattr(type(values), "__len__") and hasattr(type(values), "__getitem__")
@@ -55,14 +48,6 @@ def as_list(values: Any) -> list[Any]:
         if hasattr(values, method) and not hasattr(values, "detach"):
             return list(getattr(values, method)())
     return list(values)
-
-
-def check_count(name: str, found: int, expected: int) -> None:
-    """Check that something has one item per row."""
-    if found != expected:
-        raise ValueError(
-            f"{name} has {found} rows, but prompts has {expected}; pass one row per prompt"
-        )
 
 
 def counted(number: int, noun: str, plural: str | None = None) -> str:

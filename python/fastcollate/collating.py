@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 from fastcollate._fastcollate import FieldSpec, LayoutSpec, OutputSpec, Plan, collate
-from fastcollate.arguments import check_count, checked_ids, checked_int, checked_integer
+from fastcollate.arguments import checked_int, checked_integer, id_list
 from fastcollate.batch import Batch, Recipe
 from fastcollate.dtypes import REFERENCE, checked_outputs
 from fastcollate.fields import (
@@ -247,9 +247,7 @@ def build_batch(
         pool,
         objects,
         order,
-        uids,
-        trajectory_ids,
-        is_last_step,
+        checked_names(uids=uids, trajectory_ids=trajectory_ids, is_last_step=is_last_step),
         merging,
         rows,
     )
@@ -270,9 +268,7 @@ def collate_fields(
     pool: PoolArgument = "default",
     objects: Mapping[str, PerRowObjects] | None = None,
     order: Sequence[str] = (),
-    uids: Sequence[Any] | None = None,
-    trajectory_ids: Sequence[Any] | None = None,
-    is_last_step: Sequence[bool] | None = None,
+    names: Mapping[str, list[Any]] | None = None,
     merging: Merging | None = None,
     shard: Shard | None = None,
 ) -> Batch:
@@ -286,8 +282,21 @@ def collate_fields(
     pool = checked_pool(pool)
     if shard is not None:
         check_shard("rows", shard)
+    objects, names = objects or {}, names or {}
+    counts = [(key, len(values.arrays)) for key, values in objects.items()]
+    counts += [(name, len(values)) for name, values in names.items()]
     plan, arrays, lease, merge = collate(
-        prompts, responses, making, shard, pad_token_id, fields, layout, outputs, close, pool
+        prompts,
+        responses,
+        making,
+        shard,
+        pad_token_id,
+        fields,
+        counts,
+        layout,
+        outputs,
+        close,
+        pool,
     )
     data = dict(arrays)
     if torch is not None:
@@ -302,33 +311,34 @@ def collate_fields(
     sources = None if merging is None and shard is None else plan.sources.tolist()
     if objects:
         for key, values in objects.items():
-            check_count(key, len(values.arrays), plan.num_turns)
             data.update(values.outputs(key, sources))
         data = in_order(data, order)
-
-    def of_rows(name: str, values: Any) -> list[Any] | None:
-        if values is None:
-            return None
-        of_turns = checked_ids(name, values, plan.num_turns)
-        if sources is None:
-            return of_turns
-        return picked_names(name, of_turns, sources, shard)
-
-    if is_last_step is not None:
-        is_last_step = checked_flags("is_last_step", is_last_step).tolist()
-    recipe = Recipe(pad_token_id, [spec for _, spec in fields], outputs)
+    if sources is not None:
+        names = {name: picked_names(name, values, sources, shard) for name, values in names.items()}
     batch = Batch(
         data,
         plan,
-        recipe,
-        of_rows("uids", uids),
-        of_rows("trajectory_ids", trajectory_ids),
-        of_rows("is_last_step", is_last_step),
-        None if merging is None else merging.plan_of(merge),
-        None if shard is None else shard.is_padding.tolist(),
+        Recipe(pad_token_id, [spec for _, spec in fields], outputs),
+        **names,
+        merge_plan=None if merging is None else merging.plan_of(merge),
+        is_padding=None if shard is None else shard.is_padding.tolist(),
     )
     batch._lease = lease
     return batch
+
+
+def checked_names(
+    *, uids: Any | None, trajectory_ids: Any | None, is_last_step: Any | None
+) -> dict[str, list[Any]]:
+    """Return what names rows, of what was given."""
+    names: dict[str, list[Any]] = {}
+    if uids is not None:
+        names["uids"] = id_list("uids", uids)
+    if trajectory_ids is not None:
+        names["trajectory_ids"] = id_list("trajectory_ids", trajectory_ids)
+    if is_last_step is not None:
+        names["is_last_step"] = checked_flags("is_last_step", is_last_step).tolist()
+    return names
 
 
 def in_order(data: dict[str, Any], order: Sequence[str]) -> dict[str, Any]:

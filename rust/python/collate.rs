@@ -31,7 +31,7 @@ const MAX_SEQLEN_AT: usize = 3;
 /// merged here.
 ///
 /// `making` says what rows are made of, if not of one turn each, and `shard` which of them are
-/// wanted, if not all. `close` closes a batch whose memory to take over and returns its lease. It is
+/// wanted, if not all. `counts` is how many items there are of what is not written here. `close` closes a batch whose memory to take over and returns its lease. It is
 /// called once all lengths are checked.
 #[pyfunction]
 #[expect(
@@ -46,6 +46,7 @@ pub fn collate<'py>(
     shard: Option<Shard>,
     pad_token_id: i64,
     fields: Vec<(Bound<'py, PyAny>, Bound<'py, FieldSpec>)>,
+    counts: Vec<(String, usize)>,
     layout: &Bound<'py, LayoutSpec>,
     outputs: &Bound<'py, OutputSpec>,
     close: Option<&Bound<'py, PyAny>>,
@@ -57,6 +58,9 @@ pub fn collate<'py>(
         Rows::new::<i64>("responses", responses, Check::None)?,
     ];
     let turns = Turns::new(columns[0].lens(), columns[1].lens())?;
+    for (name, count) in counts {
+        turns.check_count(&name, count)?;
+    }
     let (step, merge) = make_rows(py, making.as_ref(), &columns, &turns)?;
     for (values, field) in &fields {
         columns.push(field.get().read(values, &turns)?);

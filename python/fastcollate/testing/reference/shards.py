@@ -104,7 +104,8 @@ def _picked_field(field: Any, picks: Any) -> Any:
     if type(field).__name__ == "PerRow":
         return _picked_values(field, [row for row, _ in picks])
     rows = [readable(row) for row in rows_of(field.rows)]
-    trailing = next((np.shape(row)[1:] for row in rows if np.shape(row) != (0,)), ())
+    shapes = (np.shape(row) for row in rows)
+    trailing: tuple[int, ...] = next((shape[1:] for shape in shapes if shape != (0,)), ())
     if trailing:
         rows = [np.asarray(row).reshape(len(row), *trailing) for row in rows]
     if type(field).__name__ == "RoutedExperts":
