@@ -88,8 +88,8 @@ def test_steady_calls_take_no_page_faults(rows, array_type, pool):
         assert sum(value.nbytes for value in batch.values()) == rows * LENGTH * 40
         return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
 
-    # A plan of 40,000 rows takes megabytes. The system's allocator keeps such blocks only once it has
-    # seen a larger one freed, as it has in any program that trains.
+    # A plan of 40,000 rows takes megabytes. The system's allocator keeps such blocks only once it
+    # has seen a larger one freed, as it has in any program that trains.
     np.ones(1 << 21).sum()
     for _ in range(3):
         faults(pool=pool)
