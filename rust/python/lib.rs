@@ -17,6 +17,7 @@ mod merging;
 #[allow(unsafe_code, reason = "lends the slab's memory to NumPy")]
 mod output;
 mod plan;
+mod stepping;
 mod tables;
 
 use pyo3::prelude::*;
@@ -46,6 +47,8 @@ mod _fastcollate {
     use super::merging::{Merge, MergeSpec, merge_turns};
     #[pymodule_export]
     use super::plan::Plan;
+    #[pymodule_export]
+    use super::stepping::{group_offsets, pairs, split_step};
 
     #[pymodule_init]
     fn init(module: &Bound<PyModule>) -> PyResult<()> {
