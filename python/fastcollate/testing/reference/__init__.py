@@ -13,15 +13,25 @@ from fastcollate.testing.reference.skyrl import (
     make_router_padding_mask,
 )
 from fastcollate.testing.reference.skyrl_merging import merge_stepwise_output
+from fastcollate.testing.reference.skyrl_mini_batches import (
+    compute_prompt_boundaries,
+    compute_prompt_mini_batch_boundaries,
+)
+from fastcollate.testing.reference.stepping import Step, plan_step_loops, prompt_boundaries_loops
 from fastcollate.testing.reference.way_back import broadcast_loops, gather_loops
 
 __all__ = [
+    "Step",
     "assert_same",
     "broadcast_loops",
     "build_batch_loops",
     "build_batch_numpy",
+    "compute_prompt_boundaries",
+    "compute_prompt_mini_batch_boundaries",
     "convert_prompts_responses_to_batch_tensors",
     "gather_loops",
     "make_router_padding_mask",
     "merge_stepwise_output",
+    "plan_step_loops",
+    "prompt_boundaries_loops",
 ]
