@@ -47,7 +47,7 @@ STEPS: dict[str, dict[str, Any]] = {
 
 def measure(effort: Effort) -> Iterator[tuple[str, Figures]]:
     """Measure boundaries of several inputs, and steps of several kinds."""
-    prompts = 50 if effort.is_smoke else 10_000
+    prompts = 200 if effort.is_smoke else 10_000
     shared = uids_of(prompts, 10 * prompts)
     copies = [uid[:9] + uid[9:] for uid in shared]
     inputs = {"shared str": shared, "str of their own": copies, "array of str": np.array(shared)}
