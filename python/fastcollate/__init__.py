@@ -20,6 +20,8 @@ from fastcollate.fields import Field, PerRow, RoutedExperts
 from fastcollate.memory import get_default_pool, set_default_pool
 from fastcollate.merge_report import Break, MergeReport
 from fastcollate.merging import MergePlan, merge_turns
+from fastcollate.step_plan import Shard, StepPlan
+from fastcollate.stepping import plan_step, prompt_boundaries
 
 __all__ = [
     "Batch",
@@ -36,12 +38,16 @@ __all__ = [
     "Plan",
     "Ragged",
     "RoutedExperts",
+    "Shard",
+    "StepPlan",
     "__version__",
     "broadcast_last_step",
     "build_batch",
     "drop_padding",
     "get_default_pool",
     "merge_turns",
+    "plan_step",
+    "prompt_boundaries",
     "ragged",
     "set_default_pool",
 ]

@@ -1,7 +1,7 @@
 from collections.abc import Callable, Sequence
 from typing import Any, final
 
-from numpy import int64
+from numpy import bool_, float64, int64
 from numpy.typing import NDArray
 
 from fastcollate.step_plan import Shard
@@ -21,8 +21,11 @@ __all__ = [
     "arrow_lists",
     "collate",
     "forked",
+    "group_offsets",
     "merge_turns",
     "pack_ids",
+    "pairs",
+    "split_step",
 ]
 
 __version__: str
@@ -211,3 +214,14 @@ def arrow_lists(
     values: NDArray[Any], offsets: NDArray[int64], requested_schema: object | None
 ) -> tuple[object, object]: ...
 def arrow_chunks(object: Any, place: str) -> list[tuple[NDArray[Any], NDArray[int64]]] | None: ...
+def group_offsets(ids: list[Any], name: str) -> tuple[NDArray[int64], bool]: ...
+def pairs(offsets: NDArray[int64]) -> list[tuple[int, int]]: ...
+def split_step(
+    mini_batches: NDArray[int64],
+    groups: NDArray[int64] | None,
+    costs: NDArray[float64] | None,
+    synthetic_cost: float,
+    ranks: int,
+    strided: bool,
+    padding: str,
+) -> tuple[NDArray[int64], NDArray[bool_], NDArray[int64], tuple[int, int] | None]: ...

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
 import reprlib
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,6 +11,7 @@ from numpy.typing import NDArray
 
 from fastcollate.arguments import id_list
 from fastcollate.arrays import describe, is_tensor
+from fastcollate.grouping import group_offsets
 
 
 def checked_flags(name: str, values: Any) -> NDArray[np.bool_]:
@@ -72,15 +72,9 @@ def checked_trajectories(
 
 def _ends_of_ids(ids: Sequence[Any]) -> list[int]:
     """Return where ids change; each comes in one stretch."""
-    ends = [turn for turn in range(1, len(ids)) if not _are_equal(ids[turn - 1], ids[turn], turn)]
-    seen = _Seen()
-    for start in [0, *ends] if ids else ():
-        if not seen.add(ids[start], start):
-            raise ValueError(
-                f"trajectory id {ids[start]!r} appears in non-contiguous positions at index "
-                f"{start}; the turns of a trajectory have to follow each other"
-            )
-    return [*ends, len(ids)] if ids else []
+    advice = "the turns of a trajectory have to follow each other"
+    ends: list[int] = group_offsets("trajectory_ids", ids, "trajectory id", advice)[1:].tolist()
+    return ends
 
 
 def _check_agreement(flags: NDArray[np.bool_], ids: Sequence[Any]) -> None:
@@ -100,54 +94,3 @@ def _check_agreement(flags: NDArray[np.bool_], ids: Sequence[Any]) -> None:
             f"is_last_step[{turn}] is {bool(flags[turn])}, but trajectory_ids[{turn}] and "
             f"[{turn + 1}] {relation} ({ids[turn]!r}, {ids[turn + 1]!r})"
         )
-
-
-class _Seen:
-    """Ids that came before. Those without a hash are compared one by one."""
-
-    def __init__(self) -> None:
-        self._hashable: set[Hashable] = set()
-        self._others: list[Any] = []
-
-    def add(self, identity: Any, turn: int) -> bool:
-        """Add an id; False if it was there."""
-        key = _key(identity)
-        if key is None:
-            if any(_are_equal(other, identity, turn) for other in self._others):
-                return False
-            self._others.append(identity)
-            return True
-        known = len(self._hashable)
-        self._hashable.add(key)
-        return len(self._hashable) > known
-
-
-def _key(identity: Any) -> Hashable | None:
-    """Return what an id can be looked up by; None if it has no hash."""
-    try:
-        hash(identity)
-    except TypeError:
-        pass
-    else:
-        return identity  # type: ignore[no-any-return]
-    # SkyRL's TrajectoryID is such a dataclass. Its values are looked up: comparing all with all
-    # takes long.
-    if dataclasses.is_dataclass(identity) and not isinstance(identity, type):
-        values = tuple(getattr(identity, item.name) for item in dataclasses.fields(identity))
-        try:
-            hash(values)
-        except TypeError:
-            return None
-        return (type(identity), values)
-    return None
-
-
-def _are_equal(a: Any, b: Any, turn: int) -> bool:
-    if a is b:
-        return True
-    try:
-        return bool(a == b)
-    except Exception as error:
-        raise TypeError(
-            f"trajectory_ids[{turn}] is {describe(b)}, which cannot be compared: {error}"
-        ) from error

@@ -18,6 +18,7 @@ mod merging;
 mod output;
 mod plan;
 mod shard;
+mod stepping;
 mod tables;
 
 use pyo3::prelude::*;
@@ -47,6 +48,8 @@ mod _fastcollate {
     use super::merging::{Merge, MergeSpec, merge_turns};
     #[pymodule_export]
     use super::plan::Plan;
+    #[pymodule_export]
+    use super::stepping::{group_offsets, pairs, split_step};
 
     #[pymodule_init]
     fn init(module: &Bound<PyModule>) -> PyResult<()> {

@@ -1,12 +1,16 @@
 //! Plans: small integer tables that say what goes where. No token is in them.
 
 mod assembly;
+mod balance;
 mod gather;
 pub mod merge;
 mod placement;
+mod step;
 mod turns;
 
 pub use assembly::{Assembly, Pick, Piece, Row};
+pub use balance::{First, Item, balance};
 pub use gather::{Of, Per, Places, Shift, Values, gather_places};
 pub use placement::{Align, Band, Grid, Layout, Longest, Placement, Segment, Widths};
+pub use step::{Deal, Indivisible, Padding, Slot, Slots, Split};
 pub use turns::Turns;

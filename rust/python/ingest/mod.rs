@@ -14,14 +14,14 @@ mod rows;
 mod tensor;
 
 pub use arrow::arrow_chunks;
-pub use list::{DecodeExact, check_digits};
+pub use list::{DecodeExact, Stretch, check_digits, same_until};
 pub use ragged::Stretches;
 pub use rows::Rows;
 
 use pyo3::prelude::*;
 
 /// How an error message calls an object: `1.5 (float)`, abbreviated where it prints long.
-fn describe(object: &Bound<PyAny>) -> String {
+pub fn describe(object: &Bound<PyAny>) -> String {
     let kind = object.get_type().name().map(|name| name.to_string());
     let kind = kind.unwrap_or_else(|_| "object".to_owned());
     let repr = object

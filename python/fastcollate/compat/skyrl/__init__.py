@@ -4,9 +4,17 @@ from fastcollate.compat.skyrl.batch_tensors import (
     convert_prompts_responses_to_batch_tensors,
     make_router_padding_mask,
 )
+from fastcollate.compat.skyrl.mini_batches import (
+    compute_prompt_boundaries,
+    compute_prompt_end_indices,
+    compute_prompt_mini_batch_boundaries,
+)
 from fastcollate.compat.skyrl.stepwise import merge_stepwise_output
 
 __all__ = [
+    "compute_prompt_boundaries",
+    "compute_prompt_end_indices",
+    "compute_prompt_mini_batch_boundaries",
     "convert_prompts_responses_to_batch_tensors",
     "make_router_padding_mask",
     "merge_stepwise_output",

@@ -25,6 +25,11 @@ from fastcollate.testing.reference.skyrl import (
     make_router_padding_mask,
 )
 from fastcollate.testing.reference.skyrl_merging import merge_stepwise_output
+from fastcollate.testing.reference.skyrl_mini_batches import (
+    compute_prompt_boundaries,
+    compute_prompt_mini_batch_boundaries,
+)
+from fastcollate.testing.reference.stepping import Step, plan_step_loops, prompt_boundaries_loops
 from fastcollate.testing.reference.verl import (
     construct_minimal_padding_template,
     upsample_batch,
@@ -36,6 +41,7 @@ from fastcollate.testing.reference.way_back import (
 )
 
 __all__ = [
+    "Step",
     "assert_same",
     "broadcast_last_step_loops",
     "broadcast_loops",
@@ -43,6 +49,8 @@ __all__ = [
     "build_batch_numpy",
     "build_merged_batch_loops",
     "build_shard_loops",
+    "compute_prompt_boundaries",
+    "compute_prompt_mini_batch_boundaries",
     "construct_minimal_padding_template",
     "convert_prompts_responses_to_batch_tensors",
     "drop_padding_loops",
@@ -54,5 +62,7 @@ __all__ = [
     "merge_stepwise_output",
     "merge_turns_loops",
     "normalize_loops",
+    "plan_step_loops",
+    "prompt_boundaries_loops",
     "upsample_batch",
 ]

@@ -1,0 +1,129 @@
+"""Mini-batches of prompts, in place of those of ``skyrl.train.dataset.preprocess``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from fastcollate.stepping import prompt_boundaries
+
+
+def compute_prompt_boundaries(uids: Sequence[Any]) -> list[tuple[int, int]]:
+    """Find the rows of every prompt.
+
+    Parameters
+    ----------
+    uids
+        What names each row's prompt, as in :func:`fastcollate.prompt_boundaries`; strings in SkyRL.
+
+    Returns
+    -------
+    list[tuple[int, int]]
+        The first row of each prompt, and one past its last; none for no uids.
+
+    Raises
+    ------
+    AssertionError
+        If a uid comes again after another.
+
+    Notes
+    -----
+    Written against SkyRL 0.3: ``compute_prompt_boundaries`` of ``skyrl.train.dataset.preprocess``.
+    Other than there, uids need no hash.
+    """
+    try:
+        return prompt_boundaries(uids)
+    except ValueError as error:
+        raise AssertionError(str(error)) from error
+
+
+def compute_prompt_end_indices(uids: Sequence[Any]) -> list[int]:
+    """Find where every prompt ends: the ends of :func:`compute_prompt_boundaries` alone.
+
+    Returns
+    -------
+    list[int]
+        One past the last row of each prompt; none for no uids.
+
+    Raises
+    ------
+    AssertionError
+        If a uid comes again after another.
+
+    Notes
+    -----
+    SkyRL before 0.3 had a function of this name in its trainer, which did not look for uids that
+    come again, and found one prompt where there was none.
+    """
+    return [end for _, end in compute_prompt_boundaries(uids)]
+
+
+def compute_prompt_mini_batch_boundaries(
+    uids: Sequence[Any],
+    mini_batch_size: int,
+    train_batch_size: int,
+    is_stepwise: bool,
+    n_samples_per_prompt: int,
+) -> list[tuple[int, int]]:
+    """Find the rows of every mini-batch, each of so many prompts.
+
+    Parameters
+    ----------
+    uids
+        What names each row's prompt.
+    mini_batch_size
+        Number of prompts of a mini-batch.
+    train_batch_size
+        Number of prompts that there have to be; a multiple of `mini_batch_size`.
+    is_stepwise
+        Whether prompts may have any number of rows; else each has `n_samples_per_prompt`.
+    n_samples_per_prompt
+        Rows of each prompt. As in SkyRL, it is only looked at where rollouts are not step-wise,
+        and mini-batches are compared, not prompts.
+
+    Returns
+    -------
+    list[tuple[int, int]]
+        First row of each of the ``train_batch_size // mini_batch_size`` mini-batches, and one past
+        its last.
+
+    Raises
+    ------
+    AssertionError
+        If a uid comes again after another, or the numbers contradict each other.
+    IndexError
+        If there are no uids.
+    ZeroDivisionError
+        If `mini_batch_size` is 0.
+
+    Notes
+    -----
+    Written against SkyRL 0.3: ``compute_prompt_mini_batch_boundaries`` of
+    ``skyrl.train.dataset.preprocess``. Other than there, assertions say what is wrong.
+    """
+    if len(uids) == 0:
+        raise IndexError("uids is empty; there are no mini-batches of no prompts")
+    ends = compute_prompt_end_indices(uids)
+    if len(ends) != train_batch_size:
+        raise AssertionError(
+            f"train_batch_size is {train_batch_size}, but uids name {len(ends)} prompts"
+        )
+    if train_batch_size % mini_batch_size != 0:
+        raise AssertionError(
+            f"mini_batch_size is {mini_batch_size}, which does not divide train_batch_size "
+            f"({train_batch_size})"
+        )
+    if mini_batch_size < 0:
+        raise AssertionError(f"mini_batch_size is {mini_batch_size}")
+    stops = ends[mini_batch_size - 1 :: mini_batch_size]
+    boundaries = list(zip([0, *stops], stops, strict=False))
+    if not is_stepwise:
+        size = n_samples_per_prompt * mini_batch_size
+        for index, (start, end) in enumerate(boundaries):
+            if start != index * size or end - start != size:
+                raise AssertionError(
+                    f"mini-batch {index} has rows {start} to {end - 1}, but "
+                    f"{mini_batch_size} prompts of n_samples_per_prompt={n_samples_per_prompt} "
+                    f"have {size}"
+                )
+    return boundaries

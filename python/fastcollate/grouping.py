@@ -1,0 +1,123 @@
+"""Groups of what follows each other: turns of a trajectory, rows of a prompt."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Hashable, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fastcollate import _fastcollate
+from fastcollate.arguments import as_list, id_list
+from fastcollate.arrays import is_tensor
+
+
+def group_offsets(name: str, ids: Any, noun: str, advice: str) -> NDArray[np.int64]:
+    """Find where groups of equal ids begin, and where the last ends; each id comes in one stretch.
+
+    Parameters
+    ----------
+    name, ids
+        An argument: any sequence of objects that can be compared, also without a hash.
+    noun, advice
+        How errors name an id, and what they say of its group.
+
+    Returns
+    -------
+    array
+        int64 (groups + 1,).
+
+    Raises
+    ------
+    ValueError
+        If an id comes again after another.
+    TypeError
+        If `ids` is no sequence, or holds what cannot be compared.
+    """
+    ids = _plain(ids)
+    are_different = False
+    if isinstance(ids, np.ndarray):
+        ends = np.flatnonzero(ids[1:] != ids[:-1]) + 1
+        bounds = ([0], ends, [len(ids)]) if len(ids) > 0 else ([0],)
+        offsets = np.concatenate(bounds).astype(np.int64)
+    else:
+        ids = ids if type(ids) is list else id_list(name, ids)
+        offsets, are_different = _fastcollate.group_offsets(ids, name)
+    if not are_different:
+        starts = offsets[:-1]
+        is_array = isinstance(ids, np.ndarray)
+        firsts = as_list(ids[starts] if is_array else map(ids.__getitem__, starts.tolist()))
+        if (again := _first_seen_before(firsts)) is not None:
+            raise ValueError(
+                f"{noun} {firsts[again]!r} appears in non-contiguous positions at index "
+                f"{offsets[again]}; {advice}"
+            )
+    return offsets
+
+
+def _plain(ids: Any) -> Any:
+    """Return ids as an array that NumPy compares fast, where they are or can be one."""
+    if is_tensor(ids):
+        ids = ids.detach().cpu().numpy()
+    elif hasattr(ids, "to_pylist") and getattr(ids, "null_count", None) == 0:
+        # Arrow's way to objects of Python takes ten times as long as the one by NumPy's.
+        array = np.asarray(ids)
+        if array.dtype.kind in "biu" or (
+            array.dtype == object and len(array) > 0 and isinstance(array[0], (str, bytes))
+        ):
+            ids = array
+    is_fast = isinstance(ids, np.ndarray) and ids.ndim == 1 and ids.dtype.kind in "biufSU"
+    return ids if is_fast or not isinstance(ids, np.ndarray) else ids.tolist()
+
+
+def _first_seen_before(ids: Sequence[Any]) -> int | None:
+    """Return the index of the first id that was there before."""
+    try:
+        if len(set(ids)) == len(ids):
+            return None
+    except TypeError:
+        pass
+    seen = _Seen()
+    return next((index for index, identity in enumerate(ids) if not seen.add(identity)), None)
+
+
+class _Seen:
+    """Ids that came before. Those without a hash are compared one by one."""
+
+    def __init__(self) -> None:
+        self._hashable: set[Hashable] = set()
+        self._others: list[Any] = []
+
+    def add(self, identity: Any) -> bool:
+        """Add an id; False if it was there."""
+        key = _key(identity)
+        if key is None:
+            if any(other is identity or bool(other == identity) for other in self._others):
+                return False
+            self._others.append(identity)
+            return True
+        known = len(self._hashable)
+        self._hashable.add(key)
+        return len(self._hashable) > known
+
+
+def _key(identity: Any) -> Hashable | None:
+    """Return what an id can be looked up by; None if it has no hash."""
+    try:
+        hash(identity)
+    except TypeError:
+        pass
+    else:
+        return identity  # type: ignore[no-any-return]
+    # SkyRL's TrajectoryID is such a dataclass. Its values are looked up: comparing all with all
+    # takes long.
+    if dataclasses.is_dataclass(identity) and not isinstance(identity, type):
+        values = tuple(getattr(identity, item.name) for item in dataclasses.fields(identity))
+        try:
+            hash(values)
+        except TypeError:
+            return None
+        return (type(identity), values)
+    return None

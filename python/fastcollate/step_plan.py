@@ -1,0 +1,380 @@
+"""The step plan: which rows form a mini-batch, and which of them a rank gets."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fastcollate import _fastcollate
+from fastcollate.arguments import checked_integer, counted
+from fastcollate.arrays import describe
+
+Integers = NDArray[np.int64]
+Widths = tuple[int, int, int]
+
+SYNTHETIC_LENS = (1, 1)
+"""Prompt and response tokens of a synthetic row."""
+
+
+class _Table:
+    """A frozen dataclass of arrays and numbers. Two are equal if their values are."""
+
+    def __eq__(self, other: object) -> bool:
+        if type(other) is not type(self):
+            return NotImplemented
+        return all(map(np.array_equal, self._values(), other._values()))
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __reduce__(self) -> tuple[type[_Table], tuple[Any, ...]]:
+        return type(self), self._values()
+
+    def _values(self) -> tuple[Any, ...]:
+        return tuple(getattr(self, field.name) for field in fields(self))  # type: ignore[arg-type]
+
+    def _set_array(self, name: str, dtype: Any) -> None:
+        """Keep an array that nobody can change."""
+        array = getattr(self, name)
+        if not (isinstance(array, np.ndarray) and array.dtype == dtype):
+            array = np.asarray(array, dtype)
+        if array.flags.writeable:
+            array = array.view()
+            array.flags.writeable = False
+        object.__setattr__(self, name, array)
+
+
+@dataclass(frozen=True, eq=False)
+class Shard(_Table):
+    """The rows of one data-parallel rank in one mini-batch: small, and can be pickled.
+
+    Two shards are equal if all their values are.
+
+    Parameters
+    ----------
+    rows
+        Rows of the step in the order in which they are written, int64 (n,); -1 is a synthetic row.
+    is_padding
+        Which of them are there to fill up, bool (n,).
+    num_rows
+        Number of rows of the whole step, so that another batch than the planned one is noticed.
+    widths
+        Tokens of the longest prompt, response and row of the whole step, so that all ranks agree.
+        Where only the lengths of rows were known, 0, 0 and the longest row.
+    first_pad
+        Number of the shard's first padding row within the mini-batch: its uid is
+        ``f"pad{first_pad}"``, and the others count on.
+    """
+
+    rows: Integers
+    is_padding: NDArray[np.bool_]
+    num_rows: int
+    widths: Widths | None = None
+    first_pad: int = 0
+
+    def __post_init__(self) -> None:
+        self._set_array("rows", np.int64)
+        self._set_array("is_padding", np.bool_)
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __repr__(self) -> str:
+        padding = int(np.count_nonzero(self.is_padding))
+        return f"Shard: {counted(len(self), 'row')}, of which {padding:,} padding"
+
+
+@dataclass(frozen=True, eq=False)
+class StepPlan(_Table):
+    """Which rows form which mini-batch, and which of them each data-parallel rank gets.
+
+    :func:`fastcollate.plan_step` makes it. There is no token in it; it can be pickled, and written
+    as JSON by ``to_dict``. A *slot* is the place of a row that is written, real or padding: slots
+    are ordered by mini-batch, then rank, then place. Every rank of a mini-batch has as many. Two
+    plans are equal if all their values are.
+
+    Parameters
+    ----------
+    rows
+        The row of the step in each slot, int64 (slots,); -1 is a synthetic one. A copied row is
+        padding that names the row that it is a copy of.
+    is_padding
+        Which slots are there to fill up, bool (slots,).
+    mini_batch_offsets
+        Where mini-batches begin, int64 (mini-batches + 1,), in slots; the last is their number.
+    dp_size
+        Number of data-parallel ranks.
+    row_lengths
+        Prompt and response tokens of the step's rows, int64 (rows, 2).
+    prompt_offsets
+        Where prompt groups begin, int64 (prompts + 1,), in rows of the step. Without uids, every
+        row is one.
+    mini_batch_prompts
+        The first prompt that begins in each mini-batch, int64 (mini-batches + 1,); the last is the
+        number of prompts.
+    has_only_totals
+        Whether only the lengths of whole rows were known. Then `row_lengths` has no prompt tokens.
+
+    Raises
+    ------
+    ValueError
+        If the tables are no plan: a row is not in exactly one slot, ranks have different numbers
+        of rows, or offsets do not fit.
+    """
+
+    rows: Integers
+    is_padding: NDArray[np.bool_]
+    mini_batch_offsets: Integers
+    dp_size: int
+    row_lengths: Integers
+    prompt_offsets: Integers
+    mini_batch_prompts: Integers
+    has_only_totals: bool = False
+
+    def __post_init__(self) -> None:
+        try:
+            for name in ("rows", "mini_batch_offsets", "prompt_offsets", "mini_batch_prompts"):
+                self._set_array(name, np.int64)
+            self._set_array("is_padding", np.bool_)
+            self._set_array("row_lengths", np.int64)
+            object.__setattr__(self, "dp_size", operator.index(self.dp_size))
+        except (TypeError, ValueError, OverflowError) as error:
+            raise ValueError(f"this is not a valid step plan: {error}") from error
+        if (reason := self._defect()) is not None:
+            raise ValueError(f"this is not a valid step plan: {reason}")
+
+    def _defect(self) -> str | None:
+        """Say what is wrong with the tables."""
+        rows, offsets = self.rows, self.mini_batch_offsets
+        if self.row_lengths.ndim != 2 or self.row_lengths.shape[1] != 2:
+            return f"row_lengths has shape {self.row_lengths.shape}, not (rows, 2)"
+        if (self.row_lengths < 0).any():
+            return "row_lengths holds a negative number"
+        if rows.ndim != 1 or self.is_padding.shape != rows.shape:
+            return "rows and is_padding differ in length"
+        if self.dp_size < 1:
+            return f"dp_size is {self.dp_size}"
+        prompts = self.prompt_offsets
+        for name, values, end in (
+            ("mini_batch_offsets", offsets, len(rows)),
+            ("prompt_offsets", prompts, len(self.row_lengths)),
+            ("mini_batch_prompts", self.mini_batch_prompts, len(prompts) - 1),
+        ):
+            if values.ndim != 1 or len(values) < 2 or values[0] != 0 or values[-1] != end:
+                return f"{name} do not go from 0 to {end}"
+            if (np.diff(values) < 0).any():
+                return f"{name} fall"
+        if len(self.mini_batch_prompts) != len(offsets):
+            return "mini_batch_prompts and mini_batch_offsets differ in length"
+        if (np.diff(offsets) % self.dp_size != 0).any():
+            return "ranks have different numbers of rows"
+        num_rows = len(self.row_lengths)
+        real = rows[~self.is_padding]
+        if rows.min(initial=0) < -1 or rows.max(initial=0) >= num_rows:
+            return f"rows are not all from -1 to {num_rows - 1}"
+        if len(real) != num_rows or real.min(initial=0) < 0:
+            return "not every row is in one slot"
+        if (np.bincount(real, minlength=num_rows) != 1).any():
+            return "not every row is in one slot"
+        return None
+
+    @property
+    def num_mini_batches(self) -> int:
+        """Number of mini-batches: optimizer steps."""
+        return len(self.mini_batch_offsets) - 1
+
+    @property
+    def num_rows(self) -> int:
+        """Number of rows that are written, padding included."""
+        return len(self.rows)
+
+    @property
+    def num_real_rows(self) -> int:
+        """Number of rows of the step, without padding."""
+        return len(self.row_lengths)
+
+    @property
+    def num_prompts(self) -> int:
+        """Number of prompt groups."""
+        return len(self.prompt_offsets) - 1
+
+    @cached_property
+    def real_rows_per_mini_batch(self) -> Integers:
+        """Rows of each mini-batch without padding, int64 (mini-batches,)."""
+        return np.diff(self._row_offsets)
+
+    @property
+    def mini_batches(self) -> list[tuple[int, int]]:
+        """First row of each mini-batch and one past its last, without padding."""
+        return _fastcollate.pairs(self._row_offsets)
+
+    @cached_property
+    def padding_rows(self) -> Integers:
+        """Slots that are padding, int64 (padding rows,)."""
+        return np.flatnonzero(self.is_padding)
+
+    @cached_property
+    def inverse(self) -> Integers:
+        """The slot of each row, int64 (rows of the step,).
+
+        ``results[plan.inverse]`` brings results in the order of slots, those of all shards one
+        behind the other, back into the order of the step's rows, without padding.
+        """
+        inverse = np.empty(self.num_real_rows, np.int64)
+        slots = np.flatnonzero(~self.is_padding)
+        inverse[self.rows[slots]] = slots
+        return inverse
+
+    @cached_property
+    def widths(self) -> Widths:
+        """Tokens of the step's longest prompt, response and row, of synthetic ones too.
+
+        Where only the lengths of rows were known, 0, 0 and the longest row.
+        """
+        lengths = self.row_lengths
+        if (self.rows < 0).any():
+            lengths = np.concatenate([lengths, [SYNTHETIC_LENS]])
+        prompt, response = lengths.max(0, initial=0).tolist()
+        longest = int(lengths.sum(1).max(initial=0))
+        return (0, 0, longest) if self.has_only_totals else (prompt, response, longest)
+
+    @cached_property
+    def tokens_per_rank(self) -> Integers:
+        """Tokens of each rank, those of padding rows too, int64 (mini-batches, dp_size)."""
+        totals = np.append(self.row_lengths.sum(1), sum(SYNTHETIC_LENS))  # -1 is the last
+        running = np.concatenate([[0], np.cumsum(totals[self.rows])])
+        counts = np.diff(self.mini_batch_offsets) // self.dp_size
+        places = counts[:, None] * np.arange(self.dp_size + 1)
+        tokens: Integers = np.diff(running[self.mini_batch_offsets[:-1, None] + places], axis=1)
+        return tokens
+
+    def shard(self, mini_batch: int, rank: int) -> Shard:
+        """Return what a rank gets of a mini-batch.
+
+        Raises
+        ------
+        IndexError
+            If there is no such mini-batch or rank; they are counted from 0 on.
+        """
+        mini_batch = _checked_index("mini_batch", mini_batch, self.num_mini_batches)
+        rank = _checked_index("rank", rank, self.dp_size)
+        begin, end = self.mini_batch_offsets[mini_batch : mini_batch + 2].tolist()
+        count = (end - begin) // self.dp_size
+        start = begin + rank * count
+        return Shard(
+            self.rows[start : start + count],
+            self.is_padding[start : start + count],
+            num_rows=self.num_real_rows,
+            widths=self.widths,
+            first_pad=int(np.count_nonzero(self.is_padding[begin:start])),
+        )
+
+    def describe(self) -> str:
+        """Return a table of the mini-batches.
+
+        Tokens per rank count padding rows too; the imbalance is the most that a rank gets over the
+        mean of all.
+        """
+        head = ("mini-batch", "prompts", "rows", "padding", "tokens per rank", "imbalance")
+        cells = [head]
+        padding = np.diff(self.mini_batch_offsets) - self.real_rows_per_mini_batch
+        for index, (rows, tokens) in enumerate(
+            zip(self.real_rows_per_mini_batch.tolist(), self.tokens_per_rank, strict=True)
+        ):
+            least, most = int(tokens.min()), int(tokens.max())
+            imbalance = most / float(tokens.mean()) if most else 1.0
+            cells.append(
+                (
+                    str(index),
+                    f"{self._prompts_in(index):,}",
+                    f"{rows:,}",
+                    f"{padding[index]:,}",
+                    f"{least:,}" if least == most else f"{least:,} to {most:,}",
+                    f"{imbalance:.3f}",
+                )
+            )
+        widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+        lines = ("  ".join(map(str.rjust, row, widths)) for row in cells)
+        return "\n".join((repr(self), *lines))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the plan as lists and numbers, ready to be written as JSON.
+
+        Returns
+        -------
+        dict
+            The parameters by name.
+        """
+        return {
+            field.name: value.tolist() if isinstance(value, np.ndarray) else value
+            for field, value in zip(fields(self), self._values(), strict=True)
+        }
+
+    @classmethod
+    def from_dict(cls, tables: Mapping[str, Any]) -> StepPlan:
+        """Return the plan of such lists and numbers.
+
+        Raises
+        ------
+        ValueError
+            If they are none.
+        """
+        names = {field.name for field in fields(cls)}
+        if names != set(tables):
+            wrong = sorted(map(str, names ^ set(tables)))
+            raise ValueError(
+                f"this is not a valid step plan: {', '.join(wrong)} missing or unknown"
+            )
+        arrays = {name: _exact(name, value) for name, value in tables.items()}
+        if len(arrays["row_lengths"]) == 0:
+            arrays["row_lengths"] = arrays["row_lengths"].reshape(0, 2)
+        return cls(**arrays)
+
+    def __repr__(self) -> str:
+        mini_batches = counted(self.num_mini_batches, "mini-batch", "mini-batches")
+        rows = counted(self.num_real_rows, "row")
+        prompts, ranks = counted(self.num_prompts, "prompt"), counted(self.dp_size, "rank")
+        padding = counted(len(self.padding_rows), "padding row")
+        return f"StepPlan: {rows} of {prompts} in {mini_batches} for {ranks}, and {padding}"
+
+    @cached_property
+    def _row_offsets(self) -> Integers:
+        """Where mini-batches begin, in rows of the step."""
+        real = np.concatenate([[0], np.cumsum(~self.is_padding)])
+        return real[self.mini_batch_offsets]
+
+    def _prompts_in(self, mini_batch: int) -> int:
+        """Count the prompts that have rows in a mini-batch."""
+        start, end = self._row_offsets[mini_batch : mini_batch + 2].tolist()
+        if start == end:
+            return 0
+        first, last = np.searchsorted(self.prompt_offsets, [start, end - 1], "right")
+        return int(last - first + 1)
+
+
+def _exact(name: str, value: Any) -> Any:
+    """Return a list as an array, of nothing but what it should hold."""
+    if name in ("dp_size", "has_only_totals"):
+        return value
+    try:
+        array = np.array(value)
+    except ValueError as error:
+        raise ValueError(f"this is not a valid step plan: {name}: {error}") from error
+    kind = "b" if name == "is_padding" else "i"
+    if array.dtype.kind != kind and array.size > 0:
+        raise ValueError(f"this is not a valid step plan: {name} is {describe(array)}")
+    return array
+
+
+def _checked_index(name: str, value: Any, count: int) -> int:
+    index = checked_integer(name, value, "an index, from 0 on")
+    if not 0 <= index < count:
+        raise IndexError(
+            f"{name} is {index}, but there are {count}; pass one from 0 to {count - 1}"
+        )
+    return index

@@ -1,0 +1,534 @@
+"""Planning an optimizer step: mini-batches in prompts, padding, and shards for ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Literal, NamedTuple, TypeAlias
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from fastcollate import _fastcollate
+from fastcollate.arguments import checked_int, counted, id_list
+from fastcollate.arrays import describe, is_tensor
+from fastcollate.batch import Batch
+from fastcollate.grouping import group_offsets
+from fastcollate.merging import MergePlan
+from fastcollate.step_plan import SYNTHETIC_LENS, Integers, Shard, StepPlan
+from fastcollate.trajectories import checked_trajectories
+
+__all__ = ["Costs", "Shard", "StepPlan", "plan_step", "prompt_boundaries"]
+
+Costs: TypeAlias = Callable[[Integers], ArrayLike]
+"""What rows of so many tokens, int64 (rows,), cost: numbers of the same shape."""
+
+FLOPS_PER_TOKEN = 24_576
+"""What a token costs beside attention, in the unit of a pair of tokens in attention."""
+
+MAX_TOKENS = 1 << 31
+"""No row has so many: sums of all of them fit int64."""
+
+MAX_RANKS = 1 << 26
+"""How many ranks all mini-batches together may have."""
+
+
+def prompt_boundaries(uids: Any) -> list[tuple[int, int]]:
+    """Find the rows of every prompt.
+
+    Parameters
+    ----------
+    uids
+        What names each row's prompt: a sequence of str, int, bytes, tuples or anything that can be
+        compared, also without a hash; a NumPy array, a tensor or an Arrow column.
+
+    Returns
+    -------
+    list[tuple[int, int]]
+        The first row of each prompt, and one past its last; none for no uids.
+
+    Raises
+    ------
+    ValueError
+        If a uid comes again after another.
+    TypeError
+        If `uids` is no sequence, or holds what cannot be compared.
+
+    Notes
+    -----
+    The contract is that of SkyRL's ``compute_prompt_boundaries``.
+
+    Examples
+    --------
+    >>> fc.prompt_boundaries(["p0", "p0", "p1", "p1", "p1"])
+    [(0, 2), (2, 5)]
+    """
+    return _fastcollate.pairs(_prompt_offsets(uids))
+
+
+def plan_step(
+    what: Any,
+    *,
+    uids: Any | None = None,
+    prompts_per_mini_batch: int | None = None,
+    rows_per_mini_batch: int | None = None,
+    dp_size: int = 1,
+    pad_rows: Literal["copy", "synthetic", "error"] = "copy",
+    copy: Literal["first", "cycle"] = "first",
+    shards: Literal["contiguous", "strided", "tokens", "flops"] | Costs = "contiguous",
+    keep_together: Literal["prompt", "trajectory"] | None = None,
+    allow_partial: bool = False,
+    train_batch_size: int | None = None,
+    n_samples_per_prompt: int | None = None,
+    is_stepwise: bool | None = None,
+    trajectory_ids: Any | None = None,
+    is_last_step: Any | None = None,
+) -> StepPlan:
+    """Plan which rows form a mini-batch, and which of them each data-parallel rank gets.
+
+    A prompt has any number of rows, a mini-batch a fixed number of prompts, and each rank of a
+    mini-batch the same number of rows, some of which may be padding. No token is moved:
+    ``build_batch(..., rows=plan.shard(...))`` and ``batch.select`` do that.
+
+    Parameters
+    ----------
+    what
+        The rows: a :class:`MergePlan`, a :class:`Batch`, the number of tokens of each row, or a
+        pair of the numbers of tokens of prompts and responses. Numbers are integers: arrays,
+        tensors or sequences (rows,).
+    uids
+        What names each row's prompt, as in :func:`prompt_boundaries`. Of a merge plan one per turn
+        or one per row. Those of a batch, if not given. Without any, rows are prompts of their own,
+        or ``n_samples_per_prompt`` of them are one.
+    prompts_per_mini_batch, rows_per_mini_batch
+        How large a mini-batch is; one of both, or neither, and all rows are one.
+    dp_size
+        Number of data-parallel ranks.
+    pad_rows
+        What fills mini-batches up to a multiple of `dp_size`. ``"copy"``: copies of rows of the
+        mini-batch; ``"synthetic"``: rows of one prompt and one response token; ``"error"``:
+        nothing.
+    copy
+        Which rows are copied. ``"first"``: the mini-batch's first; ``"cycle"``: all of them, from
+        the first on.
+    shards
+        Which rank gets which rows. ``"contiguous"``: those that follow each other, with the padding
+        in the end; ``"strided"``: every `dp_size`-th; ``"tokens"``: about as many tokens as the
+        others; ``"flops"``: about as much work, ``24576 * L + L * L`` for a row of L tokens; or
+        about the same cost by a function, which gets the tokens of rows, int64 (rows,), and returns
+        what they cost, finite and not negative. Balanced ranks get the rows largest first, each the
+        one that has the least so far. Rows of a rank keep their order, with its padding behind.
+    keep_together
+        Whether the rows of a prompt or of a trajectory have to be on one rank. Then all ranks are
+        filled up to as many rows as the fullest one has, which can be more than are needed to
+        divide them; few are aimed at, fewest are only sure of ``"contiguous"``.
+    allow_partial
+        Whether the last mini-batch may be smaller.
+    train_batch_size
+        Number of prompts that there have to be.
+    n_samples_per_prompt
+        Number of rows that each prompt has to have. If the rollouts are step-wise: the number of
+        trajectories that it may have, if they are known.
+    is_stepwise
+        Whether a trajectory may be several rows. By default, whether anything is known of
+        trajectories.
+    trajectory_ids, is_last_step
+        What names each row's trajectory, and whether it is the trajectory's last row. Merge plans
+        and batches know it.
+
+    Returns
+    -------
+    StepPlan
+        The same one on every machine.
+
+    Raises
+    ------
+    ValueError
+        There are no rows; other numbers of uids, ids or flags than rows; uids or trajectories that
+        are not contiguous; a mini-batch size below 1, above the batch, or that does not divide it,
+        but for `allow_partial`; a `dp_size` below 1; numbers that contradict `train_batch_size` or
+        `n_samples_per_prompt`; rows that cannot be divided among ranks, with
+        ``pad_rows="error"``; a group to be kept together that mini-batches or, with
+        ``pad_rows="error"``, ranks would tear apart; costs that are negative or not finite.
+    TypeError
+        What is no number, sequence or option.
+
+    Notes
+    -----
+    The contracts are those of SkyRL's ``compute_prompt_mini_batch_boundaries`` and
+    ``MeshDispatch.stage_chunks`` (mini-batches of prompts, copies of the first row, contiguous
+    chunks) and of verl's mini-batches of rows; the workload is that of verl's
+    ``calculate_workload``. Other than SkyRL's, an uneven number of prompts can be allowed.
+
+    Examples
+    --------
+    >>> plan = fc.plan_step([5, 6, 7, 8, 9], uids=list("aabcc"), dp_size=2)
+    >>> plan
+    StepPlan: 5 rows of 3 prompts in 1 mini-batch for 2 ranks, and 1 padding row
+    >>> plan.shard(0, 1).rows
+    array([3, 4, 0])
+    """
+    _check_options(pad_rows, copy, shards, keep_together)
+    dp_size = _checked_count("dp_size", dp_size, "a number of ranks")
+    unit, size = _checked_unit(prompts_per_mini_batch, rows_per_mini_batch)
+    samples = n_samples_per_prompt
+    if samples is not None:
+        samples = _checked_count("n_samples_per_prompt", samples, "a number of rows")
+    step = _Rows.of(what)
+    if (num_rows := len(step.lengths)) == 0:
+        raise ValueError("there are no rows to plan; pass at least one")
+    uids = step.uids if uids is None else step.per_row("uids", uids)
+
+    trajectories = None
+    if keep_together == "trajectory" or (samples is not None and is_stepwise is not False):
+        trajectories = step.trajectories(trajectory_ids, is_last_step)
+        if trajectories is None and keep_together == "trajectory":
+            raise ValueError(
+                "keep_together='trajectory' needs to know the trajectories: "
+                "pass trajectory_ids or is_last_step"
+            )
+    if is_stepwise is None:
+        given = trajectory_ids is not None or is_last_step is not None
+        is_stepwise = given or step.knows_trajectories
+    if uids is not None:
+        prompts = _prompt_offsets(uids)
+    elif unit == "prompts" and (samples is None or is_stepwise):
+        raise ValueError("prompts_per_mini_batch counts prompts, which only uids tell; pass uids")
+    elif keep_together == "prompt" and (samples is None or is_stepwise):
+        raise ValueError("keep_together='prompt' needs to know the prompts; pass uids")
+    else:
+        prompts = _uniform(num_rows, 1 if samples is None or is_stepwise else samples)
+    if trajectories is not None and uids is not None:
+        _check_nesting(trajectories, prompts, uids)
+    if samples is not None:
+        _check_samples(samples, prompts, uids, trajectories if is_stepwise else None, is_stepwise)
+    if train_batch_size is not None:
+        expected = checked_int("train_batch_size", train_batch_size, "a number of prompts")
+        if len(prompts) - 1 != expected:
+            raise ValueError(
+                f"train_batch_size is {expected}, but there are {len(prompts) - 1} prompts"
+            )
+
+    mini_batches = _mini_batches(unit, size, prompts, num_rows, allow_partial)
+    if dp_size * (len(mini_batches) - 1) > MAX_RANKS:
+        raise ValueError(f"dp_size is {dp_size}, which is more ranks than rows can be made for")
+    groups = {"prompt": prompts, "trajectory": trajectories, None: None}[keep_together]
+    if groups is not None:
+        _check_not_torn(groups, mini_batches, _Names(str(keep_together), uids, prompts))
+    costs, synthetic_cost = _costs(shards, step.lengths.sum(1), pad_rows)
+    rows, is_padding, offsets, failure = _fastcollate.split_step(
+        mini_batches,
+        groups,
+        costs,
+        synthetic_cost,
+        dp_size,
+        shards == "strided",
+        copy if pad_rows == "copy" else pad_rows,
+    )
+    if failure is not None:
+        mini_batch, group = failure
+        count = int(mini_batches[mini_batch + 1] - mini_batches[mini_batch])
+        head = f"pad_rows is 'error', but the {count} rows of mini-batch {mini_batch} cannot be"
+        if group < 0:
+            raise ValueError(f"{head} divided among {counted(dp_size, 'rank')} without padding")
+        assert groups is not None
+        name = _Names(str(keep_together), uids, prompts).name(groups, group)
+        raise ValueError(
+            f"{head} dealt out to {counted(dp_size, 'rank')} in equal numbers with all rows of "
+            f"{name} on one; keep nothing together, or allow padding"
+        )
+    return StepPlan(
+        rows=rows,
+        is_padding=is_padding,
+        mini_batch_offsets=offsets,
+        dp_size=dp_size,
+        row_lengths=step.lengths,
+        prompt_offsets=prompts,
+        mini_batch_prompts=np.searchsorted(prompts, mini_batches).astype(np.int64),
+        has_only_totals=step.has_only_totals,
+    )
+
+
+def _prompt_offsets(uids: Any) -> Integers:
+    return group_offsets("uids", uids, "uid", "the rows of a prompt have to follow each other")
+
+
+class _Rows(NamedTuple):
+    """The rows that a step is planned for, and what is known of them."""
+
+    lengths: Integers
+    """Prompt and response tokens, (rows, 2)."""
+    has_only_totals: bool = False
+    uids: Any | None = None
+    trajectory_ids: Any | None = None
+    is_last_step: Any | None = None
+    merge: MergePlan | None = None
+    """How turns were merged, if the rows were made so."""
+    may_be_per_turn: bool = False
+
+    @classmethod
+    def of(cls, what: Any) -> _Rows:
+        """Read the argument `what`."""
+        if isinstance(what, MergePlan):
+            lengths = np.stack([what.prompt_lens, what.response_lens], 1)
+            return cls(lengths, merge=what, may_be_per_turn=True)
+        if isinstance(what, Batch):
+            plan = what.plan
+            lengths = np.stack([plan.prompt_lens, plan.response_lens], 1)
+            merge = what.merge_plan
+            if merge is not None and merge.num_rows != len(lengths):
+                merge = None
+            names = (what.uids, what.trajectory_ids, what.is_last_step)
+            return cls(lengths, False, *names, merge)
+        if isinstance(what, (tuple, list)) and len(what) == 2 and hasattr(what[0], "__len__"):
+            prompts = _checked_lengths("prompt_lens", what[0])
+            responses = _checked_lengths("response_lens", what[1])
+            if len(prompts) != len(responses):
+                raise ValueError(
+                    f"there are {len(prompts)} lengths of prompts, but {len(responses)} of "
+                    "responses; pass one of each per row"
+                )
+            return cls(np.stack([prompts, responses], 1))
+        totals = _checked_lengths("the argument what", what)
+        return cls(np.stack([np.zeros_like(totals), totals], 1), True)
+
+    @property
+    def knows_trajectories(self) -> bool:
+        """Whether it is known which rows are a trajectory."""
+        known = (self.trajectory_ids, self.is_last_step, self.merge)
+        return any(one is not None for one in known)
+
+    def per_row(self, name: str, values: Any) -> Any:
+        """Check that there is one value per row; of one per turn take those of the rows."""
+        if not hasattr(values, "__len__") or isinstance(values, (str, bytes)):
+            values = id_list(name, values)
+        count, rows = len(values), len(self.lengths)
+        if count == rows:
+            return values
+        if self.may_be_per_turn and self.merge is not None:
+            if count == self.merge.num_turns:
+                sources = self.merge.sources
+                if isinstance(values, np.ndarray) or is_tensor(values):
+                    return values[sources]
+                return list(map(id_list(name, values).__getitem__, sources.tolist()))
+            raise ValueError(
+                f"{name} has {count} items, but the plan has {counted(rows, 'row')} of "
+                f"{counted(self.merge.num_turns, 'turn')}; pass one per row or per turn"
+            )
+        raise ValueError(f"{name} has {count} items, but there are {rows} rows; pass one per row")
+
+    def trajectories(self, trajectory_ids: Any | None, is_last_step: Any | None) -> Integers | None:
+        """Find where trajectories begin, and where the last ends."""
+        if trajectory_ids is None and is_last_step is None:
+            if self.merge is not None:
+                of_rows = self.merge.trajectories
+                return np.array([0, *np.flatnonzero(np.diff(of_rows)) + 1, len(of_rows)], np.int64)
+            trajectory_ids, is_last_step = self.trajectory_ids, self.is_last_step
+            if trajectory_ids is None and is_last_step is None:
+                return None
+        if trajectory_ids is not None:
+            trajectory_ids = self.per_row("trajectory_ids", trajectory_ids)
+        if is_last_step is not None:
+            is_last_step = self.per_row("is_last_step", is_last_step)
+        found = checked_trajectories(trajectory_ids, is_last_step)
+        return np.array([0, *found.ends], np.int64)
+
+
+class _Names(NamedTuple):
+    """How errors name groups of rows."""
+
+    kind: str
+    uids: Any | None
+    prompts: Integers
+
+    def name(self, groups: Integers, group: int) -> str:
+        """Name a group by its rows and, if it has one, its uid."""
+        start, end = groups[group : group + 2].tolist()
+        rows = f"row {start}" if end == start + 1 else f"rows {start} to {end - 1}"
+        if self.uids is None:
+            return f"{self.kind} {group} ({rows})"
+        return f"{self.kind} {group} ({rows}, uid {_item(self.uids, start)!r})"
+
+
+def _item(uids: Any, row: int) -> Any:
+    """Return a uid as Python's own object."""
+    uid = uids[row]
+    for method in ("as_py", "item"):  # Arrow's and NumPy's
+        if hasattr(uid, method):
+            return getattr(uid, method)()
+    return uid
+
+
+def _check_options(pad_rows: Any, copy: Any, shards: Any, keep_together: Any) -> None:
+    for name, value, values in (
+        ("pad_rows", pad_rows, ("copy", "synthetic", "error")),
+        ("copy", copy, ("first", "cycle")),
+        ("keep_together", keep_together, ("prompt", "trajectory", None)),
+        ("shards", shards, ("contiguous", "strided", "tokens", "flops")),
+    ):
+        if name == "shards" and callable(value):
+            continue
+        if value is not None and not isinstance(value, str):
+            raise TypeError(f"{name} is {describe(value)}; pass {', '.join(map(repr, values))}")
+        if value not in values:
+            more = ", or a function of lengths" if name == "shards" else ""
+            raise ValueError(f"{name} is {value!r}; pass {', '.join(map(repr, values))}{more}")
+    if copy != "first" and pad_rows != "copy":
+        raise ValueError(f"copy is an option of pad_rows='copy', but pad_rows is {pad_rows!r}")
+
+
+def _checked_count(name: str, value: Any, advice: str) -> int:
+    count = checked_int(name, value, advice)
+    if count < 1:
+        raise ValueError(f"{name} is {count}; pass {advice} from 1 on")
+    return count
+
+
+def _checked_unit(prompts: Any, rows: Any) -> tuple[str | None, int]:
+    """Return what mini-batches are counted in, and how many of them are one."""
+    if prompts is not None and rows is not None:
+        raise ValueError("pass prompts_per_mini_batch or rows_per_mini_batch, not both")
+    if prompts is not None:
+        return "prompts", _checked_count("prompts_per_mini_batch", prompts, "a number of prompts")
+    if rows is not None:
+        return "rows", _checked_count("rows_per_mini_batch", rows, "a number of rows")
+    return None, 0
+
+
+def _checked_lengths(name: str, values: Any) -> Integers:
+    """Return lengths as int64 (rows,)."""
+    if is_tensor(values):
+        values = values.detach().cpu().numpy()
+    is_array = isinstance(values, np.ndarray)
+    found = values if is_array else np.array(id_list(name, values))
+    if found.size == 0 and not is_array:
+        found = found.astype(np.int64)
+    if found.ndim != 1 or found.dtype.kind not in "iu":
+        shown = describe(values) if is_array else describe(found)
+        raise TypeError(f"{name} is {shown}; pass the number of tokens of each row")
+    lengths = found.astype(np.int64)
+    wrong = np.flatnonzero((lengths < 0) | (lengths > MAX_TOKENS))
+    if len(wrong) > 0:
+        row = int(wrong[0])
+        raise ValueError(f"{name} has {found[row]} for row {row}, which is no number of tokens")
+    return lengths
+
+
+def _uniform(num_rows: int, size: int) -> Integers:
+    """Return the boundaries of groups of so many rows."""
+    if num_rows % size != 0:
+        raise ValueError(
+            f"n_samples_per_prompt is {size}, which does not divide {counted(num_rows, 'row')}"
+        )
+    return np.arange(0, num_rows + 1, size, dtype=np.int64)
+
+
+def _check_nesting(trajectories: Integers, prompts: Integers, uids: Any) -> None:
+    """Check that a trajectory is of one prompt."""
+    starts = np.searchsorted(trajectories, prompts)
+    torn = np.flatnonzero(trajectories[starts] != prompts)
+    if len(torn) > 0:
+        row = int(prompts[torn[0]])
+        name = _Names("trajectory", None, prompts).name(trajectories, int(starts[torn[0]]) - 1)
+        raise ValueError(
+            f"{name} has rows of several prompts: uid {_item(uids, row - 1)!r}, "
+            f"then {_item(uids, row)!r}"
+        )
+
+
+def _check_samples(
+    samples: int,
+    prompts: Integers,
+    uids: Any | None,
+    trajectories: Integers | None,
+    is_stepwise: bool,
+) -> None:
+    """Check how many rows, or step-wise trajectories, each prompt has."""
+    if not is_stepwise:
+        counts, unit = np.diff(prompts), "row"
+        wrong = np.flatnonzero(counts != samples)
+    elif trajectories is not None and uids is not None:
+        counts, unit = np.diff(np.searchsorted(trajectories, prompts)), "trajectory"
+        wrong = np.flatnonzero(counts > samples)
+    else:
+        return
+    if len(wrong) > 0:
+        prompt = int(wrong[0])
+        name = _Names("prompt", uids, prompts).name(prompts, prompt)
+        found = counted(int(counts[prompt]), unit, "trajectories" if is_stepwise else None)
+        raise ValueError(f"n_samples_per_prompt is {samples}, but {name} has {found}")
+
+
+def _mini_batches(
+    unit: str | None, size: int, prompts: Integers, num_rows: int, allow_partial: bool
+) -> Integers:
+    """Return where mini-batches begin, and where the last ends, in rows."""
+    if unit is None:
+        return np.array([0, num_rows], np.int64)
+    units = prompts if unit == "prompts" else np.arange(num_rows + 1, dtype=np.int64)
+    count = len(units) - 1
+    argument = f"{unit}_per_mini_batch"
+    if size > count:
+        raise ValueError(f"{argument} is {size}, but there are only {count} {unit}")
+    if count % size != 0 and not allow_partial:
+        raise ValueError(
+            f"{argument} is {size}, which does not divide {count} {unit}; "
+            "allow_partial=True makes the last mini-batch smaller"
+        )
+    starts = units[:-1:size]
+    return np.append(starts, num_rows)
+
+
+def _check_not_torn(groups: Integers, mini_batches: Integers, names: _Names) -> None:
+    """Check that every mini-batch begins where a group does."""
+    found = np.searchsorted(groups, mini_batches)
+    torn = np.flatnonzero(groups[found] != mini_batches)
+    if len(torn) > 0:
+        mini_batch = int(torn[0])
+        name = names.name(groups, int(found[mini_batch]) - 1)
+        raise ValueError(
+            f"keep_together is {names.kind!r}, but {name} is in the mini-batches "
+            f"{mini_batch - 1} and {mini_batch}; choose mini-batches of whole groups"
+        )
+
+
+def _costs(
+    shards: Any, lengths: Integers, pad_rows: str
+) -> tuple[NDArray[np.float64] | None, float]:
+    """Return what rows cost, and what a synthetic one does."""
+    if shards in ("contiguous", "strided"):
+        return None, 0.0
+    cost: Costs = {"tokens": _tokens, "flops": _flops}.get(shards, shards)
+    costs = _checked_costs(cost(lengths), len(lengths))
+    if pad_rows != "synthetic":
+        return costs, 0.0
+    synthetic = np.array([sum(SYNTHETIC_LENS)], np.int64)
+    return costs, float(_checked_costs(cost(synthetic), 1)[0])
+
+
+def _tokens(lengths: Integers) -> ArrayLike:
+    return lengths
+
+
+def _flops(lengths: Integers) -> ArrayLike:
+    wide = lengths.astype(np.float64)
+    return FLOPS_PER_TOKEN * wide + wide * wide
+
+
+def _checked_costs(values: Any, count: int) -> NDArray[np.float64]:
+    if is_tensor(values):
+        values = values.detach().cpu().numpy()
+    found = np.asarray(values)
+    if found.dtype.kind not in "biuf" or found.shape != (count,):
+        raise ValueError(
+            f"the function shards returned {describe(found)} for {count} lengths; "
+            "return one number for each"
+        )
+    costs = found.astype(np.float64)
+    wrong = np.flatnonzero(~(np.isfinite(costs) & (costs >= 0)))
+    if len(wrong) > 0:
+        row = int(wrong[0])
+        raise ValueError(
+            f"the function shards returned {found[row]} for row {row}; "
+            "a cost is finite and not negative"
+        )
+    return np.ascontiguousarray(costs)

@@ -1,0 +1,179 @@
+"""How a step is planned, in loops over rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+Slot = tuple[int, bool]
+"""A row of the step, -1 for a synthetic one, and whether it is padding."""
+
+
+class Step(NamedTuple):
+    """A step: by mini-batch and rank, the slots that are written."""
+
+    mini_batches: list[tuple[int, int]]
+    """First row, and one past the last."""
+    shards: list[list[list[Slot]]]
+
+
+def prompt_boundaries_loops(uids: Sequence[Any]) -> list[tuple[int, int]]:
+    """Find the rows of every prompt.
+
+    Raises
+    ------
+    ValueError
+        If a uid comes again after another.
+    """
+    boundaries: list[tuple[int, int]] = []
+    seen: list[Any] = []
+    start = 0
+    for row in range(1, len(uids) + 1):
+        if row == len(uids) or uids[row] != uids[row - 1]:
+            if uids[start] in seen:
+                raise ValueError(
+                    f"uid {uids[start]!r} appears in non-contiguous positions at index {start}"
+                )
+            seen.append(uids[start])
+            boundaries.append((start, row))
+            start = row
+    return boundaries
+
+
+def plan_step_loops(
+    lengths: Sequence[int],
+    mini_batches: list[tuple[int, int]],
+    *,
+    dp_size: int,
+    padding: str = "first",
+    shards: str = "contiguous",
+    cost: Callable[[int], float] | None = None,
+    groups: list[tuple[int, int]] | None = None,
+) -> Step:
+    """Pad and split mini-batches.
+
+    Parameters
+    ----------
+    lengths
+        Tokens of each row.
+    mini_batches
+        First row of each, and one past its last.
+    dp_size
+        Number of ranks.
+    padding
+        ``"first"``, ``"cycle"``, ``"synthetic"`` or ``"error"``.
+    shards
+        ``"contiguous"``, ``"strided"`` or ``"balanced"``, by `cost` of a row of so many tokens.
+    groups
+        The rows that have to stay together.
+
+    Raises
+    ------
+    ValueError
+        If padding is an error, and needed.
+    """
+    out = []
+    for start, end in mini_batches:
+        if padding == "error" and (end - start) % dp_size:
+            raise ValueError(f"rows {start} to {end} cannot be divided by {dp_size}")
+
+        def pad(index: int, rows: range = range(start, end)) -> Slot:
+            if padding == "synthetic":
+                return -1, True
+            return rows[index % len(rows) if padding == "cycle" else 0], True
+
+        def cost_of(slot: Slot) -> float:
+            assert cost is not None
+            return cost(2 if slot[0] < 0 else lengths[slot[0]])
+
+        if groups is None:
+            slots: list[Slot] = [(row, False) for row in range(start, end)]
+            while len(slots) % dp_size:
+                slots.append(pad(len(slots) - (end - start)))
+            ranks = _ranks([[slot] for slot in slots], dp_size, shards, cost_of)
+            out.append([[slot for item in rank for slot in item] for rank in ranks])
+            continue
+        items = [
+            [(row, False) for row in range(*group)] for group in groups if start <= group[0] < end
+        ]
+        ranks = _ranks(items, dp_size, shards, cost_of)
+        filled = [[slot for item in rank for slot in item] for rank in ranks]
+        count = max(map(len, filled))
+        if padding == "error" and count * dp_size != end - start:
+            raise ValueError(f"rows {start} to {end} cannot be divided by {dp_size} in groups")
+        paddings = 0
+        for rank in filled:
+            while len(rank) < count:
+                rank.append(pad(paddings))
+                paddings += 1
+        out.append(filled)
+    return Step(mini_batches, out)
+
+
+def _ranks(
+    items: list[list[Slot]], dp_size: int, shards: str, cost: Callable[[Slot], float]
+) -> list[list[list[Slot]]]:
+    """Deal out items, each of which stays together."""
+    rows = sum(map(len, items))
+    least = max(-(-rows // dp_size), max(map(len, items)))
+    if shards == "strided":
+        return [items[rank::dp_size] for rank in range(dp_size)]
+    if shards == "contiguous":
+        for capacity in range(least, rows + 1):
+            if (ranks := _in_order(items, dp_size, capacity)) is not None:
+                return ranks
+        raise AssertionError("there is room for all rows")
+    costs = [sum(map(cost, item)) for item in items]
+    if (ranks := _balanced(items, costs, dp_size, least, False)) is not None:
+        return ranks
+    # The same search as everywhere: where it does not tell, other capacities may do, too.
+    start, end = least, rows
+    while start < end:
+        middle = (start + end) // 2
+        if _balanced(items, costs, dp_size, middle, True) is None:
+            start = middle + 1
+        else:
+            end = middle
+    ranks = _balanced(items, costs, dp_size, start, False)
+    ranks = ranks or _balanced(items, costs, dp_size, start, True)
+    assert ranks is not None
+    return ranks
+
+
+def _in_order(
+    items: list[list[Slot]], dp_size: int, capacity: int
+) -> list[list[list[Slot]]] | None:
+    """Fill rank after rank, each with no more than so many rows; None if that is not enough."""
+    ranks: list[list[list[Slot]]] = [[]]
+    for item in items:
+        if sum(map(len, ranks[-1])) + len(item) > capacity:
+            ranks.append([])
+        ranks[-1].append(item)
+    if len(ranks) > dp_size:
+        return None
+    return ranks + [[] for _ in range(dp_size - len(ranks))]
+
+
+def _balanced(
+    items: list[list[Slot]], costs: list[float], dp_size: int, capacity: int, large_first: bool
+) -> list[list[list[Slot]]] | None:
+    """Give each item, the largest first, to the rank with the least cost that has room for it."""
+    order = sorted(
+        range(len(items)),
+        key=lambda index: (-len(items[index]) if large_first else 0, -costs[index], index),
+    )
+    loads = [0.0] * dp_size
+    rows = [0] * dp_size
+    of_rank: list[list[int]] = [[] for _ in range(dp_size)]
+    for index in order:
+        best = None
+        for rank in range(dp_size):
+            has_room = rows[rank] + len(items[index]) <= capacity
+            if has_room and (best is None or loads[rank] < loads[best]):
+                best = rank
+        if best is None:
+            return None
+        loads[best] += costs[index]
+        rows[best] += len(items[index])
+        of_rank[best].append(index)
+    return [[items[index] for index in sorted(indices)] for indices in of_rank]

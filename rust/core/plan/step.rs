@@ -1,0 +1,296 @@
+//! The step: mini-batches are padded and split among the data-parallel ranks.
+
+use std::mem;
+use std::ops::Range;
+
+use super::balance::{First, Item, balance};
+
+/// How a mini-batch's rows are dealt out.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Deal<'a> {
+    /// Each rank gets rows that follow each other.
+    Contiguous,
+    /// Row by row to the next rank.
+    Strided,
+    /// To the rank that has the least to do.
+    Balanced {
+        /// What every row of the step costs: finite and not negative.
+        costs: &'a [f64],
+        /// What a synthetic row costs.
+        synthetic: f64,
+    },
+}
+
+/// What fills up the ranks that have fewer rows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Padding {
+    /// Copies of the mini-batch's first row.
+    CopyFirst,
+    /// Copies of the mini-batch's rows, from the first on.
+    CopyCycle,
+    /// Rows that are no copies.
+    Synthetic,
+    /// Nothing: that there is something to fill up is an error.
+    Refused,
+}
+
+/// Place of one row in a step.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Slot {
+    /// The row that is written there; none is a synthetic one.
+    pub row: Option<usize>,
+    /// Whether it is there to fill up.
+    pub is_padding: bool,
+}
+
+/// How a step is split.
+#[derive(Debug, Clone, Copy)]
+pub struct Split<'a> {
+    /// Number of ranks, at least one.
+    pub ranks: usize,
+    /// How rows are dealt out.
+    pub deal: Deal<'a>,
+    /// What fills up.
+    pub padding: Padding,
+    /// Where the groups begin whose rows stay together, and where the last ends. Mini-batches begin
+    /// where groups do.
+    pub groups: Option<&'a [usize]>,
+}
+
+/// A mini-batch cannot be split without padding, which is refused.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Indivisible {
+    /// The mini-batch.
+    pub mini_batch: usize,
+    /// The group that would have to be torn apart; none if the number of rows is what cannot be
+    /// divided.
+    pub group: Option<usize>,
+}
+
+/// All slots of a step, by mini-batch, rank and place.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Slots {
+    /// Ranks of a mini-batch have the same number of them.
+    pub slots: Vec<Slot>,
+    /// Where the slots of mini-batches begin, and where the last ends.
+    pub offsets: Vec<usize>,
+}
+
+impl Split<'_> {
+    /// Split mini-batches that begin there; the last offset is their end.
+    ///
+    /// Rows of a rank keep their order, with the padding behind them.
+    ///
+    /// # Errors
+    /// [`Indivisible`], if padding is refused.
+    pub fn slots(&self, mini_batches: &[usize]) -> Result<Slots, Indivisible> {
+        let rows = mini_batches.last().copied().unwrap_or(0);
+        let mut slots = Slots {
+            slots: Vec::with_capacity(rows),
+            offsets: vec![0],
+        };
+        let mut next_group = 0;
+        for (mini_batch, bounds) in mini_batches.windows(2).enumerate() {
+            let rows = bounds[0]..bounds[1];
+            let indivisible = |group| Indivisible { mini_batch, group };
+            if self.padding == Padding::Refused && rows.len() % self.ranks != 0 {
+                return Err(indivisible(None));
+            }
+            match self.groups {
+                None => self.deal_rows(rows, &mut slots.slots),
+                Some(groups) => {
+                    let first = next_group;
+                    while groups[next_group] < rows.end {
+                        next_group += 1;
+                    }
+                    self.deal_groups(rows, &groups[first..=next_group], &mut slots.slots)
+                        .map_err(|group| indivisible(Some(first + group)))?;
+                }
+            }
+            slots.offsets.push(slots.slots.len());
+        }
+        Ok(slots)
+    }
+
+    /// Split a mini-batch row by row.
+    fn deal_rows(&self, rows: Range<usize>, slots: &mut Vec<Slot>) {
+        let count = rows.len().div_ceil(self.ranks);
+        // Padding lies behind the rows, and is dealt out as they are.
+        let slot = |place: usize| match place.checked_sub(rows.len()) {
+            None => Slot {
+                row: Some(rows.start + place),
+                is_padding: false,
+            },
+            Some(index) => self.padding_row(&rows, index),
+        };
+        let places = self.ranks * count;
+        match self.deal {
+            Deal::Contiguous => slots.extend((0..places).map(slot)),
+            Deal::Strided => {
+                let of_rank = |rank| (rank..places).step_by(self.ranks);
+                slots.extend((0..self.ranks).flat_map(of_rank).map(slot));
+            }
+            Deal::Balanced { costs, synthetic } => {
+                let item = |place| Item {
+                    rows: 1,
+                    cost: slot(place).row.map_or(synthetic, |row| costs[row]),
+                };
+                let items: Vec<_> = (0..places).map(item).collect();
+                let ranks = balance(&items, self.ranks, count, First::Costly)
+                    .expect("there is room for every row");
+                slots.extend(by_rank(&ranks, self.ranks).into_iter().map(slot));
+            }
+        }
+    }
+
+    /// Split a mini-batch by groups, which begin there.
+    ///
+    /// # Errors
+    /// The group that would have to be torn apart, if padding is refused.
+    fn deal_groups(
+        &self,
+        rows: Range<usize>,
+        groups: &[usize],
+        slots: &mut Vec<Slot>,
+    ) -> Result<(), usize> {
+        let lens: Vec<_> = groups.windows(2).map(|ends| ends[1] - ends[0]).collect();
+        let ranks = match self.deal {
+            Deal::Contiguous => in_order(&lens, self.ranks),
+            Deal::Strided => (0..lens.len()).map(|group| group % self.ranks).collect(),
+            Deal::Balanced { costs, .. } => {
+                let item = |ends: &[usize]| Item {
+                    rows: ends[1] - ends[0],
+                    cost: costs[ends[0]..ends[1]].iter().sum(),
+                };
+                let items: Vec<_> = groups.windows(2).map(item).collect();
+                balance_groups(&items, self.ranks)
+            }
+        };
+        let mut counts = vec![0; self.ranks];
+        for (&rank, len) in ranks.iter().zip(&lens) {
+            counts[rank] += len;
+        }
+        let count = counts.iter().copied().max().unwrap_or(0);
+        if self.padding == Padding::Refused && count * self.ranks > rows.len() {
+            return Err(self.torn_group(&lens, &ranks));
+        }
+        let mut groups_by_rank = by_rank(&ranks, self.ranks).into_iter().peekable();
+        let mut paddings = 0..;
+        for (rank, rows_of_rank) in counts.into_iter().enumerate() {
+            while let Some(group) = groups_by_rank.next_if(|&group| ranks[group] == rank) {
+                slots.extend((groups[group]..groups[group + 1]).map(|row| Slot {
+                    row: Some(row),
+                    is_padding: false,
+                }));
+            }
+            let missing = paddings.by_ref().take(count - rows_of_rank);
+            slots.extend(missing.map(|index| self.padding_row(&rows, index)));
+        }
+        Ok(())
+    }
+
+    /// The group because of which ranks would have different numbers of rows.
+    fn torn_group(&self, lens: &[usize], ranks: &[usize]) -> usize {
+        let count = lens.iter().sum::<usize>() / self.ranks;
+        let mut filled = vec![0; self.ranks];
+        let mut end = 0;
+        let is_too_much = |(&len, &rank): (&usize, &usize)| {
+            if self.deal == Deal::Contiguous {
+                let start = end;
+                end += len;
+                return start % count + len > count;
+            }
+            filled[rank] += len;
+            filled[rank] > count
+        };
+        let torn = lens.iter().zip(ranks).position(is_too_much);
+        torn.expect("a rank has more rows than the others")
+    }
+
+    /// The padding row of an index in the mini-batch of some rows.
+    fn padding_row(&self, rows: &Range<usize>, index: usize) -> Slot {
+        let row = match self.padding {
+            Padding::CopyFirst => Some(rows.start),
+            Padding::CopyCycle => Some(rows.start + index % rows.len()),
+            Padding::Synthetic | Padding::Refused => None,
+        };
+        Slot {
+            row,
+            is_padding: true,
+        }
+    }
+}
+
+/// Indices by rank, and in order within a rank.
+fn by_rank(rank_of: &[usize], ranks: usize) -> Vec<usize> {
+    let mut next = vec![0; ranks];
+    for &rank in rank_of {
+        next[rank] += 1;
+    }
+    let mut start = 0;
+    for next in &mut next {
+        let count = mem::replace(next, start);
+        start += count;
+    }
+    let mut sorted = vec![0; rank_of.len()];
+    for (index, &rank) in rank_of.iter().enumerate() {
+        sorted[next[rank]] = index;
+        next[rank] += 1;
+    }
+    sorted
+}
+
+/// Ranks of groups that stay in order, so that the rank with most rows has as few as can be.
+fn in_order(lens: &[usize], ranks: usize) -> Vec<usize> {
+    let fill = |capacity| {
+        let (mut rank, mut rows) = (0, 0);
+        let mut rank_of = Vec::with_capacity(lens.len());
+        for &len in lens {
+            if rows + len > capacity {
+                (rank, rows) = (rank + 1, 0);
+            }
+            rows += len;
+            rank_of.push(rank);
+        }
+        rank_of
+    };
+    let (least, most) = bounds(lens.iter().copied(), ranks);
+    fill(first_that(least..most, |capacity| {
+        fill(capacity).last().is_none_or(|&rank| rank < ranks)
+    }))
+}
+
+/// Ranks of groups, by cost. A rank has room for as few rows as were found to do, so that little is
+/// to be filled up.
+fn balance_groups(items: &[Item], ranks: usize) -> Vec<usize> {
+    let (least, most) = bounds(items.iter().map(|item| item.rows), ranks);
+    let by_cost = |capacity| balance(items, ranks, capacity, First::Costly);
+    let by_rows = |capacity| balance(items, ranks, capacity, First::Large);
+    if let Ok(rank_of) = by_cost(least) {
+        return rank_of;
+    }
+    let capacity = first_that(least..most, |capacity| by_rows(capacity).is_ok());
+    let rank_of = by_cost(capacity).or_else(|_| by_rows(capacity));
+    rank_of.expect("there is room for every group")
+}
+
+/// How many rows the fullest rank has at least, and how many do in any case.
+fn bounds(lens: impl Iterator<Item = usize> + Clone, ranks: usize) -> (usize, usize) {
+    let rows: usize = lens.clone().sum();
+    let longest = lens.max().unwrap_or(0);
+    (rows.div_ceil(ranks).max(longest), rows)
+}
+
+/// The first number of a range that will do, as all behind it; else its end.
+fn first_that(range: Range<usize>, mut will_do: impl FnMut(usize) -> bool) -> usize {
+    let Range { mut start, mut end } = range;
+    while start < end {
+        let middle = start.midpoint(end);
+        if will_do(middle) {
+            end = middle;
+        } else {
+            start = middle + 1;
+        }
+    }
+    start
+}

@@ -1,0 +1,191 @@
+//! The step: which rows belong to a prompt, and which rank gets which.
+
+use std::collections::HashSet;
+use std::hash::{BuildHasherDefault, Hasher};
+use std::mem;
+
+use fastcollate::Error as Core;
+use fastcollate::plan::{Deal, Indivisible, Padding, Split};
+use numpy::{PyArray1, PyReadonlyArray1};
+use pyo3::exceptions::{PyException, PyTypeError};
+use pyo3::prelude::*;
+use pyo3::types::{PyInt, PyList};
+
+use crate::error::Result;
+use crate::ingest::{Stretch, describe, same_until};
+use crate::tables::{Column, column_of};
+
+/// Where stretches of equal objects begin and the last ends, int64 (stretches + 1,), and whether
+/// their hashes tell that all stretches are of different objects.
+///
+/// Most items are the very object before them, or the same text: so much is seen without owning them.
+///
+/// # Errors
+/// `TypeError` for objects that cannot be compared.
+#[pyfunction]
+pub fn group_offsets<'py>(ids: &Bound<'py, PyList>, name: &str) -> PyResult<(Column<'py>, bool)> {
+    let py = ids.py();
+    let mut offsets = vec![0];
+    // Prompts have several rows each, as a rule.
+    let mut hashes = Hashes::with_capacity_and_hasher(ids.len() / 8, BuildHasherDefault::default());
+    let mut are_different = true;
+    let mut last: Option<Bound<PyAny>> = None;
+    let mut index = 0;
+    while index < ids.len() {
+        let item = ids.get_item(index)?;
+        let is_same = match &last {
+            Some(last) => last
+                .eq(&item)
+                .map_err(|cause| incomparable(&item, name, index, cause))?,
+            None => false,
+        };
+        if !is_same {
+            if index > 0 {
+                offsets.push(index);
+            }
+            // What has no hash is compared elsewhere.
+            are_different = are_different && item.hash().is_ok_and(|hash| hashes.insert(hash));
+        }
+        (index, last) = match same_until(ids, &item, index) {
+            Stretch::Until(index) => (index, Some(item)),
+            Stretch::UntilOther(index) => (index, None),
+        };
+    }
+    if index > 0 {
+        offsets.push(index);
+    }
+    Ok((column_of(py, offsets), are_different))
+}
+
+/// Begin and end of each of the stretches that begin there; the last offset is their end.
+#[pyfunction]
+pub fn pairs<'py>(py: Python<'py>, offsets: PyReadonlyArray1<i64>) -> PyResult<Bound<'py, PyList>> {
+    let offsets = offsets.as_array();
+    let mut numbers = offsets.iter().map(|offset| PyInt::new(py, *offset));
+    let Some(mut start) = numbers.next() else {
+        return Ok(PyList::empty(py));
+    };
+    let pairs = numbers.map(|end| (mem::replace(&mut start, end.clone()), end));
+    PyList::new(py, pairs)
+}
+
+/// Hashes of Python objects. They are spread well already, but for those of ints.
+type Hashes = HashSet<isize, BuildHasherDefault<Spread>>;
+
+#[derive(Default)]
+struct Spread(u64);
+
+impl Hasher for Spread {
+    fn write_isize(&mut self, hash: isize) {
+        // The odd number next to 2^64 over the golden ratio, as Fibonacci hashing has it.
+        self.0 = (hash as u64)
+            .wrapping_mul(0x9E37_79B9_7F4A_7C15)
+            .rotate_left(32);
+    }
+
+    fn write(&mut self, _: &[u8]) {
+        unreachable!("only integers are hashed");
+    }
+
+    fn finish(&self) -> u64 {
+        self.0
+    }
+}
+
+fn incomparable(item: &Bound<PyAny>, name: &str, index: usize, cause: PyErr) -> PyErr {
+    let py = item.py();
+    if !cause.is_instance_of::<PyException>(py) {
+        return cause;
+    }
+    let found = describe(item);
+    let error = PyTypeError::new_err(format!(
+        "{name}[{index}] is {found}, which cannot be compared: {cause}"
+    ));
+    error.set_cause(py, Some(cause));
+    error
+}
+
+/// Pad mini-batches, and split them among ranks.
+///
+/// # Returns
+/// The row of every slot, -1 for a synthetic one; whether it is padding; where the slots of
+/// mini-batches begin. Where padding is refused but needed, also the mini-batch and the group, or -1,
+/// that cannot be split, and nothing else.
+#[pyfunction]
+#[allow(clippy::too_many_arguments, reason = "called in one place")]
+#[allow(clippy::type_complexity, reason = "unpacked in one place")]
+pub fn split_step<'py>(
+    py: Python<'py>,
+    mini_batches: PyReadonlyArray1<i64>,
+    groups: Option<PyReadonlyArray1<i64>>,
+    costs: Option<PyReadonlyArray1<f64>>,
+    synthetic_cost: f64,
+    ranks: usize,
+    strided: bool,
+    padding: &str,
+) -> Result<(
+    Column<'py>,
+    Bound<'py, PyArray1<bool>>,
+    Column<'py>,
+    Option<(usize, i64)>,
+)> {
+    let mini_batches = offsets(&mini_batches)?;
+    let groups = groups.as_ref().map(offsets).transpose()?;
+    let rows = mini_batches.last().copied().unwrap_or(0);
+    let is_wrong = ranks == 0
+        || costs
+            .as_ref()
+            .is_some_and(|costs| costs.as_array().len() != rows)
+        || { groups.as_ref() }.is_some_and(|groups| groups.last() != Some(&rows));
+    if is_wrong {
+        return Err(Core::InvalidPlan("its tables do not fit".to_owned()).into());
+    }
+    let costs = costs.as_ref().map(|costs| costs.as_array().to_vec());
+    let split = Split {
+        ranks,
+        deal: match &costs {
+            Some(costs) => Deal::Balanced {
+                costs,
+                synthetic: synthetic_cost,
+            },
+            None if strided => Deal::Strided,
+            None => Deal::Contiguous,
+        },
+        padding: match padding {
+            "first" => Padding::CopyFirst,
+            "cycle" => Padding::CopyCycle,
+            "synthetic" => Padding::Synthetic,
+            _ => Padding::Refused,
+        },
+        groups: groups.as_deref(),
+    };
+    Ok(match py.detach(|| split.slots(&mini_batches)) {
+        Ok(slots) => {
+            let row = |row: Option<usize>| row.map_or(-1, crate::tables::to_i64);
+            (
+                PyArray1::from_iter(py, slots.slots.iter().map(|slot| row(slot.row))),
+                PyArray1::from_iter(py, slots.slots.iter().map(|slot| slot.is_padding)),
+                column_of(py, slots.offsets),
+                None,
+            )
+        }
+        Err(Indivisible { mini_batch, group }) => {
+            let group = group.map_or(-1, crate::tables::to_i64);
+            let empty = || column_of(py, []);
+            let none = PyArray1::from_slice(py, &[]);
+            (empty(), none, empty(), Some((mini_batch, group)))
+        }
+    })
+}
+
+/// Offsets: from 0 on, none below the one before.
+fn offsets(array: &PyReadonlyArray1<i64>) -> Result<Vec<usize>> {
+    let invalid = || Core::InvalidPlan("offsets have to begin at 0 and not to fall".to_owned());
+    let values = array.as_array();
+    let values: Option<Vec<_>> = values.iter().map(|&value| value.try_into().ok()).collect();
+    let values: Vec<usize> = values.ok_or_else(invalid)?;
+    if values.first() != Some(&0) || !values.is_sorted() {
+        return Err(invalid().into());
+    }
+    Ok(values)
+}

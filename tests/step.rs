@@ -1,0 +1,108 @@
+//! Steps on slices alone: every row is in one slot, and ranks have as many.
+
+use fastcollate::plan::{Deal, First, Indivisible, Item, Padding, Slot, Split, balance};
+use proptest::prelude::*;
+
+fn offsets(lens: &[usize]) -> Vec<usize> {
+    let mut offsets = vec![0];
+    offsets.extend(lens.iter().scan(0, |end, len| {
+        *end += len;
+        Some(*end)
+    }));
+    offsets
+}
+
+proptest! {
+    #[test]
+    fn every_row_is_in_one_slot(
+        lens in prop::collection::vec(1_usize..6, 1..20),
+        per_mini_batch in 1_usize..8,
+        ranks in 1_usize..10,
+        deal in 0..3,
+        padding in 0_usize..3,
+        are_kept in any::<bool>(),
+    ) {
+        let groups = offsets(&lens);
+        let rows = groups[lens.len()];
+        let mut mini_batches: Vec<_> =
+            groups[..lens.len()].iter().step_by(per_mini_batch).copied().collect();
+        mini_batches.push(rows);
+        let costs: Vec<_> = (0..rows).map(|row| f64::from(u8::try_from(row * 7 % 11).unwrap())).collect();
+        let split = Split {
+            ranks,
+            deal: match deal {
+                0 => Deal::Contiguous,
+                1 => Deal::Strided,
+                _ => Deal::Balanced { costs: &costs, synthetic: 2.0 },
+            },
+            padding: [Padding::CopyFirst, Padding::CopyCycle, Padding::Synthetic][padding],
+            groups: are_kept.then_some(&groups),
+        };
+        let slots = split.slots(&mini_batches).unwrap();
+        prop_assert_eq!(slots.offsets.len(), mini_batches.len());
+        let mut seen = vec![0; rows];
+        for (bounds, ends) in mini_batches.windows(2).zip(slots.offsets.windows(2)) {
+            let slots = &slots.slots[ends[0]..ends[1]];
+            prop_assert_eq!(slots.len() % ranks, 0);
+            for of_rank in slots.chunks(slots.len() / ranks) {
+                prop_assert!(of_rank.is_sorted_by_key(|slot| slot.is_padding));
+                for slot in of_rank {
+                    if let Some(row) = slot.row {
+                        prop_assert!((bounds[0]..bounds[1]).contains(&row));
+                        seen[row] += usize::from(!slot.is_padding);
+                    }
+                }
+            }
+        }
+        prop_assert_eq!(seen, vec![1; rows]);
+    }
+}
+
+#[test]
+fn padding_lies_behind_the_rows() {
+    let split = Split {
+        ranks: 2,
+        deal: Deal::Contiguous,
+        padding: Padding::Synthetic,
+        groups: None,
+    };
+    let slots = split.slots(&[0, 1, 3]).unwrap();
+    let real = |row| Slot {
+        row: Some(row),
+        is_padding: false,
+    };
+    let synthetic = Slot {
+        row: None,
+        is_padding: true,
+    };
+    assert_eq!(slots.slots, [real(0), synthetic, real(1), real(2)]);
+    assert_eq!(slots.offsets, [0, 2, 4]);
+}
+
+#[test]
+fn what_cannot_be_divided_is_named() {
+    let split = |deal| Split {
+        ranks: 2,
+        deal,
+        padding: Padding::Refused,
+        groups: Some(&[0, 1, 2, 5, 8, 10]),
+    };
+    let refused = |group| {
+        Err(Indivisible {
+            mini_batch: 1,
+            group,
+        })
+    };
+    assert_eq!(split(Deal::Contiguous).slots(&[0, 2, 10]), refused(Some(3)));
+    assert_eq!(split(Deal::Strided).slots(&[0, 2, 10]), refused(Some(4)));
+    assert_eq!(split(Deal::Strided).slots(&[0, 2, 5, 10]), refused(None));
+}
+
+#[test]
+fn the_largest_are_placed_first() {
+    let items = [(1, 1.0), (3, 2.0), (1, 5.0), (1, 2.0)].map(|(rows, cost)| Item { rows, cost });
+    assert_eq!(balance(&items, 2, 3, First::Large), Ok(vec![1, 0, 1, 1]));
+    assert_eq!(balance(&items, 2, 4, First::Costly), Ok(vec![0, 1, 0, 1]));
+    assert_eq!(balance(&items, 2, 2, First::Costly), Err(1));
+    assert_eq!(balance(&items, 0, 2, First::Costly), Err(2));
+}

@@ -1,0 +1,63 @@
+"""compat.skyrl finds prompts and mini-batches as SkyRL does, and refuses what it refuses."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fastcollate.compat.skyrl import (
+    compute_prompt_boundaries,
+    compute_prompt_end_indices,
+    compute_prompt_mini_batch_boundaries,
+)
+from fastcollate.testing import reference
+
+
+def runs(counts):
+    return [f"p{prompt}" for prompt, count in enumerate(counts) for _ in range(count)]
+
+
+def outcome(function, *args):
+    try:
+        return function(*args)
+    except (AssertionError, IndexError, ZeroDivisionError) as error:
+        return type(error)
+
+
+@given(
+    st.one_of(
+        st.lists(st.integers(1, 4), max_size=8).map(runs),
+        st.lists(st.integers(1, 4), max_size=8).map(lambda c: runs([2] * len(c))),
+        st.lists(st.sampled_from("abc"), max_size=6),
+    ),
+    st.integers(-2, 5),
+    st.integers(-1, 8),
+    st.booleans(),
+    st.integers(0, 3),
+)
+def test_results_and_errors_are_those_of_skyrl(uids, size, train, is_stepwise, samples):
+    expected = outcome(reference.compute_prompt_boundaries, uids)
+    assert outcome(compute_prompt_boundaries, uids) == expected
+    ends = expected if isinstance(expected, type) else [end for _, end in expected]
+    assert outcome(compute_prompt_end_indices, uids) == ends
+    prompts = len(dict.fromkeys(uids))
+    for train_batch_size in (train, prompts):
+        args = (uids, size, train_batch_size, is_stepwise, samples)
+        expected = outcome(reference.compute_prompt_mini_batch_boundaries, *args)
+        assert outcome(compute_prompt_mini_batch_boundaries, *args) == expected
+
+
+def test_the_uid_is_named_as_in_skyrl():
+    message = "uid 'p0' appears in non-contiguous positions at index 3"
+    with pytest.raises(AssertionError, match=message):
+        compute_prompt_boundaries(["p0", "p0", "p1", "p0"])
+    with pytest.raises(AssertionError, match=message):
+        compute_prompt_mini_batch_boundaries(["p0", "p0", "p1", "p0"], 1, 2, True, 1)
+
+
+def test_examples():
+    uids = ["p0"] * 4 + ["p1"] * 2 + ["p2"] * 3 + ["p3"] * 2
+    assert compute_prompt_end_indices(uids) == [4, 6, 9, 11]
+    assert compute_prompt_mini_batch_boundaries(uids, 2, 4, True, 2) == [(0, 6), (6, 11)]
+    with pytest.raises(AssertionError, match="mini-batch 0 has rows 0 to 5"):
+        compute_prompt_mini_batch_boundaries(uids, 2, 4, False, 2)
+    assert compute_prompt_boundaries([]) == []

@@ -1,0 +1,508 @@
+"""Steps are planned as the reference plans them, and every row is written exactly once."""
+
+import json
+import pickle
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import fastcollate as fc
+from fastcollate.testing import reference
+
+WORKLOADS = {"tokens": float, "flops": lambda tokens: 24576.0 * tokens + tokens * tokens}
+
+
+@dataclass
+class Unhashable:
+    """Equal by value, and so not hashable."""
+
+    name: str
+
+
+UIDS = {
+    "str": [f"p{i}" for i in range(40)],
+    "other str": [f"\u00e9\u4e2d{i}\ud800" for i in range(40)],
+    "int": [*range(-20, 20)],
+    "bytes": [b"%d" % i for i in range(40)],
+    "tuple": [(i // 4, str(i % 4)) for i in range(40)],
+    "list": [[i] for i in range(40)],
+    "dataclass": [Unhashable(str(i)) for i in range(40)],
+}
+
+
+@st.composite
+def grouped(draw, max_groups=12, max_rows=7):
+    """Rows of each prompt, and of each trajectory in it."""
+    return draw(
+        st.lists(
+            st.lists(st.integers(1, 4), min_size=1, max_size=max_rows),
+            min_size=1,
+            max_size=max_groups,
+        )
+    )
+
+
+def offsets_of(counts):
+    return np.cumsum([0, *counts]).tolist()
+
+
+@st.composite
+def steps(draw):
+    """Arguments of `plan_step`, and those of the reference for the same."""
+    prompts = draw(grouped())
+    rows_of = list(map(sum, prompts))
+    offsets = offsets_of(rows_of)
+    rows = offsets[-1]
+    number = st.integers(0, 5_000)
+    lens = draw(st.lists(st.tuples(number, number), min_size=rows, max_size=rows))
+    uids = [f"p{prompt}" for prompt, count in enumerate(rows_of) for _ in range(count)]
+    turns = [count for prompt in prompts for count in prompt]
+    keep = draw(st.sampled_from([None, "prompt", "trajectory"]))
+    pad_rows = draw(st.sampled_from(["copy", "synthetic", "error"]))
+    copy = draw(st.sampled_from(["first", "cycle"])) if pad_rows == "copy" else "first"
+    shards = draw(st.sampled_from(["contiguous", "strided", "tokens", "flops"]))
+    unit = draw(st.sampled_from([None, "prompts", "prompts"] + ["rows"] * (keep is None)))
+    count = {None: 1, "prompts": len(prompts), "rows": rows}[unit]
+    size = draw(st.integers(1, count))
+    starts = {
+        None: [0],
+        "prompts": offsets[:-1:size],
+        "rows": range(0, rows, size),
+    }[unit]
+    dp_size = draw(st.one_of(st.integers(1, 8), st.integers(1, 64)))
+    kwargs = {
+        "uids": uids,
+        "dp_size": dp_size,
+        "pad_rows": pad_rows,
+        "copy": copy,
+        "shards": shards,
+        "keep_together": keep,
+        "allow_partial": True,
+        "trajectory_ids": [turn for turn, count in enumerate(turns) for _ in range(count)],
+    }
+    if unit is not None:
+        kwargs[f"{unit}_per_mini_batch"] = size
+    groups = {None: None, "prompt": offsets, "trajectory": offsets_of(turns)}[keep]
+    expected = {
+        "lengths": [prompt + response for prompt, response in lens],
+        "mini_batches": list(pairwise([*starts, rows])),
+        "dp_size": dp_size,
+        "padding": copy if pad_rows == "copy" else pad_rows,
+        "shards": "balanced" if shards in WORKLOADS else shards,
+        "cost": WORKLOADS.get(shards),
+        "groups": None if groups is None else list(pairwise(groups)),
+    }
+    return tuple(map(list, zip(*lens, strict=True))), kwargs, expected
+
+
+def outcome(plan, *args, **kwargs):
+    try:
+        return plan(*args, **kwargs)
+    except ValueError:
+        return None
+
+
+@given(steps())
+def test_steps_are_those_of_the_reference(step):
+    what, kwargs, of_reference = step
+    expected = outcome(reference.plan_step_loops, **of_reference)
+    plan = outcome(fc.plan_step, what, **kwargs)
+    assert (plan is None) == (expected is None)
+    if plan is None:
+        return
+    dp_size = kwargs["dp_size"]
+    assert plan.mini_batches == expected.mini_batches
+    found = [[plan.shard(i, r) for r in range(dp_size)] for i in range(plan.num_mini_batches)]
+    slots = [
+        [list(zip(s.rows.tolist(), s.is_padding.tolist(), strict=True)) for s in shards]
+        for shards in found
+    ]
+    assert slots == expected.shards
+    check(plan, found, what, kwargs["uids"])
+    again = fc.plan_step(tuple(map(np.array, what)), **kwargs)
+    assert again == plan
+    assert json.dumps(again.to_dict()) == json.dumps(plan.to_dict())
+
+
+def check(plan, found, what, uids):
+    """Check what has to hold of any plan."""
+    rows = len(what[0])
+    written = np.concatenate([shard.rows for shards in found for shard in shards])
+    padding = np.concatenate([shard.is_padding for shards in found for shard in shards])
+    np.testing.assert_array_equal(written, plan.rows)
+    assert sorted(written[~padding].tolist()) == list(range(rows))
+    np.testing.assert_array_equal(written[plan.inverse], np.arange(rows))
+    np.testing.assert_array_equal(plan.inverse[written[~padding]], np.flatnonzero(~padding))
+    np.testing.assert_array_equal(plan.padding_rows, np.flatnonzero(padding))
+    assert plan.num_real_rows == rows
+    assert plan.num_rows == len(written)
+    assert plan.real_rows_per_mini_batch.tolist() == [b - a for a, b in plan.mini_batches]
+    totals = [p + r for p, r in zip(*what, strict=True)] + [2]
+    for i, ((start, end), shards) in enumerate(zip(plan.mini_batches, found, strict=True)):
+        assert len({len(shard) for shard in shards}) == 1
+        pads = 0
+        for rank, shard in enumerate(shards):
+            assert shard.num_rows == rows
+            assert shard.first_pad == pads
+            assert (shard.is_padding[:-1] <= shard.is_padding[1:]).all()
+            assert np.isin(shard.rows, [-1, *range(start, end)]).all()
+            assert plan.tokens_per_rank[i, rank] == sum(totals[row] for row in shard.rows)
+            pads += int(shard.is_padding.sum())
+    has_synthetic = bool((written < 0).any())
+    longest = zip(*what, strict=True)
+    lens = [*longest] + [(1, 1)] * has_synthetic
+    widths = (max(p for p, _ in lens), max(r for _, r in lens), max(p + r for p, r in lens))
+    assert all(shard.widths == widths for shards in found for shard in shards)
+    ends = {end for _, end in fc.prompt_boundaries(uids)}
+    if plan.mini_batch_prompts[-1] == plan.num_prompts and len(plan.mini_batches) == 1:
+        assert plan.mini_batches[0][1] in ends
+    assert len(plan.describe().splitlines()) == plan.num_mini_batches + 2
+
+
+@given(steps())
+def test_plans_survive_json_and_pickle(step):
+    what, kwargs, _ = step
+    if (plan := outcome(fc.plan_step, what, **kwargs)) is None:
+        return
+    loaded = fc.StepPlan.from_dict(json.loads(json.dumps(plan.to_dict())))
+    for other in (loaded, pickle.loads(pickle.dumps(plan))):
+        assert other == plan
+        assert other.shard(0, 0) == plan.shard(0, 0)
+    shard = plan.shard(plan.num_mini_batches - 1, kwargs["dp_size"] - 1)
+    assert pickle.loads(pickle.dumps(shard)) == shard
+    assert plan != fc.plan_step(what[0] + [1], dp_size=kwargs["dp_size"])
+
+
+@given(grouped(), st.data())
+def test_mini_batches_are_of_prompts_whatever_the_turns(prompts, data):
+    rows_of = list(map(sum, prompts))
+    uids = [p for p, count in enumerate(rows_of) for _ in range(count)]
+    divisors = [n for n in range(1, len(prompts) + 1) if len(prompts) % n == 0]
+    size = data.draw(st.sampled_from(divisors))
+    plan = fc.plan_step(
+        [1] * len(uids),
+        uids=uids,
+        prompts_per_mini_batch=size,
+        dp_size=data.draw(st.integers(1, 64)),
+        train_batch_size=len(prompts),
+    )
+    assert plan.num_mini_batches == len(prompts) // size
+    starts = {start for start, _ in fc.prompt_boundaries(uids)}
+    assert {start for start, _ in plan.mini_batches} <= starts
+    assert plan.mini_batch_prompts.tolist() == [*range(0, len(prompts) + 1, size)]
+
+
+@pytest.mark.parametrize("kind", UIDS)
+@given(st.lists(st.tuples(st.integers(0, 39), st.integers(1, 3)), max_size=12), st.booleans())
+def test_prompt_boundaries_are_those_of_the_reference(kind, runs, copied):
+    uids = [UIDS[kind][index] for index, count in runs for _ in range(count)]
+    if copied:
+        uids = [UIDS[kind][0].__class__(uid) if kind == "list" else uid for uid in uids]
+        uids = pickle.loads(pickle.dumps([pickle.dumps(uid) for uid in uids]))
+        uids = list(map(pickle.loads, uids))
+    error = None
+    try:
+        expected = reference.prompt_boundaries_loops(uids)
+    except ValueError as raised:
+        error = str(raised)
+    if error is not None:
+        with pytest.raises(ValueError, match="appears in non-contiguous positions") as caught:
+            fc.prompt_boundaries(uids)
+        assert str(caught.value).startswith(error)
+        return
+    assert fc.prompt_boundaries(uids) == expected
+    assert fc.prompt_boundaries(tuple(uids)) == expected
+    if kind in ("str", "int", "bytes"):
+        assert fc.prompt_boundaries(np.array(uids)) == expected
+        assert fc.prompt_boundaries(np.array(uids, object)) == expected
+
+
+@pytest.mark.parametrize(
+    "values", [["a", "a", "b"], [1, 1, 2], [b"x", b"x", b"y"], ["a", "a", None]]
+)
+def test_uids_in_arrow(values):
+    pa = pytest.importorskip("pyarrow")
+    assert fc.prompt_boundaries(pa.array(values)) == [(0, 2), (2, 3)]
+    assert fc.prompt_boundaries(pa.chunked_array([values[:1], values[1:]])) == [(0, 2), (2, 3)]
+    encoded = pa.array(values).dictionary_encode()
+    assert fc.prompt_boundaries(encoded) == [(0, 2), (2, 3)]
+
+
+def test_uids_in_tensors():
+    torch = pytest.importorskip("torch")
+    assert fc.prompt_boundaries(torch.tensor([4, 4, 3])) == [(0, 2), (2, 3)]
+
+
+def test_a_uid_that_comes_again_is_named():
+    message = "uid 'p0' appears in non-contiguous positions at index 3"
+    for uids in (["p0", "p0", "p1", "p0"], np.array(["p0", "p0", "p1", "p0"])):
+        with pytest.raises(ValueError, match=message):
+            fc.prompt_boundaries(uids)
+        with pytest.raises(ValueError, match=message):
+            fc.plan_step([1, 2, 3, 4], uids=uids)
+
+
+def test_no_uids():
+    assert fc.prompt_boundaries([]) == []
+    assert fc.prompt_boundaries(np.array([], np.int64)) == []
+
+
+def test_equal_hashes_are_no_equal_uids():
+    assert hash(-1) == hash(-2)
+    assert fc.prompt_boundaries([-1, -2, -2]) == [(0, 1), (1, 3)]
+    with pytest.raises(ValueError, match=r"uid -1 appears .* index 2"):
+        fc.prompt_boundaries([-1, -2, -1])
+
+
+class Strange:
+    def __eq__(self, other):
+        raise RuntimeError("no")
+
+    __hash__ = None
+
+
+@pytest.mark.parametrize("uids", [None, "p0p1", {"a": 1}, 7])
+def test_what_is_no_uids(uids):
+    with pytest.raises(TypeError):
+        fc.prompt_boundaries(uids)
+
+
+def test_uids_that_cannot_be_compared():
+    with pytest.raises(
+        TypeError, match=r"uids\[1\] is .*Strange.*, which cannot be compared: RuntimeError: no"
+    ):
+        fc.prompt_boundaries([Strange(), Strange()])
+
+
+def merged():
+    prompts = [[1], [1, 2, 9], [5], [6], [7], [7, 8, 9]]
+    responses = [[2], [3], [4], [4, 4], [8], [1]]
+    ids = ["a", "a", "b", "c", "d", "d"]
+    return prompts, responses, ids
+
+
+def test_a_merge_plan_by_turns_or_by_rows():
+    prompts, responses, ids = merged()
+    merge = fc.merge_turns(prompts, responses, trajectory_ids=ids)
+    of_turns = ["p0", "p0", "p0", "p1", "p1", "p1"]
+    plan = fc.plan_step(merge, uids=of_turns, prompts_per_mini_batch=1, dp_size=2)
+    assert plan.mini_batches == [(0, 2), (2, 4)]
+    assert plan.row_lengths.tolist() == [[1, 3], [1, 1], [1, 2], [1, 3]]
+    of_rows = [of_turns[source] for source in merge.sources]
+    for uids in (of_rows, np.array(of_turns), np.array(of_rows)):
+        assert fc.plan_step(merge, uids=uids, prompts_per_mini_batch=1, dp_size=2) == plan
+    with pytest.raises(ValueError, match="uids has 5 items, but the plan has 4 rows of 6 turns"):
+        fc.plan_step(merge, uids=of_turns[1:])
+    # It knows its trajectories.
+    fc.plan_step(merge, uids=of_turns, n_samples_per_prompt=2, keep_together="trajectory")
+    with pytest.raises(ValueError, match=r"n_samples_per_prompt is 1, but prompt 0 .* has 2 traj"):
+        fc.plan_step(merge, uids=of_turns, n_samples_per_prompt=1)
+
+
+def test_a_batch():
+    prompts, responses, ids = merged()
+    uids = ["p0", "p0", "p0", "p1", "p1", "p1"]
+    batch = fc.build_batch(
+        prompts, responses, pad_token_id=0, uids=uids, trajectory_ids=ids, array_type="numpy"
+    )
+    plan = fc.plan_step(batch, prompts_per_mini_batch=1, dp_size=2, keep_together="trajectory")
+    assert plan.mini_batches == [(0, 3), (3, 6)]
+    assert [plan.shard(0, rank).rows.tolist() for rank in (0, 1)] == [[0, 1], [2, 0]]
+    other = fc.plan_step(batch, uids=["q"] * 6, prompts_per_mini_batch=1)
+    assert other.num_prompts == 1
+
+
+def test_a_function_of_costs():
+    seen = []
+
+    def cost(lengths):
+        seen.append(lengths.copy())
+        return lengths % 7
+
+    plan = fc.plan_step([7, 6, 14, 6, 21], dp_size=2, shards=cost, pad_rows="synthetic")
+    assert [lengths.tolist() for lengths in seen] == [[7, 6, 14, 6, 21], [2]]
+    assert all(lengths.dtype == np.int64 for lengths in seen)
+    assert plan.shard(0, 0).rows.tolist() == [1, 4, -1]
+    assert plan.shard(0, 1).rows.tolist() == [0, 2, 3]
+    for wrong in ([1.0], [1, 2, 3, 4, np.nan], [1, 2, 3, 4, -1], ["a"] * 5, [np.inf] * 5):
+        with pytest.raises(ValueError, match="the function shards returned"):
+            fc.plan_step([7, 6, 14, 6, 21], dp_size=2, shards=lambda _, wrong=wrong: wrong)
+
+
+def test_padding_may_exceed_the_mini_batch():
+    plan = fc.plan_step([3], dp_size=8)
+    assert plan.rows.tolist() == [0] * 8
+    assert plan.is_padding.tolist() == [False] + [True] * 7
+    assert [plan.shard(0, rank).first_pad for rank in range(8)] == [0, 0, 1, 2, 3, 4, 5, 6]
+    assert fc.plan_step([3, 4], dp_size=5, copy="cycle").rows.tolist() == [0, 1, 0, 1, 0]
+
+
+def test_uniform_groups():
+    plan = fc.plan_step(
+        [1] * 6, prompts_per_mini_batch=1, n_samples_per_prompt=3, is_stepwise=False
+    )
+    assert plan.mini_batches == [(0, 3), (3, 6)]
+    with pytest.raises(ValueError, match="n_samples_per_prompt is 4, which does not divide 6 rows"):
+        fc.plan_step([1] * 6, n_samples_per_prompt=4)
+    with pytest.raises(
+        ValueError, match=r"n_samples_per_prompt is 2, but prompt 1 \(rows 2 to 4, "
+    ):
+        fc.plan_step([1] * 6, uids=list("aabbbc"), n_samples_per_prompt=2)
+    fc.plan_step([1] * 6, uids=list("aabbbc"), n_samples_per_prompt=2, is_stepwise=True)
+
+
+ROWS = [1, 2, 3, 4, 5, 6]
+PROMPTS = list("aabbbc")
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "message"),
+    [
+        ({"prompts_per_mini_batch": 0}, "prompts_per_mini_batch is 0; pass a number of prompts"),
+        ({"prompts_per_mini_batch": -1}, "prompts_per_mini_batch is -1"),
+        ({"prompts_per_mini_batch": 4}, "is 4, but there are only 3 prompts"),
+        (
+            {"prompts_per_mini_batch": 4, "allow_partial": True},
+            "is 4, but there are only 3 prompts",
+        ),
+        ({"prompts_per_mini_batch": 2}, "is 2, which does not divide 3 prompts"),
+        ({"rows_per_mini_batch": 4}, "is 4, which does not divide 6 rows"),
+        ({"rows_per_mini_batch": 0}, "rows_per_mini_batch is 0"),
+        ({"rows_per_mini_batch": 7}, "is 7, but there are only 6 rows"),
+        ({"rows_per_mini_batch": 2, "prompts_per_mini_batch": 1}, "not both"),
+        ({"uids": None, "prompts_per_mini_batch": 1}, "pass uids"),
+        ({"uids": None, "keep_together": "prompt"}, "pass uids"),
+        ({"uids": list("ab")}, "uids has 2 items, but there are 6 rows"),
+        ({"dp_size": 0}, "dp_size is 0; pass a number of ranks from 1 on"),
+        ({"dp_size": -2}, "dp_size is -2"),
+        ({"dp_size": 1 << 40}, "more ranks than rows can be made for"),
+        (
+            {"dp_size": 4, "pad_rows": "error"},
+            "the 6 rows of mini-batch 0 cannot be divided among 4",
+        ),
+        ({"train_batch_size": 4}, "train_batch_size is 4, but there are 3 prompts"),
+        ({"n_samples_per_prompt": 0}, "n_samples_per_prompt is 0"),
+        ({"keep_together": "trajectory"}, "pass trajectory_ids or is_last_step"),
+        (
+            {"keep_together": "prompt", "dp_size": 2, "pad_rows": "error"},
+            r"with all rows of prompt 1 \(rows 2 to 4, uid 'b'\) on one",
+        ),
+        (
+            {"keep_together": "prompt", "dp_size": 3, "pad_rows": "error", "shards": "strided"},
+            r"prompt 1 \(rows 2 to 4, uid 'b'\)",
+        ),
+        (
+            {"keep_together": "prompt", "dp_size": 3, "pad_rows": "error", "shards": "tokens"},
+            r"prompt 1 \(rows 2 to 4, uid 'b'\)",
+        ),
+        (
+            {"keep_together": "prompt", "rows_per_mini_batch": 3},
+            r"prompt 1 \(rows 2 to 4, uid 'b'\) is in the mini-batches 0 and 1",
+        ),
+        (
+            {"keep_together": "trajectory", "trajectory_ids": [0, 0, 1, 2, 3, 3]},
+            r"trajectory 3 \(rows 4 to 5\) has rows of several prompts: uid 'b', then 'c'",
+        ),
+        ({"keep_together": "trajectory", "trajectory_ids": [0, 1, 0, 2, 3, 4]}, "non-contiguous"),
+        ({"pad_rows": "none"}, "pad_rows is 'none'; pass 'copy', 'synthetic', 'error'"),
+        ({"shards": "balanced"}, "shards is 'balanced'; pass"),
+        ({"copy": "cycle", "pad_rows": "error"}, "copy is an option of pad_rows='copy'"),
+    ],
+)
+def test_what_cannot_be_planned(kwargs, message):
+    with pytest.raises(ValueError, match=message):
+        fc.plan_step(ROWS, **{"uids": PROMPTS, **kwargs})
+
+
+@pytest.mark.parametrize(
+    ("what", "kwargs", "error"),
+    [
+        ([], {}, ValueError),
+        (([], []), {}, ValueError),
+        ([-1], {}, ValueError),
+        ([1 << 40], {}, ValueError),
+        (([1, 2], [1]), {}, ValueError),
+        (5, {}, TypeError),
+        ("12", {}, TypeError),
+        ([1.5], {}, TypeError),
+        ([[1], [2], [3]], {}, TypeError),
+        (np.ones((2, 2), np.int64), {}, TypeError),
+        ([1], {"dp_size": 1.5}, TypeError),
+        ([1], {"shards": 3}, TypeError),
+        ([1], {"uids": 5}, TypeError),
+    ],
+)
+def test_what_is_no_step(what, kwargs, error):
+    with pytest.raises(error):
+        fc.plan_step(what, **kwargs)
+
+
+def test_contiguous_groups_need_the_fewest_rows():
+    uids = [p for p, count in enumerate([3, 1, 2, 2]) for _ in range(count)]
+    plan = fc.plan_step([1] * 8, uids=uids, dp_size=2, keep_together="prompt", pad_rows="error")
+    assert plan.shard(0, 1).rows.tolist() == [4, 5, 6, 7]
+
+
+def test_shards_that_are_not_there():
+    plan = fc.plan_step(ROWS, uids=PROMPTS, prompts_per_mini_batch=1, dp_size=2)
+    for args in ((3, 0), (-1, 0), (0, 2), (0, -1)):
+        with pytest.raises(IndexError, match="pass one from 0 to"):
+            plan.shard(*args)
+    with pytest.raises(TypeError):
+        plan.shard(0.5, 0)
+
+
+def test_plans_cannot_be_changed():
+    plan = fc.plan_step(ROWS, uids=PROMPTS)
+    with pytest.raises(AttributeError):
+        plan.dp_size = 3
+    for array in (plan.rows, plan.shard(0, 0).rows, plan.row_lengths):
+        with pytest.raises(ValueError, match="read-only"):
+            array[0] = 1
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"rows": [0, 1, 2, 3, 4, 4]},
+        {"rows": [0, 1, 2, 3, 4, 6]},
+        {"rows": [0, 1, 2, 3, 4, -2]},
+        {"rows": [0, 1, 2, 3, 4, -1]},
+        {"rows": [0, 1, 2, 3, 4]},
+        {"rows": [0.5] * 6},
+        {"rows": "abc"},
+        {"is_padding": [1] * 6},
+        {"is_padding": [False] * 5 + [True]},
+        {"dp_size": 4},
+        {"dp_size": 0},
+        {"dp_size": "2"},
+        {"mini_batch_offsets": [0, 5]},
+        {"mini_batch_offsets": [0, 8, 6]},
+        {"prompt_offsets": [1, 6]},
+        {"mini_batch_prompts": [0, 1, 3]},
+        {"row_lengths": [[1, 2]] * 5},
+        {"row_lengths": [[1, -2]] * 6},
+        {"row_lengths": [1] * 6},
+        {"row_lengths": [[1], [1, 2]]},
+        {"more": 1},
+    ],
+)
+def test_tables_that_are_no_plan(changes):
+    tables = fc.plan_step(ROWS, uids=PROMPTS, dp_size=2).to_dict()
+    with pytest.raises(ValueError, match="this is not a valid step plan"):
+        fc.StepPlan.from_dict({**tables, **changes})
+
+
+def test_a_plan_prints_its_mini_batches():
+    plan = fc.plan_step([5, 6, 7, 8, 9], uids=list("aabcc"), prompts_per_mini_batch=1, dp_size=2)
+    assert plan.describe().splitlines() == [
+        "StepPlan: 5 rows of 3 prompts in 3 mini-batches for 2 ranks, and 1 padding row",
+        "mini-batch  prompts  rows  padding  tokens per rank  imbalance",
+        "         0        1     2        0           5 to 6      1.091",
+        "         1        1     1        1                7      1.000",
+        "         2        1     2        0           8 to 9      1.059",
+    ]
