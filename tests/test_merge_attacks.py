@@ -1,10 +1,12 @@
 """Merging of input that changes while it is read, and plans that somebody else made."""
 
+import dataclasses
 import signal
 import time
 
 import numpy as np
 import pytest
+from conftest import NEEDS_TORCH
 
 import fastcollate as fc
 
@@ -139,6 +141,72 @@ def test_arguments_of_wrong_kinds(arguments):
     name = next(name for name, value in arguments.items() if value is not None)
     with pytest.raises((TypeError, ValueError), match=f"^{name}"):
         fc.merge_turns(PROMPTS, RESPONSES, **{"trajectory_ids": list("aabb"), **arguments})
+
+
+@dataclasses.dataclass
+class Numbered:
+    name: str
+    number: int = dataclasses.field(default=0, compare=False)
+
+
+@dataclasses.dataclass(eq=False)
+class ByHand:
+    name: str
+    number: int
+
+    __hash__ = None
+
+    def __eq__(self, other):
+        return self.name == other.name
+
+
+class Unhashable:
+    def __hash__(self):
+        raise RuntimeError("no hash")
+
+
+@pytest.mark.parametrize(
+    "ids",
+    [
+        [Numbered("a", 0), Numbered("b", 1), Numbered("a", 2)],
+        [ByHand("a", 0), ByHand("b", 1), ByHand("a", 2)],
+        [[1, [2]], [1, [3]], [1, [2]]],
+        [{"a": 1}, {}, {"a": 1}],
+        np.array([[1, 2], [3, 4], [1, 2]]),
+        ["x" * 1_000_000, "y", "x" * 1_000_000],
+    ],
+)
+def test_ids_that_come_again(ids):
+    with pytest.raises(ValueError, match="non-contiguous positions at index 2") as caught:
+        fc.merge_turns([[1], [2], [5]], [[2], [3], [4]], trajectory_ids=ids)
+    assert len(str(caught.value)) < 300
+
+
+@NEEDS_TORCH
+def test_tensors_as_ids():
+    import torch
+
+    for ids in (torch.tensor([1, 2, 1]), list(torch.tensor([1, 2, 1]))):
+        with pytest.raises(ValueError, match="non-contiguous positions at index 2"):
+            fc.merge_turns([[1], [2], [5]], [[2], [3], [4]], trajectory_ids=ids)
+
+
+def test_ids_whose_hash_raises():
+    ids = [Unhashable(), Unhashable(), Unhashable()]
+    plan = fc.merge_turns([[1], [2], [5]], [[2], [3], [4]], trajectory_ids=ids)
+    assert plan.num_trajectories == 3
+
+
+def test_ids_that_clear_themselves():
+    class Clearing:
+        def __eq__(self, other):
+            ids.clear()
+            return True
+
+        __hash__ = None
+
+    ids = [Clearing(), Clearing()]
+    assert fc.merge_turns([[1], [1, 2]], [[2], [3]], trajectory_ids=ids).num_rows == 1
 
 
 def test_a_builder_refuses_flags_at_once():

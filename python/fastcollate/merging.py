@@ -13,11 +13,11 @@ from numpy.typing import NDArray
 
 from fastcollate import _fastcollate
 from fastcollate._fastcollate import Merge, MergeSpec, Plan
-from fastcollate.arguments import check_bool, checked_int, counted, id_list
+from fastcollate.arguments import check_bool, checked_int, counted
 from fastcollate.arrays import describe
 from fastcollate.fields import Rows
 from fastcollate.merge_report import MergeReport, Tokenizer
-from fastcollate.trajectories import Trajectories, checked_trajectories
+from fastcollate.trajectories import checked_trajectories
 
 logger = logging.getLogger(__name__)
 
@@ -251,9 +251,9 @@ def merge_turns(
         trajectory_ids, is_last_step, allow_unfinished=allow_unfinished
     )
     merge = _fastcollate.merge_turns(
-        prompts, responses, trajectories, spec, loss_masks, drop_untrainable
+        prompts, responses, trajectories.for_core(), spec, loss_masks, drop_untrainable
     )
-    plan = MergePlan(merge, _ids_of(trajectories, trajectory_ids), tokenizer)
+    plan = MergePlan(merge, trajectories.ids, tokenizer)
     log_breaks(plan)
     return plan
 
@@ -285,7 +285,7 @@ def checked_policy(
 class Merging(NamedTuple):
     """How a batch's rows are made, if not of one turn each."""
 
-    making: Merge | tuple[MergeSpec, Trajectories] | Plan
+    making: Merge | tuple[MergeSpec, tuple[list[int], str]] | Plan
     """What the core makes them by: a merge, a policy and trajectories, or the plan of a batch whose
     rows are read again."""
     plan: MergePlan | None = None
@@ -311,8 +311,7 @@ def checked_merge(
         return Merging(merge._merge, merge)
     check_merge_argument(merge)
     trajectories = checked_trajectories(trajectory_ids, is_last_step)
-    ids = _ids_of(trajectories, trajectory_ids)
-    return Merging((checked_policy(merge), trajectories), None, ids)
+    return Merging((checked_policy(merge), trajectories.for_core()), None, trajectories.ids)
 
 
 def check_merge_argument(merge: Any) -> None:
@@ -323,14 +322,6 @@ def check_merge_argument(merge: Any) -> None:
             f"merge is {describe(merge)}; pass 'exact', 'branch', 'realign' or, for any other "
             "option, a plan of fc.merge_turns"
         )
-
-
-def _ids_of(trajectories: Trajectories, trajectory_ids: Any | None) -> list[Any] | None:
-    """Return the id of each trajectory."""
-    if trajectory_ids is None:
-        return None
-    ids = id_list("trajectory_ids", trajectory_ids)
-    return [ids[end - 1] for end in trajectories.ends]
 
 
 def log_breaks(plan: MergePlan) -> None:

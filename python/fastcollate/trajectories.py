@@ -34,6 +34,12 @@ class Trajectories(NamedTuple):
     """One past each trajectory's last turn."""
     known_by: str
     """The argument that said so."""
+    ids: list[Any] | None
+    """The id of each, if there are ids."""
+
+    def for_core(self) -> tuple[list[int], str]:
+        """Return what the core wants to know."""
+        return self.ends, self.known_by
 
 
 def checked_trajectories(
@@ -55,11 +61,13 @@ def checked_trajectories(
                 "merging needs to know the trajectories: pass trajectory_ids or is_last_step"
             )
         ids = id_list("trajectory_ids", trajectory_ids)
-        return Trajectories(_ends_of_ids(ids), "trajectory_ids")
+        ends = _ends_of_ids(ids)
+        return Trajectories(ends, "trajectory_ids", [ids[end - 1] for end in ends])
     flags = checked_flags("is_last_step", is_last_step)
-    ends: list[int] = (np.flatnonzero(flags) + 1).tolist()
+    ends = (np.flatnonzero(flags) + 1).tolist()
+    ids = [] if trajectory_ids is None else id_list("trajectory_ids", trajectory_ids)
     if trajectory_ids is not None:
-        _check_agreement(flags, id_list("trajectory_ids", trajectory_ids))
+        _check_agreement(flags, ids)
     if len(flags) > 0 and not flags[-1]:
         if not allow_unfinished:
             raise ValueError(
@@ -67,7 +75,8 @@ def checked_trajectories(
                 "trajectory has no last step; merge_turns(allow_unfinished=True) takes it as it is"
             )
         ends.append(len(flags))
-    return Trajectories(ends, "is_last_step")
+    firsts = None if trajectory_ids is None else [ids[end - 1] for end in ends]
+    return Trajectories(ends, "is_last_step", firsts)
 
 
 def _ends_of_ids(ids: Sequence[Any]) -> list[int]:
@@ -92,5 +101,5 @@ def _check_agreement(flags: NDArray[np.bool_], ids: Sequence[Any]) -> None:
         relation = "differ" if of_ids[turn] else "are the same"
         raise ValueError(
             f"is_last_step[{turn}] is {bool(flags[turn])}, but trajectory_ids[{turn}] and "
-            f"[{turn + 1}] {relation} ({ids[turn]!r}, {ids[turn + 1]!r})"
+            f"[{turn + 1}] {relation} ({reprlib.repr(ids[turn])}, {reprlib.repr(ids[turn + 1])})"
         )
