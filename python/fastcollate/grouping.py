@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import reprlib
 from collections.abc import Hashable, Sequence
 from typing import Any
 
@@ -62,10 +61,9 @@ def _plain(ids: Any) -> Any:
     """Return ids as an array that NumPy compares fast, where they are or can be one."""
     if type(ids) is list:
         # Tensors that are equal have different hashes.
-        has_tensors = len(ids) > 0 and is_tensor(ids[0])
-        return (
-            [i.item() if is_tensor(i) and i.dim() == 0 else i for i in ids] if has_tensors else ids
-        )
+        if len(ids) > 0 and is_tensor(ids[0]):
+            return [i.item() if is_tensor(i) and i.dim() == 0 else i for i in ids]
+        return ids
     if is_tensor(ids):
         ids = ids.detach().cpu().numpy()
     elif hasattr(ids, "to_pylist") and getattr(ids, "null_count", None) == 0:
@@ -89,7 +87,11 @@ def _first_seen_before(ids: Sequence[Any]) -> int | None:
 
 def _shown(identity: Any) -> str:
     """Write an id, abbreviated where it prints long."""
-    return reprlib.repr(identity) if not isinstance(identity, str) else repr(identity[:80])
+    try:
+        text = repr(identity)
+    except Exception:  # whatever its own code raises
+        text = f"an object of type {type(identity).__name__}"
+    return text if len(text) <= 80 else f"{text[:77]}..."
 
 
 class _Seen:
