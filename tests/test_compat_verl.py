@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import fastcollate as fc
 from fastcollate.compat.verl import (
     build_padding_position_ids,
     build_padding_routed_experts,
@@ -597,3 +598,32 @@ def test_lengths_that_are_none(array_type):
         build_padding_routed_experts(source, None)
     with pytest.raises(ValueError, match="seq_len is -1"):
         build_padding_routed_experts(source, -1)
+
+
+@pytest.mark.parametrize("layout", ["left", "two_segment", "right", "jagged"])
+def test_a_batch_is_upsampled(layout):
+    batch = fc.build_batch(
+        [[1], [2, 3], [4]],
+        [[5, 6], [7], [8]],
+        pad_token_id=0,
+        loss_masks=[[1, 1], [1], [1]],
+        rewards=[1.0, 2.0, 3.0],
+        uids=["a", "a", "b"],
+        layout=layout,
+        array_type="numpy",
+    )
+    more = upsample_batch(batch, dp_size=2, eos_token_id=9, actor_mini_batch_rows=5)
+    assert more.plan.num_rows == 10
+    assert more.is_padding == [False] * 3 + [True] * 7
+    assert more.uids[:3] == ["a", "a", "b"]
+    assert len(set(more.uids[3:])) == 1
+    assert more.uids[3].startswith("pad")
+    synthetic = more.gather(more.input_ids, of="sequence")
+    assert synthetic[3:].to_list() == [[9]] * 7
+    assert int((more.input_ids == 9).sum()) == 14
+    assert more.loss_mask.sum() == batch.loss_mask.sum()
+    assert more.rewards.sum() == batch.rewards.sum()
+    again = upsample_batch(batch, dp_size=3, eos_token_id=9)
+    assert again is batch
+    with pytest.raises(TypeError, match="tags is"):
+        upsample_batch(batch, [{}], dp_size=2, eos_token_id=9)

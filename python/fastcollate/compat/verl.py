@@ -7,7 +7,7 @@ import math
 import reprlib
 import uuid
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias, overload
 
 import numpy as np
 
@@ -19,10 +19,13 @@ from fastcollate.arrays import (
     dtype_like,
     dtype_name,
     first_misfit,
+    flattened,
     is_array,
     is_tensor,
     to_tensor,
 )
+from fastcollate.batch import Batch
+from fastcollate.step_plan import Shard
 
 __all__ = [
     "build_padding_position_ids",
@@ -77,6 +80,19 @@ class _Tokens(NamedTuple):
     number: int
 
 
+@overload
+def upsample_batch(
+    samples: Batch,
+    tags: None = None,
+    *,
+    dp_size: int,
+    eos_token_id: int,
+    actor_mini_batch_rows: int | None = None,
+    critic_mini_batch_rows: int | None = None,
+) -> Batch: ...
+
+
+@overload
 def upsample_batch(
     samples: Sequence[Mapping[str, Any]],
     tags: Sequence[Mapping[str, Any]],
@@ -85,7 +101,18 @@ def upsample_batch(
     eos_token_id: int,
     actor_mini_batch_rows: int | None = None,
     critic_mini_batch_rows: int | None = None,
-) -> tuple[Sequence[Mapping[str, Any]], Sequence[Mapping[str, Any]]]:
+) -> tuple[Sequence[Mapping[str, Any]], Sequence[Mapping[str, Any]]]: ...
+
+
+def upsample_batch(
+    samples: Sequence[Mapping[str, Any]] | Batch,
+    tags: Sequence[Mapping[str, Any]] | None = None,
+    *,
+    dp_size: int,
+    eos_token_id: int,
+    actor_mini_batch_rows: int | None = None,
+    critic_mini_batch_rows: int | None = None,
+) -> tuple[Sequence[Mapping[str, Any]], Sequence[Mapping[str, Any]]] | Batch:
     """Append synthetic rows, until every rank and every mini-batch has as many rows as the others.
 
     The number of rows becomes the next multiple of the least common multiple of all three numbers.
@@ -94,9 +121,10 @@ def upsample_batch(
     Parameters
     ----------
     samples
-        A dict for each of N trajectories, as :func:`construct_minimal_padding_template` takes it.
+        A dict for each of N trajectories, as :func:`construct_minimal_padding_template` takes it;
+        or a :class:`fastcollate.Batch` of N rows.
     tags
-        A dict for each of them.
+        A dict for each of them; none for a batch.
     dp_size
         Data-parallel ranks, at least 1.
     eos_token_id
@@ -109,9 +137,11 @@ def upsample_batch(
 
     Returns
     -------
-    tuple
-        Samples and tags. If N is a multiple already, these are the two arguments themselves; else
-        they are new lists of the N dicts that were passed, and of new ones behind them.
+    tuple or Batch
+        Samples and tags, or a batch as wide as the one passed, with the synthetic rows of
+        :meth:`fastcollate.Batch.select`. If N is a multiple already, these are the arguments
+        themselves; else they are new lists of the N dicts that were passed, and of new ones behind
+        them.
 
         A synthetic row and its tag are what :func:`construct_minimal_padding_template` makes of the
         first sample. All have one ``uid``, ``pad`` and 32 hexadecimal digits that are new in every
@@ -144,9 +174,14 @@ def upsample_batch(
         if value is not None:
             rows.append(_checked_rows(name, value))
     eos = _checked_eos(eos_token_id)
+    if isinstance(samples, Batch):
+        if tags is not None:
+            raise TypeError(f"tags is {reprlib.repr(tags)}; a Batch has none, leave them out")
+        return _upsampled(samples, math.lcm(*rows), eos)
     for name, items in (("samples", samples), ("tags", tags)):
         if not isinstance(items, Sequence) or isinstance(items, (str, bytes)):
             raise TypeError(f"{name} is {reprlib.repr(items)}; pass a list of one dict per row")
+    assert tags is not None
     if len(tags) != len(samples):
         raise ValueError(
             f"there are {counted(len(tags), 'tag')}, but {counted(len(samples), 'sample')}; "
@@ -167,6 +202,22 @@ def upsample_batch(
         [*samples, *(_numbered(sample, row) for row in range(missing))],
         [*tags, *(_numbered(tag, row) for row in range(missing))],
     )
+
+
+def _upsampled(batch: Batch, multiple: int, eos: int) -> Batch:
+    """Append synthetic rows of a batch."""
+    count = batch.plan.num_rows
+    missing = -count % multiple
+    if missing == 0:
+        return batch
+    rows = np.concatenate([np.arange(count), np.full(missing, -1)])
+    again = batch.select(Shard(rows, rows < 0, count))
+    starts, _ = again.plan.row_starts()
+    ids = flattened(again["input_ids"], again["input_ids"].ndim)
+    ids[starts[count:, None] + np.arange(ROW_LENGTH)] = eos
+    if again.uids is not None:
+        again.uids = [*again.uids[:count], *[f"pad{uuid.uuid4().hex}"] * missing]
+    return again
 
 
 def construct_minimal_padding_template(
