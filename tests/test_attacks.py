@@ -175,6 +175,9 @@ def test_batches_that_are_no_batches():
     assert fc.Batch({}, build().plan).prompt_lens.tolist() == [2, 1, 3]
 
 
+ROW_TABLES = ("source", "prompt_lens", "response_lens", "is_padding")
+
+
 def plan_with(**tables):
     return fc.Plan.from_dict({**build().plan.to_dict(), **tables})
 
@@ -194,7 +197,7 @@ def test_plans_of_other_tables():
         ({"source": [[0, 1, 2]]}, "source has a wrong number of dimensions"),
         ({"pieces": [0, 1, 2]}, "pieces has a wrong number of dimensions"),
         ({"response_segments": [[0, 0, 1, 0, 0], [1, 0, 2, 1, 1]]}, "leaves the 3 x 2 grid"),
-        ({name: np.zeros(0, int) for name in ("source", "prompt_lens", "response_lens")}, "no row"),
+        ({name: np.zeros(0, int) for name in ROW_TABLES}, "no row"),
     ],
 )
 def test_tables_that_are_no_plan(tables, message):

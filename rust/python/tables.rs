@@ -84,6 +84,10 @@ pub fn assembly(tables: &Bound<PyDict>) -> Result<(Turns, Assembly)> {
     let is_padding = column(tables, "is_padding")?;
     let prompt_lens = column(tables, "prompt_lens")?;
     let response_lens = column(tables, "response_lens")?;
+    if source.iter().any(|&turn| turn < -1) || is_padding.iter().any(|&flag| flag > 1) {
+        let reason = "source holds turns or -1, and is_padding 0 or 1";
+        return Err(Core::InvalidPlan(reason.to_owned()).into());
+    }
     let lens = [prompt_lens.len(), response_lens.len(), is_padding.len()];
     if lens != [source.len(); 3] {
         let reason = "source, prompt_lens, response_lens and is_padding differ in length";

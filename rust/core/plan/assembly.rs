@@ -153,11 +153,11 @@ impl Assembly {
     /// # Errors
     /// [`Error::InvalidPlan`].
     pub fn check_turns(&self, turns: &Turns) -> Result<()> {
-        let is_source = |row: &Row| match row.source {
+        let fits = |(index, row): (usize, &Row)| match row.source {
             Some(turn) => turn < turns.count() && row.len() == turns.stream_len(turn),
-            None => true,
+            None => *row == Row::synthetic() && self.pieces(index).is_empty(),
         };
-        if let Some(row) = self.rows.iter().position(|row| !is_source(row)) {
+        if let Some(row) = self.rows.iter().enumerate().position(|row| !fits(row)) {
             let reason = format!("row {row} is not as long as its source");
             return Err(Error::InvalidPlan(reason));
         }
