@@ -1,0 +1,233 @@
+"""Shards train as the mini-batch that they are of: the loss, its gradients, the results."""
+
+from itertools import compress
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import fastcollate as fc
+from fastcollate.testing.reference import assert_same
+from policy import Policy
+
+VOCABULARY = 13
+REDUCTIONS = ["sum", "token", "row"]
+
+
+@pytest.fixture(scope="module")
+def policy():
+    torch.manual_seed(0)
+    return Policy(VOCABULARY, max_positions=48, width=16, heads=2, layers=1).double()
+
+
+def rollouts(seed, prompts):
+    """Make turns of trajectories of so many prompts, and their columns."""
+    rng = np.random.default_rng(seed)
+
+    def ids(low, high):
+        return rng.integers(1, VOCABULARY, rng.integers(low, high)).tolist()
+
+    turns = {name: [] for name in ("prompts", "responses", "trajectory_ids", "uids")}
+    for uid in range(prompts):
+        question = ids(1, 6)
+        for trajectory in range(rng.integers(1, 4)):
+            prompt = question
+            for _ in range(rng.integers(1, 4)):
+                response = ids(1, 5)
+                turns["prompts"].append(prompt)
+                turns["responses"].append(response)
+                turns["trajectory_ids"].append(f"{uid}-{trajectory}")
+                turns["uids"].append(uid)
+                goes_on = rng.random() < 0.8
+                prompt = (prompt + response if goes_on else ids(1, 8)) + ids(0, 4)
+    masked_prompts = rng.random(prompts) < 0.3
+    for name in ("loss_masks", "rewards"):
+        turns[name] = []
+    for uid, response in zip(turns["uids"], turns["responses"], strict=True):
+        mask = rng.integers(0, 2, len(response)) * (not masked_prompts[uid])
+        turns["loss_masks"].append(mask.tolist())
+        turns["rewards"].append(rng.standard_normal(len(response)).tolist())
+    return turns
+
+
+def build(turns, merge=None, **options):
+    return fc.build_batch(**turns, pad_token_id=0, merge=merge, **options)
+
+
+class Step(NamedTuple):
+    turns: dict[str, list]
+    policy: str | None
+    merge: fc.MergePlan | None
+    whole: fc.Batch
+    plan: fc.StepPlan
+    prompts: int
+
+    def build(self, **options: Any) -> fc.Batch:
+        """Build rows of the step."""
+        return build(self.turns, self.merge, **options)
+
+    def shards(self, mini_batch):
+        return [self.plan.shard(mini_batch, rank) for rank in range(self.plan.dp_size)]
+
+    def alone(self, mini_batch):
+        """Build a mini-batch by itself: its turns, without a plan or padding rows."""
+        first = mini_batch * self.prompts
+        chosen = [first <= uid < first + self.prompts for uid in self.turns["uids"]]
+        turns = {name: list(compress(values, chosen)) for name, values in self.turns.items()}
+        return build(turns, self.policy)
+
+
+@st.composite
+def steps(draw):
+    prompts = draw(st.integers(1, 5))
+    turns = rollouts(draw(st.integers(0, 2**32 - 1)), prompts)
+    options = {
+        "prompts_per_mini_batch": draw(st.integers(1, prompts)),
+        "dp_size": draw(st.integers(1, 5)),
+        "pad_rows": draw(st.sampled_from(["copy", "synthetic"])),
+        "shards": draw(st.sampled_from(["contiguous", "strided", "tokens"])),
+        "keep_together": draw(st.sampled_from([None, "prompt", "trajectory"])),
+        "allow_partial": True,
+    }
+    if options["pad_rows"] == "copy":
+        options["copy"] = draw(st.sampled_from(["first", "cycle"]))
+    names = {name: turns[name] for name in ("uids", "trajectory_ids")}
+    policy = draw(st.sampled_from([None, "exact", "branch"]))
+    merge = None
+    if policy is not None:
+        ids = turns["trajectory_ids"]
+        tokens = (turns["prompts"], turns["responses"])
+        merge = fc.merge_turns(*tokens, trajectory_ids=ids, policy=policy)
+    whole = build(turns, merge)
+    known = draw(st.sampled_from(["batch", "lengths", "totals"]))
+    if known == "batch":
+        plan = fc.plan_step(whole, **options)
+    elif merge is not None:
+        plan = fc.plan_step(merge, uids=names["uids"], **options)
+    else:
+        lens = (whole.prompt_lens, whole.response_lens)
+        plan = fc.plan_step(lens if known == "lengths" else sum(lens), **names, **options)
+    return Step(turns, policy, merge, whole, plan, options["prompts_per_mini_batch"])
+
+
+def forward(policy, batch):
+    """Return the log-probabilities and the loss of every response token."""
+    log_probs = policy(batch.input_ids, batch.attention_mask, batch.response_mask.shape[1])
+    return log_probs, -log_probs * batch.rewards * batch.loss_mask
+
+
+def row_means(losses, batch):
+    return losses.sum(1) / batch.loss_mask.sum(1).clip(1)
+
+
+def gradients_of(policy, losses):
+    """Differentiate each loss."""
+    parameters = list(policy.parameters())
+    return [torch.autograd.grad(loss, parameters, retain_graph=True) for loss in losses]
+
+
+def losses_alone(policy, batch):
+    """Reduce a mini-batch's loss by its own sizes."""
+    _, losses = forward(policy, batch)
+    trained = losses[batch.loss_mask != 0]
+    mean = trained.mean() if len(trained) > 0 else losses.sum()
+    return [losses.sum(), mean, row_means(losses, batch).mean()]
+
+
+def losses_of_shard(policy, shard, tokens, rows):
+    """Reduce a shard's share of its mini-batch's loss."""
+    log_probs, losses = forward(policy, shard)
+    reduced = [losses.sum(), losses.sum() / tokens, row_means(losses, shard).sum() / rows]
+    return log_probs.detach() * shard.response_mask, reduced
+
+
+def same(found, expected, what):
+    torch.testing.assert_close(
+        found, expected, rtol=0, atol=1e-9, msg=lambda message: f"{what}: {message}"
+    )
+
+
+@pytest.mark.parametrize("made_by", ["build_batch", "select"])
+@settings(max_examples=100)
+@given(step=steps())
+def test_shards_train_as_their_mini_batch(policy, made_by, step):
+    plan, whole = step.plan, step.whole
+    normalizers = whole.loss_normalizers(plan)
+    results, gathered = [], []
+    for mini_batch in range(plan.num_mini_batches):
+        tokens, rows = (float(counts[mini_batch]) for counts in normalizers)
+        total = torch.zeros(len(REDUCTIONS), dtype=torch.float64)
+        gradients = [[torch.zeros_like(p) for p in policy.parameters()] for _ in REDUCTIONS]
+        shapes = set()
+        for shard in step.shards(mini_batch):
+            batch = whole.select(shard) if made_by == "select" else step.build(rows=shard)
+            shapes.add((batch.input_ids.shape, batch.response_mask.shape))
+            log_probs, losses = losses_of_shard(policy, batch, tokens, rows)
+            results.append(log_probs)
+            gathered.append(batch.gather(log_probs))
+            total += torch.stack(losses).detach()
+            for sums, shares in zip(gradients, gradients_of(policy, losses), strict=True):
+                for one, share in zip(sums, shares, strict=True):
+                    one += share
+        assert len(shapes) == 1
+
+        alone = step.alone(mini_batch)
+        assert plan.real_rows_per_mini_batch[mini_batch] == alone.plan.num_rows
+        expected = losses_alone(policy, alone)
+        expected_gradients = gradients_of(policy, expected)
+        for index, reduction in enumerate(REDUCTIONS):
+            same(total[index], expected[index].detach(), f"loss per {reduction}")
+            for found, gradient in zip(gradients[index], expected_gradients[index], strict=True):
+                same(found, gradient, f"gradient per {reduction}")
+
+    in_order, _ = forward(policy, whole)
+    in_order = in_order.detach() * whole.response_mask
+    by_slot = torch.cat(results)
+    assert len(by_slot) == plan.num_rows
+    same(by_slot[plan.inverse], in_order, "inverse")
+    same(fc.drop_padding(by_slot, plan), in_order, "drop_padding")
+    of_rows = fc.drop_padding(fc.Ragged.concat(gathered), plan)
+    expected = whole.gather(in_order)
+    assert of_rows.offsets.tolist() == expected.offsets.tolist()
+    same(of_rows.values, expected.values, "drop_padding of rows")
+
+
+@given(step=steps())
+def test_padding_is_in_no_normalizer(step):
+    plan, whole = step.plan, step.whole
+    alone = [step.alone(mini_batch) for mini_batch in range(plan.num_mini_batches)]
+    # Of the batch of all rows, and of those of all slots.
+    slots = fc.Shard(plan.rows, plan.is_padding, plan.num_real_rows, plan.widths)
+    for batch in whole, whole.select(slots), step.build(rows=slots):
+        tokens, rows = batch.loss_normalizers(plan)
+        assert tokens.tolist() == [max(float(batch.loss_mask.sum()), 1) for batch in alone]
+        assert rows.tolist() == [batch.plan.num_rows for batch in alone]
+
+
+@given(step=steps())
+def test_selected_shards_are_those_built_from_turns(step):
+    for mini_batch in range(step.plan.num_mini_batches):
+        for shard in step.shards(mini_batch):
+            assert_same(step.whole.select(shard), step.build(rows=shard))
+
+
+@pytest.mark.parametrize("pad_rows", ["copy", "synthetic"])
+def test_masked_mini_batches_train_nothing(policy, pad_rows):
+    turns = rollouts(0, prompts=3)
+    turns["loss_masks"] = [[0] * len(row) for row in turns["responses"]]
+    whole = build(turns)
+    # There are more ranks than rows in a mini-batch: some get nothing but padding.
+    plan = fc.plan_step(whole, prompts_per_mini_batch=1, dp_size=16, pad_rows=pad_rows)
+    tokens, rows = whole.loss_normalizers(plan)
+    assert tokens.tolist() == [1, 1, 1]
+    assert rows.tolist() == np.diff(plan.mini_batches).ravel().tolist()
+    for mini_batch in range(3):
+        for rank in range(16):
+            batch = whole.select(plan.shard(mini_batch, rank))
+            _, losses = losses_of_shard(policy, batch, tokens[mini_batch], rows[mini_batch])
+            assert not torch.stack(losses).any()
+            for gradients in gradients_of(policy, losses):
+                assert not any(gradient.any() for gradient in gradients)
