@@ -1,6 +1,6 @@
 //! Steps on slices alone: every row is in one slot, and ranks have as many.
 
-use fastcollate::plan::{Deal, First, Indivisible, Item, Padding, Slot, Split, balance};
+use fastcollate::plan::{Cause, Deal, First, Indivisible, Item, Padding, Slot, Split, balance};
 use proptest::prelude::*;
 
 fn offsets(lens: &[usize]) -> Vec<usize> {
@@ -87,15 +87,24 @@ fn what_cannot_be_divided_is_named() {
         padding: Padding::Refused,
         groups: Some(&[0, 1, 2, 5, 8, 10]),
     };
-    let refused = |group| {
+    let refused = |cause| {
         Err(Indivisible {
             mini_batch: 1,
-            group,
+            cause,
         })
     };
-    assert_eq!(split(Deal::Contiguous).slots(&[0, 2, 10]), refused(Some(3)));
-    assert_eq!(split(Deal::Strided).slots(&[0, 2, 10]), refused(Some(4)));
-    assert_eq!(split(Deal::Strided).slots(&[0, 2, 5, 10]), refused(None));
+    assert_eq!(
+        split(Deal::Contiguous).slots(&[0, 2, 10]),
+        refused(Cause::Group(3))
+    );
+    assert_eq!(
+        split(Deal::Strided).slots(&[0, 2, 10]),
+        refused(Cause::Group(4))
+    );
+    assert_eq!(
+        split(Deal::Strided).slots(&[0, 2, 5, 10]),
+        refused(Cause::Rows)
+    );
 }
 
 #[test]

@@ -10,6 +10,7 @@ import numpy as np
 from fastcollate._fastcollate import FieldSpec, Lease, OutputSpec, Plan
 from fastcollate.advantages import LossNormalizers, loss_normalizers, normalized
 from fastcollate.arguments import counted
+from fastcollate.arrays import is_tensor
 from fastcollate.gathering import broadcasted, gathered
 from fastcollate.layouts import checked_layout
 from fastcollate.memory import release
@@ -185,7 +186,7 @@ class Batch(Mapping[str, Any]):
 
     def __reduce__(self) -> tuple[type[Batch], tuple[Any, ...]]:
         names = (self.uids, self.trajectory_ids, self.is_last_step)
-        how = (self._data, self._plan, self._recipe)
+        how = (_own_memory(self._data), self._plan, self._recipe)
         return type(self), (*how, *names, self.merge_plan, self.is_padding)
 
     @property
@@ -226,7 +227,7 @@ class Batch(Mapping[str, Any]):
 
     @property
     def metrics(self) -> dict[str, float]:
-        """Sizes of the batch, flat and ready to be logged.
+        """Sizes of the batch, flat and ready to be logged. Padding rows count as padding.
 
         Returns
         -------
@@ -240,20 +241,23 @@ class Batch(Mapping[str, Any]):
         """
         plan = self.plan
         prompt_lens, response_lens = plan.prompt_lens, plan.response_lens
+        if self.is_padding is not None:
+            is_real = ~np.array(self.is_padding)
+            prompt_lens, response_lens = prompt_lens[is_real], response_lens[is_real]
         prompt_tokens, response_tokens = int(prompt_lens.sum()), int(response_lens.sum())
         tokens = prompt_tokens + response_tokens
         padded_tokens = plan.num_positions
         merging = {} if self.merge_plan is None else self.merge_plan.report.metrics
         return {
-            "batch/rows": float(plan.num_rows),
+            "batch/rows": float(len(prompt_lens)),
             "batch/tokens": float(tokens),
             "batch/prompt_tokens": float(prompt_tokens),
             "batch/response_tokens": float(response_tokens),
             "batch/padded_tokens": float(padded_tokens),
             "batch/padding_fraction": 1 - tokens / padded_tokens if padded_tokens else 0.0,
-            "batch/longest_row": float(plan.longest_row),
-            "batch/longest_prompt": float(prompt_lens.max()),
-            "batch/longest_response": float(response_lens.max()),
+            "batch/longest_row": float((prompt_lens + response_lens).max(initial=0)),
+            "batch/longest_prompt": float(prompt_lens.max(initial=0)),
+            "batch/longest_response": float(response_lens.max(initial=0)),
             **merging,
         }
 
@@ -477,6 +481,17 @@ class Batch(Mapping[str, Any]):
         import torch
 
         return torch.from_numpy(array)
+
+
+def _own_memory(data: dict[str, Any]) -> dict[str, Any]:
+    """Copy tensors that see a part of their memory only: torch would pickle all of it."""
+
+    def own(value: Any) -> Any:
+        if is_tensor(value) and value.untyped_storage().nbytes() > value.nbytes:
+            return value.clone()
+        return value
+
+    return {key: own(value) for key, value in data.items()}
 
 
 def _describe(value: Any) -> tuple[str, str]:

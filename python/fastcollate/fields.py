@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import reprlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -160,6 +161,9 @@ class PerRowObjects(NamedTuple):
             arrays = [arrays[row] if row >= 0 else arrays[0][:0] for row in sources]
         if not self.concat:
             return {key: arrays}
+        # Joined, all are of the type that all of the step need, whatever rows there are.
+        common = _common_dtype(self.arrays)
+        arrays = [array if array.dtype == common else convert(array, common) for array in arrays]
         offsets: Any = np.cumsum([0, *(len(array) for array in arrays)], dtype=np.int64)
         joined: Any
         if isinstance(arrays[0], np.ndarray):
@@ -284,6 +288,18 @@ def _as_objects(key: str, values: list[Any], field: PerRow, array_type: str) -> 
                 f"{key}[0] of shape {tuple(arrays[0].shape)}; pass concat=False"
             )
     return PerRowObjects(arrays, field.concat)
+
+
+def _common_dtype(arrays: Sequence[Any]) -> Any:
+    """Return the type that arrays or tensors have when they are joined."""
+    dtypes = {array.dtype for array in arrays}
+    if len(dtypes) == 1:
+        return dtypes.pop()
+    if isinstance(arrays[0], np.ndarray):
+        return np.result_type(*dtypes)
+    import torch
+
+    return functools.reduce(torch.promote_types, dtypes)
 
 
 def _is_array(values: Any) -> bool:

@@ -13,6 +13,9 @@ from fastcollate import _fastcollate
 from fastcollate.arguments import as_list, id_list
 from fastcollate.arrays import is_tensor
 
+NO_KEY = object()
+"""Of an id that has nothing to be looked up by."""
+
 
 def group_offsets(name: str, ids: Any, noun: str, advice: str) -> NDArray[np.int64]:
     """Find where groups of equal ids begin, and where the last ends; each id comes in one stretch.
@@ -104,7 +107,7 @@ class _Seen:
     def add(self, identity: Any) -> bool:
         """Add an id; False if it was there."""
         key = _key(identity)
-        if key is None:
+        if key is NO_KEY:
             if any(other is identity or bool(other == identity) for other in self._others):
                 return False
             self._others.append(identity)
@@ -114,21 +117,23 @@ class _Seen:
         return len(self._hashable) > known
 
 
-def _key(identity: Any) -> Hashable | None:
-    """Return what an id can be looked up by, the same for equal ones; None if there is nothing."""
+def _key(identity: Any) -> Hashable:
+    """Return what an id can be looked up by, the same for equal ones, or `NO_KEY`."""
+    key: Hashable = identity
     if is_tensor(identity):
-        return None
-    key: Hashable | None = identity
-    if type(identity) is list:
-        key = (list, *map(_key, identity))
-    elif _is_compared_by_fields(identity):
-        # SkyRL's TrajectoryID is such a dataclass: it has no hash, but its values have.
-        names = (field.name for field in dataclasses.fields(identity) if field.compare)
-        key = (type(identity), *(getattr(identity, name) for name in names))
+        return NO_KEY
+    if type(identity) is list or _is_compared_by_fields(identity):
+        values = identity
+        if type(identity) is not list:
+            # SkyRL's TrajectoryID is such a dataclass: it has no hash, but its values have.
+            names = (field.name for field in dataclasses.fields(identity) if field.compare)
+            values = [getattr(identity, name) for name in names]
+        keys = [_key(value) for value in values]
+        key = NO_KEY if NO_KEY in keys else (type(identity), *keys)
     try:
         hash(key)
     except Exception:  # whatever its own code raises
-        return None
+        return NO_KEY
     return key
 
 

@@ -11,11 +11,11 @@ from fastcollate.arrays import flattened
 from fastcollate.fields import RESERVED
 from fastcollate.merging import Merging
 from fastcollate.shards import name_rows, objects_of
+from fastcollate.step_plan import Shard
 
 if TYPE_CHECKING:
     from fastcollate._fastcollate import FieldSpec, LayoutSpec
     from fastcollate.batch import Batch
-    from fastcollate.step_plan import Shard
 
 
 def laid_out(batch: Batch, layout: LayoutSpec, shard: Shard | None = None) -> Batch:
@@ -23,14 +23,17 @@ def laid_out(batch: Batch, layout: LayoutSpec, shard: Shard | None = None) -> Ba
     from fastcollate.collating import collate_fields, in_order
 
     plan, recipe = batch.plan, batch.recipe
-    sequence_starts, response_starts = plan.row_starts()
+    rows, picks = _named_rows(shard)
+    if shard is not None:
+        plan = plan.pick(Shard(rows, np.zeros(len(rows), np.bool_), plan.num_rows), layout)
+    sequence_starts, response_starts = (starts[rows] for starts in batch.plan.row_starts())
     prompt_lens, response_lens = plan.prompt_lens, plan.response_lens
     lens = prompt_lens + response_lens
     leading = 1 if plan.layout == "jagged" else 2
 
     def column(spec: FieldSpec) -> Any:
         if spec.align == "row":
-            return batch[spec.key]
+            return batch[spec.key][rows]
         values = flattened(batch[spec.key], leading)
         if spec.align == "response":
             return Stretches([(values, response_starts, response_lens)])
@@ -49,16 +52,23 @@ def laid_out(batch: Batch, layout: LayoutSpec, shard: Shard | None = None) -> Ba
         layout,
         recipe.outputs,
         merging=Merging(plan, batch.merge_plan),
-        shard=shard,
+        shard=picks,
     )
     name_rows(again, batch, shard)
-    rows = None if shard is None else shard.rows.tolist()
-    objects: dict[str, Any] = {}
-    for key, values in objects_of(batch).items():
-        objects |= values.outputs(key, rows)
+    objects = objects_of(batch, None if shard is None else shard.rows.tolist())
     order = [key for key in batch if key not in RESERVED or key == "router_padding_mask"]
     again._data = in_order(again._data | objects, order)
     return again
+
+
+def _named_rows(shard: Shard | None) -> tuple[Any, Shard | None]:
+    """Return which rows are read, and the shard as one of these rows alone."""
+    if shard is None:
+        return slice(None), None
+    is_read = shard.rows >= 0
+    rows = shard.rows[is_read] if is_read.any() else np.zeros(1, np.int64)
+    picks = np.where(is_read, np.cumsum(is_read) - 1, -1)
+    return rows, Shard(picks, shard.is_padding, len(rows), None, shard.first_pad)
 
 
 def _dtype(values: Any) -> str:
@@ -67,6 +77,7 @@ def _dtype(values: Any) -> str:
 
 def _captured(mask: Any, starts: np.ndarray, lens: np.ndarray) -> np.ndarray:
     """Count the tokens of each row whose routes were captured: where the mask is not set."""
-    before = np.concatenate([[0], np.cumsum(~np.asarray(mask))])
-    captured: np.ndarray = before[starts + lens] - before[starts]
-    return captured
+    mask = np.asarray(mask)
+    stretches = zip(starts.tolist(), lens.tolist(), strict=True)
+    counts = [count - np.count_nonzero(mask[start : start + count]) for start, count in stretches]
+    return np.array(counts, np.int64)

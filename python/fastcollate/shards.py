@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,7 +10,7 @@ import numpy as np
 from fastcollate._fastcollate import LayoutSpec
 from fastcollate.arrays import describe
 from fastcollate.fields import RESERVED, PerRowObjects
-from fastcollate.step_plan import Shard
+from fastcollate.step_plan import SYNTHETIC_LENS, Shard
 
 if TYPE_CHECKING:
     from fastcollate._fastcollate import Plan
@@ -45,11 +44,11 @@ def selected(batch: Batch, shard: Shard) -> Batch:
     from fastcollate.relayout import laid_out
 
     check_shard("shard", shard)
-    layout = layout_of(batch.plan)
-    follow = np.array_equal(shard.rows, shard.rows[:1] + np.arange(len(shard.rows)))
-    if shard.is_padding.any() or not follow:
-        return laid_out(batch, layout, shard)
+    layout, is_wider = layout_of(batch.plan, shard)
     plan = batch.plan.pick(shard, layout)
+    are_adjacent = np.array_equal(shard.rows, shard.rows[:1] + np.arange(len(shard.rows)))
+    if shard.is_padding.any() or not are_adjacent or is_wider:
+        return laid_out(batch, layout, shard)
     first = int(shard.rows[0])
     views = _views(batch, slice(first, first + len(shard.rows)))
     again = type(batch)(views, plan, batch.recipe, merge_plan=batch.merge_plan)
@@ -72,38 +71,58 @@ def name_rows(again: Batch, batch: Batch, shard: Shard | None) -> None:
         again.is_padding = [is_padding or was[row] for row, is_padding in rows]
 
 
-def layout_of(plan: Plan) -> LayoutSpec:
-    """Return the layout of a batch, of the same widths."""
-    width, response_width = plan.width, plan.response_width
+def layout_of(plan: Plan, shard: Shard) -> tuple[LayoutSpec, bool]:
+    """Return the layout of a batch, as wide as the shard's step, and whether that is wider."""
+    prompt, response, row = shard.widths or (0, 0, 0)
+    if shard.rows.min(initial=0) < 0:
+        prompt, response = max(prompt, SYNTHETIC_LENS[0]), max(response, SYNTHETIC_LENS[1])
+        row = max(row, sum(SYNTHETIC_LENS))
     if plan.layout == "jagged":
-        return LayoutSpec("jagged", None, None, None, 1)
+        return LayoutSpec("jagged", None, None, None, 1), False
+    response_width = max(plan.response_width, response)
     if plan.layout == "two_segment":
-        return LayoutSpec(plan.layout, None, width - response_width, response_width, 1)
-    return LayoutSpec(plan.layout, width, None, response_width, 1)
+        prompt_width = max(plan.width - plan.response_width, prompt)
+        layout = LayoutSpec(plan.layout, None, prompt_width, response_width, 1)
+        return layout, prompt_width + response_width > plan.width
+    width = max(plan.width, row)
+    is_wider = (width, response_width) != (plan.width, plan.response_width)
+    return LayoutSpec(plan.layout, width, None, response_width, 1), is_wider
 
 
-def objects_of(batch: Batch) -> dict[str, PerRowObjects]:
-    """Return what the core does not write, as one array a row."""
-    fields = {spec.key for spec in batch.recipe.fields}
-    objects: dict[str, PerRowObjects] = {}
-    for key, value in batch.items():
-        if key in RESERVED or key in fields:
-            continue
+def objects_of(batch: Batch, rows: Sequence[int] | None) -> dict[str, Any]:
+    """Return the outputs that the core does not write, of these rows."""
+    objects: dict[str, Any] = {}
+    for key in _object_keys(batch):
+        value = batch[key]
         if isinstance(value, list):
-            objects[key] = PerRowObjects(value, False)
-        elif f"{key}_offsets" in batch:
-            offsets = batch[f"{key}_offsets"].tolist()
-            arrays = [value[start:stop] for start, stop in pairwise(offsets)]
-            objects[key] = PerRowObjects(arrays, True)
+            objects |= PerRowObjects(value, False).outputs(key, rows)
+            continue
+        offsets = np.asarray(batch[f"{key}_offsets"]).tolist()
+        chosen = range(len(offsets) - 1) if rows is None else rows
+        # -1 is a synthetic row: nothing of the first one.
+        bounds = [(offsets[row], offsets[row + 1]) if row >= 0 else (0, 0) for row in chosen]
+        arrays = [value[start:stop] for start, stop in bounds]
+        objects |= PerRowObjects(arrays, True).outputs(key, None)
     return objects
+
+
+def _object_keys(batch: Batch) -> list[str]:
+    """Return the keys of lists of one array a row, and of arrays joined that have offsets."""
+    others = [key for key in batch if key not in RESERVED]
+    fields = {spec.key for spec in batch.recipe.fields}
+    return [
+        key
+        for key in others
+        if key not in fields and (isinstance(batch[key], list) or f"{key}_offsets" in batch)
+    ]
 
 
 def _views(batch: Batch, rows: slice) -> dict[str, Any]:
     """Return the outputs of rows that follow each other, over the same memory."""
     plan = batch.plan
     objects: dict[str, Any] = {}
-    for key, values in objects_of(batch).items():
-        objects |= _view_of_objects(batch, key, values, rows)
+    for key in _object_keys(batch):
+        objects |= _view_of_objects(batch, key, rows)
     if plan.layout != "jagged":
         return {
             key: objects[key] if key in objects else value[rows] for key, value in batch.items()
@@ -127,9 +146,9 @@ def _views(batch: Batch, rows: slice) -> dict[str, Any]:
     return {key: view(key, value) for key, value in batch.items()}
 
 
-def _view_of_objects(batch: Batch, key: str, values: PerRowObjects, rows: slice) -> dict[str, Any]:
-    if not values.concat:
-        return {key: values.arrays[rows]}
+def _view_of_objects(batch: Batch, key: str, rows: slice) -> dict[str, Any]:
+    if isinstance(batch[key], list):
+        return {key: batch[key][rows]}
     offsets = batch[f"{key}_offsets"]
     start = offsets[rows.start]
     joined = batch[key][int(start) : int(offsets[rows.stop])]

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fastcollate import _fastcollate
-from fastcollate.arguments import checked_integer, counted
+from fastcollate.arguments import checked_int, checked_integer, counted
 from fastcollate.arrays import describe
 
 Integers = NDArray[np.int64]
@@ -40,13 +40,19 @@ class _Table:
 
     def _set_array(self, name: str, dtype: Any) -> None:
         """Keep an array that nobody can change."""
-        array = getattr(self, name)
-        if not (isinstance(array, np.ndarray) and array.dtype == dtype):
-            array = np.asarray(array, dtype)
-        if array.flags.writeable:
-            array = array.view()
-            array.flags.writeable = False
+        array = np.asarray(getattr(self, name))
+        kinds = "b" if dtype is np.bool_ else "i"
+        if array.size > 0 and array.dtype.kind not in kinds:
+            raise TypeError(f"{name} is {describe(array)}; pass {np.dtype(dtype).name}")
+        if array.flags.writeable or array.dtype != dtype:
+            array = _frozen(array.astype(dtype))
         object.__setattr__(self, name, array)
+
+
+def _frozen(array: np.ndarray) -> np.ndarray:
+    """Return an array of one's own, closed to writing."""
+    array.flags.writeable = False
+    return array
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,10 +71,15 @@ class Shard(_Table):
         Number of rows of the whole step, so that another batch than the planned one is noticed.
     widths
         Tokens of the longest prompt, response and row of the whole step, so that all ranks agree.
-        Where only the lengths of rows were known, 0, 0 and the longest row.
+        Where only the lengths of rows were known, the first two are 0, or those of synthetic rows.
     first_pad
         Number of the shard's first padding row within the mini-batch: its uid is
         ``f"pad{first_pad}"``, and the others count on.
+
+    Raises
+    ------
+    TypeError, ValueError
+        Rows that are no integers from -1 on, or synthetic and no padding; as many flags as rows.
     """
 
     rows: Integers
@@ -80,6 +91,23 @@ class Shard(_Table):
     def __post_init__(self) -> None:
         self._set_array("rows", np.int64)
         self._set_array("is_padding", np.bool_)
+        if self.rows.ndim != 1 or self.rows.shape != self.is_padding.shape:
+            raise ValueError(
+                f"rows have shape {self.rows.shape} and is_padding {self.is_padding.shape}; "
+                "pass one flag per row"
+            )
+        if self.rows.min(initial=0) < -1 or (self.rows[~self.is_padding] < 0).any():
+            raise ValueError("rows are from 0 on, or -1 where is_padding is True")
+        for name in ("num_rows", "first_pad"):
+            count = checked_int(name, getattr(self, name), "a number of rows")
+            if count < 0:
+                raise ValueError(f"{name} is {count}; pass a number from 0 on")
+            object.__setattr__(self, name, count)
+        if self.widths is not None:
+            widths = tuple(checked_int("widths", width, "three lengths") for width in self.widths)
+            if len(widths) != 3 or min(widths) < 0:
+                raise ValueError(f"widths are {self.widths}; pass three lengths")
+            object.__setattr__(self, "widths", widths)
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -203,7 +231,7 @@ class StepPlan(_Table):
         """Number of prompt groups."""
         return len(self.prompt_offsets) - 1
 
-    @cached_property
+    @property
     def real_rows_per_mini_batch(self) -> Integers:
         """Rows of each mini-batch without padding, int64 (mini-batches,)."""
         return np.diff(self._row_offsets)
@@ -213,12 +241,12 @@ class StepPlan(_Table):
         """First row of each mini-batch and one past its last, without padding."""
         return _fastcollate.pairs(self._row_offsets)
 
-    @cached_property
+    @property
     def padding_rows(self) -> Integers:
         """Slots that are padding, int64 (padding rows,)."""
         return np.flatnonzero(self.is_padding)
 
-    @cached_property
+    @property
     def inverse(self) -> Integers:
         """The slot of each row, int64 (rows of the step,).
 
@@ -234,16 +262,19 @@ class StepPlan(_Table):
     def widths(self) -> Widths:
         """Tokens of the step's longest prompt, response and row, of synthetic ones too.
 
-        Where only the lengths of rows were known, 0, 0 and the longest row.
+        Where only the lengths of rows were known, prompt and response are 0, or those of synthetic
+        rows.
         """
-        lengths = self.row_lengths
-        if (self.rows < 0).any():
+        lengths, synthetic = self.row_lengths, (self.rows < 0).any()
+        if synthetic:
             lengths = np.concatenate([lengths, [SYNTHETIC_LENS]])
         prompt, response = lengths.max(0, initial=0).tolist()
         longest = int(lengths.sum(1).max(initial=0))
-        return (0, 0, longest) if self.has_only_totals else (prompt, response, longest)
+        if self.has_only_totals:
+            prompt, response = SYNTHETIC_LENS if synthetic else (0, 0)
+        return prompt, response, longest
 
-    @cached_property
+    @property
     def tokens_per_rank(self) -> Integers:
         """Tokens of each rank, those of padding rows too, int64 (mini-batches, dp_size)."""
         totals = np.append(self.row_lengths.sum(1), sum(SYNTHETIC_LENS))  # -1 is the last
@@ -324,6 +355,8 @@ class StepPlan(_Table):
         ValueError
             If they are none.
         """
+        if not isinstance(tables, Mapping):
+            raise TypeError(f"tables is {describe(tables)}; pass what to_dict returned")
         names = {field.name for field in fields(cls)}
         if names != set(tables):
             wrong = sorted(map(str, names ^ set(tables)))
@@ -331,7 +364,7 @@ class StepPlan(_Table):
                 f"this is not a valid step plan: {', '.join(wrong)} missing or unknown"
             )
         arrays = {name: _exact(name, value) for name, value in tables.items()}
-        if len(arrays["row_lengths"]) == 0:
+        if arrays["row_lengths"].size == 0:
             arrays["row_lengths"] = arrays["row_lengths"].reshape(0, 2)
         return cls(**arrays)
 
@@ -359,6 +392,8 @@ class StepPlan(_Table):
 
 def _exact(name: str, value: Any) -> Any:
     """Return a list as an array, of nothing but what it should hold."""
+    if name == "has_only_totals" and not isinstance(value, bool):
+        raise ValueError(f"this is not a valid step plan: {name} is {describe(value)}")
     if name in ("dp_size", "has_only_totals"):
         return value
     try:

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fastcollate import _fastcollate
-from fastcollate.arguments import checked_int, counted, id_list
+from fastcollate.arguments import check_bool, checked_int, counted, id_list
 from fastcollate.arrays import describe, is_tensor
 from fastcollate.batch import Batch
 from fastcollate.grouping import group_offsets
@@ -28,7 +28,7 @@ FLOPS_PER_TOKEN = 24_576
 MAX_TOKENS = 1 << 31
 """No row has so many: sums of all of them fit int64."""
 
-MAX_RANKS = 1 << 26
+MAX_RANKS = 1 << 24
 """How many ranks all mini-batches together may have."""
 
 
@@ -168,6 +168,9 @@ def plan_step(
     array([3, 4, 0])
     """
     _check_options(pad_rows, copy, shards, keep_together)
+    check_bool("allow_partial", allow_partial)
+    if is_stepwise is not None:
+        check_bool("is_stepwise", is_stepwise)
     dp_size = _checked_count("dp_size", dp_size, "a number of ranks")
     unit, size = _checked_unit(prompts_per_mini_batch, rows_per_mini_batch)
     samples = n_samples_per_prompt
@@ -227,14 +230,21 @@ def plan_step(
     if failure is not None:
         mini_batch, group = failure
         count = int(mini_batches[mini_batch + 1] - mini_batches[mini_batch])
+        if group == -2:
+            raise ValueError(
+                f"to keep every {keep_together} on one of {dp_size} ranks, mini-batch {mini_batch} "
+                f"of {count} rows would need more padding rows than can be planned; keep nothing "
+                "together, or use fewer ranks"
+            )
         head = f"pad_rows is 'error', but the {count} rows of mini-batch {mini_batch} cannot be"
-        if group < 0:
+        if group == -1:
             raise ValueError(f"{head} divided among {counted(dp_size, 'rank')} without padding")
         assert groups is not None
         name = _Names(str(keep_together), uids, prompts).name(groups, group)
+        found = " by this way of balancing" if costs is not None else ""
         raise ValueError(
-            f"{head} dealt out to {counted(dp_size, 'rank')} in equal numbers with all rows of "
-            f"{name} on one; keep nothing together, or allow padding"
+            f"{head} dealt out{found} to {counted(dp_size, 'rank')} in equal numbers with all rows "
+            f"of {name} on one; keep nothing together, or allow padding"
         )
     return StepPlan(
         rows=rows,
@@ -274,10 +284,14 @@ class _Rows(NamedTuple):
         if isinstance(what, Batch):
             plan = what.plan
             lengths = np.stack([plan.prompt_lens, plan.response_lens], 1)
-            merge = what.merge_plan
-            if merge is not None and merge.num_rows != len(lengths):
-                merge = None
+            if what.is_padding is not None and any(what.is_padding):
+                raise ValueError(
+                    "the batch has padding rows, which a plan would take for real ones; "
+                    "plan the batch that they were added to"
+                )
             names = (what.uids, what.trajectory_ids, what.is_last_step)
+            # Rows that were picked from a merged batch are not those of its plan any more.
+            merge = what.merge_plan if what.is_padding is None else None
             return cls(lengths, False, *names, merge)
         if isinstance(what, (tuple, list)) and len(what) == 2 and hasattr(what[0], "__len__"):
             prompts = _checked_lengths("prompt_lens", what[0])

@@ -66,18 +66,17 @@ impl Shard {
         if planned == longest || planned == with_synthetic {
             return Ok(planned);
         }
-        // Of a plan that knows totals alone.
-        let is_total = (prompt, response) == (0, 0)
-            && (self.widths.is_none()
-                || sequence == longest.sequence
-                || sequence == with_synthetic.sequence);
-        if is_total {
+        // Of a plan that knows totals alone, and whether there are synthetic rows.
+        if self.widths.is_none() || ((prompt, response) == (0, 0) && sequence == longest.sequence) {
             let has_synthetic = self.rows.iter().any(|&row| row < 0);
             return Ok(if has_synthetic {
                 with_synthetic
             } else {
                 longest
             });
+        }
+        if (prompt, response) == (1, 1) && sequence == with_synthetic.sequence {
+            return Ok(with_synthetic);
         }
         Err(Core::OtherLengths {
             found: (longest.prompt, longest.response, longest.sequence),

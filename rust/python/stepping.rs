@@ -5,7 +5,7 @@ use std::hash::{BuildHasherDefault, Hasher};
 use std::mem;
 
 use fastcollate::Error as Core;
-use fastcollate::plan::{Deal, Indivisible, Padding, Split};
+use fastcollate::plan::{Cause, Deal, Indivisible, Padding, Split};
 use numpy::{PyArray1, PyReadonlyArray1};
 use pyo3::exceptions::{PyException, PyTypeError};
 use pyo3::prelude::*;
@@ -169,8 +169,12 @@ pub fn split_step<'py>(
                 None,
             )
         }
-        Err(Indivisible { mini_batch, group }) => {
-            let group = group.map_or(-1, crate::tables::to_i64);
+        Err(Indivisible { mini_batch, cause }) => {
+            let group = match cause {
+                Cause::Group(group) => crate::tables::to_i64(group),
+                Cause::Rows => -1,
+                Cause::Slots => -2,
+            };
             let empty = || column_of(py, []);
             let none = PyArray1::from_slice(py, &[]);
             (empty(), none, empty(), Some((mini_batch, group)))

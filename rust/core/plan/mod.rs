@@ -12,5 +12,5 @@ pub use assembly::{Assembly, Pick, Piece, Row};
 pub use balance::{First, Item, balance};
 pub use gather::{Of, Per, Places, Shift, Values, gather_places};
 pub use placement::{Align, Band, Grid, Layout, Longest, Placement, Segment, Widths};
-pub use step::{Deal, Indivisible, Padding, Slot, Slots, Split};
+pub use step::{Cause, Deal, Indivisible, MAX_SLOTS, Padding, Slot, Slots, Split};
 pub use turns::Turns;

@@ -57,15 +57,28 @@ pub struct Split<'a> {
     pub groups: Option<&'a [usize]>,
 }
 
-/// A mini-batch cannot be split without padding, which is refused.
+/// A mini-batch cannot be split.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Indivisible {
     /// The mini-batch.
     pub mini_batch: usize,
-    /// The group that would have to be torn apart; none if the number of rows is what cannot be
-    /// divided.
-    pub group: Option<usize>,
+    /// What stands against it.
+    pub cause: Cause,
 }
+
+/// Why a mini-batch cannot be split.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Cause {
+    /// Padding is refused, but the number of rows is no multiple of the ranks.
+    Rows,
+    /// Padding is refused, but this group would have to be torn apart.
+    Group(usize),
+    /// Filled up to the largest rank, there would be more than [`MAX_SLOTS`].
+    Slots,
+}
+
+/// How many slots a step may have.
+pub const MAX_SLOTS: usize = 1 << 26;
 
 /// All slots of a step, by mini-batch, rank and place.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -82,7 +95,7 @@ impl Split<'_> {
     /// Rows of a rank keep their order, with the padding behind them.
     ///
     /// # Errors
-    /// [`Indivisible`], if padding is refused.
+    /// [`Indivisible`], if padding is refused, or would be too much.
     pub fn slots(&self, mini_batches: &[usize]) -> Result<Slots, Indivisible> {
         let rows = mini_batches.last().copied().unwrap_or(0);
         let mut slots = Slots {
@@ -92,9 +105,9 @@ impl Split<'_> {
         let mut next_group = 0;
         for (mini_batch, bounds) in mini_batches.windows(2).enumerate() {
             let rows = bounds[0]..bounds[1];
-            let indivisible = |group| Indivisible { mini_batch, group };
+            let indivisible = |cause| Indivisible { mini_batch, cause };
             if self.padding == Padding::Refused && rows.len() % self.ranks != 0 {
-                return Err(indivisible(None));
+                return Err(indivisible(Cause::Rows));
             }
             match self.groups {
                 None => self.deal_rows(rows, &mut slots.slots),
@@ -104,7 +117,12 @@ impl Split<'_> {
                         next_group += 1;
                     }
                     self.deal_groups(rows, &groups[first..=next_group], &mut slots.slots)
-                        .map_err(|group| indivisible(Some(first + group)))?;
+                        .map_err(|cause| {
+                            indivisible(match cause {
+                                Cause::Group(group) => Cause::Group(first + group),
+                                other => other,
+                            })
+                        })?;
                 }
             }
             slots.offsets.push(slots.slots.len());
@@ -146,13 +164,13 @@ impl Split<'_> {
     /// Split a mini-batch by groups, which begin there.
     ///
     /// # Errors
-    /// The group that would have to be torn apart, if padding is refused.
+    /// What stands against it.
     fn deal_groups(
         &self,
         rows: Range<usize>,
         groups: &[usize],
         slots: &mut Vec<Slot>,
-    ) -> Result<(), usize> {
+    ) -> Result<(), Cause> {
         let lens: Vec<_> = groups.windows(2).map(|ends| ends[1] - ends[0]).collect();
         let ranks = match self.deal {
             Deal::Contiguous => in_order(&lens, self.ranks),
@@ -172,7 +190,10 @@ impl Split<'_> {
         }
         let count = counts.iter().copied().max().unwrap_or(0);
         if self.padding == Padding::Refused && count * self.ranks > rows.len() {
-            return Err(self.torn_group(&lens, &ranks));
+            return Err(Cause::Group(self.torn_group(&lens, &ranks)));
+        }
+        if count.saturating_mul(self.ranks) > MAX_SLOTS - slots.len().min(MAX_SLOTS) {
+            return Err(Cause::Slots);
         }
         let mut groups_by_rank = by_rank(&ranks, self.ranks).into_iter().peekable();
         let mut paddings = 0..;
