@@ -24,7 +24,6 @@ __all__ = [
     "group_offsets",
     "merge_turns",
     "pack_ids",
-    "pairs",
     "split_step",
 ]
 
@@ -215,7 +214,6 @@ def arrow_lists(
 ) -> tuple[object, object]: ...
 def arrow_chunks(object: Any, place: str) -> list[tuple[NDArray[Any], NDArray[int64]]] | None: ...
 def group_offsets(ids: list[Any], name: str) -> tuple[NDArray[int64], bool]: ...
-def pairs(offsets: NDArray[int64]) -> list[tuple[int, int]]: ...
 def split_step(
     mini_batches: NDArray[int64],
     groups: NDArray[int64] | None,

@@ -6,12 +6,12 @@ import operator
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from functools import cached_property
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fastcollate import _fastcollate
 from fastcollate.arguments import checked_int, checked_integer, counted
 from fastcollate.arrays import describe
 
@@ -239,7 +239,7 @@ class StepPlan(_Table):
     @property
     def mini_batches(self) -> list[tuple[int, int]]:
         """First row of each mini-batch and one past its last, without padding."""
-        return _fastcollate.pairs(self._row_offsets)
+        return list(pairwise(self._row_offsets.tolist()))
 
     @property
     def padding_rows(self) -> Integers:

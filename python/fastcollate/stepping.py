@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
@@ -62,7 +63,7 @@ def prompt_boundaries(uids: Any) -> list[tuple[int, int]]:
     >>> fc.prompt_boundaries(["p0", "p0", "p1", "p1", "p1"])
     [(0, 2), (2, 5)]
     """
-    return _fastcollate.pairs(_prompt_offsets(uids))
+    return list(pairwise(_prompt_offsets(uids).tolist()))
 
 
 def plan_step(

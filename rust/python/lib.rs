@@ -49,7 +49,7 @@ mod _fastcollate {
     #[pymodule_export]
     use super::plan::Plan;
     #[pymodule_export]
-    use super::stepping::{group_offsets, pairs, split_step};
+    use super::stepping::{group_offsets, split_step};
 
     #[pymodule_init]
     fn init(module: &Bound<PyModule>) -> PyResult<()> {

@@ -2,14 +2,13 @@
 
 use std::collections::HashSet;
 use std::hash::{BuildHasherDefault, Hasher};
-use std::mem;
 
 use fastcollate::Error as Core;
 use fastcollate::plan::{Cause, Deal, Indivisible, Padding, Split};
 use numpy::{PyArray1, PyReadonlyArray1};
 use pyo3::exceptions::{PyException, PyTypeError};
 use pyo3::prelude::*;
-use pyo3::types::{PyInt, PyList};
+use pyo3::types::PyList;
 
 use crate::error::Result;
 use crate::ingest::{Stretch, describe, same_until};
@@ -55,18 +54,6 @@ pub fn group_offsets<'py>(ids: &Bound<'py, PyList>, name: &str) -> PyResult<(Col
         offsets.push(index);
     }
     Ok((column_of(py, offsets), are_different))
-}
-
-/// Begin and end of each of the stretches that begin there; the last offset is their end.
-#[pyfunction]
-pub fn pairs<'py>(py: Python<'py>, offsets: PyReadonlyArray1<i64>) -> PyResult<Bound<'py, PyList>> {
-    let offsets = offsets.as_array();
-    let mut numbers = offsets.iter().map(|offset| PyInt::new(py, *offset));
-    let Some(mut start) = numbers.next() else {
-        return Ok(PyList::empty(py));
-    };
-    let pairs = numbers.map(|end| (mem::replace(&mut start, end.clone()), end));
-    PyList::new(py, pairs)
 }
 
 /// Hashes of Python objects. They are spread well already, but for those of ints.
