@@ -183,6 +183,14 @@ def test_shards_of_other_plans():
             whole.select(shard)
         with pytest.raises(ValueError, match=message):
             fc.build_batch(prompts, responses, pad_token_id=0, rows=shard, array_type="numpy")
+    plan = fc.plan_step(([2, 1], [1, 2]), dp_size=2)  # of the same rows in another order
+    other = fc.build_batch([[1], [2, 3]], [[5, 6], [7]], pad_token_id=0, array_type="numpy")
+    assert other.select(plan.shard(0, 0)).plan.num_rows == 1  # as long as each other
+    plan = fc.plan_step(([2, 1], [2, 1]), dp_size=2)
+    batch = fc.build_batch([[1], [2, 3]], [[5], [6, 7]], pad_token_id=0, array_type="numpy")
+    for use in (batch.select, lambda shard: batch.select(pickle.loads(pickle.dumps(shard)))):
+        with pytest.raises(ValueError, match="row 0 has 4 tokens, but here it has 2"):
+            use(plan.shard(0, 0))
     with pytest.raises(TypeError, match=r"shard is \[0\] \(list\); pass plan.shard"):
         whole.select([0])
     with pytest.raises(TypeError, match="rows is"):
@@ -262,6 +270,7 @@ def test_ranks_agree_where_only_totals_are_known():
         (([0], [False], "x"), "num_rows is 'x'"),
         (([0], [False], 3, (1, 2)), "pass three lengths"),
         (([0], [False], 3, None, None), "first_pad is None"),
+        (([0], [False], 3, None, 0, [1, 2]), "lengths have shape"),
     ],
 )
 def test_shards_that_cannot_be(arguments, message):

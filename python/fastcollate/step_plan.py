@@ -75,6 +75,8 @@ class Shard(_Table):
     first_pad
         Number of the shard's first padding row within the mini-batch: its uid is
         ``f"pad{first_pad}"``, and the others count on.
+    lengths
+        Tokens of each row as planned, int64 (n,), so that other rows are noticed.
 
     Raises
     ------
@@ -87,6 +89,7 @@ class Shard(_Table):
     num_rows: int
     widths: Widths | None = None
     first_pad: int = 0
+    lengths: Integers | None = None
 
     def __post_init__(self) -> None:
         self._set_array("rows", np.int64)
@@ -96,6 +99,10 @@ class Shard(_Table):
                 f"rows have shape {self.rows.shape} and is_padding {self.is_padding.shape}; "
                 "pass one flag per row"
             )
+        if self.lengths is not None:
+            self._set_array("lengths", np.int64)
+            if self.lengths.shape != self.rows.shape:
+                raise ValueError(f"lengths have shape {self.lengths.shape}; pass one per row")
         if self.rows.min(initial=0) < -1 or (self.rows[~self.is_padding] < 0).any():
             raise ValueError("rows are from 0 on, or -1 where is_padding is True")
         for name in ("num_rows", "first_pad"):
@@ -277,8 +284,7 @@ class StepPlan(_Table):
     @property
     def tokens_per_rank(self) -> Integers:
         """Tokens of each rank, those of padding rows too, int64 (mini-batches, dp_size)."""
-        totals = np.append(self.row_lengths.sum(1), sum(SYNTHETIC_LENS))  # -1 is the last
-        running = np.concatenate([[0], np.cumsum(totals[self.rows])])
+        running = np.concatenate([[0], np.cumsum(self._totals[self.rows])])
         counts = np.diff(self.mini_batch_offsets) // self.dp_size
         places = counts[:, None] * np.arange(self.dp_size + 1)
         tokens: Integers = np.diff(running[self.mini_batch_offsets[:-1, None] + places], axis=1)
@@ -303,6 +309,7 @@ class StepPlan(_Table):
             num_rows=self.num_real_rows,
             widths=self.widths,
             first_pad=int(np.count_nonzero(self.is_padding[begin:start])),
+            lengths=self._totals[self.rows[start : start + count]],
         )
 
     def describe(self) -> str:
@@ -374,6 +381,11 @@ class StepPlan(_Table):
         prompts, ranks = counted(self.num_prompts, "prompt"), counted(self.dp_size, "rank")
         padding = counted(len(self.padding_rows), "padding row")
         return f"StepPlan: {rows} of {prompts} in {mini_batches} for {ranks}, and {padding}"
+
+    @cached_property
+    def _totals(self) -> Integers:
+        """Tokens of the step's rows and, in the last place, of a synthetic one, whose row is -1."""
+        return np.append(self.row_lengths.sum(1), sum(SYNTHETIC_LENS))
 
     @cached_property
     def _row_offsets(self) -> Integers:

@@ -168,6 +168,16 @@ pub enum Error {
     OtherRowCount { found: usize, expected: usize },
 
     #[error(
+        "the shard is of a plan where row {row} has {expected} tokens, but here it has {found}; \
+         pass what the plan was made for"
+    )]
+    OtherRowLength {
+        row: usize,
+        found: usize,
+        expected: usize,
+    },
+
+    #[error(
         "the shard is of a plan whose longest prompt, response and row have {expected:?} tokens, \
          but here they have {found:?}; pass what the plan was made for"
     )]

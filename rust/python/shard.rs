@@ -1,7 +1,7 @@
 //! Shards: the rows of a step that one batch has.
 
 use fastcollate::Error as Core;
-use fastcollate::plan::{Assembly, Longest, Pick};
+use fastcollate::plan::{Assembly, Longest, Pick, Row};
 use pyo3::prelude::*;
 
 use crate::error::Result;
@@ -17,6 +17,8 @@ pub struct Shard {
     num_rows: usize,
     /// The step's longest prompt, response and row; the first two 0 where only the last is known.
     widths: Option<(usize, usize, usize)>,
+    /// Tokens of each row, if they are known.
+    lengths: Option<Vec<usize>>,
 }
 
 impl Shard {
@@ -31,6 +33,18 @@ impl Shard {
             return Err(Core::OtherRowCount { found, expected }.into());
         }
         let least = self.least(Longest::of_rows(step.rows()))?;
+        for (&row, &expected) in self.rows.iter().zip(self.lengths.iter().flatten()) {
+            let row = usize::try_from(row).unwrap_or(usize::MAX);
+            let found = step.rows().get(row).map_or(expected, Row::len);
+            if found != expected {
+                return Err(Core::OtherRowLength {
+                    row,
+                    found,
+                    expected,
+                }
+                .into());
+            }
+        }
         let pick = |(&row, &is_padding)| {
             let pick = Pick {
                 row: usize::try_from(row).ok(),
