@@ -285,3 +285,19 @@ def test_shards_keep_their_own_arrays():
     assert shard.rows.tolist() == [0, 1]
     with pytest.raises(ValueError, match="read-only"):
         shard.rows[0] = 1
+
+
+def test_ranks_fail_together_where_a_width_is_too_small():
+    prompts, responses = [[1], [2], [3]], [[4], [5, 6], [7]]
+    plan = fc.plan_step(([1, 1, 1], [1, 2, 1]), dp_size=3)
+    for width in ({"max_response_len": 1}, {"pad_to": 2}):
+        for rank in range(3):
+            with pytest.raises(ValueError, match="row 1 has .*nothing is ever truncated"):
+                fc.build_batch(
+                    prompts,
+                    responses,
+                    pad_token_id=0,
+                    rows=plan.shard(0, rank),
+                    array_type="numpy",
+                    **width,
+                )

@@ -215,8 +215,11 @@ def drop_padding(values: Any, plan: StepPlan) -> Any:
 
     Examples
     --------
-    >>> fc.drop_padding(["loss of 1", "loss of 0", "of padding"], plan)  # rows [1, 0, 0]
-    ['loss of 0', 'loss of 1']
+    >>> plan = fc.plan_step([5, 6, 7], dp_size=2)
+    >>> [plan.shard(0, rank).rows.tolist() for rank in range(2)]
+    [[0, 1], [2, 0]]
+    >>> fc.drop_padding(["loss of 0", "loss of 1", "loss of 2", "of padding"], plan)
+    ['loss of 0', 'loss of 1', 'loss of 2']
     """
     _check_plan(plan)
     is_array = isinstance(values, np.ndarray) or is_tensor(values)

@@ -384,6 +384,9 @@ class Batch(Mapping[str, Any]):
     def loss_normalizers(self, plan: StepPlan) -> LossNormalizers:
         """Return what the losses of each mini-batch are to be divided by; padding does not count.
 
+        They are of all ranks together: the losses of ranks, divided by them, add up to that of the
+        mini-batch. Where gradients are averaged over ranks (DDP, FSDP), multiply by their number.
+
         Parameters
         ----------
         plan

@@ -119,8 +119,8 @@ def build_batch(
     rows
         Build only these rows of all: a shard of :func:`plan_step`, with its padding rows.
         Everything passed is that of the whole step, and so are the widths. Padding rows train
-        nothing: their loss mask is 0 and they have no labels and no routes; ``batch.is_padding``
-        tells them.
+        nothing: their loss mask is 0 (pass `loss_masks`; the response mask is 1 on them) and they
+        have no labels and no routes; ``batch.is_padding`` tells them.
     position_ids
         Add ``position_ids``, which count the tokens of each sequence from 0 on. Padding holds 0,
         1, or, with ``"repeat_last"``, 0 in front of a sequence and its last position behind it, as

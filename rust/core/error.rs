@@ -138,8 +138,9 @@ pub enum Error {
     NoPrompt { row: usize },
 
     #[error(
-        "{missing} of the {tokens} response tokens of turn {turn} are in no row that trains them; \
-         pass missing= to say what stands there"
+        "{missing} of the {tokens} response tokens of turn {turn} are in no row of this batch: \
+         merging masked or dropped them, or they are in another shard; pass missing= to say what \
+         stands there, or gather from the batch of all rows"
     )]
     NotInBatch {
         turn: usize,

@@ -74,6 +74,10 @@ pub fn collate<'py>(
         close,
         pool,
     };
+    if shard.is_some() {
+        // All rows, so that ranks fail together.
+        layout.get().check(&step)?;
+    }
     let picked = shard.as_ref().map(|shard| shard.pick(&step)).transpose()?;
     let parts = Step {
         turns: &turns,

@@ -69,6 +69,14 @@ impl LayoutSpec {
 }
 
 impl LayoutSpec {
+    /// Check that rows are no longer than fixed widths.
+    ///
+    /// # Errors
+    /// `ValueError` naming the first that is.
+    pub fn check(&self, assembly: &Assembly) -> Result<()> {
+        Ok(self.widths.check(assembly.rows())?)
+    }
+
     /// Lay an assembly's rows out, as wide as if the `least` were among them.
     ///
     /// # Errors

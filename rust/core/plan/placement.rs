@@ -110,6 +110,41 @@ impl Longest {
     }
 }
 
+impl Widths {
+    /// Check that rows are no longer than fixed widths.
+    ///
+    /// # Errors
+    /// [`Error::TooWide`] naming the first row that is.
+    pub fn check(&self, rows: &[Row]) -> Result<()> {
+        let check = |len: fn(&Row) -> usize, fixed: Option<usize>, unit, argument| {
+            let too_wide = |width| rows.iter().position(|row| len(row) > width);
+            match fixed.and_then(|width| Some((width, too_wide(width)?))) {
+                None => Ok(()),
+                Some((width, row)) => Err(Error::TooWide {
+                    row,
+                    found: len(&rows[row]),
+                    unit,
+                    argument,
+                    width,
+                }),
+            }
+        };
+        check(Row::len, self.sequence, "tokens", "pad_to")?;
+        check(
+            |row| row.prompt_len,
+            self.prompt,
+            "prompt tokens",
+            "max_prompt_len",
+        )?;
+        check(
+            |row| row.response_len,
+            self.response,
+            "response tokens",
+            "max_response_len",
+        )
+    }
+}
+
 impl Default for Widths {
     fn default() -> Self {
         Self {
@@ -191,46 +226,16 @@ impl Placement {
     /// [`Error::TooWide`] naming a row that is longer than a fixed width, and [`Error::TooLarge`].
     pub fn of_layout(assembly: &Assembly, layout: Layout, widths: Widths) -> Result<Self> {
         let rows = assembly.rows();
-        let longest = Longest::of_rows(rows);
-        let least = widths.least;
-        let width = |len: fn(&Row) -> usize, of: fn(Longest) -> usize, fixed, unit, argument| {
-            let Some(width) = fixed else {
-                return Ok(of(longest).max(of(least)));
-            };
-            match rows.iter().position(|row| len(row) > width) {
-                None => Ok(width),
-                Some(row) => Err(Error::TooWide {
-                    row,
-                    found: len(&rows[row]),
-                    unit,
-                    argument,
-                    width,
-                }),
-            }
-        };
-        let response_width = || {
-            width(
-                |row| row.response_len,
-                |longest| longest.response,
-                widths.response,
-                "response tokens",
-                "max_response_len",
-            )
-        };
+        widths.check(rows)?;
+        let longest = Longest::of_rows(rows).max(widths.least);
+        let response_width = widths.response.unwrap_or(longest.response);
         let round = |width: usize| width.next_multiple_of(widths.multiple_of);
         let response_lens = rows.iter().map(|row| row.response_len);
         let sequence_lens = rows.iter().map(Row::len);
         let block = |align| {
-            let sequence_width = width(
-                Row::len,
-                |longest| longest.sequence,
-                widths.sequence,
-                "tokens",
-                "pad_to",
-            )?;
-            let response_width = response_width()?;
-            Ok((
-                Grid::aligned(sequence_lens.clone(), round(sequence_width), align)?,
+            let sequence_width = round(widths.sequence.unwrap_or(longest.sequence));
+            Ok::<_, Error>((
+                Grid::aligned(sequence_lens.clone(), sequence_width, align)?,
                 Grid::aligned(response_lens.clone(), response_width, align)?,
             ))
         };
@@ -238,16 +243,10 @@ impl Placement {
             Layout::Left => block(Align::Right)?,
             Layout::Right => block(Align::Left)?,
             Layout::TwoSegment => {
-                let prompt_width = width(
-                    |row| row.prompt_len,
-                    |longest| longest.prompt,
-                    widths.prompt,
-                    "prompt tokens",
-                    "max_prompt_len",
-                )?;
-                let response_width = round(response_width()?);
+                let prompt_width = round(widths.prompt.unwrap_or(longest.prompt));
+                let response_width = round(response_width);
                 (
-                    Grid::two_segment(rows, round(prompt_width), response_width)?,
+                    Grid::two_segment(rows, prompt_width, response_width)?,
                     Grid::aligned(response_lens, response_width, Align::Left)?,
                 )
             }
