@@ -292,7 +292,7 @@ def test_ranks_fail_together_where_a_width_is_too_small():
     plan = fc.plan_step(([1, 1, 1], [1, 2, 1]), dp_size=3)
     for width in ({"max_response_len": 1}, {"pad_to": 2}):
         for rank in range(3):
-            with pytest.raises(ValueError, match="row 1 has .*nothing is ever truncated"):
+            with pytest.raises(ValueError, match=r"row 1 has .*nothing is ever truncated"):
                 fc.build_batch(
                     prompts,
                     responses,
