@@ -172,11 +172,17 @@ def restore_plan(choices: Choices) -> None:
     repr(restored), restored.row_starts(), restored.num_positions, restored.longest_row
     for of_sequence in (False, True):
         width = restored.width if of_sequence else restored.response_width
-        tokens = sum(restored.response_lens.tolist())
-        if tokens < 1 << 20 or tokens > 1 << 60:  # between, it only takes long
+        lens = (restored.response_lens, restored.to_dict()["turn_response_lens"])
+        tokens = [sum(of_all.tolist()) for of_all in lens]
+        if all(n < 1 << 20 or n > 1 << 60 for n in tokens):  # between, it only takes long
             with suppress(ValueError):
                 restored.gather_places(
-                    of_sequence=of_sequence, next_token=of_sequence, width=width, may_miss=True
+                    of_sequence=of_sequence,
+                    next_token=of_sequence,
+                    width=width,
+                    per_turn=choices.one_in(2),
+                    gaps=choices.one_in(2),
+                    may_miss=True,
                 )
 
 
