@@ -185,7 +185,7 @@ def train_steps(rollouts: Rollouts, vocab_size: int) -> Table:
         caption="The loss is a sum over tokens: exact merging leaves it as it is.",
     )
     table.add_column("merge", no_wrap=True)
-    for heading in ("rows", "tokens", "trained", "seconds", "loss", "and after"):
+    for heading in ("rows", "tokens", "trained", "seconds", "loss", "then"):
         table.add_column(heading, justify="right")
     for name, plan in plans.items():
         table.add_row(name, *train_step(rollouts, plan, vocab_size))
@@ -224,8 +224,8 @@ def train_step(rollouts: Rollouts, plan: fc.MergePlan | None, vocab_size: int) -
         f"{int(attention_mask.sum()):,}",
         f"{int(loss_mask.sum()):,}",
         f"{seconds:.1f}",
-        f"{before.item():+.3f}",
-        f"{after.item():+.3f}",
+        f"{before.item():+,.1f}",
+        f"{after.item():+,.1f}",
     ]
 
 
