@@ -14,7 +14,10 @@ from fastcollate.arrays import (
     describe,
     dtype_like,
     dtype_name,
+    is_array,
     is_tensor,
+    offsets_of,
+    to_numpy,
 )
 from fastcollate.columns import Ragged
 from fastcollate.trajectories import checked_flags
@@ -222,12 +225,12 @@ def drop_padding(values: Any, plan: StepPlan) -> Any:
     ['loss of 0', 'loss of 1', 'loss of 2']
     """
     _check_plan(plan)
-    is_array = isinstance(values, np.ndarray) or is_tensor(values)
-    if is_array and is_tensor(values) and values.is_nested:
+    has_items = is_array(values)
+    if is_tensor(values) and values.is_nested:
         raise TypeError("values is a nested tensor; pass it through fastcollate.ragged")
-    if is_array and values.ndim == 0:
+    if has_items and values.ndim == 0:
         raise ValueError("values has shape (); pass one item per slot of the plan")
-    items = values if is_array or isinstance(values, Ragged) else id_list("values", values)
+    items = values if has_items or isinstance(values, Ragged) else id_list("values", values)
     slots = len(plan.rows)
     if len(items) != slots:
         raise ValueError(
@@ -235,11 +238,11 @@ def drop_padding(values: Any, plan: StepPlan) -> Any:
             "pass one item per slot, padding included"
         )
     inverse = plan.inverse
-    if is_array:
+    if has_items:
         return _taken(items, inverse)
     if not isinstance(items, Ragged):
         return [items[slot] for slot in inverse.tolist()]
-    offsets = np.concatenate([[0], np.cumsum(items.lengths[inverse])])
+    offsets = offsets_of(items.lengths[inverse])
     shifts = items.offsets[inverse] - offsets[:-1]
     places = np.repeat(shifts, np.diff(offsets)) + np.arange(offsets[-1])
     return Ragged(_taken(items.values, places), offsets)
@@ -309,7 +312,7 @@ def _checked_responses(mask: Any, offsets: Any, rows: int) -> _Responses:
     is_response = given != 0
     strange = is_response & (given != 1)
     if strange.any():
-        row, position = divmod(int(_to_numpy(strange).argmax()), given.shape[1])
+        row, position = divmod(int(to_numpy(strange).argmax()), given.shape[1])
         raise ValueError(
             f"response_mask[{row}, {position}] is {_number(given[row, position])}; pass 0 and 1"
         )
@@ -365,7 +368,7 @@ def _constants(
 ) -> Any:
     """Return the number of each last step; refuse what varies."""
     if responses.lens is None:
-        mask = _to_numpy(responses.mask)
+        mask = to_numpy(responses.mask)
         lens = mask.sum(1)
         starts = np.arange(len(mask)) * mask.shape[1]
         owners, columns = np.nonzero(mask[last_rows])
@@ -392,7 +395,7 @@ def _constants(
     found, expected = _taken(flat, places), _taken(constants, owners)
     differ = (found != expected) & ((found == found) | (expected == expected))
     if differ.any():
-        token = int(_to_numpy(differ).argmax())
+        token = int(to_numpy(differ).argmax())
         row, first = last_rows[owners[token]], columns[firsts[owners[token]]]
         raise ValueError(
             f"values[{row}] varies over the response of a last step: position {first} holds "
@@ -416,7 +419,7 @@ def _slots_of_rows(batch: Batch, plan: StepPlan) -> NDArray[np.int64]:
     inverse: NDArray[np.int64] = plan.inverse
     slots = len(plan.rows)
     rows = _num_rows(batch)
-    is_padding = getattr(batch, "is_padding", None)
+    is_padding = batch.is_padding
     if rows == slots and (rows != len(inverse) or is_padding is not None):
         slots_of_rows = np.arange(slots)
         known = None if is_padding is None else np.asarray(is_padding, np.bool_)
@@ -489,7 +492,8 @@ def _response_lens(batch: Mapping[str, Any]) -> NDArray[np.int64] | None:
     """Response tokens of each row of the jagged layout; None in others."""
     if "response_offsets" not in batch:
         return None
-    return np.diff(_to_numpy(batch["response_offsets"]))
+    offsets: NDArray[np.int64] = to_numpy(batch["response_offsets"])
+    return np.diff(offsets)
 
 
 def _trained(batch: Mapping[str, Any]) -> tuple[Any, NDArray[np.int64] | None]:
@@ -513,9 +517,10 @@ def _loss_weights(batch: Mapping[str, Any]) -> NDArray[np.float64]:
     mask = batch[key]
     wide = dtype_like(mask, "float64")
     if lens is None:
-        return _to_numpy(mask.sum(1, dtype=wide))
+        sums: NDArray[np.float64] = to_numpy(mask.sum(1, dtype=wide))
+        return sums
     rows = np.repeat(np.arange(len(lens)), lens)
-    return np.bincount(rows, _to_numpy(convert(mask, wide)), len(lens)).astype(np.float64)
+    return np.bincount(rows, to_numpy(convert(mask, wide)), len(lens)).astype(np.float64)
 
 
 def _origins(
@@ -527,12 +532,12 @@ def _origins(
 ) -> Any:
     """Return the first value of each group; of a group without any, something that is in no sum."""
     if rows_of_tokens is None:
-        filled = np.flatnonzero(_to_numpy(mask.any(1)))
+        filled = np.flatnonzero(to_numpy(mask.any(1)))
         flags = mask if isinstance(mask, np.ndarray) else convert(mask, dtype_like(mask, "uint8"))
-        columns = _to_numpy(flags.argmax(1))[filled] if len(filled) > 0 else filled
+        columns = to_numpy(flags.argmax(1))[filled] if len(filled) > 0 else filled
         places, groups_of = filled * mask.shape[1] + columns, groups[filled]
     else:
-        places = np.flatnonzero(_to_numpy(mask))
+        places = np.flatnonzero(to_numpy(mask))
         groups_of = groups[rows_of_tokens[places]]
     if len(places) == 0:
         return _zeros((count,), wide)
@@ -550,11 +555,6 @@ def _as_floats(x: Any) -> Any:
     return x if "float" in dtype_name(x.dtype) else convert(x, dtype_like(x, "float32"))
 
 
-def _to_numpy(x: Any) -> NDArray[Any]:
-    array: NDArray[Any] = x.detach().cpu().numpy() if is_tensor(x) else x
-    return array
-
-
 def _number(x: Any) -> float:
     """Return an array of one number as a Python number."""
     return x.item()  # type: ignore[no-any-return]
@@ -563,7 +563,7 @@ def _number(x: Any) -> float:
 def _like(x: Any, like: Any) -> Any:
     """Return an array or tensor in another one's library, on its device."""
     if not is_tensor(like):
-        return _to_numpy(x)
+        return to_numpy(x)
     import torch
 
     return (x if is_tensor(x) else torch.from_numpy(x)).to(like.device)

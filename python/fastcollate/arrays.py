@@ -65,6 +65,18 @@ def checked_array(name: str, value: Any) -> Any:
     return value
 
 
+def to_numpy(value: Any) -> Any:
+    """Return a tensor as an array on the host, without its gradient; anything else as it is."""
+    return value.detach().cpu().numpy() if is_tensor(value) else value
+
+
+def offsets_of(lengths: Any) -> np.ndarray:
+    """Return where stretches of these lengths begin, and where the last ends: int64 (n + 1,)."""
+    offsets = np.zeros(len(lengths) + 1, np.int64)
+    np.cumsum(lengths, out=offsets[1:])
+    return offsets
+
+
 def to_tensor(array: np.ndarray) -> Any:
     """Return a tensor over a NumPy array's memory.
 

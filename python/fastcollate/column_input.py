@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from itertools import chain
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -18,11 +18,9 @@ from fastcollate.arrays import (
     dtype_name,
     first_misfit,
     is_tensor,
+    offsets_of,
 )
 from fastcollate.columns import Ragged, concatenate
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 EXPECTED = "pass rows: lists, arrays or tensors, an Arrow array of lists, or a nested tensor"
 
@@ -129,12 +127,6 @@ def _subscript(column: Ragged, at: Sequence[Any], first_row: int = 0) -> str:
     return "".join(f"[{index}]" for index in place)
 
 
-def _offsets(lengths: Any) -> NDArray[np.int64]:
-    offsets = np.zeros(len(lengths) + 1, np.int64)
-    np.cumsum(lengths, out=offsets[1:])
-    return offsets
-
-
 # Dense and nested
 
 
@@ -170,7 +162,7 @@ def _of_padded(x: Any, lengths: Any, padding_side: str) -> Ragged:
         import torch
 
         inside = torch.from_numpy(inside).to(x.device)
-    return Ragged(x[inside], _offsets(lengths))
+    return Ragged(x[inside], offsets_of(lengths))
 
 
 def _checked_dense(x: Any) -> Any:
@@ -211,7 +203,7 @@ def _of_lists(rows: Sequence[Sequence[Any]]) -> Ragged:
     if values.dtype.kind not in NUMBERS:
         _blame(rows)
         raise TypeError(f"x has items of dtype {values.dtype}; {EXPECTED}")
-    column = Ragged(values, _offsets(np.fromiter(map(len, rows), np.int64, len(rows))))
+    column = Ragged(values, offsets_of(np.fromiter(map(len, rows), np.int64, len(rows))))
     if values.dtype.kind == "f" and (abs(values) >= 2.0**63).any():
         _refuse_rounded(column, items)
     return column
@@ -271,7 +263,8 @@ def _of_arrays(rows: Sequence[Any], dtype: Any = None) -> Ragged:
         for index in told:
             row = Ragged(arrays[index], [0, len(arrays[index])])
             arrays[index] = _converted(row, dtype, index).values
-    return Ragged(concatenate([arrays[index] for index in told]), _offsets(list(map(len, arrays))))
+    offsets = offsets_of(list(map(len, arrays)))
+    return Ragged(concatenate([arrays[index] for index in told]), offsets)
 
 
 def _as_arrays(rows: Sequence[Any]) -> list[Any]:

@@ -19,6 +19,7 @@ from fastcollate.arrays import (
     is_only_torch,
     is_tensor,
     to_array,
+    to_numpy,
     to_tensor,
 )
 
@@ -285,7 +286,7 @@ def _tensors(values: np.ndarray, offsets: NDArray[np.int64], dtype: str) -> Ragg
 
 def _checked_offsets(offsets: Any, total: int) -> NDArray[np.int64]:
     """Return a read-only copy of offsets that fit so many values."""
-    given = offsets.detach().cpu().numpy() if is_tensor(offsets) else np.asarray(offsets)
+    given = np.asarray(to_numpy(offsets))
     if given.ndim != 1 or len(given) == 0:
         raise ValueError(f"offsets has shape {given.shape}; pass rows + 1 integers")
     if given.dtype.kind not in "iu":

@@ -12,7 +12,15 @@ import numpy as np
 
 from fastcollate._fastcollate import FieldSpec
 from fastcollate.arguments import as_list, checked_int
-from fastcollate.arrays import NUMBERS, convert, describe, dtype_like, first_misfit, is_tensor
+from fastcollate.arrays import (
+    NUMBERS,
+    convert,
+    describe,
+    dtype_like,
+    first_misfit,
+    is_tensor,
+    offsets_of,
+)
 from fastcollate.dtypes import dtype_name
 
 if TYPE_CHECKING:
@@ -164,7 +172,7 @@ class PerRowObjects(NamedTuple):
         # Joined, all are of the type that all of the step need, whatever rows there are.
         common = _common_dtype(self.arrays)
         arrays = [array if array.dtype == common else convert(array, common) for array in arrays]
-        offsets: Any = np.cumsum([0, *(len(array) for array in arrays)], dtype=np.int64)
+        offsets: Any = offsets_of([len(array) for array in arrays])
         joined: Any
         if isinstance(arrays[0], np.ndarray):
             joined = np.concatenate(arrays)

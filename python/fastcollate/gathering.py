@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fastcollate.arguments import check_bool
-from fastcollate.arrays import checked_array, describe, flattened, is_array
+from fastcollate.arrays import checked_array, describe, flattened, is_array, offsets_of
 from fastcollate.columns import Ragged
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ def gathered(
         may_miss=missing is not None,
     )
     values = _taken(flattened(x, len(leading)), places, missing)
-    return Ragged(values, np.concatenate([[0], np.cumsum(lens)]))
+    return Ragged(values, offsets_of(lens))
 
 
 def broadcasted(plan: Plan, per_row: Any) -> Any:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from fastcollate import _fastcollate
 from fastcollate.arguments import as_list, id_list
-from fastcollate.arrays import is_tensor
+from fastcollate.arrays import is_tensor, to_numpy
 
 NO_KEY = object()
 """Of an id that has nothing to be looked up by."""
@@ -68,7 +68,7 @@ def _plain(ids: Any) -> Any:
             return [i.item() if is_tensor(i) and i.dim() == 0 else i for i in ids]
         return ids
     if is_tensor(ids):
-        ids = ids.detach().cpu().numpy()
+        ids = to_numpy(ids)
     elif hasattr(ids, "to_pylist") and getattr(ids, "null_count", None) == 0:
         # Arrow's way to objects of Python takes ten times as long as the one by NumPy's.
         array = np.asarray(ids)

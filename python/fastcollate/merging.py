@@ -294,9 +294,10 @@ class Merging(NamedTuple):
 
     def plan_of(self, merge: Merge | None) -> MergePlan | None:
         """Return the plan of a merge that was made just now, or the one before."""
-        plan = self.plan if merge is None else MergePlan(merge, self.trajectory_ids)
-        if plan is not None and merge is not None:
-            log_breaks(plan)
+        if merge is None:
+            return self.plan
+        plan = MergePlan(merge, self.trajectory_ids)
+        log_breaks(plan)
         return plan
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fastcollate._fastcollate import Stretches
-from fastcollate.arrays import flattened
+from fastcollate.arrays import dtype_name, flattened
 from fastcollate.fields import RESERVED
 from fastcollate.merging import Merging
 from fastcollate.shards import name_rows, objects_of
@@ -47,7 +47,10 @@ def laid_out(batch: Batch, layout: LayoutSpec, shard: Shard | None = None) -> Ba
         Stretches([(ids, sequence_starts, prompt_lens)]),
         Stretches([(ids, sequence_starts + prompt_lens, response_lens)]),
         recipe.pad_token_id,
-        [(column(spec), spec.with_dtype(_dtype(batch[spec.key]))) for spec in recipe.fields],
+        [
+            (column(spec), spec.with_dtype(dtype_name(batch[spec.key].dtype)))
+            for spec in recipe.fields
+        ],
         "numpy" if isinstance(ids, np.ndarray) else "torch",
         layout,
         recipe.outputs,
@@ -69,10 +72,6 @@ def _named_rows(shard: Shard | None) -> tuple[Any, Shard | None]:
     rows = shard.rows[is_read] if is_read.any() else np.zeros(1, np.int64)
     picks = np.where(is_read, np.cumsum(is_read) - 1, -1)
     return rows, Shard(picks, shard.is_padding, len(rows), None, shard.first_pad)
-
-
-def _dtype(values: Any) -> str:
-    return str(values.dtype).removeprefix("torch.")
 
 
 def _captured(mask: Any, starts: np.ndarray, lens: np.ndarray) -> np.ndarray:

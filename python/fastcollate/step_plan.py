@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fastcollate.arguments import checked_int, checked_integer, counted
-from fastcollate.arrays import describe
+from fastcollate.arrays import describe, offsets_of
 
 Integers = NDArray[np.int64]
 Widths = tuple[int, int, int]
@@ -284,7 +284,7 @@ class StepPlan(_Table):
     @property
     def tokens_per_rank(self) -> Integers:
         """Tokens of each rank, those of padding rows too, int64 (mini-batches, dp_size)."""
-        running = np.concatenate([[0], np.cumsum(self._totals[self.rows])])
+        running = offsets_of(self._totals[self.rows])
         counts = np.diff(self.mini_batch_offsets) // self.dp_size
         places = counts[:, None] * np.arange(self.dp_size + 1)
         tokens: Integers = np.diff(running[self.mini_batch_offsets[:-1, None] + places], axis=1)
@@ -390,7 +390,7 @@ class StepPlan(_Table):
     @cached_property
     def _row_offsets(self) -> Integers:
         """Where mini-batches begin, in rows of the step."""
-        real = np.concatenate([[0], np.cumsum(~self.is_padding)])
+        real = offsets_of(~self.is_padding)
         return real[self.mini_batch_offsets]
 
     def _prompts_in(self, mini_batch: int) -> int:

@@ -11,14 +11,12 @@ from numpy.typing import ArrayLike, NDArray
 
 from fastcollate import _fastcollate
 from fastcollate.arguments import check_bool, checked_int, counted, id_list
-from fastcollate.arrays import describe, is_tensor
+from fastcollate.arrays import describe, is_tensor, to_numpy
 from fastcollate.batch import Batch
 from fastcollate.grouping import group_offsets
 from fastcollate.merging import MergePlan
-from fastcollate.step_plan import SYNTHETIC_LENS, Integers, Shard, StepPlan
+from fastcollate.step_plan import SYNTHETIC_LENS, Integers, StepPlan
 from fastcollate.trajectories import checked_trajectories
-
-__all__ = ["Costs", "Shard", "StepPlan", "plan_step", "prompt_boundaries"]
 
 Costs: TypeAlias = Callable[[Integers], ArrayLike]
 """What rows of so many tokens, int64 (rows,), cost: numbers of the same shape."""
@@ -411,8 +409,7 @@ def _checked_unit(prompts: Any, rows: Any) -> tuple[str | None, int]:
 
 def _checked_lengths(name: str, values: Any) -> Integers:
     """Return lengths as int64 (rows,)."""
-    if is_tensor(values):
-        values = values.detach().cpu().numpy()
+    values = to_numpy(values)
     is_array = isinstance(values, np.ndarray)
     found = values if is_array else np.array(id_list(name, values))
     if found.size == 0 and not is_array:
@@ -530,9 +527,7 @@ def _flops(lengths: Integers) -> ArrayLike:
 
 
 def _checked_costs(values: Any, count: int) -> NDArray[np.float64]:
-    if is_tensor(values):
-        values = values.detach().cpu().numpy()
-    found = np.asarray(values)
+    found = np.asarray(to_numpy(values))
     if found.dtype.kind not in "biuf" or found.shape != (count,):
         raise ValueError(
             f"the function shards returned {describe(found)} for {count} lengths; "

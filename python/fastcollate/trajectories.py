@@ -10,14 +10,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fastcollate.arguments import id_list
-from fastcollate.arrays import describe, is_tensor
+from fastcollate.arrays import describe, to_numpy
 from fastcollate.grouping import group_offsets
 
 
 def checked_flags(name: str, values: Any) -> NDArray[np.bool_]:
     """Return one flag per turn as an array of booleans."""
-    if is_tensor(values):
-        values = values.detach().cpu().numpy()
+    values = to_numpy(values)
     if isinstance(values, np.ndarray) and values.ndim != 1:
         raise TypeError(f"{name} is {describe(values)}; pass one flag per turn")
     flags = id_list(name, values)

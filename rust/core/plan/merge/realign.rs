@@ -1,6 +1,6 @@
 //! Turns also go on where re-tokenisation has changed what was sampled: the next prompt is right.
 
-use super::{Difference, Group, Policy, Step, Streams};
+use super::{Difference, Exact, Group, Policy, Step, Streams};
 use crate::column::Tokens;
 use crate::error::Error;
 use crate::plan::Piece;
@@ -35,25 +35,22 @@ impl<C: Tokens<Error: From<Error>>> Policy<C> for Realign {
         groups: &[Group],
         streams: &Streams<C>,
     ) -> Result<Step, C::Error> {
-        let Some(open) = groups.last() else {
-            return Ok(Step::Open(None));
+        let step = Exact.step(turn, groups, streams)?;
+        let (Step::Open(Some(difference)), Some(open)) = (&step, groups.last()) else {
+            return Ok(step);
         };
-        let (turns, from) = (streams.turns, open.last);
-        let position = streams.common_prefix(from, turn)?;
+        let Difference { from, position } = *difference;
+        let turns = streams.turns;
         let end = turns.stream_len(from);
-        if position == end {
-            return Ok(Step::Join(groups.len() - 1));
-        }
-        let difference = Difference { from, position };
         let is_drift =
             position >= turns.prompt_lens()[from] || end - position <= self.max_drift_tokens;
         let is_long =
             self.masked == Masked::Response && turns.response_lens()[turn] >= self.fork_threshold;
         if position < open.prompt_len || !is_drift || is_long {
-            return Ok(Step::Open(Some(difference)));
+            return Ok(step);
         }
         let survivors = self.survivors(open, position, turn, streams)?;
-        Ok(Step::Realign(groups.len() - 1, difference, survivors))
+        Ok(Step::Realign(groups.len() - 1, *difference, survivors))
     }
 }
 
