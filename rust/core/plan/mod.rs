@@ -2,6 +2,7 @@
 
 mod assembly;
 mod balance;
+mod bins;
 mod gather;
 pub mod merge;
 mod placement;
@@ -10,6 +11,7 @@ mod turns;
 
 pub use assembly::{Assembly, Pick, Piece, Row};
 pub use balance::{First, Item, balance};
+pub use bins::{Bins, Stretch};
 pub use gather::{Of, Per, Places, Shift, Values, gather_places};
 pub use placement::{Align, Band, Grid, Layout, Longest, Placement, Segment, Widths};
 pub use step::{Cause, Deal, Indivisible, MAX_SLOTS, Padding, Slot, Slots, Split};
