@@ -364,7 +364,7 @@ proptest! {
                 }
                 let first = match layout {
                     Layout::Left => response.width() - response_len,
-                    Layout::TwoSegment | _ => 0,
+                    _ => 0,
                 };
                 for at in 0..response_len {
                     let place = row * response.width() + first + at;
