@@ -154,7 +154,7 @@ class Limit(NamedTuple):
             return Items("piece" if is_split else "sequence", sizes, None, costs)
         members = Members.of(groups)
         if costs is not None:
-            costs = np.bincount(groups, costs)
+            costs = np.bincount(groups, costs).astype(np.float64)
         if len(sizes) > 0:
             sizes = np.add.reduceat(sizes[members.pieces], members.offsets[:-1])
         return Items("group", sizes, np.diff(members.offsets), costs, members)
