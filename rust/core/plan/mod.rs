@@ -1,16 +1,15 @@
 //! Plans: small integer tables that say what goes where. No token is in them.
 
 mod assembly;
-mod balance;
 mod bins;
 mod gather;
 pub mod merge;
+pub mod partition;
 mod placement;
 mod step;
 mod turns;
 
 pub use assembly::{Assembly, Pick, Piece, Row};
-pub use balance::{First, Item, balance};
 pub use bins::{Bins, Stretch};
 pub use gather::{Of, Per, Places, Shift, Values, gather_places};
 pub use placement::{Align, Band, Grid, Layout, Longest, Placement, Segment, Widths};
