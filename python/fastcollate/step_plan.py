@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
 from typing import Any
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from fastcollate.arguments import checked_int, checked_integer, counted
 from fastcollate.arrays import describe, offsets_of
 from fastcollate.lengths import Integers
-from fastcollate.tables import Table
+from fastcollate.tables import Table, check_names
 
 Widths = tuple[int, int, int]
 
@@ -308,19 +308,6 @@ class StepPlan(Table):
         lines = ("  ".join(map(str.rjust, row, widths)) for row in cells)
         return "\n".join((repr(self), *lines))
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return the plan as lists and numbers, ready to be written as JSON.
-
-        Returns
-        -------
-        dict
-            The parameters by name.
-        """
-        return {
-            field.name: value.tolist() if isinstance(value, np.ndarray) else value
-            for field, value in zip(fields(self), self._values(), strict=True)
-        }
-
     @classmethod
     def from_dict(cls, tables: Mapping[str, Any]) -> StepPlan:
         """Return the plan of such lists and numbers.
@@ -330,14 +317,7 @@ class StepPlan(Table):
         ValueError
             If they are none.
         """
-        if not isinstance(tables, Mapping):
-            raise TypeError(f"tables is {describe(tables)}; pass what to_dict returned")
-        names = {field.name for field in fields(cls)}
-        if names != set(tables):
-            wrong = sorted(map(str, names ^ set(tables)))
-            raise ValueError(
-                f"this is not a valid step plan: {', '.join(wrong)} missing or unknown"
-            )
+        check_names(cls, "step plan", tables)
         arrays = {name: _exact(name, value) for name, value in tables.items()}
         if arrays["row_lengths"].size == 0:
             arrays["row_lengths"] = arrays["row_lengths"].reshape(0, 2)

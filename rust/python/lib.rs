@@ -16,6 +16,7 @@ mod memory;
 mod merging;
 #[allow(unsafe_code, reason = "lends the slab's memory to NumPy")]
 mod output;
+mod packing;
 mod partitioning;
 mod plan;
 mod shard;
@@ -47,6 +48,8 @@ mod _fastcollate {
     use super::memory::{BufferPool, forked};
     #[pymodule_export]
     use super::merging::{Merge, MergeSpec, merge_turns};
+    #[pymodule_export]
+    use super::packing::{pack_items, spread_bins};
     #[pymodule_export]
     use super::partitioning::{partition, split_micro_batches};
     #[pymodule_export]

@@ -4,6 +4,7 @@ mod assembly;
 mod bins;
 mod gather;
 pub mod merge;
+pub mod pack;
 pub mod partition;
 mod placement;
 mod step;
