@@ -4,6 +4,7 @@ from typing import Any, final
 from numpy import bool_, float64, int64
 from numpy.typing import NDArray
 
+from fastcollate.costs import Weights
 from fastcollate.step_plan import Shard
 
 __all__ = [
@@ -25,6 +26,8 @@ __all__ = [
     "merge_turns",
     "pack_ids",
     "pack_items",
+    "partition",
+    "split_micro_batches",
     "split_step",
     "spread_bins",
 ]
@@ -235,3 +238,15 @@ def pack_items(
 def spread_bins(
     offsets: NDArray[int64], items: NDArray[int64], bins: int
 ) -> tuple[NDArray[int64], NDArray[int64]]: ...
+def partition(
+    weights: Weights, parts: int, algorithm: str, equal_size: bool
+) -> tuple[NDArray[int64], NDArray[int64]]: ...
+def split_micro_batches(
+    costs: Weights,
+    lengths: NDArray[int64],
+    capacity: int,
+    first: int,
+    step: int,
+    ranks: int,
+    order: str | None,
+) -> tuple[NDArray[int64], NDArray[int64]] | None: ...
