@@ -35,6 +35,11 @@ class Pieces(NamedTuple):
         return cls(np.arange(len(lengths)), np.zeros_like(lengths), lengths)
 
 
+    def ordered(self, order: Integers) -> Pieces:
+        """Return the pieces in another order."""
+        return Pieces(self.indices[order], self.starts[order], self.lengths[order])
+
+
 class Members(NamedTuple):
     """Which pieces an item has."""
 

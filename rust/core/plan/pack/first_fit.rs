@@ -5,7 +5,7 @@ use super::{Items, Load, Packed};
 
 /// Pack items in this order.
 pub fn pack(items: Items, limit: Load, order: impl ExactSizeIterator<Item = usize>) -> Packed {
-    if items.counts.is_none() && items.costs.is_none() {
+    if items.are_plain() {
         return pack_sizes(items.sizes, limit, order);
     }
     let least = items.least();
