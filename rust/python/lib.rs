@@ -2,6 +2,7 @@
 
 #[allow(unsafe_code, reason = "lends NumPy's memory to Arrow")]
 mod arrow_export;
+mod bins;
 mod collate;
 mod contents;
 mod error;
@@ -19,6 +20,7 @@ mod output;
 mod packing;
 mod partitioning;
 mod plan;
+mod seqlens;
 mod shard;
 mod stepping;
 mod tables;
