@@ -24,6 +24,7 @@ from fastcollate.testing.reference.partitioning import (
     lpt_loops,
     lpt_swap_loops,
     micro_batches_loops,
+    rearrange_loops,
 )
 from fastcollate.testing.reference.peer import build_batch_numpy
 from fastcollate.testing.reference.shards import build_shard_loops
@@ -40,6 +41,10 @@ from fastcollate.testing.reference.stepping import Step, plan_step_loops, prompt
 from fastcollate.testing.reference.verl import (
     construct_minimal_padding_template,
     upsample_batch,
+)
+from fastcollate.testing.reference.verl_no_padding import (
+    no_padding_loops,
+    response_outputs_loops,
 )
 from fastcollate.testing.reference.way_back import (
     broadcast_loops,
@@ -73,8 +78,11 @@ __all__ = [
     "merge_stepwise_output",
     "merge_turns_loops",
     "micro_batches_loops",
+    "no_padding_loops",
     "normalize_loops",
     "plan_step_loops",
     "prompt_boundaries_loops",
+    "rearrange_loops",
+    "response_outputs_loops",
     "upsample_batch",
 ]
