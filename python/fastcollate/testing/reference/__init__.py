@@ -29,6 +29,7 @@ from fastcollate.testing.reference.partitioning import (
     lpt_loops,
     lpt_swap_loops,
     micro_batches_loops,
+    rearrange_loops,
 )
 from fastcollate.testing.reference.peer import build_batch_numpy
 from fastcollate.testing.reference.shards import build_shard_loops
@@ -45,6 +46,10 @@ from fastcollate.testing.reference.stepping import Step, plan_step_loops, prompt
 from fastcollate.testing.reference.verl import (
     construct_minimal_padding_template,
     upsample_batch,
+)
+from fastcollate.testing.reference.verl_no_padding import (
+    no_padding_loops,
+    response_outputs_loops,
 )
 from fastcollate.testing.reference.way_back import (
     broadcast_loops,
@@ -80,9 +85,12 @@ __all__ = [
     "merge_stepwise_output",
     "merge_turns_loops",
     "micro_batches_loops",
+    "no_padding_loops",
     "normalize_loops",
     "pack_loops",
     "plan_step_loops",
     "prompt_boundaries_loops",
+    "rearrange_loops",
+    "response_outputs_loops",
     "upsample_batch",
 ]
