@@ -18,6 +18,7 @@ from fastcollate.testing.reference.merging import (
     merge_columns_loops,
     merge_turns_loops,
 )
+from fastcollate.testing.reference.packed import Part, packed_grids, packing_of, parts_of
 from fastcollate.testing.reference.peer import build_batch_numpy
 from fastcollate.testing.reference.shards import build_shard_loops
 from fastcollate.testing.reference.skyrl import (
@@ -41,6 +42,7 @@ from fastcollate.testing.reference.way_back import (
 )
 
 __all__ = [
+    "Part",
     "Step",
     "assert_same",
     "broadcast_last_step_loops",
@@ -62,6 +64,9 @@ __all__ = [
     "merge_stepwise_output",
     "merge_turns_loops",
     "normalize_loops",
+    "packed_grids",
+    "packing_of",
+    "parts_of",
     "plan_step_loops",
     "prompt_boundaries_loops",
     "upsample_batch",
