@@ -12,6 +12,11 @@ from fastcollate.testing.reference.advantages import (
     normalize_loops,
 )
 from fastcollate.testing.reference.comparing import assert_same
+from fastcollate.testing.reference.context_parallel import (
+    cp_columns_loops,
+    cp_merge_loops,
+    cp_split_loops,
+)
 from fastcollate.testing.reference.loops import build_batch_loops
 from fastcollate.testing.reference.merging import (
     build_merged_batch_loops,
@@ -19,6 +24,7 @@ from fastcollate.testing.reference.merging import (
     merge_turns_loops,
 )
 from fastcollate.testing.reference.packed import Part, packed_grids, packing_of, parts_of
+from fastcollate.testing.reference.packed_peer import build_packed_numpy
 from fastcollate.testing.reference.peer import build_batch_numpy
 from fastcollate.testing.reference.shards import build_shard_loops
 from fastcollate.testing.reference.skyrl import (
@@ -50,11 +56,15 @@ __all__ = [
     "build_batch_loops",
     "build_batch_numpy",
     "build_merged_batch_loops",
+    "build_packed_numpy",
     "build_shard_loops",
     "compute_prompt_boundaries",
     "compute_prompt_mini_batch_boundaries",
     "construct_minimal_padding_template",
     "convert_prompts_responses_to_batch_tensors",
+    "cp_columns_loops",
+    "cp_merge_loops",
+    "cp_split_loops",
     "drop_padding_loops",
     "gather_loops",
     "gather_merged_loops",
