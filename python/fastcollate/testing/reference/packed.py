@@ -77,6 +77,7 @@ def packing_of(
     lens = [p + r for p, r in zip(prompt_lens, response_lens, strict=True)]
     if bins is None:
         bins = [[Part(sequence, 0, count) for sequence, count in enumerate(lens)]]
+    bins = [[Part(*part) for part in parts] for parts in bins]
     multiple = pad_to_multiple_of or 1
     widest = max(sum(_rounded(part.length, multiple) for part in parts) for parts in bins)
     width = widest if pad_to is None else pad_to
