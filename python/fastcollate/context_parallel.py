@@ -80,7 +80,7 @@ def cp_split(batch: Batch, cp_size: int, cp_rank: int) -> Batch:
         raise ValueError(f"cp_size is {cp_size}; pass a number from 1 on")
     if not 0 <= cp_rank < cp_size:
         raise ValueError(f"cp_rank is {cp_rank}; pass one from 0 to {cp_size - 1}")
-    positions = _positions_of(batch, extents, cp_size)[cp_rank]
+    positions = _positions_of(batch, extents, cp_size, cp_rank)
     fields = {spec.key for spec in batch.recipe.fields if spec.align != "row"}
     return Batch(
         {
@@ -121,7 +121,8 @@ def cp_merge(parts: Sequence[Any], batch: Batch) -> Any:
     if len(parts) == 0:
         raise ValueError("parts is empty; pass one array per rank")
     parts = [checked_array(f"parts[{rank}]", part) for rank, part in enumerate(parts)]
-    per_rank = _positions_of(batch, extents, len(parts))
+    size = len(parts)
+    per_rank = [_positions_of(batch, extents, size, rank) for rank in range(size)]
     leading = per_rank[0].shape
     for rank, part in enumerate(parts):
         if is_tensor(part) != is_tensor(parts[0]) or part.dtype != parts[0].dtype:
@@ -143,7 +144,7 @@ def cp_merge(parts: Sequence[Any], batch: Batch) -> Any:
 
 
 def _extents(batch: Any) -> np.ndarray:
-    """Return row, column and length of every place: int64 (places, 3), ordered."""
+    """Return row, column and length of every place: int64 (places, 3), ordered by place."""
     if not isinstance(batch, Batch):
         raise TypeError(f"batch is {describe(batch)}; pass a Batch in the packed layout")
     if batch.plan.layout != "packed":
@@ -154,11 +155,11 @@ def _extents(batch: Any) -> np.ndarray:
     return batch.plan.extents()
 
 
-def _positions_of(batch: Batch, extents: np.ndarray, cp_size: int) -> list[np.ndarray]:
-    """Return which positions of (N, W), counted row by row, each rank has: int64 (N, W / cp)."""
+def _positions_of(batch: Batch, extents: np.ndarray, cp_size: int, cp_rank: int) -> np.ndarray:
+    """Return which positions of (N, W), counted row by row, a rank has: int64 (N, W / cp_size)."""
     rows, width = batch["input_ids"].shape
     if cp_size == 1:
-        return [np.arange(rows * width).reshape(rows, width)]
+        return np.arange(rows * width).reshape(rows, width)
     chunks = 2 * cp_size
     row, column, length = extents.T
     misfits = np.flatnonzero(length % chunks)
@@ -170,17 +171,12 @@ def _positions_of(batch: Batch, extents: np.ndarray, cp_size: int) -> list[np.nd
             f"build the batch with pad_to_multiple_of={chunks} or a multiple of it"
         )
     chunk = length // chunks
-    begin = row * width + column
-
-    def of_rank(rank: int) -> np.ndarray:
-        both = np.array([rank, chunks - 1 - rank])
-        starts = (begin[:, None] + chunk[:, None] * both).ravel()
-        lens = np.repeat(chunk, 2)
-        # Each chunk's positions count on from its start.
-        positions: np.ndarray = np.repeat(starts - offsets_of(lens)[:-1], lens)
-        return (positions + np.arange(len(positions))).reshape(rows, width // cp_size)
-
-    return list(map(of_rank, range(cp_size)))
+    of_place = row * width + column
+    starts = np.stack([of_place + chunk * cp_rank, of_place + chunk * (chunks - 1 - cp_rank)], 1)
+    lens = np.repeat(chunk, 2)
+    # Each chunk's positions count on from its start.
+    positions = np.repeat(starts.ravel() - offsets_of(lens)[:-1], lens) + np.arange(lens.sum())
+    return positions.reshape(rows, width // cp_size)
 
 
 def _taken(values: Any, positions: np.ndarray, leading: int = 2) -> Any:
