@@ -356,7 +356,7 @@ proptest! {
                 let first = match layout {
                     Layout::Left => sequence.width() - prompt_len - response_len,
                     Layout::TwoSegment => prompt_width - prompt_len,
-                    Layout::Right | Layout::Jagged => 0,
+                    _ => 0,
                 };
                 let place = |at| row * sequence.width() + first + at;
                 for at in 0..prompt_len + response_len {
@@ -364,7 +364,7 @@ proptest! {
                 }
                 let first = match layout {
                     Layout::Left => response.width() - response_len,
-                    Layout::TwoSegment | Layout::Right | Layout::Jagged => 0,
+                    _ => 0,
                 };
                 for at in 0..response_len {
                     let place = row * response.width() + first + at;

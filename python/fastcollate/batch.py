@@ -257,9 +257,9 @@ class Batch(Mapping[str, Any]):
             ``batch/rows``, and in the packed layout ``batch/bins``; ``batch/tokens``, of which
             ``batch/prompt_tokens`` and ``batch/response_tokens``; ``batch/padded_tokens``, the
             positions of ``input_ids``, and ``batch/padding_fraction``, the share of them that is
-            padding (0 to 1); the lengths ``batch/longest_row``, ``batch/longest_prompt`` and ``batch/longest_response``. Of
-            merged batches also ``generate/num_seq_before_merge`` and what else
-            :attr:`MergeReport.metrics` holds.
+            padding (0 to 1); the lengths ``batch/longest_row``, ``batch/longest_prompt`` and
+            ``batch/longest_response``. Of merged batches also ``generate/num_seq_before_merge`` and
+            what else :attr:`MergeReport.metrics` holds.
         """
         plan = self.plan
         prompt_lens, response_lens = plan.prompt_lens, plan.response_lens

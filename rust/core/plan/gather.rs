@@ -162,7 +162,7 @@ fn places_of_rows(assembly: &Assembly, placement: &Placement, values: Values) ->
         Of::Response => &placement.response,
         Of::Sequence => &placement.sequence,
     };
-    for (index, segment) in grid.segments().iter().enumerate() {
+    for segment in grid.segments() {
         let row = rows[segment.row];
         // Tokens of the stream that come before the first of which a value is wanted.
         let skipped = match of {
@@ -170,10 +170,9 @@ fn places_of_rows(assembly: &Assembly, placement: &Placement, values: Values) ->
             Of::Sequence => row.prompt_len,
         };
         let place = segment.dst_row * width + segment.dst_col;
-        let next = grid.segments().get(index + 1);
-        // The last token's value is another one's, unless the row goes on there.
         let is_shifted = shift == Shift::NextToken;
-        let len = if is_shifted && !next.is_some_and(|next| segment.is_followed_by(next)) {
+        // Behind the last token of a part there is nothing of its row, not even another part.
+        let len = if is_shifted && placement.packing.is_some() {
             segment.len.saturating_sub(1)
         } else {
             segment.len

@@ -101,13 +101,11 @@ impl Packing {
             let prompt_len = assembly.rows()[segment.row].prompt_len;
             let end = segment.from + segment.len;
             // In tokens of the row's stream.
-            let first = prompt_len
-                .max(segment.from + shift)
-                .min(end.max(segment.from + shift));
+            let first = prompt_len.max(segment.from + shift).min(end);
             Segment {
                 from: first.saturating_sub(prompt_len),
-                len: end.saturating_sub(first),
-                dst_col: segment.dst_col + first - shift - segment.from,
+                len: end - first,
+                dst_col: segment.dst_col + (first - segment.from).saturating_sub(shift),
                 ..*segment
             }
         });

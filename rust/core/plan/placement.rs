@@ -18,19 +18,6 @@ pub struct Segment {
     pub dst_col: usize,
 }
 
-impl Segment {
-    /// Whether another segment goes on with the row, right behind this one.
-    pub fn is_followed_by(&self, next: &Self) -> bool {
-        let place = (
-            self.row,
-            self.dst_row,
-            self.from + self.len,
-            self.dst_col + self.len,
-        );
-        place == (next.row, next.dst_row, next.from, next.dst_col)
-    }
-}
-
 /// An output of `rows` x `width` positions and the segments that lie on it; the rest is padding.
 ///
 /// Segments are ordered by place and do not overlap, so one walk writes every position once.
