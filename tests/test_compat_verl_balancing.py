@@ -166,6 +166,7 @@ def test_micro_batches_are_the_reference(lengths, limit, options):
     )
 
 
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
 def test_all_that_has_rows_is_picked():
     lengths = [3, 1, 2, 2]
     two = torch.nested.nested_tensor_from_jagged(
