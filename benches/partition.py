@@ -1,6 +1,8 @@
 """Measure partitions and micro-batches against verl's.
 
-Lengths are log-normal, with a median of about 2,000 tokens and 16,384 at most. A line of the table
+Lengths are log-normal, with a median of 2,000 tokens, or 5,000 for the last line, and 16,384 at
+most, which is the capacity of micro-batches. The longer rows are, the more numbers of micro-batches
+have to be tried until the cap holds. A line of the table
 is one interleaved run (see `common.timing`) on lists of Python ints, and gives lists of lists.
 
 KK
@@ -71,13 +73,14 @@ def measure(effort: Effort) -> Iterator[tuple[str, Figures]]:
         case = f"{count:,} in {k:,}" + (", equal sizes" if equal_size else "")
         yield case + (", float32" if is_float else ""), figures
 
-    for count in (256 // scale, 1_024 // scale):
-        yield f"micro-batches of {count:,} rows", micro_batches(effort, verl, count)
+    for count, median in ((256, 2_000), (1_024, 2_000), (1_024, 5_000)):
+        figures = micro_batches(effort, verl, lengths_of(count // scale, median))
+        yield f"{count // scale:,} rows of {median:,}", figures
 
 
-def micro_batches(effort: Effort, verl: Any, count: int) -> Figures:
+def micro_batches(effort: Effort, verl: Any, lengths: Any) -> Figures:
     """Measure the micro-batches of rows."""
-    lengths = lengths_of(count)
+    count = len(lengths)
     width = int(lengths.max())
     ids = np.zeros((count, width), np.int64)
     batch: Any = {"input_ids": ids, "attention_mask": np.arange(width) < lengths[:, None]}
@@ -100,9 +103,9 @@ def micro_batches(effort: Effort, verl: Any, count: int) -> Figures:
     return effort.run(calls, slow=["verl"])
 
 
-def lengths_of(count: int) -> Any:
+def lengths_of(count: int, median: int = 2_000) -> Any:
     """Draw log-normal lengths."""
-    drawn = np.random.default_rng(count).lognormal(7.6, 0.8, count)
+    drawn = np.random.default_rng(count).lognormal(np.log(median), 0.8, count)
     return drawn.clip(1, CAPACITY).astype(np.int64)
 
 
