@@ -51,11 +51,11 @@ def pack_dataset(columns: Columns, seq_length: int, strategy: str = "bfd") -> di
     packed["seq_lengths"] = []
     for members in bins:
         for name, rows in columns.items():
-            values: list[Any] = []
+            joined = []
             for piece in members:
                 row, start, end = pieces[piece]
-                values += rows[row][start:end]
-            packed[name].append(values)
+                joined += rows[row][start:end]
+            packed[name].append(joined)
         packed["seq_lengths"].append([lengths[piece] for piece in members])
     return packed
 
