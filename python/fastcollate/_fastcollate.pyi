@@ -24,7 +24,9 @@ __all__ = [
     "group_offsets",
     "merge_turns",
     "pack_ids",
+    "pack_items",
     "split_step",
+    "spread_bins",
 ]
 
 __version__: str
@@ -223,3 +225,13 @@ def split_step(
     strided: bool,
     padding: str,
 ) -> tuple[NDArray[int64], NDArray[bool_], NDArray[int64], tuple[int, int] | None]: ...
+def pack_items(
+    sizes: NDArray[int64],
+    counts: NDArray[int64] | None,
+    costs: NDArray[float64] | None,
+    algorithm: str,
+    limit: tuple[int, int, float],
+) -> tuple[NDArray[int64], NDArray[int64]]: ...
+def spread_bins(
+    offsets: NDArray[int64], items: NDArray[int64], bins: int
+) -> tuple[NDArray[int64], NDArray[int64]]: ...

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
 from typing import Any
@@ -14,49 +14,17 @@ from numpy.typing import NDArray
 
 from fastcollate.arguments import checked_int, checked_integer, counted
 from fastcollate.arrays import describe, offsets_of
+from fastcollate.lengths import Integers
+from fastcollate.tables import Table, check_names
 
-Integers = NDArray[np.int64]
 Widths = tuple[int, int, int]
 
 SYNTHETIC_LENS = (1, 1)
 """Prompt and response tokens of a synthetic row."""
 
 
-class _Table:
-    """A frozen dataclass of arrays and numbers. Two are equal if their values are."""
-
-    def __eq__(self, other: object) -> bool:
-        if type(other) is not type(self):
-            return NotImplemented
-        return all(map(np.array_equal, self._values(), other._values()))
-
-    __hash__ = None  # type: ignore[assignment]
-
-    def __reduce__(self) -> tuple[type[_Table], tuple[Any, ...]]:
-        return type(self), self._values()
-
-    def _values(self) -> tuple[Any, ...]:
-        return tuple(getattr(self, field.name) for field in fields(self))  # type: ignore[arg-type]
-
-    def _set_array(self, name: str, dtype: Any) -> None:
-        """Keep an array that nobody can change."""
-        array = np.asarray(getattr(self, name))
-        kinds = "b" if dtype is np.bool_ else "i"
-        if array.size > 0 and array.dtype.kind not in kinds:
-            raise TypeError(f"{name} is {describe(array)}; pass {np.dtype(dtype).name}")
-        if array.flags.writeable or array.dtype != dtype:
-            array = _frozen(array.astype(dtype))
-        object.__setattr__(self, name, array)
-
-
-def _frozen(array: np.ndarray) -> np.ndarray:
-    """Return an array of one's own, closed to writing."""
-    array.flags.writeable = False
-    return array
-
-
 @dataclass(frozen=True, eq=False)
-class Shard(_Table):
+class Shard(Table):
     """The rows of one data-parallel rank in one mini-batch: small, and can be pickled.
 
     Two shards are equal if all their values are.
@@ -125,7 +93,7 @@ class Shard(_Table):
 
 
 @dataclass(frozen=True, eq=False)
-class StepPlan(_Table):
+class StepPlan(Table):
     """Which rows form which mini-batch, and which of them each data-parallel rank gets.
 
     :func:`fastcollate.plan_step` makes it. There is no token in it; it can be pickled, and written
@@ -340,19 +308,6 @@ class StepPlan(_Table):
         lines = ("  ".join(map(str.rjust, row, widths)) for row in cells)
         return "\n".join((repr(self), *lines))
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return the plan as lists and numbers, ready to be written as JSON.
-
-        Returns
-        -------
-        dict
-            The parameters by name.
-        """
-        return {
-            field.name: value.tolist() if isinstance(value, np.ndarray) else value
-            for field, value in zip(fields(self), self._values(), strict=True)
-        }
-
     @classmethod
     def from_dict(cls, tables: Mapping[str, Any]) -> StepPlan:
         """Return the plan of such lists and numbers.
@@ -362,14 +317,7 @@ class StepPlan(_Table):
         ValueError
             If they are none.
         """
-        if not isinstance(tables, Mapping):
-            raise TypeError(f"tables is {describe(tables)}; pass what to_dict returned")
-        names = {field.name for field in fields(cls)}
-        if names != set(tables):
-            wrong = sorted(map(str, names ^ set(tables)))
-            raise ValueError(
-                f"this is not a valid step plan: {', '.join(wrong)} missing or unknown"
-            )
+        check_names(cls, "step plan", tables)
         arrays = {name: _exact(name, value) for name, value in tables.items()}
         if arrays["row_lengths"].size == 0:
             arrays["row_lengths"] = arrays["row_lengths"].reshape(0, 2)

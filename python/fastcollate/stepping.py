@@ -2,30 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from itertools import pairwise
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from fastcollate import _fastcollate
 from fastcollate.arguments import check_bool, checked_int, counted, id_list
-from fastcollate.arrays import describe, is_tensor, to_numpy
+from fastcollate.arrays import describe, is_tensor
 from fastcollate.batch import Batch
+from fastcollate.costs import Costs, costs_of
 from fastcollate.grouping import group_offsets
+from fastcollate.lengths import Integers, checked_lengths
 from fastcollate.merging import MergePlan
-from fastcollate.step_plan import SYNTHETIC_LENS, Integers, StepPlan
+from fastcollate.step_plan import SYNTHETIC_LENS, StepPlan
 from fastcollate.trajectories import checked_trajectories
-
-Costs: TypeAlias = Callable[[Integers], ArrayLike]
-"""What rows of so many tokens, int64 (rows,), cost: numbers of the same shape."""
-
-FLOPS_PER_TOKEN = 24_576
-"""What a token costs beside attention, in the unit of a pair of tokens in attention."""
-
-MAX_TOKENS = 1 << 31
-"""No row has so many: sums of all of them fit int64."""
 
 MAX_RANKS = 1 << 24
 """How many ranks all mini-batches together may have."""
@@ -293,15 +285,15 @@ class _Rows(NamedTuple):
             merge = what.merge_plan if what.is_padding is None else None
             return cls(lengths, False, *names, merge)
         if isinstance(what, (tuple, list)) and len(what) == 2 and hasattr(what[0], "__len__"):
-            prompts = _checked_lengths("prompt_lens", what[0])
-            responses = _checked_lengths("response_lens", what[1])
+            prompts = checked_lengths("prompt_lens", what[0])
+            responses = checked_lengths("response_lens", what[1])
             if len(prompts) != len(responses):
                 raise ValueError(
                     f"there are {len(prompts)} lengths of prompts, but {len(responses)} of "
                     "responses; pass one of each per row"
                 )
             return cls(np.stack([prompts, responses], 1))
-        totals = _checked_lengths("the argument what", what)
+        totals = checked_lengths("the argument what", what)
         return cls(np.stack([np.zeros_like(totals), totals], 1), True)
 
     @property
@@ -407,24 +399,6 @@ def _checked_unit(prompts: Any, rows: Any) -> tuple[str | None, int]:
     return None, 0
 
 
-def _checked_lengths(name: str, values: Any) -> Integers:
-    """Return lengths as int64 (rows,)."""
-    values = to_numpy(values)
-    is_array = isinstance(values, np.ndarray)
-    found = values if is_array else np.array(id_list(name, values))
-    if found.size == 0 and not is_array:
-        found = found.astype(np.int64)
-    if found.ndim != 1 or found.dtype.kind not in "iu":
-        shown = describe(values) if is_array else describe(found)
-        raise TypeError(f"{name} is {shown}; pass the number of tokens of each row")
-    lengths = found.astype(np.int64)
-    wrong = np.flatnonzero((lengths < 0) | (lengths > MAX_TOKENS))
-    if len(wrong) > 0:
-        row = int(wrong[0])
-        raise ValueError(f"{name} has {found[row]} for row {row}, which is no number of tokens")
-    return lengths
-
-
 def _uniform(num_rows: int, size: int) -> Integers:
     """Return the boundaries of groups of so many rows."""
     if num_rows % size != 0:
@@ -509,36 +483,8 @@ def _costs(
     """Return what rows cost, and what a synthetic one does."""
     if shards in ("contiguous", "strided"):
         return None, 0.0
-    cost: Costs = {"tokens": _tokens, "flops": _flops}.get(shards, shards)
-    costs = _checked_costs(cost(lengths), len(lengths))
+    costs = costs_of("shards", shards, lengths)
     if pad_rows != "synthetic":
         return costs, 0.0
     synthetic = np.array([sum(SYNTHETIC_LENS)], np.int64)
-    return costs, float(_checked_costs(cost(synthetic), 1)[0])
-
-
-def _tokens(lengths: Integers) -> ArrayLike:
-    return lengths
-
-
-def _flops(lengths: Integers) -> ArrayLike:
-    wide = lengths.astype(np.float64)
-    return FLOPS_PER_TOKEN * wide + wide * wide
-
-
-def _checked_costs(values: Any, count: int) -> NDArray[np.float64]:
-    found = np.asarray(to_numpy(values))
-    if found.dtype.kind not in "biuf" or found.shape != (count,):
-        raise ValueError(
-            f"the function shards returned {describe(found)} for {count} lengths; "
-            "return one number for each"
-        )
-    costs = found.astype(np.float64)
-    wrong = np.flatnonzero(~(np.isfinite(costs) & (costs >= 0)))
-    if len(wrong) > 0:
-        row = int(wrong[0])
-        raise ValueError(
-            f"the function shards returned {found[row]} for row {row}; "
-            "a cost is finite and not negative"
-        )
-    return np.ascontiguousarray(costs)
+    return costs, float(costs_of("shards", shards, synthetic)[0])

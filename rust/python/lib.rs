@@ -16,6 +16,7 @@ mod memory;
 mod merging;
 #[allow(unsafe_code, reason = "lends the slab's memory to NumPy")]
 mod output;
+mod packing;
 mod plan;
 mod shard;
 mod stepping;
@@ -46,6 +47,8 @@ mod _fastcollate {
     use super::memory::{BufferPool, forked};
     #[pymodule_export]
     use super::merging::{Merge, MergeSpec, merge_turns};
+    #[pymodule_export]
+    use super::packing::{pack_items, spread_bins};
     #[pymodule_export]
     use super::plan::Plan;
     #[pymodule_export]

@@ -5,6 +5,7 @@ mod balance;
 mod bins;
 mod gather;
 pub mod merge;
+pub mod pack;
 mod placement;
 mod step;
 mod turns;
