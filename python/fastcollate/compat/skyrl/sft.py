@@ -170,12 +170,15 @@ def _cut_off(rows: list[Any], error: TypeError) -> list[Any]:
     """Return rows without what their numbers have behind the point, or raise the error."""
     import torch
 
-    try:
-        return [torch.as_tensor(row, dtype=torch.int64) for row in rows]
-    except RuntimeError:  # NaN or infinite
-        raise ValueError(str(error)) from None
-    except (TypeError, ValueError):
-        raise error from None
+    cut = []
+    for row, values in enumerate(rows):
+        try:
+            cut.append(torch.as_tensor(values, dtype=torch.int64))
+        except TypeError:
+            raise error from None
+        except (ValueError, RuntimeError) as refusal:  # NaN, or beyond int64
+            raise ValueError(f"responses[{row}] cannot be read: {refusal}") from refusal
+    return cut
 
 
 def _named(error: Exception, key: str) -> str:
