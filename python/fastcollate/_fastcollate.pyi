@@ -4,6 +4,7 @@ from typing import Any, final
 from numpy import bool_, float64, int64
 from numpy.typing import NDArray
 
+from fastcollate.bin_plan import BinPlan
 from fastcollate.step_plan import Shard
 
 __all__ = [
@@ -69,6 +70,10 @@ class LayoutSpec:
         max_prompt_len: int | None,
         max_response_len: int | None,
         pad_to_multiple_of: int,
+        pack: Callable[[NDArray[int64]], BinPlan] | None = None,
+        shift: str = "none",
+        tail: str = "extra_segment",
+        drops: bool = False,
     ) -> LayoutSpec: ...
 
 @final
@@ -80,8 +85,9 @@ class OutputSpec:
         input_ids: str = "int64",
         attention_mask: str = "int64",
         response_mask: str = "int64",
-        position_ids: tuple[str, str] | None = None,
+        position_ids: tuple[str | None, str] | None = None,
         labels: tuple[bool, str] | None = None,
+        sequence_ids: str = "int64",
     ) -> OutputSpec: ...
     @property
     def input_ids(self) -> str: ...
@@ -162,6 +168,8 @@ class Plan:
     @property
     def sources(self) -> NDArray[int64]: ...
     @property
+    def num_output_rows(self) -> int: ...
+    @property
     def width(self) -> int: ...
     @property
     def response_width(self) -> int: ...
@@ -184,6 +192,14 @@ class Plan:
         may_miss: bool,
     ) -> tuple[NDArray[int64], NDArray[int64]]: ...
     def row_starts(self) -> tuple[NDArray[int64], NDArray[int64]]: ...
+    def bins(self) -> list[NDArray[int64]] | None: ...
+    def extents(self) -> NDArray[int64] | None: ...
+    @property
+    def pad_to_multiple_of(self) -> int: ...
+    @property
+    def is_shifted(self) -> bool: ...
+    @property
+    def num_torn(self) -> int: ...
     def to_dict(self) -> dict[str, Any]: ...
     @classmethod
     def from_dict(cls, tables: dict[str, Any]) -> Plan: ...

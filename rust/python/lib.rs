@@ -2,6 +2,7 @@
 
 #[allow(unsafe_code, reason = "lends NumPy's memory to Arrow")]
 mod arrow_export;
+mod bins;
 mod collate;
 mod contents;
 mod error;
@@ -18,6 +19,7 @@ mod merging;
 mod output;
 mod packing;
 mod plan;
+mod seqlens;
 mod shard;
 mod stepping;
 mod tables;
