@@ -186,7 +186,9 @@ def _packed(table: Any, seq_length: int, strategy: str) -> tuple[Any, Integers]:
         type(column).from_arrays(
             pa.array(offsets, column.offsets.type),
             # Stretches of the values in this order: the only copy.
-            pa.LargeListViewArray.from_arrays(first[order] + begins, sizes, column.values).flatten(),
+            pa.LargeListViewArray.from_arrays(
+                first[order] + begins, sizes, column.values
+            ).flatten(),
         )
         for column, first in zip(columns, starts, strict=True)
     ]

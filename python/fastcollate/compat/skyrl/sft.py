@@ -2,20 +2,35 @@
 
 from __future__ import annotations
 
+import dataclasses
+import logging
+import math
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
-from fastcollate._fastcollate import OutputSpec
+import numpy as np
+
+from fastcollate._fastcollate import FieldSpec, OutputSpec
+from fastcollate.arguments import counted
+from fastcollate.arrays import offsets_of
+from fastcollate.bin_plan import BinPlan
 from fastcollate.collating import collate_fields
 from fastcollate.compat.skyrl.training_batch import training_batch
+from fastcollate.layouts import checked_layout
+from fastcollate.packing import pack
+
+logger = logging.getLogger(__name__)
 
 Examples: TypeAlias = Sequence[Mapping[str, Any]]
 
 IMAGES = ("pixel_values", "image_grid_thw")
 
-BOOL_MASKS = OutputSpec(attention_mask="bool", response_mask="bool")
-"""Masks that nobody looks at, as small as they can be."""
+LEFT_PADDED = OutputSpec(attention_mask="bool", response_mask="bool")
+PACKED = OutputSpec(response_mask="bool", position_ids=("zero", "int32"), sequence_ids="int32")
+"""Outputs that nobody looks at, as small as they can be."""
+
+LOSS_MASK = FieldSpec("loss_mask", "loss_mask", plain=True, refuses_nan=True)
 
 
 def collate_sft_batch(examples: Examples, tokenizer: Any) -> Any:
@@ -51,13 +66,15 @@ def collate_sft_batch(examples: Examples, tokenizer: Any) -> Any:
         An example without one of the keys.
     TypeError
         A value that is no number; no padding token where one is needed.
+    RuntimeError
+        NaN or infinity.
 
     Notes
     -----
     Written against SkyRL 0.3.0: ``collate_sft_batch`` of ``skyrl.train.sft_trainer``. As there,
     floats are cut off to integers, so that a weight of 0.5 trains nothing. Other than there, arrays
     and tuples will do in place of lists; lists of wrong lengths are errors even where all of them
-    are wrong alike; and what is no finite number is a ValueError or TypeError, not a RuntimeError.
+    are wrong alike.
     """
     if len(examples) == 0:
         raise ValueError("examples is empty; pass at least one")
@@ -130,6 +147,208 @@ class DefaultCollator:
         return batch
 
 
+class PackedDataCollator:
+    """Pack the examples of a training step into rows, several to a row.
+
+    Parameters
+    ----------
+    tokenizer
+        What has the ``pad_token_id``. Kept as an attribute that may be set.
+    max_tokens_per_microbatch
+        How many tokens a row may have, before each example's place in it is rounded up.
+    tp_size, cp_size, fp8_enabled
+        What places are rounded up to: a multiple of ``tp_size``, or of ``2 * tp_size * cp_size`` if
+        ``cp_size`` is more than 1; with fp8 also of ``16 * cp_size``.
+    pp_size
+        Kept as an attribute. All rows are equally wide in any case.
+    dp_size
+        Ranks: the number of rows is a multiple of it.
+    batch_size
+        Examples of a training step. Other batches, as those of an evaluation, are not packed.
+    micro_train_batch_size_per_gpu
+        Kept for the :class:`DefaultCollator`.
+
+    Raises
+    ------
+    ValueError
+        `max_tokens_per_microbatch` is None.
+
+    Notes
+    -----
+    Written against SkyRL 0.3.0: ``PackedDataCollator`` of ``skyrl.train.dataset.collators``. Other
+    than there, images are errors, as rows of several examples cannot have them: SkyRL, which does
+    not pack where there are images, would leave them out.
+    """
+
+    def __init__(
+        self,
+        tokenizer: Any,
+        max_tokens_per_microbatch: int,
+        tp_size: int,
+        pp_size: int,
+        cp_size: int,
+        dp_size: int,
+        batch_size: int,
+        micro_train_batch_size_per_gpu: int,
+        fp8_enabled: bool = False,
+    ) -> None:
+        if max_tokens_per_microbatch is None:
+            raise ValueError("max_tokens_per_microbatch is None; pass a number of tokens")
+        self.max_tokens_per_microbatch = max_tokens_per_microbatch
+        self.tp_size = tp_size
+        self.pp_size = pp_size
+        self.cp_size = cp_size
+        self.dp_size = dp_size
+        self.batch_size = batch_size
+        self.fp8_enabled = fp8_enabled
+        self._unpacked = DefaultCollator(tokenizer, micro_train_batch_size_per_gpu)
+
+    @property
+    def tokenizer(self) -> Any:
+        """What has the ``pad_token_id``."""
+        return self._unpacked.tokenizer
+
+    @tokenizer.setter
+    def tokenizer(self, tokenizer: Any) -> None:
+        self._unpacked.tokenizer = tokenizer
+
+    def __call__(self, examples: Examples, batch_size: int) -> Any:
+        """Return the batch of a step, packed if it is of the size that was said.
+
+        Parameters
+        ----------
+        examples
+            As of :func:`collate_sft_batch`, without images. Attention masks are not looked at.
+            Floats may be in loss masks.
+        batch_size
+            If this is another than the constructor's, a :class:`DefaultCollator` takes over.
+
+        Returns
+        -------
+        TrainingInputBatch
+            SkyRL's, or where that is not installed, a dict with the same keys and the attribute
+            ``metadata``: ``sequences`` and ``attention_mask``, int64 (N, W), the rows of each rank
+            one behind the other; ``loss_mask``, float32 (N, W - 1), where position ``p`` holds the
+            loss mask of token ``p + 1``, divided by the sum of all, and 0 between examples;
+            ``sub_seq_lengths``, a ``TensorList`` (or list) of N int64 tensors: the tokens of each
+            example in the row. ``metadata["response_length"]`` is W - 1.
+
+            Rows are bins of :func:`fastcollate.pack` with first fit decreasing, which go round
+            robin to ranks. An example that is trained on from its first token on has no loss there.
+
+        Raises
+        ------
+        ValueError
+            An example that exceeds `max_tokens_per_microbatch`; fewer examples than rows; images.
+        AssertionError
+            A loss mask that has not as many numbers as ``num_actions`` says.
+        KeyError
+            An example without one of the keys.
+        TypeError
+            A value that is no number; no padding token.
+        RuntimeError
+            No example has a token.
+        """
+        if batch_size != self.batch_size:
+            return self._unpacked(examples, batch_size=batch_size)
+        ids = [example["input_ids"] for example in examples]
+        loss_masks = [_whole_loss_mask(row, example) for row, example in enumerate(examples)]
+        plan = self._bins(examples, list(map(len, ids)))
+        layout = checked_layout(
+            *("packed", None, None, None, self._align_size()),
+            pack=plan,
+            shift="next_token",
+            tail="outside",
+        )
+        try:
+            packed = collate_fields(
+                [()] * len(ids),
+                ids,
+                self.tokenizer.pad_token_id,
+                [(loss_masks, LOSS_MASK)],
+                "torch",
+                layout,
+                PACKED,
+            )
+        except (TypeError, ValueError) as error:
+            raise _renamed(error, "input_ids") from error
+        logger.info(
+            "packed %s into %s of %s tokens at most, %d for each of %s",
+            *(counted(len(ids), "example"), counted(plan.num_bins, "row")),
+            *(f"{self.max_tokens_per_microbatch:,}", plan.num_bins // self.dp_size),
+            counted(self.dp_size, "rank"),
+        )
+        return _as_packed_batch(packed, plan)
+
+    def _bins(self, examples: Examples, lengths: list[int]) -> BinPlan:
+        """Return which examples share a row; the rows of each rank one behind the other."""
+        for row, (example, length) in enumerate(zip(examples, lengths, strict=True)):
+            if length > self.max_tokens_per_microbatch:
+                raise ValueError(
+                    f"examples[{row}] has {length} tokens, which exceeds "
+                    f"max_tokens_per_microbatch={self.max_tokens_per_microbatch}"
+                )
+            if "pixel_values" in example:
+                raise ValueError(
+                    f"examples[{row}] has pixel_values; rows of several examples cannot have images"
+                )
+        plan = pack(
+            lengths,
+            self.max_tokens_per_microbatch,
+            algorithm="ffd",
+            min_bins=self.dp_size,
+            bins_multiple_of=self.dp_size,
+        )
+        order = np.arange(plan.num_bins).reshape(-1, self.dp_size).T.reshape(-1)
+        bins = [np.arange(plan.offsets[bin], plan.offsets[bin + 1]) for bin in order]
+        pieces = np.concatenate(bins)
+        return dataclasses.replace(
+            plan,
+            offsets=offsets_of(list(map(len, bins))),
+            indices=plan.indices[pieces],
+            starts=plan.starts[pieces],
+            lengths=plan.lengths[pieces],
+        )
+
+    def _align_size(self) -> int:
+        """Return what an example's place in a row is a multiple of."""
+        size = 2 * self.tp_size * self.cp_size if self.cp_size > 1 else self.tp_size
+        return math.lcm(size, 16 * self.cp_size) if self.fp8_enabled else size
+
+
+def _whole_loss_mask(row: int, example: Mapping[str, Any]) -> list[Any]:
+    """Return a loss mask of all tokens. That of the first, which no token predicts, is 0."""
+    length = len(example["input_ids"])
+    mask = [0] * (length - example["num_actions"]) + list(example["loss_mask"])
+    if len(mask) != length:
+        raise AssertionError(
+            f"examples[{row}] has {counted(length, 'token')} and "
+            f"num_actions={example['num_actions']}, but a loss_mask of {len(example['loss_mask'])}"
+        )
+    mask[:1] = [0] * len(mask[:1])
+    return mask
+
+
+def _as_packed_batch(packed: Mapping[str, Any], plan: BinPlan) -> Any:
+    """Return a packed batch with SkyRL's keys, and the loss mask divided by its sum."""
+    import torch
+
+    width = packed["input_ids"].shape[1]
+    if width == 0:
+        raise RuntimeError("no example has a token")
+    # The last position predicts nothing. SkyRL's sum is that of float32 numbers in one piece.
+    loss_mask = packed["loss_mask"][:, :-1].contiguous()
+    loss_mask *= 1 / max(int(loss_mask.sum().item()), 1)
+    lengths = np.split(plan.lengths, plan.offsets[1:-1])
+    data = {
+        "sequences": packed["input_ids"],
+        "attention_mask": (packed["sequence_ids"] >= 0).to(torch.int64),
+        "loss_mask": loss_mask,
+        "sub_seq_lengths": [torch.tensor(row) for row in lengths],
+    }
+    return training_batch(data, {"response_length": width - 1})
+
+
 def _check_images(examples: Examples) -> bool:
     """Say whether examples have images, which all have or none."""
     count = sum("pixel_values" in example for example in examples)
@@ -154,16 +373,15 @@ def _left_padded(key: str, rows: list[Any], fill: Any) -> Any:
     def collated(rows: list[Any]) -> Any:
         # As responses without prompts: slicing lists would take longer than all the rest.
         empty: list[Any] = [()] * len(rows)
-        return collate_fields(empty, rows, fill, [], "torch", outputs=BOOL_MASKS)["input_ids"]
+        return collate_fields(empty, rows, fill, [], "torch", outputs=LEFT_PADDED)["input_ids"]
 
     try:
         try:
             return collated(rows)
         except TypeError as error:
             return collated(_cut_off(rows, error))
-    except (TypeError, ValueError) as error:
-        kind = ValueError if isinstance(error, ValueError) else TypeError
-        raise kind(_named(error, key)) from error
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise _renamed(error, key) from error
 
 
 def _cut_off(rows: list[Any], error: TypeError) -> list[Any]:
@@ -176,13 +394,16 @@ def _cut_off(rows: list[Any], error: TypeError) -> list[Any]:
             cut.append(torch.as_tensor(values, dtype=torch.int64))
         except TypeError:
             raise error from None
-        except (ValueError, RuntimeError) as refusal:  # NaN, or beyond int64
-            raise ValueError(f"responses[{row}] cannot be read: {refusal}") from refusal
+        except (ValueError, RuntimeError) as refusal:  # beyond int64, or NaN
+            raise type(refusal)(f"responses[{row}] cannot be read: {refusal}") from refusal
     return cut
 
 
-def _named(error: Exception, key: str) -> str:
-    """Return a message about responses as one about a key of the examples."""
-    return re.sub(r"\bresponses(\[\d+\])", rf"examples\1[{key!r}]", str(error)).replace(
-        "responses", key
+def _renamed(error: Exception, key: str) -> Exception:
+    """Return an error about responses as one about a key of the examples."""
+    message = re.sub(
+        r"\bloss_mask\[(\d+)\]\[", r"the loss mask of examples[\1], token [", str(error)
     )
+    message = re.sub(r"\bresponses(\[\d+\])", rf"examples\1[{key!r}]", message)
+    kinds = (kind for kind in (TypeError, ValueError, RuntimeError) if isinstance(error, kind))
+    return next(kinds)(message.replace("responses", key))
