@@ -273,10 +273,10 @@ class PackedDataCollator:
         except (TypeError, ValueError) as error:
             raise _renamed(error, "input_ids") from error
         logger.info(
-            "packed %s into %s of %s tokens at most, %d for each of %s",
-            *(counted(len(ids), "example"), counted(plan.num_bins, "row")),
-            *(f"{self.max_tokens_per_microbatch:,}", plan.num_bins // self.dp_size),
-            counted(self.dp_size, "rank"),
+            "sequence packing | packed %d samples into %d bins "
+            "(~%d/DP rank, bin_capacity=%d tokens)",
+            *(len(ids), plan.num_bins, plan.num_bins // self.dp_size),
+            self.max_tokens_per_microbatch,
         )
         return _as_packed_batch(packed, plan)
 
