@@ -50,7 +50,7 @@ mod _fastcollate {
     #[pymodule_export]
     use super::merging::{Merge, MergeSpec, merge_turns};
     #[pymodule_export]
-    use super::packing::{pack_items, spread_bins};
+    use super::packing::{concat_bins, pack_items, spread_bins};
     #[pymodule_export]
     use super::plan::Plan;
     #[pymodule_export]

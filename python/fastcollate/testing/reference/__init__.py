@@ -18,6 +18,11 @@ from fastcollate.testing.reference.merging import (
     merge_columns_loops,
     merge_turns_loops,
 )
+from fastcollate.testing.reference.packing import (
+    adjust_bin_count_loops,
+    concat_loops,
+    pack_loops,
+)
 from fastcollate.testing.reference.peer import build_batch_numpy
 from fastcollate.testing.reference.shards import build_shard_loops
 from fastcollate.testing.reference.skyrl import (
@@ -42,6 +47,7 @@ from fastcollate.testing.reference.way_back import (
 
 __all__ = [
     "Step",
+    "adjust_bin_count_loops",
     "assert_same",
     "broadcast_last_step_loops",
     "broadcast_loops",
@@ -51,6 +57,7 @@ __all__ = [
     "build_shard_loops",
     "compute_prompt_boundaries",
     "compute_prompt_mini_batch_boundaries",
+    "concat_loops",
     "construct_minimal_padding_template",
     "convert_prompts_responses_to_batch_tensors",
     "drop_padding_loops",
@@ -62,6 +69,7 @@ __all__ = [
     "merge_stepwise_output",
     "merge_turns_loops",
     "normalize_loops",
+    "pack_loops",
     "plan_step_loops",
     "prompt_boundaries_loops",
     "upsample_batch",
