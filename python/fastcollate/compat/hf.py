@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
@@ -105,18 +106,21 @@ class DataCollatorWithFlattening:
             raise IndexError("features is empty; pass at least one example")
         rows = [feature["input_ids"] for feature in features]
         labels = [feature["labels"] for feature in features] if "labels" in features[0] else None
-        flat = collate_fields(
-            [()] * len(rows),
-            rows,
-            0,  # there is no padding
-            [] if labels is None else [(labels, LABELS)],
-            array_type,
-            JAGGED,
-            OutputSpec(position_ids=("zero", "int64") if self.return_position_ids else None),
-        )
+        try:
+            flat = collate_fields(
+                [()] * len(rows),
+                rows,
+                0,  # there is no padding
+                [] if labels is None else [(labels, LABELS)],
+                array_type,
+                JAGGED,
+                OutputSpec(position_ids=("zero", "int64") if self.return_position_ids else None),
+            )
+        except (TypeError, ValueError) as error:
+            raise _renamed(error) from error
         starts, lengths = flat["offsets"][:-1], flat.plan.response_lens
         if not lengths.all():
-            raise ValueError(f"features[{lengths.argmin()}]['input_ids'] is empty")
+            raise ValueError(f"features[{lengths.argmin()}]['input_ids'] has no tokens")
 
         ids = flat["input_ids"]
         targets = _copy(ids) if labels is None else flat["labels"]
@@ -141,6 +145,14 @@ class DataCollatorWithFlattening:
         if return_tensors not in ("pt", "np"):
             raise ValueError(f"return_tensors is {return_tensors!r}; pass 'pt' or 'np'")
         return "torch" if return_tensors == "pt" else "numpy"
+
+
+def _renamed(error: Exception) -> Exception:
+    """Return an error about rows as one about features."""
+    message = re.sub(r"prompts\[\d+\] \+ responses", "input_ids", str(error))
+    message = message.replace("responses[", "input_ids[").replace("prompt and response ", "")
+    message = re.sub(r"\b(input_ids|labels)\[(\d+)\]", r"features[\2]['\1']", message)
+    return (ValueError if isinstance(error, ValueError) else TypeError)(message)
 
 
 def _copy(array: Any) -> Any:

@@ -125,7 +125,8 @@ def _format(dataset: Any) -> dict[str, Any]:
         dataset = next(iter(dataset.values()))
     if isinstance(dataset, Dataset):
         format = dict(dataset.format)
-        return {**format, **format.pop("format_kwargs")}
+        options = format.pop("format_kwargs")
+        return {**format, **options}
     formatting = dataset._formatting
     return {"type": None if formatting is None else formatting.format_type}
 

@@ -292,13 +292,16 @@ class PackedDataCollator:
                 raise ValueError(
                     f"examples[{row}] has pixel_values; rows of several examples cannot have images"
                 )
-        plan = pack(
-            lengths,
-            self.max_tokens_per_microbatch,
-            algorithm="ffd",
-            min_bins=self.dp_size,
-            bins_multiple_of=self.dp_size,
-        )
+        try:
+            plan = pack(
+                lengths,
+                self.max_tokens_per_microbatch,
+                algorithm="ffd",
+                min_bins=self.dp_size,
+                bins_multiple_of=self.dp_size,
+            )
+        except ValueError as error:
+            raise ValueError(f"with dp_size={self.dp_size}, {error}") from error
         order = np.arange(plan.num_bins).reshape(-1, self.dp_size).T.reshape(-1)
         bins = [np.arange(plan.offsets[bin], plan.offsets[bin + 1]) for bin in order]
         pieces = np.concatenate(bins)
