@@ -83,7 +83,7 @@ def collate_default(examples: Examples, pad_token_id: Any) -> dict[str, Any]:
 
 
 def collate_packed(
-    examples: Examples, pad_token_id: int, capacity: int, align_size: int, dp_size: int
+    examples: Examples, pad_token_id: int | None, capacity: int, align_size: int, dp_size: int
 ) -> dict[str, Any]:
     """Do what SkyRL's ``PackedDataCollator`` does to a batch of training.
 
@@ -112,6 +112,10 @@ def collate_packed(
         If an example exceeds the capacity, or there are fewer than ranks.
     AssertionError
         If a loss mask and the tokens before it are not as many as the tokens.
+    TypeError
+        If there is no padding token.
+    RuntimeError
+        If no example has a token.
     """
     import torch
 
@@ -128,18 +132,25 @@ def collate_packed(
 
     places = [[-(-lengths[item] // align_size) * align_size for item in bin] for bin in bins]
     width = max(sum(row) for row in places)
-    sequences = torch.full((len(bins), width), pad_token_id, dtype=torch.int64)
-    attention_mask = torch.zeros((len(bins), width), dtype=torch.int64)
-    loss_mask = torch.zeros((len(bins), width - 1), dtype=torch.float32)
-    for row, members in enumerate(bins):
-        start = 0
-        for item, place in zip(members, places[row], strict=True):
-            for position, token in enumerate(examples[item]["input_ids"]):
-                sequences[row, start + position] = token
-                attention_mask[row, start + position] = 1
-                if position > 0:
-                    loss_mask[row, start + position - 1] = masks[item][position]
-            start += place
+    if pad_token_id is None:
+        raise TypeError("there is no padding token")
+    if width == 0:
+        raise RuntimeError("no example has a token")
+    rows: dict[str, list[list[Any]]] = {"sequences": [], "attention_mask": [], "loss_mask": []}
+    for bin, row_places in zip(bins, places, strict=True):
+        sequence, attended, trained = [], [], []
+        for item, place in zip(bin, row_places, strict=True):
+            missing = place - lengths[item]
+            sequence += list(examples[item]["input_ids"]) + [pad_token_id] * missing
+            attended += [1] * lengths[item] + [0] * missing
+            # Each token stands beside the one before it, but for the first.
+            trained += [*masks[item][1:], 0][: lengths[item]] + [0] * missing
+        rows["sequences"].append(sequence + [pad_token_id] * (width - len(sequence)))
+        rows["attention_mask"].append(attended + [0] * (width - len(sequence)))
+        rows["loss_mask"].append((trained + [0] * (width - len(sequence)))[:-1])
+    sequences = torch.tensor(rows["sequences"], dtype=torch.int64)
+    attention_mask = torch.tensor(rows["attention_mask"], dtype=torch.int64)
+    loss_mask = torch.tensor(rows["loss_mask"], dtype=torch.float32)
     loss_mask *= 1 / max(int(loss_mask.sum().item()), 1)
     return {
         "sequences": sequences,
