@@ -92,7 +92,7 @@ def test_the_empty_bin_of_nemo_rl():
     packer = get_packer("modified_first_fit_decreasing", 8, min_bin_count=3)
     assert packer.pack([6, 5, 2]) == [[0, 2], [1], []]
     assert get_packer("modified_first_fit_decreasing", 8).pack([]) == [[]]
-    assert get_packer("modified_first_fit_decreasing", 8).pack([3]) == [[0]]
+    assert get_packer("modified_first_fit_decreasing", 8).pack([4]) == [[0]]
 
 
 def test_metrics_add_up():

@@ -179,7 +179,9 @@ def test_rows_of_a_rank_are_together():
 
 def test_an_evaluation_is_not_packed():
     collator = packer()
-    assert_same(plain(collator(EXAMPLES, 3)), skyrl_sft.collate_default(EXAMPLES, 9))
+    for batch_size in (3, 5):
+        batch = collator(EXAMPLES, batch_size)
+        assert_same(plain(batch), skyrl_sft.collate_default(EXAMPLES, 9))
     assert collator(EXAMPLES, 3)["pixel_values"] is None
 
 

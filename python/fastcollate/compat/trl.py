@@ -185,7 +185,7 @@ def _packed(table: Any, seq_length: int, strategy: str) -> tuple[Any, Integers]:
 
     packed = [
         type(column).from_arrays(
-            pa.array(offsets, column.offsets.type),
+            offsets,
             # Stretches of the values in this order: the only copy.
             pa.LargeListViewArray.from_arrays(
                 first[order] + begins, sizes, column.values
