@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -164,41 +164,54 @@ def _packed(table: Any, seq_length: int, strategy: str) -> tuple[Any, Integers]:
     import pyarrow as pa
 
     columns, starts, lengths = _columns(table)
-    cut = np.zeros(0, np.int64)
-    if strategy == "wrapped":
-        offsets = np.append(np.arange(0, lengths.sum(), seq_length), lengths.sum())
-        order, begins, sizes = np.arange(len(lengths)), np.zeros_like(lengths), lengths
-    else:
-        if SEQ_LENGTHS in table.column_names:
-            raise KeyError(f"dataset has a column {SEQ_LENGTHS!r}; rename or drop it")
-        if strategy == "bfd":
-            cut = (lengths - seq_length)[lengths > seq_length]
-            lengths = np.minimum(lengths, seq_length)
-        # Every sequence in parts that fit, which is one if it does.
-        counts = -(-lengths // seq_length)
-        order = np.repeat(np.arange(len(lengths)), counts)
-        begins = (np.arange(len(order)) - offsets_of(counts)[order]) * seq_length
-        sizes = np.minimum(lengths[order] - begins, seq_length)
-        plan = pack(sizes, seq_length, algorithm="bfd")
-        order, begins, sizes = order[plan.indices], begins[plan.indices], plan.lengths
-        offsets = offsets_of(plan.loads)
-
-    packed = [
-        type(column).from_arrays(
-            offsets,
-            # Stretches of the values in this order: the only copy.
-            pa.LargeListViewArray.from_arrays(
-                first[order] + begins, sizes, column.values
-            ).flatten(),
-        )
-        for column, first in zip(columns, starts, strict=True)
-    ]
     names = table.column_names
-    if strategy != "wrapped":
-        sizes_of = pa.array(sizes, columns[0].offsets.type)
-        packed.append(pa.ListArray.from_arrays(pa.array(plan.offsets, pa.int32()), sizes_of))
+    if strategy != "wrapped" and SEQ_LENGTHS in names:
+        raise KeyError(f"dataset has a column {SEQ_LENGTHS!r}; rename or drop it")
+    kept = np.minimum(lengths, seq_length) if strategy == "bfd" else lengths
+    parts = (_wrapped if strategy == "wrapped" else _best_fit)(kept, seq_length)
+    packed = []
+    for column, start in zip(columns, starts, strict=True):
+        begins = start[parts.rows] + parts.starts
+        # The parts in their order: the only copy.
+        values = pa.LargeListViewArray.from_arrays(begins, parts.lengths, column.values).flatten()
+        packed.append(type(column).from_arrays(parts.offsets, values))
+    if parts.bins is not None:
+        part_lengths = pa.array(parts.lengths, columns[0].offsets.type)
+        packed.append(pa.ListArray.from_arrays(pa.array(parts.bins, pa.int32()), part_lengths))
         names = [*names, SEQ_LENGTHS]
-    return pa.Table.from_arrays(packed, names=names), cut
+    return pa.Table.from_arrays(packed, names=names), (lengths - kept)[lengths > kept]
+
+
+class _Parts(NamedTuple):
+    """What packed rows are made of: parts of rows, one behind the other."""
+
+    rows: Integers
+    """The row of each part."""
+    starts: Integers
+    """Where a part begins in its row."""
+    lengths: Integers
+    """How many values it has."""
+    offsets: Integers
+    """Where packed rows begin among the values, and where the last one ends."""
+    bins: Integers | None
+    """The same among the parts, unless packed rows begin amid parts."""
+
+
+def _wrapped(lengths: Integers, seq_length: int) -> _Parts:
+    """Cut all rows, one behind the other, every so many values."""
+    rows, total = np.arange(len(lengths)), lengths.sum()
+    offsets = np.append(np.arange(0, total, seq_length), total)
+    return _Parts(rows, np.zeros_like(rows), lengths, offsets, None)
+
+
+def _best_fit(lengths: Integers, seq_length: int) -> _Parts:
+    """Pack rows, those that are too long in parts; rows without values have none."""
+    counts = -(-lengths // seq_length)
+    rows = np.repeat(np.arange(len(lengths)), counts)
+    starts = (np.arange(len(rows)) - offsets_of(counts)[rows]) * seq_length
+    plan = pack(np.minimum(lengths[rows] - starts, seq_length), seq_length, algorithm="bfd")
+    order = plan.indices
+    return _Parts(rows[order], starts[order], plan.lengths, offsets_of(plan.loads), plan.offsets)
 
 
 def _columns(table: Any) -> tuple[list[Any], list[Integers], Integers]:
