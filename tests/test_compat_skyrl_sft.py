@@ -241,8 +241,10 @@ def test_images_pass_through():
     assert [image.tolist() for image in batch["pixel_values"]] == [[[0.5, 1.5]], [[1.0, 1.0]] * 4]
     assert batch["pixel_values"][1] is pixels
     assert [grid.dtype for grid in batch["image_grid_thw"]] == [torch.int64] * 2
-    with pytest.raises(ValueError, match=r"examples\[0\] has pixel_values"):
+    with pytest.raises(ValueError, match="examples have pixel_values, but"):
         packer()(examples, 4)
+    with pytest.raises(ValueError, match="1 of 2 examples have pixel_values"):
+        packer()([*examples[:1], example(3, 1)], 4)
 
 
 REFUSED = [
@@ -282,6 +284,7 @@ REFUSED_PACKED = [
     ([example(3, 1, loss_mask=[1, 1])], AssertionError, r"examples\[0\] .* num_actions=1, .* of 2"),
     ([example(3, 1, loss_mask=None)], TypeError, "NoneType"),
     ([{"input_ids": [1]}], KeyError, "num_actions"),
+    ([example(2, 1, input_ids=[1.5, 2])], TypeError, r"^examples\[0\]\['input_ids'\]\[0\] is 1.5"),
     ([example(2, 1, input_ids=[1, None])], TypeError, r"^examples\[0\]\['input_ids'\]\[1\] is"),
     (
         [example(3, 2, loss_mask=[1, float("nan")])],

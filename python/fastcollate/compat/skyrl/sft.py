@@ -176,8 +176,8 @@ class PackedDataCollator:
     Notes
     -----
     Written against SkyRL 0.3.0: ``PackedDataCollator`` of ``skyrl.train.dataset.collators``. Other
-    than there, images are errors, as rows of several examples cannot have them: SkyRL, which does
-    not pack where there are images, would leave them out.
+    than there, images are errors, as rows of several examples cannot have them (SkyRL, which does
+    not pack where there are images, would leave them out), and so are floats as token ids.
     """
 
     def __init__(
@@ -248,12 +248,16 @@ class PackedDataCollator:
             A value that is no number; no padding token.
         RuntimeError
             No example has a token.
+        OverflowError
+            A loss mask holds infinity.
         """
         if batch_size != self.batch_size:
             return self._unpacked(examples, batch_size=batch_size)
+        if _check_images(examples):
+            raise ValueError("examples have pixel_values, but rows of several cannot have images")
         ids = [example["input_ids"] for example in examples]
         loss_masks = [_whole_loss_mask(row, example) for row, example in enumerate(examples)]
-        plan = self._bins(examples, list(map(len, ids)))
+        plan = self._bins(list(map(len, ids)))
         layout = checked_layout(
             *("packed", None, None, None, self._align_size()),
             pack=plan,
@@ -275,22 +279,20 @@ class PackedDataCollator:
         logger.info(
             "sequence packing | packed %d samples into %d bins "
             "(~%d/DP rank, bin_capacity=%d tokens)",
-            *(len(ids), plan.num_bins, plan.num_bins // self.dp_size),
+            len(ids),
+            plan.num_bins,
+            plan.num_bins // self.dp_size,
             self.max_tokens_per_microbatch,
         )
         return _as_packed_batch(packed, plan)
 
-    def _bins(self, examples: Examples, lengths: list[int]) -> BinPlan:
+    def _bins(self, lengths: list[int]) -> BinPlan:
         """Return which examples share a row; the rows of each rank one behind the other."""
-        for row, (example, length) in enumerate(zip(examples, lengths, strict=True)):
+        for row, length in enumerate(lengths):
             if length > self.max_tokens_per_microbatch:
                 raise ValueError(
                     f"examples[{row}] has {length} tokens, which exceeds "
                     f"max_tokens_per_microbatch={self.max_tokens_per_microbatch}"
-                )
-            if "pixel_values" in example:
-                raise ValueError(
-                    f"examples[{row}] has pixel_values; rows of several examples cannot have images"
                 )
         try:
             plan = pack(
