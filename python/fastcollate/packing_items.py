@@ -77,8 +77,8 @@ class Limit(NamedTuple):
     max_sequences: int
     multiple: int
     max_cost: float
+    """Infinity where costs do not count."""
     cost: Any
-    """What pieces cost; None if that is not limited."""
 
     @classmethod
     def of(
@@ -93,7 +93,7 @@ class Limit(NamedTuple):
         if max_cost is None:
             if not (isinstance(cost, str) and cost == "flops"):
                 raise ValueError("cost says what max_cost counts; pass max_cost, too")
-            return cls(capacity, max_sequences, multiple, math.inf, None)
+            return cls(capacity, max_sequences, multiple, math.inf, cost)
         if not isinstance(max_cost, Real) or isinstance(max_cost, bool):
             raise TypeError(f"max_cost is {describe(max_cost)}; pass a number")
         if not float(max_cost) > 0:
@@ -111,7 +111,9 @@ class Limit(NamedTuple):
 
     def costs(self, lengths: Integers) -> NDArray[np.float64] | None:
         """Return what pieces of these lengths cost, if that is limited."""
-        return None if self.cost is None else costs_of("cost", self.cost, lengths, "sequence")
+        if self.max_cost == math.inf:
+            return None
+        return costs_of("cost", self.cost, lengths, "sequence")
 
     def concat(self, lengths: Integers) -> tuple[Integers, Pieces]:
         """Return sequences end to end, cut into bins."""
@@ -211,7 +213,7 @@ class Limit(NamedTuple):
             raise ValueError(
                 f"{where}: pad_to_multiple_of={self.multiple} exceeds capacity={self.capacity}"
             )
-        if self.cost is None:
+        if self.max_cost == math.inf:
             return most * self.multiple
         if not isinstance(self.cost, str) and not callable(self.cost):
             raise ValueError(

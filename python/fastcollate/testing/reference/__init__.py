@@ -23,6 +23,14 @@ from fastcollate.testing.reference.packing import (
     concat_loops,
     pack_loops,
 )
+from fastcollate.testing.reference.partitioning import (
+    fitting_parts_loops,
+    karmarkar_karp_loops,
+    lpt_loops,
+    lpt_swap_loops,
+    micro_batches_loops,
+    rearrange_loops,
+)
 from fastcollate.testing.reference.peer import build_batch_numpy
 from fastcollate.testing.reference.shards import build_shard_loops
 from fastcollate.testing.reference.skyrl import (
@@ -38,6 +46,10 @@ from fastcollate.testing.reference.stepping import Step, plan_step_loops, prompt
 from fastcollate.testing.reference.verl import (
     construct_minimal_padding_template,
     upsample_batch,
+)
+from fastcollate.testing.reference.verl_no_padding import (
+    no_padding_loops,
+    response_outputs_loops,
 )
 from fastcollate.testing.reference.way_back import (
     broadcast_loops,
@@ -61,16 +73,24 @@ __all__ = [
     "construct_minimal_padding_template",
     "convert_prompts_responses_to_batch_tensors",
     "drop_padding_loops",
+    "fitting_parts_loops",
     "gather_loops",
     "gather_merged_loops",
+    "karmarkar_karp_loops",
     "loss_normalizers_loops",
+    "lpt_loops",
+    "lpt_swap_loops",
     "make_router_padding_mask",
     "merge_columns_loops",
     "merge_stepwise_output",
     "merge_turns_loops",
+    "micro_batches_loops",
+    "no_padding_loops",
     "normalize_loops",
     "pack_loops",
     "plan_step_loops",
     "prompt_boundaries_loops",
+    "rearrange_loops",
+    "response_outputs_loops",
     "upsample_batch",
 ]
