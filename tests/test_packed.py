@@ -345,9 +345,8 @@ def test_options_of_pack(algorithm, drawn):
     batch = fc.build_batch(**data, pack=plan)
     assert_same(batch, fc.build_batch(**data, pack=how, pad_to_multiple_of=multiple))
     how["pad_to_multiple_of"] = multiple
-    again = fc.build_batch(**data, pack=how)
-    assert_same(batch, again)
-    assert again.bin_plan == batch.bin_plan == plan
+    assert_same(batch, fc.build_batch(**data, pack=how))
+    assert parts_of(batch.bin_plan) == parts_of(plan)
 
 
 # Dtypes
@@ -396,7 +395,7 @@ def test_weights_that_their_dtype_rounds_to_zero(array_type):
         "loss_mask": [[1, 0, 0, 0]],
         "labels": [[3, N, N, N]],
     }
-    with pytest.raises(ValueError, match=r"loss_masks\[0\].*prompt"):
+    with pytest.raises(ValueError, match=r"row 0 has no prompt.* loss_mask "):
         fc.build_batch(**options)
 
 
@@ -586,9 +585,13 @@ def test_out_takes_packed_memory_over(array_type):
     assert_same(second, small(array_type))
     with pytest.raises(fc.ClosedBatchError):
         len(first)
-    kept = second.row_cu_seqlens[0]
-    with pytest.raises(ValueError, match="row_cu_seqlens"):
+    kept = second.cu_seqlens
+    with pytest.raises(ValueError, match="cu_seqlens"):
         small(array_type, out=second)
+    assert_same(second, small(array_type))
+    # Boundaries of rows are in memory of their own.
+    kept = second.row_cu_seqlens[0]
+    small(array_type, out=second, pack={"capacity": 10})
     assert kept.tolist() == [0, 4, 6]
 
 
@@ -702,7 +705,7 @@ SINGLE = {"pack": None, "rows": "single"}
         ({"pack": {"capacity": 0}}, ValueError, "capacity is 0"),
         ({"pack": {"capacity": 8, "min_bins": 5}}, ValueError, "3 sequences.*5|5.*3 sequences"),
         ({"pack": {"capacity": 8, "algorithm": "best"}}, ValueError, "algorithm is 'best'"),
-        ({"pack": OTHER}, ValueError, "1.*2.*3"),
+        ({"pack": OTHER}, ValueError, r"3 tokens in row 1, but it has 2"),
         ({"pack": FEWER}, ValueError, r"\b2\b.*\b3\b"),
         ({"shift": "last_token"}, ValueError, "shift is 'last_token'"),
         ({"shift": None}, ValueError, "shift is None"),
@@ -721,7 +724,7 @@ SINGLE = {"pack": None, "rows": "single"}
         ({"dtypes": {"attention_mask": "bool"}}, ValueError, "attention_mask"),
         ({"fields": {"sequence_ids": fc.PerRow([1, 2, 3])}}, ValueError, "sequence_ids"),
         ({"fields": {"row_cu_seqlens_padded": fc.PerRow([1, 2, 3])}}, ValueError, "row_cu_seqlens"),
-        ({"responses": [[5, 6], [7], [8, 9]]}, ValueError, r"loss_masks\[2\]|2.*4.*3"),
+        ({"responses": [[5, 6], [7], [8, 9]]}, ValueError, "4 tokens in row 2, but it has 3"),
     ],
 )  # fmt: skip
 def test_what_cannot_be(changes, exception, message):
@@ -766,8 +769,8 @@ def test_a_first_value_without_a_place(field, array_type):
         spoilt = {"fields": {"loss": fc.Field([[1], [5, 1]], fill=9)}}
     else:
         spoilt = {field: [[1], [5, 1]]}
-    name = "loss" if field == "fields" else field
-    with pytest.raises(ValueError, match=rf"{name}\[1\].*5.*prompt|{name}\[1\].*prompt"):
+    name = {"fields": "loss", "loss_masks": "loss_mask"}.get(field, field)
+    with pytest.raises(ValueError, match=rf"row 1 has no prompt.* {name} "):
         fc.build_batch(**{**inputs, **spoilt})
     fc.build_batch(**{**inputs, **spoilt, "shift": "none"})
     del inputs["loss_masks"]

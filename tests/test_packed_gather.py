@@ -204,7 +204,7 @@ def test_merged_turns_come_back(array_type):
         assert rows_of(batch.gather(batch.logprobs)) == [[-1, 0, -2, -3], [-4]]
 
 
-def test_padding_rows_are_left_out_of_turns(array_type):
+def test_padding_rows_are_left_out(array_type):
     shard = fc.Shard(
         np.array([1, -1, 0]),
         np.array([False, True, False]),
@@ -229,7 +229,8 @@ def test_padding_rows_are_left_out_of_turns(array_type):
     assert batch.row_cu_seqlens[0].tolist() == [0, 3, 5, 6]
     ids = batch.input_ids
     assert rows_of(batch.gather(ids, of="sequence", per="turn")) == [[5], [6]]
-    assert rows_of(batch.gather(ids, of="sequence")) == [[6], [9], [5]]
+    assert rows_of(batch.gather(ids, of="sequence")) == [[6], [5]]
+    assert rows_of(batch.gather(ids, of="sequence", gaps=False)) == [[6], [5]]
 
 
 # Torch

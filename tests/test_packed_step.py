@@ -165,7 +165,7 @@ def test_a_synthetic_row_for_each_missing_bin():
     ]
     assert plan.num_rows == 4
     assert plan.bin_offsets.tolist() == [0, 1, 2, 3, 4]
-    with pytest.raises(ValueError, match=r"2 rows.*4 bins|4 bins.*2 (rows|sequences)"):
+    with pytest.raises(ValueError, match=r"only 2 sequences.* 4 bins"):
         fc.plan_step([4, 3], dp_size=4, pack={"capacity": 8}, pad_rows="error")
 
 
@@ -177,7 +177,7 @@ def test_a_synthetic_row_for_each_missing_bin():
         ({"pack": {}}, (TypeError, ValueError), "capacity"),
         ({"pack": 8}, TypeError, "pack is 8"),
         ({"pack": {"capacity": 8, "size": 1}}, (TypeError, ValueError), "size"),
-        ({"pack": {"capacity": 8, "algorithm": "concat"}}, ValueError, "concat"),
+        ({"pack": {"capacity": 8, "algorithm": "concat"}}, ValueError, "splits rows"),
         ({"pack": {"capacity": 3, "oversize": "split"}}, ValueError, "split"),
         ({"pack": {"capacity": 8}, "shards": "tokens"}, ValueError, "shards"),
         ({"pack": {"capacity": 8}, "shards": "strided"}, ValueError, "shards"),
@@ -198,9 +198,32 @@ def test_sequences_over_capacity_in_bins_of_their_own():
 
 
 def test_groups_that_stay_together():
-    how = {"capacity": 8, "keep_together": ["a", "b", "a", "b"]}
-    plan = fc.plan_step([3, 4, 2, 1], rows_per_mini_batch=4, pack=how)
-    assert {tuple(sorted(bin_)) for bin_ in bins_of(plan.shard(0, 0))} == {(0, 2), (1, 3)}
+    how = {"uids": list("aabb"), "keep_together": "prompt"}
+    plan = fc.plan_step([3, 4, 2, 1], **how, pack={"capacity": 8})
+    assert sorted(map(sorted, bins_of(plan.shard(0, 0)))) == [[0, 1], [2, 3]]
+    with pytest.raises(ValueError, match="keep_together"):
+        fc.plan_step([3, 4, 2, 1], pack={"capacity": 8, "keep_together": list("aabb")})
+    with pytest.raises(ValueError, match=r"keep_together.*7 tokens.*capacity=6"):
+        fc.plan_step([3, 4, 2, 1], **how, pack={"capacity": 6})
+
+
+def test_rows_that_are_too_long_are_named():
+    with pytest.raises(
+        ValueError, match=r"rows 2 to 3, .*count from row 2 on\): lengths\[1\] is 9"
+    ):
+        fc.plan_step([1, 2, 3, 9], rows_per_mini_batch=2, pack={"capacity": 4})
+
+
+def test_packed_shards_are_built_packed():
+    """In other layouts, ranks would have different numbers of rows."""
+    turns = {"prompts": [[1], [2], [3]], "responses": [[3], [4], [5]], "pad_token_id": 0}
+    whole = fc.build_batch(**turns)
+    shard = fc.plan_step(whole, dp_size=2, pack={"capacity": 4}).shard(0, 0)
+    for layout in ("left", "two_segment", "right", "jagged"):
+        with pytest.raises(ValueError, match=r"pack=.*layout='packed'"):
+            fc.build_batch(**turns, rows=shard, layout=layout)
+    with pytest.raises(ValueError, match=r"pack=.*layout='packed'"):
+        whole.select(shard)
 
 
 def test_shards_of_other_rows():
@@ -303,12 +326,9 @@ def losses_of_shard(policy, batch, shift, tokens, rows):
     if shift == "none":
         log_probs = torch.nn.functional.pad(log_probs[:, :-1], (1, 0))
     losses = -log_probs * batch.rewards * batch.loss_mask
-    of_rows = batch.gather(losses)
-    masks = batch.gather(batch.loss_mask)
     means = [
         loss.sum() / mask.sum().clip(1)
-        for loss, mask, is_padding in zip(of_rows, masks, batch.is_padding, strict=True)
-        if not is_padding
+        for loss, mask in zip(batch.gather(losses), batch.gather(batch.loss_mask), strict=True)
     ]
     reduced = [losses.sum(), losses.sum() / tokens, sum(means, losses.sum() * 0) / rows]
     return batch.gather(log_probs.detach()), reduced
@@ -346,7 +366,9 @@ def test_packed_shards_train_as_their_mini_batch(policy, step):
     # Every log-probability comes back to its row.
     in_order, _ = forward(policy, whole)
     expected = whole.gather(in_order.detach() * whole.response_mask)
-    of_rows = fc.drop_padding(fc.Ragged.concat(gathered), plan)
+    of_slots = fc.Ragged.concat(gathered)
+    assert len(of_slots) == plan.num_real_rows
+    of_rows = fc.drop_padding(of_slots, plan)
     assert of_rows.offsets.tolist() == expected.offsets.tolist()
     same(of_rows.values, expected.values, "drop_padding")
 

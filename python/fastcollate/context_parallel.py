@@ -147,12 +147,12 @@ def _extents(batch: Any) -> np.ndarray:
     """Return row, column and length of every place: int64 (places, 3), ordered by place."""
     if not isinstance(batch, Batch):
         raise TypeError(f"batch is {describe(batch)}; pass a Batch in the packed layout")
-    if batch.plan.layout != "packed":
+    if (extents := batch.plan.extents()) is None:
         raise ValueError(
             f"the batch has layout={batch.plan.layout!r}; "
             "context parallelism splits packed batches, so pass layout='packed' to build_batch"
         )
-    return batch.plan.extents()
+    return extents
 
 
 def _positions_of(batch: Batch, extents: np.ndarray, cp_size: int, cp_rank: int) -> np.ndarray:

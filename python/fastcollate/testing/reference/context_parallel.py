@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from fastcollate.testing.reference.reading import Array, readable
+from fastcollate.testing.reference.fields import cast
+from fastcollate.testing.reference.reading import Array, dtype_name, readable
 
 
 def cp_columns_loops(batch: Mapping[str, Any], cp_size: int, cp_rank: int) -> list[list[int]]:
@@ -58,7 +59,7 @@ def cp_split_loops(
         values = readable(batch[key])
         taken = [[values[row, column] for column in columns] for row, columns in enumerate(rows)]
         shape = (len(rows), values.shape[1] // cp_size, *values.shape[2:])
-        out[key] = np.array(taken, values.dtype).reshape(shape)
+        out[key] = cast(taken, dtype_name(batch[key])).reshape(shape)
     return out
 
 
