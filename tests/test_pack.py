@@ -405,7 +405,11 @@ def test_what_has_no_room_does_not_stop_others(algorithm):
         ({"bins_multiple_of": 1 << 60}, ValueError, "which 3 sequences cannot fill"),
         ({"keep_together": ["a", "b"]}, ValueError, "keep_together has 2 items, but there are 3"),
         ({"keep_together": "abc"}, TypeError, "keep_together is 'abc'; pass a sequence"),
-        ({"keep_together": [np.zeros(2), np.zeros(2), None]}, TypeError, r"keep_together\[1\] is .* be compared"),
+        (
+            {"keep_together": [np.zeros(2), np.zeros(2), None]},
+            TypeError,
+            r"keep_together\[1\] is .* be compared",
+        ),
         ({"max_cost": 0}, ValueError, "max_cost is 0; pass a number above 0"),
         ({"max_cost": math.nan}, ValueError, "max_cost is nan; pass a number above 0"),
         ({"max_cost": "8"}, TypeError, "max_cost is '8'"),

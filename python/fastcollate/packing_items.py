@@ -34,7 +34,6 @@ class Pieces(NamedTuple):
         """Return sequences that are not split."""
         return cls(np.arange(len(lengths)), np.zeros_like(lengths), lengths)
 
-
     def ordered(self, order: Integers) -> Pieces:
         """Return the pieces in another order."""
         return Pieces(self.indices[order], self.starts[order], self.lengths[order])
