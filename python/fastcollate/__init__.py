@@ -23,6 +23,7 @@ from fastcollate.memory import get_default_pool, set_default_pool
 from fastcollate.merge_report import Break, MergeReport
 from fastcollate.merging import MergePlan, merge_turns
 from fastcollate.packing import pack
+from fastcollate.partitioning import MicroBatches, micro_batches, partition
 from fastcollate.step_plan import Shard, StepPlan
 from fastcollate.stepping import plan_step, prompt_boundaries
 
@@ -37,6 +38,7 @@ __all__ = [
     "LossNormalizers",
     "MergePlan",
     "MergeReport",
+    "MicroBatches",
     "MissingPlanError",
     "PerRow",
     "Plan",
@@ -52,7 +54,9 @@ __all__ = [
     "drop_padding",
     "get_default_pool",
     "merge_turns",
+    "micro_batches",
     "pack",
+    "partition",
     "plan_step",
     "prompt_boundaries",
     "ragged",

@@ -5,6 +5,7 @@ from numpy import bool_, float64, int64
 from numpy.typing import NDArray
 
 from fastcollate.bin_plan import BinPlan
+from fastcollate.costs import Weights
 from fastcollate.step_plan import Shard
 
 __all__ = [
@@ -27,6 +28,8 @@ __all__ = [
     "merge_turns",
     "pack_ids",
     "pack_items",
+    "partition",
+    "split_micro_batches",
     "split_step",
     "spread_bins",
 ]
@@ -255,3 +258,15 @@ def spread_bins(
 def concat_bins(
     lengths: NDArray[int64], capacity: int, multiple: int, count: int
 ) -> list[NDArray[int64]]: ...
+def partition(
+    weights: Weights, parts: int, algorithm: str, equal_size: bool
+) -> tuple[NDArray[int64], NDArray[int64]]: ...
+def split_micro_batches(
+    costs: Weights,
+    lengths: NDArray[int64],
+    capacity: int,
+    first: int,
+    step: int,
+    ranks: int,
+    order: str | None,
+) -> tuple[NDArray[int64], NDArray[int64]] | None: ...

@@ -20,7 +20,7 @@ Algorithm: TypeAlias = Literal["ffd", "ff", "bfd", "mffd", "next_fit", "concat",
 Oversize: TypeAlias = Literal["error", "own_bin", "split"]
 
 _OVERSIZE_OF: dict[str, Oversize] = {"balanced": "own_bin", "concat": "split"}
-"""What algorithms do about sequences above the capacity, unless told. Others take it for an error."""
+"""What algorithms do about sequences above the capacity unless told; all others refuse them."""
 
 
 def pack(
@@ -154,11 +154,14 @@ def pack(
     offsets, order = _spread(offsets, order, min_bins, bins_multiple_of, items.noun)
     if items.members is not None:
         offsets, order = items.members.expand(offsets, order)
+    pieces = pieces.ordered(order)
+    for table in (offsets, *pieces):
+        table.flags.writeable = False  # so that the plan need not copy it
     return BinPlan(
         offsets=offsets,
-        indices=pieces.indices[order],
-        starts=pieces.starts[order],
-        lengths=pieces.lengths[order],
+        indices=pieces.indices,
+        starts=pieces.starts,
+        lengths=pieces.lengths,
         num_sequences=len(lengths),
         capacity=limit.capacity,
         pad_to_multiple_of=limit.multiple,
@@ -183,7 +186,8 @@ def _check_concat(oversize: str, keep_together: Any, max_cost: Any) -> None:
     for name, value in (("keep_together", keep_together), ("max_cost", max_cost)):
         if value is not None:
             raise ValueError(
-                f"{name} cannot hold where algorithm='concat' cuts sequences; pass another algorithm"
+                f"{name} cannot hold where algorithm='concat' cuts sequences; "
+                "pass another algorithm"
             )
 
 
@@ -198,7 +202,7 @@ def _spread(
     if needed > len(order):
         raise ValueError(
             f"{counted(count, 'bin')} would do, but min_bins={min_bins} and "
-            f"bins_multiple_of={multiple_of} ask for {needed:,}, and there are only "
-            f"{counted(len(order), noun)} to put into them; no bin may be empty"
+            f"bins_multiple_of={multiple_of} ask for {needed:,}, which {counted(len(order), noun)} "
+            "cannot fill: no bin may be empty"
         )
     return _fastcollate.spread_bins(offsets, order, needed)

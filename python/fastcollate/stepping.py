@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fastcollate import _fastcollate
-from fastcollate.arguments import check_bool, checked_int, counted, id_list
+from fastcollate.arguments import check_bool, checked_count, checked_int, counted, id_list
 from fastcollate.arrays import describe, is_tensor
 from fastcollate.batch import Batch
 from fastcollate.costs import Costs, costs_of
@@ -180,11 +180,11 @@ def plan_step(
     check_bool("allow_partial", allow_partial)
     if is_stepwise is not None:
         check_bool("is_stepwise", is_stepwise)
-    dp_size = _checked_count("dp_size", dp_size, "a number of ranks")
+    dp_size = checked_count("dp_size", dp_size, "a number of ranks")
     unit, size = _checked_unit(prompts_per_mini_batch, rows_per_mini_batch)
     samples = n_samples_per_prompt
     if samples is not None:
-        samples = _checked_count("n_samples_per_prompt", samples, "a number of rows")
+        samples = checked_count("n_samples_per_prompt", samples, "a number of rows")
     step = _Rows.of(what)
     if (num_rows := len(step.lengths)) == 0:
         raise ValueError("there are no rows to plan; pass at least one")
@@ -406,21 +406,14 @@ def _check_options(pad_rows: Any, copy: Any, shards: Any, keep_together: Any) ->
         raise ValueError(f"copy is an option of pad_rows='copy', but pad_rows is {pad_rows!r}")
 
 
-def _checked_count(name: str, value: Any, advice: str) -> int:
-    count = checked_int(name, value, advice)
-    if count < 1:
-        raise ValueError(f"{name} is {count}; pass {advice} from 1 on")
-    return count
-
-
 def _checked_unit(prompts: Any, rows: Any) -> tuple[str | None, int]:
     """Return what mini-batches are counted in, and how many of them are one."""
     if prompts is not None and rows is not None:
         raise ValueError("pass prompts_per_mini_batch or rows_per_mini_batch, not both")
     if prompts is not None:
-        return "prompts", _checked_count("prompts_per_mini_batch", prompts, "a number of prompts")
+        return "prompts", checked_count("prompts_per_mini_batch", prompts, "a number of prompts")
     if rows is not None:
-        return "rows", _checked_count("rows_per_mini_batch", rows, "a number of rows")
+        return "rows", checked_count("rows_per_mini_batch", rows, "a number of rows")
     return None, 0
 
 

@@ -18,6 +18,7 @@ mod merging;
 #[allow(unsafe_code, reason = "lends the slab's memory to NumPy")]
 mod output;
 mod packing;
+mod partitioning;
 mod plan;
 mod seqlens;
 mod shard;
@@ -51,6 +52,8 @@ mod _fastcollate {
     use super::merging::{Merge, MergeSpec, merge_turns};
     #[pymodule_export]
     use super::packing::{concat_bins, pack_items, spread_bins};
+    #[pymodule_export]
+    use super::partitioning::{partition, split_micro_batches};
     #[pymodule_export]
     use super::plan::Plan;
     #[pymodule_export]
