@@ -40,7 +40,8 @@ def pack(
     """Pack sequences into bins: rows, or micro-batches, of a capacity.
 
     The bins, their order and the order inside them are those of the framework that an algorithm is
-    known from, also where sequences are equally long. All take n log n time.
+    known from, also where sequences are equally long. All take n log n time; with `max_cost` or
+    `keep_together`, only unless many bins are full by one measure and nearly empty by another.
 
     Parameters
     ----------
@@ -59,7 +60,7 @@ def pack(
           had so much; the longest sequence first and of equally long ones the first. TRL's.
         - ``"mffd"``, modified first fit decreasing: sequences of more than half of the capacity get
           a bin each, which others fill up; what is left goes to the emptiest of more bins.
-          NeMo-RL's, but for the empty bin that there is where nothing is left.
+          NeMo-RL's. Older versions of that add an empty bin where nothing is left.
         - ``"next_fit"``: to the last bin, in the order of the input. NeMo-RL's concatenative one,
           and torchtune's without splitting.
         - ``"concat"``: the same, but what exceeds the bin is cut off and opens the next.
