@@ -22,6 +22,7 @@ __all__ = [
     "arrow_chunks",
     "arrow_lists",
     "collate",
+    "concat_bins",
     "forked",
     "group_offsets",
     "merge_turns",
@@ -254,6 +255,9 @@ def pack_items(
 def spread_bins(
     offsets: NDArray[int64], items: NDArray[int64], bins: int
 ) -> tuple[NDArray[int64], NDArray[int64]]: ...
+def concat_bins(
+    lengths: NDArray[int64], capacity: int, multiple: int, count: int
+) -> list[NDArray[int64]]: ...
 def partition(
     weights: Weights, parts: int, algorithm: str, equal_size: bool
 ) -> tuple[NDArray[int64], NDArray[int64]]: ...

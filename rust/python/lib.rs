@@ -51,7 +51,7 @@ mod _fastcollate {
     #[pymodule_export]
     use super::merging::{Merge, MergeSpec, merge_turns};
     #[pymodule_export]
-    use super::packing::{pack_items, spread_bins};
+    use super::packing::{concat_bins, pack_items, spread_bins};
     #[pymodule_export]
     use super::partitioning::{partition, split_micro_batches};
     #[pymodule_export]

@@ -1,7 +1,8 @@
 //! Packing: which sequences share a bin.
 
 use fastcollate::Error as Core;
-use fastcollate::plan::pack::{Items, Load, Packed, Packer, spread};
+use fastcollate::plan::Stretch;
+use fastcollate::plan::pack::{Items, Load, Packed, Packer, concat, spread};
 use numpy::PyReadonlyArray1;
 use pyo3::prelude::*;
 
@@ -24,6 +25,10 @@ pub fn pack_items<'py>(
     let packer = match algorithm {
         "ff" => Packer::FirstFit,
         "ffd" => Packer::FirstFitDecreasing,
+        "bfd" => Packer::BestFitDecreasing,
+        "mffd" => Packer::ModifiedFirstFitDecreasing,
+        "next_fit" => Packer::NextFit,
+        "balanced" => Packer::Balanced,
         _ => return Err(Core::InvalidPlan(format!("{algorithm} is no algorithm")).into()),
     };
     let sizes = column(&sizes)?;
@@ -63,6 +68,29 @@ pub fn spread_bins<'py>(
         return Err(Core::InvalidPlan("its tables do not fit".to_owned()).into());
     }
     Ok(columns(py, spread(&Packed { offsets, items }, bins)))
+}
+
+/// Lay sequences end to end and cut them into bins.
+///
+/// # Returns
+/// Offsets of bins among stretches; the sequence of each stretch, where it begins, and its tokens.
+#[pyfunction]
+pub fn concat_bins<'py>(
+    py: Python<'py>,
+    lengths: PyReadonlyArray1<i64>,
+    capacity: usize,
+    multiple: usize,
+    count: usize,
+) -> Result<[Column<'py>; 4]> {
+    let lengths = column(&lengths)?;
+    let bins = py.detach(|| concat(&lengths, capacity, multiple, count))?;
+    let of = |value: fn(&Stretch) -> usize| column_of(py, bins.stretches.iter().map(value));
+    Ok([
+        column_of(py, bins.offsets.iter().copied()),
+        of(|stretch| stretch.index),
+        of(|stretch| stretch.from),
+        of(|stretch| stretch.len),
+    ])
 }
 
 fn columns(py: Python<'_>, packed: Packed) -> Bins<'_> {

@@ -12,11 +12,23 @@ from fastcollate.testing.reference.advantages import (
     normalize_loops,
 )
 from fastcollate.testing.reference.comparing import assert_same
+from fastcollate.testing.reference.context_parallel import (
+    cp_columns_loops,
+    cp_merge_loops,
+    cp_split_loops,
+)
 from fastcollate.testing.reference.loops import build_batch_loops
 from fastcollate.testing.reference.merging import (
     build_merged_batch_loops,
     merge_columns_loops,
     merge_turns_loops,
+)
+from fastcollate.testing.reference.packed import Part, packed_grids, packing_of, parts_of
+from fastcollate.testing.reference.packed_peer import build_packed_numpy
+from fastcollate.testing.reference.packing import (
+    adjust_bin_count_loops,
+    concat_loops,
+    pack_loops,
 )
 from fastcollate.testing.reference.partitioning import (
     fitting_parts_loops,
@@ -53,18 +65,25 @@ from fastcollate.testing.reference.way_back import (
 )
 
 __all__ = [
+    "Part",
     "Step",
+    "adjust_bin_count_loops",
     "assert_same",
     "broadcast_last_step_loops",
     "broadcast_loops",
     "build_batch_loops",
     "build_batch_numpy",
     "build_merged_batch_loops",
+    "build_packed_numpy",
     "build_shard_loops",
     "compute_prompt_boundaries",
     "compute_prompt_mini_batch_boundaries",
+    "concat_loops",
     "construct_minimal_padding_template",
     "convert_prompts_responses_to_batch_tensors",
+    "cp_columns_loops",
+    "cp_merge_loops",
+    "cp_split_loops",
     "drop_padding_loops",
     "fitting_parts_loops",
     "gather_loops",
@@ -80,6 +99,10 @@ __all__ = [
     "micro_batches_loops",
     "no_padding_loops",
     "normalize_loops",
+    "pack_loops",
+    "packed_grids",
+    "packing_of",
+    "parts_of",
     "plan_step_loops",
     "prompt_boundaries_loops",
     "rearrange_loops",

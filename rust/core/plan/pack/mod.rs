@@ -1,14 +1,27 @@
 //! Packing: which items share a bin, so that few bins are needed.
 //!
-//! An item is what lies in one bin as a whole: a sequence, a stretch of one that was split, or
-//! several that stay together. Every packer is deterministic, and gives the bins and the order inside
-//! them that the framework it is known from does.
+//! An item is what lies in one bin as a whole: a sequence, a piece of one that was split, or several
+//! that stay together. Every packer is deterministic: it gives the bins, their order and the order
+//! inside them of the framework that it is known from.
 
+mod best_fit;
+mod concat;
+mod emptiest;
 mod first_fit;
+mod load;
+mod modified;
+mod next_fit;
+mod open_bins;
+mod order;
 mod spread;
+mod treap;
 mod tree;
 
+pub use concat::concat;
+pub use load::Load;
 pub use spread::spread;
+
+use tree::Least;
 
 /// What is packed, one value per item.
 #[derive(Debug, Clone, Copy)]
@@ -21,28 +34,28 @@ pub struct Items<'a> {
     pub costs: Option<&'a [f64]>,
 }
 
-/// What a bin holds, or may hold at most.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Load {
-    /// Tokens.
-    pub size: usize,
-    /// Sequences.
-    pub count: usize,
-    /// What they cost.
-    pub cost: f64,
-}
-
-/// How items are packed.
+/// Which bin an item goes to. One that has room in no bin opens another.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Packer {
-    /// Into the first bin that has room, in order.
+    /// The first that has room, in the order of items: axolotl's `pack_group`.
     FirstFit,
-    /// The same, the largest first and of equal ones the last.
+    /// The first that has room, the largest item first and of equal ones the last: SkyRL's and
+    /// NeMo-RL's FFD.
     FirstFitDecreasing,
+    /// The one with the least room, of equal ones the first to have had as much; the largest item
+    /// first and of equal ones the first: TRL's BFD.
+    BestFitDecreasing,
+    /// By phases for large, medium, small and tiny items: NeMo-RL's MFFD.
+    ModifiedFirstFitDecreasing,
+    /// The last one: NeMo-RL's concatenative packer, and torchtune's without splitting.
+    NextFit,
+    /// The one with the fewest tokens, of equal ones the first; the largest item first and of equal
+    /// ones the first: SkyRL's balanced packer.
+    Balanced,
 }
 
 /// Items by bin, in the order in which they were placed.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Packed {
     /// Where bins begin among the items, and where the last ends.
     pub offsets: Vec<usize>,
@@ -50,15 +63,30 @@ pub struct Packed {
     pub items: Vec<usize>,
 }
 
-impl Items<'_> {
-    /// Number of items.
-    pub fn len(&self) -> usize {
-        self.sizes.len()
-    }
+/// An item and the bin that it was placed in.
+type Place = (usize, usize);
 
-    /// Whether there are none.
-    pub fn is_empty(&self) -> bool {
-        self.sizes.is_empty()
+impl Packer {
+    /// Pack items into bins that hold so much at most.
+    ///
+    /// An item that exceeds this by itself gets a bin of its own. That is so with every packer.
+    pub fn pack(self, items: Items, limit: Load) -> Packed {
+        match self {
+            Self::FirstFit => first_fit::pack(items, limit, 0..items.len()),
+            Self::FirstFitDecreasing => {
+                first_fit::pack(items, limit, items.largest_and_last().into_iter())
+            }
+            Self::BestFitDecreasing => best_fit::pack(items, limit),
+            Self::ModifiedFirstFitDecreasing => modified::pack(items, limit),
+            Self::NextFit => next_fit::pack(items, limit),
+            Self::Balanced => emptiest::pack(items, limit),
+        }
+    }
+}
+
+impl Items<'_> {
+    fn len(&self) -> usize {
+        self.sizes.len()
     }
 
     fn get(&self, item: usize) -> Load {
@@ -68,58 +96,44 @@ impl Items<'_> {
             cost: self.costs.map_or(0.0, |costs| costs[item]),
         }
     }
-}
 
-impl Load {
-    /// A bin with nothing in it.
-    const EMPTY: Self = Self {
-        size: 0,
-        count: 0,
-        cost: 0.0,
-    };
-
-    fn plus(self, other: Self) -> Self {
-        Self {
-            size: self.size.saturating_add(other.size),
-            count: self.count.saturating_add(other.count),
-            cost: self.cost + other.cost,
-        }
+    /// No more than any item has. A bin without room for this is full.
+    fn least(&self) -> Load {
+        let loads = (0..self.len()).map(|item| self.get(item));
+        loads.fold(Load::CLOSED, Load::least)
     }
 
-    fn is_within(self, limit: Self) -> bool {
-        self.size <= limit.size && self.count <= limit.count && self.cost <= limit.cost
+    /// Whether each counts once and costs nothing.
+    fn are_plain(&self) -> bool {
+        self.counts.is_none() && self.costs.is_none()
     }
-}
 
-impl Packer {
-    /// Pack items into bins that hold so much at most. An item beyond that gets a bin of its own.
-    pub fn pack(self, items: Items, limit: Load) -> Packed {
-        match self {
-            Self::FirstFit => first_fit::pack(items, limit, 0..items.len()),
-            Self::FirstFitDecreasing => {
-                let mut order: Vec<_> = (0..items.len()).collect();
-                order.sort_unstable_by_key(|&item| std::cmp::Reverse((items.sizes[item], item)));
-                first_fit::pack(items, limit, order)
-            }
-        }
+    /// The largest item first, of equal ones the last.
+    fn largest_and_last(&self) -> Vec<usize> {
+        order::largest(self.sizes, true)
+    }
+
+    /// The largest item first, of equal ones the first.
+    fn largest_and_first(&self) -> Vec<usize> {
+        order::largest(self.sizes, false)
     }
 }
 
 impl Packed {
-    /// Bins of items that were placed one after the other, given the bin of each.
-    fn of_placed(placed: &[(usize, usize)], bins: usize) -> Self {
+    /// So many bins of items in the order in which they were placed.
+    fn new(placed: &[Place], bins: usize) -> Self {
         let mut offsets = vec![0; bins + 1];
-        for &(bin, _) in placed {
+        for &(_, bin) in placed {
             offsets[bin + 1] += 1;
         }
         for bin in 0..bins {
             offsets[bin + 1] += offsets[bin];
         }
-        let mut next = offsets.clone();
+        let mut ends = offsets.clone();
         let mut items = vec![0; placed.len()];
-        for &(bin, item) in placed {
-            items[next[bin]] = item;
-            next[bin] += 1;
+        for &(item, bin) in placed {
+            items[ends[bin]] = item;
+            ends[bin] += 1;
         }
         Self { offsets, items }
     }
@@ -127,5 +141,10 @@ impl Packed {
     /// Number of bins.
     pub fn count(&self) -> usize {
         self.offsets.len().saturating_sub(1)
+    }
+
+    /// The items of a bin.
+    pub fn items(&self, bin: usize) -> &[usize] {
+        &self.items[self.offsets[bin]..self.offsets[bin + 1]]
     }
 }

@@ -12,7 +12,7 @@ use super::Packed;
 pub fn spread(packed: &Packed, bins: usize) -> Packed {
     let count = packed.count();
     let mut order: Vec<_> = (0..count)
-        .map(|bin| (packed.offsets[bin + 1] - packed.offsets[bin], bin))
+        .map(|bin| (packed.items(bin).len(), bin))
         .collect();
     order.sort_unstable_by_key(|&key| Reverse(key));
 
@@ -23,8 +23,7 @@ pub fn spread(packed: &Packed, bins: usize) -> Packed {
         let given = missing.min(len.saturating_sub(1));
         kept[bin] = len - given;
         missing -= given;
-        let items = &packed.items[packed.offsets[bin]..packed.offsets[bin + 1]];
-        moved.extend(items.iter().rev().take(given));
+        moved.extend(packed.items(bin).iter().rev().take(given));
     }
 
     let mut out = Packed {
@@ -32,8 +31,7 @@ pub fn spread(packed: &Packed, bins: usize) -> Packed {
         items: Vec::with_capacity(packed.items.len()),
     };
     for (bin, kept) in kept.into_iter().enumerate() {
-        let start = packed.offsets[bin];
-        out.items.extend(&packed.items[start..start + kept]);
+        out.items.extend(&packed.items(bin)[..kept]);
         out.offsets.push(out.items.len());
     }
     for item in moved {

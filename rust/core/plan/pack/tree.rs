@@ -1,13 +1,13 @@
-//! A tree over what bins hold, to find the first with room.
+//! A tree to find the first of many that fits.
 
 use super::Load;
 
-/// What the tree keeps: of two, the least is no more than either.
-pub trait Least: Copy {
-    /// More than anything fits into.
+/// What a tree keeps.
+pub trait Least: Copy + PartialEq {
+    /// Of what never fits. It is the least of nothing.
     const CLOSED: Self;
 
-    /// The most that is not above either.
+    /// The most that neither exceeds: it fits if one of the two does.
     fn least(self, other: Self) -> Self;
 }
 
@@ -35,63 +35,67 @@ impl Least for Load {
     }
 }
 
-/// Values in a row, which grows; of every two neighbours the least, and so on.
+/// A row of values that can grow; over every two neighbours their least, and so on.
 pub struct Tree<T> {
     /// The root is at 1, the children of `node` at `2 * node` and `2 * node + 1`.
     nodes: Vec<T>,
-    /// How many leaves there are, a power of two.
+    /// How many leaves there are: a power of two.
     width: usize,
     /// How many of them are in use.
     len: usize,
 }
 
 impl<T: Least> Tree<T> {
-    /// A tree without values.
-    pub fn new() -> Self {
-        let width = 1;
-        let nodes = vec![T::CLOSED; 2 * width];
-        let len = 0;
+    pub fn new(values: &[T]) -> Self {
+        let len = values.len();
+        let width = len.next_power_of_two();
+        let mut nodes = vec![T::CLOSED; 2 * width];
+        nodes[width..width + len].copy_from_slice(values);
+        for node in (1..width).rev() {
+            nodes[node] = nodes[2 * node].least(nodes[2 * node + 1]);
+        }
         Self { nodes, width, len }
     }
 
-    /// Number of values.
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Add a value in the end.
     pub fn push(&mut self, value: T) {
         if self.len == self.width {
-            self.grow();
+            *self = Self::with_room(&self.nodes[self.width..]);
         }
         self.len += 1;
         self.set(self.len - 1, value);
     }
 
-    /// The value at this place.
     pub fn get(&self, place: usize) -> T {
         self.nodes[self.width + place]
     }
 
-    /// Replace the value at this place.
     pub fn set(&mut self, place: usize, value: T) {
         let mut node = self.width + place;
         self.nodes[node] = value;
         while node > 1 {
+            let least = self.nodes[node].least(self.nodes[node ^ 1]);
             node /= 2;
-            self.nodes[node] = self.nodes[2 * node].least(self.nodes[2 * node + 1]);
+            if self.nodes[node] == least {
+                break;
+            }
+            self.nodes[node] = least;
         }
     }
 
-    /// The first place whose value `fits`, which has to hold of the least of several if of one.
-    pub fn first(&self, fits: impl Fn(T) -> bool) -> Option<usize> {
-        let mut node = 1;
+    /// The first place, from one on, whose value fits.
+    ///
+    /// This takes a logarithmic number of steps where the least of several values fits only if one
+    /// of them does, as for one number. For several it may have to look into more branches.
+    pub fn first(&self, from: usize, fits: impl Fn(T) -> bool) -> Option<usize> {
+        let mut node = if from == 0 { 1 } else { self.width + from };
         loop {
             if !fits(self.nodes[node]) {
-                // All below are behind us: on to the right, up where that was a right child.
-                while node % 2 == 1 {
-                    node /= 2;
-                }
+                // What is below lies behind us: on to the right, of the first that is a left child.
+                node >>= node.trailing_ones();
                 if node == 0 {
                     return None;
                 }
@@ -104,16 +108,14 @@ impl<T: Least> Tree<T> {
         }
     }
 
-    fn grow(&mut self) {
-        let mut nodes = vec![T::CLOSED; 4 * self.width];
-        // Level by level: each is the left half of a level that is twice as wide.
-        let mut first = 1;
-        while first <= self.width {
-            nodes[2 * first..3 * first].copy_from_slice(&self.nodes[first..2 * first]);
-            first *= 2;
+    /// The same values, and room for as many more.
+    fn with_room(values: &[T]) -> Self {
+        let mut wide = values.to_vec();
+        wide.resize(2 * values.len(), T::CLOSED);
+        let len = values.len();
+        Self {
+            len,
+            ..Self::new(&wide)
         }
-        nodes[1] = nodes[2];
-        self.nodes = nodes;
-        self.width *= 2;
     }
 }

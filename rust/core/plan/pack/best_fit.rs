@@ -1,0 +1,18 @@
+//! Best fit: each item goes to the bin that it leaves the least room in.
+
+use super::open_bins::OpenBins;
+use super::{Items, Load, Packed};
+
+/// Pack items, the largest first. Of bins with as much room, the first to have had it is taken.
+pub fn pack(items: Items, limit: Load) -> Packed {
+    let mut bins = OpenBins::new(items, limit);
+    let mut placed = Vec::with_capacity(items.len());
+    for (time, item) in items.largest_and_first().into_iter().enumerate() {
+        let load = items.get(item);
+        let bin = bins.add(load, (load.size, 0));
+        let room = limit.size.saturating_sub(bins.loads()[bin].size);
+        bins.set_key(bin, (room, time));
+        placed.push((item, bin));
+    }
+    Packed::new(&placed, bins.loads().len())
+}

@@ -1,0 +1,16 @@
+//! Emptiest fit: each item goes to the bin with the fewest tokens that has room for it.
+
+use super::open_bins::OpenBins;
+use super::{Items, Load, Packed};
+
+/// Pack items, the largest first. Of bins with as many tokens, the first is taken.
+pub fn pack(items: Items, limit: Load) -> Packed {
+    let mut bins = OpenBins::new(items, limit);
+    let mut placed = Vec::with_capacity(items.len());
+    for item in items.largest_and_first() {
+        let bin = bins.add(items.get(item), (0, 0));
+        bins.set_key(bin, (bins.loads()[bin].size, bin));
+        placed.push((item, bin));
+    }
+    Packed::new(&placed, bins.loads().len())
+}
