@@ -334,7 +334,7 @@ def losses_of_shard(policy, batch, shift, tokens, rows):
     return batch.gather(log_probs.detach()), reduced
 
 
-@settings(max_examples=100)
+@settings(max_examples=30)
 @given(step=steps())
 def test_packed_shards_train_as_their_mini_batch(policy, step):
     plan, whole = step.plan, step.whole
@@ -386,7 +386,7 @@ def columns_of(step):
     )
 
 
-@settings(max_examples=50)
+@settings(max_examples=20)
 @given(step=steps())
 def test_shards_equal_the_loops(step):
     columns = columns_of(step)
@@ -400,7 +400,7 @@ def test_shards_equal_the_loops(step):
             assert batch.is_padding == shard.is_padding.tolist()
 
 
-@settings(max_examples=50)
+@settings(max_examples=20)
 @given(step=steps())
 def test_padding_is_in_no_normalizer(step):
     """Of a packed batch of all rows, as of a padded one."""

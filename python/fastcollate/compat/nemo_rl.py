@@ -383,7 +383,7 @@ def get_packer(
 
     Notes
     -----
-    Written against NeMo-RL 0.4: ``get_packer`` of ``nemo_rl.data.packing``.
+    Written against NeMo-RL at commit f4b1bdc: ``get_packer`` of ``nemo_rl.data.packing``.
     """
     name = algorithm.upper() if isinstance(algorithm, str) else getattr(algorithm, "name", None)
     if name not in _PACKERS:

@@ -3,6 +3,9 @@
 `build_batch_loops` and `build_batch_numpy` were written apart from each other and from the Rust
 code, so what all three agree on is unlikely to be wrong. They trust their input: what is an error
 in `fastcollate.build_batch` is not looked for here.
+
+What frameworks pack, whose names are alike, is in modules of their own: `skyrl_packing`,
+`skyrl_sft`, `nemo_rl`, `trl` and `hf`.
 """
 
 from fastcollate.testing.reference.advantages import (

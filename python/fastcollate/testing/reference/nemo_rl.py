@@ -49,8 +49,8 @@ def pack_sequences(
 
     Notes
     -----
-    NeMo-RL 0.4 and later, ``nemo_rl/data/packing/algorithms.py``. SkyRL's first-fit decreasing and
-    its way to more bins come from there.
+    NeMo-RL at commit f4b1bdc, ``nemo_rl/data/packing/algorithms.py``. SkyRL's first-fit decreasing
+    and its way to more bins come from there.
     """
     if any(length > capacity for length in lengths):
         raise ValueError("a sequence exceeds the capacity")
