@@ -14,6 +14,7 @@ from fastcollate.advantages import LossNormalizers, broadcast_last_step, drop_pa
 from fastcollate.batch import Batch, ClosedBatchError, MissingPlanError
 from fastcollate.building import BatchBuilder
 from fastcollate.collating import build_batch
+from fastcollate.collator import Collator
 from fastcollate.column_input import ragged
 from fastcollate.columns import Ragged
 from fastcollate.fields import Field, PerRow, RoutedExperts
@@ -29,6 +30,7 @@ __all__ = [
     "Break",
     "BufferPool",
     "ClosedBatchError",
+    "Collator",
     "Field",
     "LossNormalizers",
     "MergePlan",

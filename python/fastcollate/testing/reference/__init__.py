@@ -19,6 +19,7 @@ from fastcollate.testing.reference.merging import (
     merge_turns_loops,
 )
 from fastcollate.testing.reference.peer import build_batch_numpy
+from fastcollate.testing.reference.samples import collate_loops
 from fastcollate.testing.reference.shards import build_shard_loops
 from fastcollate.testing.reference.skyrl import (
     convert_prompts_responses_to_batch_tensors,
@@ -49,6 +50,7 @@ __all__ = [
     "build_batch_numpy",
     "build_merged_batch_loops",
     "build_shard_loops",
+    "collate_loops",
     "compute_prompt_boundaries",
     "compute_prompt_mini_batch_boundaries",
     "construct_minimal_padding_template",
