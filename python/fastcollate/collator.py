@@ -124,6 +124,25 @@ class Collator:
             return batch
         return {key: batch[key] for key in self._outputs}
 
+    def for_ray_data(self) -> Any:
+        """Return what ``iter_torch_batches(collate_fn=...)`` of Ray Data calls with Arrow tables.
+
+        Passed itself, a collator gets each batch as NumPy arrays, and Ray (from 2.47 on) warns.
+
+        Returns
+        -------
+        ray.data.collate_fn.ArrowBatchCollateFn
+            As picklable as the collator.
+
+        Raises
+        ------
+        ImportError
+            If Ray is not installed.
+        """
+        from fastcollate.ray_data import ArrowCollator
+
+        return ArrowCollator(self)
+
     def __getstate__(self) -> dict[str, Any]:
         if isinstance(self._options.get("pool"), BufferPool):
             raise TypeError(
