@@ -21,6 +21,7 @@ from fastcollate.fields import Field, PerRow, RoutedExperts
 from fastcollate.memory import get_default_pool, set_default_pool
 from fastcollate.merge_report import Break, MergeReport
 from fastcollate.merging import MergePlan, merge_turns
+from fastcollate.prefetching import Prefetcher, prefetch
 from fastcollate.step_plan import Shard, StepPlan
 from fastcollate.stepping import plan_step, prompt_boundaries
 
@@ -38,6 +39,7 @@ __all__ = [
     "MissingPlanError",
     "PerRow",
     "Plan",
+    "Prefetcher",
     "Ragged",
     "RoutedExperts",
     "Shard",
@@ -49,6 +51,7 @@ __all__ = [
     "get_default_pool",
     "merge_turns",
     "plan_step",
+    "prefetch",
     "prompt_boundaries",
     "ragged",
     "set_default_pool",
