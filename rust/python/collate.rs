@@ -3,7 +3,9 @@
 use fastcollate::Check;
 use fastcollate::plan::{Assembly, Longest, Placement, Turns};
 use fastcollate::write::Destination;
+use numpy::{PyArray1, PyArrayMethods, PyUntypedArrayMethods};
 use pyo3::IntoPyObjectExt;
+use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyString;
 
@@ -31,8 +33,10 @@ const MAX_SEQLEN_AT: usize = 3;
 /// merged here.
 ///
 /// `making` says what rows are made of, if not of one turn each, and `shard` which of them are
-/// wanted, if not all. `counts` is how many items there are of what is not written here. `close` closes a batch whose memory to take over and returns its lease. It is
-/// called once all lengths are checked.
+/// wanted, if not all. `counts` is how many items there are of what is not written here. `close`
+/// closes a batch whose memory to take over and returns its lease; `lend` lends memory, as an array
+/// of bytes, or None for that of the pool, and such a batch has no lease. Both are called once all
+/// lengths are checked.
 #[pyfunction]
 #[expect(
     clippy::too_many_arguments,
@@ -51,7 +55,8 @@ pub fn collate<'py>(
     outputs: &Bound<'py, OutputSpec>,
     close: Option<&Bound<'py, PyAny>>,
     pool: Option<&Bound<'py, BufferPool>>,
-) -> Result<(Plan, Vec<NamedArray<'py>>, Lease, Option<Merge>)> {
+    lend: Option<&Bound<'py, PyAny>>,
+) -> Result<(Plan, Vec<NamedArray<'py>>, Option<Lease>, Option<Merge>)> {
     // The columns are the prompts, the responses, and then the fields.
     let mut columns = vec![
         Rows::new::<i64>("prompts", prompts, Check::None)?,
@@ -73,6 +78,7 @@ pub fn collate<'py>(
         outputs: outputs.get(),
         close,
         pool,
+        lend,
     };
     if shard.is_some() {
         // All rows, so that ranks fail together.
@@ -135,10 +141,12 @@ struct Request<'a, 'py> {
     outputs: &'a OutputSpec,
     close: Option<&'a Bound<'py, PyAny>>,
     pool: Option<&'a Bound<'py, BufferPool>>,
+    lend: Option<&'a Bound<'py, PyAny>>,
 }
 
-/// A written batch: where its rows lie, its outputs in order, and the lease of their memory.
-type Batch<'py> = (Placement, Vec<NamedArray<'py>>, Lease);
+/// A written batch: where its rows lie, its outputs in order, and the lease of their memory, if it
+/// is not lent.
+type Batch<'py> = (Placement, Vec<NamedArray<'py>>, Option<Lease>);
 
 impl<'py> Request<'_, 'py> {
     /// Plan where columns go, and write them.
@@ -181,37 +189,78 @@ impl<'py> Request<'_, 'py> {
         all: &[Output],
         columns: &[Rows],
         assembly: &Assembly,
-    ) -> Result<(Vec<NamedArray<'py>>, Lease)> {
+    ) -> Result<(Vec<NamedArray<'py>>, Option<Lease>)> {
         let mut outputs = Outputs::default();
         for output in all {
             outputs.push(output.key, output.dtype, output.shape.clone())?;
         }
-        let mut slab = slab(outputs.total_bytes(), self.close, self.pool)?;
+        let bytes = outputs.total_bytes();
+        if let Some(lent) = self
+            .lend
+            .map(|lend| borrowed(lend, bytes))
+            .transpose()?
+            .flatten()
+        {
+            let mut memory = lent.try_readwrite().map_err(PyErr::from)?;
+            let values = memory.as_slice_mut().map_err(PyErr::from)?;
+            write(py, all, outputs.split(values), false, columns, assembly)?;
+            return Ok((outputs.views_of(&lent)?, None));
+        }
+        let mut slab = slab(bytes, self.close, self.pool)?;
         let is_zeroed = slab.is_zeroed();
         let regions = outputs.split(slab.bytes_mut());
-        let jobs: Vec<Job> = all
-            .iter()
-            .zip(regions)
-            .flat_map(|(output, region)| {
-                let bytes = Destination {
-                    values: region,
-                    is_zeroed,
-                };
-                Job::of_output(output.content, output.dtype, output.grid, bytes)
-            })
-            .collect();
-
-        let slices = if outputs.total_bytes() < DETACH_FROM {
-            None
-        } else {
-            let slices = columns.iter().map(|rows| rows.as_slices().transpose());
-            slices.collect::<Option<Result<Vec<_>>>>().transpose()?
-        };
-        match slices {
-            Some(slices) => py.detach(|| execute_slices(jobs, &slices, assembly))?,
-            None => execute(jobs, |job| job.write(columns, assembly))?,
-        }
+        write(py, all, regions, is_zeroed, columns, assembly)?;
         let memory = Written::new(slab, outputs);
-        Ok((memory.arrays(py)?, Lease::new(memory)))
+        Ok((memory.arrays(py)?, Some(Lease::new(memory))))
+    }
+}
+
+/// Borrow memory for so many bytes, if there is some.
+fn borrowed<'py>(
+    lend: &Bound<'py, PyAny>,
+    bytes: usize,
+) -> PyResult<Option<Bound<'py, PyArray1<u8>>>> {
+    let lent = lend.call1((bytes,))?;
+    if lent.is_none() {
+        return Ok(None);
+    }
+    let lent = lent.cast_into::<PyArray1<u8>>()?;
+    if lent.len() < bytes {
+        let message = format!("lent were {} bytes, but {bytes} are needed", lent.len());
+        return Err(PyValueError::new_err(message));
+    }
+    Ok(Some(lent))
+}
+
+/// Write all outputs, each into its region.
+fn write(
+    py: Python,
+    all: &[Output],
+    regions: Vec<&mut [u8]>,
+    is_zeroed: bool,
+    columns: &[Rows],
+    assembly: &Assembly,
+) -> Result<()> {
+    let bytes: usize = regions.iter().map(|region| region.len()).sum();
+    let jobs: Vec<Job> = all
+        .iter()
+        .zip(regions)
+        .flat_map(|(output, region)| {
+            let bytes = Destination {
+                values: region,
+                is_zeroed,
+            };
+            Job::of_output(output.content, output.dtype, output.grid, bytes)
+        })
+        .collect();
+    let slices = if bytes < DETACH_FROM {
+        None
+    } else {
+        let slices = columns.iter().map(|rows| rows.as_slices().transpose());
+        slices.collect::<Option<Result<Vec<_>>>>().transpose()?
+    };
+    match slices {
+        Some(slices) => py.detach(|| execute_slices(jobs, &slices, assembly)),
+        None => execute(jobs, |job| job.write(columns, assembly)),
     }
 }
