@@ -18,6 +18,13 @@ from fastcollate.testing.reference.merging import (
     merge_columns_loops,
     merge_turns_loops,
 )
+from fastcollate.testing.reference.partitioning import (
+    fitting_parts_loops,
+    karmarkar_karp_loops,
+    lpt_loops,
+    lpt_swap_loops,
+    micro_batches_loops,
+)
 from fastcollate.testing.reference.peer import build_batch_numpy
 from fastcollate.testing.reference.samples import collate_loops
 from fastcollate.testing.reference.shards import build_shard_loops
@@ -56,13 +63,18 @@ __all__ = [
     "construct_minimal_padding_template",
     "convert_prompts_responses_to_batch_tensors",
     "drop_padding_loops",
+    "fitting_parts_loops",
     "gather_loops",
     "gather_merged_loops",
+    "karmarkar_karp_loops",
     "loss_normalizers_loops",
+    "lpt_loops",
+    "lpt_swap_loops",
     "make_router_padding_mask",
     "merge_columns_loops",
     "merge_stepwise_output",
     "merge_turns_loops",
+    "micro_batches_loops",
     "normalize_loops",
     "plan_step_loops",
     "prompt_boundaries_loops",

@@ -1,0 +1,42 @@
+"""Numbers of tokens that a caller passes."""
+
+from __future__ import annotations
+
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fastcollate.arguments import id_list
+from fastcollate.arrays import describe, to_numpy
+
+Integers: TypeAlias = NDArray[np.int64]
+
+MAX_TOKENS = 1 << 31
+"""No row has so many: sums of all of them fit int64."""
+
+
+def checked_lengths(name: str, values: Any, noun: str = "row") -> Integers:
+    """Return numbers of tokens, from an array, a tensor or a sequence, as int64 (rows,).
+
+    Raises
+    ------
+    TypeError
+        They are no integers, or not one for each row.
+    ValueError
+        One of them is negative, or more than a row can have.
+    """
+    values = to_numpy(values)
+    is_array = isinstance(values, np.ndarray)
+    found = values if is_array else np.array(id_list(name, values))
+    if found.size == 0 and not is_array:
+        found = found.astype(np.int64)
+    if found.ndim != 1 or found.dtype.kind not in "iu":
+        shown = describe(values) if is_array else describe(found)
+        raise TypeError(f"{name} is {shown}; pass the number of tokens of each {noun}")
+    lengths: Integers = found.astype(np.int64)
+    wrong = np.flatnonzero((lengths < 0) | (lengths > MAX_TOKENS))
+    if len(wrong) > 0:
+        row = int(wrong[0])
+        raise ValueError(f"{name} has {found[row]} for {noun} {row}, which is no number of tokens")
+    return lengths
