@@ -9,7 +9,7 @@ array([[ 5,  6,  8],
 
 import logging
 
-from fastcollate._fastcollate import BufferPool, Plan, __version__
+from fastcollate._fastcollate import Plan, __version__
 from fastcollate.advantages import LossNormalizers, broadcast_last_step, drop_padding
 from fastcollate.batch import Batch, ClosedBatchError, MissingPlanError
 from fastcollate.bin_plan import BinPlan
@@ -19,7 +19,7 @@ from fastcollate.collator import Collator
 from fastcollate.column_input import ragged
 from fastcollate.columns import Ragged
 from fastcollate.fields import Field, PerRow, RoutedExperts
-from fastcollate.memory import get_default_pool, set_default_pool
+from fastcollate.memory import BufferPool, get_default_pool, set_default_pool
 from fastcollate.merge_report import Break, MergeReport
 from fastcollate.merging import MergePlan, merge_turns
 from fastcollate.packing import pack

@@ -126,7 +126,7 @@ class Batch(Mapping[str, Any]):
         """Give the memory up, if nothing but the batch's own outputs sees it."""
         if self._lease is None:
             raise ValueError(
-                "out has no memory of its own: it is a copy or was made from a mapping; "
+                "out has no memory of its own: it is pinned, a copy or was made from a mapping; "
                 "pass a Batch that build_batch returned"
             )
         lease = self._lease.claim()

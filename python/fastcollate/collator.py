@@ -6,12 +6,12 @@ import inspect
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Literal
 
-from fastcollate._fastcollate import BufferPool
 from fastcollate.arguments import id_list
 from fastcollate.batch import Batch
 from fastcollate.building import BatchBuilder
 from fastcollate.collating import build_batch, check_options
 from fastcollate.fields import Field, PerRow, RoutedExperts
+from fastcollate.memory import BufferPool
 from fastcollate.samples import checked_sources, columns_of
 
 _OPTIONS = {

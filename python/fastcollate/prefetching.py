@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Generic, TypeVar
 
-from fastcollate.arguments import checked_integer
+from fastcollate.arguments import checked_integer, checked_seconds
 from fastcollate.arrays import describe
 from fastcollate.progress import ProgressArgument, bar_of
 
@@ -92,10 +92,7 @@ def prefetch(
     if depth < 1:
         raise ValueError(f"depth is {depth}; pass 1 or more")
     if timeout is not None:
-        if isinstance(timeout, bool) or not isinstance(timeout, (int, float)):
-            raise TypeError(f"timeout is {describe(timeout)}; pass seconds or None")
-        if not timeout > 0:
-            raise ValueError(f"timeout is {timeout}; pass more than 0 seconds, or None")
+        timeout = checked_seconds("timeout", timeout)
     if total is None:
         total = _length(iterable)
     else:
