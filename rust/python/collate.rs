@@ -25,6 +25,9 @@ use crate::shard::Shard;
 /// From this size on other threads of the interpreter may run while plain memory is copied.
 const DETACH_FROM: usize = 1 << 20;
 
+/// The plan, the outputs in order, the lease of their memory if it is not lent, and what was merged.
+type Collated<'py> = (Plan, Vec<NamedArray<'py>>, Option<Lease>, Option<Merge>);
+
 /// Collate rows. Returns the plan, the outputs in order, the lease of their memory, and what was
 /// merged here.
 ///
@@ -52,7 +55,7 @@ pub fn collate<'py>(
     close: Option<&Bound<'py, PyAny>>,
     pool: Option<&Bound<'py, BufferPool>>,
     lend: Option<&Bound<'py, PyAny>>,
-) -> Result<(Plan, Vec<NamedArray<'py>>, Option<Lease>, Option<Merge>)> {
+) -> Result<Collated<'py>> {
     // The columns are the prompts, the responses, and then the fields.
     let mut columns = vec![
         Rows::new::<i64>("prompts", prompts, Check::None)?,
@@ -198,12 +201,11 @@ impl<'py> Request<'_, 'py> {
             outputs.push(output.key, output.dtype, output.shape.clone())?;
         }
         let bytes = outputs.total_bytes();
-        if let Some(lent) = self
-            .lend
-            .map(|lend| borrowed(lend, bytes))
-            .transpose()?
-            .flatten()
-        {
+        let lent = match self.lend {
+            Some(lend) => borrowed(lend, bytes)?,
+            None => None,
+        };
+        if let Some(lent) = lent {
             let mut memory = lent.try_readwrite().map_err(PyErr::from)?;
             let values = memory.as_slice_mut().map_err(PyErr::from)?;
             write(py, all, outputs.split(values), false, columns, assembly)?;
