@@ -18,6 +18,7 @@ from fastcollate.collating import build_batch
 from fastcollate.collator import Collator
 from fastcollate.column_input import ragged
 from fastcollate.columns import Ragged
+from fastcollate.device_padding import pad_on_device
 from fastcollate.fields import Field, PerRow, RoutedExperts
 from fastcollate.memory import BufferPool, get_default_pool, set_default_pool
 from fastcollate.merge_report import Break, MergeReport
@@ -57,6 +58,7 @@ __all__ = [
     "merge_turns",
     "micro_batches",
     "pack",
+    "pad_on_device",
     "partition",
     "plan_step",
     "prefetch",

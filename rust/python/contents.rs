@@ -84,6 +84,12 @@ impl OutputSpec {
         self.response_mask.name()
     }
 
+    /// The dtype of what tells sequences apart that share a row.
+    #[getter]
+    fn sequence_ids(&self) -> &'static str {
+        self.sequence_ids.name()
+    }
+
     /// What padding holds in the positions, and their dtype, if there are any.
     #[getter]
     fn position_ids(&self) -> Option<(Option<&'static str>, &'static str)> {
