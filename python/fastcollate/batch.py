@@ -360,9 +360,9 @@ class Batch(Mapping[str, Any]):
         Returns
         -------
         array or tensor
-            In the shape of this batch's response-aligned fields, (B, R) or jagged
-            (response tokens,), on observations too, and 0 elsewhere; of `per_row`'s dtype and
-            device (floats of a list become float32).
+            In the shape of this batch's response-aligned fields, (B, R), packed (N, W) or jagged
+            (response tokens,), on observations too, and 0 elsewhere, on packed padding rows too; of
+            `per_row`'s dtype and device (floats of a list become float32).
 
         Raises
         ------
