@@ -207,6 +207,7 @@ class Plan:
         width: int,
         per_turn: bool,
         gaps: bool,
+        padding: bool,
         may_miss: bool,
     ) -> tuple[NDArray[int64], NDArray[int64]]: ...
     def row_starts(self) -> tuple[NDArray[int64], NDArray[int64]]: ...

@@ -11,7 +11,7 @@ import numpy as np
 
 from fastcollate.arguments import checked_int, counted
 from fastcollate.arrays import describe, offsets_of
-from fastcollate.lengths import Integers, checked_lengths
+from fastcollate.lengths import MAX_TOKENS, Integers, checked_lengths
 from fastcollate.tables import Table, check_names
 
 
@@ -73,6 +73,8 @@ class BinPlan(Table):
         for name, least in (("num_sequences", 0), ("capacity", 1), ("pad_to_multiple_of", 1)):
             if getattr(self, name) < least:
                 return f"{name} is {getattr(self, name)}"
+        if self.pad_to_multiple_of > MAX_TOKENS:
+            return f"pad_to_multiple_of is {self.pad_to_multiple_of}"
         pieces = len(indices) if indices.ndim == 1 else -1
         if self.starts.shape != (pieces,) or self.lengths.shape != (pieces,):
             return "indices, starts and lengths differ in length"
@@ -84,8 +86,10 @@ class BinPlan(Table):
             return f"there are {num_sequences} sequences, but only {pieces} pieces"
         if indices.min(initial=0) < 0 or indices.max(initial=-1) >= num_sequences:
             return f"indices are not all from 0 to {num_sequences - 1}"
-        if self.lengths.min(initial=0) < 0:
-            return "lengths hold a negative number"
+        for name in ("starts", "lengths"):
+            values = getattr(self, name)
+            if values.min(initial=0) < 0 or values.max(initial=0) > MAX_TOKENS:
+                return f"{name} hold what is no number of tokens"
         return self._misplaced()
 
     def _misplaced(self) -> str | None:

@@ -215,8 +215,8 @@ def build_batch(
         each of them, a list of N int32 arrays, and ``max_seqlen``, an int, how long the longest is.
         If places are rounded up, these count tokens, and ``cu_seqlens_padded``,
         ``row_cu_seqlens_padded`` and ``max_seqlen_padded`` places. W is that of the fullest bin,
-        unless `pad_to` fixes it. There is no ``attention_mask``: models of Hugging Face take batches
-        for packed where they get none and keep no cache. :class:`PerRow` fields, names and
+        unless `pad_to` fixes it. There is no ``attention_mask``: models of Hugging Face take
+        batches for packed where they get none and keep no cache. :class:`PerRow` fields, names and
         ``prompt_lens`` are of the B sequences, in their order.
 
     Raises
