@@ -122,3 +122,164 @@ def test_a_shard_is_that_of_all_columns(layout, data):
     assert batch.merge_plan == expected.merge_plan
     for name in NAMES:
         assert getattr(batch, name) == getattr(expected, name), name
+
+
+SMALL = {
+    "prompts": [[1], [1, 2, 3], [6]],
+    "responses": [[2], [4], [5, 5]],
+    "rewards": [0.0, 1.0, 2.0],
+    "fields": {"extra": fc.Field([[1], [1], [1, 1]])},
+    "uids": ["p", "p", "q"],
+    "trajectory_ids": ["a", "a", "b"],
+}
+
+
+def step_of(*blocks, merge=None):
+    """Join blocks, each of which is told as what differs from the small one."""
+    tables = []
+    for index, changes in enumerate(blocks):
+        names = {
+            name: [f"{one}{index}" for one in SMALL[name]] for name in ("uids", "trajectory_ids")
+        }
+        columns = {**SMALL, **names, **changes}
+        columns = {name: value for name, value in columns.items() if value is not None}
+        tables.append(stored(**{"merge": merge, **columns})[0])
+    return joined(tables, [f"worker {index}" for index in range(len(tables))])
+
+
+def field(*args, **options):
+    return {"fields": {"extra": fc.Field(*args, **options)}}
+
+
+ONES = [[1], [1], [1, 1]]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"uids": None}, "block 0 .worker 0. has uids, but block 1 .worker 1. has not"),
+        ({"rewards": None}, "has rewards, but block 1"),
+        ({"logprobs": ONES}, "block 1 .worker 1. has logprobs, but block 0 .worker 0. has not"),
+        ({"fields": None}, r"block 0 .worker 0. has fields\['extra'\], but block 1"),
+        ({"merge": "exact"}, "block 1 .worker 1. has merged turns, but block 0 .worker 0. has"),
+        ({"rewards": ONES}, "rewards holds values per response in block 1 .worker 1., but one"),
+        (field(ONES, fill=2), r"extra is Field\(.*fill=2.*\) in block 1 .*, but Field\(.*fill=0"),
+        (field(ONES, dtype="int32"), r"extra is Field\(.*dtype='int32'\) in block 1"),
+        (
+            field([np.ones((n, 2)) for n in (1, 1, 2)]),
+            r"extra has items of shape \(2,\) in block 1 .worker 1., but of \(\) in block 0",
+        ),
+        ({"fields": {"extra": fc.PerRow([1, 2, 3])}}, "extra holds one number per row in block 1"),
+        ({"fields": {"extra": fc.PerRow(ONES)}}, "extra holds one array per row in block 1"),
+        ({"trajectory_ids": ["a1", "a1", "b0"]}, "trajectory 'b0' is in block 0 .* and in block 1"),
+        (
+            {"uids": ["x", "p0", "p0"]},
+            "uid 'p0' is in block 0 .worker 0. and in block 1",
+        ),
+    ],
+)
+def test_blocks_that_do_not_go_together(changes, message):
+    step_of({}, {})
+    with pytest.raises(ValueError, match=message):
+        step_of({}, changes)
+
+
+def test_a_trajectory_that_spans_blocks_is_named():
+    ids = {"trajectory_ids": [["a"], ["a"], ["c"]]}  # without a hash
+    with pytest.raises(ValueError, match=r"trajectory \['a'\] is in block 0 .* and in block 2"):
+        step_of(ids, {}, ids)
+    with pytest.raises(ValueError, match="trajectory 'a0' is in block 0"):
+        step_of({}, {"trajectory_ids": ["a0", "a0", "x"]}, merge="exact")
+    flags = {"trajectory_ids": None, "is_last_step": [False, True, False]}
+    whole = {"trajectory_ids": None, "is_last_step": [False, True, True]}
+    message = "last turn of block 0 .worker 0. is no last step, so .* go on in block 1 .worker 1."
+    with pytest.raises(ValueError, match=message):
+        step_of(flags, whole)
+    assert step_of(whole, whole).plan.num_rows == 6
+
+
+def test_a_prompt_may_go_on_in_the_next_block():
+    step = step_of({}, {"uids": ["q0", "q0", "r"]}, {"uids": ["r", "r", "r"]})
+    assert fc.prompt_boundaries(step.names["uids"]) == [(0, 2), (2, 5), (5, 9)]
+    with pytest.raises(ValueError, match=r"uid 'q0' is in block 0 .* and in block 2"):
+        step_of({}, {}, {"uids": ["q0", "q0", "q0"]})
+
+
+def test_what_a_block_costs():
+    columns = {**SMALL, "loss_masks": [[1], [0], [1, 1]]}
+    table, parts = stored(**columns, part_bytes=1)
+    # Ids in 4 bytes, loss masks in 1, the field in 4, and one reward a row in 4.
+    assert table.num_bytes == 9 * 4 + 4 * 1 + 4 * 4 + 3 * 4
+    assert table.part_offsets.tolist() == [0, 2, 3]
+    assert [part["loss_masks"].dtype for part in parts] == [np.uint8] * 2
+    assert [part["rewards"].tolist() for part in parts] == [[0.0, 1.0], [2.0]]
+    for masks in ([[1], [0.5], [1, 1]], [[1], [-0.0], [1, 1]], [[1], [2], [1, 1]]):
+        _, parts = stored(**{**columns, "loss_masks": masks})
+        assert parts[0]["loss_masks"].dtype == np.float32
+    _, parts = stored([[2**31]], [[1]])
+    assert parts[0]["input_ids"].dtype == np.int64
+    with pytest.raises(ValueError, match="does not fit int64"):
+        stored([[2**63]], [[1]])
+
+
+def test_only_parts_with_rows_of_the_shard_are_read():
+    columns = [{name: cut(value, n, n + 1) for name, value in SMALL.items()} for n in range(3)]
+
+    def shard_of(step):
+        assert step.part_name(1) == "block 1 (worker 1) with row 1"
+        lens = step.plan.prompt_lens, step.plan.response_lens
+        return fc.plan_step(lens, dp_size=3).shard(0, 1)
+
+    columns[1]["trajectory_ids"] = ["c"]
+    options = {"pad_token_id": 0, "array_type": "numpy"}
+    batch, count = through_blocks(columns, shard_of, options)
+    assert (batch.input_ids.tolist(), count) == ([[1, 2, 3, 4]], 1)
+    only_padding = fc.Shard(np.array([-1]), np.array([True]), 3)
+    batch, count = through_blocks(columns, lambda step: only_padding, options)
+    assert (batch.input_ids.tolist(), count) == ([[0, 0, 0, 0]], 0)
+
+
+def test_other_rows_than_planned():
+    step = joined([stored(**SMALL)[0]], ["worker"])
+    shard = fc.plan_step((step.plan.prompt_lens, step.plan.response_lens)).shard(0, 0)
+    for change, message in (
+        (
+            {"responses": [[2], [4], [5]]},
+            "row 2 of the step was planned with 3 tokens, but here it",
+        ),
+        (
+            {name: value[:2] for name, value in SMALL.items() if name != "fields"},
+            "there are 2 rows",
+        ),
+    ):
+        columns = {**SMALL, "fields": None, **change}
+        _, others = stored(**columns)
+        with pytest.raises(ValueError, match=message):
+            built(step, shard, {0: others[0]}, pad_token_id=0)
+
+
+def test_dtypes_with_more_than_was_stored():
+    columns = {"prompts": [[1]], "responses": [[2, 3]]}
+    values = [[1 / 3, 2.0]]
+    stores = {"float32": None, "float16": "float16", "int16": "int16"}
+    for name, dtype in stores.items():
+        rows = [[1, 2]] if name == "int16" else values
+        block = {**columns, "fields": {"x": fc.Field(rows, dtype=dtype)}}
+        step = stored(**block)
+        joined_step = joined([step[0]], ["worker"])
+        shard = fc.plan_step([3]).shard(0, 0)
+
+        def build(asked, step=joined_step, parts=step[1], shard=shard):
+            options = {"pad_token_id": 0, "dtypes": {"x": asked}, "array_type": "numpy"}
+            return built(step, shard, {0: parts[0]}, **options)
+
+        for asked in ("float32", "float16", "int32", "int16"):
+            is_wider = name != "int16" and asked != name
+            if is_wider and (name, asked) != ("float32", "float16"):
+                with pytest.raises(ValueError, match=f"x is {asked}, but .* store as {name}"):
+                    build(asked)
+                continue
+            expected = fc.build_batch(
+                **block, pad_token_id=0, dtypes={"x": asked}, array_type="numpy"
+            )
+            assert_same(build(asked), expected)

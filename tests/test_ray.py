@@ -1,5 +1,6 @@
 """Hand-over on a real Ray cluster of several nodes: what arrives is what one call would build."""
 
+import dataclasses
 import os
 import time
 
@@ -12,8 +13,9 @@ from fastcollate.testing.reference import assert_same
 
 ray = pytest.importorskip("ray")
 
-import fastcollate.ray  # noqa: E402
 from ray.cluster_utils import Cluster  # noqa: E402
+
+import fastcollate.ray  # noqa: E402
 
 # Ray's own code, in this process and at its end.
 pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::FutureWarning")
@@ -135,7 +137,7 @@ class Consumer:
 
     def is_writeable(self, ref):
         return [
-            fc.ray.get_shard(ref, copy=copy).input_ids.flags.writeable for copy in (0 > 1, 1 > 0)
+            fc.ray.get_shard(ref, copy=copy).input_ids.flags.writeable for copy in (False, True)
         ]
 
 
@@ -202,3 +204,180 @@ def test_shards_are_those_of_one_call_though_a_consumer_dies(rollouts, consumers
             check(found, shard, merge, layout=layout)
     widths = {found[0].input_ids.shape[1] for found in get(waiting)}
     assert len(widths) == 1
+
+
+def test_a_builder_puts_what_its_rows_are(rollouts, consumers):
+    found = get([worker.put_by_builder.remote("exact") for worker in rollouts])
+    assert [left for _, left in found] == [0] * WORKERS
+    plan = fc.ray.plan_step([block for block, _ in found], dp_size=2)
+    shard = plan.shard(0, 1)
+    check(get(consumers[0].collate.remote(shard)), shard, "exact")
+    assert plan.merge_plan.num_turns == sum(block.num_turns for block, _ in found)
+
+
+@NEEDS_TORCH
+def test_tensors_and_options(rollouts, consumers):
+    plan = fc.ray.plan_step(get([worker.put.remote("branch") for worker in rollouts]), dp_size=3)
+    options = {"labels": "shifted", "position_ids": "one", "dtypes": {"logprobs": "bfloat16"}}
+    shard = plan.shard(0, 2)
+    found = get(consumers[1].collate.remote(shard, array_type="torch", **options))
+    check(found, shard, "branch", array_type="torch", **options)
+
+
+def test_widths_are_the_plan_s(rollouts, consumers):
+    blocks = get([worker.put.remote() for worker in rollouts])
+    plan = fc.ray.plan_step(blocks, dp_size=2, pad_to=64)
+    shards = [plan.shard(0, rank) for rank in range(2)]
+    first = consumers[0].collate.remote(shards[0])
+    second = consumers[1].collate.remote(shards[1], pad_to=64)
+    for shard, found in zip(shards, get([first, second]), strict=True):
+        check(found, shard, pad_to=64)
+    message = "pad_to is 32 for the shard of mini-batch 0 and rank 1, but .* planned with 64"
+    with pytest.raises(ValueError, match=message):
+        get(consumers[1].collate.remote(shards[1], pad_to=32))
+    with pytest.raises(ValueError, match=r"pad_to_multiple_of is 8 .* planned with 1"):
+        fc.ray.collate(shards[0], pad_token_id=0, pad_to_multiple_of=8)
+    with pytest.raises(ValueError, match="row 0 has 14 tokens, but pad_to is 2"):
+        fc.ray.collate(
+            fc.ray.plan_step(blocks, pad_to=2).shard(0, 0), pad_token_id=0, array_type="numpy"
+        )
+
+
+def test_a_shard_twice_and_a_task_that_is_retried(rollouts, consumers, tmp_path):
+    shard = fc.ray.plan_step(get([worker.put.remote() for worker in rollouts])).shard(0, 0)
+    marker = tmp_path / "was here"
+
+    @ray.remote(num_cpus=0.1, max_retries=2)
+    def train():
+        batch = fc.ray.collate(shard, pad_token_id=0, array_type="numpy")
+        if not marker.exists():
+            marker.touch()
+            os._exit(1)
+        return batch, {name: getattr(batch, name) for name in NAMES}
+
+    once, twice = get([consumers[2].collate.remote(shard) for _ in range(2)])
+    for found in (once, twice, get(train.remote())):
+        check(found, shard)
+    assert marker.exists()
+
+
+def test_a_lost_worker_is_named(rollouts, consumers):
+    worker = Rollout.options(name="rollout 7").remote(0)
+    blocks = get([rollouts[1].put.remote(), worker.put.remote(), rollouts[2].put.remote()])
+    plan = fc.ray.plan_step(blocks, dp_size=3)
+    assert len(plan.shard(0, 1).parts) > 1
+    # Those that need nothing of it are not affected.
+    few = fc.ray.plan_step(blocks, rows_per_mini_batch=1).shard(0, 0)
+    ray.kill(worker)
+    message = (
+        r"the shard of mini-batch 0 and rank 1 cannot be collated: block 1 \(put by actor "
+        r"rollout 7 on node \w+\) with rows \d+ to \d+ is lost \(OwnerDiedError: "
+    )
+    with pytest.raises(fc.ray.ShardError, match=message):
+        get(consumers[3].collate.remote(plan.shard(0, 1)))
+    assert len(get(consumers[3].collate.remote(few))[0].input_ids) == 1
+
+
+def test_what_does_not_arrive_is_named(rollouts):
+    @ray.remote(num_cpus=0.1)
+    def never():
+        time.sleep(600)
+
+    shard = fc.ray.plan_step(get([rollouts[0].put.remote()])).shard(0, 0)
+    waiting = never.remote()
+    try:
+        late = dataclasses.replace(shard, parts={0: waiting})
+        with pytest.raises(TimeoutError, match=r"block 0 .* did not arrive within 0.5 seconds"):
+            fc.ray.collate(late, pad_token_id=0, timeout=0.5)
+        late = dataclasses.replace(shard, step=waiting)
+        with pytest.raises(fc.ray.ShardTimeoutError, match=r"rank 0 .*: the plan of the step did"):
+            fc.ray.collate(late, pad_token_id=0, timeout=0.5)
+        with pytest.raises(fc.ray.ShardTimeoutError, match=r"batch 2 and rank 1 .* its object"):
+            fc.ray.get_shard(fc.ray.ShardRef(2, 1, waiting), timeout=0.5)
+    finally:
+        ray.cancel(waiting, force=True)
+
+
+def test_other_rows_than_planned(rollouts):
+    blocks = get([worker.put.remote() for worker in rollouts[:2]])
+    shards = [fc.ray.plan_step([block]).shard(0, 0) for block in blocks]
+    parts = shards[1].parts
+    with pytest.raises(ValueError, match="plan the step anew"):
+        fc.ray.collate(dataclasses.replace(shards[0], parts=parts), pad_token_id=0)
+
+
+def test_blocks_that_do_not_go_together(rollouts):
+    one, other = get([worker.put.remote(name=f"w{n}") for n, worker in enumerate(rollouts[:2])])
+    again = get(rollouts[0].put.remote(name="again"))
+    with pytest.raises(ValueError, match=r"'0-0' is in block 0 \(w0\) and in block 2 \(again\)"):
+        fc.ray.plan_step([one, other, again])
+    with pytest.raises(ValueError, match=r"blocks\[1\] is blocks\[0\] once more \(w0\)"):
+        fc.ray.plan_step([one, one])
+    with pytest.raises(ValueError, match="there are no blocks"):
+        fc.ray.plan_step([])
+    with pytest.raises(TypeError, match=r"blocks\[1\] is ObjectRef.*ray.get it first"):
+        fc.ray.plan_step([one, rollouts[1].put.remote()])
+    with pytest.raises(TypeError, match="pass a list of what put_turns returned"):
+        fc.ray.plan_step(one)
+    with pytest.raises(TypeError, match="uids is an argument of put_turns"):
+        fc.ray.plan_step([one], uids=["a"])
+
+
+@NEEDS_TORCH
+def test_a_driver_puts_shards_of_its_batch(consumers):
+    whole = joined([columns(worker) for worker in range(WORKERS)])
+    whole["fields"]["half"] = fc.Field(whole["logprobs"], dtype="bfloat16")
+    image = [np.full((n % 3, 2), n, np.float32) for n in range(len(whole["uids"]))]
+    whole["fields"] |= {"image": fc.PerRow(image), "other": fc.PerRow(image, concat=True)}
+    for array_type in ("torch", "numpy"):
+        if array_type == "numpy":
+            del whole["fields"]["half"]
+        batch = fc.build_batch(**whole, merge="exact", pad_token_id=0, array_type=array_type)
+        plan = fc.plan_step(batch, prompts_per_mini_batch=4, dp_size=3)
+        refs = fc.ray.put_shards(batch, plan)
+        assert [len(ranks) for ranks in refs] == [3] * 4
+        for mini_batch, rank in ((0, 0), (3, 2), (3, 2)):
+            expected = batch.select(plan.shard(mini_batch, rank))
+            for copy in (False, True):
+                found, names = get(consumers[1].get.remote(refs[mini_batch][rank], copy=copy))
+                assert_same(found, expected)
+                assert found.plan == expected.plan
+                assert found.merge_plan == expected.merge_plan
+                for name in NAMES:
+                    assert names[name] == getattr(found, name) == getattr(expected, name)
+    assert get(consumers[1].is_writeable.remote(refs[0][0])) == [False, True]
+
+
+def test_arguments(rollouts):
+    turns = columns(0)
+    for wrong, message in (
+        ([1], r"turns is \[1\] \(list\); pass a BatchBuilder, or a mapping"),
+        ({**turns, "prompt": []}, "turns has the key 'prompt'; the columns are prompts, "),
+        ({"prompts": [[1]]}, "turns has no responses; its keys are prompts"),
+    ):
+        with pytest.raises(TypeError, match=message):
+            fc.ray.put_turns(wrong)
+    builder = fc.BatchBuilder(pad_token_id=0, merge="exact")
+    with pytest.raises(ValueError, match="merge is 'branch', but the builder's is 'exact'"):
+        fc.ray.put_turns(builder, merge="branch")
+    with pytest.raises(ValueError, match="part_bytes is 0"):
+        fc.ray.put_turns(turns, part_bytes=0)
+    block = fc.ray.put_turns(turns)
+    assert block.name.startswith("put by the driver on node ")
+    shard = fc.ray.plan_step([block]).shard(0, 0)
+    for options, message in (
+        ({"rows": shard}, "rows is what blocks and plan have"),
+        ({"timeout": "1"}, "timeout is '1'"),
+    ):
+        with pytest.raises(TypeError, match=message):
+            fc.ray.collate(shard, pad_token_id=0, **options)
+    with pytest.raises(ValueError, match="timeout is -1; pass a number of seconds above 0"):
+        fc.ray.collate(shard, pad_token_id=0, timeout=-1)
+    with pytest.raises(TypeError, match=r"pass plan.shard"):
+        fc.ray.collate(shard.shard, pad_token_id=0)
+    with pytest.raises(TypeError, match="one of what put_shards returned"):
+        fc.ray.get_shard(shard)
+    with pytest.raises(TypeError, match="pass a Batch"):
+        fc.ray.put_shards(turns, None)
+    with pytest.raises(ValueError, match="responses has 1 rows, but"):
+        fc.ray.put_turns({"prompts": [[1], [2]], "responses": [[1]]})

@@ -75,12 +75,18 @@ def fetched(
                 f"{shard} cannot be collated: {name(key)} did not arrive within {timeout:g} seconds"
             ) from error
         except RayError as error:
-            reason = str(error).strip().partition("\n\n")[2].strip().partition("\n")[0]
             raise ShardError(
-                f"{shard} cannot be collated: {name(key)} is lost ({type(error).__name__}"
-                f"{': ' + reason if reason else ''}); put those rows again and plan the step anew"
+                f"{shard} cannot be collated: {name(key)} is lost ({_reason(error)}); put those "
+                "rows again and plan the step anew"
             ) from error
     return values
+
+
+def _reason(error: RayError) -> str:
+    """Return an error's name and its first sentence behind the one that names the object."""
+    text = " ".join(str(error).partition("\n\n")[2].split())
+    sentence = text.partition(". ")[0].rstrip(".")
+    return f"{type(error).__name__}: {sentence}" if sentence else type(error).__name__
 
 
 def checked_timeout(timeout: Any) -> float:
