@@ -3,7 +3,7 @@
 import dataclasses
 import pickle
 from importlib.util import find_spec
-from itertools import pairwise
+from itertools import pairwise, product
 
 import numpy as np
 import pytest
@@ -283,3 +283,39 @@ def test_dtypes_with_more_than_was_stored():
                 **block, pad_token_id=0, dtypes={"x": asked}, array_type="numpy"
             )
             assert_same(build(asked), expected)
+
+
+def test_what_blocks_decide_together():
+    """Compare what data of other blocks changes: dtypes, and whose values a merged row has."""
+    kinds = ["float32", "float32", "float64", "int64", "int64", "float32"]
+    image = [np.full((n, 2), n, kind) for n, kind in enumerate(kinds)]
+    routes = [np.full((2, 1, 2), most) for most in (3, 3, 3, 3, 3, 300)]
+    columns = {
+        "prompts": [[1], [1, 2, 9], [1], [5], [5, 6], [5]],
+        "responses": [[2, 3], [], [3], [6], [7], [1]],
+        "rewards": [1.0, 2.0, 3.0, 4.0, 5.0, 6.0],
+        "fields": {
+            "number": fc.PerRow([1, 2, True, 1.5, 2, 2**53 + 1]),
+            "images": fc.PerRow(image),
+            "joined": fc.PerRow(image, concat=True),
+            "lists": fc.PerRow([[1], [2], [3.5], [True], [1], [1]]),
+            "routes": fc.RoutedExperts(routes),
+        },
+        "trajectory_ids": list("aabccd"),
+    }
+    types = ["numpy"] + ["torch"] * (find_spec("torch") is not None)
+    for merge, array_type, rank in product([None, "realign"], types, range(3)):
+        options = {"pad_token_id": 0, "array_type": array_type}
+        shards = []
+
+        def shard_of(step, rank=rank, shards=shards):
+            lens = step.plan.prompt_lens, step.plan.response_lens
+            shards.append(fc.plan_step(lens, dp_size=3, pad_rows="synthetic").shard(0, rank))
+            return shards[0]
+
+        # The last turn samples nothing: the reward goes to the token that was sampled last.
+        columns["responses"][1] = [4] if merge is None else []
+        batch, _ = through_blocks(split(columns, [0, 2, 3, 6]), shard_of, options, merge)
+        expected = fc.build_batch(**columns, merge=merge, rows=shards[0], **options)
+        assert_same(batch, expected)
+        assert batch.merge_plan == expected.merge_plan
