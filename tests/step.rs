@@ -1,6 +1,7 @@
 //! Steps on slices alone: every row is in one slot, and ranks have as many.
 
-use fastcollate::plan::{Cause, Deal, First, Indivisible, Item, Padding, Slot, Split, balance};
+use fastcollate::plan::partition::{First, Item, balance};
+use fastcollate::plan::{Cause, Deal, Indivisible, Padding, Slot, Split};
 use proptest::prelude::*;
 
 fn offsets(lens: &[usize]) -> Vec<usize> {

@@ -356,7 +356,7 @@ proptest! {
                 let first = match layout {
                     Layout::Left => sequence.width() - prompt_len - response_len,
                     Layout::TwoSegment => prompt_width - prompt_len,
-                    Layout::Right | Layout::Jagged => 0,
+                    _ => 0,
                 };
                 let place = |at| row * sequence.width() + first + at;
                 for at in 0..prompt_len + response_len {
@@ -364,7 +364,7 @@ proptest! {
                 }
                 let first = match layout {
                     Layout::Left => response.width() - response_len,
-                    Layout::TwoSegment | Layout::Right | Layout::Jagged => 0,
+                    _ => 0,
                 };
                 for at in 0..response_len {
                     let place = row * response.width() + first + at;
@@ -378,7 +378,7 @@ proptest! {
             let again = |grid: &Grid| {
                 Grid::new(grid.rows(), grid.width(), grid.segments().to_vec()).unwrap()
             };
-            let again = Placement::new(&assembly, layout, again(&sequence), again(&response));
+            let again = Placement::new(&assembly, layout, again(&sequence), again(&response), None);
             prop_assert!(again.is_ok());
         }
 
@@ -592,7 +592,8 @@ fn tables_that_are_no_plan_are_refused() {
 
     let assembly = row_per_turn(&[1], &[4]);
     let grid = |row, from, len| Grid::new(1, 9, vec![segment(row, from, len, 0, 0)]).unwrap();
-    let new = |sequence, response| Placement::new(&assembly, Layout::Left, sequence, response);
+    let new =
+        |sequence, response| Placement::new(&assembly, Layout::Left, sequence, response, None);
     assert!(new(grid(0, 0, 5), grid(0, 1, 3)).is_ok());
     assert!(new(grid(0, 1, 5), grid(0, 0, 4)).is_err());
     assert!(new(grid(0, 0, 5), grid(0, 0, 5)).is_err());

@@ -12,6 +12,7 @@ import logging
 from fastcollate._fastcollate import BufferPool, Plan, __version__
 from fastcollate.advantages import LossNormalizers, broadcast_last_step, drop_padding
 from fastcollate.batch import Batch, ClosedBatchError, MissingPlanError
+from fastcollate.bin_plan import BinPlan
 from fastcollate.building import BatchBuilder
 from fastcollate.collating import build_batch
 from fastcollate.column_input import ragged
@@ -20,12 +21,15 @@ from fastcollate.fields import Field, PerRow, RoutedExperts
 from fastcollate.memory import get_default_pool, set_default_pool
 from fastcollate.merge_report import Break, MergeReport
 from fastcollate.merging import MergePlan, merge_turns
+from fastcollate.packing import pack
+from fastcollate.partitioning import MicroBatches, micro_batches, partition
 from fastcollate.step_plan import Shard, StepPlan
 from fastcollate.stepping import plan_step, prompt_boundaries
 
 __all__ = [
     "Batch",
     "BatchBuilder",
+    "BinPlan",
     "Break",
     "BufferPool",
     "ClosedBatchError",
@@ -33,6 +37,7 @@ __all__ = [
     "LossNormalizers",
     "MergePlan",
     "MergeReport",
+    "MicroBatches",
     "MissingPlanError",
     "PerRow",
     "Plan",
@@ -46,6 +51,9 @@ __all__ = [
     "drop_padding",
     "get_default_pool",
     "merge_turns",
+    "micro_batches",
+    "pack",
+    "partition",
     "plan_step",
     "prompt_boundaries",
     "ragged",

@@ -4,6 +4,8 @@ from typing import Any, final
 from numpy import bool_, float64, int64
 from numpy.typing import NDArray
 
+from fastcollate.bin_plan import BinPlan
+from fastcollate.costs import Weights
 from fastcollate.step_plan import Shard
 
 __all__ = [
@@ -20,11 +22,16 @@ __all__ = [
     "arrow_chunks",
     "arrow_lists",
     "collate",
+    "concat_bins",
     "forked",
     "group_offsets",
     "merge_turns",
     "pack_ids",
+    "pack_items",
+    "partition",
+    "split_micro_batches",
     "split_step",
+    "spread_bins",
 ]
 
 __version__: str
@@ -67,6 +74,10 @@ class LayoutSpec:
         max_prompt_len: int | None,
         max_response_len: int | None,
         pad_to_multiple_of: int,
+        pack: Callable[[NDArray[int64]], BinPlan] | None = None,
+        shift: str = "none",
+        tail: str = "extra_segment",
+        drops: bool = False,
     ) -> LayoutSpec: ...
 
 @final
@@ -78,8 +89,9 @@ class OutputSpec:
         input_ids: str = "int64",
         attention_mask: str = "int64",
         response_mask: str = "int64",
-        position_ids: tuple[str, str] | None = None,
+        position_ids: tuple[str | None, str] | None = None,
         labels: tuple[bool, str] | None = None,
+        sequence_ids: str = "int64",
     ) -> OutputSpec: ...
     @property
     def input_ids(self) -> str: ...
@@ -160,6 +172,8 @@ class Plan:
     @property
     def sources(self) -> NDArray[int64]: ...
     @property
+    def num_output_rows(self) -> int: ...
+    @property
     def width(self) -> int: ...
     @property
     def response_width(self) -> int: ...
@@ -182,6 +196,14 @@ class Plan:
         may_miss: bool,
     ) -> tuple[NDArray[int64], NDArray[int64]]: ...
     def row_starts(self) -> tuple[NDArray[int64], NDArray[int64]]: ...
+    def bins(self) -> list[NDArray[int64]] | None: ...
+    def extents(self) -> NDArray[int64] | None: ...
+    @property
+    def pad_to_multiple_of(self) -> int: ...
+    @property
+    def is_shifted(self) -> bool: ...
+    @property
+    def num_torn(self) -> int: ...
     def to_dict(self) -> dict[str, Any]: ...
     @classmethod
     def from_dict(cls, tables: dict[str, Any]) -> Plan: ...
@@ -223,3 +245,28 @@ def split_step(
     strided: bool,
     padding: str,
 ) -> tuple[NDArray[int64], NDArray[bool_], NDArray[int64], tuple[int, int] | None]: ...
+def pack_items(
+    sizes: NDArray[int64],
+    counts: NDArray[int64] | None,
+    costs: NDArray[float64] | None,
+    algorithm: str,
+    limit: tuple[int, int, float],
+) -> tuple[NDArray[int64], NDArray[int64]]: ...
+def spread_bins(
+    offsets: NDArray[int64], items: NDArray[int64], bins: int
+) -> tuple[NDArray[int64], NDArray[int64]]: ...
+def concat_bins(
+    lengths: NDArray[int64], capacity: int, multiple: int, count: int
+) -> list[NDArray[int64]]: ...
+def partition(
+    weights: Weights, parts: int, algorithm: str, equal_size: bool
+) -> tuple[NDArray[int64], NDArray[int64]]: ...
+def split_micro_batches(
+    costs: Weights,
+    lengths: NDArray[int64],
+    capacity: int,
+    first: int,
+    step: int,
+    ranks: int,
+    order: str | None,
+) -> tuple[NDArray[int64], NDArray[int64]] | None: ...

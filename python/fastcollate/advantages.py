@@ -145,14 +145,15 @@ def normalized(
     x = _as_floats(checked_array("advantages", advantages))
     slots = _slots_of_rows(batch, plan)
     groups, count = _groups(plan, slots, per)
-    mask, lens = _trained(batch)
+    mask, rows_of_tokens = _trained(batch)
     if tuple(x.shape) != tuple(mask.shape):
         raise ValueError(
             f"advantages has shape {tuple(x.shape)}, but what belongs to this batch's response "
             f"tokens has {tuple(mask.shape)}"
         )
-    mask = _like(mask, x)
-    rows_of_tokens = None if lens is None else np.repeat(np.arange(len(slots)), lens)
+    shape, mask = x.shape, _like(mask, x)
+    if rows_of_tokens is not None:
+        x, mask = x.reshape(-1), mask.reshape(-1)
 
     def spread(per_row: Any) -> Any:
         """Put one number per row beside all positions."""
@@ -178,7 +179,8 @@ def normalized(
         variance = summed(relative * relative) / tokens - mean * mean
         scale = variance.clip(_LEAST_VARIANCE) ** -0.5
         centred = relative - spread(_taken(mean, groups))
-        return convert(_where(mask, centred * spread(_taken(scale, groups)), wide), x.dtype)
+        result = convert(_where(mask, centred * spread(_taken(scale, groups)), wide), x.dtype)
+    return result.reshape(shape)
 
 
 def loss_normalizers(batch: Batch, plan: StepPlan) -> LossNormalizers:
@@ -483,44 +485,52 @@ def _mask_key(batch: Mapping[str, Any]) -> str | None:
 def _num_rows(batch: Mapping[str, Any]) -> int:
     if "response_offsets" in batch:
         return len(batch["response_offsets"]) - 1
+    if "sequence_ids" in batch:
+        num_rows: int = batch.plan.num_rows  # type: ignore[attr-defined]
+        return num_rows
     key = _mask_key(batch)
     assert key is not None
     return len(batch[key])
 
 
-def _response_lens(batch: Mapping[str, Any]) -> NDArray[np.int64] | None:
-    """Response tokens of each row of the jagged layout; None in others."""
-    if "response_offsets" not in batch:
-        return None
-    offsets: NDArray[np.int64] = to_numpy(batch["response_offsets"])
-    return np.diff(offsets)
+def _rows_of_tokens(batch: Mapping[str, Any]) -> NDArray[np.int64] | None:
+    """Return the row of every position, all positions in one line, where output rows are no rows.
+
+    None for layouts where they are. Of padding it says nothing.
+    """
+    if "sequence_ids" in batch:
+        rows: NDArray[np.int64] = to_numpy(batch["sequence_ids"]).reshape(-1).astype(np.int64)
+        return np.maximum(rows, 0)
+    if "response_offsets" in batch:
+        lens = np.diff(to_numpy(batch["response_offsets"]))
+        return np.repeat(np.arange(len(lens)), lens)
+    return None
 
 
 def _trained(batch: Mapping[str, Any]) -> tuple[Any, NDArray[np.int64] | None]:
-    """Return which response positions are trained on, as booleans, and the jagged layout's lengths.
+    """Return which response positions are trained on, as booleans, and their rows, in one line.
 
     Weights select what they do not make 0.
     """
-    lens = _response_lens(batch)
+    rows = _rows_of_tokens(batch)
     if (key := _mask_key(batch)) is not None:
-        return batch[key] != 0, lens
-    assert lens is not None
-    return np.ones(int(lens.sum()), np.bool_), lens
+        return batch[key] != 0, rows
+    assert rows is not None
+    return np.ones(len(rows), np.bool_), rows
 
 
 def _loss_weights(batch: Mapping[str, Any]) -> NDArray[np.float64]:
     """Sum the mask of each row."""
-    lens = _response_lens(batch)
+    rows, count = _rows_of_tokens(batch), _num_rows(batch)
     if (key := _mask_key(batch)) is None:
-        assert lens is not None
-        return lens.astype(np.float64)
+        assert rows is not None
+        return np.bincount(rows, minlength=count).astype(np.float64)
     mask = batch[key]
     wide = dtype_like(mask, "float64")
-    if lens is None:
+    if rows is None:
         sums: NDArray[np.float64] = to_numpy(mask.sum(1, dtype=wide))
         return sums
-    rows = np.repeat(np.arange(len(lens)), lens)
-    return np.bincount(rows, to_numpy(convert(mask, wide)), len(lens)).astype(np.float64)
+    return np.bincount(rows, to_numpy(convert(mask, wide)).reshape(-1), count).astype(np.float64)
 
 
 def _origins(

@@ -27,6 +27,14 @@ def checked_int(name: str, value: Any, advice: str, *, bits: int = 64) -> int:
     return integer
 
 
+def checked_count(name: str, value: Any, advice: str, *, least: int = 1) -> int:
+    """Return an argument as a number of things, of which there are so many at least."""
+    count = checked_int(name, value, advice)
+    if count < least:
+        raise ValueError(f"{name} is {count}; pass {advice} from {least} on")
+    return count
+
+
 def check_bool(name: str, value: Any) -> None:
     """Check that an argument says yes or no."""
     if not isinstance(value, bool):

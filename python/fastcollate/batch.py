@@ -11,6 +11,7 @@ from fastcollate._fastcollate import FieldSpec, Lease, OutputSpec, Plan
 from fastcollate.advantages import LossNormalizers, loss_normalizers, normalized
 from fastcollate.arguments import counted
 from fastcollate.arrays import is_tensor
+from fastcollate.bin_plan import BinPlan
 from fastcollate.gathering import broadcasted, gathered
 from fastcollate.layouts import checked_layout
 from fastcollate.memory import release
@@ -19,10 +20,11 @@ from fastcollate.shards import selected
 
 if TYPE_CHECKING:
     from fastcollate.columns import Ragged
+    from fastcollate.layouts import PackArgument, Shift, Tail
     from fastcollate.merging import MergePlan
     from fastcollate.step_plan import Shard, StepPlan
 
-_NEEDS_PLAN = frozenset({"plan", "recipe", "prompt_lens", "response_lens", "metrics"})
+_NEEDS_PLAN = frozenset({"plan", "recipe", "prompt_lens", "response_lens", "metrics", "bin_plan"})
 
 
 class MissingPlanError(RuntimeError, AttributeError):
@@ -216,6 +218,26 @@ class Batch(Mapping[str, Any]):
         return self._recipe
 
     @property
+    def bin_plan(self) -> BinPlan | None:
+        """Which rows share a row of the outputs, in the packed layout; None in others.
+
+        Its capacity is the width.
+        """
+        if (bins := self.plan.bins()) is None:
+            return None
+        plan = self.plan
+        offsets, indices, starts, lengths = bins
+        return BinPlan(
+            offsets,
+            indices,
+            starts,
+            lengths,
+            num_sequences=plan.num_rows,
+            capacity=max(plan.width, 1),
+            pad_to_multiple_of=plan.pad_to_multiple_of,
+        )
+
+    @property
     def prompt_lens(self) -> Any:
         """Prompt tokens of each row: int64 (rows,), an array of the batch's kind."""
         return self._like_outputs(self.plan.prompt_lens)
@@ -232,12 +254,12 @@ class Batch(Mapping[str, Any]):
         Returns
         -------
         dict
-            ``batch/rows``; ``batch/tokens``, of which ``batch/prompt_tokens`` and
-            ``batch/response_tokens``; ``batch/padded_tokens``, the positions of ``input_ids``, and
-            ``batch/padding_fraction``, the share of them that is padding (0 to 1); the lengths
-            ``batch/longest_row``, ``batch/longest_prompt`` and ``batch/longest_response``. Of
-            merged batches also ``generate/num_seq_before_merge`` and what else
-            :attr:`MergeReport.metrics` holds.
+            ``batch/rows``, and in the packed layout ``batch/bins``; ``batch/tokens``, of which
+            ``batch/prompt_tokens`` and ``batch/response_tokens``; ``batch/padded_tokens``, the
+            positions of ``input_ids``, and ``batch/padding_fraction``, the share of them that is
+            padding (0 to 1); the lengths ``batch/longest_row``, ``batch/longest_prompt`` and
+            ``batch/longest_response``. Of merged batches also ``generate/num_seq_before_merge`` and
+            what else :attr:`MergeReport.metrics` holds.
         """
         plan = self.plan
         prompt_lens, response_lens = plan.prompt_lens, plan.response_lens
@@ -248,8 +270,10 @@ class Batch(Mapping[str, Any]):
         tokens = prompt_tokens + response_tokens
         padded_tokens = plan.num_positions
         merging = {} if self.merge_plan is None else self.merge_plan.report.metrics
+        bins = {"batch/bins": float(plan.num_output_rows)} if plan.layout == "packed" else {}
         return {
             "batch/rows": float(len(prompt_lens)),
+            **bins,
             "batch/tokens": float(tokens),
             "batch/prompt_tokens": float(prompt_tokens),
             "batch/response_tokens": float(response_tokens),
@@ -280,17 +304,20 @@ class Batch(Mapping[str, Any]):
             An array or tensor, on any device; trailing dimensions are kept. A tensor's gradients
             flow through.
         of
-            ``"response"``: `x` has the shape of this batch's response-aligned fields, (B, R, ...).
+            ``"response"``: `x` has the shape of this batch's response-aligned fields, (B, R, ...),
+            and stands beside them (of a packed batch as its `shift` says).
             ``"sequence"``: it has that of ``input_ids``, (B, W, ...).
         shift
             ``"next_token"``: position p of a sequence holds the value of token p + 1, as the
             log-probabilities of a model do. Then `x` may be one position shorter.
         missing
             With ``"next_token"``, no position holds the value of the first token of a row without
-            a prompt. It is this number, or an error if None. So are tokens that are asked for by
+            a prompt, nor of a part of a row that was split. It is this number, or an error if None.
+            So are tokens that are asked for by
             turn and are in no row.
         per
-            ``"row"``: one item per row of the batch. ``"turn"``: one per turn, in the order of the
+            ``"row"``: one item per row of the batch; of a packed batch, but for padding rows, and
+            in the order of rows, not of bins. ``"turn"``: one per turn, in the order of the
             input, with its response tokens; those that merging masked or dropped are missing.
         gaps
             Whether rows come with the observations between their responses, and with tokens that
@@ -409,8 +436,12 @@ class Batch(Mapping[str, Any]):
 
     def to_layout(
         self,
-        layout: Literal["left", "two_segment", "right", "jagged"],
+        layout: Literal["left", "two_segment", "right", "jagged", "packed"],
         *,
+        pack: PackArgument = None,
+        shift: Shift = "none",
+        tail: Tail = "extra_segment",
+        rows: Literal["single"] | None = None,
         pad_to: int | None = None,
         pad_to_multiple_of: int = 1,
         max_prompt_len: int | None = None,
@@ -451,7 +482,7 @@ class Batch(Mapping[str, Any]):
         Raises
         ------
         ValueError
-            The plan was made for another batch.
+            The plan was made for another batch, or this one is packed: its rows are bins.
         """
         return selected(self, shard)
 
@@ -464,8 +495,9 @@ class Batch(Mapping[str, Any]):
             head = "Batch without a plan"
         else:
             metrics = self.metrics
+            bins = f" in {counted(plan.num_output_rows, 'bin')}" if plan.layout == "packed" else ""
             head = (
-                f"Batch of {counted(plan.num_rows, 'row')}, "
+                f"Batch of {counted(plan.num_rows, 'row')}{bins}, "
                 f"{counted(int(metrics['batch/tokens']), 'token')}, "
                 f"{metrics['batch/padding_fraction']:.1%} padding"
             )

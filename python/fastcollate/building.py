@@ -13,6 +13,7 @@ from fastcollate.arguments import check_bool, counted
 from fastcollate.batch import Batch
 from fastcollate.collating import LOGPROBS, LOSS_MASK, REWARDS, build_batch, check_options
 from fastcollate.fields import Field, FieldKind, PerRow, RoutedExperts, kind_of
+from fastcollate.layouts import PackArgument, Shift, Tail
 from fastcollate.memory import PoolArgument
 from fastcollate.merging import MergePlan
 from fastcollate.storage import RowStore
@@ -40,8 +41,8 @@ class BatchBuilder:
 
     Parameters
     ----------
-    pad_token_id, merge, position_ids, labels, layout, pad_to, pad_to_multiple_of, \
-    max_prompt_len, max_response_len, max_seq_len, dtypes, array_type, pool
+    pad_token_id, merge, position_ids, labels, rows, layout, pack, shift, tail, pad_to, \
+    pad_to_multiple_of, max_prompt_len, max_response_len, max_seq_len, dtypes, array_type, pool
         As :func:`fastcollate.build_batch`. To be merged, turns of a trajectory are added one after
         the other.
 
@@ -69,7 +70,11 @@ class BatchBuilder:
         merge: Literal["exact", "branch", "realign"] | MergePlan | None = None,
         position_ids: Literal["zero", "one", "repeat_last"] | None = None,
         labels: Literal["aligned", "shifted"] | None = None,
-        layout: Literal["left", "two_segment", "right", "jagged"] = "left",
+        rows: Literal["single"] | None = None,
+        layout: Literal["left", "two_segment", "right", "jagged", "packed"] = "left",
+        pack: PackArgument = None,
+        shift: Shift = "none",
+        tail: Tail = "extra_segment",
         pad_to: int | None = None,
         pad_to_multiple_of: int = 1,
         max_prompt_len: int | None = None,
@@ -84,7 +89,11 @@ class BatchBuilder:
             "merge": merge,
             "position_ids": position_ids,
             "labels": labels,
+            "rows": rows,
             "layout": layout,
+            "pack": pack,
+            "shift": shift,
+            "tail": tail,
             "pad_to": pad_to,
             "pad_to_multiple_of": pad_to_multiple_of,
             "max_prompt_len": max_prompt_len,

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 from fastcollate._fastcollate import FieldSpec, LayoutSpec, OutputSpec, Plan, collate
-from fastcollate.arguments import checked_int, checked_integer, id_list
+from fastcollate.arguments import checked_int, checked_integer, counted, id_list
 from fastcollate.batch import Batch, Recipe
 from fastcollate.dtypes import REFERENCE, checked_outputs
 from fastcollate.fields import (
@@ -19,7 +19,7 @@ from fastcollate.fields import (
     checked_fields,
     output_order,
 )
-from fastcollate.layouts import LEFT, checked_layout
+from fastcollate.layouts import LEFT, PackArgument, Shift, Tail, checked_layout
 from fastcollate.memory import PoolArgument, checked_pool
 from fastcollate.merging import MergePlan, Merging, check_merge_argument, checked_merge
 from fastcollate.shards import check_shard, picked_names
@@ -46,10 +46,13 @@ def build_batch(
     trajectory_ids: Sequence[Any] | None = None,
     is_last_step: Sequence[bool] | None = None,
     merge: Literal["exact", "branch", "realign"] | MergePlan | None = None,
-    rows: Shard | None = None,
+    rows: Shard | Literal["single"] | None = None,
     position_ids: Literal["zero", "one", "repeat_last"] | None = None,
     labels: Literal["aligned", "shifted"] | None = None,
-    layout: Literal["left", "two_segment", "right", "jagged"] = "left",
+    layout: Literal["left", "two_segment", "right", "jagged", "packed"] = "left",
+    pack: PackArgument = None,
+    shift: Shift = "none",
+    tail: Tail = "extra_segment",
     pad_to: int | None = None,
     pad_to_multiple_of: int = 1,
     max_prompt_len: int | None = None,
@@ -81,6 +84,10 @@ def build_batch(
         "jagged": rows one behind the other and nothing else, with offsets
         input_ids       |  p   p   r   r  |  p   p   p   r   r   r  |
         loss_mask       |  r   r  |  r   r   r  |
+        "packed": several rows to a row of the output, as long as sequences are all fields
+        input_ids       |  p   p   r   r   p   r  PAD |
+        loss_mask       |  0   0   r   r   0   r   0  |
+                         <------------ W ------------>
 
     Inputs are read where they lie and never changed; every output value is written once.
 
@@ -121,21 +128,40 @@ def build_batch(
         Everything passed is that of the whole step, and so are the widths. Padding rows train
         nothing: their loss mask is 0 (pass `loss_masks`; the response mask is 1 on them) and they
         have no labels and no routes; ``batch.is_padding`` tells them.
+        ``"single"`` puts all rows of the packed layout into one row of the output, without padding,
+        as padding-free training has it.
     position_ids
         Add ``position_ids``, which count the tokens of each sequence from 0 on. Padding holds 0,
         1, or, with ``"repeat_last"``, 0 in front of a sequence and its last position behind it, as
-        verl's ``clip(cumsum(attention_mask) - 1, 0)``.
+        verl's ``clip(cumsum(attention_mask) - 1, 0)``. The packed layout always has them, counted
+        anew for each sequence; there padding counts on unless something else is said here (see
+        `tail`).
     labels
         Add ``labels``: the ids of response tokens whose loss mask is not 0 (of all of them if there
         is no loss mask), and -100 elsewhere. ``"shifted"``: each position holds the label of its
         sequence's next token, for a loss of one's own; models of Hugging Face shift inside and take
         ``"aligned"``.
     layout
-        ``"left"``, ``"two_segment"``, ``"right"`` or ``"jagged"``.
+        ``"left"``, ``"two_segment"``, ``"right"``, ``"jagged"`` or ``"packed"``.
+    pack
+        Which rows share a row of the packed layout: a plan of :func:`pack` for the lengths of these
+        rows, or the options to make one, ``dict(capacity=16384, ...)``. The shard of a step
+        that was planned with them has bins of its own.
+    shift
+        Where values of response-aligned fields stand in the packed layout. ``"none"``: beside their
+        tokens. ``"next_token"``: beside the token before, whose output predicts them; a sequence's
+        last position holds what padding does, so that no loss crosses a boundary. Labels move too.
+        The first response token of a row without a prompt has no place then, nor has that of a part
+        of a row that `pack` split.
+    tail
+        What the padding behind the last sequence of a packed row counts as, in ``cu_seqlens`` and
+        ``position_ids``: ``"extra_segment"``, a sequence of its own; ``"extend_last"``, part of the
+        last one; ``"outside"``, nothing (its positions are 0).
     pad_to
         Fix ``W``, so that all data-parallel ranks agree on it. For one block, not for two segments.
     pad_to_multiple_of
-        Round ``W`` up to a multiple; of two segments, ``P`` and ``R`` each.
+        Round ``W`` up to a multiple; of two segments, ``P`` and ``R`` each; of packed sequences,
+        the place of each (by default as `pack` has rounded it).
     max_prompt_len
         Fix ``P`` of two segments.
     max_response_len
@@ -172,14 +198,27 @@ def build_batch(
         tokens is (tokens, ...), and fields of responses are (response tokens, ...), with
         ``response_offsets``, int64 (B + 1,). It has no masks.
 
+        The packed layout has N rows of B sequences: ``input_ids``, ``position_ids`` and
+        ``sequence_ids`` (which row of the batch a token is of, -1 on padding), int64 (N, W);
+        ``response_mask``, labels and all per-token fields (N, W, ...). ``cu_seqlens``, int32
+        (segments + 1,), says where segments of attention begin if the rows of the output are laid
+        end to end, ``row_cu_seqlens`` the same for each of them, a list of N int32 arrays, and
+        ``max_seqlen``, an int, how long the longest is. If places are rounded up, these count
+        tokens, and ``cu_seqlens_padded``, ``row_cu_seqlens_padded`` and ``max_seqlen_padded``
+        places. There is no ``attention_mask``: models of Hugging Face take batches for packed where
+        they get none. :class:`PerRow` fields, names and ``prompt_lens`` are of the B sequences, in
+        their order.
+
     Raises
     ------
     ValueError
         An empty batch; trajectories that are not known, contradict each other or are not those of
         `merge`; fields of different row counts; a field row of another length than its
         response; a row longer than a fixed width; a token id beyond its dtype; NaN in a loss mask;
-        one reward for an empty response; widths or dtypes that cannot be; ``out`` where a tensor
-        or view of it is alive, or that has no memory of its own.
+        one reward for an empty response; a plan of bins for other rows, or bins wider than a fixed
+        width; a value that has no place (see `shift`), but for what padding holds; widths or dtypes
+        that cannot be; ``out`` where a tensor or view of it is alive, or that has no memory of its
+        own.
     TypeError
         An object that is no field, row or number, named by field, row and position.
     ImportError
@@ -190,7 +229,7 @@ def build_batch(
     Warns
     -----
     UserWarning
-        The longest row exceeds ``max_seq_len``.
+        The longest row exceeds ``max_seq_len``; values have no place since `pack` split rows.
 
     Notes
     -----
@@ -218,8 +257,17 @@ def build_batch(
     if max_seq_len is not None:
         max_seq_len = checked_integer("max_seq_len", max_seq_len, "an integer or None")
     layout_spec = checked_layout(
-        layout, pad_to, max_prompt_len, max_response_len, pad_to_multiple_of
+        layout,
+        pad_to,
+        max_prompt_len,
+        max_response_len,
+        pad_to_multiple_of,
+        pack,
+        shift,
+        tail,
+        rows,
     )
+    _check_shifts(labels, shift)
     specs: list[tuple[Rows, FieldSpec]] = []
     if loss_masks is not None:
         specs.append((loss_masks, LOSS_MASK))
@@ -249,8 +297,10 @@ def build_batch(
         order,
         checked_names(uids=uids, trajectory_ids=trajectory_ids, is_last_step=is_last_step),
         merging,
-        rows,
+        None if isinstance(rows, str) else rows,
     )
+    if torn := batch.plan.num_torn:
+        warnings.warn(torn_message(torn), stacklevel=2)
     if (message := excess_message(batch.plan, max_seq_len)) is not None:
         warnings.warn(message, stacklevel=2)
     return batch
@@ -302,7 +352,9 @@ def collate_fields(
     if torch is not None:
         from_numpy = torch.from_numpy
         for key, array in arrays:
-            if key != "max_seqlen":
+            if isinstance(array, list):
+                data[key] = [from_numpy(row) for row in array]
+            elif not isinstance(array, int):
                 data[key] = from_numpy(array)
         for _, spec in fields:
             if spec.dtype == "bfloat16":
@@ -366,12 +418,13 @@ def check_options(
     array_type: str,
     pool: PoolArgument,
     merge: Any,
-    **widths: Any,
+    **layout_options: Any,
 ) -> None:
     """Check what can be said of `build_batch`'s options before there are rows."""
     check_array_type(array_type)
     check_merge_argument(merge)
-    checked_layout(layout, **widths)
+    checked_layout(layout, **layout_options)
+    _check_shifts(labels, layout_options["shift"])
     checked_pool(pool)
     if max_seq_len is not None:
         checked_integer("max_seq_len", max_seq_len, "an integer or None")
@@ -379,6 +432,14 @@ def check_options(
     preset = "reference" if isinstance(dtypes, Mapping) else dtypes
     outputs, _ = checked_outputs(preset, layout, position_ids, labels, [], array_type)
     checked_pad(pad_token_id, outputs)
+
+
+def _check_shifts(labels: Any, shift: Any) -> None:
+    if labels == "shifted" and shift == "next_token":
+        raise ValueError(
+            "labels='shifted' with shift='next_token' would shift labels twice; "
+            "pass labels='aligned', which moves with shift"
+        )
 
 
 def check_array_type(array_type: Any) -> None:
@@ -404,6 +465,15 @@ def excess_message(plan: Plan, max_seq_len: int | None) -> str | None:
     return (
         f"the longest row has {plan.longest_row} tokens, which exceeds max_seq_len={max_seq_len}; "
         "nothing is truncated: check the limits of the generation"
+    )
+
+
+def torn_message(torn: int) -> str:
+    """Say that tokens have no place where sequences were split."""
+    return (
+        f"{counted(torn, 'response token')} before which pack split a sequence cannot be predicted "
+        "in their row, so that with shift='next_token' their values are left out; pack without "
+        "splitting, or pass shift='none'"
     )
 
 

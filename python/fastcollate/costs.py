@@ -8,25 +8,27 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fastcollate.arrays import describe, to_numpy
+from fastcollate.arrays import NUMBERS, describe, is_only_torch, is_tensor, to_numpy
 from fastcollate.lengths import Integers
 
 Costs: TypeAlias = Callable[[Integers], ArrayLike]
 """What rows of so many tokens, int64 (rows,), cost: numbers of the same shape."""
 
+Weights: TypeAlias = NDArray[np.int64] | NDArray[np.float32] | NDArray[np.float64]
+"""Numbers that are neither negative nor infinite, which add up as their dtype does."""
+
 FLOPS_PER_TOKEN = 24_576
 """What a token costs beside attention, in the unit of a pair of tokens in attention."""
 
 
-def token_costs(lengths: Integers) -> NDArray[np.float64]:
+def token_costs(lengths: Integers) -> Integers:
     """Return rows' numbers of tokens: ``"tokens"``."""
-    return lengths.astype(np.float64)
+    return lengths
 
 
-def flops_costs(lengths: Integers) -> NDArray[np.float64]:
+def flops_costs(lengths: Integers) -> Integers:
     """Return ``24576 * L + L * L`` for rows of L tokens, the workload of verl: ``"flops"``."""
-    wide = token_costs(lengths)
-    return FLOPS_PER_TOKEN * wide + wide * wide
+    return FLOPS_PER_TOKEN * lengths + lengths * lengths
 
 
 NAMED_COSTS: dict[str, Costs] = {"tokens": token_costs, "flops": flops_costs}
@@ -55,6 +57,14 @@ def costs_of(name: str, cost: Any, lengths: Integers, noun: str = "row") -> NDAr
     TypeError
         Something else.
     """
+    return weights_of(name, cost, lengths, noun).astype(np.float64)
+
+
+def weights_of(name: str, cost: Any, lengths: Integers, noun: str = "row") -> Weights:
+    """Return what rows of these lengths cost, as :func:`costs_of`, but in the costs' own dtype.
+
+    Integers are int64, float16 and bfloat16 float32.
+    """
     names = ", ".join(map(repr, NAMED_COSTS))
     advice = f"pass {names}, a function of lengths or one number per {noun}"
     if isinstance(cost, str):
@@ -62,31 +72,70 @@ def costs_of(name: str, cost: Any, lengths: Integers, noun: str = "row") -> NDAr
             raise ValueError(f"{name} is {cost!r}; {advice}")
         cost = NAMED_COSTS[cost]
     if callable(cost):
-        returned = f"the function {name} returned"
-        return _checked_costs(returned, cost(lengths), len(lengths), noun, "return")
-    values = to_numpy(cost)
-    is_sequence = isinstance(values, (np.ndarray, list, tuple)) or hasattr(values, "__array__")
-    if not is_sequence:
+        found, found_by, verb = cost(lengths), f"the function {name} returned", "return"
+    elif hasattr(cost, "__array__") or isinstance(cost, (list, tuple)):
+        found, found_by, verb = cost, f"{name} is", "pass"
+    else:
         raise TypeError(f"{name} is {describe(cost)}; {advice}")
-    return _checked_costs(f"{name} is", values, len(lengths), noun, "pass")
+    weights = checked_weights(found_by, found, noun)
+    if len(weights) != len(lengths):
+        raise ValueError(
+            f"{found_by} {describe(weights)} for {len(lengths)} lengths; {verb} one number for each"
+        )
+    return weights
 
 
-def _checked_costs(
-    found_by: str, values: Any, count: int, noun: str, verb: str
-) -> NDArray[np.float64]:
-    """Return so many costs, none of which is negative or not finite."""
-    found = np.asarray(to_numpy(values))
-    if found.shape == (0,):
-        found = found.astype(np.float64)
-    if found.dtype.kind not in "biuf" or found.shape != (count,):
+def checked_weights(found_by: str, values: Any, noun: str) -> Weights:
+    """Return numbers of which none is negative or infinite, in their own dtype.
+
+    Parameters
+    ----------
+    found_by
+        How errors begin: what was passed, and a verb.
+    values
+        An array, a tensor or a sequence (n,).
+    noun
+        What has one of the numbers.
+
+    Raises
+    ------
+    TypeError
+        They are no numbers.
+    ValueError
+        One of them is negative, NaN or infinite, or more than the dtype can add up.
+    """
+    found = _as_array(values)
+    if found.ndim != 1 or found.dtype.kind not in NUMBERS:
+        shown = describe(found if found.ndim > 0 else values)
+        raise TypeError(f"{found_by} {shown}; pass one number per {noun}")
+    weights: Weights
+    if found.dtype.kind != "f":
+        wrong = (found < 0) | (found > np.iinfo(np.int64).max)
+        weights = np.ascontiguousarray(found, np.int64)
+    elif found.itemsize > 4:
+        weights = np.ascontiguousarray(found, np.float64)
+        wrong = ~(np.isfinite(weights) & (weights >= 0))
+    else:
+        weights = np.ascontiguousarray(found, np.float32)
+        wrong = ~(np.isfinite(weights) & (weights >= 0))
+    if wrong.any():
+        row = int(np.argmax(wrong))
         raise ValueError(
-            f"{found_by} {describe(found)} for {count} lengths; {verb} one number for each"
+            f"{found_by} {found[row]} for {noun} {row}; pass numbers that are finite, not negative "
+            f"and fit {weights.dtype}"
         )
-    costs = found.astype(np.float64)
-    wrong = np.flatnonzero(~(np.isfinite(costs) & (costs >= 0)))
-    if len(wrong) > 0:
-        row = int(wrong[0])
-        raise ValueError(
-            f"{found_by} {found[row]} for {noun} {row}; a cost is finite and not negative"
-        )
-    return np.ascontiguousarray(costs)
+    with np.errstate(over="ignore"):
+        if found.dtype.kind == "f" and np.isinf(weights.sum()):
+            raise ValueError(f"{found_by} numbers whose sum does not fit {weights.dtype}")
+    return weights
+
+
+def _as_array(values: Any) -> np.ndarray:
+    """Return numbers as an array, also those of dtypes that NumPy has not."""
+    if is_tensor(values) and is_only_torch(values.dtype):
+        values = values.float()
+    try:
+        found = np.asarray(to_numpy(values))
+    except ValueError:  # rows of different lengths
+        return np.array(None)
+    return found.astype(np.int64) if found.shape == (0,) and found.dtype.kind == "f" else found

@@ -13,18 +13,22 @@ REFERENCE = OutputSpec()
 """What today's frameworks use."""
 
 _REFERENCE = dict.fromkeys(
-    ("input_ids", "attention_mask", "response_mask", "position_ids", "labels"), "int64"
+    ("input_ids", "attention_mask", "response_mask", "position_ids", "labels", "sequence_ids"),
+    "int64",
 )
 _COMPACT = {
     "input_ids": "int32",
     "attention_mask": "bool",
     "response_mask": "bool",
     "position_ids": "int32",
+    "sequence_ids": "int32",
     "labels": "int64",  # torch's losses take no other integers
 }
 _PRESETS = {"reference": _REFERENCE, "compact": _COMPACT}
 
 _MASKS = ("attention_mask", "response_mask")
+_MASKS_OF: dict[str, tuple[str, ...]] = {"jagged": (), "packed": ("response_mask",)}
+"""Which masks layouts have, if not all."""
 
 
 def checked_outputs(
@@ -41,13 +45,15 @@ def checked_outputs(
         raise ValueError(message)
     if labels not in (None, "aligned", "shifted"):
         raise ValueError(f"labels is {labels!r}; pass 'aligned', 'shifted' or None")
-    if position_ids is labels is None and dtypes == "reference":
+    is_packed = layout == "packed"
+    if position_ids is labels is None and dtypes == "reference" and not is_packed:
         outputs = REFERENCE
     else:
         preset, by_key = _taken_apart(dtypes)
         keys = ["input_ids"]
-        keys += () if layout == "jagged" else _MASKS
-        keys += () if position_ids is None else ("position_ids",)
+        keys += _MASKS_OF.get(layout, _MASKS)
+        keys += ("position_ids", "sequence_ids") if is_packed else ()
+        keys += () if position_ids is None or is_packed else ("position_ids",)
         keys += () if labels is None else ("labels",)
         # A batch keeps the dtypes of masks that only other layouts have.
         names = dict(_PRESETS[preset])
@@ -63,8 +69,9 @@ def checked_outputs(
             names["input_ids"],
             names["attention_mask"],
             names["response_mask"],
-            None if position_ids is None else (position_ids, names["position_ids"]),
+            (position_ids, names["position_ids"]) if position_ids or is_packed else None,
             None if labels is None else (labels == "shifted", names["labels"]),
+            names["sequence_ids"],
         )
     if array_type == "numpy":
         for _, spec in fields:

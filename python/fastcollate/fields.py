@@ -38,6 +38,8 @@ RESERVED = frozenset(
     {
         *("input_ids", "attention_mask", "response_mask", "position_ids", "labels"),
         *("cu_seqlens", "offsets", "max_seqlen", "response_offsets"),
+        *("sequence_ids", "row_cu_seqlens"),
+        *("cu_seqlens_padded", "max_seqlen_padded", "row_cu_seqlens_padded"),
         *("loss_mask", "rewards", "logprobs", "router_padding_mask"),
     }
 )

@@ -72,24 +72,26 @@ def broadcasted(plan: Plan, per_row: Any) -> Any:
         width=width,
         per_turn=False,
         gaps=True,
-        may_miss=False,
+        may_miss=True,
     )
+    rows = np.repeat(np.arange(plan.num_rows), lens)
+    rows, places = rows[places >= 0], places[places >= 0]
     shape = _leading_shape(plan, width)
     if isinstance(per_row, np.ndarray):
         out = np.zeros(shape, per_row.dtype)
-        out.reshape(-1)[places] = np.repeat(per_row, lens)
+        out.reshape(-1)[places] = per_row[rows]
         return out
     import torch
 
-    repeats = torch.from_numpy(lens).to(per_row.device)
+    values = per_row.index_select(0, torch.from_numpy(rows).to(per_row.device))
     index = torch.from_numpy(places).to(per_row.device)
     zeros = per_row.new_zeros(int(np.prod(shape)))
-    return zeros.index_copy(0, index, per_row.repeat_interleave(repeats)).reshape(shape)
+    return zeros.index_copy(0, index, values).reshape(shape)
 
 
 def _leading_shape(plan: Plan, width: int) -> tuple[int, ...]:
     """Dimensions of an output that count positions."""
-    return (width,) if plan.layout == "jagged" else (plan.num_rows, width)
+    return (width,) if plan.layout == "jagged" else (plan.num_output_rows, width)
 
 
 def _taken(flat: Any, places: np.ndarray, missing: float | None) -> Any:

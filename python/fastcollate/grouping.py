@@ -60,6 +60,45 @@ def group_offsets(name: str, ids: Any, noun: str, advice: str) -> NDArray[np.int
     return offsets
 
 
+def group_numbers(name: str, ids: Any) -> NDArray[np.int64]:
+    """Give equal ids, which may come in any order, the same number, in the order of the first.
+
+    Parameters
+    ----------
+    name, ids
+        An argument: any sequence of objects that can be compared, also without a hash.
+
+    Returns
+    -------
+    array
+        The group of each id, int64 (ids,); groups are counted from 0 on.
+
+    Raises
+    ------
+    TypeError
+        If `ids` is no sequence, or holds what cannot be compared.
+    """
+    ids = _plain(ids)
+    if isinstance(ids, np.ndarray) and ids.dtype.kind != "f":  # a NaN is not the id of another
+        _, firsts, groups = np.unique(ids, return_index=True, return_inverse=True)
+        ranks = np.empty(len(firsts), np.int64)
+        ranks[np.argsort(firsts)] = np.arange(len(firsts))
+        return ranks[groups].astype(np.int64)
+    ids = id_list(name, ids)
+    if _are_plain(ids):
+        by_id = {identity: number for number, identity in enumerate(dict.fromkeys(ids))}
+        return np.fromiter(map(by_id.__getitem__, ids), np.int64, len(ids))
+    seen = _Seen()
+    numbers = np.empty(len(ids), np.int64)
+    for index, identity in enumerate(ids):
+        try:
+            numbers[index] = seen.number(identity)
+        except Exception as error:  # whatever its own code raises
+            found = f"{name}[{index}] is {shown(identity)}"
+            raise TypeError(f"{found}, which cannot be compared: {error}") from error
+    return numbers
+
+
 def _plain(ids: Any) -> Any:
     """Return ids as an array that NumPy compares fast, where they are or can be one."""
     if type(ids) is list:
@@ -103,10 +142,15 @@ def repeated(ids: Sequence[Any]) -> tuple[int, int] | None:
 
 def _first_seen_before(ids: Sequence[Any]) -> int | None:
     """Return the index of the first id that was there before."""
-    if set(map(type, ids)) <= {str, bytes, int} and len(set(ids)) == len(ids):
+    if _are_plain(ids) and len(set(ids)) == len(ids):
         return None  # a tenth of the time
     seen = _Seen()
     return next((index for index, identity in enumerate(ids) if not seen.add(identity)), None)
+
+
+def _are_plain(ids: Sequence[Any]) -> bool:
+    """Whether ids can be looked up as they are."""
+    return set(map(type, ids)) <= {str, bytes, int}
 
 
 def shown(identity: Any) -> str:
@@ -119,23 +163,31 @@ def shown(identity: Any) -> str:
 
 
 class _Seen:
-    """Ids that came before. Those without a hash are compared one by one."""
+    """Ids that came before, numbered. Those without a hash are compared one by one."""
 
     def __init__(self) -> None:
-        self._hashable: set[Hashable] = set()
-        self._others: list[Any] = []
+        self._hashable: dict[Hashable, int] = {}
+        self._others: list[tuple[Any, int]] = []
 
     def add(self, identity: Any) -> bool:
         """Add an id; False if it was there."""
+        known = self._count
+        return self.number(identity) == known
+
+    def number(self, identity: Any) -> int:
+        """Add an id if it was not there, and return its number."""
         key = _key(identity)
-        if key is NO_KEY:
-            if any(other is identity or bool(other == identity) for other in self._others):
-                return False
-            self._others.append(identity)
-            return True
-        known = len(self._hashable)
-        self._hashable.add(key)
-        return len(self._hashable) > known
+        if key is not NO_KEY:
+            return self._hashable.setdefault(key, self._count)
+        for other, number in self._others:
+            if other is identity or bool(other == identity):
+                return number
+        self._others.append((identity, self._count))
+        return self._others[-1][1]
+
+    @property
+    def _count(self) -> int:
+        return len(self._hashable) + len(self._others)
 
 
 def _key(identity: Any) -> Hashable:

@@ -2,8 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+
 from fastcollate._fastcollate import LayoutSpec
 from fastcollate.arguments import checked_int
+from fastcollate.arrays import describe
+from fastcollate.bin_plan import BinPlan
+from fastcollate.lengths import Integers
+from fastcollate.packing import pack as pack_bins
+
+if TYPE_CHECKING:
+    from fastcollate.step_plan import Shard
+
+PackArgument: TypeAlias = BinPlan | Mapping[str, Any] | None
+Shift: TypeAlias = Literal["none", "next_token"]
+Tail: TypeAlias = Literal["extra_segment", "extend_last", "outside"]
+
+LAYOUTS = ("left", "two_segment", "right", "jagged", "packed")
+"""All layouts."""
+
+AS_TOKENS_LIE = ("none", "extra_segment")
+"""`shift` and `tail` if nothing is said of them."""
 
 LEFT = LayoutSpec("left", None, None, None, 1)
 """The left layout with all widths from the data."""
@@ -15,13 +36,19 @@ def checked_layout(
     max_prompt_len: int | None,
     max_response_len: int | None,
     pad_to_multiple_of: int,
+    pack: PackArgument = None,
+    shift: Shift = "none",
+    tail: Tail = "extra_segment",
+    rows: Shard | Literal["single"] | None = None,
 ) -> LayoutSpec:
     """Check the arguments of a layout, also against each other."""
     arguments = (name, pad_to, max_prompt_len, max_response_len, pad_to_multiple_of)
-    if arguments == ("left", None, None, None, 1):
+    is_packed = pack is not None or isinstance(rows, str) or (shift, tail) != AS_TOKENS_LIE
+    if arguments == ("left", None, None, None, 1) and not is_packed:
         return LEFT  # spares small batches the time
-    if name not in ("left", "two_segment", "right", "jagged"):
-        raise ValueError(f"layout is {name!r}; pass 'left', 'two_segment', 'right' or 'jagged'")
+    if name not in LAYOUTS:
+        names = ", ".join(map(repr, LAYOUTS[:-1]))
+        raise ValueError(f"layout is {name!r}; pass {names} or {LAYOUTS[-1]!r}")
     widths = {
         "pad_to": pad_to,
         "max_prompt_len": max_prompt_len,
@@ -59,4 +86,57 @@ def checked_layout(
                 f"{argument} is {widths[argument]}, "
                 f"which is no multiple of pad_to_multiple_of={multiple}"
             )
-    return LayoutSpec(*arguments)
+    if name != "packed":
+        if is_packed:
+            options = {"pack": pack is not None, "shift": shift != "none"}
+            options["rows='single'"] = isinstance(rows, str)
+            option = next((option for option, is_given in options.items() if is_given), "tail")
+            raise ValueError(f"{option} is for layout='packed', but layout is {name!r}")
+        return LayoutSpec(*arguments)
+    if max_response_len is not None:
+        raise ValueError(
+            "max_response_len fixes the width of responses, but with layout='packed' fields are as "
+            "wide as sequences; pass pad_to"
+        )
+    return LayoutSpec(*arguments, _checked_pack(pack, multiple, rows), *_checked_how(shift, tail))
+
+
+def _checked_how(shift: Any, tail: Any) -> tuple[str, str]:
+    for name, value, values in (
+        ("shift", shift, ("none", "next_token")),
+        ("tail", tail, ("extra_segment", "extend_last", "outside")),
+    ):
+        if not isinstance(value, str) or value not in values:
+            raise ValueError(f"{name} is {value!r}; pass {' or '.join(map(repr, values))}")
+    return shift, tail
+
+
+def _checked_pack(pack: Any, multiple: int, rows: Any) -> Callable[[Integers], BinPlan] | None:
+    """Return what makes bins of lengths; None for those of the shard, or for a single one."""
+    has_bins = getattr(rows, "bin_offsets", None) is not None
+    if isinstance(rows, str):
+        if rows != "single":
+            raise ValueError(f"rows is {rows!r}; pass 'single' or plan.shard(mini_batch, rank)")
+        if pack is not None:
+            raise ValueError("rows='single' puts everything in one row; leave pack out")
+        return None
+    if pack is None:
+        if has_bins:
+            return None
+        raise ValueError(
+            "layout='packed' needs to know which rows share a row of the output: pass "
+            "pack=dict(capacity=...) or a plan of fastcollate.pack, rows='single' for one row, "
+            "or the shard of a step planned with pack="
+        )
+    if has_bins:
+        raise ValueError("the shard has its bins from plan_step(pack=...); leave pack out")
+    if isinstance(pack, BinPlan):
+        return lambda _: pack
+    if not isinstance(pack, Mapping):
+        raise TypeError(f"pack is {describe(pack)}; pass a plan of fastcollate.pack or its options")
+    options: dict[str, Any] = {"pad_to_multiple_of": multiple, **pack}
+    if not all(isinstance(name, str) for name in options) or "lengths" in options:
+        raise TypeError(f"pack has the options {list(pack)}; pass those of fastcollate.pack")
+    if "capacity" not in options:
+        raise TypeError("pack has no capacity; pass dict(capacity=...), in tokens")
+    return partial(pack_bins, **options)

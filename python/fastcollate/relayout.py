@@ -14,7 +14,7 @@ from fastcollate.shards import name_rows, objects_of
 from fastcollate.step_plan import Shard
 
 if TYPE_CHECKING:
-    from fastcollate._fastcollate import FieldSpec, LayoutSpec
+    from fastcollate._fastcollate import FieldSpec, LayoutSpec, Plan
     from fastcollate.batch import Batch
 
 
@@ -23,6 +23,7 @@ def laid_out(batch: Batch, layout: LayoutSpec, shard: Shard | None = None) -> Ba
     from fastcollate.collating import collate_fields, in_order
 
     plan, recipe = batch.plan, batch.recipe
+    _check_whole(plan)
     rows, picks = _named_rows(shard)
     if shard is not None:
         plan = plan.pick(Shard(rows, np.zeros(len(rows), np.bool_), plan.num_rows), layout)
@@ -62,6 +63,21 @@ def laid_out(batch: Batch, layout: LayoutSpec, shard: Shard | None = None) -> Ba
     order = [key for key in batch if key not in RESERVED or key == "router_padding_mask"]
     again._data = in_order(again._data | objects, order)
     return again
+
+
+def _check_whole(plan: Plan) -> None:
+    """Check that every value of a packed batch has a place, those of a row in one stretch."""
+    if (bins := plan.bins()) is None:
+        return
+    if len(bins[1]) != plan.num_rows:
+        message = "the batch has rows that were split when they were packed; build it anew instead"
+        raise ValueError(message)
+    headless = np.flatnonzero((plan.prompt_lens == 0) & (plan.response_lens > 0))
+    if plan.is_shifted and len(headless) > 0:
+        raise ValueError(
+            f"row {headless[0]} has no prompt, so with shift='next_token' the batch holds nothing "
+            "of its first response token; build it anew instead"
+        )
 
 
 def _named_rows(shard: Shard | None) -> tuple[Any, Shard | None]:

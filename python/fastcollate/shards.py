@@ -44,6 +44,11 @@ def selected(batch: Batch, shard: Shard) -> Batch:
     from fastcollate.relayout import laid_out
 
     check_shard("shard", shard)
+    if batch.plan.layout == "packed":
+        raise ValueError(
+            "the batch is packed: several of its rows share one of the outputs; "
+            "pass rows=shard to build_batch, or select from a padded or jagged batch"
+        )
     layout, is_wider = layout_of(batch.plan, shard)
     plan = batch.plan.pick(shard, layout)
     are_adjacent = np.array_equal(shard.rows, shard.rows[:1] + np.arange(len(shard.rows)))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
 from typing import Any
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from fastcollate.arguments import checked_int, checked_integer, counted
 from fastcollate.arrays import describe, offsets_of
 from fastcollate.lengths import Integers
-from fastcollate.tables import Table
+from fastcollate.tables import Table, check_names
 
 Widths = tuple[int, int, int]
 
@@ -45,6 +45,12 @@ class Shard(Table):
         ``f"pad{first_pad}"``, and the others count on.
     lengths
         Tokens of each row as planned, int64 (n,), so that other rows are noticed.
+    bin_offsets
+        Where bins begin in the rows, int64 (bins + 1,), if they are packed.
+    bin_width
+        Positions of the step's widest bin, if rows are packed.
+    pad_to_multiple_of
+        What the place of a packed row is rounded up to a multiple of.
 
     Raises
     ------
@@ -58,6 +64,9 @@ class Shard(Table):
     widths: Widths | None = None
     first_pad: int = 0
     lengths: Integers | None = None
+    bin_offsets: Integers | None = None
+    bin_width: int = 0
+    pad_to_multiple_of: int = 1
 
     def __post_init__(self) -> None:
         self._set_array("rows", np.int64)
@@ -73,10 +82,19 @@ class Shard(Table):
                 raise ValueError(f"lengths have shape {self.lengths.shape}; pass one per row")
         if self.rows.min(initial=0) < -1 or (self.rows[~self.is_padding] < 0).any():
             raise ValueError("rows are from 0 on, or -1 where is_padding is True")
-        for name in ("num_rows", "first_pad"):
-            count = checked_int(name, getattr(self, name), "a number of rows")
-            if count < 0:
-                raise ValueError(f"{name} is {count}; pass a number from 0 on")
+        if self.bin_offsets is not None:
+            self._set_array("bin_offsets", np.int64)
+            if (reason := _bins_defect(self.bin_offsets, len(self.rows))) is not None:
+                raise ValueError(reason)
+        for name, least in (
+            ("num_rows", 0),
+            ("first_pad", 0),
+            ("bin_width", 0),
+            ("pad_to_multiple_of", 1),
+        ):
+            count = checked_int(name, getattr(self, name), "a number")
+            if count < least:
+                raise ValueError(f"{name} is {count}; pass a number from {least} on")
             object.__setattr__(self, name, count)
         if self.widths is not None:
             widths = tuple(checked_int("widths", width, "three lengths") for width in self.widths)
@@ -89,7 +107,19 @@ class Shard(Table):
 
     def __repr__(self) -> str:
         padding = int(np.count_nonzero(self.is_padding))
-        return f"Shard: {counted(len(self), 'row')}, of which {padding:,} padding"
+        bins = self.bin_offsets
+        where = "" if bins is None else f" in {counted(len(bins) - 1, 'bin')}"
+        return f"Shard: {counted(len(self), 'row')}{where}, of which {padding:,} padding"
+
+
+def _bins_defect(offsets: Integers, num_slots: int) -> str | None:
+    """Say what is wrong with the places where bins begin."""
+    is_right = (
+        offsets.ndim == 1 and len(offsets) > 0 and (offsets[0], offsets[-1]) == (0, num_slots)
+    )
+    if not is_right or (np.diff(offsets) <= 0).any():
+        return f"bin_offsets do not rise from 0 to {num_slots}"
+    return None
 
 
 @dataclass(frozen=True, eq=False)
@@ -122,6 +152,11 @@ class StepPlan(Table):
         number of prompts.
     has_only_totals
         Whether only the lengths of whole rows were known. Then `row_lengths` has no prompt tokens.
+    bin_offsets
+        Where bins begin, int64 (bins + 1,), in slots, if rows are packed: slots are ordered by bins
+        within ranks then, and every rank of a mini-batch has as many bins, not rows.
+    pad_to_multiple_of
+        What the place of a packed row is rounded up to a multiple of.
 
     Raises
     ------
@@ -138,6 +173,8 @@ class StepPlan(Table):
     prompt_offsets: Integers
     mini_batch_prompts: Integers
     has_only_totals: bool = False
+    bin_offsets: Integers | None = None
+    pad_to_multiple_of: int = 1
 
     def __post_init__(self) -> None:
         try:
@@ -145,7 +182,10 @@ class StepPlan(Table):
                 self._set_array(name, np.int64)
             self._set_array("is_padding", np.bool_)
             self._set_array("row_lengths", np.int64)
-            object.__setattr__(self, "dp_size", operator.index(self.dp_size))
+            if self.bin_offsets is not None:
+                self._set_array("bin_offsets", np.int64)
+            for name in ("dp_size", "pad_to_multiple_of"):
+                object.__setattr__(self, name, operator.index(getattr(self, name)))
         except (TypeError, ValueError, OverflowError) as error:
             raise ValueError(f"this is not a valid step plan: {error}") from error
         if (reason := self._defect()) is not None:
@@ -174,8 +214,18 @@ class StepPlan(Table):
                 return f"{name} fall"
         if len(self.mini_batch_prompts) != len(offsets):
             return "mini_batch_prompts and mini_batch_offsets differ in length"
-        if (np.diff(offsets) % self.dp_size != 0).any():
-            return "ranks have different numbers of rows"
+        if self.pad_to_multiple_of < 1:
+            return f"pad_to_multiple_of is {self.pad_to_multiple_of}"
+        if self.bin_offsets is None:
+            counts, units = np.diff(offsets), "rows"
+        else:
+            if (reason := _bins_defect(self.bin_offsets, len(rows))) is not None:
+                return reason
+            if not np.isin(offsets, self.bin_offsets).all():
+                return "a bin is in two mini-batches"
+            counts, units = np.diff(np.searchsorted(self.bin_offsets, offsets)), "bins"
+        if (counts % self.dp_size != 0).any():
+            return f"ranks have different numbers of {units}"
         num_rows = len(self.row_lengths)
         real = rows[~self.is_padding]
         if rows.min(initial=0) < -1 or rows.max(initial=0) >= num_rows:
@@ -253,10 +303,17 @@ class StepPlan(Table):
     def tokens_per_rank(self) -> Integers:
         """Tokens of each rank, those of padding rows too, int64 (mini-batches, dp_size)."""
         running = offsets_of(self._totals[self.rows])
-        counts = np.diff(self.mini_batch_offsets) // self.dp_size
-        places = counts[:, None] * np.arange(self.dp_size + 1)
-        tokens: Integers = np.diff(running[self.mini_batch_offsets[:-1, None] + places], axis=1)
+        tokens: Integers = np.diff(running[self._rank_offsets], axis=1)
         return tokens
+
+    @cached_property
+    def bin_width(self) -> int:
+        """Positions of the widest bin; 0 if rows are not packed."""
+        if self.bin_offsets is None:
+            return 0
+        multiple = self.pad_to_multiple_of
+        places = -(-self._totals[self.rows] // multiple) * multiple
+        return int(np.diff(offsets_of(places)[self.bin_offsets]).max(initial=0))
 
     def shard(self, mini_batch: int, rank: int) -> Shard:
         """Return what a rank gets of a mini-batch.
@@ -268,16 +325,22 @@ class StepPlan(Table):
         """
         mini_batch = _checked_index("mini_batch", mini_batch, self.num_mini_batches)
         rank = _checked_index("rank", rank, self.dp_size)
-        begin, end = self.mini_batch_offsets[mini_batch : mini_batch + 2].tolist()
-        count = (end - begin) // self.dp_size
-        start = begin + rank * count
+        begin = int(self.mini_batch_offsets[mini_batch])
+        start, end = self._rank_offsets[mini_batch, rank : rank + 2].tolist()
+        bins = self.bin_offsets
+        if bins is not None:
+            first, last = np.searchsorted(bins, [start, end])
+            bins = bins[first : last + 1] - start
         return Shard(
-            self.rows[start : start + count],
-            self.is_padding[start : start + count],
+            self.rows[start:end],
+            self.is_padding[start:end],
             num_rows=self.num_real_rows,
             widths=self.widths,
             first_pad=int(np.count_nonzero(self.is_padding[begin:start])),
-            lengths=self._totals[self.rows[start : start + count]],
+            lengths=self._totals[self.rows[start:end]],
+            bin_offsets=bins,
+            bin_width=self.bin_width,
+            pad_to_multiple_of=self.pad_to_multiple_of,
         )
 
     def describe(self) -> str:
@@ -286,8 +349,9 @@ class StepPlan(Table):
         Tokens per rank count padding rows too; the imbalance is the most that a rank gets over the
         mean of all.
         """
-        head = ("mini-batch", "prompts", "rows", "padding", "tokens per rank", "imbalance")
-        cells = [head]
+        bins = self.bin_offsets
+        head = ["mini-batch", "prompts", "rows", "padding", "tokens per rank", "imbalance"]
+        cells = [head if bins is None else [*head, "bins per rank"]]
         padding = np.diff(self.mini_batch_offsets) - self.real_rows_per_mini_batch
         for index, (rows, tokens) in enumerate(
             zip(self.real_rows_per_mini_batch.tolist(), self.tokens_per_rank, strict=True)
@@ -295,31 +359,21 @@ class StepPlan(Table):
             least, most = int(tokens.min()), int(tokens.max())
             imbalance = most / float(tokens.mean()) if most else 1.0
             cells.append(
-                (
+                [
                     str(index),
                     f"{self._prompts_in(index):,}",
                     f"{rows:,}",
                     f"{padding[index]:,}",
                     f"{least:,}" if least == most else f"{least:,} to {most:,}",
                     f"{imbalance:.3f}",
-                )
+                ]
             )
+            if bins is not None:
+                first, second = np.searchsorted(bins, self._rank_offsets[index, :2])
+                cells[-1].append(f"{second - first:,}")
         widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
         lines = ("  ".join(map(str.rjust, row, widths)) for row in cells)
         return "\n".join((repr(self), *lines))
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the plan as lists and numbers, ready to be written as JSON.
-
-        Returns
-        -------
-        dict
-            The parameters by name.
-        """
-        return {
-            field.name: value.tolist() if isinstance(value, np.ndarray) else value
-            for field, value in zip(fields(self), self._values(), strict=True)
-        }
 
     @classmethod
     def from_dict(cls, tables: Mapping[str, Any]) -> StepPlan:
@@ -330,14 +384,7 @@ class StepPlan(Table):
         ValueError
             If they are none.
         """
-        if not isinstance(tables, Mapping):
-            raise TypeError(f"tables is {describe(tables)}; pass what to_dict returned")
-        names = {field.name for field in fields(cls)}
-        if names != set(tables):
-            wrong = sorted(map(str, names ^ set(tables)))
-            raise ValueError(
-                f"this is not a valid step plan: {', '.join(wrong)} missing or unknown"
-            )
+        check_names(cls, "step plan", tables)
         arrays = {name: _exact(name, value) for name, value in tables.items()}
         if arrays["row_lengths"].size == 0:
             arrays["row_lengths"] = arrays["row_lengths"].reshape(0, 2)
@@ -348,12 +395,26 @@ class StepPlan(Table):
         rows = counted(self.num_real_rows, "row")
         prompts, ranks = counted(self.num_prompts, "prompt"), counted(self.dp_size, "rank")
         padding = counted(len(self.padding_rows), "padding row")
-        return f"StepPlan: {rows} of {prompts} in {mini_batches} for {ranks}, and {padding}"
+        bins = self.bin_offsets
+        packed = "" if bins is None else f", packed in {counted(len(bins) - 1, 'bin')}"
+        return f"StepPlan: {rows} of {prompts} in {mini_batches} for {ranks}, and {padding}{packed}"
 
     @cached_property
     def _totals(self) -> Integers:
         """Tokens of the step's rows and, in the last place, of a synthetic one, whose row is -1."""
         return np.append(self.row_lengths.sum(1), sum(SYNTHETIC_LENS))
+
+    @cached_property
+    def _rank_offsets(self) -> Integers:
+        """Where the slots of ranks begin, and where the last ends, (mini-batches, dp_size + 1)."""
+        bins = self.bin_offsets
+        # What ranks have the same number of: slots, or bins.
+        ends = self.mini_batch_offsets
+        units = ends if bins is None else np.searchsorted(bins, ends).astype(np.int64)
+        counts: Integers = np.diff(units) // self.dp_size
+        found = units[:-1, None] + counts[:, None] * np.arange(self.dp_size + 1)
+        offsets: Integers = found if bins is None else bins[found]
+        return offsets
 
     @cached_property
     def _row_offsets(self) -> Integers:
@@ -374,7 +435,7 @@ def _exact(name: str, value: Any) -> Any:
     """Return a list as an array, of nothing but what it should hold."""
     if name == "has_only_totals" and not isinstance(value, bool):
         raise ValueError(f"this is not a valid step plan: {name} is {describe(value)}")
-    if name in ("dp_size", "has_only_totals"):
+    if name in ("dp_size", "has_only_totals", "pad_to_multiple_of") or value is None:
         return value
     try:
         array = np.array(value)

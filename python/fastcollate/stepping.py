@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from itertools import pairwise
 from typing import Any, Literal, NamedTuple
 
@@ -9,13 +10,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fastcollate import _fastcollate
-from fastcollate.arguments import check_bool, checked_int, counted, id_list
+from fastcollate.arguments import check_bool, checked_count, checked_int, counted, id_list
 from fastcollate.arrays import describe, is_tensor
 from fastcollate.batch import Batch
 from fastcollate.costs import Costs, costs_of
 from fastcollate.grouping import group_offsets
 from fastcollate.lengths import Integers, checked_lengths
 from fastcollate.merging import MergePlan
+from fastcollate.step_packing import checked_pack_options, packed_slots
 from fastcollate.step_plan import SYNTHETIC_LENS, StepPlan
 from fastcollate.trajectories import checked_trajectories
 
@@ -67,6 +69,7 @@ def plan_step(
     copy: Literal["first", "cycle"] = "first",
     shards: Literal["contiguous", "strided", "tokens", "flops"] | Costs = "contiguous",
     keep_together: Literal["prompt", "trajectory"] | None = None,
+    pack: Mapping[str, Any] | None = None,
     allow_partial: bool = False,
     train_batch_size: int | None = None,
     n_samples_per_prompt: int | None = None,
@@ -111,7 +114,15 @@ def plan_step(
     keep_together
         Whether the rows of a prompt or of a trajectory have to be on one rank. Then all ranks are
         filled up to as many rows as the fullest one has, which can be more than are needed to
-        divide them; few are aimed at, fewest are only sure of ``"contiguous"``.
+        divide them; few are aimed at, fewest are only sure of ``"contiguous"``. When packed, in one
+        bin.
+    pack
+        Pack the rows of each mini-batch by these options of :func:`pack`, ``dict(capacity=16384)``,
+        for ``build_batch(layout="packed")``. Then ranks have the same number of bins, not of rows:
+        a multiple of `dp_size` (and of ``bins_multiple_of``), dealt out one after the other, each
+        to the next rank. No rows are added, but one synthetic row for each bin that a mini-batch of
+        few rows cannot fill, unless `pad_rows` is ``"error"``. Rows are not split, nor is there a
+        choice of `shards` or `copy`.
     allow_partial
         Whether the last mini-batch may be smaller.
     train_batch_size
@@ -139,7 +150,8 @@ def plan_step(
         but for `allow_partial`; a `dp_size` below 1; numbers that contradict `train_batch_size` or
         `n_samples_per_prompt`; rows that cannot be divided among ranks, with
         ``pad_rows="error"``; a group to be kept together that mini-batches or, with
-        ``pad_rows="error"``, ranks would tear apart; costs that are negative or not finite.
+        ``pad_rows="error"``, ranks would tear apart; costs that are negative or not finite; rows
+        that cannot be packed.
     TypeError
         What is no number, sequence or option.
 
@@ -159,14 +171,20 @@ def plan_step(
     array([3, 4, 0])
     """
     _check_options(pad_rows, copy, shards, keep_together)
+    options = {} if pack is None else checked_pack_options(pack)
+    if pack is not None and (shards, copy) != ("contiguous", "first"):
+        raise ValueError(
+            "shards and copy say how rows are dealt out and padded, but pack makes bins, each of "
+            "which goes to the next rank; leave them out"
+        )
     check_bool("allow_partial", allow_partial)
     if is_stepwise is not None:
         check_bool("is_stepwise", is_stepwise)
-    dp_size = _checked_count("dp_size", dp_size, "a number of ranks")
+    dp_size = checked_count("dp_size", dp_size, "a number of ranks")
     unit, size = _checked_unit(prompts_per_mini_batch, rows_per_mini_batch)
     samples = n_samples_per_prompt
     if samples is not None:
-        samples = _checked_count("n_samples_per_prompt", samples, "a number of rows")
+        samples = checked_count("n_samples_per_prompt", samples, "a number of rows")
     step = _Rows.of(what)
     if (num_rows := len(step.lengths)) == 0:
         raise ValueError("there are no rows to plan; pass at least one")
@@ -208,6 +226,17 @@ def plan_step(
     groups = {"prompt": prompts, "trajectory": trajectories, None: None}[keep_together]
     if groups is not None:
         _check_not_torn(groups, mini_batches, _Names(str(keep_together), uids, prompts))
+    table: dict[str, Any] = {
+        "dp_size": dp_size,
+        "row_lengths": step.lengths,
+        "prompt_offsets": prompts,
+        "mini_batch_prompts": np.searchsorted(prompts, mini_batches).astype(np.int64),
+        "has_only_totals": step.has_only_totals,
+    }
+    if pack is not None:
+        lengths, may_pad = step.lengths.sum(1), pad_rows != "error"
+        packed = packed_slots(lengths, mini_batches, dp_size, options, groups, may_pad)
+        return StepPlan(**packed._asdict(), **table)
     costs, synthetic_cost = _costs(shards, step.lengths.sum(1), pad_rows)
     rows, is_padding, offsets, failure = _fastcollate.split_step(
         mini_batches,
@@ -241,11 +270,7 @@ def plan_step(
         rows=rows,
         is_padding=is_padding,
         mini_batch_offsets=offsets,
-        dp_size=dp_size,
-        row_lengths=step.lengths,
-        prompt_offsets=prompts,
-        mini_batch_prompts=np.searchsorted(prompts, mini_batches).astype(np.int64),
-        has_only_totals=step.has_only_totals,
+        **table,
     )
 
 
@@ -381,21 +406,14 @@ def _check_options(pad_rows: Any, copy: Any, shards: Any, keep_together: Any) ->
         raise ValueError(f"copy is an option of pad_rows='copy', but pad_rows is {pad_rows!r}")
 
 
-def _checked_count(name: str, value: Any, advice: str) -> int:
-    count = checked_int(name, value, advice)
-    if count < 1:
-        raise ValueError(f"{name} is {count}; pass {advice} from 1 on")
-    return count
-
-
 def _checked_unit(prompts: Any, rows: Any) -> tuple[str | None, int]:
     """Return what mini-batches are counted in, and how many of them are one."""
     if prompts is not None and rows is not None:
         raise ValueError("pass prompts_per_mini_batch or rows_per_mini_batch, not both")
     if prompts is not None:
-        return "prompts", _checked_count("prompts_per_mini_batch", prompts, "a number of prompts")
+        return "prompts", checked_count("prompts_per_mini_batch", prompts, "a number of prompts")
     if rows is not None:
-        return "rows", _checked_count("rows_per_mini_batch", rows, "a number of rows")
+        return "rows", checked_count("rows_per_mini_batch", rows, "a number of rows")
     return None, 0
 
 

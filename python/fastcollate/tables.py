@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any
 
@@ -23,6 +24,18 @@ class Table:
     def __reduce__(self) -> tuple[type[Table], tuple[Any, ...]]:
         return type(self), self._values()
 
+    def to_dict(self) -> dict[str, Any]:
+        """Return the plan as lists and numbers, ready to be written as JSON.
+
+        Returns
+        -------
+        dict
+            The parameters by name.
+        """
+        names = (field.name for field in fields(self))  # type: ignore[arg-type]
+        values = (v.tolist() if isinstance(v, np.ndarray) else v for v in self._values())
+        return dict(zip(names, values, strict=True))
+
     def _values(self) -> tuple[Any, ...]:
         return tuple(getattr(self, field.name) for field in fields(self))  # type: ignore[arg-type]
 
@@ -41,3 +54,21 @@ def _frozen(array: np.ndarray) -> np.ndarray:
     """Return an array of one's own, closed to writing."""
     array.flags.writeable = False
     return array
+
+
+def check_names(kind: type[Table], what: str, tables: Any) -> None:
+    """Check that a mapping has the parameters of such a plan.
+
+    Raises
+    ------
+    TypeError
+        It is no mapping.
+    ValueError
+        A parameter is missing, or one is unknown.
+    """
+    if not isinstance(tables, Mapping):
+        raise TypeError(f"tables is {describe(tables)}; pass what to_dict returned")
+    names = {field.name for field in fields(kind)}  # type: ignore[arg-type]
+    if names != set(tables):
+        wrong = sorted(map(str, names ^ set(tables)))
+        raise ValueError(f"this is not a valid {what}: {', '.join(wrong)} missing or unknown")

@@ -128,6 +128,42 @@ pub enum Error {
         width: usize,
     },
 
+    #[error(
+        "bin {bin} has {found} positions, but pad_to is {width}; nothing is ever truncated: \
+         pass a smaller capacity, or a larger pad_to"
+    )]
+    BinTooWide {
+        bin: usize,
+        found: usize,
+        width: usize,
+    },
+
+    #[error(
+        "pack is a plan for {expected} sequences, but there are {found} rows; \
+         pass one that was made for them"
+    )]
+    OtherSequenceCount { found: usize, expected: usize },
+
+    #[error(
+        "pack is a plan for {expected} tokens in row {row}, but it has {found}; \
+         pass one that was made for these rows"
+    )]
+    OtherSequenceLength {
+        row: usize,
+        found: usize,
+        expected: usize,
+    },
+
+    #[error(
+        "row {row} has no prompt, so with shift='next_token' no position holds {field} of its first \
+         response token, which {why}; begin the row with a prompt token, or pass shift='none'"
+    )]
+    NoPlace {
+        field: String,
+        row: usize,
+        why: &'static str,
+    },
+
     #[error("a batch of {rows} rows x {width} positions is larger than memory can be addressed")]
     TooLarge { rows: usize, width: usize },
 
@@ -136,6 +172,12 @@ pub enum Error {
          pass missing= to say what stands there"
     )]
     NoPrompt { row: usize },
+
+    #[error(
+        "row {row} was split when it was packed, and no position holds the value of the first \
+         response token of a part; pass missing= to say what stands there"
+    )]
+    Torn { row: usize },
 
     #[error(
         "{missing} of the {tokens} response tokens of turn {turn} are in no row of this batch: \

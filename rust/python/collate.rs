@@ -1,13 +1,11 @@
 //! The one call: ingest, plan, write, hand over.
 
-use fastcollate::Check;
-use fastcollate::plan::{Assembly, Longest, Placement, Turns};
+use fastcollate::plan::{Assembly, Grid, Placement, Turns};
 use fastcollate::write::Destination;
-use pyo3::IntoPyObjectExt;
+use fastcollate::{Check, Error as Core};
 use pyo3::prelude::*;
-use pyo3::types::PyString;
 
-use crate::contents::{LOSS_MASK, OffsetTables, Output, OutputSpec};
+use crate::contents::{LOSS_MASK, Output, OutputSpec};
 use crate::error::Result;
 use crate::execute::{execute, execute_slices};
 use crate::field::{FieldSpec, Step};
@@ -19,13 +17,11 @@ use crate::memory::BufferPool;
 use crate::merging::{Making, Merge};
 use crate::output::{NamedArray, Outputs, Written};
 use crate::plan::{Plan, longest_row};
+use crate::seqlens::Seqlens;
 use crate::shard::Shard;
 
 /// From this size on other threads of the interpreter may run while plain memory is copied.
 const DETACH_FROM: usize = 1 << 20;
-
-/// Where the longest row's length stands among the outputs of a jagged layout: behind the offsets.
-const MAX_SEQLEN_AT: usize = 3;
 
 /// Collate rows. Returns the plan, the outputs in order, the lease of their memory, and what was
 /// merged here.
@@ -74,9 +70,9 @@ pub fn collate<'py>(
         close,
         pool,
     };
-    if shard.is_some() {
+    if let Some(shard) = &shard {
         // All rows, so that ranks fail together.
-        layout.get().check(&step)?;
+        layout.get().check(&step, shard)?;
     }
     let picked = shard.as_ref().map(|shard| shard.pick(&step)).transpose()?;
     let parts = Step {
@@ -88,7 +84,8 @@ pub fn collate<'py>(
         .as_ref()
         .map(|(_, longest)| *longest)
         .unwrap_or_default();
-    let (placement, arrays, lease) = request.write(py, columns, parts, least)?;
+    let placement = layout.get().place(py, parts.batch, least, shard.as_ref())?;
+    let (arrays, lease) = request.write(py, columns, parts, &placement)?;
     let (turns, assembly) = match (making, shard) {
         (Some(Making::Batch(plan)), Some(shard)) => (
             plan.get().turns.clone(),
@@ -137,8 +134,8 @@ struct Request<'a, 'py> {
     pool: Option<&'a Bound<'py, BufferPool>>,
 }
 
-/// A written batch: where its rows lie, its outputs in order, and the lease of their memory.
-type Batch<'py> = (Placement, Vec<NamedArray<'py>>, Lease);
+/// A written batch: its outputs in order, and the lease of their memory.
+type Batch<'py> = (Vec<NamedArray<'py>>, Lease);
 
 impl<'py> Request<'_, 'py> {
     /// Plan where columns go, and write them.
@@ -147,31 +144,38 @@ impl<'py> Request<'_, 'py> {
         py: Python<'py>,
         mut columns: Vec<Rows<'py>>,
         step: Step,
-        least: Longest,
+        placement: &Placement,
     ) -> Result<Batch<'py>> {
         let (fields, assembly) = (self.fields, step.batch);
-        let placement = self.layout.place(assembly, least)?;
         let field_plans = fields.iter().zip(&mut columns[2..]);
         let field_plans = field_plans
-            .map(|(field, rows)| field.plan(rows, step, &placement))
+            .map(|(field, rows)| field.plan(rows, step, placement))
             .collect::<Result<Vec<_>>>()?;
-        let tables = OffsetTables::of_jagged(&placement)?;
+        let seqlens = Seqlens::of_placement(placement, longest_row(assembly))?;
         let loss_mask = fields.iter().position(|field| field.key() == LOSS_MASK);
         let loss_mask = loss_mask.map(|index| (2 + index, field_plans[index].dtype));
 
-        let (pad, tables) = (self.pad_token_id, tables.as_ref());
-        let mut outputs = self.outputs.outputs(pad, &placement, tables, loss_mask);
+        let mut outputs = self
+            .outputs
+            .outputs(self.pad_token_id, placement, &seqlens, loss_mask);
+        let own = outputs.len();
         for (index, (field, plan)) in fields.iter().zip(&field_plans).enumerate() {
             let column = 2 + index;
-            let own = Output::of_field(field, plan, column, &columns[column], assembly, &placement);
+            let own = Output::of_field(field, plan, column, &columns[column], assembly, placement);
             outputs.extend(own);
         }
-        let (mut arrays, lease) = self.write_outputs(py, &outputs, &columns, assembly)?;
-        if tables.is_some() {
-            let longest = longest_row(assembly).into_bound_py_any(py)?;
-            arrays.insert(MAX_SEQLEN_AT, (PyString::new(py, "max_seqlen"), longest));
+        if !self.layout.drops() {
+            refuse_lost(
+                &outputs[own..],
+                loss_mask.is_some(),
+                &columns,
+                assembly,
+                placement,
+            )?;
         }
-        Ok((placement, arrays, lease))
+        let (mut arrays, lease) = self.write_outputs(py, &outputs, &columns, assembly)?;
+        seqlens.add_to(py, &mut arrays)?;
+        Ok((arrays, lease))
     }
 
     /// Take the memory of all outputs, write them and hand them over.
@@ -214,4 +218,52 @@ impl<'py> Request<'_, 'py> {
         let memory = Written::new(slab, outputs);
         Ok((memory.arrays(py)?, Lease::new(memory)))
     }
+}
+
+/// Refuse values that have no place in the placement and are not what stands there anyway.
+///
+/// # Errors
+/// The first of them.
+fn refuse_lost(
+    fields: &[Output],
+    has_loss_mask: bool,
+    columns: &[Rows],
+    assembly: &Assembly,
+    placement: &Placement,
+) -> Result<()> {
+    let heads = { placement.packing }.and_then(|packing| packing.heads_without_place(assembly));
+    let Some(heads) = heads else {
+        return Ok(());
+    };
+    let no_place = |head: usize, field: &str, why| Core::NoPlace {
+        field: field.to_owned(),
+        row: heads.segments()[head].row,
+        why,
+    };
+    if !has_loss_mask {
+        return Err(no_place(
+            0,
+            "the response_mask",
+            "trains where there are no loss_masks",
+        )
+        .into());
+    }
+    let nothing = Grid::new(heads.rows(), 1, Vec::new())?;
+    // Sequence-aligned fields and those of rows stay where they are.
+    for field in fields
+        .iter()
+        .filter(|field| std::ptr::eq(field.grid, &raw const placement.response))
+    {
+        let found = field.written_over(&heads, columns, assembly)?;
+        let filled = field.written_over(&nothing, columns, assembly)?;
+        let size = found.len() / heads.rows();
+        let differs = |head: &usize| {
+            let bytes = head * size..(head + 1) * size;
+            !field.dtype.is_same(&found[bytes.clone()], &filled[bytes])
+        };
+        if let Some(head) = (0..heads.rows()).find(differs) {
+            return Err(no_place(head, field.key, "is not its fill").into());
+        }
+    }
+    Ok(())
 }

@@ -1,8 +1,7 @@
 //! Which outputs a batch has, and what stands in each.
 
-use fastcollate::Error as Core;
 use fastcollate::plan::{Assembly, Grid, Layout, Placement};
-use fastcollate::write::PositionPadding;
+use fastcollate::write::{Destination, PositionPadding};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyTuple, PyType};
@@ -10,8 +9,9 @@ use pyo3::types::{PyTuple, PyType};
 use crate::error::Result;
 use crate::field::{FieldPlan, FieldSpec};
 use crate::ingest::Rows;
-use crate::job::Content;
+use crate::job::{Content, Job};
 use crate::output::Dtype;
+use crate::seqlens::Seqlens;
 
 /// The key of the loss mask.
 pub const LOSS_MASK: &str = "loss_mask";
@@ -25,8 +25,10 @@ pub struct OutputSpec {
     input_ids: Dtype,
     attention_mask: Dtype,
     response_mask: Dtype,
-    /// What padding holds, and the dtype.
-    position_ids: Option<(PositionPadding, Dtype)>,
+    /// Which sequence a token is of, where several share an output row.
+    sequence_ids: Dtype,
+    /// What padding holds, or nothing if it counts as the layout says, and the dtype.
+    position_ids: Option<(Option<PositionPadding>, Dtype)>,
     /// Whether they are shifted, and the dtype.
     labels: Option<(bool, Dtype)>,
 }
@@ -36,19 +38,21 @@ impl OutputSpec {
     #[new]
     #[pyo3(signature = (
         input_ids="int64", attention_mask="int64", response_mask="int64",
-        position_ids=None, labels=None
+        position_ids=None, labels=None, sequence_ids="int64"
     ))]
     fn new(
         input_ids: &str,
         attention_mask: &str,
         response_mask: &str,
-        position_ids: Option<(String, String)>,
+        position_ids: Option<(Option<String>, String)>,
         labels: Option<(bool, String)>,
+        sequence_ids: &str,
     ) -> PyResult<Self> {
         let ids = |key, name: &str| Dtype::of_name(key, name, Dtype::INTEGERS);
         let mask = |key, name: &str| Dtype::of_name(key, name, Dtype::OF_MASKS);
         let position_ids = position_ids.map(|(padding, dtype)| {
-            Ok::<_, PyErr>((padding_of(&padding)?, ids("position_ids", &dtype)?))
+            let padding = padding.as_deref().map(padding_of).transpose()?;
+            Ok::<_, PyErr>((padding, ids("position_ids", &dtype)?))
         });
         let labels =
             labels.map(|(shifted, dtype)| ids("labels", &dtype).map(|dtype| (shifted, dtype)));
@@ -56,6 +60,7 @@ impl OutputSpec {
             input_ids: ids("input_ids", input_ids)?,
             attention_mask: mask("attention_mask", attention_mask)?,
             response_mask: mask("response_mask", response_mask)?,
+            sequence_ids: ids("sequence_ids", sequence_ids)?,
             position_ids: position_ids.transpose()?,
             labels: labels.transpose()?,
         })
@@ -76,8 +81,9 @@ impl OutputSpec {
             spec.attention_mask.name(),
             spec.response_mask.name(),
             spec.position_ids
-                .map(|(padding, dtype)| (name_of(padding), dtype.name())),
+                .map(|(padding, dtype)| (padding.map(name_of), dtype.name())),
             spec.labels.map(|(shifted, dtype)| (shifted, dtype.name())),
+            spec.sequence_ids.name(),
         );
         Ok((slf.get_type(), arguments.into_pyobject(slf.py())?))
     }
@@ -133,58 +139,110 @@ impl<'a> Output<'a> {
     }
 }
 
+impl Output<'_> {
+    /// The bytes of the same output over another grid.
+    ///
+    /// # Errors
+    /// What the columns raise.
+    pub fn written_over(
+        &self,
+        grid: &Grid,
+        columns: &[Rows],
+        assembly: &Assembly,
+    ) -> Result<Vec<u8>> {
+        let mut words =
+            vec![0_u64; (grid.positions() * self.content.inner() * self.dtype.size()).div_ceil(8)];
+        let size = grid.positions() * self.content.inner() * self.dtype.size();
+        let values = &mut bytemuck::cast_slice_mut(&mut words)[..size];
+        let bytes = Destination {
+            values,
+            is_zeroed: false,
+        };
+        for job in Job::of_output(self.content, self.dtype, grid, bytes) {
+            job.write(columns, assembly)?;
+        }
+        Ok(bytemuck::cast_slice(&words)[..size].to_vec())
+    }
+}
+
 impl OutputSpec {
     /// The outputs that are no fields.
     pub fn outputs<'a>(
         &self,
         pad_token_id: i64,
         placement: &'a Placement,
-        tables: Option<&'a OffsetTables>,
+        seqlens: &'a Seqlens,
         loss_mask: Option<(usize, Dtype)>,
     ) -> Vec<Output<'a>> {
         let Placement {
             sequence, response, ..
         } = placement;
-        let mut outputs = Vec::new();
-        let mut push = |key, grid, content, dtype| {
-            outputs.push(Output {
-                key,
-                grid,
-                shape: shape_of(grid, placement),
-                content,
-                dtype,
-            });
+        let output = |key, grid, content, dtype| Output {
+            key,
+            grid,
+            shape: shape_of(grid, placement),
+            content,
+            dtype,
         };
         let tokens = Content::Tokens { pad: pad_token_id };
-        push("input_ids", sequence, tokens, self.input_ids);
-        if let Some(OffsetTables {
-            sequence,
-            response,
-            grid,
-        }) = tables
-        {
-            push("cu_seqlens", grid, Content::Table(sequence), Dtype::I32);
-            push("offsets", grid, Content::Table(sequence), Dtype::I64);
-            push(
-                "response_offsets",
-                grid,
-                Content::Table(response),
-                Dtype::I64,
-            );
-        } else {
+        let mut outputs = vec![output("input_ids", sequence, tokens, self.input_ids)];
+        let position_ids = self.position_ids.map(|(padding, dtype)| {
+            // Every part of a sequence counts from 0 on; if nothing is said of padding, with it.
+            let (grid, padding) = match (padding, &seqlens.parts, &seqlens.positions) {
+                (Some(padding), Some(parts), _) => (parts, padding),
+                (None, _, Some(positions)) => (positions, PositionPadding::Zero),
+                _ => (sequence, padding.unwrap_or(PositionPadding::Zero)),
+            };
+            output("position_ids", grid, Content::Positions(padding), dtype)
+        });
+        let response_mask = {
             let mask = Content::Mask { inverted: false };
-            push("attention_mask", sequence, mask, self.attention_mask);
-            push("response_mask", response, mask, self.response_mask);
-        }
-        if let Some((padding, dtype)) = self.position_ids {
-            push("position_ids", sequence, Content::Positions(padding), dtype);
+            output("response_mask", response, mask, self.response_mask)
+        };
+        let tables = seqlens.tables.iter().map(|table| Output {
+            shape: vec![table.values.len()],
+            ..output(
+                table.key,
+                &table.grid,
+                Content::Table(&table.values),
+                table.dtype,
+            )
+        });
+        match placement.layout {
+            Layout::Packed => {
+                outputs.extend(position_ids);
+                outputs.push(output(
+                    "sequence_ids",
+                    sequence,
+                    Content::RowIndices,
+                    self.sequence_ids,
+                ));
+                outputs.extend(tables);
+                outputs.push(response_mask);
+            }
+            Layout::Jagged => {
+                outputs.extend(tables);
+                outputs.extend(position_ids);
+            }
+            _ => {
+                let mask = Content::Mask { inverted: false };
+                outputs.push(output(
+                    "attention_mask",
+                    sequence,
+                    mask,
+                    self.attention_mask,
+                ));
+                outputs.push(response_mask);
+                outputs.extend(position_ids);
+            }
         }
         if let Some((shifted, dtype)) = self.labels {
+            let (grid, shifted) = seqlens.of_labels(placement, shifted);
             let labels = Content::Labels {
                 mask: loss_mask,
                 shifted,
             };
-            push("labels", sequence, labels, dtype);
+            outputs.push(output("labels", grid, labels, dtype));
         }
         outputs
     }
@@ -196,40 +254,6 @@ fn shape_of(grid: &Grid, placement: &Placement) -> Vec<usize> {
         vec![grid.width()]
     } else {
         vec![grid.rows(), grid.width()]
-    }
-}
-
-/// Where rows begin in a jagged layout, and where the last one ends.
-pub struct OffsetTables {
-    sequence: Vec<usize>,
-    response: Vec<usize>,
-    /// The shape of either.
-    grid: Grid,
-}
-
-impl OffsetTables {
-    /// The tables of a jagged layout; other layouts have none.
-    ///
-    /// # Errors
-    /// More tokens than int32 can count.
-    pub fn of_jagged(placement: &Placement) -> Result<Option<Self>> {
-        if placement.layout != Layout::Jagged {
-            return Ok(None);
-        }
-        let offsets = |grid: &Grid| {
-            let starts = grid.segments().iter().map(|segment| segment.dst_col);
-            starts.chain([grid.width()]).collect::<Vec<_>>()
-        };
-        let sequence = offsets(&placement.sequence);
-        let tokens = placement.sequence.width();
-        if i32::try_from(tokens).is_err() {
-            return Err(Core::TooManyTokens { tokens }.into());
-        }
-        Ok(Some(Self {
-            grid: Grid::new(1, sequence.len(), Vec::new())?,
-            response: offsets(&placement.response),
-            sequence,
-        }))
     }
 }
 

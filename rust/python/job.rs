@@ -6,7 +6,7 @@ use bytemuck::Pod;
 use fastcollate::plan::{Assembly, Band, Grid};
 use fastcollate::write::{
     Count, Destination, Fill, Labels, PositionPadding, write_field, write_labels, write_mask,
-    write_positions, write_tokens,
+    write_positions, write_row_indices, write_tokens,
 };
 use fastcollate::{Binary, Column, Element, Slice, bf16, f16};
 
@@ -46,6 +46,8 @@ pub enum Content<'a> {
         /// Whether pieces that do not train are gaps too, as in the loss mask.
         gaps_untrained: bool,
     },
+    /// Which row lies at a position; -1 on padding.
+    RowIndices,
     /// Small numbers of the plan.
     Table(&'a [usize]),
 }
@@ -124,7 +126,7 @@ impl Filling {
 
 impl Content<'_> {
     /// Number of values at a position.
-    fn inner(&self) -> usize {
+    pub fn inner(&self) -> usize {
         match self {
             Self::Field { inner, .. } => *inner,
             _ => 1,
@@ -195,9 +197,13 @@ impl<'a> Job<'a> {
         Error: From<E>,
     {
         match (self.content, self.dtype) {
-            (Content::Mask { .. } | Content::Table(_) | Content::Positions(_), _) => {
-                self.write_planned();
-            }
+            (
+                Content::Mask { .. }
+                | Content::Table(_)
+                | Content::Positions(_)
+                | Content::RowIndices,
+                _,
+            ) => self.write_planned(),
             (Content::Tokens { pad }, Dtype::I32) => {
                 self.write_tokens::<i32, C>(columns, assembly, pad)?;
             }
@@ -240,6 +246,14 @@ impl<'a> Job<'a> {
             (Content::Positions(padding), _) => {
                 let band = self.band;
                 write_positions::<i64>(&band, padding, self.destination());
+            }
+            (Content::RowIndices, Dtype::I32) => {
+                let band = self.band;
+                write_row_indices::<i32>(&band, self.destination());
+            }
+            (Content::RowIndices, _) => {
+                let band = self.band;
+                write_row_indices::<i64>(&band, self.destination());
             }
             _ => unreachable!("is_planned was asked before"),
         }
@@ -325,7 +339,7 @@ impl<'a> Job<'a> {
     pub fn is_planned(&self) -> bool {
         matches!(
             self.content,
-            Content::Mask { .. } | Content::Table(_) | Content::Positions(_)
+            Content::Mask { .. } | Content::Table(_) | Content::Positions(_) | Content::RowIndices
         )
     }
 

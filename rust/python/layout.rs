@@ -1,17 +1,27 @@
 //! Layouts by name, and the widths that do not come from the data.
 
-use fastcollate::plan::{Assembly, Layout, Longest, Placement, Widths};
+use fastcollate::plan::{Assembly, Layout, Longest, Packing, Placement, Shift, Tail, Widths};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
+use crate::bins::{BinPlan, row_lens};
 use crate::error::Result;
+use crate::shard::Shard;
 
 /// All layouts and their names.
-const LAYOUTS: [(Layout, &str); 4] = [
+const LAYOUTS: [(Layout, &str); 5] = [
     (Layout::Left, "left"),
     (Layout::TwoSegment, "two_segment"),
     (Layout::Right, "right"),
     (Layout::Jagged, "jagged"),
+    (Layout::Packed, "packed"),
+];
+
+/// What tails can count as, and their names.
+pub const TAILS: [(Tail, &str); 3] = [
+    (Tail::ExtraSegment, "extra_segment"),
+    (Tail::ExtendLast, "extend_last"),
+    (Tail::Outside, "outside"),
 ];
 
 /// A layout's place in the list, and its name.
@@ -38,25 +48,55 @@ fn layout_of(name: &str) -> PyResult<Layout> {
     })
 }
 
-/// A layout and the widths that do not come from the data.
+/// A layout, the widths that do not come from the data, and how rows are packed.
 #[pyclass(frozen, module = "fastcollate._fastcollate")]
 pub struct LayoutSpec {
     layout: Layout,
     widths: Widths,
+    packing: Option<PackSpec>,
+}
+
+/// How rows are packed.
+struct PackSpec {
+    /// Makes bins of the rows' lengths; none for all rows in one bin.
+    pack: Option<Py<PyAny>>,
+    shift: Shift,
+    tail: Tail,
+    /// Whether values that have no place are left out, whatever they are.
+    drops: bool,
 }
 
 #[pymethods]
 impl LayoutSpec {
     #[new]
+    #[pyo3(signature = (
+        name, pad_to, max_prompt_len, max_response_len, pad_to_multiple_of,
+        pack=None, shift="none", tail="extra_segment", drops=false
+    ))]
+    #[allow(clippy::too_many_arguments, reason = "called in a few places")]
     fn new(
         name: &str,
         pad_to: Option<usize>,
         max_prompt_len: Option<usize>,
         max_response_len: Option<usize>,
         pad_to_multiple_of: usize,
+        pack: Option<Py<PyAny>>,
+        shift: &str,
+        tail: &str,
+        drops: bool,
     ) -> PyResult<Self> {
+        let layout = layout_of(name)?;
+        let packing = PackSpec {
+            pack,
+            shift: match shift {
+                "next_token" => Shift::NextToken,
+                _ => Shift::None,
+            },
+            tail: tail_of(tail)?,
+            drops,
+        };
         Ok(Self {
-            layout: layout_of(name)?,
+            layout,
             widths: Widths {
                 sequence: pad_to,
                 prompt: max_prompt_len,
@@ -64,28 +104,84 @@ impl LayoutSpec {
                 multiple_of: pad_to_multiple_of,
                 least: Longest::default(),
             },
+            packing: (layout == Layout::Packed).then_some(packing),
         })
     }
 }
 
 impl LayoutSpec {
-    /// Check that rows are no longer than fixed widths.
+    /// Check that all rows of a step are no longer than fixed widths, nor its bins.
     ///
     /// # Errors
     /// `ValueError` naming the first that is.
-    pub fn check(&self, assembly: &Assembly) -> Result<()> {
-        Ok(self.widths.check(assembly.rows())?)
+    pub fn check(&self, step: &Assembly, shard: &Shard) -> Result<()> {
+        match (&self.packing, &shard.bins) {
+            (Some(_), Some(bins)) => bins.check_width(self.widths.sequence),
+            (Some(_), None) => Ok(()),
+            (None, _) => Ok(self.widths.check(step.rows())?),
+        }
     }
 
-    /// Lay an assembly's rows out, as wide as if the `least` were among them.
+    /// Lay an assembly's rows out, as wide as if the `least` were among them; in bins, in those of
+    /// the shard, if it has some.
     ///
     /// # Errors
     /// `ValueError` for rows wider than a fixed width.
-    pub fn place(&self, assembly: &Assembly, least: Longest) -> Result<Placement> {
-        let widths = Widths {
-            least,
-            ..self.widths
+    pub fn place(
+        &self,
+        py: Python,
+        assembly: &Assembly,
+        least: Longest,
+        shard: Option<&Shard>,
+    ) -> Result<Placement> {
+        let Some(packing) = &self.packing else {
+            let widths = Widths {
+                least,
+                ..self.widths
+            };
+            return Ok(Placement::of_layout(assembly, self.layout, widths)?);
         };
-        Ok(Placement::of_layout(assembly, self.layout, widths)?)
+        let bins = match (&packing.pack, shard.and_then(|shard| shard.bins.as_ref())) {
+            (Some(pack), _) => {
+                let lens = row_lens(py, assembly);
+                pack.bind(py).call1((lens,))?.extract::<BinPlan>()?.bins()?
+            }
+            (None, Some(bins)) => bins.of_rows(assembly),
+            (None, None) => BinPlan::single(assembly),
+        };
+        let multiple_of = match self.widths.multiple_of {
+            1 => bins.multiple_of,
+            given => given,
+        };
+        let packing = Packing {
+            multiple_of,
+            shift: packing.shift,
+            tail: packing.tail,
+        };
+        let width = self.widths.sequence;
+        Ok(Placement::packed(
+            assembly,
+            &bins.bins,
+            packing,
+            width,
+            bins.least_width,
+        )?)
     }
+
+    /// Whether values that have no place are left out, whatever they are.
+    pub fn drops(&self) -> bool {
+        self.packing.as_ref().is_some_and(|packing| packing.drops)
+    }
+}
+
+/// The tail of a name.
+///
+/// # Errors
+/// `ValueError`.
+fn tail_of(name: &str) -> PyResult<Tail> {
+    let named = TAILS.iter().find(|(_, other)| *other == name);
+    named.map(|(tail, _)| *tail).ok_or_else(|| {
+        let names = TAILS.map(|(_, name)| format!("'{name}'")).join(", ");
+        PyValueError::new_err(format!("tail is '{name}'; it can be {names}"))
+    })
 }

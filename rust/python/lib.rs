@@ -2,6 +2,7 @@
 
 #[allow(unsafe_code, reason = "lends NumPy's memory to Arrow")]
 mod arrow_export;
+mod bins;
 mod collate;
 mod contents;
 mod error;
@@ -16,7 +17,10 @@ mod memory;
 mod merging;
 #[allow(unsafe_code, reason = "lends the slab's memory to NumPy")]
 mod output;
+mod packing;
+mod partitioning;
 mod plan;
+mod seqlens;
 mod shard;
 mod stepping;
 mod tables;
@@ -46,6 +50,10 @@ mod _fastcollate {
     use super::memory::{BufferPool, forked};
     #[pymodule_export]
     use super::merging::{Merge, MergeSpec, merge_turns};
+    #[pymodule_export]
+    use super::packing::{concat_bins, pack_items, spread_bins};
+    #[pymodule_export]
+    use super::partitioning::{partition, split_micro_batches};
     #[pymodule_export]
     use super::plan::Plan;
     #[pymodule_export]

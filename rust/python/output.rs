@@ -87,6 +87,16 @@ impl Dtype {
         }
     }
 
+    /// Whether two stretches of memory hold the same values; 0.0 and -0.0 are the same.
+    pub fn is_same(self, left: &[u8], right: &[u8]) -> bool {
+        let is_zero = |item: &[u8]| match item {
+            [rest @ .., last] => rest.iter().all(|&byte| byte == 0) && last & 0x7f == 0,
+            [] => true,
+        };
+        let are_zero = |bytes: &[u8]| bytes.chunks(self.size()).all(is_zero);
+        left == right || (self.is_float() && are_zero(left) && are_zero(right))
+    }
+
     /// Bytes of an item.
     pub fn size(self) -> usize {
         match self {

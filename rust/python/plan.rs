@@ -2,14 +2,16 @@
 
 use fastcollate::Error as Core;
 use fastcollate::plan::{
-    Assembly, Grid, Of, Per, Placement, Row, Segment, Shift, Turns, Values, gather_places,
+    Assembly, Extent, Grid, Of, Packing, Per, Placement, Row, Segment, Shift, Turns, Values,
+    gather_places,
 };
-use numpy::PyArray1;
+use numpy::ndarray::Array2;
+use numpy::{IntoPyArray, PyArray1, PyArray2};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyType};
 
 use crate::error::Result;
-use crate::layout::{LayoutSpec, layout_at, named};
+use crate::layout::{LayoutSpec, TAILS, layout_at, named};
 use crate::shard::Shard;
 use crate::tables::{
     self, Column, column, column_of, rows_of, rows_of_table, set_table, sources_of, to_i64,
@@ -41,6 +43,12 @@ impl Plan {
     #[getter]
     fn num_rows(&self) -> usize {
         self.assembly.rows().len()
+    }
+
+    /// Number of output rows.
+    #[getter]
+    fn num_output_rows(&self) -> usize {
+        self.placement.sequence.rows()
     }
 
     /// Positions of an output row in sequence-aligned outputs such as `input_ids`.
@@ -86,9 +94,9 @@ impl Plan {
     }
 
     /// The plan of some of the rows, laid out anew.
-    fn pick(&self, shard: Shard, layout: &LayoutSpec) -> Result<Self> {
+    fn pick(&self, py: Python, shard: Shard, layout: &LayoutSpec) -> Result<Self> {
         let (assembly, longest) = shard.pick(&self.assembly)?;
-        let placement = layout.place(&assembly, longest)?;
+        let placement = layout.place(py, &assembly, longest, Some(&shard))?;
         Ok(Self {
             turns: self.turns.clone(),
             assembly,
@@ -148,6 +156,56 @@ impl Plan {
         )
     }
 
+    /// Which stretches of rows share an output row: where output rows begin among them, and of each
+    /// stretch its row, where it begins in that, and its tokens, all int64. None if the layout is not
+    /// packed.
+    fn bins<'py>(&self, py: Python<'py>) -> Option<[Column<'py>; 4]> {
+        self.placement.packing?;
+        let sequence = &self.placement.sequence;
+        let segments = sequence.segments();
+        let begin = |bin| segments.partition_point(|segment| segment.dst_row < bin);
+        let of_segments = |value: fn(&Segment) -> usize| column_of(py, segments.iter().map(value));
+        Some([
+            column_of(py, (0..=sequence.rows()).map(begin)),
+            of_segments(|segment| segment.row),
+            of_segments(|segment| segment.from),
+            of_segments(|segment| segment.len),
+        ])
+    }
+
+    /// The places of sequences in a packed layout, and the padding behind the last one of each output
+    /// row: the output row, the first column and the number of positions of each, int64 (places, 3).
+    /// Together they are all positions. None if the layout is not packed.
+    fn extents<'py>(&self, py: Python<'py>) -> Option<Bound<'py, PyArray2<i64>>> {
+        let extents = self.placement.packing?.extents(&self.placement.sequence);
+        let row = |extent: &Extent| [extent.dst_row, extent.dst_col, extent.len].map(to_i64);
+        let rows: Vec<_> = extents.iter().map(row).collect();
+        Some(Array2::from(rows).into_pyarray(py))
+    }
+
+    /// What the place of every packed sequence is rounded up to a multiple of.
+    #[getter]
+    fn pad_to_multiple_of(&self) -> usize {
+        self.placement
+            .packing
+            .map_or(1, |packing| packing.multiple_of)
+    }
+
+    /// Whether response-aligned fields hold at each position what belongs to the next token.
+    #[getter]
+    fn is_shifted(&self) -> bool {
+        let shift = self.placement.packing.map(|packing| packing.shift);
+        shift == Some(Shift::NextToken)
+    }
+
+    /// How many response tokens have no place since a packer split their sequence before them.
+    #[getter]
+    fn num_torn(&self) -> usize {
+        let sequence = &self.placement.sequence;
+        let packing = self.placement.packing;
+        packing.map_or(0, |packing| packing.num_torn(&self.assembly, sequence))
+    }
+
     /// The plan's tables as NumPy arrays, all int64.
     fn to_dict<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let tables = PyDict::new(py);
@@ -177,6 +235,12 @@ impl Plan {
                 },
             )?;
         }
+        if let Some(packing) = self.placement.packing {
+            let shift = usize::from(packing.shift == Shift::NextToken);
+            let tail = TAILS.iter().position(|(tail, _)| *tail == packing.tail);
+            let options = [packing.multiple_of, shift, tail.unwrap_or_default()];
+            tables.set_item("packing", column_of(py, options))?;
+        }
         Ok(tables)
     }
 
@@ -195,6 +259,7 @@ impl Plan {
             layout,
             grid(tables, "sequence")?,
             grid(tables, "response")?,
+            packing(tables)?,
         )?;
         Ok(Self {
             turns,
@@ -228,6 +293,23 @@ impl Plan {
 /// Tokens of the longest row.
 pub fn longest_row(assembly: &Assembly) -> usize {
     assembly.rows().iter().map(Row::len).max().unwrap_or(0)
+}
+
+fn packing(tables: &Bound<PyDict>) -> Result<Option<Packing>> {
+    if !tables.contains("packing")? {
+        return Ok(None);
+    }
+    let options = column(tables, "packing")?;
+    let packing = match options[..] {
+        [multiple_of, shift @ 0..=1, tail] => TAILS.get(tail).map(|&(tail, _)| Packing {
+            multiple_of,
+            shift: [Shift::None, Shift::NextToken][shift],
+            tail,
+        }),
+        _ => None,
+    };
+    let unknown = || Core::InvalidPlan("packing is not (multiple, shift, tail)".to_owned());
+    Ok(Some(packing.ok_or_else(unknown)?))
 }
 
 fn grid(tables: &Bound<PyDict>, name: &str) -> Result<Grid> {

@@ -4,10 +4,10 @@ use fastcollate::Error as Core;
 use fastcollate::plan::{Assembly, Longest, Pick, Row};
 use pyo3::prelude::*;
 
+use crate::bins::ShardBins;
 use crate::error::Result;
 
 /// Rows picked from all rows of a step.
-#[derive(FromPyObject)]
 pub struct Shard {
     /// Which, in order; negative for synthetic ones.
     rows: Vec<i64>,
@@ -19,6 +19,31 @@ pub struct Shard {
     widths: Option<(usize, usize, usize)>,
     /// Tokens of each row, if they are known.
     lengths: Option<Vec<usize>>,
+    /// How the rows are packed, if they are.
+    pub bins: Option<ShardBins>,
+}
+
+impl<'py> FromPyObject<'_, 'py> for Shard {
+    type Error = PyErr;
+
+    fn extract(shard: Borrowed<'_, 'py, PyAny>) -> PyResult<Self> {
+        let bins = shard.getattr("bin_offsets")?.extract::<Option<Vec<_>>>()?;
+        let bins = bins.map(|offsets| {
+            Ok::<_, PyErr>(ShardBins {
+                offsets,
+                width: shard.getattr("bin_width")?.extract()?,
+                multiple_of: shard.getattr("pad_to_multiple_of")?.extract()?,
+            })
+        });
+        Ok(Self {
+            rows: shard.getattr("rows")?.extract()?,
+            is_padding: shard.getattr("is_padding")?.extract()?,
+            num_rows: shard.getattr("num_rows")?.extract()?,
+            widths: shard.getattr("widths")?.extract()?,
+            lengths: shard.getattr("lengths")?.extract()?,
+            bins: bins.transpose()?,
+        })
+    }
 }
 
 impl Shard {

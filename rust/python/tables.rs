@@ -146,7 +146,14 @@ pub fn array<'py, D: Dimension>(
 /// # Errors
 /// A table that is missing, of other dimensions or types, or holds a negative number.
 pub fn column(tables: &Bound<PyDict>, name: &str) -> Result<Vec<usize>> {
-    let array = array::<Ix1>(tables, name)?;
+    usizes(name, &array::<Ix1>(tables, name)?)
+}
+
+/// Numbers of an array.
+///
+/// # Errors
+/// One of them is negative.
+pub fn usizes(name: &str, array: &PyReadonlyArray<i64, Ix1>) -> Result<Vec<usize>> {
     let values = array.as_array();
     values.iter().map(|&value| to_usize(name, value)).collect()
 }

@@ -50,8 +50,8 @@ impl Bins {
     /// Check that these are bins of sequences of such lengths: every token is in one stretch.
     ///
     /// # Errors
-    /// [`Error::InvalidPlan`] where the offsets part nothing, [`Error::OtherRowCount`] and
-    /// [`Error::OtherRowLength`] for other sequences.
+    /// [`Error::InvalidPlan`] where the offsets part nothing, [`Error::OtherSequenceCount`]
+    /// and [`Error::OtherSequenceLength`] for other sequences.
     pub fn check(&self, lens: &[usize]) -> Result<()> {
         let parts = self.offsets.first() == Some(&0)
             && self.offsets.last() == Some(&self.stretches.len())
@@ -63,29 +63,45 @@ impl Bins {
         let found = lens.len();
         let expected = self.stretches.iter().map(|stretch| stretch.index + 1).max();
         if expected.unwrap_or(0) != found {
-            return Err(Error::OtherRowCount {
+            return Err(Error::OtherSequenceCount {
                 found,
                 expected: expected.unwrap_or(0),
             });
         }
-        // Stretches of a sequence follow each other, as packers that split make them.
-        let mut ends = vec![None; lens.len()];
+        let mut tokens = vec![None; lens.len()];
+        let mut parts = Vec::new();
         for stretch in &self.stretches {
-            let end = &mut ends[stretch.index];
-            if end.unwrap_or(0) != stretch.from || (end.is_some() && stretch.len == 0) {
-                let reason = format!("sequence {} is not in its bins in order", stretch.index);
-                return Err(Error::InvalidPlan(reason));
+            let found = tokens[stretch.index].get_or_insert(0_usize);
+            *found = found.saturating_add(stretch.len);
+            if stretch.len != lens[stretch.index] || *found != stretch.len {
+                parts.push(stretch);
             }
-            *end = Some(stretch.from.saturating_add(stretch.len));
         }
-        for (row, (&found, end)) in lens.iter().zip(ends).enumerate() {
-            if end != Some(found) {
-                return Err(Error::OtherRowLength {
+        for (row, (&found, expected)) in lens.iter().zip(tokens).enumerate() {
+            if expected != Some(found) {
+                return Err(Error::OtherSequenceLength {
                     row,
                     found,
-                    expected: end.unwrap_or(0),
+                    expected: expected.unwrap_or(0),
                 });
             }
+        }
+        // There are as many tokens: they are all there if no two parts overlap.
+        parts.sort_unstable_by_key(|part| (part.index, part.from));
+        let overlap = |two: &[&Stretch]| {
+            two[0].index == two[1].index && two[0].from + two[0].len > two[1].from
+        };
+        let torn = parts
+            .windows(2)
+            .find(|two| overlap(two))
+            .map(|two| two[0].index);
+        let beyond = self
+            .stretches
+            .iter()
+            .find(|stretch| stretch.from.saturating_add(stretch.len) > lens[stretch.index]);
+        if let Some(index) = torn.or(beyond.map(|stretch| stretch.index)) {
+            let reason = format!("sequence {index} is not whole in its bins");
+            return Err(Error::InvalidPlan(reason));
         }
         Ok(())
     }

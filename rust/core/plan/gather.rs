@@ -1,7 +1,7 @@
 //! The way back: where a row's response values stand in per-token outputs of a model.
 
 use crate::error::{Error, Result};
-use crate::plan::{Assembly, Piece, Placement, Turns};
+use crate::plan::{Assembly, Piece, Placement, Row, Turns};
 
 /// What an output of a model has the shape of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -48,10 +48,11 @@ pub enum Per {
 pub type Places = Vec<Option<usize>>;
 
 /// Where the values of response tokens stand in a model's output, and how many of them belong to
-/// each row or turn. Without `may_miss`, each has a place.
+/// each row (of a packed placement, but for padding rows) or turn. Without `may_miss`, each has a place.
 ///
 /// # Errors
-/// [`Error::NoPrompt`], for the first token of a row without a prompt, and [`Error::NotInBatch`].
+/// [`Error::NoPrompt`] for the first token of a row without a prompt, [`Error::Torn`] for that of a
+/// part of a row, and [`Error::NotInBatch`].
 pub fn gather_places(
     turns: &Turns,
     assembly: &Assembly,
@@ -64,19 +65,29 @@ pub fn gather_places(
     let check = |row: usize, places: &[Option<usize>]| {
         if may_miss || places.iter().all(Option::is_some) {
             Ok(())
+        } else if assembly.rows()[row].prompt_len > 0 {
+            Err(Error::Torn { row })
         } else {
             Err(Error::NoPrompt { row })
         }
     };
+    // In bins padding rows fill no row of the output: nobody has a place for their values.
+    let is_dropped = |row: &Row| row.is_padding && placement.packing.is_some();
     match per {
         Per::Row { gaps: true } => {
-            let lens: Vec<_> = assembly.rows().iter().map(|row| row.response_len).collect();
+            let mut places = Vec::with_capacity(rows.len());
+            let mut lens = Vec::with_capacity(assembly.rows().len());
             let mut start = 0;
-            for (row, len) in lens.iter().enumerate() {
-                check(row, &rows[start..start + len])?;
-                start += len;
+            for (index, row) in assembly.rows().iter().enumerate() {
+                let of_row = &rows[start..start + row.response_len];
+                start += row.response_len;
+                if !is_dropped(row) {
+                    check(index, of_row)?;
+                    places.extend_from_slice(of_row);
+                    lens.push(row.response_len);
+                }
             }
-            Ok((rows, lens))
+            Ok((places, lens))
         }
         Per::Row { gaps: false } => {
             let mut places = Vec::with_capacity(rows.len());
@@ -89,6 +100,8 @@ pub fn gather_places(
                 Ok(())
             })?;
             lens.resize(assembly.rows().len(), 0);
+            let mut rows = assembly.rows().iter();
+            lens.retain(|_| rows.next().is_some_and(|row| !is_dropped(row)));
             Ok((places, lens))
         }
         Per::Turn => {
@@ -135,7 +148,7 @@ fn for_each_piece(
 }
 
 /// The places of all response tokens, row by row; none for the first token of a row without a
-/// prompt, if they are shifted.
+/// prompt, or of a part of a row, if they are shifted.
 fn places_of_rows(assembly: &Assembly, placement: &Placement, values: Values) -> Result<Places> {
     let Values { of, shift, width } = values;
     let rows = assembly.rows();
@@ -157,8 +170,15 @@ fn places_of_rows(assembly: &Assembly, placement: &Placement, values: Values) ->
             Of::Sequence => row.prompt_len,
         };
         let place = segment.dst_row * width + segment.dst_col;
-        for offset in 0..segment.len {
-            let token = segment.from + offset + usize::from(shift == Shift::NextToken);
+        let is_shifted = shift == Shift::NextToken;
+        // Behind the last token of a part there is nothing of its row, not even another part.
+        let len = if is_shifted && placement.packing.is_some() {
+            segment.len.saturating_sub(1)
+        } else {
+            segment.len
+        };
+        for offset in 0..len {
+            let token = segment.from + offset + usize::from(is_shifted);
             if (skipped..skipped + row.response_len).contains(&token) {
                 places[starts[segment.row] + token - skipped] = Some(place + offset);
             }

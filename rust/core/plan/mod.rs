@@ -1,18 +1,20 @@
 //! Plans: small integer tables that say what goes where. No token is in them.
 
 mod assembly;
-mod balance;
 mod bins;
 mod gather;
 pub mod merge;
+pub mod pack;
+mod packed;
+pub mod partition;
 mod placement;
 mod step;
 mod turns;
 
 pub use assembly::{Assembly, Pick, Piece, Row};
-pub use balance::{First, Item, balance};
 pub use bins::{Bins, Stretch};
 pub use gather::{Of, Per, Places, Shift, Values, gather_places};
+pub use packed::{Extent, Packing, Tail};
 pub use placement::{Align, Band, Grid, Layout, Longest, Placement, Segment, Widths};
 pub use step::{Cause, Deal, Indivisible, MAX_SLOTS, Padding, Slot, Slots, Split};
 pub use turns::Turns;

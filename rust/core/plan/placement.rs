@@ -1,7 +1,7 @@
 //! The placement: where rows go.
 
 use crate::error::{Error, Result};
-use crate::plan::{Assembly, Row};
+use crate::plan::{Assembly, Bins, Packing, Row};
 
 /// A stretch of a row at a place in the output.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -52,6 +52,8 @@ pub enum Layout {
     Right,
     /// Nothing is padded: one long row, of which every row of the batch is a stretch.
     Jagged,
+    /// Several sequences share an output row; response-aligned fields have the form of sequences.
+    Packed,
 }
 
 /// Widths that do not come from the data, so that several batches agree on them.
@@ -175,6 +177,8 @@ pub struct Placement {
     pub sequence: Grid,
     /// Places of responses.
     pub response: Grid,
+    /// How bins are laid out, if the layout is packed.
+    pub packing: Option<Packing>,
 }
 
 impl Placement {
@@ -187,6 +191,7 @@ impl Placement {
         layout: Layout,
         sequence: Grid,
         response: Grid,
+        packing: Option<Packing>,
     ) -> Result<Self> {
         let check = |grid: &Grid, len: fn(&Row) -> usize, kind: &str| {
             let fits = |segment: &Segment| {
@@ -213,10 +218,45 @@ impl Placement {
             let reason = "a jagged layout is one row".to_owned();
             return Err(Error::InvalidPlan(reason));
         }
+        if let Some(packing) = packing {
+            // All else follows from the token streams.
+            let fits =
+                packing.fits(&sequence) && packing.responses(assembly, &sequence)? == response;
+            if !fits {
+                let reason = "its bins are not laid out as it says".to_owned();
+                return Err(Error::InvalidPlan(reason));
+            }
+        }
+        if packing.is_some() != (layout == Layout::Packed) {
+            let reason = "only a packed layout is packed".to_owned();
+            return Err(Error::InvalidPlan(reason));
+        }
         Ok(Self {
             layout,
             sequence,
             response,
+            packing,
+        })
+    }
+
+    /// Lay an assembly's rows out in bins: as wide as the widest one and `least`, or of a fixed
+    /// `width`.
+    ///
+    /// # Errors
+    /// Bins of other rows, [`Error::BinTooWide`] and [`Error::TooLarge`].
+    pub fn packed(
+        assembly: &Assembly,
+        bins: &Bins,
+        packing: Packing,
+        width: Option<usize>,
+        least: usize,
+    ) -> Result<Self> {
+        let sequence = packing.sequences(assembly, bins, width, least)?;
+        Ok(Self {
+            layout: Layout::Packed,
+            response: packing.responses(assembly, &sequence)?,
+            sequence,
+            packing: Some(packing),
         })
     }
 
@@ -251,11 +291,16 @@ impl Placement {
                 )
             }
             Layout::Jagged => (Grid::jagged(sequence_lens)?, Grid::jagged(response_lens)?),
+            Layout::Packed => {
+                let reason = "a packed layout needs bins".to_owned();
+                return Err(Error::InvalidPlan(reason));
+            }
         };
         Ok(Self {
             layout,
             sequence,
             response,
+            packing: None,
         })
     }
 }
@@ -355,14 +400,18 @@ impl Grid {
     /// The same grid where of each row only the first tokens are there, `lens` of them.
     #[must_use]
     pub fn truncated(&self, lens: &[usize]) -> Self {
-        let segments = self.segments.iter().map(|segment| Segment {
+        self.map_segments(|segment| Segment {
             len: lens[segment.row]
                 .saturating_sub(segment.from)
                 .min(segment.len),
             ..*segment
-        });
+        })
+    }
+
+    /// The same grid with other segments, each inside of the one that it is made of.
+    pub(super) fn map_segments(&self, change: impl Fn(&Segment) -> Segment) -> Self {
         Self {
-            segments: segments.collect(),
+            segments: self.segments.iter().map(change).collect(),
             ..*self
         }
     }
@@ -390,7 +439,7 @@ impl Grid {
     }
 
     /// A grid of segments that are right by construction.
-    fn of_segments(rows: usize, width: usize, segments: Vec<Segment>) -> Result<Self> {
+    pub(super) fn of_segments(rows: usize, width: usize, segments: Vec<Segment>) -> Result<Self> {
         match rows.checked_mul(width) {
             Some(_) => Ok(Self {
                 rows,

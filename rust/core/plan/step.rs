@@ -3,7 +3,7 @@
 use std::mem;
 use std::ops::Range;
 
-use super::balance::{First, Item, balance};
+use super::partition::{First, Item, balance};
 
 /// How a mini-batch's rows are dealt out.
 #[derive(Debug, Clone, Copy, PartialEq)]

@@ -1,5 +1,7 @@
 //! What follows from a plan and is no copy of a field: positions and labels.
 
+use std::convert::Infallible;
+
 use super::{Destination, walk};
 use crate::column::{Column, read_stream};
 use crate::element::Element;
@@ -23,6 +25,9 @@ pub enum PositionPadding {
 pub trait Count: Element {
     /// A position as this type.
     fn count(position: usize) -> Self;
+
+    /// What is no position.
+    const NONE: Self;
 }
 
 #[allow(
@@ -31,6 +36,8 @@ pub trait Count: Element {
     reason = "rows of 2^31 tokens and more do not fit memory many times over"
 )]
 impl Count for i32 {
+    const NONE: Self = -1;
+
     fn count(position: usize) -> Self {
         position as Self
     }
@@ -38,6 +45,8 @@ impl Count for i32 {
 
 #[allow(clippy::cast_possible_wrap, reason = "positions count items in memory")]
 impl Count for i64 {
+    const NONE: Self = -1;
+
     fn count(position: usize) -> Self {
         position as Self
     }
@@ -88,6 +97,17 @@ fn pad_positions<T: Count>(
         }
         (PositionPadding::Zero | PositionPadding::RepeatLast, _) => values.fill(T::ZERO),
     }
+}
+
+/// Write which row of the assembly lies at each position, and -1 on padding.
+///
+/// # Panics
+/// If the destination has another size than the band.
+pub fn write_row_indices<T: Count>(band: &Band, to: Destination<T>) {
+    let Ok(()) = walk(band, &[T::NONE], to, |segment, inside| {
+        inside.fill(T::count(segment.row));
+        Ok::<(), Infallible>(())
+    });
 }
 
 /// How labels are made.

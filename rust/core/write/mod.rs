@@ -4,7 +4,9 @@ mod derived;
 mod mask;
 mod rows;
 
-pub use derived::{Count, Labels, PositionPadding, write_labels, write_positions};
+pub use derived::{
+    Count, Labels, PositionPadding, write_labels, write_positions, write_row_indices,
+};
 pub use mask::write_mask;
 pub use rows::{Fill, write_field, write_tokens};
 

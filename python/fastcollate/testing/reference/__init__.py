@@ -18,6 +18,19 @@ from fastcollate.testing.reference.merging import (
     merge_columns_loops,
     merge_turns_loops,
 )
+from fastcollate.testing.reference.packing import (
+    adjust_bin_count_loops,
+    concat_loops,
+    pack_loops,
+)
+from fastcollate.testing.reference.partitioning import (
+    fitting_parts_loops,
+    karmarkar_karp_loops,
+    lpt_loops,
+    lpt_swap_loops,
+    micro_batches_loops,
+    rearrange_loops,
+)
 from fastcollate.testing.reference.peer import build_batch_numpy
 from fastcollate.testing.reference.shards import build_shard_loops
 from fastcollate.testing.reference.skyrl import (
@@ -34,6 +47,10 @@ from fastcollate.testing.reference.verl import (
     construct_minimal_padding_template,
     upsample_batch,
 )
+from fastcollate.testing.reference.verl_no_padding import (
+    no_padding_loops,
+    response_outputs_loops,
+)
 from fastcollate.testing.reference.way_back import (
     broadcast_loops,
     gather_loops,
@@ -42,6 +59,7 @@ from fastcollate.testing.reference.way_back import (
 
 __all__ = [
     "Step",
+    "adjust_bin_count_loops",
     "assert_same",
     "broadcast_last_step_loops",
     "broadcast_loops",
@@ -51,18 +69,28 @@ __all__ = [
     "build_shard_loops",
     "compute_prompt_boundaries",
     "compute_prompt_mini_batch_boundaries",
+    "concat_loops",
     "construct_minimal_padding_template",
     "convert_prompts_responses_to_batch_tensors",
     "drop_padding_loops",
+    "fitting_parts_loops",
     "gather_loops",
     "gather_merged_loops",
+    "karmarkar_karp_loops",
     "loss_normalizers_loops",
+    "lpt_loops",
+    "lpt_swap_loops",
     "make_router_padding_mask",
     "merge_columns_loops",
     "merge_stepwise_output",
     "merge_turns_loops",
+    "micro_batches_loops",
+    "no_padding_loops",
     "normalize_loops",
+    "pack_loops",
     "plan_step_loops",
     "prompt_boundaries_loops",
+    "rearrange_loops",
+    "response_outputs_loops",
     "upsample_batch",
 ]

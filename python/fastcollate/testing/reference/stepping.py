@@ -169,7 +169,8 @@ def _balanced(
         best = None
         for rank in range(dp_size):
             has_room = rows[rank] + len(items[index]) <= capacity
-            if has_room and (best is None or loads[rank] < loads[best]):
+            load = (loads[rank], rows[rank])
+            if has_room and (best is None or load < (loads[best], rows[best])):
                 best = rank
         if best is None:
             return None

@@ -1,4 +1,4 @@
-//! Balancing: which rank gets what, so that all have about the same to do.
+//! Largest first: each item goes to the rank that has the least to do.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -22,7 +22,8 @@ pub enum First {
 }
 
 /// Give every item to the rank that has the least to do among those with room for it, the largest
-/// items first. Equal ones go in order, to the lowest rank: the result is the same everywhere.
+/// items first. Equal ones go in order, to the rank with the fewest rows, then the lowest: the
+/// result is the same everywhere, and no rank stays empty while there are items that cost nothing.
 ///
 /// # Errors
 /// The first item for which no rank has room.
@@ -41,24 +42,24 @@ pub fn balance(
         .collect();
     order.sort_unstable();
 
-    let mut loads: BinaryHeap<_> = (0..ranks).map(|rank| Reverse((0, rank, 0))).collect();
+    let mut loads: BinaryHeap<_> = (0..ranks).map(|rank| Reverse((0, 0, rank))).collect();
     let mut without_room = Vec::new();
     let mut rank_of = vec![0; items.len()];
     for (_, index) in order {
         let item = items[index];
         loop {
-            let Some(Reverse((load, rank, rows))) = loads.pop() else {
+            let Some(Reverse((load, rows, rank))) = loads.pop() else {
                 return Err(index);
             };
             if rows + item.rows <= capacity {
                 rank_of[index] = rank;
                 let load = f64::from_bits(load) + item.cost;
                 if rows + item.rows < capacity {
-                    loads.push(Reverse((bits(load), rank, rows + item.rows)));
+                    loads.push(Reverse((bits(load), rows + item.rows, rank)));
                 }
                 break;
             }
-            without_room.push(Reverse((load, rank, rows)));
+            without_room.push(Reverse((load, rows, rank)));
         }
         loads.extend(without_room.drain(..));
     }

@@ -1,0 +1,221 @@
+"""The bin plan: which sequences share a row."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from fastcollate.arguments import checked_int, counted
+from fastcollate.arrays import describe, offsets_of
+from fastcollate.lengths import Integers
+from fastcollate.tables import Table, check_names
+
+
+@dataclass(frozen=True, eq=False)
+class BinPlan(Table):
+    """Which sequences, or pieces of them, lie in which bin, and in which order.
+
+    :func:`fastcollate.pack` makes it. There is no token in it; it can be pickled, and written as
+    JSON by ``to_dict``. A *piece* is a stretch of a sequence that lies in one bin: all of it, but
+    where a sequence was split. Every token of every sequence lies in exactly one piece, and a
+    sequence without tokens has a piece, too. Two plans are equal if all their values are.
+
+    Parameters
+    ----------
+    offsets
+        Where bins begin among the pieces, and where the last ends, int64 (bins + 1,).
+    indices
+        The sequence of each piece, int64 (pieces,).
+    starts
+        Where each piece begins in its sequence, int64 (pieces,).
+    lengths
+        The tokens of each piece, int64 (pieces,).
+    num_sequences
+        Number of sequences.
+    capacity
+        How many tokens a bin was to hold. One that was given something larger has more.
+    pad_to_multiple_of
+        What the capacity counts: the tokens of each piece, rounded up to a multiple of that.
+
+    Raises
+    ------
+    ValueError
+        If the tables are no plan: a token lies in no piece or in two, or offsets do not fit.
+    """
+
+    offsets: Integers
+    indices: Integers
+    starts: Integers
+    lengths: Integers
+    num_sequences: int
+    capacity: int
+    pad_to_multiple_of: int = 1
+
+    def __post_init__(self) -> None:
+        try:
+            for name in ("offsets", "indices", "starts", "lengths"):
+                self._set_array(name, np.int64)
+            for name in ("num_sequences", "capacity", "pad_to_multiple_of"):
+                object.__setattr__(self, name, checked_int(name, getattr(self, name), "a number"))
+        except (TypeError, ValueError, OverflowError) as error:
+            raise ValueError(f"this is not a valid bin plan: {error}") from error
+        if (reason := self._defect()) is not None:
+            raise ValueError(f"this is not a valid bin plan: {reason}")
+
+    def _defect(self) -> str | None:
+        """Say what is wrong with the tables."""
+        offsets, indices, num_sequences = self.offsets, self.indices, self.num_sequences
+        for name, least in (("num_sequences", 0), ("capacity", 1), ("pad_to_multiple_of", 1)):
+            if getattr(self, name) < least:
+                return f"{name} is {getattr(self, name)}"
+        pieces = len(indices) if indices.ndim == 1 else -1
+        if self.starts.shape != (pieces,) or self.lengths.shape != (pieces,):
+            return "indices, starts and lengths differ in length"
+        if offsets.ndim != 1 or len(offsets) == 0 or offsets[0] != 0 or offsets[-1] != pieces:
+            return f"offsets do not go from 0 to {pieces}"
+        if (offsets[1:] < offsets[:-1]).any():
+            return "offsets fall"
+        if pieces < num_sequences:
+            return f"there are {num_sequences} sequences, but only {pieces} pieces"
+        if indices.min(initial=0) < 0 or indices.max(initial=-1) >= num_sequences:
+            return f"indices are not all from 0 to {num_sequences - 1}"
+        if self.lengths.min(initial=0) < 0:
+            return "lengths hold a negative number"
+        return self._misplaced()
+
+    def _misplaced(self) -> str | None:
+        """Say which sequence is not in its pieces."""
+        is_there = np.zeros(self.num_sequences, np.bool_)
+        is_there[self.indices] = True
+        if not is_there.all():
+            return f"sequence {np.argmin(is_there)} is in no bin"
+        if not self.is_split:
+            wrong = np.flatnonzero(self.starts != 0)
+            return f"sequence {self.indices[wrong[0]]} is not there whole" if len(wrong) else None
+        order = np.lexsort((self.starts, self.indices))
+        indices, starts, lengths = self.indices[order], self.starts[order], self.lengths[order]
+        goes_on = np.zeros(len(order), np.bool_)
+        goes_on[1:] = indices[1:] == indices[:-1]
+        expected = np.zeros_like(starts)
+        expected[1:] = np.where(goes_on[1:], starts[:-1] + lengths[:-1], 0)
+        is_part = goes_on.copy()
+        is_part[:-1] |= goes_on[1:]
+        wrong = np.flatnonzero((starts != expected) | (is_part & (lengths == 0)))
+        return f"sequence {indices[wrong[0]]} is not there whole" if len(wrong) else None
+
+    @property
+    def num_bins(self) -> int:
+        """Number of bins."""
+        return len(self.offsets) - 1
+
+    @property
+    def bins(self) -> list[list[int]]:
+        """The sequences of each bin, in order; one that was split is in several."""
+        indices = self.indices.tolist()
+        return [indices[start:end] for start, end in pairwise(self.offsets.tolist())]
+
+    @property
+    def loads(self) -> Integers:
+        """Tokens of each bin, those of every piece rounded up, int64 (bins,)."""
+        multiple = self.pad_to_multiple_of
+        return self._per_bin(
+            -(-self.lengths // multiple) * multiple if multiple > 1 else self.lengths
+        )
+
+    @property
+    def sequence_lengths(self) -> Integers:
+        """Tokens of each sequence, int64 (sequences,)."""
+        ends = self.starts + self.lengths
+        lengths = np.zeros(self.num_sequences, np.int64)
+        if self.is_split:
+            np.maximum.at(lengths, self.indices, ends)
+        else:
+            lengths[self.indices] = ends
+        return lengths
+
+    @property
+    def efficiency(self) -> float:
+        """Tokens over what all bins could hold; 1.0 if there are no bins."""
+        room = self.num_bins * self.capacity
+        return int(self.lengths.sum()) / room if room > 0 else 1.0
+
+    @property
+    def is_split(self) -> bool:
+        """Whether a sequence lies in several pieces."""
+        return len(self.indices) > self.num_sequences
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        """Numbers to log: of bins, sequences and tokens, and how full the bins are."""
+        loads, counts = self.loads, np.diff(self.offsets)
+        return {
+            "pack/num_bins": float(self.num_bins),
+            "pack/num_sequences": float(self.num_sequences),
+            "pack/num_tokens": float(self.lengths.sum()),
+            "pack/efficiency": self.efficiency,
+            "pack/max_load": float(loads.max(initial=0)),
+            "pack/min_load": float(loads.min()) if len(loads) else 0.0,
+            "pack/max_sequences": float(counts.max(initial=0)),
+            "pack/bins_over_capacity": float(np.count_nonzero(loads > self.capacity)),
+        }
+
+    def describe(self) -> str:
+        """Return a table of what is in the bins: the least, the mean and the most of all."""
+        rows = {
+            "tokens": self._per_bin(self.lengths),
+            "with padding": self.loads,
+            "sequences": np.diff(self.offsets),
+        }
+        if self.pad_to_multiple_of == 1:
+            del rows["with padding"]
+        cells = [("per bin", "least", "mean", "most")]
+        for name, values in rows.items():
+            if len(values) > 0:
+                least, most = int(values.min()), int(values.max())
+                cells.append((name, f"{least:,}", f"{values.mean():,.1f}", f"{most:,}"))
+        widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+        lines = ("  ".join(map(str.rjust, row, widths)) for row in cells)
+        return "\n".join((repr(self), *lines))
+
+    @classmethod
+    def from_dict(cls, tables: Mapping[str, Any]) -> BinPlan:
+        """Return the plan of such lists and numbers.
+
+        Raises
+        ------
+        ValueError
+            If they are none.
+        """
+        check_names(cls, "bin plan", tables)
+        return cls(**{name: _exact(name, value) for name, value in tables.items()})
+
+    def __repr__(self) -> str:
+        sequences, bins = counted(self.num_sequences, "sequence"), counted(self.num_bins, "bin")
+        return (
+            f"BinPlan: {sequences} in {bins} of {counted(self.capacity, 'token')}, "
+            f"{self.efficiency:.1%} full"
+        )
+
+    def _per_bin(self, values: Integers) -> Integers:
+        """Sum what pieces have over each bin."""
+        sums: Integers = np.diff(offsets_of(values)[self.offsets])
+        return sums
+
+
+def _exact(name: str, value: Any) -> Any:
+    """Return a list as an array, of nothing but integers."""
+    if not isinstance(value, (list, tuple, np.ndarray)):
+        return value
+    try:
+        array = np.array(value)
+    except ValueError as error:
+        raise ValueError(f"this is not a valid bin plan: {name}: {error}") from error
+    if array.size == 0:
+        return array.astype(np.int64)
+    if array.dtype.kind != "i":
+        raise ValueError(f"this is not a valid bin plan: {name} is {describe(array)}")
+    return array

@@ -1,0 +1,205 @@
+"""Packing: which sequences share a bin."""
+
+from __future__ import annotations
+
+from typing import Any, Literal, TypeAlias, get_args
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from fastcollate import _fastcollate
+from fastcollate.arguments import counted
+from fastcollate.arrays import describe
+from fastcollate.bin_plan import BinPlan
+from fastcollate.costs import Costs
+from fastcollate.grouping import group_numbers
+from fastcollate.lengths import Integers, checked_lengths
+from fastcollate.packing_items import Items, Limit, Pieces, checked_count
+
+Algorithm: TypeAlias = Literal["ffd", "ff", "bfd", "mffd", "next_fit", "concat", "balanced"]
+Oversize: TypeAlias = Literal["error", "own_bin", "split"]
+
+_OVERSIZE_OF: dict[str, Oversize] = {"balanced": "own_bin", "concat": "split"}
+"""What algorithms do about sequences above the capacity unless told; all others refuse them."""
+
+
+def pack(
+    lengths: Any,
+    capacity: int,
+    *,
+    algorithm: Algorithm = "ffd",
+    max_sequences: int | None = None,
+    pad_to_multiple_of: int = 1,
+    min_bins: int = 0,
+    bins_multiple_of: int = 1,
+    keep_together: Any | None = None,
+    oversize: Oversize | None = None,
+    max_cost: float | None = None,
+    cost: Literal["flops", "tokens"] | Costs | ArrayLike = "flops",
+) -> BinPlan:
+    """Pack sequences into bins: rows, or micro-batches, of a capacity.
+
+    The bins, their order and the order inside them are those of the framework that an algorithm is
+    known from, also where sequences are equally long. All take n log n time.
+
+    Parameters
+    ----------
+    lengths
+        The number of tokens of each sequence: integers (n,), as an array, a tensor or a sequence.
+        One without tokens is packed, too.
+    capacity
+        How many tokens a bin holds at most.
+    algorithm
+        Which bin a sequence goes to; one that has room in no bin opens another.
+
+        - ``"ffd"``, first fit decreasing: to the first with room, the longest sequence first and of
+          equally long ones the last. SkyRL's and NeMo-RL's.
+        - ``"ff"``, first fit: to the first with room, in the order of the input. axolotl's.
+        - ``"bfd"``, best fit decreasing: to the one with the least room, of several the first that
+          had so much; the longest sequence first and of equally long ones the first. TRL's.
+        - ``"mffd"``, modified first fit decreasing: sequences of more than half of the capacity get
+          a bin each, which others fill up; what is left goes to the emptiest of more bins.
+          NeMo-RL's, but for the empty bin that there is where nothing is left.
+        - ``"next_fit"``: to the last bin, in the order of the input. NeMo-RL's concatenative one,
+          and torchtune's without splitting.
+        - ``"concat"``: the same, but what exceeds the bin is cut off and opens the next.
+          torchtune's with splitting, and TRL's ``"wrapped"``.
+        - ``"balanced"``: to the one with the fewest tokens, the longest sequence first and of
+          equally long ones the first. SkyRL's.
+    max_sequences
+        How many sequences a bin holds at most, pieces of split ones included; any number, if not
+        given.
+    pad_to_multiple_of
+        What each sequence's place is rounded up to. The capacity counts places, not tokens.
+    min_bins, bins_multiple_of
+        How many bins there are at least, and what their number has to be a multiple of, such as the
+        number of ranks. Each bin that is missing takes the last sequence of another: of the one
+        with the most sequences, of several the last, until it has one left, then of the next.
+    keep_together
+        What names each sequence's group (n,), in any order. Sequences of a group are in one bin,
+        in the order of the input; algorithms take them for one sequence, and its first is its
+        place in the input.
+    oversize
+        What happens to a sequence that exceeds the capacity, or `max_cost`, by itself. ``"error"``:
+        an error; ``"own_bin"``: it gets a bin that exceeds it, too; ``"split"``: it is split into
+        pieces as long as possible, and a shorter rest, all of which are packed like sequences. By
+        default ``"error"``, but ``"own_bin"`` of ``"balanced"``, and ``"split"`` of ``"concat"``,
+        which knows nothing else.
+    max_cost, cost
+        How much a bin may cost at most, beside the capacity, and what sequences cost: ``"flops"``,
+        ``24576 * L + L * L`` for a sequence of L tokens; ``"tokens"``; a function, which gets
+        lengths, int64 (m,), and returns what they cost; or costs (n,). They are finite and not
+        negative, and a longer sequence does not cost less. Not with ``"concat"``.
+
+    Returns
+    -------
+    BinPlan
+        The same one on every machine. No bin is empty.
+
+    Raises
+    ------
+    ValueError
+        A length that is negative; a sequence or a group that exceeds a bin by itself, unless
+        `oversize` says what to do about it; a number of bins that is more than there are sequences
+        (or groups, or pieces); a capacity, number or multiple below 1; costs that are negative or
+        not finite; as many groups as sequences; options that exclude each other.
+    TypeError
+        What is no number, sequence or option.
+
+    Notes
+    -----
+    The contracts are those of SkyRL's ``make_seq_packer`` and NeMo-RL's ``get_packer``, both with
+    the adjustment of the number of bins; TRL's ``pack_dataset``; torchtune's ``PackedDataset``; and
+    axolotl's ``pack_group`` and ``allocate_sequentially``.
+
+    Examples
+    --------
+    >>> plan = fc.pack([5, 3, 7, 2, 3], capacity=10)
+    >>> plan
+    BinPlan: 5 sequences in 2 bins of 10 tokens, 100.0% full
+    >>> plan.bins
+    [[2, 4], [0, 1, 3]]
+    """
+    _check_option("algorithm", algorithm, get_args(Algorithm))
+    if oversize is None:
+        oversize = _OVERSIZE_OF.get(algorithm, "error")
+    _check_option("oversize", oversize, get_args(Oversize))
+    limit = Limit.of(capacity, max_sequences, pad_to_multiple_of, max_cost, cost)
+    min_bins = checked_count("min_bins", min_bins, "a number of bins", least=0)
+    bins_multiple_of = checked_count("bins_multiple_of", bins_multiple_of, "a number of bins")
+    lengths = checked_lengths("lengths", lengths, "sequence")
+    groups = None
+    if keep_together is not None:
+        groups = group_numbers("keep_together", keep_together)
+        if len(groups) != len(lengths):
+            raise ValueError(
+                f"keep_together has {counted(len(groups), 'item')}, but there are "
+                f"{counted(len(lengths), 'length')}; pass one per sequence"
+            )
+
+    if algorithm == "concat":
+        _check_concat(oversize, keep_together, max_cost)
+        offsets, pieces = limit.concat(lengths)
+        items = Items("piece", pieces.lengths)
+        order = np.arange(len(pieces.lengths))
+    else:
+        pieces = Pieces.whole(lengths)
+        if oversize == "split":
+            pieces, groups = limit.split(pieces, groups)
+        items = limit.items(pieces, groups)
+        limit.check(items, pieces, oversize)
+        offsets, order = _fastcollate.pack_items(
+            items.sizes, items.counts, items.costs, algorithm, limit.load
+        )
+    offsets, order = _spread(offsets, order, min_bins, bins_multiple_of, items.noun)
+    if items.members is not None:
+        offsets, order = items.members.expand(offsets, order)
+    return BinPlan(
+        offsets=offsets,
+        indices=pieces.indices[order],
+        starts=pieces.starts[order],
+        lengths=pieces.lengths[order],
+        num_sequences=len(lengths),
+        capacity=limit.capacity,
+        pad_to_multiple_of=limit.multiple,
+    )
+
+
+def _check_option(name: str, value: Any, values: tuple[str, ...]) -> None:
+    shown = ", ".join(map(repr, values))
+    if not isinstance(value, str):
+        raise TypeError(f"{name} is {describe(value)}; pass {shown}")
+    if value not in values:
+        raise ValueError(f"{name} is {value!r}; pass {shown}")
+
+
+def _check_concat(oversize: str, keep_together: Any, max_cost: Any) -> None:
+    """Refuse what contradicts cutting sequences anywhere."""
+    if oversize != "split":
+        raise ValueError(
+            f"oversize is {oversize!r}, but algorithm='concat' splits sequences; "
+            "leave it out, or pass algorithm='next_fit'"
+        )
+    for name, value in (("keep_together", keep_together), ("max_cost", max_cost)):
+        if value is not None:
+            raise ValueError(
+                f"{name} cannot hold where algorithm='concat' cuts sequences; "
+                "pass another algorithm"
+            )
+
+
+def _spread(
+    offsets: Integers, order: Integers, min_bins: int, multiple_of: int, noun: str
+) -> tuple[Integers, Integers]:
+    """Add bins, if there are fewer than there have to be."""
+    count = len(offsets) - 1
+    needed = -(-max(count, min_bins) // multiple_of) * multiple_of
+    if needed == count:
+        return offsets, order
+    if needed > len(order):
+        raise ValueError(
+            f"{counted(count, 'bin')} would do, but min_bins={min_bins} and "
+            f"bins_multiple_of={multiple_of} ask for {needed:,}, which {counted(len(order), noun)} "
+            "cannot fill: no bin may be empty"
+        )
+    return _fastcollate.spread_bins(offsets, order, needed)

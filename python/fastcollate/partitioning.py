@@ -1,0 +1,373 @@
+"""Partitioning: parts of about the same weight, and micro-batches that a cap keeps short."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, Literal, get_args
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from fastcollate import _fastcollate
+from fastcollate.arguments import check_bool, checked_count, checked_int, counted
+from fastcollate.arrays import describe
+from fastcollate.costs import Costs, checked_weights, weights_of
+from fastcollate.lengths import Integers, checked_lengths
+from fastcollate.step_plan import Shard
+from fastcollate.tables import Table, check_names
+
+Algorithm = Literal["karmarkar_karp", "lpt", "lpt_swap"]
+Order = Literal["small_ends", "descending", "ascending"]
+
+
+def partition(
+    lengths: Any,
+    k: int,
+    *,
+    algorithm: Algorithm = "karmarkar_karp",
+    equal_size: bool = False,
+    cost: Literal["tokens", "flops"] | Costs | ArrayLike | None = None,
+) -> list[list[int]]:
+    """Part sequences so that all parts weigh about the same.
+
+    Parameters
+    ----------
+    lengths
+        What each sequence weighs (n,): numbers of tokens, or any integers or floats that are
+        finite and not negative; an array, a tensor or a sequence.
+    k
+        Number of parts, at most n.
+    algorithm
+        ``"karmarkar_karp"``: the largest differencing method, which is hard to beat. ``"lpt"``:
+        the largest first, each to the part that has the least so far (of those that have as much,
+        the one with the fewest sequences, then the first); five to ten times as fast.
+        ``"lpt_swap"``: the same, after which the heaviest part gives the lightest a sequence, or
+        exchanges one with it, as long as that makes the heavier of the two lighter; nearly as
+        fast, and nearly as good as the first.
+    equal_size
+        Whether all parts have to have the same number of sequences.
+    cost
+        What is balanced in place of `lengths`, which are numbers of tokens then: ``"tokens"``;
+        ``"flops"``, ``24576 * L + L * L`` for L tokens; a function, which gets the lengths, int64
+        (n,), and returns the costs; or the costs (n,).
+
+    Returns
+    -------
+    list[list[int]]
+        The indices of each part, ascending; no part is empty. Karmarkar-Karp's come heaviest first.
+
+    Raises
+    ------
+    ValueError
+        A `k` below 1, or above the number of sequences; with `equal_size`, one that does not divide
+        it; weights that are negative, NaN or infinite, or not one for each sequence; an unknown
+        algorithm.
+    TypeError
+        What is no number, sequence or option.
+
+    Notes
+    -----
+    ``"karmarkar_karp"`` gives what verl's ``get_seqlen_balanced_partitions`` does, ties included.
+    Integers are added exactly; float32 weights in float32, and others in float64, in the order in
+    which parts grow there: only then sums round to the same numbers. The other algorithms add in
+    float64.
+
+    Examples
+    --------
+    >>> fc.partition([8, 7, 6, 5, 4], 2)
+    [[1, 3, 4], [0, 2]]
+    >>> fc.partition([8, 7, 6, 5], 2, equal_size=True)
+    [[1, 2], [0, 3]]
+    """
+    k = checked_count("k", k, "a number of parts")
+    _check_option("algorithm", algorithm, get_args(Algorithm))
+    check_bool("equal_size", equal_size)
+    if cost is None:
+        weights = checked_weights("lengths has", lengths, "sequence")
+    else:
+        lengths = checked_lengths("lengths", lengths, "sequence")
+        weights = weights_of("cost", cost, lengths, "sequence")
+    if (count := len(weights)) < k:
+        raise ValueError(
+            f"{counted(count, 'sequence')} cannot fill k={k} parts, none of which may be empty; "
+            "pass more sequences, or a smaller k"
+        )
+    if equal_size and count % k != 0:
+        raise ValueError(
+            f"{counted(count, 'sequence')} cannot be parted into k={k} parts of equal size; "
+            "pass a k that divides them, or equal_size=False"
+        )
+    return lists_of(*_fastcollate.partition(weights, k, algorithm, equal_size))
+
+
+def micro_batches(
+    lengths: Any,
+    capacity: int,
+    dp_size: int = 1,
+    bins_multiple_of: int = 1,
+    order: Order = "small_ends",
+    *,
+    min_bins: int = 1,
+    cost: Literal["tokens", "flops"] | Costs | ArrayLike = "flops",
+) -> MicroBatches:
+    """Split sequences into micro-batches of about the same cost, none of which has too many tokens.
+
+    Every rank gets the same number of micro-batches. That is the smallest one with which
+    Karmarkar-Karp parts by cost hold the cap: a balanced partition into as many parts as the tokens
+    would need may well break it.
+
+    Parameters
+    ----------
+    lengths
+        The number of tokens of each sequence: integers (n,), as an array, a tensor or a sequence.
+        Those of all ranks.
+    capacity
+        How many tokens a micro-batch has at most.
+    dp_size
+        Number of data-parallel ranks.
+    bins_multiple_of
+        What the number of micro-batches of a rank is a multiple of, such as the size of a virtual
+        pipeline.
+    order
+        In which order a rank gets its micro-batches: ``"descending"``, those that cost most first;
+        ``"ascending"``; or ``"small_ends"``, those that cost least at both ends, where a pipeline
+        fills and drains. Micro-batches of the same place cost about the same on all ranks.
+    min_bins
+        How many micro-batches a rank has at least.
+    cost
+        What micro-batches are balanced by: ``"flops"``, ``24576 * L + L * L`` for L tokens;
+        ``"tokens"``; a function, which gets the lengths, int64 (n,), and returns the costs; or the
+        costs (n,).
+
+    Returns
+    -------
+    MicroBatches
+        The same ones on every machine.
+
+    Raises
+    ------
+    ValueError
+        A sequence of more tokens than the capacity; a capacity, `dp_size`, `bins_multiple_of` or
+        `min_bins` below 1; fewer sequences than micro-batches; a length that is negative; costs
+        that are negative, NaN or infinite, or not one for each sequence; an unknown order.
+    TypeError
+        What is no number, sequence or option.
+
+    Notes
+    -----
+    For one rank, these are the micro-batches of verl's ``rearrange_micro_batches``, in the order of
+    ``use_dynamic_bsz_balance=True`` if it is ``"small_ends"``.
+
+    Examples
+    --------
+    >>> micro = fc.micro_batches([4, 3, 3, 2, 2, 2], capacity=6, dp_size=2)
+    >>> micro
+    MicroBatches: 6 sequences in 2 micro-batches for each of 2 ranks, at most 5 of 6 tokens
+    >>> micro.of_rank(0), micro.of_rank(1)
+    ([[1, 3], [2]], [[0], [4, 5]])
+    """
+    lengths = checked_lengths("lengths", lengths, "sequence")
+    capacity = checked_count("capacity", capacity, "a number of tokens")
+    dp_size = checked_count("dp_size", dp_size, "a number of ranks")
+    multiple = checked_count("bins_multiple_of", bins_multiple_of, "a number of micro-batches")
+    min_bins = checked_count("min_bins", min_bins, "a number of micro-batches")
+    _check_option("order", order, get_args(Order))
+    costs = weights_of("cost", cost, lengths, "sequence")
+    too_long = np.flatnonzero(lengths > capacity)
+    if len(too_long) > 0:
+        index = int(too_long[0])
+        raise ValueError(
+            f"lengths[{index}] is {lengths[index]}, which exceeds capacity={capacity}; "
+            "pass a larger capacity"
+        )
+
+    parts = -(-int(lengths.sum()) // capacity)
+    per_rank = max(min_bins, -(-parts // dp_size))
+    per_rank = -(-per_rank // multiple) * multiple
+    count = len(lengths)
+    if per_rank * dp_size > count:
+        raise ValueError(
+            f"{counted(count, 'sequence')} cannot fill {_of_ranks(per_rank, dp_size)}, the fewest "
+            "that there can be, none of which may be empty; pass more sequences, or ask for fewer"
+        )
+    found = _fastcollate.split_micro_batches(
+        costs, lengths, capacity, per_rank * dp_size, multiple * dp_size, dp_size, order
+    )
+    if found is None:
+        most = count // (multiple * dp_size) * multiple
+        raise ValueError(
+            f"no way was found to keep {counted(count, 'sequence')} under capacity={capacity} in "
+            f"{_of_ranks(most, dp_size)}, and there are too few sequences for more; pass a larger "
+            "capacity, or more sequences"
+        )
+    offsets, indices = found
+    return MicroBatches(offsets, indices, lengths, dp_size, capacity)
+
+
+@dataclass(frozen=True, eq=False)
+class MicroBatches(Table):
+    """Which sequences form which micro-batch, and which of them each data-parallel rank gets.
+
+    :func:`fastcollate.micro_batches` makes it. There is no token in it; it can be pickled, and
+    written as JSON by ``to_dict``. Two are equal if all their values are.
+
+    Parameters
+    ----------
+    offsets
+        Where micro-batches begin among the indices, and where the last ends, int64
+        (micro-batches + 1,): first those of rank 0, then those of rank 1, and so on. All ranks have
+        the same number.
+    indices
+        The sequences of all micro-batches, int64 (n,).
+    lengths
+        The tokens of each sequence, int64 (n,).
+    dp_size
+        Number of data-parallel ranks.
+    capacity
+        How many tokens a micro-batch has at most.
+
+    Raises
+    ------
+    ValueError
+        If the tables are no such plan: a sequence is not in exactly one micro-batch, one of these
+        is empty or too long, or ranks have different numbers of them.
+    """
+
+    offsets: Integers
+    indices: Integers
+    lengths: Integers
+    dp_size: int
+    capacity: int
+
+    def __post_init__(self) -> None:
+        try:
+            for name in ("offsets", "indices", "lengths"):
+                self._set_array(name, np.int64)
+            for name in ("dp_size", "capacity"):
+                object.__setattr__(self, name, checked_int(name, getattr(self, name), "a number"))
+        except (TypeError, ValueError, OverflowError) as error:
+            raise ValueError(f"these are no valid micro-batches: {error}") from error
+        if (reason := self._defect()) is not None:
+            raise ValueError(f"these are no valid micro-batches: {reason}")
+
+    def _defect(self) -> str | None:
+        """Say what is wrong with the tables."""
+        offsets, indices, lengths = self.offsets, self.indices, self.lengths
+        if self.dp_size < 1:
+            return f"dp_size is {self.dp_size}"
+        if lengths.ndim != 1 or indices.shape != lengths.shape:
+            return "indices and lengths differ in length"
+        if lengths.min(initial=0) < 0:
+            return "lengths hold a negative number"
+        count = len(lengths)
+        if offsets.ndim != 1 or len(offsets) < 2 or offsets[0] != 0 or offsets[-1] != count:
+            return f"offsets do not go from 0 to {count}"
+        if (np.diff(offsets) < 1).any():
+            return "a micro-batch is empty"
+        if (len(offsets) - 1) % self.dp_size != 0:
+            return "ranks have different numbers of micro-batches"
+        if not np.array_equal(np.sort(indices), np.arange(count)):
+            return "not every sequence is in one micro-batch"
+        if (self.loads > self.capacity).any():
+            return f"a micro-batch has {self.loads.max()} tokens, more than {self.capacity}"
+        return None
+
+    @property
+    def num_micro_batches(self) -> int:
+        """Number of micro-batches of all ranks."""
+        return len(self.offsets) - 1
+
+    @property
+    def per_rank(self) -> int:
+        """Number of micro-batches of each rank."""
+        return self.num_micro_batches // self.dp_size
+
+    @property
+    def loads(self) -> Integers:
+        """Tokens of each micro-batch, int64 (micro-batches,)."""
+        loads: Integers = np.add.reduceat(self.lengths[self.indices], self.offsets[:-1])
+        return loads
+
+    @property
+    def inverse(self) -> Integers:
+        """The place of each sequence among all micro-batches, int64 (n,).
+
+        ``results[micro.inverse]`` brings results in the order of micro-batches, those of all ranks
+        one behind the other, back into the order of the sequences.
+        """
+        inverse = np.empty_like(self.indices)
+        inverse[self.indices] = np.arange(len(self.indices))
+        return inverse
+
+    def of_rank(self, rank: int) -> list[list[int]]:
+        """Return the sequences of each micro-batch of a rank.
+
+        Raises
+        ------
+        IndexError
+            If there is no such rank; they are counted from 0 on.
+        """
+        start = self._checked("rank", rank, self.dp_size) * self.per_rank
+        ends = self.offsets[start : start + self.per_rank + 1]
+        return lists_of(ends - ends[0], self.indices[ends[0] : ends[-1]])
+
+    def shard(self, rank: int, index: int) -> Shard:
+        """Return the rows of a micro-batch, for ``build_batch(rows=...)`` and ``batch.select``.
+
+        Raises
+        ------
+        IndexError
+            If there is no such rank, or no such micro-batch of it; they are counted from 0 on.
+        """
+        place = self._checked("rank", rank, self.dp_size) * self.per_rank
+        place += self._checked("index", index, self.per_rank)
+        rows = self.indices[self.offsets[place] : self.offsets[place + 1]]
+        is_padding = np.zeros(len(rows), np.bool_)
+        return Shard(rows, is_padding, len(self.lengths), lengths=self.lengths[rows])
+
+    @classmethod
+    def from_dict(cls, tables: Mapping[str, Any]) -> MicroBatches:
+        """Return the micro-batches of what ``to_dict`` returned.
+
+        Raises
+        ------
+        ValueError
+            If they are none.
+        """
+        check_names(cls, "table of micro-batches", tables)
+        return cls(**tables)
+
+    def __repr__(self) -> str:
+        return (
+            f"MicroBatches: {counted(len(self.lengths), 'sequence')} in "
+            f"{_of_ranks(self.per_rank, self.dp_size)}, at most "
+            f"{self.loads.max():,} of {counted(self.capacity, 'token')}"
+        )
+
+    @staticmethod
+    def _checked(name: str, value: Any, count: int) -> int:
+        index = checked_int(name, value, "an index")
+        if not 0 <= index < count:
+            raise IndexError(f"{name} is {index}, but there are {count}, counted from 0 on")
+        return index
+
+
+def lists_of(offsets: Integers, indices: Integers) -> list[list[int]]:
+    """Return parts as lists of their indices."""
+    items = indices.tolist()
+    return [items[start:end] for start, end in pairwise(offsets.tolist())]
+
+
+def _of_ranks(per_rank: int, dp_size: int) -> str:
+    """Write a number of micro-batches: ``2 micro-batches for each of 8 ranks``."""
+    number = counted(per_rank, "micro-batch", "micro-batches")
+    return number if dp_size == 1 else f"{number} for each of {counted(dp_size, 'rank')}"
+
+
+def _check_option(name: str, value: Any, values: tuple[str, ...]) -> None:
+    if not isinstance(value, str):
+        raise TypeError(f"{name} is {describe(value)}; pass {', '.join(map(repr, values))}")
+    if value not in values:
+        raise ValueError(f"{name} is {value!r}; pass {', '.join(map(repr, values))}")

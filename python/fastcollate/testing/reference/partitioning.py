@@ -1,0 +1,237 @@
+"""How sequences are parted, with lists of sets and searches through all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+Part = list[int]
+
+
+class _Set(NamedTuple):
+    """What goes to one part, by the order in which sets are compared."""
+
+    sum: Any
+    size: int
+    items: list[int]
+
+
+def karmarkar_karp_loops(weights: Sequence[Any], k: int, equal_size: bool = False) -> list[Part]:
+    """Part items by the largest differencing method, as verl's ``karmarkar_karp`` does.
+
+    Weights are added in their own arithmetic, in the order in which a set grows.
+
+    Parameters
+    ----------
+    weights
+        What items weigh: numbers, or what can be added and compared like them.
+    k
+        Number of parts.
+    equal_size
+        Whether all parts have as many items; then `k` divides their number.
+
+    Returns
+    -------
+    list[list[int]]
+        The parts, heaviest first, and the items of each in the order in which it grew.
+    """
+    order = sorted(range(len(weights)), key=lambda item: (weights[item], item))
+    size = k if equal_size else 1
+    states = [
+        _sorted(_filled([[item] for item in order[start : start + size]], weights, k))
+        for start in range(0, len(order), size)
+    ]
+    while len(states) > 1:
+        first = states.pop(_widest(states))
+        second = states.pop(_widest(states))
+        grown = [
+            large.items + small.items for large, small in zip(first, second[::-1], strict=True)
+        ]
+        states.append(_sorted(_filled(grown, weights, k)))
+    return [each.items for each in states[0]]
+
+
+def _filled(parts: list[Part], weights: Sequence[Any], k: int) -> list[_Set]:
+    """Make so many sets, the last of them empty."""
+    sets = []
+    for items in parts + [[]] * (k - len(parts)):
+        total = 0
+        for item in items:
+            total = total + weights[item]
+        sets.append(_Set(total, len(items), items))
+    return sets
+
+
+def _sorted(sets: list[_Set]) -> list[_Set]:
+    """Sort sets, heaviest first."""
+    return sorted(sets, reverse=True)
+
+
+def _widest(states: list[list[_Set]]) -> int:
+    """Find the state with the largest difference between its sets."""
+    spread = [(sets[0].sum - sets[-1].sum, sets[0]) for sets in states]
+    return max(range(len(states)), key=spread.__getitem__)
+
+
+def lpt_loops(weights: Sequence[float], k: int, equal_size: bool = False) -> list[Part]:
+    """Give each item, the heaviest first, to the part with the least so far."""
+    parts: list[Part] = [[] for _ in range(k)]
+    loads = [0.0] * k
+    for item in sorted(range(len(weights)), key=lambda item: (-weights[item], item)):
+        with_room = [
+            part for part in range(k) if not equal_size or len(parts[part]) * k < len(weights)
+        ]
+        least = min(with_room, key=lambda part: (loads[part], len(parts[part]), part))
+        parts[least].append(item)
+        loads[least] += weights[item]
+    return [sorted(part) for part in parts]
+
+
+def lpt_swap_loops(weights: Sequence[float], k: int, equal_size: bool = False) -> list[Part]:
+    """Let the heaviest part of these exchange items with the lightest, as long as that helps."""
+    parts = lpt_loops(weights, k, equal_size)
+    while True:
+        loads = [sum(weights[item] for item in part) for part in parts]
+        light = min(range(k), key=lambda part: (loads[part], part))
+        heavy = max(range(k), key=lambda part: (loads[part], part))
+        difference = loads[heavy] - loads[light]
+        exchanges = []
+        for item in parts[heavy]:
+            for back in parts[light] if equal_size else [-1, *parts[light]]:
+                moved = weights[item] - (weights[back] if back >= 0 else 0)
+                left = abs(difference - 2 * moved)
+                if left < difference:
+                    exchanges.append((left, item, back))
+        if not exchanges:
+            return [sorted(part) for part in parts]
+        _, item, back = min(exchanges)
+        parts[heavy].remove(item)
+        parts[light].append(item)
+        if back >= 0:
+            parts[light].remove(back)
+            parts[heavy].append(back)
+
+
+def fitting_parts_loops(
+    costs: Sequence[Any], lengths: Sequence[int], capacity: int, first: int, step: int
+) -> list[Part] | None:
+    """Part items by cost, in the first number of parts of which none is too long."""
+    for count in range(first, len(lengths) + 1, step):
+        parts = [sorted(part) for part in karmarkar_karp_loops(costs, count)]
+        if all(sum(lengths[item] for item in part) <= capacity for part in parts):
+            return parts
+    return None
+
+
+def micro_batches_loops(
+    lengths: Sequence[int],
+    capacity: int,
+    dp_size: int,
+    multiple_of: int,
+    order: str,
+    min_bins: int,
+    cost: Callable[[int], Any],
+) -> list[list[Part]] | None:
+    """Split sequences into micro-batches: of each rank a list; None if there are too few."""
+    costs = [cost(length) for length in lengths]
+    per_rank = min_bins
+    while per_rank % multiple_of or per_rank * dp_size * capacity < sum(lengths):
+        per_rank += 1
+    step = multiple_of * dp_size
+    parts = fitting_parts_loops(costs, lengths, capacity, per_rank * dp_size, step)
+    if parts is None:
+        return None
+
+    parts.sort(key=lambda part: (sum(costs[item] for item in part), part[0]), reverse=True)
+    ranks: list[list[Part]] = [[] for _ in range(dp_size)]
+    loads: list[Any] = [0] * dp_size
+    for start in range(0, len(parts), dp_size):
+        idle = sorted(range(dp_size), key=lambda rank: (loads[rank], rank))
+        for rank, part in zip(idle, parts[start : start + dp_size], strict=True):
+            ranks[rank].append(part)
+            for item in part:
+                loads[rank] += costs[item]
+    return [_ordered(rank, order) for rank in ranks]
+
+
+def _ordered(parts: list[Part], order: str) -> list[Part]:
+    """Bring parts, the costliest of which are first, into another order."""
+    if order == "small_ends":
+        left: list[Part] = []
+        right: list[Part] = []
+        for place, part in enumerate(parts):
+            (right if place % 2 else left).append(part)
+        return left[::-1] + right
+    return parts[::-1] if order == "ascending" else parts
+
+
+def rearrange_loops(
+    ranks: Sequence[Sequence[int]],
+    limit: int,
+    *,
+    multiple_of: int = 1,
+    least: int = 0,
+    by_cost: bool = True,
+    group_size: int = 1,
+) -> list[list[Part]] | None:
+    """Split the rows of ranks as verl's ``rearrange_micro_batches`` does.
+
+    Parameters
+    ----------
+    ranks
+        Tokens of the rows of each rank. All ranks get the same number of micro-batches.
+    limit
+        Tokens of a micro-batch.
+    multiple_of, least
+        What the number of micro-batches is a multiple of, and at least.
+    by_cost
+        Whether those that cost least come at both ends.
+    group_size
+        How many rows stay together.
+
+    Returns
+    -------
+    list[list[list[int]]] or None
+        The rows of each micro-batch of each rank; None if there are too few.
+    """
+    groups = [
+        [range(start, start + group_size) for start in range(0, len(lengths), group_size)]
+        for lengths in ranks
+    ]
+    tokens = [
+        [sum(lengths[row] for row in group) for group in of_rank]
+        for lengths, of_rank in zip(ranks, groups, strict=True)
+    ]
+    costs = [
+        [sum(24_576 * lengths[row] + lengths[row] ** 2 for row in group) for group in of_rank]
+        for lengths, of_rank in zip(ranks, groups, strict=True)
+    ]
+    count = max(1, least, *(min(len(each), -(-sum(each) // limit)) for each in tokens))
+    while count % multiple_of:
+        count += 1
+    while count <= min(map(len, tokens)):
+        found = [
+            fitting_parts_loops(cost, each, limit, count, len(each))
+            for cost, each in zip(costs, tokens, strict=True)
+        ]
+        parts = [each for each in found if each is not None and len(each) == count]
+        if len(parts) == len(ranks):
+            return [
+                [
+                    [row for group in part for row in of_rank[group]]
+                    for part in _by_cost(of_parts, cost, by_cost)
+                ]
+                for of_parts, of_rank, cost in zip(parts, groups, costs, strict=True)
+            ]
+        count += multiple_of
+    return None
+
+
+def _by_cost(parts: list[Part], costs: Sequence[int], by_cost: bool) -> list[Part]:
+    if not by_cost:
+        return parts
+
+    def key(part: Part) -> tuple[int, int]:
+        return sum(costs[item] for item in part), part[0]
+
+    return _ordered(sorted(parts, key=key, reverse=True), "small_ends")

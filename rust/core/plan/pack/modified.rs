@@ -1,0 +1,151 @@
+//! Modified first fit decreasing, of Johnson and Garey (1985), in the phases of NeMo-RL.
+
+use std::cmp::Reverse;
+
+use super::emptiest::Emptiest;
+use super::tree::{Least, Tree};
+use super::{Items, Load, Packed, Place};
+
+/// Pack items: those above half of the capacity into bins of their own, which the others fill up.
+pub fn pack(items: Items, limit: Load) -> Packed {
+    let order: Vec<_> = items.largest_and_first().collect();
+    let above = |parts: usize| {
+        order.partition_point(|&item| items.sizes[item].saturating_mul(parts) > limit.size)
+    };
+    let (large, medium, small) = (above(2), above(3), above(6));
+
+    let mut bins = Bins {
+        items,
+        limit,
+        loads: Vec::with_capacity(large),
+        placed: Vec::with_capacity(items.len()),
+        is_placed: vec![false; items.len()],
+    };
+    for (bin, &item) in order[..large].iter().enumerate() {
+        bins.loads.push(items.get(item));
+        bins.note(item, bin);
+    }
+    let has_medium = bins.add_medium(&order[large..medium]);
+    bins.add_pairs(&order[medium..small], &has_medium);
+    let rest = bins.without_place(&order[large..]);
+    bins.fill(&rest);
+    let rest = bins.without_place(&rest);
+    bins.open_more(&rest)
+}
+
+/// Bins of large items, while they are filled.
+struct Bins<'a> {
+    items: Items<'a>,
+    limit: Load,
+    loads: Vec<Load>,
+    placed: Vec<Place>,
+    is_placed: Vec<bool>,
+}
+
+impl Bins<'_> {
+    /// Give each bin the largest medium item that it has room for, and say which ones got one.
+    fn add_medium(&mut self, medium: &[usize]) -> Vec<bool> {
+        let mut tree = self.tree(medium);
+        (0..self.loads.len())
+            .map(|bin| self.add_largest(bin, medium, &mut tree))
+            .collect()
+    }
+
+    /// Give each bin without a medium item, from the last on, the smallest item and with it the
+    /// largest possible, if there are two that it has room for.
+    fn add_pairs(&mut self, small: &[usize], has_medium: &[bool]) {
+        let mut small = small.to_vec();
+        // From the end, the other way round: of equal items the smallest is the first, the largest
+        // the last.
+        small.sort_unstable_by_key(|&item| Reverse((self.items.sizes[item], item)));
+        let mut tree = self.tree(&small);
+        let mut ends = [small.len(); 2];
+        for bin in (0..self.loads.len()).rev() {
+            if has_medium[bin] {
+                continue;
+            }
+            for which in 0..2 {
+                let end = if which == 0 {
+                    ends[0]
+                } else {
+                    ends[1].min(ends[0] - 1)
+                };
+                let last = (small[..end].iter()).rposition(|&item| !self.is_placed[item]);
+                let Some(last) = last else { return };
+                ends[which] = last + 1;
+            }
+            let [smallest, next] = ends.map(|end| self.items.get(small[end - 1]));
+            if self.loads[bin]
+                .plus(smallest)
+                .has_room_for(next, self.limit)
+            {
+                tree.set(ends[0] - 1, Load::CLOSED);
+                self.add(bin, small[ends[0] - 1]);
+                self.add_largest(bin, &small, &mut tree);
+            }
+        }
+    }
+
+    /// Give each bin, from the first on, the largest items that it has room for.
+    fn fill(&mut self, rest: &[usize]) {
+        let mut tree = self.tree(rest);
+        for bin in 0..self.loads.len() {
+            while self.add_largest(bin, rest, &mut tree) {}
+        }
+    }
+
+    /// Place items into more bins, the emptiest first. The fullest of these comes last.
+    fn open_more(mut self, rest: &[usize]) -> Packed {
+        let mut more = Emptiest::new(self.items, self.limit);
+        let first = self.placed.len();
+        // When bins got their last item: of equal ones, the first to have had as much is before.
+        let mut times = Vec::new();
+        for (time, &item) in rest.iter().enumerate() {
+            let bin = more.place(self.items.get(item), |_| time);
+            times.resize(times.len().max(bin + 1), 0);
+            times[bin] = time;
+            self.placed.push((item, bin));
+        }
+        let mut order: Vec<_> = (0..times.len()).collect();
+        order.sort_unstable_by_key(|&bin| (more.loads()[bin].size, times[bin]));
+        let mut numbers = vec![0; order.len()];
+        for (number, bin) in (self.loads.len()..).zip(order) {
+            numbers[bin] = number;
+        }
+        for (_, bin) in &mut self.placed[first..] {
+            *bin = numbers[*bin];
+        }
+        Packed::new(&self.placed, self.loads.len() + times.len())
+    }
+
+    /// Give a bin the first of these items that it has room for, and say whether there was one.
+    fn add_largest(&mut self, bin: usize, items: &[usize], tree: &mut Tree<Load>) -> bool {
+        let load = self.loads[bin];
+        let found = tree.first(0, |item| load.has_room_for(item, self.limit));
+        if let Some(place) = found {
+            tree.set(place, Load::CLOSED);
+            self.add(bin, items[place]);
+        }
+        found.is_some()
+    }
+
+    fn add(&mut self, bin: usize, item: usize) {
+        self.loads[bin] = self.loads[bin].plus(self.items.get(item));
+        self.note(item, bin);
+    }
+
+    fn note(&mut self, item: usize, bin: usize) {
+        self.placed.push((item, bin));
+        self.is_placed[item] = true;
+    }
+
+    fn tree(&self, items: &[usize]) -> Tree<Load> {
+        let loads: Vec<_> = items.iter().map(|&item| self.items.get(item)).collect();
+        Tree::new(&loads)
+    }
+
+    fn without_place(&self, items: &[usize]) -> Vec<usize> {
+        let items = items.iter().copied();
+        items.filter(|&item| !self.is_placed[item]).collect()
+    }
+}

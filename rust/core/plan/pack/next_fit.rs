@@ -1,0 +1,27 @@
+//! Next fit: each item goes to the last bin, or opens the next.
+
+use super::{Items, Load, Packed};
+
+/// Pack items in order.
+pub fn pack(items: Items, limit: Load) -> Packed {
+    let mut packed = Packed {
+        offsets: vec![0],
+        items: (0..items.len()).collect(),
+    };
+    let mut bin: Option<Load> = None;
+    for item in 0..items.len() {
+        let load = items.get(item);
+        bin = Some(match bin {
+            Some(bin) if bin.has_room_for(load, limit) => bin.plus(load),
+            Some(_) => {
+                packed.offsets.push(item);
+                load
+            }
+            None => load,
+        });
+    }
+    if bin.is_some() {
+        packed.offsets.push(items.len());
+    }
+    packed
+}

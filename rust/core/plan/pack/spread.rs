@@ -1,0 +1,42 @@
+//! Spreading: items move to more bins, so that every rank gets as many.
+
+use std::cmp::Reverse;
+
+use super::Packed;
+
+/// Add bins up to so many, each of which takes the last item of another.
+///
+/// Bins give in the order of how many items they have, of equal ones the last first, each until it
+/// has one left: this is SkyRL's and NeMo-RL's adjustment. No bin stays empty if there are as many
+/// items.
+pub fn spread(packed: &Packed, bins: usize) -> Packed {
+    let count = packed.count();
+    let mut order: Vec<_> = (0..count)
+        .map(|bin| (packed.items(bin).len(), bin))
+        .collect();
+    order.sort_unstable_by_key(|&key| Reverse(key));
+
+    let mut missing = bins.saturating_sub(count);
+    let mut moved = Vec::with_capacity(missing);
+    let mut kept = vec![0; count];
+    for (len, bin) in order {
+        let given = missing.min(len.saturating_sub(1));
+        kept[bin] = len - given;
+        missing -= given;
+        moved.extend(packed.items(bin).iter().rev().take(given));
+    }
+
+    let mut out = Packed {
+        offsets: vec![0],
+        items: Vec::with_capacity(packed.items.len()),
+    };
+    for (bin, kept) in kept.into_iter().enumerate() {
+        out.items.extend(&packed.items(bin)[..kept]);
+        out.offsets.push(out.items.len());
+    }
+    for item in moved {
+        out.items.push(item);
+        out.offsets.push(out.items.len());
+    }
+    out
+}

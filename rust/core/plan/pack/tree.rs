@@ -1,0 +1,121 @@
+//! A tree to find the first of many that fits.
+
+use super::Load;
+
+/// What a tree keeps.
+pub trait Least: Copy + PartialEq {
+    /// Of what never fits. It is the least of nothing.
+    const CLOSED: Self;
+
+    /// The most that neither exceeds: it fits if one of the two does.
+    fn least(self, other: Self) -> Self;
+}
+
+impl Least for usize {
+    const CLOSED: Self = Self::MAX;
+
+    fn least(self, other: Self) -> Self {
+        self.min(other)
+    }
+}
+
+impl Least for Load {
+    const CLOSED: Self = Self {
+        size: usize::MAX,
+        count: usize::MAX,
+        cost: f64::INFINITY,
+    };
+
+    fn least(self, other: Self) -> Self {
+        Self {
+            size: self.size.min(other.size),
+            count: self.count.min(other.count),
+            cost: self.cost.min(other.cost),
+        }
+    }
+}
+
+/// A row of values that can grow; over every two neighbours their least, and so on.
+pub struct Tree<T> {
+    /// The root is at 1, the children of `node` at `2 * node` and `2 * node + 1`.
+    nodes: Vec<T>,
+    /// How many leaves there are: a power of two.
+    width: usize,
+    /// How many of them are in use.
+    len: usize,
+}
+
+impl<T: Least> Tree<T> {
+    pub fn new(values: &[T]) -> Self {
+        let len = values.len();
+        let width = len.next_power_of_two();
+        let mut nodes = vec![T::CLOSED; 2 * width];
+        nodes[width..width + len].copy_from_slice(values);
+        for node in (1..width).rev() {
+            nodes[node] = nodes[2 * node].least(nodes[2 * node + 1]);
+        }
+        Self { nodes, width, len }
+    }
+
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    pub fn push(&mut self, value: T) {
+        if self.len == self.width {
+            *self = Self::with_room(&self.nodes[self.width..]);
+        }
+        self.len += 1;
+        self.set(self.len - 1, value);
+    }
+
+    pub fn get(&self, place: usize) -> T {
+        self.nodes[self.width + place]
+    }
+
+    pub fn set(&mut self, place: usize, value: T) {
+        let mut node = self.width + place;
+        self.nodes[node] = value;
+        while node > 1 {
+            let least = self.nodes[node].least(self.nodes[node ^ 1]);
+            node /= 2;
+            if self.nodes[node] == least {
+                break;
+            }
+            self.nodes[node] = least;
+        }
+    }
+
+    /// The first place, from one on, whose value fits.
+    ///
+    /// This takes a logarithmic number of steps where the least of several values fits only if one
+    /// of them does, as for one number. For several it may have to look into more branches.
+    pub fn first(&self, from: usize, fits: impl Fn(T) -> bool) -> Option<usize> {
+        let mut node = if from == 0 { 1 } else { self.width + from };
+        loop {
+            if !fits(self.nodes[node]) {
+                // What is below lies behind us: on to the right, of the first that is a left child.
+                node >>= node.trailing_ones();
+                if node == 0 {
+                    return None;
+                }
+                node += 1;
+            } else if node < self.width {
+                node *= 2;
+            } else {
+                return Some(node - self.width);
+            }
+        }
+    }
+
+    /// The same values, and room for as many more.
+    fn with_room(values: &[T]) -> Self {
+        let mut wide = values.to_vec();
+        wide.resize(2 * values.len(), T::CLOSED);
+        let len = values.len();
+        Self {
+            len,
+            ..Self::new(&wide)
+        }
+    }
+}

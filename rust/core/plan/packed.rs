@@ -1,0 +1,256 @@
+//! The packed layout: rows of the output are bins, in which sequences follow each other.
+
+use super::placement::{Grid, Segment};
+use crate::error::{Error, Result};
+use crate::plan::{Assembly, Bins, Shift};
+
+/// What the padding behind the last sequence of an output row counts as.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Tail {
+    /// A segment of its own.
+    ExtraSegment,
+    /// A part of the last segment.
+    ExtendLast,
+    /// Nothing.
+    Outside,
+}
+
+/// How bins are laid out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Packing {
+    /// What the place of every sequence is rounded up to a multiple of. Not 0.
+    pub multiple_of: usize,
+    /// Which token's value of a response-aligned field stands at a position.
+    pub shift: Shift,
+    /// What the padding behind the last sequence counts as.
+    pub tail: Tail,
+}
+
+/// The place of a sequence in an output row, or the padding behind the last one. Those of a row
+/// follow each other and make up the whole row.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Extent {
+    /// Output row.
+    pub dst_row: usize,
+    /// Output column.
+    pub dst_col: usize,
+    /// Positions, padding included.
+    pub len: usize,
+    /// Positions that hold tokens of the segment.
+    pub tokens: usize,
+    /// Whether it is a segment of attention.
+    pub is_segment: bool,
+}
+
+impl Packing {
+    /// The token streams of an assembly's rows in their bins.
+    ///
+    /// `width` is fixed, or that of the widest bin, but not less than `least`.
+    ///
+    /// # Errors
+    /// Bins of other sequences, [`Error::BinTooWide`] and [`Error::TooLarge`].
+    pub(super) fn sequences(
+        self,
+        assembly: &Assembly,
+        bins: &Bins,
+        width: Option<usize>,
+        least: usize,
+    ) -> Result<Grid> {
+        let lens: Vec<_> = assembly.rows().iter().map(|row| row.len()).collect();
+        bins.check(&lens)?;
+        let too_large = || Error::TooLarge {
+            rows: bins.count(),
+            width: usize::MAX,
+        };
+        let mut segments = Vec::with_capacity(bins.stretches.len());
+        let mut widest = least;
+        for bin in 0..bins.count() {
+            let mut end = 0_usize;
+            for stretch in bins.stretches(bin) {
+                segments.push(Segment {
+                    row: stretch.index,
+                    from: stretch.from,
+                    len: stretch.len,
+                    dst_row: bin,
+                    dst_col: end,
+                });
+                let len = stretch.len.checked_next_multiple_of(self.multiple_of);
+                end = len
+                    .and_then(|len| end.checked_add(len))
+                    .ok_or_else(too_large)?;
+            }
+            match width {
+                Some(width) if end > width => {
+                    return Err(Error::BinTooWide {
+                        bin,
+                        found: end,
+                        width,
+                    });
+                }
+                _ => widest = widest.max(end),
+            }
+        }
+        Grid::of_segments(bins.count(), width.unwrap_or(widest), segments)
+    }
+
+    /// The responses in the form of whole sequences: each value stands where its token stands, or,
+    /// shifted, where the token before it stands in the same bin.
+    pub(super) fn responses(self, assembly: &Assembly, sequences: &Grid) -> Result<Grid> {
+        let shift = usize::from(self.shift == Shift::NextToken);
+        let segments = sequences.segments().iter().map(|segment| {
+            let prompt_len = assembly.rows()[segment.row].prompt_len;
+            let end = segment.from + segment.len;
+            // In tokens of the row's stream.
+            let first = prompt_len.max(segment.from + shift).min(end);
+            Segment {
+                from: first.saturating_sub(prompt_len),
+                len: end - first,
+                dst_col: segment.dst_col + (first - segment.from).saturating_sub(shift),
+                ..*segment
+            }
+        });
+        let segments = segments.collect();
+        Grid::of_segments(sequences.rows(), sequences.width(), segments)
+    }
+
+    /// The places of sequences, and the padding behind them.
+    #[must_use]
+    pub fn extents(self, sequences: &Grid) -> Vec<Extent> {
+        let mut extents = Vec::with_capacity(sequences.segments().len() + sequences.rows());
+        let mut segments = sequences.segments().iter().peekable();
+        for dst_row in 0..sequences.rows() {
+            let first = extents.len();
+            let mut end = 0;
+            while let Some(segment) = segments.next_if(|segment| segment.dst_row == dst_row) {
+                let len = segment.len.next_multiple_of(self.multiple_of);
+                end = segment.dst_col + len;
+                extents.push(Extent {
+                    dst_row,
+                    dst_col: segment.dst_col,
+                    len,
+                    tokens: segment.len,
+                    is_segment: true,
+                });
+            }
+            let rest = sequences.width().saturating_sub(end);
+            match extents[first..].last_mut() {
+                _ if rest == 0 => {}
+                Some(last) if self.tail == Tail::ExtendLast => last.len += rest,
+                _ => extents.push(Extent {
+                    dst_row,
+                    dst_col: end,
+                    len: rest,
+                    tokens: rest,
+                    // Behind no sequence there is none to extend.
+                    is_segment: self.tail == Tail::ExtraSegment,
+                }),
+            }
+        }
+        extents
+    }
+
+    /// Whether the places of sequences have room in such a grid.
+    pub(super) fn fits(self, sequences: &Grid) -> bool {
+        let Self { multiple_of, .. } = self;
+        let has_tokens = sequences.segments().iter().any(|segment| segment.len > 0);
+        if multiple_of == 0 || (has_tokens && multiple_of > sequences.width()) {
+            return false;
+        }
+        let extents = self.extents(sequences);
+        let end = |extent: &Extent| extent.dst_col + extent.len;
+        let follow =
+            |two: &[Extent]| two[0].dst_row < two[1].dst_row || end(&two[0]) == two[1].dst_col;
+        extents.windows(2).all(follow) && extents.iter().all(|it| end(it) <= sequences.width())
+    }
+
+    /// Where position ids count: every segment from 0 on, with its padding.
+    ///
+    /// # Errors
+    /// [`Error::TooLarge`].
+    pub fn positions(self, sequences: &Grid) -> Result<Grid> {
+        let segments = self.extents(sequences).into_iter();
+        let segments = segments
+            .filter(|extent| extent.is_segment)
+            .map(|extent| Segment {
+                row: extent.dst_row,
+                from: 0,
+                len: extent.len,
+                dst_row: extent.dst_row,
+                dst_col: extent.dst_col,
+            });
+        Grid::of_segments(sequences.rows(), sequences.width(), segments.collect())
+    }
+
+    /// The lengths of the segments of every output row: of their tokens, or of their places if these
+    /// are `padded`.
+    #[must_use]
+    pub fn segment_lens(self, sequences: &Grid, padded: bool) -> Vec<Vec<usize>> {
+        let mut lens = vec![Vec::new(); sequences.rows()];
+        let segments = self.extents(sequences).into_iter();
+        for extent in segments.filter(|extent| extent.is_segment) {
+            // Where places are not rounded, only a tail makes one longer than its tokens.
+            let is_place = padded || self.multiple_of == 1;
+            lens[extent.dst_row].push(if is_place { extent.len } else { extent.tokens });
+        }
+        lens
+    }
+
+    /// The first response tokens of rows without a prompt, which have no place where values are
+    /// shifted: one position each. None if all have.
+    #[must_use]
+    pub fn heads_without_place(self, assembly: &Assembly) -> Option<Grid> {
+        if self.shift == Shift::None {
+            return None;
+        }
+        let rows = assembly.rows().iter().enumerate();
+        let heads = rows.filter(|(_, row)| row.prompt_len == 0 && row.response_len > 0);
+        let segments: Vec<_> = { heads.enumerate() }
+            .map(|(dst_row, (row, _))| Segment {
+                row,
+                from: 0,
+                len: 1,
+                dst_row,
+                dst_col: 0,
+            })
+            .collect();
+        if segments.is_empty() {
+            return None;
+        }
+        Grid::of_segments(segments.len(), 1, segments).ok()
+    }
+
+    /// How many response tokens have no place since a packer split their sequence before them.
+    #[must_use]
+    pub fn num_torn(self, assembly: &Assembly, sequences: &Grid) -> usize {
+        let is_torn = |segment: &&Segment| {
+            segment.from > 0
+                && segment.len > 0
+                && segment.from >= assembly.rows()[segment.row].prompt_len
+        };
+        match self.shift {
+            Shift::None => 0,
+            Shift::NextToken => sequences.segments().iter().filter(is_torn).count(),
+        }
+    }
+}
+
+impl Grid {
+    /// The same grid where every segment is without its last position: that of tokens which no other
+    /// one follows.
+    #[must_use]
+    pub fn without_last(&self) -> Self {
+        self.map_segments(|segment| Segment {
+            len: segment.len.saturating_sub(1),
+            ..*segment
+        })
+    }
+
+    /// The same grid where every segment counts from 0 on.
+    #[must_use]
+    pub fn restarting(&self) -> Self {
+        self.map_segments(|segment| Segment {
+            from: 0,
+            ..*segment
+        })
+    }
+}

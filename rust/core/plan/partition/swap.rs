@@ -1,0 +1,119 @@
+//! Swapping: what the heaviest part has too much goes to the lightest.
+
+use std::collections::BTreeSet;
+
+use super::Parts;
+use super::weight::Float;
+
+/// Items of a part by what they cost, those of the same cost by index.
+type Members = Vec<(Float<f64>, usize)>;
+
+/// What goes from the heaviest part to the lightest, and what comes back for it, if anything.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Exchange {
+    /// What the difference between the two is then.
+    difference: Float<f64>,
+    item: usize,
+    /// None is before every item.
+    back: Option<usize>,
+    moved: Float<f64>,
+}
+
+/// Exchange an item of the heaviest part for one of the lightest, or for nothing if parts may be of
+/// different sizes, as long as that makes the larger of the two lighter.
+///
+/// Of all exchanges that which leaves the smallest difference is taken, then that of the lowest
+/// items. Of parts that weigh the same the first is the lightest, and the last the heaviest. There
+/// are so many rounds at most. Items of parts are in order then.
+pub fn swap(costs: &[f64], parts: &Parts, equal_size: bool, rounds: usize) -> Parts {
+    let mut members: Vec<Members> = parts
+        .iter()
+        .map(|part| {
+            part.iter()
+                .map(|&item| (Float(costs[item]), item))
+                .collect()
+        })
+        .collect();
+    let mut loads = BTreeSet::new();
+    for (part, members) in members.iter_mut().enumerate() {
+        loads.insert((
+            Float(members.iter().map(|(cost, _)| cost.0).sum::<f64>()),
+            part,
+        ));
+        members.sort_unstable();
+    }
+    for _ in 0..rounds {
+        let (Some(&lightest), Some(&heaviest)) = (loads.first(), loads.last()) else {
+            break;
+        };
+        let difference = heaviest.0.0 - lightest.0.0;
+        let (from, to) = (heaviest.1, lightest.1);
+        let found = best(&members[from], &members[to], difference, equal_size);
+        let Some(exchange) = found.filter(|_| from != to) else {
+            break;
+        };
+        for (load, part, moved) in [
+            (heaviest, from, -exchange.moved.0),
+            (lightest, to, exchange.moved.0),
+        ] {
+            loads.remove(&load);
+            loads.insert((Float(load.0.0 + moved), part));
+        }
+        give(
+            &mut members,
+            from,
+            to,
+            (Float(costs[exchange.item]), exchange.item),
+        );
+        if let Some(item) = exchange.back {
+            give(&mut members, to, from, (Float(costs[item]), item));
+        }
+    }
+    let items = |members: &Members| members.iter().map(|&(_, item)| item).collect::<Vec<_>>();
+    Parts::of(members.iter().map(items)).sorted()
+}
+
+/// The best exchange between a part and a lighter one.
+fn best(heavy: &Members, light: &Members, difference: f64, equal_size: bool) -> Option<Exchange> {
+    // Of items that cost the same the first is taken; None costs nothing.
+    let nothing = (!equal_size).then_some((Float(0.0), None));
+    let mut back: Vec<_> = light
+        .iter()
+        .map(|&(cost, item)| (cost, Some(item)))
+        .collect();
+    back.splice(0..0, nothing);
+    back.dedup_by_key(|(cost, _)| *cost);
+    let mut heavy = heavy.clone();
+    heavy.dedup_by_key(|(cost, _)| *cost);
+
+    let mut next = 0;
+    let mut best: Option<Exchange> = None;
+    for (cost, item) in heavy {
+        // Between the two candidates lies the one that would leave no difference.
+        while next < back.len() && cost.0 - back[next].0.0 > difference / 2.0 {
+            next += 1;
+        }
+        for &(back_cost, back) in &back[next.saturating_sub(1)..(next + 1).min(back.len())] {
+            let moved = cost.0 - back_cost.0;
+            let exchange = Exchange {
+                difference: Float((difference - 2.0 * moved).abs()),
+                item,
+                back,
+                moved: Float(moved),
+            };
+            let is_better = best.is_none_or(|best| exchange < best);
+            if exchange.difference.0 < difference && is_better {
+                best = Some(exchange);
+            }
+        }
+    }
+    best
+}
+
+fn give(members: &mut [Members], from: usize, to: usize, member: (Float<f64>, usize)) {
+    if let Ok(place) = members[from].binary_search(&member) {
+        members[from].remove(place);
+    }
+    let place = members[to].partition_point(|other| *other < member);
+    members[to].insert(place, member);
+}

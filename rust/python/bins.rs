@@ -1,0 +1,119 @@
+//! Bins: which sequences share an output row, as Python has planned it.
+
+use fastcollate::Error as Core;
+use fastcollate::plan::{Assembly, Bins, Row, Stretch};
+use numpy::PyReadonlyArray1;
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+
+use crate::error::Result;
+use crate::tables::{Column, rows_of};
+
+/// The attributes of `fastcollate.BinPlan` that say what goes where.
+#[derive(FromPyObject)]
+pub struct BinPlan<'py> {
+    offsets: PyReadonlyArray1<'py, i64>,
+    indices: PyReadonlyArray1<'py, i64>,
+    starts: PyReadonlyArray1<'py, i64>,
+    lengths: PyReadonlyArray1<'py, i64>,
+    pad_to_multiple_of: usize,
+}
+
+/// Bins to be laid out.
+pub struct Packed {
+    pub bins: Bins,
+    /// What the place of every sequence is rounded up to a multiple of, unless another one is asked
+    /// for.
+    pub multiple_of: usize,
+    /// The width that other batches have.
+    pub least_width: usize,
+}
+
+impl BinPlan<'_> {
+    /// The bins.
+    ///
+    /// # Errors
+    /// Negative numbers, and columns of different lengths.
+    pub fn bins(&self) -> Result<Packed> {
+        let (indices, starts) = (unsigned(&self.indices)?, unsigned(&self.starts)?);
+        let lens = unsigned(&self.lengths)?;
+        if [starts.len(), lens.len()] != [indices.len(); 2] || self.pad_to_multiple_of == 0 {
+            return Err(invalid().into());
+        }
+        let stretches = indices.into_iter().zip(starts).zip(lens);
+        let stretches = stretches.map(|((index, from), len)| Stretch { index, from, len });
+        Ok(Packed {
+            bins: Bins {
+                offsets: unsigned(&self.offsets)?,
+                stretches: stretches.collect(),
+            },
+            multiple_of: self.pad_to_multiple_of,
+            least_width: 0,
+        })
+    }
+
+    /// All rows in one bin.
+    pub fn single(assembly: &Assembly) -> Packed {
+        Packed {
+            bins: Bins::single(assembly.rows().iter().map(Row::len)),
+            multiple_of: 1,
+            least_width: 0,
+        }
+    }
+}
+
+/// The bins of a shard: its rows follow each other in them.
+pub struct ShardBins {
+    /// Where bins begin in the shard's rows, and where the last ends.
+    pub offsets: Vec<usize>,
+    /// Positions of the step's widest bin.
+    pub width: usize,
+    /// What the place of every row is rounded up to a multiple of.
+    pub multiple_of: usize,
+}
+
+impl ShardBins {
+    /// Check that the step's widest bin is no wider than a fixed width.
+    ///
+    /// # Errors
+    /// `ValueError`.
+    pub fn check_width(&self, fixed: Option<usize>) -> Result<()> {
+        match fixed {
+            Some(width) if width < self.width => Err(PyValueError::new_err(format!(
+                "pad_to is {width}, but the widest bin of the step has {} positions; \
+                 pass at least that, or plan the step with a smaller capacity",
+                self.width
+            ))
+            .into()),
+            _ => Ok(()),
+        }
+    }
+
+    /// The bins, of rows of such lengths.
+    pub fn of_rows(&self, assembly: &Assembly) -> Packed {
+        let Bins { stretches, .. } = Bins::single(assembly.rows().iter().map(Row::len));
+        Packed {
+            bins: Bins {
+                offsets: self.offsets.clone(),
+                stretches,
+            },
+            multiple_of: self.multiple_of,
+            least_width: self.width,
+        }
+    }
+}
+
+/// Tokens of every row, int64 (rows,).
+pub fn row_lens<'py>(py: Python<'py>, assembly: &Assembly) -> Column<'py> {
+    rows_of(py, assembly, Row::len)
+}
+
+fn unsigned(column: &PyReadonlyArray1<i64>) -> Result<Vec<usize>> {
+    let values = column.as_array();
+    let values: Option<Vec<_>> = values.iter().map(|&value| value.try_into().ok()).collect();
+    Ok(values.ok_or_else(invalid)?)
+}
+
+fn invalid() -> Core {
+    Core::InvalidPlan("its bins hold negative numbers, or do not fit each other".to_owned())
+}

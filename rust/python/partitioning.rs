@@ -1,0 +1,156 @@
+//! Partitioning: which items go to which part, and micro-batches that a cap keeps short.
+
+use fastcollate::Error as Core;
+use fastcollate::plan::partition::{
+    Capped, First, Item, Order, Parts, balance, karmarkar_karp, micro_batches, swap,
+};
+use numpy::PyReadonlyArray1;
+use numpy::prelude::*;
+use pyo3::prelude::*;
+
+use crate::error::Result;
+use crate::interrupt::poll;
+use crate::tables::{Column, column_of, usizes};
+
+/// Where parts begin among the indices, and the indices.
+type Table<'py> = (Column<'py>, Column<'py>);
+
+/// What items weigh: numbers that are neither negative nor infinite. Python has seen to that.
+#[derive(FromPyObject)]
+pub enum Weights<'py> {
+    Integers(PyReadonlyArray1<'py, i64>),
+    Singles(PyReadonlyArray1<'py, f32>),
+    Doubles(PyReadonlyArray1<'py, f64>),
+}
+
+impl Weights<'_> {
+    fn len(&self) -> usize {
+        match self {
+            Weights::Integers(array) => array.len(),
+            Weights::Singles(array) => array.len(),
+            Weights::Doubles(array) => array.len(),
+        }
+    }
+}
+
+/// Call a function with the weights as a vector of their own.
+macro_rules! with_values {
+    ($weights:expr, |$values:ident| $call:expr) => {
+        match $weights {
+            Weights::Integers(array) => {
+                let $values = array.as_array().to_vec();
+                $call
+            }
+            Weights::Singles(array) => {
+                let $values = array.as_array().to_vec();
+                $call
+            }
+            Weights::Doubles(array) => {
+                let $values = array.as_array().to_vec();
+                $call
+            }
+        }
+    };
+}
+
+/// Part items so that all parts weigh about the same; there are as many items as parts, at least.
+///
+/// Parts of equal size need a number of items that is a multiple of theirs. `grown` is
+/// Karmarkar's and Karp's method, with items in the order in which parts grew.
+#[pyfunction]
+pub fn partition<'py>(
+    py: Python<'py>,
+    weights: Weights,
+    parts: usize,
+    algorithm: &str,
+    equal_size: bool,
+) -> Result<Table<'py>> {
+    let found = match algorithm {
+        "lpt" | "lpt_swap" => {
+            let costs = doubles(&weights);
+            let is_swapped = algorithm == "lpt_swap";
+            py.detach(|| largest_first(&costs, parts, equal_size, is_swapped))
+        }
+        _ => with_values!(&weights, |values| py.detach(|| {
+            let found = karmarkar_karp(&values, parts, equal_size);
+            if algorithm == "grown" {
+                found
+            } else {
+                found.sorted()
+            }
+        })),
+    };
+    Ok(table(py, found))
+}
+
+fn largest_first(costs: &[f64], parts: usize, equal_size: bool, is_swapped: bool) -> Parts {
+    let items: Vec<_> = costs.iter().map(|&cost| Item { rows: 1, cost }).collect();
+    let capacity = if equal_size {
+        costs.len().div_ceil(parts.max(1))
+    } else {
+        usize::MAX
+    };
+    // Without any part, there is no room.
+    let part_of = balance(&items, parts, capacity, First::Costly).unwrap_or_default();
+    let mut members = vec![Vec::new(); parts];
+    for (item, part) in part_of.into_iter().enumerate() {
+        members[part].push(item);
+    }
+    let found = Parts::of(members);
+    if is_swapped {
+        return swap(costs, &found, equal_size, 16 * costs.len());
+    }
+    found
+}
+
+fn doubles(weights: &Weights) -> Vec<f64> {
+    match weights {
+        Weights::Integers(array) => array.as_array().iter().map(|&value| value as f64).collect(),
+        Weights::Singles(array) => array.as_array().iter().map(|&value| value.into()).collect(),
+        Weights::Doubles(array) => array.as_array().to_vec(),
+    }
+}
+
+/// Part items in the first number of parts, from `first` on in steps of `step`, of which none is
+/// longer than the capacity, and deal them out to ranks; None if there are fewer items.
+///
+/// Without an order, they come as Karmarkar's and Karp's method leaves them, for one rank.
+#[pyfunction]
+#[allow(clippy::too_many_arguments, reason = "called in two places")]
+pub fn split_micro_batches<'py>(
+    py: Python<'py>,
+    costs: Weights,
+    lengths: PyReadonlyArray1<i64>,
+    capacity: usize,
+    first: usize,
+    step: usize,
+    ranks: usize,
+    order: Option<&str>,
+) -> Result<Option<Table<'py>>> {
+    let lens = usizes("lengths", &lengths)?;
+    if costs.len() != lens.len() {
+        return Err(Core::InvalidPlan("there is not one cost for each length".to_owned()).into());
+    }
+    let order = order.map(|order| match order {
+        "descending" => Order::Descending,
+        "ascending" => Order::Ascending,
+        _ => Order::SmallEnds,
+    });
+    let found = with_values!(&costs, |values| py.detach(|| {
+        let items = Capped {
+            costs: &values,
+            lens: &lens,
+            capacity,
+        };
+        let parts = items.fitting(first, step, poll)?;
+        Ok::<_, PyErr>(parts.map(|parts| match order {
+            Some(order) => micro_batches(&values, &parts, ranks, order),
+            None => parts,
+        }))
+    }));
+    Ok(found?.map(|parts| table(py, parts)))
+}
+
+fn table(py: Python, parts: Parts) -> Table {
+    (column_of(py, parts.offsets), column_of(py, parts.indices))
+}

@@ -1,0 +1,266 @@
+"""micro_batches keeps the cap, gives ranks as many, and is what its reference and verl make."""
+
+import json
+import pickle
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import fastcollate as fc
+from fastcollate.testing import reference
+
+COSTS = {"flops": lambda length: 24_576 * length + length * length, "tokens": lambda length: length}
+
+
+@st.composite
+def problems(draw):
+    """Draw lengths, a capacity and options."""
+    capacity = draw(st.integers(1, 40))
+    options = {
+        "dp_size": draw(st.integers(1, 3)),
+        "bins_multiple_of": draw(st.integers(1, 3)),
+        "order": draw(st.sampled_from(["small_ends", "descending", "ascending"])),
+        "min_bins": draw(st.integers(1, 3)),
+        "cost": draw(st.sampled_from(sorted(COSTS))),
+    }
+    lengths = draw(st.lists(st.integers(0, capacity), max_size=25))
+    return lengths, capacity, options
+
+
+def expected_of(lengths, capacity, options):
+    names = ("dp_size", "bins_multiple_of", "order", "min_bins")
+    cost = COSTS[options["cost"]]
+    return reference.micro_batches_loops(lengths, capacity, *map(options.get, names), cost)
+
+
+@given(problems())
+def test_the_reference(problem):
+    lengths, capacity, options = problem
+    expected = expected_of(lengths, capacity, options)
+    if expected is None:
+        with pytest.raises(ValueError, match="sequence"):
+            fc.micro_batches(lengths, capacity, **options)
+        return
+    micro = fc.micro_batches(lengths, capacity, **options)
+    assert [micro.of_rank(rank) for rank in range(options["dp_size"])] == expected
+
+
+@given(problems())
+def test_the_contract(problem):
+    lengths, capacity, options = problem
+    try:
+        micro = fc.micro_batches(lengths, capacity, **options)
+    except ValueError:
+        step = options["dp_size"] * options["bins_multiple_of"]
+        least = options["dp_size"] * max(
+            options["min_bins"], -(-sum(lengths) // (capacity * options["dp_size"]))
+        )
+        # With as many micro-batches as sequences, the cap holds always.
+        assert len(lengths) < -(-least // step) * step or len(lengths) % step != 0
+        return
+    assert micro.num_micro_batches == micro.per_rank * micro.dp_size
+    assert micro.per_rank % options["bins_multiple_of"] == 0
+    assert micro.per_rank >= options["min_bins"]
+    parts = [part for rank in range(micro.dp_size) for part in micro.of_rank(rank)]
+    assert all(parts)
+    assert micro.loads.tolist() == [sum(lengths[item] for item in part) for part in parts]
+    assert micro.loads.max() <= capacity
+    flat = [item for part in parts for item in part]
+    assert sorted(flat) == list(range(len(lengths)))
+    assert np.array(flat)[micro.inverse].tolist() == list(range(len(lengths)))
+    assert micro == fc.micro_batches(np.array(lengths), capacity, **options)
+
+
+def test_costs_of_floats():
+    lengths = np.random.default_rng(0).integers(1, 60, 200)
+    for dtype in (np.float32, np.float64):
+        costs = (lengths**1.5).astype(dtype)
+        micro = fc.micro_batches(lengths, 100, 2, cost=costs)
+        assert micro.loads.max() <= 100
+        assert micro == fc.micro_batches(lengths, 100, 2, cost=lambda _, costs=costs: costs)
+
+
+def test_ranks_get_as_much_at_a_time():
+    lengths = np.random.default_rng(0).lognormal(7, 1, 512).clip(1, 8192).astype(np.int64)
+    micro = fc.micro_batches(lengths, 8192, dp_size=4, order="descending")
+    costs = 24_576 * lengths + lengths**2
+    per_part = np.add.reduceat(costs[micro.indices], micro.offsets[:-1]).reshape(4, -1)
+    # At each place, no rank's costs more than any rank's one place before.
+    assert (per_part.max(0)[1:] <= per_part.min(0)[:-1]).all()
+    totals = per_part.sum(1)
+    assert totals.max() / totals.mean() < 1.01
+
+
+def test_orders():
+    lengths = [9, 8, 7, 6, 5]
+    orders = {
+        "descending": [0, 1, 2, 3, 4],
+        "ascending": [4, 3, 2, 1, 0],
+        "small_ends": [4, 2, 0, 1, 3],
+    }
+    for order, indices in orders.items():
+        micro = fc.micro_batches(lengths, 9, order=order)
+        assert micro.indices.tolist() == indices
+    # Of the same cost, the one with the higher first index counts as costlier.
+    assert fc.micro_batches([3, 3, 3], 3, order="descending").indices.tolist() == [2, 1, 0]
+
+
+def test_a_balanced_partition_may_break_the_cap():
+    # Five of these fit into two micro-batches by their sum, but no two of 6 into one of 10.
+    micro = fc.micro_batches([6, 6, 6, 1, 1], 10)
+    assert micro.num_micro_batches == 3
+    assert sorted(micro.loads.tolist()) == [6, 7, 7]
+
+
+# Against verl itself
+
+GOLDEN = json.loads((Path(__file__).parent / "golden" / "verl_partitions.json").read_text())
+
+SHARED = {"num_batches_divided_by", "min_num_micro_batch"}
+"""Options of verl's that there are here, too."""
+
+
+@pytest.mark.parametrize(
+    "case",
+    [case for case in GOLDEN["micro_batches"] if case["options"].keys() <= SHARED],
+)
+def test_results_are_those_of_verl(case):
+    if "error" in case:
+        with pytest.raises(ValueError, match=r"sequence|exceeds"):
+            of_verl(case)
+    else:
+        assert of_verl(case).of_rank(0) == case["indices"]
+
+
+def of_verl(case):
+    options = case["options"]
+    return fc.micro_batches(
+        case["lengths"],
+        case["max_token_len"],
+        bins_multiple_of=options.get("num_batches_divided_by") or 1,
+        min_bins=options.get("min_num_micro_batch") or 1,
+    )
+
+
+# What a plan of micro-batches can do
+
+
+def test_tables():
+    micro = fc.micro_batches([4, 3, 3, 2, 2, 2], 6, dp_size=2)
+    assert pickle.loads(pickle.dumps(micro)) == micro
+    tables = json.loads(json.dumps(micro.to_dict()))
+    assert fc.MicroBatches.from_dict(tables) == micro
+    assert repr(micro) == (
+        "MicroBatches: 6 sequences in 2 micro-batches for each of 2 ranks, at most 5 of 6 tokens"
+    )
+    assert repr(fc.micro_batches([1], 6)) == (
+        "MicroBatches: 1 sequence in 1 micro-batch, at most 1 of 6 tokens"
+    )
+    with pytest.raises(ValueError, match="read-only"):
+        micro.indices[0] = 3
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"dp_size": 3}, "ranks have different numbers"),
+        ({"dp_size": 0}, "dp_size is 0"),
+        ({"capacity": 4}, "a micro-batch has 5 tokens, more than 4"),
+        ({"indices": [0, 0, 1, 2, 3, 4]}, "not every sequence"),
+        ({"indices": [0, 1]}, "differ in length"),
+        ({"indices": [0.0] * 6}, "indices is"),
+        ({"offsets": [0, 2, 2, 4, 6]}, "a micro-batch is empty"),
+        ({"offsets": [0, 2]}, "offsets do not go from 0 to 6"),
+        ({"offsets": []}, "offsets do not go"),
+        ({"lengths": [4, 3, 3, 2, 2, -2]}, "negative"),
+    ],
+)
+def test_tables_are_checked(changes, message):
+    tables = fc.micro_batches([4, 3, 3, 2, 2, 2], 6, dp_size=2).to_dict()
+    with pytest.raises(ValueError, match=message):
+        fc.MicroBatches.from_dict({**tables, **changes})
+    with pytest.raises(ValueError, match="offsets missing or unknown"):
+        fc.MicroBatches.from_dict({key: tables[key] for key in tables if key != "offsets"})
+    with pytest.raises(TypeError, match="tables is 3"):
+        fc.MicroBatches.from_dict(3)
+
+
+def test_rows_of_a_micro_batch(array_type):
+    prompts = [[1] * n for n in (4, 3, 3, 2, 2, 2)]
+    responses = [[10 * n + 10] for n in range(6)]
+    batch = fc.build_batch(prompts, responses, pad_token_id=0, array_type=array_type)
+    micro = fc.micro_batches(batch.prompt_lens + batch.response_lens, 9, dp_size=2)
+    results = []
+    for rank in range(2):
+        for index in range(micro.per_rank):
+            shard = micro.shard(rank, index)
+            part = batch.select(shard)
+            again = fc.build_batch(
+                prompts, responses, pad_token_id=0, array_type=array_type, rows=shard
+            )
+            assert np.asarray(part.input_ids)[:, -1].tolist() == [
+                10 * row + 10 for row in micro.of_rank(rank)[index]
+            ]
+            assert np.asarray(again.input_ids)[:, -1].tolist() == [
+                10 * row + 10 for row in micro.of_rank(rank)[index]
+            ]
+            results += np.asarray(part.input_ids)[:, -1].tolist()
+    assert np.array(results)[micro.inverse].tolist() == [10, 20, 30, 40, 50, 60]
+    other = fc.build_batch(prompts[:-1], responses[:-1], pad_token_id=0, array_type=array_type)
+    with pytest.raises(ValueError, match="6"):
+        other.select(micro.shard(0, 0))
+
+
+def test_ranks_and_places_are_counted_from_0():
+    micro = fc.micro_batches([4, 3, 3, 2, 2, 2], 6, dp_size=2)
+    for call in (
+        lambda: micro.of_rank(2),
+        lambda: micro.of_rank(-1),
+        lambda: micro.shard(2, 0),
+        lambda: micro.shard(0, 2),
+    ):
+        with pytest.raises(IndexError, match="but there are 2, counted from 0 on"):
+            call()
+
+
+# Bad input
+
+
+@pytest.mark.parametrize(
+    ("args", "options", "error", "message"),
+    [
+        (
+            ([7, 4], 6),
+            {},
+            ValueError,
+            r"lengths\[0\] is 7, which exceeds capacity=6; pass a larger",
+        ),
+        (([1], 0), {}, ValueError, "capacity is 0; pass a number of tokens from 1 on"),
+        (([1], -5), {}, ValueError, "capacity is -5"),
+        (([1], 1.5), {}, TypeError, "capacity is 1.5"),
+        (([1], 1, 0), {}, ValueError, "dp_size is 0"),
+        (([1], 1, 1, 0), {}, ValueError, "bins_multiple_of is 0"),
+        (([1], 1), {"min_bins": 0}, ValueError, "min_bins is 0"),
+        (([1], 1), {"order": "random"}, ValueError, "order is 'random'; pass 'small_ends'"),
+        (([1], 1), {"order": None}, TypeError, "order is None"),
+        (([-1], 1), {}, ValueError, "lengths has -1 for sequence 0"),
+        (([1.0], 1), {}, TypeError, "pass the number of tokens of each sequence"),
+        (([1], 1), {"cost": [float("nan")]}, ValueError, "cost is nan for sequence 0"),
+        (([1], 1), {"cost": "time"}, ValueError, "cost is 'time'"),
+        (([], 1), {}, ValueError, "0 sequences cannot fill 1 micro-batch"),
+        (
+            ([6, 6, 6], 6, 2),
+            {},
+            ValueError,
+            "3 sequences cannot fill 2 micro-batches for each of 2 ranks",
+        ),
+        (([1, 1], 6), {"min_bins": 3}, ValueError, "2 sequences cannot fill 3 micro-batches"),
+        (([4, 4, 4], 6, 1, 2), {}, ValueError, "keep 3 sequences under capacity=6 in 2 micro-"),
+    ],
+)
+def test_bad_input(args, options, error, message):
+    with pytest.raises(error, match=message):
+        fc.micro_batches(*args, **options)
