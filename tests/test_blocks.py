@@ -2,6 +2,7 @@
 
 import dataclasses
 import pickle
+import re
 from importlib.util import find_spec
 from itertools import pairwise, product
 
@@ -17,7 +18,7 @@ from fastcollate.blocks.storing import stored
 from fastcollate.testing.reference import assert_same
 from fastcollate.testing.strategies import extras, trajectories
 
-LAYOUTS = ["left", "two_segment", "right", "jagged"]
+LAYOUTS = ["left", "two_segment", "right", "jagged", "packed"]
 NAMES = ("uids", "trajectory_ids", "is_last_step", "is_padding")
 
 
@@ -92,31 +93,60 @@ def cases(draw, array_type):
     return columns, merge, [0, *sorted(map(int, chosen)), count], options
 
 
+def layouts_for(draw, layout, options):
+    """Draw options of a layout, and those of the plan that it needs."""
+    if layout == "packed":
+        options["shift"] = draw(st.sampled_from(["none", "next_token"]))
+        options["tail"] = draw(st.sampled_from(["extra_segment", "extend_last", "outside"]))
+        if options.get("labels") == "shifted":
+            options["shift"] = "none"
+        multiple = draw(st.integers(1, 4))
+        capacity = draw(st.sampled_from([256, 1024]))
+        return {"pack": {"capacity": capacity, "pad_to_multiple_of": multiple}}
+    if layout != "jagged" and draw(st.booleans()):
+        options["pad_to_multiple_of"] = draw(st.integers(1, 4))
+    return {
+        "pad_rows": draw(st.sampled_from(["copy", "synthetic"])),
+        "shards": draw(st.sampled_from(["contiguous", "strided", "tokens"])),
+    }
+
+
+def outcome(call):
+    """Return a result, or what error there is, without the numbers of rows."""
+    try:
+        return call(), None
+    except ValueError as error:
+        return None, re.sub(r"\d+", "", str(error))
+
+
 @pytest.mark.parametrize("layout", LAYOUTS)
 @settings(max_examples=60)
 @given(data=st.data())
 def test_a_shard_is_that_of_all_columns(layout, data):
     types = ["numpy"] + ["torch"] * (find_spec("torch") is not None)
     columns, merge, offsets, options = data.draw(cases(data.draw(st.sampled_from(types))))
-    if layout != "jagged" and data.draw(st.booleans()):
-        options["pad_to_multiple_of"] = data.draw(st.integers(1, 4))
+    how = layouts_for(data.draw, layout, options)
     dp_size = data.draw(st.integers(1, 3))
-    plans = []
+    rank = data.draw(st.integers(0, dp_size - 1))
+    part_bytes = data.draw(st.sampled_from([1, 64, 1 << 20]))
+    shards = []
 
     def shard_of(step):
         lens = step.plan.prompt_lens, step.plan.response_lens
-        pads = data.draw(st.sampled_from(["copy", "synthetic"]))
-        order = data.draw(st.sampled_from(["contiguous", "strided", "tokens"]))
-        plan = fc.plan_step(lens, dp_size=dp_size, pad_rows=pads, shards=order)
-        plans.append(plan.shard(0, data.draw(st.integers(0, dp_size - 1))))
-        return plans[-1]
+        shards.append(fc.plan_step(lens, dp_size=dp_size, **how).shard(0, rank))
+        return shards[0]
 
-    blocks = split(columns, offsets)
     options |= {"layout": layout}
-    batch, _ = through_blocks(
-        blocks, shard_of, options, merge, data.draw(st.sampled_from([1, 64, 1 << 20]))
+    blocks = split(columns, offsets)
+    found, failed = outcome(lambda: through_blocks(blocks, shard_of, options, merge, part_bytes))
+    expected, fails = outcome(
+        lambda: fc.build_batch(**columns, merge=merge, rows=shards[0], **options)
     )
-    expected = fc.build_batch(**columns, merge=merge, rows=plans[0], **options)
+    assert failed == fails
+    if fails is not None:
+        assert "has no prompt, so with shift='next_token'" in fails
+        return
+    batch, _ = found
     assert_same(batch, expected)
     assert batch.plan == expected.plan
     assert batch.merge_plan == expected.merge_plan
@@ -319,3 +349,30 @@ def test_what_blocks_decide_together():
         expected = fc.build_batch(**columns, merge=merge, rows=shards[0], **options)
         assert_same(batch, expected)
         assert batch.merge_plan == expected.merge_plan
+
+
+def test_blocks_merged_by_plans():
+    """Plans with options, of which each block has its own: some trajectories are dropped."""
+    turns = {
+        "prompts": [[1], [1, 2, 3], [4], [5], [5, 6, 7], [8]],
+        "responses": [[2], [], [], [6, 9], [1], [2]],
+        "trajectory_ids": list("aabccd"),
+    }
+    how = {"policy": "realign", "max_drift_tokens": 2, "drop_untrainable": True}
+    options = {"pad_token_id": 0, "array_type": "numpy"}
+    whole = fc.merge_turns(**turns, **how)
+    blocks = [
+        {**columns, "merge": fc.merge_turns(**columns, **how)}
+        for columns in split(turns, [0, 3, 6])
+    ]
+    put = [stored(**columns) for columns in blocks]
+    step = joined([table for table, _ in put], ["one", "two"])
+    assert step.merge_plan.report.dropped == [1]
+    assert step.merge_plan == whole
+    shard = fc.plan_step(whole).shard(0, 0)
+    batch = built(step, shard, {0: put[0][1][0], 1: put[1][1][0]}, **options)
+    expected = fc.build_batch(**turns, merge=whole, rows=shard, **options)
+    assert_same(batch, expected)
+    assert str(batch.merge_plan.report) == str(expected.merge_plan.report)
+    again = batch.gather(batch.response_mask, per="turn", missing=-1)
+    assert again == expected.gather(expected.response_mask, per="turn", missing=-1)

@@ -170,12 +170,20 @@ def check(found, shard, merge=None, **options):
         assert getattr(batch, name) == names[name] == getattr(expected, name)
 
 
-@pytest.mark.parametrize(("merge", "layout"), [(None, "left"), ("exact", "two_segment")])
-def test_shards_are_those_of_one_call_though_a_consumer_dies(rollouts, consumers, merge, layout):
+@pytest.mark.parametrize(
+    ("merge", "layout", "how"),
+    [
+        (None, "left", {"shards": "tokens"}),
+        ("exact", "two_segment", {"pad_rows": "synthetic"}),
+        ("branch", "packed", {"pack": {"capacity": 64, "pad_to_multiple_of": 2}}),
+    ],
+)
+def test_shards_are_those_of_one_call_though_a_consumer_dies(
+    rollouts, consumers, merge, layout, how
+):
+    how = {"prompts_per_mini_batch": 8, "dp_size": 4, **how}
     blocks = get([worker.put.remote(merge, part_bytes=2_000) for worker in rollouts])
-    plan = fc.ray.plan_step(
-        blocks, prompts_per_mini_batch=8, dp_size=4, shards="tokens", pad_to_multiple_of=1
-    )
+    plan = fc.ray.plan_step(blocks, **how)
     assert plan.step == fc.plan_step(
         fc.build_batch(
             **joined([columns(worker) for worker in range(WORKERS)]),
@@ -183,9 +191,7 @@ def test_shards_are_those_of_one_call_though_a_consumer_dies(rollouts, consumers
             pad_token_id=0,
             array_type="numpy",
         ),
-        prompts_per_mini_batch=8,
-        dp_size=4,
-        shards="tokens",
+        **how,
     )
     victim = Consumer.remote()
     for mini_batch in range(plan.num_mini_batches):
