@@ -12,11 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import fastcollate as fc
+from fastcollate.blocks import sharing
 from fastcollate.blocks.joining import joined
 from fastcollate.blocks.reading import built, parts_of
 from fastcollate.blocks.storing import stored
 from fastcollate.testing.reference import assert_same
-from fastcollate.testing.strategies import extras, trajectories
+from fastcollate.testing.strategies import extras, rollouts, trajectories
 
 LAYOUTS = ["left", "two_segment", "right", "jagged", "packed"]
 NAMES = ("uids", "trajectory_ids", "is_last_step", "is_padding")
@@ -376,3 +377,37 @@ def test_blocks_merged_by_plans():
     assert str(batch.merge_plan.report) == str(expected.merge_plan.report)
     again = batch.gather(batch.response_mask, per="turn", missing=-1)
     assert again == expected.gather(expected.response_mask, per="turn", missing=-1)
+
+
+@pytest.mark.parametrize("layout", ["left", "two_segment", "right", "jagged"])
+@settings(max_examples=60)
+@given(data=st.data())
+def test_shards_of_a_batch_come_apart_again(layout, data):
+    types = ["numpy"] + ["torch"] * (find_spec("torch") is not None)
+    array_type = data.draw(st.sampled_from(types))
+    turns = data.draw(rollouts(max_long_len=20))
+    more = data.draw(extras(turns, array_type))
+    options = {"layout": layout, "pad_token_id": 7, "array_type": array_type}
+    batch = fc.build_batch(**turns._asdict(), **more, **options)
+    ranks = data.draw(st.integers(1, 3))
+    how = {"pad_rows": data.draw(st.sampled_from(["copy", "synthetic"])), "dp_size": ranks}
+    order = data.draw(st.sampled_from(["contiguous", "strided"]))
+    plan = fc.plan_step((batch.plan.prompt_lens, batch.plan.response_lens), shards=order, **how)
+    shards = [batch.select(plan.shard(0, rank)) for rank in range(ranks)]
+    found = carried(sharing.packed(batch, shards))
+    for index, expected in enumerate(shards):
+        again = sharing.unpacked(found, index, copy=data.draw(st.booleans()))
+        assert_same(again, expected)
+        assert again.plan == expected.plan
+        for name in NAMES:
+            assert getattr(again, name) == getattr(expected, name)
+
+
+def test_adjacent_rows_are_carried_once():
+    batch = fc.build_batch([[1]] * 5, [[2, 3]] * 5, pad_token_id=0, array_type="numpy")
+    plan = fc.plan_step(batch, dp_size=3)  # the last rank has a padding row
+    arrays, _ = sharing.packed(batch, [batch.select(plan.shard(0, rank)) for rank in range(3)])
+    assert len(arrays) == 2 * len(batch)
+    for index, key in enumerate(batch):
+        assert np.shares_memory(arrays[index], batch[key])
+        assert [len(arrays[index]), len(arrays[index + len(batch)])] == [4, 2]

@@ -331,26 +331,32 @@ def test_blocks_that_do_not_go_together(rollouts):
 
 @NEEDS_TORCH
 def test_a_driver_puts_shards_of_its_batch(consumers):
-    whole = joined([columns(worker) for worker in range(WORKERS)])
-    whole["fields"]["half"] = fc.Field(whole["logprobs"], dtype="bfloat16")
-    image = [np.full((n % 3, 2), n, np.float32) for n in range(len(whole["uids"]))]
-    whole["fields"] |= {"image": fc.PerRow(image), "other": fc.PerRow(image, concat=True)}
+    columns_ = joined([columns(worker) for worker in range(WORKERS)])
+    columns_["fields"]["half"] = fc.Field(columns_["logprobs"], dtype="bfloat16")
+    image = [np.full((n % 3, 2), n, np.float32) for n in range(len(columns_["uids"]))]
+    columns_["fields"] |= {"image": fc.PerRow(image), "other": fc.PerRow(image, concat=True)}
     for array_type in ("torch", "numpy"):
         if array_type == "numpy":
-            del whole["fields"]["half"]
-        batch = fc.build_batch(**whole, merge="exact", pad_token_id=0, array_type=array_type)
+            del columns_["fields"]["half"]
+        batch = fc.build_batch(**columns_, merge="exact", pad_token_id=0, array_type=array_type)
         plan = fc.plan_step(batch, prompts_per_mini_batch=4, dp_size=3)
-        refs = fc.ray.put_shards(batch, plan)
-        assert [len(ranks) for ranks in refs] == [3] * 4
-        for mini_batch, rank in ((0, 0), (3, 2), (3, 2)):
+        alone, paired = (
+            fc.ray.put_shards(batch, plan),
+            fc.ray.put_shards(batch, plan, ranks_per_node=2),
+        )
+        assert [len({ref.ref for ref in ranks}) for ranks in (alone[0], paired[0])] == [3, 2]
+        for refs, mini_batch, rank in ((alone, 0, 0), (alone, 3, 2), (alone, 3, 2), (paired, 1, 1)):
+            ref = refs[mini_batch][rank]
+            assert (ref.mini_batch, ref.rank) == (mini_batch, rank)
             expected = batch.select(plan.shard(mini_batch, rank))
             for copy in (False, True):
-                found, names = get(consumers[1].get.remote(refs[mini_batch][rank], copy=copy))
+                found, names = get(consumers[1].get.remote(ref, copy=copy))
                 assert_same(found, expected)
                 assert found.plan == expected.plan
                 assert found.merge_plan == expected.merge_plan
                 for name in NAMES:
                     assert names[name] == getattr(found, name) == getattr(expected, name)
+    refs = alone
     assert get(consumers[1].is_writeable.remote(refs[0][0])) == [False, True]
 
 
@@ -385,5 +391,10 @@ def test_arguments(rollouts):
         fc.ray.get_shard(shard)
     with pytest.raises(TypeError, match="pass a Batch"):
         fc.ray.put_shards(turns, None)
+    batch = fc.build_batch([[1]], [[2]], pad_token_id=0, array_type="numpy")
+    with pytest.raises(TypeError, match=r"pass a plan of fastcollate.plan_step"):
+        fc.ray.put_shards(batch, None)
+    with pytest.raises(ValueError, match="ranks_per_node is 0"):
+        fc.ray.put_shards(batch, fc.plan_step(batch), ranks_per_node=0)
     with pytest.raises(ValueError, match="responses has 1 rows, but"):
         fc.ray.put_turns({"prompts": [[1], [2]], "responses": [[1]]})

@@ -6,6 +6,8 @@
     The tables of all blocks as one step.
 `reading`
     The rows of a shard, built from the few columns that it needs.
+`sharing`
+    Shards of a batch that one process holds.
 
 Nothing here knows how objects get from one process to another: :mod:`fastcollate.ray` does.
 """

@@ -7,10 +7,10 @@ from typing import Any
 
 import ray
 
-from fastcollate.arguments import check_bool
-from fastcollate.arrays import describe, dtype_name, is_only_torch, is_tensor, to_array, to_tensor
+from fastcollate.arguments import check_bool, checked_int
+from fastcollate.arrays import describe
 from fastcollate.batch import Batch
-from fastcollate.blocks.storing import tensor_of_bits
+from fastcollate.blocks.sharing import Shards, packed, unpacked
 from fastcollate.ray.fetching import TIMEOUT, checked_timeout, fetched
 from fastcollate.step_plan import StepPlan
 
@@ -24,12 +24,15 @@ class ShardRef:
     mini_batch, rank : int
         Which of the plan's shards it is.
     ref : ray.ObjectRef
-        The object.
+        The object, which shards of other ranks may share.
+    index : int
+        Which of the object's shards it is.
     """
 
     mini_batch: int
     rank: int
     ref: ray.ObjectRef[Any]
+    index: int = 0
 
     @property
     def name(self) -> str:
@@ -37,19 +40,9 @@ class ShardRef:
         return f"the shard of mini-batch {self.mini_batch} and rank {self.rank}"
 
 
-@dataclass(frozen=True)
-class _Carried:
-    """A tensor as an array, which Ray carries out of band; torch would copy it into a pickle."""
-
-    array: Any
-    dtype: str
-
-    def tensor(self, copy: bool) -> Any:
-        array = self.array.copy() if copy else self.array
-        return tensor_of_bits(array, self.dtype) if is_only_torch(self.dtype) else to_tensor(array)
-
-
-def put_shards(batch: Batch, plan: StepPlan) -> list[list[ShardRef]]:
+def put_shards(
+    batch: Batch, plan: StepPlan, *, ranks_per_node: int | None = None
+) -> list[list[ShardRef]]:
     """Put every shard of a batch into Ray's object store.
 
     Rows that follow each other are copied there from the batch itself.
@@ -60,6 +53,10 @@ def put_shards(batch: Batch, plan: StepPlan) -> list[list[ShardRef]]:
         All rows of the step.
     plan
         What :func:`fastcollate.plan_step` made of it.
+    ranks_per_node
+        How many ranks that follow each other are on one node. Their shards of a mini-batch are one
+        object then: putting one takes time beside that of its bytes, and a node fetches whole
+        objects. If None, all of them in a cluster of one node, else 1.
 
     Returns
     -------
@@ -70,18 +67,28 @@ def put_shards(batch: Batch, plan: StepPlan) -> list[list[ShardRef]]:
     Raises
     ------
     ValueError
-        The plan was made for another batch.
+        The plan was made for another batch; a number of ranks below 1.
     TypeError
-        What is no batch, or no plan.
+        What is no batch, plan or number.
     """
     if not isinstance(batch, Batch):
         raise TypeError(f"batch is {describe(batch)}; pass a Batch")
     if not isinstance(plan, StepPlan):
         raise TypeError(f"plan is {describe(plan)}; pass a plan of fastcollate.plan_step")
-    return [
-        [_put(batch.select(plan.shard(index, rank)), index, rank) for rank in range(plan.dp_size)]
-        for index in range(plan.num_mini_batches)
-    ]
+    if ranks_per_node is None:
+        ranks_per_node = plan.dp_size if _num_nodes() == 1 else 1
+    size = checked_int("ranks_per_node", ranks_per_node, "a number of ranks")
+    if size < 1:
+        raise ValueError(f"ranks_per_node is {size}; pass a number from 1 on")
+    refs: list[list[ShardRef]] = []
+    for mini_batch in range(plan.num_mini_batches):
+        refs.append([])
+        for first in range(0, plan.dp_size, size):
+            ranks = range(first, min(first + size, plan.dp_size))
+            shards = [batch.select(plan.shard(mini_batch, rank)) for rank in ranks]
+            ref = ray.put(packed(batch, shards))
+            refs[-1] += (ShardRef(mini_batch, rank, ref, rank - first) for rank in ranks)
+    return refs
 
 
 def get_shard(shard: ShardRef, *, copy: bool = False, timeout: float = TIMEOUT) -> Batch:
@@ -116,33 +123,11 @@ def get_shard(shard: ShardRef, *, copy: bool = False, timeout: float = TIMEOUT) 
         raise TypeError(f"shard is {describe(shard)}; pass one of what put_shards returned")
     check_bool("copy", copy)
     refs = {0: shard.ref}
-    found: Batch = fetched(shard.name, refs, lambda _: "its object", checked_timeout(timeout))[0]
-    found._data = {key: _received(value, copy) for key, value in found.items()}
-    return found
+    found: Shards = fetched(shard.name, refs, lambda _: "its object", checked_timeout(timeout))[0]
+    return unpacked(found, shard.index, copy)
 
 
-def _put(batch: Batch, mini_batch: int, rank: int) -> ShardRef:
-    names = (batch.uids, batch.trajectory_ids, batch.is_last_step)
-    carried = Batch(
-        {key: _carried(value) for key, value in batch.items()},
-        batch.plan,
-        batch.recipe,
-        *names,
-        batch.merge_plan,
-        batch.is_padding,
-    )
-    return ShardRef(mini_batch, rank, ray.put(carried))
-
-
-def _carried(value: Any) -> Any:
-    if is_tensor(value):
-        return _Carried(to_array(value), dtype_name(value.dtype))
-    return [_carried(one) for one in value] if isinstance(value, list) else value
-
-
-def _received(value: Any, copy: bool) -> Any:
-    if isinstance(value, _Carried):
-        return value.tensor(copy)
-    if isinstance(value, list):
-        return [_received(one, copy) for one in value]
-    return value.copy() if copy and hasattr(value, "copy") else value
+def _num_nodes() -> int:
+    """Count the nodes of the cluster."""
+    untyped: Any = ray
+    return len([node for node in untyped.nodes() if node["Alive"]])
