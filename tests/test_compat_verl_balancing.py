@@ -166,6 +166,7 @@ def test_micro_batches_are_the_reference(lengths, limit, options):
     )
 
 
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
 def test_all_that_has_rows_is_picked():
     lengths = [3, 1, 2, 2]
     two = torch.nested.nested_tensor_from_jagged(
@@ -242,6 +243,11 @@ def test_a_tensordict():
         assert [row.tolist() for row in micro_batch["positions"].unbind()] == expected
 
 
+def test_rows_without_tokens():
+    batch = {"input_ids": torch.zeros(3, 2), "attention_mask": torch.zeros(3, 2, dtype=torch.int64)}
+    assert verl.rearrange_micro_batches(batch, 2)[1] == [[0, 1, 2]]
+
+
 @pytest.mark.parametrize(
     ("batch", "args", "error", "message"),
     [
@@ -254,6 +260,9 @@ def test_a_tensordict():
         ),
         (padded([3]), (4.0,), TypeError, "max_token_len is 4.0"),
         (padded([3, 1]), (4, None, 2, True, 3), ValueError, "needs 4 micro-batches"),
+        (padded([3]), (4, None, 0), ValueError, "num_batches_divided_by is 0"),
+        (padded([3]), (4, None, None, True, 1.5), TypeError, "min_num_micro_batch is 1.5"),
+        (padded([3]), (4, None, None, True, None, True, 0), ValueError, "force_group_size is 0"),
         (nested([3, 3]), (4, None, None, True, None, True, 2), ValueError, "have 6 tokens"),
         (3, (4,), TypeError, "batch is 3"),
         ({"input_ids": torch.zeros(2, 3)}, (4,), KeyError, "attention_mask"),

@@ -95,6 +95,25 @@ def test_many_equally_long_ones(data, algorithm):
     assert pieces_of(found) == pack_loops(lengths, capacity, algorithm=algorithm)
 
 
+@pytest.mark.parametrize("limited", ["capacity", "sequences", "cost", "groups"])
+@pytest.mark.parametrize("algorithm", WHOLE)
+def test_many(algorithm, limited):
+    lengths = np.random.default_rng(0).lognormal(4, 1, 400).astype(int).clip(0, 1000).tolist()
+    both = {"algorithm": algorithm}
+    ours, theirs = both.copy(), both.copy()
+    if limited == "sequences":
+        both["max_sequences"] = 5
+    elif limited == "cost":
+        # The longest sequences are too expensive to share a bin, the others too long.
+        ours.update(max_cost=1e6, cost=lambda lengths: lengths * lengths)
+        theirs.update(max_cost=1e6, cost=lambda length: float(length * length))
+    elif limited == "groups":
+        ours["keep_together"] = theirs["groups"] = [3 * i % 200 for i in range(400)]
+        both.update(oversize="own_bin", max_sequences=9)
+    found = fc.pack(lengths, 1500, **ours | both)
+    assert pieces_of(found) == pack_loops(lengths, 1500, **theirs | both)
+
+
 @pytest.mark.parametrize("case", GOLDEN["cases"], ids=lambda case: case["source"].split()[0])
 def test_is_as_frameworks_do(case):
     options = {"algorithm": case["algorithm"], **case["options"]}
@@ -405,7 +424,11 @@ def test_what_has_no_room_does_not_stop_others(algorithm):
         ({"bins_multiple_of": 1 << 60}, ValueError, "which 3 sequences cannot fill"),
         ({"keep_together": ["a", "b"]}, ValueError, "keep_together has 2 items, but there are 3"),
         ({"keep_together": "abc"}, TypeError, "keep_together is 'abc'; pass a sequence"),
-        ({"keep_together": [np.zeros(2), np.zeros(2), None]}, TypeError, r"keep_together\[1\] is .* be compared"),
+        (
+            {"keep_together": [np.zeros(2), np.zeros(2), None]},
+            TypeError,
+            r"keep_together\[1\] is .* be compared",
+        ),
         ({"max_cost": 0}, ValueError, "max_cost is 0; pass a number above 0"),
         ({"max_cost": math.nan}, ValueError, "max_cost is nan; pass a number above 0"),
         ({"max_cost": "8"}, TypeError, "max_cost is '8'"),

@@ -17,6 +17,7 @@ from fastcollate.building import BatchBuilder
 from fastcollate.collating import build_batch
 from fastcollate.column_input import ragged
 from fastcollate.columns import Ragged
+from fastcollate.context_parallel import cp_merge, cp_split
 from fastcollate.fields import Field, PerRow, RoutedExperts
 from fastcollate.memory import get_default_pool, set_default_pool
 from fastcollate.merge_report import Break, MergeReport
@@ -48,6 +49,8 @@ __all__ = [
     "__version__",
     "broadcast_last_step",
     "build_batch",
+    "cp_merge",
+    "cp_split",
     "drop_padding",
     "get_default_pool",
     "merge_turns",

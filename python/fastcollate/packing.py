@@ -154,11 +154,14 @@ def pack(
     offsets, order = _spread(offsets, order, min_bins, bins_multiple_of, items.noun)
     if items.members is not None:
         offsets, order = items.members.expand(offsets, order)
+    pieces = pieces.ordered(order)
+    for table in (offsets, *pieces):
+        table.flags.writeable = False  # so that the plan need not copy it
     return BinPlan(
         offsets=offsets,
-        indices=pieces.indices[order],
-        starts=pieces.starts[order],
-        lengths=pieces.lengths[order],
+        indices=pieces.indices,
+        starts=pieces.starts,
+        lengths=pieces.lengths,
         num_sequences=len(lengths),
         capacity=limit.capacity,
         pad_to_multiple_of=limit.multiple,

@@ -34,6 +34,10 @@ class Pieces(NamedTuple):
         """Return sequences that are not split."""
         return cls(np.arange(len(lengths)), np.zeros_like(lengths), lengths)
 
+    def ordered(self, order: Integers) -> Pieces:
+        """Return the pieces in another order."""
+        return Pieces(self.indices[order], self.starts[order], self.lengths[order])
+
 
 class Members(NamedTuple):
     """Which pieces an item has."""

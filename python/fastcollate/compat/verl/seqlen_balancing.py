@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from fastcollate import _fastcollate
-from fastcollate.arguments import checked_integer
+from fastcollate.arguments import checked_count, checked_int, checked_integer
 from fastcollate.arrays import describe, is_array, to_numpy
 from fastcollate.batch import Batch
 from fastcollate.compat.verl.mappings import is_tensordict, jagged_lengths, picked
@@ -19,6 +19,9 @@ from fastcollate.step_plan import Shard
 
 NEVER = 1 << 62
 """More micro-batches than there can be."""
+
+DEVICES = {"nccl": "cuda", "hccl": "npu", "xccl": "xpu"}
+"""Where numbers have to be that go through such a backend of ``torch.distributed``."""
 
 
 def karmarkar_karp(seqlen_list: Any, k_partitions: int, equal_size: bool) -> list[list[int]]:
@@ -166,7 +169,8 @@ def rearrange_micro_batches(
         multiple of `force_group_size`. Other ranks of the group get a ValueError then.
     ValueError
         There are no rows, or too few of them for so many micro-batches; rows that stay together
-        have more tokens than `max_token_len`.
+        have more tokens than `max_token_len`; `num_batches_divided_by` or `force_group_size` is
+        below 1.
     TypeError
         An argument is of another type than above.
 
@@ -177,20 +181,15 @@ def rearrange_micro_batches(
     have to use the same one of the two.
     """
     limit = checked_integer("max_token_len", max_token_len, "a number of tokens")
-    group_size = checked_integer("force_group_size", force_group_size, "a number of rows")
+    group_size = checked_count("force_group_size", force_group_size, "a number of rows")
+    step, least = 1, 1
+    if num_batches_divided_by is not None:
+        step = checked_count("num_batches_divided_by", num_batches_divided_by, "a number")
+    if min_num_micro_batch is not None:
+        least = checked_int("min_num_micro_batch", min_num_micro_batch, "a number")
     lengths, longest = _lengths(batch)
     num_rows = len(lengths)
-    refusal: Exception | None = None
-    if num_rows == 0:
-        refusal = ValueError("batch has no rows; pass at least one")
-    elif limit < longest:
-        refusal = AssertionError(
-            f"max_token_len is {limit}, but the batch is {longest} tokens wide; pass at least that"
-        )
-    elif num_rows % group_size != 0:
-        refusal = AssertionError(
-            f"batch has {num_rows} rows, which force_group_size={group_size} does not divide"
-        )
+    refusal = _refusal(num_rows, longest, limit, group_size)
     ranks = _Ranks(dp_group if same_micro_num_in_dp else None)
     if refusal is not None:
         ranks.most(1, 0, 0, 0)
@@ -199,9 +198,9 @@ def rearrange_micro_batches(
     costs = flops_costs(lengths).reshape(-1, group_size).sum(1)
     lengths = lengths.reshape(-1, group_size).sum(1)
     num_groups = len(lengths)
-    count = max(min_num_micro_batch or 0, min(num_groups, -(-int(lengths.sum()) // limit)), 1)
-    is_refused, count, longest, fewest = ranks.most(0, count, int(lengths.max()), -num_groups)
-    fewest = -fewest
+    needed = max(1, least, -(-int(lengths.sum()) // max(limit, 1)))
+    is_refused, needed, longest, fewest = ranks.most(0, needed, int(lengths.max()), -num_groups)
+    count, fewest = -(-needed // step) * step, -fewest
     if is_refused:
         raise ValueError("another rank of dp_group refuses its batch; see its error")
     if longest > limit:
@@ -209,17 +208,13 @@ def rearrange_micro_batches(
             f"{group_size} rows that stay together have {longest} tokens, which exceeds "
             f"max_token_len={limit}; pass a larger one, or a smaller force_group_size"
         )
-    step = 1
-    if num_batches_divided_by is not None:
-        count = -(-count // num_batches_divided_by) * num_batches_divided_by
-        step = num_batches_divided_by
     order = "small_ends" if use_dynamic_bsz_balance else None
     while True:
         if count > fewest:
-            needed = f"{count} micro-batches" if count < NEVER else "more micro-batches than that"
+            found_needed = f"{count} micro-batches" if count < NEVER else "more micro-batches"
             raise ValueError(
-                f"max_token_len={limit} needs {needed}, but a rank has only {fewest} groups of "
-                f"{group_size} rows that stay together; pass a larger one, or more rows"
+                f"max_token_len={limit} needs {found_needed}, but a rank can fill only {fewest}, "
+                f"with {group_size} of its rows in each; pass a larger one, or more rows"
             )
         found = _fastcollate.split_micro_batches(costs, lengths, limit, count, step, 1, order)
         own = NEVER if found is None else len(found[0]) - 1
@@ -230,6 +225,21 @@ def rearrange_micro_batches(
     rows = (groups[:, None] * group_size + np.arange(group_size)).reshape(-1)
     indices = lists_of(offsets * group_size, rows)
     return [_micro_batch(batch, num_rows, rows) for rows in indices], indices
+
+
+def _refusal(num_rows: int, longest: int, limit: int, group_size: int) -> Exception | None:
+    """Say what is wrong with a rank's own batch, before it talks to the others."""
+    if num_rows == 0:
+        return ValueError("batch has no rows; pass at least one")
+    if limit < longest:
+        return AssertionError(
+            f"max_token_len is {limit}, but the batch is {longest} tokens wide; pass at least that"
+        )
+    if num_rows % group_size != 0:
+        return AssertionError(
+            f"batch has {num_rows} rows, which force_group_size={group_size} does not divide"
+        )
+    return None
 
 
 class _Ranks:
@@ -249,10 +259,8 @@ class _Ranks:
         import torch
         from torch import distributed
 
-        device = torch.device("cpu")
         backend = str(distributed.get_backend(self.group))
-        if not any(name in backend for name in ("gloo", "mpi")):
-            device = torch.accelerator.current_accelerator() or device
+        device = DEVICES.get(backend, "cpu")
         tensor = torch.tensor(numbers, dtype=torch.int64, device=device)
         distributed.all_reduce(tensor, distributed.ReduceOp.MAX, self.group)
         return list(map(int, tensor.tolist()))

@@ -3,6 +3,9 @@
 `build_batch_loops` and `build_batch_numpy` were written apart from each other and from the Rust
 code, so what all three agree on is unlikely to be wrong. They trust their input: what is an error
 in `fastcollate.build_batch` is not looked for here.
+
+What frameworks pack, whose names are alike, is in modules of their own: `skyrl_packing`,
+`skyrl_sft`, `nemo_rl`, `trl` and `hf`.
 """
 
 from fastcollate.testing.reference.advantages import (
@@ -12,12 +15,19 @@ from fastcollate.testing.reference.advantages import (
     normalize_loops,
 )
 from fastcollate.testing.reference.comparing import assert_same
+from fastcollate.testing.reference.context_parallel import (
+    cp_columns_loops,
+    cp_merge_loops,
+    cp_split_loops,
+)
 from fastcollate.testing.reference.loops import build_batch_loops
 from fastcollate.testing.reference.merging import (
     build_merged_batch_loops,
     merge_columns_loops,
     merge_turns_loops,
 )
+from fastcollate.testing.reference.packed import Part, packed_grids, packing_of, parts_of
+from fastcollate.testing.reference.packed_peer import build_packed_numpy
 from fastcollate.testing.reference.packing import (
     adjust_bin_count_loops,
     concat_loops,
@@ -58,6 +68,7 @@ from fastcollate.testing.reference.way_back import (
 )
 
 __all__ = [
+    "Part",
     "Step",
     "adjust_bin_count_loops",
     "assert_same",
@@ -66,12 +77,16 @@ __all__ = [
     "build_batch_loops",
     "build_batch_numpy",
     "build_merged_batch_loops",
+    "build_packed_numpy",
     "build_shard_loops",
     "compute_prompt_boundaries",
     "compute_prompt_mini_batch_boundaries",
     "concat_loops",
     "construct_minimal_padding_template",
     "convert_prompts_responses_to_batch_tensors",
+    "cp_columns_loops",
+    "cp_merge_loops",
+    "cp_split_loops",
     "drop_padding_loops",
     "fitting_parts_loops",
     "gather_loops",
@@ -88,6 +103,9 @@ __all__ = [
     "no_padding_loops",
     "normalize_loops",
     "pack_loops",
+    "packed_grids",
+    "packing_of",
+    "parts_of",
     "plan_step_loops",
     "prompt_boundaries_loops",
     "rearrange_loops",

@@ -2,13 +2,13 @@
 
 use std::cmp::Reverse;
 
-use super::emptiest::Emptiest;
+use super::open_bins::OpenBins;
 use super::tree::{Least, Tree};
 use super::{Items, Load, Packed, Place};
 
 /// Pack items: those above half of the capacity into bins of their own, which the others fill up.
 pub fn pack(items: Items, limit: Load) -> Packed {
-    let order: Vec<_> = items.largest_and_first().collect();
+    let order = items.largest_and_first();
     let above = |parts: usize| {
         order.partition_point(|&item| items.sizes[item].saturating_mul(parts) > limit.size)
     };
@@ -96,12 +96,13 @@ impl Bins<'_> {
 
     /// Place items into more bins, the emptiest first. The fullest of these comes last.
     fn open_more(mut self, rest: &[usize]) -> Packed {
-        let mut more = Emptiest::new(self.items, self.limit);
+        let mut more = OpenBins::new(self.items, self.limit);
         let first = self.placed.len();
         // When bins got their last item: of equal ones, the first to have had as much is before.
         let mut times = Vec::new();
         for (time, &item) in rest.iter().enumerate() {
-            let bin = more.place(self.items.get(item), |_| time);
+            let bin = more.add(self.items.get(item), (0, 0));
+            more.set_key(bin, (more.loads()[bin].size, time));
             times.resize(times.len().max(bin + 1), 0);
             times[bin] = time;
             self.placed.push((item, bin));
