@@ -15,6 +15,9 @@ from fastcollate.arrays import describe
 TIMEOUT = 300.0
 """Seconds that objects are waited for, unless told otherwise."""
 
+MARGIN = 1.0
+"""Seconds that an object which has arrived may take to be read."""
+
 K = TypeVar("K")
 
 
@@ -53,26 +56,23 @@ def fetched(
     ShardTimeoutError
         If there are some that have not arrived.
     """
-    if not refs:
-        return {}
     end = time.monotonic() + timeout
-    # Only waiting for all fetches them side by side and tells which are late.
-    _, late = ray.wait(list(refs.values()), num_returns=len(refs), timeout=timeout)
-    missing = set(late)
+    late: set[ray.ObjectRef[Any]] = set()
+    if len(refs) > 1:
+        # Only waiting for all fetches them side by side, and tells which are late.
+        late = set(ray.wait(list(refs.values()), num_returns=len(refs), timeout=timeout)[1])
     values = {}
     for key, ref in refs.items():
-        if ref in missing:
-            more = f", and {counted(len(late) - 1, 'other object')}" if len(late) > 1 else ""
+        try:
+            if ref in late:
+                raise GetTimeoutError
+            values[key] = ray.get(ref, timeout=max(end - time.monotonic(), MARGIN))
+        except GetTimeoutError as error:
+            more = f" and {counted(len(late) - 1, 'other object')}" if len(late) > 1 else ""
             raise ShardTimeoutError(
                 f"{shard} cannot be collated: {name(key)}{more} did not arrive within {timeout:g} "
-                "seconds; its node may be unreachable or its memory full (see `ray memory`), or "
-                "pass a longer timeout"
-            )
-        try:
-            values[key] = ray.get(ref, timeout=max(end - time.monotonic(), 1.0))
-        except GetTimeoutError as error:
-            raise ShardTimeoutError(
-                f"{shard} cannot be collated: {name(key)} did not arrive within {timeout:g} seconds"
+                "seconds; a node may be unreachable or its memory full (see `ray memory`), or pass "
+                "a longer timeout"
             ) from error
         except RayError as error:
             raise ShardError(
