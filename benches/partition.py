@@ -2,8 +2,8 @@
 
 Lengths are log-normal, with a median of 2,000 tokens, or 5,000 for the last line, and 16,384 at
 most, which is the capacity of micro-batches. The longer rows are, the more numbers of micro-batches
-have to be tried until the cap holds. A line of the table
-is one interleaved run (see `common.timing`) on lists of Python ints, and gives lists of lists.
+have to be tried until the cap holds. A line of the table is one interleaved run (see
+`common.timing`) on lists of Python ints or, where it says so, an array of float32.
 
 KK
     `partition`, and how many times as long verl's function takes. In lines of micro-batches:

@@ -413,6 +413,7 @@ def test_what_has_no_room_does_not_stop_others(algorithm):
         ({"oversize": 3}, TypeError, "oversize is 3"),
         ({"max_sequences": 0}, ValueError, "max_sequences is 0; pass a number of sequences"),
         ({"pad_to_multiple_of": 0}, ValueError, "pad_to_multiple_of is 0; pass"),
+        ({"pad_to_multiple_of": 1 << 31}, ValueError, "pad_to_multiple_of .* not fit int32"),
         ({"min_bins": -1}, ValueError, "min_bins is -1; pass a number of bins from 0 on"),
         ({"bins_multiple_of": 0}, ValueError, "bins_multiple_of is 0; pass a number of bins"),
         (
@@ -559,7 +560,7 @@ def good_tables():
         ({"num_sequences": "2"}, "num_sequences is '2'"),
         ({"capacity": 0}, "capacity is 0"),
         ({"pad_to_multiple_of": 0}, "pad_to_multiple_of is 0"),
-        ({"pad_to_multiple_of": 1 << 70}, "does not fit int64"),
+        ({"pad_to_multiple_of": 1 << 40}, "does not fit int32"),
         ({"extra": 1}, "extra missing or unknown"),
     ],
     ids=str,

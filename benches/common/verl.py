@@ -17,7 +17,7 @@ def seqlen_balancing() -> ModuleType | None:
     """Return verl's module of partitions; None if verl is not installed.
 
     After ``pip install --no-deps verl``, most of what it imports is missing. Then its file is run
-    with stand-ins for that, the one of which that is called takes rows out of a dict.
+    with stand-ins for that. Of these one is called: that which takes rows out of a batch, a dict.
     """
     if find_spec("verl") is None:
         return None

@@ -42,7 +42,8 @@ class BatchBuilder:
     Parameters
     ----------
     pad_token_id, merge, position_ids, labels, rows, layout, pack, shift, tail, pad_to, \
-    pad_to_multiple_of, max_prompt_len, max_response_len, max_seq_len, dtypes, array_type, pool
+    pad_to_multiple_of, max_prompt_len, max_response_len, max_seq_len, dtypes, array_type, pool, \
+    pin_memory
         As :func:`fastcollate.build_batch`. To be merged, turns of a trajectory are added one after
         the other.
 
@@ -83,6 +84,7 @@ class BatchBuilder:
         dtypes: Literal["reference", "compact"] | Mapping[str, Any] = "reference",
         array_type: Literal["torch", "numpy"] = "torch",
         pool: PoolArgument = "default",
+        pin_memory: bool = False,
     ) -> None:
         self._options: dict[str, Any] = {
             "pad_token_id": pad_token_id,
@@ -102,6 +104,7 @@ class BatchBuilder:
             "dtypes": dtypes,
             "array_type": array_type,
             "pool": pool,
+            "pin_memory": pin_memory,
         }
         check_options(**self._options)
         self._lock = threading.Lock()

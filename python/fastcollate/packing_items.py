@@ -93,7 +93,7 @@ class Limit(NamedTuple):
         if max_sequences is None:
             max_sequences = NO_LIMIT
         max_sequences = checked_count("max_sequences", max_sequences, "a number of sequences")
-        multiple = checked_count("pad_to_multiple_of", multiple, "a number of tokens")
+        multiple = checked_count("pad_to_multiple_of", multiple, "a number of tokens", bits=32)
         if max_cost is None:
             if not (isinstance(cost, str) and cost == "flops"):
                 raise ValueError("cost says what max_cost counts; pass max_cost, too")
@@ -254,9 +254,9 @@ def _check_pieces(count: int) -> None:
         )
 
 
-def checked_count(name: str, value: Any, advice: str, *, least: int = 1) -> int:
+def checked_count(name: str, value: Any, advice: str, *, least: int = 1, bits: int = 64) -> int:
     """Return an argument as an int, not below the least."""
-    count = checked_int(name, value, advice)
+    count = checked_int(name, value, advice, bits=bits)
     if count < least:
         raise ValueError(f"{name} is {count}; pass {advice} from {least} on")
     return count

@@ -313,8 +313,8 @@ class MicroBatches(Table):
         ends = self.offsets[start : start + self.per_rank + 1]
         return lists_of(ends - ends[0], self.indices[ends[0] : ends[-1]])
 
-    def shard(self, rank: int, index: int) -> Shard:
-        """Return the rows of a micro-batch, for ``build_batch(rows=...)`` and ``batch.select``.
+    def shard(self, micro_batch: int, rank: int) -> Shard:
+        """Return the rows of a rank's micro-batch, for ``build_batch(rows=)`` and ``batch.select``.
 
         Raises
         ------
@@ -322,7 +322,7 @@ class MicroBatches(Table):
             If there is no such rank, or no such micro-batch of it; they are counted from 0 on.
         """
         place = self._checked("rank", rank, self.dp_size) * self.per_rank
-        place += self._checked("index", index, self.per_rank)
+        place += self._checked("micro_batch", micro_batch, self.per_rank)
         rows = self.indices[self.offsets[place] : self.offsets[place + 1]]
         is_padding = np.zeros(len(rows), np.bool_)
         return Shard(rows, is_padding, len(self.lengths), lengths=self.lengths[rows])

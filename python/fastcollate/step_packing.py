@@ -14,6 +14,7 @@ from fastcollate.arrays import describe, offsets_of
 from fastcollate.bin_plan import BinPlan
 from fastcollate.costs import costs_of
 from fastcollate.lengths import Integers
+from fastcollate.packing import checked_options
 from fastcollate.packing import pack as pack_bins
 
 
@@ -33,11 +34,7 @@ def checked_pack_options(pack: Any) -> dict[str, Any]:
     if not isinstance(pack, Mapping):
         advice = "pass options of fastcollate.pack, such as dict(capacity=16384)"
         raise TypeError(f"pack is {describe(pack)}; {advice}")
-    options = dict(pack)
-    if "capacity" not in options:
-        raise TypeError("pack has no capacity; pass dict(capacity=...), in tokens")
-    if "lengths" in options:
-        raise TypeError("pack has lengths, but those of the step's rows are packed; leave them out")
+    options = checked_options(pack)
     if "keep_together" in options:
         raise ValueError("keep_together is an argument of plan_step itself; leave it out of pack")
     if options.get("algorithm") == "concat" or options.get("oversize") == "split":

@@ -42,7 +42,9 @@ def left_right_2_no_padding(data: Any) -> Any:
     Notes
     -----
     ``verl.workers.utils.padding.left_right_2_no_padding`` of verl 0.9.1, without its loop over
-    rows. A :class:`fastcollate.Batch` has :meth:`~fastcollate.Batch.to_layout` for that.
+    rows. Position ids ``(B, 4, S)`` are ragged along tokens always; verl leaves that to torch,
+    which takes the other dimension where all rows have as many tokens. A
+    :class:`fastcollate.Batch` has :meth:`~fastcollate.Batch.to_layout` for that.
     """
     import torch
 
