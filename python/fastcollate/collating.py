@@ -380,7 +380,7 @@ def collate_fields(
                 data[spec.key] = data[spec.key].view(torch.bfloat16)
     if memory.lender is not None:
         data = memory.lender.over_slab(data)
-    sources = None if merging is None and shard is None else plan.sources.tolist()
+    sources = _sources(plan, merging, shard)
     if objects:
         for key, values in objects.items():
             data.update(values.outputs(key, sources))
@@ -397,6 +397,14 @@ def collate_fields(
     )
     batch._lease = lease
     return batch
+
+
+def _sources(plan: Plan, merging: Merging | None, shard: Shard | None) -> list[int] | None:
+    """Return which item each row has of what comes per turn, if not its own number's."""
+    if merging is not None and isinstance(merging.making, Plan):
+        # Rows were made before: what comes with them is theirs, not their turns'.
+        return None if shard is None else shard.rows.tolist()
+    return None if merging is None and shard is None else plan.sources.tolist()
 
 
 def checked_names(
