@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
+from copy import copy
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -186,7 +187,8 @@ def checked_tensors(batch: Batch) -> list[Any]:
                 "the batch holds NumPy arrays, which are on no device; "
                 "build it with array_type='torch'"
             )
-        found[id(value)] = value
+        if is_tensor(value):
+            found[id(value)] = value
         return value
 
     for value in batch.values():
@@ -207,13 +209,31 @@ def rebuilt(batch: Batch, moves: Moves, transfer: Transfer | None) -> Batch:
 
 
 def mapped(value: Any, function: Callable[[Any], Any]) -> Any:
-    """Put a function's results in place of all arrays and tensors in mappings, lists and tuples."""
+    """Put a function's results in place of all arrays and tensors of an item.
+
+    They are looked for in batches, mappings, lists and tuples. What else knows how to be moved is
+    given to the function too.
+    """
+    from fastcollate.batch import Batch
+
     if is_tensor(value) or isinstance(value, np.ndarray):
         return function(value)
+    if isinstance(value, Batch):
+        data = {key: mapped(item, function) for key, item in value.items()}
+        return value._like(data, value._plan)
     if isinstance(value, Mapping):
-        items = {key: mapped(item, function) for key, item in value.items()}
-        return items if type(value) is dict else type(value)(items)  # type: ignore[call-arg]
-    if isinstance(value, (list, tuple)):
-        items_ = [mapped(item, function) for item in value]
-        return type(value)(*items_) if hasattr(value, "_fields") else type(value)(items_)
-    return value
+        return _rebuilt_mapping(value, {key: mapped(value[key], function) for key in value})
+    if isinstance(value, (list, tuple)) and not hasattr(value, "to"):
+        items = [mapped(item, function) for item in value]
+        return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
+    return function(value) if hasattr(value, "to") else value
+
+
+def _rebuilt_mapping(mapping: Mapping[Any, Any], items: dict[Any, Any]) -> Any:
+    if type(mapping) is dict:
+        return items
+    if isinstance(mapping, MutableMapping):
+        again = copy(mapping)  # it may know more than its items
+        again.update(items)
+        return again
+    return type(mapping)(items)  # type: ignore[call-arg]
