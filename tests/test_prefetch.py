@@ -324,6 +324,28 @@ def test_closing_by_another_thread_wakes_nobody_up_in_vain():
     assert len(ends) == 1
 
 
+def test_who_waits_is_told_that_it_is_closed(monkeypatch):
+    monkeypatch.setattr(prefetching, "CLOSE_SECONDS", 0.01)
+    gated = Gated(1)
+    batches = fc.prefetch(gated)
+    errors = []
+
+    def wait():
+        try:
+            next(batches)
+        except RuntimeError as error:
+            errors.append(str(error))
+
+    waiting = threading.Thread(target=wait)
+    waiting.start()
+    gated.await_begun(1)
+    batches.close()
+    waiting.join(SECONDS)
+    gated.gate.release()
+    assert len(errors) == 1
+    assert "closed" in errors[0]
+
+
 def test_many_threads_share_the_items():
     batches = fc.prefetch(range(1000), depth=4)
     taken, lock = [], threading.Lock()
@@ -365,7 +387,7 @@ def test_a_forked_child_is_told():
             except RuntimeError as error:
                 assert "fork" in str(error)
                 batches.close()
-                os._exit(0)
+                raise SystemExit(0)
             os._exit(1)
         assert os.waitpid(child, 0)[1] == 0
         assert list(batches) == [0, 1, 2, 3, 4]

@@ -40,6 +40,11 @@ class Transfer:
         """Flat and ready to be logged."""
         return {"handover/bytes": float(self.bytes), "handover/copies": float(self.copies)}
 
+    def add(self, metrics: Mapping[str, float]) -> None:
+        """Count what another transfer's metrics say."""
+        self.bytes += int(metrics["handover/bytes"])
+        self.copies += int(metrics["handover/copies"])
+
 
 Moves = dict[int, Any]
 """From the id of a tensor to the tensor in its place."""
@@ -96,20 +101,24 @@ def copied(
     small = [tensor for tensor in rest if is_plain(tensor) and is_on_host(tensor)]
     small = [tensor for tensor in small if 0 < tensor.nbytes <= SMALL]
     if len(small) > 1:
-        moves |= _copied_together(small, target, transfer)
+        moves |= _copied_together(small, target, non_blocking, transfer)
     for tensor in rest:
         if id(tensor) not in moves:
             moves[id(tensor)] = _to(tensor, target, non_blocking, transfer)
     return moves
 
 
-def _copied_together(tensors: Sequence[Any], target: Any, transfer: Transfer) -> Moves:
+def _copied_together(
+    tensors: Sequence[Any], target: Any, non_blocking: bool, transfer: Transfer
+) -> Moves:
     import torch
 
     offsets, size = offsets_of_packed(tensors)
-    slab = torch.empty(size, dtype=torch.uint8)
+    slab = pinned(size) if non_blocking and has_bus(target) else None
+    if slab is None:
+        slab = torch.empty(size, dtype=torch.uint8)
     packed = packed_into(slab, tensors, offsets)
-    on_device = _to(slab, target, False, transfer)
+    on_device = _to(slab, target, non_blocking, transfer)
     return {
         key: over(on_device, offset, tensor)
         for (key, tensor), offset in zip(packed.items(), offsets, strict=True)
@@ -148,6 +157,11 @@ def packed_into(slab: Any, tensors: Sequence[Any], offsets: Sequence[int]) -> Mo
 def is_on_host(tensor: Any) -> bool:
     """Say whether the processor can read a tensor."""
     return bool(tensor.device.type == "cpu")
+
+
+def has_bus(device: Any) -> bool:
+    """Say whether pinned memory helps to get to a device."""
+    return device.type not in ("cpu", "meta", "mps")
 
 
 def resolved(device: Any) -> Any:

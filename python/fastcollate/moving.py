@@ -60,7 +60,11 @@ class Blocking(Same):
 
     def __call__(self, item: Any) -> HandOver:
         """Move all tensors at once."""
-        _check(item)
+        if isinstance(item, Batch):
+            batch = item.to(self._device)
+            if batch is not item and batch._handover is not None:
+                self.transfer.add(batch._handover)
+            return lambda: batch
         moved = mapped(item, lambda value: _to(value, self._device, self.transfer))
         return lambda: moved
 
@@ -180,7 +184,7 @@ def _to(value: Any, device: Any, transfer: Transfer) -> Any:
         return value
     if not is_tensor(value):
         return value.to(device)
-    if value.device != device:
+    if value.device != device and value.nbytes:
         transfer.bytes += value.nbytes
         transfer.copies += 1
     return value.to(device)

@@ -135,9 +135,8 @@ class Prefetcher(Generic[T]):
     ) -> None:
         self._bar, self._work, self._transfer = bar, work, move.transfer
         self._total, self._timeout = total, timeout
-        self._process = os.getpid()
         self._count, self._waited = 0, 0.0
-        self._started: float | None = None
+        self._first = self._last = 0.0  # when the first was asked for, and the last was done with
         self._is_closed = False
         weakref.finalize(self, work.stop).atexit = False
         work.start(iterator, move)
@@ -148,14 +147,13 @@ class Prefetcher(Generic[T]):
     def __next__(self) -> T:
         if self._is_closed:
             raise RuntimeError("this prefetch is closed; make another one")
-        if os.getpid() != self._process:
+        if self._work.is_elsewhere():
             raise RuntimeError(
                 "this prefetch was made before a fork, and its thread stayed with the parent; "
                 "make it in the process that uses it"
             )
         begin = time.monotonic()
-        if self._started is None:
-            self._started = begin
+        self._first = self._first or begin
         try:
             item: T = self._work.take(self._timeout)()
         except (KeyboardInterrupt, TimeoutError):
@@ -164,7 +162,8 @@ class Prefetcher(Generic[T]):
             self._bar.close()
             raise
         finally:
-            self._waited += time.monotonic() - begin
+            self._last = time.monotonic()
+            self._waited += self._last - begin
         self._count += 1
         self._bar.advance(self._wait_fraction())
         return item
@@ -183,7 +182,8 @@ class Prefetcher(Generic[T]):
         -------
         dict
             ``prefetch/items``; ``prefetch/wait_seconds``, the time that was spent waiting for them,
-            and ``prefetch/wait_fraction``, its share of the time since the first was asked for;
+            and ``prefetch/wait_fraction``, its share of the time from the first that was asked for
+            to the last;
             ``prefetch/bytes``, what was copied to the device so far, items that are ready among it,
             and ``prefetch/copies``, in how many pieces.
         """
@@ -204,8 +204,7 @@ class Prefetcher(Generic[T]):
             self._is_closed = True
             self._bar.close()
             self._work.stop()
-            if os.getpid() == self._process:
-                self._work.join(CLOSE_SECONDS)
+            self._work.join(CLOSE_SECONDS)
 
     def __enter__(self) -> Prefetcher[T]:
         return self
@@ -214,9 +213,7 @@ class Prefetcher(Generic[T]):
         self.close()
 
     def _wait_fraction(self) -> float:
-        if self._started is None:
-            return 0.0
-        return self._waited / max(time.monotonic() - self._started, 1e-9)
+        return self._waited / max(self._last - self._first, 1e-9)
 
 
 class _Work:
@@ -224,12 +221,17 @@ class _Work:
 
     def __init__(self, depth: int) -> None:
         self._depth = depth
+        self._process = os.getpid()
         self._changed = threading.Condition()  # reentrant: `stop` may run while it is held
         self._ready: deque[HandOver] = deque()
         self._error: BaseException | None = None
         self._has_ended = self._is_stopped = False
         self._doing = "the thread has not begun"
         self._thread: threading.Thread | None = None
+
+    def is_elsewhere(self) -> bool:
+        """Say whether the thread stayed with a parent, perhaps holding the lock for ever."""
+        return os.getpid() != self._process
 
     def is_stopped(self) -> bool:
         """Say whether no item is wanted any more."""
@@ -254,6 +256,8 @@ class _Work:
                 if self._has_ended:
                     error, self._error = self._error, None
                     raise error or StopIteration
+                if self._is_stopped:
+                    raise RuntimeError("this prefetch was closed while an item was waited for")
                 if self._thread is None or not self._thread.is_alive():
                     raise RuntimeError(f"the thread of a prefetch is gone: {self._doing}")
                 waited = time.monotonic() - begin
@@ -272,6 +276,8 @@ class _Work:
 
     def stop(self) -> None:
         """Let the thread end after what it is doing."""
+        if self.is_elsewhere():
+            return
         with self._changed:
             self._is_stopped = True
             self._ready.clear()
@@ -280,6 +286,8 @@ class _Work:
     def join(self, seconds: float) -> None:
         """Wait for the thread to end, but not for ever."""
         if self._thread is None or self._thread is threading.current_thread():
+            return
+        if self.is_elsewhere():
             return
         self._thread.join(seconds)
         if self._thread.is_alive():

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Protocol
 
+from fastcollate.device import has_bus
 from fastcollate.in_flight import Event
 from fastcollate.pinning import pinned
 
@@ -62,7 +63,7 @@ def lane_to(device: Any) -> Lane | None:
     """Return a lane to a device; None if it has no streams."""
     import torch
 
-    if device.type in ("cpu", "meta", "mps"):
+    if not has_bus(device):
         return None
     module = torch.get_device_module(device)
     has_streams = all(hasattr(module, name) for name in ("Stream", "Event", "stream"))
