@@ -65,8 +65,8 @@ proptest! {
         let mut seen: Vec<_> = sums.iter().map(|&sum| vec![0; sum]).collect();
         for segment in sequence.segments() {
             prop_assert_eq!(segment.dst_col % multiple_of, 0);
-            for token in segment.from..segment.from + segment.len {
-                seen[segment.row][token] += 1;
+            for times in &mut seen[segment.row][segment.from..segment.from + segment.len] {
+                *times += 1;
             }
         }
         prop_assert!(seen.iter().flatten().all(|&times| times == 1));

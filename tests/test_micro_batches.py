@@ -129,7 +129,7 @@ SHARED = {"num_batches_divided_by", "min_num_micro_batch"}
 )
 def test_results_are_those_of_verl(case):
     if "error" in case:
-        with pytest.raises(ValueError, match="sequence|exceeds"):
+        with pytest.raises(ValueError, match=r"sequence|exceeds"):
             of_verl(case)
     else:
         assert of_verl(case).of_rank(0) == case["indices"]

@@ -18,6 +18,7 @@ from fastcollate.collating import build_batch
 from fastcollate.collator import Collator
 from fastcollate.column_input import ragged
 from fastcollate.columns import Ragged
+from fastcollate.context_parallel import cp_merge, cp_split
 from fastcollate.device_padding import pad_on_device
 from fastcollate.fields import Field, PerRow, RoutedExperts
 from fastcollate.memory import BufferPool, get_default_pool, set_default_pool
@@ -53,6 +54,8 @@ __all__ = [
     "__version__",
     "broadcast_last_step",
     "build_batch",
+    "cp_merge",
+    "cp_split",
     "drop_padding",
     "get_default_pool",
     "merge_turns",

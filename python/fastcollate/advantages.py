@@ -202,7 +202,8 @@ def drop_padding(values: Any, plan: StepPlan) -> Any:
     values
         One item per slot, in the order of slots: what the shards gave, by mini-batch, then by rank.
         An array or tensor, (slots, ...), on any device (gradients flow through); a :class:`Ragged`;
-        or a sequence of any objects.
+        or a sequence of any objects. Of a packed step also one item per real slot, as ``gather``
+        gives them: it leaves padding rows out.
     plan
         What :func:`plan_step` returned.
 
@@ -233,13 +234,14 @@ def drop_padding(values: Any, plan: StepPlan) -> Any:
     if has_items and values.ndim == 0:
         raise ValueError("values has shape (); pass one item per slot of the plan")
     items = values if has_items or isinstance(values, Ragged) else id_list("values", values)
-    slots = len(plan.rows)
-    if len(items) != slots:
+    slots, inverse = len(plan.rows), plan.inverse
+    if plan.bin_offsets is not None and len(items) == plan.num_real_rows:
+        inverse = np.argsort(plan.rows[~plan.is_padding])
+    elif len(items) != slots:
         raise ValueError(
             f"values has {counted(len(items), 'item')}, but the plan has {counted(slots, 'slot')}; "
             "pass one item per slot, padding included"
         )
-    inverse = plan.inverse
     if has_items:
         return _taken(items, inverse)
     if not isinstance(items, Ragged):

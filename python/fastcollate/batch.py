@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -14,7 +15,7 @@ from fastcollate.arrays import is_tensor
 from fastcollate.bin_plan import BinPlan
 from fastcollate.device import moved, pinned_batch
 from fastcollate.gathering import broadcasted, gathered
-from fastcollate.layouts import checked_layout
+from fastcollate.layouts import checked_layout, torn_message
 from fastcollate.memory import release
 from fastcollate.relayout import laid_out
 from fastcollate.shards import selected
@@ -466,16 +467,26 @@ class Batch(Mapping[str, Any]):
 
         Parameters
         ----------
-        layout, pad_to, pad_to_multiple_of, max_prompt_len, max_response_len
+        layout, pack, shift, tail, rows, pad_to, pad_to_multiple_of, max_prompt_len, \
+        max_response_len
             As :func:`fastcollate.build_batch`.
 
         Returns
         -------
         Batch
             In memory of its own, on the host.
+
+        Raises
+        ------
+        ValueError
+            Options that cannot be; a packed batch that has no place for a value, or only one for
+            each part of a split row.
         """
         widths = (pad_to, max_prompt_len, max_response_len, pad_to_multiple_of)
-        return laid_out(self, checked_layout(layout, *widths))
+        again = laid_out(self, checked_layout(layout, *widths, pack, shift, tail, rows))
+        if (message := torn_message(again.plan)) is not None:
+            warnings.warn(message, stacklevel=2)
+        return again
 
     def to(self, device: Any, non_blocking: bool = False) -> Batch:
         """Copy the batch to a device: all outputs at once, as they lie in one allocation.

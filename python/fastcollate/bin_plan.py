@@ -59,8 +59,9 @@ class BinPlan(Table):
         try:
             for name in ("offsets", "indices", "starts", "lengths"):
                 self._set_array(name, np.int64)
-            for name in ("num_sequences", "capacity", "pad_to_multiple_of"):
-                object.__setattr__(self, name, checked_int(name, getattr(self, name), "a number"))
+            for name, bits in (("num_sequences", 64), ("capacity", 64), ("pad_to_multiple_of", 32)):
+                number = checked_int(name, getattr(self, name), "a number", bits=bits)
+                object.__setattr__(self, name, number)
         except (TypeError, ValueError, OverflowError) as error:
             raise ValueError(f"this is not a valid bin plan: {error}") from error
         if (reason := self._defect()) is not None:

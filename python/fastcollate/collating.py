@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 from fastcollate._fastcollate import FieldSpec, LayoutSpec, OutputSpec, Plan, collate
-from fastcollate.arguments import checked_int, checked_integer, counted, id_list
+from fastcollate.arguments import checked_int, checked_integer, id_list
 from fastcollate.batch import Batch, Recipe
 from fastcollate.dtypes import REFERENCE, checked_outputs
 from fastcollate.fields import (
@@ -19,7 +19,7 @@ from fastcollate.fields import (
     checked_fields,
     output_order,
 )
-from fastcollate.layouts import LEFT, PackArgument, Shift, Tail, checked_layout
+from fastcollate.layouts import LEFT, PackArgument, Shift, Tail, checked_layout, torn_message
 from fastcollate.memory import PoolArgument, checked_memory
 from fastcollate.merging import MergePlan, Merging, check_merge_argument, checked_merge
 from fastcollate.shards import check_shard, picked_names
@@ -309,8 +309,8 @@ def build_batch(
         None if isinstance(rows, str) else rows,
         pin_memory,
     )
-    if torn := batch.plan.num_torn:
-        warnings.warn(torn_message(torn), stacklevel=2)
+    if (message := torn_message(batch.plan)) is not None:
+        warnings.warn(message, stacklevel=2)
     if (message := excess_message(batch.plan, max_seq_len)) is not None:
         warnings.warn(message, stacklevel=2)
     return batch
@@ -477,15 +477,6 @@ def excess_message(plan: Plan, max_seq_len: int | None) -> str | None:
     return (
         f"the longest row has {plan.longest_row} tokens, which exceeds max_seq_len={max_seq_len}; "
         "nothing is truncated: check the limits of the generation"
-    )
-
-
-def torn_message(torn: int) -> str:
-    """Say that tokens have no place where sequences were split."""
-    return (
-        f"{counted(torn, 'response token')} before which pack split a sequence cannot be predicted "
-        "in their row, so that with shift='next_token' their values are left out; pack without "
-        "splitting, or pass shift='none'"
     )
 
 

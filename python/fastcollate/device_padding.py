@@ -94,7 +94,7 @@ def pad_on_device(
     outputs, fields = checked_outputs(
         dtypes,
         name,
-        None if before.position_ids is None else before.position_ids[0],
+        before.position_ids[0],
         None if before.labels is None else ("shifted" if before.labels[0] else "aligned"),
         [(None, spec) for spec in recipe.fields],
         "torch",
@@ -119,9 +119,8 @@ def _dtypes_of(outputs: OutputSpec, fields: list[FieldSpec]) -> dict[str, str]:
         "attention_mask": outputs.attention_mask,
         "response_mask": outputs.response_mask,
         "sequence_ids": outputs.sequence_ids,
+        "position_ids": outputs.position_ids[1],
     }
-    if outputs.position_ids is not None:
-        names["position_ids"] = outputs.position_ids[1]
     if outputs.labels is not None:
         names["labels"] = outputs.labels[1]
     return names | {spec.key: spec.dtype for spec in fields if spec.dtype is not None}
@@ -229,7 +228,7 @@ class _Padding:
         return mask.index_fill_(0, places, 1).view(rows, width)
 
     def _position_ids(self, values: Any) -> Any:
-        padding = (self._recipe.outputs.position_ids or (None, ""))[0]
+        padding = self._recipe.outputs.position_ids[0]
         if padding != "repeat_last":
             return self._padded(values, self._tokens, 1 if padding == "one" else 0)
         torch, width = self._torch, self._plan.width

@@ -55,7 +55,7 @@ def checked_outputs(
         keys += ("position_ids", "sequence_ids") if is_packed else ()
         keys += () if position_ids is None or is_packed else ("position_ids",)
         keys += () if labels is None else ("labels",)
-        # A batch keeps the dtypes of masks that only other layouts have.
+        # A batch keeps the dtypes of what only other layouts have.
         names = dict(_PRESETS[preset])
         known = {*keys, *(spec.key for _, spec in fields)}
         if unknown := [key for key in by_key if key not in known]:
@@ -69,7 +69,7 @@ def checked_outputs(
             names["input_ids"],
             names["attention_mask"],
             names["response_mask"],
-            (position_ids, names["position_ids"]) if position_ids or is_packed else None,
+            (position_ids, names["position_ids"]),
             None if labels is None else (labels == "shifted", names["labels"]),
             names["sequence_ids"],
         )

@@ -61,7 +61,7 @@ def group_offsets(name: str, ids: Any, noun: str, advice: str) -> NDArray[np.int
 
 
 def group_numbers(name: str, ids: Any) -> NDArray[np.int64]:
-    """Number groups of equal ids, which may come in any order, by the first of each.
+    """Give equal ids, which may come in any order, the same number, in the order of the first.
 
     Parameters
     ----------

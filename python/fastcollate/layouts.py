@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
-from fastcollate._fastcollate import LayoutSpec
-from fastcollate.arguments import checked_int
+from fastcollate._fastcollate import LayoutSpec, Plan
+from fastcollate.arguments import checked_int, counted
 from fastcollate.arrays import describe
 from fastcollate.bin_plan import BinPlan
 from fastcollate.lengths import Integers
@@ -44,7 +44,7 @@ def checked_layout(
     """Check the arguments of a layout, also against each other."""
     arguments = (name, pad_to, max_prompt_len, max_response_len, pad_to_multiple_of)
     is_packed = pack is not None or isinstance(rows, str) or (shift, tail) != AS_TOKENS_LIE
-    if arguments == ("left", None, None, None, 1) and not is_packed:
+    if arguments == ("left", None, None, None, 1) and not is_packed and rows is None:
         return LEFT  # spares small batches the time
     if name not in LAYOUTS:
         names = ", ".join(map(repr, LAYOUTS[:-1]))
@@ -87,6 +87,11 @@ def checked_layout(
                 f"which is no multiple of pad_to_multiple_of={multiple}"
             )
     if name != "packed":
+        if getattr(rows, "bin_offsets", None) is not None:
+            raise ValueError(
+                f"the step was planned with pack=, so that ranks have as many bins, not rows; "
+                f"pass layout='packed' instead of {name!r}"
+            )
         if is_packed:
             options = {"pack": pack is not None, "shift": shift != "none"}
             options["rows='single'"] = isinstance(rows, str)
@@ -131,12 +136,34 @@ def _checked_pack(pack: Any, multiple: int, rows: Any) -> Callable[[Integers], B
     if has_bins:
         raise ValueError("the shard has its bins from plan_step(pack=...); leave pack out")
     if isinstance(pack, BinPlan):
+        _check_multiple(pack.pad_to_multiple_of, multiple)
         return lambda _: pack
     if not isinstance(pack, Mapping):
         raise TypeError(f"pack is {describe(pack)}; pass a plan of fastcollate.pack or its options")
+    _check_multiple(pack.get("pad_to_multiple_of", 1), multiple)
     options: dict[str, Any] = {"pad_to_multiple_of": multiple, **pack}
     if not all(isinstance(name, str) for name in options) or "lengths" in options:
         raise TypeError(f"pack has the options {list(pack)}; pass those of fastcollate.pack")
     if "capacity" not in options:
         raise TypeError("pack has no capacity; pass dict(capacity=...), in tokens")
     return partial(pack_bins, **options)
+
+
+def _check_multiple(planned: Any, multiple: int) -> None:
+    """Check that places are not rounded up in two ways. What was not planned may be rounded."""
+    if multiple != 1 and planned not in (1, multiple):
+        raise ValueError(
+            f"pad_to_multiple_of is {multiple}, but {planned!r} in pack; pass it in one place"
+        )
+
+
+def torn_message(plan: Plan) -> str | None:
+    """Say that tokens have no place where sequences were split, if some have not."""
+    if plan.num_torn == 0:
+        return None
+    tokens = counted(plan.num_torn, "response token")
+    return (
+        f"{tokens} before which pack split a sequence cannot be predicted in their row, so that "
+        "with shift='next_token' their values are left out; pack without splitting, or pass "
+        "shift='none'"
+    )

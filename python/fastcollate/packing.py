@@ -20,7 +20,7 @@ Algorithm: TypeAlias = Literal["ffd", "ff", "bfd", "mffd", "next_fit", "concat",
 Oversize: TypeAlias = Literal["error", "own_bin", "split"]
 
 _OVERSIZE_OF: dict[str, Oversize] = {"balanced": "own_bin", "concat": "split"}
-"""What algorithms do about sequences above the capacity, unless told. Others take it for an error."""
+"""What algorithms do about sequences above the capacity unless told; all others refuse them."""
 
 
 def pack(
@@ -40,7 +40,8 @@ def pack(
     """Pack sequences into bins: rows, or micro-batches, of a capacity.
 
     The bins, their order and the order inside them are those of the framework that an algorithm is
-    known from, also where sequences are equally long. All take n log n time.
+    known from, also where sequences are equally long. All take n log n time; with `max_cost` or
+    `keep_together`, only unless many bins are full by one measure and nearly empty by another.
 
     Parameters
     ----------
@@ -59,7 +60,7 @@ def pack(
           had so much; the longest sequence first and of equally long ones the first. TRL's.
         - ``"mffd"``, modified first fit decreasing: sequences of more than half of the capacity get
           a bin each, which others fill up; what is left goes to the emptiest of more bins.
-          NeMo-RL's, but for the empty bin that there is where nothing is left.
+          NeMo-RL's. Older versions of that add an empty bin where nothing is left.
         - ``"next_fit"``: to the last bin, in the order of the input. NeMo-RL's concatenative one,
           and torchtune's without splitting.
         - ``"concat"``: the same, but what exceeds the bin is cut off and opens the next.
@@ -154,11 +155,14 @@ def pack(
     offsets, order = _spread(offsets, order, min_bins, bins_multiple_of, items.noun)
     if items.members is not None:
         offsets, order = items.members.expand(offsets, order)
+    pieces = pieces.ordered(order)
+    for table in (offsets, *pieces):
+        table.flags.writeable = False  # so that the plan need not copy it
     return BinPlan(
         offsets=offsets,
-        indices=pieces.indices[order],
-        starts=pieces.starts[order],
-        lengths=pieces.lengths[order],
+        indices=pieces.indices,
+        starts=pieces.starts,
+        lengths=pieces.lengths,
         num_sequences=len(lengths),
         capacity=limit.capacity,
         pad_to_multiple_of=limit.multiple,
@@ -183,7 +187,8 @@ def _check_concat(oversize: str, keep_together: Any, max_cost: Any) -> None:
     for name, value in (("keep_together", keep_together), ("max_cost", max_cost)):
         if value is not None:
             raise ValueError(
-                f"{name} cannot hold where algorithm='concat' cuts sequences; pass another algorithm"
+                f"{name} cannot hold where algorithm='concat' cuts sequences; "
+                "pass another algorithm"
             )
 
 
@@ -198,7 +203,7 @@ def _spread(
     if needed > len(order):
         raise ValueError(
             f"{counted(count, 'bin')} would do, but min_bins={min_bins} and "
-            f"bins_multiple_of={multiple_of} ask for {needed:,}, and there are only "
-            f"{counted(len(order), noun)} to put into them; no bin may be empty"
+            f"bins_multiple_of={multiple_of} ask for {needed:,}, which {counted(len(order), noun)} "
+            "cannot fill: no bin may be empty"
         )
     return _fastcollate.spread_bins(offsets, order, needed)

@@ -34,6 +34,10 @@ class Pieces(NamedTuple):
         """Return sequences that are not split."""
         return cls(np.arange(len(lengths)), np.zeros_like(lengths), lengths)
 
+    def ordered(self, order: Integers) -> Pieces:
+        """Return the pieces in another order."""
+        return Pieces(self.indices[order], self.starts[order], self.lengths[order])
+
 
 class Members(NamedTuple):
     """Which pieces an item has."""
@@ -77,8 +81,8 @@ class Limit(NamedTuple):
     max_sequences: int
     multiple: int
     max_cost: float
+    """Infinity where costs do not count."""
     cost: Any
-    """What pieces cost; None if that is not limited."""
 
     @classmethod
     def of(
@@ -89,11 +93,11 @@ class Limit(NamedTuple):
         if max_sequences is None:
             max_sequences = NO_LIMIT
         max_sequences = checked_count("max_sequences", max_sequences, "a number of sequences")
-        multiple = checked_count("pad_to_multiple_of", multiple, "a number of tokens")
+        multiple = checked_count("pad_to_multiple_of", multiple, "a number of tokens", bits=32)
         if max_cost is None:
             if not (isinstance(cost, str) and cost == "flops"):
                 raise ValueError("cost says what max_cost counts; pass max_cost, too")
-            return cls(capacity, max_sequences, multiple, math.inf, None)
+            return cls(capacity, max_sequences, multiple, math.inf, cost)
         if not isinstance(max_cost, Real) or isinstance(max_cost, bool):
             raise TypeError(f"max_cost is {describe(max_cost)}; pass a number")
         if not float(max_cost) > 0:
@@ -111,7 +115,9 @@ class Limit(NamedTuple):
 
     def costs(self, lengths: Integers) -> NDArray[np.float64] | None:
         """Return what pieces of these lengths cost, if that is limited."""
-        return None if self.cost is None else costs_of("cost", self.cost, lengths, "sequence")
+        if self.max_cost == math.inf:
+            return None
+        return costs_of("cost", self.cost, lengths, "sequence")
 
     def concat(self, lengths: Integers) -> tuple[Integers, Pieces]:
         """Return sequences end to end, cut into bins."""
@@ -154,7 +160,7 @@ class Limit(NamedTuple):
             return Items("piece" if is_split else "sequence", sizes, None, costs)
         members = Members.of(groups)
         if costs is not None:
-            costs = np.bincount(groups, costs)
+            costs = np.bincount(groups, costs).astype(np.float64)
         if len(sizes) > 0:
             sizes = np.add.reduceat(sizes[members.pieces], members.offsets[:-1])
         return Items("group", sizes, np.diff(members.offsets), costs, members)
@@ -211,7 +217,7 @@ class Limit(NamedTuple):
             raise ValueError(
                 f"{where}: pad_to_multiple_of={self.multiple} exceeds capacity={self.capacity}"
             )
-        if self.cost is None:
+        if self.max_cost == math.inf:
             return most * self.multiple
         if not isinstance(self.cost, str) and not callable(self.cost):
             raise ValueError(
@@ -248,9 +254,9 @@ def _check_pieces(count: int) -> None:
         )
 
 
-def checked_count(name: str, value: Any, advice: str, *, least: int = 1) -> int:
+def checked_count(name: str, value: Any, advice: str, *, least: int = 1, bits: int = 64) -> int:
     """Return an argument as an int, not below the least."""
-    count = checked_int(name, value, advice)
+    count = checked_int(name, value, advice, bits=bits)
     if count < least:
         raise ValueError(f"{name} is {count}; pass {advice} from {least} on")
     return count

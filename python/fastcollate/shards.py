@@ -49,6 +49,11 @@ def selected(batch: Batch, shard: Shard) -> Batch:
             "the batch is packed: several of its rows share one of the outputs; "
             "pass rows=shard to build_batch, or select from a padded or jagged batch"
         )
+    if shard.bin_offsets is not None:
+        raise ValueError(
+            "the step was planned with pack=, and packed rows are written from the turns: "
+            "pass rows=shard and layout='packed' to build_batch"
+        )
     layout, is_wider = layout_of(batch.plan, shard)
     plan = batch.plan.pick(shard, layout)
     are_adjacent = np.array_equal(shard.rows, shard.rows[:1] + np.arange(len(shard.rows)))

@@ -90,8 +90,9 @@ def packed_slots(
         try:
             plan, missing = _packed(lengths[part], own, min_bins, multiple)
         except ValueError as error:
-            where = f"mini-batch {mini_batch}, rows {start} to {end - 1}"
-            raise ValueError(f"{where}, cannot be packed: {error}") from error
+            where = f"mini-batch {mini_batch}, rows {start} to {end - 1}, cannot be packed"
+            counting = f" (numbers count from row {start} on)" if start > 0 else ""
+            raise ValueError(f"{where}{counting}: {error}") from error
         if missing > 0 and not may_pad:
             raise ValueError(
                 f"pad_rows is 'error', but mini-batch {mini_batch} has only "

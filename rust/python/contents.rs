@@ -27,8 +27,9 @@ pub struct OutputSpec {
     response_mask: Dtype,
     /// Which sequence a token is of, where several share an output row.
     sequence_ids: Dtype,
-    /// What padding holds, or nothing if it counts as the layout says, and the dtype.
-    position_ids: Option<(Option<PositionPadding>, Dtype)>,
+    /// What padding holds, and the dtype. If nothing is said, only packed batches have positions, and
+    /// padding counts as their tail says.
+    position_ids: (Option<PositionPadding>, Dtype),
     /// Whether they are shifted, and the dtype.
     labels: Option<(bool, Dtype)>,
 }
@@ -50,10 +51,8 @@ impl OutputSpec {
     ) -> PyResult<Self> {
         let ids = |key, name: &str| Dtype::of_name(key, name, Dtype::INTEGERS);
         let mask = |key, name: &str| Dtype::of_name(key, name, Dtype::OF_MASKS);
-        let position_ids = position_ids.map(|(padding, dtype)| {
-            let padding = padding.as_deref().map(padding_of).transpose()?;
-            Ok::<_, PyErr>((padding, ids("position_ids", &dtype)?))
-        });
+        let (padding, dtype) = position_ids.unwrap_or((None, "int64".to_owned()));
+        let padding = padding.as_deref().map(padding_of).transpose()?;
         let labels =
             labels.map(|(shifted, dtype)| ids("labels", &dtype).map(|dtype| (shifted, dtype)));
         Ok(Self {
@@ -61,7 +60,7 @@ impl OutputSpec {
             attention_mask: mask("attention_mask", attention_mask)?,
             response_mask: mask("response_mask", response_mask)?,
             sequence_ids: ids("sequence_ids", sequence_ids)?,
-            position_ids: position_ids.transpose()?,
+            position_ids: (padding, ids("position_ids", &dtype)?),
             labels: labels.transpose()?,
         })
     }
@@ -90,11 +89,10 @@ impl OutputSpec {
         self.sequence_ids.name()
     }
 
-    /// What padding holds in the positions, and their dtype, if there are any.
+    /// What padding holds in the positions, if that was said, and their dtype.
     #[getter]
-    fn position_ids(&self) -> Option<(Option<&'static str>, &'static str)> {
-        self.position_ids
-            .map(|(padding, dtype)| (padding.map(name_of), dtype.name()))
+    fn position_ids(&self) -> (Option<&'static str>, &'static str) {
+        (self.position_ids.0.map(name_of), self.position_ids.1.name())
     }
 
     /// Whether labels are shifted, and their dtype, if there are any.
@@ -111,8 +109,7 @@ impl OutputSpec {
             spec.input_ids.name(),
             spec.attention_mask.name(),
             spec.response_mask.name(),
-            spec.position_ids
-                .map(|(padding, dtype)| (padding.map(name_of), dtype.name())),
+            spec.position_ids(),
             spec.labels.map(|(shifted, dtype)| (shifted, dtype.name())),
             spec.sequence_ids.name(),
         );
@@ -217,13 +214,15 @@ impl OutputSpec {
         };
         let tokens = Content::Tokens { pad: pad_token_id };
         let mut outputs = vec![output("input_ids", sequence, tokens, self.input_ids)];
-        let position_ids = self.position_ids.map(|(padding, dtype)| {
-            // Every part of a sequence counts from 0 on; if nothing is said of padding, with it.
-            let (grid, padding) = match (padding, &seqlens.parts, &seqlens.positions) {
-                (Some(padding), Some(parts), _) => (parts, padding),
-                (None, _, Some(positions)) => (positions, PositionPadding::Zero),
-                _ => (sequence, padding.unwrap_or(PositionPadding::Zero)),
-            };
+        let (padding, dtype) = self.position_ids;
+        // Every part of a sequence counts from 0 on; if nothing is said of padding, with it.
+        let positions = match (padding, &seqlens.parts, &seqlens.positions) {
+            (Some(padding), Some(parts), _) => Some((parts, padding)),
+            (Some(padding), None, _) => Some((sequence, padding)),
+            (None, _, Some(positions)) => Some((positions, PositionPadding::Zero)),
+            (None, _, None) => None,
+        };
+        let position_ids = positions.map(|(grid, padding)| {
             output("position_ids", grid, Content::Positions(padding), dtype)
         });
         let response_mask = {

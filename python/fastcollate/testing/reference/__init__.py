@@ -3,6 +3,9 @@
 `build_batch_loops` and `build_batch_numpy` were written apart from each other and from the Rust
 code, so what all three agree on is unlikely to be wrong. They trust their input: what is an error
 in `fastcollate.build_batch` is not looked for here.
+
+What frameworks pack, whose names are alike, is in modules of their own: `skyrl_packing`,
+`skyrl_sft`, `nemo_rl`, `trl` and `hf`.
 """
 
 from fastcollate.testing.reference.advantages import (
@@ -12,11 +15,23 @@ from fastcollate.testing.reference.advantages import (
     normalize_loops,
 )
 from fastcollate.testing.reference.comparing import assert_same
+from fastcollate.testing.reference.context_parallel import (
+    cp_columns_loops,
+    cp_merge_loops,
+    cp_split_loops,
+)
 from fastcollate.testing.reference.loops import build_batch_loops
 from fastcollate.testing.reference.merging import (
     build_merged_batch_loops,
     merge_columns_loops,
     merge_turns_loops,
+)
+from fastcollate.testing.reference.packed import Part, packed_grids, packing_of, parts_of
+from fastcollate.testing.reference.packed_peer import build_packed_numpy
+from fastcollate.testing.reference.packing import (
+    adjust_bin_count_loops,
+    concat_loops,
+    pack_loops,
 )
 from fastcollate.testing.reference.partitioning import (
     fitting_parts_loops,
@@ -24,6 +39,7 @@ from fastcollate.testing.reference.partitioning import (
     lpt_loops,
     lpt_swap_loops,
     micro_batches_loops,
+    rearrange_loops,
 )
 from fastcollate.testing.reference.peer import build_batch_numpy
 from fastcollate.testing.reference.samples import collate_loops
@@ -42,6 +58,10 @@ from fastcollate.testing.reference.verl import (
     construct_minimal_padding_template,
     upsample_batch,
 )
+from fastcollate.testing.reference.verl_no_padding import (
+    no_padding_loops,
+    response_outputs_loops,
+)
 from fastcollate.testing.reference.way_back import (
     broadcast_loops,
     gather_loops,
@@ -49,19 +69,26 @@ from fastcollate.testing.reference.way_back import (
 )
 
 __all__ = [
+    "Part",
     "Step",
+    "adjust_bin_count_loops",
     "assert_same",
     "broadcast_last_step_loops",
     "broadcast_loops",
     "build_batch_loops",
     "build_batch_numpy",
     "build_merged_batch_loops",
+    "build_packed_numpy",
     "build_shard_loops",
     "collate_loops",
     "compute_prompt_boundaries",
     "compute_prompt_mini_batch_boundaries",
+    "concat_loops",
     "construct_minimal_padding_template",
     "convert_prompts_responses_to_batch_tensors",
+    "cp_columns_loops",
+    "cp_merge_loops",
+    "cp_split_loops",
     "drop_padding_loops",
     "fitting_parts_loops",
     "gather_loops",
@@ -75,8 +102,15 @@ __all__ = [
     "merge_stepwise_output",
     "merge_turns_loops",
     "micro_batches_loops",
+    "no_padding_loops",
     "normalize_loops",
+    "pack_loops",
+    "packed_grids",
+    "packing_of",
+    "parts_of",
     "plan_step_loops",
     "prompt_boundaries_loops",
+    "rearrange_loops",
+    "response_outputs_loops",
     "upsample_batch",
 ]

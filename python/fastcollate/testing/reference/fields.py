@@ -21,8 +21,23 @@ def field_outputs(key: str, field: Any, tokens: Grid, answers: Grid) -> dict[str
     rows = [readable(row) for row in rows_of(field.rows)]
     trailing = _trailing_shape(rows)
     grid = tokens if field.align == "sequence" else answers
-    placed = place(grid, _shaped(rows, trailing), np.full(trailing, field.fill))
-    return {key: _typed(placed, _name(field.dtype) or "float32", grid, trailing)}
+    dtype = _name(field.dtype) or "float32"
+    rows = _shaped(rows, trailing)
+    if field.align == "response":
+        refuse_lost(key, tokens, answers, rows, np.full(trailing, field.fill), dtype)
+    placed = place(grid, rows, np.full(trailing, field.fill))
+    return {key: _typed(placed, dtype, grid, trailing)}
+
+
+def refuse_lost(
+    key: str, tokens: Grid, answers: Grid, rows: Sequence[Any], fill: Any, dtype: str
+) -> None:
+    """Raise a ValueError where there is no prompt to hold a first value that is not the fill."""
+    for index, (places, row) in enumerate(zip(answers.places, rows, strict=True)):
+        if tokens.lens[index] == answers.lens[index] > 0 and places[0] is None:
+            value, pad = (readable(cast(number, dtype)) for number in (row[0], fill))
+            if not np.array_equal(value, pad, equal_nan=value.dtype.kind == "f"):
+                raise ValueError(f"the first value of {key}[{index}] has no place")
 
 
 def _routed_experts(key: str, field: Any, tokens: Grid) -> dict[str, Any]:
@@ -61,8 +76,8 @@ def _per_row(key: str, field: Any) -> dict[str, Any]:
         values = [readable(value) for value in values]
     if is_table or all(map(is_number, values)):
         whole = all(np.asarray(value).dtype.kind in "biu" for value in values)
-        return {key: _cast(values, dtype or ("int64" if whole else "float32"))}
-    arrays = [np.asarray(value) if dtype is None else _cast(value, dtype) for value in values]
+        return {key: cast(values, dtype or ("int64" if whole else "float32"))}
+    arrays = [np.asarray(value) if dtype is None else cast(value, dtype) for value in values]
     if not field.concat:
         return {key: arrays}
     offsets = [0]
@@ -87,12 +102,10 @@ def _shaped(rows: Sequence[Any], trailing: tuple[int, ...]) -> list[Any]:
 
 
 def _typed(placed: list[Any], dtype: str, grid: Grid, trailing: tuple[int, ...]) -> Any:
-    rows = sum(grid.lens) if grid.width is None else len(grid.lens)
-    width = () if grid.width is None else (grid.width,)
-    return _cast(placed, dtype).reshape(rows, *width, *trailing)
+    return cast(placed, dtype).reshape(*grid.shape, *trailing)
 
 
-def _cast(values: Any, dtype: str) -> Any:
+def cast(values: Any, dtype: str) -> Any:
     """Convert to an array or, as NumPy has no bfloat16, to a tensor of that."""
     if dtype not in ("float16", "bfloat16"):
         return np.array(values, dtype)

@@ -3,16 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
+
+Place: TypeAlias = tuple[int, ...]
+"""Row and column of an output, or its position if there is no padding and all rows are one."""
 
 
 class Grid(NamedTuple):
-    """Places for rows of these lengths: from a column on, or one behind the other."""
+    """Places for rows of these lengths."""
 
     lens: list[int]
-    starts: list[int]
-    width: int | None
-    """Columns of the output, or None if there is no padding and all rows are one."""
+    places: list[list[Place | None]]
+    """Of each value of each row, None where there is none for it."""
+    shape: Place
+    """Of the output."""
+
+
+class Grids(NamedTuple):
+    """Where the values of a batch lie."""
+
+    tokens: Grid
+    answers: Grid
+    """Of response tokens, in outputs that are aligned with responses."""
+    before: Grid
+    """Of each token the place of the one in front of it, if the model sees that there."""
 
 
 def grids_of(
@@ -24,11 +38,11 @@ def grids_of(
     pad_to_multiple_of: int | None = 1,
     max_prompt_len: int | None = None,
     max_response_len: int | None = None,
-) -> tuple[Grid, Grid]:
+) -> Grids:
     """Find the places of all tokens, and of response tokens among themselves."""
     lens = [p + r for p, r in zip(prompt_lens, response_lens, strict=True)]
     if layout == "jagged":
-        return Grid(lens, [], None), Grid(response_lens, [], None)
+        return grids(_behind_each_other(lens), _behind_each_other(response_lens))
 
     def rounded(width: int) -> int:
         return -(-width // (pad_to_multiple_of or 1)) * (pad_to_multiple_of or 1)
@@ -47,17 +61,42 @@ def grids_of(
         width = rounded(max(lens) if pad_to is None else pad_to)
         starts = [width - count for count in lens]
         response_starts = [response_width - count for count in response_lens]
-    return Grid(lens, starts, width), Grid(response_lens, response_starts, response_width)
+    tokens = _one_row_each(lens, starts, width)
+    return grids(tokens, _one_row_each(response_lens, response_starts, response_width))
+
+
+def grids(tokens: Grid, answers: Grid) -> Grids:
+    """Add where the token in front of each lies."""
+    before: list[list[Place | None]] = [[None, *row][: len(row)] for row in tokens.places]
+    return Grids(tokens, answers, tokens._replace(places=before))
+
+
+def _one_row_each(lens: list[int], starts: list[int], width: int) -> Grid:
+    places: list[list[Place | None]] = [
+        [(row, column) for column in range(start, start + count)]
+        for row, (start, count) in enumerate(zip(starts, lens, strict=True))
+    ]
+    return Grid(lens, places, (len(lens), width))
+
+
+def _behind_each_other(lens: list[int]) -> Grid:
+    places: list[list[Place | None]] = []
+    end = 0
+    for count in lens:
+        places.append([(position,) for position in range(end, end + count)])
+        end += count
+    return Grid(lens, places, (end,))
 
 
 def place(grid: Grid, rows: Sequence[Sequence[Any]], pad: Any) -> list[Any]:
     """Put the values of each row where they belong, one by one."""
-    if grid.width is None:
-        return [value for row in rows for value in row]
-    padded_rows = []
-    for start, row in zip(grid.starts, rows, strict=True):
-        padded = [pad] * grid.width
-        for position, value in enumerate(row):
-            padded[start + position] = value
-        padded_rows.append(padded)
-    return padded_rows
+    if len(grid.shape) == 1:
+        out = [pad] * grid.shape[0]
+    else:
+        out = [[pad] * grid.shape[1] for _ in range(grid.shape[0])]
+    for places, row in zip(grid.places, rows, strict=True):
+        for to, value in zip(places, row, strict=True):
+            if to is not None:
+                line = out if len(to) == 1 else out[to[0]]
+                line[to[-1]] = value
+    return out

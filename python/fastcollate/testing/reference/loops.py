@@ -7,8 +7,15 @@ from typing import Any
 
 import numpy as np
 
-from fastcollate.testing.reference.fields import field_outputs
+from fastcollate.testing.reference.fields import field_outputs, refuse_lost
 from fastcollate.testing.reference.grids import Grid, grids_of, place
+from fastcollate.testing.reference.packed import (
+    Bins,
+    packed_grids,
+    packed_outputs,
+    packing_of,
+    positions,
+)
 from fastcollate.testing.reference.reading import (
     Array,
     Field,
@@ -38,6 +45,9 @@ def build_batch_loops(
     position_ids: str | None = None,
     labels: str | None = None,
     layout: str = "left",
+    bins: Bins | None = None,
+    shift: str = "none",
+    tail: str = "extra_segment",
     **widths: int | None,
 ) -> dict[str, Any]:
     """Build a batch token by token, in Python loops.
@@ -58,6 +68,10 @@ def build_batch_loops(
         As `fastcollate.build_batch`. Labels go by the loss masks as they are in the output.
     uids, trajectory_ids
         Ignored: they make no output.
+    bins
+        Of the packed layout, what each row holds; None for all sequences in one row, in order.
+    shift, tail
+        Of the packed layout, as there.
     **widths
         ``pad_to``, ``pad_to_multiple_of``, ``max_prompt_len`` and ``max_response_len``, as there.
 
@@ -70,21 +84,36 @@ def build_batch_loops(
         the longest prompt + response, R the longest response, unless fixed. In the jagged layout
         there are no masks, but offsets, and T tokens take the place of ``(B, W)``, the response
         tokens that of ``(B, R)``. All are NumPy arrays, but for bfloat16, which are tensors, for
-        ``max_seqlen``, an int, and for arrays per row that are not joined, a list.
+        ``max_seqlen``, an int, and for arrays per row that are not joined, a list. The packed
+        layout has no attention mask, but always ``position_ids``, ``sequence_ids`` and the
+        boundaries of segments; (N, W) takes the place of all, for N rows of W positions.
+
+    Raises
+    ------
+    ValueError
+        In the packed layout, if a shift leaves a response's first value no place that is not the
+        fill: there is no prompt in front of it.
     """
     prompt_rows = [readable(row) for row in rows_of(prompts)]
     response_rows = [readable(row) for row in rows_of(responses)]
     prompt_lens, response_lens = list(map(len, prompt_rows)), list(map(len, response_rows))
     rows = [[*p, *r] for p, r in zip(prompt_rows, response_rows, strict=True)]
-    tokens, answers = grids_of(prompt_lens, response_lens, layout, **widths)
+    if layout == "packed":
+        packing = packing_of(prompt_lens, response_lens, bins, shift=shift, tail=tail, **widths)
+        tokens, answers, before = packed_grids(packing)
+    else:
+        tokens, answers, before = grids_of(prompt_lens, response_lens, layout, **widths)
 
-    batch: dict[str, Any] = {"input_ids": np.array(place(tokens, rows, pad_token_id), np.int64)}
-    if layout == "jagged":
+    batch: dict[str, Any] = {"input_ids": _ints(tokens, rows, pad_token_id)}
+    if layout == "packed":
+        batch |= packed_outputs(packing, tokens, position_ids)
+        batch["response_mask"] = _mask(answers)
+    elif layout == "jagged":
         batch |= _offsets(tokens, answers)
     else:
         batch |= {"attention_mask": _mask(tokens), "response_mask": _mask(answers)}
-    if position_ids is not None:
-        batch["position_ids"] = _position_ids(tokens, position_ids)
+    if position_ids is not None and layout != "packed":
+        batch["position_ids"] = positions(tokens, list(map(range, tokens.lens)), position_ids)
 
     per_token = {
         key: [_per_token(row, count) for row, count in zip(column, response_lens, strict=True)]
@@ -92,9 +121,14 @@ def build_batch_loops(
     }
     if labels is not None:
         weights = per_token.get("loss_mask", [[1] * count for count in response_lens])
-        batch["labels"] = _labels(tokens, rows, weights, shifted=labels == "shifted")
+        is_moved = labels == "shifted" or shift == "next_token"
+        batch["labels"] = _ints(before if is_moved else tokens, _labels(rows, weights), IGNORED)
     for key, column in per_token.items():
-        batch[key] = np.array(place(answers, column, 0.0), np.float32)
+        batch[key] = np.array(place(answers, column, 0.0), np.float32).reshape(answers.shape)
+        refuse_lost(key, tokens, answers, column, 0.0, "float32")
+    if loss_masks is None:
+        ones = [[1] * count for count in response_lens]
+        refuse_lost("response_mask", tokens, answers, ones, 0, "int64")
     for key, field in (fields or {}).items():
         batch |= field_outputs(key, field, tokens, answers)
     return batch
@@ -114,19 +148,15 @@ def _offsets(tokens: Grid, answers: Grid) -> dict[str, Any]:
 
 
 def _mask(grid: Grid) -> Array:
-    return np.array(place(grid, [[1] * count for count in grid.lens], 0), np.int64)
+    return _ints(grid, [[1] * count for count in grid.lens], 0)
 
 
-def _position_ids(tokens: Grid, padding: str) -> Array:
-    positions = place(tokens, [range(count) for count in tokens.lens], 1 if padding == "one" else 0)
-    if padding == "repeat_last" and tokens.width is not None:
-        for row, start, count in zip(positions, tokens.starts, tokens.lens, strict=True):
-            for column in range(start + count, tokens.width):
-                row[column] = max(count - 1, 0)
-    return np.array(positions, np.int64)
+def _ints(grid: Grid, rows: list[Any], pad: int) -> Array:
+    return np.array(place(grid, rows, pad), np.int64).reshape(grid.shape)
 
 
-def _labels(tokens: Grid, rows: list[Any], weights: list[Any], *, shifted: bool) -> Array:
+def _labels(rows: list[Any], weights: list[Any]) -> list[list[int]]:
+    """Give the ids of response tokens that train, and what is left out for all others."""
     labels = []
     for row, row_weights in zip(rows, weights, strict=True):
         first = len(row) - len(row_weights)
@@ -134,8 +164,8 @@ def _labels(tokens: Grid, rows: list[Any], weights: list[Any], *, shifted: bool)
         for position, weight in enumerate(row_weights):
             if np.float32(weight) != 0:
                 of_row[first + position] = row[first + position]
-        labels.append([*of_row[1:], IGNORED][: len(row)] if shifted else of_row)
-    return np.array(place(tokens, labels, IGNORED), np.int64)
+        labels.append(of_row)
+    return labels
 
 
 def _per_token(values: Any, count: int) -> Any:

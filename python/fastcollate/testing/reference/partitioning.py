@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -12,14 +13,28 @@ class _Set(NamedTuple):
     """What goes to one part, by the order in which sets are compared."""
 
     sum: Any
-    count: int
+    size: int
     items: list[int]
+
+
+class _State:
+    """As many sets as parts, heaviest first. Less is what differs more, then what is heavier."""
+
+    def __init__(self, sets: list[_Set]) -> None:
+        self.sets = sorted(sets, reverse=True)
+        self.spread = self.sets[0].sum - self.sets[-1].sum
+
+    def __lt__(self, other: _State) -> bool:
+        if self.spread != other.spread:
+            return bool(self.spread > other.spread)
+        return self.sets[0] > other.sets[0]
 
 
 def karmarkar_karp_loops(weights: Sequence[Any], k: int, equal_size: bool = False) -> list[Part]:
     """Part items by the largest differencing method, as verl's ``karmarkar_karp`` does.
 
-    Weights are added in their own arithmetic, in the order in which a set grows.
+    Weights are added in their own arithmetic, in the order in which a set grows. Every merge
+    touches all sets, as verl's does, and takes about as long.
 
     Parameters
     ----------
@@ -37,40 +52,21 @@ def karmarkar_karp_loops(weights: Sequence[Any], k: int, equal_size: bool = Fals
     """
     order = sorted(range(len(weights)), key=lambda item: (weights[item], item))
     size = k if equal_size else 1
-    states = [
-        _sorted(_filled([[item] for item in order[start : start + size]], weights, k))
-        for start in range(0, len(order), size)
-    ]
+    states = []
+    for start in range(0, len(order), size):
+        sets = [_Set(0 + weights[item], 1, [item]) for item in order[start : start + size]]
+        states.append(_State(sets + [_Set(0, 0, [])] * (k - len(sets))))
+    heapq.heapify(states)
     while len(states) > 1:
-        first = states.pop(_widest(states))
-        second = states.pop(_widest(states))
-        grown = [
-            large.items + small.items for large, small in zip(first, second[::-1], strict=True)
-        ]
-        states.append(_sorted(_filled(grown, weights, k)))
-    return [each.items for each in states[0]]
-
-
-def _filled(parts: list[Part], weights: Sequence[Any], k: int) -> list[_Set]:
-    """Make so many sets, the last of them empty."""
-    sets = []
-    for items in parts + [[]] * (k - len(parts)):
-        total = 0
-        for item in items:
-            total = total + weights[item]
-        sets.append(_Set(total, len(items), items))
-    return sets
-
-
-def _sorted(sets: list[_Set]) -> list[_Set]:
-    """Sort sets, heaviest first."""
-    return sorted(sets, reverse=True)
-
-
-def _widest(states: list[list[_Set]]) -> int:
-    """Find the state with the largest difference between its sets."""
-    spread = [(sets[0].sum - sets[-1].sum, sets[0]) for sets in states]
-    return max(range(len(states)), key=spread.__getitem__)
+        first, second = heapq.heappop(states), heapq.heappop(states)
+        merged = []
+        for large, small in zip(first.sets, reversed(second.sets), strict=True):
+            total = large.sum
+            for item in small.items:
+                total = total + weights[item]
+            merged.append(_Set(total, large.size + small.size, large.items + small.items))
+        heapq.heappush(states, _State(merged))
+    return [each.items for each in states[0].sets]
 
 
 def lpt_loops(weights: Sequence[float], k: int, equal_size: bool = False) -> list[Part]:
@@ -142,10 +138,7 @@ def micro_batches_loops(
     if parts is None:
         return None
 
-    def total(part: Part) -> Any:
-        return sum(costs[item] for item in part)
-
-    parts.sort(key=lambda part: (total(part), part[0]), reverse=True)
+    parts.sort(key=lambda part: (sum(costs[item] for item in part), part[0]), reverse=True)
     ranks: list[list[Part]] = [[] for _ in range(dp_size)]
     loads: list[Any] = [0] * dp_size
     for start in range(0, len(parts), dp_size):
@@ -160,8 +153,81 @@ def micro_batches_loops(
 def _ordered(parts: list[Part], order: str) -> list[Part]:
     """Bring parts, the costliest of which are first, into another order."""
     if order == "small_ends":
-        left, right = [], []
+        left: list[Part] = []
+        right: list[Part] = []
         for place, part in enumerate(parts):
             (right if place % 2 else left).append(part)
         return left[::-1] + right
     return parts[::-1] if order == "ascending" else parts
+
+
+def rearrange_loops(
+    ranks: Sequence[Sequence[int]],
+    limit: int,
+    *,
+    multiple_of: int = 1,
+    least: int = 0,
+    by_cost: bool = True,
+    group_size: int = 1,
+) -> list[list[Part]] | None:
+    """Split the rows of ranks as verl's ``rearrange_micro_batches`` does.
+
+    Parameters
+    ----------
+    ranks
+        Tokens of the rows of each rank. All ranks get the same number of micro-batches.
+    limit
+        Tokens of a micro-batch.
+    multiple_of, least
+        What the number of micro-batches is a multiple of, and at least.
+    by_cost
+        Whether those that cost least come at both ends.
+    group_size
+        How many rows stay together.
+
+    Returns
+    -------
+    list[list[list[int]]] or None
+        The rows of each micro-batch of each rank; None if there are too few.
+    """
+    groups = [
+        [range(start, start + group_size) for start in range(0, len(lengths), group_size)]
+        for lengths in ranks
+    ]
+    tokens = [
+        [sum(lengths[row] for row in group) for group in of_rank]
+        for lengths, of_rank in zip(ranks, groups, strict=True)
+    ]
+    costs = [
+        [sum(24_576 * lengths[row] + lengths[row] ** 2 for row in group) for group in of_rank]
+        for lengths, of_rank in zip(ranks, groups, strict=True)
+    ]
+    count = max(1, least, *(min(len(each), -(-sum(each) // limit)) for each in tokens))
+    while count % multiple_of:
+        count += 1
+    while count <= min(map(len, tokens)):
+        found = [
+            fitting_parts_loops(cost, each, limit, count, len(each))
+            for cost, each in zip(costs, tokens, strict=True)
+        ]
+        parts = [each for each in found if each is not None and len(each) == count]
+        if len(parts) == len(ranks):
+            return [
+                [
+                    [row for group in part for row in of_rank[group]]
+                    for part in _by_cost(of_parts, cost, by_cost)
+                ]
+                for of_parts, of_rank, cost in zip(parts, groups, costs, strict=True)
+            ]
+        count += multiple_of
+    return None
+
+
+def _by_cost(parts: list[Part], costs: Sequence[int], by_cost: bool) -> list[Part]:
+    if not by_cost:
+        return parts
+
+    def key(part: Part) -> tuple[int, int]:
+        return sum(costs[item] for item in part), part[0]
+
+    return _ordered(sorted(parts, key=key, reverse=True), "small_ends")

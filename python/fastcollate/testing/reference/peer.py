@@ -59,8 +59,8 @@ def build_batch_numpy(
     ):
         if pad_token_id:
             ids[:start] = pad_token_id
-        ids[start:split] = _assignable(prompt, np.int64)
-        ids[split:] = _assignable(response, np.int64)
+        ids[start:split] = assignable(prompt, np.int64)
+        ids[split:] = assignable(response, np.int64)
 
     batch = {
         "input_ids": input_ids,
@@ -73,7 +73,7 @@ def build_batch_numpy(
             padded[:, -1] = np.fromiter(field, np.float32, rows)
         else:
             for out, values in zip(padded, field, strict=True):
-                out[response_width - len(values) :] = _assignable(values, np.float32)
+                out[response_width - len(values) :] = assignable(values, np.float32)
         batch[key] = padded
     return batch
 
@@ -85,7 +85,7 @@ def _ones_from(starts: list[int], width: int) -> Array:
     return mask
 
 
-def _assignable(row: Any, dtype: type[np.generic]) -> Any:
+def assignable(row: Any, dtype: type[np.generic]) -> Any:
     """Give the fastest thing to assign to a slice of that dtype."""
     if isinstance(row, (list, tuple)):
         return np.fromiter(row, dtype, len(row))

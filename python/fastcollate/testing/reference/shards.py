@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
 from fastcollate.testing.reference.fields import smallest_dtype
 from fastcollate.testing.reference.loops import build_batch_loops
+from fastcollate.testing.reference.packed import Part
 from fastcollate.testing.reference.reading import Field, Rows, is_number, readable, rows_of
 
 
@@ -71,12 +73,15 @@ def build_shard_loops(
         columns["logprobs"] = picked([readable(row) for row in rows_of(logprobs)], [0.0])
     if fields is not None:
         columns["fields"] = {key: _picked_field(field, picks) for key, field in fields.items()}
+    chosen_prompts = picked(prompt_rows, [pad_token_id])
+    chosen_responses = picked(response_rows, [pad_token_id])
+    lens = [len(p) + len(r) for p, r in zip(chosen_prompts, chosen_responses, strict=True)]
     arguments = {
-        "prompts": picked(prompt_rows, [pad_token_id]),
-        "responses": picked(response_rows, [pad_token_id]),
+        "prompts": chosen_prompts,
+        "responses": chosen_responses,
         "pad_token_id": pad_token_id,
         "layout": layout,
-        **_widths(shard, layout, options),
+        **_widths(shard, lens, layout, options),
     }
     batch = build_batch_loops(**arguments, **columns, labels=labels)
     if labels is not None and loss_masks is None:
@@ -85,10 +90,17 @@ def build_shard_loops(
     return batch
 
 
-def _widths(shard: Any, layout: str, options: dict[str, Any]) -> dict[str, Any]:
-    """Fix the widths that the whole step has."""
+def _widths(shard: Any, lens: list[int], layout: str, options: dict[str, Any]) -> dict[str, Any]:
+    """Fix the widths that the whole step has, and the bins of packed rows."""
     if layout == "jagged":
         return options
+    if layout == "packed":
+        if getattr(shard, "bin_offsets", None) is None:
+            return options
+        parts = [Part(row, 0, count) for row, count in enumerate(lens)]
+        bins = [parts[begin:end] for begin, end in pairwise(shard.bin_offsets.tolist())]
+        fixed = {"pad_to": shard.bin_width, "pad_to_multiple_of": shard.pad_to_multiple_of}
+        return {"bins": bins, **fixed, **options}
     multiple = options.get("pad_to_multiple_of") or 1
     prompt, response, longest = shard.widths
     fixed = {"max_response_len": response}

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from itertools import pairwise
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 
+from fastcollate.testing.reference.grids import Grid, Grids, Place, grids
 from fastcollate.testing.reference.merging import MergedTurns
 from fastcollate.testing.reference.reading import Array, readable
 
-Place: TypeAlias = tuple[int, ...]
-
 
 def gather_loops(
-    batch: Mapping[str, Any],
+    batch: Mapping[str, Any] | Grids,
     x: Any,
     *,
     of: str = "response",
@@ -27,7 +26,8 @@ def gather_loops(
     Parameters
     ----------
     batch
-        A batch of any layout, of which the masks or the offsets say where its tokens lie.
+        A batch, of which the masks or the offsets say where its tokens lie. Of the packed layout,
+        the grids that it was built by.
     x
         One value for every place of the batch's response-aligned outputs (`of` is "response") or of
         ``input_ids`` (`of` is "sequence"); may have trailing dimensions.
@@ -35,7 +35,8 @@ def gather_loops(
         "next_token" if the value at a token is about the next one, as log-probabilities taken from
         logits are.
     missing
-        What the first token of a response gets if there is no prompt in front of it.
+        What tokens get that have no value: the first of a response without a prompt, or of the
+        part of a split sequence.
 
     Returns
     -------
@@ -45,14 +46,14 @@ def gather_loops(
     Raises
     ------
     ValueError
-        If a response has no token in front of it and `missing` is None.
+        If a token has no value and `missing` is None.
     """
-    rows = _response_values(batch, x, of, shift)
-    return _joined(rows, readable(x), batch, missing)
+    found, x = _grids(batch), readable(x)
+    return _joined(_response_values(found, x, of, shift), x, found, missing)
 
 
 def gather_merged_loops(
-    batch: Mapping[str, Any],
+    batch: Mapping[str, Any] | Grids,
     x: Any,
     merged: MergedTurns,
     *,
@@ -85,7 +86,8 @@ def gather_merged_loops(
     ValueError
         If a token has no value and `missing` is None.
     """
-    values = _response_values(batch, x, of, shift)
+    found, x = _grids(batch), readable(x)
+    values = _response_values(found, x, of, shift)
     if per == "row":
         rows = [
             [value for value, origin in zip(of_row, row.origins, strict=True) if origin is not None]
@@ -98,28 +100,27 @@ def gather_merged_loops(
                 if origin is not None:
                     turn, position = origin
                     rows[turn][position] = value
-    return _joined(rows, readable(x), batch, missing)
+    return _joined(rows, x, found, missing)
 
 
-def _response_values(
-    batch: Mapping[str, Any], x: Any, of: str, shift: str
-) -> list[list[Array | None]]:
-    """Look up the value of each response token; None if it has no token in front of it."""
-    x = readable(x)
-    rows = []
-    responses = _places(batch, "response")
-    for row_places, response in zip(_places(batch, of), responses, strict=True):
-        first = len(row_places) - len(response)
-        sources = [p - (shift == "next_token") for p in range(first, len(row_places))]
-        rows.append([x[row_places[source]] if source >= 0 else None for source in sources])
-    return rows
+def _response_values(found: Grids, x: Array, of: str, shift: str) -> list[list[Array | None]]:
+    """Look up the value of each response token; None if it has none."""
+    if of == "response":
+        places = found.answers.places
+    else:
+        grid = found.before if shift == "next_token" else found.tokens
+        places = [
+            row[len(row) - count :]
+            for row, count in zip(grid.places, found.answers.lens, strict=True)
+        ]
+    return [[None if place is None else x[place] for place in row] for row in places]
 
 
 def _joined(
-    rows: list[list[Array | None]], x: Array, batch: Mapping[str, Any], missing: float | None
+    rows: list[list[Array | None]], x: Array, found: Grids, missing: float | None
 ) -> tuple[Array, Array]:
     """Put the values of all rows one behind the other."""
-    trailing = x.shape[1:] if "response_offsets" in batch else x.shape[2:]
+    trailing = x.shape[len(found.tokens.shape) :]
     values, offsets = [], [0]
     for index, row in enumerate(rows):
         for position, value in enumerate(row):
@@ -132,29 +133,33 @@ def _joined(
     return np.array(values, x.dtype).reshape(len(values), *trailing), np.array(offsets, np.int64)
 
 
-def broadcast_loops(batch: Mapping[str, Any], per_row: Any) -> Array:
+def broadcast_loops(batch: Mapping[str, Any] | Grids, per_row: Any) -> Array:
     """Put each row's number on all of its response tokens, and 0 on padding."""
     per_row = readable(per_row)
-    shape = (
-        (int(batch["response_offsets"][-1]),)
-        if "response_offsets" in batch
-        else tuple(batch["response_mask"].shape)
-    )
-    out: Array = np.zeros(shape, per_row.dtype)
-    for row, places in enumerate(_places(batch, "response")):
+    answers = _grids(batch).answers
+    out: Array = np.zeros(answers.shape, per_row.dtype)
+    for row, places in enumerate(answers.places):
         for place in places:
-            out[place] = per_row[row]
+            if place is not None:
+                out[place] = per_row[row]
     return out
 
 
-def _places(batch: Mapping[str, Any], of: str) -> list[list[Place]]:
+def _grids(batch: Mapping[str, Any] | Grids) -> Grids:
+    return batch if isinstance(batch, Grids) else grids(_grid(batch, "sequence"), _grid(batch))
+
+
+def _grid(batch: Mapping[str, Any], of: str = "response") -> Grid:
     """Find, for each row, the places of all its tokens or of its response's."""
     name = "offsets" if of == "sequence" else "response_offsets"
+    places: list[list[Place | None]]
     if name in batch:
         offsets = readable(batch[name]).tolist()
-        return [[(place,) for place in range(*bounds)] for bounds in pairwise(offsets)]
+        places = [[(place,) for place in range(*bounds)] for bounds in pairwise(offsets)]
+        return Grid(list(map(len, places)), places, (offsets[-1],))
     mask = readable(batch["attention_mask" if of == "sequence" else "response_mask"])
-    return [
+    places = [
         [(row, column) for column, real in enumerate(is_real) if real]
         for row, is_real in enumerate(mask)
     ]
+    return Grid(list(map(len, places)), places, tuple(mask.shape))

@@ -1,37 +1,18 @@
 //! Best fit: each item goes to the bin that it leaves the least room in.
 
-use std::collections::BTreeMap;
-
+use super::open_bins::OpenBins;
 use super::{Items, Load, Packed};
 
-/// Pack items in this order.
-pub fn pack(items: Items, limit: Load, order: impl ExactSizeIterator<Item = usize>) -> Packed {
-    let least = items.least();
-    let mut loads: Vec<Load> = Vec::new();
-    // Bins with room for any item: by that room, of equal ones the first to have had as much.
-    let mut open = BTreeMap::new();
-    let mut placed = Vec::with_capacity(order.len());
-    for (time, item) in order.enumerate() {
+/// Pack items, the largest first. Of bins with as much room, the first to have had it is taken.
+pub fn pack(items: Items, limit: Load) -> Packed {
+    let mut bins = OpenBins::new(items, limit);
+    let mut placed = Vec::with_capacity(items.len());
+    for (time, item) in items.largest_and_first().into_iter().enumerate() {
         let load = items.get(item);
-        let found = open
-            .range((load.size, 0)..)
-            .find(|&(_, &bin): &(_, &usize)| loads[bin].has_room_for(load, limit))
-            .map(|(&key, &bin)| (key, bin));
-        let bin = match found {
-            Some((key, bin)) => {
-                open.remove(&key);
-                loads[bin] = loads[bin].plus(load);
-                bin
-            }
-            None => {
-                loads.push(load);
-                loads.len() - 1
-            }
-        };
-        if loads[bin].has_room_for(least, limit) {
-            open.insert((limit.size - loads[bin].size, time), bin);
-        }
+        let bin = bins.add(load, (load.size, 0));
+        let room = limit.size.saturating_sub(bins.loads()[bin].size);
+        bins.set_key(bin, (room, time));
         placed.push((item, bin));
     }
-    Packed::new(&placed, loads.len())
+    Packed::new(&placed, bins.loads().len())
 }

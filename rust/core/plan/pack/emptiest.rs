@@ -1,56 +1,16 @@
-//! The emptiest bin: each item goes to the bin with the fewest tokens that has room for it.
+//! Emptiest fit: each item goes to the bin with the fewest tokens that has room for it.
 
-use std::collections::BTreeSet;
+use super::open_bins::OpenBins;
+use super::{Items, Load, Packed};
 
-use super::{Items, Load};
-
-/// Bins by their tokens.
-pub struct Emptiest {
-    limit: Load,
-    least: Load,
-    loads: Vec<Load>,
-    /// Of bins with room for any item: tokens, a rank among bins of as many, and the bin.
-    open: BTreeSet<(usize, usize, usize)>,
-}
-
-impl Emptiest {
-    pub fn new(items: Items, limit: Load) -> Self {
-        Self {
-            limit,
-            least: items.least(),
-            loads: Vec::new(),
-            open: BTreeSet::new(),
-        }
+/// Pack items, the largest first. Of bins with as many tokens, the first is taken.
+pub fn pack(items: Items, limit: Load) -> Packed {
+    let mut bins = OpenBins::new(items, limit);
+    let mut placed = Vec::with_capacity(items.len());
+    for item in items.largest_and_first() {
+        let bin = bins.add(items.get(item), (0, 0));
+        bins.set_key(bin, (bins.loads()[bin].size, bin));
+        placed.push((item, bin));
     }
-
-    /// Place an item, and say in which bin. That bin gets a rank.
-    pub fn place(&mut self, item: Load, rank: impl FnOnce(usize) -> usize) -> usize {
-        let Self {
-            limit, loads, open, ..
-        } = self;
-        let found = (open.iter().copied())
-            .take_while(|&(size, ..)| size.saturating_add(item.size) <= limit.size)
-            .find(|&(.., bin)| loads[bin].has_room_for(item, *limit));
-        let bin = match found {
-            Some(key) => {
-                open.remove(&key);
-                let bin = key.2;
-                loads[bin] = loads[bin].plus(item);
-                bin
-            }
-            None => {
-                loads.push(item);
-                loads.len() - 1
-            }
-        };
-        if loads[bin].has_room_for(self.least, *limit) {
-            open.insert((loads[bin].size, rank(bin), bin));
-        }
-        bin
-    }
-
-    /// What each bin holds.
-    pub fn loads(&self) -> &[Load] {
-        &self.loads
-    }
+    Packed::new(&placed, bins.loads().len())
 }

@@ -5,7 +5,7 @@ use super::{Items, Load, Packed};
 
 /// Pack items in this order.
 pub fn pack(items: Items, limit: Load, order: impl ExactSizeIterator<Item = usize>) -> Packed {
-    if items.counts.is_none() && items.costs.is_none() {
+    if items.are_plain() {
         return pack_sizes(items.sizes, limit, order);
     }
     let least = items.least();
@@ -28,26 +28,37 @@ pub fn pack(items: Items, limit: Load, order: impl ExactSizeIterator<Item = usiz
 
 /// The same where each item counts once and costs nothing: a tree of one number per bin.
 fn pack_sizes(sizes: &[usize], limit: Load, order: impl ExactSizeIterator<Item = usize>) -> Packed {
-    let mut loads: Tree<usize> = Tree::new(&[]);
+    let mut loads = Tree::new(&[]);
     let mut counts: Vec<usize> = Vec::new();
     let mut placed = Vec::with_capacity(order.len());
-    let mut last = (0, 0);
+    // The last item's size, its bin, and what that holds: the tree learns it when another bin is
+    // looked for, since it takes a logarithmic number of steps.
+    let (mut size, mut bin, mut load) = (0, 0, usize::CLOSED);
     for item in order {
-        let size = sizes[item];
-        // Bins only fill up: what had no room for the last item has none for one of that size.
-        let from = if last.0 == size { last.1 } else { 0 };
-        let found = loads.first(from, |load| load.saturating_add(size) <= limit.size);
-        let bin = found.unwrap_or(loads.len());
-        if found.is_none() {
-            loads.push(0);
-            counts.push(0);
+        let is_equal = sizes[item] == size;
+        size = sizes[item];
+        let fits = |load: usize| load.saturating_add(size) <= limit.size;
+        if !(is_equal && fits(load)) {
+            if bin < loads.len() {
+                loads.set(bin, load);
+            }
+            // Bins only fill up: what had no room for the last item has none for an equal one.
+            let found = loads.first(if is_equal { bin } else { 0 }, fits);
+            bin = found.unwrap_or(loads.len());
+            load = found.map_or(0, |bin| loads.get(bin));
+            if found.is_none() {
+                loads.push(usize::CLOSED);
+                counts.push(0);
+            }
         }
         counts[bin] += 1;
-        let load = loads.get(bin).saturating_add(size);
-        let is_open = counts[bin] < limit.count;
-        loads.set(bin, if is_open { load } else { usize::CLOSED });
+        let is_full = counts[bin] >= limit.count;
+        load = if is_full {
+            usize::CLOSED
+        } else {
+            load.saturating_add(size)
+        };
         placed.push((item, bin));
-        last = (size, bin);
     }
     Packed::new(&placed, loads.len())
 }

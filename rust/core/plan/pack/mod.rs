@@ -11,16 +11,16 @@ mod first_fit;
 mod load;
 mod modified;
 mod next_fit;
+mod open_bins;
+mod order;
 mod spread;
+mod treap;
 mod tree;
-
-use std::cmp::Reverse;
 
 pub use concat::concat;
 pub use load::Load;
 pub use spread::spread;
 
-use emptiest::Emptiest;
 use tree::Least;
 
 /// What is packed, one value per item.
@@ -73,16 +73,13 @@ impl Packer {
     pub fn pack(self, items: Items, limit: Load) -> Packed {
         match self {
             Self::FirstFit => first_fit::pack(items, limit, 0..items.len()),
-            Self::FirstFitDecreasing => first_fit::pack(items, limit, items.largest_and_last()),
-            Self::BestFitDecreasing => best_fit::pack(items, limit, items.largest_and_first()),
+            Self::FirstFitDecreasing => {
+                first_fit::pack(items, limit, items.largest_and_last().into_iter())
+            }
+            Self::BestFitDecreasing => best_fit::pack(items, limit),
             Self::ModifiedFirstFitDecreasing => modified::pack(items, limit),
             Self::NextFit => next_fit::pack(items, limit),
-            Self::Balanced => {
-                let mut bins = Emptiest::new(items, limit);
-                let place = |item| (item, bins.place(items.get(item), |bin| bin));
-                let placed: Vec<_> = items.largest_and_first().map(place).collect();
-                Packed::new(&placed, bins.loads().len())
-            }
+            Self::Balanced => emptiest::pack(items, limit),
         }
     }
 }
@@ -106,22 +103,19 @@ impl Items<'_> {
         loads.fold(Load::CLOSED, Load::least)
     }
 
+    /// Whether each counts once and costs nothing.
+    fn are_plain(&self) -> bool {
+        self.counts.is_none() && self.costs.is_none()
+    }
+
     /// The largest item first, of equal ones the last.
-    fn largest_and_last(&self) -> impl ExactSizeIterator<Item = usize> {
-        // Values beside each other are sorted in a third of the time that indices into them are.
-        let mut order: Vec<_> = (0..self.len())
-            .map(|item| (self.sizes[item], item))
-            .collect();
-        order.sort_unstable_by_key(|&key| Reverse(key));
-        order.into_iter().map(|(_, item)| item)
+    fn largest_and_last(&self) -> Vec<usize> {
+        order::largest(self.sizes, true)
     }
 
     /// The largest item first, of equal ones the first.
-    fn largest_and_first(&self) -> impl ExactSizeIterator<Item = usize> {
-        let key = |item| (Reverse(self.sizes[item]), item);
-        let mut order: Vec<_> = (0..self.len()).map(key).collect();
-        order.sort_unstable();
-        order.into_iter().map(|(_, item)| item)
+    fn largest_and_first(&self) -> Vec<usize> {
+        order::largest(self.sizes, false)
     }
 }
 

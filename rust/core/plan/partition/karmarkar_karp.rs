@@ -21,8 +21,8 @@ struct Set<S> {
 ///
 /// When two of them are merged, the largest sets of one meet the smallest of the other. As long as
 /// those are empty nothing is to be done but to throw the sets together, the few to the many, and
-/// else only the smallest sets are looked at: most merges put one item in a large number of sets,
-/// and do not touch the others.
+/// else only the smallest sets are looked at: most merges put one item beside a large number of
+/// sets, and do not touch them.
 #[derive(Debug)]
 struct State<S> {
     largest: Set<S>,
@@ -159,6 +159,7 @@ pub fn karmarkar_karp<W: Weight>(weights: &[W], parts: usize, equal_size: bool) 
 
     let rank = |state: &State<W::Sum>| {
         let smallest = match state.others.peek() {
+            // The smallest set is an empty one.
             _ if state.len() < parts => W::ZERO,
             Some(Reverse(set)) => set.sum,
             None => state.largest.sum,

@@ -1,0 +1,112 @@
+"""Draw how full packers make bins, and how long they take: `docs/packing.svg`.
+
+16,384 log-normal lengths, bins of 16,384 tokens; fastcollate's algorithms and the frameworks' (see
+`packing.py`). Needs matplotlib; without it, nothing is drawn.
+"""
+
+from __future__ import annotations
+
+import argparse
+import io
+from functools import partial
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+import fastcollate as fc
+from common.packers import Lengths, peers
+from common.report import Effort
+from packing import CAPACITY
+
+FIGURE = Path(__file__).parent.parent / "docs" / "packing.svg"
+ALGORITHMS = {"ffd": "o", "bfd": "s", "mffd": "^", "balanced": "D", "ff": "v", "concat": "P"}
+ALGORITHMS["next_fit"] = "X"
+CASES = {
+    "median 1,800 tokens, sigma 1": (1_800, 1.0),
+    "median 5,000 tokens, sigma 0.4": (5_000, 0.4),
+}
+
+
+class Point(NamedTuple):
+    """What a packer did."""
+
+    algorithm: str
+    is_ours: bool
+    name: str
+    seconds: float
+    efficiency: float
+
+
+def points(lengths: Lengths, effort: Effort) -> list[Point]:
+    """Measure all packers."""
+    calls: dict[str, Any] = {}
+    about: dict[str, tuple[str, bool, float]] = {}
+    for algorithm in ALGORITHMS:
+        calls[algorithm] = partial(fc.pack, lengths, CAPACITY, algorithm=algorithm)
+        about[algorithm] = algorithm, True, calls[algorithm]().efficiency
+    for peer in peers():
+        calls[peer.name] = partial(peer.pack, peer.prepare(lengths), CAPACITY)
+        room = CAPACITY * len(calls[peer.name]())
+        about[peer.name] = peer.algorithm, False, int(lengths.sum()) / room
+    slow = [name for name in calls if name not in ALGORITHMS]
+    times = effort.run(calls, slow=slow)
+    return [
+        Point(algorithm, is_ours, name, times[name], efficiency)
+        for name, (algorithm, is_ours, efficiency) in about.items()
+    ]
+
+
+def draw(cases: dict[str, list[Point]], target: Any) -> None:
+    """Draw the points: ours are filled."""
+    import matplotlib
+
+    matplotlib.use("svg")
+    matplotlib.rcParams["svg.fonttype"] = "none"  # text stays text, not outlines
+    matplotlib.rcParams["svg.hashsalt"] = "packing"  # the same bytes for the same points
+    from matplotlib import pyplot
+
+    figure, panels = pyplot.subplots(1, len(cases), figsize=(10, 4), sharey=True)
+    for panel, (title, found) in zip(panels, cases.items(), strict=True):
+        for point in found:
+            panel.plot(
+                1e3 * point.seconds,
+                100 * point.efficiency,
+                ALGORITHMS[point.algorithm],
+                color="tab:blue" if point.is_ours else "tab:red",
+                fillstyle="full" if point.is_ours else "none",
+                label=f"fc.pack {point.name!r}" if point.is_ours else f"{point.name}",
+                linestyle="",
+            )
+        panel.set(xscale="log", title=title, xlabel="milliseconds")
+        panel.grid(alpha=0.3)
+    panels[0].set_ylabel("tokens, % of what the bins hold")
+    panels[-1].legend(loc="center left", bbox_to_anchor=(1, 0.5), frameon=False)
+    figure.tight_layout()
+    figure.savefig(target, format="svg", metadata={"Date": None})
+
+
+def main() -> None:
+    """Measure and draw."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--smoke", action="store_true", help="on little data, keeping nothing")
+    parser.add_argument("--rounds", type=int, default=11, help="at least (default: %(default)s)")
+    parser.add_argument("--out", type=Path, default=FIGURE, help="default: %(default)s")
+    args = parser.parse_args()
+    if find_spec("matplotlib") is None:
+        print("matplotlib is not installed: nothing is drawn")
+        return
+    count, rounds = (64, 1) if args.smoke else (16_384, args.rounds)
+    cases = {}
+    for title, (median, sigma) in CASES.items():
+        lengths = np.random.default_rng(count).lognormal(np.log(median), sigma, count)
+        lengths = np.clip(lengths, 1, CAPACITY).astype(np.int64)
+        cases[title] = points(lengths, Effort(args.smoke, rounds))
+        for point in cases[title]:
+            print(f"{title}: {point.name}: {1e3 * point.seconds:.2f} ms, {point.efficiency:.2%}")
+    draw(cases, io.BytesIO() if args.smoke else args.out)
+
+
+if __name__ == "__main__":
+    main()

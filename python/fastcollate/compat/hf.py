@@ -1,0 +1,168 @@
+"""Padding-free batches, in place of those of ``transformers``."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+import numpy as np
+
+from fastcollate._fastcollate import FieldSpec, OutputSpec
+from fastcollate.collating import collate_fields
+from fastcollate.layouts import checked_layout
+
+__all__ = ["DataCollatorWithFlattening"]
+
+JAGGED = checked_layout("jagged", None, None, None, 1)
+LABELS = FieldSpec("labels", "labels", align="sequence", dtype="int64")
+
+
+class DataCollatorWithFlattening:
+    """Join all examples to one row without padding, as transformers' class of this name does.
+
+    Attention has to be told where examples begin: by the positions, which restart there, or by the
+    arguments of flash attention.
+
+    Parameters
+    ----------
+    return_tensors
+        ``"pt"`` for torch tensors or ``"np"`` for NumPy arrays.
+    return_position_ids
+        Whether to add ``position_ids``.
+    separator_id
+        The label of each example's first token, which no token predicts.
+    return_flash_attn_kwargs
+        Whether to add ``cu_seq_lens_q``, ``cu_seq_lens_k``, ``max_length_q`` and ``max_length_k``.
+    return_seq_idx
+        Whether to add ``seq_idx``.
+    position_ids_start
+        The position of each example's first token; 2 for RoBERTa and its kin.
+
+    Notes
+    -----
+    Written against transformers 5.23.0: ``DataCollatorWithFlattening`` of
+    ``transformers.data.data_collator``. Other than there, an example without tokens, and labels of
+    another number than tokens, are errors: there, the outputs come to differ in length.
+    """
+
+    def __init__(
+        self,
+        return_tensors: str = "pt",
+        *,
+        return_position_ids: bool = True,
+        separator_id: int = -100,
+        return_flash_attn_kwargs: bool = False,
+        return_seq_idx: bool = False,
+        position_ids_start: int = 0,
+    ) -> None:
+        self.return_tensors = return_tensors
+        self.return_position_ids = return_position_ids
+        self.separator_id = separator_id
+        self.return_flash_attn_kwargs = return_flash_attn_kwargs
+        self.return_seq_idx = return_seq_idx
+        self.position_ids_start = position_ids_start
+
+    def __call__(
+        self,
+        features: Sequence[Mapping[str, Any]],
+        return_tensors: str | None = None,
+        separator_id: int | None = None,
+    ) -> dict[str, Any]:
+        """Return a batch of N examples with T tokens in all.
+
+        Parameters
+        ----------
+        features
+            N dicts: ``input_ids`` and, in all or none, ``labels``, each a list, array or tensor of
+            as many integers. Other keys are not looked at.
+        return_tensors, separator_id
+            In place of those of the constructor.
+
+        Returns
+        -------
+        dict
+            ``input_ids``, ``labels`` and ``position_ids``, int64 (1, T); ``seq_idx``, the number of
+            each token's example, int32 (1, T); ``cu_seq_lens_q`` and ``cu_seq_lens_k``, where
+            examples begin and the last one ends, int32 (N + 1,); ``max_length_q`` and
+            ``max_length_k``, ints. Without ``labels`` in the first example, the input ids are the
+            labels.
+
+        Raises
+        ------
+        IndexError
+            There are no examples.
+        KeyError
+            An example has no ``input_ids``, or no ``labels`` while the first one has.
+        ValueError
+            An example has no tokens, or a different number of labels; `return_tensors` is neither.
+        TypeError
+            A value that is no integer.
+        """
+        array_type = self._array_type(return_tensors)
+        if separator_id is None:
+            separator_id = self.separator_id
+        if len(features) == 0:
+            raise IndexError("features is empty; pass at least one example")
+        rows = [feature["input_ids"] for feature in features]
+        labels = [feature["labels"] for feature in features] if "labels" in features[0] else None
+        try:
+            flat = collate_fields(
+                [()] * len(rows),
+                rows,
+                0,  # there is no padding
+                [] if labels is None else [(labels, LABELS)],
+                array_type,
+                JAGGED,
+                OutputSpec(position_ids=("zero", "int64") if self.return_position_ids else None),
+            )
+        except (TypeError, ValueError) as error:
+            raise _renamed(error) from error
+        starts, lengths = flat["offsets"][:-1], flat.plan.response_lens
+        if not lengths.all():
+            raise ValueError(f"features[{lengths.argmin()}]['input_ids'] has no tokens")
+
+        ids = flat["input_ids"]
+        targets = _copy(ids) if labels is None else flat["labels"]
+        targets[starts] = separator_id
+        batch = {"input_ids": ids[None], "labels": targets[None]}
+        if self.return_position_ids:
+            positions = flat["position_ids"]
+            positions += self.position_ids_start
+            batch["position_ids"] = positions[None]
+        if self.return_seq_idx:
+            sequences = np.repeat(np.arange(len(rows), dtype=np.int32), lengths)[None]
+            batch["seq_idx"] = _as(array_type, sequences)
+        if self.return_flash_attn_kwargs:
+            batch["cu_seq_lens_q"] = flat["cu_seqlens"]
+            batch["cu_seq_lens_k"] = _copy(flat["cu_seqlens"])
+            batch["max_length_q"] = batch["max_length_k"] = flat["max_seqlen"]
+        return batch
+
+    def _array_type(self, return_tensors: str | None) -> Literal["torch", "numpy"]:
+        if return_tensors is None:
+            return_tensors = self.return_tensors
+        if return_tensors not in ("pt", "np"):
+            raise ValueError(f"return_tensors is {return_tensors!r}; pass 'pt' or 'np'")
+        return "torch" if return_tensors == "pt" else "numpy"
+
+
+def _renamed(error: Exception) -> Exception:
+    """Return an error about rows as one about features."""
+    message = re.sub(r"prompts\[\d+\] \+ responses", "input_ids", str(error))
+    message = message.replace("responses[", "input_ids[").replace("prompt and response ", "")
+    message = re.sub(r"\b(input_ids|labels)\[(\d+)\]", r"features[\2]['\1']", message)
+    return (ValueError if isinstance(error, ValueError) else TypeError)(message)
+
+
+def _copy(array: Any) -> Any:
+    return array.copy() if isinstance(array, np.ndarray) else array.clone()
+
+
+def _as(array_type: str, array: np.ndarray) -> Any:
+    """Return an array as one of the batch's library."""
+    if array_type == "numpy":
+        return array
+    import torch
+
+    return torch.from_numpy(array)

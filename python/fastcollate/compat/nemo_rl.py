@@ -1,0 +1,391 @@
+"""Packers of sequences, in place of those of ``nemo_rl.data.packing``."""
+
+from __future__ import annotations
+
+import enum
+import math
+import random
+import statistics
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any, ClassVar, TypeAlias
+
+import numpy as np
+
+from fastcollate._fastcollate import spread_bins
+from fastcollate.arguments import counted
+from fastcollate.packing import pack
+
+__all__ = [
+    "ConcatenativePacker",
+    "FirstFitDecreasingPacker",
+    "FirstFitShufflePacker",
+    "ModifiedFirstFitDecreasingPacker",
+    "PackingAlgorithm",
+    "PackingMetrics",
+    "SequencePacker",
+    "get_packer",
+]
+
+Bins: TypeAlias = list[list[int]]
+
+
+class PackingAlgorithm(enum.Enum):
+    """How sequences are packed."""
+
+    CONCATENATIVE = "concatenative"
+    FIRST_FIT_DECREASING = "first_fit_decreasing"
+    FIRST_FIT_SHUFFLE = "first_fit_shuffle"
+    MODIFIED_FIRST_FIT_DECREASING = "modified_first_fit_decreasing"
+
+
+class PackingMetrics:
+    """How full bins are, of one packing and summed over all of them.
+
+    Notes
+    -----
+    Written against NeMo-RL: ``nemo_rl.data.packing.metrics``, with the same attributes and keys.
+    """
+
+    def __init__(self) -> None:
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget everything."""
+        self.total_sequences = 0
+        self.total_bins = 0
+        self.total_sequence_length = 0
+        self.total_bin_capacity = 0
+        self.total_waste = 0
+        self.bin_utilizations: list[float] = []
+        self.bin_counts: list[int] = []
+        self.packing_times: list[float] = []
+        self.min_utilization = self.min_waste_ratio = 1.0
+        self.max_utilization = self.max_waste_ratio = 0.0
+
+    def update(
+        self,
+        sequence_lengths: Sequence[int],
+        bins: Bins,
+        bin_capacity: int,
+        packing_time: float | None = None,
+    ) -> dict[str, float]:
+        """Add a packing, and return what :meth:`calculate_stats_only` does.
+
+        Parameters
+        ----------
+        sequence_lengths, bins, bin_capacity
+            As of that.
+        packing_time
+            How long it took.
+        """
+        stats = self.calculate_stats_only(sequence_lengths, bins, bin_capacity)
+        utilization, waste_ratio = stats["average_utilization"], stats["waste_ratio"]
+        self.total_sequences += len(sequence_lengths)
+        self.total_bins += len(bins)
+        self.total_sequence_length += sum(sequence_lengths)
+        self.total_bin_capacity += len(bins) * bin_capacity
+        self.total_waste += int(stats["total_waste"])
+        self.bin_utilizations.append(utilization)
+        self.bin_counts.append(len(bins))
+        if packing_time is not None:
+            self.packing_times.append(packing_time)
+        self.min_utilization = min(self.min_utilization, utilization)
+        self.max_utilization = max(self.max_utilization, utilization)
+        self.min_waste_ratio = min(self.min_waste_ratio, waste_ratio)
+        self.max_waste_ratio = max(self.max_waste_ratio, waste_ratio)
+        return stats
+
+    def calculate_stats_only(
+        self, sequence_lengths: Sequence[int], bins: Bins, bin_capacity: int
+    ) -> dict[str, float]:
+        """Return numbers about a packing, without adding it.
+
+        Parameters
+        ----------
+        sequence_lengths
+            Tokens of each sequence.
+        bins
+            The sequences of each bin.
+        bin_capacity
+            How many tokens a bin holds.
+
+        Returns
+        -------
+        dict
+            ``num_sequences``, ``num_bins``, ``total_sequence_length`` and ``total_bin_capacity``;
+            ``total_waste``, the difference of these two; ``average_utilization`` and
+            ``waste_ratio``, both over the capacity; ``bin_balance``, which is 1 less the standard
+            deviation of bins' utilization over its average; ``theoretical_min_bins``, that would
+            hold all tokens if they could be split, and ``bin_efficiency``, that over the number of
+            bins. All are 0 where there are no bins.
+
+        Raises
+        ------
+        ZeroDivisionError
+            There are several bins and no tokens.
+        """
+        tokens, count = (sum(sequence_lengths), len(bins)) if bins else (0, 0)
+        total = count * bin_capacity
+        least = math.ceil(tokens / bin_capacity) if bins else 0
+        utilization = tokens / total if bins else 0.0
+        balance = 1.0 if bins else 0.0
+        if count > 1:
+            loads = [sum(sequence_lengths[index] for index in members) for members in bins]
+            deviation = statistics.stdev(load / bin_capacity for load in loads)
+            balance = 1.0 - deviation / utilization
+        return {
+            "num_sequences": len(sequence_lengths) if bins else 0,
+            "num_bins": count,
+            "total_sequence_length": tokens,
+            "total_bin_capacity": total,
+            "total_waste": total - tokens,
+            "average_utilization": utilization,
+            "waste_ratio": (total - tokens) / total if bins else 0.0,
+            "bin_balance": balance,
+            "theoretical_min_bins": least,
+            "bin_efficiency": least / count if bins else 0.0,
+        }
+
+    def get_aggregated_stats(self) -> dict[str, float]:
+        """Return numbers about all packings together; none if there were none.
+
+        Returns
+        -------
+        dict
+            ``total_sequences`` and ``total_bins``; ``average_``, ``min_`` and ``max_utilization``;
+            ``average_``, ``min_`` and ``max_waste_ratio``; ``average_bin_count``;
+            ``bin_efficiency``; ``average_packing_time`` if any were told.
+        """
+        if not self.bin_utilizations:
+            return {}
+        capacity, bins = self.total_bin_capacity, self.total_bins
+        least = math.ceil(self.total_sequence_length / (capacity / bins)) if bins else 0
+        stats = {
+            "total_sequences": self.total_sequences,
+            "total_bins": bins,
+            "average_utilization": self.total_sequence_length / capacity if capacity > 0 else 0.0,
+            "min_utilization": self.min_utilization,
+            "max_utilization": self.max_utilization,
+            "average_waste_ratio": self.total_waste / capacity if capacity > 0 else 0.0,
+            "min_waste_ratio": self.min_waste_ratio,
+            "max_waste_ratio": self.max_waste_ratio,
+            "average_bin_count": sum(self.bin_counts) / len(self.bin_counts),
+            "bin_efficiency": least / bins if bins else 0.0,
+        }
+        if self.packing_times:
+            stats["average_packing_time"] = sum(self.packing_times) / len(self.packing_times)
+        return stats
+
+    def print_aggregated_stats(self) -> None:
+        """Print what :meth:`get_aggregated_stats` returns."""
+        stats = self.get_aggregated_stats()
+        if not stats:
+            print("No packing was measured yet.")
+        for name, value in stats.items():
+            print(f"{name:<22}{value:>14,.4f}" if value % 1 else f"{name:<22}{value:>14,.0f}")
+
+
+class SequencePacker:
+    """What packs sequences into bins: the base of the four packers.
+
+    Parameters
+    ----------
+    bin_capacity
+        How many tokens a bin holds.
+    collect_metrics
+        Whether to add up :attr:`metrics` of all that is packed.
+    min_bin_count
+        How many bins there are at least; None for any number.
+    bin_count_multiple
+        What the number of bins is a multiple of; None for any number.
+
+    Attributes
+    ----------
+    metrics : PackingMetrics or None
+        What has been packed, if that is collected.
+
+    Raises
+    ------
+    ValueError
+        `min_bin_count` is negative, or `bin_count_multiple` not positive.
+    """
+
+    def __init__(
+        self,
+        bin_capacity: int,
+        collect_metrics: bool = False,
+        min_bin_count: int | None = None,
+        bin_count_multiple: int | None = None,
+    ) -> None:
+        if min_bin_count is not None and min_bin_count < 0:
+            raise ValueError(f"min_bin_count is {min_bin_count}; pass a number from 0 on or None")
+        if bin_count_multiple is not None and bin_count_multiple < 1:
+            raise ValueError(
+                f"bin_count_multiple is {bin_count_multiple}; pass a number from 1 on or None"
+            )
+        self.bin_capacity = bin_capacity
+        self.collect_metrics = collect_metrics
+        self.min_bin_count = min_bin_count
+        self.bin_count_multiple = bin_count_multiple
+        self.metrics = PackingMetrics() if collect_metrics else None
+
+    def pack(self, sequence_lengths: Sequence[int]) -> Bins:
+        """Pack sequences, and add to the metrics if they are collected.
+
+        Parameters
+        ----------
+        sequence_lengths
+            Tokens of each sequence.
+
+        Returns
+        -------
+        list[list[int]]
+            The sequences of each bin. Where there are to be more bins than sequences need, these
+            are the last, with one sequence each that was the last of one of the largest bins.
+
+        Raises
+        ------
+        ValueError
+            A sequence exceeds the capacity or is of a negative length; there are to be more bins
+            than sequences.
+        """
+        bins = self._packed(sequence_lengths)
+        if self.collect_metrics and self.metrics is not None:
+            self.metrics.update(sequence_lengths, bins, self.bin_capacity)
+        return bins
+
+    def _packed(self, lengths: Sequence[int]) -> Bins:
+        raise NotImplementedError(f"{type(self).__name__} is no packer; ask get_packer for one")
+
+    def _bins(self, lengths: Any, algorithm: Any, **options: Any) -> Bins:
+        """Pack by an algorithm of :func:`fastcollate.pack`."""
+        return pack(
+            lengths,
+            self.bin_capacity,
+            algorithm=algorithm,
+            min_bins=self.min_bin_count or 0,
+            bins_multiple_of=self.bin_count_multiple or 1,
+            **options,
+        ).bins
+
+    def reset_metrics(self) -> None:
+        """Forget what has been packed."""
+        if self.metrics is not None:
+            self.metrics.reset()
+
+    def compute_metrics(self, sequence_lengths: Sequence[int], bins: Bins) -> dict[str, float]:
+        """Return numbers about a packing: :meth:`PackingMetrics.calculate_stats_only`."""
+        metrics = self.metrics or PackingMetrics()
+        return metrics.calculate_stats_only(sequence_lengths, bins, self.bin_capacity)
+
+    def get_aggregated_metrics(self) -> dict[str, float]:
+        """Return numbers about all packings: :meth:`PackingMetrics.get_aggregated_stats`."""
+        return {} if self.metrics is None else self.metrics.get_aggregated_stats()
+
+    def print_metrics(self) -> None:
+        """Print numbers about all packings."""
+        if self.metrics is None:
+            print("Metrics are not collected; pass collect_metrics=True to the packer.")
+        else:
+            self.metrics.print_aggregated_stats()
+
+
+class ConcatenativePacker(SequencePacker):
+    """Put sequences into a bin as they come, until the next one has no room."""
+
+    max_sequences_per_bin: ClassVar[int] = -1
+    """How many sequences a bin holds at most; -1 for any number."""
+
+    def _packed(self, lengths: Sequence[int]) -> Bins:
+        most = self.max_sequences_per_bin
+        return self._bins(lengths, "next_fit", max_sequences=None if most == -1 else max(most, 1))
+
+
+class FirstFitDecreasingPacker(SequencePacker):
+    """Put each sequence, the longest first, into the first bin that has room."""
+
+    def _packed(self, lengths: Sequence[int]) -> Bins:
+        return self._bins(lengths, "ffd")
+
+
+class FirstFitShufflePacker(SequencePacker):
+    """Put each sequence, in an order of Python's global generator, where there is room first."""
+
+    def _packed(self, lengths: Sequence[int]) -> Bins:
+        order = list(range(len(lengths)))
+        random.shuffle(order)
+        bins = self._bins([lengths[index] for index in order], "ff")
+        return [[order[place] for place in members] for members in bins]
+
+
+class ModifiedFirstFitDecreasingPacker(SequencePacker):
+    """Pack by classes of sizes: the modified first fit decreasing of Johnson and Garey.
+
+    As in NeMo-RL, sequences have to have tokens; and where bins of one sequence that is longer than
+    half the capacity hold all others too, there is an empty bin behind them.
+    """
+
+    def _packed(self, lengths: Sequence[int]) -> Bins:
+        if len(lengths) > 0 and min(lengths) == 0:
+            raise ValueError(f"sequence {list(lengths).index(0)} has no tokens")
+        plan = pack(lengths, self.bin_capacity, algorithm="mffd")
+        offsets, indices = plan.offsets, plan.indices
+        if plan.num_bins == np.count_nonzero(2 * plan.sequence_lengths > self.bin_capacity):
+            offsets = np.append(offsets, offsets[-1])
+        multiple = self.bin_count_multiple or 1
+        count = max(len(offsets) - 1, self.min_bin_count or 0)
+        count = -(-count // multiple) * multiple
+        if count >= len(offsets):
+            if count > len(indices):
+                raise ValueError(
+                    f"min_bin_count={self.min_bin_count} and bin_count_multiple={multiple} ask for "
+                    f"{count} bins, but there are only {counted(len(indices), 'sequence')}"
+                )
+            offsets, indices = spread_bins(offsets, indices, count)
+        items = indices.tolist()
+        return [items[start:end] for start, end in pairwise(offsets.tolist())]
+
+
+_PACKERS: dict[str, type[SequencePacker]] = {
+    "CONCATENATIVE": ConcatenativePacker,
+    "FIRST_FIT_DECREASING": FirstFitDecreasingPacker,
+    "FIRST_FIT_SHUFFLE": FirstFitShufflePacker,
+    "MODIFIED_FIRST_FIT_DECREASING": ModifiedFirstFitDecreasingPacker,
+}
+
+
+def get_packer(
+    algorithm: PackingAlgorithm | str | Any,
+    bin_capacity: int,
+    collect_metrics: bool = False,
+    min_bin_count: int | None = None,
+    bin_count_multiple: int | None = None,
+) -> SequencePacker:
+    """Return a packer of sequences, as NeMo-RL's function of this name does.
+
+    Parameters
+    ----------
+    algorithm
+        A :class:`PackingAlgorithm`, NeMo-RL's or the one here, or its name in any case.
+    bin_capacity, collect_metrics, min_bin_count, bin_count_multiple
+        As of :class:`SequencePacker`.
+
+    Returns
+    -------
+    SequencePacker
+        One whose ``pack`` gives the same bins as NeMo-RL's, in less time.
+
+    Raises
+    ------
+    ValueError
+        An algorithm of another name, or a number of bins that cannot be.
+
+    Notes
+    -----
+    Written against NeMo-RL at commit f4b1bdc: ``get_packer`` of ``nemo_rl.data.packing``.
+    """
+    name = algorithm.upper() if isinstance(algorithm, str) else getattr(algorithm, "name", None)
+    if name not in _PACKERS:
+        raise ValueError(f"algorithm is {algorithm!r}; pass one of {', '.join(_PACKERS)}")
+    return _PACKERS[name](bin_capacity, collect_metrics, min_bin_count, bin_count_multiple)

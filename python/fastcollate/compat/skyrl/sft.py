@@ -1,0 +1,414 @@
+"""Collators of supervised fine-tuning, in place of those of ``skyrl.train``."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import math
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from fastcollate._fastcollate import FieldSpec, OutputSpec
+from fastcollate.arguments import counted
+from fastcollate.arrays import offsets_of
+from fastcollate.bin_plan import BinPlan
+from fastcollate.collating import collate_fields
+from fastcollate.compat.skyrl.training_batch import training_batch
+from fastcollate.layouts import checked_layout
+from fastcollate.packing import pack
+
+logger = logging.getLogger(__name__)
+
+Examples: TypeAlias = Sequence[Mapping[str, Any]]
+
+IMAGES = ("pixel_values", "image_grid_thw")
+
+LEFT_PADDED = OutputSpec(attention_mask="bool", response_mask="bool")
+PACKED = OutputSpec(response_mask="bool", position_ids=("zero", "int32"), sequence_ids="int32")
+"""Outputs that nobody looks at, as small as they can be."""
+
+LOSS_MASK = FieldSpec("loss_mask", "loss_mask", plain=True, refuses_nan=True)
+
+
+def collate_sft_batch(examples: Examples, tokenizer: Any) -> Any:
+    """Left-pad tokenized examples, as SkyRL's function of this name does.
+
+    Parameters
+    ----------
+    examples
+        ``B`` dicts, each of
+
+        * ``input_ids`` and ``attention_mask``: as many numbers as the example has tokens;
+        * ``num_actions``: how many of its last tokens may be trained on;
+        * ``loss_mask``: so many numbers, 1 where a token is trained on;
+        * ``pixel_values`` and ``image_grid_thw``: arrays of any shape, in all examples or in none.
+    tokenizer
+        What has the ``pad_token_id``. It may be None if all examples are equally long.
+
+    Returns
+    -------
+    TrainingInputBatch
+        SkyRL's, or where that is not installed, a dict with the same keys and the attribute
+        ``metadata``: ``sequences`` and ``attention_mask``, int64 (B, W); ``loss_mask``, int64
+        (B, A), where A is the largest ``num_actions``, the masks being right-aligned;
+        ``pixel_values`` and ``image_grid_thw``, a ``TensorList`` (or list) of B tensors or None.
+        ``metadata["response_length"]`` is A.
+
+    Raises
+    ------
+    ValueError
+        No examples; images in some of them only; a list of another length than its example has
+        tokens, or ``num_actions`` says.
+    KeyError
+        An example without one of the keys.
+    TypeError
+        A value that is no number; no padding token where one is needed.
+    RuntimeError
+        NaN or infinity.
+
+    Notes
+    -----
+    Written against SkyRL 0.3.0: ``collate_sft_batch`` of ``skyrl.train.sft_trainer``. As there,
+    floats are cut off to integers, so that a weight of 0.5 trains nothing. Other than there, arrays
+    and tuples will do in place of lists; lists of wrong lengths are errors even where all of them
+    are wrong alike.
+    """
+    if len(examples) == 0:
+        raise ValueError("examples is empty; pass at least one")
+    ids = [example["input_ids"] for example in examples]
+    lengths = list(map(len, ids))
+    actions = [example["num_actions"] for example in examples]
+    with_images = _check_images(examples)
+    attention_masks = [example["attention_mask"] for example in examples]
+    loss_masks = [example["loss_mask"] for example in examples]
+    for row, (length, count) in enumerate(zip(lengths, actions, strict=True)):
+        if not 0 <= count <= length:
+            raise ValueError(
+                f"examples[{row}]['num_actions'] is {count}, but the example has {length} tokens"
+            )
+        _check_length(row, "attention_mask", attention_masks[row], length, "input_ids")
+        _check_length(row, "loss_mask", loss_masks[row], count, "num_actions")
+
+    pad_token_id = tokenizer.pad_token_id
+    if pad_token_id is None and min(lengths) == max(lengths):
+        pad_token_id = 0  # which is nowhere
+    data = {
+        "sequences": _left_padded("input_ids", ids, pad_token_id),
+        "attention_mask": _left_padded("attention_mask", attention_masks, 0),
+        "loss_mask": _left_padded("loss_mask", loss_masks, 0),
+        **dict.fromkeys(IMAGES),
+    }
+    if with_images:
+        import torch
+
+        for key in IMAGES:
+            data[key] = [torch.as_tensor(example[key]) for example in examples]
+    return training_batch(data, {"response_length": max(actions)})
+
+
+class DefaultCollator:
+    """Left-pad examples, and divide the loss mask by the number of tokens to train on.
+
+    So the sum of all losses is their mean over the batch's tokens, however these are spread over
+    ranks and micro-batches.
+
+    Parameters
+    ----------
+    tokenizer
+        What has the ``pad_token_id``.
+    micro_train_batch_size_per_gpu
+        Kept as an attribute; nothing depends on it.
+
+    Notes
+    -----
+    Written against SkyRL 0.3.0: ``DefaultCollator`` of ``skyrl.train.dataset.collators``.
+    """
+
+    def __init__(self, tokenizer: Any, micro_train_batch_size_per_gpu: int) -> None:
+        self.tokenizer = tokenizer
+        self.micro_train_batch_size_per_gpu = micro_train_batch_size_per_gpu
+
+    def __call__(self, examples: Examples, batch_size: int) -> Any:
+        """Return what :func:`collate_sft_batch` does, with a float32 loss mask that is divided.
+
+        Parameters
+        ----------
+        examples
+            As of :func:`collate_sft_batch`.
+        batch_size
+            Not looked at, as in SkyRL.
+        """
+        batch = collate_sft_batch(examples, self.tokenizer)
+        total = max(batch["loss_mask"].sum().item(), 1)
+        batch["loss_mask"] = batch["loss_mask"].float() / total
+        return batch
+
+
+class PackedDataCollator:
+    """Pack the examples of a training step into rows, several to a row.
+
+    Parameters
+    ----------
+    tokenizer
+        What has the ``pad_token_id``. Kept as an attribute that may be set.
+    max_tokens_per_microbatch
+        How many tokens a row may have, before each example's place in it is rounded up.
+    tp_size, cp_size, fp8_enabled
+        What places are rounded up to: a multiple of ``tp_size``, or of ``2 * tp_size * cp_size`` if
+        ``cp_size`` is more than 1; with fp8 also of ``16 * cp_size``.
+    pp_size
+        Kept as an attribute. All rows are equally wide in any case.
+    dp_size
+        Ranks: the number of rows is a multiple of it.
+    batch_size
+        Examples of a training step. Other batches, as those of an evaluation, are not packed.
+    micro_train_batch_size_per_gpu
+        Kept for the :class:`DefaultCollator`.
+
+    Raises
+    ------
+    ValueError
+        `max_tokens_per_microbatch` is None.
+
+    Notes
+    -----
+    Written against SkyRL 0.3.0: ``PackedDataCollator`` of ``skyrl.train.dataset.collators``. Other
+    than there, images are errors, as rows of several examples cannot have them (SkyRL, which does
+    not pack where there are images, would leave them out), and so are floats as token ids.
+    """
+
+    def __init__(
+        self,
+        tokenizer: Any,
+        max_tokens_per_microbatch: int,
+        tp_size: int,
+        pp_size: int,
+        cp_size: int,
+        dp_size: int,
+        batch_size: int,
+        micro_train_batch_size_per_gpu: int,
+        fp8_enabled: bool = False,
+    ) -> None:
+        if max_tokens_per_microbatch is None:
+            raise ValueError("max_tokens_per_microbatch is None; pass a number of tokens")
+        self.max_tokens_per_microbatch = max_tokens_per_microbatch
+        self.tp_size = tp_size
+        self.pp_size = pp_size
+        self.cp_size = cp_size
+        self.dp_size = dp_size
+        self.batch_size = batch_size
+        self.fp8_enabled = fp8_enabled
+        self._unpacked = DefaultCollator(tokenizer, micro_train_batch_size_per_gpu)
+
+    @property
+    def tokenizer(self) -> Any:
+        """What has the ``pad_token_id``."""
+        return self._unpacked.tokenizer
+
+    @tokenizer.setter
+    def tokenizer(self, tokenizer: Any) -> None:
+        self._unpacked.tokenizer = tokenizer
+
+    def __call__(self, examples: Examples, batch_size: int) -> Any:
+        """Return the batch of a step, packed if it is of the size that was said.
+
+        Parameters
+        ----------
+        examples
+            As of :func:`collate_sft_batch`, without images. Attention masks are not looked at.
+            Floats may be in loss masks.
+        batch_size
+            If this is another than the constructor's, a :class:`DefaultCollator` takes over.
+
+        Returns
+        -------
+        TrainingInputBatch
+            SkyRL's, or where that is not installed, a dict with the same keys and the attribute
+            ``metadata``: ``sequences`` and ``attention_mask``, int64 (N, W), the rows of each rank
+            one behind the other; ``loss_mask``, float32 (N, W - 1), where position ``p`` holds the
+            loss mask of token ``p + 1``, divided by the sum of all, and 0 between examples;
+            ``sub_seq_lengths``, a ``TensorList`` (or list) of N int64 tensors: the tokens of each
+            example in the row. ``metadata["response_length"]`` is W - 1.
+
+            Rows are bins of :func:`fastcollate.pack` with first fit decreasing, which go round
+            robin to ranks. An example that is trained on from its first token on has no loss there.
+
+        Raises
+        ------
+        ValueError
+            An example that exceeds `max_tokens_per_microbatch`; fewer examples than rows; images.
+        AssertionError
+            A loss mask that has not as many numbers as ``num_actions`` says.
+        KeyError
+            An example without one of the keys.
+        TypeError
+            A value that is no number; no padding token.
+        RuntimeError
+            No example has a token.
+        OverflowError
+            A loss mask holds infinity.
+        """
+        if batch_size != self.batch_size:
+            return self._unpacked(examples, batch_size=batch_size)
+        if _check_images(examples):
+            raise ValueError("examples have pixel_values, but rows of several cannot have images")
+        ids = [example["input_ids"] for example in examples]
+        loss_masks = [_whole_loss_mask(row, example) for row, example in enumerate(examples)]
+        plan = self._bins(list(map(len, ids)))
+        layout = checked_layout(
+            *("packed", None, None, None, self._align_size()),
+            pack=plan,
+            shift="next_token",
+            tail="outside",
+        )
+        try:
+            packed = collate_fields(
+                [()] * len(ids),
+                ids,
+                self.tokenizer.pad_token_id,
+                [(loss_masks, LOSS_MASK)],
+                "torch",
+                layout,
+                PACKED,
+            )
+        except (TypeError, ValueError) as error:
+            raise _renamed(error, "input_ids") from error
+        logger.info(
+            "sequence packing | packed %d samples into %d bins "
+            "(~%d/DP rank, bin_capacity=%d tokens)",
+            len(ids),
+            plan.num_bins,
+            plan.num_bins // self.dp_size,
+            self.max_tokens_per_microbatch,
+        )
+        return _as_packed_batch(packed, plan)
+
+    def _bins(self, lengths: list[int]) -> BinPlan:
+        """Return which examples share a row; the rows of each rank one behind the other."""
+        for row, length in enumerate(lengths):
+            if length > self.max_tokens_per_microbatch:
+                raise ValueError(
+                    f"examples[{row}] has {length} tokens, which exceeds "
+                    f"max_tokens_per_microbatch={self.max_tokens_per_microbatch}"
+                )
+        try:
+            plan = pack(
+                lengths,
+                self.max_tokens_per_microbatch,
+                algorithm="ffd",
+                min_bins=self.dp_size,
+                bins_multiple_of=self.dp_size,
+            )
+        except ValueError as error:
+            raise ValueError(f"with dp_size={self.dp_size}, {error}") from error
+        order = np.arange(plan.num_bins).reshape(-1, self.dp_size).T.reshape(-1)
+        bins = [np.arange(plan.offsets[bin], plan.offsets[bin + 1]) for bin in order]
+        pieces = np.concatenate(bins)
+        return dataclasses.replace(
+            plan,
+            offsets=offsets_of(list(map(len, bins))),
+            indices=plan.indices[pieces],
+            starts=plan.starts[pieces],
+            lengths=plan.lengths[pieces],
+        )
+
+    def _align_size(self) -> int:
+        """Return what an example's place in a row is a multiple of."""
+        size = 2 * self.tp_size * self.cp_size if self.cp_size > 1 else self.tp_size
+        return math.lcm(size, 16 * self.cp_size) if self.fp8_enabled else size
+
+
+def _whole_loss_mask(row: int, example: Mapping[str, Any]) -> list[Any]:
+    """Return a loss mask of all tokens. That of the first, which no token predicts, is 0."""
+    length = len(example["input_ids"])
+    mask = [0] * (length - example["num_actions"]) + list(example["loss_mask"])
+    if len(mask) != length:
+        raise AssertionError(
+            f"examples[{row}] has {counted(length, 'token')} and "
+            f"num_actions={example['num_actions']}, but a loss_mask of {len(example['loss_mask'])}"
+        )
+    mask[:1] = [0] * len(mask[:1])
+    return mask
+
+
+def _as_packed_batch(packed: Mapping[str, Any], plan: BinPlan) -> Any:
+    """Return a packed batch with SkyRL's keys, and the loss mask divided by its sum."""
+    import torch
+
+    width = packed["input_ids"].shape[1]
+    if width == 0:
+        raise RuntimeError("no example has a token")
+    # The last position predicts nothing. SkyRL's sum is that of float32 numbers in one piece.
+    loss_mask = packed["loss_mask"][:, :-1].contiguous()
+    loss_mask *= 1 / max(int(loss_mask.sum().item()), 1)
+    lengths = np.split(plan.lengths, plan.offsets[1:-1])
+    data = {
+        "sequences": packed["input_ids"],
+        "attention_mask": (packed["sequence_ids"] >= 0).to(torch.int64),
+        "loss_mask": loss_mask,
+        "sub_seq_lengths": [torch.tensor(row) for row in lengths],
+    }
+    return training_batch(data, {"response_length": width - 1})
+
+
+def _check_images(examples: Examples) -> bool:
+    """Say whether examples have images, which all have or none."""
+    count = sum("pixel_values" in example for example in examples)
+    if 0 < count < len(examples):
+        raise ValueError(
+            f"{count} of {len(examples)} examples have pixel_values; text with images and text "
+            "alone cannot be in one batch"
+        )
+    return count > 0
+
+
+def _check_length(row: int, key: str, values: Any, expected: int, source: str) -> None:
+    if len(values) != expected:
+        raise ValueError(
+            f"examples[{row}][{key!r}] has {len(values)} items, but {source} is of {expected}"
+        )
+
+
+def _left_padded(key: str, rows: list[Any], fill: Any) -> Any:
+    """Return rows as one int64 tensor, right-aligned."""
+
+    def collated(rows: list[Any]) -> Any:
+        # As responses without prompts: slicing lists would take longer than all the rest.
+        empty: list[Any] = [()] * len(rows)
+        return collate_fields(empty, rows, fill, [], "torch", outputs=LEFT_PADDED)["input_ids"]
+
+    try:
+        try:
+            return collated(rows)
+        except TypeError as error:
+            return collated(_cut_off(rows, error))
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise _renamed(error, key) from error
+
+
+def _cut_off(rows: list[Any], error: TypeError) -> list[Any]:
+    """Return rows without what their numbers have behind the point, or raise the error."""
+    import torch
+
+    cut = []
+    for row, values in enumerate(rows):
+        try:
+            cut.append(torch.as_tensor(values, dtype=torch.int64))
+        except TypeError:
+            raise error from None
+        except (ValueError, RuntimeError) as refusal:  # beyond int64, or NaN
+            raise type(refusal)(f"responses[{row}] cannot be read: {refusal}") from refusal
+    return cut
+
+
+def _renamed(error: Exception, key: str) -> Exception:
+    """Return an error about responses as one about a key of the examples."""
+    message = re.sub(
+        r"\bloss_mask\[(\d+)\]\[", r"the loss mask of examples[\1], token [", str(error)
+    )
+    message = re.sub(r"\bresponses(\[\d+\])", rf"examples\1[{key!r}]", message)
+    kinds = (kind for kind in (TypeError, ValueError, RuntimeError) if isinstance(error, kind))
+    return next(kinds)(message.replace("responses", key))

@@ -1,0 +1,245 @@
+"""Packing of datasets, in place of that of ``trl``."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+
+import numpy as np
+
+from fastcollate.arguments import checked_int, counted
+from fastcollate.arrays import describe, offsets_of
+from fastcollate.packing import pack
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Integers: TypeAlias = NDArray[np.int64]
+
+__all__ = ["pack_dataset"]
+
+STRATEGIES = ("bfd", "bfd_split", "wrapped")
+
+SEQ_LENGTHS = "seq_lengths"
+"""The column that says which sequences a packed row is made of."""
+
+
+def pack_dataset(
+    dataset: Any,
+    seq_length: int,
+    strategy: str = "bfd",
+    map_kwargs: dict[str, Any] | None = None,
+) -> Any:
+    """Pack the sequences of a dataset, as TRL's function of this name does.
+
+    Parameters
+    ----------
+    dataset
+        A table whose columns are all lists, of as many values in every column: anything that hands
+        over Arrow (``pyarrow``, ``polars``, ``duckdb``, ...), or a ``Dataset``, ``DatasetDict``,
+        ``IterableDataset`` or ``IterableDatasetDict`` of ``datasets``.
+    seq_length
+        How many tokens a packed row has at most.
+    strategy
+        ``"bfd"``: best fit decreasing. What a sequence has beyond `seq_length` is cut off, and a
+        warning says so. ``"bfd_split"``: the same, but what is beyond becomes sequences of its own.
+        ``"wrapped"``: all sequences one behind the other, cut every `seq_length` tokens.
+    map_kwargs
+        More arguments for the method ``map`` of datasets. That packs every 1,000 rows by
+        themselves, unless ``batch_size`` says otherwise; a table is packed as a whole.
+
+    Returns
+    -------
+    pyarrow.Table or Dataset
+        The packed rows, for a dataset the same kind of it in the same format. But for
+        ``"wrapped"``, there is a column ``seq_lengths`` more: the lengths of each row's sequences.
+        Sequences without tokens, and None in place of a sequence, are left out.
+
+    Raises
+    ------
+    ValueError
+        A strategy of another name; `seq_length` is not positive; rows with more values in one
+        column than in another; no columns.
+    TypeError
+        A column that is not of lists; an argument of another type than above.
+    KeyError
+        There is a column ``seq_lengths`` already, and the strategy makes one.
+    ImportError
+        ``pyarrow`` is not installed.
+
+    Warns
+    -----
+    UserWarning
+        Sequences are cut off.
+
+    Notes
+    -----
+    Written against TRL 1.16.0: ``pack_dataset`` of ``trl.data_utils``, with the same rows in the
+    same order. Other than there, a table can be passed, and columns that view parts of larger ones
+    or nothing but sequences without tokens can be packed.
+    """
+    if strategy not in STRATEGIES:
+        raise ValueError(f"strategy is {strategy!r}; pass one of {', '.join(STRATEGIES)}")
+    seq_length = checked_int("seq_length", seq_length, "a number of tokens")
+    if seq_length < 1:
+        raise ValueError(f"seq_length is {seq_length}; pass a number of tokens from 1 on")
+    if hasattr(dataset, "with_format") and hasattr(dataset, "map"):
+        return _mapped(dataset, seq_length, strategy, map_kwargs or {})
+    if map_kwargs:
+        raise TypeError(
+            f"map_kwargs is {map_kwargs!r}, but dataset is of type {type(dataset).__name__}, "
+            "which is not mapped; leave it out"
+        )
+    table = _as_table(dataset)
+    packed, cut = _packed(table, seq_length, strategy)
+    if len(cut) > 0:
+        warnings.warn(
+            f"{counted(len(cut), 'sequence')} of {len(table):,} had more than "
+            f"seq_length={seq_length} tokens and were cut off: "
+            f"{counted(int(cut.sum()), 'token')} in all are gone; strategy='bfd_split' keeps them",
+            stacklevel=2,
+        )
+    return packed
+
+
+def _mapped(dataset: Any, seq_length: int, strategy: str, map_kwargs: dict[str, Any]) -> Any:
+    """Pack a dataset, in the batches of its own method ``map``."""
+    format = _format(dataset)
+    dataset = dataset.with_format("arrow").map(
+        _packed_batch,
+        batched=True,
+        fn_kwargs={"seq_length": seq_length, "strategy": strategy},
+        **map_kwargs,
+    )
+    if strategy != "wrapped" and "columns" in format:
+        format["columns"] = [*format["columns"], SEQ_LENGTHS]
+    return dataset.with_format(**format)
+
+
+def _format(dataset: Any) -> dict[str, Any]:
+    """Return the arguments of ``with_format`` that give a dataset the format it has."""
+    from datasets import Dataset
+
+    if isinstance(dataset, Mapping):
+        dataset = next(iter(dataset.values()))
+    if isinstance(dataset, Dataset):
+        format = dict(dataset.format)
+        options = format.pop("format_kwargs")
+        return {**format, **options}
+    formatting = dataset._formatting
+    return {"type": None if formatting is None else formatting.format_type}
+
+
+def _packed_batch(examples: Any, seq_length: int, strategy: str) -> Any:
+    """Pack a batch of a dataset. A function of the module, so that results of it are cached."""
+    packed, cut = _packed(examples, seq_length, strategy)
+    if len(cut) > 0:
+        # In the same words for every batch: so they are shown once.
+        warnings.warn(
+            f"sequences of more than seq_length={seq_length} tokens are cut off; "
+            "strategy='bfd_split' keeps all tokens",
+            stacklevel=2,
+        )
+    return packed
+
+
+def _as_table(dataset: Any) -> Any:
+    """Return a pyarrow table over the memory of whatever hands over Arrow."""
+    import pyarrow as pa
+
+    if isinstance(dataset, pa.Table):
+        return dataset
+    if isinstance(dataset, pa.RecordBatch):
+        return pa.Table.from_batches([dataset])
+    if hasattr(dataset, "__arrow_c_stream__") or hasattr(dataset, "__arrow_c_array__"):
+        return pa.table(dataset)
+    raise TypeError(
+        f"dataset is {describe(dataset)}; pass an Arrow table or a dataset of the library datasets"
+    )
+
+
+def _packed(table: Any, seq_length: int, strategy: str) -> tuple[Any, Integers]:
+    """Pack a table, and say by how much sequences were cut off that were."""
+    import pyarrow as pa
+
+    columns, starts, lengths = _columns(table)
+    names = table.column_names
+    if strategy != "wrapped" and SEQ_LENGTHS in names:
+        raise KeyError(f"dataset has a column {SEQ_LENGTHS!r}; rename or drop it")
+    kept = np.minimum(lengths, seq_length) if strategy == "bfd" else lengths
+    parts = (_wrapped if strategy == "wrapped" else _best_fit)(kept, seq_length)
+    packed = []
+    for column, start in zip(columns, starts, strict=True):
+        begins = start[parts.rows] + parts.starts
+        # The parts in their order: the only copy.
+        values = pa.LargeListViewArray.from_arrays(begins, parts.lengths, column.values).flatten()
+        packed.append(type(column).from_arrays(parts.offsets, values))
+    if parts.bins is not None:
+        part_lengths = pa.array(parts.lengths, columns[0].offsets.type)
+        packed.append(pa.ListArray.from_arrays(pa.array(parts.bins, pa.int32()), part_lengths))
+        names = [*names, SEQ_LENGTHS]
+    return pa.Table.from_arrays(packed, names=names), (lengths - kept)[lengths > kept]
+
+
+class _Parts(NamedTuple):
+    """What packed rows are made of: parts of rows, one behind the other."""
+
+    rows: Integers
+    """The row of each part."""
+    starts: Integers
+    """Where a part begins in its row."""
+    lengths: Integers
+    """How many values it has."""
+    offsets: Integers
+    """Where packed rows begin among the values, and where the last one ends."""
+    bins: Integers | None
+    """The same among the parts, unless packed rows begin amid parts."""
+
+
+def _wrapped(lengths: Integers, seq_length: int) -> _Parts:
+    """Cut all rows, one behind the other, every so many values."""
+    rows, total = np.arange(len(lengths)), lengths.sum()
+    offsets = np.append(np.arange(0, total, seq_length), total)
+    return _Parts(rows, np.zeros_like(rows), lengths, offsets, None)
+
+
+def _best_fit(lengths: Integers, seq_length: int) -> _Parts:
+    """Pack rows, those that are too long in parts; rows without values have none."""
+    counts = -(-lengths // seq_length)
+    rows = np.repeat(np.arange(len(lengths)), counts)
+    starts = (np.arange(len(rows)) - offsets_of(counts)[rows]) * seq_length
+    plan = pack(np.minimum(lengths[rows] - starts, seq_length), seq_length, algorithm="bfd")
+    order = plan.indices
+    return _Parts(rows[order], starts[order], plan.lengths, offsets_of(plan.loads), plan.offsets)
+
+
+def _columns(table: Any) -> tuple[list[Any], list[Integers], Integers]:
+    """Return columns in one piece, where their rows begin, and how many values each row has."""
+    import pyarrow as pa
+
+    if table.num_columns == 0:
+        raise ValueError("dataset has no columns; there is nothing to pack")
+    columns = []
+    starts: list[Integers] = []
+    lengths: list[Integers] = []
+    for name, chunked in zip(table.column_names, table.columns, strict=True):
+        if not (pa.types.is_list(chunked.type) or pa.types.is_large_list(chunked.type)):
+            raise TypeError(
+                f"dataset has a column {name!r} of type {chunked.type}, but only columns of lists "
+                "can be packed; drop it"
+            )
+        column = chunked.chunk(0) if chunked.num_chunks == 1 else chunked.combine_chunks()
+        offsets = column.offsets.to_numpy().astype(np.int64, copy=False)
+        columns.append(column)
+        starts.append(offsets[:-1])
+        lengths.append(np.diff(offsets))
+        if column.null_count > 0:
+            lengths[-1][column.is_null().to_numpy(zero_copy_only=False)] = 0
+        if not np.array_equal(lengths[0], lengths[-1]):
+            row = int(np.argmin(lengths[0] == lengths[-1]))
+            raise ValueError(
+                f"row {row} of column {name!r} has {lengths[-1][row]} values, "
+                f"but {lengths[0][row]} in column {table.column_names[0]!r}"
+            )
+    return columns, starts, lengths[0]

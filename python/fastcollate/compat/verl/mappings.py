@@ -1,0 +1,102 @@
+"""Batches that are mappings: plain dicts, or TensorDicts where tensordict is installed."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from fastcollate.arrays import offsets_of, to_numpy
+from fastcollate.columns import Ragged
+from fastcollate.lengths import Integers
+
+
+def is_tensordict(value: Any) -> bool:
+    """Say whether something is a TensorDict. Where tensordict was not imported, nothing is."""
+    tensordict = sys.modules.get("tensordict")
+    return tensordict is not None and isinstance(value, tensordict.TensorDictBase)
+
+
+def set_object(data: Any, key: str, value: Any) -> None:
+    """Keep a value that belongs to no row."""
+    if is_tensordict(data):
+        from tensordict.tensorclass import NonTensorData
+
+        value = NonTensorData(value)
+    data[key] = value
+
+
+def get_object(data: Any, key: str, default: Any) -> Any:
+    """Return a value that belongs to no row, without the wrapping that TensorDicts give it."""
+    value = data.get(key, default)
+    if is_tensordict(data):
+        from tensordict.tensorclass import NonTensorData
+
+        return value.data if isinstance(value, NonTensorData) else value
+    return value
+
+
+def picked(data: Any, num_rows: int, rows: Sequence[int]) -> Any:
+    """Return some rows of all values that have one item per row; others stay as they are."""
+    index = np.array(rows, np.int64)
+    if is_tensordict(data):
+        import torch
+        from tensordict import TensorDict
+
+        # Read wrapped, so that what belongs to no row is told from what does.
+        source = {key: _picked(data.get(key), num_rows, index) for key in data.keys()}  # noqa: SIM118
+        return TensorDict(source, batch_size=torch.Size([len(rows)]))
+    return {key: _picked(value, num_rows, index) for key, value in data.items()}
+
+
+def _picked(value: Any, num_rows: int, rows: Integers) -> Any:
+    if isinstance(value, Ragged):
+        lengths = value.lengths[rows]
+        places = _places(value.offsets[:-1][rows], lengths)
+        return Ragged(value.values[places], offsets_of(lengths))
+    if isinstance(value, (list, tuple)):
+        if len(value) != num_rows:
+            return value
+        chosen = [value[row] for row in rows]
+        return chosen if isinstance(value, list) else tuple(chosen)
+    if getattr(value, "is_nested", False):
+        return _picked_nested(value, rows) if value.size(0) == num_rows else value
+    shape = tuple(getattr(value, "shape", ()))
+    if shape[:1] != (num_rows,):
+        return value
+    if isinstance(value, np.ndarray):
+        return value[rows]
+    import torch
+
+    return value[torch.from_numpy(rows)]
+
+
+def _picked_nested(value: Any, rows: Integers) -> Any:
+    """Return some rows of a nested tensor as a jagged one."""
+    import torch
+
+    if value.layout is not torch.jagged:
+        chosen = [value[row] for row in rows]
+        return torch.nested.as_nested_tensor(chosen, layout=torch.jagged)
+    starts, lengths = to_numpy(value.offsets()[:-1])[rows], jagged_lengths(value)[rows]
+    values, dim = value.values(), value._ragged_idx - 1
+    places = torch.from_numpy(_places(starts, lengths)).to(values.device)
+    offsets = torch.from_numpy(offsets_of(lengths)).to(values.device)
+    return torch.nested.nested_tensor_from_jagged(
+        values.index_select(dim, places), offsets, jagged_dim=dim + 1
+    )
+
+
+def jagged_lengths(value: Any) -> Integers:
+    """Return how long the rows of a jagged nested tensor are, int64 (rows,)."""
+    lengths = value.offsets().diff() if value.lengths() is None else value.lengths()
+    return np.asarray(to_numpy(lengths), np.int64)
+
+
+def _places(starts: Integers, lengths: Integers) -> Integers:
+    """Return where the values of rows lie, row after row, int64."""
+    offsets = offsets_of(lengths)
+    places: Integers = np.arange(offsets[-1]) + np.repeat(starts - offsets[:-1], lengths)
+    return places

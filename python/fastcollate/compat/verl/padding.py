@@ -1,0 +1,157 @@
+"""Padding and no padding, in place of ``verl.workers.utils.padding``."""
+
+from __future__ import annotations
+
+from collections.abc import MutableMapping
+from typing import TYPE_CHECKING, Any
+
+from fastcollate.arrays import describe, is_tensor
+from fastcollate.compat.verl.mappings import get_object, is_tensordict, set_object
+
+if TYPE_CHECKING:
+    import torch
+
+
+def left_right_2_no_padding(data: Any) -> Any:
+    """Take the padding out of a batch, in place.
+
+    Parameters
+    ----------
+    data
+        A TensorDict or dict of B rows with tensors ``input_ids`` ``(B, S)``, ``attention_mask``
+        ``(B, S)``, ``response_mask`` ``(B, R)`` and ``position_ids`` ``(B, S)`` or ``(B, 4, S)``;
+        there may be ``routed_experts`` ``(B, S, layers, topk)`` and, both or none,
+        ``teacher_logprobs`` and ``teacher_ids`` ``(B, S, topk)``. Tokens are where the mask is not
+        0, wherever these lie.
+
+    Returns
+    -------
+    TensorDict or dict
+        `data` itself. ``input_ids``, ``position_ids`` and, where they are there and not nested yet,
+        ``routed_experts`` and the teacher's are jagged nested tensors of the tokens of each row;
+        ``loss_mask`` is ``response_mask``; ``max_seq_len`` is S and ``max_response_len`` R;
+        ``indices`` are the places of tokens in ``B * S``, int64 (tokens,). All else stays as it is.
+
+    Raises
+    ------
+    AssertionError
+        One of the first four is missing.
+    TypeError
+        `data` is no TensorDict or dict.
+
+    Notes
+    -----
+    ``verl.workers.utils.padding.left_right_2_no_padding`` of verl 0.9.1, without its loop over
+    rows. Position ids ``(B, 4, S)`` are ragged along tokens always; verl leaves that to torch,
+    which takes the other dimension where all rows have as many tokens. A
+    :class:`fastcollate.Batch` has :meth:`~fastcollate.Batch.to_layout` for that.
+    """
+    import torch
+
+    if not (is_tensordict(data) or isinstance(data, MutableMapping)):
+        raise TypeError(
+            f"data is {describe(data)}; pass a TensorDict or a dict, or call a Batch's to_layout"
+        )
+    for key in ("input_ids", "attention_mask", "response_mask", "position_ids"):
+        if key not in data.keys():  # noqa: SIM118
+            raise AssertionError(f"data has no {key}; pass a batch that has padding")
+
+    input_ids, mask, position_ids = data["input_ids"], data["attention_mask"], data["position_ids"]
+    data.pop("input_ids")
+    set_object(data, "max_seq_len", input_ids.shape[1])
+    set_object(data, "max_response_len", data["response_mask"].shape[1])
+    indices = mask.flatten().nonzero().flatten()
+    set_object(data, "indices", indices)
+    offsets = torch.nn.functional.pad((mask != 0).sum(-1).cumsum(0), (1, 0))
+    cu_seqlens = offsets.to(torch.int32)  # as flash-attention wants them
+
+    def tokens(padded: torch.Tensor, offsets: torch.Tensor) -> torch.Tensor:
+        return torch.nested.nested_tensor_from_jagged(padded.flatten(0, 1)[indices], offsets)
+
+    data["input_ids"] = tokens(input_ids, cu_seqlens)
+    if position_ids.dim() == 2:
+        data["position_ids"] = tokens(position_ids, offsets)
+    else:
+        by_token = position_ids.transpose(0, 1).flatten(1)[:, indices]
+        data["position_ids"] = torch.nested.nested_tensor_from_jagged(
+            by_token, offsets, jagged_dim=2
+        )
+    data["loss_mask"] = data["response_mask"]
+    routed_experts = data.get("routed_experts", None)
+    if routed_experts is not None and not routed_experts.is_nested:
+        data["routed_experts"] = tokens(routed_experts, cu_seqlens)
+    teacher = {key: data.get(key, None) for key in ("teacher_logprobs", "teacher_ids")}
+    if all(value is not None for value in teacher.values()):
+        for key, value in teacher.items():
+            data[key] = tokens(value, cu_seqlens)
+    return data
+
+
+def no_padding_2_padding(tensor: torch.Tensor, data: Any) -> torch.Tensor:
+    """Take a model's outputs for responses out of those for all tokens, and pad them.
+
+    What predicts a token stands one place before it.
+
+    Parameters
+    ----------
+    tensor
+        One value per token of all rows: a jagged nested tensor (B, jagged, ...), or its values
+        (tokens, ...).
+    data
+        A TensorDict or dict with ``prompts`` and ``responses``, both jagged nested tensors; or both
+        padded, ``(B, P)`` and ``(B, R)``, with ``attention_mask`` ``(B, P + R)``. For nested ones,
+        there may be ``max_response_len``; without it, R is the longest response.
+
+    Returns
+    -------
+    torch.Tensor
+        (B, R, ...), 0 behind each response. Gradients flow.
+
+    Raises
+    ------
+    AssertionError
+        There are other numbers of tokens than rows have; a row has no prompt, whose last token
+        predicts the first of the response; the attention mask is nested.
+    KeyError
+        Something is missing in `data`.
+
+    Notes
+    -----
+    ``verl.workers.utils.padding.no_padding_2_padding`` of verl 0.9.1, without its loop over rows.
+    :meth:`fastcollate.Batch.gather` does it for a Batch.
+    """
+    import torch
+
+    if not is_tensor(tensor):
+        raise TypeError(f"tensor is {describe(tensor)}; pass a tensor")
+    values = tensor.values() if tensor.is_nested else tensor
+    prompts, responses = data["prompts"], data["responses"]
+    width = get_object(data, "max_response_len", -1)
+    if prompts.is_nested:
+        prompt_lens, response_lens = prompts.offsets().diff(), responses.offsets().diff()
+        if width < 0:
+            width = int(response_lens.max())
+    else:
+        mask = data["attention_mask"]
+        if mask.is_nested:
+            raise AssertionError("attention_mask is nested, but prompts are not; pass it padded")
+        split = prompts.shape[1]
+        prompt_lens, response_lens = mask[:, :split].sum(1), mask[:, split:].sum(1)
+        width = responses.shape[1]
+    ends = (prompt_lens + response_lens).cumsum(0)
+    if int(ends[-1]) != len(values):
+        raise AssertionError(
+            f"tensor has {len(values)} tokens, but the rows of data have {int(ends[-1])}"
+        )
+    if (prompt_lens == 0).any():
+        row = int((prompt_lens == 0).nonzero()[0])
+        raise AssertionError(
+            f"row {row} has no prompt, so nothing predicts the first token of its response"
+        )
+    columns = torch.arange(width, device=values.device)
+    first = (ends - response_lens - 1).to(values.device)
+    is_token = columns < response_lens.to(values.device)[:, None]
+    places = (first[:, None] + columns)[is_token]
+    out = values.new_zeros((len(first), width, *values.shape[1:]))
+    out[is_token] = values[places]
+    return out

@@ -1,0 +1,291 @@
+"""Balancing, in place of ``verl.utils.seqlen_balancing``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from fastcollate import _fastcollate
+from fastcollate.arguments import checked_count, checked_int, checked_integer
+from fastcollate.arrays import describe, is_array, to_numpy
+from fastcollate.batch import Batch
+from fastcollate.compat.verl.mappings import is_tensordict, jagged_lengths, picked
+from fastcollate.costs import checked_weights, flops_costs
+from fastcollate.lengths import Integers, checked_lengths
+from fastcollate.partitioning import lists_of
+from fastcollate.step_plan import Shard
+
+NEVER = 1 << 62
+"""More micro-batches than there can be."""
+
+DEVICES = {"nccl": "cuda", "hccl": "npu", "xccl": "xpu"}
+"""Where numbers have to be that go through such a backend of ``torch.distributed``."""
+
+
+def karmarkar_karp(seqlen_list: Any, k_partitions: int, equal_size: bool) -> list[list[int]]:
+    """Part numbers so that all parts have about the same sum, by the largest differencing method.
+
+    Parameters
+    ----------
+    seqlen_list
+        N numbers that are finite and not negative, such as lengths or workloads: a list, a tensor
+        or an array (N,).
+    k_partitions
+        Number of parts.
+    equal_size
+        Whether all parts are to have as many items, N / `k_partitions`.
+
+    Returns
+    -------
+    list[list[int]]
+        The indices of each part, in the order in which it grew; the parts with the largest sum
+        first. Without `equal_size`, parts are empty where there are too few numbers.
+
+    Raises
+    ------
+    AssertionError
+        With `equal_size`, `k_partitions` does not divide N.
+    IndexError
+        There are no numbers, or `k_partitions` is below 1.
+    ZeroDivisionError
+        `k_partitions` is 0, with `equal_size`.
+    ValueError
+        A number is negative or not finite, which verl does not look at.
+    TypeError
+        An argument is of another type than above.
+
+    Notes
+    -----
+    ``verl.utils.seqlen_balancing.karmarkar_karp`` of verl 0.9.1, the same indices in the same
+    order. Numbers of a tensor or array are added in its dtype, as there, but for integers, which
+    are added exactly, and floats of 16 bits, which are added in float32.
+    """
+    weights = checked_weights("seqlen_list has", seqlen_list, "item")
+    return _parts(weights, k_partitions, equal_size, "grown")
+
+
+def get_seqlen_balanced_partitions(
+    seqlen_list: Any, k_partitions: int, equal_size: bool
+) -> list[list[int]]:
+    """Part numbers as :func:`karmarkar_karp` does, into parts of which none is empty.
+
+    Parameters
+    ----------
+    seqlen_list, k_partitions, equal_size
+        As there.
+
+    Returns
+    -------
+    list[list[int]]
+        The indices of each part, ascending; the parts with the largest sum first.
+
+    Raises
+    ------
+    AssertionError
+        There are fewer numbers than parts; or as there.
+    IndexError, ZeroDivisionError, ValueError, TypeError
+        As there.
+
+    Notes
+    -----
+    ``verl.utils.seqlen_balancing.get_seqlen_balanced_partitions`` of verl 0.9.1.
+    """
+    weights = checked_weights("seqlen_list has", seqlen_list, "item")
+    k = checked_integer("k_partitions", k_partitions, "a number of parts")
+    if len(weights) < k:
+        raise AssertionError(
+            f"seqlen_list has {len(weights)} items, which are too few for k_partitions={k}"
+        )
+    return _parts(weights, k, equal_size, "karmarkar_karp")
+
+
+def _parts(weights: Any, k_partitions: Any, equal_size: Any, algorithm: str) -> list[list[int]]:
+    k = checked_integer("k_partitions", k_partitions, "a number of parts")
+    if equal_size and len(weights) % k != 0:
+        raise AssertionError(
+            f"seqlen_list has {len(weights)} items, which k_partitions={k} does not divide; "
+            "pass equal_size=False"
+        )
+    if k < 1 or len(weights) == 0:
+        raise IndexError(
+            f"seqlen_list has {len(weights)} items, and k_partitions is {k}; "
+            "pass one item and one part at least"
+        )
+    return lists_of(*_fastcollate.partition(weights, k, algorithm, bool(equal_size)))
+
+
+def rearrange_micro_batches(
+    batch: Any,
+    max_token_len: int,
+    dp_group: Any | None = None,
+    num_batches_divided_by: int | None = None,
+    same_micro_num_in_dp: bool = True,
+    min_num_micro_batch: int | None = None,
+    use_dynamic_bsz_balance: bool = True,
+    force_group_size: int = 1,
+) -> tuple[list[Any], list[list[int]]]:
+    """Split a rank's batch into micro-batches of about the same work and not too many tokens.
+
+    The smallest number of micro-batches is taken with which a Karmarkar-Karp partition by
+    ``24576 * L + L * L`` of rows of L tokens has no more than `max_token_len` tokens in each.
+
+    Parameters
+    ----------
+    batch
+        N rows: a TensorDict, a dict, or a :class:`fastcollate.Batch`. The first two have either
+        ``input_ids``, a jagged nested tensor or a :class:`fastcollate.Ragged`, or
+        ``attention_mask`` ``(N, S)``, a tensor or an array.
+    max_token_len
+        How many tokens a micro-batch has at most.
+    dp_group
+        The ``torch.distributed`` group of data-parallel ranks. All of them have to call this.
+    num_batches_divided_by
+        What the number of micro-batches is a multiple of.
+    same_micro_num_in_dp
+        Whether all ranks of the group are to have as many micro-batches.
+    min_num_micro_batch
+        How many micro-batches there are at least.
+    use_dynamic_bsz_balance
+        Whether micro-batches that cost least come at both ends; else they come as partitioned, the
+        costliest first.
+    force_group_size
+        How many rows that follow each other stay together.
+
+    Returns
+    -------
+    micro_batches : list
+        Of what `batch` is. In a TensorDict or dict, arrays, tensors (nested ones come jagged),
+        ``Ragged`` and, in a dict, lists with N items have those of the micro-batch's rows; all else
+        stays as it is. Micro-batches of a Batch are what its ``select`` returns.
+    indices : list[list[int]]
+        The rows of each micro-batch, ascending.
+
+    Raises
+    ------
+    AssertionError
+        `max_token_len` is less than the width S, or, without one, than the longest row; N is no
+        multiple of `force_group_size`. Other ranks of the group get a ValueError then.
+    ValueError
+        There are no rows, or too few of them for so many micro-batches; rows that stay together
+        have more tokens than `max_token_len`; `num_batches_divided_by` or `force_group_size` is
+        below 1.
+    TypeError
+        An argument is of another type than above.
+
+    Notes
+    -----
+    ``verl.utils.seqlen_balancing.rearrange_micro_batches`` of verl 0.9.1. There, ranks of a group
+    hang if one of them refuses its batch; here they talk to each other less often, so all of them
+    have to use the same one of the two.
+    """
+    limit = checked_integer("max_token_len", max_token_len, "a number of tokens")
+    group_size = checked_count("force_group_size", force_group_size, "a number of rows")
+    step, least = 1, 1
+    if num_batches_divided_by is not None:
+        step = checked_count("num_batches_divided_by", num_batches_divided_by, "a number")
+    if min_num_micro_batch is not None:
+        least = checked_int("min_num_micro_batch", min_num_micro_batch, "a number")
+    lengths, longest = _lengths(batch)
+    num_rows = len(lengths)
+    refusal = _refusal(num_rows, longest, limit, group_size)
+    ranks = _Ranks(dp_group if same_micro_num_in_dp else None)
+    if refusal is not None:
+        ranks.most(1, 0, 0, 0)
+        raise refusal
+
+    costs = flops_costs(lengths).reshape(-1, group_size).sum(1)
+    lengths = lengths.reshape(-1, group_size).sum(1)
+    num_groups = len(lengths)
+    needed = max(1, least, -(-int(lengths.sum()) // max(limit, 1)))
+    is_refused, needed, longest, fewest = ranks.most(0, needed, int(lengths.max()), -num_groups)
+    count, fewest = -(-needed // step) * step, -fewest
+    if is_refused:
+        raise ValueError("another rank of dp_group refuses its batch; see its error")
+    if longest > limit:
+        raise ValueError(
+            f"{group_size} rows that stay together have {longest} tokens, which exceeds "
+            f"max_token_len={limit}; pass a larger one, or a smaller force_group_size"
+        )
+    order = "small_ends" if use_dynamic_bsz_balance else None
+    while True:
+        if count > fewest:
+            found_needed = f"{count} micro-batches" if count < NEVER else "more micro-batches"
+            raise ValueError(
+                f"max_token_len={limit} needs {found_needed}, but a rank can fill only {fewest}, "
+                f"with {group_size} of its rows in each; pass a larger one, or more rows"
+            )
+        found = _fastcollate.split_micro_batches(costs, lengths, limit, count, step, 1, order)
+        own = NEVER if found is None else len(found[0]) - 1
+        count, least = ranks.most(own, -own)
+        if found is not None and count == -least:
+            break
+    offsets, groups = found
+    rows = (groups[:, None] * group_size + np.arange(group_size)).reshape(-1)
+    indices = lists_of(offsets * group_size, rows)
+    return [_micro_batch(batch, num_rows, rows) for rows in indices], indices
+
+
+def _refusal(num_rows: int, longest: int, limit: int, group_size: int) -> Exception | None:
+    """Say what is wrong with a rank's own batch, before it talks to the others."""
+    if num_rows == 0:
+        return ValueError("batch has no rows; pass at least one")
+    if limit < longest:
+        return AssertionError(
+            f"max_token_len is {limit}, but the batch is {longest} tokens wide; pass at least that"
+        )
+    if num_rows % group_size != 0:
+        return AssertionError(
+            f"batch has {num_rows} rows, which force_group_size={group_size} does not divide"
+        )
+    return None
+
+
+class _Ranks:
+    """The ranks that have to agree."""
+
+    def __init__(self, group: Any | None) -> None:
+        self.group = None
+        if group is not None:
+            from torch import distributed
+
+            self.group = group if distributed.is_initialized() else None
+
+    def most(self, *numbers: int) -> list[int]:
+        """Return the largest of all ranks' numbers, place by place."""
+        if self.group is None:
+            return list(numbers)
+        import torch
+        from torch import distributed
+
+        backend = str(distributed.get_backend(self.group))
+        device = DEVICES.get(backend, "cpu")
+        tensor = torch.tensor(numbers, dtype=torch.int64, device=device)
+        distributed.all_reduce(tensor, distributed.ReduceOp.MAX, self.group)
+        return list(map(int, tensor.tolist()))
+
+
+def _lengths(batch: Any) -> tuple[Integers, int]:
+    """Return the tokens of each row, and how wide rows are."""
+    if isinstance(batch, Batch):
+        lengths = batch.plan.prompt_lens + batch.plan.response_lens
+        return lengths, int(lengths.max(initial=0))
+    if not (is_tensordict(batch) or isinstance(batch, Mapping)):
+        raise TypeError(f"batch is {describe(batch)}; pass a TensorDict, a dict or a Batch")
+    ids = batch["input_ids"]
+    if hasattr(ids, "offsets"):
+        is_nested = getattr(ids, "is_nested", False)
+        lengths = jagged_lengths(ids) if is_nested else checked_lengths("lengths", ids.lengths)
+        return lengths, int(lengths.max(initial=0))
+    mask = batch["attention_mask"]
+    if not is_array(mask) or mask.ndim != 2:
+        raise TypeError(f"attention_mask is {describe(mask)}; pass one of shape (rows, tokens)")
+    lengths = np.asarray(to_numpy(mask.sum(1))).astype(np.int64)
+    return lengths, int(mask.shape[1])
+
+
+def _micro_batch(batch: Any, num_rows: int, rows: list[int]) -> Any:
+    if isinstance(batch, Batch):
+        return batch.select(Shard(np.array(rows), np.zeros(len(rows), np.bool_), num_rows))
+    return picked(batch, num_rows, rows)

@@ -1,0 +1,196 @@
+"""Context parallelism: every rank computes a part of each packed sequence."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from fastcollate.arguments import checked_int, counted
+from fastcollate.arrays import checked_array, describe, flattened, is_tensor, offsets_of
+from fastcollate.batch import Batch
+
+PER_TOKEN = frozenset(
+    {
+        *("input_ids", "position_ids", "sequence_ids", "response_mask", "labels"),
+        "router_padding_mask",
+    }
+)
+"""Keys of outputs that are no fields and have a value per position."""
+
+
+def cp_split(batch: Batch, cp_size: int, cp_rank: int) -> Batch:
+    """Take one context-parallel rank's part of a packed batch.
+
+    Each sequence's place, and the padding at the end of a row, is cut into ``2 * cp_size`` chunks
+    of one length. Rank r gets chunks r and ``2 * cp_size - 1 - r``, so that all ranks have as much
+    to do in causal attention.
+
+    Parameters
+    ----------
+    batch
+        In the packed layout, built with a `pad_to_multiple_of` that ``2 * cp_size`` divides. With
+        ``shift="next_token"`` every position holds what it is to predict, so that no rank needs
+        its neighbours'.
+    cp_size
+        Number of ranks that share a sequence. 1 cuts nothing.
+    cp_rank
+        Which of them, from 0 on.
+
+    Returns
+    -------
+    Batch
+        The same keys. What has a value per position, (N, W, ...), becomes (N, W / cp_size, ...):
+        the rank's two chunks of each place, one place behind the other. All else is as it is,
+        the boundaries of whole sequences too, which kernels need. A mapping without a plan: merge
+        results by :func:`cp_merge`, then use the batch's ``gather``.
+
+    Raises
+    ------
+    ValueError
+        Another layout; a place that cannot be cut so; a size below 1, or a rank that there is not.
+    TypeError
+        What is no batch or no integer.
+    MissingPlanError
+        A batch that was made from a mapping.
+
+    Notes
+    -----
+    The chunks are those of Megatron-LM's and Transformer Engine's load balancing
+    (``thd_get_partitioned_indices`` of ``cu_seqlens_padded``).
+
+    Examples
+    --------
+    >>> batch = fc.build_batch(
+    ...     [[1, 2], [5]], [[3, 4], [6]], pad_token_id=0, layout="packed", rows="single",
+    ...     pad_to_multiple_of=4, array_type="numpy",
+    ... )
+    >>> batch.input_ids
+    array([[1, 2, 3, 4, 5, 6, 0, 0]])
+    >>> fc.cp_split(batch, 2, 0).input_ids
+    array([[1, 4, 5, 0]])
+    >>> fc.cp_split(batch, 2, 1).input_ids
+    array([[2, 3, 6, 0]])
+    """
+    extents = _extents(batch)
+    cp_size = checked_int("cp_size", cp_size, "a number of ranks")
+    cp_rank = checked_int("cp_rank", cp_rank, "a rank, from 0 on")
+    if cp_size < 1:
+        raise ValueError(f"cp_size is {cp_size}; pass a number from 1 on")
+    if not 0 <= cp_rank < cp_size:
+        raise ValueError(f"cp_rank is {cp_rank}; pass one from 0 to {cp_size - 1}")
+    positions = _positions_of(batch, extents, cp_size, cp_rank)
+    fields = {spec.key for spec in batch.recipe.fields if spec.align != "row"}
+    return Batch(
+        {
+            key: _taken(value, positions) if key in PER_TOKEN or key in fields else value
+            for key, value in batch.items()
+        }
+    )
+
+
+def cp_merge(parts: Sequence[Any], batch: Batch) -> Any:
+    """Put per-token outputs of all context-parallel ranks together.
+
+    Parameters
+    ----------
+    parts
+        One array or tensor (N, W / cp_size, ...) of each rank, in order, on one device. Gradients
+        of tensors flow through.
+    batch
+        That was split.
+
+    Returns
+    -------
+    array or tensor
+        (N, W, ...), where :func:`cp_split` took the values from.
+
+    Raises
+    ------
+    ValueError
+        No parts; shapes that are not those of the batch's parts; another layout.
+    TypeError
+        Parts that are no arrays, or of different kinds.
+    MissingPlanError
+        A batch that was made from a mapping.
+    """
+    extents = _extents(batch)
+    if is_tensor(parts) or isinstance(parts, np.ndarray) or not isinstance(parts, Sequence):
+        raise TypeError(f"parts is {describe(parts)}; pass a sequence of one array per rank")
+    if len(parts) == 0:
+        raise ValueError("parts is empty; pass one array per rank")
+    parts = [checked_array(f"parts[{rank}]", part) for rank, part in enumerate(parts)]
+    size = len(parts)
+    per_rank = [_positions_of(batch, extents, size, rank) for rank in range(size)]
+    leading = per_rank[0].shape
+    for rank, part in enumerate(parts):
+        if is_tensor(part) != is_tensor(parts[0]) or part.dtype != parts[0].dtype:
+            raise TypeError(
+                f"parts[{rank}] is {describe(part)}, but parts[0] is {describe(parts[0])}; "
+                "pass one kind and dtype"
+            )
+        if tuple(part.shape[:2]) != leading or part.shape != parts[0].shape:
+            raise ValueError(
+                f"parts[{rank}] has shape {tuple(part.shape)}, but a rank of "
+                f"{counted(len(parts), 'rank')} has {leading} and trailing dimensions"
+            )
+    positions = np.concatenate([of_rank.ravel() for of_rank in per_rank])
+    sources = np.empty_like(positions)
+    sources[positions] = np.arange(len(positions))
+    flat = [flattened(part, 2) for part in parts]
+    joined = np.concatenate(flat) if isinstance(flat[0], np.ndarray) else _joined(flat)
+    return _taken(joined, sources.reshape(leading[0], -1), 1)
+
+
+def _extents(batch: Any) -> np.ndarray:
+    """Return row, column and length of every place: int64 (places, 3), ordered by place."""
+    if not isinstance(batch, Batch):
+        raise TypeError(f"batch is {describe(batch)}; pass a Batch in the packed layout")
+    if (extents := batch.plan.extents()) is None:
+        raise ValueError(
+            f"the batch has layout={batch.plan.layout!r}; "
+            "context parallelism splits packed batches, so pass layout='packed' to build_batch"
+        )
+    return extents
+
+
+def _positions_of(batch: Batch, extents: np.ndarray, cp_size: int, cp_rank: int) -> np.ndarray:
+    """Return which positions of (N, W), counted row by row, a rank has: int64 (N, W / cp_size)."""
+    rows, width = batch["input_ids"].shape
+    if cp_size == 1:
+        return np.arange(rows * width).reshape(rows, width)
+    chunks = 2 * cp_size
+    row, column, length = extents.T
+    misfits = np.flatnonzero(length % chunks)
+    if misfits.size > 0:
+        first = misfits[0]
+        raise ValueError(
+            f"the place at row {row[first]}, column {column[first]} has {length[first]} positions, "
+            f"which cannot be cut into 2 * cp_size = {chunks} equal chunks; "
+            f"build the batch with pad_to_multiple_of={chunks} or a multiple of it"
+        )
+    chunk = length // chunks
+    of_place = row * width + column
+    starts = np.stack([of_place + chunk * cp_rank, of_place + chunk * (chunks - 1 - cp_rank)], 1)
+    lens = np.repeat(chunk, 2)
+    # Each chunk's positions count on from its start.
+    positions = np.repeat(starts.ravel() - offsets_of(lens)[:-1], lens) + np.arange(lens.sum())
+    return positions.reshape(rows, width // cp_size)
+
+
+def _taken(values: Any, positions: np.ndarray, leading: int = 2) -> Any:
+    """Take values by their positions, counted over the leading dimensions."""
+    flat = flattened(values, leading)
+    if isinstance(flat, np.ndarray):
+        return flat[positions]
+    import torch
+
+    index = torch.from_numpy(positions.ravel()).to(flat.device)
+    return flat.index_select(0, index).reshape(*positions.shape, *flat.shape[1:])
+
+
+def _joined(tensors: list[Any]) -> Any:
+    import torch
+
+    return torch.cat(tensors)

@@ -1,0 +1,75 @@
+"""Which positions of packed rows a context-parallel rank has, chunk by chunk."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from fastcollate.testing.reference.fields import cast
+from fastcollate.testing.reference.reading import Array, dtype_name, readable
+
+
+def cp_columns_loops(batch: Mapping[str, Any], cp_size: int, cp_rank: int) -> list[list[int]]:
+    """List the columns of each packed row that a rank has, in order.
+
+    Parameters
+    ----------
+    batch
+        The outputs of a packed batch: ``row_cu_seqlens_padded`` (or ``row_cu_seqlens``, where no
+        place was rounded) say where places begin. What lies behind the last is a place, too.
+    cp_size, cp_rank
+        As `fastcollate.cp_split`.
+
+    Raises
+    ------
+    ValueError
+        If a place cannot be cut into chunks of one length.
+    """
+    boundaries = batch.get("row_cu_seqlens_padded", batch["row_cu_seqlens"])
+    width = batch["input_ids"].shape[1]
+    rows = []
+    for of_row in boundaries:
+        columns: list[int] = []
+        for begin, end in pairwise([*readable(of_row).tolist(), width]):
+            chunk, rest = divmod(end - begin, 2 * cp_size)
+            if rest and cp_size > 1:
+                raise ValueError(f"the place from {begin} to {end} cannot be cut")
+            chunks = [
+                list(range(begin + index * chunk, begin + (index + 1) * chunk))
+                for index in range(2 * cp_size)
+            ]
+            if cp_size == 1:
+                columns += range(begin, end)
+            else:
+                columns += chunks[cp_rank] + chunks[2 * cp_size - 1 - cp_rank]
+        rows.append(columns)
+    return rows
+
+
+def cp_split_loops(
+    batch: Mapping[str, Any], keys: Iterable[str], cp_size: int, cp_rank: int
+) -> dict[str, Any]:
+    """Take a rank's positions of the outputs that have a value per position, which `keys` names."""
+    rows = cp_columns_loops(batch, cp_size, cp_rank)
+    out = dict(batch)
+    for key in keys:
+        values = readable(batch[key])
+        taken = [[values[row, column] for column in columns] for row, columns in enumerate(rows)]
+        shape = (len(rows), values.shape[1] // cp_size, *values.shape[2:])
+        out[key] = cast(taken, dtype_name(batch[key])).reshape(shape)
+    return out
+
+
+def cp_merge_loops(parts: Sequence[Any], batch: Mapping[str, Any]) -> Array:
+    """Put the values of all ranks back, one by one."""
+    parts = list(map(readable, parts))
+    shape = (*batch["input_ids"].shape, *parts[0].shape[2:])
+    out: Array = np.empty(shape, parts[0].dtype)
+    for rank, part in enumerate(parts):
+        for row, columns in enumerate(cp_columns_loops(batch, len(parts), rank)):
+            for place, column in enumerate(columns):
+                out[row, column] = part[row, place]
+    return out

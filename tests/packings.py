@@ -1,0 +1,91 @@
+"""Bins for rollouts, and what is known of them."""
+
+from itertools import pairwise
+
+import numpy as np
+from hypothesis import strategies as st
+
+import fastcollate as fc
+
+SHIFTS = ["none", "next_token"]
+TAILS = ["extra_segment", "extend_last", "outside"]
+ALGORITHMS = ["ffd", "ff", "bfd", "mffd", "next_fit", "concat", "balanced"]
+
+
+def lens_of(data):
+    """Tokens of each sequence."""
+    return [len(p) + len(r) for p, r in zip(data.prompts, data.responses, strict=True)]
+
+
+def plan_of(bins, multiple=1, capacity=None):
+    """Make a plan of bins of (sequence, start, length)."""
+    parts = [part for parts in bins for part in parts]
+    indices, starts, lengths = np.array(parts, np.int64).reshape(-1, 3).T
+    loads = [sum(-(-length // multiple) * multiple for *_, length in parts) for parts in bins]
+    return fc.BinPlan(
+        offsets=np.cumsum([0, *map(len, bins)]),
+        indices=indices,
+        starts=starts,
+        lengths=lengths,
+        num_sequences=len(set(indices.tolist())),
+        capacity=max([1, *loads]) if capacity is None else capacity,
+        pad_to_multiple_of=multiple,
+    )
+
+
+@st.composite
+def bins(draw, lens, *, splits=True):
+    """Draw bins of sequences: each in one part or in several, which may lie anywhere."""
+    parts = []
+    for sequence, count in enumerate(lens):
+        cuts = {0, count}
+        if splits and count > 1 and draw(st.integers(0, 3)) == 0:
+            cuts |= set(draw(st.lists(st.integers(1, count - 1), max_size=3)))
+        ends = sorted(cuts)
+        pairs = list(pairwise(ends)) or [(0, 0)]
+        parts += [(sequence, start, end - start) for start, end in pairs]
+    parts = draw(st.permutations(parts))
+    number = draw(st.integers(1, len(parts)))
+    cuts = sorted(draw(st.permutations(range(1, len(parts))))[: number - 1])
+    ends = [0, *cuts, len(parts)]
+    return [parts[start:end] for start, end in pairwise(ends)]
+
+
+@st.composite
+def packed_options(draw, lens, *, splits=True, shifts=SHIFTS):
+    """Draw how sequences are packed.
+
+    Returns
+    -------
+    options, reference
+        Arguments of build_batch, and those of the loops for the same.
+    """
+    shared = {
+        "layout": "packed",
+        "shift": draw(st.sampled_from(shifts)),
+        "tail": draw(st.sampled_from(TAILS)),
+    }
+    multiple = draw(st.sampled_from([1, 1, 2, 3, 8]))
+    chosen = draw(st.integers(0, 5))
+    if chosen == 0:
+        options, parts = {"rows": "single", "pad_to_multiple_of": multiple}, None
+        loads = [sum(-(-count // multiple) * multiple for count in lens)]
+    else:
+        parts = draw(bins(lens, splits=splits))
+        loads = [sum(-(-part[2] // multiple) * multiple for part in bin_) for bin_ in parts]
+        # The multiple may be the plan's, the argument's, or both.
+        where = draw(st.sampled_from(["plan", "argument", "both"]))
+        options = {"pack": plan_of(parts, 1 if where == "argument" else multiple)}
+        if where != "plan":
+            options["pad_to_multiple_of"] = multiple
+    reference = {"bins": parts, "pad_to_multiple_of": multiple}
+    if draw(st.booleans()):
+        width = max(loads) + multiple * draw(st.integers(0, 5))
+        options["pad_to"] = reference["pad_to"] = width
+    return {**shared, **options}, {**shared, **reference}
+
+
+def lost_to_splits(data, parts):
+    """Count the response tokens that no token of their own part is in front of."""
+    starts = [(sequence, start) for bin_ in parts or () for sequence, start, _ in bin_ if start]
+    return sum(start >= len(data.prompts[sequence]) for sequence, start in starts)

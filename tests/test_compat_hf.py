@@ -1,0 +1,138 @@
+"""compat.hf flattens batches as transformers does."""
+
+import array
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fastcollate.compat.hf import DataCollatorWithFlattening
+from fastcollate.testing.reference import assert_same, hf
+
+GOLDEN = json.loads((Path(__file__).parent / "golden" / "hf_flattening.json").read_text())
+FEATURES = [{"input_ids": [1, 2, 3]}, {"input_ids": [4]}, {"input_ids": [5, 6]}]
+
+
+def as_tensors(batch):
+    torch = pytest.importorskip("torch")
+    return {
+        key: torch.from_numpy(value) if isinstance(value, np.ndarray) else value
+        for key, value in batch.items()
+    }
+
+
+@pytest.mark.parametrize("case", GOLDEN["cases"])
+def test_what_transformers_itself_gave(case):
+    expected = {
+        key: np.array(value["values"], value["dtype"]).reshape(value["shape"])
+        if isinstance(value, dict)
+        else value
+        for key, value in case["result"].items()
+    }
+    collator = DataCollatorWithFlattening("np", **case["arguments"])
+    assert_same(collator(case["features"]), expected)
+
+
+@st.composite
+def features(draw):
+    """Examples, all or none with labels, as lists, arrays or both."""
+    token = st.integers(-(2**63), 2**63 - 1)
+    rows = draw(st.lists(st.lists(token, min_size=1, max_size=6), min_size=1, max_size=6))
+    examples = [{"input_ids": row, "text": "x"} for row in rows]
+    if draw(st.booleans()):
+        examples = [
+            {**example, "labels": draw(st.lists(token, min_size=len(row), max_size=len(row)))}
+            for example, row in zip(examples, rows, strict=True)
+        ]
+    return examples
+
+
+@given(
+    features(),
+    st.fixed_dictionaries(
+        {
+            "return_position_ids": st.booleans(),
+            "separator_id": st.sampled_from([-100, 7]),
+            "return_flash_attn_kwargs": st.booleans(),
+            "return_seq_idx": st.booleans(),
+            "position_ids_start": st.sampled_from([0, 2]),
+        }
+    ),
+    st.sampled_from([list, tuple, lambda row: array.array("q", row), np.array]),
+)
+def test_batches_are_those_of_transformers(array_type, examples, arguments, kind):
+    expected = hf.flatten_features(examples, **arguments)
+    if array_type == "torch":
+        expected = as_tensors(expected)
+    inputs = [
+        {key: value if key == "text" else kind(value) for key, value in example.items()}
+        for example in examples
+    ]
+    collator = DataCollatorWithFlattening(
+        return_tensors="pt" if array_type == "torch" else "np", **arguments
+    )
+    assert_same(collator(inputs), expected)
+
+
+def test_arguments_of_the_call_come_first(array_type):
+    name = {"torch": "pt", "numpy": "np"}[array_type]
+    collator = DataCollatorWithFlattening({"pt": "np", "np": "pt"}[name], separator_id=7)
+    batch = collator(FEATURES, name, -1)
+    expected = hf.flatten_features(FEATURES, separator_id=-1)
+    assert_same(batch, as_tensors(expected) if array_type == "torch" else expected)
+    assert batch["labels"].tolist() == [[-1, 2, 3, -1, -1, 6]]
+
+
+def test_outputs_share_no_memory_with_each_other_or_the_input():
+    features = [{"input_ids": np.arange(3)}]
+    batch = DataCollatorWithFlattening("np", return_flash_attn_kwargs=True)(features)
+    for key in ("input_ids", "labels", "cu_seq_lens_q"):
+        batch[key][...] = -5
+    assert features[0]["input_ids"].tolist() == [0, 1, 2]
+    assert batch["input_ids"].tolist() == [[-5] * 3]
+    assert batch["cu_seq_lens_k"].tolist() == [0, 3]
+
+
+def test_tensors_of_the_examples():
+    torch = pytest.importorskip("torch")
+    features = [{"input_ids": torch.tensor([1, 2]), "labels": torch.tensor([3, 4])}]
+    batch = DataCollatorWithFlattening()(features)
+    assert batch["input_ids"].tolist() == [[1, 2]]
+    assert batch["labels"].tolist() == [[-100, 4]]
+
+
+@pytest.mark.parametrize(
+    ("features", "exception", "message"),
+    [
+        ([], IndexError, "at least one"),
+        ([{"labels": [1]}], KeyError, "input_ids"),
+        ([{"input_ids": [1], "labels": [1]}, {"input_ids": [1]}], KeyError, "labels"),
+        ([{"input_ids": [1]}, {"input_ids": []}], ValueError, r"features\[1\].* has no tokens"),
+        (
+            [{"input_ids": [1], "labels": [1, 2]}],
+            ValueError,
+            r"\['labels'\] has 2 .*\['input_ids'\] have 1 tokens; pass one value per token$",
+        ),
+        ([{"input_ids": [1, None]}], TypeError, r"features\[0\]\['input_ids'\]\[1\] is None"),
+        ([{"input_ids": [1.5]}], TypeError, r"features\[0\]\['input_ids'\]\[0\] is 1.5"),
+        (
+            [{"input_ids": [1], "labels": ["a"]}],
+            TypeError,
+            r"features\[0\]\['labels'\] is",
+        ),
+        ([{"input_ids": [2**70]}], ValueError, r"features\[0\]\['input_ids'\]\[0\] is"),
+        ([None], TypeError, "NoneType"),
+    ],
+)
+def test_bad_input(features, exception, message):
+    with pytest.raises(exception, match=message):
+        DataCollatorWithFlattening("np")(features)
+
+
+@pytest.mark.parametrize("name", ["tf", "torch", None, ["pt"]])
+def test_other_libraries_are_refused(name):
+    with pytest.raises(ValueError, match="pass 'pt' or 'np'"):
+        DataCollatorWithFlattening(name)(FEATURES)

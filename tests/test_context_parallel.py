@@ -1,0 +1,310 @@
+"""Context parallelism: each rank's part of packed rows, and the way back."""
+
+import pickle
+
+import numpy as np
+import pytest
+from conftest import NEEDS_TORCH
+from hypothesis import given
+from hypothesis import strategies as st
+from packings import SHIFTS, TAILS, bins, lens_of, plan_of
+from test_gather import DTYPES, like
+
+import fastcollate as fc
+from fastcollate.testing.reference import (
+    assert_same,
+    cp_columns_loops,
+    cp_merge_loops,
+    cp_split_loops,
+)
+from fastcollate.testing.strategies import extras, rollouts
+
+BUILT_IN = ["input_ids", "position_ids", "sequence_ids", "response_mask", "labels"]
+
+
+@st.composite
+def cases(draw, array_type):
+    """Draw a packed batch, the keys of what has a value per position, and a number of ranks."""
+    data = draw(rollouts(max_long_len=30))
+    cp_size = draw(st.integers(1, 4))
+    multiple = 2 * cp_size * draw(st.sampled_from([1, 1, 2]))
+    more = draw(extras(data, array_type)) | {"pad_token_id": -3, "layout": "packed"}
+    more["tail"] = draw(st.sampled_from(TAILS))
+    parts = draw(bins(lens_of(data)))
+    loads = [sum(-(-part[2] // multiple) * multiple for part in bin_) for bin_ in parts]
+    if draw(st.booleans()):
+        more["pad_to"] = max(loads) + multiple * draw(st.integers(0, 3))
+    pack = plan_of(parts, multiple)
+    batch = fc.build_batch(**data._asdict(), **more, pack=pack, array_type=array_type)
+    fields = [spec.key for spec in batch.recipe.fields if spec.align != "row"]
+    keys = [*BUILT_IN, *fields, "router_padding_mask"]
+    return batch, [key for key in keys if key in batch], cp_size
+
+
+@given(drawn=st.data())
+def test_equals_the_loops(drawn, array_type):
+    batch, keys, cp_size = drawn.draw(cases(array_type))
+    parts = [fc.cp_split(batch, cp_size, rank) for rank in range(cp_size)]
+    for rank, part in enumerate(parts):
+        assert_same(part, cp_split_loops(batch, keys, cp_size, rank))
+    for key in keys:
+        found = fc.cp_merge([part[key] for part in parts], batch)
+        assert_same({key: found}, {key: batch[key]})
+
+
+@given(drawn=st.data())
+def test_outputs_of_a_model_are_merged(drawn, array_type):
+    batch, _, cp_size = drawn.draw(cases(array_type))
+    rows, width = batch.input_ids.shape
+    rng = np.random.default_rng(drawn.draw(st.integers(0, 2**32 - 1)))
+    trailing = drawn.draw(st.sampled_from([(), (3,), (2, 2), (0,)]))
+    dtype = drawn.draw(st.sampled_from(DTYPES))
+    shape = (rows, width // cp_size, *trailing)
+    values = [(rng.standard_normal(shape) * 100).astype(dtype) for _ in range(cp_size)]
+    found = fc.cp_merge([like(value, array_type) for value in values], batch)
+    assert_same({"x": found}, {"x": cp_merge_loops(values, batch)})
+
+
+def small(array_type="numpy", **changes):
+    """Places of 8 and 4 positions in one row and of 4 in the other, whose tail has 8."""
+    inputs = {
+        "prompts": [[1, 2, 3], [7], [8, 9]],
+        "responses": [[4, 5, 6], [10], [11]],
+        "pad_token_id": 0,
+        "layout": "packed",
+        "pack": plan_of([[(0, 0, 6), (2, 0, 3)], [(1, 0, 2)]], 4),
+        "array_type": array_type,
+    }
+    return fc.build_batch(**{**inputs, **changes})
+
+
+def test_written_out(array_type):
+    batch = small(array_type)
+    assert batch.input_ids.tolist() == [
+        [1, 2, 3, 4, 5, 6, 0, 0, 8, 9, 11, 0],
+        [7, 10, 0, 0, *[0] * 8],
+    ]
+    first, second = (fc.cp_split(batch, 2, rank) for rank in range(2))
+    assert first.input_ids.tolist() == [[1, 2, 0, 0, 8, 0], [7, 0, 0, 0, 0, 0]]
+    assert second.input_ids.tolist() == [[3, 4, 5, 6, 9, 11], [10, 0, 0, 0, 0, 0]]
+    assert first.position_ids.tolist() == [[0, 1, 6, 7, 0, 3], [0, 3, 0, 1, 6, 7]]
+    assert second.position_ids.tolist() == [[2, 3, 4, 5, 1, 2], [1, 2, 2, 3, 4, 5]]
+    # Kernels take the boundaries of whole sequences.
+    for key in ("cu_seqlens_padded", "cu_seqlens", "row_cu_seqlens", "max_seqlen"):
+        assert first[key] is batch[key]
+    assert list(first) == list(batch)
+
+
+@pytest.mark.parametrize(
+    ("tail", "expected"),
+    [
+        ("extra_segment", [7, 0, 2, 3, 8, 9]),
+        ("outside", [7, 0, 2, 3, 8, 9]),
+        # The last sequence's place reaches the end of the row.
+        ("extend_last", [7, 10, 0, 7, 8, 9]),
+    ],
+)
+def test_tails_are_cut(tail, expected, array_type):
+    batch = small(array_type, tail=tail)
+    batch.input_ids[1, 2:] = like(np.arange(10), array_type)
+    columns = cp_columns_loops(batch, 2, 0)[1]
+    assert fc.cp_split(batch, 2, 0).input_ids[1].tolist() == batch.input_ids[1, columns].tolist()
+    whole = fc.cp_merge([fc.cp_split(batch, 2, rank).input_ids for rank in range(2)], batch)
+    assert whole.tolist() == batch.input_ids.tolist()
+    if tail != "extend_last":
+        assert columns == [0, 3, 4, 5, 10, 11]
+    else:
+        assert columns == [0, 1, 2, 9, 10, 11]
+
+
+def test_values_per_row_are_not_cut(array_type):
+    """Not by their shape: here it is that of the token ids."""
+    table = np.arange(24).reshape(2, 12)
+    inputs = {"prompts": [[1] * 5] * 2, "responses": [[2] * 7] * 2, "pack": {"capacity": 12}}
+    batch = small(array_type, **inputs, fields={"x": fc.PerRow(table)})
+    assert batch.x.shape == batch.input_ids.shape
+    part = fc.cp_split(batch, 3, 1)
+    assert part.input_ids.shape == (2, 4)
+    assert part.x is batch.x
+
+
+def test_one_rank_has_everything(array_type):
+    batch = small(array_type, pack={"capacity": 7})  # odd places
+    part = fc.cp_split(batch, 1, 0)
+    assert_same(part, batch)
+    assert_same({"x": fc.cp_merge([part.input_ids], batch)}, {"x": batch.input_ids})
+
+
+def test_a_part_is_a_batch_without_a_plan(array_type):
+    part = fc.cp_split(small(array_type), 2, 1)
+    assert type(part) is fc.Batch
+    assert_same(pickle.loads(pickle.dumps(part)), part)
+    with pytest.raises(fc.MissingPlanError):
+        part.gather(part.input_ids)
+    with pytest.raises(fc.MissingPlanError):
+        fc.cp_split(part, 2, 0)
+    with pytest.raises(fc.MissingPlanError):
+        fc.cp_merge([part.input_ids] * 2, part)
+
+
+def test_after_pickling(array_type):
+    batch = pickle.loads(pickle.dumps(small(array_type)))
+    assert_same(fc.cp_split(batch, 2, 0), fc.cp_split(small(array_type), 2, 0))
+
+
+def test_the_batch_stays_as_it_is(array_type):
+    batch = small(array_type)
+    for rank in range(2):
+        part = fc.cp_split(batch, 2, rank)
+        part.input_ids[...] = -1
+    assert_same(batch, small(array_type))
+
+
+# What a model computes
+
+
+@NEEDS_TORCH
+@pytest.mark.parametrize("cp_size", [1, 2, 4])
+@pytest.mark.parametrize("shift", SHIFTS)
+def test_a_model_of_tokens_computes_the_same(shift, cp_size):
+    """Without attention, every rank's values are those of the whole batch, and the loss adds up."""
+    import torch
+
+    rng = np.random.default_rng(cp_size)
+    lens = rng.integers(1, 30, (2, 20))
+    responses = [rng.integers(0, 50, n).tolist() for n in lens[1]]
+    batch = fc.build_batch(
+        [rng.integers(0, 50, n).tolist() for n in lens[0]],
+        responses,
+        pad_token_id=0,
+        loss_masks=[rng.integers(0, 2, len(row)).tolist() for row in responses],
+        rewards=[rng.standard_normal(len(row)).tolist() for row in responses],
+        layout="packed",
+        pack={"capacity": 80},
+        pad_to_multiple_of=2 * cp_size,
+        shift=shift,
+    )
+    torch.manual_seed(0)
+    tokens = torch.nn.Embedding(50, 8).double()
+    positions = torch.nn.Embedding(batch.input_ids.shape[1], 8).double()
+    head = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Tanh(), torch.nn.Linear(8, 1))
+    head = head.double()
+    parameters = [*tokens.parameters(), *positions.parameters(), *head.parameters()]
+
+    def values_of(part):
+        hidden = tokens(part.input_ids) + positions(part.position_ids)
+        return head(hidden).squeeze(-1)
+
+    def loss_of(part):
+        return (values_of(part) * part.rewards * part.loss_mask).sum()
+
+    parts = [fc.cp_split(batch, cp_size, rank) for rank in range(cp_size)]
+    merged = fc.cp_merge([values_of(part) for part in parts], batch)
+    torch.testing.assert_close(merged, values_of(batch), rtol=0, atol=1e-12)
+    expected = torch.autograd.grad(loss_of(batch), parameters)
+    by_parts = torch.autograd.grad(sum(map(loss_of, parts)), parameters)
+    through_merge = torch.autograd.grad(
+        (merged * batch.rewards * batch.loss_mask).sum(), parameters
+    )
+    for found, also, gradient in zip(by_parts, through_merge, expected, strict=True):
+        torch.testing.assert_close(found, gradient, rtol=0, atol=1e-12)
+        torch.testing.assert_close(also, gradient, rtol=0, atol=1e-12)
+    gathered = batch.gather(merged, missing=0)
+    assert gathered.offsets.tolist() == np.cumsum([0, *lens[1]]).tolist()
+
+
+@NEEDS_TORCH
+@pytest.mark.parametrize("tail", TAILS)
+def test_attention_over_all_ranks_computes_the_same(tail):
+    """A rank's queries see the keys of all ranks that come before them in their sequence."""
+    import torch
+
+    torch.manual_seed(0)
+    batch = small("torch", tail=tail)
+    query, key, value = (torch.randn(12, 4, dtype=torch.float64) for _ in range(3))
+
+    def attended(queries, keys):
+        """Attend with what parts say of their sequences and positions."""
+        of_keys = [torch.cat([part[name] for part in keys], 1) for name in BUILT_IN[:3]]
+        ids, positions, owners = (values[:, None, :] for values in of_keys)
+        visible = owners == queries.sequence_ids[:, :, None]
+        visible &= positions <= queries.position_ids[:, :, None]
+        return torch.nn.functional.scaled_dot_product_attention(
+            query[queries.input_ids], key[ids[:, 0]], value[ids[:, 0]], attn_mask=visible
+        )
+
+    parts = [fc.cp_split(batch, 2, rank) for rank in range(2)]
+    merged = fc.cp_merge([attended(part, parts) for part in parts], batch)
+    expected = attended(batch, [batch])
+    is_real = batch.sequence_ids >= 0
+    torch.testing.assert_close(merged[is_real], expected[is_real], rtol=0, atol=1e-12)
+
+
+@NEEDS_TORCH
+def test_gradients():
+    import torch
+
+    batch = small("torch")
+    parts = [torch.randn(2, 6, 2, dtype=torch.float64, requires_grad=True) for _ in range(2)]
+    assert torch.autograd.gradcheck(lambda *parts: fc.cp_merge(parts, batch), parts)
+
+
+# Bad input
+
+
+@pytest.mark.parametrize(
+    ("cp_size", "cp_rank", "exception", "message"),
+    [
+        (0, 0, ValueError, "cp_size is 0"),
+        (-2, 0, ValueError, "cp_size is -2"),
+        (2, 2, ValueError, "cp_rank is 2; pass one from 0 to 1"),
+        (2, -1, ValueError, "cp_rank is -1"),
+        (1.5, 0, TypeError, "cp_size is 1.5"),
+        (2, None, TypeError, "cp_rank is None"),
+        (4, 0, ValueError, "row 0, column 8 has 4 positions.*8 equal chunks.*pad_to_multiple_of=8"),
+        (2**40, 0, ValueError, "pad_to_multiple_of"),
+    ],
+)
+def test_splits_that_cannot_be(cp_size, cp_rank, exception, message):
+    with pytest.raises(exception, match=message):
+        fc.cp_split(small(), cp_size, cp_rank)
+
+
+def test_other_layouts():
+    left = fc.build_batch([[1]], [[2]], pad_token_id=0, array_type="numpy")
+    with pytest.raises(ValueError, match=r"layout='left'.*layout='packed'"):
+        fc.cp_split(left, 2, 0)
+    with pytest.raises(ValueError, match="layout='left'"):
+        fc.cp_merge([left.input_ids], left)
+    for other in (dict(small()), None):
+        with pytest.raises(TypeError, match="pass a Batch"):
+            fc.cp_split(other, 2, 0)
+
+
+def test_parts_that_cannot_be(array_type):
+    batch = small(array_type)
+
+    def zeros(*shape, dtype=np.float32):
+        return like(np.zeros(shape, dtype), array_type)
+
+    for parts, exception, message in [
+        ([], ValueError, "parts is empty"),
+        ([zeros(2, 6)], ValueError, r"parts\[0\] has shape \(2, 6\), but .* \(2, 12\)"),
+        ([zeros(2, 6), zeros(2, 5)], ValueError, r"parts\[1\] has shape \(2, 5\)"),
+        ([zeros(2, 6, 1), zeros(2, 6, 2)], ValueError, r"parts\[1\] has shape \(2, 6, 2\)"),
+        ([zeros(2, 6), zeros(2, 6, dtype=np.int64)], TypeError, r"parts\[1\] is int64"),
+        ([zeros(2, 6), None], TypeError, r"parts\[1\] is None"),
+        (zeros(2, 2, 6), TypeError, "pass a sequence of one array per rank"),
+        (None, TypeError, "parts is None"),
+        ([zeros(2, 4)] * 3, ValueError, "pad_to_multiple_of=6"),
+    ]:
+        with pytest.raises(exception, match=message):
+            fc.cp_merge(parts, batch)
+
+
+@NEEDS_TORCH
+def test_arrays_and_tensors_together():
+    import torch
+
+    with pytest.raises(TypeError, match=r"parts\[1\]"):
+        fc.cp_merge([np.zeros((2, 6)), torch.zeros(2, 6)], small())

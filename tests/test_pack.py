@@ -1,0 +1,597 @@
+"""Sequences are packed as frameworks pack them, and nothing is lost."""
+
+import json
+import math
+import pickle
+import re
+from collections import Counter
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+import fastcollate as fc
+from fastcollate.testing.reference import adjust_bin_count_loops, concat_loops, pack_loops
+
+WHOLE = ["ffd", "ff", "bfd", "mffd", "next_fit", "balanced"]
+ALGORITHMS = [*WHOLE, "concat"]
+GOLDEN = json.loads((Path(__file__).parent / "golden" / "packing.json").read_text())
+
+COSTS = {
+    "square": lambda length: length * length,
+    "rounded": lambda length: 0.1 * length + 0.7,  # sums depend on their order
+    "free": lambda length: 0.0 * length,
+}
+
+
+def pieces_of(plan):
+    """Give the pieces of each bin: sequence, start, tokens."""
+    columns = (plan.indices, plan.starts, plan.lengths)
+    pieces = list(zip(*(column.tolist() for column in columns), strict=True))
+    return [pieces[start:end] for start, end in pairwise(plan.offsets.tolist())]
+
+
+def lengths_up_to(longest, max_size=30):
+    return st.lists(st.integers(0, longest), max_size=max_size)
+
+
+@st.composite
+def problems(draw, algorithms=tuple(ALGORITHMS)):
+    """Give lengths, a capacity, and options of the library and of the reference."""
+    algorithm = draw(st.sampled_from(algorithms))
+    capacity = draw(st.integers(1, 40))
+    longest = draw(st.sampled_from([capacity // 3 + 1, capacity, 2 * capacity]))
+    lengths = draw(lengths_up_to(longest))
+    multiple = draw(st.sampled_from([1, 1, 2, 3, 8]))
+    both = {
+        "algorithm": algorithm,
+        "max_sequences": draw(st.none() | st.integers(1, 5)),
+        "min_bins": draw(st.sampled_from([0, 0, 3, 7])),
+        "bins_multiple_of": draw(st.sampled_from([1, 1, 2, 3])),
+    }
+    ours = {**both, "pad_to_multiple_of": multiple}
+    theirs = {**both, "multiple": multiple, "oversize": "split"}
+    if algorithm == "concat":
+        assume(multiple <= capacity)
+        return lengths, capacity, ours, theirs
+    ours["oversize"] = draw(st.sampled_from([None, "error", "own_bin", "split"]))
+    theirs["oversize"] = ours["oversize"] or ("own_bin" if algorithm == "balanced" else "error")
+    if draw(st.booleans()):
+        names = st.sampled_from(range(max(1, 2 * len(lengths))))
+        groups = [draw(names) for _ in lengths]
+        ours["keep_together"] = theirs["groups"] = groups
+    if draw(st.booleans()):
+        cost = COSTS[draw(st.sampled_from(sorted(COSTS)))]
+        max_cost = draw(st.sampled_from([capacity * capacity / 3, 2.5 * capacity, 1.4]))
+        ours.update(max_cost=max_cost, cost=lambda lengths: cost(lengths.astype(float)))
+        theirs.update(max_cost=max_cost, cost=lambda length: cost(float(length)))
+    return lengths, capacity, ours, theirs
+
+
+@given(problems())
+def test_is_as_the_reference(problem):
+    lengths, capacity, ours, theirs = problem
+    try:
+        expected = pack_loops(lengths, capacity, **theirs)
+    except ValueError:
+        with pytest.raises(ValueError, match=r"exceeds|cannot fill"):
+            fc.pack(lengths, capacity, **ours)
+        return
+    plan = fc.pack(lengths, capacity, **ours)
+    assert pieces_of(plan) == expected
+    assert plan.sequence_lengths.tolist() == lengths
+    tables = (plan.offsets, plan.indices, plan.starts, plan.lengths, plan.loads)
+    assert {table.dtype for table in tables} == {np.dtype(np.int64)}
+
+
+@given(st.data(), st.sampled_from(WHOLE))
+def test_many_equally_long_ones(data, algorithm):
+    capacity = data.draw(st.integers(1, 12))
+    lengths = data.draw(st.lists(st.sampled_from([0, 1, capacity // 3, capacity]), max_size=60))
+    found = fc.pack(lengths, capacity, algorithm=algorithm)
+    assert pieces_of(found) == pack_loops(lengths, capacity, algorithm=algorithm)
+
+
+@pytest.mark.parametrize("limited", ["capacity", "sequences", "cost", "groups"])
+@pytest.mark.parametrize("algorithm", WHOLE)
+def test_many(algorithm, limited):
+    lengths = np.random.default_rng(0).lognormal(4, 1, 400).astype(int).clip(0, 1000).tolist()
+    both = {"algorithm": algorithm}
+    ours, theirs = both.copy(), both.copy()
+    if limited == "sequences":
+        both["max_sequences"] = 5
+    elif limited == "cost":
+        # The longest sequences are too expensive to share a bin, the others too long.
+        ours.update(max_cost=1e6, cost=lambda lengths: lengths * lengths)
+        theirs.update(max_cost=1e6, cost=lambda length: float(length * length))
+    elif limited == "groups":
+        ours["keep_together"] = theirs["groups"] = [3 * i % 200 for i in range(400)]
+        both.update(oversize="own_bin", max_sequences=9)
+    found = fc.pack(lengths, 1500, **ours | both)
+    assert pieces_of(found) == pack_loops(lengths, 1500, **theirs | both)
+
+
+@pytest.mark.parametrize("case", GOLDEN["cases"], ids=lambda case: case["source"].split()[0])
+def test_is_as_frameworks_do(case):
+    options = {"algorithm": case["algorithm"], **case["options"]}
+    if case["bins"] is None:
+        with pytest.raises(ValueError, match="no bin may be empty"):
+            fc.pack(case["lengths"], case["capacity"], **options)
+        return
+    plan = fc.pack(case["lengths"], case["capacity"], **options)
+    is_of_pieces = isinstance(case["bins"][0][0], list)
+    found = [[list(p) for p in b] for b in pieces_of(plan)] if is_of_pieces else plan.bins
+    assert found == case["bins"]
+
+
+@given(problems())
+def test_the_limits_hold(problem):
+    lengths, capacity, ours, _ = problem
+    if ours["algorithm"] == "balanced" and ours["oversize"] is None:
+        ours["oversize"] = "error"  # its cap is soft otherwise
+    assume(ours.get("oversize") != "own_bin")
+    try:
+        plan = fc.pack(lengths, capacity, **ours)
+    except ValueError:
+        return
+    covered = Counter(
+        (index, token)
+        for contents in pieces_of(plan)
+        for index, start, length in contents
+        for token in range(start, start + length)
+    )
+    assert covered == Counter((i, t) for i, length in enumerate(lengths) for t in range(length))
+    assert (plan.loads <= capacity).all()
+    counts = np.diff(plan.offsets)
+    assert (counts > 0).all()
+    assert counts.max(initial=0) <= (ours["max_sequences"] or math.inf)
+    assert plan.num_bins >= ours["min_bins"]
+    assert plan.num_bins % ours["bins_multiple_of"] == 0
+    if "cost" in ours:
+        for contents in pieces_of(plan):
+            costs = ours["cost"](np.array([length for *_, length in contents]))
+            assert costs.sum() <= ours["max_cost"] * (1 + 1e-12)
+    if groups := ours.get("keep_together"):
+        bins = {}
+        for number, contents in enumerate(plan.bins):
+            for index in contents:
+                bins.setdefault(groups[index], set()).add(number)
+        alone = {name for name, count in Counter(groups).items() if count == 1}
+        assert all(len(found) == 1 for name, found in bins.items() if name not in alone)
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "bins"),
+    [
+        ("ffd", [[5, 3], [2, 4], [1, 0], [6]]),
+        ("ff", [[0, 1, 3], [2, 4], [5], [6]]),
+        ("bfd", [[5, 3], [2, 0], [1, 4], [6]]),
+        ("mffd", [[5, 3], [2, 0], [6], [1, 4]]),
+        ("next_fit", [[0, 1], [2, 3], [4], [5], [6]]),
+        ("balanced", [[5], [2, 0], [1, 4], [6, 3]]),
+    ],
+)
+def test_where_algorithms_differ(algorithm, bins):
+    lengths = [4, 4, 6, 1, 4, 8, 3]
+    plan = fc.pack(lengths, 10, algorithm=algorithm)
+    assert plan.bins == bins
+    assert pieces_of(plan) == pack_loops(lengths, 10, algorithm=algorithm)
+
+
+def test_ties():
+    # Of equally long ones the last is first...
+    assert fc.pack([5, 5, 5, 5, 5], 10).bins == [[4, 3], [2, 1], [0]]
+    # ... or the first.
+    assert fc.pack([5, 5, 5, 5, 5], 10, algorithm="bfd").bins == [[0, 1], [2, 3], [4]]
+    assert fc.pack([5, 5, 5, 5, 5], 10, algorithm="mffd").bins == [[4], [0, 1], [2, 3]]
+    assert fc.pack([5, 5, 5, 5, 5], 10, algorithm="balanced").bins == [[0, 1], [2, 3], [4]]
+    # Bin 1 had three free tokens before bin 0 did.
+    assert fc.pack([5, 7, 2, 3], 10, algorithm="bfd").bins == [[1, 3], [0, 2]]
+
+
+def test_concat_cuts_where_a_bin_is_full():
+    plan = fc.pack([3, 9, 2], 5, algorithm="concat")
+    assert pieces_of(plan) == [
+        [(0, 0, 3), (1, 0, 2)],
+        [(1, 2, 5)],
+        [(1, 7, 2), (2, 0, 2)],
+    ]
+    assert plan.is_split
+    assert plan.bins == [[0, 1], [1], [1, 2]]
+    padded = fc.pack([3, 9, 2], 5, algorithm="concat", pad_to_multiple_of=2)
+    assert padded.loads.max() == 4
+    assert pieces_of(padded) == concat_loops([3, 9, 2], 5, multiple=2)
+
+
+def test_oversize():
+    lengths = [3, 25, 4]
+    with pytest.raises(ValueError, match=re.escape("lengths[1] is 25, which exceeds capacity=10")):
+        fc.pack(lengths, 10)
+    assert fc.pack(lengths, 10, oversize="own_bin").bins == [[1], [2, 0]]
+    assert fc.pack(lengths, 10, algorithm="ff", oversize="own_bin").bins == [[0, 2], [1]]
+    assert fc.pack(lengths, 10, algorithm="balanced").bins == [[1], [2, 0]]
+    with pytest.raises(ValueError, match="exceeds capacity"):
+        fc.pack(lengths, 10, algorithm="balanced", oversize="error")
+    plan = fc.pack(lengths, 10, oversize="split")
+    assert pieces_of(plan) == [[(1, 10, 10)], [(1, 0, 10)], [(1, 20, 5), (2, 0, 4)], [(0, 0, 3)]]
+    # The rest may lie in a bin before the pieces that it follows.
+    plan = fc.pack([3, 12], 10, algorithm="ff", oversize="split")
+    assert pieces_of(plan) == [[(0, 0, 3), (1, 10, 2)], [(1, 0, 10)]]
+
+
+def test_bins_are_added():
+    plan = fc.pack([1] * 6 + [10], 10, bins_multiple_of=4)
+    # The bin of six gives its last ones, one by one.
+    assert plan.bins == [[6], [5, 4, 3, 2], [0], [1]]
+    # Of bins with as many, the last gives first, and is drained before the next.
+    assert fc.pack([5] * 4, 10, min_bins=3).bins == [[3, 2], [1], [0]]
+    assert fc.pack([5] * 4, 10, min_bins=4).bins == [[3], [1], [0], [2]]
+
+
+@given(st.lists(st.lists(st.integers(), min_size=1), max_size=5), st.integers(0, 9))
+def test_bins_are_added_as_in_the_reference(bins, extra):
+    items = [item for contents in bins for item in contents]
+    offsets = np.cumsum([0, *map(len, bins)])
+    needed = len(bins) + extra
+    assume(needed <= len(items))
+    from fastcollate import _fastcollate
+
+    found, order = _fastcollate.spread_bins(offsets, np.arange(len(items)), needed)
+    spread = [[items[i] for i in order[start:end]] for start, end in pairwise(found.tolist())]
+    assert spread == adjust_bin_count_loops(bins, needed, 1)
+
+
+def test_groups_stay_together():
+    lengths = [4, 6, 4, 3, 2]
+    plan = fc.pack(lengths, 10, keep_together=["a", "b", "a", "b", "c"])
+    # b has 9 tokens, a 8 and c 2.
+    assert plan.bins == [[1, 3], [0, 2, 4]]
+    plan = fc.pack(lengths, 10, keep_together=["a", "b", "a", "b", "c"], max_sequences=2)
+    assert plan.bins == [[1, 3], [0, 2], [4]]
+    with pytest.raises(
+        ValueError,
+        match="keep_together puts 2 sequences, of which 0 is the first, in one bin, which exceeds "
+        "max_sequences=1; pass a larger max_sequences",
+    ):
+        fc.pack(lengths, 10, keep_together=list("aabbc"), max_sequences=1)
+    with pytest.raises(
+        ValueError,
+        match="keep_together puts 3 sequences, of which 0 is the first, in one bin, with 14 "
+        "tokens, which exceeds capacity=10; pass oversize='own_bin', or a larger capacity",
+    ):
+        fc.pack(lengths, 10, keep_together=list("aaabb"))
+    # Only what is alone in its group can be split.
+    plan = fc.pack([25, 4, 4], 10, keep_together=list("abb"), oversize="split")
+    assert plan.bins == [[0], [0], [1, 2], [0]]
+    assert fc.pack([25, 4, 4], 10, keep_together=list("aab"), oversize="own_bin").num_bins == 2
+    # Bins are added in groups, too.
+    assert fc.pack([1] * 4, 10, keep_together=list("abab"), min_bins=2).bins == [[1, 3], [0, 2]]
+    with pytest.raises(ValueError, match="ask for 3, which 2 groups cannot fill"):
+        fc.pack([1] * 4, 10, keep_together=list("abab"), min_bins=3)
+
+
+class Unhashable:
+    """An id that can only be compared."""
+
+    __hash__ = None
+
+    def __init__(self, name):
+        self.name = name
+
+    def __eq__(self, other):
+        return isinstance(other, Unhashable) and self.name == other.name
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        ["b", "a", "b", "c", "a"],
+        (7, 3, 7, 9, 3),
+        [("b",), ("a",), ("b",), None, ("a",)],
+        [["b"], ["a"], ["b"], ["c"], ["a"]],
+        [2.5, 0.5, 2.5, 9.0, 0.5],
+        np.array([7, 3, 7, 9, 3]),
+        np.array(["b", "a", "b", "c", "a"]),
+        np.array([0.5, 0.25, 0.5, np.nan, 0.25]),
+        [Unhashable(name) for name in "babca"],
+        [1, "a", 1, Unhashable("c"), "a"],
+    ],
+    ids=lambda names: f"{type(names).__name__} of {type(names[0]).__name__}",
+)
+def test_groups_have_names_of_any_kind(names):
+    plan = fc.pack([3, 3, 3, 3, 3], 6, keep_together=names, algorithm="ff")
+    assert plan.bins == [[0, 2], [1, 4], [3]]
+
+
+def test_groups_have_names_in_tensors_and_arrow():
+    torch = pytest.importorskip("torch")
+    names = torch.tensor([7, 3, 7, 9, 3])
+    assert fc.pack([3] * 5, 6, keep_together=names).bins == [[1, 4], [0, 2], [3]]
+    assert fc.pack([3] * 5, 6, keep_together=list(names)).bins == [[1, 4], [0, 2], [3]]
+    arrow = pytest.importorskip("pyarrow").array(["b", "a", "b", "c", "a"])
+    assert fc.pack([3] * 5, 6, keep_together=arrow).bins == [[1, 4], [0, 2], [3]]
+
+
+def test_cost_is_limited():
+    lengths = [8, 6, 3, 3, 1]
+    assert fc.pack(lengths, 100).num_bins == 1
+    plan = fc.pack(lengths, 100, max_cost=80, cost=lambda lengths: lengths**2)
+    assert plan.bins == [[0, 3, 4], [1, 2]]
+    assert fc.pack(lengths, 100, max_cost=80, cost=[64, 36, 9, 9, 1]).bins == plan.bins
+    assert fc.pack(lengths, 100, max_cost=12, cost="tokens").bins == fc.pack(lengths, 12).bins
+    flops = 24576 * 8 + 8 * 8
+    assert fc.pack(lengths, 100, max_cost=flops).bins == [[0], [1, 4], [3, 2]]
+    with pytest.raises(
+        ValueError,
+        match=r"lengths\[0\] is 8, with a cost of 196,672, which exceeds max_cost=196671; "
+        r"pass oversize='own_bin' or 'split', or a larger max_cost",
+    ):
+        fc.pack(lengths, 100, max_cost=flops - 1)
+    assert fc.pack(lengths, 100, max_cost=flops - 1, oversize="own_bin").bins[0] == [0]
+    plan = fc.pack(lengths, 100, max_cost=25, cost=lambda lengths: lengths**2, oversize="split")
+    assert sorted(plan.lengths.tolist()) == [1, 1, 3, 3, 3, 5, 5]
+    assert plan.sequence_lengths.tolist() == lengths
+
+
+@pytest.mark.parametrize(
+    "lengths",
+    [
+        [5, 3, 7],
+        (5, 3, 7),
+        np.array([5, 3, 7], np.uint8),
+        np.array([0, 5, 0, 3, 0, 7])[1::2],
+        np.array([5, 3, 7], ">i4"),
+    ],
+    ids=repr,
+)
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_lengths_of_any_kind(lengths, algorithm):
+    assert fc.pack(lengths, 10, algorithm=algorithm) == fc.pack([5, 3, 7], 10, algorithm=algorithm)
+
+
+def test_lengths_are_a_tensor():
+    torch = pytest.importorskip("torch")
+    lengths = torch.tensor([5, 3, 7], dtype=torch.int32)
+    assert fc.pack(lengths, 10) == fc.pack([5, 3, 7], 10)
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_nothing_to_pack(algorithm):
+    for lengths in ([], np.array([], np.int64), ()):
+        plan = fc.pack(lengths, 10, algorithm=algorithm)
+        assert plan.bins == []
+        assert plan.efficiency == 1.0
+        assert plan.metrics["pack/num_bins"] == 0.0
+        assert "0 bins" in plan.describe()
+        assert plan == fc.BinPlan.from_dict(json.loads(json.dumps(plan.to_dict())))
+    assert fc.pack([], 10, algorithm=algorithm, bins_multiple_of=4).num_bins == 0
+    with pytest.raises(ValueError, match=r"ask for 1, which 0 .* cannot fill"):
+        fc.pack([], 10, algorithm=algorithm, min_bins=1)
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_sequences_without_tokens_have_a_place(algorithm):
+    plan = fc.pack([0, 10, 0], 10, algorithm=algorithm, pad_to_multiple_of=20 // 2)
+    assert plan.num_bins == 1
+    assert sorted(plan.bins[0]) == [0, 1, 2]
+    assert fc.pack([0, 0], 10, algorithm=algorithm, pad_to_multiple_of=99).num_bins == 1
+
+
+@pytest.mark.parametrize("algorithm", WHOLE)
+def test_what_has_no_room_does_not_stop_others(algorithm):
+    # The first costs all that a bin may; its bin stays the emptiest one.
+    costs = [5.0] + [1.0] * 8
+    plan = fc.pack([1] * 9, 100, algorithm=algorithm, max_cost=5, cost=costs)
+    assert plan.num_bins == 3
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "message"),
+    [
+        ({"lengths": [3, -1]}, ValueError, "lengths has -1 for sequence 1, which is no number"),
+        ({"lengths": [1 << 40]}, ValueError, "for sequence 0, which is no number of tokens"),
+        ({"lengths": [3, 4.0]}, TypeError, "pass the number of tokens of each sequence"),
+        ({"lengths": [[3], [4]]}, TypeError, "pass the number of tokens of each sequence"),
+        ({"lengths": 3}, TypeError, "lengths is 3; pass a sequence"),
+        ({"lengths": [True]}, TypeError, "pass the number of tokens of each sequence"),
+        ({"capacity": 0}, ValueError, "capacity is 0; pass a number of tokens from 1 on"),
+        ({"capacity": -4}, ValueError, "capacity is -4; pass a number of tokens from 1 on"),
+        ({"capacity": 4.5}, TypeError, "capacity is 4.5; pass a number of tokens"),
+        ({"capacity": 1 << 70}, ValueError, "capacity is .* which does not fit int64"),
+        ({"capacity": 4}, ValueError, r"lengths\[0\] is 5, which exceeds capacity=4; pass"),
+        (
+            {"pad_to_multiple_of": 8, "capacity": 7},
+            ValueError,
+            r"lengths\[0\] is 5, rounded up to 8, which exceeds capacity=7",
+        ),
+        ({"algorithm": "best"}, ValueError, "algorithm is 'best'; pass 'ffd', 'ff'"),
+        ({"algorithm": None}, TypeError, "algorithm is None .*; pass 'ffd'"),
+        ({"oversize": "drop"}, ValueError, "oversize is 'drop'; pass 'error', 'own_bin', 'split'"),
+        ({"oversize": 3}, TypeError, "oversize is 3"),
+        ({"max_sequences": 0}, ValueError, "max_sequences is 0; pass a number of sequences"),
+        ({"pad_to_multiple_of": 0}, ValueError, "pad_to_multiple_of is 0; pass"),
+        ({"pad_to_multiple_of": 1 << 31}, ValueError, "pad_to_multiple_of .* not fit int32"),
+        ({"min_bins": -1}, ValueError, "min_bins is -1; pass a number of bins from 0 on"),
+        ({"bins_multiple_of": 0}, ValueError, "bins_multiple_of is 0; pass a number of bins"),
+        (
+            {"min_bins": 4},
+            ValueError,
+            "2 bins would do, but min_bins=4 and bins_multiple_of=1 ask for 4, which 3 sequences "
+            "cannot fill: no bin may be empty",
+        ),
+        ({"bins_multiple_of": 1 << 60}, ValueError, "which 3 sequences cannot fill"),
+        ({"keep_together": ["a", "b"]}, ValueError, "keep_together has 2 items, but there are 3"),
+        ({"keep_together": "abc"}, TypeError, "keep_together is 'abc'; pass a sequence"),
+        (
+            {"keep_together": [np.zeros(2), np.zeros(2), None]},
+            TypeError,
+            r"keep_together\[1\] is .* be compared",
+        ),
+        ({"max_cost": 0}, ValueError, "max_cost is 0; pass a number above 0"),
+        ({"max_cost": math.nan}, ValueError, "max_cost is nan; pass a number above 0"),
+        ({"max_cost": "8"}, TypeError, "max_cost is '8'"),
+        ({"max_cost": True}, TypeError, "max_cost is True"),
+        ({"max_cost": 9, "cost": [1, 2, math.nan]}, ValueError, "cost is nan for sequence 2"),
+        ({"max_cost": 9, "cost": [1, -2, 3]}, ValueError, "cost is -2 for sequence 1"),
+        ({"max_cost": 9, "cost": [1, 2]}, ValueError, "for 3 lengths; pass one number for each"),
+        ({"max_cost": 9, "cost": "bytes"}, ValueError, "cost is 'bytes'; pass 'tokens', 'flops'"),
+        ({"max_cost": 9, "cost": None}, TypeError, "cost is None"),
+        ({"cost": "tokens"}, ValueError, "cost says what max_cost counts; pass max_cost, too"),
+        (
+            {"max_cost": 9, "cost": [9, 10, 9], "oversize": "split"},
+            ValueError,
+            r"lengths\[1\] is 3, and what pieces of it cost is not known",
+        ),
+        (
+            {"max_cost": 9, "oversize": "split"},
+            ValueError,
+            r"lengths\[0\] is 5, but no piece of it fits into a bin: 1 token cost 24,577, which",
+        ),
+        (
+            {"max_cost": 20, "cost": lambda x: 10.0 + (x == 3) * 90, "oversize": "split"},
+            ValueError,
+            r"lengths\[1\] is 3, with a cost of 100, which exceeds max_cost=20",
+        ),
+        (
+            {"oversize": "split", "capacity": 4, "pad_to_multiple_of": 8},
+            ValueError,
+            r"lengths\[0\] is 5, but no piece of it fits into a bin: pad_to_multiple_of=8 exceeds",
+        ),
+        ({"algorithm": "concat", "oversize": "own_bin"}, ValueError, "oversize is 'own_bin', but"),
+        ({"algorithm": "concat", "max_cost": 9}, ValueError, "max_cost cannot hold where"),
+        ({"algorithm": "concat", "keep_together": "abc"}, TypeError, "pass a sequence"),
+        ({"algorithm": "concat", "keep_together": [1, 2, 3]}, ValueError, "keep_together cannot"),
+        (
+            {"algorithm": "concat", "pad_to_multiple_of": 11},
+            ValueError,
+            r"lengths\[2\] is 7, but no piece of it fits into a bin: pad_to_multiple_of=11 exceeds",
+        ),
+        (
+            {"algorithm": "concat", "lengths": [1 << 31], "capacity": 1},
+            ValueError,
+            "sequences would be split into more than 67,108,864 pieces; pass a larger capacity",
+        ),
+        (
+            {"lengths": [1 << 31], "capacity": 1, "oversize": "split"},
+            ValueError,
+            "sequences would be split into more than 67,108,864 pieces",
+        ),
+    ],
+    ids=str,
+)
+def test_bad_input(changes, error, message):
+    with pytest.raises(error, match=message):
+        fc.pack(**{"lengths": [5, 3, 7], "capacity": 10, **changes})
+
+
+def test_a_plan_says_what_is_in_it():
+    plan = fc.pack([5, 3, 7, 2, 3], 10, pad_to_multiple_of=2, algorithm="ff")
+    assert plan.bins == [[0, 1], [2, 3], [4]]
+    assert plan.loads.tolist() == [10, 10, 4]
+    assert (plan.num_bins, plan.num_sequences, plan.is_split) == (3, 5, False)
+    assert plan.efficiency == pytest.approx(20 / 30)
+    assert repr(plan) == "BinPlan: 5 sequences in 3 bins of 10 tokens, 66.7% full"
+    assert plan.metrics == {
+        "pack/num_bins": 3.0,
+        "pack/num_sequences": 5.0,
+        "pack/num_tokens": 20.0,
+        "pack/efficiency": pytest.approx(20 / 30),
+        "pack/max_load": 10.0,
+        "pack/min_load": 4.0,
+        "pack/max_sequences": 2.0,
+        "pack/bins_over_capacity": 0.0,
+    }
+    assert plan.describe().splitlines()[1:] == [
+        "     per bin  least  mean  most",
+        "      tokens      3   6.7     9",
+        "with padding      4   8.0    10",
+        "   sequences      1   1.7     2",
+    ]
+    over = fc.pack([5, 3], 4, oversize="own_bin")
+    assert over.metrics["pack/bins_over_capacity"] == 1.0
+    assert over.metrics["pack/max_load"] == 5.0
+
+
+@given(problems())
+def test_plans_are_kept_and_compared(problem):
+    lengths, capacity, ours, _ = problem
+    try:
+        plan = fc.pack(lengths, capacity, **ours)
+    except ValueError:
+        return
+    for same in (
+        pickle.loads(pickle.dumps(plan)),
+        fc.BinPlan.from_dict(plan.to_dict()),
+        fc.BinPlan.from_dict(json.loads(json.dumps(plan.to_dict()))),
+    ):
+        assert same == plan
+        assert same.sequence_lengths.tolist() == lengths
+    assert plan != fc.pack(lengths, capacity + 1, oversize="own_bin")
+
+
+def good_tables():
+    return fc.pack([12, 3], 10, oversize="split").to_dict()
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"offsets": [0, 1, 2]}, "offsets do not go from 0 to 3"),
+        ({"offsets": [1, 2, 3]}, "offsets do not go from 0 to 3"),
+        ({"offsets": []}, "offsets do not go from 0 to 3"),
+        ({"offsets": [0, 2, 1, 3]}, "offsets fall"),
+        ({"offsets": [[0, 3]]}, "offsets do not go from 0 to 3"),
+        ({"offsets": [0.0, 3.0]}, "offsets is float64"),
+        ({"offsets": [0, [1]]}, "offsets: "),
+        ({"indices": [0, 1]}, "differ in length"),
+        ({"indices": [0, 1, 2]}, "indices are not all from 0 to 1"),
+        ({"indices": [0, -1, 1]}, "indices are not all from 0 to 1"),
+        ({"indices": [0, 0, 0]}, "sequence 1 is in no bin"),
+        ({"starts": [0, 0, 9]}, "sequence 0 is not there whole"),
+        ({"starts": [1, 0, 10]}, "sequence 0 is not there whole"),
+        ({"lengths": [10, 3, -2]}, "lengths hold a negative number"),
+        ({"lengths": [10, 3, 0]}, "sequence 0 is not there whole"),
+        ({"lengths": [9, 3, 2]}, "sequence 0 is not there whole"),
+        ({"num_sequences": 4}, "there are 4 sequences, but only 3 pieces"),
+        ({"num_sequences": -1}, "num_sequences is -1"),
+        ({"num_sequences": "2"}, "num_sequences is '2'"),
+        ({"capacity": 0}, "capacity is 0"),
+        ({"pad_to_multiple_of": 0}, "pad_to_multiple_of is 0"),
+        ({"pad_to_multiple_of": 1 << 40}, "does not fit int32"),
+        ({"extra": 1}, "extra missing or unknown"),
+    ],
+    ids=str,
+)
+def test_plans_are_checked(changes, message):
+    tables = good_tables()
+    assert pieces_of(fc.BinPlan.from_dict(tables)) == [[(0, 0, 10)], [(1, 0, 3), (0, 10, 2)]]
+    with pytest.raises(ValueError, match=f"this is not a valid bin plan: .*{message}"):
+        fc.BinPlan.from_dict({**tables, **changes})
+
+
+def test_plans_of_whole_sequences_are_checked():
+    tables = fc.pack([4, 3], 10).to_dict()
+    with pytest.raises(ValueError, match="sequence 1 is not there whole"):
+        fc.BinPlan.from_dict({**tables, "starts": [0, 2]})
+    with pytest.raises(TypeError, match="pass what to_dict returned"):
+        fc.BinPlan.from_dict([tables])
+
+
+def test_plans_cannot_be_changed():
+    plan = fc.pack([4, 3], 10)
+    with pytest.raises(ValueError, match="read-only"):
+        plan.indices[0] = 1
+    with pytest.raises(AttributeError):
+        plan.capacity = 11
+    with pytest.raises(TypeError, match="unhashable"):
+        hash(plan)
+
+
+def test_empty_bins_may_be_in_a_plan():
+    plan = fc.BinPlan([0, 1, 1], [0], [0], [3], num_sequences=1, capacity=4)
+    assert plan.bins == [[0], []]
+    assert plan.loads.tolist() == [3, 0]
+    assert plan.efficiency == 3 / 8

@@ -1,0 +1,461 @@
+"""Steps whose sequences are packed: which rank gets which bins, and that they train the same."""
+
+import json
+import math
+import pickle
+from itertools import compress, pairwise
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from packings import SHIFTS, TAILS
+from test_step_training import (
+    REDUCTIONS,
+    VOCABULARY,
+    forward,
+    gradients_of,
+    losses_alone,
+    rollouts,
+    same,
+)
+
+import fastcollate as fc
+from fastcollate.testing.reference import (
+    assert_same,
+    build_shard_loops,
+    merge_columns_loops,
+    merge_turns_loops,
+)
+from policy import Policy
+
+WHOLE_ALGORITHMS = ["ffd", "ff", "bfd", "mffd", "next_fit", "balanced"]
+
+
+# Which rank gets which bins
+
+
+@st.composite
+def packed_plans(draw):
+    """Draw lengths, how they are packed, and the plan.
+
+    Returns
+    -------
+    lens, pack, plan
+    """
+    prompts = draw(st.integers(1, 6))
+    counts = draw(st.lists(st.integers(1, 6), min_size=prompts, max_size=prompts))
+    rows = sum(counts)
+    lens = draw(
+        st.lists(st.tuples(st.integers(1, 6), st.integers(0, 8)), min_size=rows, max_size=rows)
+    )
+    multiple = draw(st.sampled_from([1, 1, 2, 4]))
+    longest = max(-(-sum(pair) // multiple) * multiple for pair in lens)
+    pack = {
+        "capacity": draw(st.integers(longest, longest + 30)),
+        "algorithm": draw(st.sampled_from(WHOLE_ALGORITHMS)),
+        "pad_to_multiple_of": multiple,
+        "bins_multiple_of": draw(st.sampled_from([1, 1, 2, 3])),
+        "max_sequences": draw(st.sampled_from([None, None, 1, 3])),
+    }
+    options = {
+        "uids": [uid for uid, count in enumerate(counts) for _ in range(count)],
+        "prompts_per_mini_batch": draw(st.integers(1, prompts)),
+        "dp_size": draw(st.integers(1, 4)),
+        "allow_partial": True,
+    }
+    plan = fc.plan_step(tuple(np.array(lens).T), **options, pack=pack)
+    return lens, pack, plan
+
+
+def bins_of(shard):
+    """List the rows of each of a shard's bins."""
+    rows = shard.rows.tolist()
+    return [rows[start:end] for start, end in pairwise(shard.bin_offsets.tolist())]
+
+
+@given(drawn=packed_plans())
+def test_bins_go_round_to_the_ranks(drawn):
+    lens, pack, plan = drawn
+    dp_size, multiple = plan.dp_size, pack["pad_to_multiple_of"]
+    totals = [sum(pair) for pair in lens]
+    widest = 0
+    slots, offsets = [], [0]
+    for mini_batch, (start, end) in enumerate(plan.mini_batches):
+        shards = [plan.shard(mini_batch, rank) for rank in range(dp_size)]
+        of_ranks = list(map(bins_of, shards))
+        assert len({len(bins) for bins in of_ranks}) == 1
+        # Round-robin: bin b is the (b // dp_size)-th of rank b % dp_size.
+        bins = [of_ranks[b % dp_size][b // dp_size] for b in range(dp_size * len(of_ranks[0]))]
+        assert len(bins) % math.lcm(dp_size, pack["bins_multiple_of"]) == 0
+        try:
+            how = {**pack, "bins_multiple_of": math.lcm(dp_size, pack["bins_multiple_of"])}
+            expected = fc.pack(totals[start:end], **how).bins
+        except ValueError:
+            # There are fewer sequences than bins: each is alone, and so are synthetic rows.
+            assert sorted(bins) == sorted(
+                [[row] for row in range(start, end)] + [[-1]] * (len(bins) - (end - start))
+            )
+            fewest = fc.pack(totals[start:end], **{**pack, "bins_multiple_of": 1}).num_bins
+            step = math.lcm(dp_size, pack["bins_multiple_of"])
+            assert len(bins) == -(-fewest // step) * step
+        else:
+            assert [[row - start for row in bin_] for bin_ in bins] == expected
+        for shard, of_rank in zip(shards, of_ranks, strict=True):
+            assert shard.is_padding.tolist() == (shard.rows < 0).tolist()
+            assert shard.lengths.tolist() == [totals[r] if r >= 0 else 2 for r in shard.rows]
+            assert shard.pad_to_multiple_of == multiple
+            assert shard.num_rows == len(lens)
+            slots += shard.rows.tolist()
+            offsets += [offsets[-1] + end for end in np.cumsum(list(map(len, of_rank))).tolist()]
+        for bin_ in bins:
+            places = [-(-(totals[row] if row >= 0 else 2) // multiple) * multiple for row in bin_]
+            widest = max(widest, sum(places))
+    # Slots are ordered by mini-batch, rank, bin and place.
+    assert plan.rows.tolist() == slots
+    assert plan.bin_offsets.tolist() == offsets
+    assert plan.bin_offsets.dtype == np.int64
+    assert sorted(plan.rows[~plan.is_padding].tolist()) == list(range(len(lens)))
+    assert {plan.shard(0, rank).bin_width for rank in range(dp_size)} == {widest}
+    assert plan.rows[plan.inverse].tolist() == list(range(len(lens)))
+
+
+@given(drawn=packed_plans())
+def test_plans_survive_copies(drawn):
+    *_, plan = drawn
+    for again in (
+        pickle.loads(pickle.dumps(plan)),
+        fc.StepPlan.from_dict(plan.to_dict()),
+        fc.StepPlan.from_dict(json.loads(json.dumps(plan.to_dict()))),
+    ):
+        assert again == plan
+        assert again.bin_offsets.tolist() == plan.bin_offsets.tolist()
+        shard = again.shard(0, 0)
+        assert shard == plan.shard(0, 0)
+        assert pickle.loads(pickle.dumps(shard)) == shard
+        assert repr(again) == repr(plan)
+        assert again.describe() == plan.describe()
+
+
+def test_written_out():
+    plan = fc.plan_step([4, 3, 2, 3, 5], uids=list("aabbc"), dp_size=2, pack={"capacity": 6})
+    # First fit decreasing: 5, 4 + 2, 3 + 3; of equal lengths the later row first. For two ranks
+    # there have to be four bins, so the first with most sequences gives its last one.
+    packed = fc.pack([4, 3, 2, 3, 5], 6, bins_multiple_of=2).bins
+    assert len(packed) == 4
+    assert bins_of(plan.shard(0, 0)) == packed[0::2]
+    assert bins_of(plan.shard(0, 1)) == packed[1::2]
+    assert plan.shard(0, 0).bin_width == 6
+    assert not plan.is_padding.any()
+    assert plan.num_rows == 5
+    without = fc.plan_step([4, 3], dp_size=2)
+    assert without.bin_offsets is None
+    assert without.shard(0, 0).bin_offsets is None
+
+
+def test_a_synthetic_row_for_each_missing_bin():
+    plan = fc.plan_step([4, 3], dp_size=4, pack={"capacity": 8})
+    assert sorted(plan.rows.tolist()) == [-1, -1, -1, 0] or sorted(plan.rows.tolist()) == [
+        -1,
+        -1,
+        0,
+        1,
+    ]
+    assert plan.num_rows == 4
+    assert plan.bin_offsets.tolist() == [0, 1, 2, 3, 4]
+    with pytest.raises(ValueError, match=r"only 2 sequences.* 4 bins"):
+        fc.plan_step([4, 3], dp_size=4, pack={"capacity": 8}, pad_rows="error")
+
+
+@pytest.mark.parametrize(
+    ("options", "exception", "message"),
+    [
+        ({"pack": {"capacity": 3}}, ValueError, r"\b1\b.*\b4\b.*capacity=3"),
+        ({"pack": {"capacity": 0}}, ValueError, "capacity is 0"),
+        ({"pack": {}}, (TypeError, ValueError), "capacity"),
+        ({"pack": 8}, TypeError, "pack is 8"),
+        ({"pack": {"capacity": 8, "size": 1}}, (TypeError, ValueError), "size"),
+        ({"pack": {"capacity": 8, "algorithm": "concat"}}, ValueError, "splits rows"),
+        ({"pack": {"capacity": 3, "oversize": "split"}}, ValueError, "split"),
+        ({"pack": {"capacity": 8}, "shards": "tokens"}, ValueError, "shards"),
+        ({"pack": {"capacity": 8}, "shards": "strided"}, ValueError, "shards"),
+        ({"pack": {"capacity": 8}, "copy": "cycle"}, ValueError, "copy"),
+        ({"pack": {"capacity": 8, "bins_multiple_of": 0}}, ValueError, "bins_multiple_of is 0"),
+    ],
+)
+def test_what_cannot_be(options, exception, message):
+    with pytest.raises(exception, match=message):
+        fc.plan_step([3, 4, 2], dp_size=2, **options)
+
+
+def test_sequences_over_capacity_in_bins_of_their_own():
+    how = {"capacity": 3, "oversize": "own_bin"}
+    plan = fc.plan_step([3, 9, 2], pack=how)
+    assert bins_of(plan.shard(0, 0)) == fc.pack([3, 9, 2], **how).bins
+    assert plan.shard(0, 0).bin_width == 9
+
+
+def test_groups_that_stay_together():
+    how = {"uids": list("aabb"), "keep_together": "prompt"}
+    plan = fc.plan_step([3, 4, 2, 1], **how, pack={"capacity": 8})
+    assert sorted(map(sorted, bins_of(plan.shard(0, 0)))) == [[0, 1], [2, 3]]
+    with pytest.raises(ValueError, match="keep_together"):
+        fc.plan_step([3, 4, 2, 1], pack={"capacity": 8, "keep_together": list("aabb")})
+    with pytest.raises(ValueError, match=r"keep_together.*7 tokens.*capacity=6"):
+        fc.plan_step([3, 4, 2, 1], **how, pack={"capacity": 6})
+
+
+def test_rows_that_are_too_long_are_named():
+    with pytest.raises(
+        ValueError, match=r"rows 2 to 3, .*count from row 2 on\): lengths\[1\] is 9"
+    ):
+        fc.plan_step([1, 2, 3, 9], rows_per_mini_batch=2, pack={"capacity": 4})
+
+
+def test_packed_shards_are_built_packed():
+    """In other layouts, ranks would have different numbers of rows."""
+    turns = {"prompts": [[1], [2], [3]], "responses": [[3], [4], [5]], "pad_token_id": 0}
+    whole = fc.build_batch(**turns)
+    shard = fc.plan_step(whole, dp_size=2, pack={"capacity": 4}).shard(0, 0)
+    for layout in ("left", "two_segment", "right", "jagged"):
+        with pytest.raises(ValueError, match=r"pack=.*layout='packed'"):
+            fc.build_batch(**turns, rows=shard, layout=layout)
+    with pytest.raises(ValueError, match=r"pack=.*layout='packed'"):
+        whole.select(shard)
+
+
+def test_shards_of_other_rows():
+    plan = fc.plan_step([2, 3], pack={"capacity": 5})
+    with pytest.raises(ValueError, match=r"row \d has \d tokens, but here it has"):
+        fc.build_batch(
+            [[1], [2]],
+            [[3, 4], [5]],
+            pad_token_id=0,
+            rows=plan.shard(0, 0),
+            layout="packed",
+        )
+
+
+# Training
+
+
+@pytest.fixture(scope="module")
+def policy():
+    torch.manual_seed(0)
+    return Policy(VOCABULARY, max_positions=96, width=16, heads=2, layers=1).double()
+
+
+class Step(NamedTuple):
+    turns: dict[str, list]
+    policy: str | None
+    merge: fc.MergePlan | str | None
+    whole: fc.Batch
+    plan: fc.StepPlan
+    how: dict[str, Any]
+    prompts: int
+
+    def build(self, **options):
+        return fc.build_batch(**self.turns, pad_token_id=0, merge=self.merge, **options)
+
+    def shards(self, mini_batch):
+        """Build the packed shards of a mini-batch."""
+        for rank in range(self.plan.dp_size):
+            yield self.build(rows=self.plan.shard(mini_batch, rank), layout="packed", **self.how)
+
+    def alone(self, mini_batch):
+        """Build a mini-batch by itself, left-padded."""
+        first = mini_batch * self.prompts
+        chosen = [first <= uid < first + self.prompts for uid in self.turns["uids"]]
+        turns = {name: list(compress(values, chosen)) for name, values in self.turns.items()}
+        return fc.build_batch(**turns, pad_token_id=0, merge=self.policy)
+
+
+@st.composite
+def steps(draw):
+    prompts = draw(st.integers(1, 5))
+    turns = rollouts(draw(st.integers(0, 2**32 - 1)), prompts)
+    policy = merge = draw(st.sampled_from([None, "exact", "branch"]))
+    whole = fc.build_batch(**turns, pad_token_id=0, merge=merge)
+    longest = int((whole.prompt_lens + whole.response_lens).max())
+    multiple = draw(st.sampled_from([1, 1, 4]))
+    pack = {
+        "capacity": draw(st.integers(longest + 3, longest + 40)),
+        "algorithm": draw(st.sampled_from(WHOLE_ALGORITHMS)),
+        "pad_to_multiple_of": multiple,
+    }
+    options = {
+        "prompts_per_mini_batch": draw(st.integers(1, prompts)),
+        "dp_size": draw(st.integers(1, 4)),
+        "allow_partial": True,
+    }
+    if merge is not None and draw(st.booleans()):
+        tokens = (turns["prompts"], turns["responses"])
+        ids = turns["trajectory_ids"]
+        merge = fc.merge_turns(*tokens, trajectory_ids=ids, policy=policy)
+        plan = fc.plan_step(merge, uids=turns["uids"], **options, pack=pack)
+    else:
+        plan = fc.plan_step(whole, **options, pack=pack)
+    how = {"shift": draw(st.sampled_from(SHIFTS)), "tail": draw(st.sampled_from(TAILS))}
+    return Step(turns, policy, merge, whole, plan, how, options["prompts_per_mini_batch"])
+
+
+def packed_forward(policy, batch):
+    """Return the log-probability of each position's next token: (N, W), 0 where that is another's.
+
+    The policy's own layers, where a token sees what is before it in its sequence.
+    """
+    owners = batch.sequence_ids
+    width = owners.shape[1]
+    positions = batch.position_ids * (owners >= 0)
+    hidden = policy.tokens(batch.input_ids) + policy.positions(positions)
+    is_causal = torch.ones(width, width, dtype=torch.bool).tril()
+    visible = (owners[:, None, :, None] == owners[:, None, None, :]) & is_causal
+    for block in policy.blocks:
+        hidden = block(hidden, visible)
+    log_probs = policy.head(policy.norm(hidden)).log_softmax(dim=-1)
+    log_probs = log_probs[:, :-1].gather(-1, batch.input_ids[:, 1:, None]).squeeze(-1)
+    follows = (owners[:, :-1] == owners[:, 1:]) & (owners[:, 1:] >= 0)
+    return torch.nn.functional.pad(log_probs * follows, (0, 1))
+
+
+def losses_of_shard(policy, batch, shift, tokens, rows):
+    """Reduce a shard's share of its mini-batch's loss; return log-probabilities of rows, too."""
+    log_probs = packed_forward(policy, batch)
+    if shift == "none":
+        log_probs = torch.nn.functional.pad(log_probs[:, :-1], (1, 0))
+    losses = -log_probs * batch.rewards * batch.loss_mask
+    means = [
+        loss.sum() / mask.sum().clip(1)
+        for loss, mask in zip(batch.gather(losses), batch.gather(batch.loss_mask), strict=True)
+    ]
+    reduced = [losses.sum(), losses.sum() / tokens, sum(means, losses.sum() * 0) / rows]
+    return batch.gather(log_probs.detach()), reduced
+
+
+@settings(max_examples=30)
+@given(step=steps())
+def test_packed_shards_train_as_their_mini_batch(policy, step):
+    plan, whole = step.plan, step.whole
+    normalizers = whole.loss_normalizers(plan)
+    gathered = []
+    for mini_batch in range(plan.num_mini_batches):
+        tokens, rows = (float(counts[mini_batch]) for counts in normalizers)
+        total = torch.zeros(len(REDUCTIONS), dtype=torch.float64)
+        gradients = [[torch.zeros_like(p) for p in policy.parameters()] for _ in REDUCTIONS]
+        shapes = set()
+        for batch in step.shards(mini_batch):
+            shapes.add(batch.input_ids.shape)
+            of_rows, losses = losses_of_shard(policy, batch, step.how["shift"], tokens, rows)
+            gathered.append(of_rows)
+            total += torch.stack(losses).detach()
+            for sums, shares in zip(gradients, gradients_of(policy, losses), strict=True):
+                for one, share in zip(sums, shares, strict=True):
+                    one += share
+        assert len(shapes) == 1
+
+        alone = step.alone(mini_batch)
+        expected = losses_alone(policy, alone)
+        expected_gradients = gradients_of(policy, expected)
+        for index, reduction in enumerate(REDUCTIONS):
+            same(total[index], expected[index].detach(), f"loss per {reduction}")
+            for found, gradient in zip(gradients[index], expected_gradients[index], strict=True):
+                same(found, gradient, f"gradient per {reduction}")
+
+    # Every log-probability comes back to its row.
+    in_order, _ = forward(policy, whole)
+    expected = whole.gather(in_order.detach() * whole.response_mask)
+    of_slots = fc.Ragged.concat(gathered)
+    assert len(of_slots) == plan.num_real_rows
+    of_rows = fc.drop_padding(of_slots, plan)
+    assert of_rows.offsets.tolist() == expected.offsets.tolist()
+    same(of_rows.values, expected.values, "drop_padding")
+
+
+def columns_of(step):
+    """Return what the rows of a step are made of, as lists."""
+    names = ("prompts", "responses", "rewards", "loss_masks")
+    columns = {name: step.turns[name] for name in names}
+    if step.policy is None:
+        return columns
+    tokens = (columns.pop("prompts"), columns.pop("responses"))
+    ids = step.turns["trajectory_ids"]
+    return merge_columns_loops(
+        merge_turns_loops(*tokens, trajectory_ids=ids, policy=step.policy), **columns
+    )
+
+
+@settings(max_examples=20)
+@given(step=steps())
+def test_shards_equal_the_loops(step):
+    columns = columns_of(step)
+    for mini_batch in range(step.plan.num_mini_batches):
+        for rank, batch in enumerate(step.shards(mini_batch)):
+            shard = step.plan.shard(mini_batch, rank)
+            expected = build_shard_loops(
+                **columns, pad_token_id=0, shard=shard, layout="packed", **step.how
+            )
+            assert_same(batch, expected)
+            assert batch.is_padding == shard.is_padding.tolist()
+
+
+@settings(max_examples=20)
+@given(step=steps())
+def test_padding_is_in_no_normalizer(step):
+    """Of a packed batch of all rows, as of a padded one."""
+    plan = step.plan
+    tokens, rows = step.whole.loss_normalizers(plan)
+    packed = step.build(layout="packed", rows="single", **step.how)
+    found_tokens, found_rows = packed.loss_normalizers(plan)
+    assert found_tokens.tolist() == tokens.tolist()
+    assert found_rows.tolist() == rows.tolist()
+    advantages = torch.randn(step.whole.loss_mask.shape, dtype=torch.float64)
+    ragged = step.whole.gather(advantages)
+    values = torch.zeros(packed.loss_mask.shape, dtype=torch.float64)
+    places = packed.gather(torch.arange(values.numel()).reshape(values.shape)).values
+    values.view(-1)[places] = ragged.values
+    found = packed.gather(packed.normalize(values, plan))
+    expected = step.whole.gather(step.whole.normalize(advantages, plan))
+    same(found.values, expected.values, "normalize")
+
+
+def test_a_synthetic_row_trains_nothing(policy):
+    turns = rollouts(0, prompts=1)
+    whole = fc.build_batch(**turns, pad_token_id=0)
+    plan = fc.plan_step(whole, dp_size=16, pack={"capacity": 96})
+    assert plan.is_padding.any()
+    for rank in range(16):
+        shard = plan.shard(0, rank)
+        batch = fc.build_batch(
+            **turns, pad_token_id=0, rows=shard, layout="packed", shift="next_token"
+        )
+        if not shard.is_padding.all():
+            continue
+        assert batch.loss_mask.sum() == 0
+        assert batch.row_cu_seqlens[0].tolist()[:2] == [0, 2]
+        assert batch.uids == [f"pad{shard.first_pad}"]
+        assert batch.metrics["batch/rows"] == 0
+        _, losses = losses_of_shard(policy, batch, "next_token", 1.0, 1.0)
+        for gradients in gradients_of(policy, losses):
+            assert not any(gradient.any() for gradient in gradients)
+
+
+def test_merged_turns_are_packed_once():
+    turns = {
+        "prompts": [[1], [1, 2, 3], [6], [7]],
+        "responses": [[2], [4], [5, 5], [8]],
+        "trajectory_ids": list("aabc"),
+        "loss_masks": [[1], [1], [1, 0], [1]],
+    }
+    merge = fc.merge_turns(
+        turns["prompts"], turns["responses"], trajectory_ids=turns["trajectory_ids"]
+    )
+    plan = fc.plan_step(merge, pack={"capacity": 6})
+    batch = fc.build_batch(
+        **turns, pad_token_id=0, merge=merge, rows=plan.shard(0, 0), layout="packed"
+    )
+    assert sorted(bins_of(plan.shard(0, 0))) == [[0, 2], [1]]
+    assert (batch.input_ids[batch.sequence_ids >= 0] == 4).sum() == 1
+    found = batch.gather(batch.loss_mask, per="turn").to_list()
+    assert found == [list(map(float, row)) for row in turns["loss_masks"]]
