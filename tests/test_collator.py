@@ -269,6 +269,17 @@ def test_outputs_can_be_chosen(array_type):
     assert_same(given, {key: full[key] for key in keys})
 
 
+def test_rows_without_padding(array_type):
+    collate = fc.Collator(
+        pad_token_id=0, layout="packed", rows="single", labels="shifted", array_type=array_type
+    )
+    batch = collate(LABELLED)
+    assert batch.input_ids.tolist() == [[1, 2, 3, 4, 5, 6, 7, 8, 9]]
+    assert batch.labels.tolist() == [[2, 3, -100, 5, -100, 7, -100, -100, -100]]
+    assert batch.position_ids.tolist() == [[0, 1, 2, 0, 1, 2, 3, 0, 1]]
+    assert batch.cu_seqlens.tolist() == [0, 3, 7, 9]
+
+
 def test_turns_merge():
     turns = [
         {"prompt": [1], "response": [2], "trajectory_id": 0},

@@ -13,6 +13,7 @@ import weakref
 
 import numpy as np
 import pytest
+from conftest import NEEDS_TORCH
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -212,11 +213,8 @@ def test_long_waits_are_logged(monkeypatch, caplog):
 
 def test_metrics():
     batches = fc.prefetch([1, 2, 3])
-    assert batches.metrics == {
-        "prefetch/items": 0,
-        "prefetch/wait_seconds": 0,
-        "prefetch/wait_fraction": 0,
-    }
+    names = ["items", "wait_seconds", "wait_fraction", "bytes", "copies"]
+    assert batches.metrics == {f"prefetch/{name}": 0 for name in names}
     assert list(batches) == [1, 2, 3]
     assert batches.metrics["prefetch/items"] == 3
     assert 0 <= batches.metrics["prefetch/wait_fraction"] <= 1
@@ -326,6 +324,28 @@ def test_closing_by_another_thread_wakes_nobody_up_in_vain():
     assert len(ends) == 1
 
 
+def test_who_waits_is_told_that_it_is_closed(monkeypatch):
+    monkeypatch.setattr(prefetching, "CLOSE_SECONDS", 0.01)
+    gated = Gated(1)
+    batches = fc.prefetch(gated)
+    errors = []
+
+    def wait():
+        try:
+            next(batches)
+        except RuntimeError as error:
+            errors.append(str(error))
+
+    waiting = threading.Thread(target=wait)
+    waiting.start()
+    gated.await_begun(1)
+    batches.close()
+    waiting.join(SECONDS)
+    gated.gate.release()
+    assert len(errors) == 1
+    assert "closed" in errors[0]
+
+
 def test_many_threads_share_the_items():
     batches = fc.prefetch(range(1000), depth=4)
     taken, lock = [], threading.Lock()
@@ -367,7 +387,7 @@ def test_a_forked_child_is_told():
             except RuntimeError as error:
                 assert "fork" in str(error)
                 batches.close()
-                os._exit(0)
+                raise SystemExit(0)
             os._exit(1)
         assert os.waitpid(child, 0)[1] == 0
         assert list(batches) == [0, 1, 2, 3, 4]
@@ -390,6 +410,42 @@ def test_a_program_ends_though_the_iterable_does_not():
         print(next(batches))
     """)
     assert (result.returncode, result.stdout, result.stderr) == (0, "1\n", "")
+
+
+@NEEDS_TORCH
+@NEEDS_FORK
+def test_a_worker_of_a_data_loader_that_dies():
+    result = run("""if True:
+        import os, warnings
+        import torch
+        import fastcollate as fc
+
+        warnings.simplefilter("ignore")
+
+        class Samples(torch.utils.data.Dataset):
+            def __len__(self):
+                return 8
+
+            def __getitem__(self, index):
+                if index == 4:
+                    os._exit(3)
+                return {"prompt": [index], "response": [index]}
+
+        loader = torch.utils.data.DataLoader(
+            Samples(), batch_size=2, num_workers=1, multiprocessing_context="fork",
+            collate_fn=fc.Collator(pad_token_id=0), prefetch_factor=1,
+        )
+        taken = []
+        try:
+            for batch in fc.prefetch(loader, depth=1):
+                taken.append(batch.input_ids.tolist())
+        except RuntimeError as error:
+            assert "worker" in str(error), error
+            assert len(taken) <= 2
+        else:
+            raise AssertionError("no error came")
+    """)
+    assert result.returncode == 0, result.stderr
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="signals differ")

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
+from copy import copy
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -38,6 +39,11 @@ class Transfer:
     def metrics(self) -> dict[str, float]:
         """Flat and ready to be logged."""
         return {"handover/bytes": float(self.bytes), "handover/copies": float(self.copies)}
+
+    def add(self, metrics: Mapping[str, float]) -> None:
+        """Count what another transfer's metrics say."""
+        self.bytes += int(metrics["handover/bytes"])
+        self.copies += int(metrics["handover/copies"])
 
 
 Moves = dict[int, Any]
@@ -95,20 +101,24 @@ def copied(
     small = [tensor for tensor in rest if is_plain(tensor) and is_on_host(tensor)]
     small = [tensor for tensor in small if 0 < tensor.nbytes <= SMALL]
     if len(small) > 1:
-        moves |= _copied_together(small, target, transfer)
+        moves |= _copied_together(small, target, non_blocking, transfer)
     for tensor in rest:
         if id(tensor) not in moves:
             moves[id(tensor)] = _to(tensor, target, non_blocking, transfer)
     return moves
 
 
-def _copied_together(tensors: Sequence[Any], target: Any, transfer: Transfer) -> Moves:
+def _copied_together(
+    tensors: Sequence[Any], target: Any, non_blocking: bool, transfer: Transfer
+) -> Moves:
     import torch
 
     offsets, size = offsets_of_packed(tensors)
-    slab = torch.empty(size, dtype=torch.uint8)
+    slab = pinned(size) if non_blocking and has_bus(target) else None
+    if slab is None:
+        slab = torch.empty(size, dtype=torch.uint8)
     packed = packed_into(slab, tensors, offsets)
-    on_device = _to(slab, target, False, transfer)
+    on_device = _to(slab, target, non_blocking, transfer)
     return {
         key: over(on_device, offset, tensor)
         for (key, tensor), offset in zip(packed.items(), offsets, strict=True)
@@ -149,6 +159,11 @@ def is_on_host(tensor: Any) -> bool:
     return bool(tensor.device.type == "cpu")
 
 
+def has_bus(device: Any) -> bool:
+    """Say whether pinned memory helps to get to a device."""
+    return device.type not in ("cpu", "meta", "mps")
+
+
 def resolved(device: Any) -> Any:
     """Return a device with its number, which tensors have and arguments may lack."""
     import torch
@@ -186,7 +201,8 @@ def checked_tensors(batch: Batch) -> list[Any]:
                 "the batch holds NumPy arrays, which are on no device; "
                 "build it with array_type='torch'"
             )
-        found[id(value)] = value
+        if is_tensor(value):
+            found[id(value)] = value
         return value
 
     for value in batch.values():
@@ -207,13 +223,31 @@ def rebuilt(batch: Batch, moves: Moves, transfer: Transfer | None) -> Batch:
 
 
 def mapped(value: Any, function: Callable[[Any], Any]) -> Any:
-    """Put a function's results in place of all arrays and tensors in mappings, lists and tuples."""
+    """Put a function's results in place of all arrays and tensors of an item.
+
+    They are looked for in batches, mappings, lists and tuples. What else knows how to be moved is
+    given to the function too.
+    """
+    from fastcollate.batch import Batch
+
     if is_tensor(value) or isinstance(value, np.ndarray):
         return function(value)
+    if isinstance(value, Batch):
+        data = {key: mapped(item, function) for key, item in value.items()}
+        return value._like(data, value._plan)
     if isinstance(value, Mapping):
-        items = {key: mapped(item, function) for key, item in value.items()}
-        return items if type(value) is dict else type(value)(items)  # type: ignore[call-arg]
-    if isinstance(value, (list, tuple)):
-        items_ = [mapped(item, function) for item in value]
-        return type(value)(*items_) if hasattr(value, "_fields") else type(value)(items_)
-    return value
+        return _rebuilt_mapping(value, {key: mapped(value[key], function) for key in value})
+    if isinstance(value, (list, tuple)) and not hasattr(value, "to"):
+        items = [mapped(item, function) for item in value]
+        return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
+    return function(value) if hasattr(value, "to") else value
+
+
+def _rebuilt_mapping(mapping: Mapping[Any, Any], items: dict[Any, Any]) -> Any:
+    if type(mapping) is dict:
+        return items
+    if isinstance(mapping, MutableMapping):
+        again = copy(mapping)  # it may know more than its items
+        again.update(items)
+        return again
+    return type(mapping)(items)  # type: ignore[call-arg]

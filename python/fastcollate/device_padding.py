@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from fastcollate.arrays import is_tensor, offsets_of
-from fastcollate.device import checked_tensors
+from fastcollate.device import checked_tensors, has_bus
 from fastcollate.dtypes import checked_outputs
 from fastcollate.layouts import checked_layout
+from fastcollate.pinning import pinned
+from fastcollate.slabs import over
 from fastcollate.step_plan import Shard
 
 if TYPE_CHECKING:
@@ -132,6 +134,16 @@ def _as_dtype(value: Any, name: str | None) -> Any:
     return value.to(getattr(torch, name))
 
 
+def _on_device(tables: Any, device: Any) -> Any:
+    """Copy to a device, without waiting for what it is doing."""
+    slab = pinned(tables.nbytes) if has_bus(device) else None
+    if slab is None:
+        return tables.to(device)
+    on_host = over(slab, 0, tables)
+    on_host.copy_(tables)
+    return on_host.to(device, non_blocking=True)
+
+
 class _Padding:
     """Pads the outputs of one jagged batch."""
 
@@ -155,7 +167,8 @@ class _Padding:
                     response_starts - offsets_of(plan.response_lens)[:-1],
                 ]
             )
-        ).to(self._device, non_blocking=True)
+        )
+        tables = _on_device(tables, self._device)
         self._lens, self._starts = tables[0], tables[1]
         self._tokens = self._places(tables[2], tables[0], int(lens.sum()))
         self._answers = self._places(tables[4], tables[3], int(plan.response_lens.sum()))

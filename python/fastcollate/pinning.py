@@ -88,7 +88,7 @@ def _warn(why: str) -> None:
     global _has_warned
     if not _has_warned:
         _has_warned = True
-        message = f"pin_memory=True, but {why}. Batches are in pageable memory"
+        message = f"no memory is pinned: {why}. Batches are in pageable memory"
         warnings.warn(message, stacklevel=2)
 
 

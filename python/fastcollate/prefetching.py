@@ -10,12 +10,16 @@ import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, Generic, TypeVar
 
 from fastcollate.arguments import checked_integer, checked_seconds
 from fastcollate.arrays import describe
-from fastcollate.progress import ProgressArgument, bar_of
+from fastcollate.device import resolved
+from fastcollate.moving import Blocking, HandOver, OnLane, Same
+from fastcollate.progress import Bar, ProgressArgument, bar_of
+from fastcollate.staging import StoppedError
+from fastcollate.streams import lane_to
 
 T = TypeVar("T")
 
@@ -103,16 +107,18 @@ def prefetch(
         raise TypeError(
             f"iterable is {describe(iterable)}; pass what gives one batch after the other"
         ) from error
-    return Prefetcher(iterator, _Same(), depth, total, timeout, progress)
+    work = _Work(depth)
+    move = Same() if device is None else _mover_to(device, work)
+    return Prefetcher(iterator, move, work, total, timeout, bar_of(progress, total, "batch"))
 
 
-class _Same:
-    """Hands items over as they are."""
-
-    doing = "it is handed over"
-
-    def __call__(self, item: Any) -> Any:
-        return item
+def _mover_to(device: Any, work: _Work) -> Same:
+    try:
+        target = resolved(device)
+    except ImportError as error:
+        raise ImportError("device needs torch: pip install 'fastcollate[torch]'") from error
+    lane = lane_to(target)
+    return Blocking(target) if lane is None else OnLane(target, lane, work.is_stopped)
 
 
 class Prefetcher(Generic[T]):
@@ -121,21 +127,19 @@ class Prefetcher(Generic[T]):
     def __init__(
         self,
         iterator: Iterator[T],
-        move: Any,
-        depth: int,
+        move: Same,
+        work: _Work,
         total: int | None,
         timeout: float | None,
-        progress: Any,
+        bar: Bar,
     ) -> None:
-        self._bar = bar_of(progress, total, "batch")
+        self._bar, self._work, self._transfer = bar, work, move.transfer
         self._total, self._timeout = total, timeout
-        self._process = os.getpid()
         self._count, self._waited = 0, 0.0
-        self._started: float | None = None
+        self._first = self._last = 0.0  # when the first was asked for, and the last was done with
         self._is_closed = False
-        self._work = _Work(depth)
-        weakref.finalize(self, self._work.stop).atexit = False
-        self._work.start(iterator, move)
+        weakref.finalize(self, work.stop).atexit = False
+        work.start(iterator, move)
 
     def __iter__(self) -> Prefetcher[T]:
         return self
@@ -143,23 +147,23 @@ class Prefetcher(Generic[T]):
     def __next__(self) -> T:
         if self._is_closed:
             raise RuntimeError("this prefetch is closed; make another one")
-        if os.getpid() != self._process:
+        if self._work.is_elsewhere():
             raise RuntimeError(
                 "this prefetch was made before a fork, and its thread stayed with the parent; "
                 "make it in the process that uses it"
             )
         begin = time.monotonic()
-        if self._started is None:
-            self._started = begin
+        self._first = self._first or begin
         try:
-            item: T = self._work.take(self._timeout)
+            item: T = self._work.take(self._timeout)()
         except (KeyboardInterrupt, TimeoutError):
             raise  # the item may still come
         except BaseException:
             self._bar.close()
             raise
         finally:
-            self._waited += time.monotonic() - begin
+            self._last = time.monotonic()
+            self._waited += self._last - begin
         self._count += 1
         self._bar.advance(self._wait_fraction())
         return item
@@ -178,12 +182,17 @@ class Prefetcher(Generic[T]):
         -------
         dict
             ``prefetch/items``; ``prefetch/wait_seconds``, the time that was spent waiting for them,
-            and ``prefetch/wait_fraction``, its share of the time since the first was asked for.
+            and ``prefetch/wait_fraction``, its share of the time from the first that was asked for
+            to the last;
+            ``prefetch/bytes``, what was copied to the device so far, items that are ready among it,
+            and ``prefetch/copies``, in how many pieces.
         """
         return {
             "prefetch/items": float(self._count),
             "prefetch/wait_seconds": self._waited,
             "prefetch/wait_fraction": self._wait_fraction(),
+            "prefetch/bytes": float(self._transfer.bytes),
+            "prefetch/copies": float(self._transfer.copies),
         }
 
     def close(self) -> None:
@@ -195,8 +204,7 @@ class Prefetcher(Generic[T]):
             self._is_closed = True
             self._bar.close()
             self._work.stop()
-            if os.getpid() == self._process:
-                self._work.join(CLOSE_SECONDS)
+            self._work.join(CLOSE_SECONDS)
 
     def __enter__(self) -> Prefetcher[T]:
         return self
@@ -205,9 +213,7 @@ class Prefetcher(Generic[T]):
         self.close()
 
     def _wait_fraction(self) -> float:
-        if self._started is None:
-            return 0.0
-        return self._waited / max(time.monotonic() - self._started, 1e-9)
+        return self._waited / max(self._last - self._first, 1e-9)
 
 
 class _Work:
@@ -215,16 +221,25 @@ class _Work:
 
     def __init__(self, depth: int) -> None:
         self._depth = depth
+        self._process = os.getpid()
         self._changed = threading.Condition()  # reentrant: `stop` may run while it is held
-        self._ready: deque[Any] = deque()
+        self._ready: deque[HandOver] = deque()
         self._error: BaseException | None = None
         self._has_ended = self._is_stopped = False
         self._doing = "the thread has not begun"
         self._thread: threading.Thread | None = None
 
+    def is_elsewhere(self) -> bool:
+        """Say whether the thread stayed with a parent, perhaps holding the lock for ever."""
+        return os.getpid() != self._process
+
+    def is_stopped(self) -> bool:
+        """Say whether no item is wanted any more."""
+        return self._is_stopped
+
     # On the threads of others
 
-    def start(self, iterator: Iterator[Any], move: Callable[[Any], Any]) -> None:
+    def start(self, iterator: Iterator[Any], move: Same) -> None:
         """Begin to make items."""
         self._thread = threading.Thread(
             target=self._run, args=(iterator, move), name="fastcollate-prefetch", daemon=True
@@ -232,8 +247,8 @@ class _Work:
         _working.add(self)
         self._thread.start()
 
-    def take(self, timeout: float | None) -> Any:
-        """Wait for the next item, or raise what came in its place."""
+    def take(self, timeout: float | None) -> HandOver:
+        """Wait for what hands the next item over, or raise what came in its place."""
         begin = time.monotonic()
         report = begin + REPORT_EVERY
         with self._changed:
@@ -241,6 +256,8 @@ class _Work:
                 if self._has_ended:
                     error, self._error = self._error, None
                     raise error or StopIteration
+                if self._is_stopped:
+                    raise RuntimeError("this prefetch was closed while an item was waited for")
                 if self._thread is None or not self._thread.is_alive():
                     raise RuntimeError(f"the thread of a prefetch is gone: {self._doing}")
                 waited = time.monotonic() - begin
@@ -253,12 +270,14 @@ class _Work:
                     _log.warning("no item for %.0f s: %s", waited, self._doing)
                     report += REPORT_EVERY
                 self._changed.wait(LOOK_EVERY if timeout is None else min(LOOK_EVERY, timeout))
-            item = self._ready.popleft()
+            hand_over = self._ready.popleft()
             self._changed.notify_all()
-        return item
+        return hand_over
 
     def stop(self) -> None:
         """Let the thread end after what it is doing."""
+        if self.is_elsewhere():
+            return
         with self._changed:
             self._is_stopped = True
             self._ready.clear()
@@ -268,13 +287,15 @@ class _Work:
         """Wait for the thread to end, but not for ever."""
         if self._thread is None or self._thread is threading.current_thread():
             return
+        if self.is_elsewhere():
+            return
         self._thread.join(seconds)
         if self._thread.is_alive():
             _log.warning("a closed prefetch goes on after %.0f s: %s", seconds, self._doing)
 
     # On the thread
 
-    def _run(self, iterator: Iterator[Any], move: Any) -> None:
+    def _run(self, iterator: Iterator[Any], move: Same) -> None:
         error: BaseException | None = None
         try:
             for number in itertools.count():
@@ -286,9 +307,13 @@ class _Work:
                 except StopIteration:
                     break
                 self._doing = f"item {number} came, but {move.doing}"
-                item = move(item)
-                self._put(item)
+                hand_over = move(item)
                 del item
+                self._put(hand_over)
+                del hand_over
+            move.check()
+        except StoppedError:
+            pass
         except BaseException as caught:
             error = caught
         with self._changed:
@@ -305,10 +330,10 @@ class _Work:
                 self._changed.wait()
             return not self._is_stopped
 
-    def _put(self, item: Any) -> None:
+    def _put(self, hand_over: HandOver) -> None:
         with self._changed:
             if not self._is_stopped:
-                self._ready.append(item)
+                self._ready.append(hand_over)
                 self._changed.notify_all()
 
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from fastcollate._fastcollate import Stretches, pack_ids
 from fastcollate.arguments import as_list, counted
-from fastcollate.arrays import describe, to_numpy
+from fastcollate.arrays import describe, offsets_of, to_numpy
 from fastcollate.column_input import ragged
 from fastcollate.columns import Ragged
 from fastcollate.fields import Field, PerRow, RoutedExperts
@@ -231,14 +231,16 @@ def _tokens(columns: Mapping[str, Any]) -> dict[str, Any]:
         "responses": Stretches([(values, starts + prompt_lens, response_lens)]),
     }
     if "labels" in columns:
-        masks = trained.astype(np.float32)
-        arguments["loss_masks"] = Stretches([(masks, starts + prompt_lens, response_lens)])
+        arguments["loss_masks"] = Stretches([(trained, starts + prompt_lens, response_lens)])
     return arguments
 
 
 def _ids(name: str, column: Any) -> Ragged:
     """Return a column of integers in one array on the host."""
     if isinstance(column, (list, tuple)) or _is_object_array(column):
+        arrays = [row for row in column if _is_integers(row)]
+        if len(arrays) == len(column) > 0 and len({row.dtype for row in arrays}) == 1:
+            return Ragged(np.concatenate(arrays), offsets_of([len(row) for row in arrays]))
         # Boxed numbers are unboxed by the core, which names the place of a bad one.
         packed = [pack_ids(name, row, index) for index, row in enumerate(column)]
         return ragged(packed, dtype="int64") if packed else Ragged(np.empty(0, np.int64), [0])
@@ -256,6 +258,10 @@ def _ids(name: str, column: Any) -> Ragged:
 
 def _is_object_array(column: Any) -> bool:
     return isinstance(column, np.ndarray) and column.dtype.kind == "O"
+
+
+def _is_integers(row: Any) -> bool:
+    return type(row) is np.ndarray and row.ndim == 1 and row.dtype.kind in "iu"
 
 
 def _check_same_lengths(ids: Ragged, name: str, other: Ragged) -> None:
@@ -291,7 +297,8 @@ def _trained(ids: Ragged, labels: Ragged) -> np.ndarray:
     """Return which tokens have a label: bool (tokens,)."""
     _check_same_lengths(ids, "labels", labels)
     trained: np.ndarray = labels.values != IGNORED
-    wrong = trained & (labels.values != ids.values)
+    wrong = labels.values != ids.values
+    wrong &= trained
     if wrong.any():
         index = int(wrong.argmax())
         row, position = _place(ids.offsets, index)

@@ -111,7 +111,7 @@ impl OutputSpec {
             spec.input_ids.name(),
             spec.attention_mask.name(),
             spec.response_mask.name(),
-            (spec.position_ids.0.map(name_of), spec.position_ids.1.name()),
+            spec.position_ids(),
             spec.labels.map(|(shifted, dtype)| (shifted, dtype.name())),
             spec.sequence_ids.name(),
         );
