@@ -552,7 +552,7 @@ def good_tables():
         ({"indices": [0, 0, 0]}, "sequence 1 is in no bin"),
         ({"starts": [0, 0, 9]}, "sequence 0 is not there whole"),
         ({"starts": [1, 0, 10]}, "sequence 0 is not there whole"),
-        ({"lengths": [10, 3, -2]}, "lengths hold a negative number"),
+        ({"lengths": [10, 3, -2]}, "lengths hold what is no number"),
         ({"lengths": [10, 3, 0]}, "sequence 0 is not there whole"),
         ({"lengths": [9, 3, 2]}, "sequence 0 is not there whole"),
         ({"num_sequences": 4}, "there are 4 sequences, but only 3 pieces"),

@@ -4,6 +4,7 @@ import contextlib
 import pickle
 import warnings
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -144,6 +145,8 @@ def small(array_type="numpy", **changes):
         "pack": plan_of([[(2, 0, 4), (1, 0, 2)], [(0, 0, 4)]]),
         "array_type": array_type,
     }
+    if "pack" not in changes and (changes.get("pad_to_multiple_of") or 0) > 0:
+        inputs["pack"] = replace(inputs["pack"], pad_to_multiple_of=changes["pad_to_multiple_of"])
     return fc.build_batch(**{**inputs, **changes})
 
 
@@ -595,8 +598,8 @@ def test_out_takes_packed_memory_over(array_type):
     assert kept.tolist() == [0, 4, 6]
 
 
-def large(seed, tokens=(50, 2_000), rows=600):
-    """Make lists that are large enough for threads: more than 64 MiB of outputs."""
+def lists(seed, rows, tokens):
+    """Make rows of such lengths."""
     rng = np.random.default_rng(seed)
     lens = rng.integers(*tokens, (2, rows))
     return {
@@ -608,12 +611,16 @@ def large(seed, tokens=(50, 2_000), rows=600):
     }
 
 
+def arrays_of(batch):
+    return [value for value in batch.values() if hasattr(value, "dtype")]
+
+
 @pytest.mark.parametrize("shift", SHIFTS)
 @pytest.mark.parametrize("kind", ["lists", "arrays"])
 def test_a_large_batch(kind, shift, array_type):
     """Large enough for threads, and for memory that was used before and has to be cleared."""
     for seed in (7, 0):
-        data = large(seed)
+        data = lists(seed, rows=900, tokens=(50, 2_000))
         lens = list(map(len, map(list.__add__, data["prompts"], data["responses"])))
         plan = fc.pack(lens, 5_000 + max(lens))
         expected = build_packed_numpy(**data, pack=plan, shift=shift)
@@ -623,12 +630,13 @@ def test_a_large_batch(kind, shift, array_type):
         batch = fc.build_batch(
             **data, layout="packed", pack=plan, shift=shift, array_type=array_type
         )
+        assert sum(np.asarray(value).nbytes for value in arrays_of(batch)) > 64 << 20
         assert_same(batch, expected)
         del batch
 
 
 def test_threads_build_at_once(array_type):
-    data = large(1, tokens=(1, 60), rows=200)
+    data = lists(1, rows=200, tokens=(1, 60))
     lens = list(map(len, map(list.__add__, data["prompts"], data["responses"])))
     plans = [fc.pack(lens, capacity) for capacity in (120, 200, 500)]
     expected = [build_packed_numpy(**data, pack=plan) for plan in plans]
@@ -642,6 +650,28 @@ def test_threads_build_at_once(array_type):
     with ThreadPoolExecutor(4) as executor:
         for index, batch in enumerate(executor.map(build, range(60))):
             assert_same(batch, expected[index % 3])
+
+
+@given(drawn=st.data())
+def test_a_builder_gives_the_same(drawn, array_type):
+    data = drawn.draw(rollouts(max_long_len=30).flatmap(with_prompts))
+    options, _ = drawn.draw(packed_options(lens_of(data)))
+    assume(options.pop("rows", None) is None)
+    options |= {"pad_token_id": 0, "array_type": array_type}
+    builder = fc.BatchBuilder(**options)
+    names = {"rewards": "rewards", "loss_masks": "loss_mask", "logprobs": "logprobs"}
+    for row, (prompt, response) in enumerate(zip(data.prompts, data.responses, strict=True)):
+        given_fields = {names[name]: getattr(data, name) for name in names}
+        of_row = {name: rows[row] for name, rows in given_fields.items() if rows is not None}
+        builder.add(prompt, response, **of_row)
+    with quiet():
+        try:
+            expected = fc.build_batch(**data._asdict(), **options)
+        except ValueError:
+            with pytest.raises(ValueError, match="prompt"):
+                builder.finish()
+        else:
+            assert_same(builder.finish(), expected)
 
 
 # From one layout to another

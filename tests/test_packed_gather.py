@@ -1,5 +1,6 @@
 """The way back from packed rows: to sequences in the order of the input, and to turns."""
 
+import pickle
 import warnings
 
 import numpy as np
@@ -204,6 +205,22 @@ def test_merged_turns_come_back(array_type):
         assert rows_of(batch.gather(batch.logprobs)) == [[-1, 0, -2, -3], [-4]]
 
 
+@pytest.mark.parametrize("shift", SHIFTS)
+def test_copied_rows_are_left_out(shift, array_type):
+    """Rows of a shard without bins, of which the last is there to fill up."""
+    shard = fc.Shard(np.array([2, 0, 2]), np.array([False, False, True]), num_rows=3)
+    masks = [[1] * 4, [1], [1]]
+    pack = plan_of([[(2, 0, 2)], [(1, 0, 6), (0, 0, 2)]])
+    batch = small(array_type, shift, rows=shard, pack=pack, loss_masks=masks)
+    assert batch.input_ids.tolist() == [[9, 11, 0, 0, 0, 0, 0, 0], [1, 2, 3, 4, 5, 6, 9, 11]]
+    assert batch.loss_mask[0].tolist() == [0] * 8
+    assert rows_of(batch.gather(batch.loss_mask)) == [[1], [1] * 4]
+    assert rows_of(batch.gather(batch.loss_mask, per="turn", missing=-1)) == [[1] * 4, [-1], [1]]
+    found = batch.broadcast(like(np.array([1, 2, 3]), array_type))
+    assert rows_of(batch.gather(found)) == [[1], [2] * 4]
+    assert found[0].tolist() == [0] * 8
+
+
 def test_padding_rows_are_left_out(array_type):
     shard = fc.Shard(
         np.array([1, -1, 0]),
@@ -231,6 +248,15 @@ def test_padding_rows_are_left_out(array_type):
     assert rows_of(batch.gather(ids, of="sequence", per="turn")) == [[5], [6]]
     assert rows_of(batch.gather(ids, of="sequence")) == [[6], [5]]
     assert rows_of(batch.gather(ids, of="sequence", gaps=False)) == [[6], [5]]
+    per_row = like(np.array([1.5, np.nan, 2.5]), array_type)
+    assert batch.broadcast(per_row).tolist() == [[0, 0, 1.5, 0, 0, 0], [0, 2.5, 0, 0, 0, 0]]
+    again = pickle.loads(pickle.dumps(batch))
+    assert rows_of(again.gather(ids, of="sequence")) == [[6], [5]]
+    assert rows_of(again.to_layout("left").gather(batch.to_layout("left").loss_mask)) == [
+        [1],
+        [0],
+        [1],
+    ]
 
 
 # Torch

@@ -226,6 +226,27 @@ def test_packed_shards_are_built_packed():
         whole.select(shard)
 
 
+def test_results_come_back_in_order():
+    """Of slots, or of what gather gives: padding rows are left out there."""
+    plan = fc.plan_step([2, 5, 3, 2, 4], rows_per_mini_batch=5, dp_size=7, pack={"capacity": 6})
+    slots = [f"row {row}" for row in plan.rows.tolist()]
+    gathered = [name for name in slots if name != "row -1"]
+    expected = [f"row {row}" for row in range(5)]
+    assert len(slots) == 7
+    assert fc.drop_padding(slots, plan) == expected
+    assert fc.drop_padding(gathered, plan) == expected
+    rows = plan.rows[~plan.is_padding]
+    assert fc.drop_padding(rows, plan).tolist() == list(range(5))
+    assert fc.drop_padding(fc.ragged([[row] * row for row in rows]), plan).lengths.tolist() == [
+        *range(5)
+    ]
+    with pytest.raises(ValueError, match="6 items, but the plan has 7 slots"):
+        fc.drop_padding(slots[:6], plan)
+    unpacked = fc.plan_step([2, 5, 3], dp_size=2)
+    with pytest.raises(ValueError, match="3 items, but the plan has 4 slots"):
+        fc.drop_padding([1, 2, 3], unpacked)
+
+
 def test_shards_of_other_rows():
     plan = fc.plan_step([2, 3], pack={"capacity": 5})
     with pytest.raises(ValueError, match=r"row \d has \d tokens, but here it has"):

@@ -49,6 +49,8 @@ def gathered(
         width=found[-1],
         per_turn=per == "turn",
         gaps=gaps,
+        # In bins padding rows fill no row of the output: nobody has a place for their values.
+        padding=plan.layout != "packed",
         may_miss=missing is not None,
     )
     values = _taken(flattened(x, len(leading)), places, missing)
@@ -72,9 +74,12 @@ def broadcasted(plan: Plan, per_row: Any) -> Any:
         width=width,
         per_turn=False,
         gaps=True,
+        padding=True,
         may_miss=True,
     )
-    rows = np.repeat(np.arange(plan.num_rows), lens)
+    # Packed padding rows are left out.
+    kept = np.flatnonzero(~plan.is_padding) if len(lens) < plan.num_rows else np.arange(len(lens))
+    rows = np.repeat(kept, lens)
     rows, places = rows[places >= 0], places[places >= 0]
     shape = _leading_shape(plan, width)
     if isinstance(per_row, np.ndarray):

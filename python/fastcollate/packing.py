@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from inspect import signature
 from typing import Any, Literal, TypeAlias, get_args
 
 import numpy as np
@@ -90,7 +92,7 @@ def pack(
         How much a bin may cost at most, beside the capacity, and what sequences cost: ``"flops"``,
         ``24576 * L + L * L`` for a sequence of L tokens; ``"tokens"``; a function, which gets
         lengths, int64 (m,), and returns what they cost; or costs (n,). They are finite and not
-        negative, and a longer sequence does not cost less. Not with ``"concat"``.
+        negative; to split by cost, a longer piece must not cost less. Not with ``"concat"``.
 
     Returns
     -------
@@ -169,6 +171,18 @@ def pack(
     )
 
 
+def checked_options(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Check that a mapping has options of :func:`pack`, a capacity among them, and no lengths."""
+    known = set(signature(pack).parameters) - {"lengths"}
+    if unknown := [name for name in options if name not in known]:
+        raise TypeError(
+            f"pack has the option {unknown[0]!r}; fastcollate.pack takes {sorted(known)}"
+        )
+    if "capacity" not in options:
+        raise TypeError("pack has no capacity; pass dict(capacity=...), in tokens")
+    return dict(options)
+
+
 def _check_option(name: str, value: Any, values: tuple[str, ...]) -> None:
     shown = ", ".join(map(repr, values))
     if not isinstance(value, str):
@@ -201,9 +215,11 @@ def _spread(
     if needed == count:
         return offsets, order
     if needed > len(order):
+        asked = {"min_bins": min_bins if min_bins > count else 0, "bins_multiple_of": multiple_of}
+        given = [f"{name}={value}" for name, value in asked.items() if value > 1]
+        verb = "ask" if len(given) > 1 else "asks"
         raise ValueError(
-            f"{counted(count, 'bin')} would do, but min_bins={min_bins} and "
-            f"bins_multiple_of={multiple_of} ask for {needed:,}, which {counted(len(order), noun)} "
-            "cannot fill: no bin may be empty"
+            f"{counted(count, 'bin')} would do, but {' and '.join(given)} {verb} for {needed:,}, "
+            f"which {counted(len(order), noun)} cannot fill: no bin may be empty"
         )
     return _fastcollate.spread_bins(offsets, order, needed)

@@ -19,6 +19,19 @@ pub trait Column<T> {
     /// # Errors
     /// A value that does not fit; `out` may be partly written then.
     fn read(&self, turn: usize, from: usize, out: &mut [T]) -> Result<(), Self::Error>;
+
+    /// Hear that a turn is to be read soon, from token `from` on, and how soon. A column whose values
+    /// the processor cannot foresee may ask for their memory.
+    fn announce(&self, _turn: usize, _from: usize, _soon: Soon) {}
+}
+
+/// When a turn is read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Soon {
+    /// Next.
+    Next,
+    /// After the next.
+    Later,
 }
 
 /// A column of token ids that can be compared where they lie.

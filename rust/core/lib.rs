@@ -17,8 +17,8 @@ pub mod plan;
 pub mod write;
 
 pub use column::{
-    At, Check, Column, SliceColumn, Tokens, check_kind, check_values, common_when_read, read_slice,
-    read_stream,
+    At, Check, Column, SliceColumn, Soon, Tokens, check_kind, check_values, common_when_read,
+    read_slice, read_stream,
 };
 pub use element::{Binary, Element, Misfit, Slice, common_values};
 pub use error::{Error, Place, Result};

@@ -93,6 +93,12 @@ impl Plan {
         sources_of(py, &self.assembly)
     }
 
+    /// Which rows are there for the number of rows alone, bool (rows,).
+    #[getter]
+    fn is_padding<'py>(&self, py: Python<'py>) -> Bound<'py, PyArray1<bool>> {
+        PyArray1::from_iter(py, self.assembly.rows().iter().map(|row| row.is_padding))
+    }
+
     /// The plan of some of the rows, laid out anew.
     fn pick(&self, py: Python, shard: Shard, layout: &LayoutSpec) -> Result<Self> {
         let (assembly, longest) = shard.pick(&self.assembly)?;
@@ -115,6 +121,7 @@ impl Plan {
         width: usize,
         per_turn: bool,
         gaps: bool,
+        padding: bool,
         may_miss: bool,
     ) -> Result<(Column<'py>, Column<'py>)> {
         let of = if of_sequence {
@@ -130,7 +137,7 @@ impl Plan {
         let per = if per_turn {
             Per::Turn
         } else {
-            Per::Row { gaps }
+            Per::Row { gaps, padding }
         };
         let values = Values { of, shift, width };
         let (turns, assembly, placement) = (&self.turns, &self.assembly, &self.placement);

@@ -1,9 +1,9 @@
 //! Writers that copy values: token streams and response-aligned fields.
 
 use super::{Destination, fill, walk};
-use crate::column::{Column, read_stream};
+use crate::column::{Column, Soon, read_stream};
 use crate::element::Element;
-use crate::plan::{Assembly, Band};
+use crate::plan::{Assembly, Band, Segment};
 
 /// What positions hold that no value goes to. Both patterns have a field's trailing shape, so their
 /// length is its number of values per token.
@@ -33,18 +33,40 @@ pub fn write_tokens<T: Element, C: Column<T>>(
     pad: T,
     destination: Destination<T>,
 ) -> Result<(), C::Error> {
-    walk(
-        band,
-        &[pad],
-        destination,
-        |segment, inside| match assembly.rows()[segment.row].source {
+    let mut upcoming = Upcoming(band.segments);
+    walk(band, &[pad], destination, |segment, inside| {
+        upcoming.announce(|segment, soon| {
+            if let Some(turn) = assembly.rows()[segment.row].source {
+                prompts.announce(turn, segment.from, soon);
+                let prompt_len = prompts.row_len(turn);
+                responses.announce(turn, segment.from.saturating_sub(prompt_len), soon);
+            }
+        });
+        match assembly.rows()[segment.row].source {
             Some(turn) => read_stream(prompts, responses, turn, segment.from, inside),
             None => {
                 inside.fill(pad);
                 Ok(())
             }
-        },
-    )
+        }
+    })
+}
+
+/// The segments of a band from the one that is written on.
+struct Upcoming<'a>(&'a [Segment]);
+
+impl Upcoming<'_> {
+    /// Go on by a segment, and tell of the next two where they are not the next rows: those lie
+    /// where the processor looks by itself.
+    fn announce(&mut self, tell: impl Fn(&Segment, Soon)) {
+        let coming = self.0.windows(2).zip([Soon::Next, Soon::Later]);
+        for (pair, soon) in coming {
+            if pair[1].row != pair[0].row + 1 {
+                tell(&pair[1], soon);
+            }
+        }
+        self.0 = self.0.get(1..).unwrap_or_default();
+    }
 }
 
 /// Write a field: the pieces of each row's response, with gaps between them. For a sequence-aligned
@@ -69,7 +91,14 @@ pub fn write_field<T: Element, C: Column<T>>(
     } = fill_with;
     let inner = gap.len();
     assert_eq!(pad.len(), inner);
+    let mut upcoming = Upcoming(band.segments);
     walk(band, pad, destination, |segment, inside| {
+        upcoming.announce(|segment, soon| {
+            if let Some(piece) = assembly.pieces(segment.row).first() {
+                let from = segment.from.saturating_sub(piece.start);
+                column.announce(piece.turn, piece.from + from.min(piece.len), soon);
+            }
+        });
         let segment_end = segment.from + segment.len;
         let mut rest = inside;
         let mut at = segment.from;

@@ -7,7 +7,7 @@
 use std::ffi::c_int;
 use std::{ptr, slice};
 
-use fastcollate::{Place, bf16, f16};
+use fastcollate::{Place, Soon, bf16, f16};
 use pyo3::exceptions::PyImportError;
 use pyo3::ffi;
 use pyo3::prelude::*;
@@ -211,7 +211,7 @@ pub fn check_digits(py: Python) -> PyResult<()> {
 /// Ask for an object's memory ahead of its use. The numbers of a list lie anywhere, so the
 /// processor cannot foresee them: 94 ms become 101 without.
 #[inline]
-fn prefetch(item: *mut ffi::PyObject) {
+fn prefetch<T>(item: *const T) {
     #[cfg(target_arch = "x86_64")]
     // SAFETY: a prefetch reads nothing and cannot fault.
     unsafe {
@@ -220,6 +220,31 @@ fn prefetch(item: *mut ffi::PyObject) {
     }
     #[cfg(not(target_arch = "x86_64"))]
     let _ = item;
+}
+
+/// Ask for a list's memory before it is read from item `from` on: first for where its items are, then
+/// for the items' addresses. Nobody else foresees rows that are read in another order than they were
+/// made in: a packed batch of 1.6 M tokens with three fields takes 13.8 ms instead of 18.1 (one that
+/// keeps the order, 11). Asking for the first items, too, saves 5 % more, but costs others 2 %.
+pub fn announce(list: &Bound<PyList>, len: usize, from: usize, soon: Soon) {
+    /// Addresses in a cache line.
+    const LINE: usize = 8;
+    match soon {
+        Soon::Later => prefetch(list.as_ptr()),
+        #[cfg(not(any(Py_LIMITED_API, Py_GIL_DISABLED)))]
+        Soon::Next => {
+            // SAFETY: the list is live, and nobody changes it while we are attached.
+            let items = unsafe { (*list.as_ptr().cast::<ffi::PyListObject>()).ob_item };
+            for index in (from..len.min(from + AHEAD)).step_by(LINE) {
+                prefetch(items.wrapping_add(index));
+            }
+        }
+        // Where lists lie is not to be known, or may change.
+        #[cfg(any(Py_LIMITED_API, Py_GIL_DISABLED))]
+        Soon::Next => {
+            let _ = (len, from, LINE);
+        }
+    }
 }
 
 /// Decode `out.len()` items from `from` on. `len` is what the plan took for the list's length.

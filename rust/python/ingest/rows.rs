@@ -3,14 +3,14 @@
 use std::slice;
 
 use fastcollate::{
-    At, Check, Column, Element, Slice, SliceColumn, Tokens, check_kind, check_values,
+    At, Check, Column, Element, Slice, SliceColumn, Soon, Tokens, check_kind, check_values,
     common_values, common_when_read, read_slice,
 };
 use pyo3::prelude::*;
 use pyo3::types::{PyList, PyTuple};
 
 use super::array::ArrayView;
-use super::list::{Common, DecodeExact, common_items, read_items};
+use super::list::{Common, DecodeExact, announce, common_items, read_items};
 use super::reader::{Reader, numbers_of};
 use crate::error::{Error, Result};
 use crate::interrupt::{compared_in_chunks, in_chunks};
@@ -247,6 +247,12 @@ impl<T: DecodeExact> Column<T> for Rows<'_> {
         in_chunks(from, out, self.inner(), |from, out| {
             self.read_chunk(turn, from, out)
         })
+    }
+
+    fn announce(&self, turn: usize, from: usize, soon: Soon) {
+        if let Row::List(list, len) = &self.rows[turn] {
+            announce(list, *len, from, soon);
+        }
     }
 }
 
