@@ -158,7 +158,7 @@ def pack(
     if items.members is not None:
         offsets, order = items.members.expand(offsets, order)
     pieces = pieces.ordered(order)
-    for table in (offsets, *pieces):
+    for table in (offsets, pieces.indices, pieces.starts, pieces.lengths):
         table.flags.writeable = False  # so that the plan need not copy it
     return BinPlan(
         offsets=offsets,
