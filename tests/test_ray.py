@@ -127,8 +127,8 @@ class Consumer:
         batch = fc.ray.collate(shard, **{"pad_token_id": 0, "array_type": "numpy", **options})
         return batch, {name: getattr(batch, name) for name in NAMES}
 
-    def collate_and_die(self, shard):
-        self.collate(shard)
+    def collate_and_die(self, shard, **options):
+        self.collate(shard, **options)
         os._exit(1)
 
     def get(self, ref, **options):
@@ -201,7 +201,7 @@ def test_shards_are_those_of_one_call_though_a_consumer_dies(
             for worker, shard in zip(consumers, shards, strict=True)
         ]
         if mini_batch == 0:
-            lost = victim.collate_and_die.remote(shards[0])
+            lost = victim.collate_and_die.remote(shards[0], layout=layout)
             with pytest.raises(ray.exceptions.RayActorError):
                 ray.get(lost, timeout=120)
             # Another one takes over.
