@@ -269,7 +269,7 @@ def test_groups_stay_together():
     assert fc.pack([25, 4, 4], 10, keep_together=list("aab"), oversize="own_bin").num_bins == 2
     # Bins are added in groups, too.
     assert fc.pack([1] * 4, 10, keep_together=list("abab"), min_bins=2).bins == [[1, 3], [0, 2]]
-    with pytest.raises(ValueError, match="ask for 3, which 2 groups cannot fill"):
+    with pytest.raises(ValueError, match="min_bins=3 asks for 3, which 2 groups cannot fill"):
         fc.pack([1] * 4, 10, keep_together=list("abab"), min_bins=3)
 
 
@@ -368,7 +368,7 @@ def test_nothing_to_pack(algorithm):
         assert "0 bins" in plan.describe()
         assert plan == fc.BinPlan.from_dict(json.loads(json.dumps(plan.to_dict())))
     assert fc.pack([], 10, algorithm=algorithm, bins_multiple_of=4).num_bins == 0
-    with pytest.raises(ValueError, match=r"ask for 1, which 0 .* cannot fill"):
+    with pytest.raises(ValueError, match=r"min_bins=1 asks for 1, which 0 .* cannot fill"):
         fc.pack([], 10, algorithm=algorithm, min_bins=1)
 
 
@@ -419,9 +419,15 @@ def test_what_has_no_room_does_not_stop_others(algorithm):
         (
             {"min_bins": 4},
             ValueError,
-            "2 bins would do, but min_bins=4 and bins_multiple_of=1 ask for 4, which 3 sequences "
-            "cannot fill: no bin may be empty",
+            "2 bins would do, but min_bins=4 asks for 4, which 3 sequences cannot fill: "
+            "no bin may be empty",
         ),
+        (
+            {"min_bins": 3, "bins_multiple_of": 2},
+            ValueError,
+            "2 bins would do, but min_bins=3 and bins_multiple_of=2 ask for 4, which 3 sequences",
+        ),
+        ({"bins_multiple_of": 4}, ValueError, "but bins_multiple_of=4 asks for 4, which 3"),
         ({"bins_multiple_of": 1 << 60}, ValueError, "which 3 sequences cannot fill"),
         ({"keep_together": ["a", "b"]}, ValueError, "keep_together has 2 items, but there are 3"),
         ({"keep_together": "abc"}, TypeError, "keep_together is 'abc'; pass a sequence"),

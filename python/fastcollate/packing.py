@@ -215,8 +215,8 @@ def _spread(
     if needed == count:
         return offsets, order
     if needed > len(order):
-        asked = {"min_bins": min_bins if min_bins > count else 0, "bins_multiple_of": multiple_of}
-        given = [f"{name}={value}" for name, value in asked.items() if value > 1]
+        given = [f"min_bins={min_bins}"] if min_bins > count else []
+        given += [f"bins_multiple_of={multiple_of}"] if multiple_of > 1 else []
         verb = "ask" if len(given) > 1 else "asks"
         raise ValueError(
             f"{counted(count, 'bin')} would do, but {' and '.join(given)} {verb} for {needed:,}, "
