@@ -8,8 +8,8 @@ from hypothesis import settings
 
 # In CI the same examples every time, so that a red build is red for the change that is in it;
 # on a developer's machine new ones, so that somebody finds what they miss.
-settings.register_profile("ci", max_examples=500, deadline=None, derandomize=True)
-settings.register_profile("dev", max_examples=200, deadline=None)
+settings.register_profile("ci", max_examples=150, deadline=None, derandomize=True)
+settings.register_profile("dev", max_examples=100, deadline=None)
 settings.load_profile("ci" if os.environ.get("CI") else "dev")
 
 NEEDS_TORCH = pytest.mark.skipif(find_spec("torch") is None, reason="torch is not installed")

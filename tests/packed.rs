@@ -88,7 +88,7 @@ proptest! {
         // A response token's value stands where the token does, or the one before it in its part.
         let (of, shift) = (Of::Response, Shift::None);
         let values = Values { of, shift, width: least };
-        let per = Per::Row { gaps: true };
+        let per = Per::Row { gaps: true, padding: true };
         let (places, _) = gather_places(&turns, &assembly, &placement, values, per, true).unwrap();
         let mut place = places.iter();
         for (row, &len) in response_lens.iter().enumerate() {

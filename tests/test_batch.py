@@ -212,15 +212,12 @@ def test_is_rebuilt_by_frameworks(batch):
 
 @NEEDS_TORCH
 @pytest.mark.parametrize("array_type", ["torch"])
-def test_goes_through_a_data_loader(array_type, batch, monkeypatch):
+def test_goes_through_a_data_loader(array_type, batch):
     import torch
-    from torch.utils.data._utils.pin_memory import pin_memory
 
-    # Pinning needs an accelerator; what is under test is how the mapping is rebuilt.
-    monkeypatch.setattr(torch.Tensor, "pin_memory", lambda tensor, *_: tensor.clone())
     loader = torch.utils.data.DataLoader([batch, batch], batch_size=None)
     stacked = torch.utils.data.default_collate([batch, batch])
-    for again in (pin_memory(batch), torch.utils.data.default_convert(batch), *loader):
+    for again in (torch.utils.data.default_convert(batch), *loader):
         assert type(again) is fc.Batch
         assert_same(again, batch)
     assert type(stacked) is fc.Batch

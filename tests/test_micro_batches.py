@@ -196,7 +196,7 @@ def test_rows_of_a_micro_batch(array_type):
     results = []
     for rank in range(2):
         for index in range(micro.per_rank):
-            shard = micro.shard(rank, index)
+            shard = micro.shard(index, rank)
             part = batch.select(shard)
             again = fc.build_batch(
                 prompts, responses, pad_token_id=0, array_type=array_type, rows=shard

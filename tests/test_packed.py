@@ -4,6 +4,7 @@ import contextlib
 import pickle
 import warnings
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -144,6 +145,8 @@ def small(array_type="numpy", **changes):
         "pack": plan_of([[(2, 0, 4), (1, 0, 2)], [(0, 0, 4)]]),
         "array_type": array_type,
     }
+    if "pack" not in changes and (changes.get("pad_to_multiple_of") or 0) > 0:
+        inputs["pack"] = replace(inputs["pack"], pad_to_multiple_of=changes["pad_to_multiple_of"])
     return fc.build_batch(**{**inputs, **changes})
 
 

@@ -9,21 +9,24 @@ array([[ 5,  6,  8],
 
 import logging
 
-from fastcollate._fastcollate import BufferPool, Plan, __version__
+from fastcollate._fastcollate import Plan, __version__
 from fastcollate.advantages import LossNormalizers, broadcast_last_step, drop_padding
 from fastcollate.batch import Batch, ClosedBatchError, MissingPlanError
 from fastcollate.bin_plan import BinPlan
 from fastcollate.building import BatchBuilder
 from fastcollate.collating import build_batch
+from fastcollate.collator import Collator
 from fastcollate.column_input import ragged
 from fastcollate.columns import Ragged
 from fastcollate.context_parallel import cp_merge, cp_split
+from fastcollate.device_padding import pad_on_device
 from fastcollate.fields import Field, PerRow, RoutedExperts
-from fastcollate.memory import get_default_pool, set_default_pool
+from fastcollate.memory import BufferPool, get_default_pool, set_default_pool
 from fastcollate.merge_report import Break, MergeReport
 from fastcollate.merging import MergePlan, merge_turns
 from fastcollate.packing import pack
 from fastcollate.partitioning import MicroBatches, micro_batches, partition
+from fastcollate.prefetching import Prefetcher, prefetch
 from fastcollate.step_plan import Shard, StepPlan
 from fastcollate.stepping import plan_step, prompt_boundaries
 
@@ -34,6 +37,7 @@ __all__ = [
     "Break",
     "BufferPool",
     "ClosedBatchError",
+    "Collator",
     "Field",
     "LossNormalizers",
     "MergePlan",
@@ -42,6 +46,7 @@ __all__ = [
     "MissingPlanError",
     "PerRow",
     "Plan",
+    "Prefetcher",
     "Ragged",
     "RoutedExperts",
     "Shard",
@@ -56,8 +61,10 @@ __all__ = [
     "merge_turns",
     "micro_batches",
     "pack",
+    "pad_on_device",
     "partition",
     "plan_step",
+    "prefetch",
     "prompt_boundaries",
     "ragged",
     "set_default_pool",

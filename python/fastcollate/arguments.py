@@ -41,6 +41,15 @@ def check_bool(name: str, value: Any) -> None:
         raise TypeError(f"{name} is {reprlib.repr(value)}; pass True or False")
 
 
+def checked_seconds(name: str, value: Any) -> float:
+    """Return an argument as a number of seconds, or say what to pass."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise TypeError(f"{name} is {reprlib.repr(value)}; pass a number of seconds")
+    if not value > 0:
+        raise ValueError(f"{name} is {value}; pass more than 0 seconds")
+    return float(value)
+
+
 def id_list(name: str, values: Any) -> list[Any]:
     """Return a sequence of objects as a list of its own."""
     is_sequence = hasattr(type(values), "__len__") and hasattr(type(values), "__getitem__")

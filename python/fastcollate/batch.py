@@ -13,6 +13,7 @@ from fastcollate.advantages import LossNormalizers, loss_normalizers, normalized
 from fastcollate.arguments import counted
 from fastcollate.arrays import is_tensor
 from fastcollate.bin_plan import BinPlan
+from fastcollate.device import moved, pinned_batch
 from fastcollate.gathering import broadcasted, gathered
 from fastcollate.layouts import checked_layout, torn_message
 from fastcollate.memory import release
@@ -59,8 +60,7 @@ class Batch(Mapping[str, Any]):
     ----------
     data
         The outputs. Any mapping will do, and without a plan: code that rebuilds its inputs by
-        ``type(batch)({...})`` (Hugging Face's ``Trainer``, the pinning of torch's ``DataLoader``)
-        gets a batch of the same keys.
+        ``type(batch)({...})``, as torch's ``default_collate`` does, gets a batch of the same keys.
     plan, recipe
         What :func:`fastcollate.build_batch` wrote the outputs by.
     uids, trajectory_ids
@@ -82,6 +82,7 @@ class Batch(Mapping[str, Any]):
     __slots__ = (
         "__weakref__",
         "_data",
+        "_handover",
         "_lease",
         "_plan",
         "_recipe",
@@ -96,6 +97,7 @@ class Batch(Mapping[str, Any]):
     _plan: Plan | None
     _recipe: Recipe | None
     _lease: Lease | None
+    _handover: dict[str, float] | None
     uids: Sequence[Any] | None
     trajectory_ids: Sequence[Any] | None
     is_last_step: Sequence[bool] | None
@@ -116,7 +118,7 @@ class Batch(Mapping[str, Any]):
         self._data = dict(data)
         self._plan = plan
         self._recipe = recipe
-        self._lease = None
+        self._lease = self._handover = None
         self.uids = uids
         self.trajectory_ids = trajectory_ids
         self.is_last_step = is_last_step
@@ -127,7 +129,7 @@ class Batch(Mapping[str, Any]):
         """Give the memory up, if nothing but the batch's own outputs sees it."""
         if self._lease is None:
             raise ValueError(
-                "out has no memory of its own: it is a copy or was made from a mapping; "
+                "out has no memory of its own: it is pinned, a copy or was made from a mapping; "
                 "pass a Batch that build_batch returned"
             )
         lease = self._lease.claim()
@@ -144,6 +146,15 @@ class Batch(Mapping[str, Any]):
             f"out cannot be taken over: {user} still uses its memory; "
             "delete that first, or clone what is to be kept"
         )
+
+    def _like(self, data: dict[str, Any], plan: Plan | None) -> Batch:
+        """Return a batch of other outputs, with all else that this one knows but its memory."""
+        again = object.__new__(type(self))
+        for name in Batch.__slots__:
+            if name != "__weakref__":
+                setattr(again, name, getattr(self, name))
+        again._data, again._plan, again._lease = data, plan, None
+        return again
 
     def __getitem__(self, key: str) -> Any:
         try:
@@ -170,8 +181,8 @@ class Batch(Mapping[str, Any]):
             raise AttributeError(f"Batch has no attribute {name!r}")
         if name in _NEEDS_PLAN:
             raise MissingPlanError(
-                f"the Batch was made from a mapping, which has no {name}, as pinning and such "
-                "make them; use the Batch that build_batch returned"
+                f"the Batch was made from a mapping, which has no {name}; "
+                "use the Batch that build_batch returned"
             )
         if name in self._data:
             return self._data[name]
@@ -284,6 +295,7 @@ class Batch(Mapping[str, Any]):
             "batch/longest_prompt": float(prompt_lens.max(initial=0)),
             "batch/longest_response": float(response_lens.max(initial=0)),
             **merging,
+            **(self._handover or {}),
         }
 
     def gather(
@@ -475,6 +487,49 @@ class Batch(Mapping[str, Any]):
         if (message := torn_message(again.plan)) is not None:
             warnings.warn(message, stacklevel=2)
         return again
+
+    def to(self, device: Any, non_blocking: bool = False) -> Batch:
+        """Copy the batch to a device: all outputs at once, as they lie in one allocation.
+
+        Parameters
+        ----------
+        device
+            Such as ``"cuda"``, ``"cuda:1"``, a ``torch.device`` or ``"cpu"``.
+        non_blocking
+            Return before the copy is done, if the batch is pinned (``build_batch(pin_memory=True)``
+            or :meth:`pin_memory`). The device's streams keep the order; on the host, nothing must
+            change the batch until the copy is done (``FASTCOLLATE_DEBUG=1`` looks for that).
+
+        Returns
+        -------
+        Batch
+            With everything that this one knows. On the device the outputs share one storage, but
+            each has a version counter of its own. This batch, if all of it is there already.
+
+        Raises
+        ------
+        TypeError
+            If the outputs are NumPy arrays.
+        """
+        return moved(self, device, non_blocking)
+
+    def pin_memory(self) -> Batch:
+        """Copy the batch into pinned memory, if it is not there.
+
+        That is what ``DataLoader(pin_memory=True)`` calls; without workers, and where the batch is
+        built in the process that trains, ``build_batch(pin_memory=True)`` saves the copy.
+
+        Returns
+        -------
+        Batch
+            With everything that this one knows, or this one if nothing can be pinned (one warning).
+
+        Raises
+        ------
+        TypeError
+            If the outputs are NumPy arrays.
+        """
+        return pinned_batch(self)
 
     def select(self, shard: Shard) -> Batch:
         """Take the rows of a shard, with its padding rows.

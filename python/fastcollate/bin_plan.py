@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
@@ -11,7 +11,7 @@ import numpy as np
 
 from fastcollate.arguments import checked_int, counted
 from fastcollate.arrays import describe, offsets_of
-from fastcollate.lengths import Integers
+from fastcollate.lengths import MAX_TOKENS, Integers, checked_lengths
 from fastcollate.tables import Table, check_names
 
 
@@ -59,8 +59,9 @@ class BinPlan(Table):
         try:
             for name in ("offsets", "indices", "starts", "lengths"):
                 self._set_array(name, np.int64)
-            for name in ("num_sequences", "capacity", "pad_to_multiple_of"):
-                object.__setattr__(self, name, checked_int(name, getattr(self, name), "a number"))
+            for name, bits in (("num_sequences", 64), ("capacity", 64), ("pad_to_multiple_of", 32)):
+                number = checked_int(name, getattr(self, name), "a number", bits=bits)
+                object.__setattr__(self, name, number)
         except (TypeError, ValueError, OverflowError) as error:
             raise ValueError(f"this is not a valid bin plan: {error}") from error
         if (reason := self._defect()) is not None:
@@ -72,6 +73,8 @@ class BinPlan(Table):
         for name, least in (("num_sequences", 0), ("capacity", 1), ("pad_to_multiple_of", 1)):
             if getattr(self, name) < least:
                 return f"{name} is {getattr(self, name)}"
+        if self.pad_to_multiple_of > MAX_TOKENS:
+            return f"pad_to_multiple_of is {self.pad_to_multiple_of}"
         pieces = len(indices) if indices.ndim == 1 else -1
         if self.starts.shape != (pieces,) or self.lengths.shape != (pieces,):
             return "indices, starts and lengths differ in length"
@@ -83,8 +86,10 @@ class BinPlan(Table):
             return f"there are {num_sequences} sequences, but only {pieces} pieces"
         if indices.min(initial=0) < 0 or indices.max(initial=-1) >= num_sequences:
             return f"indices are not all from 0 to {num_sequences - 1}"
-        if self.lengths.min(initial=0) < 0:
-            return "lengths hold a negative number"
+        for name in ("starts", "lengths"):
+            values = getattr(self, name)
+            if values.min(initial=0) < 0 or values.max(initial=0) > MAX_TOKENS:
+                return f"{name} hold what is no number of tokens"
         return self._misplaced()
 
     def _misplaced(self) -> str | None:
@@ -106,6 +111,53 @@ class BinPlan(Table):
         is_part[:-1] |= goes_on[1:]
         wrong = np.flatnonzero((starts != expected) | (is_part & (lengths == 0)))
         return f"sequence {indices[wrong[0]]} is not there whole" if len(wrong) else None
+
+    @classmethod
+    def from_bins(
+        cls, bins: Iterable[Sequence[int]], lengths: Any, pad_to_multiple_of: int = 1
+    ) -> BinPlan:
+        """Make a plan of bins that somebody else has made, of whole sequences.
+
+        Parameters
+        ----------
+        bins
+            The sequences of each bin, by index, each sequence in one of them.
+        lengths
+            The number of tokens of each sequence, as for :func:`fastcollate.pack`.
+        pad_to_multiple_of
+            What the place of each sequence is rounded up to a multiple of.
+
+        Returns
+        -------
+        BinPlan
+            Its capacity is the fullest bin.
+
+        Raises
+        ------
+        ValueError
+            A sequence is in no bin or in two, or there is none of an index.
+
+        Examples
+        --------
+        >>> fc.BinPlan.from_bins([[1], [0, 2]], lengths=[3, 4, 2])
+        BinPlan: 3 sequences in 2 bins of 5 tokens, 90.0% full
+        """
+        lengths = checked_lengths("lengths", lengths, "sequence")
+        parts = [checked_lengths("bins", part, "sequence") for part in bins]
+        indices = np.concatenate(parts) if parts else np.zeros(0, np.int64)
+        if indices.max(initial=-1) >= len(lengths):
+            found = counted(len(lengths), "length")
+            raise ValueError(f"bins name sequence {indices.max()}, but there are {found}")
+        plan = cls(
+            offsets=offsets_of(np.array([len(part) for part in parts], np.int64)),
+            indices=indices,
+            starts=np.zeros(len(indices), np.int64),
+            lengths=lengths[indices],
+            num_sequences=len(lengths),
+            capacity=1,
+            pad_to_multiple_of=pad_to_multiple_of,
+        )
+        return replace(plan, capacity=max(1, int(plan.loads.max(initial=0))))
 
     @property
     def num_bins(self) -> int:

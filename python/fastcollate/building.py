@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
 import threading
-from collections.abc import Mapping
-from itertools import islice
-from typing import Any, Literal, NamedTuple
+from collections.abc import Callable, Mapping
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 
@@ -14,13 +12,15 @@ from fastcollate._fastcollate import pack_ids
 from fastcollate.arguments import check_bool, counted
 from fastcollate.batch import Batch
 from fastcollate.collating import LOGPROBS, LOSS_MASK, REWARDS, build_batch, check_options
-from fastcollate.fields import Field, PerRow, RoutedExperts
+from fastcollate.fields import Field, FieldKind, PerRow, RoutedExperts, kind_of
 from fastcollate.layouts import PackArgument, Shift, Tail
 from fastcollate.memory import PoolArgument
 from fastcollate.merging import MergePlan
 from fastcollate.storage import RowStore
 
 AnyField = Field | PerRow | RoutedExperts
+
+T = TypeVar("T")
 
 
 _IDS = ("uid", "trajectory_id", "is_last_step")
@@ -42,7 +42,8 @@ class BatchBuilder:
     Parameters
     ----------
     pad_token_id, merge, position_ids, labels, rows, layout, pack, shift, tail, pad_to, \
-    pad_to_multiple_of, max_prompt_len, max_response_len, max_seq_len, dtypes, array_type, pool
+    pad_to_multiple_of, max_prompt_len, max_response_len, max_seq_len, dtypes, array_type, pool, \
+    pin_memory
         As :func:`fastcollate.build_batch`. To be merged, turns of a trajectory are added one after
         the other.
 
@@ -83,6 +84,7 @@ class BatchBuilder:
         dtypes: Literal["reference", "compact"] | Mapping[str, Any] = "reference",
         array_type: Literal["torch", "numpy"] = "torch",
         pool: PoolArgument = "default",
+        pin_memory: bool = False,
     ) -> None:
         self._options: dict[str, Any] = {
             "pad_token_id": pad_token_id,
@@ -102,12 +104,13 @@ class BatchBuilder:
             "dtypes": dtypes,
             "array_type": array_type,
             "pool": pool,
+            "pin_memory": pin_memory,
         }
         check_options(**self._options)
         self._lock = threading.Lock()
         self._prompts, self._responses = RowStore(), RowStore()
         self._columns: dict[str, _Column] = {}
-        self._fields: dict[str, tuple[_Kind, _Column]] = {}
+        self._fields: dict[str, tuple[FieldKind, _Column]] = {}
 
     def add(
         self,
@@ -164,7 +167,7 @@ class BatchBuilder:
             check_bool("is_last_step", is_last_step)
             values["is_last_step"] = is_last_step
         given = {
-            key: (_kind(one), _packed_field(key, one, index, prompt, response))
+            key: (kind_of(one), _packed_field(key, one, index, prompt, response))
             for key, one in (fields or {}).items()
         }
         with self._lock:
@@ -197,26 +200,7 @@ class BatchBuilder:
             As ``build_batch``, for an empty batch or rows that exceed fixed widths, for instance.
             The rows are kept then; :meth:`clear` forgets them.
         """
-        with self._lock:
-            columns = {
-                _ARGUMENTS.get(name, name): _rows(column) for name, column in self._columns.items()
-            }
-            if isinstance(columns.get("rewards"), list):
-                columns["rewards"] = np.array(columns["rewards"])  # of float32
-            fields = {
-                key: kind.make(_rows(column), **kind.options)
-                for key, (kind, column) in self._fields.items()
-            }
-            batch = build_batch(
-                self._prompts.rows(),
-                self._responses.rows(),
-                **columns,
-                fields=fields or None,
-                out=out,
-                **self._options,
-            )
-            self._clear()
-        return batch
+        return self._build_by(build_batch, out=out, **self._options)
 
     def clear(self) -> None:
         """Forget all rows. Their memory is kept for the next ones, as :meth:`finish` does."""
@@ -232,12 +216,37 @@ class BatchBuilder:
             rows, tokens = len(self._prompts), self._prompts.tokens + self._responses.tokens
         return f"BatchBuilder of {counted(rows, 'row')}, {counted(tokens, 'token')}"
 
+    def _build_by(self, build: Callable[..., T], **options: Any) -> T:
+        """Let a function build something of all rows, which it gets as `build_batch` does.
+
+        Rows are views of memory that the next ones are written to.
+        """
+        with self._lock:
+            columns = {
+                _ARGUMENTS.get(name, name): _rows(column) for name, column in self._columns.items()
+            }
+            if isinstance(columns.get("rewards"), list):
+                columns["rewards"] = np.array(columns["rewards"])  # of float32
+            fields = {
+                key: kind.make(_rows(column), **kind.options)
+                for key, (kind, column) in self._fields.items()
+            }
+            result = build(
+                self._prompts.rows(),
+                self._responses.rows(),
+                **columns,
+                fields=fields or None,
+                **options,
+            )
+            self._clear()
+        return result
+
     def _clear(self) -> None:
         columns = [*self._columns.values(), *(column for _, column in self._fields.values())]
         for store in (self._prompts, self._responses, *columns):
             store.clear()
 
-    def _start(self, values: Mapping[str, Any], given: Mapping[str, tuple[_Kind, Any]]) -> None:
+    def _start(self, values: Mapping[str, Any], given: Mapping[str, tuple[FieldKind, Any]]) -> None:
         """Let the first row say what all rows have; take what is there from the last batch."""
         self._columns = {
             name: _column(name in _IDS or value.ndim == 0, self._columns.get(name))
@@ -249,7 +258,7 @@ class BatchBuilder:
         }
 
     def _check_like_first(
-        self, values: Mapping[str, Any], given: Mapping[str, tuple[_Kind, Any]]
+        self, values: Mapping[str, Any], given: Mapping[str, tuple[FieldKind, Any]]
     ) -> None:
         """Check that a row has what the first one has."""
         index, advice = len(self._prompts), "pass it for every row or for none"
@@ -272,25 +281,6 @@ class BatchBuilder:
         for key, (kind, _) in given.items():
             if kind != (first := self._fields[key][0]):
                 raise ValueError(f"row {index} has {key} as {kind}, but row 0 as {first}")
-
-
-class _Kind(NamedTuple):
-    """A field without its values."""
-
-    make: Any
-    options: dict[str, Any]
-
-    def __repr__(self) -> str:
-        options = ", ".join(f"{name}={value!r}" for name, value in self.options.items())
-        return f"{self.make.__name__}({options})"
-
-
-def _kind(one: AnyField) -> _Kind:
-    """Return all of a field but its values, which come first."""
-    if not isinstance(one, (Field, PerRow, RoutedExperts)):
-        return _Kind(type(one), {})
-    names = (item.name for item in dataclasses.fields(one))
-    return _Kind(type(one), {name: getattr(one, name) for name in islice(names, 1, None)})
 
 
 def _column(holds_objects: bool, last: _Column | None) -> _Column:

@@ -20,7 +20,7 @@ from fastcollate.fields import (
     output_order,
 )
 from fastcollate.layouts import LEFT, PackArgument, Shift, Tail, checked_layout, torn_message
-from fastcollate.memory import PoolArgument, checked_pool
+from fastcollate.memory import PoolArgument, checked_memory
 from fastcollate.merging import MergePlan, Merging, check_merge_argument, checked_merge
 from fastcollate.shards import check_shard, picked_names
 from fastcollate.trajectories import checked_flags
@@ -62,6 +62,7 @@ def build_batch(
     array_type: Literal["torch", "numpy"] = "torch",
     out: Batch | None = None,
     pool: PoolArgument = "default",
+    pin_memory: bool = False,
 ) -> Batch:
     """Build one training batch from ragged rows.
 
@@ -145,8 +146,8 @@ def build_batch(
         ``"left"``, ``"two_segment"``, ``"right"``, ``"jagged"`` or ``"packed"``.
     pack
         Which rows share a row of the packed layout: a plan of :func:`pack` for the lengths of these
-        rows, or the options to make one, ``dict(capacity=16384, ...)``. The shard of a step
-        that was planned with them has bins of its own.
+        rows, the options to make one, ``dict(capacity=16384, ...)``, or lists of rows. The shard
+        of a step that was planned with them has bins of its own.
     shift
         Where values of response-aligned fields stand in the packed layout. ``"none"``: beside their
         tokens. ``"next_token"``: beside the token before, whose output predicts them; a sequence's
@@ -184,6 +185,14 @@ def build_batch(
         Where the batch's memory comes from, and goes back to when the last tensor that sees it is
         gone: a :class:`BufferPool`, which somebody has to keep, ``"default"`` for that of
         :func:`get_default_pool`, or None for fresh memory.
+    pin_memory
+        Write the tensors into page-locked memory, so that ``batch.to(device, non_blocking=True)``
+        returns at once. It comes from torch's own allocator, which keeps it pinned for later
+        batches and does not hand it out while a copy is in flight; how many batches are alive is
+        bounded by ``pool=BufferPool(pin_memory=True)``. Do not change the tensors in the meantime.
+        They share one storage: pickling one of them carries all of it, and ``torch.save`` refuses
+        two; pickle or save the batch. Without an accelerator, or where no more memory can be
+        locked, one warning and pageable memory.
 
     Returns
     -------
@@ -202,12 +211,13 @@ def build_batch(
         ``sequence_ids`` (which row of the batch a token is of, -1 on padding), int64 (N, W);
         ``response_mask``, labels and all per-token fields (N, W, ...). ``cu_seqlens``, int32
         (segments + 1,), says where segments of attention begin if the rows of the output are laid
-        end to end, ``row_cu_seqlens`` the same for each of them, a list of N int32 arrays, and
-        ``max_seqlen``, an int, how long the longest is. If places are rounded up, these count
-        tokens, and ``cu_seqlens_padded``, ``row_cu_seqlens_padded`` and ``max_seqlen_padded``
-        places. There is no ``attention_mask``: models of Hugging Face take batches for packed where
-        they get none. :class:`PerRow` fields, names and ``prompt_lens`` are of the B sequences, in
-        their order.
+        end to end (with ``tail="outside"``, without their tails), ``row_cu_seqlens`` the same for
+        each of them, a list of N int32 arrays, and ``max_seqlen``, an int, how long the longest is.
+        If places are rounded up, these count tokens, and ``cu_seqlens_padded``,
+        ``row_cu_seqlens_padded`` and ``max_seqlen_padded`` places. W is that of the fullest bin,
+        unless `pad_to` fixes it. There is no ``attention_mask``: models of Hugging Face take
+        batches for packed where they get none and keep no cache. :class:`PerRow` fields, names and
+        ``prompt_lens`` are of the B sequences, in their order.
 
     Raises
     ------
@@ -298,6 +308,7 @@ def build_batch(
         checked_names(uids=uids, trajectory_ids=trajectory_ids, is_last_step=is_last_step),
         merging,
         None if isinstance(rows, str) else rows,
+        pin_memory,
     )
     if (message := torn_message(batch.plan)) is not None:
         warnings.warn(message, stacklevel=2)
@@ -321,6 +332,7 @@ def collate_fields(
     names: Mapping[str, list[Any]] | None = None,
     merging: Merging | None = None,
     shard: Shard | None = None,
+    pin_memory: bool = False,
 ) -> Batch:
     """Build a batch of any fields; ``order`` is that of the outputs behind the built-in ones."""
     pad_token_id = checked_pad(pad_token_id, outputs)
@@ -329,7 +341,12 @@ def collate_fields(
     close = None if out is None else out._close
     torch = None if array_type == "numpy" else import_torch()
     making = None if merging is None else merging.making
-    pool = checked_pool(pool)
+    memory = checked_memory(pool, pin_memory, array_type)
+    if out is not None and memory.lender is not None:
+        raise ValueError(
+            "out gives its own memory to the batch, but pinned memory is never written again in "
+            "place, since copies may be in flight; leave out away"
+        )
     if shard is not None:
         check_shard("rows", shard)
     objects, names = objects or {}, names or {}
@@ -346,7 +363,8 @@ def collate_fields(
         layout,
         outputs,
         close,
-        pool,
+        memory.pool,
+        memory.lender,
     )
     data = dict(arrays)
     if torch is not None:
@@ -360,7 +378,9 @@ def collate_fields(
             if spec.dtype == "bfloat16":
                 # NumPy's array is of int16, since it has no such dtype.
                 data[spec.key] = data[spec.key].view(torch.bfloat16)
-    sources = None if merging is None and shard is None else plan.sources.tolist()
+    if memory.lender is not None:
+        data = memory.lender.over_slab(data)
+    sources = _sources(plan, merging, shard)
     if objects:
         for key, values in objects.items():
             data.update(values.outputs(key, sources))
@@ -377,6 +397,14 @@ def collate_fields(
     )
     batch._lease = lease
     return batch
+
+
+def _sources(plan: Plan, merging: Merging | None, shard: Shard | None) -> list[int] | None:
+    """Return which item each row has of what comes per turn, if not its own number's."""
+    if merging is not None and isinstance(merging.making, Plan):
+        # Rows were made before: what comes with them is theirs, not their turns'.
+        return None if shard is None else shard.rows.tolist()
+    return None if merging is None and shard is None else plan.sources.tolist()
 
 
 def checked_names(
@@ -409,6 +437,7 @@ def check_options(
     dtypes: Any,
     array_type: str,
     pool: PoolArgument,
+    pin_memory: bool,
     merge: Any,
     **layout_options: Any,
 ) -> None:
@@ -417,7 +446,7 @@ def check_options(
     check_merge_argument(merge)
     checked_layout(layout, **layout_options)
     _check_shifts(labels, layout_options["shift"])
-    checked_pool(pool)
+    checked_memory(pool, pin_memory, array_type)
     if max_seq_len is not None:
         checked_integer("max_seq_len", max_seq_len, "an integer or None")
     # Which keys a mapping of dtypes may have depends on the fields of the rows.

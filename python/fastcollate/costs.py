@@ -72,7 +72,7 @@ def weights_of(name: str, cost: Any, lengths: Integers, noun: str = "row") -> We
             raise ValueError(f"{name} is {cost!r}; {advice}")
         cost = NAMED_COSTS[cost]
     if callable(cost):
-        found, found_by, verb = cost(lengths), f"the function {name} returned", "return"
+        found, found_by, verb = cost(lengths.copy()), f"the function {name} returned", "return"
     elif hasattr(cost, "__array__") or isinstance(cost, (list, tuple)):
         found, found_by, verb = cost, f"{name} is", "pass"
     else:

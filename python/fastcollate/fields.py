@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import reprlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
@@ -154,6 +156,25 @@ class PerRow:
     concat: bool = False
 
 
+class FieldKind(NamedTuple):
+    """A field without its values."""
+
+    make: type[Any]
+    options: dict[str, Any]
+
+    def __repr__(self) -> str:
+        options = ", ".join(f"{name}={value!r}" for name, value in self.options.items())
+        return f"{self.make.__name__}({options})"
+
+
+def kind_of(field: Any) -> FieldKind:
+    """Return all of a field but its values, which come first."""
+    if not isinstance(field, (Field, PerRow, RoutedExperts)):
+        return FieldKind(type(field), {})
+    names = (item.name for item in dataclasses.fields(field))
+    return FieldKind(type(field), {name: getattr(field, name) for name in islice(names, 1, None)})
+
+
 class PerRowObjects(NamedTuple):
     """One array a row, of the batch's kind, that the core does not write."""
 
@@ -201,7 +222,7 @@ def checked_fields(
         if isinstance(field, (Field, RoutedExperts)):
             specs.append((field.rows, field.spec(key)))
         elif isinstance(field, PerRow):
-            values = _per_row_values(key, field)
+            values = per_row_values(key, field)
             if isinstance(values, list):
                 objects[key] = _as_objects(key, values, field, array_type)
             else:
@@ -234,7 +255,7 @@ def output_order(fields: Mapping[str, Any]) -> list[str]:
     return order
 
 
-def _per_row_values(key: str, field: PerRow) -> Any:
+def per_row_values(key: str, field: PerRow) -> Any:
     """Return the values as an array of numbers, or as a list of one array a row."""
     values = field.values
     if not _is_array(values):

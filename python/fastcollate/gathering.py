@@ -49,6 +49,8 @@ def gathered(
         width=found[-1],
         per_turn=per == "turn",
         gaps=gaps,
+        # In bins padding rows fill no row of the output: nobody has a place for their values.
+        padding=plan.layout != "packed",
         may_miss=missing is not None,
     )
     values = _taken(flattened(x, len(leading)), places, missing)
@@ -72,6 +74,7 @@ def broadcasted(plan: Plan, per_row: Any) -> Any:
         width=width,
         per_turn=False,
         gaps=True,
+        padding=True,
         may_miss=True,
     )
     # Packed padding rows are left out.

@@ -54,7 +54,7 @@ def group_offsets(name: str, ids: Any, noun: str, advice: str) -> NDArray[np.int
         firsts = as_list(ids[starts] if is_array else map(ids.__getitem__, starts.tolist()))
         if (again := _first_seen_before(firsts)) is not None:
             raise ValueError(
-                f"{noun} {_shown(firsts[again])} appears in non-contiguous positions at index "
+                f"{noun} {shown(firsts[again])} appears in non-contiguous positions at index "
                 f"{offsets[again]}; {advice}"
             )
     return offsets
@@ -94,7 +94,7 @@ def group_numbers(name: str, ids: Any) -> NDArray[np.int64]:
         try:
             numbers[index] = seen.number(identity)
         except Exception as error:  # whatever its own code raises
-            found = f"{name}[{index}] is {_shown(identity)}"
+            found = f"{name}[{index}] is {shown(identity)}"
             raise TypeError(f"{found}, which cannot be compared: {error}") from error
     return numbers
 
@@ -119,6 +119,27 @@ def _plain(ids: Any) -> Any:
     return ids if is_fast or not isinstance(ids, np.ndarray) else ids.tolist()
 
 
+def firsts_of(name: str, ids: list[Any]) -> list[Any]:
+    """Return the first of each stretch of equal ids."""
+    ids = as_list(_plain(ids))
+    offsets, _ = _fastcollate.group_offsets(ids, name)
+    return list(map(ids.__getitem__, offsets[:-1].tolist()))
+
+
+def distinct(ids: Sequence[Any]) -> list[Any]:
+    """Return one of each id, where it comes first."""
+    seen = _Seen()
+    return [identity for identity in ids if seen.add(identity)]
+
+
+def repeated(ids: Sequence[Any]) -> tuple[int, int] | None:
+    """Return the indices of the first id that was there before: there and again."""
+    if (again := _first_seen_before(ids)) is None:
+        return None
+    is_same = (one is ids[again] or bool(one == ids[again]) for one in ids)
+    return next(index for index, same in enumerate(is_same) if same), again
+
+
 def _first_seen_before(ids: Sequence[Any]) -> int | None:
     """Return the index of the first id that was there before."""
     if _are_plain(ids) and len(set(ids)) == len(ids):
@@ -132,7 +153,7 @@ def _are_plain(ids: Sequence[Any]) -> bool:
     return set(map(type, ids)) <= {str, bytes, int}
 
 
-def _shown(identity: Any) -> str:
+def shown(identity: Any) -> str:
     """Write an id, abbreviated where it prints long."""
     try:
         text = repr(identity)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
@@ -11,12 +11,13 @@ from fastcollate.arguments import checked_int, counted
 from fastcollate.arrays import describe
 from fastcollate.bin_plan import BinPlan
 from fastcollate.lengths import Integers
+from fastcollate.packing import checked_options
 from fastcollate.packing import pack as pack_bins
 
 if TYPE_CHECKING:
     from fastcollate.step_plan import Shard
 
-PackArgument: TypeAlias = BinPlan | Mapping[str, Any] | None
+PackArgument: TypeAlias = BinPlan | Mapping[str, Any] | Sequence[Sequence[int]] | None
 Shift: TypeAlias = Literal["none", "next_token"]
 Tail: TypeAlias = Literal["extra_segment", "extend_last", "outside"]
 
@@ -138,22 +139,23 @@ def _checked_pack(pack: Any, multiple: int, rows: Any) -> Callable[[Integers], B
     if isinstance(pack, BinPlan):
         _check_multiple(pack.pad_to_multiple_of, multiple)
         return lambda _: pack
+    if isinstance(pack, (list, tuple)):
+        return lambda lengths: BinPlan.from_bins(pack, lengths, multiple)
     if not isinstance(pack, Mapping):
-        raise TypeError(f"pack is {describe(pack)}; pass a plan of fastcollate.pack or its options")
-    _check_multiple(pack.get("pad_to_multiple_of", 1), multiple)
-    options: dict[str, Any] = {"pad_to_multiple_of": multiple, **pack}
-    if not all(isinstance(name, str) for name in options) or "lengths" in options:
-        raise TypeError(f"pack has the options {list(pack)}; pass those of fastcollate.pack")
-    if "capacity" not in options:
-        raise TypeError("pack has no capacity; pass dict(capacity=...), in tokens")
-    return partial(pack_bins, **options)
+        raise TypeError(
+            f"pack is {describe(pack)}; pass a plan of fastcollate.pack, its options, or bins: "
+            "lists of rows"
+        )
+    _check_multiple(pack.get("pad_to_multiple_of", multiple), multiple)
+    return partial(pack_bins, **{"pad_to_multiple_of": multiple, **checked_options(pack)})
 
 
 def _check_multiple(planned: Any, multiple: int) -> None:
-    """Check that places are not rounded up in two ways. What was not planned may be rounded."""
-    if multiple != 1 and planned not in (1, multiple):
+    """Check that places are rounded up as planned: bins would exceed their capacity otherwise."""
+    if multiple not in (1, planned):
         raise ValueError(
-            f"pad_to_multiple_of is {multiple}, but {planned!r} in pack; pass it in one place"
+            f"pad_to_multiple_of is {multiple}, but pack is planned for {planned!r}; "
+            "pass it to fastcollate.pack alone"
         )
 
 

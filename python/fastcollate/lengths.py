@@ -28,7 +28,10 @@ def checked_lengths(name: str, values: Any, noun: str = "row") -> Integers:
     """
     values = to_numpy(values)
     is_array = isinstance(values, np.ndarray)
-    found = values if is_array else np.array(id_list(name, values))
+    try:
+        found = values if is_array else np.array(id_list(name, values))
+    except ValueError:  # of rows of different lengths
+        found = np.array(id_list(name, values), object)
     if found.size == 0 and not is_array:
         found = found.astype(np.int64)
     if found.ndim != 1 or found.dtype.kind not in "iu":

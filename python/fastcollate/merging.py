@@ -302,11 +302,11 @@ class Merging(NamedTuple):
 
 
 def checked_merge(
-    merge: MergePlan | str | None, trajectory_ids: Any, is_last_step: Any
+    merge: MergePlan | Merging | str | None, trajectory_ids: Any, is_last_step: Any
 ) -> Merging | None:
     """Check the argument ``merge`` of `build_batch`, and find trajectories where it needs them."""
-    if merge is None:
-        return None
+    if merge is None or isinstance(merge, Merging):
+        return merge
     if isinstance(merge, MergePlan):
         merge.check_trajectories(trajectory_ids, is_last_step)
         return Merging(merge._merge, merge)

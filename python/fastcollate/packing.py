@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from inspect import signature
 from typing import Any, Literal, TypeAlias, get_args
 
 import numpy as np
@@ -40,7 +42,8 @@ def pack(
     """Pack sequences into bins: rows, or micro-batches, of a capacity.
 
     The bins, their order and the order inside them are those of the framework that an algorithm is
-    known from, also where sequences are equally long. All take n log n time.
+    known from, also where sequences are equally long. All take n log n time; with `max_cost` or
+    `keep_together`, only unless many bins are full by one measure and nearly empty by another.
 
     Parameters
     ----------
@@ -59,7 +62,7 @@ def pack(
           had so much; the longest sequence first and of equally long ones the first. TRL's.
         - ``"mffd"``, modified first fit decreasing: sequences of more than half of the capacity get
           a bin each, which others fill up; what is left goes to the emptiest of more bins.
-          NeMo-RL's, but for the empty bin that there is where nothing is left.
+          NeMo-RL's. Older versions of that add an empty bin where nothing is left.
         - ``"next_fit"``: to the last bin, in the order of the input. NeMo-RL's concatenative one,
           and torchtune's without splitting.
         - ``"concat"``: the same, but what exceeds the bin is cut off and opens the next.
@@ -89,7 +92,7 @@ def pack(
         How much a bin may cost at most, beside the capacity, and what sequences cost: ``"flops"``,
         ``24576 * L + L * L`` for a sequence of L tokens; ``"tokens"``; a function, which gets
         lengths, int64 (m,), and returns what they cost; or costs (n,). They are finite and not
-        negative, and a longer sequence does not cost less. Not with ``"concat"``.
+        negative; to split by cost, a longer piece must not cost less. Not with ``"concat"``.
 
     Returns
     -------
@@ -155,7 +158,7 @@ def pack(
     if items.members is not None:
         offsets, order = items.members.expand(offsets, order)
     pieces = pieces.ordered(order)
-    for table in (offsets, *pieces):
+    for table in (offsets, pieces.indices, pieces.starts, pieces.lengths):
         table.flags.writeable = False  # so that the plan need not copy it
     return BinPlan(
         offsets=offsets,
@@ -166,6 +169,18 @@ def pack(
         capacity=limit.capacity,
         pad_to_multiple_of=limit.multiple,
     )
+
+
+def checked_options(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Check that a mapping has options of :func:`pack`, a capacity among them, and no lengths."""
+    known = set(signature(pack).parameters) - {"lengths"}
+    if unknown := [name for name in options if name not in known]:
+        raise TypeError(
+            f"pack has the option {unknown[0]!r}; fastcollate.pack takes {sorted(known)}"
+        )
+    if "capacity" not in options:
+        raise TypeError("pack has no capacity; pass dict(capacity=...), in tokens")
+    return dict(options)
 
 
 def _check_option(name: str, value: Any, values: tuple[str, ...]) -> None:
@@ -200,9 +215,11 @@ def _spread(
     if needed == count:
         return offsets, order
     if needed > len(order):
+        asked = {"min_bins": min_bins if min_bins > count else 0, "bins_multiple_of": multiple_of}
+        given = [f"{name}={value}" for name, value in asked.items() if value > 1]
+        verb = "ask" if len(given) > 1 else "asks"
         raise ValueError(
-            f"{counted(count, 'bin')} would do, but min_bins={min_bins} and "
-            f"bins_multiple_of={multiple_of} ask for {needed:,}, which {counted(len(order), noun)} "
-            "cannot fill: no bin may be empty"
+            f"{counted(count, 'bin')} would do, but {' and '.join(given)} {verb} for {needed:,}, "
+            f"which {counted(len(order), noun)} cannot fill: no bin may be empty"
         )
     return _fastcollate.spread_bins(offsets, order, needed)

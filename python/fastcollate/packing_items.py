@@ -28,14 +28,19 @@ class Pieces(NamedTuple):
     indices: Integers
     starts: Integers
     lengths: Integers
+    are_whole: bool = False
+    """Whether each is the sequence of its number."""
 
     @classmethod
     def whole(cls, lengths: Integers) -> Pieces:
         """Return sequences that are not split."""
-        return cls(np.arange(len(lengths)), np.zeros_like(lengths), lengths)
+        starts = np.broadcast_to(np.int64(0), lengths.shape)
+        return cls(np.arange(len(lengths)), starts, lengths, True)
 
     def ordered(self, order: Integers) -> Pieces:
         """Return the pieces in another order."""
+        if self.are_whole:
+            return Pieces(order, np.zeros_like(order), self.lengths[order], True)
         return Pieces(self.indices[order], self.starts[order], self.lengths[order])
 
 
@@ -93,7 +98,7 @@ class Limit(NamedTuple):
         if max_sequences is None:
             max_sequences = NO_LIMIT
         max_sequences = checked_count("max_sequences", max_sequences, "a number of sequences")
-        multiple = checked_count("pad_to_multiple_of", multiple, "a number of tokens")
+        multiple = checked_count("pad_to_multiple_of", multiple, "a number of tokens", bits=32)
         if max_cost is None:
             if not (isinstance(cost, str) and cost == "flops"):
                 raise ValueError("cost says what max_cost counts; pass max_cost, too")
@@ -124,10 +129,10 @@ class Limit(NamedTuple):
         if lengths.max(initial=0) > 0:
             longest = self._longest_piece(lengths, int(np.argmax(lengths)))
             _check_pieces(int((lengths // longest).sum()))
-        offsets, *pieces = _fastcollate.concat_bins(
+        offsets, indices, starts, lengths = _fastcollate.concat_bins(
             lengths, self.capacity, min(self.multiple, self.capacity), self.max_sequences
         )
-        return offsets, Pieces(*pieces)
+        return offsets, Pieces(indices, starts, lengths)
 
     def split(self, pieces: Pieces, groups: Integers | None) -> tuple[Pieces, Integers | None]:
         """Split sequences that exceed a bin, but for those that are not alone in their group."""
@@ -156,8 +161,7 @@ class Limit(NamedTuple):
         """Return what is packed as a whole."""
         sizes, costs = self.places(pieces.lengths), self.costs(pieces.lengths)
         if groups is None:
-            is_split = len(sizes) > 0 and len(sizes) > pieces.indices[-1] + 1
-            return Items("piece" if is_split else "sequence", sizes, None, costs)
+            return Items("sequence" if pieces.are_whole else "piece", sizes, None, costs)
         members = Members.of(groups)
         if costs is not None:
             costs = np.bincount(groups, costs).astype(np.float64)
@@ -254,9 +258,9 @@ def _check_pieces(count: int) -> None:
         )
 
 
-def checked_count(name: str, value: Any, advice: str, *, least: int = 1) -> int:
+def checked_count(name: str, value: Any, advice: str, *, least: int = 1, bits: int = 64) -> int:
     """Return an argument as an int, not below the least."""
-    count = checked_int(name, value, advice)
+    count = checked_int(name, value, advice, bits=bits)
     if count < least:
         raise ValueError(f"{name} is {count}; pass {advice} from {least} on")
     return count

@@ -14,7 +14,7 @@ from fastcollate import _fastcollate
 from fastcollate.arguments import check_bool, checked_count, checked_int, counted
 from fastcollate.arrays import describe
 from fastcollate.costs import Costs, checked_weights, weights_of
-from fastcollate.lengths import Integers, checked_lengths
+from fastcollate.lengths import MAX_TOKENS, Integers, checked_lengths
 from fastcollate.step_plan import Shard
 from fastcollate.tables import Table, check_names
 
@@ -183,7 +183,8 @@ def micro_batches(
             "pass a larger capacity"
         )
 
-    parts = -(-int(lengths.sum()) // capacity)
+    # No two sequences of more than half of the capacity share one.
+    parts = max(-(-int(lengths.sum()) // capacity), int(np.count_nonzero(2 * lengths > capacity)))
     per_rank = max(min_bins, -(-parts // dp_size))
     per_rank = -(-per_rank // multiple) * multiple
     count = len(lengths)
@@ -259,8 +260,8 @@ class MicroBatches(Table):
             return f"dp_size is {self.dp_size}"
         if lengths.ndim != 1 or indices.shape != lengths.shape:
             return "indices and lengths differ in length"
-        if lengths.min(initial=0) < 0:
-            return "lengths hold a negative number"
+        if lengths.min(initial=0) < 0 or lengths.max(initial=0) > MAX_TOKENS:
+            return "lengths hold what is no number of tokens"
         count = len(lengths)
         if offsets.ndim != 1 or len(offsets) < 2 or offsets[0] != 0 or offsets[-1] != count:
             return f"offsets do not go from 0 to {count}"
@@ -313,8 +314,8 @@ class MicroBatches(Table):
         ends = self.offsets[start : start + self.per_rank + 1]
         return lists_of(ends - ends[0], self.indices[ends[0] : ends[-1]])
 
-    def shard(self, rank: int, index: int) -> Shard:
-        """Return the rows of a micro-batch, for ``build_batch(rows=...)`` and ``batch.select``.
+    def shard(self, micro_batch: int, rank: int) -> Shard:
+        """Return the rows of a rank's micro-batch, for ``build_batch(rows=)`` and ``batch.select``.
 
         Raises
         ------
@@ -322,7 +323,7 @@ class MicroBatches(Table):
             If there is no such rank, or no such micro-batch of it; they are counted from 0 on.
         """
         place = self._checked("rank", rank, self.dp_size) * self.per_rank
-        place += self._checked("index", index, self.per_rank)
+        place += self._checked("micro_batch", micro_batch, self.per_rank)
         rows = self.indices[self.offsets[place] : self.offsets[place + 1]]
         is_padding = np.zeros(len(rows), np.bool_)
         return Shard(rows, is_padding, len(self.lengths), lengths=self.lengths[rows])

@@ -9,12 +9,16 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fastcollate.arguments import checked_int, counted
+from fastcollate.arguments import checked_count, counted
 from fastcollate.arrays import describe, offsets_of
 from fastcollate.bin_plan import BinPlan
 from fastcollate.costs import costs_of
 from fastcollate.lengths import Integers
+from fastcollate.packing import checked_options
 from fastcollate.packing import pack as pack_bins
+
+MAX_BINS = 1 << 24
+"""How many bins all mini-batches together may have for the sake of their number."""
 
 
 class PackedSlots(NamedTuple):
@@ -33,11 +37,7 @@ def checked_pack_options(pack: Any) -> dict[str, Any]:
     if not isinstance(pack, Mapping):
         advice = "pass options of fastcollate.pack, such as dict(capacity=16384)"
         raise TypeError(f"pack is {describe(pack)}; {advice}")
-    options = dict(pack)
-    if "capacity" not in options:
-        raise TypeError("pack has no capacity; pass dict(capacity=...), in tokens")
-    if "lengths" in options:
-        raise TypeError("pack has lengths, but those of the step's rows are packed; leave them out")
+    options = checked_options(pack)
     if "keep_together" in options:
         raise ValueError("keep_together is an argument of plan_step itself; leave it out of pack")
     if options.get("algorithm") == "concat" or options.get("oversize") == "split":
@@ -70,8 +70,15 @@ def packed_slots(
         Whether a bin may hold a synthetic row alone.
     """
     options = dict(options)
-    multiple = math.lcm(dp_size, _count(options.pop("bins_multiple_of", 1), "bins_multiple_of"))
-    min_bins = checked_int("min_bins", options.pop("min_bins", 0), "a number of bins")
+    bins_multiple_of = options.pop("bins_multiple_of", 1)
+    bins_multiple_of = checked_count("bins_multiple_of", bins_multiple_of, "a number of bins")
+    multiple = math.lcm(dp_size, bins_multiple_of)
+    min_bins = checked_count("min_bins", options.pop("min_bins", 0), "a number of bins", least=0)
+    if max(multiple, min_bins) * (len(mini_batches) - 1) > MAX_BINS:
+        raise ValueError(
+            f"pack asks for multiples of {multiple} bins and at least {min_bins} in every "
+            "mini-batch, which are more than can be made; pass smaller numbers"
+        )
     if options.get("max_cost") is not None:
         options["cost"] = costs_of("cost", options.get("cost", "flops"), lengths)
     names = None
@@ -137,10 +144,3 @@ def _dealt(plan: BinPlan, missing: int, dp_size: int) -> tuple[Integers, Integer
     # Within a bin places count on from where it starts.
     places = np.repeat(starts - offsets_of(counts)[:-1], counts) + np.arange(len(rows))
     return rows[places], counts
-
-
-def _count(value: Any, name: str) -> int:
-    count = checked_int(name, value, "a number of bins")
-    if count < 1:
-        raise ValueError(f"{name} is {count}; pass a number of bins from 1 on")
-    return count

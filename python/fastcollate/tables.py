@@ -45,9 +45,19 @@ class Table:
         kinds = "b" if dtype is np.bool_ else "i"
         if array.size > 0 and array.dtype.kind not in kinds:
             raise TypeError(f"{name} is {describe(array)}; pass {np.dtype(dtype).name}")
-        if array.flags.writeable or array.dtype != dtype:
+        if not _is_frozen(array) or array.dtype != dtype:
             array = _frozen(array.astype(dtype))
         object.__setattr__(self, name, array)
+
+
+def _is_frozen(array: np.ndarray) -> bool:
+    """Whether nobody can write to an array, by what it is a view of either."""
+    view: Any = array
+    while isinstance(view, np.ndarray):
+        if view.flags.writeable:
+            return False
+        view = view.base
+    return True  # of nothing, or of what only lends itself for reading
 
 
 def _frozen(array: np.ndarray) -> np.ndarray:

@@ -89,17 +89,28 @@ impl ShardBins {
         }
     }
 
-    /// The bins, of rows of such lengths.
-    pub fn of_rows(&self, assembly: &Assembly) -> Packed {
+    /// The bins, of rows of such lengths, whose places are rounded up as planned.
+    ///
+    /// # Errors
+    /// `ValueError` where they are to be rounded up to another multiple.
+    pub fn of_rows(&self, assembly: &Assembly, multiple_of: usize) -> Result<Packed> {
+        if multiple_of != 1 && multiple_of != self.multiple_of {
+            return Err(PyValueError::new_err(format!(
+                "pad_to_multiple_of is {multiple_of}, but the step was packed for {}; \
+                 pass it to plan_step, in pack",
+                self.multiple_of
+            ))
+            .into());
+        }
         let Bins { stretches, .. } = Bins::single(assembly.rows().iter().map(Row::len));
-        Packed {
+        Ok(Packed {
             bins: Bins {
                 offsets: self.offsets.clone(),
                 stretches,
             },
             multiple_of: self.multiple_of,
             least_width: self.width,
-        }
+        })
     }
 }
 

@@ -3,6 +3,8 @@
 use fastcollate::plan::{Assembly, Grid, Placement, Turns};
 use fastcollate::write::Destination;
 use fastcollate::{Check, Error as Core};
+use numpy::{PyArray1, PyArrayMethods, PyUntypedArrayMethods};
+use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
 use crate::contents::{LOSS_MASK, Output, OutputSpec};
@@ -23,12 +25,17 @@ use crate::shard::Shard;
 /// From this size on other threads of the interpreter may run while plain memory is copied.
 const DETACH_FROM: usize = 1 << 20;
 
+/// The plan, the outputs in order, the lease of their memory if it is not lent, and what was merged.
+type Collated<'py> = (Plan, Vec<NamedArray<'py>>, Option<Lease>, Option<Merge>);
+
 /// Collate rows. Returns the plan, the outputs in order, the lease of their memory, and what was
 /// merged here.
 ///
 /// `making` says what rows are made of, if not of one turn each, and `shard` which of them are
-/// wanted, if not all. `counts` is how many items there are of what is not written here. `close` closes a batch whose memory to take over and returns its lease. It is
-/// called once all lengths are checked.
+/// wanted, if not all. `counts` is how many items there are of what is not written here. `close`
+/// closes a batch whose memory to take over and returns its lease; `lend` lends memory, as an array
+/// of bytes, or None for that of the pool, and such a batch has no lease. Both are called once all
+/// lengths are checked.
 #[pyfunction]
 #[expect(
     clippy::too_many_arguments,
@@ -47,7 +54,8 @@ pub fn collate<'py>(
     outputs: &Bound<'py, OutputSpec>,
     close: Option<&Bound<'py, PyAny>>,
     pool: Option<&Bound<'py, BufferPool>>,
-) -> Result<(Plan, Vec<NamedArray<'py>>, Lease, Option<Merge>)> {
+    lend: Option<&Bound<'py, PyAny>>,
+) -> Result<Collated<'py>> {
     // The columns are the prompts, the responses, and then the fields.
     let mut columns = vec![
         Rows::new::<i64>("prompts", prompts, Check::None)?,
@@ -65,10 +73,10 @@ pub fn collate<'py>(
     let request = Request {
         pad_token_id,
         fields: &specs,
-        layout: layout.get(),
         outputs: outputs.get(),
         close,
         pool,
+        lend,
     };
     if let Some(shard) = &shard {
         // All rows, so that ranks fail together.
@@ -128,14 +136,14 @@ fn make_rows(
 struct Request<'a, 'py> {
     pad_token_id: i64,
     fields: &'a [&'a FieldSpec],
-    layout: &'a LayoutSpec,
     outputs: &'a OutputSpec,
     close: Option<&'a Bound<'py, PyAny>>,
     pool: Option<&'a Bound<'py, BufferPool>>,
+    lend: Option<&'a Bound<'py, PyAny>>,
 }
 
-/// A written batch: its outputs in order, and the lease of their memory.
-type Batch<'py> = (Vec<NamedArray<'py>>, Lease);
+/// A written batch: its outputs in order, and the lease of their memory, if it is not lent.
+type Batch<'py> = (Vec<NamedArray<'py>>, Option<Lease>);
 
 impl<'py> Request<'_, 'py> {
     /// Plan where columns go, and write them.
@@ -164,15 +172,14 @@ impl<'py> Request<'_, 'py> {
             let own = Output::of_field(field, plan, column, &columns[column], assembly, placement);
             outputs.extend(own);
         }
-        if !self.layout.drops() {
-            refuse_lost(
-                &outputs[own..],
-                loss_mask.is_some(),
-                &columns,
-                assembly,
-                placement,
-            )?;
-        }
+        let has_loss_mask = loss_mask.is_some();
+        refuse_lost(
+            &outputs[own..],
+            has_loss_mask,
+            &columns,
+            assembly,
+            placement,
+        )?;
         let (mut arrays, lease) = self.write_outputs(py, &outputs, &columns, assembly)?;
         seqlens.add_to(py, &mut arrays)?;
         Ok((arrays, lease))
@@ -185,38 +192,78 @@ impl<'py> Request<'_, 'py> {
         all: &[Output],
         columns: &[Rows],
         assembly: &Assembly,
-    ) -> Result<(Vec<NamedArray<'py>>, Lease)> {
+    ) -> Result<(Vec<NamedArray<'py>>, Option<Lease>)> {
         let mut outputs = Outputs::default();
         for output in all {
             outputs.push(output.key, output.dtype, output.shape.clone())?;
         }
-        let mut slab = slab(outputs.total_bytes(), self.close, self.pool)?;
+        let bytes = outputs.total_bytes();
+        let lent = match self.lend {
+            Some(lend) => borrowed(lend, bytes)?,
+            None => None,
+        };
+        if let Some(lent) = lent {
+            let mut memory = lent.try_readwrite().map_err(PyErr::from)?;
+            let values = memory.as_slice_mut().map_err(PyErr::from)?;
+            write(py, all, outputs.split(values), false, columns, assembly)?;
+            return Ok((outputs.views_of(&lent)?, None));
+        }
+        let mut slab = slab(bytes, self.close, self.pool)?;
         let is_zeroed = slab.is_zeroed();
         let regions = outputs.split(slab.bytes_mut());
-        let jobs: Vec<Job> = all
-            .iter()
-            .zip(regions)
-            .flat_map(|(output, region)| {
-                let bytes = Destination {
-                    values: region,
-                    is_zeroed,
-                };
-                Job::of_output(output.content, output.dtype, output.grid, bytes)
-            })
-            .collect();
-
-        let slices = if outputs.total_bytes() < DETACH_FROM {
-            None
-        } else {
-            let slices = columns.iter().map(|rows| rows.as_slices().transpose());
-            slices.collect::<Option<Result<Vec<_>>>>().transpose()?
-        };
-        match slices {
-            Some(slices) => py.detach(|| execute_slices(jobs, &slices, assembly))?,
-            None => execute(jobs, |job| job.write(columns, assembly))?,
-        }
+        write(py, all, regions, is_zeroed, columns, assembly)?;
         let memory = Written::new(slab, outputs);
-        Ok((memory.arrays(py)?, Lease::new(memory)))
+        Ok((memory.arrays(py)?, Some(Lease::new(memory))))
+    }
+}
+
+/// Borrow memory for so many bytes, if there is some.
+fn borrowed<'py>(
+    lend: &Bound<'py, PyAny>,
+    bytes: usize,
+) -> PyResult<Option<Bound<'py, PyArray1<u8>>>> {
+    let lent = lend.call1((bytes,))?;
+    if lent.is_none() {
+        return Ok(None);
+    }
+    let lent = lent.cast_into::<PyArray1<u8>>()?;
+    if lent.len() < bytes {
+        let message = format!("lent were {} bytes, but {bytes} are needed", lent.len());
+        return Err(PyValueError::new_err(message));
+    }
+    Ok(Some(lent))
+}
+
+/// Write all outputs, each into its region.
+fn write(
+    py: Python,
+    all: &[Output],
+    regions: Vec<&mut [u8]>,
+    is_zeroed: bool,
+    columns: &[Rows],
+    assembly: &Assembly,
+) -> Result<()> {
+    let bytes: usize = regions.iter().map(|region| region.len()).sum();
+    let jobs: Vec<Job> = all
+        .iter()
+        .zip(regions)
+        .flat_map(|(output, region)| {
+            let bytes = Destination {
+                values: region,
+                is_zeroed,
+            };
+            Job::of_output(output.content, output.dtype, output.grid, bytes)
+        })
+        .collect();
+    let slices = if bytes < DETACH_FROM {
+        None
+    } else {
+        let slices = columns.iter().map(|rows| rows.as_slices().transpose());
+        slices.collect::<Option<Result<Vec<_>>>>().transpose()?
+    };
+    match slices {
+        Some(slices) => py.detach(|| execute_slices(jobs, &slices, assembly)),
+        None => execute(jobs, |job| job.write(columns, assembly)),
     }
 }
 

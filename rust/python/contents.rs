@@ -71,6 +71,38 @@ impl OutputSpec {
         self.input_ids.name()
     }
 
+    /// The dtype of the attention mask.
+    #[getter]
+    fn attention_mask(&self) -> &'static str {
+        self.attention_mask.name()
+    }
+
+    /// The dtype of the response mask.
+    #[getter]
+    fn response_mask(&self) -> &'static str {
+        self.response_mask.name()
+    }
+
+    /// The dtype of what tells sequences apart that share a row.
+    #[getter]
+    fn sequence_ids(&self) -> &'static str {
+        self.sequence_ids.name()
+    }
+
+    /// What padding holds in the positions, and their dtype. If nothing is said, only packed batches
+    /// have some.
+    #[getter]
+    fn position_ids(&self) -> (Option<&'static str>, &'static str) {
+        let (padding, dtype) = self.position_ids;
+        (padding.map(name_of), dtype.name())
+    }
+
+    /// Whether labels are shifted, and their dtype, if there are any.
+    #[getter]
+    fn labels(&self) -> Option<(bool, &'static str)> {
+        self.labels.map(|(shifted, dtype)| (shifted, dtype.name()))
+    }
+
     fn __reduce__<'py>(
         slf: &Bound<'py, Self>,
     ) -> PyResult<(Bound<'py, PyType>, Bound<'py, PyTuple>)> {
@@ -79,7 +111,7 @@ impl OutputSpec {
             spec.input_ids.name(),
             spec.attention_mask.name(),
             spec.response_mask.name(),
-            (spec.position_ids.0.map(name_of), spec.position_ids.1.name()),
+            spec.position_ids(),
             spec.labels.map(|(shifted, dtype)| (shifted, dtype.name())),
             spec.sequence_ids.name(),
         );

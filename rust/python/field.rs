@@ -114,6 +114,12 @@ impl FieldSpec {
         }
     }
 
+    /// What padding holds.
+    #[getter]
+    fn fill(&self) -> Number {
+        self.filling.0
+    }
+
     /// One row's values, the `index`th of the field, as a compact array of their own.
     ///
     /// Floats are kept in float32, which all float outputs are rounded from.

@@ -62,8 +62,6 @@ struct PackSpec {
     pack: Option<Py<PyAny>>,
     shift: Shift,
     tail: Tail,
-    /// Whether values that have no place are left out, whatever they are.
-    drops: bool,
 }
 
 #[pymethods]
@@ -71,7 +69,7 @@ impl LayoutSpec {
     #[new]
     #[pyo3(signature = (
         name, pad_to, max_prompt_len, max_response_len, pad_to_multiple_of,
-        pack=None, shift="none", tail="extra_segment", drops=false
+        pack=None, shift="none", tail="extra_segment"
     ))]
     #[allow(clippy::too_many_arguments, reason = "called in a few places")]
     fn new(
@@ -83,7 +81,6 @@ impl LayoutSpec {
         pack: Option<Py<PyAny>>,
         shift: &str,
         tail: &str,
-        drops: bool,
     ) -> PyResult<Self> {
         let layout = layout_of(name)?;
         let packing = PackSpec {
@@ -93,7 +90,6 @@ impl LayoutSpec {
                 _ => Shift::None,
             },
             tail: tail_of(tail)?,
-            drops,
         };
         Ok(Self {
             layout,
@@ -146,7 +142,7 @@ impl LayoutSpec {
                 let lens = row_lens(py, assembly);
                 pack.bind(py).call1((lens,))?.extract::<BinPlan>()?.bins()?
             }
-            (None, Some(bins)) => bins.of_rows(assembly),
+            (None, Some(bins)) => bins.of_rows(assembly, self.widths.multiple_of)?,
             (None, None) => BinPlan::single(assembly),
         };
         let multiple_of = match self.widths.multiple_of {
@@ -166,11 +162,6 @@ impl LayoutSpec {
             width,
             bins.least_width,
         )?)
-    }
-
-    /// Whether values that have no place are left out, whatever they are.
-    pub fn drops(&self) -> bool {
-        self.packing.as_ref().is_some_and(|packing| packing.drops)
     }
 }
 

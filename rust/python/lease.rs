@@ -58,6 +58,12 @@ impl Lease {
         memory.as_ref().map_or(Vec::new(), |memory| memory.keys())
     }
 
+    /// All outputs as one array of bytes, unless the memory was taken over.
+    fn bytes<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyAny>>> {
+        let memory = self.lock().clone();
+        memory.map(|memory| memory.bytes(py)).transpose()
+    }
+
     /// The outputs again, as new arrays.
     fn arrays<'py>(&self, py: Python<'py>) -> PyResult<Vec<NamedArray<'py>>> {
         let memory = self.lock().clone();

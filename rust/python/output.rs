@@ -5,11 +5,11 @@ use std::ptr::with_exposed_provenance_mut;
 use std::sync::Arc;
 
 use fastcollate::{Element, bf16, f16};
-use numpy::PyArrayDyn;
 use numpy::ndarray::{ArrayViewD, IxDyn};
+use numpy::{PyArray1, PyArrayDyn};
 use pyo3::exceptions::{PyMemoryError, PyValueError};
 use pyo3::prelude::*;
-use pyo3::types::PyString;
+use pyo3::types::{PySlice, PyString, PyTuple};
 
 use crate::memory::{ALIGNMENT, Slab};
 
@@ -169,6 +169,30 @@ impl Outputs {
     pub fn total_bytes(&self) -> usize {
         self.end
     }
+
+    /// Every output as a NumPy view of an array that holds their bytes.
+    pub fn views_of<'py>(
+        &self,
+        bytes: &Bound<'py, PyArray1<u8>>,
+    ) -> PyResult<Vec<NamedArray<'py>>> {
+        let py = bytes.py();
+        let view = |output: &Output| {
+            let range = PySlice::new(
+                py,
+                output.bytes.start.try_into()?,
+                output.bytes.end.try_into()?,
+                1,
+            );
+            let dtype = match output.dtype {
+                Dtype::Bf16 => Dtype::I16.name(),
+                dtype => dtype.name(),
+            };
+            let array = bytes.get_item(range)?.call_method1("view", (dtype,))?;
+            let array = array.call_method1("reshape", (PyTuple::new(py, &output.shape)?,))?;
+            Ok((PyString::new(py, &output.key), array))
+        };
+        self.all.iter().map(view).collect()
+    }
 }
 
 /// A slab whose outputs are written. Rust does not touch its bytes any more: they are Python's.
@@ -230,6 +254,17 @@ impl Written {
             (PyString::new(py, &output.key), array)
         };
         Ok(self.outputs.all.iter().map(array).collect())
+    }
+
+    /// All outputs, and what lies between them, as one NumPy array of bytes that keeps the slab
+    /// alive: for who copies them all at once.
+    pub fn bytes<'py>(self: &Arc<Self>, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        let memory = Arc::clone(self);
+        let owner = Bound::new(py, Owner { _memory: memory })?.into_any();
+        let shape = IxDyn(&[self.outputs.total_bytes()]);
+        // SAFETY: the slab has that many aligned bytes, all initialised, and the array holds it as
+        // those of `arrays` do. It overlaps with them, as NumPy's own views may.
+        Ok(unsafe { view::<u8>(with_exposed_provenance_mut(self.start), shape, owner) })
     }
 }
 

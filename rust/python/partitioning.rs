@@ -98,7 +98,7 @@ fn largest_first(costs: &[f64], parts: usize, equal_size: bool, is_swapped: bool
     }
     let found = Parts::of(members);
     if is_swapped {
-        return swap(costs, &found, equal_size, 16 * costs.len());
+        return swap(costs, &found, equal_size, 64 * parts + 256);
     }
     found
 }

@@ -121,6 +121,7 @@ impl Plan {
         width: usize,
         per_turn: bool,
         gaps: bool,
+        padding: bool,
         may_miss: bool,
     ) -> Result<(Column<'py>, Column<'py>)> {
         let of = if of_sequence {
@@ -136,7 +137,7 @@ impl Plan {
         let per = if per_turn {
             Per::Turn
         } else {
-            Per::Row { gaps }
+            Per::Row { gaps, padding }
         };
         let values = Values { of, shift, width };
         let (turns, assembly, placement) = (&self.turns, &self.assembly, &self.placement);

@@ -39,6 +39,8 @@ pub enum Per {
     Row {
         /// Whether observations are given too.
         gaps: bool,
+        /// Whether padding rows are given too.
+        padding: bool,
     },
     /// Turns, in the order of the input.
     Turn,
@@ -48,7 +50,7 @@ pub enum Per {
 pub type Places = Vec<Option<usize>>;
 
 /// Where the values of response tokens stand in a model's output, and how many of them belong to
-/// each row (of a packed placement, but for padding rows) or turn. Without `may_miss`, each has a place.
+/// each row or turn. Without `may_miss`, each has a place.
 ///
 /// # Errors
 /// [`Error::NoPrompt`] for the first token of a row without a prompt, [`Error::Torn`] for that of a
@@ -71,17 +73,16 @@ pub fn gather_places(
             Err(Error::NoPrompt { row })
         }
     };
-    // In bins padding rows fill no row of the output: nobody has a place for their values.
-    let is_dropped = |row: &Row| row.is_padding && placement.packing.is_some();
+    let is_given = |row: &Row| !row.is_padding || matches!(per, Per::Row { padding: true, .. });
     match per {
-        Per::Row { gaps: true } => {
+        Per::Row { gaps: true, .. } => {
             let mut places = Vec::with_capacity(rows.len());
             let mut lens = Vec::with_capacity(assembly.rows().len());
             let mut start = 0;
             for (index, row) in assembly.rows().iter().enumerate() {
                 let of_row = &rows[start..start + row.response_len];
                 start += row.response_len;
-                if !is_dropped(row) {
+                if is_given(row) {
                     check(index, of_row)?;
                     places.extend_from_slice(of_row);
                     lens.push(row.response_len);
@@ -89,7 +90,7 @@ pub fn gather_places(
             }
             Ok((places, lens))
         }
-        Per::Row { gaps: false } => {
+        Per::Row { gaps: false, .. } => {
             let mut places = Vec::with_capacity(rows.len());
             let mut lens = Vec::with_capacity(assembly.rows().len());
             for_each_piece(assembly, &rows, |row, _, of_piece| {
@@ -101,7 +102,7 @@ pub fn gather_places(
             })?;
             lens.resize(assembly.rows().len(), 0);
             let mut rows = assembly.rows().iter();
-            lens.retain(|_| rows.next().is_some_and(|row| !is_dropped(row)));
+            lens.retain(|_| rows.next().is_some_and(is_given));
             Ok((places, lens))
         }
         Per::Turn => {

@@ -4,6 +4,9 @@ use super::placement::{Grid, Segment};
 use crate::error::{Error, Result};
 use crate::plan::{Assembly, Bins, Shift};
 
+/// How many bins of a plan from elsewhere may be empty.
+const MAX_EMPTY_BINS: usize = 1 << 20;
+
 /// What the padding behind the last sequence of an output row counts as.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Tail {
@@ -116,7 +119,7 @@ impl Packing {
     /// The places of sequences, and the padding behind them.
     #[must_use]
     pub fn extents(self, sequences: &Grid) -> Vec<Extent> {
-        let mut extents = Vec::with_capacity(sequences.segments().len() + sequences.rows());
+        let mut extents = Vec::new();
         let mut segments = sequences.segments().iter().peekable();
         for dst_row in 0..sequences.rows() {
             let first = extents.len();
@@ -154,6 +157,10 @@ impl Packing {
         let Self { multiple_of, .. } = self;
         let has_tokens = sequences.segments().iter().any(|segment| segment.len > 0);
         if multiple_of == 0 || (has_tokens && multiple_of > sequences.width()) {
+            return false;
+        }
+        // Nobody packs so many empty bins, but tables from elsewhere may say anything.
+        if sequences.rows() > sequences.segments().len() + MAX_EMPTY_BINS {
             return false;
         }
         let extents = self.extents(sequences);

@@ -259,8 +259,9 @@ class PackedDataCollator:
         loss_masks = [_whole_loss_mask(row, example) for row, example in enumerate(examples)]
         plan = self._bins(list(map(len, ids)))
         layout = checked_layout(
-            *("packed", None, None, None, self._align_size()),
-            pack=plan,
+            *("packed", None, None, None, 1),
+            # Packed by tokens, placed by multiples: rows may exceed the capacity, as SkyRL's do.
+            pack=dataclasses.replace(plan, pad_to_multiple_of=self._align_size()),
             shift="next_token",
             tail="outside",
         )

@@ -24,6 +24,10 @@ DEVICES = {"nccl": "cuda", "hccl": "npu", "xccl": "xpu"}
 """Where numbers have to be that go through such a backend of ``torch.distributed``."""
 
 
+MAX_PARTS = 1 << 24
+"""How many parts there may be: each is a list, of nothing if need be."""
+
+
 def karmarkar_karp(seqlen_list: Any, k_partitions: int, equal_size: bool) -> list[list[int]]:
     """Part numbers so that all parts have about the same sum, by the largest differencing method.
 
@@ -63,6 +67,8 @@ def karmarkar_karp(seqlen_list: Any, k_partitions: int, equal_size: bool) -> lis
     are added exactly, and floats of 16 bits, which are added in float32.
     """
     weights = checked_weights("seqlen_list has", seqlen_list, "item")
+    if k_partitions > MAX_PARTS:
+        raise ValueError(f"k_partitions is {k_partitions}; pass a number up to {MAX_PARTS}")
     return _parts(weights, k_partitions, equal_size, "grown")
 
 

@@ -42,6 +42,7 @@ from fastcollate.testing.reference.partitioning import (
     rearrange_loops,
 )
 from fastcollate.testing.reference.peer import build_batch_numpy
+from fastcollate.testing.reference.samples import collate_loops
 from fastcollate.testing.reference.shards import build_shard_loops
 from fastcollate.testing.reference.skyrl import (
     convert_prompts_responses_to_batch_tensors,
@@ -79,6 +80,7 @@ __all__ = [
     "build_merged_batch_loops",
     "build_packed_numpy",
     "build_shard_loops",
+    "collate_loops",
     "compute_prompt_boundaries",
     "compute_prompt_mini_batch_boundaries",
     "concat_loops",

@@ -91,7 +91,7 @@ def bfd_loops(problem: Problem) -> list[Bin]:
 
 
 def mffd_loops(problem: Problem) -> list[Bin]:
-    """Pack as NeMo-RL's modified first fit decreasing, without its empty last bin."""
+    """Pack as NeMo-RL's modified first fit decreasing, without an empty last bin."""
     capacity, sizes = problem.limit.size, [item.size for item in problem.items]
     order = problem.longest(last=False)
     large = [i for i in order if 2 * sizes[i] > capacity]

@@ -28,37 +28,43 @@ pub fn pack(items: Items, limit: Load, order: impl ExactSizeIterator<Item = usiz
 
 /// The same where each item counts once and costs nothing: a tree of one number per bin.
 fn pack_sizes(sizes: &[usize], limit: Load, order: impl ExactSizeIterator<Item = usize>) -> Packed {
+    // The last bin is not in the tree: most items go there, and it would change up to the root.
     let mut loads = Tree::new(&[]);
-    let mut counts: Vec<usize> = Vec::new();
+    let mut last = usize::CLOSED;
+    let mut counts = vec![0_usize];
     let mut placed = Vec::with_capacity(order.len());
-    // The last item's size, its bin, and what that holds: the tree learns it when another bin is
-    // looked for, since it takes a logarithmic number of steps.
-    let (mut size, mut bin, mut load) = (0, 0, usize::CLOSED);
+    let (mut size, mut bin) = (0, 0);
     for item in order {
-        let is_equal = sizes[item] == size;
+        // Bins only fill up: what had no room for the item before has none for an equal one.
+        let from = if sizes[item] == size { bin } else { 0 };
         size = sizes[item];
         let fits = |load: usize| load.saturating_add(size) <= limit.size;
-        if !(is_equal && fits(load)) {
-            if bin < loads.len() {
-                loads.set(bin, load);
-            }
-            // Bins only fill up: what had no room for the last item has none for an equal one.
-            let found = loads.first(if is_equal { bin } else { 0 }, fits);
-            bin = found.unwrap_or(loads.len());
-            load = found.map_or(0, |bin| loads.get(bin));
-            if found.is_none() {
-                loads.push(usize::CLOSED);
+        let found = if from < loads.len() {
+            loads.first(from, fits)
+        } else {
+            None
+        };
+        bin = found.unwrap_or(loads.len());
+        if found.is_none() && !fits(last) {
+            if !placed.is_empty() {
+                loads.push(last);
                 counts.push(0);
+                bin += 1;
             }
+            last = 0;
         }
         counts[bin] += 1;
+        let load = found
+            .map_or(last, |bin| loads.get(bin))
+            .saturating_add(size);
         let is_full = counts[bin] >= limit.count;
-        load = if is_full {
-            usize::CLOSED
-        } else {
-            load.saturating_add(size)
-        };
+        let load = if is_full { usize::CLOSED } else { load };
+        match found {
+            Some(bin) => loads.set(bin, load),
+            None => last = load,
+        }
         placed.push((item, bin));
     }
-    Packed::new(&placed, loads.len())
+    let bins = if placed.is_empty() { 0 } else { counts.len() };
+    Packed::new(&placed, bins)
 }

@@ -55,32 +55,34 @@ impl Bins<'_> {
     /// largest possible, if there are two that it has room for.
     fn add_pairs(&mut self, small: &[usize], has_medium: &[bool]) {
         let mut small = small.to_vec();
-        // From the end, the other way round: of equal items the smallest is the first, the largest
-        // the last.
+        // The largest first, of equal ones the last: so the smallest is at the end.
         small.sort_unstable_by_key(|&item| Reverse((self.items.sizes[item], item)));
         let mut tree = self.tree(&small);
+        // Behind the smallest without a place, and behind the next.
         let mut ends = [small.len(); 2];
         for bin in (0..self.loads.len()).rev() {
             if has_medium[bin] {
                 continue;
             }
-            for which in 0..2 {
-                let end = if which == 0 {
-                    ends[0]
-                } else {
-                    ends[1].min(ends[0] - 1)
-                };
-                let last = (small[..end].iter()).rposition(|&item| !self.is_placed[item]);
-                let Some(last) = last else { return };
-                ends[which] = last + 1;
-            }
-            let [smallest, next] = ends.map(|end| self.items.get(small[end - 1]));
+            let free_before = |end: usize| {
+                let mut small = small[..end].iter();
+                small.rposition(|&item| !self.is_placed[item])
+            };
+            let Some(first) = free_before(ends[0]) else {
+                return;
+            };
+            let Some(second) = free_before(ends[1].min(first)) else {
+                return;
+            };
+            ends = [first + 1, second + 1];
+            let smallest = self.items.get(small[first]);
+            let next = self.items.get(small[second]);
             if self.loads[bin]
                 .plus(smallest)
                 .has_room_for(next, self.limit)
             {
-                tree.set(ends[0] - 1, Load::CLOSED);
-                self.add(bin, small[ends[0] - 1]);
+                tree.set(first, Load::CLOSED);
+                self.add(bin, small[first]);
                 self.add_largest(bin, &small, &mut tree);
             }
         }

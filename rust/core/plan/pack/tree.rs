@@ -7,12 +7,17 @@ pub trait Least: Copy + PartialEq {
     /// Of what never fits. It is the least of nothing.
     const CLOSED: Self;
 
+    /// Whether the least of several fits only if one of them does.
+    const IS_EXACT: bool;
+
     /// The most that neither exceeds: it fits if one of the two does.
     fn least(self, other: Self) -> Self;
 }
 
 impl Least for usize {
     const CLOSED: Self = Self::MAX;
+
+    const IS_EXACT: bool = true;
 
     fn least(self, other: Self) -> Self {
         self.min(other)
@@ -25,6 +30,8 @@ impl Least for Load {
         count: usize::MAX,
         cost: f64::INFINITY,
     };
+
+    const IS_EXACT: bool = false;
 
     fn least(self, other: Self) -> Self {
         Self {
@@ -88,8 +95,8 @@ impl<T: Least> Tree<T> {
 
     /// The first place, from one on, whose value fits.
     ///
-    /// This takes a logarithmic number of steps where the least of several values fits only if one
-    /// of them does, as for one number. For several it may have to look into more branches.
+    /// This takes a logarithmic number of steps if the least is exact. If not, it may have to look
+    /// into more branches.
     pub fn first(&self, from: usize, fits: impl Fn(T) -> bool) -> Option<usize> {
         let mut node = if from == 0 { 1 } else { self.width + from };
         loop {
@@ -100,11 +107,16 @@ impl<T: Least> Tree<T> {
                     return None;
                 }
                 node += 1;
-            } else if node < self.width {
-                node *= 2;
-            } else {
+                continue;
+            }
+            // Where it is certain that there is one, no branch has to be predicted.
+            while T::IS_EXACT && node < self.width {
+                node = 2 * node + usize::from(!fits(self.nodes[2 * node]));
+            }
+            if node >= self.width {
                 return Some(node - self.width);
             }
+            node *= 2;
         }
     }
 

@@ -1,0 +1,244 @@
+"""Measure the way of a batch to its trainer: collating samples, waiting for them, and the device.
+
+collate ...
+    `fastcollate.Collator` on samples for supervised fine-tuning, 16 rows of 200 to 4,000 tokens
+    with labels, into ids, mask and labels; and how many times as long the plain ways take:
+    "torch.tensor" pads lists and makes tensors of them, as Hugging Face's collators do;
+    "pad_sequence" makes a tensor of each row first.
+wait ...
+    The share of the time that a training loop waits for batches of 256 rows, from lists and from
+    arrays, with and without `prefetch`. A step of it leaves the processor alone, as one on a device
+    does, for three times as long as a batch takes to be built.
+stage ...
+    What `prefetch` does with a batch that came from another process: all outputs are copied into
+    one slab. "fill" writes as many bytes to memory in use, "clone" copies each output.
+to ..., pad ...
+    Where a GPU is: `Batch.to`, one copy, against one per tensor, from pageable and from pinned
+    memory; and a jagged compact batch that is padded there against the padded batch, with the
+    time to build them left out ("bytes" is what goes over the bus, of what the padded one takes).
+
+torch computes on one thread.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from importlib.util import find_spec
+from typing import Any
+
+import numpy as np
+
+import fastcollate as fc
+from common.report import Effort, Figures, main, time_cell
+from common.workload import as_lists, fill, rollouts
+
+SHARES = ("wait", "prefetch", "bytes")
+"""Figures that are shares, not seconds."""
+
+OURS = ("fastcollate", "one copy", "padded there")
+PEERS = {"fastcollate": "torch.tensor", "one copy": "per tensor", "padded there": "padded"}
+
+
+def measure(effort: Effort) -> Iterator[tuple[str, Figures]]:
+    """Measure what there is hardware for."""
+    if not find_spec("torch"):
+        return
+    import torch
+
+    torch.set_num_threads(1)
+    for form in "lists", "arrays":
+        yield f"collate {form}", of_collating(effort, form)
+    for form in "lists", "arrays":
+        yield f"wait, {form}", of_waiting(effort, form)
+    yield "stage", of_staging(effort)
+    if not torch.cuda.is_available():
+        return
+    for pin_memory in (False, True):
+        yield f"to, {'pinned' if pin_memory else 'pageable'}", of_copying(effort, pin_memory)
+    yield "pad", of_padding(effort)
+
+
+# Samples
+
+
+def of_collating(effort: Effort, form: str) -> Figures:
+    """Measure collators of samples with labels."""
+    rows = rollouts(4 if effort.is_smoke else 16, prompts=(100, 2_000), responses=(100, 2_000))
+    samples = []
+    for prompt, response in zip(rows["prompts"], rows["responses"], strict=True):
+        ids = np.concatenate([prompt, response])
+        labels = np.concatenate([np.full(len(prompt), -100, np.int32), response])
+        samples.append({"input_ids": ids, "labels": labels})
+    if form == "lists":
+        samples = [{key: row.tolist() for key, row in sample.items()} for sample in samples]
+    keys = ("input_ids", "attention_mask", "labels")
+    collate = fc.Collator(pad_token_id=0, layout="right", outputs=keys)
+    calls: dict[str, Callable[[], Any]] = {
+        "fastcollate": partial(collate, samples),
+        "torch.tensor": partial(by_tensor, samples),
+        "pad_sequence": partial(by_pad_sequence, samples),
+    }
+    expected = calls["fastcollate"]()
+    for call in calls.values():
+        assert all((call()[key] == expected[key]).all() for key in keys)
+    return effort.run(calls)
+
+
+def by_tensor(samples: list[dict[str, Any]]) -> dict[str, Any]:
+    """Pad rows as lists, or as arrays if they are, and make tensors of all."""
+    import torch
+
+    width = max(len(sample["input_ids"]) for sample in samples)
+
+    def padded(key: str, padding: int) -> Any:
+        rows = [sample[key] for sample in samples]
+        if isinstance(rows[0], list):
+            return torch.tensor([row + [padding] * (width - len(row)) for row in rows])
+        table = [np.pad(row, (0, width - len(row)), constant_values=padding) for row in rows]
+        return torch.from_numpy(np.stack(table).astype(np.int64))
+
+    lens = torch.tensor([len(sample["input_ids"]) for sample in samples])
+    return {
+        "input_ids": padded("input_ids", 0),
+        "attention_mask": (torch.arange(width) < lens[:, None]).long(),
+        "labels": padded("labels", -100),
+    }
+
+
+def by_pad_sequence(samples: list[dict[str, Any]]) -> dict[str, Any]:
+    """Make a tensor of each row, and pad them together."""
+    import torch
+    from torch.nn.utils.rnn import pad_sequence
+
+    def padded(key: str, padding: int) -> Any:
+        rows = [torch.as_tensor(sample[key], dtype=torch.int64) for sample in samples]
+        return pad_sequence(rows, batch_first=True, padding_value=padding)
+
+    lens = torch.tensor([len(sample["input_ids"]) for sample in samples])
+    ids = padded("input_ids", 0)
+    return {
+        "input_ids": ids,
+        "attention_mask": (torch.arange(ids.shape[1]) < lens[:, None]).long(),
+        "labels": padded("labels", -100),
+    }
+
+
+# Waiting
+
+
+def of_waiting(effort: Effort, form: str) -> Figures:
+    """Measure the share of a loop's time that it waits for batches."""
+    arrays = rollouts(8 if effort.is_smoke else 256, prompts=(100, 2_000), responses=(100, 4_000))
+    columns = as_lists(arrays) if form == "lists" else arrays
+    build = partial(fc.build_batch, **columns, pad_token_id=0)
+    for _ in range(3):
+        build()  # memory is taken anew at first
+    begin = time.perf_counter()
+    for _ in range(3):
+        build()
+    step = time.perf_counter() - begin  # of three batches
+    count = 3 if effort.is_smoke else 10
+
+    def share_of(batches: Any) -> float:
+        waited, begin = 0.0, time.perf_counter()
+        for _ in range(count):
+            asked = time.perf_counter()
+            next(batches)
+            waited += time.perf_counter() - asked
+            time.sleep(step)
+        return waited / (time.perf_counter() - begin)
+
+    shares: dict[str, list[float]] = {"wait": [], "prefetch": []}
+    for _ in range(1 if effort.is_smoke else 5):
+        shares["wait"].append(share_of(build() for _ in range(count)))
+        with fc.prefetch(build() for _ in range(count)) as batches:
+            shares["prefetch"].append(share_of(batches))
+    return {name: float(np.median(values)) for name, values in shares.items()}
+
+
+# The device
+
+
+def large_batch(effort: Effort, **options: Any) -> fc.Batch:
+    """Build a batch of 1,500 rows, 262 MB in the reference layout."""
+    rows = rollouts(20 if effort.is_smoke else 1_500, prompts=(100, 2_000), responses=(100, 4_000))
+    return fc.build_batch(**rows, pad_token_id=0, **options)
+
+
+def of_staging(effort: Effort) -> Figures:
+    """Measure the copy into a slab."""
+    import torch
+
+    from fastcollate.device import packed_into
+    from fastcollate.slabs import offsets_of_packed
+
+    tensors = [tensor.clone() for tensor in large_batch(effort).values()]
+    offsets, size = offsets_of_packed(tensors)
+    slab = torch.zeros(size, dtype=torch.uint8)
+    clones = [torch.zeros_like(tensor) for tensor in tensors]
+
+    def clone() -> None:
+        for place, tensor in zip(clones, tensors, strict=True):
+            place.copy_(tensor)
+
+    outputs = [place.numpy() for place in clones]
+    return effort.run(
+        {
+            "one slab": partial(packed_into, slab, tensors, offsets),
+            "clone": clone,
+            "fill": partial(fill, outputs),
+        }
+    )
+
+
+def of_copying(effort: Effort, pin_memory: bool) -> Figures:
+    """Measure `Batch.to` against a copy of each tensor."""
+    import torch
+
+    batch = large_batch(effort, pin_memory=pin_memory)
+
+    def one_copy() -> Any:
+        moved = batch.to("cuda", non_blocking=True)
+        torch.cuda.synchronize()
+        return moved
+
+    def per_tensor() -> Any:
+        moved = {key: value.to("cuda", non_blocking=True) for key, value in batch.items()}
+        torch.cuda.synchronize()
+        return moved
+
+    return effort.run({"one copy": one_copy, "per tensor": per_tensor})
+
+
+def of_padding(effort: Effort) -> Figures:
+    """Measure padding on the device against copying what is padded."""
+    import torch
+
+    padded = large_batch(effort, pin_memory=True)
+    jagged = large_batch(effort, layout="jagged", dtypes="compact", pin_memory=True)
+
+    def there() -> Any:
+        batch = fc.pad_on_device(jagged.to("cuda", non_blocking=True), "left")
+        torch.cuda.synchronize()
+        return batch
+
+    def here() -> Any:
+        batch = padded.to("cuda", non_blocking=True)
+        torch.cuda.synchronize()
+        return batch
+
+    share = there().metrics["handover/bytes"] / here().metrics["handover/bytes"]
+    return {**effort.run({"padded there": there, "padded": here}), "bytes": share}
+
+
+def cell(figures: Figures, name: str) -> str:
+    """Format a share, or a time and how many times as long the peer takes."""
+    if name in SHARES:
+        return f"{figures[name]:.0%}"
+    return time_cell(figures, name, ours=OURS, peer=PEERS.get(name, ""))
+
+
+if __name__ == "__main__":
+    main(__doc__, measure, cell)

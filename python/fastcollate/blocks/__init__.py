@@ -1,0 +1,13 @@
+"""Blocks: rows of one step that lie in many processes, whatever carries them between.
+
+`storing`
+    A process's rows as compact columns, and a table of what is known of them without a token.
+`joining`
+    The tables of all blocks as one step.
+`reading`
+    The rows of a shard, built from the few columns that it needs.
+`sharing`
+    Shards of a batch that one process holds.
+
+Nothing here knows how objects get from one process to another: :mod:`fastcollate.ray` does.
+"""

@@ -1,0 +1,257 @@
+"""The tables of all blocks as those of one step."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fastcollate._fastcollate import Merge, Plan
+from fastcollate.arrays import offsets_of
+from fastcollate.blocks.storing import BlockTable, Kind, ObjectKind
+from fastcollate.grouping import distinct, firsts_of, repeated, shown
+from fastcollate.merging import MergePlan
+
+Integers = NDArray[np.int64]
+
+_OF_ROUTES = ("uint8", "int16", "int32")
+
+
+@dataclass(frozen=True, eq=False)
+class Step:
+    """All rows of a step, which are those of its blocks in their order, without their tokens.
+
+    Parameters
+    ----------
+    plan
+        What the rows are made of.
+    merge_plan, names, plain, fields
+        As of a :class:`BlockTable`.
+    part_offsets
+        The first row of each part of all blocks, and the number of rows: int64 (parts + 1,).
+    part_blocks
+        The block of each part, int64 (parts,).
+    block_names
+        What errors call the blocks.
+    """
+
+    plan: Plan
+    merge_plan: MergePlan | None
+    names: dict[str, list[Any]]
+    plain: dict[str, Kind]
+    fields: dict[str, Kind]
+    part_offsets: Integers
+    part_blocks: Integers
+    block_names: list[str]
+
+    def part_name(self, part: int) -> str:
+        """Name a part by its block and its rows."""
+        first, end = self.part_offsets[part : part + 2].tolist()
+        rows = f"row {first}" if end == first + 1 else f"rows {first} to {end - 1}"
+        return f"{block_name(int(self.part_blocks[part]), self.block_names)} with {rows}"
+
+
+def block_name(index: int, names: Sequence[str]) -> str:
+    """Name a block by its place and its own name."""
+    return f"block {index} ({names[index]})"
+
+
+def joined(tables: Sequence[BlockTable], block_names: Sequence[str]) -> Step:
+    """Join blocks to a step.
+
+    Raises
+    ------
+    ValueError
+        Blocks that do not go together; a trajectory, or a prompt with others in between, that is
+        in two of them. The message names both.
+    """
+    names = [block_name(index, block_names) for index in range(len(tables))]
+    first = tables[0]
+    for table, name in zip(tables[1:], names[1:], strict=True):
+        _check_like(first, table, names[0], name)
+    _check_trajectories(tables, names)
+    _check_prompts([table.names.get("uids") for table in tables], names)
+
+    counts = [len(table.plan["source"]) for table in tables]
+    starts = offsets_of(counts)
+    parts = [table.part_offsets[:-1] + start for table, start in zip(tables, starts, strict=False)]
+    merges = [table.merge_plan for table in tables if table.merge_plan is not None]
+    return Step(
+        _joined_plan([table.plan for table in tables]),
+        _joined_merge(merges) if merges else None,
+        {name: [one for table in tables for one in table.names[name]] for name in first.names},
+        {name: _joined_kinds([table.plain[name] for table in tables]) for name in first.plain},
+        {key: _joined_kinds([table.fields[key] for table in tables]) for key in first.fields},
+        np.concatenate([*parts, starts[-1:]]),
+        np.repeat(np.arange(len(tables)), list(map(len, parts))),
+        list(block_names),
+    )
+
+
+# Whether blocks go together
+
+
+def _check_like(first: BlockTable, table: BlockTable, first_name: str, name: str) -> None:
+    """Check that a block has what the first one has."""
+    if (table.merge_plan is None) != (first.merge_plan is None):
+        merged, other = (name, first_name) if first.merge_plan is None else (first_name, name)
+        raise ValueError(f"{merged} has merged turns, but {other} has not; merge all or none")
+    ours = {**first.names, **first.plain, **{f"fields[{key!r}]": 0 for key in first.fields}}
+    theirs = {**table.names, **table.plain, **{f"fields[{key!r}]": 0 for key in table.fields}}
+    for key in [*ours, *theirs]:
+        if (key in ours) != (key in theirs):
+            has, lacks = (first_name, name) if key in ours else (name, first_name)
+            raise ValueError(
+                f"{has} has {key}, but {lacks} has not; pass the same columns in all blocks"
+            )
+    pairs = [(key, kind, table.plain[key]) for key, kind in first.plain.items()]
+    pairs += [(key, kind, table.fields[key]) for key, kind in first.fields.items()]
+    for key, known, found in pairs:
+        if found.form != known.form:
+            forms = {"number": "one number per row", "object": "one array per row"}
+            here = forms.get(found.form, f"values per {found.form}")
+            there = forms.get(known.form, f"values per {known.form}")
+            raise ValueError(
+                f"{key} holds {here} in {name}, but {there} in {first_name}; "
+                "pass either in all blocks"
+            )
+        if repr(found.field) != repr(known.field):  # NaN, which fills may be, is not itself
+            raise ValueError(
+                f"{key} is {found.field} in {name}, but {known.field} in {first_name}; "
+                "pass the same in all blocks"
+            )
+        if found.trailing != known.trailing and not found.is_empty and not known.is_empty:
+            raise ValueError(
+                f"{key} has items of shape {found.trailing} in {name}, but of {known.trailing} "
+                f"in {first_name}"
+            )
+
+
+def _check_trajectories(tables: Sequence[BlockTable], names: Sequence[str]) -> None:
+    """Check that every trajectory is in one block."""
+    known: list[list[Any]] = []
+    for table in tables:
+        ids = None if table.merge_plan is None else table.merge_plan.trajectory_ids
+        if ids is None:
+            ids = firsts_of("trajectory_ids", table.names.get("trajectory_ids", []))
+        known.append(distinct(ids))
+    if (found := _in_two(known)) is not None:
+        identity, one, other = found
+        raise ValueError(
+            f"trajectory {shown(identity)} is in {names[one]} and in {names[other]}; "
+            "put all turns of a trajectory in one block"
+        )
+    if tables[0].merge_plan is not None or "is_last_step" not in tables[0].names:
+        return
+    for index, table in enumerate(tables[:-1]):
+        if not table.names["is_last_step"][-1]:
+            raise ValueError(
+                f"the last turn of {names[index]} is no last step, so its trajectory would go on "
+                f"in {names[index + 1]}; put all turns of a trajectory in one block"
+            )
+
+
+def _check_prompts(uids: Sequence[list[Any] | None], names: Sequence[str]) -> None:
+    """Check that the rows of a prompt follow each other: also over the end of a block."""
+    ids: list[list[Any]] = []
+    last: list[Any] = []
+    for block in uids:
+        found = firsts_of("uids", block or [])
+        goes_on = block and last and len(firsts_of("uids", [*last, block[0]])) == 1
+        ids.append(found[1:] if goes_on else found)
+        last = block[-1:] if block else []
+    if (again := _in_two(ids)) is not None:
+        identity, one, other = again
+        raise ValueError(
+            f"uid {shown(identity)} is in {names[one]} and in {names[other]}, with other prompts "
+            "between them; pass blocks so that the rows of a prompt follow each other"
+        )
+
+
+def _in_two(ids: Sequence[list[Any]]) -> tuple[Any, int, int] | None:
+    """Return an id that two blocks have, and their indices."""
+    blocks = np.repeat(np.arange(len(ids)), list(map(len, ids))).tolist()
+    flat = [one for block in ids for one in block]
+    again = repeated(flat)
+    if again is None or blocks[again[0]] == blocks[again[1]]:
+        return None
+    return flat[again[1]], blocks[again[0]], blocks[again[1]]
+
+
+# Tables one behind the other
+
+
+def _concatenated(tables: Sequence[Mapping[str, Integers]]) -> dict[str, Any]:
+    """Join the tables of turns and rows."""
+    turns = offsets_of([len(table["turn_prompt_lens"]) for table in tables])[:-1]
+    pieces = offsets_of([len(table["pieces"]) for table in tables])
+    out: dict[str, Any] = {}
+    for name in ("turn_prompt_lens", "turn_response_lens", "prompt_lens", "response_lens"):
+        out[name] = np.concatenate([table[name] for table in tables])
+    out["is_padding"] = np.concatenate([table["is_padding"] for table in tables])
+    out["source"] = _shifted(tables, "source", turns)
+    out["pieces"] = _shifted(tables, "pieces", [[turn, 0, 0, 0, 0] for turn in turns])
+    of_rows = [table["piece_offsets"][:-1] for table in tables]
+    starts = [own + start for own, start in zip(of_rows, pieces, strict=False)]
+    out["piece_offsets"] = np.concatenate([*starts, pieces[-1:]])
+    return out
+
+
+def _shifted(tables: Sequence[Mapping[str, Integers]], name: str, by: Iterable[Any]) -> Integers:
+    """Join a table of indices, each of which counts on from those of the blocks before."""
+    parts = [table[name] + np.asarray(start) for table, start in zip(tables, by, strict=True)]
+    return np.concatenate(parts).astype(np.int64)
+
+
+def _joined_plan(tables: Sequence[dict[str, Integers]]) -> Plan:
+    """Join plans of rows that lie one behind the other."""
+    out = _concatenated(tables)
+    out["layout"] = tables[0]["layout"]
+    lens = out["prompt_lens"] + out["response_lens"]
+    for name, counts in (("sequence", lens), ("response", out["response_lens"])):
+        places = offsets_of(counts)
+        rows, zeros = np.arange(len(counts)), np.zeros(len(counts), np.int64)
+        out[f"{name}_shape"] = np.array([1, places[-1]])
+        out[f"{name}_segments"] = np.stack([rows, zeros, counts, zeros, places[:-1]], 1)
+    return Plan.from_dict(out)
+
+
+def _joined_merge(plans: Sequence[MergePlan]) -> MergePlan:
+    """Join plans of trajectories one behind the other."""
+    tables = [plan.to_dict() for plan in plans]
+    out = _concatenated(tables)
+    turns = offsets_of([plan.num_turns for plan in plans])[:-1]
+    trajectories = offsets_of([plan.num_trajectories for plan in plans])[:-1]
+    out["trajectory_ends"] = _shifted(tables, "trajectory_ends", turns)
+    out["trajectories"] = _shifted(tables, "trajectories", trajectories)
+    out["breaks"] = _shifted(tables, "breaks", [[turn, turn, 0, 0] for turn in turns])
+    for name in ("break_expected_ids", "break_found_ids"):
+        out[name] = np.concatenate([table[name] for table in tables])
+    ids = [plan.trajectory_ids for plan in plans]
+    known = [one for block in ids if block is not None for one in block]
+    return MergePlan(Merge.from_dict(out), None if None in ids else known)
+
+
+def _joined_kinds(kinds: Sequence[Kind]) -> Kind:
+    """Return what is known of a column of all blocks."""
+    first = kinds[0]
+    trailing = max(kinds, key=lambda kind: (not kind.is_empty, len(kind.trailing))).trailing
+    dtypes = {kind.dtype for kind in kinds}
+    dtype = first.dtype
+    if first.form == "experts":
+        dtype = max(dtypes, key=_OF_ROUTES.index)
+    elif first.form == "number" and "float64" in dtypes:
+        dtype = "float64"
+    if first.form != "object":
+        return first._replace(dtype=dtype, trailing=trailing)
+    known: dict[ObjectKind, int] = {}
+    numbers = []
+    for kind in kinds:
+        assert kind.objects is not None
+        here, of_rows = kind.objects
+        places = np.array([known.setdefault(one, len(known)) for one in here], np.int64)
+        numbers.append(places[of_rows])
+    return first._replace(objects=(list(known), np.concatenate(numbers)))

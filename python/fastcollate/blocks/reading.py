@@ -1,0 +1,223 @@
+"""The rows of a shard, built from the columns of the few parts that it needs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fastcollate._fastcollate import Stretches
+from fastcollate.arrays import is_only_torch, is_tensor
+from fastcollate.batch import Batch
+from fastcollate.blocks.joining import Step
+from fastcollate.blocks.storing import Kind, Part, tensor_of_bits, unpacked
+from fastcollate.collating import build_batch
+from fastcollate.columns import Ragged
+from fastcollate.dtypes import dtype_name
+from fastcollate.merging import Merging
+from fastcollate.step_plan import Shard
+
+Integers = NDArray[np.int64]
+_Run = tuple[Part | None, int, int]
+"""Rows of the step that follow each other, and the part that has them, if it is here."""
+
+_FLOATS = ("float32", "float16", "bfloat16")
+
+
+def parts_of(step: Step, shard: Shard) -> list[int]:
+    """Return which parts have the rows of a shard, in order."""
+    rows = shard.rows[shard.rows >= 0]
+    found = np.searchsorted(step.part_offsets, rows, "right") - 1
+    return [int(part) for part in np.unique(found)]
+
+
+def built(step: Step, shard: Shard, parts: Mapping[int, Part], **options: Any) -> Batch:
+    """Build the batch of a shard.
+
+    Parameters
+    ----------
+    step, shard
+        All rows, and which of them are wanted.
+    parts
+        The parts that `parts_of` names, by number.
+    **options
+        Those of :func:`fastcollate.build_batch`, whose batch of all rows' columns this one equals.
+    """
+    lens = step.plan.prompt_lens, step.plan.response_lens
+    runs = list(_runs(step, parts))
+    _check_rows(runs, lens[0] + lens[1])
+    dtypes = options.get("dtypes")
+    if isinstance(dtypes, Mapping):
+        _check_dtypes(step, dtypes)
+    array_type = options.get("array_type", "torch")
+
+    def read(kind: Kind, get: Callable[[Part], Any]) -> Any:
+        if kind.form == "object":
+            return _objects(kind, runs, get, array_type, shard.rows)
+        return _column(kind, runs, get, lens)
+
+    ids = Kind("sequence", None, "int32", ())
+    prompts = _stretches(ids, runs, lambda part: part["input_ids"], lens[0])
+    responses = _stretches(ids, runs, lambda part: part["input_ids"], lens[1], behind=lens[0])
+    columns = {name: read(kind, _getter(name)) for name, kind in step.plain.items()}
+    fields = {
+        key: _field(kind, read(kind, _getter("fields", key))) for key, kind in step.fields.items()
+    }
+    arguments: dict[str, Any] = {
+        **columns,
+        **step.names,
+        "fields": fields or None,
+        "merge": Merging(step.plan, step.merge_plan),
+        "rows": shard,
+        **options,
+    }
+    return build_batch(prompts, responses, **arguments)
+
+
+def _getter(*keys: str) -> Callable[[Part], Any]:
+    def get(part: Part) -> Any:
+        for key in keys:
+            part = part[key]
+        return part
+
+    return get
+
+
+def _runs(step: Step, parts: Mapping[int, Part]) -> Iterator[_Run]:
+    start = 0
+    for index in sorted(parts):
+        first, end = step.part_offsets[index : index + 2].tolist()
+        if start < first:
+            yield None, start, first
+        yield parts[index], first, end
+        start = end
+    if start < (count := int(step.part_offsets[-1])):
+        yield None, start, count
+
+
+def _check_rows(runs: list[_Run], lens: Integers) -> None:
+    """Check that parts hold what was planned: a task that ran again may have made other rows."""
+    for part, first, end in runs:
+        if part is None:
+            continue
+        found, expected = part["input_ids"].lengths, lens[first:end]
+        if len(found) != len(expected):
+            raise ValueError(
+                f"there are {len(found)} rows where rows {first} to {end - 1} of the step were "
+                "planned; plan the step anew"
+            )
+        wrong = np.flatnonzero(found != expected)
+        if len(wrong) > 0:
+            row = int(wrong[0])
+            raise ValueError(
+                f"row {first + row} of the step was planned with {expected[row]} tokens, but here "
+                f"it has {found[row]}; plan the step anew"
+            )
+
+
+def _check_dtypes(step: Step, dtypes: Mapping[str, Any]) -> None:
+    """Check that no column is asked for in a dtype that has more than what it was stored as."""
+    for key, kind in step.fields.items():
+        if key not in dtypes or kind.form in ("number", "object"):
+            continue
+        asked = dtype_name(key, dtypes[key])
+        is_wider = kind.dtype in _FLOATS and (
+            asked not in _FLOATS or _FLOATS.index(asked) < _FLOATS.index(kind.dtype)
+        )
+        if asked != kind.dtype and (is_wider or kind.dtype in _FLOATS[1:]):
+            raise ValueError(
+                f"dtype of {key} is {asked}, but it was put into the store as {kind.dtype}; "
+                "give the field that dtype where it is put"
+            )
+
+
+# Columns
+
+
+def _column(
+    kind: Kind,
+    runs: list[_Run],
+    get: Callable[[Part], Any],
+    lens: tuple[Integers, Integers],
+) -> Any:
+    """Return a column of all rows, of which those that are not here hold nothing to be read."""
+    if kind.form == "number":
+        return _numbers(kind, runs, get)
+    if kind.form != "experts":
+        counts = lens[1] if kind.form == "response" else lens[0] + lens[1]
+        return _stretches(kind, runs, get, counts)
+    captured = np.zeros(len(lens[0]), np.int64)
+    for part, first, end in runs:
+        if part is not None:
+            captured[first:end] = get(part)[1]
+    return _stretches(kind, runs, lambda part: get(part)[0], captured)
+
+
+def _stretches(
+    kind: Kind,
+    runs: list[_Run],
+    get: Callable[[Part], Ragged],
+    lens: Integers,
+    behind: Integers | None = None,
+) -> Stretches:
+    """Return token values of all rows, so many of each, from the first one or from others on."""
+    chunks = []
+    for part, first, end in runs:
+        count = lens[first:end]
+        column = None if part is None else get(part)
+        if column is None or len(column.values) == 0:
+            # No row of these is read, or there is nothing to be read. Zeros that nobody touches
+            # take no memory.
+            shape = (int(count.max(initial=0)), *kind.trailing)
+            bits = np.zeros(shape, "int16" if is_only_torch(kind.dtype) else kind.dtype)
+            starts = np.zeros(end - first, np.int64)
+        else:
+            bits, starts = column.values, column.offsets[:-1]
+            if behind is not None:
+                starts = starts + behind[first:end]
+        values = tensor_of_bits(bits, kind.dtype) if is_only_torch(kind.dtype) else bits
+        chunks.append((values, starts, count))
+    return Stretches(chunks)
+
+
+def _numbers(kind: Kind, runs: list[_Run], get: Callable[[Part], Any]) -> np.ndarray:
+    rows = runs[-1][2]
+    numbers = np.zeros((rows, *kind.trailing), kind.dtype)
+    for part, first, end in runs:
+        if part is not None:
+            numbers[first:end] = get(part)
+    return numbers
+
+
+def _objects(
+    kind: Kind, runs: list[_Run], get: Callable[[Part], Any], array_type: str, wanted: Integers
+) -> list[Any]:
+    """Return copies of the wanted rows' objects: batches keep them, but not a store's memory."""
+    assert kind.objects is not None
+    kinds, of_rows = kind.objects
+    # In place of all others stands nothing of the same kind, so that ranks agree on dtypes.
+    empty = [one.empty(array_type) for one in kinds]
+    values: list[Any] = [empty[index] for index in of_rows.tolist()]
+    for part, first, end in runs:
+        if part is not None:
+            rows = wanted[(wanted >= first) & (wanted < end)]
+            for row in rows.tolist():
+                values[row] = _own(unpacked(get(part)[row - first]))
+    return values
+
+
+def _own(value: Any) -> Any:
+    if is_tensor(value):
+        return value.clone()
+    return value.copy() if isinstance(value, np.ndarray) else value
+
+
+def _field(kind: Kind, column: Any) -> Any:
+    """Return a field of such values."""
+    assert kind.field is not None
+    make, options = kind.field
+    if kind.form == "experts" and options["dtype"] is options["num_experts"] is None:
+        options = {**options, "dtype": kind.dtype}  # which the largest index of all rows has chosen
+    return make(column, **options)

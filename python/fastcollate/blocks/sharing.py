@@ -1,0 +1,112 @@
+"""Shards of a batch as few arrays, each of which is one of its outputs or a stretch of it."""
+
+from __future__ import annotations
+
+import pickle
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fastcollate.arrays import dtype_name, is_only_torch, is_tensor, to_array, to_tensor
+from fastcollate.batch import Batch
+from fastcollate.blocks.storing import tensor_of_bits
+
+
+class Shards(NamedTuple):
+    """Shards as they are carried: arrays, which pickle out of band, and all else by shard."""
+
+    arrays: list[np.ndarray]
+    batches: list[bytes]
+
+
+class _Piece(NamedTuple):
+    """An output as items of one of the arrays; of a tensor also its dtype."""
+
+    array: int
+    start: int
+    stop: int
+    dtype: str | None
+
+
+class _Arrays:
+    """Stretches of arrays. One that begins where another ends goes on with it."""
+
+    def __init__(self) -> None:
+        self._stretches: list[tuple[np.ndarray, int, int]] = []
+        self._ends: dict[tuple[Any, ...], int] = {}
+
+    def add(self, source: np.ndarray, start: int, stop: int, dtype: str | None) -> _Piece:
+        """Add some items of an array."""
+        memory = (source.ctypes.data, source.shape, source.dtype.str)
+        index = self._ends.pop((*memory, start), len(self._stretches))
+        if index == len(self._stretches):
+            self._stretches.append((source, start, stop))
+        source, first, _ = self._stretches[index]
+        self._stretches[index] = (source, first, stop)
+        self._ends[(*memory, stop)] = index
+        return _Piece(index, start - first, stop - first, dtype)
+
+    def arrays(self) -> list[np.ndarray]:
+        """Return all stretches."""
+        return [source[start:stop] for source, start, stop in self._stretches]
+
+
+def packed(batch: Batch, shards: list[Batch]) -> Shards:
+    """Return shards of a batch without their memory, and that apart.
+
+    Rows of shards that follow each other in the batch are one stretch of its memory.
+    """
+    arrays = _Arrays()
+
+    def piece(value: Any, whole: Any) -> Any:
+        if isinstance(value, list):
+            return [piece(one, None) for one in value]
+        dtype = dtype_name(value.dtype) if is_tensor(value) else None
+        if dtype is None and not isinstance(value, np.ndarray):
+            return value
+        array = value if dtype is None else to_array(value)
+        if whole is not None and type(whole) is type(value):
+            whole = whole if dtype is None else to_array(whole)
+            if (start := _start_in(array, whole)) is not None:
+                return arrays.add(whole, start, start + len(array), dtype)
+        return arrays.add(array, 0, len(array), dtype)
+
+    batches = []
+    for shard in shards:
+        names = (shard.uids, shard.trajectory_ids, shard.is_last_step)
+        outputs = {key: piece(value, batch.get(key)) for key, value in shard.items()}
+        more = (shard.merge_plan, shard.is_padding)
+        one = Batch(outputs, shard.plan, shard.recipe, *names, *more)
+        batches.append(pickle.dumps(one, protocol=pickle.HIGHEST_PROTOCOL))
+    return Shards(arrays.arrays(), batches)
+
+
+def _start_in(array: np.ndarray, whole: np.ndarray) -> int | None:
+    """Return the item of an array from which on another one is a view of it."""
+    are_alike = array.dtype == whole.dtype and array.shape[1:] == whole.shape[1:]
+    are_dense = array.flags.c_contiguous and whole.flags.c_contiguous
+    if not are_alike or not are_dense or array.size * whole.size == 0:
+        return None
+    start, rest = divmod(array.ctypes.data - whole.ctypes.data, whole.strides[0])
+    return start if rest == 0 and 0 <= start <= len(whole) - len(array) else None
+
+
+def unpacked(shards: Shards, index: int, copy: bool) -> Batch:
+    """Return a shard over the arrays' memory, or in memory of its own."""
+    batch: Batch = pickle.loads(shards.batches[index])
+
+    def received(value: Any) -> Any:
+        if isinstance(value, list):
+            return [received(one) for one in value]
+        if not isinstance(value, _Piece):
+            return value
+        array = shards.arrays[value.array][value.start : value.stop]
+        array = array.copy() if copy else array
+        if value.dtype is None:
+            return array
+        return (
+            tensor_of_bits(array, value.dtype) if is_only_torch(value.dtype) else to_tensor(array)
+        )
+
+    batch._data = {key: received(value) for key, value in batch.items()}
+    return batch

@@ -1,0 +1,383 @@
+"""Rows as they are stored: compact columns, and a table of what is known without them."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fastcollate.arrays import dtype_name, is_tensor, to_array, to_numpy, to_tensor
+from fastcollate.batch import Batch
+from fastcollate.collating import build_batch
+from fastcollate.columns import Ragged
+from fastcollate.dtypes import dtype_name as name_of
+from fastcollate.fields import (
+    Field,
+    FieldKind,
+    PerRow,
+    RoutedExperts,
+    Rows,
+    kind_of,
+    per_row_values,
+)
+from fastcollate.merging import MergePlan
+
+Integers = NDArray[np.int64]
+Form = Literal["response", "sequence", "experts", "number", "object"]
+
+PART_BYTES = 4 << 20
+"""About how many bytes of columns are one object in a store.
+
+Whoever needs a row of it fetches all of it, and each fetch takes some time for itself.
+"""
+
+PLAIN = {"loss_masks": "loss_mask", "rewards": "rewards", "logprobs": "logprobs"}
+"""Arguments of `build_batch` that are fields of their own, and the keys of their outputs."""
+
+NAMES = ("uids", "trajectory_ids", "is_last_step")
+
+Part = dict[str, Any]
+"""Columns of rows that follow each other: ``input_ids``, those of `PLAIN` and, by their keys,
+``fields``. A `Ragged` of token values, such a one and the captured tokens of each row, an array of
+one item a row, or a list of objects."""
+
+
+class Kind(NamedTuple):
+    """What is known of a column without its values."""
+
+    form: Form
+    field: FieldKind | None
+    """The field without its values; None of a built-in one."""
+    dtype: str
+    """What the values are stored as; integers of its bits where NumPy has no such dtype."""
+    trailing: tuple[int, ...]
+    """Dimensions of an item."""
+    is_empty: bool = False
+    """Whether there is no item, so that the dimensions may be others."""
+    objects: tuple[list[ObjectKind], Integers] | None = None
+    """Of objects, which kinds there are, and the number of each row's."""
+
+
+class ObjectKind(NamedTuple):
+    """What an array of one row is, without its values."""
+
+    library: Literal["numpy", "torch", "python"]
+    dtype: str
+    trailing: tuple[int, ...]
+
+    @classmethod
+    def of(cls, value: Any) -> ObjectKind:
+        """Describe an array, a tensor or nested lists."""
+        if is_tensor(value):
+            return cls("torch", dtype_name(value.dtype), tuple(value.shape[1:]))
+        array = np.asarray(value)
+        library: Literal["numpy", "python"] = "numpy" if value is array else "python"
+        return cls(library, array.dtype.name, array.shape[1:])
+
+    def empty(self, array_type: str) -> Any:
+        """Return such an array of no items, of a batch's kind."""
+        shape = (0, *self.trailing)
+        if self.library == "numpy" or (self.library == "python" and array_type == "numpy"):
+            return np.zeros(shape, self.dtype)
+        import torch
+
+        if self.library == "torch":
+            return torch.zeros(shape, dtype=getattr(torch, self.dtype))
+        # As torch reads numbers of Python.
+        number = np.zeros((), self.dtype).item()
+        return torch.as_tensor(number).new_zeros(shape)
+
+
+@dataclass(frozen=True, eq=False)
+class BlockTable:
+    """What is known of a block's rows without their tokens.
+
+    Parameters
+    ----------
+    plan
+        What the rows are made of: the tables of a :class:`Plan`, without its places.
+    merge_plan
+        How turns were merged, if they were.
+    names
+        ``uids``, ``trajectory_ids`` and ``is_last_step``, those that are given, of each row.
+    plain, fields
+        The columns beside the tokens, by argument and by key.
+    part_offsets
+        The first row of each part, and the number of rows: int64 (parts + 1,).
+    num_bytes
+        Bytes of all columns.
+    """
+
+    plan: dict[str, Integers]
+    merge_plan: MergePlan | None
+    names: dict[str, list[Any]]
+    plain: dict[str, Kind]
+    fields: dict[str, Kind]
+    part_offsets: Integers
+    num_bytes: int
+
+
+class _Stored(NamedTuple):
+    """A column and what is known of it."""
+
+    kind: Kind
+    column: Any
+
+    def cut(self, first: int, end: int) -> Any:
+        """Return the column of some rows, as it is put into a store."""
+        column = self.column
+        if self.kind.form == "experts":
+            return column[0][first:end], column[1][first:end]
+        return column[first:end]
+
+
+def stored(
+    prompts: Rows,
+    responses: Rows,
+    *,
+    rewards: Rows | None = None,
+    loss_masks: Rows | None = None,
+    logprobs: Rows | None = None,
+    fields: Mapping[str, Field | PerRow | RoutedExperts] | None = None,
+    uids: Sequence[Any] | None = None,
+    trajectory_ids: Sequence[Any] | None = None,
+    is_last_step: Sequence[bool] | None = None,
+    merge: str | MergePlan | None = None,
+    part_bytes: int = PART_BYTES,
+) -> tuple[BlockTable, list[Part]]:
+    """Merge turns, and store the rows that they make as columns.
+
+    Parameters
+    ----------
+    prompts, responses, rewards, loss_masks, logprobs, fields, uids, trajectory_ids, is_last_step, \
+    merge
+        As :func:`fastcollate.build_batch`.
+    part_bytes
+        About how many bytes a part has.
+
+    Returns
+    -------
+    tuple
+        The table, and the columns in parts of rows that follow each other.
+    """
+    batch = _jagged(
+        prompts,
+        responses,
+        rewards=rewards,
+        loss_masks=loss_masks,
+        logprobs=logprobs,
+        fields=fields,
+        uids=uids,
+        trajectory_ids=trajectory_ids,
+        is_last_step=is_last_step,
+        merge=merge,
+    )
+    offsets, of_responses = np.asarray(batch["offsets"]), np.asarray(batch["response_offsets"])
+    tokens = Ragged(_array(batch["input_ids"]), offsets)
+    sources = batch.plan.sources
+
+    plain: dict[str, _Stored] = {}
+    for name, key in PLAIN.items():
+        if key not in batch:
+            continue
+        values = _array(batch[key])
+        if name == "rewards" and _is_one_number_each(rewards):
+            numbers = values[of_responses[:-1] + _last_places(batch)]
+            plain[name] = _Stored(Kind("number", None, "float32", ()), numbers)
+            continue
+        if name == "loss_masks":
+            values = _narrowed(values)
+        column = Ragged(values, of_responses)
+        plain[name] = _Stored(Kind("response", None, values.dtype.name, ()), column)
+    more = {
+        key: _stored_field(key, field, batch, offsets, of_responses, sources)
+        for key, field in (fields or {}).items()
+    }
+
+    num_bytes = _bytes(tokens) + sum(_bytes(one.column) for one in (plain | more).values())
+    bounds = _part_offsets(offsets, num_bytes, part_bytes)
+    parts = [
+        {
+            "input_ids": tokens[first:end],
+            **{name: one.cut(first, end) for name, one in plain.items()},
+            "fields": {key: one.cut(first, end) for key, one in more.items()},
+        }
+        for first, end in zip(bounds[:-1].tolist(), bounds[1:].tolist(), strict=True)
+    ]
+    names = {name: getattr(batch, name) for name in NAMES}
+    table = BlockTable(
+        {name: table for name, table in batch.plan.to_dict().items() if name not in _PLACES},
+        batch.merge_plan,
+        {name: values for name, values in names.items() if values is not None},
+        {name: one.kind for name, one in plain.items()},
+        {key: one.kind for key, one in more.items()},
+        bounds,
+        num_bytes,
+    )
+    return table, parts
+
+
+_PLACES = ("sequence_shape", "sequence_segments", "response_shape", "response_segments")
+"""Tables of a plan that follow from the others, in the jagged layout."""
+
+
+def _jagged(prompts: Rows, responses: Rows, **arguments: Any) -> Batch:
+    """Write all rows once, one behind the other, with ids in 32 bits if they fit."""
+    build: Callable[..., Batch] = build_batch
+    fields = arguments["fields"]
+    options = {
+        **arguments,
+        # Objects are kept as they are; joining them would copy them.
+        "fields": fields
+        and {
+            key: dataclasses.replace(field, concat=False) if isinstance(field, PerRow) else field
+            for key, field in fields.items()
+        },
+        "pad_token_id": 0,  # nothing is padded
+        "layout": "jagged",
+        "array_type": "torch" if any(map(_needs_torch, (fields or {}).values())) else "numpy",
+    }
+    try:
+        return build(prompts, responses, **options, dtypes={"input_ids": "int32"})
+    except ValueError:
+        # Ids beyond 32 bits. If it was anything else, this raises the same.
+        return build(prompts, responses, **options)
+
+
+def _needs_torch(field: Any) -> bool:
+    """Whether a field holds what NumPy has not."""
+    if isinstance(field, PerRow):
+        values = field.values
+        return isinstance(values, (list, tuple)) and any(map(is_tensor, values))
+    dtype = getattr(field, "dtype", None)
+    return dtype is not None and dtype_name(dtype) == "bfloat16"
+
+
+def _named_kind(key: str, field: Any) -> FieldKind:
+    """Return all of a field but its values, its dtype by name."""
+    kind = kind_of(field)
+    if kind.options["dtype"] is None:
+        return kind
+    return kind._replace(options={**kind.options, "dtype": name_of(key, kind.options["dtype"])})
+
+
+def _stored_field(
+    key: str,
+    field: Field | PerRow | RoutedExperts,
+    batch: Batch,
+    offsets: Integers,
+    of_responses: Integers,
+    sources: Integers,
+) -> _Stored:
+    kind = _named_kind(key, field)
+    if isinstance(field, PerRow):
+        values = per_row_values(key, field)
+        if isinstance(values, list):
+            return _stored_objects(kind, [values[source] for source in sources.tolist()])
+        if is_tensor(values) and values.is_floating_point():
+            values = values.float()  # NumPy has all that it can hold
+        numbers = to_numpy(values)[sources]
+        dtype = "float64" if numbers.dtype.kind == "f" else "int64"
+        return _Stored(Kind("number", kind, dtype, numbers.shape[1:]), numbers)
+    values = _array(batch[key])
+    of_values = (kind, dtype_name(batch[key].dtype), values.shape[1:], len(values) == 0)
+    if isinstance(field, Field):
+        column = Ragged(values, of_responses if field.align == "response" else offsets)
+        return _Stored(Kind(field.align, *of_values), column)
+    # Routes are those of a row's first tokens.
+    missing = offsets_of_sums(np.asarray(batch["router_padding_mask"]), offsets)
+    captured = np.diff(offsets) - missing
+    return _Stored(Kind("experts", *of_values), (Ragged(values, offsets), captured))
+
+
+def offsets_of_sums(flags: NDArray[np.bool_], offsets: Integers) -> Integers:
+    """Count the flags that are set in each row."""
+    running = np.zeros(len(flags) + 1, np.int64)
+    np.cumsum(flags, out=running[1:])
+    counts: Integers = np.diff(running[offsets])
+    return counts
+
+
+def _stored_objects(kind: FieldKind, values: list[Any]) -> _Stored:
+    kinds: dict[ObjectKind, int] = {}
+    numbers = [kinds.setdefault(ObjectKind.of(value), len(kinds)) for value in values]
+    objects = list(kinds), np.array(numbers, np.int64)
+    packed = [_packed(value) for value in values]
+    return _Stored(Kind("object", kind, "", (), objects=objects), packed)
+
+
+def _packed(value: Any) -> Any:
+    """Return what pickles out of band: torch pickles tensors by copying them."""
+    if is_tensor(value):
+        return Ragged(value.detach().cpu(), [0, len(value)])
+    return value
+
+
+def unpacked(value: Any) -> Any:
+    """Return what `_packed` made something of."""
+    return value.values if isinstance(value, Ragged) else value
+
+
+def _array(values: Any) -> np.ndarray:
+    """Return an output as an array; what NumPy has not, as the integers of its bits."""
+    return to_array(values) if is_tensor(values) else np.asarray(values)
+
+
+def tensor_of_bits(bits: np.ndarray, dtype: str) -> Any:
+    """Return the tensor that an array of bits was made of, over the same memory."""
+    import torch
+
+    return to_tensor(bits).view(getattr(torch, dtype))
+
+
+def _narrowed(mask: np.ndarray) -> np.ndarray:
+    """Return a loss mask in one byte a token, if it holds 0 and 1 alone."""
+    narrow = mask.astype(np.uint8) if ((mask == 0) | (mask == 1)).all() else mask
+    return mask if np.signbit(mask).any() else narrow  # -0.0 stays what it is
+
+
+def _is_one_number_each(rewards: Any) -> bool:
+    """Say whether rewards are numbers of whole rows. Where that is not sure, they are not."""
+    if is_tensor(rewards) or isinstance(rewards, np.ndarray):
+        return rewards.ndim == 1 and (is_tensor(rewards) or rewards.dtype != object)
+    if not isinstance(rewards, (list, tuple)) or len(rewards) == 0:
+        return False
+    first = rewards[0]
+    return isinstance(first, (bool, int, float, np.number, np.bool_)) or (
+        is_tensor(first) and first.dim() == 0
+    )
+
+
+def _last_places(batch: Batch) -> Integers:
+    """Return where in its response each row's last sampled token stands."""
+    tables = batch.plan.to_dict()
+    pieces, counts = tables["pieces"], np.diff(tables["piece_offsets"])
+    rows = np.repeat(np.arange(len(counts)), counts)
+    _, _, start, length, _ = pieces.T
+    places = np.zeros(len(counts), np.int64)
+    holds = length > 0
+    places[rows[holds]] = (start + length - 1)[holds]  # of those of a row, the last one stays
+    return places
+
+
+def _bytes(column: Any) -> int:
+    """Count the bytes of a column."""
+    if isinstance(column, tuple):
+        return sum(map(_bytes, column))
+    if isinstance(column, list):
+        return sum(_bytes(unpacked(value)) for value in column)
+    if isinstance(column, Ragged):
+        column = column.values
+    return int(getattr(column, "nbytes", None) or np.asarray(column).nbytes)
+
+
+def _part_offsets(offsets: Integers, num_bytes: int, part_bytes: int) -> Integers:
+    """Cut rows into parts of about so many bytes: where each begins, and where the last ends."""
+    rows, tokens = len(offsets) - 1, max(int(offsets[-1]), 1)
+    count = max(1, min(rows, round(num_bytes / part_bytes)))
+    ends = np.searchsorted(offsets[1:], np.arange(1, count) * (tokens / count)) + 1
+    return np.unique(np.concatenate([[0], np.minimum(ends, rows), [rows]])).astype(np.int64)

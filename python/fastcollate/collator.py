@@ -1,0 +1,174 @@
+"""A callable that makes batches of samples, for the data loaders of others."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, Literal
+
+from fastcollate.arguments import id_list
+from fastcollate.batch import Batch
+from fastcollate.building import BatchBuilder
+from fastcollate.collating import build_batch, check_options
+from fastcollate.fields import Field, PerRow, RoutedExperts
+from fastcollate.memory import BufferPool
+from fastcollate.samples import checked_sources, columns_of
+
+_OPTIONS = {
+    name: parameter.default
+    for name, parameter in inspect.signature(BatchBuilder).parameters.items()
+    if name != "pad_token_id"
+}
+"""Options that do not belong to the rows of one batch, with what they are if not given."""
+
+
+class Collator:
+    """Makes a batch of samples: a ``collate_fn`` for torch, Hugging Face and Ray Data.
+
+    A sample is a row of the batch, as a mapping. All samples of a call have the same keys:
+
+    ``prompt`` and ``response``
+        Token ids, in any form that a row of :func:`build_batch` may have.
+    ``input_ids`` and ``prompt_len``, or ``input_ids`` and ``labels``
+        The same for supervised fine-tuning: a whole sequence, with the number of prompt tokens in
+        front, or with -100 where nothing is trained and the ids themselves elsewhere, as Hugging
+        Face has them. Everything before the first label is the prompt, and ``loss_mask`` says
+        which tokens of the rest have one. An ``attention_mask`` may be there if it is 1 throughout.
+    ``rewards``, ``loss_mask``, ``logprobs``
+        One number per response token; of rewards also one number.
+    ``uid``, ``trajectory_id``, ``is_last_step``
+        Kept per row.
+
+    Beside a list of samples, a call takes the same as columns: a mapping from these keys to rows
+    (what Ray Data hands over as NumPy arrays), or a table of Arrow or Polars.
+
+    A collator has no state: it may be called from many threads, and goes to worker processes by
+    fork and by pickling, unless it has a pool of its own.
+
+    Parameters
+    ----------
+    pad_token_id
+        As :func:`build_batch`.
+    fields
+        More fields by the keys of their outputs, each with the samples' key in place of the rows:
+        ``{"advantages": fc.Field("adv"), "images": fc.PerRow("pixel_values", concat=True)}``.
+    ignore
+        Keys of samples that are not used, or ``"rest"`` for all that have no meaning. Others are
+        an error, so that a key with a typing error does not go unnoticed.
+    outputs
+        Keys of the outputs to give, in this order, as a plain dict; for models that are called with
+        all that they get. A :class:`Batch` of everything if None.
+    **options
+        Options of :class:`BatchBuilder`, which are those of :func:`build_batch` that do not belong
+        to the rows. Where samples have ``labels``, so has the batch: ``"aligned"`` unless
+        ``labels="shifted"``.
+
+    Raises
+    ------
+    ValueError, TypeError
+        As :func:`build_batch`, for options that cannot be. When it is called also for samples with
+        other keys, naming the sample or the row and the position.
+
+    Notes
+    -----
+    Hugging Face's ``Trainer`` takes away every key that the model's ``forward`` has no parameter
+    for: pass ``TrainingArguments(remove_unused_columns=False)``.
+
+    Examples
+    --------
+    >>> collate = fc.Collator(pad_token_id=0, layout="right", array_type="numpy")
+    >>> collate([
+    ...     {"input_ids": [5, 6, 7], "labels": [-100, 6, 7]},
+    ...     {"input_ids": [8, 9], "labels": [-100, 9]},
+    ... ]).labels
+    array([[-100,    6,    7],
+           [-100,    9, -100]])
+    """
+
+    def __init__(
+        self,
+        *,
+        pad_token_id: int,
+        fields: Mapping[str, Field | PerRow | RoutedExperts] | None = None,
+        ignore: Collection[str] | Literal["rest"] = (),
+        outputs: Sequence[str] | None = None,
+        **options: Any,
+    ) -> None:
+        for name in options:
+            if name not in _OPTIONS:
+                raise TypeError(
+                    f"{name} is no option of a Collator; pass some of {', '.join(_OPTIONS)}, or "
+                    "what belongs to rows in the samples"
+                )
+        check_options(pad_token_id=pad_token_id, **{**_OPTIONS, **options})
+        self._pad_token_id = pad_token_id
+        self._fields = checked_sources(fields or {})
+        self._ignore = None if ignore == "rest" else frozenset(_names("ignore", ignore))
+        self._outputs = None if outputs is None else tuple(_names("outputs", outputs))
+        self._options = options
+
+    def __call__(self, samples: Any) -> Batch | dict[str, Any]:
+        """Make a batch of samples.
+
+        Parameters
+        ----------
+        samples
+            A sequence of mappings, or columns as a mapping or table.
+        """
+        arguments, has_labels = columns_of(samples, self._fields, self._ignore)
+        options = self._options
+        if has_labels and options.get("labels") is None:
+            options = {**options, "labels": "aligned"}
+        batch = build_batch(**arguments, pad_token_id=self._pad_token_id, **options)
+        if self._outputs is None:
+            return batch
+        return {key: batch[key] for key in self._outputs}
+
+    def for_ray_data(self) -> Any:
+        """Return what ``iter_torch_batches(collate_fn=...)`` of Ray Data calls with Arrow tables.
+
+        Passed itself, a collator gets each batch as NumPy arrays, and Ray (from 2.47 on) warns.
+
+        Returns
+        -------
+        ray.data.collate_fn.ArrowBatchCollateFn
+            As picklable as the collator.
+
+        Raises
+        ------
+        ImportError
+            If Ray is not installed.
+        """
+        from fastcollate.ray_data import ArrowCollator
+
+        return ArrowCollator(self)
+
+    def __getstate__(self) -> dict[str, Any]:
+        if isinstance(self._options.get("pool"), BufferPool):
+            raise TypeError(
+                "a Collator with a BufferPool cannot be pickled: memory belongs to a process; "
+                "pass pool='default'"
+            )
+        return self.__dict__
+
+    def __repr__(self) -> str:
+        state = {
+            "pad_token_id": self._pad_token_id,
+            "fields": self._fields or None,
+            "ignore": "rest" if self._ignore is None else sorted(self._ignore) or None,
+            "outputs": self._outputs,
+            **self._options,
+        }
+        given = (f"{name}={value!r}" for name, value in state.items() if value is not None)
+        return f"Collator({', '.join(given)})"
+
+
+def _names(argument: str, names: Any) -> list[str]:
+    """Return a collection of keys as a list."""
+    if isinstance(names, (set, frozenset)):
+        names = sorted(names)
+    keys = id_list(argument, names)
+    for key in keys:
+        if not isinstance(key, str):
+            raise TypeError(f"{argument} has {key!r}; keys are strings")
+    return keys

@@ -1,0 +1,253 @@
+"""Batches on a device: what lies in one piece is brought there by one copy."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
+from copy import copy
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from fastcollate.arrays import is_tensor
+from fastcollate.in_flight import is_watched, watched
+from fastcollate.pinning import pinned
+from fastcollate.slabs import (
+    common_slab,
+    is_plain,
+    offset_in,
+    offsets_of_packed,
+    over,
+    packed_like,
+)
+
+if TYPE_CHECKING:
+    from fastcollate.batch import Batch
+
+SMALL = 1 << 16
+"""Bytes up to which tensors that lie apart are put together before they are copied."""
+
+
+@dataclass
+class Transfer:
+    """What went over the bus."""
+
+    bytes: int = 0
+    copies: int = 0
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        """Flat and ready to be logged."""
+        return {"handover/bytes": float(self.bytes), "handover/copies": float(self.copies)}
+
+    def add(self, metrics: Mapping[str, float]) -> None:
+        """Count what another transfer's metrics say."""
+        self.bytes += int(metrics["handover/bytes"])
+        self.copies += int(metrics["handover/copies"])
+
+
+Moves = dict[int, Any]
+"""From the id of a tensor to the tensor in its place."""
+
+
+def moved(batch: Batch, device: Any, non_blocking: bool) -> Batch:
+    """See :meth:`fastcollate.Batch.to`."""
+    target = resolved(device)
+    tensors = [tensor for tensor in checked_tensors(batch) if tensor.device != target]
+    if not tensors:
+        return batch
+    if is_watched():
+        watched.check()
+    transfer = Transfer()
+    moves = copied(tensors, slab_of(batch, tensors), target, non_blocking, transfer)
+    return rebuilt(batch, moves, transfer)
+
+
+def pinned_batch(batch: Batch) -> Batch:
+    """See :meth:`fastcollate.Batch.pin_memory`."""
+    tensors = [tensor for tensor in checked_tensors(batch) if is_on_host(tensor)]
+    tensors = [tensor for tensor in tensors if tensor.numel() and not tensor.is_pinned()]
+    plain = [tensor for tensor in tensors if is_plain(tensor)]
+    if not tensors:
+        return batch
+    offsets, size = offsets_of_packed(plain)
+    slab = pinned(max(size, 1))
+    if slab is None:
+        return batch
+    moves = packed_into(slab, plain, offsets)
+    moves |= {id(tensor): tensor.pin_memory() for tensor in tensors if id(tensor) not in moves}
+    return rebuilt(batch, moves, None)
+
+
+def copied(
+    tensors: Sequence[Any], slab: Any | None, target: Any, non_blocking: bool, transfer: Transfer
+) -> Moves:
+    """Copy tensors to a device: those in the slab by one copy, and small others by another.
+
+    Where the slab lies in pageable memory, the copy blocks, whatever is asked for: on machines
+    whose device reads pageable memory itself, it could be in flight when the memory is recycled.
+    """
+    moves: Moves = {}
+    rest: list[Any] = []
+    in_slab: list[tuple[Any, int]] = []
+    for tensor in tensors:
+        if slab is not None and (offset := offset_in(slab, tensor)) is not None:
+            in_slab.append((tensor, offset))
+        else:
+            rest.append(tensor)
+    if slab is not None and in_slab:
+        on_device = _to(slab, target, non_blocking, transfer)
+        moves |= {id(tensor): over(on_device, offset, tensor) for tensor, offset in in_slab}
+    small = [tensor for tensor in rest if is_plain(tensor) and is_on_host(tensor)]
+    small = [tensor for tensor in small if 0 < tensor.nbytes <= SMALL]
+    if len(small) > 1:
+        moves |= _copied_together(small, target, non_blocking, transfer)
+    for tensor in rest:
+        if id(tensor) not in moves:
+            moves[id(tensor)] = _to(tensor, target, non_blocking, transfer)
+    return moves
+
+
+def _copied_together(
+    tensors: Sequence[Any], target: Any, non_blocking: bool, transfer: Transfer
+) -> Moves:
+    import torch
+
+    offsets, size = offsets_of_packed(tensors)
+    slab = pinned(size) if non_blocking and has_bus(target) else None
+    if slab is None:
+        slab = torch.empty(size, dtype=torch.uint8)
+    packed = packed_into(slab, tensors, offsets)
+    on_device = _to(slab, target, non_blocking, transfer)
+    return {
+        key: over(on_device, offset, tensor)
+        for (key, tensor), offset in zip(packed.items(), offsets, strict=True)
+    }
+
+
+def _to(tensor: Any, target: Any, non_blocking: bool, transfer: Transfer) -> Any:
+    transfer.bytes += tensor.nbytes
+    transfer.copies += 1
+    may_return = non_blocking and (not is_on_host(tensor) or tensor.is_pinned())
+    # As a copy even where it is there already, which only tests ask for.
+    on_device = tensor.to(target, non_blocking=may_return, copy=True)
+    if may_return and is_watched() and is_on_host(tensor) and tensor.is_contiguous():
+        _watch(tensor, target)
+    return on_device
+
+
+def _watch(tensor: Any, target: Any) -> None:
+    import torch
+
+    done = torch.get_device_module(target).Event()
+    done.record()
+    source = tensor.detach().view(-1).view(torch.uint8)
+    watched.add(source, done, f"a batch of {tensor.nbytes} bytes")
+
+
+def packed_into(slab: Any, tensors: Sequence[Any], offsets: Sequence[int]) -> Moves:
+    """Copy tensors into a slab on the host, each to its offset."""
+    moves: Moves = {}
+    for tensor, offset in zip(tensors, offsets, strict=True):
+        place = moves[id(tensor)] = over(slab, offset, packed_like(tensor))
+        place.copy_(tensor)
+    return moves
+
+
+def is_on_host(tensor: Any) -> bool:
+    """Say whether the processor can read a tensor."""
+    return bool(tensor.device.type == "cpu")
+
+
+def has_bus(device: Any) -> bool:
+    """Say whether pinned memory helps to get to a device."""
+    return device.type not in ("cpu", "meta", "mps")
+
+
+def resolved(device: Any) -> Any:
+    """Return a device with its number, which tensors have and arguments may lack."""
+    import torch
+
+    device = torch.device(device)
+    if device.index is None and device.type not in ("cpu", "meta"):
+        index = torch.get_device_module(device).current_device()
+        device = torch.device(device.type, index)
+    return device
+
+
+# What batches are made of
+
+
+def slab_of(batch: Batch, tensors: Sequence[Any]) -> Any | None:
+    """Return the bytes that a batch's outputs lie in, as a tensor that is no view of any; or None.
+
+    Outputs need not lie there any more: ``share_memory_()`` moves a tensor away.
+    """
+    lease = getattr(batch, "_lease", None)
+    if lease is not None and (array := lease.bytes()) is not None:
+        import torch
+
+        return torch.from_numpy(array)
+    return common_slab([tensor for tensor in tensors if is_plain(tensor)])
+
+
+def checked_tensors(batch: Batch) -> list[Any]:
+    """Return all tensors of a batch, each once, or refuse one of NumPy arrays."""
+    found: dict[int, Any] = {}
+
+    def see(value: Any) -> Any:
+        if isinstance(value, np.ndarray):
+            raise TypeError(
+                "the batch holds NumPy arrays, which are on no device; "
+                "build it with array_type='torch'"
+            )
+        if is_tensor(value):
+            found[id(value)] = value
+        return value
+
+    for value in batch.values():
+        mapped(value, see)
+    return list(found.values())
+
+
+def rebuilt(batch: Batch, moves: Moves, transfer: Transfer | None) -> Batch:
+    """Return a batch with other tensors in place of its own, and all else as it is."""
+    data = {
+        key: mapped(value, lambda tensor: moves.get(id(tensor), tensor))
+        for key, value in batch.items()
+    }
+    again = batch._like(data, batch._plan)
+    if transfer is not None:
+        again._handover = transfer.metrics
+    return again
+
+
+def mapped(value: Any, function: Callable[[Any], Any]) -> Any:
+    """Put a function's results in place of all arrays and tensors of an item.
+
+    They are looked for in batches, mappings, lists and tuples. What else knows how to be moved is
+    given to the function too.
+    """
+    from fastcollate.batch import Batch
+
+    if is_tensor(value) or isinstance(value, np.ndarray):
+        return function(value)
+    if isinstance(value, Batch):
+        data = {key: mapped(item, function) for key, item in value.items()}
+        return value._like(data, value._plan)
+    if isinstance(value, Mapping):
+        return _rebuilt_mapping(value, {key: mapped(value[key], function) for key in value})
+    if isinstance(value, (list, tuple)) and not hasattr(value, "to"):
+        items = [mapped(item, function) for item in value]
+        return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
+    return function(value) if hasattr(value, "to") else value
+
+
+def _rebuilt_mapping(mapping: Mapping[Any, Any], items: dict[Any, Any]) -> Any:
+    if type(mapping) is dict:
+        return items
+    if isinstance(mapping, MutableMapping):
+        again = copy(mapping)  # it may know more than its items
+        again.update(items)
+        return again
+    return type(mapping)(items)  # type: ignore[call-arg]

@@ -1,0 +1,63 @@
+"""Copies that may not be done yet, watched in debug mode for changes of what they read."""
+
+from __future__ import annotations
+
+import os
+import zlib
+from collections import deque
+from typing import Any, NamedTuple, Protocol
+
+
+class Event(Protocol):
+    """What tells the host that a device has done what was asked before it."""
+
+    def query(self) -> bool:
+        """Say whether that is so."""
+
+
+class _Copy(NamedTuple):
+    source: Any
+    checksum: int
+    done: Event
+    what: str
+
+
+def is_watched() -> bool:
+    """Say whether copies are watched: where the environment has ``FASTCOLLATE_DEBUG``."""
+    return os.environ.get("FASTCOLLATE_DEBUG", "0") not in ("", "0")
+
+
+class InFlight:
+    """Copies of memory on the host, with what it held when they began."""
+
+    def __init__(self) -> None:
+        self._copies: deque[_Copy] = deque()
+
+    def add(self, source: Any, done: Event, what: str) -> None:
+        """Watch a copy of a uint8 tensor on the host, until an event is done."""
+        self._copies.append(_Copy(source, _checksum(source), done, what))
+
+    def check(self) -> None:
+        """Forget the copies that are done.
+
+        Raises
+        ------
+        RuntimeError
+            If one of them read memory that was changed meanwhile, or since.
+        """
+        while self._copies and self._copies[0].done.query():
+            copy = self._copies.popleft()
+            if _checksum(copy.source) != copy.checksum:
+                raise RuntimeError(
+                    f"{copy.what} was changed on the host while its copy was in flight, so what "
+                    "the device has may be anything; wait for the copy (by an event, or "
+                    "torch.cuda.synchronize), or leave non_blocking out"
+                )
+
+
+def _checksum(source: Any) -> int:
+    return zlib.crc32(source.numpy())
+
+
+watched = InFlight()
+"""Those of :meth:`fastcollate.Batch.to`."""

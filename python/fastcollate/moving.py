@@ -1,0 +1,190 @@
+"""Items on their way to a device, copied by one thread and used by another."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from fastcollate.arrays import is_tensor
+from fastcollate.batch import Batch
+from fastcollate.device import (
+    Moves,
+    Transfer,
+    checked_tensors,
+    is_on_host,
+    mapped,
+    packed_into,
+)
+from fastcollate.in_flight import Event, InFlight, is_watched
+from fastcollate.slabs import (
+    common_slab,
+    is_plain,
+    offset_in,
+    offsets_of_packed,
+    over,
+    packed_like,
+)
+from fastcollate.staging import Staging
+from fastcollate.streams import Lane
+
+SLABS = 2
+"""Slabs to stage batches in: one is written while another is copied."""
+
+HandOver = Callable[[], Any]
+"""Gives an item to the thread that calls it."""
+
+
+class Same:
+    """Leaves items where they are."""
+
+    doing = "it is handed over"
+    transfer = Transfer()
+
+    def __call__(self, item: Any) -> HandOver:
+        """Give the item as it is."""
+        return lambda: item
+
+    def check(self) -> None:
+        """Do nothing."""
+
+
+class Blocking(Same):
+    """Moves items to a device that has no streams."""
+
+    def __init__(self, device: Any) -> None:
+        self._device = device
+        self.doing = f"it is copied to {device}"
+        self.transfer = Transfer()
+
+    def __call__(self, item: Any) -> HandOver:
+        """Move all tensors at once."""
+        if isinstance(item, Batch):
+            batch = item.to(self._device)
+            if batch is not item and batch._handover is not None:
+                self.transfer.add(batch._handover)
+            return lambda: batch
+        moved = mapped(item, lambda value: _to(value, self._device, self.transfer))
+        return lambda: moved
+
+
+class OnLane(Same):
+    """Moves items to a device by a lane, and what the lane cannot carry when they are handed over.
+
+    Pinned memory is copied from where it is. torch's allocator knows of the copy, so that it may be
+    freed meanwhile. All else is put into a slab first, which is copied as one.
+    """
+
+    def __init__(self, device: Any, lane: Lane, is_stopped: Callable[[], bool]) -> None:
+        self._device, self._lane = device, lane
+        self._staging = Staging(lane, SLABS, is_stopped)
+        self._in_flight, self._count = InFlight(), 0
+        self.doing = f"it is copied to {device}"
+        self.transfer = Transfer()
+
+    def __call__(self, item: Any) -> HandOver:
+        """Begin to copy all tensors."""
+        self.check()
+        _check(item)
+        found: dict[int, Any] = {}
+        mapped(item, lambda value: found.setdefault(id(value), value))
+        tensors = [value for value in found.values() if self._can_carry(value)]
+        before = self.transfer.bytes, self.transfer.copies
+        moves: Moves = {}
+        slabs: list[Any] = []
+        done: Event | None = None
+        pageable: list[Any] = []
+        for source, group in _pinned_groups(tensors, pageable):
+            slab, done = self._copy(source)
+            slabs.append(slab)
+            if is_watched():
+                self._in_flight.add(source, done, f"item {self._count}")
+            moves |= {id(tensor): over(slab, offset, tensor) for tensor, offset in group}
+        if pageable:
+            slab, done, packed = self._stage(pageable)
+            slabs.append(slab)
+            moves |= packed
+        # What the host has of the item is not needed any more.
+        moved = mapped(item, lambda value: moves.get(id(value), value))
+        if isinstance(moved, Batch):
+            own = Transfer(self.transfer.bytes - before[0], self.transfer.copies - before[1])
+            moved._handover = own.metrics
+        self._count += 1
+
+        def hand_over() -> Any:
+            if done is not None:
+                self._lane.hand_over(done, slabs)  # of the last copy: they are in order
+            return mapped(moved, lambda value: _to(value, self._device, self.transfer))
+
+        return hand_over
+
+    def check(self) -> None:
+        """Raise if memory was changed while it was copied, in debug mode."""
+        self._in_flight.check()
+
+    def _can_carry(self, value: Any) -> bool:
+        return is_tensor(value) and is_plain(value) and is_on_host(value) and value.numel() > 0
+
+    def _stage(self, tensors: Sequence[Any]) -> tuple[Any, Event, Moves]:
+        offsets, size = offsets_of_packed(tensors)
+        slab = self._staging.take(size)
+        packed_into(slab.memory, tensors, offsets)
+        on_device, slab.done = self._copy(slab.memory[:size])
+        moves = {
+            id(tensor): over(on_device, offset, packed_like(tensor))
+            for tensor, offset in zip(tensors, offsets, strict=True)
+        }
+        return on_device, slab.done, moves
+
+    def _copy(self, source: Any) -> tuple[Any, Event]:
+        self.transfer.bytes += len(source)
+        self.transfer.copies += 1
+        return self._lane.copy(source)
+
+
+def _pinned_groups(
+    tensors: Sequence[Any], pageable: list[Any]
+) -> list[tuple[Any, list[tuple[Any, int]]]]:
+    """Return the pinned bytes that tensors lie in, with their offsets, and name the others."""
+    by_storage: dict[int, list[Any]] = {}
+    for tensor in tensors:
+        if tensor.is_pinned():
+            by_storage.setdefault(tensor.untyped_storage().data_ptr(), []).append(tensor)
+        else:
+            pageable.append(tensor)
+    groups = []
+    for group in by_storage.values():
+        slab = common_slab(group)
+        if slab is None and len(group) == 1 and group[0].is_contiguous():
+            slab = _bytes_of(group[0])
+        places = [] if slab is None else [(tensor, offset_in(slab, tensor)) for tensor in group]
+        if slab is None or any(offset is None for _, offset in places):
+            pageable += group
+        else:
+            groups.append((slab, [(tensor, offset or 0) for tensor, offset in places]))
+    return groups
+
+
+def _bytes_of(tensor: Any) -> Any:
+    import torch
+
+    return tensor.view(-1).view(torch.uint8)
+
+
+def _check(item: Any) -> None:
+    """Refuse batches that can be on no device."""
+    if isinstance(item, Batch):
+        checked_tensors(item)
+
+
+def _to(value: Any, device: Any, transfer: Transfer) -> Any:
+    """Move what is not on the device yet, and wait for it."""
+    if isinstance(value, np.ndarray):
+        return value
+    if not is_tensor(value):
+        return value.to(device)
+    if value.device != device and value.nbytes:
+        transfer.bytes += value.nbytes
+        transfer.copies += 1
+    return value.to(device)

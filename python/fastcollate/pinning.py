@@ -1,0 +1,206 @@
+"""Page-locked ("pinned") memory, which a device can read while the host goes on.
+
+It comes from torch's caching allocator and goes back there, never to a pool of ours: a user's own
+``tensor.to("cuda", non_blocking=True)`` may still be in flight when the last view of a slab dies.
+Only that allocator knows, since torch records an event with it for every such copy.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import threading
+import time
+import warnings
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+from fastcollate.arguments import counted
+from fastcollate.arrays import is_tensor
+from fastcollate.slabs import over
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+FIRST_LOOK, LAST_LOOK = 0.0005, 0.05
+"""Seconds after which a full pool is looked at again: at first, and in the end."""
+
+REPORT_AFTER = 5.0
+"""Seconds of waiting after which the log says what for."""
+
+_log = logging.getLogger(__name__)
+_has_warned = False
+
+
+def allocate(size: int) -> Any:
+    """Take pinned memory from torch: uint8 (size,).
+
+    Raises
+    ------
+    RuntimeError
+        If there is none: too little may be locked (``ulimit -l``), or this is a forked child.
+    """
+    import torch
+
+    return torch.empty(size, dtype=torch.uint8, pin_memory=True)
+
+
+def rounded(size: int) -> int:
+    """Return how much torch's allocator takes for so many bytes: the next power of two."""
+    return 1 << max(size - 1, 0).bit_length()
+
+
+def obstacle() -> str | None:
+    """Say why no memory can be pinned here, as far as that is known beforehand."""
+    workers = sys.modules.get("torch.utils.data")
+    if workers is not None and workers.get_worker_info() is not None:
+        return (
+            "this is a worker of a DataLoader, and memory does not stay pinned when a batch is "
+            "sent; pass DataLoader(pin_memory=True)"
+        )
+    return None if _has_accelerator() else "torch finds no accelerator that pins memory"
+
+
+@cache
+def _has_accelerator() -> bool:
+    import torch
+
+    if not hasattr(torch, "accelerator"):  # before torch 2.6
+        return torch.cuda.is_available()
+    device = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
+    return device is not None and device.type != "mps"
+
+
+def pinned(size: int) -> Any | None:
+    """Take pinned memory, uint8 (size,), or warn once and give None."""
+    why = obstacle()
+    if why is None:
+        try:
+            return allocate(size)
+        except RuntimeError as error:
+            why = f"{counted(size, 'byte')} cannot be pinned: {str(error).partition(chr(10))[0]}"
+    _warn(why)
+    return None
+
+
+def _warn(why: str) -> None:
+    global _has_warned
+    if not _has_warned:
+        _has_warned = True
+        message = f"no memory is pinned: {why}. Batches are in pageable memory"
+        warnings.warn(message, stacklevel=2)
+
+
+class PinnedSlabs:
+    """Bounds how many pinned slabs are alive."""
+
+    def __init__(self, max_bytes: int | None, depth: int, timeout: float) -> None:
+        self.max_bytes, self.depth, self.timeout = max_bytes, depth, timeout
+        self._reset()
+
+    def _reset(self) -> None:
+        self._process = os.getpid()
+        self._lock = threading.Lock()
+        self._slabs: list[tuple[Any, int]] = []
+
+    def take(self, size: int) -> Any | None:
+        """Take pinned memory as soon as there may be one slab more; None if there is none.
+
+        Raises
+        ------
+        ValueError
+            If the pool is smaller than so many bytes.
+        TimeoutError
+            If no slab has died in time.
+        """
+        whole = rounded(size)
+        if self.max_bytes is not None and whole > self.max_bytes:
+            raise ValueError(
+                f"the batch has {counted(size, 'byte')}, for which torch takes {whole:,}, but the "
+                f"pool has max_bytes={self.max_bytes}; pass a larger pool"
+            )
+        begin, pause, is_reported = time.monotonic(), FIRST_LOOK, False
+        while True:
+            with self._own_lock():
+                if self._has_room(whole):
+                    slab = pinned(size)
+                    if slab is not None:
+                        self._slabs.append((_trace(slab), size))
+                    return slab
+                alive = counted(len(self._slabs), "pinned batch", "pinned batches")
+            waited = time.monotonic() - begin
+            if waited >= self.timeout:
+                raise TimeoutError(
+                    f"{alive} of the pool (depth={self.depth}) still alive after {waited:.1f} s; "
+                    "delete batches and what was made of them, or pass a larger depth"
+                    + ("" if self.max_bytes is None else " or max_bytes")
+                )
+            if waited >= REPORT_AFTER and not is_reported:
+                is_reported = True
+                message = "a batch waits for one of %s to be deleted (depth=%d)"
+                _log.warning(message, alive, self.depth)
+            time.sleep(min(pause, self.timeout - waited))
+            pause = min(2 * pause, LAST_LOOK)
+
+    def sizes(self) -> list[int]:
+        """Return the bytes of each slab that is alive."""
+        with self._own_lock():
+            return [size for _, size in self._alive()]
+
+    def _own_lock(self) -> threading.Lock:
+        if self._process != os.getpid():
+            self._reset()  # slabs are the parent's, and so is a thread that may have had the lock
+        return self._lock
+
+    def _has_room(self, whole: int) -> bool:
+        self._slabs = self._alive()
+        taken = sum(rounded(size) for _, size in self._slabs)
+        fits = self.max_bytes is None or taken + whole <= self.max_bytes
+        return len(self._slabs) < self.depth and fits
+
+    def _alive(self) -> list[tuple[Any, int]]:
+        return [(trace, size) for trace, size in self._slabs if not trace.expired()]
+
+
+def _trace(slab: Any) -> Any:
+    """Remember a slab without holding it: by its storage, which tensors of it hold."""
+    from torch.multiprocessing.reductions import StorageWeakRef
+
+    trace: Any = StorageWeakRef
+    return trace(slab.untyped_storage())
+
+
+class Lender:
+    """Lends one batch pinned memory."""
+
+    def __init__(self, slabs: PinnedSlabs | None) -> None:
+        self._slabs = slabs
+        self._slab: Any = None
+
+    def __call__(self, size: int) -> NDArray[Any] | None:
+        """Return so many bytes, or None if they cannot be had."""
+        size = max(size, 1)
+        self._slab = pinned(size) if self._slabs is None else self._slabs.take(size)
+        if self._slab is None:
+            return None
+        array: NDArray[Any] = self._slab.numpy()
+        return array
+
+    def over_slab(self, data: dict[str, Any]) -> dict[str, Any]:
+        """Return a batch's outputs as tensors that hold the slab itself, not NumPy's view of it.
+
+        torch records copies of a tensor by its storage, and would not know NumPy's.
+        """
+        slab = self._slab
+        if slab is None:
+            return data
+        start = slab.data_ptr()
+
+        def is_inside(value: Any) -> bool:
+            return is_tensor(value) and 0 <= value.data_ptr() - start < len(slab)
+
+        return {
+            key: over(slab, value.data_ptr() - start, value) if is_inside(value) else value
+            for key, value in data.items()
+        }

@@ -1,0 +1,356 @@
+"""Batches that are made while the one before them trains."""
+
+from __future__ import annotations
+
+import atexit
+import itertools
+import logging
+import os
+import threading
+import time
+import weakref
+from collections import deque
+from collections.abc import Iterable, Iterator
+from typing import Any, Generic, TypeVar
+
+from fastcollate.arguments import checked_integer, checked_seconds
+from fastcollate.arrays import describe
+from fastcollate.device import resolved
+from fastcollate.moving import Blocking, HandOver, OnLane, Same
+from fastcollate.progress import Bar, ProgressArgument, bar_of
+from fastcollate.staging import StoppedError
+from fastcollate.streams import lane_to
+
+T = TypeVar("T")
+
+REPORT_EVERY = 60.0
+"""Seconds of waiting after which the log says what for, again and again."""
+
+LOOK_EVERY = 1.0
+"""Seconds after which who waits looks whether there is still a thread to wait for."""
+
+CLOSE_SECONDS, EXIT_SECONDS = 10.0, 2.0
+"""How long closing waits for the thread, and how long the interpreter's end does."""
+
+_log = logging.getLogger(__name__)
+
+
+def prefetch(
+    iterable: Iterable[T],
+    device: Any = None,
+    depth: int = 2,
+    *,
+    progress: ProgressArgument = False,
+    total: int | None = None,
+    timeout: float | None = None,
+) -> Prefetcher[T]:
+    """Make batches on another thread, and copy them to a device, while earlier ones train.
+
+    Parameters
+    ----------
+    iterable
+        What gives the batches: a generator that builds them, a ``DataLoader``, ... It is run by
+        that thread, from now on.
+    device
+        Where the items are handed over, such as ``"cuda"`` or a rank's ``torch.device``; None
+        leaves them where they are. Of items that are no :class:`Batch`, mappings, lists and tuples
+        are looked through for tensors.
+    depth
+        How many items are ready or in the making, at most, beside the one that was asked for last.
+    progress
+        Show a progress bar, by tqdm, or else by rich, or by the one that is named: the items so
+        far, and the share of the time that was spent waiting for them.
+    total
+        How many items there will be, if ``len(iterable)`` does not say it.
+    timeout
+        Seconds after which waiting for an item is an error that says what keeps it. By default it
+        is only logged, as a warning, every minute.
+
+    Returns
+    -------
+    Prefetcher
+        An iterator. It is closed by the end of a ``with`` block, by ``close()``, and when nothing
+        refers to it any more.
+
+    Raises
+    ------
+    TypeError, ValueError
+        For arguments that cannot be. While items are asked for whatever the iterable or the copy
+        raised, in place of the item, with its traceback.
+    ImportError
+        If what shows the progress, or torch for the device, is not installed.
+
+    Notes
+    -----
+    The iterable runs on another thread: what it uses must not be used elsewhere at the same time.
+    Most of :func:`build_batch`'s time lets other threads of Python run only where rows are arrays;
+    from lists, they take turns with the thread that trains.
+
+    Examples
+    --------
+    >>> with fc.prefetch(map(collate, samples), device="cuda") as batches:
+    ...     for batch in batches:
+    ...         train(batch)
+    """
+    depth = checked_integer("depth", depth, "a number of items from 1 on")
+    if depth < 1:
+        raise ValueError(f"depth is {depth}; pass 1 or more")
+    if timeout is not None:
+        timeout = checked_seconds("timeout", timeout)
+    if total is None:
+        total = _length(iterable)
+    else:
+        total = checked_integer("total", total, "a number of items or None")
+    try:
+        iterator = iter(iterable)
+    except TypeError as error:
+        raise TypeError(
+            f"iterable is {describe(iterable)}; pass what gives one batch after the other"
+        ) from error
+    work = _Work(depth)
+    move = Same() if device is None else _mover_to(device, work)
+    return Prefetcher(iterator, move, work, total, timeout, bar_of(progress, total, "batch"))
+
+
+def _mover_to(device: Any, work: _Work) -> Same:
+    try:
+        target = resolved(device)
+    except ImportError as error:
+        raise ImportError("device needs torch: pip install 'fastcollate[torch]'") from error
+    lane = lane_to(target)
+    return Blocking(target) if lane is None else OnLane(target, lane, work.is_stopped)
+
+
+class Prefetcher(Generic[T]):
+    """The iterator that :func:`prefetch` returns. Items come in the iterable's order, once."""
+
+    def __init__(
+        self,
+        iterator: Iterator[T],
+        move: Same,
+        work: _Work,
+        total: int | None,
+        timeout: float | None,
+        bar: Bar,
+    ) -> None:
+        self._bar, self._work, self._transfer = bar, work, move.transfer
+        self._total, self._timeout = total, timeout
+        self._count, self._waited = 0, 0.0
+        self._first = self._last = 0.0  # when the first was asked for, and the last was done with
+        self._is_closed = False
+        weakref.finalize(self, work.stop).atexit = False
+        work.start(iterator, move)
+
+    def __iter__(self) -> Prefetcher[T]:
+        return self
+
+    def __next__(self) -> T:
+        if self._is_closed:
+            raise RuntimeError("this prefetch is closed; make another one")
+        if self._work.is_elsewhere():
+            raise RuntimeError(
+                "this prefetch was made before a fork, and its thread stayed with the parent; "
+                "make it in the process that uses it"
+            )
+        begin = time.monotonic()
+        self._first = self._first or begin
+        try:
+            item: T = self._work.take(self._timeout)()
+        except (KeyboardInterrupt, TimeoutError):
+            raise  # the item may still come
+        except BaseException:
+            self._bar.close()
+            raise
+        finally:
+            self._last = time.monotonic()
+            self._waited += self._last - begin
+        self._count += 1
+        self._bar.advance(self._wait_fraction())
+        return item
+
+    def __len__(self) -> int:
+        """Return how many items there are altogether, where that is known."""
+        if self._total is None:
+            raise TypeError("how many items there will be is not known; pass total")
+        return self._total
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        """What was handed over so far, flat and ready to be logged.
+
+        Returns
+        -------
+        dict
+            ``prefetch/items``; ``prefetch/wait_seconds``, the time that was spent waiting for them,
+            and ``prefetch/wait_fraction``, its share of the time from the first that was asked for
+            to the last;
+            ``prefetch/bytes``, what was copied to the device so far, items that are ready among it,
+            and ``prefetch/copies``, in how many pieces.
+        """
+        return {
+            "prefetch/items": float(self._count),
+            "prefetch/wait_seconds": self._waited,
+            "prefetch/wait_fraction": self._wait_fraction(),
+            "prefetch/bytes": float(self._transfer.bytes),
+            "prefetch/copies": float(self._transfer.copies),
+        }
+
+    def close(self) -> None:
+        """Stop the thread and drop the items that are ready.
+
+        Waits for what the thread is doing, but not for long: an iterable cannot be interrupted.
+        """
+        if not self._is_closed:
+            self._is_closed = True
+            self._bar.close()
+            self._work.stop()
+            self._work.join(CLOSE_SECONDS)
+
+    def __enter__(self) -> Prefetcher[T]:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _wait_fraction(self) -> float:
+        return self._waited / max(self._last - self._first, 1e-9)
+
+
+class _Work:
+    """What the thread and those who ask for items share. Neither keeps the other alive by it."""
+
+    def __init__(self, depth: int) -> None:
+        self._depth = depth
+        self._process = os.getpid()
+        self._changed = threading.Condition()  # reentrant: `stop` may run while it is held
+        self._ready: deque[HandOver] = deque()
+        self._error: BaseException | None = None
+        self._has_ended = self._is_stopped = False
+        self._doing = "the thread has not begun"
+        self._thread: threading.Thread | None = None
+
+    def is_elsewhere(self) -> bool:
+        """Say whether the thread stayed with a parent, perhaps holding the lock for ever."""
+        return os.getpid() != self._process
+
+    def is_stopped(self) -> bool:
+        """Say whether no item is wanted any more."""
+        return self._is_stopped
+
+    # On the threads of others
+
+    def start(self, iterator: Iterator[Any], move: Same) -> None:
+        """Begin to make items."""
+        self._thread = threading.Thread(
+            target=self._run, args=(iterator, move), name="fastcollate-prefetch", daemon=True
+        )
+        _working.add(self)
+        self._thread.start()
+
+    def take(self, timeout: float | None) -> HandOver:
+        """Wait for what hands the next item over, or raise what came in its place."""
+        begin = time.monotonic()
+        report = begin + REPORT_EVERY
+        with self._changed:
+            while not self._ready:
+                if self._has_ended:
+                    error, self._error = self._error, None
+                    raise error or StopIteration
+                if self._is_stopped:
+                    raise RuntimeError("this prefetch was closed while an item was waited for")
+                if self._thread is None or not self._thread.is_alive():
+                    raise RuntimeError(f"the thread of a prefetch is gone: {self._doing}")
+                waited = time.monotonic() - begin
+                if timeout is not None and waited >= timeout:
+                    raise TimeoutError(
+                        f"no item for {waited:.1f} s: {self._doing}; "
+                        "pass a longer timeout if that may be"
+                    )
+                if begin + waited >= report:
+                    _log.warning("no item for %.0f s: %s", waited, self._doing)
+                    report += REPORT_EVERY
+                self._changed.wait(LOOK_EVERY if timeout is None else min(LOOK_EVERY, timeout))
+            hand_over = self._ready.popleft()
+            self._changed.notify_all()
+        return hand_over
+
+    def stop(self) -> None:
+        """Let the thread end after what it is doing."""
+        if self.is_elsewhere():
+            return
+        with self._changed:
+            self._is_stopped = True
+            self._ready.clear()
+            self._changed.notify_all()
+
+    def join(self, seconds: float) -> None:
+        """Wait for the thread to end, but not for ever."""
+        if self._thread is None or self._thread is threading.current_thread():
+            return
+        if self.is_elsewhere():
+            return
+        self._thread.join(seconds)
+        if self._thread.is_alive():
+            _log.warning("a closed prefetch goes on after %.0f s: %s", seconds, self._doing)
+
+    # On the thread
+
+    def _run(self, iterator: Iterator[Any], move: Same) -> None:
+        error: BaseException | None = None
+        try:
+            for number in itertools.count():
+                if not self._has_room():
+                    break
+                self._doing = f"the iterable has not given item {number}"
+                try:
+                    item = next(iterator)
+                except StopIteration:
+                    break
+                self._doing = f"item {number} came, but {move.doing}"
+                hand_over = move(item)
+                del item
+                self._put(hand_over)
+                del hand_over
+            move.check()
+        except StoppedError:
+            pass
+        except BaseException as caught:
+            error = caught
+        with self._changed:
+            self._has_ended = True
+            self._error = error
+            self._doing = "the iterable has ended"
+            self._changed.notify_all()
+        del error  # and with it, through its traceback, this frame
+
+    def _has_room(self) -> bool:
+        """Wait until an item is wanted; False if none is any more."""
+        with self._changed:
+            while len(self._ready) >= self._depth and not self._is_stopped:
+                self._changed.wait()
+            return not self._is_stopped
+
+    def _put(self, hand_over: HandOver) -> None:
+        with self._changed:
+            if not self._is_stopped:
+                self._ready.append(hand_over)
+                self._changed.notify_all()
+
+
+_working: weakref.WeakSet[_Work] = weakref.WeakSet()
+
+
+@atexit.register
+def _stop_all() -> None:
+    """End all threads: they must not use torch while the interpreter ends."""
+    for work in list(_working):
+        work.stop()
+    for work in list(_working):
+        work.join(EXIT_SECONDS)
+
+
+def _length(iterable: Any) -> int | None:
+    try:
+        return len(iterable)
+    except TypeError:
+        return None

@@ -1,0 +1,49 @@
+"""Hand-over between many machines, on Ray's object store: no token passes the driver.
+
+::
+
+    @ray.remote
+    class Rollout:                                   # where the tokens are
+        def collect(self):
+            builder = fc.BatchBuilder(pad_token_id=0)
+            ...                                      # builder.add(...), turn by turn
+            return fc.ray.put_turns(builder, merge="exact")
+
+    blocks = ray.get([worker.collect.remote() for worker in workers])
+    plan = fc.ray.plan_step(blocks, prompts_per_mini_batch=64, dp_size=8)
+    trainer.train.remote(plan.shard(mini_batch, rank))
+
+    class Trainer:
+        def train(self, shard):
+            batch = fc.ray.collate(shard, pad_token_id=0)
+
+A driver that holds everything puts shards of its batch by :func:`put_shards`, and
+:func:`get_shard` views them where they are.
+
+Not imported by ``import fastcollate``: write ``import fastcollate.ray``. Needs Ray, which
+``pip install 'fastcollate[ray]'`` brings.
+"""
+
+from importlib.util import find_spec
+
+if find_spec("ray") is None:
+    raise ImportError("fastcollate.ray needs Ray: pip install 'fastcollate[ray]'")
+
+from fastcollate.ray.fetching import ShardError, ShardTimeoutError
+from fastcollate.ray.planning import BlockShard, BlockStepPlan, collate, plan_step
+from fastcollate.ray.putting import Block, put_turns
+from fastcollate.ray.whole import ShardRef, get_shard, put_shards
+
+__all__ = [
+    "Block",
+    "BlockShard",
+    "BlockStepPlan",
+    "ShardError",
+    "ShardRef",
+    "ShardTimeoutError",
+    "collate",
+    "get_shard",
+    "plan_step",
+    "put_shards",
+    "put_turns",
+]

@@ -1,0 +1,98 @@
+"""Fetching objects, and saying which of them cannot be had, and why."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+import ray
+from ray.exceptions import GetTimeoutError, RayError
+
+from fastcollate.arguments import counted
+from fastcollate.arrays import describe
+
+TIMEOUT = 300.0
+"""Seconds that objects are waited for, unless told otherwise."""
+
+MARGIN = 1.0
+"""Seconds that an object which has arrived may take to be read."""
+
+K = TypeVar("K")
+
+
+class ShardError(RuntimeError):
+    """What a shard consists of cannot be had: an object is lost, or the process that put it is.
+
+    The message names the shard, and the block and rows that are lost. Ray's own error is its
+    ``__cause__``.
+    """
+
+
+class ShardTimeoutError(ShardError, TimeoutError):
+    """What a shard consists of has not arrived in time."""
+
+
+def fetched(
+    shard: str, refs: Mapping[K, ray.ObjectRef[Any]], name: Callable[[K], str], timeout: float
+) -> dict[K, Any]:
+    """Get objects, all at once.
+
+    Parameters
+    ----------
+    shard
+        What errors call what the objects are for.
+    refs
+        The objects.
+    name
+        Returns what errors call an object.
+    timeout
+        How many seconds to wait for all of them together.
+
+    Raises
+    ------
+    ShardError
+        For the first that is lost.
+    ShardTimeoutError
+        If there are some that have not arrived.
+    """
+    end = time.monotonic() + timeout
+    late: set[ray.ObjectRef[Any]] = set()
+    if len(refs) > 1:
+        # Only waiting for all fetches them side by side, and tells which are late.
+        late = set(ray.wait(list(refs.values()), num_returns=len(refs), timeout=timeout)[1])
+    values = {}
+    for key, ref in refs.items():
+        try:
+            if ref in late:
+                raise GetTimeoutError
+            values[key] = ray.get(ref, timeout=max(end - time.monotonic(), MARGIN))
+        except GetTimeoutError as error:
+            more = f" and {counted(len(late) - 1, 'other object')}" if len(late) > 1 else ""
+            raise ShardTimeoutError(
+                f"{shard} cannot be collated: {name(key)}{more} did not arrive within {timeout:g} "
+                "seconds; a node may be unreachable or its memory full (see `ray memory`), or pass "
+                "a longer timeout"
+            ) from error
+        except RayError as error:
+            raise ShardError(
+                f"{shard} cannot be collated: {name(key)} is lost ({_reason(error)}); put those "
+                "rows again and plan the step anew"
+            ) from error
+    return values
+
+
+def _reason(error: RayError) -> str:
+    """Return an error's name and its first sentence behind the one that names the object."""
+    text = " ".join(str(error).partition("\n\n")[2].split())
+    sentence = text.partition(". ")[0].rstrip(".")
+    return f"{type(error).__name__}: {sentence}" if sentence else type(error).__name__
+
+
+def checked_timeout(timeout: Any) -> float:
+    """Return a number of seconds."""
+    if isinstance(timeout, bool) or not isinstance(timeout, (int, float)):
+        raise TypeError(f"timeout is {describe(timeout)}; pass a number of seconds")
+    if not 0 < timeout < float("inf"):
+        raise ValueError(f"timeout is {timeout}; pass a number of seconds above 0")
+    return float(timeout)

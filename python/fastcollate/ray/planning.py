@@ -1,0 +1,263 @@
+"""The step of blocks: planned on the driver, collated in training workers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
+
+import ray
+
+from fastcollate import stepping
+from fastcollate.arguments import counted
+from fastcollate.arrays import describe
+from fastcollate.batch import Batch
+from fastcollate.blocks.joining import Step, joined
+from fastcollate.blocks.reading import built, parts_of
+from fastcollate.merging import MergePlan
+from fastcollate.ray.fetching import TIMEOUT, checked_timeout, fetched
+from fastcollate.ray.putting import COLUMNS, Block
+from fastcollate.step_plan import Shard, StepPlan
+
+WIDTHS: Mapping[str, int | None] = MappingProxyType(
+    {"pad_to": None, "pad_to_multiple_of": 1, "max_prompt_len": None, "max_response_len": None}
+)
+"""Arguments of `build_batch` that all ranks have to agree on, and their defaults."""
+
+_KNOWN = ("uids", "trajectory_ids", "is_last_step")
+"""Arguments of `fastcollate.plan_step` that blocks answer."""
+
+
+@dataclass(frozen=True, eq=False)
+class BlockShard:
+    """The rows of one rank in one mini-batch: references to the few objects that hold them.
+
+    Small, and pickled by Ray: pass it to the worker that trains. Asking for one twice gives the
+    same rows, and collating it twice the same bytes: nothing is consumed.
+
+    Attributes
+    ----------
+    mini_batch, rank : int
+        Which of the plan's shards it is.
+    shard : Shard
+        Its rows.
+    widths : Mapping
+        The widths that were fixed for all ranks.
+    """
+
+    mini_batch: int
+    rank: int
+    shard: Shard
+    widths: Mapping[str, int | None]
+    step: ray.ObjectRef[Step]
+    parts: Mapping[int, ray.ObjectRef[Any]]
+
+    @property
+    def name(self) -> str:
+        """What errors call it."""
+        return f"the shard of mini-batch {self.mini_batch} and rank {self.rank}"
+
+    def __len__(self) -> int:
+        return len(self.shard)
+
+    def __repr__(self) -> str:
+        rows, parts = counted(len(self), "row"), counted(len(self.parts), "object")
+        return f"BlockShard of mini-batch {self.mini_batch} and rank {self.rank}: {rows} in {parts}"
+
+
+class BlockStepPlan:
+    """Which rows of which blocks form a mini-batch, and which of them each rank gets.
+
+    :func:`plan_step` makes it. The step's rows are those of all blocks in their order.
+
+    Attributes
+    ----------
+    step : StepPlan
+        The plan of the rows.
+    blocks : tuple of Block
+        The blocks, which it keeps in the object store.
+    widths : Mapping
+        ``pad_to``, ``pad_to_multiple_of``, ``max_prompt_len`` and ``max_response_len`` of all
+        shards.
+    """
+
+    def __init__(
+        self,
+        step: StepPlan,
+        blocks: Sequence[Block],
+        tables: Step,
+        widths: Mapping[str, int | None],
+    ) -> None:
+        self.step = step
+        self.blocks = tuple(blocks)
+        self.widths = widths
+        self._tables = tables
+        self._refs = [ref for block in blocks for ref in block.refs]
+        self._ref: ray.ObjectRef[Step] | None = None
+
+    @property
+    def num_mini_batches(self) -> int:
+        """Number of mini-batches: optimizer steps."""
+        return self.step.num_mini_batches
+
+    @property
+    def dp_size(self) -> int:
+        """Number of data-parallel ranks."""
+        return self.step.dp_size
+
+    @property
+    def merge_plan(self) -> MergePlan | None:
+        """How turns of all blocks were merged, with a report, if they were."""
+        return self._tables.merge_plan
+
+    def shard(self, mini_batch: int, rank: int) -> BlockShard:
+        """Return what a rank gets of a mini-batch.
+
+        Raises
+        ------
+        IndexError
+            If there is no such mini-batch or rank; they are counted from 0 on.
+        """
+        shard = self.step.shard(mini_batch, rank)
+        if self._ref is None:
+            self._ref = ray.put(self._tables)
+        parts = {part: self._refs[part] for part in parts_of(self._tables, shard)}
+        return BlockShard(int(mini_batch), int(rank), shard, self.widths, self._ref, parts)
+
+    def __repr__(self) -> str:
+        megabytes = sum(block.num_bytes for block in self.blocks) / 1e6
+        return f"{self.step!r}, from {counted(len(self.blocks), 'block')} of {megabytes:.1f} MB"
+
+
+def plan_step(
+    blocks: Sequence[Block],
+    *,
+    pad_to: int | None = None,
+    pad_to_multiple_of: int = 1,
+    max_prompt_len: int | None = None,
+    max_response_len: int | None = None,
+    **options: Any,
+) -> BlockStepPlan:
+    """Plan an optimizer step of rows that lie in many workers, from lengths and ids alone.
+
+    Takes time and memory for rows and turns, whatever tokens they have.
+
+    Parameters
+    ----------
+    blocks
+        What :func:`put_turns` returned in each worker. The step's rows are those of all blocks, in
+        this order.
+    pad_to, pad_to_multiple_of, max_prompt_len, max_response_len
+        As :func:`fastcollate.build_batch`: the same for all ranks, hence said here. Without them,
+        all shards are as wide as the step's longest rows.
+    **options
+        Those of :func:`fastcollate.plan_step`, such as ``prompts_per_mini_batch``, ``dp_size``,
+        ``pad_rows`` and ``shards``, but for ``uids``, ``trajectory_ids`` and ``is_last_step``,
+        which the blocks know.
+
+    Returns
+    -------
+    BlockStepPlan
+        The same one for the same blocks in the same order.
+
+    Raises
+    ------
+    ValueError
+        As ``fastcollate.plan_step``; no blocks, or one of them twice; a trajectory that is in two
+        blocks; a prompt that is in two with others in between; blocks with other columns than
+        the first. The message names both blocks.
+    TypeError
+        What is no block, for instance a reference to one: ``ray.get`` that first.
+    """
+    blocks = _checked_blocks(blocks)
+    for name in _KNOWN:
+        if name in options:
+            raise TypeError(f"{name} is an argument of put_turns: the blocks know it")
+    tables = joined([block.table for block in blocks], [block.name for block in blocks])
+    names = tables.names
+    what: Any = tables.merge_plan
+    if what is None:
+        what = tables.plan.prompt_lens, tables.plan.response_lens
+        options |= {name: names[name] for name in _KNOWN if name in names}
+    elif "uids" in names:
+        options["uids"] = names["uids"]
+    widths = {
+        "pad_to": pad_to,
+        "pad_to_multiple_of": pad_to_multiple_of,
+        "max_prompt_len": max_prompt_len,
+        "max_response_len": max_response_len,
+    }
+    return BlockStepPlan(stepping.plan_step(what, **options), blocks, tables, widths)
+
+
+def collate(
+    shard: BlockShard, *, pad_token_id: int, timeout: float = TIMEOUT, **options: Any
+) -> Batch:
+    """Fetch the columns of a shard's rows, and write its batch.
+
+    Only the objects that hold rows of the shard are fetched: those on this node are viewed where
+    they are, others are copied to it once. Nothing of them is kept.
+
+    Parameters
+    ----------
+    shard
+        Of :meth:`BlockStepPlan.shard`.
+    pad_token_id
+        As :func:`fastcollate.build_batch`.
+    timeout
+        How many seconds to wait for the objects.
+    **options
+        Those of ``build_batch``: ``layout``, ``position_ids``, ``labels``, ``dtypes``,
+        ``array_type``, ``pool`` and so on, but for columns, ``merge`` and ``rows``, which are the
+        blocks' and the plan's. Widths are the plan's too; they may be repeated.
+
+    Returns
+    -------
+    Batch
+        What one ``build_batch`` of all blocks' columns with ``rows=`` this shard gives, with the
+        same names and plans.
+
+    Raises
+    ------
+    ShardError
+        Rows cannot be had, since a worker that put them has died or an object is lost. The message
+        names the shard and the block.
+    ShardTimeoutError
+        They did not arrive in time.
+    ValueError, TypeError
+        As ``build_batch``; a width that is not the plan's, so that ranks would not agree; a dtype
+        with more digits than what was stored.
+    """
+    if not isinstance(shard, BlockShard):
+        raise TypeError(f"shard is {describe(shard)}; pass plan.shard(mini_batch, rank)")
+    timeout = checked_timeout(timeout)
+    for name in options:
+        if name in (*COLUMNS, "merge", "rows"):
+            raise TypeError(f"{name} is what blocks and plan have: pass it to put_turns")
+    for name, planned in shard.widths.items():
+        if options.setdefault(name, planned) != planned:
+            raise ValueError(
+                f"{name} is {options[name]} for {shard.name}, but the step was planned with "
+                f"{planned}: ranks would be of different widths; pass it to fastcollate.ray."
+                "plan_step"
+            )
+    step: Step = fetched(shard.name, {0: shard.step}, lambda _: "the plan of the step", timeout)[0]
+    parts = fetched(shard.name, shard.parts, step.part_name, timeout)
+    return built(step, shard.shard, parts, pad_token_id=pad_token_id, **options)
+
+
+def _checked_blocks(blocks: Any) -> list[Block]:
+    if isinstance(blocks, Block) or not isinstance(blocks, (list, tuple)):
+        raise TypeError(f"blocks is {describe(blocks)}; pass a list of what put_turns returned")
+    if len(blocks) == 0:
+        raise ValueError("there are no blocks to plan; pass at least one")
+    seen: dict[ray.ObjectRef[Any], int] = {}
+    for index, block in enumerate(blocks):
+        if not isinstance(block, Block):
+            advice = "ray.get it first" if isinstance(block, ray.ObjectRef) else "pass Blocks"
+            raise TypeError(f"blocks[{index}] is {describe(block)}; {advice}")
+        first = seen.setdefault(block.refs[0], index)
+        if first != index:
+            raise ValueError(f"blocks[{index}] is blocks[{first}] once more ({block.name})")
+    return list(blocks)

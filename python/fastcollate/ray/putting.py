@@ -1,0 +1,167 @@
+"""Putting turns into the object store, in the worker that has them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import ray
+from numpy.typing import NDArray
+
+from fastcollate.arguments import checked_int, counted
+from fastcollate.arrays import describe
+from fastcollate.blocks.storing import NAMES, PART_BYTES, PLAIN, BlockTable, stored
+from fastcollate.building import BatchBuilder
+from fastcollate.merging import MergePlan, check_merge_argument
+
+COLUMNS = ("prompts", "responses", *PLAIN, "fields", *NAMES)
+
+
+@dataclass(frozen=True, eq=False)
+class Block:
+    """A handle of the rows that one worker has put: references and what is known without tokens.
+
+    Small, and pickled by Ray: return it from a task or an actor's method. The rows stay in the
+    object store as long as a handle, a plan of it or a shard of that plan is alive, and as long as
+    the worker that put them is: Ray's objects die with their owner.
+
+    Attributes
+    ----------
+    name : str
+        What errors call it.
+    table : BlockTable
+        Lengths, ids, flags, and what rows are made of.
+    refs : tuple of ray.ObjectRef
+        The columns, in parts of rows that follow each other.
+    """
+
+    name: str
+    table: BlockTable
+    refs: tuple[ray.ObjectRef[Any], ...]
+
+    @property
+    def num_rows(self) -> int:
+        """Number of rows that the turns make."""
+        return len(self.table.plan["source"])
+
+    @property
+    def num_turns(self) -> int:
+        """Number of turns."""
+        return len(self.table.plan["turn_prompt_lens"])
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of the columns in the object store."""
+        return self.table.num_bytes
+
+    @property
+    def prompt_lens(self) -> NDArray[np.int64]:
+        """Prompt tokens of each row, (rows,)."""
+        return self.table.plan["prompt_lens"]
+
+    @property
+    def response_lens(self) -> NDArray[np.int64]:
+        """Response tokens of each row, observations included, (rows,)."""
+        return self.table.plan["response_lens"]
+
+    @property
+    def uids(self) -> list[Any] | None:
+        """What names each row's prompt, if that was given."""
+        return self.table.names.get("uids")
+
+    @property
+    def merge_plan(self) -> MergePlan | None:
+        """How turns were merged, if they were."""
+        return self.table.merge_plan
+
+    def __repr__(self) -> str:
+        rows, turns = counted(self.num_rows, "row"), counted(self.num_turns, "turn")
+        parts = counted(len(self.refs), "object")
+        return f"Block {self.name!r}: {rows} of {turns}, {self.num_bytes / 1e6:.1f} MB in {parts}"
+
+
+def put_turns(
+    turns: BatchBuilder | Mapping[str, Any],
+    *,
+    merge: Literal["exact", "branch", "realign"] | MergePlan | None = None,
+    name: str | None = None,
+    part_bytes: int = PART_BYTES,
+) -> Block:
+    """Merge turns where they are, and put the rows that they make into Ray's object store.
+
+    Rows are stored without padding: ids in 32 bits where they fit, loss masks of 0 and 1 in one
+    byte, other fields as they are to be written. They are pickled out of band, so that readers on
+    the same node view them, and copied once to other nodes.
+
+    Parameters
+    ----------
+    turns
+        A builder, which is empty afterwards, or columns: a mapping with ``prompts``, ``responses``
+        and any of ``rewards``, ``loss_masks``, ``logprobs``, ``fields``, ``uids``,
+        ``trajectory_ids`` and ``is_last_step``, each as :func:`fastcollate.build_batch` takes it.
+        All turns of a trajectory have to be in one block. Of a builder's options, only `merge`
+        counts: how rows are laid out is said where they are collated.
+    merge
+        As ``build_batch``. None is what the builder was told.
+    name
+        What errors call the block; if None, the actor or task that puts it, and its node.
+    part_bytes
+        About how many bytes one object has. A reader fetches whole objects.
+
+    Returns
+    -------
+    Block
+        A small handle.
+
+    Raises
+    ------
+    ValueError, TypeError
+        As ``build_batch``, for what is wrong with the turns; a mapping with other keys; a `merge`
+        that is not the builder's.
+
+    Notes
+    -----
+    The object store's objects belong to the process that puts them. Keep rollout workers alive
+    until the step is trained; what a dead one has put is lost, and :func:`collate` says so.
+    """
+    check_merge_argument(merge)
+    part_bytes = checked_int("part_bytes", part_bytes, "a number of bytes")
+    if part_bytes < 1:
+        raise ValueError(f"part_bytes is {part_bytes}; pass a number of bytes from 1 on")
+    name = _own_name() if name is None else str(name)
+
+    def put(*rows: Any, **columns: Any) -> Block:
+        table, parts = stored(*rows, **columns, part_bytes=part_bytes)
+        return Block(name, table, tuple(map(ray.put, parts)))
+
+    if isinstance(turns, BatchBuilder):
+        told = turns._options["merge"]
+        if merge is not None and told is not None and merge != told:
+            raise ValueError(f"merge is {merge!r}, but the builder's is {told!r}; pass one of them")
+        return turns._build_by(put, merge=told if merge is None else merge)
+    if not isinstance(turns, Mapping):
+        raise TypeError(
+            f"turns is {describe(turns)}; pass a BatchBuilder, or a mapping with prompts, "
+            "responses and more columns of build_batch"
+        )
+    if unknown := [key for key in turns if key not in COLUMNS]:
+        raise TypeError(f"turns has the key {unknown[0]!r}; the columns are {', '.join(COLUMNS)}")
+    for key in ("prompts", "responses"):
+        if key not in turns:
+            raise TypeError(f"turns has no {key}; its keys are {', '.join(map(str, turns))}")
+    return put(**turns, merge=merge)
+
+
+def _own_name() -> str:
+    """Name the actor or task that this is, and its node."""
+    context = ray.get_runtime_context()
+    node = f"on node {context.get_node_id()[:8]}"
+    actor = context.get_actor_id()
+    if actor is not None:
+        given = context.get_actor_name()
+        return f"put by actor {given or actor[:8]} {node}"
+    if (task := context.get_task_id()) is not None:
+        return f"put by task {task[:8]} {node}"
+    return f"put by the driver {node}"

@@ -1,0 +1,93 @@
+"""Slabs: one piece of memory that several tensors lie in, each with its own version counter."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+ALIGNMENT = 64
+"""Bytes on multiples of which tensors begin in a slab: cache lines."""
+
+LEAST_FILLED = 0.5
+"""Which share of a slab has to be wanted for it to be copied as one."""
+
+
+def over(slab: Any, offset: int, like: Any) -> Any:
+    """Make a tensor like another over a slab's bytes, from an offset on.
+
+    It has the slab's storage, so that torch's allocators know whose memory it is when it is copied
+    or freed; but it is no view of the slab, so that changing one tensor does not make autograd
+    believe that the others were changed.
+    """
+    import torch
+
+    start = slab.storage_offset() + offset
+    empty = torch.empty(0, dtype=like.dtype, device=slab.device)
+    place = (start // like.itemsize, like.shape, like.stride())
+    return empty.set_(slab.untyped_storage(), *place)
+
+
+def is_plain(tensor: Any) -> bool:
+    """Say whether a tensor is nothing but numbers in memory."""
+    import torch
+
+    return (
+        type(tensor) is torch.Tensor
+        and tensor.layout is torch.strided
+        and not (tensor.requires_grad or tensor.is_nested or tensor.is_quantized)
+        and not (tensor.is_conj() or tensor.is_neg())
+    )
+
+
+def span(tensor: Any) -> int:
+    """Return the bytes from a tensor's first item to the end of its last."""
+    if tensor.numel() == 0:
+        return 0
+    sizes = zip(tensor.shape, tensor.stride(), strict=True)
+    last = sum((size - 1) * stride for size, stride in sizes)
+    return int((last + 1) * tensor.itemsize)
+
+
+def offset_in(slab: Any, tensor: Any) -> int | None:
+    """Return where in a slab a tensor begins; None if it lies elsewhere, or is not plain."""
+    if tensor.device != slab.device or not is_plain(tensor) or tensor.numel() == 0:
+        return None
+    offset = int(tensor.data_ptr() - slab.data_ptr())
+    fits = offset >= 0 and offset + span(tensor) <= len(slab)
+    return offset if fits and offset % tensor.itemsize == 0 else None
+
+
+def common_slab(tensors: Sequence[Any]) -> Any | None:
+    """Return the bytes of tensors that share a storage and fill most of a stretch of it."""
+    import torch
+
+    filled = [tensor for tensor in tensors if tensor.numel() > 0]
+    if len(filled) < 2 or not all(map(is_plain, filled)):
+        return None
+    storages = [tensor.untyped_storage() for tensor in filled]
+    storage = storages[0]
+    if any(other.data_ptr() != storage.data_ptr() for other in storages):
+        return None
+    starts = [tensor.storage_offset() * tensor.itemsize for tensor in filled]
+    first = min(starts) // ALIGNMENT * ALIGNMENT
+    end = max(start + span(tensor) for start, tensor in zip(starts, filled, strict=True))
+    if sum(map(span, filled)) < LEAST_FILLED * (end - first):
+        return None
+    slab = torch.empty(0, dtype=torch.uint8, device=filled[0].device)
+    return slab.set_(storage, first, (end - first,), (1,))
+
+
+def offsets_of_packed(tensors: Sequence[Any]) -> tuple[list[int], int]:
+    """Return where tensors begin that are laid one behind the other, and where the last ends."""
+    offsets, end = [], 0
+    for tensor in tensors:
+        offsets.append(end)
+        end += -(-tensor.nbytes // ALIGNMENT) * ALIGNMENT
+    return offsets, end
+
+
+def packed_like(tensor: Any) -> Any:
+    """Return what a tensor is like when it is laid out without gaps; it has no values."""
+    import torch
+
+    return torch.empty(tensor.shape, dtype=tensor.dtype, device="meta")

@@ -1,0 +1,70 @@
+"""A device's side stream, on which copies run while another stream trains."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+from fastcollate.device import has_bus
+from fastcollate.in_flight import Event
+from fastcollate.pinning import pinned
+
+
+class Lane(Protocol):
+    """What carries memory to a device while the host and the device do something else."""
+
+    def pinned(self, size: int) -> Any | None:
+        """Take pinned memory, uint8 (size,); None if there is none."""
+
+    def copy(self, source: Any) -> tuple[Any, Event]:
+        """Begin to copy bytes on the host to the device; the event is done when the copy is."""
+
+    def hand_over(self, done: Event, slabs: Sequence[Any]) -> None:
+        """Let what the calling thread asks of the device from now on come after an event.
+
+        And let the slabs' memory be used again only after that.
+        """
+
+
+class SideStream:
+    """A lane of a device that has streams and events as CUDA has them."""
+
+    def __init__(self, device: Any) -> None:
+        import torch
+
+        self._device = device
+        self._module: Any = torch.get_device_module(device)
+        self._stream = self._module.Stream(device=device)
+
+    def pinned(self, size: int) -> Any | None:
+        """Take pinned memory from torch."""
+        return pinned(size)
+
+    def copy(self, source: Any) -> tuple[Any, Event]:
+        """Begin to copy on the stream; of pageable memory, wait until it is read."""
+        import torch
+
+        with self._module.stream(self._stream):
+            slab = torch.empty(len(source), dtype=torch.uint8, device=self._device)
+            slab.copy_(source, non_blocking=source.is_pinned())
+            done = self._module.Event()
+            done.record(self._stream)
+        return slab, done
+
+    def hand_over(self, done: Event, slabs: Sequence[Any]) -> None:
+        """Order the calling thread's stream behind the event."""
+        current = self._module.current_stream(self._device)
+        current.wait_event(done)
+        for slab in slabs:
+            slab.record_stream(current)  # it came from the side stream's memory
+
+
+def lane_to(device: Any) -> Lane | None:
+    """Return a lane to a device; None if it has no streams."""
+    import torch
+
+    if not has_bus(device):
+        return None
+    module = torch.get_device_module(device)
+    has_streams = all(hasattr(module, name) for name in ("Stream", "Event", "stream"))
+    return SideStream(device) if has_streams else None

@@ -1,0 +1,71 @@
+"""Batches of samples, which are rows as dicts, one by one."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from fastcollate.testing.reference.loops import IGNORED, build_batch_loops
+
+_COLUMNS = {"rewards": "rewards", "loss_mask": "loss_masks", "logprobs": "logprobs"}
+
+
+def collate_loops(
+    samples: Sequence[Mapping[str, Any]],
+    *,
+    fields: Mapping[str, Any] | None = None,
+    **options: Any,
+) -> dict[str, Any]:
+    """Take every sample apart into a prompt and a response, and build the batch of them.
+
+    Parameters
+    ----------
+    samples
+        Dicts of ``prompt`` and ``response``, or of ``input_ids`` and ``prompt_len`` or ``labels``,
+        and of what belongs to the response; as `fastcollate.Collator`. The numbers are Python's.
+    fields
+        Fields by their keys, which hold the samples' key in place of their rows.
+    **options
+        More arguments of `build_batch_loops`.
+
+    Returns
+    -------
+    dict[str, object]
+        As `build_batch_loops`. Samples with labels give labels, aligned unless asked otherwise.
+    """
+    columns: dict[str, Any] = {"prompts": [], "responses": []}
+    for sample in samples:
+        prompt, response, mask = _parts(sample)
+        columns["prompts"].append(prompt)
+        columns["responses"].append(response)
+        if mask is not None:
+            columns.setdefault("loss_masks", []).append(mask)
+        for key, name in _COLUMNS.items():
+            if key in sample:
+                columns.setdefault(name, []).append(sample[key])
+    if "labels" in samples[0]:
+        options["labels"] = options.get("labels") or "aligned"
+    if fields is not None:
+        options["fields"] = {key: _filled(field, samples) for key, field in fields.items()}
+    return build_batch_loops(**columns, **options)
+
+
+def _parts(sample: Mapping[str, Any]) -> tuple[Any, Any, list[int] | None]:
+    """Return prompt and response, and which tokens of the response have a label."""
+    if "prompt" in sample:
+        return sample["prompt"], sample["response"], None
+    ids = sample["input_ids"]
+    if "prompt_len" in sample:
+        return ids[: sample["prompt_len"]], ids[sample["prompt_len"] :], None
+    count = 0
+    while count < len(ids) and sample["labels"][count] == IGNORED:
+        count += 1
+    mask = [0 if label == IGNORED else 1 for label in sample["labels"][count:]]
+    return ids[:count], ids[count:], mask
+
+
+def _filled(field: Any, samples: Sequence[Mapping[str, Any]]) -> Any:
+    name = dataclasses.fields(field)[0].name
+    key = getattr(field, name)
+    return dataclasses.replace(field, **{name: [sample[key] for sample in samples]})

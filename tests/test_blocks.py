@@ -1,0 +1,413 @@
+"""Blocks: rows stored in many processes, and shards built from the parts that they need."""
+
+import dataclasses
+import pickle
+import re
+from importlib.util import find_spec
+from itertools import pairwise, product
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import fastcollate as fc
+from fastcollate.blocks import sharing
+from fastcollate.blocks.joining import joined
+from fastcollate.blocks.reading import built, parts_of
+from fastcollate.blocks.storing import stored
+from fastcollate.testing.reference import assert_same
+from fastcollate.testing.strategies import extras, rollouts, trajectories
+
+LAYOUTS = ["left", "two_segment", "right", "jagged", "packed"]
+NAMES = ("uids", "trajectory_ids", "is_last_step", "is_padding")
+
+
+def carried(value):
+    """Pickle and unpickle as Ray does: buffers out of band, in memory that is read-only."""
+    buffers = []
+    data = pickle.dumps(value, protocol=5, buffer_callback=buffers.append)
+    # As Ray's, they are aligned to a cache line at least.
+    return pickle.loads(data, buffers=[_aligned(buffer.raw()) for buffer in buffers])
+
+
+def _aligned(raw):
+    memory = np.zeros(raw.nbytes + 64, np.uint8)
+    start = -memory.ctypes.data % 64
+    memory[start : start + raw.nbytes] = np.frombuffer(raw, np.uint8)
+    return memoryview(memory[start : start + raw.nbytes]).toreadonly()
+
+
+def cut(value, first, end):
+    """Take items of a column or of a field."""
+    if isinstance(value, (fc.Field, fc.RoutedExperts)):
+        return dataclasses.replace(value, rows=cut(value.rows, first, end))
+    if isinstance(value, fc.PerRow):
+        return dataclasses.replace(value, values=cut(value.values, first, end))
+    if isinstance(value, dict):
+        return {key: cut(field, first, end) for key, field in value.items()}
+    return value[first:end]
+
+
+def split(columns, offsets):
+    """Make the columns of each block."""
+    return [
+        {name: cut(value, first, end) for name, value in columns.items()}
+        for first, end in pairwise(offsets)
+    ]
+
+
+def through_blocks(blocks, shard_of, options, merge=None, part_bytes=1 << 20):
+    """Store blocks, join them, plan and build a shard, with everything carried in between."""
+    put = [carried(stored(**columns, merge=merge, part_bytes=part_bytes)) for columns in blocks]
+    step = carried(joined([table for table, _ in put], [f"worker {i}" for i in range(len(put))]))
+    parts = [part for _, parts in put for part in parts]
+    shard = shard_of(step)
+    needed = parts_of(step, shard)
+    return built(step, shard, {index: parts[index] for index in needed}, **options), len(needed)
+
+
+@st.composite
+def cases(draw, array_type):
+    """Draw columns of trajectories, how they are merged, blocks of whole trajectories, options."""
+    data = draw(trajectories(max_trajectories=5, max_turns=4, max_long_len=12))
+    count = len(data.trajectory_ids)
+    more = draw(extras(data.turns, array_type))
+    options = {"pad_token_id": 7, "array_type": array_type}
+    for name in ("position_ids", "labels"):
+        if name in more:
+            options[name] = more.pop(name)
+    columns = {**data.turns._asdict(), **more}
+    columns = {name: value for name, value in columns.items() if value is not None}
+    # Those drawn for turns would be torn by trajectories.
+    columns.pop("trajectory_ids", None)
+    if draw(st.booleans()):
+        columns["trajectory_ids"] = data.trajectory_ids
+    if draw(st.booleans()) or "trajectory_ids" not in columns:
+        columns["is_last_step"] = data.is_last_step
+    ends = np.flatnonzero(data.is_last_step)[:-1] + 1
+    chosen = draw(st.lists(st.sampled_from(ends), unique=True)) if len(ends) else []
+    if "uids" in columns:  # one of each trajectory: those of a prompt follow each other
+        trajectory = np.cumsum([0, *data.is_last_step[:-1]])
+        columns["uids"] = [f"prompt {index // 2}" for index in trajectory.tolist()]
+    merge = draw(st.sampled_from([None, "exact", "branch", "realign"]))
+    return columns, merge, [0, *sorted(map(int, chosen)), count], options
+
+
+def layouts_for(draw, layout, options):
+    """Draw options of a layout, and those of the plan that it needs."""
+    if layout == "packed":
+        options["shift"] = draw(st.sampled_from(["none", "next_token"]))
+        options["tail"] = draw(st.sampled_from(["extra_segment", "extend_last", "outside"]))
+        if options.get("labels") == "shifted":
+            options["shift"] = "none"
+        multiple = draw(st.integers(1, 4))
+        capacity = draw(st.sampled_from([256, 1024]))
+        return {"pack": {"capacity": capacity, "pad_to_multiple_of": multiple}}
+    if layout != "jagged" and draw(st.booleans()):
+        options["pad_to_multiple_of"] = draw(st.integers(1, 4))
+    return {
+        "pad_rows": draw(st.sampled_from(["copy", "synthetic"])),
+        "shards": draw(st.sampled_from(["contiguous", "strided", "tokens"])),
+    }
+
+
+def outcome(call):
+    """Return a result, or what error there is, without the numbers of rows."""
+    try:
+        return call(), None
+    except ValueError as error:
+        return None, re.sub(r"\d+", "", str(error))
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@settings(max_examples=60)
+@given(data=st.data())
+def test_a_shard_is_that_of_all_columns(layout, data):
+    types = ["numpy"] + ["torch"] * (find_spec("torch") is not None)
+    columns, merge, offsets, options = data.draw(cases(data.draw(st.sampled_from(types))))
+    how = layouts_for(data.draw, layout, options)
+    dp_size = data.draw(st.integers(1, 3))
+    rank = data.draw(st.integers(0, dp_size - 1))
+    part_bytes = data.draw(st.sampled_from([1, 64, 1 << 20]))
+    shards = []
+
+    def shard_of(step):
+        lens = step.plan.prompt_lens, step.plan.response_lens
+        shards.append(fc.plan_step(lens, dp_size=dp_size, **how).shard(0, rank))
+        return shards[0]
+
+    options |= {"layout": layout}
+    blocks = split(columns, offsets)
+    found, failed = outcome(lambda: through_blocks(blocks, shard_of, options, merge, part_bytes))
+    expected, fails = outcome(
+        lambda: fc.build_batch(**columns, merge=merge, rows=shards[0], **options)
+    )
+    assert failed == fails
+    if fails is not None:
+        assert "has no prompt, so with shift='next_token'" in fails
+        return
+    batch, _ = found
+    assert_same(batch, expected)
+    assert batch.plan == expected.plan
+    assert batch.merge_plan == expected.merge_plan
+    for name in NAMES:
+        assert getattr(batch, name) == getattr(expected, name), name
+
+
+SMALL = {
+    "prompts": [[1], [1, 2, 3], [6]],
+    "responses": [[2], [4], [5, 5]],
+    "rewards": [0.0, 1.0, 2.0],
+    "fields": {"extra": fc.Field([[1], [1], [1, 1]])},
+    "uids": ["p", "p", "q"],
+    "trajectory_ids": ["a", "a", "b"],
+}
+
+
+def step_of(*blocks, merge=None):
+    """Join blocks, each of which is told as what differs from the small one."""
+    tables = []
+    for index, changes in enumerate(blocks):
+        names = {
+            name: [f"{one}{index}" for one in SMALL[name]] for name in ("uids", "trajectory_ids")
+        }
+        columns = {**SMALL, **names, **changes}
+        columns = {name: value for name, value in columns.items() if value is not None}
+        tables.append(stored(**{"merge": merge, **columns})[0])
+    return joined(tables, [f"worker {index}" for index in range(len(tables))])
+
+
+def field(*args, **options):
+    return {"fields": {"extra": fc.Field(*args, **options)}}
+
+
+ONES = [[1], [1], [1, 1]]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"uids": None}, "block 0 .worker 0. has uids, but block 1 .worker 1. has not"),
+        ({"rewards": None}, "has rewards, but block 1"),
+        ({"logprobs": ONES}, "block 1 .worker 1. has logprobs, but block 0 .worker 0. has not"),
+        ({"fields": None}, r"block 0 .worker 0. has fields\['extra'\], but block 1"),
+        ({"merge": "exact"}, "block 1 .worker 1. has merged turns, but block 0 .worker 0. has"),
+        ({"rewards": ONES}, "rewards holds values per response in block 1 .worker 1., but one"),
+        (field(ONES, fill=2), r"extra is Field\(.*fill=2.*\) in block 1 .*, but Field\(.*fill=0"),
+        (field(ONES, dtype="int32"), r"extra is Field\(.*dtype='int32'\) in block 1"),
+        (
+            field([np.ones((n, 2)) for n in (1, 1, 2)]),
+            r"extra has items of shape \(2,\) in block 1 .worker 1., but of \(\) in block 0",
+        ),
+        ({"fields": {"extra": fc.PerRow([1, 2, 3])}}, "extra holds one number per row in block 1"),
+        ({"fields": {"extra": fc.PerRow(ONES)}}, "extra holds one array per row in block 1"),
+        ({"trajectory_ids": ["a1", "a1", "b0"]}, "trajectory 'b0' is in block 0 .* and in block 1"),
+        (
+            {"uids": ["x", "p0", "p0"]},
+            "uid 'p0' is in block 0 .worker 0. and in block 1",
+        ),
+    ],
+)
+def test_blocks_that_do_not_go_together(changes, message):
+    step_of({}, {})
+    with pytest.raises(ValueError, match=message):
+        step_of({}, changes)
+
+
+def test_a_trajectory_that_spans_blocks_is_named():
+    ids = {"trajectory_ids": [["a"], ["a"], ["c"]]}  # without a hash
+    with pytest.raises(ValueError, match=r"trajectory \['a'\] is in block 0 .* and in block 2"):
+        step_of(ids, {}, ids)
+    with pytest.raises(ValueError, match="trajectory 'a0' is in block 0"):
+        step_of({}, {"trajectory_ids": ["a0", "a0", "x"]}, merge="exact")
+    flags = {"trajectory_ids": None, "is_last_step": [False, True, False]}
+    whole = {"trajectory_ids": None, "is_last_step": [False, True, True]}
+    message = "last turn of block 0 .worker 0. is no last step, so .* go on in block 1 .worker 1."
+    with pytest.raises(ValueError, match=message):
+        step_of(flags, whole)
+    assert step_of(whole, whole).plan.num_rows == 6
+
+
+def test_a_prompt_may_go_on_in_the_next_block():
+    step = step_of({}, {"uids": ["q0", "q0", "r"]}, {"uids": ["r", "r", "r"]})
+    assert fc.prompt_boundaries(step.names["uids"]) == [(0, 2), (2, 5), (5, 9)]
+    with pytest.raises(ValueError, match=r"uid 'q0' is in block 0 .* and in block 2"):
+        step_of({}, {}, {"uids": ["q0", "q0", "q0"]})
+
+
+def test_what_a_block_costs():
+    columns = {**SMALL, "loss_masks": [[1], [0], [1, 1]]}
+    table, parts = stored(**columns, part_bytes=1)
+    # Ids in 4 bytes, loss masks in 1, the field in 4, and one reward a row in 4.
+    assert table.num_bytes == 9 * 4 + 4 * 1 + 4 * 4 + 3 * 4
+    assert table.part_offsets.tolist() == [0, 2, 3]
+    assert [part["loss_masks"].dtype for part in parts] == [np.uint8] * 2
+    assert [part["rewards"].tolist() for part in parts] == [[0.0, 1.0], [2.0]]
+    for masks in ([[1], [0.5], [1, 1]], [[1], [-0.0], [1, 1]], [[1], [2], [1, 1]]):
+        _, parts = stored(**{**columns, "loss_masks": masks})
+        assert parts[0]["loss_masks"].dtype == np.float32
+    _, parts = stored([[2**31]], [[1]])
+    assert parts[0]["input_ids"].dtype == np.int64
+    with pytest.raises(ValueError, match="does not fit int64"):
+        stored([[2**63]], [[1]])
+
+
+def test_only_parts_with_rows_of_the_shard_are_read():
+    columns = [{name: cut(value, n, n + 1) for name, value in SMALL.items()} for n in range(3)]
+
+    def shard_of(step):
+        assert step.part_name(1) == "block 1 (worker 1) with row 1"
+        lens = step.plan.prompt_lens, step.plan.response_lens
+        return fc.plan_step(lens, dp_size=3).shard(0, 1)
+
+    columns[1]["trajectory_ids"] = ["c"]
+    options = {"pad_token_id": 0, "array_type": "numpy"}
+    batch, count = through_blocks(columns, shard_of, options)
+    assert (batch.input_ids.tolist(), count) == ([[1, 2, 3, 4]], 1)
+    only_padding = fc.Shard(np.array([-1]), np.array([True]), 3)
+    batch, count = through_blocks(columns, lambda step: only_padding, options)
+    assert (batch.input_ids.tolist(), count) == ([[0, 0, 0, 0]], 0)
+
+
+def test_other_rows_than_planned():
+    step = joined([stored(**SMALL)[0]], ["worker"])
+    shard = fc.plan_step((step.plan.prompt_lens, step.plan.response_lens)).shard(0, 0)
+    for change, message in (
+        (
+            {"responses": [[2], [4], [5]]},
+            "row 2 of the step was planned with 3 tokens, but here it",
+        ),
+        (
+            {name: value[:2] for name, value in SMALL.items() if name != "fields"},
+            "there are 2 rows",
+        ),
+    ):
+        columns = {**SMALL, "fields": None, **change}
+        _, others = stored(**columns)
+        with pytest.raises(ValueError, match=message):
+            built(step, shard, {0: others[0]}, pad_token_id=0)
+
+
+def test_dtypes_with_more_than_was_stored():
+    columns = {"prompts": [[1]], "responses": [[2, 3]]}
+    values = [[1 / 3, 2.0]]
+    stores = {"float32": None, "float16": "float16", "int16": "int16"}
+    for name, dtype in stores.items():
+        rows = [[1, 2]] if name == "int16" else values
+        block = {**columns, "fields": {"x": fc.Field(rows, dtype=dtype)}}
+        step = stored(**block)
+        joined_step = joined([step[0]], ["worker"])
+        shard = fc.plan_step([3]).shard(0, 0)
+
+        def build(asked, step=joined_step, parts=step[1], shard=shard):
+            options = {"pad_token_id": 0, "dtypes": {"x": asked}, "array_type": "numpy"}
+            return built(step, shard, {0: parts[0]}, **options)
+
+        for asked in ("float32", "float16", "int32", "int16"):
+            is_wider = name != "int16" and asked != name
+            if is_wider and (name, asked) != ("float32", "float16"):
+                with pytest.raises(ValueError, match=f"x is {asked}, but .* store as {name}"):
+                    build(asked)
+                continue
+            expected = fc.build_batch(
+                **block, pad_token_id=0, dtypes={"x": asked}, array_type="numpy"
+            )
+            assert_same(build(asked), expected)
+
+
+def test_what_blocks_decide_together():
+    """Compare what data of other blocks changes: dtypes, and whose values a merged row has."""
+    kinds = ["float32", "float32", "float64", "int64", "int64", "float32"]
+    image = [np.full((n, 2), n, kind) for n, kind in enumerate(kinds)]
+    routes = [np.full((2, 1, 2), most) for most in (3, 3, 3, 3, 3, 300)]
+    columns = {
+        "prompts": [[1], [1, 2, 9], [1], [5], [5, 6], [5]],
+        "responses": [[2, 3], [], [3], [6], [7], [1]],
+        "rewards": [1.0, 2.0, 3.0, 4.0, 5.0, 6.0],
+        "fields": {
+            "number": fc.PerRow([1, 2, True, 1.5, 2, 2**53 + 1]),
+            "images": fc.PerRow(image),
+            "joined": fc.PerRow(image, concat=True),
+            "lists": fc.PerRow([[1], [2], [3.5], [True], [1], [1]]),
+            "routes": fc.RoutedExperts(routes),
+        },
+        "trajectory_ids": list("aabccd"),
+    }
+    types = ["numpy"] + ["torch"] * (find_spec("torch") is not None)
+    for merge, array_type, rank in product([None, "realign"], types, range(3)):
+        options = {"pad_token_id": 0, "array_type": array_type}
+        shards = []
+
+        def shard_of(step, rank=rank, shards=shards):
+            lens = step.plan.prompt_lens, step.plan.response_lens
+            shards.append(fc.plan_step(lens, dp_size=3, pad_rows="synthetic").shard(0, rank))
+            return shards[0]
+
+        # The last turn samples nothing: the reward goes to the token that was sampled last.
+        columns["responses"][1] = [4] if merge is None else []
+        batch, _ = through_blocks(split(columns, [0, 2, 3, 6]), shard_of, options, merge)
+        expected = fc.build_batch(**columns, merge=merge, rows=shards[0], **options)
+        assert_same(batch, expected)
+        assert batch.merge_plan == expected.merge_plan
+
+
+def test_blocks_merged_by_plans():
+    """Plans with options, of which each block has its own: some trajectories are dropped."""
+    turns = {
+        "prompts": [[1], [1, 2, 3], [4], [5], [5, 6, 7], [8]],
+        "responses": [[2], [], [], [6, 9], [1], [2]],
+        "trajectory_ids": list("aabccd"),
+    }
+    how = {"policy": "realign", "max_drift_tokens": 2, "drop_untrainable": True}
+    options = {"pad_token_id": 0, "array_type": "numpy"}
+    whole = fc.merge_turns(**turns, **how)
+    blocks = [
+        {**columns, "merge": fc.merge_turns(**columns, **how)}
+        for columns in split(turns, [0, 3, 6])
+    ]
+    put = [stored(**columns) for columns in blocks]
+    step = joined([table for table, _ in put], ["one", "two"])
+    assert step.merge_plan.report.dropped == [1]
+    assert step.merge_plan == whole
+    shard = fc.plan_step(whole).shard(0, 0)
+    batch = built(step, shard, {0: put[0][1][0], 1: put[1][1][0]}, **options)
+    expected = fc.build_batch(**turns, merge=whole, rows=shard, **options)
+    assert_same(batch, expected)
+    assert str(batch.merge_plan.report) == str(expected.merge_plan.report)
+    again = batch.gather(batch.response_mask, per="turn", missing=-1)
+    assert again == expected.gather(expected.response_mask, per="turn", missing=-1)
+
+
+@pytest.mark.parametrize("layout", ["left", "two_segment", "right", "jagged"])
+@settings(max_examples=60)
+@given(data=st.data())
+def test_shards_of_a_batch_come_apart_again(layout, data):
+    types = ["numpy"] + ["torch"] * (find_spec("torch") is not None)
+    array_type = data.draw(st.sampled_from(types))
+    turns = data.draw(rollouts(max_long_len=20))
+    more = data.draw(extras(turns, array_type))
+    options = {"layout": layout, "pad_token_id": 7, "array_type": array_type}
+    batch = fc.build_batch(**turns._asdict(), **more, **options)
+    ranks = data.draw(st.integers(1, 3))
+    how = {"pad_rows": data.draw(st.sampled_from(["copy", "synthetic"])), "dp_size": ranks}
+    order = data.draw(st.sampled_from(["contiguous", "strided"]))
+    plan = fc.plan_step((batch.plan.prompt_lens, batch.plan.response_lens), shards=order, **how)
+    shards = [batch.select(plan.shard(0, rank)) for rank in range(ranks)]
+    found = carried(sharing.packed(batch, shards))
+    for index, expected in enumerate(shards):
+        again = sharing.unpacked(found, index, copy=data.draw(st.booleans()))
+        assert_same(again, expected)
+        assert again.plan == expected.plan
+        for name in NAMES:
+            assert getattr(again, name) == getattr(expected, name)
+
+
+def test_adjacent_rows_are_carried_once():
+    batch = fc.build_batch([[1]] * 5, [[2, 3]] * 5, pad_token_id=0, array_type="numpy")
+    plan = fc.plan_step(batch, dp_size=3)  # the last rank has a padding row
+    arrays, _ = sharing.packed(batch, [batch.select(plan.shard(0, rank)) for rank in range(3)])
+    assert len(arrays) == 2 * len(batch)
+    for index, key in enumerate(batch):
+        assert np.shares_memory(arrays[index], batch[key])
+        assert [len(arrays[index]), len(arrays[index + len(batch)])] == [4, 2]

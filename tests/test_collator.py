@@ -1,0 +1,528 @@
+"""Collator: samples, as rows or columns, give the batch that build_batch gives."""
+
+import pickle
+import subprocess
+import sys
+from collections import UserDict
+from concurrent.futures import ThreadPoolExecutor
+from importlib.util import find_spec
+
+import numpy as np
+import pytest
+from conftest import NEEDS_TORCH
+from hypothesis import given
+from hypothesis import strategies as st
+
+import fastcollate as fc
+from fastcollate.testing.reference import assert_same, collate_loops
+from fastcollate.testing.strategies import as_kind, rollouts
+from fastcollate.testing.strategies.kinds import FIELD_KINDS, TOKEN_KINDS
+
+NEEDS_PYARROW = pytest.mark.skipif(find_spec("pyarrow") is None, reason="needs pyarrow")
+NEEDS_POLARS = pytest.mark.skipif(find_spec("polars") is None, reason="needs polars")
+
+KEYS = {
+    "prompts": "prompt",
+    "responses": "response",
+    "rewards": "rewards",
+    "loss_masks": "loss_mask",
+    "logprobs": "logprobs",
+}
+LAYOUTS = ["left", "two_segment", "right", "jagged"]
+
+
+def samples_of(data):
+    """Give rollouts as dicts, one a row."""
+    columns = {KEYS[name]: rows for name, rows in data._asdict().items() if rows is not None}
+    return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+
+
+@st.composite
+def sequences(draw):
+    """Draw samples for supervised fine-tuning, as lists of Python numbers."""
+    form = draw(st.sampled_from(["prompt_len", "labels"]))
+    samples = []
+    for prompt, response in zip(*draw(rollouts())[:2], strict=True):
+        ids = [*prompt, *response]
+        sample = {"input_ids": ids}
+        if form == "prompt_len":
+            sample["prompt_len"] = len(prompt)
+        else:
+            trained = draw(st.lists(st.booleans(), min_size=len(ids), max_size=len(ids)))
+            # Some ids may be -100 themselves: they are no labels then.
+            sample["labels"] = [i if t else -100 for i, t in zip(ids, trained, strict=True)]
+        samples.append(sample)
+    if draw(st.booleans()):
+        for sample in samples:
+            sample["attention_mask"] = [1] * len(sample["input_ids"])
+    return samples
+
+
+options = st.fixed_dictionaries(
+    {
+        "pad_token_id": st.sampled_from([0, 7, -1]),
+        "layout": st.sampled_from(LAYOUTS),
+        "position_ids": st.sampled_from([None, "repeat_last"]),
+        "labels": st.sampled_from([None, "aligned", "shifted"]),
+    }
+)
+
+
+@given(data=rollouts(), options=options)
+def test_turns(data, options, array_type):
+    samples = samples_of(data)
+    batch = fc.Collator(**options, array_type=array_type)(samples)
+    assert_same(batch, collate_loops(samples, **options))
+
+
+@given(samples=sequences(), options=options)
+def test_sequences(samples, options, array_type):
+    batch = fc.Collator(**options, array_type=array_type)(samples)
+    assert_same(batch, collate_loops(samples, **options))
+
+
+@given(samples=sequences(), drawn=st.data())
+def test_sequences_of_every_kind(samples, drawn):
+    def convert(key, value):
+        if key == "prompt_len":
+            return drawn.draw(st.sampled_from([int, np.int32, np.array]))(value)
+        return as_kind(value, drawn.draw(st.sampled_from(TOKEN_KINDS)), ids=True)
+
+    converted = [
+        UserDict((key, convert(key, value)) for key, value in sample.items()) for sample in samples
+    ]
+    collate = fc.Collator(pad_token_id=0, array_type="numpy")
+    assert_same(collate(tuple(converted)), collate_loops(samples, pad_token_id=0))
+
+
+@given(data=rollouts(), drawn=st.data())
+def test_turns_of_every_kind(data, drawn):
+    def convert(key, value):
+        if not isinstance(value, list):
+            return value
+        kinds = TOKEN_KINDS if key in ("prompt", "response") else FIELD_KINDS
+        return as_kind(value, drawn.draw(st.sampled_from(kinds)), ids=kinds is TOKEN_KINDS)
+
+    samples = samples_of(data)
+    converted = [{key: convert(key, value) for key, value in row.items()} for row in samples]
+    collate = fc.Collator(pad_token_id=0, array_type="numpy")
+    assert_same(collate(converted), collate_loops(samples, pad_token_id=0))
+
+
+# Columns and tables
+
+
+def columns_of(samples):
+    return {key: [sample[key] for sample in samples] for key in samples[0]}
+
+
+def numpy_columns(samples):
+    """As Ray Data has them: a table of rows of one length, else an array of arrays."""
+
+    def column(values):
+        if not isinstance(values[0], list):
+            return np.array(values)
+        if len({len(row) for row in values}) == 1:
+            return np.array(values)
+        rows = np.empty(len(values), object)
+        rows[:] = [np.array(row) for row in values]
+        return rows
+
+    return {key: column(values) for key, values in columns_of(samples).items()}
+
+
+def arrow_table(samples):
+    import pyarrow as pa
+
+    return pa.table(columns_of(samples))
+
+
+def arrow_chunks(samples):
+    import pyarrow as pa
+
+    half = len(samples) // 2
+    parts = [part for part in (samples[:half], samples[half:]) if part]
+    schema = arrow_table(samples).schema
+    return pa.concat_tables([pa.Table.from_pylist(part, schema) for part in parts])
+
+
+def arrow_batch(samples):
+    return arrow_table(samples).to_batches()[0]
+
+
+def polars_table(samples):
+    import polars as pl
+
+    return pl.DataFrame(columns_of(samples))
+
+
+def ragged_columns(samples):
+    return {
+        key: fc.ragged(values) if isinstance(values[0], list) else values
+        for key, values in columns_of(samples).items()
+    }
+
+
+TABLES = [
+    columns_of,
+    numpy_columns,
+    ragged_columns,
+    *(pytest.param(form, marks=NEEDS_PYARROW) for form in (arrow_table, arrow_chunks, arrow_batch)),
+    pytest.param(polars_table, marks=NEEDS_POLARS),
+]
+TURNS = [
+    {
+        "prompt": [1, 2],
+        "response": [3],
+        "rewards": 0.5,
+        "loss_mask": [1],
+        "logprobs": [-0.5],
+        "uid": "a",
+        "trajectory_id": 4,
+        "is_last_step": True,
+    },
+    {
+        "prompt": [4],
+        "response": [5, 6, 7],
+        "rewards": 1.0,
+        "loss_mask": [1, 0, 1],
+        "logprobs": [-1.0, -2.0, -3.0],
+        "uid": "b",
+        "trajectory_id": 5,
+        "is_last_step": False,
+    },
+    {
+        "prompt": [8],
+        "response": [9, 9],
+        "rewards": -1.0,
+        "loss_mask": [0, 1],
+        "logprobs": [-1.0, -2.0],
+        "uid": "b",
+        "trajectory_id": 5,
+        "is_last_step": True,
+    },
+]
+LABELLED = [
+    {"input_ids": [1, 2, 3], "labels": [-100, 2, 3], "attention_mask": [1, 1, 1]},
+    {"input_ids": [4, 5, 6, 7], "labels": [-100, 5, -100, 7], "attention_mask": [1] * 4},
+    {"input_ids": [8, 9], "labels": [-100, -100], "attention_mask": [1, 1]},
+]
+SPLIT = [
+    {"input_ids": [1, 2, 3], "prompt_len": 1, "logprobs": [-1.0, -2.0]},
+    {"input_ids": [4, 5, 6, 7], "prompt_len": 0, "logprobs": [-1.0, -2.0, -3.0, -4.0]},
+    {"input_ids": [8, 9], "prompt_len": 1, "logprobs": [-5.0]},
+]
+
+
+@pytest.mark.parametrize("form", TABLES)
+@pytest.mark.parametrize("samples", [TURNS, LABELLED, SPLIT, TURNS[:1], LABELLED[:1]])
+@pytest.mark.parametrize("layout", ["left", "jagged"])
+def test_tables(samples, form, layout, array_type):
+    collate = fc.Collator(pad_token_id=0, layout=layout, array_type=array_type)
+    batch = collate(form(samples))
+    assert_same(batch, collate_loops(samples, pad_token_id=0, layout=layout))
+    if "uid" in samples[0]:
+        assert batch.uids == [sample["uid"] for sample in samples]
+        assert batch.trajectory_ids == [sample["trajectory_id"] for sample in samples]
+        assert batch.is_last_step == [sample["is_last_step"] for sample in samples]
+
+
+def test_written_out(array_type):
+    batch = fc.Collator(pad_token_id=0, layout="right", array_type=array_type)(LABELLED)
+    assert {key: value.tolist() for key, value in batch.items()} == {
+        "input_ids": [[1, 2, 3, 0], [4, 5, 6, 7], [8, 9, 0, 0]],
+        "attention_mask": [[1, 1, 1, 0], [1, 1, 1, 1], [1, 1, 0, 0]],
+        "response_mask": [[1, 1, 0], [1, 1, 1], [0, 0, 0]],
+        "labels": [[-100, 2, 3, -100], [-100, 5, -100, 7], [-100, -100, -100, -100]],
+        "loss_mask": [[1, 1, 0], [1, 0, 1], [0, 0, 0]],
+    }
+    assert batch.prompt_lens.tolist() == [1, 1, 2]
+
+
+# Fields
+
+
+@pytest.mark.parametrize("form", [list, columns_of, numpy_columns])
+def test_fields_come_from_the_samples(form, array_type):
+    samples = [
+        {**sample, "adv": [0.5] * len(sample["response"]), "ent": [[1, 2]] * n, "level": n}
+        for n, sample in zip((3, 4, 3), TURNS, strict=True)
+    ]
+    fields = {
+        "advantages": fc.Field("adv"),
+        "entropy": fc.Field("ent", align="sequence", dtype="int32", fill=-1),
+        "again": fc.Field("adv", fill=9),
+        "difficulty": fc.PerRow("level"),
+    }
+    collate = fc.Collator(pad_token_id=0, fields=fields, array_type=array_type)
+    expected = collate_loops(samples, pad_token_id=0, fields=fields)
+    assert_same(collate(form(samples)), expected)
+    assert_same(pickle.loads(pickle.dumps(collate))(form(samples)), expected)
+
+
+def test_outputs_can_be_chosen(array_type):
+    keys = ["labels", "input_ids"]
+    collate = fc.Collator(pad_token_id=0, outputs=keys, array_type=array_type)
+    given = collate(LABELLED)
+    assert type(given) is dict
+    full = fc.Collator(pad_token_id=0, array_type=array_type)(LABELLED)
+    assert_same(given, {key: full[key] for key in keys})
+
+
+def test_rows_without_padding(array_type):
+    collate = fc.Collator(
+        pad_token_id=0, layout="packed", rows="single", labels="shifted", array_type=array_type
+    )
+    batch = collate(LABELLED)
+    assert batch.input_ids.tolist() == [[1, 2, 3, 4, 5, 6, 7, 8, 9]]
+    assert batch.labels.tolist() == [[2, 3, -100, 5, -100, 7, -100, -100, -100]]
+    assert batch.position_ids.tolist() == [[0, 1, 2, 0, 1, 2, 3, 0, 1]]
+    assert batch.cu_seqlens.tolist() == [0, 3, 7, 9]
+
+
+def test_turns_merge():
+    turns = [
+        {"prompt": [1], "response": [2], "trajectory_id": 0},
+        {"prompt": [1, 2, 3], "response": [4, 5], "trajectory_id": 0},
+    ]
+    batch = fc.Collator(pad_token_id=0, merge="exact", array_type="numpy")(turns)
+    assert batch.input_ids.tolist() == [[1, 2, 3, 4, 5]]
+
+
+# Bad input
+
+
+def refuses(samples, exception, pattern, **options):
+    collate = fc.Collator(pad_token_id=0, array_type="numpy", **options)
+    with pytest.raises(exception, match=pattern):
+        collate(samples)
+
+
+@pytest.mark.parametrize(
+    ("change", "exception", "pattern"),
+    [
+        ({"loss_masks": [1]}, ValueError, "'loss_masks', which .*did you mean 'loss_mask'"),
+        ({"text": "hi"}, ValueError, r"'text', which .*ignore=\['text'\]"),
+        ({"input_ids": [1]}, ValueError, "'input_ids' beside 'prompt' and 'response'"),
+        ({"labels": [1]}, ValueError, "'labels' beside"),
+    ],
+)
+def test_keys_without_a_meaning(change, exception, pattern):
+    samples = [{"prompt": [1], "response": [2], **change}]
+    refuses(samples, exception, pattern)
+    refuses(columns_of(samples), exception, pattern)
+    for ignore in (list(change), "rest" if "text" in change else set(change)):
+        collate = fc.Collator(pad_token_id=0, ignore=ignore, array_type="numpy")
+        assert collate(samples).input_ids.tolist() == [[1, 2]]
+        assert collate(columns_of(samples)).input_ids.tolist() == [[1, 2]]
+
+
+@pytest.mark.parametrize(
+    ("samples", "exception", "pattern"),
+    [
+        ([], ValueError, "samples is empty"),
+        ({}, ValueError, "no tokens"),
+        (3, TypeError, "samples is 3 .*pass a list of dicts"),
+        ("text", TypeError, "pass a list of dicts"),
+        ([[1, 2]], TypeError, r"samples\[0\] is \[1, 2\] \(list\); pass a mapping"),
+        ([TURNS[0], None], TypeError, r"samples\[1\] is None"),
+        ([{"prompt": [1]}], ValueError, "no 'response'"),
+        ([{"response": [1]}], ValueError, "no 'prompt'"),
+        ([{"rewards": [1]}], ValueError, r"no tokens; .*\['rewards'\]"),
+        ([{"input_ids": [1]}], ValueError, "neither of 'prompt_len' and 'labels'"),
+        ([{"input_ids": [1], "prompt_len": 1, "labels": [1]}], ValueError, "both of"),
+        ([{"input_ids": [1], "labels": [1], "loss_mask": [1]}], ValueError, "'loss_mask' and 'lab"),
+        (
+            [{"prompt": [1], "response": [2], "uid": 1}, {"prompt": [1], "response": [2]}],
+            ValueError,
+            r"samples\[1\] has no 'uid', but samples\[0\] has",
+        ),
+        (
+            [{"prompt": [1], "response": [2]}, {"prompt": [1], "response": [2], "uid": 1}],
+            ValueError,
+            r"samples\[0\] has no 'uid', but samples\[1\] has",
+        ),
+        (
+            [{"prompt": [1], "response": [2]}, {"prompt": [1], "response": [2], "nonsense": 1}],
+            ValueError,
+            "'nonsense', which has no meaning",
+        ),
+        (
+            [{"prompt": [1], "response": [2, 3], "logprobs": [0]}],
+            ValueError,
+            r"logprobs\[0\] has 1 items, but responses\[0\] has 2",
+        ),
+    ],
+)
+def test_bad_samples(samples, exception, pattern):
+    refuses(samples, exception, pattern)
+
+
+GOOD = {"input_ids": [1, 2], "labels": [-100, 2]}
+
+
+@pytest.mark.parametrize(
+    ("bad", "exception", "pattern"),
+    [
+        ({"labels": [-100, 3]}, ValueError, r"labels\[1\]\[1\] is 3, but input_ids\[1\]\[1\] is 2"),
+        ({"labels": [2]}, ValueError, r"labels\[1\] has 1 items, but input_ids\[1\] has 2"),
+        ({"labels": 3}, TypeError, r"labels\[1\] is 3"),
+        ({"labels": [0.5, 2]}, TypeError, r"labels\[1\]\[0\] is 0.5"),
+        ({"input_ids": ["a", 2]}, TypeError, r"input_ids\[1\]\[0\] is 'a'"),
+        ({"attention_mask": [1, 0]}, ValueError, r"attention_mask\[1\]\[1\] is 0.*padded"),
+        ({"attention_mask": [1]}, ValueError, r"attention_mask\[1\] has 1 items"),
+    ],
+)
+def test_bad_sequences(bad, exception, pattern):
+    samples = [GOOD, {**GOOD, **bad}]
+    if "attention_mask" in bad:
+        samples[0] = {**GOOD, "attention_mask": [1, 1]}
+    refuses(samples, exception, pattern)
+
+
+@pytest.mark.parametrize(
+    ("count", "exception", "pattern"),
+    [
+        (3, ValueError, r"prompt_len\[1\] is 3, but input_ids\[1\] has 2 tokens"),
+        (-1, ValueError, r"prompt_len\[1\] is -1"),
+        (1.0, TypeError, r"prompt_len\[1\] is 1.0 \(float\)"),
+        (None, TypeError, r"prompt_len\[1\] is None"),
+        (2**70, ValueError, r"prompt_len\[1\] is 1180591620717411303424"),
+    ],
+)
+def test_bad_prompt_lengths(count, exception, pattern):
+    good = {"input_ids": [1, 2], "prompt_len": 1}
+    refuses([good, {**good, "prompt_len": count}], exception, pattern)
+
+
+@pytest.mark.parametrize(
+    ("columns", "exception", "pattern"),
+    [
+        (
+            {"input_ids": [[1]], "labels": [[1], [2]]},
+            ValueError,
+            "labels has 2 rows, but input_ids",
+        ),
+        ({"input_ids": [[1]], "prompt_len": [1, 1]}, ValueError, "prompt_len has 2 rows, but inp"),
+        ({"prompt": [[1]], "response": [[1], [2]]}, ValueError, "responses has 2 rows"),
+        ({"input_ids": np.zeros((1, 2)), "prompt_len": [1]}, TypeError, "input_ids holds float64"),
+        ({"input_ids": 3, "prompt_len": [1]}, TypeError, "input_ids cannot be read"),
+        ({"prompt": [1], "response": [2]}, TypeError, r"prompts\[0\] is 1"),
+    ],
+)
+def test_bad_columns(columns, exception, pattern):
+    refuses(columns, exception, pattern)
+
+
+@pytest.mark.parametrize(
+    ("options", "exception", "pattern"),
+    [
+        ({"pad_token": 3}, TypeError, "pad_token is no option"),
+        ({"rewards": [1]}, TypeError, "rewards is no option"),
+        ({"out": None}, TypeError, "out is no option"),
+        ({"layout": "up"}, ValueError, "layout"),
+        ({"pad_to": "x"}, TypeError, "pad_to"),
+        ({"array_type": "list"}, ValueError, "array_type"),
+        ({"fields": [1]}, TypeError, "fields is"),
+        ({"fields": {"a": "a"}}, TypeError, r"fields\['a'\] is 'a' .*fc.Field\('a'\)"),
+        ({"fields": {"a": fc.Field([[1]])}}, TypeError, r"fields\['a'\] holds .*fc.Field\('a'\)"),
+        ({"fields": {"a": fc.PerRow([1])}}, TypeError, r"fc.PerRow\('a'\)"),
+        ({"ignore": "text"}, TypeError, "ignore is 'text'"),
+        ({"ignore": [3]}, TypeError, "ignore has 3"),
+        ({"outputs": "labels"}, TypeError, "outputs is 'labels'"),
+    ],
+)
+def test_bad_options(options, exception, pattern):
+    with pytest.raises(exception, match=pattern):
+        fc.Collator(**{"pad_token_id": 0, "array_type": "numpy", **options})
+
+
+def test_fields_that_no_sample_has():
+    refuses(TURNS, ValueError, "'adv', but samples have no 'x'", fields={"adv": fc.Field("x")})
+
+
+def test_a_pool_stays_in_its_process():
+    collate = fc.Collator(pad_token_id=0, pool=fc.BufferPool(1 << 20), array_type="numpy")
+    assert collate(TURNS).uids == ["a", "b", "b"]
+    with pytest.raises(TypeError, match="pool='default'"):
+        pickle.dumps(collate)
+
+
+def test_repr_says_what_was_given():
+    collate = fc.Collator(pad_token_id=3, layout="right", ignore=["text"])
+    assert repr(collate) == "Collator(pad_token_id=3, ignore=['text'], layout='right')"
+
+
+# Threads and processes
+
+
+def test_many_threads_may_call_it(array_type):
+    collate = fc.Collator(pad_token_id=0, array_type=array_type)
+    expected = collate_loops(LABELLED, pad_token_id=0)
+    with ThreadPoolExecutor(4) as executor:
+        for batch in executor.map(collate, [LABELLED] * 100):
+            assert_same(batch, expected)
+
+
+@NEEDS_TORCH
+@pytest.mark.parametrize(("context", "workers"), [("fork", 2), ("spawn", 1)])
+def test_workers_of_a_data_loader(context, workers, tmp_path):
+    if context == "fork" and sys.platform == "win32":
+        pytest.skip("needs fork")
+    code = f"""if True:
+        import warnings
+        import torch
+        import fastcollate as fc
+
+        class Samples(torch.utils.data.Dataset):
+            def __len__(self):
+                return 12
+
+            def __getitem__(self, index):
+                ids = list(range(index, 2 * index + 2))
+                labels = [-100, *ids[1:]]
+                return {{"input_ids": ids, "labels": labels, "uid": index, "text": "x"}}
+
+        def main():
+            warnings.simplefilter("ignore")  # forks of a process with threads
+            collate = fc.Collator(pad_token_id=-1, position_ids="zero", ignore=["text"])
+            loader = torch.utils.data.DataLoader(
+                Samples(), batch_size=3, collate_fn=collate, num_workers={workers},
+                multiprocessing_context={context!r},
+            )
+            expected = torch.utils.data.DataLoader(Samples(), batch_size=3, collate_fn=collate)
+            count = 0
+            for found, wanted in zip(loader, expected, strict=True):
+                assert type(found) is fc.Batch
+                assert list(found) == list(wanted)
+                for key, value in wanted.items():
+                    assert torch.equal(found[key], value), key
+                assert found.uids == wanted.uids == [count, count + 1, count + 2]
+                assert found.plan.prompt_lens.tolist() == [1, 1, 1]
+                count += 3
+            assert count == 12
+
+        if __name__ == "__main__":
+            main()
+    """
+    script = tmp_path / "script.py"  # spawned processes import it again
+    script.write_text(code)
+    subprocess.run([sys.executable, str(script)], check=True, timeout=120)
+
+
+@NEEDS_TORCH
+def test_a_model_is_called_with_the_outputs():
+    """As Hugging Face's Trainer does: it pops labels at times, and passes all the rest."""
+    torch = pytest.importorskip("torch")
+    collate = fc.Collator(
+        pad_token_id=0, layout="right", outputs=("input_ids", "attention_mask", "labels")
+    )
+
+    def forward(input_ids, attention_mask, labels):
+        return input_ids.shape == attention_mask.shape == labels.shape
+
+    inputs = collate(LABELLED)
+    assert forward(**inputs)
+    labels = inputs.pop("labels")
+    assert int((labels != -100).sum()) == 4
+    assert labels.dtype == torch.int64

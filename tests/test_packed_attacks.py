@@ -1,0 +1,137 @@
+"""What once broke packing: each case failed before it was mended."""
+
+import numpy as np
+import pytest
+from conftest import NEEDS_TORCH
+
+import fastcollate as fc
+from fastcollate.compat.verl import karmarkar_karp
+
+PROMPTS = [[1], [1], [1]]
+RESPONSES = [[5, 6], [7, 8, 9], [3, 4]]
+LENGTHS = ([1, 1, 1], [2, 3, 2])
+
+
+@pytest.mark.parametrize("array_type", ["numpy", pytest.param("torch", marks=NEEDS_TORCH)])
+def test_broadcast_in_a_shard_with_padding_rows(array_type):
+    plan = fc.plan_step(LENGTHS, dp_size=2, pack={"capacity": 100, "bins_multiple_of": 4})
+    batch = fc.build_batch(
+        PROMPTS,
+        RESPONSES,
+        pad_token_id=0,
+        loss_masks=[[1] * len(row) for row in RESPONSES],
+        rows=plan.shard(0, 1),
+        layout="packed",
+        array_type=array_type,
+    )
+    assert batch.is_padding == [False, True]
+    per_row = np.array([2.0, 3.0], np.float32)
+    if array_type == "torch":
+        import torch
+
+        per_row = torch.from_numpy(per_row)
+    found = np.asarray(batch.broadcast(per_row))
+    values = np.array([2.0, 3.0, 0.0], np.float32)[np.asarray(batch.sequence_ids)]
+    np.testing.assert_array_equal(found, np.where(np.asarray(batch.response_mask), values, 0))
+
+
+@pytest.mark.parametrize(
+    "plan",
+    [
+        lambda cost: fc.pack([3, 4, 5], 100, max_cost=1e9, cost=cost).sequence_lengths,
+        lambda cost: fc.micro_batches([3, 4, 5], 100, cost=cost).lengths,
+    ],
+)
+def test_a_cost_function_that_works_in_place(plan):
+    def cost(lengths):
+        lengths *= lengths
+        return lengths
+
+    assert plan(cost).tolist() == [3, 4, 5]
+
+
+@pytest.mark.parametrize("rows", [2**24, 2**40, 2**58])
+def test_a_plan_of_more_rows_than_bins(rows):
+    batch = fc.build_batch(
+        [[1]], [[2]], pad_token_id=0, layout="packed", rows="single", array_type="numpy"
+    )
+    tables = batch.plan.to_dict()
+    tables["sequence_shape"] = tables["response_shape"] = np.array([rows, 2])
+    with pytest.raises(ValueError, match="not a valid plan"):
+        type(batch.plan).from_dict(tables)
+
+
+@pytest.mark.parametrize("parts", [2**33, 2**62, 2**64 - 1, 2**64])
+def test_more_parts_than_lists(parts):
+    with pytest.raises(ValueError, match=f"k_partitions is {parts}"):
+        karmarkar_karp([1, 2, 3], parts, False)
+
+
+def test_swaps_come_to_an_end():
+    lengths = 1.001 ** np.arange(30_000)
+    assert len(fc.partition(lengths, 2, algorithm="lpt_swap")) == 2
+
+
+def test_no_two_of_more_than_half_share_a_micro_batch():
+    assert fc.micro_batches([51] * 8_000, 100).per_rank == 8_000
+
+
+@pytest.mark.parametrize(
+    "options", [{"bins_multiple_of": 2**40}, {"min_bins": 2**62}, {"min_bins": -5}]
+)
+def test_numbers_of_bins_that_no_step_can_have(options):
+    with pytest.raises(ValueError, match="bins"):
+        fc.plan_step([1, 2, 3], pack={"capacity": 10, **options})
+
+
+@pytest.mark.parametrize(
+    "tables",
+    [
+        ([0, 2], [0, 1], [0, 0], [2**63 - 1] * 2, 2, 10),
+        ([0, 1], [0], [0], [2**62 + 1], 1, 10),
+        ([0, 2], [0, 0], [0, 2**63 - 1], [2**63 - 1, 1], 1, 10),
+        ([0, 1], [0], [0], [1], 1, 10, 2**62),
+    ],
+)
+def test_plans_of_bins_that_would_overflow(tables):
+    with pytest.raises(ValueError, match="not a valid bin plan"):
+        fc.BinPlan(*tables)
+
+
+def test_a_plan_keeps_nothing_that_others_can_write():
+    base = np.array([0, 1, 2])
+    view = base[:]
+    view.flags.writeable = False
+    plan = fc.BinPlan(view, [0, 1], [0, 0], [3, 4], 2, 10)
+    base[1] = 2
+    assert plan.bins == [[0], [1]]
+
+
+def test_places_are_rounded_up_as_planned():
+    step = fc.plan_step(LENGTHS, dp_size=1, pack={"capacity": 12})
+    columns = {
+        "prompts": PROMPTS,
+        "responses": RESPONSES,
+        "pad_token_id": 0,
+        "layout": "packed",
+        "array_type": "numpy",
+    }
+    for pack in ({"rows": step.shard(0, 0)}, {"pack": fc.pack([3, 4, 3], 12)}):
+        with pytest.raises(ValueError, match="pad_to_multiple_of is 8"):
+            fc.build_batch(**columns, **pack, pad_to_multiple_of=8)
+
+
+def test_bins_of_others():
+    columns = {
+        "prompts": PROMPTS,
+        "responses": RESPONSES,
+        "pad_token_id": 0,
+        "layout": "packed",
+        "array_type": "numpy",
+    }
+    batch = fc.build_batch(**columns, pack=[[2, 0], [1]])
+    assert batch.input_ids.tolist() == [[1, 3, 4, 1, 5, 6], [1, 7, 8, 9, 0, 0]]
+    assert batch.bin_plan.bins == [[2, 0], [1]]
+    for bins in ([[0, 1]], [[0, 1], [2, 1]], [[0], [1], [3]]):
+        with pytest.raises(ValueError, match=r"sequence|bins"):
+            fc.build_batch(**columns, pack=bins)

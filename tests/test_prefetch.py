@@ -1,0 +1,533 @@
+"""prefetch: the same items in the same order, from another thread that ends when it should."""
+
+import gc
+import logging
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+import traceback
+import weakref
+
+import numpy as np
+import pytest
+from conftest import NEEDS_TORCH
+from hypothesis import given
+from hypothesis import strategies as st
+
+import fastcollate as fc
+from fastcollate import prefetching, progress
+from fastcollate.testing.reference import assert_same, collate_loops
+
+NEEDS_FORK = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+SECONDS = 30
+"""What must happen happens long before; else a test fails instead of hanging."""
+
+
+def threads():
+    return [thread for thread in threading.enumerate() if thread.name == "fastcollate-prefetch"]
+
+
+@pytest.fixture(autouse=True)
+def _no_thread_is_left():
+    assert not threads()
+    yield
+    gc.collect()
+    end = time.monotonic() + SECONDS
+    while threads() and time.monotonic() < end:
+        time.sleep(0.001)
+    assert not threads()
+
+
+class Gated:
+    """Gives its numbers one by one, each when it is let through."""
+
+    def __init__(self, count):
+        self.count = count
+        self.gate = threading.Semaphore(0)
+        self.begun = 0
+        self.has_begun = threading.Condition()
+
+    def __iter__(self):
+        for number in range(self.count):
+            with self.has_begun:
+                self.begun += 1
+                self.has_begun.notify_all()
+            assert self.gate.acquire(timeout=SECONDS)
+            yield number
+
+    def await_begun(self, count):
+        with self.has_begun:
+            assert self.has_begun.wait_for(lambda: self.begun >= count, SECONDS)
+
+
+def raises_at(count, error):
+    yield from range(count)
+    raise error
+
+
+# Items
+
+
+@given(items=st.lists(st.integers()), depth=st.integers(1, 4))
+def test_items_come_in_order(items, depth):
+    assert list(fc.prefetch(items, depth=depth)) == items
+    assert list(fc.prefetch(iter(items), depth=depth)) == items
+
+
+def test_batches():
+    samples = [[{"prompt": [i], "response": [i] * (i + 1)}] for i in range(5)]
+    collate = fc.Collator(pad_token_id=0, array_type="numpy")
+    batches = list(fc.prefetch(map(collate, samples)))
+    for batch, sample in zip(batches, samples, strict=True):
+        assert_same(batch, collate_loops(sample, pad_token_id=0))
+
+
+def test_it_runs_on_another_thread_from_the_start():
+    seen = []
+
+    def items():
+        seen.append(threading.current_thread())
+        yield 1
+
+    with fc.prefetch(items()) as batches:
+        end = time.monotonic() + SECONDS
+        while not seen and time.monotonic() < end:
+            time.sleep(0.001)
+        assert [thread.name for thread in seen] == ["fastcollate-prefetch"]
+        assert next(batches) == 1
+
+
+@pytest.mark.parametrize("depth", [1, 2, 3])
+def test_no_more_items_are_begun_than_depth(depth):
+    gated = Gated(8)
+    for _ in range(8):
+        gated.gate.release()
+    with fc.prefetch(gated, depth=depth) as batches:
+        for taken in range(5):
+            gated.await_begun(min(taken + depth, 8))
+            time.sleep(0.01)
+            assert gated.begun == min(taken + depth, 8)
+            assert next(batches) == taken
+
+
+def test_what_was_handed_over_is_not_kept():
+    class Item:
+        pass
+
+    with fc.prefetch((Item() for _ in range(5)), depth=1) as batches:
+        for item in batches:
+            trace = weakref.ref(item)
+            del item
+            gc.collect()
+            assert trace() is None
+
+
+# Errors
+
+
+@pytest.mark.parametrize("count", [0, 1, 5])
+@pytest.mark.parametrize("error", [ValueError("bad row"), SystemExit(3), KeyboardInterrupt()])
+def test_errors_come_in_place_of_their_item(count, error):
+    batches = fc.prefetch(raises_at(count, error), depth=2)
+    for number in range(count):
+        assert next(batches) == number
+    with pytest.raises(type(error)) as caught:
+        next(batches)
+    assert caught.value is error
+    assert "raises_at" in [frame.name for frame in traceback.extract_tb(error.__traceback__)]
+    assert list(batches) == []
+
+
+def test_an_error_keeps_nothing_alive():
+    class Source:
+        def __iter__(self):
+            return self
+
+        def __next__(self):
+            raise ValueError("bad")
+
+    source = Source()
+    trace = weakref.ref(source)
+    batches = fc.prefetch(source)
+    with pytest.raises(ValueError, match="bad"):
+        next(batches)
+    del source, batches
+    gc.collect()
+    assert trace() is None
+
+
+@pytest.mark.parametrize(
+    ("arguments", "exception", "pattern"),
+    [
+        ({"iterable": 3}, TypeError, "iterable is 3 .*pass what gives"),
+        ({"depth": 0}, ValueError, "depth is 0"),
+        ({"depth": 1.5}, TypeError, "depth is 1.5"),
+        ({"timeout": 0}, ValueError, "timeout is 0"),
+        ({"timeout": "x"}, TypeError, "timeout is 'x'"),
+        ({"total": "x"}, TypeError, "total is 'x'"),
+        ({"progress": "dots"}, ValueError, "progress is 'dots'"),
+        ({"progress": 3}, ValueError, "progress is 3"),
+    ],
+)
+def test_bad_arguments(arguments, exception, pattern):
+    with pytest.raises(exception, match=pattern):
+        fc.prefetch(**{"iterable": [1], **arguments})
+
+
+# Waiting
+
+
+def test_a_timeout_says_what_keeps_it():
+    gated = Gated(2)
+    with fc.prefetch(gated, timeout=0.01) as batches:
+        gated.await_begun(1)
+        with pytest.raises(TimeoutError, match="the iterable has not given item 0"):
+            next(batches)
+        gated.gate.release()
+        gated.await_begun(2)
+        assert next(batches) == 0  # it came, only later
+        gated.gate.release()
+
+
+def test_long_waits_are_logged(monkeypatch, caplog):
+    monkeypatch.setattr(prefetching, "REPORT_EVERY", 0.02)
+    monkeypatch.setattr(prefetching, "LOOK_EVERY", 0.01)
+    gated = Gated(1)
+
+    class Release(logging.Handler):
+        def emit(self, record):
+            gated.gate.release()
+
+    handler = Release()
+    logging.getLogger("fastcollate.prefetching").addHandler(handler)
+    try:
+        with caplog.at_level(logging.WARNING), fc.prefetch(gated) as batches:
+            assert next(batches) == 0
+    finally:
+        logging.getLogger("fastcollate.prefetching").removeHandler(handler)
+    assert "the iterable has not given item 0" in caplog.text
+
+
+def test_metrics():
+    batches = fc.prefetch([1, 2, 3])
+    names = ["items", "wait_seconds", "wait_fraction", "bytes", "copies"]
+    assert batches.metrics == {f"prefetch/{name}": 0 for name in names}
+    assert list(batches) == [1, 2, 3]
+    assert batches.metrics["prefetch/items"] == 3
+    assert 0 <= batches.metrics["prefetch/wait_fraction"] <= 1
+    assert batches.metrics["prefetch/wait_seconds"] >= 0
+
+
+def test_length():
+    assert len(fc.prefetch([1, 2, 3])) == 3
+    assert len(fc.prefetch(iter([1]), total=7)) == 7
+    with pytest.raises(TypeError, match="pass total"):
+        len(fc.prefetch(iter([1])))
+
+
+# Closing
+
+
+def test_closing_ends_the_thread():
+    gated = Gated(5)
+    with fc.prefetch(gated) as batches:
+        gated.gate.release()
+        assert next(batches) == 0
+        gated.gate.release()
+    assert not threads()
+    batches.close()
+    with pytest.raises(RuntimeError, match="closed"):
+        next(batches)
+
+
+def test_closing_drops_what_is_ready():
+    class Item:
+        pass
+
+    traces = []
+
+    def items():
+        for _ in range(5):
+            item = Item()
+            traces.append(weakref.ref(item))
+            yield item
+            del item
+
+    with fc.prefetch(items(), depth=3) as batches:
+        next(batches)
+    gc.collect()
+    assert [trace() for trace in traces] == [None] * len(traces)
+
+
+def test_a_generator_is_finished_when_it_is_closed():
+    finished = threading.Event()
+
+    def items():
+        try:
+            yield from range(100)
+        finally:
+            finished.set()
+
+    with fc.prefetch(items()) as batches:
+        next(batches)
+    gc.collect()
+    assert finished.wait(SECONDS)
+
+
+def test_a_loop_that_is_left_ends_the_thread():
+    for number in fc.prefetch(range(100)):
+        if number == 3:
+            break
+    gc.collect()
+
+
+def test_one_that_was_never_asked_ends_its_thread():
+    fc.prefetch(range(100))
+    gc.collect()
+
+
+def test_closing_does_not_wait_for_ever(monkeypatch, caplog):
+    monkeypatch.setattr(prefetching, "CLOSE_SECONDS", 0.01)
+    gated = Gated(1)
+    batches = fc.prefetch(gated)
+    gated.await_begun(1)
+    with caplog.at_level(logging.WARNING):
+        batches.close()
+    assert "the iterable has not given item 0" in caplog.text
+    gated.gate.release()
+
+
+def test_closing_by_another_thread_wakes_nobody_up_in_vain():
+    """Who waits while it is closed gets the end, or an error, but no hang."""
+    gated = Gated(1)
+    batches = fc.prefetch(gated)
+    ends = []
+
+    def wait():
+        try:
+            ends.append(next(batches, None))
+        except RuntimeError as error:
+            ends.append(error)
+
+    waiting = threading.Thread(target=wait)
+    waiting.start()
+    gated.await_begun(1)
+    closing = threading.Thread(target=batches.close)
+    closing.start()
+    gated.gate.release()
+    for thread in (waiting, closing):
+        thread.join(SECONDS)
+        assert not thread.is_alive()
+    assert len(ends) == 1
+
+
+def test_who_waits_is_told_that_it_is_closed(monkeypatch):
+    monkeypatch.setattr(prefetching, "CLOSE_SECONDS", 0.01)
+    gated = Gated(1)
+    batches = fc.prefetch(gated)
+    errors = []
+
+    def wait():
+        try:
+            next(batches)
+        except RuntimeError as error:
+            errors.append(str(error))
+
+    waiting = threading.Thread(target=wait)
+    waiting.start()
+    gated.await_begun(1)
+    batches.close()
+    waiting.join(SECONDS)
+    gated.gate.release()
+    assert len(errors) == 1
+    assert "closed" in errors[0]
+
+
+def test_many_threads_share_the_items():
+    batches = fc.prefetch(range(1000), depth=4)
+    taken, lock = [], threading.Lock()
+
+    def take():
+        for item in batches:
+            with lock:
+                taken.append(item)
+
+    takers = [threading.Thread(target=take) for _ in range(4)]
+    for taker in takers:
+        taker.start()
+    for taker in takers:
+        taker.join(SECONDS)
+    assert sorted(taken) == list(range(1000))
+
+
+# Processes
+
+
+def run(code, **options):
+    return subprocess.run(
+        [sys.executable, "-c", code], timeout=SECONDS * 2, capture_output=True, text=True, **options
+    )
+
+
+@NEEDS_FORK
+def test_a_forked_child_is_told():
+    result = run("""if True:
+        import os, warnings
+        import fastcollate as fc
+
+        warnings.simplefilter("ignore")
+        batches = fc.prefetch(range(5))
+        child = os.fork()
+        if child == 0:
+            try:
+                next(batches)
+            except RuntimeError as error:
+                assert "fork" in str(error)
+                batches.close()
+                raise SystemExit(0)
+            os._exit(1)
+        assert os.waitpid(child, 0)[1] == 0
+        assert list(batches) == [0, 1, 2, 3, 4]
+    """)
+    assert result.returncode == 0, result.stderr
+
+
+def test_a_program_ends_though_the_iterable_does_not():
+    result = run("""if True:
+        import time
+        import fastcollate as fc
+
+        def items():
+            yield 1
+            while True:
+                time.sleep(0.01)
+                yield 2
+
+        batches = fc.prefetch(items())
+        print(next(batches))
+    """)
+    assert (result.returncode, result.stdout, result.stderr) == (0, "1\n", "")
+
+
+@NEEDS_TORCH
+@NEEDS_FORK
+def test_a_worker_of_a_data_loader_that_dies():
+    result = run("""if True:
+        import os, warnings
+        import torch
+        import fastcollate as fc
+
+        warnings.simplefilter("ignore")
+
+        class Samples(torch.utils.data.Dataset):
+            def __len__(self):
+                return 8
+
+            def __getitem__(self, index):
+                if index == 4:
+                    os._exit(3)
+                return {"prompt": [index], "response": [index]}
+
+        loader = torch.utils.data.DataLoader(
+            Samples(), batch_size=2, num_workers=1, multiprocessing_context="fork",
+            collate_fn=fc.Collator(pad_token_id=0), prefetch_factor=1,
+        )
+        taken = []
+        try:
+            for batch in fc.prefetch(loader, depth=1):
+                taken.append(batch.input_ids.tolist())
+        except RuntimeError as error:
+            assert "worker" in str(error), error
+            assert len(taken) <= 2
+        else:
+            raise AssertionError("no error came")
+    """)
+    assert result.returncode == 0, result.stderr
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="signals differ")
+def test_an_interrupt_ends_a_wait():
+    """Ctrl-C while the iterable hangs: the program ends at once, by KeyboardInterrupt."""
+    code = """if True:
+        import time
+        import fastcollate as fc
+
+        def items():
+            print("hangs", flush=True)
+            time.sleep(1000)
+            yield 1
+
+        with fc.prefetch(items()) as batches:
+            next(batches)
+    """
+    code = code.replace("import time", "import time, fastcollate.prefetching as own", 1)
+    code = code.replace("with fc", "own.CLOSE_SECONDS = own.EXIT_SECONDS = 0.1\n        with fc")
+    process = subprocess.Popen(
+        [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    try:
+        assert process.stdout.readline() == "hangs\n"
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=SECONDS)
+    finally:
+        process.kill()
+    assert process.returncode == -signal.SIGINT, errors
+    assert "KeyboardInterrupt" in errors
+
+
+def test_an_interrupt_leaves_the_items_where_they_are(monkeypatch):
+    gated = Gated(2)
+    batches = fc.prefetch(gated)
+    real = batches._work._changed.wait
+
+    def interrupted(timeout=None):
+        monkeypatch.setattr(batches._work._changed, "wait", real)
+        raise KeyboardInterrupt
+
+    gated.await_begun(1)
+    monkeypatch.setattr(batches._work._changed, "wait", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        next(batches)
+    for _ in range(2):
+        gated.gate.release()
+    assert list(batches) == [0, 1]
+
+
+# Progress
+
+
+@pytest.mark.parametrize("library", ["tqdm", "rich"])
+def test_progress_counts_items(library, capsys):
+    pytest.importorskip(library)
+    assert list(fc.prefetch(range(3), progress=library)) == [0, 1, 2]
+    captured = capsys.readouterr()
+    assert "3/3" in captured.out + captured.err
+    assert "waited" in captured.out + captured.err
+
+
+@pytest.mark.parametrize(
+    ("missing", "found"), [(["tqdm"], "RichBar"), (["rich"], "TqdmBar"), (["tqdm", "rich"], None)]
+)
+def test_progress_by_what_is_there(missing, found, monkeypatch):
+    for library in ("tqdm", "rich"):
+        pytest.importorskip(library)
+    for library in missing:
+        monkeypatch.setitem(sys.modules, library, None)
+        monkeypatch.setitem(sys.modules, f"{library}.progress", None)
+        with pytest.raises(ImportError, match=f"pip install {library}"):
+            fc.prefetch([1], progress=library)
+    if found is None:
+        with pytest.raises(ImportError, match="needs tqdm or rich"):
+            fc.prefetch([1], progress=True)
+    else:
+        bar = progress.bar_of(True, 3, "batch")
+        bar.close()
+        assert type(bar).__name__ == found
+
+
+def test_items_are_not_looked_into():
+    array = np.arange(3)
+    assert next(fc.prefetch([array])) is array
