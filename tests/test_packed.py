@@ -807,6 +807,18 @@ def test_a_first_value_without_a_place(field, array_type):
         fc.build_batch(**inputs)
 
 
+@pytest.mark.parametrize("rewards", [[5, 0], [[5], [0, 0]]])
+def test_a_response_of_one_token_without_a_place(rewards, array_type):
+    inputs = {"prompts": [[], [1]], "responses": [[2], [3, 4]], "loss_masks": [[0], [1, 1]]}
+    options = {"pad_token_id": 0, "layout": "packed", "rows": "single", "array_type": array_type}
+    batch = fc.build_batch(**inputs, **options, rewards=[0, 5], shift="next_token")
+    assert batch.rewards.tolist() == [[0, 0, 5, 0]]
+    assert batch.response_mask.tolist() == [[0, 1, 1, 0]]
+    with pytest.raises(ValueError, match=r"row 0 has no prompt.* rewards "):
+        fc.build_batch(**inputs, **options, rewards=rewards, shift="next_token")
+    assert fc.build_batch(**inputs, **options, rewards=rewards).rewards[0, 0] == 5
+
+
 def test_repr():
     head = repr(small()).splitlines()[0]
     assert "3 rows" in head
