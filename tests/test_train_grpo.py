@@ -11,6 +11,7 @@ import fastcollate as fc
 from grpo.game import END, MAX_GUESSES, MAX_TOKENS, PAD, VOCABULARY, Game, Task, decode, encode
 from grpo.learning import Learner, response_logprobs
 from grpo.options import Options
+from grpo.playing import Turns, group_advantages
 from grpo.policy import Policy
 from grpo.reporting import plot, table_of
 from train_grpo import train, train_ddp
@@ -96,6 +97,27 @@ def test_two_processes_learn_the_same(plain):
 def test_runs_that_cannot_be_shared_are_refused():
     with pytest.raises(ValueError, match="prompts is 9, no multiple of the 2 ranks"):
         Options(prompts=9, ranks=2)
+
+
+def test_a_game_is_compared_with_those_of_its_task():
+    turns = Turns.of([played(secret) for secret in (3, 8, 8, 8)], samples=2)
+    assert turns.rewards == pytest.approx([1.0, 0.9, 0.9, 0.9])
+    assert turns.uids == [0, 0, 0, 1, 1, 1, 1]
+    assert turns.trajectory_ids == [0, 1, 1, 2, 2, 3, 3]
+    assert turns.is_last_step == [True, False, True, False, True, False, True]
+    advantages = group_advantages(turns, samples=2)
+    assert advantages.lengths.tolist() == [2] * 7
+    expected = np.repeat([1, -1, -1, 0, 0, 0, 0], 2)
+    np.testing.assert_allclose(advantages.values, expected, atol=0.01)
+
+
+def played(secret):
+    """Guess 3, then 8."""
+    game = Game(Task(high=9, secret=secret))
+    for guess in ("3 <end>", "8 <end>"):
+        if not game.is_over:
+            say(game, guess)
+    return game
 
 
 # The game
