@@ -25,8 +25,9 @@ FUZZ_SECONDS ?= 60
 help: ## list the tasks
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "%-14s%s\n", $$1, $$2 }' Makefile
 
-demo: $(BUILT) ## build batches of recorded rollouts, merge their turns and train on them
+demo: $(BUILT) ## merge and train on recorded rollouts, then train for 20 seconds on new ones
 	$(BIN)/python examples/demo.py
+	$(BIN)/python examples/train_grpo.py --seconds 20
 
 test: $(BUILT) ## run the Rust and the Python tests
 	cargo test --workspace

@@ -1,0 +1,137 @@
+"""The policy as one of several learners that stay equal, and what it learns from a batch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from contextlib import nullcontext
+from itertools import repeat
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+import fastcollate as fc
+from grpo.game import MAX_TOKENS, VOCABULARY, draw_tasks
+from grpo.options import Options
+from grpo.playing import Turns, play
+from grpo.policy import Policy
+from grpo.reporting import Clock
+
+CLIP = 0.2
+MAX_GRADIENT = 1.0
+
+
+def response_logprobs(policy: nn.Module, batch: fc.Batch) -> Tensor:
+    """Return log-probabilities of response tokens, where `batch.logprobs` has them."""
+    if "sequence_ids" in batch:  # packed, with shift="next_token"
+        packed: Tensor = policy(batch.input_ids, batch.position_ids, batch.sequence_ids)
+        return packed
+    # To each row one sequence, 0, with padding, -1, in front.
+    padded: Tensor = policy(batch.input_ids, batch.position_ids, batch.attention_mask - 1)
+    width = batch.response_mask.shape[1]
+    return padded[:, -width - 1 : -1]
+
+
+def policy_loss(log_probs: Tensor, batch: fc.Batch, tokens: float) -> Tensor:
+    """Return the batch's share of GRPO's loss: clipped ratios, averaged over `tokens`."""
+    ratio = (log_probs - batch.logprobs).exp()
+    clipped = ratio.clamp(1 - CLIP, 1 + CLIP)
+    gain = torch.minimum(ratio * batch.advantages, clipped * batch.advantages)
+    loss: Tensor = -(gain * batch.loss_mask).sum() / tokens
+    return loss
+
+
+class Learner:
+    """A policy that plays and learns.
+
+    Parameters
+    ----------
+    options
+        Of the run.
+    rank
+        Which of ``options.ranks`` learners it is. If there are more than one, torch's process group
+        has to be there.
+    """
+
+    def __init__(self, options: Options, rank: int = 0) -> None:
+        self.options, self.rank = options, rank
+        torch.manual_seed(options.seed)
+        policy = Policy(len(VOCABULARY), MAX_TOKENS)
+        self.policy = policy.to(options.device, getattr(torch, options.dtype))
+        self.model = self.policy if options.ranks == 1 else DistributedDataParallel(self.policy)
+        self.optimizer = torch.optim.AdamW(
+            self.policy.parameters(), options.learning_rate, betas=(0.9, 0.95), weight_decay=0
+        )
+
+    def play(self, step: int) -> Turns:
+        """Play this rank's part of a step's games: all those of its tasks."""
+        options = self.options
+        rng = np.random.default_rng((options.seed, step))
+        tasks = draw_tasks(rng, options.prompts)
+        games = [task for task in tasks for _ in range(options.samples)]
+        luck = torch.from_numpy(rng.random((len(games), MAX_TOKENS)))
+        count = len(games) // options.ranks
+        mine = slice(self.rank * count, (self.rank + 1) * count)
+        played = play(self.policy, games[mine], luck[mine].to(options.device))
+        return Turns.of(played, options.samples, first=mine.start)
+
+    def learn_all(
+        self, batches: Iterable[fc.Batch], tokens: Iterable[float] | None, clock: Clock
+    ) -> tuple[list[float], int]:
+        """Take a step for each of the batches, which are made while earlier ones are learned from.
+
+        Parameters
+        ----------
+        batches
+            This rank's rows of each mini-batch.
+        tokens
+            How many tokens of each mini-batch are trained on, by all ranks; None if that is not
+            known.
+        clock
+            Measures what takes time.
+
+        Returns
+        -------
+        losses : list[float]
+            One per mini-batch, of all ranks together.
+        positions : int
+            How many the model read, on all ranks together.
+        """
+        shares: list[Tensor] = []
+        positions = 0
+        made = clock.iterate("collating", batches)
+        device = self.options.device
+        prefetched = (
+            fc.prefetch(made, device)
+            if self.options.prefetch
+            else nullcontext(batch.to(device) for batch in made)
+        )
+        with prefetched as ready:
+            counts = repeat(None) if tokens is None else tokens
+            for batch, count in zip(clock.iterate("waiting", ready), counts, strict=False):
+                with clock.measure("learning"):
+                    shares.append(self.learn(batch, count))
+                positions += batch.input_ids.numel()
+        shares.append(torch.tensor(float(positions), device=device))
+        *losses, total = self._summed(torch.stack(shares)).tolist()
+        return losses, int(total)
+
+    def learn(self, batch: fc.Batch, tokens: float | None) -> Tensor:
+        """Take a step, and return this rank's share of the loss."""
+        if tokens is None:
+            tokens = self._summed(batch.loss_mask.sum()).clamp(min=1).item()
+        loss = policy_loss(response_logprobs(self.model, batch), batch, tokens)
+        self.optimizer.zero_grad()
+        # Gradients are averaged over ranks, where they should be added up.
+        (loss * self.options.ranks).backward()  # type: ignore[no-untyped-call]
+        nn.utils.clip_grad_norm_(self.policy.parameters(), MAX_GRADIENT)
+        self.optimizer.step()
+        return loss.detach()
+
+    def _summed(self, values: Tensor) -> Tensor:
+        """Add up what the ranks have."""
+        if self.options.ranks > 1:
+            dist.all_reduce(values)
+        return values

@@ -1,0 +1,53 @@
+"""What can be chosen about a run."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, Literal
+
+
+@dataclass(frozen=True)
+class Options:
+    """The options of `examples/train_grpo.py`, and what follows from them."""
+
+    steps: int = 400
+    seconds: float = math.inf
+    merge: bool = True
+    pack: bool = True
+    prefetch: bool = True
+    ranks: int = 1
+    prompts: int = 16
+    samples: int = 16
+    prompts_per_mini_batch: int = 4
+    capacity: int = 128
+    learning_rate: float = 1e-3
+    seed: int = 0
+    device: str = "cpu"
+    dtype: str = "float32"
+
+    def __post_init__(self) -> None:
+        if self.steps < 1:
+            raise ValueError(f"steps is {self.steps}; pass 1 or more")
+        if self.prompts % self.ranks:
+            raise ValueError(f"prompts is {self.prompts}, no multiple of the {self.ranks} ranks")
+
+    @property
+    def merging(self) -> Literal["exact"] | None:
+        """Argument `merge` of `build_batch` and `put_turns`."""
+        return "exact" if self.merge else None
+
+    @property
+    def planning(self) -> dict[str, Any]:
+        """Arguments of `plan_step`."""
+        return {
+            "prompts_per_mini_batch": self.prompts_per_mini_batch,
+            "dp_size": self.ranks,
+            "pack": {"capacity": self.capacity} if self.pack else None,
+        }
+
+    @property
+    def layout(self) -> dict[str, Any]:
+        """Arguments of `build_batch` and `collate` for what is trained on."""
+        layout = {"layout": "packed", "shift": "next_token"} if self.pack else {"layout": "left"}
+        return {**layout, "position_ids": "zero"}  # or padding would count beyond the model's

@@ -1,0 +1,192 @@
+"""The example trainer: merged and packed it learns the same as without, on any number of ranks."""
+
+from dataclasses import replace
+from importlib.util import find_spec
+
+import numpy as np
+import pytest
+import torch
+
+import fastcollate as fc
+from grpo.game import END, MAX_GUESSES, MAX_TOKENS, PAD, VOCABULARY, Game, Task, decode, encode
+from grpo.learning import Learner, response_logprobs
+from grpo.options import Options
+from grpo.playing import Turns, group_advantages
+from grpo.policy import Policy
+from grpo.reporting import plot, table_of
+from train_grpo import train, train_ddp
+
+# So large steps that what is learned shows in the losses at once.
+OPTIONS = Options(
+    steps=4, prompts=8, samples=16, prompts_per_mini_batch=2, learning_rate=0.01, dtype="float64"
+)
+PLAIN = {"merge": False, "pack": False}
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    """Spare the cores for those who run other tests."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture(scope="module")
+def plain():
+    """Train on a padded row per turn."""
+    reports = train(replace(OPTIONS, **PLAIN, prefetch=False))
+    losses = [loss for report in reports for loss in report.losses]
+    assert np.abs(losses).mean() > 0.02
+    return reports
+
+
+def assert_learned_the_same(reports, expected):
+    assert len(reports) == len(expected)
+    for report, other in zip(reports, expected, strict=True):
+        assert (report.turns, report.reward) == (other.turns, pytest.approx(other.reward))
+        assert report.losses == pytest.approx(other.losses, rel=0, abs=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("merge", "pack", "prefetch"),
+    [(True, True, True), (True, True, False), (True, False, True), (False, True, True)],
+)
+def test_losses_are_those_of_a_padded_row_per_turn(plain, merge, pack, prefetch):
+    reports = train(replace(OPTIONS, merge=merge, pack=pack, prefetch=prefetch))
+    assert_learned_the_same(reports, plain)
+    for report, other in zip(reports, plain, strict=True):
+        assert (report.rows < report.turns) == merge
+        assert (report.positions < other.positions) == (merge or pack)
+
+
+@pytest.mark.parametrize("options", [PLAIN, {}], ids=["padded", "packed"])
+def test_log_probs_are_those_that_the_player_had(options):
+    chosen = replace(OPTIONS, **options)
+    learner = Learner(chosen)
+    columns = learner.play(0).columns(chosen.samples)
+    batch = fc.build_batch(
+        **columns,
+        pad_token_id=PAD,
+        merge=chosen.merging,
+        pack={"capacity": chosen.capacity} if chosen.pack else None,
+        **chosen.layout,
+    )
+    found = response_logprobs(learner.policy, batch) * batch.loss_mask
+    torch.testing.assert_close(found, batch.logprobs.double(), rtol=0, atol=1e-6)
+
+
+def test_the_seed_decides():
+    first, again, other = (
+        train(replace(OPTIONS, steps=1, dtype="float32", seed=seed)) for seed in (0, 0, 1)
+    )
+    assert (first[0].reward, first[0].losses) == (again[0].reward, again[0].losses)
+    assert first[0].losses != other[0].losses
+
+
+def test_the_reward_rises():
+    reports = train(replace(Options(), steps=30))
+    rewards = [report.reward for report in reports]
+    assert np.mean(rewards[-10:]) > np.mean(rewards[:10]) + 0.05
+
+
+def test_two_processes_learn_the_same(plain):
+    assert_learned_the_same(train_ddp(replace(OPTIONS, ranks=2)), plain)
+
+
+def test_runs_that_cannot_be_shared_are_refused():
+    with pytest.raises(ValueError, match="prompts is 9, no multiple of the 2 ranks"):
+        Options(prompts=9, ranks=2)
+
+
+def test_a_game_is_compared_with_those_of_its_task():
+    turns = Turns.of([played(secret) for secret in (3, 8, 8, 8)], samples=2)
+    assert turns.rewards == pytest.approx([1.0, 0.9, 0.9, 0.9])
+    assert turns.uids == [0, 0, 0, 1, 1, 1, 1]
+    assert turns.trajectory_ids == [0, 1, 1, 2, 2, 3, 3]
+    assert turns.is_last_step == [True, False, True, False, True, False, True]
+    advantages = group_advantages(turns, samples=2)
+    assert advantages.lengths.tolist() == [2] * 7
+    expected = np.repeat([1, -1, -1, 0, 0, 0, 0], 2)
+    np.testing.assert_allclose(advantages.values, expected, atol=0.01)
+
+
+def played(secret):
+    """Guess 3, then 8."""
+    game = Game(Task(high=9, secret=secret))
+    for guess in ("3 <end>", "8 <end>"):
+        if not game.is_over:
+            say(game, guess)
+    return game
+
+
+# The game
+
+
+def say(game, text):
+    for token in encode(text):
+        game.say(token, -1.0)
+
+
+def test_guesses_are_answered():
+    game = Game(Task(high=12, secret=7))
+    for text in ("3 <end>", "12 <end>", "<end>", "higher 1 <end>", "7 <end>"):
+        say(game, text)
+    assert decode(game.tokens) == (
+        "guess 0 to 1 2 <end> 3 <end> higher 1 2 <end> lower <end> what? higher 1 <end> what? "
+        "7 <end>"
+    )
+    assert game.is_over
+    assert game.reward == pytest.approx(0.6)
+
+
+def test_a_guess_may_not_be_too_long():
+    game = Game(Task(high=9, secret=7))
+    say(game, "7 7 7")
+    assert decode(game.tokens).endswith("7 7 7 what?")
+    assert not game.is_over
+
+
+def test_guesses_run_out():
+    game = Game(Task(high=15, secret=7))
+    for _ in range(MAX_GUESSES):
+        assert not game.is_over
+        say(game, "1 5 <end>")
+    assert game.is_over
+    assert game.reward == 0
+    assert len(game.tokens) < MAX_TOKENS
+
+
+def test_turns_go_on_from_each_other():
+    game = Game(Task(high=9, secret=7))
+    for text in ("3 <end>", "8 <end>", "7 <end>"):
+        say(game, text)
+    stream = []
+    for turn in game.turns:
+        assert turn.prompt[: len(stream)] == stream
+        assert turn.response[-1] == END
+        assert len(turn.logprobs) == len(turn.response)
+        stream = turn.prompt + turn.response
+    assert stream == game.tokens
+
+
+# What is shown
+
+
+def test_what_is_shown(tmp_path):
+    reports = train(replace(OPTIONS, steps=2))
+    table = table_of(reports)
+    assert table.row_count == 3 + len(reports[0].seconds)
+    if find_spec("matplotlib") is not None:
+        plot(reports, tmp_path / "run.png")
+        assert (tmp_path / "run.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_packed_rows_keep_to_themselves():
+    torch.manual_seed(0)
+    policy = Policy(len(VOCABULARY), MAX_TOKENS).double()
+    ids = torch.tensor([[3, 4, 5, 6, 7, 0]])
+    positions, sequences = torch.tensor([[0, 1, 2, 0, 1, 0]]), torch.tensor([[0, 0, 0, 1, 1, -1]])
+    together = policy(ids, positions, sequences)
+    apart = policy(ids[:, 3:5], positions[:, 3:5], sequences[:, 3:5])
+    torch.testing.assert_close(together[:, 3], apart[:, 0])
