@@ -14,6 +14,7 @@ import numpy as np
 
 from fastcollate._fastcollate import spread_bins
 from fastcollate.arguments import counted
+from fastcollate.compat.bin_counts import check_bin_counts
 from fastcollate.packing import pack
 
 __all__ = [
@@ -218,12 +219,7 @@ class SequencePacker:
         min_bin_count: int | None = None,
         bin_count_multiple: int | None = None,
     ) -> None:
-        if min_bin_count is not None and min_bin_count < 0:
-            raise ValueError(f"min_bin_count is {min_bin_count}; pass a number from 0 on or None")
-        if bin_count_multiple is not None and bin_count_multiple < 1:
-            raise ValueError(
-                f"bin_count_multiple is {bin_count_multiple}; pass a number from 1 on or None"
-            )
+        check_bin_counts(min_bin_count, bin_count_multiple)
         self.bin_capacity = bin_capacity
         self.collect_metrics = collect_metrics
         self.min_bin_count = min_bin_count
