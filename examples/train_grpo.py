@@ -4,6 +4,7 @@ Run it from the root of the repository::
 
     python examples/train_grpo.py --plot grpo.png         # one process
     python examples/train_grpo.py --ddp                   # two, by DistributedDataParallel
+    python examples/train_grpo.py --ray                   # two actors; no process has all tokens
     python examples/train_grpo.py --no-merge --no-pack    # a padded row per turn: the same losses
 
 The policy plays games of several turns (``grpo/playing.py``), whose turns are merged, planned and
@@ -33,7 +34,7 @@ from grpo.options import Options
 from grpo.playing import Turns
 from grpo.reporting import Clock, ProgressBar, Report, plot, table_of
 
-RANKS = 2  # with --ddp
+RANKS = 2  # with --ddp or --ray
 
 
 def train(options: Options, rank: int = 0) -> list[Report]:
@@ -124,7 +125,9 @@ def main() -> None:
     parser.add_argument("--merge", action=switch, default=True, help="one row per game, not turn")
     parser.add_argument("--pack", action=switch, default=True, help="several rows share one")
     parser.add_argument("--prefetch", action=switch, default=True, help="collate while it trains")
-    parser.add_argument("--ddp", action="store_true", help=f"{RANKS} processes")
+    where = parser.add_mutually_exclusive_group()
+    where.add_argument("--ddp", action="store_true", help=f"{RANKS} processes")
+    where.add_argument("--ray", action="store_true", help=f"{RANKS} actors of Ray")
     parser.add_argument("--steps", type=int, default=Options.steps)
     parser.add_argument("--seconds", type=float, default=math.inf, help="stop after so many")
     parser.add_argument("--seed", type=int, default=0)
@@ -132,9 +135,13 @@ def main() -> None:
     parser.add_argument("--dtype", default="float32", choices=["float32", "float64"])
     parser.add_argument("--plot", type=Path, metavar="PNG", help="draw reward and time")
     arguments = vars(parser.parse_args())
-    ddp, path = (arguments.pop(name) for name in ("ddp", "plot"))
-    options = Options(**arguments, ranks=RANKS if ddp else 1)
-    if ddp:
+    ddp, on_ray, path = (arguments.pop(name) for name in ("ddp", "ray", "plot"))
+    options = Options(**arguments, ranks=RANKS if ddp or on_ray else 1)
+    if on_ray:
+        from grpo.on_ray import train_on_ray
+
+        reports = train_on_ray(options)
+    elif ddp:
         reports = train_ddp(options)
     else:
         use_one_core()

@@ -1,7 +1,9 @@
 """The example trainer: merged and packed it learns the same as without, on any number of ranks."""
 
+import os
 from dataclasses import replace
 from importlib.util import find_spec
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -20,6 +22,7 @@ from train_grpo import train, train_ddp
 OPTIONS = Options(
     steps=4, prompts=8, samples=16, prompts_per_mini_batch=2, learning_rate=0.01, dtype="float64"
 )
+EXAMPLES = Path(__file__).parents[1] / "examples"
 PLAIN = {"merge": False, "pack": False}
 
 
@@ -92,6 +95,22 @@ def test_the_reward_rises():
 
 def test_two_processes_learn_the_same(plain):
     assert_learned_the_same(train_ddp(replace(OPTIONS, ranks=2)), plain)
+
+
+@pytest.mark.skipif(find_spec("ray") is None, reason="Ray is not installed")
+@pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::FutureWarning")  # Ray's own
+def test_actors_of_ray_learn_the_same(plain, monkeypatch):
+    import ray
+
+    from grpo.on_ray import train_on_ray
+
+    paths = [str(EXAMPLES), *filter(None, [os.environ.get("PYTHONPATH")])]
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(paths))
+    monkeypatch.setenv("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    try:
+        assert_learned_the_same(train_on_ray(replace(OPTIONS, ranks=2)), plain)
+    finally:
+        ray.shutdown()
 
 
 def test_runs_that_cannot_be_shared_are_refused():

@@ -1,0 +1,110 @@
+"""The same steps on Ray: turns stay with the worker that played them, until one learns from them.
+
+The driver sees what rows are as long as, and plans by that; a worker fetches the rows of its shards
+and packs them itself.
+"""
+
+from __future__ import annotations
+
+import socket
+from datetime import timedelta
+from typing import Any
+
+import numpy as np
+import ray
+import torch
+import torch.distributed as dist
+
+import fastcollate.ray
+from grpo.game import PAD
+from grpo.learning import Learner
+from grpo.options import Options
+from grpo.reporting import Clock, ProgressBar, Report
+
+
+def train_on_ray(options: Options) -> list[Report]:
+    """Train with as many actors as there are ranks, each of which plays and learns."""
+    ray.init(ignore_reinit_error=True, log_to_driver=False)
+    remote = Worker.remote  # type: ignore[attr-defined]
+    workers = [remote(options, rank) for rank in range(options.ranks)]
+    reports: list[Report] = []
+    try:
+        address = ray.get(workers[0].address.remote())
+        ray.get([worker.meet.remote(address) for worker in workers])
+        with ProgressBar(options) as bar:
+            while len(reports) < options.steps and not (reports and bar.elapsed > options.seconds):
+                reports.append(train_step(workers, options, step=len(reports)))
+                bar.show(reports[-1])
+    finally:
+        for worker in workers:
+            ray.kill(worker)
+    return reports
+
+
+def train_step(workers: list[Any], options: Options, step: int) -> Report:
+    """Have the workers play a step, plan it, and have them learn from it."""
+    clock = Clock()
+    with clock.measure("playing"):
+        played = ray.get([worker.play.remote(step) for worker in workers])
+    blocks = [block for block, _ in played]
+    with clock.measure("planning"):
+        plan = fastcollate.ray.plan_step(blocks, **options.planning)
+    mini_batches = range(plan.num_mini_batches)
+    learned = [
+        worker.learn.remote([plan.shard(mini_batch, rank) for mini_batch in mini_batches])
+        for rank, worker in enumerate(workers)
+    ]
+    losses, positions, seconds = ray.get(learned)[0]  # all ranks say the same
+    return Report(
+        reward=float(np.mean([reward for _, reward in played])),
+        losses=losses,
+        turns=sum(block.num_turns for block in blocks),
+        rows=sum(block.num_rows for block in blocks),
+        positions=positions,
+        seconds=clock.seconds | seconds,
+    )
+
+
+@ray.remote
+class Worker:
+    """One of the ranks."""
+
+    def __init__(self, options: Options, rank: int) -> None:
+        torch.set_num_threads(1)
+        self.options, self.rank = options, rank
+
+    def address(self) -> str:
+        """Return where the ranks can meet: at a free port of the first one."""
+        with socket.socket() as free:
+            free.bind(("", 0))
+            port = free.getsockname()[1]
+        return f"tcp://{ray.util.get_node_ip_address()}:{port}"  # type: ignore[no-untyped-call]
+
+    def meet(self, address: str) -> None:
+        """Wait for the other ranks."""
+        dist.init_process_group(
+            "gloo",
+            init_method=address,
+            rank=self.rank,
+            world_size=self.options.ranks,
+            timeout=timedelta(minutes=2),
+        )
+        self.learner = Learner(self.options, self.rank)
+
+    def play(self, step: int) -> tuple[fastcollate.ray.Block, float]:
+        """Play this rank's games; return a handle of their rows, and the mean reward."""
+        turns = self.learner.play(step)
+        columns = turns.columns(self.options.samples)
+        block = fastcollate.ray.put_turns(columns, merge=self.options.merging)
+        return block, float(np.mean(turns.rewards))
+
+    def learn(
+        self, shards: list[fastcollate.ray.BlockShard]
+    ) -> tuple[list[float], int, dict[str, float]]:
+        """Learn from this rank's shards of a step."""
+        clock = Clock()
+        batches = (
+            fastcollate.ray.collate(shard, pad_token_id=PAD, **self.options.layout)
+            for shard in shards
+        )
+        return *self.learner.learn_all(batches, None, clock), clock.seconds
