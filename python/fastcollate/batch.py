@@ -361,8 +361,8 @@ class Batch(Mapping[str, Any]):
         -------
         array or tensor
             In the shape of this batch's response-aligned fields, (B, R), packed (N, W) or jagged
-            (response tokens,), on observations too, and 0 elsewhere, on packed padding rows too; of
-            `per_row`'s dtype and device (floats of a list become float32).
+            (response tokens,), on observations too, and 0 elsewhere; of `per_row`'s dtype and
+            device (floats of a list become float32).
 
         Raises
         ------

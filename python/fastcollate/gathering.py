@@ -77,9 +77,7 @@ def broadcasted(plan: Plan, per_row: Any) -> Any:
         padding=True,
         may_miss=True,
     )
-    # Packed padding rows are left out.
-    kept = np.flatnonzero(~plan.is_padding) if len(lens) < plan.num_rows else np.arange(len(lens))
-    rows = np.repeat(kept, lens)
+    rows = np.repeat(np.arange(plan.num_rows), lens)
     rows, places = rows[places >= 0], places[places >= 0]
     shape = _leading_shape(plan, width)
     if isinstance(per_row, np.ndarray):

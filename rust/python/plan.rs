@@ -93,12 +93,6 @@ impl Plan {
         sources_of(py, &self.assembly)
     }
 
-    /// Which rows are there for the number of rows alone, bool (rows,).
-    #[getter]
-    fn is_padding<'py>(&self, py: Python<'py>) -> Bound<'py, PyArray1<bool>> {
-        PyArray1::from_iter(py, self.assembly.rows().iter().map(|row| row.is_padding))
-    }
-
     /// The plan of some of the rows, laid out anew.
     fn pick(&self, py: Python, shard: Shard, layout: &LayoutSpec) -> Result<Self> {
         let (assembly, longest) = shard.pick(&self.assembly)?;
