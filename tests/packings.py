@@ -73,10 +73,12 @@ def packed_options(draw, lens, *, splits=True, shifts=SHIFTS):
     else:
         parts = draw(bins(lens, splits=splits))
         loads = [sum(-(-part[2] // multiple) * multiple for part in bin_) for bin_ in parts]
-        # The multiple may be the plan's, the argument's, or both.
-        where = draw(st.sampled_from(["plan", "argument", "both"]))
-        options = {"pack": plan_of(parts, 1 if where == "argument" else multiple)}
-        if where != "plan":
+        options = {"pack": plan_of(parts, multiple)}
+        is_whole = len(lens) == sum(map(len, parts))
+        if is_whole and draw(st.booleans()):  # bins of somebody else's
+            options["pack"] = [[sequence for sequence, *_ in bin_] for bin_ in parts]
+            options["pad_to_multiple_of"] = multiple
+        elif draw(st.booleans()):
             options["pad_to_multiple_of"] = multiple
     reference = {"bins": parts, "pad_to_multiple_of": multiple}
     if draw(st.booleans()):
