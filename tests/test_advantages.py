@@ -33,6 +33,7 @@ class Slots:
     mini_batch_offsets: np.ndarray
     row_lengths: np.ndarray
     prompt_offsets: np.ndarray
+    bin_offsets: None = None
 
     @property
     def inverse(self):
