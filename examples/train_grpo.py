@@ -5,10 +5,11 @@ Run it from the root of the repository::
     python examples/train_grpo.py --plot grpo.png         # one process
     python examples/train_grpo.py --ddp                   # two, by DistributedDataParallel
     python examples/train_grpo.py --ray                   # two actors; no process has all tokens
-    python examples/train_grpo.py --no-merge --no-pack    # a padded row per turn: the same losses
+    python examples/train_grpo.py --no-merge --no-pack    # a padded row per turn
 
 The policy plays games of several turns (``grpo/playing.py``), whose turns are merged, planned and
-packed here, and learns from the batches (``grpo/learning.py``).
+packed here, and learns from the batches (``grpo/learning.py``). All ways have the same losses, but
+for rounding: with ``--dtype float64`` for as long as they run, else until another token is drawn.
 """
 
 from __future__ import annotations
@@ -137,6 +138,8 @@ def main() -> None:
     arguments = vars(parser.parse_args())
     ddp, on_ray, path = (arguments.pop(name) for name in ("ddp", "ray", "plot"))
     options = Options(**arguments, ranks=RANKS if ddp or on_ray else 1)
+    if path is not None:
+        import matplotlib  # noqa: F401 - or it would be missed only in the end
     if on_ray:
         from grpo.on_ray import train_on_ray
 

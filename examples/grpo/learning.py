@@ -110,7 +110,9 @@ class Learner:
         )
         with prefetched as ready:
             counts = repeat(None) if tokens is None else tokens
-            for batch, count in zip(clock.iterate("waiting", ready), counts, strict=False):
+            for batch, count in zip(
+                clock.iterate("waiting for batches", ready), counts, strict=False
+            ):
                 with clock.measure("learning"):
                     shares.append(self.learn(batch, count))
                 positions += batch.input_ids.numel()

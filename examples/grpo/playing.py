@@ -86,10 +86,9 @@ class Turns:
     @classmethod
     def joined(cls, parts: Sequence[Turns]) -> Turns:
         """Put turns behind one another."""
-        columns = (vars(part) for part in parts)
         turns = cls()
-        for column in columns:
-            for name, values in column.items():
+        for part in parts:
+            for name, values in vars(part).items():
                 getattr(turns, name).extend(values)
         return turns
 
