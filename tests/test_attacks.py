@@ -210,7 +210,13 @@ def test_plans_of_more_tokens_than_memory():
     plan = plan_with(response_lens=lens, turn_response_lens=lens)
     with pytest.raises(ValueError, match=f"no memory holds its {3 * 2**62} response tokens"):
         plan.gather_places(
-            of_sequence=False, next_token=False, width=2, per_turn=False, gaps=True, may_miss=True
+            of_sequence=False,
+            next_token=False,
+            width=2,
+            per_turn=False,
+            gaps=True,
+            padding=True,
+            may_miss=True,
         )
 
 
