@@ -182,6 +182,7 @@ def restore_plan(choices: Choices) -> None:
                     width=width,
                     per_turn=choices.one_in(2),
                     gaps=choices.one_in(2),
+                    padding=choices.one_in(2),
                     may_miss=True,
                 )
 
