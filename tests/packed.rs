@@ -81,7 +81,7 @@ proptest! {
         let extents = packing.extents(sequence);
         let positions: usize = extents.iter().map(|extent| extent.len).sum();
         prop_assert_eq!(positions, sequence.positions());
-        let padded: usize = packing.segment_lens(sequence, true).iter().flatten().sum();
+        let padded: usize = packing.segment_lens(sequence, &extents, true).iter().flatten().sum();
         let outside: usize = { extents.iter().filter(|it| !it.is_segment) }.map(|it| it.len).sum();
         prop_assert_eq!(padded + outside, positions);
 

@@ -51,10 +51,12 @@ impl BinPlan<'_> {
             least_width: 0,
         })
     }
+}
 
+impl Packed {
     /// All rows in one bin.
-    pub fn single(assembly: &Assembly) -> Packed {
-        Packed {
+    pub fn single(assembly: &Assembly) -> Self {
+        Self {
             bins: Bins::single(assembly.rows().iter().map(Row::len)),
             multiple_of: 1,
             least_width: 0,

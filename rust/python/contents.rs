@@ -180,9 +180,8 @@ impl Output<'_> {
         columns: &[Rows],
         assembly: &Assembly,
     ) -> Result<Vec<u8>> {
-        let mut words =
-            vec![0_u64; (grid.positions() * self.content.inner() * self.dtype.size()).div_ceil(8)];
         let size = grid.positions() * self.content.inner() * self.dtype.size();
+        let mut words = vec![0_u64; size.div_ceil(8)]; // aligned for every dtype
         let values = &mut bytemuck::cast_slice_mut(&mut words)[..size];
         let bytes = Destination {
             values,

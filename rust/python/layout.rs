@@ -4,7 +4,7 @@ use fastcollate::plan::{Assembly, Layout, Longest, Packing, Placement, Shift, Ta
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
-use crate::bins::{BinPlan, row_lens};
+use crate::bins::{BinPlan, Packed, row_lens};
 use crate::error::Result;
 use crate::shard::Shard;
 
@@ -143,7 +143,7 @@ impl LayoutSpec {
                 pack.bind(py).call1((lens,))?.extract::<BinPlan>()?.bins()?
             }
             (None, Some(bins)) => bins.of_rows(assembly, self.widths.multiple_of)?,
-            (None, None) => BinPlan::single(assembly),
+            (None, None) => Packed::single(assembly),
         };
         let multiple_of = match self.widths.multiple_of {
             1 => bins.multiple_of,

@@ -10,6 +10,17 @@ use pyo3::types::{PyList, PyString};
 use crate::error::Result;
 use crate::output::{Dtype, NamedArray};
 
+/// The keys of a packed batch: where segments begin, how long the longest is, and where they begin in
+/// every output row.
+const KEYS: [&str; 3] = ["cu_seqlens", "max_seqlen", "row_cu_seqlens"];
+
+/// The same of places, where these are rounded up.
+const PADDED_KEYS: [&str; 3] = [
+    "cu_seqlens_padded",
+    "max_seqlen_padded",
+    "row_cu_seqlens_padded",
+];
+
 /// A small table of the plan that is an output.
 pub struct Table {
     pub key: &'static str,
@@ -71,41 +82,23 @@ impl Seqlens {
     fn of_packed(placement: &Placement, packing: Packing) -> Result<Self> {
         let sequence = &placement.sequence;
         check_count(sequence.positions())?;
+        let extents = packing.extents(sequence);
         let mut seqlens = Self {
-            positions: Some(packing.positions(sequence)?),
+            positions: Some(Packing::positions(sequence, &extents)?),
             parts: Some(sequence.restarting()),
             next_labels: Some(sequence.without_last()),
             ..Self::default()
         };
-        seqlens.add(
-            "cu_seqlens",
-            "max_seqlen",
-            "row_cu_seqlens",
-            packing,
-            sequence,
-            false,
-        )?;
+        seqlens.add(KEYS, &packing.segment_lens(sequence, &extents, false))?;
         if packing.multiple_of > 1 {
-            let (cu, max, rows) = (
-                "cu_seqlens_padded",
-                "max_seqlen_padded",
-                "row_cu_seqlens_padded",
-            );
-            seqlens.add(cu, max, rows, packing, sequence, true)?;
+            seqlens.add(PADDED_KEYS, &packing.segment_lens(sequence, &extents, true))?;
         }
         Ok(seqlens)
     }
 
-    fn add(
-        &mut self,
-        cu_seqlens: &'static str,
-        max_seqlen: &'static str,
-        row_cu_seqlens: &'static str,
-        packing: Packing,
-        sequence: &Grid,
-        padded: bool,
-    ) -> Result<()> {
-        let lens = packing.segment_lens(sequence, padded);
+    /// Add what the lengths of the segments of every output row say, under these keys.
+    fn add(&mut self, keys: [&'static str; 3], lens: &[Vec<usize>]) -> Result<()> {
+        let [cu_seqlens, max_seqlen, row_cu_seqlens] = keys;
         let all = cumulative(lens.iter().flatten().copied());
         let longest = lens.iter().flatten().copied().max().unwrap_or(0);
         let as_i32 = |count: usize| i32::try_from(count).unwrap_or(i32::MAX); // they were counted

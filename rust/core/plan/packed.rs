@@ -174,9 +174,9 @@ impl Packing {
     ///
     /// # Errors
     /// [`Error::TooLarge`].
-    pub fn positions(self, sequences: &Grid) -> Result<Grid> {
-        let segments = self.extents(sequences).into_iter();
-        let segments = segments
+    pub fn positions(sequences: &Grid, extents: &[Extent]) -> Result<Grid> {
+        let segments = extents
+            .iter()
             .filter(|extent| extent.is_segment)
             .map(|extent| Segment {
                 row: extent.dst_row,
@@ -191,10 +191,14 @@ impl Packing {
     /// The lengths of the segments of every output row: of their tokens, or of their places if these
     /// are `padded`.
     #[must_use]
-    pub fn segment_lens(self, sequences: &Grid, padded: bool) -> Vec<Vec<usize>> {
+    pub fn segment_lens(
+        self,
+        sequences: &Grid,
+        extents: &[Extent],
+        padded: bool,
+    ) -> Vec<Vec<usize>> {
         let mut lens = vec![Vec::new(); sequences.rows()];
-        let segments = self.extents(sequences).into_iter();
-        for extent in segments.filter(|extent| extent.is_segment) {
+        for extent in extents.iter().filter(|extent| extent.is_segment) {
             // Where places are not rounded, only a tail makes one longer than its tokens.
             let is_place = padded || self.multiple_of == 1;
             lens[extent.dst_row].push(if is_place { extent.len } else { extent.tokens });
