@@ -14,7 +14,7 @@ import numpy as np
 
 from fastcollate._fastcollate import spread_bins
 from fastcollate.arguments import counted
-from fastcollate.compat.bin_counts import check_bin_counts
+from fastcollate.compat.bin_packers import BinPacker
 from fastcollate.packing import pack
 
 __all__ = [
@@ -187,7 +187,7 @@ class PackingMetrics:
             print(f"{name:<22}{value:>14,.4f}" if value % 1 else f"{name:<22}{value:>14,.0f}")
 
 
-class SequencePacker:
+class SequencePacker(BinPacker):
     """What packs sequences into bins: the base of the four packers.
 
     Parameters
@@ -219,11 +219,8 @@ class SequencePacker:
         min_bin_count: int | None = None,
         bin_count_multiple: int | None = None,
     ) -> None:
-        check_bin_counts(min_bin_count, bin_count_multiple)
-        self.bin_capacity = bin_capacity
+        super().__init__(bin_capacity, min_bin_count, bin_count_multiple)
         self.collect_metrics = collect_metrics
-        self.min_bin_count = min_bin_count
-        self.bin_count_multiple = bin_count_multiple
         self.metrics = PackingMetrics() if collect_metrics else None
 
     def pack(self, sequence_lengths: Sequence[int]) -> Bins:
@@ -253,17 +250,6 @@ class SequencePacker:
 
     def _packed(self, lengths: Sequence[int]) -> Bins:
         raise NotImplementedError(f"{type(self).__name__} is no packer; ask get_packer for one")
-
-    def _bins(self, lengths: Any, algorithm: Any, **options: Any) -> Bins:
-        """Pack by an algorithm of :func:`fastcollate.pack`."""
-        return pack(
-            lengths,
-            self.bin_capacity,
-            algorithm=algorithm,
-            min_bins=self.min_bin_count or 0,
-            bins_multiple_of=self.bin_count_multiple or 1,
-            **options,
-        ).bins
 
     def reset_metrics(self) -> None:
         """Forget what has been packed."""

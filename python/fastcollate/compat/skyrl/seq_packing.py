@@ -6,8 +6,7 @@ import enum
 from collections.abc import Sequence
 from typing import Any, Literal
 
-from fastcollate.compat.bin_counts import check_bin_counts
-from fastcollate.packing import pack
+from fastcollate.compat.bin_packers import BinPacker
 
 
 class PackingStrategy(enum.Enum):
@@ -17,7 +16,7 @@ class PackingStrategy(enum.Enum):
     BALANCED = "balanced"
 
 
-class SeqPacker:
+class SeqPacker(BinPacker):
     """What packs sequences into bins: :class:`FirstFitDecreasing` or :class:`Balanced`.
 
     Parameters
@@ -43,10 +42,7 @@ class SeqPacker:
         min_bin_count: int | None = None,
         bin_count_multiple: int | None = None,
     ) -> None:
-        check_bin_counts(min_bin_count, bin_count_multiple)
-        self.bin_capacity = bin_capacity
-        self.min_bin_count = min_bin_count
-        self.bin_count_multiple = bin_count_multiple
+        super().__init__(bin_capacity, min_bin_count, bin_count_multiple)
 
     def pack(self, sequence_lengths: Sequence[int]) -> list[list[int]]:
         """Pack sequences.
@@ -68,13 +64,7 @@ class SeqPacker:
             A sequence exceeds the capacity (:class:`FirstFitDecreasing` only) or is of a negative
             length; there are to be more bins than sequences.
         """
-        return pack(
-            sequence_lengths,
-            self.bin_capacity,
-            algorithm=self._algorithm,
-            min_bins=self.min_bin_count or 0,
-            bins_multiple_of=self.bin_count_multiple or 1,
-        ).bins
+        return self._bins(sequence_lengths, self._algorithm)
 
 
 class FirstFitDecreasing(SeqPacker):
