@@ -77,6 +77,12 @@ def offsets_of(lengths: Any) -> np.ndarray:
     return offsets
 
 
+def places_of(starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+    """Return the places of stretches that begin there, one stretch behind the other: int64."""
+    offsets = offsets_of(lengths)
+    return np.repeat(starts - offsets[:-1], lengths) + np.arange(offsets[-1])
+
+
 def to_tensor(array: np.ndarray) -> Any:
     """Return a tensor over a NumPy array's memory.
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from fastcollate.arguments import checked_int, counted
-from fastcollate.arrays import checked_array, describe, flattened, is_tensor, offsets_of
+from fastcollate.arrays import checked_array, describe, flattened, is_tensor, places_of
 from fastcollate.batch import Batch
 
 PER_TOKEN = frozenset(
@@ -174,8 +174,7 @@ def _positions_of(batch: Batch, extents: np.ndarray, cp_size: int, cp_rank: int)
     of_place = row * width + column
     starts = np.stack([of_place + chunk * cp_rank, of_place + chunk * (chunks - 1 - cp_rank)], 1)
     lens = np.repeat(chunk, 2)
-    # Each chunk's positions count on from its start.
-    positions = np.repeat(starts.ravel() - offsets_of(lens)[:-1], lens) + np.arange(lens.sum())
+    positions = places_of(starts.ravel(), lens)
     return positions.reshape(rows, width // cp_size)
 
 

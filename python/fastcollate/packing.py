@@ -171,12 +171,14 @@ def pack(
     )
 
 
+_OPTIONS = frozenset(signature(pack).parameters) - {"lengths"}
+
+
 def checked_options(options: Mapping[str, Any]) -> dict[str, Any]:
     """Check that a mapping has options of :func:`pack`, a capacity among them, and no lengths."""
-    known = set(signature(pack).parameters) - {"lengths"}
-    if unknown := [name for name in options if name not in known]:
+    if unknown := [name for name in options if name not in _OPTIONS]:
         raise TypeError(
-            f"pack has the option {unknown[0]!r}; fastcollate.pack takes {sorted(known)}"
+            f"pack has the option {unknown[0]!r}; fastcollate.pack takes {sorted(_OPTIONS)}"
         )
     if "capacity" not in options:
         raise TypeError("pack has no capacity; pass dict(capacity=...), in tokens")

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from fastcollate import _fastcollate
 from fastcollate.arguments import checked_int, counted
-from fastcollate.arrays import describe, offsets_of
+from fastcollate.arrays import describe, offsets_of, places_of
 from fastcollate.costs import costs_of
 from fastcollate.grouping import group_numbers
 from fastcollate.lengths import Integers
@@ -63,9 +63,8 @@ class Members(NamedTuple):
     def expand(self, offsets: Integers, items: Integers) -> tuple[Integers, Integers]:
         """Return bins of items as bins of pieces."""
         counts = np.diff(self.offsets)[items]
-        ends = offsets_of(counts)
-        shifts = np.repeat(self.offsets[items] - ends[:-1], counts)
-        return ends[offsets], self.pieces[shifts + np.arange(len(shifts))]
+        places = places_of(self.offsets[items], counts)
+        return offsets_of(counts)[offsets], self.pieces[places]
 
 
 class Items(NamedTuple):
@@ -148,7 +147,7 @@ class Limit(NamedTuple):
         counts = np.where(exceeds, -(-lengths // longest), 1)
         _check_pieces(int(counts.sum()))
         indices = np.repeat(pieces.indices, counts)
-        numbers = np.arange(len(indices)) - np.repeat(offsets_of(counts)[:-1], counts)
+        numbers = places_of(np.zeros_like(counts), counts)
         starts = numbers * longest
         lengths = lengths[indices] - starts
         np.minimum(lengths, longest, out=lengths, where=exceeds[indices])

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fastcollate.arguments import checked_count, counted
-from fastcollate.arrays import describe, offsets_of
+from fastcollate.arrays import describe, offsets_of, places_of
 from fastcollate.bin_plan import BinPlan
 from fastcollate.costs import costs_of
 from fastcollate.lengths import Integers
@@ -141,6 +141,4 @@ def _dealt(plan: BinPlan, missing: int, dp_size: int) -> tuple[Integers, Integer
     rows = np.append(plan.indices, np.full(missing, -1))
     order = np.arange(len(counts)).reshape(-1, dp_size).T.reshape(-1)
     starts, counts = offsets_of(counts)[order], counts[order]
-    # Within a bin places count on from where it starts.
-    places = np.repeat(starts - offsets_of(counts)[:-1], counts) + np.arange(len(rows))
-    return rows[places], counts
+    return rows[places_of(starts, counts)], counts
