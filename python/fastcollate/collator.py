@@ -127,7 +127,10 @@ class Collator:
     def for_ray_data(self) -> Any:
         """Return what ``iter_torch_batches(collate_fn=...)`` of Ray Data calls with Arrow tables.
 
-        Passed itself, a collator gets each batch as NumPy arrays, and Ray (from 2.47 on) warns.
+        Passed itself, a collator gets each batch as NumPy arrays, and Ray (from 2.47 on) warns. In
+        either case Ray moves the tensors itself and hands over a plain dict of them, without plan
+        and names. For a :class:`Batch`, which gets to the device by one copy, call it with the
+        tables of ``iter_batches(batch_format="pyarrow")``.
 
         Returns
         -------
@@ -137,7 +140,15 @@ class Collator:
         Raises
         ------
         ImportError
-            If Ray is not installed.
+            If Ray is not installed, or pandas, which Ray Data needs.
+
+        Examples
+        --------
+        >>> collate = fc.Collator(pad_token_id=0).for_ray_data()
+        >>> tables = dataset.iter_batches(batch_size=64, batch_format="pyarrow")
+        >>> with fc.prefetch(map(collate, tables), "cuda") as batches:
+        ...     for batch in batches:
+        ...         train(batch)
         """
         from fastcollate.ray_data import ArrowCollator
 
