@@ -14,12 +14,12 @@ for rounding: with ``--dtype float64`` for as long as they run, else until anoth
 
 from __future__ import annotations
 
-import argparse
-import math
 import pickle
+import signal
+import sys
 import tempfile
 from collections.abc import Iterator
-from datetime import timedelta
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -29,13 +29,12 @@ import torch.multiprocessing as mp
 from rich.console import Console
 
 import fastcollate as fc
+from grpo.command_line import read_command_line
 from grpo.game import PAD
 from grpo.learning import Learner
-from grpo.options import Options
+from grpo.options import TIMEOUT, Options
 from grpo.playing import Turns
 from grpo.reporting import Clock, ProgressBar, Report, plot, table_of
-
-RANKS = 2  # with --ddp or --ray
 
 
 def train(options: Options, rank: int = 0) -> list[Report]:
@@ -91,20 +90,36 @@ def train_step(learner: Learner, turns: Turns, clock: Clock) -> Report:
 def train_ddp(options: Options) -> list[Report]:
     """Train in as many processes as there are ranks."""
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
-        mp.spawn(run_rank, (options, Path(folder)), options.ranks)  # type: ignore
+        with interrupts_ignored():
+            ranks: Any = mp.spawn(  # type: ignore[no-untyped-call]
+                run_rank, (options, Path(folder)), options.ranks, join=False, daemon=True
+            )
+        while not ranks.join():
+            pass
         reports: list[Report] = pickle.loads((Path(folder) / "reports").read_bytes())
         return reports
 
 
+@contextmanager
+def interrupts_ignored() -> Iterator[None]:
+    """Let processes begin that leave Ctrl-C to this one, until they want it themselves."""
+    handler = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, handler)
+
+
 def run_rank(rank: int, options: Options, folder: Path) -> None:
     """Train as one of the ranks, who meet in a folder."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     use_one_core()
     dist.init_process_group(
         "gloo",
-        init_method=(folder / "ranks").as_uri(),
+        store=dist.FileStore(str(folder / "ranks"), options.ranks),
         rank=rank,
         world_size=options.ranks,
-        timeout=timedelta(minutes=2),
+        timeout=TIMEOUT,
     )
     try:
         reports = train(options, rank)
@@ -121,35 +136,23 @@ def use_one_core() -> None:
 
 def main() -> None:
     """Train as the command line says."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    switch = argparse.BooleanOptionalAction
-    parser.add_argument("--merge", action=switch, default=True, help="one row per game, not turn")
-    parser.add_argument("--pack", action=switch, default=True, help="several rows share one")
-    parser.add_argument("--prefetch", action=switch, default=True, help="collate while it trains")
-    where = parser.add_mutually_exclusive_group()
-    where.add_argument("--ddp", action="store_true", help=f"{RANKS} processes")
-    where.add_argument("--ray", action="store_true", help=f"{RANKS} actors of Ray")
-    parser.add_argument("--steps", type=int, default=Options.steps)
-    parser.add_argument("--seconds", type=float, default=math.inf, help="stop after so many")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--device", default="cpu")
-    parser.add_argument("--dtype", default="float32", choices=["float32", "float64"])
-    parser.add_argument("--plot", type=Path, metavar="PNG", help="draw reward and time")
-    arguments = vars(parser.parse_args())
-    ddp, on_ray, path = (arguments.pop(name) for name in ("ddp", "ray", "plot"))
-    options = Options(**arguments, ranks=RANKS if ddp or on_ray else 1)
-    if path is not None:
-        import matplotlib  # noqa: F401 - or it would be missed only in the end
-    if on_ray:
-        from grpo.on_ray import train_on_ray
+    options, where, path = read_command_line((__doc__ or "").partition("\n")[0])
+    console = Console()
+    try:
+        if where == "ray":
+            from grpo.on_ray import train_on_ray
 
-        reports = train_on_ray(options)
-    elif ddp:
-        reports = train_ddp(options)
-    else:
-        use_one_core()
-        reports = train(options)
-    Console().print(table_of(reports))
+            reports = train_on_ray(options)
+        elif where == "ddp":
+            reports = train_ddp(options)
+        else:
+            use_one_core()
+            reports = train(options)
+    except KeyboardInterrupt:
+        sys.exit("interrupted")
+    finally:
+        console.show_cursor()  # which the bar of a process that was killed leaves hidden
+    console.print(table_of(reports))
     if path is not None:
         plot(reports, path)
 

@@ -1,8 +1,13 @@
 """The example trainer: merged and packed it learns the same as without, on any number of ranks."""
 
 import os
+import re
+import sys
+import tempfile
 from dataclasses import replace
+from datetime import timedelta
 from importlib.util import find_spec
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +15,8 @@ import pytest
 import torch
 
 import fastcollate as fc
+from grpo import command_line
+from grpo.command_line import read_command_line
 from grpo.game import END, MAX_GUESSES, MAX_TOKENS, PAD, VOCABULARY, Game, Task, decode, encode
 from grpo.learning import Learner, response_logprobs
 from grpo.options import Options
@@ -51,10 +58,7 @@ def assert_learned_the_same(reports, expected):
         assert report.losses == pytest.approx(other.losses, rel=0, abs=1e-9)
 
 
-@pytest.mark.parametrize(
-    ("merge", "pack", "prefetch"),
-    [(True, True, True), (True, True, False), (True, False, True), (False, True, True)],
-)
+@pytest.mark.parametrize(("merge", "pack", "prefetch"), [*product([True, False], repeat=3)][:-1])
 def test_losses_are_those_of_a_padded_row_per_turn(plain, merge, pack, prefetch):
     reports = train(replace(OPTIONS, merge=merge, pack=pack, prefetch=prefetch))
     assert_learned_the_same(reports, plain)
@@ -93,29 +97,108 @@ def test_the_reward_rises():
     assert np.mean(rewards[-10:]) > np.mean(rewards[:10]) + 0.05
 
 
-def test_two_processes_learn_the_same(plain):
-    assert_learned_the_same(train_ddp(replace(OPTIONS, ranks=2)), plain)
+# The ways that differ most.
+WAYS = pytest.mark.parametrize("way", [{}, {**PLAIN, "prefetch": False}], ids=["packed", "plain"])
 
 
-@pytest.mark.skipif(find_spec("ray") is None, reason="Ray is not installed")
-@pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::FutureWarning")  # Ray's own
-def test_actors_of_ray_learn_the_same(plain, monkeypatch):
-    import ray
+@WAYS
+def test_two_processes_learn_the_same(plain, way, tmp_path, monkeypatch):
+    folder = tmp_path / "100%20 sure"  # where processes meet, as some users' folders are called
+    folder.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    assert_learned_the_same(train_ddp(replace(OPTIONS, **way, ranks=2)), plain)
 
+
+@pytest.fixture(scope="module")
+def cluster():
+    """Start Ray on this machine alone, whose workers find the example."""
+    ray = pytest.importorskip("ray")
+    paths = [str(EXAMPLES), *filter(None, [os.environ.get("PYTHONPATH")])]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", os.pathsep.join(paths))
+        patch.setenv("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+        ray.init(
+            "local",
+            num_cpus=2,
+            object_store_memory=80 << 20,
+            include_dashboard=False,
+            log_to_driver=False,
+        )
+        try:
+            yield ray
+        finally:
+            ray.shutdown()
+
+
+ON_RAY = pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::FutureWarning")  # its own
+
+
+@ON_RAY
+@WAYS
+def test_actors_of_ray_learn_the_same(plain, way, cluster):
     from grpo.on_ray import train_on_ray
 
-    paths = [str(EXAMPLES), *filter(None, [os.environ.get("PYTHONPATH")])]
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(paths))
-    monkeypatch.setenv("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
-    try:
-        assert_learned_the_same(train_on_ray(replace(OPTIONS, ranks=2)), plain)
-    finally:
-        ray.shutdown()
+    assert_learned_the_same(train_on_ray(replace(OPTIONS, **way, ranks=2)), plain)
+
+
+@ON_RAY
+def test_waiting_for_actors_of_ray_ends(cluster, monkeypatch):
+    from grpo import on_ray
+
+    monkeypatch.setattr(on_ray, "TIMEOUT", timedelta(seconds=0.1))
+    on_too_many_cpus = cluster.remote(num_cpus=100)(lambda: None)
+    with pytest.raises(TimeoutError, match="a worker has not answered within 0:00:00"):
+        on_ray.answers([on_too_many_cpus.remote()])
 
 
 def test_runs_that_cannot_be_shared_are_refused():
     with pytest.raises(ValueError, match="prompts is 9, no multiple of the 2 ranks"):
         Options(prompts=9, ranks=2)
+
+
+# The command line
+
+
+def test_the_command_line(monkeypatch):
+    given = ["--no-merge", "--ddp", "--steps", "7", "--dtype", "float64"]
+    monkeypatch.setattr(sys, "argv", ["train_grpo.py", *given])
+    options = Options(merge=False, ranks=2, steps=7, dtype="float64")
+    assert read_command_line("") == (options, "ddp", None)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (["--steps", "0"], "steps is 0; pass 1 or more"),
+        (["--seconds", "-1"], "seconds is -1.0; pass 0 or more"),
+        (["--seconds", "nan"], "seconds is nan; pass 0 or more"),
+        (["--seed", "-1"], "seed is -1; pass 0 or more"),
+        (["--device", "nowhere"], "--device: 'nowhere' cannot be used: "),
+        (["--ray"], "--ray: Ray is not installed; pip install"),
+        (["--plot", "run.png"], "--plot: .*matplotlib"),
+    ],
+)
+def test_what_cannot_work_is_said_at_once(given, message, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["train_grpo.py", *given])
+    monkeypatch.setattr(command_line, "find_spec", lambda name: None)
+    for name in ("matplotlib", "matplotlib.figure"):
+        monkeypatch.setitem(sys.modules, name, None)  # as if it were missing
+    with pytest.raises(SystemExit):
+        read_command_line("")
+    assert re.search(f"error: .*{message}", capsys.readouterr().err)
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [("missing/run.png", "No such file"), ("run.mp3", "not supported"), (".", "directory|denied")],
+)
+def test_plots_that_cannot_be_are_said_at_once(name, message, tmp_path, monkeypatch, capsys):
+    pytest.importorskip("matplotlib")
+    monkeypatch.setattr(sys, "argv", ["train_grpo.py", "--plot", str(tmp_path / name)])
+    with pytest.raises(SystemExit):
+        read_command_line("")
+    assert re.search(f"--plot: .*{message}", capsys.readouterr().err)
+    assert not [*tmp_path.iterdir()]
 
 
 def test_a_game_is_compared_with_those_of_its_task():

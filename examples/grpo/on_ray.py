@@ -7,18 +7,18 @@ and packs them itself.
 from __future__ import annotations
 
 import socket
-from datetime import timedelta
 from typing import Any
 
 import numpy as np
 import ray
 import torch
 import torch.distributed as dist
+from ray.exceptions import GetTimeoutError
 
 import fastcollate.ray
 from grpo.game import PAD
 from grpo.learning import Learner
-from grpo.options import Options
+from grpo.options import TIMEOUT, Options
 from grpo.reporting import Clock, ProgressBar, Report
 
 
@@ -26,11 +26,13 @@ def train_on_ray(options: Options) -> list[Report]:
     """Train with as many actors as there are ranks, each of which plays and learns."""
     ray.init(ignore_reinit_error=True, log_to_driver=False)
     remote = Worker.remote  # type: ignore[attr-defined]
+    if torch.device(options.device).type == "cuda":  # Ray hides GPUs from those who ask for none
+        remote = Worker.options(num_gpus=1 / options.ranks).remote  # type: ignore[attr-defined]
     workers = [remote(options, rank) for rank in range(options.ranks)]
     reports: list[Report] = []
     try:
-        address = ray.get(workers[0].address.remote())
-        ray.get([worker.meet.remote(address) for worker in workers])
+        (address,) = answers([workers[0].address.remote()])
+        answers([worker.meet.remote(address) for worker in workers])
         with ProgressBar(options) as bar:
             while len(reports) < options.steps and not (reports and bar.elapsed > options.seconds):
                 reports.append(train_step(workers, options, step=len(reports)))
@@ -41,11 +43,22 @@ def train_on_ray(options: Options) -> list[Report]:
     return reports
 
 
+def answers(refs: list[Any]) -> list[Any]:
+    """Wait for what workers return, but not for ever."""
+    try:
+        return ray.get(refs, timeout=TIMEOUT.total_seconds())
+    except GetTimeoutError as error:
+        raise TimeoutError(
+            f"a worker has not answered within {TIMEOUT}; `ray status` says whether there are CPUs "
+            "for all, and `ray stack` what they do"
+        ) from error
+
+
 def train_step(workers: list[Any], options: Options, step: int) -> Report:
     """Have the workers play a step, plan it, and have them learn from it."""
     clock = Clock()
     with clock.measure("playing"):
-        played = ray.get([worker.play.remote(step) for worker in workers])
+        played = answers([worker.play.remote(step) for worker in workers])
     blocks = [block for block, _ in played]
     with clock.measure("planning"):
         plan = fastcollate.ray.plan_step(blocks, **options.planning)
@@ -54,7 +67,7 @@ def train_step(workers: list[Any], options: Options, step: int) -> Report:
         worker.learn.remote([plan.shard(mini_batch, rank) for mini_batch in mini_batches])
         for rank, worker in enumerate(workers)
     ]
-    losses, positions, seconds = ray.get(learned)[0]  # all ranks say the same
+    losses, positions, seconds = answers(learned)[0]  # all ranks say the same
     return Report(
         reward=float(np.mean([reward for _, reward in played])),
         losses=losses,
@@ -87,7 +100,7 @@ class Worker:
             init_method=address,
             rank=self.rank,
             world_size=self.options.ranks,
-            timeout=timedelta(minutes=2),
+            timeout=TIMEOUT,
         )
         self.learner = Learner(self.options, self.rank)
 

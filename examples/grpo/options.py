@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any, Literal
+
+TIMEOUT = timedelta(minutes=2)
+"""How long ranks wait for each other."""
 
 
 @dataclass(frozen=True)
@@ -29,6 +33,10 @@ class Options:
     def __post_init__(self) -> None:
         if self.steps < 1:
             raise ValueError(f"steps is {self.steps}; pass 1 or more")
+        if not self.seconds >= 0:  # nor is NaN
+            raise ValueError(f"seconds is {self.seconds}; pass 0 or more")
+        if self.seed < 0:
+            raise ValueError(f"seed is {self.seed}; pass 0 or more")
         if self.prompts % self.ranks:
             raise ValueError(f"prompts is {self.prompts}, no multiple of the {self.ranks} ranks")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import math
 import time
 from collections.abc import Iterable, Iterator, Sequence
@@ -119,6 +120,18 @@ def table_of(reports: Sequence[Report]) -> Table:
         mean = np.mean([report.seconds[what] for report in reports])
         table.add_row(f"{what}, milliseconds a step", f"{mean * 1e3:,.1f}")
     return table
+
+
+def check_plot(path: Path) -> None:
+    """Raise now what `plot` would raise in the end."""
+    from matplotlib.figure import Figure
+
+    Figure().savefig(io.BytesIO(), format=path.suffix[1:] or None)
+    is_new = not path.exists()
+    with path.open("ab"):
+        pass
+    if is_new:
+        path.unlink()
 
 
 def plot(reports: Sequence[Report], path: Path) -> None:
