@@ -9,7 +9,8 @@ Run it from the root of the repository::
 
 The policy plays games of several turns (``grpo/playing.py``), whose turns are merged, planned and
 packed here, and learns from the batches (``grpo/learning.py``). All ways have the same losses, but
-for rounding: with ``--dtype float64`` for as long as they run, else until another token is drawn.
+for rounding, which grows from step to step until another token is drawn: after some 20 steps, or a
+hundred with ``--dtype float64``.
 """
 
 from __future__ import annotations

@@ -144,12 +144,14 @@ def plot(reports: Sequence[Report], path: Path) -> None:
     above, below = figure.subplots(2, 1, sharex=True)
     above.plot(steps, rewards, alpha=0.3)
     above.plot(steps, smoothed(rewards), color="C0")
-    above.set(ylabel="reward", ylim=(0, None))
+    title = f"What a step's games earn, and the mean of {SMOOTHED} steps"
+    above.set(title=title, ylabel="reward (1: the first guess is right)", ylim=(0, None))
     for what in reports[0].seconds:
         times = [report.seconds[what] * 1e3 for report in reports]
         below.plot(steps, smoothed(times), label=what)
-    below.set(xlabel=f"step (lines are means of {SMOOTHED})", ylabel="milliseconds", yscale="log")
-    below.legend(loc="upper left", bbox_to_anchor=(1, 1))
+    title = f"What a step's time goes into, as the mean of {SMOOTHED} steps"
+    below.set(title=title, xlabel="step", ylabel="milliseconds", yscale="log")
+    figure.legend(loc="outside lower center", ncols=len(reports[0].seconds))
     figure.savefig(path, dpi=120)
 
 
