@@ -22,10 +22,13 @@ torch computes on one thread.
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -52,6 +55,7 @@ def measure(effort: Effort) -> Iterator[tuple[str, Figures]]:
         yield f"collate {form}", of_collating(effort, form)
     for form in "lists", "arrays":
         yield f"wait, {form}", of_waiting(effort, form)
+    yield "wait, trainer", of_trainer(effort)
     yield "stage", of_staging(effort)
     if not torch.cuda.is_available():
         return
@@ -156,6 +160,60 @@ def of_waiting(effort: Effort, form: str) -> Figures:
         with fc.prefetch(build() for _ in range(count)) as batches:
             shares["prefetch"].append(share_of(batches))
     return {name: float(np.median(values)) for name, values in shares.items()}
+
+
+def of_trainer(effort: Effort) -> Figures:
+    """Measure the share of the example trainer's step that its model waits."""
+    import torch
+
+    sys.path.append(str(Path(__file__).parents[1] / "examples"))
+    from grpo.learning import Learner
+    from grpo.options import Options
+    from grpo.reporting import Clock
+    from train_grpo import train_step
+
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    learned: list[tuple[Any, Any]] = []  # when each mini-batch began and ended
+
+    class Watched(Learner):
+        def learn(self, *args: Any) -> Any:
+            begin = now(device)
+            share = super().learn(*args)
+            learned.append((begin, now(device)))
+            return share
+
+    learner = Watched(Options(device=device))
+    shares: dict[str, list[float]] = {"wait": [], "prefetch": []}
+    for step in range(2 if effort.is_smoke else 44):
+        name = "prefetch" if step % 2 else "wait"
+        learner.options = replace(learner.options, prefetch=name == "prefetch")
+        turns = learner.play(step)
+        learned.clear()
+        begin = now(device)
+        train_step(learner, turns, Clock())
+        whole = seconds_between(begin, learned[-1][1])
+        shares[name].append(1 - sum(seconds_between(*times) for times in learned) / whole)
+    # The first steps take memory and start threads.
+    return {name: float(np.median(values[-20:])) for name, values in shares.items()}
+
+
+def now(device: str) -> Any:
+    """Return the time at which a device comes here: an event, or on the processor the time."""
+    if device == "cpu":
+        return time.perf_counter()
+    import torch
+
+    event = torch.cuda.Event(enable_timing=True)
+    event.record()
+    return event
+
+
+def seconds_between(begin: Any, end: Any) -> float:
+    """Return how long a device took from one time to another."""
+    if isinstance(end, float):
+        return end - begin
+    end.synchronize()
+    return float(begin.elapsed_time(end)) / 1e3
 
 
 # The device

@@ -15,6 +15,7 @@ import pytest
 import torch
 
 import fastcollate as fc
+import train_grpo
 from grpo import command_line
 from grpo.command_line import read_command_line
 from grpo.game import END, MAX_GUESSES, MAX_TOKENS, PAD, VOCABULARY, Game, Task, decode, encode
@@ -220,6 +221,16 @@ def played(secret):
         if not game.is_over:
             say(game, guess)
     return game
+
+
+def test_ctrl_c_ends_without_a_traceback(monkeypatch):
+    def interrupted(options):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(train_grpo, "train", interrupted)
+    monkeypatch.setattr(sys, "argv", ["train_grpo.py"])
+    with pytest.raises(SystemExit, match="interrupted"):
+        train_grpo.main()
 
 
 # The game

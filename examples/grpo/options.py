@@ -21,10 +21,10 @@ class Options:
     pack: bool = True
     prefetch: bool = True
     ranks: int = 1
-    prompts: int = 16
-    samples: int = 16
+    prompts: int = 16  # of a step
+    samples: int = 16  # games of each prompt
     prompts_per_mini_batch: int = 4
-    capacity: int = 128
+    capacity: int = 128  # tokens of a packed row
     learning_rate: float = 1e-3
     seed: int = 0
     device: str = "cpu"
