@@ -92,7 +92,7 @@ def train_ddp(options: Options) -> list[Report]:
     """Train in as many processes as there are ranks."""
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         with interrupts_ignored():
-            ranks: Any = mp.spawn(  # type: ignore[no-untyped-call]
+            ranks: Any = mp.spawn(  # type: ignore[attr-defined, no-untyped-call]
                 run_rank, (options, Path(folder)), options.ranks, join=False, daemon=True
             )
         while not ranks.join():
@@ -113,11 +113,11 @@ def interrupts_ignored() -> Iterator[None]:
 
 def run_rank(rank: int, options: Options, folder: Path) -> None:
     """Train as one of the ranks, who meet in a folder."""
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # also sent if the parent dies
     use_one_core()
     dist.init_process_group(
         "gloo",
-        store=dist.FileStore(str(folder / "ranks"), options.ranks),
+        store=dist.FileStore(str(folder / "ranks"), options.ranks),  # type: ignore[attr-defined]
         rank=rank,
         world_size=options.ranks,
         timeout=TIMEOUT,

@@ -25,10 +25,10 @@ from grpo.reporting import Clock, ProgressBar, Report
 def train_on_ray(options: Options) -> list[Report]:
     """Train with as many actors as there are ranks, each of which plays and learns."""
     ray.init(ignore_reinit_error=True, log_to_driver=False)
-    remote = Worker.remote  # type: ignore[attr-defined]
+    actor: Any = Worker
     if torch.device(options.device).type == "cuda":  # Ray hides GPUs from those who ask for none
-        remote = Worker.options(num_gpus=1 / options.ranks).remote  # type: ignore[attr-defined]
-    workers = [remote(options, rank) for rank in range(options.ranks)]
+        actor = actor.options(num_gpus=1 / options.ranks)
+    workers = [actor.remote(options, rank) for rank in range(options.ranks)]
     reports: list[Report] = []
     try:
         (address,) = answers([workers[0].address.remote()])
