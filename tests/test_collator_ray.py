@@ -75,9 +75,9 @@ def fields_of(rows):
     return {key: field for key, field in FIELDS_OF.items() if key in rows[0]}
 
 
-def collators(rows, **options):
+def collators(rows):
     """Return a collator in all forms that Ray Data may be given."""
-    collate = fc.Collator(pad_token_id=-1, fields=fields_of(rows), **options)
+    collate = fc.Collator(pad_token_id=-1, fields=fields_of(rows))
     forms = [collate, collate.for_ray_data()]
     return forms + [pickle.loads(pickle.dumps(form)) for form in forms]
 
