@@ -186,10 +186,16 @@ def normalized(
 def loss_normalizers(batch: Batch, plan: StepPlan) -> LossNormalizers:
     """See :meth:`fastcollate.Batch.loss_normalizers`."""
     slots = _slots_of_rows(batch, plan)
+    return normalizers_of(loss_weights(batch), slots, plan)
+
+
+def normalizers_of(
+    weights: NDArray[np.float64], slots: NDArray[np.int64], plan: StepPlan
+) -> LossNormalizers:
+    """Add up the loss weights of each mini-batch's real rows, given which slot each row is in."""
     mini_batches, count = _groups(plan, slots, "mini_batch")
     is_real = ~plan.is_padding[slots]
-    sums = _loss_weights(batch)
-    tokens = np.bincount(mini_batches[is_real], sums[is_real], count)
+    tokens = np.bincount(mini_batches[is_real], weights[is_real], count)
     rows = np.bincount(mini_batches[is_real], minlength=count).astype(np.int64)
     return LossNormalizers(np.where(tokens == 0, 1.0, tokens), np.maximum(rows, 1))
 
@@ -521,18 +527,17 @@ def _trained(batch: Mapping[str, Any]) -> tuple[Any, NDArray[np.int64] | None]:
     return np.ones(len(rows), np.bool_), rows
 
 
-def _loss_weights(batch: Mapping[str, Any]) -> NDArray[np.float64]:
-    """Sum the mask of each row."""
+def loss_weights(batch: Mapping[str, Any]) -> NDArray[np.float64]:
+    """Sum the mask of each row, one token after the other: in all layouts, sums round the same."""
     rows, count = _rows_of_tokens(batch), _num_rows(batch)
     if (key := _mask_key(batch)) is None:
         assert rows is not None
         return np.bincount(rows, minlength=count).astype(np.float64)
     mask = batch[key]
-    wide = dtype_like(mask, "float64")
     if rows is None:
-        sums: NDArray[np.float64] = to_numpy(mask.sum(1, dtype=wide))
-        return sums
-    return np.bincount(rows, to_numpy(convert(mask, wide)).reshape(-1), count).astype(np.float64)
+        rows = np.repeat(np.arange(count), mask.shape[1])
+    values = to_numpy(convert(mask, dtype_like(mask, "float64"))).reshape(-1)
+    return np.bincount(rows, values, count).astype(np.float64)
 
 
 def _origins(
