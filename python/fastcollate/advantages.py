@@ -534,10 +534,13 @@ def loss_weights(batch: Mapping[str, Any]) -> NDArray[np.float64]:
         assert rows is not None
         return np.bincount(rows, minlength=count).astype(np.float64)
     mask = batch[key]
-    if rows is None:
-        rows = np.repeat(np.arange(count), mask.shape[1])
-    values = to_numpy(convert(mask, dtype_like(mask, "float64"))).reshape(-1)
-    return np.bincount(rows, values, count).astype(np.float64)
+    values = to_numpy(convert(mask, dtype_like(mask, "float64")))
+    if rows is not None:
+        return np.bincount(rows, values.reshape(-1), count).astype(np.float64)
+    if values.shape[1] == 0:
+        return np.zeros(count)
+    sums: NDArray[np.float64] = values.cumsum(1)[:, -1]
+    return sums
 
 
 def _origins(
