@@ -420,7 +420,10 @@ def _constants(
 
 def _check_plan(plan: Any) -> None:
     if not hasattr(plan, "inverse") or not hasattr(plan, "mini_batch_offsets"):
-        raise TypeError(f"plan is {describe(plan)}; pass what plan_step returned")
+        raise TypeError(
+            f"plan is {describe(plan)}; pass what fastcollate.plan_step returned, or the step of "
+            "what fastcollate.ray.plan_step did"
+        )
 
 
 def _slots_of_rows(batch: Batch, plan: StepPlan) -> NDArray[np.int64]:
