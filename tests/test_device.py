@@ -129,6 +129,7 @@ def test_what_is_there_already_stays():
     batch = build()
     assert batch.to("cpu") is batch
     assert batch.to(torch.device("cpu"), non_blocking=True) is batch
+    assert batch.to(torch.device("cpu", 0)) is batch
     on_device = batch.to("meta")
     assert on_device.to("meta") is on_device
 
@@ -319,8 +320,11 @@ def test_debug_mode_watches_batches(monkeypatch):
     events = []
 
     class Module:
+        current_stream = "the stream of {}".format
+
         class Event(Event):
-            def record(self):
+            def record(self, stream):
+                assert stream == "the stream of meta"  # that of the copy
                 events.append(self)
 
     monkeypatch.setattr(torch.Tensor, "is_pinned", lambda tensor: True)

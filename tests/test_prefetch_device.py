@@ -8,7 +8,8 @@ import logging
 import random
 import threading
 import time
-from collections import OrderedDict, UserDict, namedtuple
+from collections import Counter, OrderedDict, UserDict, namedtuple
+from collections.abc import Mapping
 
 import numpy as np
 import pytest
@@ -146,6 +147,7 @@ def test_items_of_every_kind_arrive(lane):
         "user": UserDict(a=torch.ones(1)),
         "ordered": OrderedDict(a=torch.ones(1)),
         "knows": knows,
+        "counter": Counter(a=3),
         "array": np.arange(3),
         "number": 4,
         "none": None,
@@ -166,6 +168,7 @@ def test_items_of_every_kind_arrive(lane):
     assert type(moved["ordered"]) is OrderedDict
     assert type(moved["knows"]) is Knows
     assert moved["knows"].extra == 3
+    assert moved["counter"] == Counter(a=3)
     assert moved["array"] is item["array"]
     assert (moved["number"], moved["none"]) == (4, None)
     assert moved["twice"][0] is moved["twice"][1] is not shared
@@ -187,6 +190,38 @@ def test_what_a_lane_cannot_carry_is_moved_when_it_is_handed_over(lane):
     assert moved_by == [threading.current_thread()]
     assert same_weight.requires_grad
     assert same_sparse.is_sparse
+
+
+def test_mappings_that_know_how_to_be_moved(lane):
+    """As a TensorDict: an iteration gives rows instead of keys, and it has a device of its own."""
+
+    class Rows(Mapping):
+        device = "cpu"
+
+        def __getitem__(self, key):
+            raise AssertionError
+
+        def __iter__(self):
+            raise AssertionError
+
+        def __len__(self):
+            return 1
+
+        def to(self, device):
+            moved = Rows()
+            moved.device = device
+            return moved
+
+    class Encoding(UserDict):
+        def to(self, device):
+            raise AssertionError("it would change itself")
+
+    item = [Rows(), Encoding(a=torch.ones(2))]
+    with fc.prefetch([item], "cuda") as items:
+        rows, encoding = next(items)
+    assert (item[0].device, rows.device) == ("cpu", torch.device("cpu"))
+    assert encoding["a"] is not item[1]["a"]
+    assert encoding["a"].tolist() == [1, 1]
 
 
 def test_numpy_batches_are_refused(lane):
@@ -231,6 +266,16 @@ def test_a_device_without_streams():
     assert mapping["b"] == 3
     with fc.prefetch([batch_of(1)], torch.device("cpu")) as batches:
         assert is_all(next(batches), 1)
+
+
+def test_sparse_tensors_move_by_themselves():
+    sparse = torch.eye(3).to_sparse()
+    with fc.prefetch([sparse], "meta") as items:
+        assert next(items).is_sparse
+        assert items.metrics["prefetch/bytes"] == 3 * (2 * 8 + 4)  # two places and a number each
+    batch = fc.Batch({"a": torch.arange(4), "sparse": sparse}).to("meta")
+    assert batch["sparse"].is_sparse
+    assert batch["a"].device.type == "meta"
 
 
 def test_no_such_device():

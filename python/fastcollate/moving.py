@@ -19,6 +19,7 @@ from fastcollate.device import (
 )
 from fastcollate.in_flight import Event, InFlight, is_watched
 from fastcollate.slabs import (
+    bytes_of,
     common_slab,
     is_plain,
     offset_in,
@@ -184,7 +185,7 @@ def _to(value: Any, device: Any, transfer: Transfer) -> Any:
         return value
     if not is_tensor(value):
         return value.to(device)
-    if value.device != device and value.nbytes:
-        transfer.bytes += value.nbytes
+    if value.device != device and (size := bytes_of(value)):
+        transfer.bytes += size
         transfer.copies += 1
     return value.to(device)

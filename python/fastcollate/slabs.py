@@ -39,6 +39,13 @@ def is_plain(tensor: Any) -> bool:
     )
 
 
+def bytes_of(tensor: Any) -> int:
+    """Return how many bytes a tensor's numbers take, and those of a sparse one's places."""
+    if tensor.is_sparse:
+        return int(tensor._indices().nbytes + tensor._values().nbytes)
+    return int(tensor.nbytes)
+
+
 def span(tensor: Any) -> int:
     """Return the bytes from a tensor's first item to the end of its last."""
     if tensor.numel() == 0:
