@@ -5,6 +5,7 @@ Where there is no GPU, they are copied on the host, or to the meta device, which
 
 import pickle
 import threading
+import time
 
 import pytest
 from hypothesis import given, settings
@@ -18,6 +19,7 @@ from fastcollate.testing.strategies import extras, rollouts
 
 torch = pytest.importorskip("torch")
 
+from torch.multiprocessing.reductions import StorageWeakRef  # noqa: E402
 from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 
 INPUTS = {
@@ -314,6 +316,47 @@ def test_changes_in_flight_are_found():
     with pytest.raises(RuntimeError, match="batch 1 was changed on the host while its copy"):
         copies.check()
     copies.check()
+
+
+def test_who_waits_for_memory_gets_that_of_copies_that_are_done():
+    copies, event = in_flight.InFlight(), Event()
+    source = torch.zeros(9, dtype=torch.uint8)
+    storage = StorageWeakRef(source.untyped_storage())
+    copies.add(source, event, "a batch")
+    source[0] = 1
+    del source
+    in_flight.let_go_of_all()
+    assert not storage.expired()
+    event.is_done = True
+    in_flight.let_go_of_all()
+    assert storage.expired()
+    with pytest.raises(RuntimeError, match="a batch was changed on the host"):
+        copies.check()
+    copies.check()
+
+
+def test_copies_of_many_threads_are_watched():
+    class Yielding:
+        def query(self):
+            time.sleep(0)  # another thread's turn
+            return True
+
+    copies, errors = in_flight.InFlight(), []
+
+    def work():
+        try:
+            for _ in range(100):
+                copies.add(torch.zeros(9, dtype=torch.uint8), Yielding(), "a batch")
+                copies.check()
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert errors == []
 
 
 def test_debug_mode_watches_batches(monkeypatch):

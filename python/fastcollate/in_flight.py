@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import threading
+import weakref
 import zlib
 from collections import deque
 from typing import Any, NamedTuple, Protocol
@@ -28,14 +30,28 @@ def is_watched() -> bool:
 
 
 class InFlight:
-    """Copies of memory on the host, with what it held when they began."""
+    """Copies of memory on the host, with what it held when they began. For many threads."""
 
     def __init__(self) -> None:
+        self._lock = threading.Lock()
         self._copies: deque[_Copy] = deque()
+        self._changed: deque[str] = deque()
 
     def add(self, source: Any, done: Event, what: str) -> None:
         """Watch a copy of a uint8 tensor on the host, until an event is done."""
-        self._copies.append(_Copy(source, _checksum(source), done, what))
+        copy = _Copy(source, _checksum(source), done, what)
+        with self._lock:
+            self._copies.append(copy)
+        with _lock:
+            _all.add(self)
+
+    def let_go(self) -> None:
+        """Forget the copies that are done, but not which of them read what was changed."""
+        with self._lock:
+            while self._copies and self._copies[0].done.query():
+                copy = self._copies.popleft()
+                if _checksum(copy.source) != copy.checksum:
+                    self._changed.append(copy.what)
 
     def check(self) -> None:
         """Forget the copies that are done.
@@ -45,14 +61,28 @@ class InFlight:
         RuntimeError
             If one of them read memory that was changed meanwhile, or since.
         """
-        while self._copies and self._copies[0].done.query():
-            copy = self._copies.popleft()
-            if _checksum(copy.source) != copy.checksum:
-                raise RuntimeError(
-                    f"{copy.what} was changed on the host while its copy was in flight, so what "
-                    "the device has may be anything; wait for the copy (by an event, or "
-                    "torch.cuda.synchronize), or leave non_blocking out"
-                )
+        self.let_go()
+        try:
+            what = self._changed.popleft()
+        except IndexError:
+            return
+        raise RuntimeError(
+            f"{what} was changed on the host while its copy was in flight, so what the device "
+            "has may be anything; wait for the copy (by an event, or torch.cuda.synchronize), "
+            "or leave non_blocking out"
+        )
+
+
+_lock = threading.Lock()
+_all: weakref.WeakSet[InFlight] = weakref.WeakSet()
+
+
+def let_go_of_all() -> None:
+    """Free the memory of copies that are done: somebody waits for it."""
+    with _lock:
+        every = list(_all)
+    for in_flight in every:
+        in_flight.let_go()
 
 
 def _checksum(source: Any) -> int:

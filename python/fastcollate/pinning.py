@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from fastcollate.arguments import counted
 from fastcollate.arrays import is_tensor
+from fastcollate.in_flight import let_go_of_all
 from fastcollate.slabs import over
 
 if TYPE_CHECKING:
@@ -122,6 +123,7 @@ class PinnedSlabs:
             )
         begin, pause, is_reported = time.monotonic(), FIRST_LOOK, False
         while True:
+            let_go_of_all()
             with self._own_lock():
                 if self._has_room(whole):
                     slab = pinned(size)
