@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from typing import Any, Generic, TypeVar
 
-from fastcollate.arguments import checked_integer, checked_seconds
+from fastcollate.arguments import checked_count, checked_integer, checked_seconds
 from fastcollate.arrays import describe
 from fastcollate.device import resolved
 from fastcollate.moving import Blocking, HandOver, OnLane, Same
@@ -70,7 +70,8 @@ def prefetch(
     -------
     Prefetcher
         An iterator. It is closed by the end of a ``with`` block, by ``close()``, and when nothing
-        refers to it any more.
+        refers to it any more; but then nobody waits for the thread, which may be at the iterable
+        until it has given one more item. Leave a loop by ``with`` if the iterable is used again.
 
     Raises
     ------
@@ -100,7 +101,7 @@ def prefetch(
     if total is None:
         total = _length(iterable)
     else:
-        total = checked_integer("total", total, "a number of items or None")
+        total = checked_count("total", total, "a number of items", least=0)
     try:
         iterator = iter(iterable)
     except TypeError as error:
@@ -138,7 +139,7 @@ class Prefetcher(Generic[T]):
         self._count, self._waited = 0, 0.0
         self._first = self._last = 0.0  # when the first was asked for, and the last was done with
         self._is_closed = False
-        weakref.finalize(self, work.stop).atexit = False
+        weakref.finalize(self, _end, work, bar)
         work.start(iterator, move)
 
     def __iter__(self) -> Prefetcher[T]:
@@ -202,8 +203,7 @@ class Prefetcher(Generic[T]):
         """
         if not self._is_closed:
             self._is_closed = True
-            self._bar.close()
-            self._work.stop()
+            _end(self._work, self._bar)
             self._work.join(CLOSE_SECONDS)
 
     def __enter__(self) -> Prefetcher[T]:
@@ -335,6 +335,13 @@ class _Work:
             if not self._is_stopped:
                 self._ready.append(hand_over)
                 self._changed.notify_all()
+
+
+def _end(work: _Work, bar: Bar) -> None:
+    """Let the thread end, and the bar."""
+    if not work.is_elsewhere():
+        work.stop()
+        bar.close()
 
 
 _working: weakref.WeakSet[_Work] = weakref.WeakSet()

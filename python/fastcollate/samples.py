@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fastcollate._fastcollate import Stretches, pack_ids
-from fastcollate.arguments import as_list, counted
+from fastcollate.arguments import counted, id_list
 from fastcollate.arrays import describe, offsets_of, to_numpy
 from fastcollate.column_input import ragged
 from fastcollate.columns import Ragged
@@ -319,7 +319,7 @@ def _first(trained: np.ndarray, offsets: np.ndarray) -> np.ndarray:
 
 
 def _prompt_lens(column: Any, lengths: np.ndarray) -> np.ndarray:
-    items = as_list(column)
+    items = id_list("prompt_len", column)
     if len(items) != len(lengths):
         raise ValueError(
             f"prompt_len has {counted(len(items), 'row')}, but input_ids has {len(lengths)}"
