@@ -260,6 +260,20 @@ def test_fields_come_from_the_samples(form, array_type):
     assert_same(pickle.loads(pickle.dumps(collate))(form(samples)), expected)
 
 
+@pytest.mark.parametrize("lengths", [(2, 3), (2, 2)])
+def test_arrays_of_rows_are_joined_whether_they_have_one_shape_or_not(lengths, array_type):
+    """Ray Data, among others, hands rows of one shape over as one array."""
+    images = [np.full((length, 2), length, np.float32) for length in lengths]
+    samples = [{"prompt": [1], "response": [2], "pixels": image} for image in images]
+    collate = fc.Collator(
+        pad_token_id=0, fields={"images": fc.PerRow("pixels", concat=True)}, array_type=array_type
+    )
+    column = np.stack(images) if lengths[0] == lengths[1] else images
+    expected = collate(samples)
+    assert expected.images_offsets.tolist() == [0, lengths[0], sum(lengths)]
+    assert_same(collate({**columns_of(samples), "pixels": column}), expected)
+
+
 def test_outputs_can_be_chosen(array_type):
     keys = ["labels", "input_ids"]
     collate = fc.Collator(pad_token_id=0, outputs=keys, array_type=array_type)

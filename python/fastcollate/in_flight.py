@@ -67,9 +67,9 @@ class InFlight:
         except IndexError:
             return
         raise RuntimeError(
-            f"{what} was changed on the host while its copy was in flight, so what the device "
-            "has may be anything; wait for the copy (by an event, or torch.cuda.synchronize), "
-            "or leave non_blocking out"
+            f"{what} was changed on the host while its copy was in flight, or soon after, which "
+            "looks the same: what the device has may be anything; wait for the copy (by an event, "
+            "or torch.cuda.synchronize) and change a clone, or leave non_blocking out"
         )
 
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from fastcollate._fastcollate import Stretches, pack_ids
 from fastcollate.arguments import counted, id_list
-from fastcollate.arrays import describe, offsets_of, to_numpy
+from fastcollate.arrays import describe, is_array, offsets_of, to_numpy
 from fastcollate.column_input import ragged
 from fastcollate.columns import Ragged
 from fastcollate.fields import Field, PerRow, RoutedExperts
@@ -117,6 +117,8 @@ def _values_name(field: AnyField) -> str:
 
 
 def _with_values(field: AnyField, values: Any) -> AnyField:
+    if isinstance(field, PerRow) and field.concat and is_array(values) and values.ndim > 1:
+        values = list(values)  # rows that happen to have one shape come as one array
     changes: dict[str, Any] = {_values_name(field): values}
     return dataclasses.replace(field, **changes)
 
