@@ -538,6 +538,7 @@ def test_a_pool_and_prefetch_do_not_wait_for_each_other(debug, pinned, lane, mon
 def test_parts_of_pinned_batches(pinned, lane):
     whole = batch_of(3, rows=9, pin_memory=True)
     rows = {"ids": whole.input_ids[2:3], "strided": whole.rewards[:, 1:], "all": whole.rewards}
+    rows["one"] = batch_of(4, pin_memory=True).rewards[:1, 0]  # contiguous, with a stride of 3
     with fc.prefetch([rows], "cuda") as items:
         moved = next(items)
     for key, value in rows.items():

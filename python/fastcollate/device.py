@@ -14,7 +14,8 @@ from fastcollate.arrays import is_tensor
 from fastcollate.in_flight import is_watched, watched
 from fastcollate.pinning import pinned
 from fastcollate.slabs import (
-    bytes_of,
+    as_bytes,
+    size_of,
     common_slab,
     is_plain,
     offset_in,
@@ -128,7 +129,7 @@ def _copied_together(
 
 
 def _to(tensor: Any, target: Any, non_blocking: bool, transfer: Transfer) -> Any:
-    transfer.bytes += bytes_of(tensor)
+    transfer.bytes += size_of(tensor)
     transfer.copies += 1
     may_return = non_blocking and (not is_on_host(tensor) or tensor.is_pinned())
     # As a copy even where it is there already, which only tests ask for.
@@ -144,8 +145,7 @@ def _watch(tensor: Any, target: Any) -> None:
     module = torch.get_device_module(target)
     done = module.Event()
     done.record(module.current_stream(target))  # the current device may be another one
-    source = tensor.detach().view(-1).view(torch.uint8)
-    watched.add(source, done, f"a batch of {tensor.nbytes} bytes")
+    watched.add(as_bytes(tensor), done, f"a batch of {tensor.nbytes} bytes")
 
 
 def packed_into(slab: Any, tensors: Sequence[Any], offsets: Sequence[int]) -> Moves:
