@@ -557,7 +557,7 @@ def test_progress_ends_with_the_items(end, monkeypatch):
     """Bars that are left alone may draw themselves for ever, and keep the cursor hidden."""
     bar = Counted()
     monkeypatch.setattr(prefetching, "bar_of", lambda *_: bar)
-    batches = fc.prefetch(raises_at(9, ValueError()) if end == "error" else range(9))
+    batches = fc.prefetch(raises_at(9, ValueError("bad")) if end == "error" else range(9))
     assert next(batches) == 0
     assert not bar.closed.is_set()
     if end == "closed":
@@ -565,7 +565,7 @@ def test_progress_ends_with_the_items(end, monkeypatch):
     if end == "all":
         assert len(list(batches)) == 8
     if end == "error":
-        with pytest.raises(ValueError):
+        with pytest.raises(ValueError, match="bad"):
             list(batches)
     if end == "left":
         del batches

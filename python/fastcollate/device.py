@@ -15,13 +15,13 @@ from fastcollate.in_flight import is_watched, watched
 from fastcollate.pinning import pinned
 from fastcollate.slabs import (
     as_bytes,
-    size_of,
     common_slab,
     is_plain,
     offset_in,
     offsets_of_packed,
     over,
     packed_like,
+    size_of,
 )
 
 if TYPE_CHECKING:

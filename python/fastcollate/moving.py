@@ -20,13 +20,13 @@ from fastcollate.device import (
 from fastcollate.in_flight import Event, InFlight, is_watched
 from fastcollate.slabs import (
     as_bytes,
-    size_of,
     common_slab,
     is_plain,
     offset_in,
     offsets_of_packed,
     over,
     packed_like,
+    size_of,
 )
 from fastcollate.staging import Staging
 from fastcollate.streams import Lane
