@@ -413,6 +413,24 @@ def test_a_program_ends_though_the_iterable_does_not():
     assert (result.returncode, result.stdout, result.stderr) == (0, "1\n", "")
 
 
+def test_a_program_waits_for_the_item_in_the_making():
+    result = run("""if True:
+        import time
+        import fastcollate as fc
+
+        def items():
+            yield 1
+            time.sleep(3)
+            print("made", flush=True)
+            yield 2
+
+        batches = fc.prefetch(items())
+        print(next(batches), flush=True)
+    """)
+    expected = (0, "1\nmade\n", "")
+    assert (result.returncode, result.stdout, result.stderr) == expected
+
+
 @NEEDS_TORCH
 @NEEDS_FORK
 def test_a_worker_of_a_data_loader_that_dies():
@@ -465,7 +483,7 @@ def test_an_interrupt_ends_a_wait():
             next(batches)
     """
     code = code.replace("import time", "import time, fastcollate.prefetching as own", 1)
-    code = code.replace("with fc", "own.CLOSE_SECONDS = own.EXIT_SECONDS = 0.1\n        with fc")
+    code = code.replace("with fc", "own.CLOSE_SECONDS = 0.1\n        with fc")
     process = subprocess.Popen(
         [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )

@@ -13,6 +13,7 @@ import sys
 import threading
 import time
 import warnings
+from contextlib import AbstractContextManager
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -102,7 +103,7 @@ class PinnedSlabs:
 
     def _reset(self) -> None:
         self._process = os.getpid()
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a finalizer or signal handler may print the pool
         self._slabs: list[tuple[Any, int]] = []
 
     def take(self, size: int) -> Any | None:
@@ -150,7 +151,7 @@ class PinnedSlabs:
         with self._own_lock():
             return [size for _, size in self._alive()]
 
-    def _own_lock(self) -> threading.Lock:
+    def _own_lock(self) -> AbstractContextManager[Any]:
         if self._process != os.getpid():
             self._reset()  # slabs are the parent's, and so is a thread that may have had the lock
         return self._lock

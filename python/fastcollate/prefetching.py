@@ -29,8 +29,8 @@ REPORT_EVERY = 60.0
 LOOK_EVERY = 1.0
 """Seconds after which who waits looks whether there is still a thread to wait for."""
 
-CLOSE_SECONDS, EXIT_SECONDS = 10.0, 2.0
-"""How long closing waits for the thread, and how long the interpreter's end does."""
+CLOSE_SECONDS = 10.0
+"""How long closing waits for the thread, and the interpreter's end for all threads."""
 
 _log = logging.getLogger(__name__)
 
@@ -349,11 +349,13 @@ _working: weakref.WeakSet[_Work] = weakref.WeakSet()
 
 @atexit.register
 def _stop_all() -> None:
-    """End all threads: they must not use torch while the interpreter ends."""
-    for work in list(_working):
+    """End all threads: one in compiled code then would abort the program."""
+    every = list(_working)
+    for work in every:
         work.stop()
-    for work in list(_working):
-        work.join(EXIT_SECONDS)
+    end = time.monotonic() + CLOSE_SECONDS
+    for work in every:
+        work.join(max(end - time.monotonic(), 0.0))
 
 
 def _length(iterable: Any) -> int | None:
