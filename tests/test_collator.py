@@ -260,6 +260,25 @@ def test_fields_come_from_the_samples(form, array_type):
     assert_same(pickle.loads(pickle.dumps(collate))(form(samples)), expected)
 
 
+def test_samples_are_read_once(array_type):
+    """A data set may make them anew each time, and may not say where it ends."""
+
+    class Samples:
+        reads = 0
+
+        def __len__(self):
+            return 3
+
+        def __getitem__(self, index):
+            self.reads += 1
+            return {"prompt": [self.reads], "response": [self.reads]}
+
+    samples = Samples()
+    batch = fc.Collator(pad_token_id=0, array_type=array_type)(samples)
+    assert batch.input_ids.tolist() == [[1, 1], [2, 2], [3, 3]]
+    assert samples.reads == 3
+
+
 @pytest.mark.parametrize("lengths", [(2, 3), (2, 2)])
 def test_arrays_of_rows_are_joined_whether_they_have_one_shape_or_not(lengths, array_type):
     """Ray Data, among others, hands rows of one shape over as one array."""

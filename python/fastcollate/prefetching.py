@@ -83,7 +83,8 @@ def prefetch(
 
     Notes
     -----
-    The iterable runs on another thread: what it uses must not be used elsewhere at the same time.
+    The iterable runs on another thread: what it uses must not be used elsewhere at the same time,
+    and ``"cuda"`` means the first device there, whatever ``torch.cuda.set_device`` was called with.
     Most of :func:`build_batch`'s time lets other threads of Python run only where rows are arrays;
     from lists, they take turns with the thread that trains.
 

@@ -6,6 +6,7 @@ import dataclasses
 import difflib
 import operator
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from itertools import islice
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -158,6 +159,8 @@ def _transposed(
     """Return one list per key, of samples that all have the same keys."""
     if len(samples) == 0:
         raise ValueError("samples is empty; a batch needs one row or more")
+    # Read once, and no further: a data set may make its samples anew each time, and without an end.
+    samples = list(islice(samples, len(samples)))
     for index, sample in enumerate(samples):
         if not isinstance(sample, Mapping):
             raise TypeError(
