@@ -388,6 +388,19 @@ def test_debug_mode_watches_batches(monkeypatch):
     batch.to("meta")
 
 
+def test_copies_to_the_host_are_done_when_they_are_returned(monkeypatch):
+    seen = []
+
+    def to(tensor, target, *, non_blocking, copy):
+        seen.append(non_blocking)
+        return torch.zeros(tensor.shape, dtype=tensor.dtype)
+
+    on_device = build().to("meta")
+    monkeypatch.setattr(torch.Tensor, "to", to)
+    assert on_device.to("cpu", non_blocking=True).input_ids.device.type == "cpu"
+    assert seen == [False]
+
+
 def test_pageable_memory_is_never_copied_asynchronously(monkeypatch):
     """It may be recycled as soon as the batch is gone."""
     seen = []

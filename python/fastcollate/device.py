@@ -131,7 +131,9 @@ def _copied_together(
 def _to(tensor: Any, target: Any, non_blocking: bool, transfer: Transfer) -> Any:
     transfer.bytes += size_of(tensor)
     transfer.copies += 1
-    may_return = non_blocking and (not is_on_host(tensor) or tensor.is_pinned())
+    # On the host, the values would be read before they are there.
+    may_return = non_blocking and target.type != "cpu"
+    may_return = may_return and (not is_on_host(tensor) or tensor.is_pinned())
     # As a copy even where it is there already, which only tests ask for.
     on_device = tensor.to(target, non_blocking=may_return, copy=True)
     if may_return and is_watched() and is_on_host(tensor) and tensor.is_contiguous():
