@@ -10,7 +10,7 @@ from importlib.util import find_spec
 import numpy as np
 import pytest
 from conftest import NEEDS_TORCH
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 import fastcollate as fc
@@ -545,6 +545,22 @@ def test_workers_of_a_data_loader(context, workers, tmp_path):
 
 
 @NEEDS_TORCH
+@given(samples=sequences(), side=st.sampled_from(["right", "left"]))
+def test_sequences_are_padded_as_transformers_does(samples, side):
+    transformers = pytest.importorskip("transformers")
+    tokenizers = pytest.importorskip("tokenizers")
+    pytest.importorskip("torch")
+    assume("labels" in samples[0] and any(sample["input_ids"] for sample in samples))
+    words = tokenizers.Tokenizer(tokenizers.models.WordLevel({"pad": 0}, unk_token="pad"))
+    tokenizer = transformers.PreTrainedTokenizerFast(tokenizer_object=words, pad_token="pad")
+    tokenizer.padding_side = side
+    theirs = transformers.DataCollatorForSeq2Seq(tokenizer, padding=True)
+    expected = theirs([dict(sample) for sample in samples])
+    outputs = ("input_ids", "attention_mask", "labels")
+    collate = fc.Collator(pad_token_id=0, layout=side, outputs=outputs)
+    assert_same(collate(samples), {key: expected[key] for key in outputs})
+
+
 def test_a_model_is_called_with_the_outputs():
     """As Hugging Face's Trainer does: it pops labels at times, and passes all the rest."""
     torch = pytest.importorskip("torch")
