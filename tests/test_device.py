@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from test_pinning import HAS_CUDA, NEEDS_CUDA, fake_allocator
 
 import fastcollate as fc
-from fastcollate import device, in_flight, slabs
+from fastcollate import device, in_flight, pinning, slabs, staging
 from fastcollate.testing.reference import assert_same, build_batch_loops
 from fastcollate.testing.strategies import extras, rollouts
 
@@ -172,6 +172,25 @@ def test_batches_that_lie_in_pieces():
     assert_same(again, large)
     assert again.metrics["handover/copies"] == 3  # the response mask is small
     assert again.metrics["handover/bytes"] == 2 * large.input_ids.nbytes + 16
+
+
+def test_a_default_device_changes_nothing(monkeypatch):
+    """Memory on the host stays there, whatever ``torch.set_default_device`` says."""
+    batch = fc.Batch({"a": torch.arange(3), "b": torch.ones(2)})
+    with torch.device("meta"):
+        assert_same(copied_on_the_host(batch), dict(batch))
+        assert_same(dict(copied_on_the_host(build())), dict(build()))
+        slab = staging.Staging(NoMemory(), 1, lambda: False).take(9)
+        assert device.is_on_host(slab.memory)
+        monkeypatch.setattr(torch, "empty", lambda *_, **options: options)
+        assert pinning.allocate(9)["device"] == "cpu"
+
+
+class NoMemory:
+    """A lane without pinned memory."""
+
+    def pinned(self, size):
+        return None
 
 
 def test_rows_of_a_batch():

@@ -119,7 +119,7 @@ def _copied_together(
     offsets, size = offsets_of_packed(tensors)
     slab = pinned(size) if non_blocking and has_bus(target) else None
     if slab is None:
-        slab = torch.empty(size, dtype=torch.uint8)
+        slab = torch.empty(size, dtype=torch.uint8, device="cpu")
     packed = packed_into(slab, tensors, offsets)
     on_device = _to(slab, target, non_blocking, transfer)
     return {

@@ -45,7 +45,8 @@ def allocate(size: int) -> Any:
     """
     import torch
 
-    return torch.empty(size, dtype=torch.uint8, pin_memory=True)
+    # Whatever torch.set_default_device says.
+    return torch.empty(size, dtype=torch.uint8, device="cpu", pin_memory=True)
 
 
 def rounded(size: int) -> int:
