@@ -260,6 +260,36 @@ def test_fields_come_from_the_samples(form, array_type):
     assert_same(pickle.loads(pickle.dumps(collate))(form(samples)), expected)
 
 
+@NEEDS_PYARROW
+@pytest.mark.parametrize("form", ["table", "batch", "columns"])
+def test_columns_of_rays_types(form, array_type):
+    """Their storage does not say which shape rows have; their arrays do."""
+    import pyarrow as pa
+
+    class Pairs(pa.ExtensionArray):
+        def to_numpy(self, zero_copy_only=True):
+            return np.array(self.storage.to_pylist(), np.int64).reshape(len(self), -1, 2)
+
+    class PairsType(pa.ExtensionType):
+        def __init__(self):
+            super().__init__(pa.list_(pa.int64(), 4), "ray.data.pairs")
+
+        def __arrow_ext_serialize__(self):
+            return b""
+
+        def __arrow_ext_class__(self):
+            return Pairs
+
+    pairs = PairsType()
+    storage = pa.array([[1, 2, 3, 4], [5, 6, 7, 8]], pairs.storage_type)
+    columns = {"prompt": [[1], [2]], "response": [[3, 4], [5, 6]]}
+    columns["top"] = pa.ExtensionArray.from_storage(pairs, storage)
+    if form != "columns":
+        columns = pa.table(columns) if form == "table" else pa.record_batch(columns)
+    collate = fc.Collator(pad_token_id=0, fields={"top": fc.Field("top")}, array_type=array_type)
+    assert collate(columns).top.tolist() == [[[1, 2], [3, 4]], [[5, 6], [7, 8]]]
+
+
 def test_samples_are_read_once(array_type):
     """A data set may make them anew each time, and may not say where it ends."""
 

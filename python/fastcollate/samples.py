@@ -131,10 +131,10 @@ def _by_key(samples: Any, known: Collection[str], ignore: Collection[str] | None
     """Return the columns that are used, of one item per row each."""
     if isinstance(samples, Mapping):
         used = _used(samples, known, ignore)
-        return {key: samples[key] for key in used}
+        return {key: _readable(samples[key]) for key in used}
     if (names := _names_of_table(samples)) is not None:
         used = _used(names, known, ignore)
-        return {key: samples[key] for key in used}
+        return {key: _readable(samples[key]) for key in used}
     is_sequence = hasattr(type(samples), "__len__") and hasattr(type(samples), "__getitem__")
     if not is_sequence or isinstance(samples, (str, bytes, bytearray)):
         raise TypeError(f"samples is {describe(samples)}; {EXPECTED}")
@@ -151,6 +151,23 @@ def _names_of_table(samples: Any) -> list[str] | None:
             if isinstance(names, (list, tuple)) and all(isinstance(name, str) for name in names):
                 return list(names)
     return None
+
+
+def _readable(column: Any) -> Any:
+    """Return a column that others than Ray can read too.
+
+    Rows that were NumPy arrays have a type of Ray's, whose storage does not say all of their shape.
+    """
+    name = getattr(getattr(column, "type", None), "extension_name", "")
+    if not name.startswith("ray."):
+        return column
+    chunks = [chunk.to_numpy(zero_copy_only=False) for chunk in getattr(column, "chunks", [column])]
+    if len({chunk.shape[1:] for chunk in chunks} | {chunk.dtype for chunk in chunks}) == 2:
+        return np.concatenate(chunks)
+    rows = np.empty(sum(map(len, chunks)), object)
+    for index, row in enumerate(row for chunk in chunks for row in chunk):
+        rows[index] = row
+    return rows
 
 
 def _transposed(
