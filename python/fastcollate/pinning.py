@@ -125,7 +125,6 @@ class PinnedSlabs:
             )
         begin, pause, is_reported = time.monotonic(), FIRST_LOOK, False
         while True:
-            let_go_of_all()
             with self._own_lock():
                 if self._has_room(whole):
                     slab = pinned(size)
@@ -133,6 +132,7 @@ class PinnedSlabs:
                         self._slabs.append((_trace(slab), size))
                     return slab
                 alive = counted(len(self._slabs), "pinned batch", "pinned batches")
+            let_go_of_all()
             waited = time.monotonic() - begin
             if waited >= self.timeout:
                 raise TimeoutError(
