@@ -471,7 +471,8 @@ def test_bad_prompt_lengths(count, exception, pattern):
         ({"prompt": [[1]], "response": [[1], [2]]}, ValueError, "responses has 2 rows"),
         ({"input_ids": np.zeros((1, 2)), "prompt_len": [1]}, TypeError, "input_ids holds float64"),
         ({"input_ids": 3, "prompt_len": [1]}, TypeError, "input_ids cannot be read"),
-        ({"prompt": [1], "response": [2]}, TypeError, r"prompts\[0\] is 1"),
+        ({"prompt": [1], "response": [2]}, ValueError, "samples is one sample: its 'prompt'"),
+        ({"input_ids": np.arange(2), "prompt_len": 1}, ValueError, "pass a list of samples"),
     ],
 )
 def test_bad_columns(columns, exception, pattern):
@@ -491,7 +492,7 @@ def test_bad_columns(columns, exception, pattern):
         ({"fields": {"a": "a"}}, TypeError, r"fields\['a'\] is 'a' .*fc.Field\('a'\)"),
         ({"fields": {"a": fc.Field([[1]])}}, TypeError, r"fields\['a'\] holds .*fc.Field\('a'\)"),
         ({"fields": {"a": fc.PerRow([1])}}, TypeError, r"fc.PerRow\('a'\)"),
-        ({"ignore": "text"}, TypeError, "ignore is 'text'"),
+        ({"ignore": "text"}, TypeError, r"ignore is 'text'; pass .* ignore=\['text'\]"),
         ({"ignore": [3]}, TypeError, "ignore has 3"),
         ({"outputs": "labels"}, TypeError, "outputs is 'labels'"),
     ],

@@ -283,7 +283,7 @@ def test_a_pool_can_be_printed_at_any_time(allocator, monkeypatch):
     thread.join(30)
     assert not thread.is_alive()
     assert printed == [
-        "BufferPool(pin_memory=True, depth=2): 0 batches alive, of 0 bytes, rounded up to 0"
+        "BufferPool(pin_memory=True, depth=2): 0 pinned batches alive, of 0 bytes, rounded up to 0"
     ]
 
 
@@ -294,7 +294,7 @@ def test_rounding_is_shown(allocator):
     assert size & (size - 1)  # no power of two, or there is nothing to be seen
     assert pool.live_bytes == 1 << size.bit_length()
     assert repr(pool) == (
-        f"BufferPool(pin_memory=True, depth=2): 1 batch alive, of {size} bytes, "
+        f"BufferPool(pin_memory=True, depth=2): 1 pinned batch alive, of {size} bytes, "
         f"rounded up to {1 << size.bit_length()}"
     )
     del batch
@@ -406,6 +406,7 @@ def test_one_warning_and_pageable_memory(allocator):
     for batch in (first, second, third):
         assert_same(batch, build(pin_memory=False))
     assert pool.live_bytes > 0  # they are recycled as those of other pools
+    assert repr(pool).endswith(f"{pool.live_bytes} bytes of batches that could not be pinned")
     del batch, first, second
     assert pool.live_bytes == 0
     assert pool.idle_bytes > 0

@@ -222,6 +222,14 @@ def test_metrics():
     assert batches.metrics["prefetch/wait_seconds"] >= 0
 
 
+def test_repr_says_how_far_it_is():
+    with fc.prefetch([1, 2]) as batches:
+        next(batches)
+        assert repr(batches).startswith("Prefetcher: 1 of 2 items handed over, ")
+    assert repr(batches).endswith(" waited, closed")
+    assert "0 items" in repr(fc.prefetch(iter([])))
+
+
 def test_length():
     assert len(fc.prefetch([1, 2, 3])) == 3
     assert len(fc.prefetch(iter([1]), total=7)) == 7
@@ -297,7 +305,8 @@ def test_closing_does_not_wait_for_ever(monkeypatch, caplog):
     gated.await_begun(1)
     with caplog.at_level(logging.WARNING):
         batches.close()
-    assert "the iterable has not given item 0" in caplog.text
+    assert "closing a prefetch waits up to 0 s: the iterable has not given item 0" in caplog.text
+    assert "goes on after 0 s: the iterable has not given item 0" in caplog.text
     gated.gate.release()
 
 
@@ -524,6 +533,7 @@ def test_progress_counts_items(library, capsys):
     assert list(fc.prefetch(range(3), progress=library)) == [0, 1, 2]
     captured = capsys.readouterr()
     assert "3/3" in captured.out + captured.err
+    assert "3batch" not in captured.err
     assert "waited" in captured.out + captured.err
 
 

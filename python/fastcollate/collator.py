@@ -97,8 +97,8 @@ class Collator:
         for name in options:
             if name not in _OPTIONS:
                 raise TypeError(
-                    f"{name} is no option of a Collator; pass some of {', '.join(_OPTIONS)}, or "
-                    "what belongs to rows in the samples"
+                    f"{name} is no option of a Collator; pass some of fields, ignore, outputs, "
+                    f"{', '.join(_OPTIONS)}, or what belongs to rows in the samples"
                 )
         check_options(pad_token_id=pad_token_id, **{**_OPTIONS, **options})
         self._pad_token_id = pad_token_id
@@ -128,6 +128,8 @@ class Collator:
         """Return what ``iter_torch_batches(collate_fn=...)`` of Ray Data calls with Arrow tables.
 
         Passed itself, a collator gets each batch as NumPy arrays, and Ray (from 2.47 on) warns.
+        Ray Data makes a plain dict of either's batch, without plan and uids; to keep them, call the
+        collator with what ``iter_batches(batch_format="pyarrow")`` gives.
 
         Returns
         -------
@@ -165,6 +167,8 @@ class Collator:
 
 def _names(argument: str, names: Any) -> list[str]:
     """Return a collection of keys as a list."""
+    if isinstance(names, str):
+        raise TypeError(f"{argument} is {names!r}; pass a list of keys: {argument}=[{names!r}]")
     if isinstance(names, (set, frozenset)):
         names = sorted(names)
     keys = id_list(argument, names)

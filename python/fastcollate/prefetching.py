@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from typing import Any, Generic, TypeVar
 
-from fastcollate.arguments import checked_count, checked_integer, checked_seconds
+from fastcollate.arguments import checked_count, checked_integer, checked_seconds, counted
 from fastcollate.arrays import describe
 from fastcollate.device import resolved
 from fastcollate.moving import Blocking, HandOver, OnLane, Same
@@ -69,9 +69,10 @@ def prefetch(
     Returns
     -------
     Prefetcher
-        An iterator. It is closed by the end of a ``with`` block, by ``close()``, and when nothing
-        refers to it any more; but then nobody waits for the thread, which may be at the iterable
-        until it has given one more item. Leave a loop by ``with`` if the iterable is used again.
+        An iterator, whose ``metrics`` say how long it was waited for. It is closed by the end of a
+        ``with`` block, by ``close()``, and when nothing refers to it any more; but then nobody
+        waits for the thread, which may be at the iterable until it has given one more item. Leave
+        a loop by ``with`` if the iterable is used again.
 
     Raises
     ------
@@ -200,7 +201,7 @@ class Prefetcher(Generic[T]):
     def close(self) -> None:
         """Stop the thread and drop the items that are ready.
 
-        Waits for what the thread is doing, but not for long: an iterable cannot be interrupted.
+        Waits up to 10 seconds for what the thread is doing: an iterable cannot be interrupted.
         """
         if not self._is_closed:
             self._is_closed = True
@@ -212,6 +213,15 @@ class Prefetcher(Generic[T]):
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    def __repr__(self) -> str:
+        count = (
+            counted(self._count, "item")
+            if self._total is None
+            else (f"{self._count} of {counted(self._total, 'item')}")
+        )
+        state = ", closed" if self._is_closed else ""
+        return f"Prefetcher: {count} handed over, {self._wait_fraction():.0%} waited{state}"
 
     def _wait_fraction(self) -> float:
         return self._waited / max(self._last - self._first, 1e-9)
@@ -290,7 +300,10 @@ class _Work:
             return
         if self.is_elsewhere():
             return
-        self._thread.join(seconds)
+        self._thread.join(min(LOOK_EVERY, seconds))
+        if self._thread.is_alive():
+            _log.warning("closing a prefetch waits up to %.0f s: %s", seconds, self._doing)
+            self._thread.join(max(seconds - LOOK_EVERY, 0.0))
         if self._thread.is_alive():
             _log.warning("a closed prefetch goes on after %.0f s: %s", seconds, self._doing)
 

@@ -65,7 +65,7 @@ class TqdmBar:
     def __init__(self, total: int | None, unit: str) -> None:
         from tqdm import tqdm
 
-        self._bar: Any = tqdm(total=total, unit=unit)
+        self._bar: Any = tqdm(total=total, unit=f" {unit}")
 
     def advance(self, waited: float) -> None:
         """Count one more item."""

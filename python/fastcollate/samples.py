@@ -131,6 +131,11 @@ def _by_key(samples: Any, known: Collection[str], ignore: Collection[str] | None
     """Return the columns that are used, of one item per row each."""
     if isinstance(samples, Mapping):
         used = _used(samples, known, ignore)
+        for key in used:
+            if key in (*TURN, "input_ids") and _is_one_row(samples[key]):
+                raise ValueError(
+                    f"samples is one sample: its {key!r} is one row of ids; pass a list of samples"
+                )
         return {key: _readable(samples[key]) for key in used}
     if (names := _names_of_table(samples)) is not None:
         used = _used(names, known, ignore)
@@ -139,6 +144,14 @@ def _by_key(samples: Any, known: Collection[str], ignore: Collection[str] | None
     if not is_sequence or isinstance(samples, (str, bytes, bytearray)):
         raise TypeError(f"samples is {describe(samples)}; {EXPECTED}")
     return _transposed(samples, known, ignore)
+
+
+def _is_one_row(column: Any) -> bool:
+    """Say whether what should be rows of ids is one row."""
+    if is_array(column):
+        return column.ndim == 1 and not _is_object_array(column)
+    first = column[0] if isinstance(column, (list, tuple)) and column else None
+    return isinstance(first, (int, np.integer))
 
 
 def _names_of_table(samples: Any) -> list[str] | None:
