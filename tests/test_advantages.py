@@ -367,6 +367,19 @@ def test_nothing_is_divided_by_zero(array_type):
         assert not normalized(batch, ones, plan, "mini_batch").any()
 
 
+def test_loss_weights_round_the_same_in_all_layouts(array_type):
+    rng = np.random.default_rng(0)
+    lens = [(2, 300), (1, 411)]
+    masks = [rng.choice([1e-9, 0.1, 1 / 3, 3e8], response) for _, response in lens]
+    plan = plan_of([1, 0], [False, False], [0, 2], [0, 2], lens)
+    found = [
+        loss_normalizers(batch_of(lens, layout, array_type, masks), plan).tokens.item()
+        for layout in LAYOUTS
+    ]
+    assert len(set(found)) == 1
+    assert found[0] == pytest.approx(np.concatenate(masks).sum())
+
+
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_large_means_lose_no_digits(dtype):
     plan = plan_of([0], [False], [0, 1], [0, 1], [[1, 4]])

@@ -3,6 +3,7 @@
 import re
 import subprocess
 import sys
+import types
 from array import array
 
 import numpy as np
@@ -307,6 +308,11 @@ def test_torch_that_is_not_installed():
         assert fc.build_batch([[1]], [[2]], pad_token_id=0, array_type="numpy")
     """
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_torch_that_another_thread_is_importing(monkeypatch):
+    monkeypatch.setitem(sys.modules, "torch", types.ModuleType("torch"))  # nothing in it yet
+    assert fc.Ragged(np.arange(3), [0, 1, 3]).to_list() == [[0], [1, 2]]
 
 
 def test_compat_names_the_place_as_well():

@@ -16,7 +16,7 @@ from fastcollate.blocks import sharing
 from fastcollate.blocks.joining import joined
 from fastcollate.blocks.reading import built, parts_of
 from fastcollate.blocks.storing import stored
-from fastcollate.testing.reference import assert_same
+from fastcollate.testing.reference import assert_same, loss_normalizers_loops
 from fastcollate.testing.strategies import extras, rollouts, trajectories
 
 LAYOUTS = ["left", "two_segment", "right", "jagged", "packed"]
@@ -153,6 +153,37 @@ def test_a_shard_is_that_of_all_columns(layout, data):
     assert batch.merge_plan == expected.merge_plan
     for name in NAMES:
         assert getattr(batch, name) == getattr(expected, name), name
+
+
+@settings(max_examples=60)
+@given(data=st.data())
+def test_loss_normalizers_are_those_of_all_columns(data):
+    columns, merge, offsets, _ = data.draw(cases("numpy"))
+    weights = data.draw(st.sampled_from([None, [0.0, 1.0], [0.0, 1e-9, 0.1, 1 / 3, 3e8]]))
+    columns.pop("loss_masks", None)
+    if weights is not None:
+        rng = np.random.default_rng(data.draw(st.integers(0, 99)))
+        columns["loss_masks"] = [rng.choice(weights, len(row)) for row in columns["responses"]]
+    blocks = [stored(**one, merge=merge)[0] for one in split(columns, offsets)]
+    step = carried(joined(blocks, [""] * len(blocks)))
+    how = {"dp_size": data.draw(st.integers(1, 3))}
+    layout = data.draw(st.sampled_from(LAYOUTS))
+    options = {"layout": layout, "pad_token_id": 0, "array_type": "numpy"}
+    options |= {"pack": {"capacity": 1024}} if layout == "packed" else {}
+    if layout == "packed" or data.draw(st.booleans()):
+        how["pack"] = {"capacity": 1024}
+    else:
+        size = min(data.draw(st.integers(1, 3)), step.plan.num_rows)
+        how |= {"rows_per_mini_batch": size, "allow_partial": True}
+        how["shards"] = data.draw(st.sampled_from(["contiguous", "strided", "tokens"]))
+    plan = fc.plan_step((step.plan.prompt_lens, step.plan.response_lens), **how)
+    whole = fc.build_batch(**columns, merge=merge, **options)
+    found, expected = step.loss_normalizers(plan), whole.loss_normalizers(plan)
+    assert_same(found._asdict(), expected._asdict())
+    readable = whole.to_layout("left")
+    tokens, rows = loss_normalizers_loops(readable, plan, in_slots=False)
+    assert np.allclose(found.tokens, tokens, rtol=1e-12, atol=0)
+    assert found.rows.tolist() == rows
 
 
 SMALL = {

@@ -128,13 +128,16 @@ def test_worker_processes():
             assert_same(batch, reference(FIELDS[first : first + 4]))
 
 
-def test_batches_keep_plan_and_names_where_ray_moves_nothing():
-    collate = collators(FIELDS)[1]
-    tables = ray.data.from_items(FIELDS).iter_batches(batch_size=5, batch_format="pyarrow")
-    with fc.prefetch(map(collate, tables), "cpu") as batches:
-        for batch, first in zip(batches, (0, 5), strict=True):
-            assert batch.uids == [row["uid"] for row in FIELDS[first : first + 5]]
-            assert_same(batch, reference(FIELDS[first : first + 5]))
+@pytest.mark.parametrize("rows", [LISTS, ARRAYS, ONE_SHAPE, TRAILING, FIELDS], ids=name_of)
+def test_batches_of_bare_tables_keep_plan_and_names(rows):
+    for collate in collators(rows)[:2]:
+        tables = ray.data.from_items(rows).iter_batches(batch_size=5, batch_format="pyarrow")
+        with fc.prefetch(map(collate, tables), "cpu") as batches:
+            for batch, first in zip(batches, (0, 5), strict=True):
+                assert_same(batch, reference(rows[first : first + 5]))
+                assert batch.plan.num_rows == 5
+                if "uid" in rows[0]:
+                    assert batch.uids == [row["uid"] for row in rows[first : first + 5]]
 
 
 def test_bad_samples_are_named():

@@ -269,6 +269,24 @@ def test_threads_keep_to_the_depth(allocator):
     assert max(counts) <= 2
 
 
+def test_a_pool_can_be_printed_at_any_time(allocator, monkeypatch):
+    """As by a signal handler, or by a finalizer that runs wherever memory is taken."""
+    pool, printed = fc.BufferPool(pin_memory=True), []
+
+    def allocate(size):
+        printed.append(repr(pool))
+        return allocator(size)
+
+    monkeypatch.setattr(pinning, "allocate", allocate)
+    thread = threading.Thread(target=build, args=(pool,), daemon=True)
+    thread.start()
+    thread.join(30)
+    assert not thread.is_alive()
+    assert printed == [
+        "BufferPool(pin_memory=True, depth=2): 0 pinned batches alive, of 0 bytes, rounded up to 0"
+    ]
+
+
 def test_rounding_is_shown(allocator):
     pool = fc.BufferPool(pin_memory=True)
     batch = build(pool, labels="aligned")
@@ -276,7 +294,7 @@ def test_rounding_is_shown(allocator):
     assert size & (size - 1)  # no power of two, or there is nothing to be seen
     assert pool.live_bytes == 1 << size.bit_length()
     assert repr(pool) == (
-        f"BufferPool(pin_memory=True, depth=2): 1 batch alive, of {size} bytes, "
+        f"BufferPool(pin_memory=True, depth=2): 1 pinned batch alive, of {size} bytes, "
         f"rounded up to {1 << size.bit_length()}"
     )
     del batch
@@ -388,6 +406,7 @@ def test_one_warning_and_pageable_memory(allocator):
     for batch in (first, second, third):
         assert_same(batch, build(pin_memory=False))
     assert pool.live_bytes > 0  # they are recycled as those of other pools
+    assert repr(pool).endswith(f"{pool.live_bytes} bytes of batches that could not be pinned")
     del batch, first, second
     assert pool.live_bytes == 0
     assert pool.idle_bytes > 0

@@ -184,18 +184,16 @@ def test_shards_are_those_of_one_call_though_a_consumer_dies(
     how = {"prompts_per_mini_batch": 8, "dp_size": 4, **how}
     blocks = get([worker.put.remote(merge, part_bytes=2_000) for worker in rollouts])
     plan = fc.ray.plan_step(blocks, **how)
-    assert plan.step == fc.plan_step(
-        fc.build_batch(
-            **joined([columns(worker) for worker in range(WORKERS)]),
-            merge=merge,
-            pad_token_id=0,
-            array_type="numpy",
-        ),
-        **how,
-    )
+    all_columns = joined([columns(worker) for worker in range(WORKERS)])
+    whole = fc.build_batch(**all_columns, merge=merge, pad_token_id=0, array_type="numpy")
+    assert plan.step == fc.plan_step(whole, **how)
+    normalizers = plan.loss_normalizers()
+    assert_same(normalizers._asdict(), whole.loss_normalizers(plan.step)._asdict())
     victim = Consumer.remote()
     for mini_batch in range(plan.num_mini_batches):
         shards = [plan.shard(mini_batch, rank) for rank in range(4)]
+        for shard in shards:
+            assert shard.loss_normalizers == tuple(of_all[mini_batch] for of_all in normalizers)
         waiting = [
             worker.collate.remote(shard, layout=layout)
             for worker, shard in zip(consumers, shards, strict=True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from contextlib import nullcontext
-from itertools import repeat
 
 import numpy as np
 import torch
@@ -78,7 +77,7 @@ class Learner:
         return Turns.of(played, options.samples, first=mine.start)
 
     def learn_all(
-        self, batches: Iterable[fc.Batch], tokens: Iterable[float] | None, clock: Clock
+        self, batches: Iterable[fc.Batch], tokens: Iterable[float], clock: Clock
     ) -> tuple[list[float], int]:
         """Take a step for each of the batches, which are made while earlier ones are learned from.
 
@@ -87,8 +86,7 @@ class Learner:
         batches
             This rank's rows of each mini-batch.
         tokens
-            How many tokens of each mini-batch are trained on, by all ranks; None if that is not
-            known.
+            How many tokens of each mini-batch are trained on, by all ranks.
         clock
             Measures what takes time.
 
@@ -109,21 +107,20 @@ class Learner:
             else nullcontext(batch.to(device) for batch in made)
         )
         with prefetched as ready:
-            counts = repeat(None) if tokens is None else tokens
-            for batch, count in zip(
-                clock.iterate("waiting for batches", ready), counts, strict=False
-            ):
+            waited = clock.iterate("waiting for batches", ready)
+            for batch, count in zip(waited, tokens, strict=True):
                 with clock.measure("learning"):
                     shares.append(self.learn(batch, count))
                 positions += batch.input_ids.numel()
         shares.append(torch.tensor(float(positions), device=device))
-        *losses, total = self._summed(torch.stack(shares)).tolist()
+        totals = torch.stack(shares)
+        if self.options.ranks > 1:
+            dist.all_reduce(totals)
+        *losses, total = totals.tolist()
         return losses, int(total)
 
-    def learn(self, batch: fc.Batch, tokens: float | None) -> Tensor:
+    def learn(self, batch: fc.Batch, tokens: float) -> Tensor:
         """Take a step, and return this rank's share of the loss."""
-        if tokens is None:
-            tokens = self._summed(batch.loss_mask.sum()).clamp(min=1).item()
         loss = policy_loss(response_logprobs(self.model, batch), batch, tokens)
         self.optimizer.zero_grad()
         # Gradients are averaged over ranks, where they should be added up.
@@ -131,9 +128,3 @@ class Learner:
         nn.utils.clip_grad_norm_(self.policy.parameters(), MAX_GRADIENT)
         self.optimizer.step()
         return loss.detach()
-
-    def _summed(self, values: Tensor) -> Tensor:
-        """Add up what the ranks have."""
-        if self.options.ranks > 1:
-            dist.all_reduce(values)
-        return values

@@ -120,4 +120,5 @@ class Worker:
             fastcollate.ray.collate(shard, pad_token_id=PAD, **self.options.layout)
             for shard in shards
         )
-        return *self.learner.learn_all(batches, None, clock), clock.seconds
+        tokens = [shard.loss_normalizers.tokens for shard in shards]
+        return *self.learner.learn_all(batches, tokens, clock), clock.seconds

@@ -186,10 +186,16 @@ def normalized(
 def loss_normalizers(batch: Batch, plan: StepPlan) -> LossNormalizers:
     """See :meth:`fastcollate.Batch.loss_normalizers`."""
     slots = _slots_of_rows(batch, plan)
+    return normalizers_of(loss_weights(batch), slots, plan)
+
+
+def normalizers_of(
+    weights: NDArray[np.float64], slots: NDArray[np.int64], plan: StepPlan
+) -> LossNormalizers:
+    """Add up the loss weights of each mini-batch's real rows, given which slot each row is in."""
     mini_batches, count = _groups(plan, slots, "mini_batch")
     is_real = ~plan.is_padding[slots]
-    sums = _loss_weights(batch)
-    tokens = np.bincount(mini_batches[is_real], sums[is_real], count)
+    tokens = np.bincount(mini_batches[is_real], weights[is_real], count)
     rows = np.bincount(mini_batches[is_real], minlength=count).astype(np.int64)
     return LossNormalizers(np.where(tokens == 0, 1.0, tokens), np.maximum(rows, 1))
 
@@ -414,7 +420,10 @@ def _constants(
 
 def _check_plan(plan: Any) -> None:
     if not hasattr(plan, "inverse") or not hasattr(plan, "mini_batch_offsets"):
-        raise TypeError(f"plan is {describe(plan)}; pass what plan_step returned")
+        raise TypeError(
+            f"plan is {describe(plan)}; pass what fastcollate.plan_step returned, or the step of "
+            "what fastcollate.ray.plan_step did"
+        )
 
 
 def _slots_of_rows(batch: Batch, plan: StepPlan) -> NDArray[np.int64]:
@@ -521,18 +530,20 @@ def _trained(batch: Mapping[str, Any]) -> tuple[Any, NDArray[np.int64] | None]:
     return np.ones(len(rows), np.bool_), rows
 
 
-def _loss_weights(batch: Mapping[str, Any]) -> NDArray[np.float64]:
-    """Sum the mask of each row."""
+def loss_weights(batch: Mapping[str, Any]) -> NDArray[np.float64]:
+    """Sum the mask of each row, one token after the other: in all layouts, sums round the same."""
     rows, count = _rows_of_tokens(batch), _num_rows(batch)
     if (key := _mask_key(batch)) is None:
         assert rows is not None
         return np.bincount(rows, minlength=count).astype(np.float64)
     mask = batch[key]
-    wide = dtype_like(mask, "float64")
-    if rows is None:
-        sums: NDArray[np.float64] = to_numpy(mask.sum(1, dtype=wide))
-        return sums
-    return np.bincount(rows, to_numpy(convert(mask, wide)).reshape(-1), count).astype(np.float64)
+    values = to_numpy(convert(mask, dtype_like(mask, "float64")))
+    if rows is not None:
+        return np.bincount(rows, values.reshape(-1), count).astype(np.float64)
+    if values.shape[1] == 0:
+        return np.zeros(count)
+    sums: NDArray[np.float64] = values.cumsum(1)[:, -1]
+    return sums
 
 
 def _origins(

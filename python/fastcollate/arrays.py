@@ -15,8 +15,9 @@ NUMBERS = "biuf"
 
 def is_tensor(value: Any) -> bool:
     """Say whether something is a torch tensor. Where torch was not imported, nothing is."""
-    torch = sys.modules.get("torch")
-    return torch is not None and isinstance(value, torch.Tensor)
+    # Nor is there any while another thread is in the midst of importing it.
+    tensor = getattr(sys.modules.get("torch"), "Tensor", None)
+    return tensor is not None and isinstance(value, tensor)
 
 
 def is_array(value: Any) -> bool:

@@ -10,7 +10,7 @@ import numpy as np
 
 from fastcollate._fastcollate import FieldSpec, Lease, OutputSpec, Plan
 from fastcollate.advantages import LossNormalizers, loss_normalizers, normalized
-from fastcollate.arguments import counted
+from fastcollate.arguments import check_bool, counted
 from fastcollate.arrays import is_tensor
 from fastcollate.bin_plan import BinPlan
 from fastcollate.device import moved, pinned_batch
@@ -498,7 +498,8 @@ class Batch(Mapping[str, Any]):
         non_blocking
             Return before the copy is done, if the batch is pinned (``build_batch(pin_memory=True)``
             or :meth:`pin_memory`). The device's streams keep the order; on the host, nothing must
-            change the batch until the copy is done (``FASTCOLLATE_DEBUG=1`` looks for that).
+            change the batch until the copy is done (``FASTCOLLATE_DEBUG=1`` looks for that). A copy
+            to the host is done when this returns.
 
         Returns
         -------
@@ -509,8 +510,10 @@ class Batch(Mapping[str, Any]):
         Raises
         ------
         TypeError
-            If the outputs are NumPy arrays.
+            If the outputs are NumPy arrays, or `non_blocking` is no bool: dtypes are those that the
+            batch was built with.
         """
+        check_bool("non_blocking", non_blocking)
         return moved(self, device, non_blocking)
 
     def pin_memory(self) -> Batch:

@@ -97,8 +97,8 @@ class Collator:
         for name in options:
             if name not in _OPTIONS:
                 raise TypeError(
-                    f"{name} is no option of a Collator; pass some of {', '.join(_OPTIONS)}, or "
-                    "what belongs to rows in the samples"
+                    f"{name} is no option of a Collator; pass some of fields, ignore, outputs, "
+                    f"{', '.join(_OPTIONS)}, or what belongs to rows in the samples"
                 )
         check_options(pad_token_id=pad_token_id, **{**_OPTIONS, **options})
         self._pad_token_id = pad_token_id
@@ -127,10 +127,9 @@ class Collator:
     def for_ray_data(self) -> Any:
         """Return what ``iter_torch_batches(collate_fn=...)`` of Ray Data calls with Arrow tables.
 
-        Passed itself, a collator gets each batch as NumPy arrays, and Ray (from 2.47 on) warns. In
-        either case Ray moves the tensors itself and hands over a plain dict of them, without plan
-        and names. For a :class:`Batch`, which gets to the device by one copy, call it with the
-        tables of ``iter_batches(batch_format="pyarrow")``.
+        Passed itself, a collator gets each batch as NumPy arrays, and Ray (from 2.47 on) warns.
+        Ray Data makes a plain dict of either's batch, without plan and uids; to keep them, call the
+        collator with what ``iter_batches(batch_format="pyarrow")`` gives.
 
         Returns
         -------
@@ -141,14 +140,6 @@ class Collator:
         ------
         ImportError
             If Ray is not installed, or pandas, which Ray Data needs.
-
-        Examples
-        --------
-        >>> collate = fc.Collator(pad_token_id=0).for_ray_data()
-        >>> tables = dataset.iter_batches(batch_size=64, batch_format="pyarrow")
-        >>> with fc.prefetch(map(collate, tables), "cuda") as batches:
-        ...     for batch in batches:
-        ...         train(batch)
         """
         from fastcollate.ray_data import ArrowCollator
 
@@ -176,6 +167,8 @@ class Collator:
 
 def _names(argument: str, names: Any) -> list[str]:
     """Return a collection of keys as a list."""
+    if isinstance(names, str):
+        raise TypeError(f"{argument} is {names!r}; pass a list of keys: {argument}=[{names!r}]")
     if isinstance(names, (set, frozenset)):
         names = sorted(names)
     keys = id_list(argument, names)

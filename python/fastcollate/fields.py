@@ -360,7 +360,8 @@ def _as_array(place: str, value: Any, dtype: str | None, array_type: str) -> Any
         else:
             import torch
 
-            array = torch.as_tensor(value)
+            # Whatever torch.set_default_device says.
+            array = torch.as_tensor(value, device=None if is_tensor(value) else "cpu")
     except (TypeError, ValueError, RuntimeError) as error:
         raise TypeError(f"{place} is {describe(value)}, which cannot be read: {error}") from error
     if dtype is None:

@@ -55,6 +55,7 @@ class BufferPool:
         they are done. Where nothing can be pinned, one warning, and pageable memory.
     depth
         How many pinned batches may be alive, each with all that was made of it. One more waits.
+        Of pageable ones, where nothing can be pinned, there may be any number.
     timeout
         Seconds after which such waiting is an error that says how many batches are alive.
 
@@ -117,10 +118,12 @@ class BufferPool:
             )
         sizes = self._slabs.sizes()
         bound = "" if self.max_bytes is None else f"max_bytes={self.max_bytes}, "
+        pageable = self._core.live_bytes  # where nothing could be pinned
         return (
             f"BufferPool({bound}pin_memory=True, depth={self._slabs.depth}): "
-            f"{counted(len(sizes), 'batch', 'batches')} alive, of {sum(sizes)} bytes, "
-            f"rounded up to {sum(map(rounded, sizes))}"
+            f"{counted(len(sizes), 'pinned batch', 'pinned batches')} alive, "
+            f"of {sum(sizes)} bytes, rounded up to {sum(map(rounded, sizes))}"
+            + (f"; {pageable} bytes of batches that could not be pinned" if pageable else "")
         )
 
 

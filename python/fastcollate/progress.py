@@ -65,7 +65,7 @@ class TqdmBar:
     def __init__(self, total: int | None, unit: str) -> None:
         from tqdm import tqdm
 
-        self._bar: Any = tqdm(total=total, unit=unit)
+        self._bar: Any = tqdm(total=total, unit=f" {unit}")
 
     def advance(self, waited: float) -> None:
         """Count one more item."""
@@ -105,4 +105,5 @@ class RichBar:
 
     def close(self) -> None:
         """Leave the bar as it is."""
-        self._progress.stop()
+        if self._progress.live.is_started:  # else it prints an empty line each time
+            self._progress.stop()

@@ -10,10 +10,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fastcollate._fastcollate import Merge, Plan
+from fastcollate.advantages import LossNormalizers, normalizers_of
 from fastcollate.arrays import offsets_of
 from fastcollate.blocks.storing import BlockTable, Kind, ObjectKind
 from fastcollate.grouping import distinct, firsts_of, repeated, shown
 from fastcollate.merging import MergePlan
+from fastcollate.step_plan import StepPlan
 
 Integers = NDArray[np.int64]
 
@@ -28,7 +30,7 @@ class Step:
     ----------
     plan
         What the rows are made of.
-    merge_plan, names, plain, fields
+    merge_plan, names, plain, fields, loss_weights
         As of a :class:`BlockTable`.
     part_offsets
         The first row of each part of all blocks, and the number of rows: int64 (parts + 1,).
@@ -43,9 +45,14 @@ class Step:
     names: dict[str, list[Any]]
     plain: dict[str, Kind]
     fields: dict[str, Kind]
+    loss_weights: NDArray[np.float64]
     part_offsets: Integers
     part_blocks: Integers
     block_names: list[str]
+
+    def loss_normalizers(self, plan: StepPlan) -> LossNormalizers:
+        """Return what losses are divided by, as a batch of all rows would."""
+        return normalizers_of(self.loss_weights, plan.inverse, plan)
 
     def part_name(self, part: int) -> str:
         """Name a part by its block and its rows."""
@@ -85,6 +92,7 @@ def joined(tables: Sequence[BlockTable], block_names: Sequence[str]) -> Step:
         {name: [one for table in tables for one in table.names[name]] for name in first.names},
         {name: _joined_kinds([table.plain[name] for table in tables]) for name in first.plain},
         {key: _joined_kinds([table.fields[key] for table in tables]) for key in first.fields},
+        np.concatenate([table.loss_weights for table in tables]),
         np.concatenate([*parts, starts[-1:]]),
         np.repeat(np.arange(len(tables)), list(map(len, parts))),
         list(block_names),

@@ -10,6 +10,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from fastcollate.advantages import loss_weights
 from fastcollate.arrays import dtype_name, is_tensor, to_array, to_numpy, to_tensor
 from fastcollate.batch import Batch
 from fastcollate.collating import build_batch
@@ -106,6 +107,9 @@ class BlockTable:
         ``uids``, ``trajectory_ids`` and ``is_last_step``, those that are given, of each row.
     plain, fields
         The columns beside the tokens, by argument and by key.
+    loss_weights
+        The sum of each row's loss mask, or the length of its response if there is none: float64
+        (rows,).
     part_offsets
         The first row of each part, and the number of rows: int64 (parts + 1,).
     num_bytes
@@ -117,6 +121,7 @@ class BlockTable:
     names: dict[str, list[Any]]
     plain: dict[str, Kind]
     fields: dict[str, Kind]
+    loss_weights: NDArray[np.float64]
     part_offsets: Integers
     num_bytes: int
 
@@ -215,6 +220,7 @@ def stored(
         {name: values for name, values in names.items() if values is not None},
         {name: one.kind for name, one in plain.items()},
         {key: one.kind for key, one in more.items()},
+        loss_weights(batch),
         bounds,
         num_bytes,
     )

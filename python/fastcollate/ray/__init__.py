@@ -16,6 +16,7 @@
     class Trainer:
         def train(self, shard):
             batch = fc.ray.collate(shard, pad_token_id=0)
+            loss = losses.sum() / shard.loss_normalizers.tokens   # of the mini-batch, all ranks
 
 A driver that holds everything puts shards of its batch by :func:`put_shards`, and
 :func:`get_shard` views them where they are.
@@ -30,7 +31,13 @@ if find_spec("ray") is None:
     raise ImportError("fastcollate.ray needs Ray: pip install 'fastcollate[ray]'")
 
 from fastcollate.ray.fetching import ShardError, ShardTimeoutError
-from fastcollate.ray.planning import BlockShard, BlockStepPlan, collate, plan_step
+from fastcollate.ray.planning import (
+    BlockShard,
+    BlockStepPlan,
+    ShardNormalizers,
+    collate,
+    plan_step,
+)
 from fastcollate.ray.putting import Block, put_turns
 from fastcollate.ray.whole import ShardRef, get_shard, put_shards
 
@@ -39,6 +46,7 @@ __all__ = [
     "BlockShard",
     "BlockStepPlan",
     "ShardError",
+    "ShardNormalizers",
     "ShardRef",
     "ShardTimeoutError",
     "collate",

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
 import ray
 
 from fastcollate import stepping
+from fastcollate.advantages import LossNormalizers
 from fastcollate.arguments import counted
 from fastcollate.arrays import describe
 from fastcollate.batch import Batch
@@ -29,6 +31,15 @@ _KNOWN = ("uids", "trajectory_ids", "is_last_step")
 """Arguments of `fastcollate.plan_step` that blocks answer."""
 
 
+class ShardNormalizers(NamedTuple):
+    """What the losses of a mini-batch are divided by, on each of its ranks. Nothing in it is 0."""
+
+    tokens: float
+    """Sum of the loss mask over the real rows of all ranks; 1 instead of 0."""
+    rows: int
+    """Real rows of all ranks; 1 instead of 0."""
+
+
 @dataclass(frozen=True, eq=False)
 class BlockShard:
     """The rows of one rank in one mini-batch: references to the few objects that hold them.
@@ -44,12 +55,16 @@ class BlockShard:
         Its rows.
     widths : Mapping
         The widths that were fixed for all ranks.
+    loss_normalizers : ShardNormalizers
+        ``tokens`` and ``rows`` of the whole mini-batch: of all ranks together, as
+        :meth:`BlockStepPlan.loss_normalizers` has them.
     """
 
     mini_batch: int
     rank: int
     shard: Shard
     widths: Mapping[str, int | None]
+    loss_normalizers: ShardNormalizers
     step: ray.ObjectRef[Step]
     parts: Mapping[int, ray.ObjectRef[Any]]
 
@@ -111,6 +126,21 @@ class BlockStepPlan:
         """How turns of all blocks were merged, with a report, if they were."""
         return self._tables.merge_plan
 
+    def loss_normalizers(self) -> LossNormalizers:
+        """Return what the losses of each mini-batch are to be divided by; padding does not count.
+
+        Returns
+        -------
+        LossNormalizers
+            What :meth:`fastcollate.Batch.loss_normalizers` gives for a batch of all rows, with a
+            loss mask of float32. Each shard has those of its mini-batch.
+        """
+        return self._loss_normalizers
+
+    @cached_property
+    def _loss_normalizers(self) -> LossNormalizers:
+        return self._tables.loss_normalizers(self.step)
+
     def shard(self, mini_batch: int, rank: int) -> BlockShard:
         """Return what a rank gets of a mini-batch.
 
@@ -123,7 +153,16 @@ class BlockStepPlan:
         if self._ref is None:
             self._ref = ray.put(self._tables)
         parts = {part: self._refs[part] for part in parts_of(self._tables, shard)}
-        return BlockShard(int(mini_batch), int(rank), shard, self.widths, self._ref, parts)
+        tokens, rows = (values[mini_batch].item() for values in self._loss_normalizers)
+        return BlockShard(
+            int(mini_batch),
+            int(rank),
+            shard,
+            self.widths,
+            ShardNormalizers(tokens, rows),
+            self._ref,
+            parts,
+        )
 
     def __repr__(self) -> str:
         megabytes = sum(block.num_bytes for block in self.blocks) / 1e6
