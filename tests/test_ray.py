@@ -117,8 +117,8 @@ class Rollout:
         block = fc.ray.put_turns(builder)
         return block, len(builder)
 
-    def die(self):
-        os._exit(1)
+    def process(self):
+        return os.getpid()
 
 
 @ray.remote(num_cpus=0.1)
@@ -275,11 +275,54 @@ def test_a_lost_worker_is_named(rollouts, consumers):
     ray.kill(worker)
     message = (
         r"the shard of mini-batch 0 and rank 1 cannot be collated: block 1 \(put by actor "
-        r"rollout 7 on node \w+\) with rows \d+ to \d+ is lost \(OwnerDiedError: "
+        r"rollout 7 on node \w+\) with rows \d+ to \d+ is lost \(OwnerDiedError: .*\); put its "
+        r"rows again and plan the step anew, and keep the process that puts them, or the actor's "
+        "handle, until it is trained"
     )
     with pytest.raises(fc.ray.ShardError, match=message):
         get(consumers[3].collate.remote(plan.shard(0, 1)))
     assert len(get(consumers[3].collate.remote(few))[0].input_ids) == 1
+
+
+def test_blocks_of_tasks_stay_and_those_of_dropped_actors_do_not(cluster):
+    @ray.remote(num_cpus=0.1, max_calls=1)
+    def collect(worker):
+        return fc.ray.put_turns(columns(worker))
+
+    worker = Rollout.remote(1)
+    process, *blocks = get([worker.process.remote(), collect.remote(0), worker.put.remote()])
+    shards = [fc.ray.plan_step([block]).shard(0, 0) for block in blocks]
+    del worker
+    wait_for_the_end_of(process)
+    with pytest.raises(fc.ray.ShardError, match=r"OwnerDiedError.* keep .* the actor's handle"):
+        fc.ray.collate(shards[1], pad_token_id=0, array_type="numpy")
+    assert len(fc.ray.collate(shards[0], pad_token_id=0, array_type="numpy").input_ids) > 0
+
+
+def wait_for_the_end_of(process):
+    end = time.monotonic() + 60
+    while time.monotonic() < end:
+        try:
+            os.kill(process, 0)
+        except ProcessLookupError:
+            return
+        time.sleep(0.1)
+    raise AssertionError("the process is still there")
+
+
+class Unreadable:
+    def __reduce__(self):
+        return int, ("a module of another version",)
+
+
+def test_what_cannot_be_read_is_named(rollouts):
+    shard = fc.ray.plan_step([get(rollouts[0].put.remote())]).shard(0, 0)
+    broken = dataclasses.replace(shard, parts={0: ray.put(Unreadable())})
+    message = (
+        r"rank 0 .*: block 0 .* cannot be read \(RaySystemError: .*'a module of another v.*'\)$"
+    )
+    with pytest.raises(fc.ray.ShardError, match=message):
+        fc.ray.collate(broken, pad_token_id=0)
 
 
 def test_what_does_not_arrive_is_named(rollouts):

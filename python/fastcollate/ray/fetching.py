@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 import ray
-from ray.exceptions import GetTimeoutError, RayError
+from ray.exceptions import GetTimeoutError, ObjectLostError, OwnerDiedError, RayError
 
 from fastcollate.arguments import counted
 from fastcollate.arrays import describe
@@ -76,16 +76,27 @@ def fetched(
             ) from error
         except RayError as error:
             raise ShardError(
-                f"{shard} cannot be collated: {name(key)} is lost ({_reason(error)}); put those "
-                "rows again and plan the step anew"
+                f"{shard} cannot be collated: {name(key)} {_what_happened(error)}"
             ) from error
     return values
 
 
-def _reason(error: RayError) -> str:
-    """Return an error's name and its first sentence behind the one that names the object."""
-    text = " ".join(str(error).partition("\n\n")[2].split())
-    sentence = text.partition(". ")[0].rstrip(".")
+def _what_happened(error: RayError) -> str:
+    """Say what became of an object, and what to do."""
+    if not isinstance(error, ObjectLostError):
+        return f"cannot be read ({_reason(str(error), error)})"
+    # The first paragraph names the object.
+    reason = _reason(str(error).partition("\n\n")[2], error)
+    again = "put its rows again and plan the step anew"
+    if isinstance(error, OwnerDiedError):
+        again += ", and keep the process that puts them, or the actor's handle, until it is trained"
+    return f"is lost ({reason}); {again}"
+
+
+def _reason(text: str, error: RayError) -> str:
+    """Return an error's name, and the first sentence of a text."""
+    line = text.strip().partition("\n")[0]
+    sentence = line.partition(". ")[0].rstrip(".")
     return f"{type(error).__name__}: {sentence}" if sentence else type(error).__name__
 
 

@@ -25,7 +25,7 @@ class Block:
 
     Small, and pickled by Ray: return it from a task or an actor's method. The rows stay in the
     object store as long as a handle, a plan of it or a shard of that plan is alive, and as long as
-    the worker that put them is: Ray's objects die with their owner.
+    the process that put them is: Ray's objects die with their owner.
 
     Attributes
     ----------
@@ -124,7 +124,9 @@ def put_turns(
     Notes
     -----
     The object store's objects belong to the process that puts them. Keep rollout workers alive
-    until the step is trained; what a dead one has put is lost, and :func:`collate` says so.
+    until the step is trained; what a dead one has put is lost, and :func:`collate` says so. An
+    actor ends when its last handle is dropped, so keep that too. The process of a task stays as
+    long as somebody has its blocks.
     """
     check_merge_argument(merge)
     part_bytes = checked_int("part_bytes", part_bytes, "a number of bytes")
