@@ -250,8 +250,9 @@ def _jagged(prompts: Rows, responses: Rows, **arguments: Any) -> Batch:
     try:
         return build(prompts, responses, **options, dtypes={"input_ids": "int32"})
     except ValueError:
-        # Ids beyond 32 bits. If it was anything else, this raises the same.
-        return build(prompts, responses, **options)
+        pass
+    # Ids beyond 32 bits. If it was anything else, this raises the same.
+    return build(prompts, responses, **options)
 
 
 def _needs_torch(field: Any) -> bool:
