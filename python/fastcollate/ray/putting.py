@@ -160,10 +160,8 @@ def _own_name() -> str:
     """Name the actor or task that this is, and its node."""
     context = ray.get_runtime_context()
     node = f"on node {context.get_node_id()[:8]}"
-    actor = context.get_actor_id()
-    if actor is not None:
-        given = context.get_actor_name()
-        return f"put by actor {given or actor[:8]} {node}"
-    if (task := context.get_task_id()) is not None:
-        return f"put by task {task[:8]} {node}"
-    return f"put by the driver {node}"
+    if context.worker.mode != ray.WORKER_MODE:  # has neither, and warns if it is asked
+        return f"put by the driver {node}"
+    if (actor := context.get_actor_id()) is not None:
+        return f"put by actor {context.get_actor_name() or actor[:8]} {node}"
+    return f"put by task {str(context.get_task_id())[:8]} {node}"
