@@ -338,6 +338,12 @@ def test_what_does_not_arrive_is_named(rollouts):
         late = dataclasses.replace(shard, parts={0: waiting})
         with pytest.raises(TimeoutError, match=r"block 0 .* did not arrive within 0.5 seconds"):
             fc.ray.collate(late, pad_token_id=0, timeout=0.5)
+        # The first one is there, though on another node.
+        blocks = get([worker.put.remote() for worker in rollouts[1:3]])
+        both = fc.ray.plan_step(blocks).shard(0, 0)
+        late = dataclasses.replace(both, parts={0: both.parts[0], 1: waiting})
+        with pytest.raises(TimeoutError, match=r": block 1 .* did not arrive within 1 seconds"):
+            fc.ray.collate(late, pad_token_id=0, timeout=1)
         late = dataclasses.replace(shard, step=waiting)
         with pytest.raises(fc.ray.ShardTimeoutError, match=r"rank 0 .*: the plan of the step did"):
             fc.ray.collate(late, pad_token_id=0, timeout=0.5)
