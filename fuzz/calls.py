@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -12,7 +12,12 @@ import torch
 
 import fastcollate as fc
 from choices import Choices
-from fastcollate.testing.reference import build_batch_loops
+from fastcollate.testing.reference import (
+    build_batch_loops,
+    packed_grids,
+    packing_of,
+    parts_of,
+)
 from fastcollate.testing.strategies import (
     COLUMN_KINDS,
     FIELD_DTYPES,
@@ -44,6 +49,7 @@ class Call:
 
     arguments: dict[str, Any]
     plain: dict[str, Any]
+    layout: dict[str, Any] = field(default_factory=dict)
     options: dict[str, Any] = field(default_factory=dict)
     has_experts: bool = False
     pretends: bool = False
@@ -58,12 +64,15 @@ class Call:
         """Lengths of the responses."""
         return list(map(len, self.plain["responses"]))
 
-    def expected(self, **layout: Any) -> dict[str, Any]:
-        """Return what the reference gives, in the dtypes that are asked for."""
-        batch = build_batch_loops(**{**self.plain, **layout})
+    def expected(self, layout: dict[str, Any] | None = None) -> dict[str, Any]:
+        """Return what the reference gives, in the dtypes that are asked for.
+
+        `layout` is for the references, in place of the call's own.
+        """
+        batch = build_batch_loops(**self.plain, **(self.layout if layout is None else layout))
         dtypes = self.options.get("dtypes", {})
         if dtypes == "compact":
-            ids = dict.fromkeys(("input_ids", "position_ids"), "int32")
+            ids = dict.fromkeys(("input_ids", "position_ids", "sequence_ids"), "int32")
             dtypes = {**ids, **dict.fromkeys(("attention_mask", "response_mask"), "bool")}
         for key in batch.keys() & dtypes.keys():
             batch[key] = torch.from_numpy(batch[key]).to(getattr(torch, dtypes[key]))
@@ -75,7 +84,7 @@ def draw_call(choices: Choices) -> Call:
     call = Call({}, {})
     _draw_rows(choices, call)
     layout = draw_layout(choices, call)
-    call.plain |= layout
+    call.layout = layout.plain
     _draw_options(choices, call)
     if choices.one_in(2):
         fields = {f"field_{index}": _draw_field(choices, call) for index in range(choices.below(4))}
@@ -86,7 +95,7 @@ def draw_call(choices: Choices) -> Call:
             call.arguments[name] = as_input(choices, rows, ids=name in TOKENS)
         else:
             call.arguments.setdefault(name, rows)
-    call.arguments |= call.options
+    call.arguments |= layout.given | call.options
     return call
 
 
@@ -119,16 +128,28 @@ def _some(choices: Choices, values: list[Any], count: int) -> list[Any]:
     return [values[index] for index in choices.rng.integers(0, len(values), count)]
 
 
-def draw_layout(choices: Choices, call: Call) -> dict[str, Any]:
+class Layout(NamedTuple):
+    """Options of a layout, and what the references call the same."""
+
+    given: dict[str, Any]
+    plain: dict[str, Any]
+
+
+def draw_layout(choices: Choices, call: Call) -> Layout:
     """Draw a layout and widths in which the rows have room."""
-    longest_prompt, longest_response = max(call.prompt_lens), max(call.response_lens)
-    longest = max(p + r for p, r in zip(call.prompt_lens, call.response_lens, strict=True))
-    layout = choices.pick(["left", "two_segment", "right", "jagged"])
+    layout = choices.pick(["left", "two_segment", "right", "jagged", "packed"])
     drawn: dict[str, Any] = {"layout": layout}
-    if layout == "jagged":
-        return drawn
+    if layout == "packed":
+        return _draw_packed(choices, call)
+    if layout != "jagged":
+        drawn |= _draw_widths(choices, call, layout)
+    return Layout(drawn, drawn)
+
+
+def _draw_widths(choices: Choices, call: Call, layout: str) -> dict[str, Any]:
+    longest = max(p + r for p, r in zip(call.prompt_lens, call.response_lens, strict=True))
     multiple = choices.pick([1, 1, 2, 8])
-    drawn["pad_to_multiple_of"] = multiple
+    drawn = {"pad_to_multiple_of": multiple}
 
     def width(least: int) -> int:
         # Of some hundred kilobytes on, other code copies.
@@ -136,12 +157,46 @@ def draw_layout(choices: Choices, call: Call) -> dict[str, Any]:
         return -(-(least + more) // multiple) * multiple
 
     if layout == "two_segment" and choices.one_in(3):
-        drawn["max_prompt_len"] = width(longest_prompt)
+        drawn["max_prompt_len"] = width(max(call.prompt_lens))
     elif layout != "two_segment" and choices.one_in(3):
         drawn["pad_to"] = width(longest)
     if choices.one_in(3):
-        drawn["max_response_len"] = width(longest_response)
+        drawn["max_response_len"] = width(max(call.response_lens))
     return drawn
+
+
+def _draw_packed(choices: Choices, call: Call) -> Layout:
+    """Draw bins of the rows: a plan of ours, lists, or a single one."""
+    lens = [p + r for p, r in zip(call.prompt_lens, call.response_lens, strict=True)]
+    multiple = choices.pick([1, 1, 2, 8])
+    plan = fc.pack(
+        lens,
+        multiple * (1 + choices.below(max(lens) + 8)),
+        algorithm=choices.pick(["ffd", "balanced", "concat"]),
+        oversize="split",
+        pad_to_multiple_of=multiple,
+    )
+    ways = {"pack": plan} if plan.is_split else choices.pick([{"pack": plan}, {"pack": plan.bins}])
+    ways = choices.pick([ways, ways, {"rows": "single"}])
+    bins = parts_of(plan) if "pack" in ways else None
+    plain = {"layout": "packed", "bins": bins, "pad_to_multiple_of": multiple}
+    plain["tail"] = choices.pick(["extra_segment", "extend_last", "outside"])
+    has_fronts = all(p or not r for p, r in zip(call.prompt_lens, call.response_lens, strict=True))
+    # A value whose front token is elsewhere has no place; labels would be shifted twice.
+    can_shift = has_fronts and (bins is None or not plan.is_split)
+    if can_shift and call.plain.get("labels") != "shifted" and choices.one_in(2):
+        plain["shift"] = "next_token"
+    if choices.one_in(3):
+        _, width = packed_places(call, plain).tokens.shape
+        plain["pad_to"] = width + multiple * choices.below(4)
+    given = {name: value for name, value in plain.items() if name != "bins"}
+    return Layout(given | ways, plain)
+
+
+def packed_places(call: Call, plain: dict[str, Any]) -> Any:
+    """Return where values stand in the packed layout, which a batch does not say."""
+    how = {name: value for name, value in plain.items() if name != "layout"}
+    return packed_grids(packing_of(call.prompt_lens, call.response_lens, **how))
 
 
 def _draw_options(choices: Choices, call: Call) -> None:
@@ -149,7 +204,8 @@ def _draw_options(choices: Choices, call: Call) -> None:
     options["array_type"] = choices.pick(["numpy", "torch"])
     if (position_ids := choices.pick([None, None, "zero", "one", "repeat_last"])) is not None:
         call.plain["position_ids"] = position_ids
-    if (labels := choices.pick([None, None, "aligned", "shifted"])) is not None:
+    kinds = [None, None, "aligned", "shifted"][: 3 if "shift" in call.layout else 4]
+    if (labels := choices.pick(kinds)) is not None:
         call.plain["labels"] = labels
     if choices.one_in(4):
         call.plain["uids"] = call.plain["trajectory_ids"] = [object()] * len(call.prompt_lens)

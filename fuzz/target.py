@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 import fastcollate as fc
-from calls import Call, draw_call, draw_layout
+from calls import Call, draw_call, draw_layout, packed_places
 from choices import Choices
 from fastcollate.testing.reference import assert_same, broadcast_loops, gather_loops
 from spoiling import HostileError, HostileInterrupt, Verdict, spoil
@@ -112,31 +112,42 @@ def check(choices: Choices, batch: fc.Batch, call: Call) -> None:
     """Compare a batch, a second one in its memory and others made of it with the references."""
     expected = call.expected()
     assert_same(batch, expected)
-    layout = draw_layout(choices, call)
-    other = batch.to_layout(**layout)
-    widths = dict.fromkeys(("pad_to", "max_prompt_len", "max_response_len"))
-    assert_same(other, call.expected(**{**widths, "pad_to_multiple_of": 1, **layout}))
-    check_way_back(choices, other)
+    check_layout(choices, batch, call)
     assert_same(pickle.loads(pickle.dumps(batch)), expected)
     # In the memory of the first, which is not cleared; the inputs have to be as they were.
     batch = fc.build_batch(**call.arguments, out=batch)
     assert_same(batch, expected)
 
 
-def check_way_back(choices: Choices, batch: fc.Batch) -> None:
-    """Gather from a batch and broadcast into it."""
+def check_layout(choices: Choices, batch: fc.Batch, call: Call) -> None:
+    """Lay a batch out in another way, and go the way back from there."""
+    layout = draw_layout(choices, call)
+    if batch.plan.layout == "packed" and batch.bin_plan.is_split:
+        with suppress(ValueError):
+            batch.to_layout(**layout.given)
+            raise AssertionError("parts of rows were laid out again")
+        return
+    other = batch.to_layout(**layout.given)
+    assert_same(other, call.expected(layout.plain))
+    places = packed_places(call, layout.plain) if other.plan.layout == "packed" else other
+    check_way_back(choices, other, places)
+
+
+def check_way_back(choices: Choices, batch: fc.Batch, places: Any) -> None:
+    """Gather from a batch and broadcast into it; `places` are its own, for the references."""
     of: Any = choices.pick(["response", "sequence"])
     shift: Any = choices.pick(["none", "next_token"]) if of == "sequence" else "none"
     plan = batch.plan
     width = plan.response_width if of == "response" else plan.width
-    leading = (width,) if plan.layout == "jagged" else (plan.num_rows, width)
+    rows = len(batch["input_ids"])  # of the packed layout, bins
+    leading = (width,) if plan.layout == "jagged" else (rows, width)
     x = choices.rng.normal(size=(*leading, *choices.pick([(), (2,)])))
-    values, offsets = gather_loops(batch, x, of=of, shift=shift, missing=7)
+    values, offsets = gather_loops(places, x, of=of, shift=shift, missing=7)
     gathered = batch.gather(x, of=of, shift=shift, missing=7)
     assert_same({"x": gathered.values}, {"x": values})
     assert_same({"x": gathered.offsets}, {"x": offsets})
     per_row = choices.rng.normal(size=plan.num_rows)
-    assert_same({"x": batch.broadcast(per_row)}, {"x": broadcast_loops(batch, per_row)})
+    assert_same({"x": batch.broadcast(per_row)}, {"x": broadcast_loops(places, per_row)})
     for wrong in (x[:-1], x[None], per_row):
         with suppress(ValueError):
             batch.gather(wrong)

@@ -133,6 +133,11 @@ def test_what_is_there_already_stays():
     assert on_device.to("meta") is on_device
 
 
+def test_a_dtype_is_no_option():
+    with pytest.raises(TypeError, match=r"non_blocking is torch\.float16; pass True or False"):
+        build().to("cpu", torch.float16)
+
+
 def test_values_are_those_at_the_time():
     batch = build()
     batch.rewards.fill_(7)

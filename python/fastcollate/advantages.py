@@ -420,7 +420,10 @@ def _constants(
 
 def _check_plan(plan: Any) -> None:
     if not hasattr(plan, "inverse") or not hasattr(plan, "mini_batch_offsets"):
-        raise TypeError(f"plan is {describe(plan)}; pass what plan_step returned")
+        raise TypeError(
+            f"plan is {describe(plan)}; pass what fastcollate.plan_step returned, or the step of "
+            "what fastcollate.ray.plan_step did"
+        )
 
 
 def _slots_of_rows(batch: Batch, plan: StepPlan) -> NDArray[np.int64]:
@@ -534,10 +537,13 @@ def loss_weights(batch: Mapping[str, Any]) -> NDArray[np.float64]:
         assert rows is not None
         return np.bincount(rows, minlength=count).astype(np.float64)
     mask = batch[key]
-    if rows is None:
-        rows = np.repeat(np.arange(count), mask.shape[1])
-    values = to_numpy(convert(mask, dtype_like(mask, "float64"))).reshape(-1)
-    return np.bincount(rows, values, count).astype(np.float64)
+    values = to_numpy(convert(mask, dtype_like(mask, "float64")))
+    if rows is not None:
+        return np.bincount(rows, values.reshape(-1), count).astype(np.float64)
+    if values.shape[1] == 0:
+        return np.zeros(count)
+    sums: NDArray[np.float64] = values.cumsum(1)[:, -1]
+    return sums
 
 
 def _origins(

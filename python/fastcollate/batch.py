@@ -11,7 +11,7 @@ import numpy as np
 
 from fastcollate._fastcollate import FieldSpec, Lease, OutputSpec, Plan
 from fastcollate.advantages import LossNormalizers, loss_normalizers, normalized
-from fastcollate.arguments import counted
+from fastcollate.arguments import check_bool, counted
 from fastcollate.arrays import is_tensor
 from fastcollate.bin_plan import BinPlan
 from fastcollate.device import moved, pinned_batch
@@ -519,8 +519,10 @@ class Batch(Mapping[str, Any]):
         Raises
         ------
         TypeError
-            If the outputs are NumPy arrays.
+            If the outputs are NumPy arrays, or `non_blocking` is no bool: dtypes are those that the
+            batch was built with.
         """
+        check_bool("non_blocking", non_blocking)
         return moved(self, device, non_blocking)
 
     def pin_memory(self) -> Batch:

@@ -20,7 +20,10 @@ if TYPE_CHECKING:
 def check_shard(name: str, shard: Any) -> None:
     """Check that an argument is a shard."""
     if not isinstance(shard, Shard):
-        raise TypeError(f"{name} is {describe(shard)}; pass plan.shard(mini_batch, rank)")
+        raise TypeError(
+            f"{name} is {describe(shard)}; pass plan.shard(mini_batch, rank) of what "
+            "fastcollate.plan_step returned (shards of fastcollate.ray are for its collate)"
+        )
 
 
 def picked_names(
