@@ -379,7 +379,7 @@ def _bytes(column: Any) -> int:
         return sum(_bytes(unpacked(value)) for value in column)
     if isinstance(column, Ragged):
         column = column.values
-    return int(getattr(column, "nbytes", None) or np.asarray(column).nbytes)
+    return int(column.nbytes if hasattr(column, "nbytes") else np.asarray(column).nbytes)
 
 
 def _part_offsets(offsets: Integers, num_bytes: int, part_bytes: int) -> Integers:
