@@ -91,6 +91,13 @@ def cases(draw, array_type):
     if "uids" in columns:  # one of each trajectory: those of a prompt follow each other
         trajectory = np.cumsum([0, *data.is_last_step[:-1]])
         columns["uids"] = [f"prompt {index // 2}" for index in trajectory.tolist()]
+    if all(map(len, columns["responses"])) and draw(st.booleans()):
+        numbers = draw(st.lists(st.floats(-9, 9), min_size=count, max_size=count))
+        columns["rewards"] = np.array(numbers) if draw(st.booleans()) else numbers
+    if draw(st.booleans()):  # ids of more than 32 bits, in one of the blocks
+        turn = draw(st.integers(0, count - 1))
+        columns["responses"] = list(columns["responses"])
+        columns["responses"][turn] = [2**40] * len(columns["responses"][turn])
     merge = draw(st.sampled_from([None, "exact", "branch", "realign"]))
     return columns, merge, [0, *sorted(map(int, chosen)), count], options
 
