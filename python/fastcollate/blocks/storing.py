@@ -220,7 +220,7 @@ def stored(
         {name: values for name, values in names.items() if values is not None},
         {name: one.kind for name, one in plain.items()},
         {key: one.kind for key, one in more.items()},
-        loss_weights(batch),
+        _loss_weights(batch, plain.get("loss_masks"), of_responses),
         bounds,
         num_bytes,
     )
@@ -345,6 +345,22 @@ def _narrowed(mask: np.ndarray) -> np.ndarray:
     """Return a loss mask in one byte a token, if it holds 0 and 1 alone."""
     narrow = mask.astype(np.uint8) if ((mask == 0) | (mask == 1)).all() else mask
     return mask if np.signbit(mask).any() else narrow  # -0.0 stays what it is
+
+
+def _loss_weights(
+    batch: Batch, masks: _Stored | None, of_responses: Integers
+) -> NDArray[np.float64]:
+    """Sum the loss mask of each row, or count its response tokens."""
+    lens = np.diff(of_responses)
+    if masks is None:
+        return lens.astype(np.float64)
+    values = masks.column.values
+    if values.dtype != np.uint8:
+        return loss_weights(batch)
+    # Sums of 0 and 1 are exact, in whatever order.
+    weights, holds = np.zeros(len(lens)), lens > 0
+    weights[holds] = np.add.reduceat(values, of_responses[:-1][holds], dtype=np.int64)
+    return weights
 
 
 def _is_one_number_each(rewards: Any) -> bool:
