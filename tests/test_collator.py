@@ -10,7 +10,7 @@ from importlib.util import find_spec
 import numpy as np
 import pytest
 from conftest import NEEDS_TORCH
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 import fastcollate as fc
@@ -260,6 +260,69 @@ def test_fields_come_from_the_samples(form, array_type):
     assert_same(pickle.loads(pickle.dumps(collate))(form(samples)), expected)
 
 
+@NEEDS_PYARROW
+@pytest.mark.parametrize("form", ["table", "batch", "columns"])
+def test_columns_of_rays_types(form, array_type):
+    """Their storage does not say which shape rows have; their arrays do."""
+    import pyarrow as pa
+
+    class Pairs(pa.ExtensionArray):
+        def to_numpy(self, zero_copy_only=True):
+            return np.array(self.storage.to_pylist(), np.int64).reshape(len(self), -1, 2)
+
+    class PairsType(pa.ExtensionType):
+        def __init__(self):
+            super().__init__(pa.list_(pa.int64(), 4), "ray.data.pairs")
+
+        def __arrow_ext_serialize__(self):
+            return b""
+
+        def __arrow_ext_class__(self):
+            return Pairs
+
+    pairs = PairsType()
+    storage = pa.array([[1, 2, 3, 4], [5, 6, 7, 8]], pairs.storage_type)
+    columns = {"prompt": [[1], [2]], "response": [[3, 4], [5, 6]]}
+    columns["top"] = pa.ExtensionArray.from_storage(pairs, storage)
+    if form != "columns":
+        columns = pa.table(columns) if form == "table" else pa.record_batch(columns)
+    collate = fc.Collator(pad_token_id=0, fields={"top": fc.Field("top")}, array_type=array_type)
+    assert collate(columns).top.tolist() == [[[1, 2], [3, 4]], [[5, 6], [7, 8]]]
+
+
+def test_samples_are_read_once(array_type):
+    """A data set may make them anew each time, and may not say where it ends."""
+
+    class Samples:
+        reads = 0
+
+        def __len__(self):
+            return 3
+
+        def __getitem__(self, index):
+            self.reads += 1
+            return {"prompt": [self.reads], "response": [self.reads]}
+
+    samples = Samples()
+    batch = fc.Collator(pad_token_id=0, array_type=array_type)(samples)
+    assert batch.input_ids.tolist() == [[1, 1], [2, 2], [3, 3]]
+    assert samples.reads == 3
+
+
+@pytest.mark.parametrize("lengths", [(2, 3), (2, 2)])
+def test_arrays_of_rows_are_joined_whether_they_have_one_shape_or_not(lengths, array_type):
+    """Ray Data, among others, hands rows of one shape over as one array."""
+    images = [np.full((length, 2), length, np.float32) for length in lengths]
+    samples = [{"prompt": [1], "response": [2], "pixels": image} for image in images]
+    collate = fc.Collator(
+        pad_token_id=0, fields={"images": fc.PerRow("pixels", concat=True)}, array_type=array_type
+    )
+    column = np.stack(images) if lengths[0] == lengths[1] else images
+    expected = collate(samples)
+    assert expected.images_offsets.tolist() == [0, lengths[0], sum(lengths)]
+    assert_same(collate({**columns_of(samples), "pixels": column}), expected)
+
+
 def test_outputs_can_be_chosen(array_type):
     keys = ["labels", "input_ids"]
     collate = fc.Collator(pad_token_id=0, outputs=keys, array_type=array_type)
@@ -404,6 +467,7 @@ def test_bad_prompt_lengths(count, exception, pattern):
             "labels has 2 rows, but input_ids",
         ),
         ({"input_ids": [[1]], "prompt_len": [1, 1]}, ValueError, "prompt_len has 2 rows, but inp"),
+        ({"input_ids": [[1]], "prompt_len": 1}, TypeError, "prompt_len is 1; pass a sequence"),
         ({"prompt": [[1]], "response": [[1], [2]]}, ValueError, "responses has 2 rows"),
         ({"input_ids": np.zeros((1, 2)), "prompt_len": [1]}, TypeError, "input_ids holds float64"),
         ({"input_ids": 3, "prompt_len": [1]}, TypeError, "input_ids cannot be read"),
@@ -511,6 +575,22 @@ def test_workers_of_a_data_loader(context, workers, tmp_path):
 
 
 @NEEDS_TORCH
+@given(samples=sequences(), side=st.sampled_from(["right", "left"]))
+def test_sequences_are_padded_as_transformers_does(samples, side):
+    transformers = pytest.importorskip("transformers")
+    tokenizers = pytest.importorskip("tokenizers")
+    pytest.importorskip("torch")
+    assume("labels" in samples[0] and any(sample["input_ids"] for sample in samples))
+    words = tokenizers.Tokenizer(tokenizers.models.WordLevel({"pad": 0}, unk_token="pad"))
+    tokenizer = transformers.PreTrainedTokenizerFast(tokenizer_object=words, pad_token="pad")
+    tokenizer.padding_side = side
+    theirs = transformers.DataCollatorForSeq2Seq(tokenizer, padding=True)
+    expected = theirs([dict(sample) for sample in samples])
+    outputs = ("input_ids", "attention_mask", "labels")
+    collate = fc.Collator(pad_token_id=0, layout=side, outputs=outputs)
+    assert_same(collate(samples), {key: expected[key] for key in outputs})
+
+
 def test_a_model_is_called_with_the_outputs():
     """As Hugging Face's Trainer does: it pops labels at times, and passes all the rest."""
     torch = pytest.importorskip("torch")

@@ -35,7 +35,7 @@ TRAILING = [
 def cluster():
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        ray.init(num_cpus=1, logging_level="ERROR", object_store_memory=100 << 20)
+        ray.init("local", num_cpus=1, logging_level="ERROR", object_store_memory=100 << 20)
         yield
         ray.shutdown()
 
@@ -56,3 +56,6 @@ def test_ray_data(rows, cluster):
                 for row in rows[first : first + 4]
             ]
             assert_same(batch, collate_loops(plain, fields=fields, pad_token_id=-1))
+    tables = data.iter_batches(batch_size=4, batch_format="pyarrow")
+    for batch, expected in zip(map(collate, tables), batches, strict=True):
+        assert_same(batch, expected)

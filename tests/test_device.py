@@ -5,6 +5,7 @@ Where there is no GPU, they are copied on the host, or to the meta device, which
 
 import pickle
 import threading
+import time
 
 import pytest
 from hypothesis import given, settings
@@ -12,12 +13,13 @@ from hypothesis import strategies as st
 from test_pinning import HAS_CUDA, NEEDS_CUDA, fake_allocator
 
 import fastcollate as fc
-from fastcollate import device, in_flight, slabs
+from fastcollate import device, in_flight, pinning, slabs, staging
 from fastcollate.testing.reference import assert_same, build_batch_loops
 from fastcollate.testing.strategies import extras, rollouts
 
 torch = pytest.importorskip("torch")
 
+from torch.multiprocessing.reductions import StorageWeakRef  # noqa: E402
 from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 
 INPUTS = {
@@ -129,6 +131,7 @@ def test_what_is_there_already_stays():
     batch = build()
     assert batch.to("cpu") is batch
     assert batch.to(torch.device("cpu"), non_blocking=True) is batch
+    assert batch.to(torch.device("cpu", 0)) is batch
     on_device = batch.to("meta")
     assert on_device.to("meta") is on_device
 
@@ -169,6 +172,25 @@ def test_batches_that_lie_in_pieces():
     assert_same(again, large)
     assert again.metrics["handover/copies"] == 3  # the response mask is small
     assert again.metrics["handover/bytes"] == 2 * large.input_ids.nbytes + 16
+
+
+def test_a_default_device_changes_nothing(monkeypatch):
+    """Memory on the host stays there, whatever ``torch.set_default_device`` says."""
+    batch = fc.Batch({"a": torch.arange(3), "b": torch.ones(2)})
+    with torch.device("meta"):
+        assert_same(copied_on_the_host(batch), dict(batch))
+        assert_same(dict(copied_on_the_host(build())), dict(build()))
+        slab = staging.Staging(NoMemory(), 1, lambda: False).take(9)
+        assert device.is_on_host(slab.memory)
+        monkeypatch.setattr(torch, "empty", lambda *_, **options: options)
+        assert pinning.allocate(9)["device"] == "cpu"
+
+
+class NoMemory:
+    """A lane without pinned memory."""
+
+    def pinned(self, size):
+        return None
 
 
 def test_rows_of_a_batch():
@@ -315,12 +337,56 @@ def test_changes_in_flight_are_found():
     copies.check()
 
 
+def test_who_waits_for_memory_gets_that_of_copies_that_are_done():
+    copies, event = in_flight.InFlight(), Event()
+    source = torch.zeros(9, dtype=torch.uint8)
+    storage = StorageWeakRef(source.untyped_storage())
+    copies.add(source, event, "a batch")
+    source[0] = 1
+    del source
+    in_flight.let_go_of_all()
+    assert not storage.expired()
+    event.is_done = True
+    in_flight.let_go_of_all()
+    assert storage.expired()
+    with pytest.raises(RuntimeError, match="a batch was changed on the host"):
+        copies.check()
+    copies.check()
+
+
+def test_copies_of_many_threads_are_watched():
+    class Yielding:
+        def query(self):
+            time.sleep(0)  # another thread's turn
+            return True
+
+    copies, errors = in_flight.InFlight(), []
+
+    def work():
+        try:
+            for _ in range(100):
+                copies.add(torch.zeros(9, dtype=torch.uint8), Yielding(), "a batch")
+                copies.check()
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert errors == []
+
+
 def test_debug_mode_watches_batches(monkeypatch):
     events = []
 
     class Module:
+        current_stream = "the stream of {}".format
+
         class Event(Event):
-            def record(self):
+            def record(self, stream):
+                assert stream == "the stream of meta"  # that of the copy
                 events.append(self)
 
     monkeypatch.setattr(torch.Tensor, "is_pinned", lambda tensor: True)
@@ -339,6 +405,19 @@ def test_debug_mode_watches_batches(monkeypatch):
     batch.to("meta", non_blocking=True)
     events[1].is_done = True
     batch.to("meta")
+
+
+def test_copies_to_the_host_are_done_when_they_are_returned(monkeypatch):
+    seen = []
+
+    def to(tensor, target, *, non_blocking, copy):
+        seen.append(non_blocking)
+        return torch.zeros(tensor.shape, dtype=tensor.dtype)
+
+    on_device = build().to("meta")
+    monkeypatch.setattr(torch.Tensor, "to", to)
+    assert on_device.to("cpu", non_blocking=True).input_ids.device.type == "cpu"
+    assert seen == [False]
 
 
 def test_pageable_memory_is_never_copied_asynchronously(monkeypatch):

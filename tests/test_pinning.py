@@ -269,6 +269,24 @@ def test_threads_keep_to_the_depth(allocator):
     assert max(counts) <= 2
 
 
+def test_a_pool_can_be_printed_at_any_time(allocator, monkeypatch):
+    """As by a signal handler, or by a finalizer that runs wherever memory is taken."""
+    pool, printed = fc.BufferPool(pin_memory=True), []
+
+    def allocate(size):
+        printed.append(repr(pool))
+        return allocator(size)
+
+    monkeypatch.setattr(pinning, "allocate", allocate)
+    thread = threading.Thread(target=build, args=(pool,), daemon=True)
+    thread.start()
+    thread.join(30)
+    assert not thread.is_alive()
+    assert printed == [
+        "BufferPool(pin_memory=True, depth=2): 0 batches alive, of 0 bytes, rounded up to 0"
+    ]
+
+
 def test_rounding_is_shown(allocator):
     pool = fc.BufferPool(pin_memory=True)
     batch = build(pool, labels="aligned")

@@ -168,6 +168,7 @@ def test_an_error_keeps_nothing_alive():
         ({"timeout": 0}, ValueError, "timeout is 0"),
         ({"timeout": "x"}, TypeError, "timeout is 'x'"),
         ({"total": "x"}, TypeError, "total is 'x'"),
+        ({"total": -1}, ValueError, "total is -1; pass a number of items from 0 on"),
         ({"progress": "dots"}, ValueError, "progress is 'dots'"),
         ({"progress": 3}, ValueError, "progress is 3"),
     ],
@@ -412,6 +413,24 @@ def test_a_program_ends_though_the_iterable_does_not():
     assert (result.returncode, result.stdout, result.stderr) == (0, "1\n", "")
 
 
+def test_a_program_waits_for_the_item_in_the_making():
+    result = run("""if True:
+        import time
+        import fastcollate as fc
+
+        def items():
+            yield 1
+            time.sleep(3)
+            print("made", flush=True)
+            yield 2
+
+        batches = fc.prefetch(items())
+        print(next(batches), flush=True)
+    """)
+    expected = (0, "1\nmade\n", "")
+    assert (result.returncode, result.stdout, result.stderr) == expected
+
+
 @NEEDS_TORCH
 @NEEDS_FORK
 def test_a_worker_of_a_data_loader_that_dies():
@@ -464,7 +483,7 @@ def test_an_interrupt_ends_a_wait():
             next(batches)
     """
     code = code.replace("import time", "import time, fastcollate.prefetching as own", 1)
-    code = code.replace("with fc", "own.CLOSE_SECONDS = own.EXIT_SECONDS = 0.1\n        with fc")
+    code = code.replace("with fc", "own.CLOSE_SECONDS = 0.1\n        with fc")
     process = subprocess.Popen(
         [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
@@ -508,6 +527,16 @@ def test_progress_counts_items(library, capsys):
     assert "waited" in captured.out + captured.err
 
 
+@pytest.mark.parametrize("library", ["tqdm", "rich"])
+def test_progress_ends_once(library, capsys):
+    pytest.importorskip(library)
+    bar = progress.bar_of(library, 3, "batch")
+    bar.close()
+    capsys.readouterr()
+    bar.close()
+    assert capsys.readouterr() == ("", "")
+
+
 @pytest.mark.parametrize(
     ("missing", "found"), [(["tqdm"], "RichBar"), (["rich"], "TqdmBar"), (["tqdm", "rich"], None)]
 )
@@ -526,6 +555,66 @@ def test_progress_by_what_is_there(missing, found, monkeypatch):
         bar = progress.bar_of(True, 3, "batch")
         bar.close()
         assert type(bar).__name__ == found
+
+
+class Counted:
+    """A bar that knows whether it is closed."""
+
+    def __init__(self):
+        self.closed = threading.Event()
+
+    def advance(self, waited):
+        pass
+
+    def close(self):
+        self.closed.set()
+
+
+@pytest.mark.parametrize("end", ["closed", "left", "all", "error"])
+def test_progress_ends_with_the_items(end, monkeypatch):
+    """Bars that are left alone may draw themselves for ever, and keep the cursor hidden."""
+    bar = Counted()
+    monkeypatch.setattr(prefetching, "bar_of", lambda *_: bar)
+    batches = fc.prefetch(raises_at(9, ValueError("bad")) if end == "error" else range(9))
+    assert next(batches) == 0
+    assert not bar.closed.is_set()
+    if end == "closed":
+        batches.close()
+    if end == "all":
+        assert len(list(batches)) == 8
+    if end == "error":
+        with pytest.raises(ValueError, match="bad"):
+            list(batches)
+    if end == "left":
+        del batches
+        gc.collect()
+    assert bar.closed.is_set()
+
+
+@NEEDS_FORK
+def test_progress_ends_with_the_program_that_shows_it():
+    result = run("""if True:
+        import os, sys, warnings
+        import fastcollate as fc
+        from fastcollate import prefetching
+
+        class Bar:
+            def advance(self, waited):
+                pass
+
+            def close(self):
+                print("closed", flush=True)
+
+        warnings.simplefilter("ignore")
+        prefetching.bar_of = lambda *_: Bar()
+        batches = fc.prefetch(range(5), progress=True)
+        child = os.fork()
+        if child == 0:
+            sys.exit(0)
+        assert os.waitpid(child, 0)[1] == 0
+        next(batches)
+    """)
+    assert (result.returncode, result.stdout) == (0, "closed\n"), result.stderr
 
 
 def test_items_are_not_looked_into():

@@ -8,7 +8,8 @@ import logging
 import random
 import threading
 import time
-from collections import OrderedDict, UserDict, namedtuple
+from collections import Counter, OrderedDict, UserDict, namedtuple
+from collections.abc import Mapping
 
 import numpy as np
 import pytest
@@ -146,6 +147,7 @@ def test_items_of_every_kind_arrive(lane):
         "user": UserDict(a=torch.ones(1)),
         "ordered": OrderedDict(a=torch.ones(1)),
         "knows": knows,
+        "counter": Counter(a=3),
         "array": np.arange(3),
         "number": 4,
         "none": None,
@@ -166,6 +168,7 @@ def test_items_of_every_kind_arrive(lane):
     assert type(moved["ordered"]) is OrderedDict
     assert type(moved["knows"]) is Knows
     assert moved["knows"].extra == 3
+    assert moved["counter"] == Counter(a=3)
     assert moved["array"] is item["array"]
     assert (moved["number"], moved["none"]) == (4, None)
     assert moved["twice"][0] is moved["twice"][1] is not shared
@@ -187,6 +190,38 @@ def test_what_a_lane_cannot_carry_is_moved_when_it_is_handed_over(lane):
     assert moved_by == [threading.current_thread()]
     assert same_weight.requires_grad
     assert same_sparse.is_sparse
+
+
+def test_mappings_that_know_how_to_be_moved(lane):
+    """As a TensorDict: an iteration gives rows instead of keys, and it has a device of its own."""
+
+    class Rows(Mapping):
+        device = "cpu"
+
+        def __getitem__(self, key):
+            raise AssertionError
+
+        def __iter__(self):
+            raise AssertionError
+
+        def __len__(self):
+            return 1
+
+        def to(self, device):
+            moved = Rows()
+            moved.device = device
+            return moved
+
+    class Encoding(UserDict):
+        def to(self, device):
+            raise AssertionError("it would change itself")
+
+    item = [Rows(), Encoding(a=torch.ones(2))]
+    with fc.prefetch([item], "cuda") as items:
+        rows, encoding = next(items)
+    assert (item[0].device, rows.device) == ("cpu", torch.device("cpu"))
+    assert encoding["a"] is not item[1]["a"]
+    assert encoding["a"].tolist() == [1, 1]
 
 
 def test_numpy_batches_are_refused(lane):
@@ -231,6 +266,16 @@ def test_a_device_without_streams():
     assert mapping["b"] == 3
     with fc.prefetch([batch_of(1)], torch.device("cpu")) as batches:
         assert is_all(next(batches), 1)
+
+
+def test_sparse_tensors_move_by_themselves():
+    sparse = torch.eye(3).to_sparse()
+    with fc.prefetch([sparse], "meta") as items:
+        assert next(items).is_sparse
+        assert items.metrics["prefetch/bytes"] == 3 * (2 * 8 + 4)  # two places and a number each
+    batch = fc.Batch({"a": torch.arange(4), "sparse": sparse}).to("meta")
+    assert batch["sparse"].is_sparse
+    assert batch["a"].device.type == "meta"
 
 
 def test_no_such_device():
@@ -481,7 +526,9 @@ def test_pinned_batches_are_copied_from_where_they_are(pinned, lane):
     assert lane.sizes == []  # no slab between
 
 
-def test_a_pool_and_prefetch_do_not_wait_for_each_other(pinned, lane):
+@pytest.mark.parametrize("debug", ["0", "1"])
+def test_a_pool_and_prefetch_do_not_wait_for_each_other(debug, pinned, lane, monkeypatch):
+    monkeypatch.setenv("FASTCOLLATE_DEBUG", debug)  # which holds batches until they are copied
     pool = fc.BufferPool(pin_memory=True, depth=1, timeout=SECONDS)
     made = (batch_of(n, pool=pool) for n in range(9))
     with fc.prefetch(made, "cuda", depth=3) as batches:
@@ -491,6 +538,7 @@ def test_a_pool_and_prefetch_do_not_wait_for_each_other(pinned, lane):
 def test_parts_of_pinned_batches(pinned, lane):
     whole = batch_of(3, rows=9, pin_memory=True)
     rows = {"ids": whole.input_ids[2:3], "strided": whole.rewards[:, 1:], "all": whole.rewards}
+    rows["one"] = batch_of(4, pin_memory=True).rewards[:1, 0]  # contiguous, with a stride of 3
     with fc.prefetch([rows], "cuda") as items:
         moved = next(items)
     for key, value in rows.items():

@@ -508,7 +508,8 @@ class Batch(Mapping[str, Any]):
         non_blocking
             Return before the copy is done, if the batch is pinned (``build_batch(pin_memory=True)``
             or :meth:`pin_memory`). The device's streams keep the order; on the host, nothing must
-            change the batch until the copy is done (``FASTCOLLATE_DEBUG=1`` looks for that).
+            change the batch until the copy is done (``FASTCOLLATE_DEBUG=1`` looks for that). A copy
+            to the host is done when this returns.
 
         Returns
         -------

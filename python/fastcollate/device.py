@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import UserDict
 from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from copy import copy
 from dataclasses import dataclass
@@ -13,12 +14,14 @@ from fastcollate.arrays import is_tensor
 from fastcollate.in_flight import is_watched, watched
 from fastcollate.pinning import pinned
 from fastcollate.slabs import (
+    as_bytes,
     common_slab,
     is_plain,
     offset_in,
     offsets_of_packed,
     over,
     packed_like,
+    size_of,
 )
 
 if TYPE_CHECKING:
@@ -116,7 +119,7 @@ def _copied_together(
     offsets, size = offsets_of_packed(tensors)
     slab = pinned(size) if non_blocking and has_bus(target) else None
     if slab is None:
-        slab = torch.empty(size, dtype=torch.uint8)
+        slab = torch.empty(size, dtype=torch.uint8, device="cpu")
     packed = packed_into(slab, tensors, offsets)
     on_device = _to(slab, target, non_blocking, transfer)
     return {
@@ -126,9 +129,11 @@ def _copied_together(
 
 
 def _to(tensor: Any, target: Any, non_blocking: bool, transfer: Transfer) -> Any:
-    transfer.bytes += tensor.nbytes
+    transfer.bytes += size_of(tensor)
     transfer.copies += 1
-    may_return = non_blocking and (not is_on_host(tensor) or tensor.is_pinned())
+    # On the host, the values would be read before they are there.
+    may_return = non_blocking and target.type != "cpu"
+    may_return = may_return and (not is_on_host(tensor) or tensor.is_pinned())
     # As a copy even where it is there already, which only tests ask for.
     on_device = tensor.to(target, non_blocking=may_return, copy=True)
     if may_return and is_watched() and is_on_host(tensor) and tensor.is_contiguous():
@@ -139,10 +144,10 @@ def _to(tensor: Any, target: Any, non_blocking: bool, transfer: Transfer) -> Any
 def _watch(tensor: Any, target: Any) -> None:
     import torch
 
-    done = torch.get_device_module(target).Event()
-    done.record()
-    source = tensor.detach().view(-1).view(torch.uint8)
-    watched.add(source, done, f"a batch of {tensor.nbytes} bytes")
+    module = torch.get_device_module(target)
+    done = module.Event()
+    done.record(module.current_stream(target))  # the current device may be another one
+    watched.add(as_bytes(tensor), done, f"a batch of {tensor.nbytes} bytes")
 
 
 def packed_into(slab: Any, tensors: Sequence[Any], offsets: Sequence[int]) -> Moves:
@@ -165,11 +170,13 @@ def has_bus(device: Any) -> bool:
 
 
 def resolved(device: Any) -> Any:
-    """Return a device with its number, which tensors have and arguments may lack."""
+    """Return a device as its tensors name it: with its number, which arguments may lack."""
     import torch
 
     device = torch.device(device)
-    if device.index is None and device.type not in ("cpu", "meta"):
+    if device.type in ("cpu", "meta"):
+        return torch.device(device.type)  # there is one of each, and its tensors have no number
+    if device.index is None:
         index = torch.get_device_module(device).current_device()
         device = torch.device(device.type, index)
     return device
@@ -226,7 +233,7 @@ def mapped(value: Any, function: Callable[[Any], Any]) -> Any:
     """Put a function's results in place of all arrays and tensors of an item.
 
     They are looked for in batches, mappings, lists and tuples. What else knows how to be moved is
-    given to the function too.
+    given to the function too, such as a TensorDict, whose values are not all that has a device.
     """
     from fastcollate.batch import Batch
 
@@ -235,7 +242,9 @@ def mapped(value: Any, function: Callable[[Any], Any]) -> Any:
     if isinstance(value, Batch):
         data = {key: mapped(item, function) for key, item in value.items()}
         return value._like(data, value._plan)
-    if isinstance(value, Mapping):
+    # A BatchEncoding would change itself where it is asked to move.
+    knows_how = hasattr(value, "to") and not isinstance(value, (dict, UserDict))
+    if isinstance(value, Mapping) and not knows_how:
         return _rebuilt_mapping(value, {key: mapped(value[key], function) for key in value})
     if isinstance(value, (list, tuple)) and not hasattr(value, "to"):
         items = [mapped(item, function) for item in value]
@@ -248,6 +257,7 @@ def _rebuilt_mapping(mapping: Mapping[Any, Any], items: dict[Any, Any]) -> Any:
         return items
     if isinstance(mapping, MutableMapping):
         again = copy(mapping)  # it may know more than its items
-        again.update(items)
+        for key, item in items.items():
+            again[key] = item  # `update` of a Counter would add
         return again
     return type(mapping)(items)  # type: ignore[call-arg]

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
+import weakref
 import zlib
 from collections import deque
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeVar
+
+T = TypeVar("T")
 
 
 class Event(Protocol):
@@ -28,14 +31,28 @@ def is_watched() -> bool:
 
 
 class InFlight:
-    """Copies of memory on the host, with what it held when they began."""
+    """Copies of memory on the host, with what it held when they began.
+
+    For many threads, and without a lock, which a forked child might never get.
+    """
 
     def __init__(self) -> None:
         self._copies: deque[_Copy] = deque()
+        self._changed: deque[str] = deque()
+        _all.append(weakref.ref(self, _all.remove))
 
     def add(self, source: Any, done: Event, what: str) -> None:
         """Watch a copy of a uint8 tensor on the host, until an event is done."""
         self._copies.append(_Copy(source, _checksum(source), done, what))
+
+    def let_go(self) -> None:
+        """Forget the copies that are done, but not which of them read what was changed."""
+        while (copy := _popped(self._copies)) is not None:
+            if not copy.done.query():
+                self._copies.appendleft(copy)
+                return
+            if _checksum(copy.source) != copy.checksum:
+                self._changed.append(copy.what)
 
     def check(self) -> None:
         """Forget the copies that are done.
@@ -45,14 +62,31 @@ class InFlight:
         RuntimeError
             If one of them read memory that was changed meanwhile, or since.
         """
-        while self._copies and self._copies[0].done.query():
-            copy = self._copies.popleft()
-            if _checksum(copy.source) != copy.checksum:
-                raise RuntimeError(
-                    f"{copy.what} was changed on the host while its copy was in flight, so what "
-                    "the device has may be anything; wait for the copy (by an event, or "
-                    "torch.cuda.synchronize), or leave non_blocking out"
-                )
+        self.let_go()
+        if (what := _popped(self._changed)) is not None:
+            raise RuntimeError(
+                f"{what} was changed on the host while its copy was in flight, or soon after, "
+                "which looks the same: what the device has may be anything; wait for the copy (by "
+                "an event, or torch.cuda.synchronize) and change a clone, or leave non_blocking out"
+            )
+
+
+_all: list[weakref.ref[InFlight]] = []
+
+
+def let_go_of_all() -> None:
+    """Free the memory of copies that are done: somebody waits for it."""
+    for reference in tuple(_all):
+        if (in_flight := reference()) is not None:
+            in_flight.let_go()
+
+
+def _popped(items: deque[T]) -> T | None:
+    """Take the first item, if there is one: another thread may be faster."""
+    try:
+        return items.popleft()
+    except IndexError:
+        return None
 
 
 def _checksum(source: Any) -> int:

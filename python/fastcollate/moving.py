@@ -19,12 +19,14 @@ from fastcollate.device import (
 )
 from fastcollate.in_flight import Event, InFlight, is_watched
 from fastcollate.slabs import (
+    as_bytes,
     common_slab,
     is_plain,
     offset_in,
     offsets_of_packed,
     over,
     packed_like,
+    size_of,
 )
 from fastcollate.staging import Staging
 from fastcollate.streams import Lane
@@ -157,19 +159,13 @@ def _pinned_groups(
     for group in by_storage.values():
         slab = common_slab(group)
         if slab is None and len(group) == 1 and group[0].is_contiguous():
-            slab = _bytes_of(group[0])
+            slab = as_bytes(group[0])
         places = [] if slab is None else [(tensor, offset_in(slab, tensor)) for tensor in group]
         if slab is None or any(offset is None for _, offset in places):
             pageable += group
         else:
             groups.append((slab, [(tensor, offset or 0) for tensor, offset in places]))
     return groups
-
-
-def _bytes_of(tensor: Any) -> Any:
-    import torch
-
-    return tensor.view(-1).view(torch.uint8)
 
 
 def _check(item: Any) -> None:
@@ -184,7 +180,7 @@ def _to(value: Any, device: Any, transfer: Transfer) -> Any:
         return value
     if not is_tensor(value):
         return value.to(device)
-    if value.device != device and value.nbytes:
-        transfer.bytes += value.nbytes
+    if value.device != device and (size := size_of(value)):
+        transfer.bytes += size
         transfer.copies += 1
     return value.to(device)

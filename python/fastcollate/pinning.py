@@ -13,11 +13,13 @@ import sys
 import threading
 import time
 import warnings
+from contextlib import AbstractContextManager
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from fastcollate.arguments import counted
 from fastcollate.arrays import is_tensor
+from fastcollate.in_flight import let_go_of_all
 from fastcollate.slabs import over
 
 if TYPE_CHECKING:
@@ -43,7 +45,8 @@ def allocate(size: int) -> Any:
     """
     import torch
 
-    return torch.empty(size, dtype=torch.uint8, pin_memory=True)
+    # Whatever torch.set_default_device says.
+    return torch.empty(size, dtype=torch.uint8, device="cpu", pin_memory=True)
 
 
 def rounded(size: int) -> int:
@@ -101,7 +104,7 @@ class PinnedSlabs:
 
     def _reset(self) -> None:
         self._process = os.getpid()
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a finalizer or signal handler may print the pool
         self._slabs: list[tuple[Any, int]] = []
 
     def take(self, size: int) -> Any | None:
@@ -129,6 +132,7 @@ class PinnedSlabs:
                         self._slabs.append((_trace(slab), size))
                     return slab
                 alive = counted(len(self._slabs), "pinned batch", "pinned batches")
+            let_go_of_all()
             waited = time.monotonic() - begin
             if waited >= self.timeout:
                 raise TimeoutError(
@@ -148,7 +152,7 @@ class PinnedSlabs:
         with self._own_lock():
             return [size for _, size in self._alive()]
 
-    def _own_lock(self) -> threading.Lock:
+    def _own_lock(self) -> AbstractContextManager[Any]:
         if self._process != os.getpid():
             self._reset()  # slabs are the parent's, and so is a thread that may have had the lock
         return self._lock

@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from typing import Any, Generic, TypeVar
 
-from fastcollate.arguments import checked_integer, checked_seconds
+from fastcollate.arguments import checked_count, checked_integer, checked_seconds
 from fastcollate.arrays import describe
 from fastcollate.device import resolved
 from fastcollate.moving import Blocking, HandOver, OnLane, Same
@@ -29,8 +29,8 @@ REPORT_EVERY = 60.0
 LOOK_EVERY = 1.0
 """Seconds after which who waits looks whether there is still a thread to wait for."""
 
-CLOSE_SECONDS, EXIT_SECONDS = 10.0, 2.0
-"""How long closing waits for the thread, and how long the interpreter's end does."""
+CLOSE_SECONDS = 10.0
+"""How long closing waits for the thread, and the interpreter's end for all threads."""
 
 _log = logging.getLogger(__name__)
 
@@ -70,7 +70,8 @@ def prefetch(
     -------
     Prefetcher
         An iterator. It is closed by the end of a ``with`` block, by ``close()``, and when nothing
-        refers to it any more.
+        refers to it any more; but then nobody waits for the thread, which may be at the iterable
+        until it has given one more item. Leave a loop by ``with`` if the iterable is used again.
 
     Raises
     ------
@@ -82,7 +83,8 @@ def prefetch(
 
     Notes
     -----
-    The iterable runs on another thread: what it uses must not be used elsewhere at the same time.
+    The iterable runs on another thread: what it uses must not be used elsewhere at the same time,
+    and ``"cuda"`` means the first device there, whatever ``torch.cuda.set_device`` was called with.
     Most of :func:`build_batch`'s time lets other threads of Python run only where rows are arrays;
     from lists, they take turns with the thread that trains.
 
@@ -100,7 +102,7 @@ def prefetch(
     if total is None:
         total = _length(iterable)
     else:
-        total = checked_integer("total", total, "a number of items or None")
+        total = checked_count("total", total, "a number of items", least=0)
     try:
         iterator = iter(iterable)
     except TypeError as error:
@@ -138,7 +140,7 @@ class Prefetcher(Generic[T]):
         self._count, self._waited = 0, 0.0
         self._first = self._last = 0.0  # when the first was asked for, and the last was done with
         self._is_closed = False
-        weakref.finalize(self, work.stop).atexit = False
+        weakref.finalize(self, _end, work, bar)
         work.start(iterator, move)
 
     def __iter__(self) -> Prefetcher[T]:
@@ -202,8 +204,7 @@ class Prefetcher(Generic[T]):
         """
         if not self._is_closed:
             self._is_closed = True
-            self._bar.close()
-            self._work.stop()
+            _end(self._work, self._bar)
             self._work.join(CLOSE_SECONDS)
 
     def __enter__(self) -> Prefetcher[T]:
@@ -337,16 +338,25 @@ class _Work:
                 self._changed.notify_all()
 
 
+def _end(work: _Work, bar: Bar) -> None:
+    """Let the thread end, and the bar."""
+    if not work.is_elsewhere():
+        work.stop()
+        bar.close()
+
+
 _working: weakref.WeakSet[_Work] = weakref.WeakSet()
 
 
 @atexit.register
 def _stop_all() -> None:
-    """End all threads: they must not use torch while the interpreter ends."""
-    for work in list(_working):
+    """End all threads: one in compiled code then would abort the program."""
+    every = list(_working)
+    for work in every:
         work.stop()
-    for work in list(_working):
-        work.join(EXIT_SECONDS)
+    end = time.monotonic() + CLOSE_SECONDS
+    for work in every:
+        work.join(max(end - time.monotonic(), 0.0))
 
 
 def _length(iterable: Any) -> int | None:

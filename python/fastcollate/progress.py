@@ -105,4 +105,5 @@ class RichBar:
 
     def close(self) -> None:
         """Leave the bar as it is."""
-        self._progress.stop()
+        if self._progress.live.is_started:  # else it prints an empty line each time
+            self._progress.stop()

@@ -6,13 +6,14 @@ import dataclasses
 import difflib
 import operator
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from itertools import islice
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from fastcollate._fastcollate import Stretches, pack_ids
-from fastcollate.arguments import as_list, counted
-from fastcollate.arrays import describe, offsets_of, to_numpy
+from fastcollate.arguments import counted, id_list
+from fastcollate.arrays import describe, is_array, offsets_of, to_numpy
 from fastcollate.column_input import ragged
 from fastcollate.columns import Ragged
 from fastcollate.fields import Field, PerRow, RoutedExperts
@@ -117,6 +118,8 @@ def _values_name(field: AnyField) -> str:
 
 
 def _with_values(field: AnyField, values: Any) -> AnyField:
+    if isinstance(field, PerRow) and field.concat and is_array(values) and values.ndim > 1:
+        values = list(values)  # rows that happen to have one shape come as one array
     changes: dict[str, Any] = {_values_name(field): values}
     return dataclasses.replace(field, **changes)
 
@@ -128,10 +131,10 @@ def _by_key(samples: Any, known: Collection[str], ignore: Collection[str] | None
     """Return the columns that are used, of one item per row each."""
     if isinstance(samples, Mapping):
         used = _used(samples, known, ignore)
-        return {key: samples[key] for key in used}
+        return {key: _readable(samples[key]) for key in used}
     if (names := _names_of_table(samples)) is not None:
         used = _used(names, known, ignore)
-        return {key: samples[key] for key in used}
+        return {key: _readable(samples[key]) for key in used}
     is_sequence = hasattr(type(samples), "__len__") and hasattr(type(samples), "__getitem__")
     if not is_sequence or isinstance(samples, (str, bytes, bytearray)):
         raise TypeError(f"samples is {describe(samples)}; {EXPECTED}")
@@ -150,12 +153,31 @@ def _names_of_table(samples: Any) -> list[str] | None:
     return None
 
 
+def _readable(column: Any) -> Any:
+    """Return a column that others than Ray can read too.
+
+    Rows that were NumPy arrays have a type of Ray's, whose storage does not say all of their shape.
+    """
+    name = getattr(getattr(column, "type", None), "extension_name", "")
+    if not name.startswith("ray."):
+        return column
+    chunks = [chunk.to_numpy(zero_copy_only=False) for chunk in getattr(column, "chunks", [column])]
+    if len({chunk.shape[1:] for chunk in chunks} | {chunk.dtype for chunk in chunks}) == 2:
+        return np.concatenate(chunks)
+    rows = np.empty(sum(map(len, chunks)), object)
+    for index, row in enumerate(row for chunk in chunks for row in chunk):
+        rows[index] = row
+    return rows
+
+
 def _transposed(
     samples: Sequence[Any], known: Collection[str], ignore: Collection[str] | None
 ) -> dict[str, Any]:
     """Return one list per key, of samples that all have the same keys."""
     if len(samples) == 0:
         raise ValueError("samples is empty; a batch needs one row or more")
+    # Read once, and no further: a data set may make its samples anew each time, and without an end.
+    samples = list(islice(samples, len(samples)))
     for index, sample in enumerate(samples):
         if not isinstance(sample, Mapping):
             raise TypeError(
@@ -319,7 +341,7 @@ def _first(trained: np.ndarray, offsets: np.ndarray) -> np.ndarray:
 
 
 def _prompt_lens(column: Any, lengths: np.ndarray) -> np.ndarray:
-    items = as_list(column)
+    items = id_list("prompt_len", column)
     if len(items) != len(lengths):
         raise ValueError(
             f"prompt_len has {counted(len(items), 'row')}, but input_ids has {len(lengths)}"

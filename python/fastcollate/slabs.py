@@ -39,6 +39,23 @@ def is_plain(tensor: Any) -> bool:
     )
 
 
+def as_bytes(tensor: Any) -> Any:
+    """Return the bytes of a contiguous tensor, as a tensor that is no view of it."""
+    import torch
+
+    # `view` refuses a dimension of one item if it has a stride.
+    first = tensor.storage_offset() * tensor.itemsize
+    empty = torch.empty(0, dtype=torch.uint8, device=tensor.device)
+    return empty.set_(tensor.untyped_storage(), first, (tensor.nbytes,), (1,))
+
+
+def size_of(tensor: Any) -> int:
+    """Return how many bytes a tensor's numbers take, and those of a sparse one's places."""
+    if tensor.is_sparse:
+        return int(tensor._indices().nbytes + tensor._values().nbytes)
+    return int(tensor.nbytes)
+
+
 def span(tensor: Any) -> int:
     """Return the bytes from a tensor's first item to the end of its last."""
     if tensor.numel() == 0:

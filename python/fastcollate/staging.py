@@ -96,4 +96,4 @@ class Staging:
 
         # torch takes as much anyway, and the next batch may be a bit larger.
         memory = self._lane.pinned(rounded(size))
-        return torch.empty(size, dtype=torch.uint8) if memory is None else memory
+        return torch.empty(size, dtype=torch.uint8, device="cpu") if memory is None else memory
