@@ -16,6 +16,7 @@ from fastcollate.testing.reference import assert_same
 ray = pytest.importorskip("ray")
 
 from ray.cluster_utils import Cluster  # noqa: E402
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy  # noqa: E402
 
 import fastcollate.ray  # noqa: E402
 
@@ -118,9 +119,6 @@ class Rollout:
             )
         block = fc.ray.put_turns(builder)
         return block, len(builder)
-
-    def process(self):
-        return os.getpid()
 
 
 @ray.remote(num_cpus=0.1)
@@ -291,25 +289,21 @@ def test_blocks_of_tasks_stay_and_those_of_dropped_actors_do_not(cluster):
     def collect(worker):
         return fc.ray.put_turns(columns(worker))
 
-    worker = Rollout.remote(1)
-    process, *blocks = get([worker.process.remote(), collect.remote(0), worker.put.remote()])
+    # On this node: copies on others would stay.
+    here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
+    worker = Rollout.options(scheduling_strategy=here).remote(1)
+    blocks = get([collect.remote(0), worker.put.remote()])
     shards = [fc.ray.plan_step([block]).shard(0, 0) for block in blocks]
     del worker
-    wait_for_the_end_of(process)
+
+    def collate_for_a_while():
+        for _ in range(300):  # until Ray notices
+            fc.ray.collate(shards[1], pad_token_id=0, array_type="numpy")
+            time.sleep(0.1)
+
     with pytest.raises(fc.ray.ShardError, match=r"OwnerDiedError.* keep .* the actor's handle"):
-        fc.ray.collate(shards[1], pad_token_id=0, array_type="numpy")
+        collate_for_a_while()
     assert len(fc.ray.collate(shards[0], pad_token_id=0, array_type="numpy").input_ids) > 0
-
-
-def wait_for_the_end_of(process):
-    end = time.monotonic() + 60
-    while time.monotonic() < end:
-        try:
-            os.kill(process, 0)
-        except ProcessLookupError:
-            return
-        time.sleep(0.1)
-    raise AssertionError("the process is still there")
 
 
 class Unreadable:
