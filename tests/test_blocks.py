@@ -8,6 +8,7 @@ from itertools import pairwise, product
 
 import numpy as np
 import pytest
+from conftest import NEEDS_TORCH
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -90,6 +91,13 @@ def cases(draw, array_type):
     if "uids" in columns:  # one of each trajectory: those of a prompt follow each other
         trajectory = np.cumsum([0, *data.is_last_step[:-1]])
         columns["uids"] = [f"prompt {index // 2}" for index in trajectory.tolist()]
+    if all(map(len, columns["responses"])) and draw(st.booleans()):
+        numbers = draw(st.lists(st.floats(-9, 9), min_size=count, max_size=count))
+        columns["rewards"] = np.array(numbers) if draw(st.booleans()) else numbers
+    if draw(st.booleans()):  # ids of more than 32 bits, in one of the blocks
+        turn = draw(st.integers(0, count - 1))
+        columns["responses"] = list(columns["responses"])
+        columns["responses"][turn] = [2**40] * len(columns["responses"][turn])
     merge = draw(st.sampled_from([None, "exact", "branch", "realign"]))
     return columns, merge, [0, *sorted(map(int, chosen)), count], options
 
@@ -381,6 +389,20 @@ def test_what_blocks_decide_together():
         expected = fc.build_batch(**columns, merge=merge, rows=shards[0], **options)
         assert_same(batch, expected)
         assert batch.merge_plan == expected.merge_plan
+
+
+@NEEDS_TORCH
+@pytest.mark.parametrize("concat", [False, True])
+def test_tensors_per_row_that_numpy_lacks(concat):
+    import torch
+
+    images = [torch.full((count, 2), 1.5, dtype=torch.bfloat16) for count in (0, 2, 1)]
+    columns = {**SMALL, "fields": {"images": fc.PerRow(images, concat=concat)}}
+    shard = fc.plan_step([2, 4, 3]).shard(0, 0)
+    batch, _ = through_blocks([columns], lambda step: shard, {"pad_token_id": 0})
+    assert_same(batch, fc.build_batch(**columns, pad_token_id=0, rows=shard))
+    table, _ = stored(**columns)
+    assert table.num_bytes == 9 * 4 + 3 * 4 + 3 * 2 * 2
 
 
 def test_blocks_merged_by_plans():

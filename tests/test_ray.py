@@ -1,7 +1,9 @@
 """Hand-over on a real Ray cluster of several nodes: what arrives is what one call would build."""
 
 import dataclasses
+import logging
 import os
+import re
 import time
 
 import numpy as np
@@ -14,6 +16,7 @@ from fastcollate.testing.reference import assert_same
 ray = pytest.importorskip("ray")
 
 from ray.cluster_utils import Cluster  # noqa: E402
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy  # noqa: E402
 
 import fastcollate.ray  # noqa: E402
 
@@ -116,9 +119,6 @@ class Rollout:
             )
         block = fc.ray.put_turns(builder)
         return block, len(builder)
-
-    def die(self):
-        os._exit(1)
 
 
 @ray.remote(num_cpus=0.1)
@@ -275,11 +275,50 @@ def test_a_lost_worker_is_named(rollouts, consumers):
     ray.kill(worker)
     message = (
         r"the shard of mini-batch 0 and rank 1 cannot be collated: block 1 \(put by actor "
-        r"rollout 7 on node \w+\) with rows \d+ to \d+ is lost \(OwnerDiedError: "
+        r"rollout 7 on node \w+\) with rows \d+ to \d+ is lost \(OwnerDiedError: .*\); put its "
+        r"rows again and plan the step anew, and keep the process that puts them, or the actor's "
+        "handle, until it is trained"
     )
     with pytest.raises(fc.ray.ShardError, match=message):
         get(consumers[3].collate.remote(plan.shard(0, 1)))
     assert len(get(consumers[3].collate.remote(few))[0].input_ids) == 1
+
+
+def test_blocks_of_tasks_stay_and_those_of_dropped_actors_do_not(cluster):
+    @ray.remote(num_cpus=0.1, max_calls=1)
+    def collect(worker):
+        return fc.ray.put_turns(columns(worker))
+
+    # On this node: copies on others would stay.
+    here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
+    worker = Rollout.options(scheduling_strategy=here).remote(1)
+    blocks = get([collect.remote(0), worker.put.remote()])
+    shards = [fc.ray.plan_step([block]).shard(0, 0) for block in blocks]
+    del worker
+
+    def collate_for_a_while():
+        for _ in range(300):  # until Ray notices
+            fc.ray.collate(shards[1], pad_token_id=0, array_type="numpy")
+            time.sleep(0.1)
+
+    with pytest.raises(fc.ray.ShardError, match=r"OwnerDiedError.* keep .* the actor's handle"):
+        collate_for_a_while()
+    assert len(fc.ray.collate(shards[0], pad_token_id=0, array_type="numpy").input_ids) > 0
+
+
+class Unreadable:
+    def __reduce__(self):
+        return int, ("a module of another version",)
+
+
+def test_what_cannot_be_read_is_named(rollouts):
+    shard = fc.ray.plan_step([get(rollouts[0].put.remote())]).shard(0, 0)
+    broken = dataclasses.replace(shard, parts={0: ray.put(Unreadable())})
+    message = (
+        r"rank 0 .*: block 0 .* cannot be read \(RaySystemError: .*'a module of another v.*'\)$"
+    )
+    with pytest.raises(fc.ray.ShardError, match=message):
+        fc.ray.collate(broken, pad_token_id=0)
 
 
 def test_what_does_not_arrive_is_named(rollouts):
@@ -293,6 +332,12 @@ def test_what_does_not_arrive_is_named(rollouts):
         late = dataclasses.replace(shard, parts={0: waiting})
         with pytest.raises(TimeoutError, match=r"block 0 .* did not arrive within 0.5 seconds"):
             fc.ray.collate(late, pad_token_id=0, timeout=0.5)
+        # The first one is there, though on another node.
+        blocks = get([worker.put.remote() for worker in rollouts[1:3]])
+        both = fc.ray.plan_step(blocks).shard(0, 0)
+        late = dataclasses.replace(both, parts={0: both.parts[0], 1: waiting})
+        with pytest.raises(TimeoutError, match=r": block 1 .* did not arrive within 1 seconds"):
+            fc.ray.collate(late, pad_token_id=0, timeout=1)
         late = dataclasses.replace(shard, step=waiting)
         with pytest.raises(fc.ray.ShardTimeoutError, match=r"rank 0 .*: the plan of the step did"):
             fc.ray.collate(late, pad_token_id=0, timeout=0.5)
@@ -325,6 +370,29 @@ def test_blocks_that_do_not_go_together(rollouts):
         fc.ray.plan_step(one)
     with pytest.raises(TypeError, match="uids is an argument of put_turns"):
         fc.ray.plan_step([one], uids=["a"])
+
+
+def test_blocks_are_named(rollouts, caplog):
+    @ray.remote(num_cpus=0.1)
+    def collect():
+        return fc.ray.put_turns(columns(0)).name
+
+    log = logging.getLogger("ray")
+    log.addHandler(caplog.handler)
+    try:
+        names = [fc.ray.put_turns(columns(0)).name, get(collect.remote())]
+    finally:
+        log.removeHandler(caplog.handler)
+    names += [get(rollouts[0].put.remote(name=name)).name for name in (None, "mine")]
+    patterns = (
+        "put by the driver on node",
+        r"put by task \w{8} on",
+        r"put by actor \w{8} on",
+        "mine",
+    )
+    for name, pattern in zip(names, patterns, strict=True):
+        assert re.match(pattern, name)
+    assert not caplog.records
 
 
 @NEEDS_TORCH
@@ -373,7 +441,6 @@ def test_arguments(rollouts):
     with pytest.raises(ValueError, match="part_bytes is 0"):
         fc.ray.put_turns(turns, part_bytes=0)
     block = fc.ray.put_turns(turns)
-    assert block.name.startswith("put by the driver on node ")
     shard = fc.ray.plan_step([block]).shard(0, 0)
     for options, message in (
         ({"rows": shard}, "rows is what blocks and plan have"),

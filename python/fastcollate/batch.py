@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
@@ -84,7 +85,7 @@ class Batch(Mapping[str, Any]):
         "_data",
         "_handover",
         "_lease",
-        "_plan",
+        "_plan_or_pickle",
         "_recipe",
         "is_last_step",
         "is_padding",
@@ -94,7 +95,7 @@ class Batch(Mapping[str, Any]):
     )
 
     _data: dict[str, Any]
-    _plan: Plan | None
+    _plan_or_pickle: Plan | bytes | None
     _recipe: Recipe | None
     _lease: Lease | None
     _handover: dict[str, float] | None
@@ -116,7 +117,7 @@ class Batch(Mapping[str, Any]):
         is_padding: Sequence[bool] | None = None,
     ) -> None:
         self._data = dict(data)
-        self._plan = plan
+        self._plan_or_pickle = plan
         self._recipe = recipe
         self._lease = self._handover = None
         self.uids = uids
@@ -153,7 +154,7 @@ class Batch(Mapping[str, Any]):
         for name in Batch.__slots__:
             if name != "__weakref__":
                 setattr(again, name, getattr(self, name))
-        again._data, again._plan, again._lease = data, plan, None
+        again._data, again._plan_or_pickle, again._lease = data, plan, None
         return again
 
     def __getitem__(self, key: str) -> Any:
@@ -204,6 +205,14 @@ class Batch(Mapping[str, Any]):
         return type(self), (*how, *names, self.merge_plan, self.is_padding)
 
     @property
+    def _plan(self) -> Plan | None:
+        """The plan, which is read of its pickle, if it came as one, when it is asked for."""
+        plan = self._plan_or_pickle
+        if isinstance(plan, bytes):
+            plan = self._plan_or_pickle = pickle.loads(plan)
+        return plan
+
+    @property
     def plan(self) -> Plan:
         """What the rows are made of and where they lie.
 
@@ -212,12 +221,13 @@ class Batch(Mapping[str, Any]):
         MissingPlanError
             If the batch was made from a mapping. So do the other properties.
         """
-        if self._plan is None:
+        plan = self._plan
+        if plan is None:
             raise MissingPlanError(
                 "this Batch was made from a mapping and has no plan; "
                 "use the Batch that build_batch returned"
             )
-        return self._plan
+        return plan
 
     @property
     def recipe(self) -> Recipe:

@@ -16,7 +16,8 @@ class Shards(NamedTuple):
     """Shards as they are carried: arrays, which pickle out of band, and all else by shard."""
 
     arrays: list[np.ndarray]
-    batches: list[bytes]
+    batches: list[tuple[bytes, bytes]]
+    """Pickles of a batch without its plan, and of that."""
 
 
 class _Piece(NamedTuple):
@@ -76,9 +77,13 @@ def packed(batch: Batch, shards: list[Batch]) -> Shards:
         names = (shard.uids, shard.trajectory_ids, shard.is_last_step)
         outputs = {key: piece(value, batch.get(key)) for key, value in shard.items()}
         more = (shard.merge_plan, shard.is_padding)
-        one = Batch(outputs, shard.plan, shard.recipe, *names, *more)
-        batches.append(pickle.dumps(one, protocol=pickle.HIGHEST_PROTOCOL))
+        one = Batch(outputs, None, shard.recipe, *names, *more)
+        batches.append((_pickled(one), _pickled(shard.plan)))
     return Shards(arrays.arrays(), batches)
+
+
+def _pickled(value: Any) -> bytes:
+    return pickle.dumps(value, protocol=pickle.HIGHEST_PROTOCOL)
 
 
 def _start_in(array: np.ndarray, whole: np.ndarray) -> int | None:
@@ -93,7 +98,9 @@ def _start_in(array: np.ndarray, whole: np.ndarray) -> int | None:
 
 def unpacked(shards: Shards, index: int, copy: bool) -> Batch:
     """Return a shard over the arrays' memory, or in memory of its own."""
-    batch: Batch = pickle.loads(shards.batches[index])
+    pickled, plan = shards.batches[index]
+    batch: Batch = pickle.loads(pickled)
+    batch._plan_or_pickle = plan  # Many never ask for it, and it takes most of the time.
 
     def received(value: Any) -> Any:
         if isinstance(value, list):

@@ -220,7 +220,7 @@ def stored(
         {name: values for name, values in names.items() if values is not None},
         {name: one.kind for name, one in plain.items()},
         {key: one.kind for key, one in more.items()},
-        loss_weights(batch),
+        _loss_weights(batch, plain.get("loss_masks"), of_responses),
         bounds,
         num_bytes,
     )
@@ -250,8 +250,9 @@ def _jagged(prompts: Rows, responses: Rows, **arguments: Any) -> Batch:
     try:
         return build(prompts, responses, **options, dtypes={"input_ids": "int32"})
     except ValueError:
-        # Ids beyond 32 bits. If it was anything else, this raises the same.
-        return build(prompts, responses, **options)
+        pass
+    # Ids beyond 32 bits. If it was anything else, this raises the same.
+    return build(prompts, responses, **options)
 
 
 def _needs_torch(field: Any) -> bool:
@@ -346,6 +347,22 @@ def _narrowed(mask: np.ndarray) -> np.ndarray:
     return mask if np.signbit(mask).any() else narrow  # -0.0 stays what it is
 
 
+def _loss_weights(
+    batch: Batch, masks: _Stored | None, of_responses: Integers
+) -> NDArray[np.float64]:
+    """Sum the loss mask of each row, or count its response tokens."""
+    lens = np.diff(of_responses)
+    if masks is None:
+        return lens.astype(np.float64)
+    values = masks.column.values
+    if values.dtype != np.uint8:
+        return loss_weights(batch)
+    # Sums of 0 and 1 are exact, in whatever order.
+    weights, holds = np.zeros(len(lens)), lens > 0
+    weights[holds] = np.add.reduceat(values, of_responses[:-1][holds], dtype=np.int64)
+    return weights
+
+
 def _is_one_number_each(rewards: Any) -> bool:
     """Say whether rewards are numbers of whole rows. Where that is not sure, they are not."""
     if is_tensor(rewards) or isinstance(rewards, np.ndarray):
@@ -378,7 +395,7 @@ def _bytes(column: Any) -> int:
         return sum(_bytes(unpacked(value)) for value in column)
     if isinstance(column, Ragged):
         column = column.values
-    return int(getattr(column, "nbytes", None) or np.asarray(column).nbytes)
+    return int(column.nbytes if hasattr(column, "nbytes") else np.asarray(column).nbytes)
 
 
 def _part_offsets(offsets: Integers, num_bytes: int, part_bytes: int) -> Integers:

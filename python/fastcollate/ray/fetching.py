@@ -7,16 +7,15 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 import ray
-from ray.exceptions import GetTimeoutError, RayError
+from ray.exceptions import GetTimeoutError, ObjectLostError, OwnerDiedError, RayError
 
-from fastcollate.arguments import counted
 from fastcollate.arrays import describe
 
 TIMEOUT = 300.0
 """Seconds that objects are waited for, unless told otherwise."""
 
 MARGIN = 1.0
-"""Seconds that an object which has arrived may take to be read."""
+"""Seconds that an object may take to be fetched, once others have taken all the time there is."""
 
 K = TypeVar("K")
 
@@ -52,40 +51,49 @@ def fetched(
     Raises
     ------
     ShardError
-        For the first that is lost.
+        For one that is lost.
     ShardTimeoutError
-        If there are some that have not arrived.
+        For the first that has not arrived.
     """
     end = time.monotonic() + timeout
-    late: set[ray.ObjectRef[Any]] = set()
-    if len(refs) > 1:
-        # Only waiting for all fetches them side by side, and tells which are late.
-        late = set(ray.wait(list(refs.values()), num_returns=len(refs), timeout=timeout)[1])
+    try:
+        return dict(zip(refs, ray.get(list(refs.values()), timeout=timeout), strict=True))
+    except RayError:
+        pass
+    # Asked one by one, they tell which of them it is.
     values = {}
     for key, ref in refs.items():
         try:
-            if ref in late:
-                raise GetTimeoutError
             values[key] = ray.get(ref, timeout=max(end - time.monotonic(), MARGIN))
         except GetTimeoutError as error:
-            more = f" and {counted(len(late) - 1, 'other object')}" if len(late) > 1 else ""
             raise ShardTimeoutError(
-                f"{shard} cannot be collated: {name(key)}{more} did not arrive within {timeout:g} "
+                f"{shard} cannot be collated: {name(key)} did not arrive within {timeout:g} "
                 "seconds; a node may be unreachable or its memory full (see `ray memory`), or pass "
                 "a longer timeout"
             ) from error
         except RayError as error:
             raise ShardError(
-                f"{shard} cannot be collated: {name(key)} is lost ({_reason(error)}); put those "
-                "rows again and plan the step anew"
+                f"{shard} cannot be collated: {name(key)} {_what_happened(error)}"
             ) from error
     return values
 
 
-def _reason(error: RayError) -> str:
-    """Return an error's name and its first sentence behind the one that names the object."""
-    text = " ".join(str(error).partition("\n\n")[2].split())
-    sentence = text.partition(". ")[0].rstrip(".")
+def _what_happened(error: RayError) -> str:
+    """Say what became of an object, and what to do."""
+    if not isinstance(error, ObjectLostError):
+        return f"cannot be read ({_reason(str(error), error)})"
+    # The first paragraph names the object.
+    reason = _reason(str(error).partition("\n\n")[2], error)
+    again = "put its rows again and plan the step anew"
+    if isinstance(error, OwnerDiedError):
+        again += ", and keep the process that puts them, or the actor's handle, until it is trained"
+    return f"is lost ({reason}); {again}"
+
+
+def _reason(text: str, error: RayError) -> str:
+    """Return an error's name, and the first sentence of a text."""
+    line = text.strip().partition("\n")[0]
+    sentence = line.partition(". ")[0].rstrip(".")
     return f"{type(error).__name__}: {sentence}" if sentence else type(error).__name__
 
 

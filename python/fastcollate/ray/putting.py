@@ -25,7 +25,7 @@ class Block:
 
     Small, and pickled by Ray: return it from a task or an actor's method. The rows stay in the
     object store as long as a handle, a plan of it or a shard of that plan is alive, and as long as
-    the worker that put them is: Ray's objects die with their owner.
+    the process that put them is: Ray's objects die with their owner.
 
     Attributes
     ----------
@@ -124,7 +124,9 @@ def put_turns(
     Notes
     -----
     The object store's objects belong to the process that puts them. Keep rollout workers alive
-    until the step is trained; what a dead one has put is lost, and :func:`collate` says so.
+    until the step is trained; what a dead one has put is lost, and :func:`collate` says so. An
+    actor ends when its last handle is dropped, so keep that too. The process of a task stays as
+    long as somebody has its blocks.
     """
     check_merge_argument(merge)
     part_bytes = checked_int("part_bytes", part_bytes, "a number of bytes")
@@ -158,10 +160,8 @@ def _own_name() -> str:
     """Name the actor or task that this is, and its node."""
     context = ray.get_runtime_context()
     node = f"on node {context.get_node_id()[:8]}"
-    actor = context.get_actor_id()
-    if actor is not None:
-        given = context.get_actor_name()
-        return f"put by actor {given or actor[:8]} {node}"
-    if (task := context.get_task_id()) is not None:
-        return f"put by task {task[:8]} {node}"
-    return f"put by the driver {node}"
+    if context.worker.mode != ray.WORKER_MODE:  # has neither, and warns if it is asked
+        return f"put by the driver {node}"
+    if (actor := context.get_actor_id()) is not None:
+        return f"put by actor {context.get_actor_name() or actor[:8]} {node}"
+    return f"put by task {str(context.get_task_id())[:8]} {node}"
