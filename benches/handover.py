@@ -229,8 +229,8 @@ def of_staging(effort: Effort) -> Figures:
     """Measure the copy into a slab."""
     import torch
 
-    from fastcollate.device import packed_into
-    from fastcollate.slabs import offsets_of_packed
+    from fastcollate.handover.device import packed_into
+    from fastcollate.handover.slabs import offsets_of_packed
 
     tensors = [tensor.clone() for tensor in large_batch(effort).values()]
     offsets, size = offsets_of_packed(tensors)

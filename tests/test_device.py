@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from test_pinning import HAS_CUDA, NEEDS_CUDA, fake_allocator
 
 import fastcollate as fc
-from fastcollate import device, in_flight, pinning, slabs, staging
+from fastcollate.handover import device, in_flight, pinning, slabs, staging
 from fastcollate.testing.reference import assert_same, build_batch_loops
 from fastcollate.testing.strategies import extras, rollouts
 

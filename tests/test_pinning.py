@@ -22,7 +22,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import fastcollate as fc
-from fastcollate import pinning
+from fastcollate.handover import pinning
 from fastcollate.testing.reference import assert_same, build_batch_loops
 from fastcollate.testing.strategies import as_inputs, rollouts
 
@@ -437,7 +437,7 @@ def test_a_forked_child_has_slabs_of_its_own():
         import os, warnings
         import torch
         import fastcollate as fc
-        from fastcollate import pinning
+        from fastcollate.handover import pinning
 
         warnings.simplefilter("ignore")
         pinning.obstacle = lambda: None

@@ -18,7 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import fastcollate as fc
-from fastcollate import prefetching, progress
+from fastcollate.handover import prefetching, progress
 from fastcollate.testing.reference import assert_same, collate_loops
 
 NEEDS_FORK = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
@@ -203,12 +203,12 @@ def test_long_waits_are_logged(monkeypatch, caplog):
             gated.gate.release()
 
     handler = Release()
-    logging.getLogger("fastcollate.prefetching").addHandler(handler)
+    logging.getLogger("fastcollate.handover.prefetching").addHandler(handler)
     try:
         with caplog.at_level(logging.WARNING), fc.prefetch(gated) as batches:
             assert next(batches) == 0
     finally:
-        logging.getLogger("fastcollate.prefetching").removeHandler(handler)
+        logging.getLogger("fastcollate.handover.prefetching").removeHandler(handler)
     assert "the iterable has not given item 0" in caplog.text
 
 
@@ -491,7 +491,7 @@ def test_an_interrupt_ends_a_wait():
         with fc.prefetch(items()) as batches:
             next(batches)
     """
-    code = code.replace("import time", "import time, fastcollate.prefetching as own", 1)
+    code = code.replace("import time", "import time, fastcollate.handover.prefetching as own", 1)
     code = code.replace("with fc", "own.CLOSE_SECONDS = 0.1\n        with fc")
     process = subprocess.Popen(
         [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
@@ -606,7 +606,7 @@ def test_progress_ends_with_the_program_that_shows_it():
     result = run("""if True:
         import os, sys, warnings
         import fastcollate as fc
-        from fastcollate import prefetching
+        from fastcollate.handover import prefetching
 
         class Bar:
             def advance(self, waited):

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from test_pinning import NEEDS_CUDA, fake_allocator
 
 import fastcollate as fc
-from fastcollate import prefetching, staging, streams
+from fastcollate.handover import prefetching, staging, streams
 from fastcollate.testing.reference import assert_same
 
 torch = pytest.importorskip("torch")
@@ -403,7 +403,7 @@ def test_long_waits_for_slabs_are_logged(monkeypatch, caplog):
 
     slabs = staging.Staging(FakeLane(), 1, lambda: False)
     slabs.take(1).done = event
-    logger, handler = logging.getLogger("fastcollate.staging"), Finish()
+    logger, handler = logging.getLogger("fastcollate.handover.staging"), Finish()
     logger.addHandler(handler)
     try:
         with caplog.at_level(logging.WARNING):

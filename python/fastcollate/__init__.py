@@ -12,23 +12,23 @@ import logging
 from fastcollate._fastcollate import Plan, __version__
 from fastcollate.advantages import LossNormalizers, broadcast_last_step, drop_padding
 from fastcollate.batch import Batch, ClosedBatchError, MissingPlanError
-from fastcollate.bin_plan import BinPlan
 from fastcollate.building import BatchBuilder
 from fastcollate.collating import build_batch
 from fastcollate.collator import Collator
-from fastcollate.column_input import ragged
-from fastcollate.columns import Ragged
 from fastcollate.context_parallel import cp_merge, cp_split
-from fastcollate.device_padding import pad_on_device
-from fastcollate.fields import Field, PerRow, RoutedExperts
+from fastcollate.handover.device_padding import pad_on_device
+from fastcollate.handover.prefetching import Prefetcher, prefetch
+from fastcollate.ingest.column_input import ragged
+from fastcollate.ingest.columns import Ragged
+from fastcollate.ingest.fields import Field, PerRow, RoutedExperts
 from fastcollate.memory import BufferPool, get_default_pool, set_default_pool
-from fastcollate.merge_report import Break, MergeReport
-from fastcollate.merging import MergePlan, merge_turns
-from fastcollate.packing import pack
-from fastcollate.partitioning import MicroBatches, micro_batches, partition
-from fastcollate.prefetching import Prefetcher, prefetch
-from fastcollate.step_plan import Shard, StepPlan
-from fastcollate.stepping import plan_step, prompt_boundaries
+from fastcollate.plan.bin_plan import BinPlan
+from fastcollate.plan.merge_report import Break, MergeReport
+from fastcollate.plan.merging import MergePlan, merge_turns
+from fastcollate.plan.packing import pack
+from fastcollate.plan.partitioning import MicroBatches, micro_batches, partition
+from fastcollate.plan.step_plan import Shard, StepPlan
+from fastcollate.plan.stepping import plan_step, prompt_boundaries
 
 __all__ = [
     "Batch",

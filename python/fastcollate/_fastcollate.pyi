@@ -4,9 +4,9 @@ from typing import Any, final
 from numpy import bool_, float64, int64, uint8
 from numpy.typing import NDArray
 
-from fastcollate.bin_plan import BinPlan
-from fastcollate.costs import Weights
-from fastcollate.step_plan import Shard
+from fastcollate.plan.bin_plan import BinPlan
+from fastcollate.plan.costs import Weights
+from fastcollate.plan.step_plan import Shard
 
 __all__ = [
     "BufferPool",

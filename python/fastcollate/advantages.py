@@ -19,8 +19,8 @@ from fastcollate.arrays import (
     offsets_of,
     to_numpy,
 )
-from fastcollate.columns import Ragged
-from fastcollate.trajectories import checked_flags
+from fastcollate.ingest.columns import Ragged
+from fastcollate.plan.trajectories import checked_flags
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from fastcollate.batch import Batch
-    from fastcollate.step_plan import StepPlan
+    from fastcollate.plan.step_plan import StepPlan
 
 _LEAST_VARIANCE = 1e-8
 """What a variance is at least, before its root is divided by."""

@@ -13,19 +13,19 @@ from fastcollate._fastcollate import FieldSpec, Lease, OutputSpec, Plan
 from fastcollate.advantages import LossNormalizers, loss_normalizers, normalized
 from fastcollate.arguments import check_bool, counted
 from fastcollate.arrays import is_tensor
-from fastcollate.bin_plan import BinPlan
-from fastcollate.device import moved, pinned_batch
 from fastcollate.gathering import broadcasted, gathered
+from fastcollate.handover.device import moved, pinned_batch
 from fastcollate.layouts import checked_layout, torn_message
 from fastcollate.memory import release
+from fastcollate.plan.bin_plan import BinPlan
 from fastcollate.relayout import laid_out
 from fastcollate.shards import selected
 
 if TYPE_CHECKING:
-    from fastcollate.columns import Ragged
+    from fastcollate.ingest.columns import Ragged
     from fastcollate.layouts import PackArgument, Shift, Tail
-    from fastcollate.merging import MergePlan
-    from fastcollate.step_plan import Shard, StepPlan
+    from fastcollate.plan.merging import MergePlan
+    from fastcollate.plan.step_plan import Shard, StepPlan
 
 _NEEDS_PLAN = frozenset({"plan", "recipe", "prompt_lens", "response_lens", "metrics", "bin_plan"})
 

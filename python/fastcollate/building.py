@@ -12,11 +12,11 @@ from fastcollate._fastcollate import pack_ids
 from fastcollate.arguments import check_bool, counted
 from fastcollate.batch import Batch
 from fastcollate.collating import LOGPROBS, LOSS_MASK, REWARDS, build_batch, check_options
-from fastcollate.fields import Field, FieldKind, PerRow, RoutedExperts, kind_of
+from fastcollate.ingest.fields import Field, FieldKind, PerRow, RoutedExperts, kind_of
+from fastcollate.ingest.storage import RowStore
 from fastcollate.layouts import PackArgument, Shift, Tail
 from fastcollate.memory import PoolArgument
-from fastcollate.merging import MergePlan
-from fastcollate.storage import RowStore
+from fastcollate.plan.merging import MergePlan
 
 AnyField = Field | PerRow | RoutedExperts
 

@@ -10,7 +10,7 @@ from fastcollate._fastcollate import FieldSpec, LayoutSpec, OutputSpec, Plan, co
 from fastcollate.arguments import checked_int, checked_integer, id_list
 from fastcollate.batch import Batch, Recipe
 from fastcollate.dtypes import REFERENCE, checked_outputs
-from fastcollate.fields import (
+from fastcollate.ingest.fields import (
     Field,
     PerRow,
     PerRowObjects,
@@ -21,12 +21,12 @@ from fastcollate.fields import (
 )
 from fastcollate.layouts import LEFT, PackArgument, Shift, Tail, checked_layout, torn_message
 from fastcollate.memory import PoolArgument, checked_memory
-from fastcollate.merging import MergePlan, Merging, check_merge_argument, checked_merge
+from fastcollate.plan.merging import MergePlan, Merging, check_merge_argument, checked_merge
+from fastcollate.plan.trajectories import checked_flags
 from fastcollate.shards import check_shard, picked_names
-from fastcollate.trajectories import checked_flags
 
 if TYPE_CHECKING:
-    from fastcollate.step_plan import Shard
+    from fastcollate.plan.step_plan import Shard
 
 LOSS_MASK = FieldSpec("loss_mask", "loss_masks", plain=True, refuses_nan=True)
 REWARDS = FieldSpec("rewards", "rewards", plain=True, per_row=True)

@@ -10,9 +10,9 @@ from fastcollate.arguments import id_list
 from fastcollate.batch import Batch
 from fastcollate.building import BatchBuilder
 from fastcollate.collating import build_batch, check_options
-from fastcollate.fields import Field, PerRow, RoutedExperts
+from fastcollate.ingest.fields import Field, PerRow, RoutedExperts
+from fastcollate.ingest.samples import checked_sources, columns_of
 from fastcollate.memory import BufferPool
-from fastcollate.samples import checked_sources, columns_of
 
 _OPTIONS = {
     name: parameter.default

@@ -8,7 +8,7 @@ import numpy as np
 
 from fastcollate.arguments import check_bool
 from fastcollate.arrays import checked_array, describe, flattened, is_array, offsets_of
-from fastcollate.columns import Ragged
+from fastcollate.ingest.columns import Ragged
 
 if TYPE_CHECKING:
     from fastcollate._fastcollate import Plan

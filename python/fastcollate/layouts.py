@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 from fastcollate._fastcollate import LayoutSpec, Plan
 from fastcollate.arguments import checked_int, counted
 from fastcollate.arrays import describe
-from fastcollate.bin_plan import BinPlan
-from fastcollate.lengths import Integers
-from fastcollate.packing import checked_options
-from fastcollate.packing import pack as pack_bins
+from fastcollate.plan.bin_plan import BinPlan
+from fastcollate.plan.lengths import Integers
+from fastcollate.plan.packing import checked_options
+from fastcollate.plan.packing import pack as pack_bins
 
 if TYPE_CHECKING:
-    from fastcollate.step_plan import Shard
+    from fastcollate.plan.step_plan import Shard
 
 PackArgument: TypeAlias = BinPlan | Mapping[str, Any] | Sequence[Sequence[int]] | None
 Shift: TypeAlias = Literal["none", "next_token"]

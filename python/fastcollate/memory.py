@@ -11,7 +11,7 @@ import numpy as np
 from fastcollate._fastcollate import BufferPool as CorePool
 from fastcollate._fastcollate import Lease, forked
 from fastcollate.arguments import check_bool, checked_integer, checked_seconds, counted
-from fastcollate.pinning import Lender, PinnedSlabs, rounded
+from fastcollate.handover.pinning import Lender, PinnedSlabs, rounded
 
 DEFAULT_MAX_BYTES = 1 << 30
 """What the default pool keeps idle at most.

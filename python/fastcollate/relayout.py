@@ -8,10 +8,10 @@ import numpy as np
 
 from fastcollate._fastcollate import Stretches
 from fastcollate.arrays import dtype_name, flattened
-from fastcollate.fields import RESERVED
-from fastcollate.merging import Merging
+from fastcollate.ingest.fields import RESERVED
+from fastcollate.plan.merging import Merging
+from fastcollate.plan.step_plan import Shard
 from fastcollate.shards import name_rows, objects_of
-from fastcollate.step_plan import Shard
 
 if TYPE_CHECKING:
     from fastcollate._fastcollate import FieldSpec, LayoutSpec, Plan

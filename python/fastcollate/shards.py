@@ -9,8 +9,8 @@ import numpy as np
 
 from fastcollate._fastcollate import LayoutSpec
 from fastcollate.arrays import describe
-from fastcollate.fields import RESERVED, PerRowObjects
-from fastcollate.step_plan import SYNTHETIC_LENS, Shard
+from fastcollate.ingest.fields import RESERVED, PerRowObjects
+from fastcollate.plan.step_plan import SYNTHETIC_LENS, Shard
 
 if TYPE_CHECKING:
     from fastcollate._fastcollate import Plan

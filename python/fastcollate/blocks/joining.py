@@ -13,9 +13,9 @@ from fastcollate._fastcollate import Merge, Plan
 from fastcollate.advantages import LossNormalizers, normalizers_of
 from fastcollate.arrays import offsets_of
 from fastcollate.blocks.storing import BlockTable, Kind, ObjectKind
-from fastcollate.grouping import distinct, firsts_of, repeated, shown
-from fastcollate.merging import MergePlan
-from fastcollate.step_plan import StepPlan
+from fastcollate.plan.grouping import distinct, firsts_of, repeated, shown
+from fastcollate.plan.merging import MergePlan
+from fastcollate.plan.step_plan import StepPlan
 
 Integers = NDArray[np.int64]
 

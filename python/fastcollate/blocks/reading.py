@@ -14,10 +14,10 @@ from fastcollate.batch import Batch
 from fastcollate.blocks.joining import Step
 from fastcollate.blocks.storing import Kind, Part, tensor_of_bits, unpacked
 from fastcollate.collating import build_batch
-from fastcollate.columns import Ragged
 from fastcollate.dtypes import dtype_name
-from fastcollate.merging import Merging
-from fastcollate.step_plan import Shard
+from fastcollate.ingest.columns import Ragged
+from fastcollate.plan.merging import Merging
+from fastcollate.plan.step_plan import Shard
 
 Integers = NDArray[np.int64]
 _Run = tuple[Part | None, int, int]

@@ -14,9 +14,9 @@ from fastcollate.advantages import loss_weights
 from fastcollate.arrays import dtype_name, is_tensor, to_array, to_numpy, to_tensor
 from fastcollate.batch import Batch
 from fastcollate.collating import build_batch
-from fastcollate.columns import Ragged
 from fastcollate.dtypes import dtype_name as name_of
-from fastcollate.fields import (
+from fastcollate.ingest.columns import Ragged
+from fastcollate.ingest.fields import (
     Field,
     FieldKind,
     PerRow,
@@ -25,7 +25,7 @@ from fastcollate.fields import (
     kind_of,
     per_row_values,
 )
-from fastcollate.merging import MergePlan
+from fastcollate.plan.merging import MergePlan
 
 Integers = NDArray[np.int64]
 Form = Literal["response", "sequence", "experts", "number", "object"]

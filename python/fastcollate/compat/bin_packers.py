@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from fastcollate.packing import Algorithm, pack
+from fastcollate.plan.packing import Algorithm, pack
 
 
 class BinPacker:

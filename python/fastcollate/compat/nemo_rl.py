@@ -15,7 +15,7 @@ import numpy as np
 from fastcollate._fastcollate import spread_bins
 from fastcollate.arguments import counted
 from fastcollate.compat.bin_packers import BinPacker
-from fastcollate.packing import pack
+from fastcollate.plan.packing import pack
 
 __all__ = [
     "ConcatenativePacker",

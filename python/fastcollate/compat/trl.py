@@ -10,7 +10,7 @@ import numpy as np
 
 from fastcollate.arguments import checked_int, counted
 from fastcollate.arrays import describe, offsets_of
-from fastcollate.packing import pack
+from fastcollate.plan.packing import pack
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

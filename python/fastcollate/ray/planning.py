@@ -10,17 +10,17 @@ from typing import Any, NamedTuple
 
 import ray
 
-from fastcollate import stepping
 from fastcollate.advantages import LossNormalizers
 from fastcollate.arguments import counted
 from fastcollate.arrays import describe
 from fastcollate.batch import Batch
 from fastcollate.blocks.joining import Step, joined
 from fastcollate.blocks.reading import built, parts_of
-from fastcollate.merging import MergePlan
+from fastcollate.plan import stepping
+from fastcollate.plan.merging import MergePlan
+from fastcollate.plan.step_plan import Shard, StepPlan
 from fastcollate.ray.fetching import TIMEOUT, checked_timeout, fetched
 from fastcollate.ray.putting import COLUMNS, Block
-from fastcollate.step_plan import Shard, StepPlan
 
 WIDTHS: Mapping[str, int | None] = MappingProxyType(
     {"pad_to": None, "pad_to_multiple_of": 1, "max_prompt_len": None, "max_response_len": None}

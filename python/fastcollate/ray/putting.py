@@ -14,7 +14,7 @@ from fastcollate.arguments import checked_int, counted
 from fastcollate.arrays import describe
 from fastcollate.blocks.storing import NAMES, PART_BYTES, PLAIN, BlockTable, stored
 from fastcollate.building import BatchBuilder
-from fastcollate.merging import MergePlan, check_merge_argument
+from fastcollate.plan.merging import MergePlan, check_merge_argument
 
 COLUMNS = ("prompts", "responses", *PLAIN, "fields", *NAMES)
 

@@ -11,8 +11,8 @@ from fastcollate.arguments import check_bool, checked_int
 from fastcollate.arrays import describe
 from fastcollate.batch import Batch
 from fastcollate.blocks.sharing import Shards, packed, unpacked
+from fastcollate.plan.step_plan import StepPlan
 from fastcollate.ray.fetching import TIMEOUT, checked_timeout, fetched
-from fastcollate.step_plan import StepPlan
 
 
 @dataclass(frozen=True)

@@ -90,7 +90,7 @@ pub fn parts<'py>(object: &Bound<'py, PyAny>) -> PyResult<Option<Vec<Parts<'py>>
 
 fn is_ragged(object: &Bound<PyAny>) -> PyResult<bool> {
     static RAGGED: PyOnceLock<Py<PyType>> = PyOnceLock::new();
-    object.is_instance(RAGGED.import(object.py(), "fastcollate.columns", "Ragged")?)
+    object.is_instance(RAGGED.import(object.py(), "fastcollate.ingest.columns", "Ragged")?)
 }
 
 /// Whether an object is a nested tensor of rows that lie one behind the other.

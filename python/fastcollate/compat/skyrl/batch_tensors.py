@@ -11,8 +11,8 @@ import numpy as np
 from fastcollate._fastcollate import FieldSpec
 from fastcollate.arguments import checked_integer
 from fastcollate.collating import collate_fields, excess_message
-from fastcollate.column_input import ragged
-from fastcollate.fields import Rows
+from fastcollate.ingest.column_input import ragged
+from fastcollate.ingest.fields import Rows
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -14,11 +14,11 @@ import numpy as np
 from fastcollate._fastcollate import FieldSpec, OutputSpec
 from fastcollate.arguments import counted
 from fastcollate.arrays import offsets_of
-from fastcollate.bin_plan import BinPlan
 from fastcollate.collating import collate_fields
 from fastcollate.compat.skyrl.training_batch import training_batch
 from fastcollate.layouts import checked_layout
-from fastcollate.packing import pack
+from fastcollate.plan.bin_plan import BinPlan
+from fastcollate.plan.packing import pack
 
 logger = logging.getLogger(__name__)
 

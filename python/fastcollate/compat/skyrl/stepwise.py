@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any, TypeAlias
 
-from fastcollate.merging import merge_turns
+from fastcollate.plan.merging import merge_turns
 
 Column: TypeAlias = list[Any]
 """One item per turn, or per merged row."""

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from fastcollate.arrays import offsets_of, to_numpy
-from fastcollate.columns import Ragged
-from fastcollate.lengths import Integers
+from fastcollate.ingest.columns import Ragged
+from fastcollate.plan.lengths import Integers
 
 
 def is_tensordict(value: Any) -> bool:

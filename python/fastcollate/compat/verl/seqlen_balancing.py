@@ -12,10 +12,10 @@ from fastcollate.arguments import checked_count, checked_int, checked_integer
 from fastcollate.arrays import describe, is_array, to_numpy
 from fastcollate.batch import Batch
 from fastcollate.compat.verl.mappings import is_tensordict, jagged_lengths, picked
-from fastcollate.costs import checked_weights, flops_costs
-from fastcollate.lengths import Integers, checked_lengths
-from fastcollate.partitioning import lists_of
-from fastcollate.step_plan import Shard
+from fastcollate.plan.costs import checked_weights, flops_costs
+from fastcollate.plan.lengths import Integers, checked_lengths
+from fastcollate.plan.partitioning import lists_of
+from fastcollate.plan.step_plan import Shard
 
 NEVER = 1 << 62
 """More micro-batches than there can be."""

@@ -25,7 +25,7 @@ from fastcollate.arrays import (
     to_tensor,
 )
 from fastcollate.batch import Batch
-from fastcollate.step_plan import Shard
+from fastcollate.plan.step_plan import Shard
 
 __all__ = [
     "build_padding_position_ids",

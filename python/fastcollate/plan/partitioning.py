@@ -13,10 +13,10 @@ from numpy.typing import ArrayLike
 from fastcollate import _fastcollate
 from fastcollate.arguments import check_bool, checked_count, checked_int, counted
 from fastcollate.arrays import describe
-from fastcollate.costs import Costs, checked_weights, weights_of
-from fastcollate.lengths import MAX_TOKENS, Integers, checked_lengths
-from fastcollate.step_plan import Shard
-from fastcollate.tables import Table, check_names
+from fastcollate.plan.costs import Costs, checked_weights, weights_of
+from fastcollate.plan.lengths import MAX_TOKENS, Integers, checked_lengths
+from fastcollate.plan.step_plan import Shard
+from fastcollate.plan.tables import Table, check_names
 
 Algorithm = Literal["karmarkar_karp", "lpt", "lpt_swap"]
 Order = Literal["small_ends", "descending", "ascending"]

@@ -20,7 +20,7 @@ from fastcollate.arrays import (
     is_tensor,
     offsets_of,
 )
-from fastcollate.columns import Ragged, concatenate
+from fastcollate.ingest.columns import Ragged, concatenate
 
 EXPECTED = "pass rows: lists, arrays or tensors, an Arrow array of lists, or a nested tensor"
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     import torch
     from numpy.typing import NDArray
 
-    from fastcollate.columns import Ragged
+    from fastcollate.ingest.columns import Ragged
 
 Rows: TypeAlias = "Sequence[Any] | NDArray[Any] | torch.Tensor | Ragged | Any"
 """A per-token field: one row of numbers per training row (see :func:`fastcollate.build_batch`)."""

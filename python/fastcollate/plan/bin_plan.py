@@ -11,8 +11,8 @@ import numpy as np
 
 from fastcollate.arguments import checked_int, counted
 from fastcollate.arrays import describe, offsets_of
-from fastcollate.lengths import MAX_TOKENS, Integers, checked_lengths
-from fastcollate.tables import Table, check_names
+from fastcollate.plan.lengths import MAX_TOKENS, Integers, checked_lengths
+from fastcollate.plan.tables import Table, check_names
 
 
 @dataclass(frozen=True, eq=False)

@@ -13,9 +13,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from fastcollate.in_flight import Event
-from fastcollate.pinning import rounded
-from fastcollate.streams import Lane
+from fastcollate.handover.in_flight import Event
+from fastcollate.handover.pinning import rounded
+from fastcollate.handover.streams import Lane
 
 FIRST_LOOK, LAST_LOOK = 0.0001, 0.01
 """Seconds after which a copy is looked at again: at first, and in the end."""

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fastcollate.arrays import is_tensor
-from fastcollate.in_flight import is_watched, watched
-from fastcollate.pinning import pinned
-from fastcollate.slabs import (
+from fastcollate.handover.in_flight import is_watched, watched
+from fastcollate.handover.pinning import pinned
+from fastcollate.handover.slabs import (
     as_bytes,
     common_slab,
     is_plain,

@@ -15,11 +15,11 @@ from typing import Any, Generic, TypeVar
 
 from fastcollate.arguments import checked_count, checked_integer, checked_seconds, counted
 from fastcollate.arrays import describe
-from fastcollate.device import resolved
-from fastcollate.moving import Blocking, HandOver, OnLane, Same
-from fastcollate.progress import Bar, ProgressArgument, bar_of
-from fastcollate.staging import StoppedError
-from fastcollate.streams import lane_to
+from fastcollate.handover.device import resolved
+from fastcollate.handover.moving import Blocking, HandOver, OnLane, Same
+from fastcollate.handover.progress import Bar, ProgressArgument, bar_of
+from fastcollate.handover.staging import StoppedError
+from fastcollate.handover.streams import lane_to
 
 T = TypeVar("T")
 

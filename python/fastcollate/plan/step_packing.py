@@ -11,11 +11,11 @@ from numpy.typing import NDArray
 
 from fastcollate.arguments import checked_count, counted
 from fastcollate.arrays import describe, offsets_of, places_of
-from fastcollate.bin_plan import BinPlan
-from fastcollate.costs import costs_of
-from fastcollate.lengths import Integers
-from fastcollate.packing import checked_options
-from fastcollate.packing import pack as pack_bins
+from fastcollate.plan.bin_plan import BinPlan
+from fastcollate.plan.costs import costs_of
+from fastcollate.plan.lengths import Integers
+from fastcollate.plan.packing import checked_options
+from fastcollate.plan.packing import pack as pack_bins
 
 MAX_BINS = 1 << 24
 """How many bins all mini-batches together may have for the sake of their number."""

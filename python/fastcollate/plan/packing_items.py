@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 from fastcollate import _fastcollate
 from fastcollate.arguments import checked_int, counted
 from fastcollate.arrays import describe, offsets_of, places_of
-from fastcollate.costs import costs_of
-from fastcollate.grouping import group_numbers
-from fastcollate.lengths import Integers
+from fastcollate.plan.costs import costs_of
+from fastcollate.plan.grouping import group_numbers
+from fastcollate.plan.lengths import Integers
 
 MAX_PIECES = 1 << 26
 """Into how many pieces all sequences together may be split."""

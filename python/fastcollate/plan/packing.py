@@ -12,11 +12,11 @@ from numpy.typing import ArrayLike
 from fastcollate import _fastcollate
 from fastcollate.arguments import counted
 from fastcollate.arrays import describe
-from fastcollate.bin_plan import BinPlan
-from fastcollate.costs import Costs
-from fastcollate.grouping import group_numbers
-from fastcollate.lengths import Integers, checked_lengths
-from fastcollate.packing_items import Items, Limit, Pieces, checked_count
+from fastcollate.plan.bin_plan import BinPlan
+from fastcollate.plan.costs import Costs
+from fastcollate.plan.grouping import group_numbers
+from fastcollate.plan.lengths import Integers, checked_lengths
+from fastcollate.plan.packing_items import Items, Limit, Pieces, checked_count
 
 Algorithm: TypeAlias = Literal["ffd", "ff", "bfd", "mffd", "next_fit", "concat", "balanced"]
 Oversize: TypeAlias = Literal["error", "own_bin", "split"]

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fastcollate.arrays import NUMBERS, describe, is_only_torch, is_tensor, to_numpy
-from fastcollate.lengths import Integers
+from fastcollate.plan.lengths import Integers
 
 Costs: TypeAlias = Callable[[Integers], ArrayLike]
 """What rows of so many tokens, int64 (rows,), cost: numbers of the same shape."""

@@ -9,7 +9,7 @@ import numpy as np
 
 from fastcollate.arrays import is_tensor
 from fastcollate.batch import Batch
-from fastcollate.device import (
+from fastcollate.handover.device import (
     Moves,
     Transfer,
     checked_tensors,
@@ -17,8 +17,8 @@ from fastcollate.device import (
     mapped,
     packed_into,
 )
-from fastcollate.in_flight import Event, InFlight, is_watched
-from fastcollate.slabs import (
+from fastcollate.handover.in_flight import Event, InFlight, is_watched
+from fastcollate.handover.slabs import (
     as_bytes,
     common_slab,
     is_plain,
@@ -28,8 +28,8 @@ from fastcollate.slabs import (
     packed_like,
     size_of,
 )
-from fastcollate.staging import Staging
-from fastcollate.streams import Lane
+from fastcollate.handover.staging import Staging
+from fastcollate.handover.streams import Lane
 
 SLABS = 2
 """Slabs to stage batches in: one is written while another is copied."""

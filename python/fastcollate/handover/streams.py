@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-from fastcollate.device import has_bus
-from fastcollate.in_flight import Event
-from fastcollate.pinning import pinned
+from fastcollate.handover.device import has_bus
+from fastcollate.handover.in_flight import Event
+from fastcollate.handover.pinning import pinned
 
 
 class Lane(Protocol):

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 
 from fastcollate.arguments import checked_int, checked_integer, counted
 from fastcollate.arrays import describe, offsets_of
-from fastcollate.lengths import Integers
-from fastcollate.tables import Table, check_names
+from fastcollate.plan.lengths import Integers
+from fastcollate.plan.tables import Table, check_names
 
 Widths = tuple[int, int, int]
 

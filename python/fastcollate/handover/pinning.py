@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any
 
 from fastcollate.arguments import counted
 from fastcollate.arrays import is_tensor
-from fastcollate.in_flight import let_go_of_all
-from fastcollate.slabs import over
+from fastcollate.handover.in_flight import let_go_of_all
+from fastcollate.handover.slabs import over
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -15,9 +15,9 @@ from fastcollate import _fastcollate
 from fastcollate._fastcollate import Merge, MergeSpec, Plan
 from fastcollate.arguments import check_bool, checked_int, counted
 from fastcollate.arrays import describe
-from fastcollate.fields import Rows
-from fastcollate.merge_report import MergeReport, Tokenizer
-from fastcollate.trajectories import checked_trajectories
+from fastcollate.ingest.fields import Rows
+from fastcollate.plan.merge_report import MergeReport, Tokenizer
+from fastcollate.plan.trajectories import checked_trajectories
 
 logger = logging.getLogger(__name__)
 

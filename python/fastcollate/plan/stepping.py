@@ -13,13 +13,13 @@ from fastcollate import _fastcollate
 from fastcollate.arguments import check_bool, checked_count, checked_int, counted, id_list
 from fastcollate.arrays import describe, is_tensor
 from fastcollate.batch import Batch
-from fastcollate.costs import Costs, costs_of
-from fastcollate.grouping import group_offsets
-from fastcollate.lengths import Integers, checked_lengths
-from fastcollate.merging import MergePlan
-from fastcollate.step_packing import checked_pack_options, packed_slots
-from fastcollate.step_plan import SYNTHETIC_LENS, StepPlan
-from fastcollate.trajectories import checked_trajectories
+from fastcollate.plan.costs import Costs, costs_of
+from fastcollate.plan.grouping import group_offsets
+from fastcollate.plan.lengths import Integers, checked_lengths
+from fastcollate.plan.merging import MergePlan
+from fastcollate.plan.step_packing import checked_pack_options, packed_slots
+from fastcollate.plan.step_plan import SYNTHETIC_LENS, StepPlan
+from fastcollate.plan.trajectories import checked_trajectories
 
 MAX_RANKS = 1 << 24
 """How many ranks all mini-batches together may have."""

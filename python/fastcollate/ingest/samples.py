@@ -14,9 +14,9 @@ import numpy as np
 from fastcollate._fastcollate import Stretches, pack_ids
 from fastcollate.arguments import counted, id_list
 from fastcollate.arrays import describe, is_array, offsets_of, to_numpy
-from fastcollate.column_input import ragged
-from fastcollate.columns import Ragged
-from fastcollate.fields import Field, PerRow, RoutedExperts
+from fastcollate.ingest.column_input import ragged
+from fastcollate.ingest.columns import Ragged
+from fastcollate.ingest.fields import Field, PerRow, RoutedExperts
 
 AnyField = Field | PerRow | RoutedExperts
 

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from fastcollate.arrays import is_tensor, offsets_of
-from fastcollate.device import checked_tensors, has_bus
 from fastcollate.dtypes import checked_outputs
+from fastcollate.handover.device import checked_tensors, has_bus
+from fastcollate.handover.pinning import pinned
+from fastcollate.handover.slabs import over
 from fastcollate.layouts import checked_layout
-from fastcollate.pinning import pinned
-from fastcollate.slabs import over
-from fastcollate.step_plan import Shard
+from fastcollate.plan.step_plan import Shard
 
 if TYPE_CHECKING:
     from fastcollate._fastcollate import FieldSpec, OutputSpec, Plan

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from fastcollate.arguments import id_list
 from fastcollate.arrays import describe, to_numpy
-from fastcollate.grouping import group_offsets
+from fastcollate.plan.grouping import group_offsets
 
 
 def checked_flags(name: str, values: Any) -> NDArray[np.bool_]:

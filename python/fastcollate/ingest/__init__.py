@@ -1,0 +1,1 @@
+"""What rows may come as: ragged columns, fields and samples."""
