@@ -14,7 +14,8 @@ stored
 
 put_shards, get_shard
     fastcollate, from a batch that is there: arrays out of band, views of the store's memory. As on
-    any single node, the 4 ranks of a mini-batch share an object; the other ways put 16.
+    any single node, the 4 ranks of a mini-batch share an object; the other ways put 16, and so does
+    this one where nodes have one rank each ("by rank").
 put_turns, collate
     fastcollate, from rows of 4 workers: columns without padding, of which each rank writes its own
     padded batch. Putting takes the rows' checks and packing into columns too, collating all of what
@@ -141,6 +142,11 @@ def of_shards(ray: Any, effort: Effort) -> dict[str, Figures]:
             lambda: fc.ray.put_shards(batch, plan),
             lambda refs: [fc.ray.get_shard(ref) for ranks in refs for ref in ranks],
             lambda refs: list({ref.ref for ranks in refs for ref in ranks}),
+        ),
+        "the same by rank": Way(
+            lambda: fc.ray.put_shards(batch, plan, ranks_per_node=1),
+            lambda refs: [fc.ray.get_shard(ref) for ranks in refs for ref in ranks],
+            lambda refs: [ref.ref for ranks in refs for ref in ranks],
         ),
         "put_turns, collate": Way(
             lambda: put_blocks(rows, options),
