@@ -430,7 +430,8 @@ def test_arguments(rollouts):
     turns = columns(0)
     for wrong, message in (
         ([1], r"turns is \[1\] \(list\); pass a BatchBuilder, or a mapping"),
-        ({**turns, "prompt": []}, "turns has the key 'prompt'; the columns are prompts, "),
+        ({**turns, "prompt": []}, "turns has the key 'prompt', but the columns are prompts, "),
+        ({**turns, "pad_token_id": 0}, "'pad_token_id'.*options of build_batch to .*collate"),
         ({"prompts": [[1]]}, "turns has no responses; its keys are prompts"),
     ):
         with pytest.raises(TypeError, match=message):

@@ -149,7 +149,10 @@ def put_turns(
             "responses and more columns of build_batch"
         )
     if unknown := [key for key in turns if key not in COLUMNS]:
-        raise TypeError(f"turns has the key {unknown[0]!r}; the columns are {', '.join(COLUMNS)}")
+        raise TypeError(
+            f"turns has the key {unknown[0]!r}, but the columns are {', '.join(COLUMNS)}; put "
+            "others into fields, and pass options of build_batch to fastcollate.ray.collate"
+        )
     for key in ("prompts", "responses"):
         if key not in turns:
             raise TypeError(f"turns has no {key}; its keys are {', '.join(map(str, turns))}")
