@@ -22,7 +22,7 @@ from tokenizers import Tokenizer
 
 import fastcollate as fc
 from fastcollate.testing import reference
-from policy import Policy
+from policy import Policy, response_log_probs
 from rollouts import PAD_TOKEN_ID, Rollouts, load_rollouts, load_tokenizer
 
 ROUNDS = 9
@@ -199,17 +199,16 @@ def train_step(rollouts: Rollouts, plan: fc.MergePlan | None, vocab_size: int) -
         uids=rollouts.uids,
         trajectory_ids=rollouts.trajectory_ids,
         merge=plan,
+        position_ids="zero",
     )
-    input_ids, attention_mask, loss_mask = batch.input_ids, batch.attention_mask, batch.loss_mask
-    weights = batch.broadcast(group_advantages(batch)) * loss_mask
+    weights = batch.broadcast(group_advantages(batch)) * batch.loss_mask
 
     torch.manual_seed(0)
-    policy = Policy(vocab_size, max_positions=input_ids.shape[1])
+    policy = Policy(vocab_size, max_positions=batch.input_ids.shape[1])
     optimizer = torch.optim.AdamW(policy.parameters(), lr=1e-3)
 
     def loss() -> torch.Tensor:
-        log_probs = policy(input_ids, attention_mask, response_width=loss_mask.shape[1])
-        total: torch.Tensor = -(weights * log_probs).sum()
+        total: torch.Tensor = -(weights * response_log_probs(policy, batch)).sum()
         return total
 
     start = time.perf_counter()
@@ -220,9 +219,9 @@ def train_step(rollouts: Rollouts, plan: fc.MergePlan | None, vocab_size: int) -
     with torch.no_grad():
         after = loss()
     return [
-        f"{len(input_ids):,}",
-        f"{int(attention_mask.sum()):,}",
-        f"{int(loss_mask.sum()):,}",
+        f"{batch.plan.num_rows:,}",
+        f"{int(batch.attention_mask.sum()):,}",
+        f"{int(batch.loss_mask.sum()):,}",
         f"{seconds:.1f}",
         f"{before.item():+,.1f}",
         f"{after.item():+,.1f}",

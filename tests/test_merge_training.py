@@ -5,7 +5,7 @@ import pytest
 import torch
 
 import fastcollate as fc
-from policy import Policy
+from policy import Policy, response_log_probs
 
 VOCABULARY = 13
 TOLERANCE = 1e-9
@@ -41,11 +41,14 @@ def rollouts(seed):
     }
 
 
+def build(turns, **options):
+    return fc.build_batch(**turns, pad_token_id=0, position_ids="zero", **options)
+
+
 def train(policy, batch):
     """Return the log-probabilities, the summed masked loss and its gradients."""
     policy.zero_grad()
-    log_probs = policy(batch.input_ids, batch.attention_mask, batch.response_mask.shape[1])
-    log_probs = log_probs * batch.response_mask
+    log_probs = response_log_probs(policy, batch) * batch.response_mask
     loss = -(log_probs * batch.loss_mask * batch.rewards).sum()
     loss.backward()
     return log_probs.detach(), loss.detach(), [p.grad.clone() for p in policy.parameters()]
@@ -55,8 +58,8 @@ def train(policy, batch):
 @pytest.mark.parametrize("seed", range(4))
 def test_merged_turns_train_the_same(policy, policy_name, seed):
     turns = rollouts(seed)
-    stepwise = fc.build_batch(**turns, pad_token_id=0)
-    merged = fc.build_batch(**turns, pad_token_id=0, merge=policy_name)
+    stepwise = build(turns)
+    merged = build(turns, merge=policy_name)
     assert merged.plan.num_rows < stepwise.plan.num_rows
 
     log_probs, loss, gradients = train(policy, stepwise)
@@ -80,10 +83,10 @@ def test_realigned_turns_train_what_still_stands(policy):
         "rewards": [[1.0, 1.0, 1.0], [1.0, 1.0]],
         "trajectory_ids": ["a", "a"],
     }
-    merged = fc.build_batch(**turns, pad_token_id=0, merge="realign")
+    merged = build(turns, merge="realign")
     assert merged.loss_mask.tolist() == [[1, 0, 0, 1, 1]]
     alone = {**turns, "loss_masks": [[1, 0, 0], [1, 1]]}
-    stepwise = fc.build_batch(**alone, pad_token_id=0)
+    stepwise = build(alone)
     _, loss, _ = train(policy, stepwise)
     _, merged_loss, _ = train(policy, merged)
     torch.testing.assert_close(merged_loss, loss, rtol=0, atol=TOLERANCE)

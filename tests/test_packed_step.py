@@ -15,6 +15,7 @@ from packings import SHIFTS, TAILS
 from test_step_training import (
     REDUCTIONS,
     VOCABULARY,
+    build,
     forward,
     gradients_of,
     losses_alone,
@@ -278,7 +279,7 @@ class Step(NamedTuple):
     prompts: int
 
     def build(self, **options):
-        return fc.build_batch(**self.turns, pad_token_id=0, merge=self.merge, **options)
+        return build(self.turns, self.merge, **options)
 
     def shards(self, mini_batch):
         """Build the packed shards of a mini-batch."""
@@ -290,7 +291,7 @@ class Step(NamedTuple):
         first = mini_batch * self.prompts
         chosen = [first <= uid < first + self.prompts for uid in self.turns["uids"]]
         turns = {name: list(compress(values, chosen)) for name, values in self.turns.items()}
-        return fc.build_batch(**turns, pad_token_id=0, merge=self.policy)
+        return build(turns, self.policy)
 
 
 @st.composite
@@ -298,7 +299,7 @@ def steps(draw):
     prompts = draw(st.integers(1, 5))
     turns = rollouts(draw(st.integers(0, 2**32 - 1)), prompts)
     policy = merge = draw(st.sampled_from([None, "exact", "branch"]))
-    whole = fc.build_batch(**turns, pad_token_id=0, merge=merge)
+    whole = build(turns, merge)
     longest = int((whole.prompt_lens + whole.response_lens).max())
     multiple = draw(st.sampled_from([1, 1, 4]))
     pack = {
@@ -322,28 +323,9 @@ def steps(draw):
     return Step(turns, policy, merge, whole, plan, how, options["prompts_per_mini_batch"])
 
 
-def packed_forward(policy, batch):
-    """Return the log-probability of each position's next token: (N, W), 0 where that is another's.
-
-    The policy's own layers, where a token sees what is before it in its sequence.
-    """
-    owners = batch.sequence_ids
-    width = owners.shape[1]
-    positions = batch.position_ids * (owners >= 0)
-    hidden = policy.tokens(batch.input_ids) + policy.positions(positions)
-    is_causal = torch.ones(width, width, dtype=torch.bool).tril()
-    visible = (owners[:, None, :, None] == owners[:, None, None, :]) & is_causal
-    for block in policy.blocks:
-        hidden = block(hidden, visible)
-    log_probs = policy.head(policy.norm(hidden)).log_softmax(dim=-1)
-    log_probs = log_probs[:, :-1].gather(-1, batch.input_ids[:, 1:, None]).squeeze(-1)
-    follows = (owners[:, :-1] == owners[:, 1:]) & (owners[:, 1:] >= 0)
-    return torch.nn.functional.pad(log_probs * follows, (0, 1))
-
-
 def losses_of_shard(policy, batch, shift, tokens, rows):
     """Reduce a shard's share of its mini-batch's loss; return log-probabilities of rows, too."""
-    log_probs = packed_forward(policy, batch)
+    log_probs = policy(batch.input_ids, batch.position_ids, batch.sequence_ids)
     if shift == "none":
         log_probs = torch.nn.functional.pad(log_probs[:, :-1], (1, 0))
     losses = -log_probs * batch.rewards * batch.loss_mask
@@ -415,7 +397,12 @@ def test_shards_equal_the_loops(step):
         for rank, batch in enumerate(step.shards(mini_batch)):
             shard = step.plan.shard(mini_batch, rank)
             expected = build_shard_loops(
-                **columns, pad_token_id=0, shard=shard, layout="packed", **step.how
+                **columns,
+                pad_token_id=0,
+                shard=shard,
+                layout="packed",
+                position_ids="zero",
+                **step.how,
             )
             assert_same(batch, expected)
             assert batch.is_padding == shard.is_padding.tolist()
@@ -443,14 +430,12 @@ def test_padding_is_in_no_normalizer(step):
 
 def test_a_synthetic_row_trains_nothing(policy):
     turns = rollouts(0, prompts=1)
-    whole = fc.build_batch(**turns, pad_token_id=0)
+    whole = build(turns)
     plan = fc.plan_step(whole, dp_size=16, pack={"capacity": 96})
     assert plan.is_padding.any()
     for rank in range(16):
         shard = plan.shard(0, rank)
-        batch = fc.build_batch(
-            **turns, pad_token_id=0, rows=shard, layout="packed", shift="next_token"
-        )
+        batch = build(turns, rows=shard, layout="packed", shift="next_token")
         if not shard.is_padding.all():
             continue
         assert batch.loss_mask.sum() == 0

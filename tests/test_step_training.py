@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 import fastcollate as fc
 from fastcollate.testing.reference import assert_same
-from policy import Policy
+from policy import Policy, response_log_probs
 
 VOCABULARY = 13
 REDUCTIONS = ["sum", "token", "row"]
@@ -54,7 +54,7 @@ def rollouts(seed, prompts):
 
 
 def build(turns, merge=None, **options):
-    return fc.build_batch(**turns, pad_token_id=0, merge=merge, **options)
+    return fc.build_batch(**turns, pad_token_id=0, merge=merge, position_ids="zero", **options)
 
 
 class Step(NamedTuple):
@@ -115,7 +115,7 @@ def steps(draw):
 
 def forward(policy, batch):
     """Return the log-probabilities and the loss of every response token."""
-    log_probs = policy(batch.input_ids, batch.attention_mask, batch.response_mask.shape[1])
+    log_probs = response_log_probs(policy, batch)
     return log_probs, -log_probs * batch.rewards * batch.loss_mask
 
 

@@ -19,11 +19,11 @@ import train_grpo
 from grpo import command_line
 from grpo.command_line import read_command_line
 from grpo.game import END, MAX_GUESSES, MAX_TOKENS, PAD, VOCABULARY, Game, Task, decode, encode
-from grpo.learning import Learner, response_logprobs
+from grpo.learning import Learner
 from grpo.options import Options
 from grpo.playing import Turns, group_advantages
-from grpo.policy import Policy
 from grpo.reporting import plot, table_of
+from policy import Policy, response_log_probs
 from train_grpo import train, train_ddp
 
 # So large steps that what is learned shows in the losses at once.
@@ -80,7 +80,7 @@ def test_log_probs_are_those_that_the_player_had(options):
         pack={"capacity": chosen.capacity} if chosen.pack else None,
         **chosen.layout,
     )
-    found = response_logprobs(learner.policy, batch) * batch.loss_mask
+    found = response_log_probs(learner.policy, batch) * batch.loss_mask
     torch.testing.assert_close(found, batch.logprobs.double(), rtol=0, atol=1e-6)
 
 

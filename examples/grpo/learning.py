@@ -15,22 +15,11 @@ import fastcollate as fc
 from grpo.game import MAX_TOKENS, VOCABULARY, draw_tasks
 from grpo.options import Options
 from grpo.playing import Turns, play
-from grpo.policy import Policy
 from grpo.reporting import Clock
+from policy import Policy, response_log_probs
 
 CLIP = 0.2
 MAX_GRADIENT = 1.0
-
-
-def response_logprobs(policy: nn.Module, batch: fc.Batch) -> Tensor:
-    """Return log-probabilities of response tokens, where `batch.logprobs` has them."""
-    if "sequence_ids" in batch:  # packed, with shift="next_token"
-        packed: Tensor = policy(batch.input_ids, batch.position_ids, batch.sequence_ids)
-        return packed
-    # To each row one sequence, 0, with padding, -1, in front.
-    padded: Tensor = policy(batch.input_ids, batch.position_ids, batch.attention_mask - 1)
-    width = batch.response_mask.shape[1]
-    return padded[:, -width - 1 : -1]
 
 
 def policy_loss(log_probs: Tensor, batch: fc.Batch, tokens: float) -> Tensor:
@@ -121,7 +110,7 @@ class Learner:
 
     def learn(self, batch: fc.Batch, tokens: float) -> Tensor:
         """Take a step, and return this rank's share of the loss."""
-        loss = policy_loss(response_logprobs(self.model, batch), batch, tokens)
+        loss = policy_loss(response_log_probs(self.model, batch), batch, tokens)
         self.optimizer.zero_grad()
         # Gradients are averaged over ranks, where they should be added up.
         (loss * self.options.ranks).backward()  # type: ignore[no-untyped-call]

@@ -12,7 +12,7 @@ from torch import Tensor
 
 import fastcollate as fc
 from grpo.game import MAX_TOKENS, PAD, Game, Task
-from grpo.policy import Policy
+from policy import Policy
 
 
 @torch.no_grad()
