@@ -35,12 +35,18 @@ _LEAST_VARIANCE = 1e-8
 
 
 class LossNormalizers(NamedTuple):
-    """What the losses of each mini-batch are divided by. Nothing in it is 0."""
+    """What the losses of each mini-batch are divided by. Nothing in it is 0.
+
+    Attributes
+    ----------
+    tokens : float64 (mini-batches,)
+        Sum of the loss mask over each mini-batch's real rows; 1 instead of 0.
+    rows : int64 (mini-batches,)
+        Number of each mini-batch's real rows, also of those that are masked; 1 instead of 0.
+    """
 
     tokens: NDArray[np.float64]
-    """Sum of the loss mask over each mini-batch's real rows, (mini_batches,); 1 where it is 0."""
     rows: NDArray[np.int64]
-    """Real rows of each mini-batch, (mini_batches,); 1 where there is none."""
 
 
 def broadcast_last_step(

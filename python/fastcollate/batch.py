@@ -366,6 +366,7 @@ class Batch(Mapping[str, Any]):
         ----------
         per_row
             One number per row, (B,): an array, a tensor (gradients flow through) or a sequence.
+            Padding rows count, which :meth:`gather` leaves out of packed batches.
 
         Returns
         -------

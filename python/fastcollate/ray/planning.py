@@ -32,12 +32,18 @@ _KNOWN = ("uids", "trajectory_ids", "is_last_step")
 
 
 class ShardNormalizers(NamedTuple):
-    """What the losses of a mini-batch are divided by, on each of its ranks. Nothing in it is 0."""
+    """What the losses of a mini-batch are divided by, on each of its ranks. Nothing in it is 0.
+
+    Attributes
+    ----------
+    tokens : float
+        Sum of the loss mask over the real rows of all ranks; 1 instead of 0.
+    rows : int
+        Number of real rows of all ranks; 1 instead of 0.
+    """
 
     tokens: float
-    """Sum of the loss mask over the real rows of all ranks; 1 instead of 0."""
     rows: int
-    """Real rows of all ranks; 1 instead of 0."""
 
 
 @dataclass(frozen=True, eq=False)
