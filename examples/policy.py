@@ -24,10 +24,11 @@ def response_log_probs(policy: nn.Module, batch: fc.Batch) -> Tensor:
     if "sequence_ids" in batch:
         packed: Tensor = policy(batch.input_ids, batch.position_ids, batch.sequence_ids)
         return packed
-    # To each row one sequence, 0, with padding, -1, in front.
-    padded: Tensor = policy(batch.input_ids, batch.position_ids, batch.attention_mask - 1)
+    # To each row one sequence, 0, with padding, -1, in front. A position is about the next token.
     width = batch.response_mask.shape[1]
-    return padded[:, -width - 1 : -1]
+    sequence_ids = batch.attention_mask - 1
+    padded: Tensor = policy(batch.input_ids, batch.position_ids, sequence_ids, last=width + 1)
+    return padded[:, :-1]
 
 
 class Policy(nn.Module):
@@ -56,7 +57,9 @@ class Policy(nn.Module):
             nn.init.normal_(embedding.weight, std=0.5)
         nn.init.normal_(self.head.weight, std=0.02)  # at first, all tokens are about as likely
 
-    def forward(self, input_ids: Tensor, position_ids: Tensor, sequence_ids: Tensor) -> Tensor:
+    def forward(
+        self, input_ids: Tensor, position_ids: Tensor, sequence_ids: Tensor, last: int | None = None
+    ) -> Tensor:
         """Return the log-probability of each next token.
 
         Parameters
@@ -64,10 +67,12 @@ class Policy(nn.Module):
         input_ids, position_ids, sequence_ids : Tensor of int64, shape (N, W)
             A token attends to those of its own sequence up to itself: those of its row with the
             same sequence id. Padding is a sequence of its own.
+        last : int, optional
+            How many of the last positions are asked for; all of them by default.
 
         Returns
         -------
-        Tensor, shape (N, W)
+        Tensor, shape (N, W) or (N, last)
             Position p has the log-probability of token p + 1, and the last one 0. Where the next
             token is of another sequence, the value means nothing.
         """
@@ -77,6 +82,8 @@ class Policy(nn.Module):
         hidden = self.tokens(input_ids) + self.positions(position_ids)
         for block in self.blocks:
             hidden, _ = block(hidden, visible=visible)
+        if last is not None:
+            hidden, input_ids = hidden[:, -last:], input_ids[:, -last:]
         log_probs = self.head(self.norm(hidden[:, :-1])).log_softmax(dim=-1)
         of_next = log_probs.gather(-1, input_ids[:, 1:, None]).squeeze(-1)
         return functional.pad(of_next, (0, 1))
