@@ -40,6 +40,7 @@ PLAIN = {"loss_masks": "loss_mask", "rewards": "rewards", "logprobs": "logprobs"
 """Arguments of `build_batch` that are fields of their own, and the keys of their outputs."""
 
 NAMES = ("uids", "trajectory_ids", "is_last_step")
+"""Arguments of `build_batch` that name rows."""
 
 Part = dict[str, Any]
 """Columns of rows that follow each other: ``input_ids``, those of `PLAIN` and, by their keys,
