@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from typing import Any, Generic, TypeVar
 
-from fastcollate.arguments import checked_count, checked_integer, checked_seconds, counted
+from fastcollate.arguments import checked_count, checked_seconds, counted
 from fastcollate.arrays import describe
 from fastcollate.handover.device import resolved
 from fastcollate.handover.moving import Blocking, HandOver, OnLane, Same
@@ -95,9 +95,7 @@ def prefetch(
     ...     for batch in batches:
     ...         train(batch)
     """
-    depth = checked_integer("depth", depth, "a number of items from 1 on")
-    if depth < 1:
-        raise ValueError(f"depth is {depth}; pass 1 or more")
+    depth = checked_count("depth", depth, "a number of items")
     if timeout is not None:
         timeout = checked_seconds("timeout", timeout)
     if total is None:
