@@ -386,6 +386,15 @@ def test_the_smallest_slab_that_fits_is_taken():
     assert slabs.take(900) in (large, huge)
 
 
+def test_a_slab_that_is_too_small_makes_room_for_a_larger_one():
+    lane = FakeLane()
+    slabs = staging.Staging(lane, 1, lambda: False)
+    slabs.take(10)
+    large = slabs.take(1000)
+    assert slabs.take(10) is large
+    assert lane.sizes == [16, 1024]
+
+
 def test_waiting_for_slabs_ends_when_it_is_stopped():
     slabs = staging.Staging(FakeLane(), 1, lambda: True)
     slabs.take(1).done = Event()
@@ -539,10 +548,23 @@ def test_parts_of_pinned_batches(pinned, lane):
     whole = batch_of(3, rows=9, pin_memory=True)
     rows = {"ids": whole.input_ids[2:3], "strided": whole.rewards[:, 1:], "all": whole.rewards}
     rows["one"] = batch_of(4, pin_memory=True).rewards[:1, 0]  # contiguous, with a stride of 3
+    rows["alone"] = batch_of(5, pin_memory=True).rewards[:, 1:]
     with fc.prefetch([rows], "cuda") as items:
         moved = next(items)
     for key, value in rows.items():
         assert torch.equal(moved[key], value)
+
+
+def test_all_memory_on_the_device_is_handed_over(pinned, lane):
+    """Or it may be used again while the thread that asked for the item still reads it."""
+    item = [batch_of(1, pin_memory=True), batch_of(2, pin_memory=True), torch.ones(3)]
+    with fc.prefetch([item], "cuda") as items:
+        first, second, tensor = next(items)
+    memory = [
+        value.untyped_storage().data_ptr() for value in (first.rewards, second.rewards, tensor)
+    ]
+    assert lane.log[-1] == ("hand over", memory)
+    assert len(set(memory)) == 3
 
 
 def test_changes_in_flight_are_found(pinned, monkeypatch):
@@ -561,6 +583,20 @@ def test_changes_in_flight_are_found(pinned, monkeypatch):
         assert is_all(next(batches), 0)
         with pytest.raises(RuntimeError, match="item 0 was changed on the host while its copy"):
             list(batches)
+
+
+def test_changes_of_the_last_batch_are_found(pinned, lane, monkeypatch):
+    monkeypatch.setenv("FASTCOLLATE_DEBUG", "1")
+
+    def made():
+        batch = batch_of(0, pin_memory=True)
+        yield batch
+        batch.rewards.add_(1)
+
+    with fc.prefetch(made(), "cuda") as batches:
+        assert is_all(next(batches), 0)
+        with pytest.raises(RuntimeError, match="item 0 was changed on the host while its copy"):
+            next(batches)
 
 
 # On a GPU
