@@ -20,6 +20,7 @@ from fastcollate.testing.strategies import extras, rollouts
 
 torch = pytest.importorskip("torch")
 
+from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: E402
 from torch.multiprocessing.reductions import StorageWeakRef  # noqa: E402
 from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 
@@ -135,6 +136,22 @@ def test_what_is_there_already_stays():
     assert batch.to(torch.device("cpu", 0)) is batch
     on_device = batch.to("meta")
     assert on_device.to("meta") is on_device
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("cuda", "cuda:0"),
+        ("mps", "mps:0"),
+        ("cuda:1", "cuda:1"),
+        ("cpu", "cpu"),
+        ("meta", "meta"),
+    ],
+)
+def test_devices_are_named_as_their_tensors_name_them(name, expected):
+    with FakeTensorMode():  # as if there were such devices
+        assert device.resolved(name) == torch.device(expected)
+        assert device.resolved(torch.device(name)) == torch.device(expected)
 
 
 def test_a_dtype_is_no_option():
