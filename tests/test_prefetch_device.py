@@ -10,6 +10,7 @@ import threading
 import time
 from collections import Counter, OrderedDict, UserDict, namedtuple
 from collections.abc import Mapping
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -246,6 +247,22 @@ def test_errors_of_the_device_come_in_place_of_their_item(lane):
         assert is_all(next(batches), 0)
         with pytest.raises(RuntimeError, match="out of memory"):
             list(batches)
+
+
+def test_items_come_after_one_that_cannot_be_handed_over(lane, monkeypatch):
+    class Stays:
+        def to(self, device):
+            raise RuntimeError("it stays")
+
+    bar = Mock()
+    monkeypatch.setattr(prefetching, "bar_of", lambda *_: bar)
+    with fc.prefetch([Stays(), 1], "cuda") as items:
+        items._work.join(SECONDS)  # both are ready
+        with pytest.raises(RuntimeError, match="it stays"):
+            next(items)
+        assert not bar.close.called
+        assert list(items) == [1]
+        assert bar.close.called
 
 
 def test_a_timeout_tells_that_it_is_copied(lane):

@@ -157,10 +157,9 @@ class Prefetcher(Generic[T]):
         self._first = self._first or begin
         try:
             item: T = self._work.take(self._timeout)()
-        except (KeyboardInterrupt, TimeoutError):
-            raise  # the item may still come
         except BaseException:
-            self._bar.close()
+            if self._work.has_ended():  # else items may still come
+                self._bar.close()
             raise
         finally:
             self._last = time.monotonic()
@@ -246,6 +245,10 @@ class _Work:
         """Say whether no item is wanted any more."""
         return self._is_stopped
 
+    def has_ended(self) -> bool:
+        """Say whether no item will come any more."""
+        return self._has_ended and not self._ready
+
     # On the threads of others
 
     def start(self, iterator: Iterator[Any], move: Same) -> None:
@@ -263,8 +266,11 @@ class _Work:
         with self._changed:
             while not self._ready:
                 if self._has_ended:
-                    error, self._error = self._error, None
-                    raise error or StopIteration
+                    error, self._error = self._error or StopIteration(), None
+                    try:
+                        raise error
+                    finally:
+                        del error  # whose traceback holds this frame
                 if self._is_stopped:
                     raise RuntimeError("this prefetch was closed while an item was waited for")
                 if self._thread is None or not self._thread.is_alive():
