@@ -10,6 +10,7 @@ import threading
 import time
 from collections import Counter, OrderedDict, UserDict, namedtuple
 from collections.abc import Mapping
+from types import SimpleNamespace
 from unittest.mock import Mock
 
 import numpy as np
@@ -49,6 +50,9 @@ class FakeLane:
         self.sizes = []
         self.finishes = finishes
         self.has_memory = True
+
+    def begin(self):
+        self.thread = threading.current_thread()
 
     def pinned(self, size):
         self.sizes.append(size)
@@ -256,8 +260,8 @@ def test_items_come_after_one_that_cannot_be_handed_over(lane, monkeypatch):
 
     bar = Mock()
     monkeypatch.setattr(prefetching, "bar_of", lambda *_: bar)
-    with fc.prefetch([Stays(), 1], "cuda") as items:
-        items._work.join(SECONDS)  # both are ready
+    with fc.prefetch([Stays(), 1], "cuda", depth=3) as items:
+        items._work.join(SECONDS)  # both are ready, and there are no more
         with pytest.raises(RuntimeError, match="it stays"):
             next(items)
         assert not bar.close.called
@@ -489,14 +493,24 @@ class FakeModule:
         self.Stream, self.Event, self.stream = Stream, Event, OnStream
         self.of_consumer = Current()
 
+    def set_device(self, device):
+        self.log.append(("on device", device))
+
     def current_stream(self, device):
         return self.of_consumer
 
 
-def test_a_side_stream(monkeypatch):
-    """Copies run on it, from memory of its own, and only pinned memory is read while they do."""
+@pytest.fixture
+def module(monkeypatch):
     module = FakeModule()
     monkeypatch.setattr(torch, "get_device_module", lambda device: module)
+    streams._side_stream.cache_clear()
+    yield module
+    streams._side_stream.cache_clear()
+
+
+def test_a_side_stream(module, monkeypatch):
+    """Copies run on it, from memory of its own, and only pinned memory is read while they do."""
     monkeypatch.setattr(
         torch.Tensor, "record_stream", lambda tensor, stream: module.log.append(("used by", stream))
     )
@@ -519,6 +533,36 @@ def test_a_side_stream(monkeypatch):
     assert module.log == [("new stream", torch.device("cpu")), *[("record", stream)] * 2]
     lane.hand_over(done, [slab])
     assert module.log[3:] == [("wait", done), ("used by", module.of_consumer)]
+
+
+def test_all_lanes_to_a_device_share_a_stream(module):
+    """The allocator keeps freed memory by stream, and there are many."""
+    first, second = (streams.lane_to(torch.device("cuda", 1)) for _ in range(2))
+    assert first._stream is second._stream
+    assert streams.lane_to(torch.device("cuda", 0))._stream is not first._stream
+
+
+def test_copies_are_made_where_their_device_is_the_current_one(module):
+    lane = streams.lane_to(torch.device("cuda", 1))
+    lane.begin()
+    assert module.log[-1] == ("on device", torch.device("cuda", 1))
+
+
+def test_a_lane_begins_on_the_thread_before_the_first_item(lane):
+    def made():
+        assert lane.thread is threading.current_thread()
+        yield batch_of(1)
+
+    with fc.prefetch(made(), "cuda") as batches:
+        assert is_all(next(batches), 1)
+
+
+@pytest.mark.parametrize("name", ["Stream", "Event", "stream", "set_device"])
+def test_a_device_that_lacks_something_has_no_lane(name, monkeypatch):
+    whole = {name: Mock() for name in ("Stream", "Event", "stream", "set_device")}
+    del whole[name]
+    monkeypatch.setattr(torch, "get_device_module", lambda device: SimpleNamespace(**whole))
+    assert streams.lane_to(torch.device("cuda", 0)) is None
 
 
 @pytest.mark.parametrize("name", ["cpu", "meta", "mps"])

@@ -43,6 +43,9 @@ class Same:
     doing = "it is handed over"
     transfer = Transfer()
 
+    def begin(self) -> None:
+        """Do nothing."""
+
     def __call__(self, item: Any) -> HandOver:
         """Give the item as it is."""
         return lambda: item
@@ -83,6 +86,10 @@ class OnLane(Same):
         self._in_flight, self._count = InFlight(), 0
         self.doing = f"it is copied to {device}"
         self.transfer = Transfer()
+
+    def begin(self) -> None:
+        """Prepare the thread that will give the items."""
+        self._lane.begin()
 
     def __call__(self, item: Any) -> HandOver:
         """Begin to copy all tensors."""

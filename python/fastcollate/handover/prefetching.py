@@ -85,7 +85,8 @@ def prefetch(
     Notes
     -----
     The iterable runs on another thread: what it uses must not be used elsewhere at the same time,
-    and ``"cuda"`` means the first device there, whatever ``torch.cuda.set_device`` was called with.
+    and ``"cuda"`` means `device` there, or the first one if that is no GPU, whatever
+    ``torch.cuda.set_device`` was called with.
     Most of :func:`build_batch`'s time lets other threads of Python run only where rows are arrays;
     from lists, they take turns with the thread that trains.
 
@@ -316,6 +317,7 @@ class _Work:
     def _run(self, iterator: Iterator[Any], move: Same) -> None:
         error: BaseException | None = None
         try:
+            move.begin()
             for number in itertools.count():
                 if not self._has_room():
                     break
