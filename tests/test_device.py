@@ -6,6 +6,7 @@ Where there is no GPU, they are copied on the host, or to the meta device, which
 import pickle
 import threading
 import time
+from unittest.mock import Mock
 
 import pytest
 from hypothesis import given, settings
@@ -19,6 +20,7 @@ from fastcollate.testing.strategies import extras, rollouts
 
 torch = pytest.importorskip("torch")
 
+from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: E402
 from torch.multiprocessing.reductions import StorageWeakRef  # noqa: E402
 from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 
@@ -134,6 +136,22 @@ def test_what_is_there_already_stays():
     assert batch.to(torch.device("cpu", 0)) is batch
     on_device = batch.to("meta")
     assert on_device.to("meta") is on_device
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("cuda", "cuda:0"),
+        ("mps", "mps:0"),
+        ("cuda:1", "cuda:1"),
+        ("cpu", "cpu"),
+        ("meta", "meta"),
+    ],
+)
+def test_devices_are_named_as_their_tensors_name_them(name, expected):
+    with FakeTensorMode():  # as if there were such devices
+        assert device.resolved(name) == torch.device(expected)
+        assert device.resolved(torch.device(name)) == torch.device(expected)
 
 
 def test_a_dtype_is_no_option():
@@ -296,6 +314,25 @@ def test_pin_memory_of_a_data_loader():
     assert_same(again, batch)
 
 
+def test_what_is_pinned_stays(monkeypatch):
+    batch = build()
+    monkeypatch.setattr(torch.Tensor, "is_pinned", lambda tensor: True)
+    with fake_allocator() as allocator:
+        assert batch.pin_memory() is batch
+    assert allocator.sizes == []
+
+
+@pytest.mark.parametrize(("has_bus", "sizes"), [(False, []), (True, [2 * 64])])
+def test_small_tensors_go_through_pinned_memory_to_a_device_with_a_bus(has_bus, sizes, monkeypatch):
+    monkeypatch.setattr(device, "has_bus", lambda target: has_bus)
+    batch = fc.Batch({"a": torch.arange(3), "b": torch.ones(2)})
+    with fake_allocator() as allocator:
+        batch.to("meta")
+        assert allocator.sizes == []
+        batch.to("meta", non_blocking=True)
+    assert allocator.sizes == sizes
+
+
 def test_pin_memory_where_it_fails():
     batch = build()
     with fake_allocator() as allocator:
@@ -405,6 +442,24 @@ def test_debug_mode_watches_batches(monkeypatch):
     batch.to("meta", non_blocking=True)
     events[1].is_done = True
     batch.to("meta")
+
+
+def test_debug_mode_watches_no_memory_that_is_not_copied(monkeypatch):
+    class Module:
+        current_stream = "the stream of {}".format
+
+        class Event:
+            record = Mock()
+            query = Mock(return_value=True)
+
+    monkeypatch.setenv("FASTCOLLATE_DEBUG", "1")
+    monkeypatch.setattr(torch.Tensor, "is_pinned", lambda tensor: True)
+    monkeypatch.setattr(torch, "get_device_module", lambda device: Module)
+    whole = torch.zeros(4, 3)
+    part = fc.Batch({"part": whole[:, 1:]})
+    part.to("meta", non_blocking=True)
+    whole[:, 0] = 1
+    part.to("meta", non_blocking=True)
 
 
 def test_copies_to_the_host_are_done_when_they_are_returned(monkeypatch):

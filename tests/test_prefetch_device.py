@@ -10,6 +10,8 @@ import threading
 import time
 from collections import Counter, OrderedDict, UserDict, namedtuple
 from collections.abc import Mapping
+from types import SimpleNamespace
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -48,6 +50,9 @@ class FakeLane:
         self.sizes = []
         self.finishes = finishes
         self.has_memory = True
+
+    def begin(self):
+        self.thread = threading.current_thread()
 
     def pinned(self, size):
         self.sizes.append(size)
@@ -248,6 +253,22 @@ def test_errors_of_the_device_come_in_place_of_their_item(lane):
             list(batches)
 
 
+def test_items_come_after_one_that_cannot_be_handed_over(lane, monkeypatch):
+    class Stays:
+        def to(self, device):
+            raise RuntimeError("it stays")
+
+    bar = Mock()
+    monkeypatch.setattr(prefetching, "bar_of", lambda *_: bar)
+    with fc.prefetch([Stays(), 1], "cuda", depth=3) as items:
+        items._work.join(SECONDS)  # both are ready, and there are no more
+        with pytest.raises(RuntimeError, match="it stays"):
+            next(items)
+        assert not bar.close.called
+        assert list(items) == [1]
+        assert bar.close.called
+
+
 def test_a_timeout_tells_that_it_is_copied(lane):
     held = threading.Event()
     lane.copy = lambda source: held.wait(SECONDS)
@@ -386,6 +407,15 @@ def test_the_smallest_slab_that_fits_is_taken():
     assert slabs.take(900) in (large, huge)
 
 
+def test_a_slab_that_is_too_small_makes_room_for_a_larger_one():
+    lane = FakeLane()
+    slabs = staging.Staging(lane, 1, lambda: False)
+    slabs.take(10)
+    large = slabs.take(1000)
+    assert slabs.take(10) is large
+    assert lane.sizes == [16, 1024]
+
+
 def test_waiting_for_slabs_ends_when_it_is_stopped():
     slabs = staging.Staging(FakeLane(), 1, lambda: True)
     slabs.take(1).done = Event()
@@ -463,14 +493,24 @@ class FakeModule:
         self.Stream, self.Event, self.stream = Stream, Event, OnStream
         self.of_consumer = Current()
 
+    def set_device(self, device):
+        self.log.append(("on device", device))
+
     def current_stream(self, device):
         return self.of_consumer
 
 
-def test_a_side_stream(monkeypatch):
-    """Copies run on it, from memory of its own, and only pinned memory is read while they do."""
+@pytest.fixture
+def module(monkeypatch):
     module = FakeModule()
     monkeypatch.setattr(torch, "get_device_module", lambda device: module)
+    streams._side_stream.cache_clear()
+    yield module
+    streams._side_stream.cache_clear()
+
+
+def test_a_side_stream(module, monkeypatch):
+    """Copies run on it, from memory of its own, and only pinned memory is read while they do."""
     monkeypatch.setattr(
         torch.Tensor, "record_stream", lambda tensor, stream: module.log.append(("used by", stream))
     )
@@ -493,6 +533,36 @@ def test_a_side_stream(monkeypatch):
     assert module.log == [("new stream", torch.device("cpu")), *[("record", stream)] * 2]
     lane.hand_over(done, [slab])
     assert module.log[3:] == [("wait", done), ("used by", module.of_consumer)]
+
+
+def test_all_lanes_to_a_device_share_a_stream(module):
+    """The allocator keeps freed memory by stream, and there are many."""
+    first, second = (streams.lane_to(torch.device("cuda", 1)) for _ in range(2))
+    assert first._stream is second._stream
+    assert streams.lane_to(torch.device("cuda", 0))._stream is not first._stream
+
+
+def test_copies_are_made_where_their_device_is_the_current_one(module):
+    lane = streams.lane_to(torch.device("cuda", 1))
+    lane.begin()
+    assert module.log[-1] == ("on device", torch.device("cuda", 1))
+
+
+def test_a_lane_begins_on_the_thread_before_the_first_item(lane):
+    def made():
+        assert lane.thread is threading.current_thread()
+        yield batch_of(1)
+
+    with fc.prefetch(made(), "cuda") as batches:
+        assert is_all(next(batches), 1)
+
+
+@pytest.mark.parametrize("name", ["Stream", "Event", "stream", "set_device"])
+def test_a_device_that_lacks_something_has_no_lane(name, monkeypatch):
+    whole = {name: Mock() for name in ("Stream", "Event", "stream", "set_device")}
+    del whole[name]
+    monkeypatch.setattr(torch, "get_device_module", lambda device: SimpleNamespace(**whole))
+    assert streams.lane_to(torch.device("cuda", 0)) is None
 
 
 @pytest.mark.parametrize("name", ["cpu", "meta", "mps"])
@@ -539,10 +609,23 @@ def test_parts_of_pinned_batches(pinned, lane):
     whole = batch_of(3, rows=9, pin_memory=True)
     rows = {"ids": whole.input_ids[2:3], "strided": whole.rewards[:, 1:], "all": whole.rewards}
     rows["one"] = batch_of(4, pin_memory=True).rewards[:1, 0]  # contiguous, with a stride of 3
+    rows["alone"] = batch_of(5, pin_memory=True).rewards[:, 1:]
     with fc.prefetch([rows], "cuda") as items:
         moved = next(items)
     for key, value in rows.items():
         assert torch.equal(moved[key], value)
+
+
+def test_all_memory_on_the_device_is_handed_over(pinned, lane):
+    """Or it may be used again while the thread that asked for the item still reads it."""
+    item = [batch_of(1, pin_memory=True), batch_of(2, pin_memory=True), torch.ones(3)]
+    with fc.prefetch([item], "cuda") as items:
+        first, second, tensor = next(items)
+    memory = [
+        value.untyped_storage().data_ptr() for value in (first.rewards, second.rewards, tensor)
+    ]
+    assert lane.log[-1] == ("hand over", memory)
+    assert len(set(memory)) == 3
 
 
 def test_changes_in_flight_are_found(pinned, monkeypatch):
@@ -561,6 +644,20 @@ def test_changes_in_flight_are_found(pinned, monkeypatch):
         assert is_all(next(batches), 0)
         with pytest.raises(RuntimeError, match="item 0 was changed on the host while its copy"):
             list(batches)
+
+
+def test_changes_of_the_last_batch_are_found(pinned, lane, monkeypatch):
+    monkeypatch.setenv("FASTCOLLATE_DEBUG", "1")
+
+    def made():
+        batch = batch_of(0, pin_memory=True)
+        yield batch
+        batch.rewards.add_(1)
+
+    with fc.prefetch(made(), "cuda") as batches:
+        assert is_all(next(batches), 0)
+        with pytest.raises(RuntimeError, match="item 0 was changed on the host while its copy"):
+            next(batches)
 
 
 # On a GPU

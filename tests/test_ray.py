@@ -449,8 +449,9 @@ def test_arguments(rollouts):
     ):
         with pytest.raises(TypeError, match=message):
             fc.ray.collate(shard, pad_token_id=0, **options)
-    with pytest.raises(ValueError, match="timeout is -1; pass a number of seconds above 0"):
-        fc.ray.collate(shard, pad_token_id=0, timeout=-1)
+    for timeout in (-1, float("inf")):
+        with pytest.raises(ValueError, match=f"timeout is {timeout}; pass"):
+            fc.ray.collate(shard, pad_token_id=0, timeout=timeout)
     with pytest.raises(TypeError, match=r"pass plan.shard"):
         fc.ray.collate(shard.shard, pad_token_id=0)
     with pytest.raises(TypeError, match="one of what put_shards returned"):

@@ -10,7 +10,7 @@ import numpy as np
 
 from fastcollate._fastcollate import BufferPool as CorePool
 from fastcollate._fastcollate import Lease, forked
-from fastcollate.arguments import check_bool, checked_integer, checked_seconds, counted
+from fastcollate.arguments import check_bool, checked_count, checked_seconds, counted
 from fastcollate.handover.pinning import Lender, PinnedSlabs, rounded
 
 DEFAULT_MAX_BYTES = 1 << 30
@@ -85,9 +85,7 @@ class BufferPool:
         self._memory = Memory(self._core, None)
         self._slabs = None
         if pin_memory:
-            depth = checked_integer("depth", depth, "a number of batches from 1 on")
-            if depth < 1:
-                raise ValueError(f"depth is {depth}; pass 1 or more")
+            depth = checked_count("depth", depth, "a number of batches")
             self._slabs = PinnedSlabs(max_bytes, depth, checked_seconds("timeout", timeout))
 
     @property

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fastcollate.advantages import loss_weights
-from fastcollate.arrays import dtype_name, is_tensor, to_array, to_numpy, to_tensor
+from fastcollate.arrays import dtype_name, is_tensor, offsets_of, to_array, to_numpy, to_tensor
 from fastcollate.batch import Batch
 from fastcollate.collating import build_batch
 from fastcollate.dtypes import dtype_name as name_of
@@ -40,6 +40,7 @@ PLAIN = {"loss_masks": "loss_mask", "rewards": "rewards", "logprobs": "logprobs"
 """Arguments of `build_batch` that are fields of their own, and the keys of their outputs."""
 
 NAMES = ("uids", "trajectory_ids", "is_last_step")
+"""Arguments of `build_batch` that name rows."""
 
 Part = dict[str, Any]
 """Columns of rows that follow each other: ``input_ids``, those of `PLAIN` and, by their keys,
@@ -296,16 +297,14 @@ def _stored_field(
         column = Ragged(values, of_responses if field.align == "response" else offsets)
         return _Stored(Kind(field.align, *of_values), column)
     # Routes are those of a row's first tokens.
-    missing = offsets_of_sums(np.asarray(batch["router_padding_mask"]), offsets)
+    missing = _set_in_rows(np.asarray(batch["router_padding_mask"]), offsets)
     captured = np.diff(offsets) - missing
     return _Stored(Kind("experts", *of_values), (Ragged(values, offsets), captured))
 
 
-def offsets_of_sums(flags: NDArray[np.bool_], offsets: Integers) -> Integers:
+def _set_in_rows(flags: NDArray[np.bool_], offsets: Integers) -> Integers:
     """Count the flags that are set in each row."""
-    running = np.zeros(len(flags) + 1, np.int64)
-    np.cumsum(flags, out=running[1:])
-    counts: Integers = np.diff(running[offsets])
+    counts: Integers = np.diff(offsets_of(flags)[offsets])
     return counts
 
 

@@ -173,13 +173,7 @@ def resolved(device: Any) -> Any:
     """Return a device as its tensors name it: with its number, which arguments may lack."""
     import torch
 
-    device = torch.device(device)
-    if device.type in ("cpu", "meta"):
-        return torch.device(device.type)  # there is one of each, and its tensors have no number
-    if device.index is None:
-        index = torch.get_device_module(device).current_device()
-        device = torch.device(device.type, index)
-    return device
+    return torch.empty(0, device=device).device  # not every device's module knows its number
 
 
 # What batches are made of

@@ -22,7 +22,6 @@ from fastcollate.handover.slabs import (
     as_bytes,
     common_slab,
     is_plain,
-    offset_in,
     offsets_of_packed,
     over,
     packed_like,
@@ -43,6 +42,9 @@ class Same:
 
     doing = "it is handed over"
     transfer = Transfer()
+
+    def begin(self) -> None:
+        """Do nothing."""
 
     def __call__(self, item: Any) -> HandOver:
         """Give the item as it is."""
@@ -85,13 +87,18 @@ class OnLane(Same):
         self.doing = f"it is copied to {device}"
         self.transfer = Transfer()
 
+    def begin(self) -> None:
+        """Prepare the thread that will give the items."""
+        self._lane.begin()
+
     def __call__(self, item: Any) -> HandOver:
         """Begin to copy all tensors."""
         self.check()
-        _check(item)
+        if isinstance(item, Batch):
+            checked_tensors(item)  # or refuse it
         found: dict[int, Any] = {}
         mapped(item, lambda value: found.setdefault(id(value), value))
-        tensors = [value for value in found.values() if self._can_carry(value)]
+        tensors = [value for value in found.values() if _can_be_carried(value)]
         before = self.transfer.bytes, self.transfer.copies
         moves: Moves = {}
         slabs: list[Any] = []
@@ -125,9 +132,6 @@ class OnLane(Same):
         """Raise if memory was changed while it was copied, in debug mode."""
         self._in_flight.check()
 
-    def _can_carry(self, value: Any) -> bool:
-        return is_tensor(value) and is_plain(value) and is_on_host(value) and value.numel() > 0
-
     def _stage(self, tensors: Sequence[Any]) -> tuple[Any, Event, Moves]:
         offsets, size = offsets_of_packed(tensors)
         slab = self._staging.take(size)
@@ -145,6 +149,10 @@ class OnLane(Same):
         return self._lane.copy(source)
 
 
+def _can_be_carried(value: Any) -> bool:
+    return is_tensor(value) and is_plain(value) and is_on_host(value) and value.numel() > 0
+
+
 def _pinned_groups(
     tensors: Sequence[Any], pageable: list[Any]
 ) -> list[tuple[Any, list[tuple[Any, int]]]]:
@@ -160,18 +168,12 @@ def _pinned_groups(
         slab = common_slab(group)
         if slab is None and len(group) == 1 and group[0].is_contiguous():
             slab = as_bytes(group[0])
-        places = [] if slab is None else [(tensor, offset_in(slab, tensor)) for tensor in group]
-        if slab is None or any(offset is None for _, offset in places):
+        if slab is None:
             pageable += group
         else:
-            groups.append((slab, [(tensor, offset or 0) for tensor, offset in places]))
+            start = slab.data_ptr()
+            groups.append((slab, [(tensor, tensor.data_ptr() - start) for tensor in group]))
     return groups
-
-
-def _check(item: Any) -> None:
-    """Refuse batches that can be on no device."""
-    if isinstance(item, Batch):
-        checked_tensors(item)
 
 
 def _to(value: Any, device: Any, transfer: Transfer) -> Any:

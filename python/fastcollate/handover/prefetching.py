@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from typing import Any, Generic, TypeVar
 
-from fastcollate.arguments import checked_count, checked_integer, checked_seconds, counted
+from fastcollate.arguments import checked_count, checked_seconds, counted
 from fastcollate.arrays import describe
 from fastcollate.handover.device import resolved
 from fastcollate.handover.moving import Blocking, HandOver, OnLane, Same
@@ -85,7 +85,8 @@ def prefetch(
     Notes
     -----
     The iterable runs on another thread: what it uses must not be used elsewhere at the same time,
-    and ``"cuda"`` means the first device there, whatever ``torch.cuda.set_device`` was called with.
+    and ``"cuda"`` means `device` there, or the first one if that is no GPU, whatever
+    ``torch.cuda.set_device`` was called with.
     Most of :func:`build_batch`'s time lets other threads of Python run only where rows are arrays;
     from lists, they take turns with the thread that trains.
 
@@ -95,9 +96,7 @@ def prefetch(
     ...     for batch in batches:
     ...         train(batch)
     """
-    depth = checked_integer("depth", depth, "a number of items from 1 on")
-    if depth < 1:
-        raise ValueError(f"depth is {depth}; pass 1 or more")
+    depth = checked_count("depth", depth, "a number of items")
     if timeout is not None:
         timeout = checked_seconds("timeout", timeout)
     if total is None:
@@ -159,10 +158,9 @@ class Prefetcher(Generic[T]):
         self._first = self._first or begin
         try:
             item: T = self._work.take(self._timeout)()
-        except (KeyboardInterrupt, TimeoutError):
-            raise  # the item may still come
         except BaseException:
-            self._bar.close()
+            if self._work.has_ended():  # else items may still come
+                self._bar.close()
             raise
         finally:
             self._last = time.monotonic()
@@ -248,6 +246,10 @@ class _Work:
         """Say whether no item is wanted any more."""
         return self._is_stopped
 
+    def has_ended(self) -> bool:
+        """Say whether no item will come any more."""
+        return self._has_ended and not self._ready
+
     # On the threads of others
 
     def start(self, iterator: Iterator[Any], move: Same) -> None:
@@ -265,8 +267,11 @@ class _Work:
         with self._changed:
             while not self._ready:
                 if self._has_ended:
-                    error, self._error = self._error, None
-                    raise error or StopIteration
+                    error, self._error = self._error or StopIteration(), None
+                    try:
+                        raise error
+                    finally:
+                        del error  # whose traceback holds this frame
                 if self._is_stopped:
                     raise RuntimeError("this prefetch was closed while an item was waited for")
                 if self._thread is None or not self._thread.is_alive():
@@ -312,6 +317,7 @@ class _Work:
     def _run(self, iterator: Iterator[Any], move: Same) -> None:
         error: BaseException | None = None
         try:
+            move.begin()
             for number in itertools.count():
                 if not self._has_room():
                     break

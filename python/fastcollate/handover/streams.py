@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
 from typing import Any, Protocol
 
 from fastcollate.handover.device import has_bus
@@ -12,6 +13,9 @@ from fastcollate.handover.pinning import pinned
 
 class Lane(Protocol):
     """What carries memory to a device while the host and the device do something else."""
+
+    def begin(self) -> None:
+        """Prepare the calling thread, which is the one that will copy."""
 
     def pinned(self, size: int) -> Any | None:
         """Take pinned memory, uint8 (size,); None if there is none."""
@@ -34,7 +38,14 @@ class SideStream:
 
         self._device = device
         self._module: Any = torch.get_device_module(device)
-        self._stream = self._module.Stream(device=device)
+        self._stream = _side_stream(device)
+
+    def begin(self) -> None:
+        """Make the device the thread's current one.
+
+        Where that is another one, entering a stream and leaving it would begin to use that one too.
+        """
+        self._module.set_device(self._device)
 
     def pinned(self, size: int) -> Any | None:
         """Take pinned memory from torch."""
@@ -66,5 +77,13 @@ def lane_to(device: Any) -> Lane | None:
     if not has_bus(device):
         return None
     module = torch.get_device_module(device)
-    has_streams = all(hasattr(module, name) for name in ("Stream", "Event", "stream"))
-    return SideStream(device) if has_streams else None
+    needed = ("Stream", "Event", "stream", "set_device")
+    return SideStream(device) if all(hasattr(module, name) for name in needed) else None
+
+
+@cache
+def _side_stream(device: Any) -> Any:
+    """Return the side stream of a device: memory that one stream has freed is not another's."""
+    import torch
+
+    return torch.get_device_module(device).Stream(device=device)

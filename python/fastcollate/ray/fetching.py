@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
@@ -9,7 +10,7 @@ from typing import Any, TypeVar
 import ray
 from ray.exceptions import GetTimeoutError, ObjectLostError, OwnerDiedError, RayError
 
-from fastcollate.arrays import describe
+from fastcollate.arguments import checked_seconds
 
 TIMEOUT = 300.0
 """Seconds that objects are waited for, unless told otherwise."""
@@ -98,9 +99,8 @@ def _reason(text: str, error: RayError) -> str:
 
 
 def checked_timeout(timeout: Any) -> float:
-    """Return a number of seconds."""
-    if isinstance(timeout, bool) or not isinstance(timeout, (int, float)):
-        raise TypeError(f"timeout is {describe(timeout)}; pass a number of seconds")
-    if not 0 < timeout < float("inf"):
-        raise ValueError(f"timeout is {timeout}; pass a number of seconds above 0")
-    return float(timeout)
+    """Return a number of seconds that Ray can wait."""
+    seconds = checked_seconds("timeout", timeout)
+    if math.isinf(seconds):
+        raise ValueError("timeout is inf; pass a number of seconds that ends")
+    return seconds

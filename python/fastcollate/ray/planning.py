@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import ray
@@ -16,19 +15,12 @@ from fastcollate.arrays import describe
 from fastcollate.batch import Batch
 from fastcollate.blocks.joining import Step, joined
 from fastcollate.blocks.reading import built, parts_of
+from fastcollate.blocks.storing import NAMES
 from fastcollate.plan import stepping
 from fastcollate.plan.merging import MergePlan
 from fastcollate.plan.step_plan import Shard, StepPlan
 from fastcollate.ray.fetching import TIMEOUT, checked_timeout, fetched
 from fastcollate.ray.putting import COLUMNS, Block
-
-WIDTHS: Mapping[str, int | None] = MappingProxyType(
-    {"pad_to": None, "pad_to_multiple_of": 1, "max_prompt_len": None, "max_response_len": None}
-)
-"""Arguments of `build_batch` that all ranks have to agree on, and their defaults."""
-
-_KNOWN = ("uids", "trajectory_ids", "is_last_step")
-"""Arguments of `fastcollate.plan_step` that blocks answer."""
 
 
 class ShardNormalizers(NamedTuple):
@@ -216,17 +208,16 @@ def plan_step(
         What is no block, for instance a reference to one: ``ray.get`` that first.
     """
     blocks = _checked_blocks(blocks)
-    for name in _KNOWN:
+    for name in NAMES:
         if name in options:
             raise TypeError(f"{name} is an argument of put_turns: the blocks know it")
     tables = joined([block.table for block in blocks], [block.name for block in blocks])
-    names = tables.names
     what: Any = tables.merge_plan
     if what is None:
         what = tables.plan.prompt_lens, tables.plan.response_lens
-        options |= {name: names[name] for name in _KNOWN if name in names}
-    elif "uids" in names:
-        options["uids"] = names["uids"]
+        options |= tables.names
+    elif "uids" in tables.names:
+        options["uids"] = tables.names["uids"]
     widths = {
         "pad_to": pad_to,
         "pad_to_multiple_of": pad_to_multiple_of,

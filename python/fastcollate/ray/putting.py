@@ -10,7 +10,7 @@ import numpy as np
 import ray
 from numpy.typing import NDArray
 
-from fastcollate.arguments import checked_int, counted
+from fastcollate.arguments import checked_count, counted
 from fastcollate.arrays import describe
 from fastcollate.blocks.storing import NAMES, PART_BYTES, PLAIN, BlockTable, stored
 from fastcollate.building import BatchBuilder
@@ -129,9 +129,7 @@ def put_turns(
     long as somebody has its blocks.
     """
     check_merge_argument(merge)
-    part_bytes = checked_int("part_bytes", part_bytes, "a number of bytes")
-    if part_bytes < 1:
-        raise ValueError(f"part_bytes is {part_bytes}; pass a number of bytes from 1 on")
+    part_bytes = checked_count("part_bytes", part_bytes, "a number of bytes")
     name = _own_name() if name is None else str(name)
 
     def put(*rows: Any, **columns: Any) -> Block:

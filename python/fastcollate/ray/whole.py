@@ -7,7 +7,7 @@ from typing import Any
 
 import ray
 
-from fastcollate.arguments import check_bool, checked_int
+from fastcollate.arguments import check_bool, checked_count
 from fastcollate.arrays import describe
 from fastcollate.batch import Batch
 from fastcollate.blocks.sharing import Shards, packed, unpacked
@@ -77,9 +77,7 @@ def put_shards(
         raise TypeError(f"plan is {describe(plan)}; pass a plan of fastcollate.plan_step")
     if ranks_per_node is None:
         ranks_per_node = plan.dp_size if _num_nodes() == 1 else 1
-    size = checked_int("ranks_per_node", ranks_per_node, "a number of ranks")
-    if size < 1:
-        raise ValueError(f"ranks_per_node is {size}; pass a number from 1 on")
+    size = checked_count("ranks_per_node", ranks_per_node, "a number of ranks")
     refs: list[list[ShardRef]] = []
     for mini_batch in range(plan.num_mini_batches):
         refs.append([])
