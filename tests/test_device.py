@@ -154,6 +154,11 @@ def test_devices_are_named_as_their_tensors_name_them(name, expected):
         assert device.resolved(torch.device(name)) == torch.device(expected)
 
 
+def test_no_device_is_an_error():
+    with pytest.raises(TypeError):
+        build().to(None)
+
+
 def test_a_dtype_is_no_option():
     with pytest.raises(TypeError, match=r"non_blocking is torch\.float16; pass True or False"):
         build().to("cpu", torch.float16)
