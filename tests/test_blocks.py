@@ -355,13 +355,45 @@ def test_dtypes_with_more_than_was_stored():
             assert_same(build(asked), expected)
 
 
+@NEEDS_TORCH
+def test_numbers_are_rounded_once():
+    """From 16 bits to others of as many they would be rounded twice."""
+    table, parts = stored([[1]], [[2, 3]], fields={"x": fc.Field([[1 / 3, 2.0]], dtype="float16")})
+    shard = fc.plan_step([3]).shard(0, 0)
+    with pytest.raises(ValueError, match=r"x is bfloat16, but .* store as float16"):
+        built(
+            joined([table], ["worker"]),
+            shard,
+            {0: parts[0]},
+            pad_token_id=0,
+            dtypes={"x": "bfloat16"},
+        )
+
+
+@pytest.mark.parametrize("empty", [0, 1])
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_block_without_a_value_takes_the_shape_of_others(empty, rank):
+    responses, values = [[2, 3], [2, 3]], [np.ones((2, 3)), np.ones((2, 3))]
+    responses[empty], values[empty] = [], []
+    options = {"pad_token_id": 0, "array_type": "numpy"}
+    shard = fc.plan_step(([1, 1], list(map(len, responses))), dp_size=2).shard(0, rank)
+    blocks = [
+        {"prompts": [[1]], "responses": [response], "fields": {"x": fc.Field([value])}}
+        for response, value in zip(responses, values, strict=True)
+    ]
+    batch, _ = through_blocks(blocks, lambda step: shard, options)
+    values[empty] = np.ones((0, 3))
+    fields = {"x": fc.Field(values)}
+    assert_same(batch, fc.build_batch([[1], [1]], responses, fields=fields, rows=shard, **options))
+
+
 def test_what_blocks_decide_together():
     """Compare what data of other blocks changes: dtypes, and whose values a merged row has."""
     kinds = ["float32", "float32", "float64", "int64", "int64", "float32"]
     image = [np.full((n, 2), n, kind) for n, kind in enumerate(kinds)]
     routes = [np.full((2, 1, 2), most) for most in (3, 3, 3, 3, 3, 300)]
     columns = {
-        "prompts": [[1], [1, 2, 9], [1], [5], [5, 6], [5]],
+        "prompts": [[1], [1, 2, 3, 9], [1], [5], [5, 6], [5]],
         "responses": [[2, 3], [], [3], [6], [7], [1]],
         "rewards": [1.0, 2.0, 3.0, 4.0, 5.0, 6.0],
         "fields": {

@@ -11,7 +11,7 @@ from unittest.mock import Mock
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_pinning import HAS_CUDA, NEEDS_CUDA, fake_allocator
+from test_pinning import NEEDS_CUDA, fake_allocator
 
 import fastcollate as fc
 from fastcollate.handover import device, in_flight, pinning, slabs, staging
@@ -154,6 +154,11 @@ def test_devices_are_named_as_their_tensors_name_them(name, expected):
         assert device.resolved(torch.device(name)) == torch.device(expected)
 
 
+def test_no_device_is_an_error():
+    with pytest.raises(TypeError):
+        build().to(None)
+
+
 def test_a_dtype_is_no_option():
     with pytest.raises(TypeError, match=r"non_blocking is torch\.float16; pass True or False"):
         build().to("cpu", torch.float16)
@@ -278,6 +283,25 @@ def test_a_common_slab_is_mostly_wanted():
 def test_span(shape, stride, expected):
     tensor = torch.zeros(100).as_strided(shape, stride)
     assert slabs.span(tensor) == expected
+
+
+def test_where_in_a_slab_a_tensor_lies():
+    slab = torch.zeros(64, dtype=torch.uint8)
+    inside = slabs.over(slab[16:], 8, torch.empty(2, dtype=torch.int32))
+    assert slabs.offset_in(slab, inside) == 16 + 8
+    assert slabs.offset_in(slab[16:], inside) == 8
+    assert slabs.offset_in(slab[32:], inside) is None
+    assert slabs.offset_in(slab[:30], inside) is None
+    odd = torch.frombuffer(slab.numpy(), dtype=torch.int32, count=2, offset=1)
+    assert slabs.offset_in(slab, odd) is None
+
+
+def test_values_that_are_worked_out_when_they_are_read():
+    values = torch.tensor([1 + 2j, 3 - 4j])
+    batch = fc.Batch({"as they are": values, "conjugate": values.conj(), "more": values[:1]})
+    again = copied_on_the_host(batch)
+    assert torch.equal(again["conjugate"], values.conj())
+    assert torch.equal(again["as they are"], values)
 
 
 def test_strided_outputs_keep_their_strides():
@@ -529,7 +553,3 @@ def test_copies_from_many_threads():
     for thread in threads:
         thread.join(60)
     assert not errors
-
-
-def test_the_gpu_tests_run_where_there_is_one():
-    assert torch.cuda.is_available() == HAS_CUDA

@@ -7,9 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from test_layouts import widths
-from test_pinning import NEEDS_CUDA
+from test_pinning import NEEDS_CUDA, fake_allocator
 
 import fastcollate as fc
+from fastcollate.handover import device_padding
 from fastcollate.testing.reference import assert_same, build_batch_loops
 from fastcollate.testing.strategies import extras, rollouts, trajectories
 
@@ -106,6 +107,15 @@ def test_what_was_moved_is_kept():
     assert again.input_ids.device.type == "meta"
     assert again.input_ids.shape == (2, 4)
     assert again.metrics["handover/bytes"] == batch.metrics["handover/bytes"] > 0
+
+
+def test_where_rows_begin_goes_through_pinned_memory(monkeypatch):
+    """Or the host would wait for what the device is doing."""
+    monkeypatch.setattr(device_padding, "has_bus", lambda device: True)
+    with fake_allocator() as allocator:
+        batch = fc.pad_on_device(fc.build_batch(**INPUTS, layout="jagged"), "left")
+    assert_same(batch, fc.build_batch(**INPUTS))
+    assert allocator.sizes == [5 * 2 * 8]
 
 
 def test_the_way_back_from_the_device():

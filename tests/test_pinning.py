@@ -28,8 +28,7 @@ from fastcollate.testing.strategies import as_inputs, rollouts
 
 torch = pytest.importorskip("torch")
 
-HAS_CUDA = torch.cuda.is_available()
-NEEDS_CUDA = pytest.mark.skipif(not HAS_CUDA, reason="needs a GPU")
+NEEDS_CUDA = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 NEEDS_FORK = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 INPUTS = {
     "prompts": [[1, 2], [3]],

@@ -463,6 +463,27 @@ def test_a_program_ends_though_the_iterable_does_not():
     assert (result.returncode, result.stdout, result.stderr) == (0, "1\n", "")
 
 
+def test_a_program_ends_its_threads_before_it_finalizes_anything():
+    result = run("""if True:
+        import logging, weakref
+
+        logging.basicConfig()  # so that waiting is told
+
+        class Kept:
+            pass
+
+        kept = Kept()
+        weakref.finalize(kept, print, "finalized")  # in the end, after what is imported from now on
+
+        import fastcollate as fc
+
+        batches = fc.prefetch(range(9))
+        print(next(batches))
+    """)
+    # Nothing was waited for.
+    assert (result.returncode, result.stdout, result.stderr) == (0, "0\nfinalized\n", "")
+
+
 def test_a_program_waits_for_the_item_in_the_making():
     result = run("""if True:
         import time

@@ -689,3 +689,18 @@ def test_a_model_trains_while_batches_come():
         loss = (batch.input_ids.float() @ weight).mean()
         loss.backward()
     assert torch.isfinite(weight.grad).all()
+
+
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
+def test_the_thread_is_where_its_batches_go():
+    seen = []
+
+    def made():
+        seen.append(torch.cuda.current_device())
+        yield batch_of(1)
+
+    with fc.prefetch(made(), "cuda:1") as batches:
+        batch = next(batches)
+    assert batch.input_ids.device == torch.device("cuda", 1)
+    assert is_all(batch, 1)
+    assert seen == [1]

@@ -19,6 +19,7 @@ from ray.cluster_utils import Cluster  # noqa: E402
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy  # noqa: E402
 
 import fastcollate.ray  # noqa: E402
+from fastcollate.ray import whole  # noqa: E402
 
 # Ray's own code, in this process and at its end.
 pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::FutureWarning")
@@ -424,6 +425,17 @@ def test_a_driver_puts_shards_of_its_batch(consumers):
                     assert names[name] == getattr(found, name) == getattr(expected, name)
     refs = alone
     assert get(consumers[1].is_writeable.remote(refs[0][0])) == [False, True]
+
+
+def test_ranks_of_one_node_share_objects(cluster, monkeypatch):
+    batch = fc.build_batch([[1]] * 4, [[2]] * 4, pad_token_id=0, array_type="numpy")
+    plan = fc.plan_step(batch, dp_size=2)
+    for num_nodes, num_objects in ((1, 1), (3, 2)):
+        monkeypatch.setattr(whole, "_num_nodes", lambda num_nodes=num_nodes: num_nodes)
+        (refs,) = fc.ray.put_shards(batch, plan)
+        assert len({ref.ref for ref in refs}) == num_objects
+        for rank, ref in enumerate(refs):
+            assert_same(fc.ray.get_shard(ref), batch.select(plan.shard(0, rank)))
 
 
 def test_arguments(rollouts):

@@ -173,7 +173,8 @@ def resolved(device: Any) -> Any:
     """Return a device as its tensors name it: with its number, which arguments may lack."""
     import torch
 
-    return torch.empty(0, device=device).device  # not every device's module knows its number
+    # Not every device's module knows its number. As an argument, None would be any device.
+    return torch.empty(0, device=torch.device(device)).device
 
 
 # What batches are made of
