@@ -16,7 +16,7 @@ import fastcollate as fc
 from fastcollate.blocks import sharing
 from fastcollate.blocks.joining import joined
 from fastcollate.blocks.reading import built, parts_of
-from fastcollate.blocks.storing import stored
+from fastcollate.blocks.storing import ObjectKind, stored
 from fastcollate.testing.reference import assert_same, loss_normalizers_loops
 from fastcollate.testing.strategies import extras, rollouts, trajectories
 
@@ -435,6 +435,16 @@ def test_tensors_per_row_that_numpy_lacks(concat):
     assert_same(batch, fc.build_batch(**columns, pad_token_id=0, rows=shard))
     table, _ = stored(**columns)
     assert table.num_bytes == 9 * 4 + 3 * 4 + 3 * 2 * 2
+
+
+@NEEDS_TORCH
+@pytest.mark.parametrize("library", ["torch", "python"])
+def test_objects_of_others_are_on_the_host(library):
+    import torch
+
+    with torch.device("meta"):
+        empty = ObjectKind(library, "int64", (2,)).empty("torch")
+    assert_same({"a": empty}, {"a": np.zeros((0, 2), np.int64)})
 
 
 def test_blocks_merged_by_plans():

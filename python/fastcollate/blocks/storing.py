@@ -88,10 +88,10 @@ class ObjectKind(NamedTuple):
         import torch
 
         if self.library == "torch":
-            return torch.zeros(shape, dtype=getattr(torch, self.dtype))
+            return torch.zeros(shape, dtype=getattr(torch, self.dtype), device="cpu")
         # As torch reads numbers of Python.
         number = np.zeros((), self.dtype).item()
-        return torch.as_tensor(number).new_zeros(shape)
+        return torch.as_tensor(number, device="cpu").new_zeros(shape)
 
 
 @dataclass(frozen=True, eq=False)
