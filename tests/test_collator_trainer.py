@@ -1,0 +1,96 @@
+"""Collators in Hugging Face's Trainer: the losses of its own collator, padded or packed."""
+
+import numpy as np
+import pytest
+
+import fastcollate as fc
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("accelerate")
+transformers = pytest.importorskip("transformers")
+
+pytestmark = pytest.mark.filterwarnings("ignore")  # theirs
+
+OUTPUTS = ("input_ids", "attention_mask", "labels")
+PACKED = ("input_ids", "position_ids", "labels")
+
+
+def rows():
+    """Make samples of which about half of the tokens have a label."""
+    rng = np.random.default_rng(0)
+    samples = []
+    for count in rng.integers(4, 12, 16):
+        ids = rng.integers(1, 32, count)
+        labels = np.where(np.arange(count) < count // 2, -100, ids)
+        samples.append({"input_ids": ids.tolist(), "labels": labels.tolist()})
+    return samples
+
+
+def padded(samples):
+    """Pad samples without any library's collator."""
+    width = max(len(sample["input_ids"]) for sample in samples)
+    fills = {"input_ids": 0, "attention_mask": 0, "labels": -100}
+    batch = {key: [] for key in fills}
+    for sample in samples:
+        values = {**sample, "attention_mask": [1] * len(sample["input_ids"])}
+        for key, fill in fills.items():
+            batch[key].append(values[key] + [fill] * (width - len(values[key])))
+    return {key: torch.tensor(values) for key, values in batch.items()}
+
+
+def losses(collate, folder, **options):
+    """Train a small model for a few steps, and return what the Trainer logs."""
+    torch.manual_seed(0)
+    config = transformers.LlamaConfig(
+        vocab_size=32,
+        hidden_size=16,
+        intermediate_size=16,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        use_cache=False,
+    )
+    arguments = transformers.TrainingArguments(
+        output_dir=str(folder),
+        per_device_train_batch_size=4,
+        max_steps=3,
+        logging_steps=1,
+        learning_rate=0.01,
+        report_to=[],
+        save_strategy="no",
+        use_cpu=True,
+        disable_tqdm=True,
+        remove_unused_columns=False,
+        **options,
+    )
+    trainer = transformers.Trainer(
+        transformers.LlamaForCausalLM(config),
+        arguments,
+        train_dataset=rows(),
+        data_collator=collate,
+    )
+    trainer.train()
+    return [one["loss"] for one in trainer.state.log_history if "loss" in one]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"layout": "right", "outputs": OUTPUTS},
+        {"layout": "left", "outputs": OUTPUTS},
+        {"layout": "packed", "rows": "single", "outputs": PACKED},
+        {"layout": "packed", "pack": {"capacity": 24}, "outputs": PACKED},
+    ],
+    ids=["right", "left", "single", "packed"],
+)
+def test_losses_are_those_of_padding_by_hand(options, tmp_path):
+    expected = losses(padded, tmp_path)
+    assert len(expected) == 3
+    assert expected[0] != expected[-1]
+    found = losses(fc.Collator(pad_token_id=0, **options), tmp_path)
+    assert found == pytest.approx(expected, abs=1e-5)
+
+
+def test_a_batch_goes_to_the_model_from_worker_processes(tmp_path):
+    collate = fc.Collator(pad_token_id=0, layout="right", outputs=OUTPUTS)
+    found = losses(collate, tmp_path, dataloader_num_workers=2)
+    assert found == pytest.approx(losses(padded, tmp_path), abs=1e-5)
