@@ -15,6 +15,7 @@ hundred with ``--dtype float64``.
 
 from __future__ import annotations
 
+import os
 import pickle
 import signal
 import sys
@@ -128,6 +129,8 @@ def run_rank(rank: int, options: Options, folder: Path) -> None:
         dist.destroy_process_group()
     if rank == 0:
         (folder / "reports").write_bytes(pickle.dumps(reports))
+    sys.stdout.flush()
+    os._exit(0)  # at times a thread of torch's that still runs aborts a process that ends slowly
 
 
 def use_one_core() -> None:
