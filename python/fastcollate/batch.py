@@ -148,13 +148,13 @@ class Batch(Mapping[str, Any]):
             "delete that first, or clone what is to be kept"
         )
 
-    def _like(self, data: dict[str, Any], plan: Plan | None) -> Batch:
+    def _like(self, data: dict[str, Any]) -> Batch:
         """Return a batch of other outputs, with all else that this one knows but its memory."""
         again = object.__new__(type(self))
         for name in Batch.__slots__:
             if name != "__weakref__":
                 setattr(again, name, getattr(self, name))
-        again._data, again._plan_or_pickle, again._lease = data, plan, None
+        again._data, again._lease = data, None
         return again
 
     def __getitem__(self, key: str) -> Any:

@@ -218,7 +218,7 @@ def rebuilt(batch: Batch, moves: Moves, transfer: Transfer | None) -> Batch:
         key: mapped(value, lambda tensor: moves.get(id(tensor), tensor))
         for key, value in batch.items()
     }
-    again = batch._like(data, batch._plan)
+    again = batch._like(data)
     if transfer is not None:
         again._handover = transfer.metrics
     return again
@@ -236,7 +236,7 @@ def mapped(value: Any, function: Callable[[Any], Any]) -> Any:
         return function(value)
     if isinstance(value, Batch):
         data = {key: mapped(item, function) for key, item in value.items()}
-        return value._like(data, value._plan)
+        return value._like(data)
     # A BatchEncoding would change itself where it is asked to move.
     knows_how = hasattr(value, "to") and not isinstance(value, (dict, UserDict))
     if isinstance(value, Mapping) and not knows_how:

@@ -108,7 +108,8 @@ def pad_on_device(
         everything = Shard(rows, np.zeros(len(rows), np.bool_), plan.num_rows)
         plan = plan.pick(everything, layout_spec)
         data = _Padding(data, plan, recipe._replace(fields=specs, outputs=outputs)).outputs()
-    again = batch._like(data, plan)
+    again = batch._like(data)
+    again._plan_or_pickle = plan
     again._recipe = recipe._replace(fields=specs, outputs=outputs)
     return again
 
