@@ -122,10 +122,7 @@ def _copied_together(
         slab = torch.empty(size, dtype=torch.uint8, device="cpu")
     packed = packed_into(slab, tensors, offsets)
     on_device = _to(slab, target, non_blocking, transfer)
-    return {
-        key: over(on_device, offset, tensor)
-        for (key, tensor), offset in zip(packed.items(), offsets, strict=True)
-    }
+    return over_copy(on_device, packed, offsets)
 
 
 def _to(tensor: Any, target: Any, non_blocking: bool, transfer: Transfer) -> Any:
@@ -157,6 +154,14 @@ def packed_into(slab: Any, tensors: Sequence[Any], offsets: Sequence[int]) -> Mo
         place = moves[id(tensor)] = over(slab, offset, packed_like(tensor))
         place.copy_(tensor)
     return moves
+
+
+def over_copy(slab: Any, packed: Moves, offsets: Sequence[int]) -> Moves:
+    """Return what was packed into a slab as tensors over a copy of that slab."""
+    return {
+        key: over(slab, offset, tensor)
+        for (key, tensor), offset in zip(packed.items(), offsets, strict=True)
+    }
 
 
 def is_on_host(tensor: Any) -> bool:

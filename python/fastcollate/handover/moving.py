@@ -15,6 +15,7 @@ from fastcollate.handover.device import (
     checked_tensors,
     is_on_host,
     mapped,
+    over_copy,
     packed_into,
 )
 from fastcollate.handover.in_flight import Event, InFlight, is_watched
@@ -24,7 +25,6 @@ from fastcollate.handover.slabs import (
     is_plain,
     offsets_of_packed,
     over,
-    packed_like,
     size_of,
 )
 from fastcollate.handover.staging import Staging
@@ -135,13 +135,9 @@ class OnLane(Same):
     def _stage(self, tensors: Sequence[Any]) -> tuple[Any, Event, Moves]:
         offsets, size = offsets_of_packed(tensors)
         slab = self._staging.take(size)
-        packed_into(slab.memory, tensors, offsets)
+        packed = packed_into(slab.memory, tensors, offsets)
         on_device, slab.done = self._copy(slab.memory[:size])
-        moves = {
-            id(tensor): over(on_device, offset, packed_like(tensor))
-            for tensor, offset in zip(tensors, offsets, strict=True)
-        }
-        return on_device, slab.done, moves
+        return on_device, slab.done, over_copy(on_device, packed, offsets)
 
     def _copy(self, source: Any) -> tuple[Any, Event]:
         self.transfer.bytes += len(source)

@@ -41,12 +41,16 @@ def is_plain(tensor: Any) -> bool:
 
 def as_bytes(tensor: Any) -> Any:
     """Return the bytes of a contiguous tensor, as a tensor that is no view of it."""
+    # `view` refuses a dimension of one item if it has a stride.
+    return _stretch(tensor, tensor.storage_offset() * tensor.itemsize, tensor.nbytes)
+
+
+def _stretch(tensor: Any, first: int, size: int) -> Any:
+    """Return so many bytes of a tensor's storage, as a tensor that is no view of it."""
     import torch
 
-    # `view` refuses a dimension of one item if it has a stride.
-    first = tensor.storage_offset() * tensor.itemsize
     empty = torch.empty(0, dtype=torch.uint8, device=tensor.device)
-    return empty.set_(tensor.untyped_storage(), first, (tensor.nbytes,), (1,))
+    return empty.set_(tensor.untyped_storage(), first, (size,), (1,))
 
 
 def size_of(tensor: Any) -> int:
@@ -76,22 +80,17 @@ def offset_in(slab: Any, tensor: Any) -> int | None:
 
 def common_slab(tensors: Sequence[Any]) -> Any | None:
     """Return the bytes of tensors that share a storage and fill most of a stretch of it."""
-    import torch
-
     filled = [tensor for tensor in tensors if tensor.numel() > 0]
     if len(filled) < 2 or not all(map(is_plain, filled)):
         return None
-    storages = [tensor.untyped_storage() for tensor in filled]
-    storage = storages[0]
-    if any(other.data_ptr() != storage.data_ptr() for other in storages):
+    if len({tensor.untyped_storage().data_ptr() for tensor in filled}) > 1:
         return None
     starts = [tensor.storage_offset() * tensor.itemsize for tensor in filled]
     first = min(starts) // ALIGNMENT * ALIGNMENT
     end = max(start + span(tensor) for start, tensor in zip(starts, filled, strict=True))
     if sum(map(span, filled)) < LEAST_FILLED * (end - first):
         return None
-    slab = torch.empty(0, dtype=torch.uint8, device=filled[0].device)
-    return slab.set_(storage, first, (end - first,), (1,))
+    return _stretch(filled[0], first, end - first)
 
 
 def offsets_of_packed(tensors: Sequence[Any]) -> tuple[list[int], int]:
