@@ -26,7 +26,10 @@ class BinPacker:
     """
 
     def __init__(
-        self, bin_capacity: int, min_bin_count: int | None, bin_count_multiple: int | None
+        self,
+        bin_capacity: int,
+        min_bin_count: int | None = None,
+        bin_count_multiple: int | None = None,
     ) -> None:
         if min_bin_count is not None and min_bin_count < 0:
             raise ValueError(f"min_bin_count is {min_bin_count}; pass a number from 0 on or None")

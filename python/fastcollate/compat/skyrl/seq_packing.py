@@ -36,14 +36,6 @@ class SeqPacker(BinPacker):
 
     _algorithm: Literal["ffd", "balanced"]
 
-    def __init__(
-        self,
-        bin_capacity: int,
-        min_bin_count: int | None = None,
-        bin_count_multiple: int | None = None,
-    ) -> None:
-        super().__init__(bin_capacity, min_bin_count, bin_count_multiple)
-
     def pack(self, sequence_lengths: Sequence[int]) -> list[list[int]]:
         """Pack sequences.
 
