@@ -129,17 +129,15 @@ def _with_values(field: AnyField, values: Any) -> AnyField:
 
 def _by_key(samples: Any, known: Collection[str], ignore: Collection[str] | None) -> dict[str, Any]:
     """Return the columns that are used, of one item per row each."""
-    if isinstance(samples, Mapping):
-        used = _used(samples, known, ignore)
-        for key in used:
-            if key in (*TURN, "input_ids") and _is_one_row(samples[key]):
+    names = samples if isinstance(samples, Mapping) else _names_of_table(samples)
+    if names is not None:
+        columns = {key: _readable(samples[key]) for key in _used(names, known, ignore)}
+        for key in (*TURN, "input_ids"):
+            if _is_one_row(columns.get(key)):
                 raise ValueError(
                     f"samples is one sample: its {key!r} is one row of ids; pass a list of samples"
                 )
-        return {key: _readable(samples[key]) for key in used}
-    if (names := _names_of_table(samples)) is not None:
-        used = _used(names, known, ignore)
-        return {key: _readable(samples[key]) for key in used}
+        return columns
     is_sequence = hasattr(type(samples), "__len__") and hasattr(type(samples), "__getitem__")
     if not is_sequence or isinstance(samples, (str, bytes, bytearray)):
         raise TypeError(f"samples is {describe(samples)}; {EXPECTED}")
