@@ -538,11 +538,10 @@ def _trained(batch: Mapping[str, Any]) -> tuple[Any, NDArray[np.int64] | None]:
 
 def loss_weights(batch: Mapping[str, Any]) -> NDArray[np.float64]:
     """Sum the mask of each row, one token after the other: in all layouts, sums round the same."""
-    rows, count = _rows_of_tokens(batch), _num_rows(batch)
     if (key := _mask_key(batch)) is None:
-        assert rows is not None
-        return np.bincount(rows, minlength=count).astype(np.float64)
-    mask = batch[key]
+        lens: NDArray[np.float64] = np.diff(to_numpy(batch["response_offsets"])).astype(np.float64)
+        return lens
+    rows, count, mask = _rows_of_tokens(batch), _num_rows(batch), batch[key]
     values = to_numpy(convert(mask, dtype_like(mask, "float64")))
     if rows is not None:
         return np.bincount(rows, values.reshape(-1), count).astype(np.float64)

@@ -350,15 +350,12 @@ def _loss_weights(
     batch: Batch, masks: _Stored | None, of_responses: Integers
 ) -> NDArray[np.float64]:
     """Sum the loss mask of each row, or count its response tokens."""
-    lens = np.diff(of_responses)
-    if masks is None:
-        return lens.astype(np.float64)
-    values = masks.column.values
-    if values.dtype != np.uint8:
+    if masks is None or masks.column.values.dtype != np.uint8:
         return loss_weights(batch)
     # Sums of 0 and 1 are exact, in whatever order.
-    weights, holds = np.zeros(len(lens)), lens > 0
-    weights[holds] = np.add.reduceat(values, of_responses[:-1][holds], dtype=np.int64)
+    holds = np.diff(of_responses) > 0
+    weights, starts = np.zeros(len(holds)), of_responses[:-1][holds]
+    weights[holds] = np.add.reduceat(masks.column.values, starts, dtype=np.int64)
     return weights
 
 
