@@ -111,6 +111,9 @@ _NO_ROWS: list[Callable[[], Any]] = [
     lambda: torch.quantize_per_tensor(torch.ones(2), 0.1, 0, torch.quint8),
     lambda: memoryview(b"12"),
     lambda: pa.array([1, 2]),
+    lambda: fc.Ragged(np.ones((3, 2)), [0, 1, 3]),
+    lambda: pa.array(fc.Ragged(np.ones((3, 2)), [0, 1, 3])),
+    lambda: fc.Ragged(np.ones((3, 2)), [0, 1, 3]).to_torch_nested(),
     lambda: fc.Ragged(np.arange(3), [0, 3]),
 ]
 

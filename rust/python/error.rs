@@ -1,8 +1,6 @@
 //! The one way from our errors into Python's exceptions.
 
 use fastcollate::Error as Core;
-use numpy::PyUntypedArray;
-use numpy::prelude::*;
 use pyo3::exceptions::{PyException, PyMemoryError, PyRecursionError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
 
@@ -97,11 +95,13 @@ impl Error {
     }
 
     /// The error for an array of a wrong shape.
-    pub fn shape(place: String, array: &Bound<PyUntypedArray>, expected: &'static str) -> Self {
-        let found = array.getattr("shape").map(|shape| shape.to_string());
+    pub fn shape(place: String, shape: &[usize], expected: &'static str) -> Self {
+        let sizes: Vec<_> = shape.iter().map(usize::to_string).collect();
+        let comma = if sizes.len() == 1 { "," } else { "" };
+        let found = format!("({}{comma})", sizes.join(", "));
         Self::Shape {
             place,
-            found: found.unwrap_or_else(|_| format!("{:?}", array.shape())),
+            found,
             expected,
         }
     }

@@ -22,6 +22,8 @@ use crate::error::{Error, Result};
 const EXPECTED_FIELD: &str =
     "pass a sequence of rows, a 2-D array or tensor, a Ragged or an Arrow array of lists";
 const EXPECTED_ROW: &str = "a row has to be a list or tuple of numbers, or a 1-D array or tensor";
+const EXPECTED_NUMBERS: &str = "a row has one dimension, for one number per token; \
+     pass more of them as fields={key: fastcollate.Field(rows)}";
 const EXPECTED_ROW_OF_ANY: &str = "a row has to be a list, an array or a tensor of numbers";
 
 /// For fewer rows than these there is memory; asking takes small batches time.
@@ -156,7 +158,7 @@ impl<'a, 'py> Reader<'a, 'py> {
                 [count, len, ..] if self.allows_trailing => (count, len),
                 _ => {
                     let field = self.field.to_owned();
-                    return Err(Error::shape(field, &input.array, EXPECTED_FIELD));
+                    return Err(Error::shape(field, input.array.shape(), EXPECTED_FIELD));
                 }
             };
             self.reserve(count)?;
@@ -179,9 +181,19 @@ impl<'a, 'py> Reader<'a, 'py> {
         &mut self,
         values: ArrayInput<'py>,
         leading: usize,
-        parts: impl Iterator<Item = (usize, usize)>,
+        mut parts: impl Iterator<Item = (usize, usize)>,
     ) -> Result<()> {
-        let (array, tokens) = self.share(values, leading)?;
+        let view = ArrayView::new(values, leading, || self.field.to_owned())?;
+        let (array, tokens) = (self.shared.len(), view.tokens());
+        if !self.allows_trailing && !view.trailing().is_empty() {
+            let (place, len) = match parts.next() {
+                Some((_, len)) => (self.place(self.rows.len()), len),
+                None => (self.field.to_owned(), 0),
+            };
+            let shape = [&[len], view.trailing()].concat();
+            return Err(Error::shape(place, &shape, EXPECTED_NUMBERS));
+        }
+        self.check_trailing(self.rows.len(), tokens, view.trailing())?;
         for (start, len) in parts {
             if start.checked_add(len).is_none_or(|end| end > tokens) {
                 return Err(Error::Overrun {
@@ -194,16 +206,8 @@ impl<'a, 'py> Reader<'a, 'py> {
             }
             self.rows.push(Row::Part { array, start, len });
         }
-        Ok(())
-    }
-
-    /// Keep an array of which rows are parts; returns its number and its tokens.
-    fn share(&mut self, input: ArrayInput<'py>, leading: usize) -> Result<(usize, usize)> {
-        let view = ArrayView::new(input, leading, || self.field.to_owned())?;
-        self.check_trailing(self.rows.len(), view.tokens(), view.trailing())?;
-        let tokens = view.tokens();
         self.shared.push(view);
-        Ok((self.shared.len() - 1, tokens))
+        Ok(())
     }
 
     fn read_row(&mut self, index: usize, row: Bound<'py, PyAny>) -> Result<()> {
@@ -246,11 +250,10 @@ impl<'a, 'py> Reader<'a, 'py> {
                 self.rows.push(Row::Array(view));
                 Ok(())
             }
-            Some(input) if input.array.ndim() > 1 => Err(Error::shape(
-                place(),
-                &input.array,
-                "a row has one dimension",
-            )),
+            Some(input) if input.array.ndim() > 1 => {
+                let shape = input.array.shape();
+                Err(Error::shape(place(), shape, EXPECTED_NUMBERS))
+            }
             _ => Err(Error::Kind {
                 place: place(),
                 found: describe(&row),
@@ -298,16 +301,19 @@ impl<'a, 'py> Reader<'a, 'py> {
                         parts.push((index, end, len));
                         end += len;
                     }
-                    _ => {
+                    Some(_) => {
+                        return Err(Error::shape(self.place(index), &shape, EXPECTED_NUMBERS));
+                    }
+                    None => {
                         return Err(Error::Kind {
-                            place: format!("{}[{}]", self.field, self.first + index),
-                            found: format!("a tensor of shape {shape:?}"),
+                            place: self.place(index),
+                            found: "a tensor of shape ()".to_owned(),
                             expected: EXPECTED_ROW,
                         });
                     }
                 }
             }
-            let place = || format!("{}[{}]", self.field, self.first + indices[0]);
+            let place = || self.place(indices[0]);
             let values = tensor::concatenated(&tensors);
             let values = values.map_err(|cause| Error::raised(py, place(), cause))?;
             self.shared.push(ArrayView::new(values, 1, place)?);
@@ -341,6 +347,11 @@ impl<'a, 'py> Reader<'a, 'py> {
             Some(_) => {}
         }
         Ok(())
+    }
+
+    /// What a row is called in errors.
+    fn place(&self, index: usize) -> String {
+        format!("{}[{}]", self.field, self.first + index)
     }
 
     fn wrong_kind(&self, rows: &Bound<'py, PyAny>) -> Error {
