@@ -1,13 +1,13 @@
 """Measure the shards of a step: `Batch.select` and `build_batch(rows=...)`.
 
 1,024 rows of 256 prompts in 4 mini-batches, of 257, 254, 258 and 255 rows, for 4 ranks: each
-mini-batch lacks 1 to 3 rows, which copies of its first fill up. Batches are of torch tensors in the
-left layout and have all six outputs. A line of the table is one interleaved run (see
+mini-batch lacks 1 to 3 rows, which copies of its first fill up, one to a rank. Batches are of torch
+tensors in the left layout and have all six outputs. A line of the table is one interleaved run (see
 `common.timing`). A call makes all 16 shards, and holds them together.
 
-Of contiguous shards, `select` returns 12 as views, which take no time for their bytes: all but
-those of the last rank, which have the padding rows. Those 4, and all 16 of strided shards and of
-those balanced by tokens, are written once, in memory of their own; so is what `build_batch` makes.
+Of contiguous shards, `select` returns 8 as views, which take no time for their bytes: all that have
+no padding row. The other 8, and all 16 of strided shards and of those balanced by tokens, are
+written once, in memory of their own; so is what `build_batch` makes.
 
 pool, fresh
     fastcollate in steady state, on memory of earlier shards, and with `pool=None`, as every first
@@ -18,10 +18,11 @@ then select
 cat, clone
     The plain way: slicing each mini-batch, padding each tensor by `torch.cat` with copies of row 0,
     or zeros for loss masks, as SkyRL's `pad_training_input_batch` does, and copying what each rank
-    gets. For builds, after fastcollate has built the batch of all rows.
+    gets. Of contiguous shards, those that have a padding row are padded by themselves. For builds,
+    after fastcollate has built the batch of all rows.
 cat
-    The same without the copies of contiguous and strided shards, which are views of the padded
-    mini-batch then and keep all of it alive.
+    The same without the copies of contiguous and strided shards, which are views of the batch or
+    the padded mini-batch then and keep all of it alive.
 index
     Taking each shard's rows by their indices from the whole batch, then masking padding rows: each
     value is copied once.
@@ -131,7 +132,8 @@ def of_selected(effort: Effort, size: str, shards: str, keeps: bool) -> Figures:
         return [batch.select(shard) for shard in all_shards(plan)]
 
     views = sum(shares_memory(shard, batch) for shard in ours())
-    assert views == (plan.num_mini_batches * (RANKS - 1) if shards == "contiguous" else 0)
+    are_whole = [not shard.is_padding.any() for shard in all_shards(plan)]
+    assert views == (sum(are_whole) if shards == "contiguous" else 0)
     peers = plain_ways(plan, shards)
     check(ours(), batch, peers)
     pool = fc.get_default_pool()
@@ -190,26 +192,30 @@ def by_cat(plan: fc.StepPlan, shards: str, copied: bool, batch: Tensors) -> list
     out: list[Tensors] = []
     for index, (start, end) in enumerate(plan.mini_batches):
         mini_batch = {key: values[start:end] for key, values in batch.items()}
-        padded = padded_by_cat(mini_batch, -(end - start) % RANKS)
-        count = len(padded["input_ids"]) // RANKS
+        padded = mini_batch
+        if shards != "contiguous":
+            padded = padded_by_cat(mini_batch, mini_batch, -(end - start) % RANKS)
         for rank in range(RANKS):
+            shard = plan.shard(index, rank)
             if shards == "tokens":
                 # Which padding row of the mini-batch a slot has does not matter: they are equal.
-                shard = plan.shard(index, rank)
                 places: Any = np.where(shard.is_padding, end - start, shard.rows - start)
             elif shards == "strided":
                 places = slice(rank, None, RANKS)
             else:
-                places = slice(rank * count, (rank + 1) * count)
+                rows = shard.rows[~shard.is_padding] - start
+                places = slice(int(rows[0]), int(rows[-1]) + 1)
             views = {key: values[places] for key, values in padded.items()}
-            if copied and shards != "tokens":  # indices have made a copy
+            if shards == "contiguous" and shard.is_padding.any():
+                views = padded_by_cat(views, mini_batch, int(shard.is_padding.sum()))
+            elif copied and shards != "tokens":  # indices have made a copy
                 views = {key: view.clone() for key, view in views.items()}
             out.append(views)
     return out
 
 
-def padded_by_cat(batch: Tensors, count: int) -> Tensors:
-    """Copy a batch with so many rows more."""
+def padded_by_cat(batch: Tensors, mini_batch: Tensors, count: int) -> Tensors:
+    """Copy rows, with so many copies more of the mini-batch's first."""
     import torch
 
     def padding(key: str, values: Any) -> Any:
@@ -217,7 +223,7 @@ def padded_by_cat(batch: Tensors, count: int) -> Tensors:
             return torch.zeros(count, *values.shape[1:], dtype=values.dtype)
         return values[[0] * count]
 
-    return {key: torch.cat([values, padding(key, values)]) for key, values in batch.items()}
+    return {key: torch.cat([rows, padding(key, mini_batch[key])]) for key, rows in batch.items()}
 
 
 def by_index(plan: fc.StepPlan, batch: Tensors) -> list[Tensors]:

@@ -45,8 +45,16 @@ proptest! {
         for (bounds, ends) in mini_batches.windows(2).zip(slots.offsets.windows(2)) {
             let slots = &slots.slots[ends[0]..ends[1]];
             prop_assert_eq!(slots.len() % ranks, 0);
+            let items = if are_kept {
+                groups.iter().filter(|&row| (bounds[0]..bounds[1]).contains(row)).count()
+            } else {
+                bounds[1] - bounds[0]
+            };
             for of_rank in slots.chunks(slots.len() / ranks) {
                 prop_assert!(of_rank.is_sorted_by_key(|slot| slot.is_padding));
+                prop_assert!(items < ranks || !of_rank[0].is_padding);
+                let num_padding = of_rank.iter().filter(|slot| slot.is_padding).count();
+                prop_assert!(are_kept || num_padding <= 1);
                 for slot in of_rank {
                     if let Some(row) = slot.row {
                         prop_assert!((bounds[0]..bounds[1]).contains(&row));
@@ -81,6 +89,20 @@ fn padding_lies_behind_the_rows() {
 }
 
 #[test]
+fn groups_in_order_are_dealt_out_evenly() {
+    let split = Split {
+        ranks: 4,
+        deal: Deal::Contiguous,
+        padding: Padding::CopyFirst,
+        groups: Some(&[0, 2, 4, 6, 8, 10, 11, 12]),
+    };
+    let slots = split.slots(&[0, 12]).unwrap().slots;
+    let rows = |slots: &[Slot]| slots.iter().filter(|slot| !slot.is_padding).count();
+    let counts: Vec<_> = slots.chunks(4).map(rows).collect();
+    assert_eq!(counts, [4, 4, 2, 2]);
+}
+
+#[test]
 fn what_cannot_be_divided_is_named() {
     let split = |deal| Split {
         ranks: 2,
@@ -111,8 +133,17 @@ fn what_cannot_be_divided_is_named() {
 #[test]
 fn the_largest_are_placed_first() {
     let items = [(1, 1.0), (3, 2.0), (1, 5.0), (1, 2.0)].map(|(rows, cost)| Item { rows, cost });
-    assert_eq!(balance(&items, 2, 3, First::Large), Ok(vec![1, 0, 1, 1]));
-    assert_eq!(balance(&items, 2, 4, First::Costly), Ok(vec![0, 1, 0, 1]));
-    assert_eq!(balance(&items, 2, 2, First::Costly), Err(1));
-    assert_eq!(balance(&items, 0, 2, First::Costly), Err(2));
+    assert_eq!(
+        balance(&items, &[Item::NOTHING; 2], 3, First::Large),
+        Ok(vec![1, 0, 1, 1])
+    );
+    assert_eq!(
+        balance(&items, &[Item::NOTHING; 2], 4, First::Costly),
+        Ok(vec![0, 1, 0, 1])
+    );
+    assert_eq!(
+        balance(&items, &[Item::NOTHING; 2], 2, First::Costly),
+        Err(1)
+    );
+    assert_eq!(balance(&items, &[], 2, First::Costly), Err(2));
 }

@@ -123,6 +123,12 @@ def test_steps_are_those_of_the_reference(step):
     ]
     assert slots == expected.shards
     check(plan, found, what, kwargs["uids"])
+    for (start, end), shards in zip(plan.mini_batches, found, strict=True):
+        groups = of_reference["groups"] or [(row, row + 1) for row in range(end)]
+        is_enough = sum(start <= group[0] < end for group in groups) >= dp_size
+        assert not is_enough or not any(shard.is_padding.all() for shard in shards)
+        if of_reference["groups"] is None:
+            assert all(shard.is_padding.sum() <= 1 for shard in shards)
     again = fc.plan_step(tuple(map(np.array, what)), **kwargs)
     assert again == plan
     assert json.dumps(again.to_dict()) == json.dumps(plan.to_dict())
@@ -160,7 +166,13 @@ def check(plan, found, what, uids):
     ends = {end for _, end in fc.prompt_boundaries(uids)}
     if plan.mini_batch_prompts[-1] == plan.num_prompts and len(plan.mini_batches) == 1:
         assert plan.mini_batches[0][1] in ends
-    assert len(plan.describe().splitlines()) == plan.num_mini_batches + 2
+    without_rows = [sum(bool(shard.is_padding.all()) for shard in shards) for shards in found]
+    notes = [
+        f"mini-batch {i}: {count} rank{'s' * (count > 1)} without a real row"
+        for i, count in enumerate(without_rows)
+        if count > 0
+    ]
+    assert plan.describe().splitlines()[plan.num_mini_batches + 2 :] == notes
 
 
 @given(steps())
@@ -326,8 +338,8 @@ def test_a_function_of_costs():
     plan = fc.plan_step([7, 6, 14, 6, 21], dp_size=2, shards=cost, pad_rows="synthetic")
     assert [lengths.tolist() for lengths in seen] == [[7, 6, 14, 6, 21], [2]]
     assert all(lengths.dtype == np.int64 for lengths in seen)
-    assert plan.shard(0, 0).rows.tolist() == [1, 4, -1]
-    assert plan.shard(0, 1).rows.tolist() == [0, 2, 3]
+    assert plan.shard(0, 0).rows.tolist() == [0, 1, 2]
+    assert plan.shard(0, 1).rows.tolist() == [3, 4, -1]
     for wrong in ([1.0], [1, 2, 3, 4, np.nan], [1, 2, 3, 4, -1], ["a"] * 5, [np.inf] * 5):
         with pytest.raises((TypeError, ValueError), match="the function shards returned"):
             fc.plan_step([7, 6, 14, 6, 21], dp_size=2, shards=lambda _, wrong=wrong: wrong)
@@ -339,6 +351,30 @@ def test_padding_may_exceed_the_mini_batch():
     assert plan.is_padding.tolist() == [False] + [True] * 7
     assert [plan.shard(0, rank).first_pad for rank in range(8)] == [0, 0, 1, 2, 3, 4, 5, 6]
     assert fc.plan_step([3, 4], dp_size=5, copy="cycle").rows.tolist() == [0, 1, 0, 1, 0]
+
+
+@pytest.mark.parametrize("shards", ["contiguous", "strided", "tokens"])
+@pytest.mark.parametrize("keep_together", [None, "prompt"])
+def test_padding_is_dealt_out_evenly(shards, keep_together):
+    plan = fc.plan_step(
+        [5] * 9, uids=range(9), dp_size=8, shards=shards, keep_together=keep_together
+    )
+    found = [plan.shard(0, rank) for rank in range(8)]
+    assert [int(shard.is_padding.sum()) for shard in found] == [0] + [1] * 7
+    assert [shard.first_pad for shard in found] == [0, *range(7)]
+    if shards == "contiguous":
+        rows = [[0, 1], *([row, 0] for row in range(2, 9))]
+        assert [shard.rows.tolist() for shard in found] == rows
+
+
+@pytest.mark.parametrize("unit", ["prompts", "rows"])
+def test_fewer_than_a_mini_batch_are_a_partial_one(unit):
+    options = {f"{unit}_per_mini_batch": 64, "allow_partial": True}
+    plan = fc.plan_step([5, 6, 7], uids=list("aab"), dp_size=2, **options)
+    assert plan.mini_batches == [(0, 3)]
+    assert plan.mini_batch_prompts.tolist() == [0, 2]
+    packed = fc.plan_step([5, 6, 7], uids=list("aab"), pack={"capacity": 16}, **options)
+    assert packed.mini_batches == [(0, 3)]
 
 
 def test_uniform_groups():
@@ -365,14 +401,10 @@ PROMPTS = list("aabbbc")
         ({"prompts_per_mini_batch": 0}, "prompts_per_mini_batch is 0; pass a number of prompts"),
         ({"prompts_per_mini_batch": -1}, "prompts_per_mini_batch is -1"),
         ({"prompts_per_mini_batch": 4}, "is 4, but there are only 3 prompts"),
-        (
-            {"prompts_per_mini_batch": 4, "allow_partial": True},
-            "is 4, but there are only 3 prompts",
-        ),
         ({"prompts_per_mini_batch": 2}, "is 2, which does not divide 3 prompts"),
         ({"rows_per_mini_batch": 4}, "is 4, which does not divide 6 rows"),
         ({"rows_per_mini_batch": 0}, "rows_per_mini_batch is 0"),
-        ({"rows_per_mini_batch": 7}, "is 7, but there are only 6 rows"),
+        ({"rows_per_mini_batch": 7}, "is 7, but there are only 6 rows; allow_partial=True"),
         ({"rows_per_mini_batch": 2, "prompts_per_mini_batch": 1}, "not both"),
         ({"uids": None, "prompts_per_mini_batch": 1}, "pass uids"),
         ({"uids": None, "keep_together": "prompt"}, "pass uids"),
@@ -447,6 +479,12 @@ def test_contiguous_groups_need_the_fewest_rows():
     assert plan.shard(0, 1).rows.tolist() == [4, 5, 6, 7]
 
 
+def test_contiguous_groups_leave_one_to_every_rank():
+    uids = list("abcccccccccc")
+    plan = fc.plan_step([1] * 12, uids=uids, dp_size=3, keep_together="prompt")
+    assert [plan.shard(0, rank).rows[0] for rank in range(3)] == [0, 1, 2]
+
+
 def test_shards_that_are_not_there():
     plan = fc.plan_step(ROWS, uids=PROMPTS, prompts_per_mini_batch=1, dp_size=2)
     for args in ((3, 0), (-1, 0), (0, 2), (0, -1)):
@@ -501,8 +539,9 @@ def test_a_plan_prints_its_mini_batches():
     plan = fc.plan_step([5, 6, 7, 8, 9], uids=list("aabcc"), prompts_per_mini_batch=1, dp_size=2)
     assert plan.describe().splitlines() == [
         "StepPlan: 5 rows of 3 prompts in 3 mini-batches for 2 ranks, and 1 padding row",
-        "mini-batch  prompts  rows  padding  tokens per rank  imbalance",
-        "         0        1     2        0           5 to 6      1.091",
-        "         1        1     1        1                7      1.000",
-        "         2        1     2        0           8 to 9      1.059",
+        "mini-batch  prompts  rows  padding  padding per rank  tokens per rank  imbalance",
+        "         0        1     2        0                 0           5 to 6      1.091",
+        "         1        1     1        1            0 to 1                7      1.000",
+        "         2        1     2        0                 0           8 to 9      1.059",
+        "mini-batch 1: 1 rank without a real row",
     ]

@@ -91,7 +91,8 @@ fn largest_first(costs: &[f64], parts: usize, equal_size: bool, is_swapped: bool
         usize::MAX
     };
     // Without any part, there is no room.
-    let part_of = balance(&items, parts, capacity, First::Costly).unwrap_or_default();
+    let taken = vec![Item::NOTHING; parts];
+    let part_of = balance(&items, &taken, capacity, First::Costly).unwrap_or_default();
     let mut members = vec![Vec::new(); parts];
     for (item, part) in part_of.into_iter().enumerate() {
         members[part].push(item);

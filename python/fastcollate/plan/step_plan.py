@@ -346,25 +346,27 @@ class StepPlan(Table):
     def describe(self) -> str:
         """Return a table of the mini-batches.
 
-        Tokens per rank count padding rows too; the imbalance is the most that a rank gets over the
-        mean of all.
+        Rows are real ones. Tokens per rank count padding rows too; the imbalance is the most that a
+        rank gets over the mean of all. Ranks that have padding rows only are counted below.
         """
         bins = self.bin_offsets
-        head = ["mini-batch", "prompts", "rows", "padding", "tokens per rank", "imbalance"]
-        cells = [head if bins is None else [*head, "bins per rank"]]
-        padding = np.diff(self.mini_batch_offsets) - self.real_rows_per_mini_batch
+        head = ["mini-batch", "prompts", "rows", "padding", "padding per rank", "tokens per rank"]
+        head += ["imbalance"] if bins is None else ["imbalance", "bins per rank"]
+        cells = [head]
+        padding = np.diff(offsets_of(self.is_padding)[self._rank_offsets], axis=1)
+        without_rows = np.count_nonzero(np.diff(self._rank_offsets, axis=1) == padding, axis=1)
         for index, (rows, tokens) in enumerate(
             zip(self.real_rows_per_mini_batch.tolist(), self.tokens_per_rank, strict=True)
         ):
-            least, most = int(tokens.min()), int(tokens.max())
-            imbalance = most / float(tokens.mean()) if most else 1.0
+            imbalance = int(tokens.max()) / float(tokens.mean()) if tokens.any() else 1.0
             cells.append(
                 [
                     str(index),
                     f"{self._prompts_in(index):,}",
                     f"{rows:,}",
-                    f"{padding[index]:,}",
-                    f"{least:,}" if least == most else f"{least:,} to {most:,}",
+                    f"{padding[index].sum():,}",
+                    _span(padding[index]),
+                    _span(tokens),
                     f"{imbalance:.3f}",
                 ]
             )
@@ -373,7 +375,11 @@ class StepPlan(Table):
                 cells[-1].append(f"{second - first:,}")
         widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
         lines = ("  ".join(map(str.rjust, row, widths)) for row in cells)
-        return "\n".join((repr(self), *lines))
+        notes = (
+            f"mini-batch {index}: {counted(int(without_rows[index]), 'rank')} without a real row"
+            for index in np.flatnonzero(without_rows)
+        )
+        return "\n".join((repr(self), *lines, *notes))
 
     @classmethod
     def from_dict(cls, tables: Mapping[str, Any]) -> StepPlan:
@@ -445,6 +451,12 @@ def _exact(name: str, value: Any) -> Any:
     if array.dtype.kind != kind and array.size > 0:
         raise ValueError(f"this is not a valid step plan: {name} is {describe(array)}")
     return array
+
+
+def _span(counts: Integers) -> str:
+    """Write the least and the most of some numbers."""
+    least, most = int(counts.min()), int(counts.max())
+    return f"{least:,}" if least == most else f"{least:,} to {most:,}"
 
 
 def _checked_index(name: str, value: Any, count: int) -> int:

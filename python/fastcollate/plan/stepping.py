@@ -100,17 +100,19 @@ def plan_step(
     pad_rows
         What fills mini-batches up to a multiple of `dp_size`. ``"copy"``: copies of rows of the
         mini-batch; ``"synthetic"``: rows of one prompt and one response token; ``"error"``:
-        nothing.
+        nothing. Each rank's padding rows come after its own rows, and are dealt out evenly: a rank
+        has padding rows only where there are fewer rows than ranks. With `keep_together` that
+        holds for groups in place of rows.
     copy
         Which rows are copied. ``"first"``: the mini-batch's first; ``"cycle"``: all of them, from
         the first on.
     shards
-        Which rank gets which rows. ``"contiguous"``: those that follow each other, with the padding
-        in the end; ``"strided"``: every `dp_size`-th; ``"tokens"``: about as many tokens as the
+        Which rank gets which rows. ``"contiguous"``: those that follow each other, about as many as
+        the others; ``"strided"``: every `dp_size`-th; ``"tokens"``: about as many tokens as the
         others; ``"flops"``: about as much work, ``24576 * L + L * L`` for a row of L tokens; or
         about the same cost by a function, which gets the tokens of rows, int64 (rows,), and returns
         what they cost, finite and not negative. Balanced ranks get the rows largest first, each the
-        one that has the least so far. Rows of a rank keep their order, with its padding behind.
+        one that has the least so far. Rows of a rank keep their order.
     keep_together
         Whether the rows of a prompt or of a trajectory have to be on one rank. Then all ranks are
         filled up to as many rows as the fullest one has, which can be more than are needed to
@@ -124,7 +126,7 @@ def plan_step(
         few rows cannot fill, unless `pad_rows` is ``"error"``. Rows are not split, nor is there a
         choice of `shards` or `copy`.
     allow_partial
-        Whether the last mini-batch may be smaller.
+        Whether the last mini-batch, which may be the only one, may be smaller.
     train_batch_size
         Number of prompts that there have to be.
     n_samples_per_prompt
@@ -146,9 +148,9 @@ def plan_step(
     ------
     ValueError
         There are no rows; other numbers of uids, ids or flags than rows; uids or trajectories that
-        are not contiguous; a mini-batch size below 1, above the batch, or that does not divide it,
-        but for `allow_partial`; a `dp_size` below 1; numbers that contradict `train_batch_size` or
-        `n_samples_per_prompt`; rows that cannot be divided among ranks, with
+        are not contiguous; a mini-batch size below 1; one above the batch, or that does not divide
+        it, without `allow_partial`; a `dp_size` below 1; numbers that contradict `train_batch_size`
+        or `n_samples_per_prompt`; rows that cannot be divided among ranks, with
         ``pad_rows="error"``; a group to be kept together that mini-batches or, with
         ``pad_rows="error"``, ranks would tear apart; costs that are negative or not finite; rows
         that cannot be packed.
@@ -160,7 +162,8 @@ def plan_step(
     The contracts are those of SkyRL's ``compute_prompt_mini_batch_boundaries`` and
     ``MeshDispatch.stage_chunks`` (mini-batches of prompts, copies of the first row, contiguous
     chunks) and of verl's mini-batches of rows; the workload is that of verl's
-    ``calculate_workload``. Other than SkyRL's, an uneven number of prompts can be allowed.
+    ``calculate_workload``. Other than SkyRL's, an uneven number of prompts can be allowed, and
+    padding rows are not all on the last ranks.
 
     Examples
     --------
@@ -471,8 +474,11 @@ def _mini_batches(
     units = prompts if unit == "prompts" else np.arange(num_rows + 1, dtype=np.int64)
     count = len(units) - 1
     argument = f"{unit}_per_mini_batch"
-    if size > count:
-        raise ValueError(f"{argument} is {size}, but there are only {count} {unit}")
+    if size > count and not allow_partial:
+        raise ValueError(
+            f"{argument} is {size}, but there are only {count} {unit}; "
+            "allow_partial=True makes one smaller mini-batch of them"
+        )
     if count % size != 0 and not allow_partial:
         raise ValueError(
             f"{argument} is {size}, which does not divide {count} {unit}; "

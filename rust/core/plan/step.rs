@@ -8,7 +8,7 @@ use super::partition::{First, Item, balance};
 /// How a mini-batch's rows are dealt out.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Deal<'a> {
-    /// Each rank gets rows that follow each other.
+    /// Each rank gets rows that follow each other, about as many as the others.
     Contiguous,
     /// Row by row to the next rank.
     Strided,
@@ -92,7 +92,9 @@ pub struct Slots {
 impl Split<'_> {
     /// Split mini-batches that begin there; the last offset is their end.
     ///
-    /// Rows of a rank keep their order, with the padding behind them.
+    /// Rows of a rank keep their order, with the padding behind them. Padding is dealt out evenly,
+    /// as far as rows stay in order or together: no rank has padding alone, if there are as many rows
+    /// or groups as ranks.
     ///
     /// # Errors
     /// [`Indivisible`], if padding is refused, or would be too much.
@@ -110,7 +112,7 @@ impl Split<'_> {
                 return Err(indivisible(Cause::Rows));
             }
             match self.groups {
-                None => self.deal_rows(rows, &mut slots.slots),
+                None => self.deal_rows(&rows, &mut slots.slots),
                 Some(groups) => {
                     let first = next_group;
                     while groups[next_group] < rows.end {
@@ -131,33 +133,50 @@ impl Split<'_> {
     }
 
     /// Split a mini-batch row by row.
-    fn deal_rows(&self, rows: Range<usize>, slots: &mut Vec<Slot>) {
-        let count = rows.len().div_ceil(self.ranks);
-        // Padding lies behind the rows, and is dealt out as they are.
-        let slot = |place: usize| match place.checked_sub(rows.len()) {
-            None => Slot {
-                row: Some(rows.start + place),
-                is_padding: false,
-            },
-            Some(index) => self.padding_row(&rows, index),
-        };
-        let places = self.ranks * count;
+    fn deal_rows(&self, rows: &Range<usize>, slots: &mut Vec<Slot>) {
         match self.deal {
-            Deal::Contiguous => slots.extend((0..places).map(slot)),
+            Deal::Contiguous => self.fill_up(rows, rows.clone(), slots),
             Deal::Strided => {
-                let of_rank = |rank| (rank..places).step_by(self.ranks);
-                slots.extend((0..self.ranks).flat_map(of_rank).map(slot));
+                let of_rank = |rank| (rows.start + rank..rows.end).step_by(self.ranks);
+                self.fill_up(rows, (0..self.ranks).flat_map(of_rank), slots);
             }
             Deal::Balanced { costs, synthetic } => {
-                let item = |place| Item {
-                    rows: 1,
-                    cost: slot(place).row.map_or(synthetic, |row| costs[row]),
+                let count = rows.len().div_ceil(self.ranks);
+                let padding = |index| {
+                    let row = self.padding_row(rows, index).row;
+                    let cost = row.map_or(synthetic, |row| costs[row]);
+                    Item { rows: 1, cost }
                 };
-                let items: Vec<_> = (0..places).map(item).collect();
-                let ranks = balance(&items, self.ranks, count, First::Costly)
+                let num_padding = self.ranks * count - rows.len();
+                let mut taken = vec![Item::NOTHING; self.ranks - num_padding];
+                taken.extend((0..num_padding).map(padding));
+                let item = |&cost| Item { rows: 1, cost };
+                let items: Vec<_> = costs[rows.clone()].iter().map(item).collect();
+                let ranks = balance(&items, &taken, count, First::Costly)
                     .expect("there is room for every row");
-                slots.extend(by_rank(&ranks, self.ranks).into_iter().map(slot));
+                let by_rank = by_rank(&ranks, self.ranks).into_iter();
+                self.fill_up(rows, by_rank.map(|index| rows.start + index), slots);
             }
+        }
+    }
+
+    /// Deal rows out in this order, as many to every rank, of which the last have a padding row each.
+    fn fill_up(
+        &self,
+        rows: &Range<usize>,
+        mut by_rank: impl Iterator<Item = usize>,
+        slots: &mut Vec<Slot>,
+    ) {
+        let count = rows.len().div_ceil(self.ranks);
+        let num_full = self.ranks - (self.ranks * count - rows.len());
+        for rank in 0..self.ranks {
+            let padding = rank.checked_sub(num_full);
+            let num_real = count - usize::from(padding.is_some());
+            slots.extend(by_rank.by_ref().take(num_real).map(|row| Slot {
+                row: Some(row),
+                is_padding: false,
+            }));
+            slots.extend(padding.map(|index| self.padding_row(rows, index)));
         }
     }
 
@@ -261,32 +280,58 @@ fn by_rank(rank_of: &[usize], ranks: usize) -> Vec<usize> {
     sorted
 }
 
-/// Ranks of groups that stay in order, so that the rank with most rows has as few as can be.
+/// Ranks of groups that stay in order: the rank with most rows has as few as can be, and the others
+/// about as many. No rank is empty, if there are as many groups.
 fn in_order(lens: &[usize], ranks: usize) -> Vec<usize> {
-    let fill = |capacity| {
-        let (mut rank, mut rows) = (0, 0);
-        let mut rank_of = Vec::with_capacity(lens.len());
-        for &len in lens {
-            if rows + len > capacity {
-                (rank, rows) = (rank + 1, 0);
+    let (least, most) = bounds(lens.iter().copied(), ranks);
+    let capacity = first_that(least..most, |capacity| {
+        ranks_from(lens, capacity)[0] <= ranks
+    });
+    let needed = ranks_from(lens, capacity);
+    let mut rank_of = Vec::with_capacity(lens.len());
+    let mut left: usize = lens.iter().sum();
+    for others in (0..ranks).rev() {
+        let part = left.div_ceil(others + 1);
+        let (mut rows, start) = (0, rank_of.len());
+        while let Some(&len) = lens.get(rank_of.len()) {
+            let end = rank_of.len() + 1;
+            // Others need what is left, and one group each, if there are as many.
+            let must = rank_of.len() == start || needed[rank_of.len()] > others;
+            let may = rows + len <= capacity && lens.len() - end >= others;
+            let is_nearer = (rows + len).abs_diff(part) <= rows.abs_diff(part);
+            if !must && !(may && is_nearer) {
+                break;
             }
             rows += len;
-            rank_of.push(rank);
+            rank_of.push(ranks - 1 - others);
         }
-        rank_of
-    };
-    let (least, most) = bounds(lens.iter().copied(), ranks);
-    fill(first_that(least..most, |capacity| {
-        fill(capacity).last().is_none_or(|&rank| rank < ranks)
-    }))
+        left -= rows;
+    }
+    rank_of
+}
+
+/// How many ranks of no more rows than the capacity the groups from each on need; of none, 0.
+fn ranks_from(lens: &[usize], capacity: usize) -> Vec<usize> {
+    let mut needed = vec![0; lens.len() + 1];
+    let (mut end, mut rows) = (lens.len(), 0);
+    for start in (0..lens.len()).rev() {
+        rows += lens[start];
+        while rows > capacity {
+            end -= 1;
+            rows -= lens[end];
+        }
+        needed[start] = 1 + needed[end];
+    }
+    needed
 }
 
 /// Ranks of groups, by cost. A rank has room for as few rows as were found to do, so that little is
 /// to be filled up.
 fn balance_groups(items: &[Item], ranks: usize) -> Vec<usize> {
     let (least, most) = bounds(items.iter().map(|item| item.rows), ranks);
-    let by_cost = |capacity| balance(items, ranks, capacity, First::Costly);
-    let by_rows = |capacity| balance(items, ranks, capacity, First::Large);
+    let taken = vec![Item::NOTHING; ranks];
+    let by_cost = |capacity| balance(items, &taken, capacity, First::Costly);
+    let by_rows = |capacity| balance(items, &taken, capacity, First::Large);
     if let Ok(rank_of) = by_cost(least) {
         return rank_of;
     }

@@ -86,17 +86,17 @@ def plan_step_loops(
             assert cost is not None
             return cost(2 if slot[0] < 0 else lengths[slot[0]])
 
+        missing: list[Slot] = []
         if groups is None:
-            slots: list[Slot] = [(row, False) for row in range(start, end)]
-            while len(slots) % dp_size:
-                slots.append(pad(len(slots) - (end - start)))
-            ranks = _ranks([[slot] for slot in slots], dp_size, shards, cost_of)
-            out.append([[slot for item in rank for slot in item] for rank in ranks])
-            continue
-        items = [
-            [(row, False) for row in range(*group)] for group in groups if start <= group[0] < end
-        ]
-        ranks = _ranks(items, dp_size, shards, cost_of)
+            items: list[list[Slot]] = [[(row, False)] for row in range(start, end)]
+            missing = [pad(index) for index in range(-len(items) % dp_size)]
+        else:
+            items = [
+                [(row, False) for row in range(*group)]
+                for group in groups
+                if start <= group[0] < end
+            ]
+        ranks = _ranks(items, dp_size, shards, cost_of, missing)
         filled = [[slot for item in rank for slot in item] for rank in ranks]
         count = max(map(len, filled))
         if padding == "error" and count * dp_size != end - start:
@@ -111,64 +111,89 @@ def plan_step_loops(
 
 
 def _ranks(
-    items: list[list[Slot]], dp_size: int, shards: str, cost: Callable[[Slot], float]
+    items: list[list[Slot]],
+    dp_size: int,
+    shards: str,
+    cost: Callable[[Slot], float],
+    missing: list[Slot],
 ) -> list[list[list[Slot]]]:
-    """Deal out items, each of which stays together."""
+    """Deal out items, each of which stays together; the last ranks miss one row each."""
     rows = sum(map(len, items))
     least = max(-(-rows // dp_size), max(map(len, items)))
     if shards == "strided":
         return [items[rank::dp_size] for rank in range(dp_size)]
     if shards == "contiguous":
         for capacity in range(least, rows + 1):
-            if (ranks := _in_order(items, dp_size, capacity)) is not None:
-                return ranks
+            if _num_filled(items, capacity) <= dp_size:
+                return _in_order(items, dp_size, capacity)
         raise AssertionError("there is room for all rows")
     costs = [sum(map(cost, item)) for item in items]
-    if (ranks := _balanced(items, costs, dp_size, least, False)) is not None:
+    padding = [0.0] * (dp_size - len(missing)) + [cost(slot) for slot in missing]
+    room = [least] * (dp_size - len(missing)) + [least - 1] * len(missing)
+    if (ranks := _balanced(items, costs, padding, room, False)) is not None:
         return ranks
     # The same search as everywhere: where it does not tell, other capacities may do, too.
     start, end = least, rows
     while start < end:
         middle = (start + end) // 2
-        if _balanced(items, costs, dp_size, middle, True) is None:
+        if _balanced(items, costs, padding, [middle] * dp_size, True) is None:
             start = middle + 1
         else:
             end = middle
-    ranks = _balanced(items, costs, dp_size, start, False)
-    ranks = ranks or _balanced(items, costs, dp_size, start, True)
+    ranks = _balanced(items, costs, padding, [start] * dp_size, False)
+    ranks = ranks or _balanced(items, costs, padding, [start] * dp_size, True)
     assert ranks is not None
     return ranks
 
 
-def _in_order(
-    items: list[list[Slot]], dp_size: int, capacity: int
-) -> list[list[list[Slot]]] | None:
-    """Fill rank after rank, each with no more than so many rows; None if that is not enough."""
-    ranks: list[list[list[Slot]]] = [[]]
+def _num_filled(items: list[list[Slot]], capacity: int) -> int:
+    """Count the ranks of no more than so many rows that items need, in order."""
+    ranks, rows = 0, capacity
     for item in items:
-        if sum(map(len, ranks[-1])) + len(item) > capacity:
-            ranks.append([])
-        ranks[-1].append(item)
-    if len(ranks) > dp_size:
-        return None
-    return ranks + [[] for _ in range(dp_size - len(ranks))]
+        if rows + len(item) > capacity:
+            ranks, rows = ranks + 1, 0
+        rows += len(item)
+    return ranks
+
+
+def _in_order(items: list[list[Slot]], dp_size: int, capacity: int) -> list[list[list[Slot]]]:
+    """Give each rank about its part of the rows that are left, no more than the capacity."""
+    ranks: list[list[list[Slot]]] = []
+    left = items
+    for others in reversed(range(dp_size)):
+        part = -(-sum(map(len, left)) // (others + 1))
+        # Every other rank gets an item, if there are as many.
+        most = max(len(left) - others, min(len(left), 1))
+        ends = [
+            end
+            for end in range(min(len(left), 1), most + 1)
+            if sum(map(len, left[:end])) <= capacity and _num_filled(left[end:], capacity) <= others
+        ]
+        end = min(ends, key=lambda end: (abs(sum(map(len, left[:end])) - part), -end))
+        ranks.append(left[:end])
+        left = left[end:]
+    return ranks
 
 
 def _balanced(
-    items: list[list[Slot]], costs: list[float], dp_size: int, capacity: int, large_first: bool
+    items: list[list[Slot]],
+    costs: list[float],
+    padding: list[float],
+    room: list[int],
+    large_first: bool,
 ) -> list[list[list[Slot]]] | None:
     """Give each item, the largest first, to the rank with the least cost that has room for it."""
     order = sorted(
         range(len(items)),
         key=lambda index: (-len(items[index]) if large_first else 0, -costs[index], index),
     )
-    loads = [0.0] * dp_size
-    rows = [0] * dp_size
-    of_rank: list[list[int]] = [[] for _ in range(dp_size)]
+    loads = padding.copy()
+    rows = [max(room) - count for count in room]
+    of_rank: list[list[int]] = [[] for _ in room]
     for index in order:
         best = None
-        for rank in range(dp_size):
-            has_room = rows[rank] + len(items[index]) <= capacity
+        for rank in range(len(room)):
+            has_room = rows[rank] + len(items[index]) <= max(room)
             load = (loads[rank], rows[rank])
             if has_room and (best is None or load < (loads[best], rows[best])):
                 best = rank

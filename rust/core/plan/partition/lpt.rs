@@ -12,6 +12,11 @@ pub struct Item {
     pub cost: f64,
 }
 
+impl Item {
+    /// No rows.
+    pub const NOTHING: Self = Self { rows: 0, cost: 0.0 };
+}
+
 /// Which of two items is placed first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum First {
@@ -24,12 +29,13 @@ pub enum First {
 /// Give every item to the rank that has the least to do among those with room for it, the largest
 /// items first. Equal ones go in order, to the rank with the fewest rows, then the lowest: the
 /// result is the same everywhere, and no rank stays empty while there are items that cost nothing.
+/// A rank begins with what it has `taken` before.
 ///
 /// # Errors
 /// The first item for which no rank has room.
 pub fn balance(
     items: &[Item],
-    ranks: usize,
+    taken: &[Item],
     capacity: usize,
     first: First,
 ) -> Result<Vec<usize>, usize> {
@@ -42,7 +48,11 @@ pub fn balance(
         .collect();
     order.sort_unstable();
 
-    let mut loads: BinaryHeap<_> = (0..ranks).map(|rank| Reverse((0, 0, rank))).collect();
+    let loads = taken.iter().enumerate();
+    let mut loads: BinaryHeap<_> = loads
+        .filter(|(_, taken)| taken.rows < capacity)
+        .map(|(rank, taken)| Reverse((bits(taken.cost), taken.rows, rank)))
+        .collect();
     let mut without_room = Vec::new();
     let mut rank_of = vec![0; items.len()];
     for (_, index) in order {
