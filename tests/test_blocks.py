@@ -331,7 +331,7 @@ def test_other_rows_than_planned():
 def test_dtypes_with_more_than_was_stored():
     columns = {"prompts": [[1]], "responses": [[2, 3]]}
     values = [[1 / 3, 2.0]]
-    stores = {"float32": None, "float16": "float16", "int16": "int16"}
+    stores = {"float64": "float64", "float32": None, "float16": "float16", "int16": "int16"}
     for name, dtype in stores.items():
         rows = [[1, 2]] if name == "int16" else values
         block = {**columns, "fields": {"x": fc.Field(rows, dtype=dtype)}}
@@ -343,9 +343,9 @@ def test_dtypes_with_more_than_was_stored():
             options = {"pad_token_id": 0, "dtypes": {"x": asked}, "array_type": "numpy"}
             return built(step, shard, {0: parts[0]}, **options)
 
-        for asked in ("float32", "float16", "int32", "int16"):
-            is_wider = name != "int16" and asked != name
-            if is_wider and (name, asked) != ("float32", "float16"):
+        for asked in ("float64", "float32", "float16", "int32", "int16"):
+            is_narrower = asked in ("float16", "float32") and name in ("float32", "float64")
+            if name not in ("int16", asked) and not (is_narrower and asked < name):
                 with pytest.raises(ValueError, match=f"x is {asked}, but .* store as {name}"):
                     build(asked)
                 continue
@@ -353,6 +353,45 @@ def test_dtypes_with_more_than_was_stored():
                 **block, pad_token_id=0, dtypes={"x": asked}, array_type="numpy"
             )
             assert_same(build(asked), expected)
+
+
+def test_built_in_fields_are_stored_as_float32():
+    block = {"prompts": [[1]], "responses": [[2, 3]], "rewards": [[0.1, 0.2]], "logprobs": [[1, 2]]}
+    table, parts = stored(**block)
+    step, shard = joined([table], ["worker"]), fc.plan_step([3]).shard(0, 0)
+    options = {"pad_token_id": 0, "array_type": "numpy"}
+    for key in ("rewards", "logprobs"):
+        with pytest.raises(ValueError, match=f"dtype of {key} is float64, .* store as float32"):
+            built(step, shard, {0: parts[0]}, **options, dtypes={key: "float64"})
+        built(step, shard, {0: parts[0]}, **options, dtypes={key: "float16"})
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32", "float16"])
+@pytest.mark.parametrize("kind", ["numpy", "torch"])
+def test_numbers_of_rows_keep_their_bits(dtype, kind):
+    """Also unsigned ones beyond int64, and what float32 has not."""
+    if kind == "torch":
+        pytest.importorskip("torch")
+    columns = [
+        np.array([2**64 - 1, 1], np.uint64),
+        np.array([2**63 - 1, -5]),
+        np.array([1 + 2**-40, -1e300]),
+        np.array([2**63, 2**63 + 2**41], np.uint64),
+    ]
+    for first, second in product(columns, columns):
+        blocks = []
+        for values in (first, second):
+            if kind == "torch":
+                import torch
+
+                values = torch.from_numpy(values)
+            field = fc.PerRow(values, dtype=dtype)
+            blocks.append({"prompts": [[1]] * 2, "responses": [[2]] * 2, "fields": {"x": field}})
+        options = {"pad_token_id": 0, "array_type": "numpy"}
+        batch, _ = through_blocks(blocks, lambda _: fc.plan_step([2] * 4).shard(0, 0), options)
+        with np.errstate(over="ignore"):
+            single = np.concatenate([first, second]).astype("float64").astype(dtype)
+        assert_same({"x": batch["x"]}, {"x": single})
 
 
 @NEEDS_TORCH

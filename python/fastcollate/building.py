@@ -8,10 +8,11 @@ from typing import Any, Literal, TypeVar
 
 import numpy as np
 
-from fastcollate._fastcollate import pack_ids
+from fastcollate._fastcollate import FieldSpec, pack_ids
 from fastcollate.arguments import check_bool, counted
 from fastcollate.batch import Batch
 from fastcollate.collating import LOGPROBS, LOSS_MASK, REWARDS, build_batch, check_options
+from fastcollate.dtypes import taken_apart
 from fastcollate.ingest.fields import Field, FieldKind, PerRow, RoutedExperts, kind_of
 from fastcollate.ingest.storage import RowStore
 from fastcollate.layouts import PackArgument, Shift, Tail
@@ -107,6 +108,7 @@ class BatchBuilder:
             "pin_memory": pin_memory,
         }
         check_options(**self._options)
+        _, self._dtypes = taken_apart(dtypes)
         self._lock = threading.Lock()
         self._prompts, self._responses = RowStore(), RowStore()
         self._columns: dict[str, _Column] = {}
@@ -152,11 +154,11 @@ class BatchBuilder:
         response = pack_ids("responses", response, index)
         values: dict[str, Any] = {}
         if loss_mask is not None:
-            values["loss_mask"] = LOSS_MASK.pack(loss_mask, index)
+            values["loss_mask"] = self._typed(LOSS_MASK).pack(loss_mask, index)
         if rewards is not None:
-            values["rewards"] = _packed_rewards(rewards, index)
+            values["rewards"] = _packed_rewards(self._typed(REWARDS), rewards, index)
         if logprobs is not None:
-            values["logprobs"] = LOGPROBS.pack(logprobs, index)
+            values["logprobs"] = self._typed(LOGPROBS).pack(logprobs, index)
         for name, one in values.items():
             _check_len(_ARGUMENTS.get(name, name), index, one, response)
         if uid is not None:
@@ -167,7 +169,7 @@ class BatchBuilder:
             check_bool("is_last_step", is_last_step)
             values["is_last_step"] = is_last_step
         given = {
-            key: (kind_of(one), _packed_field(key, one, index, prompt, response))
+            key: (kind_of(one), self._packed_field(key, one, index, prompt, response))
             for key, one in (fields or {}).items()
         }
         with self._lock:
@@ -226,7 +228,7 @@ class BatchBuilder:
                 _ARGUMENTS.get(name, name): _rows(column) for name, column in self._columns.items()
             }
             if isinstance(columns.get("rewards"), list):
-                columns["rewards"] = np.array(columns["rewards"])  # of float32
+                columns["rewards"] = np.array(columns["rewards"])  # of the output's floats
             fields = {
                 key: kind.make(_rows(column), **kind.options)
                 for key, (kind, column) in self._fields.items()
@@ -240,6 +242,38 @@ class BatchBuilder:
             )
             self._clear()
         return result
+
+    def _typed(self, spec: FieldSpec) -> FieldSpec:
+        """Return how a field is read, in the dtype that its output will have."""
+        dtype = self._dtypes.get(spec.key)
+        return spec if dtype is None else spec.with_dtype(dtype)
+
+    def _packed_field(
+        self, key: str, one: AnyField, index: int, prompt: np.ndarray, response: np.ndarray
+    ) -> Any:
+        """Return one row of a field as an object of its own."""
+        if isinstance(one, Field):
+            row = self._typed(one.spec(key)).pack(one.rows, index)
+            if one.align == "response":
+                _check_len(key, index, row, response)
+            elif len(row) != len(prompt) + len(response):
+                raise ValueError(
+                    f"{key}[{index}] has {len(row)} items, but the row has "
+                    f"{len(prompt) + len(response)} tokens; pass one value per token"
+                )
+            return row
+        if isinstance(one, RoutedExperts):
+            try:
+                return np.asarray(one.rows)
+            except ValueError as error:
+                raise ValueError(f"{key}[{index}] cannot be read: {error}") from error
+        if not isinstance(one, PerRow):
+            raise TypeError(
+                f"{key}[{index}] is {one!r:.80}; pass fc.Field, fc.PerRow or fc.RoutedExperts"
+            )
+        if one.values is None:
+            raise ValueError(f"{key}[{index}] is None; every row needs a value")
+        return one.values.clone() if hasattr(one.values, "clone") else np.array(one.values)
 
     def _clear(self) -> None:
         columns = [*self._columns.values(), *(column for _, column in self._fields.values())]
@@ -294,37 +328,9 @@ def _rows(column: _Column) -> Any:
     return column.rows() if isinstance(column, RowStore) else column
 
 
-def _packed_rewards(rewards: Any, index: int) -> Any:
+def _packed_rewards(spec: FieldSpec, rewards: Any, index: int) -> Any:
     is_number = getattr(rewards, "ndim", None) == 0 or not hasattr(rewards, "__len__")
-    return REWARDS.pack([rewards], index)[0] if is_number else REWARDS.pack(rewards, index)
-
-
-def _packed_field(
-    key: str, one: AnyField, index: int, prompt: np.ndarray, response: np.ndarray
-) -> Any:
-    """Return one row of a field as an object of its own."""
-    if isinstance(one, Field):
-        row = one.spec(key).pack(one.rows, index)
-        if one.align == "response":
-            _check_len(key, index, row, response)
-        elif len(row) != len(prompt) + len(response):
-            raise ValueError(
-                f"{key}[{index}] has {len(row)} items, but the row has "
-                f"{len(prompt) + len(response)} tokens; pass one value per token"
-            )
-        return row
-    if isinstance(one, RoutedExperts):
-        try:
-            return np.asarray(one.rows)
-        except ValueError as error:
-            raise ValueError(f"{key}[{index}] cannot be read: {error}") from error
-    if not isinstance(one, PerRow):
-        raise TypeError(
-            f"{key}[{index}] is {one!r:.80}; pass fc.Field, fc.PerRow or fc.RoutedExperts"
-        )
-    if one.values is None:
-        raise ValueError(f"{key}[{index}] is None; every row needs a value")
-    return one.values.clone() if hasattr(one.values, "clone") else np.array(one.values)
+    return spec.pack([rewards], index)[0] if is_number else spec.pack(rewards, index)
 
 
 def _check_len(name: str, index: int, row: Any, response: np.ndarray) -> None:

@@ -174,7 +174,8 @@ def build_batch(
         positions, bool masks, float32 fields, and int64 labels, which torch's losses need. Or a
         mapping from keys to dtypes, by name or NumPy's or torch's own, where they differ from the
         reference: int32 for ids, positions and labels; int32 or bool for ``attention_mask`` and
-        ``response_mask``; bfloat16 or float16 for fields, rounded as torch rounds float32.
+        ``response_mask``; for fields float64, or bfloat16 or float16, rounded as torch rounds
+        float32.
     array_type
         ``"torch"`` or ``"numpy"``.
     out

@@ -49,7 +49,7 @@ def checked_outputs(
     if position_ids is labels is None and dtypes == "reference" and not is_packed:
         outputs = REFERENCE
     else:
-        preset, by_key = _taken_apart(dtypes)
+        preset, by_key = taken_apart(dtypes)
         keys = ["input_ids"]
         keys += _MASKS_OF.get(layout, _MASKS)
         keys += ("position_ids", "sequence_ids") if is_packed else ()
@@ -82,7 +82,7 @@ def checked_outputs(
     return outputs, fields
 
 
-def _taken_apart(dtypes: Any) -> tuple[str, dict[str, str]]:
+def taken_apart(dtypes: Any) -> tuple[str, dict[str, str]]:
     """Return the preset, and the names of dtypes that differ from it."""
     if isinstance(dtypes, Mapping):
         return "reference", {key: dtype_name(key, dtype) for key, dtype in dtypes.items()}

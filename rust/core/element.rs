@@ -210,6 +210,7 @@ binary! {
     i32: 0, 1, i32::from;
     i64: 0, 1, i64::from;
     f32: 0.0, 1.0, f32::to_bits;
+    f64: 0.0, 1.0, f64::to_bits;
     f16: f16::ZERO, f16::ONE, f16::to_bits;
     bf16: bf16::ZERO, bf16::ONE, bf16::to_bits;
 }
@@ -329,32 +330,45 @@ integer_element! {
     i64: "int64", cut, saturated;
 }
 
-/// Read as float32, and convert that: half-precision outputs are what torch makes of float32 ones.
-#[allow(
-    clippy::cast_precision_loss,
-    clippy::cast_possible_truncation,
-    reason = "floats round to nearest even and overflow to inf, as IEEE and NumPy do"
-)]
-fn read_floats<T>(values: &Slice, from: usize, out: &mut [T], cast: impl Fn(f32) -> T) {
-    let range = from..from + out.len();
-    match values {
-        Slice::Bool(values) => convert(&values[range], out, |v| cast(f32::from(u8::from(v != 0)))),
-        Slice::I8(values) => convert(&values[range], out, |v| cast(f32::from(v))),
-        Slice::I16(values) => convert(&values[range], out, |v| cast(f32::from(v))),
-        Slice::I32(values) => convert(&values[range], out, |v| cast(v as f32)),
-        Slice::I64(values) => convert(&values[range], out, |v| cast(v as f32)),
-        Slice::U8(values) => convert(&values[range], out, |v| cast(f32::from(v))),
-        Slice::U16(values) => convert(&values[range], out, |v| cast(f32::from(v))),
-        Slice::U32(values) => convert(&values[range], out, |v| cast(v as f32)),
-        Slice::U64(values) => convert(&values[range], out, |v| cast(v as f32)),
-        Slice::F32(values) => convert(&values[range], out, cast),
-        Slice::F64(values) => convert(&values[range], out, |v| cast(v as f32)),
-    }
+/// Read as a float type, and convert that.
+macro_rules! read_floats {
+    ($($name:ident: $float:ty;)*) => {$(
+        #[allow(
+            clippy::cast_lossless,
+            clippy::cast_precision_loss,
+            clippy::cast_possible_truncation,
+            trivial_numeric_casts,
+            reason = "floats round to nearest even and overflow to inf, as IEEE and NumPy do"
+        )]
+        fn $name<T>(values: &Slice, from: usize, out: &mut [T], cast: impl Fn($float) -> T) {
+            let range = from..from + out.len();
+            match values {
+                Slice::Bool(values) => {
+                    convert(&values[range], out, |v| cast(u8::from(v != 0).into()));
+                }
+                Slice::I8(values) => convert(&values[range], out, |v| cast(v as $float)),
+                Slice::I16(values) => convert(&values[range], out, |v| cast(v as $float)),
+                Slice::I32(values) => convert(&values[range], out, |v| cast(v as $float)),
+                Slice::I64(values) => convert(&values[range], out, |v| cast(v as $float)),
+                Slice::U8(values) => convert(&values[range], out, |v| cast(v as $float)),
+                Slice::U16(values) => convert(&values[range], out, |v| cast(v as $float)),
+                Slice::U32(values) => convert(&values[range], out, |v| cast(v as $float)),
+                Slice::U64(values) => convert(&values[range], out, |v| cast(v as $float)),
+                Slice::F32(values) => convert(&values[range], out, |v| cast(v as $float)),
+                Slice::F64(values) => convert(&values[range], out, |v| cast(v as $float)),
+            }
+        }
+    )*};
 }
 
-/// Float types, by way of float32.
+read_floats! {
+    read_singles: f32;
+    read_doubles: f64;
+}
+
+/// Float types. Half-precision outputs are what torch makes of float32 ones.
 macro_rules! float_element {
-    ($($type:ty: $name:literal, $cast:expr;)*) => {$(
+    ($($type:ty: $name:literal, $read:ident, $cast:expr;)*) => {$(
         impl Element for $type {
             const DTYPE: &'static str = $name;
             const HOLDS: &'static str = "numbers";
@@ -364,7 +378,7 @@ macro_rules! float_element {
             }
 
             fn read(values: &Slice, from: usize, out: &mut [Self]) -> Result<(), Misfit> {
-                read_floats(values, from, out, $cast);
+                $read(values, from, out, $cast);
                 Ok(())
             }
 
@@ -380,9 +394,10 @@ macro_rules! float_element {
 }
 
 float_element! {
-    f32: "float32", |value| value;
-    f16: "float16", f16::from_f32;
-    bf16: "bfloat16", bf16::from_f32;
+    f64: "float64", read_doubles, |value| value;
+    f32: "float32", read_singles, |value| value;
+    f16: "float16", read_singles, f16::from_f32;
+    bf16: "bfloat16", read_singles, bf16::from_f32;
 }
 
 #[cfg(test)]
@@ -431,6 +446,25 @@ mod tests {
         let mut out = [f16::ZERO; 3];
         f16::read(&Slice::I32(&[2_049, 2_051, 1 << 20]), 0, &mut out).unwrap();
         assert_eq!(out.map(f32::from), [2_048.0, 2_052.0, f32::INFINITY]);
+    }
+
+    #[test]
+    fn doubles_keep_all_bits() {
+        let mut out = [0.0; 2];
+        f64::read(&Slice::F64(&[1.0 + f64::EPSILON, 1e300]), 0, &mut out).unwrap();
+        assert_eq!(out, [1.0 + f64::EPSILON, 1e300]);
+        f64::read(&Slice::I64(&[(1 << 53) - 1, i64::MIN]), 0, &mut out).unwrap();
+        assert_eq!(out, [9_007_199_254_740_991.0, -9_223_372_036_854_775_808.0]);
+        f64::read(&Slice::U64(&[u64::MAX, 1 << 63]), 0, &mut out).unwrap();
+        assert_eq!(
+            out,
+            [18_446_744_073_709_551_616.0, 9_223_372_036_854_775_808.0]
+        );
+        f64::read(&Slice::F32(&[0.1, -0.0]), 0, &mut out).unwrap();
+        assert_eq!(
+            out.map(f64::to_bits),
+            [f64::from(0.1_f32), -0.0].map(f64::to_bits)
+        );
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Fields: how their values are read, what their rows are made of and where they go.
 
 use fastcollate::plan::{Align, Assembly, Grid, Placement, Turns};
-use fastcollate::{Check, Column, Error as Core};
+use fastcollate::{Check, Column, Element, Error as Core};
 use numpy::{PyArray1, PyArrayMethods};
 use pyo3::IntoPyObjectExt;
 use pyo3::exceptions::PyValueError;
@@ -122,7 +122,7 @@ impl FieldSpec {
 
     /// One row's values, the `index`th of the field, as a compact array of their own.
     ///
-    /// Floats are kept in float32, which all float outputs are rounded from.
+    /// Floats are kept in float32, which all narrower outputs are rounded from, or in float64.
     fn pack<'py>(&self, row: &Bound<'py, PyAny>, index: usize) -> Result<Bound<'py, PyAny>> {
         let check = self.check_of_values();
         let (name, has_trailing) = (&self.name, !self.is_plain);
@@ -135,6 +135,7 @@ impl FieldSpec {
             Dtype::F16 | Dtype::Bf16 | Dtype::F32 => {
                 packed::<f32>(name, row, index, has_trailing, check)
             }
+            Dtype::F64 => packed::<f64>(name, row, index, has_trailing, check),
         }
     }
 
@@ -210,18 +211,30 @@ impl FieldSpec {
         let name = &self.name;
         let check = self.check_of_values();
         let check_count = |rows| Ok(turns.check_count(name, rows)?);
+        match self.dtype {
+            Some(Dtype::F64) => self.read_as::<f64>(values, check, check_count),
+            Some(dtype) if dtype.is_float() => self.read_as::<f32>(values, check, check_count),
+            _ => self.read_as::<i64>(values, check, check_count),
+        }
+    }
+
+    /// Take the field's values as numbers of a type.
+    fn read_as<'py, T: Element>(
+        &self,
+        values: &Bound<'py, PyAny>,
+        check: Check,
+        check_count: impl Fn(usize) -> Result<()>,
+    ) -> Result<Rows<'py>> {
+        let name = &self.name;
         if self.per_row
-            && let Some(rows) = Rows::one_number_each(name, values, check, check_count)?
+            && let Some(rows) = Rows::one_number_each::<T>(name, values, check, &check_count)?
         {
             return Ok(rows);
         }
-        let holds_floats = self.dtype.is_some_and(Dtype::is_float);
-        let rows = match (self.aligned, holds_floats) {
-            (Aligned::Row, true) => Rows::one_token_each::<f32>(name, values),
-            (Aligned::Row, false) => Rows::one_token_each::<i64>(name, values),
-            (_, true) if self.is_plain => Rows::new::<f32>(name, values, check),
-            (_, true) => Rows::with_trailing::<f32>(name, values),
-            (_, false) => Rows::with_trailing::<i64>(name, values),
+        let rows = match self.aligned {
+            Aligned::Row => Rows::one_token_each::<T>(name, values),
+            _ if self.is_plain => Rows::new::<T>(name, values, check),
+            _ => Rows::with_trailing::<T>(name, values),
         }?;
         check_count(rows.len())?;
         Ok(rows)

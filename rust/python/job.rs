@@ -86,15 +86,42 @@ impl Number {
             Dtype::I16 => self.cast::<i16>().is_some(),
             Dtype::I32 => self.cast::<i32>().is_some(),
             Dtype::I64 => self.cast::<i64>().is_some(),
-            Dtype::F16 | Dtype::Bf16 | Dtype::F32 => true,
+            Dtype::F16 => self.is_finite_as::<f16>(),
+            Dtype::Bf16 => self.is_finite_as::<bf16>(),
+            Dtype::F32 => self.is_finite_as::<f32>(),
+            Dtype::F64 => self.is_finite_as::<f64>(),
         }
     }
 
-    /// The number as an output's type, if it is one of that.
+    /// Whether a float type rounds the number to infinity only if it is that already.
+    fn is_finite_as<T: Element + Into<f64>>(self) -> bool {
+        let is_finite = |value: T| value.into().is_finite();
+        let is_finite = self.cast().is_some_and(is_finite);
+        is_finite || matches!(self, Self::Float(float) if !float.is_finite())
+    }
+
+    /// The number as an int, if it is a float without a fraction that 64 bits hold.
+    #[allow(
+        clippy::cast_possible_truncation,
+        reason = "only whole numbers from -2^63 to below 2^63, which convert exactly"
+    )]
+    fn whole(self) -> Self {
+        const END: f64 = 9_223_372_036_854_775_808.0;
+        match self {
+            Self::Float(float) if float.fract() == 0.0 && (-END..END).contains(&float) => {
+                Self::Int(float as i64)
+            }
+            number => number,
+        }
+    }
+
+    /// The number as an output's type, if it is one of that. An integer may be a float without a
+    /// fraction.
     pub fn cast<T: Element>(self) -> Option<T> {
         let mut value = [T::ZERO];
         let (ints, floats);
-        let slice = match self {
+        let holds_floats = T::accepts(&Slice::F64(&[0.0]));
+        let slice = match if holds_floats { self } else { self.whole() } {
             Self::Int(int) => {
                 ints = [int];
                 Slice::I64(&ints)
@@ -144,6 +171,7 @@ pub trait Columns<E>:
     + Column<f16, Error = E>
     + Column<bf16, Error = E>
     + Column<f32, Error = E>
+    + Column<f64, Error = E>
 {
 }
 
@@ -156,6 +184,7 @@ impl<E, C> Columns<E> for C where
         + Column<f16, Error = E>
         + Column<bf16, Error = E>
         + Column<f32, Error = E>
+        + Column<f64, Error = E>
 {
 }
 
@@ -225,6 +254,7 @@ impl<'a> Job<'a> {
                     Dtype::F16 => self.write_numbers::<f16, C>(column)?,
                     Dtype::Bf16 => self.write_numbers::<bf16, C>(column)?,
                     Dtype::F32 => self.write_numbers::<f32, C>(column)?,
+                    Dtype::F64 => self.write_numbers::<f64, C>(column)?,
                 }
             }
         }
@@ -285,7 +315,7 @@ impl<'a> Job<'a> {
     fn write_labels<T, C, E>(self, columns: &[C], assembly: &Assembly) -> Result<(), E>
     where
         T: Element + Pod,
-        C: Column<T, Error = E> + Column<f32, Error = E>,
+        C: Column<T, Error = E> + Column<f64, Error = E>,
     {
         let Content::Labels { mask, shifted } = self.content else {
             unreachable!("only labels are written so");
@@ -294,8 +324,9 @@ impl<'a> Job<'a> {
         let labels = Labels {
             mask: mask.map(|(column, _)| &columns[column]),
             round: match mask {
-                Some((_, Dtype::F16)) => |weight| f16::from_f32(weight).to_f32(),
-                Some((_, Dtype::Bf16)) => |weight| bf16::from_f32(weight).to_f32(),
+                Some((_, Dtype::F16)) => |weight| f16::from_f32(weight as f32).into(),
+                Some((_, Dtype::Bf16)) => |weight| bf16::from_f32(weight as f32).into(),
+                Some((_, Dtype::F32)) => |weight| f64::from(weight as f32),
                 _ => |weight| weight,
             },
             shifted,

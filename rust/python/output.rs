@@ -26,12 +26,14 @@ pub enum Dtype {
     /// NumPy has none: handed over as the int16 of its bits.
     Bf16,
     F32,
+    F64,
 }
 
 impl Dtype {
     /// What fields can be.
     pub const OF_FIELDS: &[Self] = &[
         Self::F32,
+        Self::F64,
         Self::Bf16,
         Self::F16,
         Self::I64,
@@ -51,7 +53,7 @@ impl Dtype {
     pub const OF_MASKS: &[Self] = &[Self::I64, Self::I32, Self::Bool];
 
     /// What built-in fields can be.
-    pub const FLOATS: &[Self] = &[Self::F32, Self::Bf16, Self::F16];
+    pub const FLOATS: &[Self] = &[Self::F32, Self::F64, Self::Bf16, Self::F16];
 
     /// The dtype of a name, if an output of that key can have it.
     ///
@@ -70,7 +72,7 @@ impl Dtype {
 
     /// Whether it holds more than integers.
     pub fn is_float(self) -> bool {
-        matches!(self, Self::F16 | Self::Bf16 | Self::F32)
+        matches!(self, Self::F16 | Self::Bf16 | Self::F32 | Self::F64)
     }
 
     /// What NumPy and torch call it.
@@ -84,6 +86,7 @@ impl Dtype {
             Self::F16 => f16::DTYPE,
             Self::Bf16 => bf16::DTYPE,
             Self::F32 => f32::DTYPE,
+            Self::F64 => f64::DTYPE,
         }
     }
 
@@ -103,7 +106,7 @@ impl Dtype {
             Self::Bool | Self::U8 => 1,
             Self::I16 | Self::F16 | Self::Bf16 => 2,
             Self::I32 | Self::F32 => 4,
-            Self::I64 => 8,
+            Self::I64 | Self::F64 => 8,
         }
     }
 }
@@ -249,6 +252,7 @@ impl Written {
                     Dtype::F16 => view::<f16>(data, shape, owner),
                     Dtype::I16 | Dtype::Bf16 => view::<i16>(data, shape, owner),
                     Dtype::F32 => view::<f32>(data, shape, owner),
+                    Dtype::F64 => view::<f64>(data, shape, owner),
                 }
             };
             (PyString::new(py, &output.key), array)

@@ -12,9 +12,9 @@ from fastcollate._fastcollate import Stretches
 from fastcollate.arrays import is_only_torch, is_tensor
 from fastcollate.batch import Batch
 from fastcollate.blocks.joining import Step
-from fastcollate.blocks.storing import Kind, Part, tensor_of_bits, unpacked
+from fastcollate.blocks.storing import PLAIN, Kind, Part, tensor_of_bits, unpacked
 from fastcollate.collating import build_batch
-from fastcollate.dtypes import dtype_name
+from fastcollate.dtypes import dtype_name as name_of
 from fastcollate.ingest.columns import Ragged
 from fastcollate.plan.merging import Merging
 from fastcollate.plan.step_plan import Shard
@@ -23,7 +23,8 @@ Integers = NDArray[np.int64]
 _Run = tuple[Part | None, int, int]
 """Rows of the step that follow each other, and the part that has them, if it is here."""
 
-_FLOATS = ("float32", "float16", "bfloat16")
+_FLOATS = ("float64", "float32", "float16", "bfloat16")
+_HALVES = _FLOATS[2:]
 
 
 def parts_of(step: Step, shard: Shard) -> list[int]:
@@ -119,14 +120,20 @@ def _check_rows(runs: list[_Run], lens: Integers) -> None:
 
 def _check_dtypes(step: Step, dtypes: Mapping[str, Any]) -> None:
     """Check that no column is asked for in a dtype that has more than what it was stored as."""
+    for argument, kind in step.plain.items():
+        if name_of(key := PLAIN[argument], dtypes.get(key, kind.dtype)) == "float64":
+            raise ValueError(
+                f"dtype of {key} is float64, but it was put into the store as float32; put it as "
+                "a field of that dtype, under another key"
+            )
     for key, kind in step.fields.items():
         if key not in dtypes or kind.form in ("number", "object"):
             continue
-        asked = dtype_name(key, dtypes[key])
+        asked = name_of(key, dtypes[key])
         is_wider = kind.dtype in _FLOATS and (
             asked not in _FLOATS or _FLOATS.index(asked) < _FLOATS.index(kind.dtype)
         )
-        if asked != kind.dtype and (is_wider or kind.dtype in _FLOATS[1:]):
+        if asked != kind.dtype and (is_wider or kind.dtype in _HALVES):
             raise ValueError(
                 f"dtype of {key} is {asked}, but it was put into the store as {kind.dtype}; "
                 "give the field that dtype where it is put"

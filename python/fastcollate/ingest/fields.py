@@ -59,14 +59,16 @@ class Field:
         ``"response"``: one value per response token, written as (B, R, ...). ``"sequence"``: one
         value per prompt and response token, written as (B, W, ...).
     fill
-        What padding holds.
+        What padding holds: a number that fits `dtype`. Floats round, but not to infinity; integers
+        may be given as whole floats.
     gap_fill
         Of response-aligned fields, what observations (and tokens that realigning masks) hold where
         turns are merged; `fill` if None.
     dtype
         ``"float32"`` if None, whatever the values are: integers beyond 2**24 are rounded then.
-        Or bool, uint8, int16, int32, int64, float16, bfloat16, by name or NumPy's or torch's own:
-        integers that do not fit are errors, floats are rounded.
+        Or bool, uint8, int16, int32, int64, float16, bfloat16, float64, by name or NumPy's or
+        torch's own: integers that do not fit are errors, floats are rounded (of lists, Python's
+        floats keep all bits in float64).
     """
 
     rows: Rows

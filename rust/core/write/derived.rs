@@ -117,7 +117,7 @@ pub struct Labels<'a, C, T> {
     /// has.
     pub mask: Option<&'a C>,
     /// What the mask is rounded to where it is an output: that may be 0 where it is not.
-    pub round: fn(f32) -> f32,
+    pub round: fn(f64) -> f64,
     /// Whether a position holds the next token's label instead of its own.
     pub shifted: bool,
     /// What stands where there is no label.
@@ -131,7 +131,7 @@ pub struct Labels<'a, C, T> {
 ///
 /// # Panics
 /// If the destination has another size than the band.
-pub fn write_labels<T: Element, E, C: Column<T, Error = E> + Column<f32, Error = E>>(
+pub fn write_labels<T: Element, E, C: Column<T, Error = E> + Column<f64, Error = E>>(
     prompts: &C,
     responses: &C,
     labels: Labels<C, T>,
@@ -168,9 +168,9 @@ pub fn write_labels<T: Element, E, C: Column<T, Error = E> + Column<f32, Error =
 
 /// Overwrite labels of a row's response, from token `begin` of it on, between its pieces and where
 /// the loss mask does not train.
-fn ignore_untrained<T: Element, C: Column<f32>>(
+fn ignore_untrained<T: Element, C: Column<f64>>(
     mask: Option<&C>,
-    trains: impl Fn(f32) -> bool,
+    trains: impl Fn(f64) -> bool,
     assembly: &Assembly,
     row: usize,
     begin: usize,

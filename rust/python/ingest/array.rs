@@ -3,7 +3,7 @@
 use std::ffi::c_void;
 use std::slice;
 
-use fastcollate::Slice;
+use fastcollate::{Element, Slice};
 use numpy::prelude::*;
 use numpy::{PyArrayDescr, PyUntypedArray};
 use pyo3::intern;
@@ -44,14 +44,38 @@ enum Numbers {
     F64,
 }
 
+/// What arrays of half and extended precision become, rounded once.
+#[derive(Clone, Copy, PartialEq)]
+pub enum Float {
+    /// What all narrower outputs are rounded from.
+    Single,
+    Double,
+}
+
+impl Float {
+    /// What values become that are read as `T` afterwards.
+    pub fn before<T: Element>() -> Self {
+        if T::DTYPE == f64::DTYPE {
+            Self::Double
+        } else {
+            Self::Single
+        }
+    }
+}
+
 impl<'py> ArrayView<'py> {
-    /// View an array; one that is strided, byte-swapped, unaligned or of a rare float type is
+    /// View an array; one that is strided, byte-swapped, unaligned or of an `unusual` float type is
     /// converted by NumPy first. Its first dimensions, `leading` of them, count the tokens; it has
     /// no fewer.
     ///
     /// # Errors
     /// `TypeError` for dtypes that are not numbers and for masked arrays.
-    pub fn new(input: ArrayInput<'py>, leading: usize, place: impl Fn() -> String) -> Result<Self> {
+    pub fn new(
+        input: ArrayInput<'py>,
+        leading: usize,
+        unusual: Float,
+        place: impl Fn() -> String,
+    ) -> Result<Self> {
         let ArrayInput { array, tensor } = input;
         if is_masked(&array)? {
             return Err(Error::Kind {
@@ -63,7 +87,7 @@ impl<'py> ArrayView<'py> {
         if let Some(numbers) = viewable(&array) {
             return Ok(Self::of_viewable(array, leading, numbers, tensor));
         }
-        match native(&array)?.map(|copy| (viewable(&copy), copy)) {
+        match native(&array, unusual)?.map(|copy| (viewable(&copy), copy)) {
             Some((Some(numbers), copy)) => Ok(Self::of_viewable(copy, leading, numbers, None)),
             _ => Err(Error::Kind {
                 place: place(),
@@ -214,15 +238,17 @@ fn ndarray(py: Python<'_>) -> PyResult<&Bound<'_, PyType>> {
 }
 
 /// Let NumPy convert an array to a contiguous one of native numbers; `None` if it holds none.
-///
-/// Half and extended precision become float32, rounded once: the type of every float output.
-fn native<'py>(array: &Bound<'py, PyUntypedArray>) -> Result<Option<Bound<'py, PyUntypedArray>>> {
+fn native<'py>(
+    array: &Bound<'py, PyUntypedArray>,
+    unusual: Float,
+) -> Result<Option<Bound<'py, PyUntypedArray>>> {
     let py = array.py();
     let dtype = array.dtype();
     let target = match (dtype.kind(), dtype.itemsize()) {
         (b'b', _) | (b'i' | b'u', 1 | 2 | 4 | 8) | (b'f', 4 | 8) => {
             dtype.call_method1(intern!(py, "newbyteorder"), ("=",))?
         }
+        (b'f', _) if unusual == Float::Double => PyArrayDescr::of::<f64>(py).into_any(),
         (b'f', _) => PyArrayDescr::of::<f32>(py).into_any(),
         _ => return Ok(None),
     };

@@ -78,7 +78,7 @@ pub trait DecodeExact: Decode {
     unsafe fn decode_exact(item: *mut ffi::PyObject) -> Option<Self>;
 }
 
-/// Types that an exact number is brought to by a function of its 64 bits or its float32.
+/// Types that an exact number is brought to by a function of its 64 bits as an int or a float.
 macro_rules! decode_exact {
     ($($type:ty: $read:ident, $cast:expr;)*) => {$(
         impl DecodeExact for $type {
@@ -97,31 +97,31 @@ decode_exact! {
     i16: exact_int, |value| value.try_into().ok();
     i32: exact_int, |value| value.try_into().ok();
     i64: exact_int, Some;
-    f16: exact_float, |value| Some(f16::from_f32(value));
-    bf16: exact_float, |value| Some(bf16::from_f32(value));
-    f32: exact_float, Some;
+    f16: exact_float, |value| Some(f16::from_f32(value as f32));
+    bf16: exact_float, |value| Some(bf16::from_f32(value as f32));
+    f32: exact_float, |value| Some(value as f32);
+    f64: exact_float, Some;
 }
 
-/// The value of an exact `float` or `int`, rounded to float32.
+/// The value of an exact `float`, or of an `int` as the nearest float.
 ///
 /// # Safety
 /// `item` points to a live object and the thread is attached to the interpreter.
 #[inline]
 #[allow(
-    clippy::cast_possible_truncation,
     clippy::cast_precision_loss,
-    reason = "as NumPy does, a Python number goes through float64 to float32"
+    reason = "as in NumPy, a Python number goes through float64"
 )]
-unsafe fn exact_float(item: *mut ffi::PyObject) -> Option<f32> {
+unsafe fn exact_float(item: *mut ffi::PyObject) -> Option<f64> {
     // SAFETY: passed on from the caller; an exact float has the layout that is read.
     unsafe {
         if ffi::PyFloat_CheckExact(item) != 0 {
             #[cfg(not(Py_LIMITED_API))]
-            return Some(ffi::PyFloat_AS_DOUBLE(item) as f32);
+            return Some(ffi::PyFloat_AS_DOUBLE(item));
             #[cfg(Py_LIMITED_API)]
-            return Some(ffi::PyFloat_AsDouble(item) as f32);
+            return Some(ffi::PyFloat_AsDouble(item));
         }
-        exact_int(item).map(|value| value as f64 as f32)
+        exact_int(item).map(|value| value as f64)
     }
 }
 

@@ -39,13 +39,13 @@ macro_rules! decode_integer {
 
 /// Floats, by `__float__` or `__index__`.
 macro_rules! decode_float {
-    ($($type:ty: $cast:expr),*) => {$(
+    ($($type:ty: $float:ty, $cast:expr;)*) => {$(
         impl Decode for $type {
             const EXPECTED: &'static str = "it has to be a real number";
             const METHODS: &'static [&'static str] = &["__float__", "__index__"];
 
             fn extract(item: &Bound<PyAny>) -> PyResult<Self> {
-                item.extract::<f32>().map($cast)
+                item.extract::<$float>().map($cast)
             }
         }
     )*};
@@ -69,7 +69,12 @@ impl Decode for bool {
 }
 
 decode_integer!(u8, i16, i32, i64);
-decode_float!(f32: |value| value, f16: f16::from_f32, bf16: bf16::from_f32);
+decode_float! {
+    f64: f64, |value| value;
+    f32: f32, |value| value;
+    f16: f32, f16::from_f32;
+    bf16: f32, bf16::from_f32;
+}
 
 /// Decode one object of any type: NumPy scalars, subclasses, `__index__`, `__float__`.
 ///

@@ -1,6 +1,6 @@
 //! Reading what holds the rows of a field.
 
-use fastcollate::{Error as Core, Place, read_slice};
+use fastcollate::{Element, Error as Core, Place, read_slice};
 use numpy::PyUntypedArray;
 use numpy::prelude::*;
 use pyo3::exceptions::PyMemoryError;
@@ -8,7 +8,7 @@ use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyList, PyTuple};
 
-use super::array::{ArrayInput, ArrayView};
+use super::array::{ArrayInput, ArrayView, Float};
 use super::arrow::{self, Chunk};
 use super::number::decode;
 use super::object::{
@@ -39,6 +39,8 @@ pub struct Reader<'a, 'py> {
     first: usize,
     /// Whether a row may have more dimensions than one.
     allows_trailing: bool,
+    /// What floats of unusual precision become.
+    unusual: Float,
     rows: Vec<Row<'py>>,
     shared: Vec<ArrayView<'py>>,
     /// Dimensions of a token's values, and the row that they were seen in first.
@@ -48,12 +50,13 @@ pub struct Reader<'a, 'py> {
 }
 
 impl<'a, 'py> Reader<'a, 'py> {
-    /// A reader for a field of that name.
-    pub fn new(field: &'a str, allows_trailing: bool) -> Self {
+    /// A reader for a field of that name, whose values are read as `T`.
+    pub fn new<T: Element>(field: &'a str, allows_trailing: bool) -> Self {
         Self {
             field,
             first: 0,
             allows_trailing,
+            unusual: Float::before::<T>(),
             rows: Vec::new(),
             shared: Vec::new(),
             trailing: None,
@@ -183,7 +186,7 @@ impl<'a, 'py> Reader<'a, 'py> {
         leading: usize,
         mut parts: impl Iterator<Item = (usize, usize)>,
     ) -> Result<()> {
-        let view = ArrayView::new(values, leading, || self.field.to_owned())?;
+        let view = ArrayView::new(values, leading, self.unusual, || self.field.to_owned())?;
         let (array, tokens) = (self.shared.len(), view.tokens());
         if !self.allows_trailing && !view.trailing().is_empty() {
             let (place, len) = match parts.next() {
@@ -245,7 +248,7 @@ impl<'a, 'py> Reader<'a, 'py> {
         }
         match as_array(&row, place)? {
             Some(input) if self.is_row(input.array.ndim()) => {
-                let view = ArrayView::new(input, 1, place)?;
+                let view = ArrayView::new(input, 1, self.unusual, place)?;
                 self.check_trailing(index, view.tokens(), view.trailing())?;
                 self.rows.push(Row::Array(view));
                 Ok(())
@@ -316,7 +319,8 @@ impl<'a, 'py> Reader<'a, 'py> {
             let place = || self.place(indices[0]);
             let values = tensor::concatenated(&tensors);
             let values = values.map_err(|cause| Error::raised(py, place(), cause))?;
-            self.shared.push(ArrayView::new(values, 1, place)?);
+            let view = ArrayView::new(values, 1, self.unusual, place)?;
+            self.shared.push(view);
             let array = self.shared.len() - 1;
             for (index, start, len) in parts {
                 self.rows[index] = Row::Part { array, start, len };
@@ -363,12 +367,12 @@ impl<'a, 'py> Reader<'a, 'py> {
     }
 }
 
-/// A field's numbers if it holds one per row.
-pub fn numbers_of(
+/// A field's numbers if it holds one per row, which are read as `T`.
+pub fn numbers_of<T: Element>(
     field: &str,
     numbers: &Bound<PyAny>,
     check_count: impl Fn(usize) -> Result<()>,
-) -> Result<Option<Vec<f32>>> {
+) -> Result<Option<Vec<f64>>> {
     let is_list = numbers.is_exact_instance_of::<PyList>();
     if !is_list && (ragged::is_column(numbers)? || has_rows(numbers)?) {
         return Ok(None);
@@ -379,7 +383,7 @@ pub fn numbers_of(
         }
         if !is_objects(&input.array) {
             check_count(input.array.len())?;
-            return Ok(Some(numbers_in(field, input)?));
+            return Ok(Some(numbers_in::<T>(field, input)?));
         }
     }
     if !is_sequence(numbers)? {
@@ -399,7 +403,7 @@ pub fn numbers_of(
         let stacked = tensor::stacked(&numbers);
         let place = || format!("{field}[0]");
         let stacked = stacked.map_err(|cause| Error::raised(numbers.py(), place(), cause))?;
-        return Ok(Some(numbers_in(field, stacked)?));
+        return Ok(Some(numbers_in::<T>(field, stacked)?));
     }
     let decode_at = |(row, number): (usize, Bound<PyAny>)| {
         decode(&number, || Place {
@@ -413,8 +417,8 @@ pub fn numbers_of(
 }
 
 /// The numbers of an array of one dimension.
-fn numbers_in(field: &str, input: ArrayInput) -> Result<Vec<f32>> {
-    let view = ArrayView::new(input, 1, || field.to_owned())?;
+fn numbers_in<T: Element>(field: &str, input: ArrayInput) -> Result<Vec<f64>> {
+    let view = ArrayView::new(input, 1, Float::before::<T>(), || field.to_owned())?;
     let mut values = vec![0.0; view.tokens()];
     let slice = view.values()?.ok_or_else(|| Error::Moved {
         field: field.to_owned(),

@@ -40,7 +40,7 @@ pub enum Row<'py> {
         len: usize,
     },
     /// One number for the whole row.
-    Number(f32),
+    Number(f64),
 }
 
 impl<'py> Rows<'py> {
@@ -49,7 +49,9 @@ impl<'py> Rows<'py> {
     /// # Errors
     /// `TypeError` or `ValueError` naming the field and the first row that cannot be read.
     pub fn new<T: Element>(field: &str, rows: &Bound<'py, PyAny>, check: Check) -> Result<Self> {
-        Reader::new(field, false).read(rows)?.checked::<T>(check)
+        Reader::new::<T>(field, false)
+            .read(rows)?
+            .checked::<T>(check)
     }
 
     /// Take a field's rows, which may have more dimensions than one.
@@ -58,7 +60,7 @@ impl<'py> Rows<'py> {
     /// As [`Rows::new`], and `ValueError` naming the first row of other dimensions than the rows
     /// before it.
     pub fn with_trailing<T: Element>(field: &str, rows: &Bound<'py, PyAny>) -> Result<Self> {
-        Reader::new(field, true)
+        Reader::new::<T>(field, true)
             .read(rows)?
             .checked::<T>(Check::None)
     }
@@ -74,7 +76,7 @@ impl<'py> Rows<'py> {
         allows_trailing: bool,
         check: Check,
     ) -> Result<Self> {
-        let rows = Reader::new(field, allows_trailing).read_single(index, row)?;
+        let rows = Reader::new::<T>(field, allows_trailing).read_single(index, row)?;
         rows.checked::<T>(check)
     }
 
@@ -84,13 +86,13 @@ impl<'py> Rows<'py> {
     /// # Errors
     /// `TypeError` naming the first item that is no number, and what `check_count` says of their
     /// number.
-    pub fn one_number_each(
+    pub fn one_number_each<T: Element>(
         field: &str,
         numbers: &Bound<'py, PyAny>,
         check: Check,
         check_count: impl Fn(usize) -> Result<()>,
     ) -> Result<Option<Self>> {
-        let numbers = numbers_of(field, numbers, check_count)?;
+        let numbers = numbers_of::<T>(field, numbers, check_count)?;
         Ok(numbers.map(|numbers| {
             let rows = numbers.into_iter().map(Row::Number).collect();
             Self {
@@ -105,7 +107,7 @@ impl<'py> Rows<'py> {
     /// # Errors
     /// `TypeError` for what is no array of numbers.
     pub fn one_token_each<T: Element>(field: &str, values: &Bound<'py, PyAny>) -> Result<Self> {
-        let rows = Reader::new(field, true).read_one_token_each(values)?;
+        let rows = Reader::new::<T>(field, true).read_one_token_each(values)?;
         rows.checked::<T>(Check::None)
     }
 
@@ -223,7 +225,7 @@ impl<'py> Rows<'py> {
                 let inner = self.inner();
                 Some(values.range(start * inner..(start + len) * inner))
             }
-            Row::Number(number) => Some(Slice::F32(slice::from_ref(number))),
+            Row::Number(number) => Some(Slice::F64(slice::from_ref(number))),
             Row::List(..) | Row::Tuple(_) => None,
         })
     }

@@ -30,7 +30,7 @@ def _floats(rng: np.random.Generator, shape: tuple[int, ...]) -> Array:
 FIELD_DTYPES: dict[str, Values] = {
     "bool": lambda rng, shape: rng.random(shape) < 0.5,
     **{dtype: _integers(dtype) for dtype in ("uint8", "int16", "int32", "int64")},
-    **dict.fromkeys(("float16", "bfloat16", "float32"), _floats),
+    **dict.fromkeys(("float16", "bfloat16", "float32", "float64"), _floats),
 }
 """What a field can end as, and how values for it are made."""
 
@@ -43,13 +43,17 @@ _SOURCES = {
     "float16": ["float16", "float32", "float64"],
     "bfloat16": ["float32", "float64"],
     "float32": ["float32", "float64"],
+    "float64": ["float16", "float32", "float64"],
 }
 
 _FILLS: dict[str, list[Any]] = {
     "bool": [False, True],
     "uint8": [0, 255],
-    **{dtype: [0, 1, -100] for dtype in ("int16", "int32", "int64")},
-    **{dtype: [0, -1.5, np.inf, np.nan, -0.0] for dtype in ("float16", "bfloat16", "float32")},
+    **{dtype: [0, 1.0, -100] for dtype in ("int16", "int32", "int64")},
+    **{
+        dtype: [0, -1.5, np.inf, np.nan, -0.0]
+        for dtype in ("float16", "bfloat16", "float32", "float64")
+    },
 }
 
 
@@ -155,7 +159,8 @@ def _per_row(draw: st.DrawFn, rows: int) -> Any:
     kind = draw(st.sampled_from(["list", "numpy", "table", "arrays", "joined"]))
     if kind in ("list", "numpy"):
         values = draw(numbers)
-        return fc.PerRow(np.array(values) if kind == "numpy" else values)
+        dtype = draw(st.sampled_from([None, "float64"]))
+        return fc.PerRow(np.array(values) if kind == "numpy" else values, dtype)
     width = draw(st.integers(0, 3))
     dtype = draw(st.sampled_from(["float32", "int64", "uint8"]))
     if kind == "table":

@@ -1,0 +1,208 @@
+"""Fields of float64, and fills that a dtype can hold or cannot."""
+
+import numpy as np
+import pytest
+from conftest import NEEDS_TORCH
+
+import fastcollate as fc
+from fastcollate.testing.reference import assert_same
+
+PROMPTS, RESPONSES = [[1, 2], [3]], [[4], [5, 6, 7]]
+EXACT = [[1 + 2**-40], [0.1, 1e300, 2**53 - 1]]
+"""Numbers that float32 has not."""
+
+ROWS = np.array([[0, 0, EXACT[0][0]], EXACT[1]])
+"""As a block of responses in the left layout."""
+
+
+def kept(values, **options):
+    options = {"pad_token_id": 0, "array_type": "numpy", **options}
+    return fc.build_batch(PROMPTS, RESPONSES, **options, fields={"x": values})["x"]
+
+
+def kinds_of(rows):
+    """The same rows as everything that holds float64."""
+    pyarrow = pytest.importorskip("pyarrow")
+    yield rows
+    yield [tuple(row) for row in rows]
+    yield [np.array(row) for row in rows]
+    yield [np.array(row, np.longdouble) for row in rows]
+    yield [np.array(row, ">f8") for row in rows]
+    yield [list(map(np.float64, row)) for row in rows]
+    yield fc.ragged(rows)
+    yield pyarrow.array(rows, pyarrow.list_(pyarrow.float64()))
+
+
+def test_all_bits_of_lists_and_arrays(array_type):
+    for rows in kinds_of(EXACT):
+        outputs = {"x": kept(fc.Field(rows, dtype="float64"), array_type=array_type)}
+        assert_same(outputs, {"x": ROWS})
+        assert not np.array_equal(np.asarray(kept(fc.Field(rows))), ROWS)
+        outputs = {"x": kept(fc.Field(rows), dtypes={"x": np.float64}, array_type=array_type)}
+        assert_same(outputs, {"x": ROWS})
+
+
+def test_integers_are_rounded_once():
+    odd = 2**53 + 1
+    for row in ([odd, 2**64, -odd], np.array([odd, 2**53, -odd]), [np.uint64(2**64 - 1), odd, 1.5]):
+        x = kept(fc.Field([[1], row], dtype="float64"))
+        assert x[1].tolist() == [float(number) for number in row]
+    x = kept(fc.Field([[1], np.array([2**64 - 1, 2**63, 1], np.uint64)], dtype="float64"))
+    assert x[1].tolist() == [2.0**64, 2.0**63, 1]
+
+
+@NEEDS_TORCH
+def test_tensors():
+    import torch
+
+    for dtype in (torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.int64):
+        rows = [torch.tensor(row).to(dtype) for row in ([3.0], [1.0, 2.5, 1.5])]
+        x = kept(fc.Field(rows, dtype=torch.float64), array_type="torch")
+        assert x.dtype is torch.float64
+        assert x[1].tolist() == rows[1].double().tolist()
+    exact = [torch.tensor(row, dtype=torch.float64) for row in EXACT]
+    x = kept(fc.Field(exact, dtype=torch.float64), array_type="torch")
+    assert torch.from_dlpack(x).tolist() == ROWS.tolist()
+
+
+@pytest.mark.parametrize("name", ["rewards", "logprobs", "loss_masks"])
+def test_built_in_fields(name):
+    key = "loss_mask" if name == "loss_masks" else name
+    options = {"pad_token_id": 0, "array_type": "numpy", "dtypes": {key: "float64"}}
+    assert_same(
+        {key: fc.build_batch(PROMPTS, RESPONSES, **options, **{name: EXACT})[key]}, {key: ROWS}
+    )
+    if name == "rewards":
+        for numbers in (
+            [0.1, 1e300],
+            np.array([0.1, 1e300]),
+            np.array([0.1, 1e300], np.longdouble),
+        ):
+            rewards = fc.build_batch(PROMPTS, RESPONSES, **options, rewards=numbers).rewards
+            assert rewards[:, -1].tolist() == [0.1, 1e300]
+
+
+def test_labels_train_where_the_mask_is_not_zero_in_its_dtype():
+    masks = [[1e-60], [1e-60, 0, 1]]
+    for dtype in ("float64", "float32"):
+        batch = fc.build_batch(
+            PROMPTS,
+            RESPONSES,
+            pad_token_id=0,
+            loss_masks=masks,
+            labels="aligned",
+            dtypes={"loss_mask": dtype},
+            array_type="numpy",
+        )
+        assert ((batch.labels[:, -3:] != -100) == (batch.loss_mask != 0)).all()
+
+
+def test_values_per_row():
+    x = kept(fc.PerRow([0.1, 2**53 - 1], dtype="float64"))
+    assert x.dtype == np.float64
+    assert x.tolist() == [0.1, 2**53 - 1]
+    table = np.array([[0.1, 1e300], [2.5, -1e300]])
+    assert_same({"x": kept(fc.PerRow(table, dtype=np.float64))}, {"x": table})
+    ids = np.array([2**64 - 1, 1], np.uint64)
+    assert kept(fc.PerRow(ids, dtype="float64")).tolist() == [2.0**64, 1]
+
+
+def test_a_builder_keeps_all_bits():
+    options = {"pad_token_id": 0, "array_type": "numpy"}
+    dtypes = {"rewards": "float64", "logprobs": "float64", "y": "float64", "z": "int32"}
+    for rewards in (EXACT, [0.1, 1e300]):
+        builder = fc.BatchBuilder(**options, dtypes=dtypes)
+        for prompt, response, row, reward in zip(PROMPTS, RESPONSES, EXACT, rewards, strict=True):
+            fields = {
+                "x": fc.Field(row, dtype="float64"),
+                "y": fc.Field(row),
+                "z": fc.Field([2**31 - 1] * len(row)),
+                "w": fc.PerRow(row[0], dtype="float64"),
+            }
+            builder.add(prompt, response, rewards=reward, logprobs=row, fields=fields)
+        fields = {
+            "x": fc.Field(EXACT, dtype="float64"),
+            "y": fc.Field(EXACT),
+            "z": fc.Field([[2**31 - 1] * len(row) for row in EXACT]),
+            "w": fc.PerRow([row[0] for row in EXACT], dtype="float64"),
+        }
+        columns = {"rewards": rewards, "logprobs": EXACT, "fields": fields}
+        expected = fc.build_batch(PROMPTS, RESPONSES, **columns, **options, dtypes=dtypes)
+        assert_same(expected, builder.finish())
+        assert_same({"x": expected["x"], "y": expected["y"]}, {"x": ROWS, "y": ROWS})
+
+
+def test_layouts_ways_back_and_shards():
+    field = fc.Field(EXACT, dtype="float64", fill=-0.1)
+    for layout in ("left", "two_segment", "right", "jagged", "packed"):
+        batch = fc.build_batch(
+            PROMPTS,
+            RESPONSES,
+            pad_token_id=0,
+            layout=layout,
+            pack=fc.pack([3, 4], 8) if layout == "packed" else None,
+            fields={"x": field},
+            array_type="numpy",
+        )
+        assert batch["x"].dtype == np.float64
+        assert batch.gather(batch["x"]).to_list() == EXACT
+        if layout != "packed":
+            back = batch.to_layout("left")["x"]
+            assert_same({"x": back}, {"x": np.where(ROWS == 0, -0.1, ROWS)})
+    assert kept(field).tobytes() == np.where(ROWS == 0, -0.1, ROWS).tobytes()
+
+
+# Fills
+
+
+@pytest.mark.parametrize("dtype", ["bool", "uint8", "int16", "int32", "int64"])
+def test_whole_floats_fill_integers(dtype, array_type):
+    rows = [[1], [1, 0, 1]]
+    for fill in (0.0, 1.0, -0.0, np.float32(1), np.float64(0)):
+        x = kept(fc.Field(rows, fill=fill, dtype=dtype), array_type=array_type)
+        assert_same({"x": x}, {"x": np.array([[fill, fill, 1], [1, 0, 1]]).astype(dtype)})
+
+
+def test_whole_floats_up_to_the_limits():
+    rows = [[1], [1, 0, 1]]
+    for fill, dtype in ((-(2.0**63), "int64"), (2.0**31 - 1, "int32"), (255.0, "uint8")):
+        assert kept(fc.Field(rows, fill=fill, dtype=dtype))[0, 0] == int(fill)
+
+
+@pytest.mark.parametrize(
+    ("fill", "dtype"),
+    [
+        (0.5, "int64"),
+        (float("nan"), "int64"),
+        (float("inf"), "int32"),
+        (2.0**63, "int64"),
+        (2**63, "int64"),
+        (2.0**31, "int32"),
+        (-1.0, "uint8"),
+        (2.0, "bool"),
+        (70_000, "float16"),
+        (70_000.0, "float16"),
+        (-65_520.0, "float16"),
+        (1e39, "float32"),
+        (10**39, "float32"),
+        (-3.4e38 * 1.01, "float32"),
+        (3.4e38, "bfloat16"),
+        (10**400, "float64"),
+    ],
+)
+def test_fills_that_do_not_fit(fill, dtype):
+    rows = [[1], [1, 0, 1]]
+    for fills in ({"fill": fill}, {"gap_fill": fill}):
+        with pytest.raises(ValueError, match=rf"x has .*fill.*{dtype}"):
+            kept(fc.Field(rows, **fills, dtype=dtype), array_type="torch")
+        if dtype != "float64":
+            with pytest.raises(ValueError, match=rf"x has .*fill.*(float32|{dtype})"):
+                kept(fc.Field(rows, **fills), dtypes={"x": dtype}, array_type="torch")
+
+
+def test_fills_that_are_not_finite_stay_so(array_type):
+    for dtype in ("float16", "float32", "float64"):
+        for fill in (np.inf, -np.inf, np.nan, 0.1, 65_504):
+            x = kept(fc.Field([[1], [1, 0, 1]], fill=fill, dtype=dtype), array_type=array_type)
+            expected = np.array([[fill, fill, 1], [1, 0, 1]]).astype(dtype)
+            assert_same({"x": x}, {"x": expected})
