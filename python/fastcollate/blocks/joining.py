@@ -251,8 +251,8 @@ def _joined_kinds(kinds: Sequence[Kind]) -> Kind:
     dtype = first.dtype
     if first.form == "experts":
         dtype = max(dtypes, key=_OF_ROUTES.index)
-    elif first.form == "number" and "float64" in dtypes:
-        dtype = "float64"
+    elif first.form == "number":
+        dtype = np.result_type(*dtypes).name
     if first.form != "object":
         return first._replace(dtype=dtype, trailing=trailing)
     known: dict[ObjectKind, int] = {}

@@ -11,7 +11,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fastcollate.advantages import loss_weights
-from fastcollate.arrays import dtype_name, is_tensor, offsets_of, to_array, to_numpy, to_tensor
+from fastcollate.arrays import (
+    dtype_name,
+    is_only_torch,
+    is_tensor,
+    offsets_of,
+    to_array,
+    to_numpy,
+    to_tensor,
+)
 from fastcollate.batch import Batch
 from fastcollate.collating import build_batch
 from fastcollate.dtypes import dtype_name as name_of
@@ -286,11 +294,10 @@ def _stored_field(
         values = per_row_values(key, field)
         if isinstance(values, list):
             return _stored_objects(kind, [values[source] for source in sources.tolist()])
-        if is_tensor(values) and values.is_floating_point():
-            values = values.float()  # NumPy has all that it can hold
+        if is_tensor(values) and is_only_torch(values.dtype):
+            values = values.float()  # which holds all of them
         numbers = to_numpy(values)[sources]
-        dtype = "float64" if numbers.dtype.kind == "f" else "int64"
-        return _Stored(Kind("number", kind, dtype, numbers.shape[1:]), numbers)
+        return _Stored(Kind("number", kind, _dtype_of(numbers), numbers.shape[1:]), numbers)
     values = _array(batch[key])
     of_values = (kind, dtype_name(batch[key].dtype), values.shape[1:], len(values) == 0)
     if isinstance(field, Field):
@@ -300,6 +307,13 @@ def _stored_field(
     missing = _set_in_rows(np.asarray(batch["router_padding_mask"]), offsets)
     captured = np.diff(offsets) - missing
     return _Stored(Kind("experts", *of_values), (Ragged(values, offsets), captured))
+
+
+def _dtype_of(numbers: np.ndarray) -> str:
+    """Name one of the widest dtypes, that holds these numbers."""
+    if numbers.dtype.kind == "f":
+        return "float64"
+    return "uint64" if numbers.max(initial=0) > np.iinfo(np.int64).max else "int64"
 
 
 def _set_in_rows(flags: NDArray[np.bool_], offsets: Integers) -> Integers:
