@@ -15,9 +15,14 @@ from fastcollate.testing import reference
 
 KEYS = [
     *("prompt_token_ids", "response_ids", "rewards", "loss_masks", "stop_reasons"),
-    *("rollout_logprobs", "trajectory_generation_times", "trajectory_ids", "is_last_step"),
+    *("rollout_logprobs", "rollout_expert_indices", "rollout_sample_support"),
+    *("trajectory_generation_times", "trajectory_time_splits", "trajectory_ids", "is_last_step"),
+    "rollout_metrics",
 ]
-PER_TURN = [key for key in KEYS if key != "trajectory_generation_times"]
+PER_TURN = [
+    *("prompt_token_ids", "response_ids", "rewards", "loss_masks", "stop_reasons"),
+    *("rollout_logprobs", "trajectory_ids", "is_last_step"),
+]
 
 
 @dataclass
@@ -32,7 +37,10 @@ class TrajectoryID:
 
 
 def outcome(merge, generator_output):
-    """Give all that is to be the same: values with their types and order, or the exception."""
+    """Give all that is to be the same: values with their types and order, or the exception.
+
+    Metrics are not: means that are computed in another order round apart.
+    """
     before = repr(generator_output)
     try:
         merged = merge(generator_output)
@@ -42,7 +50,8 @@ def outcome(merge, generator_output):
         assert repr(generator_output) == before
     lists = [id(row) for row in nested_lists(generator_output)]
     assert not {id(row) for row in nested_lists(merged)} & set(lists)
-    return repr(merged)
+    metrics = merged.pop("rollout_metrics")
+    return repr(merged), list(metrics), pytest.approx(metrics)
 
 
 def nested_lists(output):
@@ -54,10 +63,19 @@ def nested_lists(output):
                 yield from (row for row in column if isinstance(row, list))
 
 
+def of_the_port(generator_output):
+    """Give what `outcome` is compared with."""
+    try:
+        merged = reference.merge_stepwise_output(copy.deepcopy(generator_output))
+    except (AssertionError, IndexError, KeyError, TypeError) as error:
+        return type(error)
+    metrics = merged.pop("rollout_metrics")
+    return repr(merged), list(metrics), metrics
+
+
 def check(generator_output):
-    expected = reference.merge_stepwise_output(copy.deepcopy(generator_output))
-    assert outcome(merge_stepwise_output, generator_output) == repr(expected)
-    return expected
+    assert outcome(merge_stepwise_output, generator_output) == of_the_port(generator_output)
+    return reference.merge_stepwise_output(generator_output)
 
 
 # Against SkyRL itself
@@ -81,7 +99,13 @@ def test_what_skyrl_itself_gave(case, merge):
     if "raises" in case:
         assert found.__name__ == case["raises"]
     else:
-        assert found == repr(with_ids(case["result"]))
+        expected = with_ids(case["result"])
+        metrics = expected.pop("rollout_metrics")
+        later = dict.fromkeys(
+            ["rollout_expert_indices", "rollout_sample_support", "trajectory_time_splits"]
+        )
+        merged = {key: (expected | later)[key] for key in KEYS if key != "rollout_metrics"}
+        assert found == (repr(merged), list(metrics), metrics)
 
 
 # Against the port
@@ -130,6 +154,7 @@ def generator_outputs(draw):
     optional = {"rollout_expert_indices": None, "pixel_values": None, "image_grid_thw": None}
     optional |= {"rollout_metrics": {"generate/x": 1.0}, "env_metrics": [{}] * count}
     optional |= {"trajectory_generation_times": [0.5] * count}
+    optional |= {"trajectory_time_splits": {"llm": [0.25] * count}}
     for key in draw(st.lists(st.sampled_from(sorted(optional)), unique=True)):
         output[key] = optional[key]
     for key in "stop_reasons", "rollout_logprobs":
@@ -183,8 +208,7 @@ def test_what_is_wrong_is_refused_as_by_the_port(drawn):
             output[draw(st.sampled_from(["extra", "pixel_values"]))] = draw(
                 st.sampled_from([5, "", {}, [], [[0]] * 50])
             )
-    expected = outcome(reference.merge_stepwise_output, output)
-    assert outcome(merge_stepwise_output, output) == expected
+    assert outcome(merge_stepwise_output, output) == of_the_port(output)
 
 
 # Written out
@@ -216,9 +240,27 @@ def test_written_out(steps):
         "loss_masks": [[1, 0, 0, 1, 1, 1], [1], [0], [1]],
         "stop_reasons": ["length", "a", "b", "c"],
         "rollout_logprobs": [[-0.5, -1.0, 0.0, -2.0, -3.0, -4.0], [-5.0], [-6.0], [-7.0]],
+        "rollout_expert_indices": None,
+        "rollout_sample_support": None,
         "trajectory_generation_times": None,
+        "trajectory_time_splits": None,
         "trajectory_ids": [TrajectoryID("x", 0), *[TrajectoryID("x", 1)] * 2, "y"],
         "is_last_step": [True, False, True, True],
+        "rollout_metrics": {
+            "generate/min_num_tokens": 1,
+            "generate/max_num_tokens": 6,
+            "generate/avg_num_tokens": 2.25,
+            "generate/std_num_tokens": pytest.approx(2.165063509461097),
+            "generate/avg_tokens_non_zero_rewards": pytest.approx(8 / 3),
+            "generate/avg_tokens_zero_rewards": 0.0,
+            "generate/avg_assistant_tokens": 1.5,
+            "generate/min_assistant_tokens": 0,
+            "generate/max_assistant_tokens": 4,
+            "generate/std_assistant_tokens": 1.5,
+            "generate/tokens_per_turn_mean": 1.5,
+            "generate/tokens_per_turn_std": pytest.approx(0.75**0.5),
+            "generate/tokens_per_turn_max": 3,
+        },
     }
 
 
@@ -278,6 +320,36 @@ def test_prompts_that_are_no_lists_are_merged_too(steps):
         assert merge_stepwise_output(steps | {"prompt_token_ids": rows}) == expected
 
 
+@pytest.mark.parametrize("key", ["loss_masks", "rollout_logprobs", "response_ids"])
+@pytest.mark.parametrize(
+    "as_rows", [tuple, np.array, lambda row: pytest.importorskip("torch").tensor(row)]
+)
+def test_values_that_are_no_lists_are_joined(steps, key, as_rows):
+    """A list to which an array is added with += has all its values changed instead."""
+    expected = reference.merge_stepwise_output(steps)
+    steps[key] = list(map(as_rows, steps[key]))
+    merged = merge_stepwise_output(steps)
+    assert all(type(row) is list for row in merged[key])
+    assert [list(map(float, row)) for row in merged[key]] == expected[key]
+    assert merged["rollout_metrics"] == pytest.approx(expected["rollout_metrics"])
+
+
+def test_sample_support_is_joined_with_rows_of_padding_between(steps):
+    lens = list(map(len, steps["response_ids"]))
+    support = [np.full((n, 2), turn, np.int32) for turn, n in enumerate(lens)]
+    merged = merge_stepwise_output(steps | {"rollout_sample_support": support})
+    joined = merged["rollout_sample_support"]
+    assert [rows[:, 0].tolist() for rows in joined] == [[0, 0, -1, 1, 2, 2], [3], [4], [5]]
+    assert {rows.dtype for rows in joined} == {np.dtype(np.int32)}
+    assert joined[1] is support[3]
+    listed = [rows.tolist() for rows in support]
+    expected = reference.merge_stepwise_output(steps | {"rollout_sample_support": listed})
+    assert [rows.tolist() for rows in joined] == expected["rollout_sample_support"]
+    support[0] = support[0][:1]
+    with pytest.raises(AssertionError, match=r"rollout_sample_support\[0:3\] have 5 items"):
+        merge_stepwise_output(steps | {"rollout_sample_support": support})
+
+
 @pytest.mark.parametrize(
     ("change", "exception", "message"),
     [
@@ -298,7 +370,11 @@ def test_prompts_that_are_no_lists_are_merged_too(steps):
         ),
         ({"trajectory_ids": ["x", "x", "x", "y", "y", "x"]}, AssertionError, r"'x'.*turn 5"),
         ({"trajectory_ids": ["x"] * 6}, AssertionError, r"is_last_step\[2\] is True.*'x'"),
-        ({"rollout_expert_indices": []}, AssertionError, "rollout_expert_indices"),
+        (
+            {"rollout_expert_indices": []},
+            AssertionError,
+            "rollout_expert_indices not supported",
+        ),
         ({"pixel_values": [None] * 6}, AssertionError, "pixel_values"),
         ({"image_grid_thw": [None] * 6}, AssertionError, "image_grid_thw"),
         ({"response_ids": []}, AssertionError, r"is_last_step.*\b0 turns"),
@@ -324,7 +400,7 @@ def test_prompts_that_are_no_lists_are_merged_too(steps):
             r"rollout_logprobs\[0:3\] have 7 items.*\b6 tokens",
         ),
         ({"extra": 5}, TypeError, r"extra is 5.*\b6 turns"),
-        ({"extra": {}}, KeyError, r"extra is {}.*\b6 turns"),
+        ({"extra": {"llm": [0.5] * 5}}, IndexError, r"extra\['llm'\] has 5 items.*\b6 turns"),
         ({"extra": "abc"}, IndexError, r"extra has 3 items.*\b6 turns"),
     ],
 )

@@ -7,6 +7,9 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any, TypeAlias
 
+import numpy as np
+
+from fastcollate.compat.skyrl.rollout_metrics import rollout_metrics
 from fastcollate.plan.merging import merge_turns
 
 Column: TypeAlias = list[Any]
@@ -17,8 +20,7 @@ def merge_stepwise_output(generator_output: Mapping[str, Any]) -> dict[str, Any]
     """Merge the turns of step-wise rollouts, as SkyRL's function of this name does.
 
     A turn joins the row of the turns before it if their prompt and responses are a prefix of its
-    prompt, else it begins a row. The results equal SkyRL's value by value, but there is no
-    ``rollout_metrics``: SkyRL computes them anew and asks to ignore them. Nothing is logged.
+    prompt, else it begins a row. The results equal SkyRL's value by value. Nothing is logged.
 
     :func:`fastcollate.build_batch` with ``merge="exact"`` does the same and builds the batch, in
     one call and less time than this takes.
@@ -33,18 +35,22 @@ def merge_stepwise_output(generator_output: Mapping[str, Any]) -> dict[str, Any]
         * ``trajectory_ids``: T objects, the same for all turns of a trajectory, which are together;
         * ``is_last_step``: T bools, which alone say where trajectories end; turns behind the last
           True are left out;
-        * ``rollout_logprobs``, T lists, and ``stop_reasons``: may be None or missing;
-        * whatever else there is, but for ``rollout_metrics``, is None or has T items, and is left
-          out.
+        * ``rollout_logprobs``, T lists, ``rollout_sample_support``, T arrays (tokens, k), and
+          ``stop_reasons``: may be None or missing;
+        * any other column, except ``rollout_metrics``, is None, has T items or is a dict of columns
+          of T items, and is left out.
+
+        Lists may be tuples, arrays or tensors instead, except those of rewards.
 
     Returns
     -------
     dict
-        The keys of above and ``trajectory_generation_times``, which is None, with one item for each
-        merged row: the first turn's prompt; the responses of all turns and, between them, what is
-        new in the next prompt, where loss masks are 0 and log-probabilities 0.0. Rewards are 0.0
-        there, if the trajectory's first is a list; else the reward is that of the last turn, as
-        all other values are. The lists are new ones.
+        The keys of above, with one item for each merged row: the first turn's prompt; the responses
+        of all turns and, between them, what is new in the next prompt, where loss masks are 0,
+        log-probabilities 0.0 and sample support -1. Rewards are 0.0 there, if the trajectory's
+        first is a list; else the reward is that of the last turn, as all other values are. The
+        lists are new ones. ``rollout_expert_indices``, ``trajectory_generation_times`` and
+        ``trajectory_time_splits`` are None. ``rollout_metrics`` are those of the merged rows.
 
     Raises
     ------
@@ -56,7 +62,7 @@ def merge_stepwise_output(generator_output: Mapping[str, Any]) -> dict[str, Any]
         log-probability and reward (if it is a list) for each token of its response; some rows'
         rewards are lists and others' are not.
     KeyError
-        A key is missing that may not be.
+        A required key is missing.
     IndexError
         Something has fewer items than there are turns.
     TypeError
@@ -66,7 +72,8 @@ def merge_stepwise_output(generator_output: Mapping[str, Any]) -> dict[str, Any]
 
     Notes
     -----
-    Written against SkyRL 0.3: ``merge_stepwise_output`` and ``concatenate_generator_outputs`` of
+    Written against SkyRL 0.3.0 and its main branch of autumn 2026, which has the sample support:
+    ``merge_stepwise_output``, ``concatenate_generator_outputs`` and ``get_rollout_metrics`` of
     ``skyrl.train.generators.utils``, and ``validate_generator_output`` of
     ``skyrl.train.utils.trainer_utils``. As there, values are counted in merged rows: a turn's loss
     mask that is too long makes up for one that is too short. Other than there, prompts that are no
@@ -87,7 +94,8 @@ def merge_stepwise_output(generator_output: Mapping[str, Any]) -> dict[str, Any]
     observed = _observed(prompts, responses)
     rewarded = [isinstance(rewards[start], list) for start in [0, *stops[:-1]]]
     logprobs, stop_reasons = turns.get("rollout_logprobs"), turns.get("stop_reasons")
-    merged = {
+    support = turns.get("rollout_sample_support")
+    merged: dict[str, Any] = {
         "prompt_token_ids": [list(prompts[row[0]]) for row in rows],
         "response_ids": [
             [*prompts[row[-1]][len(prompts[row[0]]) :], *responses[row[-1]]] for row in rows
@@ -99,12 +107,18 @@ def merge_stepwise_output(generator_output: Mapping[str, Any]) -> dict[str, Any]
         "loss_masks": [_joined(loss_masks, row, observed, 0) for row in rows],
         "stop_reasons": stop_reasons and [stop_reasons[last] for last in lasts],
         "rollout_logprobs": logprobs and [_joined(logprobs, row, observed, 0.0) for row in rows],
+        "rollout_expert_indices": None,
+        "rollout_sample_support": support and [_support(support, row, observed) for row in rows],
         "trajectory_generation_times": None,
+        "trajectory_time_splits": None,
         "trajectory_ids": [turns["trajectory_ids"][last] for last in lasts],
         "is_last_step": [flags[last] for last in lasts],
     }
     _check_values(merged, rows)
     _check_trajectories(merged, rows)
+    merged["rollout_metrics"] = rollout_metrics(
+        merged["response_ids"], merged["rewards"], merged["loss_masks"]
+    )
     return merged
 
 
@@ -114,8 +128,8 @@ def _finished_turns(generator_output: Mapping[str, Any]) -> tuple[dict[str, Any]
     for key in ("rollout_expert_indices", "pixel_values", "image_grid_thw"):
         if generator_output.get(key) is not None:
             raise AssertionError(
-                f"{key} is not None; SkyRL merges no turns that have it, "
-                "but fastcollate.build_batch does"
+                f"{key} not supported: SkyRL merges no turns that have it; "
+                "fastcollate.build_batch does"
             )
     flags = _items("is_last_step", generator_output["is_last_step"], count)
     stops = [turn + 1 for turn, flag in enumerate(flags) if flag]
@@ -129,8 +143,10 @@ def _finished_turns(generator_output: Mapping[str, Any]) -> tuple[dict[str, Any]
     return turns, stops
 
 
-def _items(key: str, column: Any, count: int) -> Column:
-    """Return so many items, or say which column has not got them, as the same exception."""
+def _items(key: str, column: Any, count: int) -> Any:
+    """Return the first items, of every column of a dict, or say which column is too short."""
+    if isinstance(column, Mapping):
+        return {name: _items(f"{key}[{name!r}]", each, count) for name, each in column.items()}
     try:
         return [column[turn] for turn in range(count)]
     except IndexError as error:
@@ -159,9 +175,17 @@ def _joined(column: Column, row: range, observed: Sequence[int], fill: float) ->
     """Join the values of a row's turns, with the fill for what was observed between them."""
     values = list(column[row[0]])
     for turn in row[1:]:
-        values += [fill] * observed[turn]
-        values += column[turn]
+        values.extend([fill] * observed[turn])
+        values.extend(column[turn])  # `+=` would add an array to every value
     return values
+
+
+def _support(column: Column, row: range, observed: Sequence[int]) -> Any:
+    """Join the sample support of a row's turns, (tokens, k), with -1 between them."""
+    blocks = [column[row[0]]]
+    for turn in row[1:]:
+        blocks += [np.full((observed[turn], blocks[0].shape[1]), -1, np.int32), column[turn]]
+    return blocks[0] if len(blocks) == 1 else np.concatenate(blocks)
 
 
 def _number(rewards: Column, row: range) -> Any:
@@ -203,8 +227,9 @@ def _check_values(merged: Mapping[str, Any], rows: Sequence[range]) -> None:
                 f"but others are {'lists' if is_list else 'numbers'}"
             )
     per_token = {"loss_masks": merged["loss_masks"]}
-    if merged["rollout_logprobs"] is not None:
-        per_token["rollout_logprobs"] = merged["rollout_logprobs"]
+    for key in ("rollout_logprobs", "rollout_sample_support"):
+        if merged[key] is not None:
+            per_token[key] = merged[key]
     if is_list:
         per_token["rewards"] = rewards
     for key, column in per_token.items():

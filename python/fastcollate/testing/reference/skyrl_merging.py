@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Iterator, Mapping
 from itertools import pairwise
 from typing import Any
 
 KEYS = (
     *("prompt_token_ids", "response_ids", "rewards", "loss_masks", "stop_reasons"),
-    *("rollout_logprobs", "trajectory_generation_times", "trajectory_ids", "is_last_step"),
+    *("rollout_logprobs", "rollout_expert_indices", "rollout_sample_support"),
+    *("trajectory_generation_times", "trajectory_time_splits", "trajectory_ids", "is_last_step"),
+    "rollout_metrics",
 )
 """What a merged output has, in this order."""
 
@@ -26,16 +29,18 @@ def merge_stepwise_output(generator_output: Mapping[str, Any]) -> dict[str, Any]
     generator_output
         For each of T turns ``prompt_token_ids``, ``response_ids`` and ``loss_masks``, lists;
         ``rewards``, lists or numbers; ``trajectory_ids`` and ``is_last_step``; and if there are any
-        ``rollout_logprobs``, lists, and ``stop_reasons``. A trajectory ends where ``is_last_step``
+        ``rollout_logprobs``, lists, ``rollout_sample_support``, arrays (tokens, k), and
+        ``stop_reasons``. A trajectory ends where ``is_last_step``
         is true; turns behind the last such one are left out.
 
     Returns
     -------
     dict[str, object]
-        The same for the merged rows, all lists new, but without `rollout_metrics` and other keys;
-        ``trajectory_generation_times`` is None. Between the turns of a row are the tokens of the
-        later prompt that the earlier turn has not, with mask 0, log-probability 0.0 and, where the
-        trajectory's first reward is a list, reward 0.0. All else is the last turn's.
+        The same for the merged rows, all lists new, with their own ``rollout_metrics`` and without
+        other keys; of `KEYS`, those that are not named here are None. Between the turns of a row
+        are the tokens of the later prompt that the earlier turn has not, with mask 0,
+        log-probability 0.0, sample support -1 and, where the trajectory's first reward is a list,
+        reward 0.0. All else is the last turn's.
 
     Raises
     ------
@@ -49,8 +54,8 @@ def merge_stepwise_output(generator_output: Mapping[str, Any]) -> dict[str, Any]
 
     Notes
     -----
-    SkyRL 0.3.0, ``skyrl/train/generators/utils.py`` and ``validate_generator_output`` of
-    ``skyrl/train/utils/trainer_utils.py``. That also computes metrics, which the trainer ignores.
+    SkyRL 0.3.0 and its main branch of autumn 2026, ``skyrl/train/generators/utils.py`` and
+    ``validate_generator_output`` of ``skyrl/train/utils/trainer_utils.py``.
     """
     responses = generator_output["response_ids"]
     if any(generator_output.get(key) is not None for key in REFUSED):
@@ -60,18 +65,58 @@ def merge_stepwise_output(generator_output: Mapping[str, Any]) -> dict[str, Any]
     if not stops:
         raise AssertionError("no trajectory has a last step")
 
-    turns = {
-        key: None if column is None else [column[turn] for turn in range(stops[-1])]
-        for key, column in generator_output.items()
-        if key != "rollout_metrics"
-    }
+    def finished(column: Any) -> Any:
+        if isinstance(column, dict):
+            return {name: finished(each) for name, each in column.items()}
+        return None if column is None else [column[turn] for turn in range(stops[-1])]
+
+    turns = {k: finished(each) for k, each in generator_output.items() if k != "rollout_metrics"}
     rows = [row for start, stop in pairwise([0, *stops]) for row in _merged(turns, start, stop)]
     merged: dict[str, Any] = {
         key: [row[key] for row in rows] if key in rows[0] else None for key in KEYS
     }
     _check_values(merged)
     _check_trajectories(merged["trajectory_ids"], merged["is_last_step"])
+    merged["rollout_metrics"] = _metrics(merged)
     return merged
+
+
+def _metrics(merged: Mapping[str, Any]) -> dict[str, float]:
+    """Count tokens, those of rows with and without reward, those that train, and turns."""
+    tokens = [len(response) for response in merged["response_ids"]]
+    rewards = [
+        sum(map(float, each)) if isinstance(each, list) else float(each)
+        for each in merged["rewards"]
+    ]
+    trained = [sum(mask) for mask in merged["loss_masks"]]
+    turns = []
+    for mask in merged["loss_masks"]:
+        length = 0
+        for value in [*mask, 0]:
+            if value != 0:
+                length += 1
+            elif length:
+                turns.append(length)
+                length = 0
+    with_reward = [count for count, total in zip(tokens, rewards, strict=True) if total > 0]
+    without = [count for count, total in zip(tokens, rewards, strict=True) if total == 0]
+    metrics = {
+        "generate/min_num_tokens": min(tokens),
+        "generate/max_num_tokens": max(tokens),
+        "generate/avg_num_tokens": statistics.fmean(tokens),
+        "generate/std_num_tokens": statistics.pstdev(map(float, tokens)),
+        "generate/avg_tokens_non_zero_rewards": statistics.fmean(with_reward or [0]),
+        "generate/avg_tokens_zero_rewards": statistics.fmean(without or [0]),
+        "generate/avg_assistant_tokens": statistics.fmean(trained),
+        "generate/min_assistant_tokens": min(trained),
+        "generate/max_assistant_tokens": max(trained),
+        "generate/std_assistant_tokens": statistics.pstdev(map(float, trained)),
+    }
+    if turns:
+        metrics["generate/tokens_per_turn_mean"] = statistics.fmean(turns)
+        metrics["generate/tokens_per_turn_std"] = statistics.pstdev(map(float, turns))
+        metrics["generate/tokens_per_turn_max"] = max(turns)
+    return metrics
 
 
 def _merged(turns: Mapping[str, Any], start: int, stop: int) -> Iterator[dict[str, Any]]:
@@ -82,9 +127,11 @@ def _merged(turns: Mapping[str, Any], start: int, stop: int) -> Iterator[dict[st
     if not all(ids[turn] == ids[start] for turn in range(start, stop)):
         raise AssertionError(f"turns {start} to {stop - 1} are of more than one trajectory")
 
-    observed: dict[str, float | None] = {"response_ids": None, "loss_masks": 0}
+    observed: dict[str, Any] = {"response_ids": None, "loss_masks": 0}
     if turns.get("rollout_logprobs") is not None:
         observed["rollout_logprobs"] = 0.0
+    if turns.get("rollout_sample_support") is not None:
+        observed["rollout_sample_support"] = [-1] * len(turns["rollout_sample_support"][start][0])
     if isinstance(turns["rewards"][start], list):
         observed["rewards"] = 0.0
 

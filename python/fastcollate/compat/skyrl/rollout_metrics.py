@@ -1,0 +1,64 @@
+"""Metrics of rollouts, in place of ``get_rollout_metrics`` of ``skyrl.train.generators.utils``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+
+def rollout_metrics(
+    responses: Sequence[Sequence[int]], rewards: Sequence[Any], loss_masks: Sequence[Any]
+) -> dict[str, float]:
+    """Count the tokens of rows: all, those of rows with a reward, those that train.
+
+    Parameters
+    ----------
+    responses
+        Token ids of each row.
+    rewards
+        A number, or a list of numbers, for each row.
+    loss_masks
+        One number per token of each row. A turn is a stretch of tokens whose mask is not 0.
+
+    Returns
+    -------
+    dict[str, float]
+        SkyRL's metrics that need nothing else, in its order.
+    """
+    tokens = np.array([len(response) for response in responses])
+    totals = np.array(
+        [float(np.sum(reward) if isinstance(reward, list) else reward) for reward in rewards]
+    )
+    trained = np.array([sum(mask) for mask in loss_masks])
+    metrics = {
+        "generate/min_num_tokens": tokens.min(),
+        "generate/max_num_tokens": tokens.max(),
+        "generate/avg_num_tokens": tokens.mean(),
+        "generate/std_num_tokens": tokens.std(),
+        "generate/avg_tokens_non_zero_rewards": _mean(tokens[totals > 0]),
+        "generate/avg_tokens_zero_rewards": _mean(tokens[totals == 0]),
+        "generate/avg_assistant_tokens": trained.mean(),
+        "generate/min_assistant_tokens": trained.min(),
+        "generate/max_assistant_tokens": trained.max(),
+        "generate/std_assistant_tokens": trained.std(),
+    }
+    turns = np.concatenate([_turn_lengths(mask) for mask in loss_masks])
+    if len(turns) > 0:
+        metrics |= {
+            "generate/tokens_per_turn_mean": turns.mean(),
+            "generate/tokens_per_turn_std": turns.std(),
+            "generate/tokens_per_turn_max": turns.max(),
+        }
+    return {key: value.item() for key, value in metrics.items()}
+
+
+def _mean(counts: Any) -> Any:
+    return counts.mean() if len(counts) > 0 else np.float64(0)
+
+
+def _turn_lengths(mask: Any) -> Any:
+    """Return how long the stretches of a mask are that are not 0."""
+    edges = np.flatnonzero(np.diff(np.asarray(mask) != 0, prepend=False, append=False))
+    return edges[1::2] - edges[::2]
