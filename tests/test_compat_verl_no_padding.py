@@ -108,6 +108,48 @@ def test_without_padding(drawn):
     assert data["position_ids"].offsets().dtype is torch.int64
 
 
+OBSERVED = torch.tensor([[1, 0, 0], [1, 1, 1]])
+
+
+@pytest.mark.parametrize(
+    ("loss_mask", "is_kept"),
+    [
+        (OBSERVED.float(), True),
+        (OBSERVED.bool(), True),
+        (torch.tensor([[0.5, 0, 0], [1, 1, 1]]), True),
+        (torch.tensor([[1.0, 1, 0], [1, 1, 1]]), False),
+        (torch.ones(2, 5), False),  # of all tokens
+        (fc.ragged([[1], [1, 1, 1]]).to_torch_nested(), False),
+    ],
+)
+def test_a_loss_mask_that_differs_is_the_response_mask_of_verl(loss_mask, is_kept):
+    mask = torch.tensor([[1, 1, 1, 1, 0], [0, 1, 1, 1, 1]])
+    response_mask = mask[:, 2:]
+    batch = {"input_ids": mask, "attention_mask": mask, "position_ids": mask}
+    data = left_right_2_no_padding(
+        {**batch, "response_mask": response_mask, "loss_mask": loss_mask}
+    )
+    expected = loss_mask if is_kept else response_mask
+    assert data["loss_mask"] is data["response_mask"] is expected
+    assert data["max_response_len"] == 3
+
+
+def test_a_batch_of_merged_turns_does_not_train_its_observations():
+    batch = fc.build_batch(
+        [[1], [1, 2, 3]],
+        [[2], [4]],
+        pad_token_id=0,
+        rewards=[[0.0], [1.0]],
+        loss_masks=[[1], [1]],
+        trajectory_ids=["x", "x"],
+        is_last_step=[False, True],
+        merge="exact",
+        position_ids="zero",
+    )
+    data = left_right_2_no_padding(dict(batch))
+    assert data["loss_mask"].tolist() == data["response_mask"].tolist() == [[1, 0, 1]]
+
+
 @given(batches(), st.sampled_from([(), (2,), (2, 3)]), st.data())
 def test_back_to_padding(drawn, trailing, data):
     batch, prompt_lens, response_lens = drawn

@@ -20,16 +20,17 @@ def left_right_2_no_padding(data: Any) -> Any:
     data
         A TensorDict or dict of B rows with tensors ``input_ids`` ``(B, S)``, ``attention_mask``
         ``(B, S)``, ``response_mask`` ``(B, R)`` and ``position_ids`` ``(B, S)`` or ``(B, 4, S)``;
-        there may be ``routed_experts`` ``(B, S, layers, topk)`` and, both or none,
-        ``teacher_logprobs`` and ``teacher_ids`` ``(B, S, topk)``. Tokens are where the mask is not
-        0, wherever these lie.
+        there may be ``loss_mask`` ``(B, R)``, ``routed_experts`` ``(B, S, layers, topk)`` and, both
+        or none, ``teacher_logprobs`` and ``teacher_ids`` ``(B, S, topk)``. Tokens are where the
+        attention mask is not 0, wherever these lie.
 
     Returns
     -------
     TensorDict or dict
         `data` itself. ``input_ids``, ``position_ids`` and, where they are there and not nested yet,
         ``routed_experts`` and the teacher's are jagged nested tensors of the tokens of each row;
-        ``loss_mask`` is ``response_mask``; ``max_seq_len`` is S and ``max_response_len`` R;
+        ``loss_mask`` and ``response_mask`` are both the given loss mask or, without one that
+        differs, the given response mask; ``max_seq_len`` is S and ``max_response_len`` R;
         ``indices`` are the places of tokens in ``B * S``, int64 (tokens,). All else stays as it is.
 
     Raises
@@ -42,8 +43,10 @@ def left_right_2_no_padding(data: Any) -> Any:
     Notes
     -----
     ``verl.workers.utils.padding.left_right_2_no_padding`` of verl 0.9.1, without its loop over
-    rows. Position ids ``(B, 4, S)`` are ragged along tokens always; verl leaves that to torch,
-    which takes the other dimension where all rows have as many tokens. A
+    rows; its main branch of autumn 2026 has the same. In verl, ``response_mask`` is 0 on
+    observations, as a :class:`fastcollate.Batch` has it in ``loss_mask``: its ``response_mask`` is
+    1 there, and would train them. Position ids ``(B, 4, S)`` are ragged along tokens always; verl
+    leaves that to torch, which takes the other dimension where all rows have as many tokens. A
     :class:`fastcollate.Batch` has :meth:`~fastcollate.Batch.to_layout` for that.
     """
     import torch
@@ -76,7 +79,7 @@ def left_right_2_no_padding(data: Any) -> Any:
         data["position_ids"] = torch.nested.nested_tensor_from_jagged(
             by_token, offsets, jagged_dim=2
         )
-    data["loss_mask"] = data["response_mask"]
+    data["response_mask"] = data["loss_mask"] = _trained(data)
     routed_experts = data.get("routed_experts", None)
     if routed_experts is not None and not routed_experts.is_nested:
         data["routed_experts"] = tokens(routed_experts, cu_seqlens)
@@ -85,6 +88,14 @@ def left_right_2_no_padding(data: Any) -> Any:
         for key, value in teacher.items():
             data[key] = tokens(value, cu_seqlens)
     return data
+
+
+def _trained(data: Any) -> Any:
+    """Return verl's response mask, which is 0 on observations."""
+    response_mask, loss_mask = data["response_mask"], data.get("loss_mask", None)
+    if loss_mask is None or loss_mask.is_nested or loss_mask.shape != response_mask.shape:
+        return response_mask
+    return response_mask if (loss_mask == response_mask).all() else loss_mask
 
 
 def no_padding_2_padding(tensor: torch.Tensor, data: Any) -> torch.Tensor:
