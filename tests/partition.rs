@@ -1,8 +1,10 @@
 //! Partitions on slices alone: every item is in one part, and no part is out of bounds.
 
 use fastcollate::plan::partition::{
-    Capped, Order, Parts, Weight, karmarkar_karp, micro_batches, swap,
+    Capped, Counts, First, Item, Order, Parts, Short, Weight, balance, karmarkar_karp,
+    micro_batches, swap,
 };
+use fastcollate::{Steps, unstopped};
 use proptest::prelude::*;
 
 fn sorted_items(parts: &Parts) -> Vec<usize> {
@@ -16,14 +18,26 @@ fn loads(parts: &Parts, weights: &[i64]) -> Vec<i64> {
     parts.iter().map(load).collect()
 }
 
+fn parted<W: Weight>(weights: &[W], parts: usize, equal_size: bool) -> Parts {
+    unstopped(|steps| karmarkar_karp(weights, parts, equal_size, steps))
+}
+
 /// What [`karmarkar_karp`] makes of weights, as integers and as floats that hold them exactly.
 fn alike(weights: &[i64], parts: usize, equal_size: bool) -> Parts {
-    let found = karmarkar_karp(weights, parts, equal_size);
+    let found = parted(weights, parts, equal_size);
     let doubles: Vec<_> = weights.iter().map(|&weight| weight as f64).collect();
     let singles: Vec<_> = weights.iter().map(|&weight| weight as f32).collect();
-    assert_eq!(karmarkar_karp(&doubles, parts, equal_size), found);
-    assert_eq!(karmarkar_karp(&singles, parts, equal_size), found);
+    let short = Short::all(weights).expect("small weights");
+    assert_eq!(parted(&doubles, parts, equal_size), found);
+    assert_eq!(parted(&singles, parts, equal_size), found);
+    assert_eq!(parted(&short, parts, equal_size), found);
     found
+}
+
+/// As few parts as are found to do, of all numbers from `first` on in steps of as many.
+fn fitting(items: Capped<i64>, first: usize, all: bool) -> Option<Parts> {
+    let step = first;
+    unstopped(|steps| items.fitting(Counts { first, step, all }, steps))
 }
 
 proptest! {
@@ -66,7 +80,7 @@ proptest! {
         let chunk = weights.len().div_ceil(parts);
         let items: Vec<_> = (0..weights.len()).collect();
         let before = Parts::of(items.chunks(chunk).map(|part| part.iter().copied()));
-        let after = swap(&costs, &before, equal_size, rounds);
+        let after = unstopped(|steps| swap(&costs, &before, equal_size, rounds, steps));
         prop_assert_eq!(sorted_items(&after), items);
         if equal_size {
             let sizes = |parts: &Parts| parts.iter().map(<[usize]>::len).collect::<Vec<_>>();
@@ -83,14 +97,13 @@ proptest! {
     ) {
         let costs: Vec<_> = lens.iter().map(|&len| i64::try_from(len * len).unwrap()).collect();
         let items = Capped { costs: &costs, lens: &lens, capacity };
-        let found = items.fitting(ranks, ranks, || Ok::<_, ()>(())).unwrap();
-        let Some(parts) = found else {
+        let Some(parts) = fitting(items, ranks, false) else {
             // With as many parts as items, the cap holds.
             prop_assert!(lens.len() % ranks != 0);
             return Ok(());
         };
         for order in [Order::Descending, Order::Ascending, Order::SmallEnds] {
-            let dealt = micro_batches(&costs, &parts, ranks, order);
+            let dealt = unstopped(|steps| micro_batches(&costs, &parts, ranks, order, steps));
             prop_assert_eq!(dealt.iter().len() % ranks, 0);
             prop_assert_eq!(sorted_items(&dealt), (0..lens.len()).collect::<Vec<_>>());
             let is_short = |part: &[usize]| part.iter().map(|&item| lens[item]).sum::<usize>() <= capacity;
@@ -107,49 +120,92 @@ proptest! {
 #[test]
 fn nothing_to_part() {
     let none: [i64; 0] = [];
-    assert_eq!(karmarkar_karp(&none, 3, false).offsets, [0; 4]);
-    assert_eq!(karmarkar_karp(&none, 0, true).offsets, [0]);
+    assert_eq!(parted(&none, 3, false).offsets, [0; 4]);
+    assert_eq!(parted(&none, 0, true).offsets, [0]);
     let items = Capped {
         costs: &none,
         lens: &[],
         capacity: 1,
     };
-    assert_eq!(items.fitting(1, 1, || Ok::<_, ()>(())), Ok(None));
+    assert_eq!(fitting(items, 1, false), None);
     let nothing = Parts::of(Vec::<Vec<usize>>::new());
-    assert_eq!(swap(&[], &nothing, false, 5), nothing);
+    let swapped = unstopped(|steps| swap(&[], &nothing, false, 5, steps));
+    assert_eq!(swapped, nothing);
+}
+
+/// Whether work ends where the hook is called for the `at`th time.
+fn stops(at: usize, mut work: impl FnMut(&mut Steps<usize>) -> Result<(), usize>) -> bool {
+    let mut calls = 0;
+    let mut hook = || {
+        calls += 1;
+        if calls == at { Err(calls) } else { Ok(()) }
+    };
+    let done = work(&mut Steps::new(&mut hook));
+    assert!(done == Ok(()) || done == Err(at));
+    done.is_err()
 }
 
 #[test]
-fn what_is_polled_can_stop_the_search() {
-    let lens = [3, 3, 3];
-    let items = Capped {
-        costs: &[9_i64, 9, 9],
+fn all_can_be_stopped_at_any_time() {
+    let lens: Vec<_> = (0..30_000).map(|item| item * 7919 % 1009).collect();
+    let weights: Vec<_> = lens
+        .iter()
+        .map(|&len| i64::try_from(len).unwrap())
+        .collect();
+    let costs: Vec<_> = weights.iter().map(|&weight| weight as f64).collect();
+    let items: Vec<_> = costs.iter().map(|&cost| Item { rows: 1, cost }).collect();
+    let taken = [Item::NOTHING; 8];
+    let parts = parted(&weights, 2, false);
+    let capped = Capped {
+        costs: &weights,
         lens: &lens,
-        capacity: 5,
+        capacity: 1500,
     };
-    let mut polls = 0;
-    let found = items.fitting(1, 1, || {
-        polls += 1;
-        if polls == 2 { Err("stop") } else { Ok(()) }
-    });
-    assert_eq!(found, Err("stop"));
+    let counts = Counts {
+        first: 1,
+        step: 1,
+        all: false,
+    };
+    for at in 1..4 {
+        for count in [1, 2, 1000] {
+            for equal_size in [false, true] {
+                assert!(stops(at, |steps| karmarkar_karp(
+                    &weights, count, equal_size, steps
+                )
+                .map(drop)));
+                assert!(stops(at, |steps| karmarkar_karp(
+                    &costs, count, equal_size, steps
+                )
+                .map(drop)));
+            }
+        }
+        assert!(stops(at, |steps| balance(
+            &items,
+            &taken,
+            30_000,
+            First::Costly,
+            steps
+        )
+        .map(drop)));
+        assert!(stops(at, |steps| swap(&costs, &parts, false, 100, steps)
+            .map(drop)));
+        assert!(stops(at, |steps| capped.fitting(counts, steps).map(drop)));
+        assert!(stops(at, |steps| micro_batches(
+            &weights,
+            &parts,
+            2,
+            Order::Ascending,
+            steps
+        )
+        .map(drop)));
+    }
 }
 
 #[test]
 fn floats_are_added_one_by_one() {
     // In float32, 2^24 + 1 is 2^24: only the order tells what the sum is.
-    let large = 16_777_216.0_f32;
-    let zero = <f32 as Weight>::ZERO;
-    let left = f32::joined(
-        large.added_to(zero),
-        2.0_f32.added_to(zero),
-        [1.0, 1.0].into_iter(),
-    );
-    assert_eq!(left.0, large);
-    let right = f32::joined(
-        1.0_f32.added_to(zero),
-        large.added_to(zero),
-        [1.0, large].into_iter(),
-    );
-    assert_eq!(right.0, large + 2.0);
+    let weights = [16_777_218.0_f32, 16_777_216.0, 1.0, 1.0];
+    assert_eq!(parted(&weights, 2, false).indices, [0, 1, 3, 2]);
+    let exact = [16_777_218_i64, 16_777_216, 1, 1];
+    assert_eq!(parted(&exact, 2, false).indices, [1, 3, 2, 0]);
 }

@@ -2,6 +2,7 @@
 
 use fastcollate::plan::partition::{First, Item, balance};
 use fastcollate::plan::{Cause, Deal, Indivisible, Padding, Slot, Split};
+use fastcollate::unstopped;
 use proptest::prelude::*;
 
 fn offsets(lens: &[usize]) -> Vec<usize> {
@@ -39,7 +40,7 @@ proptest! {
             padding: [Padding::CopyFirst, Padding::CopyCycle, Padding::Synthetic][padding],
             groups: are_kept.then_some(&groups),
         };
-        let slots = split.slots(&mini_batches).unwrap();
+        let slots = unstopped(|steps| split.slots(&mini_batches, steps)).unwrap();
         prop_assert_eq!(slots.offsets.len(), mini_batches.len());
         let mut seen = vec![0; rows];
         for (bounds, ends) in mini_batches.windows(2).zip(slots.offsets.windows(2)) {
@@ -75,7 +76,7 @@ fn padding_lies_behind_the_rows() {
         padding: Padding::Synthetic,
         groups: None,
     };
-    let slots = split.slots(&[0, 1, 3]).unwrap();
+    let slots = unstopped(|steps| split.slots(&[0, 1, 3], steps)).unwrap();
     let real = |row| Slot {
         row: Some(row),
         is_padding: false,
@@ -96,7 +97,9 @@ fn groups_in_order_are_dealt_out_evenly() {
         padding: Padding::CopyFirst,
         groups: Some(&[0, 2, 4, 6, 8, 10, 11, 12]),
     };
-    let slots = split.slots(&[0, 12]).unwrap().slots;
+    let slots = unstopped(|steps| split.slots(&[0, 12], steps))
+        .unwrap()
+        .slots;
     let rows = |slots: &[Slot]| slots.iter().filter(|slot| !slot.is_padding).count();
     let counts: Vec<_> = slots.chunks(4).map(rows).collect();
     assert_eq!(counts, [4, 4, 2, 2]);
@@ -117,15 +120,15 @@ fn what_cannot_be_divided_is_named() {
         })
     };
     assert_eq!(
-        split(Deal::Contiguous).slots(&[0, 2, 10]),
+        unstopped(|steps| split(Deal::Contiguous).slots(&[0, 2, 10], steps)),
         refused(Cause::Group(3))
     );
     assert_eq!(
-        split(Deal::Strided).slots(&[0, 2, 10]),
+        unstopped(|steps| split(Deal::Strided).slots(&[0, 2, 10], steps)),
         refused(Cause::Group(4))
     );
     assert_eq!(
-        split(Deal::Strided).slots(&[0, 2, 5, 10]),
+        unstopped(|steps| split(Deal::Strided).slots(&[0, 2, 5, 10], steps)),
         refused(Cause::Rows)
     );
 }
@@ -133,17 +136,12 @@ fn what_cannot_be_divided_is_named() {
 #[test]
 fn the_largest_are_placed_first() {
     let items = [(1, 1.0), (3, 2.0), (1, 5.0), (1, 2.0)].map(|(rows, cost)| Item { rows, cost });
-    assert_eq!(
-        balance(&items, &[Item::NOTHING; 2], 3, First::Large),
-        Ok(vec![1, 0, 1, 1])
-    );
-    assert_eq!(
-        balance(&items, &[Item::NOTHING; 2], 4, First::Costly),
-        Ok(vec![0, 1, 0, 1])
-    );
-    assert_eq!(
-        balance(&items, &[Item::NOTHING; 2], 2, First::Costly),
-        Err(1)
-    );
-    assert_eq!(balance(&items, &[], 2, First::Costly), Err(2));
+    let balanced = |ranks, capacity, first| {
+        let taken = vec![Item::NOTHING; ranks];
+        unstopped(|steps| balance(&items, &taken, capacity, first, steps))
+    };
+    assert_eq!(balanced(2, 3, First::Large), Some(vec![1, 0, 1, 1]));
+    assert_eq!(balanced(2, 4, First::Costly), Some(vec![0, 1, 0, 1]));
+    assert_eq!(balanced(2, 2, First::Costly), None);
+    assert_eq!(balanced(0, 2, First::Costly), None);
 }

@@ -281,6 +281,7 @@ def split_micro_batches(
     capacity: int,
     first: int,
     step: int,
+    all: bool,
     ranks: int,
     order: str | None,
 ) -> tuple[NDArray[int64], NDArray[int64]] | None: ...

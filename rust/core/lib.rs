@@ -7,6 +7,7 @@
 //! - [`plan`] decides: [`Assembly`](plan::Assembly) says what rows are made of,
 //!   [`Placement`](plan::Placement) where they go, [`merge`](plan::merge) which turns make a row.
 //!   Plans hold lengths and indices; tokens are compared, not kept.
+//! - [`Steps`] lets a hook stop what takes long.
 //! - [`write`] executes: it walks a band of the plan, copies pieces and fills gaps and padding.
 #![forbid(unsafe_code)]
 
@@ -14,6 +15,7 @@ mod column;
 mod element;
 mod error;
 pub mod plan;
+mod steps;
 pub mod write;
 
 pub use column::{
@@ -23,3 +25,4 @@ pub use column::{
 pub use element::{Binary, Element, Misfit, Slice, common_values};
 pub use error::{Error, Place, Result};
 pub use half::{bf16, f16};
+pub use steps::{Steps, unstopped};

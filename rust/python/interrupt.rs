@@ -1,8 +1,9 @@
 //! Ctrl-C: long work looks at pending signals every few milliseconds.
 
 use std::cell::Cell;
+use std::time::{Duration, Instant};
 
-use fastcollate::{At, Column, Element, SliceColumn, Tokens};
+use fastcollate::{At, Column, Element, SliceColumn, Steps, Tokens};
 use pyo3::prelude::*;
 
 use crate::error::{Error, Result};
@@ -16,6 +17,30 @@ const COMPARED: usize = 1 << 18;
 /// Raise what a signal handler raised, if a signal came.
 pub fn poll() -> PyResult<()> {
     Python::attach(|py| py.check_signals())
+}
+
+/// Time between two looks at pending signals. Each may wait for the interpreter.
+const PATIENCE: Duration = Duration::from_millis(50);
+
+/// Do work with the interpreter released, and end it with what a signal handler raised.
+///
+/// # Errors
+/// Those of the work, and the handler's exception.
+pub fn stoppable<T: Send>(
+    py: Python,
+    work: impl FnOnce(&mut Steps<PyErr>) -> PyResult<T> + Send,
+) -> PyResult<T> {
+    py.detach(|| {
+        let mut last = Instant::now();
+        work(&mut Steps::new(&mut || {
+            if last.elapsed() < PATIENCE {
+                return Ok(());
+            }
+            poll()?;
+            last = Instant::now();
+            Ok(())
+        }))
+    })
 }
 
 /// Read a long stretch piece by piece; `inner` values are a token.

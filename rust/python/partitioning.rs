@@ -1,15 +1,15 @@
 //! Partitioning: which items go to which part, and micro-batches that a cap keeps short.
 
-use fastcollate::Error as Core;
 use fastcollate::plan::partition::{
-    Capped, First, Item, Order, Parts, balance, karmarkar_karp, micro_batches, swap,
+    Capped, Counts, First, Item, Order, Parts, Short, balance, karmarkar_karp, micro_batches, swap,
 };
+use fastcollate::{Error as Core, Steps};
 use numpy::PyReadonlyArray1;
 use numpy::prelude::*;
 use pyo3::prelude::*;
 
 use crate::error::Result;
-use crate::interrupt::poll;
+use crate::interrupt::stoppable;
 use crate::tables::{Column, column_of, usizes};
 
 /// Where parts begin among the indices, and the indices.
@@ -39,7 +39,10 @@ macro_rules! with_values {
         match $weights {
             Weights::Integers(array) => {
                 let $values = array.as_array().to_vec();
-                $call
+                match Short::all(&$values) {
+                    Some($values) => $call,
+                    None => $call,
+                }
             }
             Weights::Singles(array) => {
                 let $values = array.as_array().to_vec();
@@ -65,25 +68,34 @@ pub fn partition<'py>(
     algorithm: &str,
     equal_size: bool,
 ) -> Result<Table<'py>> {
+    check_count(weights.len())?;
     let found = match algorithm {
         "lpt" | "lpt_swap" => {
             let costs = doubles(&weights);
             let is_swapped = algorithm == "lpt_swap";
-            py.detach(|| largest_first(&costs, parts, equal_size, is_swapped))
+            stoppable(py, |steps| {
+                largest_first(&costs, parts, equal_size, is_swapped, steps)
+            })
         }
-        _ => with_values!(&weights, |values| py.detach(|| {
-            let found = karmarkar_karp(&values, parts, equal_size);
+        _ => with_values!(&weights, |values| stoppable(py, |steps| {
+            let found = karmarkar_karp(&values, parts, equal_size, steps)?;
             if algorithm == "grown" {
-                found
+                Ok(found)
             } else {
-                found.sorted()
+                found.sorted(steps)
             }
         })),
     };
-    Ok(table(py, found))
+    Ok(table(py, found?))
 }
 
-fn largest_first(costs: &[f64], parts: usize, equal_size: bool, is_swapped: bool) -> Parts {
+fn largest_first<E>(
+    costs: &[f64],
+    parts: usize,
+    equal_size: bool,
+    is_swapped: bool,
+    steps: &mut Steps<E>,
+) -> Result<Parts, E> {
     let items: Vec<_> = costs.iter().map(|&cost| Item { rows: 1, cost }).collect();
     let capacity = if equal_size {
         costs.len().div_ceil(parts.max(1))
@@ -92,16 +104,16 @@ fn largest_first(costs: &[f64], parts: usize, equal_size: bool, is_swapped: bool
     };
     // Without any part, there is no room.
     let taken = vec![Item::NOTHING; parts];
-    let part_of = balance(&items, &taken, capacity, First::Costly).unwrap_or_default();
+    let part_of = balance(&items, &taken, capacity, First::Costly, steps)?.unwrap_or_default();
     let mut members = vec![Vec::new(); parts];
     for (item, part) in part_of.into_iter().enumerate() {
         members[part].push(item);
     }
     let found = Parts::of(members);
     if is_swapped {
-        return swap(costs, &found, equal_size, 64 * parts + 256);
+        return swap(costs, &found, equal_size, 64 * parts + 256, steps);
     }
-    found
+    Ok(found)
 }
 
 fn doubles(weights: &Weights) -> Vec<f64> {
@@ -112,8 +124,9 @@ fn doubles(weights: &Weights) -> Vec<f64> {
     }
 }
 
-/// Part items in the first number of parts, from `first` on in steps of `step`, of which none is
-/// longer than the capacity, and deal them out to ranks; None if there are fewer items.
+/// Part items in as few parts, from `first` on in steps of `step`, as were found to keep each within
+/// the capacity, and deal them out to ranks; None if there are fewer items. With `all`, no number is
+/// left out.
 ///
 /// Without an order, they come as Karmarkar's and Karp's method leaves them, for one rank.
 #[pyfunction]
@@ -125,6 +138,7 @@ pub fn split_micro_batches<'py>(
     capacity: usize,
     first: usize,
     step: usize,
+    all: bool,
     ranks: usize,
     order: Option<&str>,
 ) -> Result<Option<Table<'py>>> {
@@ -132,24 +146,35 @@ pub fn split_micro_batches<'py>(
     if costs.len() != lens.len() {
         return Err(Core::InvalidPlan("there is not one cost for each length".to_owned()).into());
     }
+    check_count(lens.len())?;
     let order = order.map(|order| match order {
         "descending" => Order::Descending,
         "ascending" => Order::Ascending,
         _ => Order::SmallEnds,
     });
-    let found = with_values!(&costs, |values| py.detach(|| {
+    let counts = Counts { first, step, all };
+    let found = with_values!(&costs, |values| stoppable(py, |steps| {
         let items = Capped {
             costs: &values,
             lens: &lens,
             capacity,
         };
-        let parts = items.fitting(first, step, poll)?;
-        Ok::<_, PyErr>(parts.map(|parts| match order {
-            Some(order) => micro_batches(&values, &parts, ranks, order),
-            None => parts,
-        }))
+        let parts = items.fitting(counts, steps)?;
+        let Some((parts, order)) = parts.as_ref().zip(order) else {
+            return Ok(parts);
+        };
+        micro_batches(&values, parts, ranks, order, steps).map(Some)
     }));
     Ok(found?.map(|parts| table(py, parts)))
+}
+
+/// Items are counted in 32 bits.
+fn check_count(items: usize) -> Result<()> {
+    if u32::try_from(items).is_ok() {
+        return Ok(());
+    }
+    let reason = format!("{items} items are more than can be counted");
+    Err(Core::InvalidPlan(reason).into())
 }
 
 fn table(py: Python, parts: Parts) -> Table {

@@ -12,6 +12,7 @@ use pyo3::types::PyList;
 
 use crate::error::Result;
 use crate::ingest::{Stretch, describe, same_until};
+use crate::interrupt::stoppable;
 use crate::tables::{Column, column_of};
 
 /// Where stretches of equal objects begin and the last ends, int64 (stretches + 1,), and whether
@@ -146,27 +147,29 @@ pub fn split_step<'py>(
         },
         groups: groups.as_deref(),
     };
-    Ok(match py.detach(|| split.slots(&mini_batches)) {
-        Ok(slots) => {
-            let row = |row: Option<usize>| row.map_or(-1, crate::tables::to_i64);
-            (
-                PyArray1::from_iter(py, slots.slots.iter().map(|slot| row(slot.row))),
-                PyArray1::from_iter(py, slots.slots.iter().map(|slot| slot.is_padding)),
-                column_of(py, slots.offsets),
-                None,
-            )
-        }
-        Err(Indivisible { mini_batch, cause }) => {
-            let group = match cause {
-                Cause::Group(group) => crate::tables::to_i64(group),
-                Cause::Rows => -1,
-                Cause::Slots => -2,
-            };
-            let empty = || column_of(py, []);
-            let none = PyArray1::from_slice(py, &[]);
-            (empty(), none, empty(), Some((mini_batch, group)))
-        }
-    })
+    Ok(
+        match stoppable(py, |steps| split.slots(&mini_batches, steps))? {
+            Ok(slots) => {
+                let row = |row: Option<usize>| row.map_or(-1, crate::tables::to_i64);
+                (
+                    PyArray1::from_iter(py, slots.slots.iter().map(|slot| row(slot.row))),
+                    PyArray1::from_iter(py, slots.slots.iter().map(|slot| slot.is_padding)),
+                    column_of(py, slots.offsets),
+                    None,
+                )
+            }
+            Err(Indivisible { mini_batch, cause }) => {
+                let group = match cause {
+                    Cause::Group(group) => crate::tables::to_i64(group),
+                    Cause::Rows => -1,
+                    Cause::Slots => -2,
+                };
+                let empty = || column_of(py, []);
+                let none = PyArray1::from_slice(py, &[]);
+                (empty(), none, empty(), Some((mini_batch, group)))
+            }
+        },
+    )
 }
 
 /// Offsets: from 0 on, none below the one before.

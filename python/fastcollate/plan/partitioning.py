@@ -194,7 +194,7 @@ def micro_batches(
             "that there can be, none of which may be empty; pass more sequences, or ask for fewer"
         )
     found = _fastcollate.split_micro_batches(
-        costs, lengths, capacity, per_rank * dp_size, multiple * dp_size, dp_size, order
+        costs, lengths, capacity, per_rank * dp_size, multiple * dp_size, False, dp_size, order
     )
     if found is None:
         most = count // (multiple * dp_size) * multiple

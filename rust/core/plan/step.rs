@@ -4,6 +4,7 @@ use std::mem;
 use std::ops::Range;
 
 use super::partition::{First, Item, balance};
+use crate::steps::Steps;
 
 /// How a mini-batch's rows are dealt out.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -97,8 +98,13 @@ impl Split<'_> {
     /// or groups as ranks.
     ///
     /// # Errors
-    /// [`Indivisible`], if padding is refused, or would be too much.
-    pub fn slots(&self, mini_batches: &[usize]) -> Result<Slots, Indivisible> {
+    /// What `steps` are stopped by; within, [`Indivisible`], if padding is refused, or would be too
+    /// much.
+    pub fn slots<E>(
+        &self,
+        mini_batches: &[usize],
+        steps: &mut Steps<E>,
+    ) -> Result<Result<Slots, Indivisible>, E> {
         let rows = mini_batches.last().copied().unwrap_or(0);
         let mut slots = Slots {
             slots: Vec::with_capacity(rows),
@@ -109,31 +115,37 @@ impl Split<'_> {
             let rows = bounds[0]..bounds[1];
             let indivisible = |cause| Indivisible { mini_batch, cause };
             if self.padding == Padding::Refused && rows.len() % self.ranks != 0 {
-                return Err(indivisible(Cause::Rows));
+                return Ok(Err(indivisible(Cause::Rows)));
             }
             match self.groups {
-                None => self.deal_rows(&rows, &mut slots.slots),
+                None => self.deal_rows(&rows, &mut slots.slots, steps)?,
                 Some(groups) => {
                     let first = next_group;
                     while groups[next_group] < rows.end {
                         next_group += 1;
                     }
-                    self.deal_groups(rows, &groups[first..=next_group], &mut slots.slots)
-                        .map_err(|cause| {
-                            indivisible(match cause {
-                                Cause::Group(group) => Cause::Group(first + group),
-                                other => other,
-                            })
-                        })?;
+                    let groups = &groups[first..=next_group];
+                    if let Err(cause) = self.deal_groups(rows, groups, &mut slots.slots, steps)? {
+                        return Ok(Err(indivisible(match cause {
+                            Cause::Group(group) => Cause::Group(first + group),
+                            other => other,
+                        })));
+                    }
                 }
             }
             slots.offsets.push(slots.slots.len());
         }
-        Ok(slots)
+        Ok(Ok(slots))
     }
 
     /// Split a mini-batch row by row.
-    fn deal_rows(&self, rows: &Range<usize>, slots: &mut Vec<Slot>) {
+    fn deal_rows<E>(
+        &self,
+        rows: &Range<usize>,
+        slots: &mut Vec<Slot>,
+        steps: &mut Steps<E>,
+    ) -> Result<(), E> {
+        steps.done(rows.len())?;
         match self.deal {
             Deal::Contiguous => self.fill_up(rows, rows.clone(), slots),
             Deal::Strided => {
@@ -152,12 +164,13 @@ impl Split<'_> {
                 taken.extend((0..num_padding).map(padding));
                 let item = |&cost| Item { rows: 1, cost };
                 let items: Vec<_> = costs[rows.clone()].iter().map(item).collect();
-                let ranks = balance(&items, &taken, count, First::Costly)
+                let ranks = balance(&items, &taken, count, First::Costly, steps)?
                     .expect("there is room for every row");
                 let by_rank = by_rank(&ranks, self.ranks).into_iter();
                 self.fill_up(rows, by_rank.map(|index| rows.start + index), slots);
             }
         }
+        Ok(())
     }
 
     /// Deal rows out in this order, as many to every rank, of which the last have a padding row each.
@@ -183,16 +196,17 @@ impl Split<'_> {
     /// Split a mini-batch by groups, which begin there.
     ///
     /// # Errors
-    /// What stands against it.
-    fn deal_groups(
+    /// What `steps` are stopped by; within, what stands against it.
+    fn deal_groups<E>(
         &self,
         rows: Range<usize>,
         groups: &[usize],
         slots: &mut Vec<Slot>,
-    ) -> Result<(), Cause> {
+        steps: &mut Steps<E>,
+    ) -> Result<Result<(), Cause>, E> {
         let lens: Vec<_> = groups.windows(2).map(|ends| ends[1] - ends[0]).collect();
         let ranks = match self.deal {
-            Deal::Contiguous => in_order(&lens, self.ranks),
+            Deal::Contiguous => in_order(&lens, self.ranks, steps)?,
             Deal::Strided => (0..lens.len()).map(|group| group % self.ranks).collect(),
             Deal::Balanced { costs, .. } => {
                 let item = |ends: &[usize]| Item {
@@ -200,7 +214,7 @@ impl Split<'_> {
                     cost: costs[ends[0]..ends[1]].iter().sum(),
                 };
                 let items: Vec<_> = groups.windows(2).map(item).collect();
-                balance_groups(&items, self.ranks)
+                balance_groups(&items, self.ranks, steps)?
             }
         };
         let mut counts = vec![0; self.ranks];
@@ -209,14 +223,15 @@ impl Split<'_> {
         }
         let count = counts.iter().copied().max().unwrap_or(0);
         if self.padding == Padding::Refused && count * self.ranks > rows.len() {
-            return Err(Cause::Group(self.torn_group(&lens, &ranks)));
+            return Ok(Err(Cause::Group(self.torn_group(&lens, &ranks))));
         }
         if count.saturating_mul(self.ranks) > MAX_SLOTS - slots.len().min(MAX_SLOTS) {
-            return Err(Cause::Slots);
+            return Ok(Err(Cause::Slots));
         }
         let mut groups_by_rank = by_rank(&ranks, self.ranks).into_iter().peekable();
         let mut paddings = 0..;
         for (rank, rows_of_rank) in counts.into_iter().enumerate() {
+            steps.done(count)?;
             while let Some(group) = groups_by_rank.next_if(|&group| ranks[group] == rank) {
                 slots.extend((groups[group]..groups[group + 1]).map(|row| Slot {
                     row: Some(row),
@@ -226,7 +241,7 @@ impl Split<'_> {
             let missing = paddings.by_ref().take(count - rows_of_rank);
             slots.extend(missing.map(|index| self.padding_row(&rows, index)));
         }
-        Ok(())
+        Ok(Ok(()))
     }
 
     /// The group because of which ranks would have different numbers of rows.
@@ -282,18 +297,19 @@ fn by_rank(rank_of: &[usize], ranks: usize) -> Vec<usize> {
 
 /// Ranks of groups that stay in order: the rank with most rows has as few as can be, and the others
 /// about as many. No rank is empty, if there are as many groups.
-fn in_order(lens: &[usize], ranks: usize) -> Vec<usize> {
+fn in_order<E>(lens: &[usize], ranks: usize, steps: &mut Steps<E>) -> Result<Vec<usize>, E> {
     let (least, most) = bounds(lens.iter().copied(), ranks);
     let capacity = first_that(least..most, |capacity| {
-        ranks_from(lens, capacity)[0] <= ranks
-    });
-    let needed = ranks_from(lens, capacity);
+        Ok(ranks_from(lens, capacity, steps)?[0] <= ranks)
+    })?;
+    let needed = ranks_from(lens, capacity, steps)?;
     let mut rank_of = Vec::with_capacity(lens.len());
     let mut left: usize = lens.iter().sum();
     for others in (0..ranks).rev() {
         let part = left.div_ceil(others + 1);
         let (mut rows, start) = (0, rank_of.len());
         while let Some(&len) = lens.get(rank_of.len()) {
+            steps.done(1)?;
             let end = rank_of.len() + 1;
             // Others need what is left, and one group each, if there are as many.
             let must = rank_of.len() == start || needed[rank_of.len()] > others;
@@ -307,14 +323,15 @@ fn in_order(lens: &[usize], ranks: usize) -> Vec<usize> {
         }
         left -= rows;
     }
-    rank_of
+    Ok(rank_of)
 }
 
 /// How many ranks of no more rows than the capacity the groups from each on need; of none, 0.
-fn ranks_from(lens: &[usize], capacity: usize) -> Vec<usize> {
+fn ranks_from<E>(lens: &[usize], capacity: usize, steps: &mut Steps<E>) -> Result<Vec<usize>, E> {
     let mut needed = vec![0; lens.len() + 1];
     let (mut end, mut rows) = (lens.len(), 0);
     for start in (0..lens.len()).rev() {
+        steps.done(1)?;
         rows += lens[start];
         while rows > capacity {
             end -= 1;
@@ -322,22 +339,25 @@ fn ranks_from(lens: &[usize], capacity: usize) -> Vec<usize> {
         }
         needed[start] = 1 + needed[end];
     }
-    needed
+    Ok(needed)
 }
 
 /// Ranks of groups, by cost. A rank has room for as few rows as were found to do, so that little is
 /// to be filled up.
-fn balance_groups(items: &[Item], ranks: usize) -> Vec<usize> {
+fn balance_groups<E>(items: &[Item], ranks: usize, steps: &mut Steps<E>) -> Result<Vec<usize>, E> {
     let (least, most) = bounds(items.iter().map(|item| item.rows), ranks);
     let taken = vec![Item::NOTHING; ranks];
-    let by_cost = |capacity| balance(items, &taken, capacity, First::Costly);
-    let by_rows = |capacity| balance(items, &taken, capacity, First::Large);
-    if let Ok(rank_of) = by_cost(least) {
-        return rank_of;
+    let mut by = |first, capacity| balance(items, &taken, capacity, first, steps);
+    if let Some(rank_of) = by(First::Costly, least)? {
+        return Ok(rank_of);
     }
-    let capacity = first_that(least..most, |capacity| by_rows(capacity).is_ok());
-    let rank_of = by_cost(capacity).or_else(|_| by_rows(capacity));
-    rank_of.expect("there is room for every group")
+    let will_do = |capacity| Ok(by(First::Large, capacity)?.is_some());
+    let capacity = first_that(least..most, will_do)?;
+    let rank_of = match by(First::Costly, capacity)? {
+        None => by(First::Large, capacity)?,
+        found => found,
+    };
+    Ok(rank_of.expect("there is room for every group"))
 }
 
 /// How many rows the fullest rank has at least, and how many do in any case.
@@ -348,15 +368,18 @@ fn bounds(lens: impl Iterator<Item = usize> + Clone, ranks: usize) -> (usize, us
 }
 
 /// The first number of a range that will do, as all behind it; else its end.
-fn first_that(range: Range<usize>, mut will_do: impl FnMut(usize) -> bool) -> usize {
+fn first_that<E>(
+    range: Range<usize>,
+    mut will_do: impl FnMut(usize) -> Result<bool, E>,
+) -> Result<usize, E> {
     let Range { mut start, mut end } = range;
     while start < end {
         let middle = start.midpoint(end);
-        if will_do(middle) {
+        if will_do(middle)? {
             end = middle;
         } else {
             start = middle + 1;
         }
     }
-    start
+    Ok(start)
 }

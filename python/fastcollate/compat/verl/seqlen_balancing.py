@@ -222,7 +222,7 @@ def rearrange_micro_batches(
                 f"max_token_len={limit} needs {found_needed}, but a rank can fill only {fewest}, "
                 f"with {group_size} of its rows in each; pass a larger one, or more rows"
             )
-        found = _fastcollate.split_micro_batches(costs, lengths, limit, count, step, 1, order)
+        found = _fastcollate.split_micro_batches(costs, lengths, limit, count, step, True, 1, order)
         own = NEVER if found is None else len(found[0]) - 1
         count, least = ranks.most(own, -own)
         if found is not None and count == -least:

@@ -113,9 +113,48 @@ def fitting_parts_loops(
 ) -> list[Part] | None:
     """Part items by cost, in the first number of parts of which none is too long."""
     for count in range(first, len(lengths) + 1, step):
-        parts = [sorted(part) for part in karmarkar_karp_loops(costs, count)]
-        if all(sum(lengths[item] for item in part) <= capacity for part in parts):
+        if (parts := _parts_within(costs, lengths, capacity, count)) is not None:
             return parts
+    return None
+
+
+def searched_parts_loops(
+    costs: Sequence[Any], lengths: Sequence[int], capacity: int, first: int, step: int
+) -> list[Part] | None:
+    """Part items as above, but leave numbers of parts out from 128 steps on.
+
+    There the stride doubles until the parts do; what lies between that number and the one before is
+    bisected, until they are no further apart than a 128th.
+    """
+    counts = range(first, len(lengths) + 1, step)
+    before, place, stride = -1, 0, max(1, first // step // 128)
+    while True:
+        if place >= len(counts):
+            place = len(counts) - 1
+        if place == before or not counts:
+            return None
+        parts = _parts_within(costs, lengths, capacity, counts[place])
+        if parts is not None:
+            break
+        before, place = place, place + stride
+        stride = 2 * stride if (first // step + place) // 128 > 1 else 1
+    while before >= 0 and place - before > max(1, (first // step + before) // 128):
+        middle = (before + place) // 2
+        fewer = _parts_within(costs, lengths, capacity, counts[middle])
+        if fewer is None:
+            before = middle
+        else:
+            place, parts = middle, fewer
+    return parts
+
+
+def _parts_within(
+    costs: Sequence[Any], lengths: Sequence[int], capacity: int, count: int
+) -> list[Part] | None:
+    """Return so many parts, unless one is too long."""
+    parts = [sorted(part) for part in karmarkar_karp_loops(costs, count)]
+    if all(sum(lengths[item] for item in part) <= capacity for part in parts):
+        return parts
     return None
 
 
@@ -134,7 +173,7 @@ def micro_batches_loops(
     while per_rank % multiple_of or per_rank * dp_size * capacity < sum(lengths):
         per_rank += 1
     step = multiple_of * dp_size
-    parts = fitting_parts_loops(costs, lengths, capacity, per_rank * dp_size, step)
+    parts = searched_parts_loops(costs, lengths, capacity, per_rank * dp_size, step)
     if parts is None:
         return None
 

@@ -1,198 +1,269 @@
 //! The largest differencing method: what differs most is set against what differs next most.
 
-use std::cmp::Reverse;
+use std::cmp::{Ordering, Reverse};
 use std::collections::BinaryHeap;
-use std::iter;
+use std::iter::successors;
+use std::{mem, slice};
 
 use super::Parts;
+use super::sorting::sort;
+use super::state::{Set, State};
 use super::weight::Weight;
-
-/// A set of items, by the order in which sets are compared.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-struct Set<S> {
-    sum: S,
-    count: usize,
-    /// Its first item, which no other set has.
-    first: usize,
-}
-
-/// As many sets as there are parts, in a decreasing order, of which only those are kept that are
-/// not empty.
-///
-/// When two of them are merged, the largest sets of one meet the smallest of the other. As long as
-/// those are empty nothing is to be done but to throw the sets together, the few to the many, and
-/// else only the smallest sets are looked at: most merges put one item beside a large number of
-/// sets, and do not touch them.
-#[derive(Debug)]
-struct State<S> {
-    largest: Set<S>,
-    others: BinaryHeap<Reverse<Set<S>>>,
-}
-
-impl<S: Copy + Ord> State<S> {
-    fn new(set: Set<S>) -> Self {
-        Self {
-            largest: set,
-            others: BinaryHeap::new(),
-        }
-    }
-
-    fn len(&self) -> usize {
-        1 + self.others.len()
-    }
-
-    fn push(&mut self, set: Set<S>) {
-        let smaller = set.min(self.largest);
-        self.largest = set.max(self.largest);
-        self.others.push(Reverse(smaller));
-    }
-
-    /// Take so many sets, smallest first. The state may be left without any.
-    fn take_smallest(mut self, count: usize) -> (Vec<Set<S>>, Option<Self>) {
-        let mut taken = Vec::with_capacity(count);
-        while taken.len() < count {
-            match self.others.pop() {
-                Some(Reverse(set)) => taken.push(set),
-                None => {
-                    taken.push(self.largest);
-                    return (taken, None);
-                }
-            }
-        }
-        (taken, Some(self))
-    }
-
-    /// All sets of two states.
-    fn union(mut self, mut other: Self) -> Self {
-        self.others.append(&mut other.others);
-        self.push(other.largest);
-        self
-    }
-}
+use crate::steps::Steps;
 
 /// Items that are chained to sets, each in the order in which it grew.
 struct Chains<'a, W> {
     weights: &'a [W],
     /// The item behind each.
-    next: Vec<usize>,
+    next: Vec<u32>,
     /// The last item of the set that begins with each.
-    last: Vec<usize>,
+    last: Vec<u32>,
 }
 
 impl<W: Weight> Chains<'_, W> {
-    fn items(&self, set: &Set<W::Sum>) -> impl Iterator<Item = usize> {
-        let next = |&item: &usize| self.next.get(item).copied();
-        iter::successors(Some(set.first), next).take(set.count)
+    fn items(&self, set: Set<W::Sum>) -> impl Iterator<Item = usize> {
+        let next = |&item: &u32| self.next.get(item as usize).copied();
+        let items = successors(Some(set.first), next).take(set.count as usize);
+        items.map(|item| item as usize)
     }
 
     /// Append a set's items to another's.
-    fn join(&mut self, left: Set<W::Sum>, right: Set<W::Sum>) -> Set<W::Sum> {
-        let items = self.items(&right).map(|item| self.weights[item]);
-        let sum = W::joined(left.sum, right.sum, items);
-        self.next[self.last[left.first]] = right.first;
-        self.last[left.first] = self.last[right.first];
-        Set {
+    fn join<E>(
+        &mut self,
+        left: Set<W::Sum>,
+        right: Set<W::Sum>,
+        steps: &mut Steps<E>,
+    ) -> Result<Set<W::Sum>, E> {
+        steps.done(1)?;
+        let sum = match W::JOINED {
+            Some(joined) => joined(left.sum, right.sum),
+            None => {
+                let mut sum = left.sum;
+                for item in self.items(right) {
+                    steps.done(1)?;
+                    sum = self.weights[item].added_to(sum);
+                }
+                sum
+            }
+        };
+        let ends = self.last[left.first as usize];
+        self.next[ends as usize] = right.first;
+        self.last[left.first as usize] = self.last[right.first as usize];
+        Ok(Set {
             sum,
             count: left.count + right.count,
             first: left.first,
-        }
+        })
     }
 
     /// Set the sets of a state against those of another, the large ones against the small.
-    fn merge(&mut self, state: State<W::Sum>, other: State<W::Sum>, parts: usize) -> State<W::Sum> {
+    fn merge<E>(
+        &mut self,
+        mut state: State<W::Sum>,
+        other: State<W::Sum>,
+        parts: usize,
+        steps: &mut Steps<E>,
+    ) -> Result<State<W::Sum>, E> {
         let meeting = (state.len() + other.len()).saturating_sub(parts);
-        let (left, state) = state.take_smallest(meeting);
+        if meeting == 1 && other.others.is_empty() {
+            state.replace_smallest(|set| self.join(set, other.largest, steps))?;
+            return Ok(state);
+        }
+        let (mut left, state) = state.take_smallest(meeting);
         let (right, other) = other.take_smallest(meeting);
-        let rest = match (state, other) {
-            (Some(state), Some(other)) => Some(state.union(other)),
-            (state, other) => state.or(other),
-        };
-        let pairs = left.into_iter().zip(right.into_iter().rev());
-        let joined = pairs.map(|(left, right)| self.join(left, right));
-        with_sets(rest, joined).expect("states have a set at least")
+        for (left, right) in left.iter_mut().zip(right.into_iter().rev()) {
+            *left = self.join(*left, right, steps)?;
+        }
+        let rest = [state, other, State::of(left)].into_iter().flatten();
+        Ok(rest
+            .reduce(State::union)
+            .expect("states have a set at least"))
     }
 }
 
-/// A state with more sets.
-fn with_sets<S: Copy + Ord>(
-    state: Option<State<S>>,
-    sets: impl Iterator<Item = Set<S>>,
-) -> Option<State<S>> {
-    sets.fold(state, |state, set| match state {
-        Some(mut state) => {
-            state.push(set);
-            Some(state)
-        }
-        None => Some(State::new(set)),
-    })
+/// A state, by the order in which states are merged: what differs most, then what is heaviest.
+struct Ranked<S> {
+    /// How much the largest set exceeds the smallest.
+    spread: S,
+    state: State<S>,
 }
 
-/// Part items so that all parts weigh about the same, by Karmarkar's and Karp's method.
-///
-/// The parts come heaviest first (of equal ones that of more items, then that whose first item has
-/// the highest index), and items in the order in which their part grew. Where parts are to be of
-/// equal size, so many items of similar weight are spread over all of them at a time; then the
-/// number of items is a multiple of theirs. With fewer items than parts, the last parts are empty.
-///
-/// Ties, and the order in which floats are added, are those of verl's `karmarkar_karp`.
-pub fn karmarkar_karp<W: Weight>(weights: &[W], parts: usize, equal_size: bool) -> Parts {
-    let mut chains = Chains {
-        weights,
-        next: vec![usize::MAX; weights.len()],
-        last: (0..weights.len()).collect(),
-    };
-    let single = |item: usize| Set {
-        sum: weights[item].added_to(W::ZERO),
-        count: 1,
-        first: item,
-    };
-    let mut states: Vec<_> = if equal_size {
-        let mut sets: Vec<_> = (0..weights.len()).map(single).collect();
-        sets.sort_unstable();
-        let chunks = sets.chunks(parts.max(1)).map(|sets| sets.iter().copied());
-        chunks.map(|sets| with_sets(None, sets)).collect()
-    } else {
-        (0..weights.len())
-            .map(|item| Some(State::new(single(item))))
-            .collect()
-    };
+impl<S: Ord> Ranked<S> {
+    fn key(&self) -> (&S, &Set<S>) {
+        (&self.spread, &self.state.largest)
+    }
+}
 
-    let rank = |state: &State<W::Sum>| {
+impl<S: Ord> Ord for Ranked<S> {
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.key().cmp(&other.key())
+    }
+}
+
+impl<S: Ord> PartialOrd for Ranked<S> {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl<S: Ord> PartialEq for Ranked<S> {
+    fn eq(&self, other: &Self) -> bool {
+        self.cmp(other).is_eq()
+    }
+}
+
+impl<S: Ord> Eq for Ranked<S> {}
+
+/// States that have to be merged. Those of one item, which are most of them, lie in order.
+struct Queue<'a, W: Weight> {
+    parts: usize,
+    states: BinaryHeap<Ranked<W::Sum>>,
+    singles: slice::Iter<'a, Set<W::Sum>>,
+}
+
+impl<W: Weight> Queue<'_, W> {
+    fn ranked(&self, state: State<W::Sum>) -> Ranked<W::Sum> {
         let smallest = match state.others.peek() {
             // The smallest set is an empty one.
-            _ if state.len() < parts => W::ZERO,
+            _ if state.len() < self.parts => W::ZERO,
             Some(Reverse(set)) => set.sum,
             None => state.largest.sum,
         };
-        (W::difference(state.largest.sum, smallest), state.largest)
-    };
-    let ranked = |(index, state): (usize, &Option<State<_>>)| {
-        let (spread, largest) = rank(state.as_ref()?);
-        Some((spread, largest, index))
-    };
-    let mut by_spread: BinaryHeap<_> = states.iter().enumerate().filter_map(ranked).collect();
-    while by_spread.len() > 1 {
-        let mut pop = || {
-            by_spread
-                .pop()
-                .and_then(|(.., index)| Some((states[index].take()?, index)))
-        };
-        let (Some((state, index)), Some((other, _))) = (pop(), pop()) else {
-            unreachable!("a state is in the heap once");
-        };
-        let merged = chains.merge(state, other, parts);
-        let (spread, largest) = rank(&merged);
-        by_spread.push((spread, largest, index));
-        states[index] = Some(merged);
+        let spread = W::difference(state.largest.sum, smallest);
+        Ranked { spread, state }
     }
 
-    let last = by_spread.pop().and_then(|(.., index)| states[index].take());
-    let mut sets: Vec<_> = last.map_or_else(Vec::new, |state| {
-        let others = state.others.into_iter().map(|Reverse(set)| set);
-        others.chain([state.largest]).collect()
-    });
-    sets.sort_unstable_by_key(|&set| Reverse(set));
-    let mut out = Parts::of(sets.iter().map(|set| chains.items(set)));
-    out.offsets.resize(parts.max(sets.len()) + 1, weights.len());
-    out
+    fn next_single(&self) -> Option<Ranked<W::Sum>> {
+        let set = self.singles.as_slice().first()?;
+        Some(self.ranked(State::single(*set)))
+    }
+
+    fn pop(&mut self) -> Option<Ranked<W::Sum>> {
+        match self.next_single() {
+            Some(single) if self.states.peek().is_none_or(|state| *state < single) => {
+                self.singles.next();
+                Some(single)
+            }
+            _ => self.states.pop(),
+        }
+    }
+
+    /// Add a state, and take the first one: mostly it is the same.
+    fn push_pop(&mut self, state: State<W::Sum>) -> Option<Ranked<W::Sum>> {
+        let mut ranked = self.ranked(state);
+        let is_first = self.next_single().is_none_or(|single| single < ranked);
+        match self.states.peek_mut() {
+            Some(mut first) if is_first => {
+                if *first > ranked {
+                    mem::swap(&mut *first, &mut ranked);
+                }
+                Some(ranked)
+            }
+            None if is_first => Some(ranked),
+            first => {
+                drop(first);
+                self.states.push(ranked);
+                self.pop()
+            }
+        }
+    }
+}
+
+/// Items in the order in which Karmarkar's and Karp's method looks at them, to be parted once or
+/// several times.
+pub struct Differencing<'a, W: Weight> {
+    weights: &'a [W],
+    /// The heaviest first, and of equal ones the last.
+    singles: Vec<Set<W::Sum>>,
+}
+
+impl<'a, W: Weight> Differencing<'a, W> {
+    /// Bring fewer than 2^32 items into order.
+    ///
+    /// # Errors
+    /// What `steps` are stopped by.
+    pub fn new<E>(weights: &'a [W], steps: &mut Steps<E>) -> Result<Self, E> {
+        let single = |(first, weight): (u32, &W)| Set {
+            sum: weight.added_to(W::ZERO),
+            count: 1,
+            first,
+        };
+        let mut singles: Vec<_> = (0..).zip(weights).map(single).collect();
+        sort(&mut singles, steps)?;
+        singles.reverse();
+        Ok(Self { weights, singles })
+    }
+
+    /// Part the items so that all parts weigh about the same.
+    ///
+    /// The parts come heaviest first (of equal ones that of more items, then that whose first item
+    /// has the highest index), and items in the order in which their part grew. Where parts are to
+    /// be of equal size, so many items of similar weight are spread over all of them at a time;
+    /// then the number of items is a multiple of theirs. With fewer items than parts, the last
+    /// parts are empty.
+    ///
+    /// Ties, and the order in which floats are added, are those of verl's `karmarkar_karp`.
+    ///
+    /// # Errors
+    /// What `steps` are stopped by.
+    pub fn parts<E>(
+        &self,
+        parts: usize,
+        equal_size: bool,
+        steps: &mut Steps<E>,
+    ) -> Result<Parts, E> {
+        let count = self.weights.len();
+        let mut chains = Chains {
+            weights: self.weights,
+            next: vec![u32::MAX; count],
+            last: (0..).take(count).collect(),
+        };
+        let (singles, rounds) = if equal_size {
+            self.singles.split_at(0)
+        } else {
+            self.singles.split_at(count)
+        };
+        let mut queue = Queue::<W> {
+            parts,
+            states: BinaryHeap::new(),
+            singles: singles.iter(),
+        };
+        for sets in rounds.rchunks(parts.max(1)) {
+            steps.done(sets.len())?;
+            let state = State::of(sets.iter().rev().copied());
+            queue.states.extend(state.map(|state| queue.ranked(state)));
+        }
+        let mut first = queue.pop();
+        while let Some(second) = queue.pop() {
+            let merge = |first: Ranked<_>| chains.merge(first.state, second.state, parts, steps);
+            let merged = first.map(merge).transpose()?;
+            first = merged.and_then(|state| queue.push_pop(state));
+        }
+
+        let mut sets: Vec<_> = first.map_or_else(Vec::new, |last| last.state.into_sets());
+        sort(&mut sets, steps)?;
+        let mut out = Parts::with_capacity(parts, count);
+        for &set in sets.iter().rev() {
+            for item in chains.items(set) {
+                steps.done(1)?;
+                out.indices.push(item);
+            }
+            out.offsets.push(out.indices.len());
+        }
+        out.offsets.resize(parts.max(sets.len()) + 1, count);
+        Ok(out)
+    }
+}
+
+/// Part items once; see [`Differencing`].
+///
+/// # Errors
+/// What `steps` are stopped by.
+pub fn karmarkar_karp<W: Weight, E>(
+    weights: &[W],
+    parts: usize,
+    equal_size: bool,
+    steps: &mut Steps<E>,
+) -> Result<Parts, E> {
+    Differencing::new(weights, steps)?.parts(parts, equal_size, steps)
 }

@@ -3,6 +3,9 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
+use super::sorting::sort;
+use crate::steps::Steps;
+
 /// What goes to one rank as a whole: so many rows, and what they cost.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Item {
@@ -30,15 +33,17 @@ pub enum First {
 /// items first. Equal ones go in order, to the rank with the fewest rows, then the lowest: the
 /// result is the same everywhere, and no rank stays empty while there are items that cost nothing.
 /// A rank begins with what it has `taken` before.
+/// None if no rank has room for an item.
 ///
 /// # Errors
-/// The first item for which no rank has room.
-pub fn balance(
+/// What `steps` are stopped by.
+pub fn balance<E>(
     items: &[Item],
     taken: &[Item],
     capacity: usize,
     first: First,
-) -> Result<Vec<usize>, usize> {
+    steps: &mut Steps<E>,
+) -> Result<Option<Vec<usize>>, E> {
     let mut order: Vec<_> = (0..items.len())
         .map(|index| {
             let item = items[index];
@@ -46,7 +51,7 @@ pub fn balance(
             (Reverse((rows, bits(item.cost))), index)
         })
         .collect();
-    order.sort_unstable();
+    sort(&mut order, steps)?;
 
     let loads = taken.iter().enumerate();
     let mut loads: BinaryHeap<_> = loads
@@ -56,10 +61,11 @@ pub fn balance(
     let mut without_room = Vec::new();
     let mut rank_of = vec![0; items.len()];
     for (_, index) in order {
+        steps.done(1)?;
         let item = items[index];
         loop {
             let Some(Reverse((load, rows, rank))) = loads.pop() else {
-                return Err(index);
+                return Ok(None);
             };
             if rows + item.rows <= capacity {
                 rank_of[index] = rank;
@@ -69,11 +75,12 @@ pub fn balance(
                 }
                 break;
             }
+            steps.done(1)?;
             without_room.push(Reverse((load, rows, rank)));
         }
         loads.extend(without_room.drain(..));
     }
-    Ok(rank_of)
+    Ok(Some(rank_of))
 }
 
 /// What orders costs, none of which is negative.

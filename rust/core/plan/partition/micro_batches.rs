@@ -3,8 +3,13 @@
 use std::cmp::Reverse;
 
 use super::Parts;
-use super::karmarkar_karp::karmarkar_karp;
+use super::karmarkar_karp::Differencing;
+use super::sorting::sort;
 use super::weight::Weight;
+use crate::steps::Steps;
+
+/// So many steps are a number of parts from which on a step is less than one in a hundred.
+const COARSE: usize = 128;
 
 /// In which order a rank gets its micro-batches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -28,30 +33,80 @@ pub struct Capped<'a, W> {
     pub capacity: usize,
 }
 
+/// Which numbers of parts are tried.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Counts {
+    /// The first one.
+    pub first: usize,
+    /// How far they are apart.
+    pub step: usize,
+    /// Whether none is left out before one will do.
+    pub all: bool,
+}
+
 impl<W: Weight> Capped<'_, W> {
-    /// Part the items in the first number of parts from `first` on, in steps of `step`, with which
-    /// no part is too long, but in no more than there are items.
+    /// Part the items in as few parts as were found to do, so that no part is too long, but in no
+    /// more than there are items.
+    ///
+    /// From [`COARSE`] steps on, numbers are not tried one by one, unless all are: the stride
+    /// doubles until one will do, and what lies between is bisected down to a stride of a
+    /// [`COARSE`]th. What few parts can do more may not, as Karmarkar's and Karp's method leaves
+    /// them; so the number may exceed the smallest by more than that, but hardly does.
     ///
     /// # Errors
-    /// What `poll` returns, which is called between two numbers.
-    pub fn fitting<E>(
-        &self,
-        first: usize,
-        step: usize,
-        mut poll: impl FnMut() -> Result<(), E>,
-    ) -> Result<Option<Parts>, E> {
-        for count in (first..=self.lens.len()).step_by(step.max(1)) {
-            let parts = karmarkar_karp(self.costs, count, false).sorted();
-            let is_short = |part: &[usize]| {
-                let len: usize = part.iter().map(|&item| self.lens[item]).sum();
-                len <= self.capacity
-            };
-            if parts.iter().all(is_short) {
-                return Ok(Some(parts));
+    /// What `steps` are stopped by.
+    pub fn fitting<E>(&self, counts: Counts, steps: &mut Steps<E>) -> Result<Option<Parts>, E> {
+        let Counts { first, step, all } = counts;
+        let step = step.max(1);
+        let Some(most) = self.lens.len().checked_sub(first) else {
+            return Ok(None);
+        };
+        let differencing = Differencing::new(self.costs, steps)?;
+        let parts_of = |index: usize, steps: &mut Steps<E>| {
+            let parts = differencing.parts(first + index * step, false, steps)?;
+            self.is_short(&parts, steps)
+                .map(|is_short| is_short.then_some(parts))
+        };
+        let finest = |index: usize| {
+            let steps = (first / step).saturating_add(index);
+            if all { 1 } else { (steps / COARSE).max(1) }
+        };
+
+        let last = most / step;
+        let (mut index, mut stride) = (0, finest(0));
+        let mut tried = None;
+        let mut found = loop {
+            if let Some(parts) = parts_of(index, steps)? {
+                break parts;
             }
-            poll()?;
+            if index == last {
+                return Ok(None);
+            }
+            tried = Some(index);
+            index = index.saturating_add(stride).min(last);
+            stride = if finest(index) == 1 { 1 } else { 2 * stride };
+        };
+        // The number before did not do, this one does.
+        while let Some(before) = tried.filter(|&before| index - before > finest(before)) {
+            let middle = before.midpoint(index);
+            match parts_of(middle, steps)? {
+                Some(parts) => (index, found) = (middle, parts),
+                None => tried = Some(middle),
+            }
         }
-        Ok(None)
+        found.sorted(steps).map(Some)
+    }
+
+    /// Whether no part is too long.
+    fn is_short<E>(&self, parts: &Parts, steps: &mut Steps<E>) -> Result<bool, E> {
+        for part in parts.iter() {
+            steps.done(part.len())?;
+            let lens = part.iter().map(|&item| self.lens[item]);
+            if lens.sum::<usize>() > self.capacity {
+                return Ok(false);
+            }
+        }
+        Ok(true)
     }
 }
 
@@ -61,26 +116,43 @@ impl<W: Weight> Capped<'_, W> {
 /// wait little for each other. Among these, the rank with the least so far gets the costliest. Of
 /// parts that cost the same, that with the higher first item counts as costlier, as in verl's
 /// `rearrange_micro_batches`; of ranks, the first counts as having less.
-pub fn micro_batches<W: Weight>(costs: &[W], parts: &Parts, ranks: usize, order: Order) -> Parts {
-    let cost = |part: &[usize]| {
+///
+/// # Errors
+/// What `steps` are stopped by.
+pub fn micro_batches<W: Weight, E>(
+    costs: &[W],
+    parts: &Parts,
+    ranks: usize,
+    order: Order,
+    steps: &mut Steps<E>,
+) -> Result<Parts, E> {
+    let mut sorted = Vec::with_capacity(parts.iter().len());
+    for (index, part) in parts.iter().enumerate() {
+        steps.done(part.len())?;
         let costs = part.iter().map(|&item| costs[item]);
-        costs.fold(W::ZERO, |sum, cost| cost.added_to(sum))
-    };
-    let mut parts: Vec<_> = parts.iter().map(|part| (cost(part), part)).collect();
-    parts.sort_unstable_by_key(|&(cost, part)| Reverse((cost, part.first().copied())));
+        let cost = costs.fold(W::ZERO, |sum, cost| cost.added_to(sum));
+        sorted.push(Reverse((cost, part.first().copied(), index)));
+    }
+    sort(&mut sorted, steps)?;
 
     let mut loads: Vec<_> = (0..ranks).map(|rank| (W::ZERO, rank)).collect();
     let mut of_ranks = vec![Vec::new(); ranks];
-    for wave in parts.chunks(ranks.max(1)) {
+    for wave in sorted.chunks(ranks.max(1)) {
         loads.sort_unstable();
-        for (load, &(_, part)) in loads.iter_mut().zip(wave) {
+        for (load, &Reverse((.., index))) in loads.iter_mut().zip(wave) {
+            let part = parts.get(index);
+            steps.done(part.len())?;
             of_ranks[load.1].push(part);
             let costs_of_part = part.iter().map(|&item| costs[item]);
             load.0 = costs_of_part.fold(load.0, |sum, cost| cost.added_to(sum));
         }
     }
-    let ordered = of_ranks.into_iter().flat_map(|parts| order.of(parts));
-    Parts::of(ordered.map(|part| part.iter().copied()))
+    let mut out = Parts::with_capacity(parts.iter().len(), parts.indices.len());
+    for part in of_ranks.into_iter().flat_map(|parts| order.of(parts)) {
+        steps.done(part.len())?;
+        out.push(part.iter().copied());
+    }
+    Ok(out)
 }
 
 impl Order {

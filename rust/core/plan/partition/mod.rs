@@ -3,14 +3,19 @@
 mod karmarkar_karp;
 mod lpt;
 mod micro_batches;
+mod sorting;
+mod state;
 mod swap;
 mod weight;
 
-pub use karmarkar_karp::karmarkar_karp;
+pub use karmarkar_karp::{Differencing, karmarkar_karp};
 pub use lpt::{First, Item, balance};
-pub use micro_batches::{Capped, Order, micro_batches};
+pub use micro_batches::{Capped, Counts, Order, micro_batches};
 pub use swap::swap;
-pub use weight::{Float, Weight};
+pub use weight::{Float, Short, Weight};
+
+use crate::steps::Steps;
+use sorting::sort;
 
 /// Indices of items by part.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -22,32 +27,48 @@ pub struct Parts {
 }
 
 impl Parts {
+    /// No parts yet, and room for some.
+    fn with_capacity(parts: usize, items: usize) -> Self {
+        let mut all = Self {
+            offsets: Vec::with_capacity(parts.min(items) + 1),
+            indices: Vec::with_capacity(items),
+        };
+        all.offsets.push(0);
+        all
+    }
+
     /// Lay parts out one behind the other.
     pub fn of(parts: impl IntoIterator<Item = impl IntoIterator<Item = usize>>) -> Self {
-        let mut all = Self {
-            offsets: vec![0],
-            indices: Vec::new(),
-        };
+        let mut all = Self::with_capacity(0, 0);
         for part in parts {
-            all.indices.extend(part);
-            all.offsets.push(all.indices.len());
+            all.push(part);
         }
         all
     }
 
+    fn push(&mut self, part: impl IntoIterator<Item = usize>) {
+        self.indices.extend(part);
+        self.offsets.push(self.indices.len());
+    }
+
     /// Sort the items of every part.
-    #[must_use]
-    pub fn sorted(mut self) -> Self {
+    ///
+    /// # Errors
+    /// What `steps` are stopped by.
+    pub fn sorted<E>(mut self, steps: &mut Steps<E>) -> Result<Self, E> {
         for ends in self.offsets.windows(2) {
-            self.indices[ends[0]..ends[1]].sort_unstable();
+            sort(&mut self.indices[ends[0]..ends[1]], steps)?;
         }
-        self
+        Ok(self)
+    }
+
+    /// A part.
+    pub fn get(&self, part: usize) -> &[usize] {
+        &self.indices[self.offsets[part]..self.offsets[part + 1]]
     }
 
     /// The parts, in order.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = &[usize]> {
-        self.offsets
-            .windows(2)
-            .map(|ends| &self.indices[ends[0]..ends[1]])
+        (1..self.offsets.len()).map(|end| self.get(end - 1))
     }
 }

@@ -3,7 +3,9 @@
 use std::collections::BTreeSet;
 
 use super::Parts;
+use super::sorting::sort;
 use super::weight::Float;
+use crate::steps::Steps;
 
 /// Items of a part by what they cost, those of the same cost by index.
 type Members = Vec<(Float<f64>, usize)>;
@@ -25,22 +27,25 @@ struct Exchange {
 /// Of all exchanges that which leaves the smallest difference is taken, then that of the lowest
 /// items. Of parts that weigh the same the first is the lightest, and the last the heaviest. There
 /// are so many rounds at most. Items of parts are in order then.
-pub fn swap(costs: &[f64], parts: &Parts, equal_size: bool, rounds: usize) -> Parts {
-    let mut members: Vec<Members> = parts
-        .iter()
-        .map(|part| {
-            part.iter()
-                .map(|&item| (Float(costs[item]), item))
-                .collect()
-        })
-        .collect();
+///
+/// # Errors
+/// What `steps` are stopped by.
+pub fn swap<E>(
+    costs: &[f64],
+    parts: &Parts,
+    equal_size: bool,
+    rounds: usize,
+    steps: &mut Steps<E>,
+) -> Result<Parts, E> {
+    let mut members: Vec<Members> = Vec::with_capacity(parts.iter().len());
     let mut loads = BTreeSet::new();
-    for (part, members) in members.iter_mut().enumerate() {
-        loads.insert((
-            Float(members.iter().map(|(cost, _)| cost.0).sum::<f64>()),
-            part,
-        ));
-        members.sort_unstable();
+    for (index, part) in parts.iter().enumerate() {
+        let items = part.iter().map(|&item| (Float(costs[item]), item));
+        let mut items: Members = items.collect();
+        let load: f64 = items.iter().map(|(cost, _)| cost.0).sum();
+        loads.insert((Float(load), index));
+        sort(&mut items, steps)?;
+        members.push(items);
     }
     for _ in 0..rounds {
         let (Some(&lightest), Some(&heaviest)) = (loads.first(), loads.last()) else {
@@ -48,7 +53,7 @@ pub fn swap(costs: &[f64], parts: &Parts, equal_size: bool, rounds: usize) -> Pa
         };
         let difference = heaviest.0.0 - lightest.0.0;
         let (from, to) = (heaviest.1, lightest.1);
-        let found = best(&members[from], &members[to], difference, equal_size);
+        let found = best(&members[from], &members[to], difference, equal_size, steps)?;
         let Some(exchange) = found.filter(|_| from != to) else {
             break;
         };
@@ -69,12 +74,23 @@ pub fn swap(costs: &[f64], parts: &Parts, equal_size: bool, rounds: usize) -> Pa
             give(&mut members, to, from, (Float(costs[item]), item));
         }
     }
-    let items = |members: &Members| members.iter().map(|&(_, item)| item).collect::<Vec<_>>();
-    Parts::of(members.iter().map(items)).sorted()
+    let mut out = Parts::with_capacity(members.len(), costs.len());
+    for members in &members {
+        steps.done(members.len())?;
+        out.push(members.iter().map(|&(_, item)| item));
+    }
+    out.sorted(steps)
 }
 
 /// The best exchange between a part and a lighter one.
-fn best(heavy: &Members, light: &Members, difference: f64, equal_size: bool) -> Option<Exchange> {
+fn best<E>(
+    heavy: &Members,
+    light: &Members,
+    difference: f64,
+    equal_size: bool,
+    steps: &mut Steps<E>,
+) -> Result<Option<Exchange>, E> {
+    steps.done(light.len())?;
     // Of items that cost the same the first is taken; None costs nothing.
     let nothing = (!equal_size).then_some((Float(0.0), None));
     let mut back: Vec<_> = light
@@ -89,6 +105,7 @@ fn best(heavy: &Members, light: &Members, difference: f64, equal_size: bool) -> 
     let mut next = 0;
     let mut best: Option<Exchange> = None;
     for (cost, item) in heavy {
+        steps.done(1)?;
         // Between the two candidates lies the one that would leave no difference.
         while next < back.len() && cost.0 - back[next].0.0 > difference / 2.0 {
             next += 1;
@@ -107,7 +124,7 @@ fn best(heavy: &Members, light: &Members, difference: f64, equal_size: bool) -> 
             }
         }
     }
-    best
+    Ok(best)
 }
 
 fn give(members: &mut [Members], from: usize, to: usize, member: (Float<f64>, usize)) {

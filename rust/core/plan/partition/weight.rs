@@ -17,18 +17,18 @@ pub trait Weight: Copy {
     /// How much more one sum is than another.
     fn difference(more: Self::Sum, less: Self::Sum) -> Self::Sum;
 
-    /// A sum and several more, whose own sum is known.
+    /// How two sums are added.
     ///
-    /// Floats are added one by one: in another order, they round to another sum.
-    fn joined(left: Self::Sum, _right: Self::Sum, items: impl Iterator<Item = Self>) -> Self::Sum {
-        items.fold(left, |sum, item| item.added_to(sum))
-    }
+    /// None for floats, which are added one by one: in another order, they round to another sum.
+    const JOINED: Option<fn(Self::Sum, Self::Sum) -> Self::Sum>;
 }
 
 impl Weight for i64 {
     type Sum = i128;
 
     const ZERO: i128 = 0;
+
+    const JOINED: Option<fn(i128, i128) -> i128> = Some(i128::wrapping_add);
 
     fn added_to(self, sum: i128) -> i128 {
         sum + i128::from(self)
@@ -37,9 +37,34 @@ impl Weight for i64 {
     fn difference(more: i128, less: i128) -> i128 {
         more - less
     }
+}
 
-    fn joined(left: i128, right: i128, _: impl Iterator<Item = Self>) -> i128 {
-        left + right
+/// An integer among others whose sum fits 64 bits, too: sets of them take half of the room.
+#[derive(Debug, Clone, Copy)]
+pub struct Short(pub i64);
+
+impl Short {
+    /// The weights as such, if their sum fits.
+    pub fn all(weights: &[i64]) -> Option<Vec<Self>> {
+        let mut sum = weights.iter().copied();
+        sum.try_fold(0, i64::checked_add)?;
+        Some(weights.iter().copied().map(Self).collect())
+    }
+}
+
+impl Weight for Short {
+    type Sum = i64;
+
+    const ZERO: i64 = 0;
+
+    const JOINED: Option<fn(i64, i64) -> i64> = Some(i64::wrapping_add);
+
+    fn added_to(self, sum: i64) -> i64 {
+        sum + self.0
+    }
+
+    fn difference(more: i64, less: i64) -> i64 {
+        more - less
     }
 }
 
@@ -53,6 +78,8 @@ macro_rules! float {
             type Sum = Float<$float>;
 
             const ZERO: Self::Sum = Float(0.0);
+
+            const JOINED: Option<fn(Self::Sum, Self::Sum) -> Self::Sum> = None;
 
             fn added_to(self, sum: Self::Sum) -> Self::Sum {
                 Float(sum.0 + self)

@@ -1,0 +1,56 @@
+"""Ctrl-C ends long plans at once, however many sequences there are."""
+
+import signal
+import time
+
+import numpy as np
+import pytest
+
+import fastcollate as fc
+
+pytestmark = pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="needs timer signals")
+
+LENGTHS = np.random.default_rng(0).lognormal(6.5, 1, 3_000_000).clip(1, 16_384).astype(np.int64)
+AFTER = 0.1
+"""Seconds after which the signal comes."""
+
+LONG = {
+    "karmarkar_karp": lambda: fc.partition(LENGTHS, 8),
+    "many parts": lambda: fc.partition(LENGTHS, 100_000),
+    "float": lambda: fc.partition(LENGTHS.astype(np.float32), 8),
+    "equal_size": lambda: fc.partition(LENGTHS, 8, equal_size=True),
+    "lpt": lambda: fc.partition(LENGTHS, 100_000, algorithm="lpt"),
+    "lpt_swap": lambda: fc.partition(LENGTHS, 2, algorithm="lpt_swap"),
+    "plan_step": lambda: fc.plan_step(LENGTHS, dp_size=64, shards="flops"),
+    "micro_batches": lambda: fc.micro_batches(LENGTHS, 16_384, 8),
+}
+
+
+@pytest.mark.parametrize("name", LONG)
+def test_a_signal_ends_the_call(name):
+    waited = interrupted(LONG[name])
+    # Under 0.2 seconds where nothing else runs.
+    assert waited < 0.6
+
+
+class Interrupt(Exception):
+    """Raised by the handler."""
+
+
+def interrupted(call):
+    """Return how long after a signal a call ends."""
+
+    def interrupt(number, frame):
+        raise Interrupt
+
+    before = signal.signal(signal.SIGALRM, interrupt)
+    try:
+        start = time.perf_counter()
+        with pytest.raises(Interrupt):
+            signal.setitimer(signal.ITIMER_REAL, AFTER)
+            call()
+            pytest.fail("the call was over before the signal came")
+        return time.perf_counter() - start - AFTER
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
