@@ -97,6 +97,29 @@ def test_rows_that_follow_each_other_are_views(layout):
     assert other["image_offsets"].tolist() == [0, 3, 5]
 
 
+@pytest.mark.parametrize("layout", ["left", "jagged"])
+def test_the_plan_of_a_view_is_made_when_it_is_read(layout):
+    batch = fc.build_batch(
+        [[1], [2, 3], [4]], [[5], [6], [7, 8]], pad_token_id=0, uids=["a", "b", "c"], layout=layout
+    )
+    plan = fc.plan_step(batch, dp_size=3)
+    copies = []
+    for select in (lambda view: view, pickle.dumps, lambda view: view.plan, repr):
+        view = batch.select(plan.shard(0, 1))
+        assert callable(view._plan_or_call)
+        select(view)
+        copies.append(pickle.loads(pickle.dumps(view)))
+        assert view.plan is view.plan
+        assert view.prompt_lens.tolist() == [2]
+        assert view.uids == ["b"]
+        assert view.is_padding == [False]
+    assert all(copy.plan == view.plan for copy in copies)
+    # That a plan is of another batch is said at once.
+    other = fc.plan_step([3, 4, 3], dp_size=3).shard(0, 1)
+    with pytest.raises(ValueError, match="the shard is of a plan whose longest prompt"):
+        batch.select(other)
+
+
 def test_padding_rows_train_nothing():
     prompts, responses = [[1], [2, 3]], [[5, 6], [7]]
     shard = shard_of([1, 0, -1], [False, True, True], prompts, responses, first_pad=4)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import pickle
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
@@ -85,7 +84,7 @@ class Batch(Mapping[str, Any]):
         "_data",
         "_handover",
         "_lease",
-        "_plan_or_pickle",
+        "_plan_or_call",
         "_recipe",
         "is_last_step",
         "is_padding",
@@ -95,7 +94,7 @@ class Batch(Mapping[str, Any]):
     )
 
     _data: dict[str, Any]
-    _plan_or_pickle: Plan | bytes | None
+    _plan_or_call: Plan | Callable[[], Plan] | None
     _recipe: Recipe | None
     _lease: Lease | None
     _handover: dict[str, float] | None
@@ -117,7 +116,7 @@ class Batch(Mapping[str, Any]):
         is_padding: Sequence[bool] | None = None,
     ) -> None:
         self._data = dict(data)
-        self._plan_or_pickle = plan
+        self._plan_or_call = plan
         self._recipe = recipe
         self._lease = self._handover = None
         self.uids = uids
@@ -206,10 +205,10 @@ class Batch(Mapping[str, Any]):
 
     @property
     def _plan(self) -> Plan | None:
-        """The plan, which is read of its pickle, if it came as one, when it is asked for."""
-        plan = self._plan_or_pickle
-        if isinstance(plan, bytes):
-            plan = self._plan_or_pickle = pickle.loads(plan)
+        """The plan, which is made when it is first read, if that was put off."""
+        plan = self._plan_or_call
+        if callable(plan):
+            plan = self._plan_or_call = plan()
         return plan
 
     @property

@@ -10,12 +10,12 @@ from fastcollate._fastcollate import Stretches
 from fastcollate.arrays import dtype_name, flattened
 from fastcollate.ingest.fields import RESERVED
 from fastcollate.plan.merging import Merging
-from fastcollate.plan.step_plan import Shard
 from fastcollate.shards import name_rows, objects_of
 
 if TYPE_CHECKING:
     from fastcollate._fastcollate import FieldSpec, LayoutSpec, Plan
     from fastcollate.batch import Batch
+    from fastcollate.plan.step_plan import Shard
 
 
 def laid_out(batch: Batch, layout: LayoutSpec, shard: Shard | None = None) -> Batch:
@@ -24,13 +24,16 @@ def laid_out(batch: Batch, layout: LayoutSpec, shard: Shard | None = None) -> Ba
 
     plan, recipe = batch.plan, batch.recipe
     _check_whole(plan)
-    rows, picks = _named_rows(shard)
+    rows: Any = slice(None)
+    picks = None
+    sequence_starts, response_starts = plan.row_starts()
     if shard is not None:
-        plan = plan.pick(Shard(rows, np.zeros(len(rows), np.bool_), plan.num_rows), layout)
-    sequence_starts, response_starts = (starts[rows] for starts in batch.plan.row_starts())
+        rows, picks = shard.of_read_rows()
+        plan = plan.of_rows(rows)
+        sequence_starts, response_starts = sequence_starts[rows], response_starts[rows]
     prompt_lens, response_lens = plan.prompt_lens, plan.response_lens
     lens = prompt_lens + response_lens
-    leading = 1 if plan.layout == "jagged" else 2
+    leading = 1 if batch.plan.layout == "jagged" else 2
 
     def column(spec: FieldSpec) -> Any:
         if spec.align == "row":
@@ -78,16 +81,6 @@ def _check_whole(plan: Plan) -> None:
             f"row {headless[0]} has no prompt, so with shift='next_token' the batch holds nothing "
             "of its first response token; build it anew instead"
         )
-
-
-def _named_rows(shard: Shard | None) -> tuple[Any, Shard | None]:
-    """Return which rows are read, and the shard as one of these rows alone."""
-    if shard is None:
-        return slice(None), None
-    is_read = shard.rows >= 0
-    rows = shard.rows[is_read] if is_read.any() else np.zeros(1, np.int64)
-    picks = np.where(is_read, np.cumsum(is_read) - 1, -1)
-    return rows, Shard(picks, shard.is_padding, len(rows), None, shard.first_pad)
 
 
 def _captured(mask: Any, starts: np.ndarray, lens: np.ndarray) -> np.ndarray:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -57,23 +58,34 @@ def selected(batch: Batch, shard: Shard) -> Batch:
             "the step was planned with pack=, and packed rows are written from the turns: "
             "pass rows=shard and layout='packed' to build_batch"
         )
-    layout, is_wider = layout_of(batch.plan, shard)
-    plan = batch.plan.pick(shard, layout)
-    are_adjacent = np.array_equal(shard.rows, shard.rows[:1] + np.arange(len(shard.rows)))
-    if shard.is_padding.any() or not are_adjacent or is_wider:
+    plan = batch.plan
+    first = plan.adjacent(shard)
+    layout, is_wider = layout_of(plan, shard)
+    if first is None or is_wider:
         return laid_out(batch, layout, shard)
-    first = int(shard.rows[0])
-    views = _views(batch, slice(first, first + len(shard.rows)))
-    again = type(batch)(views, plan, batch.recipe, merge_plan=batch.merge_plan)
-    name_rows(again, batch, shard)
+    rows = slice(first, first + len(shard.rows))
+    again = type(batch)(
+        _views(batch, rows),
+        None,
+        batch.recipe,
+        merge_plan=batch.merge_plan,
+        is_padding=[False] * len(shard.rows) if (was := batch.is_padding) is None else was[rows],
+        **{name: list(values[rows]) for name, values in _names(batch).items()},
+    )
+    again._plan_or_call = partial(plan.pick, shard, layout)
     return again
+
+
+def _names(batch: Batch) -> dict[str, Sequence[Any]]:
+    """Return what names the rows of a batch."""
+    names = ("uids", "trajectory_ids", "is_last_step")
+    return {name: values for name in names if (values := getattr(batch, name)) is not None}
 
 
 def name_rows(again: Batch, batch: Batch, shard: Shard | None) -> None:
     """Name the rows of a batch that were picked from another."""
-    for name in ("uids", "trajectory_ids", "is_last_step"):
-        values = getattr(batch, name)
-        if values is not None and shard is not None:
+    for name, values in _names(batch).items():
+        if shard is not None:
             values = picked_names(name, values, shard.rows.tolist(), shard)
         setattr(again, name, values)
     if shard is None:

@@ -121,7 +121,7 @@ pub fn row_lens<'py>(py: Python<'py>, assembly: &Assembly) -> Column<'py> {
     rows_of(py, assembly, Row::len)
 }
 
-fn unsigned(column: &PyReadonlyArray1<i64>) -> Result<Vec<usize>> {
+pub fn unsigned(column: &PyReadonlyArray1<i64>) -> Result<Vec<usize>> {
     let values = column.as_array();
     let values: Option<Vec<_>> = values.iter().map(|&value| value.try_into().ok()).collect();
     Ok(values.ok_or_else(invalid)?)

@@ -1,6 +1,8 @@
 //! The one call: ingest, plan, write, hand over.
 
-use fastcollate::plan::{Assembly, Grid, Placement, Turns};
+use std::sync::Arc;
+
+use fastcollate::plan::{Assembly, Grid, Longest, Placement, Turns};
 use fastcollate::write::Destination;
 use fastcollate::{Check, Error as Core};
 use numpy::{PyArray1, PyArrayMethods, PyUntypedArrayMethods};
@@ -61,7 +63,7 @@ pub fn collate<'py>(
         Rows::new::<i64>("prompts", prompts, Check::None)?,
         Rows::new::<i64>("responses", responses, Check::None)?,
     ];
-    let turns = Turns::new(columns[0].lens(), columns[1].lens())?;
+    let turns = Arc::new(Turns::new(columns[0].lens(), columns[1].lens())?);
     for (name, count) in counts {
         turns.check_count(&name, count)?;
     }
@@ -82,7 +84,8 @@ pub fn collate<'py>(
         // All rows, so that ranks fail together.
         layout.get().check(&step, shard)?;
     }
-    let picked = shard.as_ref().map(|shard| shard.pick(&step)).transpose()?;
+    let pick = |shard: &Shard| shard.pick(&step, Longest::of_rows(step.rows()));
+    let picked = shard.as_ref().map(pick).transpose()?;
     let parts = Step {
         turns: &turns,
         step: &step,
@@ -95,20 +98,15 @@ pub fn collate<'py>(
     let placement = layout.get().place(py, parts.batch, least, shard.as_ref())?;
     let (arrays, lease) = request.write(py, columns, parts, &placement)?;
     let (turns, assembly) = match (making, shard) {
-        (Some(Making::Batch(plan)), Some(shard)) => (
-            plan.get().turns.clone(),
-            shard.pick(&plan.get().assembly)?.0,
-        ),
+        (Some(Making::Batch(plan)), Some(shard)) => {
+            (plan.get().turns.clone(), plan.get().picked(&shard)?)
+        }
         (Some(Making::Batch(plan)), None) => {
             (plan.get().turns.clone(), plan.get().assembly.clone())
         }
         _ => (turns, picked.map_or(step, |(batch, _)| batch)),
     };
-    let plan = Plan {
-        turns,
-        assembly,
-        placement,
-    };
+    let plan = Plan::new(turns, assembly, placement);
     Ok((plan, arrays, lease, merge))
 }
 

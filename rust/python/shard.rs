@@ -2,9 +2,10 @@
 
 use fastcollate::Error as Core;
 use fastcollate::plan::{Assembly, Longest, Pick, Row};
+use numpy::PyReadonlyArray1;
 use pyo3::prelude::*;
 
-use crate::bins::ShardBins;
+use crate::bins::{ShardBins, unsigned};
 use crate::error::Result;
 
 /// Rows picked from all rows of a step.
@@ -18,49 +19,74 @@ pub struct Shard {
     /// The step's longest prompt, response and row; the first two 0 where only the last is known.
     widths: Option<(usize, usize, usize)>,
     /// Tokens of each row, if they are known.
-    lengths: Option<Vec<usize>>,
+    lengths: Option<Vec<i64>>,
     /// How the rows are packed, if they are.
     pub bins: Option<ShardBins>,
+}
+
+/// The attributes of `fastcollate.Shard`.
+#[derive(FromPyObject)]
+struct Attributes<'py> {
+    rows: PyReadonlyArray1<'py, i64>,
+    is_padding: PyReadonlyArray1<'py, bool>,
+    num_rows: usize,
+    widths: Option<(usize, usize, usize)>,
+    lengths: Option<PyReadonlyArray1<'py, i64>>,
+    bin_offsets: Option<PyReadonlyArray1<'py, i64>>,
+    bin_width: usize,
+    pad_to_multiple_of: usize,
 }
 
 impl<'py> FromPyObject<'_, 'py> for Shard {
     type Error = PyErr;
 
     fn extract(shard: Borrowed<'_, 'py, PyAny>) -> PyResult<Self> {
-        let bins = shard.getattr("bin_offsets")?.extract::<Option<Vec<_>>>()?;
-        let bins = bins.map(|offsets| {
+        let shard: Attributes = shard.extract()?;
+        let bins = shard.bin_offsets.as_ref().map(|offsets| {
             Ok::<_, PyErr>(ShardBins {
-                offsets,
-                width: shard.getattr("bin_width")?.extract()?,
-                multiple_of: shard.getattr("pad_to_multiple_of")?.extract()?,
+                offsets: unsigned(offsets)?,
+                width: shard.bin_width,
+                multiple_of: shard.pad_to_multiple_of,
             })
         });
         Ok(Self {
-            rows: shard.getattr("rows")?.extract()?,
-            is_padding: shard.getattr("is_padding")?.extract()?,
-            num_rows: shard.getattr("num_rows")?.extract()?,
-            widths: shard.getattr("widths")?.extract()?,
-            lengths: shard.getattr("lengths")?.extract()?,
+            rows: shard.rows.as_array().to_vec(),
+            is_padding: shard.is_padding.as_array().to_vec(),
+            num_rows: shard.num_rows,
+            widths: shard.widths,
+            lengths: { shard.lengths.as_ref() }.map(|lengths| lengths.as_array().to_vec()),
             bins: bins.transpose()?,
         })
     }
 }
 
 impl Shard {
-    /// The rows of the shard, and what is longest among all of the step.
+    /// The rows of the shard, and what is longest among all that are written of the step, of whose
+    /// rows these are the longest.
     ///
     /// # Errors
     /// A plan for other rows.
-    pub fn pick(&self, step: &Assembly) -> Result<(Assembly, Longest)> {
-        let found = step.rows().len();
+    pub fn pick(&self, step: &Assembly, longest: Longest) -> Result<(Assembly, Longest)> {
+        let least = self.check(step.rows(), longest)?;
+        Ok((step.picked(&self.picks()), least))
+    }
+
+    /// Check that the shard is one of a step of such rows, of which these are the longest, and say
+    /// what is longest among all that are written.
+    ///
+    /// # Errors
+    /// A plan for other rows.
+    pub fn check(&self, step: &[Row], longest: Longest) -> Result<Longest> {
+        let found = step.len();
         if found != self.num_rows {
             let expected = self.num_rows;
             return Err(Core::OtherRowCount { found, expected }.into());
         }
-        let least = self.least(Longest::of_rows(step.rows()))?;
+        let least = self.least(longest)?;
         for (&row, &expected) in self.rows.iter().zip(self.lengths.iter().flatten()) {
             let row = usize::try_from(row).unwrap_or(usize::MAX);
-            let found = step.rows().get(row).map_or(expected, Row::len);
+            let expected = usize::try_from(expected).unwrap_or(usize::MAX);
+            let found = step.get(row).map_or(expected, Row::len);
             if found != expected {
                 return Err(Core::OtherRowLength {
                     row,
@@ -70,26 +96,31 @@ impl Shard {
                 .into());
             }
         }
-        let pick = |(&row, &is_padding)| {
-            let pick = Pick {
-                row: usize::try_from(row).ok(),
-                is_padding,
-            };
-            match pick.row {
-                Some(row) if row >= found => {
-                    let reason = format!("the shard has row {row}, but there are {found}");
-                    Err(Core::InvalidPlan(reason))
-                }
-                _ => Ok(pick),
-            }
-        };
-        let picks = self.rows.iter().zip(&self.is_padding).map(pick);
-        let picks = picks.collect::<Result<Vec<_>, _>>()?;
-        if picks.is_empty() || self.rows.len() != self.is_padding.len() {
+        let is_beyond = |&&row: &&i64| usize::try_from(row).is_ok_and(|row| row >= found);
+        if let Some(row) = self.rows.iter().find(is_beyond) {
+            let reason = format!("the shard has row {row}, but there are {found}");
+            return Err(Core::InvalidPlan(reason).into());
+        }
+        if self.rows.is_empty() || self.rows.len() != self.is_padding.len() {
             let reason = "the shard has no rows, or not as many flags".to_owned();
             return Err(Core::InvalidPlan(reason).into());
         }
-        Ok((step.picked(&picks), least))
+        Ok(least)
+    }
+
+    /// The first row, if all follow each other and none is padding.
+    pub fn adjacent(&self) -> Option<i64> {
+        let follow = |pair: &[i64]| pair[1] == pair[0] + 1;
+        let are_adjacent = !self.is_padding.contains(&true) && self.rows.windows(2).all(follow);
+        { self.rows.first() }.copied().filter(|_| are_adjacent)
+    }
+
+    fn picks(&self) -> Vec<Pick> {
+        let pick = |(&row, &is_padding): (&i64, &bool)| Pick {
+            row: usize::try_from(row).ok(),
+            is_padding,
+        };
+        self.rows.iter().zip(&self.is_padding).map(pick).collect()
     }
 
     /// What is longest among all rows that are written of the step: those that there are and, in some

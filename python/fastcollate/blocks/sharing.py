@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -100,7 +101,8 @@ def unpacked(shards: Shards, index: int, copy: bool) -> Batch:
     """Return a shard over the arrays' memory, or in memory of its own."""
     pickled, plan = shards.batches[index]
     batch: Batch = pickle.loads(pickled)
-    batch._plan_or_pickle = plan  # Many never ask for it, and it takes most of the time.
+    # Many never ask for it, and it takes most of the time.
+    batch._plan_or_call = partial(pickle.loads, plan)
 
     def received(value: Any) -> Any:
         if isinstance(value, list):

@@ -109,7 +109,7 @@ def pad_on_device(
         plan = plan.pick(everything, layout_spec)
         data = _Padding(data, plan, recipe._replace(fields=specs, outputs=outputs)).outputs()
     again = batch._like(data)
-    again._plan_or_pickle = plan
+    again._plan_or_call = plan
     again._recipe = recipe._replace(fields=specs, outputs=outputs)
     return again
 
