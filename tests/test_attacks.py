@@ -33,7 +33,7 @@ def run(code, *, flags=(), env=None):
 def test_arrays_that_move_while_other_rows_are_read(move):
     array = np.arange(100)
     prompts = [[Acts(lambda: move(array))], array]
-    with pytest.raises(ValueError, match=r"prompts\[1\] was resized or moved"):
+    with pytest.raises(ValueError, match=r"prompts\[1\] was resized, moved or given another dtype"):
         fc.build_batch(prompts, [[1], [1]], pad_token_id=0, array_type="numpy")
 
 
@@ -43,7 +43,7 @@ def test_tensors_that_move_while_other_rows_are_read():
 
     tensor = torch.arange(100_000)
     prompts = [[Acts(tensor.share_memory_)], tensor]
-    with pytest.raises(ValueError, match=r"prompts\[1\] was resized or moved"):
+    with pytest.raises(ValueError, match=r"prompts\[1\] was resized, moved or given another dtype"):
         fc.build_batch(prompts, [[1], [1]], pad_token_id=0, array_type="numpy")
 
 

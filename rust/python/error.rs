@@ -64,9 +64,10 @@ pub enum Error {
         found: usize,
     },
 
-    /// An array or tensor whose memory went elsewhere between the plan and the reading.
+    /// An array or tensor whose memory went elsewhere, or became something else, between the plan
+    /// and the reading.
     #[error(
-        "{field}[{row}] was resized or moved in memory while it was read; \
+        "{field}[{row}] was resized, moved or given another dtype while it was read; \
          do not modify inputs during the call"
     )]
     Moved { field: String, row: usize },

@@ -13,7 +13,7 @@ import numpy as np
 
 from fastcollate._fastcollate import Stretches, pack_ids
 from fastcollate.arguments import counted, id_list
-from fastcollate.arrays import describe, is_array, offsets_of, to_numpy
+from fastcollate.arrays import describe, is_array, is_tensor, offsets_of, to_numpy
 from fastcollate.ingest.column_input import ragged
 from fastcollate.ingest.columns import Ragged
 from fastcollate.ingest.fields import Field, PerRow, RoutedExperts
@@ -269,7 +269,7 @@ def _tokens(columns: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _ids(name: str, column: Any) -> Ragged:
-    """Return a column of integers in one array on the host."""
+    """Return a column of integers in one array, or one tensor, on the host."""
     if isinstance(column, (list, tuple)) or _is_object_array(column):
         arrays = [row for row in column if _is_integers(row)]
         if len(arrays) == len(column) > 0 and len({row.dtype for row in arrays}) == 1:
@@ -286,7 +286,9 @@ def _ids(name: str, column: Any) -> Ragged:
         raise TypeError(
             f"{name} holds {values.dtype} of shape {values.shape[1:]} per token; pass integers"
         )
-    return Ragged(values, rows.offsets)
+    # A tensor stays one: the core looks up where its memory is, which another thread may move.
+    is_view = is_tensor(rows.values) and rows.values.is_cpu
+    return rows if is_view else Ragged(values, rows.offsets)
 
 
 def _is_object_array(column: Any) -> bool:
@@ -317,11 +319,12 @@ def _place(offsets: np.ndarray, index: int) -> tuple[int, int]:
 
 def _check_no_padding(ids: Ragged, mask: Ragged) -> None:
     _check_same_lengths(ids, "attention_mask", mask)
-    if (mask.values != 1).any():
-        index = int((mask.values != 1).argmax())
+    values = to_numpy(mask.values)
+    if (values != 1).any():
+        index = int((values != 1).argmax())
         row, position = _place(ids.offsets, index)
         raise ValueError(
-            f"attention_mask[{row}][{position}] is {mask.values[index]}, so the row is padded "
+            f"attention_mask[{row}][{position}] is {values[index]}, so the row is padded "
             "already; pass rows without padding"
         )
 
@@ -329,15 +332,16 @@ def _check_no_padding(ids: Ragged, mask: Ragged) -> None:
 def _trained(ids: Ragged, labels: Ragged) -> np.ndarray:
     """Return which tokens have a label: bool (tokens,)."""
     _check_same_lengths(ids, "labels", labels)
-    trained: np.ndarray = labels.values != IGNORED
-    wrong = labels.values != ids.values
+    targets, tokens = to_numpy(labels.values), to_numpy(ids.values)
+    trained: np.ndarray = targets != IGNORED
+    wrong = targets != tokens
     wrong &= trained
     if wrong.any():
         index = int(wrong.argmax())
         row, position = _place(ids.offsets, index)
         raise ValueError(
-            f"labels[{row}][{position}] is {labels.values[index]}, but "
-            f"input_ids[{row}][{position}] is {ids.values[index]}; a label is {IGNORED} or the id "
+            f"labels[{row}][{position}] is {targets[index]}, but "
+            f"input_ids[{row}][{position}] is {tokens[index]}; a label is {IGNORED} or the id "
             "of its own position (models shift them inside)"
         )
     return trained

@@ -29,7 +29,7 @@ pub struct ArrayView<'py> {
 }
 
 /// The types of numbers that are viewed. Bool is read as bytes.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, PartialEq)]
 enum Numbers {
     Bool,
     I8,
@@ -131,8 +131,9 @@ impl<'py> ArrayView<'py> {
         self.tensor.is_some()
     }
 
-    /// All values, token by token; `None` if the memory was moved or resized since. To be used up
-    /// before Python code can run again on this thread.
+    /// All values, token by token; `None` if the array was moved, resized or given another dtype
+    /// since. To be used up before Python code can run again on this thread: to look a tensor up may
+    /// run some, so of two rows it has to be the first ([`ArrayView::is_tensor`]).
     ///
     /// # Errors
     /// What a tensor raises when it is asked for its memory.
@@ -142,7 +143,10 @@ impl<'py> ArrayView<'py> {
             Some(tensor) if len > 0 => tensor::data_ptr(tensor)? != self.data.addr(),
             _ => false,
         };
-        if is_moved || data(&self.array) != self.data || self.array.len() != len {
+        let is_the_same = data(&self.array) == self.data
+            && self.array.len() == len
+            && viewable(&self.array) == Some(self.numbers);
+        if is_moved || !is_the_same {
             return Ok(None);
         }
         /// View the memory as values of one type.
@@ -151,10 +155,11 @@ impl<'py> ArrayView<'py> {
                 if len == 0 {
                     Slice::$variant(&[])
                 } else {
-                    // SAFETY: `viewable` found the array to be contiguous and aligned, and to hold
-                    // this type, of which every bit pattern is a value; it still has the length and
-                    // the memory that it had then. `self` keeps the array alive. Who takes slices
-                    // across `detach` has to see to it that no thread resizes the arrays.
+                    // SAFETY: `viewable` found just now that the array is contiguous and aligned,
+                    // and holds this type, of which every bit pattern is a value; `data` is where
+                    // it begins and `len` how many items it has. `self` keeps the array alive.
+                    // Other threads can resize it across `detach` only by force (`refcheck=False`),
+                    // since it is referenced here.
                     Slice::$variant(unsafe {
                         slice::from_raw_parts(self.data.cast::<$type>(), len)
                     })

@@ -196,13 +196,9 @@ impl<'py> Rows<'py> {
     /// # Errors
     /// When an array was moved.
     pub fn as_slices(&self) -> Result<Option<SliceColumn<'_>>> {
-        let is_plain = self.rows.iter().all(|row| match row {
-            Row::Array(array) => !array.is_tensor(),
-            Row::Part { array, .. } => !self.shared[*array].is_tensor(),
-            Row::Number(_) => true,
-            Row::List(..) | Row::Tuple(_) => false,
-        });
-        if !is_plain {
+        let needs_python =
+            |row| matches!(self.rows[row], Row::List(..) | Row::Tuple(_)) || self.is_tensor(row);
+        if (0..self.len()).any(needs_python) {
             return Ok(None);
         }
         let slices = (0..self.len()).filter_map(|row| self.slice(row).transpose());
@@ -215,7 +211,16 @@ impl<'py> Rows<'py> {
         )))
     }
 
-    /// A row's values if it is plain memory.
+    /// Whether a row is memory of a tensor.
+    fn is_tensor(&self, row: usize) -> bool {
+        match &self.rows[row] {
+            Row::Array(array) => array.is_tensor(),
+            Row::Part { array, .. } => self.shared[*array].is_tensor(),
+            Row::Number(_) | Row::List(..) | Row::Tuple(_) => false,
+        }
+    }
+
+    /// A row's values if it is plain memory. To be used up as [`ArrayView::values`].
     fn slice(&self, row: usize) -> Result<Option<Slice<'_>>> {
         Ok(match &self.rows[row] {
             Row::Array(array) => Some(array.values()?.ok_or_else(|| self.moved(row))?),
@@ -330,7 +335,17 @@ impl Rows<'_> {
 
     /// Compare tokens of which at least one row is plain memory.
     fn common_values(&self, at: At, other: &Self, other_at: At, len: usize) -> Result<usize> {
-        if let (Some(a), Some(b)) = (self.slice(at.turn)?, other.slice(other_at.turn)?) {
+        // To look a tensor up may run Python code, which may move what was looked up before: so there
+        // is one at most, and it is the first. Of two, reading copies what it compares.
+        let (a, b) = match (self.is_tensor(at.turn), other.is_tensor(other_at.turn)) {
+            (true, true) => (None, None),
+            (false, true) => {
+                let b = other.slice(other_at.turn)?;
+                (self.slice(at.turn)?, b)
+            }
+            (_, false) => (self.slice(at.turn)?, other.slice(other_at.turn)?),
+        };
+        if let (Some(a), Some(b)) = (a, b) {
             let a = a.range(at.token..at.token + len);
             let b = b.range(other_at.token..other_at.token + len);
             if let Some(common) = common_values(&a, &b) {
