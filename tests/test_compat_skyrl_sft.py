@@ -63,8 +63,28 @@ def test_what_skyrl_itself_gave(case):
     check_recorded(case["scaled"], lambda: DefaultCollator(pad, 1)(examples, batch_size=4))
 
 
+def installed(patch, name, **contents):
+    """Stand in for a module of SkyRL."""
+    for end in [place for place, letter in enumerate(name) if letter == "."]:
+        package = types.ModuleType(name[:end])
+        package.__path__ = []
+        patch.setitem(sys.modules, name[:end], package)
+    module = types.ModuleType(name)
+    vars(module).update(contents)
+    patch.setitem(sys.modules, name, module)
+
+
+PACKING_UTILS = "skyrl.backends.skyrl_train.distributed.megatron.packing_utils"
+
+
+@pytest.fixture
+def skyrl_0_3(monkeypatch):
+    function = skyrl_sft.packed_align_size_of_0_3
+    installed(monkeypatch, PACKING_UTILS, get_packed_seq_align_size=function)
+
+
 @pytest.mark.parametrize("case", GOLDEN["packed"])
-def test_what_skyrl_itself_packed(case):
+def test_what_skyrl_itself_packed(skyrl_0_3, case):
     collator = PackedDataCollator(tokenizer(case["pad_token_id"]), **case["arguments"])
     check_recorded(case, lambda: collator(case["examples"], case["arguments"]["batch_size"]))
 
@@ -112,18 +132,57 @@ def test_left_padded_batches_are_those_of_skyrl(examples, pad_token_id):
     st.integers(8, 24),
     *(st.integers(1, 4) for _ in range(3)),
     st.booleans(),
+    st.sampled_from(["0.3.0", None, "blockwise", "mxfp8"]),
 )
-def test_packed_batches_are_those_of_skyrl(examples, capacity, tp, cp, dp, fp8):
+def test_packed_batches_are_those_of_skyrl(examples, capacity, tp, cp, dp, fp8, version):
+    """Of 0.3.0, and of its main branch with a recipe, installed or not."""
     arguments = {"tp_size": tp, "pp_size": 1, "cp_size": cp, "dp_size": dp, "fp8_enabled": fp8}
-    collator = PackedDataCollator(tokenizer(), capacity, **arguments, **SIZES)
-    align = skyrl_sft.packed_align_size(tp, cp, fp8)
-    try:
-        expected = skyrl_sft.collate_packed(examples, 9, capacity, align, dp)
-    except (ValueError, RuntimeError) as error:
-        with pytest.raises(type(error)):
-            collator(examples, batch_size=4)
-        return
-    assert_same(plain(collator(examples, batch_size=4)), expected)
+    is_old = version == "0.3.0"
+    with pytest.MonkeyPatch.context() as patch:
+        if is_old:
+            function = skyrl_sft.packed_align_size_of_0_3
+            align = function(tp, cp, fp8)
+            installed(patch, PACKING_UTILS, get_packed_seq_align_size=function)
+        else:
+            arguments["fp8_recipe"] = version
+            align = skyrl_sft.packed_align_size(tp, cp, fp8, version)
+        collator = PackedDataCollator(tokenizer(), capacity, **arguments, **SIZES)
+        try:
+            expected = skyrl_sft.collate_packed(examples, 9, capacity, align, dp, not is_old)
+        except (ValueError, RuntimeError) as error:
+            with pytest.raises(type(error)):
+                collator(examples, batch_size=4)
+            return
+        assert_same(plain(collator(examples, batch_size=4)), expected)
+
+
+def test_the_installed_skyrl_says_what_places_are_rounded_up_to(monkeypatch):
+    """Its workers compute them anew."""
+    calls = []
+
+    def get_packed_seq_align_size(tp_size, cp_size, fp8_enabled=False, fp8_recipe=None):
+        calls.append((tp_size, cp_size, fp8_enabled, fp8_recipe))
+        return 8
+
+    installed(monkeypatch, PACKING_UTILS, get_packed_seq_align_size=get_packed_seq_align_size)
+    arguments = {"tp_size": 2, "cp_size": 3, "fp8_enabled": True, "fp8_recipe": "mxfp8"}
+    batch = packer(**arguments)([example(3, 1), example(5, 1)], 4)
+    assert batch["attention_mask"].tolist() == [[1] * 5 + [0] * 3, [1] * 3 + [0] * 5]
+    assert calls == [(2, 3, True, "mxfp8")]
+
+
+def test_a_skyrl_that_places_examples_in_another_way_is_refused(monkeypatch, skyrl_0_3):
+    with pytest.raises(ValueError, match=r"fp8_recipe is 'mxfp8', but .* no recipes"):
+        packer(fp8_enabled=True, fp8_recipe="mxfp8")(EXAMPLES, 4)
+    installed(monkeypatch, PACKING_UTILS)
+    with pytest.raises(RuntimeError, match="has no get_packed_seq_align_size"):
+        packer()(EXAMPLES, 4)
+
+
+def test_a_recipe_that_is_not_resolved_is_refused():
+    with pytest.raises(ValueError, match="fp8_recipe is 'auto'"):
+        packer(fp8_enabled=True, fp8_recipe="auto")(EXAMPLES, 4)
+    packer(fp8_recipe="auto")(EXAMPLES, 4)
 
 
 SIZES = {"batch_size": 4, "micro_train_batch_size_per_gpu": 1}
@@ -162,11 +221,26 @@ def test_packed_rows_by_hand():
     assert batch.metadata == {"response_length": 7}
 
 
-def test_places_are_rounded_up_behind_packing():
+def test_a_row_holds_places_that_are_rounded_up():
+    batch = packer(tp_size=4)(EXAMPLES, 4)
+    assert batch["sequences"].shape == (3, 8)
+    assert [row.tolist() for row in batch["sub_seq_lengths"]] == [[5], [1, 4], [3]]
+    # One place at least, of whatever size.
+    batch = packer(tp_size=16)(EXAMPLES, 4)
+    assert batch["sequences"].shape == (4, 16)
+
+
+def test_places_are_rounded_up_behind_packing_by_skyrl_0_3(skyrl_0_3):
     """So that a row may be longer than the capacity, as there."""
     batch = packer(tp_size=4)(EXAMPLES, 4)
     assert batch["sequences"].shape == (2, 12)
     assert [row.tolist() for row in batch["sub_seq_lengths"]] == [[5, 3], [4, 1]]
+
+
+def test_an_evaluation_mask_of_numbers_beyond_32_bits():
+    examples = [example(2, 2, loss_mask=[2**40, 1]), example(1, 1)]
+    batch = DefaultCollator(tokenizer(), 1)(examples, 2)
+    assert_same(plain(batch), skyrl_sft.collate_default(examples, 9))
 
 
 def test_rows_of_a_rank_are_together():
@@ -289,7 +363,7 @@ REFUSED_PACKED = [
     (
         [example(3, 2, loss_mask=[1, float("nan")])],
         ValueError,
-        r"the loss mask of examples\[0\], token \[2\] is NaN",
+        r"examples\[0\]\['loss_mask'\]\[1\] is NaN",
     ),
     ([example(3, 2, loss_mask=[1, float("inf")])], OverflowError, "infinity"),
 ]
@@ -327,11 +401,8 @@ class TrainingInputBatch(dict):
 def skyrl(monkeypatch):
     """Stand in for SkyRL's types."""
     name = "skyrl.backends.skyrl_train.training_batch"
-    for end in [place for place, letter in enumerate(name) if letter == "."]:
-        monkeypatch.setitem(sys.modules, name[:end], types.ModuleType(name[:end]))
-    module = types.ModuleType(name)
-    module.TensorList, module.TrainingInputBatch = TensorList, TrainingInputBatch
-    monkeypatch.setitem(sys.modules, name, module)
+    types = {"TensorList": TensorList, "TrainingInputBatch": TrainingInputBatch}
+    installed(monkeypatch, name, **types)
 
 
 def test_with_skyrl_its_types_are_returned(skyrl):

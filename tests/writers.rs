@@ -499,6 +499,20 @@ fn lengths_that_contradict_each_other_are_refused() {
         ),
         "{error}"
     );
+    let last = assembly.with_last_tokens("loss_mask", &[0, 3]).unwrap();
+    let starts = |row| {
+        last.pieces(row)
+            .iter()
+            .map(|piece| (piece.start, piece.len))
+    };
+    assert_eq!(starts(0).collect::<Vec<_>>(), [(3, 0)]);
+    assert_eq!(starts(1).collect::<Vec<_>>(), [(1, 3)]);
+    let error = assembly.with_last_tokens("loss_mask", &[3, 5]).unwrap_err();
+    assert!(
+        error
+            .to_string()
+            .starts_with("loss_mask[1] has 5 items, but responses[1] has 4")
+    );
 }
 
 #[test]

@@ -93,6 +93,7 @@ class OutputSpec:
         position_ids: tuple[str | None, str] | None = None,
         labels: tuple[bool, str] | None = None,
         sequence_ids: str = "int64",
+        bare: bool = False,
     ) -> OutputSpec: ...
     @property
     def input_ids(self) -> str: ...

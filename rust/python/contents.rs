@@ -32,6 +32,8 @@ pub struct OutputSpec {
     position_ids: (Option<PositionPadding>, Dtype),
     /// Whether they are shifted, and the dtype.
     labels: Option<(bool, Dtype)>,
+    /// Whether there is nothing but ids and the attention mask, in packed batches too.
+    is_bare: bool,
 }
 
 #[pymethods]
@@ -39,7 +41,7 @@ impl OutputSpec {
     #[new]
     #[pyo3(signature = (
         input_ids="int64", attention_mask="int64", response_mask="int64",
-        position_ids=None, labels=None, sequence_ids="int64"
+        position_ids=None, labels=None, sequence_ids="int64", bare=false
     ))]
     fn new(
         input_ids: &str,
@@ -48,6 +50,7 @@ impl OutputSpec {
         position_ids: Option<(Option<String>, String)>,
         labels: Option<(bool, String)>,
         sequence_ids: &str,
+        bare: bool,
     ) -> PyResult<Self> {
         let ids = |key, name: &str| Dtype::of_name(key, name, Dtype::INTEGERS);
         let mask = |key, name: &str| Dtype::of_name(key, name, Dtype::OF_MASKS);
@@ -62,6 +65,7 @@ impl OutputSpec {
             sequence_ids: ids("sequence_ids", sequence_ids)?,
             position_ids: (padding, ids("position_ids", &dtype)?),
             labels: labels.transpose()?,
+            is_bare: bare,
         })
     }
 
@@ -114,6 +118,7 @@ impl OutputSpec {
             spec.position_ids(),
             spec.labels.map(|(shifted, dtype)| (shifted, dtype.name())),
             spec.sequence_ids.name(),
+            spec.is_bare,
         );
         Ok((slf.get_type(), arguments.into_pyobject(slf.py())?))
     }
@@ -215,6 +220,14 @@ impl OutputSpec {
         };
         let tokens = Content::Tokens { pad: pad_token_id };
         let mut outputs = vec![output("input_ids", sequence, tokens, self.input_ids)];
+        let attention_mask = {
+            let mask = Content::Mask { inverted: false };
+            output("attention_mask", sequence, mask, self.attention_mask)
+        };
+        if self.is_bare {
+            outputs.push(attention_mask);
+            return outputs;
+        }
         let (padding, dtype) = self.position_ids;
         // Every part of a sequence counts from 0 on; if nothing is said of padding, with it.
         let positions = match (padding, &seqlens.parts, &seqlens.positions) {
@@ -256,13 +269,7 @@ impl OutputSpec {
                 outputs.extend(position_ids);
             }
             _ => {
-                let mask = Content::Mask { inverted: false };
-                outputs.push(output(
-                    "attention_mask",
-                    sequence,
-                    mask,
-                    self.attention_mask,
-                ));
+                outputs.push(attention_mask);
                 outputs.push(response_mask);
                 outputs.extend(position_ids);
             }

@@ -1,6 +1,6 @@
 //! Fields: how their values are read, what their rows are made of and where they go.
 
-use fastcollate::plan::{Align, Assembly, Grid, Placement, Turns};
+use fastcollate::plan::{Align, Assembly, Grid, Layout, Placement, Turns};
 use fastcollate::{Check, Column, Element, Error as Core};
 use numpy::{PyArray1, PyArrayMethods};
 use pyo3::IntoPyObjectExt;
@@ -41,7 +41,8 @@ pub struct FieldSpec {
     per_row: bool,
     /// Whether NaN is an error.
     refuses_nan: bool,
-    /// Whether a row may have any length up to the widest response, right-aligned there.
+    /// Whether a row may have any length up to the widest response, right-aligned there; in packed
+    /// batches up to its own response, of which it has the last tokens.
     any_length: bool,
     filling: (Number, Number),
     /// How many experts there are, if that is known.
@@ -270,6 +271,11 @@ impl FieldSpec {
             }
             Aligned::Response if rows.is_one_number_each() => {
                 of_values(Some(batch.on_last_token(name)?), None)
+            }
+            Aligned::Response if self.any_length && placement.layout == Layout::Packed => {
+                let assembly = batch.with_last_tokens(name, &rows.lens())?;
+                // A grid of its own: as in SkyRL, what is shifted out of a row may be lost.
+                of_values(Some(assembly), Some(placement.response.clone()))
             }
             Aligned::Response if self.any_length => {
                 let lens = rows.lens();

@@ -217,6 +217,35 @@ impl Assembly {
         })))
     }
 
+    /// The same rows for a field with values for the last `lens` tokens of each turn's response; the
+    /// tokens before them are gaps. Rows are one turn each.
+    ///
+    /// # Errors
+    /// [`Error::RowLength`] for a row with more values than response tokens.
+    pub fn with_last_tokens(&self, field: &str, lens: &[usize]) -> Result<Self> {
+        let rows = self.rows.iter().enumerate().map(|(index, row)| {
+            let Some(turn) = row.source else {
+                return Ok((*row, None));
+            };
+            let len = lens[turn];
+            let Some(start) = row.response_len.checked_sub(len) else {
+                return Err(Error::RowLength {
+                    field: field.to_owned(),
+                    row: index,
+                    found: len,
+                    expected: row.response_len,
+                });
+            };
+            let piece = Piece {
+                start,
+                ..Piece::whole(turn, len)
+            };
+            Ok((*row, Some(piece)))
+        });
+        let rows = rows.collect::<Result<Vec<_>>>()?;
+        Ok(Self::of_rows(rows.into_iter()))
+    }
+
     /// The same rows for a field with one value per turn, which lies on the row's last token that
     /// was sampled: the value of the last turn that is in the row.
     ///

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import logging
-import math
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
@@ -15,6 +15,7 @@ from fastcollate._fastcollate import FieldSpec, OutputSpec
 from fastcollate.arguments import counted
 from fastcollate.arrays import offsets_of
 from fastcollate.collating import collate_fields
+from fastcollate.compat.skyrl.packed_alignment import Alignment, packed_alignment
 from fastcollate.compat.skyrl.training_batch import training_batch
 from fastcollate.layouts import checked_layout
 from fastcollate.plan.bin_plan import BinPlan
@@ -23,14 +24,17 @@ from fastcollate.plan.packing import pack
 logger = logging.getLogger(__name__)
 
 Examples: TypeAlias = Sequence[Mapping[str, Any]]
+MaskDtype: TypeAlias = Literal["int64", "int32"]
 
 IMAGES = ("pixel_values", "image_grid_thw")
 
-LEFT_PADDED = OutputSpec(attention_mask="bool", response_mask="bool")
-PACKED = OutputSpec(response_mask="bool", position_ids=("zero", "int32"), sequence_ids="int32")
-"""Outputs that nobody looks at, as small as they can be."""
+LEFT_PADDED = {
+    dtype: OutputSpec(input_ids=dtype, attention_mask="bool", bare=True)
+    for dtype in ("int64", "int32")
+}
+PACKED = OutputSpec(bare=True)
 
-LOSS_MASK = FieldSpec("loss_mask", "loss_mask", plain=True, refuses_nan=True)
+LOSS_MASK = FieldSpec("loss_mask", "loss_mask", plain=True, refuses_nan=True, any_length=True)
 
 
 def collate_sft_batch(examples: Examples, tokenizer: Any) -> Any:
@@ -76,6 +80,11 @@ def collate_sft_batch(examples: Examples, tokenizer: Any) -> Any:
     and tuples will do in place of lists; lists of wrong lengths are errors even where all of them
     are wrong alike.
     """
+    return _collated(examples, tokenizer, "int64")
+
+
+def _collated(examples: Examples, tokenizer: Any, mask_dtype: MaskDtype) -> Any:
+    """Left-pad examples, with a loss mask of a dtype, or of int64 if that cannot hold it."""
     if len(examples) == 0:
         raise ValueError("examples is empty; pass at least one")
     ids = [example["input_ids"] for example in examples]
@@ -98,7 +107,7 @@ def collate_sft_batch(examples: Examples, tokenizer: Any) -> Any:
     data = {
         "sequences": _left_padded("input_ids", ids, pad_token_id),
         "attention_mask": _left_padded("attention_mask", attention_masks, 0),
-        "loss_mask": _left_padded("loss_mask", loss_masks, 0),
+        "loss_mask": _left_padded("loss_mask", loss_masks, 0, mask_dtype),
         **dict.fromkeys(IMAGES),
     }
     if with_images:
@@ -141,9 +150,9 @@ class DefaultCollator:
         batch_size
             Not looked at, as in SkyRL.
         """
-        batch = collate_sft_batch(examples, self.tokenizer)
+        batch = _collated(examples, self.tokenizer, "int32")
         total = max(batch["loss_mask"].sum().item(), 1)
-        batch["loss_mask"] = batch["loss_mask"].float() / total
+        batch["loss_mask"] = batch["loss_mask"].float().div_(total)
         return batch
 
 
@@ -155,10 +164,11 @@ class PackedDataCollator:
     tokenizer
         What has the ``pad_token_id``. Kept as an attribute that may be set.
     max_tokens_per_microbatch
-        How many tokens a row may have, before each example's place in it is rounded up.
-    tp_size, cp_size, fp8_enabled
+        How many positions a row may have, each example's place rounded up; one place at least.
+    tp_size, cp_size, fp8_enabled, fp8_recipe
         What places are rounded up to: a multiple of ``tp_size``, or of ``2 * tp_size * cp_size`` if
-        ``cp_size`` is more than 1; with fp8 also of ``16 * cp_size``.
+        ``cp_size`` is more than 1; with fp8 also of ``32 * tp_size * cp_size`` (``"mxfp8"``), else
+        of ``16 * cp_size``, or ``128 * tp_size * cp_size`` if ``tp_size`` is more than 1.
     pp_size
         Kept as an attribute. All rows are equally wide in any case.
     dp_size
@@ -175,9 +185,12 @@ class PackedDataCollator:
 
     Notes
     -----
-    Written against SkyRL 0.3.0: ``PackedDataCollator`` of ``skyrl.train.dataset.collators``. Other
-    than there, images are errors, as rows of several examples cannot have them (SkyRL, which does
-    not pack where there are images, would leave them out), and so are floats as token ids.
+    Written against SkyRL 0.3.0 and its main branch of autumn 2026: ``PackedDataCollator`` of
+    ``skyrl.train.dataset.collators``. Where SkyRL is installed, its own function says what places
+    are rounded up to, since its workers read them so; with SkyRL 0.3.0, which has no recipes, rows
+    are limited before places are rounded up, as there. Other than in SkyRL, images are errors, as
+    rows of several examples cannot have them (SkyRL, which does not pack where there are images,
+    would leave them out), and so are floats as token ids.
     """
 
     def __init__(
@@ -191,6 +204,7 @@ class PackedDataCollator:
         batch_size: int,
         micro_train_batch_size_per_gpu: int,
         fp8_enabled: bool = False,
+        fp8_recipe: str | None = None,
     ) -> None:
         if max_tokens_per_microbatch is None:
             raise ValueError("max_tokens_per_microbatch is None; pass a number of tokens")
@@ -201,6 +215,7 @@ class PackedDataCollator:
         self.dp_size = dp_size
         self.batch_size = batch_size
         self.fp8_enabled = fp8_enabled
+        self.fp8_recipe = fp8_recipe
         self._unpacked = DefaultCollator(tokenizer, micro_train_batch_size_per_gpu)
 
     @property
@@ -239,7 +254,8 @@ class PackedDataCollator:
         Raises
         ------
         ValueError
-            An example that exceeds `max_tokens_per_microbatch`; fewer examples than rows; images.
+            An example that exceeds `max_tokens_per_microbatch`; fewer examples than rows; images; a
+            `fp8_recipe` ``"auto"``, which each machine resolves by itself.
         AssertionError
             A loss mask that has not as many numbers as ``num_actions`` says.
         KeyError
@@ -256,14 +272,13 @@ class PackedDataCollator:
         if _check_images(examples):
             raise ValueError("examples have pixel_values, but rows of several cannot have images")
         ids = [example["input_ids"] for example in examples]
-        loss_masks = [_whole_loss_mask(row, example) for row, example in enumerate(examples)]
-        plan = self._bins(list(map(len, ids)))
+        loss_masks = [_loss_mask(row, example) for row, example in enumerate(examples)]
+        align = packed_alignment(
+            self.tp_size, self.cp_size, fp8_enabled=self.fp8_enabled, fp8_recipe=self.fp8_recipe
+        )
+        plan = self._bins(list(map(len, ids)), align)
         layout = checked_layout(
-            *("packed", None, None, None, 1),
-            # Packed by tokens, placed by multiples: rows may exceed the capacity, as SkyRL's do.
-            pack=dataclasses.replace(plan, pad_to_multiple_of=self._align_size()),
-            shift="next_token",
-            tail="outside",
+            *("packed", None, None, None, 1), pack=plan, shift="next_token", tail="outside"
         )
         try:
             packed = collate_fields(
@@ -283,11 +298,11 @@ class PackedDataCollator:
             len(ids),
             plan.num_bins,
             plan.num_bins // self.dp_size,
-            self.max_tokens_per_microbatch,
+            plan.capacity,
         )
         return _as_packed_batch(packed, plan)
 
-    def _bins(self, lengths: list[int]) -> BinPlan:
+    def _bins(self, lengths: list[int], align: Alignment) -> BinPlan:
         """Return which examples share a row; the rows of each rank one behind the other."""
         for row, length in enumerate(lengths):
             if length > self.max_tokens_per_microbatch:
@@ -295,10 +310,14 @@ class PackedDataCollator:
                     f"examples[{row}] has {length} tokens, which exceeds "
                     f"max_tokens_per_microbatch={self.max_tokens_per_microbatch}"
                 )
+        tokens = np.array(lengths, np.int64)
+        capacity, places = self.max_tokens_per_microbatch, tokens
+        if align.is_limited:
+            capacity, places = max(capacity, align.size), -(-tokens // align.size) * align.size
         try:
             plan = pack(
-                lengths,
-                self.max_tokens_per_microbatch,
+                places,
+                capacity,
                 algorithm="ffd",
                 min_bins=self.dp_size,
                 bins_multiple_of=self.dp_size,
@@ -306,32 +325,26 @@ class PackedDataCollator:
         except ValueError as error:
             raise ValueError(f"with dp_size={self.dp_size}, {error}") from error
         order = np.arange(plan.num_bins).reshape(-1, self.dp_size).T.reshape(-1)
-        bins = [np.arange(plan.offsets[bin], plan.offsets[bin + 1]) for bin in order]
-        pieces = np.concatenate(bins)
+        bins = [plan.indices[plan.offsets[bin] : plan.offsets[bin + 1]] for bin in order]
+        indices = np.concatenate(bins)
         return dataclasses.replace(
             plan,
             offsets=offsets_of(list(map(len, bins))),
-            indices=plan.indices[pieces],
-            starts=plan.starts[pieces],
-            lengths=plan.lengths[pieces],
+            indices=indices,
+            lengths=tokens[indices],
+            pad_to_multiple_of=align.size,
         )
 
-    def _align_size(self) -> int:
-        """Return what an example's place in a row is a multiple of."""
-        size = 2 * self.tp_size * self.cp_size if self.cp_size > 1 else self.tp_size
-        return math.lcm(size, 16 * self.cp_size) if self.fp8_enabled else size
 
-
-def _whole_loss_mask(row: int, example: Mapping[str, Any]) -> list[Any]:
-    """Return a loss mask of all tokens. That of the first, which no token predicts, is 0."""
-    length = len(example["input_ids"])
-    mask = [0] * (length - example["num_actions"]) + list(example["loss_mask"])
-    if len(mask) != length:
+def _loss_mask(row: int, example: Mapping[str, Any]) -> Any:
+    """Return the loss mask of an example's last tokens, if they are as many as it says."""
+    length, actions = len(example["input_ids"]), example["num_actions"]
+    mask = example["loss_mask"]
+    if len(mask) != min(length, actions):
         raise AssertionError(
-            f"examples[{row}] has {counted(length, 'token')} and "
-            f"num_actions={example['num_actions']}, but a loss_mask of {len(example['loss_mask'])}"
+            f"examples[{row}] has {counted(length, 'token')} and num_actions={actions}, "
+            f"but a loss_mask of {len(mask)}"
         )
-    mask[:1] = [0] * len(mask[:1])
     return mask
 
 
@@ -348,7 +361,7 @@ def _as_packed_batch(packed: Mapping[str, Any], plan: BinPlan) -> Any:
     lengths = np.split(plan.lengths, plan.offsets[1:-1])
     data = {
         "sequences": packed["input_ids"],
-        "attention_mask": (packed["sequence_ids"] >= 0).to(torch.int64),
+        "attention_mask": packed["attention_mask"],
         "loss_mask": loss_mask,
         "sub_seq_lengths": [torch.tensor(row) for row in lengths],
     }
@@ -373,14 +386,18 @@ def _check_length(row: int, key: str, values: Any, expected: int, source: str) -
         )
 
 
-def _left_padded(key: str, rows: list[Any], fill: Any) -> Any:
-    """Return rows as one int64 tensor, right-aligned."""
+def _left_padded(key: str, rows: list[Any], fill: Any, dtype: MaskDtype = "int64") -> Any:
+    """Return rows as one tensor, right-aligned: of int64, or of int32 if that holds them."""
 
-    def collated(rows: list[Any]) -> Any:
+    def collated(rows: list[Any], dtype: MaskDtype = "int64") -> Any:
         # As responses without prompts: slicing lists would take longer than all the rest.
         empty: list[Any] = [()] * len(rows)
-        return collate_fields(empty, rows, fill, [], "torch", outputs=LEFT_PADDED)["input_ids"]
+        outputs = LEFT_PADDED[dtype]
+        return collate_fields(empty, rows, fill, [], "torch", outputs=outputs)["input_ids"]
 
+    if dtype == "int32":
+        with contextlib.suppress(TypeError, ValueError, RuntimeError):
+            return collated(rows, dtype)
     try:
         try:
             return collated(rows)
@@ -407,9 +424,7 @@ def _cut_off(rows: list[Any], error: TypeError) -> list[Any]:
 
 def _renamed(error: Exception, key: str) -> Exception:
     """Return an error about responses as one about a key of the examples."""
-    message = re.sub(
-        r"\bloss_mask\[(\d+)\]\[", r"the loss mask of examples[\1], token [", str(error)
-    )
+    message = re.sub(r"\bloss_mask(\[\d+\])", r"examples\1['loss_mask']", str(error))
     message = re.sub(r"\bresponses(\[\d+\])", rf"examples\1[{key!r}]", message)
     kinds = (kind for kind in (TypeError, ValueError, RuntimeError) if isinstance(error, kind))
     return next(kinds)(message.replace("responses", key))

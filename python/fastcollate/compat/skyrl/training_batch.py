@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from fastcollate.compat.skyrl.installed import skyrl_module
+
 
 class TrainingBatch(dict[str, Any]):
     """What a batch is where SkyRL is not installed: tensors and lists of tensors by their keys.
@@ -23,15 +25,13 @@ def training_batch(data: Mapping[str, Any], metadata: dict[str, Any]) -> Any:
 
     Lists of tensors become a ``TensorList``, or stay lists.
     """
-    batch: Any
-    try:
-        from skyrl.backends.skyrl_train.training_batch import TensorList, TrainingInputBatch
-    except ImportError:
-        batch = TrainingBatch(data)
+    module: Any = skyrl_module("skyrl.backends.skyrl_train.training_batch")
+    if module is None:
+        batch: Any = TrainingBatch(data)
     else:
-        batch = TrainingInputBatch(
+        batch = module.TrainingInputBatch(
             {
-                key: TensorList(value) if isinstance(value, list) else value
+                key: module.TensorList(value) if isinstance(value, list) else value
                 for key, value in data.items()
             }
         )

@@ -83,7 +83,12 @@ def collate_default(examples: Examples, pad_token_id: Any) -> dict[str, Any]:
 
 
 def collate_packed(
-    examples: Examples, pad_token_id: int | None, capacity: int, align_size: int, dp_size: int
+    examples: Examples,
+    pad_token_id: int | None,
+    capacity: int,
+    align_size: int,
+    dp_size: int,
+    is_limited: bool = True,
 ) -> dict[str, Any]:
     """Do what SkyRL's ``PackedDataCollator`` does to a batch of training.
 
@@ -94,11 +99,13 @@ def collate_packed(
     pad_token_id
         The id between and behind examples.
     capacity
-        How many tokens a row may have, before places are rounded up.
+        How many positions a row may have, or tokens, or one place if that is more.
     align_size
         The multiple that an example's place in a row is rounded up to: `packed_align_size`.
     dp_size
         Ranks.
+    is_limited
+        Whether the capacity is one of places, as in SkyRL's main branch, or of tokens, as in 0.3.0.
 
     Returns
     -------
@@ -127,7 +134,13 @@ def collate_packed(
             raise AssertionError("loss_mask")
         masks.append(mask)
     lengths = [len(example["input_ids"]) for example in examples]
-    bins = pack_sequences(lengths, "first_fit_decreasing", capacity, dp_size, dp_size)
+    if any(length > capacity for length in lengths):
+        raise ValueError("an example exceeds the capacity")
+    packed = lengths
+    if is_limited:
+        packed = [-(-length // align_size) * align_size for length in lengths]
+        capacity = max(capacity, align_size)
+    bins = pack_sequences(packed, "first_fit_decreasing", capacity, dp_size, dp_size)
     bins = [members for rank in range(dp_size) for members in bins[rank::dp_size]]
 
     places = [[-(-lengths[item] // align_size) * align_size for item in bin] for bin in bins]
@@ -161,19 +174,36 @@ def collate_packed(
     }
 
 
-def packed_align_size(tp_size: int, cp_size: int, fp8_enabled: bool = False) -> int:
+def packed_align_size(
+    tp_size: int, cp_size: int, fp8_enabled: bool = False, fp8_recipe: str | None = None
+) -> int:
     """Return what SkyRL rounds an example's place up to.
 
     Returns
     -------
     int
         ``tp``, or ``2 * tp * cp`` where contexts are split over ranks, and with fp8 the least
-        multiple of that and of ``16 * cp``.
+        multiple of that and of what the recipe asks of every rank's share.
 
     Notes
     -----
     ``get_packed_seq_align_size`` of
-    ``skyrl/backends/skyrl_train/distributed/megatron/packing_utils.py``.
+    ``skyrl/backends/skyrl_train/distributed/megatron/packing_utils.py``, SkyRL's main branch of
+    autumn 2026.
     """
+    size = 2 * tp_size * cp_size if cp_size > 1 else tp_size
+    if not fp8_enabled:
+        return size
+    if fp8_recipe == "mxfp8":
+        share = 32 * tp_size
+    elif tp_size > 1:
+        share = 128 * tp_size
+    else:
+        share = 16
+    return math.lcm(size, share * cp_size)
+
+
+def packed_align_size_of_0_3(tp_size: int, cp_size: int, fp8_enabled: bool = False) -> int:
+    """Return what SkyRL 0.3.0 rounds an example's place up to: it knows no recipes."""
     size = 2 * tp_size * cp_size if cp_size > 1 else tp_size
     return math.lcm(size, 16 * cp_size) if fp8_enabled else size
