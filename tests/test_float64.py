@@ -107,6 +107,27 @@ def test_values_per_row():
     assert kept(fc.PerRow(ids, dtype="float64")).tolist() == [2.0**64, 1]
 
 
+def test_integers_per_row_beyond_int64():
+    numbers = [2**63, -(2**64), 2**63 - 1]
+    for values in (numbers, [np.uint64(2**63), *numbers[1:]], [*numbers[:2], float(2**63 - 1)]):
+        batch = fc.build_batch(
+            [[1]] * 3,
+            [[2]] * 3,
+            pad_token_id=0,
+            fields={"x": fc.PerRow(values, dtype="float64"), "y": fc.PerRow([1.5, *values[1:]])},
+            array_type="numpy",
+        )
+        assert batch["x"].tolist() == list(map(float, numbers))
+        assert batch["y"].tolist() == [1.5, *map(float, numbers[1:])]
+        for dtype in (None, "int64"):
+            if all(isinstance(value, int) for value in values):
+                with pytest.raises(ValueError, match=r"x\[0\] is 9223372036854775808, .* int64"):
+                    kept(fc.PerRow(values[:2], dtype=dtype))
+    for dtype in (None, "float64"):
+        with pytest.raises(ValueError, match=r"x\[1\] has \d+ bits, which does not fit float64"):
+            kept(fc.PerRow([0.5, 10**400], dtype=dtype))
+
+
 def test_a_builder_keeps_all_bits():
     options = {"pad_token_id": 0, "array_type": "numpy"}
     dtypes = {"rewards": "float64", "logprobs": "float64", "y": "float64", "z": "int32"}

@@ -315,6 +315,54 @@ def test_ways_that_cannot_be(options, message, array_type):
         batch.gather(like(np.zeros(shape), array_type), **options)
 
 
+UNFIT = {
+    "int64": [0.5, float("nan"), float("inf"), 2.0**63, 2**63, 10**400],
+    "int32": [2**31, -1.5],
+    "uint8": [-1, 256, 255.5],
+    "bool": [2, -1, 0.5],
+    "float16": [70_000, -65_520.0, 10**400],
+    "float32": [1e39, 10**400],
+    "float64": [10**400],
+    "bfloat16": [3.4e38],
+}
+FIT = {
+    "int64": [-1, 1.0, -(2**63), np.int64(3), True],
+    "int32": [2**31 - 1],
+    "uint8": [255, 255.0, -0.0],
+    "bool": [True, 1, 0.0],
+    "float16": [65_504, 0.1, float("-inf"), np.float32(0.5)],
+    "float32": [1e38, float("nan"), 1e-60],
+    "float64": [1e300, 0.1],
+    "bfloat16": [1e38, -1],
+}
+
+
+@pytest.mark.parametrize("dtype", list(UNFIT))
+def test_missing_is_a_number_that_x_can_hold(dtype, array_type):
+    batch = fc.build_batch(
+        [[], [1, 2]], [[3, 4], [5]], pad_token_id=0, layout="right", array_type=array_type
+    )
+    x = like(np.zeros(shape_of(batch, "sequence")), array_type)
+    if array_type == "torch":
+        import torch
+
+        x = x.to(getattr(torch, dtype))
+    elif dtype == "bfloat16":
+        return
+    else:
+        x = x.astype(dtype)
+    options = {"of": "sequence", "shift": "next_token"}
+    for missing in UNFIT[dtype]:
+        with pytest.raises(ValueError, match=rf"missing is .*{dtype}, which cannot hold it"):
+            batch.gather(x, **options, missing=missing)
+    for missing in FIT[dtype]:
+        values = batch.gather(x, **options, missing=missing).values
+        assert values.dtype == x.dtype
+        found, expected = values[0].item(), x[:1, 0] + 0
+        expected[0] = missing.item() if isinstance(missing, np.generic) else missing
+        assert found == expected[0].item() or missing != missing
+
+
 @pytest.mark.parametrize("x", [None, 3, "x", object()])
 def test_values_that_are_no_array(x):
     with pytest.raises(TypeError):

@@ -192,6 +192,23 @@ def first_misfit(array: Any, dtype: Any) -> int | None:
     return misfits.reshape(-1).tolist().index(True) if misfits.any() else None
 
 
+def fits(number: float, array: Any) -> bool:
+    """Say whether an array's dtype holds a number: floats may round it, but not to infinity."""
+    if (target := _limits(array.dtype)) is not None:
+        return target[0] <= number <= target[1] and float(number).is_integer()
+    try:
+        wide = np.float64(number)
+    except OverflowError:
+        return False
+    if is_tensor(array):
+        import torch
+
+        narrow = torch.tensor(wide, dtype=torch.float64).to(array.dtype).double().item()
+    else:
+        narrow = convert(wide, array.dtype)
+    return bool(np.isfinite(narrow) or not np.isfinite(wide))
+
+
 def _limits(dtype: Any) -> tuple[int, int] | None:
     """Lowest and highest value of an integer dtype; of booleans 0 and 1, of floats none."""
     name = dtype_name(dtype)

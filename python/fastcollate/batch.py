@@ -334,9 +334,9 @@ class Batch(Mapping[str, Any]):
             log-probabilities of a model do. Then `x` may be one position shorter.
         missing
             With ``"next_token"``, no position holds the value of the first token of a row without
-            a prompt, nor of a part of a row that was split. It is this number, or an error if None.
-            So are tokens that are asked for by
-            turn and are in no row.
+            a prompt, nor of a part of a row that was split. It is this number, which `x` has to be
+            able to hold, or an error if None. So are tokens that are asked for by turn and are in
+            no row.
         per
             ``"row"``: one item per row of the batch; of a packed batch, but for padding rows, and
             in the order of rows, not of bins. ``"turn"``: one per turn, in the order of the

@@ -7,7 +7,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fastcollate.arguments import check_bool
-from fastcollate.arrays import checked_array, describe, flattened, is_array, offsets_of
+from fastcollate.arrays import (
+    checked_array,
+    describe,
+    dtype_name,
+    fits,
+    flattened,
+    is_array,
+    offsets_of,
+)
 from fastcollate.ingest.columns import Ragged
 
 if TYPE_CHECKING:
@@ -26,8 +34,7 @@ def gathered(
     if shift not in ("none", "next_token"):
         raise ValueError(f"shift is {shift!r}; pass 'none' or 'next_token'")
     x = checked_array("x", x)
-    if missing is not None and not isinstance(missing, (int, float)):
-        raise TypeError(f"missing is {describe(missing)}; pass a number or None")
+    missing = _checked_missing(missing, x)
     is_shifted = shift == "next_token"
     if is_shifted and of == "response":
         raise ValueError("shift='next_token' is about whole sequences; pass of='sequence'")
@@ -55,6 +62,21 @@ def gathered(
     )
     values = _taken(flattened(x, len(leading)), places, missing)
     return Ragged(values, offsets_of(lens))
+
+
+def _checked_missing(missing: Any, x: Any) -> float | None:
+    """Return what stands for values that are not there, as a number that x can hold."""
+    if missing is None:
+        return None
+    if not isinstance(missing, (int, float, np.number, np.bool_)):
+        raise TypeError(f"missing is {describe(missing)}; pass a number or None")
+    number: float = missing.item() if isinstance(missing, np.generic) else missing
+    if not fits(number, x):
+        raise ValueError(
+            f"missing is {missing}, but x is of {dtype_name(x.dtype)}, which cannot hold it; "
+            "pass another number, or x as floats"
+        )
+    return number if "float" in dtype_name(x.dtype) else int(number)
 
 
 def broadcasted(plan: Plan, per_row: Any) -> Any:

@@ -293,6 +293,8 @@ def _as_numbers(key: str, values: list[Any], dtype: Any) -> np.ndarray:
     """Return one number per row as something that has a dtype."""
     numbers = [value.item() if hasattr(value, "item") else value for value in values]
     holds_floats = dtype is None or "float" in dtype_name(key, dtype)
+    is_float = holds_floats and any(isinstance(number, float) for number in numbers)
+    is_float |= dtype is not None and holds_floats and not all(map(_fits_int64, numbers))
     for row, number in enumerate(numbers):
         if not isinstance(number, (int, float)):
             raise TypeError(
@@ -302,10 +304,16 @@ def _as_numbers(key: str, values: list[Any], dtype: Any) -> np.ndarray:
         if isinstance(number, float):
             if not holds_floats:
                 raise ValueError(f"{key}[{row}] is {number}, which does not fit {dtype}")
-        elif not -(2**63) <= number < 2**63:
+        elif not is_float and not _fits_int64(number):
             raise ValueError(f"{key}[{row}] is {number}, which does not fit int64")
-    is_float = any(isinstance(number, float) for number in numbers)
+        elif number.bit_length() > 1023:
+            bits = number.bit_length()
+            raise ValueError(f"{key}[{row}] has {bits} bits, which does not fit float64")
     return np.array(numbers, np.float64 if is_float else np.int64)
+
+
+def _fits_int64(number: Any) -> bool:
+    return not isinstance(number, int) or -(2**63) <= number < 2**63
 
 
 def _as_objects(key: str, values: list[Any], field: PerRow, array_type: str) -> PerRowObjects:
