@@ -380,6 +380,38 @@ def test_keys_without_a_meaning(change, exception, pattern):
         assert collate(columns_of(samples)).input_ids.tolist() == [[1, 2]]
 
 
+TOKENS = {"input_ids": [1, 2, 3], "prompt_len": 1}
+ONE_TURN = {"prompt": [1, 2], "response": [3]}
+
+
+@pytest.mark.parametrize("kind", ["list", "columns", "arrow", "dataset"])
+@pytest.mark.parametrize(
+    ("tokens", "value", "advice"),
+    [
+        (TOKENS, [0, 1, 1], "fields={'x': fc.Field('x', align='sequence')}, or ignore=['x']"),
+        (TOKENS, [0, 1], "fields={'x': fc.Field('x')}, or ignore=['x']"),
+        (TOKENS, [0, 1, 2, 3], "; pass ignore=['x']"),
+        (TOKENS, 0.5, "fields={'x': fc.PerRow('x')}, or ignore=['x']"),
+        (TOKENS, "abc", "; pass ignore=['x']"),
+        (ONE_TURN, [0, 1, 1], "fields={'x': fc.Field('x', align='sequence')}, or ignore=['x']"),
+        (ONE_TURN, [0], "fields={'x': fc.Field('x')}, or ignore=['x']"),
+        (ONE_TURN, [0, 1], "; pass ignore=['x']"),
+    ],
+)
+def test_advice_for_unknown_keys_fits_their_rows(tokens, value, advice, kind):
+    sample = {**tokens, "x": value}
+    samples = [sample]
+    if kind != "list":
+        samples = {key: [row] for key, row in sample.items()}
+    if kind == "arrow":
+        samples = pytest.importorskip("pyarrow").table(samples)
+    elif kind == "dataset":
+        samples = pytest.importorskip("datasets").Dataset.from_dict(samples)
+    with pytest.raises(ValueError, match="'x', which has no meaning here; pass ") as raised:
+        fc.Collator(pad_token_id=0, array_type="numpy")(samples)
+    assert str(raised.value).endswith(advice)
+
+
 @pytest.mark.parametrize(
     ("samples", "exception", "pattern"),
     [

@@ -34,13 +34,18 @@ class Collator:
         front, or with -100 where nothing is trained and the ids themselves elsewhere, as Hugging
         Face has them. Everything before the first label is the prompt, and ``loss_mask`` says
         which tokens of the rest have one. An ``attention_mask`` may be there if it is 1 throughout.
+    ``seq_lengths`` beside ``input_ids`` and ``labels``
+        How many tokens each sequence of a packed sample has, as ``pack_dataset`` of TRL and of
+        :mod:`fastcollate.compat.trl` leaves them. Each sequence is a row of the batch; beside these
+        keys, samples may have fields of one value per token (``align="sequence"``).
     ``rewards``, ``loss_mask``, ``logprobs``
         One number per response token; of rewards also one number.
     ``uid``, ``trajectory_id``, ``is_last_step``
         Kept per row.
 
     Beside a list of samples, a call takes the same as columns: a mapping from these keys to rows
-    (what Ray Data hands over as NumPy arrays), or a table of Arrow or Polars.
+    (what Ray Data hands over as NumPy arrays), a table of Arrow or Polars, or a ``Dataset`` of
+    ``datasets``, whose columns are read as Arrow in the order of its rows.
 
     A collator has no state: it may be called from many threads, and goes to worker processes by
     fork and by pickling, unless it has a pool of its own.
@@ -113,7 +118,7 @@ class Collator:
         Parameters
         ----------
         samples
-            A sequence of mappings, or columns as a mapping or table.
+            A sequence of mappings, or columns as a mapping, table or ``Dataset``.
         """
         arguments, has_labels = columns_of(samples, self._fields, self._ignore)
         options = self._options

@@ -21,6 +21,7 @@ from fastcollate.arrays import (
     offsets_of,
 )
 from fastcollate.ingest.columns import Ragged, concatenate
+from fastcollate.ingest.dataset_columns import is_column, read_column
 
 EXPECTED = "pass rows: lists, arrays or tensors, an Arrow array of lists, or a nested tensor"
 
@@ -43,7 +44,8 @@ def ragged(
           rows are tensors, or none is. Rows are copied into one array, tensors on their device.
         * anything with Arrow's ``__arrow_c_array__`` or ``__arrow_c_stream__`` (pyarrow, Polars,
           DuckDB, arro3): lists of numbers, large, fixed-size or views, or fixed-size lists in lists
-          for trailing dimensions; or a table of one such column. An array is viewed, its memory is
+          for trailing dimensions; or a table of one such column; or a ``Column`` of a dataset of
+          the library ``datasets``. An array is viewed, its memory is
           read-only; several chunks are copied together, as are booleans, which Arrow packs.
         * a nested tensor: a jagged one is viewed, a strided one copied.
         * a dense array or tensor, (rows, width, \*trailing): a view if all of it is taken and it
@@ -87,6 +89,8 @@ def ragged(
         return _converted(_of_nested(x) if x.is_nested else _of_dense(x), dtype)
     if isinstance(x, np.ndarray) and not (x.ndim == 1 and x.dtype.kind == "O"):
         return _converted(_of_dense(x), dtype)
+    if is_column(x):
+        x = read_column(x)
     if not isinstance(x, (list, tuple)):
         if (chunks := arrow_chunks(x, "x")) is not None:
             parts = [Ragged(values, offsets) for values, offsets in chunks]

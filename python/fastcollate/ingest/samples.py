@@ -4,24 +4,33 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
-import operator
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from itertools import islice
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from fastcollate._fastcollate import Stretches, pack_ids
-from fastcollate.arguments import counted, id_list
-from fastcollate.arrays import describe, is_array, is_tensor, offsets_of, to_numpy
-from fastcollate.ingest.column_input import ragged
-from fastcollate.ingest.columns import Ragged
+from fastcollate.arrays import describe, is_array
+from fastcollate.ingest.dataset_columns import (
+    first_row,
+    is_column,
+    is_dataset,
+    makes_rows,
+    read_column,
+    read_columns,
+    shown_columns,
+)
 from fastcollate.ingest.fields import Field, PerRow, RoutedExperts
+from fastcollate.ingest.sequences import (
+    SEQ_LENGTHS,
+    SEQUENCE,
+    TURN,
+    check_packed,
+    is_object_array,
+    tokens_of,
+)
 
 AnyField = Field | PerRow | RoutedExperts
-
-IGNORED = -100
-"""The label that losses leave out."""
 
 COLUMNS = {
     "rewards": "rewards",
@@ -33,16 +42,13 @@ COLUMNS = {
 }
 """Keys of samples beside those of the tokens, and what `build_batch` calls all of them."""
 
-TURN = ("prompt", "response")
-"""Keys of the tokens of a rollout's turn."""
-
-SEQUENCE = ("input_ids", "prompt_len", "labels", "attention_mask")
-"""Keys of a sequence for supervised fine-tuning. The second or the third says what trains."""
-
 EXPECTED = (
-    "pass a list of dicts, a dict of columns, or a table of Arrow or Polars, "
+    "pass a list of dicts, a dict of columns, a table of Arrow or Polars, or a Dataset, "
     "with one item per row of the batch"
 )
+
+_First = Callable[[str], Any]
+"""Gives the first row of a key, or raises where there is none."""
 
 
 class Columns(NamedTuple):
@@ -67,12 +73,19 @@ def columns_of(
         Keys of samples that are not used; None for all that have no meaning.
     """
     sources = {key: _source(key, field) for key, field in fields.items()}
-    known = {*COLUMNS, *TURN, *SEQUENCE, *sources.values()}
+    of_fields = set(sources.values())
+    known = {*COLUMNS, *TURN, *SEQUENCE, *of_fields}
     columns = _by_key(samples, known, ignore)
     for key, source in sources.items():
         if source not in columns:
             raise ValueError(f"fields has {key!r}, but samples have no {source!r}")
-    arguments = _tokens(columns)
+    own = {key: one for key, one in columns.items() if key != SEQ_LENGTHS or key not in of_fields}
+    arguments, packed = tokens_of(own)
+    if packed is not None:
+        check_packed(columns, fields, of_fields)
+        columns = {
+            key: packed.split(key, one) if key in of_fields else one for key, one in columns.items()
+        }
     for key, name in COLUMNS.items():
         if key in columns:
             if name in arguments:
@@ -129,9 +142,13 @@ def _with_values(field: AnyField, values: Any) -> AnyField:
 
 def _by_key(samples: Any, known: Collection[str], ignore: Collection[str] | None) -> dict[str, Any]:
     """Return the columns that are used, of one item per row each."""
+    if is_dataset(samples) and not makes_rows(samples) and len(samples) > 0:
+        used = _used(shown_columns(samples), known, ignore, lambda key: first_row(samples)[key])
+        return read_columns(samples, used)
     names = samples if isinstance(samples, Mapping) else _names_of_table(samples)
     if names is not None:
-        columns = {key: _readable(samples[key]) for key in _used(names, known, ignore)}
+        used = _used(names, known, ignore, lambda key: samples[key][0])
+        columns = {key: _readable(samples[key]) for key in used}
         for key in (*TURN, "input_ids"):
             if _is_one_row(columns.get(key)):
                 raise ValueError(
@@ -147,7 +164,7 @@ def _by_key(samples: Any, known: Collection[str], ignore: Collection[str] | None
 def _is_one_row(column: Any) -> bool:
     """Say whether what should be rows of ids is one row."""
     if is_array(column):
-        return column.ndim == 1 and not _is_object_array(column)
+        return column.ndim == 1 and not is_object_array(column)
     first = column[0] if isinstance(column, (list, tuple)) and column else None
     return isinstance(first, (int, np.integer))
 
@@ -165,10 +182,12 @@ def _names_of_table(samples: Any) -> list[str] | None:
 
 
 def _readable(column: Any) -> Any:
-    """Return a column that others than Ray can read too.
+    """Return a column that others than Ray can read too, and one of a dataset as Arrow has it.
 
     Rows that were NumPy arrays have a type of Ray's, whose storage does not say all of their shape.
     """
+    if is_column(column):
+        return read_column(column)
     name = getattr(getattr(column, "type", None), "extension_name", "")
     if not name.startswith("ray."):
         return column
@@ -194,11 +213,11 @@ def _transposed(
             raise TypeError(
                 f"samples[{index}] is {describe(sample)}; pass a mapping such as a dict"
             )
-    used = _used(samples[0], known, ignore)
+    used = _used(samples[0], known, ignore, samples[0].__getitem__)
     for index, sample in enumerate(samples):
         if sample.keys() == samples[0].keys():
             continue
-        own = _used(sample, known, ignore)
+        own = _used(sample, known, ignore, sample.__getitem__)
         for holder, names, other, others in ((0, used, index, own), (index, own, 0, used)):
             if missing := [name for name in names if name not in others]:
                 raise ValueError(
@@ -208,7 +227,9 @@ def _transposed(
     return {key: [sample[key] for sample in samples] for key in used}
 
 
-def _used(keys: Iterable[str], known: Collection[str], ignore: Collection[str] | None) -> list[str]:
+def _used(
+    keys: Iterable[str], known: Collection[str], ignore: Collection[str] | None, first: _First
+) -> list[str]:
     """Return the keys that have a meaning, and refuse those that have none and are not ignored."""
     if ignore is None:
         return [key for key in keys if key in known]
@@ -219,157 +240,43 @@ def _used(keys: Iterable[str], known: Collection[str], ignore: Collection[str] |
             meant = f" (did you mean {close[0]!r}?)" if close else ""
             raise ValueError(
                 f"samples have the key {key!r}, which has no meaning here{meant}; "
-                f"pass fields={{{key!r}: fc.Field({key!r})}}, or ignore=[{key!r}]"
+                f"pass {_field_for(key, first)}ignore=[{key!r}]"
             )
     return used
 
 
-# Tokens
-
-
-def _tokens(columns: Mapping[str, Any]) -> dict[str, Any]:
-    """Return prompts and responses, and loss masks if there are labels."""
-    if "prompt" in columns or "response" in columns:
-        others = [key for key in SEQUENCE if key in columns]
-        if missing := [key for key in TURN if key not in columns]:
-            raise ValueError(f"samples have no {missing[0]!r}, which belongs to their other tokens")
-        if others:
-            raise ValueError(
-                f"samples have {others[0]!r} beside 'prompt' and 'response'; pass either, or name "
-                "what is not meant in ignore"
-            )
-        return {"prompts": columns["prompt"], "responses": columns["response"]}
-    if "input_ids" not in columns:
-        raise ValueError(
-            "samples have no tokens; pass 'prompt' and 'response', or 'input_ids' with "
-            f"'prompt_len' or 'labels' (their keys are {list(columns)})"
-        )
-    if ("prompt_len" in columns) == ("labels" in columns):
-        raise ValueError(
-            f"samples have 'input_ids' and {'both' if 'labels' in columns else 'neither'} of "
-            "'prompt_len' and 'labels'; pass one of them, to say what trains"
-        )
-    ids = _ids("input_ids", columns["input_ids"])
-    if "attention_mask" in columns:
-        _check_no_padding(ids, _ids("attention_mask", columns["attention_mask"]))
-    values, starts = ids.values, ids.offsets[:-1]
-    if "labels" in columns:
-        trained = _trained(ids, _ids("labels", columns["labels"]))
-        prompt_lens = _first(trained, ids.offsets)
+def _field_for(key: str, first: _First) -> str:
+    """Write which field a key may be, by what its first row is like."""
+    row, tokens = _read(first, key), _length(first, "input_ids")
+    response = _length(first, "response")
+    if tokens is not None:
+        prompt_len = _read(first, "prompt_len")
+        response = tokens - prompt_len if isinstance(prompt_len, int) else None
+    elif response is not None:
+        tokens = response + (_length(first, "prompt") or 0)
+    count = _length(first, key)
+    if isinstance(row, (int, float, np.number)):
+        field = f"fc.PerRow({key!r})"
+    elif count is not None and count == response:
+        field = f"fc.Field({key!r})"
+    elif count is not None and count == tokens:
+        field = f"fc.Field({key!r}, align='sequence')"
     else:
-        prompt_lens = _prompt_lens(columns["prompt_len"], ids.lengths)
-    response_lens = ids.lengths - prompt_lens
-    arguments: dict[str, Any] = {
-        "prompts": Stretches([(values, starts, prompt_lens)]),
-        "responses": Stretches([(values, starts + prompt_lens, response_lens)]),
-    }
-    if "labels" in columns:
-        arguments["loss_masks"] = Stretches([(trained, starts + prompt_lens, response_lens)])
-    return arguments
+        return ""
+    return f"fields={{{key!r}: {field}}}, or "
 
 
-def _ids(name: str, column: Any) -> Ragged:
-    """Return a column of integers in one array, or one tensor, on the host."""
-    if isinstance(column, (list, tuple)) or _is_object_array(column):
-        arrays = [row for row in column if _is_integers(row)]
-        if len(arrays) == len(column) > 0 and len({row.dtype for row in arrays}) == 1:
-            return Ragged(np.concatenate(arrays), offsets_of([len(row) for row in arrays]))
-        # Boxed numbers are unboxed by the core, which names the place of a bad one.
-        packed = [pack_ids(name, row, index) for index, row in enumerate(column)]
-        return ragged(packed, dtype="int64") if packed else Ragged(np.empty(0, np.int64), [0])
+def _read(first: _First, key: str) -> Any:
+    """Return the first row of a key as Python has it; None where there is none."""
     try:
-        rows = ragged(column)
-    except (TypeError, ValueError) as error:
-        raise type(error)(f"{name} cannot be read: {error}") from error
-    values = to_numpy(rows.values)
-    if values.ndim != 1 or values.dtype.kind not in "biu":
-        raise TypeError(
-            f"{name} holds {values.dtype} of shape {values.shape[1:]} per token; pass integers"
-        )
-    # A tensor stays one: the core looks up where its memory is, which another thread may move.
-    is_view = is_tensor(rows.values) and rows.values.is_cpu
-    return rows if is_view else Ragged(values, rows.offsets)
+        row = first(key)
+    except (LookupError, TypeError):
+        return None
+    return row.as_py() if hasattr(row, "as_py") else row
 
 
-def _is_object_array(column: Any) -> bool:
-    return isinstance(column, np.ndarray) and column.dtype.kind == "O"
-
-
-def _is_integers(row: Any) -> bool:
-    return type(row) is np.ndarray and row.ndim == 1 and row.dtype.kind in "iu"
-
-
-def _check_same_lengths(ids: Ragged, name: str, other: Ragged) -> None:
-    if len(other) != len(ids):
-        raise ValueError(f"{name} has {counted(len(other), 'row')}, but input_ids has {len(ids)}")
-    differ = other.lengths != ids.lengths
-    if differ.any():
-        row = int(differ.argmax())
-        raise ValueError(
-            f"{name}[{row}] has {other.lengths[row]} items, but input_ids[{row}] has "
-            f"{ids.lengths[row]}"
-        )
-
-
-def _place(offsets: np.ndarray, index: int) -> tuple[int, int]:
-    """Return the row and the position in it of one of all values."""
-    row = int(np.searchsorted(offsets, index, side="right")) - 1
-    return row, index - int(offsets[row])
-
-
-def _check_no_padding(ids: Ragged, mask: Ragged) -> None:
-    _check_same_lengths(ids, "attention_mask", mask)
-    values = to_numpy(mask.values)
-    if (values != 1).any():
-        index = int((values != 1).argmax())
-        row, position = _place(ids.offsets, index)
-        raise ValueError(
-            f"attention_mask[{row}][{position}] is {values[index]}, so the row is padded "
-            "already; pass rows without padding"
-        )
-
-
-def _trained(ids: Ragged, labels: Ragged) -> np.ndarray:
-    """Return which tokens have a label: bool (tokens,)."""
-    _check_same_lengths(ids, "labels", labels)
-    targets, tokens = to_numpy(labels.values), to_numpy(ids.values)
-    trained: np.ndarray = targets != IGNORED
-    wrong = targets != tokens
-    wrong &= trained
-    if wrong.any():
-        index = int(wrong.argmax())
-        row, position = _place(ids.offsets, index)
-        raise ValueError(
-            f"labels[{row}][{position}] is {targets[index]}, but "
-            f"input_ids[{row}][{position}] is {tokens[index]}; a label is {IGNORED} or the id "
-            "of its own position (models shift them inside)"
-        )
-    return trained
-
-
-def _first(trained: np.ndarray, offsets: np.ndarray) -> np.ndarray:
-    """Count the tokens of each row in front of the first that is trained: int64 (rows,)."""
-    places = np.append(np.flatnonzero(trained), len(trained))
-    first = places[np.searchsorted(places, offsets[:-1])]
-    found: np.ndarray = np.minimum(first, offsets[1:]) - offsets[:-1]
-    return found
-
-
-def _prompt_lens(column: Any, lengths: np.ndarray) -> np.ndarray:
-    items = id_list("prompt_len", column)
-    if len(items) != len(lengths):
-        raise ValueError(
-            f"prompt_len has {counted(len(items), 'row')}, but input_ids has {len(lengths)}"
-        )
-    prompt_lens = np.empty(len(items), np.int64)
-    for row, item in enumerate(items):
-        try:
-            count = operator.index(item)
-        except TypeError as error:
-            raise TypeError(f"prompt_len[{row}] is {describe(item)}; pass an integer") from error
-        if not 0 <= count <= lengths[row]:
-            raise ValueError(
-                f"prompt_len[{row}] is {count}, but input_ids[{row}] has {lengths[row]} tokens"
-            )
-        prompt_lens[row] = count
-    return prompt_lens
+def _length(first: _First, key: str) -> int | None:
+    """Count the items of the first row of a key; None if it is not of items."""
+    row = _read(first, key)
+    is_row = hasattr(row, "__len__") and not isinstance(row, (str, bytes, Mapping))
+    return len(row) if is_row and getattr(row, "ndim", 1) > 0 else None

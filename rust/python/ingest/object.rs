@@ -93,3 +93,18 @@ pub fn to_list<'py>(sequence: &Bound<'py, PyAny>) -> Result<Bound<'py, PyList>> 
     let items = sequence.try_iter()?.collect::<PyResult<Vec<_>>>()?;
     Ok(PyList::new(sequence.py(), items)?)
 }
+
+/// The rows of a column of the library `datasets`, read without a Python object for each number;
+/// `None` for anything else.
+pub fn of_dataset<'py>(rows: &Bound<'py, PyAny>) -> Result<Option<Bound<'py, PyAny>>> {
+    let py = rows.py();
+    let is_theirs = |module: Bound<PyString>| module == "datasets.arrow_dataset";
+    if rows.is_exact_instance_of::<PyList>() || !rows.get_type().module().is_ok_and(is_theirs) {
+        return Ok(None);
+    }
+    let columns = py.import(intern!(py, "fastcollate.ingest.dataset_columns"))?;
+    if !columns.call_method1("is_column", (rows,))?.is_truthy()? {
+        return Ok(None);
+    }
+    Ok(Some(columns.call_method1("read_column", (rows,))?))
+}

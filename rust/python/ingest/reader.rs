@@ -12,7 +12,7 @@ use super::array::{ArrayInput, ArrayView, Float};
 use super::arrow::{self, Chunk};
 use super::number::decode;
 use super::object::{
-    as_array, has_rows, is_list_of_rows, is_objects, is_row, is_sequence, to_list,
+    as_array, has_rows, is_list_of_rows, is_objects, is_row, is_sequence, of_dataset, to_list,
 };
 use super::ragged::{self, Parts};
 use super::rows::{Row, Rows};
@@ -70,6 +70,8 @@ impl<'a, 'py> Reader<'a, 'py> {
     /// `TypeError` or `ValueError` naming the field and the first row that is none.
     pub fn read(mut self, rows: &Bound<'py, PyAny>) -> Result<Rows<'py>> {
         let is_list = rows.is_exact_instance_of::<PyList>();
+        let read = of_dataset(rows)?;
+        let rows = read.as_ref().unwrap_or(rows);
         if !is_list && self.read_column(rows)? {
             return Ok(self.finish());
         }

@@ -1,0 +1,259 @@
+"""The tokens of samples: turns, or sequences of which a part trains."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Collection, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fastcollate._fastcollate import Stretches, pack_ids
+from fastcollate.arguments import counted, id_list
+from fastcollate.arrays import describe, is_tensor, offsets_of, to_numpy
+from fastcollate.ingest.column_input import ragged
+from fastcollate.ingest.columns import Ragged
+
+IGNORED = -100
+"""The label that losses leave out."""
+
+TURN = ("prompt", "response")
+"""Keys of the tokens of a rollout's turn."""
+
+SEQ_LENGTHS = "seq_lengths"
+"""The key that packers of datasets give the lengths of a sample's sequences."""
+
+SEQUENCE = ("input_ids", "prompt_len", "labels", "attention_mask", SEQ_LENGTHS)
+"""Keys of sequences for supervised fine-tuning. The second or the third says what trains."""
+
+PACKED = ("input_ids", "labels", "attention_mask", SEQ_LENGTHS)
+"""Those that packed samples may have: one item per token or sequence."""
+
+
+class Packed(NamedTuple):
+    """Samples that hold several sequences each."""
+
+    ids: Ragged
+    """The tokens of each sample."""
+    offsets: NDArray[np.int64]
+    """Where sequences begin among the tokens, and where the last ends: (sequences + 1,)."""
+
+    def split(self, key: str, column: Any) -> Ragged:
+        """Return values of samples' tokens as those of sequences."""
+        rows = _rows(key, column)
+        _check_same_lengths(self.ids, key, rows)
+        return Ragged(rows.values, self.offsets)
+
+
+class Tokens(NamedTuple):
+    """What is known of samples from their tokens alone."""
+
+    arguments: dict[str, Any]
+    """Prompts and responses, and loss masks if there are labels, for `build_batch`."""
+    packed: Packed | None
+    """If the samples are packed, which sequences they hold: each is a row of the batch."""
+
+
+def tokens_of(columns: Mapping[str, Any]) -> Tokens:
+    """Return the prompts and responses of samples' columns."""
+    if "prompt" in columns or "response" in columns:
+        others = [key for key in SEQUENCE if key in columns]
+        if missing := [key for key in TURN if key not in columns]:
+            raise ValueError(f"samples have no {missing[0]!r}, which belongs to their other tokens")
+        if others:
+            raise ValueError(
+                f"samples have {others[0]!r} beside 'prompt' and 'response'; pass either, or name "
+                "what is not meant in ignore"
+            )
+        return Tokens({"prompts": columns["prompt"], "responses": columns["response"]}, None)
+    if "input_ids" not in columns:
+        raise ValueError(
+            "samples have no tokens; pass 'prompt' and 'response', or 'input_ids' with "
+            f"'prompt_len' or 'labels' (their keys are {list(columns)})"
+        )
+    if ("prompt_len" in columns) == ("labels" in columns):
+        raise ValueError(
+            f"samples have 'input_ids' and {'both' if 'labels' in columns else 'neither'} of "
+            "'prompt_len' and 'labels'; pass one of them, to say what trains"
+        )
+    ids = _ids("input_ids", columns["input_ids"])
+    if "attention_mask" in columns:
+        _check_no_padding(ids, _ids("attention_mask", columns["attention_mask"]))
+    packed, offsets = None, ids.offsets
+    if SEQ_LENGTHS in columns:
+        offsets = _sequence_offsets(ids, _ids(SEQ_LENGTHS, columns[SEQ_LENGTHS]))
+        packed = Packed(ids, offsets)
+    values, starts, lengths = ids.values, offsets[:-1], np.diff(offsets)
+    if "labels" in columns:
+        trained = _trained(ids, _ids("labels", columns["labels"]))
+        prompt_lens = _first(trained, offsets)
+    else:
+        prompt_lens = _prompt_lens(columns["prompt_len"], lengths)
+    response_lens = lengths - prompt_lens
+    arguments: dict[str, Any] = {
+        "prompts": Stretches([(values, starts, prompt_lens)]),
+        "responses": Stretches([(values, starts + prompt_lens, response_lens)]),
+    }
+    if "labels" in columns:
+        arguments["loss_masks"] = Stretches([(trained, starts + prompt_lens, response_lens)])
+    return Tokens(arguments, packed)
+
+
+def check_packed(
+    columns: Mapping[str, Any], fields: Mapping[str, Any], of_fields: Collection[str]
+) -> None:
+    """Refuse what belongs to one sequence or its response: packed samples have several.
+
+    Parameters
+    ----------
+    columns
+        What packed samples have, by its key.
+    fields
+        Fields of the batch, by theirs.
+    of_fields
+        Which keys of the samples are those of fields.
+    """
+    wrong = [key for key in columns if key not in PACKED and key not in of_fields]
+    wrong += [key for key, field in fields.items() if getattr(field, "align", "") != "sequence"]
+    if wrong:
+        raise ValueError(
+            f"samples are packed, as they have {SEQ_LENGTHS!r}, but {wrong[0]!r} belongs to one "
+            "sequence or its response; leave it out, or pass what each token has as "
+            "fc.Field(..., align='sequence')"
+        )
+
+
+def _sequence_offsets(ids: Ragged, lengths: Ragged) -> NDArray[np.int64]:
+    """Return where the sequences of all samples begin among the tokens, and where the last ends."""
+    if len(lengths) != len(ids):
+        raise ValueError(
+            f"{SEQ_LENGTHS} has {counted(len(lengths), 'row')}, but input_ids has {len(ids)}"
+        )
+    counts = to_numpy(lengths.values)
+    if (counts < 1).any() or len(counts) == 0:
+        index = int((counts < 1).argmax()) if len(counts) else 0
+        row, position = _place(lengths.offsets, index)
+        found = f"[{row}][{position}] is {counts[index]}" if len(counts) else " names no sequence"
+        raise ValueError(f"{SEQ_LENGTHS}{found}; a sequence has one token or more")
+    offsets = offsets_of(counts)
+    tokens = np.diff(offsets[lengths.offsets])
+    if (tokens != ids.lengths).any():
+        row = int((tokens != ids.lengths).argmax())
+        raise ValueError(
+            f"{SEQ_LENGTHS}[{row}] adds up to {tokens[row]}, but input_ids[{row}] has "
+            f"{counted(int(ids.lengths[row]), 'token')}"
+        )
+    return offsets
+
+
+def _ids(name: str, column: Any) -> Ragged:
+    """Return a column of integers in one array, or one tensor, on the host."""
+    if isinstance(column, (list, tuple)) or is_object_array(column):
+        arrays = [row for row in column if _is_integers(row)]
+        if len(arrays) == len(column) > 0 and len({row.dtype for row in arrays}) == 1:
+            return Ragged(np.concatenate(arrays), offsets_of([len(row) for row in arrays]))
+        # Boxed numbers are unboxed by the core, which names the place of a bad one.
+        packed = [pack_ids(name, row, index) for index, row in enumerate(column)]
+        return ragged(packed, dtype="int64") if packed else Ragged(np.empty(0, np.int64), [0])
+    rows = _rows(name, column)
+    values = to_numpy(rows.values)
+    if values.ndim != 1 or values.dtype.kind not in "biu":
+        raise TypeError(
+            f"{name} holds {values.dtype} of shape {values.shape[1:]} per token; pass integers"
+        )
+    # A tensor stays one: the core looks up where its memory is, which another thread may move.
+    is_view = is_tensor(rows.values) and rows.values.is_cpu
+    return rows if is_view else Ragged(values, rows.offsets)
+
+
+def _rows(name: str, column: Any) -> Ragged:
+    try:
+        return ragged(column)
+    except (TypeError, ValueError) as error:
+        raise type(error)(f"{name} cannot be read: {error}") from error
+
+
+def is_object_array(column: Any) -> bool:
+    """Say whether something is an array of objects, such as rows of different lengths."""
+    return isinstance(column, np.ndarray) and column.dtype.kind == "O"
+
+
+def _is_integers(row: Any) -> bool:
+    return type(row) is np.ndarray and row.ndim == 1 and row.dtype.kind in "iu"
+
+
+def _check_same_lengths(ids: Ragged, name: str, other: Ragged) -> None:
+    if len(other) != len(ids):
+        raise ValueError(f"{name} has {counted(len(other), 'row')}, but input_ids has {len(ids)}")
+    differ = other.lengths != ids.lengths
+    if differ.any():
+        row = int(differ.argmax())
+        raise ValueError(
+            f"{name}[{row}] has {other.lengths[row]} items, but input_ids[{row}] has "
+            f"{ids.lengths[row]}"
+        )
+
+
+def _place(offsets: np.ndarray, index: int) -> tuple[int, int]:
+    """Return the row and the position in it of one of all values."""
+    row = int(np.searchsorted(offsets, index, side="right")) - 1
+    return row, index - int(offsets[row])
+
+
+def _check_no_padding(ids: Ragged, mask: Ragged) -> None:
+    _check_same_lengths(ids, "attention_mask", mask)
+    values = to_numpy(mask.values)
+    if (values != 1).any():
+        index = int((values != 1).argmax())
+        row, position = _place(ids.offsets, index)
+        raise ValueError(
+            f"attention_mask[{row}][{position}] is {values[index]}, so the row is padded "
+            "already; pass rows without padding"
+        )
+
+
+def _trained(ids: Ragged, labels: Ragged) -> np.ndarray:
+    """Return which tokens have a label: bool (tokens,)."""
+    _check_same_lengths(ids, "labels", labels)
+    targets, tokens = to_numpy(labels.values), to_numpy(ids.values)
+    trained: np.ndarray = targets != IGNORED
+    wrong = targets != tokens
+    wrong &= trained
+    if wrong.any():
+        index = int(wrong.argmax())
+        row, position = _place(ids.offsets, index)
+        raise ValueError(
+            f"labels[{row}][{position}] is {targets[index]}, but "
+            f"input_ids[{row}][{position}] is {tokens[index]}; a label is {IGNORED} or the id "
+            "of its own position (models shift them inside)"
+        )
+    return trained
+
+
+def _first(trained: np.ndarray, offsets: np.ndarray) -> np.ndarray:
+    """Count the tokens of each row in front of the first that is trained: int64 (rows,)."""
+    places = np.append(np.flatnonzero(trained), len(trained))
+    first = places[np.searchsorted(places, offsets[:-1])]
+    found: np.ndarray = np.minimum(first, offsets[1:]) - offsets[:-1]
+    return found
+
+
+def _prompt_lens(column: Any, lengths: np.ndarray) -> np.ndarray:
+    items = id_list("prompt_len", column)
+    if len(items) != len(lengths):
+        raise ValueError(
+            f"prompt_len has {counted(len(items), 'row')}, but input_ids has {len(lengths)}"
+        )
+    prompt_lens = np.empty(len(items), np.int64)
+    for row, item in enumerate(items):
+        try:
+            count = operator.index(item)
+        except TypeError as error:
+            raise TypeError(f"prompt_len[{row}] is {describe(item)}; pass an integer") from error
+        if not 0 <= count <= lengths[row]:
+            raise ValueError(
+                f"prompt_len[{row}] is {count}, but input_ids[{row}] has {lengths[row]} tokens"
+            )
+        prompt_lens[row] = count
+    return prompt_lens
