@@ -13,6 +13,8 @@ from hypothesis import strategies as st
 
 torch = pytest.importorskip("torch")
 
+from stand_ins import installed  # noqa: E402
+
 from fastcollate.compat.skyrl import (  # noqa: E402
     convert_prompts_responses_to_batch_tensors,
     make_router_padding_mask,
@@ -44,13 +46,17 @@ GOLDEN = json.loads((Path(__file__).parent / "golden" / "skyrl_batch_tensors.jso
 
 @pytest.mark.parametrize("case", GOLDEN["cases"])
 def test_what_skyrl_itself_gave(case):
-    """Results recorded from SkyRL 0.3.0: ours may not be wrong in the way of our oracle."""
+    """Results recorded from SkyRL 0.3.0: ours may not be wrong in the way of our oracle.
+
+    Ids of no token, which are float32 there, are int64 since.
+    """
 
     def tensor(result):
         dtype = getattr(torch, result["dtype"].removeprefix("torch."))
         return torch.tensor(result["values"], dtype=dtype).reshape(result["shape"])
 
     recorded = [None if result is None else tensor(result) for result in case.pop("results")]
+    recorded[0] = recorded[0].to(torch.int64)
     actual = convert_prompts_responses_to_batch_tensors(**case)
     assert_same(named(actual), named(tuple(recorded)))
 
@@ -148,9 +154,9 @@ def test_fields_longer_than_every_response_are_refused(inputs, field):
         convert_prompts_responses_to_batch_tensors(7, *inputs)
 
 
-def test_sequences_of_no_token_are_float32():
+def test_sequences_of_no_token_are_int64():
     results = check(7, [[], []], [[], []], [[], []], [[], []], [[], []])
-    assert results[0].dtype == torch.float32
+    assert results[0].dtype == torch.int64
     assert results[0].shape == (2, 0)
 
 
@@ -265,6 +271,134 @@ def test_the_dtype_of_routed_experts(inputs, largest, dtype):
     assert results[6][1, 0, 0].tolist() == [largest, 0]
 
 
+@given(drawn=st.data())
+def test_routes_of_nested_lists_are_those_of_0_3(drawn):
+    """Zeros where none were captured; some rows have none, or more than tokens."""
+    data = drawn.draw(skyrl_rollouts().filter(lambda data: any(data.prompts + data.responses)))
+    layers, topk = drawn.draw(st.integers(1, 2)), drawn.draw(st.integers(1, 3))
+    largest = drawn.draw(st.sampled_from([255, 256, 2**15]))
+    token = st.lists(
+        st.lists(st.integers(0, largest), min_size=topk, max_size=topk),
+        min_size=layers,
+        max_size=layers,
+    )
+    row = st.none() | st.lists(token, max_size=5)
+    rows = len(data.prompts)
+    routes = drawn.draw(st.lists(row, min_size=rows, max_size=rows))
+    check(7, *data, rollout_expert_indices=routes)
+
+
+def test_routes_of_nested_lists_written_out(inputs):
+    routes = [[[[5, 4]], [[3, 2]]], None]
+    results = check(7, *inputs, rollout_expert_indices=routes)
+    assert results[6][:, :, 0].tolist() == [[[5, 4], [3, 2], [0, 0]], [[0, 0]] * 3]
+    assert check(7, *inputs, rollout_expert_indices=[None, []])[6] is None
+
+
+class PackedTensor:
+    """As SkyRL's: a buffer, and where rows begin in it."""
+
+    def __init__(self, values, cu_seqlens):
+        assert cu_seqlens.dtype is torch.int32
+        assert int(cu_seqlens[-1]) == len(values)
+        self.values, self.cu_seqlens = values, cu_seqlens
+
+    def rows(self):
+        return torch.tensor_split(self.values, self.cu_seqlens[1:-1].tolist())
+
+
+@pytest.fixture
+def skyrl_main(monkeypatch):
+    name = "skyrl.backends.skyrl_train.utils.packed_tensor"
+    installed(monkeypatch, name, PackedTensor=PackedTensor)
+
+
+def test_with_packed_tensors_there_are_eight_values(skyrl_main, inputs):
+    """Of the installed SkyRL. Its trainer unpacks as many as it knows."""
+    results = convert_prompts_responses_to_batch_tensors(7, *inputs)
+    assert len(results) == 8
+    assert results[6:] == (None, None)
+    routes = [route([5, 4], [3, 2]), route([700, 6], dtype=np.int16)]
+    support = [np.full((1, 2), 9, np.int32), np.full((2, 2), 8, np.int32)]
+    results = convert_prompts_responses_to_batch_tensors(
+        7, *inputs, rollout_expert_indices=routes, rollout_sample_support=support
+    )
+    assert_same(
+        dict(zip(NAMES, results[:6], strict=False)),
+        dict(
+            zip(
+                NAMES,
+                reference.convert_prompts_responses_to_batch_tensors(7, *inputs)[:6],
+                strict=False,
+            )
+        ),
+    )
+    assert results[6].values.dtype is torch.int16
+    assert [rows[:, 0].tolist() for rows in results[6].rows()] == [
+        [[5, 4], [3, 2], [0, 1]],
+        [[700, 6], [0, 1], [0, 1]],
+    ]
+    assert results[7].values.dtype is torch.int32
+    assert [rows.tolist() for rows in results[7].rows()] == [[[9, 9]], [[8, 8]] * 2]
+
+
+@pytest.mark.parametrize(
+    ("key", "rows", "exception", "message"),
+    [
+        ("rollout_expert_indices", [[[[0]]], [[[1]]]], TypeError, r"NumPy arrays"),
+        ("rollout_expert_indices", [np.zeros((1, 1, 2), int)] * 2, ValueError, r"\[0\].* int64"),
+        (
+            "rollout_expert_indices",
+            [np.zeros((4, 1, 2), "i2")] * 2,
+            ValueError,
+            r"\[0\] has 4 rows",
+        ),
+        (
+            "rollout_expert_indices",
+            [np.zeros((1, 1, 2), "i2"), np.zeros((1, 2, 2), "i2")],
+            ValueError,
+            r"\[1\] has shape",
+        ),
+        ("rollout_sample_support", np.zeros((2, 2), "i4"), TypeError, "list of NumPy arrays"),
+        (
+            "rollout_sample_support",
+            [np.zeros((1, 2), "i4")],
+            ValueError,
+            "1 rows, but prompts has 2",
+        ),
+        ("rollout_sample_support", [[[1]], [[2]]], TypeError, "entries must be NumPy arrays"),
+        ("rollout_sample_support", [np.zeros((1, 2), int)] * 2, ValueError, r"\[0\].* int64"),
+        (
+            "rollout_sample_support",
+            [np.zeros((1, 2), "i4")] * 2,
+            ValueError,
+            r"\[1\] has 1 rows, but 2",
+        ),
+        (
+            "rollout_sample_support",
+            [np.zeros((1, 2), "i4"), np.zeros((2, 3), "i4")],
+            ValueError,
+            r"\[1\] has shape",
+        ),
+    ],
+)
+def test_what_packed_tensors_cannot_be_made_of(skyrl_main, inputs, key, rows, exception, message):
+    with pytest.raises(exception, match=message):
+        convert_prompts_responses_to_batch_tensors(7, *inputs, **{key: rows})
+
+
+def test_sample_support_without_packed_tensors(inputs):
+    with pytest.raises(TypeError, match="rollout_sample_support needs the packed tensors"):
+        convert_prompts_responses_to_batch_tensors(7, *inputs, rollout_sample_support=[])
+
+
+def test_rewards_that_require_gradients(inputs):
+    rewards = [torch.tensor(row, requires_grad=True) for row in inputs.rewards]
+    results = convert_prompts_responses_to_batch_tensors(7, *inputs._replace(rewards=rewards))
+    expected = reference.convert_prompts_responses_to_batch_tensors(7, *inputs)
+    assert torch.equal(results[3], expected[3])
+
+
 NO_ROUTES = np.zeros((0, 1, 2), np.uint8)
 
 
@@ -274,7 +408,9 @@ NO_ROUTES = np.zeros((0, 1, 2), np.uint8)
         ([route([0, 1]), [[[0, 1]]]], TypeError, r"NumPy arrays.*\b1\b"),
         ([None, route([0, 1])], TypeError, r"NumPy arrays.*\b0\b"),
         ([torch.zeros(1, 1, 2), route([0, 1])], TypeError, r"NumPy arrays.*\b0\b"),
-        ([[[[0]]], [[[1]]]], TypeError, r"NumPy arrays.*\b0\b"),
+        ([[[[0]]]], ValueError, r"\b1\b.*\b2\b"),
+        ([[[[0]]], [[["x"]]]], ValueError, r"\[1\]"),
+        ([[[[0]]], [[[1, 2]]]], ValueError, r"\[1\]"),
         ([route([0, 1])], ValueError, r"\b1\b.*\b2\b"),
         ([route([0, 1])] * 3, ValueError, r"\b3\b.*\b2\b"),
         ([route([0, 1]), NO_ROUTES], ValueError, r"\b1\b"),

@@ -3,8 +3,6 @@
 import json
 import logging
 import pickle
-import sys
-import types
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -14,6 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 torch = pytest.importorskip("torch")
+
+from stand_ins import installed  # noqa: E402
 
 from fastcollate.compat.skyrl import (  # noqa: E402
     DefaultCollator,
@@ -61,17 +61,6 @@ def test_what_skyrl_itself_gave(case):
     examples, pad = case["examples"], tokenizer(case["pad_token_id"])
     check_recorded(case["plain"], lambda: collate_sft_batch(examples, pad))
     check_recorded(case["scaled"], lambda: DefaultCollator(pad, 1)(examples, batch_size=4))
-
-
-def installed(patch, name, **contents):
-    """Stand in for a module of SkyRL."""
-    for end in [place for place, letter in enumerate(name) if letter == "."]:
-        package = types.ModuleType(name[:end])
-        package.__path__ = []
-        patch.setitem(sys.modules, name[:end], package)
-    module = types.ModuleType(name)
-    vars(module).update(contents)
-    patch.setitem(sys.modules, name, module)
 
 
 PACKING_UTILS = "skyrl.backends.skyrl_train.distributed.megatron.packing_utils"

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import logging
 import reprlib
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from fastcollate._fastcollate import FieldSpec
 from fastcollate.arguments import checked_integer
 from fastcollate.collating import collate_fields, excess_message
+from fastcollate.compat.skyrl.installed import skyrl_module
+from fastcollate.compat.skyrl.packed_tensors import checked_routes, packed_routes, packed_support
 from fastcollate.ingest.column_input import ragged
 from fastcollate.ingest.fields import Rows
 
@@ -19,22 +21,13 @@ if TYPE_CHECKING:
 
     import torch
 
-    BatchTensors: TypeAlias = tuple[
-        torch.Tensor,
-        torch.Tensor,
-        torch.Tensor,
-        torch.Tensor,
-        torch.Tensor,
-        torch.Tensor | None,
-        torch.Tensor | None,
-    ]
-
 logger = logging.getLogger(__name__)
 
 REWARDS = FieldSpec("rewards", "rewards", plain=True, any_length=True)
 LOSS_MASK = FieldSpec("loss_mask", "loss_masks", plain=True, any_length=True)
 LOGPROBS = FieldSpec("logprobs", "logprobs", plain=True, any_length=True)
 ROUTES = FieldSpec("rollout_expert_indices", "rollout_expert_indices", align="experts", dtype=None)
+LISTED_ROUTES = FieldSpec("rollout_expert_indices", "rollout_expert_indices", align="sequence")
 
 
 def convert_prompts_responses_to_batch_tensors(
@@ -45,14 +38,17 @@ def convert_prompts_responses_to_batch_tensors(
     loss_masks: Rows,
     logprobs: Rows | None = None,
     rollout_expert_indices: Any | None = None,
+    rollout_sample_support: Any | None = None,
     max_seq_len: int | None = None,
-) -> BatchTensors:
+) -> tuple[Any, ...]:
     """Convert prompts and responses to batch tensors, as SkyRL's function of this name does.
 
-    The results equal SkyRL's bit for bit (but for rewards given as integers beyond 2**53, which
-    round through float64 here). It is more lenient than :func:`fastcollate.build_batch`: a row of a
-    field may have any length up to the longest response ``R``, and its values are right-aligned;
-    NaN is accepted everywhere.
+    What it returns is what the installed SkyRL does: eight values where that has packed tensors, as
+    the main branch of autumn 2026, else seven, as 0.3.0. The results equal SkyRL's bit for bit (but
+    for rewards given as integers beyond 2**53, which round through float64 here, and ids, which are
+    int64 even where no row has a token, as in the main branch). It is more lenient than
+    :func:`fastcollate.build_batch`: a row of a field may have any length up to the longest response
+    ``R``, and its values are right-aligned; NaN is accepted everywhere.
 
     Parameters
     ----------
@@ -67,37 +63,43 @@ def convert_prompts_responses_to_batch_tensors(
         Rows of numbers; rows missing at the end are zero. Without any, place 6 is None.
     rollout_expert_indices
         ``B`` NumPy arrays (captured tokens, layers, topk) of integers; see
-        :class:`fastcollate.RoutedExperts`. Without any, place 7 is None.
+        :class:`fastcollate.RoutedExperts`. Without any, place 7 is None. Or, as 0.3.0 has them,
+        nested lists, of which rows may be empty or None, and of what is beyond a row's tokens
+        nothing is read.
+    rollout_sample_support
+        ``B`` NumPy arrays (response tokens, k) of int32. Without any, place 8 is None.
     max_seq_len
-        Log a warning when the longest row exceeds it; nothing is truncated.
+        Log a warning when the longest row exceeds it; nothing is truncated. Pass it by name: it is
+        the eighth argument in 0.3.0, and the ninth here and in the main branch.
 
     Returns
     -------
     tuple
         ``sequences`` and ``attention_mask``, int64 (B, W) with ``W = max(prompt + response)``;
         ``response_mask``, int64 (B, R); ``rewards``, ``loss_masks`` and, if given, ``logprobs``,
-        float32 (B, R); the expert indices if given, (B, W, layers, topk), ``arange(topk)`` where
-        none were captured, uint8, int16 or int32 by the largest. If all rows are empty,
-        ``sequences`` is float32 as there.
+        float32 (B, R); the expert indices if given. Where the installed SkyRL has packed tensors,
+        these are one, of values (tokens of all rows, layers, topk) and the widest of the arrays'
+        dtypes, ``arange(topk)`` where none were captured, and the sample support is one of values
+        (response tokens of all rows, k). Else expert indices are (B, W, layers, topk), uint8, int16
+        or int32 by the largest: of arrays with ``arange(topk)`` where none were captured, of lists
+        with zeros.
 
     Raises
     ------
     AssertionError
         An empty batch, or prompts, responses, rewards and loss masks of different row counts.
     ValueError, TypeError
-        As :func:`fastcollate.build_batch`; also expert indices that are no NumPy arrays, or a row
-        without any.
+        As :func:`fastcollate.build_batch`; also expert indices that are neither NumPy arrays nor
+        lists, or an array without any; sample support where the installed SkyRL has no packed
+        tensors.
     IndexError
         More rows of ``logprobs`` than of prompts.
 
     Notes
     -----
-    Written against ``skyrl.train.dataset.preprocess`` of SkyRL 0.3; for expert indices against that
-    of mid-2026, which takes arrays instead of nested lists and pads with ``arange(topk)`` instead
-    of zeros.
+    Written against ``skyrl.train.dataset.preprocess`` of SkyRL 0.3.0 and of its main branch of
+    autumn 2026. Between the two, routes were padded tensors of arrays.
     """
-    import torch
-
     rows = _count("prompts", prompts)
     if rows == 0:
         raise AssertionError("prompts has 0 rows; pass at least one")
@@ -120,26 +122,44 @@ def convert_prompts_responses_to_batch_tensors(
                 logprobs = ragged(logprobs)
             logprobs = [*logprobs, *[[]] * (rows - found)]
         fields.append((logprobs, LOGPROBS))
+    packed_tensor: Any = skyrl_module("skyrl.backends.skyrl_train.utils.packed_tensor")
+    if packed_tensor is None and rollout_sample_support is not None:
+        raise TypeError(
+            "rollout_sample_support needs the packed tensors of SkyRL, which the installed version "
+            "does not have; pass None"
+        )
+    routes = None
     if rollout_expert_indices is not None and len(rollout_expert_indices) > 0:
-        _check_routes(rollout_expert_indices, rows)
-        fields.append((rollout_expert_indices, ROUTES))
+        if packed_tensor is not None:
+            routes = checked_routes(rollout_expert_indices, rows)
+        elif all(row is None or isinstance(row, list) for row in rollout_expert_indices):
+            listed = _listed_routes(rollout_expert_indices, prompts, responses)
+            fields += [] if listed is None else [listed]
+        else:
+            fields.append((checked_routes(rollout_expert_indices, rows), ROUTES))
     pad_token_id = getattr(pad_token_id, "pad_token_id", pad_token_id)
     batch = collate_fields(prompts, responses, pad_token_id, fields, "torch")
     if (message := excess_message(batch.plan, max_seq_len)) is not None:
         logger.warning(message)
 
-    sequences = batch["input_ids"]
-    if batch.plan.width == 0:
-        # SkyRL's torch.tensor([[], []]) sees no integer to tell the dtype by.
-        sequences = sequences.to(torch.float32)
-    return (
-        sequences,
+    tensors = (
+        batch["input_ids"],
         batch["attention_mask"],
         batch["response_mask"],
         batch["rewards"],
         batch["loss_mask"],
         batch.get("logprobs"),
-        batch.get("rollout_expert_indices"),
+    )
+    if packed_tensor is None:
+        return (*tensors, batch.get("rollout_expert_indices"))
+    make = packed_tensor.PackedTensor
+    response_lens = batch.plan.response_lens
+    lens = batch.plan.prompt_lens + response_lens
+    support = rollout_sample_support
+    return (
+        *tensors,
+        None if routes is None else packed_routes(make, routes, lens),
+        None if support is None else packed_support(make, support, response_lens),
     )
 
 
@@ -192,21 +212,29 @@ def make_router_padding_mask(
     return (position < 0) | (position >= captured[:, None])
 
 
-def _check_routes(routes: Sequence[Any], rows: int) -> None:
-    """Check what SkyRL asks of expert indices beyond what `RoutedExperts` does."""
-    if len(routes) != rows:
-        raise ValueError(f"rollout_expert_indices has {len(routes)} rows, but prompts has {rows}")
-    for row, array in enumerate(routes):
-        name = f"rollout_expert_indices[{row}]"
-        if not isinstance(array, np.ndarray):
-            raise TypeError(f"rows of expert indices are NumPy arrays, but {name} is {array!r:.80}")
-        if array.ndim != 3 or len(array) == 0:
-            raise ValueError(
-                f"{name} has shape {array.shape}; pass (captured tokens, layers, topk), "
-                "of one token at least"
-            )
-        if array.dtype.kind not in "iu":
-            raise ValueError(f"{name} has dtype {array.dtype}; pass integers")
+def _listed_routes(routes: Sequence[Any], prompts: Rows, responses: Rows) -> Any:
+    """Return nested lists as a field that is 0 where nothing was captured; None for empty ones."""
+    if len(routes) != len(prompts):
+        raise ValueError(
+            f"rollout_expert_indices has {len(routes)} rows, but prompts has {len(prompts)}"
+        )
+    shape = next((np.shape(row)[1:] for row in routes if row), None)
+    if shape is None:
+        return None
+    whole = []
+    for row, (listed, prompt, response) in enumerate(zip(routes, prompts, responses, strict=True)):
+        array = np.zeros((len(prompt) + len(response), *shape), np.int64)
+        if known := (listed or [])[: len(array)]:
+            try:
+                array[: len(known)] = known
+            except (TypeError, ValueError) as error:
+                raise type(error)(
+                    f"rollout_expert_indices[{row}] cannot be read: {error}"
+                ) from error
+        whole.append(array)
+    largest = max((int(array.max()) for array in whole if array.size), default=0)
+    dtype = "uint8" if largest < 2**8 else "int16" if largest < 2**15 else "int32"
+    return whole, LISTED_ROUTES.with_dtype(dtype)
 
 
 def _count(name: str, rows: Any) -> int:

@@ -36,16 +36,15 @@ def convert_prompts_responses_to_batch_tensors(
         response's tokens. ``logprobs`` may have fewer rows than the batch, or none.
     rollout_expert_indices
         For each row an array ``(captured, layers, topk)`` of uint8, int16 or int32: the experts of
-        its first tokens.
+        its first tokens; or, for all rows, nested lists or None.
 
     Returns
     -------
     tuple
         sequences, attention_mask, response_mask, rewards, loss_masks, logprobs or None, experts or
         None: int64 and ``(B, W)``, ``(B, W)``, ``(B, R)``, then float32 ``(B, R)``, and the
-        smallest of uint8, int16 and int32 ``(B, W, layers, topk)``. ``sequences`` is float32 where
-        no row has a token, for that is what torch makes of empty lists. Where no expert was
-        captured, they are 0, 1, 2, ...
+        smallest of uint8, int16 and int32 ``(B, W, layers, topk)``. Where no expert was captured,
+        they are 0, 1, 2, ..., or 0 for nested lists.
 
     Raises
     ------
@@ -61,8 +60,9 @@ def convert_prompts_responses_to_batch_tensors(
 
     Notes
     -----
-    SkyRL 0.3, ``skyrl/train/dataset/preprocess.py``, but for the experts: 0.3.0 takes them as
-    nested lists and pads with zeros. The arrays and the padding here are those of mid-2026.
+    SkyRL 0.3, ``skyrl/train/dataset/preprocess.py``, where experts are nested lists. Arrays of them
+    and their padding are those of mid-2026, between 0.3.0 and packed tensors. In 0.3.0,
+    ``sequences`` is float32 where no row has a token; since then it is int64.
     """
     import torch
 
@@ -93,8 +93,11 @@ def convert_prompts_responses_to_batch_tensors(
                 padded[start + position] = value
         return out
 
+    routes = rollout_expert_indices or []
+    is_listed = all(row is None or isinstance(row, list) for row in routes)
+    padded_routes = _listed_routes if is_listed else _padded_routes
     return (
-        torch.tensor(input_ids),
+        torch.tensor(input_ids, dtype=torch.int64),
         torch.tensor(attention_mask, dtype=torch.int64),
         torch.tensor(response_mask, dtype=torch.int64),
         # Without a dtype, whole numbers go through int64 and not float64: that rounds apart
@@ -102,9 +105,7 @@ def convert_prompts_responses_to_batch_tensors(
         right_aligned(rewards, None),
         right_aligned(loss_masks, torch.float32),
         right_aligned(logprobs, torch.float32) if logprobs else None,
-        _padded_routes(rollout_expert_indices, prompts, responses, width)
-        if rollout_expert_indices
-        else None,
+        padded_routes(routes, prompts, responses, width) if any(map(_is_given, routes)) else None,
     )
 
 
@@ -151,6 +152,32 @@ def make_router_padding_mask(
         for column in real[:captured]:
             mask[row, column] = False
     return mask
+
+
+def _is_given(routes: Any) -> bool:
+    return routes is not None and len(routes) > 0
+
+
+def _listed_routes(
+    rollout_expert_indices: Sequence[Any],
+    prompts: Sequence[list[int]],
+    responses: Sequence[list[int]],
+    width: int,
+) -> torch.Tensor:
+    import torch
+
+    first = next(row for row in rollout_expert_indices if row)
+    layers, topk = len(first[0]), len(first[0][0])
+    zero = [[0] * topk] * layers
+    padded = []
+    for routes, prompt, response in zip(rollout_expert_indices, prompts, responses, strict=True):
+        tokens = len(prompt) + len(response)
+        known = list(routes or [])[:tokens]
+        padded.append([zero] * (width - tokens) + known + [zero] * (tokens - len(known)))
+    result = torch.tensor(padded, dtype=torch.int64).reshape(len(padded), width, layers, topk)
+    largest = int(result.max()) if result.numel() else 0
+    dtype: torch.dtype = getattr(torch, smallest_dtype(largest))
+    return result.to(dtype)
 
 
 def _padded_routes(
