@@ -262,6 +262,16 @@ def split_step(
     strided: bool,
     padding: str,
 ) -> tuple[NDArray[int64], NDArray[bool_], NDArray[int64], tuple[int, int] | None]: ...
+def step_defect(
+    rows: NDArray[int64],
+    is_padding: NDArray[bool_],
+    mini_batch_offsets: NDArray[int64],
+    ranks: int,
+    num_rows: int,
+    prompt_offsets: NDArray[int64],
+    mini_batch_prompts: NDArray[int64],
+    bin_offsets: NDArray[int64] | None,
+) -> str | None: ...
 def pack_items(
     sizes: NDArray[int64],
     counts: NDArray[int64] | None,
@@ -269,8 +279,29 @@ def pack_items(
     algorithm: str,
     limit: tuple[int, int, float],
 ) -> tuple[NDArray[int64], NDArray[int64]]: ...
+def pack_whole(
+    lengths: NDArray[int64],
+    algorithm: str,
+    capacity: int,
+    max_sequences: int,
+    multiple: int,
+    may_exceed: bool,
+    min_bins: int,
+    bins_multiple_of: int,
+) -> list[NDArray[int64]] | None: ...
+def first_no_length(lengths: NDArray[int64], most: int) -> int | None: ...
 def spread_bins(
     offsets: NDArray[int64], items: NDArray[int64], bins: int
+) -> tuple[NDArray[int64], NDArray[int64]]: ...
+def bins_defect(
+    offsets: NDArray[int64],
+    indices: NDArray[int64],
+    starts: NDArray[int64],
+    lengths: NDArray[int64],
+    sequences: int,
+) -> str | None: ...
+def deal_bins(
+    offsets: NDArray[int64], items: NDArray[int64], missing: int, ranks: int
 ) -> tuple[NDArray[int64], NDArray[int64]]: ...
 def concat_bins(
     lengths: NDArray[int64], capacity: int, multiple: int, count: int

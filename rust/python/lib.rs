@@ -51,13 +51,15 @@ mod _fastcollate {
     #[pymodule_export]
     use super::merging::{Merge, MergeSpec, merge_turns};
     #[pymodule_export]
-    use super::packing::{concat_bins, pack_items, spread_bins};
+    use super::packing::{
+        bins_defect, concat_bins, deal_bins, first_no_length, pack_items, pack_whole, spread_bins,
+    };
     #[pymodule_export]
     use super::partitioning::{partition, split_micro_batches};
     #[pymodule_export]
     use super::plan::Plan;
     #[pymodule_export]
-    use super::stepping::{group_offsets, split_step};
+    use super::stepping::{group_offsets, split_step, step_defect};
 
     #[pymodule_init]
     fn init(module: &Bound<PyModule>) -> PyResult<()> {

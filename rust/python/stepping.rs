@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::hash::{BuildHasherDefault, Hasher};
 
 use fastcollate::Error as Core;
-use fastcollate::plan::{Cause, Deal, Indivisible, Padding, Split};
+use fastcollate::plan::{Cause, Deal, Indivisible, Padding, Split, StepTables};
 use numpy::{PyArray1, PyReadonlyArray1};
 use pyo3::exceptions::{PyException, PyTypeError};
 use pyo3::prelude::*;
@@ -13,7 +13,7 @@ use pyo3::types::PyList;
 use crate::error::Result;
 use crate::ingest::{Stretch, describe, same_until};
 use crate::interrupt::stoppable;
-use crate::tables::{Column, column_of};
+use crate::tables::{Column, column_of, values};
 
 /// Where stretches of equal objects begin and the last ends, int64 (stretches + 1,), and whether
 /// their hashes tell that all stretches are of different objects.
@@ -170,6 +170,33 @@ pub fn split_step<'py>(
             }
         },
     )
+}
+
+/// Say what is wrong with the tables of a step of so many rows.
+#[pyfunction]
+#[allow(clippy::too_many_arguments, reason = "called in one place")]
+pub fn step_defect(
+    rows: PyReadonlyArray1<i64>,
+    is_padding: PyReadonlyArray1<bool>,
+    mini_batch_offsets: PyReadonlyArray1<i64>,
+    ranks: usize,
+    num_rows: usize,
+    prompt_offsets: PyReadonlyArray1<i64>,
+    mini_batch_prompts: PyReadonlyArray1<i64>,
+    bin_offsets: Option<PyReadonlyArray1<i64>>,
+) -> Option<String> {
+    let bin_offsets = bin_offsets.as_ref().map(values);
+    let tables = StepTables {
+        rows: &values(&rows),
+        is_padding: &values(&is_padding),
+        mini_batch_offsets: &values(&mini_batch_offsets),
+        ranks,
+        num_rows,
+        prompt_offsets: &values(&prompt_offsets),
+        mini_batch_prompts: &values(&mini_batch_prompts),
+        bin_offsets: bin_offsets.as_deref(),
+    };
+    tables.defect()
 }
 
 /// Offsets: from 0 on, none below the one before.

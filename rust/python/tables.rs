@@ -1,10 +1,12 @@
 //! Tables of plans as NumPy arrays of int64, and back.
 
+use std::borrow::Cow;
+
 use fastcollate::Error as Core;
 use fastcollate::plan::{Assembly, Piece, Row, Turns};
 use numpy::ndarray::{Array2, ArrayView1, Dimension, Ix1, Ix2};
 use numpy::prelude::*;
-use numpy::{PyArray1, PyReadonlyArray};
+use numpy::{Element, PyArray1, PyReadonlyArray, PyReadonlyArray1};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
@@ -21,6 +23,14 @@ pub fn to_i64(value: usize) -> i64 {
 /// A column of a table.
 pub fn column_of<'py>(py: Python<'py>, values: impl IntoIterator<Item = usize>) -> Column<'py> {
     PyArray1::from_iter(py, values.into_iter().map(to_i64))
+}
+
+/// The values of an array, wherever they lie.
+pub fn values<'a, T: Element + Copy>(array: &'a PyReadonlyArray1<T>) -> Cow<'a, [T]> {
+    match array.as_slice() {
+        Ok(values) => Cow::Borrowed(values),
+        Err(_) => Cow::Owned(array.as_array().to_vec()),
+    }
 }
 
 /// One value of each row.

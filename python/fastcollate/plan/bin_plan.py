@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from fastcollate import _fastcollate
 from fastcollate.arguments import checked_int, counted
 from fastcollate.arrays import describe, offsets_of
 from fastcollate.plan.lengths import MAX_TOKENS, Integers, checked_lengths
@@ -64,6 +65,10 @@ class BinPlan(Table):
                 object.__setattr__(self, name, number)
         except (TypeError, ValueError, OverflowError) as error:
             raise ValueError(f"this is not a valid bin plan: {error}") from error
+        self._check()
+
+    def _check(self) -> None:
+        """Refuse tables that are no plan."""
         if (reason := self._defect()) is not None:
             raise ValueError(f"this is not a valid bin plan: {reason}")
 
@@ -78,39 +83,10 @@ class BinPlan(Table):
         pieces = len(indices) if indices.ndim == 1 else -1
         if self.starts.shape != (pieces,) or self.lengths.shape != (pieces,):
             return "indices, starts and lengths differ in length"
-        if offsets.ndim != 1 or len(offsets) == 0 or offsets[0] != 0 or offsets[-1] != pieces:
+        if offsets.ndim != 1:
             return f"offsets do not go from 0 to {pieces}"
-        if (offsets[1:] < offsets[:-1]).any():
-            return "offsets fall"
-        if pieces < num_sequences:
-            return f"there are {num_sequences} sequences, but only {pieces} pieces"
-        if indices.min(initial=0) < 0 or indices.max(initial=-1) >= num_sequences:
-            return f"indices are not all from 0 to {num_sequences - 1}"
-        for name in ("starts", "lengths"):
-            values = getattr(self, name)
-            if values.min(initial=0) < 0 or values.max(initial=0) > MAX_TOKENS:
-                return f"{name} hold what is no number of tokens"
-        return self._misplaced()
-
-    def _misplaced(self) -> str | None:
-        """Say which sequence is not in its pieces."""
-        is_there = np.zeros(self.num_sequences, np.bool_)
-        is_there[self.indices] = True
-        if not is_there.all():
-            return f"sequence {np.argmin(is_there)} is in no bin"
-        if not self.is_split:
-            wrong = np.flatnonzero(self.starts != 0)
-            return f"sequence {self.indices[wrong[0]]} is not there whole" if len(wrong) else None
-        order = np.lexsort((self.starts, self.indices))
-        indices, starts, lengths = self.indices[order], self.starts[order], self.lengths[order]
-        goes_on = np.zeros(len(order), np.bool_)
-        goes_on[1:] = indices[1:] == indices[:-1]
-        expected = np.zeros_like(starts)
-        expected[1:] = np.where(goes_on[1:], starts[:-1] + lengths[:-1], 0)
-        is_part = goes_on.copy()
-        is_part[:-1] |= goes_on[1:]
-        wrong = np.flatnonzero((starts != expected) | (is_part & (lengths == 0)))
-        return f"sequence {indices[wrong[0]]} is not there whole" if len(wrong) else None
+        tables = (offsets, indices, self.starts, self.lengths)
+        return _fastcollate.bins_defect(*tables, num_sequences)
 
     @classmethod
     def from_bins(

@@ -7,6 +7,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from fastcollate import _fastcollate
 from fastcollate.arguments import id_list
 from fastcollate.arrays import describe, to_numpy
 
@@ -38,8 +39,6 @@ def checked_lengths(name: str, values: Any, noun: str = "row") -> Integers:
         shown = describe(values) if is_array else describe(found)
         raise TypeError(f"{name} is {shown}; pass the number of tokens of each {noun}")
     lengths: Integers = found.astype(np.int64)
-    wrong = np.flatnonzero((lengths < 0) | (lengths > MAX_TOKENS))
-    if len(wrong) > 0:
-        row = int(wrong[0])
+    if (row := _fastcollate.first_no_length(lengths, MAX_TOKENS)) is not None:
         raise ValueError(f"{name} has {found[row]} for {noun} {row}, which is no number of tokens")
     return lengths

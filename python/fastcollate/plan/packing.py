@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from inspect import signature
 from typing import Any, Literal, TypeAlias, get_args
 
@@ -20,6 +20,9 @@ from fastcollate.plan.packing_items import Items, Limit, Pieces, checked_count
 
 Algorithm: TypeAlias = Literal["ffd", "ff", "bfd", "mffd", "next_fit", "concat", "balanced"]
 Oversize: TypeAlias = Literal["error", "own_bin", "split"]
+
+_ALGORITHMS: tuple[str, ...] = get_args(Algorithm)
+_OVERSIZES: tuple[str, ...] = get_args(Oversize)
 
 _OVERSIZE_OF: dict[str, Oversize] = {"balanced": "own_bin", "concat": "split"}
 """What algorithms do about sequences above the capacity unless told; all others refuse them."""
@@ -123,10 +126,10 @@ def pack(
     >>> plan.bins
     [[2, 4], [0, 1, 3]]
     """
-    _check_option("algorithm", algorithm, get_args(Algorithm))
+    _check_option("algorithm", algorithm, _ALGORITHMS)
     if oversize is None:
         oversize = _OVERSIZE_OF.get(algorithm, "error")
-    _check_option("oversize", oversize, get_args(Oversize))
+    _check_option("oversize", oversize, _OVERSIZES)
     limit = Limit.of(capacity, max_sequences, pad_to_multiple_of, max_cost, cost)
     min_bins = checked_count("min_bins", min_bins, "a number of bins", least=0)
     bins_multiple_of = checked_count("bins_multiple_of", bins_multiple_of, "a number of bins")
@@ -142,6 +145,43 @@ def pack(
 
     if algorithm == "concat":
         _check_concat(oversize, keep_together, max_cost)
+    tables: Sequence[Integers] | None = None
+    if algorithm != "concat" and groups is None and max_cost is None:
+        tables = _fastcollate.pack_whole(
+            lengths,
+            algorithm,
+            limit.capacity,
+            limit.max_sequences,
+            limit.multiple,
+            oversize == "own_bin",
+            min_bins,
+            bins_multiple_of,
+        )
+    if tables is None:  # or there is something to say about that
+        bounds = (min_bins, bins_multiple_of)
+        tables = _packed_items(lengths, groups, algorithm, oversize, limit, bounds)
+    offsets, indices, starts, lens = tables
+    return BinPlan._from_own(
+        offsets=offsets,
+        indices=indices,
+        starts=starts,
+        lengths=lens,
+        num_sequences=len(lengths),
+        capacity=limit.capacity,
+        pad_to_multiple_of=limit.multiple,
+    )
+
+
+def _packed_items(
+    lengths: Integers,
+    groups: Integers | None,
+    algorithm: str,
+    oversize: str,
+    limit: Limit,
+    bounds: tuple[int, int],
+) -> Sequence[Integers]:
+    """Pack sequences, pieces of them or groups; return the tables of the plan."""
+    if algorithm == "concat":
         offsets, pieces = limit.concat(lengths)
         items = Items("piece", pieces.lengths)
         order = np.arange(len(pieces.lengths))
@@ -154,21 +194,11 @@ def pack(
         offsets, order = _fastcollate.pack_items(
             items.sizes, items.counts, items.costs, algorithm, limit.load
         )
-    offsets, order = _spread(offsets, order, min_bins, bins_multiple_of, items.noun)
+    offsets, order = _spread(offsets, order, *bounds, items.noun)
     if items.members is not None:
         offsets, order = items.members.expand(offsets, order)
     pieces = pieces.ordered(order)
-    for table in (offsets, pieces.indices, pieces.starts, pieces.lengths):
-        table.flags.writeable = False  # so that the plan need not copy it
-    return BinPlan(
-        offsets=offsets,
-        indices=pieces.indices,
-        starts=pieces.starts,
-        lengths=pieces.lengths,
-        num_sequences=len(lengths),
-        capacity=limit.capacity,
-        pad_to_multiple_of=limit.multiple,
-    )
+    return offsets, pieces.indices, pieces.starts, pieces.lengths
 
 
 _OPTIONS = frozenset(signature(pack).parameters) - {"lengths"}
@@ -186,11 +216,12 @@ def checked_options(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _check_option(name: str, value: Any, values: tuple[str, ...]) -> None:
+    if isinstance(value, str) and value in values:
+        return
     shown = ", ".join(map(repr, values))
     if not isinstance(value, str):
         raise TypeError(f"{name} is {describe(value)}; pass {shown}")
-    if value not in values:
-        raise ValueError(f"{name} is {value!r}; pass {shown}")
+    raise ValueError(f"{name} is {value!r}; pass {shown}")
 
 
 def _check_concat(oversize: str, keep_together: Any, max_cost: Any) -> None:

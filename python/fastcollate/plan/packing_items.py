@@ -34,13 +34,12 @@ class Pieces(NamedTuple):
     @classmethod
     def whole(cls, lengths: Integers) -> Pieces:
         """Return sequences that are not split."""
-        starts = np.broadcast_to(np.int64(0), lengths.shape)
-        return cls(np.arange(len(lengths)), starts, lengths, True)
+        return cls(np.arange(len(lengths)), np.zeros(len(lengths), np.int64), lengths, True)
 
     def ordered(self, order: Integers) -> Pieces:
         """Return the pieces in another order."""
         if self.are_whole:
-            return Pieces(order, np.zeros_like(order), self.lengths[order], True)
+            return Pieces(order, np.zeros(len(order), np.int64), self.lengths[order], True)
         return Pieces(self.indices[order], self.starts[order], self.lengths[order])
 
 

@@ -9,8 +9,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from fastcollate import _fastcollate
 from fastcollate.arguments import checked_count, counted
-from fastcollate.arrays import describe, offsets_of, places_of
+from fastcollate.arrays import describe, offsets_of
 from fastcollate.plan.bin_plan import BinPlan
 from fastcollate.plan.costs import costs_of
 from fastcollate.plan.lengths import Integers
@@ -107,7 +108,7 @@ def packed_slots(
                 f"{counted(plan.num_bins + missing, 'bin')}; pass larger mini-batches, or allow "
                 "padding"
             )
-        of_bins, counts = _dealt(plan, missing, dp_size)
+        of_bins, counts = _fastcollate.deal_bins(plan.offsets, plan.indices, missing, dp_size)
         rows.append(np.where(of_bins < 0, -1, of_bins + start))
         counts_of_bins.append(counts)
         ends.append(ends[-1] + len(of_bins))
@@ -133,12 +134,3 @@ def _packed(
         items = len(lengths) if names is None else len(np.unique(names))
         plan = pack_bins(lengths, **options, min_bins=min(wanted, items))
     return plan, wanted - plan.num_bins
-
-
-def _dealt(plan: BinPlan, missing: int, dp_size: int) -> tuple[Integers, Integers]:
-    """Return the rows of all bins, rank by rank, and how many each bin has; -1 where one misses."""
-    counts = np.append(np.diff(plan.offsets), np.ones(missing, np.int64))
-    rows = np.append(plan.indices, np.full(missing, -1))
-    order = np.arange(len(counts)).reshape(-1, dp_size).T.reshape(-1)
-    starts, counts = offsets_of(counts)[order], counts[order]
-    return rows[places_of(starts, counts)], counts

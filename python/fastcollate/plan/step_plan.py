@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fastcollate import _fastcollate
 from fastcollate.arguments import checked_int, checked_integer, counted
 from fastcollate.arrays import describe, offsets_of
 from fastcollate.plan.lengths import Integers
@@ -211,53 +212,37 @@ class StepPlan(Table):
                 object.__setattr__(self, name, operator.index(getattr(self, name)))
         except (TypeError, ValueError, OverflowError) as error:
             raise ValueError(f"this is not a valid step plan: {error}") from error
+        self._check()
+
+    def _check(self) -> None:
+        """Refuse tables that are no plan."""
         if (reason := self._defect()) is not None:
             raise ValueError(f"this is not a valid step plan: {reason}")
 
     def _defect(self) -> str | None:
         """Say what is wrong with the tables."""
-        rows, offsets = self.rows, self.mini_batch_offsets
         if self.row_lengths.ndim != 2 or self.row_lengths.shape[1] != 2:
             return f"row_lengths has shape {self.row_lengths.shape}, not (rows, 2)"
         if (self.row_lengths < 0).any():
             return "row_lengths holds a negative number"
-        if rows.ndim != 1 or self.is_padding.shape != rows.shape:
-            return "rows and is_padding differ in length"
-        if self.dp_size < 1:
-            return f"dp_size is {self.dp_size}"
-        prompts = self.prompt_offsets
-        for name, values, end in (
-            ("mini_batch_offsets", offsets, len(rows)),
-            ("prompt_offsets", prompts, len(self.row_lengths)),
-            ("mini_batch_prompts", self.mini_batch_prompts, len(prompts) - 1),
-        ):
-            if values.ndim != 1 or len(values) < 2 or values[0] != 0 or values[-1] != end:
-                return f"{name} do not go from 0 to {end}"
-            if (np.diff(values) < 0).any():
-                return f"{name} fall"
-        if len(self.mini_batch_prompts) != len(offsets):
-            return "mini_batch_prompts and mini_batch_offsets differ in length"
-        if self.pad_to_multiple_of < 1:
-            return f"pad_to_multiple_of is {self.pad_to_multiple_of}"
-        if self.bin_offsets is None:
-            counts, units = np.diff(offsets), "rows"
-        else:
-            if (reason := _bins_defect(self.bin_offsets, len(rows))) is not None:
-                return reason
-            if not np.isin(offsets, self.bin_offsets).all():
-                return "a bin is in two mini-batches"
-            counts, units = np.diff(np.searchsorted(self.bin_offsets, offsets)), "bins"
-        if (counts % self.dp_size != 0).any():
-            return f"ranks have different numbers of {units}"
-        num_rows = len(self.row_lengths)
-        real = rows[~self.is_padding]
-        if rows.min(initial=0) < -1 or rows.max(initial=0) >= num_rows:
-            return f"rows are not all from -1 to {num_rows - 1}"
-        if len(real) != num_rows or real.min(initial=0) < 0:
-            return "not every row is in one slot"
-        if (np.bincount(real, minlength=num_rows) != 1).any():
-            return "not every row is in one slot"
-        return None
+        for name in ("dp_size", "pad_to_multiple_of"):
+            if getattr(self, name) < 1:
+                return f"{name} is {getattr(self, name)}"
+        columns = ("rows", "is_padding", "mini_batch_offsets", "prompt_offsets")
+        for name in (*columns, "mini_batch_prompts", "bin_offsets"):
+            column = getattr(self, name)
+            if column is not None and column.ndim != 1:
+                return f"{name} has shape {column.shape}, not that of one column"
+        return _fastcollate.step_defect(
+            self.rows,
+            self.is_padding,
+            self.mini_batch_offsets,
+            self.dp_size,
+            len(self.row_lengths),
+            self.prompt_offsets,
+            self.mini_batch_prompts,
+            self.bin_offsets,
+        )
 
     @property
     def num_mini_batches(self) -> int:

@@ -239,7 +239,7 @@ def plan_step(
     if pack is not None:
         lengths, may_pad = step.lengths.sum(1), pad_rows != "error"
         packed = packed_slots(lengths, mini_batches, dp_size, options, groups, may_pad)
-        return StepPlan(**packed._asdict(), **table)
+        return StepPlan._from_own(**packed._asdict(), **table)
     costs, synthetic_cost = _costs(shards, step.lengths.sum(1), pad_rows)
     rows, is_padding, offsets, failure = _fastcollate.split_step(
         mini_batches,
@@ -269,10 +269,12 @@ def plan_step(
             f"{head} dealt out{found} to {counted(dp_size, 'rank')} in equal numbers with all rows "
             f"of {name} on one; keep nothing together, or allow padding"
         )
-    return StepPlan(
+    return StepPlan._from_own(
         rows=rows,
         is_padding=is_padding,
         mini_batch_offsets=offsets,
+        bin_offsets=None,
+        pad_to_multiple_of=1,
         **table,
     )
 

@@ -36,6 +36,16 @@ class Table:
         table.__dict__.update(values)
         return table
 
+    @classmethod
+    def _from_own(cls: type[T], **values: Any) -> T:
+        """Make one of all its values, as `_trusted`, and check what they say."""
+        table = cls._trusted(**values)
+        table._check()
+        return table
+
+    def _check(self) -> None:
+        """Refuse values that contradict each other."""
+
     def to_dict(self) -> dict[str, Any]:
         """Return the plan as lists and numbers, ready to be written as JSON.
 

@@ -9,6 +9,7 @@ mod packed;
 pub mod partition;
 mod placement;
 mod step;
+mod tables;
 mod turns;
 
 pub use assembly::{Assembly, Pick, Piece, Row};
@@ -16,5 +17,6 @@ pub use bins::{Bins, Stretch};
 pub use gather::{Of, Per, Places, Shift, Values, gather_places};
 pub use packed::{Extent, Packing, Tail};
 pub use placement::{Align, Band, Grid, Layout, Longest, Placement, Segment, Widths};
-pub use step::{Cause, Deal, Indivisible, MAX_SLOTS, Padding, Slot, Slots, Split};
+pub use step::{Cause, Deal, Indivisible, MAX_SLOTS, Padding, Slot, Slots, Split, deal_bins};
+pub use tables::{BinTables, StepTables};
 pub use turns::Turns;

@@ -276,6 +276,29 @@ impl Split<'_> {
     }
 }
 
+/// Deal bins out, each to the next rank: their items rank by rank, none for a bin that is `missing`
+/// behind the others and holds one synthetic row; and how many each bin has.
+///
+/// The offsets part the items, and there are as many bins for every rank, with those missing.
+pub fn deal_bins(
+    offsets: &[usize],
+    items: &[usize],
+    missing: usize,
+    ranks: usize,
+) -> (Vec<Option<usize>>, Vec<usize>) {
+    let count = offsets.len() - 1 + missing;
+    let (mut dealt, mut counts) = (Vec::with_capacity(items.len() + missing), Vec::new());
+    for bin in (0..ranks).flat_map(|rank| (rank..count).step_by(ranks)) {
+        let before = dealt.len();
+        match offsets.get(bin + 1) {
+            Some(&end) => dealt.extend(items[offsets[bin]..end].iter().copied().map(Some)),
+            None => dealt.push(None),
+        }
+        counts.push(dealt.len() - before);
+    }
+    (dealt, counts)
+}
+
 /// Indices by rank, and in order within a rank.
 fn by_rank(rank_of: &[usize], ranks: usize) -> Vec<usize> {
     let mut next = vec![0; ranks];
@@ -315,11 +338,12 @@ fn in_order<E>(lens: &[usize], ranks: usize, steps: &mut Steps<E>) -> Result<Vec
             let must = rank_of.len() == start || needed[rank_of.len()] > others;
             let may = rows + len <= capacity && lens.len() - end >= others;
             let is_nearer = (rows + len).abs_diff(part) <= rows.abs_diff(part);
-            if !must && !(may && is_nearer) {
+            if must || (may && is_nearer) {
+                rows += len;
+                rank_of.push(ranks - 1 - others);
+            } else {
                 break;
             }
-            rows += len;
-            rank_of.push(ranks - 1 - others);
         }
         left -= rows;
     }
