@@ -10,6 +10,7 @@ use crate::error::Result;
 use crate::field::{FieldPlan, FieldSpec};
 use crate::ingest::Rows;
 use crate::job::{Content, Job};
+use crate::memory::filled;
 use crate::output::Dtype;
 use crate::seqlens::Seqlens;
 
@@ -185,8 +186,10 @@ impl Output<'_> {
         columns: &[Rows],
         assembly: &Assembly,
     ) -> Result<Vec<u8>> {
-        let size = grid.positions() * self.content.inner() * self.dtype.size();
-        let mut words = vec![0_u64; size.div_ceil(8)]; // aligned for every dtype
+        let values = grid.positions().checked_mul(self.content.inner());
+        let size = values.and_then(|values| values.checked_mul(self.dtype.size()));
+        let size = size.unwrap_or(usize::MAX);
+        let mut words = filled(size.div_ceil(8), |_| 0_u64)?; // aligned for every dtype
         let values = &mut bytemuck::cast_slice_mut(&mut words)[..size];
         let bytes = Destination {
             values,

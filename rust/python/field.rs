@@ -11,6 +11,7 @@ use pyo3::types::{PyTuple, PyType};
 use crate::error::{Error, Result};
 use crate::ingest::{DecodeExact, Rows};
 use crate::job::{Filling, Number};
+use crate::memory::filled;
 use crate::output::Dtype;
 
 /// What the rows of a field belong to.
@@ -233,7 +234,7 @@ impl FieldSpec {
             return Ok(rows);
         }
         let rows = match self.aligned {
-            Aligned::Row => Rows::one_token_each::<T>(name, values),
+            Aligned::Row => Rows::one_token_each::<T>(name, values, &check_count),
             _ if self.is_plain => Rows::new::<T>(name, values, check),
             _ => Rows::with_trailing::<T>(name, values),
         }?;
@@ -425,7 +426,7 @@ fn packed<'py, T: DecodeExact + numpy::Element>(
 ) -> Result<Bound<'py, PyAny>> {
     let rows = Rows::single::<T>(name, index, row, allows_trailing, check)?;
     let tokens = rows.lens()[0];
-    let mut values = vec![T::ZERO; tokens * rows.inner()];
+    let mut values = filled(tokens * rows.inner(), |_| T::ZERO)?;
     rows.read(0, 0, &mut values)?;
     let array = PyArray1::from_vec(row.py(), values);
     if rows.trailing().is_empty() {

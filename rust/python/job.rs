@@ -11,6 +11,7 @@ use fastcollate::write::{
 use fastcollate::{Binary, Column, Element, Slice, bf16, f16};
 
 use crate::error::{Error, Result};
+use crate::memory::filled;
 use crate::output::Dtype;
 
 /// Positions of a job: some milliseconds at most, since signals are looked at between jobs.
@@ -136,18 +137,21 @@ impl Number {
 }
 
 impl Filling {
-    /// Call `write` with what stands on padding and on gaps, for the `inner` values of a token.
-    fn with_patterns<T: Element, R>(self, inner: usize, write: impl FnOnce(&[T], &[T]) -> R) -> R {
+    /// What stands on padding and on gaps, for the `inner` values of a token.
+    ///
+    /// # Errors
+    /// `MemoryError`.
+    fn patterns<T: Element>(self, inner: usize) -> Result<[Vec<T>; 2]> {
         let cast = |number: Number| number.cast().unwrap_or(T::ZERO);
-        match self {
-            Self::Numbers { pad, gap } if inner == 1 => write(&[cast(pad)], &[cast(gap)]),
-            Self::Numbers { pad, gap } => write(&vec![cast(pad); inner], &vec![cast(gap); inner]),
+        Ok(match self {
+            Self::Numbers { pad, gap } => {
+                [filled(inner, |_| cast(pad))?, filled(inner, |_| cast(gap))?]
+            }
             Self::Indices(count) => {
                 let index = |at: usize| cast(Number::Int((at % count).try_into().unwrap_or(0)));
-                let pattern: Vec<T> = (0..inner).map(index).collect();
-                write(&pattern, &pattern)
+                [filled(inner, index)?, filled(inner, index)?]
             }
-        }
+        })
     }
 }
 
@@ -206,7 +210,8 @@ impl<'a> Job<'a> {
     ) -> impl Iterator<Item = Self> {
         let mut rest = bytes.values;
         let inner = content.inner();
-        let bands = (inner > 0).then(|| grid.bands((BAND / inner.max(1)).max(1)));
+        // Where there is nothing to write, a token may have any number of values.
+        let bands = (!rest.is_empty()).then(|| grid.bands((BAND / inner).max(1)));
         bands.into_iter().flatten().map(move |band| {
             let (values, tail) =
                 std::mem::take(&mut rest).split_at_mut(band.positions() * inner * dtype.size());
@@ -247,14 +252,14 @@ impl<'a> Job<'a> {
                 let column = &columns[column];
                 match dtype {
                     Dtype::Bool => self.write_bools(column)?,
-                    Dtype::U8 => self.write_numbers::<u8, C>(column)?,
-                    Dtype::I16 => self.write_numbers::<i16, C>(column)?,
-                    Dtype::I32 => self.write_numbers::<i32, C>(column)?,
-                    Dtype::I64 => self.write_numbers::<i64, C>(column)?,
-                    Dtype::F16 => self.write_numbers::<f16, C>(column)?,
-                    Dtype::Bf16 => self.write_numbers::<bf16, C>(column)?,
-                    Dtype::F32 => self.write_numbers::<f32, C>(column)?,
-                    Dtype::F64 => self.write_numbers::<f64, C>(column)?,
+                    Dtype::U8 => self.write_numbers::<u8, C, E>(column)?,
+                    Dtype::I16 => self.write_numbers::<i16, C, E>(column)?,
+                    Dtype::I32 => self.write_numbers::<i32, C, E>(column)?,
+                    Dtype::I64 => self.write_numbers::<i64, C, E>(column)?,
+                    Dtype::F16 => self.write_numbers::<f16, C, E>(column)?,
+                    Dtype::Bf16 => self.write_numbers::<bf16, C, E>(column)?,
+                    Dtype::F32 => self.write_numbers::<f32, C, E>(column)?,
+                    Dtype::F64 => self.write_numbers::<f64, C, E>(column)?,
                 }
             }
         }
@@ -343,13 +348,22 @@ impl<'a> Job<'a> {
         )
     }
 
-    fn write_numbers<T: Element + Pod, C: Column<T>>(self, column: &C) -> Result<(), C::Error> {
+    fn write_numbers<T, C, E>(self, column: &C) -> Result<()>
+    where
+        T: Element + Pod,
+        C: Column<T, Error = E>,
+        Error: From<E>,
+    {
         let (content, band) = (self.content, self.band);
         write_values(content, &band, column, self.destination())
     }
 
     /// Write booleans, which recycled memory may hold invalid ones of.
-    fn write_bools<C: Column<bool>>(self, column: &C) -> Result<(), C::Error> {
+    fn write_bools<C, E>(self, column: &C) -> Result<()>
+    where
+        C: Column<bool, Error = E>,
+        Error: From<E>,
+    {
         self.bytes.values.fill(0);
         let values = bytemuck::checked::cast_slice_mut(self.bytes.values);
         let to = Destination {
@@ -393,12 +407,17 @@ impl<'a> Job<'a> {
     }
 }
 
-fn write_values<T: Element, C: Column<T>>(
+fn write_values<T, C, E>(
     content: Content,
     band: &Band,
     column: &C,
     to: Destination<T>,
-) -> Result<(), C::Error> {
+) -> Result<()>
+where
+    T: Element,
+    C: Column<T, Error = E>,
+    Error: From<E>,
+{
     let Content::Field {
         assembly,
         inner,
@@ -409,14 +428,13 @@ fn write_values<T: Element, C: Column<T>>(
     else {
         unreachable!("only fields are written so");
     };
-    filling.with_patterns(inner, |pad, gap| {
-        let fill = Fill {
-            pad,
-            gap,
-            gaps_untrained,
-        };
-        write_field(column, assembly, band, fill, to)
-    })
+    let [pad, gap] = filling.patterns(inner)?;
+    let fill = Fill {
+        pad: &pad,
+        gap: &gap,
+        gaps_untrained,
+    };
+    Ok(write_field(column, assembly, band, fill, to)?)
 }
 
 fn write_table<T: Count + Pod>(table: &[usize], bytes: &mut [u8]) {

@@ -36,6 +36,19 @@ pub fn forked() {
     FORKS.fetch_add(1, Ordering::Relaxed);
 }
 
+/// As many values as somebody else says, by their numbers.
+///
+/// # Errors
+/// `MemoryError`, where an allocation of Rust's would end the process.
+pub fn filled<T>(count: usize, value: impl Fn(usize) -> T) -> PyResult<Vec<T>> {
+    let mut values = Vec::new();
+    values.try_reserve_exact(count).map_err(|error| {
+        PyMemoryError::new_err(format!("cannot take memory for {count} values: {error}"))
+    })?;
+    values.extend((0..count).map(value));
+    Ok(values)
+}
+
 /// The memory of all outputs of a batch. When it is dropped, its pool takes the memory back.
 pub struct Slab {
     memory: Memory,

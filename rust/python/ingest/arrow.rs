@@ -17,6 +17,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 use pyo3_arrow::input::AnyArray;
 
+use super::reader::no_memory_for;
 use crate::error::{Error, Result};
 
 /// Rows that lie behind one another in one array.
@@ -169,7 +170,11 @@ impl Rows<'_> {
             DataType::FixedSizeList(_, _) => {
                 let list = array.as_fixed_size_list();
                 let len = usize_of(list.value_length());
-                let offsets = (0..=list.len()).map(|row| row * len).collect();
+                let mut offsets = Vec::new();
+                // Rows without items take no memory, so there may be any number of them.
+                let count = list.len() + 1;
+                { offsets.try_reserve_exact(count) }.map_err(|_| no_memory_for(list.len()))?;
+                offsets.extend((0..count).map(|row| row * len));
                 Ok((list.values().clone(), offsets))
             }
             _ => Err(self.wrong_type(array)),
@@ -257,8 +262,20 @@ impl Rows<'_> {
             };
             let size = usize_of(list.value_length());
             shape.push(size);
-            items *= size.max(1);
+            items = items.saturating_mul(size.max(1));
             values = list.values().clone();
+        }
+        // As NumPy counts the bytes of an array: without dimensions of nothing.
+        let bytes = shape
+            .iter()
+            .filter(|&&size| size > 0)
+            .try_fold(size_of::<u64>(), |bytes, &size| bytes.checked_mul(size));
+        if bytes.is_none_or(|bytes| isize::try_from(bytes).is_err()) {
+            let reason = format!("its values of shape {shape:?} are too large");
+            return Err(invalid(
+                self.place,
+                &ArrowError::InvalidArgumentError(reason),
+            ));
         }
         macro_rules! view {
             ($($variant:ident: $type:ty;)*) => {

@@ -105,11 +105,16 @@ impl<'a, 'py> Reader<'a, 'py> {
     /// Read an array whose first dimension is the rows, with one token each.
     ///
     /// # Errors
-    /// `TypeError` for what is no array of numbers.
-    pub fn read_one_token_each(mut self, values: &Bound<'py, PyAny>) -> Result<Rows<'py>> {
+    /// `TypeError` for what is no array of numbers, and what `check_count` says of the rows' number.
+    pub fn read_one_token_each(
+        mut self,
+        values: &Bound<'py, PyAny>,
+        check_count: impl Fn(usize) -> Result<()>,
+    ) -> Result<Rows<'py>> {
         match as_array(values, || self.field.to_owned())? {
             Some(input) if input.array.ndim() > 0 => {
                 let rows = input.array.shape()[0];
+                check_count(rows)?;
                 self.read_parts(input, 1, (0..rows).map(|row| (row, 1)))?;
                 Ok(self.finish())
             }
@@ -123,10 +128,8 @@ impl<'a, 'py> Reader<'a, 'py> {
         let plan = if rows < MANY_ROWS { 0 } else { rows };
         Vec::<[u64; 32]>::new()
             .try_reserve_exact(plan)
-            .and_then(|()| self.rows.try_reserve_exact(rows))
-            .map_err(|_| {
-                PyMemoryError::new_err(format!("no memory for a plan of {rows} rows")).into()
-            })
+            .and_then(|()| self.rows.try_reserve(rows))
+            .map_err(|_| no_memory_for(rows))
     }
 
     fn finish(self) -> Rows<'py> {
@@ -166,7 +169,6 @@ impl<'a, 'py> Reader<'a, 'py> {
                     return Err(Error::shape(field, input.array.shape(), EXPECTED_FIELD));
                 }
             };
-            self.reserve(count)?;
             self.read_parts(input, 2, (0..count).map(|row| (row * len, len)))?;
             return Ok(true);
         }
@@ -186,7 +188,7 @@ impl<'a, 'py> Reader<'a, 'py> {
         &mut self,
         values: ArrayInput<'py>,
         leading: usize,
-        mut parts: impl Iterator<Item = (usize, usize)>,
+        mut parts: impl ExactSizeIterator<Item = (usize, usize)>,
     ) -> Result<()> {
         let view = ArrayView::new(values, leading, self.unusual, || self.field.to_owned())?;
         let (array, tokens) = (self.shared.len(), view.tokens());
@@ -199,6 +201,7 @@ impl<'a, 'py> Reader<'a, 'py> {
             return Err(Error::shape(place, &shape, EXPECTED_NUMBERS));
         }
         self.check_trailing(self.rows.len(), tokens, view.trailing())?;
+        self.reserve(parts.len())?;
         for (start, len) in parts {
             if start.checked_add(len).is_none_or(|end| end > tokens) {
                 return Err(Error::Overrun {
@@ -367,6 +370,11 @@ impl<'a, 'py> Reader<'a, 'py> {
             expected: EXPECTED_FIELD,
         }
     }
+}
+
+/// The error for more rows than there is memory for.
+pub fn no_memory_for(rows: usize) -> Error {
+    PyMemoryError::new_err(format!("no memory for a plan of {rows} rows")).into()
 }
 
 /// A field's numbers if it holds one per row, which are read as `T`.

@@ -105,9 +105,13 @@ impl<'py> Rows<'py> {
     /// Take an array whose first dimension is the rows, with one token each.
     ///
     /// # Errors
-    /// `TypeError` for what is no array of numbers.
-    pub fn one_token_each<T: Element>(field: &str, values: &Bound<'py, PyAny>) -> Result<Self> {
-        let rows = Reader::new::<T>(field, true).read_one_token_each(values)?;
+    /// `TypeError` for what is no array of numbers, and what `check_count` says of the rows' number.
+    pub fn one_token_each<T: Element>(
+        field: &str,
+        values: &Bound<'py, PyAny>,
+        check_count: impl Fn(usize) -> Result<()>,
+    ) -> Result<Self> {
+        let rows = Reader::new::<T>(field, true).read_one_token_each(values, check_count)?;
         rows.checked::<T>(Check::None)
     }
 
