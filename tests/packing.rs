@@ -1,6 +1,7 @@
 //! Packers give every item a place, and bins no more than they may hold.
 
 use fastcollate::plan::pack::{Items, Load, Packed, Packer, concat, spread};
+use fastcollate::{Error, Steps, unstopped};
 use proptest::prelude::*;
 
 const PACKERS: [Packer; 6] = [
@@ -47,7 +48,8 @@ proptest! {
         };
         let limit = Load { size: 150, count, cost };
         for packer in PACKERS {
-            check(&packer.pack(items, limit), items, limit);
+            let packed = unstopped(|steps| packer.pack(items, limit, steps));
+            check(&packed, items, limit);
         }
     }
 
@@ -65,7 +67,7 @@ proptest! {
                 None => bins.push((size, vec![item])),
             }
         }
-        let packed = Packer::FirstFit.pack(items, limit);
+        let packed = unstopped(|steps| Packer::FirstFit.pack(items, limit, steps));
         let found: Vec<_> = (0..packed.count()).map(|bin| packed.items(bin)).collect();
         let expected: Vec<_> = bins.iter().map(|(_, contents)| &contents[..]).collect();
         prop_assert_eq!(found, expected);
@@ -78,17 +80,52 @@ fn spreading_drains_the_fullest_bin() {
         offsets: vec![0, 3, 6, 7],
         items: (0..7).collect(),
     };
-    let spread = spread(&packed, 6);
+    let spread = unstopped(|steps| spread(&packed, 6, steps));
     let bins: Vec<_> = (0..spread.count()).map(|bin| spread.items(bin)).collect();
     assert_eq!(bins, [&[0, 1][..], &[3], &[6], &[5], &[4], &[2]]);
 }
 
 #[test]
 fn concat_needs_room_for_a_token() {
-    let bins = concat(&[3, 9, 2], 5, 1, usize::MAX).unwrap();
+    let concat = |lens: &[usize], multiple, count| {
+        let mut go_on = || Ok::<_, Error>(());
+        concat(lens, 5, multiple, count, &mut Steps::new(&mut go_on))
+    };
+    let bins = concat(&[3, 9, 2], 1, usize::MAX).unwrap();
     assert_eq!(bins.offsets, [0, 2, 3, 5]);
     assert!(bins.check(&[3, 9, 2]).is_ok());
-    assert!(concat(&[3], 5, 6, 1).is_err());
-    assert!(concat(&[3], 5, 0, 1).is_err());
-    assert!(concat(&[3], 5, 1, 0).is_err());
+    assert!(concat(&[3], 6, 1).is_err());
+    assert!(concat(&[3], 0, 1).is_err());
+    assert!(concat(&[3], 1, 0).is_err());
+}
+
+#[test]
+fn all_can_be_stopped() {
+    let sizes: Vec<_> = (0..20_000).map(|item| item * 7919 % 1009).collect();
+    let costs: Vec<_> = sizes.iter().map(|&size| size as f64).collect();
+    let stopped = Error::EmptyBatch;
+    let mut stop = || Err(stopped.clone());
+    let mut steps = Steps::new(&mut stop);
+    for costs in [None, Some(&costs[..])] {
+        let items = Items {
+            sizes: &sizes,
+            counts: None,
+            costs,
+        };
+        let limit = Load {
+            size: 1500,
+            count: usize::MAX,
+            cost: 5e4,
+        };
+        for packer in PACKERS {
+            assert_eq!(packer.pack(items, limit, &mut steps), Err(stopped.clone()));
+        }
+    }
+    let packed = Packed {
+        offsets: vec![0, sizes.len()],
+        items: (0..sizes.len()).collect(),
+    };
+    assert_eq!(spread(&packed, 2, &mut steps), Err(stopped.clone()));
+    let found = concat(&sizes, 1500, 1, usize::MAX, &mut steps);
+    assert_eq!(found, Err(stopped.clone()));
 }

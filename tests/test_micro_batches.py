@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import fastcollate as fc
+from fastcollate import _fastcollate
 from fastcollate.testing import reference
 
 COSTS = {"flops": lambda length: 24_576 * length + length * length, "tokens": lambda length: length}
@@ -72,6 +73,36 @@ def test_the_contract(problem):
     assert sorted(flat) == list(range(len(lengths)))
     assert np.array(flat)[micro.inverse].tolist() == list(range(len(lengths)))
     assert micro == fc.micro_batches(np.array(lengths), capacity, **options)
+
+
+@pytest.mark.parametrize("min_bins", [1, 520])
+def test_the_reference_where_numbers_are_left_out(min_bins):
+    options = {"dp_size": 1, "bins_multiple_of": 1, "order": "ascending", "min_bins": min_bins}
+    lengths = np.random.default_rng(1).lognormal(2, 1, 800).clip(1, 24).astype(int).tolist()
+    expected = expected_of(lengths, 24, {**options, "cost": "flops"})
+    micro = fc.micro_batches(lengths, 24, **options)
+    assert [micro.of_rank(0)] == expected
+    assert micro.num_micro_batches > 256
+
+
+@pytest.mark.parametrize("dp_size", [1, 4])
+@pytest.mark.parametrize("spread", [0.1, 0.5, 1, 2])
+@pytest.mark.parametrize("cost", ["flops", "tokens"])
+def test_the_number_exceeds_the_smallest_by_one_in_a_hundred_at_most(cost, spread, dp_size):
+    most = 0.0
+    for seed in range(4):
+        rng = np.random.default_rng(seed)
+        lengths = rng.lognormal(6, spread, 6_000).clip(1, 4_096).astype(np.int64)
+        costs = COSTS[cost](lengths)
+        micro = fc.micro_batches(lengths, 4_096, dp_size, cost=costs)
+        parts = -(-int(lengths.sum()) // 4_096)
+        parts = max(parts, int((2 * lengths > 4_096).sum()))
+        first = -(-parts // dp_size) * dp_size
+        found = _fastcollate.split_micro_batches(
+            costs, lengths, 4_096, first, dp_size, True, dp_size, None
+        )
+        most = max(most, micro.num_micro_batches / (len(found[0]) - 1))
+    assert most <= 1.01
 
 
 def test_costs_of_floats():

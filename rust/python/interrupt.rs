@@ -28,8 +28,8 @@ const PATIENCE: Duration = Duration::from_millis(50);
 /// Those of the work, and the handler's exception.
 pub fn stoppable<T: Send>(
     py: Python,
-    work: impl FnOnce(&mut Steps<PyErr>) -> PyResult<T> + Send,
-) -> PyResult<T> {
+    work: impl FnOnce(&mut Steps<Error>) -> Result<T> + Send,
+) -> Result<T> {
     py.detach(|| {
         let mut last = Instant::now();
         work(&mut Steps::new(&mut || {

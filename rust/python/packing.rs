@@ -7,6 +7,7 @@ use numpy::{PyArray1, PyReadonlyArray1};
 use pyo3::prelude::*;
 
 use crate::error::Result;
+use crate::interrupt::stoppable;
 use crate::tables::{Column, column_of, to_i64, values};
 
 /// Offsets of bins, and the items of all bins.
@@ -34,14 +35,14 @@ pub fn pack_items<'py>(
         return Err(Core::InvalidPlan("its tables do not fit".to_owned()).into());
     }
     let (size, count, cost) = limit;
-    let packed = py.detach(|| {
+    let packed = stoppable(py, |steps| {
         let items = Items {
             sizes: &sizes,
             counts: counts.as_deref(),
             costs: costs.as_deref(),
         };
-        packer.pack(items, Load { size, count, cost })
-    });
+        packer.pack(items, Load { size, count, cost }, steps)
+    })?;
     Ok(columns(py, packed))
 }
 
@@ -73,7 +74,7 @@ pub fn pack_whole<'py>(
     else {
         return Ok(None);
     };
-    let packed = py.detach(|| {
+    let packed = stoppable(py, |steps| {
         let items = Items {
             sizes: &sizes,
             counts: None,
@@ -84,12 +85,12 @@ pub fn pack_whole<'py>(
             count: max_sequences,
             cost: f64::INFINITY,
         };
-        packer.pack(items, limit)
-    });
+        packer.pack(items, limit, steps)
+    })?;
     let least = packed.count().max(min_bins);
     let packed = match least.checked_next_multiple_of(bins_multiple_of) {
         Some(bins) if bins == packed.count() => packed,
-        Some(bins) if bins <= lens.len() => spread(&packed, bins),
+        Some(bins) if bins <= lens.len() => stoppable(py, |steps| spread(&packed, bins, steps))?,
         _ => return Ok(None),
     };
     let lens: Vec<_> = packed.items.iter().map(|&item| lens[item]).collect();
@@ -134,7 +135,11 @@ pub fn spread_bins<'py>(
     if !parts || !offsets.is_sorted() || bins > items.len() {
         return Err(Core::InvalidPlan("its tables do not fit".to_owned()).into());
     }
-    Ok(columns(py, spread(&Packed { offsets, items }, bins)))
+    let packed = Packed { offsets, items };
+    Ok(columns(
+        py,
+        stoppable(py, |steps| spread(&packed, bins, steps))?,
+    ))
 }
 
 /// Lay sequences end to end and cut them into bins.
@@ -150,7 +155,9 @@ pub fn concat_bins<'py>(
     count: usize,
 ) -> Result<[Column<'py>; 4]> {
     let lengths = column(&lengths)?;
-    let bins = py.detach(|| concat(&lengths, capacity, multiple, count))?;
+    let bins = stoppable(py, |steps| {
+        concat(&lengths, capacity, multiple, count, steps)
+    })?;
     let of = |value: fn(&Stretch) -> usize| column_of(py, bins.stretches.iter().map(value));
     Ok([
         column_of(py, bins.offsets.iter().copied()),

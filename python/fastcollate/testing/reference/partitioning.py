@@ -121,24 +121,27 @@ def fitting_parts_loops(
 def searched_parts_loops(
     costs: Sequence[Any], lengths: Sequence[int], capacity: int, first: int, step: int
 ) -> list[Part] | None:
-    """Part items as above, but leave numbers of parts out from 128 steps on.
+    """Part items as above, but leave numbers of parts out from 256 steps on.
 
     There the stride doubles until the parts do; what lies between that number and the one before is
     bisected, until they are no further apart than a 128th.
     """
     counts = range(first, len(lengths) + 1, step)
-    before, place, stride = -1, 0, max(1, first // step // 128)
-    while True:
-        if place >= len(counts):
-            place = len(counts) - 1
-        if place == before or not counts:
+    if not counts:
+        return None
+
+    def finest(place: int) -> int:
+        return max(1, (first // step + place) // 128)
+
+    before, place, stride = -1, 0, 4 * finest(0)
+    while (parts := _parts_within(costs, lengths, capacity, counts[place])) is None:
+        if place == len(counts) - 1:
             return None
-        parts = _parts_within(costs, lengths, capacity, counts[place])
-        if parts is not None:
-            break
-        before, place = place, place + stride
-        stride = 2 * stride if (first // step + place) // 128 > 1 else 1
-    while before >= 0 and place - before > max(1, (first // step + before) // 128):
+        if finest(place) == 1:
+            stride = 1
+        before, place = place, min(place + stride, len(counts) - 1)
+        stride *= 2
+    while before >= 0 and place - before > finest(before):
         middle = (before + place) // 2
         fewer = _parts_within(costs, lengths, capacity, counts[middle])
         if fewer is None:

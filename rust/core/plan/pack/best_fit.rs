@@ -2,17 +2,22 @@
 
 use super::open_bins::OpenBins;
 use super::{Items, Load, Packed};
+use crate::steps::Steps;
 
 /// Pack items, the largest first. Of bins with as much room, the first to have had it is taken.
-pub fn pack(items: Items, limit: Load) -> Packed {
+///
+/// # Errors
+/// What `steps` are stopped by.
+pub fn pack<E>(items: Items, limit: Load, steps: &mut Steps<E>) -> Result<Packed, E> {
     let mut bins = OpenBins::new(items, limit);
     let mut placed = Vec::with_capacity(items.len());
-    for (time, item) in items.largest_and_first().into_iter().enumerate() {
+    for (time, item) in items.largest_and_first(steps)?.into_iter().enumerate() {
+        steps.done(1)?;
         let load = items.get(item);
         let bin = bins.add(load, (load.size, 0));
         let room = limit.size.saturating_sub(bins.loads()[bin].size);
         bins.set_key(bin, (room, time));
         placed.push((item, bin));
     }
-    Packed::new(&placed, bins.loads().len())
+    Packed::new(&placed, bins.loads().len(), steps)
 }

@@ -2,15 +2,20 @@
 
 use super::open_bins::OpenBins;
 use super::{Items, Load, Packed};
+use crate::steps::Steps;
 
 /// Pack items, the largest first. Of bins with as many tokens, the first is taken.
-pub fn pack(items: Items, limit: Load) -> Packed {
+///
+/// # Errors
+/// What `steps` are stopped by.
+pub fn pack<E>(items: Items, limit: Load, steps: &mut Steps<E>) -> Result<Packed, E> {
     let mut bins = OpenBins::new(items, limit);
     let mut placed = Vec::with_capacity(items.len());
-    for item in items.largest_and_first() {
+    for item in items.largest_and_first(steps)? {
+        steps.done(1)?;
         let bin = bins.add(items.get(item), (0, 0));
         bins.set_key(bin, (bins.loads()[bin].size, bin));
         placed.push((item, bin));
     }
-    Packed::new(&placed, bins.loads().len())
+    Packed::new(&placed, bins.loads().len(), steps)
 }

@@ -2,16 +2,26 @@
 
 use super::tree::{Least, Tree};
 use super::{Items, Load, Packed};
+use crate::steps::Steps;
 
 /// Pack items in this order.
-pub fn pack(items: Items, limit: Load, order: impl ExactSizeIterator<Item = usize>) -> Packed {
+///
+/// # Errors
+/// What `steps` are stopped by.
+pub fn pack<E>(
+    items: Items,
+    limit: Load,
+    order: impl ExactSizeIterator<Item = usize>,
+    steps: &mut Steps<E>,
+) -> Result<Packed, E> {
     if items.are_plain() {
-        return pack_sizes(items.sizes, limit, order);
+        return pack_sizes(items.sizes, limit, order, steps);
     }
     let least = items.least();
     let mut loads = Tree::new(&[]);
     let mut placed = Vec::with_capacity(order.len());
     for item in order {
+        steps.done(1)?;
         let load = items.get(item);
         let found = loads.first(0, |bin: Load| bin.has_room_for(load, limit));
         let bin = found.unwrap_or(loads.len());
@@ -23,11 +33,16 @@ pub fn pack(items: Items, limit: Load, order: impl ExactSizeIterator<Item = usiz
         loads.set(bin, if is_open { load } else { Load::CLOSED });
         placed.push((item, bin));
     }
-    Packed::new(&placed, loads.len())
+    Packed::new(&placed, loads.len(), steps)
 }
 
 /// The same where each item counts once and costs nothing: a tree of one number per bin.
-fn pack_sizes(sizes: &[usize], limit: Load, order: impl ExactSizeIterator<Item = usize>) -> Packed {
+fn pack_sizes<E>(
+    sizes: &[usize],
+    limit: Load,
+    order: impl ExactSizeIterator<Item = usize>,
+    steps: &mut Steps<E>,
+) -> Result<Packed, E> {
     // The last bin is not in the tree: most items go there, and it would change up to the root.
     let mut loads = Tree::new(&[]);
     let mut last = usize::CLOSED;
@@ -35,6 +50,7 @@ fn pack_sizes(sizes: &[usize], limit: Load, order: impl ExactSizeIterator<Item =
     let mut placed = Vec::with_capacity(order.len());
     let (mut size, mut bin) = (0, 0);
     for item in order {
+        steps.done(1)?;
         // Bins only fill up: what had no room for the item before has none for an equal one.
         let from = if sizes[item] == size { bin } else { 0 };
         size = sizes[item];
@@ -66,5 +82,5 @@ fn pack_sizes(sizes: &[usize], limit: Load, order: impl ExactSizeIterator<Item =
         placed.push((item, bin));
     }
     let bins = if placed.is_empty() { 0 } else { counts.len() };
-    Packed::new(&placed, bins)
+    Packed::new(&placed, bins, steps)
 }

@@ -21,6 +21,7 @@ pub use concat::concat;
 pub use load::Load;
 pub use spread::spread;
 
+use crate::steps::Steps;
 use tree::Least;
 
 /// What is packed, one value per item.
@@ -70,16 +71,20 @@ impl Packer {
     /// Pack items into bins that hold so much at most.
     ///
     /// An item that exceeds this by itself gets a bin of its own. That is so with every packer.
-    pub fn pack(self, items: Items, limit: Load) -> Packed {
+    ///
+    /// # Errors
+    /// What `steps` are stopped by.
+    pub fn pack<E>(self, items: Items, limit: Load, steps: &mut Steps<E>) -> Result<Packed, E> {
         match self {
-            Self::FirstFit => first_fit::pack(items, limit, 0..items.len()),
+            Self::FirstFit => first_fit::pack(items, limit, 0..items.len(), steps),
             Self::FirstFitDecreasing => {
-                first_fit::pack(items, limit, items.largest_and_last().into_iter())
+                let order = items.largest_and_last(steps)?;
+                first_fit::pack(items, limit, order.into_iter(), steps)
             }
-            Self::BestFitDecreasing => best_fit::pack(items, limit),
-            Self::ModifiedFirstFitDecreasing => modified::pack(items, limit),
-            Self::NextFit => next_fit::pack(items, limit),
-            Self::Balanced => emptiest::pack(items, limit),
+            Self::BestFitDecreasing => best_fit::pack(items, limit, steps),
+            Self::ModifiedFirstFitDecreasing => modified::pack(items, limit, steps),
+            Self::NextFit => next_fit::pack(items, limit, steps),
+            Self::Balanced => emptiest::pack(items, limit, steps),
         }
     }
 }
@@ -109,19 +114,19 @@ impl Items<'_> {
     }
 
     /// The largest item first, of equal ones the last.
-    fn largest_and_last(&self) -> Vec<usize> {
-        order::largest(self.sizes, true)
+    fn largest_and_last<E>(&self, steps: &mut Steps<E>) -> Result<Vec<usize>, E> {
+        order::largest(self.sizes, true, steps)
     }
 
     /// The largest item first, of equal ones the first.
-    fn largest_and_first(&self) -> Vec<usize> {
-        order::largest(self.sizes, false)
+    fn largest_and_first<E>(&self, steps: &mut Steps<E>) -> Result<Vec<usize>, E> {
+        order::largest(self.sizes, false, steps)
     }
 }
 
 impl Packed {
     /// So many bins of items in the order in which they were placed.
-    fn new(placed: &[Place], bins: usize) -> Self {
+    fn new<E>(placed: &[Place], bins: usize, steps: &mut Steps<E>) -> Result<Self, E> {
         let mut offsets = vec![0; bins + 1];
         for &(_, bin) in placed {
             offsets[bin + 1] += 1;
@@ -132,10 +137,11 @@ impl Packed {
         let mut ends = offsets.clone();
         let mut items = vec![0; placed.len()];
         for &(item, bin) in placed {
+            steps.done(1)?;
             items[ends[bin]] = item;
             ends[bin] += 1;
         }
-        Self { offsets, items }
+        Ok(Self { offsets, items })
     }
 
     /// Number of bins.

@@ -5,10 +5,14 @@ use std::cmp::Reverse;
 use super::open_bins::OpenBins;
 use super::tree::{Least, Tree};
 use super::{Items, Load, Packed, Place};
+use crate::steps::Steps;
 
 /// Pack items: those above half of the capacity into bins of their own, which the others fill up.
-pub fn pack(items: Items, limit: Load) -> Packed {
-    let order = items.largest_and_first();
+///
+/// # Errors
+/// What `steps` are stopped by.
+pub fn pack<E>(items: Items, limit: Load, steps: &mut Steps<E>) -> Result<Packed, E> {
+    let order = items.largest_and_first(steps)?;
     let above = |parts: usize| {
         order.partition_point(|&item| items.sizes[item].saturating_mul(parts) > limit.size)
     };
@@ -25,12 +29,12 @@ pub fn pack(items: Items, limit: Load) -> Packed {
         bins.loads.push(items.get(item));
         bins.note(item, bin);
     }
-    let has_medium = bins.add_medium(&order[large..medium]);
-    bins.add_pairs(&order[medium..small], &has_medium);
+    let has_medium = bins.add_medium(&order[large..medium], steps)?;
+    bins.add_pairs(&order[medium..small], &has_medium, steps)?;
     let rest = bins.without_place(&order[large..]);
-    bins.fill(&rest);
+    bins.fill(&rest, steps)?;
     let rest = bins.without_place(&rest);
-    bins.open_more(&rest)
+    bins.open_more(&rest, steps)
 }
 
 /// Bins of large items, while they are filled.
@@ -44,16 +48,24 @@ struct Bins<'a> {
 
 impl Bins<'_> {
     /// Give each bin the largest medium item that it has room for, and say which ones got one.
-    fn add_medium(&mut self, medium: &[usize]) -> Vec<bool> {
+    fn add_medium<E>(&mut self, medium: &[usize], steps: &mut Steps<E>) -> Result<Vec<bool>, E> {
         let mut tree = self.tree(medium);
-        (0..self.loads.len())
-            .map(|bin| self.add_largest(bin, medium, &mut tree))
-            .collect()
+        let mut has_medium = Vec::with_capacity(self.loads.len());
+        for bin in 0..self.loads.len() {
+            steps.done(1)?;
+            has_medium.push(self.add_largest(bin, medium, &mut tree));
+        }
+        Ok(has_medium)
     }
 
     /// Give each bin without a medium item, from the last on, the smallest item and with it the
     /// largest possible, if there are two that it has room for.
-    fn add_pairs(&mut self, small: &[usize], has_medium: &[bool]) {
+    fn add_pairs<E>(
+        &mut self,
+        small: &[usize],
+        has_medium: &[bool],
+        steps: &mut Steps<E>,
+    ) -> Result<(), E> {
         let mut small = small.to_vec();
         // The largest first, of equal ones the last: so the smallest is at the end.
         small.sort_unstable_by_key(|&item| Reverse((self.items.sizes[item], item)));
@@ -61,6 +73,7 @@ impl Bins<'_> {
         // Behind the smallest without a place, and behind the next.
         let mut ends = [small.len(); 2];
         for bin in (0..self.loads.len()).rev() {
+            steps.done(1)?;
             if has_medium[bin] {
                 continue;
             }
@@ -69,10 +82,10 @@ impl Bins<'_> {
                 small.rposition(|&item| !self.is_placed[item])
             };
             let Some(first) = free_before(ends[0]) else {
-                return;
+                return Ok(());
             };
             let Some(second) = free_before(ends[1].min(first)) else {
-                return;
+                return Ok(());
             };
             ends = [first + 1, second + 1];
             let smallest = self.items.get(small[first]);
@@ -86,23 +99,29 @@ impl Bins<'_> {
                 self.add_largest(bin, &small, &mut tree);
             }
         }
+        Ok(())
     }
 
     /// Give each bin, from the first on, the largest items that it has room for.
-    fn fill(&mut self, rest: &[usize]) {
+    fn fill<E>(&mut self, rest: &[usize], steps: &mut Steps<E>) -> Result<(), E> {
         let mut tree = self.tree(rest);
         for bin in 0..self.loads.len() {
-            while self.add_largest(bin, rest, &mut tree) {}
+            steps.done(1)?;
+            while self.add_largest(bin, rest, &mut tree) {
+                steps.done(1)?;
+            }
         }
+        Ok(())
     }
 
     /// Place items into more bins, the emptiest first. The fullest of these comes last.
-    fn open_more(mut self, rest: &[usize]) -> Packed {
+    fn open_more<E>(mut self, rest: &[usize], steps: &mut Steps<E>) -> Result<Packed, E> {
         let mut more = OpenBins::new(self.items, self.limit);
         let first = self.placed.len();
         // When bins got their last item: of equal ones, the first to have had as much is before.
         let mut times = Vec::new();
         for (time, &item) in rest.iter().enumerate() {
+            steps.done(1)?;
             let bin = more.add(self.items.get(item), (0, 0));
             more.set_key(bin, (more.loads()[bin].size, time));
             times.resize(times.len().max(bin + 1), 0);
@@ -118,7 +137,7 @@ impl Bins<'_> {
         for (_, bin) in &mut self.placed[first..] {
             *bin = numbers[*bin];
         }
-        Packed::new(&self.placed, self.loads.len() + times.len())
+        Packed::new(&self.placed, self.loads.len() + times.len(), steps)
     }
 
     /// Give a bin the first of these items that it has room for, and say whether there was one.

@@ -1,15 +1,20 @@
 //! Next fit: each item goes to the last bin, or opens the next.
 
 use super::{Items, Load, Packed};
+use crate::steps::Steps;
 
 /// Pack items in order.
-pub fn pack(items: Items, limit: Load) -> Packed {
+///
+/// # Errors
+/// What `steps` are stopped by.
+pub fn pack<E>(items: Items, limit: Load, steps: &mut Steps<E>) -> Result<Packed, E> {
     let mut packed = Packed {
         offsets: vec![0],
         items: (0..items.len()).collect(),
     };
     let mut bin: Option<Load> = None;
     for item in 0..items.len() {
+        steps.done(1)?;
         let load = items.get(item);
         bin = Some(match bin {
             Some(bin) if bin.has_room_for(load, limit) => bin.plus(load),
@@ -23,5 +28,5 @@ pub fn pack(items: Items, limit: Load) -> Packed {
     if bin.is_some() {
         packed.offsets.push(items.len());
     }
-    packed
+    Ok(packed)
 }

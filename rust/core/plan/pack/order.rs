@@ -1,10 +1,19 @@
 //! The order in which items are packed.
 
+use crate::steps::Steps;
+
 /// Items by size, the largest first, and of equal ones the first, or the last.
 ///
 /// A radix sort: sequences are so short that one or two passes do. Comparing would take longer than
 /// placing the items.
-pub fn largest(sizes: &[usize], last_first: bool) -> Vec<usize> {
+///
+/// # Errors
+/// What `steps` are stopped by.
+pub fn largest<E>(
+    sizes: &[usize],
+    last_first: bool,
+    steps: &mut Steps<E>,
+) -> Result<Vec<usize>, E> {
     let most = sizes.iter().copied().max().unwrap_or(0);
     let mut order: Vec<_> = if last_first {
         (0..sizes.len()).rev().collect()
@@ -20,6 +29,7 @@ pub fn largest(sizes: &[usize], last_first: bool) -> Vec<usize> {
         let digit = |item: usize| ((most - sizes[item]) >> shift) & ((1 << width) - 1);
         let mut places = vec![0; 1 << width];
         for &item in &order {
+            steps.done(1)?;
             places[digit(item)] += 1;
         }
         let mut place = 0;
@@ -28,11 +38,12 @@ pub fn largest(sizes: &[usize], last_first: bool) -> Vec<usize> {
             *count = place - *count;
         }
         for &item in &order {
+            steps.done(1)?;
             let place = &mut places[digit(item)];
             sorted[*place] = item;
             *place += 1;
         }
         std::mem::swap(&mut order, &mut sorted);
     }
-    order
+    Ok(order)
 }

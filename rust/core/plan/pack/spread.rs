@@ -3,13 +3,17 @@
 use std::cmp::Reverse;
 
 use super::Packed;
+use crate::steps::Steps;
 
 /// Add bins up to so many, each of which takes the last item of another.
 ///
 /// Bins give in the order of how many items they have, of equal ones the last first, each until it
 /// has one left: this is SkyRL's and NeMo-RL's adjustment. No bin stays empty if there are as many
 /// items.
-pub fn spread(packed: &Packed, bins: usize) -> Packed {
+///
+/// # Errors
+/// What `steps` are stopped by.
+pub fn spread<E>(packed: &Packed, bins: usize, steps: &mut Steps<E>) -> Result<Packed, E> {
     let count = packed.count();
     let mut order: Vec<_> = (0..count)
         .map(|bin| (packed.items(bin).len(), bin))
@@ -20,6 +24,7 @@ pub fn spread(packed: &Packed, bins: usize) -> Packed {
     let mut moved = Vec::with_capacity(missing);
     let mut kept = vec![0; count];
     for (len, bin) in order {
+        steps.done(1)?;
         let given = missing.min(len.saturating_sub(1));
         kept[bin] = len - given;
         missing -= given;
@@ -31,6 +36,7 @@ pub fn spread(packed: &Packed, bins: usize) -> Packed {
         items: Vec::with_capacity(packed.items.len()),
     };
     for (bin, kept) in kept.into_iter().enumerate() {
+        steps.done(kept)?;
         out.items.extend(&packed.items(bin)[..kept]);
         out.offsets.push(out.items.len());
     }
@@ -38,5 +44,5 @@ pub fn spread(packed: &Packed, bins: usize) -> Packed {
         out.items.push(item);
         out.offsets.push(out.items.len());
     }
-    out
+    Ok(out)
 }

@@ -34,7 +34,6 @@ impl<W: Weight> Chains<'_, W> {
         right: Set<W::Sum>,
         steps: &mut Steps<E>,
     ) -> Result<Set<W::Sum>, E> {
-        steps.done(1)?;
         let sum = match W::JOINED {
             Some(joined) => joined(left.sum, right.sum),
             None => {
@@ -64,7 +63,11 @@ impl<W: Weight> Chains<'_, W> {
         parts: usize,
         steps: &mut Steps<E>,
     ) -> Result<State<W::Sum>, E> {
+        steps.done(1)?;
         let meeting = (state.len() + other.len()).saturating_sub(parts);
+        if meeting == 0 {
+            return Ok(state.union(other));
+        }
         if meeting == 1 && other.others.is_empty() {
             state.replace_smallest(|set| self.join(set, other.largest, steps))?;
             return Ok(state);
@@ -72,6 +75,7 @@ impl<W: Weight> Chains<'_, W> {
         let (mut left, state) = state.take_smallest(meeting);
         let (right, other) = other.take_smallest(meeting);
         for (left, right) in left.iter_mut().zip(right.into_iter().rev()) {
+            steps.done(1)?;
             *left = self.join(*left, right, steps)?;
         }
         let rest = [state, other, State::of(left)].into_iter().flatten();

@@ -8,7 +8,7 @@ use super::sorting::sort;
 use super::weight::Weight;
 use crate::steps::Steps;
 
-/// So many steps are a number of parts from which on a step is less than one in a hundred.
+/// What a stride may be at most, as a share of the number: less than one in a hundred.
 const COARSE: usize = 128;
 
 /// In which order a rank gets its micro-batches.
@@ -48,10 +48,10 @@ impl<W: Weight> Capped<'_, W> {
     /// Part the items in as few parts as were found to do, so that no part is too long, but in no
     /// more than there are items.
     ///
-    /// From [`COARSE`] steps on, numbers are not tried one by one, unless all are: the stride
+    /// From twice [`COARSE`] steps on, numbers are not tried one by one, unless all are: the stride
     /// doubles until one will do, and what lies between is bisected down to a stride of a
-    /// [`COARSE`]th. What few parts can do more may not, as Karmarkar's and Karp's method leaves
-    /// them; so the number may exceed the smallest by more than that, but hardly does.
+    /// [`COARSE`]th. So the number found exceeds the smallest by as much at most, if more parts
+    /// than will do would always do. That is not certain, but nearly so.
     ///
     /// # Errors
     /// What `steps` are stopped by.
@@ -73,7 +73,8 @@ impl<W: Weight> Capped<'_, W> {
         };
 
         let last = most / step;
-        let (mut index, mut stride) = (0, finest(0));
+        // As a rule, a few in a hundred more than `first` will do.
+        let (mut index, mut stride) = (0, 4 * finest(0));
         let mut tried = None;
         let mut found = loop {
             if let Some(parts) = parts_of(index, steps)? {
@@ -83,8 +84,11 @@ impl<W: Weight> Capped<'_, W> {
                 return Ok(None);
             }
             tried = Some(index);
+            if finest(index) == 1 {
+                stride = 1;
+            }
             index = index.saturating_add(stride).min(last);
-            stride = if finest(index) == 1 { 1 } else { 2 * stride };
+            stride = stride.saturating_mul(2);
         };
         // The number before did not do, this one does.
         while let Some(before) = tried.filter(|&before| index - before > finest(before)) {
