@@ -150,6 +150,24 @@ def test_torch_that_is_blocked():
     assert run(code) == "[[1.0]]\n"
 
 
+def test_moving_numpy_arrays_where_torch_is_blocked():
+    code = """if True:
+        import sys
+        sys.modules["torch"] = None
+        import fastcollate as fc
+        batch = fc.build_batch([[1]], [[2]], pad_token_id=0, array_type="numpy")
+        for act in (lambda: batch.to("cpu"), lambda: batch.to("cuda"), batch.pin_memory):
+            try:
+                act()
+            except TypeError as error:
+                print(error)
+    """
+    message = (
+        "the batch holds NumPy arrays, which are on no device; build it with array_type='torch'"
+    )
+    assert run(code) == f"{message}\n" * 3
+
+
 def test_huge_integers():
     huge = 10**5_000
     refuses(with_item("prompts", huge), ValueError, r"prompts\[1\]\[0\] is an object of type int")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, Generic, Literal, TypeVar, cast, overload
 
 from fastcollate.arguments import id_list
 from fastcollate.batch import Batch
@@ -22,7 +22,11 @@ _OPTIONS = {
 """Options that do not belong to the rows of one batch, with what they are if not given."""
 
 
-class Collator:
+Made = TypeVar("Made", covariant=True)
+"""What a collator makes of samples: a :class:`Batch`, or a dict if it has ``outputs``."""
+
+
+class Collator(Generic[Made]):
     """Makes a batch of samples: a ``collate_fn`` for torch, Hugging Face and Ray Data.
 
     A sample is a row of the batch, as a mapping. All samples of a call have the same keys:
@@ -90,6 +94,26 @@ class Collator:
            [-100,    9, -100]])
     """
 
+    @overload
+    def __init__(
+        self: Collator[Batch],
+        *,
+        pad_token_id: int,
+        fields: Mapping[str, Field | PerRow | RoutedExperts] | None = None,
+        ignore: Collection[str] | Literal["rest"] = (),
+        outputs: None = None,
+        **options: Any,
+    ) -> None: ...
+    @overload
+    def __init__(
+        self: Collator[dict[str, Any]],
+        *,
+        pad_token_id: int,
+        fields: Mapping[str, Field | PerRow | RoutedExperts] | None = None,
+        ignore: Collection[str] | Literal["rest"] = (),
+        outputs: Sequence[str],
+        **options: Any,
+    ) -> None: ...
     def __init__(
         self,
         *,
@@ -112,7 +136,7 @@ class Collator:
         self._outputs = None if outputs is None else tuple(_names("outputs", outputs))
         self._options = options
 
-    def __call__(self, samples: Any) -> Batch | dict[str, Any]:
+    def __call__(self, samples: Any) -> Made:
         """Make a batch of samples.
 
         Parameters
@@ -124,10 +148,10 @@ class Collator:
         options = self._options
         if has_labels and options.get("labels") is None:
             options = {**options, "labels": "aligned"}
-        batch = build_batch(**arguments, pad_token_id=self._pad_token_id, **options)
-        if self._outputs is None:
-            return batch
-        return {key: batch[key] for key in self._outputs}
+        made: Any = build_batch(**arguments, pad_token_id=self._pad_token_id, **options)
+        if self._outputs is not None:
+            made = {key: made[key] for key in self._outputs}
+        return cast("Made", made)
 
     def for_ray_data(self) -> Any:
         """Return what ``iter_torch_batches(collate_fn=...)`` of Ray Data calls with Arrow tables.

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ray.data.collate_fn import ArrowBatchCollateFn
-
-if TYPE_CHECKING:
-    from fastcollate.batch import Batch
 
 
 class ArrowCollator(ArrowBatchCollateFn):
     """A collator that Ray Data calls with Arrow tables (see :meth:`Collator.for_ray_data`)."""
 
-    def __init__(self, collate: Callable[[Any], Batch | dict[str, Any]]) -> None:
+    def __init__(self, collate: Callable[[Any], Any]) -> None:
         self._collate = collate
 
     def __call__(self, table: Any) -> Any:

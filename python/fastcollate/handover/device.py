@@ -55,8 +55,9 @@ Moves = dict[int, Any]
 
 def moved(batch: Batch, device: Any, non_blocking: bool) -> Batch:
     """See :meth:`fastcollate.Batch.to`."""
+    tensors = checked_tensors(batch)
     target = resolved(device)
-    tensors = [tensor for tensor in checked_tensors(batch) if tensor.device != target]
+    tensors = [tensor for tensor in tensors if tensor.device != target]
     if not tensors:
         return batch
     if is_watched():
