@@ -394,6 +394,38 @@ def test_numbers_of_rows_keep_their_bits(dtype, kind):
         assert_same({"x": batch["x"]}, {"x": single})
 
 
+def test_a_stream_of_arrow_is_read_once():
+    """Also where ids are beyond 32 bits, for which they are written again."""
+    pa = pytest.importorskip("pyarrow")
+    ids, values = [[1, 2**40], [3]], [[0.5, 1.5], [2.5]]
+
+    def once(rows, dtype):
+        chunks = [pa.array([row], pa.list_(dtype)) for row in rows]
+        batches = [pa.record_batch([chunk], ["x"]) for chunk in chunks]
+        return pa.RecordBatchReader.from_batches(batches[0].schema, batches)
+
+    def columns(ints, floats):
+        return {
+            "prompts": ints(ids),
+            "responses": ints(ids),
+            "rewards": floats(values),
+            "logprobs": floats(values),
+            "fields": {"x": fc.Field(floats(values)), "y": fc.PerRow(iter([1, 2]))},
+        }
+
+    streams = columns(lambda x: once(x, pa.int64()), lambda x: once(x, pa.float64()))
+    batch, _ = through_blocks(
+        [streams],
+        lambda _: fc.plan_step([4, 2]).shard(0, 0),
+        {"pad_token_id": 0, "array_type": "numpy"},
+    )
+    lists = columns(list, list)
+    lists["fields"]["y"] = fc.PerRow([1, 2])
+    assert_same(batch, fc.build_batch(**lists, pad_token_id=0, array_type="numpy"))
+    with pytest.raises(TypeError, match="responses is"):
+        stored([[1]], once([["a"]], pa.string()))
+
+
 @NEEDS_TORCH
 def test_numbers_are_rounded_once():
     """From 16 bits to others of as many they would be rounded twice."""

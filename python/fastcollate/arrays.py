@@ -9,6 +9,9 @@ from typing import Any
 
 import numpy as np
 
+_STORED_ONLY = ("uint16", "uint32", "uint64")
+"""Dtypes of torch that it can store and convert, but neither compare nor fill."""
+
 NUMBERS = "biuf"
 """Kinds of NumPy dtypes that hold numbers: booleans, integers, floats."""
 
@@ -175,10 +178,22 @@ def convert(array: Any, dtype: Any) -> Any:
         return array.astype(dtype, copy=False)
 
 
+def signed_like(tensor: Any) -> Any:
+    """Return a tensor's bits as signed integers where torch can do little with unsigned ones."""
+    name = dtype_name(tensor.dtype)
+    if name not in _STORED_ONLY:
+        return tensor
+    import torch
+
+    return tensor.view(getattr(torch, name.removeprefix("u")))
+
+
 def first_misfit(array: Any, dtype: Any) -> int | None:
     """Find the first value, counted in C order, that an integer or boolean dtype cannot hold."""
     if (target := _limits(dtype)) is None:
         return None
+    if is_tensor(array) and dtype_name(array.dtype) in _STORED_ONLY:
+        array = to_numpy(array)
     low, high = target
     if (source := _limits(array.dtype)) is None:
         wide = convert(array, dtype_like(array, "float64"))

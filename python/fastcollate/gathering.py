@@ -15,6 +15,7 @@ from fastcollate.arrays import (
     flattened,
     is_array,
     offsets_of,
+    signed_like,
 )
 from fastcollate.ingest.columns import Ragged
 
@@ -110,8 +111,8 @@ def broadcasted(plan: Plan, per_row: Any) -> Any:
 
     values = per_row.index_select(0, torch.from_numpy(rows).to(per_row.device))
     index = torch.from_numpy(places).to(per_row.device)
-    zeros = per_row.new_zeros(int(np.prod(shape)))
-    return zeros.index_copy(0, index, values).reshape(shape)
+    zeros = signed_like(per_row.new_zeros(int(np.prod(shape))))
+    return zeros.index_copy(0, index, signed_like(values)).view(per_row.dtype).reshape(shape)
 
 
 def _leading_shape(plan: Plan, width: int) -> tuple[int, ...]:
@@ -138,4 +139,8 @@ def _taken(flat: Any, places: np.ndarray, missing: float | None) -> Any:
     if missing is None:
         return flat.index_select(0, index)
     is_missing = (index < 0).reshape(-1, *[1] * (flat.dim() - 1))
-    return flat.index_select(0, index.clamp(min=0)).masked_fill(is_missing, missing)
+    taken = flat.index_select(0, index.clamp(min=0))
+    bits = signed_like(taken)
+    if bits.dtype != taken.dtype:
+        missing = signed_like(torch.tensor(missing, dtype=taken.dtype)).item()
+    return bits.masked_fill(is_missing, missing).view(taken.dtype)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fastcollate._fastcollate import Stretches, arrow_chunks
 from fastcollate.advantages import loss_weights
 from fastcollate.arrays import (
     dtype_name,
@@ -178,12 +179,14 @@ def stored(
     tuple
         The table, and the columns in parts of rows that follow each other.
     """
+    if isinstance(fields, Mapping):
+        fields = {key: _held(key, field) for key, field in fields.items()}
     batch = _jagged(
-        prompts,
-        responses,
-        rewards=rewards,
-        loss_masks=loss_masks,
-        logprobs=logprobs,
+        _kept("prompts", prompts),
+        _kept("responses", responses),
+        rewards=_kept("rewards", rewards),
+        loss_masks=_kept("loss_masks", loss_masks),
+        logprobs=_kept("logprobs", logprobs),
         fields=fields,
         uids=uids,
         trajectory_ids=trajectory_ids,
@@ -238,6 +241,31 @@ def stored(
 
 _PLACES = ("sequence_shape", "sequence_segments", "response_shape", "response_segments")
 """Tables of a plan that follow from the others, in the jagged layout."""
+
+
+def _kept(name: str, rows: Any) -> Any:
+    """Return a column that can be read again: a stream of Arrow may give its rows only once."""
+    if not hasattr(rows, "__arrow_c_stream__") or hasattr(type(rows), "__len__"):
+        return rows
+    if (chunks := arrow_chunks(rows, name)) is None:
+        return rows
+    offsets = [np.asarray(offsets, np.int64) for _, offsets in chunks]
+    return Stretches(
+        [
+            (values, ends[:-1], np.diff(ends))
+            for (values, _), ends in zip(chunks, offsets, strict=True)
+        ]
+    )
+
+
+def _held(key: str, field: Any) -> Any:
+    """Return a field whose values can be read again."""
+    if isinstance(field, PerRow):
+        is_iterator = isinstance(field.values, Iterator)
+        return dataclasses.replace(field, values=list(field.values)) if is_iterator else field
+    if isinstance(field, (Field, RoutedExperts)):
+        return dataclasses.replace(field, rows=_kept(key, field.rows))
+    return field
 
 
 def _jagged(prompts: Rows, responses: Rows, **arguments: Any) -> Batch:

@@ -198,6 +198,8 @@ def _of_nested(x: Any) -> Ragged:
 
 def _of_lists(rows: Sequence[Sequence[Any]]) -> Ragged:
     """Let NumPy read all items at once; only if it cannot, look for the row that is to blame."""
+    # Subclasses may iterate in their own way, and be of another length then.
+    rows = [row if type(row) in (list, tuple) else list(row) for row in rows]
     items = list(chain.from_iterable(rows))
     try:
         values = np.array(items)

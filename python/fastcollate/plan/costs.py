@@ -108,15 +108,15 @@ def checked_weights(found_by: str, values: Any, noun: str) -> Weights:
     if found.ndim != 1 or found.dtype.kind not in NUMBERS:
         shown = describe(found if found.ndim > 0 else values)
         raise TypeError(f"{found_by} {shown}; pass one number per {noun}")
-    weights: Weights
+    weights: Weights  # aligned, too, which numbers in the midst of a file's bytes need not be
     if found.dtype.kind != "f":
         wrong = (found < 0) | (found > np.iinfo(np.int64).max)
-        weights = np.ascontiguousarray(found, np.int64)
+        weights = np.require(found, np.int64, ["C", "A"])
     elif found.itemsize > 4:
-        weights = np.ascontiguousarray(found, np.float64)
+        weights = np.require(found, np.float64, ["C", "A"])
         wrong = ~(np.isfinite(weights) & (weights >= 0))
     else:
-        weights = np.ascontiguousarray(found, np.float32)
+        weights = np.require(found, np.float32, ["C", "A"])
         wrong = ~(np.isfinite(weights) & (weights >= 0))
     if wrong.any():
         row = int(np.argmax(wrong))

@@ -67,7 +67,7 @@ class Table:
         kinds = "b" if dtype is np.bool_ else "i"
         if array.size > 0 and array.dtype.kind not in kinds:
             raise TypeError(f"{name} is {describe(array)}; pass {np.dtype(dtype).name}")
-        if not _is_frozen(array) or array.dtype != dtype:
+        if not _is_frozen(array) or array.dtype != dtype or not array.flags.aligned:
             array = _frozen(array.astype(dtype))
         object.__setattr__(self, name, array)
 

@@ -108,3 +108,28 @@ pub fn of_dataset<'py>(rows: &Bound<'py, PyAny>) -> Result<Option<Bound<'py, PyA
     }
     Ok(Some(columns.call_method1("read_column", (rows,))?))
 }
+
+/// A row as a list of what it gives, if it is of a list's or tuple's subclass that iterates in its own
+/// way: NumPy and torch do not look into its storage either. Any other row as it is.
+pub fn iterated<'py>(
+    row: Bound<'py, PyAny>,
+    place: impl Fn() -> String,
+) -> Result<Bound<'py, PyAny>> {
+    let py = row.py();
+    let base = if row.is_exact_instance_of::<PyList>() || row.is_exact_instance_of::<PyTuple>() {
+        return Ok(row);
+    } else if row.is_instance_of::<PyList>() {
+        py.get_type::<PyList>()
+    } else if row.is_instance_of::<PyTuple>() {
+        py.get_type::<PyTuple>()
+    } else {
+        return Ok(row);
+    };
+    let iter = intern!(py, "__iter__");
+    if row.get_type().getattr(iter)?.is(&base.getattr(iter)?) {
+        return Ok(row);
+    }
+    let items = row.try_iter().and_then(Iterator::collect);
+    let items: Vec<Bound<PyAny>> = items.map_err(|cause| Error::raised(py, place(), cause))?;
+    Ok(PyList::new(py, items)?.into_any())
+}

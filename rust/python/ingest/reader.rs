@@ -12,7 +12,8 @@ use super::array::{ArrayInput, ArrayView, Float};
 use super::arrow::{self, Chunk};
 use super::number::decode;
 use super::object::{
-    as_array, has_rows, is_list_of_rows, is_objects, is_row, is_sequence, of_dataset, to_list,
+    as_array, has_rows, is_list_of_rows, is_objects, is_row, is_sequence, iterated, of_dataset,
+    to_list,
 };
 use super::ragged::{self, Parts};
 use super::rows::{Row, Rows};
@@ -220,6 +221,7 @@ impl<'a, 'py> Reader<'a, 'py> {
 
     fn read_row(&mut self, index: usize, row: Bound<'py, PyAny>) -> Result<()> {
         let place = || format!("{}[{}]", self.field, self.first + index);
+        let row = iterated(row, place)?;
         if self.allows_trailing && is_list_of_rows(&row)? {
             let py = row.py();
             let numpy = py.import(intern!(py, "numpy"))?;

@@ -1,0 +1,136 @@
+"""Rows that iterate in their own way, dtypes that torch only stores, memory that is unaligned."""
+
+import dataclasses
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+from conftest import NEEDS_TORCH
+
+import fastcollate as fc
+from fastcollate.plan.costs import checked_weights
+from fastcollate.testing.reference import assert_same
+
+
+class Doubled(list):
+    """Iterates over twice what it stores, as NumPy and torch see it."""
+
+    def __iter__(self):
+        return (2 * item for item in [*super().__iter__(), 4])
+
+
+class DoubledTuple(tuple):
+    __slots__ = ()
+
+    def __iter__(self):
+        return (2 * item for item in [*super().__iter__(), 4])
+
+
+class Named(NamedTuple):
+    first: int
+    second: int
+
+
+class Plain(list):
+    """A list by another name."""
+
+
+@pytest.mark.parametrize("kind", [Doubled, DoubledTuple])
+def test_rows_of_subclasses_are_what_they_give(kind):
+    row = kind([1, 0])
+    assert np.array(row).tolist() == [2, 0, 8]
+    options = {"pad_token_id": 0, "array_type": "numpy"}
+    columns = {
+        name: [row, [5]] for name in ("prompts", "responses", "rewards", "loss_masks", "logprobs")
+    }
+    fields = {"x": fc.Field([row, [1]]), "y": fc.PerRow([row, [1]], concat=True)}
+    expected = {name: [[2, 0, 8], [5]] for name in columns}
+    expected_fields = {
+        "x": fc.Field([[2, 0, 8], [1]]),
+        "y": fc.PerRow([[2, 0, 8], [1]], concat=True),
+    }
+    assert_same(
+        fc.build_batch(**columns, **options, fields=fields),
+        fc.build_batch(**expected, **options, fields=expected_fields),
+    )
+    builder = fc.BatchBuilder(**options)
+    builder.add(row, row, rewards=row, fields={"x": fc.Field(row)})
+    assert builder.finish().rewards.tolist() == [[2, 0, 8]]
+    assert fc.ragged([row, [5]]).to_list() == [[2, 0, 8], [5]]
+    collate = fc.Collator(**options)
+    assert collate([{"input_ids": row, "labels": row}]).input_ids.tolist() == [[2, 0, 8]]
+
+
+def test_rows_of_plain_subclasses():
+    options = {"pad_token_id": 0, "array_type": "numpy"}
+    batch = fc.build_batch([Named(1, 2), Plain([3])], [Plain([4]), Named(5, 6)], **options)
+    assert_same(batch, fc.build_batch([[1, 2], [3]], [[4], [5, 6]], **options))
+
+
+def test_errors_of_a_row_that_iterates_name_it():
+    class Broken(list):
+        def __iter__(self):
+            raise RuntimeError("no rows today")
+
+    with pytest.raises(ValueError, match=r"prompts\[1\] could not be read: .*no rows today"):
+        fc.build_batch([[1], Broken([2])], [[1], [1]], pad_token_id=0, array_type="numpy")
+
+
+@NEEDS_TORCH
+@pytest.mark.parametrize("bits", [16, 32, 64])
+def test_unsigned_tensors(bits):
+    import torch
+
+    dtype, most = getattr(torch, f"uint{bits}"), 2**bits - 1
+    x = torch.tensor([[1, 2, 3], [4, 5, most]], dtype=dtype)
+    options = {"of": "sequence", "shift": "next_token"}
+    batch = fc.build_batch([[], [1]], [[1, 2, 3], [4, 5]], pad_token_id=0, layout="right")
+    gathered = batch.gather(x, **options, missing=most)
+    assert gathered.values.dtype is dtype
+    assert gathered.to_list() == [[most, 1, 2], [4, 5]]
+    per_row = torch.tensor([7, most], dtype=dtype)
+    spread = batch.broadcast(per_row)
+    assert spread.dtype is dtype
+    assert spread.tolist() == [[7, 7, 7], [most, most, 0]]
+    rows = fc.ragged(x, dtype="float64")
+    assert rows.values.tolist() == [1, 2, 3, 4, 5, float(most)]
+    for narrow in ("uint8", "int16", "int32", "int64"):
+        if bits < 64 and narrow == "int64":
+            assert fc.ragged(x, dtype=narrow).values.tolist() == x.flatten().tolist()
+            continue
+        if (bits, narrow) == (16, "int32"):
+            assert fc.ragged(x, dtype=narrow).to_list() == x.tolist()
+            continue
+        with pytest.raises(
+            ValueError, match=rf"x\[1\]\[2\] is {most}, which does not fit {narrow}"
+        ):
+            fc.ragged(x, dtype=narrow)
+    pixels = fc.PerRow([x[0], x[1][:2]], dtype="int32", concat=True)
+    batch = fc.build_batch([[1], [1]], [[1], [1]], pad_token_id=0, fields={"p": pixels})
+    assert batch["p"].tolist() == [1, 2, 3, 4, 5]
+
+
+def unaligned(values, dtype):
+    """Give an array behind one byte of others, which nobody can change."""
+    array = np.array(values, dtype)
+    found = np.frombuffer(b"x" + array.tobytes(), array.dtype, offset=1)
+    assert not found.flags.aligned
+    return found
+
+
+@pytest.mark.parametrize("dtype", ["int64", "float64", "float32"])
+def test_unaligned_costs(dtype):
+    costs = [5, 1, 4, 2, 2]
+    assert fc.partition(unaligned(costs, dtype), 2) == fc.partition(np.array(costs, dtype), 2)
+    weights = checked_weights("weights is", unaligned(costs, dtype), "item")
+    assert weights.flags.aligned
+    assert weights.tolist() == costs
+
+
+def test_unaligned_tables():
+    plan = fc.pack([3, 4, 2], 8)
+    tables = {name: unaligned(getattr(plan, name), "int64") for name in ("offsets", "indices")}
+    again = dataclasses.replace(plan, **tables)
+    assert again == plan
+    assert again.offsets.flags.aligned
+    assert again.indices.flags.aligned
