@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
-from typing import Any, Literal, TypeVar
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Literal, NamedTuple, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fastcollate._fastcollate import FieldSpec, pack_ids
 from fastcollate.arguments import check_bool, counted
+from fastcollate.arrays import describe
 from fastcollate.batch import Batch
 from fastcollate.collating import LOGPROBS, LOSS_MASK, REWARDS, build_batch, check_options
 from fastcollate.dtypes import taken_apart
 from fastcollate.ingest.fields import Field, FieldKind, PerRow, RoutedExperts, kind_of
-from fastcollate.ingest.storage import RowStore
+from fastcollate.ingest.storage import RowStore, StoredRow, columns_of
 from fastcollate.layouts import PackArgument, Shift, Tail
 from fastcollate.memory import PoolArgument
 from fastcollate.plan.merging import MergePlan
@@ -23,14 +25,53 @@ AnyField = Field | PerRow | RoutedExperts
 
 T = TypeVar("T")
 
-
-_IDS = ("uid", "trajectory_id", "is_last_step")
 _ARGUMENTS = {"loss_mask": "loss_masks", "uid": "uids", "trajectory_id": "trajectory_ids"}
 """Names of `add` that `build_batch` has for all rows."""
 
+_IDS = ("uid", "trajectory_id", "is_last_step")
 
-_Column = RowStore | list[Any]
-"""One argument or field of all rows: numbers in a store, or objects in a list."""
+_ADVICE = "pass it for every row or for none"
+
+_TAKEN = "another call has finished or cleared the same rows meanwhile; one thread calls finish"
+
+
+class _Kinds(NamedTuple):
+    """What a row has beside its prompt and response."""
+
+    values: dict[str, bool]
+    """Arguments, and whether each is an object instead of an array of numbers."""
+    fields: dict[str, FieldKind]
+
+    def split(self, values: Mapping[str, Any], fields: Mapping[str, Any]) -> tuple[list[Any], ...]:
+        """Return the arrays and the objects of a row, in the order of these kinds."""
+        arrays: list[Any] = []
+        objects: list[Any] = []
+        for name, is_object in self.values.items():
+            (objects if is_object else arrays).append(values[name])
+        for key, kind in self.fields.items():
+            (objects if kind.make is PerRow else arrays).append(fields[key])
+        return arrays, objects
+
+    def joined(self, arrays: Iterator[Any], objects: Iterator[Any]) -> tuple[dict[str, Any], ...]:
+        """Return the columns of arguments and of fields: what was split, of all rows."""
+        values = {
+            name: next(objects if is_object else arrays) for name, is_object in self.values.items()
+        }
+        fields = {
+            key: kind.make(next(objects if kind.make is PerRow else arrays), **kind.options)
+            for key, kind in self.fields.items()
+        }
+        return values, fields
+
+
+class _Row(NamedTuple):
+    """A row as it is kept."""
+
+    kinds: _Kinds
+    """Those of the first row: one object for all."""
+    stored: StoredRow
+    objects: list[Any]
+    tokens: int
 
 
 class BatchBuilder:
@@ -109,10 +150,11 @@ class BatchBuilder:
         }
         check_options(**self._options)
         _, self._dtypes = taken_apart(dtypes)
-        self._lock = threading.Lock()
-        self._prompts, self._responses = RowStore(), RowStore()
-        self._columns: dict[str, _Column] = {}
-        self._fields: dict[str, tuple[FieldKind, _Column]] = {}
+        # Held for single steps of this thread, in which nothing is called: signal handlers and
+        # finalizers run before or after them.
+        self._lock = threading.RLock()
+        self._rows: list[_Row] = []
+        self._store = RowStore()  # another one as soon as rows are forgotten
 
     def add(
         self,
@@ -149,7 +191,7 @@ class BatchBuilder:
             As ``build_batch``, naming the row by its place in the batch; also if the first row came
             with other fields than this one. The builder is as it was before then.
         """
-        index = len(self._prompts)
+        index = len(self._rows)
         prompt = pack_ids("prompts", prompt, index)
         response = pack_ids("responses", response, index)
         values: dict[str, Any] = {}
@@ -168,20 +210,15 @@ class BatchBuilder:
         if is_last_step is not None:
             check_bool("is_last_step", is_last_step)
             values["is_last_step"] = is_last_step
-        given = {
-            key: (kind_of(one), self._packed_field(key, one, index, prompt, response))
+        kinds = _Kinds(
+            {name: name in _IDS or value.ndim == 0 for name, value in values.items()},
+            {key: kind_of(one) for key, one in (fields or {}).items()},
+        )
+        packed = {
+            key: self._packed_field(key, one, index, prompt, response)
             for key, one in (fields or {}).items()
         }
-        with self._lock:
-            if len(self._prompts) == 0:
-                self._start(values, given)
-            self._check_like_first(values, given)
-            self._prompts.append(prompt)
-            self._responses.append(response)
-            for name, value in values.items():
-                self._columns[name].append(value)
-            for key, (_, value) in given.items():
-                self._fields[key][1].append(value)
+        self._append(kinds, (prompt, response), values, packed)
 
     def finish(self, out: Batch | None = None) -> Batch:
         """Build the batch of all rows, and start anew.
@@ -201,46 +238,69 @@ class BatchBuilder:
         ValueError, TypeError
             As ``build_batch``, for an empty batch or rows that exceed fixed widths, for instance.
             The rows are kept then; :meth:`clear` forgets them.
+        RuntimeError
+            If another thread, or a signal handler, has finished or cleared the same rows meanwhile.
+
+        Notes
+        -----
+        Rows that are added meanwhile are those of the next batch.
         """
         return self._build_by(build_batch, out=out, **self._options)
 
     def clear(self) -> None:
         """Forget all rows. Their memory is kept for the next ones, as :meth:`finish` does."""
-        with self._lock:
-            self._clear()
+        is_done = False
+        while not is_done:  # who was faster may have known of fewer rows
+            store, rows = self._store, list(self._rows)
+            is_done = self._forget(store, rows)
 
     def __len__(self) -> int:
         """Return the number of rows that were added since the last batch."""
-        return len(self._prompts)
+        return len(self._rows)
 
     def __repr__(self) -> str:
-        with self._lock:
-            rows, tokens = len(self._prompts), self._prompts.tokens + self._responses.tokens
-        return f"BatchBuilder of {counted(rows, 'row')}, {counted(tokens, 'token')}"
+        rows = list(self._rows)
+        tokens = sum(row.tokens for row in rows)
+        return f"BatchBuilder of {counted(len(rows), 'row')}, {counted(tokens, 'token')}"
+
+    def _append(
+        self,
+        own: _Kinds,
+        tokens: tuple[NDArray[Any], NDArray[Any]],
+        values: Mapping[str, Any],
+        fields: Mapping[str, Any],
+    ) -> None:
+        """Add a row in one step, if it is like the first one."""
+        rows = self._rows
+        while True:
+            store = self._store
+            first = next(iter(rows), None)
+            kinds = own if first is None else first.kinds
+            _check_kinds(len(rows), own, kinds)
+            arrays, objects = kinds.split(values, fields)
+            stored = store.put([*tokens, *arrays], kinds)
+            row = (_Row(kinds, stored, objects, sum(map(len, tokens))),)
+            with self._lock:
+                is_like_first = not rows or rows[0].kinds is kinds
+                # The memory of a store that was left may be written over by now.
+                if is_like_first and self._store is store:
+                    rows += row
+                    return
 
     def _build_by(self, build: Callable[..., T], **options: Any) -> T:
         """Let a function build something of all rows, which it gets as `build_batch` does.
 
         Rows are views of memory that the next ones are written to.
         """
-        with self._lock:
-            columns = {
-                _ARGUMENTS.get(name, name): _rows(column) for name, column in self._columns.items()
-            }
-            if isinstance(columns.get("rewards"), list):
-                columns["rewards"] = np.array(columns["rewards"])  # of the output's floats
-            fields = {
-                key: kind.make(_rows(column), **kind.options)
-                for key, (kind, column) in self._fields.items()
-            }
-            result = build(
-                self._prompts.rows(),
-                self._responses.rows(),
-                **columns,
-                fields=fields or None,
-                **options,
-            )
-            self._clear()
+        store, rows = self._store, list(self._rows)
+        try:
+            result = build(**_columns(rows), **options)
+        except Exception as error:
+            if self._store is not store:
+                raise RuntimeError(_TAKEN) from error
+            raise
+        if not self._forget(store, rows):
+            raise RuntimeError(_TAKEN)
         return result
 
     def _typed(self, spec: FieldSpec) -> FieldSpec:
@@ -264,9 +324,15 @@ class BatchBuilder:
             return row
         if isinstance(one, RoutedExperts):
             try:
-                return np.asarray(one.rows)
+                routes = np.asarray(one.rows, order="C")
             except ValueError as error:
                 raise ValueError(f"{key}[{index}] cannot be read: {error}") from error
+            if routes.ndim == 0 or routes.dtype.kind not in "biuf":
+                raise TypeError(
+                    f"{key}[{index}] is {describe(one.rows)}; "
+                    "pass an array of numbers, one row a token"
+                )
+            return routes
         if not isinstance(one, PerRow):
             raise TypeError(
                 f"{key}[{index}] is {one!r:.80}; pass fc.Field, fc.PerRow or fc.RoutedExperts"
@@ -275,57 +341,53 @@ class BatchBuilder:
             raise ValueError(f"{key}[{index}] is None; every row needs a value")
         return one.values.clone() if hasattr(one.values, "clone") else np.array(one.values)
 
-    def _clear(self) -> None:
-        columns = [*self._columns.values(), *(column for _, column in self._fields.values())]
-        for store in (self._prompts, self._responses, *columns):
-            store.clear()
-
-    def _start(self, values: Mapping[str, Any], given: Mapping[str, tuple[FieldKind, Any]]) -> None:
-        """Let the first row say what all rows have; take what is there from the last batch."""
-        self._columns = {
-            name: _column(name in _IDS or value.ndim == 0, self._columns.get(name))
-            for name, value in values.items()
-        }
-        self._fields = {
-            key: (kind, _column(kind.make is PerRow, self._fields.get(key, (kind, None))[1]))
-            for key, (kind, _) in given.items()
-        }
-
-    def _check_like_first(
-        self, values: Mapping[str, Any], given: Mapping[str, tuple[FieldKind, Any]]
-    ) -> None:
-        """Check that a row has what the first one has."""
-        index, advice = len(self._prompts), "pass it for every row or for none"
-        for known, names in ((self._columns, values), (self._fields, given)):
-            for name in known:
-                if name not in names:
-                    raise ValueError(f"row {index} has no {name}, but row 0 has; {advice}")
-            for name in names:
-                if name not in known:
-                    raise ValueError(f"row {index} has {name}, but row 0 has not; {advice}")
-        if index > 0 and "rewards" in values:
-            is_number = values["rewards"].ndim == 0
-            was_number = isinstance(self._columns["rewards"], list)
-            if is_number != was_number:
-                kinds = ("one per response token", "one number")
-                raise TypeError(
-                    f"rewards[{index}] is {kinds[is_number]}, but rewards[0] is "
-                    f"{kinds[was_number]}; pass either for all rows"
-                )
-        for key, (kind, _) in given.items():
-            if kind != (first := self._fields[key][0]):
-                raise ValueError(f"row {index} has {key} as {kind}, but row 0 as {first}")
+    def _forget(self, store: RowStore, rows: list[_Row]) -> bool:
+        """Forget the first rows, which these are, unless their store was left before."""
+        fresh, stretch, is_empty = RowStore(), slice(len(rows)), False
+        with self._lock:
+            is_current = self._store is store
+            if is_current:
+                del self._rows[stretch]  # but not what is in them: the caller has the rows
+                self._store, is_empty = fresh, not self._rows
+        if is_empty:
+            fresh.take_over(store)
+        return is_current
 
 
-def _column(holds_objects: bool, last: _Column | None) -> _Column:
-    """Return a column, that of the last batch if it is of the right kind: its memory is there."""
-    kind = list if holds_objects else RowStore
-    return last if isinstance(last, kind) else kind()
+def _columns(rows: list[_Row]) -> dict[str, Any]:
+    """Return the arguments of `build_batch` that hold these rows."""
+    if not rows:
+        return {"prompts": [], "responses": []}
+    kinds = rows[0].kinds
+    prompts, responses, *arrays = columns_of([row.stored for row in rows])
+    objects = map(list, zip(*[row.objects for row in rows], strict=True))
+    values, fields = kinds.joined(iter(arrays), objects)
+    if kinds.values.get("rewards"):
+        values["rewards"] = np.array(values["rewards"])  # of the output's floats
+    values = {_ARGUMENTS.get(name, name): column for name, column in values.items()}
+    return {"prompts": prompts, "responses": responses, **values, "fields": fields or None}
 
 
-def _rows(column: _Column) -> Any:
-    """Return what `build_batch` takes."""
-    return column.rows() if isinstance(column, RowStore) else column
+def _check_kinds(index: int, own: _Kinds, first: _Kinds) -> None:
+    """Check that a row has what the first one has."""
+    if own == first:
+        return
+    for known, names in ((first.values, own.values), (first.fields, own.fields)):
+        for name in known:
+            if name not in names:
+                raise ValueError(f"row {index} has no {name}, but row 0 has; {_ADVICE}")
+        for name in names:
+            if name not in known:
+                raise ValueError(f"row {index} has {name}, but row 0 has not; {_ADVICE}")
+    if own.values.get("rewards") != first.values.get("rewards"):
+        kinds = ("one per response token", "one number")
+        raise TypeError(
+            f"rewards[{index}] is {kinds[own.values['rewards']]}, but rewards[0] is "
+            f"{kinds[first.values['rewards']]}; pass either for all rows"
+        )
+    for key, kind in own.fields.items():
+        if kind != first.fields[key]:
+            raise ValueError(f"row {index} has {key} as {kind}, but row 0 as {first.fields[key]}")
 
 
 def _packed_rewards(spec: FieldSpec, rewards: Any, index: int) -> Any:
