@@ -63,6 +63,7 @@ mod _fastcollate {
 
     #[pymodule_init]
     fn init(module: &Bound<PyModule>) -> PyResult<()> {
+        super::ingest::find_numpy(module.py())?;
         if cfg!(not(Py_LIMITED_API)) {
             super::ingest::check_digits(module.py())?;
         }

@@ -11,7 +11,7 @@ use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{IntoPyDict, PyType};
 
-use super::tensor;
+use super::{imported, tensor};
 use crate::error::{Error, Result};
 
 /// A C-contiguous array of tokens, whose memory is looked up again at every read: Python code that
@@ -234,12 +234,12 @@ fn is_masked(array: &Bound<PyUntypedArray>) -> PyResult<bool> {
     if array.get_type().is(ndarray(py)?) {
         return Ok(false);
     }
-    array.is_instance(MASKED.import(py, "numpy.ma", "MaskedArray")?)
+    array.is_instance(imported(&MASKED, py, "numpy.ma", "MaskedArray")?)
 }
 
 fn ndarray(py: Python<'_>) -> PyResult<&Bound<'_, PyType>> {
     static NDARRAY: PyOnceLock<Py<PyType>> = PyOnceLock::new();
-    NDARRAY.import(py, "numpy", "ndarray")
+    imported(&NDARRAY, py, "numpy", "ndarray")
 }
 
 /// Let NumPy convert an array to a contiguous one of native numbers; `None` if it holds none.

@@ -8,8 +8,8 @@ use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyInt, PyType};
 
-use super::describe;
 use super::tensor::is_tensor;
+use super::{describe, imported};
 use crate::error::{Error, Result};
 
 /// An output type that Python numbers can be decoded into.
@@ -117,7 +117,7 @@ fn is_one_real_number(item: &Bound<PyAny>) -> PyResult<bool> {
     if item.is_instance_of::<PyInt>() || is_real_scalar(item)? {
         return Ok(true);
     }
-    if item.is_instance(GENERIC.import(py, "numpy", "generic")?)? || has_len(item)? {
+    if item.is_instance(imported(&GENERIC, py, "numpy", "generic")?)? || has_len(item)? {
         return Ok(false);
     }
     if let Ok(array) = item.cast::<PyUntypedArray>() {
@@ -134,14 +134,16 @@ fn is_real_scalar(item: &Bound<PyAny>) -> PyResult<bool> {
     static FLOATING: PyOnceLock<Py<PyType>> = PyOnceLock::new();
     static INTEGER: PyOnceLock<Py<PyType>> = PyOnceLock::new();
     let py = item.py();
-    Ok(item.is_instance(FLOATING.import(py, "numpy", "floating")?)?
-        || item.is_instance(INTEGER.import(py, "numpy", "integer")?)?
-        || is_numpy_bool(item)?)
+    Ok(
+        item.is_instance(imported(&FLOATING, py, "numpy", "floating")?)?
+            || item.is_instance(imported(&INTEGER, py, "numpy", "integer")?)?
+            || is_numpy_bool(item)?,
+    )
 }
 
 fn is_numpy_bool(item: &Bound<PyAny>) -> PyResult<bool> {
     static BOOL: PyOnceLock<Py<PyType>> = PyOnceLock::new();
-    item.is_instance(BOOL.import(item.py(), "numpy", "bool_")?)
+    item.is_instance(imported(&BOOL, item.py(), "numpy", "bool_")?)
 }
 
 /// Whether an object has a length, as rows do.

@@ -9,7 +9,7 @@ use pyo3::types::{PyByteArray, PyBytes, PyList, PyMapping, PyString, PyTuple, Py
 
 use super::array::ArrayInput;
 use super::number::has_len;
-use super::tensor;
+use super::{imported, tensor};
 use crate::error::{Error, Result};
 
 /// Whether an object is a tensor of rows. Asked before its memory is, which may be a copy.
@@ -62,7 +62,7 @@ pub fn as_array<'py>(
             .map(Some)
             .map_err(|cause| Error::raised(py, place(), cause));
     }
-    if object.is_instance(ARRAY_ARRAY.import(py, "array", "array")?)? {
+    if object.is_instance(imported(&ARRAY_ARRAY, py, "array", "array")?)? {
         let numpy = py.import(intern!(py, "numpy"))?;
         let array = numpy.call_method1(intern!(py, "asarray"), (object,))?;
         return Ok(array.cast_into().ok().map(ArrayInput::of_array));

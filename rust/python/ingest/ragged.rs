@@ -6,6 +6,7 @@ use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::PyType;
 
+use super::imported;
 use super::tensor::{is_nested, is_tensor};
 
 /// Rows that are stretches of arrays, also where something else lies between them.
@@ -90,7 +91,12 @@ pub fn parts<'py>(object: &Bound<'py, PyAny>) -> PyResult<Option<Vec<Parts<'py>>
 
 fn is_ragged(object: &Bound<PyAny>) -> PyResult<bool> {
     static RAGGED: PyOnceLock<Py<PyType>> = PyOnceLock::new();
-    object.is_instance(RAGGED.import(object.py(), "fastcollate.ingest.columns", "Ragged")?)
+    object.is_instance(imported(
+        &RAGGED,
+        object.py(),
+        "fastcollate.ingest.columns",
+        "Ragged",
+    )?)
 }
 
 /// Whether an object is a nested tensor of rows that lie one behind the other.

@@ -7,6 +7,7 @@ use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyDict, PyList, PyType};
 
 use super::array::ArrayInput;
+use super::imported;
 
 /// Whether an object is a torch tensor. Where torch was not imported, none is.
 pub fn is_tensor(object: &Bound<PyAny>) -> PyResult<bool> {
@@ -23,7 +24,7 @@ pub fn is_tensor(object: &Bound<PyAny>) -> PyResult<bool> {
             return Ok(false);
         }
     }
-    object.is_instance(TENSOR.import(py, "torch", "Tensor")?)
+    object.is_instance(imported(&TENSOR, py, "torch", "Tensor")?)
 }
 
 /// Number of a tensor's dimensions; `None` for anything else.
