@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import logging
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -24,14 +23,10 @@ from fastcollate.plan.packing import pack
 logger = logging.getLogger(__name__)
 
 Examples: TypeAlias = Sequence[Mapping[str, Any]]
-MaskDtype: TypeAlias = Literal["int64", "int32"]
 
 IMAGES = ("pixel_values", "image_grid_thw")
 
-LEFT_PADDED = {
-    dtype: OutputSpec(input_ids=dtype, attention_mask="bool", bare=True)
-    for dtype in ("int64", "int32")
-}
+LEFT_PADDED = OutputSpec(attention_mask="bool", bare=True)
 PACKED = OutputSpec(bare=True)
 
 LOSS_MASK = FieldSpec("loss_mask", "loss_mask", plain=True, refuses_nan=True, any_length=True)
@@ -80,11 +75,6 @@ def collate_sft_batch(examples: Examples, tokenizer: Any) -> Any:
     and tuples will do in place of lists; lists of wrong lengths are errors even where all of them
     are wrong alike.
     """
-    return _collated(examples, tokenizer, "int64")
-
-
-def _collated(examples: Examples, tokenizer: Any, mask_dtype: MaskDtype) -> Any:
-    """Left-pad examples, with a loss mask of a dtype, or of int64 if that cannot hold it."""
     if len(examples) == 0:
         raise ValueError("examples is empty; pass at least one")
     ids = [example["input_ids"] for example in examples]
@@ -107,7 +97,7 @@ def _collated(examples: Examples, tokenizer: Any, mask_dtype: MaskDtype) -> Any:
     data = {
         "sequences": _left_padded("input_ids", ids, pad_token_id),
         "attention_mask": _left_padded("attention_mask", attention_masks, 0),
-        "loss_mask": _left_padded("loss_mask", loss_masks, 0, mask_dtype),
+        "loss_mask": _left_padded("loss_mask", loss_masks, 0),
         **dict.fromkeys(IMAGES),
     }
     if with_images:
@@ -150,7 +140,7 @@ class DefaultCollator:
         batch_size
             Not looked at, as in SkyRL.
         """
-        batch = _collated(examples, self.tokenizer, "int32")
+        batch = collate_sft_batch(examples, self.tokenizer)
         total = max(batch["loss_mask"].sum().item(), 1)
         batch["loss_mask"] = batch["loss_mask"].float().div_(total)
         return batch
@@ -386,18 +376,15 @@ def _check_length(row: int, key: str, values: Any, expected: int, source: str) -
         )
 
 
-def _left_padded(key: str, rows: list[Any], fill: Any, dtype: MaskDtype = "int64") -> Any:
-    """Return rows as one tensor, right-aligned: of int64, or of int32 if that holds them."""
+def _left_padded(key: str, rows: list[Any], fill: Any) -> Any:
+    """Return rows as one int64 tensor, right-aligned."""
 
-    def collated(rows: list[Any], dtype: MaskDtype = "int64") -> Any:
-        # As responses without prompts: slicing lists would take longer than all the rest.
+    def collated(rows: list[Any]) -> Any:
+        # As responses without prompts: slicing lists would take longer than all the rest. Ids and
+        # masks as fields of one batch took no less time.
         empty: list[Any] = [()] * len(rows)
-        outputs = LEFT_PADDED[dtype]
-        return collate_fields(empty, rows, fill, [], "torch", outputs=outputs)["input_ids"]
+        return collate_fields(empty, rows, fill, [], "torch", outputs=LEFT_PADDED)["input_ids"]
 
-    if dtype == "int32":
-        with contextlib.suppress(TypeError, ValueError, RuntimeError):
-            return collated(rows, dtype)
     try:
         try:
             return collated(rows)
