@@ -277,6 +277,45 @@ class Strange:
     __hash__ = None
 
 
+class WithoutHash:
+    """Equal by value, with a comparison of its own, and so without a hash."""
+
+    compared = 0
+
+    def __init__(self, value):
+        self.value = value
+
+    def __eq__(self, other):
+        WithoutHash.compared += 1
+        return self.value == other.value
+
+    def __repr__(self):
+        return f"WithoutHash({self.value})"
+
+
+GROUPED = {
+    "uids": fc.prompt_boundaries,
+    "keep_together": lambda ids: fc.pack([1] * len(ids), 1 << 20, keep_together=ids),
+    "trajectory_ids": lambda ids: fc.merge_turns(
+        [[1]] * len(ids), [[2]] * len(ids), trajectory_ids=ids
+    ),
+}
+
+
+@pytest.mark.parametrize("name", GROUPED)
+def test_ids_without_a_hash_are_few(name):
+    few = [WithoutHash(index // 3) for index in range(3 * 1024)]
+    GROUPED[name](few)
+    WithoutHash.compared = 0
+    many = [WithoutHash(index) for index in range(20_000)]
+    with pytest.raises(
+        TypeError, match=rf"{name} hold more than 1,024 different ids without a hash"
+    ):
+        GROUPED[name](many)
+    assert WithoutHash.compared < 1 << 20
+    GROUPED[name]([one.value for one in many])
+
+
 @pytest.mark.parametrize("uids", [None, "p0p1", {"a": 1}, 7])
 def test_what_is_no_uids(uids):
     with pytest.raises(TypeError):

@@ -145,8 +145,8 @@ def _check_trajectories(tables: Sequence[BlockTable], names: Sequence[str]) -> N
         ids = None if table.merge_plan is None else table.merge_plan.trajectory_ids
         if ids is None:
             ids = firsts_of("trajectory_ids", table.names.get("trajectory_ids", []))
-        known.append(distinct(ids))
-    if (found := _in_two(known)) is not None:
+        known.append(distinct("trajectory_ids", ids))
+    if (found := _in_two("trajectory_ids", known)) is not None:
         identity, one, other = found
         raise ValueError(
             f"trajectory {shown(identity)} is in {names[one]} and in {names[other]}; "
@@ -171,7 +171,7 @@ def _check_prompts(uids: Sequence[list[Any] | None], names: Sequence[str]) -> No
         goes_on = block and last and len(firsts_of("uids", [*last, block[0]])) == 1
         ids.append(found[1:] if goes_on else found)
         last = block[-1:] if block else []
-    if (again := _in_two(ids)) is not None:
+    if (again := _in_two("uids", ids)) is not None:
         identity, one, other = again
         raise ValueError(
             f"uid {shown(identity)} is in {names[one]} and in {names[other]}, with other prompts "
@@ -179,11 +179,11 @@ def _check_prompts(uids: Sequence[list[Any] | None], names: Sequence[str]) -> No
         )
 
 
-def _in_two(ids: Sequence[list[Any]]) -> tuple[Any, int, int] | None:
+def _in_two(name: str, ids: Sequence[list[Any]]) -> tuple[Any, int, int] | None:
     """Return an id that two blocks have, and their indices."""
     blocks = np.repeat(np.arange(len(ids)), list(map(len, ids))).tolist()
     flat = [one for block in ids for one in block]
-    again = repeated(flat)
+    again = repeated(name, flat)
     if again is None or blocks[again[0]] == blocks[again[1]]:
         return None
     return flat[again[1]], blocks[again[0]], blocks[again[1]]

@@ -16,6 +16,9 @@ from fastcollate.arrays import is_tensor, to_numpy
 NO_KEY = object()
 """Of an id that has nothing to be looked up by."""
 
+MAX_WITHOUT_HASH = 1_024
+"""How many different ids may have no hash: each is compared with all before it."""
+
 
 def group_offsets(name: str, ids: Any, noun: str, advice: str) -> NDArray[np.int64]:
     """Find where groups of equal ids begin, and where the last ends; each id comes in one stretch.
@@ -37,7 +40,8 @@ def group_offsets(name: str, ids: Any, noun: str, advice: str) -> NDArray[np.int
     ValueError
         If an id comes again after another.
     TypeError
-        If `ids` is no sequence, or holds what cannot be compared.
+        If `ids` is no sequence, holds what cannot be compared, or more than 1,024 different ids
+        without a hash.
     """
     ids = _plain(ids)
     are_different = False
@@ -52,7 +56,7 @@ def group_offsets(name: str, ids: Any, noun: str, advice: str) -> NDArray[np.int
         starts = offsets[:-1]
         is_array = isinstance(ids, np.ndarray)
         firsts = as_list(ids[starts] if is_array else map(ids.__getitem__, starts.tolist()))
-        if (again := _first_seen_before(firsts)) is not None:
+        if (again := _first_seen_before(name, firsts)) is not None:
             raise ValueError(
                 f"{noun} {shown(firsts[again])} appears in non-contiguous positions at index "
                 f"{offsets[again]}; {advice}"
@@ -76,7 +80,8 @@ def group_numbers(name: str, ids: Any) -> NDArray[np.int64]:
     Raises
     ------
     TypeError
-        If `ids` is no sequence, or holds what cannot be compared.
+        If `ids` is no sequence, holds what cannot be compared, or more than 1,024 different ids
+        without a hash.
     """
     ids = _plain(ids)
     if isinstance(ids, np.ndarray) and ids.dtype.kind != "f":  # a NaN is not the id of another
@@ -88,11 +93,13 @@ def group_numbers(name: str, ids: Any) -> NDArray[np.int64]:
     if _are_plain(ids):
         by_id = {identity: number for number, identity in enumerate(dict.fromkeys(ids))}
         return np.fromiter(map(by_id.__getitem__, ids), np.int64, len(ids))
-    seen = _Seen()
+    seen = _Seen(name)
     numbers = np.empty(len(ids), np.int64)
     for index, identity in enumerate(ids):
         try:
             numbers[index] = seen.number(identity)
+        except _TooManyWithoutHashError:
+            raise
         except Exception as error:  # whatever its own code raises
             found = f"{name}[{index}] is {shown(identity)}"
             raise TypeError(f"{found}, which cannot be compared: {error}") from error
@@ -126,25 +133,25 @@ def firsts_of(name: str, ids: list[Any]) -> list[Any]:
     return list(map(ids.__getitem__, offsets[:-1].tolist()))
 
 
-def distinct(ids: Sequence[Any]) -> list[Any]:
+def distinct(name: str, ids: Sequence[Any]) -> list[Any]:
     """Return one of each id, where it comes first."""
-    seen = _Seen()
+    seen = _Seen(name)
     return [identity for identity in ids if seen.add(identity)]
 
 
-def repeated(ids: Sequence[Any]) -> tuple[int, int] | None:
+def repeated(name: str, ids: Sequence[Any]) -> tuple[int, int] | None:
     """Return the indices of the first id that was there before: there and again."""
-    if (again := _first_seen_before(ids)) is None:
+    if (again := _first_seen_before(name, ids)) is None:
         return None
     is_same = (one is ids[again] or bool(one == ids[again]) for one in ids)
     return next(index for index, same in enumerate(is_same) if same), again
 
 
-def _first_seen_before(ids: Sequence[Any]) -> int | None:
+def _first_seen_before(name: str, ids: Sequence[Any]) -> int | None:
     """Return the index of the first id that was there before."""
     if _are_plain(ids) and len(set(ids)) == len(ids):
         return None  # a tenth of the time
-    seen = _Seen()
+    seen = _Seen(name)
     return next((index for index, identity in enumerate(ids) if not seen.add(identity)), None)
 
 
@@ -162,10 +169,15 @@ def shown(identity: Any) -> str:
     return text if len(text) <= 80 else f"{text[:77]}..."
 
 
+class _TooManyWithoutHashError(TypeError):
+    """To compare so many ids one by one would take too long."""
+
+
 class _Seen:
     """Ids that came before, numbered. Those without a hash are compared one by one."""
 
-    def __init__(self) -> None:
+    def __init__(self, name: str) -> None:
+        self._name = name
         self._hashable: dict[Hashable, int] = {}
         self._others: list[tuple[Any, int]] = []
 
@@ -182,6 +194,13 @@ class _Seen:
         for other, number in self._others:
             if other is identity or bool(other == identity):
                 return number
+        if len(self._others) == MAX_WITHOUT_HASH:
+            raise _TooManyWithoutHashError(
+                f"{self._name} hold more than {MAX_WITHOUT_HASH:,} different ids without a hash, "
+                f"such as {shown(identity)} ({type(identity).__name__}), each of which would be "
+                "compared with all others; pass strings, integers or tuples of them, or give the "
+                "type a __hash__"
+            )
         self._others.append((identity, self._count))
         return self._others[-1][1]
 

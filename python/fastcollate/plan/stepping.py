@@ -32,7 +32,8 @@ def prompt_boundaries(uids: Any) -> list[tuple[int, int]]:
     ----------
     uids
         What names each row's prompt: a sequence of str, int, bytes, tuples or anything that can be
-        compared, also without a hash; a NumPy array, a tensor or an Arrow column.
+        compared; a NumPy array, a tensor or an Arrow column. Up to 1,024 different ones may have no
+        hash.
 
     Returns
     -------
@@ -44,7 +45,8 @@ def prompt_boundaries(uids: Any) -> list[tuple[int, int]]:
     ValueError
         If a uid comes again after another.
     TypeError
-        If `uids` is no sequence, or holds what cannot be compared.
+        If `uids` is no sequence, holds what cannot be compared, or more than 1,024 different uids
+        without a hash.
 
     Notes
     -----
