@@ -23,6 +23,8 @@ from fastcollate.testing.strategies import extras, rollouts, trajectories
 LAYOUTS = ["left", "two_segment", "right", "jagged", "packed"]
 NAMES = ("uids", "trajectory_ids", "is_last_step", "is_padding")
 
+pytestmark = pytest.mark.filterwarnings("ignore:.*policy='realign' masked")
+
 
 def carried(value):
     """Pickle and unpickle as Ray does: buffers out of band, in memory that is read-only."""
@@ -99,6 +101,10 @@ def cases(draw, array_type):
         columns["responses"] = list(columns["responses"])
         columns["responses"][turn] = [2**40] * len(columns["responses"][turn])
     merge = draw(st.sampled_from([None, "exact", "branch", "realign"]))
+    rewards = columns.get("rewards")
+    if merge and rewards is not None and np.ndim(rewards[0]) == 0:
+        # Other numbers are an error.
+        columns["rewards"] = np.where(data.is_last_step, rewards, 0.0)
     return columns, merge, [0, *sorted(map(int, chosen)), count], options
 
 

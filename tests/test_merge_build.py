@@ -23,10 +23,12 @@ from fastcollate.testing.strategies import (
     extras,
     merge_options,
     named,
+    taking_numbers,
     trajectories,
 )
 
 LAYOUTS = ["left", "two_segment", "right", "jagged"]
+pytestmark = pytest.mark.filterwarnings("ignore:.*policy=.realign. masked")
 N = -100
 
 
@@ -53,7 +55,11 @@ def cases(draw, array_type):
     data = draw(trajectories(max_long_len=20))
     by_name = [{"policy": name} for name in ("exact", "branch", "realign")]
     options = draw(st.sampled_from(by_name) | merge_options())
+    options = taking_numbers(options, data.turns.rewards)
     more = draw(extras(data.turns, array_type))
+    if "uids" in more:
+        ends = np.flatnonzero(data.is_last_step)
+        more["uids"] = [more["uids"][np.searchsorted(ends, turn)] for turn in range(ends[-1] + 1)]
     more |= {"trajectory_ids": None, "is_last_step": None, "pad_token_id": 7, **draw(named(data))}
     return {**data.turns._asdict(), **more}, {**draw(as_inputs(data.turns)), **more}, options
 
@@ -141,7 +147,8 @@ def test_a_reward_per_turn(drawn):
     data = drawn.draw(trajectories(max_long_len=20))
     options = drawn.draw(merge_options())
     inputs = {**data.turns._asdict(), "is_last_step": data.is_last_step, "trajectory_ids": None}
-    inputs |= {"rewards": [turn + 0.5 for turn in range(len(data.is_last_step))], "pad_token_id": 0}
+    numbers = st.sampled_from([0, 0.0, -0.0, 0.1, 1e8, -1e8, 1e-9, float("inf"), float("nan")])
+    inputs |= {"rewards": [drawn.draw(numbers) for _ in data.is_last_step], "pad_token_id": 0}
     merge = merge_of(inputs, options)
     try:
         expected = build_merged_batch_loops(**inputs, merge=options)
@@ -157,6 +164,7 @@ def test_dropped_trajectories_are_not_built(drawn):
     data = drawn.draw(trajectories(max_trajectories=5, max_turns=2, max_long_len=20))
     assume(data.turns.loss_masks is not None)
     options = {"loss_masks": data.turns.loss_masks, "drop_untrainable": True}
+    options = taking_numbers(options, data.turns.rewards)
     inputs = {**data.turns._asdict(), "is_last_step": data.is_last_step, "trajectory_ids": None}
     merged = merged_of(inputs, options)
     assume(merged.rows)
@@ -198,7 +206,7 @@ def test_written_out(array_type):
             "weight": fc.PerRow([1, 2, 3]),
             "routed_experts": fc.RoutedExperts([np.full((n, 1, 1), n) for n in (3, 5, 2)]),
         },
-        uids=["u", "v", "w"],
+        uids=["v", "v", "w"],
         is_last_step=[False, True, True],
         position_ids="zero",
         labels="aligned",
@@ -241,13 +249,13 @@ def test_labels_without_loss_masks(labels, expected, array_type):
 
 
 def test_a_reward_per_turn_written_out(array_type):
-    batch = small(array_type, rewards=[1, 2, 3])
+    batch = small(array_type, rewards=[0, 2, 3])
     assert batch.rewards.tolist() == [[0, 0, 0, 2], [0, 0, 0, 3]]
     # The last turn has no token of its own, or none of the row's tokens was sampled.
-    batch = small(array_type, responses=[[3], [], [8]], rewards=[1, 2, 3])
+    batch = small(array_type, responses=[[3], [], [8]], rewards=[0, 2, 3])
     assert batch.rewards.tolist() == [[2, 0], [0, 3]]
     with pytest.raises(ValueError, match=r"rewards\[1\]"):
-        small(prompts=[[1, 2, 3], *PROMPTS[1:]], responses=[[], [], [8]], rewards=[1, 2, 3])
+        small(prompts=[[1, 2, 3], *PROMPTS[1:]], responses=[[], [], [8]], rewards=[0, 2, 3])
 
 
 def test_images_are_those_of_the_last_turn(array_type):

@@ -464,15 +464,20 @@ def test_merged_turns_equal_the_loops(drawn, array_type):
     options, reference = drawn.draw(packed_options(lens))
     if options["shift"] == "next_token" and "labels" in more:
         more["labels"] = "aligned"
-    arguments = {**data.turns._asdict(), **more, "merge": policy}
+    if "uids" in more:
+        ends = np.flatnonzero(data.is_last_step)
+        more["uids"] = [more["uids"][np.searchsorted(ends, turn)] for turn in range(ends[-1] + 1)]
+    arguments = {**data.turns._asdict(), **more}
+    merging = {"merge": policy, "merge_rewards": "sum"}
+    by_loops = {"merge": {"policy": policy, "merge_rewards": "sum"}}
     with quiet():
         try:
-            expected = build_merged_batch_loops(**arguments, **reference)
+            expected = build_merged_batch_loops(**arguments, **by_loops, **reference)
         except ValueError:
             with pytest.raises(ValueError, match="prompt"):
-                fc.build_batch(**arguments, **options, array_type=array_type)
+                fc.build_batch(**arguments, **merging, **options, array_type=array_type)
             return
-        batch = fc.build_batch(**arguments, **options, array_type=array_type)
+        batch = fc.build_batch(**arguments, **merging, **options, array_type=array_type)
     assert_same(batch, expected)
     assert batch.merge_plan.num_rows == len(merged.rows) == len(batch.prompt_lens)
     uids = more.get("uids")

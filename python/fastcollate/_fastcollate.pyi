@@ -1,5 +1,5 @@
 from collections.abc import Callable, Sequence
-from typing import Any, final
+from typing import Any, Literal, final
 
 from numpy import bool_, float64, int64, uint8
 from numpy.typing import NDArray
@@ -142,7 +142,12 @@ class MergeSpec:
     """How turns are merged: a policy and its options."""
 
     def __new__(
-        cls, policy: str, realign: str, max_drift_tokens: int, fork_threshold: int
+        cls,
+        policy: str,
+        realign: str,
+        max_drift_tokens: int,
+        fork_threshold: int,
+        merge_rewards: str,
     ) -> MergeSpec: ...
 
 @final
@@ -157,6 +162,10 @@ class Merge:
     def trajectories(self) -> NDArray[int64]: ...
     @property
     def sources(self) -> NDArray[int64]: ...
+    @property
+    def turn_rows(self) -> NDArray[int64]: ...
+    @property
+    def merge_rewards(self) -> Literal["error", "sum", "last"]: ...
     @property
     def prompt_lens(self) -> NDArray[int64]: ...
     @property
@@ -239,7 +248,7 @@ def collate(
     close: Callable[[], Lease] | None,
     pool: BufferPool | None,
     lend: Callable[[int], NDArray[uint8] | None] | None,
-) -> tuple[Plan, list[tuple[str, Any]], Lease | None, Merge | None]: ...
+) -> tuple[Plan, list[tuple[str, Any]], Lease | None, Merge | None, int]: ...
 def merge_turns(
     prompts: Any,
     responses: Any,

@@ -84,6 +84,7 @@ class Batch(Mapping[str, Any]):
         "_data",
         "_handover",
         "_lease",
+        "_masked_rewards",
         "_plan_or_call",
         "_recipe",
         "is_last_step",
@@ -98,6 +99,7 @@ class Batch(Mapping[str, Any]):
     _recipe: Recipe | None
     _lease: Lease | None
     _handover: dict[str, float] | None
+    _masked_rewards: int
     uids: Sequence[Any] | None
     trajectory_ids: Sequence[Any] | None
     is_last_step: Sequence[bool] | None
@@ -119,6 +121,7 @@ class Batch(Mapping[str, Any]):
         self._plan_or_call = plan
         self._recipe = recipe
         self._lease = self._handover = None
+        self._masked_rewards = 0
         self.uids = uids
         self.trajectory_ids = trajectory_ids
         self.is_last_step = is_last_step
@@ -198,10 +201,11 @@ class Batch(Mapping[str, Any]):
 
     __hash__ = object.__hash__
 
-    def __reduce__(self) -> tuple[type[Batch], tuple[Any, ...]]:
+    def __reduce__(self) -> tuple[type[Batch], tuple[Any, ...], tuple[None, dict[str, Any]]]:
         names = (self.uids, self.trajectory_ids, self.is_last_step)
         how = (_own_memory(self._data), self._plan, self._recipe)
-        return type(self), (*how, *names, self.merge_plan, self.is_padding)
+        state = {"_masked_rewards": self._masked_rewards}
+        return type(self), (*how, *names, self.merge_plan, self.is_padding), (None, state)
 
     @property
     def _plan(self) -> Plan | None:
@@ -280,7 +284,11 @@ class Batch(Mapping[str, Any]):
             positions of ``input_ids``, and ``batch/padding_fraction``, the share of them that is
             padding (0 to 1); the lengths ``batch/longest_row``, ``batch/longest_prompt`` and
             ``batch/longest_response``. Of merged batches also ``generate/num_seq_before_merge`` and
-            what else :attr:`MergeReport.metrics` holds.
+            what else :attr:`MergeReport.metrics` holds, and
+            ``generate/num_rewards_masked_by_merge``: rewards that are not 0 on tokens that
+            realigning masked. Those per token are lost; a turn's one number whose last token is
+            masked has moved to the end of the row (``merge_rewards="sum"``). These are of the whole
+            step, also in a shard.
         """
         plan = self.plan
         prompt_lens, response_lens = plan.prompt_lens, plan.response_lens
@@ -290,7 +298,10 @@ class Batch(Mapping[str, Any]):
         prompt_tokens, response_tokens = int(prompt_lens.sum()), int(response_lens.sum())
         tokens = prompt_tokens + response_tokens
         padded_tokens = plan.num_positions
-        merging = {} if self.merge_plan is None else self.merge_plan.report.metrics
+        merging: dict[str, float] = {}
+        if self.merge_plan is not None:
+            masked = {"generate/num_rewards_masked_by_merge": float(self._masked_rewards)}
+            merging = self.merge_plan.report.metrics | masked
         bins = {"batch/bins": float(plan.num_output_rows)} if plan.layout == "packed" else {}
         return {
             "batch/rows": float(len(prompt_lens)),

@@ -19,7 +19,7 @@ from fastcollate.ingest.fields import Field, FieldKind, PerRow, RoutedExperts, k
 from fastcollate.ingest.storage import RowStore, StoredRow, columns_of
 from fastcollate.layouts import PackArgument, Shift, Tail
 from fastcollate.memory import PoolArgument
-from fastcollate.plan.merging import MergePlan
+from fastcollate.plan.merging import MergePlan, MergeRewards
 
 AnyField = Field | PerRow | RoutedExperts
 
@@ -29,6 +29,9 @@ _ARGUMENTS = {"loss_mask": "loss_masks", "uid": "uids", "trajectory_id": "trajec
 """Names of `add` that `build_batch` has for all rows."""
 
 _IDS = ("uid", "trajectory_id", "is_last_step")
+
+_NUMBERS = REWARDS.with_dtype("float64")
+"""Rewards of one number a row: they may be added up before they are rounded."""
 
 _ADVICE = "pass it for every row or for none"
 
@@ -83,9 +86,9 @@ class BatchBuilder:
 
     Parameters
     ----------
-    pad_token_id, merge, position_ids, labels, rows, layout, pack, shift, tail, pad_to, \
-    pad_to_multiple_of, max_prompt_len, max_response_len, max_seq_len, dtypes, array_type, pool, \
-    pin_memory
+    pad_token_id, merge, merge_rewards, position_ids, labels, rows, layout, pack, shift, tail, \
+    pad_to, pad_to_multiple_of, max_prompt_len, max_response_len, max_seq_len, dtypes, array_type, \
+    pool, pin_memory
         As :func:`fastcollate.build_batch`. To be merged, turns of a trajectory are added one after
         the other.
 
@@ -111,6 +114,7 @@ class BatchBuilder:
         *,
         pad_token_id: int,
         merge: Literal["exact", "branch", "realign"] | MergePlan | None = None,
+        merge_rewards: MergeRewards | None = None,
         position_ids: Literal["zero", "one", "repeat_last"] | None = None,
         labels: Literal["aligned", "shifted"] | None = None,
         rows: Literal["single"] | None = None,
@@ -131,6 +135,7 @@ class BatchBuilder:
         self._options: dict[str, Any] = {
             "pad_token_id": pad_token_id,
             "merge": merge,
+            "merge_rewards": merge_rewards,
             "position_ids": position_ids,
             "labels": labels,
             "rows": rows,
@@ -392,7 +397,7 @@ def _check_kinds(index: int, own: _Kinds, first: _Kinds) -> None:
 
 def _packed_rewards(spec: FieldSpec, rewards: Any, index: int) -> Any:
     is_number = getattr(rewards, "ndim", None) == 0 or not hasattr(rewards, "__len__")
-    return spec.pack([rewards], index)[0] if is_number else spec.pack(rewards, index)
+    return _NUMBERS.pack([rewards], index)[0] if is_number else spec.pack(rewards, index)
 
 
 def _check_len(name: str, index: int, row: Any, response: np.ndarray) -> None:

@@ -21,7 +21,14 @@ from fastcollate.ingest.fields import (
 )
 from fastcollate.layouts import LEFT, PackArgument, Shift, Tail, checked_layout, torn_message
 from fastcollate.memory import PoolArgument, checked_memory
-from fastcollate.plan.merging import MergePlan, Merging, check_merge_argument, checked_merge
+from fastcollate.plan.merging import (
+    MergePlan,
+    MergeRewards,
+    Merging,
+    check_merge_arguments,
+    check_uids,
+    checked_merge,
+)
 from fastcollate.plan.trajectories import checked_flags
 from fastcollate.shards import check_shard, picked_names
 
@@ -46,6 +53,7 @@ def build_batch(
     trajectory_ids: Sequence[Any] | None = None,
     is_last_step: Sequence[bool] | None = None,
     merge: Literal["exact", "branch", "realign"] | MergePlan | None = None,
+    merge_rewards: MergeRewards | None = None,
     rows: Shard | Literal["single"] | None = None,
     position_ids: Literal["zero", "one", "repeat_last"] | None = None,
     labels: Literal["aligned", "shifted"] | None = None,
@@ -105,7 +113,7 @@ def build_batch(
         What ``input_ids`` holds on padding. Masks come from lengths, so real tokens may equal it.
     rewards
         Per response token, or one number per row, which lands on the row's last response token (of
-        merged turns the last one's number, on the last token that was sampled).
+        merged turns as `merge_rewards` says, on the last token that was sampled).
     loss_masks, logprobs
         Per response token. Loss masks may be weights, but not NaN. The output of ``loss_masks`` is
         ``loss_mask``, as frameworks call it.
@@ -122,8 +130,12 @@ def build_batch(
         `is_last_step`. Response-aligned fields are joined; observations, which lie between the
         responses, hold 0 (:class:`Field`: `gap_fill`) and no label. As in SkyRL, the response mask
         is 1 on them: pass `loss_masks` and train by ``loss_mask``. What
-        belongs to a whole row or sequence (a single reward, ids, :class:`PerRow`,
-        :class:`RoutedExperts`) is that of the row's last turn.
+        belongs to a whole row or sequence (ids, :class:`PerRow`, :class:`RoutedExperts`) is that of
+        the row's last turn.
+    merge_rewards
+        With `merge` and one reward per turn, the reward of a row of several turns, as
+        :func:`merge_turns` has it: ``"error"`` (an earlier turn's number has to be 0), ``"sum"`` or
+        ``"last"``. None is what the plan says, and ``"error"`` for a policy by its name.
     rows
         Build only these rows of all: a shard of :func:`plan_step`, with its padding rows.
         Everything passed is that of the whole step, and so are the widths. Padding rows train
@@ -224,7 +236,8 @@ def build_batch(
     ------
     ValueError
         An empty batch; trajectories that are not known, contradict each other or are not those of
-        `merge`; fields of different row counts; a field row of another length than its
+        `merge`, or have several uids; a reward of an earlier turn that would be dropped (see
+        `merge_rewards`); fields of different row counts; a field row of another length than its
         response; a row longer than a fixed width; a token id beyond its dtype; NaN in a loss mask;
         one reward for an empty response; a plan of bins for other rows, or bins wider than a fixed
         width; a value that has no place (see `shift`), but for what padding holds; widths or dtypes
@@ -240,7 +253,8 @@ def build_batch(
     Warns
     -----
     UserWarning
-        The longest row exceeds ``max_seq_len``; values have no place since `pack` split rows.
+        The longest row exceeds ``max_seq_len``; values have no place since `pack` split rows;
+        rewards lie on tokens that realigning masked.
 
     Notes
     -----
@@ -292,7 +306,9 @@ def build_batch(
         more, objects = checked_fields(fields, array_type)
         specs += more
         order = output_order(fields) if objects else []
-    merging = checked_merge(merge, trajectory_ids, is_last_step)
+    merging = checked_merge(merge, merge_rewards, trajectory_ids, is_last_step)
+    names = checked_names(uids=uids, trajectory_ids=trajectory_ids, is_last_step=is_last_step)
+    check_uids(merging, names.get("uids"))
     outputs, specs = checked_outputs(dtypes, layout, position_ids, labels, specs, array_type)
     batch = collate_fields(
         prompts,
@@ -306,12 +322,14 @@ def build_batch(
         pool,
         objects,
         order,
-        checked_names(uids=uids, trajectory_ids=trajectory_ids, is_last_step=is_last_step),
+        names,
         merging,
         None if isinstance(rows, str) else rows,
         pin_memory,
     )
     if (message := torn_message(batch.plan)) is not None:
+        warnings.warn(message, stacklevel=2)
+    if (message := masked_message(batch)) is not None:
         warnings.warn(message, stacklevel=2)
     if (message := excess_message(batch.plan, max_seq_len)) is not None:
         warnings.warn(message, stacklevel=2)
@@ -353,7 +371,7 @@ def collate_fields(
     objects, names = objects or {}, names or {}
     counts = [(key, len(values.arrays)) for key, values in objects.items()]
     counts += [(name, len(values)) for name, values in names.items()]
-    plan, arrays, lease, merge = collate(
+    plan, arrays, lease, merge, masked_rewards = collate(
         prompts,
         responses,
         making,
@@ -397,6 +415,9 @@ def collate_fields(
         is_padding=None if shard is None else shard.is_padding.tolist(),
     )
     batch._lease = lease
+    batch._masked_rewards = (
+        masked_rewards if merging is None else max(masked_rewards, merging.masked_rewards)
+    )
     return batch
 
 
@@ -440,11 +461,12 @@ def check_options(
     pool: PoolArgument,
     pin_memory: bool,
     merge: Any,
+    merge_rewards: Any,
     **layout_options: Any,
 ) -> None:
     """Check what can be said of `build_batch`'s options before there are rows."""
     check_array_type(array_type)
-    check_merge_argument(merge)
+    check_merge_arguments(merge, merge_rewards)
     checked_layout(layout, **layout_options)
     _check_shifts(labels, layout_options["shift"])
     checked_memory(pool, pin_memory, array_type)
@@ -487,6 +509,18 @@ def excess_message(plan: Plan, max_seq_len: int | None) -> str | None:
     return (
         f"the longest row has {plan.longest_row} tokens, which exceeds max_seq_len={max_seq_len}; "
         "nothing is truncated: check the limits of the generation"
+    )
+
+
+def masked_message(batch: Batch) -> str | None:
+    """Say that rewards lie on tokens that realigning masked, if any do."""
+    count = batch._masked_rewards
+    if count == 0:
+        return None
+    lie = "reward lies on a token" if count == 1 else "rewards lie on tokens"
+    return (
+        f"{count:,} {lie} that merging with policy='realign' masked: rewards per token are lost "
+        "there, and one number per turn is added to the last sampled token of the row instead"
     )
 
 

@@ -58,7 +58,7 @@ def laid_out(batch: Batch, layout: LayoutSpec, shard: Shard | None = None) -> Ba
         "numpy" if isinstance(ids, np.ndarray) else "torch",
         layout,
         recipe.outputs,
-        merging=Merging(plan, batch.merge_plan),
+        merging=Merging(plan, batch.merge_plan, masked_rewards=batch._masked_rewards),
         shard=picks,
     )
     name_rows(again, batch, shard)

@@ -73,6 +73,7 @@ def selected(batch: Batch, shard: Shard) -> Batch:
         **{name: list(values[rows]) for name, values in _names(batch).items()},
     )
     again._plan_or_call = partial(plan.pick, shard, layout)
+    again._masked_rewards = batch._masked_rewards
     return again
 
 

@@ -79,6 +79,19 @@ pub enum Error {
     )]
     NoLastToken { field: String, row: usize },
 
+    #[error(
+        "{field}[{turn}] is {number}, but the turn is not the last of row {row}, which ends with turn \
+         {last} and takes one number: pass merge_rewards='sum' to add up the numbers of a row's turns, \
+         merge_rewards='last' to drop all but the last turn's, or one reward per response token"
+    )]
+    EarlierNumber {
+        field: String,
+        row: usize,
+        turn: usize,
+        last: usize,
+        number: String,
+    },
+
     #[error("{field}[{row}] has dtype {found}, but {field} holds {expected}; convert it first")]
     Kind {
         field: String,

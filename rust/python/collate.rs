@@ -27,11 +27,18 @@ use crate::shard::Shard;
 /// From this size on other threads of the interpreter may run while plain memory is copied.
 const DETACH_FROM: usize = 1 << 20;
 
-/// The plan, the outputs in order, the lease of their memory if it is not lent, and what was merged.
-type Collated<'py> = (Plan, Vec<NamedArray<'py>>, Option<Lease>, Option<Merge>);
+/// The plan, the outputs in order, the lease of their memory if it is not lent, what was merged, and
+/// how many rewards lie on tokens that merging masked.
+type Collated<'py> = (
+    Plan,
+    Vec<NamedArray<'py>>,
+    Option<Lease>,
+    Option<Merge>,
+    usize,
+);
 
-/// Collate rows. Returns the plan, the outputs in order, the lease of their memory, and what was
-/// merged here.
+/// Collate rows. Returns the plan, the outputs in order, the lease of their memory, what was merged
+/// here, and how many rewards lie on tokens that merging masked.
 ///
 /// `making` says what rows are made of, if not of one turn each, and `shard` which of them are
 /// wanted, if not all. `counts` is how many items there are of what is not written here. `close`
@@ -68,8 +75,18 @@ pub fn collate<'py>(
         turns.check_count(&name, count)?;
     }
     let (step, merge) = make_rows(py, making.as_ref(), &columns, &turns)?;
+    let merged = match &making {
+        Some(Making::Merged(merge)) => Some(merge.get().core()),
+        _ => merge.as_ref().map(Merge::core),
+    };
+    let mut masked_rewards = 0;
     for (values, field) in &fields {
-        columns.push(field.get().read(values, &turns)?);
+        let field = field.get();
+        let mut rows = field.read(values, &turns)?;
+        if let Some(merged) = merged.filter(|_| field.may_be_numbers()) {
+            masked_rewards += field.merge(&mut rows, merged)?;
+        }
+        columns.push(rows);
     }
     let specs: Vec<_> = fields.iter().map(|(_, field)| field.get()).collect();
     let request = Request {
@@ -107,7 +124,7 @@ pub fn collate<'py>(
         _ => (turns, picked.map_or(step, |(batch, _)| batch)),
     };
     let plan = Plan::new(turns, assembly, placement);
-    Ok((plan, arrays, lease, merge))
+    Ok((plan, arrays, lease, merge, masked_rewards))
 }
 
 /// All rows that the turns make, and the merge that was made for them.

@@ -1,5 +1,6 @@
 //! Fields: how their values are read, what their rows are made of and where they go.
 
+use fastcollate::plan::merge::Merge;
 use fastcollate::plan::{Align, Assembly, Grid, Layout, Placement, Turns};
 use fastcollate::{Check, Column, Element, Error as Core};
 use numpy::{PyArray1, PyArrayMethods};
@@ -198,6 +199,28 @@ impl FieldSpec {
     /// The output's key.
     pub fn key(&self) -> &str {
         &self.key
+    }
+
+    /// Whether rows of turns may be one number, which merging has to make one of.
+    pub fn may_be_numbers(&self) -> bool {
+        self.per_row
+    }
+
+    /// Merge the field's numbers, if each turn has one, and count the values that are not 0 on tokens
+    /// that realigning masked.
+    ///
+    /// # Errors
+    /// Rows of wrong lengths, and numbers that would be dropped.
+    pub fn merge(&self, rows: &mut Rows, merge: &Merge) -> Result<usize> {
+        let name = &self.name;
+        if let Some(mut numbers) = rows.numbers() {
+            merge.merge_numbers(name, &mut numbers)?;
+            let masked = merge.count_masked_numbers(&numbers);
+            rows.set_numbers(numbers);
+            return Ok(masked);
+        }
+        merge.turns.check_response_lens(name, &rows.lens())?;
+        merge.count_masked(rows)
     }
 
     /// Whether each row of the output is one value.

@@ -3,7 +3,8 @@
 use std::vec;
 
 use fastcollate::plan::merge::{
-    Branch, Break, Difference, Exact, Kind, Masked, Merge as CoreMerge, Policy, Realign, Streams,
+    Branch, Break, Difference, Exact, Kind, Masked, Merge as CoreMerge, MergeRewards, Policy,
+    Realign, Streams,
 };
 use fastcollate::plan::{Assembly, Turns};
 use fastcollate::{Check, Error as Core, Tokens};
@@ -18,15 +19,22 @@ use crate::ingest::Rows;
 use crate::interrupt::Interruptible;
 use crate::plan::Plan;
 use crate::tables::{
-    self, Column, array, column, column_of, rows_of, rows_of_table, set_table, sources_of,
+    self, Column, array, column, column_of, rows_of, rows_of_table, set_table, sources_of, to_i64,
 };
 
 /// From so many tokens on other threads of the interpreter may run while plain memory is compared.
 const DETACH_FROM: usize = 1 << 17;
 
-/// How turns are merged: a policy and its options.
+/// Ways to merge rewards by their names; tables hold the index.
+const REWARDS: [(&str, MergeRewards); 3] = [
+    ("error", MergeRewards::Error),
+    ("sum", MergeRewards::Sum),
+    ("last", MergeRewards::Last),
+];
+
+/// How turns are merged: a policy and its options, and what becomes of rewards.
 #[pyclass(frozen, module = "fastcollate._fastcollate")]
-pub struct MergeSpec(Kinds);
+pub struct MergeSpec(Kinds, MergeRewards);
 
 enum Kinds {
     Exact,
@@ -42,6 +50,7 @@ impl MergeSpec {
         realign: &str,
         max_drift_tokens: usize,
         fork_threshold: usize,
+        merge_rewards: &str,
     ) -> PyResult<Self> {
         let masked = match realign {
             "response" => Masked::Response,
@@ -53,7 +62,13 @@ impl MergeSpec {
                 )));
             }
         };
-        Ok(Self(match policy {
+        let known = REWARDS.iter().find(|(name, _)| *name == merge_rewards);
+        let Some(&(_, rewards)) = known else {
+            return Err(PyValueError::new_err(format!(
+                "merge_rewards is '{merge_rewards}'; pass 'error', 'sum' or 'last'"
+            )));
+        };
+        let policy = match policy {
             "exact" => Kinds::Exact,
             "branch" => Kinds::Branch,
             "realign" => Kinds::Realign(Realign {
@@ -66,7 +81,8 @@ impl MergeSpec {
                     "policy is '{policy}'; pass 'exact', 'branch' or 'realign'"
                 )));
             }
-        }))
+        };
+        Ok(Self(policy, rewards))
     }
 }
 
@@ -111,13 +127,14 @@ impl MergeSpec {
             mut policy: impl Policy<C>,
             streams: &Streams<C>,
             ends: Vec<usize>,
+            rewards: MergeRewards,
         ) -> Result<CoreMerge> {
-            CoreMerge::of_turns(streams, ends, &mut policy)
+            CoreMerge::of_turns(streams, ends, &mut policy, rewards)
         }
         match &self.0 {
-            Kinds::Exact => by(Exact, &streams, ends),
-            Kinds::Branch => by(Branch::default(), &streams, ends),
-            Kinds::Realign(realign) => by(*realign, &streams, ends),
+            Kinds::Exact => by(Exact, &streams, ends, self.1),
+            Kinds::Branch => by(Branch::default(), &streams, ends, self.1),
+            Kinds::Realign(realign) => by(*realign, &streams, ends, self.1),
         }
     }
 }
@@ -162,6 +179,11 @@ impl Merge {
     pub fn assembly_for(&self, turns: &Turns) -> Result<&Assembly> {
         self.0.check_turns(turns)?;
         Ok(&self.0.assembly)
+    }
+
+    /// The rows and what else is known of them.
+    pub fn core(&self) -> &CoreMerge {
+        &self.0
     }
 }
 
@@ -217,6 +239,19 @@ impl Merge {
     #[getter]
     fn sources<'py>(&self, py: Python<'py>) -> Column<'py> {
         sources_of(py, &self.0.assembly)
+    }
+
+    /// The row that each turn is in, -1 if its trajectory was left out: int64 (turns,).
+    #[getter]
+    fn turn_rows<'py>(&self, py: Python<'py>) -> Column<'py> {
+        let rows = self.0.turn_rows.iter();
+        PyArray1::from_iter(py, rows.map(|row| row.map_or(-1, to_i64)))
+    }
+
+    /// What a row's one reward is made of.
+    #[getter]
+    fn merge_rewards(&self) -> &'static str {
+        REWARDS[self.rewards_index()].0
     }
 
     /// Prompt tokens of each row, int64 (rows,).
@@ -281,6 +316,8 @@ impl Merge {
         tables::set_assembly(&tables, &merge.turns, &merge.assembly)?;
         tables.set_item("trajectory_ends", self.ends(py))?;
         tables.set_item("trajectories", self.trajectories(py))?;
+        tables.set_item("turn_rows", self.turn_rows(py))?;
+        tables.set_item("merge_rewards", column_of(py, [self.rewards_index()]))?;
         set_table(&tables, "breaks", &merge.breaks, |broken| {
             let Difference { from, position } = broken.difference;
             let is_realigned = usize::from(broken.is_realigned);
@@ -299,10 +336,16 @@ impl Merge {
     fn from_dict(_: &Bound<PyType>, tables: &Bound<PyDict>) -> Result<Self> {
         let (turns, assembly) = tables::assembly(tables)?;
         let breaks = breaks_of(tables, &turns)?;
-        let ends = column(tables, "trajectory_ends")?;
-        let trajectories = column(tables, "trajectories")?;
-        let merge = CoreMerge::new(turns, assembly, ends, trajectories, breaks)?;
-        Ok(Self(merge))
+        let merge = CoreMerge {
+            turns,
+            assembly,
+            ends: column(tables, "trajectory_ends")?,
+            trajectories: column(tables, "trajectories")?,
+            turn_rows: turn_rows_of(tables)?,
+            breaks,
+            rewards: rewards_of(tables)?,
+        };
+        Ok(Self(merge.checked()?))
     }
 
     fn __reduce__<'py>(
@@ -315,6 +358,34 @@ impl Merge {
     fn __eq__(&self, other: &Self) -> bool {
         self.0 == other.0
     }
+}
+
+impl Merge {
+    fn rewards_index(&self) -> usize {
+        let index = { REWARDS.iter() }.position(|(_, rewards)| *rewards == self.0.rewards);
+        index.expect("all ways have a name")
+    }
+}
+
+/// The row of each turn, by a merge's tables.
+fn turn_rows_of(tables: &Bound<PyDict>) -> Result<Vec<Option<usize>>> {
+    let rows = array::<Ix1>(tables, "turn_rows")?;
+    let rows = rows.as_array();
+    if rows.iter().any(|&row| row < -1) {
+        let reason = "turn_rows holds rows or -1".to_owned();
+        return Err(Core::InvalidPlan(reason).into());
+    }
+    Ok(rows.iter().map(|&row| row.try_into().ok()).collect())
+}
+
+/// What rewards are made of, by a merge's tables.
+fn rewards_of(tables: &Bound<PyDict>) -> Result<MergeRewards> {
+    let known = match column(tables, "merge_rewards")?[..] {
+        [index] => REWARDS.get(index),
+        _ => None,
+    };
+    let unknown = || Core::InvalidPlan("merge_rewards is none of 0, 1 and 2".to_owned());
+    Ok(known.ok_or_else(unknown)?.1)
 }
 
 /// The breaks of a merge's tables.

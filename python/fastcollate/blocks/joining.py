@@ -49,6 +49,7 @@ class Step:
     part_offsets: Integers
     part_blocks: Integers
     block_names: list[str]
+    masked_rewards: int
 
     def loss_normalizers(self, plan: StepPlan) -> LossNormalizers:
         """Return what losses are divided by, as a batch of all rows would."""
@@ -96,6 +97,7 @@ def joined(tables: Sequence[BlockTable], block_names: Sequence[str]) -> Step:
         np.concatenate([*parts, starts[-1:]]),
         np.repeat(np.arange(len(tables)), list(map(len, parts))),
         list(block_names),
+        sum(table.masked_rewards for table in tables),
     )
 
 
@@ -107,6 +109,13 @@ def _check_like(first: BlockTable, table: BlockTable, first_name: str, name: str
     if (table.merge_plan is None) != (first.merge_plan is None):
         merged, other = (name, first_name) if first.merge_plan is None else (first_name, name)
         raise ValueError(f"{merged} has merged turns, but {other} has not; merge all or none")
+    if table.merge_plan is not None and first.merge_plan is not None:
+        own, other = table.merge_plan.merge_rewards, first.merge_plan.merge_rewards
+        if own != other:
+            raise ValueError(
+                f"{name} was merged with merge_rewards={own!r}, but {first_name} with {other!r}; "
+                "pass the same in all blocks"
+            )
     ours = {**first.names, **first.plain, **{f"fields[{key!r}]": 0 for key in first.fields}}
     theirs = {**table.names, **table.plain, **{f"fields[{key!r}]": 0 for key in table.fields}}
     for key in [*ours, *theirs]:
@@ -235,6 +244,11 @@ def _joined_merge(plans: Sequence[MergePlan]) -> MergePlan:
     trajectories = offsets_of([plan.num_trajectories for plan in plans])[:-1]
     out["trajectory_ends"] = _shifted(tables, "trajectory_ends", turns)
     out["trajectories"] = _shifted(tables, "trajectories", trajectories)
+    rows = offsets_of([plan.num_rows for plan in plans])[:-1]
+    of_turns = [table["turn_rows"] for table in tables]
+    shifted = [np.where(own < 0, own, own + row) for own, row in zip(of_turns, rows, strict=True)]
+    out["turn_rows"] = np.concatenate(shifted)
+    out["merge_rewards"] = tables[0]["merge_rewards"]
     out["breaks"] = _shifted(tables, "breaks", [[turn, turn, 0, 0] for turn in turns])
     for name in ("break_expected_ids", "break_found_ids"):
         out[name] = np.concatenate([table[name] for table in tables])

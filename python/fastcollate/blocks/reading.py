@@ -70,7 +70,7 @@ def built(step: Step, shard: Shard, parts: Mapping[int, Part], **options: Any) -
         **columns,
         **step.names,
         "fields": fields or None,
-        "merge": Merging(step.plan, step.merge_plan),
+        "merge": Merging(step.plan, step.merge_plan, masked_rewards=step.masked_rewards),
         "rows": shard,
         **options,
     }

@@ -34,7 +34,7 @@ from fastcollate.ingest.fields import (
     kind_of,
     per_row_values,
 )
-from fastcollate.plan.merging import MergePlan
+from fastcollate.plan.merging import MergePlan, MergeRewards
 
 Integers = NDArray[np.int64]
 Form = Literal["response", "sequence", "experts", "number", "object"]
@@ -124,6 +124,8 @@ class BlockTable:
         The first row of each part, and the number of rows: int64 (parts + 1,).
     num_bytes
         Bytes of all columns.
+    masked_rewards
+        Rewards on tokens that merging masked.
     """
 
     plan: dict[str, Integers]
@@ -134,6 +136,7 @@ class BlockTable:
     loss_weights: NDArray[np.float64]
     part_offsets: Integers
     num_bytes: int
+    masked_rewards: int
 
 
 class _Stored(NamedTuple):
@@ -162,6 +165,7 @@ def stored(
     trajectory_ids: Sequence[Any] | None = None,
     is_last_step: Sequence[bool] | None = None,
     merge: str | MergePlan | None = None,
+    merge_rewards: MergeRewards | None = None,
     part_bytes: int = PART_BYTES,
 ) -> tuple[BlockTable, list[Part]]:
     """Merge turns, and store the rows that they make as columns.
@@ -169,7 +173,7 @@ def stored(
     Parameters
     ----------
     prompts, responses, rewards, loss_masks, logprobs, fields, uids, trajectory_ids, is_last_step, \
-    merge
+    merge, merge_rewards
         As :func:`fastcollate.build_batch`.
     part_bytes
         About how many bytes a part has.
@@ -192,6 +196,7 @@ def stored(
         trajectory_ids=trajectory_ids,
         is_last_step=is_last_step,
         merge=merge,
+        merge_rewards=merge_rewards,
     )
     offsets, of_responses = np.asarray(batch["offsets"]), np.asarray(batch["response_offsets"])
     tokens = Ragged(_array(batch["input_ids"]), offsets)
@@ -235,6 +240,7 @@ def stored(
         _loss_weights(batch, plain.get("loss_masks"), of_responses),
         bounds,
         num_bytes,
+        batch._masked_rewards,
     )
     return table, parts
 

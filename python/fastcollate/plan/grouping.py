@@ -129,8 +129,13 @@ def _plain(ids: Any) -> Any:
 def firsts_of(name: str, ids: list[Any]) -> list[Any]:
     """Return the first of each stretch of equal ids."""
     ids = as_list(_plain(ids))
-    offsets, _ = _fastcollate.group_offsets(ids, name)
-    return list(map(ids.__getitem__, offsets[:-1].tolist()))
+    return list(map(ids.__getitem__, starts_of(name, ids).tolist()))
+
+
+def starts_of(name: str, ids: list[Any]) -> NDArray[np.int64]:
+    """Return where stretches of equal ids begin, int64 (stretches,)."""
+    offsets, _ = _fastcollate.group_offsets(as_list(_plain(ids)), name)
+    return offsets[:-1]
 
 
 def distinct(name: str, ids: Sequence[Any]) -> list[Any]:

@@ -16,12 +16,18 @@ from fastcollate._fastcollate import Merge, MergeSpec, Plan
 from fastcollate.arguments import check_bool, checked_int, counted
 from fastcollate.arrays import describe
 from fastcollate.ingest.fields import Rows
+from fastcollate.plan.grouping import shown, starts_of
 from fastcollate.plan.merge_report import MergeReport, Tokenizer
 from fastcollate.plan.trajectories import checked_trajectories
 
 logger = logging.getLogger(__name__)
 
 POLICIES = ("exact", "branch", "realign")
+REWARDS = ("error", "sum", "last")
+
+MergeRewards = Literal["error", "sum", "last"]
+"""What becomes of rewards where each turn has one number and several turns are a row."""
+
 LOGGED_BREAKS = 3
 """How many breaks of a trajectory are logged."""
 
@@ -72,6 +78,16 @@ class MergePlan:
         return self._merge.sources
 
     @property
+    def turn_rows(self) -> NDArray[np.int64]:
+        """The row of each turn, -1 if its trajectory was dropped, (turns,)."""
+        return self._merge.turn_rows
+
+    @property
+    def merge_rewards(self) -> MergeRewards:
+        """What a row's reward is made of where each turn has one number."""
+        return self._merge.merge_rewards
+
+    @property
     def trajectories(self) -> NDArray[np.int64]:
         """The trajectory of each row, counted from 0 on, (rows,)."""
         return self._merge.trajectories
@@ -117,13 +133,15 @@ class MergePlan:
         Returns
         -------
         dict
-            Of turns ``turn_prompt_lens`` and ``turn_response_lens``, (turns,); of rows ``source``
-            (the last turn), ``prompt_lens``, ``response_lens`` and ``trajectories``, (rows,);
+            Of turns ``turn_prompt_lens``, ``turn_response_lens`` and ``turn_rows`` (-1 if the
+            trajectory was dropped), (turns,); of rows ``source`` (the last turn), ``prompt_lens``,
+            ``response_lens`` and ``trajectories``, (rows,);
             ``pieces``, (pieces, 5): turn, where the piece begins in that turn's response, where it
             lies in the row's, its tokens, and whether they train; ``piece_offsets``, (rows + 1,);
             ``trajectory_ends``, (trajectories,), one past their last turns; ``breaks``,
             (breaks, 4): turn, last turn of the group, position, whether it was realigned, with the
-            ids around them one behind the other, ``break_expected_ids`` and ``break_found_ids``.
+            ids around them one behind the other, ``break_expected_ids`` and ``break_found_ids``;
+            ``merge_rewards``, (1,), the place of the option in ("error", "sum", "last").
         """
         return self._merge.to_dict()
 
@@ -164,6 +182,7 @@ def merge_turns(
     realign: Literal["tail", "response", "span"] = "tail",
     max_drift_tokens: int = 0,
     fork_threshold: int = 1024,
+    merge_rewards: MergeRewards = "error",
     loss_masks: Rows | None = None,
     drop_untrainable: bool = False,
     allow_unfinished: bool = False,
@@ -203,6 +222,13 @@ def merge_turns(
     fork_threshold
         With ``realign="response"``, a turn that would be realigned starts a new row if its own
         response has so many tokens (slime's argument of that name).
+    merge_rewards
+        The reward of a row of several turns if `build_batch` gets one number per turn; the plan
+        keeps this. ``"error"``: the last turn's number, and an error if the number of an earlier
+        turn is not 0. ``"sum"``: the sum of all its turns' numbers, added in float64 in the order
+        of turns. ``"last"``: the last turn's number; those of earlier turns are dropped. The reward
+        lands on the row's last sampled token. Rewards per token need none of this: each stays with
+        its token.
     loss_masks, drop_untrainable
         Leave trajectories out of which no token trains: whose responses are empty or, if loss
         masks are given, all 0. Else they keep their rows.
@@ -242,7 +268,7 @@ def merge_turns(
     >>> plan.report.metrics["generate/num_tokens_after_merge"]
     6.0
     """
-    spec = checked_policy(policy, realign, max_drift_tokens, fork_threshold)
+    spec = checked_policy(policy, realign, max_drift_tokens, fork_threshold, merge_rewards)
     check_bool("drop_untrainable", drop_untrainable)
     check_bool("allow_unfinished", allow_unfinished)
     if tokenizer is not None and not hasattr(tokenizer, "decode"):
@@ -259,12 +285,17 @@ def merge_turns(
 
 
 def checked_policy(
-    policy: str, realign: str = "tail", max_drift_tokens: int = 0, fork_threshold: int = 1024
+    policy: str,
+    realign: str = "tail",
+    max_drift_tokens: int = 0,
+    fork_threshold: int = 1024,
+    merge_rewards: str = "error",
 ) -> MergeSpec:
     """Check the arguments of a policy."""
     for name, value, values in (
         ("policy", policy, POLICIES),
         ("realign", realign, ("tail", "response", "span")),
+        ("merge_rewards", merge_rewards, REWARDS),
     ):
         if not isinstance(value, str) or value not in values:
             *others, last = map(repr, values)
@@ -279,7 +310,9 @@ def checked_policy(
         raise ValueError(f"{given} is an option of policy='realign', but policy is {policy!r}")
     if fork_threshold != 1024 and (policy, realign) != ("realign", "response"):
         raise ValueError("fork_threshold is an option of policy='realign' with realign='response'")
-    return MergeSpec(policy, realign, limits["max_drift_tokens"], limits["fork_threshold"])
+    return MergeSpec(
+        policy, realign, limits["max_drift_tokens"], limits["fork_threshold"], merge_rewards
+    )
 
 
 class Merging(NamedTuple):
@@ -291,6 +324,8 @@ class Merging(NamedTuple):
     plan: MergePlan | None = None
     """What the turns were merged by, if that is known."""
     trajectory_ids: list[Any] | None = None
+    masked_rewards: int = 0
+    """Rewards on tokens that merging masked before."""
 
     def plan_of(self, merge: Merge | None) -> MergePlan | None:
         """Return the plan of a merge that was made just now, or the one before."""
@@ -302,26 +337,80 @@ class Merging(NamedTuple):
 
 
 def checked_merge(
-    merge: MergePlan | Merging | str | None, trajectory_ids: Any, is_last_step: Any
+    merge: MergePlan | Merging | str | None,
+    merge_rewards: str | None,
+    trajectory_ids: Any,
+    is_last_step: Any,
 ) -> Merging | None:
-    """Check the argument ``merge`` of `build_batch`, and find trajectories where it needs them."""
-    if merge is None or isinstance(merge, Merging):
+    """Check arguments of `build_batch` on merging, and find trajectories where they are needed."""
+    if isinstance(merge, Merging):
         return merge
+    check_merge_arguments(merge, merge_rewards)
+    if merge is None:
+        return None
     if isinstance(merge, MergePlan):
         merge.check_trajectories(trajectory_ids, is_last_step)
         return Merging(merge._merge, merge)
-    check_merge_argument(merge)
     trajectories = checked_trajectories(trajectory_ids, is_last_step)
-    return Merging((checked_policy(merge), trajectories.for_core()), None, trajectories.ids)
+    spec = checked_policy(merge, merge_rewards=merge_rewards or "error")
+    return Merging((spec, trajectories.for_core()), None, trajectories.ids)
 
 
-def check_merge_argument(merge: Any) -> None:
-    """Check what can be said of the argument ``merge`` before there are turns."""
+def check_uids(merging: Merging | None, uids: list[Any] | None) -> None:
+    """Check that the turns of each trajectory that is merged have one uid.
+
+    Raises
+    ------
+    ValueError
+        If they have several.
+    """
+    if merging is None or uids is None or isinstance(merging.making, Plan):
+        return
+    if isinstance(merging.making, Merge):
+        ends = merging.making.ends
+    else:
+        ends = np.array(merging.making[1][0], np.int64)
+    if len(uids) != (ends[-1] if len(ends) > 0 else 0):
+        return  # not one per turn, which is an error of its own
+    starts = starts_of("uids", uids)
+    torn = np.setdiff1d(starts[1:], ends, assume_unique=True)
+    if len(torn) == 0:
+        return
+    turn = int(torn[0])
+    trajectory = int(np.searchsorted(ends, turn, side="right"))
+    ids = merging.trajectory_ids
+    if merging.plan is not None:
+        ids = merging.plan.trajectory_ids
+    name = trajectory if ids is None else shown(ids[trajectory])
+    raise ValueError(
+        f"uids[{turn}] is {shown(uids[turn])}, but uids[{turn - 1}], of the same trajectory "
+        f"{name}, is {shown(uids[turn - 1])}; the turns of a trajectory are of one prompt: "
+        "pass the same uid for all of them"
+    )
+
+
+def check_merge_arguments(merge: Any, merge_rewards: Any) -> None:
+    """Check what can be said of ``merge`` and ``merge_rewards`` before there are turns."""
     is_policy = isinstance(merge, str) and merge in POLICIES
     if merge is not None and not isinstance(merge, MergePlan) and not is_policy:
         raise ValueError(
             f"merge is {describe(merge)}; pass 'exact', 'branch', 'realign' or, for any other "
             "option, a plan of fc.merge_turns"
+        )
+    if merge_rewards is None:
+        return
+    if not isinstance(merge_rewards, str) or merge_rewards not in REWARDS:
+        raise ValueError(
+            f"merge_rewards is {describe(merge_rewards)}; pass 'error', 'sum', 'last' or None"
+        )
+    if merge is None:
+        raise ValueError(
+            f"merge_rewards is {merge_rewards!r}, but merge is None: nothing is merged"
+        )
+    if isinstance(merge, MergePlan) and merge_rewards != merge.merge_rewards:
+        raise ValueError(
+            f"merge_rewards is {merge_rewards!r}, but the plan of merge has "
+            f"{merge.merge_rewards!r}; pass merge_rewards to fc.merge_turns"
         )
 
 

@@ -14,7 +14,7 @@ from fastcollate.arguments import checked_count, counted
 from fastcollate.arrays import describe
 from fastcollate.blocks.storing import NAMES, PART_BYTES, PLAIN, BlockTable, stored
 from fastcollate.building import BatchBuilder
-from fastcollate.plan.merging import MergePlan, check_merge_argument
+from fastcollate.plan.merging import MergePlan, MergeRewards, check_merge_arguments
 
 COLUMNS = ("prompts", "responses", *PLAIN, "fields", *NAMES)
 
@@ -86,6 +86,7 @@ def put_turns(
     turns: BatchBuilder | Mapping[str, Any],
     *,
     merge: Literal["exact", "branch", "realign"] | MergePlan | None = None,
+    merge_rewards: MergeRewards | None = None,
     name: str | None = None,
     part_bytes: int = PART_BYTES,
 ) -> Block:
@@ -101,9 +102,9 @@ def put_turns(
         A builder, which is empty afterwards, or columns: a mapping with ``prompts``, ``responses``
         and any of ``rewards``, ``loss_masks``, ``logprobs``, ``fields``, ``uids``,
         ``trajectory_ids`` and ``is_last_step``, each as :func:`fastcollate.build_batch` takes it.
-        All turns of a trajectory have to be in one block. Of a builder's options, only `merge`
-        counts: how rows are laid out is said where they are collated.
-    merge
+        All turns of a trajectory have to be in one block. Of a builder's options, only `merge` and
+        `merge_rewards` count: how rows are laid out is said where they are collated.
+    merge, merge_rewards
         As ``build_batch``. None is what the builder was told.
     name
         What errors call the block; if None, the actor or task that puts it, and its node.
@@ -119,7 +120,7 @@ def put_turns(
     ------
     ValueError, TypeError
         As ``build_batch``, for what is wrong with the turns; a mapping with other keys; a `merge`
-        that is not the builder's.
+        or `merge_rewards` that is not the builder's.
 
     Notes
     -----
@@ -128,7 +129,6 @@ def put_turns(
     actor ends when its last handle is dropped, so keep that too. The process of a task stays as
     long as somebody has its blocks.
     """
-    check_merge_argument(merge)
     part_bytes = checked_count("part_bytes", part_bytes, "a number of bytes")
     name = _own_name() if name is None else str(name)
 
@@ -137,10 +137,10 @@ def put_turns(
         return Block(name, table, tuple(map(ray.put, parts)))
 
     if isinstance(turns, BatchBuilder):
-        told = turns._options["merge"]
-        if merge is not None and told is not None and merge != told:
-            raise ValueError(f"merge is {merge!r}, but the builder's is {told!r}; pass one of them")
-        return turns._build_by(put, merge=told if merge is None else merge)
+        told = _told(turns, merge=merge, merge_rewards=merge_rewards)
+        check_merge_arguments(told["merge"], told["merge_rewards"])
+        return turns._build_by(put, **told)
+    check_merge_arguments(merge, merge_rewards)
     if not isinstance(turns, Mapping):
         raise TypeError(
             f"turns is {describe(turns)}; pass a BatchBuilder, or a mapping with prompts, "
@@ -154,7 +154,18 @@ def put_turns(
     for key in ("prompts", "responses"):
         if key not in turns:
             raise TypeError(f"turns has no {key}; its keys are {', '.join(map(str, turns))}")
-    return put(**turns, merge=merge)
+    return put(**turns, merge=merge, merge_rewards=merge_rewards)
+
+
+def _told(builder: BatchBuilder, **options: Any) -> dict[str, Any]:
+    """Return options of a builder, and what was passed where it has none."""
+    told = {name: builder._options[name] for name in options}
+    for name, value in options.items():
+        if value is not None and told[name] is not None and value != told[name]:
+            raise ValueError(
+                f"{name} is {value!r}, but the builder's is {told[name]!r}; pass one of them"
+            )
+    return {name: options[name] if value is None else value for name, value in told.items()}
 
 
 def _own_name() -> str:

@@ -171,6 +171,20 @@ impl<'py> Rows<'py> {
         matches!(self.rows.first(), Some(Row::Number(_)))
     }
 
+    /// The numbers, if each row is one.
+    pub fn numbers(&self) -> Option<Vec<f64>> {
+        let number = |row: &Row| match row {
+            Row::Number(number) => Some(*number),
+            _ => None,
+        };
+        self.rows.iter().map(number).collect()
+    }
+
+    /// Put other numbers in the place of the rows.
+    pub fn set_numbers(&mut self, numbers: Vec<f64>) {
+        self.rows = numbers.into_iter().map(Row::Number).collect();
+    }
+
     /// Number of values of a token.
     pub fn inner(&self) -> usize {
         self.trailing.iter().product()

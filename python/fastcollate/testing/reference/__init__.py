@@ -23,6 +23,7 @@ from fastcollate.testing.reference.context_parallel import (
 from fastcollate.testing.reference.loops import build_batch_loops
 from fastcollate.testing.reference.merging import (
     build_merged_batch_loops,
+    masked_rewards_loops,
     merge_columns_loops,
     merge_turns_loops,
 )
@@ -98,6 +99,7 @@ __all__ = [
     "lpt_loops",
     "lpt_swap_loops",
     "make_router_padding_mask",
+    "masked_rewards_loops",
     "merge_columns_loops",
     "merge_stepwise_output",
     "merge_turns_loops",

@@ -29,6 +29,8 @@ class MergedRow(NamedTuple):
     response: list[int]
     origins: list[Origin]
     """One for each token of the response."""
+    turns: list[int]
+    """All turns in it."""
 
 
 class MergeBreak(NamedTuple):
@@ -58,6 +60,8 @@ class MergedTurns(NamedTuple):
     """Sampled tokens that are in no row although their turn is, in dropped trajectories too."""
     response_lens: list[int]
     """Of all turns."""
+    merge_rewards: str
+    """As `fastcollate.merge_turns`."""
 
 
 class _Rules(NamedTuple):
@@ -81,6 +85,7 @@ class _Group:
     tokens: list[int]
     origins: list[Origin]
     """One for each of the tokens."""
+    turns: list[int]
 
 
 def merge_turns_loops(
@@ -93,6 +98,7 @@ def merge_turns_loops(
     realign: str = "tail",
     max_drift_tokens: int = 0,
     fork_threshold: int = 1024,
+    merge_rewards: str = "error",
     loss_masks: Rows | None = None,
     drop_untrainable: bool = False,
     allow_unfinished: bool = False,
@@ -102,7 +108,7 @@ def merge_turns_loops(
     Parameters
     ----------
     prompts, responses, trajectory_ids, is_last_step, policy, realign, max_drift_tokens, \
-    fork_threshold, loss_masks, drop_untrainable
+    fork_threshold, merge_rewards, loss_masks, drop_untrainable
         As `fastcollate.merge_turns`.
     allow_unfinished
         Ignored: it makes no difference to input that is right.
@@ -131,10 +137,11 @@ def merge_turns_loops(
             continue
         for group in sorted(groups, key=lambda group: group.last_turn):
             n, tokens = group.prompt_len, group.tokens
-            row = MergedRow(group.last_turn, trajectory, tokens[:n], tokens[n:], group.origins[n:])
-            rows.append(row)
+            streams = tokens[:n], tokens[n:], group.origins[n:]
+            rows.append(MergedRow(group.last_turn, trajectory, *streams, group.turns))
     response_lens = list(map(len, response_ids))
-    return MergedTurns(rows, breaks, trajectories, dropped, masked_tokens, response_lens)
+    found = rows, breaks, trajectories, dropped, masked_tokens
+    return MergedTurns(*found, response_lens, merge_rewards)
 
 
 def _grouped(
@@ -162,9 +169,10 @@ def _grouped(
                 group = last
                 group.origins = _realigned(last, position, prompt, responses, rules.realign)
         if group is None:
-            group = _Group(len(prompt), 0, 0, [], [None] * len(prompt))
+            group = _Group(len(prompt), 0, 0, [], [None] * len(prompt), [])
             groups.append(group)
         group.last_prompt_len, group.last_turn = len(prompt), turn
+        group.turns.append(turn)
         group.tokens = [*prompt, *response]
         group.origins += [(turn, position) for position in range(len(response))]
     return groups, breaks
@@ -296,7 +304,8 @@ def merge_columns_loops(
     Raises
     ------
     ValueError
-        If rewards are one number per turn, and a row has no sampled token to put it on.
+        If rewards are one number per turn, and a row has no sampled token to put it on, or a number
+        would be dropped.
     """
     columns: dict[str, Any] = {
         "prompts": [row.prompt for row in merged.rows],
@@ -308,7 +317,9 @@ def merge_columns_loops(
     if rewards is not None:
         values = rows_of(rewards)
         if is_number(values[0]):
-            columns["rewards"] = [_last_number(row, values[row.source]) for row in merged.rows]
+            rule = merged.merge_rewards
+            numbers = [_merged_number(row, values, rule) for row in merged.rows]
+            columns["rewards"] = list(map(_last_number, merged.rows, numbers))
         else:
             columns["rewards"] = _merged_rows(merged, values, 0.0)
     if fields is not None:
@@ -326,6 +337,49 @@ def _merged_rows(merged: MergedTurns, turns: Any, gap: Any) -> list[list[Any]]:
         [gap if origin is None else turns[origin[0]][origin[1]] for origin in row.origins]
         for row in merged.rows
     ]
+
+
+def _merged_number(row: MergedRow, numbers: Any, rule: str) -> Any:
+    """Make one number of those of a row's turns."""
+    if rule == "sum" and len(row.turns) > 1:
+        total = float(numbers[row.turns[0]])
+        for turn in row.turns[1:]:
+            total += float(numbers[turn])
+        return total
+    for turn in row.turns:
+        if rule == "error" and turn != row.source and float(numbers[turn]) != 0:
+            raise ValueError(f"the number of turn {turn} would be dropped")
+    return numbers[row.source]
+
+
+def masked_rewards_loops(merged: MergedTurns, rewards: Field) -> int:
+    """Count the rewards that are not 0 on tokens that realigning masked.
+
+    Parameters
+    ----------
+    merged
+        Which turns make a row.
+    rewards
+        As `fastcollate.build_batch`, with one item per turn.
+
+    Returns
+    -------
+    int
+        Of rewards per token, those whose token stands in no row although its turn is in one; of one
+        number per turn, those that are added up although the last token of their turn is such a
+        token.
+    """
+    values = rows_of(rewards)
+    count = 0
+    for row in merged.rows:
+        for turn in row.turns:
+            places = range(merged.response_lens[turn])
+            masked = [place for place in places if (turn, place) not in row.origins]
+            if not is_number(values[0]):
+                count += sum(float(readable(values[turn])[place]) != 0 for place in masked)
+            elif merged.merge_rewards == "sum" and masked and masked[-1] == places[-1]:
+                count += float(values[turn]) != 0
+    return count
 
 
 def _last_number(row: MergedRow, number: Any) -> list[Any]:
@@ -353,6 +407,8 @@ def _merged_field(merged: MergedTurns, field: Any) -> Any:
     trailing = next((np.shape(row)[1:] for row in turns if np.shape(row) != (0,)), ())
     if trailing == ():
         return dataclasses.replace(field, rows=_merged_rows(merged, turns, gap))
+    if "float" not in str(field.dtype):
+        gap = int(gap)  # as floats, large integers beside it would be rounded
     rows = _merged_rows(merged, turns, np.full(trailing, gap))
     return dataclasses.replace(
         field, rows=[np.array(row).reshape(len(row), *trailing) for row in rows]
@@ -397,7 +453,8 @@ def build_merged_batch_loops(
     Raises
     ------
     ValueError
-        If rewards are one number per turn, and a row has no sampled token to put it on.
+        If rewards are one number per turn, and a row has no sampled token to put it on, or a number
+        would be dropped.
     """
     arguments = {"policy": merge} if isinstance(merge, str) else merge
     merged = merge_turns_loops(

@@ -18,6 +18,7 @@ from fastcollate.testing.strategies.trajectories import (
     TrajectoryID,
     merge_options,
     named,
+    taking_numbers,
     trajectories,
 )
 
@@ -39,6 +40,7 @@ __all__ = [
     "merge_options",
     "named",
     "rollouts",
+    "taking_numbers",
     "token_fields",
     "trajectories",
     "with_fields",

@@ -213,9 +213,32 @@ def merge_options(draw: st.DrawFn, policy: str | None = None) -> dict[str, Any]:
     """Draw a policy, if none is given, and its options: arguments of `fastcollate.merge_turns`."""
     policy = draw(st.sampled_from(["exact", "branch", "realign"])) if policy is None else policy
     options: dict[str, Any] = {"policy": policy}
+    options["merge_rewards"] = draw(st.sampled_from(["error", "sum", "last"]))
     if policy == "realign":
         options["realign"] = draw(st.sampled_from(REALIGNING))
         options["max_drift_tokens"] = draw(st.sampled_from([0, 0, 1, 3, 100]))
         if options["realign"] == "response":
             options["fork_threshold"] = draw(st.sampled_from([1, 3, 1024]))
+    return options
+
+
+def taking_numbers(options: dict[str, Any], rewards: Any | None) -> dict[str, Any]:
+    """Return options of `fastcollate.merge_turns` that drop no number of these rewards silently.
+
+    Parameters
+    ----------
+    options
+        As `merge_options` draws them.
+    rewards
+        As `fastcollate.build_batch`. Where each turn has one number, numbers are added up instead
+        of being an error.
+
+    Returns
+    -------
+    dict[str, object]
+        Options, the same if rewards are per token.
+    """
+    are_numbers = rewards is not None and not hasattr(rewards[0], "__len__")
+    if are_numbers and options.get("merge_rewards", "error") == "error":
+        return {**options, "merge_rewards": "sum"}
     return options

@@ -8,13 +8,17 @@ mod branch;
 mod breaks;
 mod exact;
 mod realign;
+mod rewards;
 mod streams;
 
 pub use branch::Branch;
 pub use breaks::{Break, Kind};
 pub use exact::Exact;
 pub use realign::{Masked, Realign};
+pub use rewards::MergeRewards;
 pub use streams::Streams;
+
+use std::ops::Range;
 
 use crate::column::{Column, Tokens};
 use crate::error::{Error, Result};
@@ -109,37 +113,31 @@ pub struct Merge {
     pub ends: Vec<usize>,
     /// The trajectory of every row.
     pub trajectories: Vec<usize>,
+    /// The row that every turn is in; none of a trajectory that was left out.
+    pub turn_rows: Vec<Option<usize>>,
     /// Where turns did not go on, in their order.
     pub breaks: Vec<Break>,
+    /// What a row's one reward is made of.
+    pub rewards: MergeRewards,
 }
 
 impl Merge {
-    /// A merge from its tables, checked; breaks fit the turns.
+    /// Check tables that come from elsewhere; breaks fit the turns.
     ///
     /// # Errors
     /// [`Error::InvalidPlan`].
-    pub fn new(
-        turns: Turns,
-        assembly: Assembly,
-        ends: Vec<usize>,
-        trajectories: Vec<usize>,
-        breaks: Vec<Break>,
-    ) -> Result<Self> {
-        assembly.check_turns(&turns)?;
-        check_ends(&ends, &turns)?;
-        let is_ordered = trajectories.is_sorted() && trajectories.last() < Some(&ends.len());
-        if trajectories.len() != assembly.rows().len() || !is_ordered {
+    pub fn checked(self) -> Result<Self> {
+        self.assembly.check_turns(&self.turns)?;
+        check_ends(&self.ends, &self.turns)?;
+        let trajectories = &self.trajectories;
+        let is_ordered = trajectories.is_sorted() && trajectories.last() < Some(&self.ends.len());
+        if trajectories.len() != self.assembly.rows().len() || !is_ordered {
             let reason = "trajectories does not give one of each row, in order".to_owned();
             return Err(Error::InvalidPlan(reason));
         }
-        check_rows(&assembly, &ends, &trajectories, &turns)?;
-        Ok(Self {
-            turns,
-            assembly,
-            ends,
-            trajectories,
-            breaks,
-        })
+        self.check_rows()?;
+        self.check_turn_rows()?;
+        Ok(self)
     }
 
     /// Merge turns by a policy; `ends` is where their trajectories end.
@@ -150,14 +148,17 @@ impl Merge {
         streams: &Streams<C>,
         ends: Vec<usize>,
         policy: &mut impl Policy<C>,
+        rewards: MergeRewards,
     ) -> Result<Self, C::Error> {
         let turns = streams.turns;
         check_ends(&ends, turns)?;
         let (mut rows, mut pieces, mut offsets) = (Vec::new(), Vec::new(), vec![0]);
         let (mut trajectories, mut breaks) = (Vec::new(), Vec::new());
+        let mut turn_rows = Vec::with_capacity(turns.count());
         let mut begin = 0;
         for (trajectory, &end) in ends.iter().enumerate() {
             let mut groups: Vec<Group> = Vec::new();
+            let mut group_of_turn = Vec::with_capacity(end - begin);
             policy.begin();
             for turn in begin..end {
                 let (group, difference) = match policy.step(turn, &groups, streams)? {
@@ -168,6 +169,7 @@ impl Merge {
                         (Some(group), Some(difference))
                     }
                 };
+                group_of_turn.push(group.unwrap_or(groups.len()));
                 match group {
                     Some(group) => groups[group].join(turn, turns),
                     None => groups.push(Group::of_turn(turn, turns)),
@@ -179,18 +181,23 @@ impl Merge {
                     breaks.push(Break::read(streams, turn, difference, group.is_some())?);
                 }
             }
-            groups.sort_by_key(|group| group.last);
-            for group in groups {
+            let mut order: Vec<_> = (0..groups.len()).collect();
+            order.sort_by_key(|&group| groups[group].last);
+            let mut row_of_group = vec![0; groups.len()];
+            for group in order {
+                row_of_group[group] = rows.len();
+                let group = &mut groups[group];
                 rows.push(Row {
                     source: Some(group.last),
                     prompt_len: group.prompt_len,
                     response_len: turns.stream_len(group.last) - group.prompt_len,
                     is_padding: false,
                 });
-                pieces.extend(group.pieces);
+                pieces.append(&mut group.pieces);
                 offsets.push(pieces.len());
                 trajectories.push(trajectory);
             }
+            turn_rows.extend(group_of_turn.iter().map(|&group| Some(row_of_group[group])));
             begin = end;
         }
         Ok(Self {
@@ -198,7 +205,9 @@ impl Merge {
             assembly: Assembly::new(rows, pieces, offsets)?,
             ends,
             trajectories,
+            turn_rows,
             breaks,
+            rewards,
         })
     }
 
@@ -223,11 +232,39 @@ impl Merge {
         if kept.is_empty() {
             return Err(Error::NothingTrains.into());
         }
+        let mut again = vec![None; self.trajectories.len()];
+        for (index, &row) in kept.iter().enumerate() {
+            again[row] = Some(index);
+        }
+        let turn_rows = self.turn_rows.iter().map(|row| again[(*row)?]);
         Ok(Self {
             assembly: self.assembly.picked(&picks),
             trajectories: kept.iter().map(|&row| self.trajectories[row]).collect(),
+            turn_rows: turn_rows.collect(),
             ..self
         })
+    }
+
+    /// The stretches of the turns' responses that are in no row although the turn is: those that
+    /// realigning masked, by turn and position.
+    pub fn masked(&self) -> Vec<(usize, Range<usize>)> {
+        let lens = self.turns.response_lens();
+        let mut masked = Vec::new();
+        // Pieces of a turn are in order, all in one row.
+        let mut ends = vec![0; lens.len()];
+        for piece in self.assembly.piece_table().0 {
+            let end = &mut ends[piece.turn];
+            if *end < piece.from {
+                masked.push((piece.turn, *end..piece.from));
+            }
+            *end = piece.from + piece.len;
+        }
+        for (turn, (&end, &len)) in ends.iter().zip(lens).enumerate() {
+            if end < len && self.turn_rows[turn].is_some() {
+                masked.push((turn, end..len));
+            }
+        }
+        masked
     }
 
     /// Check that the data have the turns that this was made for.
@@ -257,6 +294,81 @@ impl Merge {
         check("prompts", found.prompt_lens(), expected.prompt_lens())?;
         check("responses", found.response_lens(), expected.response_lens())
     }
+
+    /// Check that rows are made of turns of their trajectories: each ends with a turn behind that of
+    /// the row before it, and its pieces are in order, of turns that are in this row.
+    fn check_rows(&self) -> Result<()> {
+        let invalid = |reason: String| Err(Error::InvalidPlan(reason));
+        let turns = &self.turns;
+        let tokens = (0..turns.count()).map(|turn| turns.stream_len(turn));
+        let total = { tokens }.try_fold(0_usize, usize::checked_add);
+        if total.is_none_or(|total| i64::try_from(total).is_err()) {
+            return invalid("its turns have more tokens than can be counted".to_owned());
+        }
+        if self.turn_rows.len() != turns.count() {
+            return invalid("turn_rows does not give one of each turn".to_owned());
+        }
+        let mut last = None;
+        for (row, &trajectory) in self.trajectories.iter().enumerate() {
+            let Some(source) = self.assembly.rows()[row].source else {
+                return invalid(format!("row {row} has no turn"));
+            };
+            let begin = self.begin_of(trajectory);
+            let is_in_place = (begin..self.ends[trajectory]).contains(&source);
+            if Some(source) <= last || !is_in_place || self.turn_rows[source] != Some(row) {
+                return invalid(format!(
+                    "row {row} ends with turn {source}, out of its place"
+                ));
+            }
+            last = Some(source);
+            let mut at = (begin, 0);
+            for piece in self.assembly.pieces(row) {
+                let is_in_order = (piece.turn, piece.from) >= at && piece.turn <= source;
+                if !is_in_order || self.turn_rows[piece.turn] != Some(row) {
+                    let turn = piece.turn;
+                    return invalid(format!(
+                        "row {row} has a piece of turn {turn}, out of its place"
+                    ));
+                }
+                at = (piece.turn, piece.from + piece.len);
+            }
+        }
+        Ok(())
+    }
+
+    /// Check that turns are in rows of their trajectories that do not end before them, and in none
+    /// only where their trajectory has none.
+    fn check_turn_rows(&self) -> Result<()> {
+        for (trajectory, &end) in self.ends.iter().enumerate() {
+            let first = self
+                .trajectories
+                .partition_point(|&known| known < trajectory);
+            let beyond = self
+                .trajectories
+                .partition_point(|&known| known <= trajectory);
+            for turn in self.begin_of(trajectory)..end {
+                let fits = match self.turn_rows[turn] {
+                    None => first == beyond,
+                    Some(row) => {
+                        (first..beyond).contains(&row)
+                            && self.assembly.rows()[row].source >= Some(turn)
+                    }
+                };
+                if !fits {
+                    let reason = format!("turn {turn} is in a row that cannot have it");
+                    return Err(Error::InvalidPlan(reason));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The first turn of a trajectory.
+    fn begin_of(&self, trajectory: usize) -> usize {
+        trajectory
+            .checked_sub(1)
+            .map_or(0, |before| self.ends[before])
+    }
 }
 
 /// Check that trajectories follow each other and hold all turns.
@@ -267,49 +379,6 @@ fn check_ends(ends: &[usize], turns: &Turns) -> Result<()> {
     }
     let reason = "the ends of the trajectories do not part the turns".to_owned();
     Err(Error::InvalidPlan(reason))
-}
-
-/// Check that rows are made of turns of their trajectories: each ends with a turn behind that of the
-/// row before it, and its pieces are in order, of turns that are in no other row.
-fn check_rows(
-    assembly: &Assembly,
-    ends: &[usize],
-    trajectories: &[usize],
-    turns: &Turns,
-) -> Result<()> {
-    let invalid = |reason: String| Err(Error::InvalidPlan(reason));
-    let tokens = (0..turns.count()).map(|turn| turns.stream_len(turn));
-    let total = { tokens }.try_fold(0_usize, usize::checked_add);
-    if total.is_none_or(|total| i64::try_from(total).is_err()) {
-        return invalid("its turns have more tokens than can be counted".to_owned());
-    }
-    let mut row_of_turn = vec![None; turns.count()];
-    let mut last = None;
-    for (row, &trajectory) in trajectories.iter().enumerate() {
-        let Some(source) = assembly.rows()[row].source else {
-            return invalid(format!("row {row} has no turn"));
-        };
-        let begin = trajectory.checked_sub(1).map_or(0, |before| ends[before]);
-        if Some(source) <= last || !(begin..ends[trajectory]).contains(&source) {
-            return invalid(format!(
-                "row {row} ends with turn {source}, out of its place"
-            ));
-        }
-        last = Some(source);
-        let mut at = (begin, 0);
-        for piece in assembly.pieces(row) {
-            let known = row_of_turn[piece.turn].replace(row);
-            let is_in_order = (piece.turn, piece.from) >= at && piece.turn <= source;
-            if !is_in_order || known.is_some_and(|known| known != row) {
-                let turn = piece.turn;
-                return invalid(format!(
-                    "row {row} has a piece of turn {turn}, out of its place"
-                ));
-            }
-            at = (piece.turn, piece.from + piece.len);
-        }
-    }
-    Ok(())
 }
 
 /// Whether a token of a piece trains.
