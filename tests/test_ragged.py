@@ -557,6 +557,86 @@ def test_padded_arrays(rows, spare, padding_side, array_type):
         assert ragged == fc.Ragged(make(expected.values, array_type), expected.offsets)
 
 
+@given(rows=ragged_lists(min_rows=1), spare=st.integers(0, 2))
+@pytest.mark.parametrize("padding_side", ["right", "left"])
+def test_padded_lists(rows, spare, padding_side, array_type):
+    lengths = [len(row) for row in rows]
+    padding = [next((item for row in rows for item in row), 0)] * spare
+    padded = [padding + row if padding_side == "left" else row + padding for row in rows]
+    found = fc.ragged(padded, lengths=lengths, padding_side=padding_side)
+    assert found == fc.ragged(rows)
+    if all(padded) and not isinstance(padded[0][0], list):
+        dtype = found.dtype
+        columns = [make(row, array_type, dtype) for row in padded]
+        found = fc.ragged(columns, lengths=lengths, padding_side=padding_side)
+        expected = fc.ragged([make(row, array_type, dtype) for row in rows])
+        assert found == expected
+
+
+PADDED_DTYPES = ["bool", "uint8", "float16", "int32", "float64", "longdouble"]
+
+
+@pytest.mark.parametrize("dtype", PADDED_DTYPES)
+@pytest.mark.parametrize("trailing", [(), (3,), (2, 0)])
+@pytest.mark.parametrize("padding_side", ["right", "left"])
+def test_padded_arrays_that_are_not_contiguous(dtype, trailing, padding_side, array_type):
+    if (dtype, array_type) == ("longdouble", "torch"):
+        pytest.skip("torch has none")
+    lengths = [2, 0, 5, 1]
+    base = np.arange(8 * 5 * 3).reshape(8, 15)
+    base = np.repeat(base[..., None], max(1, int(np.prod(trailing))), -1)
+    base = base.reshape(8, 15, -1)[..., : int(np.prod(trailing))].reshape(8, 15, *trailing)
+    base = make(base.astype(dtype), array_type)
+    read_only = base[:4, :5]
+    views = [base[::2, 2:7], base[:4, ::3], base.swapaxes(0, 1)[:4, :5], read_only]
+    for view in views:
+        found = fc.ragged(view, lengths=lengths, padding_side=padding_side)
+        rows = [
+            row[:length] if padding_side == "right" else row[5 - length :]
+            for row, length in zip(view, lengths, strict=True)
+        ]
+        assert found == fc.ragged(rows)
+        assert found.dtype == view.dtype
+        assert found.trailing == trailing
+
+
+def test_padded_arrays_that_are_not_aligned():
+    packed = np.zeros(4, dtype=[("flag", "u1"), ("values", "i8", 3)])
+    packed["values"] = np.arange(12).reshape(4, 3)
+    found = fc.ragged(packed["values"], lengths=[1, 0, 3, 2])
+    assert found.to_list() == [[0], [], [6, 7, 8], [9, 10]]
+
+
+@NEEDS_TORCH
+@pytest.mark.parametrize("padding_side", ["right", "left"])
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32", "float8_e4m3fn"])
+def test_padded_tensors_of_floats(dtype, padding_side):
+    import torch
+
+    x = torch.arange(12.0).reshape(3, 4).to(getattr(torch, dtype))
+    lengths = [2, 0, 3]
+    found = fc.ragged(x, lengths=lengths, padding_side=padding_side)
+    assert found.dtype == x.dtype
+    wide = [[0.0, 1.0], [], [8.0, 9.0, 10.0]]
+    if padding_side == "left":
+        wide = [[2.0, 3.0], [], [9.0, 10.0, 11.0]]
+    assert fc.Ragged(found.values.float(), found.offsets).to_list() == wide
+
+
+@NEEDS_TORCH
+@pytest.mark.parametrize("padding_side", ["right", "left"])
+def test_gradients_of_padded_tensors(padding_side):
+    import torch
+
+    x = torch.arange(24.0).reshape(3, 4, 2).requires_grad_()
+    found = fc.ragged(x, lengths=[2, 0, 3], padding_side=padding_side)
+    (found.values * 3).sum().backward()
+    inside = torch.arange(4) < torch.tensor([[2], [0], [3]])
+    inside = inside.flip(1) if padding_side == "left" else inside
+    assert torch.equal(x.grad, 3.0 * inside[..., None].expand(3, 4, 2))
+    assert torch.equal(found.values, x[inside])
+
+
 @pytest.mark.parametrize(
     ("lengths", "error", "message"),
     [
@@ -713,6 +793,13 @@ def test_bad_padding_side():
     )
 
 
-def test_lengths_go_with_an_array():
-    message = r"x is \[\[1\]\] \(list\); pass a NumPy array or a torch tensor"
-    refuses(TypeError, message, fc.ragged, [[1]], lengths=[1])
+def test_bad_lengths_of_rows():
+    refuses(
+        ValueError, r"lengths\[1\] is 3, but x\[1\] has 2", fc.ragged, [[1], [2, 3]], lengths=[0, 3]
+    )
+    refuses(ValueError, r"lengths\[0\] is -1, but x\[0\] has 1", fc.ragged, [[1]], lengths=[-1])
+    refuses(ValueError, r"lengths has shape \(2,\), but x has 1", fc.ragged, [[1]], lengths=[1, 1])
+    refuses(TypeError, r"lengths is of dtype float64", fc.ragged, [[1]], lengths=[1.0])
+    refuses(TypeError, r"x\[0\] is 1 \(int\)", fc.ragged, [1], lengths=[1])
+    message = "x is a nested tensor|x is Ragged"
+    refuses(TypeError, message, fc.ragged, fc.Ragged(np.ones(2), [0, 2]), lengths=[1])

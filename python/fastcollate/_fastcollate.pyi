@@ -23,6 +23,7 @@ __all__ = [
     "arrow_lists",
     "collate",
     "concat_bins",
+    "copy_rows",
     "forked",
     "group_offsets",
     "merge_turns",
@@ -315,6 +316,9 @@ def deal_bins(
 def concat_bins(
     lengths: NDArray[int64], capacity: int, multiple: int, count: int
 ) -> list[NDArray[int64]]: ...
+def copy_rows(
+    rows: NDArray[Any], lengths: NDArray[int64], is_left: bool, out: NDArray[Any]
+) -> None: ...
 def partition(
     weights: Weights, parts: int, algorithm: str, equal_size: bool
 ) -> tuple[NDArray[int64], NDArray[int64]]: ...

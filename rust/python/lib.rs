@@ -18,6 +18,7 @@ mod merging;
 #[allow(unsafe_code, reason = "lends the slab's memory to NumPy")]
 mod output;
 mod packing;
+mod padded;
 mod partitioning;
 mod plan;
 mod seqlens;
@@ -54,6 +55,8 @@ mod _fastcollate {
     use super::packing::{
         bins_defect, concat_bins, deal_bins, first_no_length, pack_items, pack_whole, spread_bins,
     };
+    #[pymodule_export]
+    use super::padded::copy_rows;
     #[pymodule_export]
     use super::partitioning::{partition, split_micro_batches};
     #[pymodule_export]

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from itertools import chain
+from operator import attrgetter
 from typing import Any, Literal
 
 import numpy as np
 
-from fastcollate._fastcollate import arrow_chunks
+from fastcollate._fastcollate import arrow_chunks, copy_rows
 from fastcollate.arrays import (
     NUMBERS,
     checked_array,
@@ -19,9 +21,14 @@ from fastcollate.arrays import (
     first_misfit,
     is_tensor,
     offsets_of,
+    to_array,
+    to_tensor,
 )
 from fastcollate.ingest.columns import Ragged, concatenate
 from fastcollate.ingest.dataset_columns import is_column, read_column
+
+_KIND = attrgetter("dtype", "layout", "is_nested", "device", "ndim")
+"""What tensors have in common that can be joined as they are."""
 
 EXPECTED = "pass rows: lists, arrays or tensors, an Arrow array of lists, or a nested tensor"
 
@@ -49,16 +56,17 @@ def ragged(
           read-only; several chunks are copied together, as are booleans, which Arrow packs.
         * a nested tensor: a jagged one is viewed, a strided one copied.
         * a dense array or tensor, (rows, width, \*trailing): a view if all of it is taken and it
-          is contiguous; with ``lengths``, the copy of what is no padding.
+          is contiguous; with ``lengths``, the copy of what is no padding. Lists of padded rows may
+          have lengths, too.
         * a ``Ragged``, which is returned as it is.
     dtype
         The dtype to convert to, by its name, or NumPy's or torch's. Without it, lists become what
         NumPy makes of them (int64, float64 or bool; float64 if there is no number at all), and all
         else keeps its own.
     lengths
-        Tokens of each row of a padded array: (rows,).
+        Tokens of each row without its padding: (rows,).
     padding_side
-        Where such an array has its padding.
+        Where rows have their padding.
 
     Returns
     -------
@@ -81,7 +89,9 @@ def ragged(
     """
     if padding_side not in ("right", "left"):
         raise ValueError(f"padding_side is {padding_side!r}; pass 'right' or 'left'")
-    if lengths is not None:
+    if lengths is not None and isinstance(x, (list, tuple)):
+        x = _trimmed(x, lengths, padding_side)
+    elif lengths is not None:
         return _converted(_of_padded(x, lengths, padding_side), dtype)
     if isinstance(x, Ragged):
         return _converted(x, dtype)
@@ -143,13 +153,7 @@ def _of_dense(x: Any) -> Ragged:
 def _of_padded(x: Any, lengths: Any, padding_side: str) -> Ragged:
     x = _checked_dense(x)
     rows, width, *_ = x.shape
-    if is_tensor(lengths):
-        lengths = lengths.cpu().numpy()
-    lengths = np.asarray(lengths)
-    if lengths.shape != (rows,):
-        raise ValueError(f"lengths has shape {lengths.shape}, but x has {rows} rows")
-    if rows and lengths.dtype.kind not in "iu":
-        raise TypeError(f"lengths is of dtype {lengths.dtype}; pass integers")
+    lengths = _checked_lengths(lengths, rows)
     outside = (lengths < 0) | (lengths > width)
     if outside.any():
         row = int(outside.argmax())
@@ -158,15 +162,61 @@ def _of_padded(x: Any, lengths: Any, padding_side: str) -> Ragged:
         )
     if (lengths == width).all():
         return _of_dense(x)
-    position = np.arange(width)
-    if padding_side == "left":
-        position = position[::-1]
-    inside: Any = position < lengths[:, None]
-    if is_tensor(x):
-        import torch
+    lengths = lengths.astype(np.int64)
+    is_left = padding_side == "left"
+    if is_tensor(x) and (x.requires_grad or x.device.type != "cpu"):
+        return Ragged._of(_torn(x, lengths, is_left), offsets_of(lengths))
+    return Ragged._of(_copied(x, lengths, is_left), offsets_of(lengths))
 
-        inside = torch.from_numpy(inside).to(x.device)
-    return Ragged(x[inside], offsets_of(lengths))
+
+def _checked_lengths(lengths: Any, rows: int) -> np.ndarray:
+    if is_tensor(lengths):
+        lengths = lengths.cpu().numpy()
+    lengths = np.asarray(lengths)
+    if lengths.shape != (rows,):
+        raise ValueError(f"lengths has shape {lengths.shape}, but x has {rows} rows")
+    if rows and lengths.dtype.kind not in "iu":
+        raise TypeError(f"lengths is of dtype {lengths.dtype}; pass integers")
+    return lengths
+
+
+def _copied(x: Any, lengths: np.ndarray, is_left: bool) -> Any:
+    """Copy rows without their padding, of any numbers, as the integers of their bits."""
+    array = np.require(to_array(x) if is_tensor(x) else x, requirements="A")
+    rows, width, *trailing = array.shape
+    values = np.empty((int(lengths.sum()), *trailing), array.dtype)
+    inner, size = math.prod(trailing), array.itemsize
+    if size not in (1, 2, 4, 8):
+        array, inner, size = np.ascontiguousarray(array)[..., None], inner * size, 1
+    dense = array.view(f"u{size}").reshape(rows, width * inner)
+    copy_rows(dense, lengths * inner, is_left, values.view(f"u{size}").reshape(-1))
+    return to_tensor(values).view(x.dtype) if is_tensor(x) else values
+
+
+def _torn(x: Any, lengths: np.ndarray, is_left: bool) -> Any:
+    """Copy rows of a tensor without their padding where it lies, so that gradients flow."""
+    import torch
+
+    rows, width, *trailing = x.shape
+    sizes = np.stack([lengths, width - lengths], axis=1)
+    tokens = x.reshape(rows * width, *trailing)
+    stretches = tokens.split(sizes[:, ::-1].ravel().tolist() if is_left else sizes.ravel().tolist())
+    return torch.cat(stretches[int(is_left) :: 2])
+
+
+def _trimmed(rows: Sequence[Any], lengths: Any, padding_side: str) -> list[Any]:
+    """Return rows, which are sequences, arrays or tensors, without their padding."""
+    checked = _checked_lengths(lengths, len(rows)).tolist()
+    trimmed = []
+    for index, (row, length) in enumerate(zip(rows, checked, strict=True)):
+        try:
+            width = len(row)
+        except TypeError as error:
+            raise TypeError(f"x[{index}] is {describe(row)}; {EXPECTED}") from error
+        if not 0 <= length <= width:
+            raise ValueError(f"lengths[{index}] is {length}, but x[{index}] has {width} tokens")
+        trimmed.append(row[:length] if padding_side == "right" else row[width - length :])
+    return trimmed
 
 
 def _checked_dense(x: Any) -> Any:
@@ -252,6 +302,8 @@ def _other_shape(
 
 
 def _of_arrays(rows: Sequence[Any], dtype: Any = None) -> Ragged:
+    if dtype is None and _are_alike(rows):
+        return Ragged(concatenate(rows), offsets_of([row.shape[0] for row in rows]))
     arrays = _as_arrays(rows)
     # An empty list has neither dtype nor trailing shape.
     told = [i for i, row in enumerate(rows) if not (isinstance(row, (list, tuple)) and not row)]
@@ -271,6 +323,16 @@ def _of_arrays(rows: Sequence[Any], dtype: Any = None) -> Ragged:
             arrays[index] = _converted(row, dtype, index).values
     offsets = offsets_of(list(map(len, arrays)))
     return Ragged(concatenate([arrays[index] for index in told]), offsets)
+
+
+def _are_alike(rows: Sequence[Any]) -> bool:
+    """Say whether rows are dense tensors that can be joined as they are."""
+    if not is_tensor(rows[0]) or rows[0].ndim == 0 or not all(map(is_tensor, rows)):
+        return False
+    checked_array("x[0]", rows[0])
+    if len(set(map(_KIND, rows))) > 1:
+        return False
+    return rows[0].ndim == 1 or len({row.shape[1:] for row in rows}) == 1
 
 
 def _as_arrays(rows: Sequence[Any]) -> list[Any]:
