@@ -351,7 +351,7 @@ def test_with_packed_tensors_there_are_eight_values(skyrl_main, inputs):
             "rollout_expert_indices",
             [np.zeros((4, 1, 2), "i2")] * 2,
             ValueError,
-            r"\[0\] has 4 rows",
+            r"\[0\] has 4 route rows for 3 tokens",
         ),
         (
             "rollout_expert_indices",
@@ -372,7 +372,7 @@ def test_with_packed_tensors_there_are_eight_values(skyrl_main, inputs):
             "rollout_sample_support",
             [np.zeros((1, 2), "i4")] * 2,
             ValueError,
-            r"\[1\] has 1 rows, but 2",
+            r"\[1\] has 1 support rows for 2 response tokens",
         ),
         (
             "rollout_sample_support",
@@ -411,7 +411,7 @@ NO_ROUTES = np.zeros((0, 1, 2), np.uint8)
         ([[[[0]]]], ValueError, r"\b1\b.*\b2\b"),
         ([[[[0]]], [[["x"]]]], ValueError, r"\[1\]"),
         ([[[[0]]], [[[1, 2]]]], ValueError, r"\[1\]"),
-        ([route([0, 1])], ValueError, r"\b1\b.*\b2\b"),
+        ([route([0, 1])], ValueError, r"\b1\b.*\b2\b.*routes for every trajectory"),
         ([route([0, 1])] * 3, ValueError, r"\b3\b.*\b2\b"),
         ([route([0, 1]), NO_ROUTES], ValueError, r"\b1\b"),
         ([route([0, 1]), np.zeros((1, 2), np.uint8)], ValueError, r"\b1\b"),
@@ -470,12 +470,12 @@ def test_the_router_padding_mask_is_what_the_loops_give(drawn):
 @pytest.mark.parametrize(
     ("attention_mask", "captured", "message"),
     [
-        (torch.ones(3), [1, 1, 1], "attention_mask"),
+        (torch.ones(3), [1, 1, 1], "Expected 2D attention_mask"),
         (torch.ones(1, 2, 3), [1], "attention_mask"),
-        (torch.ones(2, 3), [1], r"\b1\b.*\b2\b"),
+        (torch.ones(2, 3), [1], r"Expected one captured route length per trajectory.*\b1\b.*\b2\b"),
         (torch.ones(2, 3), [1, 1, 1], r"\b3\b.*\b2\b"),
         (torch.ones(2, 3), [1, -1], r"-1"),
-        (torch.ones(2, 3), [1, 4], r"\b4\b.*\b3\b"),
+        (torch.ones(2, 3), [1, 4], r"must be within trajectory lengths.*\b4\b.*\b3\b"),
         (torch.tensor([[0, 1, 1], [1, 1, 1]]), [3, 3], r"\b3\b.*\b2\b"),
     ],
 )

@@ -312,7 +312,11 @@ def test_images_pass_through():
 
 REFUSED = [
     ([], ValueError, "at least one"),
-    ([example(2, 1, **IMAGE), example(2, 1)], ValueError, "1 of 2 examples have pixel_values"),
+    (
+        [example(2, 1, **IMAGE), example(2, 1)],
+        ValueError,
+        r"Mixed text\+image batches are not supported: 1 of 2 examples have pixel_values",
+    ),
     ([example(2, 1, pixel_values=[[0.5]])], KeyError, "image_grid_thw"),
     ([example(2, 1), {"input_ids": [1]}], KeyError, "num_actions"),
     ([None], TypeError, "NoneType"),
@@ -365,7 +369,7 @@ def test_bad_examples_to_pack(examples, exception, message):
 
 
 def test_bad_arguments_of_the_packer():
-    with pytest.raises(ValueError, match="max_tokens_per_microbatch is None"):
+    with pytest.raises(ValueError, match=r"requires max_tokens_per_microbatch to be set.* is None"):
         packer(max_tokens_per_microbatch=None)
     with pytest.raises(ValueError, match="dp_size=0"):
         packer(dp_size=0)(EXAMPLES, 4)

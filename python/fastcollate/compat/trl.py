@@ -80,7 +80,9 @@ def pack_dataset(
     or nothing but sequences without tokens can be packed.
     """
     if strategy not in STRATEGIES:
-        raise ValueError(f"strategy is {strategy!r}; pass one of {', '.join(STRATEGIES)}")
+        raise ValueError(
+            f"Invalid packing strategy {strategy!r}, must be one of {', '.join(STRATEGIES)}"
+        )
     seq_length = checked_int("seq_length", seq_length, "a number of tokens")
     if seq_length < 1:
         raise ValueError(f"seq_length is {seq_length}; pass a number of tokens from 1 on")
@@ -226,8 +228,8 @@ def _columns(table: Any) -> tuple[list[Any], list[Integers], Integers]:
     for name, chunked in zip(table.column_names, table.columns, strict=True):
         if not (pa.types.is_list(chunked.type) or pa.types.is_large_list(chunked.type)):
             raise TypeError(
-                f"dataset has a column {name!r} of type {chunked.type}, but only columns of lists "
-                "can be packed; drop it"
+                "Packing requires all columns to be lists, but dataset has a column "
+                f"{name!r} of type {chunked.type}; drop it"
             )
         column = chunked.chunk(0) if chunked.num_chunks == 1 else chunked.combine_chunks()
         offsets = column.offsets.to_numpy().astype(np.int64, copy=False)
@@ -239,7 +241,8 @@ def _columns(table: Any) -> tuple[list[Any], list[Integers], Integers]:
         if not np.array_equal(lengths[0], lengths[-1]):
             row = int(np.argmin(lengths[0] == lengths[-1]))
             raise ValueError(
-                f"row {row} of column {name!r} has {lengths[-1][row]} values, "
-                f"but {lengths[0][row]} in column {table.column_names[0]!r}"
+                "All columns must have values of the same length, but "
+                f"row {row} of column {name!r} has {lengths[-1][row]} values "
+                f"and {lengths[0][row]} in column {table.column_names[0]!r}"
             )
     return columns, starts, lengths[0]

@@ -190,13 +190,13 @@ def make_router_padding_mask(
     attention_mask = torch.as_tensor(attention_mask)
     if attention_mask.dim() != 2:
         raise ValueError(
-            f"attention_mask has shape {tuple(attention_mask.shape)}; pass two dimensions"
+            f"Expected 2D attention_mask, but it has shape {tuple(attention_mask.shape)}"
         )
     rows, width = attention_mask.shape
     if len(captured_route_lengths) != rows:
         raise ValueError(
-            f"captured_route_lengths has {len(captured_route_lengths)} items, "
-            f"but attention_mask has {rows} rows"
+            "Expected one captured route length per trajectory, but captured_route_lengths has "
+            f"{len(captured_route_lengths)} items and attention_mask {rows} rows"
         )
     device = attention_mask.device
     captured = torch.as_tensor(captured_route_lengths, dtype=torch.int64, device=device)
@@ -205,8 +205,9 @@ def make_router_padding_mask(
     if is_wrong.any():
         row = int(is_wrong.int().argmax())
         raise ValueError(
-            f"captured_route_lengths[{row}] is {int(captured[row])}, "
-            f"but row {row} has {int(lens[row])} tokens"
+            "captured route lengths must be within trajectory lengths, but "
+            f"captured_route_lengths[{row}] is {int(captured[row])} and row {row} has "
+            f"{int(lens[row])} tokens"
         )
     position = torch.arange(width, device=device) - (width - lens)[:, None]
     return (position < 0) | (position >= captured[:, None])

@@ -17,15 +17,20 @@ ROUTE_DTYPES = ("uint8", "int16", "int32")
 def checked_routes(routes: Sequence[Any], rows: int) -> Sequence[Any]:
     """Check what SkyRL asks of expert indices beyond what `RoutedExperts` does."""
     if len(routes) != rows:
-        raise ValueError(f"rollout_expert_indices has {len(routes)} rows, but prompts has {rows}")
+        raise ValueError(
+            f"rollout_expert_indices has {len(routes)} rows, but prompts has {rows}; "
+            "it must contain routes for every trajectory"
+        )
     for row, array in enumerate(routes):
         name = f"rollout_expert_indices[{row}]"
         if not isinstance(array, np.ndarray):
-            raise TypeError(f"rows of expert indices are NumPy arrays, but {name} is {array!r:.80}")
+            raise TypeError(
+                f"rollout_expert_indices entries must be NumPy arrays, but {name} is {array!r:.80}"
+            )
         if array.ndim != 3 or len(array) == 0:
             raise ValueError(
-                f"{name} has shape {array.shape}; pass (captured tokens, layers, topk), "
-                "of one token at least"
+                f"{name} has shape {array.shape}; rows must contain routes for every trajectory, "
+                "(captured tokens, layers, topk), of one token at least"
             )
         if array.dtype.kind not in "iu":
             raise ValueError(f"{name} has dtype {array.dtype}; pass integers")
@@ -49,14 +54,16 @@ def packed_routes(make: Callable[..., Any], routes: Sequence[Any], lens: Integer
         name = f"rollout_expert_indices[{row}]"
         if array.dtype not in ROUTE_DTYPES:
             names = ", ".join(ROUTE_DTYPES)
-            raise ValueError(f"{name} has dtype {array.dtype}; pass one of {names}")
+            raise ValueError(
+                f"{name} has dtype {array.dtype}; pass a canonical routed-expert dtype ({names})"
+            )
         if array.shape[1:] != shape or shape[1] == 0:
             raise ValueError(
                 f"{name} has shape {array.shape}, but rollout_expert_indices[0] {routes[0].shape}; "
-                "pass (captured tokens, layers, topk), of one expert at least"
+                "entries must share [layers, topk], of at least one expert per layer"
             )
         if len(array) > lens[row]:
-            raise ValueError(f"{name} has {len(array)} rows, but row {row} has {lens[row]} tokens")
+            raise ValueError(f"{name} has {len(array)} route rows for {lens[row]} tokens")
     dtype = max((array.dtype for array in routes), key=lambda dtype: dtype.itemsize)
     return _packed(make, routes, lens, dtype, np.arange(shape[1], dtype=dtype))
 
@@ -75,12 +82,13 @@ def packed_support(make: Callable[..., Any], support: Any, lens: Integers) -> An
     """
     if not isinstance(support, list):
         raise TypeError(
-            f"rollout_sample_support is of type {type(support).__name__}; "
-            "pass a list of NumPy arrays"
+            f"rollout_sample_support must be a list of NumPy arrays, "
+            f"but is of type {type(support).__name__}"
         )
     if len(support) != len(lens):
         raise ValueError(
-            f"rollout_sample_support has {len(support)} rows, but prompts has {len(lens)}"
+            f"rollout_sample_support has {len(support)} rows, but prompts has {len(lens)}; it must "
+            "contain support for every trajectory"
         )
     for row, array in enumerate(support):
         name = f"rollout_sample_support[{row}]"
@@ -90,13 +98,17 @@ def packed_support(make: Callable[..., Any], support: Any, lens: Integers) -> An
                 "NumPy arrays"
             )
         if array.dtype != np.int32:
-            raise ValueError(f"{name} has dtype {array.dtype}; pass int32")
+            raise ValueError(
+                f"{name} has dtype {array.dtype}; pass a canonical sample-support dtype (int32)"
+            )
         if array.ndim != 2 or array.shape[1:] != support[0].shape[1:] or array.shape[1] == 0:
             raise ValueError(
                 f"{name} has shape {array.shape}; pass (response tokens, k), with one k for all"
             )
         if len(array) != lens[row]:
-            raise ValueError(f"{name} has {len(array)} rows, but {lens[row]} response tokens")
+            raise ValueError(
+                f"{name} has {len(array)} support rows for {lens[row]} response tokens"
+            )
     return _packed(make, support, lens, np.dtype(np.int32), None)
 
 

@@ -197,7 +197,10 @@ class PackedDataCollator:
         fp8_recipe: str | None = None,
     ) -> None:
         if max_tokens_per_microbatch is None:
-            raise ValueError("max_tokens_per_microbatch is None; pass a number of tokens")
+            raise ValueError(
+                "PackedDataCollator requires max_tokens_per_microbatch to be set, but "
+                "max_tokens_per_microbatch is None; pass a number of tokens"
+            )
         self.max_tokens_per_microbatch = max_tokens_per_microbatch
         self.tp_size = tp_size
         self.pp_size = pp_size
@@ -363,8 +366,8 @@ def _check_images(examples: Examples) -> bool:
     count = sum("pixel_values" in example for example in examples)
     if 0 < count < len(examples):
         raise ValueError(
-            f"{count} of {len(examples)} examples have pixel_values; text with images and text "
-            "alone cannot be in one batch"
+            f"Mixed text+image batches are not supported: {count} of {len(examples)} examples have "
+            "pixel_values; pass all or none with images"
         )
     return count > 0
 
