@@ -19,6 +19,7 @@ from fastcollate.ingest.fields import (
     checked_fields,
     output_order,
 )
+from fastcollate.ingest.padded_blocks import padding_message
 from fastcollate.layouts import LEFT, PackArgument, Shift, Tail, checked_layout, torn_message
 from fastcollate.memory import PoolArgument, checked_memory
 from fastcollate.plan.merging import (
@@ -253,8 +254,9 @@ def build_batch(
     Warns
     -----
     UserWarning
-        The longest row exceeds ``max_seq_len``; values have no place since `pack` split rows;
-        rewards lie on tokens that realigning masked.
+        Rows of one length begin or end with several padding tokens, so that the block looks padded:
+        all of it counts as tokens. The longest row exceeds ``max_seq_len``. Values have no place
+        since `pack` split rows. Rewards lie on tokens that realigning masked.
 
     Notes
     -----
@@ -327,6 +329,10 @@ def build_batch(
         None if isinstance(rows, str) else rows,
         pin_memory,
     )
+    for name, column in (("prompts", prompts), ("responses", responses)):
+        if (message := padding_message(name, column, batch.recipe.pad_token_id)) is not None:
+            warnings.warn(message, stacklevel=2)
+            break
     if (message := torn_message(batch.plan)) is not None:
         warnings.warn(message, stacklevel=2)
     if (message := masked_message(batch)) is not None:

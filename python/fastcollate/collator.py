@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import warnings
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Generic, Literal, TypeVar, cast, overload
 
@@ -11,6 +12,7 @@ from fastcollate.batch import Batch
 from fastcollate.building import BatchBuilder
 from fastcollate.collating import build_batch, check_options
 from fastcollate.ingest.fields import Field, PerRow, RoutedExperts
+from fastcollate.ingest.padded_blocks import padding_message
 from fastcollate.ingest.samples import checked_sources, columns_of
 from fastcollate.memory import BufferPool
 
@@ -144,11 +146,13 @@ class Collator(Generic[Made]):
         samples
             A sequence of mappings, or columns as a mapping, table or ``Dataset``.
         """
-        arguments, has_labels = columns_of(samples, self._fields, self._ignore)
+        arguments, has_labels, ids = columns_of(samples, self._fields, self._ignore)
         options = self._options
         if has_labels and options.get("labels") is None:
             options = {**options, "labels": "aligned"}
         made: Any = build_batch(**arguments, pad_token_id=self._pad_token_id, **options)
+        if (message := padding_message("input_ids", ids, self._pad_token_id)) is not None:
+            warnings.warn(message, stacklevel=2)
         if self._outputs is not None:
             made = {key: made[key] for key in self._outputs}
         return cast("Made", made)

@@ -249,6 +249,10 @@ _PLACES = ("sequence_shape", "sequence_segments", "response_shape", "response_se
 """Tables of a plan that follow from the others, in the jagged layout."""
 
 
+_NO_TOKEN = -(2**31)
+"""A padding token that no rows end with: nothing is padded, nor are rows to look so."""
+
+
 def _kept(name: str, rows: Any) -> Any:
     """Return a column that can be read again: a stream of Arrow may give its rows only once."""
     if not hasattr(rows, "__arrow_c_stream__") or hasattr(type(rows), "__len__"):
@@ -286,7 +290,7 @@ def _jagged(prompts: Rows, responses: Rows, **arguments: Any) -> Batch:
             key: dataclasses.replace(field, concat=False) if isinstance(field, PerRow) else field
             for key, field in fields.items()
         },
-        "pad_token_id": 0,  # nothing is padded
+        "pad_token_id": _NO_TOKEN,
         "layout": "jagged",
         "array_type": "torch" if any(map(_needs_torch, (fields or {}).values())) else "numpy",
     }

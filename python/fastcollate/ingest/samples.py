@@ -56,6 +56,8 @@ class Columns(NamedTuple):
 
     arguments: dict[str, Any]
     has_labels: bool
+    ids: Any
+    """The rows of ``input_ids`` as they came, if nothing says that none of them is padding."""
 
 
 def columns_of(
@@ -97,7 +99,8 @@ def columns_of(
         arguments["fields"] = {
             key: _with_values(field, columns[sources[key]]) for key, field in fields.items()
         }
-    return Columns(arguments, "labels" in columns)
+    is_told = packed is not None or "attention_mask" in columns
+    return Columns(arguments, "labels" in columns, None if is_told else columns.get("input_ids"))
 
 
 def checked_sources(fields: Mapping[str, Any]) -> dict[str, AnyField]:

@@ -1,0 +1,157 @@
+"""Rows of one length that look padded make a warning, as all of them counts as tokens."""
+
+import pickle
+import warnings
+
+import numpy as np
+import pytest
+from conftest import NEEDS_TORCH
+
+import fastcollate as fc
+
+OPTIONS = {"array_type": "numpy"}
+PAD = 7
+
+
+def padded(lens, width, side, pad=PAD, end=None, vocabulary=(100, 200)):
+    """Pad rows of these lengths by hand; each may end with a token of its own."""
+    rng = np.random.default_rng(0)
+    block = np.full((len(lens), width), pad)
+    for row, count in zip(block, lens, strict=True):
+        ids = rng.integers(*vocabulary, count)
+        if end is not None and count < width:
+            ids[-1] = end
+        row[slice(0, count) if side == "right" else slice(width - count, width)] = ids
+    return block
+
+
+def said(call):
+    """Call, and return what was warned of."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        call()
+    return [str(one.message) for one in caught]
+
+
+def kinds_of(block):
+    yield block
+    yield block.tolist()
+    yield list(map(tuple, block.tolist()))
+    yield list(block)
+    yield block.astype(np.int32)
+
+
+def other(block):
+    """Rows of other lengths, with no padding in them."""
+    return [[5] * (1 + row % 2) for row in range(len(block))]
+
+
+@pytest.mark.parametrize("side", ["right", "left"])
+@pytest.mark.parametrize("name", ["prompts", "responses"])
+def test_padded_blocks(side, name):
+    lens = [5, 9, 12, 7]
+    block = padded(lens, 12, side)
+    for rows in kinds_of(block):
+        columns = {"prompts": other(block), "responses": other(block), name: rows}
+        [message] = said(lambda c=columns: fc.build_batch(**c, pad_token_id=PAD, **OPTIONS))
+        assert f"{name} has 4 rows of 12 tokens, of which 3" in message
+        assert ("begin" if side == "left" else "end") + " with up to 7 tokens" in message
+        assert f"fc.ragged({name}, lengths=..." in message
+        assert ("padding_side='left'" in message) == (side == "left")
+    taken = fc.ragged(block, lengths=lens, padding_side=side)
+    columns = {"prompts": other(block), "responses": other(block), name: taken}
+    assert said(lambda: fc.build_batch(**columns, pad_token_id=PAD, **OPTIONS)) == []
+
+
+@NEEDS_TORCH
+def test_padded_tensors():
+    import torch
+
+    block = torch.from_numpy(padded([5, 9, 12], 12, "right"))
+    for rows in (block, list(block), block.to(torch.uint16)):
+        [message] = said(lambda r=rows: fc.build_batch(other(block), r, pad_token_id=PAD))
+        assert "responses has 3 rows of 12 tokens, of which 2 end" in message
+    nested = torch.nested.nested_tensor([block[0], block[1]], layout=torch.jagged)
+    assert said(lambda: fc.build_batch([[1], [2]], nested, pad_token_id=PAD)) == []
+
+
+def test_one_warning_a_call():
+    prompts, responses = padded([5, 9], 12, "left"), padded([5, 9], 12, "right")
+    messages = said(lambda: fc.build_batch(prompts, responses, pad_token_id=PAD, **OPTIONS))
+    assert len(messages) == 1
+    collate = fc.Collator(pad_token_id=PAD, **OPTIONS)
+    assert len(said(lambda: collate({"prompt": prompts, "response": responses}))) == 1
+
+
+def test_padding_to_a_fixed_width_and_with_the_end_of_sequence():
+    for block in (
+        padded([5, 9, 7], 16, "right"),  # no row is as long as the block
+        padded([5, 9, 12], 12, "right", end=PAD),
+        padded([3], 8, "right"),
+        padded([0, 5, 8], 8, "right"),  # one of them has no token
+    ):
+        [message] = said(lambda b=block: fc.build_batch(other(b), b, pad_token_id=PAD, **OPTIONS))
+        assert "responses" in message
+
+
+def test_prompts_of_chats_whose_turns_end_with_the_padding_token():
+    block = padded([30, 64, 50, 41], 64, "left")
+    block[:, 40] = block[:, 50] = block[:, 62] = PAD
+    [message] = said(lambda: fc.build_batch(block, other(block), pad_token_id=PAD, **OPTIONS))
+    assert "prompts has 4 rows of 64 tokens, of which 3 begin with up to 34 tokens" in message
+
+
+GENUINE = {
+    "all end with it": padded([9] * 8, 10, "right"),
+    "some are cut off": padded([9, 10, 9, 10], 10, "right"),
+    "all begin with it": padded([9] * 8, 10, "left"),
+    "it is nowhere": padded([10] * 8, 10, "left"),
+    "random": np.random.default_rng(0).integers(0, 10, (64, 32)),
+    "random, many": np.random.default_rng(0).integers(0, 50, (5_000, 16)),
+    "zeros": np.full((4, 6), PAD),
+    "counted": np.arange(24).reshape(4, 6),
+    "two tokens": np.full((3, 2), PAD),
+    "no row": np.zeros((0, 4), np.int64),
+}
+
+
+@pytest.mark.parametrize("block", GENUINE.values(), ids=GENUINE.keys())
+def test_genuine_rows(block):
+    for rows in kinds_of(block):
+        if len(block) > 0:
+            call = lambda r=rows: fc.build_batch(r, r, pad_token_id=PAD, **OPTIONS)  # noqa: E731
+            assert said(call) == []
+
+
+def test_rows_of_other_lengths_are_not_looked_at():
+    rows = [[5, PAD, PAD, PAD], [5, PAD, PAD]]
+    assert said(lambda: fc.build_batch(rows, rows, pad_token_id=PAD, **OPTIONS)) == []
+    # The first row that differs says so.
+    rows = [[5, PAD, PAD], [5], *[object()] * 3]
+    with pytest.raises(TypeError, match=r"prompts\[2\]"):
+        fc.build_batch(rows, rows, pad_token_id=PAD, **OPTIONS)
+
+
+def test_samples():
+    block = padded([5, 9, 12], 12, "right").tolist()
+    labels = [[-100, *row[1:]] for row in block]
+    collate = fc.Collator(pad_token_id=PAD, **OPTIONS)
+    samples = [{"input_ids": i, "labels": t} for i, t in zip(block, labels, strict=True)]
+    [message] = said(lambda: collate(samples))
+    assert "input_ids has 3 rows of 12 tokens, of which 2 end with up to 7 tokens" in message
+    columns = {"input_ids": np.array(block), "prompt_len": [1, 2, 3]}
+    assert len(said(lambda: collate(columns))) == 1
+    # Where the samples say what their tokens are, there is nothing to warn of.
+    told = [{**sample, "attention_mask": [1] * 12} for sample in samples]
+    assert said(lambda: collate(told)) == []
+    packed = [{**sample, "seq_lengths": [4, 8]} for sample in samples]
+    assert said(lambda: collate(packed)) == []
+
+
+def test_blocks_are_put_without_a_warning():
+    from fastcollate.blocks.storing import stored
+
+    block = np.zeros((3, 8), np.int64)
+    block[:, :2] = 5
+    assert said(lambda: stored(block, block)) == []
+    assert said(lambda: pickle.dumps(stored(block.tolist(), block.tolist()))) == []
