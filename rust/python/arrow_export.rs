@@ -20,7 +20,8 @@ use numpy::{PyArray1, PyUntypedArray};
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyCapsule, PyTuple};
-use pyo3_arrow::PyField;
+
+use crate::ingest::type_of_capsule;
 
 /// The schema and array capsules of a column: large lists of `values`, whose trailing dimensions
 /// are fixed-size lists, or the lists of a requested schema.
@@ -60,8 +61,10 @@ pub fn arrow_lists<'py>(
 /// consumer has casts of its own: Arrow's here would make nulls of numbers that do not fit, cut off
 /// fractions, and be nine tenths of this library's size.
 fn requested(lists: LargeListArray, schema: &Bound<PyCapsule>) -> PyResult<ArrayData> {
-    let requested = PyField::from_arrow_pycapsule(schema)?.into_inner();
-    match requested.data_type() {
+    let requested = type_of_capsule(schema)?.map_err(|reason| {
+        PyValueError::new_err(format!("requested_schema could not be read: {reason}"))
+    })?;
+    match &requested {
         wanted if wanted.equals_datatype(lists.data_type()) => Ok(lists.into_data()),
         DataType::List(wanted) if wanted.data_type().equals_datatype(&lists.value_type()) => {
             let (item, offsets, items, _) = lists.into_parts();

@@ -15,8 +15,8 @@ use numpy::{Element, PyArray1, PyArrayDyn, PyArrayMethods, PyUntypedArray};
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
-use pyo3_arrow::input::AnyArray;
 
+use super::arrow_import::Source;
 use super::reader::no_memory_for;
 use crate::error::{Error, Result};
 
@@ -36,19 +36,12 @@ pub struct Chunk<'py> {
 /// the object's own methods raise.
 pub fn chunks<'py>(object: &Bound<'py, PyAny>, place: &str) -> Result<Option<Vec<Chunk<'py>>>> {
     let py = object.py();
-    let kind = object.get_type();
-    if !kind.hasattr(intern!(py, "__arrow_c_array__"))?
-        && !kind.hasattr(intern!(py, "__arrow_c_stream__"))?
-    {
+    let Some(source) = Source::open(object, place)? else {
         return Ok(None);
-    }
-    let failed = |cause| Error::raised(py, place, cause);
-    let reader = object.extract::<AnyArray>().map_err(failed)?;
-    let reader = reader.into_reader().map_err(failed)?;
-    let data_type = reader.field().data_type().clone();
-    // The producer may have to run threads that take the interpreter.
-    let arrays = py.detach(|| reader.collect::<Result<Vec<ArrayRef>, ArrowError>>());
-    let mut arrays = arrays.map_err(|error| invalid(place, &error))?;
+    };
+    let data_type = source.data_type.clone();
+    check_type(&data_type, place)?;
+    let mut arrays = source.arrays(py, place)?;
     if arrays.is_empty() {
         arrays.push(new_empty_array(&data_type));
     }
@@ -73,18 +66,54 @@ pub fn chunks<'py>(object: &Bound<'py, PyAny>, place: &str) -> Result<Option<Vec
 /// # Errors
 /// What the object's own methods raise.
 pub fn is_array_of_lists(object: &Bound<PyAny>, place: &str) -> Result<bool> {
-    let py = object.py();
     if !object
         .get_type()
-        .hasattr(intern!(py, "__arrow_c_array__"))?
+        .hasattr(intern!(object.py(), "__arrow_c_array__"))?
     {
         return Ok(false);
     }
-    let reader = object
-        .extract::<AnyArray>()
-        .and_then(|array| array.into_reader());
-    let reader = reader.map_err(|cause| Error::raised(py, place, cause))?;
-    Ok(reader.field().data_type().is_nested())
+    let source = Source::open(object, place)?;
+    Ok(source.is_some_and(|source| source.data_type.is_nested()))
+}
+
+/// Check that arrays of a type can be imported: lists of numbers, however nested, or a table of one
+/// such column.
+fn check_type(data_type: &DataType, place: &str) -> Result<()> {
+    let column = match data_type {
+        DataType::Struct(fields) => match &fields[..] {
+            [field] => field.data_type(),
+            fields => {
+                return Err(Error::Kind {
+                    place: place.to_owned(),
+                    found: format!("a table of {} columns", fields.len()),
+                    expected: "pass one of them",
+                });
+            }
+        },
+        data_type => data_type,
+    };
+    let mut item = column;
+    while let DataType::List(field)
+    | DataType::LargeList(field)
+    | DataType::ListView(field)
+    | DataType::LargeListView(field)
+    | DataType::FixedSizeList(field, _) = item
+    {
+        item = field.data_type();
+    }
+    let is_number = item.is_integer() || item.is_floating() || *item == DataType::Boolean;
+    if column.is_nested() && is_number {
+        return Ok(());
+    }
+    Err(wrong_type(place, column))
+}
+
+fn wrong_type(place: &str, data_type: &DataType) -> Error {
+    Error::Kind {
+        place: place.to_owned(),
+        found: format!("an Arrow array of type {data_type}"),
+        expected: "rows are lists of integers, floats or booleans",
+    }
 }
 
 /// `chunks` for Python: each chunk's values and int64 offsets.
@@ -125,32 +154,18 @@ struct Rows<'a> {
 
 impl Rows<'_> {
     fn chunk<'py>(&self, py: Python<'py>, array: &ArrayRef) -> Result<Chunk<'py>> {
-        let column = self.column(array)?;
-        if let Some(row) = first_null(array).or_else(|| first_null(&column)) {
+        // A table has one column.
+        let column = { array.as_struct_opt() }.map_or(array, |table| table.column(0));
+        if let Some(row) = first_null(array).or_else(|| first_null(column)) {
             return Err(self.null(format!("[{}]", self.first + row)));
         }
-        let (values, offsets) = self.lists(&column)?;
+        let (values, offsets) = self.lists(column)?;
         let place = |token| {
             let row = offsets.partition_point(|&offset| offset <= token) - 1;
             format!("[{}][{}]", self.first + row, token - offsets[row])
         };
-        let values = self.numbers(py, values, &column, place)?;
+        let values = self.numbers(py, values, column, place)?;
         Ok(Chunk { values, offsets })
-    }
-
-    /// The array itself, or the only column of a table.
-    fn column(&self, array: &ArrayRef) -> Result<ArrayRef> {
-        let Some(table) = array.as_struct_opt() else {
-            return Ok(array.clone());
-        };
-        match table.columns() {
-            [column] => Ok(column.clone()),
-            columns => Err(Error::Kind {
-                place: self.place.to_owned(),
-                found: format!("a table of {} columns", columns.len()),
-                expected: "pass one of them",
-            }),
-        }
     }
 
     /// The items of all rows, and where rows begin in them: from 0 on, since a slice may begin
@@ -177,7 +192,7 @@ impl Rows<'_> {
                 offsets.extend((0..count).map(|row| row * len));
                 Ok((list.values().clone(), offsets))
             }
-            _ => Err(self.wrong_type(array)),
+            _ => Err(wrong_type(self.place, array.data_type())),
         }
     }
 
@@ -282,7 +297,7 @@ impl Rows<'_> {
                 match values.data_type() {
                     DataType::Boolean => unpacked(py, &values, shape)?,
                     $(DataType::$variant => view::<$type>(py, values, &shape)?,)*
-                    _ => return Err(self.wrong_type(array)),
+                    _ => return Err(wrong_type(self.place, array.data_type())),
                 }
             };
         }
@@ -304,14 +319,6 @@ impl Rows<'_> {
     fn null(&self, subscript: String) -> Error {
         Error::Null {
             place: format!("{}{subscript}", self.place),
-        }
-    }
-
-    fn wrong_type(&self, array: &ArrayRef) -> Error {
-        Error::Kind {
-            place: self.place.to_owned(),
-            found: format!("an Arrow array of type {}", array.data_type()),
-            expected: "rows are lists of integers, floats or booleans",
         }
     }
 }

@@ -4,6 +4,8 @@
 mod array;
 #[allow(unsafe_code, reason = "lends Arrow's memory to NumPy")]
 mod arrow;
+#[allow(unsafe_code, reason = "reads the structs of Arrow's C interface")]
+mod arrow_import;
 #[allow(unsafe_code, reason = "reads items of lists without owning them")]
 mod list;
 mod number;
@@ -14,6 +16,7 @@ mod rows;
 mod tensor;
 
 pub use arrow::arrow_chunks;
+pub use arrow_import::type_of_capsule;
 pub use list::{DecodeExact, Stretch, check_digits, same_until};
 pub use ragged::Stretches;
 pub use rows::Rows;

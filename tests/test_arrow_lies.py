@@ -1,0 +1,435 @@
+"""Structs of Arrow's C interface that lie: a ValueError, whatever they say."""
+
+import ctypes
+from ctypes import POINTER, Structure, c_char_p, c_int, c_int64, c_void_p, pointer, py_object
+
+import numpy as np
+import pytest
+
+import fastcollate as fc
+
+RELEASE = ctypes.CFUNCTYPE(None, c_void_p)
+
+
+class Schema(Structure):
+    pass
+
+
+class Array(Structure):
+    pass
+
+
+class Stream(Structure):
+    pass
+
+
+Schema._fields_ = [
+    ("format", c_char_p),
+    ("name", c_char_p),
+    ("metadata", c_void_p),
+    ("flags", c_int64),
+    ("n_children", c_int64),
+    ("children", POINTER(POINTER(Schema))),
+    ("dictionary", POINTER(Schema)),
+    ("release", c_void_p),
+    ("private_data", c_void_p),
+]
+Array._fields_ = [
+    ("length", c_int64),
+    ("null_count", c_int64),
+    ("offset", c_int64),
+    ("n_buffers", c_int64),
+    ("n_children", c_int64),
+    ("buffers", POINTER(c_void_p)),
+    ("children", POINTER(POINTER(Array))),
+    ("dictionary", POINTER(Array)),
+    ("release", c_void_p),
+    ("private_data", c_void_p),
+]
+GET_SCHEMA = ctypes.CFUNCTYPE(c_int, POINTER(Stream), POINTER(Schema))
+GET_NEXT = ctypes.CFUNCTYPE(c_int, POINTER(Stream), POINTER(Array))
+LAST_ERROR = ctypes.CFUNCTYPE(c_void_p, POINTER(Stream))
+Stream._fields_ = [
+    ("get_schema", c_void_p),
+    ("get_next", c_void_p),
+    ("get_last_error", c_void_p),
+    ("release", c_void_p),
+    ("private_data", c_void_p),
+]
+
+# Memory is kept by Python, so there is nothing to release.
+_NOTHING = RELEASE(lambda _: None)
+NOTHING = ctypes.cast(_NOTHING, c_void_p)
+
+new_capsule = ctypes.pythonapi.PyCapsule_New
+new_capsule.restype = py_object
+new_capsule.argtypes = [c_void_p, c_char_p, c_void_p]
+
+KEPT = []
+"""What capsules point to."""
+
+
+def keep(value):
+    KEPT.append(value)
+    return value
+
+
+@pytest.fixture(autouse=True)
+def forget():
+    yield
+    KEPT.clear()
+
+
+def capsule(struct, name):
+    keep(struct)
+    return new_capsule(ctypes.addressof(struct), name, None)
+
+
+def pointers(kind, structs):
+    return keep((POINTER(kind) * len(structs))(*map(pointer, structs)))
+
+
+def schema(format, *children, **fields):
+    made = keep(Schema(format=format, name=b"", release=NOTHING.value, flags=2))
+    made.n_children, made.children = len(children), pointers(Schema, children)
+    for name, value in fields.items():
+        setattr(made, name, value)
+    return made
+
+
+def array(length, buffers, *children, **fields):
+    """Make an array; its buffers are NumPy arrays, or None."""
+    addresses = [None if buffer is None else keep(buffer).ctypes.data for buffer in buffers]
+    made = keep(Array(length=length, release=NOTHING.value))
+    made.n_buffers, made.buffers = len(buffers), keep((c_void_p * len(buffers))(*addresses))
+    made.n_children, made.children = len(children), pointers(Array, children)
+    for name, value in fields.items():
+        setattr(made, name, value)
+    return made
+
+
+class Arrow:
+    """An object that hands over these structs."""
+
+    def __init__(self, schema, array):
+        self.capsules = capsule(schema, b"arrow_schema"), capsule(array, b"arrow_array")
+
+    def __arrow_c_array__(self, requested_schema=None):
+        return self.capsules
+
+    def __len__(self):
+        return 3
+
+    def __getitem__(self, index):
+        raise IndexError
+
+
+class ArrowStream:
+    """An object that hands over a stream of these arrays."""
+
+    def __init__(self, schema, arrays, **fields):
+        arrays = iter(arrays)
+
+        def get_schema(_, out):
+            out[0] = schema
+            return 0
+
+        def get_next(_, out):
+            out[0] = next(arrays, Array())
+            return 0
+
+        calls = {"get_schema": GET_SCHEMA(get_schema), "get_next": GET_NEXT(get_next)}
+        made = Stream(release=NOTHING.value)
+        for name, value in {**calls, **fields}.items():
+            setattr(made, name, ctypes.cast(keep(value), c_void_p) if value else None)
+        self.capsule = capsule(made, b"arrow_array_stream")
+
+    def __arrow_c_stream__(self, requested_schema=None):
+        return self.capsule
+
+
+INTS = np.arange(6)
+OFFSETS = {np.int32: np.array([0, 1, 3, 6], np.int32), np.int64: np.array([0, 1, 3, 6])}
+VIEWS = {np.int32: np.array([0, 1, 3], np.int32), np.int64: np.array([0, 1, 3])}
+SIZES = {np.int32: np.array([1, 2, 3], np.int32), np.int64: np.array([1, 2, 3])}
+
+
+def items(**fields):
+    return array(6, [None, INTS], **fields)
+
+
+def pairs(**fields):
+    return array(3, [None], items(), **fields)
+
+
+KINDS = {
+    "list": lambda: (
+        schema(b"+l", schema(b"l")),
+        array(3, [None, OFFSETS[np.int32]], items()),
+    ),
+    "large": lambda: (
+        schema(b"+L", schema(b"l")),
+        array(3, [None, OFFSETS[np.int64]], items()),
+    ),
+    "view": lambda: (
+        schema(b"+vl", schema(b"l")),
+        array(3, [None, VIEWS[np.int32], SIZES[np.int32]], items()),
+    ),
+    "large view": lambda: (
+        schema(b"+vL", schema(b"l")),
+        array(3, [None, VIEWS[np.int64], SIZES[np.int64]], items()),
+    ),
+    "fixed": lambda: (schema(b"+w:2", schema(b"l")), pairs()),
+    "table": lambda: (
+        schema(b"+s", schema(b"+w:2", schema(b"l"))),
+        array(3, [None], pairs()),
+    ),
+    "trailing": lambda: (
+        schema(b"+l", schema(b"+w:2", schema(b"l"))),
+        array(2, [None, np.array([0, 1, 3], np.int32)], pairs()),
+    ),
+}
+ROWS = {
+    **{kind: [[0, 1], [2, 3], [4, 5]] for kind in ("fixed", "table")},
+    "trailing": [[[0, 1]], [[2, 3], [4, 5]]],
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_structs_that_are_right(kind):
+    expected = ROWS.get(kind, [[0], [1, 2], [3, 4, 5]])
+    assert fc.ragged(Arrow(*KINDS[kind]())).to_list() == expected
+    described, of_values = KINDS[kind]()
+    assert fc.ragged(ArrowStream(described, [of_values])).to_list() == expected
+
+
+def refuses(make, *patterns):
+    """Check that every entry point raises a ValueError that names the argument."""
+    with pytest.raises(ValueError, match=r"^x could not be read: ") as caught:
+        fc.ragged(make())
+    for pattern in patterns:
+        assert pattern in str(caught.value), caught.value
+    good = {"prompts": [[1]] * 3, "responses": [[1]] * 3}
+    options = {"pad_token_id": 0, "array_type": "numpy"}
+    for name in ("prompts", "responses", "rewards", "logprobs"):
+        with pytest.raises(ValueError, match=f"^{name} could not be read: "):
+            fc.build_batch(**{**good, name: make()}, **options)
+    with pytest.raises(ValueError, match=r"^x could not be read: "):
+        fc.build_batch(**good, **options, fields={"x": fc.Field(make())})
+    with pytest.raises(ValueError, match=r"^prompts could not be read: "):
+        fc.merge_turns(make(), [[1]] * 3, trajectory_ids=[0, 0, 0])
+    with pytest.raises(ValueError, match=r"^responses could not be read: "):
+        fc.Collator(pad_token_id=0)({"prompt": [[1]] * 3, "response": make()})
+
+
+DEPTHS = {kind: 3 if kind in ("table", "trailing") else 2 for kind in KINDS}
+"""How many structs are in each other."""
+
+STRUCTS = [
+    pytest.param(kind, depth, id=f"{kind}-{depth}")
+    for kind in KINDS
+    for depth in range(DEPTHS[kind])
+]
+
+
+def struct_at(struct, depth):
+    for _ in range(depth):
+        struct = struct.children[0].contents
+    return struct
+
+
+def spoilt(which, kind, depth, **fields):
+    """Return the structs of a kind, of which the schema or the array at a depth is spoilt."""
+    structs = KINDS[kind]()
+    found = struct_at(structs[which], depth)
+    for name, value in fields.items():
+        setattr(found, name, value)
+    return structs
+
+
+ARRAY_LIES = {
+    "length -1": {"length": -1},
+    "lowest length": {"length": -(2**63)},
+    "highest length": {"length": 2**63 - 1},
+    "length 2**61": {"length": 2**61},
+    "offset -1": {"offset": -1},
+    "highest offset": {"offset": 2**63 - 1},
+    "more children": {"n_children": 5},
+    "children -1": {"n_children": -1},
+    "buffers -1": {"n_buffers": -1},
+    "more buffers": {"n_buffers": 9},
+    "null pointer to buffers": {"buffers": None},
+    "nulls nowhere": {"null_count": 1},
+    "released": {"release": None},
+    "dictionary": {"dictionary": pointer(Array(release=NOTHING.value))},
+}
+
+
+@pytest.mark.parametrize("lie", ARRAY_LIES)
+@pytest.mark.parametrize(("kind", "depth"), STRUCTS)
+def test_arrays_that_lie(kind, depth, lie):
+    refuses(lambda: Arrow(*spoilt(1, kind, depth, **ARRAY_LIES[lie])))
+    if (lie, depth) != ("released", 0):  # so a stream ends
+        refuses(lambda: stream_of(spoilt(1, kind, depth, **ARRAY_LIES[lie])))
+
+
+def stream_of(structs):
+    described, of_values = structs
+    return ArrowStream(described, [of_values])
+
+
+@pytest.mark.parametrize("fields", [{"n_children": 0}, {"children": None}], ids=str)
+@pytest.mark.parametrize(("kind", "depth"), [(k, d) for k in KINDS for d in range(DEPTHS[k] - 1)])
+def test_arrays_without_their_children(kind, depth, fields):
+    refuses(lambda: Arrow(*spoilt(1, kind, depth, **fields)), "children")
+    refuses(lambda: stream_of(spoilt(1, kind, depth, **fields)), "children")
+
+
+@pytest.mark.parametrize(("kind", "depth"), [(k, d) for k in KINDS for d in range(DEPTHS[k] - 1)])
+def test_children_that_are_null(kind, depth):
+    def make():
+        structs = KINDS[kind]()
+        struct_at(structs[1], depth).children = keep((POINTER(Array) * 1)())
+        return Arrow(*structs)
+
+    refuses(make, "missing")
+
+
+@pytest.mark.parametrize("short", [0, 1, 5])
+@pytest.mark.parametrize("kind", KINDS)
+def test_children_that_are_too_short(kind, short):
+    def make():
+        structs = KINDS[kind]()
+        struct_at(structs[1], DEPTHS[kind] - 1).length = short
+        return structs
+
+    refuses(lambda: Arrow(*make()))
+    refuses(lambda: stream_of(make()))
+
+
+@pytest.mark.parametrize("offset", [1, 2**40, 2**62])
+@pytest.mark.parametrize("kind", ["fixed", "table", "trailing"])
+def test_offsets_beyond_children(kind, offset):
+    depth = DEPTHS[kind] - 2
+    refuses(lambda: Arrow(*spoilt(1, kind, depth, offset=offset)))
+
+
+@pytest.mark.parametrize(("kind", "depth"), STRUCTS)
+def test_data_that_is_nowhere(kind, depth):
+    of_values = struct_at(KINDS[kind]()[1], depth)
+    for index in range(1, of_values.n_buffers):
+
+        def make(index=index):
+            structs = KINDS[kind]()
+            struct_at(structs[1], depth).buffers[index] = None
+            return Arrow(*structs)
+
+        refuses(make, f"no buffer {index}")
+
+
+SCHEMA_LIES = {
+    "no format": {"format": None},
+    "no text": {"format": b"\xff"},
+    "unknown": {"format": b"x"},
+    "nothing": {"format": b""},
+    "lists of nothing": {"format": b"+l", "n_children": 0},
+    "children nowhere": {"format": b"+L", "n_children": 1, "children": None},
+    "more children": {"format": b"+l", "n_children": 7},
+    "fewer than no children": {"format": b"+vl", "n_children": -1},
+    "columns nowhere": {"format": b"+s", "n_children": 2**62},
+    "lists of -1": {"format": b"+w:-1"},
+    "lists of 2**31": {"format": b"+w:2147483648"},
+    "lists of text": {"format": b"+w:x"},
+    "map": {"format": b"+m"},
+    "union": {"format": b"+ud:0"},
+    "run ends": {"format": b"+r"},
+    "decimal": {"format": b"d:x"},
+    "released": {"release": None},
+}
+
+
+@pytest.mark.parametrize("lie", SCHEMA_LIES)
+@pytest.mark.parametrize(("kind", "depth"), STRUCTS)
+def test_schemas_that_lie(kind, depth, lie):
+    refuses(lambda: Arrow(*spoilt(0, kind, depth, **SCHEMA_LIES[lie])))
+    refuses(lambda: stream_of(spoilt(0, kind, depth, **SCHEMA_LIES[lie])))
+
+
+def test_schemas_without_end():
+    def make():
+        structs = KINDS["list"]()
+        structs[0].children[0] = pointer(structs[0])
+        return Arrow(*structs)
+
+    refuses(make, "no end")
+
+
+def test_other_types_are_named():
+    for leaf, name in ((b"u", "Utf8"), (b"n", "Null"), (b"tdD", "Date32")):
+        rows = Arrow(schema(b"+l", schema(leaf)), KINDS["list"]()[1])
+        with pytest.raises(TypeError, match=f"^x is an Arrow array of type List.*{name}"):
+            fc.ragged(rows)
+
+
+def test_metadata_is_not_read():
+    """It has no length, so that a count of entries may be anything."""
+    entries = keep(np.array([2**31 - 1, 2**31 - 1], np.int32))
+    structs = KINDS["list"]()
+    structs[0].metadata = structs[0].children[0].contents.metadata = entries.ctypes.data
+    assert fc.ragged(Arrow(*structs)).to_list() == [[0], [1, 2], [3, 4, 5]]
+
+
+@pytest.mark.parametrize("make", [lambda s: Arrow(*s), stream_of], ids=["array", "stream"])
+def test_capsules_that_are_read_twice(make):
+    rows = make(KINDS["list"]())
+    assert fc.ragged(rows).to_list() == [[0], [1, 2], [3, 4, 5]]
+    refuses(lambda: rows, "released")
+
+
+def test_what_is_no_pair_of_capsules():
+    class Wrong:
+        def __init__(self, answer):
+            self.answer = answer
+
+        def __arrow_c_array__(self, requested_schema=None):
+            return self.answer
+
+    right = Arrow(*KINDS["list"]()).capsules
+    for answer in (None, 5, (), right[:1], [*right], (*right, 1), (1, 2), right[::-1]):
+        with pytest.raises((TypeError, ValueError), match=r"^x could not be read: "):
+            fc.ragged(Wrong(answer))
+
+
+def test_streams_that_fail():
+    described, of_values = KINDS["list"]()
+    text = keep(ctypes.create_string_buffer(b"out of tape"))
+    fails = {
+        "get_next": GET_NEXT(lambda *_: 5),
+        "get_schema": GET_SCHEMA(lambda *_: 5),
+    }
+    for name, fail in fails.items():
+        refuses(lambda name=name, fail=fail: ArrowStream(described, [], **{name: fail}), "code 5")
+        refuses(lambda name=name: ArrowStream(described, [of_values], **{name: None}))
+        tell = {name: fail, "get_last_error": LAST_ERROR(lambda _: ctypes.addressof(text))}
+        refuses(lambda tell=tell: ArrowStream(described, [], **tell), "out of tape")
+
+
+def test_streams_that_end_late():
+    described, of_values = KINDS["list"]()
+    rows = ArrowStream(described, [of_values, KINDS["list"]()[1]])
+    assert len(fc.ragged(rows)) == 6
+    wrong = [KINDS["list"]()[1], spoilt(1, "list", 0, length=-1)[1]]
+    with pytest.raises(ValueError, match="length -1"):
+        fc.ragged(ArrowStream(described, wrong))
+
+
+def test_requested_schemas_that_lie():
+    rows = fc.ragged([[1], [2, 3]])
+    for lie in SCHEMA_LIES.values():
+        requested = capsule(spoilt(0, "list", 0, **lie)[0], b"arrow_schema")
+        with pytest.raises(ValueError, match="request"):
+            rows.__arrow_c_array__(requested)
+    with pytest.raises(ValueError, match="PyCapsule"):
+        rows.__arrow_c_array__(capsule(schema(b"l"), b"other"))
+    with pytest.raises(ValueError, match="Int64 is requested"):
+        rows.__arrow_c_array__(capsule(schema(b"l"), b"arrow_schema"))
