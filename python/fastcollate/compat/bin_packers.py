@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
+from fastcollate._fastcollate import spread_bins
+from fastcollate.plan.lengths import Integers, checked_lengths
 from fastcollate.plan.packing import Algorithm, pack
+from fastcollate.plan.partitioning import lists_of
 
 
 class BinPacker:
@@ -23,6 +27,10 @@ class BinPacker:
     ------
     ValueError
         `min_bin_count` is negative, or `bin_count_multiple` not positive.
+
+    Notes
+    -----
+    Messages hold the words that the frameworks' own tests look for.
     """
 
     def __init__(
@@ -32,22 +40,68 @@ class BinPacker:
         bin_count_multiple: int | None = None,
     ) -> None:
         if min_bin_count is not None and min_bin_count < 0:
-            raise ValueError(f"min_bin_count is {min_bin_count}; pass a number from 0 on or None")
+            raise ValueError(
+                f"min_bin_count must be nonnegative, but is {min_bin_count}; "
+                "pass a number from 0 on or None"
+            )
         if bin_count_multiple is not None and bin_count_multiple < 1:
             raise ValueError(
-                f"bin_count_multiple is {bin_count_multiple}; pass a number from 1 on or None"
+                f"bin_count_multiple must be positive, but is {bin_count_multiple}; "
+                "pass a number from 1 on or None"
             )
         self.bin_capacity = bin_capacity
         self.min_bin_count = min_bin_count
         self.bin_count_multiple = bin_count_multiple
 
-    def _bins(self, lengths: Any, algorithm: Algorithm, **options: Any) -> list[list[int]]:
-        """Pack by an algorithm of :func:`fastcollate.pack`."""
-        return pack(
-            lengths,
-            self.bin_capacity,
-            algorithm=algorithm,
-            min_bins=self.min_bin_count or 0,
-            bins_multiple_of=self.bin_count_multiple or 1,
-            **options,
-        ).bins
+    def _bins(
+        self,
+        lengths: Any,
+        algorithm: Algorithm,
+        *,
+        sequence_multiple: int = 1,
+        bin_multiple: int = 1,
+        max_sequences: int | None = None,
+    ) -> list[list[int]]:
+        """Pack by an algorithm of :func:`fastcollate.pack`.
+
+        Lengths of sequences are rounded up to a multiple, and those of bins to another.
+        """
+        lengths = checked_lengths("sequence_lengths", lengths, "sequence")
+        sizes = -(-lengths // sequence_multiple) * sequence_multiple
+        capacity = self.bin_capacity // bin_multiple * bin_multiple
+        if algorithm != "balanced":
+            check_capacity(lengths, sizes, capacity)
+        # Where no bin has room for a token, a sequence exceeds it anyway.
+        plan = pack(sizes, max(capacity, 1), algorithm=algorithm, max_sequences=max_sequences)
+        multiple = self.bin_count_multiple or 1
+        count = -(-max(plan.num_bins, self.min_bin_count or 0) // multiple) * multiple
+        if count == plan.num_bins:
+            return plan.bins
+        if count > len(lengths):
+            raise ValueError(
+                f"Cannot create {count} bins with only {len(lengths)} sequences, as "
+                f"min_bin_count={self.min_bin_count} and bin_count_multiple="
+                f"{self.bin_count_multiple} ask for; no bin may be empty: pass smaller ones, or "
+                "more sequences"
+            )
+        offsets, items = spread_bins(plan.offsets, plan.indices, count)
+        return lists_of(offsets, items)
+
+
+def check_capacity(lengths: Integers, sizes: Integers, capacity: int) -> None:
+    """Check that bins have room for every sequence, by what its length is rounded up to."""
+    if (exceeds := sizes > capacity).any():
+        index = int(exceeds.argmax())
+        length, size = lengths[index], sizes[index]
+        raise ValueError(
+            f"sequence_lengths[{index}] is {length}"
+            f"{'' if size == length else f', rounded up to {size}'}, "
+            f"which exceeds bin capacity {capacity}; pass a larger bin_capacity"
+        )
+
+
+def unknown_algorithm(algorithm: Any, names: Iterable[str]) -> ValueError:
+    """Return the error for an algorithm of another name."""
+    return ValueError(
+        f"Unknown packing algorithm: algorithm is {algorithm!r}; pass one of {', '.join(names)}"
+    )

@@ -7,15 +7,10 @@ import math
 import random
 import statistics
 from collections.abc import Sequence
-from itertools import pairwise
 from typing import Any, ClassVar, TypeAlias
 
-import numpy as np
-
-from fastcollate._fastcollate import spread_bins
-from fastcollate.arguments import counted
-from fastcollate.compat.bin_packers import BinPacker
-from fastcollate.plan.packing import pack
+from fastcollate.compat.bin_packers import BinPacker, check_capacity, unknown_algorithm
+from fastcollate.plan.lengths import checked_lengths
 
 __all__ = [
     "ConcatenativePacker",
@@ -295,6 +290,8 @@ class FirstFitShufflePacker(SequencePacker):
     """Put each sequence, in an order of Python's global generator, where there is room first."""
 
     def _packed(self, lengths: Sequence[int]) -> Bins:
+        sizes = checked_lengths("sequence_lengths", lengths, "sequence")
+        check_capacity(sizes, sizes, self.bin_capacity)
         order = list(range(len(lengths)))
         random.shuffle(order)
         bins = self._bins([lengths[index] for index in order], "ff")
@@ -304,29 +301,18 @@ class FirstFitShufflePacker(SequencePacker):
 class ModifiedFirstFitDecreasingPacker(SequencePacker):
     """Pack by classes of sizes: the modified first fit decreasing of Johnson and Garey.
 
-    As in NeMo-RL, sequences have to have tokens; and where bins of one sequence that is longer than
-    half the capacity hold all others too, there is an empty bin behind them.
+    As in NeMo-RL, sequences have to have tokens. No bin is empty: older versions of NeMo-RL kept an
+    empty one where bins of one sequence that is longer than half the capacity hold all others too.
     """
 
     def _packed(self, lengths: Sequence[int]) -> Bins:
         if len(lengths) > 0 and min(lengths) == 0:
-            raise ValueError(f"sequence {list(lengths).index(0)} has no tokens")
-        plan = pack(lengths, self.bin_capacity, algorithm="mffd")
-        offsets, indices = plan.offsets, plan.indices
-        if plan.num_bins == np.count_nonzero(2 * plan.sequence_lengths > self.bin_capacity):
-            offsets = np.append(offsets, offsets[-1])
-        multiple = self.bin_count_multiple or 1
-        count = max(len(offsets) - 1, self.min_bin_count or 0)
-        count = -(-count // multiple) * multiple
-        if count >= len(offsets):
-            if count > len(indices):
-                raise ValueError(
-                    f"min_bin_count={self.min_bin_count} and bin_count_multiple={multiple} ask for "
-                    f"{count} bins, but there are only {counted(len(indices), 'sequence')}"
-                )
-            offsets, indices = spread_bins(offsets, indices, count)
-        items = indices.tolist()
-        return [items[start:end] for start, end in pairwise(offsets.tolist())]
+            index = list(lengths).index(0)
+            raise ValueError(
+                f"sequence lengths must be positive, but sequence_lengths[{index}] is 0; leave "
+                "sequences without tokens out"
+            )
+        return self._bins(lengths, "mffd")
 
 
 _PACKERS: dict[str, type[SequencePacker]] = {
@@ -365,9 +351,10 @@ def get_packer(
 
     Notes
     -----
-    Written against NeMo-RL at commit f4b1bdc: ``get_packer`` of ``nemo_rl.data.packing``.
+    Written against NeMo-RL at commit f4b1bdc, and its main branch where that leaves empty bins out:
+    ``get_packer`` of ``nemo_rl.data.packing``.
     """
     name = algorithm.upper() if isinstance(algorithm, str) else getattr(algorithm, "name", None)
     if name not in _PACKERS:
-        raise ValueError(f"algorithm is {algorithm!r}; pass one of {', '.join(_PACKERS)}")
+        raise unknown_algorithm(algorithm, _PACKERS)
     return _PACKERS[name](bin_capacity, collect_metrics, min_bin_count, bin_count_multiple)

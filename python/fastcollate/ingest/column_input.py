@@ -172,12 +172,12 @@ def _of_padded(x: Any, lengths: Any, padding_side: str) -> Ragged:
 def _checked_lengths(lengths: Any, rows: int) -> np.ndarray:
     if is_tensor(lengths):
         lengths = lengths.cpu().numpy()
-    lengths = np.asarray(lengths)
-    if lengths.shape != (rows,):
-        raise ValueError(f"lengths has shape {lengths.shape}, but x has {rows} rows")
-    if rows and lengths.dtype.kind not in "iu":
-        raise TypeError(f"lengths is of dtype {lengths.dtype}; pass integers")
-    return lengths
+    found: np.ndarray = np.asarray(lengths)
+    if found.shape != (rows,):
+        raise ValueError(f"lengths has shape {found.shape}, but x has {rows} rows")
+    if rows and found.dtype.kind not in "iu":
+        raise TypeError(f"lengths is of dtype {found.dtype}; pass integers")
+    return found
 
 
 def _copied(x: Any, lengths: np.ndarray, is_left: bool) -> Any:

@@ -6,7 +6,7 @@ import enum
 from collections.abc import Sequence
 from typing import Any, Literal
 
-from fastcollate.compat.bin_packers import BinPacker
+from fastcollate.compat.bin_packers import BinPacker, unknown_algorithm
 
 
 class PackingStrategy(enum.Enum):
@@ -27,12 +27,34 @@ class SeqPacker(BinPacker):
         How many bins there are at least, such as the data-parallel ranks; None for any number.
     bin_count_multiple
         What the number of bins is a multiple of, such as the same; None for any number.
+    sequence_length_multiple
+        What the tokens of each sequence are rounded up to a multiple of.
+    packed_length_multiple
+        What the tokens of a bin are rounded up to a multiple of.
 
     Raises
     ------
     ValueError
-        `min_bin_count` is negative, or `bin_count_multiple` not positive.
+        `min_bin_count` is negative, or one of the multiples not positive.
     """
+
+    def __init__(
+        self,
+        bin_capacity: int,
+        min_bin_count: int | None = None,
+        bin_count_multiple: int | None = None,
+        sequence_length_multiple: int = 1,
+        packed_length_multiple: int = 1,
+    ) -> None:
+        super().__init__(bin_capacity, min_bin_count, bin_count_multiple)
+        for name, value in (
+            ("sequence_length_multiple", sequence_length_multiple),
+            ("packed_length_multiple", packed_length_multiple),
+        ):
+            if value < 1:
+                raise ValueError(f"{name} must be positive, but is {value}; pass 1 or more")
+        self.sequence_length_multiple = sequence_length_multiple
+        self.packed_length_multiple = packed_length_multiple
 
     _algorithm: Literal["ffd", "balanced"]
 
@@ -56,7 +78,12 @@ class SeqPacker(BinPacker):
             A sequence exceeds the capacity (:class:`FirstFitDecreasing` only) or is of a negative
             length; there are to be more bins than sequences.
         """
-        return self._bins(sequence_lengths, self._algorithm)
+        return self._bins(
+            sequence_lengths,
+            self._algorithm,
+            sequence_multiple=self.sequence_length_multiple,
+            bin_multiple=self.packed_length_multiple,
+        )
 
 
 class FirstFitDecreasing(SeqPacker):
@@ -85,6 +112,8 @@ def make_seq_packer(
     bin_capacity: int,
     min_bin_count: int | None = None,
     bin_count_multiple: int | None = None,
+    sequence_length_multiple: int = 1,
+    packed_length_multiple: int = 1,
 ) -> SeqPacker:
     """Return a packer of sequences, as SkyRL's function of this name does.
 
@@ -93,6 +122,8 @@ def make_seq_packer(
     algorithm
         A :class:`PackingStrategy`, SkyRL's or the one here, or its name in any case.
     bin_capacity, min_bin_count, bin_count_multiple
+        As of :class:`SeqPacker`.
+    sequence_length_multiple, packed_length_multiple
         As of :class:`SeqPacker`.
 
     Returns
@@ -107,9 +138,16 @@ def make_seq_packer(
 
     Notes
     -----
-    Written against SkyRL 0.3.0: ``make_seq_packer`` of ``skyrl.train.dataset.bin_packing``.
+    Written against SkyRL 0.3.0, and against its main branch where lengths are rounded up:
+    ``make_seq_packer`` of ``skyrl.train.dataset.bin_packing``.
     """
     name = algorithm.upper() if isinstance(algorithm, str) else getattr(algorithm, "name", None)
     if name not in _PACKERS:
-        raise ValueError(f"algorithm is {algorithm!r}; pass one of {', '.join(_PACKERS)}")
-    return _PACKERS[name](bin_capacity, min_bin_count, bin_count_multiple)
+        raise unknown_algorithm(algorithm, _PACKERS)
+    return _PACKERS[name](
+        bin_capacity,
+        min_bin_count,
+        bin_count_multiple,
+        sequence_length_multiple,
+        packed_length_multiple,
+    )

@@ -98,8 +98,7 @@ def modified_first_fit_decreasing(lengths: Sequence[int], capacity: int) -> Bins
     Returns
     -------
     list[list[int]]
-        One bin for each sequence of more than half the capacity, then those of what is left. If
-        nothing is left, there is one empty bin, as there.
+        One bin for each sequence of more than half the capacity, then those of what is left.
 
     Raises
     ------
@@ -165,7 +164,7 @@ def modified_first_fit_decreasing(lengths: Sequence[int], capacity: int) -> Bins
         while place < len(new) and room(new[place]) >= room(members):
             place += 1
         new.insert(place, members)
-    return bins + new
+    return bins + [members for members in new if members]
 
 
 def packing_stats(lengths: Sequence[int], bins: Bins, capacity: int) -> dict[str, float]:
