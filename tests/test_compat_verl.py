@@ -121,7 +121,7 @@ def fields(recorded):
 @pytest.mark.parametrize("construct", CONSTRUCTORS)
 @pytest.mark.parametrize("case", GOLDEN["templates"])
 def test_the_rows_that_verl_itself_made(case, construct):
-    """Recorded from verl 0.9.0."""
+    """Recorded from verl 0.9.1."""
     source = fields(case["source_td"])
     sample, tag = construct(source, case["source_tag"], case["eos_token_id"])
     assert plain(sample) == plain(fields(case["sample"]))
@@ -158,17 +158,17 @@ def test_a_row(array_type):
     source["multi_modal_inputs"] = {"pixel_values": zeros((4, 8), "float32", array_type)}
     sample, tag = template(source, {"seq_len": 5, "prompt_len": 3, "status": "success"})
     expected = {
-        "prompts": array([EOS], "int64", array_type),
+        "prompts": array([EOS] * 127, "int64", array_type),
         "responses": array([EOS], "int64", array_type),
-        "input_ids": array([EOS, EOS], "int64", array_type),
-        "attention_mask": array([1, 1], "int64", array_type),
-        "position_ids": array([0, 1], "int64", array_type),
+        "input_ids": array([EOS] * 128, "int64", array_type),
+        "attention_mask": array([1] * 128, "int64", array_type),
+        "position_ids": array(list(range(128)), "int64", array_type),
         "response_mask": array([0], "int64", array_type),
         "loss_mask": array([0], "int64", array_type),
         "rm_scores": array([0], "float32", array_type),
         "rollout_log_probs": array([0], "float32", array_type),
-        "teacher_ids": array([[EOS, EOS]] * 2, "int32", array_type),
-        "teacher_logprobs": array([[0, 0]] * 2, "float32", array_type),
+        "teacher_ids": array([[EOS, EOS]] * 128, "int32", array_type),
+        "teacher_logprobs": array([[0, 0]] * 128, "float32", array_type),
         "multi_modal_inputs": {},
         "num_turns": 0,
         "uid": "p0",
@@ -177,17 +177,35 @@ def test_a_row(array_type):
     }
     assert plain(sample) == plain(expected)
     assert tag == {
-        "seq_len": 2,
-        "prompt_len": 1,
+        "seq_len": 128,
+        "prompt_len": 127,
         "response_len": 1,
         "is_padding": True,
         "status": "success",
     }
 
 
+def test_types_of_vision_tokens_are_those_of_no_image(array_type):
+    pixels, grid = zeros((4, 8), "float32", array_type), zeros((2, 2), "int32", array_type)
+    images = {
+        "vision_token_types": zeros((1, 5), "int64", array_type),
+        "pixel_values": pixels,
+        "image_grid_hws": grid,
+    }
+    sample, _ = template(row(array_type, multi_modal_inputs=images))
+    expected = {
+        "vision_token_types": array([[-1] * 128], "int64", array_type),
+        "pixel_values": pixels[:0],
+        "image_grid_hws": grid[:0],
+    }
+    assert plain(sample["multi_modal_inputs"]) == plain(expected)
+
+
 def test_position_ids_of_more_dimensions(array_type):
     sample, _ = template(row(array_type, position_ids=zeros((4, 5), "int32", array_type)))
-    assert plain(sample["position_ids"]) == plain(array([[0, 1]] * 4, "int32", array_type))
+    assert plain(sample["position_ids"]) == plain(
+        array([list(range(128))] * 4, "int32", array_type)
+    )
 
 
 def test_masks_of_the_whole_sequence(array_type):
@@ -195,7 +213,7 @@ def test_masks_of_the_whole_sequence(array_type):
     source = row(array_type, response_mask=array(mask, "int64", array_type))
     sample, _ = template(source | {"loss_mask": array(mask, "bool", array_type)})
     for key in ("response_mask", "loss_mask"):
-        assert plain(sample[key]) == plain(array([0, 0], "int64", array_type))
+        assert plain(sample[key]) == plain(array([0] * 128, "int64", array_type))
     for key in ("rm_scores", "rollout_log_probs"):
         assert plain(sample[key]) == plain(array([0], "float32", array_type))
 
@@ -203,7 +221,7 @@ def test_masks_of_the_whole_sequence(array_type):
 def test_a_mask_of_an_empty_response_is_of_the_sequence_if_it_is_as_long(array_type):
     mask = zeros((3,), "int64", array_type)
     sample, _ = template(row(array_type, 3, 0, response_mask=mask))
-    assert len(sample["response_mask"]) == 2
+    assert len(sample["response_mask"]) == 128
     assert len(sample["loss_mask"]) == 1
 
 
@@ -211,14 +229,14 @@ def test_a_mask_of_an_empty_response_is_of_the_sequence_if_it_is_as_long(array_t
 def test_routed_experts(array_type, dtype):
     experts = array([[[1, 2], [3, 4]]] * 5, dtype, array_type)
     sample, _ = template(row(array_type, routed_experts=experts))
-    assert plain(sample["routed_experts"]) == plain(zeros((2, 2, 2), dtype, array_type))
+    assert plain(sample["routed_experts"]) == plain(zeros((128, 2, 2), dtype, array_type))
 
 
 @pytest.mark.parametrize("tokens", [4, 6])
 def test_routed_experts_of_other_than_all_tokens(array_type, tokens):
     experts = zeros((tokens, 2, 2), "uint8", array_type)
     sample, _ = template(row(array_type, routed_experts=experts))
-    assert sample["routed_experts"].shape == (2, 2, 2)
+    assert sample["routed_experts"].shape == (128, 2, 2)
 
 
 def test_other_fields_are_resized(array_type):
@@ -236,11 +254,11 @@ def test_other_fields_are_resized(array_type):
     )
     expected = {
         "advantages": zeros((1,), "float64", array_type),
-        "hidden": zeros((2, 4), "float16", array_type),
-        "hint_mask": array([False], "bool", array_type),
-        "mrope": zeros((3, 2), "int64", array_type),
+        "hidden": zeros((128, 4), "float16", array_type),
+        "hint_mask": array([False] * 127, "bool", array_type),
+        "mrope": zeros((3, 128), "int64", array_type),
         "turn_ids": [0],
-        "token_kinds": [False, False],
+        "token_kinds": [False] * 128,
         "weights": (0.0,),
     }
     assert plain({key: sample[key] for key in expected}) == plain(expected)
@@ -264,7 +282,7 @@ def test_bfloat16():
     values = torch.ones(5, 3, dtype=torch.bfloat16)
     sample, _ = template(row("torch", teacher_logprobs=values, hidden=values.clone()))
     for key in ("teacher_logprobs", "hidden"):
-        assert plain(sample[key]) == plain(torch.zeros(2, 3, dtype=torch.bfloat16))
+        assert plain(sample[key]) == plain(torch.zeros(128, 3, dtype=torch.bfloat16))
 
 
 def test_gradients_are_left_behind():
@@ -275,16 +293,16 @@ def test_gradients_are_left_behind():
 
 def test_a_source_of_nothing_gives_tensors():
     sample, tag = template({})
-    assert sample["input_ids"].tolist() == [EOS, EOS]
+    assert sample["input_ids"].tolist() == [EOS] * 128
     assert isinstance(sample["rm_scores"], torch.Tensor)
-    assert tag["seq_len"] == 2
+    assert tag["seq_len"] == 128
 
 
 def test_lists_of_tokens_count_tokens():
     source = {"prompts": [1, 2, 3], "responses": (4, 5), "loss_mask": np.ones(5, np.int64)}
     sample, _ = template(source)
-    assert plain(sample["prompts"]) == plain(np.array([EOS]))
-    assert plain(sample["loss_mask"]) == plain(np.array([0, 0]))
+    assert plain(sample["prompts"]) == plain(np.array([EOS] * 127))
+    assert plain(sample["loss_mask"]) == plain(np.array([0] * 128))
 
 
 def test_numbers_stay_arrays_where_they_are(array_type):
@@ -377,7 +395,7 @@ def test_all_samples_tell_what_is_per_token(array_type):
     ]
     found, _ = upsample_batch(samples, [{}] * 3, dp_size=4, eos_token_id=EOS)
     assert plain(found[3]["features"]) == plain(features)
-    assert len(found[3]["loss_mask"]) == 2  # all of the sequence, though the first has no prompt
+    assert len(found[3]["loss_mask"]) == 128  # all of the sequence, though the first has no prompt
     assert len(found[3]["response_mask"]) == 1
     assert len(template(samples[0])[0]["features"]) == 1  # alone, the first cannot tell
 

@@ -37,8 +37,13 @@ __all__ = [
 Sample: TypeAlias = dict[str, Any]
 """The fields of one trajectory, or its tag."""
 
-ROW_LENGTH = 2
-"""Tokens of a synthetic row: one of the prompt and one of the response."""
+ROW_LENGTH = 128
+"""Tokens of a synthetic row: one of the response, all others of the prompt."""
+
+PROMPT_LENGTH = ROW_LENGTH - 1
+
+BATCH_ROW_LENGTH = 2
+"""The same of a synthetic row of a :class:`fastcollate.Batch`."""
 
 ZEROS = {
     "response_mask": "int64",
@@ -54,7 +59,7 @@ PARTS = (
         for axis in (0, -1)
         for part, number in (("response", 1), ("sequence", ROW_LENGTH))
     ),
-    (0, "prompt", 1),
+    (0, "prompt", PROMPT_LENGTH),
 )
 """Along which dimension a field can have a value per token of what: the first that fits, and how
 many tokens of it a synthetic row has. Values per prompt token are the rarest."""
@@ -162,7 +167,7 @@ def upsample_batch(
 
     Notes
     -----
-    Written against verl 0.9.0: ``upsample_batch_to_divisible_size`` of
+    Written against verl 0.9.1: ``upsample_batch_to_divisible_size`` of
     ``verl.trainer.ppo.padding_utils``, which reads and writes rows in its transfer queue, and
     ``PPOTrainer._get_required_batch_multiple`` of ``verl.trainer.ppo.v1.trainer_base``.
     """
@@ -214,7 +219,7 @@ def _upsampled(batch: Batch, multiple: int, eos: int) -> Batch:
     again = batch.select(Shard(rows, rows < 0, count))
     starts, _ = again.plan.row_starts()
     ids = flattened(again["input_ids"], again["input_ids"].ndim)
-    ids[starts[count:, None] + np.arange(ROW_LENGTH)] = eos
+    ids[starts[count:, None] + np.arange(BATCH_ROW_LENGTH)] = eos
     if again.uids is not None:
         again.uids = [*again.uids[:count], *[f"pad{uuid.uuid4().hex}"] * missing]
     return again
@@ -223,7 +228,7 @@ def _upsampled(batch: Batch, multiple: int, eos: int) -> Batch:
 def construct_minimal_padding_template(
     source_td: Mapping[str, Any], source_tag: Mapping[str, Any], eos_token_id: int
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Make a row of two tokens that trains nothing, with the fields of another row.
+    """Make a row of 128 tokens that trains nothing, with the fields of another row.
 
     Parameters
     ----------
@@ -244,24 +249,27 @@ def construct_minimal_padding_template(
         All fields of the source, and those of these that it has not, in its library (torch where
         it has no arrays):
 
-        * ``prompts``, ``responses``: the token, int64 ``(1,)``; ``input_ids``: twice, ``(2,)``;
-        * ``attention_mask``: 1, int64 ``(2,)``; ``position_ids``:
+        * ``prompts``, ``responses`` and ``input_ids``: the token, int64 ``(127,)``, ``(1,)`` and
+          ``(128,)``;
+        * ``attention_mask``: 1, int64 ``(128,)``; ``position_ids``:
           :func:`build_padding_position_ids`;
         * ``response_mask``, ``loss_mask``: 0, int64; ``rm_scores``, ``rollout_log_probs``: 0,
-          float32; all of them ``(1,)``, or ``(2,)`` where the source's has L values;
+          float32; all of them ``(1,)``, or ``(128,)`` where the source's has L values;
         * ``num_turns``: 0;
         * ``routed_experts``: :func:`build_padding_routed_experts`; if the source's is no array,
           there is none;
-        * ``multi_modal_inputs`` and ``multi_modal_data``: an empty dict, where there is one;
+        * ``multi_modal_inputs`` and ``multi_modal_data``: an empty dict, where there is one; with
+          ``vision_token_types`` in it, these as -1, int64 ``(1, 128)``, and ``pixel_values`` and
+          ``image_grid_hws`` of no image;
         * ``teacher_ids`` and ``teacher_logprobs``: the token, and 0, of the source's dtype and
-          trailing shape, for two tokens (or one, where the source's has R values and not L);
+          trailing shape, for 128 tokens (or one, where the source's has R values and not L);
         * any other array, or list of numbers, with as many items as the response, the row (along
           its first dimension, or else its last) or else the prompt has tokens: zeros of the
-          source's dtype, for 1, 2 or 1 of them;
+          source's dtype, for 1, 128 or 127 of them;
         * all else: a copy, which shares nothing with the source.
     tag : dict
-        A copy of the source's with ``is_padding`` True, ``prompt_len`` 1, ``response_len`` 1 and
-        ``seq_len`` 2.
+        A copy of the source's with ``is_padding`` True, ``prompt_len`` 127, ``response_len`` 1 and
+        ``seq_len`` 128.
 
     Raises
     ------
@@ -273,11 +281,11 @@ def construct_minimal_padding_template(
 
     Notes
     -----
-    Written against verl 0.9.0: the function of this name in ``verl.trainer.ppo.padding_utils``.
+    Written against verl 0.9.1, and for ``vision_token_types`` against its main branch of autumn
+    2026: the function of this name in ``verl.trainer.ppo.padding_utils``.
     That knows tensors only, and masks of responses only; ``response_mask`` and ``loss_mask`` are
     one tensor there, ``num_turns`` is always an int, and fields that are not named above stay as
-    long as the source's. So do the teacher's, which are as here since 0.9.1; but that version has
-    128 tokens in a row, 127 of them the prompt's.
+    long as the source's. Rows of verl 0.9.0 have two tokens.
     """
     source = _read("source_td", source_td)
     tag = _read("source_tag", source_tag)
@@ -383,8 +391,9 @@ def _template(
         for field, value in source.items()
         if field not in ("routed_experts", *IMAGES)
     }
-    for field, shape in (("prompts", 1), ("responses", 1), ("input_ids", ROW_LENGTH)):
-        sample[field] = filled(field, (shape,), eos, "int64")
+    lengths = {"prompts": PROMPT_LENGTH, "responses": 1, "input_ids": ROW_LENGTH}
+    for field, length in lengths.items():
+        sample[field] = filled(field, (length,), eos, "int64")
     sample["attention_mask"] = filled("attention_mask", (ROW_LENGTH,), 1, "int64")
     sample["position_ids"] = build_padding_position_ids(
         source.get("position_ids"), sample["attention_mask"]
@@ -408,11 +417,21 @@ def _template(
             count = tokens[field].number if field in tokens else ROW_LENGTH
             sample[field] = _zeros(found, (count, *found.shape[1:]))
             sample[field][...] = value
-    sample.update({field: {} for field in IMAGES if field in source})
+    sample.update({field: _no_images(source[field]) for field in IMAGES if field in source})
 
     tag = {key: _copied(f"{tag_name}[{key!r}]", value) for key, value in source_tag.items()}
-    tag.update(is_padding=True, prompt_len=1, response_len=1, seq_len=ROW_LENGTH)
+    tag.update(is_padding=True, prompt_len=PROMPT_LENGTH, response_len=1, seq_len=ROW_LENGTH)
     return sample, tag
+
+
+def _no_images(images: Any) -> Sample:
+    """Return the inputs of no image, for models that need them too."""
+    if not isinstance(images, Mapping) or "vision_token_types" not in images:
+        return {}
+    types = _zeros(images["vision_token_types"], (1, ROW_LENGTH), "int64")
+    types[...] = -1
+    none = {key: _copied(key, images[key][:0]) for key in ("pixel_values", "image_grid_hws")}
+    return {"vision_token_types": types, **none}
 
 
 def _token_axes(samples: Sequence[Sample], name: str) -> dict[str, _Tokens]:

@@ -72,7 +72,7 @@ def upsample_batch(
 def construct_minimal_padding_template(
     source_td: Sample, source_tag: Sample, eos_token_id: int
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Make a row of a prompt token and a response token that trains nothing.
+    """Make a row of 127 prompt tokens and a response token that trains nothing.
 
     Parameters
     ----------
@@ -85,7 +85,7 @@ def construct_minimal_padding_template(
     -------
     tuple[dict, dict]
         The row and what is known of it. Zeros are for one token where the source's value is for the
-        response or the prompt, for two where it is for both, in this order if it could be either.
+        response, for 127 where it is for the prompt and for 128 where it is for both.
     """
     return _row([source_td], source_tag, eos_token_id)
 
@@ -111,10 +111,10 @@ def _row(
     def like_field(key: str) -> Any:
         return source[key] if is_array(source.get(key)) else like
 
-    row["prompts"] = _filled(like_field("prompts"), [1], eos, "int64")
+    row["prompts"] = _filled(like_field("prompts"), [127], eos, "int64")
     row["responses"] = _filled(like_field("responses"), [1], eos, "int64")
-    row["input_ids"] = _filled(like_field("input_ids"), [2], eos, "int64")
-    row["attention_mask"] = _filled(like_field("attention_mask"), [2], 1, "int64")
+    row["input_ids"] = _filled(like_field("input_ids"), [128], eos, "int64")
+    row["attention_mask"] = _filled(like_field("attention_mask"), [128], 1, "int64")
     row["position_ids"] = _positions(source.get("position_ids"), row["attention_mask"])
     for key, dtype in RESPONSE_FIELDS.items():
         place = _place(samples, key) if key in source else None
@@ -123,12 +123,12 @@ def _row(
     for key, value in zip(TEACHER_FIELDS, (eos, 0), strict=True):
         if is_array(source.get(key)):
             place = _place(samples, key)
-            shape = [place[1] if place else 2, *source[key].shape[1:]]
+            shape = [place[1] if place else 128, *source[key].shape[1:]]
             row[key] = _filled(source[key], shape, value, dtype_name(source[key].dtype))
     row.pop("routed_experts", None)
     experts: Any = source.get("routed_experts")
     if is_array(experts):
-        shape = [2, *experts.shape[1:]] if experts.ndim else []
+        shape = [128, *experts.shape[1:]] if experts.ndim else []
         row["routed_experts"] = _filled(experts, shape, 0, dtype_name(experts.dtype))
     for key in ("multi_modal_inputs", "multi_modal_data"):
         if key in source:
@@ -136,9 +136,9 @@ def _row(
 
     tag = copy.deepcopy(dict(source_tag))
     tag["is_padding"] = True
-    tag["prompt_len"] = 1
+    tag["prompt_len"] = 127
     tag["response_len"] = 1
-    tag["seq_len"] = 2
+    tag["seq_len"] = 128
     return row, tag
 
 
@@ -163,17 +163,17 @@ def _place(samples: Sequence[Sample], key: str) -> tuple[int, int] | None:
                 if not shape or shape[axis] != counts[part]:
                     fits = False
             if fits:
-                return axis, 2 if part == "both" else 1
+                return axis, {"prompts": 127, "responses": 1, "both": 128}[part]
     return None
 
 
 def _positions(source: Any, mask: Any) -> Any:
-    """Give both tokens their number, in every row of the position ids."""
+    """Give all tokens their number, in every row of the position ids."""
     if not is_array(source):
-        return _wrapped(mask, [0, 1], [2], "int64")
+        return _wrapped(mask, list(range(128)), [128], "int64")
     leading = list(source.shape[:-1])
-    values = [0, 1] * math.prod(leading)
-    return _wrapped(source, values, [*leading, 2], dtype_name(source.dtype))
+    values = list(range(128)) * math.prod(leading)
+    return _wrapped(source, values, [*leading, 128], dtype_name(source.dtype))
 
 
 def _scalar(source: Any, number: int) -> Any:
