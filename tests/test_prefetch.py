@@ -10,6 +10,7 @@ import threading
 import time
 import traceback
 import weakref
+from random import Random
 
 import numpy as np
 import pytest
@@ -571,19 +572,53 @@ def test_an_interrupt_ends_a_wait():
 def test_an_interrupt_leaves_the_items_where_they_are(monkeypatch):
     gated = Gated(2)
     batches = fc.prefetch(gated)
-    real = batches._work._changed.wait
+    real = batches._work._came.wait
 
-    def interrupted(timeout=None):
-        monkeypatch.setattr(batches._work._changed, "wait", real)
+    def interrupted(seconds):
+        monkeypatch.setattr(batches._work._came, "wait", real)
         raise KeyboardInterrupt
 
     gated.await_begun(1)
-    monkeypatch.setattr(batches._work._changed, "wait", interrupted)
+    monkeypatch.setattr(batches._work._came, "wait", interrupted)
     with pytest.raises(KeyboardInterrupt):
         next(batches)
     for _ in range(2):
         gated.gate.release()
     assert list(batches) == [0, 1]
+
+
+@pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="needs timer signals")
+def test_a_storm_of_interrupts():
+    """Items come in order until the end, though whoever waits is interrupted again and again."""
+    random, may_raise = Random(0), False
+
+    def interrupt(*_):
+        nonlocal may_raise
+        if may_raise:
+            may_raise = False
+            raise KeyboardInterrupt
+
+    previous = signal.signal(signal.SIGALRM, interrupt)
+    try:
+        for _ in range(30):
+            batches, taken, is_done = fc.prefetch(range(200)), [], False
+            end = time.monotonic() + SECONDS
+            while not is_done and time.monotonic() < end:
+                try:
+                    may_raise = True
+                    signal.setitimer(signal.ITIMER_REAL, random.uniform(1e-6, 2e-4))
+                    taken.append(next(batches))
+                except KeyboardInterrupt:
+                    pass
+                except StopIteration:
+                    is_done = True
+                may_raise = False
+            assert is_done
+            assert taken == sorted(set(taken))
+            assert len(taken) > 100  # an item that is interrupted on its way is lost
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, previous)
 
 
 # Progress

@@ -11,6 +11,7 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from typing import Any, Generic, TypeVar
 
 from fastcollate.arguments import checked_count, checked_seconds, counted
@@ -225,13 +226,39 @@ class Prefetcher(Generic[T]):
         return self._waited / max(self._last - self._first, 1e-9)
 
 
+class _Bell:
+    """Wakes one thread that waits, or the next that will.
+
+    Unlike a condition it stays whole when a signal handler raises within it. A ring may be lost
+    then: who waits looks for itself now and then.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._lock.acquire()
+
+    def ring(self) -> None:
+        """Wake a thread."""
+        with suppress(RuntimeError):  # it rings already
+            self._lock.release()
+
+    def wait(self, seconds: float) -> None:
+        """Wait for a ring, but not longer than that."""
+        self._lock.acquire(timeout=seconds)
+
+
 class _Work:
-    """What the thread and those who ask for items share. Neither keeps the other alive by it."""
+    """What the thread and those who ask for items share. Neither keeps the other alive by it.
+
+    Nothing is locked, so that signal handlers and finalizers may come anywhere: items are in a
+    deque, and everything else is written by one side.
+    """
 
     def __init__(self, depth: int) -> None:
         self._depth = depth
         self._process = os.getpid()
-        self._changed = threading.Condition()  # reentrant: `stop` may run while it is held
+        # Rung for an item or the end, for room or a stop, and for the end of the thread.
+        self._came, self._left, self._gone = _Bell(), _Bell(), _Bell()
         self._ready: deque[HandOver] = deque()
         self._error: BaseException | None = None
         self._has_ended = self._is_stopped = False
@@ -239,7 +266,7 @@ class _Work:
         self._thread: threading.Thread | None = None
 
     def is_elsewhere(self) -> bool:
-        """Say whether the thread stayed with a parent, perhaps holding the lock for ever."""
+        """Say whether the thread stayed with a parent."""
         return os.getpid() != self._process
 
     def is_stopped(self) -> bool:
@@ -264,40 +291,52 @@ class _Work:
         """Wait for what hands the next item over, or raise what came in its place."""
         begin = time.monotonic()
         report = begin + REPORT_EVERY
-        with self._changed:
-            while not self._ready:
-                if self._has_ended:
-                    error, self._error = self._error or StopIteration(), None
-                    try:
-                        raise error
-                    finally:
-                        del error  # whose traceback holds this frame
-                if self._is_stopped:
-                    raise RuntimeError("this prefetch was closed while an item was waited for")
-                if self._thread is None or not self._thread.is_alive():
-                    raise RuntimeError(f"the thread of a prefetch is gone: {self._doing}")
-                waited = time.monotonic() - begin
-                if timeout is not None and waited >= timeout:
-                    raise TimeoutError(
-                        f"no item for {waited:.1f} s: {self._doing}; "
-                        "pass a longer timeout if that may be"
-                    )
-                if begin + waited >= report:
-                    _log.warning("no item for %.0f s: %s", waited, self._doing)
-                    report += REPORT_EVERY
-                self._changed.wait(LOOK_EVERY if timeout is None else min(LOOK_EVERY, timeout))
-            hand_over = self._ready.popleft()
-            self._changed.notify_all()
-        return hand_over
+        while True:
+            has_ended = self._has_ended  # before the last look
+            if (hand_over := self._popped()) is not None:
+                self._left.ring()
+                self._wake_others()
+                return hand_over
+            if has_ended:
+                self._wake_others()
+                error, self._error = self._error or StopIteration(), None
+                try:
+                    raise error
+                finally:
+                    del error  # whose traceback holds this frame
+            if self._is_stopped:
+                self._wake_others()
+                raise RuntimeError("this prefetch was closed while an item was waited for")
+            waited = time.monotonic() - begin
+            if timeout is not None and waited >= timeout:
+                raise TimeoutError(
+                    f"no item for {waited:.1f} s: {self._doing}; "
+                    "pass a longer timeout if that may be"
+                )
+            if begin + waited >= report:
+                _log.warning("no item for %.0f s: %s", waited, self._doing)
+                report += REPORT_EVERY
+            self._came.wait(LOOK_EVERY if timeout is None else min(LOOK_EVERY, timeout - waited))
+
+    def _popped(self) -> HandOver | None:
+        try:
+            return self._ready.popleft()
+        except IndexError:
+            return None
+
+    def _wake_others(self) -> None:
+        """Pass a ring on where it is not for one alone."""
+        if self._ready or self._has_ended or self._is_stopped:
+            self._came.ring()
 
     def stop(self) -> None:
         """Let the thread end after what it is doing."""
         if self.is_elsewhere():
             return
-        with self._changed:
-            self._is_stopped = True
-            self._ready.clear()
-            self._changed.notify_all()
+        self._is_stopped = True
+        self._ready.clear()
+        self._left.ring()
+        self._came.ring()
 
     def join(self, seconds: float) -> None:
         """Wait for the thread to end, but not for ever."""
@@ -305,12 +344,25 @@ class _Work:
             return
         if self.is_elsewhere():
             return
-        self._thread.join(min(LOOK_EVERY, seconds))
-        if self._thread.is_alive():
-            _log.warning("closing a prefetch waits up to %.0f s: %s", seconds, self._doing)
-            self._thread.join(max(seconds - LOOK_EVERY, 0.0))
-        if self._thread.is_alive():
+        if self._await_end(self._thread, min(LOOK_EVERY, seconds)):
+            return
+        _log.warning("closing a prefetch waits up to %.0f s: %s", seconds, self._doing)
+        if not self._await_end(self._thread, max(seconds - LOOK_EVERY, 0.0)):
             _log.warning("a closed prefetch goes on after %.0f s: %s", seconds, self._doing)
+
+    def _await_end(self, thread: threading.Thread, seconds: float) -> bool:
+        """Wait for the thread to end, and say whether it has.
+
+        Thread.is_alive and join alone may take a thread for dead once they were interrupted.
+        """
+        end = time.monotonic() + seconds
+        while not self._has_ended and (left := end - time.monotonic()) > 0:
+            self._gone.wait(min(left, LOOK_EVERY))
+        if not self._has_ended:
+            return False
+        self._gone.ring()  # others may wait, too
+        thread.join(max(end - time.monotonic(), 0.0))
+        return not thread.is_alive()
 
     # On the thread
 
@@ -336,25 +388,24 @@ class _Work:
             pass
         except BaseException as caught:
             error = caught
-        with self._changed:
-            self._has_ended = True
-            self._error = error
-            self._doing = "the iterable has ended"
-            self._changed.notify_all()
+        self._error = error
+        self._doing = "the iterable has ended"
+        self._has_ended = True
+        self._came.ring()
+        self._gone.ring()
         del error  # and with it, through its traceback, this frame
 
     def _has_room(self) -> bool:
         """Wait until an item is wanted; False if none is any more."""
-        with self._changed:
-            while len(self._ready) >= self._depth and not self._is_stopped:
-                self._changed.wait()
-            return not self._is_stopped
+        while len(self._ready) >= self._depth and not self._is_stopped:
+            self._left.wait(LOOK_EVERY)
+        return not self._is_stopped
 
     def _put(self, hand_over: HandOver) -> None:
-        with self._changed:
-            if not self._is_stopped:
-                self._ready.append(hand_over)
-                self._changed.notify_all()
+        self._ready.append(hand_over)
+        if self._is_stopped:
+            self._ready.clear()
+        self._came.ring()
 
 
 def _end(work: _Work, bar: Bar) -> None:
