@@ -139,12 +139,18 @@ class Batch(Mapping[str, Any]):
         if lease is None:
             raise ClosedBatchError("another thread is taking over the memory of out")
         state = {name: getattr(self, name) for name in Batch.__slots__ if name != "__weakref__"}
-        for name in state:
-            delattr(self, name)
-        if (user := release(state["_data"], lease)) is None:
+        is_closed = False
+        try:
+            for name in state:
+                delattr(self, name)
+            user = release(state["_data"], lease)
+            is_closed = user is None
+        finally:  # an interrupt leaves it open
+            if not is_closed:
+                for name, value in {**state, "_lease": lease}.items():
+                    setattr(self, name, value)
+        if is_closed:
             return lease
-        for name, value in {**state, "_lease": lease}.items():
-            setattr(self, name, value)
         raise ValueError(
             f"out cannot be taken over: {user} still uses its memory; "
             "delete that first, or clone what is to be kept"

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import weakref
+from collections.abc import Mapping
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
 from fastcollate._fastcollate import BufferPool as CorePool
-from fastcollate._fastcollate import Lease, forked
+from fastcollate._fastcollate import Lease, after_fork, before_fork, forked
 from fastcollate.arguments import check_bool, checked_count, checked_seconds, counted
 from fastcollate.handover.pinning import Lender, PinnedSlabs, rounded
 
@@ -128,7 +129,7 @@ class BufferPool:
 _default: BufferPool | None = BufferPool(DEFAULT_MAX_BYTES)
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=forked)
+    os.register_at_fork(before=before_fork, after_in_parent=after_fork, after_in_child=forked)
 
 
 def get_default_pool() -> BufferPool | None:
@@ -191,12 +192,32 @@ def release(outputs: dict[str, Any], lease: Lease) -> str | None:
         What sees the memory still. ``outputs`` are as they were then.
     """
     keys = list(outputs)
-    traces = {key: _trace(outputs.pop(key)) for key in lease.names()}
-    if lease.is_last():
+    traces = {key: _trace(outputs[key]) for key in lease.names()}
+    alive: list[str] = []
+    is_free = False
+    try:
+        for key in traces:
+            del outputs[key]
+        is_free = lease.is_last()
+    finally:
+        if not is_free:  # an interrupt included
+            alive = _put_back(outputs, lease, traces)
+            for key in keys:
+                outputs[key] = outputs.pop(key)  # in their order
+    if is_free:
         outputs.clear()
         return None
+    if not alive:
+        return "something made of a tensor or array of it"
+    return f"a tensor, array or view of {', '.join(alive)}"
+
+
+def _put_back(outputs: dict[str, Any], lease: Lease, traces: Mapping[str, Any]) -> list[str]:
+    """Add the missing outputs, alive or made anew, and return the keys of those alive."""
     alive = []
     for key, array in lease.arrays():
+        if key in outputs:
+            continue
         reference, traits = traces[key]
         output = reference()
         if output is None:
@@ -206,11 +227,7 @@ def release(outputs: dict[str, Any], lease: Lease) -> str | None:
             if traits is not None:
                 output._fix_weakref()  # C++ alone may have held it
         outputs[key] = output
-    for key in keys:
-        outputs[key] = outputs.pop(key)  # in their order
-    if not alive:
-        return "something made of a tensor or array of it"
-    return f"a tensor, array or view of {', '.join(alive)}"
+    return alive
 
 
 def _trace(output: Any) -> tuple[weakref.ref[Any], tuple[Any, ...] | None]:

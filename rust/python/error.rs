@@ -4,6 +4,8 @@ use fastcollate::Error as Core;
 use pyo3::exceptions::{PyException, PyMemoryError, PyRecursionError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
 
+use crate::ingest::describe;
+
 /// Why a call fails: the core's reasons, those that only exist where Python objects are read, and
 /// exceptions that pass through.
 #[derive(Debug, thiserror::Error)]
@@ -36,8 +38,8 @@ pub enum Error {
     #[error("{place} could not be read: {cause}")]
     Arrow { place: String, cause: String },
 
-    /// An object whose own code raised while it was read.
-    #[error("{place} could not be read: {cause}")]
+    /// An object whose own code raised while it was read: a chained exception.
+    #[error("{place} could not be read")]
     Raised { place: String, cause: PyErr },
 
     /// A row that would lie outside of its column.
@@ -95,6 +97,18 @@ impl Error {
         }
     }
 
+    /// The error for an object of the wrong kind.
+    pub fn kind(place: String, object: &Bound<PyAny>, expected: &'static str) -> Self {
+        match describe(object) {
+            Ok(found) => Self::Kind {
+                place,
+                found,
+                expected,
+            },
+            Err(interrupt) => Self::Python(interrupt),
+        }
+    }
+
     /// The error for an array of a wrong shape.
     pub fn shape(place: String, shape: &[usize], expected: &'static str) -> Self {
         let sizes: Vec<_> = shape.iter().map(usize::to_string).collect();
@@ -108,22 +122,54 @@ impl Error {
     }
 }
 
+/// What a user's code gave, or `None` if it raised an `Exception`. Anything else that is raised, such
+/// as `KeyboardInterrupt`, is not about the object, and passes.
+pub fn caught<T>(py: Python, result: PyResult<T>) -> PyResult<Option<T>> {
+    match result {
+        Err(error) if !error.is_instance_of::<PyException>(py) => Err(error),
+        result => Ok(result.ok()),
+    }
+}
+
+/// What messages say of the exception that user code raised: `ValueError: no number`.
+pub fn cited(py: Python, cause: &PyErr) -> PyResult<String> {
+    let kind = cause.get_type(py).qualname()?;
+    let text = caught(py, cause.value(py).str())?;
+    Ok(match text {
+        Some(text) => format!("{kind}: {}", text.to_string_lossy()),
+        None => format!("{kind}: <exception str() failed>"),
+    })
+}
+
+/// The exception for `Error::Raised`.
+fn raised_from(py: Python, place: &str, cause: PyErr) -> PyErr {
+    let message = match cited(py, &cause) {
+        Ok(text) => format!("{place} could not be read: {text}"),
+        Err(interrupt) => return interrupt,
+    };
+    let exception = if cause.is_instance_of::<PyTypeError>(py) {
+        PyTypeError::new_err(message)
+    } else {
+        PyValueError::new_err(message)
+    };
+    exception.set_cause(py, Some(cause));
+    exception
+}
+
 impl From<Error> for PyErr {
     fn from(error: Error) -> Self {
-        let message = error.to_string();
+        let message = match error {
+            Error::Python(exception) => return exception,
+            Error::Raised { place, cause } => {
+                return Python::attach(|py| raised_from(py, &place, cause));
+            }
+            _ => error.to_string(),
+        };
         match error {
-            Error::Python(exception) => exception,
             Error::Kind { .. } | Error::Core(Core::Kind { .. }) => PyTypeError::new_err(message),
-            Error::Raised { cause, .. } => Python::attach(|py| {
-                let exception = if cause.is_instance_of::<PyTypeError>(py) {
-                    PyTypeError::new_err(message)
-                } else {
-                    PyValueError::new_err(message)
-                };
-                exception.set_cause(py, Some(cause));
-                exception
-            }),
-            Error::Shape { .. }
+            Error::Python(_)
+            | Error::Raised { .. }
+            | Error::Shape { .. }
             | Error::Overrun { .. }
             | Error::Null { .. }
             | Error::Arrow { .. }

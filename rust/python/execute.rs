@@ -1,10 +1,9 @@
 //! Execution: the order and the threads in which jobs are written.
 
 use std::iter::from_fn;
-use std::panic::resume_unwind;
 use std::sync::mpsc::channel;
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
-use std::thread::{self, ScopedJoinHandle};
+use std::thread;
 use std::vec;
 
 use fastcollate::SliceColumn;
@@ -13,6 +12,7 @@ use fastcollate::plan::Assembly;
 use crate::error::Result;
 use crate::interrupt::{Interruptible, poll};
 use crate::job::Job;
+use crate::threads::{help, is_forking};
 
 /// From this size on a second thread pays, even where it has to wait for a busy core now and then:
 /// that takes some milliseconds, as long as 64 MiB do. Recycled memory asks for no less: where one
@@ -45,19 +45,20 @@ pub fn execute(jobs: Vec<Job>, mut write: impl FnMut(Job) -> Result<()>) -> Resu
         let (to_writer, mapped) = channel();
         let to_writer = is_fresh.then_some(to_writer);
         let second = || {
-            while let Some(job) = masks.next() {
+            while let Some(job) = masks.next_for_helper() {
                 job.write_planned();
             }
             let Some(to_writer) = to_writer else { return };
-            while let Some(mut job) = values.next_back() {
+            while !is_forking()
+                && let Some(mut job) = values.next_back()
+            {
                 job.touch();
                 if to_writer.send(job).is_err() {
                     return;
                 }
             }
         };
-        // If it cannot be started, this thread does all.
-        let _ = thread::Builder::new().spawn_scoped(scope, second);
+        help(scope, second);
         let result = from_fn(|| values.next())
             .chain(mapped)
             .chain(from_fn(|| masks.next()))
@@ -78,33 +79,33 @@ pub fn execute_slices(jobs: Vec<Job>, columns: &[SliceColumn], assembly: &Assemb
     let interruptible: Vec<_> = columns.iter().map(Interruptible).collect();
     let threads = threads_for(jobs.iter().map(Job::size).sum());
     let queue = Queue::new(jobs.into_iter().enumerate().collect());
-    let write_all = |write: &dyn Fn(Job) -> Result<()>| {
-        while let Some((index, job)) = queue.next() {
-            if let Err(error) = write(job) {
-                // Nobody wants the rest: taking it stops the other threads.
-                queue.clear();
-                return Err((index, error));
+    let errors = Mutex::new(Vec::new());
+    let failed = |index, error| {
+        // Nobody wants the rest: taking it stops the other threads.
+        queue.clear();
+        unpoisoned(&errors).push((index, error));
+    };
+    let helper = || {
+        while let Some((index, job)) = queue.next_for_helper() {
+            if let Err(error) = job.write(columns, assembly) {
+                failed(index, error);
             }
         }
-        Ok(())
     };
-    let worker = || write_all(&|job| job.write(columns, assembly));
-    let results = thread::scope(|scope| {
-        let others: Vec<_> = (1..threads)
-            // If one cannot be started, the others do its work.
-            .filter_map(|_| thread::Builder::new().spawn_scoped(scope, worker).ok())
-            .collect();
-        let result = write_all(&|job| {
-            job.write(&interruptible, assembly)?;
-            Ok(poll()?)
-        });
-        let join = |thread: ScopedJoinHandle<_>| thread.join().unwrap_or_else(|e| resume_unwind(e));
-        let others = others.into_iter().map(join);
-        others.chain([result]).collect::<Vec<_>>()
+    thread::scope(|scope| {
+        for _ in 1..threads {
+            help(scope, helper);
+        }
+        while let Some((index, job)) = queue.next() {
+            let written = job.write(&interruptible, assembly);
+            if let Err(error) = written.and_then(|()| Ok(poll()?)) {
+                failed(index, error);
+            }
+        }
     });
     // Jobs are taken in order, so the first that failed is the same however threads run.
-    let errors = results.into_iter().filter_map(Result::err);
-    match errors.min_by_key(|(index, _)| *index) {
+    let errors = errors.into_inner().unwrap_or_else(PoisonError::into_inner);
+    match errors.into_iter().min_by_key(|(index, _)| *index) {
         Some((_, error)) => Err(error),
         None => Ok(()),
     }
@@ -119,11 +120,16 @@ impl<J> Queue<J> {
     }
 
     fn lock(&self) -> MutexGuard<'_, vec::IntoIter<J>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        unpoisoned(&self.0)
     }
 
     fn next(&self) -> Option<J> {
         self.lock().next()
+    }
+
+    /// As `next`; a helper has no next job while the process forks.
+    fn next_for_helper(&self) -> Option<J> {
+        if is_forking() { None } else { self.next() }
     }
 
     fn next_back(&self) -> Option<J> {
@@ -133,6 +139,10 @@ impl<J> Queue<J> {
     fn clear(&self) {
         self.lock().by_ref().for_each(drop);
     }
+}
+
+fn unpoisoned<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Threads that together write so many bytes.

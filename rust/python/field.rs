@@ -9,7 +9,7 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyTuple, PyType};
 
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, caught};
 use crate::ingest::{DecodeExact, Rows};
 use crate::job::{Filling, Number};
 use crate::memory::filled;
@@ -476,9 +476,9 @@ impl<'py> FromPyObject<'_, 'py> for Number {
     type Error = PyErr;
 
     fn extract(object: Borrowed<'_, 'py, PyAny>) -> PyResult<Self> {
-        match object.extract::<i64>() {
-            Ok(int) => Ok(Self::Int(int)),
-            Err(_) => object.extract::<f64>().map(Self::Float),
+        match caught(object.py(), object.extract::<i64>())? {
+            Some(int) => Ok(Self::Int(int)),
+            None => object.extract::<f64>().map(Self::Float),
         }
     }
 }

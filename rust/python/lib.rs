@@ -25,6 +25,7 @@ mod seqlens;
 mod shard;
 mod stepping;
 mod tables;
+mod threads;
 
 use pyo3::prelude::*;
 
@@ -63,6 +64,8 @@ mod _fastcollate {
     use super::plan::Plan;
     #[pymodule_export]
     use super::stepping::{group_offsets, split_step, step_defect};
+    #[pymodule_export]
+    use super::threads::{after_fork, before_fork};
 
     #[pymodule_init]
     fn init(module: &Bound<PyModule>) -> PyResult<()> {

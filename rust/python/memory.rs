@@ -6,8 +6,11 @@ use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError, Weak};
 
 use memmap2::MmapMut;
-use pyo3::exceptions::{PyMemoryError, PyTypeError, PyValueError};
+use pyo3::exceptions::{PyException, PyMemoryError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
+
+use crate::ingest::describe;
+use crate::threads::reset_in_child;
 
 /// Slabs and their outputs begin on cache lines, so that one never shares a line with the next.
 pub const ALIGNMENT: usize = 64;
@@ -34,6 +37,7 @@ static FORKS: AtomicU32 = AtomicU32::new(0);
 #[pyfunction]
 pub fn forked() {
     FORKS.fetch_add(1, Ordering::Relaxed);
+    reset_in_child();
 }
 
 /// As many values as somebody else says, by their numbers.
@@ -328,15 +332,21 @@ pub struct BufferPool {
 impl BufferPool {
     #[new]
     fn new(max_bytes: &Bound<PyAny>) -> PyResult<Self> {
-        let max_bytes = max_bytes.extract().map_err(|error: PyErr| {
-            let message = format!("max_bytes is {max_bytes}; pass a number of bytes from 0 on");
-            if error.is_instance_of::<PyTypeError>(max_bytes.py()) {
-                PyTypeError::new_err(message)
-            } else {
-                PyValueError::new_err(message)
+        let py = max_bytes.py();
+        let bytes = match max_bytes.extract::<usize>() {
+            Ok(bytes) => bytes,
+            Err(error) if !error.is_instance_of::<PyException>(py) => return Err(error),
+            Err(error) => {
+                let found = describe(max_bytes)?;
+                let message = format!("max_bytes is {found}; pass a number of bytes from 0 on");
+                return Err(if error.is_instance_of::<PyTypeError>(py) {
+                    PyTypeError::new_err(message)
+                } else {
+                    PyValueError::new_err(message)
+                });
             }
-        })?;
-        let pool = Arc::new(Pool::new(max_bytes));
+        };
+        let pool = Arc::new(Pool::new(bytes));
         Ok(Self { pool })
     }
 

@@ -10,7 +10,7 @@ use pyo3::exceptions::{PyException, PyTypeError};
 use pyo3::prelude::*;
 use pyo3::types::PyList;
 
-use crate::error::Result;
+use crate::error::{Result, caught, cited};
 use crate::ingest::{Stretch, describe, same_until};
 use crate::interrupt::stoppable;
 use crate::tables::{Column, column_of, values};
@@ -44,7 +44,8 @@ pub fn group_offsets<'py>(ids: &Bound<'py, PyList>, name: &str) -> PyResult<(Col
                 offsets.push(index);
             }
             // What has no hash is compared elsewhere.
-            are_different = are_different && item.hash().is_ok_and(|hash| hashes.insert(hash));
+            are_different =
+                are_different && caught(py, item.hash())?.is_some_and(|hash| hashes.insert(hash));
         }
         (index, last) = match same_until(ids, &item, index) {
             Stretch::Until(index) => (index, Some(item)),
@@ -85,9 +86,12 @@ fn incomparable(item: &Bound<PyAny>, name: &str, index: usize, cause: PyErr) -> 
     if !cause.is_instance_of::<PyException>(py) {
         return cause;
     }
-    let found = describe(item);
+    let (found, why) = match (describe(item), cited(py, &cause)) {
+        (Ok(found), Ok(why)) => (found, why),
+        (Err(interrupt), _) | (_, Err(interrupt)) => return interrupt,
+    };
     let error = PyTypeError::new_err(format!(
-        "{name}[{index}] is {found}, which cannot be compared: {cause}"
+        "{name}[{index}] is {found}, which cannot be compared: {why}"
     ));
     error.set_cause(py, Some(cause));
     error

@@ -26,6 +26,8 @@ use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::PyType;
 
+use crate::error::caught;
+
 /// A type of a module, which is imported at the first call.
 ///
 /// Nothing is locked while it is: a signal handler that runs within the import may call us, and
@@ -55,15 +57,16 @@ pub fn find_numpy(py: Python) -> PyResult<()> {
 }
 
 /// How an error message calls an object: `1.5 (float)`, abbreviated where it prints long.
-pub fn describe(object: &Bound<PyAny>) -> String {
-    let kind = object.get_type().name().map(|name| name.to_string());
-    let kind = kind.unwrap_or_else(|_| "object".to_owned());
-    let repr = object
-        .py()
-        .import("reprlib")
-        .and_then(|reprlib| reprlib.call_method1("repr", (object,)));
-    match repr {
-        Ok(repr) => format!("{repr} ({kind})"),
-        Err(_) => format!("an object of type {kind}"),
-    }
+///
+/// # Errors
+/// What its own code raises, if that is no `Exception`.
+pub fn describe(object: &Bound<PyAny>) -> PyResult<String> {
+    let py = object.py();
+    let kind = caught(py, object.get_type().name())?;
+    let kind = kind.map_or("object".to_owned(), |name| name.to_string());
+    let reprlib = py.import("reprlib")?;
+    Ok(match caught(py, reprlib.call_method1("repr", (object,)))? {
+        Some(repr) => format!("{repr} ({kind})"),
+        None => format!("an object of type {kind}"),
+    })
 }

@@ -3,14 +3,14 @@
 use fastcollate::{Element, Error as Core, Place, bf16, f16};
 use numpy::PyUntypedArray;
 use numpy::prelude::*;
-use pyo3::exceptions::{PyException, PyOverflowError};
+use pyo3::exceptions::PyOverflowError;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyInt, PyType};
 
 use super::tensor::is_tensor;
 use super::{describe, imported};
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, caught};
 
 /// An output type that Python numbers can be decoded into.
 pub trait Decode: Element {
@@ -80,33 +80,35 @@ decode_float! {
 ///
 /// This may run Python code: the caller owns `item`, and must look again at what it came from.
 pub fn decode<T: Decode>(item: &Bound<PyAny>, place: impl Fn() -> Place) -> Result<T> {
-    let wrong_kind = || Error::Kind {
-        place: place().to_string(),
-        found: describe(item),
-        expected: T::EXPECTED,
-    };
+    let wrong_kind = || Error::kind(place().to_string(), item, T::EXPECTED);
     if !is_one_real_number(item)? {
         return Err(wrong_kind());
     }
-    T::extract(item).map_err(|error| {
-        let py = item.py();
-        let has = |method: &&str| item.get_type().hasattr(*method).unwrap_or(false);
-        let is_plain = || item.is_instance_of::<PyInt>() || is_real_scalar(item).unwrap_or(false);
-        if !T::METHODS.iter().any(has) {
-            wrong_kind()
-        } else if error.is_instance_of::<PyOverflowError>(py) && is_plain() {
-            Error::Core(Core::DoesNotFit {
-                place: place(),
-                value: match item.str().map(|text| text.to_string()) {
-                    Ok(text) if text.len() <= 80 => text,
-                    _ => describe(item),
-                },
-                dtype: T::DTYPE,
-            })
-        } else {
-            Error::raised(py, place(), error)
-        }
-    })
+    let error = match T::extract(item) {
+        Ok(value) => return Ok(value),
+        Err(error) => error,
+    };
+    let py = item.py();
+    let mut has_method = false;
+    for method in T::METHODS {
+        has_method = has_method || item.get_type().hasattr(*method)?;
+    }
+    if !has_method {
+        return Err(wrong_kind());
+    }
+    let is_plain = || Ok::<_, PyErr>(item.is_instance_of::<PyInt>() || is_real_scalar(item)?);
+    if !error.is_instance_of::<PyOverflowError>(py) || !is_plain()? {
+        return Err(Error::raised(py, place(), error));
+    }
+    let text = caught(py, item.str())?.map(|text| text.to_string());
+    Err(Error::Core(Core::DoesNotFit {
+        place: place(),
+        value: match text {
+            Some(text) if text.len() <= 80 => text,
+            _ => describe(item)?,
+        },
+        dtype: T::DTYPE,
+    }))
 }
 
 /// Whether an object can stand for one real number. `float()` would also take an array of one item,
@@ -148,8 +150,5 @@ fn is_numpy_bool(item: &Bound<PyAny>) -> PyResult<bool> {
 
 /// Whether an object has a length, as rows do.
 pub fn has_len(item: &Bound<PyAny>) -> PyResult<bool> {
-    match item.len() {
-        Err(error) if !error.is_instance_of::<PyException>(item.py()) => Err(error),
-        result => Ok(result.is_ok()),
-    }
+    Ok(caught(item.py(), item.len())?.is_some())
 }

@@ -5,12 +5,12 @@ use numpy::prelude::*;
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
-use pyo3::types::{PyByteArray, PyBytes, PyList, PyMapping, PyString, PyTuple, PyType};
+use pyo3::types::{PyByteArray, PyBytes, PyDict, PyList, PyString, PyTuple, PyType};
 
 use super::array::ArrayInput;
 use super::number::has_len;
 use super::{imported, tensor};
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, caught};
 
 /// Whether an object is a tensor of rows. Asked before its memory is, which may be a copy.
 pub fn has_rows(object: &Bound<PyAny>) -> Result<bool> {
@@ -80,9 +80,16 @@ pub fn is_sequence(object: &Bound<PyAny>) -> Result<bool> {
         || object.is_instance_of::<PyByteArray>();
     let has = |method| object.get_type().hasattr(method);
     Ok(!is_text
-        && object.cast::<PyMapping>().is_err()
+        && !is_mapping(object)?
         && has(intern!(object.py(), "__getitem__"))?
         && has(intern!(object.py(), "__len__"))?)
+}
+
+/// Whether an object is a mapping, as `collections.abc` sees it. `PyMapping` drops what that raises.
+fn is_mapping(object: &Bound<PyAny>) -> PyResult<bool> {
+    static MAPPING: PyOnceLock<Py<PyType>> = PyOnceLock::new();
+    let mapping = imported(&MAPPING, object.py(), "collections.abc", "Mapping")?;
+    Ok(object.is_instance_of::<PyDict>() || object.is_instance(mapping)?)
 }
 
 /// A sequence as a list of its items.
@@ -99,7 +106,9 @@ pub fn to_list<'py>(sequence: &Bound<'py, PyAny>) -> Result<Bound<'py, PyList>> 
 pub fn of_dataset<'py>(rows: &Bound<'py, PyAny>) -> Result<Option<Bound<'py, PyAny>>> {
     let py = rows.py();
     let is_theirs = |module: Bound<PyString>| module == "datasets.arrow_dataset";
-    if rows.is_exact_instance_of::<PyList>() || !rows.get_type().module().is_ok_and(is_theirs) {
+    if rows.is_exact_instance_of::<PyList>()
+        || !caught(py, rows.get_type().module())?.is_some_and(is_theirs)
+    {
         return Ok(None);
     }
     let columns = py.import(intern!(py, "fastcollate.ingest.dataset_columns"))?;

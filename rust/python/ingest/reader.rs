@@ -17,7 +17,7 @@ use super::object::{
 };
 use super::ragged::{self, Parts};
 use super::rows::{Row, Rows};
-use super::{describe, tensor};
+use super::tensor;
 use crate::error::{Error, Result};
 
 const EXPECTED_FIELD: &str =
@@ -264,15 +264,14 @@ impl<'a, 'py> Reader<'a, 'py> {
                 let shape = input.array.shape();
                 Err(Error::shape(place(), shape, EXPECTED_NUMBERS))
             }
-            _ => Err(Error::Kind {
-                place: place(),
-                found: describe(&row),
-                expected: if self.allows_trailing {
+            _ => {
+                let expected = if self.allows_trailing {
                     EXPECTED_ROW_OF_ANY
                 } else {
                     EXPECTED_ROW
-                },
-            }),
+                };
+                Err(Error::kind(place(), &row, expected))
+            }
         }
     }
 
@@ -366,11 +365,7 @@ impl<'a, 'py> Reader<'a, 'py> {
     }
 
     fn wrong_kind(&self, rows: &Bound<'py, PyAny>) -> Error {
-        Error::Kind {
-            place: self.field.to_owned(),
-            found: describe(rows),
-            expected: EXPECTED_FIELD,
-        }
+        Error::kind(self.field.to_owned(), rows, EXPECTED_FIELD)
     }
 }
 

@@ -1,0 +1,91 @@
+"""Forks in the midst of a call: parent and child both build the batch."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+
+SECONDS = 60
+"""What must happen happens long before; else a test fails instead of hanging."""
+
+FORKING = """if True:
+    import os, signal, sys, time
+    import numpy as np
+    import fastcollate as fc
+
+    signal.alarm(40)  # whoever hangs is ended
+    child = None
+
+    def fork(*_):
+        global child
+        if child is None:
+            child = os.fork()
+        return 7
+
+    class Forks:
+        __index__ = fork
+
+    def end(batch, expected):
+        assert np.array_equal(batch.input_ids, expected)
+        assert batch.attention_mask.all()
+        if child == 0:
+            os._exit(0)
+        assert os.waitpid(child, 0)[1] == 0
+"""
+
+
+def run(code):
+    subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", FORKING + code], check=True, timeout=SECONDS
+    )
+
+
+@pytest.mark.parametrize("row", [0, 1, 20, 59])
+def test_an_item_that_forks_while_another_thread_helps(row):
+    """More than 64 MiB, from where on there is one."""
+    run(f"""
+    rows = [[7] * 100_000] * 60
+    rows[{row}] = [7] * 50_000 + [Forks()] + [7] * 49_999
+    batch = fc.build_batch(rows, [[7]] * 60, pad_token_id=0, array_type="numpy")
+    end(batch, np.full((60, 100_001), 7))
+    """)
+
+
+@pytest.mark.parametrize("after", [0.001, 0.02, 0.05])
+def test_a_signal_handler_that_forks_while_other_threads_help(after):
+    run(f"""
+    rows = [np.full(100_000, 7)] * 150
+    signal.signal(signal.SIGALRM, fork)
+    signal.setitimer(signal.ITIMER_REAL, {after})
+    for _ in range(100):
+        batch = fc.build_batch(rows, [[7]] * 150, pad_token_id=0, array_type="numpy")
+        if child is not None:
+            break
+    end(batch, np.full((150, 100_001), 7))
+    """)
+
+
+def test_threads_fork_while_another_builds():
+    run("""
+    import threading
+    rows = [np.full(100_000, 7)] * 150
+    ends = []
+
+    def fork_often():
+        for _ in range(20):
+            one = os.fork()
+            if one == 0:
+                batch = fc.build_batch(rows[:80], [[7]] * 80, pad_token_id=0, array_type="numpy")
+                os._exit(0 if (batch.input_ids == 7).all() else 1)
+            ends.append(os.waitpid(one, 0)[1])
+
+    thread = threading.Thread(target=fork_often)
+    thread.start()
+    while thread.is_alive():
+        batch = fc.build_batch(rows, [[7]] * 150, pad_token_id=0, array_type="numpy")
+        assert (batch.input_ids == 7).all()
+    assert ends == [0] * 20
+    """)

@@ -1,0 +1,145 @@
+"""What is no `Exception` passes through the library, wherever a user's code raises it."""
+
+import sys
+from contextlib import suppress
+
+import numpy as np
+import pytest
+
+import fastcollate as fc
+from fastcollate.plan.grouping import group_offsets, shown
+
+INTERRUPTS = [KeyboardInterrupt, SystemExit, GeneratorExit]
+
+
+def raising(exception, *methods, base=object, but=0):
+    """Make an object that raises in these methods, from call number `but` on."""
+    calls = iter(range(but))
+
+    def method(self, *_):
+        if next(calls, None) is None:
+            raise exception
+        return 0
+
+    return type("Raises", (base,), dict.fromkeys(methods, method))()
+
+
+def error_with(exception):
+    """Make an exception whose own text cannot be had."""
+    return type("Odd", (ValueError,), {"__str__": lambda _: (_ for _ in ()).throw(exception())})()
+
+
+def build(**arguments):
+    data = {"prompts": [[1]], "responses": [[2]], "pad_token_id": 0, "array_type": "numpy"}
+    return fc.build_batch(**{**data, **arguments})
+
+
+def compared_with(exception):
+    def method(self, _):
+        raise error_with(exception)
+
+    return type("Compared", (), {"__eq__": method, "__hash__": None})()
+
+
+PLACES = {
+    "repr of an item": lambda e: build(prompts=[[raising(e, "__repr__")]]),
+    "repr of a row": lambda e: build(prompts=[raising(e, "__repr__")]),
+    "repr of a column": lambda e: build(prompts=raising(e, "__repr__")),
+    "str of a large int": lambda e: build(
+        prompts=[
+            [
+                raising(
+                    e,
+                    "__str__",
+                    base=type("Int", (int,), {"__new__": lambda c: int.__new__(c, 2**70)}),
+                )
+            ]
+        ]
+    ),
+    "str of an exception": lambda e: build(prompts=[[raising(error_with(e), "__index__")]]),
+    "hash of an id": lambda e: group_offsets("uids", [raising(e, "__hash__"), 1], "uid", "sort"),
+    "repr of an id": lambda e: group_offsets(
+        "uids",
+        [
+            type(
+                "Id",
+                (),
+                {
+                    "__eq__": lambda *_: 1 / 0,
+                    "__hash__": None,
+                    "__repr__": lambda _: (_ for _ in ()).throw(e()),
+                },
+            )()
+            for _ in range(2)
+        ],
+        "uid",
+        "sort",
+    ),
+    "str of an exception of an id": lambda e: group_offsets(
+        "uids", [compared_with(e) for _ in range(2)], "uid", "sort"
+    ),
+    "repr of an id that is shown": lambda e: shown(raising(e, "__repr__")),
+    "index of a fill": lambda e: build(
+        fields={"x": fc.Field([[1.0]], fill=raising(e, "__index__", base=float))}
+    ),
+    "index of max_bytes": lambda e: fc.BufferPool(raising(e, "__index__")),
+    "repr of max_bytes": lambda e: fc.BufferPool(raising(e, "__repr__", "__str__")),
+    "length of an item": lambda e: build(prompts=[[raising(e, "__len__")]]),
+    "class of a column": lambda e: build(
+        prompts=type("Odd", (), {"__class__": property(lambda _: (_ for _ in ()).throw(e()))})()
+    ),
+}
+
+
+@pytest.mark.parametrize("exception", INTERRUPTS)
+@pytest.mark.parametrize("place", PLACES)
+def test_an_interrupt_passes(place, exception):
+    with pytest.raises(exception) as caught:
+        PLACES[place](exception)
+    assert type(caught.value) is exception
+
+
+@pytest.mark.parametrize(
+    "place",
+    [place for place in PLACES if not any(word in place for word in ("hash", "shown", "fill"))],
+)
+def test_an_exception_does_not_hide_what_is_wrong(place):
+    with pytest.raises((TypeError, ValueError, ZeroDivisionError)):
+        PLACES[place](ZeroDivisionError)
+
+
+@pytest.mark.parametrize("has_view", [False, True])
+@pytest.mark.parametrize("step", range(0, 60, 3))
+def test_an_interrupt_leaves_a_batch_that_was_to_be_taken_over_open(step, has_view, array_type):
+    """Or closed, where its memory was given away: never closed while a view is alive."""
+    batch = build(rewards=[1.0], array_type=array_type)
+    view = batch.rewards[0] if has_view else None
+    left = [step]
+
+    def trace(frame, event, _):
+        if frame.f_code.co_name not in ("_close", "release"):
+            return None
+        frame.f_trace_opcodes = True
+        if event == "opcode":
+            left[0] -= 1
+            if left[0] < 0:
+                sys.settrace(None)
+                raise KeyboardInterrupt
+        return trace
+
+    sys.settrace(trace)
+    try:
+        with suppress(KeyboardInterrupt, ValueError):
+            build(out=batch, array_type=array_type)
+    finally:
+        sys.settrace(None)
+    try:
+        outputs = dict(batch)
+    except fc.ClosedBatchError:
+        assert not has_view
+        return
+    assert list(outputs) == ["input_ids", "attention_mask", "response_mask", "rewards"]
+    assert np.asarray(outputs["input_ids"]).tolist() == [[1, 2]]
+    assert np.asarray(outputs["rewards"]).tolist() == [[1.0]]
+    if has_view:
+        assert np.shares_memory(np.asarray(view), np.asarray(outputs["rewards"]))
