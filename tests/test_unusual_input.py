@@ -110,6 +110,30 @@ def test_unsigned_tensors(bits):
     assert batch["p"].tolist() == [1, 2, 3, 4, 5]
 
 
+@pytest.mark.parametrize("kind", ["numpy", pytest.param("torch", marks=NEEDS_TORCH)])
+def test_integers_that_are_joined_stay_integers(kind):
+    def joined(*dtypes):
+        arrays = [np.array([row, 2**7]).astype(dtype) for row, dtype in enumerate(dtypes)]
+        if kind == "torch":
+            import torch
+
+            arrays = list(map(torch.from_numpy, arrays))
+        rows = [[1]] * len(arrays)
+        field = fc.PerRow(arrays, concat=True)
+        return fc.build_batch(rows, rows, pad_token_id=0, fields={"x": field}, array_type=kind)["x"]
+
+    for dtypes, common in (
+        (("uint16", "int64"), "int64"),
+        (("uint32", "int32"), "int64"),
+        (("uint8", "int16", "bool"), "int16"),
+        (("uint64", "uint8"), "uint64"),
+    ):
+        assert str(joined(*dtypes).dtype).removeprefix("torch.") == common
+        assert joined(*dtypes).tolist()[:4] == [0, 128, 1, 128]
+    with pytest.raises(ValueError, match="x holds int64 and uint64, which no dtype of integers"):
+        joined("int64", "uint64")
+
+
 def unaligned(values, dtype):
     """Give an array behind one byte of others, which nobody can change."""
     array = np.array(values, dtype)

@@ -195,7 +195,7 @@ class PerRowObjects(NamedTuple):
         if not self.concat:
             return {key: arrays}
         # Joined, all are of the type that all of the step need, whatever rows there are.
-        common = _common_dtype(self.arrays)
+        common = _common_dtype(key, self.arrays)
         arrays = [array if array.dtype == common else convert(array, common) for array in arrays]
         offsets: Any = offsets_of([len(array) for array in arrays])
         joined: Any
@@ -328,14 +328,25 @@ def _as_objects(key: str, values: list[Any], field: PerRow, array_type: str) -> 
                 f"{key}[{row}] has shape {tuple(array.shape)}, which cannot be joined with "
                 f"{key}[0] of shape {tuple(arrays[0].shape)}; pass concat=False"
             )
+    if field.concat:
+        _common_dtype(key, arrays)
     return PerRowObjects(arrays, field.concat)
 
 
-def _common_dtype(arrays: Sequence[Any]) -> Any:
+def _common_dtype(key: str, arrays: Sequence[Any]) -> Any:
     """Return the type that arrays or tensors have when they are joined."""
     dtypes = {array.dtype for array in arrays}
     if len(dtypes) == 1:
         return dtypes.pop()
+    names = {str(dtype).removeprefix("torch.") for dtype in dtypes}
+    if all(name.startswith(("int", "uint", "bool")) for name in names):
+        common = np.result_type(*names)
+        if common.kind == "f":
+            raise ValueError(
+                f"{key} holds {' and '.join(sorted(names))}, which no dtype of integers holds "
+                "together; pass dtype"
+            )
+        return dtype_like(arrays[0], common.name)
     if isinstance(arrays[0], np.ndarray):
         return np.result_type(*dtypes)
     import torch
