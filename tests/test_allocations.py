@@ -1,5 +1,8 @@
 """Lengths that somebody else says: rows without values, of which there may be any number."""
 
+import signal
+import time
+
 import numpy as np
 import pytest
 from conftest import NEEDS_TORCH
@@ -89,3 +92,23 @@ def test_dimensions_that_are_too_many_to_count():
     rows = pa.ListArray.from_arrays(pa.array([0], pa.int32()), items)
     with pytest.raises(ValueError, match=r"^x could not be read: .*too large"):
         fc.ragged(rows)
+
+
+@pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="Windows has no timers of signals")
+def test_sequences_without_end_can_be_interrupted():
+    class Interrupt(BaseException):
+        pass
+
+    def interrupt(*_):
+        raise Interrupt
+
+    before = signal.signal(signal.SIGALRM, interrupt)
+    try:
+        start = time.perf_counter()
+        signal.setitimer(signal.ITIMER_REAL, 0.1)
+        with pytest.raises(Interrupt):
+            fc.build_batch(**{**good_input(), "prompts": range(2**60)})
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    assert time.perf_counter() - start < 10

@@ -433,3 +433,12 @@ def test_requested_schemas_that_lie():
         rows.__arrow_c_array__(capsule(schema(b"l"), b"other"))
     with pytest.raises(ValueError, match="Int64 is requested"):
         rows.__arrow_c_array__(capsule(schema(b"l"), b"arrow_schema"))
+
+
+@pytest.mark.parametrize("offsets", [[0, 2, 1, 3], [-1, 0, 1, 3], [0, 1, 2, 4]], ids=str)
+def test_offsets_that_were_changed_by_force(offsets):
+    rows = fc.ragged([[1], [2], [3]])
+    rows.offsets.flags.writeable = True
+    rows.offsets[:] = offsets
+    with pytest.raises(ValueError, match="offset"):
+        rows.__arrow_c_array__()

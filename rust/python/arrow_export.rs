@@ -44,8 +44,13 @@ pub fn arrow_lists<'py>(
         let lists = FixedSizeListArray::try_new_with_length(item(&items), size, items, None, len);
         items = Arc::new(lists.map_err(failed)?);
     }
-    let offsets = memory::<i64>(offsets.as_untyped())?;
-    let offsets = OffsetBuffer::new(ScalarBuffer::from(offsets));
+    let offsets = ScalarBuffer::<i64>::from(memory::<i64>(offsets.as_untyped())?);
+    // Arrow's library panics where it is handed others.
+    if offsets.first().is_none_or(|&first| first < 0) || !offsets.is_sorted() {
+        let message = "the offsets are negative, or fall";
+        return Err(PyValueError::new_err(message));
+    }
+    let offsets = OffsetBuffer::new(offsets);
     let lists = LargeListArray::try_new(item(&items), offsets, items, None).map_err(failed)?;
     let data = match requested_schema {
         Some(schema) => requested(lists, &schema)?,

@@ -12,6 +12,9 @@ use super::number::has_len;
 use super::{imported, tensor};
 use crate::error::{Error, Result, caught};
 
+/// Rows between two looks at pending signals.
+pub const POLL_ROWS: usize = 1 << 16;
+
 /// Whether an object is a tensor of rows. Asked before its memory is, which may be a copy.
 pub fn has_rows(object: &Bound<PyAny>) -> Result<bool> {
     Ok(tensor::dimensions(object)?.is_some_and(|dimensions| dimensions > 1))
@@ -97,8 +100,15 @@ pub fn to_list<'py>(sequence: &Bound<'py, PyAny>) -> Result<Bound<'py, PyList>> 
     if let Ok(list) = sequence.cast_exact::<PyList>() {
         return Ok(list.clone());
     }
-    let items = sequence.try_iter()?.collect::<PyResult<Vec<_>>>()?;
-    Ok(PyList::new(sequence.py(), items)?)
+    // Python's own list raises where there is no memory, whatever the length was said to be.
+    let list = PyList::empty(sequence.py());
+    for (index, item) in sequence.try_iter()?.enumerate() {
+        list.append(item?)?;
+        if index % POLL_ROWS == POLL_ROWS - 1 {
+            sequence.py().check_signals()?;
+        }
+    }
+    Ok(list)
 }
 
 /// The rows of a column of the library `datasets`, read without a Python object for each number;

@@ -12,8 +12,8 @@ use super::array::{ArrayInput, ArrayView, Float};
 use super::arrow::{self, Chunk};
 use super::number::decode;
 use super::object::{
-    as_array, has_rows, is_list_of_rows, is_objects, is_row, is_sequence, iterated, of_dataset,
-    to_list,
+    POLL_ROWS, as_array, has_rows, is_list_of_rows, is_objects, is_row, is_sequence, iterated,
+    of_dataset, to_list,
 };
 use super::ragged::{self, Parts};
 use super::rows::{Row, Rows};
@@ -29,9 +29,6 @@ const EXPECTED_ROW_OF_ANY: &str = "a row has to be a list, an array or a tensor 
 
 /// For fewer rows than these there is memory; asking takes small batches time.
 const MANY_ROWS: usize = 1 << 16;
-
-/// Rows between two looks at pending signals.
-const POLL_ROWS: usize = 1 << 16;
 
 /// What takes the rows of a field, whatever they come as.
 pub struct Reader<'a, 'py> {
