@@ -207,11 +207,11 @@ class Batch(Mapping[str, Any]):
 
     __hash__ = object.__hash__
 
-    def __reduce__(self) -> tuple[type[Batch], tuple[Any, ...], tuple[None, dict[str, Any]]]:
+    def __reduce__(self) -> tuple[Callable[..., Batch], tuple[Any, ...], tuple[None, Any]]:
         names = (self.uids, self.trajectory_ids, self.is_last_step)
-        how = (_own_memory(self._data), self._plan, self._recipe)
+        how = (self._plan, self._recipe, *names, self.merge_plan, self.is_padding)
         state = {"_masked_rewards": self._masked_rewards}
-        return type(self), (*how, *names, self.merge_plan, self.is_padding), (None, state)
+        return _unpickled, (type(self), _own_memory(self._data), *how), (None, state)
 
     @property
     def _plan(self) -> Plan | None:
@@ -615,14 +615,59 @@ class Batch(Mapping[str, Any]):
 
 
 def _own_memory(data: dict[str, Any]) -> dict[str, Any]:
-    """Copy tensors that see a part of their memory only: torch would pickle all of it."""
+    """Copy tensors that see a part of their memory only: torch would pickle all of it.
+
+    Lists of tensors are joined: torch sends each tensor by a file descriptor of its own.
+    """
 
     def own(value: Any) -> Any:
         if is_tensor(value) and value.untyped_storage().nbytes() > value.nbytes:
             return value.clone()
-        return value
+        return _Joined.of(value) if isinstance(value, list) and _can_be_joined(value) else value
 
     return {key: own(value) for key, value in data.items()}
+
+
+class _Joined(NamedTuple):
+    """A list of tensors as one, and how many items each has."""
+
+    tensor: Any
+    counts: list[int]
+
+    @classmethod
+    def of(cls, tensors: list[Any]) -> _Joined:
+        import torch
+
+        return cls(torch.cat(tensors), list(map(len, tensors)))
+
+    def parts(self) -> list[Any]:
+        """Return the list: views of the one tensor."""
+        return list(self.tensor.split(self.counts))
+
+
+def _can_be_joined(values: list[Any]) -> bool:
+    """Whether these are dense tensors on the host that differ in their number of items alone."""
+    first: Any = values[0] if values else None
+    if not is_tensor(first) or first.dim() == 0 or first.device.type != "cpu":
+        return False
+
+    def kind(value: Any) -> tuple[Any, ...]:
+        if not is_tensor(value) or value.is_nested:
+            return ()
+        return type(value), value.dtype, value.shape[1:], value.device, value.layout
+
+    is_dense = str(first.layout) == "torch.strided" and not first.is_nested
+    return is_dense and all(
+        kind(value) == kind(first) and value.dim() > 0 and not value.requires_grad
+        for value in values
+    )
+
+
+def _unpickled(kind: type[Batch], data: dict[str, Any], *how: Any) -> Batch:
+    """Return the batch of a pickle."""
+    return kind(
+        {k: value.parts() if type(value) is _Joined else value for k, value in data.items()}, *how
+    )
 
 
 def _describe(value: Any) -> tuple[str, str]:

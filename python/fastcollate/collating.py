@@ -6,6 +6,8 @@ import warnings
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
+import numpy as np
+
 from fastcollate._fastcollate import FieldSpec, LayoutSpec, OutputSpec, Plan, collate
 from fastcollate.arguments import checked_int, checked_integer, id_list
 from fastcollate.batch import Batch, Recipe
@@ -396,7 +398,9 @@ def collate_fields(
         from_numpy = torch.from_numpy
         for key, array in arrays:
             if isinstance(array, list):
-                data[key] = [from_numpy(row) for row in array]
+                # Of one storage, which is one file descriptor where processes share it.
+                rows = from_numpy(np.concatenate(array))
+                data[key] = list(rows.split(list(map(len, array))))
             elif not isinstance(array, int):
                 data[key] = from_numpy(array)
         for _, spec in fields:
