@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import fastcollate as fc
+import fastcollate.compat.skyrl
 from fastcollate.testing import reference
 
 WORKLOADS = {"tokens": float, "flops": lambda tokens: 24576.0 * tokens + tokens * tokens}
@@ -256,6 +257,37 @@ def test_a_uid_that_comes_again_is_named():
             fc.prompt_boundaries(uids)
         with pytest.raises(ValueError, match=message):
             fc.plan_step([1, 2, 3, 4], uids=uids)
+
+
+def test_boundaries_are_a_sequence_of_pairs():
+    pairs = [(0, 2), (2, 5), (5, 6)]
+    found = fc.prompt_boundaries(list("aabbbc"))
+    assert isinstance(found, fc.PromptBoundaries)
+    assert found.offsets.dtype == np.int64
+    assert found.offsets.tolist() == [0, 2, 5, 6]
+    assert found == pairs == found
+    assert found != pairs[:-1]
+    assert found != tuple(pairs)
+    assert (list(found), len(found), found[-1], found[0]) == (pairs, 3, (5, 6), (0, 2))
+    assert all(type(row) is int for pair in found for row in pair)
+    assert (found[1:], found[::-1], found[5:]) == (pairs[1:], pairs[::-1], [])
+    assert (2, 5) in found
+    assert found.index((5, 6)) == 2
+    assert list(reversed(found)) == pairs[::-1]
+    assert json.dumps(list(found)) == "[[0, 2], [2, 5], [5, 6]]"
+    assert pickle.loads(pickle.dumps(found)) == found
+    assert repr(found) == "PromptBoundaries([(0, 2), (2, 5), (5, 6)])"
+    assert repr(fc.prompt_boundaries(range(10))).endswith("(5, 6), ...])")
+    for index in (3, -4):
+        with pytest.raises(IndexError):
+            found[index]
+    with pytest.raises(ValueError, match="read-only"):
+        found.offsets[0] = 1
+    with pytest.raises(TypeError, match="unhashable"):
+        hash(found)
+    skyrl = fc.compat.skyrl.compute_prompt_boundaries(list("aabbbc"))
+    assert type(skyrl) is list
+    assert skyrl == pairs
 
 
 def test_no_uids():

@@ -23,6 +23,7 @@ from fastcollate.ingest.columns import Ragged
 from fastcollate.ingest.fields import Field, PerRow, RoutedExperts
 from fastcollate.memory import BufferPool, get_default_pool, set_default_pool
 from fastcollate.plan.bin_plan import BinPlan
+from fastcollate.plan.boundaries import PromptBoundaries
 from fastcollate.plan.merge_report import Break, MergeReport
 from fastcollate.plan.merging import MergePlan, merge_turns
 from fastcollate.plan.packing import pack
@@ -47,6 +48,7 @@ __all__ = [
     "PerRow",
     "Plan",
     "Prefetcher",
+    "PromptBoundaries",
     "Ragged",
     "RoutedExperts",
     "Shard",

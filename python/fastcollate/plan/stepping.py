@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from itertools import pairwise
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -13,6 +12,7 @@ from fastcollate import _fastcollate
 from fastcollate.arguments import check_bool, checked_count, checked_int, counted, id_list
 from fastcollate.arrays import describe, is_tensor
 from fastcollate.batch import Batch
+from fastcollate.plan.boundaries import PromptBoundaries
 from fastcollate.plan.costs import Costs, costs_of
 from fastcollate.plan.grouping import group_offsets
 from fastcollate.plan.lengths import Integers, checked_lengths
@@ -25,7 +25,7 @@ MAX_RANKS = 1 << 24
 """How many ranks all mini-batches together may have."""
 
 
-def prompt_boundaries(uids: Any) -> list[tuple[int, int]]:
+def prompt_boundaries(uids: Any) -> PromptBoundaries:
     """Find the rows of every prompt.
 
     Parameters
@@ -37,8 +37,9 @@ def prompt_boundaries(uids: Any) -> list[tuple[int, int]]:
 
     Returns
     -------
-    list[tuple[int, int]]
-        The first row of each prompt, and one past its last; none for no uids.
+    PromptBoundaries
+        The first row of each prompt, and one past its last, as a sequence of pairs of ints; none
+        for no uids. Its ``offsets``, int64 (prompts + 1,), are the same as an array.
 
     Raises
     ------
@@ -55,9 +56,9 @@ def prompt_boundaries(uids: Any) -> list[tuple[int, int]]:
     Examples
     --------
     >>> fc.prompt_boundaries(["p0", "p0", "p1", "p1", "p1"])
-    [(0, 2), (2, 5)]
+    PromptBoundaries([(0, 2), (2, 5)])
     """
-    return list(pairwise(_prompt_offsets(uids).tolist()))
+    return PromptBoundaries(_prompt_offsets(uids))
 
 
 def plan_step(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from fastcollate.plan.boundaries import PromptBoundaries
 from fastcollate.plan.stepping import prompt_boundaries
 
 
@@ -31,10 +32,7 @@ def compute_prompt_boundaries(uids: Sequence[Any]) -> list[tuple[int, int]]:
     Written against SkyRL 0.3: ``compute_prompt_boundaries`` of ``skyrl.train.dataset.preprocess``.
     Other than there, uids need no hash.
     """
-    try:
-        return prompt_boundaries(uids)
-    except ValueError as error:
-        raise AssertionError(str(error)) from error
+    return list(_boundaries(uids))
 
 
 def compute_prompt_end_indices(uids: Sequence[Any]) -> list[int]:
@@ -55,7 +53,8 @@ def compute_prompt_end_indices(uids: Sequence[Any]) -> list[int]:
     SkyRL before 0.3 had a function of this name in its trainer, which did not look for uids that
     come again, and found one prompt where there was none.
     """
-    return [end for _, end in compute_prompt_boundaries(uids)]
+    ends: list[int] = _boundaries(uids).offsets[1:].tolist()
+    return ends
 
 
 def compute_prompt_mini_batch_boundaries(
@@ -127,3 +126,11 @@ def compute_prompt_mini_batch_boundaries(
                     f"have {size}"
                 )
     return boundaries
+
+
+def _boundaries(uids: Sequence[Any]) -> PromptBoundaries:
+    """Find the rows of every prompt, with SkyRL's error."""
+    try:
+        return prompt_boundaries(uids)
+    except ValueError as error:
+        raise AssertionError(str(error)) from error

@@ -1,0 +1,67 @@
+"""Boundaries of groups of rows: pairs of row numbers over an array of offsets."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from typing import Any, overload
+
+import numpy as np
+
+from fastcollate.plan.lengths import Integers
+
+
+class PromptBoundaries(Sequence[tuple[int, int]]):
+    """The first row of each prompt, and one past its last: a read-only sequence of pairs of ints.
+
+    Pairs are made when they are read. Equal to a list of the same pairs, and to other boundaries
+    that are the same; can be pickled. ``list(boundaries)`` is a list.
+
+    Parameters
+    ----------
+    offsets
+        Where prompts begin, and where the last ends, int64 (prompts + 1,).
+
+    Attributes
+    ----------
+    offsets
+        As above, closed to writing: for NumPy, which needs no pairs.
+    """
+
+    __slots__ = ("offsets",)
+
+    offsets: Integers
+
+    def __init__(self, offsets: Integers) -> None:
+        self.offsets = offsets.view()
+        self.offsets.flags.writeable = False
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    @overload
+    def __getitem__(self, index: int) -> tuple[int, int]: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[tuple[int, int]]: ...
+    def __getitem__(self, index: int | slice) -> tuple[int, int] | list[tuple[int, int]]:
+        if isinstance(index, slice):
+            starts, stops = self.offsets[:-1][index], self.offsets[1:][index]
+            return list(zip(starts.tolist(), stops.tolist(), strict=True))
+        return int(self.offsets[:-1][index]), int(self.offsets[1:][index])
+
+    def __iter__(self) -> Iterator[tuple[int, int]]:
+        return pairwise(self.offsets.tolist())
+
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, PromptBoundaries):
+            return np.array_equal(self.offsets, other.offsets)
+        return list(self) == other if isinstance(other, list) else NotImplemented
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __reduce__(self) -> tuple[type[PromptBoundaries], tuple[Any, ...]]:
+        return type(self), (self.offsets,)
+
+    def __repr__(self) -> str:
+        more = ", ..." if len(self) > 6 else ""
+        return f"PromptBoundaries([{', '.join(map(str, self[:6]))}{more}])"
