@@ -114,7 +114,7 @@ def test_a_field_comes_back(layout, array_type):
 def test_tokens_come_back(layout, array_type):
     batch = small(layout, array_type)
     offsets = np.array([0, 1, 3, 3])
-    check(batch.gather(batch.input_ids, of="sequence"), np.array([5, 6, 7]), offsets)
+    check(batch.gather(batch.input_ids, of="sequence", shift="none"), np.array([5, 6, 7]), offsets)
     # The value at the token in front of each.
     shifted = batch.gather(batch.input_ids, of="sequence", shift="next_token")
     check(shifted, np.array([2, 3, 6]), offsets)
@@ -127,7 +127,7 @@ def test_values_about_the_next_token_may_lack_the_last(layout, array_type):
     found = batch.gather(batch.input_ids[..., :-1], of="sequence", shift="next_token")
     check(found, np.array([2, 3, 6]), np.array([0, 1, 3, 3]))
     with pytest.raises(ValueError, match="shape"):
-        batch.gather(batch.input_ids[..., :-1], of="sequence")
+        batch.gather(batch.input_ids[..., :-1], of="sequence", shift="none")
     with pytest.raises(ValueError, match="shape"):
         batch.gather(batch.input_ids[..., :-2], of="sequence", shift="next_token")
 
@@ -171,7 +171,7 @@ def test_a_response_with_no_token_in_front(layout, array_type):
         batch.gather(batch.input_ids, of="sequence", shift="next_token")
     gathered = batch.gather(batch.input_ids, of="sequence", shift="next_token", missing=-9)
     check(gathered, np.array([1, -9, 3]), np.array([0, 1, 1, 3]))
-    assert batch.gather(batch.input_ids, of="sequence").values.tolist() == [2, 3, 4]
+    assert batch.gather(batch.input_ids, of="sequence", shift="none").values.tolist() == [2, 3, 4]
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -188,7 +188,7 @@ def test_values_of_any_memory_layout(layout, kind):
         x = np.repeat(x, 2, axis=-1)[..., ::2]
     else:
         x.setflags(write=False)
-    check(batch.gather(x, of="sequence"), *expected)
+    check(batch.gather(x, of="sequence", shift="none"), *expected)
 
 
 def test_gather_copies(array_type):
@@ -285,8 +285,8 @@ def test_values_of_a_wrong_shape(layout, of, array_type):
     for found in wrong:
         x = like(np.zeros(found), array_type)
         with pytest.raises(ValueError, match="shape"):
-            batch.gather(x, of=of)
-    batch.gather(like(np.zeros(shape), array_type), of=of)
+            batch.gather(x, of=of, shift="none")
+    batch.gather(like(np.zeros(shape), array_type), of=of, shift="none")
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)

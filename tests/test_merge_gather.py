@@ -108,10 +108,13 @@ def rows_of(gathered):
 def test_written_out(layout, array_type):
     batch = small(layout, array_type)
     ids = batch.input_ids
-    assert rows_of(batch.gather(ids, of="sequence")) == [[3, 4, 5, 6], [8]]
-    assert rows_of(batch.gather(ids, of="sequence", per="row", gaps=True)) == [[3, 4, 5, 6], [8]]
-    assert rows_of(batch.gather(ids, of="sequence", gaps=False)) == [[3, 5, 6], [8]]
-    assert rows_of(batch.gather(ids, of="sequence", per="turn")) == TURNS["responses"]
+    assert rows_of(batch.gather(ids, of="sequence", shift="none")) == [[3, 4, 5, 6], [8]]
+    assert rows_of(batch.gather(ids, of="sequence", shift="none", per="row", gaps=True)) == [
+        [3, 4, 5, 6],
+        [8],
+    ]
+    assert rows_of(batch.gather(ids, of="sequence", shift="none", gaps=False)) == [[3, 5, 6], [8]]
+    assert rows_of(batch.gather(ids, of="sequence", shift="none", per="turn")) == TURNS["responses"]
     shifted = batch.gather(ids, of="sequence", shift="next_token", per="turn")
     assert rows_of(shifted) == [[2], [4, 5], [7]]
 
@@ -131,26 +134,26 @@ def test_a_field_comes_back_to_its_turns(layout, array_type):
 def test_tokens_that_drift_masked_are_missing(layout, array_type):
     batch = small(layout, array_type, **DRIFTED, merge="realign")
     ids = batch.input_ids
-    assert rows_of(batch.gather(ids, of="sequence", per="turn", missing=-7)) == [
+    assert rows_of(batch.gather(ids, of="sequence", shift="none", per="turn", missing=-7)) == [
         [2, -7],
         [5, 6],
         [8],
     ]
     with pytest.raises(ValueError, match=r"\b0\b.*missing"):
-        batch.gather(ids, of="sequence", per="turn")
+        batch.gather(ids, of="sequence", shift="none", per="turn")
     # They are not among the tokens of the row, so nothing is missing there.
-    assert rows_of(batch.gather(ids, of="sequence", gaps=False)) == [[2, 5, 6], [8]]
-    assert rows_of(batch.gather(ids, of="sequence")) == [[2, 9, 5, 6], [8]]
+    assert rows_of(batch.gather(ids, of="sequence", shift="none", gaps=False)) == [[2, 5, 6], [8]]
+    assert rows_of(batch.gather(ids, of="sequence", shift="none")) == [[2, 9, 5, 6], [8]]
 
 
 def test_turns_that_were_dropped_are_missing(array_type):
     plan = fc.merge_turns(**TURNS, loss_masks=[[0], [1, 1], [0]], drop_untrainable=True)
     batch = small("left", array_type, merge=plan)
     ids = batch.input_ids
-    found = batch.gather(ids, of="sequence", per="turn", missing=0)
+    found = batch.gather(ids, of="sequence", shift="none", per="turn", missing=0)
     assert rows_of(found) == [[3], [5, 6], [0]]
     with pytest.raises(ValueError, match=r"\b2\b.*missing"):
-        batch.gather(ids, of="sequence", per="turn")
+        batch.gather(ids, of="sequence", shift="none", per="turn")
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -159,9 +162,9 @@ def test_all_tokens_are_missing(layout, array_type):
     turns = {"prompts": [[], []], "responses": [[1, 2], []], "trajectory_ids": ["s", "s"]}
     batch = small(layout, array_type, **turns, merge="realign")
     for of in ("response", "sequence"):
-        found = batch.gather(batch.input_ids, of=of, per="turn", missing=-7)
+        found = batch.gather(batch.input_ids, of=of, shift="none", per="turn", missing=-7)
         assert rows_of(found) == [[-7, -7], []]
-        assert rows_of(batch.gather(batch.input_ids, of=of, gaps=False)) == [[]]
+        assert rows_of(batch.gather(batch.input_ids, of=of, shift="none", gaps=False)) == [[]]
 
 
 def test_an_observation_in_front_of_all_misses_nothing(array_type):
@@ -175,9 +178,11 @@ def test_an_observation_in_front_of_all_misses_nothing(array_type):
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_broadcast_reaches_observations(layout, array_type):
+def test_broadcast_reaches_observations_if_asked_to(layout, array_type):
     batch = small(layout, array_type)
-    found = batch.broadcast(like(np.array([0.5, 1.5]), array_type))
+    per_row = like(np.array([0.5, 1.5]), array_type)
+    assert rows_of(batch.gather(batch.broadcast(per_row))) == [[0.5, 0, 0.5, 0.5], [1.5]]
+    found = batch.broadcast(per_row, on="response")
     assert rows_of(batch.gather(found)) == [[0.5] * 4, [1.5]]
 
 
@@ -219,7 +224,7 @@ def test_gradients(layout, asked, trailing):
 def test_what_cannot_be_asked_for(options, message):
     batch = small()
     with pytest.raises((TypeError, ValueError), match=message):
-        batch.gather(batch.input_ids, of="sequence", **options)
+        batch.gather(batch.input_ids, of="sequence", shift="none", **options)
 
 
 @pytest.mark.parametrize("asked", [SAMPLED, TURN])

@@ -31,6 +31,8 @@ def test_broadcast_in_a_shard_with_padding_rows(array_type):
 
         per_row = torch.from_numpy(per_row)
     found = np.asarray(batch.broadcast(per_row))
+    np.testing.assert_array_equal(found != 0, np.asarray(batch.loss_mask) != 0)
+    found = np.asarray(batch.broadcast(per_row, on="response"))
     values = np.array([2.0, 3.0, 0.0], np.float32)[np.asarray(batch.sequence_ids)]
     np.testing.assert_array_equal(found, np.where(np.asarray(batch.response_mask), values, 0))
 

@@ -134,7 +134,7 @@ def test_written_out(asked, array_type):
     batch = small(array_type)
     ids = batch.input_ids
     assert ids.tolist() == [[7, 8, 10, 1, 2, 3, 4], [9, 11, 5, 6, 0, 0, 0]]
-    assert rows_of(batch.gather(ids, of="sequence", **asked)) == RESPONSES
+    assert rows_of(batch.gather(ids, of="sequence", shift="none", **asked)) == RESPONSES
     assert rows_of(batch.gather(ids, **asked)) == RESPONSES
     # Of token 5 the one in front is in another row.
     before = batch.gather(ids, of="sequence", shift="next_token", missing=-1, **asked)
@@ -153,7 +153,7 @@ def test_outputs_that_were_moved(array_type):
     with pytest.raises(ValueError, match=r"\b0\b.*missing"):
         batch.gather(batch.logprobs)
     # Token ids are where they are.
-    assert rows_of(batch.gather(batch.input_ids, of="sequence")) == RESPONSES
+    assert rows_of(batch.gather(batch.input_ids, of="sequence", shift="none")) == RESPONSES
     moved = batch.gather(batch.input_ids, of="sequence", shift="next_token", missing=-1)
     assert rows_of(moved) == [[2, 3, -1, 5], [8], [9]]
     per_row = like(np.array([0.5, 1.5, 2.5]), array_type)
@@ -216,9 +216,11 @@ def test_copied_rows_are_left_out(shift, array_type):
     assert batch.loss_mask[0].tolist() == [0] * 8
     assert rows_of(batch.gather(batch.loss_mask)) == [[1], [1] * 4]
     assert rows_of(batch.gather(batch.loss_mask, per="turn", missing=-1)) == [[1] * 4, [-1], [1]]
-    found = batch.broadcast(like(np.array([1, 2, 3]), array_type))
-    assert rows_of(batch.gather(found)) == [[1], [2] * 4]
-    assert found[0].tolist().count(3) == 1
+    per_row = like(np.array([1, 2, 3]), array_type)
+    for on in ("trained", "response"):
+        found = batch.broadcast(per_row, on=on)
+        assert rows_of(batch.gather(found)) == [[1], [2] * 4]
+        assert found[0].tolist().count(3) == (on == "response")
 
 
 def test_padding_rows_are_left_out(array_type):
@@ -245,13 +247,15 @@ def test_padding_rows_are_left_out(array_type):
     assert batch.loss_mask.tolist() == [[0, 0, 1, 0, 0, 0], [0, 1, 0, 0, 0, 0]]
     assert batch.row_cu_seqlens[0].tolist() == [0, 3, 5, 6]
     ids = batch.input_ids
-    assert rows_of(batch.gather(ids, of="sequence", per="turn")) == [[5], [6]]
-    assert rows_of(batch.gather(ids, of="sequence")) == [[6], [5]]
-    assert rows_of(batch.gather(ids, of="sequence", gaps=False)) == [[6], [5]]
+    assert rows_of(batch.gather(ids, of="sequence", shift="none", per="turn")) == [[5], [6]]
+    assert rows_of(batch.gather(ids, of="sequence", shift="none")) == [[6], [5]]
+    assert rows_of(batch.gather(ids, of="sequence", shift="none", gaps=False)) == [[6], [5]]
     per_row = like(np.array([1.5, 9, 2.5]), array_type)
-    assert batch.broadcast(per_row).tolist() == [[0, 0, 1.5, 0, 9, 0], [0, 2.5, 0, 0, 0, 0]]
+    assert batch.broadcast(per_row).tolist() == [[0, 0, 1.5, 0, 0, 0], [0, 2.5, 0, 0, 0, 0]]
+    found = batch.broadcast(per_row, on="response")
+    assert found.tolist() == [[0, 0, 1.5, 0, 9, 0], [0, 2.5, 0, 0, 0, 0]]
     again = pickle.loads(pickle.dumps(batch))
-    assert rows_of(again.gather(ids, of="sequence")) == [[6], [5]]
+    assert rows_of(again.gather(ids, of="sequence", shift="none")) == [[6], [5]]
     assert rows_of(again.to_layout("left").gather(batch.to_layout("left").loss_mask)) == [
         [1],
         [0],
@@ -306,8 +310,8 @@ def test_values_of_a_wrong_shape(of, array_type):
     batch = small(array_type)
     for shape in [(3, 7), (2, 8), (2, 6), (14,), (1, 14), ()]:
         with pytest.raises(ValueError, match="shape"):
-            batch.gather(like(np.zeros(shape), array_type), of=of)
-    batch.gather(like(np.zeros((2, 7)), array_type), of=of)
+            batch.gather(like(np.zeros(shape), array_type), of=of, shift="none")
+    batch.gather(like(np.zeros((2, 7)), array_type), of=of, shift="none")
     short = like(np.zeros((2, 6)), array_type)
     batch.gather(short, of="sequence", shift="next_token", missing=0)
 

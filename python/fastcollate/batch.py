@@ -328,7 +328,7 @@ class Batch(Mapping[str, Any]):
         self,
         x: Any,
         of: Literal["response", "sequence"] = "response",
-        shift: Literal["none", "next_token"] = "none",
+        shift: Literal["none", "next_token"] | None = None,
         missing: float | None = None,
         per: Literal["row", "turn"] = "row",
         gaps: bool = True,
@@ -347,8 +347,10 @@ class Batch(Mapping[str, Any]):
             and stands beside them (of a packed batch as its `shift` says).
             ``"sequence"``: it has that of ``input_ids``, (B, W, ...).
         shift
-            ``"next_token"``: position p of a sequence holds the value of token p + 1, as the
-            log-probabilities of a model do. Then `x` may be one position shorter.
+            With ``of="sequence"``, it has to be said. ``"next_token"``: position p of a sequence
+            holds the value of token p + 1, as the log-probabilities of a model do; then `x` may be
+            one position shorter. ``"none"``: position p holds the value of token p, as
+            ``input_ids`` does. With ``of="response"`` there is only ``"none"``.
         missing
             With ``"next_token"``, no position holds the value of the first token of a row without
             a prompt, nor of a part of a row that was split. It is this number, which `x` has to be
@@ -372,24 +374,30 @@ class Batch(Mapping[str, Any]):
         ValueError
             If `x` has another shape, a row has no prompt, or a turn is not in the batch (see
             `missing`).
+        TypeError
+            If `shift` is not given with ``of="sequence"``.
         """
         return gathered(self.plan, x, of, shift, missing, per, gaps)
 
-    def broadcast(self, per_row: Any) -> Any:
-        """Put one value per row onto all of the row's response tokens.
+    def broadcast(self, per_row: Any, on: Literal["trained", "response"] = "trained") -> Any:
+        """Put one value per row onto the tokens of the row that train.
 
         Parameters
         ----------
         per_row
             One number per row, (B,): an array, a tensor (gradients flow through) or a sequence.
             Padding rows count, which :meth:`gather` leaves out of packed batches.
+        on
+            ``"trained"``: the sampled tokens that stand in rows that are no padding, whatever their
+            loss mask. ``"response"``: all tokens of responses, observations, masked tokens and
+            padding rows too.
 
         Returns
         -------
         array or tensor
             In the shape of this batch's response-aligned fields, (B, R), packed (N, W) or jagged
-            (response tokens,), on observations too, and 0 elsewhere; of `per_row`'s dtype and
-            device (floats of a list become float32).
+            (response tokens,), and 0 elsewhere; of `per_row`'s dtype and device (floats of a list
+            become float32).
 
         Raises
         ------
@@ -400,7 +408,7 @@ class Batch(Mapping[str, Any]):
             numbers = np.asarray(per_row)
             is_float = numbers.dtype == np.float64
             per_row = self._like_outputs(numbers.astype(np.float32) if is_float else numbers)
-        return broadcasted(self.plan, per_row)
+        return broadcasted(self.plan, per_row, on)
 
     def normalize(
         self,

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def gathered(
-    plan: Plan, x: Any, of: str, shift: str, missing: float | None, per: str, gaps: bool
+    plan: Plan, x: Any, of: str, shift: str | None, missing: float | None, per: str, gaps: bool
 ) -> Ragged:
     """See :meth:`fastcollate.Batch.gather`."""
     check_bool("gaps", gaps)
@@ -32,6 +32,14 @@ def gathered(
         raise ValueError(f"per is {per!r}; pass 'row' or 'turn'")
     if of not in ("response", "sequence"):
         raise ValueError(f"of is {of!r}; pass 'response' or 'sequence'")
+    if shift is None:
+        if of == "sequence":
+            raise TypeError(
+                "gather(of='sequence') needs shift: pass shift='next_token' if position p of x "
+                "holds the value of token p + 1, as a model's log-probabilities do, or "
+                "shift='none' if it holds token p's own"
+            )
+        shift = "none"
     if shift not in ("none", "next_token"):
         raise ValueError(f"shift is {shift!r}; pass 'none' or 'next_token'")
     x = checked_array("x", x)
@@ -80,8 +88,10 @@ def _checked_missing(missing: Any, x: Any) -> float | None:
     return number if "float" in dtype_name(x.dtype) else int(number)
 
 
-def broadcasted(plan: Plan, per_row: Any) -> Any:
+def broadcasted(plan: Plan, per_row: Any, on: str) -> Any:
     """See :meth:`fastcollate.Batch.broadcast`."""
+    if not isinstance(on, str) or on not in ("trained", "response"):
+        raise ValueError(f"on is {on!r}; pass 'trained' or 'response'")
     if not is_array(per_row):
         raise TypeError(f"per_row is {describe(per_row)}; pass one number per row")
     per_row = checked_array("per_row", per_row)
@@ -96,7 +106,7 @@ def broadcasted(plan: Plan, per_row: Any) -> Any:
         next_token=False,
         width=width,
         per_turn=False,
-        gaps=True,
+        gaps=on == "response",
         padding=True,
         may_miss=True,
     )
@@ -112,7 +122,8 @@ def broadcasted(plan: Plan, per_row: Any) -> Any:
     values = per_row.index_select(0, torch.from_numpy(rows).to(per_row.device))
     index = torch.from_numpy(places).to(per_row.device)
     zeros = signed_like(per_row.new_zeros(int(np.prod(shape))))
-    return zeros.index_copy(0, index, signed_like(values)).view(per_row.dtype).reshape(shape)
+    out = zeros.index_copy(0, index, signed_like(values))
+    return _of_bits(out, per_row.dtype).reshape(shape)
 
 
 def _leading_shape(plan: Plan, width: int) -> tuple[int, ...]:
@@ -143,4 +154,9 @@ def _taken(flat: Any, places: np.ndarray, missing: float | None) -> Any:
     bits = signed_like(taken)
     if bits.dtype != taken.dtype:
         missing = signed_like(torch.tensor(missing, dtype=taken.dtype)).item()
-    return bits.masked_fill(is_missing, missing).view(taken.dtype)
+    return _of_bits(bits.masked_fill(is_missing, missing), taken.dtype)
+
+
+def _of_bits(tensor: Any, dtype: Any) -> Any:
+    """View bits as numbers of a dtype. No gradient flows through such a view, even of the same."""
+    return tensor if tensor.dtype == dtype else tensor.view(dtype)

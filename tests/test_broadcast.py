@@ -1,0 +1,101 @@
+"""Values of rows on the tokens that train, and on whole responses."""
+
+import numpy as np
+import pytest
+from conftest import NEEDS_TORCH
+
+import fastcollate as fc
+
+# A row of two turns with an observation, one whose first turn drifted, and one turn alone.
+TURNS = {
+    "prompts": [[1, 2], [1, 2, 3, 4], [5], [5, 8, 7], [9]],
+    "responses": [[3], [5, 6], [6, 7], [4], [4, 4]],
+    "trajectory_ids": ["s", "s", "t", "t", "u"],
+}
+PER_ROW = [0.5, 2.0, 3.0]
+TRAINED = [[0.5, 0, 0.5, 0.5], [0, 2, 2], [3, 3]]
+RESPONSE = [[0.5] * 4, [2] * 3, [3] * 2]
+
+
+def build(array_type="numpy", **options):
+    names = ("prompts", "responses", "trajectory_ids")
+    turns = {name: TURNS[name] for name in names}
+    plan = fc.merge_turns(**turns, policy="realign", realign="span")
+    return fc.build_batch(
+        **turns,
+        pad_token_id=0,
+        merge=plan,
+        loss_masks=[[1] * len(r) for r in TURNS["responses"]],
+        array_type=array_type,
+        **options,
+    )
+
+
+def rows_of(batch, values):
+    """Take each row's response out of a field."""
+    return batch.gather(values).to_list()
+
+
+@pytest.mark.parametrize("layout", ["left", "right", "two_segment", "jagged"])
+@pytest.mark.parametrize(("on", "expected"), [("trained", TRAINED), ("response", RESPONSE)])
+def test_merged_rows(layout, on, expected, array_type):
+    batch = build(array_type, layout=layout)
+    found = batch.broadcast(PER_ROW, on=on)
+    assert rows_of(batch, found) == expected
+    assert float(found.sum()) == sum(map(sum, expected))
+    assert found.shape == batch.loss_mask.shape
+    if on == "trained":
+        assert (batch.broadcast(PER_ROW) == found).all()
+        assert ((found != 0) == (batch.loss_mask != 0)).all()
+
+
+@pytest.mark.parametrize("shift", ["none", "next_token"])
+def test_packed_rows(shift, array_type):
+    options = {"layout": "packed", "pack": {"capacity": 8}, "shift": shift}
+    batch = build(array_type, **options)
+    found = batch.broadcast(PER_ROW)
+    assert rows_of(batch, found) == TRAINED
+    assert ((found != 0) == (batch.loss_mask != 0)).all()
+    assert rows_of(batch, batch.broadcast(PER_ROW, on="response")) == RESPONSE
+
+
+@pytest.mark.parametrize("pad_rows", ["copy", "synthetic"])
+@pytest.mark.parametrize("layout", ["left", "jagged"])
+def test_padding_rows(layout, pad_rows, array_type):
+    plan = fc.plan_step(build().merge_plan, dp_size=2, pad_rows=pad_rows)
+    shards = [build(array_type, layout=layout, rows=plan.shard(0, rank)) for rank in range(2)]
+    padded = [shard for shard in shards if any(shard.is_padding)]
+    assert len(padded) == 1
+    for shard in shards:
+        ones = np.ones(len(shard.is_padding), np.float32)
+        found = np.asarray(shard.broadcast(ones))
+        assert (found == (np.asarray(shard.loss_mask) != 0)).all()
+        assert shard.broadcast(ones, on="response").sum() == shard.response_lens.sum()
+
+
+@NEEDS_TORCH
+def test_gradients_count_what_trains():
+    import torch
+
+    per_row = torch.tensor(PER_ROW, requires_grad=True)
+    for options in ({}, {"layout": "jagged"}, {"layout": "packed", "pack": {"capacity": 8}}):
+        for on, counts in (("trained", [3, 2, 2]), ("response", [4, 3, 2])):
+            per_row.grad = None
+            build("torch", **options).broadcast(per_row, on=on).sum().backward()
+            assert per_row.grad.tolist() == counts
+
+
+@pytest.mark.parametrize("on", ["all", None, 1])
+def test_other_places_are_refused(on):
+    with pytest.raises(ValueError, match="'trained' or 'response'"):
+        build().broadcast(PER_ROW, on=on)
+
+
+def test_a_shift_has_to_be_said_of_sequences():
+    batch = build()
+    with pytest.raises(TypeError, match=r"shift='next_token' .*shift='none'"):
+        batch.gather(batch.input_ids, of="sequence")
+    assert (
+        batch.gather(batch.loss_mask).to_list()
+        == batch.gather(batch.loss_mask, shift="none").to_list()
+    )
