@@ -424,3 +424,25 @@ def test_many_branches(policy):
     plan = fc.merge_turns(prompts, responses, **options)
     check_plan(plan, merge_turns_loops(prompts, responses, **options))
     assert policy != "branch" or plan.num_rows == 20
+
+
+@pytest.mark.parametrize("drift", [1, 5, 1023, 1024])
+def test_a_long_drift_opens_a_row(drift):
+    """As TRL's rollout worker, whose threshold is 1,024 tokens; a bound of None is none."""
+    turns = {"prompts": [[1], [1, 2, 3]], "responses": [[2] * (drift + 1), [4]]}
+    arguments = {**turns, "is_last_step": [False, True], "policy": "realign"}
+    assert fc.merge_turns(**arguments).num_rows == 1 + (drift >= 1024)
+    for threshold, rows in ((None, 1), (drift + 1, 1), (drift, 2), (0, 2)):
+        plan = fc.merge_turns(**arguments, fork_threshold=threshold)
+        assert plan.num_rows == rows
+        assert plan.report.breaks[0].realigned == (rows == 1)
+    for threshold, rows in ((None, 1), (2, 1), (1, 2)):  # of the turn's own response
+        plan = fc.merge_turns(**arguments, realign="response", fork_threshold=threshold)
+        assert plan.num_rows == rows
+
+
+@pytest.mark.parametrize("options", [{"policy": "exact"}, {"policy": "realign", "realign": "span"}])
+@pytest.mark.parametrize("threshold", [None, 5])
+def test_no_bound_without_realigning(options, threshold):
+    with pytest.raises(ValueError, match="fork_threshold is an option of policy='realign'"):
+        fc.merge_turns([[1]], [[2]], is_last_step=[True], fork_threshold=threshold, **options)

@@ -48,6 +48,14 @@ pub trait Tokens: Column<i64> {
         other_at: At,
         len: usize,
     ) -> Result<usize, Self::Error>;
+
+    /// Hear, from time to time, that long work goes on. A column may end it.
+    ///
+    /// # Errors
+    /// Why the work is to end.
+    fn pause(&self) -> Result<(), Self::Error> {
+        Ok(())
+    }
 }
 
 /// A token of a column.

@@ -14,6 +14,9 @@ const CHUNK: usize = 1 << 16;
 /// Tokens compared between two looks: that is fast.
 const COMPARED: usize = 1 << 18;
 
+/// How many compared tokens the comparison of a stretch takes as long as, or a turn, whatever it has.
+const OVERHEAD: usize = 1 << 9;
+
 /// Raise what a signal handler raised, if a signal came.
 pub fn poll() -> PyResult<()> {
     Python::attach(|py| py.check_signals())
@@ -67,22 +70,33 @@ pub fn compared_in_chunks(
     len: usize,
     mut compare: impl FnMut(usize, usize) -> Result<usize>,
 ) -> Result<usize> {
-    thread_local! {
-        static SINCE_POLL: Cell<usize> = const { Cell::new(0) };
-    }
     for done in (0..len).step_by(COMPARED) {
         let count = COMPARED.min(len - done);
-        let since = SINCE_POLL.get() + count;
-        SINCE_POLL.set(since % COMPARED);
-        if since >= COMPARED {
-            poll()?;
-        }
+        poll_after(count + OVERHEAD)?;
         let common = compare(done, count)?;
         if common < count {
             return Ok(done + common);
         }
     }
     Ok(len)
+}
+
+/// A turn or another step of long work: look at pending signals if it is time.
+pub fn step() -> Result<()> {
+    poll_after(OVERHEAD)
+}
+
+/// Look at pending signals if work of so many compared tokens has been done since the last time.
+fn poll_after(tokens: usize) -> Result<()> {
+    thread_local! {
+        static SINCE_POLL: Cell<usize> = const { Cell::new(0) };
+    }
+    let since = SINCE_POLL.get() + tokens;
+    SINCE_POLL.set(since % COMPARED);
+    if since >= COMPARED {
+        poll()?;
+    }
+    Ok(())
 }
 
 /// A column of plain memory that is read piece by piece.
@@ -107,5 +121,9 @@ impl Tokens for Interruptible<'_> {
         compared_in_chunks(len, |done, len| {
             Ok({ self.0 }.common_len(at.behind(done), other.0, other_at.behind(done), len)?)
         })
+    }
+
+    fn pause(&self) -> Result<()> {
+        step()
     }
 }

@@ -10,7 +10,7 @@ use fastcollate::plan::{Assembly, Turns};
 use fastcollate::{Check, Error as Core, Tokens};
 use numpy::PyArray1;
 use numpy::ndarray::Ix1;
-use pyo3::exceptions::PyValueError;
+use pyo3::exceptions::{PyIndexError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyType};
 
@@ -49,7 +49,7 @@ impl MergeSpec {
         policy: &str,
         realign: &str,
         max_drift_tokens: usize,
-        fork_threshold: usize,
+        fork_threshold: Option<usize>,
         merge_rewards: &str,
     ) -> PyResult<Self> {
         let masked = match realign {
@@ -286,27 +286,44 @@ impl Merge {
         column_of(py, lens)
     }
 
-    /// For each break the turn, the position, where its ids begin, its kind, whether it was realigned,
-    /// and the ids expected and found.
+    /// The turns that break, int64 (breaks,).
+    #[getter]
+    fn break_turns<'py>(&self, py: Python<'py>) -> Column<'py> {
+        column_of(py, self.0.breaks.iter().map(|broken| broken.turn))
+    }
+
+    /// How many breaks there are of each kind, in the order in which the kinds come first.
+    fn break_kinds(&self) -> Vec<(&'static str, usize)> {
+        let mut counts: Vec<(_, usize)> = Vec::new();
+        for broken in &self.0.breaks {
+            let kind = self.kind_of(broken);
+            match counts.iter_mut().find(|(known, _)| *known == kind) {
+                Some((_, count)) => *count += 1,
+                None => counts.push((kind, 1)),
+            }
+        }
+        counts
+    }
+
+    /// Of a break the turn, the position, where its ids begin, its kind, whether it was realigned, and
+    /// the ids expected and found.
     #[allow(clippy::type_complexity, reason = "unpacked in one place")]
-    fn breaks(&self) -> Vec<(usize, usize, usize, &'static str, bool, Vec<i64>, Vec<i64>)> {
-        let kind = |broken: &Break| match broken.kind(&self.0.turns) {
-            Kind::Shorter => "shorter",
-            Kind::Drift => "drift",
-            Kind::Diverged => "diverged",
-        };
-        let entry = |broken: &Break| {
-            (
-                broken.turn,
-                broken.difference.position,
-                broken.window_start(),
-                kind(broken),
-                broken.is_realigned,
-                broken.expected.clone(),
-                broken.found.clone(),
-            )
-        };
-        self.0.breaks.iter().map(entry).collect()
+    fn break_at(
+        &self,
+        index: usize,
+    ) -> PyResult<(usize, usize, usize, &'static str, bool, Vec<i64>, Vec<i64>)> {
+        let breaks = &self.0.breaks;
+        let broken = { breaks.get(index) }
+            .ok_or_else(|| PyIndexError::new_err(format!("there are {} breaks", breaks.len())))?;
+        Ok((
+            broken.turn,
+            broken.difference.position,
+            broken.window_start(),
+            self.kind_of(broken),
+            broken.is_realigned,
+            broken.expected.clone(),
+            broken.found.clone(),
+        ))
     }
 
     /// The tables as NumPy arrays, all int64.
@@ -361,6 +378,14 @@ impl Merge {
 }
 
 impl Merge {
+    fn kind_of(&self, broken: &Break) -> &'static str {
+        match broken.kind(&self.0.turns) {
+            Kind::Shorter => "shorter",
+            Kind::Drift => "drift",
+            Kind::Diverged => "diverged",
+        }
+    }
+
     fn rewards_index(&self) -> usize {
         let index = { REWARDS.iter() }.position(|(_, rewards)| *rewards == self.0.rewards);
         index.expect("all ways have a name")

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple, Protocol
+from operator import eq, itemgetter
+from typing import Any, Literal, NamedTuple, Protocol, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -102,8 +102,9 @@ class MergeReport:
         int64 (trajectories,); 0 for those that were dropped.
     dropped : list of int
         Trajectories that have no row since nothing of them trains.
-    breaks : list of Break
-        All turns that do not go on from the tokens before them, in order.
+    breaks : sequence of Break
+        All turns that do not go on from the tokens before them, in order. Each is made when it is
+        looked at.
     trajectory_ids : list or None
         What names the trajectories, if it is known.
     """
@@ -118,7 +119,7 @@ class MergeReport:
     masked_tokens: int
     rows_per_trajectory: NDArray[np.int64]
     dropped: list[int]
-    breaks: list[Break]
+    breaks: Breaks
     trajectory_ids: Sequence[Any] | None = None
 
     @classmethod
@@ -132,10 +133,6 @@ class MergeReport:
         rows_per_trajectory = np.bincount(merge.trajectories, minlength=len(ends))
         trajectory_of = np.repeat(np.arange(len(ends)), np.diff(ends, prepend=0))
         is_kept = rows_per_trajectory[trajectory_of] > 0
-        breaks = [
-            _break(entry, int(trajectory_of[entry[0]]), trajectory_ids, tokenizer)
-            for entry in merge.breaks()
-        ]
         return cls(
             num_trajectories=len(ends),
             num_turns=len(before),
@@ -147,7 +144,7 @@ class MergeReport:
             masked_tokens=int(response_lens[is_kept].sum() - merge.sampled_lens.sum()),
             rows_per_trajectory=rows_per_trajectory,
             dropped=np.flatnonzero(rows_per_trajectory == 0).tolist(),
-            breaks=breaks,
+            breaks=Breaks(merge, trajectory_ids, tokenizer),
             trajectory_ids=trajectory_ids,
         )
 
@@ -194,8 +191,8 @@ class MergeReport:
             lines.append(f"  dropped, since nothing of them trains: {self._named(self.dropped)}")
         if self.masked_tokens:
             lines.append(f"  sampled tokens masked: {self.masked_tokens:,}")
-        kinds = Counter(broken.kind for broken in self.breaks)
-        parts = ", ".join(f"{count:,} {kind}" for kind, count in kinds.most_common())
+        kinds = sorted(self.breaks.kinds, key=itemgetter(1), reverse=True)
+        parts = ", ".join(f"{count:,} {kind}" for kind, count in kinds)
         lines.append(f"  breaks: {len(self.breaks):,}{f' ({parts})' if parts else ''}")
         for broken in self.breaks[:SHOWN_BREAKS]:
             lines += [f"    {line}" for line in str(broken).splitlines()]
@@ -212,6 +209,63 @@ class MergeReport:
             if len(names) <= SHOWN_BREAKS
             else f"{shown} and {len(names) - SHOWN_BREAKS:,} more"
         )
+
+
+class Breaks(Sequence[Break]):
+    """The breaks of a merge, of which each is made when it is looked at.
+
+    Parameters
+    ----------
+    merge
+        What the turns were merged by.
+    trajectory_ids, tokenizer
+        As :func:`merge_turns`.
+    """
+
+    def __init__(
+        self, merge: Merge, trajectory_ids: Sequence[Any] | None, tokenizer: Tokenizer | None
+    ) -> None:
+        self._merge = merge
+        self._trajectory_ids = trajectory_ids
+        self._tokenizer = tokenizer
+        self._turns = merge.break_turns
+        self._trajectories = np.searchsorted(merge.ends, self._turns, side="right")
+
+    @property
+    def kinds(self) -> list[tuple[str, int]]:
+        """How many there are of each kind, in the order in which the kinds come first."""
+        return self._merge.break_kinds()
+
+    def firsts(self, count: int) -> Iterator[Break]:
+        """Give the first breaks of each trajectory, no more than so many."""
+        starts = np.searchsorted(self._trajectories, self._trajectories)
+        for index in np.flatnonzero(np.arange(len(self)) - starts < count).tolist():
+            yield self[index]
+
+    def __len__(self) -> int:
+        return len(self._turns)
+
+    @overload
+    def __getitem__(self, index: int) -> Break: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Break]: ...
+    def __getitem__(self, index: int | slice) -> Break | list[Break]:
+        if isinstance(index, slice):
+            return [self[place] for place in range(len(self))[index]]
+        place = range(len(self))[index]
+        entry = self._merge.break_at(place)
+        trajectory = int(self._trajectories[place])
+        return _break(entry, trajectory, self._trajectory_ids, self._tokenizer)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, (Breaks, list)):
+            return NotImplemented
+        return len(self) == len(other) and all(map(eq, self, other))
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return f"Breaks: {len(self):,}"
 
 
 def _break(

@@ -181,7 +181,7 @@ def merge_turns(
     policy: Literal["exact", "branch", "realign"] = "exact",
     realign: Literal["tail", "response", "span"] = "tail",
     max_drift_tokens: int = 0,
-    fork_threshold: int = 1024,
+    fork_threshold: int | None = 1024,
     merge_rewards: MergeRewards = "error",
     loss_masks: Rows | None = None,
     drop_untrainable: bool = False,
@@ -220,8 +220,9 @@ def merge_turns(
         Realign also where the prompt differs no more than so many tokens before the end of the
         last response. A difference inside the first prompt of a row never is realigned.
     fork_threshold
-        With ``realign="response"``, a turn that would be realigned starts a new row if its own
-        response has so many tokens (slime's argument of that name).
+        From so many tokens on, a turn that would be realigned starts a new row; None for no bound.
+        With ``realign="tail"``, tokens of the row from the first that differs on (TRL's rule and
+        default); with ``realign="response"``, tokens of the turn's own response (slime's).
     merge_rewards
         The reward of a row of several turns if `build_batch` gets one number per turn; the plan
         keeps this. ``"error"``: the last turn's number, and an error if the number of an earlier
@@ -288,7 +289,7 @@ def checked_policy(
     policy: str,
     realign: str = "tail",
     max_drift_tokens: int = 0,
-    fork_threshold: int = 1024,
+    fork_threshold: int | None = 1024,
     merge_rewards: str = "error",
 ) -> MergeSpec:
     """Check the arguments of a policy."""
@@ -300,19 +301,25 @@ def checked_policy(
         if not isinstance(value, str) or value not in values:
             *others, last = map(repr, values)
             raise ValueError(f"{name} is {value!r}; pass {', '.join(others)} or {last}")
-    limits = {"max_drift_tokens": max_drift_tokens, "fork_threshold": fork_threshold}
-    for name, limit in limits.items():
-        limits[name] = checked_int(name, limit, "a number of tokens")
-        if limits[name] < 0:
-            raise ValueError(f"{name} is {limit}; pass a number from 0 on")
+    max_drift_tokens = _checked_limit("max_drift_tokens", max_drift_tokens, "a number of tokens")
+    if fork_threshold is not None:
+        advice = "a number of tokens, or None for no bound"
+        fork_threshold = _checked_limit("fork_threshold", fork_threshold, advice)
     if policy != "realign" and (realign != "tail" or max_drift_tokens != 0):
         given = "realign" if realign != "tail" else "max_drift_tokens"
         raise ValueError(f"{given} is an option of policy='realign', but policy is {policy!r}")
-    if fork_threshold != 1024 and (policy, realign) != ("realign", "response"):
-        raise ValueError("fork_threshold is an option of policy='realign' with realign='response'")
-    return MergeSpec(
-        policy, realign, limits["max_drift_tokens"], limits["fork_threshold"], merge_rewards
-    )
+    if fork_threshold != 1024 and (policy != "realign" or realign == "span"):
+        raise ValueError(
+            "fork_threshold is an option of policy='realign' with realign='tail' or 'response'"
+        )
+    return MergeSpec(policy, realign, max_drift_tokens, fork_threshold, merge_rewards)
+
+
+def _checked_limit(name: str, limit: Any, advice: str) -> int:
+    number: int = checked_int(name, limit, advice)
+    if number < 0:
+        raise ValueError(f"{name} is {number}; pass a number from 0 on")
+    return number
 
 
 class Merging(NamedTuple):
@@ -378,9 +385,7 @@ def check_uids(merging: Merging | None, uids: list[Any] | None) -> None:
         return
     turn = int(torn[0])
     trajectory = int(np.searchsorted(ends, turn, side="right"))
-    ids = merging.trajectory_ids
-    if merging.plan is not None:
-        ids = merging.plan.trajectory_ids
+    ids = merging.trajectory_ids if merging.plan is None else merging.plan.trajectory_ids
     name = trajectory if ids is None else shown(ids[trajectory])
     raise ValueError(
         f"uids[{turn}] is {shown(uids[turn])}, but uids[{turn - 1}], of the same trajectory "
@@ -418,9 +423,5 @@ def log_breaks(plan: MergePlan) -> None:
     """Log the first breaks of every trajectory at the level DEBUG."""
     if not logger.isEnabledFor(logging.DEBUG):
         return
-    logged: dict[int, int] = {}
-    for broken in plan.report.breaks:
-        count = logged.get(broken.trajectory, 0)
-        if count < LOGGED_BREAKS:
-            logger.debug("%s", broken)
-        logged[broken.trajectory] = count + 1
+    for broken in plan.report.breaks.firsts(LOGGED_BREAKS):
+        logger.debug("%s", broken)

@@ -13,7 +13,7 @@ use super::array::ArrayView;
 use super::list::{Common, DecodeExact, announce, common_items, read_items};
 use super::reader::{Reader, numbers_of};
 use crate::error::{Error, Result};
-use crate::interrupt::{compared_in_chunks, in_chunks};
+use crate::interrupt::{compared_in_chunks, in_chunks, step};
 
 /// A field: its rows as they were handed in, each kept alive and read where it lies.
 pub struct Rows<'py> {
@@ -308,6 +308,10 @@ impl Tokens for Rows<'_> {
         compared_in_chunks(len, |done, len| {
             self.common_chunk(at.behind(done), other, other_at.behind(done), len)
         })
+    }
+
+    fn pause(&self) -> Result<()> {
+        step()
     }
 }
 

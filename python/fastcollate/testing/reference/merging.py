@@ -70,7 +70,7 @@ class _Rules(NamedTuple):
     policy: str
     realign: str
     max_drift_tokens: int
-    fork_threshold: int
+    fork_threshold: int | None
 
 
 @dataclasses.dataclass
@@ -97,7 +97,7 @@ def merge_turns_loops(
     policy: str = "exact",
     realign: str = "tail",
     max_drift_tokens: int = 0,
-    fork_threshold: int = 1024,
+    fork_threshold: int | None = 1024,
     merge_rewards: str = "error",
     loss_masks: Rows | None = None,
     drop_untrainable: bool = False,
@@ -228,7 +228,8 @@ def _realigns(group: _Group, position: int, response: list[int], rules: _Rules) 
     """Tell whether a turn that differs from its group joins it all the same."""
     if position < group.prompt_len:
         return False
-    if rules.realign == "response" and len(response) >= rules.fork_threshold:
+    sizes = {"response": len(response), "tail": len(group.tokens) - position, "span": -1}
+    if rules.fork_threshold is not None and sizes[rules.realign] >= rules.fork_threshold:
         return False
     is_in_last_response = position >= group.last_prompt_len
     return is_in_last_response or len(group.tokens) - position <= rules.max_drift_tokens

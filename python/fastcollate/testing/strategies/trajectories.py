@@ -217,8 +217,8 @@ def merge_options(draw: st.DrawFn, policy: str | None = None) -> dict[str, Any]:
     if policy == "realign":
         options["realign"] = draw(st.sampled_from(REALIGNING))
         options["max_drift_tokens"] = draw(st.sampled_from([0, 0, 1, 3, 100]))
-        if options["realign"] == "response":
-            options["fork_threshold"] = draw(st.sampled_from([1, 3, 1024]))
+        if options["realign"] != "span":
+            options["fork_threshold"] = draw(st.sampled_from([None, 1, 3, 1024, 1024]))
     return options
 
 

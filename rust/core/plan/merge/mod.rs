@@ -161,6 +161,7 @@ impl Merge {
             let mut group_of_turn = Vec::with_capacity(end - begin);
             policy.begin();
             for turn in begin..end {
+                streams.prompts.pause()?;
                 let (group, difference) = match policy.step(turn, &groups, streams)? {
                     Step::Join(group) => (Some(group), None),
                     Step::Open(difference) => (None, difference),

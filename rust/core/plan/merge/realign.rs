@@ -13,8 +13,9 @@ pub struct Realign {
     pub masked: Masked,
     /// How far from the end of the group a difference may lie, beside anywhere in its last response.
     pub max_drift_tokens: usize,
-    /// With [`Masked::Response`], turns whose response has as many tokens break.
-    pub fork_threshold: usize,
+    /// Turns break that have as many tokens: with [`Masked::Response`], in their response (slime);
+    /// with [`Masked::Tail`], of the group from the difference on (TRL).
+    pub fork_threshold: Option<usize>,
 }
 
 /// Which sampled tokens are masked where the next prompt differs.
@@ -44,8 +45,13 @@ impl<C: Tokens<Error: From<Error>>> Policy<C> for Realign {
         let end = turns.stream_len(from);
         let is_drift =
             position >= turns.prompt_lens()[from] || end - position <= self.max_drift_tokens;
-        let is_long =
-            self.masked == Masked::Response && turns.response_lens()[turn] >= self.fork_threshold;
+        let is_long = self
+            .fork_threshold
+            .is_some_and(|threshold| match self.masked {
+                Masked::Response => turns.response_lens()[turn] >= threshold,
+                Masked::Tail => end - position >= threshold,
+                Masked::Span => false,
+            });
         if position < open.prompt_len || !is_drift || is_long {
             return Ok(step);
         }
@@ -85,7 +91,8 @@ impl Realign {
             streams.responses.read(cut.turn, from, &mut rest)?;
             let mut prompt = vec![0; streams.turns.prompt_lens()[turn] - position];
             streams.prompts.read(turn, position, &mut prompt)?;
-            let (start, len) = longest_suffix(&rest, &prompt);
+            let pause = || streams.prompts.pause();
+            let (start, len) = longest_suffix(&rest, &prompt, pause)?;
             if len > 0 {
                 survivors.push(Piece {
                     from: from + rest.len() - len,
@@ -100,7 +107,13 @@ impl Realign {
 }
 
 /// The longest suffix of `tokens` that stands in `text`: where it does first, and its length.
-fn longest_suffix(tokens: &[i64], text: &[i64]) -> (usize, usize) {
+fn longest_suffix<E>(
+    tokens: &[i64],
+    text: &[i64],
+    pause: impl Fn() -> Result<(), E>,
+) -> Result<(usize, usize), E> {
+    /// Tokens between two pauses.
+    const CHUNK: usize = 1 << 16;
     // Read backwards it is a prefix, which Knuth, Morris and Pratt find in one pass.
     let pattern: Vec<_> = tokens.iter().rev().collect();
     let mut borders = vec![0; pattern.len()];
@@ -111,21 +124,32 @@ fn longest_suffix(tokens: &[i64], text: &[i64]) -> (usize, usize) {
         len + usize::from(pattern.get(len).is_some_and(|next| *next == token))
     };
     for index in 1..pattern.len() {
+        if index % CHUNK == 0 {
+            pause()?;
+        }
         borders[index] = extended(&borders, borders[index - 1], pattern[index]);
     }
     let (mut len, mut best) = (0, (0, 0));
     for (start, token) in text.iter().enumerate().rev() {
+        if start % CHUNK == 0 {
+            pause()?;
+        }
         len = extended(&borders, len, token);
         if len >= best.1 {
             best = (start, len);
         }
     }
-    best
+    Ok(best)
 }
 
 #[cfg(test)]
 mod tests {
-    use super::longest_suffix;
+    use std::convert::Infallible;
+
+    fn longest_suffix(tokens: &[i64], text: &[i64]) -> (usize, usize) {
+        let Ok(found) = super::longest_suffix(tokens, text, || Ok::<_, Infallible>(()));
+        found
+    }
 
     #[test]
     fn the_longest_suffix_is_found_where_it_stands_first() {

@@ -1,0 +1,117 @@
+"""Merging of many turns: breaks that nobody looks at, and Ctrl-C."""
+
+import os
+import pickle
+import signal
+import subprocess
+import time
+
+import numpy as np
+import pytest
+
+import fastcollate as fc
+from fastcollate.plan import merge_report
+
+
+def storm(turns, trajectories=1):
+    """Make turns of which each has the response before it otherwise, as one column of memory."""
+    prompts, responses = [], []
+    for _ in range(trajectories):
+        prompt = [1]
+        for turn in range(turns):
+            prompts.append(np.array(prompt))
+            responses.append(np.array([2, 2]))
+            prompt = [*prompt, 2, 3 + turn]
+    ids = np.repeat(np.arange(trajectories), turns)
+    return {"prompts": prompts, "responses": responses, "trajectory_ids": ids}
+
+
+def test_sizes_make_no_break(monkeypatch):
+    """Metrics, the forms of a batch and of its report count breaks without making them."""
+    made = []
+    make = merge_report._break
+    monkeypatch.setattr(merge_report, "_break", lambda *entry: made.append(1) or make(*entry))
+    turns = storm(50, trajectories=4)
+    batch = fc.build_batch(**turns, pad_token_id=0, merge="exact", array_type="numpy")
+    assert batch.metrics["generate/num_merge_breaks"] == 196
+    report = batch.merge_plan.report
+    assert "196 breaks" in repr(report)
+    assert repr(batch)
+    assert (len(report.breaks), report.breaks.kinds) == (196, [("drift", 196)])
+    assert made == []
+    assert "breaks: 196 (196 drift)" in str(report)
+    assert len(made) == merge_report.SHOWN_BREAKS
+    assert report.breaks[-1] == list(report.breaks)[195]
+    assert report.breaks[49].trajectory == 1
+    assert report.breaks[1:3] == [report.breaks[1], report.breaks[2]]
+    assert [one.turn for one in report.breaks.firsts(2)] == [
+        first + turn for first in range(0, 200, 50) for turn in (1, 2)
+    ]
+    with pytest.raises(IndexError):
+        report.breaks[196]
+    again = pickle.loads(pickle.dumps(batch.merge_plan))
+    assert again.report.breaks == report.breaks
+
+
+class Interrupted(Exception):
+    """What the signal handler raises."""
+
+
+def wait_after_signal(call, after):
+    """Send SIGINT so many seconds into a call; return how long it goes on then, if it does."""
+
+    is_called = True
+
+    def handler(*_):
+        if is_called:
+            raise Interrupted
+
+    before = signal.signal(signal.SIGINT, handler)
+    # Another process: threads of this one may wait for the interpreter as long as the call does.
+    script = f"sleep {after:.3f}; date +%s.%N; kill -INT {os.getpid()}"
+    try:
+        with subprocess.Popen(["sh", "-c", script], stdout=subprocess.PIPE) as kill:
+            try:
+                call()
+                is_called = False
+                return None
+            except Interrupted:
+                return time.time() - float(kill.stdout.read())
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+OPTIONS = [
+    {"policy": "exact"},
+    {"policy": "branch"},
+    {"policy": "realign", "fork_threshold": None},
+    {"policy": "realign", "realign": "span"},
+]
+
+
+@pytest.mark.parametrize("kind", ["arrays", "lists"])
+@pytest.mark.parametrize(
+    "options", OPTIONS, ids=lambda options: "-".join(map(str, options.values()))
+)
+@pytest.mark.parametrize("shape", ["storm", "many"])
+def test_signals_are_answered(shape, options, kind):
+    """At any time of the call: wherever in it the signal comes, it ends within 0.2 s."""
+    if shape == "storm":
+        turns = storm(3000)
+    else:
+        count = 200_000
+        turns = {"prompts": [np.array([1])] * count, "responses": [np.array([2])] * count}
+        turns["trajectory_ids"] = np.arange(count) // 1000
+    if kind == "lists":
+        for name in ("prompts", "responses"):
+            turns[name] = [row.tolist() for row in turns[name]]
+    fc.merge_turns(**turns, **options)
+    start = time.perf_counter()
+    fc.merge_turns(**turns, **options)
+    took = time.perf_counter() - start
+    waits = [
+        wait_after_signal(lambda: fc.merge_turns(**turns, **options), took * part)
+        for part in (0.05, 0.3, 0.55, 0.8)
+    ]
+    assert any(wait is not None for wait in waits) or took < 0.02
+    assert max(wait for wait in [*waits, 0.0] if wait is not None) < 0.2
