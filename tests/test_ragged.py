@@ -803,3 +803,45 @@ def test_bad_lengths_of_rows():
     refuses(TypeError, r"x\[0\] is 1 \(int\)", fc.ragged, [1], lengths=[1])
     message = "x is a nested tensor|x is Ragged"
     refuses(TypeError, message, fc.ragged, fc.Ragged(np.ones(2), [0, 2]), lengths=[1])
+
+
+# Jagged tensors that contradict themselves
+
+CONTRADICTIONS = [
+    ([0, 4, 2, 6], None, r"offsets\[2\] of {} is 2, less than offsets\[1\], which is 4"),
+    ([-1, 2, 4, 6], None, r"offsets\[0\] of {} is -1; offsets are not below 0"),
+    ([0, 2, 4, 6], [2, 3, 2], r"lengths\[1\] of {} is 3, but its offsets leave room for 0 to 2"),
+    ([0, 2, 4, 6], [2, 2, -1], r"lengths\[2\] of {} is -1, but its offsets leave room for 0 to 2"),
+    ([0, 2, 4, 6], [2, 2], r"{} has 2 lengths, but 4 offsets"),
+]
+
+
+@NEEDS_TORCH
+@pytest.mark.parametrize(("offsets", "lengths", "message"), CONTRADICTIONS)
+def test_jagged_tensors_that_contradict_themselves(offsets, lengths, message):
+    import torch
+
+    lengths = None if lengths is None else torch.tensor(lengths)
+    nested = torch.nested.nested_tensor_from_jagged(torch.arange(6), torch.tensor(offsets))
+    nested.lengths = lambda: lengths  # torch itself refuses some of these
+    rows = [[1], [2], [3]]
+    calls = {
+        "x": lambda: fc.ragged(nested),
+        "prompts": lambda: fc.build_batch(nested, rows, pad_token_id=0),
+        "responses": lambda: fc.build_batch(rows, nested, pad_token_id=0),
+        "logprobs": lambda: fc.build_batch(rows, rows, logprobs=nested, pad_token_id=0),
+    }
+    for name, call in calls.items():
+        refuses(ValueError, message.format(name), call)
+    turns = lambda: fc.merge_turns(nested, rows, trajectory_ids=[0, 0, 1])  # noqa: E731
+    refuses(ValueError, message.format("prompts"), turns)
+
+
+@NEEDS_TORCH
+def test_offsets_of_a_jagged_tensor_that_end_behind_its_values():
+    import torch
+
+    nested = torch.nested.nested_tensor_from_jagged(torch.arange(6), torch.tensor([0, 2, 9]))
+    refuses(ValueError, r"offsets\[2\] of x is 9, but it has 6 tokens", fc.ragged, nested)
+    message = r"prompts\[1\] starts at 2 and has 7 tokens, but there are only 6"
+    refuses(ValueError, message, fc.build_batch, nested, [[1], [2]], pad_token_id=0)

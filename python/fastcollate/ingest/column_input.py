@@ -24,7 +24,7 @@ from fastcollate.arrays import (
     to_array,
     to_tensor,
 )
-from fastcollate.ingest.columns import Ragged, concatenate
+from fastcollate.ingest.columns import Ragged, concatenate, jagged_rows
 from fastcollate.ingest.dataset_columns import is_column, read_column
 
 _KIND = attrgetter("dtype", "layout", "is_nested", "device", "ndim")
@@ -231,14 +231,18 @@ def _checked_dense(x: Any) -> Any:
 def _of_nested(x: Any) -> Ragged:
     import torch
 
-    if x.layout is not torch.jagged or x.lengths() is not None:
+    if x.layout is not torch.jagged:
         rows = list(x.unbind())
         if not rows:
             return Ragged(torch.empty(0, dtype=x.dtype, device=x.device), [0])
         return _of_arrays(rows)
     if not isinstance(x.shape[1], torch.SymInt):
         raise ValueError("x is jagged in another dimension than its second; transpose it back")
-    offsets = x.offsets().cpu().numpy()
+    offsets, lengths = jagged_rows("x", x)
+    if x.lengths() is not None and len(lengths) > 0:
+        starts = offsets[:-1]
+        ends = (starts + lengths).tolist()
+        return _of_arrays([x.values()[i:j] for i, j in zip(starts.tolist(), ends, strict=True)])
     # torch lets offsets leave values out at both ends.
     return Ragged(x.values()[offsets[0] : offsets[-1]], offsets - offsets[0])
 

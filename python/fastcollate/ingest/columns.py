@@ -312,6 +312,46 @@ def _checked_offsets(offsets: Any, total: int) -> NDArray[np.int64]:
     return checked
 
 
+def jagged_rows(name: str, x: Any) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return the offsets of a jagged nested tensor and the length of each row, int64 both.
+
+    Raises
+    ------
+    ValueError
+        If the offsets fall, or do not fit the values, or leave no room for a length.
+    """
+    offsets = np.asarray(to_numpy(x.offsets()), np.int64)
+    total = int(x.values().shape[x._ragged_idx - 1])
+    if offsets[0] < 0:
+        raise ValueError(f"offsets[0] of {name} is {offsets[0]}; offsets are not below 0")
+    rooms = np.diff(offsets)
+    if (rooms < 0).any():
+        index = int((rooms < 0).argmax()) + 1
+        raise ValueError(
+            f"offsets[{index}] of {name} is {offsets[index]}, less than offsets[{index - 1}], "
+            f"which is {offsets[index - 1]}; offsets never fall"
+        )
+    if offsets[-1] > total:
+        raise ValueError(
+            f"offsets[{len(offsets) - 1}] of {name} is {offsets[-1]}, but it has {total} tokens"
+        )
+    if x.lengths() is None:
+        return offsets, rooms
+    lengths = np.asarray(to_numpy(x.lengths()), np.int64)
+    if lengths.shape != rooms.shape:
+        raise ValueError(
+            f"{name} has {len(lengths)} lengths, but {len(offsets)} offsets; "
+            "there is one more of these"
+        )
+    if (misfits := (lengths < 0) | (lengths > rooms)).any():
+        row = int(misfits.argmax())
+        raise ValueError(
+            f"lengths[{row}] of {name} is {lengths[row]}, but its offsets leave room for 0 to "
+            f"{rooms[row]} tokens"
+        )
+    return offsets, lengths
+
+
 def _kind(values: Any) -> str:
     """Name what has to be the same for values to be equal, or joined."""
     if is_tensor(values):

@@ -1,6 +1,7 @@
 //! Columns: many rows as stretches of one array.
 
 use numpy::PyReadonlyArray1;
+use pyo3::exceptions::PyValueError;
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
@@ -59,8 +60,8 @@ pub fn is_column(object: &Bound<PyAny>) -> PyResult<bool> {
 /// else.
 ///
 /// # Errors
-/// What torch raises.
-pub fn parts<'py>(object: &Bound<'py, PyAny>) -> PyResult<Option<Vec<Parts<'py>>>> {
+/// `ValueError` for offsets that fall, and lengths that they leave no room for; what torch raises.
+pub fn parts<'py>(object: &Bound<'py, PyAny>, field: &str) -> PyResult<Option<Vec<Parts<'py>>>> {
     let py = object.py();
     if let Ok(stretches) = object.cast::<Stretches>() {
         let part = |stretch: &Stretch| Parts {
@@ -73,18 +74,14 @@ pub fn parts<'py>(object: &Bound<'py, PyAny>) -> PyResult<Option<Vec<Parts<'py>>
     if is_ragged(object)? {
         let values = object.getattr(intern!(py, "values"))?;
         let offsets = object.getattr(intern!(py, "offsets"))?;
-        return Ok(Some(vec![of_offsets(values, &offsets)?]));
+        return Ok(Some(vec![of_offsets(values, &offsets, None, field)?]));
     }
     if is_jagged(object)? {
         let values = object.call_method0(intern!(py, "values"))?;
         let offsets = object.call_method0(intern!(py, "offsets"))?;
-        let mut parts = of_offsets(values, &offsets)?;
         let lens = object.call_method0(intern!(py, "lengths"))?;
-        if !lens.is_none() {
-            parts.lens = integers(&lens)?;
-            parts.starts.truncate(parts.lens.len());
-        }
-        return Ok(Some(vec![parts]));
+        let lens = (!lens.is_none()).then_some(&lens);
+        return Ok(Some(vec![of_offsets(values, &offsets, lens, field)?]));
     }
     Ok(None)
 }
@@ -111,21 +108,53 @@ fn is_jagged(object: &Bound<PyAny>) -> PyResult<bool> {
         && object.getattr("_ragged_idx")?.extract::<usize>()? == 1)
 }
 
-fn of_offsets<'py>(values: Bound<'py, PyAny>, offsets: &Bound<'py, PyAny>) -> PyResult<Parts<'py>> {
-    let mut starts = integers(offsets)?;
-    let lens = starts
-        .windows(2)
-        .map(|ends| ends[1].saturating_sub(ends[0]))
-        .collect();
-    starts.pop();
+/// Rows that begin at the offsets, and end where the next begins, or before.
+fn of_offsets<'py>(
+    values: Bound<'py, PyAny>,
+    offsets: &Bound<'py, PyAny>,
+    lens: Option<&Bound<'py, PyAny>>,
+    field: &str,
+) -> PyResult<Parts<'py>> {
+    let offsets = integers(offsets)?;
+    if let Some(&first) = offsets.first().filter(|&&first| first < 0) {
+        return Err(PyValueError::new_err(format!(
+            "offsets[0] of {field} is {first}; offsets are not below 0"
+        )));
+    }
+    if let Some(index) = (1..offsets.len()).find(|&index| offsets[index] < offsets[index - 1]) {
+        return Err(PyValueError::new_err(format!(
+            "offsets[{index}] of {field} is {}, less than offsets[{}], which is {}; \
+             offsets never fall",
+            offsets[index],
+            index - 1,
+            offsets[index - 1],
+        )));
+    }
+    let rooms: Vec<_> = offsets.windows(2).map(|ends| ends[1] - ends[0]).collect();
+    let lens = lens.map_or_else(|| Ok(rooms.clone()), integers)?;
+    if lens.len() != rooms.len() {
+        return Err(PyValueError::new_err(format!(
+            "{field} has {} lengths, but {} offsets; there is one more of these",
+            lens.len(),
+            offsets.len(),
+        )));
+    }
+    let does_not_fit = |row: &usize| !(0..=rooms[*row]).contains(&lens[*row]);
+    if let Some(row) = (0..lens.len()).find(does_not_fit) {
+        return Err(PyValueError::new_err(format!(
+            "lengths[{row}] of {field} is {}, but its offsets leave room for 0 to {} tokens",
+            lens[row], rooms[row],
+        )));
+    }
+    let starts = offsets[..lens.len()].iter().copied();
     Ok(Parts {
         values,
-        starts,
-        lens,
+        starts: unsigned(starts)?,
+        lens: unsigned(lens)?,
     })
 }
 
-fn integers(values: &Bound<PyAny>) -> PyResult<Vec<usize>> {
+fn integers(values: &Bound<PyAny>) -> PyResult<Vec<i64>> {
     let py = values.py();
     let values = if is_tensor(values)? {
         values.call_method0(intern!(py, "cpu"))?
@@ -134,11 +163,15 @@ fn integers(values: &Bound<PyAny>) -> PyResult<Vec<usize>> {
     };
     let numpy = py.import(intern!(py, "numpy"))?;
     let array = numpy.call_method1(intern!(py, "asarray"), (values, intern!(py, "int64")))?;
-    to_usize(&array.extract()?)
+    let array: PyReadonlyArray1<i64> = array.extract()?;
+    Ok(array.as_array().to_vec())
 }
 
 fn to_usize(values: &PyReadonlyArray1<i64>) -> PyResult<Vec<usize>> {
-    let values = values.as_array();
-    let values = values.iter().map(|&value| Ok(usize::try_from(value)?));
-    values.collect()
+    unsigned(values.as_array().iter().copied())
+}
+
+fn unsigned(values: impl IntoIterator<Item = i64>) -> PyResult<Vec<usize>> {
+    let values = values.into_iter();
+    values.map(|value| Ok(usize::try_from(value)?)).collect()
 }

@@ -140,7 +140,7 @@ impl<'a, 'py> Reader<'a, 'py> {
     /// Take an object that holds all rows in one piece of memory, or few, if it is one.
     fn read_column(&mut self, rows: &Bound<'py, PyAny>) -> Result<bool> {
         if !rows.is_instance_of::<PyUntypedArray>()
-            && let Some(parts) = ragged::parts(rows)?
+            && let Some(parts) = ragged::parts(rows, self.field)?
         {
             for Parts {
                 values,

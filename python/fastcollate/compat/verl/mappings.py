@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from fastcollate.arrays import offsets_of, to_numpy
-from fastcollate.ingest.columns import Ragged
+from fastcollate.ingest.columns import Ragged, jagged_rows
 from fastcollate.plan.lengths import Integers
 
 
@@ -91,8 +91,7 @@ def _picked_nested(value: Any, rows: Integers) -> Any:
 
 def jagged_lengths(value: Any) -> Integers:
     """Return how long the rows of a jagged nested tensor are, int64 (rows,)."""
-    lengths = value.offsets().diff() if value.lengths() is None else value.lengths()
-    return np.asarray(to_numpy(lengths), np.int64)
+    return jagged_rows("a jagged tensor", value)[1]
 
 
 def _places(starts: Integers, lengths: Integers) -> Integers:

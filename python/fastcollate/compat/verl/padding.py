@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from fastcollate.arrays import describe, is_tensor
 from fastcollate.compat.verl.mappings import get_object, is_tensordict, set_object
+from fastcollate.ingest.columns import jagged_rows
 
 if TYPE_CHECKING:
     import torch
@@ -139,7 +140,8 @@ def no_padding_2_padding(tensor: torch.Tensor, data: Any) -> torch.Tensor:
     prompts, responses = data["prompts"], data["responses"]
     width = get_object(data, "max_response_len", -1)
     if prompts.is_nested:
-        prompt_lens, response_lens = prompts.offsets().diff(), responses.offsets().diff()
+        prompt_lens = torch.from_numpy(jagged_rows("prompts", prompts)[1])
+        response_lens = torch.from_numpy(jagged_rows("responses", responses)[1])
         if width < 0:
             width = int(response_lens.max())
     else:
