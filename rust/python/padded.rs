@@ -38,8 +38,8 @@ fn copy<T: Element + Copy>(
     out: &Bound<PyAny>,
 ) -> Result<()> {
     let invalid = || Core::InvalidPlan("its rows do not fit their lengths".to_owned());
-    let rows: PyReadonlyArray2<T> = rows.extract().map_err(PyErr::from)?;
-    let mut out: PyReadwriteArray1<T> = out.extract().map_err(PyErr::from)?;
+    let rows: PyReadonlyArray2<T> = rows.extract()?;
+    let mut out: PyReadwriteArray1<T> = out.extract()?;
     let mut out = out.as_slice_mut().map_err(|_| invalid())?;
     let rows = rows.as_array();
     if rows.nrows() != lens.len() {

@@ -34,8 +34,8 @@ impl<W: Weight> Chains<'_, W> {
         right: Set<W::Sum>,
         steps: &mut Steps<E>,
     ) -> Result<Set<W::Sum>, E> {
-        let sum = match W::JOINED {
-            Some(joined) => joined(left.sum, right.sum),
+        let sum = match W::joined(left.sum, right.sum) {
+            Some(sum) => sum,
             None => {
                 let mut sum = left.sum;
                 for item in self.items(right) {

@@ -17,10 +17,10 @@ pub trait Weight: Copy {
     /// How much more one sum is than another.
     fn difference(more: Self::Sum, less: Self::Sum) -> Self::Sum;
 
-    /// How two sums are added.
+    /// Two sums together.
     ///
-    /// None for floats, which are added one by one: in another order, they round to another sum.
-    const JOINED: Option<fn(Self::Sum, Self::Sum) -> Self::Sum>;
+    /// None of floats, which are added one by one: in another order, they round to another sum.
+    fn joined(left: Self::Sum, right: Self::Sum) -> Option<Self::Sum>;
 }
 
 impl Weight for i64 {
@@ -28,7 +28,9 @@ impl Weight for i64 {
 
     const ZERO: i128 = 0;
 
-    const JOINED: Option<fn(i128, i128) -> i128> = Some(i128::wrapping_add);
+    fn joined(left: i128, right: i128) -> Option<i128> {
+        Some(left + right)
+    }
 
     fn added_to(self, sum: i128) -> i128 {
         sum + i128::from(self)
@@ -57,7 +59,9 @@ impl Weight for Short {
 
     const ZERO: i64 = 0;
 
-    const JOINED: Option<fn(i64, i64) -> i64> = Some(i64::wrapping_add);
+    fn joined(left: i64, right: i64) -> Option<i64> {
+        Some(left + right)
+    }
 
     fn added_to(self, sum: i64) -> i64 {
         sum + self.0
@@ -79,7 +83,9 @@ macro_rules! float {
 
             const ZERO: Self::Sum = Float(0.0);
 
-            const JOINED: Option<fn(Self::Sum, Self::Sum) -> Self::Sum> = None;
+            fn joined(_: Self::Sum, _: Self::Sum) -> Option<Self::Sum> {
+                None
+            }
 
             fn added_to(self, sum: Self::Sum) -> Self::Sum {
                 Float(sum.0 + self)
