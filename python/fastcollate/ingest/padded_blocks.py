@@ -71,21 +71,20 @@ def _has_edge(rows: Any, pad: int) -> bool:
     kind, width = type(rows[0]), len(rows[0])
     if width <= RUN or any(type(row) is not kind or len(row) != width for row in rows):
         return False
-    if kind in (list, tuple):
-        return _any_padded(rows, pad, range(RUN)) or _any_padded(rows, pad, range(-RUN, 0))
-    if not is_array(rows[0]) or rows[0].ndim != 1 or rows[0].dtype == object:
+    if kind not in (list, tuple) and not (is_array(rows[0]) and all(row.ndim == 1 for row in rows)):
         return False
-    ends = [np.stack([to_numpy(row[cut]) for row in rows]) for cut in _EDGES]
-    return any(bool((end == pad).all(1).any()) for end in ends)
-
-
-_EDGES = (slice(RUN), slice(-RUN, None))
+    return any(_any_padded(rows, pad, edge) for edge in (range(RUN), range(-RUN, 0)))
 
 
 def _any_padded(rows: Sequence[Any], pad: int, places: range) -> bool:
-    """Say whether a list of numbers has padding at all of these places."""
+    """Say whether a row of numbers has padding at all of these places."""
     for place in places:
-        items = [row[place] for row in rows]
+        if isinstance(rows[0], (list, tuple)):
+            items = [row[place] for row in rows]
+        elif is_tensor(rows[0]):
+            items = [row[place].item() for row in rows]
+        else:
+            items = [row.item(place) for row in rows]
         # Comparing others would run code of theirs.
         if set(map(type, items)) != {int} or pad not in items:
             return False
