@@ -286,6 +286,49 @@ def test_a_pool_can_be_printed_at_any_time(allocator, monkeypatch):
     ]
 
 
+def test_nothing_is_locked_while_memory_is_allocated(allocator, monkeypatch):
+    """It takes long, and a handler of warnings may wait for another thread."""
+    pool, sizes = fc.BufferPool(pin_memory=True), []
+
+    def allocate(size):
+        thread = threading.Thread(target=lambda: sizes.append(pool.live_bytes), daemon=True)
+        thread.start()
+        thread.join(30)
+        return allocator(size)
+
+    monkeypatch.setattr(pinning, "allocate", allocate)
+    build(pool)
+    assert sizes == [0]
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, MemoryError])
+def test_an_interrupt_takes_no_place(error, allocator, monkeypatch):
+    pool = fc.BufferPool(pin_memory=True, depth=1, timeout=5)
+
+    def allocate(size):
+        raise error
+
+    with monkeypatch.context() as patch:
+        patch.setattr(pinning, "allocate", allocate)
+        for _ in range(3):
+            with pytest.raises(error):
+                build(pool)
+    build(pool)
+
+
+def test_a_place_is_taken_while_memory_is_allocated(allocator, monkeypatch):
+    pool = fc.BufferPool(pin_memory=True, depth=1, timeout=0.01)
+
+    def allocate(size):
+        monkeypatch.setattr(pinning, "allocate", allocator)
+        with pytest.raises(TimeoutError, match="1 pinned batch of the pool"):
+            build(pool)
+        return allocator(size)
+
+    monkeypatch.setattr(pinning, "allocate", allocate)
+    build(pool)
+
+
 def test_rounding_is_shown(allocator):
     pool = fc.BufferPool(pin_memory=True)
     batch = build(pool, labels="aligned")

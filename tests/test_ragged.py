@@ -15,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import fastcollate as fc
+from fastcollate.ingest import column_input
 
 ROWS = [[5, 6], [], [7, 8, 9]]
 NAN = float("nan")
@@ -845,3 +846,29 @@ def test_offsets_of_a_jagged_tensor_that_end_behind_its_values():
     refuses(ValueError, r"offsets\[2\] of x is 9, but it has 6 tokens", fc.ragged, nested)
     message = r"prompts\[1\] starts at 2 and has 7 tokens, but there are only 6"
     refuses(ValueError, message, fc.build_batch, nested, [[1], [2]], pad_token_id=0)
+
+
+@pytest.mark.parametrize("is_tensor", [False, pytest.param(True, marks=NEEDS_TORCH)])
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_padding_is_taken_out_band_by_band(side, is_tensor, monkeypatch):
+    """So that signals are answered in between."""
+    rng, bands = np.random.default_rng(0), []
+    real = column_input.copy_rows
+    monkeypatch.setattr(column_input, "BAND", 20)
+    monkeypatch.setattr(
+        column_input, "copy_rows", lambda *given: bands.append(len(given[0])) or real(*given)
+    )
+    for rows, trailing in [(0, ()), (1, ()), (37, ()), (37, (2,)), (37, (0,))]:
+        block, lengths = rng.integers(1, 99, (rows, 7, *trailing)), rng.integers(0, 8, rows)
+        given = block
+        if is_tensor:
+            import torch
+
+            given = torch.from_numpy(block)
+        column = fc.ragged(given, lengths=lengths, padding_side=side)
+        start = np.where(side == "left", 7 - lengths, 0)
+        expected = [
+            block[i, b : b + n] for i, (b, n) in enumerate(zip(start, lengths, strict=True))
+        ]
+        assert column.to_list() == [row.tolist() for row in expected]
+    assert len(bands) > 20

@@ -13,7 +13,8 @@ import sys
 import threading
 import time
 import warnings
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
+from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -95,6 +96,17 @@ def _warn(why: str) -> None:
         warnings.warn(message, stacklevel=2)
 
 
+@dataclass(eq=False)
+class _Place:
+    """Room for one slab: taken while the slab is allocated, and while its storage is alive."""
+
+    size: int
+    trace: Any = None
+
+    def is_taken(self) -> bool:
+        return self.trace is None or not self.trace.expired()
+
+
 class PinnedSlabs:
     """Bounds how many pinned slabs are alive."""
 
@@ -104,8 +116,8 @@ class PinnedSlabs:
 
     def _reset(self) -> None:
         self._process = os.getpid()
-        self._lock = threading.RLock()  # a finalizer or signal handler may print the pool
-        self._slabs: list[tuple[Any, int]] = []
+        self._lock = threading.RLock()  # a finalizer or signal handler may use the pool
+        self._places: list[_Place] = []
 
     def take(self, size: int) -> Any | None:
         """Take pinned memory as soon as there may be one slab more; None if there is none.
@@ -125,13 +137,17 @@ class PinnedSlabs:
             )
         begin, pause, is_reported = time.monotonic(), FIRST_LOOK, False
         while True:
-            with self._own_lock():
-                if self._has_room(whole):
+            place = _Place(size)
+            try:
+                if self._enter(place):
                     slab = pinned(size)
-                    if slab is not None:
-                        self._slabs.append((_trace(slab), size))
+                    place.trace = None if slab is None else _trace(slab)
                     return slab
-                alive = counted(len(self._slabs), "pinned batch", "pinned batches")
+            finally:
+                if place.trace is None:
+                    with suppress(ValueError):  # it was not taken
+                        self._places.remove(place)
+            alive = counted(len(self._places), "pinned batch", "pinned batches")
             let_go_of_all()
             waited = time.monotonic() - begin
             if waited >= self.timeout:
@@ -150,21 +166,26 @@ class PinnedSlabs:
     def sizes(self) -> list[int]:
         """Return the bytes of each slab that is alive."""
         with self._own_lock():
-            return [size for _, size in self._alive()]
+            return [place.size for place in self._places if place.trace and place.is_taken()]
 
     def _own_lock(self) -> AbstractContextManager[Any]:
         if self._process != os.getpid():
             self._reset()  # slabs are the parent's, and so is a thread that may have had the lock
         return self._lock
 
-    def _has_room(self, whole: int) -> bool:
-        self._slabs = self._alive()
-        taken = sum(rounded(size) for _, size in self._slabs)
-        fits = self.max_bytes is None or taken + whole <= self.max_bytes
-        return len(self._slabs) < self.depth and fits
-
-    def _alive(self) -> list[tuple[Any, int]]:
-        return [(trace, size) for trace, size in self._slabs if not trace.expired()]
+    def _enter(self, place: _Place) -> bool:
+        """Take a place if there is room; allocating, which takes long, needs no lock then."""
+        with self._own_lock():
+            for gone in [place for place in self._places if not place.is_taken()]:
+                with suppress(ValueError):  # a finalizer was faster
+                    self._places.remove(gone)
+            taken = sum(rounded(other.size) for other in self._places)
+            whole = rounded(place.size)
+            fits = self.max_bytes is None or taken + whole <= self.max_bytes
+            has_room = len(self._places) < self.depth and fits
+            if has_room:
+                self._places.append(place)
+            return has_room
 
 
 def _trace(slab: Any) -> Any:

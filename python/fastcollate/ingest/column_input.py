@@ -30,6 +30,9 @@ from fastcollate.ingest.dataset_columns import is_column, read_column
 _KIND = attrgetter("dtype", "layout", "is_nested", "device", "ndim")
 """What tensors have in common that can be joined as they are."""
 
+BAND = 1 << 22
+"""About how many values are copied between two looks at signals."""
+
 EXPECTED = "pass rows: lists, arrays or tensors, an Arrow array of lists, or a nested tensor"
 
 
@@ -182,15 +185,29 @@ def _checked_lengths(lengths: Any, rows: int) -> np.ndarray:
 
 def _copied(x: Any, lengths: np.ndarray, is_left: bool) -> Any:
     """Copy rows without their padding, of any numbers, as the integers of their bits."""
-    array = np.require(to_array(x) if is_tensor(x) else x, requirements="A")
+    rows, _, *trailing = x.shape
+    block_of = to_array if is_tensor(x) else np.asarray
+    values: np.ndarray = np.empty((int(lengths.sum()), *trailing), block_of(x[:0]).dtype)
+    # Signal handlers run between bands, and may move what was viewed.
+    band = max(1, BAND * rows // max(values.size, 1))
+    done = 0
+    for begin in range(0, rows, band):
+        lens = lengths[begin : begin + band]
+        end = done + int(lens.sum())
+        _copy_band(block_of(x[begin : begin + band]), lens, is_left, values[done:end])
+        done = end
+    return to_tensor(values).view(x.dtype) if is_tensor(x) else values
+
+
+def _copy_band(block: np.ndarray, lengths: np.ndarray, is_left: bool, values: np.ndarray) -> None:
+    """Copy some rows."""
+    array = np.require(block, requirements="A")
     rows, width, *trailing = array.shape
-    values = np.empty((int(lengths.sum()), *trailing), array.dtype)
     inner, size = math.prod(trailing), array.itemsize
     if size not in (1, 2, 4, 8):
         array, inner, size = np.ascontiguousarray(array)[..., None], inner * size, 1
     dense = array.view(f"u{size}").reshape(rows, width * inner)
     copy_rows(dense, lengths * inner, is_left, values.view(f"u{size}").reshape(-1))
-    return to_tensor(values).view(x.dtype) if is_tensor(x) else values
 
 
 def _torn(x: Any, lengths: np.ndarray, is_left: bool) -> Any:
