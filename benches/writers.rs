@@ -67,7 +67,6 @@ fn writers(criterion: &mut Criterion) {
     let fill = Fill {
         pad: &[0.0],
         gap: &[0.0],
-        gaps_untrained: false,
     };
     for (name, column) in [
         ("write_field", of_numbers(Check::None)),

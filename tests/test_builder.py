@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from refusing import same_or_refused
 from test_layouts import widths
 
 import fastcollate as fc
@@ -43,8 +44,12 @@ def test_finish_gives_what_build_batch_gives(layout, drawn, array_type):
     }
     if layout != "jagged":
         options |= drawn.draw(widths(layout, data))
-    batch = filled(data._asdict(), **options, array_type=array_type).finish()
-    assert_same(batch, build_batch_loops(**data._asdict(), **options))
+    batch = same_or_refused(
+        lambda: filled(data._asdict(), **options, array_type=array_type).finish(),
+        lambda: build_batch_loops(**data._asdict(), **options),
+    )
+    if batch is None:
+        return
     assert batch.prompt_lens.tolist() == list(map(len, data.prompts))
     assert batch.response_lens.tolist() == list(map(len, data.responses))
 

@@ -5,6 +5,7 @@ import pytest
 from conftest import NEEDS_TORCH
 from hypothesis import given
 from hypothesis import strategies as st
+from refusing import same_or_refused
 from small_input import build, refuses
 from test_layouts import widths
 
@@ -39,8 +40,10 @@ def test_equal_the_loops(layout, drawn, array_type):
     }
     if layout != "jagged":
         options |= drawn.draw(widths(layout, data))
-    batch = fc.build_batch(**data._asdict(), **options, array_type=array_type)
-    assert_same(batch, build_batch_loops(**data._asdict(), **options))
+    same_or_refused(
+        lambda: fc.build_batch(**data._asdict(), **options, array_type=array_type),
+        lambda: build_batch_loops(**data._asdict(), **options),
+    )
 
 
 @pytest.mark.parametrize(
@@ -87,21 +90,73 @@ def test_labels_written_out(layout, labels, expected, array_type):
 
 
 def test_labels_without_loss_masks_are_all_responses(array_type):
+    """But for the first token of a row without a prompt, which nothing predicts."""
     batch = derived("jagged", array_type, labels="aligned")
     assert batch.labels.tolist() == [N, N, 4, N, 5, 6]
-
-
-def test_shifted_labels_stay_in_their_sequence(array_type):
-    """Row 1 has no prompt: its first token is a label for nobody, least of all for row 0."""
     batch = fc.build_batch(
-        [[1], []],
-        [[2], [3, 4]],
-        pad_token_id=0,
-        labels="shifted",
-        layout="jagged",
+        [[], [3]], [[4, 5], [6]], pad_token_id=0, labels="aligned", layout="jagged",
         array_type=array_type,
+    )  # fmt: skip
+    assert batch.labels.tolist() == [N, 5, N, 6]
+
+
+@pytest.mark.parametrize("layout", [*LAYOUTS, "packed"])
+def test_nothing_predicts_the_first_token_of_a_sequence(layout, array_type):
+    """Not what padding in front of it does, nor the sequence before it."""
+    options = {"rows": "single"} if layout == "packed" else {}
+    batch = fc.build_batch(
+        [[], [8], []],
+        [[5, 6, 7], [9], []],
+        pad_token_id=0,
+        loss_masks=[[1, 1, 1], [0.5], []],
+        labels="aligned",
+        layout=layout,
+        array_type=array_type,
+        **options,
     )
-    assert batch.labels.tolist() == [2, N, 4, N]
+    ids, labels = (np.asarray(batch[key]).reshape(-1).tolist() for key in ("input_ids", "labels"))
+    assert [label for label in labels if label != N] == [6, 7, 9]
+    assert all(label in (N, token) for token, label in zip(ids, labels, strict=True))
+    weights = np.asarray(batch.loss_mask)
+    assert weights[weights != 0].tolist() == [1, 1, 0.5]
+    assert batch.metrics["batch/tokens_without_predecessor"] == 1
+    plan = fc.plan_step([3, 2, 0])
+    assert batch.loss_normalizers(plan).tokens.tolist() == [2.5]
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_normalizers_count_what_labels_do_without_loss_masks(layout, array_type):
+    batch = fc.build_batch(
+        [[], [8]], [[5, 6, 7], [9]], pad_token_id=0, labels="aligned", layout=layout,
+        array_type=array_type,
+    )  # fmt: skip
+    assert batch.loss_normalizers(fc.plan_step([3, 2])).tokens.tolist() == [3]
+
+    assert (np.asarray(batch.labels) != N).sum() == 3
+
+
+
+@pytest.mark.parametrize("layout", [*LAYOUTS, "packed"])
+def test_shifted_labels_of_rows_without_a_prompt(layout, array_type):
+    """They are refused, unless the first token does not train: no position holds its label."""
+    arguments = {
+        "prompts": [[1], []],
+        "responses": [[2], [3, 4]],
+        "pad_token_id": 0,
+        "layout": layout,
+        "array_type": array_type,
+        **({"rows": "single"} if layout == "packed" else {}),
+    }
+    for masks in ({}, {"loss_masks": [[1], [1, 1]]}):
+        for how in ({"labels": "shifted"}, {"shift": "next_token"}):
+            if "shift" in how and layout != "packed":
+                continue
+            with pytest.raises(ValueError, match=r"row 1 has no prompt, .* loss_masks") as error:
+                fc.build_batch(**arguments, **masks, **how)
+            assert "shift='none'" not in str(error.value)
+    batch = fc.build_batch(**arguments, labels="shifted", loss_masks=[[1], [0, 1]])
+    labels = np.asarray(batch.labels)
+    assert sorted(labels[labels != N].tolist()) == [2, 4]
 
 
 def test_labels_are_ids_whatever_the_ids_are(array_type):

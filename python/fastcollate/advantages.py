@@ -16,6 +16,7 @@ from fastcollate.arrays import (
     dtype_name,
     is_array,
     is_tensor,
+    like_of,
     offsets_of,
     to_numpy,
 )
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from fastcollate._fastcollate import Plan
     from fastcollate.batch import Batch
     from fastcollate.plan.step_plan import StepPlan
 
@@ -157,7 +159,7 @@ def normalized(
             f"advantages has shape {tuple(x.shape)}, but what belongs to this batch's response "
             f"tokens has {tuple(mask.shape)}"
         )
-    shape, mask = x.shape, _like(mask, x)
+    shape, mask = x.shape, like_of(mask, x)
     if rows_of_tokens is not None:
         x, mask = x.reshape(-1), mask.reshape(-1)
 
@@ -173,7 +175,7 @@ def normalized(
 
     # NaN and inf among the advantages are the caller's; they stay within their group.
     with np.errstate(invalid="ignore", over="ignore"):
-        mask = mask & spread(_like(~plan.is_padding[slots], x))
+        mask = mask & spread(like_of(~plan.is_padding[slots], x))
         wide = convert(x, dtype_like(x, "float64"))
         # Sums of squares lose all digits if a mean is large. Values are taken relative to one of
         # their own group, which is never farther from the mean than the root of their number times
@@ -489,13 +491,17 @@ def _groups(plan: StepPlan, slots: NDArray[np.int64], per: str) -> tuple[NDArray
     raise ValueError(f"per is {per!r}; pass 'mini_batch', 'batch' or 'prompt'")
 
 
-def _mask_key(batch: Mapping[str, Any]) -> str | None:
-    """Name the output that says which tokens are trained on; None if it is all of them."""
-    for key in ("loss_mask", "response_mask"):
-        if key in batch:
-            return key
+def _mask(batch: Mapping[str, Any]) -> Any:
+    """Return what is not 0 where a response token trains, of the batch's kind."""
+    if "loss_mask" in batch:
+        return batch["loss_mask"]
+    plan: Plan | None = getattr(batch, "_plan", None)
+    if plan is not None and plan.num_unpredicted > 0:
+        return like_of(plan.loss_mask(), batch["input_ids"])
+    if "response_mask" in batch:
+        return batch["response_mask"]
     if "response_offsets" in batch:
-        return None
+        return np.ones(int(batch["response_offsets"][-1]), np.bool_)
     raise ValueError("the batch has no loss_mask, response_mask or response_offsets")
 
 
@@ -505,9 +511,7 @@ def _num_rows(batch: Mapping[str, Any]) -> int:
     if "sequence_ids" in batch:
         num_rows: int = batch.plan.num_rows  # type: ignore[attr-defined]
         return num_rows
-    key = _mask_key(batch)
-    assert key is not None
-    return len(batch[key])
+    return len(_mask(batch))
 
 
 def _rows_of_tokens(batch: Mapping[str, Any]) -> NDArray[np.int64] | None:
@@ -529,19 +533,13 @@ def _trained(batch: Mapping[str, Any]) -> tuple[Any, NDArray[np.int64] | None]:
 
     Weights select what they do not make 0.
     """
-    rows = _rows_of_tokens(batch)
-    if (key := _mask_key(batch)) is not None:
-        return batch[key] != 0, rows
-    assert rows is not None
-    return np.ones(len(rows), np.bool_), rows
+    return _mask(batch) != 0, _rows_of_tokens(batch)
 
 
 def loss_weights(batch: Mapping[str, Any]) -> NDArray[np.float64]:
     """Sum the mask of each row, one token after the other: in all layouts, sums round the same."""
-    if (key := _mask_key(batch)) is None:
-        lens: NDArray[np.float64] = np.diff(to_numpy(batch["response_offsets"])).astype(np.float64)
-        return lens
-    rows, count, mask = _rows_of_tokens(batch), _num_rows(batch), batch[key]
+    mask = _mask(batch)
+    rows, count = _rows_of_tokens(batch), _num_rows(batch)
     values = to_numpy(convert(mask, dtype_like(mask, "float64")))
     if rows is not None:
         return np.bincount(rows, values.reshape(-1), count).astype(np.float64)
@@ -588,18 +586,9 @@ def _number(x: Any) -> float:
     return x.item()  # type: ignore[no-any-return]
 
 
-def _like(x: Any, like: Any) -> Any:
-    """Return an array or tensor in another one's library, on its device."""
-    if not is_tensor(like):
-        return to_numpy(x)
-    import torch
-
-    return (x if is_tensor(x) else torch.from_numpy(x)).to(like.device)
-
-
 def _taken(x: Any, index: NDArray[np.int64]) -> Any:
     """Take items of the first dimension."""
-    return x.index_select(0, _like(index, x)) if is_tensor(x) else x[index]
+    return x.index_select(0, like_of(index, x)) if is_tensor(x) else x[index]
 
 
 def _zeros(shape: tuple[int, ...], like: Any) -> Any:
@@ -608,7 +597,7 @@ def _zeros(shape: tuple[int, ...], like: Any) -> Any:
 
 def _where(mask: Any, x: Any, like: Any) -> Any:
     """Return values where a mask is true, and 0 elsewhere, whatever they are there."""
-    mask, zero = _like(mask, like), _zeros((), like)
+    mask, zero = like_of(mask, like), _zeros((), like)
     if not is_tensor(like):
         return np.where(mask, x, zero)
     import torch
@@ -620,4 +609,4 @@ def _grouped(x: Any, groups: NDArray[np.int64], count: int) -> Any:
     """Add up the items of each group, float64."""
     if not is_tensor(x):
         return np.bincount(groups, x, count)
-    return x.new_zeros(count).index_add(0, _like(groups, x), x)
+    return x.new_zeros(count).index_add(0, like_of(groups, x), x)

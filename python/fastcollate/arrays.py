@@ -87,6 +87,15 @@ def places_of(starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
     return np.repeat(starts - offsets[:-1], lengths) + np.arange(offsets[-1])
 
 
+def like_of(x: Any, like: Any) -> Any:
+    """Return an array or tensor in another one's library, on its device."""
+    if not is_tensor(like):
+        return to_numpy(x)
+    import torch
+
+    return (x if is_tensor(x) else torch.from_numpy(x)).to(like.device)
+
+
 def to_tensor(array: np.ndarray) -> Any:
     """Return a tensor over a NumPy array's memory.
 

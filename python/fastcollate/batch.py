@@ -289,8 +289,10 @@ class Batch(Mapping[str, Any]):
             ``batch/prompt_tokens`` and ``batch/response_tokens``; ``batch/padded_tokens``, the
             positions of ``input_ids``, and ``batch/padding_fraction``, the share of them that is
             padding (0 to 1); the lengths ``batch/longest_row``, ``batch/longest_prompt`` and
-            ``batch/longest_response``. Of merged batches also ``generate/num_seq_before_merge`` and
-            what else :attr:`MergeReport.metrics` holds, and
+            ``batch/longest_response``. ``batch/tokens_without_predecessor``: sampled tokens at the
+            first place of a sequence, or of a part of a split one, which no token predicts; their
+            loss mask is 0, and they have no label. Of merged batches also
+            ``generate/num_seq_before_merge`` and what else :attr:`MergeReport.metrics` holds, and
             ``generate/num_rewards_masked_by_merge``: rewards that are not 0 on tokens that
             realigning masked. Those per token are lost; a turn's one number whose last token is
             masked has moved to the end of the row (``merge_rewards="sum"``). These are of the whole
@@ -320,6 +322,7 @@ class Batch(Mapping[str, Any]):
             "batch/longest_row": float((prompt_lens + response_lens).max(initial=0)),
             "batch/longest_prompt": float(prompt_lens.max(initial=0)),
             "batch/longest_response": float(response_lens.max(initial=0)),
+            "batch/tokens_without_predecessor": float(plan.num_unpredicted),
             **merging,
             **(self._handover or {}),
         }

@@ -11,7 +11,7 @@ import numpy as np
 from fastcollate._fastcollate import FieldSpec, LayoutSpec, OutputSpec, Plan, collate
 from fastcollate.arguments import checked_int, checked_integer, id_list
 from fastcollate.batch import Batch, Recipe
-from fastcollate.dtypes import REFERENCE, checked_outputs
+from fastcollate.dtypes import REFERENCE, checked_outputs, needs_loss_mask
 from fastcollate.ingest.fields import (
     Field,
     PerRow,
@@ -313,7 +313,13 @@ def build_batch(
     merging = checked_merge(merge, merge_rewards, trajectory_ids, is_last_step)
     names = checked_names(uids=uids, trajectory_ids=trajectory_ids, is_last_step=is_last_step)
     check_uids(merging, names.get("uids"))
-    outputs, specs = checked_outputs(dtypes, layout, position_ids, labels, specs, array_type)
+    shard = None if isinstance(rows, str) else rows
+    has_loss_mask = loss_masks is not None or needs_loss_mask(
+        layout, merging is not None or shard is not None
+    )
+    outputs, specs = checked_outputs(
+        dtypes, layout, position_ids, labels, specs, array_type, has_loss_mask
+    )
     batch = collate_fields(
         prompts,
         responses,
@@ -328,7 +334,7 @@ def build_batch(
         order,
         names,
         merging,
-        None if isinstance(rows, str) else rows,
+        shard,
         pin_memory,
     )
     for name, column in (("prompts", prompts), ("responses", responses)):

@@ -14,7 +14,7 @@ from fastcollate.batch import Batch
 PER_TOKEN = frozenset(
     {
         *("input_ids", "position_ids", "sequence_ids", "response_mask", "labels"),
-        "router_padding_mask",
+        *("loss_mask", "router_padding_mask"),
     }
 )
 """Keys of outputs that are no fields and have a value per position."""

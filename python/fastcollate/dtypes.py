@@ -12,10 +12,13 @@ from fastcollate._fastcollate import FieldSpec, OutputSpec
 REFERENCE = OutputSpec()
 """What today's frameworks use."""
 
+_TRAINED = OutputSpec(loss_mask="float32")
+"""The same with a loss mask that says what trains."""
+
 _REFERENCE = dict.fromkeys(
     ("input_ids", "attention_mask", "response_mask", "position_ids", "labels", "sequence_ids"),
     "int64",
-)
+) | {"loss_mask": "float32"}
 _COMPACT = {
     "input_ids": "int32",
     "attention_mask": "bool",
@@ -23,12 +26,22 @@ _COMPACT = {
     "position_ids": "int32",
     "sequence_ids": "int32",
     "labels": "int64",  # torch's losses take no other integers
+    "loss_mask": "float32",
 }
 _PRESETS = {"reference": _REFERENCE, "compact": _COMPACT}
 
 _MASKS = ("attention_mask", "response_mask")
 _MASKS_OF: dict[str, tuple[str, ...]] = {"jagged": (), "packed": ("response_mask",)}
 """Which masks layouts have, if not all."""
+
+
+def needs_loss_mask(layout: str, is_merged_or_shard: bool) -> bool:
+    """Return whether a batch has a loss mask that was not given any.
+
+    It has where the response mask does not say what trains: it is 1 on observations, and the packed
+    layout has first tokens of sequences that nothing predicts.
+    """
+    return layout == "packed" or is_merged_or_shard
 
 
 def checked_outputs(
@@ -38,8 +51,12 @@ def checked_outputs(
     labels: str | None,
     fields: list[tuple[Any, FieldSpec]],
     array_type: str,
+    has_loss_mask: bool = False,
 ) -> tuple[OutputSpec, list[tuple[Any, FieldSpec]]]:
-    """Take the dtypes of all outputs, by a preset's name or by key."""
+    """Take the dtypes of all outputs, by a preset's name or by key.
+
+    `has_loss_mask` adds a loss mask that says what trains, also where no field is one.
+    """
     if position_ids not in (None, "zero", "one", "repeat_last"):
         message = f"position_ids is {position_ids!r}; pass 'zero', 'one', 'repeat_last' or None"
         raise ValueError(message)
@@ -47,7 +64,7 @@ def checked_outputs(
         raise ValueError(f"labels is {labels!r}; pass 'aligned', 'shifted' or None")
     is_packed = layout == "packed"
     if position_ids is labels is None and dtypes == "reference" and not is_packed:
-        outputs = REFERENCE
+        outputs = _TRAINED if has_loss_mask else REFERENCE
     else:
         preset, by_key = taken_apart(dtypes)
         keys = ["input_ids"]
@@ -55,12 +72,13 @@ def checked_outputs(
         keys += ("position_ids", "sequence_ids") if is_packed else ()
         keys += () if position_ids is None or is_packed else ("position_ids",)
         keys += () if labels is None else ("labels",)
+        keys += ("loss_mask",) if has_loss_mask else ()
         # A batch keeps the dtypes of what only other layouts have.
         names = dict(_PRESETS[preset])
         known = {*keys, *(spec.key for _, spec in fields)}
         if unknown := [key for key in by_key if key not in known]:
             raise ValueError(f"dtypes has the key {unknown[0]!r}; the outputs are {sorted(known)}")
-        names |= {key: by_key.pop(key) for key in keys if key in by_key}
+        names |= {key: by_key[key] for key in keys if key in by_key}
         fields = [
             (rows, spec.with_dtype(by_key[spec.key]) if spec.key in by_key else spec)
             for rows, spec in fields
@@ -72,6 +90,7 @@ def checked_outputs(
             (position_ids, names["position_ids"]),
             None if labels is None else (labels == "shifted", names["labels"]),
             names["sequence_ids"],
+            names["loss_mask"] if has_loss_mask else None,
         )
     if array_type == "numpy":
         for _, spec in fields:

@@ -8,12 +8,13 @@ import numpy as np
 
 from fastcollate._fastcollate import Stretches
 from fastcollate.arrays import dtype_name, flattened
+from fastcollate.dtypes import needs_loss_mask
 from fastcollate.ingest.fields import RESERVED
 from fastcollate.plan.merging import Merging
 from fastcollate.shards import name_rows, objects_of
 
 if TYPE_CHECKING:
-    from fastcollate._fastcollate import FieldSpec, LayoutSpec, Plan
+    from fastcollate._fastcollate import FieldSpec, LayoutSpec, OutputSpec, Plan
     from fastcollate.batch import Batch
     from fastcollate.plan.step_plan import Shard
 
@@ -57,7 +58,7 @@ def laid_out(batch: Batch, layout: LayoutSpec, shard: Shard | None = None) -> Ba
         ],
         "numpy" if isinstance(ids, np.ndarray) else "torch",
         layout,
-        recipe.outputs,
+        _outputs(batch, layout, shard),
         merging=Merging(plan, batch.merge_plan, masked_rewards=batch._masked_rewards),
         shard=picks,
     )
@@ -66,6 +67,16 @@ def laid_out(batch: Batch, layout: LayoutSpec, shard: Shard | None = None) -> Ba
     order = [key for key in batch if key not in RESERVED or key == "router_padding_mask"]
     again._data = in_order(again._data | objects, order)
     return again
+
+
+def _outputs(batch: Batch, layout: LayoutSpec, shard: Shard | None) -> OutputSpec:
+    """Return the outputs that are no fields; whether a loss mask is one depends on the layout."""
+    outputs = batch.recipe.outputs
+    if any(spec.key == "loss_mask" for spec in batch.recipe.fields):
+        return outputs
+    is_made = (batch.merge_plan, batch.is_padding, shard) != (None, None, None)
+    dtype = (outputs.loss_mask or "float32") if needs_loss_mask(layout.name, is_made) else None
+    return outputs.with_loss_mask(dtype)
 
 
 def _check_whole(plan: Plan) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fastcollate._fastcollate import LayoutSpec
-from fastcollate.arrays import describe
+from fastcollate.arrays import describe, like_of
 from fastcollate.ingest.fields import RESERVED, PerRowObjects
 from fastcollate.plan.step_plan import SYNTHETIC_LENS, Shard
 
@@ -64,15 +64,19 @@ def selected(batch: Batch, shard: Shard) -> Batch:
     if first is None or is_wider:
         return laid_out(batch, layout, shard)
     rows = slice(first, first + len(shard.rows))
+    views, recipe, pick = _views(batch, rows), batch.recipe, partial(plan.pick, shard, layout)
+    if "loss_mask" not in views:
+        views = _with_loss_mask(batch, views, pick())
+        recipe = recipe._replace(outputs=recipe.outputs.with_loss_mask("float32"))
     again = type(batch)(
-        _views(batch, rows),
+        views,
         None,
-        batch.recipe,
+        recipe,
         merge_plan=batch.merge_plan,
         is_padding=[False] * len(shard.rows) if (was := batch.is_padding) is None else was[rows],
         **{name: list(values[rows]) for name, values in _names(batch).items()},
     )
-    again._plan_or_call = partial(plan.pick, shard, layout)
+    again._plan_or_call = pick
     again._masked_rewards = batch._masked_rewards
     return again
 
@@ -143,6 +147,14 @@ def _object_keys(batch: Batch) -> list[str]:
     ]
 
 
+def _with_loss_mask(batch: Batch, views: dict[str, Any], plan: Plan) -> dict[str, Any]:
+    """Add the loss mask that follows from the plan, in front of fields."""
+    fields = {spec.key for spec in batch.recipe.fields} | set(_object_keys(batch))
+    own = [key for key in views if key not in fields and key != "router_padding_mask"]
+    mask = like_of(plan.loss_mask(), views["input_ids"])
+    return {key: views[key] for key in own} | {"loss_mask": mask} | views
+
+
 def _views(batch: Batch, rows: slice) -> dict[str, Any]:
     """Return the outputs of rows that follow each other, over the same memory."""
     plan = batch.plan
@@ -153,7 +165,7 @@ def _views(batch: Batch, rows: slice) -> dict[str, Any]:
         return {
             key: objects[key] if key in objects else value[rows] for key, value in batch.items()
         }
-    aligned = {spec.key: spec.align for spec in batch.recipe.fields}
+    aligned = {"loss_mask": "response"} | {spec.key: spec.align for spec in batch.recipe.fields}
     tokens, answers = (
         slice(int(batch[name][rows.start]), int(batch[name][rows.stop]))
         for name in ("offsets", "response_offsets")

@@ -168,13 +168,15 @@ pub enum Error {
     },
 
     #[error(
-        "row {row} has no prompt, so with shift='next_token' no position holds {field} of its first \
-         response token, which {why}; begin the row with a prompt token, or pass shift='none'"
+        "row {row} has no prompt, so with {shift} no position holds {field} of its first response \
+         token, which {why}; begin the row with a prompt token (such as BOS), or {remedy}"
     )]
     NoPlace {
+        shift: &'static str,
         field: String,
         row: usize,
         why: &'static str,
+        remedy: &'static str,
     },
 
     #[error("a batch of {rows} rows x {width} positions is larger than memory can be addressed")]

@@ -178,23 +178,24 @@ impl<'py> Request<'_, 'py> {
         let loss_mask = fields.iter().position(|field| field.key() == LOSS_MASK);
         let loss_mask = loss_mask.map(|index| (2 + index, field_plans[index].dtype));
 
-        let mut outputs = self
-            .outputs
-            .outputs(self.pad_token_id, placement, &seqlens, loss_mask);
+        let places = { self.outputs }.places(placement, assembly, loss_mask.is_some());
+        let mut outputs =
+            { self.outputs }.outputs(self.pad_token_id, placement, &seqlens, &places, loss_mask);
         let own = outputs.len();
         for (index, (field, plan)) in fields.iter().zip(&field_plans).enumerate() {
             let column = 2 + index;
-            let own = Output::of_field(field, plan, column, &columns[column], assembly, placement);
+            let rows = &columns[column];
+            let own = Output::of_field(field, plan, column, rows, assembly, placement, &places);
             outputs.extend(own);
         }
-        let has_loss_mask = loss_mask.is_some();
-        refuse_lost(
-            &outputs[own..],
-            has_loss_mask,
-            &columns,
-            assembly,
-            placement,
-        )?;
+        let shift = match (placement.is_shifted(), self.outputs.shifts_labels()) {
+            (true, _) => Some("shift='next_token'"),
+            (false, true) => Some("labels='shifted'"),
+            (false, false) => None,
+        };
+        if let Some(shift) = shift {
+            refuse_lost(&outputs[own..], shift, &columns, assembly, placement)?;
+        }
         let (mut arrays, lease) = self.write_outputs(py, &outputs, &columns, assembly)?;
         seqlens.add_to(py, &mut arrays)?;
         Ok((arrays, lease))
@@ -282,40 +283,44 @@ fn write(
     }
 }
 
-/// Refuse values that have no place in the placement and are not what stands there anyway.
+/// Refuse rows whose first token trains but is predicted by nothing, where a position holds what
+/// belongs to the next token; and where fields do so too, values of such tokens that are not what
+/// stands there anyway.
 ///
 /// # Errors
 /// The first of them.
 fn refuse_lost(
     fields: &[Output],
-    has_loss_mask: bool,
+    shift: &'static str,
     columns: &[Rows],
     assembly: &Assembly,
     placement: &Placement,
 ) -> Result<()> {
-    let heads = { placement.packing }.and_then(|packing| packing.heads_without_place(assembly));
-    let Some(heads) = heads else {
+    let Some(heads) = Placement::heads(assembly) else {
         return Ok(());
     };
-    let no_place = |head: usize, field: &str, why| Core::NoPlace {
+    let no_place = |head: usize, field: &str, why, remedy| Core::NoPlace {
+        shift,
         field: field.to_owned(),
         row: heads.segments()[head].row,
         why,
+        remedy,
     };
-    if !has_loss_mask {
-        return Err(no_place(
-            0,
-            "the response_mask",
-            "trains where there are no loss_masks",
-        )
-        .into());
+    let trained = match placement.is_shifted() {
+        true => "the loss mask",
+        false => "the label",
+    };
+    if !fields.iter().any(|field| field.key == LOSS_MASK) {
+        let remedy = "pass loss_masks that are 0 there";
+        return Err(no_place(0, trained, "trains", remedy).into());
     }
     let nothing = Grid::new(heads.rows(), 1, Vec::new())?;
     // Sequence-aligned fields and those of rows stay where they are.
-    for field in fields
-        .iter()
-        .filter(|field| std::ptr::eq(field.grid, &raw const placement.response))
-    {
+    let is_lost = |field: &&Output| {
+        let is_response = std::ptr::eq(field.grid, &raw const placement.response);
+        field.key == LOSS_MASK || (placement.is_shifted() && is_response)
+    };
+    for field in fields.iter().filter(is_lost) {
         let found = field.written_over(&heads, columns, assembly)?;
         let filled = field.written_over(&nothing, columns, assembly)?;
         let size = found.len() / heads.rows();
@@ -323,8 +328,12 @@ fn refuse_lost(
             let bytes = head * size..(head + 1) * size;
             !field.dtype.is_same(&found[bytes.clone()], &filled[bytes])
         };
+        let (name, why, remedy) = match field.key {
+            LOSS_MASK => (trained, "trains", "set loss_masks to 0 there"),
+            key => (key, "is not its fill", "pass shift='none'"),
+        };
         if let Some(head) = (0..heads.rows()).find(differs) {
-            return Err(no_place(head, field.key, "is not its fill").into());
+            return Err(no_place(head, name, why, remedy).into());
         }
     }
     Ok(())

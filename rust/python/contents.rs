@@ -1,5 +1,7 @@
 //! Which outputs a batch has, and what stands in each.
 
+use std::borrow::Cow;
+
 use fastcollate::plan::{Assembly, Grid, Layout, Placement};
 use fastcollate::write::{Destination, PositionPadding};
 use pyo3::exceptions::PyValueError;
@@ -35,6 +37,10 @@ pub struct OutputSpec {
     labels: Option<(bool, Dtype)>,
     /// Whether there is nothing but ids and the attention mask, in packed batches too.
     is_bare: bool,
+    /// The dtype of the loss mask where it says what trains: it is 0 on tokens that nothing predicts,
+    /// and follows from the plan where no column has it. None where it is a column like others, or
+    /// no output.
+    loss_mask: Option<Dtype>,
 }
 
 #[pymethods]
@@ -42,7 +48,7 @@ impl OutputSpec {
     #[new]
     #[pyo3(signature = (
         input_ids="int64", attention_mask="int64", response_mask="int64",
-        position_ids=None, labels=None, sequence_ids="int64", bare=false
+        position_ids=None, labels=None, sequence_ids="int64", bare=false, loss_mask=None
     ))]
     fn new(
         input_ids: &str,
@@ -52,6 +58,7 @@ impl OutputSpec {
         labels: Option<(bool, String)>,
         sequence_ids: &str,
         bare: bool,
+        loss_mask: Option<&str>,
     ) -> PyResult<Self> {
         let ids = |key, name: &str| Dtype::of_name(key, name, Dtype::INTEGERS);
         let mask = |key, name: &str| Dtype::of_name(key, name, Dtype::OF_MASKS);
@@ -59,6 +66,7 @@ impl OutputSpec {
         let padding = padding.as_deref().map(padding_of).transpose()?;
         let labels =
             labels.map(|(shifted, dtype)| ids("labels", &dtype).map(|dtype| (shifted, dtype)));
+        let loss_mask = loss_mask.map(|name| Dtype::of_name(LOSS_MASK, name, Dtype::FLOATS));
         Ok(Self {
             input_ids: ids("input_ids", input_ids)?,
             attention_mask: mask("attention_mask", attention_mask)?,
@@ -67,6 +75,7 @@ impl OutputSpec {
             position_ids: (padding, ids("position_ids", &dtype)?),
             labels: labels.transpose()?,
             is_bare: bare,
+            loss_mask: loss_mask.transpose()?,
         })
     }
 
@@ -108,6 +117,21 @@ impl OutputSpec {
         self.labels.map(|(shifted, dtype)| (shifted, dtype.name()))
     }
 
+    /// The dtype of the loss mask, if it says what trains.
+    #[getter]
+    fn loss_mask(&self) -> Option<&'static str> {
+        self.loss_mask.map(Dtype::name)
+    }
+
+    /// The same outputs with or without a loss mask that says what trains.
+    fn with_loss_mask(&self, dtype: Option<&str>) -> PyResult<Self> {
+        let dtype = dtype.map(|name| Dtype::of_name(LOSS_MASK, name, Dtype::FLOATS));
+        Ok(Self {
+            loss_mask: dtype.transpose()?,
+            ..*self
+        })
+    }
+
     fn __reduce__<'py>(
         slf: &Bound<'py, Self>,
     ) -> PyResult<(Bound<'py, PyType>, Bound<'py, PyTuple>)> {
@@ -120,6 +144,7 @@ impl OutputSpec {
             spec.labels.map(|(shifted, dtype)| (shifted, dtype.name())),
             spec.sequence_ids.name(),
             spec.is_bare,
+            spec.loss_mask(),
         );
         Ok((slf.get_type(), arguments.into_pyobject(slf.py())?))
     }
@@ -135,7 +160,8 @@ pub struct Output<'a> {
 }
 
 impl<'a> Output<'a> {
-    /// A field, and beside routes what tells where none were captured.
+    /// A field, whose values lie at those places if it has none of its own, and beside routes what
+    /// tells where none were captured.
     pub fn of_field(
         field: &'a FieldSpec,
         plan: &'a FieldPlan,
@@ -143,8 +169,13 @@ impl<'a> Output<'a> {
         rows: &Rows,
         assembly: &'a Assembly,
         placement: &'a Placement,
+        places: &'a Places,
     ) -> impl Iterator<Item = Self> {
-        let grid = plan.grid.as_ref().unwrap_or(&placement.response);
+        let response = match &places.loss_mask {
+            Some(grid) if field.key() == LOSS_MASK => grid,
+            _ => &placement.response,
+        };
+        let grid = plan.grid.as_ref().unwrap_or(response);
         let mut shape = if field.is_per_row() {
             vec![grid.rows()]
         } else {
@@ -160,7 +191,6 @@ impl<'a> Output<'a> {
                 assembly: plan.assembly.as_ref().unwrap_or(assembly),
                 inner: rows.inner(),
                 filling: plan.filling,
-                gaps_untrained: field.key() == LOSS_MASK,
             },
             dtype: plan.dtype,
         };
@@ -202,18 +232,51 @@ impl Output<'_> {
     }
 }
 
+/// Where outputs lie that say what is sampled, and what trains.
+pub struct Places<'a> {
+    /// Responses of real rows.
+    response_mask: Cow<'a, Grid>,
+    /// What can train, of a column, or does, if there is none.
+    loss_mask: Option<Cow<'a, Grid>>,
+    /// Labels, and whether each is that of the next token.
+    labels: Option<(Cow<'a, Grid>, bool)>,
+}
+
 impl OutputSpec {
+    /// Where outputs lie in a batch that `has_column` of loss masks, or has not.
+    pub fn places<'a>(
+        &self,
+        placement: &'a Placement,
+        assembly: &Assembly,
+        has_column: bool,
+    ) -> Places<'a> {
+        let loss_mask = || match has_column {
+            true => placement.predicted_responses(assembly),
+            false => Cow::Owned(placement.trained_responses(assembly)),
+        };
+        let labels = |(shifted, _)| placement.labels(assembly, shifted);
+        Places {
+            response_mask: placement.real_responses(assembly),
+            loss_mask: self.loss_mask.map(|_| loss_mask()),
+            labels: self.labels.map(labels),
+        }
+    }
+
+    /// Whether positions hold labels of the next token that response-aligned fields are beside.
+    pub fn shifts_labels(&self) -> bool {
+        self.labels.is_some_and(|(shifted, _)| shifted)
+    }
+
     /// The outputs that are no fields.
     pub fn outputs<'a>(
         &self,
         pad_token_id: i64,
         placement: &'a Placement,
         seqlens: &'a Seqlens,
+        places: &'a Places,
         loss_mask: Option<(usize, Dtype)>,
     ) -> Vec<Output<'a>> {
-        let Placement {
-            sequence, response, ..
-        } = placement;
+        let sequence = &placement.sequence;
         let output = |key, grid, content, dtype| Output {
             key,
             grid,
@@ -244,7 +307,12 @@ impl OutputSpec {
         });
         let response_mask = {
             let mask = Content::Mask { inverted: false };
-            output("response_mask", response, mask, self.response_mask)
+            output(
+                "response_mask",
+                &places.response_mask,
+                mask,
+                self.response_mask,
+            )
         };
         let tables = seqlens.tables.iter().map(|table| Output {
             shape: vec![table.values.len()],
@@ -277,13 +345,16 @@ impl OutputSpec {
                 outputs.extend(position_ids);
             }
         }
-        if let Some((shifted, dtype)) = self.labels {
-            let (grid, shifted) = seqlens.of_labels(placement, shifted);
+        if let (Some((_, dtype)), Some((grid, shifted))) = (self.labels, &places.labels) {
             let labels = Content::Labels {
                 mask: loss_mask,
-                shifted,
+                shifted: *shifted,
             };
             outputs.push(output("labels", grid, labels, dtype));
+        }
+        if let (Some(dtype), Some(grid), None) = (self.loss_mask, &places.loss_mask, loss_mask) {
+            let mask = Content::Mask { inverted: false };
+            outputs.push(output(LOSS_MASK, grid, mask, dtype));
         }
         outputs
     }

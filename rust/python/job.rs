@@ -44,8 +44,6 @@ pub enum Content<'a> {
         assembly: &'a Assembly,
         inner: usize,
         filling: Filling,
-        /// Whether pieces that do not train are gaps too, as in the loss mask.
-        gaps_untrained: bool,
     },
     /// Which row lies at a position; -1 on padding.
     RowIndices,
@@ -271,6 +269,9 @@ impl<'a> Job<'a> {
         match (self.content, self.dtype) {
             (Content::Mask { inverted }, Dtype::Bool) => self.write_mask::<u8>(inverted),
             (Content::Mask { inverted }, Dtype::I32) => self.write_mask::<i32>(inverted),
+            (Content::Mask { inverted }, Dtype::F16) => self.write_mask::<f16>(inverted),
+            (Content::Mask { inverted }, Dtype::Bf16) => self.write_mask::<bf16>(inverted),
+            (Content::Mask { inverted }, Dtype::F32) => self.write_mask::<f32>(inverted),
             (Content::Mask { inverted }, _) => self.write_mask::<i64>(inverted),
             (Content::Table(table), Dtype::I32) => write_table::<i32>(table, self.bytes.values),
             (Content::Table(table), _) => write_table::<i64>(table, self.bytes.values),
@@ -422,7 +423,6 @@ where
         assembly,
         inner,
         filling,
-        gaps_untrained,
         ..
     } = content
     else {
@@ -432,7 +432,6 @@ where
     let fill = Fill {
         pad: &pad,
         gap: &gap,
-        gaps_untrained,
     };
     Ok(write_field(column, assembly, band, fill, to)?)
 }

@@ -103,6 +103,12 @@ impl LayoutSpec {
             packing: (layout == Layout::Packed).then_some(packing),
         })
     }
+
+    /// The layout's name.
+    #[getter]
+    fn name(&self) -> &'static str {
+        named(self.layout).1
+    }
 }
 
 impl LayoutSpec {

@@ -7,8 +7,9 @@ use fastcollate::plan::{
     Assembly, Extent, Grid, Layout, Longest, Of, Packing, Per, Pick, Placement, Row, Segment,
     Shift, Turns, Values, Widths, gather_places,
 };
+use fastcollate::write::{Destination, write_mask};
 use numpy::ndarray::Array2;
-use numpy::{IntoPyArray, PyArray1, PyArray2, PyReadonlyArray1};
+use numpy::{IntoPyArray, PyArray1, PyArray2, PyArrayMethods, PyReadonlyArray1};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyType};
 
@@ -245,8 +246,30 @@ impl Plan {
     /// Whether response-aligned fields hold at each position what belongs to the next token.
     #[getter]
     fn is_shifted(&self) -> bool {
-        let shift = self.placement.packing.map(|packing| packing.shift);
-        shift == Some(Shift::NextToken)
+        self.placement.is_shifted()
+    }
+
+    /// How many sampled tokens of real rows have no token before them in their part of a row, so that
+    /// nothing predicts them.
+    #[getter]
+    fn num_unpredicted(&self) -> usize {
+        self.placement.num_unpredicted(&self.assembly)
+    }
+
+    /// The loss mask that follows from the plan alone, in the shape of response-aligned fields: float32.
+    fn loss_mask<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        let grid = self.placement.trained_responses(&self.assembly);
+        let values = PyArray1::zeros(py, grid.positions(), false);
+        let mut memory = values.try_readwrite()?;
+        let to = Destination {
+            values: memory.as_slice_mut()?,
+            is_zeroed: true,
+        };
+        write_mask(&grid.whole(), 1_f32, 0.0, to);
+        if self.placement.layout == Layout::Jagged {
+            return Ok(values.into_any());
+        }
+        Ok(values.reshape([grid.rows(), grid.width()])?.into_any())
     }
 
     /// How many response tokens have no place since a packer split their sequence before them.

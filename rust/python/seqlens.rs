@@ -1,7 +1,7 @@
 //! Where sequences begin in outputs that several of them share: `cu_seqlens` and what goes with it.
 
 use fastcollate::Error as Core;
-use fastcollate::plan::{Grid, Layout, Packing, Placement, Shift};
+use fastcollate::plan::{Grid, Layout, Packing, Placement};
 use numpy::PyArray1;
 use pyo3::IntoPyObjectExt;
 use pyo3::prelude::*;
@@ -43,8 +43,6 @@ pub struct Seqlens {
     pub positions: Option<Grid>,
     /// Where sequences count their tokens anew in every part.
     pub parts: Option<Grid>,
-    /// Where labels stand that are those of the next token.
-    pub next_labels: Option<Grid>,
 }
 
 impl Seqlens {
@@ -86,7 +84,6 @@ impl Seqlens {
         let mut seqlens = Self {
             positions: Some(Packing::positions(sequence, &extents)?),
             parts: Some(sequence.restarting()),
-            next_labels: Some(sequence.without_last()),
             ..Self::default()
         };
         seqlens.add(KEYS, &packing.segment_lens(sequence, &extents, false))?;
@@ -135,18 +132,6 @@ impl Seqlens {
             );
         }
         Ok(())
-    }
-}
-
-impl Seqlens {
-    /// Where labels stand.
-    pub fn of_labels<'a>(&'a self, placement: &'a Placement, shifted: bool) -> (&'a Grid, bool) {
-        let moves = { placement.packing }.is_some_and(|packing| packing.shift == Shift::NextToken);
-        let shifted = shifted || moves;
-        match &self.next_labels {
-            Some(grid) if shifted => (grid, true),
-            _ => (&placement.sequence, shifted),
-        }
     }
 }
 

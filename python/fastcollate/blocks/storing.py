@@ -204,7 +204,7 @@ def stored(
 
     plain: dict[str, _Stored] = {}
     for name, key in PLAIN.items():
-        if key not in batch:
+        if key not in batch or (name == "loss_masks" and loss_masks is None):
             continue
         values = _array(batch[key])
         if name == "rewards" and _is_one_number_each(rewards):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -98,6 +98,7 @@ def pad_on_device(
         None if before.labels is None else ("shifted" if before.labels[0] else "aligned"),
         [(None, spec) for spec in recipe.fields],
         "torch",
+        before.loss_mask is not None,
     )
     specs = [spec for _, spec in fields]
     wanted = _dtypes_of(outputs, specs)
@@ -107,7 +108,8 @@ def pad_on_device(
         rows = np.arange(plan.num_rows)
         everything = Shard(rows, np.zeros(len(rows), np.bool_), plan.num_rows)
         plan = plan.pick(everything, layout_spec)
-        data = _Padding(data, plan, recipe._replace(fields=specs, outputs=outputs)).outputs()
+        recipe_now = recipe._replace(fields=specs, outputs=outputs)
+        data = _Padding(data, plan, recipe_now, batch.is_padding).outputs()
     again = batch._like(data)
     again._plan_or_call = plan
     again._recipe = recipe._replace(fields=specs, outputs=outputs)
@@ -124,6 +126,8 @@ def _dtypes_of(outputs: OutputSpec, fields: list[FieldSpec]) -> dict[str, str]:
     }
     if outputs.labels is not None:
         names["labels"] = outputs.labels[1]
+    if outputs.loss_mask is not None:
+        names["loss_mask"] = outputs.loss_mask
     return names | {spec.key: spec.dtype for spec in fields if spec.dtype is not None}
 
 
@@ -148,11 +152,18 @@ def _on_device(tables: Any, device: Any) -> Any:
 class _Padding:
     """Pads the outputs of one jagged batch."""
 
-    def __init__(self, data: dict[str, Any], plan: Plan, recipe: Recipe) -> None:
+    def __init__(
+        self,
+        data: dict[str, Any],
+        plan: Plan,
+        recipe: Recipe,
+        is_padding: Sequence[bool] | None,
+    ) -> None:
         import torch
 
         self._torch = torch
         self._data, self._plan, self._recipe = data, plan, recipe
+        self._is_padding = np.array(is_padding or [False] * plan.num_rows)
         self._fields = {spec.key: spec for spec in recipe.fields}
         self._device = data["input_ids"].device
         lens = plan.prompt_lens + plan.response_lens
@@ -187,12 +198,20 @@ class _Padding:
         data: dict[str, Any] = {
             "input_ids": self._padded(self._data["input_ids"], self._tokens, recipe.pad_token_id),
             "attention_mask": self._mask(self._tokens, plan.width, masks[0]),
-            "response_mask": self._mask(self._answers, plan.response_width, masks[1]),
+            "response_mask": self._mask(self._real_answers(), plan.response_width, masks[1]),
         }
         for key, value in self._data.items():
             if key not in data and key not in _OF_JAGGED:
                 data[key] = self._output(key, value)
         return data
+
+    def _real_answers(self) -> Any:
+        """Return where response tokens of real rows stand."""
+        if not self._is_padding.any():
+            return self._answers
+        is_real = np.repeat(~self._is_padding, self._plan.response_lens)
+        tokens = self._torch.from_numpy(np.flatnonzero(is_real))
+        return self._answers.index_select(0, _on_device(tokens, self._device))
 
     def _output(self, key: str, value: Any) -> Any:
         if key == "position_ids":
@@ -201,6 +220,8 @@ class _Padding:
             return self._padded(value, self._tokens, IGNORED)
         if key == "router_padding_mask":
             return self._padded(value, self._tokens, True)
+        if key == "loss_mask":
+            return self._padded(value, self._answers, 0)
         spec = self._fields.get(key)
         if spec is None or spec.align == "row":
             return value

@@ -46,7 +46,7 @@ pub struct Piece {
     pub start: usize,
     /// Its number of tokens.
     pub len: usize,
-    /// Whether its tokens are trained. If not, the loss mask treats it as a gap.
+    /// Whether its tokens are trained. If not, response-aligned fields treat it as a gap.
     pub trains: bool,
 }
 
@@ -208,7 +208,10 @@ impl Assembly {
         }
         Ok(Self::of_rows(self.rows.iter().map(|row| {
             let response_len = row.source.map_or(0, |turn| lens[turn]);
-            let piece = row.source.map(|turn| Piece::whole(turn, response_len));
+            let piece = row.source.map(|turn| Piece {
+                trains: !row.is_padding,
+                ..Piece::whole(turn, response_len)
+            });
             let row = Row {
                 response_len,
                 ..*row
@@ -382,6 +385,13 @@ impl Assembly {
     /// The pieces of one row.
     pub fn pieces(&self, row: usize) -> &[Piece] {
         &self.pieces[self.piece_offsets[row]..self.piece_offsets[row + 1]]
+    }
+
+    /// Whether a response token of a row was sampled and trains.
+    pub fn trains(&self, row: usize, token: usize) -> bool {
+        let pieces = self.pieces(row);
+        let next = pieces.partition_point(|piece| piece.end() <= token);
+        { pieces.get(next) }.is_some_and(|piece| piece.trains && piece.start <= token)
     }
 
     /// The pieces of all rows, and the offsets that part them.

@@ -10,6 +10,7 @@ pub mod partition;
 mod placement;
 mod step;
 mod tables;
+mod trained;
 mod turns;
 
 pub use assembly::{Assembly, Pick, Piece, Row};

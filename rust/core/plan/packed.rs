@@ -206,30 +206,6 @@ impl Packing {
         lens
     }
 
-    /// The first response tokens of rows without a prompt, which have no place where values are
-    /// shifted: one position each. None if all have.
-    #[must_use]
-    pub fn heads_without_place(self, assembly: &Assembly) -> Option<Grid> {
-        if self.shift == Shift::None {
-            return None;
-        }
-        let rows = assembly.rows().iter().enumerate();
-        let heads = rows.filter(|(_, row)| row.prompt_len == 0 && row.response_len > 0);
-        let segments: Vec<_> = { heads.enumerate() }
-            .map(|(dst_row, (row, _))| Segment {
-                row,
-                from: 0,
-                len: 1,
-                dst_row,
-                dst_col: 0,
-            })
-            .collect();
-        if segments.is_empty() {
-            return None;
-        }
-        Grid::of_segments(segments.len(), 1, segments).ok()
-    }
-
     /// How many response tokens have no place since a packer split their sequence before them.
     #[must_use]
     pub fn num_torn(self, assembly: &Assembly, sequences: &Grid) -> usize {

@@ -416,6 +416,11 @@ impl Grid {
         }
     }
 
+    /// The same grid with other segments that are right by construction.
+    pub(super) fn with_segments(&self, segments: Vec<Segment>) -> Self {
+        Self { segments, ..*self }
+    }
+
     /// Two segments per row, of which the prompts end and the responses begin at one column.
     fn two_segment(rows: &[Row], prompt_width: usize, response_width: usize) -> Result<Self> {
         let segments = rows.iter().enumerate().flat_map(|(index, row)| {

@@ -11,10 +11,8 @@ use crate::plan::{Assembly, Band, Segment};
 pub struct Fill<'a, T> {
     /// Outside rows.
     pub pad: &'a [T],
-    /// Inside a row's response, between its pieces.
+    /// Inside a row's response, between its pieces that train.
     pub gap: &'a [T],
-    /// Whether pieces that do not train are gaps too. True for the loss mask.
-    pub gaps_untrained: bool,
 }
 
 /// Write token streams: the prompt and then the response of each row's source turn. A synthetic row
@@ -69,7 +67,7 @@ impl Upcoming<'_> {
     }
 }
 
-/// Write a field: the pieces of each row's response, with gaps between them. For a sequence-aligned
+/// Write a field: the pieces of each row's response that train, with gaps between them. For a sequence-aligned
 /// field the assembly takes the whole stream for a response.
 ///
 /// # Errors
@@ -84,11 +82,7 @@ pub fn write_field<T: Element, C: Column<T>>(
     fill_with: Fill<T>,
     destination: Destination<T>,
 ) -> Result<(), C::Error> {
-    let Fill {
-        pad,
-        gap,
-        gaps_untrained,
-    } = fill_with;
+    let Fill { pad, gap } = fill_with;
     let inner = gap.len();
     assert_eq!(pad.len(), inner);
     let mut upcoming = Upcoming(band.segments);
@@ -105,7 +99,7 @@ pub fn write_field<T: Element, C: Column<T>>(
         for piece in assembly.pieces(segment.row) {
             let start = piece.start.max(segment.from);
             let end = (piece.start + piece.len).min(segment_end);
-            if start >= end || (gaps_untrained && !piece.trains) {
+            if start >= end || !piece.trains {
                 continue;
             }
             let (before, tail) = rest.split_at_mut((start - at) * inner);

@@ -11,7 +11,9 @@ from fastcollate.testing.reference.grids import Grid, place
 from fastcollate.testing.reference.reading import Array, is_number, readable, rows_of
 
 
-def field_outputs(key: str, field: Any, tokens: Grid, answers: Grid) -> dict[str, Any]:
+def field_outputs(
+    key: str, field: Any, tokens: Grid, answers: Grid, sampled: Sequence[Sequence[Any]]
+) -> dict[str, Any]:
     """Build the outputs of one item of `fields`: its own and what comes with it."""
     kind = type(field).__name__
     if kind == "PerRow":
@@ -24,17 +26,24 @@ def field_outputs(key: str, field: Any, tokens: Grid, answers: Grid) -> dict[str
     dtype = _name(field.dtype) or "float32"
     rows = _shaped(rows, trailing)
     if field.align == "response":
-        refuse_lost(key, tokens, answers, rows, np.full(trailing, field.fill), dtype)
+        refuse_lost(key, tokens, answers, rows, np.full(trailing, field.fill), dtype, sampled)
     placed = place(grid, rows, np.full(trailing, field.fill))
     return {key: _typed(placed, dtype, grid, trailing)}
 
 
 def refuse_lost(
-    key: str, tokens: Grid, answers: Grid, rows: Sequence[Any], fill: Any, dtype: str
+    key: str,
+    tokens: Grid,
+    answers: Grid,
+    rows: Sequence[Any],
+    fill: Any,
+    dtype: str,
+    sampled: Sequence[Sequence[Any]],
 ) -> None:
     """Raise a ValueError where there is no prompt to hold a first value that is not the fill."""
     for index, (places, row) in enumerate(zip(answers.places, rows, strict=True)):
-        if tokens.lens[index] == answers.lens[index] > 0 and places[0] is None:
+        is_headless = tokens.lens[index] == answers.lens[index] > 0 and places[0] is None
+        if is_headless and sampled[index][0]:
             value, pad = (readable(cast(number, dtype)) for number in (row[0], fill))
             if not np.array_equal(value, pad, equal_nan=value.dtype.kind == "f"):
                 raise ValueError(f"the first value of {key}[{index}] has no place")

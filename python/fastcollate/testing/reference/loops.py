@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -48,6 +48,8 @@ def build_batch_loops(
     bins: Bins | None = None,
     shift: str = "none",
     tail: str = "extra_segment",
+    sampled: Sequence[Sequence[Any]] | None = None,
+    is_padding: Sequence[bool] | None = None,
     **widths: int | None,
 ) -> dict[str, Any]:
     """Build a batch token by token, in Python loops.
@@ -72,6 +74,11 @@ def build_batch_loops(
         Of the packed layout, what each row holds; None for all sequences in one row, in order.
     shift, tail
         Of the packed layout, as there.
+    sampled
+        Of merged rows and of those of a shard: whether each response token was sampled, in a real
+        row. It is the loss mask where there are no `loss_masks`.
+    is_padding
+        Of rows of a shard: whether each is padding.
     **widths
         ``pad_to``, ``pad_to_multiple_of``, ``max_prompt_len`` and ``max_response_len``, as there.
 
@@ -91,8 +98,8 @@ def build_batch_loops(
     Raises
     ------
     ValueError
-        In the packed layout, if a shift leaves a response's first value no place that is not the
-        fill: there is no prompt in front of it.
+        If values or labels are shifted to the token in front of theirs, and a row without a prompt
+        has a first token that trains, or a first value that is not the fill.
     """
     prompt_rows = [readable(row) for row in rows_of(prompts)]
     response_rows = [readable(row) for row in rows_of(responses)]
@@ -107,11 +114,11 @@ def build_batch_loops(
     batch: dict[str, Any] = {"input_ids": _ints(tokens, rows, pad_token_id)}
     if layout == "packed":
         batch |= packed_outputs(packing, tokens, position_ids)
-        batch["response_mask"] = _mask(answers)
+        batch["response_mask"] = _mask(answers, is_padding)
     elif layout == "jagged":
         batch |= _offsets(tokens, answers)
     else:
-        batch |= {"attention_mask": _mask(tokens), "response_mask": _mask(answers)}
+        batch |= {"attention_mask": _mask(tokens), "response_mask": _mask(answers, is_padding)}
     if position_ids is not None and layout != "packed":
         batch["position_ids"] = positions(tokens, list(map(range, tokens.lens)), position_ids)
 
@@ -119,18 +126,23 @@ def build_batch_loops(
         key: [_per_token(row, count) for row, count in zip(column, response_lens, strict=True)]
         for key, column in given_fields(rewards=rewards, loss_masks=loss_masks, logprobs=logprobs)
     }
+    has_loss_mask = layout == "packed" or loss_masks is not None or sampled is not None
+    if sampled is None:
+        sampled = [[1] * count for count in response_lens]
+    weights = per_token.get("loss_mask", sampled)
+    is_moved = labels == "shifted" or shift == "next_token"
+    if is_moved:
+        _refuse_headless(prompt_lens, weights)
+    weights = _predicted(weights, before, prompt_lens)
     if labels is not None:
-        weights = per_token.get("loss_mask", [[1] * count for count in response_lens])
-        is_moved = labels == "shifted" or shift == "next_token"
         batch["labels"] = _ints(before if is_moved else tokens, _labels(rows, weights), IGNORED)
+    if has_loss_mask:
+        per_token = {"loss_mask": weights} | per_token | {"loss_mask": weights}
     for key, column in per_token.items():
         batch[key] = np.array(place(answers, column, 0.0), np.float32).reshape(answers.shape)
-        refuse_lost(key, tokens, answers, column, 0.0, "float32")
-    if loss_masks is None:
-        ones = [[1] * count for count in response_lens]
-        refuse_lost("response_mask", tokens, answers, ones, 0, "int64")
+        refuse_lost(key, tokens, answers, column, 0.0, "float32", sampled)
     for key, field in (fields or {}).items():
-        batch |= field_outputs(key, field, tokens, answers)
+        batch |= field_outputs(key, field, tokens, answers, sampled)
     return batch
 
 
@@ -147,12 +159,29 @@ def _offsets(tokens: Grid, answers: Grid) -> dict[str, Any]:
     }
 
 
-def _mask(grid: Grid) -> Array:
-    return _ints(grid, [[1] * count for count in grid.lens], 0)
+def _mask(grid: Grid, is_padding: Sequence[bool] | None = None) -> Array:
+    flags = [False] * len(grid.lens) if is_padding is None else is_padding
+    return _ints(grid, [[int(not f)] * n for f, n in zip(flags, grid.lens, strict=True)], 0)
 
 
 def _ints(grid: Grid, rows: list[Any], pad: int) -> Array:
     return np.array(place(grid, rows, pad), np.int64).reshape(grid.shape)
+
+
+def _refuse_headless(prompt_lens: list[int], weights: Any) -> None:
+    """Raise a ValueError where a first token trains that no prompt is in front of."""
+    for index, row in enumerate(weights):
+        if prompt_lens[index] == 0 and len(row) > 0 and row[0] != 0:
+            raise ValueError(f"no token is in front of the first one of row {index}, which trains")
+
+
+def _predicted(weights: Any, before: Grid, prompt_lens: list[int]) -> list[Any]:
+    """Take weights away from tokens that no token is in front of, in their part of a sequence."""
+    rows = []
+    for row, places, count in zip(weights, before.places, prompt_lens, strict=True):
+        in_front = places[count:]
+        rows.append([0 if place is None else w for w, place in zip(row, in_front, strict=True)])
+    return rows
 
 
 def _labels(rows: list[Any], weights: list[Any]) -> list[list[int]]:

@@ -464,11 +464,6 @@ def build_merged_batch_loops(
     columns = merge_columns_loops(
         merged, rewards=rewards, loss_masks=loss_masks, logprobs=logprobs, fields=fields
     )
-    batch = build_batch_loops(**columns, labels=labels, **options)
-    if labels is not None and loss_masks is None:
-        # Every sampled token that stands is a label, but no observation.
-        sampled = [[origin is not None for origin in row.origins] for row in merged.rows]
-        columns = {name: columns[name] for name in ("prompts", "responses")}
-        with_mask = build_batch_loops(**columns, loss_masks=sampled, labels=labels, **options)
-        batch["labels"] = with_mask["labels"]
-    return batch
+    # Every sampled token that stands trains, but no observation.
+    sampled = [[int(origin is not None) for origin in row.origins] for row in merged.rows]
+    return build_batch_loops(**columns, labels=labels, sampled=sampled, **options)

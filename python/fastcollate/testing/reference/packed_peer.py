@@ -93,6 +93,8 @@ def build_packed_numpy(
     for sequence, row, end in ends:
         count = len(responses[sequence])
         batch["response_mask"][row, end - moved - count : end - moved] = 1
+    if loss_masks is None:
+        batch["loss_mask"] = batch["response_mask"].astype(np.float32)
     for key, field in given_fields(rewards=rewards, loss_masks=loss_masks, logprobs=logprobs):
         batch[key] = padded = np.zeros(shape, np.float32)
         for sequence, row, end in ends:

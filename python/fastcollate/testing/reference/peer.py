@@ -75,6 +75,10 @@ def build_batch_numpy(
             for out, values in zip(padded, field, strict=True):
                 out[response_width - len(values) :] = assignable(values, np.float32)
         batch[key] = padded
+    if loss_masks is not None:
+        # Nothing predicts the first token of a row without a prompt.
+        headless = np.flatnonzero((prompt_lens == 0) & (response_lens > 0))
+        batch["loss_mask"][headless, response_width - response_lens[headless]] = 0
     return batch
 
 

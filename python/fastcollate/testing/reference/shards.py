@@ -27,6 +27,7 @@ def build_shard_loops(
     fields: Mapping[str, Any] | None = None,
     labels: str | None = None,
     layout: str = "left",
+    sampled: Any | None = None,
     **options: Any,
 ) -> dict[str, Any]:
     """Build the batch of a shard: pick the rows of every column as lists, then write these.
@@ -36,8 +37,10 @@ def build_shard_loops(
     prompts, responses, pad_token_id, rewards, loss_masks, logprobs, fields, labels, layout
         As `fastcollate.build_batch`, of all rows of the step.
     shard
-        Which rows, as `fastcollate.Shard`. Padding rows train nothing and have no routes; synthetic
-        ones are one padding token of prompt and one of response, with neutral values.
+        Which rows, as `fastcollate.Shard`. Padding rows train nothing, and have no routes and no
+        values of response tokens; synthetic ones are one padding token of prompt and one of response.
+    sampled
+        Of merged rows, whether each response token was sampled; by default all were.
     **options
         More arguments of `build_batch_loops`.
 
@@ -60,17 +63,20 @@ def build_shard_loops(
                 values.append(of_padding(column[row]) if is_masked else column[row])
         return values
 
-    def masked(row: Any) -> list[int]:
+    def zeros(row: Any) -> list[int]:
         return [0] * len(row)
+
+    def no_reward(row: Any) -> Any:
+        return 0.0 if is_number(row) else zeros(row)
 
     columns: dict[str, Any] = {}
     if rewards is not None:
         rows = rows_of(rewards)
-        columns["rewards"] = picked(rows, 0.0 if is_number(rows[0]) else [0.0])
+        columns["rewards"] = picked(rows, no_reward([0] if not is_number(rows[0]) else 0), no_reward)
     if loss_masks is not None:
-        columns["loss_masks"] = picked([readable(r) for r in rows_of(loss_masks)], [0], masked)
+        columns["loss_masks"] = picked([readable(r) for r in rows_of(loss_masks)], [0], zeros)
     if logprobs is not None:
-        columns["logprobs"] = picked([readable(row) for row in rows_of(logprobs)], [0.0])
+        columns["logprobs"] = picked([readable(row) for row in rows_of(logprobs)], [0], zeros)
     if fields is not None:
         columns["fields"] = {key: _picked_field(field, picks) for key, field in fields.items()}
     chosen_prompts = picked(prompt_rows, [pad_token_id])
@@ -83,11 +89,15 @@ def build_shard_loops(
         "layout": layout,
         **_widths(shard, lens, layout, options),
     }
-    batch = build_batch_loops(**arguments, **columns, labels=labels)
-    if labels is not None and loss_masks is None:
-        ones = picked([[1] * len(row) for row in response_rows], [0], masked)
-        batch["labels"] = build_batch_loops(**arguments, loss_masks=ones, labels=labels)["labels"]
-    return batch
+    if sampled is None:
+        sampled = [[1] * len(row) for row in response_rows]
+    return build_batch_loops(
+        **arguments,
+        **columns,
+        labels=labels,
+        sampled=picked(sampled, [0], zeros),
+        is_padding=shard.is_padding.tolist(),
+    )
 
 
 def _widths(shard: Any, lens: list[int], layout: str, options: dict[str, Any]) -> dict[str, Any]:
@@ -132,6 +142,10 @@ def _picked_field(field: Any, picks: Any) -> Any:
     tokens = 2 if field.align == "sequence" else 1
     synthetic = np.full((tokens, *trailing), gap) if trailing else [gap] * tokens
     chosen = [synthetic if row < 0 else rows[row] for row, _ in picks]
+    if field.align == "response":
+        for index, (row, is_padding) in enumerate(picks):
+            if is_padding and row >= 0:
+                chosen[index] = np.full((len(rows[row]), *trailing), gap)
     return dataclasses.replace(field, rows=chosen)
 
 
