@@ -10,6 +10,7 @@ from hypothesis import settings
 # on a developer's machine new ones, so that somebody finds what they miss.
 settings.register_profile("ci", max_examples=150, deadline=None, derandomize=True)
 settings.register_profile("dev", max_examples=100, deadline=None)
+settings.register_profile("quick", max_examples=10, deadline=None)  # --hypothesis-profile=quick
 settings.load_profile("ci" if os.environ.get("CI") else "dev")
 
 NEEDS_TORCH = pytest.mark.skipif(find_spec("torch") is None, reason="torch is not installed")

@@ -273,6 +273,7 @@ def test_all_in_one_row(array_type):
         "max_seqlen": 3,
         "row_cu_seqlens": [[0, 3, 6, 6]],
         "response_mask": [[0, 0, 1, 0, 1, 1]],
+        "loss_mask": [[0, 0, 1, 0, 1, 1]],
     }
     assert batch.bin_plan.bins == [[0, 1, 2]]
     assert batch.is_padding is None
@@ -315,9 +316,11 @@ def test_a_split_sequence(array_type):
         "max_seqlen": 4,
         "row_cu_seqlens": [[0, 3, 5], [0, 3, 5], [0, 1, 5]],
         "response_mask": [[0, 0, 1, 0, 0], [1, 1, 1, 0, 1], [1, 0, 0, 0, 0]],
-        "labels": [[N, N, 3, N, N], [4, 5, 6, N, 9], [7, N, N, N, N]],
+        "labels": [[N, N, 3, N, N], [N, 5, 6, N, 9], [N, N, N, N, N]],
+        "loss_mask": [[0, 0, 1, 0, 0], [0, 1, 1, 0, 1], [0, 0, 0, 0, 0]],
         "rewards": [[0, 0, 1, 0, 0], [2, 3, 4, 0, 6], [5, 0, 0, 0, 0]],
     }
+    assert batch.metrics["batch/tokens_without_predecessor"] == 2
     # No token of its own part is in front of the fourth and of the seventh.
     with warns_of(2):
         batch = fc.build_batch(**inputs, shift="next_token")
@@ -398,7 +401,7 @@ def test_weights_that_their_dtype_rounds_to_zero(array_type):
         "loss_mask": [[1, 0, 0, 0]],
         "labels": [[3, N, N, N]],
     }
-    with pytest.raises(ValueError, match=r"row 0 has no prompt.* loss_mask "):
+    with pytest.raises(ValueError, match=r"row 0 has no prompt.* the loss mask "):
         fc.build_batch(**options)
 
 
@@ -435,7 +438,7 @@ def test_bins_of_one_sequence_are_the_right_layout(drawn, array_type):
         np.asarray(right.attention_mask) == 1
     ).tolist()
     for row, (prompt, response) in enumerate(zip(data.prompts, data.responses, strict=True)):
-        for key in responses & set(batch):
+        for key in responses & set(batch) & set(right):
             if key.startswith("field"):
                 continue
             begin, count = len(prompt), len(response)
@@ -691,9 +694,10 @@ def test_to_and_from_other_layouts(there, drawn, array_type):
     try:
         expected = build_batch_loops(**inputs, **reference)
     except ValueError:
-        with quiet(), pytest.raises(ValueError, match="prompt"):
-            other.to_layout(**options)
-        return
+        if data.loss_masks is None:
+            with quiet(), pytest.raises(ValueError, match="prompt"):
+                other.to_layout(**options)
+        return  # a loss mask that is an output is 0 where it is refused as an input
     with warns_of(lost_of(data, reference)):
         packed = other.to_layout(**options)
     assert_same(packed, expected)
@@ -803,7 +807,7 @@ def test_a_first_value_without_a_place(field, array_type):
         spoilt = {"fields": {"loss": fc.Field([[1], [5, 1]], fill=9)}}
     else:
         spoilt = {field: [[1], [5, 1]]}
-    name = {"fields": "loss", "loss_masks": "loss_mask"}.get(field, field)
+    name = {"fields": "loss", "loss_masks": "the loss mask"}.get(field, field)
     with pytest.raises(ValueError, match=rf"row 1 has no prompt.* {name} "):
         fc.build_batch(**{**inputs, **spoilt})
     fc.build_batch(**{**inputs, **spoilt, "shift": "none"})

@@ -149,8 +149,8 @@ def _object_keys(batch: Batch) -> list[str]:
 
 def _with_loss_mask(batch: Batch, views: dict[str, Any], plan: Plan) -> dict[str, Any]:
     """Add the loss mask that follows from the plan, in front of fields."""
-    fields = {spec.key for spec in batch.recipe.fields} | set(_object_keys(batch))
-    own = [key for key in views if key not in fields and key != "router_padding_mask"]
+    fields = {"router_padding_mask", *(spec.key for spec in batch.recipe.fields)}
+    own = [key for key in views if key in RESERVED and key not in fields]
     mask = like_of(plan.loss_mask(), views["input_ids"])
     return {key: views[key] for key in own} | {"loss_mask": mask} | views
 

@@ -69,7 +69,7 @@ impl Placement {
     }
 
     /// The places of labels, and whether each holds the label of the next token: as it is asked for,
-    /// or as response-aligned fields are shifted.
+    /// or as response-aligned fields are shifted. A token that nothing predicts has none.
     #[must_use]
     pub fn labels(&self, assembly: &Assembly, shifted: bool) -> (Cow<'_, Grid>, bool) {
         let is_shifted = shifted || self.is_shifted();

@@ -129,11 +129,11 @@ def build_batch_loops(
     has_loss_mask = layout == "packed" or loss_masks is not None or sampled is not None
     if sampled is None:
         sampled = [[1] * count for count in response_lens]
-    weights = per_token.get("loss_mask", sampled)
+    given = per_token.get("loss_mask", sampled)
     is_moved = labels == "shifted" or shift == "next_token"
     if is_moved:
-        _refuse_headless(prompt_lens, weights)
-    weights = _predicted(weights, before, prompt_lens)
+        _refuse_headless(prompt_lens, given)
+    weights = _predicted(given, before, prompt_lens)
     if labels is not None:
         batch["labels"] = _ints(before if is_moved else tokens, _labels(rows, weights), IGNORED)
     if has_loss_mask:
