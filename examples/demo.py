@@ -201,14 +201,15 @@ def train_step(rollouts: Rollouts, plan: fc.MergePlan | None, vocab_size: int) -
         merge=plan,
         position_ids="zero",
     )
-    weights = batch.broadcast(group_advantages(batch)) * batch.loss_mask
+    trained = batch.loss_mask > 0
+    weights = batch.broadcast(group_advantages(batch))[trained]
 
     torch.manual_seed(0)
     policy = Policy(vocab_size, max_positions=batch.input_ids.shape[1])
     optimizer = torch.optim.AdamW(policy.parameters(), lr=1e-3)
 
     def loss() -> torch.Tensor:
-        total: torch.Tensor = -(weights * response_log_probs(policy, batch)).sum()
+        total: torch.Tensor = -(weights * response_log_probs(policy, batch)[trained]).sum()
         return total
 
     start = time.perf_counter()

@@ -394,7 +394,7 @@ def test_a_batch():
     )
     plan = fc.plan_step(batch, prompts_per_mini_batch=1, dp_size=2, keep_together="trajectory")
     assert plan.mini_batches == [(0, 3), (3, 6)]
-    assert [plan.shard(0, rank).rows.tolist() for rank in (0, 1)] == [[0, 1], [2, 0]]
+    assert [plan.shard(0, rank).rows.tolist() for rank in (0, 1)] == [[0, 1], [2, -1]]
     other = fc.plan_step(batch, uids=["q"] * 6, prompts_per_mini_batch=1)
     assert other.num_prompts == 1
 
@@ -418,10 +418,11 @@ def test_a_function_of_costs():
 
 def test_padding_may_exceed_the_mini_batch():
     plan = fc.plan_step([3], dp_size=8)
-    assert plan.rows.tolist() == [0] * 8
+    assert plan.rows.tolist() == [0] + [-1] * 7
     assert plan.is_padding.tolist() == [False] + [True] * 7
     assert [plan.shard(0, rank).first_pad for rank in range(8)] == [0, 0, 1, 2, 3, 4, 5, 6]
-    assert fc.plan_step([3, 4], dp_size=5, copy="cycle").rows.tolist() == [0, 1, 0, 1, 0]
+    plan = fc.plan_step([3, 4], dp_size=5, pad_rows="copy", copy="cycle")
+    assert plan.rows.tolist() == [0, 1, 0, 1, 0]
 
 
 @pytest.mark.parametrize("shards", ["contiguous", "strided", "tokens"])
@@ -434,7 +435,7 @@ def test_padding_is_dealt_out_evenly(shards, keep_together):
     assert [int(shard.is_padding.sum()) for shard in found] == [0] + [1] * 7
     assert [shard.first_pad for shard in found] == [0, *range(7)]
     if shards == "contiguous":
-        rows = [[0, 1], *([row, 0] for row in range(2, 9))]
+        rows = [[0, 1], *([row, -1] for row in range(2, 9))]
         assert [shard.rows.tolist() for shard in found] == rows
 
 
@@ -511,7 +512,7 @@ PROMPTS = list("aabbbc")
             r"trajectory 3 \(rows 4 to 5\) has rows of several prompts: uid 'b', then 'c'",
         ),
         ({"keep_together": "trajectory", "trajectory_ids": [0, 1, 0, 2, 3, 4]}, "non-contiguous"),
-        ({"pad_rows": "none"}, "pad_rows is 'none'; pass 'copy', 'synthetic', 'error'"),
+        ({"pad_rows": "none"}, "pad_rows is 'none'; pass 'synthetic', 'copy', 'error'"),
         ({"shards": "balanced"}, "shards is 'balanced'; pass"),
         ({"copy": "cycle", "pad_rows": "error"}, "copy is an option of pad_rows='copy'"),
     ],
@@ -612,7 +613,7 @@ def test_a_plan_prints_its_mini_batches():
         "StepPlan: 5 rows of 3 prompts in 3 mini-batches for 2 ranks, and 1 padding row",
         "mini-batch  prompts  rows  padding  padding per rank  tokens per rank  imbalance",
         "         0        1     2        0                 0           5 to 6      1.091",
-        "         1        1     1        1            0 to 1                7      1.000",
+        "         1        1     1        1            0 to 1           2 to 7      1.556",
         "         2        1     2        0                 0           8 to 9      1.059",
         "mini-batch 1: 1 rank without a real row",
     ]

@@ -237,7 +237,7 @@ def drop_padding(values: Any, plan: StepPlan) -> Any:
     --------
     >>> plan = fc.plan_step([5, 6, 7], dp_size=2)
     >>> [plan.shard(0, rank).rows.tolist() for rank in range(2)]
-    [[0, 1], [2, 0]]
+    [[0, 1], [2, -1]]
     >>> fc.drop_padding(["loss of 0", "loss of 1", "loss of 2", "of padding"], plan)
     ['loss of 0', 'loss of 1', 'loss of 2']
     """

@@ -119,7 +119,8 @@ def build_batch(
         merged turns as `merge_rewards` says, on the last token that was sampled).
     loss_masks, logprobs
         Per response token. Loss masks may be weights, but not NaN. The output of ``loss_masks`` is
-        ``loss_mask``, as frameworks call it.
+        ``loss_mask``, as frameworks call it. It is 0 on tokens that nothing predicts: the first of a
+        row without a prompt, and of a part of a row that `pack` split.
     fields
         More fields by their keys: :class:`Field` per token, :class:`PerRow` and
         :class:`RoutedExperts`.
@@ -132,7 +133,7 @@ def build_batch(
         everything passed has one item per turn, and trajectories are known by `trajectory_ids` or
         `is_last_step`. Response-aligned fields are joined; observations, which lie between the
         responses, hold 0 (:class:`Field`: `gap_fill`) and no label. As in SkyRL, the response mask
-        is 1 on them: pass `loss_masks` and train by ``loss_mask``. What
+        is 1 on them: train by ``loss_mask``, which is there also without `loss_masks`. What
         belongs to a whole row or sequence (ids, :class:`PerRow`, :class:`RoutedExperts`) is that of
         the row's last turn.
     merge_rewards
@@ -142,8 +143,8 @@ def build_batch(
     rows
         Build only these rows of all: a shard of :func:`plan_step`, with its padding rows.
         Everything passed is that of the whole step, and so are the widths. Padding rows train
-        nothing: their loss mask is 0 (pass `loss_masks`; the response mask is 1 on them) and they
-        have no labels and no routes; ``batch.is_padding`` tells them.
+        nothing: their loss mask and response mask are 0, and they have no labels, no routes and no
+        values of response tokens; ``batch.is_padding`` tells them.
         ``"single"`` puts all rows of the packed layout into one row of the output, without padding,
         as padding-free training has it.
     position_ids
@@ -153,10 +154,9 @@ def build_batch(
         anew for each sequence; there padding counts on unless something else is said here (see
         `tail`).
     labels
-        Add ``labels``: the ids of response tokens whose loss mask is not 0 (of all of them if there
-        is no loss mask), and -100 elsewhere. ``"shifted"``: each position holds the label of its
-        sequence's next token, for a loss of one's own; models of Hugging Face shift inside and take
-        ``"aligned"``.
+        Add ``labels``: the ids of response tokens that train, and -100 elsewhere. ``"shifted"``: each
+        position holds the label of its sequence's next token, for a loss of one's own; models of
+        Hugging Face shift inside and take ``"aligned"``.
     layout
         ``"left"``, ``"two_segment"``, ``"right"``, ``"jagged"`` or ``"packed"``.
     pack
@@ -167,8 +167,8 @@ def build_batch(
         Where values of response-aligned fields stand in the packed layout. ``"none"``: beside their
         tokens. ``"next_token"``: beside the token before, whose output predicts them; a sequence's
         last position holds what padding does, so that no loss crosses a boundary. Labels move too.
-        The first response token of a row without a prompt has no place then, nor has that of a part
-        of a row that `pack` split.
+        The first response token of a row without a prompt has no place then, which is an error if
+        it trains; nor has that of a part of a row that `pack` split.
     tail
         What the padding behind the last sequence of a packed row counts as, in ``cu_seqlens`` and
         ``position_ids``: ``"extra_segment"``, a sequence of its own; ``"extend_last"``, part of the

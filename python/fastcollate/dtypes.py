@@ -90,7 +90,7 @@ def checked_outputs(
             (position_ids, names["position_ids"]),
             None if labels is None else (labels == "shifted", names["labels"]),
             names["sequence_ids"],
-            names["loss_mask"] if has_loss_mask else None,
+            loss_mask=names["loss_mask"] if has_loss_mask else None,
         )
     if array_type == "numpy":
         for _, spec in fields:

@@ -68,7 +68,7 @@ def plan_step(
     prompts_per_mini_batch: int | None = None,
     rows_per_mini_batch: int | None = None,
     dp_size: int = 1,
-    pad_rows: Literal["copy", "synthetic", "error"] = "copy",
+    pad_rows: Literal["synthetic", "copy", "error"] = "synthetic",
     copy: Literal["first", "cycle"] = "first",
     shards: Literal["contiguous", "strided", "tokens", "flops"] | Costs = "contiguous",
     keep_together: Literal["prompt", "trajectory"] | None = None,
@@ -101,9 +101,10 @@ def plan_step(
     dp_size
         Number of data-parallel ranks.
     pad_rows
-        What fills mini-batches up to a multiple of `dp_size`. ``"copy"``: copies of rows of the
-        mini-batch; ``"synthetic"``: rows of one prompt and one response token; ``"error"``:
-        nothing. Each rank's padding rows come after its own rows, and are dealt out evenly: a rank
+        What fills mini-batches up to a multiple of `dp_size`. ``"synthetic"``: rows of one prompt
+        and one response token; ``"copy"``: copies of rows of the mini-batch, with the tokens and
+        per-row values, but without values of response tokens; ``"error"``: nothing. Neither kind
+        trains. Each rank's padding rows come after its own rows, and are dealt out evenly: a rank
         has padding rows only where there are fewer rows than ranks. With `keep_together` that
         holds for groups in place of rows.
     copy
@@ -174,7 +175,7 @@ def plan_step(
     >>> plan
     StepPlan: 5 rows of 3 prompts in 1 mini-batch for 2 ranks, and 1 padding row
     >>> plan.shard(0, 1).rows
-    array([3, 4, 0])
+    array([ 3,  4, -1])
     """
     _check_options(pad_rows, copy, shards, keep_together)
     options = {} if pack is None else checked_pack_options(pack)
@@ -398,7 +399,7 @@ def _item(uids: Any, row: int) -> Any:
 
 def _check_options(pad_rows: Any, copy: Any, shards: Any, keep_together: Any) -> None:
     for name, value, values in (
-        ("pad_rows", pad_rows, ("copy", "synthetic", "error")),
+        ("pad_rows", pad_rows, ("synthetic", "copy", "error")),
         ("copy", copy, ("first", "cycle")),
         ("keep_together", keep_together, ("prompt", "trajectory", None)),
         ("shards", shards, ("contiguous", "strided", "tokens", "flops")),

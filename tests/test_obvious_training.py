@@ -1,0 +1,188 @@
+"""What a model learns from a batch in the obvious way is what it learns from the rows one by one."""
+
+import numpy as np
+import pytest
+
+import fastcollate as fc
+
+torch = pytest.importorskip("torch")
+transformers = pytest.importorskip("transformers")
+
+pytestmark = pytest.mark.filterwarnings("ignore")  # theirs
+
+PADDED = ("input_ids", "attention_mask", "position_ids", "labels")
+PACKED = ("input_ids", "position_ids", "labels")
+ROWS = [
+    ([], [5, 6, 7, 8]),
+    ([9, 3], [4, 2, 1]),
+    ([], [11]),
+    ([12], [13]),
+    ([], [14, 15, 16, 17, 18, 19, 20]),
+    ([21, 22, 23], []),
+]
+
+
+@pytest.fixture(scope="module")
+def model():
+    torch.manual_seed(0)
+    config = transformers.GPT2Config(
+        vocab_size=32, n_positions=32, n_embd=16, n_layer=2, n_head=2,
+        resid_pdrop=0, embd_pdrop=0, attn_pdrop=0,
+    )  # fmt: skip
+    return transformers.GPT2LMHeadModel(config).double()
+
+
+def outcome(model, losses):
+    """Return the sum of losses, and its gradients in one line."""
+    model.zero_grad()
+    total = sum(losses)
+    total.backward()
+    gradients = [parameter.grad.flatten() for parameter in model.parameters()]
+    return total.item(), torch.cat(gradients)
+
+
+def one_by_one(model, parts):
+    """Train each part of a row by itself: ids, and how many of them are prompt."""
+    losses = []
+    for ids, prompt_len in parts:
+        ids = torch.tensor([ids])
+        logits = model(input_ids=ids, use_cache=False).logits
+        log_probs = logits[:, :-1].log_softmax(-1).gather(-1, ids[:, 1:, None])[0, :, 0]
+        losses.append(-log_probs[max(prompt_len - 1, 0) :].sum())
+    return outcome(model, losses)
+
+
+def whole(rows):
+    return [([*prompt, *response], len(prompt)) for prompt, response in rows]
+
+
+def same(found, expected):
+    assert found[0] == pytest.approx(expected[0], rel=1e-12)
+    assert torch.allclose(found[1], expected[1], rtol=1e-9, atol=1e-12)
+
+
+def labelled_loss(model, batch):
+    """Sum the losses of labels as transformers shifts them, which rounds logits to float32."""
+    output = model(**batch, use_cache=False)
+    labels = batch["labels"][:, 1:].flatten()
+    logits = output.logits[:, :-1].flatten(0, 1)
+    loss = torch.nn.functional.cross_entropy(logits, labels, reduction="sum")
+    assert output.loss.item() * count(batch) == pytest.approx(loss.item(), rel=1e-6)
+    return loss
+
+
+def count(batch):
+    return (batch["labels"] != -100).sum().item()
+
+
+@pytest.mark.parametrize(
+    ("options", "outputs"),
+    [
+        ({"layout": "right"}, PADDED),
+        ({"layout": "left"}, PADDED),
+        ({"layout": "two_segment"}, PADDED),
+        ({"layout": "packed", "rows": "single"}, PACKED),
+        ({"layout": "packed", "pack": {"capacity": 9}}, PACKED),
+        ({"layout": "packed", "pack": {"capacity": 12}, "pad_to_multiple_of": 4}, PACKED),
+    ],
+    ids=["right", "left", "two_segment", "single", "packed", "aligned"],
+)
+def test_labels_of_a_collator(model, options, outputs):
+    """Without prompts, of rows of one token, and of prompts without a response."""
+    samples = [{"prompt": prompt, "response": response} for prompt, response in ROWS]
+    collate = fc.Collator(
+        pad_token_id=0, labels="aligned", position_ids="zero", outputs=outputs, **options
+    )
+    batch = collate(samples)
+    same(outcome(model, [labelled_loss(model, batch)]), one_by_one(model, whole(ROWS)))
+
+
+@pytest.mark.parametrize("capacity", [3, 5])
+def test_labels_of_split_sequences(model, capacity):
+    """As their parts one by one."""
+    prompts, responses = zip(*ROWS, strict=True)
+    batch = fc.build_batch(
+        prompts, responses, pad_token_id=0, labels="aligned", position_ids="zero",
+        layout="packed", pack={"capacity": capacity, "algorithm": "concat"},
+    )  # fmt: skip
+    loss = labelled_loss(model, {key: batch[key] for key in PACKED})
+    plan = batch.bin_plan
+    parts = []
+    for row, start, length in zip(plan.indices, plan.starts, plan.lengths, strict=True):
+        ids, prompt_len = whole(ROWS)[row]
+        parts.append((ids[start : start + length], min(max(prompt_len - start, 0), length)))
+    same(outcome(model, [loss]), one_by_one(model, parts))
+    sampled = sum(len(response) for response in responses)
+    lost = batch.metrics["batch/tokens_without_predecessor"]
+    assert count(batch) == sampled - lost
+    assert batch.loss_mask.sum() == sampled - lost
+
+
+def log_probs_of(model, batch):
+    """Return the log-probability of each position's next token: (B, W - 1)."""
+    mask = {"attention_mask": batch.attention_mask} if "attention_mask" in batch else {}
+    logits = model(batch.input_ids, position_ids=batch.position_ids, use_cache=False, **mask).logits
+    return logits[:, :-1].log_softmax(-1).gather(-1, batch.input_ids[:, 1:, None])[..., 0]
+
+
+@pytest.mark.parametrize("layout", ["left", "right", "packed"])
+@pytest.mark.parametrize("pad_rows", ["synthetic", "copy"])
+@pytest.mark.parametrize("masks", [False, True])
+def test_shards_of_merged_turns(model, layout, pad_rows, masks):
+    """Every sampled token that stands is trained once, whatever ranks and padding rows there are."""
+    prompts = [[1, 2], [1, 2, 3, 4, 5], [7], [8, 9], [8, 9, 10, 11]]
+    responses = [[3, 4], [6], [8, 9], [10], [12, 13]]
+    rewards = [[1.0] * len(response) for response in responses]
+    columns = {
+        "prompts": prompts,
+        "responses": responses,
+        "pad_token_id": 0,
+        "uids": [0, 0, 1, 2, 2],
+        "trajectory_ids": [0, 0, 1, 2, 2],
+        "rewards": rewards,
+        **({"loss_masks": [[1] * len(row) for row in responses]} if masks else {}),
+    }
+    merge = fc.merge_turns(prompts, responses, trajectory_ids=columns["trajectory_ids"])
+    how = {"pack": {"capacity": 16}} if layout == "packed" else {"pad_rows": pad_rows}
+    plan = fc.plan_step(merge, uids=columns["uids"], dp_size=4, **how)
+    losses, trained, rewarded = [], 0, 0
+    for rank in range(4):
+        batch = fc.build_batch(
+            **columns, merge=merge, rows=plan.shard(0, rank), layout=layout, position_ids="zero"
+        )
+        places = batch.loss_mask > 0
+        log_probs = log_probs_of(model, batch)
+        if layout == "left":
+            log_probs = log_probs[:, -places.shape[1] :]
+        elif layout == "right":
+            starts = batch.prompt_lens[:, None] - 1 + torch.arange(places.shape[1])
+            log_probs = log_probs.gather(1, starts.clamp(max=log_probs.shape[1] - 1))
+        else:  # beside their own tokens
+            log_probs = torch.nn.functional.pad(log_probs, (1, 0))
+        losses.append(-log_probs[places].sum())
+        trained += int(places.sum())
+        rewarded += float(batch.rewards.sum())
+    assert trained == rewarded == sum(map(len, responses))
+    tokens = fc.build_batch(**columns, merge=merge).loss_normalizers(plan).tokens
+    assert tokens.tolist() == [trained]
+    same(outcome(model, losses), one_by_one(model, whole(zip(prompts, responses, strict=True))))
+
+
+def test_selecting_keeps_what_overflows_out_of_the_loss():
+    """As docs/batches.md does: a reference of 0 beside a log-probability of -95."""
+    batch = fc.build_batch(
+        [[1], [2]], [[3, 4], [5]], pad_token_id=0, loss_masks=[[1, 0], [1]],
+        logprobs=[[-1.0, -95.0], [-2.0]],
+        fields={"ref_logprobs": fc.Field([[-1.5, 0.0], [-2.5]])},
+    )  # fmt: skip
+    new = batch.logprobs.clone().requires_grad_()
+    trained = batch.loss_mask > 0
+    chosen, ref = new[trained], batch.ref_logprobs[trained]
+    kl = (ref - chosen).exp() - (ref - chosen) - 1
+    kl.sum().backward()
+    assert torch.isfinite(new.grad).all()
+    by_hand = [np.exp(-0.5) - 0.5] * 2
+    assert kl.detach().numpy() == pytest.approx(by_hand)
+    # What a product with the mask makes of the same.
+    apart = batch.ref_logprobs - batch.logprobs
+    assert not torch.isfinite(((apart.exp() - apart - 1) * batch.loss_mask).sum())
