@@ -64,6 +64,12 @@ class Call:
         """Lengths of the responses."""
         return list(map(len, self.plain["responses"]))
 
+    @property
+    def has_fronts(self) -> bool:
+        """Whether a token is in front of the first one of every response."""
+        lens = zip(self.prompt_lens, self.response_lens, strict=True)
+        return all(prompt > 0 or response == 0 for prompt, response in lens)
+
     def expected(self, layout: dict[str, Any] | None = None) -> dict[str, Any]:
         """Return what the reference gives, in the dtypes that are asked for.
 
@@ -181,9 +187,8 @@ def _draw_packed(choices: Choices, call: Call) -> Layout:
     bins = parts_of(plan) if "pack" in ways else None
     plain = {"layout": "packed", "bins": bins, "pad_to_multiple_of": multiple}
     plain["tail"] = choices.pick(["extra_segment", "extend_last", "outside"])
-    has_fronts = all(p or not r for p, r in zip(call.prompt_lens, call.response_lens, strict=True))
     # A value whose front token is elsewhere has no place; labels would be shifted twice.
-    can_shift = has_fronts and (bins is None or not plan.is_split)
+    can_shift = call.has_fronts and (bins is None or not plan.is_split)
     if can_shift and call.plain.get("labels") != "shifted" and choices.one_in(2):
         plain["shift"] = "next_token"
     if choices.one_in(3):
@@ -204,7 +209,8 @@ def _draw_options(choices: Choices, call: Call) -> None:
     options["array_type"] = choices.pick(["numpy", "torch"])
     if (position_ids := choices.pick([None, None, "zero", "one", "repeat_last"])) is not None:
         call.plain["position_ids"] = position_ids
-    kinds = [None, None, "aligned", "shifted"][: 3 if "shift" in call.layout else 4]
+    can_shift = call.has_fronts and "shift" not in call.layout
+    kinds = [None, None, "aligned", "shifted"][: 4 if can_shift else 3]
     if (labels := choices.pick(kinds)) is not None:
         call.plain["labels"] = labels
     if choices.one_in(4):

@@ -118,6 +118,41 @@ def test_labels_of_split_sequences(model, capacity):
     assert batch.loss_mask.sum() == sampled - lost
 
 
+@pytest.mark.parametrize("masks", [False, True])
+def test_shifted_values_of_packed_rows(model, masks):
+    """As README and docs/packing.md do, with a loss of one's own beside the predicting tokens."""
+    rows = [(prompt, response) for prompt, response in ROWS if prompt]
+    prompts, responses = zip(*rows, strict=True)
+    weights = {"loss_masks": [[1] * len(row) for row in responses]} if masks else {}
+    batch = fc.build_batch(
+        prompts, responses, pad_token_id=0, layout="packed", pack={"capacity": 9},
+        shift="next_token", labels="aligned", **weights,
+    )  # fmt: skip
+    ids, positions = batch.input_ids, batch.position_ids
+    logits = model(input_ids=ids, position_ids=positions, use_cache=False).logits
+    trained = batch.loss_mask > 0
+    losses = torch.nn.functional.cross_entropy(
+        logits[trained], batch.labels[trained], reduction="none"
+    )
+    losses = [(losses * batch.loss_mask[trained]).sum()]
+    same(outcome(model, losses), one_by_one(model, whole(rows)))
+
+
+def test_values_that_are_gathered(model):
+    """As docs/batches.md does: by rows without padding, and by the width of responses."""
+    rows = [(prompt, response) for prompt, response in ROWS if prompt]
+    prompts, responses = zip(*rows, strict=True)
+    masks = [[1] * len(row) for row in responses]
+    batch = fc.build_batch(
+        prompts, responses, pad_token_id=0, loss_masks=masks, position_ids="zero"
+    )
+    expected = one_by_one(model, whole(rows))
+    gathered = batch.gather(log_probs_of(model, batch), of="sequence", shift="next_token")
+    same(outcome(model, [-gathered.values.sum()]), expected)
+    width, trained = batch.response_mask.shape[1], batch.loss_mask > 0
+    same(outcome(model, [-log_probs_of(model, batch)[:, -width:][trained].sum()]), expected)
+
+
 def log_probs_of(model, batch):
     """Return the log-probability of each position's next token: (B, W - 1)."""
     mask = {"attention_mask": batch.attention_mask} if "attention_mask" in batch else {}
