@@ -19,7 +19,7 @@ from fastcollate.testing.reference import (
 )
 from fastcollate.testing.strategies import extras, rollouts
 
-BUILT_IN = ["input_ids", "position_ids", "sequence_ids", "response_mask", "labels"]
+BUILT_IN = ["input_ids", "position_ids", "sequence_ids", "response_mask", "labels", "loss_mask"]
 
 
 @st.composite

@@ -9,7 +9,7 @@ use numpy::{PyArray1, PyArrayMethods, PyUntypedArrayMethods};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
-use crate::contents::{LOSS_MASK, Output, OutputSpec};
+use crate::contents::{LOSS_MASK, Output, OutputSpec, Places};
 use crate::error::Result;
 use crate::execute::{execute, execute_slices};
 use crate::field::{FieldSpec, Step};
@@ -194,7 +194,14 @@ impl<'py> Request<'_, 'py> {
             (false, false) => None,
         };
         if let Some(shift) = shift {
-            refuse_lost(&outputs[own..], shift, &columns, assembly, placement)?;
+            refuse_lost(
+                &outputs[own..],
+                shift,
+                &columns,
+                assembly,
+                placement,
+                &places,
+            )?;
         }
         let (mut arrays, lease) = self.write_outputs(py, &outputs, &columns, assembly)?;
         seqlens.add_to(py, &mut arrays)?;
@@ -295,6 +302,7 @@ fn refuse_lost(
     columns: &[Rows],
     assembly: &Assembly,
     placement: &Placement,
+    places: &Places,
 ) -> Result<()> {
     let Some(heads) = Placement::heads(assembly) else {
         return Ok(());
@@ -315,10 +323,11 @@ fn refuse_lost(
         return Err(no_place(0, trained, "trains", remedy).into());
     }
     let nothing = Grid::new(heads.rows(), 1, Vec::new())?;
-    // Sequence-aligned fields and those of rows stay where they are.
+    // Fields with places of their own, such as those of whole sequences, stay where they are.
     let is_lost = |field: &&Output| {
-        let is_response = std::ptr::eq(field.grid, &raw const placement.response);
-        field.key == LOSS_MASK || (placement.is_shifted() && is_response)
+        let trains = places.loss_mask.as_deref();
+        trains.is_some_and(|grid| std::ptr::eq(field.grid, grid))
+            || (placement.is_shifted() && std::ptr::eq(field.grid, &raw const placement.response))
     };
     for field in fields.iter().filter(is_lost) {
         let found = field.written_over(&heads, columns, assembly)?;

@@ -237,7 +237,7 @@ pub struct Places<'a> {
     /// Responses of real rows.
     response_mask: Cow<'a, Grid>,
     /// What can train, of a column, or does, if there is none.
-    loss_mask: Option<Cow<'a, Grid>>,
+    pub loss_mask: Option<Cow<'a, Grid>>,
     /// Labels, and whether each is that of the next token.
     labels: Option<(Cow<'a, Grid>, bool)>,
 }
