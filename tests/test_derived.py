@@ -135,7 +135,6 @@ def test_normalizers_count_what_labels_do_without_loss_masks(layout, array_type)
     assert (np.asarray(batch.labels) != N).sum() == 3
 
 
-
 @pytest.mark.parametrize("layout", [*LAYOUTS, "packed"])
 def test_shifted_labels_of_rows_without_a_prompt(layout, array_type):
     """They are refused, unless the first token does not train: no position holds its label."""

@@ -408,7 +408,7 @@ def _merged_field(merged: MergedTurns, field: Any) -> Any:
     trailing = next((np.shape(row)[1:] for row in turns if np.shape(row) != (0,)), ())
     if trailing == ():
         return dataclasses.replace(field, rows=_merged_rows(merged, turns, gap))
-    if "float" not in str(field.dtype):
+    if field.dtype is not None and "float" not in str(field.dtype):
         gap = int(gap)  # as floats, large integers beside it would be rounded
     rows = _merged_rows(merged, turns, np.full(trailing, gap))
     return dataclasses.replace(

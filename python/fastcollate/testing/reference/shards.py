@@ -72,7 +72,9 @@ def build_shard_loops(
     columns: dict[str, Any] = {}
     if rewards is not None:
         rows = rows_of(rewards)
-        columns["rewards"] = picked(rows, no_reward([0] if not is_number(rows[0]) else 0), no_reward)
+        columns["rewards"] = picked(
+            rows, no_reward([0] if not is_number(rows[0]) else 0), no_reward
+        )
     if loss_masks is not None:
         columns["loss_masks"] = picked([readable(r) for r in rows_of(loss_masks)], [0], zeros)
     if logprobs is not None:

@@ -195,7 +195,9 @@ def extras(draw: st.DrawFn, data: Rollouts, array_type: str = "numpy") -> dict[s
     keys = draw(st.permutations(list(fields)))
     uids = st.none() | st.lists(st.text(max_size=2) | st.integers(), min_size=rows, max_size=rows)
     # A first token without a prompt has no place for its label beside the token in front of it.
-    is_led = all(len(p) > 0 or len(r) == 0 for p, r in zip(data.prompts, data.responses, strict=True))
+    is_led = all(
+        len(p) > 0 or len(r) == 0 for p, r in zip(data.prompts, data.responses, strict=True)
+    )
     labels = [None, "aligned", *(["shifted"] if is_led else [])]
     arguments = {
         "fields": {key: fields[key] for key in keys},
