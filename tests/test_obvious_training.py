@@ -1,4 +1,4 @@
-"""What a model learns from a batch in the obvious way is what it learns from the rows one by one."""
+"""What a model learns from a batch in the obvious way is what it learns from rows one by one."""
 
 import numpy as np
 import pytest
@@ -164,7 +164,7 @@ def log_probs_of(model, batch):
 @pytest.mark.parametrize("pad_rows", ["synthetic", "copy"])
 @pytest.mark.parametrize("masks", [False, True])
 def test_shards_of_merged_turns(model, layout, pad_rows, masks):
-    """Every sampled token that stands is trained once, whatever ranks and padding rows there are."""
+    """Every sampled token is trained once, whatever ranks and padding rows there are."""
     prompts = [[1, 2], [1, 2, 3, 4, 5], [7], [8, 9], [8, 9, 10, 11]]
     responses = [[3, 4], [6], [8, 9], [10], [12, 13]]
     rewards = [[1.0] * len(response) for response in responses]

@@ -1,7 +1,7 @@
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, final
 
-from numpy import bool_, float64, int64, uint8
+from numpy import bool_, float32, float64, int64, uint8
 from numpy.typing import NDArray
 
 from fastcollate.plan.bin_plan import BinPlan

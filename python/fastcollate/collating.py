@@ -119,8 +119,8 @@ def build_batch(
         merged turns as `merge_rewards` says, on the last token that was sampled).
     loss_masks, logprobs
         Per response token. Loss masks may be weights, but not NaN. The output of ``loss_masks`` is
-        ``loss_mask``, as frameworks call it. It is 0 on tokens that nothing predicts: the first of a
-        row without a prompt, and of a part of a row that `pack` split.
+        ``loss_mask``, as frameworks call it. It is 0 on tokens that nothing predicts: the first of
+        a row without a prompt, and of a part of a row that `pack` split.
     fields
         More fields by their keys: :class:`Field` per token, :class:`PerRow` and
         :class:`RoutedExperts`.
@@ -154,9 +154,9 @@ def build_batch(
         anew for each sequence; there padding counts on unless something else is said here (see
         `tail`).
     labels
-        Add ``labels``: the ids of response tokens that train, and -100 elsewhere. ``"shifted"``: each
-        position holds the label of its sequence's next token, for a loss of one's own; models of
-        Hugging Face shift inside and take ``"aligned"``.
+        Add ``labels``: the ids of response tokens that train, and -100 elsewhere. ``"shifted"``:
+        each position holds the label of its sequence's next token, for a loss of one's own; models
+        of Hugging Face shift inside and take ``"aligned"``.
     layout
         ``"left"``, ``"two_segment"``, ``"right"``, ``"jagged"`` or ``"packed"``.
     pack

@@ -63,7 +63,7 @@ def checked_outputs(
     if labels not in (None, "aligned", "shifted"):
         raise ValueError(f"labels is {labels!r}; pass 'aligned', 'shifted' or None")
     is_packed = layout == "packed"
-    if position_ids is labels is None and dtypes == "reference" and not is_packed:
+    if position_ids is labels is None and isinstance(dtypes, str) and dtypes == "reference":
         outputs = _TRAINED if has_loss_mask else REFERENCE
     else:
         preset, by_key = taken_apart(dtypes)

@@ -38,7 +38,8 @@ def build_shard_loops(
         As `fastcollate.build_batch`, of all rows of the step.
     shard
         Which rows, as `fastcollate.Shard`. Padding rows train nothing, and have no routes and no
-        values of response tokens; synthetic ones are one padding token of prompt and one of response.
+        values of response tokens; synthetic ones are one padding token of prompt and one of
+        response.
     sampled
         Of merged rows, whether each response token was sampled; by default all were.
     **options
