@@ -155,7 +155,6 @@ proptest! {
         responses in responses(),
         (cut, space, band_positions) in (1..6_usize, 0..3_usize, 1..40_usize),
         inner in 1..4_usize,
-        gaps_untrained in any::<bool>(),
     ) {
         let (assembly, lens) = assemble(&responses);
         let response_lens: Vec<_> = assembly.rows().iter().map(|row| row.response_len).collect();
@@ -163,7 +162,7 @@ proptest! {
         let column = Coordinates { lens, inner };
         let pad: Vec<i64> = (0..).map(|part| -10 - part).take(inner).collect();
         let gap: Vec<i64> = (0..).map(|part| -20 - part).take(inner).collect();
-        let fill = Fill { pad: &pad, gap: &gap, gaps_untrained };
+        let fill = Fill { pad: &pad, gap: &gap };
 
         let written = in_bands(&grid, band_positions, inner, -99, false, |band, to| {
             write_field(&column, &assembly, band, fill, to).unwrap();
@@ -172,7 +171,7 @@ proptest! {
         let value_at = |row: usize, position: usize, part: usize| {
             let of_piece = assembly.pieces(row).iter().find(|piece| {
                 (piece.start..piece.start + piece.len).contains(&position)
-                    && (piece.trains || !gaps_untrained)
+                    && piece.trains
             });
             of_piece.map_or(gap[part], |piece| {
                 Coordinates::value(piece.turn, piece.from + position - piece.start, part)

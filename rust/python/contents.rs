@@ -50,6 +50,7 @@ impl OutputSpec {
         input_ids="int64", attention_mask="int64", response_mask="int64",
         position_ids=None, labels=None, sequence_ids="int64", bare=false, loss_mask=None
     ))]
+    #[allow(clippy::too_many_arguments, reason = "all have defaults")]
     fn new(
         input_ids: &str,
         attention_mask: &str,
