@@ -115,7 +115,7 @@ def test_outputs_on_a_device_share_a_storage_but_no_version():
 
 
 def test_everything_else_is_kept():
-    turns = {"trajectory_ids": ["a", "a"], "is_last_step": [False, True], "uids": [1, 2]}
+    turns = {"trajectory_ids": ["a", "a"], "is_last_step": [False, True], "uids": [2, 2]}
     batch = fc.build_batch([[1], [1, 2]], [[2], [3]], pad_token_id=0, **turns, merge="exact")
     for again in (batch.to("meta"), copied_on_the_host(batch)):
         assert again.plan == batch.plan

@@ -83,7 +83,8 @@ def test_realigned_turns_train_what_still_stands(policy):
         "rewards": [[1.0, 1.0, 1.0], [1.0, 1.0]],
         "trajectory_ids": ["a", "a"],
     }
-    merged = build(turns, merge="realign")
+    with pytest.warns(UserWarning, match="2 rewards lie on tokens"):
+        merged = build(turns, merge="realign")
     assert merged.loss_mask.tolist() == [[1, 0, 0, 1, 1]]
     alone = {**turns, "loss_masks": [[1, 0, 0], [1, 1]]}
     stepwise = build(alone)

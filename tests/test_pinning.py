@@ -88,7 +88,7 @@ def tensors_of(batch):
 @given(drawn=st.data())
 def test_outputs_are_those_of_build_batch(layout, drawn):
     data = drawn.draw(rollouts())
-    options = {"pad_token_id": 3, "layout": layout, "position_ids": "zero", "labels": "shifted"}
+    options = {"pad_token_id": 3, "layout": layout, "position_ids": "zero", "labels": "aligned"}
     pinned = drawn.draw(
         st.sampled_from([{"pin_memory": True}, {"pool": fc.BufferPool(pin_memory=True)}])
     )
