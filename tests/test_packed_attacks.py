@@ -34,7 +34,10 @@ def test_broadcast_in_a_shard_with_padding_rows(array_type):
     np.testing.assert_array_equal(found != 0, np.asarray(batch.loss_mask) != 0)
     found = np.asarray(batch.broadcast(per_row, on="response"))
     values = np.array([2.0, 3.0, 0.0], np.float32)[np.asarray(batch.sequence_ids)]
-    np.testing.assert_array_equal(found, np.where(np.asarray(batch.response_mask), values, 0))
+    is_response = np.asarray(batch.response_mask) == 1
+    # The synthetic row is a prompt token and a response token, and in no mask.
+    is_response |= (np.asarray(batch.sequence_ids) == 1) & (np.asarray(batch.position_ids) == 1)
+    np.testing.assert_array_equal(found, np.where(is_response, values, 0))
 
 
 @pytest.mark.parametrize(
@@ -137,3 +140,20 @@ def test_bins_of_others():
     for bins in ([[0, 1]], [[0, 1], [2, 1]], [[0], [1], [3]]):
         with pytest.raises(ValueError, match=r"sequence|bins"):
             fc.build_batch(**columns, pack=bins)
+
+
+def test_a_value_without_a_place_is_checked_all_the_same():
+    """The first token of a part: its weight is not written, but has to be one."""
+    arguments = {
+        "prompts": [[], [1]],
+        "responses": [[2], [3, 4]],
+        "pad_token_id": 0,
+        "layout": "packed",
+        "pack": {"capacity": 2, "algorithm": "concat"},
+        "array_type": "numpy",
+    }
+    for masks, place in (([["x"], [1, 1]], r"\[0\]\[0\]"), ([[1], ["x", 1]], r"\[1\]\[0\]")):
+        with pytest.raises(TypeError, match=rf"loss_masks{place}"):
+            fc.build_batch(**arguments, loss_masks=masks)
+    batch = fc.build_batch(**arguments, loss_masks=[[1], [1, 1]])
+    assert batch.loss_mask.sum() == batch.response_mask.sum() - 2

@@ -72,6 +72,7 @@ def test_merged_turns(drawn):
     lengths = list(map(len, turns["responses"]))
     fields = {"x": fc.Field([[5] * length for length in lengths], fill=-1, gap_fill=-2)}
     inputs = {**turns, "trajectory_ids": data.trajectory_ids, "merge": "exact", "fields": fields}
+    inputs["merge_rewards"] = "last"
     jagged = fc.build_batch(**inputs, pad_token_id=3, labels="aligned", layout="jagged")
     for layout in PADDED:
         expected = fc.build_batch(**inputs, pad_token_id=3, labels="aligned", layout=layout)

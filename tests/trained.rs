@@ -95,6 +95,6 @@ proptest! {
         let rows = assembly.rows().iter().enumerate().filter(|(row, _)| real(*row));
         let lost = rows.flat_map(|(row, it)| (0..it.response_len).map(move |at| (row, at)));
         let lost = lost.filter(|&(row, at)| !is_predicted(row, at)).count();
-        prop_assert_eq!(placement.num_unpredicted(&assembly), lost);
+        prop_assert_eq!(placement.unpredicted(&assembly).count(), lost);
     }
 }

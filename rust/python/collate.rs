@@ -188,21 +188,14 @@ impl<'py> Request<'_, 'py> {
             let own = Output::of_field(field, plan, column, rows, assembly, placement, &places);
             outputs.extend(own);
         }
-        let shift = match (placement.is_shifted(), self.outputs.shifts_labels()) {
-            (true, _) => Some("shift='next_token'"),
-            (false, true) => Some("labels='shifted'"),
-            (false, false) => None,
+        let lost = Lost {
+            fields: &outputs[own..],
+            columns: &columns,
+            assembly,
+            placement,
+            places: &places,
         };
-        if let Some(shift) = shift {
-            refuse_lost(
-                &outputs[own..],
-                shift,
-                &columns,
-                assembly,
-                placement,
-                &places,
-            )?;
-        }
+        lost.check(self.outputs.shifts_labels())?;
         let (mut arrays, lease) = self.write_outputs(py, &outputs, &columns, assembly)?;
         seqlens.add_to(py, &mut arrays)?;
         Ok((arrays, lease))
@@ -290,60 +283,79 @@ fn write(
     }
 }
 
-/// Refuse rows whose first token trains but is predicted by nothing, where a position holds what
-/// belongs to the next token; and where fields do so too, values of such tokens that are not what
-/// stands there anyway.
-///
-/// # Errors
-/// The first of them.
-fn refuse_lost(
-    fields: &[Output],
-    shift: &'static str,
-    columns: &[Rows],
-    assembly: &Assembly,
-    placement: &Placement,
-    places: &Places,
-) -> Result<()> {
-    let Some(heads) = Placement::heads(assembly) else {
-        return Ok(());
-    };
-    let no_place = |head: usize, field: &str, why, remedy| Core::NoPlace {
-        shift,
-        field: field.to_owned(),
-        row: heads.segments()[head].row,
-        why,
-        remedy,
-    };
-    let trained = match placement.is_shifted() {
-        true => "the loss mask",
-        false => "the label",
-    };
-    if !fields.iter().any(|field| field.key == LOSS_MASK) {
-        let remedy = "pass loss_masks that are 0 there";
-        return Err(no_place(0, trained, "trains", remedy).into());
-    }
-    let nothing = Grid::new(heads.rows(), 1, Vec::new())?;
-    // Fields with places of their own, such as those of whole sequences, stay where they are.
-    let is_lost = |field: &&Output| {
-        let trains = places.loss_mask.as_deref();
-        trains.is_some_and(|grid| std::ptr::eq(field.grid, grid))
-            || (placement.is_shifted() && std::ptr::eq(field.grid, &raw const placement.response))
-    };
-    for field in fields.iter().filter(is_lost) {
-        let found = field.written_over(&heads, columns, assembly)?;
-        let filled = field.written_over(&nothing, columns, assembly)?;
-        let size = found.len() / heads.rows();
-        let differs = |head: &usize| {
-            let bytes = head * size..(head + 1) * size;
-            !field.dtype.is_same(&found[bytes.clone()], &filled[bytes])
-        };
-        let (name, why, remedy) = match field.key {
-            LOSS_MASK => (trained, "trains", "set loss_masks to 0 there"),
-            key => (key, "is not its fill", "pass shift='none'"),
-        };
-        if let Some(head) = (0..heads.rows()).find(differs) {
-            return Err(no_place(head, name, why, remedy).into());
+/// Values of tokens that nothing predicts, which have no place.
+struct Lost<'a, 'py> {
+    fields: &'a [Output<'a>],
+    columns: &'a [Rows<'py>],
+    assembly: &'a Assembly,
+    placement: &'a Placement,
+    places: &'a Places<'a>,
+}
+
+impl Lost<'_, '_> {
+    /// Check that they are numbers, and refuse rows whose first token trains where positions hold
+    /// what belongs to the next token; and where fields do so too, rows whose first value is not what
+    /// stands there anyway.
+    ///
+    /// # Errors
+    /// The first of them.
+    fn check(&self, shifts_labels: bool) -> Result<()> {
+        let unpredicted: Vec<_> = self.placement.unpredicted(self.assembly).collect();
+        if unpredicted.is_empty() {
+            return Ok(());
+        }
+        let all = Grid::of_tokens(unpredicted.iter().copied())?;
+        for field in self.fields.iter().filter(|field| self.has_lost(field)) {
+            field.written_over(&all, self.columns, self.assembly)?;
+        }
+        let heads = Grid::of_tokens(unpredicted.into_iter().filter(|token| token.begins_row))?;
+        match (self.placement.is_shifted(), shifts_labels) {
+            _ if heads.rows() == 0 => Ok(()),
+            (true, _) => self.refuse(&heads, "shift='next_token'", "the loss mask"),
+            (false, true) => self.refuse(&heads, "labels='shifted'", "the label"),
+            (false, false) => Ok(()),
         }
     }
-    Ok(())
+
+    /// Whether a field has values without a place. Fields with places of their own, such as those of
+    /// whole sequences, have not.
+    fn has_lost(&self, field: &Output) -> bool {
+        let trains = self.places.loss_mask.as_deref();
+        trains.is_some_and(|grid| std::ptr::eq(field.grid, grid))
+            || (self.placement.is_shifted()
+                && std::ptr::eq(field.grid, &raw const self.placement.response))
+    }
+
+    /// Refuse the first row of these whose first token trains, or whose first value is not the fill.
+    fn refuse(&self, heads: &Grid, shift: &'static str, trained: &str) -> Result<()> {
+        let no_place = |head: usize, field: &str, why, remedy| Core::NoPlace {
+            shift,
+            field: field.to_owned(),
+            row: heads.segments()[head].row,
+            why,
+            remedy,
+        };
+        if !self.fields.iter().any(|field| field.key == LOSS_MASK) {
+            let remedy = "pass loss_masks that are 0 there";
+            return Err(no_place(0, trained, "trains", remedy).into());
+        }
+        let nothing = Grid::new(heads.rows(), 1, Vec::new())?;
+        for field in self.fields.iter().filter(|field| self.has_lost(field)) {
+            let found = field.written_over(heads, self.columns, self.assembly)?;
+            let filled = field.written_over(&nothing, self.columns, self.assembly)?;
+            let size = found.len() / heads.rows();
+            let differs = |head: &usize| {
+                let bytes = head * size..(head + 1) * size;
+                !field.dtype.is_same(&found[bytes.clone()], &filled[bytes])
+            };
+            let (name, why, remedy) = match field.key {
+                LOSS_MASK => (trained, "trains", "set loss_masks to 0 there"),
+                key => (key, "is not its fill", "pass shift='none'"),
+            };
+            if let Some(head) = (0..heads.rows()).find(differs) {
+                return Err(no_place(head, name, why, remedy).into());
+            }
+        }
+        Ok(())
+    }
 }

@@ -253,7 +253,7 @@ impl Plan {
     /// nothing predicts them.
     #[getter]
     fn num_unpredicted(&self) -> usize {
-        self.placement.num_unpredicted(&self.assembly)
+        self.placement.unpredicted(&self.assembly).count()
     }
 
     /// The loss mask that follows from the plan alone, in the shape of response-aligned fields: float32.

@@ -20,4 +20,5 @@ pub use packed::{Extent, Packing, Tail};
 pub use placement::{Align, Band, Grid, Layout, Longest, Placement, Segment, Widths};
 pub use step::{Cause, Deal, Indivisible, MAX_SLOTS, Padding, Slot, Slots, Split, deal_bins};
 pub use tables::{BinTables, StepTables};
+pub use trained::Unpredicted;
 pub use turns::Turns;

@@ -6,7 +6,8 @@
 use std::borrow::Cow;
 
 use super::placement::{Grid, Placement, Segment};
-use crate::plan::{Assembly, Row, Shift};
+use crate::error::Result;
+use crate::plan::{Assembly, Shift};
 
 impl Placement {
     /// The places of responses without those of padding rows.
@@ -89,50 +90,53 @@ impl Placement {
         (places, is_shifted)
     }
 
-    /// The first tokens of responses in rows without a prompt, where they were sampled and the rows
-    /// are real: one position each. None if there are none.
-    #[must_use]
-    pub fn heads(assembly: &Assembly) -> Option<Grid> {
-        let is_head =
-            |(index, row): &(usize, &Row)| row.prompt_len == 0 && assembly.trains(*index, 0);
-        let heads = assembly.rows().iter().enumerate().filter(is_head);
-        let segments: Vec<_> = { heads.enumerate() }
-            .map(|(dst_row, (row, _))| Segment {
-                row,
-                from: 0,
-                len: 1,
-                dst_row,
-                dst_col: 0,
-            })
-            .collect();
-        if segments.is_empty() {
-            return None;
-        }
-        Grid::of_segments(segments.len(), 1, segments).ok()
-    }
-
-    /// How many sampled tokens of real rows nothing predicts, so that they cannot train.
-    #[must_use]
-    pub fn num_unpredicted(&self, assembly: &Assembly) -> usize {
-        let is_unpredicted = |segment: &&Segment| {
+    /// The sampled tokens of real rows that nothing predicts: a row and a place in its response each.
+    pub fn unpredicted<'a>(&'a self, assembly: &'a Assembly) -> impl Iterator<Item = Unpredicted> {
+        self.sequence.segments().iter().filter_map(|segment| {
             let begins_part = segment.from == 0 || self.packing.is_some();
-            let prompt_len = assembly.rows()[segment.row].prompt_len;
-            begins_part
-                && segment.len > 0
-                && segment.from >= prompt_len
-                && assembly.trains(segment.row, segment.from - prompt_len)
-        };
-        self.sequence
-            .segments()
-            .iter()
-            .filter(is_unpredicted)
-            .count()
+            let token = { segment.from }.checked_sub(assembly.rows()[segment.row].prompt_len)?;
+            let is_sampled = begins_part && segment.len > 0 && assembly.trains(segment.row, token);
+            is_sampled.then_some(Unpredicted {
+                row: segment.row,
+                token,
+                begins_row: segment.from == 0,
+            })
+        })
     }
 
     /// Whether response-aligned fields hold at each position what belongs to the next token.
     #[must_use]
     pub fn is_shifted(&self) -> bool {
         { self.packing }.is_some_and(|packing| packing.shift == Shift::NextToken)
+    }
+}
+
+/// A sampled token that nothing predicts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Unpredicted {
+    /// Its row.
+    pub row: usize,
+    /// Its place in the row's response.
+    pub token: usize,
+    /// Whether it is the first of its row, not that of a later part.
+    pub begins_row: bool,
+}
+
+impl Grid {
+    /// One position for each of some response tokens.
+    ///
+    /// # Errors
+    /// [`Error::TooLarge`](crate::Error::TooLarge).
+    pub fn of_tokens(tokens: impl Iterator<Item = Unpredicted>) -> Result<Self> {
+        let segment = |(dst_row, token): (usize, Unpredicted)| Segment {
+            row: token.row,
+            from: token.token,
+            len: 1,
+            dst_row,
+            dst_col: 0,
+        };
+        let segments: Vec<_> = tokens.enumerate().map(segment).collect();
+        Self::of_segments(segments.len(), 1, segments)
     }
 }
 

@@ -405,11 +405,11 @@ def _merged_field(merged: MergedTurns, field: Any) -> Any:
     if kind == "RoutedExperts" or field.align == "sequence":
         return dataclasses.replace(field, rows=[turns[source] for source in sources])
     gap = field.fill if field.gap_fill is None else field.gap_fill
+    if field.dtype is not None and "float" not in str(field.dtype):
+        gap = int(gap)  # as floats, large integers beside it would be rounded
     trailing = next((np.shape(row)[1:] for row in turns if np.shape(row) != (0,)), ())
     if trailing == ():
         return dataclasses.replace(field, rows=_merged_rows(merged, turns, gap))
-    if field.dtype is not None and "float" not in str(field.dtype):
-        gap = int(gap)  # as floats, large integers beside it would be rounded
     rows = _merged_rows(merged, turns, np.full(trailing, gap))
     return dataclasses.replace(
         field, rows=[np.array(row).reshape(len(row), *trailing) for row in rows]
