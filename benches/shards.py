@@ -105,11 +105,20 @@ def uids_of(counts: list[int], prompts: int) -> list[str]:
     return [f"prompt {uid}" for uid, size in enumerate(np.concatenate(sizes)) for _ in range(size)]
 
 
+OF_TOKENS = {"input_ids", "attention_mask"}
+"""Outputs that padding rows have as well."""
+
+
 def plan_of(batch: fc.Batch, uids: list[str], shards: Any) -> fc.StepPlan:
     """Plan 4 mini-batches, each of which needs padding."""
     prompts = len(set(uids)) // 4
     plan = fc.plan_step(
-        batch, uids=uids, prompts_per_mini_batch=prompts, dp_size=RANKS, shards=shards
+        batch,
+        uids=uids,
+        prompts_per_mini_batch=prompts,
+        dp_size=RANKS,
+        shards=shards,
+        pad_rows="copy",
     )
     assert plan.num_mini_batches == 4
     assert (plan.real_rows_per_mini_batch % RANKS != 0).all()
@@ -215,13 +224,13 @@ def by_cat(plan: fc.StepPlan, shards: str, copied: bool, batch: Tensors) -> list
 
 
 def padded_by_cat(batch: Tensors, mini_batch: Tensors, count: int) -> Tensors:
-    """Copy rows, with so many copies more of the mini-batch's first."""
+    """Copy rows, with so many copies more of the mini-batch's first, which train nothing."""
     import torch
 
     def padding(key: str, values: Any) -> Any:
-        if key == "loss_mask":
-            return torch.zeros(count, *values.shape[1:], dtype=values.dtype)
-        return values[[0] * count]
+        if key in OF_TOKENS:
+            return values[[0] * count]
+        return torch.zeros(count, *values.shape[1:], dtype=values.dtype)
 
     return {key: torch.cat([rows, padding(key, mini_batch[key])]) for key, rows in batch.items()}
 
@@ -234,7 +243,8 @@ def by_index(plan: fc.StepPlan, batch: Tensors) -> list[Tensors]:
     for shard in all_shards(plan):
         rows = torch.tensor(shard.rows)
         taken = {key: values.index_select(0, rows) for key, values in batch.items()}
-        taken["loss_mask"][torch.tensor(shard.is_padding)] = 0
+        for key in taken.keys() - OF_TOKENS:
+            taken[key][torch.tensor(shard.is_padding)] = 0
         out.append(taken)
     return out
 
