@@ -201,7 +201,7 @@ def train_step(rollouts: Rollouts, plan: fc.MergePlan | None, vocab_size: int) -
         merge=plan,
         position_ids="zero",
     )
-    trained = batch.loss_mask > 0
+    trained = batch.loss_mask != 0
     weights = batch.broadcast(group_advantages(batch))[trained]
 
     torch.manual_seed(0)

@@ -649,3 +649,10 @@ def test_a_model_is_called_with_the_outputs():
     labels = inputs.pop("labels")
     assert int((labels != -100).sum()) == 4
     assert labels.dtype == torch.int64
+
+
+def test_labels_that_outputs_name_are_made():
+    samples = [{"prompt": [1, 2], "response": [3, 4]}, {"prompt": [], "response": [5]}]
+    outputs = ("input_ids", "labels")
+    collate = fc.Collator(pad_token_id=0, layout="right", outputs=outputs, array_type="numpy")
+    assert collate(samples)["labels"].tolist() == [[-100, -100, 3, 4], [-100] * 4]

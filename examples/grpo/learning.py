@@ -25,7 +25,7 @@ MAX_GRADIENT = 1.0
 def policy_loss(log_probs: Tensor, batch: fc.Batch, tokens: float) -> Tensor:
     """Return the batch's share of GRPO's loss: clipped ratios, averaged over `tokens`."""
     # Selected first: beside untrained tokens exp may overflow, and 0 * inf is NaN.
-    trained = batch.loss_mask > 0
+    trained = batch.loss_mask != 0
     advantages = batch.advantages[trained]
     ratio = (log_probs - batch.logprobs)[trained].exp()
     clipped = ratio.clamp(1 - CLIP, 1 + CLIP)

@@ -71,8 +71,8 @@ class Collator(Generic[Made]):
         all that they get. A :class:`Batch` of everything if None.
     **options
         Options of :class:`BatchBuilder`, which are those of :func:`build_batch` that do not belong
-        to the rows. Where samples have ``labels``, so has the batch: ``"aligned"`` unless
-        ``labels="shifted"``.
+        to the rows. Where samples have ``labels``, or `outputs` names them, so has the
+        batch: ``"aligned"`` unless ``labels="shifted"``.
 
     Raises
     ------
@@ -148,6 +148,7 @@ class Collator(Generic[Made]):
         """
         arguments, has_labels, ids = columns_of(samples, self._fields, self._ignore)
         options = self._options
+        has_labels = has_labels or "labels" in (self._outputs or ())
         if has_labels and options.get("labels") is None:
             options = {**options, "labels": "aligned"}
         made: Any = build_batch(**arguments, pad_token_id=self._pad_token_id, **options)
