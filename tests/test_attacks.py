@@ -319,3 +319,18 @@ def test_nested_tensors_that_are_not_jagged_are_lists_of_rows():
 def test_what_cannot_be_broadcast(values):
     with pytest.raises(TypeError, match="per_row is a"):
         build().broadcast(values)
+
+
+def test_a_field_of_any_length_in_jagged_rows():
+    """Which no function of ours makes, but a pickle that was changed may say."""
+    batch = fc.build_batch(
+        [[1], [2, 3]], [[4], [5, 6]], pad_token_id=0, loss_masks=[[1], [1, 1]], array_type="numpy"
+    )
+    make, arguments = batch.__reduce__()[:2]
+    recipe = batch.recipe
+    spec, given = recipe.fields[0].__reduce__()[:2]
+    changed = spec(*given[:6], True, *given[7:])
+    recipe = recipe._replace(fields=[changed])
+    spoilt = make(*(recipe if one is batch.recipe else one for one in arguments))
+    with pytest.raises(ValueError, match="any length"):
+        spoilt.to_layout("jagged")

@@ -209,3 +209,11 @@ def test_prompts_have_no_seq_lengths():
         fc.Collator(**OPTIONS)([{"input_ids": [1, 2], "prompt_len": 1, "seq_lengths": [2]}])
     with pytest.raises(ValueError, match="seq_lengths names no sequence"):
         fc.Collator(**OPTIONS)([{"input_ids": [], "labels": [], "seq_lengths": []}])
+
+
+@pytest.mark.parametrize("lengths", [[2**63 - 1, 2**63 - 1, 8], [2, 2**63 - 1, 2**63 - 1, 6]])
+def test_lengths_whose_sum_wraps_around(lengths):
+    collate = fc.Collator(pad_token_id=0, array_type="numpy", layout="right")
+    sample = {"input_ids": [1, 2, 3, 4, 5, 6], "labels": [-100, 2, 3, -100, 5, 6]}
+    with pytest.raises(ValueError, match=r"seq_lengths\[0\]\[\d\] is 9223372036854775807, but"):
+        collate([{**sample, "seq_lengths": lengths}])

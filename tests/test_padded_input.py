@@ -155,3 +155,24 @@ def test_blocks_are_put_without_a_warning():
     block[:, :2] = 5
     assert said(lambda: stored(block, block)) == []
     assert said(lambda: pickle.dumps(stored(block.tolist(), block.tolist()))) == []
+
+
+def test_a_few_rows_that_end_alike_are_genuine():
+    """One row that ends so among many, or all rows with the same two tokens, are no padding."""
+    one = [[9, 8, 7, PAD, PAD]]
+    alike = [[PAD, PAD, 20 + row, 6] for row in range(8)]
+    among = [[row + 1, 7, 8, 9] for row in range(40)]
+    among[3] = [4, 7, PAD, PAD]
+    for block in (one, alike, among):
+        made = [np.array(row) for row in block]
+        for rows in (block, np.array(block), made):
+            prompts = [[1]] * len(block)
+            assert said(lambda p=prompts, r=rows: fc.build_batch(p, r, pad_token_id=PAD)) == []
+
+
+def test_rows_that_are_arrays_are_sampled():
+    """Of many, some are looked at; whether all are of one length is asked where that finds any."""
+    rows = [np.array(row) for row in padded([5, 9, 7, 12] * 20, 16, "right")]
+    assert len(said(lambda: fc.build_batch([[1]] * 80, rows, pad_token_id=PAD))) == 1
+    rows[1] = rows[1][:3]
+    assert said(lambda: fc.build_batch([[1]] * 80, rows, pad_token_id=PAD)) == []

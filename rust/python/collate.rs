@@ -350,7 +350,11 @@ impl Lost<'_, '_> {
             };
             let (name, why, remedy) = match field.key {
                 LOSS_MASK => (trained, "trains", "set loss_masks to 0 there"),
-                key => (key, "is not its fill", "make it the fill, or pass shift='none'"),
+                key => (
+                    key,
+                    "is not its fill",
+                    "make it the fill, or pass shift='none'",
+                ),
             };
             if let Some(head) = (0..heads.rows()).find(differs) {
                 return Err(no_place(head, name, why, remedy).into());

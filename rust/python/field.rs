@@ -301,6 +301,11 @@ impl FieldSpec {
                 // A grid of its own: as in SkyRL, what is shifted out of a row may be lost.
                 of_values(Some(assembly), Some(placement.response.clone()))
             }
+            Aligned::Response if self.any_length && placement.layout == Layout::Jagged => {
+                let reason =
+                    format!("{name} has rows of any length, which jagged rows cannot hold");
+                Err(Core::InvalidPlan(reason).into())
+            }
             Aligned::Response if self.any_length => {
                 let lens = rows.lens();
                 let assembly = batch.with_response_lens(name, &lens)?;

@@ -24,13 +24,20 @@ CHANCE = 1e-3
 SAMPLE = 1024
 """Rows of an array whose edges are looked at: where it is padded, most rows are."""
 
+FEW = 16
+"""The same of rows that are arrays, one of whose items costs as much as a row of a list."""
+
+SHARE = 4
+"""One row in so many has padding at an edge, unless an edge is long: a few rows may end so."""
+
 
 def padding_message(name: str, rows: Any, pad_token_id: int) -> str | None:
     """Say that a block of rows looks padded, if it does.
 
-    A block is an array of two dimensions, or a sequence of rows of one length. It looks padded if a
-    row begins or ends with two padding tokens or more and holds others, too. Where the padding
-    token also stands further inside, as others do, such an edge has to be too long for chance.
+    A block is an array of two dimensions, or a sequence of rows of one length. It looks padded if
+    one row in four, or one by eight tokens, begins or ends with two padding tokens or more and
+    holds others, too, and not all rows with the same two or three. Where the padding token also
+    stands further inside, as others do, such an edge has to be too long for chance.
 
     A few items of each row show whether there may be such an edge. The whole block is read only if
     there may.
@@ -44,10 +51,13 @@ def padding_message(name: str, rows: Any, pad_token_id: int) -> str | None:
         runs = flags.argmin(1)
         inside = flags.sum() - runs.sum()
         share = inside / max(flags.size - runs.sum(), 1)
-        if runs.max(initial=0) >= RUN and len(flags) * share ** runs.max() < CHANCE:
+        padded = int((runs >= RUN).sum())
+        is_common = padded * SHARE >= len(flags) or runs.max(initial=0) >= SHARE * RUN
+        # What all rows begin or end with is theirs, if it is short.
+        is_shared = len(np.unique(runs)) < 2 and runs.max(initial=0) < SHARE
+        if padded and is_common and not is_shared and len(flags) * share ** runs.max() < CHANCE:
             edge = "end" if side == "right" else "begin"
             lengths = "lengths=..." if side == "right" else "lengths=..., padding_side='left'"
-            padded = int((runs >= RUN).sum())
             return (
                 f"{name} has {counted(len(block), 'row')} of {block.shape[1]} tokens, of which "
                 f"{padded:,} {edge} with up to {runs.max()} tokens that are pad_token_id="
@@ -73,7 +83,8 @@ def _has_edge(rows: Any, pad: int) -> bool:
     if width <= RUN or (item is _item_of_array and not is_array(rows[0])):
         return False
     found = False
-    for row in rows:  # one loop: small batches take a few microseconds
+    some = rows if item is getitem else rows[:: -(-len(rows) // FEW)]
+    for row in some:  # one loop: small batches take a few microseconds
         if type(row) is not kind or len(row) != width:
             return False
         for first, second in _EDGES:
@@ -83,7 +94,7 @@ def _has_edge(rows: Any, pad: int) -> bool:
             if edge == pad and not found:
                 inner = item(row, second)
                 found = type(inner) is int and inner == pad
-    return found
+    return found and all(type(row) is kind and len(row) == width for row in rows)
 
 
 def _item_of_array(row: Any, place: int) -> Any:

@@ -136,6 +136,15 @@ def _sequence_offsets(ids: Ragged, lengths: Ragged) -> NDArray[np.int64]:
         row, position = _place(lengths.offsets, index)
         found = f"[{row}][{position}] is {counts[index]}" if len(counts) else " names no sequence"
         raise ValueError(f"{SEQ_LENGTHS}{found}; a sequence has one token or more")
+    # Checked one by one, since a sum of large numbers may wrap around.
+    most = np.repeat(ids.lengths, lengths.lengths)
+    if (counts > most).any():
+        index = int((counts > most).argmax())
+        row, position = _place(lengths.offsets, index)
+        raise ValueError(
+            f"{SEQ_LENGTHS}[{row}][{position}] is {counts[index]}, but input_ids[{row}] has "
+            f"{counted(int(most[index]), 'token')}"
+        )
     offsets = offsets_of(counts)
     tokens = np.diff(offsets[lengths.offsets])
     if (tokens != ids.lengths).any():
