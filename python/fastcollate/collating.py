@@ -263,8 +263,9 @@ def build_batch(
     Notes
     -----
     The left layout is that of SkyRL's ``convert_prompts_responses_to_batch_tensors``, whose lenient
-    form is :func:`fastcollate.compat.skyrl.convert_prompts_responses_to_batch_tensors`. Python
-    numbers round to float32 as NumPy rounds them.
+    form is :func:`fastcollate.compat.skyrl.convert_prompts_responses_to_batch_tensors`, but for the
+    loss mask of a first token without a prompt, which stays as given there. Python numbers round to
+    float32 as NumPy rounds them.
 
     Examples
     --------
