@@ -377,3 +377,9 @@ def test_without_a_plan():
         bare.gather(bare.logprobs)
     with pytest.raises(fc.MissingPlanError):
         bare.broadcast(np.zeros(3))
+
+
+def test_of_that_is_no_text():
+    batch = fc.build_batch([[1]], [[2]], pad_token_id=0, array_type="numpy")
+    with pytest.raises(ValueError, match=r"of is .*; pass 'response' or 'sequence'"):
+        batch.gather(batch.response_mask, of=np.array(["sequence"] * 2))

@@ -617,3 +617,19 @@ def test_a_plan_prints_its_mini_batches():
         "         2        1     2        0                 0           8 to 9      1.059",
         "mini-batch 1: 1 rank without a real row",
     ]
+
+
+@pytest.mark.parametrize(
+    "changes", [{"dp_size": 2**64}, {"row_lengths": None}, {"pad_to_multiple_of": 2**63}]
+)
+def test_tables_that_no_plan_has(changes):
+    tables = fc.plan_step([1, 2, 3], uids=[1, 2, 3], dp_size=2).to_dict()
+    with pytest.raises(ValueError, match=f"not a valid step plan: .*{next(iter(changes))}"):
+        fc.StepPlan.from_dict({**tables, **changes})
+
+
+def test_uids_that_hold_themselves():
+    first = []
+    first.append(first)
+    plan = fc.plan_step([1, 2, 3], uids=[first, first, "other"])
+    assert plan.prompt_offsets.tolist() == [0, 2, 3]

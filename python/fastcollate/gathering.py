@@ -30,7 +30,7 @@ def gathered(
     check_bool("gaps", gaps)
     if not isinstance(per, str) or per not in ("row", "turn"):
         raise ValueError(f"per is {per!r}; pass 'row' or 'turn'")
-    if of not in ("response", "sequence"):
+    if not isinstance(of, str) or of not in ("response", "sequence"):
         raise ValueError(f"of is {of!r}; pass 'response' or 'sequence'")
     if shift is None:
         if of == "sequence":

@@ -225,7 +225,10 @@ def _key(identity: Any) -> Hashable:
             # SkyRL's TrajectoryID is such a dataclass: it has no hash, but its values have.
             names = (field.name for field in dataclasses.fields(identity) if field.compare)
             values = [getattr(identity, name) for name in names]
-        keys = [_key(value) for value in values]
+        try:
+            keys = [_key(value) for value in values]
+        except RecursionError:  # it holds itself, or is as deep as if it did
+            return NO_KEY
         key = NO_KEY if NO_KEY in keys else (type(identity), *keys)
     try:
         hash(key)

@@ -210,6 +210,8 @@ class StepPlan(Table):
                 self._set_array("bin_offsets", np.int64)
             for name in ("dp_size", "pad_to_multiple_of"):
                 object.__setattr__(self, name, operator.index(getattr(self, name)))
+                if getattr(self, name) >= 1 << 62:
+                    raise ValueError(f"{name} is {getattr(self, name)}, more than can be counted")
         except (TypeError, ValueError, OverflowError) as error:
             raise ValueError(f"this is not a valid step plan: {error}") from error
         self._check()
@@ -400,7 +402,7 @@ class StepPlan(Table):
         """
         check_names(cls, "step plan", tables)
         arrays = {name: _exact(name, value) for name, value in tables.items()}
-        if arrays["row_lengths"].size == 0:
+        if np.size(arrays["row_lengths"]) == 0:
             arrays["row_lengths"] = arrays["row_lengths"].reshape(0, 2)
         return cls(**arrays)
 
