@@ -79,11 +79,14 @@ def _has_edge(rows: Any, pad: int) -> bool:
     if not isinstance(rows, (list, tuple)) or len(rows) == 0:
         return False
     kind, width = type(rows[0]), len(rows[0])
-    item = getitem if kind in (list, tuple) else _item_of_array
-    if width <= RUN or (item is _item_of_array and not is_array(rows[0])):
+    is_of_arrays = kind not in (list, tuple)
+    if width <= RUN or (is_of_arrays and not (is_array(rows[0]) and rows[0].ndim == 1)):
         return False
+    item: Any = _item_of_tensor if is_of_arrays else getitem
+    if kind is np.ndarray:
+        item = np.ndarray.item
     found = False
-    some = rows if item is getitem else rows[:: -(-len(rows) // FEW)]
+    some = rows[:: -(-len(rows) // FEW)] if is_of_arrays else rows
     for row in some:  # one loop: small batches take a few microseconds
         if type(row) is not kind or len(row) != width:
             return False
@@ -94,14 +97,16 @@ def _has_edge(rows: Any, pad: int) -> bool:
             if edge == pad and not found:
                 inner = item(row, second)
                 found = type(inner) is int and inner == pad
-    return found and all(type(row) is kind and len(row) == width for row in rows)
+    shape = (width,)
+    return found and all(
+        type(row) is kind and (row.shape == shape if is_of_arrays else len(row) == width)
+        for row in rows
+    )
 
 
-def _item_of_array(row: Any, place: int) -> Any:
-    """Return a number of an array of one dimension as Python has it, None of others."""
-    if row.ndim != 1:
-        return None
-    return row.item(place) if isinstance(row, np.ndarray) else row[place].item()
+def _item_of_tensor(row: Any, place: int) -> Any:
+    """Return a number of a tensor as Python has it, None of one that has rows."""
+    return row[place].item() if row.ndim == 1 else None
 
 
 _EDGES = ((0, 1), (-1, -2))
