@@ -36,10 +36,10 @@ _MASKS_OF: dict[str, tuple[str, ...]] = {"jagged": (), "packed": ("response_mask
 
 
 def needs_loss_mask(layout: str, is_merged_or_shard: bool) -> bool:
-    """Return whether a batch has a loss mask that was not given any.
+    """Return whether a batch without `loss_masks` has a ``loss_mask`` output.
 
-    It has where the response mask does not say what trains: it is 1 on observations, and the packed
-    layout has first tokens of sequences that nothing predicts.
+    Merged rows have observations, shards padding rows, and packed rows tokens that nothing
+    predicts: the response mask does not say which of them train.
     """
     return layout == "packed" or is_merged_or_shard
 

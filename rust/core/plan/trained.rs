@@ -26,22 +26,20 @@ impl Placement {
     #[must_use]
     pub fn predicted_responses(&self, assembly: &Assembly) -> Cow<'_, Grid> {
         let parts = self.sequence.segments();
-        let is_unpredicted = |(index, segment): (usize, &Segment)| {
+        let begins_part = |(index, segment): (usize, &Segment)| {
             // Each packed response lies in the part of the same number; other rows are in one part.
             let part_begin = self.packing.map_or(0, |_| parts[index].from);
             segment.len > 0 && part_begin >= assembly.rows()[segment.row].prompt_len
         };
-        let segments = self.response.segments();
+        let mut segments = self.response.segments().iter().enumerate();
         // Shifted, such tokens have no place at all.
-        if self.is_shifted() || !segments.iter().enumerate().any(is_unpredicted) {
+        if self.is_shifted() || !segments.any(begins_part) {
             return Cow::Borrowed(&self.response);
         }
-        let predicted = segments.iter().enumerate().map(|(index, segment)| {
-            if is_unpredicted((index, segment)) {
-                segment.without_first()
-            } else {
-                *segment
-            }
+        let segments = self.response.segments().iter().enumerate();
+        let predicted = segments.map(|(index, segment)| match begins_part((index, segment)) {
+            true => segment.without_first(),
+            false => *segment,
         });
         Cow::Owned(self.response.with_segments(predicted.collect()))
     }
@@ -75,17 +73,19 @@ impl Placement {
     pub fn labels(&self, assembly: &Assembly, shifted: bool) -> (Cow<'_, Grid>, bool) {
         let is_shifted = shifted || self.is_shifted();
         let grid = &self.sequence;
-        let places = match (is_shifted, self.packing) {
-            (true, Some(_)) => Cow::Owned(grid.without_last()),
-            (true, None) => Cow::Borrowed(grid),
-            (false, Some(_)) => Cow::Owned(grid.map_segments(Segment::without_first)),
-            (false, None) if assembly.rows().iter().all(|row| row.prompt_len > 0) => {
-                Cow::Borrowed(grid)
-            }
-            (false, None) => Cow::Owned(grid.map_segments(|segment| match segment.from {
-                0 => segment.without_first(),
-                _ => *segment, // a response, behind its prompt's segment
-            })),
+        let is_packed = self.packing.is_some();
+        let places = if is_shifted && is_packed {
+            Cow::Owned(grid.without_last())
+        } else if is_shifted || (!is_packed && assembly.rows().iter().all(|row| row.prompt_len > 0))
+        {
+            Cow::Borrowed(grid)
+        } else {
+            Cow::Owned(
+                grid.map_segments(|segment| match self.begins_part(segment) {
+                    true => segment.without_first(),
+                    false => *segment,
+                }),
+            )
         };
         (places, is_shifted)
     }
@@ -93,15 +93,21 @@ impl Placement {
     /// The sampled tokens of real rows that nothing predicts: a row and a place in its response each.
     pub fn unpredicted<'a>(&'a self, assembly: &'a Assembly) -> impl Iterator<Item = Unpredicted> {
         self.sequence.segments().iter().filter_map(|segment| {
-            let begins_part = segment.from == 0 || self.packing.is_some();
             let token = { segment.from }.checked_sub(assembly.rows()[segment.row].prompt_len)?;
-            let is_sampled = begins_part && segment.len > 0 && assembly.trains(segment.row, token);
+            let is_first = self.begins_part(segment) && segment.len > 0;
+            let is_sampled = is_first && assembly.trains(segment.row, token);
             is_sampled.then_some(Unpredicted {
                 row: segment.row,
                 token,
                 begins_row: segment.from == 0,
             })
         })
+    }
+
+    /// Whether a segment of the token streams begins a sequence, or a part of a split one. In two
+    /// segments, that of a response goes on from its prompt.
+    fn begins_part(&self, segment: &Segment) -> bool {
+        segment.from == 0 || self.packing.is_some()
     }
 
     /// Whether response-aligned fields hold at each position what belongs to the next token.
