@@ -511,7 +511,7 @@ def _num_rows(batch: Mapping[str, Any]) -> int:
     if "sequence_ids" in batch:
         num_rows: int = batch.plan.num_rows  # type: ignore[attr-defined]
         return num_rows
-    return len(_mask(batch))
+    return len(batch["response_mask"] if "response_mask" in batch else _mask(batch))
 
 
 def _rows_of_tokens(batch: Mapping[str, Any]) -> NDArray[np.int64] | None:

@@ -100,19 +100,18 @@ def pad_on_device(
         "torch",
         before.loss_mask is not None,
     )
-    specs = [spec for _, spec in fields]
-    wanted = _dtypes_of(outputs, specs)
+    recipe = recipe._replace(fields=[spec for _, spec in fields], outputs=outputs)
+    wanted = _dtypes_of(outputs, recipe.fields)
     data = {key: _as_dtype(value, wanted.get(key)) for key, value in batch.items()}
     if plan.layout == "jagged":
         layout_spec = checked_layout(name, *widths)
         rows = np.arange(plan.num_rows)
         everything = Shard(rows, np.zeros(len(rows), np.bool_), plan.num_rows)
         plan = plan.pick(everything, layout_spec)
-        recipe_now = recipe._replace(fields=specs, outputs=outputs)
-        data = _Padding(data, plan, recipe_now, batch.is_padding).outputs()
+        data = _Padding(data, plan, recipe, batch.is_padding).outputs()
     again = batch._like(data)
     again._plan_or_call = plan
-    again._recipe = recipe._replace(fields=specs, outputs=outputs)
+    again._recipe = recipe
     return again
 
 
