@@ -11,24 +11,32 @@ from fastcollate.arguments import counted
 from fastcollate.arrays import is_array, is_tensor, to_numpy
 
 RUN = 2
-"""Padding at an edge, from which on a row looks padded.
+"""Padding tokens at an edge, from which on a row looks padded.
 
 Genuine rows may begin or end with one token that is the padding token, too: where that is also the
 end or the beginning of a sequence, all of them do.
 """
 
+SHARED_RUN = 4
+"""The same where all rows have as many: a few tokens may be what all of them begin or end with."""
+
+LONG_RUN = 8
+"""The same where few rows look padded: some may happen to end with fewer."""
+
+ROWS_PER_PADDED = 4
+"""From one padded row in so many on, they are not few."""
+
 CHANCE = 1e-3
 """How probable edges may be by chance, where the padding token stands amid rows as well."""
 
-
 SAMPLE = 1024
-"""Rows of an array whose edges are looked at: where it is padded, most rows are."""
+"""Rows of a block that are looked at for an edge: where it is padded, most rows are."""
 
 FEW = 16
 """The same of rows that are arrays, one of whose items costs as much as a row of a list."""
 
-SHARE = 4
-"""One row in so many has padding at an edge, unless an edge is long: a few rows may end so."""
+EDGES = ((0, 1), (-1, -2))
+"""Places of an edge's outermost tokens, of which there are `RUN`."""
 
 
 def padding_message(name: str, rows: Any, pad_token_id: int) -> str | None:
@@ -51,16 +59,16 @@ def padding_message(name: str, rows: Any, pad_token_id: int) -> str | None:
         runs = flags.argmin(1)
         inside = flags.sum() - runs.sum()
         share = inside / max(flags.size - runs.sum(), 1)
-        padded = int((runs >= RUN).sum())
-        is_common = padded * SHARE >= len(flags) or runs.max(initial=0) >= SHARE * RUN
-        # What all rows begin or end with is theirs, if it is short.
-        is_shared = len(np.unique(runs)) < 2 and runs.max(initial=0) < SHARE
-        if padded and is_common and not is_shared and len(flags) * share ** runs.max() < CHANCE:
+        padded, longest = int((runs >= RUN).sum()), int(runs.max(initial=0))
+        is_few = padded * ROWS_PER_PADDED < len(flags)
+        is_shared = len(np.unique(runs)) < 2
+        least = LONG_RUN if is_few else SHARED_RUN if is_shared else RUN
+        if longest >= least and len(flags) * share**longest < CHANCE:
             edge = "end" if side == "right" else "begin"
             lengths = "lengths=..." if side == "right" else "lengths=..., padding_side='left'"
             return (
                 f"{name} has {counted(len(block), 'row')} of {block.shape[1]} tokens, of which "
-                f"{padded:,} {edge} with up to {runs.max()} tokens that are pad_token_id="
+                f"{padded:,} {edge} with up to {longest} tokens that are pad_token_id="
                 f"{pad_token_id}: if that is padding, it counts as tokens; take it out by "
                 f"fc.ragged({name}, {lengths})"
             )
@@ -90,7 +98,7 @@ def _has_edge(rows: Any, pad: int) -> bool:
     for row in some:  # one loop: small batches take a few microseconds
         if type(row) is not kind or len(row) != width:
             return False
-        for first, second in _EDGES:
+        for first, second in EDGES:
             edge = item(row, first)
             if type(edge) is not int:
                 return False  # comparing others would run code of theirs
@@ -107,7 +115,3 @@ def _has_edge(rows: Any, pad: int) -> bool:
 def _item_of_tensor(row: Any, place: int) -> Any:
     """Return a number of a tensor as Python has it, None of one that has rows."""
     return row[place].item() if row.ndim == 1 else None
-
-
-_EDGES = ((0, 1), (-1, -2))
-"""Places of an edge's two outermost tokens."""
