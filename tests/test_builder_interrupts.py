@@ -8,6 +8,7 @@ from collections import Counter
 
 import numpy as np
 import pytest
+from interrupting import raising_at
 
 import fastcollate as fc
 from fastcollate.ingest import storage
@@ -211,26 +212,11 @@ def test_threads_that_finish_share_the_rows_out():
 def interrupted_at(step, act, exception):
     """Act, but raise before that step of the builder's own code. False if it has fewer steps."""
     own = {fc.BatchBuilder.add.__code__.co_filename, storage.__file__}
-    left = [step]
-
-    def trace(frame, event, _):
-        if frame.f_code.co_filename not in own:
-            return None
-        frame.f_trace_opcodes = True
-        if event == "opcode":
-            left[0] -= 1
-            if left[0] < 0:
-                sys.settrace(None)
-                raise exception
-        return trace
-
-    sys.settrace(trace)
     try:
-        act()
+        with raising_at(step, exception, lambda code: code.co_filename in own):
+            act()
     except type(exception):
         return True
-    finally:
-        sys.settrace(None)
     return False
 
 

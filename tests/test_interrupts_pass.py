@@ -1,10 +1,10 @@
 """What is no `Exception` passes through the library, wherever a user's code raises it."""
 
-import sys
 from contextlib import suppress
 
 import numpy as np
 import pytest
+from interrupting import raising_at
 
 import fastcollate as fc
 from fastcollate.plan.grouping import group_offsets, shown
@@ -114,25 +114,11 @@ def test_an_interrupt_leaves_a_batch_that_was_to_be_taken_over_open(step, has_vi
     """Or closed, where its memory was given away: never closed while a view is alive."""
     batch = build(rewards=[1.0], array_type=array_type)
     view = batch.rewards[0] if has_view else None
-    left = [step]
-
-    def trace(frame, event, _):
-        if frame.f_code.co_name not in ("_close", "release"):
-            return None
-        frame.f_trace_opcodes = True
-        if event == "opcode":
-            left[0] -= 1
-            if left[0] < 0:
-                sys.settrace(None)
-                raise KeyboardInterrupt
-        return trace
-
-    sys.settrace(trace)
-    try:
-        with suppress(KeyboardInterrupt, ValueError):
-            build(out=batch, array_type=array_type)
-    finally:
-        sys.settrace(None)
+    with (
+        suppress(KeyboardInterrupt, ValueError),
+        raising_at(step, KeyboardInterrupt(), lambda code: code.co_name in ("_close", "release")),
+    ):
+        build(out=batch, array_type=array_type)
     try:
         outputs = dict(batch)
     except fc.ClosedBatchError:
