@@ -1,4 +1,4 @@
-"""What all tests share: Hypothesis profiles and the two types of array."""
+"""What all tests share: Hypothesis profiles, the two types of array, and which need GPUs."""
 
 import os
 from importlib.util import find_spec
@@ -20,3 +20,16 @@ NEEDS_TORCH = pytest.mark.skipif(find_spec("torch") is None, reason="torch is no
 @pytest.fixture(scope="session", params=["numpy", pytest.param("torch", marks=NEEDS_TORCH)])
 def array_type(request):
     return request.param
+
+
+def pytest_runtest_setup(item):
+    for marker in item.iter_markers("gpu"):
+        needed = marker.kwargs.get("count", 1)
+        if gpus() < needed:
+            pytest.skip("needs a GPU" if needed == 1 else f"needs {needed} GPUs")
+
+
+def gpus():
+    import torch
+
+    return torch.cuda.device_count() if torch.cuda.is_available() else 0

@@ -11,7 +11,7 @@ from unittest.mock import Mock
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_pinning import NEEDS_CUDA, fake_allocator
+from test_pinning import fake_allocator
 
 import fastcollate as fc
 from fastcollate.handover import device, in_flight, pinning, slabs, staging
@@ -519,7 +519,7 @@ def test_pageable_memory_is_never_copied_asynchronously(monkeypatch):
 # On a GPU
 
 
-@NEEDS_CUDA
+@pytest.mark.gpu
 @pytest.mark.parametrize("options", [*({"layout": name} for name in LAYOUTS), PACKED])
 @pytest.mark.parametrize("pin_memory", [False, True])
 def test_on_the_gpu(options, pin_memory):
@@ -533,7 +533,7 @@ def test_on_the_gpu(options, pin_memory):
     assert_same(on_device.to("cpu"), batch)
 
 
-@NEEDS_CUDA
+@pytest.mark.gpu
 def test_copies_from_many_threads():
     errors = []
 

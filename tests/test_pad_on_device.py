@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from test_layouts import widths
-from test_pinning import NEEDS_CUDA, fake_allocator
+from test_pinning import fake_allocator
 
 import fastcollate as fc
 from fastcollate.handover import device_padding
@@ -161,7 +161,7 @@ def test_a_batch_of_another_process():
     assert_same(fc.pad_on_device(batch, "left"), fc.build_batch(**INPUTS))
 
 
-@NEEDS_CUDA
+@pytest.mark.gpu
 @pytest.mark.parametrize("layout", PADDED)
 def test_on_the_gpu(layout):
     rng = np.random.default_rng(0)

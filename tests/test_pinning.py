@@ -28,7 +28,6 @@ from fastcollate.testing.strategies import as_inputs, rollouts
 
 torch = pytest.importorskip("torch")
 
-NEEDS_CUDA = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 NEEDS_FORK = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 INPUTS = {
     "prompts": [[1, 2], [3]],
@@ -505,7 +504,7 @@ def test_a_forked_child_has_slabs_of_its_own():
 # On a GPU
 
 
-@NEEDS_CUDA
+@pytest.mark.gpu
 def test_pinned_for_the_gpu():
     pool = fc.BufferPool(pin_memory=True, depth=2)
     for _ in range(5):
@@ -516,19 +515,25 @@ def test_pinned_for_the_gpu():
         assert on_device.tolist() == batch.input_ids.tolist()
 
 
-@NEEDS_CUDA
+@pytest.mark.gpu
 def test_copies_in_flight_are_not_written_over():
     """The allocator waits for them, as it knows the tensors' storage."""
     rows = np.arange(1 << 20).reshape(64, -1)
     expected = torch.from_numpy(rows)
-    copies = []
+    inputs = [rows + number for number in range(4)]
+
+    def made(ids):
+        return fc.build_batch(ids, rows[:, :0], pad_token_id=0, pin_memory=True)
+
     stream = torch.cuda.Stream()
     with torch.cuda.stream(stream):
-        torch.cuda._sleep(200_000_000)  # so that all copies are in flight at once
-        for number in range(4):
-            batch = fc.build_batch(rows + number, rows[:, :0], pad_token_id=0, pin_memory=True)
-            copies.append(batch.input_ids.to("cuda", non_blocking=True))
-            del batch
+        # Memory for all, taken now: to take more may wait for the device, on either side.
+        batches = [made(ids) for ids in inputs]
+        copies = [batch.input_ids.to("cuda") for batch in batches]
+        del batches, copies
+        torch.cuda._sleep(1_000_000_000)
+        copies = [made(ids).input_ids.to("cuda", non_blocking=True) for ids in inputs]
+        assert not stream.query(), "the device has not slept long enough to show anything"
     stream.synchronize()
     for number, copied in enumerate(copies):
         assert torch.equal(copied.cpu(), expected + number)

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_pinning import NEEDS_CUDA, fake_allocator
+from test_pinning import fake_allocator
 
 import fastcollate as fc
 from fastcollate.handover import prefetching, staging, streams
@@ -663,7 +663,7 @@ def test_changes_of_the_last_batch_are_found(pinned, lane, monkeypatch):
 # On a GPU
 
 
-@NEEDS_CUDA
+@pytest.mark.gpu
 @pytest.mark.parametrize("pin_memory", [False, True])
 @pytest.mark.parametrize("depth", [1, 3])
 def test_on_the_gpu(pin_memory, depth):
@@ -681,7 +681,7 @@ def test_on_the_gpu(pin_memory, depth):
         assert [value.item() for value in values] == [number] * 3
 
 
-@NEEDS_CUDA
+@pytest.mark.gpu
 def test_a_model_trains_while_batches_come():
     weight = torch.ones(400, 400, device="cuda", requires_grad=True)
     made = (batch_of(n % 7, rows=64, length=200) for n in range(20))
@@ -691,7 +691,7 @@ def test_a_model_trains_while_batches_come():
     assert torch.isfinite(weight.grad).all()
 
 
-@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
+@pytest.mark.gpu(count=2)
 def test_the_thread_is_where_its_batches_go():
     seen = []
 
