@@ -20,7 +20,7 @@ export PYO3_PYTHON := $(CURDIR)/$(BIN)/python
 
 FUZZ_SECONDS ?= 60
 
-.PHONY: help demo test fuzz bench bench-smoke lint format build rollouts clean
+.PHONY: help demo test gpu fuzz bench bench-smoke lint format build rollouts clean
 
 help: ## list the tasks
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "%-14s%s\n", $$1, $$2 }' Makefile
@@ -32,6 +32,9 @@ demo: $(BUILT) ## merge and train on recorded rollouts, then train for 20 second
 test: $(BUILT) ## run the Rust and the Python tests
 	cargo test --workspace
 	$(BIN)/python -m pytest
+
+gpu: $(BUILT) ## run the tests and benchmarks that need a GPU, and write docs/gpu.md
+	$(BIN)/python benches/gpu.py --tests
 
 fuzz: $(BUILT) ## look for input that breaks the library, for FUZZ_SECONDS (60)
 	$(BIN)/python fuzz/ingest.py --seconds $$(($(FUZZ_SECONDS) / 2))

@@ -1,4 +1,4 @@
-"""Measure the way of a batch to its trainer: collating samples, waiting for them, and the device.
+"""Measure the way of a batch to its trainer: collating samples, waiting for them, staging.
 
 collate ...
     `fastcollate.Collator` on samples for supervised fine-tuning, 16 rows of 200 to 4,000 tokens
@@ -12,36 +12,28 @@ wait ...
 stage ...
     What `prefetch` does with a batch that came from another process: all outputs are copied into
     one slab. "fill" writes as many bytes to memory in use, "clone" copies each output.
-to ..., pad ...
-    Where a GPU is: `Batch.to`, one copy, against one per tensor, from pageable and from pinned
-    memory; and a jagged compact batch that is padded there against the padded batch, with the
-    time to build them left out ("bytes" is what goes over the bus, of what the padded one takes).
 
-torch computes on one thread.
+torch computes on one thread. What a GPU takes to get its batches is measured by `gpu.py`.
 """
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from functools import partial
 from importlib.util import find_spec
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 import fastcollate as fc
+from common.clocks import HostClock
 from common.report import Effort, Figures, main, time_cell
+from common.trainer import of_trainer
 from common.workload import as_lists, fill, rollouts
 
-SHARES = ("wait", "prefetch", "bytes")
+SHARES = ("wait", "prefetch")
 """Figures that are shares, not seconds."""
-
-OURS = ("fastcollate", "one copy", "padded there")
-PEERS = {"fastcollate": "torch.tensor", "one copy": "per tensor", "padded there": "padded"}
 
 
 def measure(effort: Effort) -> Iterator[tuple[str, Figures]]:
@@ -55,13 +47,8 @@ def measure(effort: Effort) -> Iterator[tuple[str, Figures]]:
         yield f"collate {form}", of_collating(effort, form)
     for form in "lists", "arrays":
         yield f"wait, {form}", of_waiting(effort, form)
-    yield "wait, trainer", of_trainer(effort)
+    yield "wait, trainer", of_trainer(effort, HostClock())
     yield "stage", of_staging(effort)
-    if not torch.cuda.is_available():
-        return
-    for pin_memory in (False, True):
-        yield f"to, {'pinned' if pin_memory else 'pageable'}", of_copying(effort, pin_memory)
-    yield "pad", of_padding(effort)
 
 
 # Samples
@@ -162,67 +149,13 @@ def of_waiting(effort: Effort, form: str) -> Figures:
     return {name: float(np.median(values)) for name, values in shares.items()}
 
 
-def of_trainer(effort: Effort) -> Figures:
-    """Measure the share of the example trainer's step that its model waits."""
-    import torch
-
-    sys.path.append(str(Path(__file__).parents[1] / "examples"))
-    from grpo.learning import Learner
-    from grpo.options import Options
-    from grpo.reporting import Clock
-    from train_grpo import train_step
-
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    learned: list[tuple[Any, Any]] = []  # when each mini-batch began and ended
-
-    class Watched(Learner):
-        def learn(self, *args: Any) -> Any:
-            begin = now(device)
-            share = super().learn(*args)
-            learned.append((begin, now(device)))
-            return share
-
-    learner = Watched(Options(device=device))
-    shares: dict[str, list[float]] = {"wait": [], "prefetch": []}
-    for step in range(2 if effort.is_smoke else 44):
-        name = "prefetch" if step % 2 else "wait"
-        learner.options = replace(learner.options, prefetch=name == "prefetch")
-        turns = learner.play(step)
-        learned.clear()
-        begin = now(device)
-        train_step(learner, turns, Clock())
-        whole = seconds_between(begin, learned[-1][1])
-        shares[name].append(1 - sum(seconds_between(*times) for times in learned) / whole)
-    # The first steps take memory and start threads.
-    return {name: float(np.median(values[-20:])) for name, values in shares.items()}
+# Staging
 
 
-def now(device: str) -> Any:
-    """Return the time at which a device comes here: an event, or on the processor the time."""
-    if device == "cpu":
-        return time.perf_counter()
-    import torch
-
-    event = torch.cuda.Event(enable_timing=True)
-    event.record()
-    return event
-
-
-def seconds_between(begin: Any, end: Any) -> float:
-    """Return how long a device took from one time to another."""
-    if isinstance(end, float):
-        return end - begin
-    end.synchronize()
-    return float(begin.elapsed_time(end)) / 1e3
-
-
-# The device
-
-
-def large_batch(effort: Effort, **options: Any) -> fc.Batch:
+def large_batch(effort: Effort) -> fc.Batch:
     """Build a batch of 1,500 rows, 262 MB in the reference layout."""
     rows = rollouts(20 if effort.is_smoke else 1_500, prompts=(100, 2_000), responses=(100, 4_000))
-    return fc.build_batch(**rows, pad_token_id=0, **options)
+    return fc.build_batch(**rows, pad_token_id=0)
 
 
 def of_staging(effort: Effort) -> Figures:
@@ -251,51 +184,11 @@ def of_staging(effort: Effort) -> Figures:
     )
 
 
-def of_copying(effort: Effort, pin_memory: bool) -> Figures:
-    """Measure `Batch.to` against a copy of each tensor."""
-    import torch
-
-    batch = large_batch(effort, pin_memory=pin_memory)
-
-    def one_copy() -> Any:
-        moved = batch.to("cuda", non_blocking=True)
-        torch.cuda.synchronize()
-        return moved
-
-    def per_tensor() -> Any:
-        moved = {key: value.to("cuda", non_blocking=True) for key, value in batch.items()}
-        torch.cuda.synchronize()
-        return moved
-
-    return effort.run({"one copy": one_copy, "per tensor": per_tensor})
-
-
-def of_padding(effort: Effort) -> Figures:
-    """Measure padding on the device against copying what is padded."""
-    import torch
-
-    padded = large_batch(effort, pin_memory=True)
-    jagged = large_batch(effort, layout="jagged", dtypes="compact", pin_memory=True)
-
-    def there() -> Any:
-        batch = fc.pad_on_device(jagged.to("cuda", non_blocking=True), "left")
-        torch.cuda.synchronize()
-        return batch
-
-    def here() -> Any:
-        batch = padded.to("cuda", non_blocking=True)
-        torch.cuda.synchronize()
-        return batch
-
-    share = there().metrics["handover/bytes"] / here().metrics["handover/bytes"]
-    return {**effort.run({"padded there": there, "padded": here}), "bytes": share}
-
-
 def cell(figures: Figures, name: str) -> str:
     """Format a share, or a time and how many times as long the peer takes."""
     if name in SHARES:
         return f"{figures[name]:.0%}"
-    return time_cell(figures, name, ours=OURS, peer=PEERS.get(name, ""))
+    return time_cell(figures, name, ours=("fastcollate",), peer="torch.tensor")
 
 
 if __name__ == "__main__":

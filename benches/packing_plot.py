@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import fastcollate as fc
+from common.figures import panels, save
 from common.packers import Lengths, peers
 from common.report import Effort
 from packing import CAPACITY
@@ -60,15 +61,8 @@ def points(lengths: Lengths, effort: Effort) -> list[Point]:
 
 def draw(cases: dict[str, list[Point]], target: Any) -> None:
     """Draw the points: ours are filled."""
-    import matplotlib
-
-    matplotlib.use("svg")
-    matplotlib.rcParams["svg.fonttype"] = "none"  # text stays text, not outlines
-    matplotlib.rcParams["svg.hashsalt"] = "packing"  # the same bytes for the same points
-    from matplotlib import pyplot
-
-    figure, panels = pyplot.subplots(1, len(cases), figsize=(10, 4), sharey=True)
-    for panel, (title, found) in zip(panels, cases.items(), strict=True):
+    figure, grid = panels("packing", len(cases), sharey=True)
+    for panel, (title, found) in zip(grid, cases.items(), strict=True):
         for point in found:
             panel.plot(
                 1e3 * point.seconds,
@@ -80,11 +74,8 @@ def draw(cases: dict[str, list[Point]], target: Any) -> None:
                 linestyle="",
             )
         panel.set(xscale="log", title=title, xlabel="milliseconds")
-        panel.grid(alpha=0.3)
-    panels[0].set_ylabel("tokens, % of what the bins hold")
-    panels[-1].legend(loc="center left", bbox_to_anchor=(1, 0.5), frameon=False)
-    figure.tight_layout()
-    figure.savefig(target, format="svg", metadata={"Date": None})
+    grid[0].set_ylabel("tokens, % of what the bins hold")
+    save(figure, grid[-1], target)
 
 
 def main() -> None:

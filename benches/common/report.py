@@ -84,9 +84,13 @@ def table(results: dict[str, Figures], cell: Callable[[Figures, str], str]) -> T
 
 def time_cell(times: Figures, name: str, *, ours: Collection[str], peer: str = "NumPy") -> str:
     """Format a time, and of ours how many times as long the peer takes."""
-    seconds = times[name]
+    text = time_text(times[name])
+    return f"{text} ({times[peer] / times[name]:.1f}x)" if name in ours else text
+
+
+def time_text(seconds: float) -> str:
+    """Format a time."""
     scale, unit = next(
         (scale, unit) for scale, unit in UNITS if seconds * scale >= 1 or unit == "ns"
     )
-    text = f"{seconds * scale:.1f} {unit}"
-    return f"{text} ({times[peer] / seconds:.1f}x)" if name in ours else text
+    return f"{seconds * scale:.1f} {unit}"

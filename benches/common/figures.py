@@ -1,0 +1,32 @@
+"""Figures as SVG, which are the same bytes for the same numbers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+def panels(name: str, count: int, **options: Any) -> tuple[Any, list[Any]]:
+    """Make a figure and so many panels beside each other; `options` are those of `subplots`."""
+    import matplotlib
+
+    matplotlib.use("svg")
+    matplotlib.rcParams["svg.fonttype"] = "none"  # text stays text, not outlines
+    matplotlib.rcParams["svg.hashsalt"] = name
+    from matplotlib import pyplot
+
+    figure, grid = pyplot.subplots(1, count, figsize=(10, 4), squeeze=False, **options)
+    for panel in grid[0]:
+        panel.grid(alpha=0.3)
+    return figure, list(grid[0])
+
+
+def save(figure: Any, legend_of: Any, target: Any) -> None:
+    """Put the legend of a panel beside the last one, and write the figure to a file."""
+    from matplotlib import pyplot
+
+    panel = figure.axes[-1]
+    handles, labels = legend_of.get_legend_handles_labels()
+    panel.legend(handles, labels, loc="center left", bbox_to_anchor=(1, 0.5), frameon=False)
+    figure.tight_layout()
+    figure.savefig(target, format="svg", metadata={"Date": None})
+    pyplot.close(figure)

@@ -1,0 +1,1 @@
+"""What a GPU takes to get its batches, measured and written down."""

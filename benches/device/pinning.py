@@ -1,0 +1,28 @@
+"""How long a batch takes to be built into pinned memory."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import fastcollate as fc
+from common.report import Effort, Figures
+from common.workload import Rollouts
+from device.batches import build, bytes_of
+from device.machines import Machine
+
+
+def of_pinning(effort: Effort, machine: Machine, rows: Rollouts) -> Figures:
+    """Measure building from arrays, into memory that is new or was used before."""
+    pool = fc.BufferPool(max_bytes=4 << 30)
+    pinned = partial(build, rows, pin_memory=True)
+    times = effort.run(
+        {
+            "pageable, first": partial(build, rows, pool=None),
+            "pageable, recycled": partial(build, rows, pool=pool),
+            "pinned, first": pinned,
+            "pinned, recycled": pinned,
+        },
+        # The call before may have given back what this one is to find.
+        prepare={"pinned, first": machine.unpin, "pinned, recycled": lambda: bytes_of(pinned())},
+    )
+    return {"bytes": float(bytes_of(pinned())), **times}
