@@ -62,8 +62,8 @@ def size_of(tensor: Any) -> int:
 
 def span(tensor: Any) -> int:
     """Return the bytes from a tensor's first item to the end of its last."""
-    if tensor.numel() == 0:
-        return 0
+    if tensor.is_contiguous():  # as those without items are
+        return int(tensor.nbytes)
     sizes = zip(tensor.shape, tensor.stride(), strict=True)
     last = sum((size - 1) * stride for size, stride in sizes)
     return int((last + 1) * tensor.itemsize)
@@ -79,9 +79,9 @@ def offset_in(slab: Any, tensor: Any) -> int | None:
 
 
 def common_slab(tensors: Sequence[Any]) -> Any | None:
-    """Return the bytes of tensors that share a storage and fill most of a stretch of it."""
+    """Return the bytes of plain tensors that share a storage and fill most of a stretch of it."""
     filled = [tensor for tensor in tensors if tensor.numel() > 0]
-    if len(filled) < 2 or not all(map(is_plain, filled)):
+    if len(filled) < 2:
         return None
     if len({tensor.untyped_storage().data_ptr() for tensor in filled}) > 1:
         return None
