@@ -88,6 +88,8 @@ def prefetch(
     The iterable runs on another thread: what it uses must not be used elsewhere at the same time,
     and ``"cuda"`` means `device` there, or the first one if that is no GPU, whatever
     ``torch.cuda.set_device`` was called with.
+    On a device with streams, an item belongs to the stream that is current where it is asked for:
+    to be used on another one, its tensors need ``record_stream``, as all tensors do.
     Most of :func:`build_batch`'s time lets other threads of Python run only where rows are arrays;
     from lists, they take turns with the thread that trains.
 
