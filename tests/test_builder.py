@@ -360,6 +360,23 @@ def test_extra_fields_that_cannot_be(field, message):
     assert builder.finish()["x"].tolist() == [[0, 0.5], [1.5, 2.5]]
 
 
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        (5, "fields is 5; pass a mapping"),
+        ([1], r"fields is \[1\]; pass a mapping"),
+        ({1: fc.PerRow(1)}, "fields has the key 1"),
+        ({"input_ids": fc.PerRow(1)}, "fields has the key 'input_ids'"),
+    ],
+)
+def test_fields_that_are_none(fields, message):
+    """They are refused before a row is kept with which no batch can be built."""
+    builder = fc.BatchBuilder(pad_token_id=0, array_type="numpy")
+    with pytest.raises((TypeError, ValueError), match=message):
+        builder.add([1], [2], fields=fields)
+    assert len(builder) == 0
+
+
 def test_a_failed_finish_keeps_the_rows(array_type):
     builder = fc.BatchBuilder(pad_token_id=0, array_type=array_type, max_response_len=1)
     builder.add([1], [2], uid="a")

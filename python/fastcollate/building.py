@@ -15,7 +15,7 @@ from fastcollate.arrays import describe
 from fastcollate.batch import Batch
 from fastcollate.collating import LOGPROBS, LOSS_MASK, REWARDS, build_batch, check_options
 from fastcollate.dtypes import taken_apart
-from fastcollate.ingest.fields import Field, FieldKind, PerRow, RoutedExperts, kind_of
+from fastcollate.ingest.fields import Field, FieldKind, PerRow, RoutedExperts, check_keys, kind_of
 from fastcollate.ingest.storage import RowStore, StoredRow, columns_of
 from fastcollate.layouts import PackArgument, Shift, Tail
 from fastcollate.memory import PoolArgument
@@ -215,13 +215,15 @@ class BatchBuilder:
         if is_last_step is not None:
             check_bool("is_last_step", is_last_step)
             values["is_last_step"] = is_last_step
+        fields = {} if fields is None else fields
+        check_keys(fields)
         kinds = _Kinds(
             {name: name in _IDS or value.ndim == 0 for name, value in values.items()},
-            {key: kind_of(one) for key, one in (fields or {}).items()},
+            {key: kind_of(one) for key, one in fields.items()},
         )
         packed = {
             key: self._packed_field(key, one, index, prompt, response)
-            for key, one in (fields or {}).items()
+            for key, one in fields.items()
         }
         self._append(kinds, (prompt, response), values, packed)
 

@@ -208,19 +208,25 @@ class PerRowObjects(NamedTuple):
         return dict(zip(self.keys(key), (joined, offsets), strict=True))
 
 
-def checked_fields(
-    fields: Mapping[str, Any], array_type: str
-) -> tuple[list[tuple[Any, FieldSpec]], dict[str, PerRowObjects]]:
-    """Check the argument ``fields``: what the core writes, and what is handed on as it is."""
+def check_keys(fields: Any) -> None:
+    """Check that the argument ``fields`` has keys that outputs may have."""
     if not isinstance(fields, Mapping):
         raise TypeError(f"fields is {reprlib.repr(fields)}; pass a mapping of keys to fc.Field")
-    specs: list[tuple[Any, FieldSpec]] = []
-    objects: dict[str, PerRowObjects] = {}
-    for key, field in fields.items():
+    for key in fields:
         if not isinstance(key, str):
             raise TypeError(f"fields has the key {key!r}; keys are strings")
         if key in RESERVED:
             raise ValueError(f"fields has the key {key!r}, which is that of a built-in output")
+
+
+def checked_fields(
+    fields: Mapping[str, Any], array_type: str
+) -> tuple[list[tuple[Any, FieldSpec]], dict[str, PerRowObjects]]:
+    """Check the argument ``fields``: what the core writes, and what is handed on as it is."""
+    check_keys(fields)
+    specs: list[tuple[Any, FieldSpec]] = []
+    objects: dict[str, PerRowObjects] = {}
+    for key, field in fields.items():
         if isinstance(field, (Field, RoutedExperts)):
             specs.append((field.rows, field.spec(key)))
         elif isinstance(field, PerRow):

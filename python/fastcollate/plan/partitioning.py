@@ -201,7 +201,8 @@ def micro_batches(
     if per_rank * dp_size > count:
         raise ValueError(
             f"{counted(count, 'sequence')} cannot fill {_of_ranks(per_rank, dp_size)}, the fewest "
-            "that there can be, none of which may be empty; pass more sequences, or ask for fewer"
+            "that there can be, none of which may be empty; pass more lengths, or a smaller "
+            "dp_size, bins_multiple_of or min_bins"
         )
     found = _fastcollate.split_micro_batches(
         costs, lengths, capacity, per_rank * dp_size, multiple * dp_size, False, dp_size, order

@@ -323,8 +323,8 @@ class _Rows(NamedTuple):
             responses = checked_lengths("response_lens", what[1])
             if len(prompts) != len(responses):
                 raise ValueError(
-                    f"there are {len(prompts)} lengths of prompts, but {len(responses)} of "
-                    "responses; pass one of each per row"
+                    f"the argument what has {len(prompts)} lengths of prompts, but "
+                    f"{len(responses)} of responses; pass one of each per row"
                 )
             return cls(np.stack([prompts, responses], 1))
         totals = checked_lengths("the argument what", what)
