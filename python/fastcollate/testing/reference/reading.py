@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Sequence
+from functools import cache
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -49,7 +50,12 @@ def is_number(value: Any) -> bool:
 
 def dtype_name(value: Any) -> str:
     """Name the dtype of an array or tensor, in the same words for both."""
-    return str(value.dtype).removeprefix("torch.")
+    return _named(value.dtype)
+
+
+@cache  # NumPy takes microseconds to spell one
+def _named(dtype: Any) -> str:
+    return str(dtype).removeprefix("torch.")
 
 
 def given_fields(*, rewards: Any, loss_masks: Any, logprobs: Any) -> list[tuple[str, Any]]:
