@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,6 +15,8 @@ import fastcollate as fc
 from choices import Choices
 from fastcollate.testing.reference import (
     build_batch_loops,
+    build_merged_batch_loops,
+    merge_turns_loops,
     packed_grids,
     packing_of,
     parts_of,
@@ -28,8 +31,10 @@ from fastcollate.testing.strategies import (
     as_column,
     as_kind,
 )
+from trajectories import draw_merge, draw_turns, some
 
 TOKENS = ("prompts", "responses")
+NAMED = ("trajectory_ids", "is_last_step")
 KEYS = {"loss_masks": "loss_mask", "rewards": "rewards", "logprobs": "logprobs"}
 
 _IDS = [(0, 128), (0, 200_000), (-(2**31), 2**31 - 1), (-(2**63), 2**63 - 1)]
@@ -51,31 +56,49 @@ class Call:
     plain: dict[str, Any]
     layout: dict[str, Any] = field(default_factory=dict)
     options: dict[str, Any] = field(default_factory=dict)
+    merge: dict[str, Any] | None = None
+    """Options of `merge_turns`, if rows are made of turns."""
     has_experts: bool = False
     pretends: bool = False
 
     @property
     def prompt_lens(self) -> list[int]:
-        """Lengths of the prompts."""
+        """Lengths of the prompts that are given."""
         return list(map(len, self.plain["prompts"]))
 
     @property
     def response_lens(self) -> list[int]:
-        """Lengths of the responses."""
+        """Lengths of the responses that are given."""
         return list(map(len, self.plain["responses"]))
+
+    @cached_property
+    def merged(self) -> Any:
+        """The rows that turns make, as the reference finds them."""
+        names = (*TOKENS, *NAMED)
+        return merge_turns_loops(**{name: self.plain.get(name) for name in names}, **self.merge)
+
+    @cached_property
+    def row_lens(self) -> list[tuple[int, int]]:
+        """Lengths of the prompt and of the response of every row of the batch."""
+        if self.merge is None:
+            return list(zip(self.prompt_lens, self.response_lens, strict=True))
+        return [(len(row.prompt), len(row.response)) for row in self.merged.rows]
 
     @property
     def has_fronts(self) -> bool:
         """Whether a token is in front of the first one of every response."""
-        lens = zip(self.prompt_lens, self.response_lens, strict=True)
-        return all(prompt > 0 or response == 0 for prompt, response in lens)
+        return all(prompt > 0 or response == 0 for prompt, response in self.row_lens)
 
     def expected(self, layout: dict[str, Any] | None = None) -> dict[str, Any]:
         """Return what the reference gives, in the dtypes that are asked for.
 
         `layout` is for the references, in place of the call's own.
         """
-        batch = build_batch_loops(**self.plain, **(self.layout if layout is None else layout))
+        layout = self.layout if layout is None else layout
+        if self.merge is None:
+            batch = build_batch_loops(**self.plain, **layout)
+        else:
+            batch = build_merged_batch_loops(**self.plain, **layout, merge=self.merge)
         dtypes = self.options.get("dtypes", {})
         if dtypes == "compact":
             ids = dict.fromkeys(("input_ids", "position_ids", "sequence_ids"), "int32")
@@ -85,10 +108,14 @@ class Call:
         return batch
 
 
-def draw_call(choices: Choices) -> Call:
-    """Draw a call that is right."""
+def draw_call(choices: Choices, *, merges: bool = False) -> Call:
+    """Draw a call that is right, or that the reference refuses, too; all but its columns."""
     call = Call({}, {})
-    _draw_rows(choices, call)
+    if merges:
+        _draw_turns(choices, call)
+    else:
+        _draw_rows(choices, call)
+    _draw_values(choices, call)
     layout = draw_layout(choices, call)
     call.layout = layout.plain
     _draw_options(choices, call)
@@ -96,13 +123,17 @@ def draw_call(choices: Choices) -> Call:
         fields = {f"field_{index}": _draw_field(choices, call) for index in range(choices.below(4))}
         call.arguments["fields"] = {key: given for key, (given, _) in fields.items()}
         call.plain["fields"] = {key: plain for key, (_, plain) in fields.items()}
+    call.arguments = {**call.plain, **call.arguments, **layout.given, **call.options}
+    if merges:
+        call.arguments |= _merge_arguments(choices, call)
+    return call
+
+
+def give_columns(choices: Choices, call: Call) -> None:
+    """Draw what columns come as."""
     for name, rows in call.plain.items():
         if name in (*TOKENS, *KEYS):
             call.arguments[name] = as_input(choices, rows, ids=name in TOKENS)
-        else:
-            call.arguments.setdefault(name, rows)
-    call.arguments |= layout.given | call.options
-    return call
 
 
 # What it holds
@@ -119,19 +150,35 @@ def _draw_rows(choices: Choices, call: Call) -> None:
         call.plain[name] = [
             choices.rng.integers(*bounds, lens[index], endpoint=True).tolist() for lens in shape
         ]
+
+
+def _draw_turns(choices: Choices, call: Call) -> None:
+    turns = draw_turns(choices)
+    call.plain |= {name: getattr(turns, name) for name in TOKENS}
+    for name in choices.pick([NAMED[:1], NAMED[1:], NAMED]):
+        call.plain[name] = getattr(turns, name)
+    call.merge = draw_merge(choices)
+
+
+def _merge_arguments(choices: Choices, call: Call) -> dict[str, Any]:
+    """Give a policy by its name, if that says it all, or a plan."""
+    assert call.merge is not None
+    if len(call.merge) == 2 and choices.one_in(2):
+        return {"merge": call.merge["policy"], "merge_rewards": call.merge["merge_rewards"]}
+    names = [name for name in (*TOKENS, *NAMED) if name in call.plain]
+    return {"merge": fc.merge_turns(**{name: call.plain[name] for name in names}, **call.merge)}
+
+
+def _draw_values(choices: Choices, call: Call) -> None:
     call.plain["pad_token_id"] = choices.pick([0, 1, -1, 2**31 - 1])
     for name in KEYS:
         if not choices.one_in(2):
             continue
         numbers = choices.pick(_NUMBERS) + _UNUSUAL * (name != "loss_masks")
         lens = call.response_lens
-        call.plain[name] = [_some(choices, numbers, count) for count in lens]
+        call.plain[name] = [some(choices, numbers, count) for count in lens]
         if name == "rewards" and all(lens) and choices.one_in(2):
-            call.plain[name] = _some(choices, numbers, len(lens))
-
-
-def _some(choices: Choices, values: list[Any], count: int) -> list[Any]:
-    return [values[index] for index in choices.rng.integers(0, len(values), count)]
+            call.plain[name] = some(choices, numbers, len(lens))
 
 
 class Layout(NamedTuple):
@@ -153,7 +200,8 @@ def draw_layout(choices: Choices, call: Call) -> Layout:
 
 
 def _draw_widths(choices: Choices, call: Call, layout: str) -> dict[str, Any]:
-    longest = max(p + r for p, r in zip(call.prompt_lens, call.response_lens, strict=True))
+    longest = max(map(sum, call.row_lens))
+    longest_prompt, longest_response = map(max, zip(*call.row_lens, strict=True))
     multiple = choices.pick([1, 1, 2, 8])
     drawn = {"pad_to_multiple_of": multiple}
 
@@ -163,17 +211,17 @@ def _draw_widths(choices: Choices, call: Call, layout: str) -> dict[str, Any]:
         return -(-(least + more) // multiple) * multiple
 
     if layout == "two_segment" and choices.one_in(3):
-        drawn["max_prompt_len"] = width(max(call.prompt_lens))
+        drawn["max_prompt_len"] = width(longest_prompt)
     elif layout != "two_segment" and choices.one_in(3):
         drawn["pad_to"] = width(longest)
     if choices.one_in(3):
-        drawn["max_response_len"] = width(max(call.response_lens))
+        drawn["max_response_len"] = width(longest_response)
     return drawn
 
 
 def _draw_packed(choices: Choices, call: Call) -> Layout:
     """Draw bins of the rows: a plan of ours, lists, or a single one."""
-    lens = [p + r for p, r in zip(call.prompt_lens, call.response_lens, strict=True)]
+    lens = list(map(sum, call.row_lens))
     multiple = choices.pick([1, 1, 2, 8])
     plan = fc.pack(
         lens,
@@ -201,7 +249,7 @@ def _draw_packed(choices: Choices, call: Call) -> Layout:
 def packed_places(call: Call, plain: dict[str, Any]) -> Any:
     """Return where values stand in the packed layout, which a batch does not say."""
     how = {name: value for name, value in plain.items() if name != "layout"}
-    return packed_grids(packing_of(call.prompt_lens, call.response_lens, **how))
+    return packed_grids(packing_of(*zip(*call.row_lens, strict=True), **how))
 
 
 def _draw_options(choices: Choices, call: Call) -> None:
@@ -213,7 +261,7 @@ def _draw_options(choices: Choices, call: Call) -> None:
     kinds = [None, None, "aligned", "shifted"][: 4 if can_shift else 3]
     if (labels := choices.pick(kinds)) is not None:
         call.plain["labels"] = labels
-    if choices.one_in(4):
+    if call.merge is None and choices.one_in(4):
         call.plain["uids"] = call.plain["trajectory_ids"] = [object()] * len(call.prompt_lens)
     ids = [id for name in TOKENS for row in call.plain[name] for id in row]
     if choices.one_in(3) and all(id in _INT32 for id in ids):
@@ -223,6 +271,8 @@ def _draw_options(choices: Choices, call: Call) -> None:
         given = [key for name, key in KEYS.items() if name in call.plain]
         if "labels" in call.plain and "loss_mask" in given:
             given.remove("loss_mask")  # the references round weights to float32 only
+        if call.merge is not None and "rewards" in given:
+            given.remove("rewards")  # and sums
         options["dtypes"] = {key: choices.pick(names) for key in given}
 
 
@@ -270,7 +320,7 @@ def _experts(choices: Choices, call: Call) -> tuple[Any, Any]:
 def _per_row(choices: Choices, call: Call) -> tuple[Any, Any]:
     count = len(call.prompt_lens)
     if choices.one_in(2):
-        values = _some(choices, choices.pick([[1, -(2**40)], [True], [0.5, 2]]), count)
+        values = some(choices, choices.pick([[1, -(2**40)], [True], [0.5, 2]]), count)
         return fc.PerRow(choices.pick([list, tuple, np.array, torch.tensor])(values)), fc.PerRow(
             np.array(values)
         )

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import gc
-from array import array
-from collections import UserList
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from enum import IntEnum
 from typing import Any
 
 import numpy as np
@@ -15,33 +11,17 @@ import pyarrow as pa
 import torch
 
 import fastcollate as fc
-from calls import KEYS, TOKENS, Call
+from calls import KEYS, NAMED, TOKENS, Call
 from choices import Choices
+from hostile import Acts, Pretends, hostile
+from verdicts import Verdict
+
+Way = Callable[[Choices, Call], Verdict]
 
 
-class Verdict(IntEnum):
-    """What has to come of a call."""
-
-    RIGHT = 0
-    """The reference's batch."""
-    REFUSED = 1
-    """A `TypeError` or `ValueError`."""
-    EITHER = 2
-    """A batch of whatever, or an error, even a hostile object's own."""
-
-
-class HostileError(Exception):
-    """What hostile objects raise."""
-
-
-class HostileInterrupt(BaseException):
-    """What hostile objects raise as if somebody had pressed Ctrl-C."""
-
-
-def spoil(choices: Choices, call: Call) -> Verdict:
+def spoil(choices: Choices, call: Call, ways: Sequence[Way]) -> Verdict:
     """Spoil a call at one or two places, or none."""
-    ways = [choices.pick(_WAYS) for _ in range(choices.pick([0, 1, 1, 2]))]
-    verdicts = [way(choices, call) for way in ways]
+    verdicts = [choices.pick(ways)(choices, call) for _ in range(choices.pick([0, 1, 1, 2]))]
     if len(verdicts) == 2:
         return Verdict.EITHER  # the one may mend the other
     return verdicts[0] if verdicts else Verdict.RIGHT
@@ -89,7 +69,7 @@ def _other_length(choices: Choices, call: Call) -> Verdict:
     return Verdict.REFUSED
 
 
-_NO_ROWS: list[Callable[[], Any]] = [
+NO_ROWS: list[Callable[[], Any]] = [
     lambda: None,
     lambda: "text",
     lambda: b"bytes",
@@ -117,7 +97,7 @@ _NO_ROWS: list[Callable[[], Any]] = [
     lambda: fc.Ragged(np.arange(3), [0, 3]),
 ]
 
-_NO_NUMBERS: list[Callable[[], Any]] = [
+NO_NUMBERS: list[Callable[[], Any]] = [
     lambda: None,
     lambda: "5",
     lambda: 1j,
@@ -134,13 +114,13 @@ _NO_NUMBERS: list[Callable[[], Any]] = [
 def _no_row(choices: Choices, call: Call) -> Verdict:
     """Put something else where a row belongs."""
     rows = _rows(choices, call, _name(choices, call))
-    rows[choices.below(len(rows))] = choices.pick(_NO_ROWS)()
+    rows[choices.below(len(rows))] = choices.pick(NO_ROWS)()
     return Verdict.REFUSED
 
 
 def _no_rows(choices: Choices, call: Call) -> Verdict:
     """Put something else where rows belong."""
-    no_rows = choices.pick(_NO_ROWS[:-1])()
+    no_rows = choices.pick(NO_ROWS[:-1])()
     name = _name(choices, call)
     if no_rows is None and name in KEYS:
         return Verdict.EITHER
@@ -155,15 +135,16 @@ def _no_number(choices: Choices, call: Call) -> Verdict:
     row = choices.pick(rows) if isinstance(rows[0], list) else rows
     if not row:
         return _no_row(choices, call)
-    wrong = list(_NO_NUMBERS)
+    wrong = list(NO_NUMBERS)
     if name in TOKENS:
         wrong += [lambda: 1.5, lambda: 2**63, lambda: -(10**5000), lambda: np.float32(1)]
         wrong += [lambda: np.uint64(2**63), lambda: torch.tensor(1.0)]
     elif name == "loss_masks":
         wrong += [lambda: float("nan"), lambda: np.float16("nan")]
     row[choices.below(len(row))] = choices.pick(wrong)()
-    # [1] for one number of one row is a row.
-    return Verdict.EITHER if row is rows else Verdict.REFUSED
+    # [1] for one number of one row is a row; tokens that no row has are not read.
+    may_be_right = row is rows or call.merge is not None
+    return Verdict.EITHER if may_be_right else Verdict.REFUSED
 
 
 def _wrong_option(choices: Choices, call: Call) -> Verdict:
@@ -219,132 +200,6 @@ def _odd_option(choices: Choices, call: Call) -> Verdict:
 # What is hostile
 
 
-class Acts:
-    """A number that does something when it is read, and gives something odd."""
-
-    def __init__(self, choices: Choices, call: Call) -> None:
-        self.acts = [choices.pick(_ACTS)] * 5  # not for ever
-        self.answer = choices.pick([5, 1, 0, -1, 2**31, 2**63, 0.5, True, None, "5", object()])
-        self.call = call
-        self.choices = choices
-
-    def __index__(self) -> Any:
-        if self.acts:
-            self.acts.pop()(self.choices, self.call)
-        return self.answer
-
-    __float__ = __index__
-
-    def __repr__(self) -> str:
-        return f"hostile {self.__index__()!r}"
-
-
-class ActsAsRow(UserList):  # type: ignore[type-arg]
-    """A sequence that does something when it is read, and lies about its length."""
-
-    def __init__(self, items: list[Any], choices: Choices, call: Call) -> None:
-        super().__init__(items)
-        self.acts = Acts(choices, call)
-
-    def __len__(self) -> Any:
-        return self.acts.__index__()
-
-    def __getitem__(self, index: Any) -> Any:
-        self.acts.__index__()
-        return super().__getitem__(index)
-
-
-class LyingList(list):  # type: ignore[type-arg]
-    """A list whose methods say something else than its memory."""
-
-    answer: Any = 3
-
-    def __len__(self) -> Any:
-        return self.answer
-
-    def __iter__(self) -> Any:
-        return iter([1] * 7)
-
-    def __getitem__(self, index: Any) -> Any:
-        return 9
-
-
-class Pretends:
-    """An object that says that it is something else."""
-
-    def __init__(self, choices: Choices, call: Call) -> None:
-        self.kind = choices.pick([list, np.ndarray, torch.Tensor, fc.Ragged, int, dict])
-        self.acts = Acts(choices, call)
-        call.pretends = True
-
-    @property
-    def __class__(self) -> Any:
-        return self.kind
-
-    def __getattr__(self, name: str) -> Any:
-        return self.acts
-
-    def __arrow_c_array__(self, requested_schema: Any = None) -> Any:
-        self.acts.__index__()
-        return self.acts, self.acts
-
-    def __len__(self) -> Any:
-        return self.acts.__index__()
-
-    def __getitem__(self, index: Any) -> Any:
-        if index == 9:
-            raise IndexError  # or it would have no end
-        return self.acts
-
-
-def _throw(_: Choices, __: Call) -> None:
-    raise HostileError
-
-
-def _interrupt(_: Choices, __: Call) -> None:
-    raise HostileInterrupt
-
-
-def _empty(choices: Choices, call: Call) -> None:
-    """Take away what is being read, or the whole of another argument."""
-    given = call.arguments.get(_name(choices, call))
-    if type(given) is list:
-        victim = choices.pick([given, *[row for row in given if type(row) is list]])
-        victim[:] = [object() for _ in range(choices.pick([0, len(victim), 1, 500]))]
-    gc.collect(0)
-
-
-def _resize(choices: Choices, call: Call) -> None:
-    """Move an array's memory."""
-    given = call.arguments.get(_name(choices, call))
-    for row in given if type(given) in (list, tuple) else [given]:
-        try:
-            if type(row) is np.ndarray:
-                row.resize(choices.pick([0, 1, 10_000]), refcheck=False)
-            elif type(row) is torch.Tensor:
-                row.resize_(choices.pick([0, 1, 10_000]))
-            elif type(row) is array:
-                row.extend(range(100))
-        except (ValueError, RuntimeError, BufferError, TypeError, NotImplementedError):
-            pass  # it may say no
-
-
-def _again(_: Choices, call: Call) -> None:
-    """Build another batch from the same pool meanwhile."""
-    fc.build_batch([[1, 2]], [[3]], pad_token_id=0, pool=call.arguments.get("pool", None))
-
-
-_ACTS: list[Callable[[Choices, Call], None]] = [
-    lambda _, __: None,
-    _throw,
-    _interrupt,
-    _empty,
-    _empty,
-    _resize,
-    _again,
-]
-
-
 def _hostile_item(choices: Choices, call: Call) -> Verdict:
     rows = _rows(choices, call, _name(choices, call))
     row = choices.pick(rows) if isinstance(rows[0], list) else rows
@@ -360,25 +215,14 @@ def _hostile_row(choices: Choices, call: Call) -> Verdict:
     rows = _rows(choices, call, _name(choices, call))
     index = choices.below(len(rows))
     row = rows[index] if isinstance(rows[index], list) else [1]
-    rows[index] = _hostile(choices, call, row)
+    rows[index] = hostile(choices, call, row)
     return Verdict.EITHER
 
 
 def _hostile_rows(choices: Choices, call: Call) -> Verdict:
     name = _name(choices, call)
-    call.arguments[name] = _hostile(choices, call, _rows(choices, call, name))
+    call.arguments[name] = hostile(choices, call, _rows(choices, call, name))
     return Verdict.EITHER
-
-
-def _hostile(choices: Choices, call: Call, items: list[Any]) -> Any:
-    kind = choices.below(3)
-    if kind == 0:
-        return ActsAsRow(items, choices, call)
-    if kind == 1:
-        lying = LyingList(items)
-        lying.answer = choices.pick([0, 1, len(items), 10**6, 2**62])
-        return lying
-    return Pretends(choices, call)
 
 
 def _hostile_field(choices: Choices, call: Call) -> Verdict:
@@ -386,10 +230,10 @@ def _hostile_field(choices: Choices, call: Call) -> Verdict:
     index = choices.below(len(rows))
     rows[index] = choices.pick(
         [
-            lambda: _hostile(choices, call, rows[index]),
+            lambda: hostile(choices, call, rows[index]),
             lambda: [Acts(choices, call)] * len(rows[index]),
             lambda: [[Acts(choices, call)]] * len(rows[index]),
-            lambda: [_hostile(choices, call, [1])] * len(rows[index]),
+            lambda: [hostile(choices, call, [1])] * len(rows[index]),
         ]
     )()
     number = choices.pick([0, 1, -1, 0.5, None, 2**63, Acts(choices, call)])
@@ -397,10 +241,10 @@ def _hostile_field(choices: Choices, call: Call) -> Verdict:
     field = choices.pick(
         [
             lambda: fc.Field(rows, fill=number, dtype=dtype),
-            lambda: fc.Field(_hostile(choices, call, rows), dtype=dtype, align="sequence"),
+            lambda: fc.Field(hostile(choices, call, rows), dtype=dtype, align="sequence"),
             lambda: fc.PerRow(rows, dtype=dtype, concat=choices.one_in(2)),
             lambda: fc.PerRow([number] * len(rows), dtype=dtype),
-            lambda: fc.PerRow(_hostile(choices, call, rows), dtype=dtype),
+            lambda: fc.PerRow(hostile(choices, call, rows), dtype=dtype),
             lambda: fc.RoutedExperts(rows, num_experts=number, dtype=dtype),
         ]
     )()
@@ -450,7 +294,7 @@ def _odd_column(choices: Choices, call: Call) -> Verdict:
     return Verdict.EITHER
 
 
-_WAYS: list[Callable[[Choices, Call], Verdict]] = [
+BUILDING: list[Way] = [
     _other_count,
     _other_length,
     _no_row,
@@ -464,3 +308,57 @@ _WAYS: list[Callable[[Choices, Call], Verdict]] = [
     _hostile_field,
     _odd_column,
 ]
+"""Ways to spoil a call of `build_batch`."""
+
+
+# What is said of trajectories
+
+
+def _wrong_merge(choices: Choices, call: Call) -> Verdict:
+    """Say what cannot be of trajectories, or of how they are merged."""
+    count = len(call.plain["prompts"])
+    wrong: list[dict[str, Any]] = [
+        {"merge_rewards": "most"},
+        {"trajectory_ids": [0] * 17},
+        {"trajectory_ids": None, "is_last_step": None},
+        {"trajectory_ids": 5},
+        {"trajectory_ids": [object()] * count, "is_last_step": [True] * (count + 1)},
+        {"trajectory_ids": [*range(count - 1), 0, 1], "is_last_step": None},
+        {"is_last_step": [None] * count},
+        {"is_last_step": [2] * count},
+        {"is_last_step": [False] * count},
+        {"is_last_step": "text"},
+    ]
+    if "merge" in call.arguments:
+        wrong = [*wrong[:2], *wrong[3:], {"merge": "greedy"}, {"merge": 5}]
+        wrong.append({"merge": fc.merge_turns([[1]] * 17, [[1]] * 17, is_last_step=[True] * 17)})
+    else:
+        wrong += [
+            {"policy": "greedy"},
+            {"policy": None},
+            {"policy": "realign", "realign": "head"},
+            {"policy": "realign", "max_drift_tokens": -1},
+            {"policy": "realign", "max_drift_tokens": 1.5},
+            {"policy": "realign", "realign": "tail", "fork_threshold": -1},
+            {"policy": "exact", "realign": "span"},
+            {"drop_untrainable": 1},
+            {"allow_unfinished": None},
+            {"tokenizer": 5},
+        ]
+    call.arguments |= choices.pick(wrong)
+    return Verdict.REFUSED
+
+
+def _hostile_ids(choices: Choices, call: Call) -> Verdict:
+    """Pass ids or flags that do harm, or others."""
+    name = choices.pick(NAMED)
+    values: list[Any] = [choices.below(3) for _ in call.plain["prompts"]]
+    values[choices.below(len(values))] = Acts(choices, call)
+    call.pretends = True  # ids are asked for their number as Python does
+    call.arguments[name] = choices.pick([values, hostile(choices, call, values)])
+    return Verdict.EITHER
+
+
+_OF_TOKENS = [_other_count, _no_row, _no_rows, _no_number, _hostile_item, _hostile_row]
+MERGING: list[Way] = [*_OF_TOKENS, _hostile_rows, _odd_column, _wrong_merge, _hostile_ids]
+"""Ways to spoil a call of `merge_turns`, or of `build_batch` of turns."""

@@ -1,15 +1,18 @@
-"""Feed `build_batch` what a fuzzer makes up: no crash, no hang, no leak, no wrong number.
+"""Feed the library what a fuzzer makes up: no crash, no hang, no leak, no wrong number.
 
-``python fuzz/ingest.py --seconds 60`` looks for inputs that fail, guided by atheris where that is
+``python fuzz/run.py --seconds 60`` looks for inputs that fail, guided by atheris where that is
 installed: it prefers inputs that reach new code. With ``--random`` inputs are random, and some are
-repeated to see whether memory is lost; what atheris puts into code to guide it leaks itself.
-``python fuzz/ingest.py FILE`` runs the input that was found again.
+repeated to see whether memory is lost; what atheris puts into code to guide it leaks itself. Both
+begin with the corpus: few inputs that reach all code that inputs ever reached.
+``python fuzz/run.py --keep --seconds 600`` makes that anew. ``python fuzz/run.py FILE`` runs the
+input that was found again.
 """
 
 from __future__ import annotations
 
 import argparse
 import atexit
+import base64
 import faulthandler
 import os
 import shutil
@@ -18,9 +21,10 @@ import tempfile
 import time
 import warnings
 import zlib
+from collections import Counter
 from collections.abc import Iterator
 from importlib.util import find_spec
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 
 import numpy as np
@@ -28,8 +32,13 @@ import numpy as np
 TIMEOUT = 20
 """Seconds that an input may take; a usual one takes some milliseconds."""
 
-FOUND = Path(__file__).parent / "found"
+HERE = Path(__file__).parent
+
+FOUND = HERE / "found"
 """Where an input that fails is kept."""
+
+CORPUS = HERE / "corpus.txt"
+"""Inputs that reach all code that inputs reached, one a line."""
 
 
 def main() -> None:
@@ -38,10 +47,12 @@ def main() -> None:
     parser.add_argument("--seconds", type=int, default=60, help="how long to look")
     parser.add_argument("--seed", type=int, default=int(time.time()), help="of random choices")
     parser.add_argument("--random", action="store_true", help="do without atheris")
+    parser.add_argument("--keep", action="store_true", help="make the corpus anew")
     parser.add_argument("inputs", nargs="*", type=Path, help="inputs to run again, instead")
     options = parser.parse_args()
     FOUND.mkdir(exist_ok=True)
     warnings.simplefilter("ignore")
+    sys.path.append(str(HERE.parent / "tests"))  # what checks a plan there does so here
     if options.inputs:
         faulthandler.enable()
         for path in options.inputs:
@@ -50,43 +61,56 @@ def main() -> None:
     elif options.random or find_spec("atheris") is None:
         run_random(options.seconds, options.seed)
     else:
-        run_guided(options.seconds, options.seed)
+        run_guided(options.seconds, options.seed, keep=options.keep)
 
 
-def run_guided(seconds: int, seed: int) -> None:
+def read_corpus() -> list[bytes]:
+    """Read the inputs that were kept."""
+    return list(map(base64.b64decode, CORPUS.read_text().splitlines()))
+
+
+def run_guided(seconds: int, seed: int, *, keep: bool) -> None:
     """Run what atheris makes of inputs that reached new code of ours."""
     import atheris
 
-    with atheris.instrument_imports(include=["fastcollate"]):
+    with atheris.instrument_imports(include=["fastcollate"], exclude=["fastcollate.testing"]):
         from target import once
 
     corpus = Path(tempfile.mkdtemp())
-    for index, data in enumerate(islice(random_inputs(seed), 500)):  # not from one byte on
+    for index, data in enumerate(chain(read_corpus(), islice(random_inputs(seed), 500))):
         (corpus / str(index)).write_bytes(data)
+    atexit.register(shutil.rmtree, corpus)
     limits = [f"-max_total_time={seconds}", f"-timeout={TIMEOUT}", "-rss_limit_mb=4096"]
     more = [f"-artifact_prefix={FOUND}{os.sep}", f"-seed={seed % 2**32}", "-len_control=0"]
     final = ["-print_final_stats=1", "-verbosity=0", str(corpus)]
     atheris.Setup([sys.argv[0], *limits, *more, *final], once)
-    atexit.register(shutil.rmtree, corpus)
     atheris.Fuzz()
 
 
 def run_random(seconds: int, seed: int) -> None:
     """Run random inputs. The current one lies in a file, for when not even Python is left."""
+    from target import name_of
+
     faulthandler.enable()
     current = FOUND / "current"
-    end, count = time.monotonic() + seconds, 0
+    begin = armed = time.monotonic()
+    counts: Counter[str] = Counter()
     print(f"the input that fails, if any, is {current}", flush=True)
-    for data in random_inputs(seed):
-        if time.monotonic() > end:
+    faulthandler.dump_traceback_later(TIMEOUT, exit=True)
+    for data in chain(corpus := read_corpus(), random_inputs(seed)):
+        now = time.monotonic()
+        if now > begin + seconds and counts.total() >= len(corpus):
             break
+        if now > armed + 1:  # arming starts a thread
+            faulthandler.dump_traceback_later(TIMEOUT, exit=True)
+            armed = now
         current.write_bytes(data)
-        faulthandler.dump_traceback_later(TIMEOUT, exit=True)
         run(data)
-        faulthandler.cancel_dump_traceback_later()
-        count += 1
+        counts[name_of(data)] += 1
+    faulthandler.cancel_dump_traceback_later()
     current.unlink()
-    print(f"{count} inputs pass")
+    of_each = ", ".join(f"{count} {name}" for name, count in sorted(counts.items()))
+    print(f"{counts.total()} inputs pass, {len(corpus)} of them from the corpus: {of_each}")
 
 
 def random_inputs(seed: int) -> Iterator[bytes]:

@@ -1,0 +1,110 @@
+"""Target: what is unpickled, or read from tables."""
+
+from __future__ import annotations
+
+import pickle
+from contextlib import suppress
+from typing import Any
+
+import numpy as np
+
+import fastcollate as fc
+from calls import draw_call
+from choices import Choices
+from trajectories import draw_turns
+
+
+def restore_plan(choices: Choices) -> None:
+    """Change tables of a plan: it is refused, or can be worked with."""
+    call = draw_call(choices)
+    plan = fc.build_batch(**{**call.arguments, "fields": None}).plan
+    tables = _spoilt(choices, plan.to_dict())
+    try:
+        restored = fc.Plan.from_dict(tables)
+    except (TypeError, ValueError):
+        return
+    assert fc.Plan.from_dict(restored.to_dict()) == restored
+    assert restored.num_rows == len(restored.prompt_lens) == len(restored.response_lens)
+    repr(restored), restored.row_starts(), restored.num_positions, restored.longest_row
+    for of_sequence in (False, True):
+        width = restored.width if of_sequence else restored.response_width
+        lens = (restored.response_lens, restored.to_dict()["turn_response_lens"])
+        tokens = [sum(of_all.tolist()) for of_all in lens]
+        if all(n < 1 << 20 or n > 1 << 60 for n in tokens):  # between, it only takes long
+            with suppress(ValueError):
+                restored.gather_places(
+                    of_sequence=of_sequence,
+                    next_token=of_sequence,
+                    width=width,
+                    per_turn=choices.one_in(2),
+                    gaps=choices.one_in(2),
+                    padding=choices.one_in(2),
+                    may_miss=True,
+                )
+
+
+def _spoilt(choices: Choices, tables: dict[str, Any]) -> dict[str, Any]:
+    """Change some numbers or shapes of tables, or nothing."""
+    for _ in range(choices.below(4)):
+        name = choices.pick(list(tables))
+        table = np.asarray(tables[name])
+        number = choices.pick([0, 1, 2, 5, -1, 2**31, 2**62, 2**63 - 1])
+        if not isinstance(tables[name], (list, np.ndarray)):
+            tables[name] = number
+        elif table.size and choices.one_in(2):
+            flat = table.astype(np.int64).reshape(-1)
+            flat[choices.below(flat.size)] = number
+            tables[name] = flat.reshape(table.shape)
+        else:
+            tables[name] = choices.pick([table[1:], table[:-1], table.astype("int8"), table.T])
+    return tables
+
+
+def restore_tables(choices: Choices) -> None:
+    """Change tables of a plan of another kind: it is refused, or batches can be built by it."""
+    turns = draw_turns(choices)
+    rows = {"prompts": turns.prompts, "responses": turns.responses}
+    lens = [list(map(len, each)) for each in rows.values()]
+    totals = list(map(sum, zip(*lens, strict=True)))
+    capacity = max(totals) + 1
+    plan, given = choices.pick(
+        [
+            lambda: (fc.merge_turns(**rows, is_last_step=turns.is_last_step), "merge"),
+            lambda: (fc.pack(totals, 1 + choices.below(capacity), oversize="split"), "pack"),
+            lambda: (fc.plan_step(tuple(lens), dp_size=1 + choices.below(3)), "step"),
+            lambda: (fc.micro_batches(totals, capacity), "micro-batches"),
+        ]
+    )()
+    try:
+        restored = type(plan).from_dict(_spoilt(choices, plan.to_dict()))
+    except (TypeError, ValueError):
+        return
+    assert type(plan).from_dict(restored.to_dict()) == restored
+    repr(restored)
+    how: dict[str, Any] = {given: restored}
+    if given == "merge":
+        str(restored.report)
+    elif given == "pack":
+        how["layout"] = "packed"
+    else:
+        how = {"rows": restored.shard(0, 0)}
+    with suppress(ValueError):
+        fc.build_batch(**rows, **how, pad_token_id=0, array_type="numpy")
+
+
+def restore_ragged(choices: Choices) -> None:
+    """Unpickle a Ragged of whatever: it is refused, or can be worked with."""
+    values: Any = np.arange(choices.below(5)).astype(choices.pick(["i8", "f4", "?", "u2", ">i4"]))
+    offsets: Any = [choices.pick([0, 1, 2, 3, 4, -1, 2**62]) for _ in range(choices.below(4))]
+    if choices.one_in(2):
+        offsets = sorted(offsets)
+    rebuild, _ = fc.Ragged(np.zeros(1), [0, 1]).__reduce_ex__(2)
+    offsets = np.array(offsets, np.int64).astype(choices.pick(["i8", "u8", "i4", "f8"]))
+    try:
+        column = rebuild(values, offsets)
+    except (TypeError, ValueError):
+        return
+    assert sum(map(len, column)) == len(column.values)
+    assert pickle.loads(pickle.dumps(column, 5)) == column
+    with suppress(TypeError, ValueError):
+        fc.build_batch(column, column, pad_token_id=0, array_type="numpy")

@@ -1,0 +1,66 @@
+"""What may come of a call, and whether that came of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from enum import IntEnum
+from typing import Any
+
+from calls import Call
+
+_TAKEN = "another call has finished or cleared the same rows meanwhile; one thread calls finish"
+"""What a builder says that is used by what it reads."""
+
+
+class Verdict(IntEnum):
+    """What has to come of a call."""
+
+    RIGHT = 0
+    """The reference's batch."""
+    REFUSED = 1
+    """A `TypeError` or `ValueError`."""
+    EITHER = 2
+    """A batch of whatever, or an error, even a hostile object's own."""
+
+
+class HostileError(Exception):
+    """What hostile objects raise."""
+
+
+class HostileInterrupt(BaseException):
+    """What hostile objects raise as if somebody had pressed Ctrl-C."""
+
+
+def outcome(function: Callable[..., Any], verdict: Verdict, call: Call) -> Any:
+    """Return what a function gives, or None where it says no and may."""
+    try:
+        found = function(**call.arguments)
+    except Exception as error:
+        judge(error, verdict, call)
+        return None
+    except HostileInterrupt:
+        assert verdict == Verdict.EITHER
+        return None
+    assert verdict != Verdict.REFUSED, "this is wrong, but was taken"
+    return found
+
+
+def judge(error: Exception, verdict: Verdict, call: Call) -> None:
+    """Say whether an exception is one that may be, and says where it comes from."""
+    if verdict == Verdict.RIGHT:
+        raise AssertionError("this is right, but was refused") from error
+    if verdict == Verdict.EITHER and isinstance(error, (HostileError, MemoryError)):
+        return
+    if verdict == Verdict.EITHER and str(error) == _TAKEN:
+        return
+    if call.pretends and isinstance(error, OverflowError):
+        return  # what it says of itself has no place to be named
+    if type(error) not in (TypeError, ValueError):
+        raise error
+    if verdict == Verdict.REFUSED and not any(name in str(error) for name in _names(call)):
+        raise AssertionError("the message names no argument") from error
+
+
+def _names(call: Call) -> list[str]:
+    fields = [*(call.arguments.get("fields") or ()), *call.plain.get("fields", ())]
+    return [*call.arguments, *call.plain, *map(str, fields), "dtype", "trajectory id"]
