@@ -288,7 +288,12 @@ def test_ranks_and_places_are_counted_from_0():
             ValueError,
             "3 sequences cannot fill 2 micro-batches for each of 2 ranks",
         ),
-        (([1, 1], 6), {"min_bins": 3}, ValueError, "2 sequences cannot fill 3 micro-batches"),
+        (
+            ([1, 1], 6),
+            {"min_bins": 3},
+            ValueError,
+            "cannot fill 3 micro-batches.* smaller dp_size, bins_multiple_of or min_bins",
+        ),
         (([4, 4, 3], 6, 1, 2), {}, ValueError, "keep 3 sequences under capacity=6 in 2 micro-"),
     ],
 )

@@ -522,6 +522,11 @@ def test_what_cannot_be_planned(kwargs, message):
         fc.plan_step(ROWS, **{"uids": PROMPTS, **kwargs})
 
 
+def test_lengths_of_prompts_and_of_other_responses():
+    with pytest.raises(ValueError, match="the argument what has 2 lengths of prompts, but 1 of"):
+        fc.plan_step(([1, 2], [1]))
+
+
 @pytest.mark.parametrize(
     ("what", "kwargs", "error"),
     [
