@@ -30,7 +30,6 @@ const TAILS: [Tail; 3] = [Tail::ExtraSegment, Tail::ExtendLast, Tail::Outside];
 
 proptest! {
     #![proptest_config(ProptestConfig {
-        cases: 500,
         failure_persistence: None,
         ..ProptestConfig::default()
     })]

@@ -34,6 +34,11 @@ fn check(packed: &Packed, items: Items, limit: Load) {
 }
 
 proptest! {
+    #![proptest_config(ProptestConfig {
+        failure_persistence: None,
+        ..ProptestConfig::default()
+    })]
+
     #[test]
     fn every_item_has_a_place(
         sizes in prop::collection::vec(0_usize..100, 0..300),

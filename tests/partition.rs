@@ -41,6 +41,11 @@ fn fitting(items: Capped<i64>, first: usize, all: bool) -> Option<Parts> {
 }
 
 proptest! {
+    #![proptest_config(ProptestConfig {
+        failure_persistence: None,
+        ..ProptestConfig::default()
+    })]
+
     #[test]
     fn every_item_is_in_one_part(
         weights in prop::collection::vec(0_i64..100, 0..40),

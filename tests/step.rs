@@ -15,6 +15,11 @@ fn offsets(lens: &[usize]) -> Vec<usize> {
 }
 
 proptest! {
+    #![proptest_config(ProptestConfig {
+        failure_persistence: None,
+        ..ProptestConfig::default()
+    })]
+
     #[test]
     fn every_row_is_in_one_slot(
         lens in prop::collection::vec(1_usize..6, 1..20),

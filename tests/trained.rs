@@ -44,7 +44,6 @@ fn in_front(placement: &Placement, row: usize, token: usize) -> usize {
 
 proptest! {
     #![proptest_config(ProptestConfig {
-        cases: 500,
         failure_persistence: None,
         ..ProptestConfig::default()
     })]

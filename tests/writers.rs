@@ -145,7 +145,6 @@ fn in_bands<T: Copy>(
 
 proptest! {
     #![proptest_config(ProptestConfig {
-        cases: 500,
         failure_persistence: None,
         ..ProptestConfig::default()
     })]
