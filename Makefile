@@ -19,8 +19,11 @@ unexport CONDA_PREFIX
 export PYO3_PYTHON := $(CURDIR)/$(BIN)/python
 
 FUZZ_SECONDS ?= 60
+FUZZ_CASES ?= 1000000# of each property of the core
 
-.PHONY: help demo test gpu fuzz bench bench-smoke lint format build rollouts clean
+export PROPTEST_CASES ?= 500
+
+.PHONY: help demo test gpu fuzz fuzz-core corpus bench bench-smoke lint format build rollouts clean
 
 help: ## list the tasks
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "%-14s%s\n", $$1, $$2 }' Makefile
@@ -37,8 +40,14 @@ gpu: $(BUILT) ## run the tests and benchmarks that need a GPU, and write docs/gp
 	$(BIN)/python benches/gpu.py --tests
 
 fuzz: $(BUILT) ## look for input that breaks the library, for FUZZ_SECONDS (60)
-	$(BIN)/python fuzz/ingest.py --seconds $$(($(FUZZ_SECONDS) / 2))
-	$(BIN)/python fuzz/ingest.py --seconds $$(($(FUZZ_SECONDS) / 2)) --random
+	$(BIN)/python fuzz/run.py --seconds $$(($(FUZZ_SECONDS) / 2))
+	$(BIN)/python fuzz/run.py --seconds $$(($(FUZZ_SECONDS) / 2)) --random
+
+fuzz-core: $(INSTALLED) ## check properties of the core on FUZZ_CASES (1000000) inputs each
+	PROPTEST_CASES=$(FUZZ_CASES) cargo test --profile fuzz --test '*'
+
+corpus: $(BUILT) ## look for FUZZ_SECONDS, and keep the inputs that fuzzing begins with
+	$(BIN)/python fuzz/run.py --seconds $(FUZZ_SECONDS) --keep
 
 bench: $(BUILT) ## measure the speed
 	cargo bench --bench '*'

@@ -11,18 +11,18 @@ input that was found again.
 from __future__ import annotations
 
 import argparse
-import atexit
 import base64
 import faulthandler
 import os
-import shutil
+import shlex
+import subprocess
 import sys
 import tempfile
 import time
 import warnings
 import zlib
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from importlib.util import find_spec
 from itertools import chain, islice
 from pathlib import Path
@@ -37,8 +37,13 @@ HERE = Path(__file__).parent
 FOUND = HERE / "found"
 """Where an input that fails is kept."""
 
+SOURCES, TESTING = HERE.parent / "python", "fastcollate/testing/**/*.py"
+
 CORPUS = HERE / "corpus.txt"
 """Inputs that reach all code that inputs reached, one a line."""
+
+
+ATHERIS = [sys.executable, __file__, "--atheris"]
 
 
 def main() -> None:
@@ -47,13 +52,16 @@ def main() -> None:
     parser.add_argument("--seconds", type=int, default=60, help="how long to look")
     parser.add_argument("--seed", type=int, default=int(time.time()), help="of random choices")
     parser.add_argument("--random", action="store_true", help="do without atheris")
-    parser.add_argument("--keep", action="store_true", help="make the corpus anew")
+    parser.add_argument("--keep", action="store_true", help="make the corpus anew, then")
+    parser.add_argument("--atheris", nargs=argparse.REMAINDER, help="call it with these arguments")
     parser.add_argument("inputs", nargs="*", type=Path, help="inputs to run again, instead")
     options = parser.parse_args()
     FOUND.mkdir(exist_ok=True)
     warnings.simplefilter("ignore")
     sys.path.append(str(HERE.parent / "tests"))  # what checks a plan there does so here
-    if options.inputs:
+    if options.atheris:
+        call_atheris(options.atheris)
+    elif options.inputs:
         faulthandler.enable()
         for path in options.inputs:
             run(path.read_bytes())
@@ -69,21 +77,44 @@ def read_corpus() -> list[bytes]:
     return list(map(base64.b64decode, CORPUS.read_text().splitlines()))
 
 
+def write_corpus(inputs: Iterable[bytes]) -> None:
+    """Write the inputs to keep."""
+    lines = sorted(base64.b64encode(data).decode() for data in inputs)
+    CORPUS.write_text("".join(f"{line}\n" for line in lines))
+    print(f"{len(lines)} inputs are kept")
+
+
 def run_guided(seconds: int, seed: int, *, keep: bool) -> None:
     """Run what atheris makes of inputs that reached new code of ours."""
+    with tempfile.TemporaryDirectory() as folder:
+        inputs, kept = Path(folder, "inputs"), Path(folder, "kept")
+        inputs.mkdir()
+        kept.mkdir()
+        for index, data in enumerate(chain(read_corpus(), islice(random_inputs(seed), 500))):
+            (inputs / str(index)).write_bytes(data)
+        calls = [[f"-max_total_time={seconds}", f"-seed={seed % 2**32}", str(inputs)]]
+        if keep:
+            calls.append(["-merge=1", str(kept), str(inputs)])
+        for arguments in calls:
+            subprocess.run([*ATHERIS, *arguments], check=True)
+        if keep:
+            write_corpus([path.read_bytes() for path in kept.iterdir()])
+
+
+def call_atheris(arguments: list[str]) -> None:
+    """Do what atheris, or libFuzzer in it, does with such arguments."""
     import atheris
 
-    with atheris.instrument_imports(include=["fastcollate"], exclude=["fastcollate.testing"]):
+    # What the references do is no code to be reached.
+    references = (path.relative_to(SOURCES).with_suffix("") for path in SOURCES.glob(TESTING))
+    names = [".".join(path.parts).removesuffix(".__init__") for path in references]
+    with atheris.instrument_imports(include=["fastcollate"], exclude=names):
         from target import once
 
-    corpus = Path(tempfile.mkdtemp())
-    for index, data in enumerate(chain(read_corpus(), islice(random_inputs(seed), 500))):
-        (corpus / str(index)).write_bytes(data)
-    atexit.register(shutil.rmtree, corpus)
-    limits = [f"-max_total_time={seconds}", f"-timeout={TIMEOUT}", "-rss_limit_mb=4096"]
-    more = [f"-artifact_prefix={FOUND}{os.sep}", f"-seed={seed % 2**32}", "-len_control=0"]
-    final = ["-print_final_stats=1", "-verbosity=0", str(corpus)]
-    atheris.Setup([sys.argv[0], *limits, *more, *final], once)
+    limits = [f"-timeout={TIMEOUT}", "-rss_limit_mb=4096", "-len_control=0", "-max_len=512"]
+    more = [f"-artifact_prefix={FOUND}{os.sep}", "-print_final_stats=1", "-verbosity=0"]
+    # To merge, it calls itself by the first of these.
+    atheris.Setup([shlex.join(ATHERIS), *limits, *more, *arguments], once)
     atheris.Fuzz()
 
 
