@@ -28,6 +28,11 @@ def is_array(value: Any) -> bool:
     return isinstance(value, np.ndarray) or is_tensor(value)
 
 
+def is_masked(value: Any) -> bool:
+    """Say whether something is a masked array. Plain ones do not import ``numpy.ma`` for it."""
+    return type(value) is not np.ndarray and isinstance(value, np.ma.MaskedArray)
+
+
 def describe(value: Any) -> str:
     """Name a value in an error message: ``1.5 (float)``, abbreviated where it prints long."""
     if is_tensor(value) or isinstance(value, np.ndarray):
@@ -56,7 +61,7 @@ def checked_array(name: str, value: Any) -> Any:
     elif not isinstance(value, np.ndarray):
         raise TypeError(f"{name} is {describe(value)}; pass a NumPy array or a torch tensor")
     else:
-        if isinstance(value, np.ma.MaskedArray):
+        if is_masked(value):
             raise TypeError(f"{name} is a masked array; fill it first, by its method filled")
         if value.dtype.kind not in NUMBERS or not value.dtype.isnative:
             raise TypeError(

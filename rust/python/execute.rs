@@ -1,8 +1,9 @@
 //! Execution: the order and the threads in which jobs are written.
 
 use std::iter::from_fn;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::channel;
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::vec;
 
@@ -155,6 +156,15 @@ fn threads_for(bytes: usize) -> usize {
 }
 
 fn cores() -> usize {
-    static CORES: OnceLock<usize> = OnceLock::new();
-    *CORES.get_or_init(|| thread::available_parallelism().map_or(1, Into::into))
+    /// 0 until it is known. No lock: the interpreter may be released here, and who forks then would
+    /// leave it locked in the child.
+    static CORES: AtomicUsize = AtomicUsize::new(0);
+    match CORES.load(Ordering::Relaxed) {
+        0 => {
+            let cores = thread::available_parallelism().map_or(1, Into::into);
+            CORES.store(cores, Ordering::Relaxed);
+            cores
+        }
+        cores => cores,
+    }
 }

@@ -18,6 +18,8 @@ impl Lease {
         Self(Mutex::new(Some(memory)))
     }
 
+    /// For single steps that run no Python code and never release the interpreter. So a fork finds it
+    /// unlocked: it waits for the interpreter or, free-threaded, for all threads to be out of such steps.
     fn lock(&self) -> MutexGuard<'_, Option<Arc<Written>>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }

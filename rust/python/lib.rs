@@ -69,9 +69,14 @@ mod _fastcollate {
 
     #[pymodule_init]
     fn init(module: &Bound<PyModule>) -> PyResult<()> {
-        super::ingest::find_numpy(module.py())?;
+        let py = module.py();
+        super::ingest::find_numpy(py)?;
+        // To make a type the interpreter is released under a lock. If another thread forked then, the
+        // child would wait for it for ever; here, nobody can call us yet.
+        py.get_type::<super::ingest::ArrowMemory>();
+        py.get_type::<super::output::Owner>();
         if cfg!(not(Py_LIMITED_API)) {
-            super::ingest::check_digits(module.py())?;
+            super::ingest::check_digits(py)?;
         }
         module.add("__version__", env!("CARGO_PKG_VERSION"))
     }

@@ -274,7 +274,7 @@ impl Written {
 
 /// What a batch's NumPy arrays hold: it keeps the slab alive.
 #[pyclass(frozen, module = "fastcollate._fastcollate")]
-struct Owner {
+pub struct Owner {
     _memory: Arc<Written>,
 }
 

@@ -70,7 +70,9 @@ pub fn after_fork() {
     FORKING.fetch_sub(1, Ordering::SeqCst);
 }
 
-/// A child is not forking.
+/// A child is not forking, and has no helpers: at the fork another thread may just have been about to
+/// start one.
 pub fn reset_in_child() {
     FORKING.store(0, Ordering::SeqCst);
+    HELPERS.store(0, Ordering::SeqCst);
 }

@@ -20,6 +20,7 @@ from fastcollate.arrays import (
     describe,
     dtype_like,
     first_misfit,
+    is_masked,
     is_tensor,
     offsets_of,
 )
@@ -378,7 +379,7 @@ def _dtype_of(numbers: Any) -> str:
 
 def _as_array(place: str, value: Any, dtype: str | None, array_type: str) -> Any:
     """Return a row's value as an array of the batch's kind."""
-    if isinstance(value, np.ma.MaskedArray):
+    if is_masked(value):
         raise TypeError(f"{place} is a masked array; fill it first, by its method filled")
     array: Any
     try:

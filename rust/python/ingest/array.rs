@@ -2,13 +2,12 @@
 
 use std::ffi::c_void;
 use std::slice;
+use std::sync::OnceLock;
 
 use fastcollate::{Element, Slice};
 use numpy::prelude::*;
 use numpy::{PyArrayDescr, PyUntypedArray};
-use pyo3::intern;
 use pyo3::prelude::*;
-use pyo3::sync::PyOnceLock;
 use pyo3::types::{IntoPyDict, PyType};
 
 use super::{imported, tensor};
@@ -103,11 +102,13 @@ impl<'py> ArrayView<'py> {
         numbers: Numbers,
         tensor: Option<Bound<'py, PyAny>>,
     ) -> Self {
-        let (tokens, trailing) = array.shape().split_at(leading);
+        // Read once, so that all that follows from it goes together.
+        let shape = array.shape().to_vec();
+        let (tokens, trailing) = shape.split_at(leading);
         Self {
             tokens: tokens.iter().product(),
             trailing: trailing.to_vec(),
-            len: array.len(),
+            len: shape.iter().product(),
             data: data(&array),
             array,
             numbers,
@@ -229,7 +230,7 @@ fn viewable(array: &Bound<PyUntypedArray>) -> Option<Numbers> {
 }
 
 fn is_masked(array: &Bound<PyUntypedArray>) -> PyResult<bool> {
-    static MASKED: PyOnceLock<Py<PyType>> = PyOnceLock::new();
+    static MASKED: OnceLock<Py<PyType>> = OnceLock::new();
     let py = array.py();
     if array.get_type().is(ndarray(py)?) {
         return Ok(false);
@@ -238,7 +239,7 @@ fn is_masked(array: &Bound<PyUntypedArray>) -> PyResult<bool> {
 }
 
 fn ndarray(py: Python<'_>) -> PyResult<&Bound<'_, PyType>> {
-    static NDARRAY: PyOnceLock<Py<PyType>> = PyOnceLock::new();
+    static NDARRAY: OnceLock<Py<PyType>> = OnceLock::new();
     imported(&NDARRAY, py, "numpy", "ndarray")
 }
 

@@ -12,7 +12,6 @@ use arrow_data::transform::MutableArrayData;
 use arrow_schema::{ArrowError, DataType};
 use numpy::ndarray::ArrayViewD;
 use numpy::{Element, PyArray1, PyArrayDyn, PyArrayMethods, PyUntypedArray};
-use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 
@@ -335,7 +334,7 @@ fn usize_of(size: i32) -> usize {
 
 /// Keeps Arrow's memory for the NumPy array that has it as its base.
 #[pyclass(frozen, module = "fastcollate._fastcollate")]
-struct ArrowMemory(#[expect(dead_code, reason = "kept, not read")] ArrayRef);
+pub struct ArrowMemory(#[expect(dead_code, reason = "kept, not read")] ArrayRef);
 
 /// A read-only NumPy array over the memory of an Arrow array of numbers.
 fn view<'py, T>(

@@ -1,5 +1,14 @@
 //! Ingest: any accepted input becomes rows that can be read. What can be viewed is not copied.
 
+/// A name of Python's as one `str` for all calls.
+macro_rules! intern {
+    ($py:expr, $text:expr) => {{
+        static PLACE: std::sync::OnceLock<pyo3::Py<pyo3::types::PyString>> =
+            std::sync::OnceLock::new();
+        crate::ingest::interned(&PLACE, $py, $text)
+    }};
+}
+
 #[allow(unsafe_code, reason = "views NumPy's memory")]
 mod array;
 #[allow(unsafe_code, reason = "lends Arrow's memory to NumPy")]
@@ -15,44 +24,67 @@ mod reader;
 mod rows;
 mod tensor;
 
-pub use arrow::arrow_chunks;
+pub use arrow::{ArrowMemory, arrow_chunks};
 pub use arrow_import::type_of_capsule;
 pub use list::{DecodeExact, Stretch, check_digits, same_until};
 pub use ragged::Stretches;
 pub use rows::Rows;
 
+use std::sync::OnceLock;
+
 use numpy::{PyArray1, PyArrayMethods};
 use pyo3::prelude::*;
-use pyo3::sync::PyOnceLock;
-use pyo3::types::PyType;
+use pyo3::types::{PyString, PyType};
 
 use crate::error::caught;
 
-/// A type of a module, which is imported at the first call.
+/// What is kept for the next calls, made at the first one.
 ///
-/// Nothing is locked while it is: a signal handler that runs within the import may call us, and
-/// `PyOnceLock::import` would wait for itself.
+/// Nothing is locked while it is made: a signal handler that runs meanwhile may call us, and would wait
+/// for itself. Nor is the interpreter released while it is put away, as by `PyOnceLock` and
+/// `pyo3::intern`: if another thread forked then, the child would wait for it for ever.
+fn kept<'py, T>(
+    place: &'static OnceLock<Py<T>>,
+    py: Python<'py>,
+    make: impl FnOnce() -> PyResult<Bound<'py, T>>,
+) -> PyResult<&'py Bound<'py, T>> {
+    if let Some(found) = place.get() {
+        return Ok(found.bind(py));
+    }
+    let made = make()?.unbind();
+    Ok(place.get_or_init(|| made).bind(py))
+}
+
+/// A type of a module, which is imported at the first call.
 fn imported<'py>(
-    kept: &'static PyOnceLock<Py<PyType>>,
+    place: &'static OnceLock<Py<PyType>>,
     py: Python<'py>,
     module: &str,
     name: &str,
 ) -> PyResult<&'py Bound<'py, PyType>> {
-    if let Some(found) = kept.get(py) {
-        return Ok(found.bind(py));
-    }
-    let found = py.import(module)?.getattr(name)?.cast_into::<PyType>()?;
-    Ok(kept.get_or_init(py, || found.unbind()).bind(py))
+    kept(place, py, || {
+        Ok(py.import(module)?.getattr(name)?.cast_into()?)
+    })
 }
 
-/// Let the binding of NumPy find what it needs, which runs Python code under a lock, while nobody can
-/// call us yet.
+/// A text as one `str` for all calls.
+fn interned<'py>(
+    place: &'static OnceLock<Py<PyString>>,
+    py: Python<'py>,
+    text: &str,
+) -> &'py Bound<'py, PyString> {
+    kept(place, py, || Ok(PyString::intern(py, text))).expect("texts are made without an error")
+}
+
+/// Let the binding of NumPy find what it needs, which runs Python code under a lock, and import what is
+/// asked for types, while nobody can call us yet.
 ///
 /// # Errors
 /// `ImportError` where there is no NumPy that it knows.
 pub fn find_numpy(py: Python) -> PyResult<()> {
-    let empty = PyArray1::<i64>::zeros(py, 0, false);
+    let empty = PyArray1::<i64>::from_vec(py, Vec::new());
     empty.try_readwrite()?;
+    py.import("array")?;
     Ok(())
 }
 

@@ -1,11 +1,12 @@
 //! Single numbers: what one item of a Python list may be.
 
+use std::sync::OnceLock;
+
 use fastcollate::{Element, Error as Core, Place, bf16, f16};
 use numpy::PyUntypedArray;
 use numpy::prelude::*;
 use pyo3::exceptions::PyOverflowError;
 use pyo3::prelude::*;
-use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyInt, PyType};
 
 use super::tensor::is_tensor;
@@ -114,7 +115,7 @@ pub fn decode<T: Decode>(item: &Bound<PyAny>, place: impl Fn() -> Place) -> Resu
 /// Whether an object can stand for one real number. `float()` would also take an array of one item,
 /// the text in an array of no dimension, and the real part of a complex scalar.
 fn is_one_real_number(item: &Bound<PyAny>) -> PyResult<bool> {
-    static GENERIC: PyOnceLock<Py<PyType>> = PyOnceLock::new();
+    static GENERIC: OnceLock<Py<PyType>> = OnceLock::new();
     let py = item.py();
     if item.is_instance_of::<PyInt>() || is_real_scalar(item)? {
         return Ok(true);
@@ -133,8 +134,8 @@ fn is_one_real_number(item: &Bound<PyAny>) -> PyResult<bool> {
 
 /// Whether this is a NumPy scalar that is an integer, a float or a boolean.
 fn is_real_scalar(item: &Bound<PyAny>) -> PyResult<bool> {
-    static FLOATING: PyOnceLock<Py<PyType>> = PyOnceLock::new();
-    static INTEGER: PyOnceLock<Py<PyType>> = PyOnceLock::new();
+    static FLOATING: OnceLock<Py<PyType>> = OnceLock::new();
+    static INTEGER: OnceLock<Py<PyType>> = OnceLock::new();
     let py = item.py();
     Ok(
         item.is_instance(imported(&FLOATING, py, "numpy", "floating")?)?
@@ -144,7 +145,7 @@ fn is_real_scalar(item: &Bound<PyAny>) -> PyResult<bool> {
 }
 
 fn is_numpy_bool(item: &Bound<PyAny>) -> PyResult<bool> {
-    static BOOL: PyOnceLock<Py<PyType>> = PyOnceLock::new();
+    static BOOL: OnceLock<Py<PyType>> = OnceLock::new();
     item.is_instance(imported(&BOOL, item.py(), "numpy", "bool_")?)
 }
 

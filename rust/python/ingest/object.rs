@@ -1,10 +1,10 @@
 //! What Python objects are: arrays, rows, sequences.
 
+use std::sync::OnceLock;
+
 use numpy::PyUntypedArray;
 use numpy::prelude::*;
-use pyo3::intern;
 use pyo3::prelude::*;
-use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyByteArray, PyBytes, PyDict, PyList, PyString, PyTuple, PyType};
 
 use super::array::ArrayInput;
@@ -51,7 +51,7 @@ pub fn as_array<'py>(
     object: &Bound<'py, PyAny>,
     place: impl Fn() -> String,
 ) -> Result<Option<ArrayInput<'py>>> {
-    static ARRAY_ARRAY: PyOnceLock<Py<PyType>> = PyOnceLock::new();
+    static ARRAY_ARRAY: OnceLock<Py<PyType>> = OnceLock::new();
     let py = object.py();
     if let Ok(array) = object.cast::<PyUntypedArray>() {
         return Ok(Some(ArrayInput::of_array(array.clone())));
@@ -90,7 +90,7 @@ pub fn is_sequence(object: &Bound<PyAny>) -> Result<bool> {
 
 /// Whether an object is a mapping, as `collections.abc` sees it. `PyMapping` drops what that raises.
 fn is_mapping(object: &Bound<PyAny>) -> PyResult<bool> {
-    static MAPPING: PyOnceLock<Py<PyType>> = PyOnceLock::new();
+    static MAPPING: OnceLock<Py<PyType>> = OnceLock::new();
     let mapping = imported(&MAPPING, object.py(), "collections.abc", "Mapping")?;
     Ok(object.is_instance_of::<PyDict>() || object.is_instance(mapping)?)
 }

@@ -1,10 +1,10 @@
 //! Columns: many rows as stretches of one array.
 
+use std::sync::OnceLock;
+
 use numpy::PyReadonlyArray1;
 use pyo3::exceptions::PyValueError;
-use pyo3::intern;
 use pyo3::prelude::*;
-use pyo3::sync::PyOnceLock;
 use pyo3::types::PyType;
 
 use super::imported;
@@ -87,7 +87,7 @@ pub fn parts<'py>(object: &Bound<'py, PyAny>, field: &str) -> PyResult<Option<Ve
 }
 
 fn is_ragged(object: &Bound<PyAny>) -> PyResult<bool> {
-    static RAGGED: PyOnceLock<Py<PyType>> = PyOnceLock::new();
+    static RAGGED: OnceLock<Py<PyType>> = OnceLock::new();
     object.is_instance(imported(
         &RAGGED,
         object.py(),

@@ -4,7 +4,6 @@ use fastcollate::{Element, Error as Core, Place, read_slice};
 use numpy::PyUntypedArray;
 use numpy::prelude::*;
 use pyo3::exceptions::PyMemoryError;
-use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyList, PyTuple};
 

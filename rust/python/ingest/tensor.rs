@@ -1,25 +1,24 @@
 //! torch tensors, seen through their NumPy view.
 
+use std::sync::OnceLock;
+
 use pyo3::exceptions::PyTypeError;
-use pyo3::intern;
 use pyo3::prelude::*;
-use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyDict, PyList, PyType};
 
 use super::array::ArrayInput;
-use super::imported;
+use super::{imported, kept};
 
 /// Whether an object is a torch tensor. Where torch was not imported, none is.
 pub fn is_tensor(object: &Bound<PyAny>) -> PyResult<bool> {
-    static TENSOR: PyOnceLock<Py<PyType>> = PyOnceLock::new();
-    static MODULES: PyOnceLock<Py<PyDict>> = PyOnceLock::new();
+    static TENSOR: OnceLock<Py<PyType>> = OnceLock::new();
+    static MODULES: OnceLock<Py<PyDict>> = OnceLock::new();
     let py = object.py();
-    if TENSOR.get(py).is_none() {
-        let modules = MODULES.get_or_try_init(py, || {
-            let modules = py.import("sys")?.getattr("modules")?;
-            PyResult::Ok(modules.cast_into::<PyDict>()?.unbind())
+    if TENSOR.get().is_none() {
+        let modules = kept(&MODULES, py, || {
+            Ok(py.import("sys")?.getattr("modules")?.cast_into()?)
         })?;
-        let torch = modules.bind(py).get_item(intern!(py, "torch"))?;
+        let torch = modules.get_item(intern!(py, "torch"))?;
         if torch.is_none_or(|torch| torch.is_none()) {
             return Ok(false);
         }
