@@ -23,7 +23,13 @@ FUZZ_CASES ?= 1000000# of each property of the core
 
 export PROPTEST_CASES ?= 500
 
-.PHONY: help demo test gpu fuzz fuzz-core corpus bench bench-smoke lint format build rollouts clean
+# The tests in which memory is lent, moved, resized or lied about.
+SANITIZED := $(wildcard $(addprefix tests/test_, memory.py safety.py *attacks.py *_input.py arrow*.py \
+  ragged.py fields.py views.py builder*.py moved_memory.py forks.py))
+# What these measure is the usual allocator's.
+NOT_SANITIZED := not take_no_page_faults and not small_batches_leave_no_memory
+
+.PHONY: help demo test gpu fuzz fuzz-core corpus sanitize bench bench-smoke lint format build rollouts clean
 
 help: ## list the tasks
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "%-14s%s\n", $$1, $$2 }' Makefile
@@ -48,6 +54,10 @@ fuzz-core: $(INSTALLED) ## check properties of the core on FUZZ_CASES (1000000) 
 
 corpus: $(BUILT) ## look for FUZZ_SECONDS, and keep the inputs that fuzzing begins with
 	$(BIN)/python fuzz/run.py --seconds $(FUZZ_SECONDS) --keep
+
+sanitize: $(INSTALLED) ## run tests of memory, and the fuzzer, with AddressSanitizer (Linux on x86-64)
+	.ci/sanitize $(BIN)/python -m pytest --hypothesis-profile=quick -k '$(NOT_SANITIZED)' $(SANITIZED)
+	.ci/sanitize $(BIN)/python fuzz/run.py --seconds $(FUZZ_SECONDS) --random
 
 bench: $(BUILT) ## measure the speed
 	cargo bench --bench '*'
