@@ -21,7 +21,7 @@ use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyCapsule, PyTuple};
 
-use crate::ingest::type_of_capsule;
+use crate::ingest::{data, type_of_capsule};
 
 /// The schema and array capsules of a column: large lists of `values`, whose trailing dimensions
 /// are fixed-size lists, or the lists of a requested schema.
@@ -138,9 +138,7 @@ fn primitive<T: ArrowPrimitiveType>(array: &Bound<PyUntypedArray>) -> PyResult<A
 /// # Errors
 /// `ValueError` if it is not contiguous, or not aligned for items of type `T`.
 fn memory<T>(array: &Bound<PyUntypedArray>) -> PyResult<Buffer> {
-    // SAFETY: `array` is a live ndarray, so its object can be read.
-    let data = unsafe { (*array.as_array_ptr()).fields.data.cast::<u8>() };
-    let data = NonNull::new(data).filter(|data| data.cast::<T>().is_aligned());
+    let data = NonNull::new(data(array).cast::<u8>()).filter(|data| data.cast::<T>().is_aligned());
     let (Some(data), true) = (data, array.is_c_contiguous()) else {
         let message = "the array is not contiguous and aligned";
         return Err(PyValueError::new_err(message));

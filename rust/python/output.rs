@@ -5,7 +5,7 @@ use std::ptr::with_exposed_provenance_mut;
 use std::sync::Arc;
 
 use fastcollate::{Element, bf16, f16};
-use numpy::ndarray::{ArrayViewD, IxDyn};
+use numpy::ndarray::ArrayViewD;
 use numpy::{PyArray1, PyArrayDyn};
 use pyo3::exceptions::{PyMemoryError, PyValueError};
 use pyo3::prelude::*;
@@ -231,29 +231,18 @@ impl Written {
 
     /// Every output as a NumPy array that keeps the slab alive.
     pub fn arrays<'py>(self: &Arc<Self>, py: Python<'py>) -> PyResult<Vec<NamedArray<'py>>> {
-        let memory = Arc::clone(self);
-        let owner = Bound::new(py, Owner { _memory: memory })?;
+        let owner = self.owner(py)?;
         let array = |output: &Output| {
-            let shape = IxDyn(&output.shape);
-            let owner = owner.clone().into_any();
-            // SAFETY: `push` laid `output.bytes` out inside the slab's aligned bytes for exactly
-            // the items of the shape, all initialised (slabs are, and every bit pattern is a value;
-            // booleans were written as 0 and 1), and no two outputs overlap. The array holds
-            // `owner`, and with it this slab, which never moves its memory and gives it away only
-            // when it is dropped or when no `Arc` of it is left to any owner (`into_slab`).
-            let array = unsafe {
-                let start = with_exposed_provenance_mut::<u8>(self.start);
-                let data = start.add(output.bytes.start);
-                match output.dtype {
-                    Dtype::Bool => view::<bool>(data, shape, owner),
-                    Dtype::U8 => view::<u8>(data, shape, owner),
-                    Dtype::I32 => view::<i32>(data, shape, owner),
-                    Dtype::I64 => view::<i64>(data, shape, owner),
-                    Dtype::F16 => view::<f16>(data, shape, owner),
-                    Dtype::I16 | Dtype::Bf16 => view::<i16>(data, shape, owner),
-                    Dtype::F32 => view::<f32>(data, shape, owner),
-                    Dtype::F64 => view::<f64>(data, shape, owner),
-                }
+            let (from, shape) = (output.bytes.start, &output.shape[..]);
+            let array = match output.dtype {
+                Dtype::Bool => view::<bool>(&owner, from, shape),
+                Dtype::U8 => view::<u8>(&owner, from, shape),
+                Dtype::I32 => view::<i32>(&owner, from, shape),
+                Dtype::I64 => view::<i64>(&owner, from, shape),
+                Dtype::F16 => view::<f16>(&owner, from, shape),
+                Dtype::I16 | Dtype::Bf16 => view::<i16>(&owner, from, shape),
+                Dtype::F32 => view::<f32>(&owner, from, shape),
+                Dtype::F64 => view::<f64>(&owner, from, shape),
             };
             (PyString::new(py, &output.key), array)
         };
@@ -263,34 +252,40 @@ impl Written {
     /// All outputs, and what lies between them, as one NumPy array of bytes that keeps the slab
     /// alive: for who copies them all at once.
     pub fn bytes<'py>(self: &Arc<Self>, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        let owner = self.owner(py)?;
+        Ok(view::<u8>(&owner, 0, &[self.outputs.total_bytes()]))
+    }
+
+    fn owner<'py>(self: &Arc<Self>, py: Python<'py>) -> PyResult<Bound<'py, Owner>> {
         let memory = Arc::clone(self);
-        let owner = Bound::new(py, Owner { _memory: memory })?.into_any();
-        let shape = IxDyn(&[self.outputs.total_bytes()]);
-        // SAFETY: the slab has that many aligned bytes, all initialised, and the array holds it as
-        // those of `arrays` do. It overlaps with them, as NumPy's own views may.
-        Ok(unsafe { view::<u8>(with_exposed_provenance_mut(self.start), shape, owner) })
+        Bound::new(py, Owner { memory })
     }
 }
 
 /// What a batch's NumPy arrays hold: it keeps the slab alive.
 #[pyclass(frozen, module = "fastcollate._fastcollate")]
 pub struct Owner {
-    _memory: Arc<Written>,
+    memory: Arc<Written>,
 }
 
-/// A NumPy array of that shape over the items at `data`.
-///
-/// # Safety
-/// They lie in memory that `owner` owns and keeps in place, aligned and initialised, and nothing
-/// else but Python reaches them.
-unsafe fn view<'py, T: numpy::Element>(
-    data: *mut u8,
-    shape: IxDyn,
-    owner: Bound<'py, PyAny>,
+/// A NumPy array of that shape over the bytes that its owner has from `from` on, where values of
+/// this type were written.
+fn view<'py, T: numpy::Element>(
+    owner: &Bound<'py, Owner>,
+    from: usize,
+    shape: &[usize],
 ) -> Bound<'py, PyAny> {
-    // SAFETY: the caller vouches for the memory and its owner.
+    let memory = &owner.get().memory;
+    let bytes = shape.iter().product::<usize>() * size_of::<T>();
+    assert!(from.is_multiple_of(ALIGNMENT) && from + bytes <= memory.outputs.total_bytes());
+    // SAFETY: the slab was taken for so many bytes, aligned from `start` on and all initialised
+    // (slabs are, and every bit pattern is a value; booleans were written as 0 and 1). Nobody but
+    // Python reaches them. The array holds `owner`, and with it this slab, which never moves its
+    // memory and gives it away only when it is dropped or when no `Arc` of it is left to any owner
+    // (`into_slab`). Arrays overlap as NumPy's own views may.
     unsafe {
+        let data = with_exposed_provenance_mut::<u8>(memory.start).add(from);
         let items = ArrayViewD::<T>::from_shape_ptr(shape, data.cast());
-        PyArrayDyn::borrow_from_array(&items, owner).into_any()
+        PyArrayDyn::borrow_from_array(&items, owner.clone().into_any()).into_any()
     }
 }

@@ -199,7 +199,8 @@ impl<'py> ArrayInput<'py> {
     }
 }
 
-fn data(array: &Bound<PyUntypedArray>) -> *mut c_void {
+/// Where an array's memory begins.
+pub fn data(array: &Bound<PyUntypedArray>) -> *mut c_void {
     // SAFETY: `array` is a live ndarray, so its object can be read.
     unsafe { (*array.as_array_ptr()).fields.data.cast() }
 }

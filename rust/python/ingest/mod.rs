@@ -24,6 +24,7 @@ mod reader;
 mod rows;
 mod tensor;
 
+pub use array::data;
 pub use arrow::{ArrowMemory, arrow_chunks};
 pub use arrow_import::type_of_capsule;
 pub use list::{DecodeExact, Stretch, check_digits, same_until};
