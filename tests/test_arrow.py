@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from test_ragged import address, ragged_lists, refuses, same
 
 import fastcollate as fc
+from fastcollate._fastcollate import arrow_lists
 
 pa = pytest.importorskip("pyarrow")
 
@@ -314,6 +315,9 @@ def test_strided_unaligned_and_degenerate_values():
     assert pa.array(strided).to_pylist() == strided.to_list()
     unaligned = np.frombuffer(b"." + np.arange(3).tobytes(), np.int64, offset=1)
     assert pa.array(fc.Ragged(unaligned, [0, 3])).to_pylist() == [[0, 1, 2]]
+    for values in (np.arange(6)[::2], unaligned):
+        with pytest.raises(ValueError, match="contiguous and aligned"):
+            arrow_lists(values, np.array([0, 3]), None)
     empty = pa.array(fc.Ragged(np.zeros((3, 0, 2)), [0, 1, 3]))
     assert empty.to_pylist() == [[[]], [[], []]]
     assert fc.ragged(empty).trailing == (0, 2)

@@ -412,6 +412,9 @@ def test_streams_that_fail():
         refuses(lambda name=name: ArrowStream(described, [of_values], **{name: None}))
         tell = {name: fail, "get_last_error": LAST_ERROR(lambda _: ctypes.addressof(text))}
         refuses(lambda tell=tell: ArrowStream(described, [], **tell), "out of tape")
+        silent = {name: fail, "get_last_error": LAST_ERROR(lambda _: None)}
+        refuses(lambda silent=silent: ArrowStream(described, [], **silent), "code 5")
+    refuses(lambda: ArrowStream(described, [of_values], release=None), "released")
 
 
 def test_streams_that_end_late():
