@@ -50,6 +50,19 @@ def test_lists_that_grow_while_they_are_compared():
         fc.merge_turns([first, second], [[3], [4]], trajectory_ids=[0, 0])
 
 
+def test_lists_that_are_emptied_before_they_are_compared():
+    third = [1, 2, 3, 4, 5, 6]
+
+    class Emptying:
+        def __index__(self):
+            third.clear()
+            return 1
+
+    prompts = [[Emptying(), 2], [1, 2, 3, 4], third]
+    with pytest.raises(ValueError, match=r"prompts\[2\] changed from 6 to 0 items"):
+        fc.merge_turns(prompts, [[3], [5], [7]], trajectory_ids=[0] * 3)
+
+
 @pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="Windows has no timers of signals")
 @pytest.mark.parametrize("kind", [list, np.array])
 def test_many_short_comparisons_can_be_interrupted(kind):

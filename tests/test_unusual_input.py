@@ -158,3 +158,18 @@ def test_unaligned_tables():
     assert again == plan
     assert again.offsets.flags.aligned
     assert again.indices.flags.aligned
+
+
+def test_arrays_that_are_not_contiguous_or_not_aligned():
+    expected = [[0, 2, 4], [6, 8, 10]]
+    strided = np.arange(12).reshape(2, 6)[:, ::2]
+    for rows in (strided, list(strided), [unaligned(row, "int64") for row in expected]):
+        batch = fc.build_batch(rows, rows, pad_token_id=0, array_type="numpy")
+        assert batch.input_ids.tolist() == [row + row for row in expected]
+
+
+def test_ints_of_one_and_of_more_digits():
+    """CPython keeps 30 bits in each."""
+    ids = [2**30 - 1, 2**30, 2**30 + 5, 2**60 - 1, 2**60, 2**63 - 1]
+    batch = fc.build_batch([ids], [[1]], pad_token_id=0, array_type="numpy")
+    assert batch.input_ids.tolist() == [[*ids, 1]]
