@@ -95,8 +95,8 @@ def test_threads_fork_while_another_builds():
 def test_forks_while_a_thread_builds_for_the_first_time(_):
     """What is made at the first call is under no lock that releases the interpreter.
 
-    Many lists take some milliseconds, after which the other thread gets the interpreter wherever it is
-    released: while the last row, the first of its kind, is looked at.
+    Many lists take some milliseconds, after which the other thread gets the interpreter wherever it
+    is released: while the last row, the first of its kind, is looked at.
     """
     run("""
     import array, threading

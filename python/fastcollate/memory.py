@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import os
+import sys
 import weakref
 from collections.abc import Mapping
 from typing import Any, Literal, NamedTuple, TypeAlias
@@ -19,6 +21,15 @@ DEFAULT_MAX_BYTES = 1 << 30
 
 Enough for some batches of a few hundred megabytes, which is where recycling pays most, and little
 beside the memory of a machine that trains.
+"""
+
+_HAS_GIL = getattr(sys, "_is_gil_enabled", lambda: True)()
+
+_COLLECTIONS = 0 if _HAS_GIL else 3
+"""How many collections free a tensor, then its array, and then what keeps the array's memory.
+
+Without a GIL, what another thread made and this one lets go of is only freed when that thread runs
+next, or by a collection.
 """
 
 PoolArgument: TypeAlias = 'BufferPool | Literal["default"] | None'
@@ -159,12 +170,13 @@ def checked_memory(
     pool: PoolArgument, pin_memory: bool = False, array_type: str = "torch"
 ) -> Memory:
     """Return the memory that the arguments ``pool`` and ``pin_memory`` stand for."""
-    own = _default if type(pool) is str and pool == "default" else _checked_pool(pool)
+    default = _default  # another thread may set it
+    own = default if type(pool) is str and pool == "default" else _checked_pool(pool)
     slabs = None if own is None else own._slabs
-    if pin_memory is False and (slabs is None or (own is _default and array_type == "numpy")):
+    if pin_memory is False and (slabs is None or (own is default and array_type == "numpy")):
         return FRESH if own is None else own._memory
     check_bool("pin_memory", pin_memory)
-    if slabs is None and own is not None and own is not _default:
+    if slabs is None and own is not None and own is not default:
         raise ValueError(
             "pool has pageable memory, but pin_memory=True; pass fc.BufferPool(pin_memory=True)"
         )
@@ -199,6 +211,10 @@ def release(outputs: dict[str, Any], lease: Lease) -> str | None:
         for key in traces:
             del outputs[key]
         is_free = lease.is_last()
+        for _ in range(_COLLECTIONS):
+            if not is_free:
+                gc.collect()
+                is_free = lease.is_last()
     finally:
         if not is_free:  # an interrupt included
             alive = _put_back(outputs, lease, traces)

@@ -13,7 +13,8 @@ import sys
 import threading
 import time
 import warnings
-from contextlib import AbstractContextManager, suppress
+import weakref
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any
@@ -112,10 +113,11 @@ class PinnedSlabs:
 
     def __init__(self, max_bytes: int | None, depth: int, timeout: float) -> None:
         self.max_bytes, self.depth, self.timeout = max_bytes, depth, timeout
-        self._reset()
+        self.reset()
+        _every.add(self)
 
-    def _reset(self) -> None:
-        self._process = os.getpid()
+    def reset(self) -> None:
+        """Start anew."""
         self._lock = threading.RLock()  # a finalizer or signal handler may use the pool
         self._places: list[_Place] = []
 
@@ -165,17 +167,12 @@ class PinnedSlabs:
 
     def sizes(self) -> list[int]:
         """Return the bytes of each slab that is alive."""
-        with self._own_lock():
+        with self._lock:
             return [place.size for place in self._places if place.trace and place.is_taken()]
-
-    def _own_lock(self) -> AbstractContextManager[Any]:
-        if self._process != os.getpid():
-            self._reset()  # slabs are the parent's, and so is a thread that may have had the lock
-        return self._lock
 
     def _enter(self, place: _Place) -> bool:
         """Take a place if there is room; allocating, which takes long, needs no lock then."""
-        with self._own_lock():
+        with self._lock:
             for gone in [place for place in self._places if not place.is_taken()]:
                 with suppress(ValueError):  # a finalizer was faster
                     self._places.remove(gone)
@@ -186,6 +183,19 @@ class PinnedSlabs:
             if has_room:
                 self._places.append(place)
             return has_room
+
+
+_every: weakref.WeakSet[PinnedSlabs] = weakref.WeakSet()
+
+
+def _reset_all() -> None:
+    """Start anew in a child: slabs are the parent's, as is a thread that may have had a lock."""
+    for slabs in _every:
+        slabs.reset()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_reset_all)
 
 
 def _trace(slab: Any) -> Any:

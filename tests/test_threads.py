@@ -1,0 +1,79 @@
+"""Threads that share what they may share, with the GIL and without it."""
+
+import subprocess
+import sys
+import sysconfig
+import threading
+
+import numpy as np
+import pytest
+from stress_threads import stress
+
+import fastcollate as fc
+from fastcollate._fastcollate import group_offsets
+
+
+@pytest.fixture
+def hasty_switches():
+    """Threads take turns as often as they can."""
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    yield
+    sys.setswitchinterval(interval)
+
+
+@pytest.mark.usefixtures("hasty_switches")
+def test_threads_share_inputs_a_pool_and_a_builder():
+    """For long by ``python tests/stress_threads.py``."""
+    steps, _ = stress(threads=6, seconds=2.0)
+    assert steps > 50
+
+
+@pytest.mark.usefixtures("hasty_switches")
+def test_ids_that_another_thread_replaces():
+    """Texts that are no ASCII, and that nobody else keeps."""
+    ids = [f"\u03b1{index // 4}" for index in range(400)]
+    is_done = False
+
+    def replace():
+        step = 0
+        while not is_done:
+            step += 1
+            ids[step % 400] = f"\u03b1{step % 400 // 4}"
+
+    thread = threading.Thread(target=replace)
+    thread.start()
+    try:
+        for _ in range(300):
+            offsets, _ = group_offsets(ids, "uids")
+            assert offsets.tolist() == list(range(0, 401, 4))
+    finally:
+        is_done = True
+        thread.join()
+
+
+def test_out_takes_over_what_a_waiting_thread_made(array_type):
+    made, is_done = [], threading.Event()
+
+    def make():
+        made.append(fc.build_batch([[5]], [[6]], pad_token_id=0, array_type=array_type))
+        is_done.wait()
+
+    thread = threading.Thread(target=make)
+    thread.start()
+    try:
+        while not made:
+            pass
+        batch = fc.build_batch([[7]], [[8]], pad_token_id=0, array_type=array_type, out=made.pop())
+        assert np.asarray(batch.input_ids).tolist() == [[7, 8]]
+    finally:
+        is_done.set()
+        thread.join()
+
+
+@pytest.mark.skipif(
+    not sysconfig.get_config_var("Py_GIL_DISABLED"), reason="this build of Python has a GIL"
+)
+def test_the_gil_stays_off():
+    code = "import sys, fastcollate; assert not sys._is_gil_enabled()"
+    subprocess.run([sys.executable, "-c", code], check=True)
