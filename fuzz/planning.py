@@ -80,7 +80,7 @@ def _odd_number(choices: Choices, call: Call) -> Verdict:
 def _odd_item(choices: Choices, call: Call) -> Verdict:
     """Put something else where one length, weight or id belongs."""
     name, rows = choices.pick(list(call.arguments.items()))
-    if not isinstance(rows, (list, tuple)) or len(rows) == 0:
+    if type(rows) not in (list, tuple) or len(rows) == 0:
         return _odd_number(choices, call)
     items = list(rows)
     odd = [-1, 2**62, 2**63, 10**50, 0.5, None, "5", [1], float("inf"), Acts(choices, call)]
@@ -91,6 +91,7 @@ def _odd_item(choices: Choices, call: Call) -> Verdict:
 
 def _hostile_argument(choices: Choices, call: Call) -> Verdict:
     name = choices.pick(list(call.arguments))
+    call.pretends = True  # arguments are asked for their length as Python does
     items = [choices.below(4) for _ in range(choices.below(6))]
     call.arguments[name] = choices.pick(
         [Acts, Pretends, lambda choices, call: hostile(choices, call, items)]

@@ -52,7 +52,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=int, default=60, help="how long to look")
     parser.add_argument("--seed", type=int, default=int(time.time()), help="of random choices")
     parser.add_argument("--random", action="store_true", help="do without atheris")
-    parser.add_argument("--keep", action="store_true", help="make the corpus anew, then")
+    parser.add_argument("--keep", action="store_true", help="make the corpus anew after that")
     parser.add_argument("--atheris", nargs=argparse.REMAINDER, help="call it with these arguments")
     parser.add_argument("inputs", nargs="*", type=Path, help="inputs to run again, instead")
     options = parser.parse_args()
@@ -94,7 +94,8 @@ def run_guided(seconds: int, seed: int, *, keep: bool) -> None:
             (inputs / str(index)).write_bytes(data)
         calls = [[f"-max_total_time={seconds}", f"-seed={seed % 2**32}", str(inputs)]]
         if keep:
-            calls.append(["-merge=1", str(kept), str(inputs)])
+            # By what is reached, not how often: a few hundred suffice.
+            calls.append(["-set_cover_merge=1", "-use_counters=0", str(kept), str(inputs)])
         for arguments in calls:
             subprocess.run([*ATHERIS, *arguments], check=True)
         if keep:

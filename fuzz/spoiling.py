@@ -326,7 +326,6 @@ def _wrong_merge(choices: Choices, call: Call) -> Verdict:
         {"trajectory_ids": [*range(count - 1), 0, 1], "is_last_step": None},
         {"is_last_step": [None] * count},
         {"is_last_step": [2] * count},
-        {"is_last_step": [False] * count},
         {"is_last_step": "text"},
     ]
     if "merge" in call.arguments:
@@ -334,6 +333,7 @@ def _wrong_merge(choices: Choices, call: Call) -> Verdict:
         wrong.append({"merge": fc.merge_turns([[1]] * 17, [[1]] * 17, is_last_step=[True] * 17)})
     else:
         wrong += [
+            {"is_last_step": [False] * count},
             {"policy": "greedy"},
             {"policy": None},
             {"policy": "realign", "realign": "head"},
