@@ -121,11 +121,11 @@ def call_atheris(arguments: list[str]) -> None:
 
 def run_random(seconds: int, seed: int) -> None:
     """Run random inputs. The current one lies in a file, for when not even Python is left."""
+    begin = armed = time.monotonic()
     from target import name_of
 
     faulthandler.enable()
     current = FOUND / "current"
-    begin = armed = time.monotonic()
     counts: Counter[str] = Counter()
     print(f"the input that fails, if any, is {current}", flush=True)
     faulthandler.dump_traceback_later(TIMEOUT, exit=True)
