@@ -6,6 +6,7 @@ from conftest import NEEDS_TORCH
 
 import fastcollate as fc
 from fastcollate.compat.verl import karmarkar_karp
+from fastcollate.testing.reference import assert_same
 
 PROMPTS = [[1], [1], [1]]
 RESPONSES = [[5, 6], [7, 8, 9], [3, 4]]
@@ -157,3 +158,11 @@ def test_a_value_without_a_place_is_checked_all_the_same():
             fc.build_batch(**arguments, loss_masks=masks)
     batch = fc.build_batch(**arguments, loss_masks=[[1], [1, 1]])
     assert batch.loss_mask.sum() == batch.response_mask.sum() - 2
+
+
+def test_lists_that_are_read_in_another_order():
+    """Their memory is asked for ahead; only a sanitizer sees that of others being read."""
+    prompts = [[1] * length for length in (5, 50, 7, 300, 9, 40, 100, 3)]
+    options = {"pad_token_id": 0, "layout": "packed", "pack": {"capacity": 400}}
+    arrays = fc.build_batch([np.array(row) for row in prompts], [[1, 2]] * 8, **options)
+    assert_same(fc.build_batch(prompts, [[1, 2]] * 8, **options), arrays)
