@@ -32,6 +32,9 @@ import numpy as np
 TIMEOUT = 20
 """Seconds that an input may take; a usual one takes some milliseconds."""
 
+REPEATS = 30
+"""How much longer an input may take that is repeated to see whether memory is lost."""
+
 HERE = Path(__file__).parent
 
 FOUND = HERE / "found"
@@ -128,13 +131,13 @@ def run_random(seconds: int, seed: int) -> None:
     current = FOUND / "current"
     counts: Counter[str] = Counter()
     print(f"the input that fails, if any, is {current}", flush=True)
-    faulthandler.dump_traceback_later(TIMEOUT, exit=True)
     for data in chain(corpus := read_corpus(), random_inputs(seed)):
         now = time.monotonic()
         if now > begin + seconds and counts.total() >= len(corpus):
             break
-        if now > armed + 1:  # arming starts a thread
-            faulthandler.dump_traceback_later(TIMEOUT, exit=True)
+        if is_repeated(data) or now > armed + 1 or not counts:  # arming starts a thread
+            limit = TIMEOUT * (REPEATS if is_repeated(data) else 1)
+            faulthandler.dump_traceback_later(limit, exit=True)
             armed = now
         current.write_bytes(data)
         run(data)
@@ -157,8 +160,13 @@ def run(data: bytes) -> None:
     from target import check_memory, once
 
     once(data)
-    if zlib.crc32(data) % 256 == 0:  # the same ones when they are run again
+    if is_repeated(data):
         check_memory(data)
+
+
+def is_repeated(data: bytes) -> bool:
+    """Tell whether an input is repeated; the same ones are when they are run again."""
+    return zlib.crc32(data) % 1024 == 0  # it takes as long as some hundred inputs
 
 
 if __name__ == "__main__":
