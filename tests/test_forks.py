@@ -91,36 +91,6 @@ def test_threads_fork_while_another_builds():
     """)
 
 
-@pytest.mark.parametrize("_", range(4))  # a child hung in each third process
-def test_forks_while_a_thread_builds_for_the_first_time(_):
-    """What is made at the first call is under no lock that releases the interpreter.
-
-    Many lists take some milliseconds, after which the other thread gets the interpreter wherever it
-    is released: while the last row, the first of its kind, is looked at.
-    """
-    run("""
-    import array, threading
-    ids = array.array("q", [7])
-
-    def build(rows):
-        batch = fc.build_batch(rows, [[7]] * len(rows), pad_token_id=0, array_type="numpy")
-        assert (batch.input_ids == 7).all()
-
-    thread = threading.Thread(target=build, args=([[7]] * 200_000 + [ids],))
-    sys.setswitchinterval(1e-4)
-    thread.start()
-    is_last = False
-    while not is_last:
-        is_last = not thread.is_alive()
-        one = os.fork()
-        if one == 0:
-            signal.alarm(10)
-            build([ids])
-            os._exit(0)
-        assert os.waitpid(one, 0)[1] == 0
-    """)
-
-
 def test_forks_while_threads_share_a_pool_and_take_batches_over():
     """Locks of pools and leases are free in the child, or are not asked for."""
     run(

@@ -10,7 +10,6 @@ use crate::error::Result;
 use crate::tables::{Column, rows_of};
 
 /// The attributes of `fastcollate.BinPlan` that say what goes where.
-#[derive(FromPyObject)]
 pub struct BinPlan<'py> {
     offsets: PyReadonlyArray1<'py, i64>,
     indices: PyReadonlyArray1<'py, i64>,
@@ -27,6 +26,20 @@ pub struct Packed {
     pub multiple_of: usize,
     /// The width that other batches have.
     pub least_width: usize,
+}
+
+impl<'py> FromPyObject<'_, 'py> for BinPlan<'py> {
+    type Error = PyErr;
+
+    fn extract(plan: Borrowed<'_, 'py, PyAny>) -> PyResult<Self> {
+        Ok(Self {
+            offsets: plan.getattr("offsets")?.extract()?,
+            indices: plan.getattr("indices")?.extract()?,
+            starts: plan.getattr("starts")?.extract()?,
+            lengths: plan.getattr("lengths")?.extract()?,
+            pad_to_multiple_of: plan.getattr("pad_to_multiple_of")?.extract()?,
+        })
+    }
 }
 
 impl BinPlan<'_> {

@@ -24,37 +24,27 @@ pub struct Shard {
     pub bins: Option<ShardBins>,
 }
 
-/// The attributes of `fastcollate.Shard`.
-#[derive(FromPyObject)]
-struct Attributes<'py> {
-    rows: PyReadonlyArray1<'py, i64>,
-    is_padding: PyReadonlyArray1<'py, bool>,
-    num_rows: usize,
-    widths: Option<(usize, usize, usize)>,
-    lengths: Option<PyReadonlyArray1<'py, i64>>,
-    bin_offsets: Option<PyReadonlyArray1<'py, i64>>,
-    bin_width: usize,
-    pad_to_multiple_of: usize,
-}
-
 impl<'py> FromPyObject<'_, 'py> for Shard {
     type Error = PyErr;
 
     fn extract(shard: Borrowed<'_, 'py, PyAny>) -> PyResult<Self> {
-        let shard: Attributes = shard.extract()?;
-        let bins = shard.bin_offsets.as_ref().map(|offsets| {
-            Ok::<_, PyErr>(ShardBins {
-                offsets: unsigned(offsets)?,
-                width: shard.bin_width,
-                multiple_of: shard.pad_to_multiple_of,
+        let rows: PyReadonlyArray1<i64> = shard.getattr("rows")?.extract()?;
+        let is_padding: PyReadonlyArray1<bool> = shard.getattr("is_padding")?.extract()?;
+        let lengths: Option<PyReadonlyArray1<i64>> = shard.getattr("lengths")?.extract()?;
+        let offsets: Option<PyReadonlyArray1<i64>> = shard.getattr("bin_offsets")?.extract()?;
+        let bins = offsets.map(|offsets| {
+            PyResult::Ok(ShardBins {
+                offsets: unsigned(&offsets)?,
+                width: shard.getattr("bin_width")?.extract()?,
+                multiple_of: shard.getattr("pad_to_multiple_of")?.extract()?,
             })
         });
         Ok(Self {
-            rows: shard.rows.as_array().to_vec(),
-            is_padding: shard.is_padding.as_array().to_vec(),
-            num_rows: shard.num_rows,
-            widths: shard.widths,
-            lengths: { shard.lengths.as_ref() }.map(|lengths| lengths.as_array().to_vec()),
+            rows: rows.as_array().to_vec(),
+            is_padding: is_padding.as_array().to_vec(),
+            num_rows: shard.getattr("num_rows")?.extract()?,
+            widths: shard.getattr("widths")?.extract()?,
+            lengths: lengths.map(|lengths| lengths.as_array().to_vec()),
             bins: bins.transpose()?,
         })
     }
