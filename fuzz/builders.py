@@ -71,10 +71,12 @@ def _row(choices: Choices, call: Call, index: int) -> dict[str, Any]:
         if name not in call.plain:
             continue
         value = call.plain[name][index]
-        if name in (*TOKENS, *KEYS) and isinstance(value, list) and choices.one_in(2):
-            ids = name in TOKENS
-            kind = choices.pick(TOKEN_KINDS if ids and value else FIELD_KINDS)
-            value = as_kind(value, kind, ids=ids, layout=choices.pick(list(LAYOUTS)))
+        if name in (*TOKENS, *KEYS) and isinstance(value, list):
+            value = list(value)  # hostile objects change it
+            if choices.one_in(2):
+                ids = name in TOKENS
+                kind = choices.pick(TOKEN_KINDS if ids and value else FIELD_KINDS)
+                value = as_kind(value, kind, ids=ids, layout=choices.pick(list(LAYOUTS)))
         row[key] = value
     if fields := call.plain.get("fields"):
         row["fields"] = {key: _of_row(field, index) for key, field in fields.items()}
