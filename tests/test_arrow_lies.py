@@ -278,6 +278,15 @@ def stream_of(structs):
     return ArrowStream(described, [of_values])
 
 
+@pytest.mark.parametrize(("kind", "depth"), STRUCTS)
+def test_arrays_with_a_buffer_less(kind, depth):
+    count = struct_at(KINDS[kind]()[1], depth).n_buffers
+    if count == 1:  # that of nulls, which may be left out
+        return
+    refuses(lambda: Arrow(*spoilt(1, kind, depth, n_buffers=count - 1)), "buffers")
+    refuses(lambda: stream_of(spoilt(1, kind, depth, n_buffers=count - 1)), "buffers")
+
+
 @pytest.mark.parametrize("fields", [{"n_children": 0}, {"children": None}], ids=str)
 @pytest.mark.parametrize(("kind", "depth"), [(k, d) for k in KINDS for d in range(DEPTHS[k] - 1)])
 def test_arrays_without_their_children(kind, depth, fields):

@@ -302,6 +302,22 @@ def test_equal_hashes_are_no_equal_uids():
         fc.prompt_boundaries([-1, -2, -1])
 
 
+class AnyCase(str):
+    """Equal to the same text in capitals or not, so that a text's own comparison would be wrong."""
+
+    __slots__ = ()
+
+    def __eq__(self, other):
+        return self.lower() == other.lower()
+
+    def __hash__(self):
+        return hash(self.lower())
+
+
+def test_texts_with_a_comparison_of_their_own():
+    assert fc.prompt_boundaries(["a", AnyCase("A"), "a", "b"]) == [(0, 3), (3, 4)]
+
+
 class Strange:
     def __eq__(self, other):
         raise RuntimeError("no")
