@@ -170,7 +170,8 @@ def test_moving_numpy_arrays_where_torch_is_blocked():
 
 def test_huge_integers():
     huge = 10**5_000
-    refuses(with_item("prompts", huge), ValueError, r"prompts\[1\]\[0\] is an object of type int")
+    shown = r"(an object of type int|<int instance with roughly 5001 digits)"  # newer Pythons
+    refuses(with_item("prompts", huge), ValueError, rf"prompts\[1\]\[0\] is {shown}")
     refuses({"pad_token_id": huge}, ValueError, "pad_token_id is an integer of 16610 bits")
     build(max_seq_len=int(1e30))  # what a tokenizer without a limit has
 

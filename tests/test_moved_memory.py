@@ -43,6 +43,7 @@ def test_arrays_that_become_something_else(change, as_rows):
         fc.build_batch([[act]], as_rows(array), pad_token_id=0, array_type="numpy")
 
 
+@pytest.mark.filterwarnings("ignore:Setting the shape:DeprecationWarning")
 def test_arrays_of_another_shape_are_read():
     array = np.arange(64)
 
