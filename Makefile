@@ -19,6 +19,7 @@ unexport CONDA_PREFIX
 export PYO3_PYTHON := $(CURDIR)/$(BIN)/python
 
 FUZZ_SECONDS ?= 60
+TESTS ?= # options of pytest
 FUZZ_CASES ?= 1000000# of each property of the core
 
 export PROPTEST_CASES ?= 500
@@ -29,7 +30,7 @@ SANITIZED := $(wildcard $(addprefix tests/test_, memory.py safety.py *attacks.py
 # What these measure is the usual allocator's.
 NOT_SANITIZED := not take_no_page_faults and not small_batches_leave_no_memory
 
-.PHONY: help demo test gpu fuzz fuzz-core corpus sanitize bench bench-smoke lint format build rollouts clean
+.PHONY: help demo test test-wheel gpu fuzz fuzz-core corpus sanitize bench bench-smoke lint format build rollouts clean
 
 help: ## list the tasks
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "%-14s%s\n", $$1, $$2 }' Makefile
@@ -44,6 +45,12 @@ test: $(BUILT) ## run the Rust and the Python tests
 
 gpu: $(BUILT) ## run the tests and benchmarks that need a GPU, and write docs/gpu.md
 	$(BIN)/python benches/gpu.py --tests
+
+test-wheel: $(INSTALLED) ## build the wheel and run the Python tests on it instead of the checkout
+	rm -rf $(BUILT) dist/tested
+	$(BIN)/maturin build --release --locked --out dist/tested --interpreter $(PYO3_PYTHON)
+	$(BIN)/python -m pip install --force-reinstall --no-deps dist/tested/*.whl
+	$(BIN)/python -m pytest $(TESTS)
 
 fuzz: $(BUILT) ## look for input that breaks the library, for FUZZ_SECONDS (60)
 	$(BIN)/python fuzz/run.py --seconds $$(($(FUZZ_SECONDS) / 2))
@@ -102,9 +109,10 @@ clean: ## remove the virtual environment and everything built
 	cargo clean
 	rm -rf .venv dist python/fastcollate/_fastcollate.*.so python/fastcollate/_fastcollate.*.pyd
 
-$(INSTALLED): requirements.txt
+$(INSTALLED): requirements.txt requirements-gil.txt
 	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --requirement requirements.txt
+	$(BIN)/python -m pip install --requirement requirements.txt \
+	  $$($(BIN)/python -c 'import sysconfig; sysconfig.get_config_var("Py_GIL_DISABLED") or print("--requirement requirements-gil.txt")')
 	touch $@
 
 # The install is editable: a change of Python code needs no build.
