@@ -2,12 +2,14 @@
 
 import pickle
 import warnings
+from operator import getitem
 
 import numpy as np
 import pytest
 from conftest import NEEDS_TORCH
 
 import fastcollate as fc
+from fastcollate.ingest import padded_blocks
 
 OPTIONS = {"array_type": "numpy"}
 PAD = 7
@@ -176,3 +178,21 @@ def test_rows_that_are_arrays_are_sampled():
     assert len(said(lambda: fc.build_batch([[1]] * 80, rows, pad_token_id=PAD))) == 1
     rows[1] = rows[1][:3]
     assert said(lambda: fc.build_batch([[1]] * 80, rows, pad_token_id=PAD)) == []
+
+
+@pytest.mark.parametrize("step", range(6))
+def test_rows_that_another_thread_changes_make_no_error(monkeypatch, step):
+    looked_at = []
+
+    def emptying(row, place):
+        looked_at.append(row)
+        if len(looked_at) > step:
+            looked_at[step].clear()
+        return getitem(row, place)
+
+    monkeypatch.setattr(padded_blocks, "getitem", emptying)
+    rows = padded([9, 5, 5, 9], 9, "right").tolist()
+    expected = [row.copy() for row in rows]
+    batch = fc.build_batch([[]] * 4, rows, pad_token_id=PAD, **OPTIONS)
+    assert batch.input_ids.tolist() == expected
+    assert [] in rows

@@ -50,9 +50,14 @@ def padding_message(name: str, rows: Any, pad_token_id: int) -> str | None:
     A few items of each row show whether there may be such an edge. The whole block is read only if
     there may.
     """
-    if not _has_edge(rows, pad_token_id):
-        return None
-    block = to_numpy(rows) if is_array(rows) else np.stack([np.asarray(to_numpy(r)) for r in rows])
+    try:
+        if not _has_edge(rows, pad_token_id):
+            return None
+        block = (
+            to_numpy(rows) if is_array(rows) else np.stack([np.asarray(to_numpy(r)) for r in rows])
+        )
+    except (IndexError, ValueError):
+        return None  # another thread changes rows meanwhile
     is_pad = block == pad_token_id
     is_pad = is_pad[~is_pad.all(1)]
     for side, flags in (("right", is_pad[:, ::-1]), ("left", is_pad)):
