@@ -101,10 +101,36 @@ def _hostile_argument(choices: Choices, call: Call) -> Verdict:
 
 _WAYS: list[Way] = [_odd_number, _odd_item, _hostile_argument]
 
-_NO_LENGTHS: list[Any] = [None, 5, "text", {1, 2}, [-1], [1.5], np.ones((2, 2)), [None], ["1"]]
+
+def _no_weights() -> list[Any]:
+    """Make what cannot be weights: anew for each call, since hostile items change arguments."""
+    return [None, 5, "text", {1, 2}, [-1], np.ones((2, 2)), [None], ["1"]]
+
+
+def _no_lengths() -> list[Any]:
+    return [*_no_weights(), [1.5]]
 
 
 # Bins
+
+
+def _wrong_packs() -> list[dict[str, Any]]:
+    return [
+        *({"lengths": given} for given in _no_lengths()),
+        {"capacity": 0},
+        {"capacity": 1.5},
+        {"algorithm": "best"},
+        {"algorithm": None},
+        {"max_sequences": 0},
+        {"pad_to_multiple_of": 0},
+        {"min_bins": -1},
+        {"bins_multiple_of": 0},
+        {"oversize": "cut"},
+        {"keep_together": [0] * 99},
+        {"keep_together": 5},
+        {"cost": "time", "max_cost": 1.0, "algorithm": "ff"},
+        {"max_cost": -1.0},
+    ]
 
 
 def pack(choices: Choices) -> None:
@@ -137,24 +163,12 @@ def pack(choices: Choices) -> None:
             theirs["cost"] = lambda length: float(cost(length))
             ours["max_cost"] = theirs["max_cost"] = float(cost(capacity) * choices.pick([1, 0.4]))
     call = Call({"lengths": _as_numbers(choices, lengths), "capacity": capacity, **ours}, {})
-    wrong = [
-        *({"lengths": given} for given in _NO_LENGTHS),
-        {"capacity": 0},
-        {"capacity": 1.5},
-        {"algorithm": "best"},
-        {"algorithm": None},
-        {"max_sequences": 0},
-        {"pad_to_multiple_of": 0},
-        {"min_bins": -1},
-        {"bins_multiple_of": 0},
-        {"oversize": "cut"},
-        {"keep_together": [0] * 99},
-        {"keep_together": 5},
-        {"cost": "time", "max_cost": 1.0, "algorithm": "ff"},
-        {"max_cost": -1.0},
-    ]
     found = _against(
-        choices, fc.pack, call, lambda: reference.pack_loops(lengths, capacity, **theirs), wrong
+        choices,
+        fc.pack,
+        call,
+        lambda: reference.pack_loops(lengths, capacity, **theirs),
+        _wrong_packs(),
     )
     if found is None:
         return
@@ -190,7 +204,7 @@ def partition(choices: Choices) -> None:
     call = Call({"lengths": _as_numbers(choices, weights), "k": k, "algorithm": algorithm}, {})
     call.arguments["equal_size"] = equal_size
     wrong = [
-        *({"lengths": given} for given in [*_NO_LENGTHS[:5], *_NO_LENGTHS[6:]]),
+        *({"lengths": given} for given in _no_weights()),
         {"k": 0},
         {"k": 99},
         {"k": 1.5},
@@ -223,7 +237,7 @@ def micro_batches(choices: Choices) -> None:
     call = Call({"lengths": _as_numbers(choices, lengths), "capacity": capacity, **options}, {})
     call.arguments["cost"] = cost
     wrong = [
-        *({"lengths": given} for given in _NO_LENGTHS),
+        *({"lengths": given} for given in _no_lengths()),
         {"lengths": [capacity + 1]},
         {"capacity": 0},
         {"dp_size": 0},
@@ -249,6 +263,30 @@ def micro_batches(choices: Choices) -> None:
 
 
 # Steps
+
+
+def _wrong_steps() -> list[dict[str, Any]]:
+    return [
+        *({"what": given} for given in _no_lengths()),
+        {"what": [1] * 999},
+        {"what": ([1], [1, 2])},
+        {"uids": [0, 1, 0] * 333},
+        {"uids": 5},
+        {"dp_size": 0},
+        {"dp_size": 1.5},
+        {"pad_rows": "zero"},
+        {"copy": "last"},
+        {"shards": "even"},
+        {"shards": lambda lengths: -1.0 - lengths},
+        {"keep_together": "all"},
+        {"allow_partial": 1},
+        {"train_batch_size": 999},
+        {"n_samples_per_prompt": 0},
+        {"prompts_per_mini_batch": 1, "rows_per_mini_batch": 1},
+        {"trajectory_ids": [0] * 999, "keep_together": "trajectory"},
+        {"pack": {}},
+        {"pack": 5},
+    ]
 
 
 def plan_step(choices: Choices) -> None:
@@ -287,27 +325,6 @@ def plan_step(choices: Choices) -> None:
     if unit is not None:
         arguments[f"{unit}_per_mini_batch"] = size
     groups = {None: None, "prompt": prompts, "trajectory": trajectories}[keep]
-    wrong = [
-        *({"what": given} for given in _NO_LENGTHS),
-        {"what": [1] * 999},
-        {"what": ([1], [1, 2])},
-        {"uids": [0, 1, 0] * 333},
-        {"uids": 5},
-        {"dp_size": 0},
-        {"dp_size": 1.5},
-        {"pad_rows": "zero"},
-        {"copy": "last"},
-        {"shards": "even"},
-        {"shards": lambda lengths: -1.0 - lengths},
-        {"keep_together": "all"},
-        {"allow_partial": 1},
-        {"train_batch_size": 999},
-        {"n_samples_per_prompt": 0},
-        {"prompts_per_mini_batch": 1, "rows_per_mini_batch": 1},
-        {"trajectory_ids": [0] * 999, "keep_together": "trajectory"},
-        {"pack": {}},
-        {"pack": 5},
-    ]
 
     def expected() -> Any:
         return reference.plan_step_loops(
@@ -320,20 +337,25 @@ def plan_step(choices: Choices) -> None:
             groups=None if groups is None else list(pairwise(groups)),
         )
 
-    found = _against(choices, fc.plan_step, Call(arguments, {}), expected, wrong)
+    found = _against(choices, fc.plan_step, Call(arguments, {}), expected, _wrong_steps())
     if found is None:
         return
     plan, step = found
+    _check_slots(plan, step)
+    _check_tables(plan)
+    if longest < 10:
+        shard = plan.shard(choices.below(plan.num_mini_batches), choices.below(dp_size))
+        _check_shard(choices, shard, [[[7] * count for count in each] for each in lens])
+
+
+def _check_slots(plan: fc.StepPlan, step: Any) -> None:
+    """Compare the rows of all shards with the reference's."""
     assert plan.mini_batches == step.mini_batches
     for index, of_mini_batch in enumerate(step.shards):
         for rank, slots in enumerate(of_mini_batch):
             shard = plan.shard(index, rank)
             pairs = list(zip(shard.rows.tolist(), shard.is_padding.tolist(), strict=True))
             assert pairs == slots, f"shard {index}, {rank} has {pairs}, expected {slots}"
-    _check_tables(plan)
-    if longest < 10:
-        shard = plan.shard(choices.below(plan.num_mini_batches), choices.below(dp_size))
-        _check_shard(choices, shard, [[[7] * count for count in each] for each in lens])
 
 
 def _check_shard(choices: Choices, shard: Any, rows: list[list[list[int]]]) -> None:
