@@ -8,7 +8,7 @@ from contextlib import suppress
 from typing import Any
 
 import fastcollate as fc
-from calls import KEYS, NAMED, TOKENS, Call, draw_call
+from calls import KEYS, TOKENS, Call, draw_call
 from choices import Choices
 from fastcollate.testing.reference import assert_same
 from fastcollate.testing.strategies import FIELD_KINDS, LAYOUTS, TOKEN_KINDS, as_kind
@@ -29,8 +29,8 @@ def add_rows(choices: Choices) -> None:
         expected = call.expected()
     except ValueError:
         expected = None
-    given = (*_NAMES, *NAMED, "fields")
-    options = {name: value for name, value in call.arguments.items() if name not in given}
+    of_rows = (*_NAMES, "fields")
+    options = {name: value for name, value in call.arguments.items() if name not in of_rows}
     pool = choices.pick([fc.BufferPool(1 << 20), None])
     builder = fc.BatchBuilder(**options, pool=pool)
     before = None
@@ -89,35 +89,38 @@ def _of_row(field: Any, index: int) -> Any:
     return dataclasses.replace(field, **{name: getattr(field, name)[index]})
 
 
-Way = Callable[[Choices, "dict[str, Any]"], Any]
-
-
-def _no_row(choices: Choices, row: dict[str, Any]) -> Any:
+def _no_row(choices: Choices, row: dict[str, Any]) -> None:
     row[choices.pick(["prompt", "response"])] = choices.pick(NO_ROWS)()
 
 
-def _no_number(choices: Choices, row: dict[str, Any]) -> Any:
+def _no_number(choices: Choices, row: dict[str, Any]) -> None:
     name = choices.pick(["prompt", "response"])
     row[name] = [1, choices.pick(NO_NUMBERS)()]
 
 
-def _other_length(choices: Choices, row: dict[str, Any]) -> Any:
+def _other_length(choices: Choices, row: dict[str, Any]) -> None:
     count = len(row["response"])
     row[choices.pick(["loss_mask", "logprobs"])] = [1] * (count + 1)
 
 
-def _no_field(choices: Choices, row: dict[str, Any]) -> Any:
+def _no_field(choices: Choices, row: dict[str, Any]) -> None:
     wrong: list[Any] = [1, fc.Field(None), fc.Field([1] * 1000), fc.PerRow(None)]
     fields = {**row.get("fields", {}), "wrong": choices.pick(wrong)}
     row["fields"] = choices.pick([fields, fields, [1], {1: fc.PerRow(1)}])
 
 
-_WRONG: list[Way] = [_no_row, _no_number, _other_length, _no_field]
+_WRONG: list[Callable[[Choices, dict[str, Any]], None]] = [
+    _no_row,
+    _no_number,
+    _other_length,
+    _no_field,
+]
+"""Ways to make a row wrong."""
 
 
 def _add_wrong(choices: Choices, builder: fc.BatchBuilder, row: dict[str, Any]) -> bool:
     """Add a row that is wrong, which changes nothing, or a hostile one; return whether it is."""
-    call = Call(row, {})
+    call = Call(row, dict.fromkeys(_NAMES))  # messages name columns: a prompt is prompts[3]
     if choices.one_in(2):
         count = len(builder)
         choices.pick(_WRONG)(choices, row)

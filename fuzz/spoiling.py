@@ -1,4 +1,4 @@
-"""Ways to make a call wrong, or to read it an adventure."""
+"""Ways to make a call wrong, or to put hostile objects into it."""
 
 from __future__ import annotations
 
@@ -169,14 +169,14 @@ def _wrong_option(choices: Choices, call: Call) -> Verdict:
         {"uids": [0] * 17},
         {"trajectory_ids": 5},
         {"fields": [1]},
-        {"fields": {"a": 1}},
+        {"fields": {"wrong": 1}},
         {"fields": {1: fc.PerRow([1])}},
-        {"fields": {"a": fc.Field([[1]] * 17)}},
-        {"fields": {"a": fc.Field(None)}},
-        {"fields": {"a": fc.Field([], align="left")}},
-        {"fields": {"a": fc.PerRow([None])}},
-        {"fields": {"a": fc.PerRow(5)}},
-        {"fields": {"a": fc.RoutedExperts([[1]] * 17)}},
+        {"fields": {"wrong": fc.Field([[1]] * 17)}},
+        {"fields": {"wrong": fc.Field(None)}},
+        {"fields": {"wrong": fc.Field([], align="left")}},
+        {"fields": {"wrong": fc.PerRow([None])}},
+        {"fields": {"wrong": fc.PerRow(5)}},
+        {"fields": {"wrong": fc.RoutedExperts([[1]] * 17)}},
         {"fields": {"input_ids": fc.PerRow([1])}},
         {"pool": 5},
         {"out": {}},

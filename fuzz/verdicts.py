@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from enum import IntEnum
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 from calls import Call
 
 _TAKEN = "another call has finished or cleared the same rows meanwhile; one thread calls finish"
-"""What a builder says that is used by what it reads."""
+"""What a builder says whose rows were taken by an item that it was just reading."""
 
 
 class Verdict(IntEnum):
@@ -46,7 +47,7 @@ def outcome(function: Callable[..., Any], verdict: Verdict, call: Call) -> Any:
 
 
 def judge(error: Exception, verdict: Verdict, call: Call) -> None:
-    """Say whether an exception is one that may be, and says where it comes from."""
+    """Raise, unless an exception is one that may be and its message names an argument."""
     if verdict == Verdict.RIGHT:
         raise AssertionError("this is right, but was refused") from error
     if verdict == Verdict.EITHER and isinstance(error, (HostileError, MemoryError)):
@@ -57,10 +58,12 @@ def judge(error: Exception, verdict: Verdict, call: Call) -> None:
         return  # what it says of itself has no place to be named
     if type(error) not in (TypeError, ValueError):
         raise error
-    if verdict == Verdict.REFUSED and not any(name in str(error) for name in _names(call)):
+    if verdict == Verdict.REFUSED and not _names_one(call, str(error)):
         raise AssertionError("the message names no argument") from error
 
 
-def _names(call: Call) -> list[str]:
+def _names_one(call: Call, message: str) -> bool:
+    """Say whether a message has the name of an argument: as a word, since `k` is one."""
     fields = [*(call.arguments.get("fields") or ()), *call.plain.get("fields", ())]
-    return [*call.arguments, *call.plain, *map(str, fields), "dtype", "trajectory id"]
+    names = [*call.arguments, *call.plain, *map(str, fields), "dtype", "trajectory id"]
+    return any(re.search(rf"\b{re.escape(name)}\b", message) for name in names)
