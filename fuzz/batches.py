@@ -99,9 +99,9 @@ def check_way_back(choices: Choices, batch: fc.Batch, places: Any, call: Call) -
     on: Any = "response" if call.merge else choices.pick([None, "response"])
     found = batch.broadcast(per_row, on=on) if on else batch.broadcast(per_row)
     assert_same({"x": found}, {"x": broadcast_loops(places, per_row)})
-    for wrong in (x[:-1], x[None], per_row):
-        with suppress(ValueError):
-            batch.gather(wrong)
+    for other in (x[:-1], x[None], per_row):
+        with suppress(ValueError):  # or it has the shape of responses by chance
+            batch.gather(other)
     with suppress(ValueError):
         batch.broadcast(per_row[:-1])
         raise AssertionError("broadcast took too few rows")

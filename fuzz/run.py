@@ -4,8 +4,8 @@
 installed: it prefers inputs that reach new code. With ``--random`` inputs are random, and some are
 repeated to see whether memory is lost; what atheris puts into code to guide it leaks itself. Both
 begin with the corpus: few inputs that reach all code that inputs ever reached.
-``python fuzz/run.py --keep --seconds 600`` makes that anew. ``python fuzz/run.py FILE`` runs the
-input that was found again.
+``python fuzz/run.py --keep --seconds 600`` makes that anew. ``python fuzz/run.py FILE`` runs again
+what was found.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ SOURCES, TESTING = HERE.parent / "python", "fastcollate/testing/**/*.py"
 CORPUS = HERE / "corpus.txt"
 """Inputs that reach all code that inputs reached, one a line."""
 
-
 ATHERIS = [sys.executable, __file__, "--atheris"]
+"""How to call this file as atheris: it ends the process that it is called in."""
 
 
 def main() -> None:
@@ -61,7 +61,7 @@ def main() -> None:
     options = parser.parse_args()
     FOUND.mkdir(exist_ok=True)
     warnings.simplefilter("ignore")
-    sys.path.append(str(HERE.parent / "tests"))  # what checks a plan there does so here
+    sys.path.append(str(HERE.parent / "tests"))  # for check_plan, which tests use, too
     if options.atheris:
         call_atheris(options.atheris)
     elif options.inputs:
