@@ -93,8 +93,7 @@ def test_threads_fork_while_another_builds():
 
 def test_forks_while_threads_share_a_pool_and_take_batches_over():
     """Locks of pools and leases are free in the child, or are not asked for."""
-    run(
-        """
+    run("""
     import threading
     sys.setswitchinterval(1e-6)
     ids, expected = np.full((5, 10), 7), np.full((5, 20), 7)
@@ -119,7 +118,7 @@ def test_forks_while_threads_share_a_pool_and_take_batches_over():
     threads = [threading.Thread(target=work) for _ in range(3)]
     for thread in threads:
         thread.start()
-    for _ in range(FORKS):
+    for _ in range(30):
         kept = build()
         one = os.fork()
         if one == 0:
@@ -130,5 +129,4 @@ def test_forks_while_threads_share_a_pool_and_take_batches_over():
     is_done = True
     for thread in threads:
         thread.join()
-    """.replace("FORKS", os.environ.get("FASTCOLLATE_FORKS", "30"))
-    )
+    """)

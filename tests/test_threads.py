@@ -1,5 +1,6 @@
 """Threads that share what they may share, with the GIL and without it."""
 
+import queue
 import subprocess
 import sys
 import sysconfig
@@ -53,18 +54,17 @@ def test_ids_that_another_thread_replaces():
 
 
 def test_out_takes_over_what_a_waiting_thread_made(array_type):
-    made, is_done = [], threading.Event()
+    made, is_done = queue.Queue(), threading.Event()
 
     def make():
-        made.append(fc.build_batch([[5]], [[6]], pad_token_id=0, array_type=array_type))
+        made.put(fc.build_batch([[5]], [[6]], pad_token_id=0, array_type=array_type))
         is_done.wait()
 
     thread = threading.Thread(target=make)
     thread.start()
     try:
-        while not made:
-            pass
-        batch = fc.build_batch([[7]], [[8]], pad_token_id=0, array_type=array_type, out=made.pop())
+        out = made.get(timeout=60)
+        batch = fc.build_batch([[7]], [[8]], pad_token_id=0, array_type=array_type, out=out)
         assert np.asarray(batch.input_ids).tolist() == [[7, 8]]
     finally:
         is_done.set()
