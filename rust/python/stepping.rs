@@ -6,7 +6,7 @@ use std::hash::{BuildHasherDefault, Hasher};
 use fastcollate::Error as Core;
 use fastcollate::plan::{Cause, Deal, Indivisible, Padding, Split, StepTables};
 use numpy::{PyArray1, PyReadonlyArray1};
-use pyo3::exceptions::{PyException, PyTypeError};
+use pyo3::exceptions::{PyException, PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyList;
 
@@ -32,7 +32,9 @@ pub fn group_offsets<'py>(ids: &Bound<'py, PyList>, name: &str) -> PyResult<(Col
     let mut last: Option<Bound<PyAny>> = None;
     let mut index = 0;
     while index < ids.len() {
-        let item = ids.get_item(index)?;
+        let Ok(item) = ids.get_item(index) else {
+            return Err(changed(name, index)); // by another thread: there is no GIL
+        };
         let is_same = match &last {
             Some(last) => last
                 .eq(&item)
@@ -79,6 +81,14 @@ impl Hasher for Spread {
     fn finish(&self) -> u64 {
         self.0
     }
+}
+
+/// That there are fewer ids than a moment ago.
+fn changed(name: &str, len: usize) -> PyErr {
+    PyValueError::new_err(format!(
+        "{name} changed to no more than {len} items while they were read; do not modify inputs during \
+         the call"
+    ))
 }
 
 fn incomparable(item: &Bound<PyAny>, name: &str, index: usize, cause: PyErr) -> PyErr {
