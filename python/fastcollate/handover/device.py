@@ -236,10 +236,11 @@ def mapped(value: Any, function: Callable[[Any], Any]) -> Any:
     They are looked for in batches, mappings, lists and tuples. What else knows how to be moved is
     given to the function too, such as a TensorDict, whose values are not all that has a device.
     """
-    from fastcollate.batch import Batch
-
     if is_tensor(value) or isinstance(value, np.ndarray):
         return function(value)
+    # Only here: for a small batch, importing takes as long as all else that is done to a tensor.
+    from fastcollate.batch import Batch
+
     if isinstance(value, Batch):
         data = {key: mapped(item, function) for key, item in value.items()}
         return value._like(data)

@@ -74,7 +74,7 @@ def offset_in(slab: Any, tensor: Any) -> int | None:
     if tensor.device != slab.device or not is_plain(tensor) or tensor.numel() == 0:
         return None
     offset = int(tensor.data_ptr() - slab.data_ptr())
-    fits = offset >= 0 and offset + span(tensor) <= len(slab)
+    fits = offset >= 0 and offset + span(tensor) <= slab.nbytes
     return offset if fits and offset % tensor.itemsize == 0 else None
 
 
@@ -87,8 +87,9 @@ def common_slab(tensors: Sequence[Any]) -> Any | None:
         return None
     starts = [tensor.storage_offset() * tensor.itemsize for tensor in filled]
     first = min(starts) // ALIGNMENT * ALIGNMENT
-    end = max(start + span(tensor) for start, tensor in zip(starts, filled, strict=True))
-    if sum(map(span, filled)) < LEAST_FILLED * (end - first):
+    spans = list(map(span, filled))
+    end = max(map(sum, zip(starts, spans, strict=True)))
+    if sum(spans) < LEAST_FILLED * (end - first):
         return None
     return _stretch(filled[0], first, end - first)
 
