@@ -55,7 +55,10 @@ def main() -> None:
 
 
 def write(effort: Effort, machine: Machine, folder: Path) -> None:
-    """Measure, and write the page and its figures, also of a part if the rest fails."""
+    """Measure, and write the page and its figures, also of a part if the rest fails.
+
+    What is there stays if nothing was measured.
+    """
     from device.page import page
     from device.plots import draw
 
@@ -65,8 +68,9 @@ def write(effort: Effort, machine: Machine, folder: Path) -> None:
             print(part, ", ".join(f"{name}: {value:.4g}" for name, value in figures.items()))
             results.setdefault(part, []).append(figures)
     finally:
-        (folder / "gpu.md").write_text(page(machine.about(), results))
-        draw(results, folder)
+        if results:
+            (folder / "gpu.md").write_text(page(machine.about(), results))
+            draw(results, folder)
 
 
 def measure(effort: Effort, machine: Machine) -> Iterator[tuple[str, Figures]]:

@@ -123,7 +123,7 @@ def one_by_one(
     machine: Machine, make: Callable[[], fc.Batch], count: int
 ) -> AbstractContextManager[Iterator[fc.Batch]]:
     """Make and copy each batch when it is asked for."""
-    return nullcontext(make().to(machine.device) for _ in range(count))
+    return nullcontext(make().to(machine.device, non_blocking=True) for _ in range(count))
 
 
 def prefetched(
