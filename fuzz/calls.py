@@ -178,6 +178,8 @@ def _draw_values(choices: Choices, call: Call) -> None:
         lens = call.response_lens
         call.plain[name] = [some(choices, numbers, count) for count in lens]
         if name == "rewards" and all(lens) and choices.one_in(2):
+            if call.merge is not None:  # they are summed as some kinds of input hold them
+                numbers = np.array(numbers, np.float32).tolist()
             call.plain[name] = some(choices, numbers, len(lens))
 
 
