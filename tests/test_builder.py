@@ -387,17 +387,6 @@ def test_a_failed_finish_keeps_the_rows(array_type):
     assert repr(builder) == "BatchBuilder of 2 rows, 5 tokens"
 
 
-def test_finish_takes_over_the_memory_of_a_batch():
-    builder = fc.BatchBuilder(pad_token_id=0, array_type="numpy")
-    builder.add([1], [2])
-    first = builder.finish()
-    where = first.input_ids.ctypes.data
-    builder.add([3], [4])
-    second = builder.finish(out=first)
-    assert second.input_ids.tolist() == [[3, 4]]
-    assert second.input_ids.ctypes.data == where
-
-
 def test_a_builder_is_empty_after_its_batch(array_type):
     builder = fc.BatchBuilder(pad_token_id=0, array_type=array_type)
     builder.add([1], [2], rewards=1.0, uid=np.int64(3), fields={"x": fc.PerRow(1)})

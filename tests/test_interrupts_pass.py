@@ -1,10 +1,7 @@
 """What is no `Exception` passes through the library, wherever a user's code raises it."""
 
-from contextlib import suppress
 
-import numpy as np
 import pytest
-from interrupting import raising_at
 
 import fastcollate as fc
 from fastcollate.plan.grouping import group_offsets, shown
@@ -106,26 +103,3 @@ def test_an_interrupt_passes(place, exception):
 def test_an_exception_does_not_hide_what_is_wrong(place):
     with pytest.raises((TypeError, ValueError, ZeroDivisionError)):
         PLACES[place](ZeroDivisionError)
-
-
-@pytest.mark.parametrize("has_view", [False, True])
-@pytest.mark.parametrize("step", range(0, 60, 3))
-def test_an_interrupt_leaves_a_batch_that_was_to_be_taken_over_open(step, has_view, array_type):
-    """Or closed, where its memory was given away: never closed while a view is alive."""
-    batch = build(rewards=[1.0], array_type=array_type)
-    view = batch.rewards[0] if has_view else None
-    with (
-        suppress(KeyboardInterrupt, ValueError),
-        raising_at(step, KeyboardInterrupt(), lambda code: code.co_name in ("_close", "release")),
-    ):
-        build(out=batch, array_type=array_type)
-    try:
-        outputs = dict(batch)
-    except fc.ClosedBatchError:
-        assert not has_view
-        return
-    assert list(outputs) == ["input_ids", "attention_mask", "response_mask", "rewards"]
-    assert np.asarray(outputs["input_ids"]).tolist() == [[1, 2]]
-    assert np.asarray(outputs["rewards"]).tolist() == [[1.0]]
-    if has_view:
-        assert np.shares_memory(np.asarray(view), np.asarray(outputs["rewards"]))

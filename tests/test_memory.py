@@ -10,7 +10,6 @@ import subprocess
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 
 import numpy as np
 import pytest
@@ -359,7 +358,7 @@ def test_memory_comes_back_after_errors(array_type, pool):
 @given(data=st.data())
 def test_recycled_memory_gives_the_same(data, array_type):
     pool = fc.BufferPool(1 << 30)
-    alive, out = [], None
+    alive = []
     for _ in range(4):
         inputs = data.draw(rollouts(max_rows=4))
         kinds = data.draw(as_inputs(inputs))
@@ -371,7 +370,7 @@ def test_recycled_memory_gives_the_same(data, array_type):
             "pad_to_multiple_of": data.draw(st.sampled_from([1, 1, 8])),
         }
         expected = fc.build_batch(**kinds, **options, pool=None)
-        batch = fc.build_batch(**kinds, **options, out=out, pool=pool)
+        batch = fc.build_batch(**kinds, **options, pool=pool)
         assert_same(batch, expected)
         for earlier, content in alive:
             assert_same(earlier, content)
@@ -381,7 +380,6 @@ def test_recycled_memory_gives_the_same(data, array_type):
             for value in batch.values():
                 np.asarray(value).view(np.uint8)[...] = 0xAB
             del value
-        out = batch if not alive and data.draw(st.booleans()) else None
         del batch
 
 
@@ -393,11 +391,10 @@ DTYPES = {
 }
 
 
-@pytest.mark.parametrize("how", ["pool", "out"])
 @pytest.mark.parametrize("rows", [3, 400, 6000])  # the most of them take a second thread
 @pytest.mark.parametrize("dtypes", DTYPES)
 @pytest.mark.parametrize("layout", ["left", "two_segment", "right"])
-def test_garbage_is_overwritten(layout, dtypes, rows, how, pool):
+def test_garbage_is_overwritten(layout, dtypes, rows, pool):
     array_type = "torch" if dtypes == "bfloat16" else "numpy"
     if array_type == "torch":
         pytest.importorskip("torch")
@@ -423,12 +420,8 @@ def test_garbage_is_overwritten(layout, dtypes, rows, how, pool):
     first = address(batch)
     for value in batch.values():
         as_bytes(value)[...] = 0xAB
-    del value
-    if how == "pool":
-        del batch
-        again = fc.build_batch(**inputs, pool=pool)
-    else:
-        again = fc.build_batch(**inputs, out=batch)
+    del value, batch
+    again = fc.build_batch(**inputs, pool=pool)
     assert address(again) == first
     fresh = fc.build_batch(**inputs, pool=None)
     assert list(again) == list(fresh)
@@ -531,7 +524,6 @@ def test_batches_outlive_their_pool(array_type, pool):
     batch = build(1, array_type, pool=pool)
     del pool
     assert_same(batch, build(1, pool=None))
-    assert_same(build(1, array_type, out=batch), build(1, pool=None))
 
 
 def test_pool_shows_its_sizes(pool):
@@ -600,240 +592,6 @@ def test_default_pool(default_pool, pool, array_type):
     assert default_pool.live_bytes == before
 
 
-# Taking over the memory of an earlier batch
-
-
-def values_of(batch):
-    return {key: np.asarray(value).copy() for key, value in batch.items()}
-
-
-def test_out_takes_the_memory_over(array_type):
-    batch = build(1, array_type, pool=None)
-    first = address(batch)
-    for number in range(2, 6):
-        earlier, batch = batch, build(number, array_type, out=batch, pool=None)
-        assert address(batch) == first
-        assert_same(batch, build(number, pool=None))
-        with pytest.raises(fc.ClosedBatchError):
-            len(earlier)
-
-
-def test_out_of_another_shape(array_type, pool):
-    """Smaller, larger, of other outputs, of another kind of array."""
-    batch = build(1, array_type, pool=pool)
-    size = pool.live_bytes
-    batch = build(2, "numpy", rows=1, out=batch)
-    assert pool.live_bytes == size
-    batch = build(3, array_type, rows=50, out=batch, pool=pool)
-    assert pool.live_bytes > size
-    assert_same(batch, build(3, rows=50, pool=None))
-    batch = fc.build_batch([[5]], [[6]], pad_token_id=0, array_type="numpy", out=batch)
-    assert batch.input_ids.tolist() == [[5, 6]]
-    assert list(batch) == ["input_ids", "attention_mask", "response_mask"]
-    del batch
-    assert pool.live_bytes == 0
-
-
-USES = {
-    "key": lambda batch: batch["input_ids"],
-    "missing key": lambda batch: batch["missing"],
-    "get": lambda batch: batch.get("input_ids"),
-    "attribute": lambda batch: batch.input_ids,
-    "missing attribute": lambda batch: batch.missing,
-    "hasattr": lambda batch: hasattr(batch, "input_ids"),
-    "length": len,
-    "keys": lambda batch: list(batch.keys()),
-    "values": lambda batch: list(batch.values()),
-    "items": dict,
-    "call": lambda batch: build(1, **batch),
-    "contains": lambda batch: "input_ids" in batch,
-    "plan": lambda batch: batch.plan,
-    "lengths": lambda batch: batch.prompt_lens,
-    "metrics": lambda batch: batch.metrics,
-    "copy": copy.copy,
-    "deepcopy": copy.deepcopy,
-    "pickle": pickle.dumps,
-    "out": lambda batch: build(1, out=batch),
-}
-
-
-@pytest.mark.parametrize("use", USES)
-def test_a_closed_batch_says_so(use, array_type):
-    batch = build(1, array_type)
-    build(2, array_type, out=batch)
-    assert "closed" in repr(batch)
-    assert batch == batch
-    assert isinstance(batch, fc.Batch)
-    with pytest.raises(fc.ClosedBatchError, match=r"closed.*out"):
-        USES[use](batch)
-
-
-def refuses_to_take(batch, *patterns):
-    before, keys = values_of(batch), list(batch)
-    for _ in range(2):  # the first error must not hold anything either
-        with pytest.raises(ValueError, match="still uses its memory") as caught:
-            build(8, out=batch)
-        for pattern in patterns:
-            assert pattern in str(caught.value)
-    assert list(batch) == keys
-    assert_same(batch, before)
-    assert batch.metrics["batch/rows"] == ROWS
-    for value in batch.values():
-        value[0, 0] = 5  # still the same memory
-    assert all(value[0, 0] == 5 for value in batch.values())
-
-
-@pytest.mark.parametrize("view", VIEWS_OF_ARRAYS)
-def test_out_refuses_what_an_array_sees(view):
-    batch = build(1, pool=None)
-    seen = VIEWS_OF_ARRAYS[view](batch.rewards)
-    refuses_to_take(batch)
-    del seen
-    gc.collect()
-    build(2, out=batch)
-    assert "closed" in repr(batch)
-
-
-@NEEDS_TORCH
-@pytest.mark.parametrize("view", VIEWS_OF_TENSORS)
-@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
-def test_out_refuses_what_a_tensor_sees(view):
-    batch = build(1, "torch", pool=None)
-    seen = VIEWS_OF_TENSORS[view](batch.rewards)
-    refuses_to_take(batch)
-    del seen
-    gc.collect()
-    build(2, "torch", out=batch)
-    assert "closed" in repr(batch)
-
-
-def test_out_says_what_is_alive_and_keeps_it(array_type):
-    batch = build(1, array_type)
-    ids, view = batch.input_ids, batch.rewards[1:]
-    refuses_to_take(batch, "input_ids", "rewards")
-    assert batch.input_ids is ids
-    view[0, 0] = 3
-    assert batch.rewards[1, 0] == 3
-    with pytest.raises(ValueError, match="of input_ids, rewards still") as caught:
-        build(2, out=batch)
-    assert "response_mask" not in str(caught.value)
-
-
-@NEEDS_TORCH
-def test_out_keeps_what_autograd_knows():
-    torch = tensor_module()
-    batch = build(1, "torch", dtypes={"rewards": "bfloat16"})
-    batch.rewards.requires_grad_()
-    (batch.rewards * 2).sum().backward()
-    seen = batch.input_ids[1:]
-    with pytest.raises(ValueError, match="of input_ids still"):
-        build(2, out=batch)
-    assert batch.rewards.dtype == torch.bfloat16
-    assert batch.rewards.requires_grad
-    assert (batch.rewards.grad == 2).all()
-    assert (seen == 1).all()
-
-
-@NEEDS_TORCH
-def test_out_keeps_values_that_have_a_graph():
-    torch = tensor_module()
-    batch = build(1, "torch")
-    batch.rewards.mul_(torch.tensor(2.0, requires_grad=True))
-    seen = batch.input_ids[1:]
-    with pytest.raises(ValueError, match="of input_ids still"):
-        build(2, out=batch)
-    assert (batch.rewards[:, -LENGTH:] == 2).all()
-    del seen
-    batch.rewards.mul_(torch.tensor(2.0, requires_grad=True))
-    build(2, out=batch)
-    assert "closed" in repr(batch)
-
-
-def test_out_of_its_own_outputs(array_type):
-    """The input must not be overwritten while it is read."""
-    batch = build(1, array_type)
-    with pytest.raises(ValueError, match="of input_ids still"):
-        fc.build_batch(batch.input_ids, [[1]] * ROWS, pad_token_id=0, out=batch)
-    rows = list(batch.input_ids)
-    with pytest.raises(ValueError, match="still uses its memory"):
-        fc.build_batch(rows, [[1]] * ROWS, pad_token_id=0, out=batch)
-    assert (batch.input_ids == 1).all()
-
-
-@pytest.mark.parametrize(
-    "bad",
-    [
-        {"prompts": [[1]] * 3},
-        {"prompts": [[1]], "responses": [[2]], "rewards": [[1, 2]]},
-        {"prompts": [3]},
-        {"prompts": [np.zeros(2)]},
-        {"pad_token_id": "word"},
-        {"layout": "up"},
-        {"max_response_len": 0},
-        {"dtypes": {"input_ids": "float32"}},
-        {"array_type": "list"},
-        {"pool": 3},
-    ],
-)
-def test_out_stays_open_after_errors_of_shape(bad, array_type):
-    batch = build(1, array_type)
-    good = {"prompts": [[1]], "responses": [[2]], "pad_token_id": 0}
-    with pytest.raises((TypeError, ValueError)):
-        fc.build_batch(**{**good, "array_type": array_type, **bad}, out=batch)
-    assert_same(batch, build(1))
-
-
-def test_out_is_closed_after_a_bad_number(array_type, pool):
-    batch = build(1, array_type, pool=pool)
-    with pytest.raises(TypeError, match="word"):
-        fc.build_batch([["word"]], [[1]], pad_token_id=0, out=batch)
-    assert "closed" in repr(batch)
-    assert pool.live_bytes == 0
-
-
-def test_out_without_memory_of_its_own(array_type):
-    batch = build(1, array_type)
-    strangers = [
-        fc.Batch(dict(batch)),
-        fc.Batch({}),
-        copy.copy(batch),
-        copy.deepcopy(batch),
-        pickle.loads(pickle.dumps(batch)),
-    ]
-    for stranger in strangers:
-        before = values_of(stranger)
-        with pytest.raises(ValueError, match="no memory of its own"):
-            build(2, out=stranger)
-        assert_same(stranger, before)
-    for bad in ({}, 3, dict(batch), fc.Batch):
-        with pytest.raises(TypeError, match="pass a Batch"):
-            build(2, out=bad)
-    # A copy sees the memory.
-    with pytest.raises(ValueError, match="still uses its memory"):
-        build(2, out=batch)
-    del strangers, stranger, before
-    build(2, out=batch)
-
-
-def test_out_that_is_used_while_it_is_taken_over():
-    """By a number that looks at the batch, and takes it over itself."""
-    batch = build(1)
-    errors = []
-
-    class Looks:
-        def __index__(self):
-            for action in (len, repr, lambda out: build(2, out=out)):
-                try:
-                    action(batch)
-                except fc.ClosedBatchError as error:
-                    errors.append(error)
-            return 5
-
-    again = fc.build_batch([[Looks()]], [[6]], pad_token_id=0, array_type="numpy", out=batch)
-    assert again.input_ids.tolist() == [[5, 6]]
-    assert len(errors) == 2
-
-
 # Threads and processes
 
 
@@ -861,25 +619,6 @@ def test_threads_share_a_pool(array_type, pool):
         sys.setswitchinterval(interval)
     gc.collect()
     assert pool.live_bytes == 0
-
-
-def test_threads_take_one_batch_over(array_type, pool):
-    """One of them alone can; the others get an error."""
-    for _ in range(50):
-        batch = build(1, array_type, pool=pool)
-        start = threading.Barrier(3)
-
-        def take(number, batch=batch, start=start):
-            start.wait()
-            with suppress(ValueError, fc.ClosedBatchError):
-                return build(number, array_type, out=batch, pool=None)
-
-        with ThreadPoolExecutor(3) as executor:
-            taken = [new for new in executor.map(take, [2, 3, 4]) if new is not None]
-        for new in taken:
-            assert len(np.unique(np.asarray(new.input_ids))) == 1
-        assert len(taken) == 1 or "closed" not in repr(batch)
-        del batch, taken, new, take
 
 
 def test_memory_comes_back_from_other_threads(array_type, pool):
@@ -981,11 +720,11 @@ def test_a_forked_child_starts_with_an_empty_pool():
             assert (alive.input_ids == 1).all()
         taken = build(6, pool=pool)
         assert pool.idle_bytes == 0
-        def take_over():
+        def rebuild():
             global taken
-            taken = build(7, out=taken)
+            taken = build(7, pool=pool)
             assert (taken.input_ids == 7).all()
-        in_child(take_over)
+        in_child(rebuild)
         assert (taken.input_ids == 6).all()
     """)
 
@@ -1051,12 +790,3 @@ def test_workers_of_a_data_loader():
             assert (batch["input_ids"] == number).all()
             assert (batch["attention_mask"] == 1).all()
     """)
-
-
-def test_out_stays_open_where_names_are_too_few():
-    batch = build(1)
-    with pytest.raises(ValueError, match="uids has 1 rows, but prompts has"):
-        build(2, uids=["u"], out=batch)
-    with pytest.raises(ValueError, match="image has 1 rows, but prompts has"):
-        build(2, fields={"image": fc.PerRow([np.zeros((2, 2))])}, out=batch)
-    assert batch.input_ids is not None

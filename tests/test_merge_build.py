@@ -361,8 +361,11 @@ def test_what_cannot_be_merged(changes, exception, message):
 
 def test_in_memory_that_was_used(array_type):
     rewards = {"rewards": [[0.5], [1, 2], [3]]}
-    batch = small(array_type, **rewards, fields={"x": fc.Field([[8], [8, 8], [8]], gap_fill=7)})
-    batch = small(array_type, **rewards, labels="aligned", out=batch)
+    pool = fc.BufferPool(1 << 20)
+    fields = {"x": fc.Field([[8], [8, 8], [8]], gap_fill=7)}
+    small(array_type, **rewards, fields=fields, pool=pool)
+    assert pool.idle_bytes > 0
+    batch = small(array_type, **rewards, labels="aligned", pool=pool)
     assert_same(batch, small(array_type, **rewards, labels="aligned", pool=None))
 
 

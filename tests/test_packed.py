@@ -567,15 +567,14 @@ def test_pickled(drawn, array_type):
     )
 
 
-@pytest.mark.parametrize("how", ["pool", "out"])
 @given(drawn=st.data())
-def test_used_memory_gives_the_same(how, drawn, array_type):
+def test_used_memory_gives_the_same(drawn, array_type):
     """Recycled memory is full of garbage: all of it is written."""
     data, inputs, options, reference, more = drawn.draw(cases(array_type, shifts=["none"]))
     expected = build_batch_loops(**data._asdict(), **reference, **more)
     rows, width = expected["input_ids"].shape
     pool = fc.BufferPool(1 << 24)
-    garbage = fc.build_batch(
+    fc.build_batch(
         [[-1] * (width + 8)] * (rows + 8),
         [[-1] * (width + 8)] * (rows + 8),
         pad_token_id=-1,
@@ -583,27 +582,8 @@ def test_used_memory_gives_the_same(how, drawn, array_type):
         array_type=array_type,
         pool=pool,
     )
-    memory = {"out": garbage} if how == "out" else {"pool": pool}
-    if how == "pool":
-        del garbage
-    batch = fc.build_batch(**inputs, **options, **more, array_type=array_type, **memory)
+    batch = fc.build_batch(**inputs, **options, **more, array_type=array_type, pool=pool)
     assert_same(batch, expected)
-
-
-def test_out_takes_packed_memory_over(array_type):
-    first = small(array_type)
-    second = small(array_type, out=first)
-    assert_same(second, small(array_type))
-    with pytest.raises(fc.ClosedBatchError):
-        len(first)
-    kept = second.cu_seqlens
-    with pytest.raises(ValueError, match="cu_seqlens"):
-        small(array_type, out=second)
-    assert_same(second, small(array_type))
-    # Boundaries of rows are in memory of their own.
-    kept = second.row_cu_seqlens[0]
-    small(array_type, out=second, pack={"capacity": 10})
-    assert kept.tolist() == [0, 4, 6]
 
 
 def lists(seed, rows, tokens):

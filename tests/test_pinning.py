@@ -405,15 +405,6 @@ def test_bad_arguments(arguments, error, pattern, allocator):
         fc.BatchBuilder(**options)
 
 
-def test_out_is_no_pinned_memory(allocator):
-    pageable, pinned = build(pin_memory=False), build()
-    with pytest.raises(ValueError, match="pinned memory is never written again in place"):
-        build(out=pageable)
-    with pytest.raises(ValueError, match="out has no memory of its own: it is pinned, a copy"):
-        build(out=pinned, pin_memory=False)
-    assert_same(pageable, pinned)
-
-
 def test_a_default_pool_may_be_pinned(allocator):
     before = fc.get_default_pool()
     pool = fc.BufferPool(pin_memory=True, depth=3)
@@ -451,7 +442,6 @@ def test_one_warning_and_pageable_memory(allocator):
     del batch, first, second
     assert pool.live_bytes == 0
     assert pool.idle_bytes > 0
-    assert_same(build(out=third, pin_memory=False), build(pin_memory=False))
 
 
 @pytest.mark.skipif(

@@ -1,16 +1,13 @@
 """Threads that share what they may share, with the GIL and without it."""
 
-import queue
 import subprocess
 import sys
 import sysconfig
 import threading
 
-import numpy as np
 import pytest
 from stress_threads import stress
 
-import fastcollate as fc
 from fastcollate._fastcollate import group_offsets
 
 
@@ -50,24 +47,6 @@ def test_ids_that_another_thread_replaces():
             assert offsets.tolist() == list(range(0, 401, 4))
     finally:
         is_done = True
-        thread.join()
-
-
-def test_out_takes_over_what_a_waiting_thread_made(array_type):
-    made, is_done = queue.Queue(), threading.Event()
-
-    def make():
-        made.put(fc.build_batch([[5]], [[6]], pad_token_id=0, array_type=array_type))
-        is_done.wait()
-
-    thread = threading.Thread(target=make)
-    thread.start()
-    try:
-        out = made.get(timeout=60)
-        batch = fc.build_batch([[7]], [[8]], pad_token_id=0, array_type=array_type, out=out)
-        assert np.asarray(batch.input_ids).tolist() == [[7, 8]]
-    finally:
-        is_done.set()
         thread.join()
 
 

@@ -11,7 +11,7 @@ import logging
 
 from fastcollate._fastcollate import Plan, __version__
 from fastcollate.advantages import LossNormalizers, broadcast_last_step, drop_padding
-from fastcollate.batch import Batch, ClosedBatchError, MissingPlanError
+from fastcollate.batch import Batch, MissingPlanError
 from fastcollate.building import BatchBuilder
 from fastcollate.collating import build_batch
 from fastcollate.collator import Collator
@@ -37,7 +37,6 @@ __all__ = [
     "BinPlan",
     "Break",
     "BufferPool",
-    "ClosedBatchError",
     "Collator",
     "Field",
     "LossNormalizers",

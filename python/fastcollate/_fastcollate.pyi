@@ -12,10 +12,10 @@ __all__ = [
     "BufferPool",
     "FieldSpec",
     "LayoutSpec",
-    "Lease",
     "Merge",
     "MergeSpec",
     "OutputSpec",
+    "Owner",
     "Plan",
     "Stretches",
     "__version__",
@@ -129,14 +129,10 @@ class Stretches:
     def __new__(cls, arrays: Sequence[tuple[Any, NDArray[int64], NDArray[int64]]]) -> Stretches: ...
 
 @final
-class Lease:
-    """A batch's own hold on its memory."""
+class Owner:
+    """Keeps the memory of a batch's outputs."""
 
-    def claim(self) -> Lease | None: ...
-    def names(self) -> list[str]: ...
-    def is_last(self) -> bool: ...
-    def bytes(self) -> NDArray[uint8] | None: ...
-    def arrays(self) -> list[tuple[str, NDArray[Any]]]: ...
+    def bytes(self) -> NDArray[uint8]: ...
 
 @final
 class BufferPool:
@@ -271,10 +267,9 @@ def collate(
     counts: Sequence[tuple[str, int]],
     layout: LayoutSpec,
     outputs: OutputSpec,
-    close: Callable[[], Lease] | None,
     pool: BufferPool | None,
     lend: Callable[[int], NDArray[uint8] | None] | None,
-) -> tuple[Plan, list[tuple[str, Any]], Lease | None, Merge | None, int]: ...
+) -> tuple[Plan, list[tuple[str, Any]], Owner | None, Merge | None, int]: ...
 def merge_turns(
     prompts: Any,
     responses: Any,

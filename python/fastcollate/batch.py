@@ -8,14 +8,13 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
-from fastcollate._fastcollate import FieldSpec, Lease, OutputSpec, Plan
+from fastcollate._fastcollate import FieldSpec, OutputSpec, Owner, Plan
 from fastcollate.advantages import LossNormalizers, loss_normalizers, normalized
 from fastcollate.arguments import check_bool, counted
 from fastcollate.arrays import is_tensor
 from fastcollate.gathering import broadcasted, gathered
 from fastcollate.handover.device import moved, pinned_batch
 from fastcollate.layouts import checked_layout, torn_message
-from fastcollate.memory import release
 from fastcollate.plan.bin_plan import BinPlan
 from fastcollate.relayout import laid_out
 from fastcollate.shards import selected
@@ -42,10 +41,6 @@ class Recipe(NamedTuple):
     pad_token_id: int
     fields: list[FieldSpec]
     outputs: OutputSpec
-
-
-class ClosedBatchError(RuntimeError):
-    """A :class:`Batch` is used whose memory a later batch has taken over."""
 
 
 class Batch(Mapping[str, Any]):
@@ -78,13 +73,12 @@ class Batch(Mapping[str, Any]):
         As above; None if not given.
     """
 
-    # A closed batch has none of them, so that no access can miss that it is closed.
     __slots__ = (
         "__weakref__",
         "_data",
         "_handover",
-        "_lease",
         "_masked_rewards",
+        "_owner",
         "_plan_or_call",
         "_recipe",
         "is_last_step",
@@ -97,9 +91,9 @@ class Batch(Mapping[str, Any]):
     _data: dict[str, Any]
     _plan_or_call: Plan | Callable[[], Plan] | None
     _recipe: Recipe | None
-    _lease: Lease | None
     _handover: dict[str, float] | None
     _masked_rewards: int
+    _owner: Owner | None
     uids: Sequence[Any] | None
     trajectory_ids: Sequence[Any] | None
     is_last_step: Sequence[bool] | None
@@ -120,7 +114,7 @@ class Batch(Mapping[str, Any]):
         self._data = dict(data)
         self._plan_or_call = plan
         self._recipe = recipe
-        self._lease = self._handover = None
+        self._owner = self._handover = None
         self._masked_rewards = 0
         self.uids = uids
         self.trajectory_ids = trajectory_ids
@@ -128,41 +122,13 @@ class Batch(Mapping[str, Any]):
         self.merge_plan = merge_plan
         self.is_padding = is_padding
 
-    def _close(self) -> Lease:
-        """Give the memory up, if nothing but the batch's own outputs sees it."""
-        if self._lease is None:
-            raise ValueError(
-                "out has no memory of its own: it is pinned, a copy or was made from a mapping; "
-                "pass a Batch that build_batch returned"
-            )
-        lease = self._lease.claim()
-        if lease is None:
-            raise ClosedBatchError("another thread is taking over the memory of out")
-        state = {name: getattr(self, name) for name in Batch.__slots__ if name != "__weakref__"}
-        is_closed = False
-        try:
-            for name in state:
-                delattr(self, name)
-            user = release(state["_data"], lease)
-            is_closed = user is None
-        finally:  # an interrupt leaves it open
-            if not is_closed:
-                for name, value in {**state, "_lease": lease}.items():
-                    setattr(self, name, value)
-        if is_closed:
-            return lease
-        raise ValueError(
-            f"out cannot be taken over: {user} still uses its memory; "
-            "delete that first, or clone what is to be kept"
-        )
-
     def _like(self, data: dict[str, Any]) -> Batch:
         """Return a batch of other outputs, with all else that this one knows but its memory."""
         again = object.__new__(type(self))
         for name in Batch.__slots__:
             if name != "__weakref__":
                 setattr(again, name, getattr(self, name))
-        again._data, again._lease = data, None
+        again._data, again._owner = data, None
         return again
 
     def __getitem__(self, key: str) -> Any:
@@ -181,11 +147,6 @@ class Batch(Mapping[str, Any]):
     def __getattr__(self, name: str) -> Any:
         # Called where no method or property has that name, or a property finds no plan. Private
         # names are never keys: looking `_data` up here before it is set would not end.
-        if name in Batch.__slots__:
-            raise ClosedBatchError(
-                "this Batch is closed: build_batch(..., out=batch) has taken its memory over; "
-                "use the Batch that it returned"
-            )
         if name.startswith("_"):
             raise AttributeError(f"Batch has no attribute {name!r}")
         if name in _NEEDS_PLAN:
@@ -594,10 +555,7 @@ class Batch(Mapping[str, Any]):
         return selected(self, shard)
 
     def __repr__(self) -> str:
-        try:
-            plan = self._plan
-        except ClosedBatchError:
-            return "Batch, closed: a later one has taken its memory over"
+        plan = self._plan
         if plan is None:
             head = "Batch without a plan"
         else:

@@ -227,13 +227,8 @@ class BatchBuilder:
         }
         self._append(kinds, (prompt, response), values, packed)
 
-    def finish(self, out: Batch | None = None) -> Batch:
+    def finish(self) -> Batch:
         """Build the batch of all rows, and start anew.
-
-        Parameters
-        ----------
-        out
-            A batch whose memory to take over, as for :func:`fastcollate.build_batch`.
 
         Returns
         -------
@@ -252,7 +247,7 @@ class BatchBuilder:
         -----
         Rows that are added meanwhile are those of the next batch.
         """
-        return self._build_by(build_batch, out=out, **self._options)
+        return self._build_by(build_batch, **self._options)
 
     def clear(self) -> None:
         """Forget all rows. Their memory is kept for the next ones, as :meth:`finish` does."""

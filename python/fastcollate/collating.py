@@ -71,7 +71,6 @@ def build_batch(
     max_seq_len: int | None = None,
     dtypes: Literal["reference", "compact"] | Mapping[str, Any] = "reference",
     array_type: Literal["torch", "numpy"] = "torch",
-    out: Batch | None = None,
     pool: PoolArgument = "default",
     pin_memory: bool = False,
 ) -> Batch:
@@ -193,10 +192,6 @@ def build_batch(
         float32.
     array_type
         ``"torch"`` or ``"numpy"``.
-    out
-        A batch that is not needed any more: its memory is taken over (more is taken where it is
-        too small), and it is closed. It stays open after an error about lengths, shapes or
-        arguments, but not after one about a number that was found while rows were read.
     pool
         Where the batch's memory comes from, and goes back to when the last tensor that sees it is
         gone: a :class:`BufferPool`, which somebody has to keep, ``"default"`` for that of
@@ -244,14 +239,11 @@ def build_batch(
         response; a row longer than a fixed width; a token id beyond its dtype; NaN in a loss mask;
         one reward for an empty response; a plan of bins for other rows, or bins wider than a fixed
         width; a value that has no place (see `shift`), but for what padding holds; widths or dtypes
-        that cannot be; ``out`` where a tensor or view of it is alive, or that has no memory of its
-        own.
+        that cannot be.
     TypeError
         An object that is no field, row or number, named by field, row and position.
     ImportError
         If torch tensors are asked for and torch is not installed.
-    ClosedBatchError
-        ``out`` has been taken over before.
 
     Warns
     -----
@@ -329,7 +321,6 @@ def build_batch(
         array_type,
         layout_spec,
         outputs,
-        out,
         pool,
         objects,
         order,
@@ -359,7 +350,6 @@ def collate_fields(
     array_type: str,
     layout: LayoutSpec = LEFT,
     outputs: OutputSpec = REFERENCE,
-    out: Batch | None = None,
     pool: PoolArgument = "default",
     objects: Mapping[str, PerRowObjects] | None = None,
     order: Sequence[str] = (),
@@ -370,23 +360,15 @@ def collate_fields(
 ) -> Batch:
     """Build a batch of any fields; ``order`` is that of the outputs behind the built-in ones."""
     pad_token_id = checked_pad(pad_token_id, outputs)
-    if out is not None and not isinstance(out, Batch):
-        raise TypeError(f"out is of type {type(out).__name__}; pass a Batch or None")
-    close = None if out is None else out._close
     torch = None if array_type == "numpy" else import_torch()
     making = None if merging is None else merging.making
     memory = checked_memory(pool, pin_memory, array_type)
-    if out is not None and memory.lender is not None:
-        raise ValueError(
-            "out gives its own memory to the batch, but pinned memory is never written again in "
-            "place, since copies may be in flight; leave out away"
-        )
     if shard is not None:
         check_shard("rows", shard)
     objects, names = objects or {}, names or {}
     counts = [(key, len(values.arrays)) for key, values in objects.items()]
     counts += [(name, len(values)) for name, values in names.items()]
-    plan, arrays, lease, merge, masked_rewards = collate(
+    plan, arrays, owner, merge, masked_rewards = collate(
         prompts,
         responses,
         making,
@@ -396,7 +378,6 @@ def collate_fields(
         counts,
         layout,
         outputs,
-        close,
         memory.pool,
         memory.lender,
     )
@@ -431,7 +412,7 @@ def collate_fields(
         merge_plan=None if merging is None else merging.plan_of(merge),
         is_padding=None if shard is None else shard.is_padding.tolist(),
     )
-    batch._lease = lease
+    batch._owner = owner
     batch._masked_rewards = (
         masked_rewards if merging is None else max(masked_rewards, merging.masked_rewards)
     )

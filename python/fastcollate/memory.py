@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
-import gc
 import os
-import sys
-import weakref
-from collections.abc import Mapping
-from typing import Any, Literal, NamedTuple, TypeAlias
-
-import numpy as np
+from typing import Literal, NamedTuple, TypeAlias
 
 from fastcollate._fastcollate import BufferPool as CorePool
-from fastcollate._fastcollate import Lease, after_fork, before_fork, forked
+from fastcollate._fastcollate import after_fork, before_fork, forked
 from fastcollate.arguments import check_bool, checked_count, checked_seconds, counted
 from fastcollate.handover.pinning import Lender, PinnedSlabs, rounded
 
@@ -21,15 +15,6 @@ DEFAULT_MAX_BYTES = 1 << 30
 
 Enough for some batches of a few hundred megabytes, which is where recycling pays most, and little
 beside the memory of a machine that trains.
-"""
-
-_HAS_GIL = getattr(sys, "_is_gil_enabled", lambda: True)()
-
-_COLLECTIONS = 0 if _HAS_GIL else 3
-"""How many collections free a tensor, then its array, and then what keeps the array's memory.
-
-Without a GIL, what another thread made and this one lets go of is only freed when that thread runs
-next, or by a collection.
 """
 
 PoolArgument: TypeAlias = 'BufferPool | Literal["default"] | None'
@@ -190,75 +175,3 @@ def _checked_pool(pool: PoolArgument) -> BufferPool | None:
     if pool is None or isinstance(pool, BufferPool):
         return pool
     raise TypeError(f"pool is {pool!r}; pass a BufferPool, 'default' or None")
-
-
-def release(outputs: dict[str, Any], lease: Lease) -> str | None:
-    """Drop a batch's outputs, unless anything else sees the memory of the lease.
-
-    Whether anything does, in Python or in C++, shows only when the batch lets go of its outputs:
-    counts of references say too little about what tensors share.
-
-    Returns
-    -------
-    str or None
-        What sees the memory still. ``outputs`` are as they were then.
-    """
-    keys = list(outputs)
-    traces = {key: _trace(outputs[key]) for key in lease.names()}
-    alive: list[str] = []
-    is_free = False
-    try:
-        for key in traces:
-            del outputs[key]
-        is_free = lease.is_last()
-        for _ in range(_COLLECTIONS):
-            if not is_free:
-                gc.collect()
-                is_free = lease.is_last()
-    finally:
-        if not is_free:  # an interrupt included
-            alive = _put_back(outputs, lease, traces)
-            for key in keys:
-                outputs[key] = outputs.pop(key)  # in their order
-    if is_free:
-        outputs.clear()
-        return None
-    if not alive:
-        return "something made of a tensor or array of it"
-    return f"a tensor, array or view of {', '.join(alive)}"
-
-
-def _put_back(outputs: dict[str, Any], lease: Lease, traces: Mapping[str, Any]) -> list[str]:
-    """Add the missing outputs, alive or made anew, and return the keys of those alive."""
-    alive = []
-    for key, array in lease.arrays():
-        if key in outputs:
-            continue
-        reference, traits = traces[key]
-        output = reference()
-        if output is None:
-            output = array if traits is None else _tensor(array, *traits)
-        else:
-            alive.append(key)
-            if traits is not None:
-                output._fix_weakref()  # C++ alone may have held it
-        outputs[key] = output
-    return alive
-
-
-def _trace(output: Any) -> tuple[weakref.ref[Any], tuple[Any, ...] | None]:
-    """Remember an output without holding it, and of a tensor what its memory does not say."""
-    if isinstance(output, np.ndarray):
-        return weakref.ref(output), None
-    if output.is_leaf:
-        return weakref.ref(output), (output.dtype, output.requires_grad, output.grad)
-    return weakref.ref(output), (output.dtype, False, None)  # the graph is lost with it
-
-
-def _tensor(array: np.ndarray, dtype: Any, requires_grad: bool, grad: Any) -> Any:
-    import torch
-
-    # The dtype differs where NumPy has none such.
-    output = torch.from_numpy(array).view(dtype).requires_grad_(requires_grad)
-    output.grad = grad
-    return output

@@ -16,10 +16,9 @@ use crate::field::{FieldSpec, Step};
 use crate::ingest::Rows;
 use crate::job::Job;
 use crate::layout::LayoutSpec;
-use crate::lease::{Lease, slab};
-use crate::memory::BufferPool;
+use crate::memory::{BufferPool, Slab};
 use crate::merging::{Making, Merge};
-use crate::output::{NamedArray, Outputs, Written};
+use crate::output::{NamedArray, Outputs, Owner};
 use crate::plan::{Plan, longest_row};
 use crate::seqlens::Seqlens;
 use crate::shard::Shard;
@@ -27,24 +26,23 @@ use crate::shard::Shard;
 /// From this size on other threads of the interpreter may run while plain memory is copied.
 const DETACH_FROM: usize = 1 << 20;
 
-/// The plan, the outputs in order, the lease of their memory if it is not lent, what was merged, and
+/// The plan, the outputs in order, the owner of their memory if it is not lent, what was merged, and
 /// how many rewards lie on tokens that merging masked.
 type Collated<'py> = (
     Plan,
     Vec<NamedArray<'py>>,
-    Option<Lease>,
+    Option<Bound<'py, Owner>>,
     Option<Merge>,
     usize,
 );
 
-/// Collate rows. Returns the plan, the outputs in order, the lease of their memory, what was merged
+/// Collate rows. Returns the plan, the outputs in order, the owner of their memory, what was merged
 /// here, and how many rewards lie on tokens that merging masked.
 ///
 /// `making` says what rows are made of, if not of one turn each, and `shard` which of them are
-/// wanted, if not all. `counts` is how many items there are of what is not written here. `close`
-/// closes a batch whose memory to take over and returns its lease; `lend` lends memory, as an array
-/// of bytes, or None for that of the pool, and such a batch has no lease. Both are called once all
-/// lengths are checked.
+/// wanted, if not all. `counts` is how many items there are of what is not written here. `lend` lends
+/// memory, as an array of bytes, or None for that of the pool; such a batch has no owner. It is called
+/// once all lengths are checked.
 #[pyfunction]
 #[expect(
     clippy::too_many_arguments,
@@ -61,7 +59,6 @@ pub fn collate<'py>(
     counts: Vec<(String, usize)>,
     layout: &Bound<'py, LayoutSpec>,
     outputs: &Bound<'py, OutputSpec>,
-    close: Option<&Bound<'py, PyAny>>,
     pool: Option<&Bound<'py, BufferPool>>,
     lend: Option<&Bound<'py, PyAny>>,
 ) -> Result<Collated<'py>> {
@@ -93,7 +90,6 @@ pub fn collate<'py>(
         pad_token_id,
         fields: &specs,
         outputs: outputs.get(),
-        close,
         pool,
         lend,
     };
@@ -113,7 +109,7 @@ pub fn collate<'py>(
         .map(|(_, longest)| *longest)
         .unwrap_or_default();
     let placement = layout.get().place(py, parts.batch, least, shard.as_ref())?;
-    let (arrays, lease) = request.write(py, columns, parts, &placement)?;
+    let (arrays, owner) = request.write(py, columns, parts, &placement)?;
     let (turns, assembly) = match (making, shard) {
         (Some(Making::Batch(plan)), Some(shard)) => {
             (plan.get().turns.clone(), plan.get().picked(&shard)?)
@@ -124,7 +120,7 @@ pub fn collate<'py>(
         _ => (turns, picked.map_or(step, |(batch, _)| batch)),
     };
     let plan = Plan::new(turns, assembly, placement);
-    Ok((plan, arrays, lease, merge, masked_rewards))
+    Ok((plan, arrays, owner, merge, masked_rewards))
 }
 
 /// All rows that the turns make, and the merge that was made for them.
@@ -152,13 +148,12 @@ struct Request<'a, 'py> {
     pad_token_id: i64,
     fields: &'a [&'a FieldSpec],
     outputs: &'a OutputSpec,
-    close: Option<&'a Bound<'py, PyAny>>,
     pool: Option<&'a Bound<'py, BufferPool>>,
     lend: Option<&'a Bound<'py, PyAny>>,
 }
 
-/// A written batch: its outputs in order, and the lease of their memory, if it is not lent.
-type Batch<'py> = (Vec<NamedArray<'py>>, Option<Lease>);
+/// A written batch: its outputs in order, and the owner of their memory, if it is not lent.
+type Batch<'py> = (Vec<NamedArray<'py>>, Option<Bound<'py, Owner>>);
 
 impl<'py> Request<'_, 'py> {
     /// Plan where columns go, and write them.
@@ -196,9 +191,9 @@ impl<'py> Request<'_, 'py> {
             places: &places,
         };
         lost.check(self.outputs.shifts_labels())?;
-        let (mut arrays, lease) = self.write_outputs(py, &outputs, &columns, assembly)?;
+        let (mut arrays, owner) = self.write_outputs(py, &outputs, &columns, assembly)?;
         seqlens.add_to(py, &mut arrays)?;
-        Ok((arrays, lease))
+        Ok((arrays, owner))
     }
 
     /// Take the memory of all outputs, write them and hand them over.
@@ -208,7 +203,7 @@ impl<'py> Request<'_, 'py> {
         all: &[Output],
         columns: &[Rows],
         assembly: &Assembly,
-    ) -> Result<(Vec<NamedArray<'py>>, Option<Lease>)> {
+    ) -> Result<Batch<'py>> {
         let mut outputs = Outputs::default();
         for output in all {
             outputs.push(output.key, output.dtype, output.shape.clone())?;
@@ -224,12 +219,12 @@ impl<'py> Request<'_, 'py> {
             write(py, all, outputs.split(values), false, columns, assembly)?;
             return Ok((outputs.views_of(&lent)?, None));
         }
-        let mut slab = slab(bytes, self.close, self.pool)?;
+        let mut slab = Slab::take(bytes, self.pool.map(|pool| &pool.get().pool))?;
         let is_zeroed = slab.is_zeroed();
         let regions = outputs.split(slab.bytes_mut());
         write(py, all, regions, is_zeroed, columns, assembly)?;
-        let memory = Written::new(slab, outputs);
-        Ok((memory.arrays(py)?, Some(Lease::new(memory))))
+        let owner = Bound::new(py, Owner::new(slab, outputs))?;
+        Ok((Owner::arrays(&owner), Some(owner)))
     }
 }
 

@@ -12,7 +12,6 @@ mod ingest;
 mod interrupt;
 mod job;
 mod layout;
-mod lease;
 mod memory;
 mod merging;
 #[allow(unsafe_code, reason = "lends the slab's memory to NumPy")]
@@ -47,11 +46,11 @@ mod _fastcollate {
     #[pymodule_export]
     use super::layout::LayoutSpec;
     #[pymodule_export]
-    use super::lease::Lease;
-    #[pymodule_export]
     use super::memory::{BufferPool, forked};
     #[pymodule_export]
     use super::merging::{Merge, MergeSpec, merge_turns};
+    #[pymodule_export]
+    use super::output::Owner;
     #[pymodule_export]
     use super::packing::{
         bins_defect, concat_bins, deal_bins, first_no_length, pack_items, pack_whole, spread_bins,

@@ -106,19 +106,6 @@ impl Slab {
         })
     }
 
-    /// The same memory for other outputs, or more where it is too small.
-    ///
-    /// # Errors
-    /// `MemoryError`.
-    pub fn refit(mut self, bytes: usize, pool: Option<&Arc<Pool>>) -> PyResult<Self> {
-        if bytes > self.memory.size() {
-            drop(self);
-            return Self::take(rounded(bytes), pool);
-        }
-        self.is_zeroed = false;
-        Ok(self)
-    }
-
     /// Whether all bytes are zero. Those of recycled memory are what the last batch left.
     pub fn is_zeroed(&self) -> bool {
         self.is_zeroed

@@ -2,7 +2,6 @@
 
 use std::ops::Range;
 use std::ptr::with_exposed_provenance_mut;
-use std::sync::Arc;
 
 use fastcollate::{Element, bf16, f16};
 use numpy::ndarray::ArrayViewD;
@@ -198,74 +197,53 @@ impl Outputs {
     }
 }
 
-/// A slab whose outputs are written. Rust does not touch its bytes any more: they are Python's.
-pub struct Written {
-    slab: Slab,
+/// A batch's slab, whose outputs are written, as the base of its NumPy arrays: it keeps the memory.
+/// Rust does not touch the bytes any more: they are Python's.
+#[pyclass(frozen, module = "fastcollate._fastcollate")]
+pub struct Owner {
+    _slab: Slab,
     /// Address of its first aligned byte.
     start: usize,
     outputs: Outputs,
 }
 
-impl Written {
-    pub fn new(mut slab: Slab, outputs: Outputs) -> Arc<Self> {
-        let start = slab.bytes_mut().as_mut_ptr().expose_provenance();
-        Arc::new(Self {
-            slab,
-            start,
+impl Owner {
+    pub fn new(mut slab: Slab, outputs: Outputs) -> Self {
+        Self {
+            start: slab.bytes_mut().as_mut_ptr().expose_provenance(),
+            _slab: slab,
             outputs,
-        })
-    }
-
-    /// The slab, once no array sees it any more.
-    pub fn into_slab(self) -> Slab {
-        self.slab
-    }
-
-    pub fn keys(&self) -> Vec<String> {
-        self.outputs
-            .all
-            .iter()
-            .map(|output| output.key.clone())
-            .collect()
+        }
     }
 
     /// Every output as a NumPy array that keeps the slab alive.
-    pub fn arrays<'py>(self: &Arc<Self>, py: Python<'py>) -> PyResult<Vec<NamedArray<'py>>> {
-        let owner = self.owner(py)?;
+    pub fn arrays<'py>(owner: &Bound<'py, Self>) -> Vec<NamedArray<'py>> {
+        let py = owner.py();
         let array = |output: &Output| {
             let (from, shape) = (output.bytes.start, &output.shape[..]);
             let array = match output.dtype {
-                Dtype::Bool => view::<bool>(&owner, from, shape),
-                Dtype::U8 => view::<u8>(&owner, from, shape),
-                Dtype::I32 => view::<i32>(&owner, from, shape),
-                Dtype::I64 => view::<i64>(&owner, from, shape),
-                Dtype::F16 => view::<f16>(&owner, from, shape),
-                Dtype::I16 | Dtype::Bf16 => view::<i16>(&owner, from, shape),
-                Dtype::F32 => view::<f32>(&owner, from, shape),
-                Dtype::F64 => view::<f64>(&owner, from, shape),
+                Dtype::Bool => view::<bool>(owner, from, shape),
+                Dtype::U8 => view::<u8>(owner, from, shape),
+                Dtype::I32 => view::<i32>(owner, from, shape),
+                Dtype::I64 => view::<i64>(owner, from, shape),
+                Dtype::F16 => view::<f16>(owner, from, shape),
+                Dtype::I16 | Dtype::Bf16 => view::<i16>(owner, from, shape),
+                Dtype::F32 => view::<f32>(owner, from, shape),
+                Dtype::F64 => view::<f64>(owner, from, shape),
             };
             (PyString::new(py, &output.key), array)
         };
-        Ok(self.outputs.all.iter().map(array).collect())
-    }
-
-    /// All outputs, and what lies between them, as one NumPy array of bytes that keeps the slab
-    /// alive: for who copies them all at once.
-    pub fn bytes<'py>(self: &Arc<Self>, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
-        let owner = self.owner(py)?;
-        Ok(view::<u8>(&owner, 0, &[self.outputs.total_bytes()]))
-    }
-
-    fn owner<'py>(self: &Arc<Self>, py: Python<'py>) -> PyResult<Bound<'py, Owner>> {
-        let memory = Arc::clone(self);
-        Bound::new(py, Owner { memory })
+        owner.get().outputs.all.iter().map(array).collect()
     }
 }
 
-/// What a batch's NumPy arrays hold: it keeps the slab alive.
-#[pyclass(frozen, module = "fastcollate._fastcollate")]
-pub struct Owner {
-    memory: Arc<Written>,
+#[pymethods]
+impl Owner {
+    /// All outputs, and what lies between them, as one NumPy array of bytes that keeps the slab alive:
+    /// they can be copied at once.
+    fn bytes<'py>(slf: &Bound<'py, Self>) -> Bound<'py, PyAny> {
+        view::<u8>(slf, 0, &[slf.get().outputs.total_bytes()])
+    }
 }
 
 /// A NumPy array of that shape over the bytes that its owner has from `from` on, where values of
@@ -275,14 +253,13 @@ fn view<'py, T: numpy::Element>(
     from: usize,
     shape: &[usize],
 ) -> Bound<'py, PyAny> {
-    let memory = &owner.get().memory;
+    let memory = owner.get();
     let bytes = shape.iter().product::<usize>() * size_of::<T>();
     assert!(from.is_multiple_of(ALIGNMENT) && from + bytes <= memory.outputs.total_bytes());
-    // SAFETY: the slab was taken for so many bytes, aligned from `start` on and all initialised
-    // (slabs are, and every bit pattern is a value; booleans were written as 0 and 1). Nobody but
-    // Python reaches them. The array holds `owner`, and with it this slab, which never moves its
-    // memory and gives it away only when it is dropped or when no `Arc` of it is left to any owner
-    // (`into_slab`). Arrays overlap as NumPy's own views may.
+    // SAFETY: the slab was taken for this many bytes, aligned from `start` on and all initialised
+    // (slabs are, and every bit pattern is a value; booleans were written as 0 and 1). Only Python
+    // reaches them. The array holds `owner`, and with it the slab, which never moves its memory and
+    // gives it away only when it is dropped. Arrays overlap as NumPy's own views may.
     unsafe {
         let data = with_exposed_provenance_mut::<u8>(memory.start).add(from);
         let items = ArrayViewD::<T>::from_shape_ptr(shape, data.cast());

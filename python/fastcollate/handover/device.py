@@ -191,11 +191,11 @@ def slab_of(batch: Batch, tensors: Sequence[Any]) -> Any | None:
 
     Outputs need not lie there any more: ``share_memory_()`` moves a tensor away.
     """
-    lease = getattr(batch, "_lease", None)
-    if lease is not None and (array := lease.bytes()) is not None:
+    owner = getattr(batch, "_owner", None)
+    if owner is not None:
         import torch
 
-        return torch.from_numpy(array)
+        return torch.from_numpy(owner.bytes())
     return common_slab([tensor for tensor in tensors if is_plain(tensor)])
 
 
