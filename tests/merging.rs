@@ -1,10 +1,10 @@
 //! Merging on slices alone: rows are those that loops over all tokens of all groups find.
 
-use fastcollate::plan::Turns;
 use fastcollate::plan::merge::{
     Branch, Exact, Masked, Merge, MergeRewards, Policy, Realign, Streams,
 };
-use fastcollate::{Check, Slice, SliceColumn};
+use fastcollate::plan::{Assembly, Pick, Turns};
+use fastcollate::{Check, Error, Slice, SliceColumn};
 use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::sample::Index;
@@ -294,4 +294,83 @@ proptest! {
             prop_assert_eq!(merge.clone().checked(), Ok(merge));
         }
     }
+
+    #[test]
+    fn parts_that_are_joined_are_merged_as_one(
+        trajectories in trajectories(),
+        at in any::<Index>(),
+        drops in any::<bool>(),
+        padding in any::<Index>(),
+    ) {
+        let at = at.index(trajectories.len());
+        let parts = [&trajectories[..at], &trajectories[at..]].into_iter();
+        let parts: Vec<_> = parts.filter(|part| !part.is_empty()).collect();
+        let realign = Realign { masked: Masked::Tail, max_drift_tokens: 2, fork_threshold: None };
+        for rule in [Rule::Exact, Rule::Branch, Rule::Realign(realign)] {
+            let merge = |trajectories: &[_]| {
+                let (prompts, responses, ends) = written_out(trajectories);
+                let merge = merged(&prompts, &responses, &ends, rule);
+                let kept = merge.clone().without_untrainable(None::<&SliceColumn>);
+                kept.ok().filter(|_| drops).unwrap_or(merge)
+            };
+            let all_drop = parts.iter().any(|part| {
+                let (_, responses, _) = written_out(part);
+                responses.iter().all(Vec::is_empty)
+            });
+            if drops && all_drop {
+                continue;  // then nothing of that part is left out
+            }
+            let (whole, merges) = (merge(&trajectories), parts.iter().map(|part| merge(part)));
+            let merges: Vec<_> = merges.collect();
+            let merges: Vec<_> = merges.iter().collect();
+            prop_assert_eq!(Merge::joined(&merges), Ok(whole.clone()));
+
+            // Also where rows are copies that train nothing, or synthetic.
+            let padded = |merge: &Merge, first: usize| {
+                let rows = merge.assembly.rows().len();
+                let copied = padding.index(whole.assembly.rows().len());
+                let picks = (first..first + rows).flat_map(|row| {
+                    let pick = Pick { row: Some(row - first), is_padding: row == copied };
+                    let synthetic = Pick { row: None, is_padding: true };
+                    [Some(pick), (row == copied).then_some(synthetic)]
+                });
+                (merge.turns.clone(), merge.assembly.picked(&picks.flatten().collect::<Vec<_>>()))
+            };
+            let mut first = 0;
+            let parts: Vec<_> = merges.iter().map(|merge| {
+                first += merge.assembly.rows().len();
+                padded(merge, first - merge.assembly.rows().len())
+            }).collect();
+            let parts: Vec<_> = parts.iter().map(|(turns, rows)| (turns, rows)).collect();
+            prop_assert_eq!(Assembly::joined(&parts), Ok(padded(&whole, 0)));
+        }
+    }
+}
+
+#[test]
+fn parts_that_do_not_go_together() {
+    let merge = |rewards| Merge {
+        rewards,
+        ..merged(&[vec![1]], &[vec![2]], &[1], Rule::Exact)
+    };
+    let (sum, last) = (merge(MergeRewards::Sum), merge(MergeRewards::Last));
+    assert_eq!(
+        Merge::joined(&[&sum, &sum]).map(|joined| joined.rewards),
+        Ok(MergeRewards::Sum)
+    );
+    assert!(matches!(
+        Merge::joined(&[&sum, &last]),
+        Err(Error::InvalidPlan(_))
+    ));
+    assert_eq!(Merge::joined(&[]), Err(Error::EmptyBatch));
+    // Each part can be counted, but not all of them.
+    let long = Merge {
+        turns: Turns::new(vec![1 << 62], vec![1]).unwrap(),
+        assembly: Assembly::row_per_turn(&Turns::new(vec![1 << 62], vec![1]).unwrap()),
+        ..sum
+    };
+    assert!(matches!(
+        Merge::joined(&[&long, &long]),
+        Err(Error::InvalidPlan(_))
+    ));
 }

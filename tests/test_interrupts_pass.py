@@ -1,6 +1,5 @@
 """What is no `Exception` passes through the library, wherever a user's code raises it."""
 
-
 import pytest
 
 import fastcollate as fc

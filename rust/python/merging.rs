@@ -365,6 +365,13 @@ impl Merge {
         Ok(Self(merge.checked()?))
     }
 
+    /// The merge of the turns of several, one after the other.
+    #[staticmethod]
+    fn joined(merges: Vec<Bound<Self>>) -> Result<Self> {
+        let merges: Vec<_> = merges.iter().map(|merge| &merge.get().0).collect();
+        Ok(Self(CoreMerge::joined(&merges)?))
+    }
+
     fn __reduce__<'py>(
         slf: &Bound<'py, Self>,
     ) -> PyResult<(Bound<'py, PyAny>, (Bound<'py, PyDict>,))> {

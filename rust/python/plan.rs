@@ -338,6 +338,20 @@ impl Plan {
         Ok(Self::new(Arc::new(turns), assembly, placement))
     }
 
+    /// The jagged plan of the rows of several plans, one plan after the other, by their tables of
+    /// turns and rows.
+    #[staticmethod]
+    fn joined(plans: Vec<Bound<PyDict>>) -> Result<Self> {
+        let plans = { plans.iter() }.map(tables::assembly);
+        let plans = plans.collect::<Result<Vec<_>>>()?;
+        let parts: Vec<_> = { plans.iter() }
+            .map(|(turns, rows)| (turns, rows))
+            .collect();
+        let (turns, assembly) = Assembly::joined(&parts)?;
+        let placement = Placement::of_layout(&assembly, Layout::Jagged, Widths::default())?;
+        Ok(Self::new(Arc::new(turns), assembly, placement))
+    }
+
     fn __reduce__<'py>(
         slf: &Bound<'py, Self>,
     ) -> PyResult<(Bound<'py, PyAny>, (Bound<'py, PyDict>,))> {

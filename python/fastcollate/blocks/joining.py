@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -88,7 +88,7 @@ def joined(tables: Sequence[BlockTable], block_names: Sequence[str]) -> Step:
     parts = [table.part_offsets[:-1] + start for table, start in zip(tables, starts, strict=False)]
     merges = [table.merge_plan for table in tables if table.merge_plan is not None]
     return Step(
-        _joined_plan([table.plan for table in tables]),
+        Plan.joined([table.plan for table in tables]),
         _joined_merge(merges) if merges else None,
         {name: [one for table in tables for one in table.names[name]] for name in first.names},
         {name: _joined_kinds([table.plain[name] for table in tables]) for name in first.plain},
@@ -198,63 +198,15 @@ def _in_two(name: str, ids: Sequence[list[Any]]) -> tuple[Any, int, int] | None:
     return flat[again[1]], blocks[again[0]], blocks[again[1]]
 
 
-# Tables one behind the other
-
-
-def _concatenated(tables: Sequence[Mapping[str, Integers]]) -> dict[str, Any]:
-    """Join the tables of turns and rows."""
-    turns = offsets_of([len(table["turn_prompt_lens"]) for table in tables])[:-1]
-    pieces = offsets_of([len(table["pieces"]) for table in tables])
-    out: dict[str, Any] = {}
-    for name in ("turn_prompt_lens", "turn_response_lens", "prompt_lens", "response_lens"):
-        out[name] = np.concatenate([table[name] for table in tables])
-    out["is_padding"] = np.concatenate([table["is_padding"] for table in tables])
-    out["source"] = _shifted(tables, "source", turns)
-    out["pieces"] = _shifted(tables, "pieces", [[turn, 0, 0, 0, 0] for turn in turns])
-    of_rows = [table["piece_offsets"][:-1] for table in tables]
-    starts = [own + start for own, start in zip(of_rows, pieces, strict=False)]
-    out["piece_offsets"] = np.concatenate([*starts, pieces[-1:]])
-    return out
-
-
-def _shifted(tables: Sequence[Mapping[str, Integers]], name: str, by: Iterable[Any]) -> Integers:
-    """Join a table of indices, each of which counts on from those of the blocks before."""
-    parts = [table[name] + np.asarray(start) for table, start in zip(tables, by, strict=True)]
-    return np.concatenate(parts).astype(np.int64)
-
-
-def _joined_plan(tables: Sequence[dict[str, Integers]]) -> Plan:
-    """Join plans of rows that lie one behind the other."""
-    out = _concatenated(tables)
-    out["layout"] = tables[0]["layout"]
-    lens = out["prompt_lens"] + out["response_lens"]
-    for name, counts in (("sequence", lens), ("response", out["response_lens"])):
-        places = offsets_of(counts)
-        rows, zeros = np.arange(len(counts)), np.zeros(len(counts), np.int64)
-        out[f"{name}_shape"] = np.array([1, places[-1]])
-        out[f"{name}_segments"] = np.stack([rows, zeros, counts, zeros, places[:-1]], 1)
-    return Plan.from_dict(out)
+# Tables of all blocks
 
 
 def _joined_merge(plans: Sequence[MergePlan]) -> MergePlan:
-    """Join plans of trajectories one behind the other."""
-    tables = [plan.to_dict() for plan in plans]
-    out = _concatenated(tables)
-    turns = offsets_of([plan.num_turns for plan in plans])[:-1]
-    trajectories = offsets_of([plan.num_trajectories for plan in plans])[:-1]
-    out["trajectory_ends"] = _shifted(tables, "trajectory_ends", turns)
-    out["trajectories"] = _shifted(tables, "trajectories", trajectories)
-    rows = offsets_of([plan.num_rows for plan in plans])[:-1]
-    of_turns = [table["turn_rows"] for table in tables]
-    shifted = [np.where(own < 0, own, own + row) for own, row in zip(of_turns, rows, strict=True)]
-    out["turn_rows"] = np.concatenate(shifted)
-    out["merge_rewards"] = tables[0]["merge_rewards"]
-    out["breaks"] = _shifted(tables, "breaks", [[turn, turn, 0, 0] for turn in turns])
-    for name in ("break_expected_ids", "break_found_ids"):
-        out[name] = np.concatenate([table[name] for table in tables])
+    """Join the plans of the blocks, with trajectory ids if all of them have some."""
     ids = [plan.trajectory_ids for plan in plans]
     known = [one for block in ids if block is not None for one in block]
-    return MergePlan(Merge.from_dict(out), None if None in ids else known)
+    merge = Merge.joined([plan._merge for plan in plans])
+    return MergePlan(merge, None if None in ids else known)
 
 
 def _joined_kinds(kinds: Sequence[Kind]) -> Kind:

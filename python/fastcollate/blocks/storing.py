@@ -245,8 +245,14 @@ def stored(
     return table, parts
 
 
-_PLACES = ("sequence_shape", "sequence_segments", "response_shape", "response_segments")
-"""Tables of a plan that follow from the others, in the jagged layout."""
+_PLACES = (
+    "layout",
+    "sequence_shape",
+    "sequence_segments",
+    "response_shape",
+    "response_segments",
+)
+"""Tables of a jagged plan that follow from the others."""
 
 
 _NO_TOKEN = -(2**31)

@@ -3,6 +3,7 @@
 mod assembly;
 mod bins;
 mod gather;
+mod joining;
 pub mod merge;
 pub mod pack;
 mod packed;
