@@ -242,3 +242,53 @@ def test_copies(batch):
     assert shallow.rewards is batch.rewards
     deep.rewards[0, 0] = 9
     assert batch.rewards[0, 0] == 0
+
+
+@pytest.mark.parametrize("layout", ["left", "two_segment", "right", "jagged", "packed"])
+def test_the_table_describes_every_output(layout, array_type):
+    images = [np.zeros((1, 2)), np.zeros((3, 2))]
+    routes = [np.ones((2, 1, 1), np.int64), np.zeros((4, 1, 1), np.int64)]
+    batch = fc.build_batch(
+        [[1, 2], [3]],
+        [[4], [5, 6, 7]],
+        pad_token_id=9,
+        rewards=[0.5, 1.0],
+        fields={
+            "images": fc.PerRow(images),
+            "joined": fc.PerRow(images, concat=True),
+            "routes": fc.RoutedExperts(routes),
+            "scores": fc.PerRow([1, 2]),
+        },
+        labels="aligned",
+        position_ids="repeat_last",
+        array_type=array_type,
+        layout=layout,
+        **({"rows": "single", "pad_to_multiple_of": 4} if layout == "packed" else {}),
+    )
+    table = batch.recipe.table
+    assert [output.key for output in table] == list(batch)
+    assert len(table) == len(batch)
+    assert "other" not in table
+    with pytest.raises(KeyError, match="other"):
+        table["other"]
+    for output in table:
+        value = batch[output.key]
+        if output.dtype is not None:
+            assert str(value.dtype).removeprefix("torch.") == output.dtype
+        if output.align in ("row", "object"):
+            assert len(value) == 2
+        if output.align.endswith("_offsets"):
+            assert len(value) == 3
+        if output.align == "sequence":
+            assert value.shape[: batch.input_ids.ndim] == batch.input_ids.shape
+    assert table["input_ids"].fill == 9
+    assert table["labels"].fill == -100
+    assert table["position_ids"].fill == "repeat_last"
+    assert (table["routes"].fill, table["routes"].field) == ("indices", 3)
+    assert (table["router_padding_mask"].fill, table["router_padding_mask"].field) == (1, 3)
+    assert table["joined_offsets"].field == table["joined"].field == 2
+    again = pickle.loads(pickle.dumps(batch)).recipe.table
+    assert again == table
+    assert repr(again["joined"]) == "Output('joined', align='joined')"
+    with pytest.raises(ValueError, match="align of a is 'b'"):
+        type(again["joined"])("a", "b", None, None, None)

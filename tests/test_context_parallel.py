@@ -36,7 +36,8 @@ def cases(draw, array_type):
         more["pad_to"] = max(loads) + multiple * draw(st.integers(0, 3))
     pack = plan_of(parts, multiple)
     batch = fc.build_batch(**data._asdict(), **more, pack=pack, array_type=array_type)
-    fields = [spec.key for spec in batch.recipe.fields if spec.align != "row"]
+    of_rows = ("row", "object", "joined")
+    fields = [spec.key for spec in batch.recipe.fields if spec.align not in of_rows]
     keys = [*BUILT_IN, *fields, "router_padding_mask"]
     return batch, [key for key in keys if key in batch], cp_size
 

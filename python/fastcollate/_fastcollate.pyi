@@ -1,4 +1,4 @@
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Literal, final
 
 from numpy import bool_, float32, float64, int64, uint8
@@ -9,12 +9,15 @@ from fastcollate.plan.costs import Weights
 from fastcollate.plan.step_plan import Shard
 
 __all__ = [
+    "RESERVED_KEYS",
     "BufferPool",
     "FieldSpec",
     "LayoutSpec",
     "Merge",
     "MergeSpec",
+    "Output",
     "OutputSpec",
+    "OutputTable",
     "Owner",
     "Plan",
     "Stretches",
@@ -43,6 +46,7 @@ __all__ = [
 ]
 
 __version__: str
+RESERVED_KEYS: list[str]
 
 @final
 class FieldSpec:
@@ -67,11 +71,11 @@ class FieldSpec:
     @property
     def align(self) -> str: ...
     @property
-    def dtype(self) -> str | None: ...
+    def is_written(self) -> bool: ...
     @property
-    def fill(self) -> float: ...
+    def dtype(self) -> str | None: ...
     def pack(self, row: Any, index: int) -> NDArray[Any]: ...
-    def with_dtype(self, dtype: str) -> FieldSpec: ...
+    def with_dtype(self, dtype: str | None) -> FieldSpec: ...
 
 @final
 class LayoutSpec:
@@ -109,18 +113,56 @@ class OutputSpec:
     @property
     def input_ids(self) -> str: ...
     @property
-    def attention_mask(self) -> str: ...
-    @property
-    def response_mask(self) -> str: ...
-    @property
-    def sequence_ids(self) -> str: ...
-    @property
     def position_ids(self) -> tuple[str | None, str]: ...
     @property
     def labels(self) -> tuple[bool, str] | None: ...
     @property
     def loss_mask(self) -> str | None: ...
     def with_loss_mask(self, dtype: str | None) -> OutputSpec: ...
+
+@final
+class Output:
+    """An output of a batch without its values.
+
+    What they belong to, what stands where no value goes, the dtype, and the field's index.
+    """
+
+    def __new__(
+        cls,
+        key: str,
+        align: str,
+        fill: float | Literal["indices", "repeat_last"] | None,
+        dtype: str | None,
+        field: int | None,
+    ) -> Output: ...
+    @property
+    def key(self) -> str: ...
+    @property
+    def align(self) -> str: ...
+    @property
+    def fill(self) -> float | Literal["indices", "repeat_last"] | None: ...
+    @property
+    def dtype(self) -> str | None: ...
+    @property
+    def field(self) -> int | None: ...
+
+@final
+class OutputTable:
+    """The outputs of a batch in order: what is known of them without their values."""
+
+    def __new__(cls, outputs: Sequence[Output]) -> OutputTable: ...
+    @staticmethod
+    def of_layout(
+        layout: str,
+        rounds_up: bool,
+        pad_token_id: int,
+        fields: Sequence[FieldSpec],
+        spec: OutputSpec,
+    ) -> OutputTable: ...
+    def __getitem__(self, key: str) -> Output: ...
+    def __contains__(self, key: str) -> bool: ...
+    def __len__(self) -> int: ...
+    def __iter__(self) -> Iterator[Output]: ...
 
 @final
 class Stretches:
@@ -273,7 +315,7 @@ def collate(
     outputs: OutputSpec,
     pool: BufferPool | None,
     lend: Callable[[int], NDArray[uint8] | None] | None,
-) -> tuple[Plan, list[tuple[str, Any]], Owner | None, Merge | None, int]: ...
+) -> tuple[Plan, OutputTable, list[tuple[str, Any]], Owner | None, Merge | None, int]: ...
 def merge_turns(
     prompts: Any,
     responses: Any,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
-from fastcollate._fastcollate import FieldSpec, OutputSpec, Owner, Plan
+from fastcollate._fastcollate import FieldSpec, OutputSpec, OutputTable, Owner, Plan
 from fastcollate.advantages import LossNormalizers, loss_normalizers, normalized
 from fastcollate.arguments import check_bool, counted
 from fastcollate.arrays import is_tensor
@@ -36,11 +36,12 @@ class MissingPlanError(RuntimeError, AttributeError):
 
 
 class Recipe(NamedTuple):
-    """What a batch was asked to be, beside its plan."""
+    """What a batch was asked to be, beside its plan, and the outputs that it has."""
 
     pad_token_id: int
     fields: list[FieldSpec]
     outputs: OutputSpec
+    table: OutputTable
 
 
 class Batch(Mapping[str, Any]):

@@ -15,11 +15,10 @@ from fastcollate.dtypes import REFERENCE, checked_outputs, needs_loss_mask
 from fastcollate.ingest.fields import (
     Field,
     PerRow,
-    PerRowObjects,
     RoutedExperts,
     Rows,
     checked_fields,
-    output_order,
+    object_outputs,
 )
 from fastcollate.ingest.padded_blocks import padding_message
 from fastcollate.layouts import LEFT, PackArgument, Shift, Tail, checked_layout, torn_message
@@ -297,12 +296,8 @@ def build_batch(
         specs.append((rewards, REWARDS))
     if logprobs is not None:
         specs.append((logprobs, LOGPROBS))
-    objects: Mapping[str, PerRowObjects] = {}
-    order: list[str] = []
     if fields is not None:
-        more, objects = checked_fields(fields, array_type)
-        specs += more
-        order = output_order(fields) if objects else []
+        specs += checked_fields(fields, array_type)
     merging = checked_merge(merge, merge_rewards, trajectory_ids, is_last_step)
     names = checked_names(uids=uids, trajectory_ids=trajectory_ids, is_last_step=is_last_step)
     check_uids(merging, names.get("uids"))
@@ -322,8 +317,6 @@ def build_batch(
         layout_spec,
         outputs,
         pool,
-        objects,
-        order,
         names,
         merging,
         shard,
@@ -351,24 +344,21 @@ def collate_fields(
     layout: LayoutSpec = LEFT,
     outputs: OutputSpec = REFERENCE,
     pool: PoolArgument = "default",
-    objects: Mapping[str, PerRowObjects] | None = None,
-    order: Sequence[str] = (),
     names: Mapping[str, list[Any]] | None = None,
     merging: Merging | None = None,
     shard: Shard | None = None,
     pin_memory: bool = False,
 ) -> Batch:
-    """Build a batch of any fields; ``order`` is that of the outputs behind the built-in ones."""
+    """Build a batch of any fields."""
     pad_token_id = checked_pad(pad_token_id, outputs)
     torch = None if array_type == "numpy" else import_torch()
     making = None if merging is None else merging.making
     memory = checked_memory(pool, pin_memory, array_type)
     if shard is not None:
         check_shard("rows", shard)
-    objects, names = objects or {}, names or {}
-    counts = [(key, len(values.arrays)) for key, values in objects.items()]
-    counts += [(name, len(values)) for name, values in names.items()]
-    plan, arrays, owner, merge, masked_rewards = collate(
+    names = names or {}
+    counts = [(name, len(values)) for name, values in names.items()]
+    plan, table, arrays, owner, merge, masked_rewards = collate(
         prompts,
         responses,
         making,
@@ -383,14 +373,7 @@ def collate_fields(
     )
     data = dict(arrays)
     if torch is not None:
-        from_numpy = torch.from_numpy
-        for key, array in arrays:
-            if isinstance(array, list):
-                # Of one storage, which is one file descriptor where processes share it.
-                rows = from_numpy(np.concatenate(array))
-                data[key] = list(rows.split(list(map(len, array))))
-            elif not isinstance(array, int):
-                data[key] = from_numpy(array)
+        data = {key: _as_tensor(torch, value) for key, value in arrays}
         for _, spec in fields:
             if spec.dtype == "bfloat16":
                 # NumPy's array is of int16, since it has no such dtype.
@@ -398,16 +381,18 @@ def collate_fields(
     if memory.lender is not None:
         data = memory.lender.over_slab(data)
     sources = _sources(plan, merging, shard)
-    if objects:
-        for key, values in objects.items():
-            data.update(values.outputs(key, sources))
-        data = in_order(data, order)
+    if not all(spec.is_written for _, spec in fields):
+        data |= object_outputs(table, fields, sources)
     if sources is not None:
         names = {name: picked_names(name, values, sources, shard) for name, values in names.items()}
+    # Of routes, the values may have chosen the dtype.
+    specs = [
+        spec.with_dtype(table[spec.key].dtype) if spec.dtype is None else spec for _, spec in fields
+    ]
     batch = Batch(
         data,
         plan,
-        Recipe(pad_token_id, [spec for _, spec in fields], outputs),
+        Recipe(pad_token_id, specs, outputs, table),
         **names,
         merge_plan=None if merging is None else merging.plan_of(merge),
         is_padding=None if shard is None else shard.is_padding.tolist(),
@@ -417,6 +402,16 @@ def collate_fields(
         masked_rewards if merging is None else max(masked_rewards, merging.masked_rewards)
     )
     return batch
+
+
+def _as_tensor(torch: Any, value: Any) -> Any:
+    """Return an output over the same memory as a tensor, or as a list of tensors."""
+    if isinstance(value, np.ndarray):
+        return torch.from_numpy(value)
+    if isinstance(value, list):
+        # Of one storage, which is one file descriptor where processes share it.
+        return list(torch.from_numpy(np.concatenate(value)).split(list(map(len, value))))
+    return value
 
 
 def _sources(plan: Plan, merging: Merging | None, shard: Shard | None) -> list[int] | None:
@@ -439,12 +434,6 @@ def checked_names(
     if is_last_step is not None:
         names["is_last_step"] = checked_flags("is_last_step", is_last_step).tolist()
     return names
-
-
-def in_order(data: dict[str, Any], order: Sequence[str]) -> dict[str, Any]:
-    """Bring outputs to the end of all, in an order of their keys."""
-    behind = {key: data[key] for key in order if key in data}
-    return {key: value for key, value in data.items() if key not in behind} | behind
 
 
 def check_options(

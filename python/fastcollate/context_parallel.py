@@ -11,14 +11,6 @@ from fastcollate.arguments import checked_int, counted
 from fastcollate.arrays import checked_array, describe, flattened, is_tensor, places_of
 from fastcollate.batch import Batch
 
-PER_TOKEN = frozenset(
-    {
-        *("input_ids", "position_ids", "sequence_ids", "response_mask", "labels"),
-        *("loss_mask", "router_padding_mask"),
-    }
-)
-"""Keys of outputs that are no fields and have a value per position."""
-
 
 def cp_split(batch: Batch, cp_size: int, cp_rank: int) -> Batch:
     """Take one context-parallel rank's part of a packed batch.
@@ -81,10 +73,12 @@ def cp_split(batch: Batch, cp_size: int, cp_rank: int) -> Batch:
     if not 0 <= cp_rank < cp_size:
         raise ValueError(f"cp_rank is {cp_rank}; pass one from 0 to {cp_size - 1}")
     positions = _positions_of(batch, extents, cp_size, cp_rank)
-    fields = {spec.key for spec in batch.recipe.fields if spec.align != "row"}
+    per_token = {
+        output.key for output in batch.recipe.table if output.align in ("sequence", "response")
+    }
     return Batch(
         {
-            key: _taken(value, positions) if key in PER_TOKEN or key in fields else value
+            key: _taken(value, positions) if key in per_token else value
             for key, value in batch.items()
         }
     )

@@ -75,7 +75,7 @@ def checked_outputs(
         keys += ("loss_mask",) if has_loss_mask else ()
         # A batch keeps the dtypes of what only other layouts have.
         names = dict(_PRESETS[preset])
-        known = {*keys, *(spec.key for _, spec in fields)}
+        known = {*keys, *(spec.key for _, spec in fields if spec.is_written)}
         if unknown := [key for key in by_key if key not in known]:
             raise ValueError(f"dtypes has the key {unknown[0]!r}; the outputs are {sorted(known)}")
         names |= {key: by_key[key] for key in keys if key in by_key}

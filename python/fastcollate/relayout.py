@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from fastcollate._fastcollate import Stretches
-from fastcollate.arrays import dtype_name, flattened
+from fastcollate.arrays import flattened
 from fastcollate.dtypes import needs_loss_mask
-from fastcollate.ingest.fields import RESERVED
 from fastcollate.plan.merging import Merging
-from fastcollate.shards import name_rows, objects_of
+from fastcollate.shards import names_of
 
 if TYPE_CHECKING:
     from fastcollate._fastcollate import FieldSpec, LayoutSpec, OutputSpec, Plan
@@ -21,58 +21,64 @@ if TYPE_CHECKING:
 
 def laid_out(batch: Batch, layout: LayoutSpec, shard: Shard | None = None) -> Batch:
     """Write a batch, or some of its rows, again (see :meth:`fastcollate.Batch.to_layout`)."""
-    from fastcollate.collating import collate_fields, in_order
+    from fastcollate.collating import collate_fields
 
     plan, recipe = batch.plan, batch.recipe
     _check_whole(plan)
-    rows: Any = slice(None)
-    picks = None
     sequence_starts, response_starts = plan.row_starts()
-    if shard is not None:
-        rows, picks = shard.of_read_rows()
-        plan = plan.of_rows(rows)
-        sequence_starts, response_starts = sequence_starts[rows], response_starts[rows]
     prompt_lens, response_lens = plan.prompt_lens, plan.response_lens
     lens = prompt_lens + response_lens
-    leading = 1 if batch.plan.layout == "jagged" else 2
+    leading = 1 if plan.layout == "jagged" else 2
+    # Of a field's two outputs, the one that does not hold its values.
+    beside = {
+        output.field: output.key
+        for output in recipe.table
+        if output.field is not None and output.key != recipe.fields[output.field].key
+    }
 
-    def column(spec: FieldSpec) -> Any:
-        if spec.align == "row":
-            return batch[spec.key][rows]
-        values = flattened(batch[spec.key], leading)
+    def column(index: int, spec: FieldSpec) -> Any:
+        value = batch[spec.key]
+        if spec.align in ("row", "object"):
+            return value
+        if spec.align == "joined":
+            bounds = pairwise(np.asarray(batch[beside[index]]).tolist())
+            return [value[start:stop] for start, stop in bounds]
+        values = flattened(value, leading)
         if spec.align == "response":
             return Stretches([(values, response_starts, response_lens)])
         if spec.align == "sequence":
             return Stretches([(values, sequence_starts, lens)])
-        mask = flattened(batch["router_padding_mask"], leading)
-        return Stretches([(values, sequence_starts, _captured(mask, sequence_starts, lens))])
+        mask = flattened(batch[beside[index]], leading)
+        captured = _captured(mask, sequence_starts, lens, None if shard is None else shard.rows)
+        return Stretches([(values, sequence_starts, captured)])
 
     ids = flattened(batch["input_ids"], leading)
     again = collate_fields(
         Stretches([(ids, sequence_starts, prompt_lens)]),
         Stretches([(ids, sequence_starts + prompt_lens, response_lens)]),
         recipe.pad_token_id,
-        [
-            (column(spec), spec.with_dtype(dtype_name(batch[spec.key].dtype)))
-            for spec in recipe.fields
-        ],
+        [(column(index, spec), spec) for index, spec in enumerate(recipe.fields)],
         "numpy" if isinstance(ids, np.ndarray) else "torch",
         layout,
         _outputs(batch, layout, shard),
+        names=names_of(batch),
         merging=Merging(plan, batch.merge_plan, masked_rewards=batch._masked_rewards),
-        shard=picks,
+        shard=shard,
     )
-    name_rows(again, batch, shard)
-    objects = objects_of(batch, None if shard is None else shard.rows.tolist())
-    order = [key for key in batch if key not in RESERVED or key == "router_padding_mask"]
-    again._data = in_order(again._data | objects, order)
+    was = batch.is_padding
+    if shard is None:
+        again.is_padding = was
+    elif was is not None:
+        rows = zip(shard.rows.tolist(), shard.is_padding.tolist(), strict=True)
+        again.is_padding = [is_padding or was[row] for row, is_padding in rows]
     return again
 
 
 def _outputs(batch: Batch, layout: LayoutSpec, shard: Shard | None) -> OutputSpec:
     """Return the outputs that are no fields; whether a loss mask is one depends on the layout."""
     outputs = batch.recipe.outputs
-    if any(spec.key == "loss_mask" for spec in batch.recipe.fields):
+    table = batch.recipe.table
+    if "loss_mask" in table and table["loss_mask"].field is not None:
         return outputs
     is_made = (batch.merge_plan, batch.is_padding, shard) != (None, None, None)
     dtype = (outputs.loss_mask or "float32") if needs_loss_mask(layout.name, is_made) else None
@@ -94,9 +100,13 @@ def _check_whole(plan: Plan) -> None:
         )
 
 
-def _captured(mask: Any, starts: np.ndarray, lens: np.ndarray) -> np.ndarray:
-    """Count the tokens of each row whose routes were captured: where the mask is not set."""
+def _captured(
+    mask: Any, starts: np.ndarray, lens: np.ndarray, rows: np.ndarray | None
+) -> np.ndarray:
+    """Count each row's tokens whose routes were captured, where the mask is not set."""
     mask = np.asarray(mask)
-    stretches = zip(starts.tolist(), lens.tolist(), strict=True)
-    counts = [count - np.count_nonzero(mask[start : start + count]) for start, count in stretches]
-    return np.array(counts, np.int64)
+    counts = np.zeros(len(lens), np.int64)
+    for row in range(len(lens)) if rows is None else rows[rows >= 0].tolist():
+        of_row = mask[starts[row] : starts[row] + lens[row]]
+        counts[row] = lens[row] - np.count_nonzero(of_row)
+    return counts

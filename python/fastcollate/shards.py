@@ -6,15 +6,12 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
-from fastcollate._fastcollate import LayoutSpec
+from fastcollate._fastcollate import LayoutSpec, OutputTable
 from fastcollate.arrays import describe, like_of
-from fastcollate.ingest.fields import RESERVED, PerRowObjects
 from fastcollate.plan.step_plan import SYNTHETIC_LENS, Shard
 
 if TYPE_CHECKING:
-    from fastcollate._fastcollate import Plan
+    from fastcollate._fastcollate import Output, Plan
     from fastcollate.batch import Batch
 
 
@@ -65,40 +62,30 @@ def selected(batch: Batch, shard: Shard) -> Batch:
         return laid_out(batch, layout, shard)
     rows = slice(first, first + len(shard.rows))
     views, recipe, pick = _views(batch, rows), batch.recipe, partial(plan.pick, shard, layout)
-    if "loss_mask" not in views:
-        views = _with_loss_mask(batch, views, pick())
-        recipe = recipe._replace(outputs=recipe.outputs.with_loss_mask("float32"))
+    if "loss_mask" not in recipe.table:
+        outputs = recipe.outputs.with_loss_mask("float32")
+        table = OutputTable.of_layout(
+            plan.layout, False, recipe.pad_token_id, recipe.fields, outputs
+        )
+        recipe = recipe._replace(outputs=outputs, table=table)
+        views["loss_mask"] = like_of(pick().loss_mask(), views["input_ids"])
     again = type(batch)(
-        views,
+        {output.key: views[output.key] for output in recipe.table},
         None,
         recipe,
         merge_plan=batch.merge_plan,
         is_padding=[False] * len(shard.rows) if (was := batch.is_padding) is None else was[rows],
-        **{name: list(values[rows]) for name, values in _names(batch).items()},
+        **{name: list(values[rows]) for name, values in names_of(batch).items()},
     )
     again._plan_or_call = pick
     again._masked_rewards = batch._masked_rewards
     return again
 
 
-def _names(batch: Batch) -> dict[str, Sequence[Any]]:
+def names_of(batch: Batch) -> dict[str, Any]:
     """Return what names the rows of a batch."""
     names = ("uids", "trajectory_ids", "is_last_step")
     return {name: values for name in names if (values := getattr(batch, name)) is not None}
-
-
-def name_rows(again: Batch, batch: Batch, shard: Shard | None) -> None:
-    """Name the rows of a batch that were picked from another."""
-    for name, values in _names(batch).items():
-        if shard is not None:
-            values = picked_names(name, values, shard.rows.tolist(), shard)
-        setattr(again, name, values)
-    if shard is None:
-        again.is_padding = batch.is_padding
-    else:
-        was = batch.is_padding or [False] * batch.plan.num_rows
-        rows = zip(shard.rows.tolist(), shard.is_padding.tolist(), strict=True)
-        again.is_padding = [is_padding or was[row] for row, is_padding in rows]
 
 
 def layout_of(plan: Plan, shard: Shard) -> tuple[LayoutSpec, bool]:
@@ -119,75 +106,27 @@ def layout_of(plan: Plan, shard: Shard) -> tuple[LayoutSpec, bool]:
     return LayoutSpec(plan.layout, width, None, response_width, 1), is_wider
 
 
-def objects_of(batch: Batch, rows: Sequence[int] | None) -> dict[str, Any]:
-    """Return the outputs that the core does not write, of these rows."""
-    objects: dict[str, Any] = {}
-    for key in _object_keys(batch):
-        value = batch[key]
-        if isinstance(value, list):
-            objects |= PerRowObjects(value, False).outputs(key, rows)
-            continue
-        offsets = np.asarray(batch[f"{key}_offsets"]).tolist()
-        chosen = range(len(offsets) - 1) if rows is None else rows
-        # -1 is a synthetic row: nothing of the first one.
-        bounds = [(offsets[row], offsets[row + 1]) if row >= 0 else (0, 0) for row in chosen]
-        arrays = [value[start:stop] for start, stop in bounds]
-        objects |= PerRowObjects(arrays, True).outputs(key, None)
-    return objects
-
-
-def _object_keys(batch: Batch) -> list[str]:
-    """Return the keys of lists of one array a row, and of arrays joined that have offsets."""
-    others = [key for key in batch if key not in RESERVED]
-    fields = {spec.key for spec in batch.recipe.fields}
-    return [
-        key
-        for key in others
-        if key not in fields and (isinstance(batch[key], list) or f"{key}_offsets" in batch)
-    ]
-
-
-def _with_loss_mask(batch: Batch, views: dict[str, Any], plan: Plan) -> dict[str, Any]:
-    """Add the loss mask that follows from the plan, in front of fields."""
-    fields = {"router_padding_mask", *(spec.key for spec in batch.recipe.fields)}
-    own = [key for key in views if key in RESERVED and key not in fields]
-    mask = like_of(plan.loss_mask(), views["input_ids"])
-    return {key: views[key] for key in own} | {"loss_mask": mask} | views
-
-
 def _views(batch: Batch, rows: slice) -> dict[str, Any]:
     """Return the outputs of rows that follow each other, over the same memory."""
-    plan = batch.plan
-    objects: dict[str, Any] = {}
-    for key in _object_keys(batch):
-        objects |= _view_of_objects(batch, key, rows)
-    if plan.layout != "jagged":
-        return {
-            key: objects[key] if key in objects else value[rows] for key, value in batch.items()
-        }
-    aligned = {"loss_mask": "response"} | {spec.key: spec.align for spec in batch.recipe.fields}
-    tokens, answers = (
-        slice(int(batch[name][rows.start]), int(batch[name][rows.stop]))
-        for name in ("offsets", "response_offsets")
-    )
+    plan, table = batch.plan, batch.recipe.table
+    offsets_of = {output.field: output.key for output in table if output.align == "joined_offsets"}
+    lens = {
+        "sequence": plan.prompt_lens + plan.response_lens,
+        "response": plan.response_lens,
+    }
 
-    def view(key: str, value: Any) -> Any:
-        if key in objects:
-            return objects[key]
-        if key == "max_seqlen":
-            return int((plan.prompt_lens + plan.response_lens)[rows].max())
-        if key in ("offsets", "cu_seqlens", "response_offsets"):
+    def view(output: Output) -> Any:
+        value = batch[output.key]
+        if output.align == "joined":
+            offsets = batch[offsets_of[output.field]]
+            return value[int(offsets[rows.start]) : int(offsets[rows.stop])]
+        if output.align.endswith("_offsets"):
             return value[rows.start : rows.stop + 1] - value[rows.start]
-        align = aligned.get(key, "sequence")
-        return value[{"row": rows, "response": answers}.get(align, tokens)]
+        if output.align == "batch":  # of a jagged batch, there is one such output
+            return int(lens["sequence"][rows].max())
+        if plan.layout == "jagged" and output.align in lens:
+            start = int(lens[output.align][: rows.start].sum())
+            return value[start : start + int(lens[output.align][rows].sum())]
+        return value[rows]
 
-    return {key: view(key, value) for key, value in batch.items()}
-
-
-def _view_of_objects(batch: Batch, key: str, rows: slice) -> dict[str, Any]:
-    if isinstance(batch[key], list):
-        return {key: batch[key][rows]}
-    offsets = batch[f"{key}_offsets"]
-    start = offsets[rows.start]
-    joined = batch[key][int(start) : int(offsets[rows.stop])]
-    return {key: joined, f"{key}_offsets": offsets[rows.start : rows.stop + 1] - start}
+    return {output.key: view(output) for output in table}

@@ -253,6 +253,30 @@ pub enum Error {
     #[error("no trajectory has a token that trains, so drop_untrainable leaves no row")]
     NothingTrains,
 
+    #[error("dtype of {key} is {found}; it can be {expected}")]
+    NoDtype {
+        key: String,
+        found: String,
+        expected: String,
+    },
+
+    #[error("fields gives the output '{key}' twice")]
+    RepeatedOutput { key: String },
+
+    #[error("{key} has the fill {fill}, which does not fit {dtype}")]
+    FillMisfit {
+        key: String,
+        fill: String,
+        dtype: &'static str,
+    },
+
+    #[error("num_experts of {key} is {count}; {problem}")]
+    ExpertCount {
+        key: String,
+        count: i64,
+        problem: String,
+    },
+
     #[error("this is not a valid plan: {0}")]
     InvalidPlan(String),
 }

@@ -8,10 +8,13 @@
 //!   [`Placement`](plan::Placement) where they go, [`merge`](plan::merge) which turns make a row.
 //!   Plans hold lengths and indices; tokens are compared, not kept.
 //! - [`Steps`] lets a hook stop what takes long.
+//! - [`batch`] describes what a batch is asked to be and the outputs that it has.
 //! - [`write`] executes: it walks a band of the plan, copies pieces and fills gaps and padding.
 #![forbid(unsafe_code)]
 
+pub mod batch;
 mod column;
+mod dtype;
 mod element;
 mod error;
 pub mod plan;
@@ -22,6 +25,7 @@ pub use column::{
     At, Check, Column, SliceColumn, Soon, Tokens, check_kind, check_values, common_when_read,
     read_slice, read_stream,
 };
+pub use dtype::{Dtype, IntDtype};
 pub use element::{Binary, Element, Misfit, Slice, common_values};
 pub use error::{Error, Place, Result};
 pub use half::{bf16, f16};

@@ -2,23 +2,27 @@
 
 use std::sync::Arc;
 
+use fastcollate::batch::{LOSS_MASK, Output as Described, What, outputs};
 use fastcollate::plan::{Assembly, Grid, Longest, Placement, Turns};
 use fastcollate::write::Destination;
 use fastcollate::{Check, Error as Core};
 use numpy::{PyArray1, PyArrayMethods, PyUntypedArrayMethods};
+use pyo3::IntoPyObjectExt;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
+use pyo3::types::{PyList, PyString};
 
-use crate::contents::{LOSS_MASK, Output, OutputSpec, Places};
+use crate::contents::{Output, OutputSpec, Parts, Places};
 use crate::error::Result;
 use crate::execute::{execute, execute_slices};
-use crate::field::{FieldSpec, Step};
+use crate::field::{FieldPlan, FieldSpec, Step};
 use crate::ingest::Rows;
-use crate::job::Job;
+use crate::job::{Content, Job};
 use crate::layout::LayoutSpec;
 use crate::memory::{BufferPool, Slab};
 use crate::merging::{Making, Merge};
 use crate::output::{NamedArray, Outputs, Owner};
+use crate::output_table::OutputTable;
 use crate::plan::{Plan, longest_row};
 use crate::seqlens::Seqlens;
 use crate::shard::Shard;
@@ -30,6 +34,7 @@ const DETACH_FROM: usize = 1 << 20;
 /// how many rewards lie on tokens that merging masked.
 type Collated<'py> = (
     Plan,
+    OutputTable,
     Vec<NamedArray<'py>>,
     Option<Bound<'py, Owner>>,
     Option<Merge>,
@@ -109,7 +114,7 @@ pub fn collate<'py>(
         .map(|(_, longest)| *longest)
         .unwrap_or_default();
     let placement = layout.get().place(py, parts.batch, least, shard.as_ref())?;
-    let (arrays, owner) = request.write(py, columns, parts, &placement)?;
+    let (table, arrays, owner) = request.write(py, columns, parts, &placement)?;
     let (turns, assembly) = match (making, shard) {
         (Some(Making::Batch(plan)), Some(shard)) => {
             (plan.get().turns.clone(), plan.get().picked(&shard)?)
@@ -120,7 +125,7 @@ pub fn collate<'py>(
         _ => (turns, picked.map_or(step, |(batch, _)| batch)),
     };
     let plan = Plan::new(turns, assembly, placement);
-    Ok((plan, arrays, owner, merge, masked_rewards))
+    Ok((plan, table, arrays, owner, merge, masked_rewards))
 }
 
 /// All rows that the turns make, and the merge that was made for them.
@@ -152,8 +157,9 @@ struct Request<'a, 'py> {
     lend: Option<&'a Bound<'py, PyAny>>,
 }
 
-/// A written batch: its outputs in order, and the owner of their memory, if it is not lent.
-type Batch<'py> = (Vec<NamedArray<'py>>, Option<Bound<'py, Owner>>);
+/// A written batch: the table of its outputs, these in order (None for what is not written here), and the
+/// owner of their memory, if it is not lent.
+type Batch<'py> = (OutputTable, Vec<NamedArray<'py>>, Option<Bound<'py, Owner>>);
 
 impl<'py> Request<'_, 'py> {
     /// Plan where columns go, and write them.
@@ -170,30 +176,67 @@ impl<'py> Request<'_, 'py> {
             .map(|(field, rows)| field.plan(rows, step, placement))
             .collect::<Result<Vec<_>>>()?;
         let seqlens = Seqlens::of_placement(placement, longest_row(assembly))?;
-        let loss_mask = fields.iter().position(|field| field.key() == LOSS_MASK);
-        let loss_mask = loss_mask.map(|index| (2 + index, field_plans[index].dtype));
-
-        let places = { self.outputs }.places(placement, assembly, loss_mask.is_some());
-        let mut outputs =
-            { self.outputs }.outputs(self.pad_token_id, placement, &seqlens, &places, loss_mask);
-        let own = outputs.len();
-        for (index, (field, plan)) in fields.iter().zip(&field_plans).enumerate() {
-            let column = 2 + index;
-            let rows = &columns[column];
-            let own = Output::of_field(field, plan, column, rows, assembly, placement, &places);
-            outputs.extend(own);
-        }
+        let loss_mask = fields.iter().position(|field| field.0.key == LOSS_MASK);
+        let spec = &self.outputs.0;
+        let places = Places::new(spec, placement, assembly, loss_mask.is_some());
+        let parts = Parts {
+            spec,
+            pad_token_id: self.pad_token_id,
+            assembly,
+            placement,
+            places: &places,
+            seqlens: &seqlens,
+            fields: &field_plans,
+            columns: &columns,
+            loss_mask,
+        };
+        let table = self.table(placement, &field_plans)?;
+        let written: Vec<_> = { table.iter() }
+            .filter_map(|output| parts.output(output))
+            .collect();
         let lost = Lost {
-            fields: &outputs[own..],
+            outputs: &written,
             columns: &columns,
             assembly,
             placement,
             places: &places,
         };
-        lost.check(self.outputs.shifts_labels())?;
-        let (mut arrays, owner) = self.write_outputs(py, &outputs, &columns, assembly)?;
-        seqlens.add_to(py, &mut arrays)?;
-        Ok((arrays, owner))
+        lost.check(spec.labels.is_some_and(|(shifted, _)| shifted))?;
+        let (arrays, owner) = self.write_outputs(py, &written, &columns, assembly)?;
+        let mut arrays = arrays.into_iter().peekable();
+        let value = |output: &Described| {
+            let key = PyString::new(py, &output.key);
+            let value = if output.dtype.is_some() {
+                let array = arrays.next().map(|(_, array)| array);
+                array.unwrap_or_else(|| py.None().into_bound(py))
+            } else if let Some(longest) = seqlens.longest(output.what) {
+                longest.into_bound_py_any(py)?
+            } else if let Some(rows) = seqlens.by_row(output.what) {
+                let rows = rows.iter().map(|row| PyArray1::from_slice(py, row));
+                PyList::new(py, rows.collect::<Vec<_>>())?.into_any()
+            } else {
+                py.None().into_bound(py)
+            };
+            Ok((key, value))
+        };
+        let values = { table.iter().map(value) }.collect::<Result<Vec<_>>>()?;
+        Ok((OutputTable::new(&table), values, owner))
+    }
+
+    /// The outputs of a batch, with the dtypes that the values of routes have chosen.
+    fn table(&self, placement: &Placement, fields: &[Option<FieldPlan>]) -> Result<Vec<Described>> {
+        let specs: Vec<_> = self.fields.iter().map(|field| &field.0).collect();
+        let rounds_up = placement
+            .packing
+            .is_some_and(|packing| packing.multiple_of > 1);
+        let (spec, pad) = (&self.outputs.0, self.pad_token_id);
+        let mut table = outputs(spec, &specs, pad, placement.layout, rounds_up)?;
+        for output in &mut table {
+            if let What::Field(index) = output.what {
+                output.dtype = fields[index].as_ref().map(|field| field.dtype);
+            }
+        }
+        Ok(table)
     }
 
     /// Take the memory of all outputs, write them and hand them over.
@@ -203,7 +246,7 @@ impl<'py> Request<'_, 'py> {
         all: &[Output],
         columns: &[Rows],
         assembly: &Assembly,
-    ) -> Result<Batch<'py>> {
+    ) -> Result<(Vec<NamedArray<'py>>, Option<Bound<'py, Owner>>)> {
         let mut outputs = Outputs::default();
         for output in all {
             outputs.push(output.key, output.dtype, output.shape.clone())?;
@@ -280,7 +323,7 @@ fn write(
 
 /// Values of tokens that nothing predicts, which have no place.
 struct Lost<'a, 'py> {
-    fields: &'a [Output<'a>],
+    outputs: &'a [Output<'a>],
     columns: &'a [Rows<'py>],
     assembly: &'a Assembly,
     placement: &'a Placement,
@@ -300,7 +343,7 @@ impl Lost<'_, '_> {
             return Ok(());
         }
         let all = Grid::of_tokens(unpredicted.iter().copied())?;
-        for field in self.fields.iter().filter(|field| self.has_lost(field)) {
+        for field in self.fields().filter(|field| self.has_lost(field)) {
             field.written_over(&all, self.columns, self.assembly)?;
         }
         let heads = Grid::of_tokens(unpredicted.into_iter().filter(|token| token.begins_row))?;
@@ -310,6 +353,12 @@ impl Lost<'_, '_> {
             (false, true) => self.refuse(&heads, "labels='shifted'", "the label"),
             (false, false) => Ok(()),
         }
+    }
+
+    /// The outputs that are fields.
+    fn fields(&self) -> impl Iterator<Item = &Output<'_>> {
+        let is_field = |output: &&Output| matches!(output.content, Content::Field { .. });
+        self.outputs.iter().filter(is_field)
     }
 
     /// Whether a field has values without a place. Fields with places of their own, such as those of
@@ -330,12 +379,12 @@ impl Lost<'_, '_> {
             why,
             remedy,
         };
-        if !self.fields.iter().any(|field| field.key == LOSS_MASK) {
+        if !self.fields().any(|field| field.key == LOSS_MASK) {
             let remedy = "pass loss_masks that are 0 there";
             return Err(no_place(0, trained, "trains", remedy).into());
         }
         let nothing = Grid::new(heads.rows(), 1, Vec::new())?;
-        for field in self.fields.iter().filter(|field| self.has_lost(field)) {
+        for field in self.fields().filter(|field| self.has_lost(field)) {
             let found = field.written_over(heads, self.columns, self.assembly)?;
             let filled = field.written_over(&nothing, self.columns, self.assembly)?;
             let size = found.len() / heads.rows();

@@ -2,46 +2,24 @@
 
 use std::borrow::Cow;
 
+use fastcollate::batch::{Alignment, LOSS_MASK, Output as Described, OutputSpec as Spec, What};
 use fastcollate::plan::{Assembly, Grid, Layout, Placement};
 use fastcollate::write::{Destination, PositionPadding};
+use fastcollate::{Dtype, IntDtype};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyTuple, PyType};
 
 use crate::error::Result;
-use crate::field::{FieldPlan, FieldSpec};
+use crate::field::FieldPlan;
 use crate::ingest::Rows;
 use crate::job::{Content, Job};
 use crate::memory::filled;
-use crate::output::Dtype;
 use crate::seqlens::Seqlens;
-
-/// The key of the loss mask.
-pub const LOSS_MASK: &str = "loss_mask";
-
-/// The key of what tells where a token's routes were not captured.
-const ROUTER_PADDING_MASK: &str = "router_padding_mask";
 
 /// The outputs that are no fields: their dtypes, and which of the optional ones there are.
 #[pyclass(frozen, module = "fastcollate._fastcollate")]
-pub struct OutputSpec {
-    input_ids: Dtype,
-    attention_mask: Dtype,
-    response_mask: Dtype,
-    /// Which sequence a token is of, where several share an output row.
-    sequence_ids: Dtype,
-    /// What padding holds, and the dtype. If nothing is said, only packed batches have positions, and
-    /// padding counts as their tail says.
-    position_ids: (Option<PositionPadding>, Dtype),
-    /// Whether they are shifted, and the dtype.
-    labels: Option<(bool, Dtype)>,
-    /// Whether there is nothing but ids and the attention mask, in packed batches too.
-    is_bare: bool,
-    /// The dtype of the loss mask where it says what trains: it is 0 on tokens that nothing predicts,
-    /// and follows from the plan where no column has it. None where it is a column like others, or
-    /// no output.
-    loss_mask: Option<Dtype>,
-}
+pub struct OutputSpec(pub Spec);
 
 #[pymethods]
 impl OutputSpec {
@@ -60,92 +38,77 @@ impl OutputSpec {
         sequence_ids: &str,
         bare: bool,
         loss_mask: Option<&str>,
-    ) -> PyResult<Self> {
-        let ids = |key, name: &str| Dtype::of_name(key, name, Dtype::INTEGERS);
+    ) -> Result<Self> {
         let mask = |key, name: &str| Dtype::of_name(key, name, Dtype::OF_MASKS);
         let (padding, dtype) = position_ids.unwrap_or((None, "int64".to_owned()));
-        let padding = padding.as_deref().map(padding_of).transpose()?;
-        let labels =
-            labels.map(|(shifted, dtype)| ids("labels", &dtype).map(|dtype| (shifted, dtype)));
-        let loss_mask = loss_mask.map(|name| Dtype::of_name(LOSS_MASK, name, Dtype::FLOATS));
-        Ok(Self {
-            input_ids: ids("input_ids", input_ids)?,
+        let labels = labels.map(|(shifted, dtype)| {
+            IntDtype::of_name("labels", &dtype).map(|dtype| (shifted, dtype))
+        });
+        let spec = Spec {
+            input_ids: IntDtype::of_name("input_ids", input_ids)?,
             attention_mask: mask("attention_mask", attention_mask)?,
             response_mask: mask("response_mask", response_mask)?,
-            sequence_ids: ids("sequence_ids", sequence_ids)?,
-            position_ids: (padding, ids("position_ids", &dtype)?),
+            sequence_ids: IntDtype::of_name("sequence_ids", sequence_ids)?,
+            position_ids: (
+                padding.as_deref().map(padding_of).transpose()?,
+                IntDtype::of_name("position_ids", &dtype)?,
+            ),
             labels: labels.transpose()?,
             is_bare: bare,
-            loss_mask: loss_mask.transpose()?,
-        })
+            loss_mask: None,
+        };
+        Self(spec).with_loss_mask(loss_mask)
     }
 
-    /// The dtype of the ids.
-    #[getter]
-    fn input_ids(&self) -> &'static str {
-        self.input_ids.name()
-    }
-
-    /// The dtype of the attention mask.
-    #[getter]
-    fn attention_mask(&self) -> &'static str {
-        self.attention_mask.name()
-    }
-
-    /// The dtype of the response mask.
-    #[getter]
-    fn response_mask(&self) -> &'static str {
-        self.response_mask.name()
-    }
-
-    /// The dtype of what tells sequences apart that share a row.
-    #[getter]
-    fn sequence_ids(&self) -> &'static str {
-        self.sequence_ids.name()
-    }
-
-    /// What padding holds in the positions, and their dtype. If nothing is said, only packed batches
-    /// have some.
+    /// What padding holds in the positions, if it was said, and their dtype.
     #[getter]
     fn position_ids(&self) -> (Option<&'static str>, &'static str) {
-        let (padding, dtype) = self.position_ids;
+        let (padding, dtype) = self.0.position_ids;
         (padding.map(name_of), dtype.name())
     }
 
     /// Whether labels are shifted, and their dtype, if there are any.
     #[getter]
     fn labels(&self) -> Option<(bool, &'static str)> {
-        self.labels.map(|(shifted, dtype)| (shifted, dtype.name()))
+        self.0
+            .labels
+            .map(|(shifted, dtype)| (shifted, dtype.name()))
+    }
+
+    /// The dtype of the ids.
+    #[getter]
+    fn input_ids(&self) -> &'static str {
+        self.0.input_ids.name()
     }
 
     /// The dtype of the loss mask, if it says what trains.
     #[getter]
     fn loss_mask(&self) -> Option<&'static str> {
-        self.loss_mask.map(Dtype::name)
+        self.0.loss_mask.map(Dtype::name)
     }
 
     /// The same outputs with or without a loss mask that says what trains.
-    fn with_loss_mask(&self, dtype: Option<&str>) -> PyResult<Self> {
+    fn with_loss_mask(&self, dtype: Option<&str>) -> Result<Self> {
         let dtype = dtype.map(|name| Dtype::of_name(LOSS_MASK, name, Dtype::FLOATS));
-        Ok(Self {
+        Ok(Self(Spec {
             loss_mask: dtype.transpose()?,
-            ..*self
-        })
+            ..self.0
+        }))
     }
 
     fn __reduce__<'py>(
         slf: &Bound<'py, Self>,
     ) -> PyResult<(Bound<'py, PyType>, Bound<'py, PyTuple>)> {
-        let spec = slf.get();
+        let own = slf.get();
         let arguments = (
-            spec.input_ids.name(),
-            spec.attention_mask.name(),
-            spec.response_mask.name(),
-            spec.position_ids(),
-            spec.labels.map(|(shifted, dtype)| (shifted, dtype.name())),
-            spec.sequence_ids.name(),
-            spec.is_bare,
-            spec.loss_mask(),
+            own.input_ids(),
+            own.0.attention_mask.name(),
+            own.0.response_mask.name(),
+            own.position_ids(),
+            own.labels(),
+            own.0.sequence_ids.name(),
+            own.0.is_bare,
+            own.loss_mask(),
         );
         Ok((slf.get_type(), arguments.into_pyobject(slf.py())?))
     }
@@ -153,57 +116,11 @@ impl OutputSpec {
 
 /// An output to be written.
 pub struct Output<'a> {
-    pub key: &'a str,
     pub grid: &'a Grid,
     pub shape: Vec<usize>,
     pub content: Content<'a>,
     pub dtype: Dtype,
-}
-
-impl<'a> Output<'a> {
-    /// A field, whose values lie at those places if it has none of its own, and beside routes what
-    /// tells where none were captured.
-    pub fn of_field(
-        field: &'a FieldSpec,
-        plan: &'a FieldPlan,
-        column: usize,
-        rows: &Rows,
-        assembly: &'a Assembly,
-        placement: &'a Placement,
-        places: &'a Places,
-    ) -> impl Iterator<Item = Self> {
-        let response = match &places.loss_mask {
-            Some(grid) if field.key() == LOSS_MASK => grid,
-            _ => &placement.response,
-        };
-        let grid = plan.grid.as_ref().unwrap_or(response);
-        let mut shape = if field.is_per_row() {
-            vec![grid.rows()]
-        } else {
-            shape_of(grid, placement)
-        };
-        shape.extend(rows.trailing());
-        let values = Self {
-            key: field.key(),
-            grid,
-            shape,
-            content: Content::Field {
-                column,
-                assembly: plan.assembly.as_ref().unwrap_or(assembly),
-                inner: rows.inner(),
-                filling: plan.filling,
-            },
-            dtype: plan.dtype,
-        };
-        let mask = plan.captured.as_ref().map(|captured| Self {
-            key: ROUTER_PADDING_MASK,
-            grid: captured,
-            shape: shape_of(captured, placement),
-            content: Content::Mask { inverted: true },
-            dtype: Dtype::Bool,
-        });
-        [Some(values), mask].into_iter().flatten()
-    }
+    pub key: &'a str,
 }
 
 impl Output<'_> {
@@ -243,130 +160,121 @@ pub struct Places<'a> {
     labels: Option<(Cow<'a, Grid>, bool)>,
 }
 
-impl OutputSpec {
-    /// Where outputs lie in a batch that `has_column` of loss masks, or has not.
-    pub fn places<'a>(
-        &self,
+impl<'a> Places<'a> {
+    /// Of a batch that `has_column` of loss masks, or has not.
+    pub fn new(
+        spec: &Spec,
         placement: &'a Placement,
         assembly: &Assembly,
         has_column: bool,
-    ) -> Places<'a> {
+    ) -> Self {
         let loss_mask = || match has_column {
             true => placement.predicted_responses(assembly),
             false => Cow::Owned(placement.trained_responses(assembly)),
         };
         let labels = |(shifted, _)| placement.labels(assembly, shifted);
-        Places {
+        Self {
             response_mask: placement.real_responses(assembly),
-            loss_mask: self.loss_mask.map(|_| loss_mask()),
-            labels: self.labels.map(labels),
+            loss_mask: spec.loss_mask.map(|_| loss_mask()),
+            labels: spec.labels.map(labels),
         }
-    }
-
-    /// Whether positions hold labels of the next token that response-aligned fields are beside.
-    pub fn shifts_labels(&self) -> bool {
-        self.labels.is_some_and(|(shifted, _)| shifted)
-    }
-
-    /// The outputs that are no fields.
-    pub fn outputs<'a>(
-        &self,
-        pad_token_id: i64,
-        placement: &'a Placement,
-        seqlens: &'a Seqlens,
-        places: &'a Places,
-        loss_mask: Option<(usize, Dtype)>,
-    ) -> Vec<Output<'a>> {
-        let sequence = &placement.sequence;
-        let output = |key, grid, content, dtype| Output {
-            key,
-            grid,
-            shape: shape_of(grid, placement),
-            content,
-            dtype,
-        };
-        let tokens = Content::Tokens { pad: pad_token_id };
-        let mut outputs = vec![output("input_ids", sequence, tokens, self.input_ids)];
-        let attention_mask = {
-            let mask = Content::Mask { inverted: false };
-            output("attention_mask", sequence, mask, self.attention_mask)
-        };
-        if self.is_bare {
-            outputs.push(attention_mask);
-            return outputs;
-        }
-        let (padding, dtype) = self.position_ids;
-        // Every part of a sequence counts from 0 on; if nothing is said of padding, with it.
-        let positions = match (padding, &seqlens.parts, &seqlens.positions) {
-            (Some(padding), Some(parts), _) => Some((parts, padding)),
-            (Some(padding), None, _) => Some((sequence, padding)),
-            (None, _, Some(positions)) => Some((positions, PositionPadding::Zero)),
-            (None, _, None) => None,
-        };
-        let position_ids = positions.map(|(grid, padding)| {
-            output("position_ids", grid, Content::Positions(padding), dtype)
-        });
-        let response_mask = {
-            let mask = Content::Mask { inverted: false };
-            output(
-                "response_mask",
-                &places.response_mask,
-                mask,
-                self.response_mask,
-            )
-        };
-        let tables = seqlens.tables.iter().map(|table| Output {
-            shape: vec![table.values.len()],
-            ..output(
-                table.key,
-                &table.grid,
-                Content::Table(&table.values),
-                table.dtype,
-            )
-        });
-        match placement.layout {
-            Layout::Packed => {
-                outputs.extend(position_ids);
-                outputs.push(output(
-                    "sequence_ids",
-                    sequence,
-                    Content::RowIndices,
-                    self.sequence_ids,
-                ));
-                outputs.extend(tables);
-                outputs.push(response_mask);
-            }
-            Layout::Jagged => {
-                outputs.extend(tables);
-                outputs.extend(position_ids);
-            }
-            _ => {
-                outputs.push(attention_mask);
-                outputs.push(response_mask);
-                outputs.extend(position_ids);
-            }
-        }
-        if let (Some((_, dtype)), Some((grid, shifted))) = (self.labels, &places.labels) {
-            let labels = Content::Labels {
-                mask: loss_mask,
-                shifted: *shifted,
-            };
-            outputs.push(output("labels", grid, labels, dtype));
-        }
-        if let (Some(dtype), Some(grid), None) = (self.loss_mask, &places.loss_mask, loss_mask) {
-            let mask = Content::Mask { inverted: false };
-            outputs.push(output(LOSS_MASK, grid, mask, dtype));
-        }
-        outputs
     }
 }
 
-/// The shape of an output over a grid: one long row counts as no row.
-fn shape_of(grid: &Grid, placement: &Placement) -> Vec<usize> {
-    if placement.layout == Layout::Jagged {
-        vec![grid.width()]
-    } else {
-        vec![grid.rows(), grid.width()]
+/// What outputs are made of.
+pub struct Parts<'a, 'py> {
+    pub spec: &'a Spec,
+    pub pad_token_id: i64,
+    pub assembly: &'a Assembly,
+    pub placement: &'a Placement,
+    pub places: &'a Places<'a>,
+    pub seqlens: &'a Seqlens,
+    pub fields: &'a [Option<FieldPlan>],
+    /// The prompts, the responses, and one for each field.
+    pub columns: &'a [Rows<'py>],
+    /// The field of loss masks.
+    pub loss_mask: Option<usize>,
+}
+
+impl<'a> Parts<'a, '_> {
+    /// Where an output lies and what stands in it, if it is written here.
+    pub fn output(&self, output: &'a Described) -> Option<Output<'a>> {
+        let (placement, places) = (self.placement, self.places);
+        let mask = Content::Mask { inverted: false };
+        let (grid, content) = match output.what {
+            What::InputIds => {
+                let pad = self.pad_token_id;
+                (&placement.sequence, Content::Tokens { pad })
+            }
+            What::AttentionMask => (&placement.sequence, mask),
+            What::ResponseMask => (&*places.response_mask, mask),
+            What::SequenceIds => (&placement.sequence, Content::RowIndices),
+            What::PositionIds => {
+                let (padding, _) = self.spec.position_ids;
+                // Every part of a sequence counts from 0 on; if nothing is said of padding, with it.
+                let grid = match (padding, &self.seqlens.parts, &self.seqlens.positions) {
+                    (Some(_), Some(parts), _) => parts,
+                    (None, _, Some(positions)) => positions,
+                    _ => &placement.sequence,
+                };
+                let padding = padding.unwrap_or(PositionPadding::Zero);
+                (grid, Content::Positions(padding))
+            }
+            What::Labels => {
+                let (grid, shifted) = places.labels.as_ref()?;
+                let mask = self.loss_mask.and_then(|index| {
+                    let dtype = self.fields[index].as_ref()?.dtype;
+                    Some((2 + index, dtype))
+                });
+                let shifted = *shifted;
+                (&**grid, Content::Labels { mask, shifted })
+            }
+            What::LossMask => (places.loss_mask.as_deref()?, mask),
+            What::Offsets(_) | What::Segments { .. } => {
+                let table = self.seqlens.table(output.what)?;
+                (&table.grid, Content::Table(&table.values))
+            }
+            What::Field(index) => {
+                let plan = self.fields[index].as_ref()?;
+                let rows = &self.columns[2 + index];
+                let response = match &places.loss_mask {
+                    Some(grid) if self.loss_mask == Some(index) => grid,
+                    _ => &placement.response,
+                };
+                let content = Content::Field {
+                    column: 2 + index,
+                    assembly: plan.assembly.as_ref().unwrap_or(self.assembly),
+                    inner: rows.inner(),
+                    filling: plan.filling,
+                };
+                (plan.grid.as_ref().unwrap_or(response), content)
+            }
+            What::RouterPaddingMask(index) => {
+                let plan = self.fields[index].as_ref()?;
+                (plan.captured.as_ref()?, Content::Mask { inverted: true })
+            }
+            What::Longest
+            | What::LongestSegment { .. }
+            | What::RowSegments { .. }
+            | What::JoinedOffsets(_) => return None,
+        };
+        let mut shape = match output.align {
+            Alignment::Row => vec![grid.rows()],
+            Alignment::Sequence | Alignment::Response if placement.layout != Layout::Jagged => {
+                vec![grid.rows(), grid.width()]
+            }
+            _ => vec![grid.width()],
+        };
+        if let What::Field(index) = output.what {
+            shape.extend(self.columns[2 + index].trailing());
+        }
+        Some(Output {
+            grid,
+            shape,
+            content,
+            dtype: output.dtype?,
+            key: &output.key,
+        })
     }
 }
 

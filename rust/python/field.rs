@@ -1,8 +1,9 @@
 //! Fields: how their values are read, what their rows are made of and where they go.
 
+use fastcollate::batch::{FieldKind, FieldSpec as Spec, Number};
 use fastcollate::plan::merge::Merge;
 use fastcollate::plan::{Align, Assembly, Grid, Layout, Placement, Turns};
-use fastcollate::{Check, Column, Element, Error as Core};
+use fastcollate::{Check, Column, Dtype, Element, Error as Core};
 use numpy::{PyArray1, PyArrayMethods};
 use pyo3::IntoPyObjectExt;
 use pyo3::exceptions::PyValueError;
@@ -11,54 +12,29 @@ use pyo3::types::{PyTuple, PyType};
 
 use crate::error::{Error, Result, caught};
 use crate::ingest::{DecodeExact, Rows};
-use crate::job::{Filling, Number};
+use crate::job::Filling;
 use crate::memory::filled;
-use crate::output::Dtype;
-
-/// What the rows of a field belong to.
-#[derive(Clone, Copy, PartialEq)]
-enum Aligned {
-    /// One value per response token.
-    Response,
-    /// One value per token.
-    Sequence,
-    /// Routes of tokens through experts: of a row's tokens, the first so many have them.
-    Experts,
-    /// One value per row.
-    Row,
-}
 
 /// How a field is read and written. Made once for a field, not once a call.
 #[pyclass(frozen, module = "fastcollate._fastcollate")]
-pub struct FieldSpec {
-    /// The output's key.
-    #[pyo3(get)]
-    key: String,
-    /// The argument's name, for errors.
-    name: String,
-    aligned: Aligned,
-    /// Whether a token has one float value, as in the fields that every batch can have.
-    is_plain: bool,
-    /// Whether one number per row is accepted too; it lands on the last response token.
-    per_row: bool,
-    /// Whether NaN is an error.
-    refuses_nan: bool,
-    /// Whether a row may have any length up to the widest response, right-aligned there; in packed
-    /// batches up to its own response, of which it has the last tokens.
-    any_length: bool,
-    filling: (Number, Number),
-    /// How many experts there are, if that is known.
-    num_experts: Option<i64>,
-    /// The output's dtype; none where the largest index decides.
-    dtype: Option<Dtype>,
-}
+pub struct FieldSpec(pub Spec);
+
+/// The kinds of fields by their names, without what is known of experts.
+const KINDS: [(FieldKind, &str); 6] = [
+    (FieldKind::Response, "response"),
+    (FieldKind::Sequence, "sequence"),
+    (FieldKind::Experts { count: None }, "experts"),
+    (FieldKind::Row, "row"),
+    (FieldKind::Object { is_joined: false }, "object"),
+    (FieldKind::Object { is_joined: true }, "joined"),
+];
 
 #[pymethods]
 impl FieldSpec {
     #[new]
     #[pyo3(signature = (
         key, name, align="response", plain=false, per_row=false, refuses_nan=false, any_length=false,
-        fill=Number::Int(0), gap_fill=Number::Int(0), num_experts=None, dtype=Some("float32")
+        fill=PyNumber::ZERO, gap_fill=PyNumber::ZERO, num_experts=None, dtype=Some("float32")
     ))]
     #[allow(clippy::too_many_arguments, reason = "all but two have defaults")]
     fn new(
@@ -69,67 +45,71 @@ impl FieldSpec {
         per_row: bool,
         refuses_nan: bool,
         any_length: bool,
-        fill: Number,
-        gap_fill: Number,
+        fill: PyNumber,
+        gap_fill: PyNumber,
         num_experts: Option<i64>,
         dtype: Option<&str>,
-    ) -> PyResult<Self> {
-        let mut spec = Self {
+    ) -> Result<Self> {
+        let kind = match KINDS.iter().find(|(_, other)| *other == align) {
+            Some((FieldKind::Experts { .. }, _)) => FieldKind::Experts { count: num_experts },
+            Some((kind, _)) => *kind,
+            None => {
+                return Err(PyValueError::new_err(format!(
+                    "align is '{align}'; pass 'response' or 'sequence'"
+                ))
+                .into());
+            }
+        };
+        let spec = Spec {
             key,
             name,
-            aligned: match align {
-                "response" => Aligned::Response,
-                "sequence" => Aligned::Sequence,
-                "experts" => Aligned::Experts,
-                "row" => Aligned::Row,
-                _ => {
-                    return Err(PyValueError::new_err(format!(
-                        "align is '{align}'; pass 'response' or 'sequence'"
-                    )));
-                }
-            },
+            kind,
             is_plain: plain,
             per_row,
             refuses_nan,
             any_length,
-            filling: (fill, gap_fill),
-            num_experts,
+            fill: fill.0,
+            gap_fill: gap_fill.0,
             dtype: None,
         };
-        spec.set_dtype(dtype)?;
-        Ok(spec)
+        Self(spec).with_dtype(dtype)
+    }
+
+    /// The output's key.
+    #[getter]
+    fn key(&self) -> &str {
+        &self.0.key
     }
 
     /// Name of the output's dtype; none where the largest index decides.
     #[getter]
     fn dtype(&self) -> Option<&'static str> {
-        self.dtype.map(Dtype::name)
+        self.0.dtype.map(Dtype::name)
     }
 
-    /// What the rows belong to.
+    /// What the rows hold.
     #[getter]
     fn align(&self) -> &'static str {
-        match self.aligned {
-            Aligned::Response => "response",
-            Aligned::Sequence => "sequence",
-            Aligned::Experts => "experts",
-            Aligned::Row => "row",
-        }
+        let is_like = |(kind, _): &&(FieldKind, _)| match (kind, self.0.kind) {
+            (FieldKind::Experts { .. }, FieldKind::Experts { .. }) => true,
+            (kind, own) => *kind == own,
+        };
+        KINDS.iter().find(is_like).map_or("", |(_, name)| name)
     }
 
-    /// What padding holds.
+    /// Whether values are read and written here, and not kept by the caller.
     #[getter]
-    fn fill(&self) -> Number {
-        self.filling.0
+    fn is_written(&self) -> bool {
+        !matches!(self.0.kind, FieldKind::Object { .. })
     }
 
     /// One row's values, the `index`th of the field, as a compact array of their own.
     ///
     /// Floats are kept in float32, which all narrower outputs are rounded from, or in float64.
     fn pack<'py>(&self, row: &Bound<'py, PyAny>, index: usize) -> Result<Bound<'py, PyAny>> {
-        let check = self.check_of_values();
-        let (name, has_trailing) = (&self.name, !self.is_plain);
-        match self.dtype.unwrap_or(Dtype::I32) {
+        let check = self.0.check();
+        let (name, has_trailing) = (&self.0.name, !self.0.is_plain);
+        match self.0.dtype.unwrap_or(Dtype::I32) {
             Dtype::Bool => packed::<bool>(name, row, index, has_trailing, check),
             Dtype::U8 => packed::<u8>(name, row, index, has_trailing, check),
             Dtype::I16 => packed::<i16>(name, row, index, has_trailing, check),
@@ -145,32 +125,36 @@ impl FieldSpec {
     fn __reduce__<'py>(
         slf: &Bound<'py, Self>,
     ) -> PyResult<(Bound<'py, PyType>, Bound<'py, PyTuple>)> {
-        let spec = slf.get();
+        let spec = &slf.get().0;
+        let num_experts = match spec.kind {
+            FieldKind::Experts { count } => count,
+            _ => None,
+        };
         let arguments = (
             &spec.key,
             &spec.name,
-            spec.align(),
+            slf.get().align(),
             spec.is_plain,
             spec.per_row,
             spec.refuses_nan,
             spec.any_length,
-            spec.filling.0,
-            spec.filling.1,
-            spec.num_experts,
-            spec.dtype(),
+            PyNumber(spec.fill),
+            PyNumber(spec.gap_fill),
+            num_experts,
+            slf.get().dtype(),
         );
-        Ok((slf.get_type(), arguments.into_pyobject(slf.py())?))
+        let arguments = arguments.into_pyobject(slf.py())?;
+        Ok((slf.get_type(), arguments))
     }
 
-    /// The same field as an output of another dtype.
-    fn with_dtype(&self, dtype: &str) -> PyResult<Self> {
-        let mut spec = Self {
-            key: self.key.clone(),
-            name: self.name.clone(),
-            ..*self
+    /// The same field as an output of another dtype; none where the largest index decides.
+    fn with_dtype(&self, dtype: Option<&str>) -> Result<Self> {
+        let dtype = dtype.map(|name| Dtype::of_name(&self.0.key, name, self.0.dtypes()));
+        let spec = Spec {
+            dtype: dtype.transpose()?,
+            ..self.0.clone()
         };
-        spec.set_dtype(Some(dtype))?;
-        Ok(spec)
+        Ok(Self(spec.checked()?))
     }
 }
 
@@ -196,14 +180,9 @@ pub struct Step<'a> {
 }
 
 impl FieldSpec {
-    /// The output's key.
-    pub fn key(&self) -> &str {
-        &self.key
-    }
-
     /// Whether rows of turns may be one number, which merging has to make one of.
     pub fn may_be_numbers(&self) -> bool {
-        self.per_row
+        self.0.per_row
     }
 
     /// Merge the field's numbers, if each turn has one, and count the values that are not 0 on tokens
@@ -212,7 +191,7 @@ impl FieldSpec {
     /// # Errors
     /// Rows of wrong lengths, and numbers that would be dropped.
     pub fn merge(&self, rows: &mut Rows, merge: &Merge) -> Result<usize> {
-        let name = &self.name;
+        let name = &self.0.name;
         if let Some(mut numbers) = rows.numbers() {
             merge.merge_numbers(name, &mut numbers)?;
             let masked = merge.count_masked_numbers(&numbers);
@@ -223,20 +202,15 @@ impl FieldSpec {
         merge.count_masked(rows)
     }
 
-    /// Whether each row of the output is one value.
-    pub fn is_per_row(&self) -> bool {
-        self.aligned == Aligned::Row
-    }
-
     /// Take the field's values.
     ///
     /// # Errors
     /// What is no field of so many rows, and rows that cannot hold the output's kind of numbers.
     pub fn read<'py>(&self, values: &Bound<'py, PyAny>, turns: &Turns) -> Result<Rows<'py>> {
-        let name = &self.name;
-        let check = self.check_of_values();
+        let name = &self.0.name;
+        let check = self.0.check();
         let check_count = |rows| Ok(turns.check_count(name, rows)?);
-        match self.dtype {
+        match self.0.dtype {
             Some(Dtype::F64) => self.read_as::<f64>(values, check, check_count),
             Some(dtype) if dtype.is_float() => self.read_as::<f32>(values, check, check_count),
             _ => self.read_as::<i64>(values, check, check_count),
@@ -250,15 +224,19 @@ impl FieldSpec {
         check: Check,
         check_count: impl Fn(usize) -> Result<()>,
     ) -> Result<Rows<'py>> {
-        let name = &self.name;
-        if self.per_row
+        let name = &self.0.name;
+        if let FieldKind::Object { .. } = self.0.kind {
+            check_count(values.len()?)?;
+            return Ok(Rows::of_parts(name, 0, Vec::new(), Vec::new(), Vec::new()));
+        }
+        if self.0.per_row
             && let Some(rows) = Rows::one_number_each::<T>(name, values, check, &check_count)?
         {
             return Ok(rows);
         }
-        let rows = match self.aligned {
-            Aligned::Row => Rows::one_token_each::<T>(name, values, &check_count),
-            _ if self.is_plain => Rows::new::<T>(name, values, check),
+        let rows = match self.0.kind {
+            FieldKind::Row => Rows::one_token_each::<T>(name, values, &check_count),
+            _ if self.0.is_plain => Rows::new::<T>(name, values, check),
             _ => Rows::with_trailing::<T>(name, values),
         }?;
         check_count(rows.len())?;
@@ -274,66 +252,71 @@ impl FieldSpec {
         rows: &mut Rows,
         Step { turns, step, batch }: Step,
         placement: &Placement,
-    ) -> Result<FieldPlan> {
-        let name = &self.name;
-        let (pad, gap) = self.filling;
+    ) -> Result<Option<FieldPlan>> {
+        let name = &self.0.name;
+        let (pad, gap) = (self.0.fill, self.0.gap_fill);
         let of_values = |assembly, grid| {
-            Ok(FieldPlan {
+            Ok(Some(FieldPlan {
                 assembly,
                 grid,
                 captured: None,
                 filling: Filling::Numbers { pad, gap },
-                dtype: self.dtype.unwrap_or(Dtype::F32),
-            })
+                dtype: self.0.dtype.unwrap_or(Dtype::F32),
+            }))
         };
-        match self.aligned {
-            Aligned::Row => {
+        match self.0.kind {
+            FieldKind::Row => {
                 let assembly = batch.with_one_each();
                 let lens = assembly.rows().iter().map(|row| row.response_len);
                 let grid = Grid::aligned(lens, 1, Align::Left)?;
                 of_values(Some(assembly), Some(grid))
             }
-            Aligned::Response if rows.is_one_number_each() => {
+            FieldKind::Response if rows.is_one_number_each() => {
                 of_values(Some(batch.on_last_token(name)?), None)
             }
-            Aligned::Response if self.any_length && placement.layout == Layout::Packed => {
+            FieldKind::Response if self.0.any_length && placement.layout == Layout::Packed => {
                 let assembly = batch.with_last_tokens(name, &rows.lens())?;
                 // A grid of its own: as in SkyRL, what is shifted out of a row may be lost.
                 of_values(Some(assembly), Some(placement.response.clone()))
             }
-            Aligned::Response if self.any_length && placement.layout == Layout::Jagged => {
+            FieldKind::Response if self.0.any_length && placement.layout == Layout::Jagged => {
                 let reason =
                     format!("{name} has rows of any length, which jagged rows cannot hold");
                 Err(Core::InvalidPlan(reason).into())
             }
-            Aligned::Response if self.any_length => {
+            FieldKind::Response if self.0.any_length => {
                 let lens = rows.lens();
                 let assembly = batch.with_response_lens(name, &lens)?;
                 let width = placement.response.width();
                 let grid = Grid::aligned(lens.into_iter(), width, Align::Right)?;
                 of_values(Some(assembly), Some(grid))
             }
-            Aligned::Response => {
+            FieldKind::Response => {
                 turns.check_response_lens(name, &rows.lens())?;
                 of_values(None, None)
             }
-            Aligned::Sequence => {
+            FieldKind::Sequence => {
                 let lens = rows.lens();
                 turns.check_stream_lens(name, &lens, false)?;
                 let assembly = batch.with_streams(&lens, true);
                 of_values(Some(assembly), Some(placement.sequence.clone()))
             }
-            Aligned::Experts => self.plan_experts(rows, Step { turns, step, batch }, placement),
+            FieldKind::Experts { count } => {
+                let step = Step { turns, step, batch };
+                self.plan_experts(count, rows, step, placement).map(Some)
+            }
+            FieldKind::Object { .. } => Ok(None),
         }
     }
 
     fn plan_experts(
         &self,
+        num_experts: Option<i64>,
         rows: &mut Rows,
         Step { turns, step, batch }: Step,
         placement: &Placement,
     ) -> Result<FieldPlan> {
-        let name = &self.name;
+        let name = &self.0.name;
         let topk = match *rows.trailing() {
             [_, topk] if topk > 0 => topk,
             _ => return Err(PyValueError::new_err(format!(
@@ -347,14 +330,14 @@ impl FieldSpec {
         // What pads has no routes of its own: those of a copied row would count as real.
         let assembly = batch.with_streams(&lens, false);
         let padding_needs = i64::try_from(topk).unwrap_or(i64::MAX);
-        if let Some(num_experts) = self.num_experts.filter(|&count| count < padding_needs) {
+        if let Some(num_experts) = num_experts.filter(|&count| count < padding_needs) {
             return Err(PyValueError::new_err(format!(
                 "num_experts is {num_experts}, but {name} has {topk} different experts per token"
             ))
             .into());
         }
-        let limit = match (&self.num_experts, &self.dtype) {
-            (Some(num_experts), _) => *num_experts,
+        let limit = match (num_experts, self.0.dtype) {
+            (Some(num_experts), _) => num_experts,
             // What does not fit is found when it is read; only negative ones are left to refuse.
             (None, Some(_)) => i64::MAX,
             (None, None) => {
@@ -365,7 +348,7 @@ impl FieldSpec {
             }
         };
         rows.refuse_from(limit);
-        let dtype = match (self.dtype, limit.max(padding_needs)) {
+        let dtype = match (self.0.dtype, limit.max(padding_needs)) {
             (Some(dtype), _) => dtype,
             (None, ..=0x100) => Dtype::U8,
             (None, ..=0x8000) => Dtype::I16,
@@ -381,50 +364,6 @@ impl FieldSpec {
             filling: Filling::Indices(topk),
             dtype,
         })
-    }
-
-    fn check_of_values(&self) -> Check {
-        if self.refuses_nan {
-            Check::Number
-        } else {
-            Check::None
-        }
-    }
-
-    /// Take the dtype of a name, and check that the parts go together.
-    fn set_dtype(&mut self, name: Option<&str>) -> PyResult<()> {
-        let key = &self.key;
-        let dtypes = match self.aligned {
-            Aligned::Experts => Dtype::OF_INDICES,
-            _ if self.is_plain => Dtype::FLOATS,
-            _ => Dtype::OF_FIELDS,
-        };
-        let dtype = name.map(|name| Dtype::of_name(key, name, dtypes));
-        self.dtype = dtype.transpose()?;
-        let (pad, gap) = self.filling;
-        if let Some(dtype) = self.dtype
-            && let Some(fill) = [pad, gap].iter().find(|fill| !fill.fits(dtype))
-        {
-            return Err(PyValueError::new_err(format!(
-                "{key} has the fill {fill}, which does not fit {}",
-                dtype.name()
-            )));
-        }
-        self.check_experts()
-    }
-
-    fn check_experts(&self) -> PyResult<()> {
-        let Some(count) = self.num_experts else {
-            return Ok(());
-        };
-        let key = &self.key;
-        let problem = match self.dtype.unwrap_or(Dtype::I32) {
-            _ if count < 1 => "pass a number from 1 on".to_owned(),
-            dtype if Number::Int(count - 1).fits(dtype) => return Ok(()),
-            dtype => format!("but {} has no indices for so many", dtype.name()),
-        };
-        let message = format!("num_experts of {key} is {count}; {problem}");
-        Err(PyValueError::new_err(message))
     }
 }
 
@@ -464,26 +403,35 @@ fn packed<'py, T: DecodeExact + numpy::Element>(
     Ok(array.reshape(shape)?.into_any())
 }
 
-impl<'py> IntoPyObject<'py> for Number {
+/// A number of Python's.
+#[derive(Clone, Copy)]
+pub struct PyNumber(pub Number);
+
+impl PyNumber {
+    const ZERO: Self = Self(Number::Int(0));
+}
+
+impl<'py> IntoPyObject<'py> for PyNumber {
     type Target = PyAny;
     type Output = Bound<'py, PyAny>;
     type Error = PyErr;
 
     fn into_pyobject(self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
-        match self {
-            Self::Int(int) => int.into_bound_py_any(py),
-            Self::Float(float) => float.into_bound_py_any(py),
+        match self.0 {
+            Number::Int(int) => int.into_bound_py_any(py),
+            Number::Float(float) => float.into_bound_py_any(py),
         }
     }
 }
 
-impl<'py> FromPyObject<'_, 'py> for Number {
+impl<'py> FromPyObject<'_, 'py> for PyNumber {
     type Error = PyErr;
 
     fn extract(object: Borrowed<'_, 'py, PyAny>) -> PyResult<Self> {
-        match caught(object.py(), object.extract::<i64>())? {
-            Some(int) => Ok(Self::Int(int)),
-            None => object.extract::<f64>().map(Self::Float),
-        }
+        let number = match caught(object.py(), object.extract::<i64>())? {
+            Some(int) => Number::Int(int),
+            None => Number::Float(object.extract()?),
+        };
+        Ok(Self(number))
     }
 }

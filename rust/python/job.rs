@@ -1,27 +1,22 @@
 //! Jobs: the bands of all outputs, each of which can be written by itself.
 
-use std::fmt;
-
 use bytemuck::Pod;
+use fastcollate::batch::{NO_LABEL, Number};
 use fastcollate::plan::{Assembly, Band, Grid};
 use fastcollate::write::{
     Count, Destination, Fill, Labels, PositionPadding, write_field, write_labels, write_mask,
     write_positions, write_row_indices, write_tokens,
 };
-use fastcollate::{Binary, Column, Element, Slice, bf16, f16};
+use fastcollate::{Binary, Column, Dtype, Element, bf16, f16};
 
 use crate::error::{Error, Result};
 use crate::memory::filled;
-use crate::output::Dtype;
 
 /// Positions of a job: some milliseconds at most, since signals are looked at between jobs.
 const BAND: usize = 1 << 18;
 
 /// Fresh memory is mapped page by page, where it is first touched.
 const PAGE: usize = 4096;
-
-/// What labels hold where there is none: what losses ignore.
-const NO_LABEL: i64 = -100;
 
 /// What an output holds.
 #[derive(Clone, Copy)]
@@ -58,80 +53,6 @@ pub enum Filling {
     Numbers { pad: Number, gap: Number },
     /// Every index once, from 0 on, for every so many values.
     Indices(usize),
-}
-
-/// A number as Python has it.
-#[derive(Clone, Copy, PartialEq)]
-pub enum Number {
-    Int(i64),
-    Float(f64),
-}
-
-impl fmt::Display for Number {
-    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
-        match self {
-            Self::Int(int) => int.fmt(f),
-            Self::Float(float) => float.fmt(f),
-        }
-    }
-}
-
-impl Number {
-    /// Whether an output of that dtype can hold the number.
-    pub fn fits(self, dtype: Dtype) -> bool {
-        match dtype {
-            Dtype::Bool => self.cast::<bool>().is_some(),
-            Dtype::U8 => self.cast::<u8>().is_some(),
-            Dtype::I16 => self.cast::<i16>().is_some(),
-            Dtype::I32 => self.cast::<i32>().is_some(),
-            Dtype::I64 => self.cast::<i64>().is_some(),
-            Dtype::F16 => self.is_finite_as::<f16>(),
-            Dtype::Bf16 => self.is_finite_as::<bf16>(),
-            Dtype::F32 => self.is_finite_as::<f32>(),
-            Dtype::F64 => self.is_finite_as::<f64>(),
-        }
-    }
-
-    /// Whether a float type rounds the number to infinity only if it is that already.
-    fn is_finite_as<T: Element + Into<f64>>(self) -> bool {
-        let is_finite = |value: T| value.into().is_finite();
-        let is_finite = self.cast().is_some_and(is_finite);
-        is_finite || matches!(self, Self::Float(float) if !float.is_finite())
-    }
-
-    /// The number as an int, if it is a float without a fraction that 64 bits hold.
-    #[allow(
-        clippy::cast_possible_truncation,
-        reason = "only whole numbers from -2^63 to below 2^63, which convert exactly"
-    )]
-    fn whole(self) -> Self {
-        const END: f64 = 9_223_372_036_854_775_808.0;
-        match self {
-            Self::Float(float) if float.fract() == 0.0 && (-END..END).contains(&float) => {
-                Self::Int(float as i64)
-            }
-            number => number,
-        }
-    }
-
-    /// The number as an output's type, if it is one of that. An integer may be a float without a
-    /// fraction.
-    pub fn cast<T: Element>(self) -> Option<T> {
-        let mut value = [T::ZERO];
-        let (ints, floats);
-        let holds_floats = T::accepts(&Slice::F64(&[0.0]));
-        let slice = match if holds_floats { self } else { self.whole() } {
-            Self::Int(int) => {
-                ints = [int];
-                Slice::I64(&ints)
-            }
-            Self::Float(float) => {
-                floats = [float];
-                Slice::F64(&floats)
-            }
-        };
-        (T::accepts(&slice) && T::read(&slice, 0, &mut value).is_ok()).then_some(value[0])
-    }
 }
 
 impl Filling {

@@ -40,7 +40,7 @@ pub fn layout_at(index: usize) -> Option<Layout> {
 ///
 /// # Errors
 /// `ValueError`.
-fn layout_of(name: &str) -> PyResult<Layout> {
+pub fn layout_of(name: &str) -> PyResult<Layout> {
     let named = LAYOUTS.iter().find(|(_, other)| *other == name);
     named.map(|(layout, _)| *layout).ok_or_else(|| {
         let names = LAYOUTS.map(|(_, name)| format!("'{name}'")).join(", ");

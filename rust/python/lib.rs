@@ -16,6 +16,7 @@ mod memory;
 mod merging;
 #[allow(unsafe_code, reason = "lends the slab's memory to NumPy")]
 mod output;
+mod output_table;
 mod packing;
 mod padded;
 mod partitioning;
@@ -52,6 +53,8 @@ mod _fastcollate {
     #[pymodule_export]
     use super::output::Owner;
     #[pymodule_export]
+    use super::output_table::{Output, OutputTable};
+    #[pymodule_export]
     use super::packing::{
         bins_defect, concat_bins, deal_bins, first_no_length, pack_items, pack_whole, spread_bins,
     };
@@ -77,6 +80,7 @@ mod _fastcollate {
         if cfg!(not(Py_LIMITED_API)) {
             super::ingest::check_digits(py)?;
         }
+        module.add("RESERVED_KEYS", fastcollate::batch::RESERVED_KEYS)?;
         module.add("__version__", env!("CARGO_PKG_VERSION"))
     }
 }

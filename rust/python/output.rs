@@ -3,112 +3,14 @@
 use std::ops::Range;
 use std::ptr::with_exposed_provenance_mut;
 
-use fastcollate::{Element, bf16, f16};
+use fastcollate::{Dtype, f16};
 use numpy::ndarray::ArrayViewD;
 use numpy::{PyArray1, PyArrayDyn};
-use pyo3::exceptions::{PyMemoryError, PyValueError};
+use pyo3::exceptions::PyMemoryError;
 use pyo3::prelude::*;
 use pyo3::types::{PySlice, PyString, PyTuple};
 
 use crate::memory::{ALIGNMENT, Slab};
-
-/// The number types of outputs.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Dtype {
-    /// One byte, 0 or 1.
-    Bool,
-    U8,
-    I16,
-    I32,
-    I64,
-    F16,
-    /// NumPy has none: handed over as the int16 of its bits.
-    Bf16,
-    F32,
-    F64,
-}
-
-impl Dtype {
-    /// What fields can be.
-    pub const OF_FIELDS: &[Self] = &[
-        Self::F32,
-        Self::F64,
-        Self::Bf16,
-        Self::F16,
-        Self::I64,
-        Self::I32,
-        Self::I16,
-        Self::U8,
-        Self::Bool,
-    ];
-
-    /// What indices of experts can be.
-    pub const OF_INDICES: &[Self] = &[Self::U8, Self::I16, Self::I32];
-
-    /// What ids, positions and tables can be.
-    pub const INTEGERS: &[Self] = &[Self::I64, Self::I32];
-
-    /// What masks can be.
-    pub const OF_MASKS: &[Self] = &[Self::I64, Self::I32, Self::Bool];
-
-    /// What built-in fields can be.
-    pub const FLOATS: &[Self] = &[Self::F32, Self::F64, Self::Bf16, Self::F16];
-
-    /// The dtype of a name, if an output of that key can have it.
-    ///
-    /// # Errors
-    /// `ValueError` that lists those it can have.
-    pub fn of_name(key: &str, name: &str, dtypes: &[Self]) -> PyResult<Self> {
-        let dtype = dtypes.iter().find(|dtype| dtype.name() == name);
-        dtype.copied().ok_or_else(|| {
-            let names: Vec<_> = dtypes.iter().map(|dtype| dtype.name()).collect();
-            PyValueError::new_err(format!(
-                "dtype of {key} is {name}; it can be {}",
-                names.join(", ")
-            ))
-        })
-    }
-
-    /// Whether it holds more than integers.
-    pub fn is_float(self) -> bool {
-        matches!(self, Self::F16 | Self::Bf16 | Self::F32 | Self::F64)
-    }
-
-    /// What NumPy and torch call it.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Bool => bool::DTYPE,
-            Self::U8 => u8::DTYPE,
-            Self::I16 => i16::DTYPE,
-            Self::I32 => i32::DTYPE,
-            Self::I64 => i64::DTYPE,
-            Self::F16 => f16::DTYPE,
-            Self::Bf16 => bf16::DTYPE,
-            Self::F32 => f32::DTYPE,
-            Self::F64 => f64::DTYPE,
-        }
-    }
-
-    /// Whether two stretches of memory hold the same values; 0.0 and -0.0 are the same.
-    pub fn is_same(self, left: &[u8], right: &[u8]) -> bool {
-        let is_zero = |item: &[u8]| match item {
-            [rest @ .., last] => rest.iter().all(|&byte| byte == 0) && last & 0x7f == 0,
-            [] => true,
-        };
-        let are_zero = |bytes: &[u8]| bytes.chunks(self.size()).all(is_zero);
-        left == right || (self.is_float() && are_zero(left) && are_zero(right))
-    }
-
-    /// Bytes of an item.
-    pub fn size(self) -> usize {
-        match self {
-            Self::Bool | Self::U8 => 1,
-            Self::I16 | Self::F16 | Self::Bf16 => 2,
-            Self::I32 | Self::F32 => 4,
-            Self::I64 | Self::F64 => 8,
-        }
-    }
-}
 
 /// An output handed over: its key and the NumPy array.
 pub type NamedArray<'py> = (Bound<'py, PyString>, Bound<'py, PyAny>);

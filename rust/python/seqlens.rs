@@ -1,31 +1,15 @@
 //! Where sequences begin in outputs that several of them share: `cu_seqlens` and what goes with it.
 
 use fastcollate::Error as Core;
-use fastcollate::plan::{Grid, Layout, Packing, Placement};
-use numpy::PyArray1;
-use pyo3::IntoPyObjectExt;
-use pyo3::prelude::*;
-use pyo3::types::{PyList, PyString};
+use fastcollate::batch::What;
+use fastcollate::plan::{Grid, Layout, Of, Packing, Placement};
 
 use crate::error::Result;
-use crate::output::{Dtype, NamedArray};
-
-/// The keys of a packed batch: where segments begin, how long the longest is, and where they begin in
-/// every output row.
-const KEYS: [&str; 3] = ["cu_seqlens", "max_seqlen", "row_cu_seqlens"];
-
-/// The same of places, where these are rounded up.
-const PADDED_KEYS: [&str; 3] = [
-    "cu_seqlens_padded",
-    "max_seqlen_padded",
-    "row_cu_seqlens_padded",
-];
 
 /// A small table of the plan that is an output.
 pub struct Table {
-    pub key: &'static str,
+    what: What,
     pub values: Vec<usize>,
-    pub dtype: Dtype,
     /// Its shape.
     pub grid: Grid,
 }
@@ -33,12 +17,11 @@ pub struct Table {
 /// What is known of sequences that share an output row; empty for layouts where none do.
 #[derive(Default)]
 pub struct Seqlens {
-    /// Outputs, behind the ids.
-    pub tables: Vec<Table>,
-    /// How many tokens the longest segment has, and the key of the output that it stands behind.
-    longest: Vec<(&'static str, &'static str, usize)>,
-    /// Cumulative lengths by output row, and the key of the output that they stand behind.
-    by_row: Vec<(&'static str, &'static str, Vec<Vec<i32>>)>,
+    tables: Vec<Table>,
+    /// How many tokens the longest segment has.
+    longest: Vec<(What, usize)>,
+    /// Cumulative lengths by output row.
+    by_row: Vec<(What, Vec<Vec<i32>>)>,
     /// Where position ids count, if not in whole sequences.
     pub positions: Option<Grid>,
     /// Where sequences count their tokens anew in every part.
@@ -46,7 +29,7 @@ pub struct Seqlens {
 }
 
 impl Seqlens {
-    /// Of a batch's placement, in which the longest row has so many tokens.
+    /// Of a batch's placement, in which the longest row has this many tokens.
     ///
     /// # Errors
     /// More tokens than int32 can count.
@@ -63,16 +46,13 @@ impl Seqlens {
             let starts = grid.segments().iter().map(|segment| segment.dst_col);
             starts.chain([grid.width()]).collect::<Vec<_>>()
         };
-        let sequence = offsets(&placement.sequence);
-        let response = offsets(&placement.response);
         check_count(placement.sequence.width())?;
         Ok(Self {
             tables: vec![
-                table("cu_seqlens", sequence.clone(), Dtype::I32)?,
-                table("offsets", sequence, Dtype::I64)?,
-                table("response_offsets", response, Dtype::I64)?,
+                table(What::Offsets(Of::Sequence), offsets(&placement.sequence))?,
+                table(What::Offsets(Of::Response), offsets(&placement.response))?,
             ],
-            longest: vec![("offsets", "max_seqlen", longest)],
+            longest: vec![(What::Longest, longest)],
             ..Self::default()
         })
     }
@@ -86,16 +66,17 @@ impl Seqlens {
             parts: Some(sequence.restarting()),
             ..Self::default()
         };
-        seqlens.add(KEYS, &packing.segment_lens(sequence, &extents, false))?;
-        if packing.multiple_of > 1 {
-            seqlens.add(PADDED_KEYS, &packing.segment_lens(sequence, &extents, true))?;
+        for padded in [false, true]
+            .into_iter()
+            .take(1 + usize::from(packing.multiple_of > 1))
+        {
+            seqlens.add(padded, &packing.segment_lens(sequence, &extents, padded))?;
         }
         Ok(seqlens)
     }
 
-    /// Add what the lengths of the segments of every output row say, under these keys.
-    fn add(&mut self, keys: [&'static str; 3], lens: &[Vec<usize>]) -> Result<()> {
-        let [cu_seqlens, max_seqlen, row_cu_seqlens] = keys;
+    /// Add what the lengths of the segments of every output row say.
+    fn add(&mut self, padded: bool, lens: &[Vec<usize>]) -> Result<()> {
         let all = cumulative(lens.iter().flatten().copied());
         let longest = lens.iter().flatten().copied().max().unwrap_or(0);
         let as_i32 = |count: usize| i32::try_from(count).unwrap_or(i32::MAX); // they were counted
@@ -104,41 +85,32 @@ impl Seqlens {
             ends.into_iter().map(as_i32).collect()
         };
         let rows = lens.iter().map(of_row).collect();
-        self.tables.push(table(cu_seqlens, all, Dtype::I32)?);
-        self.longest.push((cu_seqlens, max_seqlen, longest));
-        self.by_row.push((max_seqlen, row_cu_seqlens, rows));
+        self.tables.push(table(What::Segments { padded }, all)?);
+        self.longest
+            .push((What::LongestSegment { padded }, longest));
+        self.by_row.push((What::RowSegments { padded }, rows));
         Ok(())
     }
 
-    /// Add what is no array of the batch's memory to its outputs.
-    ///
-    /// # Errors
-    /// What Python raises.
-    pub fn add_to<'py>(&self, py: Python<'py>, arrays: &mut Vec<NamedArray<'py>>) -> Result<()> {
-        let mut insert = |behind: &str, key, value| {
-            let place = arrays.iter().position(|(other, _)| *other == behind);
-            let place = place.map_or(arrays.len(), |place| place + 1);
-            arrays.insert(place, (PyString::new(py, key), value));
-        };
-        for (behind, key, longest) in &self.longest {
-            insert(behind, key, longest.into_bound_py_any(py)?);
-        }
-        for (behind, key, rows) in &self.by_row {
-            let rows = rows.iter().map(|row| PyArray1::from_slice(py, row));
-            insert(
-                behind,
-                key,
-                PyList::new(py, rows.collect::<Vec<_>>())?.into_any(),
-            );
-        }
-        Ok(())
+    /// The table of an output.
+    pub fn table(&self, what: What) -> Option<&Table> {
+        self.tables.iter().find(|table| table.what == what)
+    }
+
+    /// The length that an output is.
+    pub fn longest(&self, what: What) -> Option<usize> {
+        { self.longest.iter() }.find_map(|(own, longest)| (*own == what).then_some(*longest))
+    }
+
+    /// The tables by row that an output is.
+    pub fn by_row(&self, what: What) -> Option<&[Vec<i32>]> {
+        { self.by_row.iter() }.find_map(|(own, rows)| (*own == what).then_some(&**rows))
     }
 }
 
-fn table(key: &'static str, values: Vec<usize>, dtype: Dtype) -> Result<Table> {
+fn table(what: What, values: Vec<usize>) -> Result<Table> {
     Ok(Table {
-        key,
-        dtype,
+        what,
         grid: Grid::new(1, values.len(), Vec::new())?,
         values,
     })

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
+from fastcollate._fastcollate import OutputTable
 from fastcollate.arrays import is_tensor, offsets_of
 from fastcollate.dtypes import checked_outputs
 from fastcollate.handover.device import checked_tensors, has_bus
@@ -16,14 +17,8 @@ from fastcollate.layouts import checked_layout
 from fastcollate.plan.step_plan import Shard
 
 if TYPE_CHECKING:
-    from fastcollate._fastcollate import FieldSpec, OutputSpec, Plan
+    from fastcollate._fastcollate import Output, Plan
     from fastcollate.batch import Batch, Recipe
-
-IGNORED = -100
-"""The label that losses leave out."""
-
-_OF_JAGGED = frozenset({"cu_seqlens", "offsets", "max_seqlen", "response_offsets"})
-"""Outputs that padded layouts have not."""
 
 
 def pad_on_device(
@@ -100,8 +95,11 @@ def pad_on_device(
         "torch",
         before.loss_mask is not None,
     )
-    recipe = recipe._replace(fields=[spec for _, spec in fields], outputs=outputs)
-    wanted = _dtypes_of(outputs, recipe.fields)
+    specs = [spec for _, spec in fields]
+    rounds_up = plan.pad_to_multiple_of > 1
+    table = OutputTable.of_layout(name, rounds_up, recipe.pad_token_id, specs, outputs)
+    recipe = recipe._replace(fields=specs, outputs=outputs, table=table)
+    wanted = {output.key: output.dtype for output in table}
     data = {key: _as_dtype(value, wanted.get(key)) for key, value in batch.items()}
     if plan.layout == "jagged":
         layout_spec = checked_layout(name, *widths)
@@ -113,21 +111,6 @@ def pad_on_device(
     again._plan_or_call = plan
     again._recipe = recipe
     return again
-
-
-def _dtypes_of(outputs: OutputSpec, fields: list[FieldSpec]) -> dict[str, str]:
-    names = {
-        "input_ids": outputs.input_ids,
-        "attention_mask": outputs.attention_mask,
-        "response_mask": outputs.response_mask,
-        "sequence_ids": outputs.sequence_ids,
-        "position_ids": outputs.position_ids[1],
-    }
-    if outputs.labels is not None:
-        names["labels"] = outputs.labels[1]
-    if outputs.loss_mask is not None:
-        names["loss_mask"] = outputs.loss_mask
-    return names | {spec.key: spec.dtype for spec in fields if spec.dtype is not None}
 
 
 def _as_dtype(value: Any, name: str | None) -> Any:
@@ -163,7 +146,6 @@ class _Padding:
         self._torch = torch
         self._data, self._plan, self._recipe = data, plan, recipe
         self._is_padding = np.array(is_padding or [False] * plan.num_rows)
-        self._fields = {spec.key: spec for spec in recipe.fields}
         self._device = data["input_ids"].device
         lens = plan.prompt_lens + plan.response_lens
         starts, response_starts = plan.row_starts()
@@ -192,17 +174,7 @@ class _Padding:
 
     def outputs(self) -> dict[str, Any]:
         """Return all outputs, in the order of the padded layouts."""
-        plan, recipe = self._plan, self._recipe
-        masks = recipe.outputs.attention_mask, recipe.outputs.response_mask
-        data: dict[str, Any] = {
-            "input_ids": self._padded(self._data["input_ids"], self._tokens, recipe.pad_token_id),
-            "attention_mask": self._mask(self._tokens, plan.width, masks[0]),
-            "response_mask": self._mask(self._real_answers(), plan.response_width, masks[1]),
-        }
-        for key, value in self._data.items():
-            if key not in data and key not in _OF_JAGGED:
-                data[key] = self._output(key, value)
-        return data
+        return {output.key: self._output(output) for output in self._recipe.table}
 
     def _real_answers(self) -> Any:
         """Return where response tokens of real rows stand."""
@@ -212,51 +184,38 @@ class _Padding:
         tokens = self._torch.from_numpy(np.flatnonzero(is_real))
         return self._answers.index_select(0, _on_device(tokens, self._device))
 
-    def _output(self, key: str, value: Any) -> Any:
-        if key == "position_ids":
-            return self._position_ids(value)
-        if key == "labels":
-            return self._padded(value, self._tokens, IGNORED)
-        if key == "router_padding_mask":
-            return self._padded(value, self._tokens, True)
-        if key == "loss_mask":
-            return self._padded(value, self._answers, 0)
-        spec = self._fields.get(key)
-        if spec is None or spec.align == "row":
-            return value
-        if spec.align == "response":
-            return self._padded(value, self._answers, spec.fill)
-        fill: Any = spec.fill
-        if spec.align == "experts":
-            fill = self._torch.arange(value.shape[-1], dtype=value.dtype, device=self._device)
-        return self._padded(value, self._tokens, fill)
-
-    def _padded(self, values: Any, places: Any, fill: Any) -> Any:
-        """Put values to their places in a table of another value."""
-        width = self._plan.width if places is self._tokens else self._plan.response_width
-        rows = self._plan.num_rows
-        table = values.new_empty((rows * width, *values.shape[1:]))
-        if is_tensor(fill):
-            table.copy_(fill.expand_as(table))
+    def _output(self, output: Output) -> Any:
+        values = self._data.get(output.key)
+        if values is None:  # a mask that only padded layouts have
+            mask = self._table(output, (), getattr(self._torch, str(output.dtype)), 0)
+            places = self._real_answers() if output.align == "response" else self._tokens
+            mask.flatten().index_fill_(0, places, 1)
+            return mask
+        if output.align not in ("sequence", "response"):
+            return values
+        if output.fill == "repeat_last":
+            table = self._last_positions(values.dtype)
         else:
-            table.fill_(fill)
-        table.index_copy_(0, places, values)
-        return table.view(rows, width, *values.shape[1:])
+            table = self._table(output, values.shape[1:], values.dtype, output.fill)
+        places = self._answers if output.align == "response" else self._tokens
+        table.flatten(0, 1).index_copy_(0, places, values)
+        return table
 
-    def _mask(self, places: Any, width: int, dtype: str) -> Any:
-        torch, rows = self._torch, self._plan.num_rows
-        mask = torch.zeros(rows * width, dtype=getattr(torch, dtype), device=self._device)
-        return mask.index_fill_(0, places, 1).view(rows, width)
+    def _table(self, output: Output, trailing: tuple[int, ...], dtype: Any, fill: Any) -> Any:
+        """Return padding alone."""
+        width = self._plan.response_width if output.align == "response" else self._plan.width
+        shape = (self._plan.num_rows, width, *trailing)
+        table = self._torch.empty(shape, dtype=dtype, device=self._device)
+        if fill == "indices":
+            indices = self._torch.arange(trailing[-1], dtype=dtype, device=self._device)
+            return table.copy_(indices.expand_as(table))
+        return table.fill_(fill)
 
-    def _position_ids(self, values: Any) -> Any:
-        padding, _ = self._recipe.outputs.position_ids
-        if padding != "repeat_last":
-            return self._padded(values, self._tokens, 1 if padding == "one" else 0)
+    def _last_positions(self, dtype: Any) -> Any:
+        """Return positions of padding: behind a row that of its last token, in front of it 0."""
         torch, width = self._torch, self._plan.width
         columns = torch.arange(width, device=self._device)
         firsts = torch.arange(self._plan.num_rows, device=self._device) * width
         ends = self._starts - firsts + self._lens
-        lasts = (self._lens - 1).clamp_(min=0).to(values.dtype)
-        behind = torch.where(columns >= ends[:, None], lasts[:, None], 0).to(values.dtype)
-        behind.view(-1).index_copy_(0, self._tokens, values)
-        return behind
+        lasts = (self._lens - 1).clamp_(min=0).to(dtype)
+        return torch.where(columns >= ends[:, None], lasts[:, None], 0).to(dtype)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
-from fastcollate._fastcollate import FieldSpec
+from fastcollate._fastcollate import RESERVED_KEYS, FieldSpec, OutputTable
 from fastcollate.arguments import as_list, checked_int
 from fastcollate.arrays import (
     NUMBERS,
@@ -34,17 +34,6 @@ if TYPE_CHECKING:
 
 Rows: TypeAlias = "Sequence[Any] | NDArray[Any] | torch.Tensor | Ragged | Any"
 """A per-token field: one row of numbers per training row (see :func:`fastcollate.build_batch`)."""
-
-RESERVED = frozenset(
-    {
-        *("input_ids", "attention_mask", "response_mask", "position_ids", "labels"),
-        *("cu_seqlens", "offsets", "max_seqlen", "response_offsets"),
-        *("sequence_ids", "row_cu_seqlens"),
-        *("cu_seqlens_padded", "max_seqlen_padded", "row_cu_seqlens_padded"),
-        *("loss_mask", "rewards", "logprobs", "router_padding_mask"),
-    }
-)
-"""Keys of outputs that a field cannot have."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -178,35 +167,40 @@ def kind_of(field: Any) -> FieldKind:
     return FieldKind(type(field), {name: getattr(field, name) for name in islice(names, 1, None)})
 
 
-class PerRowObjects(NamedTuple):
-    """One array a row, of the batch's kind, that the core does not write."""
+def object_outputs(
+    table: OutputTable, fields: Sequence[tuple[Any, FieldSpec]], sources: Sequence[int] | None
+) -> dict[str, Any]:
+    """Return the outputs of fields of one array a row, which the core does not write.
 
-    arrays: list[Any]
-    concat: bool
-
-    def keys(self, key: str) -> list[str]:
-        """Return the keys of the outputs."""
-        return [key, f"{key}_offsets"] if self.concat else [key]
-
-    def outputs(self, key: str, sources: Sequence[int] | None) -> dict[str, Any]:
-        """Return the arrays of these rows, as a list or joined; empty ones for negative rows."""
-        arrays = self.arrays
+    They are of these rows, as a list or joined; empty arrays for negative rows.
+    """
+    data: dict[str, Any] = {}
+    offsets_keys = {one.field: one.key for one in table if one.align == "joined_offsets"}
+    for output in table:
+        if output.field is None or output.align not in ("object", "joined"):
+            continue
+        given: list[Any] = fields[output.field][0]
+        arrays = given
         if sources is not None:
-            arrays = [arrays[row] if row >= 0 else arrays[0][:0] for row in sources]
-        if not self.concat:
-            return {key: arrays}
-        # Joined, all are of the type that all of the step need, whatever rows there are.
-        common = _common_dtype(key, self.arrays)
-        arrays = [array if array.dtype == common else convert(array, common) for array in arrays]
-        offsets: Any = offsets_of([len(array) for array in arrays])
-        joined: Any
-        if isinstance(arrays[0], np.ndarray):
-            joined = np.concatenate(arrays)
+            arrays = [given[row] if row >= 0 else given[0][:0] for row in sources]
+        if output.align == "object":
+            data[output.key] = arrays
         else:
-            import torch
+            # Of the type that all rows of the step need, whatever rows there are.
+            joined, offsets = _joined(arrays, _common_dtype(output.key, given))
+            data |= {output.key: joined, offsets_keys[output.field]: offsets}
+    return data
 
-            joined, offsets = torch.cat(arrays), torch.from_numpy(offsets)
-        return dict(zip(self.keys(key), (joined, offsets), strict=True))
+
+def _joined(arrays: list[Any], dtype: Any) -> tuple[Any, Any]:
+    """Return arrays as one of a dtype, and the offsets of its rows."""
+    arrays = [array if array.dtype == dtype else convert(array, dtype) for array in arrays]
+    offsets: Any = offsets_of([len(array) for array in arrays])
+    if isinstance(arrays[0], np.ndarray):
+        return np.concatenate(arrays), offsets
+    import torch
+
+    return torch.cat(arrays), torch.from_numpy(offsets)
 
 
 def check_keys(fields: Any) -> None:
@@ -216,24 +210,23 @@ def check_keys(fields: Any) -> None:
     for key in fields:
         if not isinstance(key, str):
             raise TypeError(f"fields has the key {key!r}; keys are strings")
-        if key in RESERVED:
+        if key in RESERVED_KEYS:
             raise ValueError(f"fields has the key {key!r}, which is that of a built-in output")
 
 
-def checked_fields(
-    fields: Mapping[str, Any], array_type: str
-) -> tuple[list[tuple[Any, FieldSpec]], dict[str, PerRowObjects]]:
-    """Check the argument ``fields``: what the core writes, and what is handed on as it is."""
+def checked_fields(fields: Mapping[str, Any], array_type: str) -> list[tuple[Any, FieldSpec]]:
+    """Check the argument ``fields``: the values of each, and how they are read and written."""
     check_keys(fields)
     specs: list[tuple[Any, FieldSpec]] = []
-    objects: dict[str, PerRowObjects] = {}
     for key, field in fields.items():
         if isinstance(field, (Field, RoutedExperts)):
             specs.append((field.rows, field.spec(key)))
         elif isinstance(field, PerRow):
             values = per_row_values(key, field)
             if isinstance(values, list):
-                objects[key] = _as_objects(key, values, field, array_type)
+                arrays = _as_objects(key, values, field, array_type)
+                align = "joined" if field.concat else "object"
+                specs.append((arrays, FieldSpec(key, key, align=align, dtype=None)))
             else:
                 dtype = _dtype_of(values) if field.dtype is None else dtype_name(key, field.dtype)
                 specs.append((values, FieldSpec(key, key, align="row", dtype=dtype)))
@@ -246,22 +239,7 @@ def checked_fields(
         raise ValueError(
             "fields has more than one fc.RoutedExperts, but router_padding_mask belongs to one"
         )
-    for key, values in objects.items():
-        if repeated := [name for name in values.keys(key) if name != key and name in fields]:
-            raise ValueError(f"fields gives the output {repeated[0]!r} twice")
-    return specs, objects
-
-
-def output_order(fields: Mapping[str, Any]) -> list[str]:
-    """Return the keys of all outputs that fields can give, each with what belongs to it."""
-    order: list[str] = []
-    for key, field in fields.items():
-        order.append(key)
-        if isinstance(field, RoutedExperts):
-            order.append("router_padding_mask")
-        elif isinstance(field, PerRow) and field.concat:
-            order.append(f"{key}_offsets")
-    return order
+    return specs
 
 
 def per_row_values(key: str, field: PerRow) -> Any:
@@ -323,7 +301,7 @@ def _fits_int64(number: Any) -> bool:
     return not isinstance(number, int) or -(2**63) <= number < 2**63
 
 
-def _as_objects(key: str, values: list[Any], field: PerRow, array_type: str) -> PerRowObjects:
+def _as_objects(key: str, values: list[Any], field: PerRow, array_type: str) -> list[Any]:
     """Return one array a row, of the batch's kind."""
     dtype = None if field.dtype is None else dtype_name(key, field.dtype)
     arrays = [
@@ -337,7 +315,7 @@ def _as_objects(key: str, values: list[Any], field: PerRow, array_type: str) -> 
             )
     if field.concat:
         _common_dtype(key, arrays)
-    return PerRowObjects(arrays, field.concat)
+    return arrays
 
 
 def _common_dtype(key: str, arrays: Sequence[Any]) -> Any:

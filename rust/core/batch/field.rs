@@ -1,0 +1,104 @@
+//! Fields: what values belong to, and how they are read and written.
+
+use super::Number;
+use crate::column::Check;
+use crate::dtype::Dtype;
+use crate::error::{Error, Result};
+
+/// What the rows of a field hold.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FieldKind {
+    /// One value per response token.
+    Response,
+    /// One value per token.
+    Sequence,
+    /// Routes of tokens through experts: the first tokens of a row have them.
+    Experts {
+        /// How many experts there are, if that is known.
+        count: Option<i64>,
+    },
+    /// One value per row.
+    Row,
+    /// An array per row, which the caller keeps.
+    Object {
+        /// Whether the arrays are joined, and have offsets.
+        is_joined: bool,
+    },
+}
+
+/// How a field is read and written.
+#[derive(Debug, Clone, PartialEq)]
+pub struct FieldSpec {
+    /// The output's key.
+    pub key: String,
+    /// The argument's name, for errors.
+    pub name: String,
+    /// What the rows hold.
+    pub kind: FieldKind,
+    /// Whether a token has one float value, as in the fields that every batch can have.
+    pub is_plain: bool,
+    /// Whether one number per row is accepted too; it lands on the last response token.
+    pub per_row: bool,
+    /// Whether NaN is an error.
+    pub refuses_nan: bool,
+    /// Whether a row may have any length up to the widest response, right-aligned there; in packed
+    /// batches up to its own response, of which it has the last tokens.
+    pub any_length: bool,
+    /// What padding holds.
+    pub fill: Number,
+    /// What observations hold, between the pieces of a response.
+    pub gap_fill: Number,
+    /// The output's dtype; none where the largest index decides.
+    pub dtype: Option<Dtype>,
+}
+
+impl FieldSpec {
+    /// The field, if its parts go together.
+    ///
+    /// # Errors
+    /// [`Error::FillMisfit`] and [`Error::ExpertCount`].
+    pub fn checked(self) -> Result<Self> {
+        if let Some(dtype) = self.dtype
+            && let Some(fill) = [self.fill, self.gap_fill]
+                .iter()
+                .find(|fill| !fill.fits(dtype))
+        {
+            return Err(Error::FillMisfit {
+                key: self.key,
+                fill: fill.to_string(),
+                dtype: dtype.name(),
+            });
+        }
+        let FieldKind::Experts { count: Some(count) } = self.kind else {
+            return Ok(self);
+        };
+        let problem = match self.dtype.unwrap_or(Dtype::I32) {
+            _ if count < 1 => "pass a number from 1 on".to_owned(),
+            dtype if Number::Int(count - 1).fits(dtype) => return Ok(self),
+            dtype => format!("but {} has no indices for so many", dtype.name()),
+        };
+        Err(Error::ExpertCount {
+            key: self.key,
+            count,
+            problem,
+        })
+    }
+
+    /// The dtypes that the output can have.
+    pub fn dtypes(&self) -> &'static [Dtype] {
+        match self.kind {
+            FieldKind::Experts { .. } => Dtype::OF_INDICES,
+            _ if self.is_plain => Dtype::FLOATS,
+            _ => Dtype::OF_FIELDS,
+        }
+    }
+
+    /// What is asked of the values.
+    pub fn check(&self) -> Check {
+        if self.refuses_nan {
+            Check::Number
+        } else {
+            Check::None
+        }
+    }
+}

@@ -1,0 +1,83 @@
+//! Numbers that outputs are filled with.
+
+use std::fmt;
+
+use half::{bf16, f16};
+
+use crate::dtype::Dtype;
+use crate::element::{Element, Slice};
+
+/// A number that is given as such, of whatever dtype the output is.
+#[derive(Debug, Clone, Copy, PartialEq)]
+#[allow(missing_docs, reason = "the names are the types")]
+pub enum Number {
+    Int(i64),
+    Float(f64),
+}
+
+impl fmt::Display for Number {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        match self {
+            Self::Int(int) => int.fmt(f),
+            Self::Float(float) => float.fmt(f),
+        }
+    }
+}
+
+impl Number {
+    /// Whether an output of that dtype can hold the number.
+    pub fn fits(self, dtype: Dtype) -> bool {
+        match dtype {
+            Dtype::Bool => self.cast::<bool>().is_some(),
+            Dtype::U8 => self.cast::<u8>().is_some(),
+            Dtype::I16 => self.cast::<i16>().is_some(),
+            Dtype::I32 => self.cast::<i32>().is_some(),
+            Dtype::I64 => self.cast::<i64>().is_some(),
+            Dtype::F16 => self.is_finite_as::<f16>(),
+            Dtype::Bf16 => self.is_finite_as::<bf16>(),
+            Dtype::F32 => self.is_finite_as::<f32>(),
+            Dtype::F64 => self.is_finite_as::<f64>(),
+        }
+    }
+
+    /// Whether a float type rounds the number to infinity only if it is that already.
+    fn is_finite_as<T: Element + Into<f64>>(self) -> bool {
+        let is_finite = |value: T| value.into().is_finite();
+        let is_finite = self.cast().is_some_and(is_finite);
+        is_finite || matches!(self, Self::Float(float) if !float.is_finite())
+    }
+
+    /// The number as an int, if it is a float without a fraction that 64 bits hold.
+    #[allow(
+        clippy::cast_possible_truncation,
+        reason = "only whole numbers from -2^63 to below 2^63, which convert exactly"
+    )]
+    fn whole(self) -> Self {
+        const END: f64 = 9_223_372_036_854_775_808.0;
+        match self {
+            Self::Float(float) if float.fract() == 0.0 && (-END..END).contains(&float) => {
+                Self::Int(float as i64)
+            }
+            number => number,
+        }
+    }
+
+    /// The number as an output's type, if it is one of that. An integer may be a float without a
+    /// fraction.
+    pub fn cast<T: Element>(self) -> Option<T> {
+        let mut value = [T::ZERO];
+        let (ints, floats);
+        let holds_floats = T::accepts(&Slice::F64(&[0.0]));
+        let slice = match if holds_floats { self } else { self.whole() } {
+            Self::Int(int) => {
+                ints = [int];
+                Slice::I64(&ints)
+            }
+            Self::Float(float) => {
+                floats = [float];
+                Slice::F64(&floats)
+            }
+        };
+        (T::accepts(&slice) && T::read(&slice, 0, &mut value).is_ok()).then_some(value[0])
+    }
+}

@@ -1,0 +1,447 @@
+//! The outputs of a batch: a table that follows from what is asked for, before there are rows.
+
+use super::{FieldKind, FieldSpec, Number};
+use crate::dtype::{Dtype, IntDtype};
+use crate::error::{Error, Result};
+use crate::plan::{Layout, Of};
+use crate::write::PositionPadding;
+
+/// What labels hold where there is none: what losses ignore.
+pub const NO_LABEL: i64 = -100;
+
+/// The key of the loss mask.
+pub const LOSS_MASK: &str = "loss_mask";
+
+/// The key of the mask that is set where the routes of a token were not captured.
+pub const ROUTER_PADDING_MASK: &str = "router_padding_mask";
+
+/// The keys of what attention needs to know of packed rows: where segments begin, how long the longest
+/// is, and where they begin in every output row.
+const SEGMENT_KEYS: [&str; 3] = ["cu_seqlens", "max_seqlen", "row_cu_seqlens"];
+
+/// The same of places, where these are rounded up.
+const PADDED_SEGMENT_KEYS: [&str; 3] = [
+    "cu_seqlens_padded",
+    "max_seqlen_padded",
+    "row_cu_seqlens_padded",
+];
+
+/// The keys that a caller's field cannot have.
+pub const RESERVED_KEYS: [&str; 18] = [
+    "input_ids",
+    "attention_mask",
+    "response_mask",
+    "position_ids",
+    "sequence_ids",
+    "labels",
+    LOSS_MASK,
+    "rewards",
+    "logprobs",
+    ROUTER_PADDING_MASK,
+    "offsets",
+    "response_offsets",
+    "cu_seqlens",
+    "max_seqlen",
+    "row_cu_seqlens",
+    "cu_seqlens_padded",
+    "max_seqlen_padded",
+    "row_cu_seqlens_padded",
+];
+
+/// The outputs that are no fields: their dtypes, and which of the optional ones there are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct OutputSpec {
+    /// Of the ids.
+    pub input_ids: IntDtype,
+    /// Of the mask of tokens.
+    pub attention_mask: Dtype,
+    /// Of the mask of response tokens.
+    pub response_mask: Dtype,
+    /// Of the row that each token is of, where several share an output row.
+    pub sequence_ids: IntDtype,
+    /// What padding holds, and the dtype. If nothing is said, only packed batches have positions, and
+    /// padding counts as their tail says.
+    pub position_ids: (Option<PositionPadding>, IntDtype),
+    /// Whether they are shifted, and the dtype.
+    pub labels: Option<(bool, IntDtype)>,
+    /// Whether there is nothing but ids and the attention mask, in packed batches too.
+    pub is_bare: bool,
+    /// The dtype of the loss mask where it says what trains: it is 0 on tokens that nothing predicts,
+    /// and follows from the plan where no column has it. None where it is a column like others, or
+    /// no output.
+    pub loss_mask: Option<Dtype>,
+}
+
+/// What an output is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum What {
+    /// Token ids.
+    InputIds,
+    /// Where tokens are.
+    AttentionMask,
+    /// Where response tokens of real rows are.
+    ResponseMask,
+    /// Positions of tokens in their rows.
+    PositionIds,
+    /// The row that each token is of.
+    SequenceIds,
+    /// The ids of tokens that train.
+    Labels,
+    /// What trains, by the plan alone.
+    LossMask,
+    /// Where the rows of a jagged output of sequences, or of responses, begin.
+    Offsets(Of),
+    /// Tokens of the longest row.
+    Longest,
+    /// Where the segments of packed rows begin, counted in tokens or, `padded`, in places.
+    Segments {
+        /// Whether places are counted.
+        padded: bool,
+    },
+    /// The longest of these segments.
+    LongestSegment {
+        /// Whether places are counted.
+        padded: bool,
+    },
+    /// Where the segments of each output row begin.
+    RowSegments {
+        /// Whether places are counted.
+        padded: bool,
+    },
+    /// The field of an index.
+    Field(usize),
+    /// Where the routes of the field of an index were not captured.
+    RouterPaddingMask(usize),
+    /// Where the rows of the field of an index begin, whose arrays are joined.
+    JoinedOffsets(usize),
+}
+
+/// What the values of an output belong to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Alignment {
+    /// Tokens of sequences.
+    Sequence,
+    /// Tokens of responses.
+    Response,
+    /// Rows.
+    Row,
+    /// Rows, one array each in a list.
+    Object,
+    /// Rows, whose arrays are joined.
+    Joined,
+    /// The offsets of rows in outputs of sequences.
+    SequenceOffsets,
+    /// The offsets of rows in outputs of responses.
+    ResponseOffsets,
+    /// The offsets of rows in joined arrays.
+    JoinedOffsets,
+    /// The batch as a whole.
+    Batch,
+}
+
+/// What an output holds where no value goes.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Fill {
+    /// One number.
+    Number(Number),
+    /// Every index once, from 0 on, in the last dimension.
+    Indices,
+    /// The last value before it; in front of all, 0.
+    RepeatLast,
+}
+
+/// An output of a batch.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Output {
+    /// What it is.
+    pub what: What,
+    /// Its key.
+    pub key: String,
+    /// What its values belong to.
+    pub align: Alignment,
+    /// What it holds where no value goes, if there can be such a place.
+    pub fill: Option<Fill>,
+    /// The number type, if it is an array that is written here. That of routes may depend on the
+    /// values.
+    pub dtype: Option<Dtype>,
+}
+
+/// The outputs of a batch, in order: those that are no fields, and then the fields.
+///
+/// `rounds_up` says whether the places of packed rows are rounded up.
+///
+/// # Errors
+/// [`Error::RepeatedOutput`].
+pub fn outputs(
+    spec: &OutputSpec,
+    fields: &[&FieldSpec],
+    pad_token_id: i64,
+    layout: Layout,
+    rounds_up: bool,
+) -> Result<Vec<Output>> {
+    let mut outputs = spec.built_in(pad_token_id, layout, rounds_up);
+    let has_column = fields.iter().any(|field| field.key == LOSS_MASK);
+    if let (Some(dtype), false, false) = (spec.loss_mask, has_column, spec.is_bare) {
+        let loss_mask = Output::new(What::LossMask, LOSS_MASK, Alignment::Response);
+        outputs.push(loss_mask.filled(0).of_dtype(dtype));
+    }
+    for (index, field) in fields.iter().enumerate() {
+        outputs.extend(field.outputs(index));
+    }
+    let is_repeated = |index: &usize| {
+        let key = &outputs[*index].key;
+        outputs[..*index].iter().any(|other| other.key == *key)
+    };
+    match (0..outputs.len()).find(is_repeated) {
+        None => Ok(outputs),
+        Some(index) => Err(Error::RepeatedOutput {
+            key: outputs.swap_remove(index).key,
+        }),
+    }
+}
+
+impl OutputSpec {
+    /// The outputs that are no fields.
+    fn built_in(&self, pad_token_id: i64, layout: Layout, rounds_up: bool) -> Vec<Output> {
+        let output = |what, key, fill, dtype: Dtype| {
+            let output = Output::new(what, key, Alignment::Sequence);
+            output.filled(fill).of_dtype(dtype)
+        };
+        let input_ids = output(
+            What::InputIds,
+            "input_ids",
+            pad_token_id,
+            self.input_ids.into(),
+        );
+        let attention_mask = output(
+            What::AttentionMask,
+            "attention_mask",
+            0,
+            self.attention_mask,
+        );
+        if self.is_bare {
+            return vec![input_ids, attention_mask];
+        }
+        let response_mask = Output::new(What::ResponseMask, "response_mask", Alignment::Response);
+        let response_mask = response_mask.filled(0).of_dtype(self.response_mask);
+        let mut outputs = vec![input_ids];
+        match layout {
+            Layout::Packed => {
+                outputs.extend(self.positions(layout));
+                let dtype = self.sequence_ids.into();
+                outputs.push(output(What::SequenceIds, "sequence_ids", -1, dtype));
+                outputs.extend(segments(false, SEGMENT_KEYS));
+                if rounds_up {
+                    outputs.extend(segments(true, PADDED_SEGMENT_KEYS));
+                }
+                outputs.push(response_mask);
+            }
+            Layout::Jagged => {
+                outputs.extend(row_offsets());
+                outputs.extend(self.positions(layout));
+            }
+            Layout::Left | Layout::TwoSegment | Layout::Right => {
+                outputs.extend([attention_mask, response_mask]);
+                outputs.extend(self.positions(layout));
+            }
+        }
+        let labels =
+            |(_, dtype): (_, IntDtype)| output(What::Labels, "labels", NO_LABEL, dtype.into());
+        outputs.extend(self.labels.map(labels));
+        outputs
+    }
+
+    /// The position ids, if there are any.
+    fn positions(&self, layout: Layout) -> Option<Output> {
+        let (padding, dtype) = self.position_ids;
+        let fill = match padding {
+            None if layout != Layout::Packed => return None,
+            None | Some(PositionPadding::Zero) => Fill::Number(Number::Int(0)),
+            Some(PositionPadding::One) => Fill::Number(Number::Int(1)),
+            Some(PositionPadding::RepeatLast) => Fill::RepeatLast,
+        };
+        let output = Output::new(What::PositionIds, "position_ids", Alignment::Sequence);
+        Some(Output {
+            fill: Some(fill),
+            ..output.of_dtype(dtype)
+        })
+    }
+}
+
+/// What tells where the rows of a jagged batch begin.
+fn row_offsets() -> [Output; 4] {
+    use Alignment::{Batch, ResponseOffsets, SequenceOffsets};
+    let (of_sequences, of_responses) = (What::Offsets(Of::Sequence), What::Offsets(Of::Response));
+    [
+        Output::new(of_sequences, "cu_seqlens", SequenceOffsets).of_dtype(Dtype::I32),
+        Output::new(of_sequences, "offsets", SequenceOffsets).of_dtype(Dtype::I64),
+        Output::new(What::Longest, "max_seqlen", Batch),
+        Output::new(of_responses, "response_offsets", ResponseOffsets).of_dtype(Dtype::I64),
+    ]
+}
+
+/// What attention needs to know of packed rows, under these keys.
+fn segments(padded: bool, [offsets, longest, of_rows]: [&str; 3]) -> [Output; 3] {
+    let output = |what, key| Output::new(what, key, Alignment::Batch);
+    [
+        output(What::Segments { padded }, offsets).of_dtype(Dtype::I32),
+        output(What::LongestSegment { padded }, longest),
+        output(What::RowSegments { padded }, of_rows),
+    ]
+}
+
+impl FieldSpec {
+    /// The outputs of the field, which has this index.
+    fn outputs(&self, index: usize) -> impl Iterator<Item = Output> {
+        let align = match self.kind {
+            FieldKind::Response => Alignment::Response,
+            FieldKind::Sequence | FieldKind::Experts { .. } => Alignment::Sequence,
+            FieldKind::Row => Alignment::Row,
+            FieldKind::Object { is_joined: false } => Alignment::Object,
+            FieldKind::Object { is_joined: true } => Alignment::Joined,
+        };
+        let fill = match self.kind {
+            FieldKind::Response | FieldKind::Sequence => Some(Fill::Number(self.fill)),
+            FieldKind::Experts { .. } => Some(Fill::Indices),
+            FieldKind::Row | FieldKind::Object { .. } => None,
+        };
+        let dtype = match self.kind {
+            FieldKind::Object { .. } => None,
+            _ => self.dtype,
+        };
+        let values = Output {
+            fill,
+            dtype,
+            ..Output::new(What::Field(index), &self.key, align)
+        };
+        let more = match self.kind {
+            FieldKind::Experts { .. } => {
+                let what = What::RouterPaddingMask(index);
+                let mask = Output::new(what, ROUTER_PADDING_MASK, Alignment::Sequence);
+                Some(mask.filled(1).of_dtype(Dtype::Bool))
+            }
+            FieldKind::Object { is_joined: true } => {
+                let (what, key) = (What::JoinedOffsets(index), format!("{}_offsets", self.key));
+                Some(Output::new(what, &key, Alignment::JoinedOffsets))
+            }
+            _ => None,
+        };
+        [Some(values), more].into_iter().flatten()
+    }
+}
+
+impl Output {
+    /// An output that holds values everywhere, and is not written here.
+    fn new(what: What, key: &str, align: Alignment) -> Self {
+        Self {
+            what,
+            key: key.to_owned(),
+            align,
+            fill: None,
+            dtype: None,
+        }
+    }
+
+    /// The same with a number where no value goes.
+    fn filled(self, fill: i64) -> Self {
+        Self {
+            fill: Some(Fill::Number(Number::Int(fill))),
+            ..self
+        }
+    }
+
+    /// The same as an array that is written here.
+    fn of_dtype(self, dtype: impl Into<Dtype>) -> Self {
+        Self {
+            dtype: Some(dtype.into()),
+            ..self
+        }
+    }
+
+    /// The index of the field that the output comes with, if there is one.
+    pub fn field(&self) -> Option<usize> {
+        match self.what {
+            What::Field(index) | What::RouterPaddingMask(index) | What::JoinedOffsets(index) => {
+                Some(index)
+            }
+            _ => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ALL: OutputSpec = OutputSpec {
+        input_ids: IntDtype::I64,
+        attention_mask: Dtype::Bool,
+        response_mask: Dtype::Bool,
+        sequence_ids: IntDtype::I32,
+        position_ids: (Some(PositionPadding::RepeatLast), IntDtype::I64),
+        labels: Some((false, IntDtype::I64)),
+        is_bare: false,
+        loss_mask: Some(Dtype::F32),
+    };
+
+    fn field(key: &str, kind: FieldKind) -> FieldSpec {
+        FieldSpec {
+            key: key.to_owned(),
+            name: key.to_owned(),
+            kind,
+            is_plain: false,
+            per_row: false,
+            refuses_nan: false,
+            any_length: false,
+            fill: Number::Int(0),
+            gap_fill: Number::Int(0),
+            dtype: Some(Dtype::F32),
+        }
+    }
+
+    #[test]
+    fn no_field_can_have_the_key_of_another_output() {
+        for layout in [Layout::Left, Layout::Jagged, Layout::Packed] {
+            for output in outputs(&ALL, &[], 0, layout, true).unwrap() {
+                assert!(RESERVED_KEYS.contains(&&*output.key), "{}", output.key);
+            }
+        }
+        let joined = field("images", FieldKind::Object { is_joined: true });
+        let other = field("images_offsets", FieldKind::Row);
+        let error = outputs(&ALL, &[&other, &joined], 0, Layout::Left, false).unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "fields gives the output 'images_offsets' twice"
+        );
+    }
+
+    #[test]
+    fn a_loss_mask_follows_from_the_plan_where_no_field_is_one() {
+        let routes = field("routes", FieldKind::Experts { count: None });
+        let mask = field(LOSS_MASK, FieldKind::Response);
+        let table = outputs(&ALL, &[&routes], 0, Layout::Right, false).unwrap();
+        let rows: Vec<_> = table
+            .iter()
+            .map(|it| (&*it.key, it.align, it.field()))
+            .collect();
+        assert_eq!(
+            rows[4..],
+            [
+                ("labels", Alignment::Sequence, None),
+                (LOSS_MASK, Alignment::Response, None),
+                ("routes", Alignment::Sequence, Some(0)),
+                (ROUTER_PADDING_MASK, Alignment::Sequence, Some(0)),
+            ]
+        );
+        let table = outputs(&ALL, &[&mask], 0, Layout::Right, false).unwrap();
+        assert_eq!(table[5].what, What::Field(0));
+        let bare = OutputSpec {
+            is_bare: true,
+            ..ALL
+        };
+        assert_eq!(
+            outputs(&bare, &[], 0, Layout::Packed, true).unwrap().len(),
+            2
+        );
+    }
+}

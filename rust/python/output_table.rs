@@ -1,0 +1,197 @@
+//! The table of a batch's outputs as Python sees it.
+
+use fastcollate::Dtype;
+use fastcollate::batch::{Alignment, Fill, Output as Described, outputs};
+use pyo3::IntoPyObjectExt;
+use pyo3::exceptions::{PyKeyError, PyValueError};
+use pyo3::prelude::*;
+use pyo3::types::{PyIterator, PyList, PyTuple, PyType};
+
+use crate::contents::OutputSpec;
+use crate::error::Result;
+use crate::field::{FieldSpec, PyNumber};
+use crate::layout::layout_of;
+
+/// All alignments and their names.
+const ALIGNMENTS: [(Alignment, &str); 9] = [
+    (Alignment::Sequence, "sequence"),
+    (Alignment::Response, "response"),
+    (Alignment::Row, "row"),
+    (Alignment::Object, "object"),
+    (Alignment::Joined, "joined"),
+    (Alignment::SequenceOffsets, "sequence_offsets"),
+    (Alignment::ResponseOffsets, "response_offsets"),
+    (Alignment::JoinedOffsets, "joined_offsets"),
+    (Alignment::Batch, "batch"),
+];
+
+/// An output of a batch: what its values belong to, what it holds where no value goes, its dtype, and
+/// the index of the field that it comes with.
+#[pyclass(frozen, eq, module = "fastcollate._fastcollate")]
+#[derive(Clone, PartialEq)]
+pub struct Output {
+    #[pyo3(get)]
+    key: String,
+    align: Alignment,
+    fill: Option<Fill>,
+    dtype: Option<Dtype>,
+    #[pyo3(get)]
+    field: Option<usize>,
+}
+
+#[pymethods]
+impl Output {
+    #[new]
+    fn new(
+        key: String,
+        align: &str,
+        fill: Option<PyFill>,
+        dtype: Option<&str>,
+        field: Option<usize>,
+    ) -> Result<Self> {
+        let known = ALIGNMENTS.iter().find(|(_, name)| *name == align);
+        let unknown = || PyValueError::new_err(format!("align of {key} is '{align}'"));
+        let (align, _) = *known.ok_or_else(unknown)?;
+        let dtype = dtype.map(|name| Dtype::of_name(&key, name, Dtype::OF_FIELDS));
+        Ok(Self {
+            align,
+            fill: fill.map(|fill| fill.0),
+            dtype: dtype.transpose()?,
+            key,
+            field,
+        })
+    }
+
+    /// What the values belong to.
+    #[getter]
+    fn align(&self) -> &'static str {
+        let named = ALIGNMENTS.iter().find(|(align, _)| *align == self.align);
+        named.map_or("", |(_, name)| name)
+    }
+
+    /// What stands where no value goes, if there can be such a place: a number, `"indices"` (every
+    /// index of the last dimension) or `"repeat_last"`.
+    #[getter]
+    fn fill(&self) -> Option<PyFill> {
+        self.fill.map(PyFill)
+    }
+
+    /// The name of the dtype, if the core writes the output.
+    #[getter]
+    fn dtype(&self) -> Option<&'static str> {
+        self.dtype.map(Dtype::name)
+    }
+
+    fn __reduce__<'py>(
+        slf: &Bound<'py, Self>,
+    ) -> PyResult<(Bound<'py, PyType>, Bound<'py, PyTuple>)> {
+        let own = slf.get();
+        let arguments = (&own.key, own.align(), own.fill(), own.dtype(), own.field);
+        Ok((slf.get_type(), arguments.into_pyobject(slf.py())?))
+    }
+
+    fn __repr__(&self) -> String {
+        format!("Output('{}', align='{}')", self.key, self.align())
+    }
+}
+
+impl From<&Described> for Output {
+    fn from(output: &Described) -> Self {
+        Self {
+            key: output.key.clone(),
+            align: output.align,
+            fill: output.fill,
+            dtype: output.dtype,
+            field: output.field(),
+        }
+    }
+}
+
+/// The outputs of a batch in order: what is known of them without their values.
+#[pyclass(frozen, eq, module = "fastcollate._fastcollate")]
+#[derive(PartialEq)]
+pub struct OutputTable(Vec<Output>);
+
+impl OutputTable {
+    /// The table of a batch.
+    pub fn new(outputs: &[Described]) -> Self {
+        Self(outputs.iter().map(Output::from).collect())
+    }
+}
+
+#[pymethods]
+impl OutputTable {
+    #[new]
+    fn from_outputs(outputs: Vec<Bound<Output>>) -> Self {
+        Self(outputs.iter().map(|output| output.get().clone()).collect())
+    }
+
+    /// The outputs of a batch in a layout; `rounds_up` says whether places of packed rows are rounded up.
+    #[staticmethod]
+    fn of_layout(
+        layout: &str,
+        rounds_up: bool,
+        pad_token_id: i64,
+        fields: Vec<Bound<FieldSpec>>,
+        spec: &OutputSpec,
+    ) -> Result<Self> {
+        let fields: Vec<_> = fields.iter().map(|field| &field.get().0).collect();
+        let layout = layout_of(layout)?;
+        let outputs = outputs(&spec.0, &fields, pad_token_id, layout, rounds_up)?;
+        Ok(Self::new(&outputs))
+    }
+
+    fn __getitem__(&self, key: &str) -> PyResult<Output> {
+        let output = self.0.iter().find(|output| output.key == key);
+        let missing = || PyKeyError::new_err(key.to_owned());
+        output.cloned().ok_or_else(missing)
+    }
+
+    fn __contains__(&self, key: &str) -> bool {
+        self.0.iter().any(|output| output.key == key)
+    }
+
+    fn __len__(&self) -> usize {
+        self.0.len()
+    }
+
+    fn __iter__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyIterator>> {
+        PyList::new(py, self.0.iter().cloned())?.try_iter()
+    }
+
+    fn __reduce__<'py>(
+        slf: &Bound<'py, Self>,
+    ) -> PyResult<(Bound<'py, PyType>, (Bound<'py, PyList>,))> {
+        let outputs = PyList::new(slf.py(), slf.get().0.iter().cloned())?;
+        Ok((slf.get_type(), (outputs,)))
+    }
+}
+
+/// What stands where no value goes, as Python has it.
+struct PyFill(Fill);
+
+impl<'py> IntoPyObject<'py> for PyFill {
+    type Target = PyAny;
+    type Output = Bound<'py, PyAny>;
+    type Error = PyErr;
+
+    fn into_pyobject(self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        match self.0 {
+            Fill::Number(number) => PyNumber(number).into_pyobject(py),
+            Fill::Indices => "indices".into_bound_py_any(py),
+            Fill::RepeatLast => "repeat_last".into_bound_py_any(py),
+        }
+    }
+}
+
+impl<'py> FromPyObject<'_, 'py> for PyFill {
+    type Error = PyErr;
+
+    fn extract(object: Borrowed<'_, 'py, PyAny>) -> PyResult<Self> {
+        Ok(Self(match object.extract::<&str>() {
+            Ok("indices") => Fill::Indices,
+            Ok("repeat_last") => Fill::RepeatLast,
+            _ => Fill::Number(object.extract::<PyNumber>()?.0),
+        }))
+    }
+}
