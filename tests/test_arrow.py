@@ -144,6 +144,40 @@ def test_views_out_of_order(views):
     ]
 
 
+@pytest.mark.parametrize("width", [np.int32, np.int64])
+def test_nulls_in_views_out_of_order(width):
+    make = {np.int32: pa.ListViewArray, np.int64: pa.LargeListViewArray}[width]
+    pairs = pa.array([[1, 2], None, [3, 4], [5, None], [6, 7]], pa.list_(pa.int64(), 2))
+
+    def views(*views):
+        offsets, sizes = (pa.array(np.array(part, width)) for part in zip(*views, strict=True))
+        return make.from_arrays(offsets, sizes, pairs)
+
+    assert fc.ragged(views((4, 1), (0, 1), (2, 1))).to_list() == [[[6, 7]], [[1, 2]], [[3, 4]]]
+    refuses(ValueError, r"x\[1\]\[1\] is null", fc.ragged, views((4, 1), (0, 2), (2, 1)))
+    refuses(ValueError, r"x\[2\]\[1\] is null", fc.ragged, views((4, 1), (0, 1), (2, 2)))
+
+
+@pytest.mark.parametrize("begin", range(10))
+def test_nulls_anywhere(begin):
+    """In bitmaps that begin at any bit."""
+    for null in range(begin, 30):
+        rows = [[7]] * null + [None] + [[7]] * (30 - null)
+        part = pa.array(rows, pa.list_(pa.int8()))[begin:]
+        refuses(ValueError, rf"^x\[{null - begin}\] is null", fc.ragged, part)
+        assert fc.ragged(part[: null - begin]).to_list() == [[7]] * (null - begin)
+
+
+@given(data=st.data())
+def test_booleans_from_any_bit(data):
+    flags = data.draw(st.lists(st.booleans(), max_size=40))
+    begin, end = sorted(data.draw(st.tuples(*[st.integers(0, len(flags))] * 2)))
+    array = pa.ListArray.from_arrays(
+        pa.array([0, end - begin], pa.int32()), pa.array(flags, pa.bool_())[begin:]
+    )
+    assert fc.ragged(array).to_list() == [flags[begin:end]]
+
+
 def test_fixed_size_lists():
     flat = np.arange(24)
     kinds = [pa.list_(pa.int64(), 3), pa.list_(pa.list_(pa.int64(), 2), 3)]

@@ -65,6 +65,10 @@ new_capsule = ctypes.pythonapi.PyCapsule_New
 new_capsule.restype = py_object
 new_capsule.argtypes = [c_void_p, c_char_p, c_void_p]
 
+pointer_of_capsule = ctypes.pythonapi.PyCapsule_GetPointer
+pointer_of_capsule.restype = c_void_p
+pointer_of_capsule.argtypes = [py_object, c_char_p]
+
 KEPT = []
 """What capsules point to."""
 
@@ -201,6 +205,15 @@ def test_structs_that_are_right(kind):
     assert fc.ragged(Arrow(*KINDS[kind]())).to_list() == expected
     described, of_values = KINDS[kind]()
     assert fc.ragged(ArrowStream(described, [of_values])).to_list() == expected
+
+
+def test_nulls_that_are_not_counted():
+    for bits, null in ((0b110, 0), (0b011, 2)):
+        valid = np.array([bits], np.uint8)
+        described, _ = KINDS["list"]()
+        of_values = array(3, [valid, OFFSETS[np.int32]], items(), null_count=-1)
+        with pytest.raises(ValueError, match=rf"^x\[{null}\] is null"):
+            fc.ragged(Arrow(described, of_values))
 
 
 def refuses(make, *patterns):
@@ -393,6 +406,86 @@ def test_capsules_that_are_read_twice(make):
     rows = make(KINDS["list"]())
     assert fc.ragged(rows).to_list() == [[0], [1, 2], [3, 4, 5]]
     refuses(lambda: rows, "released")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_structs_are_released_once(kind):
+    """When the last array over their memory is gone, or at once if they are wrong."""
+    released = []
+    release = keep(RELEASE(lambda struct: released.append(end_of(struct))))
+
+    def end_of(struct):
+        made = Array.from_address(struct)
+        made.release = None
+        return made.length
+
+    def counted(length=None):
+        described, of_values = KINDS[kind]()
+        of_values.release = ctypes.cast(release, c_void_p)
+        if length is not None:
+            of_values.length = length
+        return described, of_values
+
+    for make in (lambda structs: Arrow(*structs), stream_of):
+        rows = fc.ragged(make(counted()))
+        assert not released
+        part = rows[1:].values
+        del rows
+        assert not released
+        assert part.size
+        del part
+        assert len(released) == 1
+        released.clear()
+        with pytest.raises(ValueError, match="length"):
+            fc.ragged(make(counted(-1)))
+        assert released == [-1]
+        released.clear()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_memory_that_is_not_aligned(kind):
+    described, of_values = KINDS[kind]()
+    memory = {array.ctypes.data: array for array in KEPT if isinstance(array, np.ndarray)}
+    for depth in range(DEPTHS[kind]):
+        struct = struct_at(of_values, depth)
+        for index in range(1, struct.n_buffers):
+            aligned = memory[struct.buffers[index]]
+            moved = keep(np.frombuffer(b"." + aligned.tobytes(), aligned.dtype, offset=1))
+            struct.buffers[index] = moved.ctypes.data
+    rows = fc.ragged(Arrow(described, of_values))
+    assert rows.to_list() == ROWS.get(kind, [[0], [1, 2], [3, 4, 5]])
+    assert rows.values.flags.aligned
+    assert not rows.values.flags.writeable
+
+
+def test_children_that_outlive_their_parent():
+    """Who takes a child leaves a released struct, and releases the child itself."""
+    rows = fc.ragged([[[1, 2]], [[3, 4], [5, 6]]])
+    capsules = rows.__arrow_c_array__()
+    address = rows.values.ctypes.data
+    del rows
+    for kind, of_capsule in zip((Schema, Array), capsules, strict=True):
+        name = {Schema: b"arrow_schema", Array: b"arrow_array"}[kind]
+        whole = kind.from_address(pointer_of_capsule(of_capsule, name))
+        lists = whole.children[0].contents
+        taken = kind.from_buffer_copy(lists)
+        lists.release = None
+        RELEASE(whole.release)(ctypes.addressof(whole))
+        assert whole.release is None
+        leaf = taken.children[0].contents
+        if kind is Schema:
+            assert (taken.format, taken.name, leaf.format, leaf.flags) == (
+                b"+w:2",
+                b"item",
+                b"l",
+                2,
+            )
+        else:
+            assert (taken.length, leaf.length, leaf.buffers[1]) == (3, 6, address)
+            values = np.ctypeslib.as_array((c_int64 * 6).from_address(leaf.buffers[1]))
+            assert values.tolist() == [1, 2, 3, 4, 5, 6]
+        RELEASE(taken.release)(ctypes.addressof(taken))
+        assert taken.release is None
 
 
 def test_what_is_no_pair_of_capsules():

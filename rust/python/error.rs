@@ -34,7 +34,7 @@ pub enum Error {
     #[error("{place} is null; fill or drop nulls first")]
     Null { place: String },
 
-    /// An Arrow array that Arrow's own reader refuses, or that is not what it says: a `ValueError`.
+    /// An Arrow array that is not what it says, or that its producer fails to make: a `ValueError`.
     #[error("{place} could not be read: {cause}")]
     Arrow { place: String, cause: String },
 

@@ -1,7 +1,6 @@
 //! The Python module `fastcollate._fastcollate`: ingest, call the core, hand over.
 
-#[allow(unsafe_code, reason = "lends NumPy's memory to Arrow")]
-mod arrow_export;
+mod arrow;
 mod bins;
 mod collate;
 mod contents;
@@ -35,7 +34,7 @@ mod _fastcollate {
     use pyo3::prelude::*;
 
     #[pymodule_export]
-    use super::arrow_export::arrow_lists;
+    use super::arrow::arrow_lists;
     #[pymodule_export]
     use super::collate::collate;
     #[pymodule_export]

@@ -1,25 +1,20 @@
 //! Arrow arrays of lists, by the PyCapsule interface: NumPy views of the memory they lie in.
 
-use arrow_array::cast::AsArray;
-use arrow_array::types::{
-    ArrowPrimitiveType, Float16Type, Float32Type, Float64Type, Int8Type, Int16Type, Int32Type,
-    Int64Type, UInt8Type, UInt16Type, UInt32Type, UInt64Type,
-};
-use arrow_array::{
-    Array, ArrayRef, GenericListViewArray, OffsetSizeTrait, make_array, new_empty_array,
-};
-use arrow_data::transform::MutableArrayData;
-use arrow_schema::{ArrowError, DataType};
+use std::borrow::Cow;
+use std::sync::Arc;
+
+use bytemuck::Pod;
+use fastcollate::f16;
 use numpy::ndarray::ArrayViewD;
 use numpy::{Element, PyArray1, PyArrayDyn, PyArrayMethods, PyUntypedArray};
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 
-use super::arrow_import::Source;
 use super::reader::no_memory_for;
+use crate::arrow::{Array, ArrowArray, DataType, Form, Number, Source};
 use crate::error::{Error, Result};
 
-/// Rows that lie behind one another in one array.
+/// Rows that follow one another in one array.
 pub struct Chunk<'py> {
     /// A read-only array, (tokens, *trailing). Its base keeps Arrow's memory alive.
     pub values: Bound<'py, PyUntypedArray>,
@@ -39,20 +34,16 @@ pub fn chunks<'py>(object: &Bound<'py, PyAny>, place: &str) -> Result<Option<Vec
         return Ok(None);
     };
     let data_type = source.data_type.clone();
-    check_type(&data_type, place)?;
-    let mut arrays = source.arrays(py, place)?;
-    if arrays.is_empty() {
-        arrays.push(new_empty_array(&data_type));
-    }
-    let mut first_row = 0;
-    let mut chunks = Vec::with_capacity(arrays.len());
-    for array in arrays {
-        let rows = Rows {
-            place,
-            first: first_row,
-        };
-        first_row += array.len();
+    let mut rows = Rows::of_type(&data_type, place)?;
+    let mut chunks = Vec::new();
+    for array in source.arrays(py, place)? {
         chunks.push(rows.chunk(py, &array)?);
+        rows.first += array.len();
+    }
+    if chunks.is_empty() {
+        let values = rows.numbers(py, Vec::new(), &[0])?;
+        let offsets = vec![0];
+        chunks.push(Chunk { values, offsets });
     }
     Ok(Some(chunks))
 }
@@ -72,47 +63,8 @@ pub fn is_array_of_lists(object: &Bound<PyAny>, place: &str) -> Result<bool> {
         return Ok(false);
     }
     let source = Source::open(object, place)?;
-    Ok(source.is_some_and(|source| source.data_type.is_nested()))
-}
-
-/// Check that arrays of a type can be imported: lists of numbers, however nested, or a table of one
-/// such column.
-fn check_type(data_type: &DataType, place: &str) -> Result<()> {
-    let column = match data_type {
-        DataType::Struct(fields) => match &fields[..] {
-            [field] => field.data_type(),
-            fields => {
-                return Err(Error::Kind {
-                    place: place.to_owned(),
-                    found: format!("a table of {} columns", fields.len()),
-                    expected: "pass one of them",
-                });
-            }
-        },
-        data_type => data_type,
-    };
-    let mut item = column;
-    while let DataType::List(field)
-    | DataType::LargeList(field)
-    | DataType::ListView(field)
-    | DataType::LargeListView(field)
-    | DataType::FixedSizeList(field, _) = item
-    {
-        item = field.data_type();
-    }
-    let is_number = item.is_integer() || item.is_floating() || *item == DataType::Boolean;
-    if column.is_nested() && is_number {
-        return Ok(());
-    }
-    Err(wrong_type(place, column))
-}
-
-fn wrong_type(place: &str, data_type: &DataType) -> Error {
-    Error::Kind {
-        place: place.to_owned(),
-        found: format!("an Arrow array of type {data_type}"),
-        expected: "rows are lists of integers, floats or booleans",
-    }
+    Ok(source
+        .is_some_and(|source| matches!(source.data_type, DataType::List(..) | DataType::Struct(_))))
 }
 
 /// `chunks` for Python: each chunk's values and int64 offsets.
@@ -138,181 +90,195 @@ pub fn arrow_chunks<'py>(
     Ok(Some(chunks.into_iter().map(pair).collect::<PyResult<_>>()?))
 }
 
-fn invalid(place: &str, error: &ArrowError) -> Error {
-    Error::Arrow {
-        place: place.to_owned(),
-        cause: error.to_string(),
-    }
-}
-
-/// What errors are to say of a chunk: its field, and the row it begins with.
+/// The rows of a chunk, and what errors are to say of it.
 struct Rows<'a> {
     place: &'a str,
+    /// The number of the chunk's first row.
     first: usize,
+    /// Whether they are the one column of a table.
+    is_column: bool,
+    form: Form,
+    /// Of the lists of fixed size that tokens are: trailing dimensions.
+    trailing: Vec<usize>,
+    number: Number,
 }
 
-impl Rows<'_> {
-    fn chunk<'py>(&self, py: Python<'py>, array: &ArrayRef) -> Result<Chunk<'py>> {
-        // A table has one column.
-        let column = { array.as_struct_opt() }.map_or(array, |table| table.column(0));
-        if let Some(row) = first_null(array).or_else(|| first_null(column)) {
+impl<'a> Rows<'a> {
+    /// Rows of arrays of this type: of lists of numbers, or a table of one such column.
+    fn of_type(data_type: &DataType, place: &'a str) -> Result<Self> {
+        let (is_column, data_type) = match data_type {
+            DataType::Struct(columns) => match &columns[..] {
+                [column] => (true, &column.data_type),
+                columns => {
+                    return Err(Error::Kind {
+                        place: place.to_owned(),
+                        found: format!("a table of {} columns", columns.len()),
+                        expected: "pass one of them",
+                    });
+                }
+            },
+            data_type => (false, data_type),
+        };
+        let wrong_type = || Error::Kind {
+            place: place.to_owned(),
+            found: format!("an Arrow array of type {data_type}"),
+            expected: "rows are lists of integers, floats or booleans",
+        };
+        let DataType::List(form, item) = data_type else {
+            return Err(wrong_type());
+        };
+        let mut trailing = Vec::new();
+        let mut token = &item.data_type;
+        while let DataType::List(Form::FixedSize(size), item) = token {
+            trailing.push(*size);
+            token = &item.data_type;
+        }
+        let DataType::Number(number) = token else {
+            return Err(wrong_type());
+        };
+        Ok(Self {
+            place,
+            first: 0,
+            is_column,
+            form: *form,
+            trailing,
+            number: *number,
+        })
+    }
+
+    fn chunk<'py>(&self, py: Python<'py>, array: &Array) -> Result<Chunk<'py>> {
+        let column = if self.is_column {
+            array.items(1)
+        } else {
+            array.clone()
+        };
+        if let Some(row) = { array.first_null() }.or_else(|| column.first_null()) {
             return Err(self.null(format!("[{}]", self.first + row)));
         }
-        let (values, offsets) = self.lists(column)?;
-        let place = |token| {
-            let row = offsets.partition_point(|&offset| offset <= token) - 1;
-            format!("[{}][{}]", self.first + row, token - offsets[row])
+        let (tokens, offsets) = match self.form {
+            Form::List => self.cut::<i32>(&column)?,
+            Form::LargeList => self.cut::<i64>(&column)?,
+            Form::ListView => self.viewed::<i32>(&column)?,
+            Form::LargeListView => self.viewed::<i64>(&column)?,
+            Form::FixedSize(size) => {
+                // Rows without items take no memory, so there may be any number of them.
+                let count = column.len() + 1;
+                let mut offsets = reserved(count, column.len())?;
+                offsets.extend((0..count).map(|row| row * size));
+                (vec![column.items(size)], offsets)
+            }
         };
-        let values = self.numbers(py, values, column, place)?;
+        let values = self.numbers(py, tokens, &offsets)?;
         Ok(Chunk { values, offsets })
     }
 
-    /// The items of all rows, and where rows begin in them: from 0 on, since a slice may begin
+    /// The tokens of all lists, and where rows begin in them: from 0 on, since a slice may begin
     /// anywhere in its child.
-    fn lists(&self, array: &ArrayRef) -> Result<(ArrayRef, Vec<usize>)> {
-        match array.data_type() {
-            DataType::List(_) => {
-                let list = array.as_list::<i32>();
-                self.cut(list.values(), list.value_offsets())
-            }
-            DataType::LargeList(_) => {
-                let list = array.as_list::<i64>();
-                self.cut(list.values(), list.value_offsets())
-            }
-            DataType::ListView(_) => self.viewed(array.as_list_view::<i32>()),
-            DataType::LargeListView(_) => self.viewed(array.as_list_view::<i64>()),
-            DataType::FixedSizeList(_, _) => {
-                let list = array.as_fixed_size_list();
-                let len = usize_of(list.value_length());
-                let mut offsets = Vec::new();
-                // Rows without items take no memory, so there may be any number of them.
-                let count = list.len() + 1;
-                { offsets.try_reserve_exact(count) }.map_err(|_| no_memory_for(list.len()))?;
-                offsets.extend((0..count).map(|row| row * len));
-                Ok((list.values().clone(), offsets))
-            }
-            _ => Err(wrong_type(self.place, array.data_type())),
+    fn cut<O: Pod + Into<i64>>(&self, lists: &Array) -> Result<(Vec<Array>, Vec<usize>)> {
+        if lists.len() == 0 {
+            return Ok((Vec::new(), vec![0]));
         }
-    }
-
-    /// A list's child from its first row to its last.
-    fn cut<O: OffsetSizeTrait>(
-        &self,
-        values: &ArrayRef,
-        offsets: &[O],
-    ) -> Result<(ArrayRef, Vec<usize>)> {
-        let (first, last) = (offsets[0], offsets[offsets.len() - 1]);
+        let child = lists.child();
+        let ends = lists.values::<O>(1, 1);
+        let ends = || ends.iter().map(|&end| end.into());
         // The producer's word is not taken for it: past the child is somebody else's memory.
-        if first < O::zero() || last.as_usize() > values.len() || !offsets.is_sorted() {
-            let error = ArrowError::InvalidArgumentError(format!(
-                "its list offsets fall, or end behind its {} values",
-                values.len()
-            ));
-            return Err(invalid(self.place, &error));
+        let len = child.len() as i64;
+        if !ends().is_sorted() || !ends().all(|end| (0..=len).contains(&end)) {
+            return Err(self.invalid(format!(
+                "its list offsets fall, or end behind its {len} values"
+            )));
         }
-        let (first, last) = (first.as_usize(), last.as_usize());
-        let offsets = offsets.iter().map(|offset| offset.as_usize() - first);
-        Ok((values.slice(first, last - first), offsets.collect()))
+        let mut offsets: Vec<_> = ends().map(|end| end as usize).collect();
+        let first = offsets[0];
+        offsets.iter_mut().for_each(|offset| *offset -= first);
+        let tokens = child.slice(first, offsets[lists.len()]);
+        Ok((vec![tokens], offsets))
     }
 
-    /// A list view's rows: viewed if they lie in order, else copied into order.
-    fn viewed<O: OffsetSizeTrait>(
-        &self,
-        list: &GenericListViewArray<O>,
-    ) -> Result<(ArrayRef, Vec<usize>)> {
-        let rows = || list.offsets().iter().zip(list.sizes());
-        let len = list.values().len();
-        let is_inside = |(from, size): (&O, &O)| {
-            *from >= O::zero()
-                && *size >= O::zero()
-                && from.as_usize().saturating_add(size.as_usize()) <= len
-        };
-        if !rows().all(is_inside) {
-            let error = ArrowError::InvalidArgumentError(format!(
-                "one of its list views ends behind its {len} values"
-            ));
-            return Err(invalid(self.place, &error));
+    /// The tokens of list views: one stretch if they lie in order.
+    fn viewed<O: Pod + Into<i64>>(&self, lists: &Array) -> Result<(Vec<Array>, Vec<usize>)> {
+        let child = lists.child();
+        let len = child.len();
+        let (starts, sizes) = (lists.values::<O>(1, 0), lists.values::<O>(2, 0));
+        let mut tokens: Vec<(usize, usize)> = Vec::new();
+        let mut offsets = reserved(lists.len() + 1, lists.len())?;
+        let mut end = 0_usize;
+        offsets.push(end);
+        for (&start, &size) in starts.iter().zip(&*sizes) {
+            let list = (usize::try_from(start.into()), usize::try_from(size.into()));
+            let (start, size) = match list {
+                (Ok(start), Ok(size)) if start <= len && size <= len - start => (start, size),
+                _ => {
+                    return Err(self.invalid(format!(
+                        "one of its list views ends behind its {len} values"
+                    )));
+                }
+            };
+            let too_long = || self.invalid("its list views are too long".to_owned());
+            end = end.checked_add(size).ok_or_else(too_long)?;
+            offsets.push(end);
+            match tokens.last_mut() {
+                _ if size == 0 => {}
+                Some((first, len)) if start == *first + *len => *len += size,
+                _ => tokens.push((start, size)),
+            }
         }
-        let mut offsets = vec![0];
-        let mut end = 0;
-        offsets.extend(rows().map(|(_, size)| {
-            end += size.as_usize();
-            end
-        }));
-        let filled = || {
-            let begins = rows().zip(&offsets);
-            begins.filter(|((_, size), _)| **size > O::zero())
-        };
-        let first = filled().next().map_or(0, |((from, _), _)| from.as_usize());
-        if filled().all(|((from, _), offset)| from.as_usize() == first + offset) {
-            return Ok((list.values().slice(first, end), offsets));
-        }
-        let values = list.values().to_data();
-        let mut ordered = MutableArrayData::new(vec![&values], false, end);
-        for ((from, size), _) in filled() {
-            let copied = ordered.try_extend(0, from.as_usize(), from.as_usize() + size.as_usize());
-            copied.map_err(|error| invalid(self.place, &error))?;
-        }
-        Ok((make_array(ordered.freeze()), offsets))
+        let tokens = tokens.into_iter();
+        let tokens = tokens.map(|(start, len)| child.slice(start, len));
+        Ok((tokens.collect(), offsets))
     }
 
-    /// A NumPy array of the numbers in `values`, where fixed-size lists are trailing dimensions.
+    /// A NumPy array of the numbers of all tokens, and their trailing dimensions.
     fn numbers<'py>(
         &self,
         py: Python<'py>,
-        mut values: ArrayRef,
-        array: &ArrayRef,
-        place: impl Fn(usize) -> String,
+        mut tokens: Vec<Array>,
+        offsets: &[usize],
     ) -> Result<Bound<'py, PyUntypedArray>> {
-        let mut shape = vec![values.len()];
+        let shape = [&offsets[offsets.len() - 1..], &self.trailing].concat();
         // Items of a dimension that belong to one token.
-        let mut items = 1;
-        loop {
-            if let Some(index) = first_null(&values) {
-                return Err(self.null(place(index / items)));
+        let mut items = 1_usize;
+        for size in self.trailing.iter().map(Some).chain([None]) {
+            if let Some(index) = first_null(&tokens) {
+                let token = index / items;
+                let row = offsets.partition_point(|&offset| offset <= token) - 1;
+                let (row, column) = (self.first + row, token - offsets[row]);
+                return Err(self.null(format!("[{row}][{column}]")));
             }
-            let Some(list) = values.as_fixed_size_list_opt() else {
-                break;
-            };
-            let size = usize_of(list.value_length());
-            shape.push(size);
-            items = items.saturating_mul(size.max(1));
-            values = list.values().clone();
+            if let Some(&size) = size {
+                items = items.saturating_mul(size.max(1));
+                tokens = tokens.iter().map(|items| items.items(size)).collect();
+            }
         }
         // As NumPy counts the bytes of an array: without dimensions of nothing.
-        let bytes = shape
-            .iter()
-            .filter(|&&size| size > 0)
-            .try_fold(size_of::<u64>(), |bytes, &size| bytes.checked_mul(size));
+        let mut sizes = shape.iter().filter(|&&size| size > 0);
+        let bytes = sizes.try_fold(size_of::<u64>(), |bytes, &size| bytes.checked_mul(size));
         if bytes.is_none_or(|bytes| isize::try_from(bytes).is_err()) {
-            let reason = format!("its values of shape {shape:?} are too large");
-            return Err(invalid(
-                self.place,
-                &ArrowError::InvalidArgumentError(reason),
-            ));
+            return Err(self.invalid(format!("its values of shape {shape:?} are too large")));
         }
-        macro_rules! view {
-            ($($variant:ident: $type:ty;)*) => {
-                match values.data_type() {
-                    DataType::Boolean => unpacked(py, &values, shape)?,
-                    $(DataType::$variant => view::<$type>(py, values, &shape)?,)*
-                    _ => return Err(wrong_type(self.place, array.data_type())),
-                }
-            };
-        }
-        Ok(view! {
-            Int8: Int8Type;
-            Int16: Int16Type;
-            Int32: Int32Type;
-            Int64: Int64Type;
-            UInt8: UInt8Type;
-            UInt16: UInt16Type;
-            UInt32: UInt32Type;
-            UInt64: UInt64Type;
-            Float16: Float16Type;
-            Float32: Float32Type;
-            Float64: Float64Type;
-        })
+        let numbers = match self.number {
+            Number::Boolean => {
+                let booleans = tokens.iter().flat_map(Array::booleans);
+                PyArray1::from_iter(py, booleans)
+                    .reshape(shape)?
+                    .as_untyped()
+                    .clone()
+            }
+            Number::Int8 => array_of::<i8>(py, &tokens, shape)?,
+            Number::Int16 => array_of::<i16>(py, &tokens, shape)?,
+            Number::Int32 => array_of::<i32>(py, &tokens, shape)?,
+            Number::Int64 => array_of::<i64>(py, &tokens, shape)?,
+            Number::UInt8 => array_of::<u8>(py, &tokens, shape)?,
+            Number::UInt16 => array_of::<u16>(py, &tokens, shape)?,
+            Number::UInt32 => array_of::<u32>(py, &tokens, shape)?,
+            Number::UInt64 => array_of::<u64>(py, &tokens, shape)?,
+            Number::Float16 => array_of::<f16>(py, &tokens, shape)?,
+            Number::Float32 => array_of::<f32>(py, &tokens, shape)?,
+            Number::Float64 => array_of::<f64>(py, &tokens, shape)?,
+        };
+        let flags = numbers.getattr(intern!(py, "flags"))?;
+        flags.setattr(intern!(py, "writeable"), false)?;
+        Ok(numbers)
     }
 
     fn null(&self, subscript: String) -> Error {
@@ -320,56 +286,61 @@ impl Rows<'_> {
             place: format!("{}{subscript}", self.place),
         }
     }
+
+    fn invalid(&self, cause: String) -> Error {
+        Error::Arrow {
+            place: self.place.to_owned(),
+            cause,
+        }
+    }
 }
 
-fn first_null(array: &ArrayRef) -> Option<usize> {
-    let nulls = array.nulls().filter(|nulls| nulls.null_count() > 0)?;
-    nulls.iter().position(|is_valid| !is_valid)
+/// The first null in arrays that follow one another.
+fn first_null(arrays: &[Array]) -> Option<usize> {
+    let mut before = 0_usize;
+    for array in arrays {
+        if let Some(index) = array.first_null() {
+            return Some(before + index);
+        }
+        before = before.saturating_add(array.len());
+    }
+    None
 }
 
-/// A fixed-size list's size, which Arrow declares signed and never makes negative.
-fn usize_of(size: i32) -> usize {
-    usize::try_from(size).unwrap_or(0)
+/// Memory for the offsets of so many rows.
+fn reserved(offsets: usize, rows: usize) -> Result<Vec<usize>> {
+    let mut reserved = Vec::new();
+    { reserved.try_reserve_exact(offsets) }.map_err(|_| no_memory_for(rows))?;
+    Ok(reserved)
 }
 
 /// Keeps Arrow's memory for the NumPy array that has it as its base.
 #[pyclass(frozen, module = "fastcollate._fastcollate")]
-pub struct ArrowMemory(#[expect(dead_code, reason = "kept, not read")] ArrayRef);
+pub struct ArrowMemory(#[expect(dead_code, reason = "kept, not read")] Arc<ArrowArray>);
 
-/// A read-only NumPy array over the memory of an Arrow array of numbers.
-fn view<'py, T>(
+/// The numbers of arrays that follow one another: a view of one that is aligned, else a copy.
+fn array_of<'py, T: Pod + Element>(
     py: Python<'py>,
-    array: ArrayRef,
-    shape: &[usize],
-) -> PyResult<Bound<'py, PyUntypedArray>>
-where
-    T: ArrowPrimitiveType<Native: Element>,
-{
-    let numbers = array.as_primitive::<T>().values().clone();
-    let items =
-        ArrayViewD::from_shape(shape, &numbers[..]).expect("as many numbers as the shape has");
-    let owner = Bound::new(py, ArrowMemory(array))?.into_any();
-    // SAFETY: `items` lie in a buffer that `owner` shares and never changes: Arrow's memory stays
-    // in place until the last array over it is dropped. Nobody writes into it, since the array is
-    // made read-only before anybody else has it.
-    let view = unsafe { PyArrayDyn::borrow_from_array(&items, owner) };
-    read_only(view.as_untyped())
-}
-
-/// A NumPy array of Arrow's packed booleans.
-fn unpacked<'py>(
-    py: Python<'py>,
-    array: &ArrayRef,
+    arrays: &[Array],
     shape: Vec<usize>,
-) -> PyResult<Bound<'py, PyUntypedArray>> {
-    let booleans = array.as_boolean().values().iter();
-    let flat = PyArray1::from_iter(py, booleans);
-    read_only(flat.reshape(shape)?.as_untyped())
-}
-
-fn read_only<'py>(array: &Bound<'py, PyUntypedArray>) -> PyResult<Bound<'py, PyUntypedArray>> {
-    let py = array.py();
-    let flags = array.getattr(intern!(py, "flags"))?;
-    flags.setattr(intern!(py, "writeable"), false)?;
-    Ok(array.clone())
+) -> Result<Bound<'py, PyUntypedArray>> {
+    if let [array] = arrays
+        && let Cow::Borrowed(numbers) = array.values::<T>(1, 0)
+    {
+        let numbers = ArrayViewD::from_shape(shape, numbers).expect("the shape has all numbers");
+        let owner = Bound::new(py, ArrowMemory(array.owner()))?.into_any();
+        // SAFETY: `numbers` lie in memory that `owner` shares and never changes: it stays in place
+        // until the last array over it is dropped. Nobody writes into it, since the array is made
+        // read-only before anybody else has it.
+        let view = unsafe { PyArrayDyn::borrow_from_array(&numbers, owner) };
+        return Ok(view.as_untyped().clone());
+    }
+    let mut numbers = Vec::new();
+    let count = arrays.iter().map(Array::len).sum();
+    { numbers.try_reserve_exact(count) }.map_err(|_| no_memory_for(arrays.len()))?;
+    for array in arrays {
+        numbers.extend_from_slice(&array.values::<T>(1, 0));
+    }
+    let numbers = PyArray1::from_vec(py, numbers).reshape(shape)?;
+    Ok(numbers.as_untyped().clone())
 }

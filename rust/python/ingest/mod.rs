@@ -8,13 +8,12 @@ macro_rules! intern {
         crate::ingest::interned(&PLACE, $py, $text)
     }};
 }
+pub(crate) use intern;
 
 #[allow(unsafe_code, reason = "views NumPy's memory")]
 mod array;
 #[allow(unsafe_code, reason = "lends Arrow's memory to NumPy")]
 mod arrow;
-#[allow(unsafe_code, reason = "reads the structs of Arrow's C interface")]
-mod arrow_import;
 #[allow(unsafe_code, reason = "reads items of lists without owning them")]
 mod list;
 mod number;
@@ -26,7 +25,6 @@ mod tensor;
 
 pub use array::data;
 pub use arrow::{ArrowMemory, arrow_chunks};
-pub use arrow_import::type_of_capsule;
 pub use list::{DecodeExact, Stretch, check_digits, same_until};
 pub use ragged::Stretches;
 pub use rows::Rows;
@@ -69,7 +67,7 @@ fn imported<'py>(
 }
 
 /// A text as one `str` for all calls.
-fn interned<'py>(
+pub fn interned<'py>(
     place: &'static OnceLock<Py<PyString>>,
     py: Python<'py>,
     text: &str,

@@ -1,55 +1,29 @@
-//! Import by Arrow's C interface: what a producer's structs say of themselves is checked before Arrow's
-//! library, which trusts them, takes them over.
+//! Import by Arrow's C interface: what a producer's structs say of themselves is checked before
+//! anything of it is believed.
 //!
 //! Lengths of buffers are not to be known: the interface has none.
 
-use std::ffi::{CStr, c_char, c_void};
+use std::borrow::Cow;
+use std::ffi::CStr;
+use std::ops::Range;
+use std::slice;
 use std::sync::Arc;
 
-use arrow_array::ffi::{FFI_ArrowArray, FFI_ArrowSchema, from_ffi_and_data_type};
-use arrow_array::ffi_stream::FFI_ArrowArrayStream;
-use arrow_array::{ArrayRef, make_array};
-use arrow_schema::{DataType, Field};
+use bytemuck::Pod;
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::{PyCapsule, PyTuple};
 
+use super::structs::{ArrowArray, ArrowArrayStream, ArrowSchema, Struct, pointer_in, taken};
+use super::types::{DataType, Form, Item};
 use crate::error::{Error, Result};
+use crate::ingest::intern;
 
 /// Types in types, at most: a struct may be its own child.
 const MAX_DEPTH: usize = 32;
 
 /// Columns of a table, at most.
 const MAX_COLUMNS: usize = 1 << 16;
-
-/// `struct ArrowSchema`.
-#[repr(C)]
-struct RawSchema {
-    format: *const c_char,
-    name: *const c_char,
-    metadata: *const c_char,
-    flags: i64,
-    n_children: i64,
-    children: *const *const RawSchema,
-    dictionary: *const RawSchema,
-    release: *const c_void,
-    private_data: *const c_void,
-}
-
-/// `struct ArrowArray`.
-#[repr(C)]
-struct RawArray {
-    length: i64,
-    null_count: i64,
-    offset: i64,
-    n_buffers: i64,
-    n_children: i64,
-    buffers: *const *const c_void,
-    children: *const *const RawArray,
-    dictionary: *const RawArray,
-    release: *const c_void,
-    private_data: *const c_void,
-}
 
 /// Arrays of one type that an object hands over, not imported yet.
 pub struct Source<'py> {
@@ -59,7 +33,7 @@ pub struct Source<'py> {
 
 enum Held<'py> {
     Array(Bound<'py, PyCapsule>),
-    Stream(FFI_ArrowArrayStream),
+    Stream(ArrowArrayStream),
 }
 
 /// What is wrong with a struct.
@@ -92,10 +66,7 @@ impl<'py> Source<'py> {
         }
         let capsule = object.call_method0(of_stream).map_err(failed)?;
         let capsule = { capsule.cast_into() }.map_err(|error| failed(error.into()))?;
-        let stream = pointer_in(&capsule, c"arrow_array_stream").map_err(failed)?;
-        // SAFETY: a capsule of this name holds such a struct. An empty one takes its place, so that
-        // nobody else releases it.
-        let mut stream = unsafe { FFI_ArrowArrayStream::from_raw(stream) };
+        let mut stream = taken(&capsule).map_err(failed)?;
         // The producer may have to run threads that take the interpreter.
         let data_type = py.detach(|| type_of_stream(&mut stream));
         let data_type = data_type.map_err(|reason| invalid(place, reason))?;
@@ -107,21 +78,18 @@ impl<'py> Source<'py> {
     ///
     /// # Errors
     /// `ValueError` for structs that are not as they should be, and for what a stream fails with.
-    pub fn arrays(self, py: Python, place: &str) -> Result<Vec<ArrayRef>> {
+    pub fn arrays(self, py: Python, place: &str) -> Result<Vec<Array>> {
         let Self { data_type, held } = self;
         let arrays = match held {
             Held::Array(capsule) => {
-                let array = pointer_in(&capsule, c"arrow_array");
+                let array = taken(&capsule);
                 let array = array.map_err(|cause| Error::raised(py, place, cause))?;
-                // SAFETY: a capsule of this name holds such a struct. An empty one takes its place,
-                // so that nobody else releases it.
-                imported(unsafe { FFI_ArrowArray::from_raw(array) }, &data_type)
-                    .map(|array| vec![array])
+                Array::imported(array, &data_type).map(|array| vec![array])
             }
             Held::Stream(mut stream) => py.detach(|| {
                 let mut arrays = Vec::new();
                 while let Some(array) = next_of(&mut stream)? {
-                    arrays.push(imported(array, &data_type)?);
+                    arrays.push(Array::imported(array, &data_type)?);
                 }
                 Ok(arrays)
             }),
@@ -152,16 +120,6 @@ fn pair<'py>(
     }
 }
 
-/// Where a capsule's struct lies.
-fn pointer_in<T>(capsule: &Bound<PyCapsule>, name: &CStr) -> PyResult<*mut T> {
-    let pointer = capsule.pointer_checked(Some(name))?.cast::<T>();
-    if pointer.is_aligned() {
-        Ok(pointer.as_ptr())
-    } else {
-        Err(PyTypeError::new_err("a capsule holds no aligned struct"))
-    }
-}
-
 // Schemas
 
 /// The type that a schema capsule tells of, or what is wrong with its struct.
@@ -169,20 +127,20 @@ fn pointer_in<T>(capsule: &Bound<PyCapsule>, name: &CStr) -> PyResult<*mut T> {
 /// # Errors
 /// `ValueError` for a capsule of another name.
 pub fn type_of_capsule(capsule: &Bound<PyCapsule>) -> PyResult<Checked<DataType>> {
-    let schema = pointer_in::<RawSchema>(capsule, c"arrow_schema")?;
+    let schema = pointer_in(capsule)?;
     // SAFETY: a capsule of this name holds such a struct, which lives as long.
     Ok(unsafe { type_of(schema, MAX_DEPTH) })
 }
 
-fn type_of_stream(stream: &mut FFI_ArrowArrayStream) -> Checked<DataType> {
+fn type_of_stream(stream: &mut ArrowArrayStream) -> Checked<DataType> {
     let (Some(_), Some(get_schema)) = (stream.release, stream.get_schema) else {
         return Err("its stream was released, as if it had been read before".to_owned());
     };
-    let mut schema = FFI_ArrowSchema::empty();
+    let mut schema = ArrowSchema::released();
     // SAFETY: the stream is not released, and there is room for a schema.
     match unsafe { get_schema(stream, &raw mut schema) } {
         // SAFETY: the stream has made a schema, which lives until the return.
-        0 => unsafe { type_of((&raw const schema).cast(), MAX_DEPTH) },
+        0 => unsafe { type_of(&raw const schema, MAX_DEPTH) },
         code => Err(failure_of(stream, code)),
     }
 }
@@ -191,10 +149,10 @@ fn type_of_stream(stream: &mut FFI_ArrowArrayStream) -> Checked<DataType> {
 ///
 /// # Safety
 /// The pointer is null or, as all pointers in its struct, to what the interface says.
-unsafe fn type_of(schema: *const RawSchema, depth: usize) -> Checked<DataType> {
+unsafe fn type_of(schema: *const ArrowSchema, depth: usize) -> Checked<DataType> {
     // SAFETY: passed on from the caller.
     let schema = unsafe { reference(schema, "schema")? };
-    if schema.release.is_null() {
+    if schema.release.is_none() {
         return Err("its schema was released".to_owned());
     }
     if schema.format.is_null() || depth == 0 {
@@ -205,32 +163,32 @@ unsafe fn type_of(schema: *const RawSchema, depth: usize) -> Checked<DataType> {
     let format = format
         .to_str()
         .map_err(|_| "its schema has a format that is no text")?;
-    let field = |child| {
+    let items = |count| {
         // SAFETY: passed on from the caller.
-        let data_type = unsafe { type_of(child, depth - 1)? };
-        Ok(Field::new_list_field(data_type, is_nullable(child)))
-    };
-    let item = || {
-        // SAFETY: passed on from the caller.
-        let child = unsafe { children(schema.children, schema.n_children, 1)? };
-        field(child[0]).map(Arc::new)
-    };
-    let data_type = match format {
-        "+l" => DataType::List(item()?),
-        "+L" => DataType::LargeList(item()?),
-        "+vl" => DataType::ListView(item()?),
-        "+vL" => DataType::LargeListView(item()?),
-        "+s" => {
-            let count = usize::try_from(schema.n_children).unwrap_or(usize::MAX);
-            if count > MAX_COLUMNS {
-                return Err(format!("its schema has {} columns", schema.n_children));
-            }
+        let children = unsafe { children(schema.children, schema.n_children, count)? };
+        let item = |child| {
             // SAFETY: passed on from the caller.
-            let columns = unsafe { children(schema.children, schema.n_children, count)? };
-            DataType::Struct(columns.into_iter().map(field).collect::<Checked<_>>()?)
-        }
-        _ if format.starts_with("+w:") => match format[3..].parse() {
-            Ok(size @ 0..) => DataType::FixedSizeList(item()?, size),
+            let (data_type, child) = unsafe { (type_of(child, depth - 1)?, &*child) };
+            let is_nullable = child.is_nullable();
+            Ok(Item {
+                data_type,
+                is_nullable,
+            })
+        };
+        children.into_iter().map(item).collect::<Checked<Vec<_>>>()
+    };
+    let list = |form| Ok::<_, String>(DataType::List(form, items(1)?.remove(0).into()));
+    let data_type = match format {
+        "+l" => list(Form::List)?,
+        "+L" => list(Form::LargeList)?,
+        "+vl" => list(Form::ListView)?,
+        "+vL" => list(Form::LargeListView)?,
+        "+s" => match usize::try_from(schema.n_children) {
+            Ok(count @ ..=MAX_COLUMNS) => DataType::Struct(items(count)?),
+            _ => return Err(format!("its schema has {} columns", schema.n_children)),
+        },
+        _ if format.starts_with("+w:") => match format[3..].parse::<i32>() {
+            Ok(size @ 0..) => list(Form::FixedSize(size as usize))?,
             _ => {
                 return Err(format!(
                     "its schema has lists of the size '{}'",
@@ -238,45 +196,33 @@ unsafe fn type_of(schema: *const RawSchema, depth: usize) -> Checked<DataType> {
                 ));
             }
         },
-        _ if format.starts_with('+') => return Err(format!("it is of the format '{format}'")),
-        _ => {
-            let leaf = FFI_ArrowSchema::try_new(format, Vec::new(), None);
-            let leaf = leaf.and_then(|leaf| DataType::try_from(&leaf));
-            leaf.map_err(|error| error.to_string())?
-        }
+        _ => DataType::of_leaf(format).ok_or_else(|| format!("it is of the format '{format}'"))?,
     };
     if schema.dictionary.is_null() {
         return Ok(data_type);
     }
     // SAFETY: passed on from the caller.
     let values = unsafe { type_of(schema.dictionary, depth - 1)? };
-    Ok(DataType::Dictionary(Box::new(data_type), Box::new(values)))
-}
-
-/// Whether a schema that was read has the flag.
-fn is_nullable(schema: *const RawSchema) -> bool {
-    const NULLABLE: i64 = 2;
-    // SAFETY: `type_of` has read the same struct.
-    unsafe { (*schema).flags & NULLABLE != 0 }
+    Ok(DataType::Dictionary(data_type.into(), values.into()))
 }
 
 // Arrays
 
 /// The next array of a stream; `None` at its end.
-fn next_of(stream: &mut FFI_ArrowArrayStream) -> Checked<Option<FFI_ArrowArray>> {
+fn next_of(stream: &mut ArrowArrayStream) -> Checked<Option<ArrowArray>> {
     let Some(get_next) = stream.get_next else {
         return Err("its stream has no method to read it".to_owned());
     };
-    let mut array = FFI_ArrowArray::empty();
+    let mut array = ArrowArray::released();
     // SAFETY: the stream is not released, and there is room for an array.
     match unsafe { get_next(stream, &raw mut array) } {
-        0 => Ok((!array.is_released()).then_some(array)),
+        0 => Ok(array.release.is_some().then_some(array)),
         code => Err(failure_of(stream, code)),
     }
 }
 
 /// What a stream says of its last failure.
-fn failure_of(stream: &mut FFI_ArrowArrayStream, code: i32) -> String {
+fn failure_of(stream: &mut ArrowArrayStream, code: i32) -> String {
     // SAFETY: the stream is not released, and has failed just now.
     let text = { stream.get_last_error }.map(|get_last_error| unsafe { get_last_error(stream) });
     match text {
@@ -290,25 +236,138 @@ fn failure_of(stream: &mut FFI_ArrowArrayStream, code: i32) -> String {
     }
 }
 
-/// Import an array of lists of numbers.
-fn imported(array: FFI_ArrowArray, data_type: &DataType) -> Checked<ArrayRef> {
-    // SAFETY: both are the interface's struct, and all pointers in it are what the interface says, as
-    // far as they are not null.
-    unsafe {
-        check((&raw const array).cast(), data_type)?;
-        let data = from_ffi_and_data_type(array, data_type.clone());
-        Ok(make_array(data.map_err(|error| error.to_string())?))
-    }
+/// Items that follow one another in a struct that was checked.
+#[derive(Clone)]
+pub struct Array {
+    owner: Arc<ArrowArray>,
+    /// The struct: the owner, or one of its children.
+    at: *const ArrowArray,
+    /// The items, as buffers have them.
+    items: Range<usize>,
 }
 
-/// Check that an array can be what its schema says; returns how many items it has.
+// SAFETY: `at` leads to what the owner shares.
+unsafe impl Send for Array {}
+
+impl Array {
+    /// Check an array of lists of numbers, or a table of them, and own it.
+    fn imported(array: ArrowArray, data_type: &DataType) -> Checked<Self> {
+        let owner = Arc::new(array);
+        let at = Arc::as_ptr(&owner);
+        // SAFETY: all pointers in the struct are what the interface says, as far as they are not null.
+        let items = unsafe { check(at, data_type)? };
+        Ok(Self { owner, at, items })
+    }
+
+    pub fn len(&self) -> usize {
+        self.items.len()
+    }
+
+    /// What keeps the memory of all its items.
+    pub fn owner(&self) -> Arc<ArrowArray> {
+        Arc::clone(&self.owner)
+    }
+
+    /// Some of the items.
+    pub fn slice(&self, from: usize, len: usize) -> Self {
+        assert!(from <= self.len() && len <= self.len() - from);
+        let from = self.items.start + from;
+        let items = from..from + len;
+        Self {
+            items,
+            ..self.clone()
+        }
+    }
+
+    /// The items of lists that lie anywhere in them.
+    pub fn child(&self) -> Self {
+        // SAFETY: `check` has read both structs, which the owner keeps.
+        let (at, child) = unsafe {
+            let at = self.raw().children.read_unaligned();
+            (at, &*at)
+        };
+        let from = child.offset as usize;
+        Self {
+            owner: self.owner(),
+            at,
+            items: from..from + child.length as usize,
+        }
+    }
+
+    /// The items of lists of one size; with 1, the column of a table.
+    pub fn items(&self, size: usize) -> Self {
+        self.child()
+            .slice(self.items.start * size, self.len() * size)
+    }
+
+    /// The first item that is null.
+    pub fn first_null(&self) -> Option<usize> {
+        let array = self.raw();
+        if array.null_count == 0 || array.n_buffers == 0 {
+            return None;
+        }
+        let Range { start, end } = self.items;
+        let bits = self.bytes(0, start / 8..end.div_ceil(8))?;
+        let mut index = start;
+        while index < end {
+            let byte = bits[index / 8 - start / 8];
+            if byte == u8::MAX {
+                index += 8 - index % 8;
+            } else if byte >> (index % 8) & 1 == 0 {
+                return Some(index - start);
+            } else {
+                index += 1;
+            }
+        }
+        None
+    }
+
+    /// The values of a buffer: one for each item, and some more. Copied if they are not aligned.
+    pub fn values<T: Pod>(&self, buffer: usize, more: usize) -> Cow<'_, [T]> {
+        let Range { start, end } = self.items;
+        let places = start * size_of::<T>()..(end + more) * size_of::<T>();
+        let bytes = self.bytes(buffer, places).unwrap_or_default();
+        match bytemuck::try_cast_slice(bytes) {
+            Ok(values) => Cow::Borrowed(values),
+            Err(_) => {
+                let items = bytes.chunks_exact(size_of::<T>());
+                Cow::Owned(items.map(bytemuck::pod_read_unaligned).collect())
+            }
+        }
+    }
+
+    /// The items of an array of booleans.
+    pub fn booleans(&self) -> impl Iterator<Item = bool> {
+        let Range { start, end } = self.items;
+        let bits = self.bytes(1, start / 8..end.div_ceil(8));
+        let bits = bits.unwrap_or_default();
+        (start..end).map(move |index| bits[index / 8 - start / 8] >> (index % 8) & 1 == 1)
+    }
+
+    fn raw(&self) -> &ArrowArray {
+        // SAFETY: `check` has read the struct, which the owner keeps.
+        unsafe { &*self.at }
+    }
+
+    /// What lies at these places of a buffer that the type has; `None` if there is no memory.
+    fn bytes(&self, buffer: usize, places: Range<usize>) -> Option<&[u8]> {
+        // SAFETY: the places are those of items, and `check` has looked at each buffer: that it is
+        // there, and large enough as far as the interface lets that be known.
+        unsafe {
+            let data = self.raw().buffers.add(buffer).read_unaligned();
+            let data = { !data.is_null() }.then(|| data.cast::<u8>().add(places.start));
+            data.map(|data| slice::from_raw_parts(data, places.len()))
+        }
+    }
+}
+/// Check that an array can be what its schema says; returns the places of its items in its buffers.
 ///
 /// # Safety
 /// The pointer is null or, as all pointers in its struct, to what the interface says.
-unsafe fn check(array: *const RawArray, data_type: &DataType) -> Checked<usize> {
+unsafe fn check(array: *const ArrowArray, data_type: &DataType) -> Checked<Range<usize>> {
     // SAFETY: passed on from the caller.
     let array = unsafe { reference(array, "array")? };
-    if array.release.is_null() {
+    if array.release.is_none() {
         return Err("its array was released, as if it had been read before".to_owned());
     }
     let (length, offset) = match (usize::try_from(array.length), usize::try_from(array.offset)) {
@@ -368,38 +427,29 @@ unsafe fn check(array: *const RawArray, data_type: &DataType) -> Checked<usize> 
             return Err(format!("its array of type {data_type} has no buffers"));
         }
     }
-    let fields = match data_type {
-        DataType::List(item)
-        | DataType::LargeList(item)
-        | DataType::ListView(item)
-        | DataType::LargeListView(item)
-        | DataType::FixedSizeList(item, _) => std::slice::from_ref(item),
-        DataType::Struct(fields) => &fields[..],
-        _ => &[],
-    };
+    if !array.dictionary.is_null() {
+        return Err(format!("its array of type {data_type} has a dictionary"));
+    }
     // SAFETY: passed on from the caller.
-    let children = unsafe { children(array.children, array.n_children, fields.len()) };
+    let children = unsafe { children(array.children, array.n_children, data_type.items().len()) };
     let children =
         children.map_err(|reason| format!("{reason}, in an array of type {data_type}"))?;
     // Lists' offsets are compared with their child's length when they are read.
     let needed = match data_type {
-        DataType::FixedSizeList(_, size) => {
-            let size = usize::try_from(*size).unwrap_or(usize::MAX);
-            end.checked_mul(size).ok_or_else(too_long)?
-        }
+        DataType::List(Form::FixedSize(size), _) => end.checked_mul(*size).ok_or_else(too_long)?,
         DataType::Struct(_) => end,
         _ => 0,
     };
-    for (field, child) in fields.iter().zip(children) {
+    for (item, child) in data_type.items().iter().zip(children) {
         // SAFETY: passed on from the caller.
-        let found = unsafe { check(child, field.data_type())? };
+        let found = unsafe { check(child, &item.data_type)? }.len();
         if found < needed {
             return Err(format!(
                 "its array of type {data_type} needs {needed} items, but its child has {found}"
             ));
         }
     }
-    Ok(length)
+    Ok(offset..end)
 }
 
 /// How large a buffer is: bits of each item, and how many more there are than items.
@@ -412,16 +462,15 @@ struct Width {
 fn widths_of(data_type: &DataType) -> Checked<Vec<Width>> {
     let width = |bits, more| Width { bits, more };
     Ok(match data_type {
-        DataType::FixedSizeList(..) | DataType::Struct(_) => Vec::new(),
-        DataType::List(_) => vec![width(32, 1)],
-        DataType::LargeList(_) => vec![width(64, 1)],
-        DataType::ListView(_) => vec![width(32, 0), width(32, 0)],
-        DataType::LargeListView(_) => vec![width(64, 0), width(64, 0)],
-        DataType::Boolean => vec![width(1, 0)],
-        _ => match data_type.primitive_width() {
-            Some(bytes) => vec![width(8 * bytes, 0)],
-            None => return Err(format!("it holds {data_type}")),
-        },
+        DataType::Number(number) => vec![width(number.bits(), 0)],
+        DataType::Struct(_) | DataType::List(Form::FixedSize(_), _) => Vec::new(),
+        DataType::List(Form::List, _) => vec![width(32, 1)],
+        DataType::List(Form::LargeList, _) => vec![width(64, 1)],
+        DataType::List(Form::ListView, _) => vec![width(32, 0), width(32, 0)],
+        DataType::List(Form::LargeListView, _) => vec![width(64, 0), width(64, 0)],
+        DataType::Dictionary(..) | DataType::Other(_) => {
+            return Err(format!("it holds {data_type}"));
+        }
     })
 }
 

@@ -1,0 +1,183 @@
+//! Arrow's types, as far as rows can be made of them, and the names of all others.
+
+use std::fmt::{self, Display};
+
+/// What an array holds.
+#[derive(Clone, PartialEq)]
+pub enum DataType {
+    Number(Number),
+    List(Form, Box<Item>),
+    Struct(Vec<Item>),
+    /// Numbers of items, and the type of these.
+    Dictionary(Box<Self>, Box<Self>),
+    /// The name of a type that is not read.
+    Other(&'static str),
+}
+
+/// What lists or columns hold.
+#[derive(Clone, PartialEq)]
+pub struct Item {
+    pub data_type: DataType,
+    pub is_nullable: bool,
+}
+
+/// How lists lie in the array of their items.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Form {
+    /// By 32-bit offsets.
+    List,
+    /// By 64-bit offsets.
+    LargeList,
+    /// By 32-bit offsets and sizes.
+    ListView,
+    /// By 64-bit offsets and sizes.
+    LargeListView,
+    /// All of one size, one after the other.
+    FixedSize(usize),
+}
+
+/// Numbers, of which booleans are packed to one bit.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Number {
+    Boolean,
+    Int8,
+    Int16,
+    Int32,
+    Int64,
+    UInt8,
+    UInt16,
+    UInt32,
+    UInt64,
+    Float16,
+    Float32,
+    Float64,
+}
+
+/// Each number's format in Arrow, and its kind and bytes in NumPy.
+const NUMBERS: [(Number, &str, (u8, usize)); 12] = [
+    (Number::Boolean, "b", (b'b', 1)),
+    (Number::Int8, "c", (b'i', 1)),
+    (Number::Int16, "s", (b'i', 2)),
+    (Number::Int32, "i", (b'i', 4)),
+    (Number::Int64, "l", (b'i', 8)),
+    (Number::UInt8, "C", (b'u', 1)),
+    (Number::UInt16, "S", (b'u', 2)),
+    (Number::UInt32, "I", (b'u', 4)),
+    (Number::UInt64, "L", (b'u', 8)),
+    (Number::Float16, "e", (b'f', 2)),
+    (Number::Float32, "f", (b'f', 4)),
+    (Number::Float64, "g", (b'f', 8)),
+];
+
+impl Form {
+    /// How schemas name it.
+    pub fn format(self) -> String {
+        match self {
+            Self::List => "+l".to_owned(),
+            Self::LargeList => "+L".to_owned(),
+            Self::ListView => "+vl".to_owned(),
+            Self::LargeListView => "+vL".to_owned(),
+            Self::FixedSize(size) => format!("+w:{size}"),
+        }
+    }
+}
+
+impl Number {
+    /// The number that NumPy has under this kind and number of bytes.
+    pub fn of_numpy(kind: u8, bytes: usize) -> Option<Self> {
+        let mut numbers = NUMBERS.iter();
+        { numbers.find(|(_, _, numpy)| *numpy == (kind, bytes)) }.map(|(number, ..)| *number)
+    }
+
+    /// How schemas name it.
+    pub fn format(self) -> &'static str {
+        self.row().1
+    }
+
+    pub fn bits(self) -> usize {
+        match self {
+            Self::Boolean => 1,
+            _ => 8 * self.row().2.1,
+        }
+    }
+
+    fn row(self) -> &'static (Self, &'static str, (u8, usize)) {
+        let mut numbers = NUMBERS.iter();
+        numbers
+            .find(|(number, ..)| *number == self)
+            .expect("the table has all numbers")
+    }
+}
+
+impl DataType {
+    /// Lists of items that may be null, as Arrow's libraries make them by default.
+    pub fn list(form: Form, data_type: Self) -> Self {
+        let is_nullable = true;
+        let item = Item {
+            data_type,
+            is_nullable,
+        };
+        Self::List(form, item.into())
+    }
+
+    /// The type of a format without children; `None` if there is none.
+    pub fn of_leaf(format: &str) -> Option<Self> {
+        if let Some((number, ..)) = NUMBERS.iter().find(|(_, name, _)| *name == format) {
+            return Some(Self::Number(*number));
+        }
+        let are_integers = |text: &str| text.split(',').all(|number| number.parse::<i32>().is_ok());
+        Some(Self::Other(match format {
+            "n" => "Null",
+            "z" => "Binary",
+            "Z" => "LargeBinary",
+            "vz" => "BinaryView",
+            "u" => "Utf8",
+            "U" => "LargeUtf8",
+            "vu" => "Utf8View",
+            "tdD" => "Date32",
+            "tdm" => "Date64",
+            "tts" | "ttm" => "Time32",
+            "ttu" | "ttn" => "Time64",
+            "tDs" | "tDm" | "tDu" | "tDn" => "Duration",
+            "tiM" | "tiD" | "tin" => "Interval",
+            _ => match format.split_once(':')? {
+                ("tss" | "tsm" | "tsu" | "tsn", _) => "Timestamp",
+                ("w", size) if are_integers(size) => "FixedSizeBinary",
+                ("d", parameters) if are_integers(parameters) => "Decimal",
+                _ => return None,
+            },
+        }))
+    }
+
+    /// What its arrays have children of.
+    pub fn items(&self) -> &[Item] {
+        match self {
+            Self::List(_, item) => std::slice::from_ref(item),
+            Self::Struct(columns) => columns,
+            _ => &[],
+        }
+    }
+}
+
+impl Display for DataType {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        match self {
+            Self::Number(number) => write!(f, "{number:?}"),
+            Self::List(Form::FixedSize(size), item) => write!(f, "FixedSizeList({size} x {item})"),
+            Self::List(form, item) => write!(f, "{form:?}({item})"),
+            Self::Struct(columns) => {
+                let columns: Vec<_> = columns.iter().map(Item::to_string).collect();
+                write!(f, "Struct({})", columns.join(", "))
+            }
+            Self::Dictionary(numbers, values) => write!(f, "Dictionary({numbers}, {values})"),
+            Self::Other(name) => f.write_str(name),
+        }
+    }
+}
+
+impl Display for Item {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        let nullable = if self.is_nullable { "" } else { "non-null " };
+        write!(f, "{nullable}{}", self.data_type)
+    }
+}
