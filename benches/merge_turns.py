@@ -172,7 +172,7 @@ def two_steps(merge: Merge, turns: Turns, fields: Rollouts) -> Rollouts:
         merged["response_ids"],
         pad_token_id=0,
         rewards=merged["rewards"],
-        loss_masks=merged["loss_masks"],
+        loss_mask=merged["loss_mask"],
         logprobs=merged["rollout_logprobs"],
     )
 
@@ -196,7 +196,7 @@ def generator_output(turns: Turns, fields: Rollouts) -> Rollouts:
         "prompt_token_ids": turns.prompts,
         "response_ids": turns.responses,
         "rewards": fields["rewards"],
-        "loss_masks": fields["loss_masks"],
+        "loss_mask": fields["loss_mask"],
         "rollout_logprobs": fields["logprobs"],
         "stop_reasons": None,
         "trajectory_ids": [str(trajectory) for trajectory in ids],

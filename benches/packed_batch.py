@@ -44,7 +44,7 @@ def measure(effort: Effort) -> Iterator[tuple[str, Figures]]:
     for form, batch in ("lists", lists), ("arrays", arrays):
         for shift in ("none", "next_token"):
             yield f"{count:,}, {form}, {shift}", effort.run(candidates(batch, shift))
-    sft = {name: lists[name] for name in ("prompts", "responses", "loss_masks")}
+    sft = {name: lists[name] for name in ("prompts", "responses", "loss_mask")}
     yield f"{count:,}, lists, loss masks only", effort.run(candidates(sft, "next_token"))
 
 

@@ -1,4 +1,4 @@
-"""Measure the shards of a step: `Batch.select` and `build_batch(rows=...)`.
+"""Measure the shards of a step: `Batch.select` and `build_batch(shard=...)`.
 
 1,024 rows of 256 prompts in 4 mini-batches, of 257, 254, 258 and 255 rows, for 4 ranks: each
 mini-batch lacks 1 to 3 rows, which copies of its first fill up, one to a rank. Batches are of torch
@@ -117,8 +117,8 @@ def plan_of(batch: fc.Batch, uids: list[str], shards: Any) -> fc.StepPlan:
         uids=uids,
         prompts_per_mini_batch=prompts,
         dp_size=RANKS,
-        shards=shards,
-        pad_rows="copy",
+        shard_by=shards,
+        pad_rows="copy_first",
     )
     assert plan.num_mini_batches == 4
     assert (plan.real_rows_per_mini_batch % RANKS != 0).all()
@@ -164,7 +164,7 @@ def of_built(effort: Effort, size: str, form: str, keeps: bool) -> Figures:
     plan = plan_of(whole(), uids, "contiguous")
 
     def ours(**options: Any) -> list[fc.Batch]:
-        return [whole(rows=shard, **options) for shard in all_shards(plan)]
+        return [whole(shard=shard, **options) for shard in all_shards(plan)]
 
     def then_select() -> list[fc.Batch]:
         batch = whole()
@@ -179,7 +179,7 @@ def of_built(effort: Effort, size: str, form: str, keeps: bool) -> Figures:
     }
     calls |= {name: partial(after, whole, way) for name, way in peers.items()}
     calls["fill"] = partial(fill, bytes_of(ours()))
-    calls["one rank"] = partial(whole, rows=plan.shard(0, 0))
+    calls["one rank"] = partial(whole, shard=plan.shard(0, 0))
     return effort.run(calls)
 
 

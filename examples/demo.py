@@ -54,7 +54,7 @@ def main() -> None:
         console.print(shown(rollouts, batch, row, tokenizer))
 
     console.rule("[bold]One row per trajectory instead of one per turn")
-    plan = merge(rollouts, policy="realign", realign="span", tokenizer=tokenizer)
+    plan = merge(rollouts, policy="realign", mask_drift="span", tokenizer=tokenizer)
     report = str(plan.report).splitlines()[:SHOWN_LINES]
     console.print(Text("\n".join(report)), no_wrap=True, overflow="ellipsis")
 
@@ -70,7 +70,7 @@ def columns(rollouts: Rollouts) -> dict[str, Any]:
         "responses": rollouts.responses,
         "pad_token_id": PAD_TOKEN_ID,
         "rewards": rollouts.rewards,
-        "loss_masks": rollouts.loss_masks,
+        "loss_mask": rollouts.loss_mask,
         "logprobs": rollouts.logprobs,
     }
 
@@ -176,7 +176,7 @@ def train_steps(rollouts: Rollouts, vocab_size: int) -> Table:
         "exact": merge(rollouts),
         "branch": merge(rollouts, policy="branch"),
         **{
-            f"realign, {masked}": merge(rollouts, policy="realign", realign=masked)
+            f"realign, {masked}": merge(rollouts, policy="realign", mask_drift=masked)
             for masked in ("response", "tail", "span")
         },
     }

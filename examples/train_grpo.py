@@ -80,7 +80,7 @@ def train_step(learner: Learner, turns: Turns, clock: Clock) -> Report:
                 **columns,
                 pad_token_id=PAD,
                 merge=whole.merge_plan,
-                rows=plan.shard(mini_batch, learner.rank),
+                shard=plan.shard(mini_batch, learner.rank),
                 **options.layout,
             )
 

@@ -17,7 +17,7 @@ from spoiling import NO_NUMBERS, NO_ROWS
 from verdicts import HostileInterrupt, Verdict, outcome
 
 _NAMES = dict(zip(TOKENS, ("prompt", "response"), strict=True))
-_NAMES |= {"loss_masks": "loss_mask", "rewards": "rewards", "logprobs": "logprobs"}
+_NAMES |= {key: key for key in KEYS}
 _NAMES |= {"uids": "uid", "trajectory_ids": "trajectory_id", "is_last_step": "is_last_step"}
 """What `add` calls the arguments of `build_batch`."""
 
@@ -33,18 +33,17 @@ def add_rows(choices: Choices) -> None:
     options = {name: value for name, value in call.arguments.items() if name not in of_rows}
     pool = choices.pick([fc.BufferPool(1 << 20), None])
     builder = fc.BatchBuilder(**options, pool=pool)
-    before = None
     for _ in range(1 + choices.below(2)):
         may_be_other = _add(choices, builder, call)
-        finish = Call({"out": before}, call.plain, pretends=may_be_other)
+        finish = Call({}, call.plain, pretends=may_be_other)
         verdict = Verdict.EITHER if may_be_other else Verdict.RIGHT
         if expected is None and not may_be_other:
             verdict = Verdict.REFUSED
-        before = outcome(builder.finish, verdict, finish)
+        found = outcome(builder.finish, verdict, finish)
         if verdict != Verdict.RIGHT:
             builder.clear()
         else:
-            assert_same(before, expected)
+            assert_same(found, expected)
         assert len(builder) == 0
 
 

@@ -35,7 +35,7 @@ from trajectories import draw_merge, draw_turns, some
 
 TOKENS = ("prompts", "responses")
 NAMED = ("trajectory_ids", "is_last_step")
-KEYS = {"loss_masks": "loss_mask", "rewards": "rewards", "logprobs": "logprobs"}
+KEYS = ("loss_mask", "rewards", "logprobs")
 
 _IDS = [(0, 128), (0, 200_000), (-(2**31), 2**31 - 1), (-(2**63), 2**63 - 1)]
 _INT32 = range(-(2**31), 2**31)
@@ -174,7 +174,7 @@ def _draw_values(choices: Choices, call: Call) -> None:
     for name in KEYS:
         if not choices.one_in(2):
             continue
-        numbers = choices.pick(_NUMBERS) + _UNUSUAL * (name != "loss_masks")
+        numbers = choices.pick(_NUMBERS) + _UNUSUAL * (name != "loss_mask")
         lens = call.response_lens
         call.plain[name] = [some(choices, numbers, count) for count in lens]
         if name == "rewards" and all(lens) and choices.one_in(2):
@@ -270,7 +270,7 @@ def _draw_options(choices: Choices, call: Call) -> None:
         options["dtypes"] = "compact"
     elif choices.one_in(3):
         names = ["float16", "bfloat16"] if options["array_type"] == "torch" else ["float16"]
-        given = [key for name, key in KEYS.items() if name in call.plain]
+        given = [key for key in KEYS if key in call.plain]
         if "labels" in call.plain and "loss_mask" in given:
             given.remove("loss_mask")  # the references round weights to float32 only
         if call.merge is not None and "rewards" in given:

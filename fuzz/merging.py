@@ -22,7 +22,7 @@ def merge_turns(choices: Choices) -> None:
     call.merge = draw_merge(choices)
     if choices.one_in(3):
         lens = call.response_lens
-        call.plain["loss_masks"] = [some(choices, [0, 0, 1, 0.5], count) for count in lens]
+        call.plain["loss_mask"] = [some(choices, [0, 0, 1, 0.5], count) for count in lens]
         call.merge["drop_untrainable"] = True
     give_columns(choices, call)
     names = choices.pick([NAMED[:1], NAMED[1:], NAMED])

@@ -267,17 +267,17 @@ def micro_batches(choices: Choices) -> None:
 
 def _wrong_steps() -> list[dict[str, Any]]:
     return [
-        *({"what": given} for given in _no_lengths()),
-        {"what": [1] * 999},
-        {"what": ([1], [1, 2])},
+        *({"rows": given} for given in _no_lengths()),
+        {"rows": [1] * 999},
+        {"rows": ([1], [1, 2])},
         {"uids": [0, 1, 0] * 333},
         {"uids": 5},
         {"dp_size": 0},
         {"dp_size": 1.5},
         {"pad_rows": "zero"},
-        {"copy": "last"},
-        {"shards": "even"},
-        {"shards": lambda lengths: -1.0 - lengths},
+        {"pad_rows": "copy"},
+        {"shard_by": "even"},
+        {"shard_by": lambda lengths: -1.0 - lengths},
         {"keep_together": "all"},
         {"allow_partial": 1},
         {"train_batch_size": 999},
@@ -302,7 +302,7 @@ def plan_step(choices: Choices) -> None:
     longest = choices.pick([4, 5000])
     lens = _numbers(choices, longest, rows), _numbers(choices, longest, rows)
     keep = choices.pick([None, "prompt", "trajectory"])
-    padding = choices.pick(["synthetic", "first", "cycle", "error"])
+    pad_rows = choices.pick(["synthetic", "copy_first", "copy_cycle", "error"])
     shards = choices.pick(["contiguous", "strided", *_COSTS])
     unit = choices.pick([None, "prompts", "prompts", *["rows"] * (keep is None)])
     size = 1 + choices.below({None: 1, "prompts": len(per_prompt), "rows": rows}[unit])
@@ -310,12 +310,11 @@ def plan_step(choices: Choices) -> None:
     dp_size = choices.pick([1, 2, 3, 4, 8, 17])
     make_id = choices.pick([int, "p{}".format, lambda index: (index,)])
     arguments: dict[str, Any] = {
-        "what": tuple(_as_numbers(choices, each) for each in lens),
+        "rows": tuple(_as_numbers(choices, each) for each in lens),
         "uids": [make_id(index) for index, count in enumerate(per_prompt) for _ in range(count)],
         "dp_size": dp_size,
-        "pad_rows": "copy" if padding in ("first", "cycle") else padding,
-        "copy": "cycle" if padding == "cycle" else "first",
-        "shards": shards,
+        "pad_rows": pad_rows,
+        "shard_by": shards,
         "keep_together": keep,
         "allow_partial": True,
         "trajectory_ids": [
@@ -331,8 +330,8 @@ def plan_step(choices: Choices) -> None:
             [sum(pair) for pair in zip(*lens, strict=True)],
             list(pairwise([*starts, rows])),
             dp_size=dp_size,
-            padding=padding,
-            shards="balanced" if shards in _COSTS else shards,
+            pad_rows=pad_rows,
+            shard_by="balanced" if shards in _COSTS else shards,
             cost=(lambda length: float(_COSTS[shards](length))) if shards in _COSTS else None,
             groups=None if groups is None else list(pairwise(groups)),
         )
@@ -365,5 +364,5 @@ def _check_shard(choices: Choices, shard: Any, rows: list[list[list[int]]]) -> N
     expected = build_shard_loops(*rows, rewards=rows[1], shard=shard, **how)
     given = dict(zip(("prompts", "responses"), rows, strict=True))
     given |= {"rewards": rows[1], "array_type": "numpy", **how}
-    assert_same(fc.build_batch(**given, rows=shard), expected)
+    assert_same(fc.build_batch(**given, shard=shard), expected)
     assert_same(fc.build_batch(**given).select(shard), expected)

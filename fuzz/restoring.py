@@ -87,7 +87,7 @@ def restore_tables(choices: Choices) -> None:
     elif given == "pack":
         how["layout"] = "packed"
     else:
-        how = {"rows": restored.shard(0, 0)}
+        how = {"shard": restored.shard(0, 0)}
     with suppress(ValueError):
         fc.build_batch(**rows, **how, pad_token_id=0, array_type="numpy")
 

@@ -139,7 +139,7 @@ def _no_number(choices: Choices, call: Call) -> Verdict:
     if name in TOKENS:
         wrong += [lambda: 1.5, lambda: 2**63, lambda: -(10**5000), lambda: np.float32(1)]
         wrong += [lambda: np.uint64(2**63), lambda: torch.tensor(1.0)]
-    elif name == "loss_masks":
+    elif name == "loss_mask":
         wrong += [lambda: float("nan"), lambda: np.float16("nan")]
     row[choices.below(len(row))] = choices.pick(wrong)()
     # [1] for one number of one row is a row; tokens that no row has are not read.
@@ -161,7 +161,7 @@ def _wrong_option(choices: Choices, call: Call) -> Verdict:
         {"pad_to_multiple_of": 0},
         {"pad_to": -1},
         {"max_response_len": -1},
-        {"max_seq_len": "long"},
+        {"warn_above": "long"},
         {"dtypes": "short"},
         {"dtypes": {"nothing": "int32"}},
         {"dtypes": {"input_ids": "float32"}},
@@ -179,8 +179,6 @@ def _wrong_option(choices: Choices, call: Call) -> Verdict:
         {"fields": {"wrong": fc.RoutedExperts([[1]] * 17)}},
         {"fields": {"input_ids": fc.PerRow([1])}},
         {"pool": 5},
-        {"out": {}},
-        {"out": fc.Batch({})},
     ]
     call.arguments |= choices.pick(wrong)
     return Verdict.REFUSED
@@ -191,7 +189,7 @@ def _odd_option(choices: Choices, call: Call) -> Verdict:
     odd = [0, 1, 2, 7, 2**50, 2**62, 2**63 - 1, 2**64, True, 0.5, Acts(choices, call)]
     number = choices.pick(odd)
     name = choices.pick(
-        ["pad_to", "pad_to_multiple_of", "max_prompt_len", "max_response_len", "max_seq_len"]
+        ["pad_to", "pad_to_multiple_of", "max_prompt_len", "max_response_len", "warn_above"]
     )
     call.arguments[name] = number
     return Verdict.EITHER
@@ -336,11 +334,11 @@ def _wrong_merge(choices: Choices, call: Call) -> Verdict:
             {"is_last_step": [False] * count},
             {"policy": "greedy"},
             {"policy": None},
-            {"policy": "realign", "realign": "head"},
+            {"policy": "realign", "mask_drift": "head"},
             {"policy": "realign", "max_drift_tokens": -1},
             {"policy": "realign", "max_drift_tokens": 1.5},
-            {"policy": "realign", "realign": "tail", "fork_threshold": -1},
-            {"policy": "exact", "realign": "span"},
+            {"policy": "realign", "mask_drift": "tail", "fork_threshold": -1},
+            {"policy": "exact", "mask_drift": "span"},
             {"drop_untrainable": 1},
             {"allow_unfinished": None},
             {"tokenizer": 5},

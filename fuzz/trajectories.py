@@ -108,8 +108,8 @@ def draw_merge(choices: Choices) -> dict[str, Any]:
     options: dict[str, Any] = {"policy": choices.pick(["exact", "branch", "realign", "realign"])}
     options["merge_rewards"] = choices.pick(["error", "sum", "last"])
     if options["policy"] == "realign" and choices.one_in(2):
-        options["realign"] = choices.pick(["tail", "response", "span"])
+        options["mask_drift"] = choices.pick(["tail", "response", "span"])
         options["max_drift_tokens"] = choices.pick([0, 1, 3, 100])
-        if options["realign"] != "span":
+        if options["mask_drift"] != "span":
             options["fork_threshold"] = choices.pick([None, 1, 3, 1024])
     return options

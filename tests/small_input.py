@@ -6,7 +6,7 @@ import pytest
 
 import fastcollate as fc
 
-FIELDS = ["rewards", "loss_masks", "logprobs"]
+FIELDS = ["rewards", "loss_mask", "logprobs"]
 TOKENS = ["prompts", "responses"]
 ROWS = [*TOKENS, *FIELDS]
 

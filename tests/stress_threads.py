@@ -75,7 +75,7 @@ class Work:
             lists | {"layout": "two_segment", "pad_to_multiple_of": 8},
             lists | {"layout": "jagged", "dtypes": "compact"},
             lists | {"layout": "packed", "pack": {"capacity": 256}},
-            {"prompts": mixed, "responses": ragged, "fields": more, "loss_masks": rewards},
+            {"prompts": mixed, "responses": ragged, "fields": more, "loss_mask": rewards},
             {"prompts": ragged, "responses": mixed, "layout": "right"},
         ]
         # Each prompt goes on from the turn before, but for the third of four, which has drifted.

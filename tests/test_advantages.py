@@ -300,12 +300,12 @@ PLAN = plan_of(
 LENS = [(1, 2), (1, 2), (1, 1), (1, 3), (2, 1)]
 
 
-def batch_of(lens, layout="left", array_type="numpy", loss_masks=None):
+def batch_of(lens, layout="left", array_type="numpy", loss_mask=None):
     return fc.build_batch(
         [[1] * prompt for prompt, _ in lens],
         [[2] * response for _, response in lens],
         pad_token_id=0,
-        loss_masks=loss_masks,
+        loss_mask=loss_mask,
         layout=layout,
         array_type=array_type,
     )
@@ -332,7 +332,7 @@ def test_loss_masks_choose_and_padding_rows_do_not_count(array_type):
     masks = [[1.0] * response for _, response in lens]
     masks[3] = [1.0]  # of a padding row: not to be looked at
     masks[0] = [0.0, 0.5]
-    batch = batch_of(lens, array_type=array_type, loss_masks=masks)
+    batch = batch_of(lens, array_type=array_type, loss_mask=masks)
     x = np.full((6, 3), np.nan, np.float32)
     x[0, 2], x[1, 1:], x[2, 2] = 1, 3, 5
     x[4, 2], x[5] = 6, 6
@@ -349,7 +349,7 @@ def test_loss_masks_choose_and_padding_rows_do_not_count(array_type):
 
 def test_nothing_is_divided_by_zero(array_type):
     masks = [[0.0] * response for _, response in LENS]
-    batch = batch_of(LENS, array_type=array_type, loss_masks=masks)
+    batch = batch_of(LENS, array_type=array_type, loss_mask=masks)
     x = like(np.full((5, 3), np.inf, np.float32), array_type)
     for per in BOUNDARIES:
         assert not to_numpy(normalized(batch, x, PLAN, per)).any()
@@ -458,11 +458,11 @@ def planned(draw):
     in_slots = draw(st.booleans()) and any(is_padding)
     if in_slots:
         lens = [lens[row] if row >= 0 else (1, 1) for row in slots]
-    loss_masks = None
+    loss_mask = None
     if draw(st.booleans()):
         weights = st.sampled_from([0.0, 1.0, 1.0, 0.5])
-        loss_masks = [draw(st.lists(weights, min_size=r, max_size=r)) for _, r in lens]
-    return plan, in_slots, lens, loss_masks
+        loss_mask = [draw(st.lists(weights, min_size=r, max_size=r)) for _, r in lens]
+    return plan, in_slots, lens, loss_mask
 
 
 LAYOUTS = ["left", "two_segment", "right", "jagged"]
@@ -470,8 +470,8 @@ LAYOUTS = ["left", "two_segment", "right", "jagged"]
 
 @given(drawn=planned(), layout=st.sampled_from(LAYOUTS), data=st.data())
 def test_normalising_equals_the_loops(drawn, layout, data, array_type):
-    plan, in_slots, lens, loss_masks = drawn
-    batch = batch_of(lens, layout, array_type, loss_masks)
+    plan, in_slots, lens, loss_mask = drawn
+    batch = batch_of(lens, layout, array_type, loss_mask)
     if layout == "jagged":
         shape = (sum(response for _, response in lens),)
     else:
@@ -497,7 +497,7 @@ class Flagged(fc.Batch):
 def test_without_padding_a_batch_of_a_plan_is_known_by_its_flags():
     plan = plan_of([1, 2, 0], [False] * 3, [0, 1, 3], [0, 3], [[1, 1], [1, 1], [1, 1]])
     masks = [[1.0], [0.0], [0.5]]
-    in_order = batch_of([(1, 1)] * 3, loss_masks=masks)
+    in_order = batch_of([(1, 1)] * 3, loss_mask=masks)
     assert loss_normalizers(in_order, plan).tokens.tolist() == [1, 1.5]
     flagged = Flagged(in_order)
     flagged.is_padding = [False] * 3
@@ -524,7 +524,7 @@ def test_a_batch_of_something_else_is_refused():
 
 
 def test_a_batch_without_a_plan_of_its_own_will_do():
-    batch = batch_of(LENS, loss_masks=[[0.5] * response for _, response in LENS])
+    batch = batch_of(LENS, loss_mask=[[0.5] * response for _, response in LENS])
     assert_same(
         loss_normalizers(fc.Batch(dict(batch)), PLAN)._asdict(),
         loss_normalizers(batch, PLAN)._asdict(),

@@ -64,7 +64,7 @@ def lists_of_nothing(rows):
 
 
 @pytest.mark.parametrize("rows", [HUGE, 2**62, 2**63 - 1])
-@pytest.mark.parametrize("name", ["prompts", "responses", "rewards", "loss_masks", "logprobs"])
+@pytest.mark.parametrize("name", ["prompts", "responses", "rewards", "loss_mask", "logprobs"])
 def test_many_rows_without_items(name, rows):
     with pytest.raises(MemoryError, match=f"no memory for a plan of {rows} rows"):
         fc.build_batch(**{**good_input(), name: lists_of_nothing(rows)})

@@ -22,7 +22,7 @@ def batch(array_type):
         [[4], [5, 6, 7]],
         pad_token_id=0,
         logprobs=field,
-        loss_masks=field,
+        loss_mask=field,
         rewards=field,
         array_type=array_type,
     )

@@ -121,8 +121,8 @@ def layouts_for(draw, layout, options):
     if layout != "jagged" and draw(st.booleans()):
         options["pad_to_multiple_of"] = draw(st.integers(1, 4))
     return {
-        "pad_rows": draw(st.sampled_from(["copy", "synthetic"])),
-        "shards": draw(st.sampled_from(["contiguous", "strided", "tokens"])),
+        "pad_rows": draw(st.sampled_from(["copy_first", "synthetic"])),
+        "shard_by": draw(st.sampled_from(["contiguous", "strided", "tokens"])),
     }
 
 
@@ -155,12 +155,12 @@ def test_a_shard_is_that_of_all_columns(layout, data):
     blocks = split(columns, offsets)
     found, failed = outcome(lambda: through_blocks(blocks, shard_of, options, merge, part_bytes))
     expected, fails = outcome(
-        lambda: fc.build_batch(**columns, merge=merge, rows=shards[0], **options)
+        lambda: fc.build_batch(**columns, merge=merge, shard=shards[0], **options)
     )
     if fails is not None:
         assert "has no prompt, so with " in fails
         # Blocks have loss masks as batches have them: 0 on a token that nothing predicts.
-        assert failed == fails or "loss_masks" in columns
+        assert failed == fails or "loss_mask" in columns
         return
     assert failed is None
     batch, _ = found
@@ -176,10 +176,10 @@ def test_a_shard_is_that_of_all_columns(layout, data):
 def test_loss_normalizers_are_those_of_all_columns(data):
     columns, merge, offsets, _ = data.draw(cases("numpy"))
     weights = data.draw(st.sampled_from([None, [0.0, 1.0], [0.0, 1e-9, 0.1, 1 / 3, 3e8]]))
-    columns.pop("loss_masks", None)
+    columns.pop("loss_mask", None)
     if weights is not None:
         rng = np.random.default_rng(data.draw(st.integers(0, 99)))
-        columns["loss_masks"] = [rng.choice(weights, len(row)) for row in columns["responses"]]
+        columns["loss_mask"] = [rng.choice(weights, len(row)) for row in columns["responses"]]
     blocks = [stored(**one, merge=merge)[0] for one in split(columns, offsets)]
     step = carried(joined(blocks, [""] * len(blocks)))
     how = {"dp_size": data.draw(st.integers(1, 3))}
@@ -191,7 +191,7 @@ def test_loss_normalizers_are_those_of_all_columns(data):
     else:
         size = min(data.draw(st.integers(1, 3)), step.plan.num_rows)
         how |= {"rows_per_mini_batch": size, "allow_partial": True}
-        how["shards"] = data.draw(st.sampled_from(["contiguous", "strided", "tokens"]))
+        how["shard_by"] = data.draw(st.sampled_from(["contiguous", "strided", "tokens"]))
     plan = fc.plan_step((step.plan.prompt_lens, step.plan.response_lens), **how)
     whole = fc.build_batch(**columns, merge=merge, **options)
     found, expected = step.loss_normalizers(plan), whole.loss_normalizers(plan)
@@ -285,16 +285,16 @@ def test_a_prompt_may_go_on_in_the_next_block():
 
 
 def test_what_a_block_costs():
-    columns = {**SMALL, "loss_masks": [[1], [0], [1, 1]]}
+    columns = {**SMALL, "loss_mask": [[1], [0], [1, 1]]}
     table, parts = stored(**columns, part_bytes=1)
     # Ids in 4 bytes, loss masks in 1, the field in 4, and one reward a row in 4.
     assert table.num_bytes == 9 * 4 + 4 * 1 + 4 * 4 + 3 * 4
     assert table.part_offsets.tolist() == [0, 2, 3]
-    assert [part["loss_masks"].dtype for part in parts] == [np.uint8] * 2
+    assert [part["loss_mask"].dtype for part in parts] == [np.uint8] * 2
     assert [part["rewards"].tolist() for part in parts] == [[0.0, 1.0], [2.0]]
     for masks in ([[1], [0.5], [1, 1]], [[1], [-0.0], [1, 1]], [[1], [2], [1, 1]]):
-        _, parts = stored(**{**columns, "loss_masks": masks})
-        assert parts[0]["loss_masks"].dtype == np.float32
+        _, parts = stored(**{**columns, "loss_mask": masks})
+        assert parts[0]["loss_mask"].dtype == np.float32
     _, parts = stored([[2**31]], [[1]])
     assert parts[0]["input_ids"].dtype == np.int64
     with pytest.raises(ValueError, match="does not fit int64"):
@@ -359,7 +359,7 @@ def test_dtypes_with_more_than_was_stored():
                     build(asked)
                 continue
             options = {"dtypes": {"x": asked}, "array_type": "numpy"}
-            expected = fc.build_batch(**block, pad_token_id=0, rows=shard, **options)
+            expected = fc.build_batch(**block, pad_token_id=0, shard=shard, **options)
             assert_same(build(asked), expected)
 
 
@@ -429,8 +429,8 @@ def test_a_stream_of_arrow_is_read_once():
     )
     lists = columns(list, list)
     lists["fields"]["y"] = fc.PerRow([1, 2])
-    rows = fc.plan_step([4, 2]).shard(0, 0)
-    assert_same(batch, fc.build_batch(**lists, pad_token_id=0, rows=rows, array_type="numpy"))
+    shard = fc.plan_step([4, 2]).shard(0, 0)
+    assert_same(batch, fc.build_batch(**lists, pad_token_id=0, shard=shard, array_type="numpy"))
     with pytest.raises(TypeError, match="responses is"):
         stored([[1]], once([["a"]], pa.string()))
 
@@ -464,7 +464,7 @@ def test_a_block_without_a_value_takes_the_shape_of_others(empty, rank):
     batch, _ = through_blocks(blocks, lambda step: shard, options)
     values[empty] = np.ones((0, 3))
     fields = {"x": fc.Field(values)}
-    assert_same(batch, fc.build_batch([[1], [1]], responses, fields=fields, rows=shard, **options))
+    assert_same(batch, fc.build_batch([[1], [1]], responses, fields=fields, shard=shard, **options))
 
 
 def test_what_blocks_decide_together():
@@ -498,7 +498,7 @@ def test_what_blocks_decide_together():
         # The last turn samples nothing: the reward goes to the token that was sampled last.
         columns["responses"][1] = [4] if merge is None else []
         batch, _ = through_blocks(split(columns, [0, 2, 3, 6]), shard_of, options, merge)
-        expected = fc.build_batch(**columns, merge=merge, rows=shards[0], **options)
+        expected = fc.build_batch(**columns, merge=merge, shard=shards[0], **options)
         assert_same(batch, expected)
         assert batch.merge_plan == expected.merge_plan
 
@@ -512,7 +512,7 @@ def test_tensors_per_row_that_numpy_lacks(concat):
     columns = {**SMALL, "fields": {"images": fc.PerRow(images, concat=concat)}}
     shard = fc.plan_step([2, 4, 3]).shard(0, 0)
     batch, _ = through_blocks([columns], lambda step: shard, {"pad_token_id": 0})
-    assert_same(batch, fc.build_batch(**columns, pad_token_id=0, rows=shard))
+    assert_same(batch, fc.build_batch(**columns, pad_token_id=0, shard=shard))
     table, _ = stored(**columns)
     assert table.num_bytes == 9 * 4 + 3 * 4 + 3 * 2 * 2
 
@@ -547,7 +547,7 @@ def test_blocks_merged_by_plans():
     assert step.merge_plan == whole
     shard = fc.plan_step(whole).shard(0, 0)
     batch = built(step, shard, {0: put[0][1][0], 1: put[1][1][0]}, **options)
-    expected = fc.build_batch(**turns, merge=whole, rows=shard, **options)
+    expected = fc.build_batch(**turns, merge=whole, shard=shard, **options)
     assert_same(batch, expected)
     assert str(batch.merge_plan.report) == str(expected.merge_plan.report)
     again = batch.gather(batch.response_mask, per="turn", missing=-1)
@@ -565,9 +565,9 @@ def test_shards_of_a_batch_come_apart_again(layout, data):
     options = {"layout": layout, "pad_token_id": 7, "array_type": array_type}
     batch = fc.build_batch(**turns._asdict(), **more, **options)
     ranks = data.draw(st.integers(1, 3))
-    how = {"pad_rows": data.draw(st.sampled_from(["copy", "synthetic"])), "dp_size": ranks}
+    how = {"pad_rows": data.draw(st.sampled_from(["copy_first", "synthetic"])), "dp_size": ranks}
     order = data.draw(st.sampled_from(["contiguous", "strided"]))
-    plan = fc.plan_step((batch.plan.prompt_lens, batch.plan.response_lens), shards=order, **how)
+    plan = fc.plan_step((batch.plan.prompt_lens, batch.plan.response_lens), shard_by=order, **how)
     shards = [batch.select(plan.shard(0, rank)) for rank in range(ranks)]
     found = carried(sharing.packed(batch, shards))
     for index, expected in enumerate(shards):
@@ -580,7 +580,7 @@ def test_shards_of_a_batch_come_apart_again(layout, data):
 
 def test_adjacent_rows_are_carried_once():
     batch = fc.build_batch(
-        [[1]] * 5, [[2, 3]] * 5, pad_token_id=0, loss_masks=[[1, 1]] * 5, array_type="numpy"
+        [[1]] * 5, [[2, 3]] * 5, pad_token_id=0, loss_mask=[[1, 1]] * 5, array_type="numpy"
     )
     plan = fc.plan_step(batch, dp_size=3)  # the last rank has a padding row
     arrays, _ = sharing.packed(batch, [batch.select(plan.shard(0, rank)) for rank in range(3)])

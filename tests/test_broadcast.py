@@ -20,12 +20,12 @@ RESPONSE = [[0.5] * 4, [2] * 3, [3] * 2]
 def build(array_type="numpy", **options):
     names = ("prompts", "responses", "trajectory_ids")
     turns = {name: TURNS[name] for name in names}
-    plan = fc.merge_turns(**turns, policy="realign", realign="span")
+    plan = fc.merge_turns(**turns, policy="realign", mask_drift="span")
     return fc.build_batch(
         **turns,
         pad_token_id=0,
         merge=plan,
-        loss_masks=[[1] * len(r) for r in TURNS["responses"]],
+        loss_mask=[[1] * len(r) for r in TURNS["responses"]],
         array_type=array_type,
         **options,
     )
@@ -59,11 +59,11 @@ def test_packed_rows(shift, array_type):
     assert rows_of(batch, batch.broadcast(PER_ROW, on="response")) == RESPONSE
 
 
-@pytest.mark.parametrize("pad_rows", ["copy", "synthetic"])
+@pytest.mark.parametrize("pad_rows", ["copy_first", "synthetic"])
 @pytest.mark.parametrize("layout", ["left", "jagged"])
 def test_padding_rows(layout, pad_rows, array_type):
     plan = fc.plan_step(build().merge_plan, dp_size=2, pad_rows=pad_rows)
-    shards = [build(array_type, layout=layout, rows=plan.shard(0, rank)) for rank in range(2)]
+    shards = [build(array_type, layout=layout, shard=plan.shard(0, rank)) for rank in range(2)]
     padded = [shard for shard in shards if any(shard.is_padding)]
     assert len(padded) == 1
     for shard in shards:

@@ -56,7 +56,7 @@ def test_the_left_layout_written_out():
         [[4], [5, 6, 7]],
         pad_token_id=9,
         rewards=[[0.5], [1, 2, 3]],
-        loss_masks=[[1], [0, 1, 1]],
+        loss_mask=[[1], [0, 1, 1]],
         logprobs=[[-0.25], [-1, -2, -3]],
         array_type="numpy",
     )
@@ -105,7 +105,7 @@ def test_each_kind_in_each_layout(kind, layout, array_type):
         ids,
         pad_token_id=5,
         rewards=fields,
-        loss_masks=fields,
+        loss_mask=fields,
         logprobs=fields,
         array_type=array_type,
     )
@@ -119,7 +119,7 @@ def test_each_two_dimensional_kind_in_each_layout(kind, layout, array_type):
     fields = as_kind(table, kind, ids=False, layout=layout)
     ids = as_kind(table, kind, ids=True, layout=layout) if kind in TOKEN_KINDS else table
     actual = fc.build_batch(
-        ids, ids, pad_token_id=5, rewards=fields, loss_masks=fields, array_type=array_type
+        ids, ids, pad_token_id=5, rewards=fields, loss_mask=fields, array_type=array_type
     )
     assert_same(actual, reference(Rollouts(table, table, table, table), 5))
 
@@ -130,7 +130,7 @@ def test_each_outer_container(outer, rows, array_type):
     rewards = OUTERS[outer]([0.5] * 2) if all(rows) else None
     held = OUTERS[outer](rows)
     actual = fc.build_batch(
-        held, held, pad_token_id=0, rewards=rewards, loss_masks=held, array_type=array_type
+        held, held, pad_token_id=0, rewards=rewards, loss_mask=held, array_type=array_type
     )
     expected = reference(Rollouts(rows, rows, [0.5] * 2 if all(rows) else None, rows))
     assert_same(actual, expected)
@@ -140,7 +140,7 @@ def test_each_outer_container(outer, rows, array_type):
 def test_empty_rows_of_any_dtype_are_rows_of_token_ids(kind):
     empty = as_kind([], kind, ids=False)
     actual = fc.build_batch(
-        [empty, [1]], [[2], empty], pad_token_id=0, loss_masks=[[1], empty], array_type="numpy"
+        [empty, [1]], [[2], empty], pad_token_id=0, loss_mask=[[1], empty], array_type="numpy"
     )
     assert_same(actual, reference(Rollouts([[], [1]], [[2], []], None, [[1], []])))
 
@@ -150,7 +150,7 @@ def test_empty_rows_of_any_dtype_are_rows_of_token_ids(kind):
     [([[]], [[]], 0, 0), ([[], []], [[], []], 0, 0), ([[1, 2], [3]], [[], []], 2, 0)],
 )
 def test_widths_of_nothing(prompts, responses, width, response_width, array_type):
-    fields = {"rewards": responses, "loss_masks": responses, "logprobs": responses}
+    fields = {"rewards": responses, "loss_mask": responses, "logprobs": responses}
     batch = fc.build_batch(prompts, responses, pad_token_id=0, **fields, array_type=array_type)
     assert batch.input_ids.shape == (len(prompts), width)
     assert batch.logprobs.shape == (len(prompts), response_width)
@@ -268,19 +268,19 @@ def test_torch_rows_of_unusual_kinds():
 def test_not_finite_numbers_stay_and_masks_may_be_infinite(array_type):
     row = [np.nan, np.inf, -np.inf, -0.0]
     mask = [1, np.inf, -np.inf, -0.0]
-    data = Rollouts([[]], [[1, 2, 3, 4]], rewards=[row], loss_masks=[mask], logprobs=[row])
+    data = Rollouts([[]], [[1, 2, 3, 4]], rewards=[row], loss_mask=[mask], logprobs=[row])
     batch = fc.build_batch(**data._asdict(), pad_token_id=0, array_type=array_type)
     assert_same(batch, reference(data))
 
 
-def test_max_seq_len_warns_and_cuts_nothing(array_type):
+def test_warn_above_warns_and_cuts_nothing(array_type):
     inputs = {"prompts": [[1, 2], [3]], "responses": [[4, 5], [6]], "pad_token_id": 0}
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        fc.build_batch(**inputs, max_seq_len=4, array_type=array_type)
+        fc.build_batch(**inputs, warn_above=4, array_type=array_type)
     assert not caught
     with pytest.warns(UserWarning, match=r"4.*\b3\b") as record:
-        batch = fc.build_batch(**inputs, max_seq_len=3, array_type=array_type)
+        batch = fc.build_batch(**inputs, warn_above=3, array_type=array_type)
     assert record[0].filename == __file__
     assert batch.input_ids.shape == (2, 4)
 
@@ -299,11 +299,11 @@ def test_a_large_batch(kind, array_type):
             responses,
             pad_token_id=pad_token_id,
             logprobs=field,
-            loss_masks=field,
+            loss_mask=field,
             array_type=array_type,
         )
         expected = build_batch_numpy(
-            *ids, pad_token_id=pad_token_id, logprobs=field, loss_masks=field
+            *ids, pad_token_id=pad_token_id, logprobs=field, loss_mask=field
         )
         assert_same(batch, expected)
         del batch

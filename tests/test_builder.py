@@ -17,7 +17,7 @@ from fastcollate.testing.reference import assert_same, build_batch_loops
 from fastcollate.testing.strategies import as_inputs, rollouts
 
 LAYOUTS = ["left", "two_segment", "right", "jagged"]
-ARGUMENTS = {"rewards": "rewards", "loss_masks": "loss_mask", "logprobs": "logprobs"}
+ARGUMENTS = {key: key for key in ("rewards", "loss_mask", "logprobs")}
 ARGUMENTS |= {"uids": "uid", "trajectory_ids": "trajectory_id"}
 
 
@@ -133,7 +133,7 @@ def test_lists_are_freed():
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_fields_do_not_depend_on_the_row_that_comes_first(layout, array_type):
     rows = [[], [1, 2], []]
-    data = {"prompts": [[1], [], [2]], "responses": rows, "logprobs": rows, "loss_masks": rows}
+    data = {"prompts": [[1], [], [2]], "responses": rows, "logprobs": rows, "loss_mask": rows}
     options = {"pad_token_id": 0, "layout": layout}
     builder = filled(data, **options, array_type=array_type)
     assert_same(builder.finish(), build_batch_loops(**data, **options))
@@ -166,9 +166,9 @@ NAN = float("nan")
         ({"rewards": [1.0, "x"]}, TypeError, r"rewards\[1\]\[1\] is 'x'"),
         ({"rewards": 1.0}, TypeError, r"rewards\[1\]"),
         ({"rewards": None}, ValueError, r"rewards\[1\]|row 1.*rewards"),
-        ({"loss_mask": [1, NAN]}, ValueError, r"loss_masks\[1\]\[1\] is NaN"),
-        ({"loss_mask": [1] * 3}, ValueError, r"loss_masks\[1\] has 3 items"),
-        ({"loss_mask": None}, ValueError, r"loss_masks\[1\]|row 1.*loss_mask"),
+        ({"loss_mask": [1, NAN]}, ValueError, r"loss_mask\[1\]\[1\] is NaN"),
+        ({"loss_mask": [1] * 3}, ValueError, r"loss_mask\[1\] has 3 items"),
+        ({"loss_mask": None}, ValueError, r"loss_mask\[1\]|row 1.*loss_mask"),
         ({"logprobs": []}, ValueError, r"logprobs\[1\] has 0 items, but responses\[1\] has 2"),
         ({"logprobs": "ab"}, TypeError, r"logprobs\[1\]"),
         ({"uid": None}, ValueError, r"uids\[1\]|row 1.*uid"),
@@ -276,7 +276,7 @@ def test_rows_may_come_from_many_threads(array_type):
         responses,
         pad_token_id=0,
         rewards=responses,
-        loss_masks=[[1] * len(row) for row in responses],
+        loss_mask=[[1] * len(row) for row in responses],
     )
     assert_same(batch, expected)
     for worker in range(workers):

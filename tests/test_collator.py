@@ -26,7 +26,7 @@ KEYS = {
     "prompts": "prompt",
     "responses": "response",
     "rewards": "rewards",
-    "loss_masks": "loss_mask",
+    "loss_mask": "loss_mask",
     "logprobs": "logprobs",
 }
 LAYOUTS = ["left", "two_segment", "right", "jagged"]
@@ -519,9 +519,9 @@ def test_bad_columns(columns, exception, pattern):
 @pytest.mark.parametrize(
     ("options", "exception", "pattern"),
     [
-        ({"pad_token": 3}, TypeError, "pad_token is no option"),
-        ({"rewards": [1]}, TypeError, "rewards is no option"),
-        ({"out": None}, TypeError, "out is no option"),
+        ({"pad_token": 3}, TypeError, "no argument 'pad_token'; did you mean 'pad_token_id'"),
+        ({"rewards": [1]}, TypeError, "no argument 'rewards'.*in the samples"),
+        ({"x": None}, TypeError, "no argument 'x'; pass some of"),
         ({"layout": "up"}, ValueError, "layout"),
         ({"pad_to": "x"}, TypeError, "pad_to"),
         ({"array_type": "list"}, ValueError, "array_type"),

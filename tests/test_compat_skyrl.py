@@ -5,6 +5,7 @@ import logging
 import re
 from pathlib import Path
 from types import SimpleNamespace
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -21,12 +22,22 @@ from fastcollate.compat.skyrl import (  # noqa: E402
 )
 from fastcollate.testing import reference  # noqa: E402
 from fastcollate.testing.reference import assert_same  # noqa: E402
-from fastcollate.testing.strategies import Rollouts, as_inputs, rollouts  # noqa: E402
+from fastcollate.testing.strategies import as_inputs, rollouts  # noqa: E402
 
 NAMES = (
     *("sequences", "attention_mask", "response_mask", "rewards", "loss_masks", "logprobs"),
     "rollout_expert_indices",
 )
+
+
+class Inputs(NamedTuple):
+    """Rollouts by SkyRL's names of arguments."""
+
+    prompts: list
+    responses: list
+    rewards: list
+    loss_masks: list
+    logprobs: list | None = None
 
 
 def named(results):
@@ -77,11 +88,8 @@ def skyrl_rollouts(draw):
     logprobs = draw(st.sampled_from([data.logprobs, [], "fewer"]))
     if logprobs == "fewer":
         logprobs = draw(st.lists(loose, max_size=rows))
-    return data._replace(
-        rewards=per_token(data.rewards),
-        loss_masks=per_token(data.loss_masks),
-        logprobs=logprobs,
-    )
+    rewards, masks = per_token(data.rewards), per_token(data.loss_mask)
+    return Inputs(data.prompts, data.responses, rewards, masks, logprobs)
 
 
 @given(data=skyrl_rollouts(), pad_token_id=st.sampled_from([0, 7, -1, 2**63 - 1]))
@@ -100,7 +108,7 @@ def test_every_kind_of_input_gives_what_lists_give(drawn):
 
 @pytest.fixture
 def inputs():
-    return Rollouts(
+    return Inputs(
         prompts=[[1, 2], [3]],
         responses=[[4], [5, 6]],
         rewards=[[0.5], [1.0, 2.0]],

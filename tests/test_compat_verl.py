@@ -624,7 +624,7 @@ def test_a_batch_is_upsampled(layout):
         [[1], [2, 3], [4]],
         [[5, 6], [7], [8]],
         pad_token_id=0,
-        loss_masks=[[1, 1], [1], [1]],
+        loss_mask=[[1, 1], [1], [1]],
         rewards=[1.0, 2.0, 3.0],
         uids=["a", "a", "b"],
         layout=layout,

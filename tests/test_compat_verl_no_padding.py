@@ -140,7 +140,7 @@ def test_a_batch_of_merged_turns_does_not_train_its_observations():
         [[2], [4]],
         pad_token_id=0,
         rewards=[[0.0], [1.0]],
-        loss_masks=[[1], [1]],
+        loss_mask=[[1], [1]],
         trajectory_ids=["x", "x"],
         is_last_step=[False, True],
         merge="exact",

@@ -178,7 +178,7 @@ def test_a_model_of_tokens_computes_the_same(shift, cp_size):
         [rng.integers(0, 50, n).tolist() for n in lens[0]],
         responses,
         pad_token_id=0,
-        loss_masks=[rng.integers(0, 2, len(row)).tolist() for row in responses],
+        loss_mask=[rng.integers(0, 2, len(row)).tolist() for row in responses],
         rewards=[rng.standard_normal(len(row)).tolist() for row in responses],
         layout="packed",
         pack={"capacity": 80},

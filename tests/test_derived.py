@@ -85,7 +85,7 @@ N = -100
     ],
 )
 def test_labels_written_out(layout, labels, expected, array_type):
-    batch = derived(layout, array_type, labels=labels, loss_masks=LOSS_MASKS)
+    batch = derived(layout, array_type, labels=labels, loss_mask=LOSS_MASKS)
     assert_same({"labels": batch.labels}, {"labels": np.array(expected, np.int64)})
 
 
@@ -108,7 +108,7 @@ def test_nothing_predicts_the_first_token_of_a_sequence(layout, array_type):
         [[], [8], []],
         [[5, 6, 7], [9], []],
         pad_token_id=0,
-        loss_masks=[[1, 1, 1], [0.5], []],
+        loss_mask=[[1, 1, 1], [0.5], []],
         labels="aligned",
         layout=layout,
         array_type=array_type,
@@ -146,14 +146,14 @@ def test_shifted_labels_of_rows_without_a_prompt(layout, array_type):
         "array_type": array_type,
         **({"rows": "single"} if layout == "packed" else {}),
     }
-    for masks in ({}, {"loss_masks": [[1], [1, 1]]}):
+    for masks in ({}, {"loss_mask": [[1], [1, 1]]}):
         for how in ({"labels": "shifted"}, {"shift": "next_token"}):
             if "shift" in how and layout != "packed":
                 continue
-            with pytest.raises(ValueError, match=r"row 1 has no prompt, .* loss_masks") as error:
+            with pytest.raises(ValueError, match=r"row 1 has no prompt, .* loss_mask") as error:
                 fc.build_batch(**arguments, **masks, **how)
             assert "shift='none'" not in str(error.value)
-    batch = fc.build_batch(**arguments, labels="shifted", loss_masks=[[1], [0, 1]])
+    batch = fc.build_batch(**arguments, labels="shifted", loss_mask=[[1], [0, 1]])
     labels = np.asarray(batch.labels)
     assert sorted(labels[labels != N].tolist()) == [2, 4]
 
@@ -169,7 +169,7 @@ def test_labels_are_ids_whatever_the_ids_are(array_type):
 @pytest.mark.parametrize("weight", [0.0, -0.0, False, 0])
 def test_weights_of_nothing(weight):
     batch = fc.build_batch(
-        [[1]], [[2, 3]], pad_token_id=0, labels="aligned", loss_masks=[[weight, -0.5]],
+        [[1]], [[2, 3]], pad_token_id=0, labels="aligned", loss_mask=[[weight, -0.5]],
         array_type="numpy",
     )  # fmt: skip
     assert batch.labels.tolist() == [[N, N, 3]]
@@ -177,7 +177,7 @@ def test_weights_of_nothing(weight):
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_compact(layout, array_type):
-    options = {"position_ids": "repeat_last", "labels": "shifted", "loss_masks": LOSS_MASKS}
+    options = {"position_ids": "repeat_last", "labels": "shifted", "loss_mask": LOSS_MASKS}
     compact = derived(layout, array_type, dtypes="compact", **options)
     reference = derived(layout, "numpy", **options)
     expected = {key: reference[key] for key in ("position_ids", "labels")}
@@ -202,7 +202,7 @@ def test_shifted_labels_are_what_cross_entropy_takes():
     """The loss of a model that knows each next token is 0 on what trains."""
     import torch
 
-    batch = derived("right", "torch", labels="shifted", loss_masks=LOSS_MASKS)
+    batch = derived("right", "torch", labels="shifted", loss_mask=LOSS_MASKS)
     logits = torch.full((*batch.input_ids.shape, 8), -1e9)
     following = torch.roll(batch.input_ids, -1, dims=1)
     logits.scatter_(-1, following[..., None], 0.0)
@@ -213,7 +213,7 @@ def test_shifted_labels_are_what_cross_entropy_takes():
     assert int((batch.labels != N).sum()) == 2
 
 
-@pytest.mark.parametrize("value", ["two", "", 0, True, []])
+@pytest.mark.parametrize("value", ["two", "", 0, 1, []])
 @pytest.mark.parametrize("name", ["position_ids", "labels"])
 def test_what_cannot_be_derived(name, value):
     with pytest.raises((TypeError, ValueError), match=rf"{name} is .*; pass"):
@@ -232,7 +232,7 @@ def test_ids_beyond_compact_labels():
 def test_weights_that_their_dtype_rounds_to_zero_do_not_train(layout):
     options = {"labels": "aligned", "dtypes": {"loss_mask": "float16"}, "array_type": "numpy"}
     masks = [[1e-9, 1, 6e-8]]
-    batch = fc.build_batch([[1]], [[2, 3, 4]], pad_token_id=0, loss_masks=masks, **options)
+    batch = fc.build_batch([[1]], [[2, 3, 4]], pad_token_id=0, loss_mask=masks, **options)
     assert batch.loss_mask[0].astype(bool).tolist() == [False, True, True]
     assert batch.labels.tolist() == [[-100, -100, 3, 4]]
     assert batch.to_layout(layout).labels.ravel().tolist() == [-100, -100, 3, 4]

@@ -44,8 +44,8 @@ def test_half_precision_rounds_as_torch_does(name, data):
 
     inputs = data.draw(rollouts())
     kinds = data.draw(as_inputs(inputs))
-    keys = {"loss_mask": "loss_masks", "rewards": "rewards", "logprobs": "logprobs"}
-    given = [key for key, field in keys.items() if getattr(inputs, field) is not None]
+    keys = ("loss_mask", "rewards", "logprobs")
+    given = [key for key in keys if getattr(inputs, key) is not None]
     dtypes = dict.fromkeys(given, getattr(torch, name))
     batch = fc.build_batch(**kinds, pad_token_id=0, dtypes=dtypes)
     reference = build_batch_loops(**inputs._asdict(), pad_token_id=0)
@@ -92,8 +92,8 @@ def test_token_ids_over_int32(item):
 @pytest.mark.parametrize(
     ("options", "exception", "message"),
     [
-        ({"dtypes": "small"}, ValueError, "dtypes is 'small'; pass 'reference'"),
-        ({"dtypes": 3}, TypeError, "dtypes is 3; pass 'reference'"),
+        ({"dtypes": "small"}, ValueError, "dtypes is 'small'; pass 'default'"),
+        ({"dtypes": 3}, TypeError, "dtypes is 3; pass 'default'"),
         ({"dtypes": {"tokens": "int32"}}, ValueError, "dtypes has the key 'tokens'"),
         (
             {"dtypes": {"input_ids": "bool"}},

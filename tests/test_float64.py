@@ -65,12 +65,11 @@ def test_tensors():
     assert torch.from_dlpack(x).tolist() == ROWS.tolist()
 
 
-@pytest.mark.parametrize("name", ["rewards", "logprobs", "loss_masks"])
+@pytest.mark.parametrize("name", ["rewards", "logprobs", "loss_mask"])
 def test_built_in_fields(name):
-    key = "loss_mask" if name == "loss_masks" else name
-    options = {"pad_token_id": 0, "array_type": "numpy", "dtypes": {key: "float64"}}
+    options = {"pad_token_id": 0, "array_type": "numpy", "dtypes": {name: "float64"}}
     assert_same(
-        {key: fc.build_batch(PROMPTS, RESPONSES, **options, **{name: EXACT})[key]}, {key: ROWS}
+        {name: fc.build_batch(PROMPTS, RESPONSES, **options, **{name: EXACT})[name]}, {name: ROWS}
     )
     if name == "rewards":
         for numbers in (
@@ -89,7 +88,7 @@ def test_labels_train_where_the_mask_is_not_zero_in_its_dtype():
             PROMPTS,
             RESPONSES,
             pad_token_id=0,
-            loss_masks=masks,
+            loss_mask=masks,
             labels="aligned",
             dtypes={"loss_mask": dtype},
             array_type="numpy",

@@ -38,7 +38,7 @@ def check(gathered, values, offsets):
 @st.composite
 def batches(draw, layout, array_type):
     """Draw a batch and what the loops make of the same."""
-    data = draw(rollouts(max_long_len=40))._replace(rewards=None, loss_masks=None, logprobs=None)
+    data = draw(rollouts(max_long_len=40))._replace(rewards=None, loss_mask=None, logprobs=None)
     options = {"pad_token_id": 0, "layout": layout}
     if layout != "jagged":
         options |= draw(widths(layout, data))

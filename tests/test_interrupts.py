@@ -23,7 +23,7 @@ LONG = {
     "equal_size": lambda: fc.partition(LENGTHS, 8, equal_size=True),
     "lpt": lambda: fc.partition(LENGTHS, 100_000, algorithm="lpt"),
     "lpt_swap": lambda: fc.partition(LENGTHS, 2, algorithm="lpt_swap"),
-    "plan_step": lambda: fc.plan_step(LENGTHS, dp_size=64, shards="flops"),
+    "plan_step": lambda: fc.plan_step(LENGTHS, dp_size=64, shard_by="flops"),
     "micro_batches": lambda: fc.micro_batches(LENGTHS, 16_384, 8),
     "concat": lambda: fc.pack(MANY, 16_384, algorithm="concat", oversize="split"),
     "spread": lambda: fc.pack(MANY, 16_384, min_bins=15_000_000),

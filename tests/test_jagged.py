@@ -127,12 +127,12 @@ def test_widths_of_what_has_none(options):
 
 def test_the_longest_row_is_reported():
     with pytest.warns(UserWarning, match="longest row has 5 tokens"):
-        build(layout="jagged", max_seq_len=4)
+        build(layout="jagged", warn_above=4)
 
 
 def test_bad_rows_are_named_as_in_any_layout():
-    changes = {"layout": "jagged", **with_row("loss_masks", [1.0])}
-    refuses(changes, ValueError, r"loss_masks\[1\] has 1 items, but responses\[1\] has 2")
+    changes = {"layout": "jagged", **with_row("loss_mask", [1.0])}
+    refuses(changes, ValueError, r"loss_mask\[1\] has 1 items, but responses\[1\] has 2")
 
 
 def test_a_large_batch(array_type):

@@ -384,7 +384,7 @@ def test_recycled_memory_gives_the_same(data, array_type):
 
 
 DTYPES = {
-    "reference": "reference",
+    "default": "default",
     "compact": "compact",
     "float16": {"rewards": "float16", "loss_mask": "float16", "response_mask": "bool"},
     "bfloat16": {"rewards": "bfloat16", "logprobs": "bfloat16", "attention_mask": "int32"},
@@ -409,7 +409,7 @@ def test_garbage_is_overwritten(layout, dtypes, rows, pool):
         "prompts": prompts,
         "responses": responses,
         "rewards": rng.random(rows) if layout == "right" else field,
-        "loss_masks": field,
+        "loss_mask": field,
         "logprobs": field,
         "pad_token_id": 0,
         "layout": layout,

@@ -140,7 +140,7 @@ def test_more_tokens_than_can_be_counted():
     "arguments",
     [
         {"policy": np.array(["exact", "branch"])},
-        {"realign": ["tail"], "policy": "realign"},
+        {"mask_drift": ["tail"], "policy": "realign"},
         {"drop_untrainable": "no"},
         {"allow_unfinished": 2},
         {"tokenizer": 5},

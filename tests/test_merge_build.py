@@ -111,16 +111,16 @@ def test_other_dtypes(drawn, array_type):
     for name in ("prompts", "responses"):
         inputs[name] = [[token % 1000 for token in row] for row in inputs[name]]
     merged = merged_of(inputs, options)
-    columns = ("rewards", "loss_masks", "logprobs", "fields", "uids", "trajectory_ids")
+    columns = ("rewards", "loss_mask", "logprobs", "fields", "uids", "trajectory_ids")
     columns = merge_columns_loops(merged, **{name: inputs.get(name) for name in columns})
-    dtypes = ["compact", {"loss_mask": "float16"}] if inputs["loss_masks"] else ["compact"]
+    dtypes = ["compact", {"loss_mask": "float16"}] if inputs["loss_mask"] else ["compact"]
     shared = {
         "pad_token_id": 7,
         "array_type": array_type,
         "dtypes": drawn.draw(st.sampled_from(dtypes)),
         "layout": drawn.draw(st.sampled_from(LAYOUTS)),
         "position_ids": inputs.get("position_ids"),
-        "labels": inputs.get("labels") if inputs["loss_masks"] else None,
+        "labels": inputs.get("labels") if inputs["loss_mask"] else None,
     }
     two_steps = fc.build_batch(**columns, **shared)
     merged = fc.build_batch(**{**inputs, **shared}, merge=merge_of(inputs, options))
@@ -164,8 +164,8 @@ def test_a_reward_per_turn(drawn):
 @given(drawn=st.data())
 def test_dropped_trajectories_are_not_built(drawn):
     data = drawn.draw(trajectories(max_trajectories=5, max_turns=2, max_long_len=20))
-    assume(data.turns.loss_masks is not None)
-    options = {"loss_masks": data.turns.loss_masks, "drop_untrainable": True}
+    assume(data.turns.loss_mask is not None)
+    options = {"loss_mask": data.turns.loss_mask, "drop_untrainable": True}
     options = taking_numbers(options, data.turns.rewards)
     inputs = {**data.turns._asdict(), "is_last_step": data.is_last_step, "trajectory_ids": None}
     merged = merged_of(inputs, options)
@@ -199,7 +199,7 @@ def test_written_out(array_type):
     batch = small(
         array_type,
         rewards=[[0.5], [1, 2], [3]],
-        loss_masks=[[1], [0, 1], [1]],
+        loss_mask=[[1], [0, 1], [1]],
         logprobs=[[-1], [-2, -3], [-4]],
         fields={
             "gaps": fc.Field([[1], [2, 3], [4]], fill=-1, gap_fill=9, dtype="int16"),
@@ -335,8 +335,8 @@ def test_a_plan_of_other_turns(changes, message):
         ({"rewards": [[1, 1], [2, 3], [3]]}, ValueError, r"rewards\[0\]"),
         ({"rewards": [1, [2, 3], [3]]}, TypeError, r"rewards\[\d\]"),
         ({"rewards": [[1], 2, [3]]}, TypeError, r"rewards\[\d\]"),
-        ({"loss_masks": [[1, 1], [1, 1], [1]]}, ValueError, r"loss_masks\[0\]"),
-        ({"loss_masks": [[float("nan")], [1, 1], [1]]}, ValueError, r"loss_masks\[0\]\[0\]"),
+        ({"loss_mask": [[1, 1], [1, 1], [1]]}, ValueError, r"loss_mask\[0\]"),
+        ({"loss_mask": [[float("nan")], [1, 1], [1]]}, ValueError, r"loss_mask\[0\]\[0\]"),
         ({"logprobs": [[None], [1, 1], [1]]}, TypeError, r"logprobs\[0\]\[0\]"),
         ({"prompts": [[1, None], PROMPTS[1], PROMPTS[2]]}, TypeError, r"prompts\[0\]\[1\]"),
         ({"fields": {"x": fc.Field([[1, 1], [1, 1], [1]])}}, ValueError, r"x\[0\]"),

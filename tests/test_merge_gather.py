@@ -42,7 +42,7 @@ def test_gather_equals_the_loops(layout, there, drawn, array_type):
     }
     options = drawn.draw(merge_options())
     if drawn.draw(st.booleans()):
-        options |= {"drop_untrainable": True, "loss_masks": data.turns.loss_masks}
+        options |= {"drop_untrainable": True, "loss_mask": data.turns.loss_mask}
     merged = merge_turns_loops(**turns, **options)
     assume(merged.rows)
 
@@ -147,7 +147,7 @@ def test_tokens_that_drift_masked_are_missing(layout, array_type):
 
 
 def test_turns_that_were_dropped_are_missing(array_type):
-    plan = fc.merge_turns(**TURNS, loss_masks=[[0], [1, 1], [0]], drop_untrainable=True)
+    plan = fc.merge_turns(**TURNS, loss_mask=[[0], [1, 1], [0]], drop_untrainable=True)
     batch = small("left", array_type, merge=plan)
     ids = batch.input_ids
     found = batch.gather(ids, of="sequence", shift="none", per="turn", missing=0)

@@ -85,7 +85,7 @@ OPTIONS = [
     {"policy": "exact"},
     {"policy": "branch"},
     {"policy": "realign", "fork_threshold": None},
-    {"policy": "realign", "realign": "span"},
+    {"policy": "realign", "mask_drift": "span"},
 ]
 
 

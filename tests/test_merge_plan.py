@@ -83,7 +83,7 @@ def test_metrics():
 
 @pytest.mark.parametrize(("how", "masked"), [("tail", 3), ("response", 4), ("span", 1)])
 def test_masked_tokens(how, masked):
-    plan = merge("a>bcde", "abxde>f", policy="realign", realign=how)
+    plan = merge("a>bcde", "abxde>f", policy="realign", mask_drift=how)
     assert plan.report.masked_tokens == masked
     assert plan.report.metrics["generate/num_tokens_masked_by_merge"] == masked
 
@@ -138,7 +138,7 @@ def test_breaks_are_logged(caplog):
 
 def test_trajectories_that_do_not_train_are_dropped():
     texts = ["a>b", "abc>d", "e>", "f>g"]
-    options = {"trajectory_ids": list("ssuv"), "loss_masks": [[0], [0.5], [], [0]]}
+    options = {"trajectory_ids": list("ssuv"), "loss_mask": [[0], [0.5], [], [0]]}
     kept = merge(*texts, **options)
     assert kept.sources.tolist() == [1, 2, 3]
     assert kept.report.dropped == []
@@ -157,18 +157,18 @@ def test_without_loss_masks_every_sampled_token_trains():
 
 
 def test_all_rows_of_a_trajectory_stay_if_one_trains():
-    plan = merge("a>b", "c>d", loss_masks=[[0], [1]], drop_untrainable=True)
+    plan = merge("a>b", "c>d", loss_mask=[[0], [1]], drop_untrainable=True)
     assert plan.sources.tolist() == [0, 1]
 
 
 def test_masked_tokens_do_not_train():
     texts, ids = ["a>b", "a>c", "d>e"], ["s", "s", "t"]
     options = {"policy": "realign", "trajectory_ids": ids, "drop_untrainable": True}
-    plan = merge(*texts, **options, loss_masks=[[1], [0], [1]])
+    plan = merge(*texts, **options, loss_mask=[[1], [0], [1]])
     assert plan.sources.tolist() == [2]
     assert plan.report.dropped == [0]
     with raises("drop_untrainable"):
-        merge(*texts, **options, loss_masks=[[1], [0], [0]])
+        merge(*texts, **options, loss_mask=[[1], [0], [0]])
 
 
 # As tables
@@ -307,11 +307,11 @@ def test_different_counts_of_turns():
     [
         ({"policy": "greedy"}, ValueError, "policy is 'greedy'"),
         ({"policy": None}, (TypeError, ValueError), "policy is None"),
-        ({"policy": "realign", "realign": "head"}, ValueError, "realign is 'head'"),
+        ({"policy": "realign", "mask_drift": "head"}, ValueError, "mask_drift is 'head'"),
         ({"policy": "realign", "max_drift_tokens": -1}, ValueError, "max_drift_tokens is -1"),
         ({"policy": "realign", "max_drift_tokens": 1.5}, TypeError, "max_drift_tokens is 1.5"),
         (
-            {"policy": "realign", "realign": "response", "fork_threshold": -1},
+            {"policy": "realign", "mask_drift": "response", "fork_threshold": -1},
             ValueError,
             "fork_threshold is -1",
         ),
@@ -321,11 +321,11 @@ def test_different_counts_of_turns():
         ({"is_last_step": [None] * 4}, TypeError, r"is_last_step\[0\]"),
         ({"is_last_step": [False, "x", False, True]}, TypeError, r"is_last_step\[1\]"),
         (
-            {"loss_masks": [[1], [1], [1], [1]], "drop_untrainable": True},
+            {"loss_mask": [[1], [1], [1], [1]], "drop_untrainable": True},
             ValueError,
-            r"loss_masks\[1\]",
+            r"loss_mask\[1\]",
         ),
-        ({"loss_masks": [[1], [1, 1]], "drop_untrainable": True}, ValueError, "loss_masks"),
+        ({"loss_mask": [[1], [1, 1]], "drop_untrainable": True}, ValueError, "loss_mask"),
         ({"tokenizer": 5}, (AttributeError, TypeError), "tokenizer|decode"),
     ],
     ids=str,

@@ -154,7 +154,7 @@ def test_of_rows_of_one_turn_nothing_is_asked():
 
 def test_of_dropped_trajectories_nothing_is_asked():
     masks = [[0], [0, 0], [0], [1]]
-    plan = fc.merge_turns(**TURNS, trajectory_ids=IDS, loss_masks=masks, drop_untrainable=True)
+    plan = fc.merge_turns(**TURNS, trajectory_ids=IDS, loss_mask=masks, drop_untrainable=True)
     assert plan.turn_rows.tolist() == [-1, -1, -1, 0]
     assert build([1, 2, 4, 9], merge=plan).rewards.tolist() == [[9]]
 
@@ -165,8 +165,8 @@ def test_shards_agree():
     for rank in range(2):
         shard = plan.shard(0, rank)
         with pytest.raises(ValueError, match=r"rewards\[0\]"):
-            build([1, 2, 4, 9], rows=shard)
-        batch = build([1, 2, 4, 9], rows=shard, merge_rewards="sum")
+            build([1, 2, 4, 9], shard=shard)
+        batch = build([1, 2, 4, 9], shard=shard, merge_rewards="sum")
         assert batch.rewards.max() in (7, 9)
 
 
@@ -248,7 +248,7 @@ def test_options_that_cannot_be(options, message):
 @pytest.mark.parametrize("build_by", WAYS)
 @pytest.mark.parametrize(("realign", "masked"), [("tail", 2), ("response", 2), ("span", 1)])
 def test_a_reward_on_a_masked_token(build_by, realign, masked):
-    plan = fc.merge_turns(**DRIFTED, trajectory_ids=[1, 1], policy="realign", realign=realign)
+    plan = fc.merge_turns(**DRIFTED, trajectory_ids=[1, 1], policy="realign", mask_drift=realign)
     rewards = [[1, 2], [4]]
     with pytest.warns(UserWarning, match=f"{masked} rewards? lies? on") as seen:
         batch = build_by(DRIFTED, rewards, [1, 1], merge=plan)
@@ -263,7 +263,7 @@ def test_a_reward_on_a_masked_token(build_by, realign, masked):
 
 @pytest.mark.parametrize("build_by", WAYS)
 def test_nothing_is_said_where_the_reward_is_0(build_by):
-    plan = fc.merge_turns(**DRIFTED, trajectory_ids=[1, 1], policy="realign", realign="span")
+    plan = fc.merge_turns(**DRIFTED, trajectory_ids=[1, 1], policy="realign", mask_drift="span")
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         batch = build_by(DRIFTED, [[0, 2], [4]], [1, 1], merge=plan)
@@ -278,7 +278,7 @@ def test_a_number_whose_token_is_masked_is_added_with_a_warning(build_by):
         batch = build_by(DRIFTED, [3, 4], [1, 1], merge=plan)
     assert batch.rewards.sum() == 7
     assert batch.metrics[METRIC] == 1
-    spared = fc.merge_turns(**DRIFTED, trajectory_ids=[1, 1], **options, realign="span")
+    spared = fc.merge_turns(**DRIFTED, trajectory_ids=[1, 1], **options, mask_drift="span")
     for rewards, merge in (([0, 4], plan), ([3, 4], spared)):
         assert build_by(DRIFTED, rewards, [1, 1], merge=merge).metrics[METRIC] == 0
 

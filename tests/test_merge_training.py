@@ -36,7 +36,7 @@ def rollouts(seed):
             prompt = (prompt + response if goes_on else ids(1, 8)) + ids(0, 5)
     responses = turns["responses"]
     return turns | {
-        "loss_masks": [rng.integers(0, 2, len(row)).tolist() for row in responses],
+        "loss_mask": [rng.integers(0, 2, len(row)).tolist() for row in responses],
         "rewards": [rng.standard_normal(len(row)).tolist() for row in responses],
     }
 
@@ -79,14 +79,14 @@ def test_realigned_turns_train_what_still_stands(policy):
     turns = {
         "prompts": [[1, 2], [1, 2, 9, 5, 6]],
         "responses": [[9, 3, 4], [7, 8]],
-        "loss_masks": [[1, 1, 1], [1, 1]],
+        "loss_mask": [[1, 1, 1], [1, 1]],
         "rewards": [[1.0, 1.0, 1.0], [1.0, 1.0]],
         "trajectory_ids": ["a", "a"],
     }
     with pytest.warns(UserWarning, match="2 rewards lie on tokens"):
         merged = build(turns, merge="realign")
     assert merged.loss_mask.tolist() == [[1, 0, 0, 1, 1]]
-    alone = {**turns, "loss_masks": [[1, 0, 0], [1, 1]]}
+    alone = {**turns, "loss_mask": [[1, 0, 0], [1, 1]]}
     stepwise = build(alone)
     _, loss, _ = train(policy, stepwise)
     _, merged_loss, _ = train(policy, merged)

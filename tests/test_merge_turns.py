@@ -297,13 +297,13 @@ FORKS = {
 POLICIES = [
     ({"policy": "exact"}, EXACT),
     ({"policy": "branch"}, BRANCH),
-    ({"policy": "realign", "realign": "tail"}, TAIL),
-    ({"policy": "realign", "realign": "response"}, RESPONSE),
-    ({"policy": "realign", "realign": "span"}, SPAN),
+    ({"policy": "realign", "mask_drift": "tail"}, TAIL),
+    ({"policy": "realign", "mask_drift": "response"}, RESPONSE),
+    ({"policy": "realign", "mask_drift": "span"}, SPAN),
     ({"policy": "realign", "max_drift_tokens": 3}, NEAR_TAIL),
-    ({"policy": "realign", "realign": "response", "max_drift_tokens": 3}, NEAR_RESPONSE),
-    ({"policy": "realign", "realign": "span", "max_drift_tokens": 3}, NEAR_SPAN),
-    ({"policy": "realign", "realign": "response", "fork_threshold": 2}, FORKS),
+    ({"policy": "realign", "mask_drift": "response", "max_drift_tokens": 3}, NEAR_RESPONSE),
+    ({"policy": "realign", "mask_drift": "span", "max_drift_tokens": 3}, NEAR_SPAN),
+    ({"policy": "realign", "mask_drift": "response", "fork_threshold": 2}, FORKS),
 ]
 EXAMPLES = [
     pytest.param(*example, options, id=f"{'-'.join(map(str, options.values()))}-{name}")
@@ -357,13 +357,13 @@ def test_any_turns(policy, drawn):
     data = drawn.draw(trajectories())
     options = {**drawn.draw(merge_options(policy)), **drawn.draw(named(data))}
     inputs = drawn.draw(as_inputs(data.turns._replace(rewards=None, logprobs=None)))
-    loss_masks = inputs.pop("loss_masks", None)
+    loss_mask = inputs.pop("loss_mask", None)
     if drawn.draw(st.booleans()):
         options["drop_untrainable"] = True
         merged = merge_turns_loops(
-            data.turns.prompts, data.turns.responses, loss_masks=data.turns.loss_masks, **options
+            data.turns.prompts, data.turns.responses, loss_mask=data.turns.loss_mask, **options
         )
-        options["loss_masks"] = loss_masks
+        options["loss_mask"] = loss_mask
         if not merged.rows:
             with pytest.raises(ValueError, match="drop_untrainable"):
                 fc.merge_turns(**inputs, **options)
@@ -379,9 +379,7 @@ def test_long_turns(policy, drawn):
     """Comparing goes block by block, and what differs may be anywhere in one."""
     data = drawn.draw(trajectories(max_trajectories=2, max_len=40, max_long_len=3000))
     options = {**drawn.draw(merge_options(policy)), **drawn.draw(named(data))}
-    inputs = drawn.draw(
-        as_inputs(data.turns._replace(rewards=None, loss_masks=None, logprobs=None))
-    )
+    inputs = drawn.draw(as_inputs(data.turns._replace(rewards=None, loss_mask=None, logprobs=None)))
     merged = merge_turns_loops(data.turns.prompts, data.turns.responses, **options)
     check_plan(fc.merge_turns(**inputs, **options), merged)
 
@@ -437,11 +435,13 @@ def test_a_long_drift_opens_a_row(drift):
         assert plan.num_rows == rows
         assert plan.report.breaks[0].realigned == (rows == 1)
     for threshold, rows in ((None, 1), (2, 1), (1, 2)):  # of the turn's own response
-        plan = fc.merge_turns(**arguments, realign="response", fork_threshold=threshold)
+        plan = fc.merge_turns(**arguments, mask_drift="response", fork_threshold=threshold)
         assert plan.num_rows == rows
 
 
-@pytest.mark.parametrize("options", [{"policy": "exact"}, {"policy": "realign", "realign": "span"}])
+@pytest.mark.parametrize(
+    "options", [{"policy": "exact"}, {"policy": "realign", "mask_drift": "span"}]
+)
 @pytest.mark.parametrize("threshold", [None, 5])
 def test_no_bound_without_realigning(options, threshold):
     with pytest.raises(ValueError, match="fork_threshold is an option of policy='realign'"):

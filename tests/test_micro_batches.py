@@ -230,7 +230,7 @@ def test_rows_of_a_micro_batch(array_type):
             shard = micro.shard(index, rank)
             part = batch.select(shard)
             again = fc.build_batch(
-                prompts, responses, pad_token_id=0, array_type=array_type, rows=shard
+                prompts, responses, pad_token_id=0, array_type=array_type, shard=shard
             )
             assert np.asarray(part.input_ids)[:, -1].tolist() == [
                 10 * row + 10 for row in micro.of_rank(rank)[index]

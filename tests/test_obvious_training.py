@@ -123,7 +123,7 @@ def test_shifted_values_of_packed_rows(model, masks):
     """As README and docs/packing.md do, with a loss of one's own beside the predicting tokens."""
     rows = [(prompt, response) for prompt, response in ROWS if prompt]
     prompts, responses = zip(*rows, strict=True)
-    weights = {"loss_masks": [[1] * len(row) for row in responses]} if masks else {}
+    weights = {"loss_mask": [[1] * len(row) for row in responses]} if masks else {}
     batch = fc.build_batch(
         prompts, responses, pad_token_id=0, layout="packed", pack={"capacity": 9},
         shift="next_token", labels="aligned", **weights,
@@ -143,9 +143,7 @@ def test_values_that_are_gathered(model):
     rows = [(prompt, response) for prompt, response in ROWS if prompt]
     prompts, responses = zip(*rows, strict=True)
     masks = [[1] * len(row) for row in responses]
-    batch = fc.build_batch(
-        prompts, responses, pad_token_id=0, loss_masks=masks, position_ids="zero"
-    )
+    batch = fc.build_batch(prompts, responses, pad_token_id=0, loss_mask=masks, position_ids="zero")
     expected = one_by_one(model, whole(rows))
     gathered = batch.gather(log_probs_of(model, batch), of="sequence", shift="next_token")
     same(outcome(model, [-gathered.values.sum()]), expected)
@@ -161,7 +159,7 @@ def log_probs_of(model, batch):
 
 
 @pytest.mark.parametrize("layout", ["left", "right", "packed"])
-@pytest.mark.parametrize("pad_rows", ["synthetic", "copy"])
+@pytest.mark.parametrize("pad_rows", ["synthetic", "copy_first"])
 @pytest.mark.parametrize("masks", [False, True])
 def test_shards_of_merged_turns(model, layout, pad_rows, masks):
     """Every sampled token is trained once, whatever ranks and padding rows there are."""
@@ -175,7 +173,7 @@ def test_shards_of_merged_turns(model, layout, pad_rows, masks):
         "uids": [0, 0, 1, 2, 2],
         "trajectory_ids": [0, 0, 1, 2, 2],
         "rewards": rewards,
-        **({"loss_masks": [[1] * len(row) for row in responses]} if masks else {}),
+        **({"loss_mask": [[1] * len(row) for row in responses]} if masks else {}),
     }
     merge = fc.merge_turns(prompts, responses, trajectory_ids=columns["trajectory_ids"])
     how = {"pack": {"capacity": 16}} if layout == "packed" else {"pad_rows": pad_rows}
@@ -183,7 +181,7 @@ def test_shards_of_merged_turns(model, layout, pad_rows, masks):
     losses, trained, rewarded = [], 0, 0
     for rank in range(4):
         batch = fc.build_batch(
-            **columns, merge=merge, rows=plan.shard(0, rank), layout=layout, position_ids="zero"
+            **columns, merge=merge, shard=plan.shard(0, rank), layout=layout, position_ids="zero"
         )
         places = batch.loss_mask > 0
         log_probs = log_probs_of(model, batch)
@@ -206,7 +204,7 @@ def test_shards_of_merged_turns(model, layout, pad_rows, masks):
 def test_selecting_keeps_what_overflows_out_of_the_loss():
     """As docs/batches.md does: a reference of 0 beside a log-probability of -95."""
     batch = fc.build_batch(
-        [[1], [2]], [[3, 4], [5]], pad_token_id=0, loss_masks=[[1, 0], [1]],
+        [[1], [2]], [[3, 4], [5]], pad_token_id=0, loss_mask=[[1, 0], [1]],
         logprobs=[[-1.0, -95.0], [-2.0]],
         fields={"ref_logprobs": fc.Field([[-1.5, 0.0], [-2.5]])},
     )  # fmt: skip

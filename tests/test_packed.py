@@ -138,7 +138,7 @@ def small(array_type="numpy", **changes):
     inputs = {
         "prompts": [[1, 2], [3], [4]],
         "responses": [[5, 6], [7], [8, 9, 10]],
-        "loss_masks": [[1, 1], [0], [0.5, 0, 1]],
+        "loss_mask": [[1, 1], [0], [0.5, 0, 1]],
         "rewards": [0.5, 1.0, 2.0],
         "pad_token_id": 0,
         "layout": "packed",
@@ -388,7 +388,7 @@ def test_weights_that_their_dtype_rounds_to_zero(array_type):
     options = {
         "prompts": [[], [1]],
         "responses": [[2, 3], [4]],
-        "loss_masks": [[1e-9, 1], [1e-9]],
+        "loss_mask": [[1e-9, 1], [1e-9]],
         "pad_token_id": 0,
         "layout": "packed",
         "rows": "single",
@@ -527,9 +527,9 @@ def test_shards_equal_the_loops(drawn, array_type):
         expected = build_shard_loops(**data._asdict(), **more, shard=shard)
     except ValueError:
         with pytest.raises(ValueError, match="prompt"):
-            fc.build_batch(**inputs, **more, rows=shard, array_type=array_type)
+            fc.build_batch(**inputs, **more, shard=shard, array_type=array_type)
         return
-    batch = fc.build_batch(**inputs, **more, rows=shard, array_type=array_type)
+    batch = fc.build_batch(**inputs, **more, shard=shard, array_type=array_type)
     assert_same(batch, expected)
     assert batch.is_padding == shard.is_padding.tolist()
     assert batch.bin_plan.offsets.tolist() == shard.bin_offsets.tolist()
@@ -539,7 +539,7 @@ def test_shards_equal_the_loops(drawn, array_type):
 def test_rows_of_a_shard_without_bins(array_type):
     """A shard says which rows, `pack` which of them share a row."""
     shard = fc.Shard(np.array([2, 0]), np.array([False, False]), 3, (2, 3, 4))
-    batch = small(array_type, rows=shard, pack=plan_of([[(0, 0, 4), (1, 0, 4)]]))
+    batch = small(array_type, shard=shard, pack=plan_of([[(0, 0, 4), (1, 0, 4)]]))
     assert batch.input_ids.tolist() == [[4, 8, 9, 10, 1, 2, 5, 6]]
     assert batch.sequence_ids.tolist() == [[0, 0, 0, 0, 1, 1, 1, 1]]
 
@@ -593,7 +593,7 @@ def lists(seed, rows, tokens):
     return {
         "prompts": [rng.integers(0, 10**6, n).tolist() for n in lens[0]],
         "responses": [rng.integers(0, 10**6, n).tolist() for n in lens[1]],
-        "loss_masks": [rng.integers(0, 2, n).tolist() for n in lens[1]],
+        "loss_mask": [rng.integers(0, 2, n).tolist() for n in lens[1]],
         "logprobs": [rng.standard_normal(n).tolist() for n in lens[1]],
         "pad_token_id": seed,
     }
@@ -613,7 +613,7 @@ def test_a_large_batch(kind, shift, array_type):
         plan = fc.pack(lens, 5_000 + max(lens))
         expected = build_packed_numpy(**data, pack=plan, shift=shift)
         if kind == "arrays":
-            fields = ("prompts", "responses", "loss_masks", "logprobs")
+            fields = ("prompts", "responses", "loss_mask", "logprobs")
             data |= {name: list(map(np.array, data[name])) for name in fields}
         batch = fc.build_batch(
             **data, layout="packed", pack=plan, shift=shift, array_type=array_type
@@ -647,9 +647,8 @@ def test_a_builder_gives_the_same(drawn, array_type):
     assume(options.pop("rows", None) is None)
     options |= {"pad_token_id": 0, "array_type": array_type}
     builder = fc.BatchBuilder(**options)
-    names = {"rewards": "rewards", "loss_masks": "loss_mask", "logprobs": "logprobs"}
     for row, (prompt, response) in enumerate(zip(data.prompts, data.responses, strict=True)):
-        given_fields = {names[name]: getattr(data, name) for name in names}
+        given_fields = {key: getattr(data, key) for key in ("rewards", "loss_mask", "logprobs")}
         of_row = {name: rows[row] for name, rows in given_fields.items() if rows is not None}
         builder.add(prompt, response, **of_row)
     with quiet():
@@ -674,7 +673,7 @@ def test_to_and_from_other_layouts(there, drawn, array_type):
     try:
         expected = build_batch_loops(**inputs, **reference)
     except ValueError:
-        if data.loss_masks is None:
+        if data.loss_mask is None:
             with quiet(), pytest.raises(ValueError, match="prompt"):
                 other.to_layout(**options)
         return  # a loss mask that is an output is 0 where it is refused as an input
@@ -757,20 +756,20 @@ def test_a_shard_of_bins_needs_the_packed_layout():
         bin_offsets=np.array([0, 1]), bin_width=2, pad_to_multiple_of=1,
     )  # fmt: skip
     inputs = {"prompts": [[1]], "responses": [[2]], "pad_token_id": 0, "array_type": "numpy"}
-    assert fc.build_batch(**inputs, rows=shard, layout="packed").input_ids.tolist() == [[1, 2]]
+    assert fc.build_batch(**inputs, shard=shard, layout="packed").input_ids.tolist() == [[1, 2]]
     with pytest.raises(ValueError, match="pack"):
-        fc.build_batch(**inputs, rows=shard, layout="packed", pack={"capacity": 8})
+        fc.build_batch(**inputs, shard=shard, layout="packed", pack={"capacity": 8})
     with pytest.raises(ValueError, match="packed"):
-        fc.build_batch(**inputs, rows=shard)
+        fc.build_batch(**inputs, shard=shard)
 
 
-@pytest.mark.parametrize("field", ["loss_masks", "rewards", "logprobs", "fields"])
+@pytest.mark.parametrize("field", ["loss_mask", "rewards", "logprobs", "fields"])
 def test_a_first_value_without_a_place(field, array_type):
     """There is no prompt in front of it: it must not get lost unless it says nothing."""
     inputs = {
         "prompts": [[1], []],
         "responses": [[2], [3, 4]],
-        "loss_masks": [[1], [0, 1]],
+        "loss_mask": [[1], [0, 1]],
         "rewards": [[1], [0, 1]],
         "logprobs": [[1], [0, 1]],
         "pad_token_id": 0,
@@ -787,18 +786,18 @@ def test_a_first_value_without_a_place(field, array_type):
         spoilt = {"fields": {"loss": fc.Field([[1], [5, 1]], fill=9)}}
     else:
         spoilt = {field: [[1], [5, 1]]}
-    name = {"fields": "loss", "loss_masks": "the loss mask"}.get(field, field)
+    name = {"fields": "loss", "loss_mask": "the loss mask"}.get(field, field)
     with pytest.raises(ValueError, match=rf"row 1 has no prompt.* {name} "):
         fc.build_batch(**{**inputs, **spoilt})
     fc.build_batch(**{**inputs, **spoilt, "shift": "none"})
-    del inputs["loss_masks"]
+    del inputs["loss_mask"]
     with pytest.raises(ValueError, match=r"\b1\b.*prompt"):
         fc.build_batch(**inputs)
 
 
 @pytest.mark.parametrize("rewards", [[5, 0], [[5], [0, 0]]])
 def test_a_response_of_one_token_without_a_place(rewards, array_type):
-    inputs = {"prompts": [[], [1]], "responses": [[2], [3, 4]], "loss_masks": [[0], [1, 1]]}
+    inputs = {"prompts": [[], [1]], "responses": [[2], [3, 4]], "loss_mask": [[0], [1, 1]]}
     options = {"pad_token_id": 0, "layout": "packed", "rows": "single", "array_type": array_type}
     batch = fc.build_batch(**inputs, **options, rewards=[0, 5], shift="next_token")
     assert batch.rewards.tolist() == [[0, 0, 5, 0]]

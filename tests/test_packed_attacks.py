@@ -20,8 +20,8 @@ def test_broadcast_in_a_shard_with_padding_rows(array_type):
         PROMPTS,
         RESPONSES,
         pad_token_id=0,
-        loss_masks=[[1] * len(row) for row in RESPONSES],
-        rows=plan.shard(0, 1),
+        loss_mask=[[1] * len(row) for row in RESPONSES],
+        shard=plan.shard(0, 1),
         layout="packed",
         array_type=array_type,
     )
@@ -122,7 +122,7 @@ def test_places_are_rounded_up_as_planned():
         "layout": "packed",
         "array_type": "numpy",
     }
-    for pack in ({"rows": step.shard(0, 0)}, {"pack": fc.pack([3, 4, 3], 12)}):
+    for pack in ({"shard": step.shard(0, 0)}, {"pack": fc.pack([3, 4, 3], 12)}):
         with pytest.raises(ValueError, match="pad_to_multiple_of is 8"):
             fc.build_batch(**columns, **pack, pad_to_multiple_of=8)
 
@@ -154,9 +154,9 @@ def test_a_value_without_a_place_is_checked_all_the_same():
         "array_type": "numpy",
     }
     for masks, place in (([["x"], [1, 1]], r"\[0\]\[0\]"), ([[1], ["x", 1]], r"\[1\]\[0\]")):
-        with pytest.raises(TypeError, match=rf"loss_masks{place}"):
-            fc.build_batch(**arguments, loss_masks=masks)
-    batch = fc.build_batch(**arguments, loss_masks=[[1], [1, 1]])
+        with pytest.raises(TypeError, match=rf"loss_mask{place}"):
+            fc.build_batch(**arguments, loss_mask=masks)
+    batch = fc.build_batch(**arguments, loss_mask=[[1], [1, 1]])
     assert batch.loss_mask.sum() == batch.response_mask.sum() - 2
 
 

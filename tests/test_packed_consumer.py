@@ -42,7 +42,7 @@ def rollouts(seed, rows=12):
     return {
         "prompts": [ids(1, 24) for _ in range(rows)],
         "responses": responses,
-        "loss_masks": [rng.integers(0, 2, len(row)).tolist() for row in responses],
+        "loss_mask": [rng.integers(0, 2, len(row)).tolist() for row in responses],
         "pad_token_id": 0,
     }
 

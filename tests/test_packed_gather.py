@@ -32,7 +32,7 @@ def values_of(draw, shape, trailing=()):
 def build(data, options, array_type, **more):
     """Build a batch whose loss masks train nothing, so that no value can get lost."""
     masks = [[0] * len(row) for row in data.responses]
-    tokens = {"prompts": data.prompts, "responses": data.responses, "loss_masks": masks}
+    tokens = {"prompts": data.prompts, "responses": data.responses, "loss_mask": masks}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of what has no place
         return fc.build_batch(**tokens, pad_token_id=0, **options, array_type=array_type, **more)
@@ -176,7 +176,7 @@ def test_a_row_without_a_prompt(array_type):
     options = {
         "prompts": [[1], []],
         "responses": [[2], [3, 4]],
-        "loss_masks": [[1], [0, 1]],
+        "loss_mask": [[1], [0, 1]],
         "pad_token_id": 0,
         "layout": "packed",
         "rows": "single",
@@ -211,7 +211,7 @@ def test_copied_rows_are_left_out(shift, array_type):
     shard = fc.Shard(np.array([2, 0, 2]), np.array([False, False, True]), num_rows=3)
     masks = [[1] * 4, [1], [1]]
     pack = plan_of([[(2, 0, 2)], [(1, 0, 6), (0, 0, 2)]])
-    batch = small(array_type, shift, rows=shard, pack=pack, loss_masks=masks)
+    batch = small(array_type, shift, shard=shard, pack=pack, loss_mask=masks)
     assert batch.input_ids.tolist() == [[9, 11, 0, 0, 0, 0, 0, 0], [1, 2, 3, 4, 5, 6, 9, 11]]
     assert batch.loss_mask[0].tolist() == [0] * 8
     assert rows_of(batch.gather(batch.loss_mask)) == [[1], [1] * 4]
@@ -237,9 +237,9 @@ def test_padding_rows_are_left_out(array_type):
         [[1], [2, 3]],
         [[5], [6]],
         pad_token_id=9,
-        loss_masks=[[1], [1]],
+        loss_mask=[[1], [1]],
         layout="packed",
-        rows=shard,
+        shard=shard,
         array_type=array_type,
     )
     assert batch.input_ids.tolist() == [[2, 3, 6, 9, 9, 9], [1, 5, 9, 9, 9, 9]]

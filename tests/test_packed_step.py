@@ -180,9 +180,9 @@ def test_a_synthetic_row_for_each_missing_bin():
         ({"pack": {"capacity": 8, "size": 1}}, (TypeError, ValueError), "size"),
         ({"pack": {"capacity": 8, "algorithm": "concat"}}, ValueError, "splits rows"),
         ({"pack": {"capacity": 3, "oversize": "split"}}, ValueError, "split"),
-        ({"pack": {"capacity": 8}, "shards": "tokens"}, ValueError, "shards"),
-        ({"pack": {"capacity": 8}, "shards": "strided"}, ValueError, "shards"),
-        ({"pack": {"capacity": 8}, "copy": "cycle"}, ValueError, "copy"),
+        ({"pack": {"capacity": 8}, "shard_by": "tokens"}, ValueError, "shard_by"),
+        ({"pack": {"capacity": 8}, "shard_by": "strided"}, ValueError, "shard_by"),
+        ({"pack": {"capacity": 8}, "pad_rows": "copy_cycle"}, ValueError, "copy_cycle"),
         ({"pack": {"capacity": 8, "bins_multiple_of": 0}}, ValueError, "bins_multiple_of is 0"),
     ],
 )
@@ -222,7 +222,7 @@ def test_packed_shards_are_built_packed():
     shard = fc.plan_step(whole, dp_size=2, pack={"capacity": 4}).shard(0, 0)
     for layout in ("left", "two_segment", "right", "jagged"):
         with pytest.raises(ValueError, match=r"pack=.*layout='packed'"):
-            fc.build_batch(**turns, rows=shard, layout=layout)
+            fc.build_batch(**turns, shard=shard, layout=layout)
     with pytest.raises(ValueError, match=r"pack=.*layout='packed'"):
         whole.select(shard)
 
@@ -255,7 +255,7 @@ def test_shards_of_other_rows():
             [[1], [2]],
             [[3, 4], [5]],
             pad_token_id=0,
-            rows=plan.shard(0, 0),
+            shard=plan.shard(0, 0),
             layout="packed",
         )
 
@@ -284,7 +284,7 @@ class Step(NamedTuple):
     def shards(self, mini_batch):
         """Build the packed shards of a mini-batch."""
         for rank in range(self.plan.dp_size):
-            yield self.build(rows=self.plan.shard(mini_batch, rank), layout="packed", **self.how)
+            yield self.build(shard=self.plan.shard(mini_batch, rank), layout="packed", **self.how)
 
     def alone(self, mini_batch):
         """Build a mini-batch by itself, left-padded."""
@@ -378,7 +378,7 @@ def test_packed_shards_train_as_their_mini_batch(policy, step):
 
 def columns_of(step):
     """Return what the rows of a step are made of, as lists."""
-    names = ("prompts", "responses", "rewards", "loss_masks")
+    names = ("prompts", "responses", "rewards", "loss_mask")
     columns = {name: step.turns[name] for name in names}
     if step.policy is None:
         return columns
@@ -435,7 +435,7 @@ def test_a_synthetic_row_trains_nothing(policy):
     assert plan.is_padding.any()
     for rank in range(16):
         shard = plan.shard(0, rank)
-        batch = build(turns, rows=shard, layout="packed", shift="next_token")
+        batch = build(turns, shard=shard, layout="packed", shift="next_token")
         if not shard.is_padding.all():
             continue
         assert batch.loss_mask.sum() == 0
@@ -452,16 +452,16 @@ def test_merged_turns_are_packed_once():
         "prompts": [[1], [1, 2, 3], [6], [7]],
         "responses": [[2], [4], [5, 5], [8]],
         "trajectory_ids": list("aabc"),
-        "loss_masks": [[1], [1], [1, 0], [1]],
+        "loss_mask": [[1], [1], [1, 0], [1]],
     }
     merge = fc.merge_turns(
         turns["prompts"], turns["responses"], trajectory_ids=turns["trajectory_ids"]
     )
     plan = fc.plan_step(merge, pack={"capacity": 6})
     batch = fc.build_batch(
-        **turns, pad_token_id=0, merge=merge, rows=plan.shard(0, 0), layout="packed"
+        **turns, pad_token_id=0, merge=merge, shard=plan.shard(0, 0), layout="packed"
     )
     assert sorted(bins_of(plan.shard(0, 0))) == [[0, 2], [1]]
     assert (batch.input_ids[batch.sequence_ids >= 0] == 4).sum() == 1
     found = batch.gather(batch.loss_mask, per="turn").to_list()
-    assert found == [list(map(float, row)) for row in turns["loss_masks"]]
+    assert found == [list(map(float, row)) for row in turns["loss_mask"]]

@@ -88,9 +88,9 @@ def test_rows_of_a_step():
     plan = fc.plan_step(batch, dp_size=3, pad_rows="synthetic")
     for rank in range(3):
         shard = plan.shard(0, rank)
-        jagged = fc.build_batch(**INPUTS, rows=shard, layout="jagged")
+        jagged = fc.build_batch(**INPUTS, shard=shard, layout="jagged")
         again = fc.pad_on_device(jagged, "left", pad_to=4, max_response_len=3)
-        assert_same(again, fc.build_batch(**INPUTS, rows=shard))
+        assert_same(again, fc.build_batch(**INPUTS, shard=shard))
         assert again.is_padding == jagged.is_padding
 
 
@@ -168,7 +168,7 @@ def test_on_the_gpu(layout):
     lengths = rng.integers(0, 50, (2, 100))
     prompts, responses = ([rng.integers(0, 99, n) for n in of] for of in lengths)
     masks = [rng.integers(0, 2, n) for n in lengths[1]]
-    inputs = {"prompts": prompts, "responses": responses, "loss_masks": masks, "pad_token_id": 0}
+    inputs = {"prompts": prompts, "responses": responses, "loss_mask": masks, "pad_token_id": 0}
     inputs |= {"position_ids": "repeat_last", "labels": "shifted"}
     jagged = fc.build_batch(**inputs, layout="jagged", dtypes="compact", pin_memory=True)
     batch = fc.pad_on_device(jagged.to("cuda", non_blocking=True), layout)

@@ -52,7 +52,7 @@ def cluster():
 def columns(worker):
     """Make the turns of four prompts with two trajectories each, as one worker samples them."""
     rng = np.random.default_rng(worker)
-    turns = {name: [] for name in ("prompts", "responses", "rewards", "loss_masks", "logprobs")}
+    turns = {name: [] for name in ("prompts", "responses", "rewards", "loss_mask", "logprobs")}
     names = {name: [] for name in ("uids", "trajectory_ids", "is_last_step")}
     routes, weights = [], []
     for trajectory in range(8):
@@ -63,7 +63,7 @@ def columns(worker):
             turns["prompts"].append(prompt)
             turns["responses"].append(response)
             turns["rewards"].append([0.0] * (len(response) - 1) + [float(rng.normal())])
-            turns["loss_masks"].append(rng.integers(0, 2, len(response)).tolist())
+            turns["loss_mask"].append(rng.integers(0, 2, len(response)).tolist())
             turns["logprobs"].append((-rng.random(len(response))).tolist())
             names["uids"].append(f"prompt {worker}-{trajectory // 2}")
             names["trajectory_ids"].append(f"{worker}-{trajectory}")
@@ -110,7 +110,7 @@ class Rollout:
                 turns["prompts"][row],
                 turns["responses"][row],
                 rewards=turns["rewards"][row],
-                loss_mask=turns["loss_masks"][row],
+                loss_mask=turns["loss_mask"][row],
                 logprobs=turns["logprobs"][row],
                 fields={
                     "routes": fc.RoutedExperts(fields["routes"].rows[row]),
@@ -163,7 +163,7 @@ def check(found, shard, merge=None, **options):
     batch, names = found
     whole = joined([columns(worker) for worker in range(WORKERS)])
     options = {"pad_token_id": 0, "array_type": "numpy", **options}
-    expected = fc.build_batch(**whole, merge=merge, rows=shard.shard, **options)
+    expected = fc.build_batch(**whole, merge=merge, shard=shard.shard, **options)
     assert_same(batch, expected)
     assert batch.plan == expected.plan
     assert batch.merge_plan == expected.merge_plan
@@ -174,7 +174,7 @@ def check(found, shard, merge=None, **options):
 @pytest.mark.parametrize(
     ("merge", "layout", "how"),
     [
-        (None, "left", {"shards": "tokens"}),
+        (None, "left", {"shard_by": "tokens"}),
         ("exact", "two_segment", {"pad_rows": "synthetic"}),
         ("branch", "packed", {"pack": {"capacity": 64, "pad_to_multiple_of": 2}}),
     ],

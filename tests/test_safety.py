@@ -59,7 +59,7 @@ def test_nothing_shares_memory(library, rows, array_type):
         ids,
         pad_token_id=0,
         rewards=field,
-        loss_masks=field,
+        loss_mask=field,
         logprobs=field,
         array_type=array_type,
     )

@@ -50,7 +50,7 @@ def cases(draw, layout):
 def test_equals_the_loops(layout, data):
     turns, inputs, options, shard = data.draw(cases(layout))
     expected = build_shard_loops(**turns._asdict(), **options, shard=shard)
-    batch = fc.build_batch(**inputs, **options, rows=shard, array_type="numpy")
+    batch = fc.build_batch(**inputs, **options, shard=shard, array_type="numpy")
     assert_same(batch, expected)
     assert batch.is_padding == shard.is_padding.tolist()
 
@@ -67,7 +67,7 @@ def test_selected_rows_are_those_built_from_turns(layout, data):
     arguments |= {"uids": list(range(count)), "is_last_step": [True] * count}
     whole = fc.build_batch(**arguments)
     before = pickle.dumps(dict(whole))
-    built = fc.build_batch(**arguments, rows=shard)
+    built = fc.build_batch(**arguments, shard=shard)
     batch = whole.select(shard)
     assert_same(batch, built)
     assert batch.plan == built.plan
@@ -83,7 +83,7 @@ def test_rows_that_follow_each_other_are_views(layout):
         prompts,
         responses,
         pad_token_id=0,
-        loss_masks=[[1, 1], [1], [1, 1]],
+        loss_mask=[[1, 1], [1], [1, 1]],
         fields={"image": fc.PerRow([np.ones((n, 2)) for n in (1, 2, 3)], concat=True)},
         array_type="numpy",
         layout=layout,
@@ -128,7 +128,7 @@ def test_padding_rows_train_nothing():
         responses,
         pad_token_id=9,
         rewards=[2.0, 3.0],
-        loss_masks=[[1, 1], [1]],
+        loss_mask=[[1, 1], [1]],
         logprobs=[[-1.0, -2.0], [-3.0]],
         fields={
             "routes": fc.RoutedExperts([np.full((3, 1, 2), 5), np.full((3, 1, 2), 6)]),
@@ -139,7 +139,7 @@ def test_padding_rows_train_nothing():
         trajectory_ids=["s", "t"],
         is_last_step=[False, True],
         labels="aligned",
-        rows=shard,
+        shard=shard,
         array_type="numpy",
     )
     assert batch.input_ids.tolist() == [[2, 3, 7], [1, 5, 6], [9, 9, 9]]
@@ -167,7 +167,7 @@ def test_merged_rows_of_a_shard():
     whole = fc.build_batch(*turns, pad_token_id=0, merge="exact", **ids, array_type="numpy")
     shard = Shard(np.array([2, 0]), np.array([False, False]), 3, (1, 3, 4), 0)
     batch = fc.build_batch(
-        *turns, pad_token_id=0, merge="exact", **ids, rows=shard, array_type="numpy"
+        *turns, pad_token_id=0, merge="exact", **ids, shard=shard, array_type="numpy"
     )
     assert batch.input_ids.tolist() == [[0, 0, 7, 8], [1, 2, 3, 4]]
     assert (batch.uids, batch.trajectory_ids) == (["r", "p"], ["c", "a"])
@@ -187,7 +187,7 @@ def test_ranks_agree_on_the_dtype_of_routes():
             responses,
             pad_token_id=0,
             fields={"routes": routes},
-            rows=shard_of([row], [False], prompts, responses),
+            shard=shard_of([row], [False], prompts, responses),
             array_type="numpy",
         )
         assert batch.routes.dtype == np.int16
@@ -205,7 +205,7 @@ def test_shards_of_other_plans():
         with pytest.raises(ValueError, match=message):
             whole.select(shard)
         with pytest.raises(ValueError, match=message):
-            fc.build_batch(prompts, responses, pad_token_id=0, rows=shard, array_type="numpy")
+            fc.build_batch(prompts, responses, pad_token_id=0, shard=shard, array_type="numpy")
     plan = fc.plan_step(([2, 1], [1, 2]), dp_size=2)  # of the same rows in another order
     other = fc.build_batch([[1], [2, 3]], [[5, 6], [7]], pad_token_id=0, array_type="numpy")
     assert other.select(plan.shard(0, 0)).plan.num_rows == 1  # as long as each other
@@ -216,21 +216,21 @@ def test_shards_of_other_plans():
             use(plan.shard(0, 0))
     with pytest.raises(TypeError, match=r"shard is \[0\] \(list\); pass plan.shard"):
         whole.select([0])
-    with pytest.raises(TypeError, match="rows is"):
-        fc.build_batch(prompts, responses, pad_token_id=0, rows=[0], array_type="numpy")
+    with pytest.raises(TypeError, match="shard is"):
+        fc.build_batch(prompts, responses, pad_token_id=0, shard=[0], array_type="numpy")
 
 
 def test_padding_rows_do_not_count_in_metrics():
     prompts, responses = [[1], [2, 3]], [[5, 6], [7]]
     shard = shard_of([1, -1], [False, True], prompts, responses)
     metrics = fc.build_batch(
-        prompts, responses, pad_token_id=0, rows=shard, array_type="numpy"
+        prompts, responses, pad_token_id=0, shard=shard, array_type="numpy"
     ).metrics
     assert (metrics["batch/rows"], metrics["batch/tokens"]) == (1, 3)
     assert metrics["batch/padding_fraction"] == 0.5
     only_padding = shard_of([0], [True], prompts, responses)
     batch = fc.build_batch(
-        prompts, responses, pad_token_id=0, rows=only_padding, array_type="numpy"
+        prompts, responses, pad_token_id=0, shard=only_padding, array_type="numpy"
     )
     assert batch.metrics["batch/longest_row"] == 0
     with pytest.raises(ValueError, match="the batch has padding rows"):
@@ -256,7 +256,7 @@ def test_images_have_one_dtype_on_all_ranks():
     for row in range(3):
         shard = shard_of([row], [False], prompts, responses)
         assert whole.select(shard).image.dtype == np.float64
-        batch = fc.build_batch(prompts, responses, **arguments, rows=shard)
+        batch = fc.build_batch(prompts, responses, **arguments, shard=shard)
         assert batch.image.dtype == np.float64
 
 
@@ -272,7 +272,7 @@ def test_ranks_agree_where_only_totals_are_known():
                     [[1], [1]],
                     pad_token_id=0,
                     layout=layout,
-                    rows=plan.shard(0, rank),
+                    shard=plan.shard(0, rank),
                     array_type="numpy",
                 )
             ]
@@ -320,7 +320,7 @@ def test_ranks_fail_together_where_a_width_is_too_small():
                     prompts,
                     responses,
                     pad_token_id=0,
-                    rows=plan.shard(0, rank),
+                    shard=plan.shard(0, rank),
                     array_type="numpy",
                     **width,
                 )

@@ -63,8 +63,7 @@ def steps(draw):
     uids = [f"p{prompt}" for prompt, count in enumerate(rows_of) for _ in range(count)]
     turns = [count for prompt in prompts for count in prompt]
     keep = draw(st.sampled_from([None, "prompt", "trajectory"]))
-    pad_rows = draw(st.sampled_from(["copy", "synthetic", "error"]))
-    copy = draw(st.sampled_from(["first", "cycle"])) if pad_rows == "copy" else "first"
+    pad_rows = draw(st.sampled_from(["copy_first", "copy_cycle", "synthetic", "error"]))
     shards = draw(st.sampled_from(["contiguous", "strided", "tokens", "flops"]))
     unit = draw(st.sampled_from([None, "prompts", "prompts"] + ["rows"] * (keep is None)))
     count = {None: 1, "prompts": len(prompts), "rows": rows}[unit]
@@ -79,8 +78,7 @@ def steps(draw):
         "uids": uids,
         "dp_size": dp_size,
         "pad_rows": pad_rows,
-        "copy": copy,
-        "shards": shards,
+        "shard_by": shards,
         "keep_together": keep,
         "allow_partial": True,
         "trajectory_ids": [turn for turn, count in enumerate(turns) for _ in range(count)],
@@ -92,8 +90,8 @@ def steps(draw):
         "lengths": [prompt + response for prompt, response in lens],
         "mini_batches": list(pairwise([*starts, rows])),
         "dp_size": dp_size,
-        "padding": copy if pad_rows == "copy" else pad_rows,
-        "shards": "balanced" if shards in WORKLOADS else shards,
+        "pad_rows": pad_rows,
+        "shard_by": "balanced" if shards in WORKLOADS else shards,
         "cost": WORKLOADS.get(shards),
         "groups": None if groups is None else list(pairwise(groups)),
     }
@@ -422,14 +420,14 @@ def test_a_function_of_costs():
         seen.append(lengths.copy())
         return lengths % 7
 
-    plan = fc.plan_step([7, 6, 14, 6, 21], dp_size=2, shards=cost, pad_rows="synthetic")
+    plan = fc.plan_step([7, 6, 14, 6, 21], dp_size=2, shard_by=cost, pad_rows="synthetic")
     assert [lengths.tolist() for lengths in seen] == [[7, 6, 14, 6, 21], [2]]
     assert all(lengths.dtype == np.int64 for lengths in seen)
     assert plan.shard(0, 0).rows.tolist() == [0, 1, 2]
     assert plan.shard(0, 1).rows.tolist() == [3, 4, -1]
     for wrong in ([1.0], [1, 2, 3, 4, np.nan], [1, 2, 3, 4, -1], ["a"] * 5, [np.inf] * 5):
-        with pytest.raises((TypeError, ValueError), match="the function shards returned"):
-            fc.plan_step([7, 6, 14, 6, 21], dp_size=2, shards=lambda _, wrong=wrong: wrong)
+        with pytest.raises((TypeError, ValueError), match="the function shard_by returned"):
+            fc.plan_step([7, 6, 14, 6, 21], dp_size=2, shard_by=lambda _, wrong=wrong: wrong)
 
 
 def test_padding_may_exceed_the_mini_batch():
@@ -437,7 +435,7 @@ def test_padding_may_exceed_the_mini_batch():
     assert plan.rows.tolist() == [0] + [-1] * 7
     assert plan.is_padding.tolist() == [False] + [True] * 7
     assert [plan.shard(0, rank).first_pad for rank in range(8)] == [0, 0, 1, 2, 3, 4, 5, 6]
-    plan = fc.plan_step([3, 4], dp_size=5, pad_rows="copy", copy="cycle")
+    plan = fc.plan_step([3, 4], dp_size=5, pad_rows="copy_cycle")
     assert plan.rows.tolist() == [0, 1, 0, 1, 0]
 
 
@@ -445,7 +443,7 @@ def test_padding_may_exceed_the_mini_batch():
 @pytest.mark.parametrize("keep_together", [None, "prompt"])
 def test_padding_is_dealt_out_evenly(shards, keep_together):
     plan = fc.plan_step(
-        [5] * 9, uids=range(9), dp_size=8, shards=shards, keep_together=keep_together
+        [5] * 9, uids=range(9), dp_size=8, shard_by=shards, keep_together=keep_together
     )
     found = [plan.shard(0, rank) for rank in range(8)]
     assert [int(shard.is_padding.sum()) for shard in found] == [0] + [1] * 7
@@ -512,11 +510,11 @@ PROMPTS = list("aabbbc")
             r"with all rows of prompt 1 \(rows 2 to 4, uid 'b'\) on one",
         ),
         (
-            {"keep_together": "prompt", "dp_size": 3, "pad_rows": "error", "shards": "strided"},
+            {"keep_together": "prompt", "dp_size": 3, "pad_rows": "error", "shard_by": "strided"},
             r"prompt 1 \(rows 2 to 4, uid 'b'\)",
         ),
         (
-            {"keep_together": "prompt", "dp_size": 3, "pad_rows": "error", "shards": "tokens"},
+            {"keep_together": "prompt", "dp_size": 3, "pad_rows": "error", "shard_by": "tokens"},
             r"prompt 1 \(rows 2 to 4, uid 'b'\)",
         ),
         (
@@ -528,9 +526,12 @@ PROMPTS = list("aabbbc")
             r"trajectory 3 \(rows 4 to 5\) has rows of several prompts: uid 'b', then 'c'",
         ),
         ({"keep_together": "trajectory", "trajectory_ids": [0, 1, 0, 2, 3, 4]}, "non-contiguous"),
-        ({"pad_rows": "none"}, "pad_rows is 'none'; pass 'synthetic', 'copy', 'error'"),
-        ({"shards": "balanced"}, "shards is 'balanced'; pass"),
-        ({"copy": "cycle", "pad_rows": "error"}, "copy is an option of pad_rows='copy'"),
+        (
+            {"pad_rows": "none"},
+            "pad_rows is 'none'; pass 'synthetic', 'copy_first', 'copy_cycle'",
+        ),
+        ({"shard_by": "balanced"}, "shard_by is 'balanced'; pass"),
+        ({"pad_rows": "copy"}, "pad_rows is 'copy'; pass 'synthetic', 'copy_first'"),
     ],
 )
 def test_what_cannot_be_planned(kwargs, message):
@@ -539,12 +540,12 @@ def test_what_cannot_be_planned(kwargs, message):
 
 
 def test_lengths_of_prompts_and_of_other_responses():
-    with pytest.raises(ValueError, match="the argument what has 2 lengths of prompts, but 1 of"):
+    with pytest.raises(ValueError, match=r"^rows has 2 lengths of prompts, but 1 of"):
         fc.plan_step(([1, 2], [1]))
 
 
 @pytest.mark.parametrize(
-    ("what", "kwargs", "error"),
+    ("rows", "kwargs", "error"),
     [
         ([], {}, ValueError),
         (([], []), {}, ValueError),
@@ -557,13 +558,13 @@ def test_lengths_of_prompts_and_of_other_responses():
         ([[1], [2], [3]], {}, TypeError),
         (np.ones((2, 2), np.int64), {}, TypeError),
         ([1], {"dp_size": 1.5}, TypeError),
-        ([1], {"shards": 3}, TypeError),
+        ([1], {"shard_by": 3}, TypeError),
         ([1], {"uids": 5}, TypeError),
     ],
 )
-def test_what_is_no_step(what, kwargs, error):
+def test_what_is_no_step(rows, kwargs, error):
     with pytest.raises(error):
-        fc.plan_step(what, **kwargs)
+        fc.plan_step(rows, **kwargs)
 
 
 def test_contiguous_groups_need_the_fewest_rows():

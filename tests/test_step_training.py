@@ -44,11 +44,11 @@ def rollouts(seed, prompts):
                 goes_on = rng.random() < 0.8
                 prompt = (prompt + response if goes_on else ids(1, 8)) + ids(0, 4)
     masked_prompts = rng.random(prompts) < 0.3
-    for name in ("loss_masks", "rewards"):
+    for name in ("loss_mask", "rewards"):
         turns[name] = []
     for uid, response in zip(turns["uids"], turns["responses"], strict=True):
         mask = rng.integers(0, 2, len(response)) * (not masked_prompts[uid])
-        turns["loss_masks"].append(mask.tolist())
+        turns["loss_mask"].append(mask.tolist())
         turns["rewards"].append(rng.standard_normal(len(response)).tolist())
     return turns
 
@@ -87,13 +87,11 @@ def steps(draw):
     options = {
         "prompts_per_mini_batch": draw(st.integers(1, prompts)),
         "dp_size": draw(st.integers(1, 5)),
-        "pad_rows": draw(st.sampled_from(["copy", "synthetic"])),
-        "shards": draw(st.sampled_from(["contiguous", "strided", "tokens"])),
+        "pad_rows": draw(st.sampled_from(["copy_first", "copy_cycle", "synthetic"])),
+        "shard_by": draw(st.sampled_from(["contiguous", "strided", "tokens"])),
         "keep_together": draw(st.sampled_from([None, "prompt", "trajectory"])),
         "allow_partial": True,
     }
-    if options["pad_rows"] == "copy":
-        options["copy"] = draw(st.sampled_from(["first", "cycle"]))
     names = {name: turns[name] for name in ("uids", "trajectory_ids")}
     policy = draw(st.sampled_from([None, "exact", "branch"]))
     merge = None
@@ -163,7 +161,7 @@ def test_shards_train_as_their_mini_batch(policy, made_by, step):
         gradients = [[torch.zeros_like(p) for p in policy.parameters()] for _ in REDUCTIONS]
         shapes = set()
         for shard in step.shards(mini_batch):
-            batch = whole.select(shard) if made_by == "select" else step.build(rows=shard)
+            batch = whole.select(shard) if made_by == "select" else step.build(shard=shard)
             shapes.add((batch.input_ids.shape, batch.response_mask.shape))
             log_probs, losses = losses_of_shard(policy, batch, tokens, rows)
             results.append(log_probs)
@@ -201,7 +199,7 @@ def test_padding_is_in_no_normalizer(step):
     alone = [step.alone(mini_batch) for mini_batch in range(plan.num_mini_batches)]
     # Of the batch of all rows, and of those of all slots.
     slots = fc.Shard(plan.rows, plan.is_padding, plan.num_real_rows, plan.widths)
-    for batch in whole, whole.select(slots), step.build(rows=slots):
+    for batch in whole, whole.select(slots), step.build(shard=slots):
         tokens, rows = batch.loss_normalizers(plan)
         assert tokens.tolist() == [max(float(batch.loss_mask.sum()), 1) for batch in alone]
         assert rows.tolist() == [batch.plan.num_rows for batch in alone]
@@ -211,13 +209,13 @@ def test_padding_is_in_no_normalizer(step):
 def test_selected_shards_are_those_built_from_turns(step):
     for mini_batch in range(step.plan.num_mini_batches):
         for shard in step.shards(mini_batch):
-            assert_same(step.whole.select(shard), step.build(rows=shard))
+            assert_same(step.whole.select(shard), step.build(shard=shard))
 
 
-@pytest.mark.parametrize("pad_rows", ["copy", "synthetic"])
+@pytest.mark.parametrize("pad_rows", ["copy_first", "synthetic"])
 def test_masked_mini_batches_train_nothing(policy, pad_rows):
     turns = rollouts(0, prompts=3)
-    turns["loss_masks"] = [[0] * len(row) for row in turns["responses"]]
+    turns["loss_mask"] = [[0] * len(row) for row in turns["responses"]]
     whole = build(turns)
     # There are more ranks than rows in a mini-batch: some get nothing but padding.
     plan = fc.plan_step(whole, prompts_per_mini_batch=1, dp_size=16, pad_rows=pad_rows)

@@ -35,13 +35,13 @@ def test_there_and_back(here, there, drawn, array_type):
     inputs = {**data._asdict(), **more, "pad_token_id": 7}
     options = {
         "array_type": array_type,
-        "dtypes": drawn.draw(st.sampled_from(["reference", "compact"])),
+        "dtypes": drawn.draw(st.sampled_from(["default", "compact"])),
     }
     first, second = drawn.draw(placed(here, data)), drawn.draw(placed(there, data))
     batch = fc.build_batch(**inputs, **options, **first)
     other = batch.to_layout(**second)
     assert_same(other, fc.build_batch(**inputs, **options, **second))
-    if options["dtypes"] == "reference":
+    if options["dtypes"] == "default":
         assert_same(other, build_batch_loops(**inputs, **second))
     assert other.prompt_lens.tolist() == batch.prompt_lens.tolist()
     assert other.response_lens.tolist() == batch.response_lens.tolist()

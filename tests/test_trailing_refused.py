@@ -134,9 +134,9 @@ IDS = {"trajectory_ids": ["a", "b", "c"]}
 
 
 @pytest.mark.parametrize("make", [*COLUMNS, *SEQUENCES])
-@pytest.mark.parametrize("name", [*TOKENS, "loss_masks"])
+@pytest.mark.parametrize("name", [*TOKENS, "loss_mask"])
 def test_merge_turns(name, make):
-    inputs = {key: good_input()[key] for key in (*TOKENS, "loss_masks")}
+    inputs = {key: good_input()[key] for key in (*TOKENS, "loss_mask")}
     inputs[name] = make(rows_of(name, 3))
     with pytest.raises(ValueError, match=rf"^{name}\[0\] has shape \({LENGTHS[name][0]}, 3\)"):
         fc.merge_turns(**inputs, **IDS)
@@ -157,7 +157,7 @@ KEYS = {
     "prompts": "prompt",
     "responses": "response",
     "rewards": "rewards",
-    "loss_masks": "loss_mask",
+    "loss_mask": "loss_mask",
     "logprobs": "logprobs",
 }
 
@@ -186,7 +186,7 @@ def test_collators_of_sequences(make, key):
 def test_rows_of_builders(name, array):
     if array == "tensor":
         array = pytest.importorskip("torch").from_numpy
-    singular = {"prompts": "prompt", "responses": "response", "loss_masks": "loss_mask"}
+    singular = {"prompts": "prompt", "responses": "response"}
     row = {singular.get(key, key): good_input()[key][1] for key in ROWS}
     builder = fc.BatchBuilder(pad_token_id=0, array_type="numpy")
     builder.add(**row)
@@ -202,9 +202,11 @@ def test_skyrl(name, make):
     pytest.importorskip("torch")
     from fastcollate.compat.skyrl import convert_prompts_responses_to_batch_tensors
 
-    inputs = {key: good_input()[key] for key in ROWS}
-    inputs[name] = make(rows_of(name, 3))
-    with pytest.raises(ValueError, match=rf"^{name}\[0\] has shape \({LENGTHS[name][0]}, 3\)"):
+    names = {"loss_mask": "loss_masks"}
+    inputs = {names.get(key, key): good_input()[key] for key in ROWS}
+    inputs[names.get(name, name)] = make(rows_of(name, 3))
+    place = rf"^{names.get(name, name)}\[0\]"
+    with pytest.raises(ValueError, match=rf"{place} has shape \({LENGTHS[name][0]}, 3\)"):
         convert_prompts_responses_to_batch_tensors(0, **inputs)
 
 

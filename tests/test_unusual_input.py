@@ -41,7 +41,7 @@ def test_rows_of_subclasses_are_what_they_give(kind):
     assert np.array(row).tolist() == [2, 0, 8]
     options = {"pad_token_id": 0, "array_type": "numpy"}
     columns = {
-        name: [row, [5]] for name in ("prompts", "responses", "rewards", "loss_masks", "logprobs")
+        name: [row, [5]] for name in ("prompts", "responses", "rewards", "loss_mask", "logprobs")
     }
     fields = {"x": fc.Field([row, [1]]), "y": fc.PerRow([row, [1]], concat=True)}
     expected = {name: [[2, 0, 8], [5]] for name in columns}

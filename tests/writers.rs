@@ -295,7 +295,7 @@ proptest! {
             .collect();
         let (prompts, tokens) = (integers("prompts", &prompts), integers("responses", &tokens));
         let weights: Vec<_> = weights.iter().map(|row| Slice::F64(row)).collect();
-        let mask = SliceColumn::new("loss_masks", weights, 1, Check::Number);
+        let mask = SliceColumn::new("loss_mask", weights, 1, Check::Number);
         let written = in_bands(&grid, band_positions, 1, -99, false, |band, to| {
             let labels = Labels { mask: masked.then_some(&mask), round: |weight| weight, shifted, ignored: -100 };
             write_labels(&prompts, &tokens, labels, &assembly, band, to).unwrap();
@@ -415,14 +415,14 @@ proptest! {
 #[test]
 fn errors_name_the_place() {
     let column = SliceColumn::new(
-        "loss_masks",
+        "loss_mask",
         vec![Slice::F32(&[]), Slice::F32(&[1.0, f32::NAN])],
         1,
         Check::Number,
     );
     let error = Column::<f32>::read(&column, 1, 1, &mut [0.0]).unwrap_err();
     assert!(
-        error.to_string().starts_with("loss_masks[1][1] is NaN"),
+        error.to_string().starts_with("loss_mask[1][1] is NaN"),
         "{error}"
     );
 

@@ -105,7 +105,7 @@ def fields_of(turns: Turns) -> Rollouts:
     lens = list(map(len, turns.responses))
     return {
         "rewards": [rng.standard_normal(n).tolist() for n in lens],
-        "loss_masks": [[1] * n for n in lens],
+        "loss_mask": [[1] * n for n in lens],
         "logprobs": [(-rng.standard_exponential(n)).tolist() for n in lens],
     }
 

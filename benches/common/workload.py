@@ -32,7 +32,7 @@ def rollouts(rows: int, *, prompts: tuple[int, int], responses: tuple[int, int])
         "prompts": [rng.integers(VOCABULARY, size=n, dtype=np.int32) for n in prompt_lens],
         "responses": [rng.integers(VOCABULARY, size=n, dtype=np.int32) for n in response_lens],
         "rewards": [rng.standard_normal(n, np.float32) for n in response_lens],
-        "loss_masks": [rng.integers(2, size=n, dtype=np.int32) for n in response_lens],
+        "loss_mask": [rng.integers(2, size=n, dtype=np.int32) for n in response_lens],
         "logprobs": [-rng.standard_exponential(n, np.float32) for n in response_lens],
     }
 

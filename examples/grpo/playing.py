@@ -99,7 +99,7 @@ class Turns:
             "responses": self.responses,
             "logprobs": self.logprobs,
             # All that the policy said is trained on. Merged rows hold 0 where the game spoke.
-            "loss_masks": [[1] * len(response) for response in self.responses],
+            "loss_mask": [[1] * len(response) for response in self.responses],
             "fields": {"advantages": fc.Field(group_advantages(self, samples))},
             "uids": self.uids,
             "trajectory_ids": self.trajectory_ids,

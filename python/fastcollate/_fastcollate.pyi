@@ -196,7 +196,7 @@ class MergeSpec:
     def __new__(
         cls,
         policy: str,
-        realign: str,
+        mask_drift: str,
         max_drift_tokens: int,
         fork_threshold: int | None,
         merge_rewards: str,
@@ -321,7 +321,7 @@ def merge_turns(
     responses: Any,
     trajectories: tuple[Sequence[int], str],
     spec: MergeSpec,
-    loss_masks: Any | None,
+    loss_mask: Any | None,
     drop_untrainable: bool,
 ) -> Merge: ...
 def arrow_lists(

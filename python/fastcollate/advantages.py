@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
-from fastcollate.arguments import counted, id_list
+from fastcollate.arguments import counted, id_list, suggests_names
 from fastcollate.arrays import (
     NUMBERS,
     checked_array,
@@ -51,6 +51,7 @@ class LossNormalizers(NamedTuple):
     rows: NDArray[np.int64]
 
 
+@suggests_names
 def broadcast_last_step(
     values: Any,
     is_last_step: Sequence[bool],
@@ -208,6 +209,7 @@ def normalizers_of(
     return LossNormalizers(np.where(tokens == 0, 1.0, tokens), np.maximum(rows, 1))
 
 
+@suggests_names
 def drop_padding(values: Any, plan: StepPlan) -> Any:
     """Bring results of a plan's slots back in the order of the step's rows, without padding.
 

@@ -1,11 +1,89 @@
-"""Checks of plain arguments."""
+"""Checks of arguments: their names, and values of plain types."""
 
 from __future__ import annotations
 
+import difflib
+import functools
+import inspect
 import operator
+import os
 import reprlib
-from collections.abc import Mapping
-from typing import Any
+import sys
+import warnings
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, TypeVar, cast
+
+T = TypeVar("T", bound=Callable[..., Any])
+
+FORMER_NAMES = {
+    "copy": "pad_rows='copy_first' or pad_rows='copy_cycle'",
+    "loss_masks": "loss_mask",
+    "max_seq_len": "warn_above",
+    "realign": "mask_drift",
+    "rows": "shard",
+    "shards": "shard_by",
+    "what": "rows",
+}
+"""Arguments that have another name now, and what to pass instead."""
+
+_PACKAGE = os.path.dirname(__file__) + os.sep
+
+
+def suggests_names(target: T) -> T:
+    """Decorate a function or class: a call with an unknown argument names the one to pass.
+
+    Of a class, that holds for making an instance and for its public methods.
+    """
+    if not isinstance(target, type):
+        return cast("T", _suggesting(target))
+    for name, method in list(vars(target).items()):
+        if inspect.isfunction(method) and (name == "__init__" or not name.startswith("_")):
+            setattr(target, name, _suggesting(method))
+    return target
+
+
+def _suggesting(function: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return function(*args, **kwargs)
+        except TypeError as error:
+            # Where the call itself fails, no frame of the function is in the traceback.
+            has_begun = error.__traceback__ is None or error.__traceback__.tb_next is not None
+            if has_begun or (message := _wrong_name(function, kwargs)) is None:
+                raise
+        raise TypeError(message)
+
+    return call
+
+
+def _wrong_name(function: Callable[..., Any], given: Iterable[str]) -> str | None:
+    """Say which argument is unknown, if one is."""
+    parameters = inspect.signature(function).parameters.values()
+    known = [one.name for one in parameters if one.name != "self"]
+    unknown = next((name for name in given if name not in known), None)
+    if unknown is None or any(one.kind is one.VAR_KEYWORD for one in parameters):
+        return None
+    return unknown_argument(function.__qualname__.removesuffix(".__init__"), unknown, known)
+
+
+def unknown_argument(callee: str, name: str, known: Iterable[str]) -> str:
+    """Say that an argument is unknown, and which of the known ones to pass."""
+    known = list(known)
+    advice = f"pass some of {', '.join(known)}" if known else "it takes none"
+    if (instead := FORMER_NAMES.get(name, "")).partition("=")[0] in known:
+        advice = f"pass {instead}"
+    elif close := difflib.get_close_matches(name, known, 1):
+        advice = f"did you mean {close[0]!r}?"
+    return f"{callee} has no argument {name!r}; {advice}"
+
+
+def warn_user(message: str) -> None:
+    """Warn at the line that called this package."""
+    depth = 1
+    while sys._getframe(depth).f_code.co_filename.startswith(_PACKAGE):
+        depth += 1
+    warnings.warn(message, stacklevel=depth + 1)
 
 
 def checked_integer(name: str, value: Any, advice: str) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -10,7 +9,7 @@ import numpy as np
 
 from fastcollate._fastcollate import FieldSpec, OutputSpec, OutputTable, Owner, Plan
 from fastcollate.advantages import LossNormalizers, loss_normalizers, normalized
-from fastcollate.arguments import check_bool, counted
+from fastcollate.arguments import check_bool, counted, suggests_names, warn_user
 from fastcollate.arrays import is_tensor
 from fastcollate.gathering import broadcasted, gathered
 from fastcollate.handover.device import moved, pinned_batch
@@ -44,6 +43,7 @@ class Recipe(NamedTuple):
     table: OutputTable
 
 
+@suggests_names
 class Batch(Mapping[str, Any]):
     """A read-only mapping from output names to arrays, with the plan they were written by.
 
@@ -485,7 +485,7 @@ class Batch(Mapping[str, Any]):
         widths = (pad_to, max_prompt_len, max_response_len, pad_to_multiple_of)
         again = laid_out(self, checked_layout(layout, *widths, pack, shift, tail, rows))
         if (message := torn_message(again.plan)) is not None:
-            warnings.warn(message, stacklevel=2)
+            warn_user(message)
         return again
 
     def to(self, device: Any, non_blocking: bool = False) -> Batch:

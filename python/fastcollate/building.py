@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fastcollate._fastcollate import FieldSpec, pack_ids
-from fastcollate.arguments import check_bool, counted
+from fastcollate.arguments import check_bool, counted, suggests_names
 from fastcollate.arrays import describe
 from fastcollate.batch import Batch
 from fastcollate.collating import LOGPROBS, LOSS_MASK, REWARDS, build_batch, check_options
@@ -25,7 +25,7 @@ AnyField = Field | PerRow | RoutedExperts
 
 T = TypeVar("T")
 
-_ARGUMENTS = {"loss_mask": "loss_masks", "uid": "uids", "trajectory_id": "trajectory_ids"}
+_ARGUMENTS = {"uid": "uids", "trajectory_id": "trajectory_ids"}
 """Names of `add` that `build_batch` has for all rows."""
 
 _IDS = ("uid", "trajectory_id", "is_last_step")
@@ -77,6 +77,7 @@ class _Row(NamedTuple):
     tokens: int
 
 
+@suggests_names
 class BatchBuilder:
     """Collects rollouts as they arrive, for a batch that is then built at once.
 
@@ -87,7 +88,7 @@ class BatchBuilder:
     Parameters
     ----------
     pad_token_id, merge, merge_rewards, position_ids, labels, rows, layout, pack, shift, tail, \
-    pad_to, pad_to_multiple_of, max_prompt_len, max_response_len, max_seq_len, dtypes, array_type, \
+    pad_to, pad_to_multiple_of, max_prompt_len, max_response_len, warn_above, dtypes, array_type, \
     pool, pin_memory
         As :func:`fastcollate.build_batch`. To be merged, turns of a trajectory are added one after
         the other.
@@ -115,7 +116,7 @@ class BatchBuilder:
         pad_token_id: int,
         merge: Literal["exact", "branch", "realign"] | MergePlan | None = None,
         merge_rewards: MergeRewards | None = None,
-        position_ids: Literal["zero", "one", "repeat_last"] | None = None,
+        position_ids: Literal["zero", "one", "repeat_last"] | bool | None = None,
         labels: Literal["aligned", "shifted"] | None = None,
         rows: Literal["single"] | None = None,
         layout: Literal["left", "two_segment", "right", "jagged", "packed"] = "left",
@@ -126,8 +127,8 @@ class BatchBuilder:
         pad_to_multiple_of: int = 1,
         max_prompt_len: int | None = None,
         max_response_len: int | None = None,
-        max_seq_len: int | None = None,
-        dtypes: Literal["reference", "compact"] | Mapping[str, Any] = "reference",
+        warn_above: int | None = None,
+        dtypes: Literal["default", "compact"] | Mapping[str, Any] = "default",
         array_type: Literal["torch", "numpy"] = "torch",
         pool: PoolArgument = "default",
         pin_memory: bool = False,
@@ -147,7 +148,7 @@ class BatchBuilder:
             "pad_to_multiple_of": pad_to_multiple_of,
             "max_prompt_len": max_prompt_len,
             "max_response_len": max_response_len,
-            "max_seq_len": max_seq_len,
+            "warn_above": warn_above,
             "dtypes": dtypes,
             "array_type": array_type,
             "pool": pool,
@@ -207,7 +208,7 @@ class BatchBuilder:
         if logprobs is not None:
             values["logprobs"] = self._typed(LOGPROBS).pack(logprobs, index)
         for name, one in values.items():
-            _check_len(_ARGUMENTS.get(name, name), index, one, response)
+            _check_len(name, index, one, response)
         if uid is not None:
             values["uid"] = uid
         if trajectory_id is not None:

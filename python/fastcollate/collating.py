@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
 from fastcollate._fastcollate import FieldSpec, LayoutSpec, OutputSpec, Plan, collate
-from fastcollate.arguments import checked_int, checked_integer, id_list
+from fastcollate.arguments import checked_int, checked_integer, id_list, suggests_names, warn_user
 from fastcollate.batch import Batch, Recipe
-from fastcollate.dtypes import REFERENCE, checked_outputs, needs_loss_mask
+from fastcollate.dtypes import DEFAULT, checked_outputs, needs_loss_mask
 from fastcollate.ingest.fields import (
     Field,
     PerRow,
@@ -37,18 +36,19 @@ from fastcollate.shards import check_shard, picked_names
 if TYPE_CHECKING:
     from fastcollate.plan.step_plan import Shard
 
-LOSS_MASK = FieldSpec("loss_mask", "loss_masks", plain=True, refuses_nan=True)
+LOSS_MASK = FieldSpec("loss_mask", "loss_mask", plain=True, refuses_nan=True)
 REWARDS = FieldSpec("rewards", "rewards", plain=True, per_row=True)
 LOGPROBS = FieldSpec("logprobs", "logprobs", plain=True)
 
 
+@suggests_names
 def build_batch(
     prompts: Rows,
     responses: Rows,
     *,
     pad_token_id: int,
     rewards: Rows | None = None,
-    loss_masks: Rows | None = None,
+    loss_mask: Rows | None = None,
     logprobs: Rows | None = None,
     fields: Mapping[str, Field | PerRow | RoutedExperts] | None = None,
     uids: Sequence[Any] | None = None,
@@ -56,8 +56,9 @@ def build_batch(
     is_last_step: Sequence[bool] | None = None,
     merge: Literal["exact", "branch", "realign"] | MergePlan | None = None,
     merge_rewards: MergeRewards | None = None,
-    rows: Shard | Literal["single"] | None = None,
-    position_ids: Literal["zero", "one", "repeat_last"] | None = None,
+    shard: Shard | None = None,
+    rows: Literal["single"] | None = None,
+    position_ids: Literal["zero", "one", "repeat_last"] | bool | None = None,
     labels: Literal["aligned", "shifted"] | None = None,
     layout: Literal["left", "two_segment", "right", "jagged", "packed"] = "left",
     pack: PackArgument = None,
@@ -67,8 +68,8 @@ def build_batch(
     pad_to_multiple_of: int = 1,
     max_prompt_len: int | None = None,
     max_response_len: int | None = None,
-    max_seq_len: int | None = None,
-    dtypes: Literal["reference", "compact"] | Mapping[str, Any] = "reference",
+    warn_above: int | None = None,
+    dtypes: Literal["default", "compact"] | Mapping[str, Any] = "default",
     array_type: Literal["torch", "numpy"] = "torch",
     pool: PoolArgument = "default",
     pin_memory: bool = False,
@@ -115,10 +116,10 @@ def build_batch(
     rewards
         Per response token, or one number per row, which lands on the row's last response token (of
         merged turns as `merge_rewards` says, on the last token that was sampled).
-    loss_masks, logprobs
-        Per response token. Loss masks may be weights, but not NaN. The output of ``loss_masks`` is
-        ``loss_mask``, as frameworks call it. It is 0 on tokens that nothing predicts: the first of
-        a row without a prompt, and of a part of a row that `pack` split.
+    loss_mask, logprobs
+        Per response token. A loss mask may hold weights, but not NaN. The output is 0 on tokens
+        that nothing predicts: the first of a row without a prompt, and of a part of a row that
+        `pack` split.
     fields
         More fields by their keys: :class:`Field` per token, :class:`PerRow` and
         :class:`RoutedExperts`.
@@ -131,26 +132,27 @@ def build_batch(
         everything passed has one item per turn, and trajectories are known by `trajectory_ids` or
         `is_last_step`. Response-aligned fields are joined; observations, which lie between the
         responses, hold 0 (:class:`Field`: `gap_fill`) and no label. As in SkyRL, the response mask
-        is 1 on them: train by ``loss_mask``, which is there also without `loss_masks`. What
-        belongs to a whole row or sequence (ids, :class:`PerRow`, :class:`RoutedExperts`) is that of
-        the row's last turn.
+        is 1 on them: train by the output ``loss_mask``, which is there also if the argument is
+        None. What belongs to a whole row or sequence (ids, :class:`PerRow`,
+        :class:`RoutedExperts`) is that of the row's last turn.
     merge_rewards
         With `merge` and one reward per turn, the reward of a row of several turns, as
         :func:`merge_turns` has it: ``"error"`` (an earlier turn's number has to be 0), ``"sum"`` or
         ``"last"``. None is what the plan says, and ``"error"`` for a policy by its name.
-    rows
+    shard
         Build only these rows of all: a shard of :func:`plan_step`, with its padding rows.
         Everything passed is that of the whole step, and so are the widths. Padding rows train
         nothing: their loss mask and response mask are 0, and they have no labels, no routes and no
         values of response tokens; ``batch.is_padding`` tells them.
+    rows
         ``"single"`` puts all rows of the packed layout into one row of the output, without padding,
         as padding-free training has it.
     position_ids
-        Add ``position_ids``, which count the tokens of each sequence from 0 on. Padding holds 0,
-        1, or, with ``"repeat_last"``, 0 in front of a sequence and its last position behind it, as
-        verl's ``clip(cumsum(attention_mask) - 1, 0)``. The packed layout always has them, counted
-        anew for each sequence; there padding counts on unless something else is said here (see
-        `tail`).
+        Add ``position_ids``, which count the tokens of each sequence from 0 on. Padding holds 0
+        (``"zero"``, or True), 1 (``"one"``) or, with ``"repeat_last"``, 0 in front of a sequence
+        and its last position after it, as verl's ``clip(cumsum(attention_mask) - 1, 0)``. The
+        packed layout always has them, counted anew for each sequence; there padding counts on
+        unless something else is said here (see `tail`).
     labels
         Add ``labels``: the ids of response tokens that train, and -100 elsewhere. ``"shifted"``:
         each position holds the label of its sequence's next token, for a loss of one's own; models
@@ -180,13 +182,13 @@ def build_batch(
         Fix ``P`` of two segments.
     max_response_len
         Fix ``R``. In one block, fix ``W`` too, so that it stays the larger.
-    max_seq_len
+    warn_above
         Warn when the longest row exceeds it. Nothing is ever truncated.
     dtypes
-        ``"reference"``: int64 ids and masks, float32 fields. ``"compact"``: int32 ids and
+        ``"default"``: int64 ids and masks, float32 fields. ``"compact"``: int32 ids and
         positions, bool masks, float32 fields, and int64 labels, which torch's losses need. Or a
         mapping from keys to dtypes, by name or NumPy's or torch's own, where they differ from the
-        reference: int32 for ids, positions and labels; int32 or bool for ``attention_mask`` and
+        default: int32 for ids, positions and labels; int32 or bool for ``attention_mask`` and
         ``response_mask``; for fields float64, or bfloat16 or float16, rounded as torch rounds
         float32.
     array_type
@@ -248,7 +250,7 @@ def build_batch(
     -----
     UserWarning
         Rows of one length begin or end with several padding tokens, so that the block looks padded:
-        all of it counts as tokens. The longest row exceeds ``max_seq_len``. Values have no place
+        all of it counts as tokens. The longest row exceeds ``warn_above``. Values have no place
         since `pack` split rows. Rewards lie on tokens that realigning masked.
 
     Notes
@@ -275,8 +277,8 @@ def build_batch(
            [0. , 0. , 1. ]], dtype=float32)
     """
     check_array_type(array_type)
-    if max_seq_len is not None:
-        max_seq_len = checked_integer("max_seq_len", max_seq_len, "an integer or None")
+    if warn_above is not None:
+        warn_above = checked_integer("warn_above", warn_above, "an integer or None")
     layout_spec = checked_layout(
         layout,
         pad_to,
@@ -287,11 +289,12 @@ def build_batch(
         shift,
         tail,
         rows,
+        shard,
     )
     _check_shifts(labels, shift)
     specs: list[tuple[Rows, FieldSpec]] = []
-    if loss_masks is not None:
-        specs.append((loss_masks, LOSS_MASK))
+    if loss_mask is not None:
+        specs.append((loss_mask, LOSS_MASK))
     if rewards is not None:
         specs.append((rewards, REWARDS))
     if logprobs is not None:
@@ -301,8 +304,7 @@ def build_batch(
     merging = checked_merge(merge, merge_rewards, trajectory_ids, is_last_step)
     names = checked_names(uids=uids, trajectory_ids=trajectory_ids, is_last_step=is_last_step)
     check_uids(merging, names.get("uids"))
-    shard = None if isinstance(rows, str) else rows
-    has_loss_mask = loss_masks is not None or needs_loss_mask(
+    has_loss_mask = loss_mask is not None or needs_loss_mask(
         layout, merging is not None or shard is not None
     )
     outputs, specs = checked_outputs(
@@ -324,14 +326,14 @@ def build_batch(
     )
     for name, column in (("prompts", prompts), ("responses", responses)):
         if (message := padding_message(name, column, batch.recipe.pad_token_id)) is not None:
-            warnings.warn(message, stacklevel=2)
+            warn_user(message)
             break
     if (message := torn_message(batch.plan)) is not None:
-        warnings.warn(message, stacklevel=2)
+        warn_user(message)
     if (message := masked_message(batch)) is not None:
-        warnings.warn(message, stacklevel=2)
-    if (message := excess_message(batch.plan, max_seq_len)) is not None:
-        warnings.warn(message, stacklevel=2)
+        warn_user(message)
+    if (message := excess_message(batch.plan, warn_above)) is not None:
+        warn_user(message)
     return batch
 
 
@@ -342,7 +344,7 @@ def collate_fields(
     fields: Sequence[tuple[Any, FieldSpec]],
     array_type: str,
     layout: LayoutSpec = LEFT,
-    outputs: OutputSpec = REFERENCE,
+    outputs: OutputSpec = DEFAULT,
     pool: PoolArgument = "default",
     names: Mapping[str, list[Any]] | None = None,
     merging: Merging | None = None,
@@ -355,7 +357,7 @@ def collate_fields(
     making = None if merging is None else merging.making
     memory = checked_memory(pool, pin_memory, array_type)
     if shard is not None:
-        check_shard("rows", shard)
+        check_shard(shard)
     names = names or {}
     counts = [(name, len(values)) for name, values in names.items()]
     plan, table, arrays, owner, merge, masked_rewards = collate(
@@ -439,10 +441,10 @@ def checked_names(
 def check_options(
     *,
     pad_token_id: int,
-    position_ids: str | None,
+    position_ids: str | bool | None,
     labels: str | None,
     layout: str,
-    max_seq_len: int | None,
+    warn_above: int | None,
     dtypes: Any,
     array_type: str,
     pool: PoolArgument,
@@ -457,10 +459,10 @@ def check_options(
     checked_layout(layout, **layout_options)
     _check_shifts(labels, layout_options["shift"])
     checked_memory(pool, pin_memory, array_type)
-    if max_seq_len is not None:
-        checked_integer("max_seq_len", max_seq_len, "an integer or None")
+    if warn_above is not None:
+        checked_integer("warn_above", warn_above, "an integer or None")
     # Which keys a mapping of dtypes may have depends on the fields of the rows.
-    preset = "reference" if isinstance(dtypes, Mapping) else dtypes
+    preset = "default" if isinstance(dtypes, Mapping) else dtypes
     outputs, _ = checked_outputs(preset, layout, position_ids, labels, [], array_type)
     checked_pad(pad_token_id, outputs)
 
@@ -489,12 +491,12 @@ def checked_pad(pad_token_id: Any, outputs: OutputSpec) -> int:
     )
 
 
-def excess_message(plan: Plan, max_seq_len: int | None) -> str | None:
-    """Say that the longest row exceeds ``max_seq_len``, if it does."""
-    if max_seq_len is None or plan.longest_row <= max_seq_len:
+def excess_message(plan: Plan, warn_above: int | None) -> str | None:
+    """Say that the longest row exceeds ``warn_above``, if it does."""
+    if warn_above is None or plan.longest_row <= warn_above:
         return None
     return (
-        f"the longest row has {plan.longest_row} tokens, which exceeds max_seq_len={max_seq_len}; "
+        f"the longest row has {plan.longest_row} tokens, which exceeds warn_above={warn_above}; "
         "nothing is truncated: check the limits of the generation"
     )
 

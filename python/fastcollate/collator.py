@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import inspect
-import warnings
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Generic, Literal, TypeVar, cast, overload
 
-from fastcollate.arguments import id_list
+from fastcollate.arguments import id_list, suggests_names, unknown_argument, warn_user
 from fastcollate.batch import Batch
 from fastcollate.building import BatchBuilder
 from fastcollate.collating import build_batch, check_options
@@ -28,6 +27,7 @@ Made = TypeVar("Made", covariant=True)
 """What a collator makes of samples: a :class:`Batch`, or a dict if it has ``outputs``."""
 
 
+@suggests_names
 class Collator(Generic[Made]):
     """Makes a batch of samples: a ``collate_fn`` for torch, Hugging Face and Ray Data.
 
@@ -127,10 +127,9 @@ class Collator(Generic[Made]):
     ) -> None:
         for name in options:
             if name not in _OPTIONS:
-                raise TypeError(
-                    f"{name} is no option of a Collator; pass some of fields, ignore, outputs, "
-                    f"{', '.join(_OPTIONS)}, or what belongs to rows in the samples"
-                )
+                known = ("pad_token_id", "fields", "ignore", "outputs", *_OPTIONS)
+                message = unknown_argument("Collator", name, known)
+                raise TypeError(f"{message} (columns of rows are in the samples)")
         check_options(pad_token_id=pad_token_id, **{**_OPTIONS, **options})
         self._pad_token_id = pad_token_id
         self._fields = checked_sources(fields or {})
@@ -153,7 +152,7 @@ class Collator(Generic[Made]):
             options = {**options, "labels": "aligned"}
         made: Any = build_batch(**arguments, pad_token_id=self._pad_token_id, **options)
         if (message := padding_message("input_ids", ids, self._pad_token_id)) is not None:
-            warnings.warn(message, stacklevel=2)
+            warn_user(message)
         if self._outputs is not None:
             made = {key: made[key] for key in self._outputs}
         return cast("Made", made)

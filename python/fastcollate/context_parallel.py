@@ -7,11 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from fastcollate.arguments import checked_int, counted
+from fastcollate.arguments import checked_int, counted, suggests_names
 from fastcollate.arrays import checked_array, describe, flattened, is_tensor, places_of
 from fastcollate.batch import Batch
 
 
+@suggests_names
 def cp_split(batch: Batch, cp_size: int, cp_rank: int) -> Batch:
     """Take one context-parallel rank's part of a packed batch.
 
@@ -84,6 +85,7 @@ def cp_split(batch: Batch, cp_size: int, cp_rank: int) -> Batch:
     )
 
 
+@suggests_names
 def cp_merge(parts: Sequence[Any], batch: Batch) -> Any:
     """Put per-token outputs of all context-parallel ranks together.
 

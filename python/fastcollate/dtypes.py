@@ -9,13 +9,13 @@ import numpy as np
 
 from fastcollate._fastcollate import FieldSpec, OutputSpec
 
-REFERENCE = OutputSpec()
+DEFAULT = OutputSpec()
 """What today's frameworks use."""
 
 _TRAINED = OutputSpec(loss_mask="float32")
 """The same with a loss mask that says what trains."""
 
-_REFERENCE = dict.fromkeys(
+_DEFAULT = dict.fromkeys(
     ("input_ids", "attention_mask", "response_mask", "position_ids", "labels", "sequence_ids"),
     "int64",
 ) | {"loss_mask": "float32"}
@@ -28,7 +28,7 @@ _COMPACT = {
     "labels": "int64",  # torch's losses take no other integers
     "loss_mask": "float32",
 }
-_PRESETS = {"reference": _REFERENCE, "compact": _COMPACT}
+_PRESETS = {"default": _DEFAULT, "compact": _COMPACT}
 
 _MASKS = ("attention_mask", "response_mask")
 _MASKS_OF: dict[str, tuple[str, ...]] = {"jagged": (), "packed": ("response_mask",)}
@@ -36,7 +36,7 @@ _MASKS_OF: dict[str, tuple[str, ...]] = {"jagged": (), "packed": ("response_mask
 
 
 def needs_loss_mask(layout: str, is_merged_or_shard: bool) -> bool:
-    """Return whether a batch without `loss_masks` has a ``loss_mask`` output.
+    """Return whether a batch has a ``loss_mask`` output where the argument is None.
 
     Merged rows have observations, shards padding rows, and packed rows tokens that nothing
     predicts: the response mask does not say which of them train.
@@ -47,7 +47,7 @@ def needs_loss_mask(layout: str, is_merged_or_shard: bool) -> bool:
 def checked_outputs(
     dtypes: str | Mapping[str, Any],
     layout: str,
-    position_ids: str | None,
+    position_ids: str | bool | None,
     labels: str | None,
     fields: list[tuple[Any, FieldSpec]],
     array_type: str,
@@ -57,14 +57,18 @@ def checked_outputs(
 
     `has_loss_mask` adds a loss mask that says what trains, also where no field is one.
     """
+    if isinstance(position_ids, bool):
+        position_ids = "zero" if position_ids else None
     if position_ids not in (None, "zero", "one", "repeat_last"):
-        message = f"position_ids is {position_ids!r}; pass 'zero', 'one', 'repeat_last' or None"
+        message = (
+            f"position_ids is {position_ids!r}; pass 'zero' (or True), 'one', 'repeat_last' or None"
+        )
         raise ValueError(message)
     if labels not in (None, "aligned", "shifted"):
         raise ValueError(f"labels is {labels!r}; pass 'aligned', 'shifted' or None")
     is_packed = layout == "packed"
-    if position_ids is labels is None and isinstance(dtypes, str) and dtypes == "reference":
-        outputs = _TRAINED if has_loss_mask else REFERENCE
+    if position_ids is labels is None and isinstance(dtypes, str) and dtypes == "default":
+        outputs = _TRAINED if has_loss_mask else DEFAULT
     else:
         preset, by_key = taken_apart(dtypes)
         keys = ["input_ids"]
@@ -104,10 +108,10 @@ def checked_outputs(
 def taken_apart(dtypes: Any) -> tuple[str, dict[str, str]]:
     """Return the preset, and the names of dtypes that differ from it."""
     if isinstance(dtypes, Mapping):
-        return "reference", {key: dtype_name(key, dtype) for key, dtype in dtypes.items()}
+        return "default", {key: dtype_name(key, dtype) for key, dtype in dtypes.items()}
     if isinstance(dtypes, str) and dtypes in _PRESETS:
         return dtypes, {}
-    message = f"dtypes is {dtypes!r}; pass 'reference', 'compact' or a mapping from output keys"
+    message = f"dtypes is {dtypes!r}; pass 'default', 'compact' or a mapping from output keys"
     raise ValueError(message) if isinstance(dtypes, str) else TypeError(message)
 
 

@@ -40,12 +40,13 @@ def checked_layout(
     pack: PackArgument = None,
     shift: Shift = "none",
     tail: Tail = "extra_segment",
-    rows: Shard | Literal["single"] | None = None,
+    rows: Literal["single"] | None = None,
+    shard: Shard | None = None,
 ) -> LayoutSpec:
     """Check the arguments of a layout, also against each other."""
     arguments = (name, pad_to, max_prompt_len, max_response_len, pad_to_multiple_of)
-    is_packed = pack is not None or isinstance(rows, str) or (shift, tail) != AS_TOKENS_LIE
-    if arguments == ("left", None, None, None, 1) and not is_packed and rows is None:
+    is_packed = pack is not None or rows is not None or (shift, tail) != AS_TOKENS_LIE
+    if arguments == ("left", None, None, None, 1) and not is_packed and shard is None:
         return LEFT  # spares small batches the time
     if name not in LAYOUTS:
         names = ", ".join(map(repr, LAYOUTS[:-1]))
@@ -88,14 +89,14 @@ def checked_layout(
                 f"which is no multiple of pad_to_multiple_of={multiple}"
             )
     if name != "packed":
-        if getattr(rows, "bin_offsets", None) is not None:
+        if getattr(shard, "bin_offsets", None) is not None:
             raise ValueError(
                 f"the step was planned with pack=, so that ranks have as many bins, not rows; "
                 f"pass layout='packed' instead of {name!r}"
             )
         if is_packed:
             options = {"pack": pack is not None, "shift": shift != "none"}
-            options["rows='single'"] = isinstance(rows, str)
+            options["rows='single'"] = rows is not None
             option = next((option for option, is_given in options.items() if is_given), "tail")
             raise ValueError(f"{option} is for layout='packed', but layout is {name!r}")
         return LayoutSpec(*arguments)
@@ -104,7 +105,9 @@ def checked_layout(
             "max_response_len fixes the width of responses, but with layout='packed' fields are as "
             "wide as sequences; pass pad_to"
         )
-    return LayoutSpec(*arguments, _checked_pack(pack, multiple, rows), *_checked_how(shift, tail))
+    return LayoutSpec(
+        *arguments, _checked_pack(pack, multiple, rows, shard), *_checked_how(shift, tail)
+    )
 
 
 def _checked_how(shift: Any, tail: Any) -> tuple[str, str]:
@@ -117,12 +120,16 @@ def _checked_how(shift: Any, tail: Any) -> tuple[str, str]:
     return shift, tail
 
 
-def _checked_pack(pack: Any, multiple: int, rows: Any) -> Callable[[Integers], BinPlan] | None:
+def _checked_pack(
+    pack: Any, multiple: int, rows: Any, shard: Shard | None
+) -> Callable[[Integers], BinPlan] | None:
     """Return what makes bins of lengths; None for those of the shard, or for a single one."""
-    has_bins = getattr(rows, "bin_offsets", None) is not None
-    if isinstance(rows, str):
-        if rows != "single":
-            raise ValueError(f"rows is {rows!r}; pass 'single' or plan.shard(mini_batch, rank)")
+    has_bins = getattr(shard, "bin_offsets", None) is not None
+    if rows is not None:
+        if not isinstance(rows, str) or rows != "single":
+            raise ValueError(
+                f"rows is {describe(rows)}; pass 'single', or a shard of plan_step as shard="
+            )
         if pack is not None:
             raise ValueError("rows='single' puts everything in one row; leave pack out")
         return None

@@ -7,7 +7,13 @@ from typing import Literal, NamedTuple, TypeAlias
 
 from fastcollate._fastcollate import BufferPool as CorePool
 from fastcollate._fastcollate import after_fork, before_fork, forked
-from fastcollate.arguments import check_bool, checked_count, checked_seconds, counted
+from fastcollate.arguments import (
+    check_bool,
+    checked_count,
+    checked_seconds,
+    counted,
+    suggests_names,
+)
 from fastcollate.handover.pinning import Lender, PinnedSlabs, rounded
 
 DEFAULT_MAX_BYTES = 1 << 30
@@ -32,6 +38,7 @@ FRESH = Memory(None, None)
 """Memory that no pool keeps."""
 
 
+@suggests_names
 class BufferPool:
     """Recycles the memory of batches.
 
@@ -136,6 +143,7 @@ def get_default_pool() -> BufferPool | None:
     return _default
 
 
+@suggests_names
 def set_default_pool(pool: BufferPool | None) -> None:
     """Set the pool that batches take their memory from unless another is passed.
 

@@ -15,11 +15,11 @@ if TYPE_CHECKING:
     from fastcollate.batch import Batch
 
 
-def check_shard(name: str, shard: Any) -> None:
-    """Check that an argument is a shard."""
+def check_shard(shard: Any) -> None:
+    """Check the argument ``shard``."""
     if not isinstance(shard, Shard):
         raise TypeError(
-            f"{name} is {describe(shard)}; pass plan.shard(mini_batch, rank) of what "
+            f"shard is {describe(shard)}; pass plan.shard(mini_batch, rank) of what "
             "fastcollate.plan_step returned (shards of fastcollate.ray are for its collate)"
         )
 
@@ -44,16 +44,16 @@ def selected(batch: Batch, shard: Shard) -> Batch:
     """See :meth:`fastcollate.Batch.select`."""
     from fastcollate.relayout import laid_out
 
-    check_shard("shard", shard)
+    check_shard(shard)
     if batch.plan.layout == "packed":
         raise ValueError(
             "the batch is packed: several of its rows share one of the outputs; "
-            "pass rows=shard to build_batch, or select from a padded or jagged batch"
+            "pass shard=shard to build_batch, or select from a padded or jagged batch"
         )
     if shard.bin_offsets is not None:
         raise ValueError(
             "the step was planned with pack=, and packed rows are written from the turns: "
-            "pass rows=shard and layout='packed' to build_batch"
+            "pass shard=shard and layout='packed' to build_batch"
         )
     plan = batch.plan
     first = plan.adjacent(shard)

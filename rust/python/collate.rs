@@ -380,7 +380,7 @@ impl Lost<'_, '_> {
             remedy,
         };
         if !self.fields().any(|field| field.key == LOSS_MASK) {
-            let remedy = "pass loss_masks that are 0 there";
+            let remedy = "pass a loss_mask that is 0 there";
             return Err(no_place(0, trained, "trains", remedy).into());
         }
         let nothing = Grid::new(heads.rows(), 1, Vec::new())?;
@@ -393,7 +393,7 @@ impl Lost<'_, '_> {
                 !field.dtype.is_same(&found[bytes.clone()], &filled[bytes])
             };
             let (name, why, remedy) = match field.key {
-                LOSS_MASK => (trained, "trains", "set loss_masks to 0 there"),
+                LOSS_MASK => (trained, "trains", "set loss_mask to 0 there"),
                 key => (
                     key,
                     "is not its fill",

@@ -47,18 +47,18 @@ impl MergeSpec {
     #[new]
     fn new(
         policy: &str,
-        realign: &str,
+        mask_drift: &str,
         max_drift_tokens: usize,
         fork_threshold: Option<usize>,
         merge_rewards: &str,
     ) -> PyResult<Self> {
-        let masked = match realign {
+        let masked = match mask_drift {
             "response" => Masked::Response,
             "tail" => Masked::Tail,
             "span" => Masked::Span,
             _ => {
                 return Err(PyValueError::new_err(format!(
-                    "realign is '{realign}'; pass 'tail', 'response' or 'span'"
+                    "mask_drift is '{mask_drift}'; pass 'tail', 'response' or 'span'"
                 )));
             }
         };
@@ -195,16 +195,16 @@ pub fn merge_turns<'py>(
     responses: &Bound<'py, PyAny>,
     trajectories: Trajectories,
     spec: &MergeSpec,
-    loss_masks: Option<&Bound<'py, PyAny>>,
+    loss_mask: Option<&Bound<'py, PyAny>>,
     drop_untrainable: bool,
 ) -> Result<Merge> {
     let prompts = Rows::new::<i64>("prompts", prompts, Check::None)?;
     let responses = Rows::new::<i64>("responses", responses, Check::None)?;
     let turns = Turns::new(prompts.lens(), responses.lens())?;
-    let mask = loss_masks.map(|masks| {
-        let masks = Rows::new::<f32>("loss_masks", masks, Check::Number)?;
-        turns.check_count("loss_masks", masks.len())?;
-        turns.check_response_lens("loss_masks", &masks.lens())?;
+    let mask = loss_mask.map(|masks| {
+        let masks = Rows::new::<f32>("loss_mask", masks, Check::Number)?;
+        turns.check_count("loss_mask", masks.len())?;
+        turns.check_response_lens("loss_mask", &masks.lens())?;
         Ok::<_, Error>(masks)
     });
     let mask = mask.transpose()?;

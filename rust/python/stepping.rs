@@ -154,8 +154,8 @@ pub fn split_step<'py>(
             None => Deal::Contiguous,
         },
         padding: match padding {
-            "first" => Padding::CopyFirst,
-            "cycle" => Padding::CopyCycle,
+            "copy_first" => Padding::CopyFirst,
+            "copy_cycle" => Padding::CopyCycle,
             "synthetic" => Padding::Synthetic,
             _ => Padding::Refused,
         },

@@ -12,7 +12,7 @@ from fastcollate._fastcollate import Stretches
 from fastcollate.arrays import is_only_torch, is_tensor
 from fastcollate.batch import Batch
 from fastcollate.blocks.joining import Step
-from fastcollate.blocks.storing import PLAIN, Kind, Part, tensor_of_bits, unpacked
+from fastcollate.blocks.storing import Kind, Part, tensor_of_bits, unpacked
 from fastcollate.collating import build_batch
 from fastcollate.dtypes import dtype_name as name_of
 from fastcollate.ingest.columns import Ragged
@@ -71,7 +71,7 @@ def built(step: Step, shard: Shard, parts: Mapping[int, Part], **options: Any) -
         **step.names,
         "fields": fields or None,
         "merge": Merging(step.plan, step.merge_plan, masked_rewards=step.masked_rewards),
-        "rows": shard,
+        "shard": shard,
         **options,
     }
     return build_batch(prompts, responses, **arguments)
@@ -120,8 +120,8 @@ def _check_rows(runs: list[_Run], lens: Integers) -> None:
 
 def _check_dtypes(step: Step, dtypes: Mapping[str, Any]) -> None:
     """Check that no column is asked for in a dtype that has more than what it was stored as."""
-    for argument, kind in step.plain.items():
-        if name_of(key := PLAIN[argument], dtypes.get(key, kind.dtype)) == "float64":
+    for key, kind in step.plain.items():
+        if name_of(key, dtypes.get(key, kind.dtype)) == "float64":
             raise ValueError(
                 f"dtype of {key} is float64, but it was put into the store as float32; put it as "
                 "a field of that dtype, under another key"

@@ -45,8 +45,8 @@ PART_BYTES = 4 << 20
 Whoever needs a row of it fetches all of it, and each fetch takes some time for itself.
 """
 
-PLAIN = {"loss_masks": "loss_mask", "rewards": "rewards", "logprobs": "logprobs"}
-"""Arguments of `build_batch` that are fields of their own, and the keys of their outputs."""
+PLAIN = ("loss_mask", "rewards", "logprobs")
+"""Arguments of `build_batch` that are fields of their own: the keys of their outputs too."""
 
 NAMES = ("uids", "trajectory_ids", "is_last_step")
 """Arguments of `build_batch` that name rows."""
@@ -158,7 +158,7 @@ def stored(
     responses: Rows,
     *,
     rewards: Rows | None = None,
-    loss_masks: Rows | None = None,
+    loss_mask: Rows | None = None,
     logprobs: Rows | None = None,
     fields: Mapping[str, Field | PerRow | RoutedExperts] | None = None,
     uids: Sequence[Any] | None = None,
@@ -172,7 +172,7 @@ def stored(
 
     Parameters
     ----------
-    prompts, responses, rewards, loss_masks, logprobs, fields, uids, trajectory_ids, is_last_step, \
+    prompts, responses, rewards, loss_mask, logprobs, fields, uids, trajectory_ids, is_last_step, \
     merge, merge_rewards
         As :func:`fastcollate.build_batch`.
     part_bytes
@@ -189,7 +189,7 @@ def stored(
         _kept("prompts", prompts),
         _kept("responses", responses),
         rewards=_kept("rewards", rewards),
-        loss_masks=_kept("loss_masks", loss_masks),
+        loss_mask=_kept("loss_mask", loss_mask),
         logprobs=_kept("logprobs", logprobs),
         fields=fields,
         uids=uids,
@@ -203,15 +203,15 @@ def stored(
     sources = batch.plan.sources
 
     plain: dict[str, _Stored] = {}
-    for name, key in PLAIN.items():
-        if key not in batch or (name == "loss_masks" and loss_masks is None):
+    for name in PLAIN:
+        if name not in batch or (name == "loss_mask" and loss_mask is None):
             continue
-        values = _array(batch[key])
+        values = _array(batch[name])
         if name == "rewards" and _is_one_number_each(rewards):
             numbers = values[of_responses[:-1] + _last_places(batch)]
             plain[name] = _Stored(Kind("number", None, "float32", ()), numbers)
             continue
-        if name == "loss_masks":
+        if name == "loss_mask":
             values = _narrowed(values)
         column = Ragged(values, of_responses)
         plain[name] = _Stored(Kind("response", None, values.dtype.name, ()), column)
@@ -237,7 +237,7 @@ def stored(
         {name: values for name, values in names.items() if values is not None},
         {name: one.kind for name, one in plain.items()},
         {key: one.kind for key, one in more.items()},
-        _loss_weights(batch, plain.get("loss_masks"), of_responses),
+        _loss_weights(batch, plain.get("loss_mask"), of_responses),
         bounds,
         num_bytes,
         batch._masked_rewards,

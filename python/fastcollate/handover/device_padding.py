@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from fastcollate._fastcollate import OutputTable
+from fastcollate.arguments import suggests_names
 from fastcollate.arrays import is_tensor, offsets_of
 from fastcollate.dtypes import checked_outputs
 from fastcollate.handover.device import checked_tensors, has_bus
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from fastcollate.batch import Batch, Recipe
 
 
+@suggests_names
 def pad_on_device(
     batch: Batch,
     layout: Literal["left", "two_segment", "right"] | None = None,
@@ -29,7 +31,7 @@ def pad_on_device(
     pad_to_multiple_of: int = 1,
     max_prompt_len: int | None = None,
     max_response_len: int | None = None,
-    dtypes: Literal["reference", "compact"] | Mapping[str, Any] = "reference",
+    dtypes: Literal["default", "compact"] | Mapping[str, Any] = "default",
 ) -> Batch:
     """Pad a jagged batch on the device where it is, or widen the dtypes of a compact one.
 

@@ -12,14 +12,13 @@ import os
 import sys
 import threading
 import time
-import warnings
 import weakref
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from fastcollate.arguments import counted
+from fastcollate.arguments import counted, warn_user
 from fastcollate.arrays import is_tensor
 from fastcollate.handover.in_flight import let_go_of_all
 from fastcollate.handover.slabs import over
@@ -94,7 +93,7 @@ def _warn(why: str) -> None:
     if not _has_warned:
         _has_warned = True
         message = f"no memory is pinned: {why}. Batches are in pageable memory"
-        warnings.warn(message, stacklevel=2)
+        warn_user(message)
 
 
 @dataclass(eq=False)

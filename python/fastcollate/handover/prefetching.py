@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from typing import Any, Generic, TypeVar
 
-from fastcollate.arguments import checked_count, checked_seconds, counted
+from fastcollate.arguments import checked_count, checked_seconds, counted, suggests_names
 from fastcollate.arrays import describe
 from fastcollate.handover.device import resolved
 from fastcollate.handover.moving import Blocking, HandOver, OnLane, Same
@@ -36,6 +36,7 @@ CLOSE_SECONDS = 10.0
 _log = logging.getLogger(__name__)
 
 
+@suggests_names
 def prefetch(
     iterable: Iterable[T],
     device: Any = None,
@@ -126,6 +127,7 @@ def _mover_to(device: Any, work: _Work) -> Same:
     return Blocking(target) if lane is None else OnLane(target, lane, work.is_stopped)
 
 
+@suggests_names
 class Prefetcher(Generic[T]):
     """The iterator that :func:`prefetch` returns. Items come in the iterable's order, once."""
 

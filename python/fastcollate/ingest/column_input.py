@@ -11,6 +11,7 @@ from typing import Any, Literal
 import numpy as np
 
 from fastcollate._fastcollate import arrow_chunks, copy_rows
+from fastcollate.arguments import suggests_names
 from fastcollate.arrays import (
     NUMBERS,
     checked_array,
@@ -36,6 +37,7 @@ BAND = 1 << 22
 EXPECTED = "pass rows: lists, arrays or tensors, an Arrow array of lists, or a nested tensor"
 
 
+@suggests_names
 def ragged(
     x: Any,
     dtype: Any = None,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, final, overload
 import numpy as np
 
 from fastcollate._fastcollate import arrow_lists
-from fastcollate.arguments import counted
+from fastcollate.arguments import counted, suggests_names
 from fastcollate.arrays import (
     checked_array,
     describe,
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 
 @final
+@suggests_names
 class Ragged:
     r"""Rows of different lengths in one flat array.
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 import numpy as np
 
 from fastcollate._fastcollate import RESERVED_KEYS, FieldSpec, OutputTable
-from fastcollate.arguments import as_list, checked_int
+from fastcollate.arguments import as_list, checked_int, suggests_names
 from fastcollate.arrays import (
     NUMBERS,
     convert,
@@ -36,6 +36,7 @@ Rows: TypeAlias = "Sequence[Any] | NDArray[Any] | torch.Tensor | Ragged | Any"
 """A per-token field: one row of numbers per training row (see :func:`fastcollate.build_batch`)."""
 
 
+@suggests_names
 @dataclass(frozen=True, eq=False)
 class Field:
     """A per-token field of a batch, for ``fields=`` of :func:`fastcollate.build_batch`.
@@ -86,6 +87,7 @@ class Field:
             raise ValueError(f"{key} has fill {found}, which {dtype} cannot hold") from error
 
 
+@suggests_names
 @dataclass(frozen=True, eq=False)
 class RoutedExperts:
     """Which experts each token was routed to, for ``fields=`` of :func:`fastcollate.build_batch`.
@@ -125,6 +127,7 @@ class RoutedExperts:
         return FieldSpec(key, key, align="experts", num_experts=num_experts, dtype=dtype)
 
 
+@suggests_names
 @dataclass(frozen=True, eq=False)
 class PerRow:
     """Values that belong to whole rows, for ``fields=`` of :func:`fastcollate.build_batch`.

@@ -34,7 +34,7 @@ AnyField = Field | PerRow | RoutedExperts
 
 COLUMNS = {
     "rewards": "rewards",
-    "loss_mask": "loss_masks",
+    "loss_mask": "loss_mask",
     "logprobs": "logprobs",
     "uid": "uids",
     "trajectory_id": "trajectory_ids",

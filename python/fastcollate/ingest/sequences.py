@@ -96,7 +96,7 @@ def tokens_of(columns: Mapping[str, Any]) -> Tokens:
         "responses": Stretches([(values, starts + prompt_lens, response_lens)]),
     }
     if "labels" in columns:
-        arguments["loss_masks"] = Stretches([(trained, starts + prompt_lens, response_lens)])
+        arguments["loss_mask"] = Stretches([(trained, starts + prompt_lens, response_lens)])
     return Tokens(arguments, packed)
 
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from fastcollate import _fastcollate
 from fastcollate._fastcollate import Merge, MergeSpec, Plan
-from fastcollate.arguments import check_bool, checked_int, counted
+from fastcollate.arguments import check_bool, checked_int, counted, suggests_names
 from fastcollate.arrays import describe
 from fastcollate.ingest.fields import Rows
 from fastcollate.plan.grouping import shown, starts_of
@@ -172,6 +172,7 @@ class MergePlan:
         return f"MergePlan: {turns} of {trajectories} in {rows}"
 
 
+@suggests_names
 def merge_turns(
     prompts: Rows,
     responses: Rows,
@@ -179,11 +180,11 @@ def merge_turns(
     trajectory_ids: Sequence[Any] | None = None,
     is_last_step: Sequence[bool] | None = None,
     policy: Literal["exact", "branch", "realign"] = "exact",
-    realign: Literal["tail", "response", "span"] = "tail",
+    mask_drift: Literal["tail", "response", "span"] = "tail",
     max_drift_tokens: int = 0,
     fork_threshold: int | None = 1024,
     merge_rewards: MergeRewards = "error",
-    loss_masks: Rows | None = None,
+    loss_mask: Rows | None = None,
     drop_untrainable: bool = False,
     allow_unfinished: bool = False,
     tokenizer: Tokenizer | None = None,
@@ -211,7 +212,7 @@ def merge_turns(
         so that sub-agents, retries and folded contexts get rows of their own. ``"realign"``: as
         exact, but where the prompt differs inside the last response, as re-tokenised text does,
         the prompt is taken for right, and the sampled tokens that no longer stand are masked.
-    realign
+    mask_drift
         What ``"realign"`` masks: ``"tail"``, the response from the first token that differs on;
         ``"response"``, all of the response that it lies in, and those behind it; ``"span"``, the
         tail but for the end of the response, if that stands further on in the prompt. Rewards and
@@ -221,8 +222,8 @@ def merge_turns(
         last response. A difference inside the first prompt of a row never is realigned.
     fork_threshold
         From so many tokens on, a turn that would be realigned starts a new row; None for no bound.
-        With ``realign="tail"``, tokens of the row from the first that differs on (TRL's rule and
-        default); with ``realign="response"``, tokens of the turn's own response (slime's).
+        With ``mask_drift="tail"``, tokens of the row from the first that differs on (TRL's rule and
+        default); with ``mask_drift="response"``, tokens of the turn's own response (slime's).
     merge_rewards
         The reward of a row of several turns if `build_batch` gets one number per turn; the plan
         keeps this. ``"error"``: the last turn's number, and an error if the number of an earlier
@@ -230,7 +231,7 @@ def merge_turns(
         of turns. ``"last"``: the last turn's number; those of earlier turns are dropped. The reward
         lands on the row's last sampled token. Rewards per token need none of this: each stays with
         its token.
-    loss_masks, drop_untrainable
+    loss_mask, drop_untrainable
         Leave trajectories out of which no token trains: whose responses are empty or, if loss
         masks are given, all 0. Else they keep their rows.
     allow_unfinished
@@ -269,7 +270,7 @@ def merge_turns(
     >>> plan.report.metrics["generate/num_tokens_after_merge"]
     6.0
     """
-    spec = checked_policy(policy, realign, max_drift_tokens, fork_threshold, merge_rewards)
+    spec = checked_policy(policy, mask_drift, max_drift_tokens, fork_threshold, merge_rewards)
     check_bool("drop_untrainable", drop_untrainable)
     check_bool("allow_unfinished", allow_unfinished)
     if tokenizer is not None and not hasattr(tokenizer, "decode"):
@@ -278,7 +279,7 @@ def merge_turns(
         trajectory_ids, is_last_step, allow_unfinished=allow_unfinished
     )
     merge = _fastcollate.merge_turns(
-        prompts, responses, trajectories.for_core(), spec, loss_masks, drop_untrainable
+        prompts, responses, trajectories.for_core(), spec, loss_mask, drop_untrainable
     )
     plan = MergePlan(merge, trajectories.ids, tokenizer)
     log_breaks(plan)
@@ -287,7 +288,7 @@ def merge_turns(
 
 def checked_policy(
     policy: str,
-    realign: str = "tail",
+    mask_drift: str = "tail",
     max_drift_tokens: int = 0,
     fork_threshold: int | None = 1024,
     merge_rewards: str = "error",
@@ -295,7 +296,7 @@ def checked_policy(
     """Check the arguments of a policy."""
     for name, value, values in (
         ("policy", policy, POLICIES),
-        ("realign", realign, ("tail", "response", "span")),
+        ("mask_drift", mask_drift, ("tail", "response", "span")),
         ("merge_rewards", merge_rewards, REWARDS),
     ):
         if not isinstance(value, str) or value not in values:
@@ -305,14 +306,14 @@ def checked_policy(
     if fork_threshold is not None:
         advice = "a number of tokens, or None for no bound"
         fork_threshold = _checked_limit("fork_threshold", fork_threshold, advice)
-    if policy != "realign" and (realign != "tail" or max_drift_tokens != 0):
-        given = "realign" if realign != "tail" else "max_drift_tokens"
+    if policy != "realign" and (mask_drift != "tail" or max_drift_tokens != 0):
+        given = "mask_drift" if mask_drift != "tail" else "max_drift_tokens"
         raise ValueError(f"{given} is an option of policy='realign', but policy is {policy!r}")
-    if fork_threshold != 1024 and (policy != "realign" or realign == "span"):
+    if fork_threshold != 1024 and (policy != "realign" or mask_drift == "span"):
         raise ValueError(
-            "fork_threshold is an option of policy='realign' with realign='tail' or 'response'"
+            "fork_threshold is an option of policy='realign' with mask_drift='tail' or 'response'"
         )
-    return MergeSpec(policy, realign, max_drift_tokens, fork_threshold, merge_rewards)
+    return MergeSpec(policy, mask_drift, max_drift_tokens, fork_threshold, merge_rewards)
 
 
 def _checked_limit(name: str, limit: Any, advice: str) -> int:

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from fastcollate import _fastcollate
-from fastcollate.arguments import counted
+from fastcollate.arguments import counted, suggests_names
 from fastcollate.arrays import describe
 from fastcollate.plan.bin_plan import BinPlan
 from fastcollate.plan.costs import Costs
@@ -28,6 +28,7 @@ _OVERSIZE_OF: dict[str, Oversize] = {"balanced": "own_bin", "concat": "split"}
 """What algorithms do about sequences above the capacity unless told; all others refuse them."""
 
 
+@suggests_names
 def pack(
     lengths: Any,
     capacity: int,

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fastcollate import _fastcollate
-from fastcollate.arguments import check_bool, checked_count, checked_int, counted
+from fastcollate.arguments import check_bool, checked_count, checked_int, counted, suggests_names
 from fastcollate.arrays import describe
 from fastcollate.plan.costs import Costs, checked_weights, weights_of
 from fastcollate.plan.lengths import MAX_TOKENS, Integers, checked_lengths
@@ -25,6 +25,7 @@ Algorithm = Literal["karmarkar_karp", "lpt", "lpt_swap"]
 Order = Literal["small_ends", "descending", "ascending"]
 
 
+@suggests_names
 def partition(
     lengths: Any,
     k: int,
@@ -105,6 +106,7 @@ def partition(
     return lists_of(*_fastcollate.partition(weights, k, algorithm, equal_size))
 
 
+@suggests_names
 def micro_batches(
     lengths: Any,
     capacity: int,
@@ -326,7 +328,7 @@ class MicroBatches(Table):
         return lists_of(ends - ends[0], self.indices[ends[0] : ends[-1]])
 
     def shard(self, micro_batch: int, rank: int) -> Shard:
-        """Return the rows of a rank's micro-batch, for ``build_batch(rows=)`` and ``batch.select``.
+        """Return the rows of a rank's micro-batch, for `build_batch` and ``batch.select``.
 
         Raises
         ------

@@ -9,7 +9,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fastcollate import _fastcollate
-from fastcollate.arguments import check_bool, checked_count, checked_int, counted, id_list
+from fastcollate.arguments import (
+    check_bool,
+    checked_count,
+    checked_int,
+    counted,
+    id_list,
+    suggests_names,
+)
 from fastcollate.arrays import describe, is_tensor
 from fastcollate.batch import Batch
 from fastcollate.plan.boundaries import PromptBoundaries
@@ -25,6 +32,7 @@ MAX_RANKS = 1 << 24
 """How many ranks all mini-batches together may have."""
 
 
+@suggests_names
 def prompt_boundaries(uids: Any) -> PromptBoundaries:
     """Find the rows of every prompt.
 
@@ -61,16 +69,16 @@ def prompt_boundaries(uids: Any) -> PromptBoundaries:
     return PromptBoundaries(_prompt_offsets(uids))
 
 
+@suggests_names
 def plan_step(
-    what: Any,
+    rows: Any,
     *,
     uids: Any | None = None,
     prompts_per_mini_batch: int | None = None,
     rows_per_mini_batch: int | None = None,
     dp_size: int = 1,
-    pad_rows: Literal["synthetic", "copy", "error"] = "synthetic",
-    copy: Literal["first", "cycle"] = "first",
-    shards: Literal["contiguous", "strided", "tokens", "flops"] | Costs = "contiguous",
+    pad_rows: Literal["synthetic", "copy_first", "copy_cycle", "error"] = "synthetic",
+    shard_by: Literal["contiguous", "strided", "tokens", "flops"] | Costs = "contiguous",
     keep_together: Literal["prompt", "trajectory"] | None = None,
     pack: Mapping[str, Any] | None = None,
     allow_partial: bool = False,
@@ -84,13 +92,13 @@ def plan_step(
 
     A prompt has any number of rows, a mini-batch a fixed number of prompts, and each rank of a
     mini-batch the same number of rows, some of which may be padding. No token is moved:
-    ``build_batch(..., rows=plan.shard(...))`` and ``batch.select`` do that.
+    ``build_batch(..., shard=plan.shard(...))`` and ``batch.select`` do that.
 
     Parameters
     ----------
-    what
-        The rows: a :class:`MergePlan`, a :class:`Batch`, the number of tokens of each row, or a
-        pair of the numbers of tokens of prompts and responses. Numbers are integers: arrays,
+    rows
+        The step's rows: a :class:`MergePlan`, a :class:`Batch`, the number of tokens of each row,
+        or a pair of the numbers of tokens of prompts and responses. Numbers are integers: arrays,
         tensors or sequences (rows,).
     uids
         What names each row's prompt, as in :func:`prompt_boundaries`. Of a merge plan one per turn
@@ -102,15 +110,13 @@ def plan_step(
         Number of data-parallel ranks.
     pad_rows
         What fills mini-batches up to a multiple of `dp_size`. ``"synthetic"``: rows of one prompt
-        and one response token; ``"copy"``: copies of rows of the mini-batch, with the tokens and
-        per-row values, but without values of response tokens; ``"error"``: nothing. Neither kind
-        trains. Each rank's padding rows come after its own rows, and are dealt out evenly: a rank
-        has padding rows only where there are fewer rows than ranks. With `keep_together` that
+        and one response token; ``"copy_first"``: copies of the mini-batch's first row;
+        ``"copy_cycle"``: copies of all its rows, from the first on; ``"error"``: nothing. A copy
+        has the tokens and per-row values of its row, but no values of response tokens. No padding
+        row trains. Each rank's padding rows come after its own rows, and are dealt out evenly: a
+        rank has padding rows only where there are fewer rows than ranks. With `keep_together` that
         holds for groups in place of rows.
-    copy
-        Which rows are copied. ``"first"``: the mini-batch's first; ``"cycle"``: all of them, from
-        the first on.
-    shards
+    shard_by
         Which rank gets which rows. ``"contiguous"``: those that follow each other, about as many as
         the others; ``"strided"``: every `dp_size`-th; ``"tokens"``: about as many tokens as the
         others; ``"flops"``: about as much work, ``24576 * L + L * L`` for a row of L tokens; or
@@ -128,7 +134,7 @@ def plan_step(
         a multiple of `dp_size` (and of ``bins_multiple_of``), dealt out one after the other, each
         to the next rank. No rows are added, but one synthetic row for each bin that a mini-batch of
         few rows cannot fill, unless `pad_rows` is ``"error"``. Rows are not split, nor is there a
-        choice of `shards` or `copy`.
+        choice of `shard_by` or of rows to copy.
     allow_partial
         Whether the last mini-batch, which may be the only one, may be smaller.
     train_batch_size
@@ -177,12 +183,12 @@ def plan_step(
     >>> plan.shard(0, 1).rows
     array([ 3,  4, -1])
     """
-    _check_options(pad_rows, copy, shards, keep_together)
+    _check_options(pad_rows, shard_by, keep_together)
     options = {} if pack is None else checked_pack_options(pack)
-    if pack is not None and (shards, copy) != ("contiguous", "first"):
+    if pack is not None and (shard_by != "contiguous" or pad_rows == "copy_cycle"):
         raise ValueError(
-            "shards and copy say how rows are dealt out and padded, but pack makes bins, each of "
-            "which goes to the next rank; leave them out"
+            "shard_by and pad_rows='copy_cycle' say how rows are dealt out and padded, but pack "
+            "makes bins, each of which goes to the next rank; leave them out"
         )
     check_bool("allow_partial", allow_partial)
     if is_stepwise is not None:
@@ -192,7 +198,7 @@ def plan_step(
     samples = n_samples_per_prompt
     if samples is not None:
         samples = checked_count("n_samples_per_prompt", samples, "a number of rows")
-    step = _Rows.of(what)
+    step = _Rows.of(rows)
     if (num_rows := len(step.lengths)) == 0:
         raise ValueError("there are no rows to plan; pass at least one")
     uids = step.uids if uids is None else step.per_row("uids", uids)
@@ -244,15 +250,15 @@ def plan_step(
         lengths, may_pad = step.lengths.sum(1), pad_rows != "error"
         packed = packed_slots(lengths, mini_batches, dp_size, options, groups, may_pad)
         return StepPlan._from_own(**packed._asdict(), **table)
-    costs, synthetic_cost = _costs(shards, step.lengths.sum(1), pad_rows)
-    rows, is_padding, offsets, failure = _fastcollate.split_step(
+    costs, synthetic_cost = _costs(shard_by, step.lengths.sum(1), pad_rows)
+    slots, is_padding, offsets, failure = _fastcollate.split_step(
         mini_batches,
         groups,
         costs,
         synthetic_cost,
         dp_size,
-        shards == "strided",
-        copy if pad_rows == "copy" else pad_rows,
+        shard_by == "strided",
+        pad_rows,
     )
     if failure is not None:
         mini_batch, group = failure
@@ -274,7 +280,7 @@ def plan_step(
             f"of {name} on one; keep nothing together, or allow padding"
         )
     return StepPlan._from_own(
-        rows=rows,
+        rows=slots,
         is_padding=is_padding,
         mini_batch_offsets=offsets,
         bin_offsets=None,
@@ -301,33 +307,33 @@ class _Rows(NamedTuple):
     may_be_per_turn: bool = False
 
     @classmethod
-    def of(cls, what: Any) -> _Rows:
-        """Read the argument `what`."""
-        if isinstance(what, MergePlan):
-            lengths = np.stack([what.prompt_lens, what.response_lens], 1)
-            return cls(lengths, merge=what, may_be_per_turn=True)
-        if isinstance(what, Batch):
-            plan = what.plan
+    def of(cls, rows: Any) -> _Rows:
+        """Read the argument `rows`."""
+        if isinstance(rows, MergePlan):
+            lengths = np.stack([rows.prompt_lens, rows.response_lens], 1)
+            return cls(lengths, merge=rows, may_be_per_turn=True)
+        if isinstance(rows, Batch):
+            plan = rows.plan
             lengths = np.stack([plan.prompt_lens, plan.response_lens], 1)
-            if what.is_padding is not None and any(what.is_padding):
+            if rows.is_padding is not None and any(rows.is_padding):
                 raise ValueError(
                     "the batch has padding rows, which a plan would take for real ones; "
                     "plan the batch that they were added to"
                 )
-            names = (what.uids, what.trajectory_ids, what.is_last_step)
+            names = (rows.uids, rows.trajectory_ids, rows.is_last_step)
             # Rows that were picked from a merged batch are not those of its plan any more.
-            merge = what.merge_plan if what.is_padding is None else None
+            merge = rows.merge_plan if rows.is_padding is None else None
             return cls(lengths, False, *names, merge)
-        if isinstance(what, (tuple, list)) and len(what) == 2 and hasattr(what[0], "__len__"):
-            prompts = checked_lengths("prompt_lens", what[0])
-            responses = checked_lengths("response_lens", what[1])
+        if isinstance(rows, (tuple, list)) and len(rows) == 2 and hasattr(rows[0], "__len__"):
+            prompts = checked_lengths("prompt_lens", rows[0])
+            responses = checked_lengths("response_lens", rows[1])
             if len(prompts) != len(responses):
                 raise ValueError(
-                    f"the argument what has {len(prompts)} lengths of prompts, but "
+                    f"rows has {len(prompts)} lengths of prompts, but "
                     f"{len(responses)} of responses; pass one of each per row"
                 )
             return cls(np.stack([prompts, responses], 1))
-        totals = checked_lengths("the argument what", what)
+        totals = checked_lengths("rows", rows)
         return cls(np.stack([np.zeros_like(totals), totals], 1), True)
 
     @property
@@ -397,22 +403,19 @@ def _item(uids: Any, row: int) -> Any:
     return uid
 
 
-def _check_options(pad_rows: Any, copy: Any, shards: Any, keep_together: Any) -> None:
+def _check_options(pad_rows: Any, shard_by: Any, keep_together: Any) -> None:
     for name, value, values in (
-        ("pad_rows", pad_rows, ("synthetic", "copy", "error")),
-        ("copy", copy, ("first", "cycle")),
+        ("pad_rows", pad_rows, ("synthetic", "copy_first", "copy_cycle", "error")),
         ("keep_together", keep_together, ("prompt", "trajectory", None)),
-        ("shards", shards, ("contiguous", "strided", "tokens", "flops")),
+        ("shard_by", shard_by, ("contiguous", "strided", "tokens", "flops")),
     ):
-        if name == "shards" and callable(value):
+        if name == "shard_by" and callable(value):
             continue
         if value is not None and not isinstance(value, str):
             raise TypeError(f"{name} is {describe(value)}; pass {', '.join(map(repr, values))}")
         if value not in values:
-            more = ", or a function of lengths" if name == "shards" else ""
+            more = ", or a function of lengths" if name == "shard_by" else ""
             raise ValueError(f"{name} is {value!r}; pass {', '.join(map(repr, values))}{more}")
-    if copy != "first" and pad_rows != "copy":
-        raise ValueError(f"copy is an option of pad_rows='copy', but pad_rows is {pad_rows!r}")
 
 
 def _checked_unit(prompts: Any, rows: Any) -> tuple[str | None, int]:
@@ -508,13 +511,13 @@ def _check_not_torn(groups: Integers, mini_batches: Integers, names: _Names) -> 
 
 
 def _costs(
-    shards: Any, lengths: Integers, pad_rows: str
+    shard_by: Any, lengths: Integers, pad_rows: str
 ) -> tuple[NDArray[np.float64] | None, float]:
     """Return what rows cost, and what a synthetic one does."""
-    if shards in ("contiguous", "strided"):
+    if shard_by in ("contiguous", "strided"):
         return None, 0.0
-    costs = costs_of("shards", shards, lengths)
+    costs = costs_of("shard_by", shard_by, lengths)
     if pad_rows != "synthetic":
         return costs, 0.0
     synthetic = np.array([sum(SYNTHETIC_LENS)], np.int64)
-    return costs, float(costs_of("shards", shards, synthetic)[0])
+    return costs, float(costs_of("shard_by", shard_by, synthetic)[0])

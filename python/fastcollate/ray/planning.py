@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import ray
 
 from fastcollate.advantages import LossNormalizers
-from fastcollate.arguments import counted
+from fastcollate.arguments import counted, suggests_names
 from fastcollate.arrays import describe
 from fastcollate.batch import Batch
 from fastcollate.blocks.joining import Step, joined
@@ -167,6 +167,7 @@ class BlockStepPlan:
         return f"{self.step!r}, from {counted(len(self.blocks), 'block')} of {megabytes:.1f} MB"
 
 
+@suggests_names
 def plan_step(
     blocks: Sequence[Block],
     *,
@@ -190,7 +191,7 @@ def plan_step(
         all shards are as wide as the step's longest rows.
     **options
         Those of :func:`fastcollate.plan_step`, such as ``prompts_per_mini_batch``, ``dp_size``,
-        ``pad_rows`` and ``shards``, but for ``uids``, ``trajectory_ids`` and ``is_last_step``,
+        ``pad_rows`` and ``shard_by``, but for ``uids``, ``trajectory_ids`` and ``is_last_step``,
         which the blocks know.
 
     Returns
@@ -212,9 +213,9 @@ def plan_step(
         if name in options:
             raise TypeError(f"{name} is an argument of put_turns: the blocks know it")
     tables = joined([block.table for block in blocks], [block.name for block in blocks])
-    what: Any = tables.merge_plan
-    if what is None:
-        what = tables.plan.prompt_lens, tables.plan.response_lens
+    rows: Any = tables.merge_plan
+    if rows is None:
+        rows = tables.plan.prompt_lens, tables.plan.response_lens
         options |= tables.names
     elif "uids" in tables.names:
         options["uids"] = tables.names["uids"]
@@ -224,9 +225,10 @@ def plan_step(
         "max_prompt_len": max_prompt_len,
         "max_response_len": max_response_len,
     }
-    return BlockStepPlan(stepping.plan_step(what, **options), blocks, tables, widths)
+    return BlockStepPlan(stepping.plan_step(rows, **options), blocks, tables, widths)
 
 
+@suggests_names
 def collate(
     shard: BlockShard, *, pad_token_id: int, timeout: float = TIMEOUT, **options: Any
 ) -> Batch:
@@ -245,13 +247,13 @@ def collate(
         How many seconds to wait for the objects.
     **options
         Those of ``build_batch``: ``layout``, ``position_ids``, ``labels``, ``dtypes``,
-        ``array_type``, ``pool`` and so on, but for columns, ``merge`` and ``rows``, which are the
+        ``array_type``, ``pool`` and so on, but for columns, ``merge`` and ``shard``, which are the
         blocks' and the plan's. Widths are the plan's too; they may be repeated.
 
     Returns
     -------
     Batch
-        What one ``build_batch`` of all blocks' columns with ``rows=`` this shard gives, with the
+        What one ``build_batch`` of all blocks' columns with this ``shard`` gives, with the
         same names and plans.
 
     Raises
@@ -269,7 +271,7 @@ def collate(
         raise TypeError(f"shard is {describe(shard)}; pass plan.shard(mini_batch, rank)")
     timeout = checked_timeout(timeout)
     for name in options:
-        if name in (*COLUMNS, "merge", "rows"):
+        if name in (*COLUMNS, "merge", "shard"):
             raise TypeError(f"{name} is what blocks and plan have: pass it to put_turns")
     for name, planned in shard.widths.items():
         if options.setdefault(name, planned) != planned:

@@ -10,7 +10,7 @@ import numpy as np
 import ray
 from numpy.typing import NDArray
 
-from fastcollate.arguments import checked_count, counted
+from fastcollate.arguments import checked_count, counted, suggests_names
 from fastcollate.arrays import describe
 from fastcollate.blocks.storing import NAMES, PART_BYTES, PLAIN, BlockTable, stored
 from fastcollate.building import BatchBuilder
@@ -82,6 +82,7 @@ class Block:
         return f"Block {self.name!r}: {rows} of {turns}, {self.num_bytes / 1e6:.1f} MB in {parts}"
 
 
+@suggests_names
 def put_turns(
     turns: BatchBuilder | Mapping[str, Any],
     *,
@@ -100,7 +101,7 @@ def put_turns(
     ----------
     turns
         A builder, which is empty afterwards, or columns: a mapping with ``prompts``, ``responses``
-        and any of ``rewards``, ``loss_masks``, ``logprobs``, ``fields``, ``uids``,
+        and any of ``rewards``, ``loss_mask``, ``logprobs``, ``fields``, ``uids``,
         ``trajectory_ids`` and ``is_last_step``, each as :func:`fastcollate.build_batch` takes it.
         All turns of a trajectory have to be in one block. Of a builder's options, only `merge` and
         `merge_rewards` count: how rows are laid out is said where they are collated.

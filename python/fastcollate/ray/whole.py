@@ -7,7 +7,7 @@ from typing import Any
 
 import ray
 
-from fastcollate.arguments import check_bool, checked_count
+from fastcollate.arguments import check_bool, checked_count, suggests_names
 from fastcollate.arrays import describe
 from fastcollate.batch import Batch
 from fastcollate.blocks.sharing import Shards, packed, unpacked
@@ -40,6 +40,7 @@ class ShardRef:
         return f"the shard of mini-batch {self.mini_batch} and rank {self.rank}"
 
 
+@suggests_names
 def put_shards(
     batch: Batch, plan: StepPlan, *, ranks_per_node: int | None = None
 ) -> list[list[ShardRef]]:
@@ -89,6 +90,7 @@ def put_shards(
     return refs
 
 
+@suggests_names
 def get_shard(shard: ShardRef, *, copy: bool = False, timeout: float = TIMEOUT) -> Batch:
     """Get a shard from Ray's object store.
 

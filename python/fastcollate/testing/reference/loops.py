@@ -37,7 +37,7 @@ def build_batch_loops(
     *,
     pad_token_id: int,
     rewards: Field | None = None,
-    loss_masks: Rows | None = None,
+    loss_mask: Rows | None = None,
     logprobs: Rows | None = None,
     fields: Mapping[str, Any] | None = None,
     uids: Any | None = None,
@@ -63,7 +63,7 @@ def build_batch_loops(
         B rows of token ids each. A row is a sequence of numbers, an array or a CPU tensor.
     pad_token_id
         The id around the shorter rows.
-    rewards, loss_masks, logprobs
+    rewards, loss_mask, logprobs
         B rows with one value per response token; for ``rewards`` also B numbers, of which each
         lands on the last response token of its row.
     fields, position_ids, labels, layout
@@ -76,7 +76,7 @@ def build_batch_loops(
         Of the packed layout, as there.
     sampled
         Of merged rows and of those of a shard: whether each response token was sampled, in a real
-        row. It is the loss mask where there are no `loss_masks`.
+        row. It is the loss mask where `loss_mask` is None.
     is_padding
         Of rows of a shard: whether each is padding.
     **widths
@@ -124,9 +124,9 @@ def build_batch_loops(
 
     per_token = {
         key: [_per_token(row, count) for row, count in zip(column, response_lens, strict=True)]
-        for key, column in given_fields(rewards=rewards, loss_masks=loss_masks, logprobs=logprobs)
+        for key, column in given_fields(rewards=rewards, loss_mask=loss_mask, logprobs=logprobs)
     }
-    has_loss_mask = layout == "packed" or loss_masks is not None or sampled is not None
+    has_loss_mask = layout == "packed" or loss_mask is not None or sampled is not None
     if sampled is None:
         sampled = [[1] * count for count in response_lens]
     given = per_token.get("loss_mask", sampled)

@@ -68,7 +68,7 @@ class _Rules(NamedTuple):
     """How turns join."""
 
     policy: str
-    realign: str
+    mask_drift: str
     max_drift_tokens: int
     fork_threshold: int | None
 
@@ -95,11 +95,11 @@ def merge_turns_loops(
     trajectory_ids: Sequence[Any] | None = None,
     is_last_step: Sequence[bool] | None = None,
     policy: str = "exact",
-    realign: str = "tail",
+    mask_drift: str = "tail",
     max_drift_tokens: int = 0,
     fork_threshold: int | None = 1024,
     merge_rewards: str = "error",
-    loss_masks: Rows | None = None,
+    loss_mask: Rows | None = None,
     drop_untrainable: bool = False,
     allow_unfinished: bool = False,
 ) -> MergedTurns:
@@ -107,8 +107,8 @@ def merge_turns_loops(
 
     Parameters
     ----------
-    prompts, responses, trajectory_ids, is_last_step, policy, realign, max_drift_tokens, \
-    fork_threshold, merge_rewards, loss_masks, drop_untrainable
+    prompts, responses, trajectory_ids, is_last_step, policy, mask_drift, max_drift_tokens, \
+    fork_threshold, merge_rewards, loss_mask, drop_untrainable
         As `fastcollate.merge_turns`.
     allow_unfinished
         Ignored: it makes no difference to input that is right.
@@ -118,10 +118,10 @@ def merge_turns_loops(
     MergedTurns
         The rows with their tokens and where each was sampled, and the turns that did not fit.
     """
-    rules = _Rules(policy, realign, max_drift_tokens, fork_threshold)
+    rules = _Rules(policy, mask_drift, max_drift_tokens, fork_threshold)
     prompt_ids, response_ids = _as_lists(prompts), _as_lists(responses)
     trajectories = _trajectories(len(prompt_ids), trajectory_ids, is_last_step)
-    weights = None if loss_masks is None else [readable(row) for row in rows_of(loss_masks)]
+    weights = None if loss_mask is None else [readable(row) for row in rows_of(loss_mask)]
     rows: list[MergedRow] = []
     breaks: list[MergeBreak] = []
     dropped: list[int] = []
@@ -167,7 +167,7 @@ def _grouped(
             breaks.append(_break(turn, trajectory, last, prompt, position, joins))
             if joins:
                 group = last
-                group.origins = _realigned(last, position, prompt, responses, rules.realign)
+                group.origins = _realigned(last, position, prompt, responses, rules.mask_drift)
         if group is None:
             group = _Group(len(prompt), 0, 0, [], [None] * len(prompt), [])
             groups.append(group)
@@ -229,23 +229,23 @@ def _realigns(group: _Group, position: int, response: list[int], rules: _Rules) 
     if position < group.prompt_len:
         return False
     sizes = {"response": len(response), "tail": len(group.tokens) - position, "span": -1}
-    if rules.fork_threshold is not None and sizes[rules.realign] >= rules.fork_threshold:
+    if rules.fork_threshold is not None and sizes[rules.mask_drift] >= rules.fork_threshold:
         return False
     is_in_last_response = position >= group.last_prompt_len
     return is_in_last_response or len(group.tokens) - position <= rules.max_drift_tokens
 
 
 def _realigned(
-    group: _Group, position: int, prompt: list[int], responses: list[list[int]], realign: str
+    group: _Group, position: int, prompt: list[int], responses: list[list[int]], mask_drift: str
 ) -> list[Origin]:
     """Find where the tokens of a prompt were sampled that differs from its group."""
     origins = group.origins[:position]
     origins += [None] * (len(prompt) - position)
     differing = group.origins[position]
-    if differing is None or realign == "tail":
+    if differing is None or mask_drift == "tail":
         return origins
     turn, first = differing
-    if realign == "response":
+    if mask_drift == "response":
         return [None if origin is None or origin[0] >= turn else origin for origin in origins]
     sampled = responses[turn][first:]
     for length in range(len(sampled), 0, -1):
@@ -281,7 +281,7 @@ def merge_columns_loops(
     merged: MergedTurns,
     *,
     rewards: Field | None = None,
-    loss_masks: Rows | None = None,
+    loss_mask: Rows | None = None,
     logprobs: Rows | None = None,
     fields: Mapping[str, Any] | None = None,
     **per_row: Any,
@@ -292,7 +292,7 @@ def merge_columns_loops(
     ----------
     merged
         Which turns make a row, and their tokens.
-    rewards, loss_masks, logprobs, fields
+    rewards, loss_mask, logprobs, fields
         As `fastcollate.build_batch`, with one item per turn.
     **per_row
         Sequences of one object per turn, or None: ``uids``, ``trajectory_ids``, ``is_last_step``.
@@ -312,7 +312,7 @@ def merge_columns_loops(
         "prompts": [row.prompt for row in merged.rows],
         "responses": [row.response for row in merged.rows],
     }
-    for name, column in (("loss_masks", loss_masks), ("logprobs", logprobs)):
+    for name, column in (("loss_mask", loss_mask), ("logprobs", logprobs)):
         if column is not None:
             columns[name] = _merged_rows(merged, rows_of(column), 0.0)
     if rewards is not None:
@@ -424,7 +424,7 @@ def build_merged_batch_loops(
     trajectory_ids: Sequence[Any] | None = None,
     is_last_step: Sequence[bool] | None = None,
     rewards: Field | None = None,
-    loss_masks: Rows | None = None,
+    loss_mask: Rows | None = None,
     logprobs: Rows | None = None,
     fields: Mapping[str, Any] | None = None,
     uids: Any | None = None,
@@ -435,7 +435,7 @@ def build_merged_batch_loops(
 
     Parameters
     ----------
-    prompts, responses, rewards, loss_masks, logprobs, fields, labels
+    prompts, responses, rewards, loss_mask, logprobs, fields, labels
         As `fastcollate.build_batch`, with one item per turn.
     merge
         A policy, or arguments of `merge_turns_loops`.
@@ -462,7 +462,7 @@ def build_merged_batch_loops(
         prompts, responses, trajectory_ids=trajectory_ids, is_last_step=is_last_step, **arguments
     )
     columns = merge_columns_loops(
-        merged, rewards=rewards, loss_masks=loss_masks, logprobs=logprobs, fields=fields
+        merged, rewards=rewards, loss_mask=loss_mask, logprobs=logprobs, fields=fields
     )
     # Every sampled token that stands trains, but no observation.
     sampled = [[int(origin is not None) for origin in row.origins] for row in merged.rows]

@@ -21,14 +21,14 @@ def build_packed_numpy(
     pack: Any,
     shift: str = "none",
     rewards: Rows | None = None,
-    loss_masks: Rows | None = None,
+    loss_mask: Rows | None = None,
     logprobs: Rows | None = None,
 ) -> dict[str, Any]:
     """Build the packed layout with one NumPy slice write per sequence and array.
 
     Parameters
     ----------
-    prompts, responses, pad_token_id, shift, rewards, loss_masks, logprobs
+    prompts, responses, pad_token_id, shift, rewards, loss_mask, logprobs
         As `build_batch_loops`. There is a token in front of every response, and there are no single
         rewards.
     pack
@@ -93,9 +93,9 @@ def build_packed_numpy(
     for sequence, row, end in ends:
         count = len(responses[sequence])
         batch["response_mask"][row, end - moved - count : end - moved] = 1
-    if loss_masks is None:
+    if loss_mask is None:
         batch["loss_mask"] = batch["response_mask"].astype(np.float32)
-    for key, field in given_fields(rewards=rewards, loss_masks=loss_masks, logprobs=logprobs):
+    for key, field in given_fields(rewards=rewards, loss_mask=loss_mask, logprobs=logprobs):
         batch[key] = padded = np.zeros(shape, np.float32)
         for sequence, row, end in ends:
             values = field[sequence]

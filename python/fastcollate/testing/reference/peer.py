@@ -24,7 +24,7 @@ def build_batch_numpy(
     *,
     pad_token_id: int,
     rewards: Field | None = None,
-    loss_masks: Rows | None = None,
+    loss_mask: Rows | None = None,
     logprobs: Rows | None = None,
 ) -> dict[str, Array]:
     """Build the left layout with one NumPy slice write per row and array.
@@ -67,7 +67,7 @@ def build_batch_numpy(
         "attention_mask": _ones_from(starts, width),
         "response_mask": _ones_from((response_width - response_lens).tolist(), response_width),
     }
-    for key, field in given_fields(rewards=rewards, loss_masks=loss_masks, logprobs=logprobs):
+    for key, field in given_fields(rewards=rewards, loss_mask=loss_mask, logprobs=logprobs):
         padded = np.zeros((rows, response_width), np.float32)
         if is_number(field[0]):
             padded[:, -1] = np.fromiter(field, np.float32, rows)
@@ -75,7 +75,7 @@ def build_batch_numpy(
             for out, values in zip(padded, field, strict=True):
                 out[response_width - len(values) :] = assignable(values, np.float32)
         batch[key] = padded
-    if loss_masks is not None:
+    if loss_mask is not None:
         # Nothing predicts the first token of a row without a prompt.
         headless = np.flatnonzero((prompt_lens == 0) & (response_lens > 0))
         batch["loss_mask"][headless, response_width - response_lens[headless]] = 0

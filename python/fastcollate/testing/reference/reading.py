@@ -58,7 +58,7 @@ def _named(dtype: Any) -> str:
     return str(dtype).removeprefix("torch.")
 
 
-def given_fields(*, rewards: Any, loss_masks: Any, logprobs: Any) -> list[tuple[str, Any]]:
+def given_fields(*, rewards: Any, loss_mask: Any, logprobs: Any) -> list[tuple[str, Any]]:
     """Pair the fields that were given with their names, in the order of the outputs."""
-    fields = [("loss_mask", loss_masks), ("rewards", rewards), ("logprobs", logprobs)]
+    fields = [("loss_mask", loss_mask), ("rewards", rewards), ("logprobs", logprobs)]
     return [(key, rows_of(field)) for key, field in fields if field is not None]

@@ -8,7 +8,7 @@ from typing import Any
 
 from fastcollate.testing.reference.loops import IGNORED, build_batch_loops
 
-_COLUMNS = {"rewards": "rewards", "loss_mask": "loss_masks", "logprobs": "logprobs"}
+_COLUMNS = ("rewards", "loss_mask", "logprobs")
 
 
 def collate_loops(
@@ -40,10 +40,10 @@ def collate_loops(
         columns["prompts"].append(prompt)
         columns["responses"].append(response)
         if mask is not None:
-            columns.setdefault("loss_masks", []).append(mask)
-        for key, name in _COLUMNS.items():
+            columns.setdefault("loss_mask", []).append(mask)
+        for key in _COLUMNS:
             if key in sample:
-                columns.setdefault(name, []).append(sample[key])
+                columns.setdefault(key, []).append(sample[key])
     if "labels" in samples[0]:
         options["labels"] = options.get("labels") or "aligned"
     if fields is not None:

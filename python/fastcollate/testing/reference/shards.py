@@ -22,7 +22,7 @@ def build_shard_loops(
     shard: Any,
     pad_token_id: int,
     rewards: Field | None = None,
-    loss_masks: Rows | None = None,
+    loss_mask: Rows | None = None,
     logprobs: Rows | None = None,
     fields: Mapping[str, Any] | None = None,
     labels: str | None = None,
@@ -34,7 +34,7 @@ def build_shard_loops(
 
     Parameters
     ----------
-    prompts, responses, pad_token_id, rewards, loss_masks, logprobs, fields, labels, layout
+    prompts, responses, pad_token_id, rewards, loss_mask, logprobs, fields, labels, layout
         As `fastcollate.build_batch`, of all rows of the step.
     shard
         Which rows, as `fastcollate.Shard`. Padding rows train nothing, and have no routes and no
@@ -76,8 +76,8 @@ def build_shard_loops(
         columns["rewards"] = picked(
             rows, no_reward([0] if not is_number(rows[0]) else 0), no_reward
         )
-    if loss_masks is not None:
-        columns["loss_masks"] = picked([readable(r) for r in rows_of(loss_masks)], [0], zeros)
+    if loss_mask is not None:
+        columns["loss_mask"] = picked([readable(r) for r in rows_of(loss_mask)], [0], zeros)
     if logprobs is not None:
         columns["logprobs"] = picked([readable(row) for row in rows_of(logprobs)], [0], zeros)
     if fields is not None:

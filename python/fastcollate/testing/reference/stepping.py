@@ -45,8 +45,8 @@ def plan_step_loops(
     mini_batches: list[tuple[int, int]],
     *,
     dp_size: int,
-    padding: str = "first",
-    shards: str = "contiguous",
+    pad_rows: str = "copy_first",
+    shard_by: str = "contiguous",
     cost: Callable[[int], float] | None = None,
     groups: list[tuple[int, int]] | None = None,
 ) -> Step:
@@ -60,9 +60,9 @@ def plan_step_loops(
         First row of each, and one past its last.
     dp_size
         Number of ranks.
-    padding
-        ``"first"``, ``"cycle"``, ``"synthetic"`` or ``"error"``.
-    shards
+    pad_rows
+        ``"copy_first"``, ``"copy_cycle"``, ``"synthetic"`` or ``"error"``.
+    shard_by
         ``"contiguous"``, ``"strided"`` or ``"balanced"``, by `cost` of a row of so many tokens.
     groups
         The rows that have to stay together.
@@ -74,13 +74,13 @@ def plan_step_loops(
     """
     out = []
     for start, end in mini_batches:
-        if padding == "error" and (end - start) % dp_size:
+        if pad_rows == "error" and (end - start) % dp_size:
             raise ValueError(f"rows {start} to {end} cannot be divided by {dp_size}")
 
         def pad(index: int, rows: range = range(start, end)) -> Slot:
-            if padding == "synthetic":
+            if pad_rows == "synthetic":
                 return -1, True
-            return rows[index % len(rows) if padding == "cycle" else 0], True
+            return rows[index % len(rows) if pad_rows == "copy_cycle" else 0], True
 
         def cost_of(slot: Slot) -> float:
             assert cost is not None
@@ -96,10 +96,10 @@ def plan_step_loops(
                 for group in groups
                 if start <= group[0] < end
             ]
-        ranks = _ranks(items, dp_size, shards, cost_of, missing)
+        ranks = _ranks(items, dp_size, shard_by, cost_of, missing)
         filled = [[slot for item in rank for slot in item] for rank in ranks]
         count = max(map(len, filled))
-        if padding == "error" and count * dp_size != end - start:
+        if pad_rows == "error" and count * dp_size != end - start:
             raise ValueError(f"rows {start} to {end} cannot be divided by {dp_size} in groups")
         paddings = 0
         for rank in filled:
@@ -113,16 +113,16 @@ def plan_step_loops(
 def _ranks(
     items: list[list[Slot]],
     dp_size: int,
-    shards: str,
+    shard_by: str,
     cost: Callable[[Slot], float],
     missing: list[Slot],
 ) -> list[list[list[Slot]]]:
     """Deal out items, each of which stays together; the last ranks miss one row each."""
     rows = sum(map(len, items))
     least = max(-(-rows // dp_size), max(map(len, items)))
-    if shards == "strided":
+    if shard_by == "strided":
         return [items[rank::dp_size] for rank in range(dp_size)]
-    if shards == "contiguous":
+    if shard_by == "contiguous":
         for capacity in range(least, rows + 1):
             if _num_filled(items, capacity) <= dp_size:
                 return _in_order(items, dp_size, capacity)

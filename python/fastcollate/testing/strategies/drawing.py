@@ -17,7 +17,7 @@ class Rollouts(NamedTuple):
     prompts: list[list[int]]
     responses: list[list[int]]
     rewards: list[list[Number]] | list[Number] | None = None
-    loss_masks: list[list[Number]] | None = None
+    loss_mask: list[list[Number]] | None = None
     logprobs: list[list[Number]] | None = None
 
 
@@ -138,6 +138,6 @@ def with_fields(
         prompts=prompts,
         responses=responses,
         rewards=rewards,
-        loss_masks=field(_NUMBERS if nan_in_masks else _MASKS),
+        loss_mask=field(_NUMBERS if nan_in_masks else _MASKS),
         logprobs=field(_NUMBERS),
     )

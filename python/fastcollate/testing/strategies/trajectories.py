@@ -215,9 +215,9 @@ def merge_options(draw: st.DrawFn, policy: str | None = None) -> dict[str, Any]:
     options: dict[str, Any] = {"policy": policy}
     options["merge_rewards"] = draw(st.sampled_from(["error", "sum", "last"]))
     if policy == "realign":
-        options["realign"] = draw(st.sampled_from(REALIGNING))
+        options["mask_drift"] = draw(st.sampled_from(REALIGNING))
         options["max_drift_tokens"] = draw(st.sampled_from([0, 0, 1, 3, 100]))
-        if options["realign"] != "span":
+        if options["mask_drift"] != "span":
             options["fork_threshold"] = draw(st.sampled_from([None, 1, 3, 1024, 1024]))
     return options
 

@@ -1,0 +1,125 @@
+"""Names of arguments: each wrong one is an error that gives the right one."""
+
+import inspect
+import pickle
+from functools import partial
+
+import numpy as np
+import pytest
+
+import fastcollate as fc
+
+MADE_BY_USERS = [
+    *(fc.BatchBuilder, fc.BufferPool, fc.Collator, fc.Field, fc.PerRow, fc.Prefetcher, fc.Ragged),
+    fc.RoutedExperts,
+]
+CALLED = [*MADE_BY_USERS, *filter(inspect.isfunction, (getattr(fc, name) for name in fc.__all__))]
+NEEDED = {fc.Collator: {"pad_token_id": 0}}
+"""What has to be there before the names of options are looked at."""
+
+SMALL = {"prompts": [[1]], "responses": [[2]], "pad_token_id": 0, "array_type": "numpy"}
+
+
+@pytest.mark.parametrize(
+    ("call", "old", "new"),
+    [
+        (fc.build_batch, "loss_masks", "loss_mask"),
+        (fc.build_batch, "max_seq_len", "warn_above"),
+        (fc.BatchBuilder, "max_seq_len", "warn_above"),
+        (fc.BatchBuilder(pad_token_id=0).add, "loss_masks", "loss_mask"),
+        (partial(fc.Collator, pad_token_id=0), "max_seq_len", "warn_above"),
+        (fc.merge_turns, "realign", "mask_drift"),
+        (fc.merge_turns, "loss_masks", "loss_mask"),
+        (fc.plan_step, "what", "rows"),
+        (fc.plan_step, "shards", "shard_by"),
+        (fc.plan_step, "copy", "pad_rows='copy_first' or pad_rows='copy_cycle'"),
+    ],
+)
+def test_former_names(call, old, new):
+    with pytest.raises(TypeError, match=f"has no argument '{old}'; pass {new}") as caught:
+        call(**{old: None})
+    assert caught.value.__cause__ is caught.value.__context__ is None
+
+
+def test_former_values():
+    shard = fc.plan_step([2]).shard(0, 0)
+    with pytest.raises(ValueError, match="pass 'single', or a shard of plan_step as shard="):
+        fc.build_batch(**SMALL, layout="packed", rows=shard)
+    with pytest.raises(ValueError, match="dtypes is 'reference'; pass 'default', 'compact'"):
+        fc.build_batch(**SMALL, dtypes="reference")
+    with pytest.raises(ValueError, match=r"pad_rows is 'copy'; .*'copy_first', 'copy_cycle'"):
+        fc.plan_step([2], pad_rows="copy")
+
+
+@pytest.mark.parametrize("call", CALLED, ids=lambda call: call.__name__)
+def test_a_typing_error_in_any_argument(call):
+    for name in inspect.signature(call).parameters:
+        if name != "options":
+            with pytest.raises(TypeError, match=f"no argument '{name}x'; did you mean '{name}'"):
+                call(**NEEDED.get(call, {}), **{f"{name}x": None})
+
+
+def test_a_name_like_no_other():
+    with pytest.raises(TypeError, match=r"^prompt_boundaries has no argument 'q'; pass some of u"):
+        fc.prompt_boundaries(q=1)
+
+
+def test_other_errors_of_calls():
+    with pytest.raises(TypeError, match="missing 1 required keyword-only argument: 'pad_token_id'"):
+        fc.build_batch([[1]], [[2]])
+    with pytest.raises(TypeError, match="takes 2 positional arguments but 3"):
+        fc.build_batch([[1]], [[2]], 0, pad_token_id=0)
+    with pytest.raises(TypeError, match="multiple values for argument 'prompts'"):
+        fc.build_batch([[1]], **SMALL)
+
+
+def test_errors_from_within_are_as_they_were():
+    def costs(lengths):
+        raise TypeError("plan_step() got an unexpected keyword argument 'x'")
+
+    with pytest.raises(TypeError, match="unexpected keyword argument 'x'"):
+        fc.plan_step([1], shard_by=costs)
+    with pytest.raises(TypeError, match="unexpected keyword argument 'x'"):
+        fc.plan_step([1], shard_by=lambda lengths: costs(x=lengths))
+
+
+@pytest.mark.parametrize("call", CALLED, ids=lambda call: call.__name__)
+def test_callables_stay_what_they_are(call):
+    assert pickle.loads(pickle.dumps(call)) is call
+    assert call.__doc__ is not None
+    assert not any(
+        parameter.kind is parameter.VAR_POSITIONAL
+        for parameter in inspect.signature(call).parameters.values()
+    )
+
+
+@pytest.mark.parametrize("by", ["function", "builder", "collator", "batch"])
+def test_warnings_point_at_the_callers_line(by):
+    options = {"pad_token_id": 0, "warn_above": 1, "array_type": "numpy"}
+    builder = fc.BatchBuilder(**options)
+    builder.add([1], [2])
+    batch = fc.build_batch([[1]], [[2, 3]], pad_token_id=0, array_type="numpy")
+    pack = fc.pack([3], 2, algorithm="concat")
+    calls = {
+        "function": lambda: fc.build_batch([[1]], [[2]], **options),
+        "builder": builder.finish,
+        "collator": lambda: fc.Collator(**options)([{"prompt": [1], "response": [2]}]),
+        "batch": lambda: batch.to_layout("packed", pack=pack, shift="next_token"),
+    }
+    with pytest.warns(UserWarning, match="exceeds warn_above=1|pack split") as record:
+        calls[by]()
+    assert [one.filename for one in record] == [__file__]
+
+
+@pytest.mark.parametrize("layout", ["left", "jagged"])
+def test_position_ids_as_a_flag(layout):
+    def build(**options):
+        return dict(fc.build_batch(**SMALL, layout=layout, **options))
+
+    assert np.array_equal(
+        build(position_ids=True)["position_ids"], build(position_ids="zero")["position_ids"]
+    )
+    assert "position_ids" not in build(position_ids=False)
+    assert fc.Collator(pad_token_id=0, position_ids=True, array_type="numpy")(
+        [{"prompt": [1], "response": [2]}]
+    ).position_ids.tolist() == [[0, 1]]
