@@ -80,7 +80,7 @@ def of_rollouts(batch: Rollouts) -> Candidates:
 
 def peak(make: Callable[[], Candidates], index: int) -> tuple[int, int]:
     """Return the bytes of a candidate's outputs, and by how much it raises memory."""
-    fc.set_default_pool(None)
+    fc.memory.set_default_pool(None)
     most, batch = peak_bytes(make()[index])
     return sum(array.nbytes for array in arrays_of(batch)), most
 

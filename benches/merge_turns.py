@@ -181,7 +181,7 @@ def peak(is_smoke: bool, form: str, index: int) -> float:
     """Return by how much a candidate raises memory, as a multiple of its batch."""
     turns = make(is_smoke, form)
     candidate = candidates(turns, fields_of(turns))[index]
-    fc.set_default_pool(None)
+    fc.memory.set_default_pool(None)
     most, batch = peak_bytes(candidate)
     return most / sum(array.nbytes for array in arrays_of(batch))
 

@@ -10,7 +10,7 @@ pool, fresh
     fastcollate in steady state, on memory of an earlier batch, and with `pool=None`, as every first
     call is; and how many times as long NumPy takes. The bins are planned before.
 with plan
-    The same as pool, and planning the bins by `fc.pack`.
+    The same as pool, and planning the bins by `fc.planning.pack`.
 NumPy
     `build_packed_numpy` from `fastcollate.testing.reference`, the fastest that we could write, on
     the same bins.
@@ -52,7 +52,7 @@ def candidates(batch: Rollouts, shift: str) -> dict[str, Callable[[], Any]]:
     """Check that the results are the same; return what a line of the table compares."""
     pairs = zip(batch["prompts"], batch["responses"], strict=True)
     lens = [len(prompt) + len(response) for prompt, response in pairs]
-    plan = fc.pack(lens, CAPACITY)
+    plan = fc.planning.pack(lens, CAPACITY)
     build = partial(fc.build_batch, **batch, pad_token_id=0, array_type="numpy")
     packed = partial(build, layout="packed", shift=shift)
     ours = partial(packed, pack=plan)

@@ -38,24 +38,24 @@ def measure(effort: Effort) -> Iterator[tuple[str, Figures]]:
     for peer in peers():
         given = peer.prepare(lengths)
         ours = given if isinstance(given, list) else lengths
-        plan = fc.pack(ours, CAPACITY, algorithm=peer.algorithm)
+        plan = fc.planning.pack(ours, CAPACITY, algorithm=peer.algorithm)
         bins = peer.pack(given, CAPACITY)
         if "with tokens" in peer.name:
             assert list(map(len, bins)) == list(map(len, plan.bins))
         else:
             assert [list(contents) for contents in bins] == plan.bins
         calls = {
-            "fastcollate": partial(fc.pack, ours, CAPACITY, algorithm=peer.algorithm),
+            "fastcollate": partial(fc.planning.pack, ours, CAPACITY, algorithm=peer.algorithm),
             "framework": partial(peer.pack, given, CAPACITY),
         }
         figures = effort.run(calls, slow=["framework"])
         figures |= {"bins": plan.num_bins, "bins there": len(bins), "full": plan.efficiency}
         yield f"{peer.algorithm}: {peer.name}", figures
     for algorithm in ("next_fit", "concat"):
-        pack = partial(fc.pack, lengths, CAPACITY, algorithm=algorithm)
+        pack = partial(fc.planning.pack, lengths, CAPACITY, algorithm=algorithm)
         yield algorithm, effort.run({"fastcollate": pack}) | facts(pack())
     for number in (64, 256) if effort.is_smoke else (16_384, 65_536, 262_144, 1_000_000):
-        pack = partial(fc.pack, log_normal(number), CAPACITY)
+        pack = partial(fc.planning.pack, log_normal(number), CAPACITY)
         figures = effort.run({"fastcollate": pack}) | facts(pack())
         figures["per n log n"] = figures["fastcollate"] / (number * np.log2(number))
         yield f"ffd of {number:,}", figures
@@ -67,7 +67,7 @@ def log_normal(count: int) -> Lengths:
     return np.clip(lengths, 1, CAPACITY).astype(np.int64)
 
 
-def facts(plan: fc.BinPlan) -> Figures:
+def facts(plan: fc.planning.BinPlan) -> Figures:
     """Return how many bins there are, and how full they are."""
     return {"bins": plan.num_bins, "full": plan.efficiency}
 

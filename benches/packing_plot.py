@@ -45,7 +45,7 @@ def points(lengths: Lengths, effort: Effort) -> list[Point]:
     calls: dict[str, Any] = {}
     about: dict[str, tuple[str, bool, float]] = {}
     for algorithm in ALGORITHMS:
-        calls[algorithm] = partial(fc.pack, lengths, CAPACITY, algorithm=algorithm)
+        calls[algorithm] = partial(fc.planning.pack, lengths, CAPACITY, algorithm=algorithm)
         about[algorithm] = algorithm, True, calls[algorithm]().efficiency
     for peer in peers():
         calls[peer.name] = partial(peer.pack, peer.prepare(lengths), CAPACITY)
@@ -70,7 +70,7 @@ def draw(cases: dict[str, list[Point]], target: Any) -> None:
                 ALGORITHMS[point.algorithm],
                 color="tab:blue" if point.is_ours else "tab:red",
                 fillstyle="full" if point.is_ours else "none",
-                label=f"fc.pack {point.name!r}" if point.is_ours else f"{point.name}",
+                label=f"fc.planning.pack {point.name!r}" if point.is_ours else f"{point.name}",
                 linestyle="",
             )
         panel.set(xscale="log", title=title, xlabel="milliseconds")

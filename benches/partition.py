@@ -60,7 +60,9 @@ def measure(effort: Effort) -> Iterator[tuple[str, Figures]]:
         weights = (24_576 * lengths + lengths**2).astype(np.float32) if is_float else lengths
         given = weights if is_float else weights.tolist()
         calls: dict[str, Callable[[], Parts]] = {
-            name: partial(fc.partition, given, k, algorithm=algorithm, equal_size=equal_size)
+            name: partial(
+                fc.planning.partition, given, k, algorithm=algorithm, equal_size=equal_size
+            )
             for name, algorithm in NAMES.items()
         }
         peer = sorted_port if verl is None else verl.get_seqlen_balanced_partitions
@@ -85,7 +87,7 @@ def micro_batches(effort: Effort, verl: Any, lengths: Any) -> Figures:
     ids = np.zeros((count, width), np.int64)
     batch: Any = {"input_ids": ids, "attention_mask": np.arange(width) < lengths[:, None]}
     calls: dict[str, Callable[[], Any]] = {
-        "plan": partial(fc.micro_batches, lengths.tolist(), CAPACITY)
+        "plan": partial(fc.planning.micro_batches, lengths.tolist(), CAPACITY)
     }
     try:
         import torch

@@ -189,7 +189,7 @@ def shards_of(plan: Any) -> list[Any]:
     return [plan.shard(index, rank) for index in range(MINI_BATCHES) for rank in range(RANKS)]
 
 
-def plain_ways(ray: Any, batch: fc.Batch, plan: fc.StepPlan) -> dict[str, Way]:
+def plain_ways(ray: Any, batch: fc.Batch, plan: fc.planning.StepPlan) -> dict[str, Way]:
     """Return the ways without fastcollate. Shards follow each other: they are slices."""
     import torch
 

@@ -109,7 +109,7 @@ OF_TOKENS = {"input_ids", "attention_mask"}
 """Outputs that padding rows have as well."""
 
 
-def plan_of(batch: fc.Batch, uids: list[str], shards: Any) -> fc.StepPlan:
+def plan_of(batch: fc.Batch, uids: list[str], shards: Any) -> fc.planning.StepPlan:
     """Plan 4 mini-batches, each of which needs padding."""
     prompts = len(set(uids)) // 4
     plan = fc.plan_step(
@@ -125,7 +125,7 @@ def plan_of(batch: fc.Batch, uids: list[str], shards: Any) -> fc.StepPlan:
     return plan
 
 
-def all_shards(plan: fc.StepPlan) -> list[fc.Shard]:
+def all_shards(plan: fc.planning.StepPlan) -> list[fc.planning.Shard]:
     """Return the shards of all mini-batches and ranks."""
     ranks = range(plan.dp_size)
     return [plan.shard(index, rank) for index in range(plan.num_mini_batches) for rank in ranks]
@@ -145,13 +145,13 @@ def of_selected(effort: Effort, size: str, shards: str, keeps: bool) -> Figures:
     assert views == (sum(are_whole) if shards == "contiguous" else 0)
     peers = plain_ways(plan, shards)
     check(ours(), batch, peers)
-    pool = fc.get_default_pool()
+    pool = fc.memory.get_default_pool()
     calls: dict[str, Callable[[], object]] = {"pool": ours, "fresh": ours}
     calls |= {name: partial(way, batch) for name, way in peers.items()}
     calls["fill"] = partial(fill, bytes_of(ours()))
     pools = {
-        "pool": partial(fc.set_default_pool, pool),
-        "fresh": partial(fc.set_default_pool, None),
+        "pool": partial(fc.memory.set_default_pool, pool),
+        "fresh": partial(fc.memory.set_default_pool, None),
     }
     return effort.run(calls, prepare=pools)
 
@@ -186,7 +186,9 @@ def of_built(effort: Effort, size: str, form: str, keeps: bool) -> Figures:
 # What we compare with
 
 
-def plain_ways(plan: fc.StepPlan, shards: str) -> dict[str, Callable[[Tensors], list[Tensors]]]:
+def plain_ways(
+    plan: fc.planning.StepPlan, shards: str
+) -> dict[str, Callable[[Tensors], list[Tensors]]]:
     """Return what makes all shards of a batch."""
     ways: dict[str, Callable[[Tensors], list[Tensors]]] = {
         "cat, clone": partial(by_cat, plan, shards, True)
@@ -196,7 +198,7 @@ def plain_ways(plan: fc.StepPlan, shards: str) -> dict[str, Callable[[Tensors], 
     return ways | {"index": partial(by_index, plan)}
 
 
-def by_cat(plan: fc.StepPlan, shards: str, copied: bool, batch: Tensors) -> list[Tensors]:
+def by_cat(plan: fc.planning.StepPlan, shards: str, copied: bool, batch: Tensors) -> list[Tensors]:
     """Slice mini-batches, pad them, and take what ranks get, copied or as views."""
     out: list[Tensors] = []
     for index, (start, end) in enumerate(plan.mini_batches):
@@ -235,7 +237,7 @@ def padded_by_cat(batch: Tensors, mini_batch: Tensors, count: int) -> Tensors:
     return {key: torch.cat([rows, padding(key, mini_batch[key])]) for key, rows in batch.items()}
 
 
-def by_index(plan: fc.StepPlan, batch: Tensors) -> list[Tensors]:
+def by_index(plan: fc.planning.StepPlan, batch: Tensors) -> list[Tensors]:
     """Take rows by their indices."""
     import torch
 

@@ -53,9 +53,9 @@ def measure(effort: Effort) -> Iterator[tuple[str, Figures]]:
     inputs = {"shared str": shared, "str of their own": copies, "array of str": np.array(shared)}
     for case, uids in inputs.items():
         as_list = copies if isinstance(uids, np.ndarray) else uids
-        assert fc.prompt_boundaries(uids) == reference.compute_prompt_boundaries(as_list)
+        assert fc.planning.prompt_boundaries(uids) == reference.compute_prompt_boundaries(as_list)
         calls = {
-            "fastcollate": partial(fc.prompt_boundaries, uids),
+            "fastcollate": partial(fc.planning.prompt_boundaries, uids),
             "Python loop": partial(reference.compute_prompt_boundaries, as_list),
             "NumPy": partial(boundaries_numpy, uids),
             "read": partial(deque, as_list, maxlen=0),

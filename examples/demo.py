@@ -154,7 +154,7 @@ def first_groups(rollouts: Rollouts, groups: int) -> Rollouts:
     return Rollouts(**{name: column[:end] for name, column in vars(rollouts).items()})
 
 
-def merge(rollouts: Rollouts, **options: Any) -> fc.MergePlan:
+def merge(rollouts: Rollouts, **options: Any) -> fc.planning.MergePlan:
     """Find which turns make one row."""
     return fc.merge_turns(
         rollouts.prompts,
@@ -192,7 +192,9 @@ def train_steps(rollouts: Rollouts, vocab_size: int) -> Table:
     return table
 
 
-def train_step(rollouts: Rollouts, plan: fc.MergePlan | None, vocab_size: int) -> list[str]:
+def train_step(
+    rollouts: Rollouts, plan: fc.planning.MergePlan | None, vocab_size: int
+) -> list[str]:
     """Take the step on the rows of a plan, and report it."""
     batch = fc.build_batch(
         **columns(rollouts),

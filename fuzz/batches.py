@@ -32,7 +32,7 @@ def build_merged(choices: Choices) -> None:
 
 def _build(choices: Choices, call: Call, ways: Sequence[Way]) -> None:
     give_columns(choices, call)
-    pool = choices.pick([fc.BufferPool(1 << 20), None])
+    pool = choices.pick([fc.memory.BufferPool(1 << 20), None])
     call.arguments["pool"] = pool
     verdict = spoil(choices, call, ways)
     expected = None

@@ -31,7 +31,7 @@ def add_rows(choices: Choices) -> None:
         expected = None
     of_rows = (*_NAMES, "fields")
     options = {name: value for name, value in call.arguments.items() if name not in of_rows}
-    pool = choices.pick([fc.BufferPool(1 << 20), None])
+    pool = choices.pick([fc.memory.BufferPool(1 << 20), None])
     builder = fc.BatchBuilder(**options, pool=pool)
     for _ in range(1 + choices.below(2)):
         may_be_other = _add(choices, builder, call)

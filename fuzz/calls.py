@@ -225,7 +225,7 @@ def _draw_packed(choices: Choices, call: Call) -> Layout:
     """Draw bins of the rows: a plan of ours, lists, or a single one."""
     lens = list(map(sum, call.row_lens))
     multiple = choices.pick([1, 1, 2, 8])
-    plan = fc.pack(
+    plan = fc.planning.pack(
         lens,
         multiple * (1 + choices.below(max(lens) + 8)),
         algorithm=choices.pick(["ffd", "balanced", "concat"]),

@@ -36,5 +36,8 @@ def merge_turns(choices: Choices) -> None:
     if verdict != Verdict.RIGHT:
         return
     check_plan(plan, expected)
-    for again in (fc.MergePlan.from_dict(plan.to_dict()), pickle.loads(pickle.dumps(plan))):
+    for again in (
+        fc.planning.MergePlan.from_dict(plan.to_dict()),
+        pickle.loads(pickle.dumps(plan)),
+    ):
         assert again == plan

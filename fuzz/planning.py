@@ -165,7 +165,7 @@ def pack(choices: Choices) -> None:
     call = Call({"lengths": _as_numbers(choices, lengths), "capacity": capacity, **ours}, {})
     found = _against(
         choices,
-        fc.pack,
+        fc.planning.pack,
         call,
         lambda: reference.pack_loops(lengths, capacity, **theirs),
         _wrong_packs(),
@@ -218,7 +218,7 @@ def partition(choices: Choices) -> None:
     def expected() -> Any:
         return algorithms[algorithm](weights, k, equal_size) if count >= k else None
 
-    found = _against(choices, fc.partition, call, expected, wrong)
+    found = _against(choices, fc.planning.partition, call, expected, wrong)
     if found is not None:
         assert found[0] == found[1], f"{found[0]}, expected {found[1]}"
 
@@ -249,7 +249,7 @@ def micro_batches(choices: Choices) -> None:
     ]
     found = _against(
         choices,
-        fc.micro_batches,
+        fc.planning.micro_batches,
         call,
         lambda: reference.micro_batches_loops(lengths, capacity, *options.values(), _COSTS[cost]),
         wrong,
@@ -347,7 +347,7 @@ def plan_step(choices: Choices) -> None:
         _check_shard(choices, shard, [[[7] * count for count in each] for each in lens])
 
 
-def _check_slots(plan: fc.StepPlan, step: Any) -> None:
+def _check_slots(plan: fc.planning.StepPlan, step: Any) -> None:
     """Compare the rows of all shards with the reference's."""
     assert plan.mini_batches == step.mini_batches
     for index, of_mini_batch in enumerate(step.shards):

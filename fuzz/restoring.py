@@ -20,10 +20,10 @@ def restore_plan(choices: Choices) -> None:
     plan = fc.build_batch(**{**call.arguments, "fields": None}).plan
     tables = _spoilt(choices, plan.to_dict())
     try:
-        restored = fc.Plan.from_dict(tables)
+        restored = fc.planning.Plan.from_dict(tables)
     except (TypeError, ValueError):
         return
-    assert fc.Plan.from_dict(restored.to_dict()) == restored
+    assert fc.planning.Plan.from_dict(restored.to_dict()) == restored
     assert restored.num_rows == len(restored.prompt_lens) == len(restored.response_lens)
     repr(restored), restored.row_starts(), restored.num_positions, restored.longest_row
     for of_sequence in (False, True):
@@ -70,9 +70,12 @@ def restore_tables(choices: Choices) -> None:
     plan, given = choices.pick(
         [
             lambda: (fc.merge_turns(**rows, is_last_step=turns.is_last_step), "merge"),
-            lambda: (fc.pack(totals, 1 + choices.below(capacity), oversize="split"), "pack"),
+            lambda: (
+                fc.planning.pack(totals, 1 + choices.below(capacity), oversize="split"),
+                "pack",
+            ),
             lambda: (fc.plan_step(tuple(lens), dp_size=1 + choices.below(3)), "step"),
-            lambda: (fc.micro_batches(totals, capacity), "micro-batches"),
+            lambda: (fc.planning.micro_batches(totals, capacity), "micro-batches"),
         ]
     )()
     try:

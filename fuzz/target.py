@@ -35,7 +35,7 @@ ROUNDS = 10
 
 
 gc.freeze()  # what is imported need not be looked at each time
-fc.set_default_pool(None)
+fc.memory.set_default_pool(None)
 
 
 def once(data: bytes) -> None:

@@ -22,7 +22,7 @@ def plan_of(bins, multiple=1, capacity=None):
     parts = [part for parts in bins for part in parts]
     indices, starts, lengths = np.array(parts, np.int64).reshape(-1, 3).T
     loads = [sum(-(-length // multiple) * multiple for *_, length in parts) for parts in bins]
-    return fc.BinPlan(
+    return fc.planning.BinPlan(
         offsets=np.cumsum([0, *map(len, bins)]),
         indices=indices,
         starts=starts,

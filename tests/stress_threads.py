@@ -92,7 +92,7 @@ class Work:
         # Texts that are equal, but not the same objects, and not ASCII.
         self.uids = ["".join(["\u03b1", str(index // 4)]) for index in range(ROWS)]
         self.lengths = rng.integers(1, 200, 500).tolist()
-        self.pool = fc.BufferPool(1 << 22)
+        self.pool = fc.memory.BufferPool(1 << 22)
         self.options = {"pad_token_id": 0, "array_type": "numpy", "pool": self.pool}
         self.one_thread = {
             "build": [self.build(index) for index in range(len(self.builds))],
@@ -126,8 +126,12 @@ class Work:
         """Plan a step, pack and part."""
         lens = np.array(self.lengths[:ROWS])
         step = fc.plan_step(lens, uids=self.uids, prompts_per_mini_batch=2, dp_size=2)
-        bins = fc.pack(self.lengths, 512)
-        return as_bytes(step.to_dict()), as_bytes(bins.to_dict()), fc.partition(self.lengths, 7)
+        bins = fc.planning.pack(self.lengths, 512)
+        return (
+            as_bytes(step.to_dict()),
+            as_bytes(bins.to_dict()),
+            fc.planning.partition(self.lengths, 7),
+        )
 
     def same_as_one_thread(self, what: str) -> None:
         """Do one of these, and compare."""

@@ -90,20 +90,20 @@ PER_TOKEN = np.array([[9, 8, 7, 6], [4, 4, 4, 5], [0, 0, -2, -2], [1, 2, 3, 4]],
 def test_the_last_steps_number_is_put_at_each_steps_own_tokens(values, dtype, array_type):
     values = like(np.array(values, dtype), array_type)
     mask = like(MASK, array_type)
-    found = fc.broadcast_last_step(values, LAST, mask, is_padding=PADDING)
+    found = fc.planning.broadcast_last_step(values, LAST, mask, is_padding=PADDING)
     same(found, like(OUT.astype(dtype), array_type))
 
 
 def test_padding_rows_that_are_not_said_to_be_are_trajectories():
     own = np.vstack([OUT[:3], np.full((1, 4), 7, np.float32)])
     for values in ([5, -2, 7], [9, 5, -2, 7]):
-        same(fc.broadcast_last_step(values, LAST, MASK), own)
+        same(fc.planning.broadcast_last_step(values, LAST, MASK), own)
 
 
 def test_copying_the_last_steps_masked_values_would_be_wrong():
     # Values as an estimator gives them with the last step's mask, whose only token is at the end.
     masked = np.array([[0, 0, 0, 0], [0, 0, 0, 5.0]])
-    found = fc.broadcast_last_step(masked, [False, True], MASK[:2])
+    found = fc.planning.broadcast_last_step(masked, [False, True], MASK[:2])
     assert found.tolist() == [[0, 5, 5, 5], [0, 0, 0, 5]]
 
 
@@ -116,8 +116,10 @@ def test_the_same_as_skyrls_formula():
     everywhere = torch.tensor([5.0, -2.0, 7.0])[:, None].expand(3, 4)
     shifted = torch.cat([torch.tensor([False]), is_last[:-1]]).int().cumsum(0)
     expected = everywhere[shifted] * mask
-    assert torch.equal(fc.broadcast_last_step(everywhere[:, 0], is_last, mask), expected)
-    assert torch.equal(fc.broadcast_last_step(everywhere[shifted], is_last, mask), expected)
+    assert torch.equal(fc.planning.broadcast_last_step(everywhere[:, 0], is_last, mask), expected)
+    assert torch.equal(
+        fc.planning.broadcast_last_step(everywhere[shifted], is_last, mask), expected
+    )
 
 
 def test_jagged(array_type):
@@ -130,13 +132,13 @@ def test_jagged(array_type):
         [9, 5, -2, 7],
         fc.Ragged(like(per_token, array_type), [0, 3, 4, 6, 10]),
     ):
-        same(fc.broadcast_last_step(values, LAST, **options), expected)
+        same(fc.planning.broadcast_last_step(values, LAST, **options), expected)
     per_token[5] = 3
     values = fc.Ragged(per_token, [0, 3, 4, 6, 10])
     pattern = r"values\[2\] varies .* position 0 holds -2.0, but position 1 3.0"
-    refuses(ValueError, pattern, fc.broadcast_last_step, values, LAST, **options)
+    refuses(ValueError, pattern, fc.planning.broadcast_last_step, values, LAST, **options)
     values = fc.Ragged(per_token, [0, 4, 4, 6, 10])
-    refuses(ValueError, "other rows", fc.broadcast_last_step, values, LAST, **options)
+    refuses(ValueError, "other rows", fc.planning.broadcast_last_step, values, LAST, **options)
 
 
 @pytest.mark.parametrize("odd", [np.nan, np.inf, -np.inf])
@@ -147,7 +149,9 @@ def test_numbers_that_are_not_finite_stay_in_their_trajectory(odd, array_type):
     per_token[2] = -2
     for values in ([odd, -2], [odd, odd, -2, odd], per_token):
         values = like(np.array(values, np.float32), array_type)
-        found = fc.broadcast_last_step(values, LAST, like(MASK, array_type), is_padding=PADDING)
+        found = fc.planning.broadcast_last_step(
+            values, LAST, like(MASK, array_type), is_padding=PADDING
+        )
         same(found, like(expected, array_type))
 
 
@@ -156,18 +160,26 @@ def test_values_that_vary_are_refused(array_type):
     values[2, 3] = np.nan
     pattern = r"values\[2\] varies .* position 2 holds -2.0, but position 3 nan; .* GAE"
     args = (like(values, array_type), LAST, like(MASK, array_type))
-    refuses(ValueError, pattern, fc.broadcast_last_step, *args, is_padding=PADDING)
+    refuses(ValueError, pattern, fc.planning.broadcast_last_step, *args, is_padding=PADDING)
 
 
 def test_a_last_step_without_a_response_has_no_number_per_token():
     mask = MASK.copy()
     mask[1] = 0
     pattern = "row 1 is a last step without a response"
-    refuses(ValueError, pattern, fc.broadcast_last_step, PER_TOKEN, LAST, mask, is_padding=PADDING)
-    found = fc.broadcast_last_step([5, -2], LAST, mask, is_padding=PADDING)
+    refuses(
+        ValueError,
+        pattern,
+        fc.planning.broadcast_last_step,
+        PER_TOKEN,
+        LAST,
+        mask,
+        is_padding=PADDING,
+    )
+    found = fc.planning.broadcast_last_step([5, -2], LAST, mask, is_padding=PADDING)
     assert found[0].tolist() == [0, 5, 5, 5]
     mask[0] = 0
-    found = fc.broadcast_last_step(PER_TOKEN, LAST, mask, is_padding=PADDING)
+    found = fc.planning.broadcast_last_step(PER_TOKEN, LAST, mask, is_padding=PADDING)
     assert found.tolist() == [[0] * 4, [0] * 4, [0, 0, -2, -2], [0] * 4]
 
 
@@ -208,7 +220,7 @@ def test_bad_input_of_last_steps(changes, exception, pattern):
         "response_mask": MASK,
         "is_padding": PADDING,
     }
-    refuses(exception, pattern, fc.broadcast_last_step, **{**arguments, **changes})
+    refuses(exception, pattern, fc.planning.broadcast_last_step, **{**arguments, **changes})
 
 
 @NEEDS_TORCH
@@ -220,7 +232,7 @@ def test_gradients_flow_to_the_last_steps(values):
     options = {"is_padding": PADDING}
 
     def function(x):
-        return fc.broadcast_last_step(x, LAST, torch.from_numpy(MASK), **options)
+        return fc.planning.broadcast_last_step(x, LAST, torch.from_numpy(MASK), **options)
 
     if x.dim() == 1:
         torch.autograd.gradcheck(function, x)
@@ -237,17 +249,19 @@ def test_kinds_of_values_and_masks():
     masks = [MASK, MASK.astype(np.bool_), MASK.astype(np.float32)]
     masks += [torch.from_numpy(mask) for mask in masks] + [torch.from_numpy(MASK).bfloat16()]
     for mask in masks:
-        tensor = fc.broadcast_last_step(torch.tensor([5, -2]).bfloat16(), LAST[:3], mask[:3])
+        tensor = fc.planning.broadcast_last_step(
+            torch.tensor([5, -2]).bfloat16(), LAST[:3], mask[:3]
+        )
         assert tensor.dtype is torch.bfloat16
         assert tensor.tolist() == OUT[:3].tolist()
-        same(fc.broadcast_last_step(np.array([5, -2]), LAST[:3], mask[:3]), OUT[:3])
-        listed = fc.broadcast_last_step([5, -2], LAST[:3], mask[:3])
+        same(fc.planning.broadcast_last_step(np.array([5, -2]), LAST[:3], mask[:3]), OUT[:3])
+        listed = fc.planning.broadcast_last_step([5, -2], LAST[:3], mask[:3])
         assert type(listed) is type(mask)
         assert listed.tolist() == OUT[:3].tolist()
-    assert fc.broadcast_last_step([], [], np.zeros((0, 3))).shape == (0, 3)
-    assert fc.broadcast_last_step([], [True], np.ones((1, 2)), is_padding=[True]).tolist() == [
-        [0, 0]
-    ]
+    assert fc.planning.broadcast_last_step([], [], np.zeros((0, 3))).shape == (0, 3)
+    assert fc.planning.broadcast_last_step(
+        [], [True], np.ones((1, 2)), is_padding=[True]
+    ).tolist() == [[0, 0]]
 
 
 @st.composite
@@ -280,12 +294,12 @@ def test_broadcasting_equals_the_loops(drawn, array_type):
         refuses(
             ValueError,
             r"varies|without a response",
-            fc.broadcast_last_step,
+            fc.planning.broadcast_last_step,
             *args,
             is_padding=is_padding,
         )
         return
-    same(fc.broadcast_last_step(*args, is_padding=is_padding), like(expected, array_type))
+    same(fc.planning.broadcast_last_step(*args, is_padding=is_padding), like(expected, array_type))
 
 
 # Normalising. Three prompts of two, one and two rows; the plan turns rows around.
@@ -354,7 +368,7 @@ def test_nothing_is_divided_by_zero(array_type):
     for per in BOUNDARIES:
         assert not to_numpy(normalized(batch, x, PLAN, per)).any()
     found = loss_normalizers(batch, PLAN)
-    assert type(found) is fc.LossNormalizers
+    assert type(found) is fc.planning.LossNormalizers
     assert found.tokens.tolist() == [1, 1]
     assert found.rows.tolist() == [3, 2]
     # A mini-batch that is all padding.
@@ -544,14 +558,14 @@ def test_methods_of_a_batch():
 
 def test_padding_is_dropped(array_type):
     x = like(np.arange(12.0).reshape(6, 2), array_type)
-    assert fc.drop_padding(x, PLAN).tolist() == [[2, 3], [0, 1], [4, 5], [10, 11], [8, 9]]
-    assert fc.drop_padding(list("abcdef"), PLAN) == list("bacfe")
-    assert fc.drop_padding(tuple("abcdef"), PLAN) == list("bacfe")
+    assert fc.planning.drop_padding(x, PLAN).tolist() == [[2, 3], [0, 1], [4, 5], [10, 11], [8, 9]]
+    assert fc.planning.drop_padding(list("abcdef"), PLAN) == list("bacfe")
+    assert fc.planning.drop_padding(tuple("abcdef"), PLAN) == list("bacfe")
     names = np.array(["a", "b", "c", "d", "e", None], object)
-    assert fc.drop_padding(names, PLAN).tolist() == ["b", "a", "c", None, "e"]
+    assert fc.planning.drop_padding(names, PLAN).tolist() == ["b", "a", "c", None, "e"]
     values = like(np.arange(8), array_type)
     rows = fc.Ragged(values, [0, 2, 3, 3, 5, 5, 8])
-    found = fc.drop_padding(rows, PLAN)
+    found = fc.planning.drop_padding(rows, PLAN)
     assert type(found) is fc.Ragged
     assert type(found.values) is type(values)
     assert found.to_list() == [[2], [0, 1], [], [5, 6, 7], []]
@@ -562,7 +576,7 @@ def test_gradients_flow_through_dropping():
     import torch
 
     x = torch.arange(6.0, requires_grad=True)
-    fc.drop_padding(x, PLAN).sum().backward()
+    fc.planning.drop_padding(x, PLAN).sum().backward()
     assert x.grad.tolist() == [1, 1, 1, 0, 1, 1]
 
 
@@ -571,12 +585,12 @@ def test_dropping_equals_the_loops(drawn, data, array_type):
     plan = drawn[0]
     lists = [data.draw(st.lists(st.integers(0, 9), max_size=3)) for _ in plan.rows]
     expected = drop_padding_loops(lists, plan)
-    assert fc.drop_padding(lists, plan) == expected
+    assert fc.planning.drop_padding(lists, plan) == expected
     values = like(np.array([x for row in lists for x in row], np.int64), array_type)
     rows = fc.Ragged(values, np.cumsum([0, *map(len, lists)]))
-    assert fc.drop_padding(rows, plan).to_list() == expected
+    assert fc.planning.drop_padding(rows, plan).to_list() == expected
     numbers = like(plan.rows, array_type)
-    assert fc.drop_padding(numbers, plan).tolist() == list(range(len(plan.row_lengths)))
+    assert fc.planning.drop_padding(numbers, plan).tolist() == list(range(len(plan.row_lengths)))
 
 
 @pytest.mark.parametrize(
@@ -590,5 +604,5 @@ def test_dropping_equals_the_loops(drawn, data, array_type):
     ],
 )
 def test_bad_results(values, exception, pattern):
-    refuses(exception, pattern, fc.drop_padding, values, PLAN)
-    refuses(TypeError, "plan is None", fc.drop_padding, [1], None)
+    refuses(exception, pattern, fc.planning.drop_padding, values, PLAN)
+    refuses(TypeError, "plan is None", fc.planning.drop_padding, [1], None)

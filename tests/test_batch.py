@@ -132,11 +132,11 @@ def test_repr_is_a_table(batch):
 
 def test_plan_is_inspectable(batch):
     plan = batch.plan
-    assert isinstance(plan, fc.Plan)
+    assert isinstance(plan, fc.planning.Plan)
     assert "Plan" in repr(plan)
     tables = plan.to_dict()
     assert all(type(table) is np.ndarray for table in tables.values())
-    for again in (fc.Plan.from_dict(tables), pickle.loads(pickle.dumps(plan))):
+    for again in (fc.planning.Plan.from_dict(tables), pickle.loads(pickle.dumps(plan))):
         assert again == plan
         assert again.prompt_lens.tolist() == [2, 1]
         assert again.response_lens.tolist() == [1, 3]
@@ -154,7 +154,9 @@ def test_plan_of_broken_tables(batch, value):
             changed.flat[0] = value
         others = {key: other for key, other in tables.items() if key != name}
         try:
-            plan = fc.Plan.from_dict(others if changed is None else {**others, name: changed})
+            plan = fc.planning.Plan.from_dict(
+                others if changed is None else {**others, name: changed}
+            )
         except (TypeError, ValueError):
             continue
         assert isinstance(value, int)

@@ -279,7 +279,7 @@ def test_a_trajectory_that_spans_blocks_is_named():
 
 def test_a_prompt_may_go_on_in_the_next_block():
     step = step_of({}, {"uids": ["q0", "q0", "r"]}, {"uids": ["r", "r", "r"]})
-    assert fc.prompt_boundaries(step.names["uids"]) == [(0, 2), (2, 5), (5, 9)]
+    assert fc.planning.prompt_boundaries(step.names["uids"]) == [(0, 2), (2, 5), (5, 9)]
     with pytest.raises(ValueError, match=r"uid 'q0' is in block 0 .* and in block 2"):
         step_of({}, {}, {"uids": ["q0", "q0", "q0"]})
 
@@ -313,7 +313,7 @@ def test_only_parts_with_rows_of_the_shard_are_read():
     options = {"pad_token_id": 0, "array_type": "numpy"}
     batch, count = through_blocks(columns, shard_of, options)
     assert (batch.input_ids.tolist(), count) == ([[1, 2, 3, 4]], 1)
-    only_padding = fc.Shard(np.array([-1]), np.array([True]), 3)
+    only_padding = fc.planning.Shard(np.array([-1]), np.array([True]), 3)
     batch, count = through_blocks(columns, lambda step: only_padding, options)
     assert (batch.input_ids.tolist(), count) == ([[0, 0, 0, 0]], 0)
 

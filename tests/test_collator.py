@@ -544,7 +544,7 @@ def test_fields_that_no_sample_has():
 
 
 def test_a_pool_stays_in_its_process():
-    collate = fc.Collator(pad_token_id=0, pool=fc.BufferPool(1 << 20), array_type="numpy")
+    collate = fc.Collator(pad_token_id=0, pool=fc.memory.BufferPool(1 << 20), array_type="numpy")
     assert collate(TURNS).uids == ["a", "b", "b"]
     with pytest.raises(TypeError, match="pool='default'"):
         pickle.dumps(collate)

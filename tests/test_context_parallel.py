@@ -45,11 +45,11 @@ def cases(draw, array_type):
 @given(drawn=st.data())
 def test_equals_the_loops(drawn, array_type):
     batch, keys, cp_size = drawn.draw(cases(array_type))
-    parts = [fc.cp_split(batch, cp_size, rank) for rank in range(cp_size)]
+    parts = [fc.parallel.cp_split(batch, cp_size, rank) for rank in range(cp_size)]
     for rank, part in enumerate(parts):
         assert_same(part, cp_split_loops(batch, keys, cp_size, rank))
     for key in keys:
-        found = fc.cp_merge([part[key] for part in parts], batch)
+        found = fc.parallel.cp_merge([part[key] for part in parts], batch)
         assert_same({key: found}, {key: batch[key]})
 
 
@@ -62,7 +62,7 @@ def test_outputs_of_a_model_are_merged(drawn, array_type):
     dtype = drawn.draw(st.sampled_from(DTYPES))
     shape = (rows, width // cp_size, *trailing)
     values = [(rng.standard_normal(shape) * 100).astype(dtype) for _ in range(cp_size)]
-    found = fc.cp_merge([like(value, array_type) for value in values], batch)
+    found = fc.parallel.cp_merge([like(value, array_type) for value in values], batch)
     assert_same({"x": found}, {"x": cp_merge_loops(values, batch)})
 
 
@@ -85,7 +85,7 @@ def test_written_out(array_type):
         [1, 2, 3, 4, 5, 6, 0, 0, 8, 9, 11, 0],
         [7, 10, 0, 0, *[0] * 8],
     ]
-    first, second = (fc.cp_split(batch, 2, rank) for rank in range(2))
+    first, second = (fc.parallel.cp_split(batch, 2, rank) for rank in range(2))
     assert first.input_ids.tolist() == [[1, 2, 0, 0, 8, 0], [7, 0, 0, 0, 0, 0]]
     assert second.input_ids.tolist() == [[3, 4, 5, 6, 9, 11], [10, 0, 0, 0, 0, 0]]
     assert first.position_ids.tolist() == [[0, 1, 6, 7, 0, 3], [0, 3, 0, 1, 6, 7]]
@@ -109,8 +109,13 @@ def test_tails_are_cut(tail, expected, array_type):
     batch = small(array_type, tail=tail)
     batch.input_ids[1, 2:] = like(np.arange(10), array_type)
     columns = cp_columns_loops(batch, 2, 0)[1]
-    assert fc.cp_split(batch, 2, 0).input_ids[1].tolist() == batch.input_ids[1, columns].tolist()
-    whole = fc.cp_merge([fc.cp_split(batch, 2, rank).input_ids for rank in range(2)], batch)
+    assert (
+        fc.parallel.cp_split(batch, 2, 0).input_ids[1].tolist()
+        == batch.input_ids[1, columns].tolist()
+    )
+    whole = fc.parallel.cp_merge(
+        [fc.parallel.cp_split(batch, 2, rank).input_ids for rank in range(2)], batch
+    )
     assert whole.tolist() == batch.input_ids.tolist()
     if tail != "extend_last":
         assert columns == [0, 3, 4, 5, 10, 11]
@@ -124,39 +129,39 @@ def test_values_per_row_are_not_cut(array_type):
     inputs = {"prompts": [[1] * 5] * 2, "responses": [[2] * 7] * 2, "pack": {"capacity": 12}}
     batch = small(array_type, **inputs, fields={"x": fc.PerRow(table)})
     assert batch.x.shape == batch.input_ids.shape
-    part = fc.cp_split(batch, 3, 1)
+    part = fc.parallel.cp_split(batch, 3, 1)
     assert part.input_ids.shape == (2, 4)
     assert part.x is batch.x
 
 
 def test_one_rank_has_everything(array_type):
     batch = small(array_type, pack={"capacity": 7})  # odd places
-    part = fc.cp_split(batch, 1, 0)
+    part = fc.parallel.cp_split(batch, 1, 0)
     assert_same(part, batch)
-    assert_same({"x": fc.cp_merge([part.input_ids], batch)}, {"x": batch.input_ids})
+    assert_same({"x": fc.parallel.cp_merge([part.input_ids], batch)}, {"x": batch.input_ids})
 
 
 def test_a_part_is_a_batch_without_a_plan(array_type):
-    part = fc.cp_split(small(array_type), 2, 1)
+    part = fc.parallel.cp_split(small(array_type), 2, 1)
     assert type(part) is fc.Batch
     assert_same(pickle.loads(pickle.dumps(part)), part)
-    with pytest.raises(fc.MissingPlanError):
+    with pytest.raises(fc.planning.MissingPlanError):
         part.gather(part.input_ids)
-    with pytest.raises(fc.MissingPlanError):
-        fc.cp_split(part, 2, 0)
-    with pytest.raises(fc.MissingPlanError):
-        fc.cp_merge([part.input_ids] * 2, part)
+    with pytest.raises(fc.planning.MissingPlanError):
+        fc.parallel.cp_split(part, 2, 0)
+    with pytest.raises(fc.planning.MissingPlanError):
+        fc.parallel.cp_merge([part.input_ids] * 2, part)
 
 
 def test_after_pickling(array_type):
     batch = pickle.loads(pickle.dumps(small(array_type)))
-    assert_same(fc.cp_split(batch, 2, 0), fc.cp_split(small(array_type), 2, 0))
+    assert_same(fc.parallel.cp_split(batch, 2, 0), fc.parallel.cp_split(small(array_type), 2, 0))
 
 
 def test_the_batch_stays_as_it_is(array_type):
     batch = small(array_type)
     for rank in range(2):
-        part = fc.cp_split(batch, 2, rank)
+        part = fc.parallel.cp_split(batch, 2, rank)
         part.input_ids[...] = -1
     assert_same(batch, small(array_type))
 
@@ -199,8 +204,8 @@ def test_a_model_of_tokens_computes_the_same(shift, cp_size):
     def loss_of(part):
         return (values_of(part) * part.rewards * part.loss_mask).sum()
 
-    parts = [fc.cp_split(batch, cp_size, rank) for rank in range(cp_size)]
-    merged = fc.cp_merge([values_of(part) for part in parts], batch)
+    parts = [fc.parallel.cp_split(batch, cp_size, rank) for rank in range(cp_size)]
+    merged = fc.parallel.cp_merge([values_of(part) for part in parts], batch)
     torch.testing.assert_close(merged, values_of(batch), rtol=0, atol=1e-12)
     expected = torch.autograd.grad(loss_of(batch), parameters)
     by_parts = torch.autograd.grad(sum(map(loss_of, parts)), parameters)
@@ -234,8 +239,8 @@ def test_attention_over_all_ranks_computes_the_same(tail):
             query[queries.input_ids], key[ids[:, 0]], value[ids[:, 0]], attn_mask=visible
         )
 
-    parts = [fc.cp_split(batch, 2, rank) for rank in range(2)]
-    merged = fc.cp_merge([attended(part, parts) for part in parts], batch)
+    parts = [fc.parallel.cp_split(batch, 2, rank) for rank in range(2)]
+    merged = fc.parallel.cp_merge([attended(part, parts) for part in parts], batch)
     expected = attended(batch, [batch])
     is_real = batch.sequence_ids >= 0
     torch.testing.assert_close(merged[is_real], expected[is_real], rtol=0, atol=1e-12)
@@ -247,7 +252,7 @@ def test_gradients():
 
     batch = small("torch")
     parts = [torch.randn(2, 6, 2, dtype=torch.float64, requires_grad=True) for _ in range(2)]
-    assert torch.autograd.gradcheck(lambda *parts: fc.cp_merge(parts, batch), parts)
+    assert torch.autograd.gradcheck(lambda *parts: fc.parallel.cp_merge(parts, batch), parts)
 
 
 # Bad input
@@ -268,18 +273,18 @@ def test_gradients():
 )
 def test_splits_that_cannot_be(cp_size, cp_rank, exception, message):
     with pytest.raises(exception, match=message):
-        fc.cp_split(small(), cp_size, cp_rank)
+        fc.parallel.cp_split(small(), cp_size, cp_rank)
 
 
 def test_other_layouts():
     left = fc.build_batch([[1]], [[2]], pad_token_id=0, array_type="numpy")
     with pytest.raises(ValueError, match=r"layout='left'.*layout='packed'"):
-        fc.cp_split(left, 2, 0)
+        fc.parallel.cp_split(left, 2, 0)
     with pytest.raises(ValueError, match="layout='left'"):
-        fc.cp_merge([left.input_ids], left)
+        fc.parallel.cp_merge([left.input_ids], left)
     for other in (dict(small()), None):
         with pytest.raises(TypeError, match="pass a Batch"):
-            fc.cp_split(other, 2, 0)
+            fc.parallel.cp_split(other, 2, 0)
 
 
 def test_parts_that_cannot_be(array_type):
@@ -300,7 +305,7 @@ def test_parts_that_cannot_be(array_type):
         ([zeros(2, 4)] * 3, ValueError, "pad_to_multiple_of=6"),
     ]:
         with pytest.raises(exception, match=message):
-            fc.cp_merge(parts, batch)
+            fc.parallel.cp_merge(parts, batch)
 
 
 @NEEDS_TORCH
@@ -308,4 +313,4 @@ def test_arrays_and_tensors_together():
     import torch
 
     with pytest.raises(TypeError, match=r"parts\[1\]"):
-        fc.cp_merge([np.zeros((2, 6)), torch.zeros(2, 6)], small())
+        fc.parallel.cp_merge([np.zeros((2, 6)), torch.zeros(2, 6)], small())

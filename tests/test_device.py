@@ -246,7 +246,7 @@ def test_what_cannot_be_moved():
 
 def test_a_batch_is_in_use_while_it_is_copied():
     """Its memory does not go back to the pool in the meantime."""
-    pool = fc.BufferPool(1 << 20)
+    pool = fc.memory.BufferPool(1 << 20)
     batch = build(pool=pool)
     slab = device.slab_of(batch, device.checked_tensors(batch))
     del batch

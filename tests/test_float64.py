@@ -160,7 +160,7 @@ def test_layouts_ways_back_and_shards():
             RESPONSES,
             pad_token_id=0,
             layout=layout,
-            pack=fc.pack([3, 4], 8) if layout == "packed" else None,
+            pack=fc.planning.pack([3, 4], 8) if layout == "packed" else None,
             fields={"x": field},
             array_type="numpy",
         )

@@ -97,7 +97,7 @@ def test_forks_while_threads_share_a_pool():
     import threading
     sys.setswitchinterval(1e-6)
     ids, expected = np.full((5, 10), 7), np.full((5, 20), 7)
-    pool = fc.BufferPool(1 << 20)
+    pool = fc.memory.BufferPool(1 << 20)
 
     def build():
         return fc.build_batch(ids, ids, pad_token_id=0, array_type="numpy", pool=pool)

@@ -373,9 +373,9 @@ def test_values_that_are_no_array(x):
 
 def test_without_a_plan():
     bare = fc.Batch(small(logprobs=[[1], [2, 3], []]))
-    with pytest.raises(fc.MissingPlanError):
+    with pytest.raises(fc.planning.MissingPlanError):
         bare.gather(bare.logprobs)
-    with pytest.raises(fc.MissingPlanError):
+    with pytest.raises(fc.planning.MissingPlanError):
         bare.broadcast(np.zeros(3))
 
 

@@ -17,19 +17,19 @@ AFTER = 0.1
 """Seconds after which the signal comes."""
 
 LONG = {
-    "karmarkar_karp": lambda: fc.partition(LENGTHS, 8),
-    "many parts": lambda: fc.partition(LENGTHS, 100_000),
-    "float": lambda: fc.partition(LENGTHS.astype(np.float32), 8),
-    "equal_size": lambda: fc.partition(LENGTHS, 8, equal_size=True),
-    "lpt": lambda: fc.partition(LENGTHS, 100_000, algorithm="lpt"),
-    "lpt_swap": lambda: fc.partition(LENGTHS, 2, algorithm="lpt_swap"),
+    "karmarkar_karp": lambda: fc.planning.partition(LENGTHS, 8),
+    "many parts": lambda: fc.planning.partition(LENGTHS, 100_000),
+    "float": lambda: fc.planning.partition(LENGTHS.astype(np.float32), 8),
+    "equal_size": lambda: fc.planning.partition(LENGTHS, 8, equal_size=True),
+    "lpt": lambda: fc.planning.partition(LENGTHS, 100_000, algorithm="lpt"),
+    "lpt_swap": lambda: fc.planning.partition(LENGTHS, 2, algorithm="lpt_swap"),
     "plan_step": lambda: fc.plan_step(LENGTHS, dp_size=64, shard_by="flops"),
-    "micro_batches": lambda: fc.micro_batches(LENGTHS, 16_384, 8),
-    "concat": lambda: fc.pack(MANY, 16_384, algorithm="concat", oversize="split"),
-    "spread": lambda: fc.pack(MANY, 16_384, min_bins=15_000_000),
+    "micro_batches": lambda: fc.planning.micro_batches(LENGTHS, 16_384, 8),
+    "concat": lambda: fc.planning.pack(MANY, 16_384, algorithm="concat", oversize="split"),
+    "spread": lambda: fc.planning.pack(MANY, 16_384, min_bins=15_000_000),
     **{
         f"{algorithm} {options}": partial(
-            fc.pack, MANY, 16_384, algorithm=algorithm, oversize="own_bin", **options
+            fc.planning.pack, MANY, 16_384, algorithm=algorithm, oversize="own_bin", **options
         )
         for algorithm in ("ff", "ffd", "bfd", "mffd", "next_fit", "balanced")
         for options in ({}, {"max_cost": 1e10})

@@ -78,8 +78,8 @@ PLACES = {
     "index of a fill": lambda e: build(
         fields={"x": fc.Field([[1.0]], fill=raising(e, "__index__", base=float))}
     ),
-    "index of max_bytes": lambda e: fc.BufferPool(raising(e, "__index__")),
-    "repr of max_bytes": lambda e: fc.BufferPool(raising(e, "__repr__", "__str__")),
+    "index of max_bytes": lambda e: fc.memory.BufferPool(raising(e, "__index__")),
+    "repr of max_bytes": lambda e: fc.memory.BufferPool(raising(e, "__repr__", "__str__")),
     "length of an item": lambda e: build(prompts=[[raising(e, "__len__")]]),
     "class of a column": lambda e: build(
         prompts=type("Odd", (), {"__class__": property(lambda _: (_ for _ in ()).throw(e()))})()

@@ -45,7 +45,7 @@ def address(batch):
 
 @pytest.fixture
 def pool():
-    return fc.BufferPool(1 << 30)
+    return fc.memory.BufferPool(1 << 30)
 
 
 def use(pool, *sizes):
@@ -357,7 +357,7 @@ def test_memory_comes_back_after_errors(array_type, pool):
 
 @given(data=st.data())
 def test_recycled_memory_gives_the_same(data, array_type):
-    pool = fc.BufferPool(1 << 30)
+    pool = fc.memory.BufferPool(1 << 30)
     alive = []
     for _ in range(4):
         inputs = data.draw(rollouts(max_rows=4))
@@ -461,13 +461,13 @@ def test_small_batches_do_not_hold_large_memory(pool):
 
 def test_the_longest_unused_is_freed_first():
     sizes = [300, 1000, 3000]
-    measure = fc.BufferPool(1 << 30)
+    measure = fc.memory.BufferPool(1 << 30)
     batches, bounds = [], []
     for rows in sizes:
         batches.append(build(1, rows=rows, pool=measure))
         bounds.append(measure.live_bytes)
     small = bounds[0]
-    pool = fc.BufferPool(bounds[-1] - small)
+    pool = fc.memory.BufferPool(bounds[-1] - small)
     batches = [build(1, rows=rows, pool=pool) for rows in sizes]
     while batches:
         del batches[0]
@@ -479,7 +479,7 @@ def test_the_longest_unused_is_freed_first():
 
 @pytest.mark.parametrize("max_bytes", [0, 1, 64])
 def test_more_than_max_bytes_is_not_kept(max_bytes, array_type):
-    pool = fc.BufferPool(max_bytes)
+    pool = fc.memory.BufferPool(max_bytes)
     for number in range(3):
         batch = build(number, array_type, pool=pool)
         assert pool.live_bytes > 0
@@ -489,7 +489,7 @@ def test_more_than_max_bytes_is_not_kept(max_bytes, array_type):
 
 
 def test_what_is_too_large_to_keep_spares_the_rest():
-    pool = fc.BufferPool(MEBIBYTE)
+    pool = fc.memory.BufferPool(MEBIBYTE)
     build(1, rows=10, pool=pool)
     idle = pool.idle_bytes
     assert idle > 0
@@ -551,24 +551,24 @@ def test_pool_shows_its_sizes(pool):
 )
 def test_pools_of_no_size_are_refused(max_bytes, error):
     with pytest.raises(error, match=r"max_bytes is .*; pass a number of bytes"):
-        fc.BufferPool(max_bytes)
+        fc.memory.BufferPool(max_bytes)
 
 
-@pytest.mark.parametrize("bad", [3, "none", fc.BufferPool, [], True])
+@pytest.mark.parametrize("bad", [3, "none", fc.memory.BufferPool, [], True])
 def test_what_is_no_pool_is_refused(bad):
     with pytest.raises(TypeError, match="pass a BufferPool"):
         build(1, pool=bad)
     with pytest.raises(TypeError, match="pass a BufferPool or None"):
-        fc.set_default_pool(bad)
+        fc.memory.set_default_pool(bad)
     with pytest.raises(TypeError, match="pass a BufferPool or None"):
-        fc.set_default_pool("default")
+        fc.memory.set_default_pool("default")
 
 
 @pytest.fixture
 def default_pool():
-    before = fc.get_default_pool()
+    before = fc.memory.get_default_pool()
     yield before
-    fc.set_default_pool(before)
+    fc.memory.set_default_pool(before)
 
 
 def test_default_pool(default_pool, pool, array_type):
@@ -576,18 +576,18 @@ def test_default_pool(default_pool, pool, array_type):
     before = default_pool.live_bytes
     batch = build(1, array_type)
     assert default_pool.live_bytes > before
-    fc.set_default_pool(pool)
-    assert fc.get_default_pool() is pool
+    fc.memory.set_default_pool(pool)
+    assert fc.memory.get_default_pool() is pool
     for option in ({}, {"pool": "default"}):
         first = address(build(1, array_type, **option))
         assert address(build(1, array_type, **option)) == first
     assert (pool.idle_bytes > 0, pool.live_bytes) == (True, 0)
     pool.clear()
-    fc.set_default_pool(None)
-    assert fc.get_default_pool() is None
+    fc.memory.set_default_pool(None)
+    assert fc.memory.get_default_pool() is None
     assert_same(build(1, array_type), batch)
     assert pool.idle_bytes == 0
-    fc.set_default_pool(default_pool)
+    fc.memory.set_default_pool(default_pool)
     del batch
     assert default_pool.live_bytes == before
 
@@ -684,7 +684,7 @@ def test_a_forked_child_starts_with_an_empty_pool():
                     os._exit(1)
             assert os.waitpid(child, 0)[1] == 0
 
-        pool = fc.BufferPool(1 << 30)
+        pool = fc.memory.BufferPool(1 << 30)
         alive = build(1, pool=pool)
         build(2, pool=pool)
         idle, live = pool.idle_bytes, pool.live_bytes
@@ -692,7 +692,7 @@ def test_a_forked_child_starts_with_an_empty_pool():
 
         def child():
             global alive
-            for other in (pool, fc.get_default_pool()):
+            for other in (pool, fc.memory.get_default_pool()):
                 assert (other.idle_bytes, other.live_bytes) == (0, 0)
             assert (alive.input_ids == 1).all()
             first = build(3, pool=pool)

@@ -125,7 +125,7 @@ OTHER = [[2, 0, 0, 1, 1], [3, 0, 0, 1, 1]]
 )
 def test_tables_of_impossible_plans(tables, message):
     with pytest.raises(ValueError, match=message):
-        fc.MergePlan.from_dict(tables_with(**tables))
+        fc.planning.MergePlan.from_dict(tables_with(**tables))
 
 
 def test_more_tokens_than_can_be_counted():
@@ -133,7 +133,7 @@ def test_more_tokens_than_can_be_counted():
     tables = fc.merge_turns([[], []], [[], []], is_last_step=[True, True]).to_dict()
     tables |= {"turn_prompt_lens": np.array(lens), "prompt_lens": np.array(lens)}
     with pytest.raises(ValueError, match="more tokens than can be counted"):
-        fc.MergePlan.from_dict(tables)
+        fc.planning.MergePlan.from_dict(tables)
 
 
 @pytest.mark.parametrize(

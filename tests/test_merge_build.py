@@ -289,7 +289,7 @@ def test_all_that_is_beside_the_outputs_is_pickled():
 
 
 def test_a_plan_is_good_for_all_turns_of_the_same_lengths(array_type):
-    plan = fc.MergePlan.from_dict(small().merge_plan.to_dict())
+    plan = fc.planning.MergePlan.from_dict(small().merge_plan.to_dict())
     changes = {"prompts": [[9, 9], [9, 9, 9, 8], [9]], "responses": [[7], [6, 5], [4]]}
     batch = small(
         array_type, **changes, merge=plan, trajectory_ids=None, rewards=[[1], [2, 3], [4]]
@@ -361,7 +361,7 @@ def test_what_cannot_be_merged(changes, exception, message):
 
 def test_in_memory_that_was_used(array_type):
     rewards = {"rewards": [[0.5], [1, 2], [3]]}
-    pool = fc.BufferPool(1 << 20)
+    pool = fc.memory.BufferPool(1 << 20)
     fields = {"x": fc.Field([[8], [8, 8], [8]], gap_fill=7)}
     small(array_type, **rewards, fields=fields, pool=pool)
     assert pool.idle_bytes > 0

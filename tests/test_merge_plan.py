@@ -50,7 +50,7 @@ def test_the_report_written_out():
     assert report.rows_per_trajectory.tolist() == [2, 1]
     assert report.dropped == []
     (found,) = report.breaks
-    assert isinstance(found, fc.Break)
+    assert isinstance(found, fc.planning.Break)
     assert found._asdict() == {
         "turn": 2,
         "trajectory": 0,
@@ -182,7 +182,7 @@ def test_plans_go_through_files(drawn):
     file = io.BytesIO()
     np.savez(file, **plan.to_dict())
     file.seek(0)
-    again = fc.MergePlan.from_dict(dict(np.load(file)))
+    again = fc.planning.MergePlan.from_dict(dict(np.load(file)))
     assert again == plan
     assert {table.dtype for table in plan.to_dict().values()} == {np.dtype(np.int64)}
     for name in ("num_turns", "num_rows", "num_trajectories"):
@@ -221,9 +221,11 @@ def test_tables_written_out():
 def test_tables_that_are_no_plan(name):
     tables = merge(*TURNS, trajectory_ids=IDS).to_dict()
     with raises(name, (KeyError, TypeError, ValueError)):
-        fc.MergePlan.from_dict({key: table for key, table in tables.items() if key != name})
+        fc.planning.MergePlan.from_dict(
+            {key: table for key, table in tables.items() if key != name}
+        )
     with pytest.raises((TypeError, ValueError)):
-        fc.MergePlan.from_dict({**tables, name: tables[name] + 100})
+        fc.planning.MergePlan.from_dict({**tables, name: tables[name] + 100})
 
 
 # What tells trajectories apart

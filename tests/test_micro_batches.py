@@ -43,9 +43,9 @@ def test_the_reference(problem):
     expected = expected_of(lengths, capacity, options)
     if expected is None:
         with pytest.raises(ValueError, match="sequence"):
-            fc.micro_batches(lengths, capacity, **options)
+            fc.planning.micro_batches(lengths, capacity, **options)
         return
-    micro = fc.micro_batches(lengths, capacity, **options)
+    micro = fc.planning.micro_batches(lengths, capacity, **options)
     assert [micro.of_rank(rank) for rank in range(options["dp_size"])] == expected
 
 
@@ -53,7 +53,7 @@ def test_the_reference(problem):
 def test_the_contract(problem):
     lengths, capacity, options = problem
     try:
-        micro = fc.micro_batches(lengths, capacity, **options)
+        micro = fc.planning.micro_batches(lengths, capacity, **options)
     except ValueError:
         step = options["dp_size"] * options["bins_multiple_of"]
         least = options["dp_size"] * max(
@@ -72,7 +72,7 @@ def test_the_contract(problem):
     flat = [item for part in parts for item in part]
     assert sorted(flat) == list(range(len(lengths)))
     assert np.array(flat)[micro.inverse].tolist() == list(range(len(lengths)))
-    assert micro == fc.micro_batches(np.array(lengths), capacity, **options)
+    assert micro == fc.planning.micro_batches(np.array(lengths), capacity, **options)
 
 
 @pytest.mark.parametrize("min_bins", [1, 520])
@@ -80,7 +80,7 @@ def test_the_reference_where_numbers_are_left_out(min_bins):
     options = {"dp_size": 1, "bins_multiple_of": 1, "order": "ascending", "min_bins": min_bins}
     lengths = np.random.default_rng(1).lognormal(2, 1, 800).clip(1, 24).astype(int).tolist()
     expected = expected_of(lengths, 24, {**options, "cost": "flops"})
-    micro = fc.micro_batches(lengths, 24, **options)
+    micro = fc.planning.micro_batches(lengths, 24, **options)
     assert [micro.of_rank(0)] == expected
     assert micro.num_micro_batches > 256
 
@@ -94,7 +94,7 @@ def test_the_number_exceeds_the_smallest_by_one_in_a_hundred_at_most(cost, sprea
         rng = np.random.default_rng(seed)
         lengths = rng.lognormal(6, spread, 6_000).clip(1, 4_096).astype(np.int64)
         costs = COSTS[cost](lengths)
-        micro = fc.micro_batches(lengths, 4_096, dp_size, cost=costs)
+        micro = fc.planning.micro_batches(lengths, 4_096, dp_size, cost=costs)
         parts = -(-int(lengths.sum()) // 4_096)
         parts = max(parts, int((2 * lengths > 4_096).sum()))
         first = -(-parts // dp_size) * dp_size
@@ -109,14 +109,16 @@ def test_costs_of_floats():
     lengths = np.random.default_rng(0).integers(1, 60, 200)
     for dtype in (np.float32, np.float64):
         costs = (lengths**1.5).astype(dtype)
-        micro = fc.micro_batches(lengths, 100, 2, cost=costs)
+        micro = fc.planning.micro_batches(lengths, 100, 2, cost=costs)
         assert micro.loads.max() <= 100
-        assert micro == fc.micro_batches(lengths, 100, 2, cost=lambda _, costs=costs: costs)
+        assert micro == fc.planning.micro_batches(
+            lengths, 100, 2, cost=lambda _, costs=costs: costs
+        )
 
 
 def test_ranks_get_as_much_at_a_time():
     lengths = np.random.default_rng(0).lognormal(7, 1, 512).clip(1, 8192).astype(np.int64)
-    micro = fc.micro_batches(lengths, 8192, dp_size=4, order="descending")
+    micro = fc.planning.micro_batches(lengths, 8192, dp_size=4, order="descending")
     costs = 24_576 * lengths + lengths**2
     per_part = np.add.reduceat(costs[micro.indices], micro.offsets[:-1]).reshape(4, -1)
     # At each place, no rank's costs more than any rank's one place before.
@@ -133,15 +135,15 @@ def test_orders():
         "small_ends": [4, 2, 0, 1, 3],
     }
     for order, indices in orders.items():
-        micro = fc.micro_batches(lengths, 9, order=order)
+        micro = fc.planning.micro_batches(lengths, 9, order=order)
         assert micro.indices.tolist() == indices
     # Of the same cost, the one with the higher first index counts as costlier.
-    assert fc.micro_batches([3, 3, 3], 3, order="descending").indices.tolist() == [2, 1, 0]
+    assert fc.planning.micro_batches([3, 3, 3], 3, order="descending").indices.tolist() == [2, 1, 0]
 
 
 def test_a_balanced_partition_may_break_the_cap():
     # Five of these fit into two micro-batches by their sum, but no two of 6 into one of 10.
-    micro = fc.micro_batches([6, 6, 6, 1, 1], 10)
+    micro = fc.planning.micro_batches([6, 6, 6, 1, 1], 10)
     assert micro.num_micro_batches == 3
     assert sorted(micro.loads.tolist()) == [6, 7, 7]
 
@@ -168,7 +170,7 @@ def test_results_are_those_of_verl(case):
 
 def of_verl(case):
     options = case["options"]
-    return fc.micro_batches(
+    return fc.planning.micro_batches(
         case["lengths"],
         case["max_token_len"],
         bins_multiple_of=options.get("num_batches_divided_by") or 1,
@@ -180,14 +182,14 @@ def of_verl(case):
 
 
 def test_tables():
-    micro = fc.micro_batches([4, 3, 3, 2, 2, 2], 6, dp_size=2)
+    micro = fc.planning.micro_batches([4, 3, 3, 2, 2, 2], 6, dp_size=2)
     assert pickle.loads(pickle.dumps(micro)) == micro
     tables = json.loads(json.dumps(micro.to_dict()))
-    assert fc.MicroBatches.from_dict(tables) == micro
+    assert fc.planning.MicroBatches.from_dict(tables) == micro
     assert repr(micro) == (
         "MicroBatches: 6 sequences in 2 micro-batches for each of 2 ranks, at most 5 of 6 tokens"
     )
-    assert repr(fc.micro_batches([1], 6)) == (
+    assert repr(fc.planning.micro_batches([1], 6)) == (
         "MicroBatches: 1 sequence in 1 micro-batch, at most 1 of 6 tokens"
     )
     with pytest.raises(ValueError, match="read-only"):
@@ -210,20 +212,20 @@ def test_tables():
     ],
 )
 def test_tables_are_checked(changes, message):
-    tables = fc.micro_batches([4, 3, 3, 2, 2, 2], 6, dp_size=2).to_dict()
+    tables = fc.planning.micro_batches([4, 3, 3, 2, 2, 2], 6, dp_size=2).to_dict()
     with pytest.raises(ValueError, match=message):
-        fc.MicroBatches.from_dict({**tables, **changes})
+        fc.planning.MicroBatches.from_dict({**tables, **changes})
     with pytest.raises(ValueError, match="offsets missing or unknown"):
-        fc.MicroBatches.from_dict({key: tables[key] for key in tables if key != "offsets"})
+        fc.planning.MicroBatches.from_dict({key: tables[key] for key in tables if key != "offsets"})
     with pytest.raises(TypeError, match="tables is 3"):
-        fc.MicroBatches.from_dict(3)
+        fc.planning.MicroBatches.from_dict(3)
 
 
 def test_rows_of_a_micro_batch(array_type):
     prompts = [[1] * n for n in (4, 3, 3, 2, 2, 2)]
     responses = [[10 * n + 10] for n in range(6)]
     batch = fc.build_batch(prompts, responses, pad_token_id=0, array_type=array_type)
-    micro = fc.micro_batches(batch.prompt_lens + batch.response_lens, 9, dp_size=2)
+    micro = fc.planning.micro_batches(batch.prompt_lens + batch.response_lens, 9, dp_size=2)
     results = []
     for rank in range(2):
         for index in range(micro.per_rank):
@@ -246,7 +248,7 @@ def test_rows_of_a_micro_batch(array_type):
 
 
 def test_ranks_and_places_are_counted_from_0():
-    micro = fc.micro_batches([4, 3, 3, 2, 2, 2], 6, dp_size=2)
+    micro = fc.planning.micro_batches([4, 3, 3, 2, 2, 2], 6, dp_size=2)
     for call in (
         lambda: micro.of_rank(2),
         lambda: micro.of_rank(-1),
@@ -299,4 +301,4 @@ def test_ranks_and_places_are_counted_from_0():
 )
 def test_bad_input(args, options, error, message):
     with pytest.raises(error, match=message):
-        fc.micro_batches(*args, **options)
+        fc.planning.micro_batches(*args, **options)

@@ -9,11 +9,13 @@ import pytest
 
 import fastcollate as fc
 
+MODULES = [fc, fc.planning, fc.memory, fc.parallel]
 MADE_BY_USERS = [
-    *(fc.BatchBuilder, fc.BufferPool, fc.Collator, fc.Field, fc.PerRow, fc.Prefetcher, fc.Ragged),
-    fc.RoutedExperts,
+    *(fc.BatchBuilder, fc.Collator, fc.Field, fc.PerRow, fc.Ragged, fc.RoutedExperts),
+    *(fc.memory.BufferPool, fc.memory.Prefetcher),
 ]
-CALLED = [*MADE_BY_USERS, *filter(inspect.isfunction, (getattr(fc, name) for name in fc.__all__))]
+FUNCTIONS = [getattr(module, name) for module in MODULES for name in module.__all__]
+CALLED = [*MADE_BY_USERS, *filter(inspect.isfunction, FUNCTIONS)]
 NEEDED = {fc.Collator: {"pad_token_id": 0}}
 """What has to be there before the names of options are looked at."""
 
@@ -61,7 +63,7 @@ def test_a_typing_error_in_any_argument(call):
 
 def test_a_name_like_no_other():
     with pytest.raises(TypeError, match=r"^prompt_boundaries has no argument 'q'; pass some of u"):
-        fc.prompt_boundaries(q=1)
+        fc.planning.prompt_boundaries(q=1)
 
 
 def test_other_errors_of_calls():
@@ -99,7 +101,7 @@ def test_warnings_point_at_the_callers_line(by):
     builder = fc.BatchBuilder(**options)
     builder.add([1], [2])
     batch = fc.build_batch([[1]], [[2, 3]], pad_token_id=0, array_type="numpy")
-    pack = fc.pack([3], 2, algorithm="concat")
+    pack = fc.planning.pack([3], 2, algorithm="concat")
     calls = {
         "function": lambda: fc.build_batch([[1]], [[2]], **options),
         "builder": builder.finish,
@@ -123,3 +125,21 @@ def test_position_ids_as_a_flag(layout):
     assert fc.Collator(pad_token_id=0, position_ids=True, array_type="numpy")(
         [{"prompt": [1], "response": [2]}]
     ).position_ids.tolist() == [[0, 1]]
+
+
+def test_the_top_level_is_small():
+    assert len(fc.__all__) <= 20
+    for module in MODULES:
+        for name in module.__all__:
+            assert hasattr(module, name)
+            assert f"`{name}`" in module.__doc__ or module is fc
+
+
+@pytest.mark.parametrize("module", MODULES[1:])
+def test_names_that_are_in_modules(module):
+    for name in module.__all__:
+        assert not hasattr(fc, name)
+        with pytest.raises(AttributeError, match=f"'{name}'; it is {module.__name__}.{name}$"):
+            getattr(fc, name)
+    with pytest.raises(AttributeError, match=r"has no attribute 'packs'$"):
+        _ = fc.packs

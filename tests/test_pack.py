@@ -78,9 +78,9 @@ def test_is_as_the_reference(problem):
         expected = pack_loops(lengths, capacity, **theirs)
     except ValueError:
         with pytest.raises(ValueError, match=r"exceeds|cannot fill"):
-            fc.pack(lengths, capacity, **ours)
+            fc.planning.pack(lengths, capacity, **ours)
         return
-    plan = fc.pack(lengths, capacity, **ours)
+    plan = fc.planning.pack(lengths, capacity, **ours)
     assert pieces_of(plan) == expected
     assert plan.sequence_lengths.tolist() == lengths
     tables = (plan.offsets, plan.indices, plan.starts, plan.lengths, plan.loads)
@@ -91,7 +91,7 @@ def test_is_as_the_reference(problem):
 def test_many_equally_long_ones(data, algorithm):
     capacity = data.draw(st.integers(1, 12))
     lengths = data.draw(st.lists(st.sampled_from([0, 1, capacity // 3, capacity]), max_size=60))
-    found = fc.pack(lengths, capacity, algorithm=algorithm)
+    found = fc.planning.pack(lengths, capacity, algorithm=algorithm)
     assert pieces_of(found) == pack_loops(lengths, capacity, algorithm=algorithm)
 
 
@@ -110,7 +110,7 @@ def test_many(algorithm, limited):
     elif limited == "groups":
         ours["keep_together"] = theirs["groups"] = [3 * i % 200 for i in range(400)]
         both.update(oversize="own_bin", max_sequences=9)
-    found = fc.pack(lengths, 1500, **ours | both)
+    found = fc.planning.pack(lengths, 1500, **ours | both)
     assert pieces_of(found) == pack_loops(lengths, 1500, **theirs | both)
 
 
@@ -119,9 +119,9 @@ def test_is_as_frameworks_do(case):
     options = {"algorithm": case["algorithm"], **case["options"]}
     if case["bins"] is None:
         with pytest.raises(ValueError, match="no bin may be empty"):
-            fc.pack(case["lengths"], case["capacity"], **options)
+            fc.planning.pack(case["lengths"], case["capacity"], **options)
         return
-    plan = fc.pack(case["lengths"], case["capacity"], **options)
+    plan = fc.planning.pack(case["lengths"], case["capacity"], **options)
     is_of_pieces = isinstance(case["bins"][0][0], list)
     found = [[list(p) for p in b] for b in pieces_of(plan)] if is_of_pieces else plan.bins
     assert found == case["bins"]
@@ -134,7 +134,7 @@ def test_the_limits_hold(problem):
         ours["oversize"] = "error"  # its cap is soft otherwise
     assume(ours.get("oversize") != "own_bin")
     try:
-        plan = fc.pack(lengths, capacity, **ours)
+        plan = fc.planning.pack(lengths, capacity, **ours)
     except ValueError:
         return
     covered = Counter(
@@ -176,24 +176,24 @@ def test_the_limits_hold(problem):
 )
 def test_where_algorithms_differ(algorithm, bins):
     lengths = [4, 4, 6, 1, 4, 8, 3]
-    plan = fc.pack(lengths, 10, algorithm=algorithm)
+    plan = fc.planning.pack(lengths, 10, algorithm=algorithm)
     assert plan.bins == bins
     assert pieces_of(plan) == pack_loops(lengths, 10, algorithm=algorithm)
 
 
 def test_ties():
     # Of equally long ones the last is first...
-    assert fc.pack([5, 5, 5, 5, 5], 10).bins == [[4, 3], [2, 1], [0]]
+    assert fc.planning.pack([5, 5, 5, 5, 5], 10).bins == [[4, 3], [2, 1], [0]]
     # ... or the first.
-    assert fc.pack([5, 5, 5, 5, 5], 10, algorithm="bfd").bins == [[0, 1], [2, 3], [4]]
-    assert fc.pack([5, 5, 5, 5, 5], 10, algorithm="mffd").bins == [[4], [0, 1], [2, 3]]
-    assert fc.pack([5, 5, 5, 5, 5], 10, algorithm="balanced").bins == [[0, 1], [2, 3], [4]]
+    assert fc.planning.pack([5, 5, 5, 5, 5], 10, algorithm="bfd").bins == [[0, 1], [2, 3], [4]]
+    assert fc.planning.pack([5, 5, 5, 5, 5], 10, algorithm="mffd").bins == [[4], [0, 1], [2, 3]]
+    assert fc.planning.pack([5, 5, 5, 5, 5], 10, algorithm="balanced").bins == [[0, 1], [2, 3], [4]]
     # Bin 1 had three free tokens before bin 0 did.
-    assert fc.pack([5, 7, 2, 3], 10, algorithm="bfd").bins == [[1, 3], [0, 2]]
+    assert fc.planning.pack([5, 7, 2, 3], 10, algorithm="bfd").bins == [[1, 3], [0, 2]]
 
 
 def test_concat_cuts_where_a_bin_is_full():
-    plan = fc.pack([3, 9, 2], 5, algorithm="concat")
+    plan = fc.planning.pack([3, 9, 2], 5, algorithm="concat")
     assert pieces_of(plan) == [
         [(0, 0, 3), (1, 0, 2)],
         [(1, 2, 5)],
@@ -201,7 +201,7 @@ def test_concat_cuts_where_a_bin_is_full():
     ]
     assert plan.is_split
     assert plan.bins == [[0, 1], [1], [1, 2]]
-    padded = fc.pack([3, 9, 2], 5, algorithm="concat", pad_to_multiple_of=2)
+    padded = fc.planning.pack([3, 9, 2], 5, algorithm="concat", pad_to_multiple_of=2)
     assert padded.loads.max() == 4
     assert pieces_of(padded) == concat_loops([3, 9, 2], 5, multiple=2)
 
@@ -209,26 +209,26 @@ def test_concat_cuts_where_a_bin_is_full():
 def test_oversize():
     lengths = [3, 25, 4]
     with pytest.raises(ValueError, match=re.escape("lengths[1] is 25, which exceeds capacity=10")):
-        fc.pack(lengths, 10)
-    assert fc.pack(lengths, 10, oversize="own_bin").bins == [[1], [2, 0]]
-    assert fc.pack(lengths, 10, algorithm="ff", oversize="own_bin").bins == [[0, 2], [1]]
-    assert fc.pack(lengths, 10, algorithm="balanced").bins == [[1], [2, 0]]
+        fc.planning.pack(lengths, 10)
+    assert fc.planning.pack(lengths, 10, oversize="own_bin").bins == [[1], [2, 0]]
+    assert fc.planning.pack(lengths, 10, algorithm="ff", oversize="own_bin").bins == [[0, 2], [1]]
+    assert fc.planning.pack(lengths, 10, algorithm="balanced").bins == [[1], [2, 0]]
     with pytest.raises(ValueError, match="exceeds capacity"):
-        fc.pack(lengths, 10, algorithm="balanced", oversize="error")
-    plan = fc.pack(lengths, 10, oversize="split")
+        fc.planning.pack(lengths, 10, algorithm="balanced", oversize="error")
+    plan = fc.planning.pack(lengths, 10, oversize="split")
     assert pieces_of(plan) == [[(1, 10, 10)], [(1, 0, 10)], [(1, 20, 5), (2, 0, 4)], [(0, 0, 3)]]
     # The rest may lie in a bin before the pieces that it follows.
-    plan = fc.pack([3, 12], 10, algorithm="ff", oversize="split")
+    plan = fc.planning.pack([3, 12], 10, algorithm="ff", oversize="split")
     assert pieces_of(plan) == [[(0, 0, 3), (1, 10, 2)], [(1, 0, 10)]]
 
 
 def test_bins_are_added():
-    plan = fc.pack([1] * 6 + [10], 10, bins_multiple_of=4)
+    plan = fc.planning.pack([1] * 6 + [10], 10, bins_multiple_of=4)
     # The bin of six gives its last ones, one by one.
     assert plan.bins == [[6], [5, 4, 3, 2], [0], [1]]
     # Of bins with as many, the last gives first, and is drained before the next.
-    assert fc.pack([5] * 4, 10, min_bins=3).bins == [[3, 2], [1], [0]]
-    assert fc.pack([5] * 4, 10, min_bins=4).bins == [[3], [1], [0], [2]]
+    assert fc.planning.pack([5] * 4, 10, min_bins=3).bins == [[3, 2], [1], [0]]
+    assert fc.planning.pack([5] * 4, 10, min_bins=4).bins == [[3], [1], [0], [2]]
 
 
 @given(st.lists(st.lists(st.integers(), min_size=1), max_size=5), st.integers(0, 9))
@@ -246,31 +246,37 @@ def test_bins_are_added_as_in_the_reference(bins, extra):
 
 def test_groups_stay_together():
     lengths = [4, 6, 4, 3, 2]
-    plan = fc.pack(lengths, 10, keep_together=["a", "b", "a", "b", "c"])
+    plan = fc.planning.pack(lengths, 10, keep_together=["a", "b", "a", "b", "c"])
     # b has 9 tokens, a 8 and c 2.
     assert plan.bins == [[1, 3], [0, 2, 4]]
-    plan = fc.pack(lengths, 10, keep_together=["a", "b", "a", "b", "c"], max_sequences=2)
+    plan = fc.planning.pack(lengths, 10, keep_together=["a", "b", "a", "b", "c"], max_sequences=2)
     assert plan.bins == [[1, 3], [0, 2], [4]]
     with pytest.raises(
         ValueError,
         match="keep_together puts 2 sequences, of which 0 is the first, in one bin, which exceeds "
         "max_sequences=1; pass a larger max_sequences",
     ):
-        fc.pack(lengths, 10, keep_together=list("aabbc"), max_sequences=1)
+        fc.planning.pack(lengths, 10, keep_together=list("aabbc"), max_sequences=1)
     with pytest.raises(
         ValueError,
         match="keep_together puts 3 sequences, of which 0 is the first, in one bin, with 14 "
         "tokens, which exceeds capacity=10; pass oversize='own_bin', or a larger capacity",
     ):
-        fc.pack(lengths, 10, keep_together=list("aaabb"))
+        fc.planning.pack(lengths, 10, keep_together=list("aaabb"))
     # Only what is alone in its group can be split.
-    plan = fc.pack([25, 4, 4], 10, keep_together=list("abb"), oversize="split")
+    plan = fc.planning.pack([25, 4, 4], 10, keep_together=list("abb"), oversize="split")
     assert plan.bins == [[0], [0], [1, 2], [0]]
-    assert fc.pack([25, 4, 4], 10, keep_together=list("aab"), oversize="own_bin").num_bins == 2
+    assert (
+        fc.planning.pack([25, 4, 4], 10, keep_together=list("aab"), oversize="own_bin").num_bins
+        == 2
+    )
     # Bins are added in groups, too.
-    assert fc.pack([1] * 4, 10, keep_together=list("abab"), min_bins=2).bins == [[1, 3], [0, 2]]
+    assert fc.planning.pack([1] * 4, 10, keep_together=list("abab"), min_bins=2).bins == [
+        [1, 3],
+        [0, 2],
+    ]
     with pytest.raises(ValueError, match="min_bins=3 asks for 3, which 2 groups cannot fill"):
-        fc.pack([1] * 4, 10, keep_together=list("abab"), min_bins=3)
+        fc.planning.pack([1] * 4, 10, keep_together=list("abab"), min_bins=3)
 
 
 class Unhashable:
@@ -302,36 +308,41 @@ class Unhashable:
     ids=lambda names: f"{type(names).__name__} of {type(names[0]).__name__}",
 )
 def test_groups_have_names_of_any_kind(names):
-    plan = fc.pack([3, 3, 3, 3, 3], 6, keep_together=names, algorithm="ff")
+    plan = fc.planning.pack([3, 3, 3, 3, 3], 6, keep_together=names, algorithm="ff")
     assert plan.bins == [[0, 2], [1, 4], [3]]
 
 
 def test_groups_have_names_in_tensors_and_arrow():
     torch = pytest.importorskip("torch")
     names = torch.tensor([7, 3, 7, 9, 3])
-    assert fc.pack([3] * 5, 6, keep_together=names).bins == [[1, 4], [0, 2], [3]]
-    assert fc.pack([3] * 5, 6, keep_together=list(names)).bins == [[1, 4], [0, 2], [3]]
+    assert fc.planning.pack([3] * 5, 6, keep_together=names).bins == [[1, 4], [0, 2], [3]]
+    assert fc.planning.pack([3] * 5, 6, keep_together=list(names)).bins == [[1, 4], [0, 2], [3]]
     arrow = pytest.importorskip("pyarrow").array(["b", "a", "b", "c", "a"])
-    assert fc.pack([3] * 5, 6, keep_together=arrow).bins == [[1, 4], [0, 2], [3]]
+    assert fc.planning.pack([3] * 5, 6, keep_together=arrow).bins == [[1, 4], [0, 2], [3]]
 
 
 def test_cost_is_limited():
     lengths = [8, 6, 3, 3, 1]
-    assert fc.pack(lengths, 100).num_bins == 1
-    plan = fc.pack(lengths, 100, max_cost=80, cost=lambda lengths: lengths**2)
+    assert fc.planning.pack(lengths, 100).num_bins == 1
+    plan = fc.planning.pack(lengths, 100, max_cost=80, cost=lambda lengths: lengths**2)
     assert plan.bins == [[0, 3, 4], [1, 2]]
-    assert fc.pack(lengths, 100, max_cost=80, cost=[64, 36, 9, 9, 1]).bins == plan.bins
-    assert fc.pack(lengths, 100, max_cost=12, cost="tokens").bins == fc.pack(lengths, 12).bins
+    assert fc.planning.pack(lengths, 100, max_cost=80, cost=[64, 36, 9, 9, 1]).bins == plan.bins
+    assert (
+        fc.planning.pack(lengths, 100, max_cost=12, cost="tokens").bins
+        == fc.planning.pack(lengths, 12).bins
+    )
     flops = 24576 * 8 + 8 * 8
-    assert fc.pack(lengths, 100, max_cost=flops).bins == [[0], [1, 4], [3, 2]]
+    assert fc.planning.pack(lengths, 100, max_cost=flops).bins == [[0], [1, 4], [3, 2]]
     with pytest.raises(
         ValueError,
         match=r"lengths\[0\] is 8, with a cost of 196,672, which exceeds max_cost=196671; "
         r"pass oversize='own_bin' or 'split', or a larger max_cost",
     ):
-        fc.pack(lengths, 100, max_cost=flops - 1)
-    assert fc.pack(lengths, 100, max_cost=flops - 1, oversize="own_bin").bins[0] == [0]
-    plan = fc.pack(lengths, 100, max_cost=25, cost=lambda lengths: lengths**2, oversize="split")
+        fc.planning.pack(lengths, 100, max_cost=flops - 1)
+    assert fc.planning.pack(lengths, 100, max_cost=flops - 1, oversize="own_bin").bins[0] == [0]
+    plan = fc.planning.pack(
+        lengths, 100, max_cost=25, cost=lambda lengths: lengths**2, oversize="split"
+    )
     assert sorted(plan.lengths.tolist()) == [1, 1, 3, 3, 3, 5, 5]
     assert plan.sequence_lengths.tolist() == lengths
 
@@ -349,42 +360,44 @@ def test_cost_is_limited():
 )
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_lengths_of_any_kind(lengths, algorithm):
-    assert fc.pack(lengths, 10, algorithm=algorithm) == fc.pack([5, 3, 7], 10, algorithm=algorithm)
+    assert fc.planning.pack(lengths, 10, algorithm=algorithm) == fc.planning.pack(
+        [5, 3, 7], 10, algorithm=algorithm
+    )
 
 
 def test_lengths_are_a_tensor():
     torch = pytest.importorskip("torch")
     lengths = torch.tensor([5, 3, 7], dtype=torch.int32)
-    assert fc.pack(lengths, 10) == fc.pack([5, 3, 7], 10)
+    assert fc.planning.pack(lengths, 10) == fc.planning.pack([5, 3, 7], 10)
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_nothing_to_pack(algorithm):
     for lengths in ([], np.array([], np.int64), ()):
-        plan = fc.pack(lengths, 10, algorithm=algorithm)
+        plan = fc.planning.pack(lengths, 10, algorithm=algorithm)
         assert plan.bins == []
         assert plan.efficiency == 1.0
         assert plan.metrics["pack/num_bins"] == 0.0
         assert "0 bins" in plan.describe()
-        assert plan == fc.BinPlan.from_dict(json.loads(json.dumps(plan.to_dict())))
-    assert fc.pack([], 10, algorithm=algorithm, bins_multiple_of=4).num_bins == 0
+        assert plan == fc.planning.BinPlan.from_dict(json.loads(json.dumps(plan.to_dict())))
+    assert fc.planning.pack([], 10, algorithm=algorithm, bins_multiple_of=4).num_bins == 0
     with pytest.raises(ValueError, match=r"min_bins=1 asks for 1, which 0 .* cannot fill"):
-        fc.pack([], 10, algorithm=algorithm, min_bins=1)
+        fc.planning.pack([], 10, algorithm=algorithm, min_bins=1)
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_sequences_without_tokens_have_a_place(algorithm):
-    plan = fc.pack([0, 10, 0], 10, algorithm=algorithm, pad_to_multiple_of=20 // 2)
+    plan = fc.planning.pack([0, 10, 0], 10, algorithm=algorithm, pad_to_multiple_of=20 // 2)
     assert plan.num_bins == 1
     assert sorted(plan.bins[0]) == [0, 1, 2]
-    assert fc.pack([0, 0], 10, algorithm=algorithm, pad_to_multiple_of=99).num_bins == 1
+    assert fc.planning.pack([0, 0], 10, algorithm=algorithm, pad_to_multiple_of=99).num_bins == 1
 
 
 @pytest.mark.parametrize("algorithm", WHOLE)
 def test_what_has_no_room_does_not_stop_others(algorithm):
     # The first costs all that a bin may; its bin stays the emptiest one.
     costs = [5.0] + [1.0] * 8
-    plan = fc.pack([1] * 9, 100, algorithm=algorithm, max_cost=5, cost=costs)
+    plan = fc.planning.pack([1] * 9, 100, algorithm=algorithm, max_cost=5, cost=costs)
     assert plan.num_bins == 3
 
 
@@ -490,11 +503,11 @@ def test_what_has_no_room_does_not_stop_others(algorithm):
 )
 def test_bad_input(changes, error, message):
     with pytest.raises(error, match=message):
-        fc.pack(**{"lengths": [5, 3, 7], "capacity": 10, **changes})
+        fc.planning.pack(**{"lengths": [5, 3, 7], "capacity": 10, **changes})
 
 
 def test_a_plan_says_what_is_in_it():
-    plan = fc.pack([5, 3, 7, 2, 3], 10, pad_to_multiple_of=2, algorithm="ff")
+    plan = fc.planning.pack([5, 3, 7, 2, 3], 10, pad_to_multiple_of=2, algorithm="ff")
     assert plan.bins == [[0, 1], [2, 3], [4]]
     assert plan.loads.tolist() == [10, 10, 4]
     assert (plan.num_bins, plan.num_sequences, plan.is_split) == (3, 5, False)
@@ -516,7 +529,7 @@ def test_a_plan_says_what_is_in_it():
         "with padding      4   8.0    10",
         "   sequences      1   1.7     2",
     ]
-    over = fc.pack([5, 3], 4, oversize="own_bin")
+    over = fc.planning.pack([5, 3], 4, oversize="own_bin")
     assert over.metrics["pack/bins_over_capacity"] == 1.0
     assert over.metrics["pack/max_load"] == 5.0
 
@@ -525,21 +538,21 @@ def test_a_plan_says_what_is_in_it():
 def test_plans_are_kept_and_compared(problem):
     lengths, capacity, ours, _ = problem
     try:
-        plan = fc.pack(lengths, capacity, **ours)
+        plan = fc.planning.pack(lengths, capacity, **ours)
     except ValueError:
         return
     for same in (
         pickle.loads(pickle.dumps(plan)),
-        fc.BinPlan.from_dict(plan.to_dict()),
-        fc.BinPlan.from_dict(json.loads(json.dumps(plan.to_dict()))),
+        fc.planning.BinPlan.from_dict(plan.to_dict()),
+        fc.planning.BinPlan.from_dict(json.loads(json.dumps(plan.to_dict()))),
     ):
         assert same == plan
         assert same.sequence_lengths.tolist() == lengths
-    assert plan != fc.pack(lengths, capacity + 1, oversize="own_bin")
+    assert plan != fc.planning.pack(lengths, capacity + 1, oversize="own_bin")
 
 
 def good_tables():
-    return fc.pack([12, 3], 10, oversize="split").to_dict()
+    return fc.planning.pack([12, 3], 10, oversize="split").to_dict()
 
 
 @pytest.mark.parametrize(
@@ -573,21 +586,24 @@ def good_tables():
 )
 def test_plans_are_checked(changes, message):
     tables = good_tables()
-    assert pieces_of(fc.BinPlan.from_dict(tables)) == [[(0, 0, 10)], [(1, 0, 3), (0, 10, 2)]]
+    assert pieces_of(fc.planning.BinPlan.from_dict(tables)) == [
+        [(0, 0, 10)],
+        [(1, 0, 3), (0, 10, 2)],
+    ]
     with pytest.raises(ValueError, match=f"this is not a valid bin plan: .*{message}"):
-        fc.BinPlan.from_dict({**tables, **changes})
+        fc.planning.BinPlan.from_dict({**tables, **changes})
 
 
 def test_plans_of_whole_sequences_are_checked():
-    tables = fc.pack([4, 3], 10).to_dict()
+    tables = fc.planning.pack([4, 3], 10).to_dict()
     with pytest.raises(ValueError, match="sequence 1 is not there whole"):
-        fc.BinPlan.from_dict({**tables, "starts": [0, 2]})
+        fc.planning.BinPlan.from_dict({**tables, "starts": [0, 2]})
     with pytest.raises(TypeError, match="pass what to_dict returned"):
-        fc.BinPlan.from_dict([tables])
+        fc.planning.BinPlan.from_dict([tables])
 
 
 def test_plans_cannot_be_changed():
-    plan = fc.pack([4, 3], 10)
+    plan = fc.planning.pack([4, 3], 10)
     with pytest.raises(ValueError, match="read-only"):
         plan.indices[0] = 1
     with pytest.raises(AttributeError):
@@ -597,7 +613,7 @@ def test_plans_cannot_be_changed():
 
 
 def test_empty_bins_may_be_in_a_plan():
-    plan = fc.BinPlan([0, 1, 1], [0], [0], [3], num_sequences=1, capacity=4)
+    plan = fc.planning.BinPlan([0, 1, 1], [0], [0], [3], num_sequences=1, capacity=4)
     assert plan.bins == [[0], []]
     assert plan.loads.tolist() == [3, 0]
     assert plan.efficiency == 3 / 8

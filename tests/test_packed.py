@@ -347,7 +347,7 @@ def test_options_of_pack(algorithm, drawn):
         how = {"capacity": drawn.draw(st.integers(1, 60)), "algorithm": algorithm}
     shared = {"pad_token_id": 0, "layout": "packed", "array_type": "numpy"}
     data = data._asdict() | shared
-    plan = fc.pack(lens, **how, pad_to_multiple_of=multiple)
+    plan = fc.planning.pack(lens, **how, pad_to_multiple_of=multiple)
     batch = fc.build_batch(**data, pack=plan)
     assert_same(batch, fc.build_batch(**data, pack=how, pad_to_multiple_of=multiple))
     how["pad_to_multiple_of"] = multiple
@@ -499,7 +499,7 @@ def shards(draw, data):
     offsets = [0, *sorted(cuts), len(rows)]
     places = [-(-count // multiple) * multiple for count in lens]
     loads = [sum(places[a:b]) for a, b in pairwise(offsets)]
-    return fc.Shard(
+    return fc.planning.Shard(
         np.array(rows),
         np.array(rows) < 0,
         num_rows=len(data.prompts),
@@ -538,7 +538,7 @@ def test_shards_equal_the_loops(drawn, array_type):
 
 def test_rows_of_a_shard_without_bins(array_type):
     """A shard says which rows, `pack` which of them share a row."""
-    shard = fc.Shard(np.array([2, 0]), np.array([False, False]), 3, (2, 3, 4))
+    shard = fc.planning.Shard(np.array([2, 0]), np.array([False, False]), 3, (2, 3, 4))
     batch = small(array_type, shard=shard, pack=plan_of([[(0, 0, 4), (1, 0, 4)]]))
     assert batch.input_ids.tolist() == [[4, 8, 9, 10, 1, 2, 5, 6]]
     assert batch.sequence_ids.tolist() == [[0, 0, 0, 0, 1, 1, 1, 1]]
@@ -573,7 +573,7 @@ def test_used_memory_gives_the_same(drawn, array_type):
     data, inputs, options, reference, more = drawn.draw(cases(array_type, shifts=["none"]))
     expected = build_batch_loops(**data._asdict(), **reference, **more)
     rows, width = expected["input_ids"].shape
-    pool = fc.BufferPool(1 << 24)
+    pool = fc.memory.BufferPool(1 << 24)
     fc.build_batch(
         [[-1] * (width + 8)] * (rows + 8),
         [[-1] * (width + 8)] * (rows + 8),
@@ -610,7 +610,7 @@ def test_a_large_batch(kind, shift, array_type):
     for seed in (7, 0):
         data = lists(seed, rows=900, tokens=(50, 2_000))
         lens = list(map(len, map(list.__add__, data["prompts"], data["responses"])))
-        plan = fc.pack(lens, 5_000 + max(lens))
+        plan = fc.planning.pack(lens, 5_000 + max(lens))
         expected = build_packed_numpy(**data, pack=plan, shift=shift)
         if kind == "arrays":
             fields = ("prompts", "responses", "loss_mask", "logprobs")
@@ -626,9 +626,9 @@ def test_a_large_batch(kind, shift, array_type):
 def test_threads_build_at_once(array_type):
     data = lists(1, rows=200, tokens=(1, 60))
     lens = list(map(len, map(list.__add__, data["prompts"], data["responses"])))
-    plans = [fc.pack(lens, capacity) for capacity in (120, 200, 500)]
+    plans = [fc.planning.pack(lens, capacity) for capacity in (120, 200, 500)]
     expected = [build_packed_numpy(**data, pack=plan) for plan in plans]
-    pool = fc.BufferPool(1 << 24)
+    pool = fc.memory.BufferPool(1 << 24)
 
     def build(index):
         return fc.build_batch(
@@ -751,7 +751,7 @@ def test_what_cannot_be(changes, exception, message):
 
 
 def test_a_shard_of_bins_needs_the_packed_layout():
-    shard = fc.Shard(
+    shard = fc.planning.Shard(
         np.array([0]), np.array([False]), 1, lengths=np.array([2]),
         bin_offsets=np.array([0, 1]), bin_width=2, pad_to_multiple_of=1,
     )  # fmt: skip

@@ -44,8 +44,8 @@ def test_broadcast_in_a_shard_with_padding_rows(array_type):
 @pytest.mark.parametrize(
     "plan",
     [
-        lambda cost: fc.pack([3, 4, 5], 100, max_cost=1e9, cost=cost).sequence_lengths,
-        lambda cost: fc.micro_batches([3, 4, 5], 100, cost=cost).lengths,
+        lambda cost: fc.planning.pack([3, 4, 5], 100, max_cost=1e9, cost=cost).sequence_lengths,
+        lambda cost: fc.planning.micro_batches([3, 4, 5], 100, cost=cost).lengths,
     ],
 )
 def test_a_cost_function_that_works_in_place(plan):
@@ -75,11 +75,11 @@ def test_more_parts_than_lists(parts):
 
 def test_swaps_come_to_an_end():
     lengths = 1.001 ** np.arange(30_000)
-    assert len(fc.partition(lengths, 2, algorithm="lpt_swap")) == 2
+    assert len(fc.planning.partition(lengths, 2, algorithm="lpt_swap")) == 2
 
 
 def test_no_two_of_more_than_half_share_a_micro_batch():
-    assert fc.micro_batches([51] * 8_000, 100).per_rank == 8_000
+    assert fc.planning.micro_batches([51] * 8_000, 100).per_rank == 8_000
 
 
 @pytest.mark.parametrize(
@@ -101,14 +101,14 @@ def test_numbers_of_bins_that_no_step_can_have(options):
 )
 def test_plans_of_bins_that_would_overflow(tables):
     with pytest.raises(ValueError, match="not a valid bin plan"):
-        fc.BinPlan(*tables)
+        fc.planning.BinPlan(*tables)
 
 
 def test_a_plan_keeps_nothing_that_others_can_write():
     base = np.array([0, 1, 2])
     view = base[:]
     view.flags.writeable = False
-    plan = fc.BinPlan(view, [0, 1], [0, 0], [3, 4], 2, 10)
+    plan = fc.planning.BinPlan(view, [0, 1], [0, 0], [3, 4], 2, 10)
     base[1] = 2
     assert plan.bins == [[0], [1]]
 
@@ -122,7 +122,7 @@ def test_places_are_rounded_up_as_planned():
         "layout": "packed",
         "array_type": "numpy",
     }
-    for pack in ({"shard": step.shard(0, 0)}, {"pack": fc.pack([3, 4, 3], 12)}):
+    for pack in ({"shard": step.shard(0, 0)}, {"pack": fc.planning.pack([3, 4, 3], 12)}):
         with pytest.raises(ValueError, match="pad_to_multiple_of is 8"):
             fc.build_batch(**columns, **pack, pad_to_multiple_of=8)
 

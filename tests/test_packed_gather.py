@@ -208,7 +208,7 @@ def test_merged_turns_come_back(array_type):
 @pytest.mark.parametrize("shift", SHIFTS)
 def test_copied_rows_are_left_out(shift, array_type):
     """Rows of a shard without bins, of which the last is there to fill up."""
-    shard = fc.Shard(np.array([2, 0, 2]), np.array([False, False, True]), num_rows=3)
+    shard = fc.planning.Shard(np.array([2, 0, 2]), np.array([False, False, True]), num_rows=3)
     masks = [[1] * 4, [1], [1]]
     pack = plan_of([[(2, 0, 2)], [(1, 0, 6), (0, 0, 2)]])
     batch = small(array_type, shift, shard=shard, pack=pack, loss_mask=masks)
@@ -224,7 +224,7 @@ def test_copied_rows_are_left_out(shift, array_type):
 
 
 def test_padding_rows_are_left_out(array_type):
-    shard = fc.Shard(
+    shard = fc.planning.Shard(
         np.array([1, -1, 0]),
         np.array([False, True, False]),
         num_rows=2,

@@ -93,13 +93,13 @@ def test_bins_go_round_to_the_ranks(drawn):
         assert len(bins) % math.lcm(dp_size, pack["bins_multiple_of"]) == 0
         try:
             how = {**pack, "bins_multiple_of": math.lcm(dp_size, pack["bins_multiple_of"])}
-            expected = fc.pack(totals[start:end], **how).bins
+            expected = fc.planning.pack(totals[start:end], **how).bins
         except ValueError:
             # There are fewer sequences than bins: each is alone, and so are synthetic rows.
             assert sorted(bins) == sorted(
                 [[row] for row in range(start, end)] + [[-1]] * (len(bins) - (end - start))
             )
-            fewest = fc.pack(totals[start:end], **{**pack, "bins_multiple_of": 1}).num_bins
+            fewest = fc.planning.pack(totals[start:end], **{**pack, "bins_multiple_of": 1}).num_bins
             step = math.lcm(dp_size, pack["bins_multiple_of"])
             assert len(bins) == -(-fewest // step) * step
         else:
@@ -128,8 +128,8 @@ def test_plans_survive_copies(drawn):
     *_, plan = drawn
     for again in (
         pickle.loads(pickle.dumps(plan)),
-        fc.StepPlan.from_dict(plan.to_dict()),
-        fc.StepPlan.from_dict(json.loads(json.dumps(plan.to_dict()))),
+        fc.planning.StepPlan.from_dict(plan.to_dict()),
+        fc.planning.StepPlan.from_dict(json.loads(json.dumps(plan.to_dict()))),
     ):
         assert again == plan
         assert again.bin_offsets.tolist() == plan.bin_offsets.tolist()
@@ -144,7 +144,7 @@ def test_written_out():
     plan = fc.plan_step([4, 3, 2, 3, 5], uids=list("aabbc"), dp_size=2, pack={"capacity": 6})
     # First fit decreasing: 5, 4 + 2, 3 + 3; of equal lengths the later row first. For two ranks
     # there have to be four bins, so the first with most sequences gives its last one.
-    packed = fc.pack([4, 3, 2, 3, 5], 6, bins_multiple_of=2).bins
+    packed = fc.planning.pack([4, 3, 2, 3, 5], 6, bins_multiple_of=2).bins
     assert len(packed) == 4
     assert bins_of(plan.shard(0, 0)) == packed[0::2]
     assert bins_of(plan.shard(0, 1)) == packed[1::2]
@@ -194,7 +194,7 @@ def test_what_cannot_be(options, exception, message):
 def test_sequences_over_capacity_in_bins_of_their_own():
     how = {"capacity": 3, "oversize": "own_bin"}
     plan = fc.plan_step([3, 9, 2], pack=how)
-    assert bins_of(plan.shard(0, 0)) == fc.pack([3, 9, 2], **how).bins
+    assert bins_of(plan.shard(0, 0)) == fc.planning.pack([3, 9, 2], **how).bins
     assert plan.shard(0, 0).bin_width == 9
 
 
@@ -234,18 +234,18 @@ def test_results_come_back_in_order():
     gathered = [name for name in slots if name != "row -1"]
     expected = [f"row {row}" for row in range(5)]
     assert len(slots) == 7
-    assert fc.drop_padding(slots, plan) == expected
-    assert fc.drop_padding(gathered, plan) == expected
+    assert fc.planning.drop_padding(slots, plan) == expected
+    assert fc.planning.drop_padding(gathered, plan) == expected
     rows = plan.rows[~plan.is_padding]
-    assert fc.drop_padding(rows, plan).tolist() == list(range(5))
-    assert fc.drop_padding(fc.ragged([[row] * row for row in rows]), plan).lengths.tolist() == [
-        *range(5)
-    ]
+    assert fc.planning.drop_padding(rows, plan).tolist() == list(range(5))
+    assert fc.planning.drop_padding(
+        fc.ragged([[row] * row for row in rows]), plan
+    ).lengths.tolist() == [*range(5)]
     with pytest.raises(ValueError, match="6 items, but the plan has 7 slots"):
-        fc.drop_padding(slots[:6], plan)
+        fc.planning.drop_padding(slots[:6], plan)
     unpacked = fc.plan_step([2, 5, 3], dp_size=2)
     with pytest.raises(ValueError, match="3 items, but the plan has 4 slots"):
-        fc.drop_padding([1, 2, 3], unpacked)
+        fc.planning.drop_padding([1, 2, 3], unpacked)
 
 
 def test_shards_of_other_rows():
@@ -272,9 +272,9 @@ def policy():
 class Step(NamedTuple):
     turns: dict[str, list]
     policy: str | None
-    merge: fc.MergePlan | str | None
+    merge: fc.planning.MergePlan | str | None
     whole: fc.Batch
-    plan: fc.StepPlan
+    plan: fc.planning.StepPlan
     how: dict[str, Any]
     prompts: int
 
@@ -371,7 +371,7 @@ def test_packed_shards_train_as_their_mini_batch(policy, step):
     expected = whole.gather(in_order.detach() * whole.response_mask)
     of_slots = fc.Ragged.concat(gathered)
     assert len(of_slots) == plan.num_real_rows
-    of_rows = fc.drop_padding(of_slots, plan)
+    of_rows = fc.planning.drop_padding(of_slots, plan)
     assert of_rows.offsets.tolist() == expected.offsets.tolist()
     same(of_rows.values, expected.values, "drop_padding")
 

@@ -152,7 +152,7 @@ def test_bad_batches():
         fc.pad_on_device(dict(fc.build_batch(**INPUTS, **jagged)), "left")
     with pytest.raises(TypeError, match="array_type='torch'"):
         fc.pad_on_device(fc.build_batch(**INPUTS, **jagged, array_type="numpy"), "left")
-    with pytest.raises(fc.MissingPlanError):
+    with pytest.raises(fc.planning.MissingPlanError):
         fc.pad_on_device(fc.Batch(fc.build_batch(**INPUTS, **jagged)), "left")
 
 

@@ -40,14 +40,14 @@ def test_karmarkar_karp_is_the_reference(problem):
     # Items of an array are added in the array's dtype, integers without its limits.
     items = weights.astype(np.int64) if weights.dtype.kind in "iu" else weights
     expected = ALGORITHMS["karmarkar_karp"](list(items), k, equal_size)
-    assert fc.partition(weights, k, equal_size=equal_size) == expected
+    assert fc.planning.partition(weights, k, equal_size=equal_size) == expected
 
 
 @given(problems(dtypes=["int64", "float64"], exact=True))
 @pytest.mark.parametrize("algorithm", ["lpt", "lpt_swap"])
 def test_largest_first_is_the_reference(algorithm, problem):
     weights, k, equal_size = problem
-    found = fc.partition(weights, k, algorithm=algorithm, equal_size=equal_size)
+    found = fc.planning.partition(weights, k, algorithm=algorithm, equal_size=equal_size)
     assert found == ALGORITHMS[algorithm](weights.tolist(), k, equal_size)
 
 
@@ -55,7 +55,7 @@ def test_largest_first_is_the_reference(algorithm, problem):
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_every_sequence_is_in_one_part(algorithm, problem):
     weights, k, equal_size = problem
-    parts = fc.partition(weights, k, algorithm=algorithm, equal_size=equal_size)
+    parts = fc.planning.partition(weights, k, algorithm=algorithm, equal_size=equal_size)
     assert len(parts) == k
     assert all(parts)
     assert all(part == sorted(part) for part in parts)
@@ -70,7 +70,9 @@ def test_swaps_never_make_the_heaviest_part_heavier(problem):
     loads = {
         algorithm: max(
             sum(weights[part].tolist())
-            for part in fc.partition(weights, k, algorithm=algorithm, equal_size=equal_size)
+            for part in fc.planning.partition(
+                weights, k, algorithm=algorithm, equal_size=equal_size
+            )
         )
         for algorithm in ("lpt", "lpt_swap")
     }
@@ -83,14 +85,14 @@ def test_many_parts(k, equal_size):
     lengths = np.random.default_rng(0).lognormal(7, 1, 300).astype(np.int64)
     for weights in (lengths, (24_576 * lengths + lengths**2).astype(np.float32)):
         expected = ALGORITHMS["karmarkar_karp"](list(weights), k, equal_size)
-        assert fc.partition(weights, k, equal_size=equal_size) == expected
+        assert fc.planning.partition(weights, k, equal_size=equal_size) == expected
 
 
 @pytest.mark.parametrize("k", [1, 4_000, 19_000, 20_000])
 def test_thousands_of_parts(k):
     lengths = np.random.default_rng(1).lognormal(7, 1, 20_000).astype(np.int64)
     for algorithm in ALGORITHMS:
-        parts = fc.partition(lengths, k, algorithm=algorithm)
+        parts = fc.planning.partition(lengths, k, algorithm=algorithm)
         assert len(parts) == k
         loads = [int(lengths[part].sum()) for part in parts]
         assert sum(loads) == lengths.sum()
@@ -110,7 +112,7 @@ def test_results_are_those_of_verl(case):
     if case["dtype"] in ("int64", "float64"):
         kinds.append(weights.tolist())
     for given_as in kinds:
-        found = fc.partition(given_as, case["k"], equal_size=case["equal_size"])
+        found = fc.planning.partition(given_as, case["k"], equal_size=case["equal_size"])
         assert found == [sorted(part) for part in case["parts"]]
 
 
@@ -118,12 +120,12 @@ def test_tensors_are_lengths_too():
     torch = pytest.importorskip("torch")
     for case in GOLDEN["partitions"]:
         weights = torch.tensor(case["weights"], dtype=getattr(torch, case["dtype"]))
-        found = fc.partition(weights, case["k"], equal_size=case["equal_size"])
+        found = fc.planning.partition(weights, case["k"], equal_size=case["equal_size"])
         assert found == [sorted(part) for part in case["parts"]]
         items = list(weights)  # a list of tensors without a dimension
-        assert found == fc.partition(items, case["k"], equal_size=case["equal_size"])
-    rounded = fc.partition(torch.tensor([3.0, 1, 2, 4]).bfloat16(), 2)
-    assert rounded == fc.partition([3.0, 1.0, 2.0, 4.0], 2)
+        assert found == fc.planning.partition(items, case["k"], equal_size=case["equal_size"])
+    rounded = fc.planning.partition(torch.tensor([3.0, 1, 2, 4]).bfloat16(), 2)
+    assert rounded == fc.planning.partition([3.0, 1.0, 2.0, 4.0], 2)
 
 
 # Costs
@@ -131,30 +133,40 @@ def test_tensors_are_lengths_too():
 
 def test_costs():
     lengths = [5, 80_000, 40_000, 40_000, 7]
-    by_tokens = fc.partition(lengths, 2)
-    assert by_tokens == fc.partition(lengths, 2, cost="tokens")
+    by_tokens = fc.planning.partition(lengths, 2)
+    assert by_tokens == fc.planning.partition(lengths, 2, cost="tokens")
     assert sorted(map(len, by_tokens)) == [2, 3]
     flops = [24_576 * length + length * length for length in lengths]
-    assert fc.partition(lengths, 2, cost="flops") == fc.partition(flops, 2)
+    assert fc.planning.partition(lengths, 2, cost="flops") == fc.planning.partition(flops, 2)
     seen = []
 
     def cost(found):
         seen.append(found)
         return found % 7
 
-    assert fc.partition(lengths, 2, cost=cost) == fc.partition([n % 7 for n in lengths], 2)
+    assert fc.planning.partition(lengths, 2, cost=cost) == fc.planning.partition(
+        [n % 7 for n in lengths], 2
+    )
     assert seen[0].dtype == np.int64
-    assert sorted(fc.partition(lengths, 2, cost=[1, 1, 1, 1, 4])) == [[0, 1, 2, 3], [4]]
-    assert fc.partition(lengths, 5, cost=[0] * 5, algorithm="lpt") == [[0], [1], [2], [3], [4]]
+    assert sorted(fc.planning.partition(lengths, 2, cost=[1, 1, 1, 1, 4])) == [[0, 1, 2, 3], [4]]
+    assert fc.planning.partition(lengths, 5, cost=[0] * 5, algorithm="lpt") == [
+        [0],
+        [1],
+        [2],
+        [3],
+        [4],
+    ]
 
 
 def test_integers_are_added_exactly():
     # As floats, the first two would weigh the same, and so would all sums.
     weights = [2**62 + 1, 2**62, 2**62, 2**62]
-    parts = fc.partition(weights, 2)
+    parts = fc.planning.partition(weights, 2)
     assert parts == ALGORITHMS["karmarkar_karp"](weights, 2, False)
     weights = [255, 255, 255, 1]
-    assert fc.partition(np.array(weights, np.uint8), 2) == fc.partition(weights, 2)
+    assert fc.planning.partition(np.array(weights, np.uint8), 2) == fc.planning.partition(
+        weights, 2
+    )
 
 
 # Bad input
@@ -198,17 +210,17 @@ def test_integers_are_added_exactly():
 )
 def test_bad_input(args, options, error, message):
     with pytest.raises(error, match=message):
-        fc.partition(*args, **options)
+        fc.planning.partition(*args, **options)
 
 
 def test_floats_whose_sum_does_not_fit():
     with pytest.raises(ValueError, match="sum does not fit float32"):
-        fc.partition(np.array([3e38, 3e38], np.float32), 2)
+        fc.planning.partition(np.array([3e38, 3e38], np.float32), 2)
 
 
 def test_weights_are_not_kept_nor_changed():
     weights = np.array([3, 1, 2, 4])
-    fc.partition(weights, 2)
+    fc.planning.partition(weights, 2)
     assert weights.tolist() == [3, 1, 2, 4]
     assert weights.flags.writeable
-    assert fc.partition(weights[::-1], 2) == fc.partition([4, 2, 1, 3], 2)
+    assert fc.planning.partition(weights[::-1], 2) == fc.planning.partition([4, 2, 1, 3], 2)

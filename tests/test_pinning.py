@@ -89,7 +89,7 @@ def test_outputs_are_those_of_build_batch(layout, drawn):
     data = drawn.draw(rollouts())
     options = {"pad_token_id": 3, "layout": layout, "position_ids": "zero", "labels": "aligned"}
     pinned = drawn.draw(
-        st.sampled_from([{"pin_memory": True}, {"pool": fc.BufferPool(pin_memory=True)}])
+        st.sampled_from([{"pin_memory": True}, {"pool": fc.memory.BufferPool(pin_memory=True)}])
     )
     with fake_allocator() as allocator:
         batch = fc.build_batch(**drawn.draw(as_inputs(data)), **options, **pinned)
@@ -143,7 +143,7 @@ def test_what_makes_batches_pins_them(allocator):
 
 
 def test_a_bad_number_leaves_nothing(allocator):
-    pool = fc.BufferPool(pin_memory=True, depth=1)
+    pool = fc.memory.BufferPool(pin_memory=True, depth=1)
     for _ in range(3):
         with pytest.raises(TypeError, match="word"):
             fc.build_batch([["word"]], [[1]], pad_token_id=0, pool=pool)
@@ -176,7 +176,7 @@ def test_pickling_a_batch_carries_each_output_once(allocator):
 
 @pytest.mark.parametrize("depth", [1, 2, 3])
 def test_no_more_batches_are_alive_than_depth(depth, allocator):
-    pool = fc.BufferPool(pin_memory=True, depth=depth, timeout=0.02)
+    pool = fc.memory.BufferPool(pin_memory=True, depth=depth, timeout=0.02)
     alive = [build(pool) for _ in range(depth)]
     with pytest.raises(TimeoutError, match=rf"depth={depth}\) .*larger depth"):
         build(pool)
@@ -196,7 +196,7 @@ KEEPERS = {
 
 @pytest.mark.parametrize("kept", KEEPERS)
 def test_a_batch_is_alive_as_long_as_anything_made_of_it(kept, allocator):
-    pool = fc.BufferPool(pin_memory=True, depth=1, timeout=0.01)
+    pool = fc.memory.BufferPool(pin_memory=True, depth=1, timeout=0.01)
     batch = build(pool)
     size = pool.live_bytes
     keeper = KEEPERS[kept](batch)
@@ -213,7 +213,7 @@ def test_a_batch_is_alive_as_long_as_anything_made_of_it(kept, allocator):
 
 def test_a_slab_is_never_written_again(allocator):
     """A dead slab goes back to the allocator; the next one comes from there."""
-    pool = fc.BufferPool(pin_memory=True, depth=1)
+    pool = fc.memory.BufferPool(pin_memory=True, depth=1)
     for number in range(1, 4):
         batch = build(pool)
         del batch
@@ -222,7 +222,7 @@ def test_a_slab_is_never_written_again(allocator):
 
 
 def test_waiting_ends_when_a_batch_dies(allocator):
-    pool = fc.BufferPool(pin_memory=True, depth=1, timeout=30)
+    pool = fc.memory.BufferPool(pin_memory=True, depth=1, timeout=30)
     held = [build(pool)]
     built = []
     thread = threading.Thread(target=lambda: built.append(build(pool)))
@@ -234,7 +234,7 @@ def test_waiting_ends_when_a_batch_dies(allocator):
 
 def test_a_long_wait_is_logged(allocator, monkeypatch, caplog):
     monkeypatch.setattr(pinning, "REPORT_AFTER", 0.001)
-    pool = fc.BufferPool(pin_memory=True, depth=1, timeout=0.05)
+    pool = fc.memory.BufferPool(pin_memory=True, depth=1, timeout=0.05)
     batch = build(pool)
     with caplog.at_level(logging.WARNING), pytest.raises(TimeoutError):
         build(pool)
@@ -245,7 +245,7 @@ def test_a_long_wait_is_logged(allocator, monkeypatch, caplog):
 
 
 def test_threads_keep_to_the_depth(allocator):
-    pool = fc.BufferPool(pin_memory=True, depth=2, timeout=30)
+    pool = fc.memory.BufferPool(pin_memory=True, depth=2, timeout=30)
     counts, errors = [], []
 
     def work():
@@ -269,7 +269,7 @@ def test_threads_keep_to_the_depth(allocator):
 
 def test_a_pool_can_be_printed_at_any_time(allocator, monkeypatch):
     """As by a signal handler, or by a finalizer that runs wherever memory is taken."""
-    pool, printed = fc.BufferPool(pin_memory=True), []
+    pool, printed = fc.memory.BufferPool(pin_memory=True), []
 
     def allocate(size):
         printed.append(repr(pool))
@@ -287,7 +287,7 @@ def test_a_pool_can_be_printed_at_any_time(allocator, monkeypatch):
 
 def test_nothing_is_locked_while_memory_is_allocated(allocator, monkeypatch):
     """It takes long, and a handler of warnings may wait for another thread."""
-    pool, sizes = fc.BufferPool(pin_memory=True), []
+    pool, sizes = fc.memory.BufferPool(pin_memory=True), []
 
     def allocate(size):
         thread = threading.Thread(target=lambda: sizes.append(pool.live_bytes), daemon=True)
@@ -302,7 +302,7 @@ def test_nothing_is_locked_while_memory_is_allocated(allocator, monkeypatch):
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, MemoryError])
 def test_an_interrupt_takes_no_place(error, allocator, monkeypatch):
-    pool = fc.BufferPool(pin_memory=True, depth=1, timeout=5)
+    pool = fc.memory.BufferPool(pin_memory=True, depth=1, timeout=5)
 
     def allocate(size):
         raise error
@@ -316,7 +316,7 @@ def test_an_interrupt_takes_no_place(error, allocator, monkeypatch):
 
 
 def test_a_place_is_taken_while_memory_is_allocated(allocator, monkeypatch):
-    pool = fc.BufferPool(pin_memory=True, depth=1, timeout=0.01)
+    pool = fc.memory.BufferPool(pin_memory=True, depth=1, timeout=0.01)
 
     def allocate(size):
         monkeypatch.setattr(pinning, "allocate", allocator)
@@ -329,7 +329,7 @@ def test_a_place_is_taken_while_memory_is_allocated(allocator, monkeypatch):
 
 
 def test_rounding_is_shown(allocator):
-    pool = fc.BufferPool(pin_memory=True)
+    pool = fc.memory.BufferPool(pin_memory=True)
     batch = build(pool, labels="aligned")
     size = allocator.sizes[0]
     assert size & (size - 1)  # no power of two, or there is nothing to be seen
@@ -350,7 +350,7 @@ def test_rounded(size, expected):
 
 
 def test_a_pool_smaller_than_one_batch(allocator):
-    pool = fc.BufferPool(128, pin_memory=True)
+    pool = fc.memory.BufferPool(128, pin_memory=True)
     with pytest.raises(
         ValueError, match=r"batch has .* bytes, for which torch takes .* max_bytes=128"
     ):
@@ -360,7 +360,7 @@ def test_a_pool_smaller_than_one_batch(allocator):
 
 def test_bytes_of_all_batches_are_bounded(allocator):
     size = pinning.rounded(build().input_ids.untyped_storage().nbytes())
-    pool = fc.BufferPool(2 * size, pin_memory=True, depth=9, timeout=0.01)
+    pool = fc.memory.BufferPool(2 * size, pin_memory=True, depth=9, timeout=0.01)
     alive = [build(pool), build(pool)]
     with pytest.raises(TimeoutError, match="larger depth or max_bytes"):
         build(pool)
@@ -381,7 +381,7 @@ def test_bytes_of_all_batches_are_bounded(allocator):
 )
 def test_bad_pools(arguments, error, pattern):
     with pytest.raises(error, match=pattern):
-        fc.BufferPool(**arguments)
+        fc.memory.BufferPool(**arguments)
 
 
 @pytest.mark.parametrize(
@@ -389,9 +389,13 @@ def test_bad_pools(arguments, error, pattern):
     [
         ({"pin_memory": "yes"}, TypeError, "pin_memory is 'yes'"),
         ({"array_type": "numpy"}, ValueError, "pin_memory=True gives tensors, but array_type"),
-        ({"pool": fc.BufferPool(1 << 20)}, ValueError, "pool has pageable memory"),
+        ({"pool": fc.memory.BufferPool(1 << 20)}, ValueError, "pool has pageable memory"),
         (
-            {"pool": fc.BufferPool(pin_memory=True), "pin_memory": False, "array_type": "numpy"},
+            {
+                "pool": fc.memory.BufferPool(pin_memory=True),
+                "pin_memory": False,
+                "array_type": "numpy",
+            },
             ValueError,
             "a pool of pinned memory gives tensors",
         ),
@@ -406,9 +410,9 @@ def test_bad_arguments(arguments, error, pattern, allocator):
 
 
 def test_a_default_pool_may_be_pinned(allocator):
-    before = fc.get_default_pool()
-    pool = fc.BufferPool(pin_memory=True, depth=3)
-    fc.set_default_pool(pool)
+    before = fc.memory.get_default_pool()
+    pool = fc.memory.BufferPool(pin_memory=True, depth=3)
+    fc.memory.set_default_pool(pool)
     try:
         batch = build(pin_memory=False)
         assert len(allocator.sizes) == 1
@@ -420,7 +424,7 @@ def test_a_default_pool_may_be_pinned(allocator):
         # What has to be NumPy's is pageable.
         assert isinstance(build(pin_memory=False, array_type="numpy").input_ids, np.ndarray)
     finally:
-        fc.set_default_pool(before)
+        fc.memory.set_default_pool(before)
 
 
 # Where nothing can be pinned
@@ -428,7 +432,7 @@ def test_a_default_pool_may_be_pinned(allocator):
 
 def test_one_warning_and_pageable_memory(allocator):
     allocator.fails = True
-    pool = fc.BufferPool(pin_memory=True, depth=1)
+    pool = fc.memory.BufferPool(pin_memory=True, depth=1)
     with pytest.warns(UserWarning, match="cannot be pinned: CUDA error: out of memory.* pageable"):
         first = build(pool)
     with warnings.catch_warnings():
@@ -473,7 +477,7 @@ def test_a_forked_child_has_slabs_of_its_own():
         warnings.simplefilter("ignore")
         pinning.obstacle = lambda: None
         pinning.allocate = lambda size: torch.empty(size, dtype=torch.uint8)
-        pool = fc.BufferPool(pin_memory=True, depth=1, timeout=5)
+        pool = fc.memory.BufferPool(pin_memory=True, depth=1, timeout=5)
         batch = fc.build_batch([[1]], [[2]], pad_token_id=0, pool=pool)
         pool._slabs._lock.acquire()
         child = os.fork()
@@ -496,7 +500,7 @@ def test_a_forked_child_has_slabs_of_its_own():
 
 @pytest.mark.gpu
 def test_pinned_for_the_gpu():
-    pool = fc.BufferPool(pin_memory=True, depth=2)
+    pool = fc.memory.BufferPool(pin_memory=True, depth=2)
     for _ in range(5):
         batch = build(pool)
         assert all(tensor.is_pinned() for tensor in batch.values())

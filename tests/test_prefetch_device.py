@@ -599,7 +599,7 @@ def test_pinned_batches_are_copied_from_where_they_are(pinned, lane):
 @pytest.mark.parametrize("debug", ["0", "1"])
 def test_a_pool_and_prefetch_do_not_wait_for_each_other(debug, pinned, lane, monkeypatch):
     monkeypatch.setenv("FASTCOLLATE_DEBUG", debug)  # which holds batches until they are copied
-    pool = fc.BufferPool(pin_memory=True, depth=1, timeout=SECONDS)
+    pool = fc.memory.BufferPool(pin_memory=True, depth=1, timeout=SECONDS)
     made = (batch_of(n, pool=pool) for n in range(9))
     with fc.prefetch(made, "cuda", depth=3) as batches:
         assert [is_all(batch, n) for n, batch in enumerate(batches)] == [True] * 9

@@ -162,7 +162,7 @@ def check(plan, found, what, uids):
     lens = [*longest] + [(1, 1)] * has_synthetic
     widths = (max(p for p, _ in lens), max(r for _, r in lens), max(p + r for p, r in lens))
     assert all(shard.widths == widths for shards in found for shard in shards)
-    ends = {end for _, end in fc.prompt_boundaries(uids)}
+    ends = {end for _, end in fc.planning.prompt_boundaries(uids)}
     if plan.mini_batch_prompts[-1] == plan.num_prompts and len(plan.mini_batches) == 1:
         assert plan.mini_batches[0][1] in ends
     without_rows = [sum(bool(shard.is_padding.all()) for shard in shards) for shards in found]
@@ -179,7 +179,7 @@ def test_plans_survive_json_and_pickle(step):
     what, kwargs, _ = step
     if (plan := outcome(fc.plan_step, what, **kwargs)) is None:
         return
-    loaded = fc.StepPlan.from_dict(json.loads(json.dumps(plan.to_dict())))
+    loaded = fc.planning.StepPlan.from_dict(json.loads(json.dumps(plan.to_dict())))
     for other in (loaded, pickle.loads(pickle.dumps(plan))):
         assert other == plan
         assert other.shard(0, 0) == plan.shard(0, 0)
@@ -202,7 +202,7 @@ def test_mini_batches_are_of_prompts_whatever_the_turns(prompts, data):
         train_batch_size=len(prompts),
     )
     assert plan.num_mini_batches == len(prompts) // size
-    starts = {start for start, _ in fc.prompt_boundaries(uids)}
+    starts = {start for start, _ in fc.planning.prompt_boundaries(uids)}
     assert {start for start, _ in plan.mini_batches} <= starts
     assert plan.mini_batch_prompts.tolist() == [*range(0, len(prompts) + 1, size)]
 
@@ -222,14 +222,14 @@ def test_prompt_boundaries_are_those_of_the_reference(kind, runs, copied):
         error = str(raised)
     if error is not None:
         with pytest.raises(ValueError, match="appears in non-contiguous positions") as caught:
-            fc.prompt_boundaries(uids)
+            fc.planning.prompt_boundaries(uids)
         assert str(caught.value).startswith(error)
         return
-    assert fc.prompt_boundaries(uids) == expected
-    assert fc.prompt_boundaries(tuple(uids)) == expected
+    assert fc.planning.prompt_boundaries(uids) == expected
+    assert fc.planning.prompt_boundaries(tuple(uids)) == expected
     if kind in ("str", "int", "bytes"):
-        assert fc.prompt_boundaries(np.array(uids)) == expected
-        assert fc.prompt_boundaries(np.array(uids, object)) == expected
+        assert fc.planning.prompt_boundaries(np.array(uids)) == expected
+        assert fc.planning.prompt_boundaries(np.array(uids, object)) == expected
 
 
 @pytest.mark.parametrize(
@@ -237,30 +237,33 @@ def test_prompt_boundaries_are_those_of_the_reference(kind, runs, copied):
 )
 def test_uids_in_arrow(values):
     pa = pytest.importorskip("pyarrow")
-    assert fc.prompt_boundaries(pa.array(values)) == [(0, 2), (2, 3)]
-    assert fc.prompt_boundaries(pa.chunked_array([values[:1], values[1:]])) == [(0, 2), (2, 3)]
+    assert fc.planning.prompt_boundaries(pa.array(values)) == [(0, 2), (2, 3)]
+    assert fc.planning.prompt_boundaries(pa.chunked_array([values[:1], values[1:]])) == [
+        (0, 2),
+        (2, 3),
+    ]
     encoded = pa.array(values).dictionary_encode()
-    assert fc.prompt_boundaries(encoded) == [(0, 2), (2, 3)]
+    assert fc.planning.prompt_boundaries(encoded) == [(0, 2), (2, 3)]
 
 
 def test_uids_in_tensors():
     torch = pytest.importorskip("torch")
-    assert fc.prompt_boundaries(torch.tensor([4, 4, 3])) == [(0, 2), (2, 3)]
+    assert fc.planning.prompt_boundaries(torch.tensor([4, 4, 3])) == [(0, 2), (2, 3)]
 
 
 def test_a_uid_that_comes_again_is_named():
     message = "uid 'p0' appears in non-contiguous positions at index 3"
     for uids in (["p0", "p0", "p1", "p0"], np.array(["p0", "p0", "p1", "p0"])):
         with pytest.raises(ValueError, match=message):
-            fc.prompt_boundaries(uids)
+            fc.planning.prompt_boundaries(uids)
         with pytest.raises(ValueError, match=message):
             fc.plan_step([1, 2, 3, 4], uids=uids)
 
 
 def test_boundaries_are_a_sequence_of_pairs():
     pairs = [(0, 2), (2, 5), (5, 6)]
-    found = fc.prompt_boundaries(list("aabbbc"))
-    assert isinstance(found, fc.PromptBoundaries)
+    found = fc.planning.prompt_boundaries(list("aabbbc"))
+    assert isinstance(found, fc.planning.PromptBoundaries)
     assert found.offsets.dtype == np.int64
     assert found.offsets.tolist() == [0, 2, 5, 6]
     assert found == pairs == found
@@ -275,7 +278,7 @@ def test_boundaries_are_a_sequence_of_pairs():
     assert json.dumps(list(found)) == "[[0, 2], [2, 5], [5, 6]]"
     assert pickle.loads(pickle.dumps(found)) == found
     assert repr(found) == "PromptBoundaries([(0, 2), (2, 5), (5, 6)])"
-    assert repr(fc.prompt_boundaries(range(10))).endswith("(5, 6), ...])")
+    assert repr(fc.planning.prompt_boundaries(range(10))).endswith("(5, 6), ...])")
     for index in (3, -4):
         with pytest.raises(IndexError):
             found[index]
@@ -289,15 +292,15 @@ def test_boundaries_are_a_sequence_of_pairs():
 
 
 def test_no_uids():
-    assert fc.prompt_boundaries([]) == []
-    assert fc.prompt_boundaries(np.array([], np.int64)) == []
+    assert fc.planning.prompt_boundaries([]) == []
+    assert fc.planning.prompt_boundaries(np.array([], np.int64)) == []
 
 
 def test_equal_hashes_are_no_equal_uids():
     assert hash(-1) == hash(-2)
-    assert fc.prompt_boundaries([-1, -2, -2]) == [(0, 1), (1, 3)]
+    assert fc.planning.prompt_boundaries([-1, -2, -2]) == [(0, 1), (1, 3)]
     with pytest.raises(ValueError, match=r"uid -1 appears .* index 2"):
-        fc.prompt_boundaries([-1, -2, -1])
+        fc.planning.prompt_boundaries([-1, -2, -1])
 
 
 class AnyCase(str):
@@ -313,7 +316,7 @@ class AnyCase(str):
 
 
 def test_texts_with_a_comparison_of_their_own():
-    assert fc.prompt_boundaries(["a", AnyCase("A"), "a", "b"]) == [(0, 3), (3, 4)]
+    assert fc.planning.prompt_boundaries(["a", AnyCase("A"), "a", "b"]) == [(0, 3), (3, 4)]
 
 
 class Strange:
@@ -340,8 +343,8 @@ class WithoutHash:
 
 
 GROUPED = {
-    "uids": fc.prompt_boundaries,
-    "keep_together": lambda ids: fc.pack([1] * len(ids), 1 << 20, keep_together=ids),
+    "uids": fc.planning.prompt_boundaries,
+    "keep_together": lambda ids: fc.planning.pack([1] * len(ids), 1 << 20, keep_together=ids),
     "trajectory_ids": lambda ids: fc.merge_turns(
         [[1]] * len(ids), [[2]] * len(ids), trajectory_ids=ids
     ),
@@ -365,14 +368,14 @@ def test_ids_without_a_hash_are_few(name):
 @pytest.mark.parametrize("uids", [None, "p0p1", {"a": 1}, 7])
 def test_what_is_no_uids(uids):
     with pytest.raises(TypeError):
-        fc.prompt_boundaries(uids)
+        fc.planning.prompt_boundaries(uids)
 
 
 def test_uids_that_cannot_be_compared():
     with pytest.raises(
         TypeError, match=r"uids\[1\] is .*Strange.*, which cannot be compared: RuntimeError: no"
     ):
-        fc.prompt_boundaries([Strange(), Strange()])
+        fc.planning.prompt_boundaries([Strange(), Strange()])
 
 
 def merged():
@@ -626,7 +629,7 @@ def test_plans_cannot_be_changed():
 def test_tables_that_are_no_plan(changes):
     tables = fc.plan_step(ROWS, uids=PROMPTS, dp_size=2).to_dict()
     with pytest.raises(ValueError, match="this is not a valid step plan"):
-        fc.StepPlan.from_dict({**tables, **changes})
+        fc.planning.StepPlan.from_dict({**tables, **changes})
 
 
 def test_a_plan_prints_its_mini_batches():
@@ -647,7 +650,7 @@ def test_a_plan_prints_its_mini_batches():
 def test_tables_that_no_plan_has(changes):
     tables = fc.plan_step([1, 2, 3], uids=[1, 2, 3], dp_size=2).to_dict()
     with pytest.raises(ValueError, match=f"not a valid step plan: .*{next(iter(changes))}"):
-        fc.StepPlan.from_dict({**tables, **changes})
+        fc.planning.StepPlan.from_dict({**tables, **changes})
 
 
 def test_uids_that_hold_themselves():

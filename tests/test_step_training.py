@@ -60,9 +60,9 @@ def build(turns, merge=None, **options):
 class Step(NamedTuple):
     turns: dict[str, list]
     policy: str | None
-    merge: fc.MergePlan | None
+    merge: fc.planning.MergePlan | None
     whole: fc.Batch
-    plan: fc.StepPlan
+    plan: fc.planning.StepPlan
     prompts: int
 
     def build(self, **options: Any) -> fc.Batch:
@@ -186,8 +186,8 @@ def test_shards_train_as_their_mini_batch(policy, made_by, step):
     by_slot = torch.cat(results)
     assert len(by_slot) == plan.num_rows
     same(by_slot[plan.inverse], in_order, "inverse")
-    same(fc.drop_padding(by_slot, plan), in_order, "drop_padding")
-    of_rows = fc.drop_padding(fc.Ragged.concat(gathered), plan)
+    same(fc.planning.drop_padding(by_slot, plan), in_order, "drop_padding")
+    of_rows = fc.planning.drop_padding(fc.Ragged.concat(gathered), plan)
     expected = whole.gather(in_order)
     assert of_rows.offsets.tolist() == expected.offsets.tolist()
     same(of_rows.values, expected.values, "drop_padding of rows")
@@ -198,7 +198,7 @@ def test_padding_is_in_no_normalizer(step):
     plan, whole = step.plan, step.whole
     alone = [step.alone(mini_batch) for mini_batch in range(plan.num_mini_batches)]
     # Of the batch of all rows, and of those of all slots.
-    slots = fc.Shard(plan.rows, plan.is_padding, plan.num_real_rows, plan.widths)
+    slots = fc.planning.Shard(plan.rows, plan.is_padding, plan.num_real_rows, plan.widths)
     for batch in whole, whole.select(slots), step.build(shard=slots):
         tokens, rows = batch.loss_normalizers(plan)
         assert tokens.tolist() == [max(float(batch.loss_mask.sum()), 1) for batch in alone]

@@ -168,5 +168,5 @@ def test_layouts_that_cannot_be(options, message):
 
 
 def test_without_a_plan():
-    with pytest.raises(fc.MissingPlanError):
+    with pytest.raises(fc.planning.MissingPlanError):
         fc.Batch(small()).to_layout("right")

@@ -145,14 +145,16 @@ def unaligned(values, dtype):
 @pytest.mark.parametrize("dtype", ["int64", "float64", "float32"])
 def test_unaligned_costs(dtype):
     costs = [5, 1, 4, 2, 2]
-    assert fc.partition(unaligned(costs, dtype), 2) == fc.partition(np.array(costs, dtype), 2)
+    assert fc.planning.partition(unaligned(costs, dtype), 2) == fc.planning.partition(
+        np.array(costs, dtype), 2
+    )
     weights = checked_weights("weights is", unaligned(costs, dtype), "item")
     assert weights.flags.aligned
     assert weights.tolist() == costs
 
 
 def test_unaligned_tables():
-    plan = fc.pack([3, 4, 2], 8)
+    plan = fc.planning.pack([3, 4, 2], 8)
     tables = {name: unaligned(getattr(plan, name), "int64") for name in ("offsets", "indices")}
     again = dataclasses.replace(plan, **tables)
     assert again == plan

@@ -13,7 +13,7 @@ from device.machines import Machine
 
 def of_pinning(effort: Effort, machine: Machine, rows: Rollouts) -> Figures:
     """Measure building from arrays, into memory that is new or was used before."""
-    pool = fc.BufferPool(max_bytes=4 << 30)
+    pool = fc.memory.BufferPool(max_bytes=4 << 30)
     pinned = partial(build, rows, pin_memory=True)
     times = effort.run(
         {

@@ -116,5 +116,5 @@ def group_advantages(turns: Turns, samples: int) -> fc.Ragged:
     centred = rewards - rewards.mean(axis=1, keepdims=True)
     per_game = (centred / (rewards.std(axis=1, keepdims=True) + 1e-4)).ravel()
     offsets = np.cumsum([0, *map(len, turns.responses)])
-    values = fc.broadcast_last_step(per_game, turns.is_last_step, response_offsets=offsets)
+    values = fc.planning.broadcast_last_step(per_game, turns.is_last_step, response_offsets=offsets)
     return fc.Ragged(values, offsets)

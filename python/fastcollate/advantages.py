@@ -111,7 +111,7 @@ def broadcast_last_step(
     Examples
     --------
     >>> mask = np.array([[0, 1, 1], [0, 0, 1], [1, 1, 1]])
-    >>> fc.broadcast_last_step([0.5, -1.0], [False, True, True], mask)
+    >>> fc.planning.broadcast_last_step([0.5, -1.0], [False, True, True], mask)
     array([[ 0. ,  0.5,  0.5],
            [ 0. ,  0. ,  0.5],
            [-1. , -1. , -1. ]], dtype=float32)
@@ -240,7 +240,7 @@ def drop_padding(values: Any, plan: StepPlan) -> Any:
     >>> plan = fc.plan_step([5, 6, 7], dp_size=2)
     >>> [plan.shard(0, rank).rows.tolist() for rank in range(2)]
     [[0, 1], [2, -1]]
-    >>> fc.drop_padding(["loss of 0", "loss of 1", "loss of 2", "of padding"], plan)
+    >>> fc.planning.drop_padding(["loss of 0", "loss of 1", "loss of 2", "of padding"], plan)
     ['loss of 0', 'loss of 1', 'loss of 2']
     """
     _check_plan(plan)

@@ -15,10 +15,10 @@ from fastcollate.arrays import describe
 from fastcollate.batch import Batch
 from fastcollate.collating import LOGPROBS, LOSS_MASK, REWARDS, build_batch, check_options
 from fastcollate.dtypes import taken_apart
+from fastcollate.handover.pools import PoolArgument
 from fastcollate.ingest.fields import Field, FieldKind, PerRow, RoutedExperts, check_keys, kind_of
 from fastcollate.ingest.storage import RowStore, StoredRow, columns_of
 from fastcollate.layouts import PackArgument, Shift, Tail
-from fastcollate.memory import PoolArgument
 from fastcollate.plan.merging import MergePlan, MergeRewards
 
 AnyField = Field | PerRow | RoutedExperts

@@ -11,6 +11,7 @@ from fastcollate._fastcollate import FieldSpec, LayoutSpec, OutputSpec, Plan, co
 from fastcollate.arguments import checked_int, checked_integer, id_list, suggests_names, warn_user
 from fastcollate.batch import Batch, Recipe
 from fastcollate.dtypes import DEFAULT, checked_outputs, needs_loss_mask
+from fastcollate.handover.pools import PoolArgument, checked_memory
 from fastcollate.ingest.fields import (
     Field,
     PerRow,
@@ -21,7 +22,6 @@ from fastcollate.ingest.fields import (
 )
 from fastcollate.ingest.padded_blocks import padding_message
 from fastcollate.layouts import LEFT, PackArgument, Shift, Tail, checked_layout, torn_message
-from fastcollate.memory import PoolArgument, checked_memory
 from fastcollate.plan.merging import (
     MergePlan,
     MergeRewards,
@@ -195,8 +195,8 @@ def build_batch(
         ``"torch"`` or ``"numpy"``.
     pool
         Where the batch's memory comes from, and goes back to when the last tensor that sees it is
-        gone: a :class:`BufferPool`, which somebody has to keep, ``"default"`` for that of
-        :func:`get_default_pool`, or None for fresh memory.
+        gone: a :class:`fastcollate.memory.BufferPool`, which the caller keeps, ``"default"`` for
+        that of :func:`fastcollate.memory.get_default_pool`, or None for fresh memory.
     pin_memory
         Write the tensors into page-locked memory, so that ``batch.to(device, non_blocking=True)``
         returns at once. It comes from torch's own allocator, which keeps it pinned for later

@@ -10,10 +10,10 @@ from fastcollate.arguments import id_list, suggests_names, unknown_argument, war
 from fastcollate.batch import Batch
 from fastcollate.building import BatchBuilder
 from fastcollate.collating import build_batch, check_options
+from fastcollate.handover.pools import BufferPool
 from fastcollate.ingest.fields import Field, PerRow, RoutedExperts
 from fastcollate.ingest.padded_blocks import padding_message
 from fastcollate.ingest.samples import checked_sources, columns_of
-from fastcollate.memory import BufferPool
 
 _OPTIONS = {
     name: parameter.default

@@ -61,9 +61,9 @@ def cp_split(batch: Batch, cp_size: int, cp_rank: int) -> Batch:
     ... )
     >>> batch.input_ids
     array([[1, 2, 3, 4, 5, 6, 0, 0]])
-    >>> fc.cp_split(batch, 2, 0).input_ids
+    >>> fc.parallel.cp_split(batch, 2, 0).input_ids
     array([[1, 4, 5, 0]])
-    >>> fc.cp_split(batch, 2, 1).input_ids
+    >>> fc.parallel.cp_split(batch, 2, 1).input_ids
     array([[2, 3, 6, 0]])
     """
     extents = _extents(batch)

@@ -138,8 +138,8 @@ def _checked_pack(
             return None
         raise ValueError(
             "layout='packed' needs to know which rows share a row of the output: pass "
-            "pack=dict(capacity=...) or a plan of fastcollate.pack, rows='single' for one row, "
-            "or the shard of a step planned with pack="
+            "pack=dict(capacity=...) or a plan of fastcollate.planning.pack, rows='single' for one "
+            "row, or the shard of a step planned with pack="
         )
     if has_bins:
         raise ValueError("the shard has its bins from plan_step(pack=...); leave pack out")
@@ -150,8 +150,8 @@ def _checked_pack(
         return lambda lengths: BinPlan.from_bins(pack, lengths, multiple)
     if not isinstance(pack, Mapping):
         raise TypeError(
-            f"pack is {describe(pack)}; pass a plan of fastcollate.pack, its options, or bins: "
-            "lists of rows"
+            f"pack is {describe(pack)}; pass a plan of fastcollate.planning.pack, its options, "
+            "or bins: lists of rows"
         )
     _check_multiple(pack.get("pad_to_multiple_of", multiple), multiple)
     return partial(pack_bins, **{"pad_to_multiple_of": multiple, **checked_options(pack)})
@@ -162,7 +162,7 @@ def _check_multiple(planned: Any, multiple: int) -> None:
     if multiple not in (1, planned):
         raise ValueError(
             f"pad_to_multiple_of is {multiple}, but pack is planned for {planned!r}; "
-            "pass it to fastcollate.pack alone"
+            "pass it to fastcollate.planning.pack alone"
         )
 
 

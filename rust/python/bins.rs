@@ -9,7 +9,7 @@ use pyo3::prelude::*;
 use crate::error::Result;
 use crate::tables::{Column, rows_of};
 
-/// The attributes of `fastcollate.BinPlan` that say what goes where.
+/// The attributes of `fastcollate.planning.BinPlan` that say what goes where.
 pub struct BinPlan<'py> {
     offsets: PyReadonlyArray1<'py, i64>,
     indices: PyReadonlyArray1<'py, i64>,

@@ -62,7 +62,7 @@ class BinPacker:
         bin_multiple: int = 1,
         max_sequences: int | None = None,
     ) -> list[list[int]]:
-        """Pack by an algorithm of :func:`fastcollate.pack`.
+        """Pack by an algorithm of :func:`fastcollate.planning.pack`.
 
         Lengths of sequences are rounded up to a multiple, and those of bins to another.
         """

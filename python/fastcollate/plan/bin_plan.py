@@ -20,10 +20,10 @@ from fastcollate.plan.tables import Table, check_names
 class BinPlan(Table):
     """Which sequences, or pieces of them, lie in which bin, and in which order.
 
-    :func:`fastcollate.pack` makes it. There is no token in it; it can be pickled, and written as
-    JSON by ``to_dict``. A *piece* is a stretch of a sequence that lies in one bin: all of it, but
-    where a sequence was split. Every token of every sequence lies in exactly one piece, and a
-    sequence without tokens has a piece, too. Two plans are equal if all their values are.
+    :func:`fastcollate.planning.pack` makes it. There is no token in it; it can be pickled, and
+    written as JSON by ``to_dict``. A *piece* is a stretch of a sequence that lies in one bin: all
+    of it, but where a sequence was split. Every token of every sequence lies in exactly one piece,
+    and a sequence without tokens has a piece, too. Two plans are equal if all their values are.
 
     Parameters
     ----------
@@ -99,7 +99,7 @@ class BinPlan(Table):
         bins
             The sequences of each bin, by index, each sequence in one of them.
         lengths
-            The number of tokens of each sequence, as for :func:`fastcollate.pack`.
+            The number of tokens of each sequence, as for :func:`fastcollate.planning.pack`.
         pad_to_multiple_of
             What the place of each sequence is rounded up to a multiple of.
 
@@ -115,7 +115,7 @@ class BinPlan(Table):
 
         Examples
         --------
-        >>> fc.BinPlan.from_bins([[1], [0, 2]], lengths=[3, 4, 2])
+        >>> fc.planning.BinPlan.from_bins([[1], [0, 2]], lengths=[3, 4, 2])
         BinPlan: 3 sequences in 2 bins of 5 tokens, 90.0% full
         """
         lengths = checked_lengths("lengths", lengths, "sequence")

@@ -121,7 +121,7 @@ def pack(
 
     Examples
     --------
-    >>> plan = fc.pack([5, 3, 7, 2, 3], capacity=10)
+    >>> plan = fc.planning.pack([5, 3, 7, 2, 3], capacity=10)
     >>> plan
     BinPlan: 5 sequences in 2 bins of 10 tokens, 100.0% full
     >>> plan.bins
@@ -209,7 +209,8 @@ def checked_options(options: Mapping[str, Any]) -> dict[str, Any]:
     """Check that a mapping has options of :func:`pack`, a capacity among them, and no lengths."""
     if unknown := [name for name in options if name not in _OPTIONS]:
         raise TypeError(
-            f"pack has the option {unknown[0]!r}; fastcollate.pack takes {sorted(_OPTIONS)}"
+            f"pack has the option {unknown[0]!r}; "
+            f"fastcollate.planning.pack takes {sorted(_OPTIONS)}"
         )
     if "capacity" not in options:
         raise TypeError("pack has no capacity; pass dict(capacity=...), in tokens")

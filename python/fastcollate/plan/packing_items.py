@@ -91,7 +91,7 @@ class Limit(NamedTuple):
     def of(
         cls, capacity: Any, max_sequences: Any, multiple: Any, max_cost: Any, cost: Any
     ) -> Limit:
-        """Check the arguments of :func:`fastcollate.pack`."""
+        """Check the arguments of :func:`fastcollate.planning.pack`."""
         capacity = checked_count("capacity", capacity, "a number of tokens")
         if max_sequences is None:
             max_sequences = NO_LIMIT

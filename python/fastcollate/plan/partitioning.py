@@ -80,9 +80,9 @@ def partition(
 
     Examples
     --------
-    >>> fc.partition([8, 7, 6, 5, 4], 2)
+    >>> fc.planning.partition([8, 7, 6, 5, 4], 2)
     [[1, 3, 4], [0, 2]]
-    >>> fc.partition([8, 7, 6, 5], 2, equal_size=True)
+    >>> fc.planning.partition([8, 7, 6, 5], 2, equal_size=True)
     [[1, 2], [0, 3]]
     """
     k = checked_count("k", k, "a number of parts")
@@ -174,7 +174,7 @@ def micro_batches(
 
     Examples
     --------
-    >>> micro = fc.micro_batches([4, 3, 3, 2, 2, 2], capacity=6, dp_size=2)
+    >>> micro = fc.planning.micro_batches([4, 3, 3, 2, 2, 2], capacity=6, dp_size=2)
     >>> micro
     MicroBatches: 6 sequences in 2 micro-batches for each of 2 ranks, at most 5 of 6 tokens
     >>> micro.of_rank(0), micro.of_rank(1)
@@ -224,8 +224,8 @@ def micro_batches(
 class MicroBatches(Table):
     """Which sequences form which micro-batch, and which of them each data-parallel rank gets.
 
-    :func:`fastcollate.micro_batches` makes it. There is no token in it; it can be pickled, and
-    written as JSON by ``to_dict``. Two are equal if all their values are.
+    :func:`fastcollate.planning.micro_batches` makes it. There is no token in it; it can be
+    pickled, and written as JSON by ``to_dict``. Two are equal if all their values are.
 
     Parameters
     ----------

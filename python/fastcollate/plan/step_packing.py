@@ -36,7 +36,7 @@ class PackedSlots(NamedTuple):
 def checked_pack_options(pack: Any) -> dict[str, Any]:
     """Check what can be said of a step's options of packing before there are lengths."""
     if not isinstance(pack, Mapping):
-        advice = "pass options of fastcollate.pack, such as dict(capacity=16384)"
+        advice = "pass options of fastcollate.planning.pack, such as dict(capacity=16384)"
         raise TypeError(f"pack is {describe(pack)}; {advice}")
     options = checked_options(pack)
     if "keep_together" in options:

@@ -63,7 +63,7 @@ def prompt_boundaries(uids: Any) -> PromptBoundaries:
 
     Examples
     --------
-    >>> fc.prompt_boundaries(["p0", "p0", "p1", "p1", "p1"])
+    >>> fc.planning.prompt_boundaries(["p0", "p0", "p1", "p1", "p1"])
     PromptBoundaries([(0, 2), (2, 5)])
     """
     return PromptBoundaries(_prompt_offsets(uids))
@@ -97,13 +97,13 @@ def plan_step(
     Parameters
     ----------
     rows
-        The step's rows: a :class:`MergePlan`, a :class:`Batch`, the number of tokens of each row,
-        or a pair of the numbers of tokens of prompts and responses. Numbers are integers: arrays,
-        tensors or sequences (rows,).
+        The step's rows: a :class:`fastcollate.planning.MergePlan`, a :class:`Batch`, the number of
+        tokens of each row, or a pair of the numbers of tokens of prompts and responses. Numbers are
+        integers: arrays, tensors or sequences (rows,).
     uids
-        What names each row's prompt, as in :func:`prompt_boundaries`. Of a merge plan one per turn
-        or one per row. Those of a batch, if not given. Without any, rows are prompts of their own,
-        or ``n_samples_per_prompt`` of them are one.
+        What names each row's prompt, as in :func:`fastcollate.planning.prompt_boundaries`. Of a
+        merge plan one per turn or one per row. Those of a batch, if not given. Without any, rows
+        are prompts of their own, or ``n_samples_per_prompt`` of them are one.
     prompts_per_mini_batch, rows_per_mini_batch
         How large a mini-batch is; one of both, or neither, and all rows are one.
     dp_size

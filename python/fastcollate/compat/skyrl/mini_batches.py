@@ -15,7 +15,8 @@ def compute_prompt_boundaries(uids: Sequence[Any]) -> list[tuple[int, int]]:
     Parameters
     ----------
     uids
-        What names each row's prompt, as in :func:`fastcollate.prompt_boundaries`; strings in SkyRL.
+        What names each row's prompt, as in :func:`fastcollate.planning.prompt_boundaries`; strings
+        in SkyRL.
 
     Returns
     -------

@@ -241,8 +241,9 @@ class PackedDataCollator:
             ``sub_seq_lengths``, a ``TensorList`` (or list) of N int64 tensors: the tokens of each
             example in the row. ``metadata["response_length"]`` is W - 1.
 
-            Rows are bins of :func:`fastcollate.pack` with first fit decreasing, which go round
-            robin to ranks. An example that is trained on from its first token on has no loss there.
+            Rows are bins of :func:`fastcollate.planning.pack` with first fit decreasing, which go
+            round robin to ranks. An example that is trained on from its first token on has no loss
+            there.
 
         Raises
         ------

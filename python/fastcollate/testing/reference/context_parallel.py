@@ -21,7 +21,7 @@ def cp_columns_loops(batch: Mapping[str, Any], cp_size: int, cp_rank: int) -> li
         The outputs of a packed batch: ``row_cu_seqlens_padded`` (or ``row_cu_seqlens``, where no
         place was rounded) say where places begin. What lies behind the last is a place, too.
     cp_size, cp_rank
-        As `fastcollate.cp_split`.
+        As `fastcollate.parallel.cp_split`.
 
     Raises
     ------

@@ -47,7 +47,7 @@ class Packing(NamedTuple):
 
 
 def parts_of(plan: Any) -> list[list[Part]]:
-    """Read the bins of a `fastcollate.BinPlan`."""
+    """Read the bins of a `fastcollate.planning.BinPlan`."""
     columns = (plan.indices.tolist(), plan.starts.tolist(), plan.lengths.tolist())
     parts = [Part(*values) for values in zip(*columns, strict=True)]
     return [parts[begin:end] for begin, end in pairwise(plan.offsets.tolist())]

@@ -32,7 +32,7 @@ def build_packed_numpy(
         As `build_batch_loops`. There is a token in front of every response, and there are no single
         rewards.
     pack
-        A `fastcollate.BinPlan` that splits no sequence and rounds no length.
+        A `fastcollate.planning.BinPlan` that splits no sequence and rounds no length.
 
     Returns
     -------

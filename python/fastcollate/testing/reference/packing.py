@@ -228,7 +228,7 @@ def pack_loops(
     Parameters
     ----------
     lengths, capacity, max_sequences, min_bins, bins_multiple_of, max_cost
-        As of :func:`fastcollate.pack`.
+        As of :func:`fastcollate.planning.pack`.
     algorithm
         Its name; ``"concat"`` takes `max_sequences` and `multiple` only.
     multiple
@@ -306,7 +306,7 @@ PACKERS: dict[str, Callable[[Problem], list[Bin]]] = {
     "next_fit": next_fit_loops,
     "balanced": balanced_loops,
 }
-"""By the names of :func:`fastcollate.pack`; ``"concat"`` is no packer of whole items."""
+"""By the names of :func:`fastcollate.planning.pack`; ``"concat"`` is no packer of whole items."""
 
 
 def _is_within(item: Item, limit: Item) -> bool:

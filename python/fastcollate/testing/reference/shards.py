@@ -37,8 +37,8 @@ def build_shard_loops(
     prompts, responses, pad_token_id, rewards, loss_mask, logprobs, fields, labels, layout
         As `fastcollate.build_batch`, of all rows of the step.
     shard
-        Which rows, as `fastcollate.Shard`. Padding rows train nothing, and have no routes and no
-        values of response tokens; synthetic ones are one padding token of prompt and one of
+        Which rows, as `fastcollate.planning.Shard`. Padding rows train nothing, and have no routes
+        and no values of response tokens; synthetic ones are one padding token of prompt and one of
         response.
     sampled
         Of merged rows, whether each response token was sampled; by default all were.

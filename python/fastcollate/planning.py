@@ -1,0 +1,63 @@
+"""Plans: which rows share a bin, a rank or an optimizer step, from lengths and ids alone.
+
+Three functions group sequences; they differ in what is given:
+
+- :func:`pack`: a capacity of bins, of which few are wanted; with ``algorithm="balanced"``, each
+  sequence goes to the emptiest bin. For rows of the packed layout.
+- :func:`partition`: a number of parts, without a capacity; they weigh about the same.
+- :func:`micro_batches`: a capacity and a number of ranks; every rank gets the same number of
+  micro-batches, and all cost about the same.
+
+Five plans hold what was decided. None holds a token (but :class:`MergePlan` the few around breaks):
+
+- :class:`Plan`: what the rows of a batch are made of and where they lie; ``batch.plan``.
+- :class:`MergePlan`: which turns make which rows; :func:`fastcollate.merge_turns` makes it.
+- :class:`BinPlan`: which sequences lie in which bin; :func:`pack` makes it.
+- :class:`MicroBatches`: which sequences form which micro-batch of which rank;
+  :func:`micro_batches` makes it.
+- :class:`StepPlan`: which rows form which mini-batch and go to which rank;
+  :func:`fastcollate.plan_step` makes it.
+
+What belongs to them:
+
+- :class:`Shard`: one rank's rows of a mini-batch or micro-batch.
+- :class:`MergeReport` and :class:`Break`: what merging saved, and each turn that it could not join.
+- :func:`prompt_boundaries` and :class:`PromptBoundaries`: the first row of each prompt, and one
+  past its last.
+- :class:`LossNormalizers`: what the losses of each mini-batch are divided by.
+- :func:`broadcast_last_step`: the value of a trajectory's last step, on all its steps.
+- :func:`drop_padding`: results of all shards in the order of the step's rows, without padding rows.
+- :class:`MissingPlanError`: a batch made from a mapping has no plan.
+"""
+
+from fastcollate._fastcollate import Plan
+from fastcollate.advantages import LossNormalizers, broadcast_last_step, drop_padding
+from fastcollate.batch import MissingPlanError
+from fastcollate.plan.bin_plan import BinPlan
+from fastcollate.plan.boundaries import PromptBoundaries
+from fastcollate.plan.merge_report import Break, MergeReport
+from fastcollate.plan.merging import MergePlan
+from fastcollate.plan.packing import pack
+from fastcollate.plan.partitioning import MicroBatches, micro_batches, partition
+from fastcollate.plan.step_plan import Shard, StepPlan
+from fastcollate.plan.stepping import prompt_boundaries
+
+__all__ = [
+    "BinPlan",
+    "Break",
+    "LossNormalizers",
+    "MergePlan",
+    "MergeReport",
+    "MicroBatches",
+    "MissingPlanError",
+    "Plan",
+    "PromptBoundaries",
+    "Shard",
+    "StepPlan",
+    "broadcast_last_step",
+    "drop_padding",
+    "micro_batches",
+    "pack",
+    "partition",
+    "prompt_boundaries",
+]
