@@ -69,8 +69,9 @@ def selected(batch: Batch, shard: Shard) -> Batch:
         )
         recipe = recipe._replace(outputs=outputs, table=table)
         views["loss_mask"] = like_of(pick().loss_mask(), views["input_ids"])
+        views = {output.key: views[output.key] for output in table}
     again = type(batch)(
-        {output.key: views[output.key] for output in recipe.table},
+        views,
         None,
         recipe,
         merge_plan=batch.merge_plan,
@@ -107,26 +108,22 @@ def layout_of(plan: Plan, shard: Shard) -> tuple[LayoutSpec, bool]:
 
 
 def _views(batch: Batch, rows: slice) -> dict[str, Any]:
-    """Return the outputs of rows that follow each other, over the same memory."""
-    plan, table = batch.plan, batch.recipe.table
-    offsets_of = {output.field: output.key for output in table if output.align == "joined_offsets"}
-    lens = {
-        "sequence": plan.prompt_lens + plan.response_lens,
-        "response": plan.response_lens,
-    }
+    """Return the outputs of adjacent rows, over the same memory."""
+    outputs = list(batch.recipe.table)
+    # Values that lie end to end are found by their offsets; all others, by rows.
+    spans: dict[tuple[str, int | None], slice] = {}
+    for output in outputs:
+        place = output.align.removesuffix("_offsets"), output.field
+        if place[0] != output.align and place not in spans:
+            offsets = batch[output.key]
+            spans[place] = slice(int(offsets[rows.start]), int(offsets[rows.stop]))
 
     def view(output: Output) -> Any:
-        value = batch[output.key]
-        if output.align == "joined":
-            offsets = batch[offsets_of[output.field]]
-            return value[int(offsets[rows.start]) : int(offsets[rows.stop])]
-        if output.align.endswith("_offsets"):
+        value, align = batch[output.key], output.align
+        if align.endswith("_offsets"):
             return value[rows.start : rows.stop + 1] - value[rows.start]
-        if output.align == "batch":  # of a jagged batch, there is one such output
-            return int(lens["sequence"][rows].max())
-        if plan.layout == "jagged" and output.align in lens:
-            start = int(lens[output.align][: rows.start].sum())
-            return value[start : start + int(lens[output.align][rows].sum())]
-        return value[rows]
+        if align == "batch":  # the longest row is the one such output of a jagged batch
+            return int((batch.plan.prompt_lens + batch.plan.response_lens)[rows].max())
+        return value[spans.get((align, output.field if align == "joined" else None), rows)]
 
-    return {output.key: view(output) for output in table}
+    return {output.key: view(output) for output in outputs}
