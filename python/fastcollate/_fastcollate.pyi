@@ -20,6 +20,8 @@ __all__ = [
     "OutputTable",
     "Owner",
     "Plan",
+    "RowStore",
+    "StoredRow",
     "Stretches",
     "__version__",
     "after_fork",
@@ -28,6 +30,7 @@ __all__ = [
     "before_fork",
     "bins_defect",
     "collate",
+    "columns_of",
     "concat_bins",
     "copy_rows",
     "deal_bins",
@@ -74,7 +77,7 @@ class FieldSpec:
     def is_written(self) -> bool: ...
     @property
     def dtype(self) -> str | None: ...
-    def pack(self, row: Any, index: int) -> NDArray[Any]: ...
+    def number(self, number: Any, index: int) -> float: ...
     def with_dtype(self, dtype: str | None) -> FieldSpec: ...
 
 @final
@@ -169,6 +172,29 @@ class Stretches:
     """Rows that are stretches of arrays, also where something else lies between them."""
 
     def __new__(cls, arrays: Sequence[tuple[Any, NDArray[int64], NDArray[int64]]]) -> Stretches: ...
+
+@final
+class RowStore:
+    """Memory for the values of rows, in chunks that never move."""
+
+    def __new__(cls) -> RowStore: ...
+    def write(
+        self,
+        index: int,
+        prompt: Any,
+        response: Any,
+        columns: Sequence[tuple[FieldSpec | None, Any]],
+        kind: object,
+    ) -> StoredRow: ...
+    def open(self, row: StoredRow) -> None: ...
+    def take_over(self, other: RowStore) -> None: ...
+
+@final
+class StoredRow:
+    """The arrays of one row, in a chunk that is taken until the store opens it again."""
+
+    @property
+    def num_tokens(self) -> int: ...
 
 @final
 class Owner:
@@ -302,6 +328,7 @@ class Plan:
 def before_fork() -> None: ...
 def after_fork() -> None: ...
 def forked() -> None: ...
+def columns_of(rows: Sequence[StoredRow]) -> list[Stretches]: ...
 def pack_ids(name: str, row: Any, index: int) -> NDArray[Any]: ...
 def collate(
     prompts: Any,

@@ -7,9 +7,8 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Literal, NamedTuple, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
-from fastcollate._fastcollate import FieldSpec, pack_ids
+from fastcollate._fastcollate import FieldSpec, RowStore, StoredRow, columns_of
 from fastcollate.arguments import check_bool, counted, suggests_names
 from fastcollate.arrays import describe
 from fastcollate.batch import Batch
@@ -17,11 +16,8 @@ from fastcollate.collating import LOGPROBS, LOSS_MASK, REWARDS, build_batch, che
 from fastcollate.dtypes import taken_apart
 from fastcollate.handover.pools import PoolArgument
 from fastcollate.ingest.fields import Field, FieldKind, PerRow, RoutedExperts, check_keys, kind_of
-from fastcollate.ingest.storage import RowStore, StoredRow, columns_of
 from fastcollate.layouts import PackArgument, Shift, Tail
 from fastcollate.plan.merging import MergePlan, MergeRewards
-
-AnyField = Field | PerRow | RoutedExperts
 
 T = TypeVar("T")
 
@@ -29,9 +25,6 @@ _ARGUMENTS = {"uid": "uids", "trajectory_id": "trajectory_ids"}
 """Names of `add` that `build_batch` has for all rows."""
 
 _IDS = ("uid", "trajectory_id", "is_last_step")
-
-_NUMBERS = REWARDS.with_dtype("float64")
-"""Rewards of one number a row: they may be added up before they are rounded."""
 
 _ADVICE = "pass it for every row or for none"
 
@@ -45,24 +38,22 @@ class _Kinds(NamedTuple):
     """Arguments, and whether each is an object instead of an array of numbers."""
     fields: dict[str, FieldKind]
 
-    def split(self, values: Mapping[str, Any], fields: Mapping[str, Any]) -> tuple[list[Any], ...]:
-        """Return the arrays and the objects of a row, in the order of these kinds."""
-        arrays: list[Any] = []
-        objects: list[Any] = []
-        for name, is_object in self.values.items():
-            (objects if is_object else arrays).append(values[name])
-        for key, kind in self.fields.items():
-            (objects if kind.make is PerRow else arrays).append(fields[key])
-        return arrays, objects
+    def columns(
+        self, arrays: Iterator[Any], objects: Iterator[Any]
+    ) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Return arguments and fields of all rows.
 
-    def joined(self, arrays: Iterator[Any], objects: Iterator[Any]) -> tuple[dict[str, Any], ...]:
-        """Return the columns of arguments and of fields: what was split, of all rows."""
+        Columns are those of the arguments, and then those of the fields in the order of their keys.
+        """
         values = {
             name: next(objects if is_object else arrays) for name, is_object in self.values.items()
         }
+        of_fields = {
+            key: next(objects if self.fields[key].make is PerRow else arrays)
+            for key in sorted(self.fields)
+        }
         fields = {
-            key: kind.make(next(objects if kind.make is PerRow else arrays), **kind.options)
-            for key, kind in self.fields.items()
+            key: kind.make(of_fields[key], **kind.options) for key, kind in self.fields.items()
         }
         return values, fields
 
@@ -74,7 +65,6 @@ class _Row(NamedTuple):
     """Those of the first row: one object for all."""
     stored: StoredRow
     objects: list[Any]
-    tokens: int
 
 
 @suggests_names
@@ -198,35 +188,36 @@ class BatchBuilder:
             with other fields than this one. The builder is as it was before then.
         """
         index = len(self._rows)
-        prompt = pack_ids("prompts", prompt, index)
-        response = pack_ids("responses", response, index)
-        values: dict[str, Any] = {}
+        values: dict[str, bool] = {}
+        arrays: list[tuple[FieldSpec | None, Any]] = []
+        objects: list[Any] = []
         if loss_mask is not None:
-            values["loss_mask"] = self._typed(LOSS_MASK).pack(loss_mask, index)
+            values["loss_mask"] = False
+            arrays.append((self._typed(LOSS_MASK), loss_mask))
         if rewards is not None:
-            values["rewards"] = _packed_rewards(self._typed(REWARDS), rewards, index)
+            values["rewards"] = _is_number(rewards)
+            if values["rewards"]:
+                rewards = REWARDS.number(rewards, index)
+                objects.append(rewards)
+            arrays.append((self._typed(REWARDS), rewards))
         if logprobs is not None:
-            values["logprobs"] = self._typed(LOGPROBS).pack(logprobs, index)
-        for name, one in values.items():
-            _check_len(name, index, one, response)
-        if uid is not None:
-            values["uid"] = uid
-        if trajectory_id is not None:
-            values["trajectory_id"] = trajectory_id
+            values["logprobs"] = False
+            arrays.append((self._typed(LOGPROBS), logprobs))
         if is_last_step is not None:
             check_bool("is_last_step", is_last_step)
-            values["is_last_step"] = is_last_step
+        for name, value in zip(_IDS, (uid, trajectory_id, is_last_step), strict=True):
+            if value is not None:
+                values[name] = True
+                objects.append(value)
         fields = {} if fields is None else fields
         check_keys(fields)
-        kinds = _Kinds(
-            {name: name in _IDS or value.ndim == 0 for name, value in values.items()},
-            {key: kind_of(one) for key, one in fields.items()},
-        )
-        packed = {
-            key: self._packed_field(key, one, index, prompt, response)
-            for key, one in fields.items()
-        }
-        self._append(kinds, (prompt, response), values, packed)
+        kinds = _Kinds(values, {key: kind_of(one) for key, one in fields.items()})
+        for key in sorted(fields):
+            if isinstance(fields[key], PerRow):
+                objects.append(_copied(key, index, fields[key]))
+            else:
+                arrays.append(self._array(key, index, fields[key]))
+        self._append(kinds, (index, prompt, response, arrays), objects)
 
     def finish(self) -> Batch:
         """Build the batch of all rows, and start anew.
@@ -263,32 +254,36 @@ class BatchBuilder:
 
     def __repr__(self) -> str:
         rows = list(self._rows)
-        tokens = sum(row.tokens for row in rows)
+        tokens = sum(row.stored.num_tokens for row in rows)
         return f"BatchBuilder of {counted(len(rows), 'row')}, {counted(tokens, 'token')}"
 
-    def _append(
-        self,
-        own: _Kinds,
-        tokens: tuple[NDArray[Any], NDArray[Any]],
-        values: Mapping[str, Any],
-        fields: Mapping[str, Any],
-    ) -> None:
+    def _append(self, own: _Kinds, row: tuple[int, Any, Any, Any], objects: list[Any]) -> None:
         """Add a row in one step, if it is like the first one."""
         rows = self._rows
+        kinds, error = self._kinds_for(own)
+        if error is not None:
+            RowStore().write(*row, own)  # what is wrong with the row by itself is said first
+            raise error
+        stored = self._store.write(*row, kinds)
         while True:
-            store = self._store
-            first = next(iter(rows), None)
-            kinds = own if first is None else first.kinds
-            _check_kinds(len(rows), own, kinds)
-            arrays, objects = kinds.split(values, fields)
-            stored = store.put([*tokens, *arrays], kinds)
-            row = (_Row(kinds, stored, objects, sum(map(len, tokens))),)
+            added = (_Row(kinds, stored, objects),)
             with self._lock:
-                is_like_first = not rows or rows[0].kinds is kinds
-                # The memory of a store that was left may be written over by now.
-                if is_like_first and self._store is store:
-                    rows += row
-                    return
+                if not rows or rows[0].kinds is kinds:
+                    rows += added
+                    store = self._store
+                    break
+            kinds, error = self._kinds_for(own)
+            if error is not None:
+                raise error
+        # Not before the row is kept: the memory of rows that are forgotten is written over.
+        store.open(stored)
+
+    def _kinds_for(self, own: _Kinds) -> tuple[_Kinds, Exception | None]:
+        """Return the kinds of the first row, and what is wrong if these differ."""
+        first = next(iter(self._rows), None)
+        if first is None:
+            return own, None
+        return first.kinds, _difference(len(self._rows), own, first.kinds)
 
     def _build_by(self, build: Callable[..., T], **options: Any) -> T:
         """Let a function build something of all rows, which it gets as `build_batch` does.
@@ -311,38 +306,23 @@ class BatchBuilder:
         dtype = self._dtypes.get(spec.key)
         return spec if dtype is None else spec.with_dtype(dtype)
 
-    def _packed_field(
-        self, key: str, one: AnyField, index: int, prompt: np.ndarray, response: np.ndarray
-    ) -> Any:
-        """Return one row of a field as an object of its own."""
+    def _array(self, key: str, index: int, one: Any) -> tuple[FieldSpec | None, Any]:
+        """Return how one row of a field is read, and what it holds."""
         if isinstance(one, Field):
-            row = self._typed(one.spec(key)).pack(one.rows, index)
-            if one.align == "response":
-                _check_len(key, index, row, response)
-            elif len(row) != len(prompt) + len(response):
-                raise ValueError(
-                    f"{key}[{index}] has {len(row)} items, but the row has "
-                    f"{len(prompt) + len(response)} tokens; pass one value per token"
-                )
-            return row
-        if isinstance(one, RoutedExperts):
-            try:
-                routes = np.asarray(one.rows, order="C")
-            except ValueError as error:
-                raise ValueError(f"{key}[{index}] cannot be read: {error}") from error
-            if routes.ndim == 0 or routes.dtype.kind not in "biuf":
-                raise TypeError(
-                    f"{key}[{index}] is {describe(one.rows)}; "
-                    "pass an array of numbers, one row a token"
-                )
-            return routes
-        if not isinstance(one, PerRow):
+            return self._typed(one.spec(key)), one.rows
+        if not isinstance(one, RoutedExperts):
             raise TypeError(
                 f"{key}[{index}] is {one!r:.80}; pass fc.Field, fc.PerRow or fc.RoutedExperts"
             )
-        if one.values is None:
-            raise ValueError(f"{key}[{index}] is None; every row needs a value")
-        return one.values.clone() if hasattr(one.values, "clone") else np.array(one.values)
+        try:
+            routes = np.asarray(one.rows, order="C")
+        except ValueError as error:
+            raise ValueError(f"{key}[{index}] cannot be read: {error}") from error
+        if routes.ndim == 0 or routes.dtype.kind not in "biuf":
+            raise TypeError(
+                f"{key}[{index}] is {describe(one.rows)}; pass an array of numbers, one row a token"
+            )
+        return None, routes
 
     def _forget(self, store: RowStore, rows: list[_Row]) -> bool:
         """Forget the first rows, which these are, unless their store was left before."""
@@ -364,49 +344,44 @@ def _columns(rows: list[_Row]) -> dict[str, Any]:
     kinds = rows[0].kinds
     prompts, responses, *arrays = columns_of([row.stored for row in rows])
     objects = map(list, zip(*[row.objects for row in rows], strict=True))
-    values, fields = kinds.joined(iter(arrays), objects)
+    values, fields = kinds.columns(iter(arrays), objects)
     if kinds.values.get("rewards"):
-        values["rewards"] = np.array(values["rewards"])  # of the output's floats
+        # In float64: they may be added up before they are rounded.
+        values["rewards"] = np.array(values["rewards"])
     values = {_ARGUMENTS.get(name, name): column for name, column in values.items()}
     return {"prompts": prompts, "responses": responses, **values, "fields": fields or None}
 
 
-def _check_kinds(index: int, own: _Kinds, first: _Kinds) -> None:
-    """Check that a row has what the first one has."""
+def _difference(index: int, own: _Kinds, first: _Kinds) -> Exception | None:
+    """Return an error if a row does not have what the first one has."""
     if own == first:
-        return
+        return None
     for known, names in ((first.values, own.values), (first.fields, own.fields)):
         for name in known:
             if name not in names:
-                raise ValueError(f"row {index} has no {name}, but row 0 has; {_ADVICE}")
+                return ValueError(f"row {index} has no {name}, but row 0 has; {_ADVICE}")
         for name in names:
             if name not in known:
-                raise ValueError(f"row {index} has {name}, but row 0 has not; {_ADVICE}")
+                return ValueError(f"row {index} has {name}, but row 0 has not; {_ADVICE}")
     if own.values.get("rewards") != first.values.get("rewards"):
         kinds = ("one per response token", "one number")
-        raise TypeError(
+        return TypeError(
             f"rewards[{index}] is {kinds[own.values['rewards']]}, but rewards[0] is "
             f"{kinds[first.values['rewards']]}; pass either for all rows"
         )
     for key, kind in own.fields.items():
         if kind != first.fields[key]:
-            raise ValueError(f"row {index} has {key} as {kind}, but row 0 as {first.fields[key]}")
+            return ValueError(f"row {index} has {key} as {kind}, but row 0 as {first.fields[key]}")
+    return None
 
 
-def _packed_rewards(spec: FieldSpec, rewards: Any, index: int) -> Any:
-    is_number = getattr(rewards, "ndim", None) == 0 or not hasattr(rewards, "__len__")
-    return _NUMBERS.pack([rewards], index)[0] if is_number else spec.pack(rewards, index)
+def _is_number(rewards: Any) -> bool:
+    """Say whether rewards are one number for the whole row."""
+    return getattr(rewards, "ndim", None) == 0 or not hasattr(rewards, "__len__")
 
 
-def _check_len(name: str, index: int, row: Any, response: np.ndarray) -> None:
-    if row.ndim == 0:
-        if len(response) == 0:
-            raise ValueError(
-                f"{name}[{index}] is one number for the whole row, but responses[{index}] is "
-                "empty: there is no last response token to put it on"
-            )
-    elif len(row) != len(response):
-        raise ValueError(
-            f"{name}[{index}] has {len(row)} items, but responses[{index}] has {len(response)}; "
-            "pass one value per response token"
-        )
+def _copied(key: str, index: int, one: PerRow) -> Any:
+    """Return a copy of one row of a field of objects."""
+    if one.values is None:
+        raise ValueError(f"{key}[{index}] is None; every row needs a value")
+    return one.values.clone() if hasattr(one.values, "clone") else np.array(one.values)

@@ -4,16 +4,14 @@ use fastcollate::batch::{FieldKind, FieldSpec as Spec, Number};
 use fastcollate::plan::merge::Merge;
 use fastcollate::plan::{Align, Assembly, Grid, Layout, Placement, Turns};
 use fastcollate::{Check, Column, Dtype, Element, Error as Core};
-use numpy::{PyArray1, PyArrayMethods};
 use pyo3::IntoPyObjectExt;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
-use pyo3::types::{PyTuple, PyType};
+use pyo3::types::{PyList, PyTuple, PyType};
 
-use crate::error::{Error, Result, caught};
-use crate::ingest::{DecodeExact, Rows};
+use crate::error::{Result, caught};
+use crate::ingest::Rows;
 use crate::job::Filling;
-use crate::memory::filled;
 
 /// How a field is read and written. Made once for a field, not once a call.
 #[pyclass(frozen, module = "fastcollate._fastcollate")]
@@ -103,23 +101,14 @@ impl FieldSpec {
         !matches!(self.0.kind, FieldKind::Object { .. })
     }
 
-    /// One row's values, the `index`th of the field, as a compact array of their own.
-    ///
-    /// Floats are kept in float32, which all narrower outputs are rounded from, or in float64.
-    fn pack<'py>(&self, row: &Bound<'py, PyAny>, index: usize) -> Result<Bound<'py, PyAny>> {
+    /// Read a number of the row of that index.
+    fn number(&self, number: Bound<PyAny>, index: usize) -> Result<f64> {
+        let row = PyList::new(number.py(), [number])?;
         let check = self.0.check();
-        let (name, has_trailing) = (&self.0.name, !self.0.is_plain);
-        match self.0.dtype.unwrap_or(Dtype::I32) {
-            Dtype::Bool => packed::<bool>(name, row, index, has_trailing, check),
-            Dtype::U8 => packed::<u8>(name, row, index, has_trailing, check),
-            Dtype::I16 => packed::<i16>(name, row, index, has_trailing, check),
-            Dtype::I32 => packed::<i32>(name, row, index, has_trailing, check),
-            Dtype::I64 => packed::<i64>(name, row, index, has_trailing, check),
-            Dtype::F16 | Dtype::Bf16 | Dtype::F32 => {
-                packed::<f32>(name, row, index, has_trailing, check)
-            }
-            Dtype::F64 => packed::<f64>(name, row, index, has_trailing, check),
-        }
+        let row = Rows::single::<f64>(&self.0.name, index, row.as_any(), false, check)?;
+        let mut numbers = [0.0];
+        row.read(0, 0, &mut numbers)?;
+        Ok(numbers[0])
     }
 
     fn __reduce__<'py>(
@@ -365,42 +354,6 @@ impl FieldSpec {
             dtype,
         })
     }
-}
-
-/// One row of token ids, the `index`th of a field, as an array of its own: of int32 if they fit, else
-/// of int64.
-#[pyfunction]
-pub fn pack_ids<'py>(
-    name: &str,
-    row: &Bound<'py, PyAny>,
-    index: usize,
-) -> Result<Bound<'py, PyAny>> {
-    match packed::<i32>(name, row, index, false, Check::None) {
-        Err(Error::Core(Core::DoesNotFit { .. })) => {
-            packed::<i64>(name, row, index, false, Check::None)
-        }
-        result => result,
-    }
-}
-
-/// One row's values as an array of their own.
-fn packed<'py, T: DecodeExact + numpy::Element>(
-    name: &str,
-    row: &Bound<'py, PyAny>,
-    index: usize,
-    allows_trailing: bool,
-    check: Check,
-) -> Result<Bound<'py, PyAny>> {
-    let rows = Rows::single::<T>(name, index, row, allows_trailing, check)?;
-    let tokens = rows.lens()[0];
-    let mut values = filled(tokens * rows.inner(), |_| T::ZERO)?;
-    rows.read(0, 0, &mut values)?;
-    let array = PyArray1::from_vec(row.py(), values);
-    if rows.trailing().is_empty() {
-        return Ok(array.into_any());
-    }
-    let shape: Vec<_> = [&[tokens], rows.trailing()].concat();
-    Ok(array.reshape(shape)?.into_any())
 }
 
 /// A number of Python's.

@@ -40,9 +40,9 @@ mod _fastcollate {
     #[pymodule_export]
     use super::contents::OutputSpec;
     #[pymodule_export]
-    use super::field::{FieldSpec, pack_ids};
+    use super::field::FieldSpec;
     #[pymodule_export]
-    use super::ingest::{Stretches, arrow_chunks};
+    use super::ingest::{RowStore, StoredRow, Stretches, arrow_chunks, columns_of, pack_ids};
     #[pymodule_export]
     use super::layout::LayoutSpec;
     #[pymodule_export]

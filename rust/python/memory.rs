@@ -2,12 +2,15 @@
 
 use std::collections::VecDeque;
 use std::mem::take;
+use std::ops::Range;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError, Weak};
 
 use memmap2::MmapMut;
+use numpy::PyArray1;
 use pyo3::exceptions::{PyException, PyMemoryError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
+use pyo3::types::PySlice;
 
 use crate::ingest::describe;
 use crate::threads::reset_in_child;
@@ -51,6 +54,19 @@ pub fn filled<T>(count: usize, value: impl Fn(usize) -> T) -> PyResult<Vec<T>> {
     })?;
     values.extend((0..count).map(value));
     Ok(values)
+}
+
+/// Bytes of an array, as a view.
+///
+/// # Errors
+/// `MemoryError`.
+pub fn bytes_at<'py>(
+    memory: &Bound<'py, PyArray1<u8>>,
+    range: Range<usize>,
+) -> PyResult<Bound<'py, PyAny>> {
+    // `PySlice::new` of PyO3 0.30 never frees the numbers.
+    let slice = memory.py().get_type::<PySlice>();
+    memory.get_item(slice.call1((range.start, range.end))?)
 }
 
 /// The memory of all outputs of a batch. When it is dropped, its pool takes the memory back.

@@ -8,9 +8,9 @@ use numpy::ndarray::ArrayViewD;
 use numpy::{PyArray1, PyArrayDyn};
 use pyo3::exceptions::PyMemoryError;
 use pyo3::prelude::*;
-use pyo3::types::{PySlice, PyString, PyTuple};
+use pyo3::types::{PyString, PyTuple};
 
-use crate::memory::{ALIGNMENT, Slab};
+use crate::memory::{ALIGNMENT, Slab, bytes_at};
 
 /// An output handed over: its key and the NumPy array.
 pub type NamedArray<'py> = (Bound<'py, PyString>, Bound<'py, PyAny>);
@@ -81,17 +81,11 @@ impl Outputs {
     ) -> PyResult<Vec<NamedArray<'py>>> {
         let py = bytes.py();
         let view = |output: &Output| {
-            let range = PySlice::new(
-                py,
-                output.bytes.start.try_into()?,
-                output.bytes.end.try_into()?,
-                1,
-            );
             let dtype = match output.dtype {
                 Dtype::Bf16 => Dtype::I16.name(),
                 dtype => dtype.name(),
             };
-            let array = bytes.get_item(range)?.call_method1("view", (dtype,))?;
+            let array = bytes_at(bytes, output.bytes.clone())?.call_method1("view", (dtype,))?;
             let array = array.call_method1("reshape", (PyTuple::new(py, &output.shape)?,))?;
             Ok((PyString::new(py, &output.key), array))
         };

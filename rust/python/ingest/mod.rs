@@ -21,13 +21,15 @@ mod object;
 mod ragged;
 mod reader;
 mod rows;
+mod storage;
 mod tensor;
 
 pub use array::data;
 pub use arrow::{ArrowMemory, arrow_chunks};
-pub use list::{DecodeExact, Stretch, check_digits, same_until};
+pub use list::{Stretch, check_digits, same_until};
 pub use ragged::Stretches;
 pub use rows::Rows;
+pub use storage::{RowStore, StoredRow, columns_of, pack_ids};
 
 use std::sync::OnceLock;
 

@@ -41,6 +41,18 @@ impl Stretches {
     }
 }
 
+impl Stretches {
+    /// Rows of arrays, one array after the other.
+    pub fn of_parts(parts: Vec<Parts>) -> Self {
+        let stretch = |part: Parts| Stretch {
+            values: part.values.unbind(),
+            starts: part.starts,
+            lens: part.lens,
+        };
+        Self(parts.into_iter().map(stretch).collect())
+    }
+}
+
 /// An array or tensor of tokens, and where in it each row starts and how long it is.
 pub struct Parts<'py> {
     pub values: Bound<'py, PyAny>,

@@ -1,0 +1,479 @@
+//! Rows that are stored as they arrive, decoded into a few large pieces of memory.
+
+use std::borrow::Cow;
+use std::mem::take;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use fastcollate::batch::{FieldKind, FieldSpec as Field};
+use fastcollate::{Check, Column as _, Dtype, Error as Core, bf16, f16};
+use numpy::{PyArray1, PyArrayMethods, PyUntypedArray, PyUntypedArrayMethods};
+use pyo3::exceptions::PyMemoryError;
+use pyo3::prelude::*;
+use pyo3::types::{PyFloat, PyTuple};
+
+use super::list::DecodeExact;
+use super::ragged::{Parts, Stretches};
+use super::rows::Rows;
+use crate::error::{Error, Result};
+use crate::field::FieldSpec;
+use crate::memory::{bytes_at, filled};
+
+/// Bytes of the first chunk, and of the largest: each is twice as large as the one before.
+const FIRST_CHUNK: usize = 1 << 16;
+const LARGEST_CHUNK: usize = 1 << 24;
+
+/// Memory for the values of rows, in chunks that never move.
+///
+/// Threads, signal handlers and items that run Python code while they are decoded may write rows at
+/// the same time, and none waits: a call takes a chunk out of the open ones, and its caller opens the
+/// chunk again when the row is kept. A caller that is interrupted leaves nothing but, until the memory
+/// is freed, a chunk that is used no more.
+#[pyclass(frozen, module = "fastcollate._fastcollate")]
+pub struct RowStore(Mutex<Chunks>);
+
+/// A store's chunks, but for those that a call has taken.
+struct Chunks {
+    /// Those that may have space, the last used one last.
+    open: Vec<Chunk>,
+    full: Vec<Chunk>,
+    /// Bytes of the largest that there was.
+    largest: usize,
+}
+
+/// Memory that is written to the end by one call at a time.
+struct Chunk {
+    memory: Py<PyArray1<u8>>,
+    end: usize,
+    /// Those of the last row.
+    forms: Option<Arc<Forms>>,
+}
+
+/// Forms of a row's arrays. Rows of one kind, which is one object, have arrays of the same fields.
+struct Forms {
+    kind: Py<PyAny>,
+    forms: Vec<Form>,
+}
+
+/// What an array holds.
+#[derive(Clone, PartialEq)]
+struct Form {
+    /// As NumPy calls it.
+    dtype: Cow<'static, str>,
+    item_bytes: usize,
+    /// Dimensions of a token's values.
+    trailing: Vec<usize>,
+}
+
+/// The arrays of one row, in a chunk that is taken until [`RowStore::open`] gets the row.
+#[pyclass(frozen, module = "fastcollate._fastcollate")]
+pub struct StoredRow {
+    memory: Py<PyArray1<u8>>,
+    /// One object for rows that follow each other, as a rule.
+    forms: Arc<Forms>,
+    places: Box<[Place]>,
+    /// Where the row ends in its chunk.
+    end: usize,
+}
+
+/// Where an array lies in its chunk, counted in its tokens.
+#[derive(Clone, Copy)]
+struct Place {
+    start: usize,
+    tokens: usize,
+}
+
+#[pymethods]
+impl StoredRow {
+    /// Number of prompt and response tokens.
+    #[getter]
+    fn num_tokens(&self) -> usize {
+        self.places[..2].iter().map(|place| place.tokens).sum()
+    }
+}
+
+#[pymethods]
+impl RowStore {
+    #[new]
+    fn new() -> Self {
+        Self(Mutex::new(Chunks {
+            open: Vec::new(),
+            full: Vec::new(),
+            largest: FIRST_CHUNK / 2,
+        }))
+    }
+
+    /// Decode a row, the `index`th of its batch: token ids, and columns of values, each with its field,
+    /// or without one a contiguous NumPy array that is kept as it is. One number for the whole row is
+    /// checked, but not kept. Rows of the same `kind`, one object, have the same columns.
+    fn write<'py>(
+        &self,
+        py: Python<'py>,
+        index: usize,
+        prompt: &Bound<'py, PyAny>,
+        response: &Bound<'py, PyAny>,
+        columns: Vec<(Option<Bound<'py, FieldSpec>>, Bound<'py, PyAny>)>,
+        kind: &Bound<'py, PyAny>,
+    ) -> Result<StoredRow> {
+        let ids = |name, row| {
+            let rows = Rows::single::<i64>(name, index, row, false, Check::None)?;
+            Ok::<_, Error>(Array::new(Dtype::I32, rows))
+        };
+        let mut arrays = vec![ids("prompts", prompt)?, ids("responses", response)?];
+        let lens = [arrays[0].tokens, arrays[1].tokens];
+        for (field, values) in columns {
+            match field {
+                Some(field) => {
+                    arrays.extend(Array::of_field(&field.get().0, &values, index, lens)?)
+                }
+                None => arrays.push(Array::of_numpy(&values)?),
+            }
+        }
+        loop {
+            let (chunk, layout) = self.take(py, &arrays)?;
+            let Err((index, error)) = chunk.write(py, &arrays, &layout) else {
+                return Ok(chunk.keep(&arrays, layout, kind));
+            };
+            self.lock().open.push(chunk);
+            // Ids that need 64 bits; arrays before them are decoded again.
+            let is_wide = index < 2 && matches!(error, Error::Core(Core::DoesNotFit { .. }));
+            if !is_wide || !arrays[index].widen() {
+                return Err(error);
+            }
+        }
+    }
+
+    /// Write other rows after this one, which is kept somewhere, to its chunk.
+    fn open(&self, py: Python, row: &StoredRow) {
+        self.lock().open.push(Chunk {
+            memory: row.memory.clone_ref(py),
+            end: row.end,
+            forms: Some(row.forms.clone()),
+        });
+    }
+
+    /// Write over the rows of another store, but not where a call is writing one now.
+    fn take_over(&self, other: &Self) {
+        let (chunks, largest) = {
+            let mut other = other.lock();
+            let full = take(&mut other.full);
+            let chunks = full.into_iter().chain(take(&mut other.open));
+            (chunks, other.largest)
+        };
+        let mut own = self.lock();
+        own.open
+            .extend(chunks.map(|chunk| Chunk { end: 0, ..chunk }));
+        own.largest = own.largest.max(largest);
+    }
+}
+
+impl RowStore {
+    fn lock(&self) -> MutexGuard<'_, Chunks> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Take a chunk that has space for a row, and say where in it the row is.
+    fn take(&self, py: Python, arrays: &[Array]) -> Result<(Chunk, Layout)> {
+        let mut chunks = self.lock();
+        while let Some(chunk) = chunks.open.pop() {
+            match Layout::new(arrays, chunk.end) {
+                Some(layout) if layout.end <= chunk.memory.bind(py).len() => {
+                    return Ok((chunk, layout));
+                }
+                _ => chunks.full.push(chunk),
+            }
+        }
+        let largest = chunks.largest;
+        drop(chunks); // NumPy is called
+        let no_memory = || PyMemoryError::new_err("cannot take memory for a row");
+        let layout = Layout::new(arrays, 0).ok_or_else(no_memory)?;
+        let bytes = layout.end.max(LARGEST_CHUNK.min(2 * largest));
+        let numpy = py.import(intern!(py, "numpy"))?;
+        let memory = numpy.call_method1(intern!(py, "empty"), (bytes, intern!(py, "uint8")))?;
+        let memory = memory.cast_into().map_err(PyErr::from)?.unbind();
+        let mut chunks = self.lock();
+        chunks.largest = chunks.largest.max(LARGEST_CHUNK.min(bytes));
+        let chunk = Chunk {
+            memory,
+            end: 0,
+            forms: None,
+        };
+        Ok((chunk, layout))
+    }
+}
+
+impl Chunk {
+    /// Write a row behind the others. An error comes with the number of the array that it is in.
+    fn write(&self, py: Python, arrays: &[Array], layout: &Layout) -> Result<(), (usize, Error)> {
+        let memory = bytes_at(self.memory.bind(py), self.end..layout.end);
+        let memory = memory.and_then(|memory| {
+            let memory = memory.cast_into::<PyArray1<u8>>()?;
+            Ok(memory.try_readwrite()?)
+        });
+        let mut memory = memory.map_err(|error| (arrays.len(), error.into()))?;
+        let mut rest = memory.as_slice_mut().expect("memory is contiguous");
+        let mut end = self.end;
+        for (index, (array, place)) in arrays.iter().zip(&layout.places).enumerate() {
+            let bytes = place.tokens * array.form.token_bytes();
+            if bytes > 0 {
+                let start = place.start * array.form.token_bytes();
+                let (own, behind) = take(&mut rest)[start - end..].split_at_mut(bytes);
+                (rest, end) = (behind, start + bytes);
+                array.write(own).map_err(|error| (index, error))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Keep the row that was written.
+    fn keep(self, arrays: &[Array], layout: Layout, kind: &Bound<PyAny>) -> StoredRow {
+        let last = self.forms.filter(|last| last.kind.is(kind));
+        // The form of an array without tokens says nothing.
+        let fits = |(array, last): (&Array, &Form)| array.is_empty() || array.form == *last;
+        let forms = match last {
+            Some(last) if arrays.iter().zip(&last.forms).all(fits) => last,
+            last => {
+                let form = |(index, array): (usize, &Array)| match &last {
+                    Some(last) if array.is_empty() => last.forms[index].clone(),
+                    _ => array.form.clone(),
+                };
+                Arc::new(Forms {
+                    kind: kind.clone().unbind(),
+                    forms: arrays.iter().enumerate().map(form).collect(),
+                })
+            }
+        };
+        StoredRow {
+            memory: self.memory,
+            forms,
+            places: layout.places.into_boxed_slice(),
+            end: layout.end,
+        }
+    }
+}
+
+/// Where the arrays of a row lie in a chunk, and where the last of them ends.
+struct Layout {
+    places: Vec<Place>,
+    end: usize,
+}
+
+impl Layout {
+    /// One array after the other, each at a multiple of its tokens' size. None beyond any memory.
+    fn new(arrays: &[Array], begin: usize) -> Option<Self> {
+        let (mut end, mut places) = (begin, Vec::with_capacity(arrays.len()));
+        for array in arrays {
+            let (tokens, size) = (array.tokens, array.form.token_bytes());
+            let mut start = 0;
+            if tokens > 0 && size > 0 {
+                start = end.div_ceil(size);
+                end = start.checked_add(tokens)?.checked_mul(size)?;
+            }
+            places.push(Place { start, tokens });
+        }
+        isize::try_from(end).ok()?;
+        Some(Self { places, end })
+    }
+}
+
+/// An array of a row before it is stored.
+struct Array<'py> {
+    source: Source<'py>,
+    tokens: usize,
+    form: Form,
+}
+
+enum Source<'py> {
+    /// Values that are to be decoded into a dtype.
+    Row(Dtype, Rows<'py>),
+    /// Those of any contiguous array.
+    Bytes(Bound<'py, PyArray1<u8>>),
+}
+
+impl<'py> Array<'py> {
+    /// The only one of some rows.
+    fn new(dtype: Dtype, row: Rows<'py>) -> Self {
+        Self {
+            tokens: row.lens()[0],
+            form: Form::new(dtype, &row),
+            source: Source::Row(dtype, row),
+        }
+    }
+
+    /// A row of a field beside a prompt and a response of such lengths; none where it is one number,
+    /// which has no dtype but Python's. Floats are float32 unless they are to be more: all others are
+    /// rounded from that.
+    fn of_field(
+        field: &Field,
+        row: &Bound<'py, PyAny>,
+        index: usize,
+        lens: [usize; 2],
+    ) -> Result<Option<Self>> {
+        let (name, [prompt, response]) = (&field.name, lens);
+        let (check, has_trailing) = (field.check(), !field.is_plain);
+        if field.per_row && row.is_exact_instance_of::<PyFloat>() {
+            if response > 0 {
+                return Ok(None);
+            }
+            let field = name.clone();
+            return Err(Core::NoLastToken { field, row: index }.into());
+        }
+        let dtype = match field.dtype {
+            None | Some(Dtype::F16 | Dtype::Bf16) => Dtype::F32,
+            Some(dtype) => dtype,
+        };
+        let row = match dtype {
+            Dtype::F64 => Rows::single::<f64>(name, index, row, has_trailing, check),
+            Dtype::F32 => Rows::single::<f32>(name, index, row, has_trailing, check),
+            _ => Rows::single::<i64>(name, index, row, has_trailing, check),
+        }?;
+        let found = row.lens()[0];
+        match field.kind {
+            FieldKind::Response if found != response => Err(Core::RowLength {
+                field: name.clone(),
+                row: index,
+                found,
+                expected: response,
+            }
+            .into()),
+            FieldKind::Sequence if found != prompt + response => Err(Core::StreamLength {
+                field: name.clone(),
+                row: index,
+                found,
+                expected: prompt + response,
+                advice: "one value per prompt and response token",
+            }
+            .into()),
+            _ => Ok(Some(Self::new(dtype, row))),
+        }
+    }
+
+    fn of_numpy(array: &Bound<'py, PyAny>) -> PyResult<Self> {
+        let py = array.py();
+        let array = array.cast::<PyUntypedArray>()?;
+        let dtype = array.dtype();
+        let bytes = array.call_method1(intern!(py, "reshape"), (-1,))?;
+        let bytes = bytes.call_method1(intern!(py, "view"), (intern!(py, "uint8"),))?;
+        let text: String = dtype.getattr(intern!(py, "str"))?.extract()?;
+        Ok(Self {
+            tokens: array.shape()[0],
+            form: Form {
+                dtype: text.into(),
+                item_bytes: dtype.getattr(intern!(py, "itemsize"))?.extract()?,
+                trailing: array.shape()[1..].to_vec(),
+            },
+            source: Source::Bytes(bytes.cast_into()?),
+        })
+    }
+
+    /// Whether it has neither tokens nor dimensions that their values would have.
+    fn is_empty(&self) -> bool {
+        self.tokens == 0 && self.form.trailing.is_empty()
+    }
+
+    /// Take 64 bits for what is decoded into 32. Returns whether it is.
+    fn widen(&mut self) -> bool {
+        match &mut self.source {
+            Source::Row(dtype @ Dtype::I32, row) => {
+                *dtype = Dtype::I64;
+                self.form = Form::new(Dtype::I64, row);
+                true
+            }
+            _ => false,
+        }
+    }
+
+    fn write(&self, bytes: &mut [u8]) -> Result<()> {
+        match &self.source {
+            Source::Row(dtype, row) => decode(row, *dtype, bytes),
+            Source::Bytes(values) => {
+                let values = values.try_readonly().map_err(PyErr::from)?;
+                bytes.copy_from_slice(values.as_slice().map_err(PyErr::from)?);
+                Ok(())
+            }
+        }
+    }
+}
+
+impl Form {
+    fn new(dtype: Dtype, rows: &Rows) -> Self {
+        Self {
+            dtype: dtype.name().into(),
+            item_bytes: dtype.size(),
+            trailing: rows.trailing().to_vec(),
+        }
+    }
+
+    fn token_bytes(&self) -> usize {
+        let dimensions = self.trailing.iter().copied();
+        dimensions.fold(self.item_bytes, usize::saturating_mul)
+    }
+}
+
+/// Decode the only row of some into memory of as many bytes.
+fn decode(row: &Rows, dtype: Dtype, bytes: &mut [u8]) -> Result<()> {
+    match dtype {
+        Dtype::Bool => {
+            bytes.fill(0); // recycled memory may hold invalid ones
+            row.read(0, 0, bytemuck::checked::cast_slice_mut::<_, bool>(bytes))
+        }
+        Dtype::U8 => row.read(0, 0, bytes),
+        Dtype::I16 => row.read(0, 0, bytemuck::cast_slice_mut::<_, i16>(bytes)),
+        Dtype::I32 => row.read(0, 0, bytemuck::cast_slice_mut::<_, i32>(bytes)),
+        Dtype::I64 => row.read(0, 0, bytemuck::cast_slice_mut::<_, i64>(bytes)),
+        Dtype::F32 => row.read(0, 0, bytemuck::cast_slice_mut::<_, f32>(bytes)),
+        Dtype::F64 => row.read(0, 0, bytemuck::cast_slice_mut::<_, f64>(bytes)),
+        Dtype::F16 => row.read(0, 0, bytemuck::cast_slice_mut::<_, f16>(bytes)),
+        Dtype::Bf16 => row.read(0, 0, bytemuck::cast_slice_mut::<_, bf16>(bytes)),
+    }
+}
+
+/// The arrays of rows, of which there are some, as columns: views of their chunks.
+#[pyfunction]
+pub fn columns_of(py: Python, rows: Vec<Bound<StoredRow>>) -> PyResult<Vec<Stretches>> {
+    let numpy = py.import(intern!(py, "numpy"))?;
+    let ndarray = numpy.getattr(intern!(py, "ndarray"))?;
+    let rows: Vec<_> = rows.iter().map(Bound::get).collect();
+    let mut columns: Vec<_> = rows[0].places.iter().map(|_| Vec::new()).collect();
+    for run in rows.chunk_by(|a, b| a.memory.is(&b.memory) && Arc::ptr_eq(&a.forms, &b.forms)) {
+        let StoredRow { memory, forms, .. } = run[0];
+        for (index, (column, form)) in columns.iter_mut().zip(&forms.forms).enumerate() {
+            let places = run.iter().map(|row| row.places[index]);
+            // As far as these rows go: behind them, a call may be writing another.
+            let end = places.clone().map(|place| place.start + place.tokens).max();
+            let shape = [&[end.unwrap_or(0)], &form.trailing[..]].concat();
+            let values = (PyTuple::new(py, shape)?, &form.dtype, memory);
+            column.push(Parts {
+                values: ndarray.call1(values)?,
+                starts: places.clone().map(|place| place.start).collect(),
+                lens: places.map(|place| place.tokens).collect(),
+            });
+        }
+    }
+    Ok(columns.into_iter().map(Stretches::of_parts).collect())
+}
+
+/// One row of token ids, the `index`th of a field, as an array of its own: of int32 if they fit, else
+/// of int64.
+#[pyfunction]
+pub fn pack_ids<'py>(
+    name: &str,
+    row: &Bound<'py, PyAny>,
+    index: usize,
+) -> Result<Bound<'py, PyAny>> {
+    fn packed<'py, T: DecodeExact + numpy::Element>(
+        py: Python<'py>,
+        row: &Rows,
+    ) -> Result<Bound<'py, PyAny>> {
+        let mut values = filled(row.lens()[0], |_| T::ZERO)?;
+        row.read(0, 0, &mut values)?;
+        Ok(PyArray1::from_vec(py, values).into_any())
+    }
+    let (py, row) = (
+        row.py(),
+        Rows::single::<i64>(name, index, row, false, Check::None)?,
+    );
+    match packed::<i32>(py, &row) {
+        Err(Error::Core(Core::DoesNotFit { .. })) => packed::<i64>(py, &row),
+        packed => packed,
+    }
+}
