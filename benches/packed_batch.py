@@ -1,4 +1,4 @@
-"""Measure packed batches: `build_batch(layout="packed")` against NumPy and the floor.
+"""Measure packed batches: `build_batch(layout=fc.Packed(...))` against NumPy and the floor.
 
 1,024 examples in bins of 16,384 tokens: prompts of 50 to 1,000 and responses of 50 to 2,000
 tokens, 1.6 M tokens in all, with log-probabilities, rewards and loss masks per response token.
@@ -54,8 +54,7 @@ def candidates(batch: Rollouts, shift: str) -> dict[str, Callable[[], Any]]:
     lens = [len(prompt) + len(response) for prompt, response in pairs]
     plan = fc.planning.pack(lens, CAPACITY)
     build = partial(fc.build_batch, **batch, pad_token_id=0, array_type="numpy")
-    packed = partial(build, layout="packed", shift=shift)
-    ours = partial(packed, pack=plan)
+    ours = partial(build, layout=fc.Packed(plan=plan, shift=shift))
     peer = partial(reference.build_packed_numpy, **batch, pad_token_id=0, pack=plan, shift=shift)
     expected = peer()
     reference.assert_same(ours(), expected)
@@ -63,7 +62,7 @@ def candidates(batch: Rollouts, shift: str) -> dict[str, Callable[[], Any]]:
     calls: dict[str, Callable[[], Any]] = {
         "pool": ours,
         "fresh": partial(ours, pool=None),
-        "with plan": partial(packed, pack={"capacity": CAPACITY}),
+        "with plan": partial(build, layout=fc.Packed(CAPACITY, shift=shift)),
         "NumPy": peer,
         "left": build,
         "fill mapped": partial(fill, outputs),

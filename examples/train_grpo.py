@@ -81,7 +81,7 @@ def train_step(learner: Learner, turns: Turns, clock: Clock) -> Report:
                 pad_token_id=PAD,
                 merge=whole.merge_plan,
                 shard=plan.shard(mini_batch, learner.rank),
-                **options.layout,
+                position_ids="zero",  # or padding would count beyond the model's
             )
 
     losses, positions = learner.learn_all(batches(), tokens, clock)

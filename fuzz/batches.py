@@ -69,10 +69,10 @@ def check_layout(choices: Choices, batch: fc.Batch, call: Call, _: Any) -> None:
     layout = draw_layout(choices, call)
     if batch.plan.layout == "packed" and batch.bin_plan.is_split:
         with suppress(ValueError):
-            batch.to_layout(**layout.given)
+            batch.to_layout(layout.given)
             raise AssertionError("parts of rows were laid out again")
         return
-    other = batch.to_layout(**layout.given)
+    other = batch.to_layout(layout.given)
     assert_same(other, call.expected(layout.plain))
     places = packed_places(call, layout.plain) if other.plan.layout == "packed" else other
     check_way_back(choices, other, places, call)

@@ -123,7 +123,7 @@ def draw_call(choices: Choices, *, merges: bool = False) -> Call:
         fields = {f"field_{index}": _draw_field(choices, call) for index in range(choices.below(4))}
         call.arguments["fields"] = {key: given for key, (given, _) in fields.items()}
         call.plain["fields"] = {key: plain for key, (_, plain) in fields.items()}
-    call.arguments = {**call.plain, **call.arguments, **layout.given, **call.options}
+    call.arguments = {**call.plain, **call.arguments, "layout": layout.given, **call.options}
     if merges:
         call.arguments |= _merge_arguments(choices, call)
     return call
@@ -184,28 +184,29 @@ def _draw_values(choices: Choices, call: Call) -> None:
 
 
 class Layout(NamedTuple):
-    """Options of a layout, and what the references call the same."""
+    """The argument of a layout, and the arguments of the references for the same."""
 
-    given: dict[str, Any]
+    given: Any
     plain: dict[str, Any]
 
 
 def draw_layout(choices: Choices, call: Call) -> Layout:
     """Draw a layout and widths in which the rows have room."""
     layout = choices.pick(["left", "two_segment", "right", "jagged", "packed"])
-    drawn: dict[str, Any] = {"layout": layout}
     if layout == "packed":
         return _draw_packed(choices, call)
-    if layout != "jagged":
-        drawn |= _draw_widths(choices, call, layout)
-    return Layout(drawn, drawn)
+    if layout == "jagged":
+        return Layout(choices.pick([layout, fc.Jagged()]), {"layout": layout})
+    widths = _draw_widths(choices, call, layout)
+    kind = {"left": fc.Left, "right": fc.Right, "two_segment": fc.TwoSegment}[layout]
+    return Layout(kind(**widths), {"layout": layout, **widths})
 
 
 def _draw_widths(choices: Choices, call: Call, layout: str) -> dict[str, Any]:
     longest = max(map(sum, call.row_lens))
     longest_prompt, longest_response = map(max, zip(*call.row_lens, strict=True))
     multiple = choices.pick([1, 1, 2, 8])
-    drawn = {"pad_to_multiple_of": multiple}
+    drawn = {"multiple_of": multiple}
 
     def width(least: int) -> int:
         # Of some hundred kilobytes on, other code copies.
@@ -213,11 +214,11 @@ def _draw_widths(choices: Choices, call: Call, layout: str) -> dict[str, Any]:
         return -(-(least + more) // multiple) * multiple
 
     if layout == "two_segment" and choices.one_in(3):
-        drawn["max_prompt_len"] = width(longest_prompt)
+        drawn["pad_prompt_to"] = width(longest_prompt)
     elif layout != "two_segment" and choices.one_in(3):
         drawn["pad_to"] = width(longest)
     if choices.one_in(3):
-        drawn["max_response_len"] = width(longest_response)
+        drawn["pad_response_to"] = width(longest_response)
     return drawn
 
 
@@ -230,13 +231,13 @@ def _draw_packed(choices: Choices, call: Call) -> Layout:
         multiple * (1 + choices.below(max(lens) + 8)),
         algorithm=choices.pick(["ffd", "balanced", "concat"]),
         oversize="split",
-        pad_to_multiple_of=multiple,
+        multiple_of=multiple,
     )
-    ways = {"pack": plan} if plan.is_split else choices.pick([{"pack": plan}, {"pack": plan.bins}])
-    ways = choices.pick([ways, ways, {"rows": "single"}])
-    bins = parts_of(plan) if "pack" in ways else None
-    plain = {"layout": "packed", "bins": bins, "pad_to_multiple_of": multiple}
-    plain["tail"] = choices.pick(["extra_segment", "extend_last", "outside"])
+    ways = [plan, plan] if plan.is_split else [plan, plan.bins]
+    given = choices.pick([*ways, "single_row"])
+    bins = None if given == "single_row" else parts_of(plan)
+    plain = {"layout": "packed", "bins": bins, "multiple_of": multiple}
+    plain["padding_as"] = choices.pick(["own_segment", "last_segment", "no_segment"])
     # A value whose front token is elsewhere has no place; labels would be shifted twice.
     can_shift = call.has_fronts and (bins is None or not plan.is_split)
     if can_shift and call.plain.get("labels") != "shifted" and choices.one_in(2):
@@ -244,8 +245,8 @@ def _draw_packed(choices: Choices, call: Call) -> Layout:
     if choices.one_in(3):
         _, width = packed_places(call, plain).tokens.shape
         plain["pad_to"] = width + multiple * choices.below(4)
-    given = {name: value for name, value in plain.items() if name != "bins"}
-    return Layout(given | ways, plain)
+    how = {name: value for name, value in plain.items() if name not in ("layout", "bins")}
+    return Layout(fc.Packed(plan=given, **how), plain)
 
 
 def packed_places(call: Call, plain: dict[str, Any]) -> Any:

@@ -122,7 +122,7 @@ def _wrong_packs() -> list[dict[str, Any]]:
         {"algorithm": "best"},
         {"algorithm": None},
         {"max_sequences": 0},
-        {"pad_to_multiple_of": 0},
+        {"multiple_of": 0},
         {"min_bins": -1},
         {"bins_multiple_of": 0},
         {"oversize": "cut"},
@@ -147,10 +147,10 @@ def pack(choices: Choices) -> None:
         "min_bins": choices.pick([0, 0, 3, 7]),
         "bins_multiple_of": choices.pick([1, 1, 2, 3]),
     }
-    ours: dict[str, Any] = {**both, "pad_to_multiple_of": multiple}
+    ours: dict[str, Any] = {**both, "multiple_of": multiple}
     theirs: dict[str, Any] = {**both, "multiple": multiple}
     if both["algorithm"] == "concat":
-        multiple = ours["pad_to_multiple_of"] = theirs["multiple"] = min(multiple, capacity)
+        multiple = ours["multiple_of"] = theirs["multiple"] = min(multiple, capacity)
     else:
         ours["oversize"] = theirs["oversize"] = choices.pick(["error", "own_bin", "split"])
         if choices.one_in(2):
@@ -284,8 +284,10 @@ def _wrong_steps() -> list[dict[str, Any]]:
         {"n_samples_per_prompt": 0},
         {"prompts_per_mini_batch": 1, "rows_per_mini_batch": 1},
         {"trajectory_ids": [0] * 999, "keep_together": "trajectory"},
-        {"pack": {}},
-        {"pack": 5},
+        {"layout": 5},
+        {"layout": "packed"},
+        {"layout": fc.Packed(plan=[[0]])},
+        {"layout": fc.Packed(5, oversize="split")},
     ]
 
 
@@ -317,6 +319,7 @@ def plan_step(choices: Choices) -> None:
         "shard_by": shards,
         "keep_together": keep,
         "allow_partial": True,
+        "layout": choices.pick([None, None, "left", "jagged", fc.Right(multiple_of=2)]),
         "trajectory_ids": [
             make_id(index) for index, count in enumerate(per_trajectory) for _ in range(count)
         ],
@@ -359,10 +362,14 @@ def _check_slots(plan: fc.planning.StepPlan, step: Any) -> None:
 
 def _check_shard(choices: Choices, shard: Any, rows: list[list[list[int]]]) -> None:
     """Build a shard, at once and of the batch of all rows."""
-    layout: Any = choices.pick(["left", "two_segment", "right", "jagged"])
+    layouts = ["left", "two_segment", "right", "jagged"]
+    layout: Any = choices.pick(layouts) if shard.layout is None else shard.layout
     how = {"pad_token_id": 0, "layout": layout}
     expected = build_shard_loops(*rows, rewards=rows[1], shard=shard, **how)
     given = dict(zip(("prompts", "responses"), rows, strict=True))
     given |= {"rewards": rows[1], "array_type": "numpy", **how}
+    if shard.layout is None:
+        assert_same(fc.build_batch(**given).select(shard), expected)
+    else:
+        given["layout"] = choices.pick([None, layout])
     assert_same(fc.build_batch(**given, shard=shard), expected)
-    assert_same(fc.build_batch(**given).select(shard), expected)

@@ -49,7 +49,9 @@ def _spoilt(choices: Choices, tables: dict[str, Any]) -> dict[str, Any]:
         name = choices.pick(list(tables))
         table = np.asarray(tables[name])
         number = choices.pick([0, 1, 2, 5, -1, 2**31, 2**62, 2**63 - 1])
-        if not isinstance(tables[name], (list, np.ndarray)):
+        if isinstance(tables[name], dict):  # a layout
+            tables[name] = {**tables[name], choices.pick(["layout", "pad_to", "capacity"]): number}
+        elif not isinstance(tables[name], (list, np.ndarray)):
             tables[name] = number
         elif table.size and choices.one_in(2):
             flat = table.astype(np.int64).reshape(-1)
@@ -67,6 +69,8 @@ def restore_tables(choices: Choices) -> None:
     lens = [list(map(len, each)) for each in rows.values()]
     totals = list(map(sum, zip(*lens, strict=True)))
     capacity = max(totals) + 1
+    layouts = [None, "left", fc.Left(pad_to=64), fc.Packed(2 * capacity), fc.Packed.single_row()]
+    step = {"layout": choices.pick(layouts)}
     plan, given = choices.pick(
         [
             lambda: (fc.merge_turns(**rows, is_last_step=turns.is_last_step), "merge"),
@@ -74,7 +78,7 @@ def restore_tables(choices: Choices) -> None:
                 fc.planning.pack(totals, 1 + choices.below(capacity), oversize="split"),
                 "pack",
             ),
-            lambda: (fc.plan_step(tuple(lens), dp_size=1 + choices.below(3)), "step"),
+            lambda: (fc.plan_step(tuple(lens), dp_size=1 + choices.below(3), **step), "step"),
             lambda: (fc.planning.micro_batches(totals, capacity), "micro-batches"),
         ]
     )()
@@ -88,7 +92,7 @@ def restore_tables(choices: Choices) -> None:
     if given == "merge":
         str(restored.report)
     elif given == "pack":
-        how["layout"] = "packed"
+        how = {"layout": fc.Packed(plan=restored)}
     else:
         how = {"shard": restored.shard(0, 0)}
     with suppress(ValueError):

@@ -151,16 +151,16 @@ def _wrong_option(choices: Choices, call: Call) -> Verdict:
     """Pass an argument that cannot be."""
     wrong: list[dict[str, Any]] = [
         {"layout": "sideways"},
-        {"layout": None},
+        {"layout": 5},
+        {"layout": "packed"},
+        {"layout": fc.Packed(plan=[[99]])},
         {"array_type": "jax"},
         {"pad_token_id": None},
         {"pad_token_id": 1.0},
         {"pad_token_id": 2**63},
         {"position_ids": "two"},
         {"labels": True},
-        {"pad_to_multiple_of": 0},
-        {"pad_to": -1},
-        {"max_response_len": -1},
+        {"pad_to": 5},
         {"warn_above": "long"},
         {"dtypes": "short"},
         {"dtypes": {"nothing": "int32"}},
@@ -189,9 +189,14 @@ def _odd_option(choices: Choices, call: Call) -> Verdict:
     odd = [0, 1, 2, 7, 2**50, 2**62, 2**63 - 1, 2**64, True, 0.5, Acts(choices, call)]
     number = choices.pick(odd)
     name = choices.pick(
-        ["pad_to", "pad_to_multiple_of", "max_prompt_len", "max_response_len", "warn_above"]
+        ["pad_to", "multiple_of", "pad_prompt_to", "pad_response_to", "warn_above", "capacity"]
     )
-    call.arguments[name] = number
+    if name == "warn_above":
+        call.arguments[name] = number
+    else:
+        kind = choices.pick([fc.Left, fc.TwoSegment, fc.Right, fc.Packed, fc.Packed.single_row])
+        with suppress(TypeError, ValueError):
+            call.arguments["layout"] = kind(**{name: number})
     return Verdict.EITHER
 
 

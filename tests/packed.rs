@@ -2,7 +2,7 @@
 
 use fastcollate::Error;
 use fastcollate::plan::{
-    Assembly, Bins, Of, Packing, Per, Placement, Segment, Shift, Stretch, Tail, Turns, Values,
+    Assembly, Bins, Of, Packing, PaddingAs, Per, Placement, Segment, Shift, Stretch, Turns, Values,
     gather_places,
 };
 use proptest::prelude::*;
@@ -26,7 +26,11 @@ fn bins(lens: &[usize], cut: usize, size: usize) -> Bins {
     Bins { offsets, stretches }
 }
 
-const TAILS: [Tail; 3] = [Tail::ExtraSegment, Tail::ExtendLast, Tail::Outside];
+const PADDINGS: [PaddingAs; 3] = [
+    PaddingAs::OwnSegment,
+    PaddingAs::LastSegment,
+    PaddingAs::NoSegment,
+];
 
 proptest! {
     #![proptest_config(ProptestConfig {
@@ -41,7 +45,7 @@ proptest! {
         size in 1_usize..5,
         multiple_of in 1_usize..6,
         more in 0_usize..9,
-        tail in 0_usize..3,
+        padding_as in 0_usize..3,
         shifted in any::<bool>(),
     ) {
         let (prompt_lens, response_lens): (Vec<_>, Vec<_>) = lens.iter().copied().unzip();
@@ -52,7 +56,7 @@ proptest! {
         let packing = Packing {
             multiple_of,
             shift: if shifted { Shift::NextToken } else { Shift::None },
-            tail: TAILS[tail],
+            padding_as: PADDINGS[padding_as],
         };
         let placement = Placement::packed(&assembly, &bins, packing, None, 0).unwrap();
         let least = placement.sequence.width() + more;
@@ -117,7 +121,7 @@ fn bins_of_other_sequences_are_refused() {
     let packing = Packing {
         multiple_of: 1,
         shift: Shift::None,
-        tail: Tail::Outside,
+        padding_as: PaddingAs::NoSegment,
     };
     let place = |stretches: &[(usize, usize, usize)], width| {
         let stretch = |&(index, from, len): &(usize, usize, usize)| Stretch { index, from, len };

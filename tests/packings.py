@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 import fastcollate as fc
 
 SHIFTS = ["none", "next_token"]
-TAILS = ["extra_segment", "extend_last", "outside"]
+PADDING_AS = ["own_segment", "last_segment", "no_segment"]
 ALGORITHMS = ["ffd", "ff", "bfd", "mffd", "next_fit", "concat", "balanced"]
 
 
@@ -29,7 +29,7 @@ def plan_of(bins, multiple=1, capacity=None):
         lengths=lengths,
         num_sequences=len(set(indices.tolist())),
         capacity=max([1, *loads]) if capacity is None else capacity,
-        pad_to_multiple_of=multiple,
+        multiple_of=multiple,
     )
 
 
@@ -60,31 +60,28 @@ def packed_options(draw, lens, *, splits=True, shifts=SHIFTS):
     options, reference
         Arguments of build_batch, and those of the loops for the same.
     """
-    shared = {
-        "layout": "packed",
-        "shift": draw(st.sampled_from(shifts)),
-        "tail": draw(st.sampled_from(TAILS)),
-    }
     multiple = draw(st.sampled_from([1, 1, 2, 3, 8]))
-    chosen = draw(st.integers(0, 5))
-    if chosen == 0:
-        options, parts = {"rows": "single", "pad_to_multiple_of": multiple}, None
+    how = {
+        "shift": draw(st.sampled_from(shifts)),
+        "padding_as": draw(st.sampled_from(PADDING_AS)),
+    }
+    reference = {"layout": "packed", "bins": None, "multiple_of": multiple, **how}
+    if draw(st.integers(0, 5)) == 0:
+        how["plan"], how["multiple_of"] = "single_row", multiple
         loads = [sum(-(-count // multiple) * multiple for count in lens)]
     else:
-        parts = draw(bins(lens, splits=splits))
+        parts = reference["bins"] = draw(bins(lens, splits=splits))
         loads = [sum(-(-part[2] // multiple) * multiple for part in bin_) for bin_ in parts]
-        options = {"pack": plan_of(parts, multiple)}
+        how["plan"] = plan_of(parts, multiple)
         is_whole = len(lens) == sum(map(len, parts))
         if is_whole and draw(st.booleans()):  # bins of somebody else's
-            options["pack"] = [[sequence for sequence, *_ in bin_] for bin_ in parts]
-            options["pad_to_multiple_of"] = multiple
+            how["plan"] = [[sequence for sequence, *_ in bin_] for bin_ in parts]
+            how["multiple_of"] = multiple
         elif draw(st.booleans()):
-            options["pad_to_multiple_of"] = multiple
-    reference = {"bins": parts, "pad_to_multiple_of": multiple}
+            how["multiple_of"] = multiple
     if draw(st.booleans()):
-        width = max(loads) + multiple * draw(st.integers(0, 5))
-        options["pad_to"] = reference["pad_to"] = width
-    return {**shared, **options}, {**shared, **reference}
+        how["pad_to"] = reference["pad_to"] = max(loads) + multiple * draw(st.integers(0, 5))
+    return {"layout": fc.Packed(**how)}, reference
 
 
 def lost_to_splits(data, parts):

@@ -72,9 +72,9 @@ class Work:
         lists = {"prompts": prompts, "responses": responses, "rewards": rewards}
         self.builds: list[dict[str, Any]] = [
             lists,
-            lists | {"layout": "two_segment", "pad_to_multiple_of": 8},
+            lists | {"layout": fc.TwoSegment(multiple_of=8)},
             lists | {"layout": "jagged", "dtypes": "compact"},
-            lists | {"layout": "packed", "pack": {"capacity": 256}},
+            lists | {"layout": fc.Packed(capacity=256)},
             {"prompts": mixed, "responses": ragged, "fields": more, "loss_mask": rewards},
             {"prompts": ragged, "responses": mixed, "layout": "right"},
         ]

@@ -20,9 +20,10 @@ EMPTY = {"prompts": [[1]], "responses": [[]], "pad_token_id": 0, "array_type": "
 @pytest.mark.parametrize("dtype", ["float32", "bool", "int64"])
 def test_no_tokens_of_many_values(layout, align, dtype):
     field = fc.Field([np.zeros((0, HUGE), np.uint8)], align=align, dtype=dtype)
-    packed = {"rows": "single"} if layout == "packed" else {}
+    if layout == "packed":
+        layout = fc.Packed.single_row()
     inputs = {**EMPTY, "prompts": [[]], "fields": {"x": field}, "layout": layout}
-    batch = fc.build_batch(**inputs, **packed)
+    batch = fc.build_batch(**inputs)
     assert batch.x.shape[-2:] == (0, HUGE)
 
 
@@ -41,7 +42,7 @@ def test_no_tokens_of_many_values_in_a_builder():
 def test_padding_of_many_values():
     field = fc.Field([np.zeros((0, HUGE), np.float32)])
     with pytest.raises(MemoryError, match=r"cannot take \d{13} bytes"):
-        fc.build_batch(**EMPTY, max_response_len=2, fields={"x": field})
+        fc.build_batch(**EMPTY, layout=fc.Left(pad_response_to=2), fields={"x": field})
 
 
 @pytest.mark.parametrize("shape", [(HUGE, 0), (HUGE, 0, 3), (HUGE,)])

@@ -279,7 +279,7 @@ class Index:
 
 
 def test_widths_that_only_stand_for_numbers():
-    assert build(pad_to=Index(), pad_to_multiple_of=Index()).input_ids.shape == (3, 8)
+    assert build(layout=fc.Left(pad_to=Index(), multiple_of=Index())).input_ids.shape == (3, 8)
 
 
 @pytest.mark.parametrize(

@@ -108,18 +108,20 @@ def cases(draw, array_type):
     return columns, merge, [0, *sorted(map(int, chosen)), count], options
 
 
-def layouts_for(draw, layout, options):
-    """Draw options of a layout, and those of the plan that it needs."""
+def plans_for(draw, layout, options):
+    """Draw a layout among options of a batch, and those of the plan that it needs."""
+    multiple = draw(st.integers(1, 4))
     if layout == "packed":
-        options["shift"] = draw(st.sampled_from(["none", "next_token"]))
-        options["tail"] = draw(st.sampled_from(["extra_segment", "extend_last", "outside"]))
-        if options.get("labels") == "shifted":
-            options["shift"] = "none"
-        multiple = draw(st.integers(1, 4))
-        capacity = draw(st.sampled_from([256, 1024]))
-        return {"pack": {"capacity": capacity, "pad_to_multiple_of": multiple}}
-    if layout != "jagged" and draw(st.booleans()):
-        options["pad_to_multiple_of"] = draw(st.integers(1, 4))
+        is_shifted = options.get("labels") == "shifted"
+        layout = fc.Packed(
+            draw(st.sampled_from([256, 1024])),
+            multiple_of=multiple,
+            shift="none" if is_shifted else draw(st.sampled_from(["none", "next_token"])),
+            padding_as=draw(st.sampled_from(["own_segment", "last_segment", "no_segment"])),
+        )
+        return {"layout": layout}
+    kind = {"left": fc.Left, "right": fc.Right, "two_segment": fc.TwoSegment}.get(layout)
+    options["layout"] = kind(multiple_of=multiple) if kind and draw(st.booleans()) else layout
     return {
         "pad_rows": draw(st.sampled_from(["copy_first", "synthetic"])),
         "shard_by": draw(st.sampled_from(["contiguous", "strided", "tokens"])),
@@ -140,7 +142,7 @@ def outcome(call):
 def test_a_shard_is_that_of_all_columns(layout, data):
     types = ["numpy"] + ["torch"] * (find_spec("torch") is not None)
     columns, merge, offsets, options = data.draw(cases(data.draw(st.sampled_from(types))))
-    how = layouts_for(data.draw, layout, options)
+    how = plans_for(data.draw, layout, options)
     dp_size = data.draw(st.integers(1, 3))
     rank = data.draw(st.integers(0, dp_size - 1))
     part_bytes = data.draw(st.sampled_from([1, 64, 1 << 20]))
@@ -151,7 +153,6 @@ def test_a_shard_is_that_of_all_columns(layout, data):
         shards.append(fc.plan_step(lens, dp_size=dp_size, **how).shard(0, rank))
         return shards[0]
 
-    options |= {"layout": layout}
     blocks = split(columns, offsets)
     found, failed = outcome(lambda: through_blocks(blocks, shard_of, options, merge, part_bytes))
     expected, fails = outcome(
@@ -185,9 +186,9 @@ def test_loss_normalizers_are_those_of_all_columns(data):
     how = {"dp_size": data.draw(st.integers(1, 3))}
     layout = data.draw(st.sampled_from(LAYOUTS))
     options = {"layout": layout, "pad_token_id": 0, "array_type": "numpy"}
-    options |= {"pack": {"capacity": 1024}} if layout == "packed" else {}
     if layout == "packed" or data.draw(st.booleans()):
-        how["pack"] = {"capacity": 1024}
+        how["layout"] = fc.Packed(1024)
+        options["layout"] = fc.Packed(1024) if layout == "packed" else layout
     else:
         size = min(data.draw(st.integers(1, 3)), step.plan.num_rows)
         how |= {"rows_per_mini_batch": size, "allow_partial": True}

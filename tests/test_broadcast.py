@@ -51,7 +51,7 @@ def test_merged_rows(layout, on, expected, array_type):
 
 @pytest.mark.parametrize("shift", ["none", "next_token"])
 def test_packed_rows(shift, array_type):
-    options = {"layout": "packed", "pack": {"capacity": 8}, "shift": shift}
+    options = {"layout": fc.Packed(capacity=8, shift=shift)}
     batch = build(array_type, **options)
     found = batch.broadcast(PER_ROW)
     assert rows_of(batch, found) == TRAINED
@@ -78,7 +78,7 @@ def test_gradients_count_what_trains():
     import torch
 
     per_row = torch.tensor(PER_ROW, requires_grad=True)
-    for options in ({}, {"layout": "jagged"}, {"layout": "packed", "pack": {"capacity": 8}}):
+    for options in ({}, {"layout": "jagged"}, {"layout": fc.Packed(capacity=8)}):
         for on, counts in (("trained", [3, 2, 2]), ("response", [4, 3, 2])):
             per_row.grad = None
             build("torch", **options).broadcast(per_row, on=on).sum().backward()

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from refusing import same_or_refused
-from test_layouts import widths
+from test_layouts import layouts
 
 import fastcollate as fc
 from fastcollate.testing.reference import assert_same, build_batch_loops
@@ -42,8 +42,7 @@ def test_finish_gives_what_build_batch_gives(layout, drawn, array_type):
         "position_ids": drawn.draw(st.sampled_from([None, "repeat_last"])),
         "labels": drawn.draw(st.sampled_from([None, "shifted"])),
     }
-    if layout != "jagged":
-        options |= drawn.draw(widths(layout, data))
+    options["layout"] = drawn.draw(layouts(layout, data))
     batch = same_or_refused(
         lambda: filled(data._asdict(), **options, array_type=array_type).finish(),
         lambda: build_batch_loops(**data._asdict(), **options),
@@ -216,7 +215,7 @@ def test_no_rows():
 
 
 def test_a_row_that_is_too_long_for_fixed_widths():
-    builder = fc.BatchBuilder(pad_token_id=0, array_type="numpy", pad_to=2)
+    builder = fc.BatchBuilder(pad_token_id=0, array_type="numpy", layout=fc.Left(pad_to=2))
     builder.add([1, 2], [3])
     with pytest.raises(ValueError, match="pad_to is 2"):
         builder.finish()
@@ -229,7 +228,7 @@ def test_a_row_that_is_too_long_for_fixed_widths():
         ({"pad_token_id": None}, TypeError),
         ({"pad_token_id": 0, "layout": "middle"}, ValueError),
         ({"pad_token_id": 0, "array_type": "jax"}, ValueError),
-        ({"pad_token_id": 0, "layout": "jagged", "pad_to": 3}, ValueError),
+        ({"pad_token_id": 0, "layout": "jagged", "pad_to": 3}, TypeError),
         ({"pad_token_id": 0, "labels": "both"}, ValueError),
         ({"pad_token_id": 0, "prompts": [[1]]}, TypeError),
         ({"pad_token_id": 0, "rewards": [[1]]}, TypeError),
@@ -378,10 +377,12 @@ def test_fields_that_are_none(fields, message):
 
 
 def test_a_failed_finish_keeps_the_rows(array_type):
-    builder = fc.BatchBuilder(pad_token_id=0, array_type=array_type, max_response_len=1)
+    builder = fc.BatchBuilder(
+        pad_token_id=0, array_type=array_type, layout=fc.Left(pad_response_to=1)
+    )
     builder.add([1], [2], uid="a")
     builder.add([1], [2, 3], uid="b")
-    with pytest.raises(ValueError, match="max_response_len is 1"):
+    with pytest.raises(ValueError, match="pad_response_to is 1"):
         builder.finish()
     assert len(builder) == 2
     assert repr(builder) == "BatchBuilder of 2 rows, 5 tokens"

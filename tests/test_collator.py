@@ -339,7 +339,7 @@ def test_outputs_can_be_chosen(array_type):
 
 def test_rows_without_padding(array_type):
     collate = fc.Collator(
-        pad_token_id=0, layout="packed", rows="single", labels="shifted", array_type=array_type
+        pad_token_id=0, layout=fc.Packed.single_row(), labels="shifted", array_type=array_type
     )
     batch = collate(LABELLED)
     assert batch.input_ids.tolist() == [[1, 2, 3, 4, 5, 6, 7, 8, 9]]
@@ -523,7 +523,7 @@ def test_bad_columns(columns, exception, pattern):
         ({"rewards": [1]}, TypeError, "no argument 'rewards'.*in the samples"),
         ({"x": None}, TypeError, "no argument 'x'; pass some of"),
         ({"layout": "up"}, ValueError, "layout"),
-        ({"pad_to": "x"}, TypeError, "pad_to"),
+        ({"pad_to": 8}, TypeError, r"pass layout=fc.Left\(pad_to="),
         ({"array_type": "list"}, ValueError, "array_type"),
         ({"fields": [1]}, TypeError, "fields is"),
         ({"fields": {"a": "a"}}, TypeError, r"fields\['a'\] is 'a' .*fc.Field\('a'\)"),

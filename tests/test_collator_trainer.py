@@ -77,8 +77,8 @@ def losses(collate, folder, **options):
     [
         {"layout": "right", "outputs": OUTPUTS},
         {"layout": "left", "outputs": OUTPUTS},
-        {"layout": "packed", "rows": "single", "outputs": PACKED},
-        {"layout": "packed", "pack": {"capacity": 24}, "outputs": PACKED},
+        {"layout": fc.Packed.single_row(), "outputs": PACKED},
+        {"layout": fc.Packed(capacity=24), "outputs": PACKED},
     ],
     ids=["right", "left", "single", "packed"],
 )

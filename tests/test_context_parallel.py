@@ -7,7 +7,7 @@ import pytest
 from conftest import NEEDS_TORCH
 from hypothesis import given
 from hypothesis import strategies as st
-from packings import SHIFTS, TAILS, bins, lens_of, plan_of
+from packings import PADDING_AS, SHIFTS, bins, lens_of, plan_of
 from test_gather import DTYPES, like
 
 import fastcollate as fc
@@ -28,14 +28,14 @@ def cases(draw, array_type):
     data = draw(rollouts(max_long_len=30))
     cp_size = draw(st.integers(1, 4))
     multiple = 2 * cp_size * draw(st.sampled_from([1, 1, 2]))
-    more = draw(extras(data, array_type)) | {"pad_token_id": -3, "layout": "packed"}
-    more["tail"] = draw(st.sampled_from(TAILS))
+    more = draw(extras(data, array_type)) | {"pad_token_id": -3}
+    how = {"padding_as": draw(st.sampled_from(PADDING_AS))}
     parts = draw(bins(lens_of(data)))
     loads = [sum(-(-part[2] // multiple) * multiple for part in bin_) for bin_ in parts]
     if draw(st.booleans()):
-        more["pad_to"] = max(loads) + multiple * draw(st.integers(0, 3))
-    pack = plan_of(parts, multiple)
-    batch = fc.build_batch(**data._asdict(), **more, pack=pack, array_type=array_type)
+        how["pad_to"] = max(loads) + multiple * draw(st.integers(0, 3))
+    layout = fc.Packed(plan=plan_of(parts, multiple), **how)
+    batch = fc.build_batch(**data._asdict(), **more, layout=layout, array_type=array_type)
     of_rows = ("row", "object", "joined")
     fields = [spec.key for spec in batch.recipe.fields if spec.align not in of_rows]
     keys = [*BUILT_IN, *fields, "router_padding_mask"]
@@ -66,14 +66,16 @@ def test_outputs_of_a_model_are_merged(drawn, array_type):
     assert_same({"x": found}, {"x": cp_merge_loops(values, batch)})
 
 
+PLAN = plan_of([[(0, 0, 6), (2, 0, 3)], [(1, 0, 2)]], 4)
+
+
 def small(array_type="numpy", **changes):
-    """Places of 8 and 4 positions in one row and of 4 in the other, whose tail has 8."""
+    """Places of 8 and 4 positions in one row, and of 4 in the other, with 8 of padding."""
     inputs = {
         "prompts": [[1, 2, 3], [7], [8, 9]],
         "responses": [[4, 5, 6], [10], [11]],
         "pad_token_id": 0,
-        "layout": "packed",
-        "pack": plan_of([[(0, 0, 6), (2, 0, 3)], [(1, 0, 2)]], 4),
+        "layout": fc.Packed(plan=PLAN),
         "array_type": array_type,
     }
     return fc.build_batch(**{**inputs, **changes})
@@ -97,16 +99,16 @@ def test_written_out(array_type):
 
 
 @pytest.mark.parametrize(
-    ("tail", "expected"),
+    ("padding_as", "expected"),
     [
-        ("extra_segment", [7, 0, 2, 3, 8, 9]),
-        ("outside", [7, 0, 2, 3, 8, 9]),
+        ("own_segment", [7, 0, 2, 3, 8, 9]),
+        ("no_segment", [7, 0, 2, 3, 8, 9]),
         # The last sequence's place reaches the end of the row.
-        ("extend_last", [7, 10, 0, 7, 8, 9]),
+        ("last_segment", [7, 10, 0, 7, 8, 9]),
     ],
 )
-def test_tails_are_cut(tail, expected, array_type):
-    batch = small(array_type, tail=tail)
+def test_padding_is_cut(padding_as, expected, array_type):
+    batch = small(array_type, layout=fc.Packed(plan=PLAN, padding_as=padding_as))
     batch.input_ids[1, 2:] = like(np.arange(10), array_type)
     columns = cp_columns_loops(batch, 2, 0)[1]
     assert (
@@ -117,7 +119,7 @@ def test_tails_are_cut(tail, expected, array_type):
         [fc.parallel.cp_split(batch, 2, rank).input_ids for rank in range(2)], batch
     )
     assert whole.tolist() == batch.input_ids.tolist()
-    if tail != "extend_last":
+    if padding_as != "last_segment":
         assert columns == [0, 3, 4, 5, 10, 11]
     else:
         assert columns == [0, 1, 2, 9, 10, 11]
@@ -126,7 +128,7 @@ def test_tails_are_cut(tail, expected, array_type):
 def test_values_per_row_are_not_cut(array_type):
     """Not by their shape: here it is that of the token ids."""
     table = np.arange(24).reshape(2, 12)
-    inputs = {"prompts": [[1] * 5] * 2, "responses": [[2] * 7] * 2, "pack": {"capacity": 12}}
+    inputs = {"prompts": [[1] * 5] * 2, "responses": [[2] * 7] * 2, "layout": fc.Packed(12)}
     batch = small(array_type, **inputs, fields={"x": fc.PerRow(table)})
     assert batch.x.shape == batch.input_ids.shape
     part = fc.parallel.cp_split(batch, 3, 1)
@@ -135,7 +137,7 @@ def test_values_per_row_are_not_cut(array_type):
 
 
 def test_one_rank_has_everything(array_type):
-    batch = small(array_type, pack={"capacity": 7})  # odd places
+    batch = small(array_type, layout=fc.Packed(7))  # odd places
     part = fc.parallel.cp_split(batch, 1, 0)
     assert_same(part, batch)
     assert_same({"x": fc.parallel.cp_merge([part.input_ids], batch)}, {"x": batch.input_ids})
@@ -185,10 +187,7 @@ def test_a_model_of_tokens_computes_the_same(shift, cp_size):
         pad_token_id=0,
         loss_mask=[rng.integers(0, 2, len(row)).tolist() for row in responses],
         rewards=[rng.standard_normal(len(row)).tolist() for row in responses],
-        layout="packed",
-        pack={"capacity": 80},
-        pad_to_multiple_of=2 * cp_size,
-        shift=shift,
+        layout=fc.Packed(80, multiple_of=2 * cp_size, shift=shift),
     )
     torch.manual_seed(0)
     tokens = torch.nn.Embedding(50, 8).double()
@@ -220,13 +219,13 @@ def test_a_model_of_tokens_computes_the_same(shift, cp_size):
 
 
 @NEEDS_TORCH
-@pytest.mark.parametrize("tail", TAILS)
-def test_attention_over_all_ranks_computes_the_same(tail):
+@pytest.mark.parametrize("padding_as", PADDING_AS)
+def test_attention_over_all_ranks_computes_the_same(padding_as):
     """A rank's queries see the keys of all ranks that come before them in their sequence."""
     import torch
 
     torch.manual_seed(0)
-    batch = small("torch", tail=tail)
+    batch = small("torch", layout=fc.Packed(plan=PLAN, padding_as=padding_as))
     query, key, value = (torch.randn(12, 4, dtype=torch.float64) for _ in range(3))
 
     def attended(queries, keys):
@@ -267,8 +266,8 @@ def test_gradients():
         (2, -1, ValueError, "cp_rank is -1"),
         (1.5, 0, TypeError, "cp_size is 1.5"),
         (2, None, TypeError, "cp_rank is None"),
-        (4, 0, ValueError, "row 0, column 8 has 4 positions.*8 equal chunks.*pad_to_multiple_of=8"),
-        (2**40, 0, ValueError, "pad_to_multiple_of"),
+        (4, 0, ValueError, "row 0, column 8 has 4 positions.*8 equal chunks.*multiple_of=8"),
+        (2**40, 0, ValueError, "multiple_of"),
     ],
 )
 def test_splits_that_cannot_be(cp_size, cp_rank, exception, message):
@@ -278,7 +277,7 @@ def test_splits_that_cannot_be(cp_size, cp_rank, exception, message):
 
 def test_other_layouts():
     left = fc.build_batch([[1]], [[2]], pad_token_id=0, array_type="numpy")
-    with pytest.raises(ValueError, match=r"layout='left'.*layout='packed'"):
+    with pytest.raises(ValueError, match=r"layout='left'.*layout=fc.Packed"):
         fc.parallel.cp_split(left, 2, 0)
     with pytest.raises(ValueError, match="layout='left'"):
         fc.parallel.cp_merge([left.input_ids], left)
@@ -302,7 +301,7 @@ def test_parts_that_cannot_be(array_type):
         ([zeros(2, 6), None], TypeError, r"parts\[1\] is None"),
         (zeros(2, 2, 6), TypeError, "pass a sequence of one array per rank"),
         (None, TypeError, "parts is None"),
-        ([zeros(2, 4)] * 3, ValueError, "pad_to_multiple_of=6"),
+        ([zeros(2, 4)] * 3, ValueError, "multiple_of=6"),
     ]:
         with pytest.raises(exception, match=message):
             fc.parallel.cp_merge(parts, batch)

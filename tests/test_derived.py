@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from refusing import same_or_refused
 from small_input import build, refuses
-from test_layouts import widths
+from test_layouts import layouts
 
 import fastcollate as fc
 from fastcollate.testing.reference import assert_same, build_batch_loops
@@ -19,12 +19,14 @@ PROMPTS, RESPONSES, LOSS_MASKS = [[1, 2], [3], []], [[4], [5, 6], []], [[1], [0,
 
 def derived(layout, array_type="numpy", **options):
     """Build rows of 2 + 1, 1 + 2 and 0 + 0 tokens, and one column of padding at least."""
-    if layout != "jagged":
-        options["max_response_len"] = 3
-        if layout != "two_segment":
-            options["pad_to"] = 4
+    chosen = {
+        "left": fc.Left(pad_to=4, pad_response_to=3),
+        "right": fc.Right(pad_to=4, pad_response_to=3),
+        "two_segment": fc.TwoSegment(pad_response_to=3),
+        "jagged": fc.Jagged(),
+    }[layout]
     return fc.build_batch(
-        PROMPTS, RESPONSES, pad_token_id=0, layout=layout, array_type=array_type, **options
+        PROMPTS, RESPONSES, pad_token_id=0, layout=chosen, array_type=array_type, **options
     )
 
 
@@ -38,8 +40,7 @@ def test_equal_the_loops(layout, drawn, array_type):
         "position_ids": drawn.draw(st.sampled_from([None, "zero", "one", "repeat_last"])),
         "labels": drawn.draw(st.sampled_from([None, "aligned", "shifted"])),
     }
-    if layout != "jagged":
-        options |= drawn.draw(widths(layout, data))
+    options["layout"] = drawn.draw(layouts(layout, data))
     same_or_refused(
         lambda: fc.build_batch(**data._asdict(), **options, array_type=array_type),
         lambda: build_batch_loops(**data._asdict(), **options),
@@ -103,16 +104,14 @@ def test_labels_without_loss_masks_are_all_responses(array_type):
 @pytest.mark.parametrize("layout", [*LAYOUTS, "packed"])
 def test_nothing_predicts_the_first_token_of_a_sequence(layout, array_type):
     """Not what padding in front of it does, nor the sequence before it."""
-    options = {"rows": "single"} if layout == "packed" else {}
     batch = fc.build_batch(
         [[], [8], []],
         [[5, 6, 7], [9], []],
         pad_token_id=0,
         loss_mask=[[1, 1, 1], [0.5], []],
         labels="aligned",
-        layout=layout,
+        layout=fc.Packed.single_row() if layout == "packed" else layout,
         array_type=array_type,
-        **options,
     )
     ids, labels = (np.asarray(batch[key]).reshape(-1).tolist() for key in ("input_ids", "labels"))
     assert [label for label in labels if label != N] == [6, 7, 9]
@@ -142,16 +141,16 @@ def test_shifted_labels_of_rows_without_a_prompt(layout, array_type):
         "prompts": [[1], []],
         "responses": [[2], [3, 4]],
         "pad_token_id": 0,
-        "layout": layout,
+        "layout": fc.Packed.single_row() if layout == "packed" else layout,
         "array_type": array_type,
-        **({"rows": "single"} if layout == "packed" else {}),
     }
+    ways = [{"labels": "shifted"}]
+    if layout == "packed":
+        ways.append({"layout": fc.Packed.single_row(shift="next_token")})
     for masks in ({}, {"loss_mask": [[1], [1, 1]]}):
-        for how in ({"labels": "shifted"}, {"shift": "next_token"}):
-            if "shift" in how and layout != "packed":
-                continue
+        for how in ways:
             with pytest.raises(ValueError, match=r"row 1 has no prompt, .* loss_mask") as error:
-                fc.build_batch(**arguments, **masks, **how)
+                fc.build_batch(**{**arguments, **masks, **how})
             assert "shift='none'" not in str(error.value)
     batch = fc.build_batch(**arguments, labels="shifted", loss_mask=[[1], [0, 1]])
     labels = np.asarray(batch.labels)
@@ -161,7 +160,12 @@ def test_shifted_labels_of_rows_without_a_prompt(layout, array_type):
 def test_labels_are_ids_whatever_the_ids_are(array_type):
     """Also where a token is the pad token, or looks like the label that is ignored."""
     batch = fc.build_batch(
-        [[0]], [[0, -100, 7]], pad_token_id=0, labels="aligned", pad_to=5, array_type=array_type
+        [[0]],
+        [[0, -100, 7]],
+        pad_token_id=0,
+        labels="aligned",
+        layout=fc.Left(pad_to=5),
+        array_type=array_type,
     )
     assert batch.labels.tolist() == [[N, N, 0, -100, 7]]
 

@@ -31,7 +31,7 @@ INPUTS = {
     "pad_token_id": 0,
 }
 LAYOUTS = ["left", "two_segment", "right", "jagged"]
-PACKED = {"layout": "packed", "pack": {"capacity": 8}}
+PACKED = {"layout": fc.Packed(capacity=8)}
 
 
 def build(**options):

@@ -159,8 +159,7 @@ def test_layouts_ways_back_and_shards():
             PROMPTS,
             RESPONSES,
             pad_token_id=0,
-            layout=layout,
-            pack=fc.planning.pack([3, 4], 8) if layout == "packed" else None,
+            layout=fc.Packed(8) if layout == "packed" else layout,
             fields={"x": field},
             array_type="numpy",
         )

@@ -5,7 +5,7 @@ import pytest
 from conftest import NEEDS_TORCH
 from hypothesis import given
 from hypothesis import strategies as st
-from test_layouts import widths
+from test_layouts import layouts
 
 import fastcollate as fc
 from fastcollate.testing.reference import (
@@ -39,9 +39,7 @@ def check(gathered, values, offsets):
 def batches(draw, layout, array_type):
     """Draw a batch and what the loops make of the same."""
     data = draw(rollouts(max_long_len=40))._replace(rewards=None, loss_mask=None, logprobs=None)
-    options = {"pad_token_id": 0, "layout": layout}
-    if layout != "jagged":
-        options |= draw(widths(layout, data))
+    options = {"pad_token_id": 0, "layout": draw(layouts(layout, data))}
     reference = build_batch_loops(**data._asdict(), **options)
     return fc.build_batch(**data._asdict(), **options, array_type=array_type), reference
 

@@ -363,11 +363,11 @@ def test_recycled_memory_gives_the_same(data, array_type):
         inputs = data.draw(rollouts(max_rows=4))
         kinds = data.draw(as_inputs(inputs))
         pad = data.draw(st.sampled_from([0, 0, 7]))
+        kind = data.draw(st.sampled_from([fc.Left, fc.TwoSegment, fc.Right]))
         options = {
             "pad_token_id": pad,
             "array_type": array_type,
-            "layout": data.draw(st.sampled_from(["left", "two_segment", "right"])),
-            "pad_to_multiple_of": data.draw(st.sampled_from([1, 1, 8])),
+            "layout": kind(multiple_of=data.draw(st.sampled_from([1, 1, 8]))),
         }
         expected = fc.build_batch(**kinds, **options, pool=None)
         batch = fc.build_batch(**kinds, **options, pool=pool)

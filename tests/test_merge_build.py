@@ -7,7 +7,7 @@ import pytest
 from conftest import NEEDS_TORCH
 from hypothesis import assume, given
 from hypothesis import strategies as st
-from test_layouts import widths
+from test_layouts import layouts
 from turns import check_plan, check_report
 
 import fastcollate as fc
@@ -34,11 +34,9 @@ N = -100
 
 @st.composite
 def placed(draw, layout, merged):
-    """Draw the widths of a layout for merged rows."""
-    if layout == "jagged":
-        return {"layout": layout}
+    """Draw a layout with widths for merged rows."""
     rows = Rollouts([row.prompt for row in merged.rows], [row.response for row in merged.rows])
-    return draw(widths(layout, rows))
+    return {"layout": draw(layouts(layout, rows))}
 
 
 @st.composite

@@ -12,6 +12,7 @@ import fastcollate as fc
 MODULES = [fc, fc.planning, fc.memory, fc.parallel]
 MADE_BY_USERS = [
     *(fc.BatchBuilder, fc.Collator, fc.Field, fc.PerRow, fc.Ragged, fc.RoutedExperts),
+    *(fc.Left, fc.Right, fc.TwoSegment, fc.Jagged, fc.Packed),
     *(fc.memory.BufferPool, fc.memory.Prefetcher),
 ]
 FUNCTIONS = [getattr(module, name) for module in MODULES for name in module.__all__]
@@ -33,6 +34,16 @@ SMALL = {"prompts": [[1]], "responses": [[2]], "pad_token_id": 0, "array_type": 
         (fc.merge_turns, "realign", "mask_drift"),
         (fc.merge_turns, "loss_masks", "loss_mask"),
         (fc.plan_step, "what", "rows"),
+        (fc.plan_step, "pack", r"layout=fc.Packed\(capacity=\.\.\.\)"),
+        (fc.planning.pack, "pad_to_multiple_of", "multiple_of"),
+        (fc.build_batch, "pad_to", r"layout=fc.Left\(pad_to=\.\.\.\)"),
+        (fc.build_batch, "max_prompt_len", r"layout=fc.TwoSegment\(pad_prompt_to=\.\.\.\)"),
+        (fc.BatchBuilder, "pad_to_multiple_of", r"layout=fc.Left\(multiple_of=\.\.\.\)"),
+        (partial(fc.Collator, pad_token_id=0), "rows", r"layout=fc.Packed.single_row\(\)"),
+        (fc.build_batch, "pack", r"layout=fc.Packed\(capacity=\.\.\.\)"),
+        (fc.pad_on_device, "max_response_len", r"layout=fc.Left\(pad_response_to=\.\.\.\)"),
+        (fc.Right, "max_response_len", "pad_response_to"),
+        (fc.Packed, "tail", "padding_as"),
         (fc.plan_step, "shards", "shard_by"),
         (fc.plan_step, "copy", "pad_rows='copy_first' or pad_rows='copy_cycle'"),
     ],
@@ -44,9 +55,6 @@ def test_former_names(call, old, new):
 
 
 def test_former_values():
-    shard = fc.plan_step([2]).shard(0, 0)
-    with pytest.raises(ValueError, match="pass 'single', or a shard of plan_step as shard="):
-        fc.build_batch(**SMALL, layout="packed", rows=shard)
     with pytest.raises(ValueError, match="dtypes is 'reference'; pass 'default', 'compact'"):
         fc.build_batch(**SMALL, dtypes="reference")
     with pytest.raises(ValueError, match=r"pad_rows is 'copy'; .*'copy_first', 'copy_cycle'"):
@@ -101,14 +109,14 @@ def test_warnings_point_at_the_callers_line(by):
     builder = fc.BatchBuilder(**options)
     builder.add([1], [2])
     batch = fc.build_batch([[1]], [[2, 3]], pad_token_id=0, array_type="numpy")
-    pack = fc.planning.pack([3], 2, algorithm="concat")
+    plan = fc.planning.pack([3], 2, algorithm="concat")
     calls = {
         "function": lambda: fc.build_batch([[1]], [[2]], **options),
         "builder": builder.finish,
         "collator": lambda: fc.Collator(**options)([{"prompt": [1], "response": [2]}]),
-        "batch": lambda: batch.to_layout("packed", pack=pack, shift="next_token"),
+        "batch": lambda: batch.to_layout(fc.Packed(plan=plan, shift="next_token")),
     }
-    with pytest.warns(UserWarning, match="exceeds warn_above=1|pack split") as record:
+    with pytest.warns(UserWarning, match="exceeds warn_above=1|packing split") as record:
         calls[by]()
     assert [one.filename for one in record] == [__file__]
 

@@ -81,9 +81,9 @@ def count(batch):
         ({"layout": "right"}, PADDED),
         ({"layout": "left"}, PADDED),
         ({"layout": "two_segment"}, PADDED),
-        ({"layout": "packed", "rows": "single"}, PACKED),
-        ({"layout": "packed", "pack": {"capacity": 9}}, PACKED),
-        ({"layout": "packed", "pack": {"capacity": 12}, "pad_to_multiple_of": 4}, PACKED),
+        ({"layout": fc.Packed.single_row()}, PACKED),
+        ({"layout": fc.Packed(capacity=9)}, PACKED),
+        ({"layout": fc.Packed(capacity=12, multiple_of=4)}, PACKED),
     ],
     ids=["right", "left", "two_segment", "single", "packed", "aligned"],
 )
@@ -101,10 +101,9 @@ def test_labels_of_a_collator(model, options, outputs):
 def test_labels_of_split_sequences(model, capacity):
     """As their parts one by one."""
     prompts, responses = zip(*ROWS, strict=True)
-    batch = fc.build_batch(
-        prompts, responses, pad_token_id=0, labels="aligned", position_ids="zero",
-        layout="packed", pack={"capacity": capacity, "algorithm": "concat"},
-    )  # fmt: skip
+    layout = fc.Packed(capacity=capacity, algorithm="concat")
+    how = {"layout": layout, "labels": "aligned", "position_ids": "zero"}
+    batch = fc.build_batch(prompts, responses, pad_token_id=0, **how)
     loss = labelled_loss(model, {key: batch[key] for key in PACKED})
     plan = batch.bin_plan
     parts = []
@@ -124,10 +123,8 @@ def test_shifted_values_of_packed_rows(model, masks):
     rows = [(prompt, response) for prompt, response in ROWS if prompt]
     prompts, responses = zip(*rows, strict=True)
     weights = {"loss_mask": [[1] * len(row) for row in responses]} if masks else {}
-    batch = fc.build_batch(
-        prompts, responses, pad_token_id=0, layout="packed", pack={"capacity": 9},
-        shift="next_token", labels="aligned", **weights,
-    )  # fmt: skip
+    how = {"layout": fc.Packed(capacity=9, shift="next_token"), "labels": "aligned"}
+    batch = fc.build_batch(prompts, responses, pad_token_id=0, **how, **weights)
     ids, positions = batch.input_ids, batch.position_ids
     logits = model(input_ids=ids, position_ids=positions, use_cache=False).logits
     trained = batch.loss_mask > 0
@@ -176,7 +173,7 @@ def test_shards_of_merged_turns(model, layout, pad_rows, masks):
         **({"loss_mask": [[1] * len(row) for row in responses]} if masks else {}),
     }
     merge = fc.merge_turns(prompts, responses, trajectory_ids=columns["trajectory_ids"])
-    how = {"pack": {"capacity": 16}} if layout == "packed" else {"pad_rows": pad_rows}
+    how = {"layout": fc.Packed(capacity=16)} if layout == "packed" else {"pad_rows": pad_rows}
     plan = fc.plan_step(merge, uids=columns["uids"], dp_size=4, **how)
     losses, trained, rewarded = [], 0, 0
     for rank in range(4):

@@ -52,7 +52,7 @@ def problems(draw, algorithms=tuple(ALGORITHMS)):
         "min_bins": draw(st.sampled_from([0, 0, 3, 7])),
         "bins_multiple_of": draw(st.sampled_from([1, 1, 2, 3])),
     }
-    ours = {**both, "pad_to_multiple_of": multiple}
+    ours = {**both, "multiple_of": multiple}
     theirs = {**both, "multiple": multiple, "oversize": "split"}
     if algorithm == "concat":
         assume(multiple <= capacity)
@@ -201,7 +201,7 @@ def test_concat_cuts_where_a_bin_is_full():
     ]
     assert plan.is_split
     assert plan.bins == [[0, 1], [1], [1, 2]]
-    padded = fc.planning.pack([3, 9, 2], 5, algorithm="concat", pad_to_multiple_of=2)
+    padded = fc.planning.pack([3, 9, 2], 5, algorithm="concat", multiple_of=2)
     assert padded.loads.max() == 4
     assert pieces_of(padded) == concat_loops([3, 9, 2], 5, multiple=2)
 
@@ -387,10 +387,10 @@ def test_nothing_to_pack(algorithm):
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_sequences_without_tokens_have_a_place(algorithm):
-    plan = fc.planning.pack([0, 10, 0], 10, algorithm=algorithm, pad_to_multiple_of=20 // 2)
+    plan = fc.planning.pack([0, 10, 0], 10, algorithm=algorithm, multiple_of=20 // 2)
     assert plan.num_bins == 1
     assert sorted(plan.bins[0]) == [0, 1, 2]
-    assert fc.planning.pack([0, 0], 10, algorithm=algorithm, pad_to_multiple_of=99).num_bins == 1
+    assert fc.planning.pack([0, 0], 10, algorithm=algorithm, multiple_of=99).num_bins == 1
 
 
 @pytest.mark.parametrize("algorithm", WHOLE)
@@ -416,7 +416,7 @@ def test_what_has_no_room_does_not_stop_others(algorithm):
         ({"capacity": 1 << 70}, ValueError, "capacity is .* which does not fit int64"),
         ({"capacity": 4}, ValueError, r"lengths\[0\] is 5, which exceeds capacity=4; pass"),
         (
-            {"pad_to_multiple_of": 8, "capacity": 7},
+            {"multiple_of": 8, "capacity": 7},
             ValueError,
             r"lengths\[0\] is 5, rounded up to 8, which exceeds capacity=7",
         ),
@@ -425,8 +425,8 @@ def test_what_has_no_room_does_not_stop_others(algorithm):
         ({"oversize": "drop"}, ValueError, "oversize is 'drop'; pass 'error', 'own_bin', 'split'"),
         ({"oversize": 3}, TypeError, "oversize is 3"),
         ({"max_sequences": 0}, ValueError, "max_sequences is 0; pass a number of sequences"),
-        ({"pad_to_multiple_of": 0}, ValueError, "pad_to_multiple_of is 0; pass"),
-        ({"pad_to_multiple_of": 1 << 31}, ValueError, "pad_to_multiple_of .* not fit int32"),
+        ({"multiple_of": 0}, ValueError, "multiple_of is 0; pass"),
+        ({"multiple_of": 1 << 31}, ValueError, "multiple_of .* not fit int32"),
         ({"min_bins": -1}, ValueError, "min_bins is -1; pass a number of bins from 0 on"),
         ({"bins_multiple_of": 0}, ValueError, "bins_multiple_of is 0; pass a number of bins"),
         (
@@ -475,18 +475,18 @@ def test_what_has_no_room_does_not_stop_others(algorithm):
             r"lengths\[1\] is 3, with a cost of 100, which exceeds max_cost=20",
         ),
         (
-            {"oversize": "split", "capacity": 4, "pad_to_multiple_of": 8},
+            {"oversize": "split", "capacity": 4, "multiple_of": 8},
             ValueError,
-            r"lengths\[0\] is 5, but no piece of it fits into a bin: pad_to_multiple_of=8 exceeds",
+            r"lengths\[0\] is 5, but no piece of it fits into a bin: multiple_of=8 exceeds",
         ),
         ({"algorithm": "concat", "oversize": "own_bin"}, ValueError, "oversize is 'own_bin', but"),
         ({"algorithm": "concat", "max_cost": 9}, ValueError, "max_cost cannot hold where"),
         ({"algorithm": "concat", "keep_together": "abc"}, TypeError, "pass a sequence"),
         ({"algorithm": "concat", "keep_together": [1, 2, 3]}, ValueError, "keep_together cannot"),
         (
-            {"algorithm": "concat", "pad_to_multiple_of": 11},
+            {"algorithm": "concat", "multiple_of": 11},
             ValueError,
-            r"lengths\[2\] is 7, but no piece of it fits into a bin: pad_to_multiple_of=11 exceeds",
+            r"lengths\[2\] is 7, but no piece of it fits into a bin: multiple_of=11 exceeds",
         ),
         (
             {"algorithm": "concat", "lengths": [1 << 31], "capacity": 1},
@@ -507,7 +507,7 @@ def test_bad_input(changes, error, message):
 
 
 def test_a_plan_says_what_is_in_it():
-    plan = fc.planning.pack([5, 3, 7, 2, 3], 10, pad_to_multiple_of=2, algorithm="ff")
+    plan = fc.planning.pack([5, 3, 7, 2, 3], 10, multiple_of=2, algorithm="ff")
     assert plan.bins == [[0, 1], [2, 3], [4]]
     assert plan.loads.tolist() == [10, 10, 4]
     assert (plan.num_bins, plan.num_sequences, plan.is_split) == (3, 5, False)
@@ -578,8 +578,8 @@ def good_tables():
         ({"num_sequences": -1}, "num_sequences is -1"),
         ({"num_sequences": "2"}, "num_sequences is '2'"),
         ({"capacity": 0}, "capacity is 0"),
-        ({"pad_to_multiple_of": 0}, "pad_to_multiple_of is 0"),
-        ({"pad_to_multiple_of": 1 << 40}, "does not fit int32"),
+        ({"multiple_of": 0}, "multiple_of is 0"),
+        ({"multiple_of": 1 << 40}, "does not fit int32"),
         ({"extra": 1}, "extra missing or unknown"),
     ],
     ids=str,

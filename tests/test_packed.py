@@ -14,8 +14,8 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from packings import (
     ALGORITHMS,
+    PADDING_AS,
     SHIFTS,
-    TAILS,
     lens_of,
     lost_to_splits,
     packed_options,
@@ -82,7 +82,7 @@ def cases(draw, array_type, **limits):
     data = draw(rollouts(max_long_len=30).flatmap(with_prompts))
     options, reference = draw(packed_options(lens_of(data), **limits))
     more = draw(extras(data, array_type)) | {"pad_token_id": draw(st.integers(-2, 2))}
-    if options["shift"] == "next_token" and "labels" in more:
+    if options["layout"].shift == "next_token" and "labels" in more:
         more["labels"] = "aligned"
     return data, draw(as_inputs(data)), options, reference, more
 
@@ -133,20 +133,25 @@ def check_plan(batch, data, options, reference):
         assert metrics["batch/padding_fraction"] == pytest.approx(padding)
 
 
-def small(array_type="numpy", **changes):
-    """Three sequences of 2 + 2, 1 + 1 and 1 + 3 tokens, of which the last two share a row."""
+PARTS = [[(2, 0, 4), (1, 0, 2)], [(0, 0, 4)]]
+
+
+def packed(multiple_of=1, **options):
+    """Two rows for three sequences, of which the last two share one."""
+    return fc.Packed(plan=plan_of(PARTS, multiple_of), multiple_of=multiple_of, **options)
+
+
+def small(array_type="numpy", layout=None, **changes):
+    """Three sequences of 2 + 2, 1 + 1 and 1 + 3 tokens."""
     inputs = {
         "prompts": [[1, 2], [3], [4]],
         "responses": [[5, 6], [7], [8, 9, 10]],
         "loss_mask": [[1, 1], [0], [0.5, 0, 1]],
         "rewards": [0.5, 1.0, 2.0],
         "pad_token_id": 0,
-        "layout": "packed",
-        "pack": plan_of([[(2, 0, 4), (1, 0, 2)], [(0, 0, 4)]]),
+        "layout": packed() if layout is None else layout,
         "array_type": array_type,
     }
-    if "pack" not in changes and (changes.get("pad_to_multiple_of") or 0) > 0:
-        inputs["pack"] = replace(inputs["pack"], pad_to_multiple_of=changes["pad_to_multiple_of"])
     return fc.build_batch(**{**inputs, **changes})
 
 
@@ -182,7 +187,7 @@ def test_values_of_the_next_token(array_type):
         "segments": fc.Field([[1] * 4, [2] * 2, [3] * 4], align="sequence"),
         "weight": fc.PerRow([10, 20, 30]),
     }
-    batch = small(array_type, shift="next_token", labels="aligned", fields=fields)
+    batch = small(array_type, packed(shift="next_token"), labels="aligned", fields=fields)
     moved = ("response_mask", "labels", "loss_mask", "rewards", "advantages")
     assert lists_of(batch, *moved) == {
         "response_mask": [[1, 1, 1, 0, 1, 0], [0, 1, 1, 0, 0, 0]],
@@ -198,17 +203,17 @@ def test_values_of_the_next_token(array_type):
     assert_same({"labels": small(array_type, labels="shifted")["labels"]}, {"labels": batch.labels})
 
 
-# With pad_to=8 there are tails of 2 and 4 positions.
+# With pad_to=8, rows end with 2 and 4 positions of padding.
 @pytest.mark.parametrize(
-    ("tail", "positions", "boundaries", "longest"),
+    ("padding_as", "positions", "boundaries", "longest"),
     [
-        ("extra_segment", ([0, 1], [0, 1, 2, 3]), ([0, 4, 6, 8], [0, 4, 8]), 4),
-        ("extend_last", ([2, 3], [4, 5, 6, 7]), ([0, 4, 8], [0, 8]), 8),
-        ("outside", ([0, 0], [0, 0, 0, 0]), ([0, 4, 6], [0, 4]), 4),
+        ("own_segment", ([0, 1], [0, 1, 2, 3]), ([0, 4, 6, 8], [0, 4, 8]), 4),
+        ("last_segment", ([2, 3], [4, 5, 6, 7]), ([0, 4, 8], [0, 8]), 8),
+        ("no_segment", ([0, 0], [0, 0, 0, 0]), ([0, 4, 6], [0, 4]), 4),
     ],
 )
-def test_tails(tail, positions, boundaries, longest, array_type):
-    batch = small(array_type, pad_to=8, tail=tail)
+def test_padding_as(padding_as, positions, boundaries, longest, array_type):
+    batch = small(array_type, packed(pad_to=8, padding_as=padding_as))
     assert batch.position_ids.tolist() == [
         [0, 1, 2, 3, 0, 1, *positions[0]],
         [0, 1, 2, 3, *positions[1]],
@@ -221,27 +226,27 @@ def test_tails(tail, positions, boundaries, longest, array_type):
     assert "cu_seqlens_padded" not in batch
 
 
-# Places of 6 + 3 positions, and of 6: with pad_to=12 there are tails of 3 and 6.
+# Places of 6 + 3 positions, and of 6: with pad_to=12, rows end with 3 and 6 more.
 @pytest.mark.parametrize(
-    ("tail", "positions", "real", "padded"),
+    ("padding_as", "positions", "real", "padded"),
     [
         (
-            "extra_segment",
+            "own_segment",
             ([0, 1, 2], [0, 1, 2, 3, 4, 5]),
             ([0, 4, 6, 9], [0, 4, 10]),
             ([0, 6, 9, 12], [0, 6, 12]),
         ),
         (
-            "extend_last",
+            "last_segment",
             ([3, 4, 5], [6, 7, 8, 9, 10, 11]),
             ([0, 4, 6], [0, 4]),
             ([0, 6, 12], [0, 12]),
         ),
-        ("outside", ([0] * 3, [0] * 6), ([0, 4, 6], [0, 4]), ([0, 6, 9], [0, 6])),
+        ("no_segment", ([0] * 3, [0] * 6), ([0, 4, 6], [0, 4]), ([0, 6, 9], [0, 6])),
     ],
 )
-def test_rounded_places(tail, positions, real, padded, array_type):
-    batch = small(array_type, pad_to=12, pad_to_multiple_of=3, tail=tail)
+def test_rounded_places(padding_as, positions, real, padded, array_type):
+    batch = small(array_type, packed(3, pad_to=12, padding_as=padding_as))
     assert lists_of(batch, "input_ids", "position_ids", "sequence_ids", "rewards") == {
         "input_ids": [[4, 8, 9, 10, 0, 0, 3, 7, 0, 0, 0, 0], [1, 2, 5, 6, *[0] * 8]],
         "position_ids": [
@@ -263,7 +268,7 @@ def test_rounded_places(tail, positions, real, padded, array_type):
 
 def test_all_in_one_row(array_type):
     inputs = {"prompts": [[1, 2], [3], []], "responses": [[4], [5, 6], []], "pad_token_id": 0}
-    options = {"layout": "packed", "rows": "single", "array_type": array_type}
+    options = {"layout": fc.Packed.single_row(), "array_type": array_type}
     batch = fc.build_batch(**inputs, **options)
     assert lists_of(batch) == {
         "input_ids": [[1, 2, 4, 3, 5, 6]],
@@ -284,8 +289,9 @@ def test_all_in_one_row(array_type):
 
 @pytest.mark.parametrize("padding", ["zero", "one", "repeat_last"])
 def test_positions_of_padding(padding, array_type):
-    for tail in TAILS:
-        batch = small(array_type, pad_to=9, pad_to_multiple_of=3, tail=tail, position_ids=padding)
+    for padding_as in PADDING_AS:
+        layout = packed(3, pad_to=9, padding_as=padding_as)
+        batch = small(array_type, layout, position_ids=padding)
         first, second, third = {"zero": (0, 0, 0), "one": (1, 1, 1), "repeat_last": (3, 1, 3)}[
             padding
         ]
@@ -302,12 +308,11 @@ def test_a_split_sequence(array_type):
         "responses": [[3, 4, 5, 6, 7], [9]],
         "rewards": [[1, 2, 3, 4, 5], [6]],
         "pad_token_id": 0,
-        "layout": "packed",
-        "pack": plan_of(parts),
         "labels": "aligned",
         "array_type": array_type,
     }
-    batch = fc.build_batch(**inputs)
+    plan = plan_of(parts)
+    batch = fc.build_batch(**inputs, layout=fc.Packed(plan=plan))
     assert lists_of(batch) == {
         "input_ids": [[1, 2, 3, 0, 0], [4, 5, 6, 8, 9], [7, 0, 0, 0, 0]],
         "position_ids": [[0, 1, 2, 0, 1], [0, 1, 2, 0, 1], [0, 0, 1, 2, 3]],
@@ -323,7 +328,7 @@ def test_a_split_sequence(array_type):
     assert batch.metrics["batch/tokens_without_predecessor"] == 2
     # No token of its own part is in front of the fourth and of the seventh.
     with warns_of(2):
-        batch = fc.build_batch(**inputs, shift="next_token")
+        batch = fc.build_batch(**inputs, layout=fc.Packed(plan=plan, shift="next_token"))
     assert lists_of(batch, "response_mask", "labels", "rewards") == {
         "response_mask": [[0, 1, 0, 0, 0], [1, 1, 0, 1, 0], [0, 0, 0, 0, 0]],
         "labels": [[N, 3, N, N, N], [5, 6, N, 9, N], [N, N, N, N, N]],
@@ -345,13 +350,11 @@ def test_options_of_pack(algorithm, drawn):
     if algorithm == "concat":
         assume(multiple == 1)
         how = {"capacity": drawn.draw(st.integers(1, 60)), "algorithm": algorithm}
-    shared = {"pad_token_id": 0, "layout": "packed", "array_type": "numpy"}
-    data = data._asdict() | shared
-    plan = fc.planning.pack(lens, **how, pad_to_multiple_of=multiple)
-    batch = fc.build_batch(**data, pack=plan)
-    assert_same(batch, fc.build_batch(**data, pack=how, pad_to_multiple_of=multiple))
-    how["pad_to_multiple_of"] = multiple
-    assert_same(batch, fc.build_batch(**data, pack=how))
+    data = data._asdict() | {"pad_token_id": 0, "array_type": "numpy"}
+    plan = fc.planning.pack(lens, **how, multiple_of=multiple)
+    batch = fc.build_batch(**data, layout=fc.Packed(plan=plan))
+    layout = fc.Packed(**how, multiple_of=multiple)
+    assert_same(batch, fc.build_batch(**data, layout=layout))
     assert parts_of(batch.bin_plan) == parts_of(plan)
 
 
@@ -390,9 +393,7 @@ def test_weights_that_their_dtype_rounds_to_zero(array_type):
         "responses": [[2, 3], [4]],
         "loss_mask": [[1e-9, 1], [1e-9]],
         "pad_token_id": 0,
-        "layout": "packed",
-        "rows": "single",
-        "shift": "next_token",
+        "layout": fc.Packed.single_row(shift="next_token"),
         "labels": "aligned",
         "array_type": array_type,
     }
@@ -425,10 +426,11 @@ def test_bins_of_one_sequence_are_the_right_layout(drawn, array_type):
     more = drawn.draw(extras(data, array_type)) | {"pad_token_id": 7, "array_type": array_type}
     more["position_ids"] = more.get("position_ids", "zero")
     lens = lens_of(data)
-    pack = plan_of([[(row, 0, count)] for row, count in enumerate(lens)])
-    batch = fc.build_batch(**data._asdict(), **more, layout="packed", pack=pack, tail="outside")
-    width = {"layout": "right", "max_response_len": max(lens)}
-    right = fc.build_batch(**data._asdict(), **more, **width)
+    plan = plan_of([[(row, 0, count)] for row, count in enumerate(lens)])
+    layout = fc.Packed(plan=plan, padding_as="no_segment")
+    batch = fc.build_batch(**data._asdict(), **more, layout=layout)
+    wide = fc.Right(pad_response_to=max(lens))
+    right = fc.build_batch(**data._asdict(), **more, layout=wide)
     responses = {"response_mask", "loss_mask", "rewards", "logprobs"}
     responses |= {spec.key for spec in right.recipe.fields if spec.align == "response"}
     for key in set(right) - {"attention_mask"}:
@@ -465,7 +467,7 @@ def test_merged_turns_equal_the_loops(drawn, array_type):
     merged = merge_turns_loops(**tokens, **names, policy=policy)
     lens = [len(row.prompt) + len(row.response) for row in merged.rows]
     options, reference = drawn.draw(packed_options(lens))
-    if options["shift"] == "next_token" and "labels" in more:
+    if options["layout"].shift == "next_token" and "labels" in more:
         more["labels"] = "aligned"
     if "uids" in more:
         ends = np.flatnonzero(data.is_last_step)
@@ -499,6 +501,13 @@ def shards(draw, data):
     offsets = [0, *sorted(cuts), len(rows)]
     places = [-(-count // multiple) * multiple for count in lens]
     loads = [sum(places[a:b]) for a, b in pairwise(offsets)]
+    width = max(loads) + multiple * draw(st.integers(0, 3))
+    layout = fc.Packed(
+        max(width, 1),
+        multiple_of=multiple,
+        shift=draw(st.sampled_from(SHIFTS)),
+        padding_as=draw(st.sampled_from(PADDING_AS)),
+    )
     return fc.planning.Shard(
         np.array(rows),
         np.array(rows) < 0,
@@ -506,8 +515,8 @@ def shards(draw, data):
         first_pad=draw(st.integers(0, 3)),
         lengths=np.array(lens),
         bin_offsets=np.array(offsets),
-        bin_width=max(loads) + multiple * draw(st.integers(0, 3)),
-        pad_to_multiple_of=multiple,
+        bin_width=width,
+        layout=layout,
     )
 
 
@@ -515,20 +524,18 @@ def shards(draw, data):
 def test_shards_equal_the_loops(drawn, array_type):
     data = drawn.draw(rollouts(max_long_len=30).flatmap(with_prompts))
     inputs = drawn.draw(as_inputs(data))
-    more = drawn.draw(extras(data, array_type)) | {"pad_token_id": 7, "layout": "packed"}
-    more |= {
-        "shift": drawn.draw(st.sampled_from(SHIFTS)),
-        "tail": drawn.draw(st.sampled_from(TAILS)),
-    }
-    if more["shift"] == "next_token" and "labels" in more:
-        more["labels"] = "aligned"
+    more = drawn.draw(extras(data, array_type)) | {"pad_token_id": 7}
     shard = drawn.draw(shards(data))
+    layout = shard.layout
+    if layout.shift == "next_token" and "labels" in more:
+        more["labels"] = "aligned"
     try:
-        expected = build_shard_loops(**data._asdict(), **more, shard=shard)
+        expected = build_shard_loops(**data._asdict(), **more, shard=shard, layout=layout)
     except ValueError:
         with pytest.raises(ValueError, match="prompt"):
             fc.build_batch(**inputs, **more, shard=shard, array_type=array_type)
         return
+    more["layout"] = drawn.draw(st.sampled_from([None, "packed", layout]))
     batch = fc.build_batch(**inputs, **more, shard=shard, array_type=array_type)
     assert_same(batch, expected)
     assert batch.is_padding == shard.is_padding.tolist()
@@ -537,9 +544,9 @@ def test_shards_equal_the_loops(drawn, array_type):
 
 
 def test_rows_of_a_shard_without_bins(array_type):
-    """A shard says which rows, `pack` which of them share a row."""
+    """A shard says which rows, the layout which of them share a row."""
     shard = fc.planning.Shard(np.array([2, 0]), np.array([False, False]), 3, (2, 3, 4))
-    batch = small(array_type, shard=shard, pack=plan_of([[(0, 0, 4), (1, 0, 4)]]))
+    batch = small(array_type, fc.Packed(plan=[[0, 1]]), shard=shard)
     assert batch.input_ids.tolist() == [[4, 8, 9, 10, 1, 2, 5, 6]]
     assert batch.sequence_ids.tolist() == [[0, 0, 0, 0, 1, 1, 1, 1]]
 
@@ -616,7 +623,7 @@ def test_a_large_batch(kind, shift, array_type):
             fields = ("prompts", "responses", "loss_mask", "logprobs")
             data |= {name: list(map(np.array, data[name])) for name in fields}
         batch = fc.build_batch(
-            **data, layout="packed", pack=plan, shift=shift, array_type=array_type
+            **data, layout=fc.Packed(plan=plan, shift=shift), array_type=array_type
         )
         assert sum(np.asarray(value).nbytes for value in arrays_of(batch)) > 64 << 20
         assert_same(batch, expected)
@@ -632,7 +639,7 @@ def test_threads_build_at_once(array_type):
 
     def build(index):
         return fc.build_batch(
-            **data, layout="packed", pack=plans[index % 3], array_type=array_type, pool=pool
+            **data, layout=fc.Packed(plan=plans[index % 3]), array_type=array_type, pool=pool
         )
 
     with ThreadPoolExecutor(4) as executor:
@@ -644,7 +651,6 @@ def test_threads_build_at_once(array_type):
 def test_a_builder_gives_the_same(drawn, array_type):
     data = drawn.draw(rollouts(max_long_len=30).flatmap(with_prompts))
     options, _ = drawn.draw(packed_options(lens_of(data)))
-    assume(options.pop("rows", None) is None)
     options |= {"pad_token_id": 0, "array_type": array_type}
     builder = fc.BatchBuilder(**options)
     for row, (prompt, response) in enumerate(zip(data.prompts, data.responses, strict=True)):
@@ -675,22 +681,22 @@ def test_to_and_from_other_layouts(there, drawn, array_type):
     except ValueError:
         if data.loss_mask is None:
             with quiet(), pytest.raises(ValueError, match="prompt"):
-                other.to_layout(**options)
+                other.to_layout(options["layout"])
         return  # a loss mask that is an output is 0 where it is refused as an input
     with warns_of(lost_of(data, reference)):
-        packed = other.to_layout(**options)
+        packed = other.to_layout(options["layout"])
     assert_same(packed, expected)
     check_plan(packed, data, options, reference)
 
     pairs = zip(data.prompts, data.responses, strict=True)
     if packed.bin_plan.is_split:
         message = "split"
-    elif options["shift"] == "next_token" and any(r and not p for p, r in pairs):
+    elif options["layout"].shift == "next_token" and any(r and not p for p, r in pairs):
         message = "no prompt"
     else:
         assert_same(packed.to_layout(there), other)
-        again = packed.to_layout("packed", rows="single")
-        assert_same(again, other.to_layout("packed", rows="single"))
+        again = packed.to_layout(fc.Packed.single_row())
+        assert_same(again, other.to_layout(fc.Packed.single_row()))
         return
     with pytest.raises(ValueError, match=message):
         packed.to_layout(there)
@@ -699,44 +705,21 @@ def test_to_and_from_other_layouts(there, drawn, array_type):
 # Bad input
 
 
-PLAN = plan_of([[(2, 0, 4), (1, 0, 2)], [(0, 0, 4)]])
 OTHER = plan_of([[(2, 0, 4), (1, 0, 3)], [(0, 0, 4)]])
 FEWER = plan_of([[(1, 0, 2)], [(0, 0, 4)]])
-SINGLE = {"pack": None, "rows": "single"}
 
 
 @pytest.mark.parametrize(
     ("changes", "exception", "message"),
     [
-        ({"pack": None}, ValueError, "layout='packed' needs .*pack.*rows='single'"),
-        ({"layout": "left"}, ValueError, "pack is about layout='packed'|pack .*packed"),
-        ({"layout": "left", "pack": None, "shift": "next_token"}, ValueError, "shift.*packed"),
-        ({"layout": "left", "pack": None, "tail": "outside"}, ValueError, "tail.*packed"),
-        ({"layout": "left", "pack": None, "rows": "single"}, ValueError, "rows.*packed"),
-        ({"rows": "single"}, ValueError, "pack.*rows|rows.*pack"),
-        ({"rows": "all", "pack": None}, (TypeError, ValueError), "rows is 'all'"),
-        ({"pack": 5}, TypeError, "pack is 5"),
-        ({"pack": {"capacity": 8, "size": 3}}, (TypeError, ValueError), "size"),
-        ({"pack": {}}, (TypeError, ValueError), "capacity"),
-        ({"pack": {"capacity": 3}}, ValueError, r"\b0\b.*4.*capacity=3"),
-        ({"pack": {"capacity": 0}}, ValueError, "capacity is 0"),
-        ({"pack": {"capacity": 8, "min_bins": 5}}, ValueError, "3 sequences.*5|5.*3 sequences"),
-        ({"pack": {"capacity": 8, "algorithm": "best"}}, ValueError, "algorithm is 'best'"),
-        ({"pack": OTHER}, ValueError, r"3 tokens in row 1, but it has 2"),
-        ({"pack": FEWER}, ValueError, r"\b2\b.*\b3\b"),
-        ({"shift": "last_token"}, ValueError, "shift is 'last_token'"),
-        ({"shift": None}, ValueError, "shift is None"),
-        ({"tail": "cut"}, ValueError, "tail is 'cut'"),
-        ({"shift": "next_token", "labels": "shifted"}, ValueError, "twice"),
-        ({"max_response_len": 9}, ValueError, "max_response_len"),
-        ({"max_prompt_len": 9}, ValueError, "max_prompt_len"),
-        ({"pad_to": 5}, ValueError, "6 .*pad_to.* 5|pad_to is 5"),
-        ({"pad_to": 10, "pad_to_multiple_of": 4}, ValueError, "pad_to is 10, which is no multiple"),
-        ({"pad_to_multiple_of": 0}, ValueError, "pad_to_multiple_of is 0"),
-        ({"pad_to_multiple_of": None}, TypeError, "pad_to_multiple_of is None"),
-        ({**SINGLE, "pad_to": 9}, ValueError, "10 .*pad_to.* 9|pad_to is 9"),
-        ({"pack": plan_of([[(2, 0, 4), (1, 0, 2)], [(0, 0, 4)]], 4), "pad_to_multiple_of": 3},
-         ValueError, "pad_to_multiple_of.*3.*4|pad_to_multiple_of.*4.*3"),
+        ({"layout": fc.Packed(3)}, ValueError, r"\b0\b.*4.*capacity=3"),
+        ({"layout": fc.Packed(8, min_bins=5)}, ValueError, "3 sequences.*5|5.*3 sequences"),
+        ({"layout": fc.Packed(plan=OTHER)}, ValueError, r"3 tokens in row 1, but it has 2"),
+        ({"layout": fc.Packed(plan=FEWER)}, ValueError, r"\b2\b.*\b3\b"),
+        ({"layout": fc.Packed(plan=[[0, 1, 3]])}, ValueError, "sequence 3, but there are 3"),
+        ({"layout": packed(shift="next_token"), "labels": "shifted"}, ValueError, "twice"),
+        ({"layout": packed(pad_to=5)}, ValueError, "6 .*pad_to.* 5|pad_to is 5"),
+        ({"layout": fc.Packed.single_row(pad_to=9)}, ValueError, "10 .*pad_to.* 9|pad_to is 9"),
         ({"dtypes": {"sequence_ids": "float32"}}, ValueError, "sequence_ids"),
         ({"dtypes": {"attention_mask": "bool"}}, ValueError, "attention_mask"),
         ({"fields": {"sequence_ids": fc.PerRow([1, 2, 3])}}, ValueError, "sequence_ids"),
@@ -753,14 +736,17 @@ def test_what_cannot_be(changes, exception, message):
 def test_a_shard_of_bins_needs_the_packed_layout():
     shard = fc.planning.Shard(
         np.array([0]), np.array([False]), 1, lengths=np.array([2]),
-        bin_offsets=np.array([0, 1]), bin_width=2, pad_to_multiple_of=1,
+        bin_offsets=np.array([0, 1]), bin_width=2, layout=fc.Packed(2),
     )  # fmt: skip
     inputs = {"prompts": [[1]], "responses": [[2]], "pad_token_id": 0, "array_type": "numpy"}
-    assert fc.build_batch(**inputs, shard=shard, layout="packed").input_ids.tolist() == [[1, 2]]
-    with pytest.raises(ValueError, match="pack"):
-        fc.build_batch(**inputs, shard=shard, layout="packed", pack={"capacity": 8})
-    with pytest.raises(ValueError, match="packed"):
-        fc.build_batch(**inputs, shard=shard)
+    for layout in (None, "packed", fc.Packed(2)):
+        assert fc.build_batch(**inputs, shard=shard, layout=layout).input_ids.tolist() == [[1, 2]]
+    for other in ("left", fc.Packed(8)):
+        with pytest.raises(ValueError, match=r"planned with layout=Packed\(capacity=2\)"):
+            fc.build_batch(**inputs, shard=shard, layout=other)
+    for layout in (None, fc.Left(), fc.Packed.single_row()):
+        with pytest.raises(ValueError, match=r"bin_offsets are those of fc.Packed\(capacity"):
+            replace(shard, layout=layout)
 
 
 @pytest.mark.parametrize("field", ["loss_mask", "rewards", "logprobs", "fields"])
@@ -773,9 +759,7 @@ def test_a_first_value_without_a_place(field, array_type):
         "rewards": [[1], [0, 1]],
         "logprobs": [[1], [0, 1]],
         "pad_token_id": 0,
-        "layout": "packed",
-        "rows": "single",
-        "shift": "next_token",
+        "layout": fc.Packed.single_row(shift="next_token"),
         "array_type": array_type,
     }
     batch = fc.build_batch(**inputs, fields={"x": fc.Field([[1], [9, 1]], fill=9)})
@@ -789,7 +773,7 @@ def test_a_first_value_without_a_place(field, array_type):
     name = {"fields": "loss", "loss_mask": "the loss mask"}.get(field, field)
     with pytest.raises(ValueError, match=rf"row 1 has no prompt.* {name} "):
         fc.build_batch(**{**inputs, **spoilt})
-    fc.build_batch(**{**inputs, **spoilt, "shift": "none"})
+    fc.build_batch(**{**inputs, **spoilt, "layout": fc.Packed.single_row()})
     del inputs["loss_mask"]
     with pytest.raises(ValueError, match=r"\b1\b.*prompt"):
         fc.build_batch(**inputs)
@@ -798,13 +782,15 @@ def test_a_first_value_without_a_place(field, array_type):
 @pytest.mark.parametrize("rewards", [[5, 0], [[5], [0, 0]]])
 def test_a_response_of_one_token_without_a_place(rewards, array_type):
     inputs = {"prompts": [[], [1]], "responses": [[2], [3, 4]], "loss_mask": [[0], [1, 1]]}
-    options = {"pad_token_id": 0, "layout": "packed", "rows": "single", "array_type": array_type}
-    batch = fc.build_batch(**inputs, **options, rewards=[0, 5], shift="next_token")
+    options = {"pad_token_id": 0, "array_type": array_type}
+    shifted = fc.Packed.single_row(shift="next_token")
+    batch = fc.build_batch(**inputs, **options, rewards=[0, 5], layout=shifted)
     assert batch.rewards.tolist() == [[0, 0, 5, 0]]
     assert batch.response_mask.tolist() == [[0, 1, 1, 0]]
     with pytest.raises(ValueError, match=r"row 0 has no prompt.* rewards "):
-        fc.build_batch(**inputs, **options, rewards=rewards, shift="next_token")
-    assert fc.build_batch(**inputs, **options, rewards=rewards).rewards[0, 0] == 5
+        fc.build_batch(**inputs, **options, rewards=rewards, layout=shifted)
+    beside = fc.Packed.single_row()
+    assert fc.build_batch(**inputs, **options, rewards=rewards, layout=beside).rewards[0, 0] == 5
 
 
 def test_repr():
@@ -812,5 +798,5 @@ def test_repr():
     assert "3 rows" in head
     assert "10 tokens" in head
     assert "2 bins" in head
-    assert small().bin_plan == PLAN
+    assert small().bin_plan == plan_of(PARTS)
     assert fc.build_batch([[1]], [[2]], pad_token_id=0, array_type="numpy").bin_plan is None

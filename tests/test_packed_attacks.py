@@ -15,14 +15,13 @@ LENGTHS = ([1, 1, 1], [2, 3, 2])
 
 @pytest.mark.parametrize("array_type", ["numpy", pytest.param("torch", marks=NEEDS_TORCH)])
 def test_broadcast_in_a_shard_with_padding_rows(array_type):
-    plan = fc.plan_step(LENGTHS, dp_size=2, pack={"capacity": 100, "bins_multiple_of": 4})
+    plan = fc.plan_step(LENGTHS, dp_size=2, layout=fc.Packed(100, bins_multiple_of=4))
     batch = fc.build_batch(
         PROMPTS,
         RESPONSES,
         pad_token_id=0,
         loss_mask=[[1] * len(row) for row in RESPONSES],
         shard=plan.shard(0, 1),
-        layout="packed",
         array_type=array_type,
     )
     assert batch.is_padding == [False, True]
@@ -59,7 +58,7 @@ def test_a_cost_function_that_works_in_place(plan):
 @pytest.mark.parametrize("rows", [2**24, 2**40, 2**58])
 def test_a_plan_of_more_rows_than_bins(rows):
     batch = fc.build_batch(
-        [[1]], [[2]], pad_token_id=0, layout="packed", rows="single", array_type="numpy"
+        [[1]], [[2]], pad_token_id=0, layout=fc.Packed.single_row(), array_type="numpy"
     )
     tables = batch.plan.to_dict()
     tables["sequence_shape"] = tables["response_shape"] = np.array([rows, 2])
@@ -87,7 +86,7 @@ def test_no_two_of_more_than_half_share_a_micro_batch():
 )
 def test_numbers_of_bins_that_no_step_can_have(options):
     with pytest.raises(ValueError, match="bins"):
-        fc.plan_step([1, 2, 3], pack={"capacity": 10, **options})
+        fc.plan_step([1, 2, 3], layout=fc.Packed(10, **options))
 
 
 @pytest.mark.parametrize(
@@ -114,17 +113,12 @@ def test_a_plan_keeps_nothing_that_others_can_write():
 
 
 def test_places_are_rounded_up_as_planned():
-    step = fc.plan_step(LENGTHS, dp_size=1, pack={"capacity": 12})
-    columns = {
-        "prompts": PROMPTS,
-        "responses": RESPONSES,
-        "pad_token_id": 0,
-        "layout": "packed",
-        "array_type": "numpy",
-    }
-    for pack in ({"shard": step.shard(0, 0)}, {"pack": fc.planning.pack([3, 4, 3], 12)}):
-        with pytest.raises(ValueError, match="pad_to_multiple_of is 8"):
-            fc.build_batch(**columns, **pack, pad_to_multiple_of=8)
+    step = fc.plan_step(LENGTHS, dp_size=1, layout=fc.Packed(12))
+    columns = {"prompts": PROMPTS, "responses": RESPONSES, "pad_token_id": 0}
+    with pytest.raises(ValueError, match=r"layout is Packed\(capacity=12, multiple_of=8\)"):
+        fc.build_batch(**columns, shard=step.shard(0, 0), layout=fc.Packed(12, multiple_of=8))
+    with pytest.raises(ValueError, match="multiple_of is 8"):
+        fc.Packed(plan=fc.planning.pack([3, 4, 3], 12), multiple_of=8)
 
 
 def test_bins_of_others():
@@ -132,15 +126,14 @@ def test_bins_of_others():
         "prompts": PROMPTS,
         "responses": RESPONSES,
         "pad_token_id": 0,
-        "layout": "packed",
         "array_type": "numpy",
     }
-    batch = fc.build_batch(**columns, pack=[[2, 0], [1]])
+    batch = fc.build_batch(**columns, layout=fc.Packed(plan=[[2, 0], [1]]))
     assert batch.input_ids.tolist() == [[1, 3, 4, 1, 5, 6], [1, 7, 8, 9, 0, 0]]
     assert batch.bin_plan.bins == [[2, 0], [1]]
     for bins in ([[0, 1]], [[0, 1], [2, 1]], [[0], [1], [3]]):
         with pytest.raises(ValueError, match=r"sequence|bins"):
-            fc.build_batch(**columns, pack=bins)
+            fc.build_batch(**columns, layout=fc.Packed(plan=bins))
 
 
 def test_a_value_without_a_place_is_checked_all_the_same():
@@ -149,8 +142,7 @@ def test_a_value_without_a_place_is_checked_all_the_same():
         "prompts": [[], [1]],
         "responses": [[2], [3, 4]],
         "pad_token_id": 0,
-        "layout": "packed",
-        "pack": {"capacity": 2, "algorithm": "concat"},
+        "layout": fc.Packed(2, algorithm="concat"),
         "array_type": "numpy",
     }
     for masks, place in (([["x"], [1, 1]], r"\[0\]\[0\]"), ([[1], ["x", 1]], r"\[1\]\[0\]")):
@@ -163,6 +155,6 @@ def test_a_value_without_a_place_is_checked_all_the_same():
 def test_lists_that_are_read_in_another_order():
     """Their memory is asked for ahead; only a sanitizer sees that of others being read."""
     prompts = [[1] * length for length in (5, 50, 7, 300, 9, 40, 100, 3)]
-    options = {"pad_token_id": 0, "layout": "packed", "pack": {"capacity": 400}}
+    options = {"pad_token_id": 0, "layout": fc.Packed(400)}
     arrays = fc.build_batch([np.array(row) for row in prompts], [[1, 2]] * 8, **options)
     assert_same(fc.build_batch(prompts, [[1, 2]] * 8, **options), arrays)

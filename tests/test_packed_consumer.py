@@ -1,8 +1,10 @@
 """A real consumer: a model of Hugging Face computes the same of packed rows as of padded ones."""
 
+from functools import partial
+
 import numpy as np
 import pytest
-from packings import SHIFTS, TAILS
+from packings import PADDING_AS, SHIFTS
 
 import fastcollate as fc
 
@@ -48,11 +50,11 @@ def rollouts(seed, rows=12):
 
 
 HOW = {
-    "bins": {"pack": {"capacity": 64}},
-    "rounded places": {"pack": {"capacity": 64}, "pad_to_multiple_of": 8},
-    "wide": {"pack": {"capacity": 64}, "pad_to": 80},
-    "one row": {"rows": "single"},
-    "one rounded row": {"rows": "single", "pad_to_multiple_of": 4, "pad_to": 512},
+    "bins": partial(fc.Packed, 64),
+    "rounded places": partial(fc.Packed, 64, multiple_of=8),
+    "wide": partial(fc.Packed, 64, pad_to=80),
+    "one row": fc.Packed.single_row,
+    "one rounded row": partial(fc.Packed.single_row, multiple_of=4, pad_to=512),
 }
 
 
@@ -76,12 +78,12 @@ def logits_of(model, batch, *keys):
     return model(**{key: batch[key] for key in keys}, use_cache=False).logits
 
 
-@pytest.mark.parametrize("tail", TAILS)
+@pytest.mark.parametrize("padding_as", PADDING_AS)
 @pytest.mark.parametrize("how", HOW)
-def test_every_sequence_has_the_logits_of_the_padded_batch(model, how, tail):
+def test_every_sequence_has_the_logits_of_the_padded_batch(model, how, padding_as):
     turns = rollouts(seed=len(how))
     left = padded(turns)
-    packed = fc.build_batch(**turns, layout="packed", tail=tail, **HOW[how])
+    packed = fc.build_batch(**turns, layout=HOW[how](padding_as=padding_as))
     assert "attention_mask" not in packed
     with torch.no_grad():
         expected = logits_of(model, left, *MODEL_INPUTS, "attention_mask")
@@ -99,7 +101,7 @@ def test_the_loss_of_the_model_and_its_gradients(model, how):
     """Labels are aligned with tokens: the model shifts them, and prompts are not trained."""
     turns = rollouts(seed=len(how))
     left = padded(turns)
-    packed = fc.build_batch(**turns, layout="packed", labels="aligned", **HOW[how])
+    packed = fc.build_batch(**turns, layout=HOW[how](), labels="aligned")
     keys = (*MODEL_INPUTS, "labels")
     expected = model(**{key: left[key] for key in (*keys, "attention_mask")}, use_cache=False).loss
     found = model(**{key: packed[key] for key in keys}, use_cache=False).loss
@@ -119,7 +121,7 @@ def test_a_loss_of_ones_own_and_its_gradients(model, how, shift):
     rng = np.random.default_rng(0)
     turns["rewards"] = [rng.standard_normal(len(row)).tolist() for row in turns["responses"]]
     left = padded(turns)
-    packed = fc.build_batch(**turns, layout="packed", shift=shift, **HOW[how])
+    packed = fc.build_batch(**turns, layout=HOW[how](shift=shift))
 
     def log_probs_of(batch, *keys):
         """Of the next token at each position but the last."""

@@ -121,9 +121,9 @@ PARTS = [[(1, 0, 3), (0, 0, 4)], [(2, 0, 2), (0, 4, 2)]]
 PROMPTS, RESPONSES = [[1, 2], [7, 8], [9]], [[3, 4, 5, 6], [10], [11]]
 
 
-def small(array_type="numpy", shift="none", **changes):
-    inputs = {"prompts": PROMPTS, "responses": RESPONSES, "pad_token_id": 0, "layout": "packed"}
-    inputs |= {"pack": plan_of(PARTS), "shift": shift, "array_type": array_type}
+def small(array_type="numpy", shift="none", parts=PARTS, **changes):
+    inputs = {"prompts": PROMPTS, "responses": RESPONSES, "pad_token_id": 0}
+    inputs |= {"layout": fc.Packed(plan=plan_of(parts), shift=shift), "array_type": array_type}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return fc.build_batch(**{**inputs, **changes})
@@ -166,8 +166,8 @@ def test_outputs_that_were_moved(array_type):
 @pytest.mark.parametrize("shift", SHIFTS)
 def test_a_field_comes_back(shift, array_type):
     logprobs = [[-1, -2, -3, -4], [-5], [-6]]
-    whole = {"pack": {"capacity": 8, "pad_to_multiple_of": 2}}
-    batch = small(array_type, shift, logprobs=logprobs, **whole)
+    whole = fc.Packed(8, multiple_of=2, shift=shift)
+    batch = small(array_type, layout=whole, logprobs=logprobs)
     assert rows_of(batch.gather(batch.logprobs)) == logprobs
     assert rows_of(batch.gather(batch.logprobs, per="turn")) == logprobs
 
@@ -178,15 +178,14 @@ def test_a_row_without_a_prompt(array_type):
         "responses": [[2], [3, 4]],
         "loss_mask": [[1], [0, 1]],
         "pad_token_id": 0,
-        "layout": "packed",
-        "rows": "single",
         "array_type": array_type,
     }
-    batch = fc.build_batch(**options, shift="next_token")
+    batch = fc.build_batch(**options, layout=fc.Packed.single_row(shift="next_token"))
     with pytest.raises(ValueError, match=r"\b1\b.*missing"):
         batch.gather(batch.loss_mask)
     assert rows_of(batch.gather(batch.loss_mask, missing=7)) == [[1], [7, 1]]
-    assert rows_of(fc.build_batch(**options).gather(batch.input_ids)) == [[2], [3, 4]]
+    beside = fc.build_batch(**options, layout=fc.Packed.single_row())
+    assert rows_of(beside.gather(batch.input_ids)) == [[2], [3, 4]]
 
 
 def test_merged_turns_come_back(array_type):
@@ -196,9 +195,9 @@ def test_merged_turns_come_back(array_type):
         "trajectory_ids": ["s", "s", "t"],
         "logprobs": [[-1], [-2, -3], [-4]],
     }
-    pack = plan_of([[(1, 0, 2)], [(0, 0, 6)]])
+    parts = [[(1, 0, 2)], [(0, 0, 6)]]
     for shift in SHIFTS:
-        batch = small(array_type, shift, merge="exact", pack=pack, **turns)
+        batch = small(array_type, shift, parts, merge="exact", **turns)
         assert batch.input_ids.tolist() == [[7, 8, 0, 0, 0, 0], [1, 2, 3, 4, 5, 6]]
         assert rows_of(batch.gather(batch.logprobs, per="turn")) == turns["logprobs"]
         assert rows_of(batch.gather(batch.logprobs, gaps=False)) == [[-1, -2, -3], [-4]]
@@ -210,8 +209,8 @@ def test_copied_rows_are_left_out(shift, array_type):
     """Rows of a shard without bins, of which the last is there to fill up."""
     shard = fc.planning.Shard(np.array([2, 0, 2]), np.array([False, False, True]), num_rows=3)
     masks = [[1] * 4, [1], [1]]
-    pack = plan_of([[(2, 0, 2)], [(1, 0, 6), (0, 0, 2)]])
-    batch = small(array_type, shift, shard=shard, pack=pack, loss_mask=masks)
+    parts = [[(2, 0, 2)], [(1, 0, 6), (0, 0, 2)]]
+    batch = small(array_type, shift, parts, shard=shard, loss_mask=masks)
     assert batch.input_ids.tolist() == [[9, 11, 0, 0, 0, 0, 0, 0], [1, 2, 3, 4, 5, 6, 9, 11]]
     assert batch.loss_mask[0].tolist() == [0] * 8
     assert rows_of(batch.gather(batch.loss_mask)) == [[1], [1] * 4]
@@ -231,14 +230,13 @@ def test_padding_rows_are_left_out(array_type):
         lengths=np.array([3, 2, 2]),
         bin_offsets=np.array([0, 2, 3]),
         bin_width=6,
-        pad_to_multiple_of=1,
+        layout=fc.Packed(6),
     )
     batch = fc.build_batch(
         [[1], [2, 3]],
         [[5], [6]],
         pad_token_id=9,
         loss_mask=[[1], [1]],
-        layout="packed",
         shard=shard,
         array_type=array_type,
     )

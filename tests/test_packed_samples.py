@@ -16,8 +16,8 @@ LAYOUTS = {
     "two_segment": {"layout": "two_segment"},
     "right": {"layout": "right", "position_ids": "zero"},
     "jagged": {"layout": "jagged", "position_ids": "zero"},
-    "single": {"layout": "packed", "rows": "single"},
-    "bins": {"layout": "packed", "pack": {"capacity": 32}},
+    "single": {"layout": fc.Packed.single_row()},
+    "bins": {"layout": fc.Packed(32)},
 }
 OPTIONS = {"pad_token_id": 0, "array_type": "numpy"}
 
@@ -99,7 +99,7 @@ def test_samples_of_pack_dataset(strategy):
     from fastcollate.compat.trl import pack_dataset
 
     table = pack_dataset(pa.Table.from_pylist(texts()), 16, strategy)
-    batch = fc.Collator(**OPTIONS, layout="packed", rows="single")(table)
+    batch = fc.Collator(**OPTIONS, layout=fc.Packed.single_row())(table)
     lens = [count for row in table["seq_lengths"].to_pylist() for count in row]
     assert np.diff(batch.cu_seqlens).tolist() == lens
     assert batch.position_ids[0].tolist() == [at for count in lens for at in range(count)]
@@ -144,7 +144,7 @@ def test_losses_are_those_of_documents_one_by_one(layout):
     batch = fc.Collator(pad_token_id=0, **{"position_ids": "zero", **LAYOUTS[layout]})(table)
     keys = (
         ("position_ids",)
-        if "packed" in str(LAYOUTS[layout])
+        if isinstance(LAYOUTS[layout].get("layout"), fc.Packed)
         else ("attention_mask", "position_ids")
     )
     loss, trained = loss_of(batch.input_ids, batch.labels, **{key: batch[key] for key in keys})

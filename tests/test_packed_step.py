@@ -4,14 +4,14 @@ import json
 import math
 import pickle
 from itertools import compress, pairwise
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from packings import SHIFTS, TAILS
+from packings import PADDING_AS, SHIFTS
 from test_step_training import (
     REDUCTIONS,
     VOCABULARY,
@@ -57,7 +57,7 @@ def packed_plans(draw):
     pack = {
         "capacity": draw(st.integers(longest, longest + 30)),
         "algorithm": draw(st.sampled_from(WHOLE_ALGORITHMS)),
-        "pad_to_multiple_of": multiple,
+        "multiple_of": multiple,
         "bins_multiple_of": draw(st.sampled_from([1, 1, 2, 3])),
         "max_sequences": draw(st.sampled_from([None, None, 1, 3])),
     }
@@ -67,7 +67,7 @@ def packed_plans(draw):
         "dp_size": draw(st.integers(1, 4)),
         "allow_partial": True,
     }
-    plan = fc.plan_step(tuple(np.array(lens).T), **options, pack=pack)
+    plan = fc.plan_step(tuple(np.array(lens).T), **options, layout=fc.Packed(**pack))
     return lens, pack, plan
 
 
@@ -80,7 +80,7 @@ def bins_of(shard):
 @given(drawn=packed_plans())
 def test_bins_go_round_to_the_ranks(drawn):
     lens, pack, plan = drawn
-    dp_size, multiple = plan.dp_size, pack["pad_to_multiple_of"]
+    dp_size, multiple = plan.dp_size, pack["multiple_of"]
     totals = [sum(pair) for pair in lens]
     widest = 0
     slots, offsets = [], [0]
@@ -107,7 +107,7 @@ def test_bins_go_round_to_the_ranks(drawn):
         for shard, of_rank in zip(shards, of_ranks, strict=True):
             assert shard.is_padding.tolist() == (shard.rows < 0).tolist()
             assert shard.lengths.tolist() == [totals[r] if r >= 0 else 2 for r in shard.rows]
-            assert shard.pad_to_multiple_of == multiple
+            assert shard.layout == fc.Packed(**pack)
             assert shard.num_rows == len(lens)
             slots += shard.rows.tolist()
             offsets += [offsets[-1] + end for end in np.cumsum(list(map(len, of_rank))).tolist()]
@@ -132,6 +132,7 @@ def test_plans_survive_copies(drawn):
         fc.planning.StepPlan.from_dict(json.loads(json.dumps(plan.to_dict()))),
     ):
         assert again == plan
+        assert again.layout == plan.layout
         assert again.bin_offsets.tolist() == plan.bin_offsets.tolist()
         shard = again.shard(0, 0)
         assert shard == plan.shard(0, 0)
@@ -141,7 +142,7 @@ def test_plans_survive_copies(drawn):
 
 
 def test_written_out():
-    plan = fc.plan_step([4, 3, 2, 3, 5], uids=list("aabbc"), dp_size=2, pack={"capacity": 6})
+    plan = fc.plan_step([4, 3, 2, 3, 5], uids=list("aabbc"), dp_size=2, layout=fc.Packed(6))
     # First fit decreasing: 5, 4 + 2, 3 + 3; of equal lengths the later row first. For two ranks
     # there have to be four bins, so the first with most sequences gives its last one.
     packed = fc.planning.pack([4, 3, 2, 3, 5], 6, bins_multiple_of=2).bins
@@ -157,7 +158,7 @@ def test_written_out():
 
 
 def test_a_synthetic_row_for_each_missing_bin():
-    plan = fc.plan_step([4, 3], dp_size=4, pack={"capacity": 8})
+    plan = fc.plan_step([4, 3], dp_size=4, layout=fc.Packed(8))
     assert sorted(plan.rows.tolist()) == [-1, -1, -1, 0] or sorted(plan.rows.tolist()) == [
         -1,
         -1,
@@ -167,23 +168,18 @@ def test_a_synthetic_row_for_each_missing_bin():
     assert plan.num_rows == 4
     assert plan.bin_offsets.tolist() == [0, 1, 2, 3, 4]
     with pytest.raises(ValueError, match=r"only 2 sequences.* 4 bins"):
-        fc.plan_step([4, 3], dp_size=4, pack={"capacity": 8}, pad_rows="error")
+        fc.plan_step([4, 3], dp_size=4, layout=fc.Packed(8), pad_rows="error")
 
 
 @pytest.mark.parametrize(
     ("options", "exception", "message"),
     [
-        ({"pack": {"capacity": 3}}, ValueError, r"\b1\b.*\b4\b.*capacity=3"),
-        ({"pack": {"capacity": 0}}, ValueError, "capacity is 0"),
-        ({"pack": {}}, (TypeError, ValueError), "capacity"),
-        ({"pack": 8}, TypeError, "pack is 8"),
-        ({"pack": {"capacity": 8, "size": 1}}, (TypeError, ValueError), "size"),
-        ({"pack": {"capacity": 8, "algorithm": "concat"}}, ValueError, "splits rows"),
-        ({"pack": {"capacity": 3, "oversize": "split"}}, ValueError, "split"),
-        ({"pack": {"capacity": 8}, "shard_by": "tokens"}, ValueError, "shard_by"),
-        ({"pack": {"capacity": 8}, "shard_by": "strided"}, ValueError, "shard_by"),
-        ({"pack": {"capacity": 8}, "pad_rows": "copy_cycle"}, ValueError, "copy_cycle"),
-        ({"pack": {"capacity": 8, "bins_multiple_of": 0}}, ValueError, "bins_multiple_of is 0"),
+        ({"layout": fc.Packed(3)}, ValueError, r"\b1\b.*\b4\b.*capacity=3"),
+        ({"layout": fc.Packed(8, algorithm="concat")}, ValueError, "splits rows"),
+        ({"layout": fc.Packed(3, oversize="split")}, ValueError, "split"),
+        ({"layout": fc.Packed(8), "shard_by": "tokens"}, ValueError, "shard_by"),
+        ({"layout": fc.Packed(8), "shard_by": "strided"}, ValueError, "shard_by"),
+        ({"layout": fc.Packed(8), "pad_rows": "copy_cycle"}, ValueError, "copy_cycle"),
     ],
 )
 def test_what_cannot_be(options, exception, message):
@@ -193,43 +189,41 @@ def test_what_cannot_be(options, exception, message):
 
 def test_sequences_over_capacity_in_bins_of_their_own():
     how = {"capacity": 3, "oversize": "own_bin"}
-    plan = fc.plan_step([3, 9, 2], pack=how)
+    plan = fc.plan_step([3, 9, 2], layout=fc.Packed(**how))
     assert bins_of(plan.shard(0, 0)) == fc.planning.pack([3, 9, 2], **how).bins
     assert plan.shard(0, 0).bin_width == 9
 
 
 def test_groups_that_stay_together():
     how = {"uids": list("aabb"), "keep_together": "prompt"}
-    plan = fc.plan_step([3, 4, 2, 1], **how, pack={"capacity": 8})
+    plan = fc.plan_step([3, 4, 2, 1], **how, layout=fc.Packed(8))
     assert sorted(map(sorted, bins_of(plan.shard(0, 0)))) == [[0, 1], [2, 3]]
-    with pytest.raises(ValueError, match="keep_together"):
-        fc.plan_step([3, 4, 2, 1], pack={"capacity": 8, "keep_together": list("aabb")})
     with pytest.raises(ValueError, match=r"keep_together.*7 tokens.*capacity=6"):
-        fc.plan_step([3, 4, 2, 1], **how, pack={"capacity": 6})
+        fc.plan_step([3, 4, 2, 1], **how, layout=fc.Packed(6))
 
 
 def test_rows_that_are_too_long_are_named():
     with pytest.raises(
         ValueError, match=r"rows 2 to 3, .*count from row 2 on\): lengths\[1\] is 9"
     ):
-        fc.plan_step([1, 2, 3, 9], rows_per_mini_batch=2, pack={"capacity": 4})
+        fc.plan_step([1, 2, 3, 9], rows_per_mini_batch=2, layout=fc.Packed(4))
 
 
 def test_packed_shards_are_built_packed():
     """In other layouts, ranks would have different numbers of rows."""
     turns = {"prompts": [[1], [2], [3]], "responses": [[3], [4], [5]], "pad_token_id": 0}
     whole = fc.build_batch(**turns)
-    shard = fc.plan_step(whole, dp_size=2, pack={"capacity": 4}).shard(0, 0)
+    shard = fc.plan_step(whole, dp_size=2, layout=fc.Packed(4)).shard(0, 0)
     for layout in ("left", "two_segment", "right", "jagged"):
-        with pytest.raises(ValueError, match=r"pack=.*layout='packed'"):
+        with pytest.raises(ValueError, match=r"planned with layout=Packed\(capacity=4\)"):
             fc.build_batch(**turns, shard=shard, layout=layout)
-    with pytest.raises(ValueError, match=r"pack=.*layout='packed'"):
+    with pytest.raises(ValueError, match=r"planned with layout=Packed\(capacity=4\)"):
         whole.select(shard)
 
 
 def test_results_come_back_in_order():
     """Of slots, or of what gather gives: padding rows are left out there."""
-    plan = fc.plan_step([2, 5, 3, 2, 4], rows_per_mini_batch=5, dp_size=7, pack={"capacity": 6})
+    plan = fc.plan_step([2, 5, 3, 2, 4], rows_per_mini_batch=5, dp_size=7, layout=fc.Packed(6))
     slots = [f"row {row}" for row in plan.rows.tolist()]
     gathered = [name for name in slots if name != "row -1"]
     expected = [f"row {row}" for row in range(5)]
@@ -249,14 +243,13 @@ def test_results_come_back_in_order():
 
 
 def test_shards_of_other_rows():
-    plan = fc.plan_step([2, 3], pack={"capacity": 5})
+    plan = fc.plan_step([2, 3], layout=fc.Packed(5))
     with pytest.raises(ValueError, match=r"row \d has \d tokens, but here it has"):
         fc.build_batch(
             [[1], [2]],
             [[3, 4], [5]],
             pad_token_id=0,
             shard=plan.shard(0, 0),
-            layout="packed",
         )
 
 
@@ -275,7 +268,6 @@ class Step(NamedTuple):
     merge: fc.planning.MergePlan | str | None
     whole: fc.Batch
     plan: fc.planning.StepPlan
-    how: dict[str, Any]
     prompts: int
 
     def build(self, **options):
@@ -284,7 +276,7 @@ class Step(NamedTuple):
     def shards(self, mini_batch):
         """Build the packed shards of a mini-batch."""
         for rank in range(self.plan.dp_size):
-            yield self.build(shard=self.plan.shard(mini_batch, rank), layout="packed", **self.how)
+            yield self.build(shard=self.plan.shard(mini_batch, rank))
 
     def alone(self, mini_batch):
         """Build a mini-batch by itself, left-padded."""
@@ -302,12 +294,15 @@ def steps(draw):
     whole = build(turns, merge)
     longest = int((whole.prompt_lens + whole.response_lens).max())
     multiple = draw(st.sampled_from([1, 1, 4]))
-    pack = {
-        "capacity": draw(st.integers(longest + 3, longest + 40)),
-        "algorithm": draw(st.sampled_from(WHOLE_ALGORITHMS)),
-        "pad_to_multiple_of": multiple,
-    }
+    layout = fc.Packed(
+        draw(st.integers(longest + 3, longest + 40)),
+        algorithm=draw(st.sampled_from(WHOLE_ALGORITHMS)),
+        multiple_of=multiple,
+        shift=draw(st.sampled_from(SHIFTS)),
+        padding_as=draw(st.sampled_from(PADDING_AS)),
+    )
     options = {
+        "layout": layout,
         "prompts_per_mini_batch": draw(st.integers(1, prompts)),
         "dp_size": draw(st.integers(1, 4)),
         "allow_partial": True,
@@ -316,11 +311,10 @@ def steps(draw):
         tokens = (turns["prompts"], turns["responses"])
         ids = turns["trajectory_ids"]
         merge = fc.merge_turns(*tokens, trajectory_ids=ids, policy=policy)
-        plan = fc.plan_step(merge, uids=turns["uids"], **options, pack=pack)
+        plan = fc.plan_step(merge, uids=turns["uids"], **options)
     else:
-        plan = fc.plan_step(whole, **options, pack=pack)
-    how = {"shift": draw(st.sampled_from(SHIFTS)), "tail": draw(st.sampled_from(TAILS))}
-    return Step(turns, policy, merge, whole, plan, how, options["prompts_per_mini_batch"])
+        plan = fc.plan_step(whole, **options)
+    return Step(turns, policy, merge, whole, plan, options["prompts_per_mini_batch"])
 
 
 def losses_of_shard(policy, batch, shift, tokens, rows):
@@ -350,7 +344,7 @@ def test_packed_shards_train_as_their_mini_batch(policy, step):
         shapes = set()
         for batch in step.shards(mini_batch):
             shapes.add(batch.input_ids.shape)
-            of_rows, losses = losses_of_shard(policy, batch, step.how["shift"], tokens, rows)
+            of_rows, losses = losses_of_shard(policy, batch, plan.layout.shift, tokens, rows)
             gathered.append(of_rows)
             total += torch.stack(losses).detach()
             for sums, shares in zip(gradients, gradients_of(policy, losses), strict=True):
@@ -400,9 +394,8 @@ def test_shards_equal_the_loops(step):
                 **columns,
                 pad_token_id=0,
                 shard=shard,
-                layout="packed",
+                layout=shard.layout,
                 position_ids="zero",
-                **step.how,
             )
             assert_same(batch, expected)
             assert batch.is_padding == shard.is_padding.tolist()
@@ -414,7 +407,8 @@ def test_padding_is_in_no_normalizer(step):
     """Of a packed batch of all rows, as of a padded one."""
     plan = step.plan
     tokens, rows = step.whole.loss_normalizers(plan)
-    packed = step.build(layout="packed", rows="single", **step.how)
+    how = {"shift": plan.layout.shift, "padding_as": plan.layout.padding_as}
+    packed = step.build(layout=fc.Packed.single_row(**how))
     found_tokens, found_rows = packed.loss_normalizers(plan)
     assert found_tokens.tolist() == tokens.tolist()
     assert found_rows.tolist() == rows.tolist()
@@ -431,11 +425,11 @@ def test_padding_is_in_no_normalizer(step):
 def test_a_synthetic_row_trains_nothing(policy):
     turns = rollouts(0, prompts=1)
     whole = build(turns)
-    plan = fc.plan_step(whole, dp_size=16, pack={"capacity": 96})
+    plan = fc.plan_step(whole, dp_size=16, layout=fc.Packed(96, shift="next_token"))
     assert plan.is_padding.any()
     for rank in range(16):
         shard = plan.shard(0, rank)
-        batch = build(turns, shard=shard, layout="packed", shift="next_token")
+        batch = build(turns, shard=shard)
         if not shard.is_padding.all():
             continue
         assert batch.loss_mask.sum() == 0
@@ -457,10 +451,8 @@ def test_merged_turns_are_packed_once():
     merge = fc.merge_turns(
         turns["prompts"], turns["responses"], trajectory_ids=turns["trajectory_ids"]
     )
-    plan = fc.plan_step(merge, pack={"capacity": 6})
-    batch = fc.build_batch(
-        **turns, pad_token_id=0, merge=merge, shard=plan.shard(0, 0), layout="packed"
-    )
+    plan = fc.plan_step(merge, layout=fc.Packed(6))
+    batch = fc.build_batch(**turns, pad_token_id=0, merge=merge, shard=plan.shard(0, 0))
     assert sorted(bins_of(plan.shard(0, 0))) == [[0, 2], [1]]
     assert (batch.input_ids[batch.sequence_ids >= 0] == 4).sum() == 1
     found = batch.gather(batch.loss_mask, per="turn").to_list()

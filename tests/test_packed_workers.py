@@ -25,9 +25,7 @@ def packed(bins=BINS, **options):
         prompts,
         responses,
         pad_token_id=0,
-        layout="packed",
-        pack=lists,
-        pad_to_multiple_of=4,
+        layout=fc.Packed(plan=lists, multiple_of=4),
         **options,
     )
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from test_layouts import widths
+from test_layouts import layouts
 from test_pinning import fake_allocator
 
 import fastcollate as fc
@@ -31,7 +31,7 @@ def test_outputs_are_those_of_the_host(drawn):
     data = drawn.draw(rollouts())
     more = drawn.draw(extras(data, "torch"))
     inputs = {**data._asdict(), "pad_token_id": drawn.draw(st.sampled_from([0, 7, -1])), **more}
-    options = drawn.draw(widths(layout, data))
+    options = {"layout": drawn.draw(layouts(layout, data))}
     expected = build_batch_loops(**inputs, **options)
     jagged = fc.build_batch(**inputs, layout="jagged")
     batch = fc.pad_on_device(jagged, **options)
@@ -51,14 +51,14 @@ def test_compact_batches_are_widened(drawn):
     short = [[token % 1000 for token in row] for row in data.responses]
     inputs = {**data._asdict(), **more, "prompts": small, "responses": short, "pad_token_id": 5}
     if layout == "packed":
-        options = {"layout": "packed", "pack": {"capacity": 5000}}
+        options = {"layout": fc.Packed(capacity=5000)}
     else:
         options = {"layout": layout.removeprefix("jagged to ")}
     compact = {**options, "dtypes": "compact"}
     if layout == "jagged to left":
         compact["layout"] = "jagged"
     batch = fc.build_batch(**inputs, **compact)
-    wide = fc.pad_on_device(batch, options["layout"])
+    wide = fc.pad_on_device(batch, None if layout == "packed" else options["layout"])
     assert_same(wide, fc.build_batch(**inputs, **options))
     if layout != "jagged to left":
         assert_same(fc.pad_on_device(wide, dtypes="compact"), batch)
@@ -89,7 +89,7 @@ def test_rows_of_a_step():
     for rank in range(3):
         shard = plan.shard(0, rank)
         jagged = fc.build_batch(**INPUTS, shard=shard, layout="jagged")
-        again = fc.pad_on_device(jagged, "left", pad_to=4, max_response_len=3)
+        again = fc.pad_on_device(jagged, fc.Left(pad_to=4, pad_response_to=3))
         assert_same(again, fc.build_batch(**INPUTS, shard=shard))
         assert again.is_padding == jagged.is_padding
 
@@ -128,14 +128,14 @@ def test_the_way_back_from_the_device():
 @pytest.mark.parametrize(
     ("options", "arguments", "pattern"),
     [
-        ({"layout": "jagged"}, {}, "layout is 'jagged'; pass 'left'"),
+        ({"layout": "jagged"}, {}, "layout is None; pass 'left'"),
         ({"layout": "jagged"}, {"layout": "jagged"}, "layout is 'jagged'"),
-        ({"layout": "jagged"}, {"layout": "packed"}, "layout is 'packed'"),
+        ({"layout": "jagged"}, {"layout": fc.Packed(8)}, r"layout is Packed\(capacity=8\)"),
         ({"layout": "jagged"}, {"layout": "up"}, "layout is 'up'"),
-        ({"layout": "jagged"}, {"layout": "left", "pad_to": 3}, "pad_to"),
-        ({"layout": "jagged"}, {"layout": "left", "max_prompt_len": 3}, "max_prompt_len"),
+        ({"layout": "jagged"}, {"layout": fc.Left(pad_to=3)}, "pad_to"),
         ({"layout": "left"}, {"layout": "right"}, "has layout='left': pad_on_device pads jagged"),
-        ({"layout": "left"}, {"pad_to": 9}, "has layout='left'"),
+        ({"layout": "left"}, {"layout": fc.Left(pad_to=9)}, "has layout='left'"),
+        ({"layout": fc.Packed(8)}, {"layout": fc.Packed(8)}, "has layout='packed'"),
         ({"layout": "left"}, {"dtypes": "wide"}, "dtypes is 'wide'"),
         ({"layout": "left"}, {"dtypes": {"input_ids": "float32"}}, "input_ids"),
         ({"layout": "left"}, {"dtypes": {"labels": "int64"}}, "dtypes has the key 'labels'"),

@@ -108,7 +108,7 @@ def test_every_dtype(allocator):
 
 
 def test_packed(allocator):
-    options = {"layout": "packed", "pack": {"capacity": 8}}
+    options = {"layout": fc.Packed(capacity=8)}
     batch = build(**options)
     assert_same(batch, build(**options, pin_memory=False))
 
@@ -419,7 +419,7 @@ def test_a_default_pool_may_be_pinned(allocator):
         assert pool.live_bytes > 0
         again = batch.to_layout("right")
         assert len(allocator.sizes) == 2
-        assert_same(again.to_layout("left", pad_to=4), build(pin_memory=False, pool=None))
+        assert_same(again.to_layout(fc.Left(pad_to=4)), build(pin_memory=False, pool=None))
         del batch, again
         # What has to be NumPy's is pageable.
         assert isinstance(build(pin_memory=False, array_type="numpy").input_ids, np.ndarray)

@@ -127,7 +127,7 @@ def test_batches_arrive(options, lane):
 
 
 def test_packed_batches_arrive_by_one_copy(lane):
-    options = {"layout": "packed", "pack": {"capacity": 6}}
+    options = {"layout": fc.Packed(capacity=6)}
     with fc.prefetch([batch_of(1, rows=4, **options)], "cuda") as batches:
         batch = next(batches)
     assert_same(batch, batch_of(1, rows=4, **options))

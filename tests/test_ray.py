@@ -176,7 +176,7 @@ def check(found, shard, merge=None, **options):
     [
         (None, "left", {"shard_by": "tokens"}),
         ("exact", "two_segment", {"pad_rows": "synthetic"}),
-        ("branch", "packed", {"pack": {"capacity": 64, "pad_to_multiple_of": 2}}),
+        ("branch", None, {"layout": fc.Packed(capacity=64, multiple_of=2)}),
     ],
 )
 def test_shards_are_those_of_one_call_though_a_consumer_dies(
@@ -231,20 +231,22 @@ def test_tensors_and_options(rollouts, consumers):
 
 def test_widths_are_the_plan_s(rollouts, consumers):
     blocks = get([worker.put.remote() for worker in rollouts])
-    plan = fc.ray.plan_step(blocks, dp_size=2, pad_to=64)
+    plan = fc.ray.plan_step(blocks, dp_size=2, layout=fc.Left(pad_to=64))
     shards = [plan.shard(0, rank) for rank in range(2)]
     first = consumers[0].collate.remote(shards[0])
-    second = consumers[1].collate.remote(shards[1], pad_to=64)
+    second = consumers[1].collate.remote(shards[1], layout=fc.Left(pad_to=64))
     for shard, found in zip(shards, get([first, second]), strict=True):
-        check(found, shard, pad_to=64)
-    message = "pad_to is 32 for the shard of mini-batch 0 and rank 1, but .* planned with 64"
+        check(found, shard, layout=fc.Left(pad_to=64))
+    message = r"layout is Left\(pad_to=32\), but .* planned with layout=Left\(pad_to=64\)"
     with pytest.raises(ValueError, match=message):
-        get(consumers[1].collate.remote(shards[1], pad_to=32))
-    with pytest.raises(ValueError, match=r"pad_to_multiple_of is 8 .* planned with 1"):
-        fc.ray.collate(shards[0], pad_token_id=0, pad_to_multiple_of=8)
+        get(consumers[1].collate.remote(shards[1], layout=fc.Left(pad_to=32)))
+    with pytest.raises(ValueError, match=r"layout is Left\(multiple_of=8\), but .* planned with"):
+        fc.ray.collate(shards[0], pad_token_id=0, layout=fc.Left(multiple_of=8))
     with pytest.raises(ValueError, match="row 0 has 14 tokens, but pad_to is 2"):
         fc.ray.collate(
-            fc.ray.plan_step(blocks, pad_to=2).shard(0, 0), pad_token_id=0, array_type="numpy"
+            fc.ray.plan_step(blocks, layout=fc.Left(pad_to=2)).shard(0, 0),
+            pad_token_id=0,
+            array_type="numpy",
         )
 
 

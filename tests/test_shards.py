@@ -41,7 +41,8 @@ def cases(draw, layout):
     turns = draw(rollouts(max_long_len=30))
     options = {"layout": layout, "pad_token_id": 7, **draw(extras(turns, "numpy"))}
     if layout != "jagged" and draw(st.booleans()):
-        options["pad_to_multiple_of"] = draw(st.integers(1, 4))
+        kind = {"left": fc.Left, "right": fc.Right, "two_segment": fc.TwoSegment}[layout]
+        options["layout"] = kind(multiple_of=draw(st.integers(1, 4)))
     return turns, draw(as_inputs(turns)), options, draw(shards(turns))
 
 
@@ -61,7 +62,7 @@ def test_selected_rows_are_those_built_from_turns(layout, data):
     turns, _, options, shard = data.draw(cases(layout))
     # What a batch's widths were rounded to is not known when it is widened for synthetic rows.
     is_wide = any(turns.prompts) and any(turns.responses)
-    assume(is_wide or "pad_to_multiple_of" not in options)
+    assume(is_wide or isinstance(options["layout"], str))
     arguments = {**turns._asdict(), **options, "array_type": "numpy"}
     count = len(turns.prompts)
     arguments |= {"uids": list(range(count)), "is_last_step": [True] * count}
@@ -313,7 +314,7 @@ def test_shards_keep_their_own_arrays():
 def test_ranks_fail_together_where_a_width_is_too_small():
     prompts, responses = [[1], [2], [3]], [[4], [5, 6], [7]]
     plan = fc.plan_step(([1, 1, 1], [1, 2, 1]), dp_size=3)
-    for width in ({"max_response_len": 1}, {"pad_to": 2}):
+    for layout in (fc.Left(pad_response_to=1), fc.Left(pad_to=2)):
         for rank in range(3):
             with pytest.raises(ValueError, match=r"row 1 has .*nothing is ever truncated"):
                 fc.build_batch(
@@ -322,5 +323,5 @@ def test_ranks_fail_together_where_a_width_is_too_small():
                     pad_token_id=0,
                     shard=plan.shard(0, rank),
                     array_type="numpy",
-                    **width,
+                    layout=layout,
                 )

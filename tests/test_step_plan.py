@@ -462,7 +462,7 @@ def test_fewer_than_a_mini_batch_are_a_partial_one(unit):
     plan = fc.plan_step([5, 6, 7], uids=list("aab"), dp_size=2, **options)
     assert plan.mini_batches == [(0, 3)]
     assert plan.mini_batch_prompts.tolist() == [0, 2]
-    packed = fc.plan_step([5, 6, 7], uids=list("aab"), pack={"capacity": 16}, **options)
+    packed = fc.plan_step([5, 6, 7], uids=list("aab"), layout=fc.Packed(capacity=16), **options)
     assert packed.mini_batches == [(0, 3)]
 
 
@@ -645,7 +645,7 @@ def test_a_plan_prints_its_mini_batches():
 
 
 @pytest.mark.parametrize(
-    "changes", [{"dp_size": 2**64}, {"row_lengths": None}, {"pad_to_multiple_of": 2**63}]
+    "changes", [{"dp_size": 2**64}, {"row_lengths": None}, {"layout": 5}, {"layout": {}}]
 )
 def test_tables_that_no_plan_has(changes):
     tables = fc.plan_step([1, 2, 3], uids=[1, 2, 3], dp_size=2).to_dict()

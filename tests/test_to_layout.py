@@ -7,7 +7,7 @@ import pytest
 from conftest import NEEDS_TORCH
 from hypothesis import given
 from hypothesis import strategies as st
-from test_layouts import widths
+from test_layouts import layouts
 
 import fastcollate as fc
 from fastcollate.testing.reference import assert_same, build_batch_loops
@@ -18,8 +18,8 @@ LAYOUTS = ["left", "two_segment", "right", "jagged"]
 
 @st.composite
 def placed(draw, layout, data):
-    """Draw a layout's widths."""
-    return {"layout": layout, **(draw(widths(layout, data)) if layout != "jagged" else {})}
+    """Draw a layout with widths."""
+    return {"layout": draw(layouts(layout, data))}
 
 
 def small_ids(rows):
@@ -70,7 +70,7 @@ def test_written_out(array_type):
         "weight": fc.PerRow([1, 0.5]),
     }
     batch = small("jagged", array_type, fields=fields, position_ids="one", labels="shifted")
-    found = batch.to_layout("left", pad_to=4, max_response_len=2)
+    found = batch.to_layout(fc.Left(pad_to=4, pad_response_to=2))
     assert {key: value.tolist() for key, value in found.items()} == {
         "input_ids": [[9, 1, 2, 4], [9, 3, 5, 6]],
         "attention_mask": [[0, 1, 1, 1], [0, 1, 1, 1]],
@@ -152,12 +152,9 @@ def test_gather_works_in_the_new_layout(layout, array_type):
     ("options", "message"),
     [
         ({"layout": "middle"}, "layout is 'middle'"),
-        ({"layout": None}, "layout is None"),
-        ({"layout": "right", "pad_to": 2}, "pad_to is 2"),
-        ({"layout": "left", "max_response_len": 1}, "max_response_len is 1"),
-        ({"layout": "two_segment", "max_prompt_len": 1}, "max_prompt_len is 1"),
-        ({"layout": "jagged", "pad_to": 8}, "pad_to"),
-        ({"layout": "jagged", "pad_to_multiple_of": 8}, "pad_to_multiple_of"),
+        ({"layout": fc.Right(pad_to=2)}, "pad_to is 2"),
+        ({"layout": fc.Left(pad_response_to=1)}, "pad_response_to is 1"),
+        ({"layout": fc.TwoSegment(pad_prompt_to=1)}, "pad_prompt_to is 1"),
     ],
 )
 def test_layouts_that_cannot_be(options, message):

@@ -77,8 +77,8 @@ def test_log_probs_are_those_that_the_player_had(options):
         **columns,
         pad_token_id=PAD,
         merge=chosen.merging,
-        pack={"capacity": chosen.capacity} if chosen.pack else None,
-        **chosen.layout,
+        layout=chosen.layout,
+        position_ids="zero",
     )
     found = response_log_probs(learner.policy, batch) * batch.loss_mask
     torch.testing.assert_close(found, batch.logprobs.double(), rtol=0, atol=1e-6)

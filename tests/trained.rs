@@ -1,7 +1,8 @@
 //! What trains, on slices alone: sampled tokens of real rows with a token of their part in front.
 
 use fastcollate::plan::{
-    Assembly, Bins, Grid, Layout, Packing, Pick, Placement, Shift, Stretch, Tail, Turns, Widths,
+    Assembly, Bins, Grid, Layout, Packing, PaddingAs, Pick, Placement, Shift, Stretch, Turns,
+    Widths,
 };
 use proptest::prelude::*;
 
@@ -70,7 +71,7 @@ proptest! {
             Some(&layout) => Placement::of_layout(&assembly, layout, Widths::default()),
             None => {
                 let shift = if layout == 4 { Shift::None } else { Shift::NextToken };
-                let packing = Packing { multiple_of: 1, shift, tail: Tail::Outside };
+                let packing = Packing { multiple_of: 1, shift, padding_as: PaddingAs::NoSegment };
                 Placement::packed(&assembly, &bins(&sums, cut), packing, None, 0)
             }
         }

@@ -117,7 +117,8 @@ class Worker:
         """Learn from this rank's shards of a step."""
         clock = Clock()
         batches = (
-            fastcollate.ray.collate(shard, pad_token_id=PAD, **self.options.layout)
+            # Positions of padding are zero, or they would count beyond the model's.
+            fastcollate.ray.collate(shard, pad_token_id=PAD, position_ids="zero")
             for shard in shards
         )
         tokens = [shard.loss_normalizers.tokens for shard in shards]

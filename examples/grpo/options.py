@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Literal
 
+import fastcollate as fc
+
 TIMEOUT = timedelta(minutes=2)
 """How long ranks wait for each other."""
 
@@ -51,11 +53,10 @@ class Options:
         return {
             "prompts_per_mini_batch": self.prompts_per_mini_batch,
             "dp_size": self.ranks,
-            "pack": {"capacity": self.capacity} if self.pack else None,
+            "layout": self.layout,
         }
 
     @property
-    def layout(self) -> dict[str, Any]:
-        """Arguments of `build_batch` and `collate` for what is trained on."""
-        layout = {"layout": "packed", "shift": "next_token"} if self.pack else {"layout": "left"}
-        return {**layout, "position_ids": "zero"}  # or padding would count beyond the model's
+    def layout(self) -> fc.Packed | fc.Left:
+        """The layout of what is trained on."""
+        return fc.Packed(self.capacity, shift="next_token") if self.pack else fc.Left()

@@ -24,6 +24,7 @@ from fastcollate.handover.prefetching import prefetch
 from fastcollate.ingest.column_input import ragged
 from fastcollate.ingest.columns import Ragged
 from fastcollate.ingest.fields import Field, PerRow, RoutedExperts
+from fastcollate.plan.layouts import Jagged, Left, Packed, Right, TwoSegment
 from fastcollate.plan.merging import merge_turns
 from fastcollate.plan.stepping import plan_step
 
@@ -32,9 +33,14 @@ __all__ = [
     "BatchBuilder",
     "Collator",
     "Field",
+    "Jagged",
+    "Left",
+    "Packed",
     "PerRow",
     "Ragged",
+    "Right",
     "RoutedExperts",
+    "TwoSegment",
     "__version__",
     "build_batch",
     "merge_turns",

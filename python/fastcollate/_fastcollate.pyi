@@ -88,12 +88,12 @@ class LayoutSpec:
         cls,
         name: str,
         pad_to: int | None,
-        max_prompt_len: int | None,
-        max_response_len: int | None,
-        pad_to_multiple_of: int,
+        pad_prompt_to: int | None,
+        pad_response_to: int | None,
+        multiple_of: int,
         pack: Callable[[NDArray[int64]], BinPlan] | None = None,
         shift: str = "none",
-        tail: str = "extra_segment",
+        padding_as: str = "own_segment",
     ) -> LayoutSpec: ...
     @property
     def name(self) -> str: ...
@@ -311,7 +311,7 @@ class Plan:
     def bins(self) -> list[NDArray[int64]] | None: ...
     def extents(self) -> NDArray[int64] | None: ...
     @property
-    def pad_to_multiple_of(self) -> int: ...
+    def multiple_of(self) -> int: ...
     @property
     def is_shifted(self) -> bool: ...
     @property

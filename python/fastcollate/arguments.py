@@ -10,21 +10,30 @@ import os
 import reprlib
 import sys
 import warnings
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, TypeVar, cast
+
+from fastcollate.arrays import describe
 
 T = TypeVar("T", bound=Callable[..., Any])
 
 FORMER_NAMES = {
-    "copy": "pad_rows='copy_first' or pad_rows='copy_cycle'",
-    "loss_masks": "loss_mask",
-    "max_seq_len": "warn_above",
-    "realign": "mask_drift",
-    "rows": "shard",
-    "shards": "shard_by",
-    "what": "rows",
+    "copy": ["pad_rows='copy_first' or pad_rows='copy_cycle'"],
+    "loss_masks": ["loss_mask"],
+    "max_prompt_len": ["layout=fc.TwoSegment(pad_prompt_to=...)", "pad_prompt_to"],
+    "max_response_len": ["layout=fc.Left(pad_response_to=...)", "pad_response_to"],
+    "max_seq_len": ["warn_above"],
+    "pack": ["layout=fc.Packed(capacity=...)"],
+    "pad_to": ["layout=fc.Left(pad_to=...)"],
+    "pad_to_multiple_of": ["layout=fc.Left(multiple_of=...)", "multiple_of"],
+    "realign": ["mask_drift"],
+    "rows": ["shard", "layout=fc.Packed.single_row()"],
+    "shards": ["shard_by"],
+    "shift": ["layout=fc.Packed(capacity=..., shift=...)"],
+    "tail": ["layout=fc.Packed(capacity=..., padding_as=...)", "padding_as"],
+    "what": ["rows"],
 }
-"""Arguments that have another name now, and what to pass instead."""
+"""Arguments that have another name now, and what to pass instead: the first that is known."""
 
 _PACKAGE = os.path.dirname(__file__) + os.sep
 
@@ -71,7 +80,8 @@ def unknown_argument(callee: str, name: str, known: Iterable[str]) -> str:
     """Say that an argument is unknown, and which of the known ones to pass."""
     known = list(known)
     advice = f"pass some of {', '.join(known)}" if known else "it takes none"
-    if (instead := FORMER_NAMES.get(name, "")).partition("=")[0] in known:
+    former = (one for one in FORMER_NAMES.get(name, ()) if one.partition("=")[0] in known)
+    if instead := next(former, None):
         advice = f"pass {instead}"
     elif close := difflib.get_close_matches(name, known, 1):
         advice = f"did you mean {close[0]!r}?"
@@ -105,9 +115,9 @@ def checked_int(name: str, value: Any, advice: str, *, bits: int = 64) -> int:
     return integer
 
 
-def checked_count(name: str, value: Any, advice: str, *, least: int = 1) -> int:
+def checked_count(name: str, value: Any, advice: str, *, least: int = 1, bits: int = 64) -> int:
     """Return an argument as a number of things, of which there are so many at least."""
-    count = checked_int(name, value, advice)
+    count = checked_int(name, value, advice, bits=bits)
     if count < least:
         raise ValueError(f"{name} is {count}; pass {advice} from {least} on")
     return count
@@ -117,6 +127,16 @@ def check_bool(name: str, value: Any) -> None:
     """Check that an argument says yes or no."""
     if not isinstance(value, bool):
         raise TypeError(f"{name} is {reprlib.repr(value)}; pass True or False")
+
+
+def check_choice(name: str, value: Any, choices: Collection[str]) -> None:
+    """Check that an argument is one of some strings."""
+    if isinstance(value, str) and value in choices:
+        return
+    advice = f"pass {', '.join(map(repr, choices))}"
+    if not isinstance(value, str):
+        raise TypeError(f"{name} is {describe(value)}; {advice}")
+    raise ValueError(f"{name} is {value!r}; {advice}")
 
 
 def checked_seconds(name: str, value: Any) -> float:

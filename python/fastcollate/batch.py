@@ -13,14 +13,13 @@ from fastcollate.arguments import check_bool, counted, suggests_names, warn_user
 from fastcollate.arrays import is_tensor
 from fastcollate.gathering import broadcasted, gathered
 from fastcollate.handover.device import moved, pinned_batch
-from fastcollate.layouts import checked_layout, torn_message
 from fastcollate.plan.bin_plan import BinPlan
+from fastcollate.plan.layouts import LayoutArgument, checked_layout, torn_message
 from fastcollate.relayout import laid_out
 from fastcollate.shards import selected
 
 if TYPE_CHECKING:
     from fastcollate.ingest.columns import Ragged
-    from fastcollate.layouts import PackArgument, Shift, Tail
     from fastcollate.plan.merging import MergePlan
     from fastcollate.plan.step_plan import Shard, StepPlan
 
@@ -227,7 +226,7 @@ class Batch(Mapping[str, Any]):
             lengths,
             num_sequences=plan.num_rows,
             capacity=max(plan.width, 1),
-            pad_to_multiple_of=plan.pad_to_multiple_of,
+            multiple_of=plan.multiple_of,
         )
 
     @property
@@ -449,26 +448,16 @@ class Batch(Mapping[str, Any]):
 
     def to_layout(
         self,
-        layout: Literal["left", "two_segment", "right", "jagged", "packed"],
-        *,
-        pack: PackArgument = None,
-        shift: Shift = "none",
-        tail: Tail = "extra_segment",
-        rows: Literal["single"] | None = None,
-        pad_to: int | None = None,
-        pad_to_multiple_of: int = 1,
-        max_prompt_len: int | None = None,
-        max_response_len: int | None = None,
+        layout: LayoutArgument,
     ) -> Batch:
         """Lay the same rows out in another way.
 
-        No value is lost: with the arguments that this batch was built with, the way back gives the
+        No value is lost: with the layout that this batch was built with, the way back gives the
         same outputs bit for bit.
 
         Parameters
         ----------
-        layout, pack, shift, tail, rows, pad_to, pad_to_multiple_of, max_prompt_len, \
-        max_response_len
+        layout
             As :func:`fastcollate.build_batch`.
 
         Returns
@@ -482,8 +471,7 @@ class Batch(Mapping[str, Any]):
             Options that cannot be; a packed batch that has no place for a value, or only one for
             each part of a split row.
         """
-        widths = (pad_to, max_prompt_len, max_response_len, pad_to_multiple_of)
-        again = laid_out(self, checked_layout(layout, *widths, pack, shift, tail, rows))
+        again = laid_out(self, checked_layout(layout))
         if (message := torn_message(again.plan)) is not None:
             warn_user(message)
         return again

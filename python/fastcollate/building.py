@@ -16,7 +16,7 @@ from fastcollate.collating import LOGPROBS, LOSS_MASK, REWARDS, build_batch, che
 from fastcollate.dtypes import taken_apart
 from fastcollate.handover.pools import PoolArgument
 from fastcollate.ingest.fields import Field, FieldKind, PerRow, RoutedExperts, check_keys, kind_of
-from fastcollate.layouts import PackArgument, Shift, Tail
+from fastcollate.plan.layouts import LayoutArgument
 from fastcollate.plan.merging import MergePlan, MergeRewards
 
 T = TypeVar("T")
@@ -77,9 +77,8 @@ class BatchBuilder:
 
     Parameters
     ----------
-    pad_token_id, merge, merge_rewards, position_ids, labels, rows, layout, pack, shift, tail, \
-    pad_to, pad_to_multiple_of, max_prompt_len, max_response_len, warn_above, dtypes, array_type, \
-    pool, pin_memory
+    pad_token_id, merge, merge_rewards, position_ids, labels, layout, warn_above, dtypes, \
+    array_type, pool, pin_memory
         As :func:`fastcollate.build_batch`. To be merged, turns of a trajectory are added one after
         the other.
 
@@ -108,15 +107,7 @@ class BatchBuilder:
         merge_rewards: MergeRewards | None = None,
         position_ids: Literal["zero", "one", "repeat_last"] | bool | None = None,
         labels: Literal["aligned", "shifted"] | None = None,
-        rows: Literal["single"] | None = None,
-        layout: Literal["left", "two_segment", "right", "jagged", "packed"] = "left",
-        pack: PackArgument = None,
-        shift: Shift = "none",
-        tail: Tail = "extra_segment",
-        pad_to: int | None = None,
-        pad_to_multiple_of: int = 1,
-        max_prompt_len: int | None = None,
-        max_response_len: int | None = None,
+        layout: LayoutArgument = "left",
         warn_above: int | None = None,
         dtypes: Literal["default", "compact"] | Mapping[str, Any] = "default",
         array_type: Literal["torch", "numpy"] = "torch",
@@ -129,15 +120,7 @@ class BatchBuilder:
             "merge_rewards": merge_rewards,
             "position_ids": position_ids,
             "labels": labels,
-            "rows": rows,
             "layout": layout,
-            "pack": pack,
-            "shift": shift,
-            "tail": tail,
-            "pad_to": pad_to,
-            "pad_to_multiple_of": pad_to_multiple_of,
-            "max_prompt_len": max_prompt_len,
-            "max_response_len": max_response_len,
             "warn_above": warn_above,
             "dtypes": dtypes,
             "array_type": array_type,

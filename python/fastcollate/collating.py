@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from fastcollate._fastcollate import FieldSpec, LayoutSpec, OutputSpec, Plan, collate
+from fastcollate._fastcollate import FieldSpec, OutputSpec, Plan, collate
 from fastcollate.arguments import checked_int, checked_integer, id_list, suggests_names, warn_user
 from fastcollate.batch import Batch, Recipe
 from fastcollate.dtypes import DEFAULT, checked_outputs, needs_loss_mask
@@ -21,7 +21,14 @@ from fastcollate.ingest.fields import (
     object_outputs,
 )
 from fastcollate.ingest.padded_blocks import padding_message
-from fastcollate.layouts import LEFT, PackArgument, Shift, Tail, checked_layout, torn_message
+from fastcollate.plan.layouts import (
+    LEFT,
+    Layout,
+    LayoutArgument,
+    Packed,
+    checked_layout,
+    torn_message,
+)
 from fastcollate.plan.merging import (
     MergePlan,
     MergeRewards,
@@ -57,17 +64,9 @@ def build_batch(
     merge: Literal["exact", "branch", "realign"] | MergePlan | None = None,
     merge_rewards: MergeRewards | None = None,
     shard: Shard | None = None,
-    rows: Literal["single"] | None = None,
     position_ids: Literal["zero", "one", "repeat_last"] | bool | None = None,
     labels: Literal["aligned", "shifted"] | None = None,
-    layout: Literal["left", "two_segment", "right", "jagged", "packed"] = "left",
-    pack: PackArgument = None,
-    shift: Shift = "none",
-    tail: Tail = "extra_segment",
-    pad_to: int | None = None,
-    pad_to_multiple_of: int = 1,
-    max_prompt_len: int | None = None,
-    max_response_len: int | None = None,
+    layout: LayoutArgument | None = None,
     warn_above: int | None = None,
     dtypes: Literal["default", "compact"] | Mapping[str, Any] = "default",
     array_type: Literal["torch", "numpy"] = "torch",
@@ -76,29 +75,12 @@ def build_batch(
 ) -> Batch:
     """Build one training batch from ragged rows.
 
-    With ``B`` rows, ``W = max(prompt + response)``, ``P = max(prompt)`` and ``R = max(response)``,
-    the layouts are ::
+    Of ``B`` rows, ``W`` is the widest, and ``R`` the widest response. By default they make one
+    left-padded block, in which response-aligned fields are right-aligned (see `layout`)::
 
-        "left": one left-padded block; response-aligned fields are right-aligned, so that a
-        response's values stand where ``log_probs[:, -R - 1 : -1]`` has them
         input_ids       | PAD PAD  p   p   r   r  |      loss_mask  |  0   r   r  |
                         |  p   p   p   r   r   r  |                 |  r   r   r  |
                          <---------- W ---------->                   <---- R --->
-        "two_segment": left-padded prompt, right-padded response
-        input_ids       | PAD  p   p   r   r  PAD |      loss_mask  |  r   r   0  |
-                        |  p   p   p   r   r   r  |                 |  r   r   r  |
-                         <--- P --->   <--- R --->                   <---- R --->
-        "right": one right-padded block
-        input_ids       |  p   p   r   r  PAD PAD |      loss_mask  |  r   r   0  |
-                        |  p   p   p   r   r   r  |                 |  r   r   r  |
-                         <---------- W ---------->                   <---- R --->
-        "jagged": rows one behind the other and nothing else, with offsets
-        input_ids       |  p   p   r   r  |  p   p   p   r   r   r  |
-        loss_mask       |  r   r  |  r   r   r  |
-        "packed": several rows to a row of the output, as long as sequences are all fields
-        input_ids       |  p   p   r   r   p   r  PAD |
-        loss_mask       |  0   0   r   r   0   r   0  |
-                         <------------ W ------------>
 
     Inputs are read where they lie and never changed; every output value is written once.
 
@@ -119,7 +101,7 @@ def build_batch(
     loss_mask, logprobs
         Per response token. A loss mask may hold weights, but not NaN. The output is 0 on tokens
         that nothing predicts: the first of a row without a prompt, and of a part of a row that
-        `pack` split.
+        packing split.
     fields
         More fields by their keys: :class:`Field` per token, :class:`PerRow` and
         :class:`RoutedExperts`.
@@ -144,44 +126,22 @@ def build_batch(
         Everything passed is that of the whole step, and so are the widths. Padding rows train
         nothing: their loss mask and response mask are 0, and they have no labels, no routes and no
         values of response tokens; ``batch.is_padding`` tells them.
-    rows
-        ``"single"`` puts all rows of the packed layout into one row of the output, without padding,
-        as padding-free training has it.
     position_ids
         Add ``position_ids``, which count the tokens of each sequence from 0 on. Padding holds 0
         (``"zero"``, or True), 1 (``"one"``) or, with ``"repeat_last"``, 0 in front of a sequence
         and its last position after it, as verl's ``clip(cumsum(attention_mask) - 1, 0)``. The
         packed layout always has them, counted anew for each sequence; there padding counts on
-        unless something else is said here (see `tail`).
+        unless something else is said here (:class:`Packed`: `padding_as`).
     labels
         Add ``labels``: the ids of response tokens that train, and -100 elsewhere. ``"shifted"``:
         each position holds the label of its sequence's next token, for a loss of one's own; models
         of Hugging Face shift inside and take ``"aligned"``.
     layout
-        ``"left"``, ``"two_segment"``, ``"right"``, ``"jagged"`` or ``"packed"``.
-    pack
-        Which rows share a row of the packed layout: a plan of :func:`pack` for the lengths of these
-        rows, the options to make one, ``dict(capacity=16384, ...)``, or lists of rows. The shard
-        of a step that was planned with them has bins of its own.
-    shift
-        Where values of response-aligned fields stand in the packed layout. ``"none"``: beside their
-        tokens. ``"next_token"``: beside the token before, whose output predicts them; a sequence's
-        last position holds what padding does, so that no loss crosses a boundary. Labels move too.
-        The first response token of a row without a prompt has no place then, which is an error if
-        it trains; nor has that of a part of a row that `pack` split.
-    tail
-        What the padding behind the last sequence of a packed row counts as, in ``cu_seqlens`` and
-        ``position_ids``: ``"extra_segment"``, a sequence of its own; ``"extend_last"``, part of the
-        last one; ``"outside"``, nothing (its positions are 0).
-    pad_to
-        Fix ``W``, so that all data-parallel ranks agree on it. For one block, not for two segments.
-    pad_to_multiple_of
-        Round ``W`` up to a multiple; of two segments, ``P`` and ``R`` each; of packed sequences,
-        the place of each (by default as `pack` has rounded it).
-    max_prompt_len
-        Fix ``P`` of two segments.
-    max_response_len
-        Fix ``R``. In one block, fix ``W`` too, so that it stays the larger.
+        How rows lie in the outputs: :class:`Left`, :class:`Right`, :class:`TwoSegment`,
+        :class:`Jagged` or :class:`Packed`, each with the widths and other options that it has, as
+        ``fc.Left(pad_to=4096)``. ``"left"``, ``"right"``, ``"two_segment"`` and ``"jagged"`` mean
+        the default options. None is the layout that the shard's step was planned with, which admits
+        no other; without one it is ``"left"``.
     warn_above
         Warn when the longest row exceeds it. Nothing is ever truncated.
     dtypes
@@ -214,22 +174,7 @@ def build_batch(
         given ``loss_mask``, ``rewards`` and ``logprobs``, float32 (B, R), with zeros on padding,
         and those of ``fields``. Other dtypes by ``dtypes``.
 
-        The jagged layout has ``input_ids``, int64 (tokens,), with the rows' ``offsets``, int64
-        (B + 1,), the same as ``cu_seqlens``, int32, and ``max_seqlen``, an int; what belongs to
-        tokens is (tokens, ...), and fields of responses are (response tokens, ...), with
-        ``response_offsets``, int64 (B + 1,). It has no masks.
-
-        The packed layout has N rows of B sequences: ``input_ids``, ``position_ids`` and
-        ``sequence_ids`` (which row of the batch a token is of, -1 on padding), int64 (N, W);
-        ``response_mask``, labels and all per-token fields (N, W, ...). ``cu_seqlens``, int32
-        (segments + 1,), says where segments of attention begin if the rows of the output are laid
-        end to end (with ``tail="outside"``, without their tails), ``row_cu_seqlens`` the same for
-        each of them, a list of N int32 arrays, and ``max_seqlen``, an int, how long the longest is.
-        If places are rounded up, these count tokens, and ``cu_seqlens_padded``,
-        ``row_cu_seqlens_padded`` and ``max_seqlen_padded`` places. W is that of the fullest bin,
-        unless `pad_to` fixes it. There is no ``attention_mask``: models of Hugging Face take
-        batches for packed where they get none and keep no cache. :class:`PerRow` fields, names and
-        ``prompt_lens`` are of the B sequences, in their order.
+        :class:`Jagged` and :class:`Packed` say what their outputs are.
 
     Raises
     ------
@@ -239,8 +184,8 @@ def build_batch(
         `merge_rewards`); fields of different row counts; a field row of another length than its
         response; a row longer than a fixed width; a token id beyond its dtype; NaN in a loss mask;
         one reward for an empty response; a plan of bins for other rows, or bins wider than a fixed
-        width; a value that has no place (see `shift`), but for what padding holds; widths or dtypes
-        that cannot be.
+        width; a value that has no place (:class:`Packed`: `shift`), but for what padding holds;
+        dtypes that cannot be; another layout than the one that a shard's step was planned with.
     TypeError
         An object that is no field, row or number, named by field, row and position.
     ImportError
@@ -251,7 +196,7 @@ def build_batch(
     UserWarning
         Rows of one length begin or end with several padding tokens, so that the block looks padded:
         all of it counts as tokens. The longest row exceeds ``warn_above``. Values have no place
-        since `pack` split rows. Rewards lie on tokens that realigning masked.
+        since packing split rows. Rewards lie on tokens that realigning masked.
 
     Notes
     -----
@@ -279,19 +224,11 @@ def build_batch(
     check_array_type(array_type)
     if warn_above is not None:
         warn_above = checked_integer("warn_above", warn_above, "an integer or None")
-    layout_spec = checked_layout(
-        layout,
-        pad_to,
-        max_prompt_len,
-        max_response_len,
-        pad_to_multiple_of,
-        pack,
-        shift,
-        tail,
-        rows,
-        shard,
-    )
-    _check_shifts(labels, shift)
+    if shard is not None:
+        check_shard(shard)
+    planned = None if shard is None else shard.layout
+    layout = planned or LEFT if layout is None else checked_layout(layout, planned)
+    _check_shifts(labels, layout)
     specs: list[tuple[Rows, FieldSpec]] = []
     if loss_mask is not None:
         specs.append((loss_mask, LOSS_MASK))
@@ -305,10 +242,10 @@ def build_batch(
     names = checked_names(uids=uids, trajectory_ids=trajectory_ids, is_last_step=is_last_step)
     check_uids(merging, names.get("uids"))
     has_loss_mask = loss_mask is not None or needs_loss_mask(
-        layout, merging is not None or shard is not None
+        layout.name, merging is not None or shard is not None
     )
     outputs, specs = checked_outputs(
-        dtypes, layout, position_ids, labels, specs, array_type, has_loss_mask
+        dtypes, layout.name, position_ids, labels, specs, array_type, has_loss_mask
     )
     batch = collate_fields(
         prompts,
@@ -316,7 +253,7 @@ def build_batch(
         pad_token_id,
         specs,
         array_type,
-        layout_spec,
+        layout,
         outputs,
         pool,
         names,
@@ -343,7 +280,7 @@ def collate_fields(
     pad_token_id: int,
     fields: Sequence[tuple[Any, FieldSpec]],
     array_type: str,
-    layout: LayoutSpec = LEFT,
+    layout: Layout = LEFT,
     outputs: OutputSpec = DEFAULT,
     pool: PoolArgument = "default",
     names: Mapping[str, list[Any]] | None = None,
@@ -356,8 +293,6 @@ def collate_fields(
     torch = None if array_type == "numpy" else import_torch()
     making = None if merging is None else merging.making
     memory = checked_memory(pool, pin_memory, array_type)
-    if shard is not None:
-        check_shard(shard)
     names = names or {}
     counts = [(name, len(values)) for name, values in names.items()]
     plan, table, arrays, owner, merge, masked_rewards = collate(
@@ -368,7 +303,7 @@ def collate_fields(
         pad_token_id,
         fields,
         counts,
-        layout,
+        layout.spec,
         outputs,
         memory.pool,
         memory.lender,
@@ -443,7 +378,7 @@ def check_options(
     pad_token_id: int,
     position_ids: str | bool | None,
     labels: str | None,
-    layout: str,
+    layout: Any,
     warn_above: int | None,
     dtypes: Any,
     array_type: str,
@@ -451,24 +386,23 @@ def check_options(
     pin_memory: bool,
     merge: Any,
     merge_rewards: Any,
-    **layout_options: Any,
 ) -> None:
     """Check what can be said of `build_batch`'s options before there are rows."""
     check_array_type(array_type)
     check_merge_arguments(merge, merge_rewards)
-    checked_layout(layout, **layout_options)
-    _check_shifts(labels, layout_options["shift"])
+    layout = checked_layout(layout)
+    _check_shifts(labels, layout)
     checked_memory(pool, pin_memory, array_type)
     if warn_above is not None:
         checked_integer("warn_above", warn_above, "an integer or None")
     # Which keys a mapping of dtypes may have depends on the fields of the rows.
     preset = "default" if isinstance(dtypes, Mapping) else dtypes
-    outputs, _ = checked_outputs(preset, layout, position_ids, labels, [], array_type)
+    outputs, _ = checked_outputs(preset, layout.name, position_ids, labels, [], array_type)
     checked_pad(pad_token_id, outputs)
 
 
-def _check_shifts(labels: Any, shift: Any) -> None:
-    if labels == "shifted" and shift == "next_token":
+def _check_shifts(labels: Any, layout: Layout) -> None:
+    if labels == "shifted" and isinstance(layout, Packed) and layout.shift == "next_token":
         raise ValueError(
             "labels='shifted' with shift='next_token' would shift labels twice; "
             "pass labels='aligned', which moves with shift"

@@ -23,7 +23,7 @@ def cp_split(batch: Batch, cp_size: int, cp_rank: int) -> Batch:
     Parameters
     ----------
     batch
-        In the packed layout, built with a `pad_to_multiple_of` that ``2 * cp_size`` divides. With
+        In the packed layout, built with a `multiple_of` that ``2 * cp_size`` divides. With
         ``shift="next_token"`` every position holds what it is to predict, so that no rank needs
         its neighbours'.
     cp_size
@@ -56,8 +56,8 @@ def cp_split(batch: Batch, cp_size: int, cp_rank: int) -> Batch:
     Examples
     --------
     >>> batch = fc.build_batch(
-    ...     [[1, 2], [5]], [[3, 4], [6]], pad_token_id=0, layout="packed", rows="single",
-    ...     pad_to_multiple_of=4, array_type="numpy",
+    ...     [[1, 2], [5]], [[3, 4], [6]], pad_token_id=0, array_type="numpy",
+    ...     layout=fc.Packed.single_row(multiple_of=4),
     ... )
     >>> batch.input_ids
     array([[1, 2, 3, 4, 5, 6, 0, 0]])
@@ -146,7 +146,7 @@ def _extents(batch: Any) -> np.ndarray:
     if (extents := batch.plan.extents()) is None:
         raise ValueError(
             f"the batch has layout={batch.plan.layout!r}; "
-            "context parallelism splits packed batches, so pass layout='packed' to build_batch"
+            "context parallelism splits packed batches: build one with layout=fc.Packed(...)"
         )
     return extents
 
@@ -164,7 +164,7 @@ def _positions_of(batch: Batch, extents: np.ndarray, cp_size: int, cp_rank: int)
         raise ValueError(
             f"the place at row {row[first]}, column {column[first]} has {length[first]} positions, "
             f"which cannot be cut into 2 * cp_size = {chunks} equal chunks; "
-            f"build the batch with pad_to_multiple_of={chunks} or a multiple of it"
+            f"build the batch with layout=fc.Packed(..., multiple_of={chunks}) or a multiple"
         )
     chunk = length // chunks
     of_place = row * width + column

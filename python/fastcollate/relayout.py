@@ -14,12 +14,13 @@ from fastcollate.plan.merging import Merging
 from fastcollate.shards import names_of
 
 if TYPE_CHECKING:
-    from fastcollate._fastcollate import FieldSpec, LayoutSpec, OutputSpec, Plan
+    from fastcollate._fastcollate import FieldSpec, OutputSpec, Plan
     from fastcollate.batch import Batch
+    from fastcollate.plan.layouts import Layout
     from fastcollate.plan.step_plan import Shard
 
 
-def laid_out(batch: Batch, layout: LayoutSpec, shard: Shard | None = None) -> Batch:
+def laid_out(batch: Batch, layout: Layout, shard: Shard | None = None) -> Batch:
     """Write a batch, or some of its rows, again (see :meth:`fastcollate.Batch.to_layout`)."""
     from fastcollate.collating import collate_fields
 
@@ -74,7 +75,7 @@ def laid_out(batch: Batch, layout: LayoutSpec, shard: Shard | None = None) -> Ba
     return again
 
 
-def _outputs(batch: Batch, layout: LayoutSpec, shard: Shard | None) -> OutputSpec:
+def _outputs(batch: Batch, layout: Layout, shard: Shard | None) -> OutputSpec:
     """Return the outputs that are no fields; whether a loss mask is one depends on the layout."""
     outputs = batch.recipe.outputs
     table = batch.recipe.table

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from fastcollate._fastcollate import LayoutSpec, OutputTable
+from fastcollate._fastcollate import OutputTable
 from fastcollate.arrays import describe, like_of
+from fastcollate.plan.layouts import JAGGED, Layout, Left, Right, TwoSegment
 from fastcollate.plan.step_plan import SYNTHETIC_LENS, Shard
 
 if TYPE_CHECKING:
@@ -50,10 +51,11 @@ def selected(batch: Batch, shard: Shard) -> Batch:
             "the batch is packed: several of its rows share one of the outputs; "
             "pass shard=shard to build_batch, or select from a padded or jagged batch"
         )
-    if shard.bin_offsets is not None:
+    if shard.layout is not None:
         raise ValueError(
-            "the step was planned with pack=, and packed rows are written from the turns: "
-            "pass shard=shard and layout='packed' to build_batch"
+            f"the step was planned with layout={shard.layout!r}, but rows that are selected keep "
+            "the layout of their batch: plan the step without layout, or pass the shard to "
+            "build_batch"
         )
     plan = batch.plan
     first = plan.adjacent(shard)
@@ -61,7 +63,8 @@ def selected(batch: Batch, shard: Shard) -> Batch:
     if first is None or is_wider:
         return laid_out(batch, layout, shard)
     rows = slice(first, first + len(shard.rows))
-    views, recipe, pick = _views(batch, rows), batch.recipe, partial(plan.pick, shard, layout)
+    views, recipe = _views(batch, rows), batch.recipe
+    pick = partial(plan.pick, shard, layout.spec)
     if "loss_mask" not in recipe.table:
         outputs = recipe.outputs.with_loss_mask("float32")
         table = OutputTable.of_layout(
@@ -89,22 +92,23 @@ def names_of(batch: Batch) -> dict[str, Any]:
     return {name: values for name in names if (values := getattr(batch, name)) is not None}
 
 
-def layout_of(plan: Plan, shard: Shard) -> tuple[LayoutSpec, bool]:
+def layout_of(plan: Plan, shard: Shard) -> tuple[Layout, bool]:
     """Return the layout of a batch, as wide as the shard's step, and whether that is wider."""
     prompt, response, row = shard.widths or (0, 0, 0)
     if shard.rows.min(initial=0) < 0:
         prompt, response = max(prompt, SYNTHETIC_LENS[0]), max(response, SYNTHETIC_LENS[1])
         row = max(row, sum(SYNTHETIC_LENS))
     if plan.layout == "jagged":
-        return LayoutSpec("jagged", None, None, None, 1), False
+        return JAGGED, False
     response_width = max(plan.response_width, response)
     if plan.layout == "two_segment":
         prompt_width = max(plan.width - plan.response_width, prompt)
-        layout = LayoutSpec(plan.layout, None, prompt_width, response_width, 1)
+        layout = TwoSegment(pad_prompt_to=prompt_width, pad_response_to=response_width)
         return layout, prompt_width + response_width > plan.width
     width = max(plan.width, row)
     is_wider = (width, response_width) != (plan.width, plan.response_width)
-    return LayoutSpec(plan.layout, width, None, response_width, 1), is_wider
+    kind = Left if plan.layout == "left" else Right
+    return kind(pad_to=width, pad_response_to=response_width), is_wider
 
 
 def _views(batch: Batch, rows: slice) -> dict[str, Any]:

@@ -15,7 +15,7 @@ pub struct BinPlan<'py> {
     indices: PyReadonlyArray1<'py, i64>,
     starts: PyReadonlyArray1<'py, i64>,
     lengths: PyReadonlyArray1<'py, i64>,
-    pad_to_multiple_of: usize,
+    multiple_of: usize,
 }
 
 /// Bins to be laid out.
@@ -37,7 +37,7 @@ impl<'py> FromPyObject<'_, 'py> for BinPlan<'py> {
             indices: plan.getattr("indices")?.extract()?,
             starts: plan.getattr("starts")?.extract()?,
             lengths: plan.getattr("lengths")?.extract()?,
-            pad_to_multiple_of: plan.getattr("pad_to_multiple_of")?.extract()?,
+            multiple_of: plan.getattr("multiple_of")?.extract()?,
         })
     }
 }
@@ -50,7 +50,7 @@ impl BinPlan<'_> {
     pub fn bins(&self) -> Result<Packed> {
         let (indices, starts) = (unsigned(&self.indices)?, unsigned(&self.starts)?);
         let lens = unsigned(&self.lengths)?;
-        if [starts.len(), lens.len()] != [indices.len(); 2] || self.pad_to_multiple_of == 0 {
+        if [starts.len(), lens.len()] != [indices.len(); 2] || self.multiple_of == 0 {
             return Err(invalid().into());
         }
         let stretches = indices.into_iter().zip(starts).zip(lens);
@@ -60,7 +60,7 @@ impl BinPlan<'_> {
                 offsets: unsigned(&self.offsets)?,
                 stretches: stretches.collect(),
             },
-            multiple_of: self.pad_to_multiple_of,
+            multiple_of: self.multiple_of,
             least_width: 0,
         })
     }
@@ -83,8 +83,6 @@ pub struct ShardBins {
     pub offsets: Vec<usize>,
     /// Positions of the step's widest bin.
     pub width: usize,
-    /// What the place of every row is rounded up to a multiple of.
-    pub multiple_of: usize,
 }
 
 impl ShardBins {
@@ -104,28 +102,17 @@ impl ShardBins {
         }
     }
 
-    /// The bins, of rows of such lengths, whose places are rounded up as planned.
-    ///
-    /// # Errors
-    /// `ValueError` where they are to be rounded up to another multiple.
-    pub fn of_rows(&self, assembly: &Assembly, multiple_of: usize) -> Result<Packed> {
-        if multiple_of != 1 && multiple_of != self.multiple_of {
-            return Err(PyValueError::new_err(format!(
-                "pad_to_multiple_of is {multiple_of}, but the step was packed for {}; \
-                 pass it to plan_step, in pack",
-                self.multiple_of
-            ))
-            .into());
-        }
+    /// The bins, of rows of such lengths, whose places are rounded up to multiples.
+    pub fn of_rows(&self, assembly: &Assembly, multiple_of: usize) -> Packed {
         let Bins { stretches, .. } = Bins::single(assembly.rows().iter().map(Row::len));
-        Ok(Packed {
+        Packed {
             bins: Bins {
                 offsets: self.offsets.clone(),
                 stretches,
             },
-            multiple_of: self.multiple_of,
+            multiple_of,
             least_width: self.width,
-        })
+        }
     }
 }
 

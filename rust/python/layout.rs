@@ -1,6 +1,6 @@
 //! Layouts by name, and the widths that do not come from the data.
 
-use fastcollate::plan::{Assembly, Layout, Longest, Packing, Placement, Shift, Tail, Widths};
+use fastcollate::plan::{Assembly, Layout, Longest, Packing, PaddingAs, Placement, Shift, Widths};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
@@ -17,11 +17,11 @@ const LAYOUTS: [(Layout, &str); 5] = [
     (Layout::Packed, "packed"),
 ];
 
-/// What tails can count as, and their names.
-pub const TAILS: [(Tail, &str); 3] = [
-    (Tail::ExtraSegment, "extra_segment"),
-    (Tail::ExtendLast, "extend_last"),
-    (Tail::Outside, "outside"),
+/// What the padding of an output row can count as, and their names.
+pub const PADDING_AS: [(PaddingAs, &str); 3] = [
+    (PaddingAs::OwnSegment, "own_segment"),
+    (PaddingAs::LastSegment, "last_segment"),
+    (PaddingAs::NoSegment, "no_segment"),
 ];
 
 /// A layout's place in the list, and its name.
@@ -58,29 +58,29 @@ pub struct LayoutSpec {
 
 /// How rows are packed.
 struct PackSpec {
-    /// Makes bins of the rows' lengths; none for all rows in one bin.
+    /// Makes bins of the rows' lengths, unless a shard has some; none for all rows in one bin.
     pack: Option<Py<PyAny>>,
     shift: Shift,
-    tail: Tail,
+    padding_as: PaddingAs,
 }
 
 #[pymethods]
 impl LayoutSpec {
     #[new]
     #[pyo3(signature = (
-        name, pad_to, max_prompt_len, max_response_len, pad_to_multiple_of,
-        pack=None, shift="none", tail="extra_segment"
+        name, pad_to, pad_prompt_to, pad_response_to, multiple_of,
+        pack=None, shift="none", padding_as="own_segment"
     ))]
     #[allow(clippy::too_many_arguments, reason = "called in a few places")]
     fn new(
         name: &str,
         pad_to: Option<usize>,
-        max_prompt_len: Option<usize>,
-        max_response_len: Option<usize>,
-        pad_to_multiple_of: usize,
+        pad_prompt_to: Option<usize>,
+        pad_response_to: Option<usize>,
+        multiple_of: usize,
         pack: Option<Py<PyAny>>,
         shift: &str,
-        tail: &str,
+        padding_as: &str,
     ) -> PyResult<Self> {
         let layout = layout_of(name)?;
         let packing = PackSpec {
@@ -89,15 +89,15 @@ impl LayoutSpec {
                 "next_token" => Shift::NextToken,
                 _ => Shift::None,
             },
-            tail: tail_of(tail)?,
+            padding_as: padding_as_of(padding_as)?,
         };
         Ok(Self {
             layout,
             widths: Widths {
                 sequence: pad_to,
-                prompt: max_prompt_len,
-                response: max_response_len,
-                multiple_of: pad_to_multiple_of,
+                prompt: pad_prompt_to,
+                response: pad_response_to,
+                multiple_of,
                 least: Longest::default(),
             },
             packing: (layout == Layout::Packed).then_some(packing),
@@ -143,12 +143,12 @@ impl LayoutSpec {
             };
             return Ok(Placement::of_layout(assembly, self.layout, widths)?);
         };
-        let bins = match (&packing.pack, shard.and_then(|shard| shard.bins.as_ref())) {
-            (Some(pack), _) => {
+        let bins = match (shard.and_then(|shard| shard.bins.as_ref()), &packing.pack) {
+            (Some(bins), _) => bins.of_rows(assembly, self.widths.multiple_of),
+            (None, Some(pack)) => {
                 let lens = row_lens(py, assembly);
                 pack.bind(py).call1((lens,))?.extract::<BinPlan>()?.bins()?
             }
-            (None, Some(bins)) => bins.of_rows(assembly, self.widths.multiple_of)?,
             (None, None) => Packed::single(assembly),
         };
         let multiple_of = match self.widths.multiple_of {
@@ -158,7 +158,7 @@ impl LayoutSpec {
         let packing = Packing {
             multiple_of,
             shift: packing.shift,
-            tail: packing.tail,
+            padding_as: packing.padding_as,
         };
         let width = self.widths.sequence;
         Ok(Placement::packed(
@@ -171,14 +171,14 @@ impl LayoutSpec {
     }
 }
 
-/// The tail of a name.
+/// What the padding counts as, by its name.
 ///
 /// # Errors
 /// `ValueError`.
-fn tail_of(name: &str) -> PyResult<Tail> {
-    let named = TAILS.iter().find(|(_, other)| *other == name);
-    named.map(|(tail, _)| *tail).ok_or_else(|| {
-        let names = TAILS.map(|(_, name)| format!("'{name}'")).join(", ");
-        PyValueError::new_err(format!("tail is '{name}'; it can be {names}"))
+fn padding_as_of(name: &str) -> PyResult<PaddingAs> {
+    let named = PADDING_AS.iter().find(|(_, other)| *other == name);
+    named.map(|(padding_as, _)| *padding_as).ok_or_else(|| {
+        let names = PADDING_AS.map(|(_, name)| format!("'{name}'")).join(", ");
+        PyValueError::new_err(format!("padding_as is '{name}'; it can be {names}"))
     })
 }

@@ -14,7 +14,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyType};
 
 use crate::error::Result;
-use crate::layout::{LayoutSpec, TAILS, layout_at, named};
+use crate::layout::{LayoutSpec, PADDING_AS, layout_at, named};
 use crate::shard::Shard;
 use crate::tables::{
     self, Column, column, column_of, rows_of, rows_of_table, set_table, sources_of, to_i64,
@@ -237,7 +237,7 @@ impl Plan {
 
     /// What the place of every packed sequence is rounded up to a multiple of.
     #[getter]
-    fn pad_to_multiple_of(&self) -> usize {
+    fn multiple_of(&self) -> usize {
         self.placement
             .packing
             .map_or(1, |packing| packing.multiple_of)
@@ -311,8 +311,9 @@ impl Plan {
         }
         if let Some(packing) = self.placement.packing {
             let shift = usize::from(packing.shift == Shift::NextToken);
-            let tail = TAILS.iter().position(|(tail, _)| *tail == packing.tail);
-            let options = [packing.multiple_of, shift, tail.unwrap_or_default()];
+            let is_same = |(padding_as, _): &(_, _)| *padding_as == packing.padding_as;
+            let padding_as = PADDING_AS.iter().position(is_same).unwrap_or_default();
+            let options = [packing.multiple_of, shift, padding_as];
             tables.set_item("packing", column_of(py, options))?;
         }
         Ok(tables)
@@ -385,14 +386,17 @@ fn packing(tables: &Bound<PyDict>) -> Result<Option<Packing>> {
     }
     let options = column(tables, "packing")?;
     let packing = match options[..] {
-        [multiple_of, shift @ 0..=1, tail] => TAILS.get(tail).map(|&(tail, _)| Packing {
-            multiple_of,
-            shift: [Shift::None, Shift::NextToken][shift],
-            tail,
-        }),
+        [multiple_of, shift @ 0..=1, index] => {
+            PADDING_AS.get(index).map(|&(padding_as, _)| Packing {
+                multiple_of,
+                shift: [Shift::None, Shift::NextToken][shift],
+                padding_as,
+            })
+        }
         _ => None,
     };
-    let unknown = || Core::InvalidPlan("packing is not (multiple, shift, tail)".to_owned());
+    let unknown =
+        || Core::InvalidPlan("packing is not (multiple_of, shift, padding_as)".to_owned());
     Ok(Some(packing.ok_or_else(unknown)?))
 }
 

@@ -36,7 +36,6 @@ impl<'py> FromPyObject<'_, 'py> for Shard {
             PyResult::Ok(ShardBins {
                 offsets: unsigned(&offsets)?,
                 width: shard.getattr("bin_width")?.extract()?,
-                multiple_of: shard.getattr("pad_to_multiple_of")?.extract()?,
             })
         });
         Ok(Self {

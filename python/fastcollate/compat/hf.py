@@ -10,11 +10,10 @@ import numpy as np
 
 from fastcollate._fastcollate import FieldSpec, OutputSpec
 from fastcollate.collating import collate_fields
-from fastcollate.layouts import checked_layout
+from fastcollate.plan.layouts import JAGGED
 
 __all__ = ["DataCollatorWithFlattening"]
 
-JAGGED = checked_layout("jagged", None, None, None, 1)
 LABELS = FieldSpec("labels", "labels", align="sequence", dtype="int64")
 
 

@@ -14,7 +14,7 @@ from fastcollate.dtypes import checked_outputs
 from fastcollate.handover.device import checked_tensors, has_bus
 from fastcollate.handover.pinning import pinned
 from fastcollate.handover.slabs import over
-from fastcollate.layouts import checked_layout
+from fastcollate.plan.layouts import BY_NAME, LayoutArgument, checked_layout
 from fastcollate.plan.step_plan import Shard
 
 if TYPE_CHECKING:
@@ -25,12 +25,8 @@ if TYPE_CHECKING:
 @suggests_names
 def pad_on_device(
     batch: Batch,
-    layout: Literal["left", "two_segment", "right"] | None = None,
+    layout: LayoutArgument | None = None,
     *,
-    pad_to: int | None = None,
-    pad_to_multiple_of: int = 1,
-    max_prompt_len: int | None = None,
-    max_response_len: int | None = None,
     dtypes: Literal["default", "compact"] | Mapping[str, Any] = "default",
 ) -> Batch:
     """Pad a jagged batch on the device where it is, or widen the dtypes of a compact one.
@@ -42,10 +38,9 @@ def pad_on_device(
     batch
         A batch in the jagged layout, or one that has `layout` already; of tensors on any device.
     layout
-        The layout to bring it into; that of the batch if None.
-    pad_to, pad_to_multiple_of, max_prompt_len, max_response_len
-        As :func:`build_batch`. By default, the widths come from these rows: of a shard that was
-        built jagged, pass those of its step.
+        The layout to bring it into, :class:`Left`, :class:`Right` or :class:`TwoSegment`, or its
+        name; None for a batch that is padded already. Widths that are not fixed come from these
+        rows: of a shard that was built jagged, fix those of its step.
     dtypes
         As :func:`build_batch`, of the outputs that are no fields, or by key of any.
 
@@ -76,17 +71,19 @@ def pad_on_device(
         raise TypeError(f"batch is of type {type(batch).__name__}; pass a Batch")
     checked_tensors(batch)
     plan, recipe = batch.plan, batch.recipe
-    name = plan.layout if layout is None else layout
-    widths = (pad_to, max_prompt_len, max_response_len, pad_to_multiple_of)
-    if name == "jagged" or (name == "packed" and plan.layout != "packed"):
-        raise ValueError(
-            f"layout is {name!r}; pass 'left', 'two_segment' or 'right' to pad on the device"
-        )
-    if plan.layout != "jagged" and (name != plan.layout or widths != (None, None, None, 1)):
+    target = BY_NAME.get(plan.layout) if layout is None else checked_layout(layout)
+    if plan.layout == "jagged":
+        if target is None or target.name in ("jagged", "packed"):
+            raise ValueError(
+                f"layout is {layout!r}; pass 'left', 'right' or 'two_segment' to pad on the "
+                "device, or fc.Left(...) and so on with widths"
+            )
+    elif target != BY_NAME.get(plan.layout):
         raise ValueError(
             f"the batch has layout={plan.layout!r}: pad_on_device pads jagged ones; "
             "call to_layout before it is on a device"
         )
+    name = plan.layout if target is None else target.name
     before = recipe.outputs
     outputs, fields = checked_outputs(
         dtypes,
@@ -98,16 +95,15 @@ def pad_on_device(
         before.loss_mask is not None,
     )
     specs = [spec for _, spec in fields]
-    rounds_up = plan.pad_to_multiple_of > 1
+    rounds_up = plan.multiple_of > 1
     table = OutputTable.of_layout(name, rounds_up, recipe.pad_token_id, specs, outputs)
     recipe = recipe._replace(fields=specs, outputs=outputs, table=table)
     wanted = {output.key: output.dtype for output in table}
     data = {key: _as_dtype(value, wanted.get(key)) for key, value in batch.items()}
-    if plan.layout == "jagged":
-        layout_spec = checked_layout(name, *widths)
+    if target is not None and plan.layout == "jagged":
         rows = np.arange(plan.num_rows)
         everything = Shard(rows, np.zeros(len(rows), np.bool_), plan.num_rows)
-        plan = plan.pick(everything, layout_spec)
+        plan = plan.pick(everything, target.spec)
         data = _Padding(data, plan, recipe, batch.is_padding).outputs()
     again = batch._like(data)
     again._plan_or_call = plan

@@ -39,7 +39,7 @@ class BinPlan(Table):
         Number of sequences.
     capacity
         How many tokens a bin was to hold. One that was given something larger has more.
-    pad_to_multiple_of
+    multiple_of
         What the capacity counts: the tokens of each piece, rounded up to a multiple of that.
 
     Raises
@@ -54,13 +54,13 @@ class BinPlan(Table):
     lengths: Integers
     num_sequences: int
     capacity: int
-    pad_to_multiple_of: int = 1
+    multiple_of: int = 1
 
     def __post_init__(self) -> None:
         try:
             for name in ("offsets", "indices", "starts", "lengths"):
                 self._set_array(name, np.int64)
-            for name, bits in (("num_sequences", 64), ("capacity", 64), ("pad_to_multiple_of", 32)):
+            for name, bits in (("num_sequences", 64), ("capacity", 64), ("multiple_of", 32)):
                 number = checked_int(name, getattr(self, name), "a number", bits=bits)
                 object.__setattr__(self, name, number)
         except (TypeError, ValueError, OverflowError) as error:
@@ -75,11 +75,11 @@ class BinPlan(Table):
     def _defect(self) -> str | None:
         """Say what is wrong with the tables."""
         offsets, indices, num_sequences = self.offsets, self.indices, self.num_sequences
-        for name, least in (("num_sequences", 0), ("capacity", 1), ("pad_to_multiple_of", 1)):
+        for name, least in (("num_sequences", 0), ("capacity", 1), ("multiple_of", 1)):
             if getattr(self, name) < least:
                 return f"{name} is {getattr(self, name)}"
-        if self.pad_to_multiple_of > MAX_TOKENS:
-            return f"pad_to_multiple_of is {self.pad_to_multiple_of}"
+        if self.multiple_of > MAX_TOKENS:
+            return f"multiple_of is {self.multiple_of}"
         pieces = len(indices) if indices.ndim == 1 else -1
         if self.starts.shape != (pieces,) or self.lengths.shape != (pieces,):
             return "indices, starts and lengths differ in length"
@@ -90,7 +90,7 @@ class BinPlan(Table):
 
     @classmethod
     def from_bins(
-        cls, bins: Iterable[Sequence[int]], lengths: Any, pad_to_multiple_of: int = 1
+        cls, bins: Iterable[Sequence[int]], lengths: Any, multiple_of: int = 1
     ) -> BinPlan:
         """Make a plan of bins that somebody else has made, of whole sequences.
 
@@ -100,7 +100,7 @@ class BinPlan(Table):
             The sequences of each bin, by index, each sequence in one of them.
         lengths
             The number of tokens of each sequence, as for :func:`fastcollate.planning.pack`.
-        pad_to_multiple_of
+        multiple_of
             What the place of each sequence is rounded up to a multiple of.
 
         Returns
@@ -131,7 +131,7 @@ class BinPlan(Table):
             lengths=lengths[indices],
             num_sequences=len(lengths),
             capacity=1,
-            pad_to_multiple_of=pad_to_multiple_of,
+            multiple_of=multiple_of,
         )
         return replace(plan, capacity=max(1, int(plan.loads.max(initial=0))))
 
@@ -149,7 +149,7 @@ class BinPlan(Table):
     @property
     def loads(self) -> Integers:
         """Tokens of each bin, those of every piece rounded up, int64 (bins,)."""
-        multiple = self.pad_to_multiple_of
+        multiple = self.multiple_of
         return self._per_bin(
             -(-self.lengths // multiple) * multiple if multiple > 1 else self.lengths
         )
@@ -198,7 +198,7 @@ class BinPlan(Table):
             "with padding": self.loads,
             "sequences": np.diff(self.offsets),
         }
-        if self.pad_to_multiple_of == 1:
+        if self.multiple_of == 1:
             del rows["with padding"]
         cells = [("per bin", "least", "mean", "most")]
         for name, values in rows.items():

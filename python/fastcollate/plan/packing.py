@@ -2,27 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from inspect import signature
-from typing import Any, Literal, TypeAlias, get_args
+import math
+from collections.abc import Sequence
+from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from fastcollate import _fastcollate
-from fastcollate.arguments import counted, suggests_names
-from fastcollate.arrays import describe
+from fastcollate.arguments import check_choice, checked_count, counted, suggests_names
 from fastcollate.plan.bin_plan import BinPlan
 from fastcollate.plan.costs import Costs
 from fastcollate.plan.grouping import group_numbers
 from fastcollate.plan.lengths import Integers, checked_lengths
-from fastcollate.plan.packing_items import Items, Limit, Pieces, checked_count
+from fastcollate.plan.packing_items import Items, Limit, Pieces
 
 Algorithm: TypeAlias = Literal["ffd", "ff", "bfd", "mffd", "next_fit", "concat", "balanced"]
 Oversize: TypeAlias = Literal["error", "own_bin", "split"]
-
-_ALGORITHMS: tuple[str, ...] = get_args(Algorithm)
-_OVERSIZES: tuple[str, ...] = get_args(Oversize)
 
 _OVERSIZE_OF: dict[str, Oversize] = {"balanced": "own_bin", "concat": "split"}
 """What algorithms do about sequences above the capacity unless told; all others refuse them."""
@@ -35,7 +31,7 @@ def pack(
     *,
     algorithm: Algorithm = "ffd",
     max_sequences: int | None = None,
-    pad_to_multiple_of: int = 1,
+    multiple_of: int = 1,
     min_bins: int = 0,
     bins_multiple_of: int = 1,
     keep_together: Any | None = None,
@@ -76,7 +72,7 @@ def pack(
     max_sequences
         How many sequences a bin holds at most, pieces of split ones included; any number, if not
         given.
-    pad_to_multiple_of
+    multiple_of
         What each sequence's place is rounded up to. The capacity counts places, not tokens.
     min_bins, bins_multiple_of
         How many bins there are at least, and what their number has to be a multiple of, such as the
@@ -127,50 +123,106 @@ def pack(
     >>> plan.bins
     [[2, 4], [0, 1, 3]]
     """
-    _check_option("algorithm", algorithm, _ALGORITHMS)
-    if oversize is None:
-        oversize = _OVERSIZE_OF.get(algorithm, "error")
-    _check_option("oversize", oversize, _OVERSIZES)
-    limit = Limit.of(capacity, max_sequences, pad_to_multiple_of, max_cost, cost)
-    min_bins = checked_count("min_bins", min_bins, "a number of bins", least=0)
-    bins_multiple_of = checked_count("bins_multiple_of", bins_multiple_of, "a number of bins")
+    packer = Packer.of(
+        capacity,
+        algorithm=algorithm,
+        max_sequences=max_sequences,
+        multiple_of=multiple_of,
+        min_bins=min_bins,
+        bins_multiple_of=bins_multiple_of,
+        oversize=oversize,
+        max_cost=max_cost,
+        cost=cost,
+    )
     lengths = checked_lengths("lengths", lengths, "sequence")
-    groups = None
-    if keep_together is not None:
-        groups = group_numbers("keep_together", keep_together)
-        if len(groups) != len(lengths):
+    if keep_together is None:
+        return packer.plan(lengths)
+    groups = group_numbers("keep_together", keep_together)
+    if len(groups) != len(lengths):
+        raise ValueError(
+            f"keep_together has {counted(len(groups), 'item')}, but there are "
+            f"{counted(len(lengths), 'length')}; pass one per sequence"
+        )
+    packer.check_whole("keep_together")
+    return packer.plan(lengths, groups)
+
+
+class Packer(NamedTuple):
+    """The options of :func:`pack`, checked."""
+
+    algorithm: Algorithm
+    oversize: Oversize
+    limit: Limit
+    min_bins: int
+    bins_multiple_of: int
+
+    @classmethod
+    def of(
+        cls,
+        capacity: Any,
+        *,
+        algorithm: Any,
+        max_sequences: Any,
+        multiple_of: Any,
+        min_bins: Any,
+        bins_multiple_of: Any,
+        oversize: Any,
+        max_cost: Any,
+        cost: Any,
+    ) -> Packer:
+        """Check the options."""
+        check_choice("algorithm", algorithm, get_args(Algorithm))
+        if oversize is None:
+            oversize = _OVERSIZE_OF.get(algorithm, "error")
+        check_choice("oversize", oversize, get_args(Oversize))
+        limit = Limit.of(capacity, max_sequences, multiple_of, max_cost, cost)
+        min_bins = checked_count("min_bins", min_bins, "a number of bins", least=0)
+        bins_multiple_of = checked_count("bins_multiple_of", bins_multiple_of, "a number of bins")
+        packer = cls(algorithm, oversize, limit, min_bins, bins_multiple_of)
+        if algorithm == "concat":
+            if oversize != "split":
+                raise ValueError(
+                    f"oversize is {oversize!r}, but algorithm='concat' splits sequences; "
+                    "leave it out, or pass algorithm='next_fit'"
+                )
+            if max_cost is not None:
+                packer.check_whole("max_cost")
+        return packer
+
+    def check_whole(self, name: str) -> None:
+        """Refuse an option that cannot hold where sequences are cut anywhere."""
+        if self.algorithm == "concat":
             raise ValueError(
-                f"keep_together has {counted(len(groups), 'item')}, but there are "
-                f"{counted(len(lengths), 'length')}; pass one per sequence"
+                f"{name} cannot hold where algorithm='concat' cuts sequences; "
+                "pass another algorithm"
             )
 
-    if algorithm == "concat":
-        _check_concat(oversize, keep_together, max_cost)
-    tables: Sequence[Integers] | None = None
-    if algorithm != "concat" and groups is None and max_cost is None:
-        tables = _fastcollate.pack_whole(
-            lengths,
-            algorithm,
-            limit.capacity,
-            limit.max_sequences,
-            limit.multiple,
-            oversize == "own_bin",
-            min_bins,
-            bins_multiple_of,
+    def plan(self, lengths: Integers, groups: Integers | None = None) -> BinPlan:
+        """Pack sequences of these lengths, int64 (n,), or groups of them, numbered (n,)."""
+        limit, bounds = self.limit, (self.min_bins, self.bins_multiple_of)
+        tables: Sequence[Integers] | None = None
+        if self.algorithm != "concat" and groups is None and limit.max_cost == math.inf:
+            tables = _fastcollate.pack_whole(
+                lengths,
+                self.algorithm,
+                limit.capacity,
+                limit.max_sequences,
+                limit.multiple,
+                self.oversize == "own_bin",
+                *bounds,
+            )
+        if tables is None:  # or there is something to say about that
+            tables = _packed_items(lengths, groups, self.algorithm, self.oversize, limit, bounds)
+        offsets, indices, starts, lens = tables
+        return BinPlan._from_own(
+            offsets=offsets,
+            indices=indices,
+            starts=starts,
+            lengths=lens,
+            num_sequences=len(lengths),
+            capacity=limit.capacity,
+            multiple_of=limit.multiple,
         )
-    if tables is None:  # or there is something to say about that
-        bounds = (min_bins, bins_multiple_of)
-        tables = _packed_items(lengths, groups, algorithm, oversize, limit, bounds)
-    offsets, indices, starts, lens = tables
-    return BinPlan._from_own(
-        offsets=offsets,
-        indices=indices,
-        starts=starts,
-        lengths=lens,
-        num_sequences=len(lengths),
-        capacity=limit.capacity,
-        pad_to_multiple_of=limit.multiple,
-    )
 
 
 def _packed_items(
@@ -200,45 +252,6 @@ def _packed_items(
         offsets, order = items.members.expand(offsets, order)
     pieces = pieces.ordered(order)
     return offsets, pieces.indices, pieces.starts, pieces.lengths
-
-
-_OPTIONS = frozenset(signature(pack).parameters) - {"lengths"}
-
-
-def checked_options(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Check that a mapping has options of :func:`pack`, a capacity among them, and no lengths."""
-    if unknown := [name for name in options if name not in _OPTIONS]:
-        raise TypeError(
-            f"pack has the option {unknown[0]!r}; "
-            f"fastcollate.planning.pack takes {sorted(_OPTIONS)}"
-        )
-    if "capacity" not in options:
-        raise TypeError("pack has no capacity; pass dict(capacity=...), in tokens")
-    return dict(options)
-
-
-def _check_option(name: str, value: Any, values: tuple[str, ...]) -> None:
-    if isinstance(value, str) and value in values:
-        return
-    shown = ", ".join(map(repr, values))
-    if not isinstance(value, str):
-        raise TypeError(f"{name} is {describe(value)}; pass {shown}")
-    raise ValueError(f"{name} is {value!r}; pass {shown}")
-
-
-def _check_concat(oversize: str, keep_together: Any, max_cost: Any) -> None:
-    """Refuse what contradicts cutting sequences anywhere."""
-    if oversize != "split":
-        raise ValueError(
-            f"oversize is {oversize!r}, but algorithm='concat' splits sequences; "
-            "leave it out, or pass algorithm='next_fit'"
-        )
-    for name, value in (("keep_together", keep_together), ("max_cost", max_cost)):
-        if value is not None:
-            raise ValueError(
-                f"{name} cannot hold where algorithm='concat' cuts sequences; "
-                "pass another algorithm"
-            )
 
 
 def _spread(

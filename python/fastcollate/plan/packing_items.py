@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fastcollate import _fastcollate
-from fastcollate.arguments import checked_int, counted
+from fastcollate.arguments import checked_count, counted
 from fastcollate.arrays import describe, offsets_of, places_of
 from fastcollate.plan.costs import costs_of
 from fastcollate.plan.grouping import group_numbers
@@ -96,7 +96,7 @@ class Limit(NamedTuple):
         if max_sequences is None:
             max_sequences = NO_LIMIT
         max_sequences = checked_count("max_sequences", max_sequences, "a number of sequences")
-        multiple = checked_count("pad_to_multiple_of", multiple, "a number of tokens", bits=32)
+        multiple = checked_count("multiple_of", multiple, "a number of tokens", bits=32)
         if max_cost is None:
             if not (isinstance(cost, str) and cost == "flops"):
                 raise ValueError("cost says what max_cost counts; pass max_cost, too")
@@ -217,7 +217,7 @@ class Limit(NamedTuple):
         most = self.capacity // self.multiple
         if most == 0:
             raise ValueError(
-                f"{where}: pad_to_multiple_of={self.multiple} exceeds capacity={self.capacity}"
+                f"{where}: multiple_of={self.multiple} exceeds capacity={self.capacity}"
             )
         if self.max_cost == math.inf:
             return most * self.multiple
@@ -254,11 +254,3 @@ def _check_pieces(count: int) -> None:
             f"sequences would be split into more than {MAX_PIECES:,} pieces; "
             "pass a larger capacity or max_cost"
         )
-
-
-def checked_count(name: str, value: Any, advice: str, *, least: int = 1, bits: int = 64) -> int:
-    """Return an argument as an int, not below the least."""
-    count = checked_int(name, value, advice, bits=bits)
-    if count < least:
-        raise ValueError(f"{name} is {count}; pass {advice} from {least} on")
-    return count

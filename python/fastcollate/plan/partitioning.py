@@ -11,8 +11,14 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fastcollate import _fastcollate
-from fastcollate.arguments import check_bool, checked_count, checked_int, counted, suggests_names
-from fastcollate.arrays import describe
+from fastcollate.arguments import (
+    check_bool,
+    check_choice,
+    checked_count,
+    checked_int,
+    counted,
+    suggests_names,
+)
 from fastcollate.plan.costs import Costs, checked_weights, weights_of
 from fastcollate.plan.lengths import MAX_TOKENS, Integers, checked_lengths
 from fastcollate.plan.step_plan import Shard
@@ -86,7 +92,7 @@ def partition(
     [[1, 2], [0, 3]]
     """
     k = checked_count("k", k, "a number of parts")
-    _check_option("algorithm", algorithm, get_args(Algorithm))
+    check_choice("algorithm", algorithm, get_args(Algorithm))
     check_bool("equal_size", equal_size)
     if cost is None:
         weights = checked_weights("lengths has", lengths, "sequence")
@@ -185,7 +191,7 @@ def micro_batches(
     dp_size = checked_count("dp_size", dp_size, "a number of ranks")
     multiple = checked_count("bins_multiple_of", bins_multiple_of, "a number of micro-batches")
     min_bins = checked_count("min_bins", min_bins, "a number of micro-batches")
-    _check_option("order", order, get_args(Order))
+    check_choice("order", order, get_args(Order))
     costs = weights_of("cost", cost, lengths, "sequence")
     too_long = np.flatnonzero(lengths > capacity)
     if len(too_long) > 0:
@@ -387,10 +393,3 @@ def _of_ranks(per_rank: int, dp_size: int) -> str:
     """Write a number of micro-batches: ``2 micro-batches for each of 8 ranks``."""
     number = counted(per_rank, "micro-batch", "micro-batches")
     return number if dp_size == 1 else f"{number} for each of {counted(dp_size, 'rank')}"
-
-
-def _check_option(name: str, value: Any, values: tuple[str, ...]) -> None:
-    if not isinstance(value, str):
-        raise TypeError(f"{name} is {describe(value)}; pass {', '.join(map(repr, values))}")
-    if value not in values:
-        raise ValueError(f"{name} is {value!r}; pass {', '.join(map(repr, values))}")

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fastcollate import _fastcollate
-from fastcollate.arguments import checked_count, counted
-from fastcollate.arrays import describe, offsets_of
+from fastcollate.arguments import counted
+from fastcollate.arrays import offsets_of
 from fastcollate.plan.bin_plan import BinPlan
-from fastcollate.plan.costs import costs_of
+from fastcollate.plan.layouts import Layout, Packed
 from fastcollate.plan.lengths import Integers
-from fastcollate.plan.packing import checked_options
-from fastcollate.plan.packing import pack as pack_bins
+from fastcollate.plan.packing import Packer
 
 MAX_BINS = 1 << 24
 """How many bins all mini-batches together may have for the sake of their number."""
@@ -30,30 +28,31 @@ class PackedSlots(NamedTuple):
     is_padding: NDArray[np.bool_]
     mini_batch_offsets: Integers
     bin_offsets: Integers
-    pad_to_multiple_of: int
 
 
-def checked_pack_options(pack: Any) -> dict[str, Any]:
-    """Check what can be said of a step's options of packing before there are lengths."""
-    if not isinstance(pack, Mapping):
-        advice = "pass options of fastcollate.planning.pack, such as dict(capacity=16384)"
-        raise TypeError(f"pack is {describe(pack)}; {advice}")
-    options = checked_options(pack)
-    if "keep_together" in options:
-        raise ValueError("keep_together is an argument of plan_step itself; leave it out of pack")
-    if options.get("algorithm") == "concat" or options.get("oversize") == "split":
+def checked_packer(layout: Layout | None) -> Packer | None:
+    """Return what packs the rows of a mini-batch, if a step's layout has bins."""
+    if not isinstance(layout, Packed) or layout.plan == "single_row":
+        return None
+    if layout.plan is not None:
         raise ValueError(
-            "pack splits rows, parts of which could be on several ranks; in a step pass an "
-            "algorithm that does not, and oversize='error' or 'own_bin'"
+            "a step packs each mini-batch by itself, but the layout has a plan of all bins; pass "
+            "layout=fc.Packed(capacity=...)"
         )
-    return options
+    packer = layout.packer
+    if packer.oversize == "split":
+        raise ValueError(
+            f"layout={layout!r} splits rows, parts of which could be on several ranks; in a step "
+            "pass an algorithm that does not, and oversize='error' or 'own_bin'"
+        )
+    return packer
 
 
 def packed_slots(
     lengths: Integers,
     mini_batches: Integers,
     dp_size: int,
-    options: Mapping[str, Any],
+    packer: Packer,
     groups: Integers | None,
     may_pad: bool,
 ) -> PackedSlots:
@@ -70,21 +69,17 @@ def packed_slots(
     may_pad
         Whether a bin may hold a synthetic row alone.
     """
-    options = dict(options)
-    bins_multiple_of = options.pop("bins_multiple_of", 1)
-    bins_multiple_of = checked_count("bins_multiple_of", bins_multiple_of, "a number of bins")
-    multiple = math.lcm(dp_size, bins_multiple_of)
-    min_bins = checked_count("min_bins", options.pop("min_bins", 0), "a number of bins", least=0)
-    if max(multiple, min_bins) * (len(mini_batches) - 1) > MAX_BINS:
+    multiple = math.lcm(dp_size, packer.bins_multiple_of)
+    if max(multiple, packer.min_bins) * (len(mini_batches) - 1) > MAX_BINS:
         raise ValueError(
-            f"pack asks for multiples of {multiple} bins and at least {min_bins} in every "
-            "mini-batch, which are more than can be made; pass smaller numbers"
+            f"bins_multiple_of and min_bins ask for multiples of {multiple} bins and at least "
+            f"{packer.min_bins} in every mini-batch, which are more than can be made; pass smaller "
+            "numbers"
         )
-    if options.get("max_cost") is not None:
-        options["cost"] = costs_of("cost", options.get("cost", "flops"), lengths)
-    names = None
+    costs = packer.limit.costs(lengths)
+    numbers = None
     if groups is not None:
-        names = np.repeat(np.arange(len(groups) - 1), np.diff(groups))
+        numbers = np.repeat(np.arange(len(groups) - 1), np.diff(groups))
 
     rows, counts_of_bins, ends = [], [], [0]
     plan = None
@@ -92,11 +87,10 @@ def packed_slots(
         zip(mini_batches[:-1].tolist(), mini_batches[1:].tolist(), strict=True)
     ):
         part = slice(start, end)
-        own = {**options, "keep_together": None if names is None else names[part]}
-        if "cost" in own and not isinstance(own["cost"], str):
-            own["cost"] = own["cost"][part]
+        limit = packer.limit if costs is None else packer.limit._replace(cost=costs[part])
+        of_part = None if numbers is None else numbers[part] - numbers[start]
         try:
-            plan, missing = _packed(lengths[part], own, min_bins, multiple)
+            plan, missing = _packed(lengths[part], packer._replace(limit=limit), of_part, multiple)
         except ValueError as error:
             where = f"mini-batch {mini_batch}, rows {start} to {end - 1}, cannot be packed"
             counting = f" (numbers count from row {start} on)" if start > 0 else ""
@@ -119,18 +113,17 @@ def packed_slots(
         slots < 0,
         np.array(ends, np.int64),
         offsets_of(np.concatenate(counts_of_bins)),
-        plan.pad_to_multiple_of,
     )
 
 
 def _packed(
-    lengths: Integers, options: Mapping[str, Any], min_bins: int, multiple: int
+    lengths: Integers, packer: Packer, groups: Integers | None, multiple: int
 ) -> tuple[BinPlan, int]:
     """Pack as many bins as there have to be, and say how many are missing for too few sequences."""
-    plan = pack_bins(lengths, **options)
-    wanted = -(-max(plan.num_bins, min_bins) // multiple) * multiple
+    freely = packer._replace(min_bins=0, bins_multiple_of=1)
+    plan = freely.plan(lengths, groups)
+    wanted = -(-max(plan.num_bins, packer.min_bins) // multiple) * multiple
     if wanted > plan.num_bins:
-        names = options["keep_together"]
-        items = len(lengths) if names is None else len(np.unique(names))
-        plan = pack_bins(lengths, **options, min_bins=min(wanted, items))
+        items = len(lengths) if groups is None else int(groups[-1]) + 1
+        plan = freely._replace(min_bins=min(wanted, items)).plan(lengths, groups)
     return plan, wanted - plan.num_bins

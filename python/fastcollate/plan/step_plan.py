@@ -13,8 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fastcollate import _fastcollate
-from fastcollate.arguments import checked_int, checked_integer, counted
+from fastcollate.arguments import checked_count, checked_int, checked_integer, counted
 from fastcollate.arrays import describe, offsets_of
+from fastcollate.plan.layouts import Layout, Packed
 from fastcollate.plan.lengths import Integers
 from fastcollate.plan.tables import Table, check_names
 
@@ -50,8 +51,8 @@ class Shard(Table):
         Where bins begin in the rows, int64 (bins + 1,), if they are packed.
     bin_width
         Positions of the step's widest bin, if rows are packed.
-    pad_to_multiple_of
-        What the place of a packed row is rounded up to a multiple of.
+    layout
+        The layout that the step was planned with, if it was; one with bins where rows are packed.
 
     Raises
     ------
@@ -67,7 +68,7 @@ class Shard(Table):
     lengths: Integers | None = None
     bin_offsets: Integers | None = None
     bin_width: int = 0
-    pad_to_multiple_of: int = 1
+    layout: Layout | None = None
 
     def __post_init__(self) -> None:
         self._set_array("rows", np.int64)
@@ -87,15 +88,10 @@ class Shard(Table):
             self._set_array("bin_offsets", np.int64)
             if (reason := _bins_defect(self.bin_offsets, len(self.rows))) is not None:
                 raise ValueError(reason)
-        for name, least in (
-            ("num_rows", 0),
-            ("first_pad", 0),
-            ("bin_width", 0),
-            ("pad_to_multiple_of", 1),
-        ):
-            count = checked_int(name, getattr(self, name), "a number")
-            if count < least:
-                raise ValueError(f"{name} is {count}; pass a number from {least} on")
+        if (reason := _layout_defect(self.layout, self.bin_offsets)) is not None:
+            raise ValueError(reason)
+        for name in ("num_rows", "first_pad", "bin_width"):
+            count = checked_count(name, getattr(self, name), "a number", least=0)
             object.__setattr__(self, name, count)
         if self.widths is not None:
             widths = tuple(checked_int("widths", width, "three lengths") for width in self.widths)
@@ -122,7 +118,7 @@ class Shard(Table):
             lengths=None,
             bin_offsets=None,
             bin_width=0,
-            pad_to_multiple_of=1,
+            layout=None,
         )
         return rows, alone
 
@@ -143,6 +139,16 @@ def _bins_defect(offsets: Integers, num_slots: int) -> str | None:
     )
     if not is_right or (np.diff(offsets) <= 0).any():
         return f"bin_offsets do not rise from 0 to {num_slots}"
+    return None
+
+
+def _layout_defect(layout: Any, bins: Integers | None) -> str | None:
+    """Say what is wrong with a step's layout, beside its bins."""
+    if layout is not None and not isinstance(layout, Layout):
+        return f"layout is {describe(layout)}; pass a layout such as fc.Left(), or None"
+    has_capacity = isinstance(layout, Packed) and layout.capacity is not None
+    if has_capacity != (bins is not None):
+        return f"layout is {layout!r}, but bin_offsets are those of fc.Packed(capacity=...) alone"
     return None
 
 
@@ -179,8 +185,8 @@ class StepPlan(Table):
     bin_offsets
         Where bins begin, int64 (bins + 1,), in slots, if rows are packed: slots are ordered by bins
         within ranks then, and every rank of a mini-batch has as many bins, not rows.
-    pad_to_multiple_of
-        What the place of a packed row is rounded up to a multiple of.
+    layout
+        The layout of all batches of the step, if it was planned with one.
 
     Raises
     ------
@@ -198,7 +204,7 @@ class StepPlan(Table):
     mini_batch_prompts: Integers
     has_only_totals: bool = False
     bin_offsets: Integers | None = None
-    pad_to_multiple_of: int = 1
+    layout: Layout | None = None
 
     def __post_init__(self) -> None:
         try:
@@ -208,10 +214,9 @@ class StepPlan(Table):
             self._set_array("row_lengths", np.int64)
             if self.bin_offsets is not None:
                 self._set_array("bin_offsets", np.int64)
-            for name in ("dp_size", "pad_to_multiple_of"):
-                object.__setattr__(self, name, operator.index(getattr(self, name)))
-                if getattr(self, name) >= 1 << 62:
-                    raise ValueError(f"{name} is {getattr(self, name)}, more than can be counted")
+            object.__setattr__(self, "dp_size", operator.index(self.dp_size))
+            if self.dp_size >= 1 << 62:
+                raise ValueError(f"dp_size is {self.dp_size}, more than can be counted")
         except (TypeError, ValueError, OverflowError) as error:
             raise ValueError(f"this is not a valid step plan: {error}") from error
         self._check()
@@ -227,9 +232,10 @@ class StepPlan(Table):
             return f"row_lengths has shape {self.row_lengths.shape}, not (rows, 2)"
         if (self.row_lengths < 0).any():
             return "row_lengths holds a negative number"
-        for name in ("dp_size", "pad_to_multiple_of"):
-            if getattr(self, name) < 1:
-                return f"{name} is {getattr(self, name)}"
+        if self.dp_size < 1:
+            return f"dp_size is {self.dp_size}"
+        if (reason := _layout_defect(self.layout, self.bin_offsets)) is not None:
+            return reason
         columns = ("rows", "is_padding", "mini_batch_offsets", "prompt_offsets")
         for name in (*columns, "mini_batch_prompts", "bin_offsets"):
             column = getattr(self, name)
@@ -321,7 +327,8 @@ class StepPlan(Table):
         """Positions of the widest bin; 0 if rows are not packed."""
         if self.bin_offsets is None:
             return 0
-        multiple = self.pad_to_multiple_of
+        assert isinstance(self.layout, Packed)
+        multiple = self.layout.multiple_of
         places = -(-self._totals[self.rows] // multiple) * multiple
         return int(np.diff(offsets_of(places)[self.bin_offsets]).max(initial=0))
 
@@ -350,7 +357,7 @@ class StepPlan(Table):
             lengths=self._totals[self.rows[start:end]],
             bin_offsets=bins,
             bin_width=self.bin_width,
-            pad_to_multiple_of=self.pad_to_multiple_of,
+            layout=self.layout,
         )
 
     def describe(self) -> str:
@@ -451,8 +458,13 @@ def _exact(name: str, value: Any) -> Any:
     """Return a list as an array, of nothing but what it should hold."""
     if name == "has_only_totals" and not isinstance(value, bool):
         raise ValueError(f"this is not a valid step plan: {name} is {describe(value)}")
-    if name in ("dp_size", "has_only_totals", "pad_to_multiple_of") or value is None:
+    if name in ("dp_size", "has_only_totals") or value is None:
         return value
+    if name == "layout":
+        try:
+            return Layout.from_dict(value)
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"this is not a valid step plan: layout: {error}") from error
     try:
         array = np.array(value)
     except ValueError as error:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -22,9 +21,10 @@ from fastcollate.batch import Batch
 from fastcollate.plan.boundaries import PromptBoundaries
 from fastcollate.plan.costs import Costs, costs_of
 from fastcollate.plan.grouping import group_offsets
+from fastcollate.plan.layouts import LayoutArgument, checked_layout
 from fastcollate.plan.lengths import Integers, checked_lengths
 from fastcollate.plan.merging import MergePlan
-from fastcollate.plan.step_packing import checked_pack_options, packed_slots
+from fastcollate.plan.step_packing import checked_packer, packed_slots
 from fastcollate.plan.step_plan import SYNTHETIC_LENS, StepPlan
 from fastcollate.plan.trajectories import checked_trajectories
 
@@ -80,7 +80,7 @@ def plan_step(
     pad_rows: Literal["synthetic", "copy_first", "copy_cycle", "error"] = "synthetic",
     shard_by: Literal["contiguous", "strided", "tokens", "flops"] | Costs = "contiguous",
     keep_together: Literal["prompt", "trajectory"] | None = None,
-    pack: Mapping[str, Any] | None = None,
+    layout: LayoutArgument | None = None,
     allow_partial: bool = False,
     train_batch_size: int | None = None,
     n_samples_per_prompt: int | None = None,
@@ -128,13 +128,15 @@ def plan_step(
         filled up to as many rows as the fullest one has, which can be more than are needed to
         divide them; few are aimed at, fewest are only sure of ``"contiguous"``. When packed, in one
         bin.
-    pack
-        Pack the rows of each mini-batch by these options of :func:`pack`, ``dict(capacity=16384)``,
-        for ``build_batch(layout="packed")``. Then ranks have the same number of bins, not of rows:
-        a multiple of `dp_size` (and of ``bins_multiple_of``), dealt out one after the other, each
-        to the next rank. No rows are added, but one synthetic row for each bin that a mini-batch of
-        few rows cannot fill, unless `pad_rows` is ``"error"``. Rows are not split, nor is there a
-        choice of `shard_by` or of rows to copy.
+    layout
+        The layout of the step's batches: each shard carries it, and ``build_batch`` takes no other
+        for it. None leaves it to ``build_batch``.
+
+        With :class:`Packed` and a capacity, the rows of each mini-batch are packed. Then ranks have
+        the same number of bins, not of rows: a multiple of `dp_size` (and of ``bins_multiple_of``),
+        dealt out one after the other, each to the next rank. No rows are added, but one synthetic
+        row for each bin that a mini-batch of few rows cannot fill, unless `pad_rows` is
+        ``"error"``. Rows are not split, nor is there a choice of `shard_by` or of rows to copy.
     allow_partial
         Whether the last mini-batch, which may be the only one, may be smaller.
     train_batch_size
@@ -184,11 +186,12 @@ def plan_step(
     array([ 3,  4, -1])
     """
     _check_options(pad_rows, shard_by, keep_together)
-    options = {} if pack is None else checked_pack_options(pack)
-    if pack is not None and (shard_by != "contiguous" or pad_rows == "copy_cycle"):
+    layout = None if layout is None else checked_layout(layout)
+    packer = checked_packer(layout)
+    if packer is not None and (shard_by != "contiguous" or pad_rows == "copy_cycle"):
         raise ValueError(
-            "shard_by and pad_rows='copy_cycle' say how rows are dealt out and padded, but pack "
-            "makes bins, each of which goes to the next rank; leave them out"
+            "shard_by and pad_rows='copy_cycle' say how rows are dealt out and padded, but the "
+            "layout is packed: each bin goes to the next rank; leave them out"
         )
     check_bool("allow_partial", allow_partial)
     if is_stepwise is not None:
@@ -245,10 +248,11 @@ def plan_step(
         "prompt_offsets": prompts,
         "mini_batch_prompts": np.searchsorted(prompts, mini_batches).astype(np.int64),
         "has_only_totals": step.has_only_totals,
+        "layout": layout,
     }
-    if pack is not None:
+    if packer is not None:
         lengths, may_pad = step.lengths.sum(1), pad_rows != "error"
-        packed = packed_slots(lengths, mini_batches, dp_size, options, groups, may_pad)
+        packed = packed_slots(lengths, mini_batches, dp_size, packer, groups, may_pad)
         return StepPlan._from_own(**packed._asdict(), **table)
     costs, synthetic_cost = _costs(shard_by, step.lengths.sum(1), pad_rows)
     slots, is_padding, offsets, failure = _fastcollate.split_step(
@@ -284,7 +288,6 @@ def plan_step(
         is_padding=is_padding,
         mini_batch_offsets=offsets,
         bin_offsets=None,
-        pad_to_multiple_of=1,
         **table,
     )
 

@@ -55,8 +55,7 @@ class Table:
             The parameters by name.
         """
         names = (field.name for field in fields(self))  # type: ignore[arg-type]
-        values = (v.tolist() if isinstance(v, np.ndarray) else v for v in self._values())
-        return dict(zip(names, values, strict=True))
+        return dict(zip(names, map(_plain, self._values()), strict=True))
 
     def _values(self) -> tuple[Any, ...]:
         return tuple(getattr(self, field.name) for field in fields(self))  # type: ignore[arg-type]
@@ -70,6 +69,13 @@ class Table:
         if not _is_frozen(array) or array.dtype != dtype or not array.flags.aligned:
             array = _frozen(array.astype(dtype))
         object.__setattr__(self, name, array)
+
+
+def _plain(value: Any) -> Any:
+    """Return a value as JSON can hold it."""
+    if isinstance(value, np.ndarray):
+        return value.tolist()
+    return value.to_dict() if hasattr(value, "to_dict") else value  # a layout
 
 
 def _is_frozen(array: np.ndarray) -> bool:

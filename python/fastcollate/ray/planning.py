@@ -17,6 +17,7 @@ from fastcollate.blocks.joining import Step, joined
 from fastcollate.blocks.reading import built, parts_of
 from fastcollate.blocks.storing import NAMES
 from fastcollate.plan import stepping
+from fastcollate.plan.layouts import LayoutArgument
 from fastcollate.plan.merging import MergePlan
 from fastcollate.plan.step_plan import Shard, StepPlan
 from fastcollate.ray.fetching import TIMEOUT, checked_timeout, fetched
@@ -51,8 +52,6 @@ class BlockShard:
         Which of the plan's shards it is.
     shard : Shard
         Its rows.
-    widths : Mapping
-        The widths that were fixed for all ranks.
     loss_normalizers : ShardNormalizers
         ``tokens`` and ``rows`` of the whole mini-batch: of all ranks together, as
         :meth:`BlockStepPlan.loss_normalizers` has them.
@@ -61,7 +60,6 @@ class BlockShard:
     mini_batch: int
     rank: int
     shard: Shard
-    widths: Mapping[str, int | None]
     loss_normalizers: ShardNormalizers
     step: ray.ObjectRef[Step]
     parts: Mapping[int, ray.ObjectRef[Any]]
@@ -90,9 +88,6 @@ class BlockStepPlan:
         The plan of the rows.
     blocks : tuple of Block
         The blocks, which it keeps in the object store.
-    widths : Mapping
-        ``pad_to``, ``pad_to_multiple_of``, ``max_prompt_len`` and ``max_response_len`` of all
-        shards.
     """
 
     def __init__(
@@ -100,11 +95,9 @@ class BlockStepPlan:
         step: StepPlan,
         blocks: Sequence[Block],
         tables: Step,
-        widths: Mapping[str, int | None],
     ) -> None:
         self.step = step
         self.blocks = tuple(blocks)
-        self.widths = widths
         self._tables = tables
         self._refs = [ref for block in blocks for ref in block.refs]
         self._ref: ray.ObjectRef[Step] | None = None
@@ -156,7 +149,6 @@ class BlockStepPlan:
             int(mini_batch),
             int(rank),
             shard,
-            self.widths,
             ShardNormalizers(tokens, rows),
             self._ref,
             parts,
@@ -169,13 +161,7 @@ class BlockStepPlan:
 
 @suggests_names
 def plan_step(
-    blocks: Sequence[Block],
-    *,
-    pad_to: int | None = None,
-    pad_to_multiple_of: int = 1,
-    max_prompt_len: int | None = None,
-    max_response_len: int | None = None,
-    **options: Any,
+    blocks: Sequence[Block], *, layout: LayoutArgument | None = None, **options: Any
 ) -> BlockStepPlan:
     """Plan an optimizer step of rows that lie in many workers, from lengths and ids alone.
 
@@ -186,9 +172,9 @@ def plan_step(
     blocks
         What :func:`put_turns` returned in each worker. The step's rows are those of all blocks, in
         this order.
-    pad_to, pad_to_multiple_of, max_prompt_len, max_response_len
-        As :func:`fastcollate.build_batch`: the same for all ranks, hence said here. Without them,
-        all shards are as wide as the step's longest rows.
+    layout
+        As :func:`fastcollate.plan_step`: the layout of all shards. Unless it fixes widths, they are
+        as wide as the step's longest rows.
     **options
         Those of :func:`fastcollate.plan_step`, such as ``prompts_per_mini_batch``, ``dp_size``,
         ``pad_rows`` and ``shard_by``, but for ``uids``, ``trajectory_ids`` and ``is_last_step``,
@@ -219,13 +205,8 @@ def plan_step(
         options |= tables.names
     elif "uids" in tables.names:
         options["uids"] = tables.names["uids"]
-    widths = {
-        "pad_to": pad_to,
-        "pad_to_multiple_of": pad_to_multiple_of,
-        "max_prompt_len": max_prompt_len,
-        "max_response_len": max_response_len,
-    }
-    return BlockStepPlan(stepping.plan_step(rows, **options), blocks, tables, widths)
+    step = stepping.plan_step(rows, layout=layout, **options)
+    return BlockStepPlan(step, blocks, tables)
 
 
 @suggests_names
@@ -248,7 +229,7 @@ def collate(
     **options
         Those of ``build_batch``: ``layout``, ``position_ids``, ``labels``, ``dtypes``,
         ``array_type``, ``pool`` and so on, but for columns, ``merge`` and ``shard``, which are the
-        blocks' and the plan's. Widths are the plan's too; they may be repeated.
+        blocks' and the plan's. So is the layout of a step that was planned with one.
 
     Returns
     -------
@@ -264,8 +245,8 @@ def collate(
     ShardTimeoutError
         They did not arrive in time.
     ValueError, TypeError
-        As ``build_batch``; a width that is not the plan's, so that ranks would not agree; a dtype
-        with more digits than what was stored.
+        As ``build_batch``; another layout than the plan's; a dtype with more digits than what was
+        stored.
     """
     if not isinstance(shard, BlockShard):
         raise TypeError(f"shard is {describe(shard)}; pass plan.shard(mini_batch, rank)")
@@ -273,13 +254,6 @@ def collate(
     for name in options:
         if name in (*COLUMNS, "merge", "shard"):
             raise TypeError(f"{name} is what blocks and plan have: pass it to put_turns")
-    for name, planned in shard.widths.items():
-        if options.setdefault(name, planned) != planned:
-            raise ValueError(
-                f"{name} is {options[name]} for {shard.name}, but the step was planned with "
-                f"{planned}: ranks would be of different widths; pass it to fastcollate.ray."
-                "plan_step"
-            )
     step: Step = fetched(shard.name, {0: shard.step}, lambda _: "the plan of the step", timeout)[0]
     parts = fetched(shard.name, shard.parts, step.part_name, timeout)
     return built(step, shard.shard, parts, pad_token_id=pad_token_id, **options)

@@ -60,7 +60,7 @@ pub struct OutputSpec {
     /// Of the row that each token is of, where several share an output row.
     pub sequence_ids: IntDtype,
     /// What padding holds, and the dtype. If nothing is said, only packed batches have positions, and
-    /// padding counts as their tail says.
+    /// padding counts as the layout says.
     pub position_ids: (Option<PositionPadding>, IntDtype),
     /// Whether they are shifted, and the dtype.
     pub labels: Option<(bool, IntDtype)>,

@@ -17,7 +17,7 @@ mod turns;
 pub use assembly::{Assembly, Pick, Piece, Row};
 pub use bins::{Bins, Stretch};
 pub use gather::{Of, Per, Places, Shift, Values, gather_places};
-pub use packed::{Extent, Packing, Tail};
+pub use packed::{Extent, Packing, PaddingAs};
 pub use placement::{Align, Band, Grid, Layout, Longest, Placement, Segment, Widths};
 pub use step::{Cause, Deal, Indivisible, MAX_SLOTS, Padding, Slot, Slots, Split, deal_bins};
 pub use tables::{BinTables, StepTables};

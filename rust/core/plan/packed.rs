@@ -9,13 +9,13 @@ const MAX_EMPTY_BINS: usize = 1 << 20;
 
 /// What the padding behind the last sequence of an output row counts as.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Tail {
+pub enum PaddingAs {
     /// A segment of its own.
-    ExtraSegment,
+    OwnSegment,
     /// A part of the last segment.
-    ExtendLast,
+    LastSegment,
     /// Nothing.
-    Outside,
+    NoSegment,
 }
 
 /// How bins are laid out.
@@ -26,7 +26,7 @@ pub struct Packing {
     /// Which token's value of a response-aligned field stands at a position.
     pub shift: Shift,
     /// What the padding behind the last sequence counts as.
-    pub tail: Tail,
+    pub padding_as: PaddingAs,
 }
 
 /// The place of a sequence in an output row, or the padding behind the last one. Those of a row
@@ -138,14 +138,14 @@ impl Packing {
             let rest = sequences.width().saturating_sub(end);
             match extents[first..].last_mut() {
                 _ if rest == 0 => {}
-                Some(last) if self.tail == Tail::ExtendLast => last.len += rest,
+                Some(last) if self.padding_as == PaddingAs::LastSegment => last.len += rest,
                 _ => extents.push(Extent {
                     dst_row,
                     dst_col: end,
                     len: rest,
                     tokens: rest,
                     // Behind no sequence there is none to extend.
-                    is_segment: self.tail == Tail::ExtraSegment,
+                    is_segment: self.padding_as == PaddingAs::OwnSegment,
                 }),
             }
         }
@@ -199,7 +199,7 @@ impl Packing {
     ) -> Vec<Vec<usize>> {
         let mut lens = vec![Vec::new(); sequences.rows()];
         for extent in extents.iter().filter(|extent| extent.is_segment) {
-            // Where places are not rounded, only a tail makes one longer than its tokens.
+            // Where places are not rounded, only padding makes one longer than its tokens.
             let is_place = padded || self.multiple_of == 1;
             lens[extent.dst_row].push(if is_place { extent.len } else { extent.tokens });
         }

@@ -136,13 +136,13 @@ impl Widths {
             |row| row.prompt_len,
             self.prompt,
             "prompt tokens",
-            "max_prompt_len",
+            "pad_prompt_to",
         )?;
         check(
             |row| row.response_len,
             self.response,
             "response tokens",
-            "max_response_len",
+            "pad_response_to",
         )
     }
 }

@@ -16,8 +16,8 @@ from fastcollate.arrays import offsets_of
 from fastcollate.collating import collate_fields
 from fastcollate.compat.skyrl.packed_alignment import Alignment, packed_alignment
 from fastcollate.compat.skyrl.training_batch import training_batch
-from fastcollate.layouts import checked_layout
 from fastcollate.plan.bin_plan import BinPlan
+from fastcollate.plan.layouts import Packed
 from fastcollate.plan.packing import pack
 
 logger = logging.getLogger(__name__)
@@ -271,9 +271,7 @@ class PackedDataCollator:
             self.tp_size, self.cp_size, fp8_enabled=self.fp8_enabled, fp8_recipe=self.fp8_recipe
         )
         plan = self._bins(list(map(len, ids)), align)
-        layout = checked_layout(
-            *("packed", None, None, None, 1), pack=plan, shift="next_token", tail="outside"
-        )
+        layout = Packed(plan=plan, shift="next_token", padding_as="no_segment")
         try:
             packed = collate_fields(
                 [()] * len(ids),
@@ -326,7 +324,7 @@ class PackedDataCollator:
             offsets=offsets_of(list(map(len, bins))),
             indices=indices,
             lengths=tokens[indices],
-            pad_to_multiple_of=align.size,
+            multiple_of=align.size,
         )
 
 

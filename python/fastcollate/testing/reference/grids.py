@@ -29,15 +29,25 @@ class Grids(NamedTuple):
     """Of each token the place of the one in front of it, if the model sees that there."""
 
 
+_OPTIONS = ("pad_to", "pad_prompt_to", "pad_response_to", "multiple_of", "shift", "padding_as")
+
+
+def layout_options(layout: Any) -> tuple[str, dict[str, Any]]:
+    """Return the name of a layout, which may be a `fastcollate.Left` or so, and its options."""
+    if isinstance(layout, str):
+        return layout, {}
+    return layout.name, {name: getattr(layout, name) for name in _OPTIONS if hasattr(layout, name)}
+
+
 def grids_of(
     prompt_lens: list[int],
     response_lens: list[int],
     layout: str,
     *,
     pad_to: int | None = None,
-    pad_to_multiple_of: int | None = 1,
-    max_prompt_len: int | None = None,
-    max_response_len: int | None = None,
+    multiple_of: int | None = 1,
+    pad_prompt_to: int | None = None,
+    pad_response_to: int | None = None,
 ) -> Grids:
     """Find the places of all tokens, and of response tokens among themselves."""
     lens = [p + r for p, r in zip(prompt_lens, response_lens, strict=True)]
@@ -45,12 +55,12 @@ def grids_of(
         return grids(_behind_each_other(lens), _behind_each_other(response_lens))
 
     def rounded(width: int) -> int:
-        return -(-width // (pad_to_multiple_of or 1)) * (pad_to_multiple_of or 1)
+        return -(-width // (multiple_of or 1)) * (multiple_of or 1)
 
-    response_width = max(response_lens) if max_response_len is None else max_response_len
+    response_width = max(response_lens) if pad_response_to is None else pad_response_to
     response_starts = [0] * len(lens)
     if layout == "two_segment":
-        prompt_width = rounded(max(prompt_lens) if max_prompt_len is None else max_prompt_len)
+        prompt_width = rounded(max(prompt_lens) if pad_prompt_to is None else pad_prompt_to)
         response_width = rounded(response_width)
         width = prompt_width + response_width
         starts = [prompt_width - count for count in prompt_lens]

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from fastcollate.testing.reference.fields import field_outputs, refuse_lost
-from fastcollate.testing.reference.grids import Grid, grids_of, place
+from fastcollate.testing.reference.grids import Grid, grids_of, layout_options, place
 from fastcollate.testing.reference.packed import (
     Bins,
     packed_grids,
@@ -44,13 +44,11 @@ def build_batch_loops(
     trajectory_ids: Any | None = None,
     position_ids: str | None = None,
     labels: str | None = None,
-    layout: str = "left",
+    layout: Any = "left",
     bins: Bins | None = None,
-    shift: str = "none",
-    tail: str = "extra_segment",
     sampled: Sequence[Sequence[Any]] | None = None,
     is_padding: Sequence[bool] | None = None,
-    **widths: int | None,
+    **options: Any,
 ) -> dict[str, Any]:
     """Build a batch token by token, in Python loops.
 
@@ -72,15 +70,13 @@ def build_batch_loops(
         Ignored: they make no output.
     bins
         Of the packed layout, what each row holds; None for all sequences in one row, in order.
-    shift, tail
-        Of the packed layout, as there.
     sampled
         Of merged rows and of those of a shard: whether each response token was sampled, in a real
         row. It is the loss mask where `loss_mask` is None.
     is_padding
         Of rows of a shard: whether each is padding.
-    **widths
-        ``pad_to``, ``pad_to_multiple_of``, ``max_prompt_len`` and ``max_response_len``, as there.
+    **options
+        Options of the layout, over those that it has itself.
 
     Returns
     -------
@@ -101,15 +97,17 @@ def build_batch_loops(
         If values or labels are shifted to the token in front of theirs, and a row without a prompt
         has a first token that trains, or a first value that is not the fill.
     """
+    layout, own = layout_options(layout)
+    options = own | options
     prompt_rows = [readable(row) for row in rows_of(prompts)]
     response_rows = [readable(row) for row in rows_of(responses)]
     prompt_lens, response_lens = list(map(len, prompt_rows)), list(map(len, response_rows))
     rows = [[*p, *r] for p, r in zip(prompt_rows, response_rows, strict=True)]
     if layout == "packed":
-        packing = packing_of(prompt_lens, response_lens, bins, shift=shift, tail=tail, **widths)
+        packing = packing_of(prompt_lens, response_lens, bins, **options)
         tokens, answers, before = packed_grids(packing)
     else:
-        tokens, answers, before = grids_of(prompt_lens, response_lens, layout, **widths)
+        tokens, answers, before = grids_of(prompt_lens, response_lens, layout, **options)
 
     batch: dict[str, Any] = {"input_ids": _ints(tokens, rows, pad_token_id)}
     if layout == "packed":
@@ -130,7 +128,7 @@ def build_batch_loops(
     if sampled is None:
         sampled = [[1] * count for count in response_lens]
     given = per_token.get("loss_mask", sampled)
-    is_moved = labels == "shifted" or shift == "next_token"
+    is_moved = labels == "shifted" or options.get("shift") == "next_token"
     if is_moved:
         _refuse_headless(prompt_lens, given)
     weights = _predicted(given, before, prompt_lens)

@@ -43,7 +43,7 @@ class Packing(NamedTuple):
     multiple: int
     """What the place of each part is a multiple of."""
     shift: str
-    tail: str
+    padding_as: str
 
 
 def parts_of(plan: Any) -> list[list[Part]]:
@@ -59,9 +59,9 @@ def packing_of(
     bins: Bins | None = None,
     *,
     pad_to: int | None = None,
-    pad_to_multiple_of: int | None = 1,
+    multiple_of: int | None = 1,
     shift: str = "none",
-    tail: str = "extra_segment",
+    padding_as: str = "own_segment",
 ) -> Packing:
     """Find the width of packed rows.
 
@@ -71,17 +71,17 @@ def packing_of(
         Of each sequence.
     bins
         The parts of sequences in each row; None for all of them in one row, in order.
-    pad_to, pad_to_multiple_of, shift, tail
+    pad_to, multiple_of, shift, padding_as
         As `fastcollate.build_batch`.
     """
     lens = [p + r for p, r in zip(prompt_lens, response_lens, strict=True)]
     if bins is None:
         bins = [[Part(sequence, 0, count) for sequence, count in enumerate(lens)]]
     bins = [[Part(*part) for part in parts] for parts in bins]
-    multiple = pad_to_multiple_of or 1
+    multiple = multiple_of or 1
     widest = max(sum(_rounded(part.length, multiple) for part in parts) for parts in bins)
     width = widest if pad_to is None else pad_to
-    return Packing(prompt_lens, response_lens, bins, width, multiple, shift, tail)
+    return Packing(prompt_lens, response_lens, bins, width, multiple, shift, padding_as)
 
 
 def _rounded(length: int, multiple: int) -> int:
@@ -116,18 +116,18 @@ def packed_grids(packing: Packing) -> Grids:
 
 
 def segments_of(packing: Packing) -> list[list[Segment]]:
-    """List the segments of every row, after the convention of its tail."""
+    """List the segments of every row, after the convention for padding."""
     rows = []
     for parts in packing.bins:
         segments = [Segment(part.length, _rounded(part.length, packing.multiple)) for part in parts]
-        tail = packing.width - sum(segment.place for segment in segments)
-        if tail > 0 and packing.tail == "extra_segment":
-            segments.append(Segment(tail, tail))
-        elif tail > 0 and packing.tail == "extend_last" and segments:
+        rest = packing.width - sum(segment.place for segment in segments)
+        if rest > 0 and packing.padding_as == "own_segment":
+            segments.append(Segment(rest, rest))
+        elif rest > 0 and packing.padding_as == "last_segment" and segments:
             length, place = segments.pop()
             # Without rounding, a place is as long as what is in it.
-            length += tail if packing.multiple == 1 else 0
-            segments.append(Segment(length, place + tail))
+            length += rest if packing.multiple == 1 else 0
+            segments.append(Segment(length, place + rest))
         rows.append(segments)
     return rows
 

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from fastcollate.testing.reference.fields import smallest_dtype
+from fastcollate.testing.reference.grids import layout_options
 from fastcollate.testing.reference.loops import build_batch_loops
 from fastcollate.testing.reference.packed import Part
 from fastcollate.testing.reference.reading import Field, Rows, is_number, readable, rows_of
@@ -26,7 +27,7 @@ def build_shard_loops(
     logprobs: Rows | None = None,
     fields: Mapping[str, Any] | None = None,
     labels: str | None = None,
-    layout: str = "left",
+    layout: Any = "left",
     sampled: Any | None = None,
     **options: Any,
 ) -> dict[str, Any]:
@@ -50,6 +51,8 @@ def build_shard_loops(
     dict[str, object]
         As `build_batch_loops`, as wide as the whole step.
     """
+    layout, own = layout_options(layout)
+    options = own | options
     prompt_rows = [list(readable(row)) for row in rows_of(prompts)]
     response_rows = [list(readable(row)) for row in rows_of(responses)]
     picks = list(zip(shard.rows.tolist(), shard.is_padding.tolist(), strict=True))
@@ -112,17 +115,17 @@ def _widths(shard: Any, lens: list[int], layout: str, options: dict[str, Any]) -
             return options
         parts = [Part(row, 0, count) for row, count in enumerate(lens)]
         bins = [parts[begin:end] for begin, end in pairwise(shard.bin_offsets.tolist())]
-        fixed = {"pad_to": shard.bin_width, "pad_to_multiple_of": shard.pad_to_multiple_of}
-        return {"bins": bins, **fixed, **options}
-    multiple = options.get("pad_to_multiple_of") or 1
+        given = {name: value for name, value in options.items() if value is not None}
+        return {"bins": bins, "pad_to": shard.bin_width, **given}
+    multiple = options.get("multiple_of") or 1
     prompt, response, longest = shard.widths
-    fixed = {"max_response_len": response}
+    fixed = {"pad_response_to": response}
     if layout == "two_segment":
-        fixed["max_prompt_len"] = prompt
+        fixed["pad_prompt_to"] = prompt
     else:
         fixed["pad_to"] = longest
     given = {name: value for name, value in options.items() if value is not None}
-    return fixed | {"pad_to_multiple_of": multiple} | given
+    return fixed | {"multiple_of": multiple} | given
 
 
 def _picked_field(field: Any, picks: Any) -> Any:

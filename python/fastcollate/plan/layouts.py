@@ -1,0 +1,557 @@
+"""Layouts: how the rows of a batch lie in its outputs, with the options of each."""
+
+from __future__ import annotations
+
+import reprlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass, fields
+from typing import Any, ClassVar, Literal, TypeAlias, TypeVar, get_args
+
+from fastcollate._fastcollate import LayoutSpec, Plan
+from fastcollate.arguments import check_choice, checked_count, counted, suggests_names
+from fastcollate.arrays import describe
+from fastcollate.plan.bin_plan import BinPlan
+from fastcollate.plan.costs import NAMED_COSTS, Costs
+from fastcollate.plan.lengths import Integers, checked_lengths
+from fastcollate.plan.packing import Algorithm, Oversize, Packer
+
+Shift: TypeAlias = Literal["none", "next_token"]
+PaddingAs: TypeAlias = Literal["own_segment", "last_segment", "no_segment"]
+
+L = TypeVar("L", bound="Layout")
+
+
+class Layout:
+    """What all layouts have in common: they are values, small, frozen and checked when made.
+
+    Two are equal if they are of one class and all options are.
+    """
+
+    __slots__ = ("spec",)
+
+    name: ClassVar[str]
+    """What the layout is called where a string names it."""
+
+    spec: LayoutSpec
+    """The compiled form, made once."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the layout as strings, numbers and lists, ready to be written as JSON.
+
+        Returns
+        -------
+        dict
+            ``"layout"``, the name, and the options that differ from their defaults.
+
+        Raises
+        ------
+        TypeError
+            If an option is a function: pickle the layout instead.
+        """
+        return {"layout": self.name} | {
+            name: _plain(name, value) for name, value in self._options().items()
+        }
+
+    @classmethod
+    def from_dict(cls: type[L], options: Mapping[str, Any]) -> L:
+        """Return the layout of what :meth:`to_dict` returned.
+
+        Raises
+        ------
+        TypeError, ValueError
+            If that is no such layout, or an option cannot be.
+        """
+        if not isinstance(options, Mapping):
+            raise TypeError(f"options is {describe(options)}; pass what to_dict returned")
+        given = dict(options)
+        name = given.pop("layout", None)
+        kind = _CLASSES.get(name) if isinstance(name, str) else None
+        if kind is None or not issubclass(kind, cls):
+            raise ValueError(
+                f"options name the layout {name!r}; {cls.__name__}.from_dict takes what to_dict "
+                "returned"
+            )
+        if isinstance(plan := given.get("plan"), Mapping):
+            given["plan"] = BinPlan.from_dict(plan)
+        return kind(**given)
+
+    def __reduce__(self) -> tuple[Callable[..., Layout], tuple[Any, ...]]:
+        return _restored, (type(self), self._options())
+
+    def __repr__(self) -> str:
+        return _call(type(self).__name__, self._options())
+
+    def _options(self) -> dict[str, Any]:
+        """Return the options that differ from their defaults."""
+        return {
+            option.name: value
+            for option in fields(self)  # type: ignore[arg-type]
+            if (value := getattr(self, option.name)) is not option.default
+            and (option.default is None or value != option.default)
+        }
+
+    def _set(self, name: str, value: Any) -> None:
+        object.__setattr__(self, name, value)
+
+    def _check_widths(self, *widths: str, rounded: Sequence[str]) -> None:
+        """Check fixed widths, and that those which are rounded up are multiples already."""
+        for name in widths:
+            if (width := getattr(self, name)) is not None:
+                self._set(name, checked_count(name, width, "a number of tokens", least=0))
+        name = "multiple_of"
+        multiple = checked_count(name, getattr(self, name), "a number of tokens")
+        self._set(name, multiple)
+        for name in rounded:
+            if (getattr(self, name) or 0) % multiple:
+                raise ValueError(
+                    f"{name} is {getattr(self, name)}, which is no multiple of "
+                    f"multiple_of={multiple}"
+                )
+
+
+@dataclass(frozen=True, slots=True, repr=False, kw_only=True)
+class _OneBlock(Layout):
+    """Prompts and responses in one block."""
+
+    pad_to: int | None = None
+    pad_response_to: int | None = None
+    multiple_of: int = 1
+
+    def __post_init__(self) -> None:
+        self._check_widths("pad_to", "pad_response_to", rounded=["pad_to"])
+        widths = (self.pad_to, None, self.pad_response_to)
+        self._set("spec", LayoutSpec(self.name, *widths, self.multiple_of))
+
+
+@suggests_names
+@dataclass(frozen=True, repr=False, kw_only=True)
+class Left(_OneBlock):
+    """One left-padded block; response-aligned fields are right-aligned. SkyRL's layout.
+
+    With ``B`` rows, ``W = max(prompt + response)`` and ``R = max(response)``::
+
+        input_ids       | PAD PAD  p   p   r   r  |      loss_mask  |  0   r   r  |
+                        |  p   p   p   r   r   r  |                 |  r   r   r  |
+                         <---------- W ---------->                   <---- R --->
+
+    A response's values stand where ``log_probs[:, -R - 1 : -1]`` has them.
+
+    Parameters
+    ----------
+    pad_to
+        Fix ``W``, so that all data-parallel ranks agree on it. A longer row is an error.
+    pad_response_to
+        Fix ``R``, and ``W`` too where it would be smaller.
+    multiple_of
+        Round ``W`` up to a multiple.
+
+    Raises
+    ------
+    ValueError
+        A width below 0 or a multiple below 1; a `pad_to` that is no multiple.
+    TypeError
+        What is no integer.
+
+    Examples
+    --------
+    >>> fc.Left(pad_to=4096, multiple_of=64)
+    Left(pad_to=4096, multiple_of=64)
+    """
+
+    __slots__ = ()
+
+    name: ClassVar[str] = "left"
+
+
+@suggests_names
+@dataclass(frozen=True, repr=False, kw_only=True)
+class Right(_OneBlock):
+    """One right-padded block.
+
+    With ``B`` rows, ``W = max(prompt + response)`` and ``R = max(response)``::
+
+        input_ids       |  p   p   r   r  PAD PAD |      loss_mask  |  r   r   0  |
+                        |  p   p   p   r   r   r  |                 |  r   r   r  |
+                         <---------- W ---------->                   <---- R --->
+
+    Parameters
+    ----------
+    pad_to, pad_response_to, multiple_of
+        As :class:`Left`.
+
+    Raises
+    ------
+    ValueError, TypeError
+        As :class:`Left`.
+    """
+
+    __slots__ = ()
+
+    name: ClassVar[str] = "right"
+
+
+@suggests_names
+@dataclass(frozen=True, slots=True, repr=False, kw_only=True)
+class TwoSegment(Layout):
+    """Left-padded prompts, then right-padded responses. verl's layout.
+
+    With ``B`` rows, ``P = max(prompt)``, ``R = max(response)`` and ``W = P + R``::
+
+        input_ids       | PAD  p   p   r   r  PAD |      loss_mask  |  r   r   0  |
+                        |  p   p   p   r   r   r  |                 |  r   r   r  |
+                         <--- P --->   <--- R --->                   <---- R --->
+
+    Parameters
+    ----------
+    pad_prompt_to, pad_response_to
+        Fix ``P`` and ``R``, so that all data-parallel ranks agree on them. A longer prompt or
+        response is an error.
+    multiple_of
+        Round ``P`` and ``R`` up to a multiple each.
+
+    Raises
+    ------
+    ValueError
+        A width below 0 or a multiple below 1; a fixed width that is no multiple.
+    TypeError
+        What is no integer.
+    """
+
+    name: ClassVar[str] = "two_segment"
+
+    pad_prompt_to: int | None = None
+    pad_response_to: int | None = None
+    multiple_of: int = 1
+
+    def __post_init__(self) -> None:
+        widths = "pad_prompt_to", "pad_response_to"
+        self._check_widths(*widths, rounded=widths)
+        fixed = (None, self.pad_prompt_to, self.pad_response_to)
+        self._set("spec", LayoutSpec(self.name, *fixed, self.multiple_of))
+
+
+@suggests_names
+@dataclass(frozen=True, slots=True, repr=False)
+class Jagged(Layout):
+    """Rows end to end without padding, for attention over variable lengths.
+
+    For two rows::
+
+        input_ids       |  p   p   r   r  |  p   p   p   r   r   r  |
+        loss_mask       |  r   r  |  r   r   r  |
+
+    ``input_ids``, int64 (tokens,), come with the rows' ``offsets``, int64 (B + 1,), the same as
+    ``cu_seqlens``, int32, and ``max_seqlen``, an int. What belongs to tokens is (tokens, ...), and
+    fields of responses are (response tokens, ...), with ``response_offsets``, int64 (B + 1,). There
+    are no masks.
+    """
+
+    name: ClassVar[str] = "jagged"
+
+    def __post_init__(self) -> None:
+        self._set("spec", LayoutSpec(self.name, None, None, None, 1))
+
+
+@suggests_names
+@dataclass(frozen=True, slots=True, repr=False)
+class Packed(Layout):
+    """Several sequences to a row of the output, a *bin*.
+
+    B sequences lie in N bins of W positions, and all per-token outputs are (N, W, ...)::
+
+        input_ids       |  p   p   r   r   p   r  PAD |
+        loss_mask       |  0   0   r   r   0   r   0  |
+                         <------------ W ------------>
+
+    ``position_ids`` and ``sequence_ids`` are always there, int64 (N, W): the position of each token
+    in its sequence, and the row of the batch that it is of, -1 on padding. ``cu_seqlens``, int32
+    (segments + 1,), holds the offsets of segments of attention in all bins laid end to end,
+    ``row_cu_seqlens`` those in each bin, a list of N int32 arrays, and ``max_seqlen``, an int, the
+    longest. Where places are rounded up, these count tokens, and ``cu_seqlens_padded``,
+    ``row_cu_seqlens_padded`` and ``max_seqlen_padded`` places. There is no ``attention_mask``:
+    models of Hugging Face take batches for packed where they get none and keep no cache.
+    ``response_mask``, ``loss_mask`` and labels are as wide as ``input_ids``; :class:`PerRow`
+    fields, names and ``prompt_lens`` are of the B sequences, in their order.
+
+    Parameters
+    ----------
+    capacity
+        Pack by :func:`fastcollate.planning.pack`: how many tokens a bin holds at most. In
+        :func:`plan_step`, each mini-batch is packed by itself.
+    plan
+        The bins, instead of a capacity: a plan of ``pack`` for the lengths of these rows, or lists
+        of rows, one per bin.
+    algorithm, max_sequences, min_bins, bins_multiple_of, oversize, max_cost, cost
+        With `capacity`, as ``pack``, but for costs of one number per row. For these, and for rows
+        to keep together, pass the plan that ``pack`` makes with them.
+    multiple_of
+        Round the place of each sequence up to a multiple; by default as `plan` has rounded it.
+    pad_to
+        Fix ``W``, which is the fullest bin by default. A fuller one is an error.
+    shift
+        Where values of response-aligned fields stand. ``"none"``: beside their tokens.
+        ``"next_token"``: beside the token before, whose output predicts them; a sequence's last
+        position holds what padding does, so that no loss crosses a boundary. Labels move too. The
+        first response token of a row without a prompt has no place then, which is an error if it
+        trains; nor has that of a part of a row that was split.
+    padding_as
+        What the padding after the last sequence of a bin counts as, in ``cu_seqlens`` and
+        ``position_ids``: ``"own_segment"``, a sequence of its own; ``"last_segment"``, part of the
+        last one; ``"no_segment"``, nothing (its positions are 0, and ``cu_seqlens`` leaves it out).
+
+    Raises
+    ------
+    ValueError
+        Neither `capacity` nor `plan`, or both; an option of packing beside a plan; a `multiple_of`
+        that is not the plan's; a `pad_to` that is no multiple; what ``pack`` refuses.
+    TypeError
+        What is no number, plan or option.
+
+    Examples
+    --------
+    >>> fc.Packed(16384, shift="next_token")
+    Packed(capacity=16384, shift='next_token')
+    >>> fc.Packed(plan=[[1], [0, 2]], multiple_of=8)
+    Packed(plan=((1,), (0, 2)), multiple_of=8)
+    """
+
+    name: ClassVar[str] = "packed"
+
+    capacity: int | None = None
+    _: KW_ONLY
+    plan: BinPlan | Sequence[Sequence[int]] | Literal["single_row"] | None = None
+    algorithm: Algorithm = "ffd"
+    max_sequences: int | None = None
+    min_bins: int = 0
+    bins_multiple_of: int = 1
+    oversize: Oversize | None = None
+    max_cost: float | None = None
+    cost: Literal["flops", "tokens"] | Costs = "flops"
+    multiple_of: int = 1
+    pad_to: int | None = None
+    shift: Shift = "none"
+    padding_as: PaddingAs = "own_segment"
+
+    @classmethod
+    def single_row(
+        cls,
+        *,
+        multiple_of: int = 1,
+        pad_to: int | None = None,
+        shift: Shift = "none",
+        padding_as: PaddingAs = "own_segment",
+    ) -> Packed:
+        """Put all sequences into one row of the output, as padding-free training has it.
+
+        Parameters
+        ----------
+        multiple_of, pad_to, shift, padding_as
+            As :class:`Packed`.
+
+        Examples
+        --------
+        >>> fc.Packed.single_row(shift="next_token")
+        Packed.single_row(shift='next_token')
+        """
+        return cls(
+            plan="single_row",
+            multiple_of=multiple_of,
+            pad_to=pad_to,
+            shift=shift,
+            padding_as=padding_as,
+        )
+
+    def __post_init__(self) -> None:
+        self._check_widths("pad_to", rounded=["pad_to"])
+        check_choice("shift", self.shift, get_args(Shift))
+        check_choice("padding_as", self.padding_as, get_args(PaddingAs))
+        if self.capacity is None and self.plan is None:
+            raise ValueError(
+                "Packed has neither capacity nor plan; pass Packed(capacity=...), the tokens of a "
+                "bin, Packed(plan=...), the bins, or Packed.single_row()"
+            )
+        if self.plan is None:
+            self._check_packing()
+        else:
+            self._set("plan", self._checked_plan())
+        spec = LayoutSpec(
+            *(self.name, self.pad_to, None, None, self.multiple_of),
+            self._binning(),
+            self.shift,
+            self.padding_as,
+        )
+        self._set("spec", spec)
+
+    @property
+    def packer(self) -> Packer:
+        """What packs by a capacity."""
+        options = {name: getattr(self, name) for name in _PACKING}
+        return Packer.of(self.capacity, multiple_of=self.multiple_of, **options)
+
+    def __repr__(self) -> str:
+        options = self._options()
+        if options.get("plan") != "single_row":
+            return _call("Packed", options)
+        del options["plan"]
+        return _call("Packed.single_row", options)
+
+    def _check_packing(self) -> None:
+        """Check the options of packing, and keep numbers as such."""
+        if not isinstance(self.cost, str) and not callable(self.cost):
+            raise TypeError(
+                f"cost is {describe(self.cost)}; pass {', '.join(map(repr, NAMED_COSTS))}, a "
+                "function of lengths, or costs of rows by "
+                "plan=fastcollate.planning.pack(lengths, ..., cost=...)"
+            )
+        if not callable(self.cost):
+            check_choice("cost", self.cost, NAMED_COSTS)
+        packer = self.packer
+        self._set("capacity", packer.limit.capacity)
+        self._set("min_bins", packer.min_bins)
+        self._set("bins_multiple_of", packer.bins_multiple_of)
+        if self.max_sequences is not None:
+            self._set("max_sequences", packer.limit.max_sequences)
+        if self.max_cost is not None:
+            self._set("max_cost", packer.limit.max_cost)
+
+    def _checked_plan(self) -> BinPlan | tuple[tuple[int, ...], ...] | str:
+        given = self._options()
+        for name in ("capacity", *_PACKING):
+            if name in given:
+                raise ValueError(
+                    f"{name} says how bins are made, but plan says which there are; leave one out"
+                )
+        plan = self.plan
+        if isinstance(plan, BinPlan):
+            if self.multiple_of not in (1, plan.multiple_of):
+                raise ValueError(
+                    f"multiple_of is {self.multiple_of}, but plan was made with "
+                    f"multiple_of={plan.multiple_of}; pass it to fastcollate.planning.pack alone"
+                )
+            return plan
+        if isinstance(plan, str) and plan == "single_row":
+            return plan
+        if isinstance(plan, (list, tuple)):
+            return tuple(tuple(checked_lengths("plan", bin_).tolist()) for bin_ in plan)
+        raise TypeError(
+            f"plan is {describe(plan)}; pass what fastcollate.planning.pack returned, or lists of "
+            "rows"
+        )
+
+    def _binning(self) -> Callable[[Integers], BinPlan] | None:
+        """Return what makes bins of lengths; None for a single one."""
+        plan, multiple = self.plan, self.multiple_of
+        if plan is None:
+            return self.packer.plan
+        if isinstance(plan, BinPlan):
+            return lambda _: plan
+        if isinstance(plan, str):
+            return None
+        return lambda lengths: BinPlan.from_bins(plan, lengths, multiple)
+
+
+_PACKING = (
+    "algorithm",
+    "max_sequences",
+    "min_bins",
+    "bins_multiple_of",
+    "oversize",
+    "max_cost",
+    "cost",
+)
+"""Options of :class:`Packed` that say how bins are made."""
+
+LayoutArgument: TypeAlias = Layout | Literal["left", "right", "two_segment", "jagged", "packed"]
+"""A layout, or the name of one. ``"packed"`` has no defaults: it names that of a shard's step."""
+
+_CLASSES: dict[str, type[Layout]] = {
+    kind.name: kind for kind in (Left, Right, TwoSegment, Jagged, Packed)
+}
+BY_NAME: dict[str, Layout] = {kind.name: kind() for kind in (Left, Right, TwoSegment, Jagged)}
+
+LEFT = BY_NAME["left"]
+JAGGED = BY_NAME["jagged"]
+
+
+def checked_layout(layout: Any, planned: Layout | None = None) -> Layout:
+    """Return the layout that an argument stands for.
+
+    Parameters
+    ----------
+    layout
+        A layout or its name.
+    planned
+        The layout of the shard's step, if there is one that has one.
+
+    Raises
+    ------
+    TypeError, ValueError
+        It is none, or another than the planned one.
+    """
+    if isinstance(layout, str) and layout in BY_NAME:
+        layout = BY_NAME[layout]
+    elif isinstance(layout, str) and layout == "packed":
+        if isinstance(planned, Packed):
+            return planned
+        if planned is None:
+            raise ValueError(
+                "layout='packed' does not say which rows share a row of the output; pass "
+                "layout=fc.Packed(capacity=...), fc.Packed.single_row() for one row, or the shard "
+                "of a step that was planned with such a layout"
+            )
+    elif not isinstance(layout, Layout):
+        is_name = isinstance(layout, str)
+        kind, found = (ValueError, repr(layout)) if is_name else (TypeError, describe(layout))
+        raise kind(
+            f"layout is {found}; pass {', '.join(map(repr, BY_NAME))} or a layout with "
+            "options, such as fc.Left(pad_to=...) or fc.Packed(capacity=...)"
+        )
+    if planned is not None and layout != planned:
+        raise ValueError(
+            f"layout is {layout!r}, but the step was planned with layout={planned!r}, which all "
+            "its shards have; leave layout out, or plan the step with the other one"
+        )
+    checked: Layout = layout
+    return checked
+
+
+def torn_message(plan: Plan) -> str | None:
+    """Say that tokens have no place where sequences were split, if some have not."""
+    if plan.num_torn == 0:
+        return None
+    tokens = counted(plan.num_torn, "response token")
+    return (
+        f"{tokens} before which packing split a sequence cannot be predicted in their row, so that "
+        "with shift='next_token' their values are left out; pack without splitting, or pass "
+        "shift='none'"
+    )
+
+
+def _restored(kind: type[Layout], options: dict[str, Any]) -> Layout:
+    """Return the layout of a pickle."""
+    return kind(**options)
+
+
+def _plain(name: str, value: Any) -> Any:
+    """Return an option as JSON can hold it."""
+    if isinstance(value, BinPlan):
+        return value.to_dict()
+    if isinstance(value, tuple):
+        return [list(bin_) for bin_ in value]
+    if callable(value):
+        raise TypeError(
+            f"{name} is a function, {describe(value)}, which JSON cannot hold; pickle the layout "
+            "or the plan instead, or pass a name"
+        )
+    return value
+
+
+def _call(name: str, options: Mapping[str, Any]) -> str:
+    """Write a call with such options."""
+
+    def shown(value: Any) -> str:
+        if isinstance(value, BinPlan):
+            return f"<{value!r}>"
+        return reprlib.repr(value) if isinstance(value, tuple) else repr(value)
+
+    return f"{name}({', '.join(f'{name}={shown(value)}' for name, value in options.items())})"

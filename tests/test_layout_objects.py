@@ -1,0 +1,262 @@
+"""Layouts as objects: what they take, hold, print and compare as."""
+
+import copy
+import json
+import pickle
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from small_input import build
+
+import fastcollate as fc
+from fastcollate.plan.layouts import BY_NAME, Layout
+
+NAMES = ["left", "right", "two_segment", "jagged"]
+BINS = fc.planning.pack([3, 3, 5], 8, multiple_of=2)
+LAYOUTS = [
+    fc.Left(),
+    fc.Left(pad_to=64, multiple_of=8),
+    fc.Left(pad_response_to=3),
+    fc.Right(pad_to=16),
+    fc.TwoSegment(),
+    fc.TwoSegment(pad_prompt_to=4, pad_response_to=6, multiple_of=2),
+    fc.Jagged(),
+    fc.Packed(64),
+    fc.Packed(64, algorithm="bfd", max_sequences=3, min_bins=2, bins_multiple_of=2),
+    fc.Packed(64, oversize="split", max_cost=1e6, cost="tokens", multiple_of=8, pad_to=128),
+    fc.Packed(plan=BINS, shift="next_token"),
+    fc.Packed(plan=[[2, 0], [1]], padding_as="no_segment"),
+    fc.Packed.single_row(),
+    fc.Packed.single_row(multiple_of=4, shift="next_token"),
+]
+
+
+def doubled(lengths):
+    return 2 * lengths
+
+
+@pytest.mark.parametrize("layout", LAYOUTS, ids=str)
+def test_layouts_are_values(layout):
+    same = [
+        pickle.loads(pickle.dumps(layout)),
+        copy.deepcopy(layout),
+        type(layout).from_dict(layout.to_dict()),
+        Layout.from_dict(json.loads(json.dumps(layout.to_dict()))),
+    ]
+    for other in same:
+        assert type(other) is type(layout)
+        assert other == layout
+        assert repr(other) == repr(layout)
+    assert sum(layout == other for other in LAYOUTS) == 1
+    assert not hasattr(layout, "__dict__")
+
+
+@pytest.mark.parametrize("layout", [fc.Left(pad_to=4), fc.Packed(8), fc.Packed(plan=[[0]])])
+def test_equal_layouts_have_one_hash(layout):
+    assert hash(copy.deepcopy(layout)) == hash(layout)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS, ids=str)
+@pytest.mark.parametrize("name", ["pad_to", "multiple_of", "spec", "anything"])
+def test_nothing_changes_a_layout(layout, name):
+    with pytest.raises((AttributeError, TypeError)):
+        setattr(layout, name, 1)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS, ids=str)
+def test_what_is_printed_makes_the_layout_again(layout):
+    if layout != fc.Packed(plan=BINS, shift="next_token"):
+        assert eval(f"fc.{layout!r}") == layout
+
+
+def test_only_what_differs_is_printed():
+    assert repr(fc.Left()) == "Left()"
+    assert repr(fc.Right(pad_to=8, multiple_of=1)) == "Right(pad_to=8)"
+    assert repr(fc.Packed(16, shift="next_token")) == "Packed(capacity=16, shift='next_token')"
+    assert repr(fc.Packed.single_row(pad_to=9)) == "Packed.single_row(pad_to=9)"
+    assert repr(fc.Packed(plan=BINS)) == f"Packed(plan=<{BINS!r}>)"
+    many = repr(fc.Packed(plan=[[row] for row in range(1000)]))
+    assert len(many) < 80
+
+
+def test_numbers_are_kept_as_ints():
+    layout = fc.Left(pad_to=np.int64(8), multiple_of=np.int32(4))
+    assert type(layout.pad_to) is type(layout.multiple_of) is int
+    packed = fc.Packed(np.int64(8), max_sequences=np.int8(2), max_cost=np.float32(3))
+    assert [type(value) for value in (packed.capacity, packed.max_sequences)] == [int, int]
+    assert type(packed.max_cost) is float
+    bins = fc.Packed(plan=[np.array([1, 0]), (np.int32(2),)])
+    assert bins == fc.Packed(plan=((1, 0), (2,)))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_name_stands_for_the_defaults(name):
+    assert BY_NAME[name].name == name
+    assert build(layout=name).input_ids.tolist() == build(layout=BY_NAME[name]).input_ids.tolist()
+
+
+@pytest.mark.parametrize(
+    ("make", "exception", "message"),
+    [
+        (lambda: fc.Left(pad_to=-1), ValueError, "pad_to is -1; pass a number of tokens from 0"),
+        (lambda: fc.Left(pad_to=1.5), TypeError, "pad_to is 1.5; pass a number of tokens"),
+        (lambda: fc.Right(multiple_of=0), ValueError, "multiple_of is 0; pass .* from 1"),
+        (lambda: fc.Right(multiple_of=None), TypeError, "multiple_of is None"),
+        (
+            lambda: fc.Left(pad_to=100, multiple_of=64),
+            ValueError,
+            "pad_to is 100, which is no multiple of multiple_of=64",
+        ),
+        (
+            lambda: fc.TwoSegment(pad_response_to=3, multiple_of=2),
+            ValueError,
+            "pad_response_to is 3, which is no multiple of multiple_of=2",
+        ),
+        (lambda: fc.TwoSegment(pad_prompt_to="4"), TypeError, "pad_prompt_to is '4'"),
+        (lambda: fc.Left(4), TypeError, "positional"),
+        (lambda: fc.Left(pad_prompt_to=4), TypeError, "pad_prompt_to"),
+        (lambda: fc.TwoSegment(pad_to=4), TypeError, "pad_to"),
+        (lambda: fc.Jagged(pad_to=4), TypeError, "pad_to"),
+        (lambda: fc.Left(shift="next_token"), TypeError, "shift"),
+        (lambda: fc.Packed(), ValueError, r"neither capacity nor plan; pass Packed\(capacity"),
+        (lambda: fc.Packed(8, plan=[[0]]), ValueError, "capacity says .* but plan"),
+        (lambda: fc.Packed(plan=[[0]], algorithm="ff"), ValueError, "algorithm says .* but plan"),
+        (lambda: fc.Packed(0), ValueError, "capacity is 0"),
+        (lambda: fc.Packed("8"), TypeError, "capacity is '8'"),
+        (lambda: fc.Packed(8, algorithm="best"), ValueError, "algorithm is 'best'; pass 'ffd'"),
+        (lambda: fc.Packed(8, algorithm=3), TypeError, r"algorithm is 3 \(int\)"),
+        (lambda: fc.Packed(8, oversize="cut"), ValueError, "oversize is 'cut'"),
+        (lambda: fc.Packed(8, algorithm="concat", oversize="error"), ValueError, "concat"),
+        (lambda: fc.Packed(8, cost="tokens"), ValueError, "pass max_cost, too"),
+        (lambda: fc.Packed(8, max_cost=1, cost="time"), ValueError, "cost is 'time'"),
+        (
+            lambda: fc.Packed(8, max_cost=1, cost=[1, 2]),
+            TypeError,
+            "plan=fastcollate.planning.pack",
+        ),
+        (lambda: fc.Packed(8, max_cost=0), ValueError, "max_cost is 0"),
+        (lambda: fc.Packed(8, multiple_of=2**40), ValueError, "multiple_of .* int32"),
+        (lambda: fc.Packed(8, keep_together=[1]), TypeError, "keep_together"),
+        (lambda: fc.Packed(8, shift="last"), ValueError, "shift is 'last'; pass 'none'"),
+        (lambda: fc.Packed(8, shift=None), TypeError, "shift is None"),
+        (lambda: fc.Packed(8, padding_as="cut"), ValueError, "padding_as is 'cut'"),
+        (lambda: fc.Packed(plan=5), TypeError, "plan is 5"),
+        (lambda: fc.Packed(plan="both"), TypeError, "plan is 'both'"),
+        (lambda: fc.Packed(plan=[[0.5]]), TypeError, "plan"),
+        (lambda: fc.Packed(plan=[[-1]]), ValueError, "plan"),
+        (lambda: fc.Packed(plan=BINS, multiple_of=8), ValueError, "made with multiple_of=2"),
+        (lambda: fc.Packed.single_row(capacity=8), TypeError, "capacity"),
+        (lambda: fc.Packed.single_row(pad_to=3, multiple_of=2), ValueError, "no multiple"),
+    ],
+)
+def test_options_that_cannot_be(make, exception, message):
+    with pytest.raises(exception, match=message):
+        make()
+
+
+@pytest.mark.parametrize(
+    ("layout", "exception", "message"),
+    [
+        ("middle", ValueError, "layout is 'middle'; pass 'left'"),
+        ("packed", ValueError, r"which rows share .* pass layout=fc.Packed\(capacity="),
+        (5, TypeError, r"layout is 5 \(int\); pass 'left'"),
+        (fc.Left, TypeError, r"layout is .*Left.* pass 'left'"),
+        ({"layout": "left"}, TypeError, "layout is"),
+    ],
+)
+def test_what_is_no_layout(layout, exception, message):
+    for call in (
+        lambda: build(layout=layout),
+        lambda: build().to_layout(layout),
+        lambda: fc.BatchBuilder(pad_token_id=0, layout=layout),
+        lambda: fc.Collator(pad_token_id=0, layout=layout),
+        lambda: fc.plan_step([1, 2], layout=layout),
+    ):
+        with pytest.raises(exception, match=message):
+            call()
+
+
+@pytest.mark.parametrize("layout", [None, *NAMES, *LAYOUTS[:7]], ids=str)
+def test_a_shard_carries_the_layout_of_its_step(layout):
+    lens = [3, 3, 5]
+    plan = fc.plan_step(lens, dp_size=2, layout=layout)
+    expected = BY_NAME.get(layout, layout)
+    assert plan.layout == expected
+    for other in (pickle.loads(pickle.dumps(plan)), fc.planning.StepPlan.from_dict(plan.to_dict())):
+        assert other == plan
+        assert other.layout == expected
+    shard = plan.shard(0, 1)
+    assert shard.layout == expected
+    bare = fc.plan_step(lens, dp_size=2).shard(0, 1)
+    found = build(shard=shard, loss_mask=None)
+    wanted = build(shard=bare, loss_mask=None, layout=expected or "left")
+    assert dict(found).keys() == dict(wanted).keys()
+    for key in found:
+        assert np.array_equal(found[key], wanted[key]), key
+    if expected is not None:
+        assert build(shard=shard, layout=expected).plan.layout == expected.name
+        message = r"layout is Right\(pad_to=99\), but the step was planned with layout="
+        with pytest.raises(ValueError, match=message):
+            build(shard=shard, layout=fc.Right(pad_to=99))
+        with pytest.raises(ValueError, match=r"planned with layout=.* plan the step without"):
+            build().select(shard)
+
+
+def test_plans_with_another_layout_differ():
+    plans = [fc.plan_step([1, 2], layout=layout) for layout in (None, "left", fc.Left(pad_to=4))]
+    assert sum(a == b for a in plans for b in plans) == len(plans)
+
+
+def test_a_step_in_one_row_per_rank():
+    plan = fc.plan_step([3, 3, 5], dp_size=2, layout=fc.Packed.single_row(shift="next_token"))
+    assert plan.bin_offsets is None
+    found = [build(shard=plan.shard(0, rank)) for rank in range(2)]
+    assert [batch.input_ids.shape for batch in found] == [(1, 6), (1, 7)]
+    assert found[0].input_ids.tolist() == [[1, 2, 7, 3, 8, 9]]
+    assert found[0].loss_mask.tolist() == [[0, 0.5, 0, 1, 2, 0]]
+
+
+def test_a_step_cannot_have_bins_of_its_own():
+    with pytest.raises(ValueError, match=r"packs each mini-batch by itself.*capacity"):
+        fc.plan_step([1, 2], layout=fc.Packed(plan=[[0, 1]]))
+
+
+def test_a_function_goes_by_pickle_alone():
+    layout = fc.Packed(64, max_cost=100.0, cost=doubled)
+    assert pickle.loads(pickle.dumps(layout)) == layout
+    plan = fc.plan_step([5, 6], layout=layout)
+    assert pickle.loads(pickle.dumps(plan)) == plan
+    for kept in (layout, plan):
+        with pytest.raises(TypeError, match=r"cost is a function.* pickle the layout or the plan"):
+            kept.to_dict()
+
+
+@pytest.mark.parametrize(
+    ("options", "exception", "message"),
+    [
+        (5, TypeError, "options is 5"),
+        ({}, ValueError, "options name the layout None"),
+        ({"layout": "middle"}, ValueError, "options name the layout 'middle'"),
+        ({"layout": ["left"]}, ValueError, "options name the layout"),
+        ({"layout": "right"}, ValueError, "Left.from_dict takes"),
+        ({"layout": "left", "width": 5}, TypeError, "width"),
+        ({"layout": "left", "pad_to": -1}, ValueError, "pad_to is -1"),
+    ],
+)
+def test_what_is_no_layout_as_a_dict(options, exception, message):
+    with pytest.raises(exception, match=message):
+        fc.Left.from_dict(options)
+    tables = {**fc.plan_step([1, 2]).to_dict(), "layout": options}
+    if options != {"layout": "right"}:
+        with pytest.raises(ValueError, match="not a valid step plan"):
+            fc.planning.StepPlan.from_dict(tables)
+
+
+@given(layout=st.sampled_from(LAYOUTS[:7]), other=st.sampled_from(LAYOUTS[:7]))
+def test_to_layout_takes_layouts(layout, other):
+    batch = build(layout=layout)
+    again = batch.to_layout(other).to_layout(layout)
+    for key in batch:
+        assert np.array_equal(batch[key], again[key]), key
