@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 import fastcollate as fc
-from fastcollate.advantages import loss_normalizers, normalized
+from fastcollate.ops.normalize import loss_normalizers, normalized
 from fastcollate.testing.reference import (
     assert_same,
     broadcast_last_step_loops,
@@ -135,10 +135,17 @@ def test_jagged(array_type):
         same(fc.planning.broadcast_last_step(values, LAST, **options), expected)
     per_token[5] = 3
     values = fc.Ragged(per_token, [0, 3, 4, 6, 10])
+<<<<<<< ours
     pattern = r"values\[2\] varies .* position 0 holds -2.0, but position 1 3.0"
     refuses(ValueError, pattern, fc.planning.broadcast_last_step, values, LAST, **options)
     values = fc.Ragged(per_token, [0, 4, 4, 6, 10])
     refuses(ValueError, "other rows", fc.planning.broadcast_last_step, values, LAST, **options)
+=======
+    pattern = r"values\[2\] is -2.0 at position 0, but 3.0 at position 1"
+    refuses(ValueError, pattern, fc.broadcast_last_step, values, LAST, **options)
+    values = fc.Ragged(per_token, [0, 4, 4, 6, 10])
+    refuses(ValueError, "differ in row lengths", fc.broadcast_last_step, values, LAST, **options)
+>>>>>>> theirs
 
 
 @pytest.mark.parametrize("odd", [np.nan, np.inf, -np.inf])
@@ -158,7 +165,7 @@ def test_numbers_that_are_not_finite_stay_in_their_trajectory(odd, array_type):
 def test_values_that_vary_are_refused(array_type):
     values = PER_TOKEN.copy()
     values[2, 3] = np.nan
-    pattern = r"values\[2\] varies .* position 2 holds -2.0, but position 3 nan; .* GAE"
+    pattern = r"values\[2\] is -2.0 at position 2, but nan at position 3; .* GAE"
     args = (like(values, array_type), LAST, like(MASK, array_type))
     refuses(ValueError, pattern, fc.planning.broadcast_last_step, *args, is_padding=PADDING)
 
@@ -166,6 +173,7 @@ def test_values_that_vary_are_refused(array_type):
 def test_a_last_step_without_a_response_has_no_number_per_token():
     mask = MASK.copy()
     mask[1] = 0
+<<<<<<< ours
     pattern = "row 1 is a last step without a response"
     refuses(
         ValueError,
@@ -177,6 +185,11 @@ def test_a_last_step_without_a_response_has_no_number_per_token():
         is_padding=PADDING,
     )
     found = fc.planning.broadcast_last_step([5, -2], LAST, mask, is_padding=PADDING)
+=======
+    pattern = "row 1 is a last step without response tokens"
+    refuses(ValueError, pattern, fc.broadcast_last_step, PER_TOKEN, LAST, mask, is_padding=PADDING)
+    found = fc.broadcast_last_step([5, -2], LAST, mask, is_padding=PADDING)
+>>>>>>> theirs
     assert found[0].tolist() == [0, 5, 5, 5]
     mask[0] = 0
     found = fc.planning.broadcast_last_step(PER_TOKEN, LAST, mask, is_padding=PADDING)
@@ -186,7 +199,7 @@ def test_a_last_step_without_a_response_has_no_number_per_token():
 @pytest.mark.parametrize(
     ("changes", "exception", "pattern"),
     [
-        ({"values": [1.0]}, ValueError, r"shape \(1,\); pass \(2,\) for the 2 .*\(4, 4\)"),
+        ({"values": [1.0]}, ValueError, r"shape \(1,\); pass \(2,\), one per .*\(4, 4\)"),
         ({"values": [1.0, 2.0, 3.0]}, ValueError, r"shape \(3,\)"),
         ({"values": np.zeros((4, 3))}, ValueError, r"shape \(4, 3\)"),
         ({"values": [[1.0], [2.0, 3.0]]}, ValueError, "values has items of different lengths"),
@@ -200,10 +213,10 @@ def test_a_last_step_without_a_response_has_no_number_per_token():
         ({"is_last_step": [False, True, False, True]}, ValueError,
          r"is_last_step\[2\] is False, but row 3 is padding"),
         ({"is_last_step": [False, True, True, False], "is_padding": None}, ValueError,
-         r"is_last_step\[3\] is False, but there is no later row"),
+         r"is_last_step\[3\] is False, but it is the last row"),
         ({"is_padding": [True]}, ValueError, "is_padding has 1 row, but is_last_step has 4"),
-        ({"response_mask": None}, TypeError, "response_mask, or"),
-        ({"response_offsets": [0, 1]}, TypeError, "response_mask, or"),
+        ({"response_mask": None}, TypeError, "response_mask or"),
+        ({"response_offsets": [0, 1]}, TypeError, "response_mask or"),
         ({"response_mask": MASK[0]}, ValueError, r"response_mask has shape \(4,\)"),
         ({"response_mask": MASK.tolist()}, TypeError, "response_mask is"),
         ({"response_mask": MASK * 0.5}, ValueError, r"response_mask\[0, 1\] is 0.5; pass 0 and 1"),
@@ -293,8 +306,13 @@ def test_broadcasting_equals_the_loops(drawn, array_type):
     except ValueError:
         refuses(
             ValueError,
+<<<<<<< ours
             r"varies|without a response",
             fc.planning.broadcast_last_step,
+=======
+            r"at position|without response tokens",
+            fc.broadcast_last_step,
+>>>>>>> theirs
             *args,
             is_padding=is_padding,
         )
@@ -517,18 +535,18 @@ def test_without_padding_a_batch_of_a_plan_is_known_by_its_flags():
     flagged.is_padding = [False] * 3
     assert loss_normalizers(flagged, plan).tokens.tolist() == [1, 0.5]
     flagged.is_padding = [False, True, False]
-    refuses(ValueError, r"is_padding\[1\] of the batch is True", loss_normalizers, flagged, plan)
+    refuses(ValueError, r"is_padding\[1\] is True in the batch", loss_normalizers, flagged, plan)
 
 
 def test_a_batch_of_something_else_is_refused():
     batch = batch_of(LENS)
     x = np.zeros((5, 3))
     refuses(ValueError, "per is 'row'", normalized, batch, x, PLAN, "row")
-    pattern = r"advantages has shape \(5, 2\), but .* \(5, 3\)"
+    pattern = r"advantages has shape \(5, 2\); .* \(5, 3\)"
     refuses(ValueError, pattern, normalized, batch, x[:, :2], PLAN, "batch")
     refuses(TypeError, "advantages is", normalized, batch, x.tolist(), PLAN, "batch")
     refuses(TypeError, "plan is", normalized, batch, x, batch.plan, "batch")
-    pattern = "the batch has 4 rows, but the plan is of 5 rows in 6 slots"
+    pattern = "the batch has 4 rows, but the plan has 5 rows in 6 slots"
     refuses(ValueError, pattern, loss_normalizers, batch_of(LENS[:4]), PLAN)
     other = [*LENS[:3], (1, 2), (2, 1)]
     pattern = "row 3 of the batch has 3 tokens, but 4 in the plan"

@@ -253,3 +253,28 @@ def flattened(values: Any, leading: int) -> Any:
     """Join the first dimensions of an array or tensor to one."""
     shape = values.shape
     return values.reshape((math.prod(shape[:leading]), *shape[leading:]))
+
+
+def as_floats(x: Any) -> Any:
+    """Return floats as they are, other numbers as float32."""
+    return x if "float" in dtype_name(x.dtype) else convert(x, dtype_like(x, "float32"))
+
+
+def taken(x: Any, index: np.ndarray) -> Any:
+    """Take items of the first dimension."""
+    return x.index_select(0, like_of(index, x)) if is_tensor(x) else x[index]
+
+
+def zeros(shape: tuple[int, ...], like: Any) -> Any:
+    """Return zeros of the kind, dtype and device of another array or tensor."""
+    return like.new_zeros(shape) if is_tensor(like) else np.zeros(shape, like.dtype)
+
+
+def where_or_zero(mask: Any, x: Any, like: Any) -> Any:
+    """Return values where a mask is true, and 0 elsewhere, whatever they are there."""
+    mask, zero = like_of(mask, like), zeros((), like)
+    if not is_tensor(like):
+        return np.where(mask, x, zero)
+    import torch
+
+    return torch.where(mask, x, zero)

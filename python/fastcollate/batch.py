@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import numpy as np
 
 from fastcollate._fastcollate import FieldSpec, OutputSpec, OutputTable, Owner, Plan
-from fastcollate.advantages import LossNormalizers, loss_normalizers, normalized
 from fastcollate.arguments import check_bool, counted, suggests_names, warn_user
 from fastcollate.arrays import is_tensor
-from fastcollate.gathering import broadcasted, gathered
 from fastcollate.handover.device import moved, pinned_batch
+from fastcollate.ops.gather import broadcasted, gathered
+from fastcollate.ops.normalize import LossNormalizers, loss_normalizers, normalized
+from fastcollate.ops.relayout import laid_out
+from fastcollate.ops.select import selected
 from fastcollate.plan.bin_plan import BinPlan
 from fastcollate.plan.layouts import LayoutArgument, checked_layout, torn_message
-from fastcollate.relayout import laid_out
-from fastcollate.shards import selected
 
 if TYPE_CHECKING:
     from fastcollate.ingest.columns import Ragged

@@ -196,10 +196,10 @@ class BatchBuilder:
         check_keys(fields)
         kinds = _Kinds(values, {key: kind_of(one) for key, one in fields.items()})
         for key in sorted(fields):
-            if isinstance(fields[key], PerRow):
-                objects.append(_copied(key, index, fields[key]))
+            if isinstance(field := fields[key], PerRow):
+                objects.append(_copied(key, index, field))
             else:
-                arrays.append(self._array(key, index, fields[key]))
+                arrays.append(self._array(key, index, field))
         self._append(kinds, (index, prompt, response, arrays), objects)
 
     def finish(self) -> Batch:

@@ -21,6 +21,7 @@ from fastcollate.ingest.fields import (
     object_outputs,
 )
 from fastcollate.ingest.padded_blocks import padding_message
+from fastcollate.ops.select import check_shard, picked_names
 from fastcollate.plan.layouts import (
     LEFT,
     Layout,
@@ -38,7 +39,6 @@ from fastcollate.plan.merging import (
     checked_merge,
 )
 from fastcollate.plan.trajectories import checked_flags
-from fastcollate.shards import check_shard, picked_names
 
 if TYPE_CHECKING:
     from fastcollate.plan.step_plan import Shard

@@ -174,7 +174,7 @@ class Collator(Generic[Made]):
         ImportError
             If Ray is not installed, or pandas, which Ray Data needs.
         """
-        from fastcollate.ray_data import ArrowCollator
+        from fastcollate.ray.data_collator import ArrowCollator
 
         return ArrowCollator(self)
 

@@ -4,6 +4,6 @@
 - :func:`cp_merge`: per-token outputs of all ranks, in the order of the batch's tokens.
 """
 
-from fastcollate.context_parallel import cp_merge, cp_split
+from fastcollate.ops.context_parallel import cp_merge, cp_split
 
 __all__ = ["cp_merge", "cp_split"]

@@ -31,8 +31,10 @@ What belongs to them:
 """
 
 from fastcollate._fastcollate import Plan
-from fastcollate.advantages import LossNormalizers, broadcast_last_step, drop_padding
 from fastcollate.batch import MissingPlanError
+from fastcollate.ops.drop_padding import drop_padding
+from fastcollate.ops.last_step import broadcast_last_step
+from fastcollate.ops.normalize import LossNormalizers
 from fastcollate.plan.bin_plan import BinPlan
 from fastcollate.plan.boundaries import PromptBoundaries
 from fastcollate.plan.merge_report import Break, MergeReport

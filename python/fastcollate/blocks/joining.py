@@ -10,9 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fastcollate._fastcollate import Merge, Plan
-from fastcollate.advantages import LossNormalizers, normalizers_of
 from fastcollate.arrays import offsets_of
 from fastcollate.blocks.storing import BlockTable, Kind, ObjectKind
+from fastcollate.ops.normalize import LossNormalizers, normalizers_of
 from fastcollate.plan.grouping import distinct, firsts_of, repeated, shown
 from fastcollate.plan.merging import MergePlan
 from fastcollate.plan.step_plan import StepPlan

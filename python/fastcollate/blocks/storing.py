@@ -11,7 +11,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fastcollate._fastcollate import Stretches, arrow_chunks
-from fastcollate.advantages import loss_weights
 from fastcollate.arrays import (
     dtype_name,
     is_only_torch,
@@ -34,6 +33,7 @@ from fastcollate.ingest.fields import (
     kind_of,
     per_row_values,
 )
+from fastcollate.ops.normalize import loss_weights
 from fastcollate.plan.merging import MergePlan, MergeRewards
 
 Integers = NDArray[np.int64]

@@ -488,3 +488,12 @@ def _checked_index(name: str, value: Any, count: int) -> int:
             f"{name} is {index}, but there are {count}; pass one from 0 to {count - 1}"
         )
     return index
+
+
+def check_step_plan(plan: Any) -> None:
+    """Check that an argument is the plan of a step."""
+    if not hasattr(plan, "inverse") or not hasattr(plan, "mini_batch_offsets"):
+        raise TypeError(
+            f"plan is {describe(plan)}; pass a plan of fastcollate.plan_step, or the step of a "
+            "plan of fastcollate.ray.plan_step"
+        )

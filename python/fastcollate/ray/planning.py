@@ -9,13 +9,13 @@ from typing import Any, NamedTuple
 
 import ray
 
-from fastcollate.advantages import LossNormalizers
 from fastcollate.arguments import counted, suggests_names
 from fastcollate.arrays import describe
 from fastcollate.batch import Batch
 from fastcollate.blocks.joining import Step, joined
 from fastcollate.blocks.reading import built, parts_of
 from fastcollate.blocks.storing import NAMES
+from fastcollate.ops.normalize import LossNormalizers
 from fastcollate.plan import stepping
 from fastcollate.plan.layouts import LayoutArgument
 from fastcollate.plan.merging import MergePlan

@@ -10,8 +10,8 @@ import numpy as np
 from fastcollate._fastcollate import Stretches
 from fastcollate.arrays import flattened
 from fastcollate.dtypes import needs_loss_mask
+from fastcollate.ops.select import names_of
 from fastcollate.plan.merging import Merging
-from fastcollate.shards import names_of
 
 if TYPE_CHECKING:
     from fastcollate._fastcollate import FieldSpec, OutputSpec, Plan

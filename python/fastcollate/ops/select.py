@@ -43,7 +43,7 @@ def picked_names(
 
 def selected(batch: Batch, shard: Shard) -> Batch:
     """See :meth:`fastcollate.Batch.select`."""
-    from fastcollate.relayout import laid_out
+    from fastcollate.ops.relayout import laid_out
 
     check_shard(shard)
     if batch.plan.layout == "packed":

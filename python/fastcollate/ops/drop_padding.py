@@ -1,0 +1,79 @@
+"""Results of a plan's slots, brought back in the order of the step's rows."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from fastcollate.arguments import counted, id_list, suggests_names
+from fastcollate.arrays import (
+    is_array,
+    is_tensor,
+    offsets_of,
+    taken,
+)
+from fastcollate.ingest.columns import Ragged
+from fastcollate.plan.step_plan import check_step_plan
+
+if TYPE_CHECKING:
+    from fastcollate.plan.step_plan import StepPlan
+
+
+@suggests_names
+def drop_padding(values: Any, plan: StepPlan) -> Any:
+    """Bring results of a plan's slots back in the order of the step's rows, without padding.
+
+    Parameters
+    ----------
+    values
+        One item per slot, in the order of slots: what the shards gave, by mini-batch, then by rank.
+        An array or tensor, (slots, ...), on any device (gradients flow through); a :class:`Ragged`;
+        or a sequence of any objects. Of a packed step also one item per real slot, as ``gather``
+        gives them: it leaves padding rows out.
+    plan
+        What :func:`plan_step` returned.
+
+    Returns
+    -------
+    array, tensor, Ragged or list
+        One item per row of the step. Of a sequence, a list. Always a copy.
+
+    Raises
+    ------
+    ValueError
+        If there are not as many items as slots.
+    TypeError
+        If `values` is nothing of these, or `plan` is no step plan.
+
+    Examples
+    --------
+    >>> plan = fc.plan_step([5, 6, 7], dp_size=2)
+    >>> [plan.shard(0, rank).rows.tolist() for rank in range(2)]
+    [[0, 1], [2, -1]]
+    >>> fc.planning.drop_padding(["loss of 0", "loss of 1", "loss of 2", "of padding"], plan)
+    ['loss of 0', 'loss of 1', 'loss of 2']
+    """
+    check_step_plan(plan)
+    has_items = is_array(values)
+    if is_tensor(values) and values.is_nested:
+        raise TypeError("values is a nested tensor; pass fastcollate.ragged(values)")
+    if has_items and values.ndim == 0:
+        raise ValueError("values has shape (); pass one item per slot of the plan")
+    items = values if has_items or isinstance(values, Ragged) else id_list("values", values)
+    slots, inverse = len(plan.rows), plan.inverse
+    if plan.bin_offsets is not None and len(items) == plan.num_real_rows:
+        inverse = np.argsort(plan.rows[~plan.is_padding])
+    elif len(items) != slots:
+        raise ValueError(
+            f"values has {counted(len(items), 'item')}, but the plan has {counted(slots, 'slot')}; "
+            "pass one item per slot, padding included"
+        )
+    if has_items:
+        return taken(items, inverse)
+    if not isinstance(items, Ragged):
+        return [items[slot] for slot in inverse.tolist()]
+    offsets = offsets_of(items.lengths[inverse])
+    shifts = items.offsets[inverse] - offsets[:-1]
+    places = np.repeat(shifts, np.diff(offsets)) + np.arange(offsets[-1])
+    return Ragged(taken(items.values, places), offsets)

@@ -1,0 +1,276 @@
+"""The number of each trajectory's last step, put on the tokens of all its steps."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from fastcollate.arguments import counted, suggests_names
+from fastcollate.arrays import (
+    NUMBERS,
+    as_floats,
+    checked_array,
+    describe,
+    is_tensor,
+    taken,
+    to_numpy,
+    where_or_zero,
+    zeros,
+)
+from fastcollate.ingest.columns import Ragged
+from fastcollate.plan.trajectories import checked_flags
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+
+@suggests_names
+def broadcast_last_step(
+    values: Any,
+    is_last_step: Sequence[bool],
+    response_mask: Any = None,
+    *,
+    is_padding: Sequence[bool] | None = None,
+    response_offsets: Any = None,
+) -> Any:
+    """Put the number of each trajectory's last step on the response tokens of all of its steps.
+
+    Rows stand in the order of the step: a trajectory's steps follow each other, and the last one is
+    flagged. (In the order of a plan's slots they may not; bring values back by
+    :func:`drop_padding` first.)
+
+    Parameters
+    ----------
+    values
+        An array or tensor on any device (gradients flow through), or a list of numbers: one number
+        per trajectory, (trajectories,); or one per row, (rows,), or per token, (rows, R), of which
+        those of last steps are taken. Per token, they have to be the same number over all of a last
+        step's response; what lies beside it is not looked at. In the jagged layout values per token
+        are a :class:`Ragged`.
+    is_last_step
+        One flag per row. Each padding row is a trajectory of its own, and flagged.
+    response_mask
+        0 and 1, (rows, R), of any dtype: where each row's own response lies.
+    is_padding
+        One flag per row. What is said to be padding has no number among those per trajectory, and
+        comes out 0, whatever `values` holds there. Without it all rows are real.
+    response_offsets
+        In the jagged layout, instead of a mask: where responses begin, integers (rows + 1,).
+
+    Returns
+    -------
+    array or tensor
+        In `response_mask`'s shape, jagged (response tokens,), and 0 beside responses; in `values`'
+        dtype, on its device. Lists come in the kind of the mask or offsets; what is not floats
+        becomes float32.
+
+    Raises
+    ------
+    ValueError
+        Values that vary over the response of a last step, as those of temporal estimators (GAE) do:
+        one number cannot stand for them. Values per token of a last step without a response, if
+        other steps of its trajectory have one. Shapes that do not fit; a last row that is no last
+        step; a padding row that is part of a trajectory; another number than 0 and 1 in the mask.
+    TypeError
+        What is no array, tensor, list of numbers or flags; both mask and offsets, or neither.
+
+    Notes
+    -----
+    This is what SkyRL's ``RayPPOTrainer.compute_advantages_and_returns`` gives for step-wise
+    training since its pull request 1507: the last step's scalar times each step's own response
+    mask. (Before, each step got the last step's masked tensor, with values at that one's places.)
+    Beside responses there is 0.0, also where the number is infinite, NaN or negative.
+
+    Examples
+    --------
+    >>> mask = np.array([[0, 1, 1], [0, 0, 1], [1, 1, 1]])
+    >>> fc.planning.broadcast_last_step([0.5, -1.0], [False, True, True], mask)
+    array([[ 0. ,  0.5,  0.5],
+           [ 0. ,  0. ,  0.5],
+           [-1. , -1. , -1. ]], dtype=float32)
+    """
+    is_last = checked_flags("is_last_step", is_last_step)
+    rows = len(is_last)
+    if is_padding is None:
+        padding = np.zeros(rows, np.bool_)
+    else:
+        padding = checked_flags("is_padding", is_padding)
+        _check_rows("is_padding", len(padding), rows)
+    _check_steps(is_last, padding)
+    responses = _checked_responses(response_mask, response_offsets, rows)
+
+    # Trajectories are numbered in their order. Padding takes any number, and is made 0 then.
+    ends = is_last & ~padding
+    last_rows = np.flatnonzero(ends)
+    trajectories: NDArray[np.int64] = np.cumsum(ends, dtype=np.int64) - ends
+    trajectories[padding] = 0
+    x, is_per_token = _checked_values(values, responses, len(last_rows))
+    if is_per_token:
+        x = _constants(x, responses, last_rows, trajectories, padding)
+    elif len(x) == rows:  # if there are as many trajectories, each row is one
+        x = taken(x, last_rows)
+    if len(last_rows) == 0:
+        return zeros(responses.shape, x)
+    per_row = where_or_zero(~padding, taken(x, trajectories), x)
+    if responses.lens is not None:
+        return taken(per_row, np.repeat(np.arange(rows), responses.lens))
+    return where_or_zero(responses.mask, per_row[:, None], x)
+
+
+class _Responses(NamedTuple):
+    """Where response tokens lie: by a mask, or by their numbers in each row."""
+
+    given: Any
+    """Mask or offsets as they were handed in: of the kind that lists become."""
+    mask: NDArray[np.bool_] | Any
+    lens: NDArray[np.int64] | None
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return tuple(self.mask.shape) if self.lens is None else (int(self.lens.sum()),)
+
+
+def _check_rows(name: str, found: int, rows: int) -> None:
+    if found != rows:
+        raise ValueError(
+            f"{name} has {counted(found, 'row')}, but is_last_step has {rows}; "
+            "pass one of each per row"
+        )
+
+
+def _check_steps(is_last: NDArray[np.bool_], padding: NDArray[np.bool_]) -> None:
+    """Check that every trajectory ends, and that padding is in none."""
+    open_padding = np.flatnonzero(padding & ~is_last)
+    if len(open_padding) > 0:
+        row = int(open_padding[0])
+        raise ValueError(
+            f"is_last_step[{row}] is False, but row {row} is padding; "
+            "pass True for every padding row"
+        )
+    cut = np.flatnonzero(padding[1:] & ~is_last[:-1])
+    if len(cut) > 0:
+        row = int(cut[0])
+        raise ValueError(
+            f"is_last_step[{row}] is False, but row {row + 1} is padding; pass the steps of a "
+            "trajectory as adjacent rows, up to its last step"
+        )
+    if len(is_last) > 0 and not is_last[-1]:
+        raise ValueError(
+            f"is_last_step[{len(is_last) - 1}] is False, but it is the last row; pass True for the "
+            "last step of every trajectory"
+        )
+
+
+def _checked_responses(mask: Any, offsets: Any, rows: int) -> _Responses:
+    if (mask is None) == (offsets is None):
+        raise TypeError("pass response_mask or, for the jagged layout, response_offsets; not both")
+    if mask is None:
+        given = checked_array("response_offsets", offsets)
+        total = int(given[-1]) if given.ndim == 1 and len(given) > 0 else 0
+        # A Ragged of as many zeros knows what is wrong with offsets.
+        lens = Ragged(np.broadcast_to(np.int8(0), max(total, 0)), given).lengths
+        _check_rows("response_offsets", len(lens), rows)
+        return _Responses(given, None, lens)
+    given = checked_array("response_mask", mask)
+    if given.ndim != 2:
+        raise ValueError(f"response_mask has shape {tuple(given.shape)}; pass shape (rows, R)")
+    _check_rows("response_mask", len(given), rows)
+    is_response = given != 0
+    strange = is_response & (given != 1)
+    if strange.any():
+        row, position = divmod(int(to_numpy(strange).argmax()), given.shape[1])
+        raise ValueError(
+            f"response_mask[{row}, {position}] is {given[row, position].item()}; pass 0 and 1"
+        )
+    return _Responses(given, is_response, None)
+
+
+def _checked_values(values: Any, responses: _Responses, trajectories: int) -> tuple[Any, bool]:
+    """Return the values, flat if there is one per token, and whether there is."""
+    rows = len(responses.mask) if responses.lens is None else len(responses.lens)
+    if isinstance(values, Ragged) and responses.lens is not None:
+        if values.trailing or not np.array_equal(values.lengths, responses.lens):
+            raise ValueError(
+                "values and response_offsets differ in row lengths; pass one number per token"
+            )
+        return as_floats(values.values), True
+    if isinstance(values, (list, tuple)):
+        numbers: Any = _listed(values)
+        given = responses.given
+        if is_tensor(given):
+            import torch
+
+            numbers = torch.from_numpy(numbers).to(given.device)
+    else:
+        numbers = checked_array("values", values)
+    shape = tuple(numbers.shape)
+    if shape == responses.shape and responses.lens is None:
+        return as_floats(numbers).reshape(-1), True
+    if shape not in ((rows,), (trajectories,)):
+        per_token = "a Ragged" if responses.lens is not None else str(responses.shape)
+        raise ValueError(
+            f"values has shape {shape}; pass ({trajectories},), one per trajectory that is not "
+            f"padding, ({rows},), one per row, or {per_token}, one per token"
+        )
+    return as_floats(numbers), False
+
+
+def _listed(values: Sequence[Any]) -> NDArray[Any]:
+    """Return a list of numbers as float32."""
+    try:
+        numbers = np.asarray(values)
+    except ValueError as error:
+        raise ValueError(
+            f"values has items of different lengths ({error}); pass items of one length"
+        ) from error
+    if numbers.size > 0 and numbers.dtype.kind not in NUMBERS:
+        raise TypeError(f"values is {describe(values)}; pass numbers")
+    return numbers.astype(np.float32)
+
+
+def _constants(
+    flat: Any,
+    responses: _Responses,
+    last_rows: NDArray[np.int64],
+    trajectories: NDArray[np.int64],
+    padding: NDArray[np.bool_],
+) -> Any:
+    """Return the number of each last step; refuse what varies."""
+    if responses.lens is None:
+        mask = to_numpy(responses.mask)
+        lens = mask.sum(1)
+        starts = np.arange(len(mask)) * mask.shape[1]
+        owners, columns = np.nonzero(mask[last_rows])
+    else:
+        lens = responses.lens
+        starts = np.cumsum(lens) - lens
+        of_last = lens[last_rows]
+        owners = np.repeat(np.arange(len(last_rows)), of_last)
+        columns = np.arange(len(owners)) - np.repeat(np.cumsum(of_last) - of_last, of_last)
+    tokens = np.bincount(trajectories[~padding], lens[~padding], len(last_rows))
+    unknown = np.flatnonzero((tokens > 0) & (lens[last_rows] == 0))
+    if len(unknown) > 0:
+        raise ValueError(
+            f"row {last_rows[unknown[0]]} is a last step without response tokens, so values per "
+            "token have none for the other steps of its trajectory; pass one value per trajectory"
+        )
+    places = starts[last_rows][owners] + columns
+    firsts = np.cumsum(lens[last_rows]) - lens[last_rows]
+    if len(places) == 0:
+        return zeros((len(last_rows),), flat)
+    # Of trajectories without any response, some number: it goes nowhere.
+    constants = taken(flat, places[np.minimum(firsts, len(places) - 1)])
+    found, expected = taken(flat, places), taken(constants, owners)
+    differ = (found != expected) & ((found == found) | (expected == expected))
+    if differ.any():
+        token = int(to_numpy(differ).argmax())
+        row, first = last_rows[owners[token]], columns[firsts[owners[token]]]
+        raise ValueError(
+            f"values[{row}] is {expected[token].item()} at position {first}, but "
+            f"{found[token].item()} at position {columns[token]}; pass values that are constant "
+            "over the response of a last step (advantages of GAE are not)"
+        )
+    return constants

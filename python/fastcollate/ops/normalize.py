@@ -1,0 +1,263 @@
+"""Advantages and losses of a step, normalized: padding rows count nowhere."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+import numpy as np
+
+from fastcollate.arguments import counted
+from fastcollate.arrays import (
+    as_floats,
+    checked_array,
+    convert,
+    dtype_like,
+    is_tensor,
+    like_of,
+    taken,
+    to_numpy,
+    where_or_zero,
+    zeros,
+)
+from fastcollate.plan.step_plan import check_step_plan
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from numpy.typing import NDArray
+
+    from fastcollate._fastcollate import Plan
+    from fastcollate.batch import Batch
+    from fastcollate.plan.step_plan import StepPlan
+
+_LEAST_VARIANCE = 1e-8
+"""What a variance is at least, before its root is divided by."""
+
+
+class LossNormalizers(NamedTuple):
+    """What the losses of each mini-batch are divided by. Nothing in it is 0.
+
+    Attributes
+    ----------
+    tokens : float64 (mini-batches,)
+        Sum of the loss mask over each mini-batch's real rows; 1 instead of 0.
+    rows : int64 (mini-batches,)
+        Number of each mini-batch's real rows, also of those that are masked; 1 instead of 0.
+    """
+
+    tokens: NDArray[np.float64]
+    rows: NDArray[np.int64]
+
+
+def normalized(
+    batch: Batch,
+    advantages: Any,
+    plan: StepPlan,
+    per: Literal["mini_batch", "batch", "prompt"],
+) -> Any:
+    """See :meth:`fastcollate.Batch.normalize`."""
+    x = as_floats(checked_array("advantages", advantages))
+    slots = _slots_of_rows(batch, plan)
+    groups, count = _groups(plan, slots, per)
+    mask, rows_of_tokens = _trained(batch)
+    if tuple(x.shape) != tuple(mask.shape):
+        raise ValueError(
+            f"advantages has shape {tuple(x.shape)}; pass the shape of the batch's response "
+            f"outputs, {tuple(mask.shape)}"
+        )
+    shape, mask = x.shape, like_of(mask, x)
+    if rows_of_tokens is not None:
+        x, mask = x.reshape(-1), mask.reshape(-1)
+
+    def spread(per_row: Any) -> Any:
+        """Put one number per row beside all positions."""
+        return per_row[:, None] if rows_of_tokens is None else taken(per_row, rows_of_tokens)
+
+    def summed(per_token: Any) -> Any:
+        """Add up all positions of each group: rows first."""
+        if rows_of_tokens is None:
+            return _grouped(per_token.sum(1), groups, count)
+        return _grouped(per_token, groups[rows_of_tokens], count)
+
+    # NaN and inf among the advantages are the caller's; they stay within their group.
+    with np.errstate(invalid="ignore", over="ignore"):
+        mask = mask & spread(like_of(~plan.is_padding[slots], x))
+        wide = convert(x, dtype_like(x, "float64"))
+        # Sums of squares lose all digits if a mean is large. Values are taken relative to one of
+        # their own group, which is never farther from the mean than the root of their number times
+        # the deviation: so one pass is enough, and what is constant becomes 0 exactly.
+        origins = _origins(wide, mask, rows_of_tokens, groups, count)
+        relative = where_or_zero(mask, wide - spread(taken(origins, groups)), wide)
+        tokens = summed(convert(mask, wide.dtype)).clip(1)
+        mean = summed(relative) / tokens
+        variance = summed(relative * relative) / tokens - mean * mean
+        scale = variance.clip(_LEAST_VARIANCE) ** -0.5
+        centred = relative - spread(taken(mean, groups))
+        result = convert(where_or_zero(mask, centred * spread(taken(scale, groups)), wide), x.dtype)
+    return result.reshape(shape)
+
+
+def loss_normalizers(batch: Batch, plan: StepPlan) -> LossNormalizers:
+    """See :meth:`fastcollate.Batch.loss_normalizers`."""
+    slots = _slots_of_rows(batch, plan)
+    return normalizers_of(loss_weights(batch), slots, plan)
+
+
+def normalizers_of(
+    weights: NDArray[np.float64], slots: NDArray[np.int64], plan: StepPlan
+) -> LossNormalizers:
+    """Add up the loss weights of each mini-batch's real rows, given which slot each row is in."""
+    mini_batches, count = _groups(plan, slots, "mini_batch")
+    is_real = ~plan.is_padding[slots]
+    tokens = np.bincount(mini_batches[is_real], weights[is_real], count)
+    rows = np.bincount(mini_batches[is_real], minlength=count).astype(np.int64)
+    return LossNormalizers(np.where(tokens == 0, 1.0, tokens), np.maximum(rows, 1))
+
+
+def loss_weights(batch: Mapping[str, Any]) -> NDArray[np.float64]:
+    """Sum the mask of each row, one token after the other: in all layouts, sums round the same."""
+    mask = _mask(batch)
+    rows, count = _rows_of_tokens(batch), _num_rows(batch)
+    values = to_numpy(convert(mask, dtype_like(mask, "float64")))
+    if rows is not None:
+        return np.bincount(rows, values.reshape(-1), count).astype(np.float64)
+    if values.shape[1] == 0:
+        return np.zeros(count)
+    sums: NDArray[np.float64] = values.cumsum(1)[:, -1]
+    return sums
+
+
+def _slots_of_rows(batch: Batch, plan: StepPlan) -> NDArray[np.int64]:
+    """Return the plan's slot of each row of a batch: in the order of the step, or of the slots."""
+    check_step_plan(plan)
+    inverse: NDArray[np.int64] = plan.inverse
+    slots = len(plan.rows)
+    rows = _num_rows(batch)
+    is_padding = batch.is_padding
+    if rows == slots and (rows != len(inverse) or is_padding is not None):
+        slots_of_rows = np.arange(slots)
+        known = None if is_padding is None else np.asarray(is_padding, np.bool_)
+        if known is not None and not np.array_equal(known, plan.is_padding):
+            row = int((known != plan.is_padding).argmax())
+            raise ValueError(
+                f"is_padding[{row}] is {known[row]} in the batch, but {plan.is_padding[row]} in "
+                "the plan; pass the plan of this batch"
+            )
+    elif rows == len(inverse) and is_padding is None:
+        slots_of_rows = inverse
+    else:
+        raise ValueError(
+            f"the batch has {counted(rows, 'row')}, but the plan has "
+            f"{counted(len(inverse), 'row')} in {counted(slots, 'slot')}; pass a batch of all rows "
+            "of the step, in their order and without padding, or of all slots"
+        )
+    _check_lengths(batch, plan, slots_of_rows)
+    return slots_of_rows
+
+
+def _check_lengths(batch: Batch, plan: StepPlan, slots: NDArray[np.int64]) -> None:
+    """Check that real rows are as long as planned, where the batch knows its lengths."""
+    if (placed := batch._plan) is None:
+        return
+    found = placed.prompt_lens + placed.response_lens
+    expected = plan.row_lengths.sum(1)[plan.rows[slots]]
+    wrong = np.flatnonzero((found != expected) & ~plan.is_padding[slots])
+    if len(wrong) > 0:
+        row = int(wrong[0])
+        raise ValueError(
+            f"row {row} of the batch has {counted(int(found[row]), 'token')}, but "
+            f"{int(expected[row])} in the plan; pass the plan of these rows in this order"
+        )
+
+
+def _groups(plan: StepPlan, slots: NDArray[np.int64], per: str) -> tuple[NDArray[np.int64], int]:
+    """Return which boundary each row is in, and how many there are. Of padding it says nothing."""
+    if per == "batch":
+        return np.zeros(len(slots), np.int64), 1
+    if per == "mini_batch":
+        sizes = np.diff(plan.mini_batch_offsets)
+        return np.repeat(np.arange(len(sizes)), sizes)[slots], len(sizes)
+    if per == "prompt":
+        sizes = np.diff(plan.prompt_offsets)
+        rows = np.where(plan.is_padding[slots], 0, plan.rows[slots])
+        return np.repeat(np.arange(len(sizes)), sizes)[rows], len(sizes)
+    raise ValueError(f"per is {per!r}; pass 'mini_batch', 'batch' or 'prompt'")
+
+
+def _mask(batch: Mapping[str, Any]) -> Any:
+    """Return what is not 0 where a response token trains, of the batch's kind."""
+    if "loss_mask" in batch:
+        return batch["loss_mask"]
+    plan: Plan | None = getattr(batch, "_plan", None)
+    if plan is not None and plan.num_unpredicted > 0:
+        return like_of(plan.loss_mask(), batch["input_ids"])
+    if "response_mask" in batch:
+        return batch["response_mask"]
+    if "response_offsets" in batch:
+        return np.ones(int(batch["response_offsets"][-1]), np.bool_)
+    raise ValueError(
+        "the batch has no loss_mask, response_mask or response_offsets; pass a batch with one of "
+        "them"
+    )
+
+
+def _num_rows(batch: Mapping[str, Any]) -> int:
+    if "response_offsets" in batch:
+        return len(batch["response_offsets"]) - 1
+    if "sequence_ids" in batch:
+        num_rows: int = batch.plan.num_rows  # type: ignore[attr-defined]
+        return num_rows
+    return len(batch["response_mask"] if "response_mask" in batch else _mask(batch))
+
+
+def _rows_of_tokens(batch: Mapping[str, Any]) -> NDArray[np.int64] | None:
+    """Return the row of every position, all positions in one line, where output rows are no rows.
+
+    None for layouts where they are. Of padding it says nothing.
+    """
+    if "sequence_ids" in batch:
+        rows: NDArray[np.int64] = to_numpy(batch["sequence_ids"]).reshape(-1).astype(np.int64)
+        return np.maximum(rows, 0)
+    if "response_offsets" in batch:
+        lens = np.diff(to_numpy(batch["response_offsets"]))
+        return np.repeat(np.arange(len(lens)), lens)
+    return None
+
+
+def _trained(batch: Mapping[str, Any]) -> tuple[Any, NDArray[np.int64] | None]:
+    """Return which response positions are trained on, as booleans, and their rows, in one line.
+
+    Weights select what they do not make 0.
+    """
+    return _mask(batch) != 0, _rows_of_tokens(batch)
+
+
+def _origins(
+    wide: Any,
+    mask: Any,
+    rows_of_tokens: NDArray[np.int64] | None,
+    groups: NDArray[np.int64],
+    count: int,
+) -> Any:
+    """Return the first value of each group; of a group without any, something that is in no sum."""
+    if rows_of_tokens is None:
+        filled = np.flatnonzero(to_numpy(mask.any(1)))
+        flags = mask if isinstance(mask, np.ndarray) else convert(mask, dtype_like(mask, "uint8"))
+        columns = to_numpy(flags.argmax(1))[filled] if len(filled) > 0 else filled
+        places, groups_of = filled * mask.shape[1] + columns, groups[filled]
+    else:
+        places = np.flatnonzero(to_numpy(mask))
+        groups_of = groups[rows_of_tokens[places]]
+    if len(places) == 0:
+        return zeros((count,), wide)
+    firsts = np.full(count, places[0])
+    firsts[groups_of[::-1]] = places[::-1]  # where several are assigned, the last one stays
+    origins = taken(wide.reshape(-1), firsts)
+    return origins.detach() if is_tensor(origins) else origins
+
+
+def _grouped(x: Any, groups: NDArray[np.int64], count: int) -> Any:
+    """Add up the items of each group, float64."""
+    if not is_tensor(x):
+        return np.bincount(groups, x, count)
+    return x.new_zeros(count).index_add(0, like_of(groups, x), x)
