@@ -34,11 +34,11 @@ fn writers(criterion: &mut Criterion) {
     let numbers: Vec<f32> = tokens.iter().map(|&token| token as f32).collect();
     let of_tokens = |name, lens: &[usize]| {
         let rows = lens.iter().map(|&len| Slice::I32(&tokens[..len])).collect();
-        SliceColumn::new(name, rows, 1, Check::None)
+        SliceColumn::new(name, rows, vec![], Check::None)
     };
     let of_numbers = |check| {
         let rows = response_lens.iter().map(|&len| Slice::F32(&numbers[..len]));
-        SliceColumn::new("numbers", rows.collect(), 1, check)
+        SliceColumn::new("numbers", rows.collect(), vec![], check)
     };
     let prompts = of_tokens("prompts", &prompt_lens);
     let responses = of_tokens("responses", &response_lens);

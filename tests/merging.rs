@@ -224,7 +224,7 @@ fn realigned(
 fn merged(prompts: &[Vec<i64>], responses: &[Vec<i64>], ends: &[usize], rule: Rule) -> Merge {
     fn column<'a>(field: &'a str, rows: &'a [Vec<i64>]) -> SliceColumn<'a> {
         let rows = rows.iter().map(|row| Slice::I64(row)).collect();
-        SliceColumn::new(field, rows, 1, Check::None)
+        SliceColumn::new(field, rows, vec![], Check::None)
     }
     fn by<'a>(
         streams: &Streams<SliceColumn<'a>>,
@@ -307,16 +307,16 @@ proptest! {
         let parts: Vec<_> = parts.filter(|part| !part.is_empty()).collect();
         let realign = Realign { masked: Masked::Tail, max_drift_tokens: 2, fork_threshold: None };
         for rule in [Rule::Exact, Rule::Branch, Rule::Realign(realign)] {
-            let merge = |trajectories: &[_]| {
+            let merge_all = |trajectories: &[_]| {
                 let (prompts, responses, ends) = written_out(trajectories);
-                let merge = merged(&prompts, &responses, &ends, rule);
-                let kept = merge.clone().without_untrainable(None::<&SliceColumn>);
-                kept.ok().filter(|_| drops).unwrap_or(merge)
+                merged(&prompts, &responses, &ends, rule)
             };
-            let all_drop = parts.iter().any(|part| {
-                let (_, responses, _) = written_out(part);
-                responses.iter().all(Vec::is_empty)
-            });
+            let trained = |merge: Merge| merge.without_untrainable(None::<&SliceColumn>);
+            let merge = |trajectories: &[_]| {
+                let merge = merge_all(trajectories);
+                trained(merge.clone()).ok().filter(|_| drops).unwrap_or(merge)
+            };
+            let all_drop = parts.iter().any(|part| trained(merge_all(part)).is_err());
             if drops && all_drop {
                 continue;  // then nothing of that part is left out
             }

@@ -264,8 +264,7 @@ def test_the_table_describes_every_output(layout, array_type):
         labels="aligned",
         position_ids="repeat_last",
         array_type=array_type,
-        layout=layout,
-        **({"rows": "single", "pad_to_multiple_of": 4} if layout == "packed" else {}),
+        layout=fc.Packed.single_row(multiple_of=4) if layout == "packed" else layout,
     )
     table = batch.recipe.table
     assert [output.key for output in table] == list(batch)

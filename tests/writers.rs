@@ -39,7 +39,7 @@ impl Column<i64> for Coordinates {
 
 fn integers<'a>(field: &'a str, rows: &'a [Vec<i64>]) -> SliceColumn<'a> {
     let rows = rows.iter().map(|row| Slice::I64(row)).collect();
-    SliceColumn::new(field, rows, 1, Check::None)
+    SliceColumn::new(field, rows, vec![], Check::None)
 }
 
 fn row_per_turn(prompt_lens: &[usize], response_lens: &[usize]) -> Assembly {
@@ -295,7 +295,7 @@ proptest! {
             .collect();
         let (prompts, tokens) = (integers("prompts", &prompts), integers("responses", &tokens));
         let weights: Vec<_> = weights.iter().map(|row| Slice::F64(row)).collect();
-        let mask = SliceColumn::new("loss_mask", weights, 1, Check::Number);
+        let mask = SliceColumn::new("loss_mask", weights, vec![], Check::Number);
         let written = in_bands(&grid, band_positions, 1, -99, false, |band, to| {
             let labels = Labels { mask: masked.then_some(&mask), round: |weight| weight, shifted, ignored: -100 };
             write_labels(&prompts, &tokens, labels, &assembly, band, to).unwrap();
@@ -398,13 +398,13 @@ proptest! {
         let wide: Vec<i32> = values.iter().map(|&value| value.into()).collect();
         let float: Vec<f64> = values.iter().map(|&value| value.into()).collect();
         let rows = vec![Slice::I8(&values), Slice::I32(&wide)];
-        let column = SliceColumn::new("prompts", rows, 1, Check::None);
+        let column = SliceColumn::new("prompts", rows, vec![], Check::None);
         for turn in 0..2 {
             let mut out = vec![0_i64; expected.len()];
             column.read(turn, from, &mut out).unwrap();
             prop_assert_eq!(&out, &expected);
         }
-        let column = SliceColumn::new("rewards", vec![Slice::F64(&float)], 1, Check::Number);
+        let column = SliceColumn::new("rewards", vec![Slice::F64(&float)], vec![], Check::Number);
         let mut out = vec![0_f32; expected.len()];
         column.read(0, from, &mut out).unwrap();
         let back: Vec<_> = out.iter().map(|&value| f64::from(value)).collect();
@@ -417,7 +417,7 @@ fn errors_name_the_place() {
     let column = SliceColumn::new(
         "loss_mask",
         vec![Slice::F32(&[]), Slice::F32(&[1.0, f32::NAN])],
-        1,
+        vec![],
         Check::Number,
     );
     let error = Column::<f32>::read(&column, 1, 1, &mut [0.0]).unwrap_err();
@@ -426,7 +426,12 @@ fn errors_name_the_place() {
         "{error}"
     );
 
-    let column = SliceColumn::new("prompts", vec![Slice::U64(&[1, u64::MAX])], 1, Check::None);
+    let column = SliceColumn::new(
+        "prompts",
+        vec![Slice::U64(&[1, u64::MAX])],
+        vec![],
+        Check::None,
+    );
     let error = Column::<i64>::read(&column, 0, 1, &mut [0]).unwrap_err();
     assert_eq!(
         error.to_string(),

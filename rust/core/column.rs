@@ -1,5 +1,7 @@
 //! What a field looks like to plans and writers: rows of values that can be read.
 
+use half::{bf16, f16};
+
 use crate::element::{Element, Misfit, Slice, common_values};
 use crate::error::{Error, Place, Result};
 
@@ -89,29 +91,157 @@ pub enum Check {
     Index(i64),
 }
 
+/// A column that every number type of outputs can be read from.
+pub trait AnyColumn:
+    Column<bool, Error = Self::Failure>
+    + Column<u8, Error = Self::Failure>
+    + Column<i16, Error = Self::Failure>
+    + Column<i32, Error = Self::Failure>
+    + Column<i64, Error = Self::Failure>
+    + Column<f16, Error = Self::Failure>
+    + Column<bf16, Error = Self::Failure>
+    + Column<f32, Error = Self::Failure>
+    + Column<f64, Error = Self::Failure>
+{
+    /// What goes wrong when a value cannot be read.
+    type Failure: From<Error>;
+}
+
+impl<E, C> AnyColumn for C
+where
+    E: From<Error>,
+    C: Column<bool, Error = E>
+        + Column<u8, Error = E>
+        + Column<i16, Error = E>
+        + Column<i32, Error = E>
+        + Column<i64, Error = E>
+        + Column<f16, Error = E>
+        + Column<bf16, Error = E>
+        + Column<f32, Error = E>
+        + Column<f64, Error = E>,
+{
+    type Failure = E;
+}
+
+/// A column as a batch is planned by.
+pub trait FieldColumn: AnyColumn {
+    /// Number of tokens of every turn.
+    fn lens(&self) -> Vec<usize>;
+
+    /// Dimensions of a token's values: none where these are single numbers.
+    fn trailing(&self) -> &[usize];
+
+    /// Whether each row is one number for all of its tokens.
+    fn is_one_number_each(&self) -> bool;
+
+    /// The numbers, if each row is one.
+    fn numbers(&self) -> Option<Vec<f64>>;
+
+    /// Put one number in the place of each row.
+    fn set_numbers(&mut self, numbers: Vec<f64>);
+
+    /// Ask that values be indices below a limit.
+    fn limit_indices(&mut self, limit: i64);
+
+    /// A number that no value of these turns exceeds, with as many bits as the largest; none where
+    /// there is no value.
+    ///
+    /// # Errors
+    /// Turns that cannot be read.
+    fn largest(&self, turns: impl Iterator<Item = usize>) -> Result<Option<i128>, Self::Failure>;
+
+    /// Number of values of a token.
+    fn inner(&self) -> usize {
+        self.trailing().iter().product()
+    }
+}
+
 /// A column whose rows are plain memory: the form that needs no Python and may cross threads.
 #[derive(Debug, Clone)]
 pub struct SliceColumn<'a> {
     field: &'a str,
-    rows: Vec<Slice<'a>>,
-    inner: usize,
+    rows: Rows<'a>,
+    trailing: Vec<usize>,
     check: Check,
 }
 
+/// Rows of values, or one number each.
+#[derive(Debug, Clone)]
+enum Rows<'a> {
+    Slices(Vec<Slice<'a>>),
+    Numbers(Vec<f64>),
+}
+
 impl<'a> SliceColumn<'a> {
-    /// A column over `rows` of `inner` values a token; `field` names it in errors.
-    pub fn new(field: &'a str, rows: Vec<Slice<'a>>, inner: usize, check: Check) -> Self {
+    /// A column over `rows` whose tokens have values of these dimensions; `field` names it in errors.
+    pub fn new(field: &'a str, rows: Vec<Slice<'a>>, trailing: Vec<usize>, check: Check) -> Self {
         Self {
             field,
-            rows,
-            inner: inner.max(1),
+            rows: Rows::Slices(rows),
+            trailing,
             check,
         }
     }
 
-    /// Number of values of a token.
-    pub fn inner(&self) -> usize {
-        self.inner
+    /// A column of one number for each row.
+    pub fn of_numbers(field: &'a str, numbers: Vec<f64>, check: Check) -> Self {
+        Self {
+            field,
+            rows: Rows::Numbers(numbers),
+            trailing: Vec::new(),
+            check,
+        }
+    }
+
+    /// A turn's values.
+    fn slice(&self, turn: usize) -> Slice<'_> {
+        match &self.rows {
+            Rows::Slices(rows) => rows[turn],
+            Rows::Numbers(numbers) => Slice::F64(std::slice::from_ref(&numbers[turn])),
+        }
+    }
+
+    /// Number of turns.
+    fn count(&self) -> usize {
+        match &self.rows {
+            Rows::Slices(rows) => rows.len(),
+            Rows::Numbers(numbers) => numbers.len(),
+        }
+    }
+}
+
+impl FieldColumn for SliceColumn<'_> {
+    fn lens(&self) -> Vec<usize> {
+        let len = |turn| Column::<i64>::row_len(self, turn);
+        (0..self.count()).map(len).collect()
+    }
+
+    fn trailing(&self) -> &[usize] {
+        &self.trailing
+    }
+
+    fn is_one_number_each(&self) -> bool {
+        matches!(self.rows, Rows::Numbers(_))
+    }
+
+    fn numbers(&self) -> Option<Vec<f64>> {
+        match &self.rows {
+            Rows::Slices(_) => None,
+            Rows::Numbers(numbers) => Some(numbers.clone()),
+        }
+    }
+
+    fn set_numbers(&mut self, numbers: Vec<f64>) {
+        self.rows = Rows::Numbers(numbers);
+    }
+
+    fn limit_indices(&mut self, limit: i64) {
+        self.check = Check::Index(limit);
+    }
+
+    fn largest(&self, turns: impl Iterator<Item = usize>) -> Result<Option<i128>> {
+        let bounds = turns.map(|turn| self.slice(turn).upper_bound());
+        Ok(bounds.max().flatten())
     }
 }
 
@@ -119,12 +249,13 @@ impl<T: Element> Column<T> for SliceColumn<'_> {
     type Error = Error;
 
     fn row_len(&self, turn: usize) -> usize {
-        self.rows[turn].len() / self.inner
+        self.slice(turn).len() / self.inner().max(1)
     }
 
     fn read(&self, turn: usize, from: usize, out: &mut [T]) -> Result<()> {
-        read_slice(self.field, turn, &self.rows[turn], self.inner, from, out)?;
-        check_values(self.field, turn, self.inner, from, out, self.check)
+        let inner = self.inner().max(1);
+        read_slice(self.field, turn, &self.slice(turn), inner, from, out)?;
+        check_values(self.field, turn, inner, from, out, self.check)
     }
 }
 
@@ -153,8 +284,10 @@ const STRETCH: usize = 1 << 10;
 
 impl Tokens for SliceColumn<'_> {
     fn common_len(&self, at: At, other: &Self, other_at: At, len: usize) -> Result<usize> {
-        let a = self.rows[at.turn].range(at.token..at.token + len);
-        let b = other.rows[other_at.turn].range(other_at.token..other_at.token + len);
+        let a = self.slice(at.turn).range(at.token..at.token + len);
+        let b = other
+            .slice(other_at.turn)
+            .range(other_at.token..other_at.token + len);
         match common_values(&a, &b) {
             Some(common) => Ok(common),
             None => common_when_read(self, at, other, other_at, len),

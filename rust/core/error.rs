@@ -260,6 +260,21 @@ pub enum Error {
         expected: String,
     },
 
+    #[error("num_experts is {count}, but {field} has {topk} different experts per token")]
+    TooFewExperts {
+        field: String,
+        count: i64,
+        topk: usize,
+    },
+
+    #[error(
+        "{field} has values of shape {found:?} per token; pass rows of shape (tokens, layers, topk)"
+    )]
+    NoRoutes { field: String, found: Vec<usize> },
+
+    #[error("{0}")]
+    NoMemory(String),
+
     #[error("fields gives the output '{key}' twice")]
     RepeatedOutput { key: String },
 

@@ -12,18 +12,22 @@
 //! - [`write`] executes: it walks a band of the plan, copies pieces and fills gaps and padding.
 #![forbid(unsafe_code)]
 
+mod alloc;
 pub mod batch;
 mod column;
 mod dtype;
 mod element;
 mod error;
 pub mod plan;
+pub mod polling;
 mod steps;
+pub mod threads;
 pub mod write;
 
+pub use alloc::filled;
 pub use column::{
-    At, Check, Column, SliceColumn, Soon, Tokens, check_kind, check_values, common_when_read,
-    read_slice, read_stream,
+    AnyColumn, At, Check, Column, FieldColumn, SliceColumn, Soon, Tokens, check_kind, check_values,
+    common_when_read, read_slice, read_stream,
 };
 pub use dtype::{Dtype, IntDtype};
 pub use element::{Binary, Element, Misfit, Slice, common_values};

@@ -167,6 +167,7 @@ impl From<Error> for PyErr {
         };
         match error {
             Error::Kind { .. } | Error::Core(Core::Kind { .. }) => PyTypeError::new_err(message),
+            Error::Core(Core::NoMemory(_)) => PyMemoryError::new_err(message),
             Error::Python(_)
             | Error::Raised { .. }
             | Error::Shape { .. }

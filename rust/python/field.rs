@@ -1,9 +1,8 @@
-//! Fields: how their values are read, what their rows are made of and where they go.
+//! Fields: how their values are read.
 
 use fastcollate::batch::{FieldKind, FieldSpec as Spec, Number};
-use fastcollate::plan::merge::Merge;
-use fastcollate::plan::{Align, Assembly, Grid, Layout, Placement, Turns};
-use fastcollate::{Check, Column, Dtype, Element, Error as Core};
+use fastcollate::plan::Turns;
+use fastcollate::{Check, Column, Dtype, Element};
 use pyo3::IntoPyObjectExt;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -11,7 +10,6 @@ use pyo3::types::{PyList, PyTuple, PyType};
 
 use crate::error::{Result, caught};
 use crate::ingest::Rows;
-use crate::job::Filling;
 
 /// How a field is read and written. Made once for a field, not once a call.
 #[pyclass(frozen, module = "fastcollate._fastcollate")]
@@ -98,7 +96,7 @@ impl FieldSpec {
     /// Whether values are read and written here, and not kept by the caller.
     #[getter]
     fn is_written(&self) -> bool {
-        !matches!(self.0.kind, FieldKind::Object { .. })
+        self.0.is_written()
     }
 
     /// Read a number of the row of that index.
@@ -147,63 +145,29 @@ impl FieldSpec {
     }
 }
 
-/// What a field's rows are made of and where they lie, where that differs from the batch's plan.
-pub struct FieldPlan {
-    pub assembly: Option<Assembly>,
-    pub grid: Option<Grid>,
-    /// Where routes were captured, if the field holds routes.
-    pub captured: Option<Grid>,
-    pub filling: Filling,
-    pub dtype: Dtype,
-}
-
-/// What a batch is a part of.
-#[derive(Clone, Copy)]
-pub struct Step<'a> {
-    /// All turns that there are.
-    pub turns: &'a Turns,
-    /// All rows that they make.
-    pub step: &'a Assembly,
-    /// The rows that are written.
-    pub batch: &'a Assembly,
-}
-
 impl FieldSpec {
-    /// Whether rows of turns may be one number, which merging has to make one of.
-    pub fn may_be_numbers(&self) -> bool {
-        self.0.per_row
-    }
-
-    /// Merge the field's numbers, if each turn has one, and count the values that are not 0 on tokens
-    /// that realigning masked.
+    /// Take the field's values, if they are written here.
     ///
     /// # Errors
-    /// Rows of wrong lengths, and numbers that would be dropped.
-    pub fn merge(&self, rows: &mut Rows, merge: &Merge) -> Result<usize> {
-        let name = &self.0.name;
-        if let Some(mut numbers) = rows.numbers() {
-            merge.merge_numbers(name, &mut numbers)?;
-            let masked = merge.count_masked_numbers(&numbers);
-            rows.set_numbers(numbers);
-            return Ok(masked);
-        }
-        merge.turns.check_response_lens(name, &rows.lens())?;
-        merge.count_masked(rows)
-    }
-
-    /// Take the field's values.
-    ///
-    /// # Errors
-    /// What is no field of so many rows, and rows that cannot hold the output's kind of numbers.
-    pub fn read<'py>(&self, values: &Bound<'py, PyAny>, turns: &Turns) -> Result<Rows<'py>> {
+    /// What has not one row for each turn, and rows that cannot hold the output's kind of numbers.
+    pub fn read<'py>(
+        &self,
+        values: &Bound<'py, PyAny>,
+        turns: &Turns,
+    ) -> Result<Option<Rows<'py>>> {
         let name = &self.0.name;
         let check = self.0.check();
         let check_count = |rows| Ok(turns.check_count(name, rows)?);
-        match self.0.dtype {
+        if !self.0.is_written() {
+            check_count(values.len()?)?;
+            return Ok(None);
+        }
+        let rows = match self.0.dtype {
             Some(Dtype::F64) => self.read_as::<f64>(values, check, check_count),
             Some(dtype) if dtype.is_float() => self.read_as::<f32>(values, check, check_count),
             _ => self.read_as::<i64>(values, check, check_count),
-        }
+        };
+        rows.map(Some)
     }
 
     /// Take the field's values as numbers of a type.
@@ -214,10 +178,6 @@ impl FieldSpec {
         check_count: impl Fn(usize) -> Result<()>,
     ) -> Result<Rows<'py>> {
         let name = &self.0.name;
-        if let FieldKind::Object { .. } = self.0.kind {
-            check_count(values.len()?)?;
-            return Ok(Rows::of_parts(name, 0, Vec::new(), Vec::new(), Vec::new()));
-        }
         if self.0.per_row
             && let Some(rows) = Rows::one_number_each::<T>(name, values, check, &check_count)?
         {
@@ -230,129 +190,6 @@ impl FieldSpec {
         }?;
         check_count(rows.len())?;
         Ok(rows)
-    }
-
-    /// Plan where the rows go, and choose the dtype.
-    ///
-    /// # Errors
-    /// Rows of wrong lengths or dimensions, and dtypes that cannot be.
-    pub fn plan(
-        &self,
-        rows: &mut Rows,
-        Step { turns, step, batch }: Step,
-        placement: &Placement,
-    ) -> Result<Option<FieldPlan>> {
-        let name = &self.0.name;
-        let (pad, gap) = (self.0.fill, self.0.gap_fill);
-        let of_values = |assembly, grid| {
-            Ok(Some(FieldPlan {
-                assembly,
-                grid,
-                captured: None,
-                filling: Filling::Numbers { pad, gap },
-                dtype: self.0.dtype.unwrap_or(Dtype::F32),
-            }))
-        };
-        match self.0.kind {
-            FieldKind::Row => {
-                let assembly = batch.with_one_each();
-                let lens = assembly.rows().iter().map(|row| row.response_len);
-                let grid = Grid::aligned(lens, 1, Align::Left)?;
-                of_values(Some(assembly), Some(grid))
-            }
-            FieldKind::Response if rows.is_one_number_each() => {
-                of_values(Some(batch.on_last_token(name)?), None)
-            }
-            FieldKind::Response if self.0.any_length && placement.layout == Layout::Packed => {
-                let assembly = batch.with_last_tokens(name, &rows.lens())?;
-                // A grid of its own: as in SkyRL, what is shifted out of a row may be lost.
-                of_values(Some(assembly), Some(placement.response.clone()))
-            }
-            FieldKind::Response if self.0.any_length && placement.layout == Layout::Jagged => {
-                let reason =
-                    format!("{name} has rows of any length, which jagged rows cannot hold");
-                Err(Core::InvalidPlan(reason).into())
-            }
-            FieldKind::Response if self.0.any_length => {
-                let lens = rows.lens();
-                let assembly = batch.with_response_lens(name, &lens)?;
-                let width = placement.response.width();
-                let grid = Grid::aligned(lens.into_iter(), width, Align::Right)?;
-                of_values(Some(assembly), Some(grid))
-            }
-            FieldKind::Response => {
-                turns.check_response_lens(name, &rows.lens())?;
-                of_values(None, None)
-            }
-            FieldKind::Sequence => {
-                let lens = rows.lens();
-                turns.check_stream_lens(name, &lens, false)?;
-                let assembly = batch.with_streams(&lens, true);
-                of_values(Some(assembly), Some(placement.sequence.clone()))
-            }
-            FieldKind::Experts { count } => {
-                let step = Step { turns, step, batch };
-                self.plan_experts(count, rows, step, placement).map(Some)
-            }
-            FieldKind::Object { .. } => Ok(None),
-        }
-    }
-
-    fn plan_experts(
-        &self,
-        num_experts: Option<i64>,
-        rows: &mut Rows,
-        Step { turns, step, batch }: Step,
-        placement: &Placement,
-    ) -> Result<FieldPlan> {
-        let name = &self.0.name;
-        let topk = match *rows.trailing() {
-            [_, topk] if topk > 0 => topk,
-            _ => return Err(PyValueError::new_err(format!(
-                "{name} has values of shape {:?} per token; pass rows of shape (tokens, layers, topk)",
-                rows.trailing()
-            ))
-            .into()),
-        };
-        let lens = rows.lens();
-        turns.check_stream_lens(name, &lens, true)?;
-        // What pads has no routes of its own: those of a copied row would count as real.
-        let assembly = batch.with_streams(&lens, false);
-        let padding_needs = i64::try_from(topk).unwrap_or(i64::MAX);
-        if let Some(num_experts) = num_experts.filter(|&count| count < padding_needs) {
-            return Err(PyValueError::new_err(format!(
-                "num_experts is {num_experts}, but {name} has {topk} different experts per token"
-            ))
-            .into());
-        }
-        let limit = match (num_experts, self.0.dtype) {
-            (Some(num_experts), _) => num_experts,
-            // What does not fit is found when it is read; only negative ones are left to refuse.
-            (None, Some(_)) => i64::MAX,
-            (None, None) => {
-                // Of all rows of the step, so that the ranks agree on the dtype.
-                let sources = step.rows().iter().filter_map(|row| row.source);
-                let largest = rows.largest(sources)?.unwrap_or(0);
-                i64::try_from(largest.saturating_add(1)).unwrap_or(i64::MAX)
-            }
-        };
-        rows.refuse_from(limit);
-        let dtype = match (self.0.dtype, limit.max(padding_needs)) {
-            (Some(dtype), _) => dtype,
-            (None, ..=0x100) => Dtype::U8,
-            (None, ..=0x8000) => Dtype::I16,
-            (None, _) => Dtype::I32,
-        };
-        let captured: Vec<_> = (0..batch.rows().len())
-            .map(|row| assembly.pieces(row).iter().map(|piece| piece.len).sum())
-            .collect();
-        Ok(FieldPlan {
-            assembly: Some(assembly),
-            grid: Some(placement.sequence.clone()),
-            captured: Some(placement.sequence.truncated(&captured)),
-            filling: Filling::Indices(topk),
-            dtype,
-        })
     }
 }
 

@@ -3,28 +3,24 @@
 mod arrow;
 mod bins;
 mod collate;
-mod contents;
 mod error;
-mod execute;
 mod field;
 mod ingest;
 mod interrupt;
-mod job;
 mod layout;
 mod memory;
 mod merging;
 #[allow(unsafe_code, reason = "lends the slab's memory to NumPy")]
 mod output;
+mod output_spec;
 mod output_table;
 mod packing;
 mod padded;
 mod partitioning;
 mod plan;
-mod seqlens;
 mod shard;
 mod stepping;
 mod tables;
-mod threads;
 
 use pyo3::prelude::*;
 
@@ -38,19 +34,19 @@ mod _fastcollate {
     #[pymodule_export]
     use super::collate::collate;
     #[pymodule_export]
-    use super::contents::OutputSpec;
-    #[pymodule_export]
     use super::field::FieldSpec;
     #[pymodule_export]
     use super::ingest::{RowStore, StoredRow, Stretches, arrow_chunks, columns_of, pack_ids};
     #[pymodule_export]
     use super::layout::LayoutSpec;
     #[pymodule_export]
-    use super::memory::{BufferPool, forked};
+    use super::memory::{BufferPool, after_fork, before_fork, forked};
     #[pymodule_export]
     use super::merging::{Merge, MergeSpec, merge_turns};
     #[pymodule_export]
     use super::output::Owner;
+    #[pymodule_export]
+    use super::output_spec::OutputSpec;
     #[pymodule_export]
     use super::output_table::{Output, OutputTable};
     #[pymodule_export]
@@ -65,8 +61,6 @@ mod _fastcollate {
     use super::plan::Plan;
     #[pymodule_export]
     use super::stepping::{group_offsets, split_step, step_defect};
-    #[pymodule_export]
-    use super::threads::{after_fork, before_fork};
 
     #[pymodule_init]
     fn init(module: &Bound<PyModule>) -> PyResult<()> {

@@ -6,6 +6,8 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError, Weak};
 
+use fastcollate::batch::ALIGNMENT;
+use fastcollate::threads;
 use memmap2::MmapMut;
 use numpy::PyArray1;
 use pyo3::exceptions::{PyException, PyMemoryError, PyTypeError, PyValueError};
@@ -13,10 +15,6 @@ use pyo3::prelude::*;
 use pyo3::types::PySlice;
 
 use crate::ingest::describe;
-use crate::threads::reset_in_child;
-
-/// Slabs and their outputs begin on cache lines, so that one never shares a line with the next.
-pub const ALIGNMENT: usize = 64;
 
 /// From this size on a slab is mapped and huge pages are asked for: fewer page faults. Below, an
 /// allocator such as glibc's recycles memory that is mapped already, which is faster still.
@@ -40,20 +38,19 @@ static FORKS: AtomicU32 = AtomicU32::new(0);
 #[pyfunction]
 pub fn forked() {
     FORKS.fetch_add(1, Ordering::Relaxed);
-    reset_in_child();
+    threads::reset_in_child();
 }
 
-/// As many values as somebody else says, by their numbers.
-///
-/// # Errors
-/// `MemoryError`, where an allocation of Rust's would end the process.
-pub fn filled<T>(count: usize, value: impl Fn(usize) -> T) -> PyResult<Vec<T>> {
-    let mut values = Vec::new();
-    values.try_reserve_exact(count).map_err(|error| {
-        PyMemoryError::new_err(format!("cannot take memory for {count} values: {error}"))
-    })?;
-    values.extend((0..count).map(value));
-    Ok(values)
+/// To be called before every fork: wait for threads of ours to end.
+#[pyfunction]
+pub fn before_fork() {
+    threads::before_fork();
+}
+
+/// To be called in the parent after every fork.
+#[pyfunction]
+pub fn after_fork() {
+    threads::after_fork();
 }
 
 /// Bytes of an array, as a view.

@@ -2,12 +2,13 @@
 
 use std::vec;
 
+use fastcollate::plan::Turns;
 use fastcollate::plan::merge::{
-    Branch, Break, Difference, Exact, Kind, Masked, Merge as CoreMerge, MergeRewards, Policy,
-    Realign, Streams,
+    Break, Difference, Kind, Masked, Merge as CoreMerge, MergePolicy, MergeRewards,
+    MergeSpec as CoreSpec, Realign, Streams,
 };
-use fastcollate::plan::{Assembly, Turns};
-use fastcollate::{Check, Error as Core, Tokens};
+use fastcollate::polling::Polled;
+use fastcollate::{Check, Error as Core, FieldColumn};
 use numpy::PyArray1;
 use numpy::ndarray::Ix1;
 use pyo3::exceptions::{PyIndexError, PyValueError};
@@ -16,7 +17,7 @@ use pyo3::types::{PyDict, PyType};
 
 use crate::error::{Error, Result};
 use crate::ingest::Rows;
-use crate::interrupt::Interruptible;
+use crate::interrupt::poll;
 use crate::plan::Plan;
 use crate::tables::{
     self, Column, array, column, column_of, rows_of, rows_of_table, set_table, sources_of, to_i64,
@@ -34,13 +35,7 @@ const REWARDS: [(&str, MergeRewards); 3] = [
 
 /// How turns are merged: a policy and its options, and what becomes of rewards.
 #[pyclass(frozen, module = "fastcollate._fastcollate")]
-pub struct MergeSpec(Kinds, MergeRewards);
-
-enum Kinds {
-    Exact,
-    Branch,
-    Realign(Realign),
-}
+pub struct MergeSpec(pub CoreSpec);
 
 #[pymethods]
 impl MergeSpec {
@@ -69,9 +64,9 @@ impl MergeSpec {
             )));
         };
         let policy = match policy {
-            "exact" => Kinds::Exact,
-            "branch" => Kinds::Branch,
-            "realign" => Kinds::Realign(Realign {
+            "exact" => MergePolicy::Exact,
+            "branch" => MergePolicy::Branch,
+            "realign" => MergePolicy::Realign(Realign {
                 masked,
                 max_drift_tokens,
                 fork_threshold,
@@ -82,60 +77,7 @@ impl MergeSpec {
                 )));
             }
         };
-        Ok(Self(policy, rewards))
-    }
-}
-
-impl MergeSpec {
-    /// Merge the turns of trajectories that end there.
-    fn merge(
-        &self,
-        py: Python,
-        prompts: &Rows,
-        responses: &Rows,
-        turns: &Turns,
-        ends: Vec<usize>,
-    ) -> Result<CoreMerge> {
-        let tokens = (0..turns.count()).map(|turn| turns.stream_len(turn));
-        let slices = if tokens.sum::<usize>() < DETACH_FROM {
-            None
-        } else {
-            prompts.as_slices()?.zip(responses.as_slices()?)
-        };
-        match slices {
-            Some((prompts, responses)) => py.detach(|| {
-                let (prompts, responses) = (Interruptible(&prompts), Interruptible(&responses));
-                self.merge_columns(&prompts, &responses, turns, ends)
-            }),
-            None => self.merge_columns(prompts, responses, turns, ends),
-        }
-    }
-
-    fn merge_columns<C: Tokens<Error = Error>>(
-        &self,
-        prompts: &C,
-        responses: &C,
-        turns: &Turns,
-        ends: Vec<usize>,
-    ) -> Result<CoreMerge> {
-        let streams = Streams {
-            prompts,
-            responses,
-            turns,
-        };
-        fn by<C: Tokens<Error = Error>>(
-            mut policy: impl Policy<C>,
-            streams: &Streams<C>,
-            ends: Vec<usize>,
-            rewards: MergeRewards,
-        ) -> Result<CoreMerge> {
-            CoreMerge::of_turns(streams, ends, &mut policy, rewards)
-        }
-        match &self.0 {
-            Kinds::Exact => by(Exact, &streams, ends, self.1),
-            Kinds::Branch => by(Branch::default(), &streams, ends, self.1),
-            Kinds::Realign(realign) => by(*realign, &streams, ends, self.1),
-        }
+        Ok(Self(CoreSpec { policy, rewards }))
     }
 }
 
@@ -157,30 +99,45 @@ pub enum Making<'py> {
 #[pyclass(frozen, module = "fastcollate._fastcollate")]
 pub struct Merge(CoreMerge);
 
+/// Merge turns.
+///
+/// # Errors
+/// Trajectories of another number of turns, and what the columns raise.
+pub fn merged(
+    py: Python,
+    spec: &MergeSpec,
+    prompts: &Rows,
+    responses: &Rows,
+    turns: &Turns,
+    (ends, name): Trajectories,
+) -> Result<Merge> {
+    turns.check_count(&name, ends.last().copied().unwrap_or(0))?;
+    let tokens = (0..turns.count()).map(|turn| turns.stream_len(turn));
+    let slices = if tokens.sum::<usize>() < DETACH_FROM {
+        None
+    } else {
+        prompts.as_slices()?.zip(responses.as_slices()?)
+    };
+    let merge = match &slices {
+        None => spec.0.merge(&streams(prompts, responses, turns), ends),
+        Some((prompts, responses)) => py.detach(|| {
+            let polled = |column| Polled::new(column, &poll);
+            let (prompts, responses) = (polled(prompts), polled(responses));
+            spec.0.merge(&streams(&prompts, &responses, turns), ends)
+        }),
+    };
+    Ok(Merge(merge?))
+}
+
+fn streams<'a, C>(prompts: &'a C, responses: &'a C, turns: &'a Turns) -> Streams<'a, C> {
+    Streams {
+        prompts,
+        responses,
+        turns,
+    }
+}
+
 impl Merge {
-    /// Make rows of turns.
-    pub fn of_columns(
-        py: Python,
-        spec: &MergeSpec,
-        prompts: &Rows,
-        responses: &Rows,
-        turns: &Turns,
-        trajectories: Trajectories,
-    ) -> Result<Self> {
-        let (ends, name) = trajectories;
-        turns.check_count(&name, ends.last().copied().unwrap_or(0))?;
-        Ok(Self(spec.merge(py, prompts, responses, turns, ends)?))
-    }
-
-    /// The rows, if they can be made of these turns.
-    ///
-    /// # Errors
-    /// Turns of other lengths than this was made for.
-    pub fn assembly_for(&self, turns: &Turns) -> Result<&Assembly> {
-        self.0.check_turns(turns)?;
-        Ok(&self.0.assembly)
-    }
-
     /// The rows and what else is known of them.
     pub fn core(&self) -> &CoreMerge {
         &self.0
@@ -208,7 +165,7 @@ pub fn merge_turns<'py>(
         Ok::<_, Error>(masks)
     });
     let mask = mask.transpose()?;
-    let merge = Merge::of_columns(py, spec, &prompts, &responses, &turns, trajectories)?;
+    let merge = merged(py, spec, &prompts, &responses, &turns, trajectories)?;
     if drop_untrainable {
         return Ok(Merge(merge.0.without_untrainable(mask.as_ref())?));
     }

@@ -1,5 +1,7 @@
 //! The table of a batch's outputs as Python sees it.
 
+use std::borrow::Cow;
+
 use fastcollate::Dtype;
 use fastcollate::batch::{Alignment, Fill, Output as Described, outputs};
 use pyo3::IntoPyObjectExt;
@@ -7,10 +9,10 @@ use pyo3::exceptions::{PyKeyError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyIterator, PyList, PyTuple, PyType};
 
-use crate::contents::OutputSpec;
 use crate::error::Result;
 use crate::field::{FieldSpec, PyNumber};
 use crate::layout::layout_of;
+use crate::output_spec::OutputSpec;
 
 /// All alignments and their names.
 const ALIGNMENTS: [(Alignment, &str); 9] = [
@@ -30,8 +32,7 @@ const ALIGNMENTS: [(Alignment, &str); 9] = [
 #[pyclass(frozen, eq, module = "fastcollate._fastcollate")]
 #[derive(Clone, PartialEq)]
 pub struct Output {
-    #[pyo3(get)]
-    key: String,
+    key: Cow<'static, str>,
     align: Alignment,
     fill: Option<Fill>,
     dtype: Option<Dtype>,
@@ -57,9 +58,15 @@ impl Output {
             align,
             fill: fill.map(|fill| fill.0),
             dtype: dtype.transpose()?,
-            key,
+            key: key.into(),
             field,
         })
+    }
+
+    /// The key.
+    #[getter]
+    fn key(&self) -> &str {
+        &self.key
     }
 
     /// What the values belong to.
@@ -86,7 +93,7 @@ impl Output {
         slf: &Bound<'py, Self>,
     ) -> PyResult<(Bound<'py, PyType>, Bound<'py, PyTuple>)> {
         let own = slf.get();
-        let arguments = (&own.key, own.align(), own.fill(), own.dtype(), own.field);
+        let arguments = (own.key(), own.align(), own.fill(), own.dtype(), own.field);
         Ok((slf.get_type(), arguments.into_pyobject(slf.py())?))
     }
 
@@ -95,14 +102,14 @@ impl Output {
     }
 }
 
-impl From<&Described> for Output {
-    fn from(output: &Described) -> Self {
+impl From<Described> for Output {
+    fn from(output: Described) -> Self {
         Self {
-            key: output.key.clone(),
+            field: output.field(),
+            key: output.key,
             align: output.align,
             fill: output.fill,
             dtype: output.dtype,
-            field: output.field(),
         }
     }
 }
@@ -114,8 +121,8 @@ pub struct OutputTable(Vec<Output>);
 
 impl OutputTable {
     /// The table of a batch.
-    pub fn new(outputs: &[Described]) -> Self {
-        Self(outputs.iter().map(Output::from).collect())
+    pub fn new(outputs: impl IntoIterator<Item = Described>) -> Self {
+        Self(outputs.into_iter().map(Output::from).collect())
     }
 }
 
@@ -138,7 +145,7 @@ impl OutputTable {
         let fields: Vec<_> = fields.iter().map(|field| &field.get().0).collect();
         let layout = layout_of(layout)?;
         let outputs = outputs(&spec.0, &fields, pad_token_id, layout, rounds_up)?;
-        Ok(Self::new(&outputs))
+        Ok(Self::new(outputs))
     }
 
     fn __getitem__(&self, key: &str) -> PyResult<Output> {

@@ -93,6 +93,11 @@ impl FieldSpec {
         }
     }
 
+    /// Whether values are read and written here, and not kept by the caller.
+    pub fn is_written(&self) -> bool {
+        !matches!(self.kind, FieldKind::Object { .. })
+    }
+
     /// What is asked of the values.
     pub fn check(&self) -> Check {
         if self.refuses_nan {

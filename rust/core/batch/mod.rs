@@ -1,11 +1,25 @@
-//! Batches: what is asked for, and the outputs that follow from it.
+//! Batches: what is asked for, the outputs that follow from it, and how they are written.
+//!
+//! A [`Request`] says what a batch is asked to be. With its rows and their [`Placement`] it is
+//! [`Planned`]: a table of outputs, of which every array has a place in one stretch of memory.
+//! [`collate`] does all of it.
+//!
+//! [`Placement`]: crate::plan::Placement
 
+mod arrays;
+mod collate;
+mod execute;
 mod field;
 mod number;
 mod outputs;
+mod places;
+mod planned;
+mod segments;
+mod unplaced;
 
+pub use collate::{Collated, RowSource, collate};
 pub use field::{FieldKind, FieldSpec};
 pub use number::Number;
-pub use outputs::{
-    Alignment, Fill, LOSS_MASK, NO_LABEL, Output, OutputSpec, RESERVED_KEYS, What, outputs,
-};
+pub use outputs::{Alignment, Fill, LOSS_MASK, Output, OutputSpec, RESERVED_KEYS, What, outputs};
+pub use places::BatchRows;
+pub use planned::{ALIGNMENT, Array, Columns, Planned, PlannedOutput, Request, Value};

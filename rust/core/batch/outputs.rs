@@ -1,5 +1,7 @@
 //! The outputs of a batch: a table that follows from what is asked for, before there are rows.
 
+use std::borrow::Cow;
+
 use super::{FieldKind, FieldSpec, Number};
 use crate::dtype::{Dtype, IntDtype};
 use crate::error::{Error, Result};
@@ -86,11 +88,19 @@ pub enum What {
     /// The row that each token is of.
     SequenceIds,
     /// The ids of tokens that train.
-    Labels,
+    Labels {
+        /// Whether each position holds that of the next token.
+        shifted: bool,
+        /// The number type.
+        dtype: IntDtype,
+    },
     /// What trains, by the plan alone.
-    LossMask,
-    /// Where the rows of a jagged output of sequences, or of responses, begin.
-    Offsets(Of),
+    LossMask {
+        /// The number type.
+        dtype: Dtype,
+    },
+    /// Where the rows of a jagged output of sequences, or of responses, begin, as numbers of this type.
+    Offsets(Of, IntDtype),
     /// Tokens of the longest row.
     Longest,
     /// Where the segments of packed rows begin, counted in tokens or, `padded`, in places.
@@ -156,7 +166,7 @@ pub struct Output {
     /// What it is.
     pub what: What,
     /// Its key.
-    pub key: String,
+    pub key: Cow<'static, str>,
     /// What its values belong to.
     pub align: Alignment,
     /// What it holds where no value goes, if there can be such a place.
@@ -182,7 +192,8 @@ pub fn outputs(
     let mut outputs = spec.built_in(pad_token_id, layout, rounds_up);
     let has_column = fields.iter().any(|field| field.key == LOSS_MASK);
     if let (Some(dtype), false, false) = (spec.loss_mask, has_column, spec.is_bare) {
-        let loss_mask = Output::new(What::LossMask, LOSS_MASK, Alignment::Response);
+        let what = What::LossMask { dtype };
+        let loss_mask = Output::new(what, LOSS_MASK, Alignment::Response);
         outputs.push(loss_mask.filled(0).of_dtype(dtype));
     }
     for (index, field) in fields.iter().enumerate() {
@@ -195,7 +206,7 @@ pub fn outputs(
     match (0..outputs.len()).find(is_repeated) {
         None => Ok(outputs),
         Some(index) => Err(Error::RepeatedOutput {
-            key: outputs.swap_remove(index).key,
+            key: outputs.swap_remove(index).key.into_owned(),
         }),
     }
 }
@@ -245,8 +256,10 @@ impl OutputSpec {
                 outputs.extend(self.positions(layout));
             }
         }
-        let labels =
-            |(_, dtype): (_, IntDtype)| output(What::Labels, "labels", NO_LABEL, dtype.into());
+        let labels = |(shifted, dtype): (bool, IntDtype)| {
+            let what = What::Labels { shifted, dtype };
+            output(what, "labels", NO_LABEL, dtype.into())
+        };
         outputs.extend(self.labels.map(labels));
         outputs
     }
@@ -270,18 +283,23 @@ impl OutputSpec {
 
 /// What tells where the rows of a jagged batch begin.
 fn row_offsets() -> [Output; 4] {
-    use Alignment::{Batch, ResponseOffsets, SequenceOffsets};
-    let (of_sequences, of_responses) = (What::Offsets(Of::Sequence), What::Offsets(Of::Response));
+    let offsets = |key, of, dtype: IntDtype| {
+        let align = match of {
+            Of::Sequence => Alignment::SequenceOffsets,
+            Of::Response => Alignment::ResponseOffsets,
+        };
+        Output::new(What::Offsets(of, dtype), key, align).of_dtype(dtype)
+    };
     [
-        Output::new(of_sequences, "cu_seqlens", SequenceOffsets).of_dtype(Dtype::I32),
-        Output::new(of_sequences, "offsets", SequenceOffsets).of_dtype(Dtype::I64),
-        Output::new(What::Longest, "max_seqlen", Batch),
-        Output::new(of_responses, "response_offsets", ResponseOffsets).of_dtype(Dtype::I64),
+        offsets("cu_seqlens", Of::Sequence, IntDtype::I32),
+        offsets("offsets", Of::Sequence, IntDtype::I64),
+        Output::new(What::Longest, "max_seqlen", Alignment::Batch),
+        offsets("response_offsets", Of::Response, IntDtype::I64),
     ]
 }
 
 /// What attention needs to know of packed rows, under these keys.
-fn segments(padded: bool, [offsets, longest, of_rows]: [&str; 3]) -> [Output; 3] {
+fn segments(padded: bool, [offsets, longest, of_rows]: [&'static str; 3]) -> [Output; 3] {
     let output = |what, key| Output::new(what, key, Alignment::Batch);
     [
         output(What::Segments { padded }, offsets).of_dtype(Dtype::I32),
@@ -312,7 +330,7 @@ impl FieldSpec {
         let values = Output {
             fill,
             dtype,
-            ..Output::new(What::Field(index), &self.key, align)
+            ..Output::new(What::Field(index), self.key.clone(), align)
         };
         let more = match self.kind {
             FieldKind::Experts { .. } => {
@@ -322,7 +340,7 @@ impl FieldSpec {
             }
             FieldKind::Object { is_joined: true } => {
                 let (what, key) = (What::JoinedOffsets(index), format!("{}_offsets", self.key));
-                Some(Output::new(what, &key, Alignment::JoinedOffsets))
+                Some(Output::new(what, key, Alignment::JoinedOffsets))
             }
             _ => None,
         };
@@ -332,10 +350,10 @@ impl FieldSpec {
 
 impl Output {
     /// An output that holds values everywhere, and is not written here.
-    fn new(what: What, key: &str, align: Alignment) -> Self {
+    fn new(what: What, key: impl Into<Cow<'static, str>>, align: Alignment) -> Self {
         Self {
             what,
-            key: key.to_owned(),
+            key: key.into(),
             align,
             fill: None,
             dtype: None,

@@ -2,9 +2,10 @@
 
 use std::slice;
 
+use fastcollate::polling::{compared_in_chunks, in_chunks, poll_step};
 use fastcollate::{
-    At, Check, Column, Element, Slice, SliceColumn, Soon, Tokens, check_kind, check_values,
-    common_values, common_when_read, read_slice,
+    At, Check, Column, Element, FieldColumn, Slice, SliceColumn, Soon, Tokens, check_kind,
+    check_values, common_values, common_when_read, read_slice,
 };
 use pyo3::prelude::*;
 use pyo3::types::{PyList, PyTuple};
@@ -13,7 +14,7 @@ use super::array::ArrayView;
 use super::list::{Common, DecodeExact, announce, common_items, read_items};
 use super::reader::{Reader, numbers_of};
 use crate::error::{Error, Result};
-use crate::interrupt::{compared_in_chunks, in_chunks, step};
+use crate::interrupt::poll;
 
 /// A field: its rows as they were handed in, each kept alive and read where it lies.
 pub struct Rows<'py> {
@@ -156,59 +157,6 @@ impl<'py> Rows<'py> {
         self.rows.len()
     }
 
-    /// Number of tokens of every row.
-    pub fn lens(&self) -> Vec<usize> {
-        self.rows.iter().map(Row::len).collect()
-    }
-
-    /// Dimensions of a token's values: none where these are single numbers.
-    pub fn trailing(&self) -> &[usize] {
-        &self.trailing
-    }
-
-    /// Whether each row is one number for all of its tokens.
-    pub fn is_one_number_each(&self) -> bool {
-        matches!(self.rows.first(), Some(Row::Number(_)))
-    }
-
-    /// The numbers, if each row is one.
-    pub fn numbers(&self) -> Option<Vec<f64>> {
-        let number = |row: &Row| match row {
-            Row::Number(number) => Some(*number),
-            _ => None,
-        };
-        self.rows.iter().map(number).collect()
-    }
-
-    /// Put other numbers in the place of the rows.
-    pub fn set_numbers(&mut self, numbers: Vec<f64>) {
-        self.rows = numbers.into_iter().map(Row::Number).collect();
-    }
-
-    /// Number of values of a token.
-    pub fn inner(&self) -> usize {
-        self.trailing.iter().product()
-    }
-
-    /// Ask that values be indices below a limit.
-    pub fn refuse_from(&mut self, limit: i64) {
-        self.check = Check::Index(limit);
-    }
-
-    /// A number that no value of these rows exceeds, with as many bits as the largest; none where
-    /// there is no value.
-    ///
-    /// # Errors
-    /// When an array was moved.
-    pub fn largest(&self, rows: impl Iterator<Item = usize>) -> Result<Option<i128>> {
-        let mut largest = None;
-        for row in rows {
-            let bound = self.slice(row)?.and_then(|values| values.upper_bound());
-            largest = largest.max(bound);
-        }
-        Ok(largest)
-    }
-
     /// The column over plain memory, if no row needs the interpreter to be read.
     ///
     /// # Errors
@@ -224,7 +172,7 @@ impl<'py> Rows<'py> {
         Ok(Some(SliceColumn::new(
             &self.field,
             slices,
-            self.inner(),
+            self.trailing.clone(),
             self.check,
         )))
     }
@@ -261,6 +209,45 @@ impl<'py> Rows<'py> {
     }
 }
 
+impl FieldColumn for Rows<'_> {
+    fn lens(&self) -> Vec<usize> {
+        self.rows.iter().map(Row::len).collect()
+    }
+
+    fn trailing(&self) -> &[usize] {
+        &self.trailing
+    }
+
+    fn is_one_number_each(&self) -> bool {
+        matches!(self.rows.first(), Some(Row::Number(_)))
+    }
+
+    fn numbers(&self) -> Option<Vec<f64>> {
+        let number = |row: &Row| match row {
+            Row::Number(number) => Some(*number),
+            _ => None,
+        };
+        self.rows.iter().map(number).collect()
+    }
+
+    fn set_numbers(&mut self, numbers: Vec<f64>) {
+        self.rows = numbers.into_iter().map(Row::Number).collect();
+    }
+
+    fn limit_indices(&mut self, limit: i64) {
+        self.check = Check::Index(limit);
+    }
+
+    fn largest(&self, turns: impl Iterator<Item = usize>) -> Result<Option<i128>> {
+        let mut largest = None;
+        for turn in turns {
+            let bound = self.slice(turn)?.and_then(|values| values.upper_bound());
+            largest = largest.max(bound);
+        }
+        Ok(largest)
+    }
+}
+
 impl<T: DecodeExact> Column<T> for Rows<'_> {
     type Error = Error;
 
@@ -269,7 +256,7 @@ impl<T: DecodeExact> Column<T> for Rows<'_> {
     }
 
     fn read(&self, turn: usize, from: usize, out: &mut [T]) -> Result<()> {
-        in_chunks(from, out, self.inner(), |from, out| {
+        in_chunks(from, out, self.inner(), poll, |from, out| {
             self.read_chunk(turn, from, out)
         })
     }
@@ -305,13 +292,13 @@ impl Rows<'_> {
 
 impl Tokens for Rows<'_> {
     fn common_len(&self, at: At, other: &Self, other_at: At, len: usize) -> Result<usize> {
-        compared_in_chunks(len, |done, len| {
+        compared_in_chunks(len, poll, |done, len| {
             self.common_chunk(at.behind(done), other, other_at.behind(done), len)
         })
     }
 
     fn pause(&self) -> Result<()> {
-        step()
+        poll_step(poll)
     }
 }
 

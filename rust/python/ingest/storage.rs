@@ -5,7 +5,7 @@ use std::mem::take;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use fastcollate::batch::{FieldKind, FieldSpec as Field};
-use fastcollate::{Check, Column as _, Dtype, Error as Core, bf16, f16};
+use fastcollate::{Check, Column as _, Dtype, Error as Core, FieldColumn as _, bf16, f16, filled};
 use numpy::{PyArray1, PyArrayMethods, PyUntypedArray, PyUntypedArrayMethods};
 use pyo3::exceptions::PyMemoryError;
 use pyo3::prelude::*;
@@ -16,7 +16,7 @@ use super::ragged::{Parts, Stretches};
 use super::rows::Rows;
 use crate::error::{Error, Result};
 use crate::field::FieldSpec;
-use crate::memory::{bytes_at, filled};
+use crate::memory::bytes_at;
 
 /// Bytes of the first chunk, and of the largest: each is twice as large as the one before.
 const FIRST_CHUNK: usize = 1 << 16;

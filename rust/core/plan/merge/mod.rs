@@ -102,6 +102,47 @@ pub trait Policy<C: Tokens<Error: From<Error>>> {
     ) -> Result<Step, C::Error>;
 }
 
+/// The policies by their names.
+#[derive(Debug, Clone, Copy)]
+pub enum MergePolicy {
+    /// [`Exact`].
+    Exact,
+    /// [`Branch`].
+    Branch,
+    /// [`Realign`].
+    Realign(Realign),
+}
+
+/// How turns are merged, and what becomes of their rewards.
+#[derive(Debug, Clone, Copy)]
+pub struct MergeSpec {
+    /// Which turns make a row.
+    pub policy: MergePolicy,
+    /// What a row's one reward is made of.
+    pub rewards: MergeRewards,
+}
+
+impl MergeSpec {
+    /// Merge turns; `ends` is where their trajectories end.
+    ///
+    /// # Errors
+    /// As [`Merge::of_turns`].
+    pub fn merge<C: Tokens<Error: From<Error>>>(
+        &self,
+        streams: &Streams<C>,
+        ends: Vec<usize>,
+    ) -> Result<Merge, C::Error> {
+        let rewards = self.rewards;
+        match self.policy {
+            MergePolicy::Exact => Merge::of_turns(streams, ends, &mut Exact, rewards),
+            MergePolicy::Branch => Merge::of_turns(streams, ends, &mut Branch::default(), rewards),
+            MergePolicy::Realign(mut realign) => {
+                Merge::of_turns(streams, ends, &mut realign, rewards)
+            }
+        }
+    }
+}
+
 /// Which turns make which rows.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Merge {

@@ -10,8 +10,6 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::{Builder, Scope, sleep};
 use std::time::Duration;
 
-use pyo3::prelude::*;
-
 /// Helpers that have not ended.
 static HELPERS: AtomicUsize = AtomicUsize::new(0);
 
@@ -56,7 +54,6 @@ pub fn is_forking() -> bool {
 }
 
 /// To be called before every fork: wait for helpers to end. They never wait for the interpreter.
-#[pyfunction]
 pub fn before_fork() {
     FORKING.fetch_add(1, Ordering::SeqCst);
     while HELPERS.load(Ordering::SeqCst) > 0 {
@@ -65,7 +62,6 @@ pub fn before_fork() {
 }
 
 /// To be called in the parent after every fork.
-#[pyfunction]
 pub fn after_fork() {
     FORKING.fetch_sub(1, Ordering::SeqCst);
 }

@@ -1,0 +1,213 @@
+//! Execution: the order and the threads in which jobs are written.
+
+use std::iter::from_fn;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::channel;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::vec;
+
+use super::arrays::{Derived, Job, Read, Source};
+use crate::column::{AnyColumn, SliceColumn};
+use crate::error::Error;
+use crate::polling::{Poll, Polled};
+use crate::threads::{help, is_forking};
+
+/// From this size on a second thread pays, even where it has to wait for a busy core now and then:
+/// that takes some milliseconds, as long as 64 MiB do. Recycled memory asks for no less: where one
+/// core fills it with 36 GB/s, two fill it with 38.
+const PARALLEL_FROM: usize = 64 << 20;
+
+/// Copying is bound by memory, which a few threads saturate; the other cores have work of their own.
+const MAX_THREADS: usize = 4;
+
+/// All that is to be written of a batch.
+pub(super) struct Jobs<'a> {
+    /// What follows from the plan alone: any thread may write it.
+    pub derived: Vec<Job<'a, Derived>>,
+    /// What is read from columns.
+    pub read: Vec<Job<'a, Read>>,
+    /// Whether the memory is fresh: its pages are mapped when they are touched.
+    pub is_fresh: bool,
+}
+
+impl Jobs<'_> {
+    /// Bytes to be written.
+    fn size(&self) -> usize {
+        let derived: usize = self.derived.iter().map(Job::size).sum();
+        derived + self.read.iter().map(Job::size).sum::<usize>()
+    }
+}
+
+/// Write all jobs; this thread alone reads columns, so they may belong to it.
+///
+/// For a large batch a second thread writes what needs no column, and then maps the memory of values
+/// from the end on, which takes the system about as long as copying them. This thread never waits for a
+/// job that the other has not begun. Recycled memory is mapped: there, the second thread shares the
+/// masks only. Mapping first, right ahead of this thread, takes 53 ms or 85 instead of 60, and which of
+/// the two cannot be foreseen.
+pub(super) fn write<C: AnyColumn>(
+    jobs: Jobs,
+    source: &Source<C>,
+    poll: Poll<C::Failure>,
+) -> Result<(), C::Failure> {
+    let mut read = |job: Job<Read>| {
+        job.write(source)?;
+        poll()
+    };
+    let derive = |job: Job<Derived>| {
+        job.write();
+        poll()
+    };
+    if jobs.size() < PARALLEL_FROM || cores() < 2 {
+        jobs.read.into_iter().try_for_each(read)?;
+        return jobs.derived.into_iter().try_for_each(derive);
+    }
+    let (masks, values) = (Queue::new(jobs.derived), Queue::new(jobs.read));
+    thread::scope(|scope| {
+        let (to_reader, mapped) = channel();
+        let to_reader = jobs.is_fresh.then_some(to_reader);
+        let second = || {
+            while let Some(job) = masks.next_for_helper() {
+                job.write();
+            }
+            let Some(to_reader) = to_reader else { return };
+            while !is_forking()
+                && let Some(mut job) = values.next_back()
+            {
+                job.touch();
+                if to_reader.send(job).is_err() {
+                    return;
+                }
+            }
+        };
+        help(scope, second);
+        let mut all = from_fn(|| values.next()).chain(mapped);
+        let result = { all.try_for_each(&mut read) }
+            .and_then(|()| from_fn(|| masks.next()).try_for_each(derive));
+        if result.is_err() {
+            // Nobody wants the rest: taking it stops the other thread.
+            values.clear();
+            masks.clear();
+        }
+        result
+    })
+}
+
+/// Write all jobs from plain memory, on as many threads as pay.
+///
+/// Every thread takes the next job that nobody has; only this one calls the hook.
+pub(super) fn write_slices<E: From<Error> + Send>(
+    jobs: Jobs,
+    source: &Source<SliceColumn>,
+    poll: Poll<E>,
+) -> Result<(), E> {
+    let polled = |column| Polled::new(column, poll);
+    let (prompts, responses) = (polled(source.prompts), polled(source.responses));
+    let fields: Vec<_> = source.fields.iter().map(polled).collect();
+    let polled = Source {
+        prompts: &prompts,
+        responses: &responses,
+        fields: &fields,
+        assembly: source.assembly,
+    };
+    let threads = threads_for(jobs.size());
+    let read = Queue::new(jobs.read.into_iter().enumerate().collect());
+    let derived = Queue::new(jobs.derived);
+    let errors = Mutex::new(Vec::new());
+    let failed = |index, error| {
+        // Nobody wants the rest: taking it stops the other threads.
+        read.clear();
+        derived.clear();
+        unpoisoned(&errors).push((index, error));
+    };
+    let helper = || {
+        while let Some((index, job)) = read.next_for_helper() {
+            if let Err(error) = job.write(source) {
+                failed(index, error.into());
+            }
+        }
+        while let Some(job) = derived.next_for_helper() {
+            job.write();
+        }
+    };
+    thread::scope(|scope| {
+        for _ in 1..threads {
+            help(scope, helper);
+        }
+        while let Some((index, job)) = read.next() {
+            if let Err(error) = job.write(&polled).and_then(|()| poll()) {
+                failed(index, error);
+            }
+        }
+        while let Some(job) = derived.next() {
+            job.write();
+            if let Err(error) = poll() {
+                failed(usize::MAX, error);
+            }
+        }
+    });
+    // Jobs are taken in order, so the first that failed is the same however threads run.
+    let errors = errors.into_inner().unwrap_or_else(PoisonError::into_inner);
+    match errors.into_iter().min_by_key(|(index, _)| *index) {
+        Some((_, error)) => Err(error),
+        None => Ok(()),
+    }
+}
+
+/// Jobs that any thread may take, in order.
+struct Queue<J>(Mutex<vec::IntoIter<J>>);
+
+impl<J> Queue<J> {
+    fn new(jobs: Vec<J>) -> Self {
+        Self(Mutex::new(jobs.into_iter()))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, vec::IntoIter<J>> {
+        unpoisoned(&self.0)
+    }
+
+    fn next(&self) -> Option<J> {
+        self.lock().next()
+    }
+
+    /// As `next`; a helper has no next job while the process forks.
+    fn next_for_helper(&self) -> Option<J> {
+        if is_forking() { None } else { self.next() }
+    }
+
+    fn next_back(&self) -> Option<J> {
+        self.lock().next_back()
+    }
+
+    fn clear(&self) {
+        self.lock().by_ref().for_each(drop);
+    }
+}
+
+fn unpoisoned<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Threads that together write this many bytes.
+fn threads_for(bytes: usize) -> usize {
+    if bytes < PARALLEL_FROM {
+        1
+    } else {
+        cores().min(MAX_THREADS)
+    }
+}
+
+fn cores() -> usize {
+    /// 0 until it is known. No lock: a caller's thread may be paused here while another one forks, and
+    /// that would leave it locked in the child.
+    static CORES: AtomicUsize = AtomicUsize::new(0);
+    match CORES.load(Ordering::Relaxed) {
+        0 => {
+            let cores = thread::available_parallelism().map_or(1, Into::into);
+            CORES.store(cores, Ordering::Relaxed);
+            cores
+        }
+        cores => cores,
+    }
+}

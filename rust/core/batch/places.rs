@@ -1,0 +1,210 @@
+//! Where a field's values lie, and what its rows are made of.
+
+use super::arrays::{Field, Filling};
+use super::{FieldKind, FieldSpec};
+use crate::column::FieldColumn;
+use crate::dtype::Dtype;
+use crate::error::{Error, Result};
+use crate::plan::merge::Merge;
+use crate::plan::{Align, Assembly, Grid, Layout, Placement, Turns};
+
+/// The rows of a batch, and those that they were picked from.
+#[derive(Debug, Clone, Copy)]
+pub struct BatchRows<'a> {
+    /// All turns that there are.
+    pub turns: &'a Turns,
+    /// All rows that they make.
+    pub step: &'a Assembly,
+    /// The rows that are written.
+    pub batch: &'a Assembly,
+}
+
+/// Where an array lies.
+#[derive(Debug)]
+pub(super) enum Place {
+    /// Where token streams lie.
+    Sequence,
+    /// Where responses lie.
+    Response,
+    /// Where responses lie, without tokens that nothing predicts.
+    Predicted(Grid),
+    /// On a grid of its own.
+    Own(Grid),
+}
+
+impl Place {
+    /// The grid of the place.
+    pub fn grid<'a>(&'a self, placement: &'a Placement) -> &'a Grid {
+        match self {
+            Self::Sequence => &placement.sequence,
+            Self::Response => &placement.response,
+            Self::Predicted(grid) | Self::Own(grid) => grid,
+        }
+    }
+}
+
+/// A field that is planned.
+pub(super) struct Placed {
+    pub field: Field,
+    pub place: Place,
+    /// Dimensions of a token's values.
+    pub trailing: Vec<usize>,
+    /// Where routes were captured, if the field holds routes.
+    pub captured: Option<Grid>,
+}
+
+impl FieldSpec {
+    /// Merge the field's numbers, if each turn has one, and count the values that are not 0 on tokens
+    /// that realigning masked.
+    ///
+    /// # Errors
+    /// Rows of wrong lengths, and numbers that would be dropped.
+    pub fn merge<C: FieldColumn>(
+        &self,
+        column: &mut C,
+        merge: &Merge,
+    ) -> Result<usize, C::Failure> {
+        if let Some(mut numbers) = column.numbers() {
+            merge.merge_numbers(&self.name, &mut numbers)?;
+            let masked = merge.count_masked_numbers(&numbers);
+            column.set_numbers(numbers);
+            return Ok(masked);
+        }
+        merge
+            .turns
+            .check_response_lens(&self.name, &column.lens())?;
+        merge.count_masked(column)
+    }
+
+    /// Plan what the rows of the field are made of, where they lie, and what dtype they have; the column
+    /// is the one of this number.
+    ///
+    /// # Errors
+    /// Rows of wrong lengths or dimensions, and dtypes that cannot be.
+    pub(super) fn place<C: FieldColumn>(
+        &self,
+        column: &mut C,
+        index: usize,
+        rows: BatchRows,
+        placement: &Placement,
+    ) -> Result<Placed, C::Failure> {
+        let name = &self.name;
+        let lens = column.lens();
+        let batch = rows.batch;
+        let (assembly, place) = match self.kind {
+            FieldKind::Experts { count } => {
+                return self.place_routes(column, index, count, rows, placement);
+            }
+            FieldKind::Row | FieldKind::Object { .. } => {
+                let assembly = batch.with_one_each();
+                let lens = assembly.rows().iter().map(|row| row.response_len);
+                let grid = Grid::aligned(lens, 1, Align::Left)?;
+                (Some(assembly), Place::Own(grid))
+            }
+            FieldKind::Sequence => {
+                rows.turns.check_stream_lens(name, &lens, false)?;
+                (Some(batch.with_streams(&lens, true)), Place::Sequence)
+            }
+            FieldKind::Response if column.is_one_number_each() => {
+                (Some(batch.on_last_token(name)?), Place::Response)
+            }
+            FieldKind::Response if !self.any_length => {
+                rows.turns.check_response_lens(name, &lens)?;
+                (None, Place::Response)
+            }
+            FieldKind::Response => match placement.layout {
+                Layout::Packed => {
+                    let assembly = batch.with_last_tokens(name, &lens)?;
+                    // A grid of its own: as in SkyRL, what is shifted out of a row may be lost.
+                    (Some(assembly), Place::Own(placement.response.clone()))
+                }
+                Layout::Jagged => {
+                    let reason =
+                        format!("{name} has rows of any length, which jagged rows cannot hold");
+                    return Err(Error::InvalidPlan(reason).into());
+                }
+                Layout::Left | Layout::TwoSegment | Layout::Right => {
+                    let assembly = batch.with_response_lens(name, &lens)?;
+                    let width = placement.response.width();
+                    let grid = Grid::aligned(lens.into_iter(), width, Align::Right)?;
+                    (Some(assembly), Place::Own(grid))
+                }
+            },
+        };
+        let (pad, gap) = (self.fill, self.gap_fill);
+        let field = Field {
+            column: index,
+            assembly,
+            inner: column.inner(),
+            filling: Filling::Numbers { pad, gap },
+            dtype: self.dtype.unwrap_or(Dtype::F32),
+        };
+        Ok(Placed {
+            field,
+            place,
+            trailing: column.trailing().to_vec(),
+            captured: None,
+        })
+    }
+
+    fn place_routes<C: FieldColumn>(
+        &self,
+        column: &mut C,
+        index: usize,
+        num_experts: Option<i64>,
+        BatchRows { turns, step, batch }: BatchRows,
+        placement: &Placement,
+    ) -> Result<Placed, C::Failure> {
+        let name = &self.name;
+        let topk = match *column.trailing() {
+            [_, topk] if topk > 0 => topk,
+            _ => {
+                let (field, found) = (name.clone(), column.trailing().to_vec());
+                return Err(Error::NoRoutes { field, found }.into());
+            }
+        };
+        let lens = column.lens();
+        turns.check_stream_lens(name, &lens, true)?;
+        // What pads has no routes of its own: those of a copied row would count as real.
+        let assembly = batch.with_streams(&lens, false);
+        let padding_needs = i64::try_from(topk).unwrap_or(i64::MAX);
+        if let Some(count) = num_experts.filter(|&count| count < padding_needs) {
+            let field = name.clone();
+            return Err(Error::TooFewExperts { field, count, topk }.into());
+        }
+        let limit = match (num_experts, self.dtype) {
+            (Some(num_experts), _) => num_experts,
+            // What does not fit is found when it is read; only negative ones are left to refuse.
+            (None, Some(_)) => i64::MAX,
+            (None, None) => {
+                // Of all rows of the step, so that the ranks agree on the dtype.
+                let sources = step.rows().iter().filter_map(|row| row.source);
+                let largest = column.largest(sources)?.unwrap_or(0);
+                i64::try_from(largest.saturating_add(1)).unwrap_or(i64::MAX)
+            }
+        };
+        column.limit_indices(limit);
+        let dtype = match (self.dtype, limit.max(padding_needs)) {
+            (Some(dtype), _) => dtype,
+            (None, ..=0x100) => Dtype::U8,
+            (None, ..=0x8000) => Dtype::I16,
+            (None, _) => Dtype::I32,
+        };
+        let captured: Vec<_> = (0..batch.rows().len())
+            .map(|row| assembly.pieces(row).iter().map(|piece| piece.len).sum())
+            .collect();
+        let field = Field {
+            column: index,
+            assembly: Some(assembly),
+            inner: column.inner(),
+            filling: Filling::Indices(topk),
+            dtype,
+        };
+        Ok(Placed {
+            field,
+            place: Place::Sequence,
+            trailing: column.trailing().to_vec(),
+            captured: Some(placement.sequence.truncated(&captured)),
+        })
+    }
+}

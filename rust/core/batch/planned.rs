@@ -1,0 +1,442 @@
+//! A planned batch: what every output is, where the arrays lie in memory, and how they are written.
+
+use std::borrow::Cow;
+use std::ops::Range;
+
+use super::arrays::{Content, Derived, Job, Read, Source, jobs};
+use super::execute::{self, Jobs};
+use super::outputs::{LOSS_MASK, Output, OutputSpec, What, outputs};
+use super::places::{BatchRows, Place, Placed};
+use super::segments::{Segments, row_offsets};
+use super::unplaced::check_unplaced;
+use super::{Alignment, FieldSpec};
+use crate::alloc::filled;
+use crate::column::{AnyColumn, FieldColumn, SliceColumn};
+use crate::dtype::{Dtype, IntDtype};
+use crate::error::{Error, Result};
+use crate::plan::{Assembly, Grid, Layout, Of, Placement, Row};
+use crate::polling::Poll;
+use crate::write::{Destination, PositionPadding};
+
+/// Arrays begin on cache lines, so that one never shares a line with the next.
+pub const ALIGNMENT: usize = 64;
+
+/// What a batch is asked to be, beside its rows and their places.
+#[derive(Debug, Clone, Copy)]
+pub struct Request<'a> {
+    /// What ids hold on padding.
+    pub pad_token_id: i64,
+    /// The fields.
+    pub fields: &'a [&'a FieldSpec],
+    /// The outputs that are no fields.
+    pub outputs: &'a OutputSpec,
+}
+
+/// What a batch is read from: rows of numbers, one for each turn.
+#[derive(Debug)]
+pub struct Columns<C> {
+    /// The prompts' token ids.
+    pub prompts: C,
+    /// The responses' token ids.
+    pub responses: C,
+    /// One for each field that is written ([`FieldSpec::is_written`]), in their order.
+    pub fields: Vec<C>,
+}
+
+/// A batch that is planned, and can be written.
+#[derive(Debug)]
+pub struct Planned {
+    /// The outputs, in order.
+    pub outputs: Vec<PlannedOutput>,
+    num_bytes: usize,
+}
+
+/// An output that is planned.
+#[derive(Debug)]
+pub struct PlannedOutput {
+    /// What is known of it without its values.
+    pub output: Output,
+    /// What it is.
+    pub value: Value,
+}
+
+/// What an output is.
+#[derive(Debug)]
+pub enum Value {
+    /// An array in the memory of the batch.
+    Array(Array),
+    /// A number of tokens.
+    Length(usize),
+    /// One small array for each output row.
+    ByRow(Vec<Vec<i32>>),
+    /// What the caller keeps.
+    Given,
+}
+
+/// An array in the memory of a batch.
+#[derive(Debug)]
+pub struct Array {
+    /// Its dimensions.
+    pub shape: Vec<usize>,
+    /// Where it lies in the memory.
+    pub bytes: Range<usize>,
+    pub(super) place: Place,
+    pub(super) content: Content,
+}
+
+impl Request<'_> {
+    /// Plan a batch: everything that can be wrong with lengths and dimensions is found here. Values are
+    /// read only where they have no place, and to choose a dtype.
+    ///
+    /// # Errors
+    /// What does not fit together, and what the columns raise.
+    ///
+    /// # Panics
+    /// If there are not as many columns as fields that are written.
+    pub fn plan<C: FieldColumn>(
+        &self,
+        rows: BatchRows,
+        placement: &Placement,
+        columns: &mut Columns<C>,
+    ) -> Result<Planned, C::Failure> {
+        let is_written = |field: &&&FieldSpec| field.is_written();
+        let count = self.fields.iter().filter(is_written).count();
+        assert_eq!(count, columns.fields.len(), "one column for each field");
+        let mut indexed = columns.fields.iter_mut().enumerate();
+        let mut placed = Vec::with_capacity(self.fields.len());
+        for field in self.fields {
+            let column = { indexed.by_ref() }
+                .take(usize::from(field.is_written()))
+                .next();
+            let place = |(index, column)| field.place(column, index, rows, placement);
+            placed.push(column.map(place).transpose()?);
+        }
+        let rounds_up = { placement.packing }.is_some_and(|packing| packing.multiple_of > 1);
+        let (pad, layout) = (self.pad_token_id, placement.layout);
+        let table = outputs(self.outputs, self.fields, pad, layout, rounds_up)?;
+        let mut planner = Planner {
+            request: self,
+            assembly: rows.batch,
+            placement,
+            segments: Segments::of_placement(placement)?,
+            loss_mask: self.fields.iter().position(|field| field.key == LOSS_MASK),
+            placed,
+            captured: None,
+            end: 0,
+        };
+        let outputs = table.into_iter().map(|output| planner.planned(output));
+        let planned = Planned {
+            outputs: outputs.collect::<Result<_>>()?,
+            num_bytes: planner.end,
+        };
+        let shifts_labels = self.outputs.labels.is_some_and(|(shifted, _)| shifted);
+        check_unplaced(&planned, rows.batch, placement, columns, shifts_labels)?;
+        Ok(planned)
+    }
+}
+
+/// Plans one output after the other, in the order of the table.
+struct Planner<'a> {
+    request: &'a Request<'a>,
+    assembly: &'a Assembly,
+    placement: &'a Placement,
+    segments: Segments,
+    /// The field of loss masks.
+    loss_mask: Option<usize>,
+    /// Every field, until it is planned; none of what the caller keeps.
+    placed: Vec<Option<Placed>>,
+    /// Where the routes of the last field were captured.
+    captured: Option<Grid>,
+    /// Where the last array ends in memory.
+    end: usize,
+}
+
+impl Planner<'_> {
+    fn planned(&mut self, mut output: Output) -> Result<PlannedOutput> {
+        let (spec, placement) = (self.request.outputs, self.placement);
+        let (sequence, i32) = (&placement.sequence, IntDtype::I32);
+        let value = match output.what {
+            What::InputIds => {
+                let (pad, dtype) = (self.request.pad_token_id, spec.input_ids);
+                let tokens = Read::Tokens { pad, dtype };
+                self.array(&output, Place::Sequence, Content::Read(tokens), &[])
+            }
+            What::AttentionMask => self.mask(&output, Place::Sequence, spec.attention_mask),
+            What::ResponseMask => {
+                let place = of_responses(placement.real_responses(self.assembly), Place::Own);
+                self.mask(&output, place, spec.response_mask)
+            }
+            What::SequenceIds => {
+                let rows = Derived::RowIndices(spec.sequence_ids);
+                self.derived(&output, Place::Sequence, rows)
+            }
+            What::PositionIds => {
+                let (padding, dtype) = spec.position_ids;
+                let place = match (placement.layout, padding) {
+                    // Every part of a sequence counts from 0 on; if nothing is said of padding, with it.
+                    (Layout::Packed, Some(_)) => Place::Own(sequence.restarting()),
+                    (Layout::Packed, None) => Place::Own(self.segments.positions(sequence)?),
+                    _ => Place::Sequence,
+                };
+                let padding = padding.unwrap_or(PositionPadding::Zero);
+                self.derived(&output, place, Derived::Positions(padding, dtype))
+            }
+            What::Labels { shifted, dtype } => {
+                let (grid, shifted) = placement.labels(self.assembly, shifted);
+                let place = match grid {
+                    Cow::Borrowed(_) => Place::Sequence,
+                    Cow::Owned(grid) => Place::Own(grid),
+                };
+                let field = { self.loss_mask }.and_then(|index| self.placed[index].as_ref());
+                let mask = field.map(|mask| (mask.field.column, mask.field.dtype));
+                let labels = Read::Labels {
+                    mask,
+                    shifted,
+                    dtype,
+                };
+                self.array(&output, place, Content::Read(labels), &[])
+            }
+            What::LossMask { dtype } => {
+                let place = Place::Own(placement.trained_responses(self.assembly));
+                self.mask(&output, place, dtype)
+            }
+            What::Offsets(of, dtype) => {
+                let grid = match of {
+                    Of::Sequence => sequence,
+                    Of::Response => &placement.response,
+                };
+                self.table(&output, row_offsets(grid), dtype)
+            }
+            What::Segments { padded } => self.table(&output, self.segments.offsets(padded), i32),
+            What::Longest => {
+                let rows = self.assembly.rows().iter();
+                Ok(Value::Length(rows.map(Row::len).max().unwrap_or(0)))
+            }
+            What::LongestSegment { padded } => Ok(Value::Length(self.segments.longest(padded))),
+            What::RowSegments { padded } => Ok(Value::ByRow(self.segments.offsets_by_row(padded))),
+            What::Field(index) => match self.placed[index].take() {
+                None => Ok(Value::Given),
+                Some(Placed {
+                    field,
+                    mut place,
+                    trailing,
+                    captured,
+                }) => {
+                    let is_mask = spec.loss_mask.is_some() && self.loss_mask == Some(index);
+                    if is_mask && let Place::Response = place {
+                        let grid = placement.predicted_responses(self.assembly);
+                        place = of_responses(grid, Place::Predicted);
+                    }
+                    output.dtype = Some(field.dtype);
+                    self.captured = captured;
+                    self.array(&output, place, Content::Read(Read::Field(field)), &trailing)
+                }
+            },
+            What::RouterPaddingMask(_) => {
+                let grid = self.captured.take();
+                let (inverted, dtype) = (true, Dtype::Bool);
+                let place = grid.map_or(Place::Sequence, Place::Own);
+                self.derived(&output, place, Derived::Mask { inverted, dtype })
+            }
+            What::JoinedOffsets(_) => Ok(Value::Given),
+        };
+        let value = value?;
+        Ok(PlannedOutput { output, value })
+    }
+
+    fn mask(&mut self, output: &Output, place: Place, dtype: Dtype) -> Result<Value> {
+        let inverted = false;
+        self.derived(output, place, Derived::Mask { inverted, dtype })
+    }
+
+    fn table(&mut self, output: &Output, table: Vec<usize>, dtype: IntDtype) -> Result<Value> {
+        let place = Place::Own(Grid::new(1, table.len(), Vec::new())?);
+        self.derived(output, place, Derived::Table(table, dtype))
+    }
+
+    fn derived(&mut self, output: &Output, place: Place, derived: Derived) -> Result<Value> {
+        self.array(output, place, Content::Derived(derived), &[])
+    }
+
+    /// An array at a place, behind all others in memory.
+    fn array(
+        &mut self,
+        output: &Output,
+        place: Place,
+        content: Content,
+        trailing: &[usize],
+    ) -> Result<Value> {
+        let grid = place.grid(self.placement);
+        let mut shape = match output.align {
+            Alignment::Row => vec![grid.rows()],
+            Alignment::Sequence | Alignment::Response
+                if self.placement.layout != Layout::Jagged =>
+            {
+                vec![grid.rows(), grid.width()]
+            }
+            _ => vec![grid.width()],
+        };
+        shape.extend(trailing);
+        let begin = self.end.next_multiple_of(ALIGNMENT);
+        let bytes = { shape.iter() }
+            .try_fold(content.dtype().size(), |bytes, &len| bytes.checked_mul(len))
+            .and_then(|bytes| bytes.checked_add(begin))
+            .filter(|&end| end <= isize::MAX.unsigned_abs() - 2 * ALIGNMENT);
+        let Some(end) = bytes else {
+            let message = "the batch is larger than any memory";
+            return Err(Error::NoMemory(message.to_owned()));
+        };
+        self.end = end;
+        Ok(Value::Array(Array {
+            shape,
+            bytes: begin..end,
+            place,
+            content,
+        }))
+    }
+}
+
+/// The place of a grid of responses, which is of another kind where it is one of its own.
+fn of_responses(grid: Cow<Grid>, own: fn(Grid) -> Place) -> Place {
+    match grid {
+        Cow::Borrowed(_) => Place::Response,
+        Cow::Owned(grid) => own(grid),
+    }
+}
+
+impl Planned {
+    /// Bytes of memory that hold all arrays.
+    pub fn num_bytes(&self) -> usize {
+        self.num_bytes.next_multiple_of(ALIGNMENT)
+    }
+
+    /// The arrays in the memory of the batch, with their outputs.
+    pub fn arrays(&self) -> impl Iterator<Item = (&Output, &Array)> {
+        self.outputs
+            .iter()
+            .filter_map(|planned| match &planned.value {
+                Value::Array(array) => Some((&planned.output, array)),
+                _ => None,
+            })
+    }
+
+    /// Write all arrays to memory of [`num_bytes`](Self::num_bytes), which is zero already where it
+    /// `is_zeroed`. This thread alone reads the columns, and calls the hook.
+    ///
+    /// # Errors
+    /// What the columns and the hook raise; the memory is partly written then.
+    ///
+    /// # Panics
+    /// If the memory is too small, or not aligned for the numbers in it.
+    pub fn write<C: AnyColumn>(
+        &self,
+        columns: &Columns<C>,
+        assembly: &Assembly,
+        placement: &Placement,
+        memory: &mut [u8],
+        is_zeroed: bool,
+        poll: Poll<C::Failure>,
+    ) -> Result<(), C::Failure> {
+        let jobs = self.jobs(placement, memory, is_zeroed);
+        execute::write(jobs, &columns.source(assembly), poll)
+    }
+
+    /// As [`write`](Self::write), from plain memory and on as many threads as pay; this one alone calls
+    /// the hook.
+    ///
+    /// # Errors
+    /// As there.
+    ///
+    /// # Panics
+    /// As there.
+    pub fn write_slices<E: From<Error> + Send>(
+        &self,
+        columns: &Columns<SliceColumn>,
+        assembly: &Assembly,
+        placement: &Placement,
+        memory: &mut [u8],
+        is_zeroed: bool,
+        poll: Poll<E>,
+    ) -> Result<(), E> {
+        let jobs = self.jobs(placement, memory, is_zeroed);
+        execute::write_slices(jobs, &columns.source(assembly), poll)
+    }
+
+    fn jobs<'a>(
+        &'a self,
+        placement: &'a Placement,
+        memory: &'a mut [u8],
+        is_zeroed: bool,
+    ) -> Jobs<'a> {
+        let mut all = Jobs {
+            derived: Vec::new(),
+            read: Vec::new(),
+            is_fresh: is_zeroed,
+        };
+        let (mut rest, mut at) = (memory, 0);
+        for (_, array) in self.arrays() {
+            let (_, tail) = rest.split_at_mut(array.bytes.start - at);
+            let (values, tail) = tail.split_at_mut(array.bytes.len());
+            (rest, at) = (tail, array.bytes.end);
+            let bytes = Destination { values, is_zeroed };
+            let grid = array.place.grid(placement);
+            let size = array.content.size();
+            match &array.content {
+                Content::Derived(derived) => all.derived.extend(jobs(derived, size, grid, bytes)),
+                Content::Read(read) => all.read.extend(jobs(read, size, grid, bytes)),
+            }
+        }
+        all
+    }
+}
+
+impl<C> Columns<C> {
+    /// The columns, and what rows are made of.
+    pub(super) fn source<'a>(&'a self, assembly: &'a Assembly) -> Source<'a, C> {
+        Source {
+            prompts: &self.prompts,
+            responses: &self.responses,
+            fields: &self.fields,
+            assembly,
+        }
+    }
+}
+
+impl Array {
+    /// The number type.
+    pub fn dtype(&self) -> Dtype {
+        self.content.dtype()
+    }
+
+    /// The bytes of the same array over another grid.
+    ///
+    /// # Errors
+    /// What the columns raise.
+    pub(super) fn written_over<C: AnyColumn>(
+        &self,
+        grid: &Grid,
+        source: &Source<C>,
+    ) -> Result<Vec<u8>, C::Failure> {
+        let (inner, size) = self.content.size();
+        let values = grid.positions().checked_mul(inner);
+        let len = values.and_then(|values| values.checked_mul(size));
+        let len = len.unwrap_or(usize::MAX);
+        let mut words = filled(len.div_ceil(8), |_| 0_u64)?; // aligned for every dtype
+        let values = &mut bytemuck::cast_slice_mut(&mut words)[..len];
+        let bytes = Destination {
+            values,
+            is_zeroed: false,
+        };
+        match &self.content {
+            Content::Derived(derived) => {
+                jobs(derived, (inner, size), grid, bytes).for_each(Job::<Derived>::write);
+            }
+            Content::Read(read) => {
+                for job in jobs(read, (inner, size), grid, bytes) {
+                    job.write(source)?;
+                }
+            }
+        }
+        Ok(bytemuck::cast_slice(&words)[..len].to_vec())
+    }
+}

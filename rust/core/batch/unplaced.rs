@@ -1,0 +1,86 @@
+//! Values of tokens that nothing predicts, which have no place.
+
+use super::arrays::{Content, Read};
+use super::outputs::LOSS_MASK;
+use super::places::Place;
+use super::planned::{Array, Columns, Planned};
+use crate::column::AnyColumn;
+use crate::error::Error;
+use crate::plan::{Assembly, Grid, Placement};
+
+/// Check that they are numbers, and refuse rows whose first token trains where positions hold what
+/// belongs to the next token; and where fields do so too, rows whose first value is not what stands there
+/// anyway.
+///
+/// # Errors
+/// The first of them.
+pub(super) fn check_unplaced<C: AnyColumn>(
+    planned: &Planned,
+    assembly: &Assembly,
+    placement: &Placement,
+    columns: &Columns<C>,
+    shifts_labels: bool,
+) -> Result<(), C::Failure> {
+    let unpredicted: Vec<_> = placement.unpredicted(assembly).collect();
+    if unpredicted.is_empty() {
+        return Ok(());
+    }
+    let source = columns.source(assembly);
+    let is_field = |array: &Array| matches!(array.content, Content::Read(Read::Field(_)));
+    let fields: Vec<_> = { planned.arrays() }
+        .filter(|(_, array)| is_field(array))
+        .collect();
+    // Those with places of their own, such as fields of whole sequences, have lost nothing.
+    let has_lost = |array: &Array| match array.place {
+        Place::Predicted(_) => true,
+        Place::Response => placement.is_shifted(),
+        Place::Sequence | Place::Own(_) => false,
+    };
+    let lost = || fields.iter().filter(|(_, array)| has_lost(array));
+    let all = Grid::of_tokens(unpredicted.iter().copied())?;
+    for (_, array) in lost() {
+        array.written_over(&all, &source)?;
+    }
+    let heads = Grid::of_tokens(unpredicted.into_iter().filter(|token| token.begins_row))?;
+    let (shift, trained) = match (placement.is_shifted(), shifts_labels) {
+        _ if heads.rows() == 0 => return Ok(()),
+        (true, _) => ("shift='next_token'", "the loss mask"),
+        (false, true) => ("labels='shifted'", "the label"),
+        (false, false) => return Ok(()),
+    };
+    let no_place = |head: usize, field: &str, why, remedy| Error::NoPlace {
+        shift,
+        field: field.to_owned(),
+        row: heads.segments()[head].row,
+        why,
+        remedy,
+    };
+    if !fields.iter().any(|(output, _)| output.key == LOSS_MASK) {
+        let remedy = "pass a loss_mask that is 0 there";
+        return Err(no_place(0, trained, "trains", remedy).into());
+    }
+    // The first row whose first token trains, or whose first value is not the fill.
+    let nothing = Grid::new(heads.rows(), 1, Vec::new())?;
+    for (output, array) in lost() {
+        let found = array.written_over(&heads, &source)?;
+        let filled = array.written_over(&nothing, &source)?;
+        let size = found.len() / heads.rows();
+        let differs = |head: &usize| {
+            let bytes = head * size..(head + 1) * size;
+            let dtype = array.content.dtype();
+            !dtype.is_same(&found[bytes.clone()], &filled[bytes])
+        };
+        let (name, why, remedy) = match &*output.key {
+            LOSS_MASK => (trained, "trains", "set loss_mask to 0 there"),
+            key => (
+                key,
+                "is not its fill",
+                "make it the fill, or pass shift='none'",
+            ),
+        };
+        if let Some(head) = (0..heads.rows()).find(differs) {
+            return Err(no_place(head, name, why, remedy).into());
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,120 @@
+//! Long reading and comparing is cut into chunks, with a hook between them that may end it.
+
+use std::cell::Cell;
+
+use crate::column::{At, Column, FieldColumn, SliceColumn, Tokens};
+use crate::element::Element;
+use crate::error::Error;
+
+/// Values read between two calls of the hook: some tens of microseconds.
+const CHUNK: usize = 1 << 16;
+
+/// Tokens compared between two calls: that is fast.
+const COMPARED: usize = 1 << 18;
+
+/// How many compared tokens the comparison of a stretch takes as long as, or a turn, whatever it has.
+const OVERHEAD: usize = 1 << 9;
+
+/// A hook that long work calls every few milliseconds: an error ends the work.
+pub type Poll<'a, E> = &'a (dyn Fn() -> Result<(), E> + Sync);
+
+/// Read a long stretch piece by piece; `inner` values are a token.
+///
+/// # Errors
+/// Those of the hook and of `read`.
+pub fn in_chunks<T, E>(
+    from: usize,
+    out: &mut [T],
+    inner: usize,
+    poll: impl Fn() -> Result<(), E>,
+    mut read: impl FnMut(usize, &mut [T]) -> Result<(), E>,
+) -> Result<(), E> {
+    let inner = inner.max(1);
+    let tokens = (CHUNK / inner).max(1);
+    for (index, chunk) in out.chunks_mut(tokens * inner).enumerate() {
+        if index > 0 {
+            poll()?;
+        }
+        read(from + index * tokens, chunk)?;
+    }
+    Ok(())
+}
+
+/// Compare a stretch piece by piece: `compare` takes how many tokens are done, and how many to
+/// compare. Short stretches count together.
+///
+/// # Errors
+/// Those of the hook and of `compare`.
+pub fn compared_in_chunks<E>(
+    len: usize,
+    poll: impl Fn() -> Result<(), E>,
+    mut compare: impl FnMut(usize, usize) -> Result<usize, E>,
+) -> Result<usize, E> {
+    for done in (0..len).step_by(COMPARED) {
+        let count = COMPARED.min(len - done);
+        poll_after(count + OVERHEAD, &poll)?;
+        let common = compare(done, count)?;
+        if common < count {
+            return Ok(done + common);
+        }
+    }
+    Ok(len)
+}
+
+/// Call the hook if it is time, after a turn or another step of long work.
+///
+/// # Errors
+/// That of the hook.
+pub fn poll_step<E>(poll: impl Fn() -> Result<(), E>) -> Result<(), E> {
+    poll_after(OVERHEAD, poll)
+}
+
+/// Call the hook if this many compared tokens' work has been done since the last time.
+fn poll_after<E>(tokens: usize, poll: impl Fn() -> Result<(), E>) -> Result<(), E> {
+    thread_local! {
+        static SINCE_POLL: Cell<usize> = const { Cell::new(0) };
+    }
+    let since = SINCE_POLL.get() + tokens;
+    SINCE_POLL.set(since % COMPARED);
+    if since >= COMPARED { poll() } else { Ok(()) }
+}
+
+/// A column of plain memory that is read piece by piece.
+pub struct Polled<'a, E> {
+    column: &'a SliceColumn<'a>,
+    poll: Poll<'a, E>,
+}
+
+impl<'a, E> Polled<'a, E> {
+    /// Call the hook between pieces of this column.
+    pub fn new(column: &'a SliceColumn<'a>, poll: Poll<'a, E>) -> Self {
+        Self { column, poll }
+    }
+}
+
+impl<T: Element, E: From<Error>> Column<T> for Polled<'_, E> {
+    type Error = E;
+
+    fn row_len(&self, turn: usize) -> usize {
+        Column::<T>::row_len(self.column, turn)
+    }
+
+    fn read(&self, turn: usize, from: usize, out: &mut [T]) -> Result<(), E> {
+        in_chunks(from, out, self.column.inner(), self.poll, |from, out| {
+            Ok(self.column.read(turn, from, out)?)
+        })
+    }
+}
+
+impl<E: From<Error>> Tokens for Polled<'_, E> {
+    fn common_len(&self, at: At, other: &Self, other_at: At, len: usize) -> Result<usize, E> {
+        compared_in_chunks(len, self.poll, |done, len| {
+            let (at, other_at) = (at.behind(done), other_at.behind(done));
+            Ok({ self.column }.common_len(at, other.column, other_at, len)?)
+        })
+    }
+
+    fn pause(&self) -> Result<(), E> {
+        poll_step(self.poll)
+    }
+}

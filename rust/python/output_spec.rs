@@ -1,0 +1,127 @@
+//! What a batch has beside its fields, as Python asks for it.
+
+use fastcollate::batch::{LOSS_MASK, OutputSpec as Spec};
+use fastcollate::write::PositionPadding;
+use fastcollate::{Dtype, IntDtype};
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+use pyo3::types::{PyTuple, PyType};
+
+use crate::error::Result;
+
+/// The outputs that are no fields: their dtypes, and which of the optional ones there are.
+#[pyclass(frozen, module = "fastcollate._fastcollate")]
+pub struct OutputSpec(pub Spec);
+
+#[pymethods]
+impl OutputSpec {
+    #[new]
+    #[pyo3(signature = (
+        input_ids="int64", attention_mask="int64", response_mask="int64",
+        position_ids=None, labels=None, sequence_ids="int64", bare=false, loss_mask=None
+    ))]
+    #[allow(clippy::too_many_arguments, reason = "all have defaults")]
+    fn new(
+        input_ids: &str,
+        attention_mask: &str,
+        response_mask: &str,
+        position_ids: Option<(Option<String>, String)>,
+        labels: Option<(bool, String)>,
+        sequence_ids: &str,
+        bare: bool,
+        loss_mask: Option<&str>,
+    ) -> Result<Self> {
+        let mask = |key, name: &str| Dtype::of_name(key, name, Dtype::OF_MASKS);
+        let (padding, dtype) = position_ids.unwrap_or((None, "int64".to_owned()));
+        let labels = labels.map(|(shifted, dtype)| {
+            IntDtype::of_name("labels", &dtype).map(|dtype| (shifted, dtype))
+        });
+        let spec = Spec {
+            input_ids: IntDtype::of_name("input_ids", input_ids)?,
+            attention_mask: mask("attention_mask", attention_mask)?,
+            response_mask: mask("response_mask", response_mask)?,
+            sequence_ids: IntDtype::of_name("sequence_ids", sequence_ids)?,
+            position_ids: (
+                padding.as_deref().map(padding_of).transpose()?,
+                IntDtype::of_name("position_ids", &dtype)?,
+            ),
+            labels: labels.transpose()?,
+            is_bare: bare,
+            loss_mask: None,
+        };
+        Self(spec).with_loss_mask(loss_mask)
+    }
+
+    /// What padding holds in the positions, if it was said, and their dtype.
+    #[getter]
+    fn position_ids(&self) -> (Option<&'static str>, &'static str) {
+        let (padding, dtype) = self.0.position_ids;
+        (padding.map(name_of), dtype.name())
+    }
+
+    /// Whether labels are shifted, and their dtype, if there are any.
+    #[getter]
+    fn labels(&self) -> Option<(bool, &'static str)> {
+        self.0
+            .labels
+            .map(|(shifted, dtype)| (shifted, dtype.name()))
+    }
+
+    /// The dtype of the ids.
+    #[getter]
+    fn input_ids(&self) -> &'static str {
+        self.0.input_ids.name()
+    }
+
+    /// The dtype of the loss mask, if it says what trains.
+    #[getter]
+    fn loss_mask(&self) -> Option<&'static str> {
+        self.0.loss_mask.map(Dtype::name)
+    }
+
+    /// The same outputs with or without a loss mask that says what trains.
+    fn with_loss_mask(&self, dtype: Option<&str>) -> Result<Self> {
+        let dtype = dtype.map(|name| Dtype::of_name(LOSS_MASK, name, Dtype::FLOATS));
+        Ok(Self(Spec {
+            loss_mask: dtype.transpose()?,
+            ..self.0
+        }))
+    }
+
+    fn __reduce__<'py>(
+        slf: &Bound<'py, Self>,
+    ) -> PyResult<(Bound<'py, PyType>, Bound<'py, PyTuple>)> {
+        let own = slf.get();
+        let arguments = (
+            own.input_ids(),
+            own.0.attention_mask.name(),
+            own.0.response_mask.name(),
+            own.position_ids(),
+            own.labels(),
+            own.0.sequence_ids.name(),
+            own.0.is_bare,
+            own.loss_mask(),
+        );
+        Ok((slf.get_type(), arguments.into_pyobject(slf.py())?))
+    }
+}
+
+/// What padding of positions can hold, by name.
+const PADDINGS: [(PositionPadding, &str); 3] = [
+    (PositionPadding::Zero, "zero"),
+    (PositionPadding::One, "one"),
+    (PositionPadding::RepeatLast, "repeat_last"),
+];
+
+fn padding_of(name: &str) -> PyResult<PositionPadding> {
+    let named = PADDINGS.iter().find(|(_, other)| *other == name);
+    named.map(|(padding, _)| *padding).ok_or_else(|| {
+        let message = format!("position_ids is '{name}'; pass 'zero', 'one' or 'repeat_last'");
+        PyValueError::new_err(message)
+    })
+}
+
+fn name_of(padding: PositionPadding) -> &'static str {
+    let named = PADDINGS.iter().find(|(other, _)| *other == padding);
+    named.map_or("", |(_, name)| name)
+}

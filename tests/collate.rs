@@ -1,0 +1,580 @@
+//! Whole batches on slices alone: every array is what loops over rows and tokens write.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use fastcollate::batch::{
+    BatchRows, Collated, Columns, FieldKind, FieldSpec, LOSS_MASK, Number, OutputSpec, Request,
+    RowSource, Value, collate,
+};
+use fastcollate::plan::merge::{MergePolicy, MergeRewards, MergeSpec, Streams};
+use fastcollate::plan::{
+    Assembly, Bins, Layout, Packing, PaddingAs, Placement, Shift, Turns, Widths,
+};
+use fastcollate::write::PositionPadding;
+use fastcollate::{Check, Dtype, Error, IntDtype, Slice, SliceColumn};
+use proptest::collection::vec;
+use proptest::prelude::*;
+
+const PAD: i64 = -7;
+const IGNORED: i64 = -100;
+
+const OUTPUTS: OutputSpec = OutputSpec {
+    input_ids: IntDtype::I64,
+    attention_mask: Dtype::Bool,
+    response_mask: Dtype::I64,
+    sequence_ids: IntDtype::I32,
+    position_ids: (Some(PositionPadding::Zero), IntDtype::I32),
+    labels: Some((false, IntDtype::I64)),
+    is_bare: false,
+    loss_mask: Some(Dtype::F32),
+};
+
+/// A field of one float for every response token.
+fn field(key: &str) -> FieldSpec {
+    FieldSpec {
+        key: key.to_owned(),
+        name: key.to_owned(),
+        kind: FieldKind::Response,
+        is_plain: true,
+        per_row: key == "rewards",
+        refuses_nan: false,
+        any_length: false,
+        fill: Number::Int(0),
+        gap_fill: Number::Int(0),
+        dtype: Some(Dtype::F32),
+    }
+}
+
+/// The turns of a batch as they are handed in.
+#[derive(Debug, Clone, Default)]
+struct Input {
+    prompts: Vec<Vec<i64>>,
+    responses: Vec<Vec<i64>>,
+    scores: Vec<Vec<f64>>,
+}
+
+impl Input {
+    /// Token `t` of turn `n` is `1000 n + t`, and its score the negative of that.
+    fn of_lens(lens: &[(usize, usize)]) -> Self {
+        let mut input = Self::default();
+        for (turn, &(prompt, response)) in lens.iter().enumerate() {
+            let token = |at: usize| i64::try_from(1_000 * (turn + 1) + at).unwrap();
+            input.prompts.push((0..prompt).map(token).collect());
+            input.push_response((prompt..prompt + response).map(token).collect());
+        }
+        input
+    }
+
+    fn push_response(&mut self, ids: Vec<i64>) {
+        #[allow(clippy::cast_precision_loss, reason = "small numbers")]
+        self.scores
+            .push(ids.iter().map(|&id| -(id as f64)).collect());
+        self.responses.push(ids);
+    }
+
+    fn turns(&self) -> Turns {
+        let lens = |rows: &[Vec<i64>]| rows.iter().map(Vec::len).collect();
+        Turns::new(lens(&self.prompts), lens(&self.responses)).unwrap()
+    }
+
+    fn prompts(&self) -> SliceColumn<'_> {
+        integers("prompts", &self.prompts)
+    }
+
+    fn responses(&self) -> SliceColumn<'_> {
+        integers("responses", &self.responses)
+    }
+
+    /// The columns of a batch whose one field are the scores.
+    fn columns(&self) -> Columns<SliceColumn<'_>> {
+        let rows = self.scores.iter().map(|row| Slice::F64(row)).collect();
+        Columns {
+            prompts: self.prompts(),
+            responses: self.responses(),
+            fields: vec![SliceColumn::new("scores", rows, vec![], Check::None)],
+        }
+    }
+
+    fn collated(
+        &self,
+        source: RowSource,
+        place: impl FnOnce(&Assembly) -> Result<Placement, Error>,
+    ) -> Collated {
+        let scores = field("scores");
+        let request = Request {
+            pad_token_id: PAD,
+            fields: &[&scores],
+            outputs: &OUTPUTS,
+        };
+        collate(&request, source, self.columns(), place, &|| Ok(())).unwrap()
+    }
+}
+
+fn integers<'a>(name: &'a str, rows: &'a [Vec<i64>]) -> SliceColumn<'a> {
+    let rows = rows.iter().map(|row| Slice::I64(row)).collect();
+    SliceColumn::new(name, rows, vec![], Check::None)
+}
+
+/// A row of the output as a loop makes it.
+#[derive(Debug, Clone)]
+struct Row {
+    prompt: Vec<i64>,
+    response: Vec<i64>,
+    /// The score of each response token that was sampled.
+    scores: Vec<Option<f64>>,
+}
+
+impl Row {
+    fn of_turns(input: &Input) -> Vec<Self> {
+        let row = |turn: usize| Self {
+            prompt: input.prompts[turn].clone(),
+            response: input.responses[turn].clone(),
+            scores: input.scores[turn].iter().copied().map(Some).collect(),
+        };
+        (0..input.prompts.len()).map(row).collect()
+    }
+
+    fn ids(&self) -> Vec<i64> {
+        [&self.prompt[..], &self.response].concat()
+    }
+}
+
+/// What all positions hold.
+#[derive(Debug, Default, PartialEq)]
+struct Expected {
+    ids: Vec<i64>,
+    positions: Vec<i32>,
+    labels: Vec<i64>,
+    loss_mask: Vec<f32>,
+    scores: Vec<f32>,
+}
+
+impl Expected {
+    /// A token of a row, or padding, beside which there is a place of response-aligned fields or not.
+    fn push(&mut self, row: &Row, token: Option<usize>) {
+        let ids = row.ids();
+        self.ids.push(token.map_or(PAD, |token| ids[token]));
+        self.positions
+            .push(token.map_or(0, |token| i32::try_from(token).unwrap()));
+        let trains = token.is_some_and(|token| {
+            let in_response = token.checked_sub(row.prompt.len());
+            token > 0 && in_response.is_some_and(|at| row.scores[at].is_some())
+        });
+        self.labels
+            .push(if trains { ids[token.unwrap()] } else { IGNORED });
+    }
+
+    fn push_response(&mut self, row: &Row, at: Option<usize>) {
+        let score = at.and_then(|at| row.scores[at]);
+        // Nothing predicts the first token of all.
+        let is_predicted = at.is_some_and(|at| at + row.prompt.len() > 0);
+        self.loss_mask.push(if score.is_some() && is_predicted {
+            1.0
+        } else {
+            0.0
+        });
+        #[allow(clippy::cast_possible_truncation, reason = "small numbers")]
+        self.scores.push(score.unwrap_or(0.0) as f32);
+    }
+
+    fn of_collated(batch: &Collated) -> Self {
+        Self {
+            ids: batch.array("input_ids").unwrap().1.to_vec(),
+            positions: batch.array("position_ids").unwrap().1.to_vec(),
+            labels: batch.array("labels").unwrap().1.to_vec(),
+            loss_mask: batch.array(LOSS_MASK).unwrap().1.to_vec(),
+            scores: batch.array("scores").unwrap().1.to_vec(),
+        }
+    }
+}
+
+/// Lay rows out by loops over positions.
+fn laid_out(rows: &[Row], layout: Layout) -> Expected {
+    let longest = |len: fn(&Row) -> usize| rows.iter().map(len).max().unwrap();
+    let (prompt_width, response_width) = (
+        longest(|row| row.prompt.len()),
+        longest(|row| row.response.len()),
+    );
+    let width = match layout {
+        Layout::TwoSegment => prompt_width + response_width,
+        _ => longest(|row| row.ids().len()),
+    };
+    let mut expected = Expected::default();
+    for row in rows {
+        let len = row.ids().len();
+        let begin = match layout {
+            Layout::Left => width - len,
+            Layout::TwoSegment => prompt_width - row.prompt.len(),
+            _ => 0,
+        };
+        let width = if layout == Layout::Jagged { len } else { width };
+        for column in 0..width {
+            let token = column.checked_sub(begin).filter(|&token| token < len);
+            expected.push(row, token);
+        }
+        let len = row.response.len();
+        let (begin, width) = match layout {
+            Layout::Left => (response_width - len, response_width),
+            Layout::Jagged => (0, len),
+            _ => (0, response_width),
+        };
+        for column in 0..width {
+            let at = column.checked_sub(begin).filter(|&at| at < len);
+            expected.push_response(row, at);
+        }
+    }
+    expected
+}
+
+fn lens() -> impl Strategy<Value = Vec<(usize, usize)>> {
+    vec((0..5_usize, 0..6_usize), 1..7)
+}
+
+fn layouts() -> impl Strategy<Value = Layout> {
+    prop_oneof![
+        Just(Layout::Left),
+        Just(Layout::TwoSegment),
+        Just(Layout::Right),
+        Just(Layout::Jagged),
+    ]
+}
+
+/// Trajectories of turns that go on from each other: the prompt of the first, and of each turn what was
+/// observed before it and its response.
+fn trajectories() -> impl Strategy<Value = Vec<(usize, Vec<(usize, usize)>)>> {
+    vec((1..4_usize, vec((0..3_usize, 0..4_usize), 1..4)), 1..4)
+}
+
+/// The turns of trajectories, where these end, and the rows that merging makes of them.
+fn merged(trajectories: &[(usize, Vec<(usize, usize)>)]) -> (Input, Vec<usize>, Vec<Row>) {
+    let (mut input, mut ends, mut rows) = (Input::default(), vec![], vec![]);
+    let mut next = 100..;
+    for (prompt_len, turns) in trajectories {
+        let mut take = |count: usize| next.by_ref().take(count).collect::<Vec<i64>>();
+        let prompt = take(*prompt_len);
+        let mut stream = prompt.clone();
+        let mut scores = vec![];
+        for (turn, &(observed, sampled)) in turns.iter().enumerate() {
+            if turn > 0 {
+                stream.extend(take(observed));
+                scores.resize(stream.len() - prompt.len(), None);
+            }
+            input.prompts.push(stream.clone());
+            input.push_response(take(sampled));
+            stream.extend(input.responses.last().unwrap());
+            scores.extend(input.scores.last().unwrap().iter().copied().map(Some));
+        }
+        ends.push(input.prompts.len());
+        let response = stream[prompt.len()..].to_vec();
+        rows.push(Row {
+            prompt,
+            response,
+            scores,
+        });
+    }
+    (input, ends, rows)
+}
+
+fn merge_spec(policy: MergePolicy) -> MergeSpec {
+    MergeSpec {
+        policy,
+        rewards: MergeRewards::Sum,
+    }
+}
+
+proptest! {
+    #[test]
+    fn padded_and_jagged_rows_lie_where_loops_put_them(lens in lens(), layout in layouts()) {
+        let input = Input::of_lens(&lens);
+        let place = |assembly: &Assembly| Placement::of_layout(assembly, layout, Widths::default());
+        let batch = input.collated(RowSource::Turns, place);
+        let rows = Row::of_turns(&input);
+        prop_assert_eq!(Expected::of_collated(&batch), laid_out(&rows, layout));
+        if layout == Layout::Jagged {
+            let (_, offsets) = batch.array::<i64>("offsets").unwrap();
+            let ends = rows.iter().map(|row| row.ids().len());
+            let found = offsets.windows(2).map(|pair| usize::try_from(pair[1] - pair[0]).unwrap());
+            prop_assert!(found.eq(ends));
+        } else {
+            let (shape, mask) = batch.array::<u8>("attention_mask").unwrap();
+            prop_assert_eq!(shape[0], rows.len());
+            let tokens: usize = rows.iter().map(|row| row.ids().len()).sum();
+            prop_assert_eq!(mask.iter().filter(|&&flag| flag == 1).count(), tokens);
+        }
+    }
+
+    #[test]
+    fn merged_turns_make_rows_with_gaps(trajectories in trajectories(), layout in layouts()) {
+        let (input, ends, rows) = merged(&trajectories);
+        let turns = input.turns();
+        let (prompts, responses) = (input.prompts(), input.responses());
+        let streams = Streams { prompts: &prompts, responses: &responses, turns: &turns };
+        for policy in [MergePolicy::Exact, MergePolicy::Branch] {
+            let merge = merge_spec(policy).merge(&streams, ends.clone()).unwrap();
+            let batch = input.collated(RowSource::Merged(&merge), |assembly| {
+                Placement::of_layout(assembly, layout, Widths::default())
+            });
+            prop_assert_eq!(Expected::of_collated(&batch), laid_out(&rows, layout));
+        }
+    }
+
+    #[test]
+    fn packed_rows_follow_each_other(
+        lens in vec((0..5_usize, 0..6_usize), 1..7),
+        cuts in vec(any::<bool>(), 7),
+        multiple_of in 1..4_usize,
+    ) {
+        let input = Input::of_lens(&lens);
+        let rows = Row::of_turns(&input);
+        let single = Bins::single(rows.iter().map(|row| row.ids().len()));
+        let cuts = (1..rows.len()).filter(|&row| cuts[row]);
+        let offsets: Vec<_> = [0].into_iter().chain(cuts).chain([rows.len()]).collect();
+        let bins = Bins { offsets: offsets.clone(), ..single };
+        let packing = Packing { multiple_of, shift: Shift::None, padding_as: PaddingAs::NoSegment };
+        let batch = input.collated(RowSource::Turns, |assembly| {
+            Placement::packed(assembly, &bins, packing, None, 0)
+        });
+
+        let width = batch.placement.sequence.width();
+        let (mut expected, mut sequences, mut cu_seqlens) = (Expected::default(), vec![], vec![0]);
+        for bin in offsets.windows(2) {
+            let mut column = 0;
+            for (index, row) in rows.iter().enumerate().take(bin[1]).skip(bin[0]) {
+                let len = row.ids().len();
+                let place = len.next_multiple_of(multiple_of);
+                for token in (0..place).map(|at| Some(at).filter(|&at| at < len)) {
+                    expected.push(row, token);
+                    expected.push_response(row, token.and_then(|at| at.checked_sub(row.prompt.len())));
+                    sequences.push(token.map_or(-1, |_| i32::try_from(index).unwrap()));
+                }
+                cu_seqlens.push(cu_seqlens.last().unwrap() + i32::try_from(len).unwrap());
+                column += place;
+            }
+            for _ in column..width {
+                expected.push(&rows[0], None);
+                expected.push_response(&rows[0], None);
+                sequences.push(-1);
+            }
+        }
+        prop_assert_eq!(Expected::of_collated(&batch), expected);
+        prop_assert_eq!(batch.array::<i32>("sequence_ids").unwrap().1, &sequences[..]);
+        prop_assert_eq!(batch.array::<i32>("cu_seqlens").unwrap().1, &cu_seqlens[..]);
+        let (_, longest) = batch.output("max_seqlen").unwrap();
+        let tokens = rows.iter().map(|row| row.ids().len()).max().unwrap();
+        prop_assert!(matches!(longest, Value::Length(found) if *found == tokens));
+        let (_, by_row) = batch.output("row_cu_seqlens").unwrap();
+        prop_assert!(matches!(by_row, Value::ByRow(of_rows) if of_rows.len() == offsets.len() - 1));
+        prop_assert_eq!(batch.output("cu_seqlens_padded").is_some(), multiple_of > 1);
+    }
+}
+
+#[test]
+fn rewards_of_merged_turns_are_added_up() {
+    let (input, ends, rows) = merged(&[(2, vec![(0, 1), (1, 2)]), (1, vec![(0, 3)])]);
+    let turns = input.turns();
+    let (prompts, responses) = (input.prompts(), input.responses());
+    let streams = Streams {
+        prompts: &prompts,
+        responses: &responses,
+        turns: &turns,
+    };
+    let merge = merge_spec(MergePolicy::Exact)
+        .merge(&streams, ends)
+        .unwrap();
+    let rewards = field("rewards");
+    let request = Request {
+        pad_token_id: PAD,
+        fields: &[&rewards],
+        outputs: &OUTPUTS,
+    };
+    let columns = Columns {
+        fields: vec![SliceColumn::of_numbers(
+            "rewards",
+            vec![0.5, 1.0, 4.0],
+            Check::None,
+        )],
+        ..input.columns()
+    };
+    let place =
+        |assembly: &Assembly| Placement::of_layout(assembly, Layout::Right, Widths::default());
+    let batch = collate(&request, RowSource::Merged(&merge), columns, place, &|| {
+        Ok(())
+    });
+    let batch: Collated = batch.map_err(|error: Error| error).unwrap();
+    let (shape, values) = batch.array::<f32>("rewards").unwrap();
+    assert_eq!(shape, [rows.len(), 4]);
+    assert_eq!(values, [0.0, 0.0, 0.0, 1.5, 0.0, 0.0, 4.0, 0.0]);
+}
+
+#[test]
+fn routes_choose_their_dtype_and_pad_with_different_experts() {
+    let input = Input::of_lens(&[(1, 1), (1, 2)]);
+    let routes: Vec<Vec<i64>> = vec![vec![300, 1, 2, 3], vec![4, 5]];
+    let rows = routes.iter().map(|row| Slice::I64(row)).collect();
+    let spec = FieldSpec {
+        kind: FieldKind::Experts { count: None },
+        dtype: None,
+        is_plain: false,
+        ..field("routes")
+    };
+    let request = Request {
+        pad_token_id: PAD,
+        fields: &[&spec],
+        outputs: &OUTPUTS,
+    };
+    let columns = Columns {
+        fields: vec![SliceColumn::new("routes", rows, vec![1, 2], Check::None)],
+        ..input.columns()
+    };
+    let place =
+        |assembly: &Assembly| Placement::of_layout(assembly, Layout::Left, Widths::default());
+    let batch = collate(&request, RowSource::Turns, columns, place, &|| {
+        Ok::<_, Error>(())
+    })
+    .unwrap();
+    let (shape, values) = batch.array::<i16>("routes").unwrap();
+    assert_eq!(shape, [2, 3, 1, 2]);
+    assert_eq!(values, [0, 1, 300, 1, 2, 3, 4, 5, 0, 1, 0, 1]);
+    let (_, mask) = batch.array::<u8>("router_padding_mask").unwrap();
+    assert_eq!(mask, [1, 0, 0, 0, 1, 1]);
+}
+
+/// A batch that is large enough for several threads.
+fn large() -> Input {
+    Input::of_lens(&(0..260).map(|row| (row, 9_000 - row)).collect::<Vec<_>>())
+}
+
+#[test]
+fn threads_write_what_one_writes() {
+    let input = large();
+    let scores = field("scores");
+    let request = Request {
+        pad_token_id: PAD,
+        fields: &[&scores],
+        outputs: &OUTPUTS,
+    };
+    let turns = input.turns();
+    let assembly = RowSource::Turns.rows(&turns).unwrap();
+    let placement = Placement::of_layout(&assembly, Layout::Left, Widths::default()).unwrap();
+    let rows = BatchRows {
+        turns: &turns,
+        step: &assembly,
+        batch: &assembly,
+    };
+    let mut columns = input.columns();
+    let planned = request.plan(rows, &placement, &mut columns).unwrap();
+    assert!(planned.num_bytes() >= 64 << 20);
+    let memory = |is_zeroed: bool, is_threaded: bool| {
+        let polls = AtomicUsize::new(0);
+        let poll = || {
+            polls.fetch_add(1, Ordering::Relaxed);
+            Ok::<_, Error>(())
+        };
+        let mut words = vec![if is_zeroed { 0 } else { u64::MAX }; planned.num_bytes() / 8];
+        let bytes = bytemuck::cast_slice_mut(&mut words);
+        let written = if is_threaded {
+            planned.write_slices(&columns, &assembly, &placement, bytes, is_zeroed, &poll)
+        } else {
+            planned.write(&columns, &assembly, &placement, bytes, is_zeroed, &poll)
+        };
+        written.unwrap();
+        assert!(polls.into_inner() > 10);
+        let of = |array: &fastcollate::batch::Array| {
+            bytemuck::cast_slice::<_, u8>(&words)[array.bytes.clone()].to_vec()
+        };
+        planned
+            .arrays()
+            .map(|(_, array)| of(array))
+            .collect::<Vec<_>>()
+    };
+    let expected = memory(true, false);
+    for (is_zeroed, is_threaded) in [(true, true), (false, true), (false, false)] {
+        assert!(memory(is_zeroed, is_threaded) == expected);
+    }
+    let batch = input.collated(RowSource::Turns, |_| Ok(placement.clone()));
+    assert!(Expected::of_collated(&batch) == laid_out(&Row::of_turns(&input), Layout::Left));
+}
+
+/// Why a batch was not written.
+#[derive(Debug, PartialEq)]
+enum Failure {
+    Core(Error),
+    Stopped,
+}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Self {
+        Self::Core(error)
+    }
+}
+
+#[test]
+fn a_hook_and_a_bad_value_end_the_writing() {
+    let mut input = large();
+    let scores = field("scores");
+    let request = Request {
+        pad_token_id: PAD,
+        fields: &[&scores],
+        outputs: &OutputSpec {
+            input_ids: IntDtype::I32,
+            ..OUTPUTS
+        },
+    };
+    let place = |assembly: &Assembly| {
+        Ok(Placement::of_layout(
+            assembly,
+            Layout::Right,
+            Widths::default(),
+        )?)
+    };
+    let polls = AtomicUsize::new(0);
+    let stop = || match polls.fetch_add(1, Ordering::Relaxed) {
+        0..2 => Ok(()),
+        _ => Err(Failure::Stopped),
+    };
+    let stopped = collate(&request, RowSource::Turns, input.columns(), place, &stop);
+    assert_eq!(stopped.unwrap_err(), Failure::Stopped);
+    input.responses[200][8_000] = 1 << 40;
+    let failed = collate(&request, RowSource::Turns, input.columns(), place, &|| {
+        Ok(())
+    });
+    let failure: Failure = failed.unwrap_err();
+    let Failure::Core(error) = failure else {
+        panic!("nothing stopped it");
+    };
+    assert_eq!(
+        error.to_string(),
+        "responses[200][8000] is 1099511627776, which does not fit int32"
+    );
+}
+
+#[test]
+fn rows_that_do_not_fit_together_are_refused() {
+    let input = Input::of_lens(&[(1, 2), (1, 3)]);
+    let scores = field("scores");
+    let request = Request {
+        pad_token_id: PAD,
+        fields: &[&scores],
+        outputs: &OUTPUTS,
+    };
+    let fail = |rows: Vec<Slice>| {
+        let columns = Columns {
+            fields: vec![SliceColumn::new("scores", rows, vec![], Check::None)],
+            ..input.columns()
+        };
+        let place =
+            |assembly: &Assembly| Placement::of_layout(assembly, Layout::Left, Widths::default());
+        let failed = collate(&request, RowSource::Turns, columns, place, &|| {
+            Ok::<_, Error>(())
+        });
+        failed.unwrap_err().to_string()
+    };
+    assert_eq!(
+        fail(vec![Slice::F64(&[0.0; 2])]),
+        "scores has 1 rows, but prompts has 2; pass one row per prompt"
+    );
+    assert_eq!(
+        fail(vec![Slice::F64(&[0.0; 2]), Slice::F64(&[0.0; 2])]),
+        "scores[1] has 2 items, but responses[1] has 3; pass one value per response token"
+    );
+}
