@@ -82,7 +82,7 @@ def cases(draw, array_type):
             options[name] = more.pop(name)
     columns = {**data.turns._asdict(), **more}
     columns = {name: value for name, value in columns.items() if value is not None}
-    # Those drawn for turns would be torn by trajectories.
+    # Those drawn for turns would be split by trajectories.
     columns.pop("trajectory_ids", None)
     if draw(st.booleans()):
         columns["trajectory_ids"] = data.trajectory_ids

@@ -13,10 +13,10 @@ from fastcollate.arrays import is_tensor
 from fastcollate.handover.device import moved, pinned_batch
 from fastcollate.ops.gather import broadcasted, gathered
 from fastcollate.ops.normalize import LossNormalizers, loss_normalizers, normalized
-from fastcollate.ops.relayout import laid_out
+from fastcollate.ops.relayout import relayout
 from fastcollate.ops.select import selected
 from fastcollate.plan.bin_plan import BinPlan
-from fastcollate.plan.layouts import LayoutArgument, checked_layout, torn_message
+from fastcollate.plan.layouts import LayoutArgument, checked_layout, split_message
 
 if TYPE_CHECKING:
     from fastcollate.ingest.columns import Ragged
@@ -471,8 +471,8 @@ class Batch(Mapping[str, Any]):
             Options that cannot be; a packed batch that has no place for a value, or only one for
             each part of a split row.
         """
-        again = laid_out(self, checked_layout(layout))
-        if (message := torn_message(again.plan)) is not None:
+        again = relayout(self, checked_layout(layout))
+        if (message := split_message(again.plan)) is not None:
             warn_user(message)
         return again
 

@@ -28,7 +28,7 @@ from fastcollate.plan.layouts import (
     LayoutArgument,
     Packed,
     checked_layout,
-    torn_message,
+    split_message,
 )
 from fastcollate.plan.merging import (
     MergePlan,
@@ -265,7 +265,7 @@ def build_batch(
         if (message := padding_message(name, column, batch.recipe.pad_token_id)) is not None:
             warn_user(message)
             break
-    if (message := torn_message(batch.plan)) is not None:
+    if (message := split_message(batch.plan)) is not None:
         warn_user(message)
     if (message := masked_message(batch)) is not None:
         warn_user(message)
@@ -306,7 +306,7 @@ def collate_fields(
         layout.spec,
         outputs,
         memory.pool,
-        memory.lender,
+        memory.pinned,
     )
     data = dict(arrays)
     if torch is not None:
@@ -315,8 +315,8 @@ def collate_fields(
             if spec.dtype == "bfloat16":
                 # NumPy's array is of int16, since it has no such dtype.
                 data[spec.key] = data[spec.key].view(torch.bfloat16)
-    if memory.lender is not None:
-        data = memory.lender.over_slab(data)
+    if memory.pinned is not None:
+        data = memory.pinned.over_slab(data)
     sources = _sources(plan, merging, shard)
     if not all(spec.is_written for _, spec in fields):
         data |= object_outputs(table, fields, sources)

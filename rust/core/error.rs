@@ -192,7 +192,7 @@ pub enum Error {
         "row {row} was split when it was packed, and no position holds the value of the first \
          response token of a part; pass missing= to say what stands there"
     )]
-    Torn { row: usize },
+    SplitRow { row: usize },
 
     #[error(
         "{missing} of the {tokens} response tokens of turn {turn} are in no row of this batch: \

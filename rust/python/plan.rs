@@ -274,10 +274,10 @@ impl Plan {
 
     /// How many response tokens have no place since a packer split their sequence before them.
     #[getter]
-    fn num_torn(&self) -> usize {
+    fn num_lost(&self) -> usize {
         let sequence = &self.placement.sequence;
         let packing = self.placement.packing;
-        packing.map_or(0, |packing| packing.num_torn(&self.assembly, sequence))
+        packing.map_or(0, |packing| packing.num_lost(&self.assembly, sequence))
     }
 
     /// The plan's tables as NumPy arrays, all int64.

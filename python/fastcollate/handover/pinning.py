@@ -205,8 +205,8 @@ def _trace(slab: Any) -> Any:
     return trace(slab.untyped_storage())
 
 
-class Lender:
-    """Lends one batch pinned memory."""
+class PinnedAllocator:
+    """Gives one batch pinned memory."""
 
     def __init__(self, slabs: PinnedSlabs | None) -> None:
         self._slabs = slabs

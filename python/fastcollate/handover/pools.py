@@ -14,7 +14,7 @@ from fastcollate.arguments import (
     counted,
     suggests_names,
 )
-from fastcollate.handover.pinning import Lender, PinnedSlabs, rounded
+from fastcollate.handover.pinning import PinnedAllocator, PinnedSlabs, rounded
 
 DEFAULT_MAX_BYTES = 1 << 30
 """What the default pool keeps idle at most.
@@ -30,8 +30,8 @@ class Memory(NamedTuple):
     """Where a batch takes its memory from."""
 
     pool: CorePool | None
-    lender: Lender | None
-    """What lends pinned memory; the pool's is for where there is none."""
+    pinned: PinnedAllocator | None
+    """What gives pinned memory; the pool's is for where there is none."""
 
 
 FRESH = Memory(None, None)
@@ -177,7 +177,7 @@ def checked_memory(
     if array_type == "numpy":
         what = "pin_memory=True" if pin_memory else "a pool of pinned memory"
         raise ValueError(f"{what} gives tensors, but array_type='numpy'; pass array_type='torch'")
-    return Memory(None if own is None else own._core, Lender(slabs))
+    return Memory(None if own is None else own._core, PinnedAllocator(slabs))
 
 
 def _checked_pool(pool: PoolArgument) -> BufferPool | None:

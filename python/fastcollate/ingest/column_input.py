@@ -170,7 +170,7 @@ def _of_padded(x: Any, lengths: Any, padding_side: str) -> Ragged:
     lengths = lengths.astype(np.int64)
     is_left = padding_side == "left"
     if is_tensor(x) and (x.requires_grad or x.device.type != "cpu"):
-        return Ragged._of(_torn(x, lengths, is_left), offsets_of(lengths))
+        return Ragged._of(_split(x, lengths, is_left), offsets_of(lengths))
     return Ragged._of(_copied(x, lengths, is_left), offsets_of(lengths))
 
 
@@ -212,7 +212,7 @@ def _copy_band(block: np.ndarray, lengths: np.ndarray, is_left: bool, values: np
     copy_rows(dense, lengths * inner, is_left, values.view(f"u{size}").reshape(-1))
 
 
-def _torn(x: Any, lengths: np.ndarray, is_left: bool) -> Any:
+def _split(x: Any, lengths: np.ndarray, is_left: bool) -> Any:
     """Copy rows of a tensor without their padding where it lies, so that gradients flow."""
     import torch
 

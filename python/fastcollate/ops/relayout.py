@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from fastcollate.plan.step_plan import Shard
 
 
-def laid_out(batch: Batch, layout: Layout, shard: Shard | None = None) -> Batch:
+def relayout(batch: Batch, layout: Layout, shard: Shard | None = None) -> Batch:
     """Write a batch, or some of its rows, again (see :meth:`fastcollate.Batch.to_layout`)."""
     from fastcollate.collating import collate_fields
 

@@ -43,7 +43,7 @@ def picked_names(
 
 def selected(batch: Batch, shard: Shard) -> Batch:
     """See :meth:`fastcollate.Batch.select`."""
-    from fastcollate.ops.relayout import laid_out
+    from fastcollate.ops.relayout import relayout
 
     check_shard(shard)
     if batch.plan.layout == "packed":
@@ -61,7 +61,7 @@ def selected(batch: Batch, shard: Shard) -> Batch:
     first = plan.adjacent(shard)
     layout, is_wider = layout_of(plan, shard)
     if first is None or is_wider:
-        return laid_out(batch, layout, shard)
+        return relayout(batch, layout, shard)
     rows = slice(first, first + len(shard.rows))
     views, recipe = _views(batch, rows), batch.recipe
     pick = partial(plan.pick, shard, layout.spec)

@@ -515,11 +515,11 @@ def checked_layout(layout: Any, planned: Layout | None = None) -> Layout:
     return checked
 
 
-def torn_message(plan: Plan) -> str | None:
+def split_message(plan: Plan) -> str | None:
     """Say that tokens have no place where sequences were split, if some have not."""
-    if plan.num_torn == 0:
+    if plan.num_lost == 0:
         return None
-    tokens = counted(plan.num_torn, "response token")
+    tokens = counted(plan.num_lost, "response token")
     return (
         f"{tokens} before which packing split a sequence cannot be predicted in their row, so that "
         "with shift='next_token' their values are left out; pack without splitting, or pass "

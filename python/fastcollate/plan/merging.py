@@ -381,10 +381,10 @@ def check_uids(merging: Merging | None, uids: list[Any] | None) -> None:
     if len(uids) != (ends[-1] if len(ends) > 0 else 0):
         return  # not one per turn, which is an error of its own
     starts = starts_of("uids", uids)
-    torn = np.setdiff1d(starts[1:], ends, assume_unique=True)
-    if len(torn) == 0:
+    split = np.setdiff1d(starts[1:], ends, assume_unique=True)
+    if len(split) == 0:
         return
-    turn = int(torn[0])
+    turn = int(split[0])
     trajectory = int(np.searchsorted(ends, turn, side="right"))
     ids = merging.trajectory_ids if merging.plan is None else merging.plan.trajectory_ids
     name = trajectory if ids is None else shown(ids[trajectory])

@@ -241,7 +241,7 @@ def plan_step(
         raise ValueError(f"dp_size is {dp_size}, which is more ranks than rows can be made for")
     groups = {"prompt": prompts, "trajectory": trajectories, None: None}[keep_together]
     if groups is not None:
-        _check_not_torn(groups, mini_batches, _Names(str(keep_together), uids, prompts))
+        _check_not_split(groups, mini_batches, _Names(str(keep_together), uids, prompts))
     table: dict[str, Any] = {
         "dp_size": dp_size,
         "row_lengths": step.lengths,
@@ -444,10 +444,10 @@ def _uniform(num_rows: int, size: int) -> Integers:
 def _check_nesting(trajectories: Integers, prompts: Integers, uids: Any) -> None:
     """Check that a trajectory is of one prompt."""
     starts = np.searchsorted(trajectories, prompts)
-    torn = np.flatnonzero(trajectories[starts] != prompts)
-    if len(torn) > 0:
-        row = int(prompts[torn[0]])
-        name = _Names("trajectory", None, prompts).name(trajectories, int(starts[torn[0]]) - 1)
+    split = np.flatnonzero(trajectories[starts] != prompts)
+    if len(split) > 0:
+        row = int(prompts[split[0]])
+        name = _Names("trajectory", None, prompts).name(trajectories, int(starts[split[0]]) - 1)
         raise ValueError(
             f"{name} has rows of several prompts: uid {_item(uids, row - 1)!r}, "
             f"then {_item(uids, row)!r}"
@@ -500,12 +500,12 @@ def _mini_batches(
     return np.append(starts, num_rows)
 
 
-def _check_not_torn(groups: Integers, mini_batches: Integers, names: _Names) -> None:
+def _check_not_split(groups: Integers, mini_batches: Integers, names: _Names) -> None:
     """Check that every mini-batch begins where a group does."""
     found = np.searchsorted(groups, mini_batches)
-    torn = np.flatnonzero(groups[found] != mini_batches)
-    if len(torn) > 0:
-        mini_batch = int(torn[0])
+    split = np.flatnonzero(groups[found] != mini_batches)
+    if len(split) > 0:
+        mini_batch = int(split[0])
         name = names.name(groups, int(found[mini_batch]) - 1)
         raise ValueError(
             f"keep_together is {names.kind!r}, but {name} is in the mini-batches "

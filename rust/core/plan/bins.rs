@@ -91,7 +91,7 @@ impl Bins {
         let overlap = |two: &[&Stretch]| {
             two[0].index == two[1].index && two[0].from + two[0].len > two[1].from
         };
-        let torn = parts
+        let overlapping = parts
             .windows(2)
             .find(|two| overlap(two))
             .map(|two| two[0].index);
@@ -99,7 +99,7 @@ impl Bins {
             .stretches
             .iter()
             .find(|stretch| stretch.from.saturating_add(stretch.len) > lens[stretch.index]);
-        if let Some(index) = torn.or(beyond.map(|stretch| stretch.index)) {
+        if let Some(index) = overlapping.or(beyond.map(|stretch| stretch.index)) {
             let reason = format!("sequence {index} is not whole in its bins");
             return Err(Error::InvalidPlan(reason));
         }

@@ -53,7 +53,7 @@ pub type Places = Vec<Option<usize>>;
 /// each row or turn. Without `may_miss`, each has a place.
 ///
 /// # Errors
-/// [`Error::NoPrompt`] for the first token of a row without a prompt, [`Error::Torn`] for that of a
+/// [`Error::NoPrompt`] for the first token of a row without a prompt, [`Error::SplitRow`] for that of a
 /// part of a row, and [`Error::NotInBatch`].
 pub fn gather_places(
     turns: &Turns,
@@ -68,7 +68,7 @@ pub fn gather_places(
         if may_miss || places.iter().all(Option::is_some) {
             Ok(())
         } else if assembly.rows()[row].prompt_len > 0 {
-            Err(Error::Torn { row })
+            Err(Error::SplitRow { row })
         } else {
             Err(Error::NoPrompt { row })
         }

@@ -208,15 +208,15 @@ impl Packing {
 
     /// How many response tokens have no place since a packer split their sequence before them.
     #[must_use]
-    pub fn num_torn(self, assembly: &Assembly, sequences: &Grid) -> usize {
-        let is_torn = |segment: &&Segment| {
+    pub fn num_lost(self, assembly: &Assembly, sequences: &Grid) -> usize {
+        let begins_part = |segment: &&Segment| {
             segment.from > 0
                 && segment.len > 0
                 && segment.from >= assembly.rows()[segment.row].prompt_len
         };
         match self.shift {
             Shift::None => 0,
-            Shift::NextToken => sequences.segments().iter().filter(is_torn).count(),
+            Shift::NextToken => sequences.segments().iter().filter(begins_part).count(),
         }
     }
 }

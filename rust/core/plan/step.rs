@@ -72,7 +72,7 @@ pub struct Indivisible {
 pub enum Cause {
     /// Padding is refused, but the number of rows is no multiple of the ranks.
     Rows,
-    /// Padding is refused, but this group would have to be torn apart.
+    /// Padding is refused, but this group would have to be split.
     Group(usize),
     /// Filled up to the largest rank, there would be more than [`MAX_SLOTS`].
     Slots,
@@ -258,8 +258,8 @@ impl Split<'_> {
             filled[rank] += len;
             filled[rank] > count
         };
-        let torn = lens.iter().zip(ranks).position(is_too_much);
-        torn.expect("a rank has more rows than the others")
+        let split = lens.iter().zip(ranks).position(is_too_much);
+        split.expect("a rank has more rows than the others")
     }
 
     /// The padding row of an index in the mini-batch of some rows.

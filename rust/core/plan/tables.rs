@@ -54,12 +54,12 @@ impl BinTables<'_> {
         if let Some(index) = is_there.iter().position(|&is_there| !is_there) {
             return Some(format!("sequence {index} is in no bin"));
         }
-        self.torn(&indices)
+        self.not_whole(&indices)
             .map(|index| format!("sequence {index} is not there whole"))
     }
 
     /// The first sequence of which a token is in no piece or in two, or that has an empty part.
-    fn torn(&self, indices: &[usize]) -> Option<usize> {
+    fn not_whole(&self, indices: &[usize]) -> Option<usize> {
         if indices.len() == self.sequences {
             let piece = self.starts.iter().position(|&start| start != 0);
             return piece.map(|piece| indices[piece]);
@@ -67,16 +67,16 @@ impl BinTables<'_> {
         let mut order: Vec<_> = (0..indices.len()).collect();
         order.sort_by_key(|&piece| (indices[piece], self.starts[piece]));
         let parts = order.chunk_by(|&one, &other| indices[one] == indices[other]);
-        let is_torn = |parts: &&[usize]| {
+        let is_wrong = |parts: &&[usize]| {
             let mut end = 0;
             parts.iter().any(|&piece| {
-                let is_wrong =
+                let is_gap =
                     self.starts[piece] != end || (parts.len() > 1 && self.lens[piece] == 0);
                 end += self.lens[piece];
-                is_wrong
+                is_gap
             })
         };
-        { parts }.find(is_torn).map(|parts| indices[parts[0]])
+        { parts }.find(is_wrong).map(|parts| indices[parts[0]])
     }
 }
 
