@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import reprlib
 import sys
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -123,8 +124,8 @@ class _Writable:
         self.__array_interface__ = {**interface, "data": (interface["data"][0], False)}
 
 
-def to_array(tensor: Any) -> np.ndarray:
-    """Return an array over a CPU tensor's memory, without its gradient.
+def to_array(value: Any) -> np.ndarray:
+    """Return an array over a CPU tensor's memory, without its gradient; NumPy's of anything else.
 
     Dtypes that only torch has, such as bfloat16, come as the integers of their bits.
 
@@ -133,13 +134,22 @@ def to_array(tensor: Any) -> np.ndarray:
     TypeError
         If the tensor is on another device: torch says what to call.
     """
+    if not is_tensor(value):
+        return np.asarray(value)
     import torch
 
-    tensor = tensor.detach().resolve_neg()
+    tensor = value.detach().resolve_neg()
     if is_only_torch(tensor.dtype):
         tensor = tensor.view(getattr(torch, f"int{8 * tensor.itemsize}"))
     array: np.ndarray = tensor.numpy()
     return array
+
+
+def tensor_of_bits(bits: np.ndarray, dtype: str) -> Any:
+    """Return the tensor of a dtype that an array came from by `to_array`, over the same memory."""
+    import torch
+
+    return to_tensor(bits).view(getattr(torch, dtype))
 
 
 def is_only_torch(dtype: Any) -> bool:
@@ -153,6 +163,19 @@ def dtype_name(dtype: Any) -> str:
     return str(dtype).removeprefix("torch.")
 
 
+def checked_dtype_name(dtype: Any, key: str | None = None) -> str:
+    """Name a dtype, that of a key maybe, which is given by name, or as NumPy's or torch's own."""
+    if isinstance(dtype, str):
+        return dtype
+    if str(dtype).startswith("torch."):
+        return dtype_name(dtype)
+    try:
+        return str(np.dtype(dtype).name)
+    except TypeError as error:
+        name = "dtype" if key is None else f"dtype of {key}"
+        raise TypeError(f"{name} is {dtype!r}, which is no dtype") from error
+
+
 def dtype_like(array: Any, dtype: Any) -> Any:
     """Return a dtype, given as a name, NumPy's or torch's, as an array's library has it.
 
@@ -161,13 +184,7 @@ def dtype_like(array: Any, dtype: Any) -> Any:
     TypeError
         If the library has no such dtype of real numbers.
     """
-    if isinstance(dtype, str) or str(dtype).startswith("torch."):
-        name = dtype_name(dtype)
-    else:
-        try:
-            name = np.dtype(dtype).name
-        except TypeError as error:
-            raise TypeError(f"dtype is {describe(dtype)}, which is no dtype") from error
+    name = dtype_name(checked_dtype_name(dtype))
     if is_tensor(array):
         import torch
 
@@ -260,14 +277,24 @@ def as_floats(x: Any) -> Any:
     return x if "float" in dtype_name(x.dtype) else convert(x, dtype_like(x, "float32"))
 
 
+def concatenate(arrays: Sequence[Any]) -> Any:
+    """Join arrays, or tensors, at their first dimension."""
+    if not is_tensor(arrays[0]):
+        return np.concatenate(arrays)
+    import torch
+
+    return torch.cat(list(arrays))
+
+
 def taken(x: Any, index: np.ndarray) -> Any:
     """Take items of the first dimension."""
     return x.index_select(0, like_of(index, x)) if is_tensor(x) else x[index]
 
 
-def zeros(shape: tuple[int, ...], like: Any) -> Any:
-    """Return zeros of the kind, dtype and device of another array or tensor."""
-    return like.new_zeros(shape) if is_tensor(like) else np.zeros(shape, like.dtype)
+def zeros(shape: tuple[int, ...], like: Any, dtype: str | None = None) -> Any:
+    """Return zeros of the kind and device of another array or tensor, of its dtype or `dtype`."""
+    kind = like.dtype if dtype is None else dtype_like(like, dtype)
+    return like.new_zeros(shape, dtype=kind) if is_tensor(like) else np.zeros(shape, kind)
 
 
 def where_or_zero(mask: Any, x: Any, like: Any) -> Any:

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
-
 from fastcollate._fastcollate import FieldSpec, OutputSpec
+from fastcollate.arrays import checked_dtype_name
 
 DEFAULT = OutputSpec()
 """What today's frameworks use."""
@@ -108,20 +107,8 @@ def checked_outputs(
 def taken_apart(dtypes: Any) -> tuple[str, dict[str, str]]:
     """Return the preset, and the names of dtypes that differ from it."""
     if isinstance(dtypes, Mapping):
-        return "default", {key: dtype_name(key, dtype) for key, dtype in dtypes.items()}
+        return "default", {key: checked_dtype_name(dtype, key) for key, dtype in dtypes.items()}
     if isinstance(dtypes, str) and dtypes in _PRESETS:
         return dtypes, {}
     message = f"dtypes is {dtypes!r}; pass 'default', 'compact' or a mapping from output keys"
     raise ValueError(message) if isinstance(dtypes, str) else TypeError(message)
-
-
-def dtype_name(key: str, dtype: Any) -> str:
-    """Name of a dtype given as a string, as torch's or as NumPy's."""
-    if isinstance(dtype, str):
-        return dtype
-    if (name := str(dtype)).startswith("torch."):
-        return name.removeprefix("torch.")
-    try:
-        return str(np.dtype(dtype).name)
-    except TypeError as error:
-        raise TypeError(f"dtype of {key} is {dtype!r}, which is no dtype") from error

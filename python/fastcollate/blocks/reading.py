@@ -9,12 +9,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fastcollate._fastcollate import Stretches
-from fastcollate.arrays import is_only_torch, is_tensor
+from fastcollate.arrays import checked_dtype_name, is_only_torch, is_tensor, tensor_of_bits
 from fastcollate.batch import Batch
 from fastcollate.blocks.joining import Step
-from fastcollate.blocks.storing import Kind, Part, tensor_of_bits, unpacked
+from fastcollate.blocks.storing import Kind, Part, unpacked
 from fastcollate.collating import build_batch
-from fastcollate.dtypes import dtype_name as name_of
 from fastcollate.ingest.columns import Ragged
 from fastcollate.plan.merging import Merging
 from fastcollate.plan.step_plan import Shard
@@ -121,7 +120,7 @@ def _check_rows(runs: list[_Run], lens: Integers) -> None:
 def _check_dtypes(step: Step, dtypes: Mapping[str, Any]) -> None:
     """Check that no column is asked for in a dtype that has more than what it was stored as."""
     for key, kind in step.plain.items():
-        if name_of(key, dtypes.get(key, kind.dtype)) == "float64":
+        if checked_dtype_name(dtypes.get(key, kind.dtype), key) == "float64":
             raise ValueError(
                 f"dtype of {key} is float64, but it was put into the store as float32; put it as "
                 "a field of that dtype, under another key"
@@ -129,7 +128,7 @@ def _check_dtypes(step: Step, dtypes: Mapping[str, Any]) -> None:
     for key, kind in step.fields.items():
         if key not in dtypes or kind.form in ("number", "object"):
             continue
-        asked = name_of(key, dtypes[key])
+        asked = checked_dtype_name(dtypes[key], key)
         is_wider = kind.dtype in _FLOATS and (
             asked not in _FLOATS or _FLOATS.index(asked) < _FLOATS.index(kind.dtype)
         )

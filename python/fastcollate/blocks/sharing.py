@@ -8,9 +8,15 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fastcollate.arrays import dtype_name, is_only_torch, is_tensor, to_array, to_tensor
+from fastcollate.arrays import (
+    dtype_name,
+    is_only_torch,
+    is_tensor,
+    tensor_of_bits,
+    to_array,
+    to_tensor,
+)
 from fastcollate.batch import Batch
-from fastcollate.blocks.storing import tensor_of_bits
 
 
 class Shards(NamedTuple):
@@ -66,9 +72,9 @@ def packed(batch: Batch, shards: list[Batch]) -> Shards:
         dtype = dtype_name(value.dtype) if is_tensor(value) else None
         if dtype is None and not isinstance(value, np.ndarray):
             return value
-        array = value if dtype is None else to_array(value)
+        array = to_array(value)
         if whole is not None and type(whole) is type(value):
-            whole = whole if dtype is None else to_array(whole)
+            whole = to_array(whole)
             if (start := _start_in(array, whole)) is not None:
                 return arrays.add(whole, start, start + len(array), dtype)
         return arrays.add(array, 0, len(array), dtype)

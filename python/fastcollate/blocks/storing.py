@@ -12,17 +12,16 @@ from numpy.typing import NDArray
 
 from fastcollate._fastcollate import Stretches, arrow_chunks
 from fastcollate.arrays import (
+    checked_dtype_name,
     dtype_name,
     is_only_torch,
     is_tensor,
     offsets_of,
     to_array,
     to_numpy,
-    to_tensor,
 )
 from fastcollate.batch import Batch
 from fastcollate.collating import build_batch
-from fastcollate.dtypes import dtype_name as name_of
 from fastcollate.ingest.columns import Ragged
 from fastcollate.ingest.fields import (
     Field,
@@ -199,14 +198,14 @@ def stored(
         merge_rewards=merge_rewards,
     )
     offsets, of_responses = np.asarray(batch["offsets"]), np.asarray(batch["response_offsets"])
-    tokens = Ragged(_array(batch["input_ids"]), offsets)
+    tokens = Ragged(to_array(batch["input_ids"]), offsets)
     sources = batch.plan.sources
 
     plain: dict[str, _Stored] = {}
     for name in PLAIN:
         if name not in batch or (name == "loss_mask" and loss_mask is None):
             continue
-        values = _array(batch[name])
+        values = to_array(batch[name])
         if name == "rewards" and _is_one_number_each(rewards):
             numbers = values[of_responses[:-1] + _last_places(batch)]
             plain[name] = _Stored(Kind("number", None, "float32", ()), numbers)
@@ -322,7 +321,9 @@ def _named_kind(key: str, field: Any) -> FieldKind:
     kind = kind_of(field)
     if kind.options["dtype"] is None:
         return kind
-    return kind._replace(options={**kind.options, "dtype": name_of(key, kind.options["dtype"])})
+    return kind._replace(
+        options={**kind.options, "dtype": checked_dtype_name(kind.options["dtype"], key)}
+    )
 
 
 def _stored_field(
@@ -342,7 +343,7 @@ def _stored_field(
             values = values.float()  # which holds all of them
         numbers = to_numpy(values)[sources]
         return _Stored(Kind("number", kind, _dtype_of(numbers), numbers.shape[1:]), numbers)
-    values = _array(batch[key])
+    values = to_array(batch[key])
     of_values = (kind, dtype_name(batch[key].dtype), values.shape[1:], len(values) == 0)
     if isinstance(field, Field):
         column = Ragged(values, of_responses if field.align == "response" else offsets)
@@ -384,18 +385,6 @@ def _packed(value: Any) -> Any:
 def unpacked(value: Any) -> Any:
     """Return what `_packed` made something of."""
     return value.values if isinstance(value, Ragged) else value
-
-
-def _array(values: Any) -> np.ndarray:
-    """Return an output as an array; what NumPy has not, as the integers of its bits."""
-    return to_array(values) if is_tensor(values) else np.asarray(values)
-
-
-def tensor_of_bits(bits: np.ndarray, dtype: str) -> Any:
-    """Return the tensor that an array of bits was made of, over the same memory."""
-    import torch
-
-    return to_tensor(bits).view(getattr(torch, dtype))
 
 
 def _narrowed(mask: np.ndarray) -> np.ndarray:

@@ -15,6 +15,7 @@ from fastcollate.arguments import suggests_names
 from fastcollate.arrays import (
     NUMBERS,
     checked_array,
+    concatenate,
     convert,
     describe,
     dtype_like,
@@ -25,7 +26,7 @@ from fastcollate.arrays import (
     to_array,
     to_tensor,
 )
-from fastcollate.ingest.columns import Ragged, concatenate, jagged_rows
+from fastcollate.ingest.columns import Ragged, jagged_rows
 from fastcollate.ingest.dataset_columns import is_column, read_column
 
 _KIND = attrgetter("dtype", "layout", "is_nested", "device", "ndim")
@@ -188,15 +189,14 @@ def _checked_lengths(lengths: Any, rows: int) -> np.ndarray:
 def _copied(x: Any, lengths: np.ndarray, is_left: bool) -> Any:
     """Copy rows without their padding, of any numbers, as the integers of their bits."""
     rows, _, *trailing = x.shape
-    block_of = to_array if is_tensor(x) else np.asarray
-    values: np.ndarray = np.empty((int(lengths.sum()), *trailing), block_of(x[:0]).dtype)
+    values: np.ndarray = np.empty((int(lengths.sum()), *trailing), to_array(x[:0]).dtype)
     # Signal handlers run between bands, and may move what was viewed.
     band = max(1, BAND * rows // max(values.size, 1))
     done = 0
     for begin in range(0, rows, band):
         lens = lengths[begin : begin + band]
         end = done + int(lens.sum())
-        _copy_band(block_of(x[begin : begin + band]), lens, is_left, values[done:end])
+        _copy_band(to_array(x[begin : begin + band]), lens, is_left, values[done:end])
         done = end
     return to_tensor(values).view(x.dtype) if is_tensor(x) else values
 

@@ -13,11 +13,16 @@ from fastcollate._fastcollate import arrow_lists
 from fastcollate.arguments import counted, suggests_names
 from fastcollate.arrays import (
     checked_array,
+    concatenate,
     describe,
     dtype_name,
     first_misfit,
     is_only_torch,
     is_tensor,
+    offsets_of,
+    places_of,
+    taken,
+    tensor_of_bits,
     to_array,
     to_numpy,
     to_tensor,
@@ -269,20 +274,16 @@ class Ragged:
         return Ragged._of(values, np.concatenate([*starts, ends[-1:]]))
 
 
-def concatenate(arrays: Sequence[Any]) -> Any:
-    """Join arrays, or tensors, at their first dimension."""
-    if is_tensor(arrays[0]):
-        import torch
-
-        return torch.cat(list(arrays))
-    return np.concatenate(arrays)
+def picked(column: Ragged, rows: NDArray[np.int64]) -> Ragged:
+    """Return copies of some rows."""
+    lengths = column.lengths[rows]
+    places = places_of(column.offsets[rows], lengths)
+    return Ragged._of(taken(column.values, places), offsets_of(lengths))
 
 
 def _tensors(values: np.ndarray, offsets: NDArray[np.int64], dtype: str) -> Ragged:
     """Unpickle a ``Ragged`` over a tensor from the tensor's memory."""
-    import torch
-
-    return Ragged(to_tensor(values).view(getattr(torch, dtype)), offsets)
+    return Ragged(tensor_of_bits(values, dtype), offsets)
 
 
 def _checked_offsets(offsets: Any, total: int) -> NDArray[np.int64]:

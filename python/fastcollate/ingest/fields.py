@@ -16,15 +16,18 @@ from fastcollate._fastcollate import RESERVED_KEYS, FieldSpec, OutputTable
 from fastcollate.arguments import as_list, checked_int, suggests_names
 from fastcollate.arrays import (
     NUMBERS,
+    checked_dtype_name,
+    concatenate,
     convert,
     describe,
     dtype_like,
+    dtype_name,
     first_misfit,
     is_masked,
     is_tensor,
     offsets_of,
+    to_tensor,
 )
-from fastcollate.dtypes import dtype_name
 
 if TYPE_CHECKING:
     import torch
@@ -73,7 +76,7 @@ class Field:
         if self.align not in ("response", "sequence"):
             message = f"{key} has align={self.align!r}; pass 'response' or 'sequence'"
             raise ValueError(message)
-        dtype = "float32" if self.dtype is None else dtype_name(key, self.dtype)
+        dtype = "float32" if self.dtype is None else checked_dtype_name(self.dtype, key)
         gap_fill = self.fill if self.gap_fill is None else self.gap_fill
         for name, fill in (("fill", self.fill), ("gap_fill", gap_fill)):
             if not isinstance(fill, (int, float, np.number, np.bool_)):
@@ -120,7 +123,7 @@ class RoutedExperts:
 
     def spec(self, key: str) -> FieldSpec:
         """Return how the field is read and written under a key."""
-        dtype = None if self.dtype is None else dtype_name(key, self.dtype)
+        dtype = None if self.dtype is None else checked_dtype_name(self.dtype, key)
         num_experts = self.num_experts
         if num_experts is not None:
             num_experts = checked_int(f"num_experts of {key}", num_experts, "an integer or None")
@@ -199,11 +202,8 @@ def _joined(arrays: list[Any], dtype: Any) -> tuple[Any, Any]:
     """Return arrays as one of a dtype, and the offsets of its rows."""
     arrays = [array if array.dtype == dtype else convert(array, dtype) for array in arrays]
     offsets: Any = offsets_of([len(array) for array in arrays])
-    if isinstance(arrays[0], np.ndarray):
-        return np.concatenate(arrays), offsets
-    import torch
-
-    return torch.cat(arrays), torch.from_numpy(offsets)
+    joined = concatenate(arrays)
+    return joined, to_tensor(offsets) if is_tensor(joined) else offsets
 
 
 def check_keys(fields: Any) -> None:
@@ -231,7 +231,11 @@ def checked_fields(fields: Mapping[str, Any], array_type: str) -> list[tuple[Any
                 align = "joined" if field.concat else "object"
                 specs.append((arrays, FieldSpec(key, key, align=align, dtype=None)))
             else:
-                dtype = _dtype_of(values) if field.dtype is None else dtype_name(key, field.dtype)
+                dtype = (
+                    _dtype_of(values)
+                    if field.dtype is None
+                    else checked_dtype_name(field.dtype, key)
+                )
                 specs.append((values, FieldSpec(key, key, align="row", dtype=dtype)))
         else:
             raise TypeError(
@@ -280,7 +284,7 @@ def per_row_values(key: str, field: PerRow) -> Any:
 def _as_numbers(key: str, values: list[Any], dtype: Any) -> np.ndarray:
     """Return one number per row as something that has a dtype."""
     numbers = [value.item() if hasattr(value, "item") else value for value in values]
-    holds_floats = dtype is None or "float" in dtype_name(key, dtype)
+    holds_floats = dtype is None or "float" in checked_dtype_name(dtype, key)
     is_float = holds_floats and any(isinstance(number, float) for number in numbers)
     is_float |= dtype is not None and holds_floats and not all(map(_fits_int64, numbers))
     for row, number in enumerate(numbers):
@@ -306,7 +310,7 @@ def _fits_int64(number: Any) -> bool:
 
 def _as_objects(key: str, values: list[Any], field: PerRow, array_type: str) -> list[Any]:
     """Return one array a row, of the batch's kind."""
-    dtype = None if field.dtype is None else dtype_name(key, field.dtype)
+    dtype = None if field.dtype is None else checked_dtype_name(field.dtype, key)
     arrays = [
         _as_array(f"{key}[{row}]", value, dtype, array_type) for row, value in enumerate(values)
     ]
@@ -326,7 +330,7 @@ def _common_dtype(key: str, arrays: Sequence[Any]) -> Any:
     dtypes = {array.dtype for array in arrays}
     if len(dtypes) == 1:
         return dtypes.pop()
-    names = {str(dtype).removeprefix("torch.") for dtype in dtypes}
+    names = set(map(dtype_name, dtypes))
     if all(name.startswith(("int", "uint", "bool")) for name in names):
         common = np.result_type(*names)
         if common.kind == "f":

@@ -8,7 +8,15 @@ from typing import Any
 import numpy as np
 
 from fastcollate.arguments import checked_int, counted, suggests_names
-from fastcollate.arrays import checked_array, describe, flattened, is_tensor, places_of
+from fastcollate.arrays import (
+    checked_array,
+    concatenate,
+    describe,
+    flattened,
+    is_tensor,
+    places_of,
+    taken,
+)
 from fastcollate.batch import Batch
 
 
@@ -78,10 +86,7 @@ def cp_split(batch: Batch, cp_size: int, cp_rank: int) -> Batch:
         output.key for output in batch.recipe.table if output.align in ("sequence", "response")
     }
     return Batch(
-        {
-            key: _taken(value, positions) if key in per_token else value
-            for key, value in batch.items()
-        }
+        {key: _at(value, positions) if key in per_token else value for key, value in batch.items()}
     )
 
 
@@ -135,8 +140,7 @@ def cp_merge(parts: Sequence[Any], batch: Batch) -> Any:
     sources = np.empty_like(positions)
     sources[positions] = np.arange(len(positions))
     flat = [flattened(part, 2) for part in parts]
-    joined = np.concatenate(flat) if isinstance(flat[0], np.ndarray) else _joined(flat)
-    return _taken(joined, sources.reshape(leading[0], -1), 1)
+    return _at(concatenate(flat), sources.reshape(leading[0], -1), 1)
 
 
 def _extents(batch: Any) -> np.ndarray:
@@ -174,18 +178,7 @@ def _positions_of(batch: Batch, extents: np.ndarray, cp_size: int, cp_rank: int)
     return positions.reshape(rows, width // cp_size)
 
 
-def _taken(values: Any, positions: np.ndarray, leading: int = 2) -> Any:
+def _at(values: Any, positions: np.ndarray, leading: int = 2) -> Any:
     """Take values by their positions, counted over the leading dimensions."""
     flat = flattened(values, leading)
-    if isinstance(flat, np.ndarray):
-        return flat[positions]
-    import torch
-
-    index = torch.from_numpy(positions.ravel()).to(flat.device)
-    return flat.index_select(0, index).reshape(*positions.shape, *flat.shape[1:])
-
-
-def _joined(tensors: list[Any]) -> Any:
-    import torch
-
-    return torch.cat(tensors)
+    return taken(flat, positions.ravel()).reshape(*positions.shape, *flat.shape[1:])

@@ -10,10 +10,9 @@ from fastcollate.arguments import counted, id_list, suggests_names
 from fastcollate.arrays import (
     is_array,
     is_tensor,
-    offsets_of,
     taken,
 )
-from fastcollate.ingest.columns import Ragged
+from fastcollate.ingest.columns import Ragged, picked
 from fastcollate.plan.step_plan import check_step_plan
 
 if TYPE_CHECKING:
@@ -71,9 +70,6 @@ def drop_padding(values: Any, plan: StepPlan) -> Any:
         )
     if has_items:
         return taken(items, inverse)
-    if not isinstance(items, Ragged):
-        return [items[slot] for slot in inverse.tolist()]
-    offsets = offsets_of(items.lengths[inverse])
-    shifts = items.offsets[inverse] - offsets[:-1]
-    places = np.repeat(shifts, np.diff(offsets)) + np.arange(offsets[-1])
-    return Ragged(taken(items.values, places), offsets)
+    if isinstance(items, Ragged):
+        return picked(items, inverse)
+    return [items[slot] for slot in inverse.tolist()]

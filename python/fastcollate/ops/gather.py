@@ -14,8 +14,10 @@ from fastcollate.arrays import (
     fits,
     flattened,
     is_array,
+    like_of,
     offsets_of,
     signed_like,
+    taken,
 )
 from fastcollate.ingest.columns import Ragged
 
@@ -69,7 +71,7 @@ def gathered(
         padding=plan.layout != "packed",
         may_miss=missing is not None,
     )
-    values = _taken(flattened(x, len(leading)), places, missing)
+    values = _at(flattened(x, len(leading)), places, missing)
     return Ragged(values, offsets_of(lens))
 
 
@@ -131,7 +133,7 @@ def _leading_shape(plan: Plan, width: int) -> tuple[int, ...]:
     return (width,) if plan.layout == "jagged" else (plan.num_output_rows, width)
 
 
-def _taken(flat: Any, places: np.ndarray, missing: float | None) -> Any:
+def _at(flat: Any, places: np.ndarray, missing: float | None) -> Any:
     """Take items by place; where the place is -1, give the number."""
     if len(flat) == 0:  # all are missing, but there is nothing to take instead
         shape = (len(places), *flat.shape[1:])
@@ -139,22 +141,20 @@ def _taken(flat: Any, places: np.ndarray, missing: float | None) -> Any:
         if isinstance(flat, np.ndarray):
             return np.full(shape, fill, flat.dtype)
         return flat.new_full(shape, fill)
-    if isinstance(flat, np.ndarray):
-        taken = flat[places]
-        if missing is not None:
-            taken[places < 0] = missing
-        return taken
+    if missing is None:
+        return taken(flat, places)
+    found = taken(flat, np.maximum(places, 0))
+    is_missing = like_of(places < 0, found)
+    if isinstance(found, np.ndarray):
+        found[is_missing] = missing
+        return found
     import torch
 
-    index = torch.from_numpy(places).to(flat.device)
-    if missing is None:
-        return flat.index_select(0, index)
-    is_missing = (index < 0).reshape(-1, *[1] * (flat.dim() - 1))
-    taken = flat.index_select(0, index.clamp(min=0))
-    bits = signed_like(taken)
-    if bits.dtype != taken.dtype:
-        missing = signed_like(torch.tensor(missing, dtype=taken.dtype)).item()
-    return _of_bits(bits.masked_fill(is_missing, missing), taken.dtype)
+    bits = signed_like(found)
+    if bits.dtype != found.dtype:
+        missing = signed_like(torch.tensor(missing, dtype=found.dtype)).item()
+    is_missing = is_missing.reshape(-1, *[1] * (found.dim() - 1))
+    return _of_bits(bits.masked_fill(is_missing, missing), found.dtype)
 
 
 def _of_bits(tensor: Any, dtype: Any) -> Any:

@@ -8,8 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from fastcollate.arrays import offsets_of, to_numpy
+from fastcollate.arrays import offsets_of, places_of, to_numpy
 from fastcollate.ingest.columns import Ragged, jagged_rows
+from fastcollate.ingest.columns import picked as picked_rows
 from fastcollate.plan.lengths import Integers
 
 
@@ -53,9 +54,7 @@ def picked(data: Any, num_rows: int, rows: Sequence[int]) -> Any:
 
 def _picked(value: Any, num_rows: int, rows: Integers) -> Any:
     if isinstance(value, Ragged):
-        lengths = value.lengths[rows]
-        places = _places(value.offsets[:-1][rows], lengths)
-        return Ragged(value.values[places], offsets_of(lengths))
+        return picked_rows(value, rows)
     if isinstance(value, (list, tuple)):
         if len(value) != num_rows:
             return value
@@ -82,7 +81,7 @@ def _picked_nested(value: Any, rows: Integers) -> Any:
         return torch.nested.as_nested_tensor(chosen, layout=torch.jagged)
     starts, lengths = to_numpy(value.offsets()[:-1])[rows], jagged_lengths(value)[rows]
     values, dim = value.values(), value._ragged_idx - 1
-    places = torch.from_numpy(_places(starts, lengths)).to(values.device)
+    places = torch.from_numpy(places_of(starts, lengths)).to(values.device)
     offsets = torch.from_numpy(offsets_of(lengths)).to(values.device)
     return torch.nested.nested_tensor_from_jagged(
         values.index_select(dim, places), offsets, jagged_dim=dim + 1
@@ -92,10 +91,3 @@ def _picked_nested(value: Any, rows: Integers) -> Any:
 def jagged_lengths(value: Any) -> Integers:
     """Return how long the rows of a jagged nested tensor are, int64 (rows,)."""
     return jagged_rows("a jagged tensor", value)[1]
-
-
-def _places(starts: Integers, lengths: Integers) -> Integers:
-    """Return where the values of rows lie, row after row, int64."""
-    offsets = offsets_of(lengths)
-    places: Integers = np.arange(offsets[-1]) + np.repeat(starts - offsets[:-1], lengths)
-    return places

@@ -23,6 +23,7 @@ from fastcollate.arrays import (
     is_array,
     is_tensor,
     to_tensor,
+    zeros,
 )
 from fastcollate.batch import Batch
 from fastcollate.plan.step_plan import Shard
@@ -329,10 +330,10 @@ def build_padding_position_ids(source_position_ids: Any, attention_mask: Any) ->
     counts = np.asarray(convert(mask, dtype_like(mask, "int64"))).cumsum()
     positions = np.maximum(counts - 1, 0)
     if not is_array(source_position_ids):
-        result = _zeros(attention_mask, positions.shape, "int64")
+        result = zeros(positions.shape, attention_mask, "int64")
     else:
         leading = tuple(source_position_ids.shape[:-1])
-        result = _zeros(source_position_ids, (*leading, len(positions)))
+        result = zeros((*leading, len(positions)), source_position_ids)
     result[...] = to_tensor(positions).to(result) if is_tensor(result) else positions
     return result
 
@@ -370,7 +371,7 @@ def build_padding_routed_experts(source_routed_experts: Any, seq_len: int) -> An
     if not is_array(source_routed_experts):
         return None
     shape = tuple(source_routed_experts.shape)
-    return _zeros(source_routed_experts, (length, *shape[1:]) if shape else ())
+    return zeros((length, *shape[1:]) if shape else (), source_routed_experts)
 
 
 def _template(
@@ -382,7 +383,7 @@ def _template(
 
     def filled(field: str, shape: tuple[int, ...], value: int, dtype: str) -> Any:
         found = source.get(field)
-        array = _zeros(found if is_array(found) else like, shape, dtype)
+        array = zeros(shape, found if is_array(found) else like, dtype)
         array[...] = value
         return array
 
@@ -415,7 +416,7 @@ def _template(
                     "cannot hold"
                 )
             count = tokens[field].number if field in tokens else ROW_LENGTH
-            sample[field] = _zeros(found, (count, *found.shape[1:]))
+            sample[field] = zeros((count, *found.shape[1:]), found)
             sample[field][...] = value
     sample.update({field: _no_images(source[field]) for field in IMAGES if field in source})
 
@@ -428,7 +429,7 @@ def _no_images(images: Any) -> Sample:
     """Return the inputs of no image, for models that need them too."""
     if not isinstance(images, Mapping) or "vision_token_types" not in images:
         return {}
-    types = _zeros(images["vision_token_types"], (1, ROW_LENGTH), "int64")
+    types = zeros((1, ROW_LENGTH), images["vision_token_types"], "int64")
     types[...] = -1
     none = {key: _copied(key, images[key][:0]) for key in ("pixel_values", "image_grid_hws")}
     return {"vision_token_types": types, **none}
@@ -505,17 +506,7 @@ def _resized(name: str, value: Any, tokens: _Tokens | None) -> Any:
         return type(value)([type(value[0])()] * tokens.number)
     shape = list(value.shape)
     shape[tokens.axis] = tokens.number
-    return _zeros(value, tuple(shape))
-
-
-def _zeros(like: Any, shape: tuple[int, ...], dtype: str | None = None) -> Any:
-    """Make zeros in an array's library and on its device, of its dtype or of another."""
-    if is_tensor(like):
-        import torch
-
-        kind = like.dtype if dtype is None else getattr(torch, dtype)
-        return torch.zeros(shape, dtype=kind, device=like.device)
-    return np.zeros(shape, dtype=dtype or like.dtype)
+    return zeros(tuple(shape), value)
 
 
 def _any_array(source: Sample) -> Any:
@@ -542,7 +533,7 @@ def _numbered(template: Sample, row: int) -> Sample:
 def _number(source: Any, number: int) -> Any:
     """Return a number as the source has it: as an array of one number, or as an int."""
     if is_array(source) and math.prod(source.shape) == 1:
-        array = _zeros(source, tuple(source.shape))
+        array = zeros(tuple(source.shape), source)
         array[...] = number
         return array
     return number
