@@ -542,7 +542,7 @@ fn rows_wider_than_a_fixed_width_are_refused() {
     };
     let message = refuse(Layout::TwoSegment, prompt);
     assert!(
-        message.starts_with("row 1 has 3 prompt tokens, but max_prompt_len is 2"),
+        message.starts_with("row 1 has 3 prompt tokens, but pad_prompt_to is 2"),
         "{message}"
     );
     let response = Widths {

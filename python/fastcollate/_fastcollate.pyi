@@ -9,7 +9,9 @@ from fastcollate.plan.costs import Weights
 from fastcollate.plan.step_plan import Shard
 
 __all__ = [
+    "IGNORE_INDEX",
     "RESERVED_KEYS",
+    "SYNTHETIC_LENS",
     "BufferPool",
     "FieldSpec",
     "LayoutSpec",
@@ -49,7 +51,9 @@ __all__ = [
 ]
 
 __version__: str
+IGNORE_INDEX: int
 RESERVED_KEYS: list[str]
+SYNTHETIC_LENS: tuple[int, int]
 
 @final
 class FieldSpec:

@@ -73,6 +73,12 @@ mod _fastcollate {
         if cfg!(not(Py_LIMITED_API)) {
             super::ingest::check_digits(py)?;
         }
+        let synthetic = fastcollate::plan::Row::SYNTHETIC;
+        module.add(
+            "SYNTHETIC_LENS",
+            (synthetic.prompt_len, synthetic.response_len),
+        )?;
+        module.add("IGNORE_INDEX", fastcollate::batch::IGNORE_INDEX)?;
         module.add("RESERVED_KEYS", fastcollate::batch::RESERVED_KEYS)?;
         module.add("__version__", env!("CARGO_PKG_VERSION"))
     }

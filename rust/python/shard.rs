@@ -115,7 +115,7 @@ impl Shard {
     /// What is longest among all rows that are written of the step: those that there are and, in some
     /// shard maybe, synthetic ones.
     fn least(&self, longest: Longest) -> Result<Longest> {
-        let with_synthetic = longest.max(Longest::SYNTHETIC);
+        let with_synthetic = longest.max(Longest::of_rows(&[Row::SYNTHETIC]));
         let (prompt, response, sequence) = self.widths.unwrap_or_default();
         let planned = Longest {
             prompt,

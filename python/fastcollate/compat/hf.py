@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from fastcollate._fastcollate import FieldSpec, OutputSpec
+from fastcollate._fastcollate import IGNORE_INDEX, FieldSpec, OutputSpec
 from fastcollate.collating import collate_fields
 from fastcollate.plan.layouts import JAGGED
 
@@ -50,7 +50,7 @@ class DataCollatorWithFlattening:
         return_tensors: str = "pt",
         *,
         return_position_ids: bool = True,
-        separator_id: int = -100,
+        separator_id: int = IGNORE_INDEX,
         return_flash_attn_kwargs: bool = False,
         return_seq_idx: bool = False,
         position_ids_start: int = 0,

@@ -9,14 +9,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fastcollate._fastcollate import Stretches, pack_ids
+from fastcollate._fastcollate import IGNORE_INDEX, Stretches, pack_ids
 from fastcollate.arguments import counted, id_list
 from fastcollate.arrays import describe, is_tensor, offsets_of, to_numpy
 from fastcollate.ingest.column_input import ragged
 from fastcollate.ingest.columns import Ragged
-
-IGNORED = -100
-"""The label that losses leave out."""
 
 TURN = ("prompt", "response")
 """Keys of the tokens of a rollout's turn."""
@@ -226,7 +223,7 @@ def _trained(ids: Ragged, labels: Ragged) -> np.ndarray:
     """Return which tokens have a label: bool (tokens,)."""
     _check_same_lengths(ids, "labels", labels)
     targets, tokens = to_numpy(labels.values), to_numpy(ids.values)
-    trained: np.ndarray = targets != IGNORED
+    trained: np.ndarray = targets != IGNORE_INDEX
     wrong = targets != tokens
     wrong &= trained
     if wrong.any():
@@ -234,7 +231,7 @@ def _trained(ids: Ragged, labels: Ragged) -> np.ndarray:
         row, position = _place(ids.offsets, index)
         raise ValueError(
             f"labels[{row}][{position}] is {targets[index]}, but "
-            f"input_ids[{row}][{position}] is {tokens[index]}; a label is {IGNORED} or the id "
+            f"input_ids[{row}][{position}] is {tokens[index]}; a label is {IGNORE_INDEX} or the id "
             "of its own position (models shift them inside)"
         )
     return trained

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from fastcollate._fastcollate import OutputTable
+from fastcollate._fastcollate import SYNTHETIC_LENS, OutputTable
 from fastcollate.arrays import describe, like_of
 from fastcollate.plan.layouts import JAGGED, Layout, Left, Right, TwoSegment
-from fastcollate.plan.step_plan import SYNTHETIC_LENS, Shard
+from fastcollate.plan.step_plan import Shard
 
 if TYPE_CHECKING:
     from fastcollate._fastcollate import Output, Plan

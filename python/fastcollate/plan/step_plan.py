@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fastcollate import _fastcollate
+from fastcollate._fastcollate import SYNTHETIC_LENS
 from fastcollate.arguments import checked_count, checked_int, checked_integer, counted
 from fastcollate.arrays import describe, offsets_of
 from fastcollate.plan.layouts import Layout, Packed
@@ -20,9 +21,6 @@ from fastcollate.plan.lengths import Integers
 from fastcollate.plan.tables import Table, check_names
 
 Widths = tuple[int, int, int]
-
-SYNTHETIC_LENS = (1, 1)
-"""Prompt and response tokens of a synthetic row."""
 
 
 @dataclass(frozen=True, eq=False)

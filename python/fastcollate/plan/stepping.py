@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fastcollate import _fastcollate
+from fastcollate._fastcollate import SYNTHETIC_LENS
 from fastcollate.arguments import (
     check_bool,
     checked_count,
@@ -25,7 +26,7 @@ from fastcollate.plan.layouts import LayoutArgument, checked_layout
 from fastcollate.plan.lengths import Integers, checked_lengths
 from fastcollate.plan.merging import MergePlan
 from fastcollate.plan.step_packing import checked_packer, packed_slots
-from fastcollate.plan.step_plan import SYNTHETIC_LENS, StepPlan
+from fastcollate.plan.step_plan import StepPlan
 from fastcollate.plan.trajectories import checked_trajectories
 
 MAX_RANKS = 1 << 24

@@ -4,7 +4,7 @@ use bytemuck::Pod;
 use half::{bf16, f16};
 
 use super::Number;
-use super::outputs::NO_LABEL;
+use super::outputs::IGNORE_INDEX;
 use crate::alloc::filled;
 use crate::column::{AnyColumn, Column};
 use crate::dtype::{Dtype, IntDtype};
@@ -277,7 +277,7 @@ impl Job<'_, Read> {
                 _ => |weight| weight,
             },
             shifted,
-            ignored: Number::Int(NO_LABEL).cast().unwrap_or(T::ZERO),
+            ignored: Number::Int(IGNORE_INDEX).cast().unwrap_or(T::ZERO),
         };
         let band = self.band;
         let Source {

@@ -20,6 +20,8 @@ mod unplaced;
 pub use collate::{Collated, RowSource, collate};
 pub use field::{FieldKind, FieldSpec};
 pub use number::Number;
-pub use outputs::{Alignment, Fill, LOSS_MASK, Output, OutputSpec, RESERVED_KEYS, What, outputs};
+pub use outputs::{
+    Alignment, Fill, IGNORE_INDEX, LOSS_MASK, Output, OutputSpec, RESERVED_KEYS, What, outputs,
+};
 pub use places::BatchRows;
 pub use planned::{ALIGNMENT, Array, Columns, Planned, PlannedOutput, Request, Value};

@@ -8,8 +8,8 @@ use crate::error::{Error, Result};
 use crate::plan::{Layout, Of};
 use crate::write::PositionPadding;
 
-/// What labels hold where there is none: what losses ignore.
-pub const NO_LABEL: i64 = -100;
+/// What labels hold where there is none: the `ignore_index` of losses.
+pub const IGNORE_INDEX: i64 = -100;
 
 /// The key of the loss mask.
 pub const LOSS_MASK: &str = "loss_mask";
@@ -258,7 +258,7 @@ impl OutputSpec {
         }
         let labels = |(shifted, dtype): (bool, IntDtype)| {
             let what = What::Labels { shifted, dtype };
-            output(what, "labels", NO_LABEL, dtype.into())
+            output(what, "labels", IGNORE_INDEX, dtype.into())
         };
         outputs.extend(self.labels.map(labels));
         outputs

@@ -18,20 +18,18 @@ pub struct Row {
 }
 
 impl Row {
+    /// The shortest row that is one to everybody: a prompt and a response of one token each.
+    pub const SYNTHETIC: Self = Self {
+        source: None,
+        prompt_len: 1,
+        response_len: 1,
+        is_padding: true,
+    };
+
     /// Tokens of the stream.
     #[allow(clippy::len_without_is_empty, reason = "nobody asks")]
     pub fn len(&self) -> usize {
         self.prompt_len + self.response_len
-    }
-
-    /// The shortest row that is one to everybody: a prompt and a response of one token each.
-    fn synthetic() -> Self {
-        Self {
-            source: None,
-            prompt_len: 1,
-            response_len: 1,
-            is_padding: true,
-        }
     }
 }
 
@@ -155,7 +153,7 @@ impl Assembly {
     pub fn check_turns(&self, turns: &Turns) -> Result<()> {
         let fits = |(index, row): (usize, &Row)| match row.source {
             Some(turn) => turn < turns.count() && row.len() == turns.stream_len(turn),
-            None => *row == Row::synthetic() && self.pieces(index).is_empty(),
+            None => *row == Row::SYNTHETIC && self.pieces(index).is_empty(),
         };
         if let Some(row) = self.rows.iter().enumerate().position(|row| !fits(row)) {
             let reason = format!("row {row} is not as long as its source");
@@ -308,7 +306,7 @@ impl Assembly {
         let (mut rows, mut pieces, mut piece_offsets) = (Vec::new(), Vec::new(), vec![0]);
         for pick in picks {
             match pick.row {
-                None => rows.push(Row::synthetic()),
+                None => rows.push(Row::SYNTHETIC),
                 Some(index) => {
                     let is_padding = pick.is_padding || self.rows[index].is_padding;
                     rows.push(Row {

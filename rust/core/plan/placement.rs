@@ -84,13 +84,6 @@ pub struct Longest {
 }
 
 impl Longest {
-    /// What is longest in a synthetic row.
-    pub const SYNTHETIC: Self = Self {
-        prompt: 1,
-        response: 1,
-        sequence: 2,
-    };
-
     /// The longest of both.
     #[must_use]
     pub fn max(self, other: Self) -> Self {

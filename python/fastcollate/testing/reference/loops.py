@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from fastcollate._fastcollate import IGNORE_INDEX
 from fastcollate.testing.reference.fields import field_outputs, refuse_lost
 from fastcollate.testing.reference.grids import Grid, grids_of, layout_options, place
 from fastcollate.testing.reference.packed import (
@@ -26,7 +27,6 @@ from fastcollate.testing.reference.reading import (
     rows_of,
 )
 
-IGNORED = -100
 """The label that losses leave out."""
 
 
@@ -133,7 +133,9 @@ def build_batch_loops(
         _refuse_headless(prompt_lens, given)
     weights = _predicted(given, before, prompt_lens)
     if labels is not None:
-        batch["labels"] = _ints(before if is_moved else tokens, _labels(rows, weights), IGNORED)
+        batch["labels"] = _ints(
+            before if is_moved else tokens, _labels(rows, weights), IGNORE_INDEX
+        )
     if has_loss_mask:
         per_token = {"loss_mask": weights} | per_token | {"loss_mask": weights}
     for key, column in per_token.items():
@@ -187,7 +189,7 @@ def _labels(rows: list[Any], weights: list[Any]) -> list[list[int]]:
     labels = []
     for row, row_weights in zip(rows, weights, strict=True):
         first = len(row) - len(row_weights)
-        of_row = [IGNORED] * len(row)
+        of_row = [IGNORE_INDEX] * len(row)
         for position, weight in enumerate(row_weights):
             if np.float32(weight) != 0:
                 of_row[first + position] = row[first + position]

@@ -6,7 +6,8 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from fastcollate.testing.reference.loops import IGNORED, build_batch_loops
+from fastcollate._fastcollate import IGNORE_INDEX
+from fastcollate.testing.reference.loops import build_batch_loops
 
 _COLUMNS = ("rewards", "loss_mask", "logprobs")
 
@@ -59,9 +60,9 @@ def _parts(sample: Mapping[str, Any]) -> tuple[Any, Any, list[int] | None]:
     if "prompt_len" in sample:
         return ids[: sample["prompt_len"]], ids[sample["prompt_len"] :], None
     count = 0
-    while count < len(ids) and sample["labels"][count] == IGNORED:
+    while count < len(ids) and sample["labels"][count] == IGNORE_INDEX:
         count += 1
-    mask = [0 if label == IGNORED else 1 for label in sample["labels"][count:]]
+    mask = [0 if label == IGNORE_INDEX else 1 for label in sample["labels"][count:]]
     return ids[:count], ids[count:], mask
 
 
