@@ -266,7 +266,7 @@ def test_the_table_describes_every_output(layout, array_type):
         array_type=array_type,
         layout=fc.Packed.single_row(multiple_of=4) if layout == "packed" else layout,
     )
-    table = batch.recipe.table
+    table = batch.spec.table
     assert [output.key for output in table] == list(batch)
     assert len(table) == len(batch)
     assert "other" not in table
@@ -288,7 +288,7 @@ def test_the_table_describes_every_output(layout, array_type):
     assert (table["routes"].fill, table["routes"].field) == ("indices", 3)
     assert (table["router_padding_mask"].fill, table["router_padding_mask"].field) == (1, 3)
     assert table["joined_offsets"].field == table["joined"].field == 2
-    again = pickle.loads(pickle.dumps(batch)).recipe.table
+    again = pickle.loads(pickle.dumps(batch)).spec.table
     assert again == table
     assert repr(again["joined"]) == "Output('joined', align='joined')"
     with pytest.raises(ValueError, match="align of a is 'b'"):

@@ -124,7 +124,7 @@ def test_left_padded_batches_are_those_of_skyrl(examples, pad_token_id):
     st.sampled_from(["0.3.0", None, "blockwise", "mxfp8"]),
 )
 def test_packed_batches_are_those_of_skyrl(examples, capacity, tp, cp, dp, fp8, version):
-    """Of 0.3.0, and of its main branch with a recipe, installed or not."""
+    """Of 0.3.0, and of its main branch with a spec, installed or not."""
     arguments = {"tp_size": tp, "pp_size": 1, "cp_size": cp, "dp_size": dp, "fp8_enabled": fp8}
     is_old = version == "0.3.0"
     with pytest.MonkeyPatch.context() as patch:

@@ -119,7 +119,7 @@ def test_everything_else_is_kept():
     batch = fc.build_batch([[1], [1, 2]], [[2], [3]], pad_token_id=0, **turns, merge="exact")
     for again in (batch.to("meta"), copied_on_the_host(batch)):
         assert again.plan == batch.plan
-        assert again.recipe is batch.recipe
+        assert again.spec is batch.spec
         assert again.merge_plan is batch.merge_plan
         assert (again.uids, again.trajectory_ids, again.is_last_step) == ([2], ["a"], [True])
         assert again.is_padding is None

@@ -432,7 +432,7 @@ def test_bins_of_one_sequence_are_the_right_layout(drawn, array_type):
     wide = fc.Right(pad_response_to=max(lens))
     right = fc.build_batch(**data._asdict(), **more, layout=wide)
     responses = {"response_mask", "loss_mask", "rewards", "logprobs"}
-    responses |= {spec.key for spec in right.recipe.fields if spec.align == "response"}
+    responses |= {spec.key for spec in right.spec.fields if spec.align == "response"}
     for key in set(right) - {"attention_mask"}:
         if key not in responses:
             assert_same({key: batch[key]}, {key: right[key]})

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING
 from fastcollate import memory, parallel, planning
 from fastcollate._fastcollate import __version__
 from fastcollate.batch import Batch
-from fastcollate.building import BatchBuilder
-from fastcollate.collating import build_batch
+from fastcollate.build import build_batch
+from fastcollate.builder import BatchBuilder
 from fastcollate.collator import Collator
 from fastcollate.handover.device_padding import pad_on_device
 from fastcollate.handover.prefetching import prefetch

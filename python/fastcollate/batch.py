@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
-from fastcollate._fastcollate import FieldSpec, OutputSpec, OutputTable, Owner, Plan
+from fastcollate._fastcollate import Owner, Plan
 from fastcollate.arguments import check_bool, counted, suggests_names, warn_user
 from fastcollate.arrays import is_tensor
+from fastcollate.collate import BatchSpec, Collated
 from fastcollate.handover.device import moved, pinned_batch
 from fastcollate.ops.gather import broadcasted, gathered
 from fastcollate.ops.normalize import LossNormalizers, loss_normalizers, normalized
@@ -17,13 +18,14 @@ from fastcollate.ops.relayout import relayout
 from fastcollate.ops.select import selected
 from fastcollate.plan.bin_plan import BinPlan
 from fastcollate.plan.layouts import LayoutArgument, checked_layout, split_message
+from fastcollate.plan.step_rows import StepRows
 
 if TYPE_CHECKING:
     from fastcollate.ingest.columns import Ragged
     from fastcollate.plan.merging import MergePlan
     from fastcollate.plan.step_plan import Shard, StepPlan
 
-_NEEDS_PLAN = frozenset({"plan", "recipe", "prompt_lens", "response_lens", "metrics", "bin_plan"})
+_NEEDS_PLAN = frozenset({"plan", "spec", "prompt_lens", "response_lens", "metrics", "bin_plan"})
 
 
 class MissingPlanError(RuntimeError, AttributeError):
@@ -31,15 +33,6 @@ class MissingPlanError(RuntimeError, AttributeError):
 
     Also an ``AttributeError``, so that ``hasattr`` says no.
     """
-
-
-class Recipe(NamedTuple):
-    """What a batch was asked to be, beside its plan, and the outputs that it has."""
-
-    pad_token_id: int
-    fields: list[FieldSpec]
-    outputs: OutputSpec
-    table: OutputTable
 
 
 @suggests_names
@@ -56,7 +49,7 @@ class Batch(Mapping[str, Any]):
     data
         The outputs. Any mapping will do, and without a plan: code that rebuilds its inputs by
         ``type(batch)({...})``, as torch's ``default_collate`` does, gets a batch of the same keys.
-    plan, recipe
+    plan, spec
         What :func:`fastcollate.build_batch` wrote the outputs by.
     uids, trajectory_ids
         What names each row's prompt group and trajectory, as it was handed in.
@@ -80,7 +73,7 @@ class Batch(Mapping[str, Any]):
         "_masked_rewards",
         "_owner",
         "_plan_or_call",
-        "_recipe",
+        "_spec",
         "is_last_step",
         "is_padding",
         "merge_plan",
@@ -90,7 +83,7 @@ class Batch(Mapping[str, Any]):
 
     _data: dict[str, Any]
     _plan_or_call: Plan | Callable[[], Plan] | None
-    _recipe: Recipe | None
+    _spec: BatchSpec | None
     _handover: dict[str, float] | None
     _masked_rewards: int
     _owner: Owner | None
@@ -104,7 +97,7 @@ class Batch(Mapping[str, Any]):
         self,
         data: Mapping[str, Any] | Iterable[tuple[str, Any]],
         plan: Plan | None = None,
-        recipe: Recipe | None = None,
+        spec: BatchSpec | None = None,
         uids: Sequence[Any] | None = None,
         trajectory_ids: Sequence[Any] | None = None,
         is_last_step: Sequence[bool] | None = None,
@@ -113,7 +106,7 @@ class Batch(Mapping[str, Any]):
     ) -> None:
         self._data = dict(data)
         self._plan_or_call = plan
-        self._recipe = recipe
+        self._spec = spec
         self._owner = self._handover = None
         self._masked_rewards = 0
         self.uids = uids
@@ -122,14 +115,44 @@ class Batch(Mapping[str, Any]):
         self.merge_plan = merge_plan
         self.is_padding = is_padding
 
-    def _like(self, data: dict[str, Any]) -> Batch:
-        """Return a batch of other outputs, with all else that this one knows but its memory."""
+    @classmethod
+    def _of(cls, collated: Collated) -> Batch:
+        """Return the batch of what the core made."""
+        batch = object.__new__(cls)
+        batch._data, batch._plan_or_call, batch._spec = collated[:3]
+        batch.uids, batch.trajectory_ids, batch.is_last_step = collated[3:6]
+        batch.merge_plan, batch.is_padding = collated[6:8]
+        batch._masked_rewards, batch._owner = collated[8:]
+        batch._handover = None
+        return batch
+
+    def _replace(self, **state: Any) -> Batch:
+        """Return a batch that differs in these slots: batches are not changed anywhere else."""
         again = object.__new__(type(self))
         for name in Batch.__slots__:
             if name != "__weakref__":
-                setattr(again, name, getattr(self, name))
-        again._data, again._owner = data, None
+                setattr(again, name, state[name] if name in state else getattr(self, name))
         return again
+
+    def _with_data(self, data: dict[str, Any], **state: Any) -> Batch:
+        """Return a batch of other outputs, in memory of their own."""
+        return self._replace(_data=data, _owner=None, **state)
+
+    def _step_rows(self) -> StepRows:
+        """Return the rows as a step is planned for them."""
+        if self.is_padding is not None and any(self.is_padding):
+            raise ValueError(
+                "rows is a batch with padding rows, which the plan would take for real ones; "
+                "plan the batch that they were added to"
+            )
+        return StepRows(
+            np.stack([self.plan.prompt_lens, self.plan.response_lens], 1),
+            uids=self.uids,
+            trajectory_ids=self.trajectory_ids,
+            is_last_step=self.is_last_step,
+            # Rows that were picked from a merged batch are not those of its plan any more.
+            merge=self.merge_plan if self.is_padding is None else None,
+        )
 
     def __getitem__(self, key: str) -> Any:
         try:
@@ -170,7 +193,7 @@ class Batch(Mapping[str, Any]):
 
     def __reduce__(self) -> tuple[Callable[..., Batch], tuple[Any, ...], tuple[None, Any]]:
         names = (self.uids, self.trajectory_ids, self.is_last_step)
-        how = (self._plan, self._recipe, *names, self.merge_plan, self.is_padding)
+        how = (self._plan, self._spec, *names, self.merge_plan, self.is_padding)
         state = {"_masked_rewards": self._masked_rewards}
         return _unpickled, (type(self), _own_memory(self._data), *how), (None, state)
 
@@ -200,14 +223,14 @@ class Batch(Mapping[str, Any]):
         return plan
 
     @property
-    def recipe(self) -> Recipe:
+    def spec(self) -> BatchSpec:
         """What the batch was asked to be, beside its plan."""
-        if self._recipe is None:
+        if self._spec is None:
             raise MissingPlanError(
-                "this Batch was made from a mapping and has no recipe; "
+                "this Batch was made from a mapping and has no spec; "
                 "use the Batch that build_batch returned"
             )
-        return self._recipe
+        return self._spec
 
     @property
     def bin_plan(self) -> BinPlan | None:

@@ -8,8 +8,8 @@ from typing import Any, Generic, Literal, TypeVar, cast, overload
 
 from fastcollate.arguments import id_list, suggests_names, unknown_argument, warn_user
 from fastcollate.batch import Batch
-from fastcollate.building import BatchBuilder
-from fastcollate.collating import build_batch, check_options
+from fastcollate.build import build_batch, check_options
+from fastcollate.builder import BatchBuilder
 from fastcollate.handover.pools import BufferPool
 from fastcollate.ingest.fields import Field, PerRow, RoutedExperts
 from fastcollate.ingest.padded_blocks import padding_message

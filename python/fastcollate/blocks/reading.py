@@ -13,7 +13,7 @@ from fastcollate.arrays import checked_dtype_name, is_only_torch, is_tensor, ten
 from fastcollate.batch import Batch
 from fastcollate.blocks.joining import Step
 from fastcollate.blocks.storing import Kind, Part, unpacked
-from fastcollate.collating import build_batch
+from fastcollate.build import build_batch
 from fastcollate.ingest.columns import Ragged
 from fastcollate.plan.merging import Merging
 from fastcollate.plan.step_plan import Shard

@@ -84,7 +84,7 @@ def packed(batch: Batch, shards: list[Batch]) -> Shards:
         names = (shard.uids, shard.trajectory_ids, shard.is_last_step)
         outputs = {key: piece(value, batch.get(key)) for key, value in shard.items()}
         more = (shard.merge_plan, shard.is_padding)
-        one = Batch(outputs, None, shard.recipe, *names, *more)
+        one = Batch(outputs, None, shard.spec, *names, *more)
         batches.append((_pickled(one), _pickled(shard.plan)))
     return Shards(arrays.arrays(), batches)
 
@@ -107,8 +107,6 @@ def unpacked(shards: Shards, index: int, copy: bool) -> Batch:
     """Return a shard over the arrays' memory, or in memory of its own."""
     pickled, plan = shards.batches[index]
     batch: Batch = pickle.loads(pickled)
-    # Many never ask for it, and it takes most of the time.
-    batch._plan_or_call = partial(pickle.loads, plan)
 
     def received(value: Any) -> Any:
         if isinstance(value, list):
@@ -123,5 +121,6 @@ def unpacked(shards: Shards, index: int, copy: bool) -> Batch:
             tensor_of_bits(array, value.dtype) if is_only_torch(value.dtype) else to_tensor(array)
         )
 
-    batch._data = {key: received(value) for key, value in batch.items()}
-    return batch
+    data = {key: received(value) for key, value in batch.items()}
+    # The plan is read when it is first used: that takes most of the time.
+    return batch._with_data(data, _plan_or_call=partial(pickle.loads, plan))

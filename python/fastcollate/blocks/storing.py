@@ -21,7 +21,7 @@ from fastcollate.arrays import (
     to_numpy,
 )
 from fastcollate.batch import Batch
-from fastcollate.collating import build_batch
+from fastcollate.build import build_batch
 from fastcollate.ingest.columns import Ragged
 from fastcollate.ingest.fields import (
     Field,

@@ -9,7 +9,7 @@ from typing import Any, Literal
 import numpy as np
 
 from fastcollate._fastcollate import IGNORE_INDEX, FieldSpec, OutputSpec
-from fastcollate.collating import collate_fields
+from fastcollate.collate import collate_fields
 from fastcollate.plan.layouts import JAGGED
 
 __all__ = ["DataCollatorWithFlattening"]
@@ -106,7 +106,7 @@ class DataCollatorWithFlattening:
         rows = [feature["input_ids"] for feature in features]
         labels = [feature["labels"] for feature in features] if "labels" in features[0] else None
         try:
-            flat = collate_fields(
+            collated = collate_fields(
                 [()] * len(rows),
                 rows,
                 0,  # there is no padding
@@ -117,7 +117,8 @@ class DataCollatorWithFlattening:
             )
         except (TypeError, ValueError) as error:
             raise _renamed(error) from error
-        starts, lengths = flat["offsets"][:-1], flat.plan.response_lens
+        flat, lengths = collated.data, collated.plan.response_lens
+        starts = flat["offsets"][:-1]
         if not lengths.all():
             raise ValueError(f"features[{lengths.argmin()}]['input_ids'] has no tokens")
 

@@ -224,10 +224,9 @@ def rebuilt(batch: Batch, moves: Moves, transfer: Transfer | None) -> Batch:
         key: mapped(value, lambda tensor: moves.get(id(tensor), tensor))
         for key, value in batch.items()
     }
-    again = batch._like(data)
-    if transfer is not None:
-        again._handover = transfer.metrics
-    return again
+    if transfer is None:
+        return batch._with_data(data)
+    return batch._with_data(data, _handover=transfer.metrics)
 
 
 def mapped(value: Any, function: Callable[[Any], Any]) -> Any:
@@ -238,12 +237,8 @@ def mapped(value: Any, function: Callable[[Any], Any]) -> Any:
     """
     if is_tensor(value) or isinstance(value, np.ndarray):
         return function(value)
-    # Only here: for a small batch, importing takes as long as all else that is done to a tensor.
-    from fastcollate.batch import Batch
-
-    if isinstance(value, Batch):
-        data = {key: mapped(item, function) for key, item in value.items()}
-        return value._like(data)
+    if hasattr(value, "_with_data"):  # a Batch
+        return value._with_data({key: mapped(item, function) for key, item in value.items()})
     # A BatchEncoding would change itself where it is asked to move.
     knows_how = hasattr(value, "to") and not isinstance(value, (dict, UserDict))
     if isinstance(value, Mapping) and not knows_how:

@@ -10,6 +10,7 @@ import numpy as np
 from fastcollate._fastcollate import OutputTable
 from fastcollate.arguments import suggests_names
 from fastcollate.arrays import is_tensor, offsets_of
+from fastcollate.batch import Batch
 from fastcollate.dtypes import checked_outputs
 from fastcollate.handover.device import checked_tensors, has_bus
 from fastcollate.handover.pinning import pinned
@@ -19,7 +20,7 @@ from fastcollate.plan.step_plan import Shard
 
 if TYPE_CHECKING:
     from fastcollate._fastcollate import Output, Plan
-    from fastcollate.batch import Batch, Recipe
+from fastcollate.collate import BatchSpec
 
 
 @suggests_names
@@ -65,12 +66,10 @@ def pad_on_device(
     A few operations of torch per output, and one small copy of where rows begin: nothing waits for
     the device.
     """
-    from fastcollate.batch import Batch
-
     if not isinstance(batch, Batch):
         raise TypeError(f"batch is of type {type(batch).__name__}; pass a Batch")
     checked_tensors(batch)
-    plan, recipe = batch.plan, batch.recipe
+    plan, spec = batch.plan, batch.spec
     target = BY_NAME.get(plan.layout) if layout is None else checked_layout(layout)
     if plan.layout == "jagged":
         if target is None or target.name in ("jagged", "packed"):
@@ -84,31 +83,28 @@ def pad_on_device(
             "call to_layout before it is on a device"
         )
     name = plan.layout if target is None else target.name
-    before = recipe.outputs
+    before = spec.outputs
     outputs, fields = checked_outputs(
         dtypes,
         name,
         before.position_ids[0],
         None if before.labels is None else ("shifted" if before.labels[0] else "aligned"),
-        [(None, spec) for spec in recipe.fields],
+        [(None, spec) for spec in spec.fields],
         "torch",
         before.loss_mask is not None,
     )
     specs = [spec for _, spec in fields]
     rounds_up = plan.multiple_of > 1
-    table = OutputTable.of_layout(name, rounds_up, recipe.pad_token_id, specs, outputs)
-    recipe = recipe._replace(fields=specs, outputs=outputs, table=table)
+    table = OutputTable.of_layout(name, rounds_up, spec.pad_token_id, specs, outputs)
+    spec = spec._replace(fields=specs, outputs=outputs, table=table)
     wanted = {output.key: output.dtype for output in table}
     data = {key: _as_dtype(value, wanted.get(key)) for key, value in batch.items()}
     if target is not None and plan.layout == "jagged":
         rows = np.arange(plan.num_rows)
         everything = Shard(rows, np.zeros(len(rows), np.bool_), plan.num_rows)
         plan = plan.pick(everything, target.spec)
-        data = _Padding(data, plan, recipe, batch.is_padding).outputs()
-    again = batch._like(data)
-    again._plan_or_call = plan
-    again._recipe = recipe
-    return again
+        data = _Padding(data, plan, spec, batch.is_padding).outputs()
+    return batch._with_data(data, _plan_or_call=plan, _spec=spec)
 
 
 def _as_dtype(value: Any, name: str | None) -> Any:
@@ -136,13 +132,13 @@ class _Padding:
         self,
         data: dict[str, Any],
         plan: Plan,
-        recipe: Recipe,
+        spec: BatchSpec,
         is_padding: Sequence[bool] | None,
     ) -> None:
         import torch
 
         self._torch = torch
-        self._data, self._plan, self._recipe = data, plan, recipe
+        self._data, self._plan, self._spec = data, plan, spec
         self._is_padding = np.array(is_padding or [False] * plan.num_rows)
         self._device = data["input_ids"].device
         lens = plan.prompt_lens + plan.response_lens
@@ -172,7 +168,7 @@ class _Padding:
 
     def outputs(self) -> dict[str, Any]:
         """Return all outputs, in the order of the padded layouts."""
-        return {output.key: self._output(output) for output in self._recipe.table}
+        return {output.key: self._output(output) for output in self._spec.table}
 
     def _real_answers(self) -> Any:
         """Return where response tokens of real rows stand."""

@@ -118,7 +118,7 @@ class OnLane(Same):
         moved = mapped(item, lambda value: moves.get(id(value), value))
         if isinstance(moved, Batch):
             own = Transfer(self.transfer.bytes - before[0], self.transfer.copies - before[1])
-            moved._handover = own.metrics
+            moved = moved._replace(_handover=own.metrics)
         self._count += 1
 
         def hand_over() -> Any:

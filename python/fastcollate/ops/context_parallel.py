@@ -83,7 +83,7 @@ def cp_split(batch: Batch, cp_size: int, cp_rank: int) -> Batch:
         raise ValueError(f"cp_rank is {cp_rank}; pass one from 0 to {cp_size - 1}")
     positions = _positions_of(batch, extents, cp_size, cp_rank)
     per_token = {
-        output.key for output in batch.recipe.table if output.align in ("sequence", "response")
+        output.key for output in batch.spec.table if output.align in ("sequence", "response")
     }
     return Batch(
         {key: _at(value, positions) if key in per_token else value for key, value in batch.items()}

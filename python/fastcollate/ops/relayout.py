@@ -9,8 +9,8 @@ import numpy as np
 
 from fastcollate._fastcollate import Stretches
 from fastcollate.arrays import flattened
+from fastcollate.collate import collate_fields
 from fastcollate.dtypes import needs_loss_mask
-from fastcollate.ops.select import names_of
 from fastcollate.plan.merging import Merging
 
 if TYPE_CHECKING:
@@ -22,9 +22,7 @@ if TYPE_CHECKING:
 
 def relayout(batch: Batch, layout: Layout, shard: Shard | None = None) -> Batch:
     """Write a batch, or some of its rows, again (see :meth:`fastcollate.Batch.to_layout`)."""
-    from fastcollate.collating import collate_fields
-
-    plan, recipe = batch.plan, batch.recipe
+    plan, spec = batch.plan, batch.spec
     _check_whole(plan)
     sequence_starts, response_starts = plan.row_starts()
     prompt_lens, response_lens = plan.prompt_lens, plan.response_lens
@@ -33,8 +31,8 @@ def relayout(batch: Batch, layout: Layout, shard: Shard | None = None) -> Batch:
     # Of a field's two outputs, the one that does not hold its values.
     beside = {
         output.field: output.key
-        for output in recipe.table
-        if output.field is not None and output.key != recipe.fields[output.field].key
+        for output in spec.table
+        if output.field is not None and output.key != spec.fields[output.field].key
     }
 
     def column(index: int, spec: FieldSpec) -> Any:
@@ -54,11 +52,11 @@ def relayout(batch: Batch, layout: Layout, shard: Shard | None = None) -> Batch:
         return Stretches([(values, sequence_starts, captured)])
 
     ids = flattened(batch["input_ids"], leading)
-    again = collate_fields(
+    collated = collate_fields(
         Stretches([(ids, sequence_starts, prompt_lens)]),
         Stretches([(ids, sequence_starts + prompt_lens, response_lens)]),
-        recipe.pad_token_id,
-        [(column(index, spec), spec) for index, spec in enumerate(recipe.fields)],
+        spec.pad_token_id,
+        [(column(index, spec), spec) for index, spec in enumerate(spec.fields)],
         "numpy" if isinstance(ids, np.ndarray) else "torch",
         layout,
         _outputs(batch, layout, shard),
@@ -68,17 +66,23 @@ def relayout(batch: Batch, layout: Layout, shard: Shard | None = None) -> Batch:
     )
     was = batch.is_padding
     if shard is None:
-        again.is_padding = was
+        collated = collated._replace(is_padding=was)
     elif was is not None:
         rows = zip(shard.rows.tolist(), shard.is_padding.tolist(), strict=True)
-        again.is_padding = [is_padding or was[row] for row, is_padding in rows]
-    return again
+        collated = collated._replace(is_padding=[padding or was[row] for row, padding in rows])
+    return batch._of(collated)
+
+
+def names_of(batch: Batch) -> dict[str, Any]:
+    """Return what names the rows of a batch."""
+    names = ("uids", "trajectory_ids", "is_last_step")
+    return {name: values for name in names if (values := getattr(batch, name)) is not None}
 
 
 def _outputs(batch: Batch, layout: Layout, shard: Shard | None) -> OutputSpec:
     """Return the outputs that are no fields; whether a loss mask is one depends on the layout."""
-    outputs = batch.recipe.outputs
-    table = batch.recipe.table
+    outputs = batch.spec.outputs
+    table = batch.spec.table
     if "loss_mask" in table and table["loss_mask"].field is not None:
         return outputs
     is_made = (batch.merge_plan, batch.is_padding, shard) != (None, None, None)

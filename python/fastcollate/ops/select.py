@@ -2,49 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from fastcollate._fastcollate import SYNTHETIC_LENS, OutputTable
-from fastcollate.arrays import describe, like_of
+from fastcollate.arrays import like_of
+from fastcollate.ops.relayout import names_of, relayout
 from fastcollate.plan.layouts import JAGGED, Layout, Left, Right, TwoSegment
-from fastcollate.plan.step_plan import Shard
+from fastcollate.plan.step_plan import Shard, check_shard
 
 if TYPE_CHECKING:
     from fastcollate._fastcollate import Output, Plan
     from fastcollate.batch import Batch
 
 
-def check_shard(shard: Any) -> None:
-    """Check the argument ``shard``."""
-    if not isinstance(shard, Shard):
-        raise TypeError(
-            f"shard is {describe(shard)}; pass plan.shard(mini_batch, rank) of what "
-            "fastcollate.plan_step returned (shards of fastcollate.ray are for its collate)"
-        )
-
-
-def picked_names(
-    name: str, values: Sequence[Any], sources: Sequence[int], shard: Shard | None
-) -> list[Any]:
-    """Return what names rows, by their sources; padding rows get names of their own."""
-    if shard is None:
-        return [values[source] for source in sources]
-    names, pads = [], shard.first_pad
-    for source, is_padding in zip(sources, shard.is_padding.tolist(), strict=True):
-        if not is_padding:
-            names.append(values[source])
-            continue
-        names.append(True if name == "is_last_step" else f"pad{pads}")
-        pads += 1
-    return names
-
-
 def selected(batch: Batch, shard: Shard) -> Batch:
     """See :meth:`fastcollate.Batch.select`."""
-    from fastcollate.ops.relayout import relayout
-
     check_shard(shard)
     if batch.plan.layout == "packed":
         raise ValueError(
@@ -63,33 +36,23 @@ def selected(batch: Batch, shard: Shard) -> Batch:
     if first is None or is_wider:
         return relayout(batch, layout, shard)
     rows = slice(first, first + len(shard.rows))
-    views, recipe = _views(batch, rows), batch.recipe
+    views, spec = _views(batch, rows), batch.spec
     pick = partial(plan.pick, shard, layout.spec)
-    if "loss_mask" not in recipe.table:
-        outputs = recipe.outputs.with_loss_mask("float32")
-        table = OutputTable.of_layout(
-            plan.layout, False, recipe.pad_token_id, recipe.fields, outputs
-        )
-        recipe = recipe._replace(outputs=outputs, table=table)
+    if "loss_mask" not in spec.table:
+        outputs = spec.outputs.with_loss_mask("float32")
+        table = OutputTable.of_layout(plan.layout, False, spec.pad_token_id, spec.fields, outputs)
+        spec = spec._replace(outputs=outputs, table=table)
         views["loss_mask"] = like_of(pick().loss_mask(), views["input_ids"])
         views = {output.key: views[output.key] for output in table}
-    again = type(batch)(
-        views,
-        None,
-        recipe,
-        merge_plan=batch.merge_plan,
+    return batch._replace(
+        _data=views,
+        _plan_or_call=pick,
+        _spec=spec,
+        _owner=None,
+        _handover=None,
         is_padding=[False] * len(shard.rows) if (was := batch.is_padding) is None else was[rows],
         **{name: list(values[rows]) for name, values in names_of(batch).items()},
     )
-    again._plan_or_call = pick
-    again._masked_rewards = batch._masked_rewards
-    return again
-
-
-def names_of(batch: Batch) -> dict[str, Any]:
-    """Return what names the rows of a batch."""
-    names = ("uids", "trajectory_ids", "is_last_step")
-    return {name: values for name in names if (values := getattr(batch, name)) is not None}
 
 
 def layout_of(plan: Plan, shard: Shard) -> tuple[Layout, bool]:
@@ -113,7 +76,7 @@ def layout_of(plan: Plan, shard: Shard) -> tuple[Layout, bool]:
 
 def _views(batch: Batch, rows: slice) -> dict[str, Any]:
     """Return the outputs of adjacent rows, over the same memory."""
-    outputs = list(batch.recipe.table)
+    outputs = list(batch.spec.table)
     # Values that lie end to end are found by their offsets; all others, by rows.
     spans: dict[tuple[str, int | None], slice] = {}
     for output in outputs:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -495,3 +495,28 @@ def check_step_plan(plan: Any) -> None:
             f"plan is {describe(plan)}; pass a plan of fastcollate.plan_step, or the step of a "
             "plan of fastcollate.ray.plan_step"
         )
+
+
+def check_shard(shard: Any) -> None:
+    """Check the argument ``shard``."""
+    if not isinstance(shard, Shard):
+        raise TypeError(
+            f"shard is {describe(shard)}; pass plan.shard(mini_batch, rank) of what "
+            "fastcollate.plan_step returned (shards of fastcollate.ray are for its collate)"
+        )
+
+
+def picked_names(
+    name: str, values: Sequence[Any], sources: Sequence[int], shard: Shard | None
+) -> list[Any]:
+    """Return what names rows, by their sources; padding rows get names of their own."""
+    if shard is None:
+        return [values[source] for source in sources]
+    names, pads = [], shard.first_pad
+    for source, is_padding in zip(sources, shard.is_padding.tolist(), strict=True):
+        if not is_padding:
+            names.append(values[source])
+            continue
+        names.append(True if name == "is_last_step" else f"pad{pads}")
+        pads += 1
+    return names

@@ -14,20 +14,17 @@ from fastcollate.arguments import (
     checked_count,
     checked_int,
     counted,
-    id_list,
     suggests_names,
 )
-from fastcollate.arrays import describe, is_tensor
-from fastcollate.batch import Batch
+from fastcollate.arrays import describe
 from fastcollate.plan.boundaries import PromptBoundaries
 from fastcollate.plan.costs import Costs, costs_of
 from fastcollate.plan.grouping import group_offsets
 from fastcollate.plan.layouts import LayoutArgument, checked_layout
-from fastcollate.plan.lengths import Integers, checked_lengths
-from fastcollate.plan.merging import MergePlan
+from fastcollate.plan.lengths import Integers
 from fastcollate.plan.step_packing import checked_packer, packed_slots
 from fastcollate.plan.step_plan import StepPlan
-from fastcollate.plan.trajectories import checked_trajectories
+from fastcollate.plan.step_rows import StepRows
 
 MAX_RANKS = 1 << 24
 """How many ranks all mini-batches together may have."""
@@ -202,7 +199,7 @@ def plan_step(
     samples = n_samples_per_prompt
     if samples is not None:
         samples = checked_count("n_samples_per_prompt", samples, "a number of rows")
-    step = _Rows.of(rows)
+    step = StepRows.of(rows)
     if (num_rows := len(step.lengths)) == 0:
         raise ValueError("there are no rows to plan; pass at least one")
     uids = step.uids if uids is None else step.per_row("uids", uids)
@@ -295,91 +292,6 @@ def plan_step(
 
 def _prompt_offsets(uids: Any) -> Integers:
     return group_offsets("uids", uids, "uid", "the rows of a prompt have to follow each other")
-
-
-class _Rows(NamedTuple):
-    """The rows that a step is planned for, and what is known of them."""
-
-    lengths: Integers
-    """Prompt and response tokens, (rows, 2)."""
-    has_only_totals: bool = False
-    uids: Any | None = None
-    trajectory_ids: Any | None = None
-    is_last_step: Any | None = None
-    merge: MergePlan | None = None
-    """How turns were merged, if the rows were made so."""
-    may_be_per_turn: bool = False
-
-    @classmethod
-    def of(cls, rows: Any) -> _Rows:
-        """Read the argument `rows`."""
-        if isinstance(rows, MergePlan):
-            lengths = np.stack([rows.prompt_lens, rows.response_lens], 1)
-            return cls(lengths, merge=rows, may_be_per_turn=True)
-        if isinstance(rows, Batch):
-            plan = rows.plan
-            lengths = np.stack([plan.prompt_lens, plan.response_lens], 1)
-            if rows.is_padding is not None and any(rows.is_padding):
-                raise ValueError(
-                    "the batch has padding rows, which a plan would take for real ones; "
-                    "plan the batch that they were added to"
-                )
-            names = (rows.uids, rows.trajectory_ids, rows.is_last_step)
-            # Rows that were picked from a merged batch are not those of its plan any more.
-            merge = rows.merge_plan if rows.is_padding is None else None
-            return cls(lengths, False, *names, merge)
-        if isinstance(rows, (tuple, list)) and len(rows) == 2 and hasattr(rows[0], "__len__"):
-            prompts = checked_lengths("prompt_lens", rows[0])
-            responses = checked_lengths("response_lens", rows[1])
-            if len(prompts) != len(responses):
-                raise ValueError(
-                    f"rows has {len(prompts)} lengths of prompts, but "
-                    f"{len(responses)} of responses; pass one of each per row"
-                )
-            return cls(np.stack([prompts, responses], 1))
-        totals = checked_lengths("rows", rows)
-        return cls(np.stack([np.zeros_like(totals), totals], 1), True)
-
-    @property
-    def knows_trajectories(self) -> bool:
-        """Whether it is known which rows are a trajectory."""
-        known = (self.trajectory_ids, self.is_last_step, self.merge)
-        return any(one is not None for one in known)
-
-    def per_row(self, name: str, values: Any) -> Any:
-        """Check that there is one value per row; of one per turn take those of the rows."""
-        if not hasattr(values, "__len__") or isinstance(values, (str, bytes)):
-            values = id_list(name, values)
-        count, rows = len(values), len(self.lengths)
-        if count == rows:
-            return values
-        if self.may_be_per_turn and self.merge is not None:
-            if count == self.merge.num_turns:
-                sources = self.merge.sources
-                if isinstance(values, np.ndarray) or is_tensor(values):
-                    return values[sources]
-                return list(map(id_list(name, values).__getitem__, sources.tolist()))
-            raise ValueError(
-                f"{name} has {count} items, but the plan has {counted(rows, 'row')} of "
-                f"{counted(self.merge.num_turns, 'turn')}; pass one per row or per turn"
-            )
-        raise ValueError(f"{name} has {count} items, but there are {rows} rows; pass one per row")
-
-    def trajectories(self, trajectory_ids: Any | None, is_last_step: Any | None) -> Integers | None:
-        """Find where trajectories begin, and where the last ends."""
-        if trajectory_ids is None and is_last_step is None:
-            if self.merge is not None:
-                of_rows = self.merge.trajectories
-                return np.array([0, *np.flatnonzero(np.diff(of_rows)) + 1, len(of_rows)], np.int64)
-            trajectory_ids, is_last_step = self.trajectory_ids, self.is_last_step
-            if trajectory_ids is None and is_last_step is None:
-                return None
-        if trajectory_ids is not None:
-            trajectory_ids = self.per_row("trajectory_ids", trajectory_ids)
-        if is_last_step is not None:
-            is_last_step = self.per_row("is_last_step", is_last_step)
-        found = checked_trajectories(trajectory_ids, is_last_step)
-        return np.array([0, *found.ends], np.int64)
 
 
 class _Names(NamedTuple):

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from fastcollate.arguments import checked_count, counted, suggests_names
 from fastcollate.arrays import describe
 from fastcollate.blocks.storing import NAMES, PART_BYTES, PLAIN, BlockTable, stored
-from fastcollate.building import BatchBuilder
+from fastcollate.builder import BatchBuilder
 from fastcollate.plan.merging import MergePlan, MergeRewards, check_merge_arguments
 
 COLUMNS = ("prompts", "responses", *PLAIN, "fields", *NAMES)

@@ -10,7 +10,8 @@ import numpy as np
 
 from fastcollate._fastcollate import FieldSpec
 from fastcollate.arguments import checked_integer
-from fastcollate.collating import collate_fields, excess_message
+from fastcollate.build import excess_message
+from fastcollate.collate import collate_fields
 from fastcollate.compat.skyrl.installed import skyrl_module
 from fastcollate.compat.skyrl.packed_tensors import checked_routes, packed_routes, packed_support
 from fastcollate.ingest.column_input import ragged
@@ -138,23 +139,24 @@ def convert_prompts_responses_to_batch_tensors(
         else:
             fields.append((checked_routes(rollout_expert_indices, rows), ROUTES))
     pad_token_id = getattr(pad_token_id, "pad_token_id", pad_token_id)
-    batch = collate_fields(prompts, responses, pad_token_id, fields, "torch")
-    if (message := excess_message(batch.plan, max_seq_len)) is not None:
+    collated = collate_fields(prompts, responses, pad_token_id, fields, "torch")
+    if (message := excess_message(collated.plan, max_seq_len)) is not None:
         logger.warning(message)
 
+    data = collated.data
     tensors = (
-        batch["input_ids"],
-        batch["attention_mask"],
-        batch["response_mask"],
-        batch["rewards"],
-        batch["loss_mask"],
-        batch.get("logprobs"),
+        data["input_ids"],
+        data["attention_mask"],
+        data["response_mask"],
+        data["rewards"],
+        data["loss_mask"],
+        data.get("logprobs"),
     )
     if packed_tensor is None:
-        return (*tensors, batch.get("rollout_expert_indices"))
+        return (*tensors, data.get("rollout_expert_indices"))
     make = packed_tensor.PackedTensor
-    response_lens = batch.plan.response_lens
-    lens = batch.plan.prompt_lens + response_lens
+    response_lens = collated.plan.response_lens
+    lens = collated.plan.prompt_lens + response_lens
     support = rollout_sample_support
     return (
         *tensors,

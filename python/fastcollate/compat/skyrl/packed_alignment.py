@@ -31,7 +31,7 @@ def packed_alignment(
     Raises
     ------
     ValueError
-        The recipe ``"auto"``.
+        The spec ``"auto"``.
     RuntimeError
         The installed SkyRL has no function that says it.
     """
@@ -58,12 +58,12 @@ def _align_size(tp_size: int, cp_size: int, fp8_enabled: bool, fp8_recipe: str |
     size = 2 * tp_size * cp_size if cp_size > 1 else tp_size
     if not fp8_enabled:
         return size
-    recipe = (fp8_recipe or "").strip().lower()
-    if recipe == "auto":
+    spec = (fp8_recipe or "").strip().lower()
+    if spec == "auto":
         raise ValueError(
             "fp8_recipe is 'auto', which workers may resolve in another way than the collator; "
             "pass 'blockwise' or 'mxfp8'"
         )
-    if recipe == "mxfp8":
+    if spec == "mxfp8":
         return math.lcm(size, 32 * tp_size * cp_size)
     return math.lcm(size, 128 * tp_size * cp_size if tp_size > 1 else 16 * cp_size)

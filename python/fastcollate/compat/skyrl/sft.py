@@ -13,7 +13,7 @@ import numpy as np
 from fastcollate._fastcollate import FieldSpec, OutputSpec
 from fastcollate.arguments import counted
 from fastcollate.arrays import offsets_of
-from fastcollate.collating import collate_fields
+from fastcollate.collate import collate_fields
 from fastcollate.compat.skyrl.packed_alignment import Alignment, packed_alignment
 from fastcollate.compat.skyrl.training_batch import training_batch
 from fastcollate.plan.bin_plan import BinPlan
@@ -292,7 +292,7 @@ class PackedDataCollator:
             plan.num_bins // self.dp_size,
             plan.capacity,
         )
-        return _as_packed_batch(packed, plan)
+        return _as_packed_batch(packed.data, plan)
 
     def _bins(self, lengths: list[int], align: Alignment) -> BinPlan:
         """Return which examples share a row; the rows of each rank one behind the other."""
@@ -385,7 +385,7 @@ def _left_padded(key: str, rows: list[Any], fill: Any) -> Any:
         # As responses without prompts: slicing lists would take longer than all the rest. Ids and
         # masks as fields of one batch took no less time.
         empty: list[Any] = [()] * len(rows)
-        return collate_fields(empty, rows, fill, [], "torch", outputs=LEFT_PADDED)["input_ids"]
+        return collate_fields(empty, rows, fill, [], "torch", outputs=LEFT_PADDED).data["input_ids"]
 
     try:
         try:

@@ -12,7 +12,7 @@ from fastcollate._fastcollate import FieldSpec, RowStore, StoredRow, columns_of
 from fastcollate.arguments import check_bool, counted, suggests_names
 from fastcollate.arrays import describe
 from fastcollate.batch import Batch
-from fastcollate.collating import LOGPROBS, LOSS_MASK, REWARDS, build_batch, check_options
+from fastcollate.build import LOGPROBS, LOSS_MASK, REWARDS, build_batch, check_options
 from fastcollate.dtypes import taken_apart
 from fastcollate.handover.pools import PoolArgument
 from fastcollate.ingest.fields import Field, FieldKind, PerRow, RoutedExperts, check_keys, kind_of

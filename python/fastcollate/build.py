@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
-import numpy as np
-
-from fastcollate._fastcollate import FieldSpec, OutputSpec, Plan, collate
-from fastcollate.arguments import checked_int, checked_integer, id_list, suggests_names, warn_user
-from fastcollate.batch import Batch, Recipe
-from fastcollate.dtypes import DEFAULT, checked_outputs, needs_loss_mask
+from fastcollate._fastcollate import FieldSpec, Plan
+from fastcollate.arguments import checked_integer, id_list, suggests_names, warn_user
+from fastcollate.batch import Batch
+from fastcollate.collate import checked_pad, collate_fields
+from fastcollate.dtypes import checked_outputs, needs_loss_mask
 from fastcollate.handover.pools import PoolArgument, checked_memory
 from fastcollate.ingest.fields import (
     Field,
@@ -18,10 +17,8 @@ from fastcollate.ingest.fields import (
     RoutedExperts,
     Rows,
     checked_fields,
-    object_outputs,
 )
 from fastcollate.ingest.padded_blocks import padding_message
-from fastcollate.ops.select import check_shard, picked_names
 from fastcollate.plan.layouts import (
     LEFT,
     Layout,
@@ -33,15 +30,12 @@ from fastcollate.plan.layouts import (
 from fastcollate.plan.merging import (
     MergePlan,
     MergeRewards,
-    Merging,
     check_merge_arguments,
     check_uids,
     checked_merge,
 )
+from fastcollate.plan.step_plan import Shard, check_shard
 from fastcollate.plan.trajectories import checked_flags
-
-if TYPE_CHECKING:
-    from fastcollate.plan.step_plan import Shard
 
 LOSS_MASK = FieldSpec("loss_mask", "loss_mask", plain=True, refuses_nan=True)
 REWARDS = FieldSpec("rewards", "rewards", plain=True, per_row=True)
@@ -247,7 +241,7 @@ def build_batch(
     outputs, specs = checked_outputs(
         dtypes, layout.name, position_ids, labels, specs, array_type, has_loss_mask
     )
-    batch = collate_fields(
+    collated = collate_fields(
         prompts,
         responses,
         pad_token_id,
@@ -262,101 +256,16 @@ def build_batch(
         pin_memory,
     )
     for name, column in (("prompts", prompts), ("responses", responses)):
-        if (message := padding_message(name, column, batch.recipe.pad_token_id)) is not None:
+        if (message := padding_message(name, column, collated.spec.pad_token_id)) is not None:
             warn_user(message)
             break
-    if (message := split_message(batch.plan)) is not None:
+    if (message := split_message(collated.plan)) is not None:
         warn_user(message)
-    if (message := masked_message(batch)) is not None:
+    if (message := masked_message(collated.masked_rewards)) is not None:
         warn_user(message)
-    if (message := excess_message(batch.plan, warn_above)) is not None:
+    if (message := excess_message(collated.plan, warn_above)) is not None:
         warn_user(message)
-    return batch
-
-
-def collate_fields(
-    prompts: Rows,
-    responses: Rows,
-    pad_token_id: int,
-    fields: Sequence[tuple[Any, FieldSpec]],
-    array_type: str,
-    layout: Layout = LEFT,
-    outputs: OutputSpec = DEFAULT,
-    pool: PoolArgument = "default",
-    names: Mapping[str, list[Any]] | None = None,
-    merging: Merging | None = None,
-    shard: Shard | None = None,
-    pin_memory: bool = False,
-) -> Batch:
-    """Build a batch of any fields."""
-    pad_token_id = checked_pad(pad_token_id, outputs)
-    torch = None if array_type == "numpy" else import_torch()
-    making = None if merging is None else merging.making
-    memory = checked_memory(pool, pin_memory, array_type)
-    names = names or {}
-    counts = [(name, len(values)) for name, values in names.items()]
-    plan, table, arrays, owner, merge, masked_rewards = collate(
-        prompts,
-        responses,
-        making,
-        shard,
-        pad_token_id,
-        fields,
-        counts,
-        layout.spec,
-        outputs,
-        memory.pool,
-        memory.pinned,
-    )
-    data = dict(arrays)
-    if torch is not None:
-        data = {key: _as_tensor(torch, value) for key, value in arrays}
-        for _, spec in fields:
-            if spec.dtype == "bfloat16":
-                # NumPy's array is of int16, since it has no such dtype.
-                data[spec.key] = data[spec.key].view(torch.bfloat16)
-    if memory.pinned is not None:
-        data = memory.pinned.over_slab(data)
-    sources = _sources(plan, merging, shard)
-    if not all(spec.is_written for _, spec in fields):
-        data |= object_outputs(table, fields, sources)
-    if sources is not None:
-        names = {name: picked_names(name, values, sources, shard) for name, values in names.items()}
-    # Of routes, the values may have chosen the dtype.
-    specs = [
-        spec.with_dtype(table[spec.key].dtype) if spec.dtype is None else spec for _, spec in fields
-    ]
-    batch = Batch(
-        data,
-        plan,
-        Recipe(pad_token_id, specs, outputs, table),
-        **names,
-        merge_plan=None if merging is None else merging.plan_of(merge),
-        is_padding=None if shard is None else shard.is_padding.tolist(),
-    )
-    batch._owner = owner
-    batch._masked_rewards = (
-        masked_rewards if merging is None else max(masked_rewards, merging.masked_rewards)
-    )
-    return batch
-
-
-def _as_tensor(torch: Any, value: Any) -> Any:
-    """Return an output over the same memory as a tensor, or as a list of tensors."""
-    if isinstance(value, np.ndarray):
-        return torch.from_numpy(value)
-    if isinstance(value, list):
-        # Of one storage, which is one file descriptor where processes share it.
-        return list(torch.from_numpy(np.concatenate(value)).split(list(map(len, value))))
-    return value
-
-
-def _sources(plan: Plan, merging: Merging | None, shard: Shard | None) -> list[int] | None:
-    """Return which item each row has of what comes per turn, if not its own number's."""
-    if merging is not None and isinstance(merging.making, Plan):
-        # Rows were made before: what comes with them is theirs, not their turns'.
-        return None if shard is None else shard.rows.tolist()
-    return None if merging is None and shard is None else plan.sources.tolist()
+    return Batch._of(collated)
 
 
 def checked_names(
@@ -415,16 +324,6 @@ def check_array_type(array_type: Any) -> None:
         raise ValueError(f"array_type is {array_type!r}; pass 'torch' or 'numpy'")
 
 
-def checked_pad(pad_token_id: Any, outputs: OutputSpec) -> int:
-    """Return the padding token as an int that its output can hold."""
-    return checked_int(
-        "pad_token_id",
-        pad_token_id,
-        "an integer such as tokenizer.pad_token_id, or tokenizer.eos_token_id if that is None",
-        bits=32 if outputs.input_ids == "int32" else 64,
-    )
-
-
 def excess_message(plan: Plan, warn_above: int | None) -> str | None:
     """Say that the longest row exceeds ``warn_above``, if it does."""
     if warn_above is None or plan.longest_row <= warn_above:
@@ -435,9 +334,8 @@ def excess_message(plan: Plan, warn_above: int | None) -> str | None:
     )
 
 
-def masked_message(batch: Batch) -> str | None:
+def masked_message(count: int) -> str | None:
     """Say that rewards lie on tokens that realigning masked, if any do."""
-    count = batch._masked_rewards
     if count == 0:
         return None
     lie = "reward lies on a token" if count == 1 else "rewards lie on tokens"
@@ -445,15 +343,3 @@ def masked_message(batch: Batch) -> str | None:
         f"{count:,} {lie} that merging with policy='realign' masked: rewards per token are lost "
         "there, and one number per turn is added to the last sampled token of the row instead"
     )
-
-
-def import_torch() -> Any:
-    """Import torch, or say how to get it."""
-    try:
-        import torch
-    except ImportError as error:
-        raise ImportError(
-            "array_type='torch' needs torch: pip install 'fastcollate[torch]', "
-            "or pass array_type='numpy'"
-        ) from error
-    return torch

@@ -1,0 +1,149 @@
+"""The call of the core: rows in, outputs and all that is known of them out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fastcollate._fastcollate import FieldSpec, OutputSpec, OutputTable, Owner, Plan, collate
+from fastcollate.arguments import checked_int
+from fastcollate.dtypes import DEFAULT
+from fastcollate.handover.pools import PoolArgument, checked_memory
+from fastcollate.ingest.fields import Rows, object_outputs
+from fastcollate.plan.layouts import LEFT, Layout
+from fastcollate.plan.merging import MergePlan, Merging
+from fastcollate.plan.step_plan import Shard, picked_names
+
+
+class BatchSpec(NamedTuple):
+    """What a batch was asked to be, beside its plan, and the outputs that it has."""
+
+    pad_token_id: int
+    fields: list[FieldSpec]
+    outputs: OutputSpec
+    table: OutputTable
+
+
+class Collated(NamedTuple):
+    """The outputs, and what a :class:`fastcollate.Batch` of them knows."""
+
+    data: dict[str, Any]
+    plan: Plan
+    spec: BatchSpec
+    uids: Sequence[Any] | None = None
+    trajectory_ids: Sequence[Any] | None = None
+    is_last_step: Sequence[bool] | None = None
+    merge_plan: MergePlan | None = None
+    is_padding: Sequence[bool] | None = None
+    masked_rewards: int = 0
+    """How many rewards lie on tokens that merging masked."""
+    owner: Owner | None = None
+    """Keeps the memory of the outputs; None for pinned memory."""
+
+
+def collate_fields(
+    prompts: Rows,
+    responses: Rows,
+    pad_token_id: int,
+    fields: Sequence[tuple[Any, FieldSpec]],
+    array_type: str,
+    layout: Layout = LEFT,
+    outputs: OutputSpec = DEFAULT,
+    pool: PoolArgument = "default",
+    names: Mapping[str, list[Any]] | None = None,
+    merging: Merging | None = None,
+    shard: Shard | None = None,
+    pin_memory: bool = False,
+) -> Collated:
+    """Call the core, and make tensors of its outputs."""
+    pad_token_id = checked_pad(pad_token_id, outputs)
+    torch = None if array_type == "numpy" else import_torch()
+    making = None if merging is None else merging.making
+    memory = checked_memory(pool, pin_memory, array_type)
+    names = names or {}
+    counts = [(name, len(values)) for name, values in names.items()]
+    plan, table, arrays, owner, merge, masked_rewards = collate(
+        prompts,
+        responses,
+        making,
+        shard,
+        pad_token_id,
+        fields,
+        counts,
+        layout.spec,
+        outputs,
+        memory.pool,
+        memory.pinned,
+    )
+    data = dict(arrays)
+    if torch is not None:
+        data = {key: _as_tensor(torch, value) for key, value in arrays}
+        for _, spec in fields:
+            if spec.dtype == "bfloat16":
+                # NumPy's array is of int16, since it has no such dtype.
+                data[spec.key] = data[spec.key].view(torch.bfloat16)
+    if memory.pinned is not None:
+        data = memory.pinned.over_slab(data)
+    sources = _sources(plan, merging, shard)
+    if not all(spec.is_written for _, spec in fields):
+        data |= object_outputs(table, fields, sources)
+    if sources is not None:
+        names = {name: picked_names(name, values, sources, shard) for name, values in names.items()}
+    # Of routes, the values may have chosen the dtype.
+    specs = [
+        spec.with_dtype(table[spec.key].dtype) if spec.dtype is None else spec for _, spec in fields
+    ]
+    return Collated(
+        data,
+        plan,
+        BatchSpec(pad_token_id, specs, outputs, table),
+        **names,
+        merge_plan=None if merging is None else merging.plan_of(merge),
+        is_padding=None if shard is None else shard.is_padding.tolist(),
+        masked_rewards=(
+            masked_rewards if merging is None else max(masked_rewards, merging.masked_rewards)
+        ),
+        owner=owner,
+    )
+
+
+def _as_tensor(torch: Any, value: Any) -> Any:
+    """Return an output over the same memory as a tensor, or as a list of tensors."""
+    if isinstance(value, np.ndarray):
+        return torch.from_numpy(value)
+    if isinstance(value, list):
+        # Of one storage, which is one file descriptor where processes share it.
+        return list(torch.from_numpy(np.concatenate(value)).split(list(map(len, value))))
+    return value
+
+
+def _sources(plan: Plan, merging: Merging | None, shard: Shard | None) -> list[int] | None:
+    """Return which item each row has of what comes per turn, if not its own number's."""
+    if merging is not None and isinstance(merging.making, Plan):
+        # Rows were made before: what comes with them is theirs, not their turns'.
+        return None if shard is None else shard.rows.tolist()
+    return None if merging is None and shard is None else plan.sources.tolist()
+
+
+def checked_pad(pad_token_id: Any, outputs: OutputSpec) -> int:
+    """Return the padding token as an int that its output can hold."""
+    return checked_int(
+        "pad_token_id",
+        pad_token_id,
+        "an integer such as tokenizer.pad_token_id, or tokenizer.eos_token_id if that is None",
+        bits=32 if outputs.input_ids == "int32" else 64,
+    )
+
+
+def import_torch() -> Any:
+    """Import torch, or say how to get it."""
+    try:
+        import torch
+    except ImportError as error:
+        raise ImportError(
+            "array_type='torch' needs torch: pip install 'fastcollate[torch]', "
+            "or pass array_type='numpy'"
+        ) from error
+    return torch
