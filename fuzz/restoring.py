@@ -50,7 +50,8 @@ def _spoilt(choices: Choices, tables: dict[str, Any]) -> dict[str, Any]:
         table = np.asarray(tables[name])
         number = choices.pick([0, 1, 2, 5, -1, 2**31, 2**62, 2**63 - 1])
         if isinstance(tables[name], dict):  # a layout
-            tables[name] = {**tables[name], choices.pick(["layout", "pad_to", "capacity"]): number}
+            options = ["layout", "capacity", *["pad_to"] * (number < 100)]
+            tables[name] = {**tables[name], choices.pick(options): number}
         elif not isinstance(tables[name], (list, np.ndarray)):
             tables[name] = number
         elif table.size and choices.one_in(2):

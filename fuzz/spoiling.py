@@ -186,17 +186,16 @@ def _wrong_option(choices: Choices, call: Call) -> Verdict:
 
 def _odd_option(choices: Choices, call: Call) -> Verdict:
     """Pass an argument at the edge of what there may be."""
-    odd = [0, 1, 2, 7, 2**50, 2**62, 2**63 - 1, 2**64, True, 0.5, Acts(choices, call)]
-    number = choices.pick(odd)
+    odd = [0, 1, 2, 7, 2**50, 2**62, 2**63 - 1, 2**64, True, 0.5]
     name = choices.pick(
         ["pad_to", "multiple_of", "pad_prompt_to", "pad_response_to", "warn_above", "capacity"]
     )
     if name == "warn_above":
-        call.arguments[name] = number
+        call.arguments[name] = choices.pick([*odd, Acts(choices, call)])
     else:
         kind = choices.pick([fc.Left, fc.TwoSegment, fc.Right, fc.Packed, fc.Packed.single_row])
         with suppress(TypeError, ValueError):
-            call.arguments["layout"] = kind(**{name: number})
+            call.arguments["layout"] = kind(**{name: choices.pick(odd)})
     return Verdict.EITHER
 
 

@@ -447,7 +447,15 @@ class Packed(Layout):
             return lambda _: plan
         if isinstance(plan, str):
             return None
-        return lambda lengths: BinPlan.from_bins(plan, lengths, multiple)
+
+        def planned(lengths: Integers) -> BinPlan:
+            try:
+                return BinPlan.from_bins(plan, lengths, multiple)
+            except ValueError as error:
+                message = f"the layout's plan does not fit the rows: {error}; pass bins of all rows"
+                raise ValueError(message) from error
+
+        return planned
 
 
 _PACKING = (
