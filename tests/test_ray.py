@@ -458,7 +458,7 @@ def test_arguments(rollouts):
     block = fc.ray.put_turns(turns)
     shard = fc.ray.plan_step([block]).shard(0, 0)
     for options, message in (
-        ({"rows": shard}, "rows is what blocks and plan have"),
+        ({"merge": "exact"}, "merge is what blocks and plan have"),
         ({"timeout": "1"}, "timeout is '1'"),
     ):
         with pytest.raises(TypeError, match=message):
