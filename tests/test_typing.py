@@ -50,6 +50,10 @@ def main(lists_of_samples: Iterable[Sequence[Sample]], samples: list[Sample]) ->
     builder.add([1, 2], [3], rewards=1.0, loss_mask=[1], uid="p7")
     train(builder.finish())
     train(fc.build_batch([[1]], [[2]], pad_token_id=0, fields={"x": fc.Field([[0.5]])}))
+
+    plan = fc.plan_step([3], layout=fc.Packed(16, shift="next_token"))
+    packed = fc.build_batch([[1]], [[2, 3]], pad_token_id=0, shard=plan.shard(0, 0))
+    train(packed.to_layout(fc.Left(pad_to=8)).to_layout("right"))
 """
 
 CONFIG = """
