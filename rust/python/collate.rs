@@ -177,7 +177,7 @@ impl<'py> Write<'_, 'py> {
         let is_zeroed = slab.is_zeroed();
         self.write(py, slab.bytes_mut(), is_zeroed)?;
         let owner = Bound::new(py, Owner::new(slab, num_bytes))?;
-        let view = |dtype, array: &_| Ok(Owner::view(&owner, dtype, array));
+        let view = |dtype, array: &_| Owner::view(&owner, dtype, array);
         Ok((handed_over(py, self.planned, view)?, owner))
     }
 

@@ -10,6 +10,8 @@ mod interrupt;
 mod layout;
 mod memory;
 mod merging;
+#[allow(unsafe_code, reason = "makes arrays of NumPy's")]
+mod numpy_view;
 #[allow(unsafe_code, reason = "lends the slab's memory to NumPy")]
 mod output;
 mod output_spec;

@@ -4,13 +4,14 @@ use std::ptr::with_exposed_provenance_mut;
 
 use fastcollate::batch::{ALIGNMENT, Array, Planned, Value};
 use fastcollate::{Dtype, f16};
-use numpy::ndarray::ArrayViewD;
-use numpy::{PyArray1, PyArrayDyn};
+use numpy::prelude::*;
+use numpy::{PyArray1, PyArrayDescr};
 use pyo3::IntoPyObjectExt;
 use pyo3::prelude::*;
 use pyo3::types::{PyList, PyString, PyTuple};
 
 use crate::memory::{Slab, bytes_at};
+use crate::numpy_view;
 
 /// An output handed over: its key and its value.
 pub type Named<'py> = (Bound<'py, PyString>, Bound<'py, PyAny>);
@@ -71,19 +72,24 @@ impl Owner {
     }
 
     /// An array as a NumPy one that keeps the slab alive.
-    pub fn view<'py>(owner: &Bound<'py, Self>, dtype: Dtype, array: &Array) -> Bound<'py, PyAny> {
-        let (from, shape) = (array.bytes.start, &array.shape[..]);
-        match dtype {
-            Dtype::Bool => view::<bool>(owner, from, shape),
-            Dtype::U8 => view::<u8>(owner, from, shape),
-            Dtype::I32 => view::<i32>(owner, from, shape),
-            Dtype::I64 => view::<i64>(owner, from, shape),
-            Dtype::F16 => view::<f16>(owner, from, shape),
+    pub fn view<'py>(
+        owner: &Bound<'py, Self>,
+        dtype: Dtype,
+        array: &Array,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let py = owner.py();
+        let dtype = match dtype {
+            Dtype::Bool => numpy::dtype::<bool>(py),
+            Dtype::U8 => numpy::dtype::<u8>(py),
+            Dtype::I32 => numpy::dtype::<i32>(py),
+            Dtype::I64 => numpy::dtype::<i64>(py),
+            Dtype::F16 => numpy::dtype::<f16>(py),
             // NumPy has no bfloat16: it is handed over as the int16 of its bits.
-            Dtype::I16 | Dtype::Bf16 => view::<i16>(owner, from, shape),
-            Dtype::F32 => view::<f32>(owner, from, shape),
-            Dtype::F64 => view::<f64>(owner, from, shape),
-        }
+            Dtype::I16 | Dtype::Bf16 => numpy::dtype::<i16>(py),
+            Dtype::F32 => numpy::dtype::<f32>(py),
+            Dtype::F64 => numpy::dtype::<f64>(py),
+        };
+        view(owner, array.bytes.start, dtype, &array.shape)
     }
 }
 
@@ -91,28 +97,30 @@ impl Owner {
 impl Owner {
     /// All outputs, and what lies between them, as one NumPy array of bytes that keeps the slab alive:
     /// they can be copied at once.
-    fn bytes<'py>(slf: &Bound<'py, Self>) -> Bound<'py, PyAny> {
-        view::<u8>(slf, 0, &[slf.get().num_bytes])
+    fn bytes<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
+        let dtype = numpy::dtype::<u8>(slf.py());
+        view(slf, 0, dtype, &[slf.get().num_bytes])
     }
 }
 
 /// A NumPy array of that shape over the bytes that its owner has from `from` on, where values of
-/// this type were written.
-fn view<'py, T: numpy::Element>(
+/// this dtype were written.
+fn view<'py>(
     owner: &Bound<'py, Owner>,
     from: usize,
+    dtype: Bound<'py, PyArrayDescr>,
     shape: &[usize],
-) -> Bound<'py, PyAny> {
+) -> PyResult<Bound<'py, PyAny>> {
     let memory = owner.get();
-    let bytes = shape.iter().product::<usize>() * size_of::<T>();
+    let bytes = shape.iter().product::<usize>() * dtype.itemsize();
     assert!(from.is_multiple_of(ALIGNMENT) && from + bytes <= memory.num_bytes);
     // SAFETY: the slab was taken for this many bytes, aligned from `start` on and all initialised
     // (slabs are, and every bit pattern is a value; booleans were written as 0 and 1). Only Python
     // reaches them. The array holds `owner`, and with it the slab, which never moves its memory and
     // gives it away only when it is dropped. Arrays overlap as NumPy's own views may.
-    unsafe {
+    let view = unsafe {
         let data = with_exposed_provenance_mut::<u8>(memory.start).add(from);
-        let items = ArrayViewD::<T>::from_shape_ptr(shape, data.cast());
-        PyArrayDyn::borrow_from_array(&items, owner.clone().into_any()).into_any()
-    }
+        numpy_view::view(owner.clone().into_any(), dtype, shape, data.cast(), true)
+    };
+    Ok(view?.into_any())
 }

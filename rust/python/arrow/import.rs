@@ -322,18 +322,28 @@ impl Array {
         None
     }
 
-    /// The values of a buffer: one for each item, and some more. Copied if they are not aligned.
-    pub fn values<T: Pod>(&self, buffer: usize, more: usize) -> Cow<'_, [T]> {
-        let Range { start, end } = self.items;
-        let places = start * size_of::<T>()..(end + more) * size_of::<T>();
-        let bytes = self.bytes(buffer, places).unwrap_or_default();
+    /// The offsets or sizes in a buffer: one for each item, and some more. Copied if they are not
+    /// aligned.
+    pub fn offsets<T: Pod>(&self, buffer: usize, more: usize) -> Cow<'_, [T]> {
+        let bytes = self.values(buffer, size_of::<T>(), more);
         match bytemuck::try_cast_slice(bytes) {
-            Ok(values) => Cow::Borrowed(values),
+            Ok(offsets) => Cow::Borrowed(offsets),
             Err(_) => {
-                let items = bytes.chunks_exact(size_of::<T>());
-                Cow::Owned(items.map(bytemuck::pod_read_unaligned).collect())
+                let offsets = bytes.chunks_exact(size_of::<T>());
+                Cow::Owned(offsets.map(bytemuck::pod_read_unaligned).collect())
             }
         }
+    }
+
+    /// The bytes of numbers of this size.
+    pub fn numbers(&self, size: usize) -> &[u8] {
+        self.values(1, size, 0)
+    }
+
+    fn values(&self, buffer: usize, size: usize, more: usize) -> &[u8] {
+        let Range { start, end } = self.items;
+        let places = start * size..(end + more) * size;
+        self.bytes(buffer, places).unwrap_or_default()
     }
 
     /// The items of an array of booleans.

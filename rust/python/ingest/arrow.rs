@@ -1,18 +1,19 @@
 //! Arrow arrays of lists, by the PyCapsule interface: NumPy views of the memory they lie in.
 
-use std::borrow::Cow;
 use std::sync::Arc;
 
 use bytemuck::Pod;
 use fastcollate::f16;
-use numpy::ndarray::ArrayViewD;
-use numpy::{Element, PyArray1, PyArrayDyn, PyArrayMethods, PyUntypedArray};
+use numpy::prelude::*;
+use numpy::{PyArray1, PyArrayDescr, PyUntypedArray, dtype};
 use pyo3::prelude::*;
-use pyo3::types::PyTuple;
+use pyo3::types::{IntoPyDict, PyTuple};
 
+use super::array::data;
 use super::reader::no_memory_for;
 use crate::arrow::{Array, ArrowArray, DataType, Form, Number, Source};
 use crate::error::{Error, Result};
+use crate::numpy_view;
 
 /// Rows that follow one another in one array.
 pub struct Chunk<'py> {
@@ -179,7 +180,7 @@ impl<'a> Rows<'a> {
             return Ok((Vec::new(), vec![0]));
         }
         let child = lists.child();
-        let ends = lists.values::<O>(1, 1);
+        let ends = lists.offsets::<O>(1, 1);
         let ends = || ends.iter().map(|&end| end.into());
         // The producer's word is not taken for it: past the child is somebody else's memory.
         let len = child.len() as i64;
@@ -199,7 +200,7 @@ impl<'a> Rows<'a> {
     fn viewed<O: Pod + Into<i64>>(&self, lists: &Array) -> Result<(Vec<Array>, Vec<usize>)> {
         let child = lists.child();
         let len = child.len();
-        let (starts, sizes) = (lists.values::<O>(1, 0), lists.values::<O>(2, 0));
+        let (starts, sizes) = (lists.offsets::<O>(1, 0), lists.offsets::<O>(2, 0));
         let mut tokens: Vec<(usize, usize)> = Vec::new();
         let mut offsets = reserved(lists.len() + 1, lists.len())?;
         let mut end = 0_usize;
@@ -256,29 +257,25 @@ impl<'a> Rows<'a> {
         if bytes.is_none_or(|bytes| isize::try_from(bytes).is_err()) {
             return Err(self.invalid(format!("its values of shape {shape:?} are too large")));
         }
-        let numbers = match self.number {
+        let dtype = match self.number {
             Number::Boolean => {
                 let booleans = tokens.iter().flat_map(Array::booleans);
-                PyArray1::from_iter(py, booleans)
-                    .reshape(shape)?
-                    .as_untyped()
-                    .clone()
+                let booleans = PyArray1::from_iter(py, booleans).reshape(shape)?;
+                return Ok(read_only(booleans.as_untyped())?);
             }
-            Number::Int8 => array_of::<i8>(py, &tokens, shape)?,
-            Number::Int16 => array_of::<i16>(py, &tokens, shape)?,
-            Number::Int32 => array_of::<i32>(py, &tokens, shape)?,
-            Number::Int64 => array_of::<i64>(py, &tokens, shape)?,
-            Number::UInt8 => array_of::<u8>(py, &tokens, shape)?,
-            Number::UInt16 => array_of::<u16>(py, &tokens, shape)?,
-            Number::UInt32 => array_of::<u32>(py, &tokens, shape)?,
-            Number::UInt64 => array_of::<u64>(py, &tokens, shape)?,
-            Number::Float16 => array_of::<f16>(py, &tokens, shape)?,
-            Number::Float32 => array_of::<f32>(py, &tokens, shape)?,
-            Number::Float64 => array_of::<f64>(py, &tokens, shape)?,
+            Number::Int8 => dtype::<i8>(py),
+            Number::Int16 => dtype::<i16>(py),
+            Number::Int32 => dtype::<i32>(py),
+            Number::Int64 => dtype::<i64>(py),
+            Number::UInt8 => dtype::<u8>(py),
+            Number::UInt16 => dtype::<u16>(py),
+            Number::UInt32 => dtype::<u32>(py),
+            Number::UInt64 => dtype::<u64>(py),
+            Number::Float16 => dtype::<f16>(py),
+            Number::Float32 => dtype::<f32>(py),
+            Number::Float64 => dtype::<f64>(py),
         };
-        let flags = numbers.getattr(intern!(py, "flags"))?;
-        flags.setattr(intern!(py, "writeable"), false)?;
-        Ok(numbers)
+        Ok(array_of(&tokens, &shape, dtype)?)
     }
 
     fn null(&self, subscript: String) -> Error {
@@ -319,28 +316,39 @@ fn reserved(offsets: usize, rows: usize) -> Result<Vec<usize>> {
 pub struct ArrowMemory(#[expect(dead_code, reason = "kept, not read")] Arc<ArrowArray>);
 
 /// The numbers of arrays that follow one another: a view of one that is aligned, else a copy.
-fn array_of<'py, T: Pod + Element>(
-    py: Python<'py>,
+fn array_of<'py>(
     arrays: &[Array],
-    shape: Vec<usize>,
-) -> Result<Bound<'py, PyUntypedArray>> {
-    if let [array] = arrays
-        && let Cow::Borrowed(numbers) = array.values::<T>(1, 0)
-    {
-        let numbers = ArrayViewD::from_shape(shape, numbers).expect("the shape has all numbers");
-        let owner = Bound::new(py, ArrowMemory(array.owner()))?.into_any();
-        // SAFETY: `numbers` lie in memory that `owner` shares and never changes: it stays in place
-        // until the last array over it is dropped. Nobody writes into it, since the array is made
-        // read-only before anybody else has it.
-        let view = unsafe { PyArrayDyn::borrow_from_array(&numbers, owner) };
-        return Ok(view.as_untyped().clone());
+    shape: &[usize],
+    dtype: Bound<'py, PyArrayDescr>,
+) -> PyResult<Bound<'py, PyUntypedArray>> {
+    let py = dtype.py();
+    let view = |array: &Array, shape: &[usize]| {
+        let data = array.numbers(dtype.itemsize()).as_ptr();
+        let base = Bound::new(py, ArrowMemory(array.owner()))?.into_any();
+        // SAFETY: the array's numbers lie there, of which every bit pattern is one. `base` shares
+        // them, so that they stay in place, and whoever else has them only reads.
+        unsafe { numpy_view::view(base, dtype.clone(), shape, data.cast_mut().cast(), false) }
+    };
+    if let [array] = arrays {
+        let view = view(array, shape)?;
+        if data(&view).addr().is_multiple_of(dtype.alignment()) {
+            return Ok(view);
+        }
     }
-    let mut numbers = Vec::new();
-    let count = arrays.iter().map(Array::len).sum();
-    { numbers.try_reserve_exact(count) }.map_err(|_| no_memory_for(arrays.len()))?;
-    for array in arrays {
-        numbers.extend_from_slice(&array.values::<T>(1, 0));
+    let views = arrays.iter().map(|array| view(array, &[array.len()]));
+    let views = views.collect::<PyResult<Vec<_>>>()?;
+    let numpy = py.import(intern!(py, "numpy"))?;
+    let copy = numpy.call_method1("empty", (PyTuple::new(py, shape)?, dtype))?;
+    if !views.is_empty() {
+        let out = [("out", copy.call_method1("reshape", (-1,))?)].into_py_dict(py)?;
+        numpy.call_method("concatenate", (views,), Some(&out))?;
     }
-    let numbers = PyArray1::from_vec(py, numbers).reshape(shape)?;
-    Ok(numbers.as_untyped().clone())
+    read_only(copy.cast()?)
+}
+
+fn read_only<'py>(array: &Bound<'py, PyUntypedArray>) -> PyResult<Bound<'py, PyUntypedArray>> {
+    let py = array.py();
+    let flags = array.getattr(intern!(py, "flags"))?;
+    flags.setattr(intern!(py, "writeable"), false)?;
+    Ok(array.clone())
 }
