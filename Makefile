@@ -93,6 +93,8 @@ lint: $(BUILT) ## check formatting, lints, types and stubs
 	$(BIN)/ruff format --check
 	$(BIN)/ruff check
 	$(BIN)/mypy
+	$(BIN)/mypy tests/typed_program.py
+	$(BIN)/pyright --pythonpath $(BIN)/python
 	$(BIN)/python -m mypy.stubtest fastcollate._fastcollate
 
 format: $(INSTALLED) ## format the code and fix what lints can fix

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import fastcollate as fc
+from fastcollate.options import BatchOptions, RowOptions
 
 MODULES = [fc, fc.planning, fc.memory, fc.parallel]
 MADE_BY_USERS = [
@@ -17,8 +18,6 @@ MADE_BY_USERS = [
 ]
 FUNCTIONS = [getattr(module, name) for module in MODULES for name in module.__all__]
 CALLED = [*MADE_BY_USERS, *filter(inspect.isfunction, FUNCTIONS)]
-NEEDED = {fc.Collator: {"pad_token_id": 0}}
-"""What has to be there before the names of options are looked at."""
 
 SMALL = {"prompts": [[1]], "responses": [[2]], "pad_token_id": 0, "array_type": "numpy"}
 
@@ -30,7 +29,8 @@ SMALL = {"prompts": [[1]], "responses": [[2]], "pad_token_id": 0, "array_type": 
         (fc.build_batch, "max_seq_len", "warn_above"),
         (fc.BatchBuilder, "max_seq_len", "warn_above"),
         (fc.BatchBuilder(pad_token_id=0).add, "loss_masks", "loss_mask"),
-        (partial(fc.Collator, pad_token_id=0), "max_seq_len", "warn_above"),
+        (fc.Collator, "max_seq_len", "warn_above"),
+        (partial(fc.BatchBuilder, pad_token_id=0), "max_seq_len", "warn_above"),
         (fc.merge_turns, "realign", "mask_drift"),
         (fc.merge_turns, "loss_masks", "loss_mask"),
         (fc.plan_step, "what", "rows"),
@@ -64,9 +64,8 @@ def test_former_values():
 @pytest.mark.parametrize("call", CALLED, ids=lambda call: call.__name__)
 def test_a_typing_error_in_any_argument(call):
     for name in inspect.signature(call).parameters:
-        if name != "options":
-            with pytest.raises(TypeError, match=f"no argument '{name}x'; did you mean '{name}'"):
-                call(**NEEDED.get(call, {}), **{f"{name}x": None})
+        with pytest.raises(TypeError, match=f"no argument '{name}x'; did you mean '{name}'"):
+            call(**{f"{name}x": None})
 
 
 def test_a_name_like_no_other():
@@ -97,10 +96,23 @@ def test_errors_from_within_are_as_they_were():
 def test_callables_stay_what_they_are(call):
     assert pickle.loads(pickle.dumps(call)) is call
     assert call.__doc__ is not None
-    assert not any(
-        parameter.kind is parameter.VAR_POSITIONAL
-        for parameter in inspect.signature(call).parameters.values()
-    )
+    kinds = [parameter.kind for parameter in inspect.signature(call).parameters.values()]
+    assert inspect.Parameter.VAR_POSITIONAL not in kinds
+    assert inspect.Parameter.VAR_KEYWORD not in kinds
+
+
+def test_options_are_those_of_build_batch():
+    written = inspect.signature(fc.build_batch).parameters
+    own = ("prompts", "responses", "pad_token_id", "array_type")
+    types = {
+        name: getattr(hint, "__forward_arg__", hint)
+        for name, hint in BatchOptions.__annotations__.items()
+    }
+    assert types == {name: one.annotation for name, one in written.items() if name not in own}
+    for passed_on in (fc.BatchBuilder, fc.Collator):
+        spelled_out = inspect.signature(passed_on).parameters
+        for name in ("pad_token_id", "array_type", *RowOptions.__annotations__):
+            assert spelled_out[name] == written[name]
 
 
 @pytest.mark.parametrize("by", ["function", "builder", "collator", "batch"])

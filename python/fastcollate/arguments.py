@@ -51,6 +51,28 @@ def suggests_names(target: T) -> T:
     return target
 
 
+def spells_out(names: Collection[str], source: Callable[..., Any]) -> Callable[[T], T]:
+    """Decorate a function that passes ``**options`` on: its signature lists them.
+
+    Parameters
+    ----------
+    names
+        The names of the options.
+    source
+        The function that takes them, and has their defaults.
+    """
+
+    def decorate(function: T) -> T:
+        own = inspect.signature(function)
+        parameters = [one for one in own.parameters.values() if one.kind is not one.VAR_KEYWORD]
+        options = inspect.signature(source).parameters
+        parameters += [options[name] for name in options if name in names]
+        function.__signature__ = own.replace(parameters=parameters)  # type: ignore[attr-defined]
+        return function
+
+    return decorate
+
+
 def _suggesting(function: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
@@ -59,33 +81,28 @@ def _suggesting(function: Callable[..., Any]) -> Callable[..., Any]:
         except TypeError as error:
             # Where the call itself fails, no frame of the function is in the traceback.
             has_begun = error.__traceback__ is None or error.__traceback__.tb_next is not None
-            if has_begun or (message := _wrong_name(function, kwargs)) is None:
+            if has_begun or (message := wrong_name(function, kwargs)) is None:
                 raise
         raise TypeError(message)
 
     return call
 
 
-def _wrong_name(function: Callable[..., Any], given: Iterable[str]) -> str | None:
-    """Say which argument is unknown, if one is."""
+def wrong_name(function: Callable[..., Any], given: Iterable[str]) -> str | None:
+    """Say which argument is unknown, if one is, and which to pass."""
     parameters = inspect.signature(function).parameters.values()
     known = [one.name for one in parameters if one.name != "self"]
     unknown = next((name for name in given if name not in known), None)
     if unknown is None or any(one.kind is one.VAR_KEYWORD for one in parameters):
         return None
-    return unknown_argument(function.__qualname__.removesuffix(".__init__"), unknown, known)
-
-
-def unknown_argument(callee: str, name: str, known: Iterable[str]) -> str:
-    """Say that an argument is unknown, and which of the known ones to pass."""
-    known = list(known)
     advice = f"pass some of {', '.join(known)}" if known else "it takes none"
-    former = (one for one in FORMER_NAMES.get(name, ()) if one.partition("=")[0] in known)
+    former = (one for one in FORMER_NAMES.get(unknown, ()) if one.partition("=")[0] in known)
     if instead := next(former, None):
         advice = f"pass {instead}"
-    elif close := difflib.get_close_matches(name, known, 1):
+    elif close := difflib.get_close_matches(unknown, known, 1):
         advice = f"did you mean {close[0]!r}?"
-    return f"{callee} has no argument {name!r}; {advice}"
+    callee = function.__qualname__.removesuffix(".__init__")
+    return f"{callee} has no argument {unknown!r}; {advice}"
 
 
 def warn_user(message: str) -> None:

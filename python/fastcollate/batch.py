@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, cast
 
 import numpy as np
 
@@ -21,9 +21,17 @@ from fastcollate.plan.layouts import LayoutArgument, checked_layout, split_messa
 from fastcollate.plan.step_rows import StepRows
 
 if TYPE_CHECKING:
+    from typing_extensions import TypeVar  # with defaults
+
     from fastcollate.ingest.columns import Ragged
     from fastcollate.plan.merging import MergePlan
     from fastcollate.plan.step_plan import Shard, StepPlan
+
+    Array = TypeVar("Array", covariant=True, default=Any)
+else:
+    from typing import TypeVar
+
+    Array = TypeVar("Array", covariant=True)
 
 _NEEDS_PLAN = frozenset({"plan", "spec", "prompt_lens", "response_lens", "metrics", "bin_plan"})
 
@@ -36,12 +44,13 @@ class MissingPlanError(RuntimeError, AttributeError):
 
 
 @suggests_names
-class Batch(Mapping[str, Any]):
+class Batch(Mapping[str, Any], Generic[Array]):
     """A read-only mapping from output names to arrays, with the plan they were written by.
 
     Goes into a framework's dict as it is: ``dict(batch)``, ``f(**batch)``.
     Every key can also be read as an attribute, unless a method or property has that name. Two
-    batches are equal only if they are the same object. All outputs lie in one allocation: any one
+    batches are equal only if they are the same object. For type checkers, ``Batch[torch.Tensor]``
+    has tensors and ``Batch[np.ndarray]`` arrays. All outputs lie in one allocation: any one
     of them keeps it alive, so ``clone`` what is to outlive the batch.
 
     Parameters
@@ -93,6 +102,26 @@ class Batch(Mapping[str, Any]):
     merge_plan: MergePlan | None
     is_padding: Sequence[bool] | None
 
+    # What outputs are, for type checkers: they are read by `__getattr__`.
+    input_ids: Array
+    attention_mask: Array
+    response_mask: Array
+    loss_mask: Array
+    rewards: Array
+    logprobs: Array
+    position_ids: Array
+    labels: Array
+    sequence_ids: Array
+    router_padding_mask: Array
+    offsets: Array
+    response_offsets: Array
+    cu_seqlens: Array
+    cu_seqlens_padded: Array
+    row_cu_seqlens: list[Array]
+    row_cu_seqlens_padded: list[Array]
+    max_seqlen: int
+    max_seqlen_padded: int
+
     def __init__(
         self,
         data: Mapping[str, Any] | Iterable[tuple[str, Any]],
@@ -116,7 +145,7 @@ class Batch(Mapping[str, Any]):
         self.is_padding = is_padding
 
     @classmethod
-    def _of(cls, collated: Collated) -> Batch:
+    def _of(cls, collated: Collated) -> Batch[Any]:
         """Return the batch of what the core made."""
         batch = object.__new__(cls)
         batch._data, batch._plan_or_call, batch._spec = collated[:3]
@@ -126,7 +155,7 @@ class Batch(Mapping[str, Any]):
         batch._handover = None
         return batch
 
-    def _replace(self, **state: Any) -> Batch:
+    def _replace(self, **state: Any) -> Batch[Array]:
         """Return a batch that differs in these slots: batches are not changed anywhere else."""
         again = object.__new__(type(self))
         for name in Batch.__slots__:
@@ -253,12 +282,12 @@ class Batch(Mapping[str, Any]):
         )
 
     @property
-    def prompt_lens(self) -> Any:
+    def prompt_lens(self) -> Array:
         """Prompt tokens of each row: int64 (rows,), an array of the batch's kind."""
         return self._like_outputs(self.plan.prompt_lens)
 
     @property
-    def response_lens(self) -> Any:
+    def response_lens(self) -> Array:
         """Response tokens of each row: int64 (rows,), an array of the batch's kind."""
         return self._like_outputs(self.plan.response_lens)
 
@@ -472,7 +501,7 @@ class Batch(Mapping[str, Any]):
     def to_layout(
         self,
         layout: LayoutArgument,
-    ) -> Batch:
+    ) -> Batch[Array]:
         """Lay the same rows out in another way.
 
         No value is lost: with the layout that this batch was built with, the way back gives the
@@ -499,7 +528,7 @@ class Batch(Mapping[str, Any]):
             warn_user(message)
         return again
 
-    def to(self, device: Any, non_blocking: bool = False) -> Batch:
+    def to(self, device: Any, non_blocking: bool = False) -> Batch[Array]:
         """Copy the batch to a device: all outputs at once, as they lie in one allocation.
 
         Parameters
@@ -527,7 +556,7 @@ class Batch(Mapping[str, Any]):
         check_bool("non_blocking", non_blocking)
         return moved(self, device, non_blocking)
 
-    def pin_memory(self) -> Batch:
+    def pin_memory(self) -> Batch[Array]:
         """Copy the batch into pinned memory, if it is not there.
 
         That is what ``DataLoader(pin_memory=True)`` calls; without workers, and where the batch is
@@ -545,7 +574,7 @@ class Batch(Mapping[str, Any]):
         """
         return pinned_batch(self)
 
-    def select(self, shard: Shard) -> Batch:
+    def select(self, shard: Shard) -> Batch[Array]:
         """Take the rows of a shard, with its padding rows.
 
         Parameters
@@ -586,13 +615,14 @@ class Batch(Mapping[str, Any]):
         )
         return "\n".join((head, *lines))
 
-    def _like_outputs(self, array: np.ndarray) -> Any:
+    def _like_outputs(self, array: np.ndarray) -> Array:
         """Return an array of the kind that the outputs are of."""
-        if isinstance(next(iter(self._data.values()), array), np.ndarray):
-            return array
-        import torch
+        found: Any = array
+        if not isinstance(next(iter(self._data.values()), array), np.ndarray):
+            import torch
 
-        return torch.from_numpy(array)
+            found = torch.from_numpy(array)
+        return cast("Array", found)
 
 
 def _own_memory(data: dict[str, Any]) -> dict[str, Any]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 from fastcollate._fastcollate import FieldSpec, Plan
 from fastcollate.arguments import checked_integer, id_list, suggests_names, warn_user
@@ -19,6 +20,7 @@ from fastcollate.ingest.fields import (
     checked_fields,
 )
 from fastcollate.ingest.padded_blocks import padding_message
+from fastcollate.options import RowOptions
 from fastcollate.plan.layouts import (
     LEFT,
     Layout,
@@ -37,11 +39,36 @@ from fastcollate.plan.merging import (
 from fastcollate.plan.step_plan import Shard, check_shard
 from fastcollate.plan.trajectories import checked_flags
 
+if TYPE_CHECKING:
+    import torch
+    from numpy.typing import NDArray
+    from typing_extensions import Unpack
+
+    from fastcollate.options import BatchOptions
+
 LOSS_MASK = FieldSpec("loss_mask", "loss_mask", plain=True, refuses_nan=True)
 REWARDS = FieldSpec("rewards", "rewards", plain=True, per_row=True)
 LOGPROBS = FieldSpec("logprobs", "logprobs", plain=True)
 
 
+@overload
+def build_batch(
+    prompts: Rows,
+    responses: Rows,
+    *,
+    pad_token_id: int,
+    array_type: Literal["torch"] = "torch",
+    **options: Unpack[BatchOptions],
+) -> Batch[torch.Tensor]: ...
+@overload
+def build_batch(
+    prompts: Rows,
+    responses: Rows,
+    *,
+    pad_token_id: int,
+    array_type: Literal["numpy"],
+    **options: Unpack[BatchOptions],
+) -> Batch[NDArray[Any]]: ...
 @suggests_names
 def build_batch(
     prompts: Rows,
@@ -268,6 +295,14 @@ def build_batch(
     return Batch._of(collated)
 
 
+ROW_OPTIONS = {
+    name: parameter.default
+    for name, parameter in inspect.signature(build_batch).parameters.items()
+    if name in RowOptions.__optional_keys__
+}
+"""Options that do not belong to the rows of one batch, with what they are if not given."""
+
+
 def checked_names(
     *, uids: Any | None, trajectory_ids: Any | None, is_last_step: Any | None
 ) -> dict[str, list[Any]]:
@@ -299,7 +334,7 @@ def check_options(
     """Check what can be said of `build_batch`'s options before there are rows."""
     check_array_type(array_type)
     check_merge_arguments(merge, merge_rewards)
-    layout = checked_layout(layout)
+    layout = LEFT if layout is None else checked_layout(layout)
     _check_shifts(labels, layout)
     checked_memory(pool, pin_memory, array_type)
     if warn_above is not None:

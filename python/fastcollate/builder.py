@@ -4,20 +4,31 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Literal, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, TypeVar, cast, overload
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fastcollate._fastcollate import FieldSpec, RowStore, StoredRow, columns_of
-from fastcollate.arguments import check_bool, counted, suggests_names
+from fastcollate.arguments import check_bool, counted, spells_out, suggests_names, wrong_name
 from fastcollate.arrays import describe
-from fastcollate.batch import Batch
-from fastcollate.build import LOGPROBS, LOSS_MASK, REWARDS, build_batch, check_options
+from fastcollate.batch import Array, Batch
+from fastcollate.build import (
+    LOGPROBS,
+    LOSS_MASK,
+    REWARDS,
+    ROW_OPTIONS,
+    build_batch,
+    check_options,
+)
 from fastcollate.dtypes import taken_apart
-from fastcollate.handover.pools import PoolArgument
 from fastcollate.ingest.fields import Field, FieldKind, PerRow, RoutedExperts, check_keys, kind_of
-from fastcollate.plan.layouts import LayoutArgument
-from fastcollate.plan.merging import MergePlan, MergeRewards
+
+if TYPE_CHECKING:
+    import torch
+    from typing_extensions import Unpack
+
+    from fastcollate.options import RowOptions
 
 T = TypeVar("T")
 
@@ -68,7 +79,7 @@ class _Row(NamedTuple):
 
 
 @suggests_names
-class BatchBuilder:
+class BatchBuilder(Generic[Array]):
     """Collects rollouts as they arrive, for a batch that is then built at once.
 
     Rows are unboxed when they are added: a token takes 4 bytes instead of the 36 and more of a
@@ -99,36 +110,36 @@ class BatchBuilder:
            [4, 5, 6, 7]])
     """
 
+    @overload
+    def __init__(
+        self: BatchBuilder[torch.Tensor],
+        *,
+        pad_token_id: int,
+        array_type: Literal["torch"] = "torch",
+        **options: Unpack[RowOptions],
+    ) -> None: ...
+    @overload
+    def __init__(
+        self: BatchBuilder[NDArray[Any]],
+        *,
+        pad_token_id: int,
+        array_type: Literal["numpy"],
+        **options: Unpack[RowOptions],
+    ) -> None: ...
+    @spells_out(ROW_OPTIONS, build_batch)
     def __init__(
         self,
         *,
         pad_token_id: int,
-        merge: Literal["exact", "branch", "realign"] | MergePlan | None = None,
-        merge_rewards: MergeRewards | None = None,
-        position_ids: Literal["zero", "one", "repeat_last"] | bool | None = None,
-        labels: Literal["aligned", "shifted"] | None = None,
-        layout: LayoutArgument = "left",
-        warn_above: int | None = None,
-        dtypes: Literal["default", "compact"] | Mapping[str, Any] = "default",
         array_type: Literal["torch", "numpy"] = "torch",
-        pool: PoolArgument = "default",
-        pin_memory: bool = False,
+        **options: Unpack[RowOptions],
     ) -> None:
-        self._options: dict[str, Any] = {
-            "pad_token_id": pad_token_id,
-            "merge": merge,
-            "merge_rewards": merge_rewards,
-            "position_ids": position_ids,
-            "labels": labels,
-            "layout": layout,
-            "warn_above": warn_above,
-            "dtypes": dtypes,
-            "array_type": array_type,
-            "pool": pool,
-            "pin_memory": pin_memory,
-        }
+        if (message := wrong_name(BatchBuilder, options)) is not None:
+            raise TypeError(message)
+        own = {"pad_token_id": pad_token_id, "array_type": array_type}
+        self._options: dict[str, Any] = {**own, **ROW_OPTIONS, **options}
         check_options(**self._options)
-        _, self._dtypes = taken_apart(dtypes)
+        _, self._dtypes = taken_apart(self._options["dtypes"])
         # Held for single steps of this thread, in which nothing is called: signal handlers and
         # finalizers run before or after them.
         self._lock = threading.RLock()
@@ -202,7 +213,7 @@ class BatchBuilder:
                 arrays.append(self._array(key, index, field))
         self._append(kinds, (index, prompt, response, arrays), objects)
 
-    def finish(self) -> Batch:
+    def finish(self) -> Batch[Array]:
         """Build the batch of all rows, and start anew.
 
         Returns
@@ -222,7 +233,8 @@ class BatchBuilder:
         -----
         Rows that are added meanwhile are those of the next batch.
         """
-        return self._build_by(build_batch, **self._options)
+        build: Any = build_batch
+        return cast("Batch[Array]", self._build_by(build, **self._options))
 
     def clear(self) -> None:
         """Forget all rows. Their memory is kept for the next ones, as :meth:`finish` does."""

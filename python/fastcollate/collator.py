@@ -2,25 +2,29 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any, Generic, Literal, TypeVar, cast, overload
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, cast, overload
 
-from fastcollate.arguments import id_list, suggests_names, unknown_argument, warn_user
+from fastcollate.arguments import id_list, spells_out, suggests_names, warn_user, wrong_name
 from fastcollate.batch import Batch
-from fastcollate.build import build_batch, check_options
-from fastcollate.builder import BatchBuilder
+from fastcollate.build import ROW_OPTIONS, build_batch, check_options
 from fastcollate.handover.pools import BufferPool
 from fastcollate.ingest.fields import Field, PerRow, RoutedExperts
 from fastcollate.ingest.padded_blocks import padding_message
 from fastcollate.ingest.samples import checked_sources, columns_of
 
-_OPTIONS = {
-    name: parameter.default
-    for name, parameter in inspect.signature(BatchBuilder).parameters.items()
-    if name != "pad_token_id"
-}
-"""Options that do not belong to the rows of one batch, with what they are if not given."""
+if TYPE_CHECKING:
+    import torch
+    from numpy.typing import NDArray
+    from typing_extensions import Unpack
+
+    from fastcollate.options import RowOptions
+
+    class CollatorOptions(RowOptions, total=False):
+        """What a collator may be told, whatever it makes."""
+
+        fields: Mapping[str, Field | PerRow | RoutedExperts] | None
+        ignore: Collection[str] | Literal["rest"]
 
 
 Made = TypeVar("Made", covariant=True)
@@ -98,24 +102,32 @@ class Collator(Generic[Made]):
 
     @overload
     def __init__(
-        self: Collator[Batch],
+        self: Collator[Batch[torch.Tensor]],
         *,
         pad_token_id: int,
-        fields: Mapping[str, Field | PerRow | RoutedExperts] | None = None,
-        ignore: Collection[str] | Literal["rest"] = (),
         outputs: None = None,
-        **options: Any,
+        array_type: Literal["torch"] = "torch",
+        **options: Unpack[CollatorOptions],
+    ) -> None: ...
+    @overload
+    def __init__(
+        self: Collator[Batch[NDArray[Any]]],
+        *,
+        pad_token_id: int,
+        outputs: None = None,
+        array_type: Literal["numpy"],
+        **options: Unpack[CollatorOptions],
     ) -> None: ...
     @overload
     def __init__(
         self: Collator[dict[str, Any]],
         *,
         pad_token_id: int,
-        fields: Mapping[str, Field | PerRow | RoutedExperts] | None = None,
-        ignore: Collection[str] | Literal["rest"] = (),
         outputs: Sequence[str],
-        **options: Any,
+        array_type: Literal["torch", "numpy"] = "torch",
+        **options: Unpack[CollatorOptions],
     ) -> None: ...
+    @spells_out(ROW_OPTIONS, build_batch)
     def __init__(
         self,
         *,
@@ -123,19 +135,19 @@ class Collator(Generic[Made]):
         fields: Mapping[str, Field | PerRow | RoutedExperts] | None = None,
         ignore: Collection[str] | Literal["rest"] = (),
         outputs: Sequence[str] | None = None,
-        **options: Any,
+        array_type: Literal["torch", "numpy"] = "torch",
+        **options: Unpack[RowOptions],
     ) -> None:
-        for name in options:
-            if name not in _OPTIONS:
-                known = ("pad_token_id", "fields", "ignore", "outputs", *_OPTIONS)
-                message = unknown_argument("Collator", name, known)
-                raise TypeError(f"{message} (columns of rows are in the samples)")
-        check_options(pad_token_id=pad_token_id, **{**_OPTIONS, **options})
+        if (message := wrong_name(Collator, options)) is not None:
+            raise TypeError(f"{message} (columns of rows are in the samples)")
+        own: dict[str, Any] = {"pad_token_id": pad_token_id, "array_type": array_type}
+        check_options(**own, **{**ROW_OPTIONS, **options})
         self._pad_token_id = pad_token_id
         self._fields = checked_sources(fields or {})
         self._ignore = None if ignore == "rest" else frozenset(_names("ignore", ignore))
         self._outputs = None if outputs is None else tuple(_names("outputs", outputs))
-        self._options = options
+        kind = {} if array_type == "torch" else {"array_type": array_type}
+        self._options: dict[str, Any] = {**kind, **options}
 
     def __call__(self, samples: Any) -> Made:
         """Make a batch of samples.

@@ -10,7 +10,7 @@ import numpy as np
 from fastcollate._fastcollate import OutputTable
 from fastcollate.arguments import suggests_names
 from fastcollate.arrays import is_tensor, offsets_of
-from fastcollate.batch import Batch
+from fastcollate.batch import Array, Batch
 from fastcollate.dtypes import checked_outputs
 from fastcollate.handover.device import checked_tensors, has_bus
 from fastcollate.handover.pinning import pinned
@@ -20,16 +20,16 @@ from fastcollate.plan.step_plan import Shard
 
 if TYPE_CHECKING:
     from fastcollate._fastcollate import Output, Plan
-from fastcollate.collate import BatchSpec
+    from fastcollate.collate import BatchSpec
 
 
 @suggests_names
 def pad_on_device(
-    batch: Batch,
+    batch: Batch[Array],
     layout: LayoutArgument | None = None,
     *,
     dtypes: Literal["default", "compact"] | Mapping[str, Any] = "default",
-) -> Batch:
+) -> Batch[Array]:
     """Pad a jagged batch on the device where it is, or widen the dtypes of a compact one.
 
     Of a jagged batch with ``dtypes="compact"``, padding and masks do not cross the bus.

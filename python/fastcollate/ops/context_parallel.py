@@ -17,11 +17,11 @@ from fastcollate.arrays import (
     places_of,
     taken,
 )
-from fastcollate.batch import Batch
+from fastcollate.batch import Array, Batch
 
 
 @suggests_names
-def cp_split(batch: Batch, cp_size: int, cp_rank: int) -> Batch:
+def cp_split(batch: Batch[Array], cp_size: int, cp_rank: int) -> Batch[Array]:
     """Take one context-parallel rank's part of a packed batch.
 
     Each sequence's place, and the padding at the end of a row, is cut into ``2 * cp_size`` chunks

@@ -5,23 +5,30 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, overload
 
 import ray
 
-from fastcollate.arguments import counted, suggests_names
+from fastcollate.arguments import counted, spells_out, suggests_names, wrong_name
 from fastcollate.arrays import describe
 from fastcollate.batch import Batch
 from fastcollate.blocks.joining import Step, joined
 from fastcollate.blocks.reading import built, parts_of
 from fastcollate.blocks.storing import NAMES
+from fastcollate.build import build_batch
 from fastcollate.ops.normalize import LossNormalizers
+from fastcollate.options import WriteOptions
 from fastcollate.plan import stepping
 from fastcollate.plan.layouts import LayoutArgument
 from fastcollate.plan.merging import MergePlan
 from fastcollate.plan.step_plan import Shard, StepPlan
 from fastcollate.ray.fetching import TIMEOUT, checked_timeout, fetched
 from fastcollate.ray.putting import COLUMNS, Block
+
+if TYPE_CHECKING:
+    import torch
+    from numpy.typing import NDArray
+    from typing_extensions import Unpack
 
 
 class ShardNormalizers(NamedTuple):
@@ -209,9 +216,33 @@ def plan_step(
     return BlockStepPlan(step, blocks, tables)
 
 
-@suggests_names
+@overload
 def collate(
-    shard: BlockShard, *, pad_token_id: int, timeout: float = TIMEOUT, **options: Any
+    shard: BlockShard,
+    *,
+    pad_token_id: int,
+    timeout: float = TIMEOUT,
+    array_type: Literal["torch"] = "torch",
+    **options: Unpack[WriteOptions],
+) -> Batch[torch.Tensor]: ...
+@overload
+def collate(
+    shard: BlockShard,
+    *,
+    pad_token_id: int,
+    timeout: float = TIMEOUT,
+    array_type: Literal["numpy"],
+    **options: Unpack[WriteOptions],
+) -> Batch[NDArray[Any]]: ...
+@suggests_names
+@spells_out(WriteOptions.__optional_keys__, build_batch)
+def collate(
+    shard: BlockShard,
+    *,
+    pad_token_id: int,
+    timeout: float = TIMEOUT,
+    array_type: Literal["torch", "numpy"] = "torch",
+    **options: Unpack[WriteOptions],
 ) -> Batch:
     """Fetch the columns of a shard's rows, and write its batch.
 
@@ -226,10 +257,12 @@ def collate(
         As :func:`fastcollate.build_batch`.
     timeout
         How many seconds to wait for the objects.
+    array_type
+        As ``build_batch``.
     **options
-        Those of ``build_batch``: ``layout``, ``position_ids``, ``labels``, ``dtypes``,
-        ``array_type``, ``pool`` and so on, but for columns, ``merge`` and ``shard``, which are the
-        blocks' and the plan's. So is the layout of a step that was planned with one.
+        Those of ``build_batch``: ``layout``, ``position_ids``, ``labels``, ``dtypes``, ``pool`` and
+        so on, but for columns, ``merge`` and ``shard``, which are the blocks' and the plan's. So is
+        the layout of a step that was planned with one.
 
     Returns
     -------
@@ -254,9 +287,13 @@ def collate(
     for name in options:
         if name in (*COLUMNS, "merge", "shard"):
             raise TypeError(f"{name} is what blocks and plan have: pass it to put_turns")
+    if (message := wrong_name(collate, options)) is not None:
+        raise TypeError(message)
     step: Step = fetched(shard.name, {0: shard.step}, lambda _: "the plan of the step", timeout)[0]
     parts = fetched(shard.name, shard.parts, step.part_name, timeout)
-    return built(step, shard.shard, parts, pad_token_id=pad_token_id, **options)
+    return built(
+        step, shard.shard, parts, pad_token_id=pad_token_id, array_type=array_type, **options
+    )
 
 
 def _checked_blocks(blocks: Any) -> list[Block]:

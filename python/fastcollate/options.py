@@ -1,0 +1,48 @@
+"""Options of `build_batch` as types, for callables that pass them on.
+
+`build_batch` spells its parameters out, with defaults and docstrings; a test compares the two.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal, TypedDict
+
+if TYPE_CHECKING:
+    from fastcollate.handover.pools import PoolArgument
+    from fastcollate.ingest.fields import Field, PerRow, RoutedExperts, Rows
+    from fastcollate.plan.layouts import LayoutArgument
+    from fastcollate.plan.merging import MergePlan, MergeRewards
+    from fastcollate.plan.step_plan import Shard
+
+
+class WriteOptions(TypedDict, total=False):
+    """How rows are written."""
+
+    position_ids: Literal["zero", "one", "repeat_last"] | bool | None
+    labels: Literal["aligned", "shifted"] | None
+    layout: LayoutArgument | None
+    warn_above: int | None
+    dtypes: Literal["default", "compact"] | Mapping[str, Any]
+    pool: PoolArgument
+    pin_memory: bool
+
+
+class RowOptions(WriteOptions, total=False):
+    """How rows are made and written: all options that do not belong to the rows of one batch."""
+
+    merge: Literal["exact", "branch", "realign"] | MergePlan | None
+    merge_rewards: MergeRewards | None
+
+
+class BatchOptions(RowOptions, total=False):
+    """All of them, with what belongs to rows."""
+
+    rewards: Rows | None
+    loss_mask: Rows | None
+    logprobs: Rows | None
+    fields: Mapping[str, Field | PerRow | RoutedExperts] | None
+    uids: Sequence[Any] | None
+    trajectory_ids: Sequence[Any] | None
+    is_last_step: Sequence[bool] | None
+    shard: Shard | None
