@@ -146,11 +146,11 @@ def check_bool(name: str, value: Any) -> None:
         raise TypeError(f"{name} is {reprlib.repr(value)}; pass True or False")
 
 
-def check_choice(name: str, value: Any, choices: Collection[str]) -> None:
-    """Check that an argument is one of some strings."""
-    if isinstance(value, str) and value in choices:
+def check_choice(name: str, value: Any, choices: Collection[str | None], more: str = "") -> None:
+    """Check that an argument is one of some strings, or None if that is one of the choices."""
+    if (value is None or isinstance(value, str)) and value in choices:
         return
-    advice = f"pass {', '.join(map(repr, choices))}"
+    advice = f"pass {', '.join(map(repr, choices))}{more}"
     if not isinstance(value, str):
         raise TypeError(f"{name} is {describe(value)}; {advice}")
     raise ValueError(f"{name} is {value!r}; {advice}")

@@ -17,7 +17,7 @@ from fastcollate.ops.normalize import LossNormalizers, loss_normalizers, normali
 from fastcollate.ops.relayout import relayout
 from fastcollate.ops.select import selected
 from fastcollate.plan.bin_plan import BinPlan
-from fastcollate.plan.layouts import LayoutArgument, checked_layout, split_message
+from fastcollate.plan.layouts import LayoutArgument, Shift, checked_layout, split_message
 from fastcollate.plan.step_rows import StepRows
 
 if TYPE_CHECKING:
@@ -344,7 +344,7 @@ class Batch(Mapping[str, Any], Generic[Array]):
         self,
         x: Any,
         of: Literal["response", "sequence"] = "response",
-        shift: Literal["none", "next_token"] | None = None,
+        shift: Shift | None = None,
         missing: float | None = None,
         per: Literal["row", "turn"] = "row",
         gaps: bool = True,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, overload
+from typing import TYPE_CHECKING, Any, Literal, get_args, overload
 
 from fastcollate._fastcollate import FieldSpec, Plan
 from fastcollate.arguments import checked_integer, id_list, suggests_names, warn_user
@@ -20,7 +20,7 @@ from fastcollate.ingest.fields import (
     checked_fields,
 )
 from fastcollate.ingest.padded_blocks import padding_message
-from fastcollate.options import RowOptions
+from fastcollate.options import ArrayType, Labels, PositionIds, Preset, RowOptions
 from fastcollate.plan.layouts import (
     LEFT,
     Layout,
@@ -32,6 +32,7 @@ from fastcollate.plan.layouts import (
 from fastcollate.plan.merging import (
     MergePlan,
     MergeRewards,
+    Policy,
     check_merge_arguments,
     check_uids,
     checked_merge,
@@ -82,15 +83,15 @@ def build_batch(
     uids: Sequence[Any] | None = None,
     trajectory_ids: Sequence[Any] | None = None,
     is_last_step: Sequence[bool] | None = None,
-    merge: Literal["exact", "branch", "realign"] | MergePlan | None = None,
+    merge: Policy | MergePlan | None = None,
     merge_rewards: MergeRewards | None = None,
     shard: Shard | None = None,
-    position_ids: Literal["zero", "one", "repeat_last"] | bool | None = None,
-    labels: Literal["aligned", "shifted"] | None = None,
+    position_ids: PositionIds | bool | None = None,
+    labels: Labels | None = None,
     layout: LayoutArgument | None = None,
     warn_above: int | None = None,
-    dtypes: Literal["default", "compact"] | Mapping[str, Any] = "default",
-    array_type: Literal["torch", "numpy"] = "torch",
+    dtypes: Preset | Mapping[str, Any] = "default",
+    array_type: ArrayType = "torch",
     pool: PoolArgument = "default",
     pin_memory: bool = False,
 ) -> Batch:
@@ -355,7 +356,7 @@ def _check_shifts(labels: Any, layout: Layout) -> None:
 
 def check_array_type(array_type: Any) -> None:
     """Check the argument ``array_type``."""
-    if not isinstance(array_type, str) or array_type not in ("torch", "numpy"):
+    if not isinstance(array_type, str) or array_type not in get_args(ArrayType):
         raise ValueError(f"array_type is {array_type!r}; pass 'torch' or 'numpy'")
 
 

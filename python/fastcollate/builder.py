@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     import torch
     from typing_extensions import Unpack
 
-    from fastcollate.options import RowOptions
+    from fastcollate.options import ArrayType, RowOptions
 
 T = TypeVar("T")
 
@@ -131,7 +131,7 @@ class BatchBuilder(Generic[Array]):
         self,
         *,
         pad_token_id: int,
-        array_type: Literal["torch", "numpy"] = "torch",
+        array_type: ArrayType = "torch",
         **options: Unpack[RowOptions],
     ) -> None:
         if (message := wrong_name(BatchBuilder, options)) is not None:

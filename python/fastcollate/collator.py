@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from typing_extensions import Unpack
 
-    from fastcollate.options import RowOptions
+    from fastcollate.options import ArrayType, RowOptions
 
     class CollatorOptions(RowOptions, total=False):
         """What a collator may be told, whatever it makes."""
@@ -124,7 +124,7 @@ class Collator(Generic[Made]):
         *,
         pad_token_id: int,
         outputs: Sequence[str],
-        array_type: Literal["torch", "numpy"] = "torch",
+        array_type: ArrayType = "torch",
         **options: Unpack[CollatorOptions],
     ) -> None: ...
     @spells_out(ROW_OPTIONS, build_batch)
@@ -135,7 +135,7 @@ class Collator(Generic[Made]):
         fields: Mapping[str, Field | PerRow | RoutedExperts] | None = None,
         ignore: Collection[str] | Literal["rest"] = (),
         outputs: Sequence[str] | None = None,
-        array_type: Literal["torch", "numpy"] = "torch",
+        array_type: ArrayType = "torch",
         **options: Unpack[RowOptions],
     ) -> None:
         if (message := wrong_name(Collator, options)) is not None:

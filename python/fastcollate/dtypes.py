@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, get_args
 
 from fastcollate._fastcollate import FieldSpec, OutputSpec
 from fastcollate.arrays import checked_dtype_name
+from fastcollate.options import Labels, PositionIds
 
 DEFAULT = OutputSpec()
 """What today's frameworks use."""
@@ -58,12 +59,12 @@ def checked_outputs(
     """
     if isinstance(position_ids, bool):
         position_ids = "zero" if position_ids else None
-    if position_ids not in (None, "zero", "one", "repeat_last"):
+    if position_ids not in (None, *get_args(PositionIds)):
         message = (
             f"position_ids is {position_ids!r}; pass 'zero' (or True), 'one', 'repeat_last' or None"
         )
         raise ValueError(message)
-    if labels not in (None, "aligned", "shifted"):
+    if labels not in (None, *get_args(Labels)):
         raise ValueError(f"labels is {labels!r}; pass 'aligned', 'shifted' or None")
     is_packed = layout == "packed"
     if position_ids is labels is None and isinstance(dtypes, str) and dtypes == "default":

@@ -6,24 +6,29 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, TypedDict
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict
 
 if TYPE_CHECKING:
     from fastcollate.handover.pools import PoolArgument
     from fastcollate.ingest.fields import Field, PerRow, RoutedExperts, Rows
     from fastcollate.plan.layouts import LayoutArgument
-    from fastcollate.plan.merging import MergePlan, MergeRewards
+    from fastcollate.plan.merging import MergePlan, MergeRewards, Policy
     from fastcollate.plan.step_plan import Shard
+
+ArrayType: TypeAlias = Literal["torch", "numpy"]
+PositionIds: TypeAlias = Literal["zero", "one", "repeat_last"]
+Labels: TypeAlias = Literal["aligned", "shifted"]
+Preset: TypeAlias = Literal["default", "compact"]
 
 
 class WriteOptions(TypedDict, total=False):
     """How rows are written."""
 
-    position_ids: Literal["zero", "one", "repeat_last"] | bool | None
-    labels: Literal["aligned", "shifted"] | None
+    position_ids: PositionIds | bool | None
+    labels: Labels | None
     layout: LayoutArgument | None
     warn_above: int | None
-    dtypes: Literal["default", "compact"] | Mapping[str, Any]
+    dtypes: Preset | Mapping[str, Any]
     pool: PoolArgument
     pin_memory: bool
 
@@ -31,7 +36,7 @@ class WriteOptions(TypedDict, total=False):
 class RowOptions(WriteOptions, total=False):
     """How rows are made and written: all options that do not belong to the rows of one batch."""
 
-    merge: Literal["exact", "branch", "realign"] | MergePlan | None
+    merge: Policy | MergePlan | None
     merge_rewards: MergeRewards | None
 
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
 from fastcollate._fastcollate import IGNORE_INDEX, FieldSpec, OutputSpec
 from fastcollate.collate import collate_fields
+from fastcollate.options import ArrayType
 from fastcollate.plan.layouts import JAGGED
 
 __all__ = ["DataCollatorWithFlattening"]
@@ -139,7 +140,7 @@ class DataCollatorWithFlattening:
             batch["max_length_q"] = batch["max_length_k"] = flat["max_seqlen"]
         return batch
 
-    def _array_type(self, return_tensors: str | None) -> Literal["torch", "numpy"]:
+    def _array_type(self, return_tensors: str | None) -> ArrayType:
         if return_tensors is None:
             return_tensors = self.return_tensors
         if return_tensors not in ("pt", "np"):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -15,6 +15,7 @@ from fastcollate.dtypes import checked_outputs
 from fastcollate.handover.device import checked_tensors, has_bus
 from fastcollate.handover.pinning import pinned
 from fastcollate.handover.slabs import over
+from fastcollate.options import Preset
 from fastcollate.plan.layouts import BY_NAME, LayoutArgument, checked_layout
 from fastcollate.plan.step_plan import Shard
 
@@ -28,7 +29,7 @@ def pad_on_device(
     batch: Batch[Array],
     layout: LayoutArgument | None = None,
     *,
-    dtypes: Literal["default", "compact"] | Mapping[str, Any] = "default",
+    dtypes: Preset | Mapping[str, Any] = "default",
 ) -> Batch[Array]:
     """Pad a jagged batch on the device where it is, or widen the dtypes of a compact one.
 

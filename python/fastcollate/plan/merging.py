@@ -6,7 +6,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from itertools import zip_longest
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,11 +22,17 @@ from fastcollate.plan.trajectories import checked_trajectories
 
 logger = logging.getLogger(__name__)
 
-POLICIES = ("exact", "branch", "realign")
-REWARDS = ("error", "sum", "last")
+Policy: TypeAlias = Literal["exact", "branch", "realign"]
+"""How it is decided which turns make a row."""
 
-MergeRewards = Literal["error", "sum", "last"]
+MaskDrift: TypeAlias = Literal["tail", "response", "span"]
+"""What realigning masks."""
+
+MergeRewards: TypeAlias = Literal["error", "sum", "last"]
 """What becomes of rewards where each turn has one number and several turns are a row."""
+
+POLICIES: tuple[str, ...] = get_args(Policy)
+REWARDS: tuple[str, ...] = get_args(MergeRewards)
 
 LOGGED_BREAKS = 3
 """How many breaks of a trajectory are logged."""
@@ -179,8 +185,8 @@ def merge_turns(
     *,
     trajectory_ids: Sequence[Any] | None = None,
     is_last_step: Sequence[bool] | None = None,
-    policy: Literal["exact", "branch", "realign"] = "exact",
-    mask_drift: Literal["tail", "response", "span"] = "tail",
+    policy: Policy = "exact",
+    mask_drift: MaskDrift = "tail",
     max_drift_tokens: int = 0,
     fork_threshold: int | None = 1024,
     merge_rewards: MergeRewards = "error",
@@ -296,7 +302,7 @@ def checked_policy(
     """Check the arguments of a policy."""
     for name, value, values in (
         ("policy", policy, POLICIES),
-        ("mask_drift", mask_drift, ("tail", "response", "span")),
+        ("mask_drift", mask_drift, get_args(MaskDrift)),
         ("merge_rewards", merge_rewards, REWARDS),
     ):
         if not isinstance(value, str) or value not in values:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,12 +11,12 @@ from fastcollate import _fastcollate
 from fastcollate._fastcollate import SYNTHETIC_LENS
 from fastcollate.arguments import (
     check_bool,
+    check_choice,
     checked_count,
     checked_int,
     counted,
     suggests_names,
 )
-from fastcollate.arrays import describe
 from fastcollate.plan.boundaries import PromptBoundaries
 from fastcollate.plan.costs import Costs, costs_of
 from fastcollate.plan.grouping import group_offsets
@@ -25,6 +25,10 @@ from fastcollate.plan.lengths import Integers
 from fastcollate.plan.step_packing import checked_packer, packed_slots
 from fastcollate.plan.step_plan import StepPlan
 from fastcollate.plan.step_rows import StepRows
+
+PadRows: TypeAlias = Literal["synthetic", "copy_first", "copy_cycle", "error"]
+ShardBy: TypeAlias = Literal["contiguous", "strided", "tokens", "flops"]
+KeepTogether: TypeAlias = Literal["prompt", "trajectory"]
 
 MAX_RANKS = 1 << 24
 """How many ranks all mini-batches together may have."""
@@ -75,9 +79,9 @@ def plan_step(
     prompts_per_mini_batch: int | None = None,
     rows_per_mini_batch: int | None = None,
     dp_size: int = 1,
-    pad_rows: Literal["synthetic", "copy_first", "copy_cycle", "error"] = "synthetic",
-    shard_by: Literal["contiguous", "strided", "tokens", "flops"] | Costs = "contiguous",
-    keep_together: Literal["prompt", "trajectory"] | None = None,
+    pad_rows: PadRows = "synthetic",
+    shard_by: ShardBy | Costs = "contiguous",
+    keep_together: KeepTogether | None = None,
     layout: LayoutArgument | None = None,
     allow_partial: bool = False,
     train_batch_size: int | None = None,
@@ -320,18 +324,10 @@ def _item(uids: Any, row: int) -> Any:
 
 
 def _check_options(pad_rows: Any, shard_by: Any, keep_together: Any) -> None:
-    for name, value, values in (
-        ("pad_rows", pad_rows, ("synthetic", "copy_first", "copy_cycle", "error")),
-        ("keep_together", keep_together, ("prompt", "trajectory", None)),
-        ("shard_by", shard_by, ("contiguous", "strided", "tokens", "flops")),
-    ):
-        if name == "shard_by" and callable(value):
-            continue
-        if value is not None and not isinstance(value, str):
-            raise TypeError(f"{name} is {describe(value)}; pass {', '.join(map(repr, values))}")
-        if value not in values:
-            more = ", or a function of lengths" if name == "shard_by" else ""
-            raise ValueError(f"{name} is {value!r}; pass {', '.join(map(repr, values))}{more}")
+    check_choice("pad_rows", pad_rows, get_args(PadRows))
+    check_choice("keep_together", keep_together, (*get_args(KeepTogether), None))
+    if not callable(shard_by):
+        check_choice("shard_by", shard_by, get_args(ShardBy), ", or a function of lengths")
 
 
 def _checked_unit(prompts: Any, rows: Any) -> tuple[str | None, int]:

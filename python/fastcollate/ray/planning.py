@@ -17,7 +17,7 @@ from fastcollate.blocks.reading import built, parts_of
 from fastcollate.blocks.storing import NAMES
 from fastcollate.build import build_batch
 from fastcollate.ops.normalize import LossNormalizers
-from fastcollate.options import WriteOptions
+from fastcollate.options import ArrayType, WriteOptions
 from fastcollate.plan import stepping
 from fastcollate.plan.layouts import LayoutArgument
 from fastcollate.plan.merging import MergePlan
@@ -241,7 +241,7 @@ def collate(
     *,
     pad_token_id: int,
     timeout: float = TIMEOUT,
-    array_type: Literal["torch", "numpy"] = "torch",
+    array_type: ArrayType = "torch",
     **options: Unpack[WriteOptions],
 ) -> Batch:
     """Fetch the columns of a shard's rows, and write its batch.

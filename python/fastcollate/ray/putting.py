@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import ray
@@ -14,7 +14,7 @@ from fastcollate.arguments import checked_count, counted, suggests_names
 from fastcollate.arrays import describe
 from fastcollate.blocks.storing import NAMES, PART_BYTES, PLAIN, BlockTable, stored
 from fastcollate.builder import BatchBuilder
-from fastcollate.plan.merging import MergePlan, MergeRewards, check_merge_arguments
+from fastcollate.plan.merging import MergePlan, MergeRewards, Policy, check_merge_arguments
 
 COLUMNS = ("prompts", "responses", *PLAIN, "fields", *NAMES)
 
@@ -86,7 +86,7 @@ class Block:
 def put_turns(
     turns: BatchBuilder | Mapping[str, Any],
     *,
-    merge: Literal["exact", "branch", "realign"] | MergePlan | None = None,
+    merge: Policy | MergePlan | None = None,
     merge_rewards: MergeRewards | None = None,
     name: str | None = None,
     part_bytes: int = PART_BYTES,
