@@ -4,26 +4,29 @@ use fastcollate::batch::{FieldKind, FieldSpec as Spec, Number};
 use fastcollate::plan::Turns;
 use fastcollate::{Check, Column, Dtype, Element};
 use pyo3::IntoPyObjectExt;
-use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyList, PyTuple, PyType};
 
 use crate::error::{Result, caught};
 use crate::ingest::Rows;
+use crate::names::Names;
 
 /// How a field is read and written. Made once for a field, not once a call.
 #[pyclass(frozen, module = "fastcollate._fastcollate")]
 pub struct FieldSpec(pub Spec);
 
-/// The kinds of fields by their names, without what is known of experts.
-const KINDS: [(FieldKind, &str); 6] = [
-    (FieldKind::Response, "response"),
-    (FieldKind::Sequence, "sequence"),
-    (FieldKind::Experts { count: None }, "experts"),
-    (FieldKind::Row, "row"),
-    (FieldKind::Object { is_joined: false }, "object"),
-    (FieldKind::Object { is_joined: true }, "joined"),
-];
+/// The kinds of fields, without what is known of experts.
+const KINDS: Names<FieldKind> = Names::new(
+    "align",
+    &[
+        (FieldKind::Response, "response"),
+        (FieldKind::Sequence, "sequence"),
+        (FieldKind::Experts { count: None }, "experts"),
+        (FieldKind::Row, "row"),
+        (FieldKind::Object { is_joined: false }, "object"),
+        (FieldKind::Object { is_joined: true }, "joined"),
+    ],
+);
 
 #[pymethods]
 impl FieldSpec {
@@ -46,15 +49,9 @@ impl FieldSpec {
         num_experts: Option<i64>,
         dtype: Option<&str>,
     ) -> Result<Self> {
-        let kind = match KINDS.iter().find(|(_, other)| *other == align) {
-            Some((FieldKind::Experts { .. }, _)) => FieldKind::Experts { count: num_experts },
-            Some((kind, _)) => *kind,
-            None => {
-                return Err(PyValueError::new_err(format!(
-                    "align is '{align}'; pass 'response' or 'sequence'"
-                ))
-                .into());
-            }
+        let kind = match KINDS.value(align)? {
+            FieldKind::Experts { .. } => FieldKind::Experts { count: num_experts },
+            kind => kind,
         };
         let spec = Spec {
             key,
@@ -86,11 +83,10 @@ impl FieldSpec {
     /// What the rows hold.
     #[getter]
     fn align(&self) -> &'static str {
-        let is_like = |(kind, _): &&(FieldKind, _)| match (kind, self.0.kind) {
-            (FieldKind::Experts { .. }, FieldKind::Experts { .. }) => true,
-            (kind, own) => *kind == own,
-        };
-        KINDS.iter().find(is_like).map_or("", |(_, name)| name)
+        KINDS.name(match self.0.kind {
+            FieldKind::Experts { .. } => FieldKind::Experts { count: None },
+            kind => kind,
+        })
     }
 
     /// Whether values are read and written here, and not kept by the caller.

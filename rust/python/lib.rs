@@ -10,6 +10,7 @@ mod interrupt;
 mod layout;
 mod memory;
 mod merging;
+mod names;
 #[allow(unsafe_code, reason = "makes arrays of NumPy's")]
 mod numpy_view;
 #[allow(unsafe_code, reason = "lends the slab's memory to NumPy")]

@@ -11,13 +11,14 @@ use fastcollate::polling::Polled;
 use fastcollate::{Check, Error as Core, FieldColumn};
 use numpy::PyArray1;
 use numpy::ndarray::Ix1;
-use pyo3::exceptions::{PyIndexError, PyValueError};
+use pyo3::exceptions::PyIndexError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyType};
 
 use crate::error::{Error, Result};
 use crate::ingest::Rows;
 use crate::interrupt::poll;
+use crate::names::Names;
 use crate::plan::Plan;
 use crate::tables::{
     self, Column, array, column, column_of, rows_of, rows_of_table, set_table, sources_of, to_i64,
@@ -26,12 +27,25 @@ use crate::tables::{
 /// From so many tokens on other threads of the interpreter may run while plain memory is compared.
 const DETACH_FROM: usize = 1 << 17;
 
-/// Ways to merge rewards by their names; tables hold the index.
-const REWARDS: [(&str, MergeRewards); 3] = [
-    ("error", MergeRewards::Error),
-    ("sum", MergeRewards::Sum),
-    ("last", MergeRewards::Last),
-];
+/// What realigning masks.
+const MASKED: Names<Masked> = Names::new(
+    "mask_drift",
+    &[
+        (Masked::Tail, "tail"),
+        (Masked::Response, "response"),
+        (Masked::Span, "span"),
+    ],
+);
+
+/// What a row's reward is made of.
+const REWARDS: Names<MergeRewards> = Names::new(
+    "merge_rewards",
+    &[
+        (MergeRewards::Error, "error"),
+        (MergeRewards::Sum, "sum"),
+        (MergeRewards::Last, "last"),
+    ],
+);
 
 /// How turns are merged: a policy and its options, and what becomes of rewards.
 #[pyclass(frozen, module = "fastcollate._fastcollate")]
@@ -47,37 +61,20 @@ impl MergeSpec {
         fork_threshold: Option<usize>,
         merge_rewards: &str,
     ) -> PyResult<Self> {
-        let masked = match mask_drift {
-            "response" => Masked::Response,
-            "tail" => Masked::Tail,
-            "span" => Masked::Span,
-            _ => {
-                return Err(PyValueError::new_err(format!(
-                    "mask_drift is '{mask_drift}'; pass 'tail', 'response' or 'span'"
-                )));
-            }
+        let realign = Realign {
+            masked: MASKED.value(mask_drift)?,
+            max_drift_tokens,
+            fork_threshold,
         };
-        let known = REWARDS.iter().find(|(name, _)| *name == merge_rewards);
-        let Some(&(_, rewards)) = known else {
-            return Err(PyValueError::new_err(format!(
-                "merge_rewards is '{merge_rewards}'; pass 'error', 'sum' or 'last'"
-            )));
-        };
-        let policy = match policy {
-            "exact" => MergePolicy::Exact,
-            "branch" => MergePolicy::Branch,
-            "realign" => MergePolicy::Realign(Realign {
-                masked,
-                max_drift_tokens,
-                fork_threshold,
-            }),
-            _ => {
-                return Err(PyValueError::new_err(format!(
-                    "policy is '{policy}'; pass 'exact', 'branch' or 'realign'"
-                )));
-            }
-        };
-        Ok(Self(CoreSpec { policy, rewards }))
+        let policies = [
+            (MergePolicy::Exact, "exact"),
+            (MergePolicy::Branch, "branch"),
+            (MergePolicy::Realign(realign), "realign"),
+        ];
+        Ok(Self(CoreSpec {
+            policy: Names::new("policy", &policies).value(policy)?,
+            rewards: REWARDS.value(merge_rewards)?,
+        }))
     }
 }
 
@@ -208,7 +205,7 @@ impl Merge {
     /// What a row's one reward is made of.
     #[getter]
     fn merge_rewards(&self) -> &'static str {
-        REWARDS[self.rewards_index()].0
+        REWARDS.name(self.0.rewards)
     }
 
     /// Prompt tokens of each row, int64 (rows,).
@@ -291,7 +288,10 @@ impl Merge {
         tables.set_item("trajectory_ends", self.ends(py))?;
         tables.set_item("trajectories", self.trajectories(py))?;
         tables.set_item("turn_rows", self.turn_rows(py))?;
-        tables.set_item("merge_rewards", column_of(py, [self.rewards_index()]))?;
+        tables.set_item(
+            "merge_rewards",
+            column_of(py, [REWARDS.place(self.0.rewards)]),
+        )?;
         set_table(&tables, "breaks", &merge.breaks, |broken| {
             let Difference { from, position } = broken.difference;
             let is_realigned = usize::from(broken.is_realigned);
@@ -349,11 +349,6 @@ impl Merge {
             Kind::Diverged => "diverged",
         }
     }
-
-    fn rewards_index(&self) -> usize {
-        let index = { REWARDS.iter() }.position(|(_, rewards)| *rewards == self.0.rewards);
-        index.expect("all ways have a name")
-    }
 }
 
 /// The row of each turn, by a merge's tables.
@@ -370,11 +365,11 @@ fn turn_rows_of(tables: &Bound<PyDict>) -> Result<Vec<Option<usize>>> {
 /// What rewards are made of, by a merge's tables.
 fn rewards_of(tables: &Bound<PyDict>) -> Result<MergeRewards> {
     let known = match column(tables, "merge_rewards")?[..] {
-        [index] => REWARDS.get(index),
+        [place] => REWARDS.at(place),
         _ => None,
     };
     let unknown = || Core::InvalidPlan("merge_rewards is none of 0, 1 and 2".to_owned());
-    Ok(known.ok_or_else(unknown)?.1)
+    Ok(known.ok_or_else(unknown)?)
 }
 
 /// The breaks of a merge's tables.

@@ -3,11 +3,11 @@
 use fastcollate::batch::{LOSS_MASK, OutputSpec as Spec};
 use fastcollate::write::PositionPadding;
 use fastcollate::{Dtype, IntDtype};
-use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyTuple, PyType};
 
 use crate::error::Result;
+use crate::names::Names;
 
 /// The outputs that are no fields: their dtypes, and which of the optional ones there are.
 #[pyclass(frozen, module = "fastcollate._fastcollate")]
@@ -42,7 +42,7 @@ impl OutputSpec {
             response_mask: mask("response_mask", response_mask)?,
             sequence_ids: IntDtype::of_name("sequence_ids", sequence_ids)?,
             position_ids: (
-                padding.as_deref().map(padding_of).transpose()?,
+                padding.map(|name| PADDINGS.value(&name)).transpose()?,
                 IntDtype::of_name("position_ids", &dtype)?,
             ),
             labels: labels.transpose()?,
@@ -56,7 +56,7 @@ impl OutputSpec {
     #[getter]
     fn position_ids(&self) -> (Option<&'static str>, &'static str) {
         let (padding, dtype) = self.0.position_ids;
-        (padding.map(name_of), dtype.name())
+        (padding.map(|padding| PADDINGS.name(padding)), dtype.name())
     }
 
     /// Whether labels are shifted, and their dtype, if there are any.
@@ -106,22 +106,12 @@ impl OutputSpec {
     }
 }
 
-/// What padding of positions can hold, by name.
-const PADDINGS: [(PositionPadding, &str); 3] = [
-    (PositionPadding::Zero, "zero"),
-    (PositionPadding::One, "one"),
-    (PositionPadding::RepeatLast, "repeat_last"),
-];
-
-fn padding_of(name: &str) -> PyResult<PositionPadding> {
-    let named = PADDINGS.iter().find(|(_, other)| *other == name);
-    named.map(|(padding, _)| *padding).ok_or_else(|| {
-        let message = format!("position_ids is '{name}'; pass 'zero', 'one' or 'repeat_last'");
-        PyValueError::new_err(message)
-    })
-}
-
-fn name_of(padding: PositionPadding) -> &'static str {
-    let named = PADDINGS.iter().find(|(other, _)| *other == padding);
-    named.map_or("", |(_, name)| name)
-}
+/// What padding of positions can hold.
+const PADDINGS: Names<PositionPadding> = Names::new(
+    "position_ids",
+    &[
+        (PositionPadding::Zero, "zero"),
+        (PositionPadding::One, "one"),
+        (PositionPadding::RepeatLast, "repeat_last"),
+    ],
+);

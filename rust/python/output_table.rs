@@ -5,27 +5,30 @@ use std::borrow::Cow;
 use fastcollate::Dtype;
 use fastcollate::batch::{Alignment, Fill, Output as Described, outputs};
 use pyo3::IntoPyObjectExt;
-use pyo3::exceptions::{PyKeyError, PyValueError};
+use pyo3::exceptions::PyKeyError;
 use pyo3::prelude::*;
 use pyo3::types::{PyIterator, PyList, PyTuple, PyType};
 
 use crate::error::Result;
 use crate::field::{FieldSpec, PyNumber};
 use crate::layout::layout_of;
+use crate::names::Names;
 use crate::output_spec::OutputSpec;
 
-/// All alignments and their names.
-const ALIGNMENTS: [(Alignment, &str); 9] = [
-    (Alignment::Sequence, "sequence"),
-    (Alignment::Response, "response"),
-    (Alignment::Row, "row"),
-    (Alignment::Object, "object"),
-    (Alignment::Joined, "joined"),
-    (Alignment::SequenceOffsets, "sequence_offsets"),
-    (Alignment::ResponseOffsets, "response_offsets"),
-    (Alignment::JoinedOffsets, "joined_offsets"),
-    (Alignment::Batch, "batch"),
-];
+const ALIGNMENTS: Names<Alignment> = Names::new(
+    "align",
+    &[
+        (Alignment::Sequence, "sequence"),
+        (Alignment::Response, "response"),
+        (Alignment::Row, "row"),
+        (Alignment::Object, "object"),
+        (Alignment::Joined, "joined"),
+        (Alignment::SequenceOffsets, "sequence_offsets"),
+        (Alignment::ResponseOffsets, "response_offsets"),
+        (Alignment::JoinedOffsets, "joined_offsets"),
+        (Alignment::Batch, "batch"),
+    ],
+);
 
 /// An output of a batch: what its values belong to, what it holds where no value goes, its dtype, and
 /// the index of the field that it comes with.
@@ -50,12 +53,9 @@ impl Output {
         dtype: Option<&str>,
         field: Option<usize>,
     ) -> Result<Self> {
-        let known = ALIGNMENTS.iter().find(|(_, name)| *name == align);
-        let unknown = || PyValueError::new_err(format!("align of {key} is '{align}'"));
-        let (align, _) = *known.ok_or_else(unknown)?;
         let dtype = dtype.map(|name| Dtype::of_name(&key, name, Dtype::OF_FIELDS));
         Ok(Self {
-            align,
+            align: ALIGNMENTS.value(align)?,
             fill: fill.map(|fill| fill.0),
             dtype: dtype.transpose()?,
             key: key.into(),
@@ -72,8 +72,7 @@ impl Output {
     /// What the values belong to.
     #[getter]
     fn align(&self) -> &'static str {
-        let named = ALIGNMENTS.iter().find(|(align, _)| *align == self.align);
-        named.map_or("", |(_, name)| name)
+        ALIGNMENTS.name(self.align)
     }
 
     /// What stands where no value goes, if there can be such a place: a number, `"indices"` (every

@@ -10,7 +10,38 @@ use pyo3::prelude::*;
 
 use crate::error::Result;
 use crate::interrupt::stoppable;
+use crate::names::Names;
 use crate::tables::{Column, column_of, usizes};
+
+/// How items are parted.
+#[derive(Clone, Copy, PartialEq)]
+enum Algorithm {
+    KarmarkarKarp,
+    /// The same, with the items of a part in the order in which it grew.
+    Grown,
+    LargestFirst,
+    /// Largest first, and swaps then.
+    Swapped,
+}
+
+const ALGORITHMS: Names<Algorithm> = Names::new(
+    "algorithm",
+    &[
+        (Algorithm::KarmarkarKarp, "karmarkar_karp"),
+        (Algorithm::Grown, "grown"),
+        (Algorithm::LargestFirst, "lpt"),
+        (Algorithm::Swapped, "lpt_swap"),
+    ],
+);
+
+const ORDERS: Names<Order> = Names::new(
+    "order",
+    &[
+        (Order::SmallEnds, "small_ends"),
+        (Order::Descending, "descending"),
+        (Order::Ascending, "ascending"),
+    ],
+);
 
 /// Where parts begin among the indices, and the indices.
 type Table<'py> = (Column<'py>, Column<'py>);
@@ -58,8 +89,7 @@ macro_rules! with_values {
 
 /// Part items so that all parts weigh about the same; there are as many items as parts, at least.
 ///
-/// Parts of equal size need a number of items that is a multiple of theirs. `grown` is
-/// Karmarkar's and Karp's method, with items in the order in which parts grew.
+/// Parts of equal size need a number of items that is a multiple of theirs.
 #[pyfunction]
 pub fn partition<'py>(
     py: Python<'py>,
@@ -69,22 +99,25 @@ pub fn partition<'py>(
     equal_size: bool,
 ) -> Result<Table<'py>> {
     check_count(weights.len())?;
+    let algorithm = ALGORITHMS.value(algorithm)?;
     let found = match algorithm {
-        "lpt" | "lpt_swap" => {
+        Algorithm::LargestFirst | Algorithm::Swapped => {
             let costs = doubles(&weights);
-            let is_swapped = algorithm == "lpt_swap";
+            let is_swapped = algorithm == Algorithm::Swapped;
             stoppable(py, |steps| {
                 largest_first(&costs, parts, equal_size, is_swapped, steps)
             })
         }
-        _ => with_values!(&weights, |values| stoppable(py, |steps| {
-            let found = karmarkar_karp(&values, parts, equal_size, steps)?;
-            if algorithm == "grown" {
-                Ok(found)
-            } else {
-                found.sorted(steps)
-            }
-        })),
+        Algorithm::KarmarkarKarp | Algorithm::Grown => {
+            with_values!(&weights, |values| stoppable(py, |steps| {
+                let found = karmarkar_karp(&values, parts, equal_size, steps)?;
+                if algorithm == Algorithm::Grown {
+                    Ok(found)
+                } else {
+                    found.sorted(steps)
+                }
+            }))
+        }
     };
     Ok(table(py, found?))
 }
@@ -147,11 +180,7 @@ pub fn split_micro_batches<'py>(
         return Err(Core::InvalidPlan("there is not one cost for each length".to_owned()).into());
     }
     check_count(lens.len())?;
-    let order = order.map(|order| match order {
-        "descending" => Order::Descending,
-        "ascending" => Order::Ascending,
-        _ => Order::SmallEnds,
-    });
+    let order = order.map(|order| ORDERS.value(order)).transpose()?;
     let counts = Counts { first, step, all };
     let found = with_values!(&costs, |values| stoppable(py, |steps| {
         let items = Capped {

@@ -13,7 +13,19 @@ use pyo3::types::PyList;
 use crate::error::{Result, caught, cited};
 use crate::ingest::{Stretch, describe, same_until};
 use crate::interrupt::stoppable;
+use crate::names::Names;
 use crate::tables::{Column, column_of, values};
+
+/// What fills ranks up.
+const PADDINGS: Names<Padding> = Names::new(
+    "pad_rows",
+    &[
+        (Padding::Synthetic, "synthetic"),
+        (Padding::CopyFirst, "copy_first"),
+        (Padding::CopyCycle, "copy_cycle"),
+        (Padding::Refused, "error"),
+    ],
+);
 
 /// Where stretches of equal objects begin and the last ends, int64 (stretches + 1,), and whether
 /// their hashes tell that all stretches are of different objects.
@@ -153,12 +165,7 @@ pub fn split_step<'py>(
             None if strided => Deal::Strided,
             None => Deal::Contiguous,
         },
-        padding: match padding {
-            "copy_first" => Padding::CopyFirst,
-            "copy_cycle" => Padding::CopyCycle,
-            "synthetic" => Padding::Synthetic,
-            _ => Padding::Refused,
-        },
+        padding: PADDINGS.value(padding)?,
         groups: groups.as_deref(),
     };
     Ok(

@@ -103,7 +103,7 @@ pub trait Policy<C: Tokens<Error: From<Error>>> {
 }
 
 /// The policies by their names.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MergePolicy {
     /// [`Exact`].
     Exact,

@@ -7,7 +7,7 @@ use crate::plan::Piece;
 
 /// As [`Exact`](super::Exact), but a difference near the end of the group is no break: sampled tokens
 /// that no longer stand are masked.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Realign {
     /// What is masked.
     pub masked: Masked,

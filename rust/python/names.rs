@@ -1,0 +1,58 @@
+//! What options can be, by name.
+
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+
+/// The values of an option with their names. Tables hold a value's place among them.
+pub struct Names<'a, T> {
+    /// What the option is called, for errors.
+    option: &'static str,
+    all: &'a [(T, &'static str)],
+}
+
+impl<'a, T: Copy + PartialEq> Names<'a, T> {
+    /// The values of an option.
+    pub const fn new(option: &'static str, all: &'a [(T, &'static str)]) -> Self {
+        Self { option, all }
+    }
+
+    /// The value of a name.
+    ///
+    /// # Errors
+    /// `ValueError` that lists the names.
+    pub fn value(&self, name: &str) -> PyResult<T> {
+        let named = self.all.iter().find(|(_, other)| *other == name);
+        named.map(|(value, _)| *value).ok_or_else(|| {
+            let names: Vec<_> = self
+                .all
+                .iter()
+                .map(|(_, name)| format!("'{name}'"))
+                .collect();
+            let names = match &names[..] {
+                [] => String::new(),
+                [one] => one.clone(),
+                [others @ .., last] => format!("{} or {last}", others.join(", ")),
+            };
+            PyValueError::new_err(format!("{} is '{name}'; pass {names}", self.option))
+        })
+    }
+
+    /// The name of a value.
+    pub fn name(&self, value: T) -> &'static str {
+        self.all[self.place(value)].1
+    }
+
+    /// The place of a value.
+    ///
+    /// # Panics
+    /// If the value has no name.
+    pub fn place(&self, value: T) -> usize {
+        let place = self.all.iter().position(|(other, _)| *other == value);
+        place.expect("every value has a name")
+    }
+
+    /// The value at a place, if there is one.
+    pub fn at(&self, place: usize) -> Option<T> {
+        self.all.get(place).map(|(value, _)| *value)
+    }
+}
