@@ -3,15 +3,18 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use fastcollate::batch::{
-    BatchRows, Collated, Columns, FieldKind, FieldSpec, LOSS_MASK, Number, OutputSpec, Request,
-    RowSource, Value, collate,
+    Collated, Columns, FieldKind, FieldSpec, LOSS_MASK, Number, OutputSpec, Request, RowSource,
+    Value, collate,
 };
 use fastcollate::plan::merge::{MergePolicy, MergeRewards, MergeSpec, Streams};
+use fastcollate::plan::pack::{Algorithm, Cost, Oversize, PackSpec, Packer};
 use fastcollate::plan::{
-    Assembly, Bins, Layout, Packing, PaddingAs, Placement, Shift, Turns, Widths,
+    BinSource, Bins, Layout, LayoutSpec, Longest, PackedSpec, PaddingAs, Pick, Shard, Shift, Turns,
+    Widths,
 };
+use fastcollate::polling::Poll;
 use fastcollate::write::PositionPadding;
-use fastcollate::{Check, Dtype, Error, IntDtype, Slice, SliceColumn};
+use fastcollate::{Check, Dtype, Error, IntDtype, Slice, SliceColumn, Steps};
 use proptest::collection::vec;
 use proptest::prelude::*;
 
@@ -95,19 +98,37 @@ impl Input {
         }
     }
 
-    fn collated(
-        &self,
-        source: RowSource,
-        place: impl FnOnce(&Assembly) -> Result<Placement, Error>,
-    ) -> Collated {
+    fn collated(&self, source: RowSource, layout: &LayoutSpec) -> Collated {
         let scores = field("scores");
         let request = Request {
             pad_token_id: PAD,
             fields: &[&scores],
             outputs: &OUTPUTS,
         };
-        collate(&request, source, self.columns(), place, &|| Ok(())).unwrap()
+        collated(&request, source, self.columns(), layout).unwrap()
     }
+}
+
+fn collated(
+    request: &Request,
+    source: RowSource,
+    columns: Columns<SliceColumn>,
+    layout: &LayoutSpec,
+) -> Result<Collated, Error> {
+    collate(
+        request,
+        source,
+        None,
+        columns,
+        layout,
+        &Cost::Flops,
+        &|| Ok(()),
+    )
+}
+
+/// A layout with widths of the data.
+fn rows(layout: Layout) -> LayoutSpec {
+    LayoutSpec::of_rows(layout, Widths::default())
 }
 
 fn integers<'a>(name: &'a str, rows: &'a [Vec<i64>]) -> SliceColumn<'a> {
@@ -286,35 +307,32 @@ proptest! {
     #[test]
     fn padded_and_jagged_rows_lie_where_loops_put_them(lens in lens(), layout in layouts()) {
         let input = Input::of_lens(&lens);
-        let place = |assembly: &Assembly| Placement::of_layout(assembly, layout, Widths::default());
-        let batch = input.collated(RowSource::Turns, place);
-        let rows = Row::of_turns(&input);
-        prop_assert_eq!(Expected::of_collated(&batch), laid_out(&rows, layout));
+        let batch = input.collated(RowSource::Turns, &rows(layout));
+        let expected = Row::of_turns(&input);
+        prop_assert_eq!(Expected::of_collated(&batch), laid_out(&expected, layout));
         if layout == Layout::Jagged {
             let (_, offsets) = batch.array::<i64>("offsets").unwrap();
-            let ends = rows.iter().map(|row| row.ids().len());
+            let ends = expected.iter().map(|row| row.ids().len());
             let found = offsets.windows(2).map(|pair| usize::try_from(pair[1] - pair[0]).unwrap());
             prop_assert!(found.eq(ends));
         } else {
             let (shape, mask) = batch.array::<u8>("attention_mask").unwrap();
-            prop_assert_eq!(shape[0], rows.len());
-            let tokens: usize = rows.iter().map(|row| row.ids().len()).sum();
+            prop_assert_eq!(shape[0], expected.len());
+            let tokens: usize = expected.iter().map(|row| row.ids().len()).sum();
             prop_assert_eq!(mask.iter().filter(|&&flag| flag == 1).count(), tokens);
         }
     }
 
     #[test]
     fn merged_turns_make_rows_with_gaps(trajectories in trajectories(), layout in layouts()) {
-        let (input, ends, rows) = merged(&trajectories);
+        let (input, ends, expected) = merged(&trajectories);
         let turns = input.turns();
         let (prompts, responses) = (input.prompts(), input.responses());
         let streams = Streams { prompts: &prompts, responses: &responses, turns: &turns };
         for policy in [MergePolicy::Exact, MergePolicy::Branch] {
             let merge = merge_spec(policy).merge(&streams, ends.clone()).unwrap();
-            let batch = input.collated(RowSource::Merged(&merge), |assembly| {
-                Placement::of_layout(assembly, layout, Widths::default())
-            });
-            prop_assert_eq!(Expected::of_collated(&batch), laid_out(&rows, layout));
+            let batch = input.collated(RowSource::Merged(&merge), &rows(layout));
+            prop_assert_eq!(Expected::of_collated(&batch), laid_out(&expected, layout));
         }
     }
 
@@ -323,17 +341,20 @@ proptest! {
         lens in vec((0..5_usize, 0..6_usize), 1..7),
         cuts in vec(any::<bool>(), 7),
         multiple_of in 1..4_usize,
+        is_given in any::<bool>(),
     ) {
         let input = Input::of_lens(&lens);
         let rows = Row::of_turns(&input);
         let single = Bins::single(rows.iter().map(|row| row.ids().len()));
         let cuts = (1..rows.len()).filter(|&row| cuts[row]);
         let offsets: Vec<_> = [0].into_iter().chain(cuts).chain([rows.len()]).collect();
-        let bins = Bins { offsets: offsets.clone(), ..single };
-        let packing = Packing { multiple_of, shift: Shift::None, padding_as: PaddingAs::NoSegment };
-        let batch = input.collated(RowSource::Turns, |assembly| {
-            Placement::packed(assembly, &bins, packing, None, 0)
-        });
+        let bins = match is_given {
+            true => BinSource::Given(Bins { offsets: offsets.clone(), ..single }, multiple_of),
+            false => BinSource::Lists(offsets.windows(2).map(|bin| (bin[0]..bin[1]).collect()).collect()),
+        };
+        let packed = PackedSpec { bins, shift: Shift::None, padding_as: PaddingAs::NoSegment };
+        let layout = LayoutSpec::packed(packed, None, multiple_of);
+        let batch = input.collated(RowSource::Turns, &layout);
 
         let width = batch.placement.sequence.width();
         let (mut expected, mut sequences, mut cu_seqlens) = (Expected::default(), vec![], vec![0]);
@@ -368,9 +389,129 @@ proptest! {
     }
 }
 
+/// Columns of a batch's own outputs: its rows lie one behind the other in jagged arrays.
+fn columns_of(batch: &Collated) -> Columns<SliceColumn<'_>> {
+    let (_, ids) = batch.array::<i64>("input_ids").unwrap();
+    let (_, scores) = batch.array::<f32>("scores").unwrap();
+    let (mut prompts, mut responses, mut values) = (vec![], vec![], vec![]);
+    let (mut at, mut response_at) = (0, 0);
+    for row in batch.assembly.rows() {
+        let (prompt_end, end) = (at + row.prompt_len, at + row.len());
+        prompts.push(Slice::I64(&ids[at..prompt_end]));
+        responses.push(Slice::I64(&ids[prompt_end..end]));
+        values.push(Slice::F32(
+            &scores[response_at..response_at + row.response_len],
+        ));
+        (at, response_at) = (end, response_at + row.response_len);
+    }
+    let column = |name, rows| SliceColumn::new(name, rows, vec![], Check::None);
+    Columns {
+        prompts: column("prompts", prompts),
+        responses: column("responses", responses),
+        fields: vec![column("scores", values)],
+    }
+}
+
+proptest! {
+    #[test]
+    fn batches_are_read_like_turns(
+        trajectories in trajectories(),
+        picks in vec((any::<prop::sample::Index>(), any::<bool>(), any::<bool>()), 1..6),
+    ) {
+        let (input, ends, expected) = merged(&trajectories);
+        let turns = input.turns();
+        let (prompts, responses) = (input.prompts(), input.responses());
+        let streams = Streams { prompts: &prompts, responses: &responses, turns: &turns };
+        let merge = merge_spec(MergePolicy::Exact).merge(&streams, ends).unwrap();
+        let jagged = input.collated(RowSource::Merged(&merge), &rows(Layout::Jagged));
+        let scores = field("scores");
+        let request = Request { pad_token_id: PAD, fields: &[&scores], outputs: &OUTPUTS };
+        let source = RowSource::Batch(&jagged.assembly);
+        let left = collated(&request, source, columns_of(&jagged), &rows(Layout::Left)).unwrap();
+        prop_assert_eq!(Expected::of_collated(&left), laid_out(&expected, Layout::Left));
+        prop_assert_eq!(&left.assembly, &merge.assembly);
+
+        // Some of its rows are the same, whatever they are read from.
+        let pick = |(row, is_padding, is_synthetic): &(prop::sample::Index, bool, bool)| Pick {
+            row: (!is_padding || !is_synthetic).then_some(row.index(expected.len())),
+            is_padding: *is_padding,
+        };
+        let shard = Shard {
+            picks: picks.iter().map(pick).collect(),
+            num_rows: expected.len(),
+            widths: Some(Longest::of_rows(merge.assembly.rows())),
+            lens: None,
+            bins: None,
+        };
+        let of_shard = |source, columns| {
+            let (layout, poll) = (rows(Layout::Right), || Ok::<_, Error>(()));
+            collate(&request, source, Some(&shard), columns, &layout, &Cost::Flops, &poll).unwrap()
+        };
+        let of_turns = of_shard(RowSource::Merged(&merge), input.columns());
+        let of_batch = of_shard(source, columns_of(&jagged));
+        prop_assert_eq!(&of_turns.assembly, &of_batch.assembly);
+        prop_assert_eq!(Expected::of_collated(&of_turns), Expected::of_collated(&of_batch));
+        let trained = |batch: &Collated| batch.array::<f32>(LOSS_MASK).unwrap().1.iter().sum::<f32>();
+        let is_real = |pick: &&Pick| !pick.is_padding;
+        let sampled = shard.picks.iter().filter(is_real).map(|pick| {
+            let row = &expected[pick.row.unwrap()];
+            row.scores.iter().filter(|score| score.is_some()).count()
+        });
+        #[allow(clippy::cast_precision_loss, reason = "small numbers")]
+        let sampled = sampled.sum::<usize>() as f32;
+        prop_assert_eq!(trained(&of_turns), sampled);
+    }
+}
+
+#[test]
+fn bins_are_planned_inside_placing() {
+    let input = Input::of_lens(&[(2, 3), (1, 2), (3, 4), (1, 1)]);
+    let spec = PackSpec {
+        algorithm: Algorithm::Place(Packer::FirstFitDecreasing),
+        oversize: Oversize::Error,
+        capacity: 8,
+        max_sequences: usize::MAX,
+        multiple_of: 1,
+        max_cost: f64::INFINITY,
+        min_bins: 0,
+        bins_multiple_of: 1,
+    };
+    let layout = |spec| {
+        let packed = PackedSpec {
+            bins: BinSource::Pack(spec),
+            shift: Shift::NextToken,
+            padding_as: PaddingAs::OwnSegment,
+        };
+        LayoutSpec::packed(packed, None, 1)
+    };
+    let batch = input.collated(RowSource::Turns, &layout(spec.clone()));
+    let (shape, rows) = batch.array::<i32>("sequence_ids").unwrap();
+    assert_eq!(shape, [3, 8]);
+    let bins: Vec<_> = rows.chunks(8).map(|row| row[0]).collect();
+    assert_eq!(bins, [2, 0, 3]);
+    assert_eq!(rows[13..16], [1, 1, 1]);
+
+    let scores = field("scores");
+    let request = Request {
+        pad_token_id: PAD,
+        fields: &[&scores],
+        outputs: &OUTPUTS,
+    };
+    let small = layout(PackSpec {
+        capacity: 6,
+        ..spec
+    });
+    let refused = collated(&request, RowSource::Turns, input.columns(), &small).unwrap_err();
+    assert_eq!(
+        refused.to_string(),
+        "lengths[2] is 7, which exceeds capacity=6; pass oversize='own_bin' or 'split', or a larger \
+         capacity"
+    );
+}
+
 #[test]
 fn rewards_of_merged_turns_are_added_up() {
-    let (input, ends, rows) = merged(&[(2, vec![(0, 1), (1, 2)]), (1, vec![(0, 3)])]);
+    let (input, ends, expected) = merged(&[(2, vec![(0, 1), (1, 2)]), (1, vec![(0, 3)])]);
     let turns = input.turns();
     let (prompts, responses) = (input.prompts(), input.responses());
     let streams = Streams {
@@ -395,14 +536,15 @@ fn rewards_of_merged_turns_are_added_up() {
         )],
         ..input.columns()
     };
-    let place =
-        |assembly: &Assembly| Placement::of_layout(assembly, Layout::Right, Widths::default());
-    let batch = collate(&request, RowSource::Merged(&merge), columns, place, &|| {
-        Ok(())
-    });
-    let batch: Collated = batch.map_err(|error: Error| error).unwrap();
+    let batch = collated(
+        &request,
+        RowSource::Merged(&merge),
+        columns,
+        &rows(Layout::Right),
+    );
+    let batch = batch.unwrap();
     let (shape, values) = batch.array::<f32>("rewards").unwrap();
-    assert_eq!(shape, [rows.len(), 4]);
+    assert_eq!(shape, [expected.len(), 4]);
     assert_eq!(values, [0.0, 0.0, 0.0, 1.5, 0.0, 0.0, 4.0, 0.0]);
 }
 
@@ -410,7 +552,7 @@ fn rewards_of_merged_turns_are_added_up() {
 fn routes_choose_their_dtype_and_pad_with_different_experts() {
     let input = Input::of_lens(&[(1, 1), (1, 2)]);
     let routes: Vec<Vec<i64>> = vec![vec![300, 1, 2, 3], vec![4, 5]];
-    let rows = routes.iter().map(|row| Slice::I64(row)).collect();
+    let values = routes.iter().map(|row| Slice::I64(row)).collect();
     let spec = FieldSpec {
         kind: FieldKind::Experts { count: None },
         dtype: None,
@@ -423,15 +565,10 @@ fn routes_choose_their_dtype_and_pad_with_different_experts() {
         outputs: &OUTPUTS,
     };
     let columns = Columns {
-        fields: vec![SliceColumn::new("routes", rows, vec![1, 2], Check::None)],
+        fields: vec![SliceColumn::new("routes", values, vec![1, 2], Check::None)],
         ..input.columns()
     };
-    let place =
-        |assembly: &Assembly| Placement::of_layout(assembly, Layout::Left, Widths::default());
-    let batch = collate(&request, RowSource::Turns, columns, place, &|| {
-        Ok::<_, Error>(())
-    })
-    .unwrap();
+    let batch = collated(&request, RowSource::Turns, columns, &rows(Layout::Left)).unwrap();
     let (shape, values) = batch.array::<i16>("routes").unwrap();
     assert_eq!(shape, [2, 3, 1, 2]);
     assert_eq!(values, [0, 1, 300, 1, 2, 3, 4, 5, 0, 1, 0, 1]);
@@ -454,15 +591,20 @@ fn threads_write_what_one_writes() {
         outputs: &OUTPUTS,
     };
     let turns = input.turns();
-    let assembly = RowSource::Turns.rows(&turns).unwrap();
-    let placement = Placement::of_layout(&assembly, Layout::Left, Widths::default()).unwrap();
-    let rows = BatchRows {
-        turns: &turns,
-        step: &assembly,
-        batch: &assembly,
-    };
+    let layout = rows(Layout::Left);
+    let of_batch = RowSource::Turns.rows(&turns, None, &layout).unwrap();
+    let assembly = of_batch.read();
+    let placement = {
+        of_batch.place(
+            &layout,
+            None,
+            &Cost::Flops,
+            &mut Steps::new(&mut || Ok::<_, Error>(())),
+        )
+    }
+    .unwrap();
     let mut columns = input.columns();
-    let planned = request.plan(rows, &placement, &mut columns).unwrap();
+    let planned = request.plan(&of_batch, &placement, &mut columns).unwrap();
     assert!(planned.num_bytes() >= 64 << 20);
     let memory = |is_zeroed: bool, is_threaded: bool| {
         let polls = AtomicUsize::new(0);
@@ -473,9 +615,9 @@ fn threads_write_what_one_writes() {
         let mut words = vec![if is_zeroed { 0 } else { u64::MAX }; planned.num_bytes() / 8];
         let bytes = bytemuck::cast_slice_mut(&mut words);
         let written = if is_threaded {
-            planned.write_slices(&columns, &assembly, &placement, bytes, is_zeroed, &poll)
+            planned.write_slices(&columns, assembly, &placement, bytes, is_zeroed, &poll)
         } else {
-            planned.write(&columns, &assembly, &placement, bytes, is_zeroed, &poll)
+            planned.write(&columns, assembly, &placement, bytes, is_zeroed, &poll)
         };
         written.unwrap();
         assert!(polls.into_inner() > 10);
@@ -491,7 +633,7 @@ fn threads_write_what_one_writes() {
     for (is_zeroed, is_threaded) in [(true, true), (false, true), (false, false)] {
         assert!(memory(is_zeroed, is_threaded) == expected);
     }
-    let batch = input.collated(RowSource::Turns, |_| Ok(placement.clone()));
+    let batch = input.collated(RowSource::Turns, &layout);
     assert!(Expected::of_collated(&batch) == laid_out(&Row::of_turns(&input), Layout::Left));
 }
 
@@ -520,25 +662,27 @@ fn a_hook_and_a_bad_value_end_the_writing() {
             ..OUTPUTS
         },
     };
-    let place = |assembly: &Assembly| {
-        Ok(Placement::of_layout(
-            assembly,
-            Layout::Right,
-            Widths::default(),
-        )?)
-    };
     let polls = AtomicUsize::new(0);
     let stop = || match polls.fetch_add(1, Ordering::Relaxed) {
         0..2 => Ok(()),
         _ => Err(Failure::Stopped),
     };
-    let stopped = collate(&request, RowSource::Turns, input.columns(), place, &stop);
-    assert_eq!(stopped.unwrap_err(), Failure::Stopped);
+    let written = |input: &Input, poll: Poll<Failure>| {
+        let (layout, columns) = (rows(Layout::Right), input.columns());
+        collate(
+            &request,
+            RowSource::Turns,
+            None,
+            columns,
+            &layout,
+            &Cost::Flops,
+            poll,
+        )
+        .unwrap_err()
+    };
+    assert_eq!(written(&input, &stop), Failure::Stopped);
     input.responses[200][8_000] = 1 << 40;
-    let failed = collate(&request, RowSource::Turns, input.columns(), place, &|| {
-        Ok(())
-    });
-    let failure: Failure = failed.unwrap_err();
+    let failure = written(&input, &|| Ok(()));
     let Failure::Core(error) = failure else {
         panic!("nothing stopped it");
     };
@@ -557,16 +701,12 @@ fn rows_that_do_not_fit_together_are_refused() {
         fields: &[&scores],
         outputs: &OUTPUTS,
     };
-    let fail = |rows: Vec<Slice>| {
+    let fail = |scores: Vec<Slice>| {
         let columns = Columns {
-            fields: vec![SliceColumn::new("scores", rows, vec![], Check::None)],
+            fields: vec![SliceColumn::new("scores", scores, vec![], Check::None)],
             ..input.columns()
         };
-        let place =
-            |assembly: &Assembly| Placement::of_layout(assembly, Layout::Left, Widths::default());
-        let failed = collate(&request, RowSource::Turns, columns, place, &|| {
-            Ok::<_, Error>(())
-        });
+        let failed = collated(&request, RowSource::Turns, columns, &rows(Layout::Left));
         failed.unwrap_err().to_string()
     };
     assert_eq!(

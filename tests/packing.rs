@@ -1,6 +1,9 @@
 //! Packers give every item a place, and bins no more than they may hold.
 
-use fastcollate::plan::pack::{Items, Load, Packed, Packer, concat, spread};
+use fastcollate::plan::Bins;
+use fastcollate::plan::pack::{
+    Algorithm, Cost, Items, Load, Oversize, PackSpec, Packed, Packer, concat, spread,
+};
 use fastcollate::{Error, Steps, unstopped};
 use proptest::prelude::*;
 
@@ -133,4 +136,107 @@ fn all_can_be_stopped() {
     assert_eq!(spread(&packed, 2, &mut steps), Err(stopped.clone()));
     let found = concat(&sizes, 1500, 1, usize::MAX, &mut steps);
     assert_eq!(found, Err(stopped.clone()));
+}
+
+/// The options of a packer, of which a test changes some.
+const SPEC: PackSpec = PackSpec {
+    algorithm: Algorithm::Place(Packer::FirstFitDecreasing),
+    oversize: Oversize::Error,
+    capacity: 40,
+    max_sequences: usize::MAX,
+    multiple_of: 1,
+    max_cost: f64::INFINITY,
+    min_bins: 0,
+    bins_multiple_of: 1,
+};
+
+fn bins_of(spec: &PackSpec, lens: &[usize], groups: Option<&[usize]>) -> Result<Bins, Error> {
+    spec.pack(lens, groups, &Cost::Tokens, &mut Steps::new(&mut || Ok(())))
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig {
+        failure_persistence: None,
+        ..ProptestConfig::default()
+    })]
+
+    #[test]
+    fn every_token_is_in_one_bin(
+        lens in prop::collection::vec(0_usize..200, 1..60),
+        multiple_of in 1_usize..4,
+        max_cost in prop_oneof![Just(f64::INFINITY), Just(25.0)],
+        min_bins in 0_usize..5,
+        of_groups in 1_usize..9,
+    ) {
+        let groups: Vec<_> = (0..lens.len()).map(|index| index / of_groups).collect();
+        for packer in PACKERS {
+            let algorithm = Algorithm::Place(packer);
+            let spec = PackSpec { algorithm, multiple_of, min_bins, ..SPEC };
+            let split = PackSpec { oversize: Oversize::Split, max_cost, ..spec.clone() };
+            if let Ok(bins) = bins_of(&split, &lens, None) {
+                prop_assert_eq!(bins.check(&lens), Ok(()));
+                for bin in 0..bins.count() {
+                    let parts = bins.stretches(bin);
+                    let places = parts.iter().map(|part| part.len.next_multiple_of(multiple_of));
+                    prop_assert!(places.sum::<usize>() <= 40);
+                    let tokens: usize = parts.iter().map(|part| part.len).sum();
+                    #[allow(clippy::cast_precision_loss, reason = "small numbers")]
+                    let cost = tokens as f64;
+                    prop_assert!(cost <= max_cost);
+                }
+            }
+            let own = PackSpec { oversize: Oversize::OwnBin, ..spec };
+            if let Ok(bins) = bins_of(&own, &lens, Some(&groups)) {
+                prop_assert_eq!(bins.check(&lens), Ok(()));
+                let mut bin_of = vec![None; lens.len()];
+                for bin in 0..bins.count() {
+                    for part in bins.stretches(bin) {
+                        let bin_of_group = bin_of[groups[part.index]].get_or_insert(bin);
+                        prop_assert_eq!(*bin_of_group, bin);
+                    }
+                }
+            }
+        }
+        let concat = PackSpec { algorithm: Algorithm::Concat, ..SPEC };
+        prop_assert_eq!(bins_of(&concat, &lens, None).unwrap().check(&lens), Ok(()));
+    }
+}
+
+#[test]
+fn what_exceeds_a_bin_is_named() {
+    let message = |spec: &PackSpec, groups| {
+        let refused = bins_of(spec, &[3, 41, 41], groups);
+        refused.unwrap_err().to_string()
+    };
+    assert_eq!(
+        message(&SPEC, None),
+        "lengths[1] is 41, which exceeds capacity=40; pass oversize='own_bin' or 'split', or a larger \
+         capacity"
+    );
+    assert_eq!(
+        message(&SPEC, Some(&[0, 1, 1])),
+        "keep_together puts 2 sequences, of which 1 is the first, in one bin, with 82 tokens, which \
+         exceeds capacity=40; pass oversize='own_bin', or a larger capacity"
+    );
+    let spread = PackSpec {
+        oversize: Oversize::OwnBin,
+        min_bins: 3,
+        bins_multiple_of: 4,
+        ..SPEC
+    };
+    assert_eq!(
+        message(&spread, None),
+        "3 bins would do, but bins_multiple_of=4 asks for 4, which 3 sequences cannot fill: no bin may \
+         be empty"
+    );
+    let dear = PackSpec {
+        capacity: 100,
+        max_cost: 0.5,
+        oversize: Oversize::Split,
+        ..SPEC
+    };
+    assert_eq!(
+        message(&dear, None),
+        "lengths[0] is 3, but no piece of it fits into a bin: 1 token cost 1, which exceeds max_cost=0.5"
+    );
 }

@@ -291,5 +291,5 @@ def test_the_table_describes_every_output(layout, array_type):
     again = pickle.loads(pickle.dumps(batch)).spec.table
     assert again == table
     assert repr(again["joined"]) == "Output('joined', align='joined')"
-    with pytest.raises(ValueError, match="align of a is 'b'"):
+    with pytest.raises(ValueError, match="align is 'b'"):
         type(again["joined"])("a", "b", None, None, None)

@@ -21,6 +21,7 @@ __all__ = [
     "OutputSpec",
     "OutputTable",
     "Owner",
+    "PackSpec",
     "Plan",
     "RowStore",
     "StoredRow",
@@ -33,7 +34,6 @@ __all__ = [
     "bins_defect",
     "collate",
     "columns_of",
-    "concat_bins",
     "copy_rows",
     "deal_bins",
     "first_no_length",
@@ -41,8 +41,6 @@ __all__ = [
     "group_offsets",
     "merge_turns",
     "pack_ids",
-    "pack_items",
-    "pack_whole",
     "partition",
     "split_micro_batches",
     "split_step",
@@ -95,7 +93,7 @@ class LayoutSpec:
         pad_prompt_to: int | None,
         pad_response_to: int | None,
         multiple_of: int,
-        pack: Callable[[NDArray[int64]], BinPlan] | None = None,
+        bins: PackSpec | BinPlan | Sequence[Sequence[int]] | None = None,
         shift: str = "none",
         padding_as: str = "own_segment",
     ) -> LayoutSpec: ...
@@ -126,6 +124,29 @@ class OutputSpec:
     @property
     def loss_mask(self) -> str | None: ...
     def with_loss_mask(self, dtype: str | None) -> OutputSpec: ...
+
+@final
+class PackSpec:
+    """How sequences are packed, checked."""
+
+    def __new__(
+        cls,
+        algorithm: str,
+        oversize: str,
+        capacity: int,
+        max_sequences: int,
+        multiple_of: int,
+        max_cost: float,
+        cost: str | Callable[[NDArray[int64]], NDArray[float64]],
+        min_bins: int,
+        bins_multiple_of: int,
+    ) -> PackSpec: ...
+    def pack(
+        self,
+        lengths: NDArray[int64],
+        groups: NDArray[int64] | None,
+        costs: NDArray[float64] | None,
+    ) -> list[NDArray[int64]]: ...
 
 @final
 class Output:
@@ -298,7 +319,6 @@ class Plan:
     def prompt_lens(self) -> NDArray[int64]: ...
     @property
     def response_lens(self) -> NDArray[int64]: ...
-    def of_rows(self, rows: NDArray[int64]) -> Plan: ...
     def adjacent(self, shard: Shard) -> int | None: ...
     def pick(self, shard: Shard, layout: LayoutSpec) -> Plan: ...
     def gather_places(
@@ -379,23 +399,6 @@ def step_defect(
     mini_batch_prompts: NDArray[int64],
     bin_offsets: NDArray[int64] | None,
 ) -> str | None: ...
-def pack_items(
-    sizes: NDArray[int64],
-    counts: NDArray[int64] | None,
-    costs: NDArray[float64] | None,
-    algorithm: str,
-    limit: tuple[int, int, float],
-) -> tuple[NDArray[int64], NDArray[int64]]: ...
-def pack_whole(
-    lengths: NDArray[int64],
-    algorithm: str,
-    capacity: int,
-    max_sequences: int,
-    multiple: int,
-    may_exceed: bool,
-    min_bins: int,
-    bins_multiple_of: int,
-) -> list[NDArray[int64]] | None: ...
 def first_no_length(lengths: NDArray[int64], most: int) -> int | None: ...
 def spread_bins(
     offsets: NDArray[int64], items: NDArray[int64], bins: int
@@ -410,9 +413,6 @@ def bins_defect(
 def deal_bins(
     offsets: NDArray[int64], items: NDArray[int64], missing: int, ranks: int
 ) -> tuple[NDArray[int64], NDArray[int64]]: ...
-def concat_bins(
-    lengths: NDArray[int64], capacity: int, multiple: int, count: int
-) -> list[NDArray[int64]]: ...
 def copy_rows(
     rows: NDArray[Any], lengths: NDArray[int64], is_left: bool, out: NDArray[Any]
 ) -> None: ...

@@ -3,6 +3,8 @@
 
 use std::fmt;
 
+use crate::text::{counted, grouped, grouped_float, plain_float};
+
 /// Where a value stands in the input; prints as `field[row][position]` or `field[row]`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Place {
@@ -24,8 +26,53 @@ impl fmt::Display for Place {
     }
 }
 
+/// Which limit a sequence exceeds by itself, or sequences that stay together.
+#[derive(Debug, Clone, Copy, PartialEq)]
+#[allow(missing_docs, reason = "the messages say what the fields are")]
+pub enum Oversized {
+    Sequences { limit: usize },
+    Tokens { tokens: usize, limit: usize },
+    Cost { cost: f64, limit: f64 },
+}
+
+impl Oversized {
+    /// What exceeds what.
+    fn describe(self, sequence: usize, len: usize, together: usize, advice: &str) -> String {
+        let (found, argument, limit) = match self {
+            Self::Sequences { limit } => (String::new(), "max_sequences", limit as f64),
+            Self::Tokens { tokens, limit } => (
+                format!("{} tokens", grouped(tokens)),
+                "capacity",
+                limit as f64,
+            ),
+            Self::Cost { cost, limit } => (
+                format!("a cost of {}", grouped_float(cost)),
+                "max_cost",
+                limit,
+            ),
+        };
+        let head = match self {
+            _ if together > 1 => {
+                let with = if found.is_empty() { "" } else { ", with " };
+                let together = grouped(together);
+                format!(
+                    "keep_together puts {together} sequences, of which {sequence} is the first, in \
+                     one bin{with}{found}"
+                )
+            }
+            Self::Cost { .. } => format!("lengths[{sequence}] is {len}, with {found}"),
+            Self::Tokens { tokens, .. } if tokens != len => {
+                format!("lengths[{sequence}] is {len}, rounded up to {tokens}")
+            }
+            _ => format!("lengths[{sequence}] is {len}"),
+        };
+        let limit = plain_float(limit);
+        format!("{head}, which exceeds {argument}={limit}; pass {advice}a larger {argument}")
+    }
+}
+
 /// Why a batch cannot be planned or written.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 #[allow(missing_docs, reason = "the messages say what the fields are")]
 pub enum Error {
@@ -152,6 +199,15 @@ pub enum Error {
     },
 
     #[error(
+        "pad_to is {width}, but the widest bin of the step has {widest} positions; pass at least that, or \
+         plan the step with a smaller capacity"
+    )]
+    StepTooWide { width: usize, widest: usize },
+
+    #[error("the layout's plan does not fit the rows: {0}; pass bins of all rows")]
+    OtherBins(String),
+
+    #[error(
         "pack is a plan for {expected} sequences, but there are {found} rows; \
          pass one that was made for them"
     )]
@@ -275,6 +331,44 @@ pub enum Error {
     #[error("{0}")]
     NoMemory(String),
 
+    #[error("{}", .oversized.describe(*.sequence, *.len, *.together, .advice))]
+    Oversized {
+        sequence: usize,
+        len: usize,
+        together: usize,
+        oversized: Oversized,
+        advice: &'static str,
+    },
+
+    #[error("lengths[{index}] is {len}, but no piece of it fits into a bin: {why}")]
+    NoPiece {
+        index: usize,
+        len: usize,
+        why: String,
+    },
+
+    #[error(
+        "lengths[{index}] is {len}, and what pieces of it cost is not known: cost has one number per \
+         sequence; pass a name or a function"
+    )]
+    CostOfPieces { index: usize, len: usize },
+
+    #[error(
+        "sequences would be split into more than {} pieces; pass a larger capacity or max_cost",
+        grouped(*.most)
+    )]
+    TooManyPieces { most: usize },
+
+    #[error("{}", too_few(*.bins, *.needed, *.min_bins, *.multiple_of, &counted(*.items, .noun)))]
+    TooFewItems {
+        bins: usize,
+        needed: usize,
+        min_bins: Option<usize>,
+        multiple_of: Option<usize>,
+        items: usize,
+        noun: &'static str,
+    },
+
     #[error("fields gives the output '{key}' twice")]
     RepeatedOutput { key: String },
 
@@ -294,6 +388,26 @@ pub enum Error {
 
     #[error("this is not a valid plan: {0}")]
     InvalidPlan(String),
+}
+
+/// What asks for more bins than there are items.
+fn too_few(
+    bins: usize,
+    needed: usize,
+    min_bins: Option<usize>,
+    multiple_of: Option<usize>,
+    items: &str,
+) -> String {
+    let min_bins = min_bins.map(|bins| format!("min_bins={bins}"));
+    let multiple_of = multiple_of.map(|multiple| format!("bins_multiple_of={multiple}"));
+    let given: Vec<_> = [min_bins, multiple_of].into_iter().flatten().collect();
+    let verb = if given.len() > 1 { "ask" } else { "asks" };
+    format!(
+        "{} would do, but {} {verb} for {}, which {items} cannot fill: no bin may be empty",
+        counted(bins, "bin"),
+        given.join(" and "),
+        grouped(needed)
+    )
 }
 
 /// The core's result.

@@ -21,6 +21,7 @@ mod error;
 pub mod plan;
 pub mod polling;
 mod steps;
+mod text;
 pub mod threads;
 pub mod write;
 

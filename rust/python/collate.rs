@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use fastcollate::batch::{BatchRows, Columns, Planned, Request, RowSource};
-use fastcollate::plan::{Assembly, Longest, Placement, Turns};
+use fastcollate::batch::{Columns, Planned, Request, RowSource};
+use fastcollate::plan::{Assembly, Placement, Turns};
 use fastcollate::{Check, FieldColumn, SliceColumn};
 use numpy::{PyArray1, PyArrayMethods, PyUntypedArrayMethods};
 use pyo3::exceptions::PyValueError;
@@ -88,33 +88,20 @@ pub fn collate<'py>(
         (_, None) => RowSource::Turns,
     };
     let specs: Vec<_> = fields.iter().map(|(_, field)| &field.get().0).collect();
-    let step = source.rows(&turns)?;
+    let layout = layout.get();
+    let rows = source.rows(&turns, shard.as_ref().map(|shard| &shard.0), layout.core())?;
     let masked_rewards = source.merge_numbers(&specs, &mut columns)?;
-    let (picked, least) = match &shard {
-        None => (None, Longest::default()),
-        Some(shard) => {
-            // All rows, so that ranks fail together.
-            layout.get().check(&step, shard)?;
-            let (picked, least) = shard.pick(&step, Longest::of_rows(step.rows()))?;
-            (Some(picked), least)
-        }
-    };
-    let rows = BatchRows {
-        turns: &turns,
-        step: &step,
-        batch: picked.as_ref().unwrap_or(&step),
-    };
-    let placement = layout.get().place(py, rows.batch, least, shard.as_ref())?;
+    let placement = layout.place(py, &rows, shard.as_ref())?;
     let request = Request {
         pad_token_id,
         fields: &specs,
         outputs: &outputs.get().0,
     };
-    let planned = request.plan(rows, &placement, &mut columns)?;
+    let planned = request.plan(&rows, &placement, &mut columns)?;
     let write = Write {
         planned: &planned,
         columns: &columns,
-        assembly: rows.batch,
+        assembly: rows.read(),
         placement: &placement,
     };
     let (arrays, owner) = match lend.map(|lend| lent(lend, &planned)).transpose()?.flatten() {
@@ -125,15 +112,11 @@ pub fn collate<'py>(
         }
     };
     let table = OutputTable::new(planned.outputs.into_iter().map(|planned| planned.output));
-    let (turns, assembly) = match (&making, &shard) {
-        // What turns the rows are made of is known of the batch that they are read from.
-        (Some(Making::Batch(plan)), Some(shard)) => {
-            (plan.get().turns.clone(), plan.get().picked(shard)?)
-        }
-        (Some(Making::Batch(plan)), None) => {
-            (plan.get().turns.clone(), plan.get().assembly.clone())
-        }
-        _ => (turns, picked.unwrap_or(step)),
+    let assembly = rows.into_assembly();
+    let turns = match &making {
+        // The rows of another batch are made of its turns.
+        Some(Making::Batch(plan)) => plan.get().turns.clone(),
+        _ => turns,
     };
     let plan = Plan::new(turns, assembly, placement);
     Ok((plan, table, arrays, owner, merge, masked_rewards))

@@ -1,11 +1,18 @@
 //! Layouts by name, and the widths that do not come from the data.
 
-use fastcollate::plan::{Assembly, Layout, Longest, Packing, PaddingAs, Placement, Shift, Widths};
+use fastcollate::batch::BatchRows;
+use fastcollate::plan::{
+    BinSource, Bins as CoreBins, Layout, LayoutSpec as CoreSpec, Longest, PackedSpec, PaddingAs,
+    Placement, Shift, Stretch, Widths,
+};
+use fastcollate::{Error as Core, Steps};
+use numpy::PyReadonlyArray1;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
-use crate::bins::{BinPlan, Packed, row_lens};
-use crate::error::Result;
+use crate::error::{Error, Result};
+use crate::interrupt::stoppable;
+use crate::packing::{PackSpec, PyCost};
 use crate::shard::Shard;
 
 /// All layouts and their names.
@@ -48,20 +55,20 @@ pub fn layout_of(name: &str) -> PyResult<Layout> {
     })
 }
 
-/// A layout, the widths that do not come from the data, and how rows are packed.
+/// A layout and its options.
 #[pyclass(frozen, module = "fastcollate._fastcollate")]
 pub struct LayoutSpec {
-    layout: Layout,
-    widths: Widths,
-    packing: Option<PackSpec>,
+    core: CoreSpec,
+    /// What the sequences of a bin cost, where they are packed.
+    cost: PyCost,
 }
 
-/// How rows are packed.
-struct PackSpec {
-    /// Makes bins of the rows' lengths, unless a shard has some; none for all rows in one bin.
-    pack: Option<Py<PyAny>>,
-    shift: Shift,
-    padding_as: PaddingAs,
+/// What says which rows share a row of the outputs; none for all rows in one.
+#[derive(FromPyObject)]
+enum Bins<'py> {
+    Pack(Bound<'py, PackSpec>),
+    Plan(BinPlan<'py>),
+    Lists(Vec<Vec<usize>>),
 }
 
 #[pymethods]
@@ -69,7 +76,7 @@ impl LayoutSpec {
     #[new]
     #[pyo3(signature = (
         name, pad_to, pad_prompt_to, pad_response_to, multiple_of,
-        pack=None, shift="none", padding_as="own_segment"
+        bins=None, shift="none", padding_as="own_segment"
     ))]
     #[allow(clippy::too_many_arguments, reason = "called in a few places")]
     fn new(
@@ -78,97 +85,123 @@ impl LayoutSpec {
         pad_prompt_to: Option<usize>,
         pad_response_to: Option<usize>,
         multiple_of: usize,
-        pack: Option<Py<PyAny>>,
+        bins: Option<Bins>,
         shift: &str,
         padding_as: &str,
-    ) -> PyResult<Self> {
-        let layout = layout_of(name)?;
-        let packing = PackSpec {
-            pack,
+    ) -> Result<Self> {
+        let (layout, mut cost) = (layout_of(name)?, PyCost::Flops);
+        if layout != Layout::Packed {
+            let widths = Widths {
+                sequence: pad_to,
+                prompt: pad_prompt_to,
+                response: pad_response_to,
+                multiple_of,
+                least: Longest::default(),
+            };
+            let core = CoreSpec::of_rows(layout, widths);
+            return Ok(Self { core, cost });
+        }
+        let packed = PackedSpec {
+            bins: match bins {
+                None => BinSource::SingleRow,
+                Some(Bins::Lists(lists)) => BinSource::Lists(lists),
+                Some(Bins::Plan(plan)) => BinSource::Given(plan.bins()?, plan.multiple_of),
+                Some(Bins::Pack(spec)) => {
+                    cost = spec.get().cost.clone();
+                    BinSource::Pack(spec.get().core.clone())
+                }
+            },
             shift: match shift {
                 "next_token" => Shift::NextToken,
                 _ => Shift::None,
             },
             padding_as: padding_as_of(padding_as)?,
         };
-        Ok(Self {
-            layout,
-            widths: Widths {
-                sequence: pad_to,
-                prompt: pad_prompt_to,
-                response: pad_response_to,
-                multiple_of,
-                least: Longest::default(),
-            },
-            packing: (layout == Layout::Packed).then_some(packing),
-        })
+        let core = CoreSpec::packed(packed, pad_to, multiple_of);
+        Ok(Self { core, cost })
     }
 
     /// The layout's name.
     #[getter]
     fn name(&self) -> &'static str {
-        named(self.layout).1
+        named(self.core.layout()).1
     }
 }
 
 impl LayoutSpec {
-    /// Check that all rows of a step are no longer than fixed widths, nor its bins.
-    ///
-    /// # Errors
-    /// `ValueError` naming the first that is.
-    pub fn check(&self, step: &Assembly, shard: &Shard) -> Result<()> {
-        match (&self.packing, &shard.bins) {
-            (Some(_), Some(bins)) => bins.check_width(self.widths.sequence),
-            (Some(_), None) => Ok(()),
-            (None, _) => Ok(self.widths.check(step.rows())?),
-        }
+    /// The layout and its options.
+    pub fn core(&self) -> &CoreSpec {
+        &self.core
     }
 
-    /// Lay an assembly's rows out, as wide as if the `least` were among them; in bins, in those of
-    /// the shard, if it has some.
+    /// Lay rows out. Packing lets other threads of the interpreter run, and can be interrupted.
     ///
     /// # Errors
-    /// `ValueError` for rows wider than a fixed width.
-    pub fn place(
-        &self,
-        py: Python,
-        assembly: &Assembly,
-        least: Longest,
-        shard: Option<&Shard>,
-    ) -> Result<Placement> {
-        let Some(packing) = &self.packing else {
-            let widths = Widths {
-                least,
-                ..self.widths
-            };
-            return Ok(Placement::of_layout(assembly, self.layout, widths)?);
+    /// As [`CoreSpec::place`].
+    pub fn place(&self, py: Python, rows: &BatchRows, shard: Option<&Shard>) -> Result<Placement> {
+        let shard = shard.map(|shard| &shard.0);
+        let place = |steps: &mut Steps<Error>| {
+            self.cost
+                .with(|cost| rows.place(&self.core, shard, &cost, steps))
         };
-        let bins = match (shard.and_then(|shard| shard.bins.as_ref()), &packing.pack) {
-            (Some(bins), _) => bins.of_rows(assembly, self.widths.multiple_of),
-            (None, Some(pack)) => {
-                let lens = row_lens(py, assembly);
-                pack.bind(py).call1((lens,))?.extract::<BinPlan>()?.bins()?
-            }
-            (None, None) => Packed::single(assembly),
-        };
-        let multiple_of = match self.widths.multiple_of {
-            1 => bins.multiple_of,
-            given => given,
-        };
-        let packing = Packing {
-            multiple_of,
-            shift: packing.shift,
-            padding_as: packing.padding_as,
-        };
-        let width = self.widths.sequence;
-        Ok(Placement::packed(
-            assembly,
-            &bins.bins,
-            packing,
-            width,
-            bins.least_width,
-        )?)
+        match self.core.pack_spec() {
+            Some(_) => stoppable(py, place),
+            None => place(&mut Steps::new(&mut || Ok(()))),
+        }
     }
+}
+
+/// The attributes of `fastcollate.planning.BinPlan` that say what goes where.
+struct BinPlan<'py> {
+    offsets: PyReadonlyArray1<'py, i64>,
+    indices: PyReadonlyArray1<'py, i64>,
+    starts: PyReadonlyArray1<'py, i64>,
+    lengths: PyReadonlyArray1<'py, i64>,
+    multiple_of: usize,
+}
+
+impl<'py> FromPyObject<'_, 'py> for BinPlan<'py> {
+    type Error = PyErr;
+
+    fn extract(plan: Borrowed<'_, 'py, PyAny>) -> PyResult<Self> {
+        Ok(Self {
+            offsets: plan.getattr("offsets")?.extract()?,
+            indices: plan.getattr("indices")?.extract()?,
+            starts: plan.getattr("starts")?.extract()?,
+            lengths: plan.getattr("lengths")?.extract()?,
+            multiple_of: plan.getattr("multiple_of")?.extract()?,
+        })
+    }
+}
+
+impl BinPlan<'_> {
+    /// The bins.
+    ///
+    /// # Errors
+    /// Negative numbers, and columns of different lengths.
+    fn bins(&self) -> Result<CoreBins> {
+        let column = |values: &PyReadonlyArray1<i64>| {
+            let values = values.as_array();
+            let values: Option<Vec<_>> =
+                values.iter().map(|&value| value.try_into().ok()).collect();
+            values.ok_or_else(invalid)
+        };
+        let (indices, starts) = (column(&self.indices)?, column(&self.starts)?);
+        let lens = column(&self.lengths)?;
+        if [starts.len(), lens.len()] != [indices.len(); 2] || self.multiple_of == 0 {
+            return Err(invalid().into());
+        }
+        let stretches = indices.into_iter().zip(starts).zip(lens);
+        let stretches = stretches.map(|((index, from), len)| Stretch { index, from, len });
+        Ok(CoreBins {
+            offsets: column(&self.offsets)?,
+            stretches: stretches.collect(),
+        })
+    }
+}
+
+fn invalid() -> Core {
+    Core::InvalidPlan("its bins hold negative numbers, or do not fit each other".to_owned())
 }
 
 /// What the padding counts as, by its name.

@@ -1,7 +1,6 @@
 //! The Python module `fastcollate._fastcollate`: ingest, call the core, hand over.
 
 mod arrow;
-mod bins;
 mod collate;
 mod error;
 mod field;
@@ -53,9 +52,7 @@ mod _fastcollate {
     #[pymodule_export]
     use super::output_table::{Output, OutputTable};
     #[pymodule_export]
-    use super::packing::{
-        bins_defect, concat_bins, deal_bins, first_no_length, pack_items, pack_whole, spread_bins,
-    };
+    use super::packing::{PackSpec, bins_defect, deal_bins, first_no_length, spread_bins};
     #[pymodule_export]
     use super::padded::copy_rows;
     #[pymodule_export]

@@ -1,117 +1,151 @@
 //! Packing: which sequences share a bin.
 
+use std::sync::Arc;
+
 use fastcollate::Error as Core;
-use fastcollate::plan::pack::{Items, Load, Packed, Packer, concat, spread};
+use fastcollate::plan::pack::{
+    Algorithm, Cost, Oversize, PackSpec as CoreSpec, Packed, Packer, spread,
+};
 use fastcollate::plan::{BinTables, Stretch};
 use numpy::{PyArray1, PyReadonlyArray1};
 use pyo3::prelude::*;
 
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::interrupt::stoppable;
 use crate::tables::{Column, column_of, to_i64, values};
 
 /// Offsets of bins, and the items of all bins.
 type Bins<'py> = (Column<'py>, Column<'py>);
 
-/// Pack items: where bins begin and the last ends, int64 (bins + 1,), and their items, int64 (items,).
-#[pyfunction]
-pub fn pack_items<'py>(
-    py: Python<'py>,
-    sizes: PyReadonlyArray1<i64>,
-    counts: Option<PyReadonlyArray1<i64>>,
-    costs: Option<PyReadonlyArray1<f64>>,
-    algorithm: &str,
-    limit: (usize, usize, f64),
-) -> Result<Bins<'py>> {
-    let packer = packer_of(algorithm)?;
-    let sizes = column(&sizes)?;
-    let counts = counts.as_ref().map(column).transpose()?;
-    let costs = costs.as_ref().map(|costs| costs.as_array().to_vec());
-    let lens = [
-        counts.as_ref().map_or(sizes.len(), Vec::len),
-        costs.as_ref().map_or(sizes.len(), Vec::len),
-    ];
-    if lens != [sizes.len(); 2] {
-        return Err(Core::InvalidPlan("its tables do not fit".to_owned()).into());
+/// How sequences are packed, checked.
+#[pyclass(frozen, module = "fastcollate._fastcollate")]
+pub struct PackSpec {
+    pub core: CoreSpec,
+    pub cost: PyCost,
+}
+
+/// What sequences cost, by a name or a function of lengths, int64 (n,), that returns float64 (n,).
+#[derive(Clone)]
+pub enum PyCost {
+    Flops,
+    Tokens,
+    Function(Arc<Py<PyAny>>),
+}
+
+#[pymethods]
+impl PackSpec {
+    #[new]
+    #[allow(clippy::too_many_arguments, reason = "called in one place")]
+    fn new(
+        algorithm: &str,
+        oversize: &str,
+        capacity: usize,
+        max_sequences: usize,
+        multiple_of: usize,
+        max_cost: f64,
+        cost: Bound<PyAny>,
+        min_bins: usize,
+        bins_multiple_of: usize,
+    ) -> Result<Self> {
+        Ok(Self {
+            core: CoreSpec {
+                algorithm: algorithm_of(algorithm)?,
+                oversize: match oversize {
+                    "own_bin" => Oversize::OwnBin,
+                    "split" => Oversize::Split,
+                    _ => Oversize::Error,
+                },
+                capacity,
+                max_sequences,
+                multiple_of,
+                max_cost,
+                min_bins,
+                bins_multiple_of,
+            },
+            cost: match cost.extract::<&str>() {
+                Ok("tokens") => PyCost::Tokens,
+                Ok(_) => PyCost::Flops,
+                Err(_) => PyCost::Function(Arc::new(cost.unbind())),
+            },
+        })
     }
-    let (size, count, cost) = limit;
-    let packed = stoppable(py, |steps| {
-        let items = Items {
-            sizes: &sizes,
-            counts: counts.as_deref(),
-            costs: costs.as_deref(),
-        };
-        packer.pack(items, Load { size, count, cost }, steps)
-    })?;
-    Ok(columns(py, packed))
+
+    /// Pack sequences of these lengths, or groups of them, numbered.
+    ///
+    /// # Returns
+    /// Where bins begin and the last ends; the sequence of each piece, where it begins in it, and its
+    /// tokens: all int64. `costs` are in the place of the function.
+    fn pack<'py>(
+        &self,
+        py: Python<'py>,
+        lengths: PyReadonlyArray1<i64>,
+        groups: Option<PyReadonlyArray1<i64>>,
+        costs: Option<PyReadonlyArray1<f64>>,
+    ) -> Result<[Column<'py>; 4]> {
+        let lens = column(&lengths)?;
+        let groups = groups.as_ref().map(column).transpose()?;
+        let costs = costs.map(|costs| costs.as_array().to_vec());
+        let counts = [
+            groups.as_ref().map_or(lens.len(), Vec::len),
+            costs.as_ref().map_or(lens.len(), Vec::len),
+        ];
+        if counts != [lens.len(); 2] {
+            return Err(Core::InvalidPlan("its tables do not fit".to_owned()).into());
+        }
+        let bins = stoppable(py, |steps| match &costs {
+            Some(costs) => {
+                let cost = Cost::Given(costs);
+                self.core.pack(&lens, groups.as_deref(), &cost, steps)
+            }
+            None => {
+                let pack =
+                    |cost: Cost<Error>| self.core.pack(&lens, groups.as_deref(), &cost, steps);
+                self.cost.with(pack)
+            }
+        })?;
+        let of = |value: fn(&Stretch) -> usize| column_of(py, bins.stretches.iter().map(value));
+        Ok([
+            column_of(py, bins.offsets.iter().copied()),
+            of(|stretch| stretch.index),
+            of(|stretch| stretch.from),
+            of(|stretch| stretch.len),
+        ])
+    }
 }
 
-/// Pack whole sequences that only a capacity and their number limit, into a number of bins.
-///
-/// # Returns
-/// Where bins begin and the last ends, the sequences of all bins, where they begin (at 0) and their
-/// tokens, all int64. None where a sequence exceeds the capacity, unless it `may`, or there are too few
-/// sequences: `pack_items` and `spread_bins` go step by step.
-#[pyfunction]
-#[allow(clippy::too_many_arguments, reason = "called in one place")]
-pub fn pack_whole<'py>(
-    py: Python<'py>,
-    lengths: PyReadonlyArray1<i64>,
-    algorithm: &str,
-    capacity: usize,
-    max_sequences: usize,
-    multiple: usize,
-    may_exceed: bool,
-    min_bins: usize,
-    bins_multiple_of: usize,
-) -> Result<Option<[Column<'py>; 4]>> {
-    let packer = packer_of(algorithm)?;
-    let lens = column(&lengths)?;
-    let size = |len: &usize| len.checked_next_multiple_of(multiple);
-    let sizes: Option<Vec<_>> = lens.iter().map(size).collect();
-    let Some(sizes) =
-        sizes.filter(|sizes| may_exceed || sizes.iter().all(|&size| size <= capacity))
-    else {
-        return Ok(None);
-    };
-    let packed = stoppable(py, |steps| {
-        let items = Items {
-            sizes: &sizes,
-            counts: None,
-            costs: None,
-        };
-        let limit = Load {
-            size: capacity,
-            count: max_sequences,
-            cost: f64::INFINITY,
-        };
-        packer.pack(items, limit, steps)
-    })?;
-    let least = packed.count().max(min_bins);
-    let packed = match least.checked_next_multiple_of(bins_multiple_of) {
-        Some(bins) if bins == packed.count() => packed,
-        Some(bins) if bins <= lens.len() => stoppable(py, |steps| spread(&packed, bins, steps))?,
-        _ => return Ok(None),
-    };
-    let lens: Vec<_> = packed.items.iter().map(|&item| lens[item]).collect();
-    Ok(Some([
-        column_of(py, packed.offsets),
-        column_of(py, packed.items),
-        PyArray1::zeros(py, lens.len(), false),
-        column_of(py, lens),
-    ]))
+impl PyCost {
+    /// Do something with the cost.
+    pub fn with<T>(&self, work: impl FnOnce(Cost<Error>) -> T) -> T {
+        match self {
+            Self::Flops => work(Cost::Flops),
+            Self::Tokens => work(Cost::Tokens),
+            Self::Function(function) => {
+                let call = |lens: &[usize]| {
+                    Python::attach(|py| {
+                        let costs = function
+                            .bind(py)
+                            .call1((column_of(py, lens.iter().copied()),))?;
+                        let costs: PyReadonlyArray1<f64> = costs.extract()?;
+                        Ok(costs.as_array().to_vec())
+                    })
+                };
+                work(Cost::Function(&call))
+            }
+        }
+    }
 }
 
-fn packer_of(algorithm: &str) -> Result<Packer> {
-    Ok(match algorithm {
+fn algorithm_of(name: &str) -> Result<Algorithm> {
+    Ok(Algorithm::Place(match name {
+        "concat" => return Ok(Algorithm::Concat),
         "ff" => Packer::FirstFit,
         "ffd" => Packer::FirstFitDecreasing,
         "bfd" => Packer::BestFitDecreasing,
         "mffd" => Packer::ModifiedFirstFitDecreasing,
         "next_fit" => Packer::NextFit,
         "balanced" => Packer::Balanced,
-        _ => return Err(Core::InvalidPlan(format!("{algorithm} is no algorithm")).into()),
-    })
+        _ => return Err(Core::InvalidPlan(format!("{name} is no algorithm")).into()),
+    }))
 }
 
 /// Say which of some numbers of tokens is none, if one is.
@@ -140,31 +174,6 @@ pub fn spread_bins<'py>(
         py,
         stoppable(py, |steps| spread(&packed, bins, steps))?,
     ))
-}
-
-/// Lay sequences end to end and cut them into bins.
-///
-/// # Returns
-/// Offsets of bins among stretches; the sequence of each stretch, where it begins, and its tokens.
-#[pyfunction]
-pub fn concat_bins<'py>(
-    py: Python<'py>,
-    lengths: PyReadonlyArray1<i64>,
-    capacity: usize,
-    multiple: usize,
-    count: usize,
-) -> Result<[Column<'py>; 4]> {
-    let lengths = column(&lengths)?;
-    let bins = stoppable(py, |steps| {
-        concat(&lengths, capacity, multiple, count, steps)
-    })?;
-    let of = |value: fn(&Stretch) -> usize| column_of(py, bins.stretches.iter().map(value));
-    Ok([
-        column_of(py, bins.offsets.iter().copied()),
-        of(|stretch| stretch.index),
-        of(|stretch| stretch.from),
-        of(|stretch| stretch.len),
-    ])
 }
 
 /// Say what is wrong with the tables of bins of so many sequences.

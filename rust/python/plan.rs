@@ -1,15 +1,16 @@
 //! The plan as Python sees it: an opaque value that shows its tables as NumPy arrays.
 
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 use fastcollate::Error as Core;
+use fastcollate::batch::RowSource;
 use fastcollate::plan::{
-    Assembly, Extent, Grid, Layout, Longest, Of, Packing, Per, Pick, Placement, Row, Segment,
-    Shift, Turns, Values, Widths, gather_places,
+    Assembly, Extent, Grid, Layout, Longest, Of, Packing, Per, Placement, Row, Segment, Shift,
+    Turns, Values, Widths, gather_places,
 };
 use fastcollate::write::{Destination, write_mask};
 use numpy::ndarray::Array2;
-use numpy::{IntoPyArray, PyArray1, PyArray2, PyArrayMethods, PyReadonlyArray1};
+use numpy::{IntoPyArray, PyArray1, PyArray2, PyArrayMethods};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyType};
 
@@ -27,8 +28,6 @@ pub struct Plan {
     pub turns: Arc<Turns>,
     pub assembly: Assembly,
     pub placement: Placement,
-    /// What is longest among the rows, once it is asked for.
-    longest: OnceLock<Longest>,
 }
 
 impl Plan {
@@ -38,23 +37,7 @@ impl Plan {
             turns,
             assembly,
             placement,
-            longest: OnceLock::new(),
         }
-    }
-
-    /// Rows of a shard of these.
-    ///
-    /// # Errors
-    /// A plan for other rows.
-    pub fn picked(&self, shard: &Shard) -> Result<Assembly> {
-        Ok(shard.pick(&self.assembly, self.longest())?.0)
-    }
-
-    /// What is longest among the rows.
-    fn longest(&self) -> Longest {
-        *self
-            .longest
-            .get_or_init(|| Longest::of_rows(self.assembly.rows()))
     }
 }
 
@@ -128,31 +111,22 @@ impl Plan {
 
     /// Check that a shard is one of these rows: the first of its rows, if all follow each other and
     /// none is padding.
-    fn adjacent(&self, shard: Shard) -> Result<Option<i64>> {
-        shard.check(self.assembly.rows(), self.longest())?;
-        Ok(shard.adjacent())
+    fn adjacent(&self, shard: Shard) -> Result<Option<usize>> {
+        let rows = self.assembly.rows();
+        shard.0.check(rows, Longest::of_rows(rows))?;
+        Ok(shard.0.adjacent())
     }
 
     /// The plan of some of the rows, laid out anew.
     fn pick(&self, py: Python, shard: Shard, layout: &LayoutSpec) -> Result<Self> {
-        let (assembly, longest) = shard.pick(&self.assembly, self.longest())?;
-        let placement = layout.place(py, &assembly, longest, Some(&shard))?;
-        Ok(Self::new(self.turns.clone(), assembly, placement))
-    }
-
-    /// The plan of these rows alone, jagged; padding rows stay some.
-    fn of_rows(&self, rows: PyReadonlyArray1<i64>) -> Result<Self> {
-        let num_rows = self.num_rows();
-        let pick = |&row: &i64| {
-            let row = usize::try_from(row).ok().filter(|&row| row < num_rows);
-            let unknown = || Core::InvalidPlan(format!("there are {num_rows} rows"));
-            row.map(Pick::of_row).ok_or_else(unknown)
-        };
-        let rows = rows.as_array();
-        let picks = rows.iter().map(pick).collect::<Result<Vec<_>, _>>()?;
-        let assembly = self.assembly.picked(&picks);
-        let placement = Placement::of_layout(&assembly, Layout::Jagged, Widths::default())?;
-        Ok(Self::new(self.turns.clone(), assembly, placement))
+        let source = RowSource::Batch(&self.assembly);
+        let rows = source.rows(&self.turns, Some(&shard.0), layout.core())?;
+        let placement = layout.place(py, &rows, Some(&shard))?;
+        Ok(Self::new(
+            self.turns.clone(),
+            rows.into_assembly(),
+            placement,
+        ))
     }
 
     /// Where the values of response tokens stand in an output of `width` positions a row, int64, and

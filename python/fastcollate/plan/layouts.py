@@ -7,12 +7,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, fields
 from typing import Any, ClassVar, Literal, TypeAlias, TypeVar, get_args
 
-from fastcollate._fastcollate import LayoutSpec, Plan
+from fastcollate._fastcollate import LayoutSpec, PackSpec, Plan
 from fastcollate.arguments import check_choice, checked_count, counted, suggests_names
 from fastcollate.arrays import describe
 from fastcollate.plan.bin_plan import BinPlan
 from fastcollate.plan.costs import NAMED_COSTS, Costs
-from fastcollate.plan.lengths import Integers, checked_lengths
+from fastcollate.plan.lengths import checked_lengths
 from fastcollate.plan.packing import Algorithm, Oversize, Packer
 
 Shift: TypeAlias = Literal["none", "next_token"]
@@ -376,7 +376,7 @@ class Packed(Layout):
             self._set("plan", self._checked_plan())
         spec = LayoutSpec(
             *(self.name, self.pad_to, None, None, self.multiple_of),
-            self._binning(),
+            self._bins(),
             self.shift,
             self.padding_as,
         )
@@ -406,13 +406,13 @@ class Packed(Layout):
         if not callable(self.cost):
             check_choice("cost", self.cost, NAMED_COSTS)
         packer = self.packer
-        self._set("capacity", packer.limit.capacity)
+        self._set("capacity", packer.capacity)
         self._set("min_bins", packer.min_bins)
         self._set("bins_multiple_of", packer.bins_multiple_of)
         if self.max_sequences is not None:
-            self._set("max_sequences", packer.limit.max_sequences)
+            self._set("max_sequences", packer.max_sequences)
         if self.max_cost is not None:
-            self._set("max_cost", packer.limit.max_cost)
+            self._set("max_cost", packer.max_cost)
 
     def _checked_plan(self) -> BinPlan | tuple[tuple[int, ...], ...] | str:
         given = self._options()
@@ -438,24 +438,11 @@ class Packed(Layout):
             "rows"
         )
 
-    def _binning(self) -> Callable[[Integers], BinPlan] | None:
-        """Return what makes bins of lengths; None for a single one."""
-        plan, multiple = self.plan, self.multiple_of
-        if plan is None:
-            return self.packer.plan
-        if isinstance(plan, BinPlan):
-            return lambda _: plan
-        if isinstance(plan, str):
-            return None
-
-        def planned(lengths: Integers) -> BinPlan:
-            try:
-                return BinPlan.from_bins(plan, lengths, multiple)
-            except ValueError as error:
-                message = f"the layout's plan does not fit the rows: {error}; pass bins of all rows"
-                raise ValueError(message) from error
-
-        return planned
+    def _bins(self) -> PackSpec | BinPlan | Sequence[Sequence[int]] | None:
+        """Return what says which rows share a bin; None for a single one."""
+        if self.plan is None:
+            return self.packer.spec
+        return None if isinstance(self.plan, str) else self.plan
 
 
 _PACKING = (

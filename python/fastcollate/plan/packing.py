@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from functools import partial
+from numbers import Real
 from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
-from fastcollate import _fastcollate
+from fastcollate._fastcollate import PackSpec
 from fastcollate.arguments import check_choice, checked_count, counted, suggests_names
+from fastcollate.arrays import describe
 from fastcollate.plan.bin_plan import BinPlan
-from fastcollate.plan.costs import Costs
+from fastcollate.plan.costs import NAMED_COSTS, Costs, costs_of
 from fastcollate.plan.grouping import group_numbers
 from fastcollate.plan.lengths import Integers, checked_lengths
-from fastcollate.plan.packing_items import Items, Limit, Pieces
 
 Algorithm: TypeAlias = Literal["ffd", "ff", "bfd", "mffd", "next_fit", "concat", "balanced"]
 Oversize: TypeAlias = Literal["error", "own_bin", "split"]
+
+NO_LIMIT = (1 << 63) - 1
 
 _OVERSIZE_OF: dict[str, Oversize] = {"balanced": "own_bin", "concat": "split"}
 """What algorithms do about sequences above the capacity unless told; all others refuse them."""
@@ -152,7 +155,12 @@ class Packer(NamedTuple):
 
     algorithm: Algorithm
     oversize: Oversize
-    limit: Limit
+    capacity: int
+    max_sequences: int
+    multiple_of: int
+    max_cost: float
+    """Infinity where costs do not count."""
+    cost: Any
     min_bins: int
     bins_multiple_of: int
 
@@ -175,10 +183,21 @@ class Packer(NamedTuple):
         if oversize is None:
             oversize = _OVERSIZE_OF.get(algorithm, "error")
         check_choice("oversize", oversize, get_args(Oversize))
-        limit = Limit.of(capacity, max_sequences, multiple_of, max_cost, cost)
-        min_bins = checked_count("min_bins", min_bins, "a number of bins", least=0)
-        bins_multiple_of = checked_count("bins_multiple_of", bins_multiple_of, "a number of bins")
-        packer = cls(algorithm, oversize, limit, min_bins, bins_multiple_of)
+        packer = cls(
+            algorithm,
+            oversize,
+            checked_count("capacity", capacity, "a number of tokens"),
+            checked_count(
+                "max_sequences",
+                NO_LIMIT if max_sequences is None else max_sequences,
+                "a number of sequences",
+            ),
+            checked_count("multiple_of", multiple_of, "a number of tokens", bits=32),
+            _checked_max_cost(max_cost, cost),
+            cost,
+            checked_count("min_bins", min_bins, "a number of bins", least=0),
+            checked_count("bins_multiple_of", bins_multiple_of, "a number of bins"),
+        )
         if algorithm == "concat":
             if oversize != "split":
                 raise ValueError(
@@ -197,77 +216,45 @@ class Packer(NamedTuple):
                 "pass another algorithm"
             )
 
+    @property
+    def spec(self) -> PackSpec:
+        """The compiled form."""
+        cost = self.cost
+        if callable(cost):
+            cost = partial(costs_of, "cost", cost, noun="sequence")
+        elif not isinstance(cost, str):
+            cost = "flops"  # which the costs of the sequences stand in for
+        return PackSpec(*self._replace(cost=cost))
+
+    def costs(self, lengths: Integers) -> NDArray[np.float64] | None:
+        """Return what sequences of these lengths cost, if that is limited."""
+        if self.max_cost == math.inf:
+            return None
+        return costs_of("cost", self.cost, lengths, "sequence")
+
     def plan(self, lengths: Integers, groups: Integers | None = None) -> BinPlan:
         """Pack sequences of these lengths, int64 (n,), or groups of them, numbered (n,)."""
-        limit, bounds = self.limit, (self.min_bins, self.bins_multiple_of)
-        tables: Sequence[Integers] | None = None
-        if self.algorithm != "concat" and groups is None and limit.max_cost == math.inf:
-            tables = _fastcollate.pack_whole(
-                lengths,
-                self.algorithm,
-                limit.capacity,
-                limit.max_sequences,
-                limit.multiple,
-                self.oversize == "own_bin",
-                *bounds,
-            )
-        if tables is None:  # or there is something to say about that
-            tables = _packed_items(lengths, groups, self.algorithm, self.oversize, limit, bounds)
-        offsets, indices, starts, lens = tables
+        is_named = isinstance(self.cost, str) and self.cost in NAMED_COSTS
+        costs = None if is_named or callable(self.cost) else self.costs(lengths)
+        offsets, indices, starts, lens = self.spec.pack(lengths, groups, costs)
         return BinPlan._from_own(
             offsets=offsets,
             indices=indices,
             starts=starts,
             lengths=lens,
             num_sequences=len(lengths),
-            capacity=limit.capacity,
-            multiple_of=limit.multiple,
+            capacity=self.capacity,
+            multiple_of=self.multiple_of,
         )
 
 
-def _packed_items(
-    lengths: Integers,
-    groups: Integers | None,
-    algorithm: str,
-    oversize: str,
-    limit: Limit,
-    bounds: tuple[int, int],
-) -> Sequence[Integers]:
-    """Pack sequences, pieces of them or groups; return the tables of the plan."""
-    if algorithm == "concat":
-        offsets, pieces = limit.concat(lengths)
-        items = Items("piece", pieces.lengths)
-        order = np.arange(len(pieces.lengths))
-    else:
-        pieces = Pieces.whole(lengths)
-        if oversize == "split":
-            pieces, groups = limit.split(pieces, groups)
-        items = limit.items(pieces, groups)
-        limit.check(items, pieces, oversize)
-        offsets, order = _fastcollate.pack_items(
-            items.sizes, items.counts, items.costs, algorithm, limit.load
-        )
-    offsets, order = _spread(offsets, order, *bounds, items.noun)
-    if items.members is not None:
-        offsets, order = items.members.expand(offsets, order)
-    pieces = pieces.ordered(order)
-    return offsets, pieces.indices, pieces.starts, pieces.lengths
-
-
-def _spread(
-    offsets: Integers, order: Integers, min_bins: int, multiple_of: int, noun: str
-) -> tuple[Integers, Integers]:
-    """Add bins, if there are fewer than there have to be."""
-    count = len(offsets) - 1
-    needed = -(-max(count, min_bins) // multiple_of) * multiple_of
-    if needed == count:
-        return offsets, order
-    if needed > len(order):
-        given = [f"min_bins={min_bins}"] if min_bins > count else []
-        given += [f"bins_multiple_of={multiple_of}"] if multiple_of > 1 else []
-        verb = "ask" if len(given) > 1 else "asks"
-        raise ValueError(
-            f"{counted(count, 'bin')} would do, but {' and '.join(given)} {verb} for {needed:,}, "
-            f"which {counted(len(order), noun)} cannot fill: no bin may be empty"
-        )
-    return _fastcollate.spread_bins(offsets, order, needed)
+def _checked_max_cost(max_cost: Any, cost: Any) -> float:
+    if max_cost is None:
+        if not (isinstance(cost, str) and cost == "flops"):
+            raise ValueError("cost says what max_cost counts; pass max_cost, too")
+        return math.inf
+    if not isinstance(max_cost, Real) or isinstance(max_cost, bool):
+        raise TypeError(f"max_cost is {describe(max_cost)}; pass a number")
+    if not float(max_cost) > 0:
+        raise ValueError(f"max_cost is {max_cost}; pass a number above 0")
+    return float(max_cost)

@@ -76,7 +76,7 @@ def packed_slots(
             f"{packer.min_bins} in every mini-batch, which are more than can be made; pass smaller "
             "numbers"
         )
-    costs = packer.limit.costs(lengths)
+    costs = packer.costs(lengths)
     numbers = None
     if groups is not None:
         numbers = np.repeat(np.arange(len(groups) - 1), np.diff(groups))
@@ -87,10 +87,10 @@ def packed_slots(
         zip(mini_batches[:-1].tolist(), mini_batches[1:].tolist(), strict=True)
     ):
         part = slice(start, end)
-        limit = packer.limit if costs is None else packer.limit._replace(cost=costs[part])
+        of_mini_batch = packer if costs is None else packer._replace(cost=costs[part])
         of_part = None if numbers is None else numbers[part] - numbers[start]
         try:
-            plan, missing = _packed(lengths[part], packer._replace(limit=limit), of_part, multiple)
+            plan, missing = _packed(lengths[part], of_mini_batch, of_part, multiple)
         except ValueError as error:
             where = f"mini-batch {mini_batch}, rows {start} to {end - 1}, cannot be packed"
             counting = f" (numbers count from row {start} on)" if start > 0 else ""

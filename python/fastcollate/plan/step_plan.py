@@ -97,29 +97,6 @@ class Shard(Table):
                 raise ValueError(f"widths are {self.widths}; pass three lengths")
             object.__setattr__(self, "widths", widths)
 
-    def of_read_rows(self) -> tuple[Integers, Shard]:
-        """Return the rows that are read, copies one by one, and the shard as one of these alone.
-
-        Tensors can be indexed by the rows: torch warns of arrays that cannot be written to.
-        """
-        rows, is_read = self.rows.copy(), self.rows >= 0
-        picks = np.arange(len(rows))
-        if not is_read.all():
-            picks = np.where(is_read, np.cumsum(is_read) - 1, -1)
-            rows = rows[is_read] if is_read.any() else np.zeros(1, np.int64)
-        alone = Shard._trusted(
-            rows=picks,
-            is_padding=self.is_padding,
-            num_rows=len(rows),
-            widths=None,
-            first_pad=self.first_pad,
-            lengths=None,
-            bin_offsets=None,
-            bin_width=0,
-            layout=None,
-        )
-        return rows, alone
-
     def __len__(self) -> int:
         return len(self.rows)
 

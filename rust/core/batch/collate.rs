@@ -2,64 +2,14 @@
 
 use bytemuck::Pod;
 
-use super::{BatchRows, Columns, FieldSpec, Output, Planned, Request, Value};
+use super::{Columns, Output, Planned, Request, RowSource, Value};
 use crate::alloc::filled;
 use crate::column::{FieldColumn, SliceColumn};
 use crate::error::{Error, Result};
-use crate::plan::merge::Merge;
-use crate::plan::{Assembly, Placement, Turns};
+use crate::plan::pack::Cost;
+use crate::plan::{Assembly, LayoutSpec, Placement, Shard, Turns};
 use crate::polling::Poll;
-
-/// What the rows of a batch are made of.
-#[derive(Debug, Clone, Copy)]
-pub enum RowSource<'a> {
-    /// One turn each.
-    Turns,
-    /// Turns as they were merged.
-    Merged(&'a Merge),
-    /// The rows of another batch, read from its own outputs.
-    Batch(&'a Assembly),
-}
-
-impl RowSource<'_> {
-    /// All rows that the turns make.
-    ///
-    /// # Errors
-    /// Turns of other lengths than those that were merged.
-    pub fn rows(self, turns: &Turns) -> Result<Assembly> {
-        Ok(match self {
-            Self::Turns => Assembly::row_per_turn(turns),
-            Self::Merged(merge) => {
-                merge.check_turns(turns)?;
-                merge.assembly.clone()
-            }
-            Self::Batch(assembly) => assembly.of_own_rows(),
-        })
-    }
-
-    /// Merge the numbers of fields that may have one for each turn, if turns were merged, and count the
-    /// values that are not 0 on tokens that merging masked.
-    ///
-    /// # Errors
-    /// Rows of wrong lengths, and numbers that would be dropped.
-    pub fn merge_numbers<C: FieldColumn>(
-        self,
-        fields: &[&FieldSpec],
-        columns: &mut Columns<C>,
-    ) -> Result<usize, C::Failure> {
-        let Self::Merged(merge) = self else {
-            return Ok(0);
-        };
-        let mut masked = 0;
-        let written = fields.iter().filter(|field| field.is_written());
-        for (field, column) in written.zip(&mut columns.fields) {
-            if field.per_row {
-                masked += field.merge(column, merge)?;
-            }
-        }
-        Ok(masked)
-    }
-}
+use crate::steps::Steps;
 
 /// A batch that is written.
 #[derive(Debug)]
@@ -101,18 +51,21 @@ impl Collated {
     }
 }
 
-/// Collate rows from plain memory, on as many threads as pay. `place` says where the rows lie.
+/// Collate rows from plain memory, on as many threads as pay: all of them, or those of a shard. The cost
+/// is for layouts that limit what the rows of a bin cost.
 ///
 /// # Errors
 /// What does not fit together, values that do not fit their outputs, and what the hook raises.
 ///
 /// # Panics
-/// If there are not as many columns as fields.
+/// If there are not as many columns as fields that are written.
 pub fn collate<E: From<Error> + Send>(
     request: &Request,
     source: RowSource,
+    shard: Option<&Shard>,
     mut columns: Columns<SliceColumn>,
-    place: impl FnOnce(&Assembly) -> Result<Placement, E>,
+    layout: &LayoutSpec,
+    cost: &Cost<E>,
     poll: Poll<E>,
 ) -> Result<Collated, E> {
     let turns = Turns::new(columns.prompts.lens(), columns.responses.lens())?;
@@ -120,18 +73,14 @@ pub fn collate<E: From<Error> + Send>(
     for (field, column) in written.zip(&columns.fields) {
         turns.check_count(&field.name, column.lens().len())?;
     }
-    let assembly = source.rows(&turns)?;
+    let rows = source.rows(&turns, shard, layout)?;
     let masked_rewards = source.merge_numbers(request.fields, &mut columns)?;
-    let placement = place(&assembly)?;
-    let rows = BatchRows {
-        turns: &turns,
-        step: &assembly,
-        batch: &assembly,
-    };
-    let planned = request.plan(rows, &placement, &mut columns)?;
+    let placement = rows.place(layout, shard, cost, &mut Steps::new(&mut || poll()))?;
+    let planned = request.plan(&rows, &placement, &mut columns)?;
     let mut memory = filled(planned.num_bytes().div_ceil(8), |_| 0_u64)?;
     let bytes = bytemuck::cast_slice_mut(&mut memory);
-    planned.write_slices(&columns, &assembly, &placement, bytes, true, poll)?;
+    planned.write_slices(&columns, rows.read(), &placement, bytes, true, poll)?;
+    let assembly = rows.into_assembly();
     Ok(Collated {
         turns,
         assembly,

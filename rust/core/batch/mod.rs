@@ -14,14 +14,15 @@ mod number;
 mod outputs;
 mod places;
 mod planned;
+mod rows;
 mod segments;
 mod unplaced;
 
-pub use collate::{Collated, RowSource, collate};
+pub use collate::{Collated, collate};
 pub use field::{FieldKind, FieldSpec};
 pub use number::Number;
 pub use outputs::{
     Alignment, Fill, IGNORE_INDEX, LOSS_MASK, Output, OutputSpec, RESERVED_KEYS, What, outputs,
 };
-pub use places::BatchRows;
 pub use planned::{ALIGNMENT, Array, Columns, Planned, PlannedOutput, Request, Value};
+pub use rows::{BatchRows, RowSource};

@@ -1,23 +1,12 @@
 //! Where a field's values lie, and what its rows are made of.
 
 use super::arrays::{Field, Filling};
-use super::{FieldKind, FieldSpec};
+use super::{BatchRows, FieldKind, FieldSpec};
 use crate::column::FieldColumn;
 use crate::dtype::Dtype;
 use crate::error::{Error, Result};
 use crate::plan::merge::Merge;
-use crate::plan::{Align, Assembly, Grid, Layout, Placement, Turns};
-
-/// The rows of a batch, and those that they were picked from.
-#[derive(Debug, Clone, Copy)]
-pub struct BatchRows<'a> {
-    /// All turns that there are.
-    pub turns: &'a Turns,
-    /// All rows that they make.
-    pub step: &'a Assembly,
-    /// The rows that are written.
-    pub batch: &'a Assembly,
-}
+use crate::plan::{Align, Grid, Layout, Placement};
 
 /// Where an array lies.
 #[derive(Debug)]
@@ -85,12 +74,12 @@ impl FieldSpec {
         &self,
         column: &mut C,
         index: usize,
-        rows: BatchRows,
+        rows: &BatchRows,
         placement: &Placement,
     ) -> Result<Placed, C::Failure> {
         let name = &self.name;
         let lens = column.lens();
-        let batch = rows.batch;
+        let batch = rows.read();
         let (assembly, place) = match self.kind {
             FieldKind::Experts { count } => {
                 return self.place_routes(column, index, count, rows, placement);
@@ -152,7 +141,7 @@ impl FieldSpec {
         column: &mut C,
         index: usize,
         num_experts: Option<i64>,
-        BatchRows { turns, step, batch }: BatchRows,
+        rows: &BatchRows,
         placement: &Placement,
     ) -> Result<Placed, C::Failure> {
         let name = &self.name;
@@ -164,7 +153,8 @@ impl FieldSpec {
             }
         };
         let lens = column.lens();
-        turns.check_stream_lens(name, &lens, true)?;
+        let batch = rows.read();
+        rows.turns.check_stream_lens(name, &lens, true)?;
         // What pads has no routes of its own: those of a copied row would count as real.
         let assembly = batch.with_streams(&lens, false);
         let padding_needs = i64::try_from(topk).unwrap_or(i64::MAX);
@@ -178,8 +168,7 @@ impl FieldSpec {
             (None, Some(_)) => i64::MAX,
             (None, None) => {
                 // Of all rows of the step, so that the ranks agree on the dtype.
-                let sources = step.rows().iter().filter_map(|row| row.source);
-                let largest = column.largest(sources)?.unwrap_or(0);
+                let largest = column.largest(rows.step_sources())?.unwrap_or(0);
                 i64::try_from(largest.saturating_add(1)).unwrap_or(i64::MAX)
             }
         };

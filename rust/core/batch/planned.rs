@@ -6,10 +6,10 @@ use std::ops::Range;
 use super::arrays::{Content, Derived, Job, Read, Source, jobs};
 use super::execute::{self, Jobs};
 use super::outputs::{LOSS_MASK, Output, OutputSpec, What, outputs};
-use super::places::{BatchRows, Place, Placed};
+use super::places::{Place, Placed};
 use super::segments::{Segments, row_offsets};
 use super::unplaced::check_unplaced;
-use super::{Alignment, FieldSpec};
+use super::{Alignment, BatchRows, FieldSpec};
 use crate::alloc::filled;
 use crate::column::{AnyColumn, FieldColumn, SliceColumn};
 use crate::dtype::{Dtype, IntDtype};
@@ -95,7 +95,7 @@ impl Request<'_> {
     /// If there are not as many columns as fields that are written.
     pub fn plan<C: FieldColumn>(
         &self,
-        rows: BatchRows,
+        rows: &BatchRows,
         placement: &Placement,
         columns: &mut Columns<C>,
     ) -> Result<Planned, C::Failure> {
@@ -116,7 +116,7 @@ impl Request<'_> {
         let table = outputs(self.outputs, self.fields, pad, layout, rounds_up)?;
         let mut planner = Planner {
             request: self,
-            assembly: rows.batch,
+            assembly: rows.read(),
             placement,
             segments: Segments::of_placement(placement)?,
             loss_mask: self.fields.iter().position(|field| field.key == LOSS_MASK),
@@ -130,7 +130,7 @@ impl Request<'_> {
             num_bytes: planner.end,
         };
         let shifts_labels = self.outputs.labels.is_some_and(|(shifted, _)| shifted);
-        check_unplaced(&planned, rows.batch, placement, columns, shifts_labels)?;
+        check_unplaced(&planned, rows.read(), placement, columns, shifts_labels)?;
         Ok(planned)
     }
 }

@@ -328,15 +328,16 @@ impl Assembly {
         }
     }
 
-    /// The same rows where each turn is what a row was made of, as in a batch that is read again.
+    /// The same rows, picked from a batch, as they are read from its outputs: what a row is made of is
+    /// the row of the batch that it was.
     #[must_use]
-    pub fn of_own_rows(&self) -> Self {
+    pub fn reread(&self, picks: impl Iterator<Item = Pick>) -> Self {
         let mut own = self.clone();
-        for (index, row) in own.rows.iter_mut().enumerate() {
-            row.source = Some(index);
+        for (index, (row, pick)) in own.rows.iter_mut().zip(picks).enumerate() {
+            row.source = pick.row;
             let pieces = self.piece_offsets[index]..self.piece_offsets[index + 1];
             for piece in &mut own.pieces[pieces] {
-                (piece.turn, piece.from) = (index, piece.start);
+                (piece.turn, piece.from) = (pick.row.unwrap_or(piece.turn), piece.start);
             }
         }
         own

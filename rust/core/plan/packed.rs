@@ -46,21 +46,13 @@ pub struct Extent {
 }
 
 impl Packing {
-    /// The token streams of an assembly's rows in their bins.
+    /// The token streams of rows in their bins.
     ///
     /// `width` is fixed, or that of the widest bin, but not less than `least`.
     ///
     /// # Errors
-    /// Bins of other sequences, [`Error::BinTooWide`] and [`Error::TooLarge`].
-    pub(super) fn sequences(
-        self,
-        assembly: &Assembly,
-        bins: &Bins,
-        width: Option<usize>,
-        least: usize,
-    ) -> Result<Grid> {
-        let lens: Vec<_> = assembly.rows().iter().map(|row| row.len()).collect();
-        bins.check(&lens)?;
+    /// [`Error::BinTooWide`] and [`Error::TooLarge`].
+    pub(super) fn sequences(self, bins: &Bins, width: Option<usize>, least: usize) -> Result<Grid> {
         let too_large = || Error::TooLarge {
             rows: bins.count(),
             width: usize::MAX,

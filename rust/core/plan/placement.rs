@@ -244,7 +244,23 @@ impl Placement {
         width: Option<usize>,
         least: usize,
     ) -> Result<Self> {
-        let sequence = packing.sequences(assembly, bins, width, least)?;
+        let lens: Vec<_> = assembly.rows().iter().map(Row::len).collect();
+        bins.check(&lens)?;
+        Self::of_bins(assembly, bins, packing, width, least)
+    }
+
+    /// The same of bins of these rows.
+    ///
+    /// # Errors
+    /// [`Error::BinTooWide`] and [`Error::TooLarge`].
+    pub(super) fn of_bins(
+        assembly: &Assembly,
+        bins: &Bins,
+        packing: Packing,
+        width: Option<usize>,
+        least: usize,
+    ) -> Result<Self> {
+        let sequence = packing.sequences(bins, width, least)?;
         Ok(Self {
             layout: Layout::Packed,
             response: packing.responses(assembly, &sequence)?,

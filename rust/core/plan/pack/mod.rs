@@ -13,12 +13,14 @@ mod modified;
 mod next_fit;
 mod open_bins;
 mod order;
+mod spec;
 mod spread;
 mod treap;
 mod tree;
 
 pub use concat::concat;
 pub use load::Load;
+pub use spec::{Algorithm, Cost, CostFunction, Oversize, PackSpec};
 pub use spread::spread;
 
 use crate::steps::Steps;

@@ -1,0 +1,142 @@
+//! The rows of a batch: what they are made of, and where they lie.
+
+use std::borrow::Cow;
+
+use super::{Columns, FieldSpec};
+use crate::column::FieldColumn;
+use crate::error::{Error, Result};
+use crate::plan::merge::Merge;
+use crate::plan::pack::Cost;
+use crate::plan::{Assembly, LayoutSpec, Longest, Pick, Placement, Row, Shard, Turns};
+use crate::steps::Steps;
+
+/// What the rows of a batch are made of.
+#[derive(Debug, Clone, Copy)]
+pub enum RowSource<'a> {
+    /// One turn each.
+    Turns,
+    /// Turns as they were merged.
+    Merged(&'a Merge),
+    /// The rows of another batch, read from its own outputs.
+    Batch(&'a Assembly),
+}
+
+/// The rows of a batch.
+#[derive(Debug)]
+pub struct BatchRows<'a> {
+    /// All turns that there are, as columns have them.
+    pub turns: &'a Turns,
+    source: RowSource<'a>,
+    /// What the rows are made of.
+    assembly: Assembly,
+    /// What they are read from, if not from what they are made of.
+    read: Option<Assembly>,
+    /// What is longest in the step.
+    least: Longest,
+}
+
+impl<'a> RowSource<'a> {
+    /// All rows that the turns make, or those of a shard, which are laid out so.
+    ///
+    /// # Errors
+    /// Turns of other lengths than those that were merged, a shard of other rows, and rows of the step
+    /// that exceed the layout, so that ranks fail together.
+    pub fn rows(
+        self,
+        turns: &'a Turns,
+        shard: Option<&Shard>,
+        layout: &LayoutSpec,
+    ) -> Result<BatchRows<'a>> {
+        let all = match self {
+            Self::Turns => Cow::Owned(Assembly::row_per_turn(turns)),
+            Self::Merged(merge) => {
+                merge.check_turns(turns)?;
+                Cow::Borrowed(&merge.assembly)
+            }
+            Self::Batch(assembly) => Cow::Borrowed(assembly),
+        };
+        let least = match shard {
+            None => Longest::default(),
+            Some(shard) => {
+                layout.check(all.rows(), shard)?;
+                shard.check(all.rows(), Longest::of_rows(all.rows()))?
+            }
+        };
+        let assembly = match shard {
+            None => all.into_owned(),
+            Some(shard) => all.picked(&shard.picks),
+        };
+        let read = match (self, shard) {
+            (Self::Batch(_), Some(shard)) => Some(assembly.reread(shard.picks.iter().copied())),
+            (Self::Batch(_), None) => Some(assembly.reread((0..).map(Pick::of_row))),
+            (Self::Turns | Self::Merged(_), _) => None,
+        };
+        Ok(BatchRows {
+            turns,
+            source: self,
+            assembly,
+            read,
+            least,
+        })
+    }
+
+    /// Merge the numbers of fields that may have one for each turn, if turns were merged, and count the
+    /// values that are not 0 on tokens that merging masked.
+    ///
+    /// # Errors
+    /// Rows of wrong lengths, and numbers that would be dropped.
+    pub fn merge_numbers<C: FieldColumn>(
+        self,
+        fields: &[&FieldSpec],
+        columns: &mut Columns<C>,
+    ) -> Result<usize, C::Failure> {
+        let Self::Merged(merge) = self else {
+            return Ok(0);
+        };
+        let mut masked = 0;
+        let written = fields.iter().filter(|field| field.is_written());
+        for (field, column) in written.zip(&mut columns.fields) {
+            if field.per_row {
+                masked += field.merge(column, merge)?;
+            }
+        }
+        Ok(masked)
+    }
+}
+
+impl BatchRows<'_> {
+    /// What the rows are made of.
+    pub fn into_assembly(self) -> Assembly {
+        self.assembly
+    }
+
+    /// The rows as they are read from columns.
+    pub fn read(&self) -> &Assembly {
+        self.read.as_ref().unwrap_or(&self.assembly)
+    }
+
+    /// Lay the rows out.
+    ///
+    /// # Errors
+    /// As [`LayoutSpec::place`].
+    pub fn place<E: From<Error>>(
+        &self,
+        layout: &LayoutSpec,
+        shard: Option<&Shard>,
+        cost: &Cost<E>,
+        steps: &mut Steps<E>,
+    ) -> Result<Placement, E> {
+        layout.place(&self.assembly, self.least, shard, cost, steps)
+    }
+
+    /// The turns, as columns have them, that the rows of the step have their tokens from.
+    pub(super) fn step_sources(&self) -> Box<dyn Iterator<Item = usize> + '_> {
+        match self.source {
+            RowSource::Merged(merge) => {
+                let rows = merge.assembly.rows().iter();
+                Box::new(rows.filter_map(|row: &Row| row.source))
+            }
+            RowSource::Turns | RowSource::Batch(_) => Box::new(0..self.turns.count()),
+        }
+    }
+}

@@ -1,0 +1,193 @@
+//! Layouts with their options: from rows to their places.
+
+use super::pack::{Cost, PackSpec};
+use super::packed::{Packing, PaddingAs};
+use super::placement::{Layout, Longest, Placement, Widths};
+use super::{Assembly, BinTables, Bins, Row, Shard, Shift, Stretch};
+use crate::error::{Error, Result};
+use crate::steps::Steps;
+use crate::text::counted;
+
+/// A layout, and its options.
+#[derive(Debug, Clone)]
+pub struct LayoutSpec {
+    layout: Layout,
+    /// The widths that do not come from the data; of a packed layout, that of sequences, and what places
+    /// are rounded up to a multiple of, where that is not 1.
+    widths: Widths,
+    /// How rows are packed, if they are.
+    packed: Option<PackedSpec>,
+}
+
+/// How rows are packed.
+#[derive(Debug, Clone)]
+pub struct PackedSpec {
+    /// Which rows share a row of the outputs, unless a shard has bins.
+    pub bins: BinSource,
+    /// Which token's value of a response-aligned field stands at a position.
+    pub shift: Shift,
+    /// What the padding behind the last sequence counts as.
+    pub padding_as: PaddingAs,
+}
+
+/// Where bins come from.
+#[derive(Debug, Clone)]
+pub enum BinSource {
+    /// All rows are in one bin.
+    SingleRow,
+    /// The bins of a plan, and what it has rounded places up to a multiple of.
+    Given(Bins, usize),
+    /// The rows of each bin.
+    Lists(Vec<Vec<usize>>),
+    /// They are made of the lengths.
+    Pack(PackSpec),
+}
+
+impl LayoutSpec {
+    /// A layout that is not packed.
+    pub fn of_rows(layout: Layout, widths: Widths) -> Self {
+        Self {
+            layout,
+            widths,
+            packed: None,
+        }
+    }
+
+    /// The packed layout, of a fixed width or that of the widest bin.
+    pub fn packed(packed: PackedSpec, width: Option<usize>, multiple_of: usize) -> Self {
+        Self {
+            layout: Layout::Packed,
+            widths: Widths {
+                sequence: width,
+                multiple_of,
+                ..Widths::default()
+            },
+            packed: Some(packed),
+        }
+    }
+
+    /// The layout.
+    pub fn layout(&self) -> Layout {
+        self.layout
+    }
+
+    /// How rows are packed by their lengths, if they are.
+    pub fn pack_spec(&self) -> Option<&PackSpec> {
+        match &self.packed.as_ref()?.bins {
+            BinSource::Pack(spec) => Some(spec),
+            _ => None,
+        }
+    }
+
+    /// Check that all rows of a step are no longer than fixed widths, nor its bins.
+    ///
+    /// # Errors
+    /// [`Error::TooWide`] and [`Error::StepTooWide`].
+    pub fn check(&self, step: &[Row], shard: &Shard) -> Result<()> {
+        match (&self.packed, &shard.bins) {
+            (Some(_), Some(bins)) => bins.check_width(self.widths.sequence),
+            (Some(_), None) => Ok(()),
+            (None, _) => self.widths.check(step),
+        }
+    }
+
+    /// Lay rows out, as wide as if the `least` were among them; in bins of the shard, if it has some.
+    ///
+    /// # Errors
+    /// Rows wider than a fixed width, bins of other rows, and what packing raises.
+    pub fn place<E: From<Error>>(
+        &self,
+        assembly: &Assembly,
+        least: Longest,
+        shard: Option<&Shard>,
+        cost: &Cost<E>,
+        steps: &mut Steps<E>,
+    ) -> Result<Placement, E> {
+        let Some(packed) = &self.packed else {
+            let widths = Widths {
+                least,
+                ..self.widths
+            };
+            return Ok(Placement::of_layout(assembly, self.layout, widths)?);
+        };
+        let lens: Vec<_> = assembly.rows().iter().map(Row::len).collect();
+        let shard_bins = shard.and_then(|shard| shard.bins.as_ref());
+        let (bins, planned_multiple) = match (shard_bins, &packed.bins) {
+            (Some(bins), _) => (bins.of_rows(&lens)?, 1),
+            (None, BinSource::SingleRow) => (Bins::single(lens.iter().copied()), 1),
+            (None, BinSource::Given(bins, multiple_of)) => {
+                bins.check(&lens)?;
+                (bins.clone(), *multiple_of)
+            }
+            (None, BinSource::Lists(lists)) => (Bins::of_lists(lists, &lens)?, 1),
+            (None, BinSource::Pack(spec)) => (spec.pack(&lens, None, cost, steps)?, 1),
+        };
+        let packing = Packing {
+            multiple_of: match self.widths.multiple_of {
+                1 => planned_multiple,
+                given => given,
+            },
+            shift: packed.shift,
+            padding_as: packed.padding_as,
+        };
+        let least = shard_bins.map_or(0, |bins| bins.width);
+        let width = self.widths.sequence;
+        Ok(Placement::of_bins(assembly, &bins, packing, width, least)?)
+    }
+}
+
+impl Bins {
+    /// Bins of whole sequences of such lengths, from lists of these.
+    ///
+    /// # Errors
+    /// [`Error::OtherBins`] where not every sequence is in one bin.
+    pub fn of_lists(lists: &[Vec<usize>], lens: &[usize]) -> Result<Self> {
+        let all = || lists.iter().flatten().copied();
+        if let Some(last) = all().max().filter(|&last| last >= lens.len()) {
+            let rows = counted(lens.len(), "length");
+            let reason = format!("bins name sequence {last}, but there are {rows}");
+            return Err(Error::OtherBins(reason));
+        }
+        let mut offsets = vec![0];
+        for list in lists {
+            offsets.push(offsets[offsets.len() - 1] + list.len());
+        }
+        let whole = |index: usize| Stretch {
+            index,
+            from: 0,
+            len: lens[index],
+        };
+        let bins = Self {
+            offsets,
+            stretches: all().map(whole).collect(),
+        };
+        match bins.defect(lens.len()) {
+            None => Ok(bins),
+            Some(reason) => {
+                let reason = format!("this is not a valid bin plan: {reason}");
+                Err(Error::OtherBins(reason))
+            }
+        }
+    }
+
+    /// Say why not every token of every sequence lies in exactly one stretch.
+    fn defect(&self, sequences: usize) -> Option<String> {
+        let column = |value: fn(&Stretch) -> usize| {
+            let values = self.stretches.iter().map(value);
+            values.map(to_i64).collect::<Vec<_>>()
+        };
+        let offsets: Vec<_> = self.offsets.iter().copied().map(to_i64).collect();
+        let tables = BinTables {
+            offsets: &offsets,
+            indices: &column(|stretch| stretch.index),
+            starts: &column(|stretch| stretch.from),
+            lens: &column(|stretch| stretch.len),
+            sequences,
+        };
+        tables.defect()
+    }
+}
+
+fn to_i64(value: usize) -> i64 {
+    value.try_into().unwrap_or(i64::MAX)
+}

@@ -1,0 +1,508 @@
+//! Packing by options: what is packed as a whole, what a bin may hold, and how many bins there are.
+
+use super::{Items, Load, Packed, Packer, concat, spread};
+use crate::error::{Error, Oversized, Result};
+use crate::plan::{Bins, Stretch};
+use crate::steps::Steps;
+use crate::text::{counted, grouped_float, plain_float};
+
+/// Into how many pieces all sequences together may be split.
+const MAX_PIECES: usize = 1 << 26;
+
+/// What a token costs beside attention, in the unit of a pair of tokens in attention.
+const FLOPS_PER_TOKEN: u128 = 24_576;
+
+/// Which bin a sequence goes to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Algorithm {
+    /// As a whole, or in pieces where it exceeds a bin.
+    Place(Packer),
+    /// Behind the one before it, cut where a bin is full.
+    Concat,
+}
+
+/// What becomes of a sequence that exceeds a bin by itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Oversize {
+    /// It is an error.
+    Error,
+    /// It gets a bin that exceeds its limit, too.
+    OwnBin,
+    /// It is split into pieces as long as possible, and a rest.
+    Split,
+}
+
+/// How sequences are packed.
+#[derive(Debug, Clone, PartialEq)]
+pub struct PackSpec {
+    /// Which bin a sequence goes to.
+    pub algorithm: Algorithm,
+    /// What becomes of a sequence that exceeds a bin.
+    pub oversize: Oversize,
+    /// How many tokens a bin holds at most, counted in places. Not 0.
+    pub capacity: usize,
+    /// How many sequences, or pieces of them, a bin holds at most. Not 0.
+    pub max_sequences: usize,
+    /// What the place of a sequence is rounded up to a multiple of. Not 0.
+    pub multiple_of: usize,
+    /// What the sequences of a bin cost at most; infinite where costs do not count.
+    pub max_cost: f64,
+    /// How many bins there are at least.
+    pub min_bins: usize,
+    /// What the number of bins has to be a multiple of. Not 0.
+    pub bins_multiple_of: usize,
+}
+
+/// What sequences of some numbers of tokens cost, in that order: finite numbers that are not negative.
+pub type CostFunction<'a, E> = &'a (dyn Fn(&[usize]) -> Result<Vec<f64>, E> + Sync);
+
+/// What sequences cost.
+pub enum Cost<'a, E> {
+    /// As many as their tokens.
+    Tokens,
+    /// Their tokens and, squared, what attention costs: the workload of verl.
+    Flops,
+    /// One number each.
+    Given(&'a [f64]),
+    /// What a function says.
+    Function(CostFunction<'a, E>),
+}
+
+impl<E> Cost<'_, E> {
+    #[allow(clippy::cast_precision_loss, reason = "costs are floats")]
+    fn of(&self, lens: &[usize]) -> Result<Vec<f64>, E> {
+        Ok(match self {
+            Self::Tokens => lens.iter().map(|&len| len as f64).collect(),
+            Self::Flops => {
+                let flops = |&len: &usize| (len as u128 * (len as u128 + FLOPS_PER_TOKEN)) as f64;
+                lens.iter().map(flops).collect()
+            }
+            Self::Given(costs) => costs.to_vec(),
+            Self::Function(function) => function(lens)?,
+        })
+    }
+}
+
+impl PackSpec {
+    /// Pack sequences of these lengths, or groups of them: `groups` has the number of each sequence's
+    /// group, counted in the order of their first sequences.
+    ///
+    /// # Errors
+    /// [`Error::Oversized`], [`Error::NoPiece`], [`Error::CostOfPieces`], [`Error::TooManyPieces`] and
+    /// [`Error::TooFewItems`]; what a function of costs raises, and what `steps` are stopped by.
+    pub fn pack<E: From<Error>>(
+        &self,
+        lens: &[usize],
+        groups: Option<&[usize]>,
+        cost: &Cost<E>,
+        steps: &mut Steps<E>,
+    ) -> Result<Bins, E> {
+        match self.algorithm {
+            Algorithm::Concat => self.concat(lens, cost, steps),
+            Algorithm::Place(packer) => {
+                let mut pieces = Pieces::whole(lens, groups);
+                if self.oversize == Oversize::Split {
+                    self.split(&mut pieces, cost)?;
+                }
+                let items = self.items(&pieces, cost)?;
+                self.check(&items, &pieces)?;
+                let packed = packer.pack(items.as_items(), self.limit(), steps)?;
+                let packed = self.spread(packed, items.noun(&pieces), steps)?;
+                Ok(items.expand(&packed, &pieces))
+            }
+        }
+    }
+
+    /// What a bin holds at most.
+    fn limit(&self) -> Load {
+        Load {
+            size: self.capacity,
+            count: self.max_sequences,
+            cost: self.max_cost,
+        }
+    }
+
+    /// The places that a piece takes.
+    fn place(&self, len: usize) -> usize {
+        len.checked_next_multiple_of(self.multiple_of)
+            .unwrap_or(usize::MAX)
+    }
+
+    /// What pieces of these lengths cost, if that is limited.
+    fn costs<E>(&self, lens: &[usize], cost: &Cost<E>) -> Result<Option<Vec<f64>>, E> {
+        if self.max_cost == f64::INFINITY {
+            return Ok(None);
+        }
+        cost.of(lens).map(Some)
+    }
+
+    /// Lay sequences end to end, cut into bins.
+    fn concat<E: From<Error>>(
+        &self,
+        lens: &[usize],
+        cost: &Cost<E>,
+        steps: &mut Steps<E>,
+    ) -> Result<Bins, E> {
+        let first_longest = (0..lens.len()).max_by_key(|&index| (lens[index], usize::MAX - index));
+        if let Some(index) = first_longest.filter(|&index| lens[index] > 0) {
+            let longest = self.longest_piece(lens, index, cost)?;
+            check_pieces(lens.iter().map(|len| len / longest).sum())?;
+        }
+        let multiple = self.multiple_of.min(self.capacity);
+        let bins = concat(lens, self.capacity, multiple, self.max_sequences, steps)?;
+        let pieces = (0..bins.stretches.len()).collect();
+        let packed = Packed {
+            offsets: bins.offsets,
+            items: pieces,
+        };
+        let packed = self.spread(packed, "piece", steps)?;
+        let piece = |&item: &usize| bins.stretches[item];
+        Ok(Bins {
+            stretches: packed.items.iter().map(piece).collect(),
+            offsets: packed.offsets,
+        })
+    }
+
+    /// Split sequences that exceed a bin, but for those that are not alone in their group.
+    fn split<E: From<Error>>(&self, pieces: &mut Pieces, cost: &Cost<E>) -> Result<(), E> {
+        let lens = &pieces.lens;
+        let costs = self.costs(lens, cost)?;
+        let counts = pieces.groups.as_ref().map(|groups| counts_of(groups));
+        let exceeds = |index: usize| {
+            let is_large = self.place(lens[index]) > self.capacity || { costs.as_ref() }
+                .is_some_and(|costs| costs[index] > self.max_cost);
+            let group = pieces.groups.as_ref().map(|groups| groups[index]);
+            let is_alone = counts
+                .as_ref()
+                .zip(group)
+                .is_none_or(|(counts, group)| counts[group] == 1);
+            is_large && is_alone
+        };
+        let exceeds: Vec<_> = (0..lens.len()).map(exceeds).collect();
+        let Some(first) = exceeds.iter().position(|&exceeds| exceeds) else {
+            return Ok(());
+        };
+        let longest = self.longest_piece(lens, first, cost)?;
+        let count = |index: usize| match exceeds[index] {
+            true => lens[index].div_ceil(longest),
+            false => 1,
+        };
+        let total = (0..lens.len()).map(count).fold(0, usize::saturating_add);
+        check_pieces(total)?;
+        let mut parts = Vec::with_capacity(total);
+        for (index, &len) in lens.iter().enumerate() {
+            let most = if exceeds[index] { longest } else { len };
+            for number in 0..count(index) {
+                let from = number * most;
+                parts.push(Stretch {
+                    index,
+                    from,
+                    len: most.min(len - from),
+                });
+            }
+        }
+        if let Some(groups) = &mut pieces.groups {
+            *groups = groups_of_parts(groups, &parts);
+        }
+        pieces.lens = parts.iter().map(|part| part.len).collect();
+        pieces.parts = Some(parts);
+        Ok(())
+    }
+
+    /// What is packed as a whole.
+    fn items<E>(&self, pieces: &Pieces, cost: &Cost<E>) -> Result<Whole, E> {
+        let costs = self.costs(&pieces.lens, cost)?;
+        let sizes = pieces.lens.iter().map(|&len| self.place(len));
+        let Some(groups) = &pieces.groups else {
+            return Ok(Whole {
+                sizes: sizes.collect(),
+                costs,
+                members: None,
+            });
+        };
+        let members = Members::of(groups);
+        let count = members.counts.len();
+        let mut sums = vec![0; count];
+        for (&group, size) in groups.iter().zip(sizes) {
+            sums[group] = size.saturating_add(sums[group]);
+        }
+        let costs = costs.map(|costs| {
+            let mut sums = vec![0.0; count];
+            for (&group, cost) in groups.iter().zip(costs) {
+                sums[group] += cost;
+            }
+            sums
+        });
+        Ok(Whole {
+            sizes: sums,
+            costs,
+            members: Some(members),
+        })
+    }
+
+    /// Check that a bin has room for every item, or may exceed its limits.
+    fn check(&self, items: &Whole, pieces: &Pieces) -> Result<()> {
+        let found = |item: usize, oversized: Oversized| {
+            let members = items.members_of(item);
+            let piece = pieces.get(members[0]);
+            let advice = match (oversized, items.noun(pieces)) {
+                (Oversized::Sequences { .. }, _) => "",
+                (_, "sequence") => "oversize='own_bin' or 'split', or ",
+                _ => "oversize='own_bin', or ",
+            };
+            Error::Oversized {
+                sequence: piece.index,
+                len: piece.len,
+                together: members.len(),
+                oversized,
+                advice,
+            }
+        };
+        if let Some(members) = &items.members
+            && let Some(item) =
+                { members.counts.iter() }.position(|&count| count > self.max_sequences)
+        {
+            let limit = self.max_sequences;
+            return Err(found(item, Oversized::Sequences { limit }));
+        }
+        if self.oversize == Oversize::OwnBin {
+            return Ok(());
+        }
+        if let Some(item) = items.sizes.iter().position(|&size| size > self.capacity) {
+            let (tokens, limit) = (items.sizes[item], self.capacity);
+            return Err(found(item, Oversized::Tokens { tokens, limit }));
+        }
+        let costs = items.costs.iter().flatten();
+        if let Some((item, &cost)) = { costs.enumerate() }.find(|&(_, &cost)| cost > self.max_cost)
+        {
+            let limit = self.max_cost;
+            return Err(found(item, Oversized::Cost { cost, limit }));
+        }
+        Ok(())
+    }
+
+    /// How many tokens the pieces of split sequences have; the one that needs them names an error.
+    fn longest_piece<E: From<Error>>(
+        &self,
+        lens: &[usize],
+        index: usize,
+        cost: &Cost<E>,
+    ) -> Result<usize, E> {
+        let (len, multiple) = (lens[index], self.multiple_of);
+        let no_piece = |why: String| Error::NoPiece { index, len, why };
+        let most = self.capacity / multiple;
+        if most == 0 {
+            let capacity = self.capacity;
+            let why = format!("multiple_of={multiple} exceeds capacity={capacity}");
+            return Err(no_piece(why).into());
+        }
+        if self.max_cost == f64::INFINITY {
+            return Ok(most * multiple);
+        }
+        if let Cost::Given(_) = cost {
+            return Err(Error::CostOfPieces { index, len }.into());
+        }
+        let cost_of = |multiples: usize| Ok::<_, E>(cost.of(&[multiples * multiple])?[0]);
+        // The most that does not cost too much, by bisection.
+        let (mut fits, mut exceeds) = (0, most + 1);
+        while exceeds - fits > 1 {
+            let middle = usize::midpoint(fits, exceeds);
+            if cost_of(middle)? <= self.max_cost {
+                fits = middle;
+            } else {
+                exceeds = middle;
+            }
+        }
+        if fits == 0 {
+            let (tokens, cost) = (counted(multiple, "token"), grouped_float(cost_of(1)?));
+            let limit = plain_float(self.max_cost);
+            let why = format!("{tokens} cost {cost}, which exceeds max_cost={limit}");
+            return Err(no_piece(why).into());
+        }
+        Ok(fits * multiple)
+    }
+
+    /// Add bins, if there are fewer than there have to be.
+    fn spread<E: From<Error>>(
+        &self,
+        packed: Packed,
+        noun: &'static str,
+        steps: &mut Steps<E>,
+    ) -> Result<Packed, E> {
+        let (found, multiple) = (packed.count(), self.bins_multiple_of);
+        let needed = found
+            .max(self.min_bins)
+            .div_ceil(multiple)
+            .saturating_mul(multiple);
+        if needed == found {
+            return Ok(packed);
+        }
+        if needed > packed.items.len() {
+            return Err(Error::TooFewItems {
+                bins: found,
+                needed,
+                min_bins: (self.min_bins > found).then_some(self.min_bins),
+                multiple_of: (multiple > 1).then_some(multiple),
+                items: packed.items.len(),
+                noun,
+            }
+            .into());
+        }
+        spread(&packed, needed, steps)
+    }
+}
+
+/// Sequences, or pieces of them, and their groups.
+struct Pieces {
+    lens: Vec<usize>,
+    /// Which sequence each is a piece of; none where each is a whole one.
+    parts: Option<Vec<Stretch>>,
+    groups: Option<Vec<usize>>,
+}
+
+impl Pieces {
+    fn whole(lens: &[usize], groups: Option<&[usize]>) -> Self {
+        Self {
+            lens: lens.to_vec(),
+            parts: None,
+            groups: groups.map(<[_]>::to_vec),
+        }
+    }
+
+    fn get(&self, index: usize) -> Stretch {
+        match &self.parts {
+            Some(parts) => parts[index],
+            None => Stretch {
+                index,
+                from: 0,
+                len: self.lens[index],
+            },
+        }
+    }
+}
+
+/// What lies in one bin as a whole: sequences, pieces or groups of them.
+struct Whole {
+    sizes: Vec<usize>,
+    costs: Option<Vec<f64>>,
+    /// Which pieces a group has; none where each is one piece.
+    members: Option<Members>,
+}
+
+impl Whole {
+    fn as_items(&self) -> Items<'_> {
+        Items {
+            sizes: &self.sizes,
+            counts: self.members.as_ref().map(|members| &*members.counts),
+            costs: self.costs.as_deref(),
+        }
+    }
+
+    fn noun(&self, pieces: &Pieces) -> &'static str {
+        match (&self.members, &pieces.parts) {
+            (Some(_), _) => "group",
+            (None, Some(_)) => "piece",
+            (None, None) => "sequence",
+        }
+    }
+
+    /// The pieces of an item.
+    fn members_of(&self, item: usize) -> Vec<usize> {
+        match &self.members {
+            Some(members) => members.of_item(item).to_vec(),
+            None => vec![item],
+        }
+    }
+
+    /// Bins of items as bins of pieces.
+    fn expand(&self, packed: &Packed, pieces: &Pieces) -> Bins {
+        let Some(members) = &self.members else {
+            return Bins {
+                offsets: packed.offsets.clone(),
+                stretches: packed.items.iter().map(|&item| pieces.get(item)).collect(),
+            };
+        };
+        let mut bins = Bins {
+            offsets: vec![0],
+            stretches: Vec::with_capacity(pieces.lens.len()),
+        };
+        for bin in 0..packed.count() {
+            for &item in packed.items(bin) {
+                let of_item = members.of_item(item).iter();
+                bins.stretches
+                    .extend(of_item.map(|&piece| pieces.get(piece)));
+            }
+            bins.offsets.push(bins.stretches.len());
+        }
+        bins
+    }
+}
+
+/// The pieces of every group, in order.
+struct Members {
+    offsets: Vec<usize>,
+    pieces: Vec<usize>,
+    counts: Vec<usize>,
+}
+
+impl Members {
+    fn of(groups: &[usize]) -> Self {
+        let counts = counts_of(groups);
+        let mut offsets = vec![0];
+        for count in &counts {
+            offsets.push(offsets[offsets.len() - 1] + count);
+        }
+        let mut ends = offsets.clone();
+        let mut pieces = vec![0; groups.len()];
+        for (piece, &group) in groups.iter().enumerate() {
+            pieces[ends[group]] = piece;
+            ends[group] += 1;
+        }
+        Self {
+            offsets,
+            pieces,
+            counts,
+        }
+    }
+
+    fn of_item(&self, item: usize) -> &[usize] {
+        &self.pieces[self.offsets[item]..self.offsets[item + 1]]
+    }
+}
+
+/// How many pieces each group has.
+fn counts_of(groups: &[usize]) -> Vec<usize> {
+    let mut counts = vec![0; groups.iter().max().map_or(0, |last| last + 1)];
+    for &group in groups {
+        counts[group] += 1;
+    }
+    counts
+}
+
+/// The groups of parts, counted in the order of their first: what was split was alone in its group, and
+/// every part of it is a group now.
+fn groups_of_parts(groups: &[usize], parts: &[Stretch]) -> Vec<usize> {
+    let mut again = vec![None; groups.len()];
+    let mut next = 0;
+    let mut of_parts = Vec::with_capacity(parts.len());
+    for part in parts {
+        let known = match part.from {
+            0 => again[groups[part.index]],
+            _ => None,
+        };
+        let group = known.unwrap_or(next);
+        next = next.max(group + 1);
+        if part.from == 0 {
+            again[groups[part.index]] = Some(group);
+        }
+        of_parts.push(group);
+    }
+    of_parts
+}
+
+fn check_pieces(count: usize) -> Result<()> {
+    if count > MAX_PIECES {
+        return Err(Error::TooManyPieces { most: MAX_PIECES });
+    }
+    Ok(())
+}
