@@ -9,7 +9,7 @@ fastcollate, fresh
     One call in steady state, and for batches with `pool=None`, as every first call is; and how many
     times as long SkyRL takes or, if that is not installed, the port.
 port
-    `merge_stepwise_output` of `fastcollate.testing.reference` on lists, those that share objects if
+    `merge_stepwise_output` of `frameworks.skyrl` on lists, those that share objects if
     fastcollate has arrays or `Ragged`; for batches also `build_batch_numpy` on what it merged. It
     is as fast as the part of SkyRL's function that merges. The whole of that, with its metrics and
     checks, takes 2.1 times as long from shared lists and 1.4 times as long from distinct ones.
@@ -54,6 +54,7 @@ from common.report import Effort, Figures, main, time_cell
 from common.trajectories import Turns, branches, fields_of, nested, trajectories
 from common.workload import Rollouts, arrays_of
 from fastcollate.testing import reference
+from frameworks import skyrl
 
 Merge = Callable[[Rollouts], Rollouts]
 
@@ -117,7 +118,7 @@ def time_plan(
     """Measure plans against the merging of the same turns as lists."""
     ours = partial(fc.merge_turns, *turns[:2], is_last_step=turns.is_last_step)
     output = generator_output(lists, fields)
-    merged = reference.merge_stepwise_output(output)
+    merged = skyrl.merge_stepwise_output(output)
     assert ours().response_lens.tolist() == list(map(len, merged["response_ids"]))
     peers = {name: partial(merge, output) for name, merge in list_codes().items()}
     calls = {"fastcollate": ours, **peers, "memcmp": memcmp(lists, compared)}
@@ -161,7 +162,7 @@ def candidates(turns: Turns, fields: Rollouts) -> tuple[Callable[..., Any], Call
         merge="exact",
         array_type="numpy",
     )
-    return ours, partial(two_steps, reference.merge_stepwise_output, turns, fields)
+    return ours, partial(two_steps, skyrl.merge_stepwise_output, turns, fields)
 
 
 def two_steps(merge: Merge, turns: Turns, fields: Rollouts) -> Rollouts:
@@ -172,7 +173,7 @@ def two_steps(merge: Merge, turns: Turns, fields: Rollouts) -> Rollouts:
         merged["response_ids"],
         pad_token_id=0,
         rewards=merged["rewards"],
-        loss_mask=merged["loss_mask"],
+        loss_mask=merged["loss_masks"],
         logprobs=merged["rollout_logprobs"],
     )
 
@@ -196,7 +197,7 @@ def generator_output(turns: Turns, fields: Rollouts) -> Rollouts:
         "prompt_token_ids": turns.prompts,
         "response_ids": turns.responses,
         "rewards": fields["rewards"],
-        "loss_mask": fields["loss_mask"],
+        "loss_masks": fields["loss_mask"],
         "rollout_logprobs": fields["logprobs"],
         "stop_reasons": None,
         "trajectory_ids": [str(trajectory) for trajectory in ids],
@@ -206,7 +207,7 @@ def generator_output(turns: Turns, fields: Rollouts) -> Rollouts:
 
 def list_codes() -> dict[str, Merge]:
     """Return what merges lists: the port and, if it is installed, SkyRL."""
-    codes: dict[str, Merge] = {"port": reference.merge_stepwise_output}
+    codes: dict[str, Merge] = {"port": skyrl.merge_stepwise_output}
     if find_spec("skyrl"):
         from skyrl.train.generators.utils import merge_stepwise_output
 

@@ -33,6 +33,7 @@ from common.report import Effort, Figures, main, time_cell
 from common.verl import seqlen_balancing
 from fastcollate.compat import verl as compat
 from fastcollate.testing import reference
+from frameworks.verl import rearrange_loops
 
 Parts = list[list[int]]
 
@@ -100,7 +101,7 @@ def micro_batches(effort: Effort, verl: Any, lengths: Any) -> Figures:
             calls["verl"] = partial(verl.rearrange_micro_batches, batch, CAPACITY)
             assert calls[OURS]()[1] == calls["verl"]()[1]
     if "verl" not in calls:
-        calls["verl"] = partial(reference.rearrange_loops, [lengths.tolist()], CAPACITY)
+        calls["verl"] = partial(rearrange_loops, [lengths.tolist()], CAPACITY)
         assert calls[OURS]()[1] == calls["verl"]()[0]
     return effort.run(calls, slow=["verl"])
 

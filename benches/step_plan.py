@@ -7,7 +7,7 @@ them, and NumPy arrays of strings. Steps are of rows whose strings are shared, f
 fastcollate
     `prompt_boundaries` or the whole `plan_step`, and how many times as long the Python loop takes.
 Python loop
-    The reference's `compute_prompt_boundaries`, written after SkyRL's, on the same strings.
+    `compute_prompt_boundaries` of `frameworks.skyrl`, on the same strings.
 NumPy
     The list as an array, and where neighbours differ in it. It does not see uids that come again.
 read
@@ -28,7 +28,7 @@ import numpy as np
 
 import fastcollate as fc
 from common.report import Effort, Figures, main, time_cell
-from fastcollate.testing import reference
+from frameworks import skyrl
 
 STEPS: dict[str, dict[str, Any]] = {
     "one mini-batch": {},
@@ -53,10 +53,10 @@ def measure(effort: Effort) -> Iterator[tuple[str, Figures]]:
     inputs = {"shared str": shared, "str of their own": copies, "array of str": np.array(shared)}
     for case, uids in inputs.items():
         as_list = copies if isinstance(uids, np.ndarray) else uids
-        assert fc.planning.prompt_boundaries(uids) == reference.compute_prompt_boundaries(as_list)
+        assert fc.planning.prompt_boundaries(uids) == skyrl.compute_prompt_boundaries(as_list)
         calls = {
             "fastcollate": partial(fc.planning.prompt_boundaries, uids),
-            "Python loop": partial(reference.compute_prompt_boundaries, as_list),
+            "Python loop": partial(skyrl.compute_prompt_boundaries, as_list),
             "NumPy": partial(boundaries_numpy, uids),
             "read": partial(deque, as_list, maxlen=0),
         }

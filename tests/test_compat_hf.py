@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fastcollate.compat.hf import DataCollatorWithFlattening
-from fastcollate.testing.reference import assert_same, hf
+from fastcollate.testing.reference import assert_same
+from frameworks import hf
 
 GOLDEN = json.loads((Path(__file__).parent / "golden" / "hf_flattening.json").read_text())
 FEATURES = [{"input_ids": [1, 2, 3]}, {"input_ids": [4]}, {"input_ids": [5, 6]}]

@@ -15,7 +15,7 @@ from fastcollate.compat.nemo_rl import (
     SequencePacker,
     get_packer,
 )
-from fastcollate.testing.reference import nemo_rl as reference
+from frameworks import nemo_rl as port
 
 ALGORITHMS = [algorithm.value for algorithm in PackingAlgorithm]
 GOLDEN = json.loads((Path(__file__).parent / "golden" / "nemo_rl_packing.json").read_text())
@@ -74,7 +74,7 @@ def test_bins_and_metrics_are_those_of_nemo_rl(drawn, algorithm, least, multiple
     packer.max_sequences_per_bin = most
     try:
         random.seed(seed)
-        expected = reference.pack_sequences(lengths, algorithm, capacity, least, multiple, most)
+        expected = port.pack_sequences(lengths, algorithm, capacity, least, multiple, most)
     except ValueError:
         with pytest.raises(
             ValueError, match=r"exceeds bin capacity|Cannot create|must be positive"
@@ -85,7 +85,7 @@ def test_bins_and_metrics_are_those_of_nemo_rl(drawn, algorithm, least, multiple
     bins = packer.pack(lengths)
     assert bins == expected
     try:
-        stats = reference.packing_stats(lengths, bins, capacity)
+        stats = port.packing_stats(lengths, bins, capacity)
     except ZeroDivisionError:
         with pytest.raises(ZeroDivisionError):
             packer.compute_metrics(lengths, bins)

@@ -20,9 +20,9 @@ from fastcollate.compat.skyrl import (  # noqa: E402
     convert_prompts_responses_to_batch_tensors,
     make_router_padding_mask,
 )
-from fastcollate.testing import reference  # noqa: E402
 from fastcollate.testing.reference import assert_same  # noqa: E402
 from fastcollate.testing.strategies import as_inputs, rollouts  # noqa: E402
+from frameworks import skyrl as port  # noqa: E402
 
 NAMES = (
     *("sequences", "attention_mask", "response_mask", "rewards", "loss_masks", "logprobs"),
@@ -47,7 +47,7 @@ def named(results):
 
 def check(pad_token_id, *args, **kwargs):
     actual = convert_prompts_responses_to_batch_tensors(pad_token_id, *args, **kwargs)
-    expected = reference.convert_prompts_responses_to_batch_tensors(pad_token_id, *args, **kwargs)
+    expected = port.convert_prompts_responses_to_batch_tensors(pad_token_id, *args, **kwargs)
     assert_same(named(actual), named(expected))
     return actual
 
@@ -101,7 +101,7 @@ def test_lists_give_what_skyrl_gives(data, pad_token_id):
 def test_every_kind_of_input_gives_what_lists_give(drawn):
     data = drawn.draw(skyrl_rollouts().filter(lambda data: data.logprobs != []))
     inputs = drawn.draw(as_inputs(data))
-    expected = reference.convert_prompts_responses_to_batch_tensors(7, *data)
+    expected = port.convert_prompts_responses_to_batch_tensors(7, *data)
     actual = convert_prompts_responses_to_batch_tensors(7, **inputs)
     assert_same(named(actual), named(expected))
 
@@ -244,7 +244,7 @@ def test_routed_experts_are_what_skyrl_gives(drawn):
     # Both take the mask from the number of captured tokens.
     captured = list(map(len, routes))
     mask = make_router_padding_mask(results[1], captured)
-    assert_same({"x": mask}, {"x": reference.make_router_padding_mask(results[1], captured)})
+    assert_same({"x": mask}, {"x": port.make_router_padding_mask(results[1], captured)})
 
 
 def route(*experts, dtype=np.uint8):
@@ -336,7 +336,7 @@ def test_with_packed_tensors_there_are_eight_values(skyrl_main, inputs):
         dict(
             zip(
                 NAMES,
-                reference.convert_prompts_responses_to_batch_tensors(7, *inputs)[:6],
+                port.convert_prompts_responses_to_batch_tensors(7, *inputs)[:6],
                 strict=False,
             )
         ),
@@ -403,7 +403,7 @@ def test_sample_support_without_packed_tensors(inputs):
 def test_rewards_that_require_gradients(inputs):
     rewards = [torch.tensor(row, requires_grad=True) for row in inputs.rewards]
     results = convert_prompts_responses_to_batch_tensors(7, *inputs._replace(rewards=rewards))
-    expected = reference.convert_prompts_responses_to_batch_tensors(7, *inputs)
+    expected = port.convert_prompts_responses_to_batch_tensors(7, *inputs)
     assert torch.equal(results[3], expected[3])
 
 
@@ -470,7 +470,7 @@ def test_the_router_padding_mask_is_what_the_loops_give(drawn):
         attention_mask[row, width - count :] = 1
     before = attention_mask.clone()
     found = make_router_padding_mask(attention_mask, captured)
-    expected = reference.make_router_padding_mask(attention_mask, captured)
+    expected = port.make_router_padding_mask(attention_mask, captured)
     assert_same({"mask": found}, {"mask": expected})
     assert torch.equal(attention_mask, before)
 

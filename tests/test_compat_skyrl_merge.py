@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fastcollate.compat.skyrl import merge_stepwise_output
-from fastcollate.testing import reference
+from frameworks import skyrl as port
 
 KEYS = [
     *("prompt_token_ids", "response_ids", "rewards", "loss_masks", "stop_reasons"),
@@ -66,7 +66,7 @@ def nested_lists(output):
 def of_the_port(generator_output):
     """Give what `outcome` is compared with."""
     try:
-        merged = reference.merge_stepwise_output(copy.deepcopy(generator_output))
+        merged = port.merge_stepwise_output(copy.deepcopy(generator_output))
     except (AssertionError, IndexError, KeyError, TypeError) as error:
         return type(error)
     metrics = merged.pop("rollout_metrics")
@@ -75,7 +75,7 @@ def of_the_port(generator_output):
 
 def check(generator_output):
     assert outcome(merge_stepwise_output, generator_output) == of_the_port(generator_output)
-    return reference.merge_stepwise_output(generator_output)
+    return port.merge_stepwise_output(generator_output)
 
 
 # Against SkyRL itself
@@ -91,7 +91,7 @@ def with_ids(output):
 GOLDEN = json.loads((Path(__file__).parent / "golden" / "skyrl_merge_stepwise.json").read_text())
 
 
-@pytest.mark.parametrize("merge", [merge_stepwise_output, reference.merge_stepwise_output])
+@pytest.mark.parametrize("merge", [merge_stepwise_output, port.merge_stepwise_output])
 @pytest.mark.parametrize("case", GOLDEN["cases"])
 def test_what_skyrl_itself_gave(case, merge):
     """Recorded from SkyRL 0.3.0: neither may be wrong in the way of the other."""
@@ -312,7 +312,7 @@ def test_trailing_items_are_ignored(steps):
 
 
 def test_prompts_that_are_no_lists_are_merged_too(steps):
-    expected = reference.merge_stepwise_output(steps)
+    expected = port.merge_stepwise_output(steps)
     for rows in (
         list(map(tuple, steps["prompt_token_ids"])),
         [np.array(row) for row in steps["prompt_token_ids"]],
@@ -326,7 +326,7 @@ def test_prompts_that_are_no_lists_are_merged_too(steps):
 )
 def test_values_that_are_no_lists_are_joined(steps, key, as_rows):
     """A list to which an array is added with += has all its values changed instead."""
-    expected = reference.merge_stepwise_output(steps)
+    expected = port.merge_stepwise_output(steps)
     steps[key] = list(map(as_rows, steps[key]))
     merged = merge_stepwise_output(steps)
     assert all(type(row) is list for row in merged[key])
@@ -343,7 +343,7 @@ def test_sample_support_is_joined_with_rows_of_padding_between(steps):
     assert {rows.dtype for rows in joined} == {np.dtype(np.int32)}
     assert joined[1] is support[3]
     listed = [rows.tolist() for rows in support]
-    expected = reference.merge_stepwise_output(steps | {"rollout_sample_support": listed})
+    expected = port.merge_stepwise_output(steps | {"rollout_sample_support": listed})
     assert [rows.tolist() for rows in joined] == expected["rollout_sample_support"]
     support[0] = support[0][:1]
     with pytest.raises(AssertionError, match=r"rollout_sample_support\[0:3\] have 5 items"):
@@ -407,7 +407,7 @@ def test_sample_support_is_joined_with_rows_of_padding_between(steps):
 def test_what_is_refused(steps, change, exception, message):
     steps |= change
     with pytest.raises(exception) as expected:
-        reference.merge_stepwise_output(copy.deepcopy(steps))
+        port.merge_stepwise_output(copy.deepcopy(steps))
     with pytest.raises(exception, match=message) as caught:
         merge_stepwise_output(steps)
     assert type(caught.value) is type(expected.value) is exception

@@ -9,7 +9,7 @@ from fastcollate.compat.skyrl import (
     compute_prompt_end_indices,
     compute_prompt_mini_batch_boundaries,
 )
-from fastcollate.testing import reference
+from frameworks import skyrl as port
 
 
 def runs(counts):
@@ -35,14 +35,14 @@ def outcome(function, *args):
     st.integers(0, 3),
 )
 def test_results_and_errors_are_those_of_skyrl(uids, size, train, is_stepwise, samples):
-    expected = outcome(reference.compute_prompt_boundaries, uids)
+    expected = outcome(port.compute_prompt_boundaries, uids)
     assert outcome(compute_prompt_boundaries, uids) == expected
     ends = expected if isinstance(expected, type) else [end for _, end in expected]
     assert outcome(compute_prompt_end_indices, uids) == ends
     prompts = len(dict.fromkeys(uids))
     for train_batch_size in (train, prompts):
         args = (uids, size, train_batch_size, is_stepwise, samples)
-        expected = outcome(reference.compute_prompt_mini_batch_boundaries, *args)
+        expected = outcome(port.compute_prompt_mini_batch_boundaries, *args)
         assert outcome(compute_prompt_mini_batch_boundaries, *args) == expected
 
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fastcollate.compat.skyrl import PackingStrategy, make_seq_packer
-from fastcollate.testing.reference import skyrl_packing as reference
+from frameworks.skyrl import seq_packing as port
 
 GOLDEN = json.loads((Path(__file__).parent / "golden" / "skyrl_seq_packing.json").read_text())
 BUILTINS = {"ValueError": ValueError}
@@ -44,7 +44,7 @@ def test_bins_are_those_of_skyrl(drawn, algorithm, least, multiple):
     lengths, capacity = drawn
     arguments = (algorithm, capacity, least, multiple)
     try:
-        expected = reference.pack_sequences(lengths, *arguments)
+        expected = port.pack_sequences(lengths, *arguments)
     except ValueError:
         with pytest.raises(ValueError, match=r"exceeds bin capacity|Cannot create"):
             make_seq_packer(*arguments).pack(lengths)
@@ -126,7 +126,7 @@ def test_lengths_are_rounded_up(lengths, algorithm, capacity, of_sequence, of_bi
     rounded = [-(-length // of_sequence) * of_sequence for length in lengths]
     most = capacity // of_bin * of_bin
     try:
-        expected = reference.pack_sequences(rounded, algorithm, most)
+        expected = port.pack_sequences(rounded, algorithm, most)
     except ValueError:
         with pytest.raises(ValueError, match=f"exceeds bin capacity {most}"):
             packer.pack(lengths)

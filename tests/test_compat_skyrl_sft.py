@@ -20,7 +20,8 @@ from fastcollate.compat.skyrl import (  # noqa: E402
     PackedDataCollator,
     collate_sft_batch,
 )
-from fastcollate.testing.reference import assert_same, skyrl_sft  # noqa: E402
+from fastcollate.testing.reference import assert_same  # noqa: E402
+from frameworks.skyrl import sft as port  # noqa: E402
 
 GOLDEN = json.loads((Path(__file__).parent / "golden" / "skyrl_sft.json").read_text())
 RAISED = {
@@ -68,7 +69,7 @@ PACKING_UTILS = "skyrl.backends.skyrl_train.distributed.megatron.packing_utils"
 
 @pytest.fixture
 def skyrl_0_3(monkeypatch):
-    function = skyrl_sft.packed_align_size_of_0_3
+    function = port.packed_align_size_of_0_3
     installed(monkeypatch, PACKING_UTILS, get_packed_seq_align_size=function)
 
 
@@ -108,9 +109,9 @@ def sft_examples(draw, min_size=1):
 
 @given(sft_examples(), st.sampled_from([0, -1, 2**40]))
 def test_left_padded_batches_are_those_of_skyrl(examples, pad_token_id):
-    expected = skyrl_sft.collate_sft_batch(examples, pad_token_id)
+    expected = port.collate_sft_batch(examples, pad_token_id)
     assert_same(plain(collate_sft_batch(examples, tokenizer(pad_token_id))), expected)
-    expected = skyrl_sft.collate_default(examples, pad_token_id)
+    expected = port.collate_default(examples, pad_token_id)
     collator = DefaultCollator(tokenizer(pad_token_id), micro_train_batch_size_per_gpu=3)
     assert_same(plain(collator(examples, batch_size=2)), expected)
     assert collator.micro_train_batch_size_per_gpu == 3
@@ -129,15 +130,15 @@ def test_packed_batches_are_those_of_skyrl(examples, capacity, tp, cp, dp, fp8, 
     is_old = version == "0.3.0"
     with pytest.MonkeyPatch.context() as patch:
         if is_old:
-            function = skyrl_sft.packed_align_size_of_0_3
+            function = port.packed_align_size_of_0_3
             align = function(tp, cp, fp8)
             installed(patch, PACKING_UTILS, get_packed_seq_align_size=function)
         else:
             arguments["fp8_recipe"] = version
-            align = skyrl_sft.packed_align_size(tp, cp, fp8, version)
+            align = port.packed_align_size(tp, cp, fp8, version)
         collator = PackedDataCollator(tokenizer(), capacity, **arguments, **SIZES)
         try:
-            expected = skyrl_sft.collate_packed(examples, 9, capacity, align, dp, not is_old)
+            expected = port.collate_packed(examples, 9, capacity, align, dp, not is_old)
         except (ValueError, RuntimeError) as error:
             with pytest.raises(type(error)):
                 collator(examples, batch_size=4)
@@ -229,7 +230,7 @@ def test_places_are_rounded_up_behind_packing_by_skyrl_0_3(skyrl_0_3):
 def test_an_evaluation_mask_of_numbers_beyond_32_bits():
     examples = [example(2, 2, loss_mask=[2**40, 1]), example(1, 1)]
     batch = DefaultCollator(tokenizer(), 1)(examples, 2)
-    assert_same(plain(batch), skyrl_sft.collate_default(examples, 9))
+    assert_same(plain(batch), port.collate_default(examples, 9))
 
 
 def test_rows_of_a_rank_are_together():
@@ -244,7 +245,7 @@ def test_an_evaluation_is_not_packed():
     collator = packer()
     for batch_size in (3, 5):
         batch = collator(EXAMPLES, batch_size)
-        assert_same(plain(batch), skyrl_sft.collate_default(EXAMPLES, 9))
+        assert_same(plain(batch), port.collate_default(EXAMPLES, 9))
     assert collator(EXAMPLES, 3)["pixel_values"] is None
 
 

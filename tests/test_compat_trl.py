@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 pa = pytest.importorskip("pyarrow")
 
 from fastcollate.compat.trl import pack_dataset  # noqa: E402
-from fastcollate.testing.reference import trl as reference  # noqa: E402
+from frameworks import trl as port  # noqa: E402
 
 GOLDEN = json.loads((Path(__file__).parent / "golden" / "trl_pack_dataset.json").read_text())
 STRATEGIES = ("bfd", "bfd_split", "wrapped")
@@ -68,7 +68,7 @@ def tables(draw):
 @given(tables(), st.integers(1, 12), st.sampled_from(STRATEGIES))
 def test_rows_are_those_of_trl(table, seq_length, strategy):
     result = packed(table, seq_length, strategy)
-    assert result.to_pydict() == reference.pack_dataset(table.to_pydict(), seq_length, strategy)
+    assert result.to_pydict() == port.pack_dataset(table.to_pydict(), seq_length, strategy)
     is_large = pa.types.is_large_list(table.schema.types[0])
     for name, column in zip(result.column_names, result.columns, strict=True):
         if name == "seq_lengths":

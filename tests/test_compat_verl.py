@@ -18,14 +18,14 @@ from fastcollate.compat.verl import (
     construct_minimal_padding_template,
     upsample_batch,
 )
-from fastcollate.testing import reference
+from frameworks import verl as port
 
 torch = pytest.importorskip("torch")
 
 EOS = 9
 CONSTRUCTORS = [
     construct_minimal_padding_template,
-    reference.construct_minimal_padding_template,
+    port.construct_minimal_padding_template,
 ]
 
 
@@ -505,7 +505,7 @@ def test_equals_the_reference(array_type, data):
     assert 0 <= len(found) - len(samples) < math.lcm(*multiple_of)
     assert_apart(*samples, *found[len(samples) :])
     uid = found[-1].get("uid")
-    expected = reference.upsample_batch(
+    expected = port.upsample_batch(
         copy.deepcopy(samples),
         copy.deepcopy(tags),
         multiple_of=multiple_of,
@@ -516,7 +516,7 @@ def test_equals_the_reference(array_type, data):
     assert plain(list(found_tags)) == plain(expected[1])
 
     alone = template(samples[0], tags[0], eos)
-    expected = reference.construct_minimal_padding_template(samples[0], tags[0], eos)
+    expected = port.construct_minimal_padding_template(samples[0], tags[0], eos)
     assert plain(alone) == plain(expected)
 
 

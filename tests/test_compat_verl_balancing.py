@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 import fastcollate as fc
 from fastcollate.compat import verl
 from fastcollate.testing import reference
+from frameworks.verl import rearrange_loops
 
 torch = pytest.importorskip("torch")
 
@@ -153,7 +154,7 @@ def test_micro_batches_are_the_reference(lengths, limit, options):
     if len(lengths) % group_size:
         assert found is AssertionError
         return
-    expected = reference.rearrange_loops(
+    expected = rearrange_loops(
         [lengths],
         limit,
         multiple_of=options.get("num_batches_divided_by", 1),
@@ -328,9 +329,9 @@ def test_ranks_get_the_same_number_of_micro_batches(tmp_path):
         if any(len(each) % size or max(each) > limit for each in lengths):
             assert results == [ValueError, AssertionError]
         elif not options.get("same_micro_num_in_dp", True):
-            assert results == [reference.rearrange_loops([each], limit)[0] for each in lengths]
+            assert results == [rearrange_loops([each], limit)[0] for each in lengths]
         else:
-            expected = reference.rearrange_loops(
+            expected = rearrange_loops(
                 lengths,
                 limit,
                 multiple_of=options.get("num_batches_divided_by", 1),

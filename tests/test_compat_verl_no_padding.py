@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 import fastcollate as fc
 from fastcollate.compat.verl import left_right_2_no_padding, no_padding_2_padding
-from fastcollate.testing import reference
+from frameworks import verl as port
 
 torch = pytest.importorskip("torch")
 
@@ -78,15 +78,14 @@ def test_without_padding(drawn):
     mask = batch["attention_mask"].tolist()
 
     def expected(key):
-        return reference.no_padding_loops(batch[key].tolist(), mask)
+        return port.no_padding_loops(batch[key].tolist(), mask)
 
     assert rows_of(data["input_ids"]) == expected("input_ids")
     if batch["position_ids"].dim() == 2:
         assert rows_of(data["position_ids"]) == expected("position_ids")
     else:
         by_dimension = [
-            reference.no_padding_loops(batch["position_ids"][:, dim].tolist(), mask)
-            for dim in range(4)
+            port.no_padding_loops(batch["position_ids"][:, dim].tolist(), mask) for dim in range(4)
         ]
         assert rows_of(data["position_ids"]) == [
             list(rows) for rows in zip(*by_dimension, strict=True)
@@ -159,7 +158,7 @@ def test_back_to_padding(drawn, trailing, data):
 
     def expected(width):
         args = values.tolist(), prompt_lens, response_lens, width, zero
-        return torch.tensor(reference.response_outputs_loops(*args)).reshape(
+        return torch.tensor(port.response_outputs_loops(*args)).reshape(
             (len(prompt_lens), width, *trailing)
         )
 

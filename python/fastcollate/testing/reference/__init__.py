@@ -3,9 +3,6 @@
 `build_batch_loops` and `build_batch_numpy` were written apart from each other and from the Rust
 code, so what all three agree on is unlikely to be wrong. They trust their input: what is an error
 in `fastcollate.build_batch` is not looked for here.
-
-What frameworks pack, whose names are alike, is in modules of their own: `skyrl_packing`,
-`skyrl_sft`, `nemo_rl`, `trl` and `hf`.
 """
 
 from fastcollate.testing.reference.advantages import (
@@ -35,34 +32,15 @@ from fastcollate.testing.reference.packing import (
     pack_loops,
 )
 from fastcollate.testing.reference.partitioning import (
-    fitting_parts_loops,
     karmarkar_karp_loops,
     lpt_loops,
     lpt_swap_loops,
     micro_batches_loops,
-    rearrange_loops,
 )
 from fastcollate.testing.reference.peer import build_batch_numpy
 from fastcollate.testing.reference.samples import collate_loops
 from fastcollate.testing.reference.shards import build_shard_loops
-from fastcollate.testing.reference.skyrl import (
-    convert_prompts_responses_to_batch_tensors,
-    make_router_padding_mask,
-)
-from fastcollate.testing.reference.skyrl_merging import merge_stepwise_output
-from fastcollate.testing.reference.skyrl_mini_batches import (
-    compute_prompt_boundaries,
-    compute_prompt_mini_batch_boundaries,
-)
 from fastcollate.testing.reference.stepping import Step, plan_step_loops, prompt_boundaries_loops
-from fastcollate.testing.reference.verl import (
-    construct_minimal_padding_template,
-    upsample_batch,
-)
-from fastcollate.testing.reference.verl_no_padding import (
-    no_padding_loops,
-    response_outputs_loops,
-)
 from fastcollate.testing.reference.way_back import (
     broadcast_loops,
     gather_loops,
@@ -82,29 +60,21 @@ __all__ = [
     "build_packed_numpy",
     "build_shard_loops",
     "collate_loops",
-    "compute_prompt_boundaries",
-    "compute_prompt_mini_batch_boundaries",
     "concat_loops",
-    "construct_minimal_padding_template",
-    "convert_prompts_responses_to_batch_tensors",
     "cp_columns_loops",
     "cp_merge_loops",
     "cp_split_loops",
     "drop_padding_loops",
-    "fitting_parts_loops",
     "gather_loops",
     "gather_merged_loops",
     "karmarkar_karp_loops",
     "loss_normalizers_loops",
     "lpt_loops",
     "lpt_swap_loops",
-    "make_router_padding_mask",
     "masked_rewards_loops",
     "merge_columns_loops",
-    "merge_stepwise_output",
     "merge_turns_loops",
     "micro_batches_loops",
-    "no_padding_loops",
     "normalize_loops",
     "pack_loops",
     "packed_grids",
@@ -112,7 +82,4 @@ __all__ = [
     "parts_of",
     "plan_step_loops",
     "prompt_boundaries_loops",
-    "rearrange_loops",
-    "response_outputs_loops",
-    "upsample_batch",
 ]

@@ -108,23 +108,13 @@ def lpt_swap_loops(weights: Sequence[float], k: int, equal_size: bool = False) -
             parts[heavy].append(back)
 
 
-def fitting_parts_loops(
-    costs: Sequence[Any], lengths: Sequence[int], capacity: int, first: int, step: int
-) -> list[Part] | None:
-    """Part items by cost, in the first number of parts of which none is too long."""
-    for count in range(first, len(lengths) + 1, step):
-        if (parts := _parts_within(costs, lengths, capacity, count)) is not None:
-            return parts
-    return None
-
-
 def searched_parts_loops(
     costs: Sequence[Any], lengths: Sequence[int], capacity: int, first: int, step: int
 ) -> list[Part] | None:
-    """Part items as above, but leave numbers of parts out from 256 steps on.
+    """Part items by cost, in the first number of parts of which none is too long.
 
-    There the stride doubles until the parts do; what lies between that number and the one before is
-    bisected, until they are no further apart than a 128th.
+    From 256 steps on, numbers are left out: the stride doubles until the parts do; what lies
+    between that number and the one before is bisected, down to a 128th.
     """
     counts = range(first, len(lengths) + 1, step)
     if not counts:
@@ -134,7 +124,7 @@ def searched_parts_loops(
         return max(1, (first // step + place) // 128)
 
     before, place, stride = -1, 0, 4 * finest(0)
-    while (parts := _parts_within(costs, lengths, capacity, counts[place])) is None:
+    while (parts := parts_within(costs, lengths, capacity, counts[place])) is None:
         if place == len(counts) - 1:
             return None
         if finest(place) == 1:
@@ -143,7 +133,7 @@ def searched_parts_loops(
         stride *= 2
     while before >= 0 and place - before > finest(before):
         middle = (before + place) // 2
-        fewer = _parts_within(costs, lengths, capacity, counts[middle])
+        fewer = parts_within(costs, lengths, capacity, counts[middle])
         if fewer is None:
             before = middle
         else:
@@ -151,7 +141,7 @@ def searched_parts_loops(
     return parts
 
 
-def _parts_within(
+def parts_within(
     costs: Sequence[Any], lengths: Sequence[int], capacity: int, count: int
 ) -> list[Part] | None:
     """Return so many parts, unless one is too long."""
@@ -189,10 +179,10 @@ def micro_batches_loops(
             ranks[rank].append(part)
             for item in part:
                 loads[rank] += costs[item]
-    return [_ordered(rank, order) for rank in ranks]
+    return [ordered(rank, order) for rank in ranks]
 
 
-def _ordered(parts: list[Part], order: str) -> list[Part]:
+def ordered(parts: list[Part], order: str) -> list[Part]:
     """Bring parts, the costliest of which are first, into another order."""
     if order == "small_ends":
         left: list[Part] = []
@@ -201,75 +191,3 @@ def _ordered(parts: list[Part], order: str) -> list[Part]:
             (right if place % 2 else left).append(part)
         return left[::-1] + right
     return parts[::-1] if order == "ascending" else parts
-
-
-def rearrange_loops(
-    ranks: Sequence[Sequence[int]],
-    limit: int,
-    *,
-    multiple_of: int = 1,
-    least: int = 0,
-    by_cost: bool = True,
-    group_size: int = 1,
-) -> list[list[Part]] | None:
-    """Split the rows of ranks as verl's ``rearrange_micro_batches`` does.
-
-    Parameters
-    ----------
-    ranks
-        Tokens of the rows of each rank. All ranks get the same number of micro-batches.
-    limit
-        Tokens of a micro-batch.
-    multiple_of, least
-        What the number of micro-batches is a multiple of, and at least.
-    by_cost
-        Whether those that cost least come at both ends.
-    group_size
-        How many rows stay together.
-
-    Returns
-    -------
-    list[list[list[int]]] or None
-        The rows of each micro-batch of each rank; None if there are too few.
-    """
-    groups = [
-        [range(start, start + group_size) for start in range(0, len(lengths), group_size)]
-        for lengths in ranks
-    ]
-    tokens = [
-        [sum(lengths[row] for row in group) for group in of_rank]
-        for lengths, of_rank in zip(ranks, groups, strict=True)
-    ]
-    costs = [
-        [sum(24_576 * lengths[row] + lengths[row] ** 2 for row in group) for group in of_rank]
-        for lengths, of_rank in zip(ranks, groups, strict=True)
-    ]
-    count = max(1, least, *(min(len(each), -(-sum(each) // limit)) for each in tokens))
-    while count % multiple_of:
-        count += 1
-    while count <= min(map(len, tokens)):
-        found = [
-            fitting_parts_loops(cost, each, limit, count, len(each))
-            for cost, each in zip(costs, tokens, strict=True)
-        ]
-        parts = [each for each in found if each is not None and len(each) == count]
-        if len(parts) == len(ranks):
-            return [
-                [
-                    [row for group in part for row in of_rank[group]]
-                    for part in _by_cost(of_parts, cost, by_cost)
-                ]
-                for of_parts, of_rank, cost in zip(parts, groups, costs, strict=True)
-            ]
-        count += multiple_of
-    return None
-
-
-def _by_cost(parts: list[Part], costs: Sequence[int], by_cost: bool) -> list[Part]:
-    if not by_cost:
-        return parts
-
-    def key(part: Part) -> tuple[int, int]:
-        return sum(costs[item] for item in part), part[0]
-
-    return _ordered(sorted(parts, key=key, reverse=True), "small_ends")

@@ -7,7 +7,7 @@ import random
 import statistics
 from collections.abc import Sequence
 
-from fastcollate.testing.reference.skyrl_packing import first_fit_decreasing, with_more_bins
+from frameworks.skyrl.seq_packing import first_fit_decreasing, with_more_bins
 
 Bins = list[list[int]]
 

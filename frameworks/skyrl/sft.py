@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from fastcollate.testing.reference.skyrl_packing import pack_sequences
+from frameworks.skyrl.seq_packing import pack_sequences
 
 Examples = Sequence[Mapping[str, Any]]
 

@@ -1,0 +1,78 @@
+"""How verl splits batches into micro-batches, row by row."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from fastcollate.testing.reference.partitioning import Part, ordered, parts_within
+
+
+def rearrange_loops(
+    ranks: Sequence[Sequence[int]],
+    limit: int,
+    *,
+    multiple_of: int = 1,
+    least: int = 0,
+    by_cost: bool = True,
+    group_size: int = 1,
+) -> list[list[Part]] | None:
+    """Split the rows of ranks as verl's ``rearrange_micro_batches`` does.
+
+    Parameters
+    ----------
+    ranks
+        Tokens of the rows of each rank. All ranks get the same number of micro-batches.
+    limit
+        Tokens of a micro-batch.
+    multiple_of, least
+        What the number of micro-batches is a multiple of, and at least.
+    by_cost
+        Whether those that cost least come at both ends.
+    group_size
+        How many rows stay together.
+
+    Returns
+    -------
+    list[list[list[int]]] or None
+        The rows of each micro-batch of each rank; None if there are too few.
+    """
+    groups = [
+        [range(start, start + group_size) for start in range(0, len(lengths), group_size)]
+        for lengths in ranks
+    ]
+    tokens = [
+        [sum(lengths[row] for row in group) for group in of_rank]
+        for lengths, of_rank in zip(ranks, groups, strict=True)
+    ]
+    costs = [
+        [sum(24_576 * lengths[row] + lengths[row] ** 2 for row in group) for group in of_rank]
+        for lengths, of_rank in zip(ranks, groups, strict=True)
+    ]
+    count = max(1, least, *(min(len(each), -(-sum(each) // limit)) for each in tokens))
+    while count % multiple_of:
+        count += 1
+    while count <= min(map(len, tokens)):
+        found = [
+            parts_within(cost, each, limit, count) for cost, each in zip(costs, tokens, strict=True)
+        ]
+        parts = [each for each in found if each is not None]
+        if len(parts) == len(ranks):
+            return [
+                [
+                    [row for group in part for row in of_rank[group]]
+                    for part in _by_cost(of_parts, cost, by_cost)
+                ]
+                for of_parts, of_rank, cost in zip(parts, groups, costs, strict=True)
+            ]
+        count += multiple_of
+    return None
+
+
+def _by_cost(parts: list[Part], costs: Sequence[int], by_cost: bool) -> list[Part]:
+    if not by_cost:
+        return parts
+
+    def key(part: Part) -> tuple[int, int]:
+        return sum(costs[item] for item in part), part[0]
+
+    return ordered(sorted(parts, key=key, reverse=True), "small_ends")
