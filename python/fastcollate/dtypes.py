@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, get_args
 
-from fastcollate._fastcollate import FieldSpec, OutputSpec
+from fastcollate._fastcollate import FieldSpec, OutputSpec, OutputTable
 from fastcollate.arrays import checked_dtype_name
 from fastcollate.options import Labels, PositionIds
 
@@ -29,10 +29,6 @@ _COMPACT = {
     "loss_mask": "float32",
 }
 _PRESETS = {"default": _DEFAULT, "compact": _COMPACT}
-
-_MASKS = ("attention_mask", "response_mask")
-_MASKS_OF: dict[str, tuple[str, ...]] = {"jagged": (), "packed": ("response_mask",)}
-"""Which masks layouts have, if not all."""
 
 
 def needs_loss_mask(layout: str, is_merged_or_shard: bool) -> bool:
@@ -66,36 +62,27 @@ def checked_outputs(
         raise ValueError(message)
     if labels not in (None, *get_args(Labels)):
         raise ValueError(f"labels is {labels!r}; pass 'aligned', 'shifted' or None")
-    is_packed = layout == "packed"
     if position_ids is labels is None and isinstance(dtypes, str) and dtypes == "default":
         outputs = _TRAINED if has_loss_mask else DEFAULT
     else:
         preset, by_key = taken_apart(dtypes)
-        keys = ["input_ids"]
-        keys += _MASKS_OF.get(layout, _MASKS)
-        keys += ("position_ids", "sequence_ids") if is_packed else ()
-        keys += () if position_ids is None or is_packed else ("position_ids",)
-        keys += () if labels is None else ("labels",)
-        keys += ("loss_mask",) if has_loss_mask else ()
         # A batch keeps the dtypes of what only other layouts have.
         names = dict(_PRESETS[preset])
-        known = {*keys, *(spec.key for _, spec in fields if spec.is_written)}
-        if unknown := [key for key in by_key if key not in known]:
-            raise ValueError(f"dtypes has the key {unknown[0]!r}; the outputs are {sorted(known)}")
-        names |= {key: by_key[key] for key in keys if key in by_key}
-        fields = [
-            (rows, spec.with_dtype(by_key[spec.key]) if spec.key in by_key else spec)
-            for rows, spec in fields
-        ]
-        outputs = OutputSpec(
-            names["input_ids"],
-            names["attention_mask"],
-            names["response_mask"],
-            (position_ids, names["position_ids"]),
-            None if labels is None else (labels == "shifted", names["labels"]),
-            names["sequence_ids"],
-            loss_mask=names["loss_mask"] if has_loss_mask else None,
-        )
+        outputs = _outputs(names, position_ids, labels, has_loss_mask)
+        if by_key:
+            table = OutputTable.of_layout(layout, False, 0, [], outputs)
+            own = {output.key for output in table if output.key in names}
+            known = own | {spec.key for _, spec in fields if spec.is_written}
+            if unknown := [key for key in by_key if key not in known]:
+                raise ValueError(
+                    f"dtypes has the key {unknown[0]!r}; the outputs are {sorted(known)}"
+                )
+            names |= {key: dtype for key, dtype in by_key.items() if key in own}
+            outputs = _outputs(names, position_ids, labels, has_loss_mask)
+            fields = [
+                (rows, spec.with_dtype(by_key[spec.key]) if spec.key in by_key else spec)
+                for rows, spec in fields
+            ]
     if array_type == "numpy":
         for _, spec in fields:
             if spec.dtype == "bfloat16":
@@ -103,6 +90,21 @@ def checked_outputs(
                     f"dtype of {spec.key} is bfloat16, which NumPy has not; pass array_type='torch'"
                 )
     return outputs, fields
+
+
+def _outputs(
+    names: Mapping[str, str], position_ids: str | None, labels: str | None, has_loss_mask: bool
+) -> OutputSpec:
+    """Return outputs of the dtypes of these names."""
+    return OutputSpec(
+        names["input_ids"],
+        names["attention_mask"],
+        names["response_mask"],
+        (position_ids, names["position_ids"]),
+        None if labels is None else (labels == "shifted", names["labels"]),
+        names["sequence_ids"],
+        loss_mask=names["loss_mask"] if has_loss_mask else None,
+    )
 
 
 def taken_apart(dtypes: Any) -> tuple[str, dict[str, str]]:
