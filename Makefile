@@ -19,6 +19,8 @@ unexport CONDA_PREFIX
 export PYO3_PYTHON := $(CURDIR)/$(BIN)/python
 
 FUZZ_SECONDS ?= 60
+# One worker per core; a file's tests stay together.
+PARALLEL := -n logical --dist loadfile
 TESTS ?= # options of pytest
 FUZZ_CASES ?= 1000000# of each property of the core
 
@@ -30,7 +32,7 @@ SANITIZED := $(wildcard $(addprefix tests/test_, memory.py safety.py *attacks.py
 # What these measure is the usual allocator's.
 NOT_SANITIZED := not take_no_page_faults and not small_batches_leave_no_memory
 
-.PHONY: help demo test test-wheel gpu fuzz fuzz-core corpus sanitize bench bench-smoke lint format build rollouts clean
+.PHONY: help demo test test-fast test-wheel gpu fuzz fuzz-core corpus sanitize bench bench-smoke lint format build rollouts clean
 
 help: ## list the tasks
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "%-14s%s\n", $$1, $$2 }' Makefile
@@ -41,7 +43,12 @@ demo: $(BUILT) ## merge and train on recorded rollouts, then train for 20 second
 
 test: $(BUILT) ## run the Rust and the Python tests
 	cargo test --workspace
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest $(PARALLEL) -m 'not alone'
+	$(BIN)/python -m pytest -m alone
+
+test-fast: $(BUILT) ## run the Rust tests, and most Python tests on few examples
+	cargo test --workspace
+	$(BIN)/python -m pytest $(PARALLEL) -m 'not alone' --hypothesis-profile=quick
 
 gpu: $(BUILT) ## run the tests and benchmarks that need a GPU, and write docs/gpu.md
 	$(BIN)/python benches/gpu.py --tests

@@ -22,6 +22,20 @@ def array_type(request):
     return request.param
 
 
+# Files whose tests start a cluster or many processes, or say how soon something happens: they do not
+# share the machine with others (`make test`).
+ALONE = {
+    *("test_builder_interrupts", "test_collator_ray", "test_forks", "test_interrupts"),
+    *("test_merge_growth", "test_pinning", "test_prefetch", "test_ray", "test_train_grpo"),
+}
+
+
+def pytest_collection_modifyitems(items):
+    for item in items:
+        if item.path.stem in ALONE:
+            item.add_marker("alone")
+
+
 def pytest_runtest_setup(item):
     for marker in item.iter_markers("gpu"):
         needed = marker.kwargs.get("count", 1)

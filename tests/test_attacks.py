@@ -328,10 +328,9 @@ def test_a_field_of_any_length_in_jagged_rows():
         [[1], [2, 3]], [[4], [5, 6]], pad_token_id=0, loss_mask=[[1], [1, 1]], array_type="numpy"
     )
     make, arguments = batch.__reduce__()[:2]
-    spec = batch.spec
-    spec, given = spec.fields[0].__reduce__()[:2]
-    changed = spec(*given[:6], True, *given[7:])
-    spec = spec._replace(fields=[changed])
+    restore, given = batch.spec.fields[0].__reduce__()[:2]
+    changed = restore(*given[:6], True, *given[7:])
+    spec = batch.spec._replace(fields=[changed])
     spoilt = make(*(spec if one is batch.spec else one for one in arguments))
     with pytest.raises(ValueError, match="any length"):
         spoilt.to_layout("jagged")
