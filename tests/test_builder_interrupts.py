@@ -11,7 +11,7 @@ import pytest
 from interrupting import raising_at
 
 import fastcollate as fc
-from fastcollate import building
+from fastcollate import builder as builder_module
 from fastcollate.testing.reference import assert_same
 
 SECONDS = 20
@@ -251,7 +251,7 @@ def test_what_runs_while_a_row_is_decoded_may_use_the_builder(use, name, last):
 def interrupted_at(step, act, exception):
     """Act, but raise before that step of the builder's own code. False if it has fewer steps."""
     try:
-        with raising_at(step, exception, lambda code: code.co_filename == building.__file__):
+        with raising_at(step, exception, lambda code: code.co_filename == builder_module.__file__):
             act()
     except type(exception):
         return True

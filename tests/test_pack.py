@@ -499,7 +499,6 @@ def test_what_has_no_room_does_not_stop_others(algorithm):
             "sequences would be split into more than 67,108,864 pieces",
         ),
     ],
-    ids=str,
 )
 def test_bad_input(changes, error, message):
     with pytest.raises(error, match=message):
