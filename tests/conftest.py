@@ -22,8 +22,8 @@ def array_type(request):
     return request.param
 
 
-# Files whose tests start a cluster or many processes, or say how soon something happens: they do not
-# share the machine with others (`make test`).
+# Files whose tests start a cluster or many processes, or measure how soon something happens: they
+# do not share the machine with others (`make test`).
 ALONE = {
     *("test_builder_interrupts", "test_collator_ray", "test_forks", "test_interrupts"),
     *("test_merge_growth", "test_pinning", "test_prefetch", "test_ray", "test_train_grpo"),
