@@ -148,10 +148,16 @@ class Batch(Mapping[str, Any], Generic[Array]):
     def _of(cls, collated: Collated) -> Batch[Any]:
         """Return the batch of what the core made."""
         batch = object.__new__(cls)
-        batch._data, batch._plan_or_call, batch._spec = collated[:3]
-        batch.uids, batch.trajectory_ids, batch.is_last_step = collated[3:6]
-        batch.merge_plan, batch.is_padding = collated[6:8]
-        batch._masked_rewards, batch._owner = collated[8:]
+        batch._data = collated.data
+        batch._plan_or_call = collated.plan
+        batch._spec = collated.spec
+        batch.uids = collated.uids
+        batch.trajectory_ids = collated.trajectory_ids
+        batch.is_last_step = collated.is_last_step
+        batch.merge_plan = collated.merge_plan
+        batch.is_padding = collated.is_padding
+        batch._masked_rewards = collated.masked_rewards
+        batch._owner = collated.owner
         batch._handover = None
         return batch
 

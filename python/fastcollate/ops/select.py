@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from fastcollate._fastcollate import SYNTHETIC_LENS, OutputTable
@@ -32,12 +31,14 @@ def selected(batch: Batch, shard: Shard) -> Batch:
         )
     plan = batch.plan
     first = plan.adjacent(shard)
-    layout, is_wider = layout_of(plan, shard)
-    if first is None or is_wider:
-        return relayout(batch, layout, shard)
+    if first is None or _is_wider(plan, shard):
+        return relayout(batch, _layout_of(plan, shard), shard)
     rows = slice(first, first + len(shard.rows))
     views, spec = _views(batch, rows), batch.spec
-    pick = partial(plan.pick, shard, layout.spec)
+
+    def pick() -> Plan:
+        return plan.pick(shard, _layout_of(plan, shard).spec)
+
     if "loss_mask" not in spec.table:
         outputs = spec.outputs.with_loss_mask("float32")
         table = OutputTable.of_layout(plan.layout, False, spec.pad_token_id, spec.fields, outputs)
@@ -55,23 +56,36 @@ def selected(batch: Batch, shard: Shard) -> Batch:
     )
 
 
-def layout_of(plan: Plan, shard: Shard) -> tuple[Layout, bool]:
-    """Return the layout of a batch, as wide as the shard's step, and whether that is wider."""
+def _widths(plan: Plan, shard: Shard) -> tuple[int, int, int]:
+    """Return prompt, response and row widths of a padded batch as wide as the shard's step."""
     prompt, response, row = shard.widths or (0, 0, 0)
     if shard.rows.min(initial=0) < 0:
         prompt, response = max(prompt, SYNTHETIC_LENS[0]), max(response, SYNTHETIC_LENS[1])
         row = max(row, sum(SYNTHETIC_LENS))
-    if plan.layout == "jagged":
-        return JAGGED, False
-    response_width = max(plan.response_width, response)
+    response = max(plan.response_width, response)
     if plan.layout == "two_segment":
-        prompt_width = max(plan.width - plan.response_width, prompt)
-        layout = TwoSegment(pad_prompt_to=prompt_width, pad_response_to=response_width)
-        return layout, prompt_width + response_width > plan.width
-    width = max(plan.width, row)
-    is_wider = (width, response_width) != (plan.width, plan.response_width)
+        prompt = max(plan.width - plan.response_width, prompt)
+        return prompt, response, prompt + response
+    return prompt, response, max(plan.width, row)
+
+
+def _layout_of(plan: Plan, shard: Shard) -> Layout:
+    """Return the layout of a batch, as wide as the shard's step."""
+    if plan.layout == "jagged":
+        return JAGGED
+    prompt, response, row = _widths(plan, shard)
+    if plan.layout == "two_segment":
+        return TwoSegment(pad_prompt_to=prompt, pad_response_to=response)
     kind = Left if plan.layout == "left" else Right
-    return kind(pad_to=width, pad_response_to=response_width), is_wider
+    return kind(pad_to=row, pad_response_to=response)
+
+
+def _is_wider(plan: Plan, shard: Shard) -> bool:
+    """Say whether the shard's step is wider than a batch."""
+    if plan.layout == "jagged":
+        return False
+    _, response, row = _widths(plan, shard)
+    return (row, response) != (plan.width, plan.response_width)
 
 
 def _views(batch: Batch, rows: slice) -> dict[str, Any]:
