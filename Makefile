@@ -10,7 +10,7 @@ else
 endif
 INSTALLED := .venv/installed.stamp
 BUILT := .venv/built.stamp
-SOURCES := pyproject.toml Cargo.toml Cargo.lock $(wildcard rust/*/*.* rust/*/*/*.*)
+SOURCES := pyproject.toml Cargo.toml Cargo.lock $(shell find rust -name '*.rs' -o -name Cargo.toml)
 BENCHES := $(wildcard benches/*.py)
 
 # maturin refuses two environments; Cargo compiles PyO3 again whenever the interpreter changes.

@@ -9,18 +9,19 @@ use numpy::{PyArray1, PyArrayMethods, PyUntypedArrayMethods};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
+use crate::batch::field::FieldSpec;
+use crate::batch::output_spec::OutputSpec;
+use crate::batch::output_table::OutputTable;
 use crate::error::Result;
-use crate::field::FieldSpec;
+use crate::handover::output::{Named, Owner, handed_over, view_of_bytes};
+use crate::handover::pool::BufferPool;
+use crate::handover::slab::Slab;
 use crate::ingest::Rows;
 use crate::interrupt::poll;
-use crate::layout::LayoutSpec;
-use crate::memory::{BufferPool, Slab};
-use crate::merging::{Making, Merge, merged};
-use crate::output::{Named, Owner, handed_over, view_of_bytes};
-use crate::output_spec::OutputSpec;
-use crate::output_table::OutputTable;
-use crate::plan::Plan;
-use crate::shard::Shard;
+use crate::plan::batch_plan::Plan;
+use crate::plan::layout::LayoutSpec;
+use crate::plan::merging::{Making, Merge, merged};
+use crate::plan::shard::Shard;
 
 /// From this size on other threads of the interpreter may run while plain memory is copied.
 const DETACH_FROM: usize = 1 << 20;

@@ -1,28 +1,14 @@
 //! The Python module `fastcollate._fastcollate`: ingest, call the core, hand over.
 
 mod arrow;
+mod batch;
 mod collate;
 mod error;
-mod field;
+mod handover;
 mod ingest;
 mod interrupt;
-mod layout;
-mod memory;
-mod merging;
 mod names;
-#[allow(unsafe_code, reason = "makes arrays of NumPy's")]
-mod numpy_view;
-#[allow(unsafe_code, reason = "lends the slab's memory to NumPy")]
-mod output;
-mod output_spec;
-mod output_table;
-mod packing;
-mod padded;
-mod partitioning;
 mod plan;
-mod shard;
-mod stepping;
-mod tables;
 
 use pyo3::prelude::*;
 
@@ -34,33 +20,33 @@ mod _fastcollate {
     #[pymodule_export]
     use super::arrow::arrow_lists;
     #[pymodule_export]
+    use super::batch::field::FieldSpec;
+    #[pymodule_export]
+    use super::batch::output_spec::OutputSpec;
+    #[pymodule_export]
+    use super::batch::output_table::{Output, OutputTable};
+    #[pymodule_export]
     use super::collate::collate;
     #[pymodule_export]
-    use super::field::FieldSpec;
+    use super::handover::output::Owner;
     #[pymodule_export]
-    use super::ingest::{RowStore, StoredRow, Stretches, arrow_chunks, columns_of, pack_ids};
+    use super::handover::pool::{BufferPool, after_fork, before_fork, forked};
     #[pymodule_export]
-    use super::layout::LayoutSpec;
+    use super::ingest::{
+        RowStore, StoredRow, Stretches, arrow_chunks, columns_of, copy_rows, pack_ids,
+    };
     #[pymodule_export]
-    use super::memory::{BufferPool, after_fork, before_fork, forked};
+    use super::plan::batch_plan::Plan;
     #[pymodule_export]
-    use super::merging::{Merge, MergeSpec, merge_turns};
+    use super::plan::layout::LayoutSpec;
     #[pymodule_export]
-    use super::output::Owner;
+    use super::plan::merging::{Merge, MergeSpec, merge_turns};
     #[pymodule_export]
-    use super::output_spec::OutputSpec;
+    use super::plan::packing::{PackSpec, bins_defect, deal_bins, first_no_length, spread_bins};
     #[pymodule_export]
-    use super::output_table::{Output, OutputTable};
+    use super::plan::partitioning::{partition, split_micro_batches};
     #[pymodule_export]
-    use super::packing::{PackSpec, bins_defect, deal_bins, first_no_length, spread_bins};
-    #[pymodule_export]
-    use super::padded::copy_rows;
-    #[pymodule_export]
-    use super::partitioning::{partition, split_micro_batches};
-    #[pymodule_export]
-    use super::plan::Plan;
-    #[pymodule_export]
-    use super::stepping::{group_offsets, split_step, step_defect};
+    use super::plan::stepping::{group_offsets, split_step, step_defect};
 
     #[pymodule_init]
     fn init(module: &Bound<PyModule>) -> PyResult<()> {
@@ -69,7 +55,7 @@ mod _fastcollate {
         // To make a type the interpreter is released under a lock. If another thread forked then, the
         // child would wait for it for ever; here, nobody can call us yet.
         py.get_type::<super::ingest::ArrowMemory>();
-        py.get_type::<super::output::Owner>();
+        py.get_type::<super::handover::output::Owner>();
         if cfg!(not(Py_LIMITED_API)) {
             super::ingest::check_digits(py)?;
         }

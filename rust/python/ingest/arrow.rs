@@ -13,7 +13,7 @@ use super::array::data;
 use super::reader::no_memory_for;
 use crate::arrow::{Array, ArrowArray, DataType, Form, Number, Source};
 use crate::error::{Error, Result};
-use crate::numpy_view;
+use crate::handover::numpy_view;
 
 /// Rows that follow one another in one array.
 pub struct Chunk<'py> {

@@ -14,9 +14,9 @@ use pyo3::types::{PyFloat, PyTuple};
 use super::list::DecodeExact;
 use super::ragged::{Parts, Stretches};
 use super::rows::Rows;
+use crate::batch::field::FieldSpec;
 use crate::error::{Error, Result};
-use crate::field::FieldSpec;
-use crate::memory::bytes_at;
+use crate::handover::slab::bytes_at;
 
 /// Bytes of the first chunk, and of the largest: each is twice as large as the one before.
 const FIRST_CHUNK: usize = 1 << 16;

@@ -6,7 +6,7 @@ use numpy::{Element, PyReadonlyArray1, PyReadonlyArray2, PyReadwriteArray1, PyUn
 use pyo3::prelude::*;
 
 use crate::error::Result;
-use crate::tables::usizes;
+use crate::plan::tables::usizes;
 
 /// Copy rows without their padding into a flat array, which they fill.
 ///

@@ -14,7 +14,7 @@ use crate::error::{Result, caught, cited};
 use crate::ingest::{Stretch, describe, same_until};
 use crate::interrupt::stoppable;
 use crate::names::Names;
-use crate::tables::{Column, column_of, values};
+use crate::plan::tables::{Column, column_of, values};
 
 /// What fills ranks up.
 const PADDINGS: Names<Padding> = Names::new(
@@ -171,7 +171,7 @@ pub fn split_step<'py>(
     Ok(
         match stoppable(py, |steps| split.slots(&mini_batches, steps))? {
             Ok(slots) => {
-                let row = |row: Option<usize>| row.map_or(-1, crate::tables::to_i64);
+                let row = |row: Option<usize>| row.map_or(-1, crate::plan::tables::to_i64);
                 (
                     PyArray1::from_iter(py, slots.slots.iter().map(|slot| row(slot.row))),
                     PyArray1::from_iter(py, slots.slots.iter().map(|slot| slot.is_padding)),
@@ -181,7 +181,7 @@ pub fn split_step<'py>(
             }
             Err(Indivisible { mini_batch, cause }) => {
                 let group = match cause {
-                    Cause::Group(group) => crate::tables::to_i64(group),
+                    Cause::Group(group) => crate::plan::tables::to_i64(group),
                     Cause::Rows => -1,
                     Cause::Slots => -2,
                 };

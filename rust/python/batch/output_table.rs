@@ -9,11 +9,11 @@ use pyo3::exceptions::PyKeyError;
 use pyo3::prelude::*;
 use pyo3::types::{PyIterator, PyList, PyTuple, PyType};
 
+use crate::batch::field::{FieldSpec, PyNumber};
+use crate::batch::output_spec::OutputSpec;
 use crate::error::Result;
-use crate::field::{FieldSpec, PyNumber};
-use crate::layout::layout_of;
 use crate::names::Names;
-use crate::output_spec::OutputSpec;
+use crate::plan::layout::layout_of;
 
 const ALIGNMENTS: Names<Alignment> = Names::new(
     "align",

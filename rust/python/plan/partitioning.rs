@@ -11,7 +11,7 @@ use pyo3::prelude::*;
 use crate::error::Result;
 use crate::interrupt::stoppable;
 use crate::names::Names;
-use crate::tables::{Column, column_of, usizes};
+use crate::plan::tables::{Column, column_of, usizes};
 
 /// How items are parted.
 #[derive(Clone, Copy, PartialEq)]

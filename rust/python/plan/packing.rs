@@ -12,7 +12,7 @@ use pyo3::prelude::*;
 
 use crate::error::{Error, Result};
 use crate::interrupt::stoppable;
-use crate::tables::{Column, column_of, to_i64, values};
+use crate::plan::tables::{Column, column_of, to_i64, values};
 
 /// Offsets of bins, and the items of all bins.
 type Bins<'py> = (Column<'py>, Column<'py>);

@@ -15,9 +15,9 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyType};
 
 use crate::error::Result;
-use crate::layout::{LayoutSpec, PADDING_AS, layout_at, named};
-use crate::shard::Shard;
-use crate::tables::{
+use crate::plan::layout::{LayoutSpec, PADDING_AS, layout_at, named};
+use crate::plan::shard::Shard;
+use crate::plan::tables::{
     self, Column, column, column_of, rows_of, rows_of_table, set_table, sources_of, to_i64,
 };
 

@@ -10,8 +10,8 @@ use pyo3::IntoPyObjectExt;
 use pyo3::prelude::*;
 use pyo3::types::{PyList, PyString, PyTuple};
 
-use crate::memory::{Slab, bytes_at};
-use crate::numpy_view;
+use crate::handover::numpy_view;
+use crate::handover::slab::{Slab, bytes_at};
 
 /// An output handed over: its key and its value.
 pub type Named<'py> = (Bound<'py, PyString>, Bound<'py, PyAny>);

@@ -19,8 +19,8 @@ use crate::error::{Error, Result};
 use crate::ingest::Rows;
 use crate::interrupt::poll;
 use crate::names::Names;
-use crate::plan::Plan;
-use crate::tables::{
+use crate::plan::batch_plan::Plan;
+use crate::plan::tables::{
     self, Column, array, column, column_of, rows_of, rows_of_table, set_table, sources_of, to_i64,
 };
 

@@ -5,7 +5,7 @@ use fastcollate::plan::{Longest, Pick, Shard as CoreShard, ShardBins};
 use numpy::PyReadonlyArray1;
 use pyo3::prelude::*;
 
-use crate::tables::usizes;
+use crate::plan::tables::usizes;
 
 /// Rows picked from all rows of a step.
 pub struct Shard(pub CoreShard);

@@ -12,8 +12,8 @@ use pyo3::prelude::*;
 
 use crate::error::{Error, Result};
 use crate::interrupt::stoppable;
-use crate::packing::{PackSpec, PyCost};
-use crate::shard::Shard;
+use crate::plan::packing::{PackSpec, PyCost};
+use crate::plan::shard::Shard;
 
 /// All layouts and their names.
 const LAYOUTS: [(Layout, &str); 5] = [

@@ -1,0 +1,8 @@
+//! Handing over: the memory of batches, and its views as arrays of NumPy's.
+
+#[allow(unsafe_code, reason = "makes arrays of NumPy's")]
+pub mod numpy_view;
+#[allow(unsafe_code, reason = "lends the slab's memory to NumPy")]
+pub mod output;
+pub mod pool;
+pub mod slab;

@@ -1,0 +1,10 @@
+//! Plans: options as Python has them, the core's planners with the interpreter released, and tables.
+
+pub mod batch_plan;
+pub mod layout;
+pub mod merging;
+pub mod packing;
+pub mod partitioning;
+pub mod shard;
+pub mod stepping;
+pub mod tables;
