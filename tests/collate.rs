@@ -14,7 +14,7 @@ use fastcollate::plan::{
 };
 use fastcollate::polling::Poll;
 use fastcollate::write::PositionPadding;
-use fastcollate::{Check, Dtype, Error, IntDtype, Slice, SliceColumn, Steps};
+use fastcollate::{Check, Dtype, Error, IntDtype, Slice, SliceColumn, Ticks};
 use proptest::collection::vec;
 use proptest::prelude::*;
 
@@ -599,7 +599,7 @@ fn threads_write_what_one_writes() {
             &layout,
             None,
             &Cost::Flops,
-            &mut Steps::new(&mut || Ok::<_, Error>(())),
+            &mut Ticks::new(&mut || Ok::<_, Error>(())),
         )
     }
     .unwrap();

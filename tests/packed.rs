@@ -2,7 +2,7 @@
 
 use fastcollate::Error;
 use fastcollate::plan::{
-    Assembly, Bins, Of, Packing, PaddingAs, Per, Placement, Segment, Shift, Stretch, Turns, Values,
+    Assembly, BinLayout, Bins, Of, PaddingAs, Per, Placement, Segment, Shift, Span, Turns, Values,
     gather_places,
 };
 use proptest::prelude::*;
@@ -11,19 +11,19 @@ fn turns(prompt_lens: &[usize], response_lens: &[usize]) -> Turns {
     Turns::new(prompt_lens.to_vec(), response_lens.to_vec()).unwrap()
 }
 
-/// Bins of so many stretches each, of sequences that are cut after `cut` tokens, last one first.
+/// Bins of so many spans each, of sequences that are cut after `cut` tokens, last one first.
 fn bins(lens: &[usize], cut: usize, size: usize) -> Bins {
     let parts = lens.iter().enumerate().rev().flat_map(|(index, &len)| {
-        (0..len.max(1)).step_by(cut).map(move |from| Stretch {
+        (0..len.max(1)).step_by(cut).map(move |from| Span {
             index,
             from,
             len: cut.min(len - from),
         })
     });
-    let stretches: Vec<_> = parts.collect();
-    let mut offsets: Vec<_> = (0..stretches.len()).step_by(size).collect();
-    offsets.push(stretches.len());
-    Bins { offsets, stretches }
+    let spans: Vec<_> = parts.collect();
+    let mut offsets: Vec<_> = (0..spans.len()).step_by(size).collect();
+    offsets.push(spans.len());
+    Bins { offsets, spans }
 }
 
 const PADDINGS: [PaddingAs; 3] = [
@@ -53,14 +53,14 @@ proptest! {
         let assembly = Assembly::row_per_turn(&turns);
         let sums: Vec<_> = lens.iter().map(|(prompt, response)| prompt + response).collect();
         let bins = bins(&sums, cut, size);
-        let packing = Packing {
+        let bin_layout = BinLayout {
             multiple_of,
             shift: if shifted { Shift::NextToken } else { Shift::None },
             padding_as: PADDINGS[padding_as],
         };
-        let placement = Placement::packed(&assembly, &bins, packing, None, 0).unwrap();
+        let placement = Placement::packed(&assembly, &bins, bin_layout, None, 0).unwrap();
         let least = placement.sequence.width() + more;
-        let placement = Placement::packed(&assembly, &bins, packing, None, least).unwrap();
+        let placement = Placement::packed(&assembly, &bins, bin_layout, None, least).unwrap();
         let (sequence, response) = (&placement.sequence, &placement.response);
         prop_assert_eq!(sequence.width(), least);
         prop_assert_eq!(sequence.rows(), bins.count());
@@ -76,15 +76,15 @@ proptest! {
 
         // Tables that say the same are the same placement, and no others are one.
         let again = Placement::new(
-            &assembly, placement.layout, sequence.clone(), response.clone(), Some(packing),
+            &assembly, placement.layout, sequence.clone(), response.clone(), Some(bin_layout),
         );
         prop_assert_eq!(again.as_ref(), Ok(&placement));
 
         // Places follow each other, and are what segments of attention count.
-        let extents = packing.extents(sequence);
+        let extents = bin_layout.extents(sequence);
         let positions: usize = extents.iter().map(|extent| extent.len).sum();
         prop_assert_eq!(positions, sequence.positions());
-        let padded: usize = packing.segment_lens(sequence, &extents, true).iter().flatten().sum();
+        let padded: usize = bin_layout.segment_lens(sequence, &extents, true).iter().flatten().sum();
         let outside: usize = { extents.iter().filter(|it| !it.is_segment) }.map(|it| it.len).sum();
         prop_assert_eq!(padded + outside, positions);
 
@@ -108,7 +108,7 @@ proptest! {
             }
         }
         // So it is for a model's outputs, of which one stands at each token.
-        let values = Values { of: Of::Sequence, shift: packing.shift, width: least };
+        let values = Values { of: Of::Sequence, shift: bin_layout.shift, width: least };
         let (same, _) = gather_places(&turns, &assembly, &placement, values, per, true).unwrap();
         prop_assert_eq!(places, same);
     }
@@ -118,18 +118,19 @@ proptest! {
 fn bins_of_other_sequences_are_refused() {
     let turns = turns(&[1, 2], &[2, 3]);
     let assembly = Assembly::row_per_turn(&turns);
-    let packing = Packing {
+    let bin_layout = BinLayout {
         multiple_of: 1,
         shift: Shift::None,
         padding_as: PaddingAs::NoSegment,
     };
-    let place = |stretches: &[(usize, usize, usize)], width| {
-        let stretch = |&(index, from, len): &(usize, usize, usize)| Stretch { index, from, len };
+    let place = |spans: &[(usize, usize, usize)], width| {
+        let span = |&(index, from, len): &(usize, usize, usize)| Span { index, from, len };
         let bins = Bins {
-            offsets: vec![0, stretches.len()],
-            stretches: stretches.iter().map(stretch).collect(),
+            offsets: vec![0, spans.len()],
+            spans: spans.iter().map(span).collect(),
         };
-        Placement::packed(&assembly, &bins, packing, width, 0).map(|placement| placement.sequence)
+        Placement::packed(&assembly, &bins, bin_layout, width, 0)
+            .map(|placement| placement.sequence)
     };
     assert!(place(&[(1, 0, 5), (0, 0, 3)], Some(8)).is_ok());
     assert!(place(&[(1, 4, 1), (0, 0, 3), (1, 0, 4)], None).is_ok());

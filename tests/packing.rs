@@ -2,9 +2,9 @@
 
 use fastcollate::plan::Bins;
 use fastcollate::plan::pack::{
-    Algorithm, Cost, Items, Load, Oversize, PackSpec, Packed, Packer, concat, spread,
+    Algorithm, Cost, ItemBins, Items, Load, Oversize, PackSpec, Packer, concat, spread,
 };
-use fastcollate::{Error, Steps, unstopped};
+use fastcollate::{Error, Ticks, unstopped};
 use proptest::prelude::*;
 
 const PACKERS: [Packer; 6] = [
@@ -16,7 +16,7 @@ const PACKERS: [Packer; 6] = [
     Packer::Balanced,
 ];
 
-fn check(packed: &Packed, items: Items, limit: Load) {
+fn check(packed: &ItemBins, items: Items, limit: Load) {
     let mut all = packed.items.clone();
     all.sort_unstable();
     assert!(all.into_iter().eq(0..items.sizes.len()));
@@ -56,7 +56,7 @@ proptest! {
         };
         let limit = Load { size: 150, count, cost };
         for packer in PACKERS {
-            let packed = unstopped(|steps| packer.pack(items, limit, steps));
+            let packed = unstopped(|ticks| packer.pack(items, limit, ticks));
             check(&packed, items, limit);
         }
     }
@@ -75,7 +75,7 @@ proptest! {
                 None => bins.push((size, vec![item])),
             }
         }
-        let packed = unstopped(|steps| Packer::FirstFit.pack(items, limit, steps));
+        let packed = unstopped(|ticks| Packer::FirstFit.pack(items, limit, ticks));
         let found: Vec<_> = (0..packed.count()).map(|bin| packed.items(bin)).collect();
         let expected: Vec<_> = bins.iter().map(|(_, contents)| &contents[..]).collect();
         prop_assert_eq!(found, expected);
@@ -84,11 +84,11 @@ proptest! {
 
 #[test]
 fn spreading_drains_the_fullest_bin() {
-    let packed = Packed {
+    let packed = ItemBins {
         offsets: vec![0, 3, 6, 7],
         items: (0..7).collect(),
     };
-    let spread = unstopped(|steps| spread(&packed, 6, steps));
+    let spread = unstopped(|ticks| spread(&packed, 6, ticks));
     let bins: Vec<_> = (0..spread.count()).map(|bin| spread.items(bin)).collect();
     assert_eq!(bins, [&[0, 1][..], &[3], &[6], &[5], &[4], &[2]]);
 }
@@ -97,7 +97,7 @@ fn spreading_drains_the_fullest_bin() {
 fn concat_needs_room_for_a_token() {
     let concat = |lens: &[usize], multiple, count| {
         let mut go_on = || Ok::<_, Error>(());
-        concat(lens, 5, multiple, count, &mut Steps::new(&mut go_on))
+        concat(lens, 5, multiple, count, &mut Ticks::new(&mut go_on))
     };
     let bins = concat(&[3, 9, 2], 1, usize::MAX).unwrap();
     assert_eq!(bins.offsets, [0, 2, 3, 5]);
@@ -113,7 +113,7 @@ fn all_can_be_stopped() {
     let costs: Vec<_> = sizes.iter().map(|&size| size as f64).collect();
     let stopped = Error::EmptyBatch;
     let mut stop = || Err(stopped.clone());
-    let mut steps = Steps::new(&mut stop);
+    let mut ticks = Ticks::new(&mut stop);
     for costs in [None, Some(&costs[..])] {
         let items = Items {
             sizes: &sizes,
@@ -126,15 +126,15 @@ fn all_can_be_stopped() {
             cost: 5e4,
         };
         for packer in PACKERS {
-            assert_eq!(packer.pack(items, limit, &mut steps), Err(stopped.clone()));
+            assert_eq!(packer.pack(items, limit, &mut ticks), Err(stopped.clone()));
         }
     }
-    let packed = Packed {
+    let packed = ItemBins {
         offsets: vec![0, sizes.len()],
         items: (0..sizes.len()).collect(),
     };
-    assert_eq!(spread(&packed, 2, &mut steps), Err(stopped.clone()));
-    let found = concat(&sizes, 1500, 1, usize::MAX, &mut steps);
+    assert_eq!(spread(&packed, 2, &mut ticks), Err(stopped.clone()));
+    let found = concat(&sizes, 1500, 1, usize::MAX, &mut ticks);
     assert_eq!(found, Err(stopped.clone()));
 }
 
@@ -151,7 +151,7 @@ const SPEC: PackSpec = PackSpec {
 };
 
 fn bins_of(spec: &PackSpec, lens: &[usize], groups: Option<&[usize]>) -> Result<Bins, Error> {
-    spec.pack(lens, groups, &Cost::Tokens, &mut Steps::new(&mut || Ok(())))
+    spec.pack(lens, groups, &Cost::Tokens, &mut Ticks::new(&mut || Ok(())))
 }
 
 proptest! {
@@ -176,7 +176,7 @@ proptest! {
             if let Ok(bins) = bins_of(&split, &lens, None) {
                 prop_assert_eq!(bins.check(&lens), Ok(()));
                 for bin in 0..bins.count() {
-                    let parts = bins.stretches(bin);
+                    let parts = bins.spans(bin);
                     let places = parts.iter().map(|part| part.len.next_multiple_of(multiple_of));
                     prop_assert!(places.sum::<usize>() <= 40);
                     let tokens: usize = parts.iter().map(|part| part.len).sum();
@@ -190,7 +190,7 @@ proptest! {
                 prop_assert_eq!(bins.check(&lens), Ok(()));
                 let mut bin_of = vec![None; lens.len()];
                 for bin in 0..bins.count() {
-                    for part in bins.stretches(bin) {
+                    for part in bins.spans(bin) {
                         let bin_of_group = bin_of[groups[part.index]].get_or_insert(bin);
                         prop_assert_eq!(*bin_of_group, bin);
                     }

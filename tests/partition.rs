@@ -4,7 +4,7 @@ use fastcollate::plan::partition::{
     Capped, Counts, First, Item, Order, Parts, Short, Weight, balance, karmarkar_karp,
     micro_batches, swap,
 };
-use fastcollate::{Steps, unstopped};
+use fastcollate::{Ticks, unstopped};
 use proptest::prelude::*;
 
 fn sorted_items(parts: &Parts) -> Vec<usize> {
@@ -19,7 +19,7 @@ fn loads(parts: &Parts, weights: &[i64]) -> Vec<i64> {
 }
 
 fn parted<W: Weight>(weights: &[W], parts: usize, equal_size: bool) -> Parts {
-    unstopped(|steps| karmarkar_karp(weights, parts, equal_size, steps))
+    unstopped(|ticks| karmarkar_karp(weights, parts, equal_size, ticks))
 }
 
 /// What [`karmarkar_karp`] makes of weights, as integers and as floats that hold them exactly.
@@ -37,7 +37,7 @@ fn alike(weights: &[i64], parts: usize, equal_size: bool) -> Parts {
 /// As few parts as are found to do, of all numbers from `first` on in steps of as many.
 fn fitting(items: Capped<i64>, first: usize, all: bool) -> Option<Parts> {
     let step = first;
-    unstopped(|steps| items.fitting(Counts { first, step, all }, steps))
+    unstopped(|ticks| items.fitting(Counts { first, step, all }, ticks))
 }
 
 proptest! {
@@ -85,7 +85,7 @@ proptest! {
         let chunk = weights.len().div_ceil(parts);
         let items: Vec<_> = (0..weights.len()).collect();
         let before = Parts::of(items.chunks(chunk).map(|part| part.iter().copied()));
-        let after = unstopped(|steps| swap(&costs, &before, equal_size, rounds, steps));
+        let after = unstopped(|ticks| swap(&costs, &before, equal_size, rounds, ticks));
         prop_assert_eq!(sorted_items(&after), items);
         if equal_size {
             let sizes = |parts: &Parts| parts.iter().map(<[usize]>::len).collect::<Vec<_>>();
@@ -108,12 +108,12 @@ proptest! {
             return Ok(());
         };
         for order in [Order::Descending, Order::Ascending, Order::SmallEnds] {
-            let dealt = unstopped(|steps| micro_batches(&costs, &parts, ranks, order, steps));
-            prop_assert_eq!(dealt.iter().len() % ranks, 0);
-            prop_assert_eq!(sorted_items(&dealt), (0..lens.len()).collect::<Vec<_>>());
+            let assigned = unstopped(|ticks| micro_batches(&costs, &parts, ranks, order, ticks));
+            prop_assert_eq!(assigned.iter().len() % ranks, 0);
+            prop_assert_eq!(sorted_items(&assigned), (0..lens.len()).collect::<Vec<_>>());
             let is_short = |part: &[usize]| part.iter().map(|&item| lens[item]).sum::<usize>() <= capacity;
-            prop_assert!(dealt.iter().all(is_short));
-            let mut sizes: Vec<_> = dealt.iter().map(<[usize]>::to_vec).collect();
+            prop_assert!(assigned.iter().all(is_short));
+            let mut sizes: Vec<_> = assigned.iter().map(<[usize]>::to_vec).collect();
             let mut expected: Vec<_> = parts.iter().map(<[usize]>::to_vec).collect();
             sizes.sort_unstable();
             expected.sort_unstable();
@@ -134,18 +134,18 @@ fn nothing_to_part() {
     };
     assert_eq!(fitting(items, 1, false), None);
     let nothing = Parts::of(Vec::<Vec<usize>>::new());
-    let swapped = unstopped(|steps| swap(&[], &nothing, false, 5, steps));
+    let swapped = unstopped(|ticks| swap(&[], &nothing, false, 5, ticks));
     assert_eq!(swapped, nothing);
 }
 
 /// Whether work ends where the hook is called for the `at`th time.
-fn stops(at: usize, mut work: impl FnMut(&mut Steps<usize>) -> Result<(), usize>) -> bool {
+fn stops(at: usize, mut work: impl FnMut(&mut Ticks<usize>) -> Result<(), usize>) -> bool {
     let mut calls = 0;
     let mut hook = || {
         calls += 1;
         if calls == at { Err(calls) } else { Ok(()) }
     };
-    let done = work(&mut Steps::new(&mut hook));
+    let done = work(&mut Ticks::new(&mut hook));
     assert!(done == Ok(()) || done == Err(at));
     done.is_err()
 }
@@ -174,33 +174,33 @@ fn all_can_be_stopped_at_any_time() {
     for at in 1..4 {
         for count in [1, 2, 1000] {
             for equal_size in [false, true] {
-                assert!(stops(at, |steps| karmarkar_karp(
-                    &weights, count, equal_size, steps
+                assert!(stops(at, |ticks| karmarkar_karp(
+                    &weights, count, equal_size, ticks
                 )
                 .map(drop)));
-                assert!(stops(at, |steps| karmarkar_karp(
-                    &costs, count, equal_size, steps
+                assert!(stops(at, |ticks| karmarkar_karp(
+                    &costs, count, equal_size, ticks
                 )
                 .map(drop)));
             }
         }
-        assert!(stops(at, |steps| balance(
+        assert!(stops(at, |ticks| balance(
             &items,
             &taken,
             30_000,
             First::Costly,
-            steps
+            ticks
         )
         .map(drop)));
-        assert!(stops(at, |steps| swap(&costs, &parts, false, 100, steps)
+        assert!(stops(at, |ticks| swap(&costs, &parts, false, 100, ticks)
             .map(drop)));
-        assert!(stops(at, |steps| capped.fitting(counts, steps).map(drop)));
-        assert!(stops(at, |steps| micro_batches(
+        assert!(stops(at, |ticks| capped.fitting(counts, ticks).map(drop)));
+        assert!(stops(at, |ticks| micro_batches(
             &weights,
             &parts,
             2,
             Order::Ascending,
-            steps
+            ticks
         )
         .map(drop)));
     }

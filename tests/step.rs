@@ -1,7 +1,7 @@
 //! Steps on slices alone: every row is in one slot, and ranks have as many.
 
 use fastcollate::plan::partition::{First, Item, balance};
-use fastcollate::plan::{Cause, Deal, Indivisible, Padding, Slot, Split};
+use fastcollate::plan::{Assignment, Cause, Indivisible, Padding, Slot, Split};
 use fastcollate::unstopped;
 use proptest::prelude::*;
 
@@ -25,7 +25,7 @@ proptest! {
         lens in prop::collection::vec(1_usize..6, 1..20),
         per_mini_batch in 1_usize..8,
         ranks in 1_usize..10,
-        deal in 0..3,
+        assignment in 0..3,
         padding in 0_usize..3,
         are_kept in any::<bool>(),
     ) {
@@ -37,15 +37,15 @@ proptest! {
         let costs: Vec<_> = (0..rows).map(|row| f64::from(u8::try_from(row * 7 % 11).unwrap())).collect();
         let split = Split {
             ranks,
-            deal: match deal {
-                0 => Deal::Contiguous,
-                1 => Deal::Strided,
-                _ => Deal::Balanced { costs: &costs, synthetic: 2.0 },
+            assignment: match assignment {
+                0 => Assignment::Contiguous,
+                1 => Assignment::Strided,
+                _ => Assignment::Balanced { costs: &costs, synthetic: 2.0 },
             },
             padding: [Padding::CopyFirst, Padding::CopyCycle, Padding::Synthetic][padding],
             groups: are_kept.then_some(&groups),
         };
-        let slots = unstopped(|steps| split.slots(&mini_batches, steps)).unwrap();
+        let slots = unstopped(|ticks| split.slots(&mini_batches, ticks)).unwrap();
         prop_assert_eq!(slots.offsets.len(), mini_batches.len());
         let mut seen = vec![0; rows];
         for (bounds, ends) in mini_batches.windows(2).zip(slots.offsets.windows(2)) {
@@ -77,11 +77,11 @@ proptest! {
 fn padding_lies_behind_the_rows() {
     let split = Split {
         ranks: 2,
-        deal: Deal::Contiguous,
+        assignment: Assignment::Contiguous,
         padding: Padding::Synthetic,
         groups: None,
     };
-    let slots = unstopped(|steps| split.slots(&[0, 1, 3], steps)).unwrap();
+    let slots = unstopped(|ticks| split.slots(&[0, 1, 3], ticks)).unwrap();
     let real = |row| Slot {
         row: Some(row),
         is_padding: false,
@@ -95,14 +95,14 @@ fn padding_lies_behind_the_rows() {
 }
 
 #[test]
-fn groups_in_order_are_dealt_out_evenly() {
+fn groups_in_order_are_distributed_evenly() {
     let split = Split {
         ranks: 4,
-        deal: Deal::Contiguous,
+        assignment: Assignment::Contiguous,
         padding: Padding::CopyFirst,
         groups: Some(&[0, 2, 4, 6, 8, 10, 11, 12]),
     };
-    let slots = unstopped(|steps| split.slots(&[0, 12], steps))
+    let slots = unstopped(|ticks| split.slots(&[0, 12], ticks))
         .unwrap()
         .slots;
     let rows = |slots: &[Slot]| slots.iter().filter(|slot| !slot.is_padding).count();
@@ -112,9 +112,9 @@ fn groups_in_order_are_dealt_out_evenly() {
 
 #[test]
 fn what_cannot_be_divided_is_named() {
-    let split = |deal| Split {
+    let split = |assignment| Split {
         ranks: 2,
-        deal,
+        assignment,
         padding: Padding::Refused,
         groups: Some(&[0, 1, 2, 5, 8, 10]),
     };
@@ -125,15 +125,15 @@ fn what_cannot_be_divided_is_named() {
         })
     };
     assert_eq!(
-        unstopped(|steps| split(Deal::Contiguous).slots(&[0, 2, 10], steps)),
+        unstopped(|ticks| split(Assignment::Contiguous).slots(&[0, 2, 10], ticks)),
         refused(Cause::Group(3))
     );
     assert_eq!(
-        unstopped(|steps| split(Deal::Strided).slots(&[0, 2, 10], steps)),
+        unstopped(|ticks| split(Assignment::Strided).slots(&[0, 2, 10], ticks)),
         refused(Cause::Group(4))
     );
     assert_eq!(
-        unstopped(|steps| split(Deal::Strided).slots(&[0, 2, 5, 10], steps)),
+        unstopped(|ticks| split(Assignment::Strided).slots(&[0, 2, 5, 10], ticks)),
         refused(Cause::Rows)
     );
 }
@@ -143,7 +143,7 @@ fn the_largest_are_placed_first() {
     let items = [(1, 1.0), (3, 2.0), (1, 5.0), (1, 2.0)].map(|(rows, cost)| Item { rows, cost });
     let balanced = |ranks, capacity, first| {
         let taken = vec![Item::NOTHING; ranks];
-        unstopped(|steps| balance(&items, &taken, capacity, first, steps))
+        unstopped(|ticks| balance(&items, &taken, capacity, first, ticks))
     };
     assert_eq!(balanced(2, 3, First::Large), Some(vec![1, 0, 1, 1]));
     assert_eq!(balanced(2, 4, First::Costly), Some(vec![0, 1, 0, 1]));

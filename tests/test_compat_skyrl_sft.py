@@ -234,7 +234,7 @@ def test_an_evaluation_mask_of_numbers_beyond_32_bits():
 
 
 def test_rows_of_a_rank_are_together():
-    """Bins go round robin to ranks, and a batch is cut into one stretch of rows for each."""
+    """Bins go round robin to ranks, and a batch is cut into one span of rows for each."""
     examples = [example(length, 1) for length in (8, 7, 6, 5)]
     for ranks, lengths in ((1, [8, 7, 6, 5]), (2, [8, 6, 7, 5]), (4, [8, 7, 6, 5])):
         batch = packer(dp_size=ranks)(examples, 4)

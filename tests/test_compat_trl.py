@@ -50,7 +50,7 @@ def arrow_type(name):
 
 @st.composite
 def tables(draw):
-    """Tables of columns of lists, of which some are stretches of longer ones."""
+    """Tables of columns of lists, of which some are spans of longer ones."""
     list_type = draw(st.sampled_from([pa.list_, pa.large_list]))
     lengths = draw(st.lists(st.integers(0, 9), min_size=1, max_size=20))
     names = draw(st.lists(st.sampled_from(list(TYPES)), min_size=1, max_size=3, unique=True))

@@ -491,7 +491,7 @@ def test_merged_turns_equal_the_loops(drawn, array_type):
 
 @st.composite
 def shards(draw, data):
-    """Draw rows of a step in bins, as a plan that packs deals them out; some are synthetic."""
+    """Draw rows of a step in bins, as a plan that packs assigns them; some are synthetic."""
     rows = draw(st.permutations(range(len(data.prompts))))
     rows = rows[: draw(st.integers(1, len(rows)))]
     rows += [-1] * draw(st.integers(0, 2))

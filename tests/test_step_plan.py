@@ -444,7 +444,7 @@ def test_padding_may_exceed_the_mini_batch():
 
 @pytest.mark.parametrize("shards", ["contiguous", "strided", "tokens"])
 @pytest.mark.parametrize("keep_together", [None, "prompt"])
-def test_padding_is_dealt_out_evenly(shards, keep_together):
+def test_padding_is_distributed_evenly(shards, keep_together):
     plan = fc.plan_step(
         [5] * 9, uids=range(9), dp_size=8, shard_by=shards, keep_together=keep_together
     )

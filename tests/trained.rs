@@ -1,8 +1,7 @@
 //! What trains, on slices alone: sampled tokens of real rows with a token of their part in front.
 
 use fastcollate::plan::{
-    Assembly, Bins, Grid, Layout, Packing, PaddingAs, Pick, Placement, Shift, Stretch, Turns,
-    Widths,
+    Assembly, BinLayout, Bins, Grid, Layout, PaddingAs, Pick, Placement, Shift, Span, Turns, Widths,
 };
 use proptest::prelude::*;
 
@@ -18,20 +17,20 @@ fn places(grid: &Grid) -> Vec<(usize, usize, usize)> {
     places
 }
 
-/// Bins of two stretches each, of rows that are cut after `cut` tokens.
+/// Bins of two spans each, of rows that are cut after `cut` tokens.
 fn bins(lens: &[usize], cut: usize) -> Bins {
-    let stretches: Vec<_> = { lens.iter().enumerate() }
+    let spans: Vec<_> = { lens.iter().enumerate() }
         .flat_map(|(index, &len)| {
-            (0..len.max(1)).step_by(cut).map(move |from| Stretch {
+            (0..len.max(1)).step_by(cut).map(move |from| Span {
                 index,
                 from,
                 len: cut.min(len - from),
             })
         })
         .collect();
-    let mut offsets: Vec<_> = (0..stretches.len()).step_by(2).collect();
-    offsets.push(stretches.len());
-    Bins { offsets, stretches }
+    let mut offsets: Vec<_> = (0..spans.len()).step_by(2).collect();
+    offsets.push(spans.len());
+    Bins { offsets, spans }
 }
 
 /// How many positions in front of a token of a stream are of the same part of its row.
@@ -39,7 +38,7 @@ fn in_front(placement: &Placement, row: usize, token: usize) -> usize {
     let part = { placement.sequence.segments().iter() }
         .find(|part| part.row == row && (part.from..part.from + part.len).contains(&token));
     let part = part.expect("every token has a place");
-    let is_part = placement.packing.is_some();
+    let is_part = placement.bin_layout.is_some();
     token - if is_part { part.from } else { 0 }
 }
 
@@ -71,8 +70,8 @@ proptest! {
             Some(&layout) => Placement::of_layout(&assembly, layout, Widths::default()),
             None => {
                 let shift = if layout == 4 { Shift::None } else { Shift::NextToken };
-                let packing = Packing { multiple_of: 1, shift, padding_as: PaddingAs::NoSegment };
-                Placement::packed(&assembly, &bins(&sums, cut), packing, None, 0)
+                let bin_layout = BinLayout { multiple_of: 1, shift, padding_as: PaddingAs::NoSegment };
+                Placement::packed(&assembly, &bins(&sums, cut), bin_layout, None, 0)
             }
         }
         .unwrap();

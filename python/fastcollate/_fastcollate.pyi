@@ -23,29 +23,29 @@ __all__ = [
     "Owner",
     "PackSpec",
     "Plan",
+    "RowSpans",
     "RowStore",
     "StoredRow",
-    "Stretches",
     "__version__",
     "after_fork",
     "arrow_chunks",
     "arrow_lists",
+    "assign_bins",
     "before_fork",
     "bins_defect",
     "collate",
-    "columns_of",
+    "compact_ids",
     "copy_rows",
-    "deal_bins",
     "first_no_length",
     "forked",
     "group_offsets",
     "merge_turns",
-    "pack_ids",
     "partition",
     "split_micro_batches",
     "split_step",
     "spread_bins",
     "step_defect",
+    "stored_columns",
 ]
 
 __version__: str
@@ -193,10 +193,10 @@ class OutputTable:
     def __iter__(self) -> Iterator[Output]: ...
 
 @final
-class Stretches:
-    """Rows that are stretches of arrays, also where something else lies between them."""
+class RowSpans:
+    """Rows that are spans of arrays, also where something else lies between them."""
 
-    def __new__(cls, arrays: Sequence[tuple[Any, NDArray[int64], NDArray[int64]]]) -> Stretches: ...
+    def __new__(cls, arrays: Sequence[tuple[Any, NDArray[int64], NDArray[int64]]]) -> RowSpans: ...
 
 @final
 class RowStore:
@@ -352,12 +352,12 @@ class Plan:
 def before_fork() -> None: ...
 def after_fork() -> None: ...
 def forked() -> None: ...
-def columns_of(rows: Sequence[StoredRow]) -> list[Stretches]: ...
-def pack_ids(name: str, row: Any, index: int) -> NDArray[Any]: ...
+def stored_columns(rows: Sequence[StoredRow]) -> list[RowSpans]: ...
+def compact_ids(name: str, row: Any, index: int) -> NDArray[Any]: ...
 def collate(
     prompts: Any,
     responses: Any,
-    making: Merge | tuple[MergeSpec, tuple[Sequence[int], str]] | Plan | None,
+    row_source: Merge | tuple[MergeSpec, tuple[Sequence[int], str]] | Plan | None,
     shard: Shard | None,
     pad_token_id: int,
     fields: Sequence[tuple[Any, FieldSpec]],
@@ -365,7 +365,7 @@ def collate(
     layout: LayoutSpec,
     outputs: OutputSpec,
     pool: BufferPool | None,
-    lend: Callable[[int], NDArray[uint8] | None] | None,
+    allocator: Callable[[int], NDArray[uint8] | None] | None,
 ) -> tuple[Plan, OutputTable, list[tuple[str, Any]], Owner | None, Merge | None, int]: ...
 def merge_turns(
     prompts: Any,
@@ -410,7 +410,7 @@ def bins_defect(
     lengths: NDArray[int64],
     sequences: int,
 ) -> str | None: ...
-def deal_bins(
+def assign_bins(
     offsets: NDArray[int64], items: NDArray[int64], missing: int, ranks: int
 ) -> tuple[NDArray[int64], NDArray[int64]]: ...
 def copy_rows(

@@ -81,14 +81,14 @@ def to_numpy(value: Any) -> Any:
 
 
 def offsets_of(lengths: Any) -> np.ndarray:
-    """Return where stretches of these lengths begin, and where the last ends: int64 (n + 1,)."""
+    """Return where spans of these lengths begin, and where the last ends: int64 (n + 1,)."""
     offsets = np.zeros(len(lengths) + 1, np.int64)
     np.cumsum(lengths, out=offsets[1:])
     return offsets
 
 
 def places_of(starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
-    """Return the places of stretches that begin there, one stretch behind the other: int64."""
+    """Return the places of spans that begin there, one span behind the other: int64."""
     offsets = offsets_of(lengths)
     return np.repeat(starts - offsets[:-1], lengths) + np.arange(offsets[-1])
 

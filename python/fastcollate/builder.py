@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, TypeVar, ca
 import numpy as np
 from numpy.typing import NDArray
 
-from fastcollate._fastcollate import FieldSpec, RowStore, StoredRow, columns_of
+from fastcollate._fastcollate import FieldSpec, RowStore, StoredRow, stored_columns
 from fastcollate.arguments import check_bool, counted, spells_out, suggests_names, wrong_name
 from fastcollate.arrays import describe
 from fastcollate.batch import Array, Batch
@@ -321,11 +321,11 @@ class BatchBuilder(Generic[Array]):
 
     def _forget(self, store: RowStore, rows: list[_Row]) -> bool:
         """Forget the first rows, which these are, unless their store was left before."""
-        fresh, stretch, is_empty = RowStore(), slice(len(rows)), False
+        fresh, span, is_empty = RowStore(), slice(len(rows)), False
         with self._lock:
             is_current = self._store is store
             if is_current:
-                del self._rows[stretch]  # but not what is in them: the caller has the rows
+                del self._rows[span]  # but not what is in them: the caller has the rows
                 self._store, is_empty = fresh, not self._rows
         if is_empty:
             fresh.take_over(store)
@@ -337,7 +337,7 @@ def _columns(rows: list[_Row]) -> dict[str, Any]:
     if not rows:
         return {"prompts": [], "responses": []}
     kinds = rows[0].kinds
-    prompts, responses, *arrays = columns_of([row.stored for row in rows])
+    prompts, responses, *arrays = stored_columns([row.stored for row in rows])
     objects = map(list, zip(*[row.objects for row in rows], strict=True))
     values, fields = kinds.columns(iter(arrays), objects)
     if kinds.values.get("rewards"):

@@ -60,14 +60,14 @@ def collate_fields(
     """Call the core, and make tensors of its outputs."""
     pad_token_id = checked_pad(pad_token_id, outputs)
     torch = None if array_type == "numpy" else import_torch()
-    making = None if merging is None else merging.making
+    row_source = None if merging is None else merging.row_source
     memory = checked_memory(pool, pin_memory, array_type)
     names = names or {}
     counts = [(name, len(values)) for name, values in names.items()]
     plan, table, arrays, owner, merge, masked_rewards = collate(
         prompts,
         responses,
-        making,
+        row_source,
         shard,
         pad_token_id,
         fields,
@@ -121,7 +121,7 @@ def _as_tensor(torch: Any, value: Any) -> Any:
 
 def _sources(plan: Plan, merging: Merging | None, shard: Shard | None) -> list[int] | None:
     """Return which item each row has of what comes per turn, if not its own number's."""
-    if merging is not None and isinstance(merging.making, Plan):
+    if merging is not None and isinstance(merging.row_source, Plan):
         # Rows were made before: what comes with them is theirs, not their turns'.
         return None if shard is None else shard.rows.tolist()
     return None if merging is None and shard is None else plan.sources.tolist()

@@ -24,12 +24,12 @@ pub trait Column<T> {
 
     /// Hear that a turn is to be read soon, from token `from` on, and how soon. A column whose values
     /// the processor cannot foresee may ask for their memory.
-    fn announce(&self, _turn: usize, _from: usize, _soon: Soon) {}
+    fn announce(&self, _turn: usize, _from: usize, _lookahead: Lookahead) {}
 }
 
 /// When a turn is read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Soon {
+pub enum Lookahead {
     /// Next.
     Next,
     /// After the next.
@@ -280,7 +280,7 @@ pub fn read_stream<T: Element, C: Column<T>>(
 }
 
 /// Tokens that are compared at a time.
-const STRETCH: usize = 1 << 10;
+const CHUNK: usize = 1 << 10;
 
 impl Tokens for SliceColumn<'_> {
     fn common_len(&self, at: At, other: &Self, other_at: At, len: usize) -> Result<usize> {
@@ -306,9 +306,9 @@ pub fn common_when_read<C: Column<i64>>(
     other_at: At,
     len: usize,
 ) -> Result<usize, C::Error> {
-    let (mut a, mut b) = ([0; STRETCH], [0; STRETCH]);
-    for done in (0..len).step_by(STRETCH) {
-        let count = STRETCH.min(len - done);
+    let (mut a, mut b) = ([0; CHUNK], [0; CHUNK]);
+    for done in (0..len).step_by(CHUNK) {
+        let count = CHUNK.min(len - done);
         let (a, b) = (&mut a[..count], &mut b[..count]);
         column.read(at.turn, at.token + done, a)?;
         other.read(other_at.turn, other_at.token + done, b)?;
@@ -347,12 +347,12 @@ pub fn read_slice<T: Element>(
 /// Check that a turn's values are of a kind that `T` can be read from.
 ///
 /// # Errors
-/// [`Error::Kind`].
-pub fn check_kind<T: Element>(field: &str, turn: usize, values: &Slice) -> Result<()> {
+/// [`Error::WrongType`].
+pub fn check_type<T: Element>(field: &str, turn: usize, values: &Slice) -> Result<()> {
     if T::accepts(values) {
         return Ok(());
     }
-    Err(Error::Kind {
+    Err(Error::WrongType {
         field: field.to_owned(),
         row: turn,
         found: values.dtype(),

@@ -80,7 +80,7 @@ impl Dtype {
         }
     }
 
-    /// Whether two stretches of memory hold the same values; 0.0 and -0.0 are the same.
+    /// Whether two spans of memory hold the same values; 0.0 and -0.0 are the same.
     pub fn is_same(self, left: &[u8], right: &[u8]) -> bool {
         let is_zero = |item: &[u8]| match item {
             [rest @ .., last] => rest.iter().all(|&byte| byte == 0) && last & 0x7f == 0,

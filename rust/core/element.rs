@@ -124,9 +124,9 @@ pub fn common_values(a: &Slice, b: &Slice) -> Option<usize> {
 
 fn common<T: PartialEq>(a: &[T], b: &[T]) -> usize {
     /// Values that are compared at once, as memory.
-    const STRETCH: usize = 1 << 10;
-    let stretches = a.chunks(STRETCH).zip(b.chunks(STRETCH));
-    let equal = { stretches }.take_while(|(a, b)| a == b).count() * STRETCH;
+    const CHUNK: usize = 1 << 10;
+    let chunks = a.chunks(CHUNK).zip(b.chunks(CHUNK));
+    let equal = { chunks }.take_while(|(a, b)| a == b).count() * CHUNK;
     let rest = a.iter().zip(b).skip(equal);
     equal.min(a.len()) + { rest }.take_while(|(a, b)| a == b).count()
 }

@@ -140,7 +140,7 @@ pub enum Error {
     },
 
     #[error("{field}[{row}] has dtype {found}, but {field} holds {expected}; convert it first")]
-    Kind {
+    WrongType {
         field: String,
         row: usize,
         found: &'static str,

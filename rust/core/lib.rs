@@ -20,18 +20,18 @@ mod element;
 mod error;
 pub mod plan;
 pub mod polling;
-mod steps;
 mod text;
 pub mod threads;
+mod ticks;
 pub mod write;
 
 pub use alloc::filled;
 pub use column::{
-    AnyColumn, At, Check, Column, FieldColumn, SliceColumn, Soon, Tokens, check_kind, check_values,
-    common_when_read, read_slice, read_stream,
+    AnyColumn, At, Check, Column, FieldColumn, Lookahead, SliceColumn, Tokens, check_type,
+    check_values, common_when_read, read_slice, read_stream,
 };
 pub use dtype::{Dtype, IntDtype};
 pub use element::{Binary, Element, Misfit, Slice, common_values};
 pub use error::{Error, Place, Result};
 pub use half::{bf16, f16};
-pub use steps::{Steps, unstopped};
+pub use ticks::{Ticks, unstopped};

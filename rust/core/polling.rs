@@ -12,13 +12,13 @@ const CHUNK: usize = 1 << 16;
 /// Tokens compared between two calls: that is fast.
 const COMPARED: usize = 1 << 18;
 
-/// How many compared tokens the comparison of a stretch takes as long as, or a turn, whatever it has.
+/// How many compared tokens the comparison of a span takes as long as, or a turn, whatever it has.
 const OVERHEAD: usize = 1 << 9;
 
 /// A hook that long work calls every few milliseconds: an error ends the work.
 pub type Poll<'a, E> = &'a (dyn Fn() -> Result<(), E> + Sync);
 
-/// Read a long stretch piece by piece; `inner` values are a token.
+/// Read a long span piece by piece; `inner` values are a token.
 ///
 /// # Errors
 /// Those of the hook and of `read`.
@@ -40,8 +40,8 @@ pub fn in_chunks<T, E>(
     Ok(())
 }
 
-/// Compare a stretch piece by piece: `compare` takes how many tokens are done, and how many to
-/// compare. Short stretches count together.
+/// Compare a span piece by piece: `compare` takes how many tokens are done, and how many to
+/// compare. Short spans count together.
 ///
 /// # Errors
 /// Those of the hook and of `compare`.

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use fastcollate::batch::{Columns, Planned, Request, RowSource};
+use fastcollate::batch::{Columns, Planned, Request, RowSource as CoreSource};
 use fastcollate::plan::{Assembly, Placement, Turns};
 use fastcollate::{Check, FieldColumn, SliceColumn};
 use numpy::{PyArray1, PyArrayMethods, PyUntypedArrayMethods};
@@ -20,13 +20,13 @@ use crate::ingest::Rows;
 use crate::interrupt::poll;
 use crate::plan::batch_plan::Plan;
 use crate::plan::layout::LayoutSpec;
-use crate::plan::merging::{Making, Merge, merged};
+use crate::plan::merging::{Merge, RowSource, merged};
 use crate::plan::shard::Shard;
 
 /// From this size on other threads of the interpreter may run while plain memory is copied.
 const DETACH_FROM: usize = 1 << 20;
 
-/// The plan, the outputs in order, the owner of their memory if it is not lent, what was merged, and
+/// The plan, the outputs in order, the owner of their memory unless an allocator gave it, what was merged, and
 /// how many rewards lie on tokens that merging masked.
 type Collated<'py> = (
     Plan,
@@ -40,10 +40,10 @@ type Collated<'py> = (
 /// Collate rows. Returns the plan, the outputs in order, the owner of their memory, what was merged
 /// here, and how many rewards lie on tokens that merging masked.
 ///
-/// `making` says what rows are made of, if not of one turn each, and `shard` which of them are
-/// wanted, if not all. `counts` is how many items there are of what is not written here. `lend` lends
-/// memory, as an array of bytes, or None for that of the pool; such a batch has no owner. It is called
-/// once all lengths are checked.
+/// `row_source` says what rows are made of, if not of one turn each, and `shard` which of them are
+/// wanted, if not all. `counts` is how many items there are of what is not written here. `allocator` is
+/// called with the number of bytes, which is known once rows are merged and placed; it returns an array of
+/// bytes, whose owner is the caller, or None for memory of the pool.
 #[pyfunction]
 #[expect(
     clippy::too_many_arguments,
@@ -53,7 +53,7 @@ pub fn collate<'py>(
     py: Python<'py>,
     prompts: &Bound<'py, PyAny>,
     responses: &Bound<'py, PyAny>,
-    making: Option<Making<'py>>,
+    row_source: Option<RowSource<'py>>,
     shard: Option<Shard>,
     pad_token_id: i64,
     fields: Vec<(Bound<'py, PyAny>, Bound<'py, FieldSpec>)>,
@@ -61,7 +61,7 @@ pub fn collate<'py>(
     layout: &Bound<'py, LayoutSpec>,
     outputs: &Bound<'py, OutputSpec>,
     pool: Option<&Bound<'py, BufferPool>>,
-    lend: Option<&Bound<'py, PyAny>>,
+    allocator: Option<&Bound<'py, PyAny>>,
 ) -> Result<Collated<'py>> {
     let prompts = Rows::new::<i64>("prompts", prompts, Check::None)?;
     let responses = Rows::new::<i64>("responses", responses, Check::None)?;
@@ -74,19 +74,19 @@ pub fn collate<'py>(
         prompts,
         responses,
     };
-    let merge = match &making {
-        Some(Making::ToMerge(spec, trajectories)) => {
+    let merge = match &row_source {
+        Some(RowSource::ToMerge(spec, trajectories)) => {
             let (prompts, responses) = (&columns.prompts, &columns.responses);
             let (spec, trajectories) = (spec.get(), trajectories.clone());
             Some(merged(py, spec, prompts, responses, &turns, trajectories)?)
         }
         _ => None,
     };
-    let source = match (&making, &merge) {
-        (Some(Making::Batch(plan)), _) => RowSource::Batch(&plan.get().assembly),
-        (Some(Making::Merged(merge)), _) => RowSource::Merged(merge.get().core()),
-        (_, Some(merge)) => RowSource::Merged(merge.core()),
-        (_, None) => RowSource::Turns,
+    let source = match (&row_source, &merge) {
+        (Some(RowSource::Batch(plan)), _) => CoreSource::Batch(&plan.get().assembly),
+        (Some(RowSource::Merged(merge)), _) => CoreSource::Merged(merge.get().core()),
+        (_, Some(merge)) => CoreSource::Merged(merge.core()),
+        (_, None) => CoreSource::Turns,
     };
     let specs: Vec<_> = fields.iter().map(|(_, field)| &field.get().0).collect();
     let layout = layout.get();
@@ -105,8 +105,8 @@ pub fn collate<'py>(
         assembly: rows.read(),
         placement: &placement,
     };
-    let (arrays, owner) = match lend.map(|lend| lent(lend, &planned)).transpose()?.flatten() {
-        Some(lent) => (write.to_lent(py, &lent)?, None),
+    let (arrays, owner) = match allocated(allocator, &planned)? {
+        Some(memory) => (write.to_allocated(py, &memory)?, None),
         None => {
             let (arrays, owner) = write.to_slab(py, pool)?;
             (arrays, Some(owner))
@@ -114,9 +114,9 @@ pub fn collate<'py>(
     };
     let table = OutputTable::new(planned.outputs.into_iter().map(|planned| planned.output));
     let assembly = rows.into_assembly();
-    let turns = match &making {
+    let turns = match &row_source {
         // The rows of another batch are made of its turns.
-        Some(Making::Batch(plan)) => plan.get().turns.clone(),
+        Some(RowSource::Batch(plan)) => plan.get().turns.clone(),
         _ => turns,
     };
     let plan = Plan::new(turns, assembly, placement);
@@ -141,12 +141,16 @@ struct Write<'a, 'py> {
 }
 
 impl<'py> Write<'_, 'py> {
-    /// Write all arrays to memory that is lent, and hand the outputs over.
-    fn to_lent(&self, py: Python<'py>, lent: &Bound<'py, PyArray1<u8>>) -> Result<Vec<Named<'py>>> {
-        let mut memory = lent.try_readwrite().map_err(PyErr::from)?;
+    /// Write all arrays to memory of an allocator, and hand the outputs over.
+    fn to_allocated(
+        &self,
+        py: Python<'py>,
+        allocated: &Bound<'py, PyArray1<u8>>,
+    ) -> Result<Vec<Named<'py>>> {
+        let mut memory = allocated.try_readwrite().map_err(PyErr::from)?;
         let bytes = memory.as_slice_mut().map_err(PyErr::from)?;
         self.write(py, bytes, false)?;
-        let view = |dtype, array: &_| view_of_bytes(lent, dtype, array);
+        let view = |dtype, array: &_| view_of_bytes(allocated, dtype, array);
         Ok(handed_over(py, self.planned, view)?)
     }
 
@@ -209,20 +213,24 @@ fn as_slices<'a>(columns: &'a Columns<Rows>) -> Result<Option<Columns<SliceColum
     }))
 }
 
-/// Borrow memory for a batch, if there is some.
-fn lent<'py>(
-    lend: &Bound<'py, PyAny>,
+/// Take memory for a batch from the allocator, if there is one and it has some.
+fn allocated<'py>(
+    allocator: Option<&Bound<'py, PyAny>>,
     planned: &Planned,
 ) -> PyResult<Option<Bound<'py, PyArray1<u8>>>> {
+    let Some(allocator) = allocator else {
+        return Ok(None);
+    };
     let bytes = planned.num_bytes();
-    let lent = lend.call1((bytes,))?;
-    if lent.is_none() {
+    let memory = allocator.call1((bytes,))?;
+    if memory.is_none() {
         return Ok(None);
     }
-    let lent = lent.cast_into::<PyArray1<u8>>()?;
-    if lent.len() < bytes {
-        let message = format!("lent were {} bytes, but {bytes} are needed", lent.len());
+    let memory = memory.cast_into::<PyArray1<u8>>()?;
+    if memory.len() < bytes {
+        let found = memory.len();
+        let message = format!("the allocator returned {found} bytes, but {bytes} are needed");
         return Err(PyValueError::new_err(message));
     }
-    Ok(Some(lent))
+    Ok(Some(memory))
 }

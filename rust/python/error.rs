@@ -16,7 +16,7 @@ pub enum Error {
 
     /// An object of the wrong kind: a `TypeError`.
     #[error("{place} is {found}; {expected}")]
-    Kind {
+    WrongType {
         place: String,
         found: String,
         expected: &'static str,
@@ -98,9 +98,9 @@ impl Error {
     }
 
     /// The error for an object of the wrong kind.
-    pub fn kind(place: String, object: &Bound<PyAny>, expected: &'static str) -> Self {
+    pub fn wrong_type(place: String, object: &Bound<PyAny>, expected: &'static str) -> Self {
         match describe(object) {
-            Ok(found) => Self::Kind {
+            Ok(found) => Self::WrongType {
                 place,
                 found,
                 expected,
@@ -166,7 +166,9 @@ impl From<Error> for PyErr {
             _ => error.to_string(),
         };
         match error {
-            Error::Kind { .. } | Error::Core(Core::Kind { .. }) => PyTypeError::new_err(message),
+            Error::WrongType { .. } | Error::Core(Core::WrongType { .. }) => {
+                PyTypeError::new_err(message)
+            }
             Error::Core(Core::NoMemory(_)) => PyMemoryError::new_err(message),
             Error::Python(_)
             | Error::Raised { .. }

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use fastcollate::Steps;
+use fastcollate::Ticks;
 use pyo3::prelude::*;
 
 use crate::error::{Error, Result};
@@ -24,11 +24,11 @@ const PATIENCE: Duration = Duration::from_millis(50);
 /// Those of the work, and the handler's exception.
 pub fn stoppable<T: Send>(
     py: Python,
-    work: impl FnOnce(&mut Steps<Error>) -> Result<T> + Send,
+    work: impl FnOnce(&mut Ticks<Error>) -> Result<T> + Send,
 ) -> Result<T> {
     py.detach(|| {
         let mut last = Instant::now();
-        work(&mut Steps::new(&mut || {
+        work(&mut Ticks::new(&mut || {
             if last.elapsed() < PATIENCE {
                 return Ok(());
             }

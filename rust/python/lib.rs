@@ -33,7 +33,7 @@ mod _fastcollate {
     use super::handover::pool::{BufferPool, after_fork, before_fork, forked};
     #[pymodule_export]
     use super::ingest::{
-        RowStore, StoredRow, Stretches, arrow_chunks, columns_of, copy_rows, pack_ids,
+        RowSpans, RowStore, StoredRow, arrow_chunks, compact_ids, copy_rows, stored_columns,
     };
     #[pymodule_export]
     use super::plan::batch_plan::Plan;
@@ -42,7 +42,7 @@ mod _fastcollate {
     #[pymodule_export]
     use super::plan::merging::{Merge, MergeSpec, merge_turns};
     #[pymodule_export]
-    use super::plan::packing::{PackSpec, bins_defect, deal_bins, first_no_length, spread_bins};
+    use super::plan::packing::{PackSpec, assign_bins, bins_defect, first_no_length, spread_bins};
     #[pymodule_export]
     use super::plan::partitioning::{partition, split_micro_batches};
     #[pymodule_export]

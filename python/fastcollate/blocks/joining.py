@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from fastcollate._fastcollate import Merge, Plan
 from fastcollate.arrays import offsets_of
-from fastcollate.blocks.storing import BlockTable, Kind, ObjectKind
+from fastcollate.blocks.storing import BlockTable, ColumnKind, ObjectKind
 from fastcollate.ops.normalize import LossNormalizers, normalizers_of
 from fastcollate.plan.grouping import distinct, firsts_of, repeated, shown
 from fastcollate.plan.merging import MergePlan
@@ -23,7 +23,7 @@ _OF_ROUTES = ("uint8", "int16", "int32")
 
 
 @dataclass(frozen=True, eq=False)
-class Step:
+class JoinedBlocks:
     """All rows of a step, which are those of its blocks in their order, without their tokens.
 
     Parameters
@@ -43,8 +43,8 @@ class Step:
     plan: Plan
     merge_plan: MergePlan | None
     names: dict[str, list[Any]]
-    plain: dict[str, Kind]
-    fields: dict[str, Kind]
+    plain: dict[str, ColumnKind]
+    fields: dict[str, ColumnKind]
     loss_weights: NDArray[np.float64]
     part_offsets: Integers
     part_blocks: Integers
@@ -67,7 +67,7 @@ def block_name(index: int, names: Sequence[str]) -> str:
     return f"block {index} ({names[index]})"
 
 
-def joined(tables: Sequence[BlockTable], block_names: Sequence[str]) -> Step:
+def joined(tables: Sequence[BlockTable], block_names: Sequence[str]) -> JoinedBlocks:
     """Join blocks to a step.
 
     Raises
@@ -87,7 +87,7 @@ def joined(tables: Sequence[BlockTable], block_names: Sequence[str]) -> Step:
     starts = offsets_of(counts)
     parts = [table.part_offsets[:-1] + start for table, start in zip(tables, starts, strict=False)]
     merges = [table.merge_plan for table in tables if table.merge_plan is not None]
-    return Step(
+    return JoinedBlocks(
         Plan.joined([table.plan for table in tables]),
         _joined_merge(merges) if merges else None,
         {name: [one for table in tables for one in table.names[name]] for name in first.names},
@@ -209,7 +209,7 @@ def _joined_merge(plans: Sequence[MergePlan]) -> MergePlan:
     return MergePlan(merge, None if None in ids else known)
 
 
-def _joined_kinds(kinds: Sequence[Kind]) -> Kind:
+def _joined_kinds(kinds: Sequence[ColumnKind]) -> ColumnKind:
     """Return what is known of a column of all blocks."""
     first = kinds[0]
     trailing = max(kinds, key=lambda kind: (not kind.is_empty, len(kind.trailing))).trailing

@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fastcollate._fastcollate import Stretches
+from fastcollate._fastcollate import RowSpans
 from fastcollate.arrays import checked_dtype_name, is_only_torch, is_tensor, tensor_of_bits
 from fastcollate.batch import Batch
-from fastcollate.blocks.joining import Step
-from fastcollate.blocks.storing import Kind, Part, unpacked
+from fastcollate.blocks.joining import JoinedBlocks
+from fastcollate.blocks.storing import ColumnKind, Part, unpacked
 from fastcollate.build import build_batch
 from fastcollate.ingest.columns import Ragged
 from fastcollate.plan.merging import Merging
@@ -26,14 +26,14 @@ _FLOATS = ("float64", "float32", "float16", "bfloat16")
 _HALVES = _FLOATS[2:]
 
 
-def parts_of(step: Step, shard: Shard) -> list[int]:
+def parts_of(step: JoinedBlocks, shard: Shard) -> list[int]:
     """Return which parts have the rows of a shard, in order."""
     rows = shard.rows[shard.rows >= 0]
     found = np.searchsorted(step.part_offsets, rows, "right") - 1
     return [int(part) for part in np.unique(found)]
 
 
-def built(step: Step, shard: Shard, parts: Mapping[int, Part], **options: Any) -> Batch:
+def built(step: JoinedBlocks, shard: Shard, parts: Mapping[int, Part], **options: Any) -> Batch:
     """Build the batch of a shard.
 
     Parameters
@@ -53,12 +53,12 @@ def built(step: Step, shard: Shard, parts: Mapping[int, Part], **options: Any) -
         _check_dtypes(step, dtypes)
     array_type = options.get("array_type", "torch")
 
-    def read(kind: Kind, get: Callable[[Part], Any]) -> Any:
+    def read(kind: ColumnKind, get: Callable[[Part], Any]) -> Any:
         if kind.form == "object":
             return _objects(kind, runs, get, array_type, shard.rows)
         return _column(kind, runs, get, lens)
 
-    ids = Kind("sequence", None, "int32", ())
+    ids = ColumnKind("sequence", None, "int32", ())
     prompts = _stretches(ids, runs, lambda part: part["input_ids"], lens[0])
     responses = _stretches(ids, runs, lambda part: part["input_ids"], lens[1], behind=lens[0])
     columns = {name: read(kind, _getter(name)) for name, kind in step.plain.items()}
@@ -85,7 +85,7 @@ def _getter(*keys: str) -> Callable[[Part], Any]:
     return get
 
 
-def _runs(step: Step, parts: Mapping[int, Part]) -> Iterator[_Run]:
+def _runs(step: JoinedBlocks, parts: Mapping[int, Part]) -> Iterator[_Run]:
     start = 0
     for index in sorted(parts):
         first, end = step.part_offsets[index : index + 2].tolist()
@@ -117,7 +117,7 @@ def _check_rows(runs: list[_Run], lens: Integers) -> None:
             )
 
 
-def _check_dtypes(step: Step, dtypes: Mapping[str, Any]) -> None:
+def _check_dtypes(step: JoinedBlocks, dtypes: Mapping[str, Any]) -> None:
     """Check that no column is asked for in a dtype that has more than what it was stored as."""
     for key, kind in step.plain.items():
         if checked_dtype_name(dtypes.get(key, kind.dtype), key) == "float64":
@@ -143,7 +143,7 @@ def _check_dtypes(step: Step, dtypes: Mapping[str, Any]) -> None:
 
 
 def _column(
-    kind: Kind,
+    kind: ColumnKind,
     runs: list[_Run],
     get: Callable[[Part], Any],
     lens: tuple[Integers, Integers],
@@ -162,12 +162,12 @@ def _column(
 
 
 def _stretches(
-    kind: Kind,
+    kind: ColumnKind,
     runs: list[_Run],
     get: Callable[[Part], Ragged],
     lens: Integers,
     behind: Integers | None = None,
-) -> Stretches:
+) -> RowSpans:
     """Return token values of all rows, so many of each, from the first one or from others on."""
     chunks = []
     for part, first, end in runs:
@@ -185,10 +185,10 @@ def _stretches(
                 starts = starts + behind[first:end]
         values = tensor_of_bits(bits, kind.dtype) if is_only_torch(kind.dtype) else bits
         chunks.append((values, starts, count))
-    return Stretches(chunks)
+    return RowSpans(chunks)
 
 
-def _numbers(kind: Kind, runs: list[_Run], get: Callable[[Part], Any]) -> np.ndarray:
+def _numbers(kind: ColumnKind, runs: list[_Run], get: Callable[[Part], Any]) -> np.ndarray:
     rows = runs[-1][2]
     numbers = np.zeros((rows, *kind.trailing), kind.dtype)
     for part, first, end in runs:
@@ -198,7 +198,11 @@ def _numbers(kind: Kind, runs: list[_Run], get: Callable[[Part], Any]) -> np.nda
 
 
 def _objects(
-    kind: Kind, runs: list[_Run], get: Callable[[Part], Any], array_type: str, wanted: Integers
+    kind: ColumnKind,
+    runs: list[_Run],
+    get: Callable[[Part], Any],
+    array_type: str,
+    wanted: Integers,
 ) -> list[Any]:
     """Return copies of the wanted rows' objects: batches keep them, but not a store's memory."""
     assert kind.objects is not None
@@ -220,7 +224,7 @@ def _own(value: Any) -> Any:
     return value.copy() if isinstance(value, np.ndarray) else value
 
 
-def _field(kind: Kind, column: Any) -> Any:
+def _field(kind: ColumnKind, column: Any) -> Any:
     """Return a field of such values."""
     assert kind.field is not None
     make, options = kind.field

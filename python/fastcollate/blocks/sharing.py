@@ -1,4 +1,4 @@
-"""Shards of a batch as few arrays, each of which is one of its outputs or a stretch of it."""
+"""Shards of a batch as few arrays, each of which is one of its outputs or a span of it."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class _Piece(NamedTuple):
 
 
 class _Arrays:
-    """Stretches of arrays. One that begins where another ends goes on with it."""
+    """Spans of arrays. One that begins where another ends goes on with it."""
 
     def __init__(self) -> None:
         self._stretches: list[tuple[np.ndarray, int, int]] = []
@@ -55,14 +55,14 @@ class _Arrays:
         return _Piece(index, start - first, stop - first, dtype)
 
     def arrays(self) -> list[np.ndarray]:
-        """Return all stretches."""
+        """Return all spans."""
         return [source[start:stop] for source, start, stop in self._stretches]
 
 
 def packed(batch: Batch, shards: list[Batch]) -> Shards:
     """Return shards of a batch without their memory, and that apart.
 
-    Rows of shards that follow each other in the batch are one stretch of its memory.
+    Rows of shards that follow each other in the batch are one span of its memory.
     """
     arrays = _Arrays()
 

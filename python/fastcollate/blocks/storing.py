@@ -10,7 +10,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fastcollate._fastcollate import Stretches, arrow_chunks
+from fastcollate._fastcollate import RowSpans, arrow_chunks
 from fastcollate.arrays import (
     checked_dtype_name,
     dtype_name,
@@ -56,7 +56,7 @@ Part = dict[str, Any]
 one item a row, or a list of objects."""
 
 
-class Kind(NamedTuple):
+class ColumnKind(NamedTuple):
     """What is known of a column without its values."""
 
     form: Form
@@ -130,8 +130,8 @@ class BlockTable:
     plan: dict[str, Integers]
     merge_plan: MergePlan | None
     names: dict[str, list[Any]]
-    plain: dict[str, Kind]
-    fields: dict[str, Kind]
+    plain: dict[str, ColumnKind]
+    fields: dict[str, ColumnKind]
     loss_weights: NDArray[np.float64]
     part_offsets: Integers
     num_bytes: int
@@ -141,7 +141,7 @@ class BlockTable:
 class _Stored(NamedTuple):
     """A column and what is known of it."""
 
-    kind: Kind
+    kind: ColumnKind
     column: Any
 
     def cut(self, first: int, end: int) -> Any:
@@ -208,12 +208,12 @@ def stored(
         values = to_array(batch[name])
         if name == "rewards" and _is_one_number_each(rewards):
             numbers = values[of_responses[:-1] + _last_places(batch)]
-            plain[name] = _Stored(Kind("number", None, "float32", ()), numbers)
+            plain[name] = _Stored(ColumnKind("number", None, "float32", ()), numbers)
             continue
         if name == "loss_mask":
             values = _narrowed(values)
         column = Ragged(values, of_responses)
-        plain[name] = _Stored(Kind("response", None, values.dtype.name, ()), column)
+        plain[name] = _Stored(ColumnKind("response", None, values.dtype.name, ()), column)
     more = {
         key: _stored_field(key, field, batch, offsets, of_responses, sources)
         for key, field in (fields or {}).items()
@@ -265,7 +265,7 @@ def _kept(name: str, rows: Any) -> Any:
     if (chunks := arrow_chunks(rows, name)) is None:
         return rows
     offsets = [np.asarray(offsets, np.int64) for _, offsets in chunks]
-    return Stretches(
+    return RowSpans(
         [
             (values, ends[:-1], np.diff(ends))
             for (values, _), ends in zip(chunks, offsets, strict=True)
@@ -342,16 +342,16 @@ def _stored_field(
         if is_tensor(values) and is_only_torch(values.dtype):
             values = values.float()  # which holds all of them
         numbers = to_numpy(values)[sources]
-        return _Stored(Kind("number", kind, _dtype_of(numbers), numbers.shape[1:]), numbers)
+        return _Stored(ColumnKind("number", kind, _dtype_of(numbers), numbers.shape[1:]), numbers)
     values = to_array(batch[key])
     of_values = (kind, dtype_name(batch[key].dtype), values.shape[1:], len(values) == 0)
     if isinstance(field, Field):
         column = Ragged(values, of_responses if field.align == "response" else offsets)
-        return _Stored(Kind(field.align, *of_values), column)
+        return _Stored(ColumnKind(field.align, *of_values), column)
     # Routes are those of a row's first tokens.
     missing = _set_in_rows(np.asarray(batch["router_padding_mask"]), offsets)
     captured = np.diff(offsets) - missing
-    return _Stored(Kind("experts", *of_values), (Ragged(values, offsets), captured))
+    return _Stored(ColumnKind("experts", *of_values), (Ragged(values, offsets), captured))
 
 
 def _dtype_of(numbers: np.ndarray) -> str:
@@ -372,7 +372,7 @@ def _stored_objects(kind: FieldKind, values: list[Any]) -> _Stored:
     numbers = [kinds.setdefault(ObjectKind.of(value), len(kinds)) for value in values]
     objects = list(kinds), np.array(numbers, np.int64)
     packed = [_packed(value) for value in values]
-    return _Stored(Kind("object", kind, "", (), objects=objects), packed)
+    return _Stored(ColumnKind("object", kind, "", (), objects=objects), packed)
 
 
 def _packed(value: Any) -> Any:

@@ -79,7 +79,7 @@ def offset_in(slab: Any, tensor: Any) -> int | None:
 
 
 def common_slab(tensors: Sequence[Any]) -> Any | None:
-    """Return the bytes of plain tensors that share a storage and fill most of a stretch of it."""
+    """Return the bytes of plain tensors that share a storage and fill most of a span of it."""
     filled = [tensor for tensor in tensors if tensor.numel() > 0]
     if len(filled) < 2:
         return None

@@ -219,8 +219,8 @@ def _split(x: Any, lengths: np.ndarray, is_left: bool) -> Any:
     rows, width, *trailing = x.shape
     sizes = np.stack([lengths, width - lengths], axis=1)
     tokens = x.reshape(rows * width, *trailing)
-    stretches = tokens.split(sizes[:, ::-1].ravel().tolist() if is_left else sizes.ravel().tolist())
-    return torch.cat(stretches[int(is_left) :: 2])
+    spans = tokens.split(sizes[:, ::-1].ravel().tolist() if is_left else sizes.ravel().tolist())
+    return torch.cat(spans[int(is_left) :: 2])
 
 
 def _trimmed(rows: Sequence[Any], lengths: Any, padding_side: str) -> list[Any]:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fastcollate._fastcollate import IGNORE_INDEX, Stretches, pack_ids
+from fastcollate._fastcollate import IGNORE_INDEX, RowSpans, compact_ids
 from fastcollate.arguments import counted, id_list
 from fastcollate.arrays import describe, is_tensor, offsets_of, to_numpy
 from fastcollate.ingest.column_input import ragged
@@ -89,11 +89,11 @@ def tokens_of(columns: Mapping[str, Any]) -> Tokens:
         prompt_lens = _prompt_lens(columns["prompt_len"], lengths)
     response_lens = lengths - prompt_lens
     arguments: dict[str, Any] = {
-        "prompts": Stretches([(values, starts, prompt_lens)]),
-        "responses": Stretches([(values, starts + prompt_lens, response_lens)]),
+        "prompts": RowSpans([(values, starts, prompt_lens)]),
+        "responses": RowSpans([(values, starts + prompt_lens, response_lens)]),
     }
     if "labels" in columns:
-        arguments["loss_mask"] = Stretches([(trained, starts + prompt_lens, response_lens)])
+        arguments["loss_mask"] = RowSpans([(trained, starts + prompt_lens, response_lens)])
     return Tokens(arguments, packed)
 
 
@@ -160,7 +160,7 @@ def _ids(name: str, column: Any) -> Ragged:
         if len(arrays) == len(column) > 0 and len({row.dtype for row in arrays}) == 1:
             return Ragged(np.concatenate(arrays), offsets_of([len(row) for row in arrays]))
         # Boxed numbers are unboxed by the core, which names the place of a bad one.
-        packed = [pack_ids(name, row, index) for index, row in enumerate(column)]
+        packed = [compact_ids(name, row, index) for index, row in enumerate(column)]
         return ragged(packed, dtype="int64") if packed else Ragged(np.empty(0, np.int64), [0])
     rows = _rows(name, column)
     values = to_numpy(rows.values)

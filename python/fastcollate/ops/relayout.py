@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fastcollate._fastcollate import Stretches
+from fastcollate._fastcollate import RowSpans
 from fastcollate.arrays import flattened
 from fastcollate.collate import collate_fields
 from fastcollate.dtypes import needs_loss_mask
@@ -44,17 +44,17 @@ def relayout(batch: Batch, layout: Layout, shard: Shard | None = None) -> Batch:
             return [value[start:stop] for start, stop in bounds]
         values = flattened(value, leading)
         if spec.align == "response":
-            return Stretches([(values, response_starts, response_lens)])
+            return RowSpans([(values, response_starts, response_lens)])
         if spec.align == "sequence":
-            return Stretches([(values, sequence_starts, lens)])
+            return RowSpans([(values, sequence_starts, lens)])
         mask = flattened(batch[beside[index]], leading)
         captured = _captured(mask, sequence_starts, lens, None if shard is None else shard.rows)
-        return Stretches([(values, sequence_starts, captured)])
+        return RowSpans([(values, sequence_starts, captured)])
 
     ids = flattened(batch["input_ids"], leading)
     collated = collate_fields(
-        Stretches([(ids, sequence_starts, prompt_lens)]),
-        Stretches([(ids, sequence_starts + prompt_lens, response_lens)]),
+        RowSpans([(ids, sequence_starts, prompt_lens)]),
+        RowSpans([(ids, sequence_starts + prompt_lens, response_lens)]),
         spec.pad_token_id,
         [(column(index, spec), spec) for index, spec in enumerate(spec.fields)],
         "numpy" if isinstance(ids, np.ndarray) else "torch",
@@ -91,7 +91,7 @@ def _outputs(batch: Batch, layout: Layout, shard: Shard | None) -> OutputSpec:
 
 
 def _check_whole(plan: Plan) -> None:
-    """Check that every value of a packed batch has a place, those of a row in one stretch."""
+    """Check that every value of a packed batch has a place, those of a row in one span."""
     if (bins := plan.bins()) is None:
         return
     if len(bins[1]) != plan.num_rows:

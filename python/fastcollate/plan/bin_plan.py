@@ -21,7 +21,7 @@ class BinPlan(Table):
     """Which sequences, or pieces of them, lie in which bin, and in which order.
 
     :func:`fastcollate.planning.pack` makes it. There is no token in it; it can be pickled, and
-    written as JSON by ``to_dict``. A *piece* is a stretch of a sequence that lies in one bin: all
+    written as JSON by ``to_dict``. A *piece* is a span of a sequence that lies in one bin: all
     of it, but where a sequence was split. Every token of every sequence lies in exactly one piece,
     and a sequence without tokens has a piece, too. Two plans are equal if all their values are.
 

@@ -21,7 +21,7 @@ MAX_WITHOUT_HASH = 1_024
 
 
 def group_offsets(name: str, ids: Any, noun: str, advice: str) -> NDArray[np.int64]:
-    """Find where groups of equal ids begin, and where the last ends; each id comes in one stretch.
+    """Find where groups of equal ids begin, and where the last ends; each id comes in one run.
 
     Parameters
     ----------
@@ -127,13 +127,13 @@ def _plain(ids: Any) -> Any:
 
 
 def firsts_of(name: str, ids: list[Any]) -> list[Any]:
-    """Return the first of each stretch of equal ids."""
+    """Return the first of each run of equal ids."""
     ids = as_list(_plain(ids))
     return list(map(ids.__getitem__, starts_of(name, ids).tolist()))
 
 
 def starts_of(name: str, ids: list[Any]) -> NDArray[np.int64]:
-    """Return where stretches of equal ids begin, int64 (stretches,)."""
+    """Return where runs of equal ids begin, int64 (runs,)."""
     offsets, _ = _fastcollate.group_offsets(as_list(_plain(ids)), name)
     return offsets[:-1]
 

@@ -332,7 +332,7 @@ def _checked_limit(name: str, limit: Any, advice: str) -> int:
 class Merging(NamedTuple):
     """How a batch's rows are made, if not of one turn each."""
 
-    making: Merge | tuple[MergeSpec, tuple[list[int], str]] | Plan
+    row_source: Merge | tuple[MergeSpec, tuple[list[int], str]] | Plan
     """What the core makes them by: a merge, a policy and trajectories, or the plan of a batch whose
     rows are read again."""
     plan: MergePlan | None = None
@@ -378,12 +378,12 @@ def check_uids(merging: Merging | None, uids: list[Any] | None) -> None:
     ValueError
         If they have several.
     """
-    if merging is None or uids is None or isinstance(merging.making, Plan):
+    if merging is None or uids is None or isinstance(merging.row_source, Plan):
         return
-    if isinstance(merging.making, Merge):
-        ends = merging.making.ends
+    if isinstance(merging.row_source, Merge):
+        ends = merging.row_source.ends
     else:
-        ends = np.array(merging.making[1][0], np.int64)
+        ends = np.array(merging.row_source[1][0], np.int64)
     if len(uids) != (ends[-1] if len(ends) > 0 else 0):
         return  # not one per turn, which is an error of its own
     starts = starts_of("uids", uids)

@@ -1,4 +1,4 @@
-"""Bins of a step: the rows of each mini-batch are packed, and the bins dealt out to ranks."""
+"""Bins of a step: the rows of each mini-batch are packed, and the bins assigned to ranks."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def packed_slots(
     groups: Integers | None,
     may_pad: bool,
 ) -> PackedSlots:
-    """Pack the rows of each mini-batch, and deal the bins out: each rank the next one.
+    """Pack the rows of each mini-batch, and assign the bins: each rank the next one.
 
     Parameters
     ----------
@@ -102,7 +102,7 @@ def packed_slots(
                 f"{counted(plan.num_bins + missing, 'bin')}; pass larger mini-batches, or allow "
                 "padding"
             )
-        of_bins, counts = _fastcollate.deal_bins(plan.offsets, plan.indices, missing, dp_size)
+        of_bins, counts = _fastcollate.assign_bins(plan.offsets, plan.indices, missing, dp_size)
         rows.append(np.where(of_bins < 0, -1, of_bins + start))
         counts_of_bins.append(counts)
         ends.append(ends[-1] + len(of_bins))

@@ -115,7 +115,7 @@ def plan_step(
         and one response token; ``"copy_first"``: copies of the mini-batch's first row;
         ``"copy_cycle"``: copies of all its rows, from the first on; ``"error"``: nothing. A copy
         has the tokens and per-row values of its row, but no values of response tokens. No padding
-        row trains. Each rank's padding rows come after its own rows, and are dealt out evenly: a
+        row trains. Each rank's padding rows come after its own rows, and are distributed evenly: a
         rank has padding rows only where there are fewer rows than ranks. With `keep_together` that
         holds for groups in place of rows.
     shard_by
@@ -136,7 +136,7 @@ def plan_step(
 
         With :class:`Packed` and a capacity, the rows of each mini-batch are packed. Then ranks have
         the same number of bins, not of rows: a multiple of `dp_size` (and of ``bins_multiple_of``),
-        dealt out one after the other, each to the next rank. No rows are added, but one synthetic
+        distributed one after the other, each to the next rank. No rows are added, but one synthetic
         row for each bin that a mini-batch of few rows cannot fill, unless `pad_rows` is
         ``"error"``. Rows are not split, nor is there a choice of `shard_by` or of rows to copy.
     allow_partial
@@ -192,7 +192,7 @@ def plan_step(
     packer = checked_packer(layout)
     if packer is not None and (shard_by != "contiguous" or pad_rows == "copy_cycle"):
         raise ValueError(
-            "shard_by and pad_rows='copy_cycle' say how rows are dealt out and padded, but the "
+            "shard_by and pad_rows='copy_cycle' say how rows are distributed and padded, but the "
             "layout is packed: each bin goes to the next rank; leave them out"
         )
     check_bool("allow_partial", allow_partial)
@@ -282,7 +282,7 @@ def plan_step(
         name = _Names(str(keep_together), uids, prompts).name(groups, group)
         found = " by this way of balancing" if costs is not None else ""
         raise ValueError(
-            f"{head} dealt out{found} to {counted(dp_size, 'rank')} in equal numbers with all rows "
+            f"{head} assigned{found} to {counted(dp_size, 'rank')} in equal numbers with all rows "
             f"of {name} on one; keep nothing together, or allow padding"
         )
     return StepPlan._from_own(

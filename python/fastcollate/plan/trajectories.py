@@ -79,7 +79,7 @@ def checked_trajectories(
 
 
 def _ends_of_ids(ids: Sequence[Any]) -> list[int]:
-    """Return where ids change; each comes in one stretch."""
+    """Return where ids change; each comes in one run."""
     advice = "the turns of a trajectory have to follow each other"
     ends: list[int] = group_offsets("trajectory_ids", ids, "trajectory id", advice)[1:].tolist()
     return ends

@@ -12,7 +12,7 @@ import ray
 from fastcollate.arguments import counted, spells_out, suggests_names, wrong_name
 from fastcollate.arrays import describe
 from fastcollate.batch import Batch
-from fastcollate.blocks.joining import Step, joined
+from fastcollate.blocks.joining import JoinedBlocks, joined
 from fastcollate.blocks.reading import built, parts_of
 from fastcollate.blocks.storing import NAMES
 from fastcollate.build import build_batch
@@ -68,7 +68,7 @@ class BlockShard:
     rank: int
     shard: Shard
     loss_normalizers: ShardNormalizers
-    step: ray.ObjectRef[Step]
+    step: ray.ObjectRef[JoinedBlocks]
     parts: Mapping[int, ray.ObjectRef[Any]]
 
     @property
@@ -101,13 +101,13 @@ class BlockStepPlan:
         self,
         step: StepPlan,
         blocks: Sequence[Block],
-        tables: Step,
+        tables: JoinedBlocks,
     ) -> None:
         self.step = step
         self.blocks = tuple(blocks)
         self._tables = tables
         self._refs = [ref for block in blocks for ref in block.refs]
-        self._ref: ray.ObjectRef[Step] | None = None
+        self._ref: ray.ObjectRef[JoinedBlocks] | None = None
 
     @property
     def num_mini_batches(self) -> int:
@@ -289,7 +289,9 @@ def collate(
             raise TypeError(f"{name} is what blocks and plan have: pass it to put_turns")
     if (message := wrong_name(collate, options)) is not None:
         raise TypeError(message)
-    step: Step = fetched(shard.name, {0: shard.step}, lambda _: "the plan of the step", timeout)[0]
+    step: JoinedBlocks = fetched(
+        shard.name, {0: shard.step}, lambda _: "the plan of the step", timeout
+    )[0]
     parts = fetched(shard.name, shard.parts, step.part_name, timeout)
     return built(
         step, shard.shard, parts, pad_token_id=pad_token_id, array_type=array_type, **options

@@ -9,7 +9,7 @@ use crate::error::{Error, Result};
 use crate::plan::pack::Cost;
 use crate::plan::{Assembly, LayoutSpec, Placement, Shard, Turns};
 use crate::polling::Poll;
-use crate::steps::Steps;
+use crate::ticks::Ticks;
 
 /// A batch that is written.
 #[derive(Debug)]
@@ -75,7 +75,7 @@ pub fn collate<E: From<Error> + Send>(
     }
     let rows = source.rows(&turns, shard, layout)?;
     let masked_rewards = source.merge_numbers(request.fields, &mut columns)?;
-    let placement = rows.place(layout, shard, cost, &mut Steps::new(&mut || poll()))?;
+    let placement = rows.place(layout, shard, cost, &mut Ticks::new(&mut || poll()))?;
     let planned = request.plan(&rows, &placement, &mut columns)?;
     let mut memory = filled(planned.num_bytes().div_ceil(8), |_| 0_u64)?;
     let bytes = bytemuck::cast_slice_mut(&mut memory);

@@ -1,7 +1,7 @@
 //! Batches: what is asked for, the outputs that follow from it, and how they are written.
 //!
 //! A [`Request`] says what a batch is asked to be. With its rows and their [`Placement`] it is
-//! [`Planned`]: a table of outputs, of which every array has a place in one stretch of memory.
+//! [`Planned`]: a table of outputs, of which every array has a place in one span of memory.
 //! [`collate`] does all of it.
 //!
 //! [`Placement`]: crate::plan::Placement

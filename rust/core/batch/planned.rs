@@ -111,7 +111,7 @@ impl Request<'_> {
             let place = |(index, column)| field.place(column, index, rows, placement);
             placed.push(column.map(place).transpose()?);
         }
-        let rounds_up = { placement.packing }.is_some_and(|packing| packing.multiple_of > 1);
+        let rounds_up = { placement.bin_layout }.is_some_and(|layout| layout.multiple_of > 1);
         let (pad, layout) = (self.pad_token_id, placement.layout);
         let table = outputs(self.outputs, self.fields, pad, layout, rounds_up)?;
         let mut planner = Planner {

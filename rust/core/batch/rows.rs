@@ -8,7 +8,7 @@ use crate::error::{Error, Result};
 use crate::plan::merge::Merge;
 use crate::plan::pack::Cost;
 use crate::plan::{Assembly, LayoutSpec, Longest, Pick, Placement, Row, Shard, Turns};
-use crate::steps::Steps;
+use crate::ticks::Ticks;
 
 /// What the rows of a batch are made of.
 #[derive(Debug, Clone, Copy)]
@@ -124,9 +124,9 @@ impl BatchRows<'_> {
         layout: &LayoutSpec,
         shard: Option<&Shard>,
         cost: &Cost<E>,
-        steps: &mut Steps<E>,
+        ticks: &mut Ticks<E>,
     ) -> Result<Placement, E> {
-        layout.place(&self.assembly, self.least, shard, cost, steps)
+        layout.place(&self.assembly, self.least, shard, cost, ticks)
     }
 
     /// The turns, as columns have them, that the rows of the step have their tokens from.

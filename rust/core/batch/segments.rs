@@ -1,7 +1,7 @@
 //! Where sequences begin in arrays that several of them share: `cu_seqlens` and what goes with it.
 
 use crate::error::{Error, Result};
-use crate::plan::{Extent, Grid, Layout, Packing, Placement};
+use crate::plan::{BinLayout, Extent, Grid, Layout, Placement};
 
 /// The segments of packed rows.
 #[derive(Default)]
@@ -25,16 +25,16 @@ impl Segments {
         if is_shared && i32::try_from(tokens).is_err() {
             return Err(Error::TooManyTokens { tokens });
         }
-        let Some(packing) = placement.packing else {
+        let Some(bin_layout) = placement.bin_layout else {
             return Ok(Self::default());
         };
-        let extents = packing.extents(sequence);
-        let in_places = match packing.multiple_of {
+        let extents = bin_layout.extents(sequence);
+        let in_places = match bin_layout.multiple_of {
             1 => Vec::new(),
-            _ => packing.segment_lens(sequence, &extents, true),
+            _ => bin_layout.segment_lens(sequence, &extents, true),
         };
         Ok(Self {
-            in_tokens: packing.segment_lens(sequence, &extents, false),
+            in_tokens: bin_layout.segment_lens(sequence, &extents, false),
             in_places,
             extents,
         })
@@ -66,7 +66,7 @@ impl Segments {
     /// # Errors
     /// [`Error::TooLarge`].
     pub fn positions(&self, sequence: &Grid) -> Result<Grid> {
-        Packing::positions(sequence, &self.extents)
+        BinLayout::positions(sequence, &self.extents)
     }
 
     fn lens(&self, padded: bool) -> &[Vec<usize>] {

@@ -33,7 +33,7 @@ impl Row {
     }
 }
 
-/// A stretch of one turn's response at a place inside a row's response.
+/// A span of one turn's response at a place inside a row's response.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Piece {
     /// The turn it comes from.

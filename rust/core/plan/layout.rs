@@ -1,12 +1,12 @@
 //! Layouts with their options: from rows to their places.
 
 use super::pack::{Cost, PackSpec};
-use super::packed::{Packing, PaddingAs};
+use super::packed::{BinLayout, PaddingAs};
 use super::placement::{Layout, Longest, Placement, Widths};
-use super::{Assembly, BinTables, Bins, Row, Shard, Shift, Stretch};
+use super::{Assembly, BinTables, Bins, Row, Shard, Shift, Span};
 use crate::error::{Error, Result};
-use crate::steps::Steps;
 use crate::text::counted;
+use crate::ticks::Ticks;
 
 /// A layout, and its options.
 #[derive(Debug, Clone)]
@@ -101,7 +101,7 @@ impl LayoutSpec {
         least: Longest,
         shard: Option<&Shard>,
         cost: &Cost<E>,
-        steps: &mut Steps<E>,
+        ticks: &mut Ticks<E>,
     ) -> Result<Placement, E> {
         let Some(packed) = &self.packed else {
             let widths = Widths {
@@ -120,9 +120,9 @@ impl LayoutSpec {
                 (bins.clone(), *multiple_of)
             }
             (None, BinSource::Lists(lists)) => (Bins::of_lists(lists, &lens)?, 1),
-            (None, BinSource::Pack(spec)) => (spec.pack(&lens, None, cost, steps)?, 1),
+            (None, BinSource::Pack(spec)) => (spec.pack(&lens, None, cost, ticks)?, 1),
         };
-        let packing = Packing {
+        let bin_layout = BinLayout {
             multiple_of: match self.widths.multiple_of {
                 1 => planned_multiple,
                 given => given,
@@ -132,7 +132,9 @@ impl LayoutSpec {
         };
         let least = shard_bins.map_or(0, |bins| bins.width);
         let width = self.widths.sequence;
-        Ok(Placement::of_bins(assembly, &bins, packing, width, least)?)
+        Ok(Placement::of_bins(
+            assembly, &bins, bin_layout, width, least,
+        )?)
     }
 }
 
@@ -152,14 +154,14 @@ impl Bins {
         for list in lists {
             offsets.push(offsets[offsets.len() - 1] + list.len());
         }
-        let whole = |index: usize| Stretch {
+        let whole = |index: usize| Span {
             index,
             from: 0,
             len: lens[index],
         };
         let bins = Self {
             offsets,
-            stretches: all().map(whole).collect(),
+            spans: all().map(whole).collect(),
         };
         match bins.defect(lens.len()) {
             None => Ok(bins),
@@ -170,18 +172,18 @@ impl Bins {
         }
     }
 
-    /// Say why not every token of every sequence lies in exactly one stretch.
+    /// Say why not every token of every sequence lies in exactly one span.
     fn defect(&self, sequences: usize) -> Option<String> {
-        let column = |value: fn(&Stretch) -> usize| {
-            let values = self.stretches.iter().map(value);
+        let column = |value: fn(&Span) -> usize| {
+            let values = self.spans.iter().map(value);
             values.map(to_i64).collect::<Vec<_>>()
         };
         let offsets: Vec<_> = self.offsets.iter().copied().map(to_i64).collect();
         let tables = BinTables {
             offsets: &offsets,
-            indices: &column(|stretch| stretch.index),
-            starts: &column(|stretch| stretch.from),
-            lens: &column(|stretch| stretch.len),
+            indices: &column(|span| span.index),
+            starts: &column(|span| span.from),
+            lens: &column(|span| span.len),
             sequences,
         };
         tables.defect()

@@ -17,13 +17,15 @@ mod trained;
 mod turns;
 
 pub use assembly::{Assembly, Pick, Piece, Row};
-pub use bins::{Bins, Stretch};
+pub use bins::{Bins, Span};
 pub use gather::{Of, Per, Places, Shift, Values, gather_places};
 pub use layout::{BinSource, LayoutSpec, PackedSpec};
-pub use packed::{Extent, Packing, PaddingAs};
+pub use packed::{BinLayout, Extent, PaddingAs};
 pub use placement::{Align, Band, Grid, Layout, Longest, Placement, Segment, Widths};
 pub use shard::{Shard, ShardBins};
-pub use step::{Cause, Deal, Indivisible, MAX_SLOTS, Padding, Slot, Slots, Split, deal_bins};
+pub use step::{
+    Assignment, Cause, Indivisible, MAX_SLOTS, Padding, Slot, Slots, Split, assign_bins,
+};
 pub use tables::{BinTables, StepTables};
 pub use trained::Unpredicted;
 pub use turns::Turns;

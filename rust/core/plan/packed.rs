@@ -20,7 +20,7 @@ pub enum PaddingAs {
 
 /// How bins are laid out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Packing {
+pub struct BinLayout {
     /// What the place of every sequence is rounded up to a multiple of. Not 0.
     pub multiple_of: usize,
     /// Which token's value of a response-aligned field stands at a position.
@@ -45,7 +45,7 @@ pub struct Extent {
     pub is_segment: bool,
 }
 
-impl Packing {
+impl BinLayout {
     /// The token streams of rows in their bins.
     ///
     /// `width` is fixed, or that of the widest bin, but not less than `least`.
@@ -57,19 +57,19 @@ impl Packing {
             rows: bins.count(),
             width: usize::MAX,
         };
-        let mut segments = Vec::with_capacity(bins.stretches.len());
+        let mut segments = Vec::with_capacity(bins.spans.len());
         let mut widest = least;
         for bin in 0..bins.count() {
             let mut end = 0_usize;
-            for stretch in bins.stretches(bin) {
+            for span in bins.spans(bin) {
                 segments.push(Segment {
-                    row: stretch.index,
-                    from: stretch.from,
-                    len: stretch.len,
+                    row: span.index,
+                    from: span.from,
+                    len: span.len,
                     dst_row: bin,
                     dst_col: end,
                 });
-                let len = stretch.len.checked_next_multiple_of(self.multiple_of);
+                let len = span.len.checked_next_multiple_of(self.multiple_of);
                 end = len
                     .and_then(|len| end.checked_add(len))
                     .ok_or_else(too_large)?;

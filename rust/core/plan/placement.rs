@@ -1,14 +1,14 @@
 //! The placement: where rows go.
 
 use crate::error::{Error, Result};
-use crate::plan::{Assembly, Bins, Packing, Row};
+use crate::plan::{Assembly, BinLayout, Bins, Row};
 
-/// A stretch of a row at a place in the output.
+/// A span of a row at a place in the output.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Segment {
     /// The row of the assembly.
     pub row: usize,
-    /// Where the stretch begins: in the row's token stream or in its response, by the grid.
+    /// Where the span begins: in the row's token stream or in its response, by the grid.
     pub from: usize,
     /// Its number of tokens.
     pub len: usize,
@@ -28,7 +28,7 @@ pub struct Grid {
     segments: Vec<Segment>,
 }
 
-/// A stretch of a grid that can be written by itself: the unit for polling and for threads.
+/// A span of a grid that can be written by itself: the unit for polling and for threads.
 #[derive(Debug, Clone, Copy)]
 pub struct Band<'a> {
     /// First position, counted row by row over the grid.
@@ -50,7 +50,7 @@ pub enum Layout {
     TwoSegment,
     /// One right-padded block; responses left-aligned.
     Right,
-    /// Nothing is padded: one long row, of which every row of the batch is a stretch.
+    /// Nothing is padded: one long row, of which every row of the batch is a span.
     Jagged,
     /// Several sequences share an output row; response-aligned fields have the form of sequences.
     Packed,
@@ -171,7 +171,7 @@ pub struct Placement {
     /// Places of responses.
     pub response: Grid,
     /// How bins are laid out, if the layout is packed.
-    pub packing: Option<Packing>,
+    pub bin_layout: Option<BinLayout>,
 }
 
 impl Placement {
@@ -184,7 +184,7 @@ impl Placement {
         layout: Layout,
         sequence: Grid,
         response: Grid,
-        packing: Option<Packing>,
+        bin_layout: Option<BinLayout>,
     ) -> Result<Self> {
         let check = |grid: &Grid, len: fn(&Row) -> usize, kind: &str| {
             let fits = |segment: &Segment| {
@@ -211,16 +211,16 @@ impl Placement {
             let reason = "a jagged layout is one row".to_owned();
             return Err(Error::InvalidPlan(reason));
         }
-        if let Some(packing) = packing {
+        if let Some(bin_layout) = bin_layout {
             // All else follows from the token streams.
-            let fits =
-                packing.fits(&sequence) && packing.responses(assembly, &sequence)? == response;
+            let fits = bin_layout.fits(&sequence)
+                && bin_layout.responses(assembly, &sequence)? == response;
             if !fits {
                 let reason = "its bins are not laid out as it says".to_owned();
                 return Err(Error::InvalidPlan(reason));
             }
         }
-        if packing.is_some() != (layout == Layout::Packed) {
+        if bin_layout.is_some() != (layout == Layout::Packed) {
             let reason = "only a packed layout is packed".to_owned();
             return Err(Error::InvalidPlan(reason));
         }
@@ -228,7 +228,7 @@ impl Placement {
             layout,
             sequence,
             response,
-            packing,
+            bin_layout,
         })
     }
 
@@ -240,13 +240,13 @@ impl Placement {
     pub fn packed(
         assembly: &Assembly,
         bins: &Bins,
-        packing: Packing,
+        bin_layout: BinLayout,
         width: Option<usize>,
         least: usize,
     ) -> Result<Self> {
         let lens: Vec<_> = assembly.rows().iter().map(Row::len).collect();
         bins.check(&lens)?;
-        Self::of_bins(assembly, bins, packing, width, least)
+        Self::of_bins(assembly, bins, bin_layout, width, least)
     }
 
     /// The same of bins of these rows.
@@ -256,16 +256,16 @@ impl Placement {
     pub(super) fn of_bins(
         assembly: &Assembly,
         bins: &Bins,
-        packing: Packing,
+        bin_layout: BinLayout,
         width: Option<usize>,
         least: usize,
     ) -> Result<Self> {
-        let sequence = packing.sequences(bins, width, least)?;
+        let sequence = bin_layout.sequences(bins, width, least)?;
         Ok(Self {
             layout: Layout::Packed,
-            response: packing.responses(assembly, &sequence)?,
+            response: bin_layout.responses(assembly, &sequence)?,
             sequence,
-            packing: Some(packing),
+            bin_layout: Some(bin_layout),
         })
     }
 
@@ -309,7 +309,7 @@ impl Placement {
             layout,
             sequence,
             response,
-            packing: None,
+            bin_layout: None,
         })
     }
 }

@@ -4,11 +4,11 @@ use std::mem;
 use std::ops::Range;
 
 use super::partition::{First, Item, balance};
-use crate::steps::Steps;
+use crate::ticks::Ticks;
 
-/// How a mini-batch's rows are dealt out.
+/// How a mini-batch's rows are distributed.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub enum Deal<'a> {
+pub enum Assignment<'a> {
     /// Each rank gets rows that follow each other, about as many as the others.
     Contiguous,
     /// Row by row to the next rank.
@@ -49,8 +49,8 @@ pub struct Slot {
 pub struct Split<'a> {
     /// Number of ranks, at least one.
     pub ranks: usize,
-    /// How rows are dealt out.
-    pub deal: Deal<'a>,
+    /// How rows are distributed.
+    pub assignment: Assignment<'a>,
     /// What fills up.
     pub padding: Padding,
     /// Where the groups begin whose rows stay together, and where the last ends. Mini-batches begin
@@ -93,17 +93,17 @@ pub struct Slots {
 impl Split<'_> {
     /// Split mini-batches that begin there; the last offset is their end.
     ///
-    /// Rows of a rank keep their order, with the padding behind them. Padding is dealt out evenly,
+    /// Rows of a rank keep their order, with the padding behind them. Padding is distributed evenly,
     /// as far as rows stay in order or together: no rank has padding alone, if there are as many rows
     /// or groups as ranks.
     ///
     /// # Errors
-    /// What `steps` are stopped by; within, [`Indivisible`], if padding is refused, or would be too
+    /// What `ticks` are stopped by; within, [`Indivisible`], if padding is refused, or would be too
     /// much.
     pub fn slots<E>(
         &self,
         mini_batches: &[usize],
-        steps: &mut Steps<E>,
+        ticks: &mut Ticks<E>,
     ) -> Result<Result<Slots, Indivisible>, E> {
         let rows = mini_batches.last().copied().unwrap_or(0);
         let mut slots = Slots {
@@ -118,14 +118,14 @@ impl Split<'_> {
                 return Ok(Err(indivisible(Cause::Rows)));
             }
             match self.groups {
-                None => self.deal_rows(&rows, &mut slots.slots, steps)?,
+                None => self.assign_rows(&rows, &mut slots.slots, ticks)?,
                 Some(groups) => {
                     let first = next_group;
                     while groups[next_group] < rows.end {
                         next_group += 1;
                     }
                     let groups = &groups[first..=next_group];
-                    if let Err(cause) = self.deal_groups(rows, groups, &mut slots.slots, steps)? {
+                    if let Err(cause) = self.assign_groups(rows, groups, &mut slots.slots, ticks)? {
                         return Ok(Err(indivisible(match cause {
                             Cause::Group(group) => Cause::Group(first + group),
                             other => other,
@@ -139,20 +139,20 @@ impl Split<'_> {
     }
 
     /// Split a mini-batch row by row.
-    fn deal_rows<E>(
+    fn assign_rows<E>(
         &self,
         rows: &Range<usize>,
         slots: &mut Vec<Slot>,
-        steps: &mut Steps<E>,
+        ticks: &mut Ticks<E>,
     ) -> Result<(), E> {
-        steps.done(rows.len())?;
-        match self.deal {
-            Deal::Contiguous => self.fill_up(rows, rows.clone(), slots),
-            Deal::Strided => {
+        ticks.done(rows.len())?;
+        match self.assignment {
+            Assignment::Contiguous => self.fill_up(rows, rows.clone(), slots),
+            Assignment::Strided => {
                 let of_rank = |rank| (rows.start + rank..rows.end).step_by(self.ranks);
                 self.fill_up(rows, (0..self.ranks).flat_map(of_rank), slots);
             }
-            Deal::Balanced { costs, synthetic } => {
+            Assignment::Balanced { costs, synthetic } => {
                 let count = rows.len().div_ceil(self.ranks);
                 let padding = |index| {
                     let row = self.padding_row(rows, index).row;
@@ -164,7 +164,7 @@ impl Split<'_> {
                 taken.extend((0..num_padding).map(padding));
                 let item = |&cost| Item { rows: 1, cost };
                 let items: Vec<_> = costs[rows.clone()].iter().map(item).collect();
-                let ranks = balance(&items, &taken, count, First::Costly, steps)?
+                let ranks = balance(&items, &taken, count, First::Costly, ticks)?
                     .expect("there is room for every row");
                 let by_rank = by_rank(&ranks, self.ranks).into_iter();
                 self.fill_up(rows, by_rank.map(|index| rows.start + index), slots);
@@ -173,7 +173,7 @@ impl Split<'_> {
         Ok(())
     }
 
-    /// Deal rows out in this order, as many to every rank, of which the last have a padding row each.
+    /// Assign rows in this order, as many to every rank, of which the last have a padding row each.
     fn fill_up(
         &self,
         rows: &Range<usize>,
@@ -196,25 +196,25 @@ impl Split<'_> {
     /// Split a mini-batch by groups, which begin there.
     ///
     /// # Errors
-    /// What `steps` are stopped by; within, what stands against it.
-    fn deal_groups<E>(
+    /// What `ticks` are stopped by; within, what stands against it.
+    fn assign_groups<E>(
         &self,
         rows: Range<usize>,
         groups: &[usize],
         slots: &mut Vec<Slot>,
-        steps: &mut Steps<E>,
+        ticks: &mut Ticks<E>,
     ) -> Result<Result<(), Cause>, E> {
         let lens: Vec<_> = groups.windows(2).map(|ends| ends[1] - ends[0]).collect();
-        let ranks = match self.deal {
-            Deal::Contiguous => in_order(&lens, self.ranks, steps)?,
-            Deal::Strided => (0..lens.len()).map(|group| group % self.ranks).collect(),
-            Deal::Balanced { costs, .. } => {
+        let ranks = match self.assignment {
+            Assignment::Contiguous => in_order(&lens, self.ranks, ticks)?,
+            Assignment::Strided => (0..lens.len()).map(|group| group % self.ranks).collect(),
+            Assignment::Balanced { costs, .. } => {
                 let item = |ends: &[usize]| Item {
                     rows: ends[1] - ends[0],
                     cost: costs[ends[0]..ends[1]].iter().sum(),
                 };
                 let items: Vec<_> = groups.windows(2).map(item).collect();
-                balance_groups(&items, self.ranks, steps)?
+                balance_groups(&items, self.ranks, ticks)?
             }
         };
         let mut counts = vec![0; self.ranks];
@@ -231,7 +231,7 @@ impl Split<'_> {
         let mut groups_by_rank = by_rank(&ranks, self.ranks).into_iter().peekable();
         let mut paddings = 0..;
         for (rank, rows_of_rank) in counts.into_iter().enumerate() {
-            steps.done(count)?;
+            ticks.done(count)?;
             while let Some(group) = groups_by_rank.next_if(|&group| ranks[group] == rank) {
                 slots.extend((groups[group]..groups[group + 1]).map(|row| Slot {
                     row: Some(row),
@@ -250,7 +250,7 @@ impl Split<'_> {
         let mut filled = vec![0; self.ranks];
         let mut end = 0;
         let is_too_much = |(&len, &rank): (&usize, &usize)| {
-            if self.deal == Deal::Contiguous {
+            if self.assignment == Assignment::Contiguous {
                 let start = end;
                 end += len;
                 return start % count + len > count;
@@ -276,27 +276,27 @@ impl Split<'_> {
     }
 }
 
-/// Deal bins out, each to the next rank: their items rank by rank, none for a bin that is `missing`
+/// Assign bins, each to the next rank: their items rank by rank, none for a bin that is `missing`
 /// behind the others and holds one synthetic row; and how many each bin has.
 ///
 /// The offsets part the items, and there are as many bins for every rank, with those missing.
-pub fn deal_bins(
+pub fn assign_bins(
     offsets: &[usize],
     items: &[usize],
     missing: usize,
     ranks: usize,
 ) -> (Vec<Option<usize>>, Vec<usize>) {
     let count = offsets.len() - 1 + missing;
-    let (mut dealt, mut counts) = (Vec::with_capacity(items.len() + missing), Vec::new());
+    let (mut assigned, mut counts) = (Vec::with_capacity(items.len() + missing), Vec::new());
     for bin in (0..ranks).flat_map(|rank| (rank..count).step_by(ranks)) {
-        let before = dealt.len();
+        let before = assigned.len();
         match offsets.get(bin + 1) {
-            Some(&end) => dealt.extend(items[offsets[bin]..end].iter().copied().map(Some)),
-            None => dealt.push(None),
+            Some(&end) => assigned.extend(items[offsets[bin]..end].iter().copied().map(Some)),
+            None => assigned.push(None),
         }
-        counts.push(dealt.len() - before);
+        counts.push(assigned.len() - before);
     }
-    (dealt, counts)
+    (assigned, counts)
 }
 
 /// Indices by rank, and in order within a rank.
@@ -320,19 +320,19 @@ fn by_rank(rank_of: &[usize], ranks: usize) -> Vec<usize> {
 
 /// Ranks of groups that stay in order: the rank with most rows has as few as can be, and the others
 /// about as many. No rank is empty, if there are as many groups.
-fn in_order<E>(lens: &[usize], ranks: usize, steps: &mut Steps<E>) -> Result<Vec<usize>, E> {
+fn in_order<E>(lens: &[usize], ranks: usize, ticks: &mut Ticks<E>) -> Result<Vec<usize>, E> {
     let (least, most) = bounds(lens.iter().copied(), ranks);
     let capacity = first_that(least..most, |capacity| {
-        Ok(ranks_from(lens, capacity, steps)?[0] <= ranks)
+        Ok(ranks_from(lens, capacity, ticks)?[0] <= ranks)
     })?;
-    let needed = ranks_from(lens, capacity, steps)?;
+    let needed = ranks_from(lens, capacity, ticks)?;
     let mut rank_of = Vec::with_capacity(lens.len());
     let mut left: usize = lens.iter().sum();
     for others in (0..ranks).rev() {
         let part = left.div_ceil(others + 1);
         let (mut rows, start) = (0, rank_of.len());
         while let Some(&len) = lens.get(rank_of.len()) {
-            steps.done(1)?;
+            ticks.done(1)?;
             let end = rank_of.len() + 1;
             // Others need what is left, and one group each, if there are as many.
             let must = rank_of.len() == start || needed[rank_of.len()] > others;
@@ -351,11 +351,11 @@ fn in_order<E>(lens: &[usize], ranks: usize, steps: &mut Steps<E>) -> Result<Vec
 }
 
 /// How many ranks of no more rows than the capacity the groups from each on need; of none, 0.
-fn ranks_from<E>(lens: &[usize], capacity: usize, steps: &mut Steps<E>) -> Result<Vec<usize>, E> {
+fn ranks_from<E>(lens: &[usize], capacity: usize, ticks: &mut Ticks<E>) -> Result<Vec<usize>, E> {
     let mut needed = vec![0; lens.len() + 1];
     let (mut end, mut rows) = (lens.len(), 0);
     for start in (0..lens.len()).rev() {
-        steps.done(1)?;
+        ticks.done(1)?;
         rows += lens[start];
         while rows > capacity {
             end -= 1;
@@ -368,10 +368,10 @@ fn ranks_from<E>(lens: &[usize], capacity: usize, steps: &mut Steps<E>) -> Resul
 
 /// Ranks of groups, by cost. A rank has room for as few rows as were found to do, so that little is
 /// to be filled up.
-fn balance_groups<E>(items: &[Item], ranks: usize, steps: &mut Steps<E>) -> Result<Vec<usize>, E> {
+fn balance_groups<E>(items: &[Item], ranks: usize, ticks: &mut Ticks<E>) -> Result<Vec<usize>, E> {
     let (least, most) = bounds(items.iter().map(|item| item.rows), ranks);
     let taken = vec![Item::NOTHING; ranks];
-    let mut by = |first, capacity| balance(items, &taken, capacity, first, steps);
+    let mut by = |first, capacity| balance(items, &taken, capacity, first, ticks);
     if let Some(rank_of) = by(First::Costly, least)? {
         return Ok(rank_of);
     }

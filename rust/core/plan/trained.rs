@@ -28,7 +28,7 @@ impl Placement {
         let parts = self.sequence.segments();
         let begins_part = |(index, segment): (usize, &Segment)| {
             // Each packed response lies in the part of the same number; other rows are in one part.
-            let part_begin = self.packing.map_or(0, |_| parts[index].from);
+            let part_begin = self.bin_layout.map_or(0, |_| parts[index].from);
             segment.len > 0 && part_begin >= assembly.rows()[segment.row].prompt_len
         };
         let mut segments = self.response.segments().iter().enumerate();
@@ -73,7 +73,7 @@ impl Placement {
     pub fn labels(&self, assembly: &Assembly, shifted: bool) -> (Cow<'_, Grid>, bool) {
         let is_shifted = shifted || self.is_shifted();
         let grid = &self.sequence;
-        let is_packed = self.packing.is_some();
+        let is_packed = self.bin_layout.is_some();
         let places = if is_shifted && is_packed {
             Cow::Owned(grid.without_last())
         } else if is_shifted || (!is_packed && assembly.rows().iter().all(|row| row.prompt_len > 0))
@@ -107,13 +107,13 @@ impl Placement {
     /// Whether a segment of the token streams begins a sequence, or a part of a split one. In two
     /// segments, that of a response goes on from its prompt.
     fn begins_part(&self, segment: &Segment) -> bool {
-        segment.from == 0 || self.packing.is_some()
+        segment.from == 0 || self.bin_layout.is_some()
     }
 
     /// Whether response-aligned fields hold at each position what belongs to the next token.
     #[must_use]
     pub fn is_shifted(&self) -> bool {
-        { self.packing }.is_some_and(|packing| packing.shift == Shift::NextToken)
+        { self.bin_layout }.is_some_and(|layout| layout.shift == Shift::NextToken)
     }
 }
 
@@ -147,7 +147,7 @@ impl Grid {
 }
 
 impl Segment {
-    /// The same stretch without its first token, if it has one.
+    /// The same span without its first token, if it has one.
     fn without_first(&self) -> Self {
         let cut = self.len.min(1);
         Self {

@@ -1,7 +1,7 @@
 //! Writers that copy values: token streams and response-aligned fields.
 
 use super::{Destination, fill, walk};
-use crate::column::{Column, Soon, read_stream};
+use crate::column::{Column, Lookahead, read_stream};
 use crate::element::Element;
 use crate::plan::{Assembly, Band, Segment};
 
@@ -33,11 +33,11 @@ pub fn write_tokens<T: Element, C: Column<T>>(
 ) -> Result<(), C::Error> {
     let mut upcoming = Upcoming(band.segments);
     walk(band, &[pad], destination, |segment, inside| {
-        upcoming.announce(|segment, soon| {
+        upcoming.announce(|segment, lookahead| {
             if let Some(turn) = assembly.rows()[segment.row].source {
-                prompts.announce(turn, segment.from, soon);
+                prompts.announce(turn, segment.from, lookahead);
                 let prompt_len = prompts.row_len(turn);
-                responses.announce(turn, segment.from.saturating_sub(prompt_len), soon);
+                responses.announce(turn, segment.from.saturating_sub(prompt_len), lookahead);
             }
         });
         match assembly.rows()[segment.row].source {
@@ -56,11 +56,11 @@ struct Upcoming<'a>(&'a [Segment]);
 impl Upcoming<'_> {
     /// Go on by a segment, and tell of the next two where they are not the next rows: those lie
     /// where the processor looks by itself.
-    fn announce(&mut self, tell: impl Fn(&Segment, Soon)) {
-        let coming = self.0.windows(2).zip([Soon::Next, Soon::Later]);
-        for (pair, soon) in coming {
+    fn announce(&mut self, tell: impl Fn(&Segment, Lookahead)) {
+        let coming = self.0.windows(2).zip([Lookahead::Next, Lookahead::Later]);
+        for (pair, lookahead) in coming {
             if pair[1].row != pair[0].row + 1 {
-                tell(&pair[1], soon);
+                tell(&pair[1], lookahead);
             }
         }
         self.0 = self.0.get(1..).unwrap_or_default();
@@ -87,10 +87,10 @@ pub fn write_field<T: Element, C: Column<T>>(
     assert_eq!(pad.len(), inner);
     let mut upcoming = Upcoming(band.segments);
     walk(band, pad, destination, |segment, inside| {
-        upcoming.announce(|segment, soon| {
+        upcoming.announce(|segment, lookahead| {
             if let Some(piece) = assembly.pieces(segment.row).first() {
                 let from = segment.from.saturating_sub(piece.start);
-                column.announce(piece.turn, piece.from + from.min(piece.len), soon);
+                column.announce(piece.turn, piece.from + from.min(piece.len), lookahead);
             }
         });
         let segment_end = segment.from + segment.len;

@@ -77,7 +77,7 @@ impl<'py> ArrayView<'py> {
     ) -> Result<Self> {
         let ArrayInput { array, tensor } = input;
         if is_masked(&array)? {
-            return Err(Error::Kind {
+            return Err(Error::WrongType {
                 place: place(),
                 found: "a masked array".to_owned(),
                 expected: "fill it first, by its method filled",
@@ -88,7 +88,7 @@ impl<'py> ArrayView<'py> {
         }
         match native(&array, unusual)?.map(|copy| (viewable(&copy), copy)) {
             Some((Some(numbers), copy)) => Ok(Self::of_viewable(copy, leading, numbers, None)),
-            _ => Err(Error::Kind {
+            _ => Err(Error::WrongType {
                 place: place(),
                 found: format!("an array of dtype {}", array.dtype()),
                 expected: "rows hold integers, floats or booleans",

@@ -111,7 +111,7 @@ impl<'a> Rows<'a> {
             DataType::Struct(columns) => match &columns[..] {
                 [column] => (true, &column.data_type),
                 columns => {
-                    return Err(Error::Kind {
+                    return Err(Error::WrongType {
                         place: place.to_owned(),
                         found: format!("a table of {} columns", columns.len()),
                         expected: "pass one of them",
@@ -120,7 +120,7 @@ impl<'a> Rows<'a> {
             },
             data_type => (false, data_type),
         };
-        let wrong_type = || Error::Kind {
+        let wrong_type = || Error::WrongType {
             place: place.to_owned(),
             found: format!("an Arrow array of type {data_type}"),
             expected: "rows are lists of integers, floats or booleans",
@@ -196,7 +196,7 @@ impl<'a> Rows<'a> {
         Ok((vec![tokens], offsets))
     }
 
-    /// The tokens of list views: one stretch if they lie in order.
+    /// The tokens of list views: one span if they lie in order.
     fn viewed<O: Pod + Into<i64>>(&self, lists: &Array) -> Result<(Vec<Array>, Vec<usize>)> {
         let child = lists.child();
         let len = child.len();

@@ -7,7 +7,7 @@
 use std::ffi::c_int;
 use std::ptr;
 
-use fastcollate::{Place, Soon, bf16, f16};
+use fastcollate::{Lookahead, Place, bf16, f16};
 use pyo3::exceptions::PyImportError;
 use pyo3::ffi;
 use pyo3::prelude::*;
@@ -226,13 +226,13 @@ fn prefetch<T>(item: *const T) {
 /// for the items' addresses. Nobody else foresees rows that are read in another order than they were
 /// made in: a packed batch of 1.6 M tokens with three fields takes 13.8 ms instead of 18.1 (one that
 /// keeps the order, 11). Asking for the first items, too, saves 5 % more, but costs others 2 %.
-pub fn announce(list: &Bound<PyList>, len: usize, from: usize, soon: Soon) {
+pub fn announce(list: &Bound<PyList>, len: usize, from: usize, lookahead: Lookahead) {
     /// Addresses in a cache line.
     const LINE: usize = 8;
-    match soon {
-        Soon::Later => prefetch(list.as_ptr()),
+    match lookahead {
+        Lookahead::Later => prefetch(list.as_ptr()),
         #[cfg(not(any(Py_LIMITED_API, Py_GIL_DISABLED)))]
-        Soon::Next => {
+        Lookahead::Next => {
             // SAFETY: the list is live, and nobody changes it while we are attached.
             let items = unsafe { (*list.as_ptr().cast::<ffi::PyListObject>()).ob_item };
             for index in (from..len.min(from + AHEAD)).step_by(LINE) {
@@ -241,7 +241,7 @@ pub fn announce(list: &Bound<PyList>, len: usize, from: usize, soon: Soon) {
         }
         // Where lists lie is not to be known, or may change.
         #[cfg(any(Py_LIMITED_API, Py_GIL_DISABLED))]
-        Soon::Next => {
+        Lookahead::Next => {
             let _ = (len, from, LINE);
         }
     }
@@ -395,8 +395,8 @@ where
     })
 }
 
-/// What ends a stretch of the same items.
-pub enum Stretch {
+/// What ends a run of equal items.
+pub enum Run {
     /// The item of this index, if there is one, may be equal or not.
     Until(usize),
     /// That of this index is another text.
@@ -407,7 +407,7 @@ pub enum Stretch {
 ///
 /// For 100,000 strings, ten of each text but none the same object, this and all that is done about
 /// prompts takes 1.0 ms. By their UTF-8 it is 0.8, but free-threaded builds lock a str to make that.
-pub fn same_until(items: &Bound<PyList>, item: &Bound<PyAny>, index: usize) -> Stretch {
+pub fn same_until(items: &Bound<PyList>, item: &Bound<PyAny>, index: usize) -> Run {
     let py = items.py();
     let text = item.cast_exact::<PyString>().ok();
     with_critical_section(items.as_any(), || {
@@ -424,11 +424,11 @@ pub fn same_until(items: &Bound<PyList>, item: &Bound<PyAny>, index: usize) -> S
             // SAFETY: a list's items are live, and we are attached.
             match text.and_then(|text| unsafe { is_same_text(py, text, other) }) {
                 Some(true) => {}
-                Some(false) => return Stretch::UntilOther(index),
-                None => return Stretch::Until(index),
+                Some(false) => return Run::UntilOther(index),
+                None => return Run::Until(index),
             }
         }
-        Stretch::Until(count.max(index + 1))
+        Run::Until(count.max(index + 1))
     })
 }
 

@@ -27,11 +27,11 @@ mod tensor;
 
 pub use array::data;
 pub use arrow::{ArrowMemory, arrow_chunks};
-pub use list::{Stretch, check_digits, same_until};
+pub use list::{Run, check_digits, same_until};
 pub use padded_blocks::copy_rows;
-pub use ragged::Stretches;
+pub use ragged::RowSpans;
 pub use rows::Rows;
-pub use storage::{RowStore, StoredRow, columns_of, pack_ids};
+pub use storage::{RowStore, StoredRow, compact_ids, stored_columns};
 
 use std::sync::OnceLock;
 

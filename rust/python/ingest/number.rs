@@ -81,9 +81,9 @@ decode_float! {
 ///
 /// This may run Python code: the caller owns `item`, and must look again at what it came from.
 pub fn decode<T: Decode>(item: &Bound<PyAny>, place: impl Fn() -> Place) -> Result<T> {
-    let wrong_kind = || Error::kind(place().to_string(), item, T::EXPECTED);
+    let wrong_type = || Error::wrong_type(place().to_string(), item, T::EXPECTED);
     if !is_one_real_number(item)? {
-        return Err(wrong_kind());
+        return Err(wrong_type());
     }
     let error = match T::extract(item) {
         Ok(value) => return Ok(value),
@@ -95,7 +95,7 @@ pub fn decode<T: Decode>(item: &Bound<PyAny>, place: impl Fn() -> Place) -> Resu
         has_method = has_method || item.get_type().hasattr(*method)?;
     }
     if !has_method {
-        return Err(wrong_kind());
+        return Err(wrong_type());
     }
     let is_plain = || Ok::<_, PyErr>(item.is_instance_of::<PyInt>() || is_real_scalar(item)?);
     if !error.is_instance_of::<PyOverflowError>(py) || !is_plain()? {

@@ -1,4 +1,4 @@
-//! Columns: many rows as stretches of one array.
+//! Columns: many rows as spans of one array.
 
 use std::sync::OnceLock;
 
@@ -10,46 +10,46 @@ use pyo3::types::PyType;
 use super::imported;
 use super::tensor::{is_nested, is_tensor};
 
-/// Rows that are stretches of arrays, also where something else lies between them.
+/// Rows that are spans of arrays, also where something else lies between them.
 ///
 /// Private: how a batch hands over its own outputs to be laid out anew, and a builder its rows.
 #[pyclass(frozen, module = "fastcollate._fastcollate")]
-pub struct Stretches(Vec<Stretch>);
+pub struct RowSpans(Vec<ArraySpans>);
 
 /// Rows of one array: the array, and where in it each row starts and how long it is.
-struct Stretch {
+struct ArraySpans {
     values: Py<PyAny>,
     starts: Vec<usize>,
     lens: Vec<usize>,
 }
 
 #[pymethods]
-impl Stretches {
+impl RowSpans {
     #[new]
     fn new(
         arrays: Vec<(Py<PyAny>, PyReadonlyArray1<i64>, PyReadonlyArray1<i64>)>,
     ) -> PyResult<Self> {
-        let stretch = |(values, starts, lens)| {
-            Ok(Stretch {
+        let span = |(values, starts, lens)| {
+            Ok(ArraySpans {
                 values,
                 starts: to_usize(&starts)?,
                 lens: to_usize(&lens)?,
             })
         };
-        let stretches = arrays.into_iter().map(stretch);
-        stretches.collect::<PyResult<_>>().map(Self)
+        let spans = arrays.into_iter().map(span);
+        spans.collect::<PyResult<_>>().map(Self)
     }
 }
 
-impl Stretches {
+impl RowSpans {
     /// Rows of arrays, one array after the other.
     pub fn of_parts(parts: Vec<Parts>) -> Self {
-        let stretch = |part: Parts| Stretch {
+        let span = |part: Parts| ArraySpans {
             values: part.values.unbind(),
             starts: part.starts,
             lens: part.lens,
         };
-        Self(parts.into_iter().map(stretch).collect())
+        Self(parts.into_iter().map(span).collect())
     }
 }
 
@@ -60,28 +60,28 @@ pub struct Parts<'py> {
     pub lens: Vec<usize>,
 }
 
-/// Whether an object holds rows as stretches of one array.
+/// Whether an object holds rows as spans of one array.
 ///
 /// # Errors
 /// What torch raises.
 pub fn is_column(object: &Bound<PyAny>) -> PyResult<bool> {
-    Ok(object.is_instance_of::<Stretches>() || is_ragged(object)? || is_jagged(object)?)
+    Ok(object.is_instance_of::<RowSpans>() || is_ragged(object)? || is_jagged(object)?)
 }
 
-/// The parts of a `Ragged`, a jagged nested tensor or `Stretches`, array by array; `None` for anything
+/// The parts of a `Ragged`, a jagged nested tensor or `RowSpans`, array by array; `None` for anything
 /// else.
 ///
 /// # Errors
 /// `ValueError` for offsets that fall, and lengths that they leave no room for; what torch raises.
 pub fn parts<'py>(object: &Bound<'py, PyAny>, field: &str) -> PyResult<Option<Vec<Parts<'py>>>> {
     let py = object.py();
-    if let Ok(stretches) = object.cast::<Stretches>() {
-        let part = |stretch: &Stretch| Parts {
-            values: stretch.values.bind(py).clone(),
-            starts: stretch.starts.clone(),
-            lens: stretch.lens.clone(),
+    if let Ok(spans) = object.cast::<RowSpans>() {
+        let part = |span: &ArraySpans| Parts {
+            values: span.values.bind(py).clone(),
+            starts: span.starts.clone(),
+            lens: span.lens.clone(),
         };
-        return Ok(Some(stretches.get().0.iter().map(part).collect()));
+        return Ok(Some(spans.get().0.iter().map(part).collect()));
     }
     if is_ragged(object)? {
         let values = object.getattr(intern!(py, "values"))?;

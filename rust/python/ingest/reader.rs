@@ -75,7 +75,7 @@ impl<'a, 'py> Reader<'a, 'py> {
         let rows = match tensor::unbound(rows)? {
             Some(rows) => rows,
             None if is_sequence(rows)? => to_list(rows)?,
-            None => return Err(self.wrong_kind(rows)),
+            None => return Err(self.wrong_type(rows)),
         };
         self.reserve(rows.len())?;
         for (index, row) in rows.iter().enumerate() {
@@ -115,7 +115,7 @@ impl<'a, 'py> Reader<'a, 'py> {
                 self.read_parts(input, 1, (0..rows).map(|row| (row, 1)))?;
                 Ok(self.finish())
             }
-            _ => Err(self.wrong_kind(values)),
+            _ => Err(self.wrong_type(values)),
         }
     }
 
@@ -148,7 +148,7 @@ impl<'a, 'py> Reader<'a, 'py> {
             } in parts
             {
                 let values = as_array(&values, || self.field.to_owned())?;
-                let values = values.ok_or_else(|| self.wrong_kind(rows))?;
+                let values = values.ok_or_else(|| self.wrong_type(rows))?;
                 self.read_parts(values, 1, starts.into_iter().zip(lens))?;
             }
             return Ok(true);
@@ -158,7 +158,7 @@ impl<'a, 'py> Reader<'a, 'py> {
             && !is_objects(&input.array)
         {
             let (count, len) = match *input.array.shape() {
-                [] | [_] => return Err(self.wrong_kind(rows)),
+                [] | [_] => return Err(self.wrong_type(rows)),
                 [count, len] => (count, len),
                 [count, len, ..] if self.allows_trailing => (count, len),
                 _ => {
@@ -179,7 +179,7 @@ impl<'a, 'py> Reader<'a, 'py> {
         Ok(false)
     }
 
-    /// Take rows that are stretches (start, len) of one array, whose first dimensions, `leading` of
+    /// Take rows that are spans (start, len) of one array, whose first dimensions, `leading` of
     /// them, count the tokens.
     fn read_parts(
         &mut self,
@@ -266,7 +266,7 @@ impl<'a, 'py> Reader<'a, 'py> {
                 } else {
                     EXPECTED_ROW
                 };
-                Err(Error::kind(place(), &row, expected))
+                Err(Error::wrong_type(place(), &row, expected))
             }
         }
     }
@@ -310,7 +310,7 @@ impl<'a, 'py> Reader<'a, 'py> {
                         return Err(Error::shape(self.place(index), &shape, EXPECTED_NUMBERS));
                     }
                     None => {
-                        return Err(Error::Kind {
+                        return Err(Error::WrongType {
                             place: self.place(index),
                             found: "a tensor of shape ()".to_owned(),
                             expected: EXPECTED_ROW,
@@ -360,8 +360,8 @@ impl<'a, 'py> Reader<'a, 'py> {
         format!("{}[{}]", self.field, self.first + index)
     }
 
-    fn wrong_kind(&self, rows: &Bound<'py, PyAny>) -> Error {
-        Error::kind(self.field.to_owned(), rows, EXPECTED_FIELD)
+    fn wrong_type(&self, rows: &Bound<'py, PyAny>) -> Error {
+        Error::wrong_type(self.field.to_owned(), rows, EXPECTED_FIELD)
     }
 }
 

@@ -4,7 +4,7 @@ use std::slice;
 
 use fastcollate::polling::{compared_in_chunks, in_chunks, poll_step};
 use fastcollate::{
-    At, Check, Column, Element, FieldColumn, Slice, SliceColumn, Soon, Tokens, check_kind,
+    At, Check, Column, Element, FieldColumn, Lookahead, Slice, SliceColumn, Tokens, check_type,
     check_values, common_values, common_when_read, read_slice,
 };
 use pyo3::prelude::*;
@@ -141,12 +141,12 @@ impl<'py> Rows<'py> {
         for array in &self.shared {
             // All of one kind.
             let values = array.values()?.ok_or_else(|| self.moved(0))?;
-            check_kind::<T>(field, 0, &values)?;
+            check_type::<T>(field, 0, &values)?;
         }
         for (index, row) in self.rows.iter().enumerate() {
             if let Row::Array(array) = row {
                 let values = array.values()?.ok_or_else(|| self.moved(index))?;
-                check_kind::<T>(field, self.first + index, &values)?;
+                check_type::<T>(field, self.first + index, &values)?;
             }
         }
         Ok(self)
@@ -261,9 +261,9 @@ impl<T: DecodeExact> Column<T> for Rows<'_> {
         })
     }
 
-    fn announce(&self, turn: usize, from: usize, soon: Soon) {
+    fn announce(&self, turn: usize, from: usize, lookahead: Lookahead) {
         if let Row::List(list, len) = &self.rows[turn] {
-            announce(list, *len, from, soon);
+            announce(list, *len, from, lookahead);
         }
     }
 }

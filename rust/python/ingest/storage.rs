@@ -12,7 +12,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyFloat, PyTuple};
 
 use super::list::DecodeExact;
-use super::ragged::{Parts, Stretches};
+use super::ragged::{Parts, RowSpans};
 use super::rows::Rows;
 use crate::batch::field::FieldSpec;
 use crate::error::{Error, Result};
@@ -429,7 +429,7 @@ fn decode(row: &Rows, dtype: Dtype, bytes: &mut [u8]) -> Result<()> {
 
 /// The arrays of rows, of which there are some, as columns: views of their chunks.
 #[pyfunction]
-pub fn columns_of(py: Python, rows: Vec<Bound<StoredRow>>) -> PyResult<Vec<Stretches>> {
+pub fn stored_columns(py: Python, rows: Vec<Bound<StoredRow>>) -> PyResult<Vec<RowSpans>> {
     let numpy = py.import(intern!(py, "numpy"))?;
     let ndarray = numpy.getattr(intern!(py, "ndarray"))?;
     let rows: Vec<_> = rows.iter().map(Bound::get).collect();
@@ -449,13 +449,13 @@ pub fn columns_of(py: Python, rows: Vec<Bound<StoredRow>>) -> PyResult<Vec<Stret
             });
         }
     }
-    Ok(columns.into_iter().map(Stretches::of_parts).collect())
+    Ok(columns.into_iter().map(RowSpans::of_parts).collect())
 }
 
 /// One row of token ids, the `index`th of a field, as an array of its own: of int32 if they fit, else
 /// of int64.
 #[pyfunction]
-pub fn pack_ids<'py>(
+pub fn compact_ids<'py>(
     name: &str,
     row: &Bound<'py, PyAny>,
     index: usize,

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use fastcollate::Error as Core;
 use fastcollate::batch::RowSource;
 use fastcollate::plan::{
-    Assembly, Extent, Grid, Layout, Longest, Of, Packing, Per, Placement, Row, Segment, Shift,
+    Assembly, BinLayout, Extent, Grid, Layout, Longest, Of, Per, Placement, Row, Segment, Shift,
     Turns, Values, Widths, gather_places,
 };
 use fastcollate::write::{Destination, write_mask};
@@ -182,11 +182,11 @@ impl Plan {
         )
     }
 
-    /// Which stretches of rows share an output row: where output rows begin among them, and of each
-    /// stretch its row, where it begins in that, and its tokens, all int64. None if the layout is not
+    /// Which spans of rows share an output row: where output rows begin among them, and of each
+    /// span its row, where it begins in that, and its tokens, all int64. None if the layout is not
     /// packed.
     fn bins<'py>(&self, py: Python<'py>) -> Option<[Column<'py>; 4]> {
-        self.placement.packing?;
+        self.placement.bin_layout?;
         let sequence = &self.placement.sequence;
         let segments = sequence.segments();
         let begin = |bin| segments.partition_point(|segment| segment.dst_row < bin);
@@ -203,7 +203,7 @@ impl Plan {
     /// row: the output row, the first column and the number of positions of each, int64 (places, 3).
     /// Together they are all positions. None if the layout is not packed.
     fn extents<'py>(&self, py: Python<'py>) -> Option<Bound<'py, PyArray2<i64>>> {
-        let extents = self.placement.packing?.extents(&self.placement.sequence);
+        let extents = self.placement.bin_layout?.extents(&self.placement.sequence);
         let row = |extent: &Extent| [extent.dst_row, extent.dst_col, extent.len].map(to_i64);
         let rows: Vec<_> = extents.iter().map(row).collect();
         Some(Array2::from(rows).into_pyarray(py))
@@ -213,7 +213,7 @@ impl Plan {
     #[getter]
     fn multiple_of(&self) -> usize {
         self.placement
-            .packing
+            .bin_layout
             .map_or(1, |packing| packing.multiple_of)
     }
 
@@ -250,7 +250,7 @@ impl Plan {
     #[getter]
     fn num_lost(&self) -> usize {
         let sequence = &self.placement.sequence;
-        let packing = self.placement.packing;
+        let packing = self.placement.bin_layout;
         packing.map_or(0, |packing| packing.num_lost(&self.assembly, sequence))
     }
 
@@ -283,7 +283,7 @@ impl Plan {
                 },
             )?;
         }
-        if let Some(packing) = self.placement.packing {
+        if let Some(packing) = self.placement.bin_layout {
             let shift = usize::from(packing.shift == Shift::NextToken);
             let is_same = |(padding_as, _): &(_, _)| *padding_as == packing.padding_as;
             let padding_as = PADDING_AS.iter().position(is_same).unwrap_or_default();
@@ -354,14 +354,14 @@ pub fn longest_row(assembly: &Assembly) -> usize {
     assembly.rows().iter().map(Row::len).max().unwrap_or(0)
 }
 
-fn packing(tables: &Bound<PyDict>) -> Result<Option<Packing>> {
+fn packing(tables: &Bound<PyDict>) -> Result<Option<BinLayout>> {
     if !tables.contains("packing")? {
         return Ok(None);
     }
     let options = column(tables, "packing")?;
     let packing = match options[..] {
         [multiple_of, shift @ 0..=1, index] => {
-            PADDING_AS.get(index).map(|&(padding_as, _)| Packing {
+            PADDING_AS.get(index).map(|&(padding_as, _)| BinLayout {
                 multiple_of,
                 shift: [Shift::None, Shift::NextToken][shift],
                 padding_as,

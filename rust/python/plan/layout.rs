@@ -3,9 +3,9 @@
 use fastcollate::batch::BatchRows;
 use fastcollate::plan::{
     BinSource, Bins as CoreBins, Layout, LayoutSpec as CoreSpec, Longest, PackedSpec, PaddingAs,
-    Placement, Shift, Stretch, Widths,
+    Placement, Shift, Span, Widths,
 };
-use fastcollate::{Error as Core, Steps};
+use fastcollate::{Error as Core, Ticks};
 use numpy::PyReadonlyArray1;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -140,13 +140,13 @@ impl LayoutSpec {
     /// As [`CoreSpec::place`].
     pub fn place(&self, py: Python, rows: &BatchRows, shard: Option<&Shard>) -> Result<Placement> {
         let shard = shard.map(|shard| &shard.0);
-        let place = |steps: &mut Steps<Error>| {
+        let place = |ticks: &mut Ticks<Error>| {
             self.cost
-                .with(|cost| rows.place(&self.core, shard, &cost, steps))
+                .with(|cost| rows.place(&self.core, shard, &cost, ticks))
         };
         match self.core.pack_spec() {
             Some(_) => stoppable(py, place),
-            None => place(&mut Steps::new(&mut || Ok(()))),
+            None => place(&mut Ticks::new(&mut || Ok(()))),
         }
     }
 }
@@ -191,11 +191,11 @@ impl BinPlan<'_> {
         if [starts.len(), lens.len()] != [indices.len(); 2] || self.multiple_of == 0 {
             return Err(invalid().into());
         }
-        let stretches = indices.into_iter().zip(starts).zip(lens);
-        let stretches = stretches.map(|((index, from), len)| Stretch { index, from, len });
+        let spans = indices.into_iter().zip(starts).zip(lens);
+        let spans = spans.map(|((index, from), len)| Span { index, from, len });
         Ok(CoreBins {
             offsets: column(&self.offsets)?,
-            stretches: stretches.collect(),
+            spans: spans.collect(),
         })
     }
 }

@@ -4,7 +4,7 @@ use std::vec;
 
 use fastcollate::plan::Turns;
 use fastcollate::plan::merge::{
-    Break, Difference, Kind, Masked, Merge as CoreMerge, MergePolicy, MergeRewards,
+    Break, BreakKind, Difference, Masked, Merge as CoreMerge, MergePolicy, MergeRewards,
     MergeSpec as CoreSpec, Realign, Streams,
 };
 use fastcollate::polling::Polled;
@@ -83,7 +83,7 @@ pub type Trajectories = (Vec<usize>, String);
 
 /// What the rows of a batch are made of, if not of one turn each.
 #[derive(FromPyObject)]
-pub enum Making<'py> {
+pub enum RowSource<'py> {
     /// Turns as merged before.
     Merged(Bound<'py, Merge>),
     /// Turns to be merged.
@@ -344,9 +344,9 @@ impl Merge {
 impl Merge {
     fn kind_of(&self, broken: &Break) -> &'static str {
         match broken.kind(&self.0.turns) {
-            Kind::Shorter => "shorter",
-            Kind::Drift => "drift",
-            Kind::Diverged => "diverged",
+            BreakKind::Shorter => "shorter",
+            BreakKind::Drift => "drift",
+            BreakKind::Diverged => "diverged",
         }
     }
 }

@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use fastcollate::Error as Core;
 use fastcollate::plan::pack::{
-    Algorithm, Cost, Oversize, PackSpec as CoreSpec, Packed, Packer, spread,
+    Algorithm, Cost, ItemBins, Oversize, PackSpec as CoreSpec, Packer, spread,
 };
-use fastcollate::plan::{BinTables, Stretch};
+use fastcollate::plan::{BinTables, Span};
 use numpy::{PyArray1, PyReadonlyArray1};
 use pyo3::prelude::*;
 
@@ -92,23 +92,23 @@ impl PackSpec {
         if counts != [lens.len(); 2] {
             return Err(Core::InvalidPlan("its tables do not fit".to_owned()).into());
         }
-        let bins = stoppable(py, |steps| match &costs {
+        let bins = stoppable(py, |ticks| match &costs {
             Some(costs) => {
                 let cost = Cost::Given(costs);
-                self.core.pack(&lens, groups.as_deref(), &cost, steps)
+                self.core.pack(&lens, groups.as_deref(), &cost, ticks)
             }
             None => {
                 let pack =
-                    |cost: Cost<Error>| self.core.pack(&lens, groups.as_deref(), &cost, steps);
+                    |cost: Cost<Error>| self.core.pack(&lens, groups.as_deref(), &cost, ticks);
                 self.cost.with(pack)
             }
         })?;
-        let of = |value: fn(&Stretch) -> usize| column_of(py, bins.stretches.iter().map(value));
+        let of = |value: fn(&Span) -> usize| column_of(py, bins.spans.iter().map(value));
         Ok([
             column_of(py, bins.offsets.iter().copied()),
-            of(|stretch| stretch.index),
-            of(|stretch| stretch.from),
-            of(|stretch| stretch.len),
+            of(|span| span.index),
+            of(|span| span.from),
+            of(|span| span.len),
         ])
     }
 }
@@ -169,10 +169,10 @@ pub fn spread_bins<'py>(
     if !parts || !offsets.is_sorted() || bins > items.len() {
         return Err(Core::InvalidPlan("its tables do not fit".to_owned()).into());
     }
-    let packed = Packed { offsets, items };
+    let packed = ItemBins { offsets, items };
     Ok(columns(
         py,
-        stoppable(py, |steps| spread(&packed, bins, steps))?,
+        stoppable(py, |ticks| spread(&packed, bins, ticks))?,
     ))
 }
 
@@ -195,10 +195,10 @@ pub fn bins_defect(
     tables.defect()
 }
 
-/// Deal bins out to ranks: the rows, int64, -1 for the one of a missing bin, and how many each bin
+/// Assign bins to ranks: the rows, int64, -1 for the one of a missing bin, and how many each bin
 /// has, int64 (bins,).
 #[pyfunction]
-pub fn deal_bins<'py>(
+pub fn assign_bins<'py>(
     py: Python<'py>,
     offsets: PyReadonlyArray1<i64>,
     items: PyReadonlyArray1<i64>,
@@ -210,12 +210,12 @@ pub fn deal_bins<'py>(
     if !parts || ranks == 0 {
         return Err(Core::InvalidPlan("its tables do not fit".to_owned()).into());
     }
-    let (rows, counts) = fastcollate::plan::deal_bins(&offsets, &items, missing, ranks);
+    let (rows, counts) = fastcollate::plan::assign_bins(&offsets, &items, missing, ranks);
     let rows = rows.into_iter().map(|row| row.map_or(-1, to_i64));
     Ok((PyArray1::from_iter(py, rows), column_of(py, counts)))
 }
 
-fn columns(py: Python<'_>, packed: Packed) -> Bins<'_> {
+fn columns(py: Python<'_>, packed: ItemBins) -> Bins<'_> {
     (column_of(py, packed.offsets), column_of(py, packed.items))
 }
 

@@ -3,7 +3,7 @@
 use fastcollate::plan::partition::{
     Capped, Counts, First, Item, Order, Parts, Short, balance, karmarkar_karp, micro_batches, swap,
 };
-use fastcollate::{Error as Core, Steps};
+use fastcollate::{Error as Core, Ticks};
 use numpy::PyReadonlyArray1;
 use numpy::prelude::*;
 use pyo3::prelude::*;
@@ -104,17 +104,17 @@ pub fn partition<'py>(
         Algorithm::LargestFirst | Algorithm::Swapped => {
             let costs = doubles(&weights);
             let is_swapped = algorithm == Algorithm::Swapped;
-            stoppable(py, |steps| {
-                largest_first(&costs, parts, equal_size, is_swapped, steps)
+            stoppable(py, |ticks| {
+                largest_first(&costs, parts, equal_size, is_swapped, ticks)
             })
         }
         Algorithm::KarmarkarKarp | Algorithm::Grown => {
-            with_values!(&weights, |values| stoppable(py, |steps| {
-                let found = karmarkar_karp(&values, parts, equal_size, steps)?;
+            with_values!(&weights, |values| stoppable(py, |ticks| {
+                let found = karmarkar_karp(&values, parts, equal_size, ticks)?;
                 if algorithm == Algorithm::Grown {
                     Ok(found)
                 } else {
-                    found.sorted(steps)
+                    found.sorted(ticks)
                 }
             }))
         }
@@ -127,7 +127,7 @@ fn largest_first<E>(
     parts: usize,
     equal_size: bool,
     is_swapped: bool,
-    steps: &mut Steps<E>,
+    ticks: &mut Ticks<E>,
 ) -> Result<Parts, E> {
     let items: Vec<_> = costs.iter().map(|&cost| Item { rows: 1, cost }).collect();
     let capacity = if equal_size {
@@ -137,14 +137,14 @@ fn largest_first<E>(
     };
     // Without any part, there is no room.
     let taken = vec![Item::NOTHING; parts];
-    let part_of = balance(&items, &taken, capacity, First::Costly, steps)?.unwrap_or_default();
+    let part_of = balance(&items, &taken, capacity, First::Costly, ticks)?.unwrap_or_default();
     let mut members = vec![Vec::new(); parts];
     for (item, part) in part_of.into_iter().enumerate() {
         members[part].push(item);
     }
     let found = Parts::of(members);
     if is_swapped {
-        return swap(costs, &found, equal_size, 64 * parts + 256, steps);
+        return swap(costs, &found, equal_size, 64 * parts + 256, ticks);
     }
     Ok(found)
 }
@@ -158,7 +158,7 @@ fn doubles(weights: &Weights) -> Vec<f64> {
 }
 
 /// Part items in as few parts, from `first` on in steps of `step`, as were found to keep each within
-/// the capacity, and deal them out to ranks; None if there are fewer items. With `all`, no number is
+/// the capacity, and assign them to ranks; None if there are fewer items. With `all`, no number is
 /// left out.
 ///
 /// Without an order, they come as Karmarkar's and Karp's method leaves them, for one rank.
@@ -182,17 +182,17 @@ pub fn split_micro_batches<'py>(
     check_count(lens.len())?;
     let order = order.map(|order| ORDERS.value(order)).transpose()?;
     let counts = Counts { first, step, all };
-    let found = with_values!(&costs, |values| stoppable(py, |steps| {
+    let found = with_values!(&costs, |values| stoppable(py, |ticks| {
         let items = Capped {
             costs: &values,
             lens: &lens,
             capacity,
         };
-        let parts = items.fitting(counts, steps)?;
+        let parts = items.fitting(counts, ticks)?;
         let Some((parts, order)) = parts.as_ref().zip(order) else {
             return Ok(parts);
         };
-        micro_batches(&values, parts, ranks, order, steps).map(Some)
+        micro_batches(&values, parts, ranks, order, ticks).map(Some)
     }));
     Ok(found?.map(|parts| table(py, parts)))
 }

@@ -4,14 +4,14 @@ use std::collections::HashSet;
 use std::hash::{BuildHasherDefault, Hasher};
 
 use fastcollate::Error as Core;
-use fastcollate::plan::{Cause, Deal, Indivisible, Padding, Split, StepTables};
+use fastcollate::plan::{Assignment, Cause, Indivisible, Padding, Split, StepTables};
 use numpy::{PyArray1, PyReadonlyArray1};
 use pyo3::exceptions::{PyException, PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyList;
 
 use crate::error::{Result, caught, cited};
-use crate::ingest::{Stretch, describe, same_until};
+use crate::ingest::{Run, describe, same_until};
 use crate::interrupt::stoppable;
 use crate::names::Names;
 use crate::plan::tables::{Column, column_of, values};
@@ -27,8 +27,8 @@ const PADDINGS: Names<Padding> = Names::new(
     ],
 );
 
-/// Where stretches of equal objects begin and the last ends, int64 (stretches + 1,), and whether
-/// their hashes tell that all stretches are of different objects.
+/// Where runs of equal objects begin and the last ends, int64 (runs + 1,), and whether
+/// their hashes tell that all runs are of different objects.
 ///
 /// Most items are the very object before them, or the same text: so much is seen without owning them.
 ///
@@ -62,8 +62,8 @@ pub fn group_offsets<'py>(ids: &Bound<'py, PyList>, name: &str) -> PyResult<(Col
                 are_different && caught(py, item.hash())?.is_some_and(|hash| hashes.insert(hash));
         }
         (index, last) = match same_until(ids, &item, index) {
-            Stretch::Until(index) => (index, Some(item)),
-            Stretch::UntilOther(index) => (index, None),
+            Run::Until(index) => (index, Some(item)),
+            Run::UntilOther(index) => (index, None),
         };
     }
     if index > 0 {
@@ -157,19 +157,19 @@ pub fn split_step<'py>(
     let costs = costs.as_ref().map(|costs| costs.as_array().to_vec());
     let split = Split {
         ranks,
-        deal: match &costs {
-            Some(costs) => Deal::Balanced {
+        assignment: match &costs {
+            Some(costs) => Assignment::Balanced {
                 costs,
                 synthetic: synthetic_cost,
             },
-            None if strided => Deal::Strided,
-            None => Deal::Contiguous,
+            None if strided => Assignment::Strided,
+            None => Assignment::Contiguous,
         },
         padding: PADDINGS.value(padding)?,
         groups: groups.as_deref(),
     };
     Ok(
-        match stoppable(py, |steps| split.slots(&mini_batches, steps))? {
+        match stoppable(py, |ticks| split.slots(&mini_batches, ticks))? {
             Ok(slots) => {
                 let row = |row: Option<usize>| row.map_or(-1, crate::plan::tables::to_i64);
                 (

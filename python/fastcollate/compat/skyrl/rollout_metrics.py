@@ -20,7 +20,7 @@ def rollout_metrics(
     rewards
         A number, or a list of numbers, for each row.
     loss_masks
-        One number per token of each row. A turn is a stretch of tokens whose mask is not 0.
+        One number per token of each row. A turn is a span of tokens whose mask is not 0.
 
     Returns
     -------
@@ -59,6 +59,6 @@ def _mean(counts: Any) -> Any:
 
 
 def _turn_lengths(mask: Any) -> Any:
-    """Return how long the stretches of a mask are that are not 0."""
+    """Return how long the spans of a mask are that are not 0."""
     edges = np.flatnonzero(np.diff(np.asarray(mask) != 0, prepend=False, append=False))
     return edges[1::2] - edges[::2]

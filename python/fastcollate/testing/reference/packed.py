@@ -13,7 +13,7 @@ from fastcollate.testing.reference.reading import Array
 
 
 class Part(NamedTuple):
-    """A stretch of a sequence: all of it, unless it was split."""
+    """A span of a sequence: all of it, unless it was split."""
 
     sequence: int
     start: int
@@ -148,7 +148,7 @@ def packed_outputs(packing: Packing, tokens: Grid, position_ids: str | None) -> 
 
 
 def _boundaries(rows: list[list[int]], suffix: str) -> dict[str, Any]:
-    """Say where stretches begin: in the batch laid end to end, and in each row."""
+    """Say where spans begin: in the batch laid end to end, and in each row."""
     lengths = [length for row in rows for length in row]
     return {
         f"cu_seqlens{suffix}": _running(lengths),

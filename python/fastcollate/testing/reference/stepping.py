@@ -117,7 +117,7 @@ def _ranks(
     cost: Callable[[Slot], float],
     missing: list[Slot],
 ) -> list[list[list[Slot]]]:
-    """Deal out items, each of which stays together; the last ranks miss one row each."""
+    """Assign items, each of which stays together; the last ranks miss one row each."""
     rows = sum(map(len, items))
     least = max(-(-rows // dp_size), max(map(len, items)))
     if shard_by == "strided":

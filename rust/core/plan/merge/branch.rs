@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::{Difference, Group, Policy, Step, Streams};
+use super::{Decision, Difference, Group, Policy, Streams};
 use crate::column::Tokens;
 use crate::error::Error;
 
@@ -10,7 +10,7 @@ use crate::error::Error;
 /// its prompt, of equal ones the one that was opened first, as prime-rl's interleaved rollouts do.
 ///
 /// The groups' tokens are kept as a tree in which common beginnings are one path. Of the paths, the
-/// trunk is the one that the last turn took, compared in one stretch however many nodes are on it;
+/// trunk is the one that the last turn took, compared in one span however many nodes are on it;
 /// where a turn leaves it, the rest becomes a path aside, and the way that the turn takes instead
 /// part of the trunk. As in link-cut trees, turns change paths O(log n) times each, amortised. A walk
 /// from node to node, the first tree, took 0.4 us a node, and a turn that drifts leaves one behind:
@@ -57,27 +57,27 @@ impl<C: Tokens<Error: From<Error>>> Policy<C> for Branch {
         self.ends.clear();
     }
 
-    fn step(
+    fn decide(
         &mut self,
         turn: usize,
         groups: &[Group],
         streams: &Streams<C>,
-    ) -> Result<Step, C::Error> {
+    ) -> Result<Decision, C::Error> {
         let end = self.walk(turn, streams)?;
         if let Some(group) = self.longest(streams.turns.prompt_lens()[turn]) {
             let before = std::mem::replace(&mut self.ends[group], end);
             self.close(before, group);
             self.open(end, group);
-            return Ok(Step::Join(group));
+            return Ok(Decision::Join(group));
         }
         self.ends.push(end);
         self.open(end, groups.len());
         if groups.is_empty() {
-            return Ok(Step::Open(None));
+            return Ok(Decision::Open(None));
         }
         let from = turn - 1;
         let position = streams.common_prefix(from, turn)?;
-        Ok(Step::Open(Some(Difference { from, position })))
+        Ok(Decision::Open(Some(Difference { from, position })))
     }
 }
 
@@ -184,7 +184,7 @@ mod tests {
     use crate::plan::Turns;
     use crate::plan::merge::{Merge, MergeRewards, Streams};
 
-    /// Rows that count the stretches that are compared.
+    /// Rows that count the spans that are compared.
     struct Counted<'a>(Vec<Vec<i64>>, &'a Cell<usize>);
 
     impl Column<i64> for Counted<'_> {
@@ -225,20 +225,20 @@ mod tests {
     fn a_turn_that_drifts_is_compared_in_few_stretches() {
         for agents in [1, 2, 8] {
             for count in [100, 400, 1600] {
-                let stretches = Cell::new(0);
+                let spans = Cell::new(0);
                 let (prompts, responses) = storm(count, agents);
                 let lens = |rows: &[Vec<i64>]| rows.iter().map(Vec::len).collect();
                 let turns = Turns::new(lens(&prompts), lens(&responses)).unwrap();
                 let streams = Streams {
-                    prompts: &Counted(prompts, &stretches),
-                    responses: &Counted(responses, &stretches),
+                    prompts: &Counted(prompts, &spans),
+                    responses: &Counted(responses, &spans),
                     turns: &turns,
                 };
                 let mut policy = Branch::default();
                 let merge =
                     Merge::of_turns(&streams, vec![count], &mut policy, MergeRewards::Error);
                 assert_eq!(merge.unwrap().assembly.rows().len(), count);
-                assert!(stretches.get() <= 12 * count, "{}", stretches.get());
+                assert!(spans.get() <= 12 * count, "{}", spans.get());
             }
         }
     }

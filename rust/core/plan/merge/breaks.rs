@@ -26,7 +26,7 @@ pub struct Break {
 
 /// What a break looks like.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
+pub enum BreakKind {
     /// The prompt ends although the group goes on.
     Shorter,
     /// It differs inside the last response, or was realigned.
@@ -62,14 +62,14 @@ impl Break {
     }
 
     /// What the break looks like.
-    pub fn kind(&self, turns: &Turns) -> Kind {
+    pub fn kind(&self, turns: &Turns) -> BreakKind {
         let Difference { from, position } = self.difference;
         if position == turns.prompt_lens()[self.turn] {
-            Kind::Shorter
+            BreakKind::Shorter
         } else if self.is_realigned || position >= turns.prompt_lens()[from] {
-            Kind::Drift
+            BreakKind::Drift
         } else {
-            Kind::Diverged
+            BreakKind::Diverged
         }
     }
 

@@ -1,6 +1,6 @@
 //! Turns go on where all tokens before stand at the beginning of their prompt.
 
-use super::{Difference, Group, Policy, Step, Streams};
+use super::{Decision, Difference, Group, Policy, Streams};
 use crate::column::Tokens;
 use crate::error::Error;
 
@@ -10,20 +10,20 @@ use crate::error::Error;
 pub struct Exact;
 
 impl<C: Tokens<Error: From<Error>>> Policy<C> for Exact {
-    fn step(
+    fn decide(
         &mut self,
         turn: usize,
         groups: &[Group],
         streams: &Streams<C>,
-    ) -> Result<Step, C::Error> {
+    ) -> Result<Decision, C::Error> {
         let Some(open) = groups.last() else {
-            return Ok(Step::Open(None));
+            return Ok(Decision::Open(None));
         };
         let position = streams.common_prefix(open.last, turn)?;
         if position == streams.turns.stream_len(open.last) {
-            return Ok(Step::Join(groups.len() - 1));
+            return Ok(Decision::Join(groups.len() - 1));
         }
         let from = open.last;
-        Ok(Step::Open(Some(Difference { from, position })))
+        Ok(Decision::Open(Some(Difference { from, position })))
     }
 }

@@ -12,7 +12,7 @@ mod rewards;
 mod streams;
 
 pub use branch::Branch;
-pub use breaks::{Break, Kind};
+pub use breaks::{Break, BreakKind};
 pub use exact::Exact;
 pub use realign::{Masked, Realign};
 pub use rewards::MergeRewards;
@@ -65,7 +65,7 @@ impl Group {
 
 /// What becomes of a turn.
 #[derive(Debug)]
-pub enum Step {
+pub enum Decision {
     /// It goes on with the group of this index.
     Join(usize),
     /// It opens a group; not the first of its trajectory where it differs from one.
@@ -94,12 +94,12 @@ pub trait Policy<C: Tokens<Error: From<Error>>> {
     ///
     /// # Errors
     /// What the columns raise.
-    fn step(
+    fn decide(
         &mut self,
         turn: usize,
         groups: &[Group],
         streams: &Streams<C>,
-    ) -> Result<Step, C::Error>;
+    ) -> Result<Decision, C::Error>;
 }
 
 /// The policies by their names.
@@ -203,10 +203,10 @@ impl Merge {
             policy.begin();
             for turn in begin..end {
                 streams.prompts.pause()?;
-                let (group, difference) = match policy.step(turn, &groups, streams)? {
-                    Step::Join(group) => (Some(group), None),
-                    Step::Open(difference) => (None, difference),
-                    Step::Realign(group, difference, survivors) => {
+                let (group, difference) = match policy.decide(turn, &groups, streams)? {
+                    Decision::Join(group) => (Some(group), None),
+                    Decision::Open(difference) => (None, difference),
+                    Decision::Realign(group, difference, survivors) => {
                         groups[group].pieces = survivors;
                         (Some(group), Some(difference))
                     }
@@ -287,7 +287,7 @@ impl Merge {
         })
     }
 
-    /// The stretches of the turns' responses that are in no row although the turn is: those that
+    /// The spans of the turns' responses that are in no row although the turn is: those that
     /// realigning masked, by turn and position.
     pub fn masked(&self) -> Vec<(usize, Range<usize>)> {
         let lens = self.turns.response_lens();

@@ -1,6 +1,6 @@
 //! Turns also go on where re-tokenisation has changed what was sampled: the next prompt is right.
 
-use super::{Difference, Exact, Group, Policy, Step, Streams};
+use super::{Decision, Difference, Exact, Group, Policy, Streams};
 use crate::column::Tokens;
 use crate::error::Error;
 use crate::plan::Piece;
@@ -30,15 +30,15 @@ pub enum Masked {
 }
 
 impl<C: Tokens<Error: From<Error>>> Policy<C> for Realign {
-    fn step(
+    fn decide(
         &mut self,
         turn: usize,
         groups: &[Group],
         streams: &Streams<C>,
-    ) -> Result<Step, C::Error> {
-        let step = Exact.step(turn, groups, streams)?;
-        let (Step::Open(Some(difference)), Some(open)) = (&step, groups.last()) else {
-            return Ok(step);
+    ) -> Result<Decision, C::Error> {
+        let decision = Exact.decide(turn, groups, streams)?;
+        let (Decision::Open(Some(difference)), Some(open)) = (&decision, groups.last()) else {
+            return Ok(decision);
         };
         let Difference { from, position } = *difference;
         let turns = streams.turns;
@@ -53,10 +53,10 @@ impl<C: Tokens<Error: From<Error>>> Policy<C> for Realign {
                 Masked::Span => false,
             });
         if position < open.prompt_len || !is_drift || is_long {
-            return Ok(step);
+            return Ok(decision);
         }
         let survivors = self.survivors(open, position, turn, streams)?;
-        Ok(Step::Realign(groups.len() - 1, *difference, survivors))
+        Ok(Decision::Realign(groups.len() - 1, *difference, survivors))
     }
 }
 

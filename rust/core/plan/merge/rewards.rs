@@ -59,9 +59,9 @@ impl Merge {
     pub fn count_masked<C: Column<f32>>(&self, values: &C) -> Result<usize, C::Error> {
         let mut count = 0;
         for (turn, masked) in self.masked() {
-            let mut stretch = vec![0.0; masked.len()];
-            values.read(turn, masked.start, &mut stretch)?;
-            count += stretch.iter().filter(|&&value| value != 0.0).count();
+            let mut span = vec![0.0; masked.len()];
+            values.read(turn, masked.start, &mut span)?;
+            count += span.iter().filter(|&&value| value != 0.0).count();
         }
         Ok(count)
     }

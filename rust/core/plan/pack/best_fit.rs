@@ -1,23 +1,23 @@
 //! Best fit: each item goes to the bin that it leaves the least room in.
 
 use super::open_bins::OpenBins;
-use super::{Items, Load, Packed};
-use crate::steps::Steps;
+use super::{ItemBins, Items, Load};
+use crate::ticks::Ticks;
 
 /// Pack items, the largest first. Of bins with as much room, the first to have had it is taken.
 ///
 /// # Errors
-/// What `steps` are stopped by.
-pub fn pack<E>(items: Items, limit: Load, steps: &mut Steps<E>) -> Result<Packed, E> {
+/// What `ticks` are stopped by.
+pub fn pack<E>(items: Items, limit: Load, ticks: &mut Ticks<E>) -> Result<ItemBins, E> {
     let mut bins = OpenBins::new(items, limit);
     let mut placed = Vec::with_capacity(items.len());
-    for (time, item) in items.largest_and_first(steps)?.into_iter().enumerate() {
-        steps.done(1)?;
+    for (time, item) in items.largest_and_first(ticks)?.into_iter().enumerate() {
+        ticks.done(1)?;
         let load = items.get(item);
         let bin = bins.add(load, (load.size, 0));
         let room = limit.size.saturating_sub(bins.loads()[bin].size);
         bins.set_key(bin, (room, time));
         placed.push((item, bin));
     }
-    Packed::new(&placed, bins.loads().len(), steps)
+    ItemBins::new(&placed, bins.loads().len(), ticks)
 }

@@ -1,23 +1,23 @@
 //! Concatenation: one sequence behind the other, cut where a bin is full.
 
 use crate::error::Error;
-use crate::plan::{Bins, Stretch};
-use crate::steps::Steps;
+use crate::plan::{Bins, Span};
+use crate::ticks::Ticks;
 
-/// Lay sequences end to end, and cut them into bins of so many tokens and stretches at most.
+/// Lay sequences end to end, and cut them into bins of so many tokens and spans at most.
 ///
-/// Each stretch takes room for its tokens rounded up to a multiple. These are torchtune's bins with
+/// Each span takes room for its tokens rounded up to a multiple. These are torchtune's bins with
 /// splitting, and TRL's wrapped ones.
 ///
 /// # Errors
-/// What `steps` are stopped by; [`Error::InvalidPlan`] if a bin has no room for a stretch of one
+/// What `ticks` are stopped by; [`Error::InvalidPlan`] if a bin has no room for a span of one
 /// token.
 pub fn concat<E: From<Error>>(
     lens: &[usize],
     capacity: usize,
     multiple: usize,
     count: usize,
-    steps: &mut Steps<E>,
+    ticks: &mut Ticks<E>,
 ) -> Result<Bins, E> {
     if multiple == 0 || multiple > capacity || count == 0 {
         let reason = "no bin has room for a token".to_owned();
@@ -25,22 +25,22 @@ pub fn concat<E: From<Error>>(
     }
     let mut bins = Bins {
         offsets: vec![0],
-        stretches: Vec::with_capacity(lens.len()),
+        spans: Vec::with_capacity(lens.len()),
     };
     let mut room = capacity;
     for (index, &len) in lens.iter().enumerate() {
         let mut from = 0;
         loop {
-            steps.done(1)?;
+            ticks.done(1)?;
             let fits = room / multiple * multiple;
             let start = bins.offsets[bins.offsets.len() - 1];
-            if bins.stretches.len() - start == count || (from < len && fits == 0) {
-                bins.offsets.push(bins.stretches.len());
+            if bins.spans.len() - start == count || (from < len && fits == 0) {
+                bins.offsets.push(bins.spans.len());
                 room = capacity;
                 continue;
             }
             let len = fits.min(len - from);
-            bins.stretches.push(Stretch { index, from, len });
+            bins.spans.push(Span { index, from, len });
             room -= len.next_multiple_of(multiple);
             from += len;
             if from == lens[index] {
@@ -48,8 +48,8 @@ pub fn concat<E: From<Error>>(
             }
         }
     }
-    if !bins.stretches.is_empty() {
-        bins.offsets.push(bins.stretches.len());
+    if !bins.spans.is_empty() {
+        bins.offsets.push(bins.spans.len());
     }
     Ok(bins)
 }

@@ -1,21 +1,21 @@
 //! Emptiest fit: each item goes to the bin with the fewest tokens that has room for it.
 
 use super::open_bins::OpenBins;
-use super::{Items, Load, Packed};
-use crate::steps::Steps;
+use super::{ItemBins, Items, Load};
+use crate::ticks::Ticks;
 
 /// Pack items, the largest first. Of bins with as many tokens, the first is taken.
 ///
 /// # Errors
-/// What `steps` are stopped by.
-pub fn pack<E>(items: Items, limit: Load, steps: &mut Steps<E>) -> Result<Packed, E> {
+/// What `ticks` are stopped by.
+pub fn pack<E>(items: Items, limit: Load, ticks: &mut Ticks<E>) -> Result<ItemBins, E> {
     let mut bins = OpenBins::new(items, limit);
     let mut placed = Vec::with_capacity(items.len());
-    for item in items.largest_and_first(steps)? {
-        steps.done(1)?;
+    for item in items.largest_and_first(ticks)? {
+        ticks.done(1)?;
         let bin = bins.add(items.get(item), (0, 0));
         bins.set_key(bin, (bins.loads()[bin].size, bin));
         placed.push((item, bin));
     }
-    Packed::new(&placed, bins.loads().len(), steps)
+    ItemBins::new(&placed, bins.loads().len(), ticks)
 }

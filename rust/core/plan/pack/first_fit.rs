@@ -1,27 +1,27 @@
 //! First fit: each item goes to the first bin that has room for it.
 
 use super::tree::{Least, Tree};
-use super::{Items, Load, Packed};
-use crate::steps::Steps;
+use super::{ItemBins, Items, Load};
+use crate::ticks::Ticks;
 
 /// Pack items in this order.
 ///
 /// # Errors
-/// What `steps` are stopped by.
+/// What `ticks` are stopped by.
 pub fn pack<E>(
     items: Items,
     limit: Load,
     order: impl ExactSizeIterator<Item = usize>,
-    steps: &mut Steps<E>,
-) -> Result<Packed, E> {
+    ticks: &mut Ticks<E>,
+) -> Result<ItemBins, E> {
     if items.are_plain() {
-        return pack_sizes(items.sizes, limit, order, steps);
+        return pack_sizes(items.sizes, limit, order, ticks);
     }
     let least = items.least();
     let mut loads = Tree::new(&[]);
     let mut placed = Vec::with_capacity(order.len());
     for item in order {
-        steps.done(1)?;
+        ticks.done(1)?;
         let load = items.get(item);
         let found = loads.first(0, |bin: Load| bin.has_room_for(load, limit));
         let bin = found.unwrap_or(loads.len());
@@ -33,7 +33,7 @@ pub fn pack<E>(
         loads.set(bin, if is_open { load } else { Load::CLOSED });
         placed.push((item, bin));
     }
-    Packed::new(&placed, loads.len(), steps)
+    ItemBins::new(&placed, loads.len(), ticks)
 }
 
 /// The same where each item counts once and costs nothing: a tree of one number per bin.
@@ -41,8 +41,8 @@ fn pack_sizes<E>(
     sizes: &[usize],
     limit: Load,
     order: impl ExactSizeIterator<Item = usize>,
-    steps: &mut Steps<E>,
-) -> Result<Packed, E> {
+    ticks: &mut Ticks<E>,
+) -> Result<ItemBins, E> {
     // The last bin is not in the tree: most items go there, and it would change up to the root.
     let mut loads = Tree::new(&[]);
     let mut last = usize::CLOSED;
@@ -50,7 +50,7 @@ fn pack_sizes<E>(
     let mut placed = Vec::with_capacity(order.len());
     let (mut size, mut bin) = (0, 0);
     for item in order {
-        steps.done(1)?;
+        ticks.done(1)?;
         // Bins only fill up: what had no room for the item before has none for an equal one.
         let from = if sizes[item] == size { bin } else { 0 };
         size = sizes[item];
@@ -82,5 +82,5 @@ fn pack_sizes<E>(
         placed.push((item, bin));
     }
     let bins = if placed.is_empty() { 0 } else { counts.len() };
-    Packed::new(&placed, bins, steps)
+    ItemBins::new(&placed, bins, ticks)
 }

@@ -23,7 +23,7 @@ pub use load::Load;
 pub use spec::{Algorithm, Cost, CostFunction, Oversize, PackSpec};
 pub use spread::spread;
 
-use crate::steps::Steps;
+use crate::ticks::Ticks;
 use tree::Least;
 
 /// What is packed, one value per item.
@@ -59,7 +59,7 @@ pub enum Packer {
 
 /// Items by bin, in the order in which they were placed.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Packed {
+pub struct ItemBins {
     /// Where bins begin among the items, and where the last ends.
     pub offsets: Vec<usize>,
     /// The items of all bins.
@@ -75,18 +75,18 @@ impl Packer {
     /// An item that exceeds this by itself gets a bin of its own. That is so with every packer.
     ///
     /// # Errors
-    /// What `steps` are stopped by.
-    pub fn pack<E>(self, items: Items, limit: Load, steps: &mut Steps<E>) -> Result<Packed, E> {
+    /// What `ticks` are stopped by.
+    pub fn pack<E>(self, items: Items, limit: Load, ticks: &mut Ticks<E>) -> Result<ItemBins, E> {
         match self {
-            Self::FirstFit => first_fit::pack(items, limit, 0..items.len(), steps),
+            Self::FirstFit => first_fit::pack(items, limit, 0..items.len(), ticks),
             Self::FirstFitDecreasing => {
-                let order = items.largest_and_last(steps)?;
-                first_fit::pack(items, limit, order.into_iter(), steps)
+                let order = items.largest_and_last(ticks)?;
+                first_fit::pack(items, limit, order.into_iter(), ticks)
             }
-            Self::BestFitDecreasing => best_fit::pack(items, limit, steps),
-            Self::ModifiedFirstFitDecreasing => modified::pack(items, limit, steps),
-            Self::NextFit => next_fit::pack(items, limit, steps),
-            Self::Balanced => emptiest::pack(items, limit, steps),
+            Self::BestFitDecreasing => best_fit::pack(items, limit, ticks),
+            Self::ModifiedFirstFitDecreasing => modified::pack(items, limit, ticks),
+            Self::NextFit => next_fit::pack(items, limit, ticks),
+            Self::Balanced => emptiest::pack(items, limit, ticks),
         }
     }
 }
@@ -116,19 +116,19 @@ impl Items<'_> {
     }
 
     /// The largest item first, of equal ones the last.
-    fn largest_and_last<E>(&self, steps: &mut Steps<E>) -> Result<Vec<usize>, E> {
-        order::largest(self.sizes, true, steps)
+    fn largest_and_last<E>(&self, ticks: &mut Ticks<E>) -> Result<Vec<usize>, E> {
+        order::largest(self.sizes, true, ticks)
     }
 
     /// The largest item first, of equal ones the first.
-    fn largest_and_first<E>(&self, steps: &mut Steps<E>) -> Result<Vec<usize>, E> {
-        order::largest(self.sizes, false, steps)
+    fn largest_and_first<E>(&self, ticks: &mut Ticks<E>) -> Result<Vec<usize>, E> {
+        order::largest(self.sizes, false, ticks)
     }
 }
 
-impl Packed {
+impl ItemBins {
     /// So many bins of items in the order in which they were placed.
-    fn new<E>(placed: &[Place], bins: usize, steps: &mut Steps<E>) -> Result<Self, E> {
+    fn new<E>(placed: &[Place], bins: usize, ticks: &mut Ticks<E>) -> Result<Self, E> {
         let mut offsets = vec![0; bins + 1];
         for &(_, bin) in placed {
             offsets[bin + 1] += 1;
@@ -139,7 +139,7 @@ impl Packed {
         let mut ends = offsets.clone();
         let mut items = vec![0; placed.len()];
         for &(item, bin) in placed {
-            steps.done(1)?;
+            ticks.done(1)?;
             items[ends[bin]] = item;
             ends[bin] += 1;
         }

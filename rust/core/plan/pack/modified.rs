@@ -4,15 +4,15 @@ use std::cmp::Reverse;
 
 use super::open_bins::OpenBins;
 use super::tree::{Least, Tree};
-use super::{Items, Load, Packed, Place};
-use crate::steps::Steps;
+use super::{ItemBins, Items, Load, Place};
+use crate::ticks::Ticks;
 
 /// Pack items: those above half of the capacity into bins of their own, which the others fill up.
 ///
 /// # Errors
-/// What `steps` are stopped by.
-pub fn pack<E>(items: Items, limit: Load, steps: &mut Steps<E>) -> Result<Packed, E> {
-    let order = items.largest_and_first(steps)?;
+/// What `ticks` are stopped by.
+pub fn pack<E>(items: Items, limit: Load, ticks: &mut Ticks<E>) -> Result<ItemBins, E> {
+    let order = items.largest_and_first(ticks)?;
     let above = |parts: usize| {
         order.partition_point(|&item| items.sizes[item].saturating_mul(parts) > limit.size)
     };
@@ -29,12 +29,12 @@ pub fn pack<E>(items: Items, limit: Load, steps: &mut Steps<E>) -> Result<Packed
         bins.loads.push(items.get(item));
         bins.note(item, bin);
     }
-    let has_medium = bins.add_medium(&order[large..medium], steps)?;
-    bins.add_pairs(&order[medium..small], &has_medium, steps)?;
+    let has_medium = bins.add_medium(&order[large..medium], ticks)?;
+    bins.add_pairs(&order[medium..small], &has_medium, ticks)?;
     let rest = bins.without_place(&order[large..]);
-    bins.fill(&rest, steps)?;
+    bins.fill(&rest, ticks)?;
     let rest = bins.without_place(&rest);
-    bins.open_more(&rest, steps)
+    bins.open_more(&rest, ticks)
 }
 
 /// Bins of large items, while they are filled.
@@ -48,11 +48,11 @@ struct Bins<'a> {
 
 impl Bins<'_> {
     /// Give each bin the largest medium item that it has room for, and say which ones got one.
-    fn add_medium<E>(&mut self, medium: &[usize], steps: &mut Steps<E>) -> Result<Vec<bool>, E> {
+    fn add_medium<E>(&mut self, medium: &[usize], ticks: &mut Ticks<E>) -> Result<Vec<bool>, E> {
         let mut tree = self.tree(medium);
         let mut has_medium = Vec::with_capacity(self.loads.len());
         for bin in 0..self.loads.len() {
-            steps.done(1)?;
+            ticks.done(1)?;
             has_medium.push(self.add_largest(bin, medium, &mut tree));
         }
         Ok(has_medium)
@@ -64,7 +64,7 @@ impl Bins<'_> {
         &mut self,
         small: &[usize],
         has_medium: &[bool],
-        steps: &mut Steps<E>,
+        ticks: &mut Ticks<E>,
     ) -> Result<(), E> {
         let mut small = small.to_vec();
         // The largest first, of equal ones the last: so the smallest is at the end.
@@ -73,7 +73,7 @@ impl Bins<'_> {
         // Behind the smallest without a place, and behind the next.
         let mut ends = [small.len(); 2];
         for bin in (0..self.loads.len()).rev() {
-            steps.done(1)?;
+            ticks.done(1)?;
             if has_medium[bin] {
                 continue;
             }
@@ -103,25 +103,25 @@ impl Bins<'_> {
     }
 
     /// Give each bin, from the first on, the largest items that it has room for.
-    fn fill<E>(&mut self, rest: &[usize], steps: &mut Steps<E>) -> Result<(), E> {
+    fn fill<E>(&mut self, rest: &[usize], ticks: &mut Ticks<E>) -> Result<(), E> {
         let mut tree = self.tree(rest);
         for bin in 0..self.loads.len() {
-            steps.done(1)?;
+            ticks.done(1)?;
             while self.add_largest(bin, rest, &mut tree) {
-                steps.done(1)?;
+                ticks.done(1)?;
             }
         }
         Ok(())
     }
 
     /// Place items into more bins, the emptiest first. The fullest of these comes last.
-    fn open_more<E>(mut self, rest: &[usize], steps: &mut Steps<E>) -> Result<Packed, E> {
+    fn open_more<E>(mut self, rest: &[usize], ticks: &mut Ticks<E>) -> Result<ItemBins, E> {
         let mut more = OpenBins::new(self.items, self.limit);
         let first = self.placed.len();
         // When bins got their last item: of equal ones, the first to have had as much is before.
         let mut times = Vec::new();
         for (time, &item) in rest.iter().enumerate() {
-            steps.done(1)?;
+            ticks.done(1)?;
             let bin = more.add(self.items.get(item), (0, 0));
             more.set_key(bin, (more.loads()[bin].size, time));
             times.resize(times.len().max(bin + 1), 0);
@@ -137,7 +137,7 @@ impl Bins<'_> {
         for (_, bin) in &mut self.placed[first..] {
             *bin = numbers[*bin];
         }
-        Packed::new(&self.placed, self.loads.len() + times.len(), steps)
+        ItemBins::new(&self.placed, self.loads.len() + times.len(), ticks)
     }
 
     /// Give a bin the first of these items that it has room for, and say whether there was one.

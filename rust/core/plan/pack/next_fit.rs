@@ -1,20 +1,20 @@
 //! Next fit: each item goes to the last bin, or opens the next.
 
-use super::{Items, Load, Packed};
-use crate::steps::Steps;
+use super::{ItemBins, Items, Load};
+use crate::ticks::Ticks;
 
 /// Pack items in order.
 ///
 /// # Errors
-/// What `steps` are stopped by.
-pub fn pack<E>(items: Items, limit: Load, steps: &mut Steps<E>) -> Result<Packed, E> {
-    let mut packed = Packed {
+/// What `ticks` are stopped by.
+pub fn pack<E>(items: Items, limit: Load, ticks: &mut Ticks<E>) -> Result<ItemBins, E> {
+    let mut packed = ItemBins {
         offsets: vec![0],
         items: (0..items.len()).collect(),
     };
     let mut bin: Option<Load> = None;
     for item in 0..items.len() {
-        steps.done(1)?;
+        ticks.done(1)?;
         let load = items.get(item);
         bin = Some(match bin {
             Some(bin) if bin.has_room_for(load, limit) => bin.plus(load),

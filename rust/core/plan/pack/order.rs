@@ -1,6 +1,6 @@
 //! The order in which items are packed.
 
-use crate::steps::Steps;
+use crate::ticks::Ticks;
 
 /// Items by size, the largest first, and of equal ones the first, or the last.
 ///
@@ -8,11 +8,11 @@ use crate::steps::Steps;
 /// placing the items.
 ///
 /// # Errors
-/// What `steps` are stopped by.
+/// What `ticks` are stopped by.
 pub fn largest<E>(
     sizes: &[usize],
     last_first: bool,
-    steps: &mut Steps<E>,
+    ticks: &mut Ticks<E>,
 ) -> Result<Vec<usize>, E> {
     let most = sizes.iter().copied().max().unwrap_or(0);
     let mut order: Vec<_> = if last_first {
@@ -29,7 +29,7 @@ pub fn largest<E>(
         let digit = |item: usize| ((most - sizes[item]) >> shift) & ((1 << width) - 1);
         let mut places = vec![0; 1 << width];
         for &item in &order {
-            steps.done(1)?;
+            ticks.done(1)?;
             places[digit(item)] += 1;
         }
         let mut place = 0;
@@ -38,7 +38,7 @@ pub fn largest<E>(
             *count = place - *count;
         }
         for &item in &order {
-            steps.done(1)?;
+            ticks.done(1)?;
             let place = &mut places[digit(item)];
             sorted[*place] = item;
             *place += 1;

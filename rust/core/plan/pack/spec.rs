@@ -1,10 +1,10 @@
 //! Packing by options: what is packed as a whole, what a bin may hold, and how many bins there are.
 
-use super::{Items, Load, Packed, Packer, concat, spread};
+use super::{ItemBins, Items, Load, Packer, concat, spread};
 use crate::error::{Error, Oversized, Result};
-use crate::plan::{Bins, Stretch};
-use crate::steps::Steps;
+use crate::plan::{Bins, Span};
 use crate::text::{counted, grouped_float, plain_float};
+use crate::ticks::Ticks;
 
 /// Into how many pieces all sequences together may be split.
 const MAX_PIECES: usize = 1 << 26;
@@ -89,16 +89,16 @@ impl PackSpec {
     ///
     /// # Errors
     /// [`Error::Oversized`], [`Error::NoPiece`], [`Error::CostOfPieces`], [`Error::TooManyPieces`] and
-    /// [`Error::TooFewItems`]; what a function of costs raises, and what `steps` are stopped by.
+    /// [`Error::TooFewItems`]; what a function of costs raises, and what `ticks` are stopped by.
     pub fn pack<E: From<Error>>(
         &self,
         lens: &[usize],
         groups: Option<&[usize]>,
         cost: &Cost<E>,
-        steps: &mut Steps<E>,
+        ticks: &mut Ticks<E>,
     ) -> Result<Bins, E> {
         match self.algorithm {
-            Algorithm::Concat => self.concat(lens, cost, steps),
+            Algorithm::Concat => self.concat(lens, cost, ticks),
             Algorithm::Place(packer) => {
                 let mut pieces = Pieces::whole(lens, groups);
                 if self.oversize == Oversize::Split {
@@ -106,8 +106,8 @@ impl PackSpec {
                 }
                 let items = self.items(&pieces, cost)?;
                 self.check(&items, &pieces)?;
-                let packed = packer.pack(items.as_items(), self.limit(), steps)?;
-                let packed = self.spread(packed, items.noun(&pieces), steps)?;
+                let packed = packer.pack(items.as_items(), self.limit(), ticks)?;
+                let packed = self.spread(packed, items.noun(&pieces), ticks)?;
                 Ok(items.expand(&packed, &pieces))
             }
         }
@@ -141,7 +141,7 @@ impl PackSpec {
         &self,
         lens: &[usize],
         cost: &Cost<E>,
-        steps: &mut Steps<E>,
+        ticks: &mut Ticks<E>,
     ) -> Result<Bins, E> {
         let first_longest = (0..lens.len()).max_by_key(|&index| (lens[index], usize::MAX - index));
         if let Some(index) = first_longest.filter(|&index| lens[index] > 0) {
@@ -149,16 +149,16 @@ impl PackSpec {
             check_pieces(lens.iter().map(|len| len / longest).sum())?;
         }
         let multiple = self.multiple_of.min(self.capacity);
-        let bins = concat(lens, self.capacity, multiple, self.max_sequences, steps)?;
-        let pieces = (0..bins.stretches.len()).collect();
-        let packed = Packed {
+        let bins = concat(lens, self.capacity, multiple, self.max_sequences, ticks)?;
+        let pieces = (0..bins.spans.len()).collect();
+        let packed = ItemBins {
             offsets: bins.offsets,
             items: pieces,
         };
-        let packed = self.spread(packed, "piece", steps)?;
-        let piece = |&item: &usize| bins.stretches[item];
+        let packed = self.spread(packed, "piece", ticks)?;
+        let piece = |&item: &usize| bins.spans[item];
         Ok(Bins {
-            stretches: packed.items.iter().map(piece).collect(),
+            spans: packed.items.iter().map(piece).collect(),
             offsets: packed.offsets,
         })
     }
@@ -194,7 +194,7 @@ impl PackSpec {
             let most = if exceeds[index] { longest } else { len };
             for number in 0..count(index) {
                 let from = number * most;
-                parts.push(Stretch {
+                parts.push(Span {
                     index,
                     from,
                     len: most.min(len - from),
@@ -325,10 +325,10 @@ impl PackSpec {
     /// Add bins, if there are fewer than there have to be.
     fn spread<E: From<Error>>(
         &self,
-        packed: Packed,
+        packed: ItemBins,
         noun: &'static str,
-        steps: &mut Steps<E>,
-    ) -> Result<Packed, E> {
+        ticks: &mut Ticks<E>,
+    ) -> Result<ItemBins, E> {
         let (found, multiple) = (packed.count(), self.bins_multiple_of);
         let needed = found
             .max(self.min_bins)
@@ -348,7 +348,7 @@ impl PackSpec {
             }
             .into());
         }
-        spread(&packed, needed, steps)
+        spread(&packed, needed, ticks)
     }
 }
 
@@ -356,7 +356,7 @@ impl PackSpec {
 struct Pieces {
     lens: Vec<usize>,
     /// Which sequence each is a piece of; none where each is a whole one.
-    parts: Option<Vec<Stretch>>,
+    parts: Option<Vec<Span>>,
     groups: Option<Vec<usize>>,
 }
 
@@ -369,10 +369,10 @@ impl Pieces {
         }
     }
 
-    fn get(&self, index: usize) -> Stretch {
+    fn get(&self, index: usize) -> Span {
         match &self.parts {
             Some(parts) => parts[index],
-            None => Stretch {
+            None => Span {
                 index,
                 from: 0,
                 len: self.lens[index],
@@ -415,24 +415,23 @@ impl Whole {
     }
 
     /// Bins of items as bins of pieces.
-    fn expand(&self, packed: &Packed, pieces: &Pieces) -> Bins {
+    fn expand(&self, packed: &ItemBins, pieces: &Pieces) -> Bins {
         let Some(members) = &self.members else {
             return Bins {
                 offsets: packed.offsets.clone(),
-                stretches: packed.items.iter().map(|&item| pieces.get(item)).collect(),
+                spans: packed.items.iter().map(|&item| pieces.get(item)).collect(),
             };
         };
         let mut bins = Bins {
             offsets: vec![0],
-            stretches: Vec::with_capacity(pieces.lens.len()),
+            spans: Vec::with_capacity(pieces.lens.len()),
         };
         for bin in 0..packed.count() {
             for &item in packed.items(bin) {
                 let of_item = members.of_item(item).iter();
-                bins.stretches
-                    .extend(of_item.map(|&piece| pieces.get(piece)));
+                bins.spans.extend(of_item.map(|&piece| pieces.get(piece)));
             }
-            bins.offsets.push(bins.stretches.len());
+            bins.offsets.push(bins.spans.len());
         }
         bins
     }
@@ -481,7 +480,7 @@ fn counts_of(groups: &[usize]) -> Vec<usize> {
 
 /// The groups of parts, counted in the order of their first: what was split was alone in its group, and
 /// every part of it is a group now.
-fn groups_of_parts(groups: &[usize], parts: &[Stretch]) -> Vec<usize> {
+fn groups_of_parts(groups: &[usize], parts: &[Span]) -> Vec<usize> {
     let mut again = vec![None; groups.len()];
     let mut next = 0;
     let mut of_parts = Vec::with_capacity(parts.len());

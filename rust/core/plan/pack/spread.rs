@@ -2,8 +2,8 @@
 
 use std::cmp::Reverse;
 
-use super::Packed;
-use crate::steps::Steps;
+use super::ItemBins;
+use crate::ticks::Ticks;
 
 /// Add bins up to so many, each of which takes the last item of another.
 ///
@@ -12,8 +12,8 @@ use crate::steps::Steps;
 /// items.
 ///
 /// # Errors
-/// What `steps` are stopped by.
-pub fn spread<E>(packed: &Packed, bins: usize, steps: &mut Steps<E>) -> Result<Packed, E> {
+/// What `ticks` are stopped by.
+pub fn spread<E>(packed: &ItemBins, bins: usize, ticks: &mut Ticks<E>) -> Result<ItemBins, E> {
     let count = packed.count();
     let mut order: Vec<_> = (0..count)
         .map(|bin| (packed.items(bin).len(), bin))
@@ -24,19 +24,19 @@ pub fn spread<E>(packed: &Packed, bins: usize, steps: &mut Steps<E>) -> Result<P
     let mut moved = Vec::with_capacity(missing);
     let mut kept = vec![0; count];
     for (len, bin) in order {
-        steps.done(1)?;
+        ticks.done(1)?;
         let given = missing.min(len.saturating_sub(1));
         kept[bin] = len - given;
         missing -= given;
         moved.extend(packed.items(bin).iter().rev().take(given));
     }
 
-    let mut out = Packed {
+    let mut out = ItemBins {
         offsets: vec![0],
         items: Vec::with_capacity(packed.items.len()),
     };
     for (bin, kept) in kept.into_iter().enumerate() {
-        steps.done(kept)?;
+        ticks.done(kept)?;
         out.items.extend(&packed.items(bin)[..kept]);
         out.offsets.push(out.items.len());
     }

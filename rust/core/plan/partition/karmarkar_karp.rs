@@ -9,7 +9,7 @@ use super::Parts;
 use super::sorting::sort;
 use super::state::{Set, State};
 use super::weight::Weight;
-use crate::steps::Steps;
+use crate::ticks::Ticks;
 
 /// Items that are chained to sets, each in the order in which it grew.
 struct Chains<'a, W> {
@@ -32,14 +32,14 @@ impl<W: Weight> Chains<'_, W> {
         &mut self,
         left: Set<W::Sum>,
         right: Set<W::Sum>,
-        steps: &mut Steps<E>,
+        ticks: &mut Ticks<E>,
     ) -> Result<Set<W::Sum>, E> {
         let sum = match W::joined(left.sum, right.sum) {
             Some(sum) => sum,
             None => {
                 let mut sum = left.sum;
                 for item in self.items(right) {
-                    steps.done(1)?;
+                    ticks.done(1)?;
                     sum = self.weights[item].added_to(sum);
                 }
                 sum
@@ -61,22 +61,22 @@ impl<W: Weight> Chains<'_, W> {
         mut state: State<W::Sum>,
         other: State<W::Sum>,
         parts: usize,
-        steps: &mut Steps<E>,
+        ticks: &mut Ticks<E>,
     ) -> Result<State<W::Sum>, E> {
-        steps.done(1)?;
+        ticks.done(1)?;
         let meeting = (state.len() + other.len()).saturating_sub(parts);
         if meeting == 0 {
             return Ok(state.union(other));
         }
         if meeting == 1 && other.others.is_empty() {
-            state.replace_smallest(|set| self.join(set, other.largest, steps))?;
+            state.replace_smallest(|set| self.join(set, other.largest, ticks))?;
             return Ok(state);
         }
         let (mut left, state) = state.take_smallest(meeting);
         let (right, other) = other.take_smallest(meeting);
         for (left, right) in left.iter_mut().zip(right.into_iter().rev()) {
-            steps.done(1)?;
-            *left = self.join(*left, right, steps)?;
+            ticks.done(1)?;
+            *left = self.join(*left, right, ticks)?;
         }
         let rest = [state, other, State::of(left)].into_iter().flatten();
         Ok(rest
@@ -185,15 +185,15 @@ impl<'a, W: Weight> Differencing<'a, W> {
     /// Bring fewer than 2^32 items into order.
     ///
     /// # Errors
-    /// What `steps` are stopped by.
-    pub fn new<E>(weights: &'a [W], steps: &mut Steps<E>) -> Result<Self, E> {
+    /// What `ticks` are stopped by.
+    pub fn new<E>(weights: &'a [W], ticks: &mut Ticks<E>) -> Result<Self, E> {
         let single = |(first, weight): (u32, &W)| Set {
             sum: weight.added_to(W::ZERO),
             count: 1,
             first,
         };
         let mut singles: Vec<_> = (0..).zip(weights).map(single).collect();
-        sort(&mut singles, steps)?;
+        sort(&mut singles, ticks)?;
         singles.reverse();
         Ok(Self { weights, singles })
     }
@@ -209,12 +209,12 @@ impl<'a, W: Weight> Differencing<'a, W> {
     /// Ties, and the order in which floats are added, are those of verl's `karmarkar_karp`.
     ///
     /// # Errors
-    /// What `steps` are stopped by.
+    /// What `ticks` are stopped by.
     pub fn parts<E>(
         &self,
         parts: usize,
         equal_size: bool,
-        steps: &mut Steps<E>,
+        ticks: &mut Ticks<E>,
     ) -> Result<Parts, E> {
         let count = self.weights.len();
         let mut chains = Chains {
@@ -233,23 +233,23 @@ impl<'a, W: Weight> Differencing<'a, W> {
             singles: singles.iter(),
         };
         for sets in rounds.rchunks(parts.max(1)) {
-            steps.done(sets.len())?;
+            ticks.done(sets.len())?;
             let state = State::of(sets.iter().rev().copied());
             queue.states.extend(state.map(|state| queue.ranked(state)));
         }
         let mut first = queue.pop();
         while let Some(second) = queue.pop() {
-            let merge = |first: Ranked<_>| chains.merge(first.state, second.state, parts, steps);
+            let merge = |first: Ranked<_>| chains.merge(first.state, second.state, parts, ticks);
             let merged = first.map(merge).transpose()?;
             first = merged.and_then(|state| queue.push_pop(state));
         }
 
         let mut sets: Vec<_> = first.map_or_else(Vec::new, |last| last.state.into_sets());
-        sort(&mut sets, steps)?;
+        sort(&mut sets, ticks)?;
         let mut out = Parts::with_capacity(parts, count);
         for &set in sets.iter().rev() {
             for item in chains.items(set) {
-                steps.done(1)?;
+                ticks.done(1)?;
                 out.indices.push(item);
             }
             out.offsets.push(out.indices.len());
@@ -262,12 +262,12 @@ impl<'a, W: Weight> Differencing<'a, W> {
 /// Part items once; see [`Differencing`].
 ///
 /// # Errors
-/// What `steps` are stopped by.
+/// What `ticks` are stopped by.
 pub fn karmarkar_karp<W: Weight, E>(
     weights: &[W],
     parts: usize,
     equal_size: bool,
-    steps: &mut Steps<E>,
+    ticks: &mut Ticks<E>,
 ) -> Result<Parts, E> {
-    Differencing::new(weights, steps)?.parts(parts, equal_size, steps)
+    Differencing::new(weights, ticks)?.parts(parts, equal_size, ticks)
 }

@@ -4,7 +4,7 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
 use super::sorting::sort;
-use crate::steps::Steps;
+use crate::ticks::Ticks;
 
 /// What goes to one rank as a whole: so many rows, and what they cost.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -36,13 +36,13 @@ pub enum First {
 /// None if no rank has room for an item.
 ///
 /// # Errors
-/// What `steps` are stopped by.
+/// What `ticks` are stopped by.
 pub fn balance<E>(
     items: &[Item],
     taken: &[Item],
     capacity: usize,
     first: First,
-    steps: &mut Steps<E>,
+    ticks: &mut Ticks<E>,
 ) -> Result<Option<Vec<usize>>, E> {
     let mut order: Vec<_> = (0..items.len())
         .map(|index| {
@@ -51,7 +51,7 @@ pub fn balance<E>(
             (Reverse((rows, bits(item.cost))), index)
         })
         .collect();
-    sort(&mut order, steps)?;
+    sort(&mut order, ticks)?;
 
     let loads = taken.iter().enumerate();
     let mut loads: BinaryHeap<_> = loads
@@ -61,7 +61,7 @@ pub fn balance<E>(
     let mut without_room = Vec::new();
     let mut rank_of = vec![0; items.len()];
     for (_, index) in order {
-        steps.done(1)?;
+        ticks.done(1)?;
         let item = items[index];
         loop {
             let Some(Reverse((load, rows, rank))) = loads.pop() else {
@@ -75,7 +75,7 @@ pub fn balance<E>(
                 }
                 break;
             }
-            steps.done(1)?;
+            ticks.done(1)?;
             without_room.push(Reverse((load, rows, rank)));
         }
         loads.extend(without_room.drain(..));

@@ -6,7 +6,7 @@ use super::Parts;
 use super::karmarkar_karp::Differencing;
 use super::sorting::sort;
 use super::weight::Weight;
-use crate::steps::Steps;
+use crate::ticks::Ticks;
 
 /// What a stride may be at most, as a share of the number: less than one in a hundred.
 const COARSE: usize = 128;
@@ -54,22 +54,22 @@ impl<W: Weight> Capped<'_, W> {
     /// than will do would always do. That is not certain, but nearly so.
     ///
     /// # Errors
-    /// What `steps` are stopped by.
-    pub fn fitting<E>(&self, counts: Counts, steps: &mut Steps<E>) -> Result<Option<Parts>, E> {
+    /// What `ticks` are stopped by.
+    pub fn fitting<E>(&self, counts: Counts, ticks: &mut Ticks<E>) -> Result<Option<Parts>, E> {
         let Counts { first, step, all } = counts;
         let step = step.max(1);
         let Some(most) = self.lens.len().checked_sub(first) else {
             return Ok(None);
         };
-        let differencing = Differencing::new(self.costs, steps)?;
-        let parts_of = |index: usize, steps: &mut Steps<E>| {
-            let parts = differencing.parts(first + index * step, false, steps)?;
-            self.is_short(&parts, steps)
+        let differencing = Differencing::new(self.costs, ticks)?;
+        let parts_of = |index: usize, ticks: &mut Ticks<E>| {
+            let parts = differencing.parts(first + index * step, false, ticks)?;
+            self.is_short(&parts, ticks)
                 .map(|is_short| is_short.then_some(parts))
         };
         let finest = |index: usize| {
-            let steps = (first / step).saturating_add(index);
-            if all { 1 } else { (steps / COARSE).max(1) }
+            let ticks = (first / step).saturating_add(index);
+            if all { 1 } else { (ticks / COARSE).max(1) }
         };
 
         let last = most / step;
@@ -77,7 +77,7 @@ impl<W: Weight> Capped<'_, W> {
         let (mut index, mut stride) = (0, 4 * finest(0));
         let mut tried = None;
         let mut found = loop {
-            if let Some(parts) = parts_of(index, steps)? {
+            if let Some(parts) = parts_of(index, ticks)? {
                 break parts;
             }
             if index == last {
@@ -93,18 +93,18 @@ impl<W: Weight> Capped<'_, W> {
         // The number before did not do, this one does.
         while let Some(before) = tried.filter(|&before| index - before > finest(before)) {
             let middle = before.midpoint(index);
-            match parts_of(middle, steps)? {
+            match parts_of(middle, ticks)? {
                 Some(parts) => (index, found) = (middle, parts),
                 None => tried = Some(middle),
             }
         }
-        found.sorted(steps).map(Some)
+        found.sorted(ticks).map(Some)
     }
 
     /// Whether no part is too long.
-    fn is_short<E>(&self, parts: &Parts, steps: &mut Steps<E>) -> Result<bool, E> {
+    fn is_short<E>(&self, parts: &Parts, ticks: &mut Ticks<E>) -> Result<bool, E> {
         for part in parts.iter() {
-            steps.done(part.len())?;
+            ticks.done(part.len())?;
             let lens = part.iter().map(|&item| self.lens[item]);
             if lens.sum::<usize>() > self.capacity {
                 return Ok(false);
@@ -122,22 +122,22 @@ impl<W: Weight> Capped<'_, W> {
 /// `rearrange_micro_batches`; of ranks, the first counts as having less.
 ///
 /// # Errors
-/// What `steps` are stopped by.
+/// What `ticks` are stopped by.
 pub fn micro_batches<W: Weight, E>(
     costs: &[W],
     parts: &Parts,
     ranks: usize,
     order: Order,
-    steps: &mut Steps<E>,
+    ticks: &mut Ticks<E>,
 ) -> Result<Parts, E> {
     let mut sorted = Vec::with_capacity(parts.iter().len());
     for (index, part) in parts.iter().enumerate() {
-        steps.done(part.len())?;
+        ticks.done(part.len())?;
         let costs = part.iter().map(|&item| costs[item]);
         let cost = costs.fold(W::ZERO, |sum, cost| cost.added_to(sum));
         sorted.push(Reverse((cost, part.first().copied(), index)));
     }
-    sort(&mut sorted, steps)?;
+    sort(&mut sorted, ticks)?;
 
     let mut loads: Vec<_> = (0..ranks).map(|rank| (W::ZERO, rank)).collect();
     let mut of_ranks = vec![Vec::new(); ranks];
@@ -145,7 +145,7 @@ pub fn micro_batches<W: Weight, E>(
         loads.sort_unstable();
         for (load, &Reverse((.., index))) in loads.iter_mut().zip(wave) {
             let part = parts.get(index);
-            steps.done(part.len())?;
+            ticks.done(part.len())?;
             of_ranks[load.1].push(part);
             let costs_of_part = part.iter().map(|&item| costs[item]);
             load.0 = costs_of_part.fold(load.0, |sum, cost| cost.added_to(sum));
@@ -153,7 +153,7 @@ pub fn micro_batches<W: Weight, E>(
     }
     let mut out = Parts::with_capacity(parts.iter().len(), parts.indices.len());
     for part in of_ranks.into_iter().flat_map(|parts| order.of(parts)) {
-        steps.done(part.len())?;
+        ticks.done(part.len())?;
         out.push(part.iter().copied());
     }
     Ok(out)

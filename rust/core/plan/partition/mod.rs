@@ -14,7 +14,7 @@ pub use micro_batches::{Capped, Counts, Order, micro_batches};
 pub use swap::swap;
 pub use weight::{Float, Short, Weight};
 
-use crate::steps::Steps;
+use crate::ticks::Ticks;
 use sorting::sort;
 
 /// Indices of items by part.
@@ -54,10 +54,10 @@ impl Parts {
     /// Sort the items of every part.
     ///
     /// # Errors
-    /// What `steps` are stopped by.
-    pub fn sorted<E>(mut self, steps: &mut Steps<E>) -> Result<Self, E> {
+    /// What `ticks` are stopped by.
+    pub fn sorted<E>(mut self, ticks: &mut Ticks<E>) -> Result<Self, E> {
         for ends in self.offsets.windows(2) {
-            sort(&mut self.indices[ends[0]..ends[1]], steps)?;
+            sort(&mut self.indices[ends[0]..ends[1]], ticks)?;
         }
         Ok(self)
     }

@@ -1,6 +1,6 @@
 //! Sorting that can be stopped.
 
-use crate::steps::Steps;
+use crate::ticks::Ticks;
 
 /// So many values are sorted between two looks.
 const PIECE: usize = 1 << 16;
@@ -10,19 +10,19 @@ const PIECE: usize = 1 << 16;
 /// Large slices are parted around a value from their middle, as long as that helps.
 ///
 /// # Errors
-/// What `steps` are stopped by. The values are in any order then.
-pub fn sort<T: Ord + Copy, E>(values: &mut [T], steps: &mut Steps<E>) -> Result<(), E> {
+/// What `ticks` are stopped by. The values are in any order then.
+pub fn sort<T: Ord + Copy, E>(values: &mut [T], ticks: &mut Ticks<E>) -> Result<(), E> {
     let len = values.len();
     if len <= PIECE {
         values.sort_unstable();
-        return steps.done(len);
+        return ticks.done(len);
     }
     let mut sample: Vec<_> = values.iter().step_by(len / 128).copied().collect();
     sample.sort_unstable();
     let middle = sample[sample.len() / 2];
     let mut end = 0;
     for index in 0..len {
-        steps.done(1)?;
+        ticks.done(1)?;
         let is_less = values[index] < middle;
         values.swap(index, end);
         end += usize::from(is_less);
@@ -30,9 +30,9 @@ pub fn sort<T: Ord + Copy, E>(values: &mut [T], steps: &mut Steps<E>) -> Result<
     if end.min(len - end) < len / 64 {
         // What was sampled does not tell how values are spread.
         values.sort_unstable();
-        return steps.done(len);
+        return ticks.done(len);
     }
     let (less, more) = values.split_at_mut(end);
-    sort(less, steps)?;
-    sort(more, steps)
+    sort(less, ticks)?;
+    sort(more, ticks)
 }

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use super::Parts;
 use super::sorting::sort;
 use super::weight::Float;
-use crate::steps::Steps;
+use crate::ticks::Ticks;
 
 /// Items of a part by what they cost, those of the same cost by index.
 type Members = Vec<(Float<f64>, usize)>;
@@ -29,13 +29,13 @@ struct Exchange {
 /// are so many rounds at most. Items of parts are in order then.
 ///
 /// # Errors
-/// What `steps` are stopped by.
+/// What `ticks` are stopped by.
 pub fn swap<E>(
     costs: &[f64],
     parts: &Parts,
     equal_size: bool,
     rounds: usize,
-    steps: &mut Steps<E>,
+    ticks: &mut Ticks<E>,
 ) -> Result<Parts, E> {
     let mut members: Vec<Members> = Vec::with_capacity(parts.iter().len());
     let mut loads = BTreeSet::new();
@@ -44,7 +44,7 @@ pub fn swap<E>(
         let mut items: Members = items.collect();
         let load: f64 = items.iter().map(|(cost, _)| cost.0).sum();
         loads.insert((Float(load), index));
-        sort(&mut items, steps)?;
+        sort(&mut items, ticks)?;
         members.push(items);
     }
     for _ in 0..rounds {
@@ -53,7 +53,7 @@ pub fn swap<E>(
         };
         let difference = heaviest.0.0 - lightest.0.0;
         let (from, to) = (heaviest.1, lightest.1);
-        let found = best(&members[from], &members[to], difference, equal_size, steps)?;
+        let found = best(&members[from], &members[to], difference, equal_size, ticks)?;
         let Some(exchange) = found.filter(|_| from != to) else {
             break;
         };
@@ -76,10 +76,10 @@ pub fn swap<E>(
     }
     let mut out = Parts::with_capacity(members.len(), costs.len());
     for members in &members {
-        steps.done(members.len())?;
+        ticks.done(members.len())?;
         out.push(members.iter().map(|&(_, item)| item));
     }
-    out.sorted(steps)
+    out.sorted(ticks)
 }
 
 /// The best exchange between a part and a lighter one.
@@ -88,9 +88,9 @@ fn best<E>(
     light: &Members,
     difference: f64,
     equal_size: bool,
-    steps: &mut Steps<E>,
+    ticks: &mut Ticks<E>,
 ) -> Result<Option<Exchange>, E> {
-    steps.done(light.len())?;
+    ticks.done(light.len())?;
     // Of items that cost the same the first is taken; None costs nothing.
     let nothing = (!equal_size).then_some((Float(0.0), None));
     let mut back: Vec<_> = light
@@ -105,7 +105,7 @@ fn best<E>(
     let mut next = 0;
     let mut best: Option<Exchange> = None;
     for (cost, item) in heavy {
-        steps.done(1)?;
+        ticks.done(1)?;
         // Between the two candidates lies the one that would leave no difference.
         while next < back.len() && cost.0 - back[next].0.0 > difference / 2.0 {
             next += 1;
