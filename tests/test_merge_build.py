@@ -399,5 +399,5 @@ def test_names_of_other_trajectories_than_the_plan(named):
         batch = fc.build_batch(*turns, pad_token_id=0, merge=plan, **named)
         assert (batch.trajectory_ids, batch.is_last_step) == (["a", "b"], [True, True])
         return
-    with pytest.raises(ValueError, match="not those of the plan's trajectories, from trajectory"):
+    with pytest.raises(ValueError, match=r"trajectory [01] of .* than in the plan of merge; pass"):
         fc.build_batch(*turns, pad_token_id=0, merge=plan, **named)

@@ -444,5 +444,7 @@ def test_a_long_drift_opens_a_row(drift):
 )
 @pytest.mark.parametrize("threshold", [None, 5])
 def test_no_bound_without_realigning(options, threshold):
-    with pytest.raises(ValueError, match="fork_threshold is an option of policy='realign'"):
+    with pytest.raises(
+        ValueError, match=f"fork_threshold is {threshold}, .*; pass policy='realign'"
+    ):
         fc.merge_turns([[1]], [[2]], is_last_step=[True], fork_threshold=threshold, **options)

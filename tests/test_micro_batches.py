@@ -199,23 +199,24 @@ def test_tables():
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"dp_size": 3}, "ranks have different numbers"),
-        ({"dp_size": 0}, "dp_size is 0"),
-        ({"capacity": 4}, "a micro-batch has 5 tokens, more than 4"),
-        ({"indices": [0, 0, 1, 2, 3, 4]}, "not every sequence"),
-        ({"indices": [0, 1]}, "differ in length"),
-        ({"indices": [0.0] * 6}, "indices is"),
-        ({"offsets": [0, 2, 2, 4, 6]}, "a micro-batch is empty"),
-        ({"offsets": [0, 2]}, "offsets do not go from 0 to 6"),
-        ({"offsets": []}, "offsets do not go"),
-        ({"lengths": [4, 3, 3, 2, 2, -2]}, "no number of tokens"),
+        ({"dp_size": 3}, "dp_size is 3, which does not divide 4 micro-batches; pass the tables"),
+        ({"dp_size": 0}, "dp_size is 0, but must be 1 or more"),
+        ({"capacity": 4}, "micro-batch 0 has 5 tokens, but capacity is 4"),
+        ({"indices": [0, 0, 1, 2, 3, 4]}, "sequence 5 is in no micro-batch"),
+        ({"indices": [0, 9, 1, 2, 3, 4]}, r"indices\[1\] is 9, but must be from 0 to 5"),
+        ({"indices": [0, 1]}, r"have \(2,\) and \(6,\)"),
+        ({"indices": [0.0] * 6}, "indices is .*; pass an array of int64"),
+        ({"offsets": [0, 2, 2, 4, 6]}, "micro-batch 1 has 0 sequences"),
+        ({"offsets": [0, 2]}, r"end at 6 \(the number of sequences\), but go from 0 to 2"),
+        ({"offsets": []}, r"offsets has shape \(0,\)"),
+        ({"lengths": [4, 3, 3, 2, 2, -2]}, r"lengths\[5\] is -2, but must be from 0"),
     ],
 )
 def test_tables_are_checked(changes, message):
     tables = fc.planning.micro_batches([4, 3, 3, 2, 2, 2], 6, dp_size=2).to_dict()
     with pytest.raises(ValueError, match=message):
         fc.planning.MicroBatches.from_dict({**tables, **changes})
-    with pytest.raises(ValueError, match="offsets missing or unknown"):
+    with pytest.raises(ValueError, match="tables has no 'offsets'; pass the tables"):
         fc.planning.MicroBatches.from_dict({key: tables[key] for key in tables if key != "offsets"})
     with pytest.raises(TypeError, match="tables is 3"):
         fc.planning.MicroBatches.from_dict(3)
@@ -255,7 +256,7 @@ def test_ranks_and_places_are_counted_from_0():
         lambda: micro.shard(2, 0),
         lambda: micro.shard(0, 2),
     ):
-        with pytest.raises(IndexError, match="but there are 2, counted from 0 on"):
+        with pytest.raises(IndexError, match="but there are 2; pass an index from 0 to 1"):
             call()
 
 
@@ -271,7 +272,7 @@ def test_ranks_and_places_are_counted_from_0():
             ValueError,
             r"lengths\[0\] is 7, which exceeds capacity=6; pass a larger",
         ),
-        (([1], 0), {}, ValueError, "capacity is 0; pass a number of tokens from 1 on"),
+        (([1], 0), {}, ValueError, "capacity is 0; pass a number of tokens, 1 or more"),
         (([1], -5), {}, ValueError, "capacity is -5"),
         (([1], 1.5), {}, TypeError, "capacity is 1.5"),
         (([1], 1, 0), {}, ValueError, "dp_size is 0"),
@@ -279,24 +280,29 @@ def test_ranks_and_places_are_counted_from_0():
         (([1], 1), {"min_bins": 0}, ValueError, "min_bins is 0"),
         (([1], 1), {"order": "random"}, ValueError, "order is 'random'; pass 'small_ends'"),
         (([1], 1), {"order": None}, TypeError, "order is None"),
-        (([-1], 1), {}, ValueError, "lengths has -1 for sequence 0"),
+        (([-1], 1), {}, ValueError, r"lengths\[0\] is -1; pass lengths of 0 or more"),
         (([1.0], 1), {}, TypeError, "pass the number of tokens of each sequence"),
         (([1], 1), {"cost": [float("nan")]}, ValueError, "cost is nan for sequence 0"),
         (([1], 1), {"cost": "time"}, ValueError, "cost is 'time'"),
-        (([], 1), {}, ValueError, "0 sequences cannot fill 1 micro-batch"),
+        (([], 1), {}, ValueError, "at least 1 micro-batch, but lengths has 0 items"),
         (
             ([6, 6, 6], 6, 2),
             {},
             ValueError,
-            "3 sequences cannot fill 2 micro-batches for each of 2 ranks",
+            "at least 2 micro-batches for each of 2 ranks, but lengths has 3 items",
         ),
         (
             ([1, 1], 6),
             {"min_bins": 3},
             ValueError,
-            "cannot fill 3 micro-batches.* smaller dp_size, bins_multiple_of or min_bins",
+            "at least 3 micro-batches.* smaller dp_size, bins_multiple_of or min_bins",
         ),
-        (([4, 4, 3], 6, 1, 2), {}, ValueError, "keep 3 sequences under capacity=6 in 2 micro-"),
+        (
+            ([4, 4, 3], 6, 1, 2),
+            {},
+            ValueError,
+            "3 sequences into 2 micro-batches was found .* capacity=6, .*; pass a larger capacity",
+        ),
     ],
 )
 def test_bad_input(args, options, error, message):

@@ -404,14 +404,18 @@ def test_what_has_no_room_does_not_stop_others(algorithm):
 @pytest.mark.parametrize(
     ("changes", "error", "message"),
     [
-        ({"lengths": [3, -1]}, ValueError, "lengths has -1 for sequence 1, which is no number"),
-        ({"lengths": [1 << 40]}, ValueError, "for sequence 0, which is no number of tokens"),
+        ({"lengths": [3, -1]}, ValueError, r"lengths\[1\] is -1; pass lengths of 0 or more"),
+        (
+            {"lengths": [1 << 40]},
+            ValueError,
+            r"lengths\[0\] is 1099511627776; pass lengths of at most",
+        ),
         ({"lengths": [3, 4.0]}, TypeError, "pass the number of tokens of each sequence"),
         ({"lengths": [[3], [4]]}, TypeError, "pass the number of tokens of each sequence"),
         ({"lengths": 3}, TypeError, "lengths is 3; pass a sequence"),
         ({"lengths": [True]}, TypeError, "pass the number of tokens of each sequence"),
-        ({"capacity": 0}, ValueError, "capacity is 0; pass a number of tokens from 1 on"),
-        ({"capacity": -4}, ValueError, "capacity is -4; pass a number of tokens from 1 on"),
+        ({"capacity": 0}, ValueError, "capacity is 0; pass a number of tokens, 1 or more"),
+        ({"capacity": -4}, ValueError, "capacity is -4; pass a number of tokens, 1 or more"),
         ({"capacity": 4.5}, TypeError, "capacity is 4.5; pass a number of tokens"),
         ({"capacity": 1 << 70}, ValueError, "capacity is .* which does not fit int64"),
         ({"capacity": 4}, ValueError, r"lengths\[0\] is 5, which exceeds capacity=4; pass"),
@@ -426,8 +430,8 @@ def test_what_has_no_room_does_not_stop_others(algorithm):
         ({"oversize": 3}, TypeError, "oversize is 3"),
         ({"max_sequences": 0}, ValueError, "max_sequences is 0; pass a number of sequences"),
         ({"multiple_of": 0}, ValueError, "multiple_of is 0; pass"),
-        ({"multiple_of": 1 << 31}, ValueError, "multiple_of .* not fit int32"),
-        ({"min_bins": -1}, ValueError, "min_bins is -1; pass a number of bins from 0 on"),
+        ({"multiple_of": 1 << 31}, ValueError, "multiple_of .* not fit int32; pass a number"),
+        ({"min_bins": -1}, ValueError, "min_bins is -1; pass a number of bins, 0 or more"),
         ({"bins_multiple_of": 0}, ValueError, "bins_multiple_of is 0; pass a number of bins"),
         (
             {"min_bins": 4},
@@ -447,7 +451,7 @@ def test_what_has_no_room_does_not_stop_others(algorithm):
         (
             {"keep_together": [np.zeros(2), np.zeros(2), None]},
             TypeError,
-            r"keep_together\[1\] is .* be compared",
+            r"keep_together\[1\] is .* be compared .*; pass strings, integers",
         ),
         ({"max_cost": 0}, ValueError, "max_cost is 0; pass a number above 0"),
         ({"max_cost": math.nan}, ValueError, "max_cost is nan; pass a number above 0"),
@@ -458,7 +462,7 @@ def test_what_has_no_room_does_not_stop_others(algorithm):
         ({"max_cost": 9, "cost": [1, 2]}, ValueError, "for 3 lengths; pass one number for each"),
         ({"max_cost": 9, "cost": "bytes"}, ValueError, "cost is 'bytes'; pass 'tokens', 'flops'"),
         ({"max_cost": 9, "cost": None}, TypeError, "cost is None"),
-        ({"cost": "tokens"}, ValueError, "cost says what max_cost counts; pass max_cost, too"),
+        ({"cost": "tokens"}, ValueError, "cost is given, but max_cost is None; pass both"),
         (
             {"max_cost": 9, "cost": [9, 10, 9], "oversize": "split"},
             ValueError,
@@ -480,9 +484,13 @@ def test_what_has_no_room_does_not_stop_others(algorithm):
             r"lengths\[0\] is 5, but no piece of it fits into a bin: multiple_of=8 exceeds",
         ),
         ({"algorithm": "concat", "oversize": "own_bin"}, ValueError, "oversize is 'own_bin', but"),
-        ({"algorithm": "concat", "max_cost": 9}, ValueError, "max_cost cannot hold where"),
+        ({"algorithm": "concat", "max_cost": 9}, ValueError, "leave max_cost out, or pass another"),
         ({"algorithm": "concat", "keep_together": "abc"}, TypeError, "pass a sequence"),
-        ({"algorithm": "concat", "keep_together": [1, 2, 3]}, ValueError, "keep_together cannot"),
+        (
+            {"algorithm": "concat", "keep_together": [1, 2, 3]},
+            ValueError,
+            "leave keep_together out",
+        ),
         (
             {"algorithm": "concat", "multiple_of": 11},
             ValueError,
@@ -561,10 +569,10 @@ def good_tables():
         ({"offsets": [1, 2, 3]}, "offsets do not go from 0 to 3"),
         ({"offsets": []}, "offsets do not go from 0 to 3"),
         ({"offsets": [0, 2, 1, 3]}, "offsets fall"),
-        ({"offsets": [[0, 3]]}, "offsets do not go from 0 to 3"),
-        ({"offsets": [0.0, 3.0]}, "offsets is float64"),
-        ({"offsets": [0, [1]]}, "offsets: "),
-        ({"indices": [0, 1]}, "differ in length"),
+        ({"offsets": [[0, 3]]}, r"offsets has shape \(1, 2\), but must be"),
+        ({"offsets": [0.0, 3.0]}, "offsets is float64 .*; pass a list of integers"),
+        ({"offsets": [0, [1]]}, "offsets has rows of different lengths; pass a list"),
+        ({"indices": [0, 1]}, r"have \(2,\), \(3,\) and \(3,\)"),
         ({"indices": [0, 1, 2]}, "indices are not all from 0 to 1"),
         ({"indices": [0, -1, 1]}, "indices are not all from 0 to 1"),
         ({"indices": [0, 0, 0]}, "sequence 1 is in no bin"),
@@ -574,12 +582,12 @@ def good_tables():
         ({"lengths": [10, 3, 0]}, "sequence 0 is not there whole"),
         ({"lengths": [9, 3, 2]}, "sequence 0 is not there whole"),
         ({"num_sequences": 4}, "there are 4 sequences, but only 3 pieces"),
-        ({"num_sequences": -1}, "num_sequences is -1"),
+        ({"num_sequences": -1}, "num_sequences is -1, but must be 0 or more; pass the tables"),
         ({"num_sequences": "2"}, "num_sequences is '2'"),
-        ({"capacity": 0}, "capacity is 0"),
-        ({"multiple_of": 0}, "multiple_of is 0"),
+        ({"capacity": 0}, "capacity is 0, but must be 1 or more"),
+        ({"multiple_of": 0}, "multiple_of is 0, but must be 1 or more"),
         ({"multiple_of": 1 << 40}, "does not fit int32"),
-        ({"extra": 1}, "extra missing or unknown"),
+        ({"extra": 1}, "tables has the unknown key 'extra'"),
     ],
     ids=str,
 )
@@ -597,7 +605,7 @@ def test_plans_of_whole_sequences_are_checked():
     tables = fc.planning.pack([4, 3], 10).to_dict()
     with pytest.raises(ValueError, match="sequence 1 is not there whole"):
         fc.planning.BinPlan.from_dict({**tables, "starts": [0, 2]})
-    with pytest.raises(TypeError, match="pass what to_dict returned"):
+    with pytest.raises(TypeError, match="pass the dict that to_dict returned"):
         fc.planning.BinPlan.from_dict([tables])
 
 

@@ -745,7 +745,7 @@ def test_a_shard_of_bins_needs_the_packed_layout():
         with pytest.raises(ValueError, match=r"planned with layout=Packed\(capacity=2\)"):
             fc.build_batch(**inputs, shard=shard, layout=other)
     for layout in (None, fc.Left(), fc.Packed.single_row()):
-        with pytest.raises(ValueError, match=r"bin_offsets are those of fc.Packed\(capacity"):
+        with pytest.raises(ValueError, match=r"bin_offsets belongs to layout=fc.Packed\(capacity"):
             replace(shard, layout=layout)
 
 

@@ -167,7 +167,7 @@ def test_a_synthetic_row_for_each_missing_bin():
     ]
     assert plan.num_rows == 4
     assert plan.bin_offsets.tolist() == [0, 1, 2, 3, 4]
-    with pytest.raises(ValueError, match=r"only 2 sequences.* 4 bins"):
+    with pytest.raises(ValueError, match=r"mini-batch 0 fills only 2 bins and needs 4; pass"):
         fc.plan_step([4, 3], dp_size=4, layout=fc.Packed(8), pad_rows="error")
 
 
@@ -204,7 +204,7 @@ def test_groups_that_stay_together():
 
 def test_rows_that_are_too_long_are_named():
     with pytest.raises(
-        ValueError, match=r"rows 2 to 3, .*count from row 2 on\): lengths\[1\] is 9"
+        ValueError, match=r"rows 2 to 3, .*lengths\[0\] is that of row 2\): lengths\[1\] is 9"
     ):
         fc.plan_step([1, 2, 3, 9], rows_per_mini_batch=2, layout=fc.Packed(4))
 

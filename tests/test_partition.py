@@ -175,13 +175,18 @@ def test_integers_are_added_exactly():
 @pytest.mark.parametrize(
     ("args", "options", "error", "message"),
     [
-        (([1, 2], 0), {}, ValueError, "k is 0; pass a number of parts from 1 on"),
+        (([1, 2], 0), {}, ValueError, "k is 0; pass a number of parts, 1 or more"),
         (([1, 2], -1), {}, ValueError, "k is -1"),
         (([1, 2], 1.5), {}, TypeError, "k is 1.5"),
-        (([1, 2], 3), {}, ValueError, "2 sequences cannot fill k=3 parts"),
-        (([], 1), {}, ValueError, "0 sequences cannot fill k=1 parts"),
-        (([1, 2, 3], 2), {"equal_size": True}, ValueError, "3 sequences cannot be parted into k=2"),
-        (([1, -2], 1), {}, ValueError, "lengths has -2 for sequence 1"),
+        (([1, 2], 3), {}, ValueError, "k is 3, but lengths has 2 items .*; pass more"),
+        (([], 1), {}, ValueError, "k is 1, but lengths has 0 items"),
+        (
+            ([1, 2, 3], 2),
+            {"equal_size": True},
+            ValueError,
+            "k is 2, which does not divide 3 sequences .*; pass a divisor of 3 as k",
+        ),
+        (([1, -2], 1), {}, ValueError, "lengths has -2 for sequence 1; pass numbers"),
         (([1, float("nan")], 1), {}, ValueError, "lengths has nan for sequence 1"),
         (([float("inf"), 1], 1), {}, ValueError, "lengths has inf for sequence 0"),
         (
@@ -205,7 +210,7 @@ def test_integers_are_added_exactly():
         (([1], 1), {"cost": [1, 2]}, ValueError, "for 1 lengths; pass one number for each"),
         (([1], 1), {"cost": lambda n: -n}, ValueError, "the function cost returned -1"),
         (([1.5], 1), {"cost": "tokens"}, TypeError, "pass the number of tokens"),
-        (([-1], 1), {"cost": "tokens"}, ValueError, "lengths has -1 for sequence 0"),
+        (([-1], 1), {"cost": "tokens"}, ValueError, r"lengths\[0\] is -1; pass"),
     ],
 )
 def test_bad_input(args, options, error, message):

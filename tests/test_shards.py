@@ -284,17 +284,20 @@ def test_ranks_agree_where_only_totals_are_known():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (([-1, 0], [False, False], 3), "-1 where is_padding is True"),
-        (([-2], [True], 3), "rows are from 0 on"),
+        (([-1, 0], [False, False], 3), r"rows\[0\] is -1 and is_padding\[0\] is False; pass"),
+        (([-2], [True], 3), r"rows\[0\] is -2 and is_padding\[0\] is True; pass rows of 0 or more"),
         (([0.5], [False], 3), "rows is float64 ndarray"),
         (([0, 1], [False], 3), "pass one flag per row"),
         (([[0]], [[False]], 3), "pass one flag per row"),
         (([0], ["no"], 3), "is_padding is"),
         (([0], [False], -1), "num_rows is -1"),
         (([0], [False], "x"), "num_rows is 'x'"),
-        (([0], [False], 3, (1, 2)), "pass three lengths"),
+        (([0], [False], 3, (1, 2)), "pass three lengths of 0 or more"),
         (([0], [False], 3, None, None), "first_pad is None"),
-        (([0], [False], 3, None, 0, [1, 2]), "lengths have shape"),
+        (
+            ([0], [False], 3, None, 0, [1, 2]),
+            r"lengths has shape \(2,\) and rows \(1,\); pass one length",
+        ),
     ],
 )
 def test_shards_that_cannot_be(arguments, message):

@@ -252,7 +252,7 @@ def test_uids_in_tensors():
 
 
 def test_a_uid_that_comes_again_is_named():
-    message = "uid 'p0' appears in non-contiguous positions at index 3"
+    message = "uid 'p0' appears in non-contiguous positions at index 3; pass the rows of a prompt"
     for uids in (["p0", "p0", "p1", "p0"], np.array(["p0", "p0", "p1", "p0"])):
         with pytest.raises(ValueError, match=message):
             fc.planning.prompt_boundaries(uids)
@@ -491,26 +491,26 @@ PROMPTS = list("aabbbc")
         ({"prompts_per_mini_batch": -1}, "prompts_per_mini_batch is -1"),
         ({"prompts_per_mini_batch": 4}, "is 4, but there are only 3 prompts"),
         ({"prompts_per_mini_batch": 2}, "is 2, which does not divide 3 prompts"),
-        ({"rows_per_mini_batch": 4}, "is 4, which does not divide 6 rows"),
+        ({"rows_per_mini_batch": 4}, "is 4, which does not divide 6 rows; pass a divisor"),
         ({"rows_per_mini_batch": 0}, "rows_per_mini_batch is 0"),
-        ({"rows_per_mini_batch": 7}, "is 7, but there are only 6 rows; allow_partial=True"),
-        ({"rows_per_mini_batch": 2, "prompts_per_mini_batch": 1}, "not both"),
-        ({"uids": None, "prompts_per_mini_batch": 1}, "pass uids"),
-        ({"uids": None, "keep_together": "prompt"}, "pass uids"),
+        ({"rows_per_mini_batch": 7}, "7, but there are only 6 rows; pass at most 6, or allow_part"),
+        ({"rows_per_mini_batch": 2, "prompts_per_mini_batch": 1}, "both given; pass one of them"),
+        ({"uids": None, "prompts_per_mini_batch": 1}, "uids is None; pass uids"),
+        ({"uids": None, "keep_together": "prompt"}, "uids is None; pass uids"),
         ({"uids": list("ab")}, "uids has 2 items, but there are 6 rows"),
-        ({"dp_size": 0}, "dp_size is 0; pass a number of ranks from 1 on"),
+        ({"dp_size": 0}, "dp_size is 0; pass a number of ranks, 1 or more"),
         ({"dp_size": -2}, "dp_size is -2"),
-        ({"dp_size": 1 << 40}, "more ranks than rows can be made for"),
+        ({"dp_size": 1 << 40}, r"dp_size is 1099511627776, but .*; pass a smaller dp_size"),
         (
             {"dp_size": 4, "pad_rows": "error"},
-            "the 6 rows of mini-batch 0 cannot be divided among 4",
+            "the 6 rows of mini-batch 0 cannot be split evenly over 4 ranks; pass a number of rows",
         ),
-        ({"train_batch_size": 4}, "train_batch_size is 4, but there are 3 prompts"),
+        ({"train_batch_size": 4}, "is 4, but there are 3 prompts; pass that"),
         ({"n_samples_per_prompt": 0}, "n_samples_per_prompt is 0"),
-        ({"keep_together": "trajectory"}, "pass trajectory_ids or is_last_step"),
+        ({"keep_together": "trajectory"}, "trajectory_ids and is_last_step are None"),
         (
             {"keep_together": "prompt", "dp_size": 2, "pad_rows": "error"},
-            r"with all rows of prompt 1 \(rows 2 to 4, uid 'b'\) on one",
+            r"with all rows of prompt 1 \(rows 2 to 4, uid 'b'\) on one rank; leave keep_together",
         ),
         (
             {"keep_together": "prompt", "dp_size": 3, "pad_rows": "error", "shard_by": "strided"},
@@ -522,13 +522,16 @@ PROMPTS = list("aabbbc")
         ),
         (
             {"keep_together": "prompt", "rows_per_mini_batch": 3},
-            r"prompt 1 \(rows 2 to 4, uid 'b'\) is in the mini-batches 0 and 1",
+            r"prompt 1 \(rows 2 to 4, uid 'b'\) is in mini-batches 0 and 1; pass mini-batches",
         ),
         (
             {"keep_together": "trajectory", "trajectory_ids": [0, 0, 1, 2, 3, 3]},
-            r"trajectory 3 \(rows 4 to 5\) has rows of several prompts: uid 'b', then 'c'",
+            r"trajectory 3 \(rows 4 to 5\) .* uids\[4\] is 'b', but uids\[5\] is 'c'; pass",
         ),
-        ({"keep_together": "trajectory", "trajectory_ids": [0, 1, 0, 2, 3, 4]}, "non-contiguous"),
+        (
+            {"keep_together": "trajectory", "trajectory_ids": [0, 1, 0, 2, 3, 4]},
+            "; pass the turns of a trajectory",
+        ),
         (
             {"pad_rows": "none"},
             "pad_rows is 'none'; pass 'synthetic', 'copy_first', 'copy_cycle'",
@@ -585,7 +588,7 @@ def test_contiguous_groups_leave_one_to_every_rank():
 def test_shards_that_are_not_there():
     plan = fc.plan_step(ROWS, uids=PROMPTS, prompts_per_mini_batch=1, dp_size=2)
     for args in ((3, 0), (-1, 0), (0, 2), (0, -1)):
-        with pytest.raises(IndexError, match="pass one from 0 to"):
+        with pytest.raises(IndexError, match="pass an index from 0 to"):
             plan.shard(*args)
     with pytest.raises(TypeError):
         plan.shard(0.5, 0)
@@ -610,6 +613,7 @@ def test_plans_cannot_be_changed():
         {"rows": [0, 1, 2, 3, 4]},
         {"rows": [0.5] * 6},
         {"rows": "abc"},
+        {"rows": [0, [1]]},
         {"is_padding": [1] * 6},
         {"is_padding": [False] * 5 + [True]},
         {"dp_size": 4},

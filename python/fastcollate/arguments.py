@@ -113,6 +113,17 @@ def warn_user(message: str) -> None:
     warnings.warn(message, stacklevel=depth + 1)
 
 
+def checked_index(name: str, value: Any, count: int) -> int:
+    """Return an argument as an index below a count, or say what to pass."""
+    index = checked_integer(name, value, "an index")
+    if not 0 <= index < count:
+        raise IndexError(
+            f"{name} is {_shown_integer(index)}, but there are {count}; "
+            f"pass an index from 0 to {count - 1}"
+        )
+    return index
+
+
 def checked_integer(name: str, value: Any, advice: str) -> int:
     """Return an argument as an int, or say what to pass."""
     try:
@@ -126,17 +137,24 @@ def checked_int(name: str, value: Any, advice: str, *, bits: int = 64) -> int:
     integer = checked_integer(name, value, advice)
     limit = 1 << (bits - 1)
     if not -limit <= integer < limit:
-        length = integer.bit_length()
-        found = str(integer) if length < 100 else f"an integer of {length} bits"
-        raise ValueError(f"{name} is {found}, which does not fit int{bits}")
+        raise ValueError(
+            f"{name} is {_shown_integer(integer)}, which does not fit int{bits}; pass {advice} "
+            f"of less than {bits} bits"
+        )
     return integer
+
+
+def _shown_integer(integer: int) -> str:
+    """Write an integer, or the size of a long one."""
+    length = integer.bit_length()
+    return str(integer) if length < 100 else f"an integer of {length} bits"
 
 
 def checked_count(name: str, value: Any, advice: str, *, least: int = 1, bits: int = 64) -> int:
     """Return an argument as a number of things, of which there are so many at least."""
     count = checked_int(name, value, advice, bits=bits)
     if count < least:
-        raise ValueError(f"{name} is {count}; pass {advice} from {least} on")
+        raise ValueError(f"{name} is {count}; pass {advice}, {least} or more")
     return count
 
 

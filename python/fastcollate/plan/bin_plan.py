@@ -11,9 +11,9 @@ import numpy as np
 
 from fastcollate import _fastcollate
 from fastcollate.arguments import checked_int, counted
-from fastcollate.arrays import describe, offsets_of
-from fastcollate.plan.lengths import MAX_TOKENS, Integers, checked_lengths
-from fastcollate.plan.tables import Table, check_names
+from fastcollate.arrays import offsets_of
+from fastcollate.plan.lengths import MAX_TOKENS, Integers, checked_bin, checked_lengths
+from fastcollate.plan.tables import Table, check_names, contradiction, listed, not_valid
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,27 +64,30 @@ class BinPlan(Table):
                 number = checked_int(name, getattr(self, name), "a number", bits=bits)
                 object.__setattr__(self, name, number)
         except (TypeError, ValueError, OverflowError) as error:
-            raise ValueError(f"this is not a valid bin plan: {error}") from error
+            raise not_valid("bin plan", error) from error
         self._check()
 
     def _check(self) -> None:
         """Refuse tables that are no plan."""
         if (reason := self._defect()) is not None:
-            raise ValueError(f"this is not a valid bin plan: {reason}")
+            raise contradiction("bin plan", reason)
 
     def _defect(self) -> str | None:
         """Say what is wrong with the tables."""
         offsets, indices, num_sequences = self.offsets, self.indices, self.num_sequences
         for name, least in (("num_sequences", 0), ("capacity", 1), ("multiple_of", 1)):
             if getattr(self, name) < least:
-                return f"{name} is {getattr(self, name)}"
+                return f"{name} is {getattr(self, name)}, but must be {least} or more"
         if self.multiple_of > MAX_TOKENS:
-            return f"multiple_of is {self.multiple_of}"
-        pieces = len(indices) if indices.ndim == 1 else -1
-        if self.starts.shape != (pieces,) or self.lengths.shape != (pieces,):
-            return "indices, starts and lengths differ in length"
+            return f"multiple_of is {self.multiple_of}, but must be at most {MAX_TOKENS}"
+        shapes = [array.shape for array in (indices, self.starts, self.lengths)]
+        if indices.ndim != 1 or len(set(shapes)) > 1:
+            return (
+                "indices, starts and lengths must be of one shape (pieces,), but have "
+                f"{shapes[0]}, {shapes[1]} and {shapes[2]}"
+            )
         if offsets.ndim != 1:
-            return f"offsets do not go from 0 to {pieces}"
+            return f"offsets has shape {offsets.shape}, but must be of shape (bins + 1,)"
         tables = (offsets, indices, self.starts, self.lengths)
         return _fastcollate.bins_defect(*tables, num_sequences)
 
@@ -119,11 +122,14 @@ class BinPlan(Table):
         BinPlan: 3 sequences in 2 bins of 5 tokens, 90.0% full
         """
         lengths = checked_lengths("lengths", lengths, "sequence")
-        parts = [checked_lengths("bins", part, "sequence") for part in bins]
+        parts = [checked_bin(f"bins[{index}]", part) for index, part in enumerate(bins)]
         indices = np.concatenate(parts) if parts else np.zeros(0, np.int64)
-        if indices.max(initial=-1) >= len(lengths):
-            found = counted(len(lengths), "length")
-            raise ValueError(f"bins name sequence {indices.max()}, but there are {found}")
+        for index, part in enumerate(parts):
+            if (last := part.max(initial=-1)) >= len(lengths):
+                raise ValueError(
+                    f"bins[{index}] has the sequence {last}, but lengths has "
+                    f"{counted(len(lengths), 'item')}; pass the length of every sequence"
+                )
         plan = cls(
             offsets=offsets_of(np.array([len(part) for part in parts], np.int64)),
             indices=indices,
@@ -238,12 +244,5 @@ def _exact(name: str, value: Any) -> Any:
     """Return a list as an array, of nothing but integers."""
     if not isinstance(value, (list, tuple, np.ndarray)):
         return value
-    try:
-        array = np.array(value)
-    except ValueError as error:
-        raise ValueError(f"this is not a valid bin plan: {name}: {error}") from error
-    if array.size == 0:
-        return array.astype(np.int64)
-    if array.dtype.kind != "i":
-        raise ValueError(f"this is not a valid bin plan: {name} is {describe(array)}")
-    return array
+    array = listed("bin plan", name, value)
+    return array if array.size > 0 else array.astype(np.int64)

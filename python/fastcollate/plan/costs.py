@@ -126,7 +126,9 @@ def checked_weights(found_by: str, values: Any, noun: str) -> Weights:
         )
     with np.errstate(over="ignore"):
         if found.dtype.kind == "f" and np.isinf(weights.sum()):
-            raise ValueError(f"{found_by} numbers whose sum does not fit {weights.dtype}")
+            raise ValueError(
+                f"{found_by} numbers whose sum does not fit {weights.dtype}; pass smaller ones"
+            )
     return weights
 
 

@@ -102,7 +102,10 @@ def group_numbers(name: str, ids: Any) -> NDArray[np.int64]:
             raise
         except Exception as error:  # whatever its own code raises
             found = f"{name}[{index}] is {shown(identity)}"
-            raise TypeError(f"{found}, which cannot be compared: {error}") from error
+            raise TypeError(
+                f"{found}, which cannot be compared with other ids ({error}); "
+                "pass strings, integers or tuples of them"
+            ) from error
     return numbers
 
 

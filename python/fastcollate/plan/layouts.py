@@ -12,7 +12,7 @@ from fastcollate.arguments import check_choice, checked_count, counted, suggests
 from fastcollate.arrays import describe
 from fastcollate.plan.bin_plan import BinPlan
 from fastcollate.plan.costs import NAMED_COSTS, Costs
-from fastcollate.plan.lengths import checked_lengths
+from fastcollate.plan.lengths import checked_bin
 from fastcollate.plan.packing import Algorithm, Oversize, Packer
 
 Shift: TypeAlias = Literal["none", "next_token"]
@@ -62,14 +62,13 @@ class Layout:
             If that is no such layout, or an option cannot be.
         """
         if not isinstance(options, Mapping):
-            raise TypeError(f"options is {describe(options)}; pass what to_dict returned")
+            raise TypeError(f"options is {describe(options)}; pass the dict that to_dict returned")
         given = dict(options)
         name = given.pop("layout", None)
         kind = _CLASSES.get(name) if isinstance(name, str) else None
         if kind is None or not issubclass(kind, cls):
             raise ValueError(
-                f"options name the layout {name!r}; {cls.__name__}.from_dict takes what to_dict "
-                "returned"
+                f"options['layout'] is {name!r}; pass the dict that {cls.__name__}.to_dict returned"
             )
         if isinstance(plan := given.get("plan"), Mapping):
             given["plan"] = BinPlan.from_dict(plan)
@@ -102,10 +101,10 @@ class Layout:
         multiple = checked_count(name, getattr(self, name), "a number of tokens")
         self._set(name, multiple)
         for name in rounded:
-            if (getattr(self, name) or 0) % multiple:
+            if (width := getattr(self, name) or 0) % multiple:
                 raise ValueError(
-                    f"{name} is {getattr(self, name)}, which is no multiple of "
-                    f"multiple_of={multiple}"
+                    f"{name} is {width}, but multiple_of is {multiple}; "
+                    f"pass a multiple of {multiple} as {name}"
                 )
 
 
@@ -367,8 +366,8 @@ class Packed(Layout):
         check_choice("padding_as", self.padding_as, get_args(PaddingAs))
         if self.capacity is None and self.plan is None:
             raise ValueError(
-                "Packed has neither capacity nor plan; pass Packed(capacity=...), the tokens of a "
-                "bin, Packed(plan=...), the bins, or Packed.single_row()"
+                "capacity and plan are None; pass fc.Packed(capacity=...) for bins of that many "
+                "tokens, fc.Packed(plan=...) for bins of your own, or fc.Packed.single_row()"
             )
         if self.plan is None:
             self._check_packing()
@@ -400,7 +399,7 @@ class Packed(Layout):
         if not isinstance(self.cost, str) and not callable(self.cost):
             raise TypeError(
                 f"cost is {describe(self.cost)}; pass {', '.join(map(repr, NAMED_COSTS))}, a "
-                "function of lengths, or costs of rows by "
+                "function of lengths or, for one cost per row, "
                 "plan=fastcollate.planning.pack(lengths, ..., cost=...)"
             )
         if not callable(self.cost):
@@ -419,23 +418,27 @@ class Packed(Layout):
         for name in ("capacity", *_PACKING):
             if name in given:
                 raise ValueError(
-                    f"{name} says how bins are made, but plan says which there are; leave one out"
+                    f"{name} is given, but plan has its bins already; leave {name} out, or pass it "
+                    "to fastcollate.planning.pack"
                 )
         plan = self.plan
         if isinstance(plan, BinPlan):
             if self.multiple_of not in (1, plan.multiple_of):
                 raise ValueError(
                     f"multiple_of is {self.multiple_of}, but plan was made with "
-                    f"multiple_of={plan.multiple_of}; pass it to fastcollate.planning.pack alone"
+                    f"multiple_of={plan.multiple_of}; leave multiple_of out"
                 )
             return plan
         if isinstance(plan, str) and plan == "single_row":
             return plan
         if isinstance(plan, (list, tuple)):
-            return tuple(tuple(checked_lengths("plan", bin_).tolist()) for bin_ in plan)
+            return tuple(
+                tuple(checked_bin(f"plan[{index}]", bin_).tolist())
+                for index, bin_ in enumerate(plan)
+            )
         raise TypeError(
-            f"plan is {describe(plan)}; pass what fastcollate.planning.pack returned, or lists of "
-            "rows"
+            f"plan is {describe(plan)}; pass the plan that fastcollate.planning.pack returned, or "
+            "a list of rows for each bin"
         )
 
     def _bins(self) -> PackSpec | BinPlan | Sequence[Sequence[int]] | None:
@@ -503,8 +506,8 @@ def checked_layout(layout: Any, planned: Layout | None = None) -> Layout:
         )
     if planned is not None and layout != planned:
         raise ValueError(
-            f"layout is {layout!r}, but the step was planned with layout={planned!r}, which all "
-            "its shards have; leave layout out, or plan the step with the other one"
+            f"layout is {layout!r}, but the step was planned with layout={planned!r}; "
+            "leave layout out, or pass it to plan_step"
         )
     checked: Layout = layout
     return checked
@@ -516,9 +519,9 @@ def split_message(plan: Plan) -> str | None:
         return None
     tokens = counted(plan.num_lost, "response token")
     return (
-        f"{tokens} before which packing split a sequence cannot be predicted in their row, so that "
-        "with shift='next_token' their values are left out; pack without splitting, or pass "
-        "shift='none'"
+        f"{tokens} come first in a part of a sequence that packing split, so no position holds "
+        "their values with shift='next_token' and these are left out; pack without splitting, or "
+        "pass shift='none'"
     )
 
 
@@ -536,7 +539,7 @@ def _plain(name: str, value: Any) -> Any:
     if callable(value):
         raise TypeError(
             f"{name} is a function, {describe(value)}, which JSON cannot hold; pickle the layout "
-            "or the plan instead, or pass a name"
+            f"or the plan instead, or pass {name} by name"
         )
     return value
 

@@ -27,6 +27,15 @@ def checked_lengths(name: str, values: Any, noun: str = "row") -> Integers:
     ValueError
         One of them is negative, or more than a row can have.
     """
+    return _checked(name, values, f"the number of tokens of each {noun}", "lengths")
+
+
+def checked_bin(name: str, values: Any) -> Integers:
+    """Return the indices of the sequences in a bin as int64, as `checked_lengths`."""
+    return _checked(name, values, "the index of each sequence in the bin", "indices")
+
+
+def _checked(name: str, values: Any, advice: str, noun: str) -> Integers:
     values = to_numpy(values)
     is_array = isinstance(values, np.ndarray)
     try:
@@ -37,8 +46,9 @@ def checked_lengths(name: str, values: Any, noun: str = "row") -> Integers:
         found = found.astype(np.int64)
     if found.ndim != 1 or found.dtype.kind not in "iu":
         shown = describe(values) if is_array else describe(found)
-        raise TypeError(f"{name} is {shown}; pass the number of tokens of each {noun}")
-    lengths: Integers = found.astype(np.int64)
-    if (row := _fastcollate.first_no_length(lengths, MAX_TOKENS)) is not None:
-        raise ValueError(f"{name} has {found[row]} for {noun} {row}, which is no number of tokens")
-    return lengths
+        raise TypeError(f"{name} is {shown}; pass {advice}")
+    numbers: Integers = found.astype(np.int64)
+    if (row := _fastcollate.first_no_length(numbers, MAX_TOKENS)) is not None:
+        limit = "0 or more" if found[row] < 0 else f"at most {MAX_TOKENS}"
+        raise ValueError(f"{name}[{row}] is {found[row]}; pass {noun} of {limit}")
+    return numbers

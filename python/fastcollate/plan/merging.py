@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from fastcollate import _fastcollate
 from fastcollate._fastcollate import Merge, MergeSpec, Plan
-from fastcollate.arguments import check_bool, checked_int, counted, suggests_names
+from fastcollate.arguments import check_bool, checked_count, counted, suggests_names
 from fastcollate.arrays import describe
 from fastcollate.ingest.fields import Rows
 from fastcollate.plan.grouping import shown, starts_of
@@ -129,8 +129,8 @@ class MergePlan:
             pairs = zip_longest(found.ends, expected)
             index = next(index for index, (end, other) in enumerate(pairs) if end != other)
             raise ValueError(
-                f"{found.known_by} are not those of the plan's trajectories, from trajectory "
-                f"{index} on; pass those that it was made with, or leave them out"
+                f"trajectory {index} of {found.known_by} has other turns than in the plan of "
+                f"merge; pass the {found.known_by} of merge_turns, or leave {found.known_by} out"
             )
 
     def to_dict(self) -> dict[str, NDArray[np.int64]]:
@@ -161,7 +161,7 @@ class MergePlan:
             If they are none.
         """
         if not isinstance(tables, Mapping):
-            raise TypeError(f"tables is {describe(tables)}; pass what to_dict returned")
+            raise TypeError(f"tables is {describe(tables)}; pass the dict that to_dict returned")
         return cls(Merge.from_dict(dict(tables)))
 
     def __eq__(self, other: object) -> bool:
@@ -308,25 +308,25 @@ def checked_policy(
         if not isinstance(value, str) or value not in values:
             *others, last = map(repr, values)
             raise ValueError(f"{name} is {value!r}; pass {', '.join(others)} or {last}")
-    max_drift_tokens = _checked_limit("max_drift_tokens", max_drift_tokens, "a number of tokens")
+    advice = "a number of tokens"
+    max_drift_tokens = checked_count("max_drift_tokens", max_drift_tokens, advice, least=0)
     if fork_threshold is not None:
-        advice = "a number of tokens, or None for no bound"
-        fork_threshold = _checked_limit("fork_threshold", fork_threshold, advice)
+        advice = "None for no bound, or a number of tokens"
+        fork_threshold = checked_count("fork_threshold", fork_threshold, advice, least=0)
     if policy != "realign" and (mask_drift != "tail" or max_drift_tokens != 0):
-        given = "mask_drift" if mask_drift != "tail" else "max_drift_tokens"
-        raise ValueError(f"{given} is an option of policy='realign', but policy is {policy!r}")
+        name = "mask_drift" if mask_drift != "tail" else "max_drift_tokens"
+        given = mask_drift if mask_drift != "tail" else max_drift_tokens
+        raise ValueError(
+            f"{name} is {given!r}, but policy is {policy!r}; pass policy='realign', or leave "
+            f"{name} out"
+        )
     if fork_threshold != 1024 and (policy != "realign" or mask_drift == "span"):
         raise ValueError(
-            "fork_threshold is an option of policy='realign' with mask_drift='tail' or 'response'"
+            f"fork_threshold is {fork_threshold}, but policy is {policy!r} and mask_drift "
+            f"{mask_drift!r}; pass policy='realign' with mask_drift='tail' or 'response', or leave "
+            "fork_threshold out"
         )
     return MergeSpec(policy, mask_drift, max_drift_tokens, fork_threshold, merge_rewards)
-
-
-def _checked_limit(name: str, limit: Any, advice: str) -> int:
-    number: int = checked_int(name, limit, advice)
-    if number < 0:
-        raise ValueError(f"{name} is {number}; pass a number from 0 on")
-    return number
 
 
 class Merging(NamedTuple):
@@ -406,8 +406,8 @@ def check_merge_arguments(merge: Any, merge_rewards: Any) -> None:
     is_policy = isinstance(merge, str) and merge in POLICIES
     if merge is not None and not isinstance(merge, MergePlan) and not is_policy:
         raise ValueError(
-            f"merge is {describe(merge)}; pass 'exact', 'branch', 'realign' or, for any other "
-            "option, a plan of fc.merge_turns"
+            f"merge is {describe(merge)}; pass 'exact', 'branch', 'realign', None or, for more "
+            "options, a plan of fc.merge_turns"
         )
     if merge_rewards is None:
         return
@@ -417,12 +417,13 @@ def check_merge_arguments(merge: Any, merge_rewards: Any) -> None:
         )
     if merge is None:
         raise ValueError(
-            f"merge_rewards is {merge_rewards!r}, but merge is None: nothing is merged"
+            f"merge_rewards is {merge_rewards!r}, but merge is None; pass merge, or leave "
+            "merge_rewards out"
         )
     if isinstance(merge, MergePlan) and merge_rewards != merge.merge_rewards:
         raise ValueError(
-            f"merge_rewards is {merge_rewards!r}, but the plan of merge has "
-            f"{merge.merge_rewards!r}; pass merge_rewards to fc.merge_turns"
+            f"merge_rewards is {merge_rewards!r}, but merge is a plan with "
+            f"merge_rewards={merge.merge_rewards!r}; pass merge_rewards to fc.merge_turns alone"
         )
 
 

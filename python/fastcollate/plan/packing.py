@@ -202,7 +202,7 @@ class Packer(NamedTuple):
             if oversize != "split":
                 raise ValueError(
                     f"oversize is {oversize!r}, but algorithm='concat' splits sequences; "
-                    "leave it out, or pass algorithm='next_fit'"
+                    "leave oversize out, or pass algorithm='next_fit'"
                 )
             if max_cost is not None:
                 packer.check_whole("max_cost")
@@ -212,8 +212,8 @@ class Packer(NamedTuple):
         """Refuse an option that cannot hold where sequences are cut anywhere."""
         if self.algorithm == "concat":
             raise ValueError(
-                f"{name} cannot hold where algorithm='concat' cuts sequences; "
-                "pass another algorithm"
+                f"{name} is given, but algorithm='concat' cuts sequences at any token; leave "
+                f"{name} out, or pass another algorithm"
             )
 
     @property
@@ -251,7 +251,7 @@ class Packer(NamedTuple):
 def _checked_max_cost(max_cost: Any, cost: Any) -> float:
     if max_cost is None:
         if not (isinstance(cost, str) and cost == "flops"):
-            raise ValueError("cost says what max_cost counts; pass max_cost, too")
+            raise ValueError("cost is given, but max_cost is None; pass both")
         return math.inf
     if not isinstance(max_cost, Real) or isinstance(max_cost, bool):
         raise TypeError(f"max_cost is {describe(max_cost)}; pass a number")

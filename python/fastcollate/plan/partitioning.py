@@ -15,6 +15,7 @@ from fastcollate.arguments import (
     check_bool,
     check_choice,
     checked_count,
+    checked_index,
     checked_int,
     counted,
     suggests_names,
@@ -22,7 +23,7 @@ from fastcollate.arguments import (
 from fastcollate.plan.costs import Costs, checked_weights, weights_of
 from fastcollate.plan.lengths import MAX_TOKENS, Integers, checked_lengths
 from fastcollate.plan.step_plan import Shard
-from fastcollate.plan.tables import Table, check_names
+from fastcollate.plan.tables import Table, check_names, contradiction, not_valid
 
 _PIECE = 1 << 20
 """Items that are made a list at a time."""
@@ -101,13 +102,13 @@ def partition(
         weights = weights_of("cost", cost, lengths, "sequence")
     if (count := len(weights)) < k:
         raise ValueError(
-            f"{counted(count, 'sequence')} cannot fill k={k} parts, none of which may be empty; "
+            f"k is {k}, but lengths has {counted(count, 'item')} and no part may be empty; "
             "pass more sequences, or a smaller k"
         )
     if equal_size and count % k != 0:
         raise ValueError(
-            f"{counted(count, 'sequence')} cannot be parted into k={k} parts of equal size; "
-            "pass a k that divides them, or equal_size=False"
+            f"k is {k}, which does not divide {counted(count, 'sequence')} into parts of equal "
+            f"size; pass a divisor of {count} as k, or equal_size=False"
         )
     return lists_of(*_fastcollate.partition(weights, k, algorithm, equal_size))
 
@@ -208,9 +209,9 @@ def micro_batches(
     count = len(lengths)
     if per_rank * dp_size > count:
         raise ValueError(
-            f"{counted(count, 'sequence')} cannot fill {_of_ranks(per_rank, dp_size)}, the fewest "
-            "that there can be, none of which may be empty; pass more lengths, or a smaller "
-            "dp_size, bins_multiple_of or min_bins"
+            f"there must be at least {_of_ranks(per_rank, dp_size)}, but lengths has "
+            f"{counted(count, 'item')} and no micro-batch may be empty; pass more sequences, or a "
+            "smaller dp_size, bins_multiple_of or min_bins"
         )
     found = _fastcollate.split_micro_batches(
         costs, lengths, capacity, per_rank * dp_size, multiple * dp_size, False, dp_size, order
@@ -218,9 +219,9 @@ def micro_batches(
     if found is None:
         most = count // (multiple * dp_size) * multiple
         raise ValueError(
-            f"no way was found to keep {counted(count, 'sequence')} under capacity={capacity} in "
-            f"{_of_ranks(most, dp_size)}, and there are too few sequences for more; pass a larger "
-            "capacity, or more sequences"
+            f"no split of {counted(count, 'sequence')} into {_of_ranks(most, dp_size)} was found "
+            f"that keeps to capacity={capacity}, and there are too few sequences for more "
+            "micro-batches; pass a larger capacity, or more sequences"
         )
     offsets, indices = found
     return MicroBatches(offsets, indices, lengths, dp_size, capacity)
@@ -268,30 +269,47 @@ class MicroBatches(Table):
             for name in ("dp_size", "capacity"):
                 object.__setattr__(self, name, checked_int(name, getattr(self, name), "a number"))
         except (TypeError, ValueError, OverflowError) as error:
-            raise ValueError(f"these are no valid micro-batches: {error}") from error
+            raise not_valid("table of micro-batches", error) from error
         if (reason := self._defect()) is not None:
-            raise ValueError(f"these are no valid micro-batches: {reason}")
+            raise contradiction("table of micro-batches", reason)
 
     def _defect(self) -> str | None:
         """Say what is wrong with the tables."""
         offsets, indices, lengths = self.offsets, self.indices, self.lengths
         if self.dp_size < 1:
-            return f"dp_size is {self.dp_size}"
+            return f"dp_size is {self.dp_size}, but must be 1 or more"
         if lengths.ndim != 1 or indices.shape != lengths.shape:
-            return "indices and lengths differ in length"
-        if lengths.min(initial=0) < 0 or lengths.max(initial=0) > MAX_TOKENS:
-            return "lengths hold what is no number of tokens"
+            return (
+                "indices and lengths must be of one shape (sequences,), but have "
+                f"{indices.shape} and {lengths.shape}"
+            )
+        wrong = (lengths < 0) | (lengths > MAX_TOKENS)
+        if wrong.any():
+            index = int(np.argmax(wrong))
+            return f"lengths[{index}] is {lengths[index]}, but must be from 0 to {MAX_TOKENS}"
         count = len(lengths)
-        if offsets.ndim != 1 or len(offsets) < 2 or offsets[0] != 0 or offsets[-1] != count:
-            return f"offsets do not go from 0 to {count}"
-        if (np.diff(offsets) < 1).any():
-            return "a micro-batch is empty"
-        if (len(offsets) - 1) % self.dp_size != 0:
-            return "ranks have different numbers of micro-batches"
-        if indices.min() < 0 or indices.max() >= count or not _hit(indices).all():
-            return "not every sequence is in one micro-batch"
-        if (self.loads > self.capacity).any():
-            return f"a micro-batch has {self.loads.max()} tokens, more than {self.capacity}"
+        if offsets.ndim != 1 or len(offsets) < 2:
+            return f"offsets has shape {offsets.shape}, but must be of shape (micro-batches + 1,)"
+        if offsets[0] != 0 or offsets[-1] != count:
+            return (
+                f"offsets must start at 0 and end at {count} (the number of sequences), but go "
+                f"from {offsets[0]} to {offsets[-1]}"
+            )
+        sizes = np.diff(offsets)
+        if (sizes < 1).any():
+            return f"micro-batch {np.argmin(sizes)} has {sizes.min()} sequences"
+        if len(sizes) % self.dp_size != 0:
+            return f"dp_size is {self.dp_size}, which does not divide {len(sizes)} micro-batches"
+        if indices.min() < 0 or indices.max() >= count:
+            index = int(np.argmax((indices < 0) | (indices >= count)))
+            return f"indices[{index}] is {indices[index]}, but must be from 0 to {count - 1}"
+        if not (hit := _hit(indices)).all():
+            return f"sequence {np.argmin(hit)} is in no micro-batch"
+        if (loads := self.loads).max() > self.capacity:
+            return (
+                f"micro-batch {np.argmax(loads)} has {loads.max()} tokens, but capacity is "
+                f"{self.capacity}"
+            )
         return None
 
     @property
@@ -329,7 +347,7 @@ class MicroBatches(Table):
         IndexError
             If there is no such rank; they are counted from 0 on.
         """
-        start = self._checked("rank", rank, self.dp_size) * self.per_rank
+        start = checked_index("rank", rank, self.dp_size) * self.per_rank
         ends = self.offsets[start : start + self.per_rank + 1]
         return lists_of(ends - ends[0], self.indices[ends[0] : ends[-1]])
 
@@ -341,8 +359,8 @@ class MicroBatches(Table):
         IndexError
             If there is no such rank, or no such micro-batch of it; they are counted from 0 on.
         """
-        place = self._checked("rank", rank, self.dp_size) * self.per_rank
-        place += self._checked("micro_batch", micro_batch, self.per_rank)
+        place = checked_index("rank", rank, self.dp_size) * self.per_rank
+        place += checked_index("micro_batch", micro_batch, self.per_rank)
         rows = self.indices[self.offsets[place] : self.offsets[place + 1]]
         is_padding = np.zeros(len(rows), np.bool_)
         return Shard(rows, is_padding, len(self.lengths), lengths=self.lengths[rows])
@@ -365,13 +383,6 @@ class MicroBatches(Table):
             f"{_of_ranks(self.per_rank, self.dp_size)}, at most "
             f"{self.loads.max():,} of {counted(self.capacity, 'token')}"
         )
-
-    @staticmethod
-    def _checked(name: str, value: Any, count: int) -> int:
-        index = checked_int(name, value, "an index")
-        if not 0 <= index < count:
-            raise IndexError(f"{name} is {index}, but there are {count}, counted from 0 on")
-        return index
 
 
 def lists_of(offsets: Integers, indices: Integers) -> list[list[int]]:

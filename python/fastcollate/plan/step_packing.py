@@ -36,14 +36,14 @@ def checked_packer(layout: Layout | None) -> Packer | None:
         return None
     if layout.plan is not None:
         raise ValueError(
-            "a step packs each mini-batch by itself, but the layout has a plan of all bins; pass "
+            "layout has a plan of bins, but a step packs each mini-batch by itself; pass "
             "layout=fc.Packed(capacity=...)"
         )
     packer = layout.packer
     if packer.oversize == "split":
         raise ValueError(
-            f"layout={layout!r} splits rows, parts of which could be on several ranks; in a step "
-            "pass an algorithm that does not, and oversize='error' or 'own_bin'"
+            f"layout is {layout!r}, which splits rows, but each row of a step belongs to one rank; "
+            "pass oversize='error' or 'own_bin', and an algorithm other than 'concat'"
         )
     return packer
 
@@ -72,9 +72,9 @@ def packed_slots(
     multiple = math.lcm(dp_size, packer.bins_multiple_of)
     if max(multiple, packer.min_bins) * (len(mini_batches) - 1) > MAX_BINS:
         raise ValueError(
-            f"bins_multiple_of and min_bins ask for multiples of {multiple} bins and at least "
-            f"{packer.min_bins} in every mini-batch, which are more than can be made; pass smaller "
-            "numbers"
+            f"every mini-batch needs a multiple of {multiple} bins (by dp_size and "
+            f"bins_multiple_of) and at least {packer.min_bins} (min_bins), but a step has at most "
+            f"{MAX_BINS:,} bins; pass smaller numbers"
         )
     costs = packer.costs(lengths)
     numbers = None
@@ -93,14 +93,13 @@ def packed_slots(
             plan, missing = _packed(lengths[part], of_mini_batch, of_part, multiple)
         except ValueError as error:
             where = f"mini-batch {mini_batch}, rows {start} to {end - 1}, cannot be packed"
-            counting = f" (numbers count from row {start} on)" if start > 0 else ""
+            counting = f" (lengths[0] is that of row {start})" if start > 0 else ""
             raise ValueError(f"{where}{counting}: {error}") from error
         if missing > 0 and not may_pad:
             raise ValueError(
-                f"pad_rows is 'error', but mini-batch {mini_batch} has only "
-                f"{counted(plan.num_bins, 'sequence')} to be packed apart, for "
-                f"{counted(plan.num_bins + missing, 'bin')}; pass larger mini-batches, or allow "
-                "padding"
+                f"pad_rows is 'error', but mini-batch {mini_batch} fills only "
+                f"{counted(plan.num_bins, 'bin')} and needs {plan.num_bins + missing}; pass larger "
+                "mini-batches, or pad_rows='synthetic'"
             )
         of_bins, counts = _fastcollate.assign_bins(plan.offsets, plan.indices, missing, dp_size)
         rows.append(np.where(of_bins < 0, -1, of_bins + start))

@@ -14,11 +14,11 @@ from numpy.typing import NDArray
 
 from fastcollate import _fastcollate
 from fastcollate._fastcollate import SYNTHETIC_LENS
-from fastcollate.arguments import checked_count, checked_int, checked_integer, counted
+from fastcollate.arguments import checked_count, checked_index, checked_int, counted
 from fastcollate.arrays import describe, offsets_of
 from fastcollate.plan.layouts import Layout, Packed
 from fastcollate.plan.lengths import Integers
-from fastcollate.plan.tables import Table, check_names
+from fastcollate.plan.tables import Table, check_names, contradiction, listed, not_valid
 
 Widths = tuple[int, int, int]
 
@@ -73,28 +73,36 @@ class Shard(Table):
         self._set_array("is_padding", np.bool_)
         if self.rows.ndim != 1 or self.rows.shape != self.is_padding.shape:
             raise ValueError(
-                f"rows have shape {self.rows.shape} and is_padding {self.is_padding.shape}; "
+                f"rows has shape {self.rows.shape} and is_padding {self.is_padding.shape}; "
                 "pass one flag per row"
             )
         if self.lengths is not None:
             self._set_array("lengths", np.int64)
             if self.lengths.shape != self.rows.shape:
-                raise ValueError(f"lengths have shape {self.lengths.shape}; pass one per row")
-        if self.rows.min(initial=0) < -1 or (self.rows[~self.is_padding] < 0).any():
-            raise ValueError("rows are from 0 on, or -1 where is_padding is True")
+                raise ValueError(
+                    f"lengths has shape {self.lengths.shape} and rows {self.rows.shape}; "
+                    "pass one length per row"
+                )
+        wrong = self.rows < np.where(self.is_padding, -1, 0)
+        if wrong.any():
+            slot = int(np.argmax(wrong))
+            raise ValueError(
+                f"rows[{slot}] is {self.rows[slot]} and is_padding[{slot}] is "
+                f"{self.is_padding[slot]}; pass rows of 0 or more, or -1 for a padding row"
+            )
         if self.bin_offsets is not None:
             self._set_array("bin_offsets", np.int64)
             if (reason := _bins_defect(self.bin_offsets, len(self.rows))) is not None:
-                raise ValueError(reason)
+                raise contradiction("shard", reason)
         if (reason := _layout_defect(self.layout, self.bin_offsets)) is not None:
-            raise ValueError(reason)
+            raise contradiction("shard", reason)
         for name in ("num_rows", "first_pad", "bin_width"):
             count = checked_count(name, getattr(self, name), "a number", least=0)
             object.__setattr__(self, name, count)
         if self.widths is not None:
             widths = tuple(checked_int("widths", width, "three lengths") for width in self.widths)
             if len(widths) != 3 or min(widths) < 0:
-                raise ValueError(f"widths are {self.widths}; pass three lengths")
+                raise ValueError(f"widths is {self.widths}; pass three lengths of 0 or more")
             object.__setattr__(self, "widths", widths)
 
     def __len__(self) -> int:
@@ -109,21 +117,28 @@ class Shard(Table):
 
 def _bins_defect(offsets: Integers, num_slots: int) -> str | None:
     """Say what is wrong with the places where bins begin."""
-    is_right = (
-        offsets.ndim == 1 and len(offsets) > 0 and (offsets[0], offsets[-1]) == (0, num_slots)
-    )
-    if not is_right or (np.diff(offsets) <= 0).any():
-        return f"bin_offsets do not rise from 0 to {num_slots}"
-    return None
+    if offsets.ndim != 1 or len(offsets) == 0:
+        return f"bin_offsets has shape {offsets.shape}, but must be of shape (bins + 1,)"
+    if (offsets[0], offsets[-1]) != (0, num_slots):
+        return (
+            f"bin_offsets must start at 0 and end at {num_slots} (the number of rows), but go from "
+            f"{offsets[0]} to {offsets[-1]}"
+        )
+    sizes = np.diff(offsets)
+    return f"bin {np.argmin(sizes)} has {sizes.min()} rows" if (sizes < 1).any() else None
 
 
 def _layout_defect(layout: Any, bins: Integers | None) -> str | None:
     """Say what is wrong with a step's layout, beside its bins."""
     if layout is not None and not isinstance(layout, Layout):
-        return f"layout is {describe(layout)}; pass a layout such as fc.Left(), or None"
+        return f"layout is {describe(layout)}, but must be None or a layout such as fc.Left()"
     has_capacity = isinstance(layout, Packed) and layout.capacity is not None
     if has_capacity != (bins is not None):
-        return f"layout is {layout!r}, but bin_offsets are those of fc.Packed(capacity=...) alone"
+        found = "None" if bins is None else "given"
+        return (
+            f"layout is {layout!r} and bin_offsets is {found}, but bin_offsets belongs to "
+            "layout=fc.Packed(capacity=...) and to no other"
+        )
     return None
 
 
@@ -191,31 +206,33 @@ class StepPlan(Table):
                 self._set_array("bin_offsets", np.int64)
             object.__setattr__(self, "dp_size", operator.index(self.dp_size))
             if self.dp_size >= 1 << 62:
-                raise ValueError(f"dp_size is {self.dp_size}, more than can be counted")
+                raise ValueError(f"dp_size is {self.dp_size}; pass less than 2**62")
         except (TypeError, ValueError, OverflowError) as error:
-            raise ValueError(f"this is not a valid step plan: {error}") from error
+            raise not_valid("step plan", error) from error
         self._check()
 
     def _check(self) -> None:
         """Refuse tables that are no plan."""
         if (reason := self._defect()) is not None:
-            raise ValueError(f"this is not a valid step plan: {reason}")
+            raise contradiction("step plan", reason)
 
     def _defect(self) -> str | None:
         """Say what is wrong with the tables."""
         if self.row_lengths.ndim != 2 or self.row_lengths.shape[1] != 2:
-            return f"row_lengths has shape {self.row_lengths.shape}, not (rows, 2)"
+            return f"row_lengths has shape {self.row_lengths.shape}, but must be of shape (rows, 2)"
         if (self.row_lengths < 0).any():
-            return "row_lengths holds a negative number"
+            row, column = np.argwhere(self.row_lengths < 0)[0].tolist()
+            found = self.row_lengths[row, column]
+            return f"row_lengths[{row}, {column}] is {found}, but must be 0 or more"
         if self.dp_size < 1:
-            return f"dp_size is {self.dp_size}"
+            return f"dp_size is {self.dp_size}, but must be 1 or more"
         if (reason := _layout_defect(self.layout, self.bin_offsets)) is not None:
             return reason
         columns = ("rows", "is_padding", "mini_batch_offsets", "prompt_offsets")
         for name in (*columns, "mini_batch_prompts", "bin_offsets"):
             column = getattr(self, name)
             if column is not None and column.ndim != 1:
-                return f"{name} has shape {column.shape}, not that of one column"
+                return f"{name} has shape {column.shape}, but must have one dimension"
         return _fastcollate.step_defect(
             self.rows,
             self.is_padding,
@@ -315,8 +332,8 @@ class StepPlan(Table):
         IndexError
             If there is no such mini-batch or rank; they are counted from 0 on.
         """
-        mini_batch = _checked_index("mini_batch", mini_batch, self.num_mini_batches)
-        rank = _checked_index("rank", rank, self.dp_size)
+        mini_batch = checked_index("mini_batch", mini_batch, self.num_mini_batches)
+        rank = checked_index("rank", rank, self.dp_size)
         begin = int(self.mini_batch_offsets[mini_batch])
         start, end = self._rank_offsets[mini_batch, rank : rank + 2].tolist()
         bins = self.bin_offsets
@@ -432,37 +449,21 @@ class StepPlan(Table):
 def _exact(name: str, value: Any) -> Any:
     """Return a list as an array, of nothing but what it should hold."""
     if name == "has_only_totals" and not isinstance(value, bool):
-        raise ValueError(f"this is not a valid step plan: {name} is {describe(value)}")
+        raise not_valid("step plan", f"{name} is {describe(value)}; pass True or False")
     if name in ("dp_size", "has_only_totals") or value is None:
         return value
     if name == "layout":
         try:
             return Layout.from_dict(value)
         except (TypeError, ValueError) as error:
-            raise ValueError(f"this is not a valid step plan: layout: {error}") from error
-    try:
-        array = np.array(value)
-    except ValueError as error:
-        raise ValueError(f"this is not a valid step plan: {name}: {error}") from error
-    kind = "b" if name == "is_padding" else "i"
-    if array.dtype.kind != kind and array.size > 0:
-        raise ValueError(f"this is not a valid step plan: {name} is {describe(array)}")
-    return array
+            raise not_valid("step plan", f"layout cannot be read: {error}") from error
+    return listed("step plan", name, value, "b" if name == "is_padding" else "i")
 
 
 def _span(counts: Integers) -> str:
     """Write the least and the most of some numbers."""
     least, most = int(counts.min()), int(counts.max())
     return f"{least:,}" if least == most else f"{least:,} to {most:,}"
-
-
-def _checked_index(name: str, value: Any, count: int) -> int:
-    index = checked_integer(name, value, "an index, from 0 on")
-    if not 0 <= index < count:
-        raise IndexError(
-            f"{name} is {index}, but there are {count}; pass one from 0 to {count - 1}"
-        )
-    return index
 
 
 def check_step_plan(plan: Any) -> None:

@@ -192,8 +192,8 @@ def plan_step(
     packer = checked_packer(layout)
     if packer is not None and (shard_by != "contiguous" or pad_rows == "copy_cycle"):
         raise ValueError(
-            "shard_by and pad_rows='copy_cycle' say how rows are distributed and padded, but the "
-            "layout is packed: each bin goes to the next rank; leave them out"
+            "shard_by and pad_rows='copy_cycle' split and pad single rows, but layout is packed "
+            "and gives each rank whole bins in turn; leave both out"
         )
     check_bool("allow_partial", allow_partial)
     if is_stepwise is not None:
@@ -205,7 +205,7 @@ def plan_step(
         samples = checked_count("n_samples_per_prompt", samples, "a number of rows")
     step = StepRows.of(rows)
     if (num_rows := len(step.lengths)) == 0:
-        raise ValueError("there are no rows to plan; pass at least one")
+        raise ValueError("rows is empty; pass at least one row")
     uids = step.uids if uids is None else step.per_row("uids", uids)
 
     trajectories = None
@@ -213,8 +213,8 @@ def plan_step(
         trajectories = step.trajectories(trajectory_ids, is_last_step)
         if trajectories is None and keep_together == "trajectory":
             raise ValueError(
-                "keep_together='trajectory' needs to know the trajectories: "
-                "pass trajectory_ids or is_last_step"
+                "keep_together is 'trajectory', but trajectory_ids and is_last_step are None; "
+                "pass one of them"
             )
     if is_stepwise is None:
         given = trajectory_ids is not None or is_last_step is not None
@@ -222,9 +222,9 @@ def plan_step(
     if uids is not None:
         prompts = _prompt_offsets(uids)
     elif unit == "prompts" and (samples is None or is_stepwise):
-        raise ValueError("prompts_per_mini_batch counts prompts, which only uids tell; pass uids")
+        raise ValueError(f"prompts_per_mini_batch is {size}, but uids is None; pass uids")
     elif keep_together == "prompt" and (samples is None or is_stepwise):
-        raise ValueError("keep_together='prompt' needs to know the prompts; pass uids")
+        raise ValueError("keep_together is 'prompt', but uids is None; pass uids")
     else:
         prompts = _uniform(num_rows, 1 if samples is None or is_stepwise else samples)
     if trajectories is not None and uids is not None:
@@ -235,12 +235,16 @@ def plan_step(
         expected = checked_int("train_batch_size", train_batch_size, "a number of prompts")
         if len(prompts) - 1 != expected:
             raise ValueError(
-                f"train_batch_size is {expected}, but there are {len(prompts) - 1} prompts"
+                f"train_batch_size is {expected}, but there are {len(prompts) - 1} prompts; pass "
+                "that number, or leave train_batch_size out"
             )
 
     mini_batches = _mini_batches(unit, size, prompts, num_rows, allow_partial)
     if dp_size * (len(mini_batches) - 1) > MAX_RANKS:
-        raise ValueError(f"dp_size is {dp_size}, which is more ranks than rows can be made for")
+        raise ValueError(
+            f"dp_size is {dp_size}, but dp_size times the number of mini-batches "
+            f"({len(mini_batches) - 1}) is at most {MAX_RANKS:,}; pass a smaller dp_size"
+        )
     groups = {"prompt": prompts, "trajectory": trajectories, None: None}[keep_together]
     if groups is not None:
         _check_not_split(groups, mini_batches, _Names(str(keep_together), uids, prompts))
@@ -271,19 +275,22 @@ def plan_step(
         count = int(mini_batches[mini_batch + 1] - mini_batches[mini_batch])
         if group == -2:
             raise ValueError(
-                f"to keep every {keep_together} on one of {dp_size} ranks, mini-batch {mini_batch} "
-                f"of {count} rows would need more padding rows than can be planned; keep nothing "
-                "together, or use fewer ranks"
+                f"keep_together is {keep_together!r} and dp_size is {dp_size}, but mini-batch "
+                f"{mini_batch} of {count} rows would need more padding rows than can be planned; "
+                "leave keep_together out, or pass a smaller dp_size"
             )
         head = f"pad_rows is 'error', but the {count} rows of mini-batch {mini_batch} cannot be"
         if group == -1:
-            raise ValueError(f"{head} divided among {counted(dp_size, 'rank')} without padding")
+            raise ValueError(
+                f"{head} split evenly over {counted(dp_size, 'rank')}; pass a number of rows that "
+                "dp_size divides, or another pad_rows"
+            )
         assert groups is not None
         name = _Names(str(keep_together), uids, prompts).name(groups, group)
-        found = " by this way of balancing" if costs is not None else ""
+        found = " by this shard_by" if costs is not None else ""
         raise ValueError(
-            f"{head} assigned{found} to {counted(dp_size, 'rank')} in equal numbers with all rows "
-            f"of {name} on one; keep nothing together, or allow padding"
+            f"{head} split evenly{found} over {counted(dp_size, 'rank')} with all rows of {name} "
+            "on one rank; leave keep_together out, or pass another pad_rows"
         )
     return StepPlan._from_own(
         rows=slots,
@@ -295,7 +302,7 @@ def plan_step(
 
 
 def _prompt_offsets(uids: Any) -> Integers:
-    return group_offsets("uids", uids, "uid", "the rows of a prompt have to follow each other")
+    return group_offsets("uids", uids, "uid", "pass the rows of a prompt next to each other")
 
 
 class _Names(NamedTuple):
@@ -333,7 +340,9 @@ def _check_options(pad_rows: Any, shard_by: Any, keep_together: Any) -> None:
 def _checked_unit(prompts: Any, rows: Any) -> tuple[str | None, int]:
     """Return what mini-batches are counted in, and how many of them are one."""
     if prompts is not None and rows is not None:
-        raise ValueError("pass prompts_per_mini_batch or rows_per_mini_batch, not both")
+        raise ValueError(
+            "prompts_per_mini_batch and rows_per_mini_batch are both given; pass one of them"
+        )
     if prompts is not None:
         return "prompts", checked_count("prompts_per_mini_batch", prompts, "a number of prompts")
     if rows is not None:
@@ -345,7 +354,8 @@ def _uniform(num_rows: int, size: int) -> Integers:
     """Return the boundaries of groups of so many rows."""
     if num_rows % size != 0:
         raise ValueError(
-            f"n_samples_per_prompt is {size}, which does not divide {counted(num_rows, 'row')}"
+            f"n_samples_per_prompt is {size}, which does not divide {counted(num_rows, 'row')}; "
+            f"pass {counted(size, 'row')} of every prompt"
         )
     return np.arange(0, num_rows + 1, size, dtype=np.int64)
 
@@ -358,8 +368,8 @@ def _check_nesting(trajectories: Integers, prompts: Integers, uids: Any) -> None
         row = int(prompts[split[0]])
         name = _Names("trajectory", None, prompts).name(trajectories, int(starts[split[0]]) - 1)
         raise ValueError(
-            f"{name} has rows of several prompts: uid {_item(uids, row - 1)!r}, "
-            f"then {_item(uids, row)!r}"
+            f"{name} has rows of several prompts: uids[{row - 1}] is {_item(uids, row - 1)!r}, "
+            f"but uids[{row}] is {_item(uids, row)!r}; pass one uid for all rows of a trajectory"
         )
 
 
@@ -382,8 +392,13 @@ def _check_samples(
     if len(wrong) > 0:
         prompt = int(wrong[0])
         name = _Names("prompt", uids, prompts).name(prompts, prompt)
-        found = counted(int(counts[prompt]), unit, "trajectories" if is_stepwise else None)
-        raise ValueError(f"n_samples_per_prompt is {samples}, but {name} has {found}")
+        units = "trajectories" if is_stepwise else None
+        limit = "at most " if is_stepwise else ""
+        raise ValueError(
+            f"n_samples_per_prompt is {samples}, but {name} has "
+            f"{counted(int(counts[prompt]), unit, units)}; pass {limit}"
+            f"{counted(samples, unit, units)} of every prompt, or leave n_samples_per_prompt out"
+        )
 
 
 def _mini_batches(
@@ -398,12 +413,12 @@ def _mini_batches(
     if size > count and not allow_partial:
         raise ValueError(
             f"{argument} is {size}, but there are only {count} {unit}; "
-            "allow_partial=True makes one smaller mini-batch of them"
+            f"pass at most {count}, or allow_partial=True for one smaller mini-batch"
         )
     if count % size != 0 and not allow_partial:
         raise ValueError(
             f"{argument} is {size}, which does not divide {count} {unit}; "
-            "allow_partial=True makes the last mini-batch smaller"
+            f"pass a divisor of {count}, or allow_partial=True for a smaller last mini-batch"
         )
     starts = units[:-1:size]
     return np.append(starts, num_rows)
@@ -417,8 +432,9 @@ def _check_not_split(groups: Integers, mini_batches: Integers, names: _Names) ->
         mini_batch = int(split[0])
         name = names.name(groups, int(found[mini_batch]) - 1)
         raise ValueError(
-            f"keep_together is {names.kind!r}, but {name} is in the mini-batches "
-            f"{mini_batch - 1} and {mini_batch}; choose mini-batches of whole groups"
+            f"keep_together is {names.kind!r}, but {name} is in mini-batches {mini_batch - 1} and "
+            f"{mini_batch}; pass mini-batches that end where a {names.kind} does, or leave "
+            "keep_together out"
         )
 
 

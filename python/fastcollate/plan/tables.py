@@ -65,7 +65,7 @@ class Table:
         array = np.asarray(getattr(self, name))
         kinds = "b" if dtype is np.bool_ else "i"
         if array.size > 0 and array.dtype.kind not in kinds:
-            raise TypeError(f"{name} is {describe(array)}; pass {np.dtype(dtype).name}")
+            raise TypeError(f"{name} is {describe(array)}; pass an array of {np.dtype(dtype).name}")
         if not _is_frozen(array) or array.dtype != dtype or not array.flags.aligned:
             array = _frozen(array.astype(dtype))
         object.__setattr__(self, name, array)
@@ -94,6 +94,28 @@ def _frozen(array: np.ndarray) -> np.ndarray:
     return array
 
 
+def not_valid(what: str, reason: object) -> ValueError:
+    """Return the error of values that are no such plan; `reason` says what to pass."""
+    return ValueError(f"this is not a valid {what}: {reason}")
+
+
+def contradiction(what: str, defect: str) -> ValueError:
+    """Return the error of tables that contradict each other."""
+    return not_valid(what, f"{defect}; pass the tables that to_dict returned")
+
+
+def listed(what: str, name: str, values: Any, kinds: str = "i") -> np.ndarray:
+    """Return a list of a plan's tables as an array, of integers or of another kind of dtypes."""
+    try:
+        array = np.array(values)
+    except ValueError as error:
+        raise not_valid(what, f"{name} has rows of different lengths; pass a list") from error
+    if array.size > 0 and array.dtype.kind not in kinds:
+        found = "True or False" if kinds == "b" else "integers"
+        raise not_valid(what, f"{name} is {describe(array)}; pass a list of {found}")
+    return array
+
+
 def check_names(kind: type[Table], what: str, tables: Any) -> None:
     """Check that a mapping has the parameters of such a plan.
 
@@ -105,8 +127,9 @@ def check_names(kind: type[Table], what: str, tables: Any) -> None:
         A parameter is missing, or one is unknown.
     """
     if not isinstance(tables, Mapping):
-        raise TypeError(f"tables is {describe(tables)}; pass what to_dict returned")
+        raise TypeError(f"tables is {describe(tables)}; pass the dict that to_dict returned")
     names = {field.name for field in fields(kind)}  # type: ignore[arg-type]
-    if names != set(tables):
-        wrong = sorted(map(str, names ^ set(tables)))
-        raise ValueError(f"this is not a valid {what}: {', '.join(wrong)} missing or unknown")
+    for name in sorted(names - set(tables)):
+        raise contradiction(what, f"tables has no {name!r}")
+    for key in set(tables) - names:
+        raise contradiction(what, f"tables has the unknown key {key!r}")

@@ -57,7 +57,8 @@ def checked_trajectories(
     if is_last_step is None:
         if trajectory_ids is None:
             raise ValueError(
-                "merging needs to know the trajectories: pass trajectory_ids or is_last_step"
+                "trajectory_ids and is_last_step are None, so the turns of a trajectory are not "
+                "known; pass one of them"
             )
         ids = id_list("trajectory_ids", trajectory_ids)
         ends = _ends_of_ids(ids)
@@ -70,8 +71,8 @@ def checked_trajectories(
     if len(flags) > 0 and not flags[-1]:
         if not allow_unfinished:
             raise ValueError(
-                f"is_last_step[{len(flags) - 1}] is False, but there is no later turn: the last "
-                "trajectory has no last step; merge_turns(allow_unfinished=True) takes it as it is"
+                f"is_last_step[{len(flags) - 1}] is False, but there is no later turn; pass True, "
+                "or merge_turns(allow_unfinished=True) for an unfinished last trajectory"
             )
         ends.append(len(flags))
     firsts = None if trajectory_ids is None else [ids[end - 1] for end in ends]
@@ -80,7 +81,7 @@ def checked_trajectories(
 
 def _ends_of_ids(ids: Sequence[Any]) -> list[int]:
     """Return where ids change; each comes in one run."""
-    advice = "the turns of a trajectory have to follow each other"
+    advice = "pass the turns of a trajectory next to each other"
     ends: list[int] = group_offsets("trajectory_ids", ids, "trajectory id", advice)[1:].tolist()
     return ends
 
@@ -100,5 +101,6 @@ def _check_agreement(flags: NDArray[np.bool_], ids: Sequence[Any]) -> None:
         relation = "differ" if of_ids[turn] else "are the same"
         raise ValueError(
             f"is_last_step[{turn}] is {bool(flags[turn])}, but trajectory_ids[{turn}] and "
-            f"[{turn + 1}] {relation} ({reprlib.repr(ids[turn])}, {reprlib.repr(ids[turn + 1])})"
+            f"[{turn + 1}] {relation} ({reprlib.repr(ids[turn])}, {reprlib.repr(ids[turn + 1])}); "
+            "pass True for the last turn of each trajectory id alone"
         )
