@@ -40,7 +40,7 @@ fn field(key: &str) -> FieldSpec {
         kind: FieldKind::Response,
         is_plain: true,
         per_row: key == "rewards",
-        refuses_nan: false,
+        weighs: key == LOSS_MASK,
         any_length: false,
         fill: Number::Int(0),
         gap_fill: Number::Int(0),

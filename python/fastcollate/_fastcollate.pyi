@@ -64,7 +64,7 @@ class FieldSpec:
         align: str = "response",
         plain: bool = False,
         per_row: bool = False,
-        refuses_nan: bool = False,
+        weighs: bool = False,
         any_length: bool = False,
         fill: float = ...,
         gap_fill: float = ...,

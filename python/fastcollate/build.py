@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
     from fastcollate.options import BatchOptions
 
-LOSS_MASK = FieldSpec("loss_mask", "loss_mask", plain=True, refuses_nan=True)
+LOSS_MASK = FieldSpec("loss_mask", "loss_mask", plain=True, weighs=True)
 REWARDS = FieldSpec("rewards", "rewards", plain=True, per_row=True)
 LOGPROBS = FieldSpec("logprobs", "logprobs", plain=True)
 
@@ -121,9 +121,9 @@ def build_batch(
         Per response token, or one number per row, which lands on the row's last response token (of
         merged turns as `merge_rewards` says, on the last token that was sampled).
     loss_mask, logprobs
-        Per response token. A loss mask may hold weights, but not NaN. The output is 0 on tokens
-        that nothing predicts: the first of a row without a prompt, and of a part of a row that
-        packing split.
+        Per response token. A loss mask may hold weights, but not NaN; as bool, int32 or int64 (see
+        `dtypes`), whole numbers, which for bool are 0 and 1. The output is 0 on tokens that nothing
+        predicts: the first of a row without a prompt, and of a part of a row that packing split.
     fields
         More fields by their keys: :class:`Field` per token, :class:`PerRow` and
         :class:`RoutedExperts`.
@@ -171,8 +171,8 @@ def build_batch(
         positions, bool masks, float32 fields, and int64 labels, which torch's losses need. Or a
         mapping from keys to dtypes, by name or NumPy's or torch's own, where they differ from the
         default: int32 for ids, positions and labels; int32 or bool for ``attention_mask`` and
-        ``response_mask``; for fields float64, or bfloat16 or float16, rounded as torch rounds
-        float32.
+        ``response_mask``; bool, int32 or int64 for ``loss_mask``; for fields float64, or bfloat16
+        or float16, rounded as torch rounds float32.
     array_type
         ``"torch"`` or ``"numpy"``.
     pool
@@ -204,10 +204,11 @@ def build_batch(
         An empty batch; trajectories that are not known, contradict each other or are not those of
         `merge`, or have several uids; a reward of an earlier turn that would be dropped (see
         `merge_rewards`); fields of different row counts; a field row of another length than its
-        response; a row longer than a fixed width; a token id beyond its dtype; NaN in a loss mask;
-        one reward for an empty response; a plan of bins for other rows, or bins wider than a fixed
-        width; a value that has no place (:class:`Packed`: `shift`), but for what padding holds;
-        dtypes that cannot be; another layout than the one that a shard's step was planned with.
+        response; a row longer than a fixed width; a token id beyond its dtype; NaN in a loss mask,
+        or a weight that its dtype cannot hold; one reward for an empty response; a plan of bins for
+        other rows, or bins wider than a fixed width; a value that has no place (:class:`Packed`:
+        `shift`), but for what padding holds; dtypes that cannot be; another layout than the one
+        that a shard's step was planned with.
     TypeError
         An object that is no field, row or number, named by field, row and position.
     ImportError

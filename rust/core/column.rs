@@ -2,6 +2,7 @@
 
 use half::{bf16, f16};
 
+use crate::dtype::Dtype;
 use crate::element::{Element, Misfit, Slice, common_values};
 use crate::error::{Error, Place, Result};
 
@@ -87,6 +88,8 @@ pub enum Check {
     None,
     /// No NaN: what weighs or masks has to be a number.
     Number,
+    /// A whole number that a dtype holds, and float64 exactly.
+    Whole(Dtype),
     /// An index, from 0 to below so many.
     Index(i64),
 }
@@ -259,6 +262,36 @@ impl<T: Element> Column<T> for SliceColumn<'_> {
     }
 }
 
+/// Values of a column that are whole numbers, as it was asked to check ([`Check::Whole`]): read as float64,
+/// which holds them exactly, and converted. So integers, booleans and floats may stand for them alike.
+#[derive(Debug, Clone, Copy)]
+pub struct WholeNumbers<'a, C>(pub &'a C);
+
+impl<T: Element, C: Column<f64>> Column<T> for WholeNumbers<'_, C> {
+    type Error = C::Error;
+
+    fn row_len(&self, turn: usize) -> usize {
+        self.0.row_len(turn)
+    }
+
+    fn read(&self, turn: usize, from: usize, out: &mut [T]) -> Result<(), C::Error> {
+        let (mut numbers, mut whole) = ([0.0; CHUNK], [0; CHUNK]);
+        for (index, out) in out.chunks_mut(CHUNK).enumerate() {
+            let numbers = &mut numbers[..out.len()];
+            self.0.read(turn, from + index * CHUNK, numbers)?;
+            for (whole, &mut number) in whole.iter_mut().zip(numbers) {
+                *whole = number as i64;
+            }
+            T::read(&Slice::I64(&whole), 0, out).expect("the column checks that they fit");
+        }
+        Ok(())
+    }
+
+    fn announce(&self, turn: usize, from: usize, lookahead: Lookahead) {
+        self.0.announce(turn, from, lookahead);
+    }
+}
+
 /// Read a turn's prompt + response from token `from` on.
 pub fn read_stream<T: Element, C: Column<T>>(
     prompts: &C,
@@ -279,7 +312,7 @@ pub fn read_stream<T: Element, C: Column<T>>(
     Ok(())
 }
 
-/// Tokens that are compared at a time.
+/// Values that are compared or converted at a time.
 const CHUNK: usize = 1 << 10;
 
 impl Tokens for SliceColumn<'_> {
@@ -363,7 +396,8 @@ pub fn check_type<T: Element>(field: &str, turn: usize, values: &Slice) -> Resul
 /// Check values just read from token `from` of a turn, `inner` of each token.
 ///
 /// # Errors
-/// [`Error::Nan`] or [`Error::NoIndex`] naming the first value that is not as it should be.
+/// [`Error::Nan`], [`Error::NotWhole`] or [`Error::NoIndex`] naming the first value that is not as it
+/// should be.
 pub fn check_values<T: Element>(
     field: &str,
     turn: usize,
@@ -385,6 +419,17 @@ pub fn check_values<T: Element>(
                 place: place(position),
             }),
         },
+        Check::Whole(dtype) => {
+            let range = dtype.whole_numbers();
+            match first(values, |value| !value.is_whole(&range)) {
+                None => Ok(()),
+                Some(position) => Err(Error::NotWhole {
+                    place: place(position),
+                    value: values[position].to_string(),
+                    dtype,
+                }),
+            }
+        }
         // All bytes are.
         Check::Index(limit) if limit > 0xFF && size_of::<T>() == 1 => Ok(()),
         Check::Index(limit) => match first(values, |value| !value.is_index(limit)) {

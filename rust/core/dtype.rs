@@ -1,5 +1,7 @@
 //! The number types of outputs.
 
+use std::ops::RangeInclusive;
+
 use half::{bf16, f16};
 
 use crate::element::Element;
@@ -41,7 +43,18 @@ impl Dtype {
     /// What masks can be.
     pub const OF_MASKS: &[Self] = &[Self::I64, Self::I32, Self::Bool];
 
-    /// What built-in fields can be.
+    /// What loss masks can be.
+    pub const OF_WEIGHTS: &[Self] = &[
+        Self::F32,
+        Self::F64,
+        Self::Bf16,
+        Self::F16,
+        Self::I64,
+        Self::I32,
+        Self::Bool,
+    ];
+
+    /// What other built-in fields can be.
     pub const FLOATS: &[Self] = &[Self::F32, Self::F64, Self::Bf16, Self::F16];
 
     /// The dtype of a name, if an output of that key can have it.
@@ -63,6 +76,18 @@ impl Dtype {
     /// Whether it holds more than integers.
     pub fn is_float(self) -> bool {
         matches!(self, Self::F16 | Self::Bf16 | Self::F32 | Self::F64)
+    }
+
+    /// The whole numbers that the dtype holds, if it is one of integers, and float64 exactly.
+    pub fn whole_numbers(self) -> RangeInclusive<i64> {
+        const EXACT: i64 = (1 << f64::MANTISSA_DIGITS) - 1;
+        match self {
+            Self::Bool => 0..=1,
+            Self::U8 => 0..=u8::MAX.into(),
+            Self::I16 => i16::MIN.into()..=i16::MAX.into(),
+            Self::I32 => i32::MIN.into()..=i32::MAX.into(),
+            Self::I64 | Self::F16 | Self::Bf16 | Self::F32 | Self::F64 => -EXACT..=EXACT,
+        }
     }
 
     /// What NumPy and torch call it.

@@ -1,7 +1,7 @@
 //! Number types: the outputs ([`Element`]) and the inputs they can be read from ([`Slice`]).
 
 use std::fmt::Display;
-use std::ops::BitOr;
+use std::ops::{BitOr, RangeInclusive};
 
 use half::{bf16, f16};
 
@@ -187,6 +187,9 @@ pub trait Element: Binary + Display {
 
     /// Whether this is an integer from 0 to below `limit`.
     fn is_index(self, limit: i64) -> bool;
+
+    /// Whether this is a whole number in a range.
+    fn is_whole(self, range: &RangeInclusive<i64>) -> bool;
 }
 
 /// Types whose zero is the number 0, and whose one is the number 1.
@@ -290,6 +293,10 @@ macro_rules! integer_element {
                 // Compared in its own type: of bytes, 16 at a time instead of 2.
                 limit > 0 && self >= <$type>::ZERO && self <= $saturated!($type, limit - 1)
             }
+
+            fn is_whole(self, range: &RangeInclusive<i64>) -> bool {
+                range.contains(&self.into())
+            }
         }
     )*};
 }
@@ -388,6 +395,13 @@ macro_rules! float_element {
 
             fn is_index(self, _: i64) -> bool {
                 false
+            }
+
+            fn is_whole(self, range: &RangeInclusive<i64>) -> bool {
+                let value: f64 = self.into();
+                // Rounding is a call; beyond 64 bits this is no whole number of the range either.
+                let whole = value as i64;
+                whole as f64 == value && range.contains(&whole)
             }
         }
     )*};

@@ -3,6 +3,7 @@
 
 use std::fmt;
 
+use crate::dtype::Dtype;
 use crate::text::{counted, grouped, grouped_float, plain_float};
 
 /// Where a value stands in the input; prints as `field[row][position]` or `field[row]`.
@@ -163,6 +164,17 @@ pub enum Error {
 
     #[error("{place} is NaN; a mask or weight has to be a number")]
     Nan { place: Place },
+
+    #[error(
+        "{place} is {value}, which dtype {} of {} cannot hold; pass {}, or a dtype of floats",
+        .dtype.name(), .place.field,
+        if *.dtype == Dtype::Bool { "0 or 1" } else { "whole numbers" }
+    )]
+    NotWhole {
+        place: Place,
+        value: String,
+        dtype: Dtype,
+    },
 
     #[error(
         "{field}[{row}] has values of shape {found:?} per token, but {field}[{first}] of \

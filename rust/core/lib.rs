@@ -27,8 +27,8 @@ pub mod write;
 
 pub use alloc::filled;
 pub use column::{
-    AnyColumn, At, Check, Column, FieldColumn, Lookahead, SliceColumn, Tokens, check_type,
-    check_values, common_when_read, read_slice, read_stream,
+    AnyColumn, At, Check, Column, FieldColumn, Lookahead, SliceColumn, Tokens, WholeNumbers,
+    check_type, check_values, common_when_read, read_slice, read_stream,
 };
 pub use dtype::{Dtype, IntDtype};
 pub use element::{Binary, Element, Misfit, Slice, common_values};

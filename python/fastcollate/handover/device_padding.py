@@ -97,6 +97,7 @@ def pad_on_device(
     specs = [spec for _, spec in fields]
     rounds_up = plan.multiple_of > 1
     table = OutputTable.of_layout(name, rounds_up, spec.pad_token_id, specs, outputs)
+    _check_weights(spec.table, table)
     spec = spec._replace(fields=specs, outputs=outputs, table=table)
     wanted = {output.key: output.dtype for output in table}
     data = {key: _as_dtype(value, wanted.get(key)) for key, value in batch.items()}
@@ -106,6 +107,22 @@ def pad_on_device(
         plan = plan.pick(everything, target.spec)
         data = _Padding(data, plan, spec, batch.is_padding).outputs()
     return batch._with_data(data, _plan_or_call=plan, _spec=spec)
+
+
+_WHOLE = ("bool", "int32", "int64")
+"""Dtypes of whole numbers, of which each holds those before it."""
+
+
+def _check_weights(before: OutputTable, after: OutputTable) -> None:
+    """Check that the dtype holds all weights: to look at them is to wait for the device."""
+    if "loss_mask" not in before or before["loss_mask"].field is None:
+        return
+    found, asked = str(before["loss_mask"].dtype), str(after["loss_mask"].dtype)
+    if asked in _WHOLE and found not in _WHOLE[: _WHOLE.index(asked) + 1]:
+        raise ValueError(
+            f"loss_mask is {found} in the batch, and dtypes asks for {asked}, which may not hold "
+            f"its weights; pass dtypes={{'loss_mask': {asked!r}}} to build_batch, which checks them"
+        )
 
 
 def _as_dtype(value: Any, name: str | None) -> Any:

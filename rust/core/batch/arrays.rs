@@ -6,7 +6,7 @@ use half::{bf16, f16};
 use super::Number;
 use super::outputs::IGNORE_INDEX;
 use crate::alloc::filled;
-use crate::column::{AnyColumn, Column};
+use crate::column::{AnyColumn, Column, WholeNumbers};
 use crate::dtype::{Dtype, IntDtype};
 use crate::element::{Binary, Element};
 use crate::error::Result;
@@ -71,6 +71,8 @@ pub(super) struct Field {
     /// What stands where no value goes.
     pub filling: Filling,
     pub dtype: Dtype,
+    /// Whether the values are whole numbers, whatever type they come in.
+    pub is_whole: bool,
 }
 
 /// What a field holds where no value goes.
@@ -322,7 +324,11 @@ impl Field {
             gap: &gap,
         };
         let assembly = self.assembly.as_ref().unwrap_or(source.assembly);
-        write_field(&source.fields[self.column], assembly, band, fill, to)
+        let column = &source.fields[self.column];
+        if self.is_whole {
+            return write_field(&WholeNumbers(column), assembly, band, fill, to);
+        }
+        write_field(column, assembly, band, fill, to)
     }
 }
 

@@ -39,8 +39,8 @@ pub struct FieldSpec {
     pub is_plain: bool,
     /// Whether one number per row is accepted too; it lands on the last response token.
     pub per_row: bool,
-    /// Whether NaN is an error.
-    pub refuses_nan: bool,
+    /// Whether it is the loss mask: numbers that say what trains, and of whole numbers if the dtype is.
+    pub weighs: bool,
     /// Whether a row may have any length up to the widest response, right-aligned there; in packed
     /// batches up to its own response, of which it has the last tokens.
     pub any_length: bool,
@@ -88,6 +88,7 @@ impl FieldSpec {
     pub fn dtypes(&self) -> &'static [Dtype] {
         match self.kind {
             FieldKind::Experts { .. } => Dtype::OF_INDICES,
+            _ if self.weighs => Dtype::OF_WEIGHTS,
             _ if self.is_plain => Dtype::FLOATS,
             _ => Dtype::OF_FIELDS,
         }
@@ -100,10 +101,10 @@ impl FieldSpec {
 
     /// What is asked of the values.
     pub fn check(&self) -> Check {
-        if self.refuses_nan {
-            Check::Number
-        } else {
-            Check::None
+        match self.dtype {
+            Some(dtype) if self.weighs && !dtype.is_float() => Check::Whole(dtype),
+            _ if self.weighs => Check::Number,
+            _ => Check::None,
         }
     }
 }

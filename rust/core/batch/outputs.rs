@@ -190,7 +190,7 @@ pub fn outputs(
     rounds_up: bool,
 ) -> Result<Vec<Output>> {
     let mut outputs = spec.built_in(pad_token_id, layout, rounds_up);
-    let has_column = fields.iter().any(|field| field.key == LOSS_MASK);
+    let has_column = fields.iter().any(|field| field.weighs);
     if let (Some(dtype), false, false) = (spec.loss_mask, has_column, spec.is_bare) {
         let what = What::LossMask { dtype };
         let loss_mask = Output::new(what, LOSS_MASK, Alignment::Response);
@@ -409,7 +409,7 @@ mod tests {
             kind,
             is_plain: false,
             per_row: false,
-            refuses_nan: false,
+            weighs: key == LOSS_MASK,
             any_length: false,
             fill: Number::Int(0),
             gap_fill: Number::Int(0),

@@ -2,7 +2,7 @@
 
 use super::arrays::{Field, Filling};
 use super::{BatchRows, FieldKind, FieldSpec};
-use crate::column::FieldColumn;
+use crate::column::{Check, FieldColumn};
 use crate::dtype::Dtype;
 use crate::error::{Error, Result};
 use crate::plan::merge::Merge;
@@ -127,6 +127,7 @@ impl FieldSpec {
             inner: column.inner(),
             filling: Filling::Numbers { pad, gap },
             dtype: self.dtype.unwrap_or(Dtype::F32),
+            is_whole: matches!(self.check(), Check::Whole(_)),
         };
         Ok(Placed {
             field,
@@ -188,6 +189,7 @@ impl FieldSpec {
             inner: column.inner(),
             filling: Filling::Indices(topk),
             dtype,
+            is_whole: false,
         };
         Ok(Placed {
             field,

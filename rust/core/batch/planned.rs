@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use super::arrays::{Content, Derived, Job, Read, Source, jobs};
 use super::execute::{self, Jobs};
-use super::outputs::{LOSS_MASK, Output, OutputSpec, What, outputs};
+use super::outputs::{Output, OutputSpec, What, outputs};
 use super::places::{Place, Placed};
 use super::segments::{Segments, row_offsets};
 use super::unplaced::check_unplaced;
@@ -114,12 +114,13 @@ impl Request<'_> {
         let rounds_up = { placement.bin_layout }.is_some_and(|layout| layout.multiple_of > 1);
         let (pad, layout) = (self.pad_token_id, placement.layout);
         let table = outputs(self.outputs, self.fields, pad, layout, rounds_up)?;
+        let loss_mask = self.fields.iter().position(|field| field.weighs);
         let mut planner = Planner {
             request: self,
             assembly: rows.read(),
             placement,
             segments: Segments::of_placement(placement)?,
-            loss_mask: self.fields.iter().position(|field| field.key == LOSS_MASK),
+            loss_mask,
             placed,
             captured: None,
             end: 0,
@@ -130,7 +131,15 @@ impl Request<'_> {
             num_bytes: planner.end,
         };
         let shifts_labels = self.outputs.labels.is_some_and(|(shifted, _)| shifted);
-        check_unplaced(&planned, rows.read(), placement, columns, shifts_labels)?;
+        let assembly = rows.read();
+        check_unplaced(
+            &planned,
+            assembly,
+            placement,
+            columns,
+            loss_mask,
+            shifts_labels,
+        )?;
         Ok(planned)
     }
 }

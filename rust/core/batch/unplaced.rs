@@ -1,7 +1,6 @@
 //! Values of tokens that nothing predicts, which have no place.
 
 use super::arrays::{Content, Read};
-use super::outputs::LOSS_MASK;
 use super::places::Place;
 use super::planned::{Array, Columns, Planned};
 use crate::column::AnyColumn;
@@ -10,7 +9,7 @@ use crate::plan::{Assembly, Grid, Placement};
 
 /// Check that they are numbers, and refuse rows whose first token trains where positions hold what
 /// belongs to the next token; and where fields do so too, rows whose first value is not what stands there
-/// anyway.
+/// anyway. `loss_mask` is the field that says what trains, if there is one.
 ///
 /// # Errors
 /// The first of them.
@@ -19,6 +18,7 @@ pub(super) fn check_unplaced<C: AnyColumn>(
     assembly: &Assembly,
     placement: &Placement,
     columns: &Columns<C>,
+    loss_mask: Option<usize>,
     shifts_labels: bool,
 ) -> Result<(), C::Failure> {
     let unpredicted: Vec<_> = placement.unpredicted(assembly).collect();
@@ -55,7 +55,7 @@ pub(super) fn check_unplaced<C: AnyColumn>(
         why,
         remedy,
     };
-    if !fields.iter().any(|(output, _)| output.key == LOSS_MASK) {
+    if loss_mask.is_none() {
         let remedy = "pass a loss_mask that is 0 there";
         return Err(no_place(0, trained, "trains", remedy).into());
     }
@@ -70,13 +70,11 @@ pub(super) fn check_unplaced<C: AnyColumn>(
             let dtype = array.content.dtype();
             !dtype.is_same(&found[bytes.clone()], &filled[bytes])
         };
-        let (name, why, remedy) = match &*output.key {
-            LOSS_MASK => (trained, "trains", "set loss_mask to 0 there"),
-            key => (
-                key,
-                "is not its fill",
-                "make it the fill, or pass shift='none'",
-            ),
+        let (name, why, remedy) = if output.field() == loss_mask {
+            (trained, "trains", "set loss_mask to 0 there")
+        } else {
+            let remedy = "make it the fill, or pass shift='none'";
+            (&*output.key, "is not its fill", remedy)
         };
         if let Some(head) = (0..heads.rows()).find(differs) {
             return Err(no_place(head, name, why, remedy).into());

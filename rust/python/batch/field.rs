@@ -32,7 +32,7 @@ const KINDS: Names<FieldKind> = Names::new(
 impl FieldSpec {
     #[new]
     #[pyo3(signature = (
-        key, name, align="response", plain=false, per_row=false, refuses_nan=false, any_length=false,
+        key, name, align="response", plain=false, per_row=false, weighs=false, any_length=false,
         fill=PyNumber::ZERO, gap_fill=PyNumber::ZERO, num_experts=None, dtype=Some("float32")
     ))]
     #[allow(clippy::too_many_arguments, reason = "all but two have defaults")]
@@ -42,7 +42,7 @@ impl FieldSpec {
         align: &str,
         plain: bool,
         per_row: bool,
-        refuses_nan: bool,
+        weighs: bool,
         any_length: bool,
         fill: PyNumber,
         gap_fill: PyNumber,
@@ -59,7 +59,7 @@ impl FieldSpec {
             kind,
             is_plain: plain,
             per_row,
-            refuses_nan,
+            weighs,
             any_length,
             fill: fill.0,
             gap_fill: gap_fill.0,
@@ -119,7 +119,7 @@ impl FieldSpec {
             slf.get().align(),
             spec.is_plain,
             spec.per_row,
-            spec.refuses_nan,
+            spec.weighs,
             spec.any_length,
             PyNumber(spec.fill),
             PyNumber(spec.gap_fill),
@@ -159,6 +159,10 @@ impl FieldSpec {
             return Ok(None);
         }
         let rows = match self.0.dtype {
+            // As labels read them.
+            _ if matches!(check, Check::Whole(_)) => {
+                self.read_as::<f64>(values, check, check_count)
+            }
             Some(Dtype::F64) => self.read_as::<f64>(values, check, check_count),
             Some(dtype) if dtype.is_float() => self.read_as::<f32>(values, check, check_count),
             _ => self.read_as::<i64>(values, check, check_count),

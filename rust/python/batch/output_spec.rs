@@ -81,7 +81,7 @@ impl OutputSpec {
 
     /// The same outputs with or without a loss mask that says what trains.
     fn with_loss_mask(&self, dtype: Option<&str>) -> Result<Self> {
-        let dtype = dtype.map(|name| Dtype::of_name(LOSS_MASK, name, Dtype::FLOATS));
+        let dtype = dtype.map(|name| Dtype::of_name(LOSS_MASK, name, Dtype::OF_WEIGHTS));
         Ok(Self(Spec {
             loss_mask: dtype.transpose()?,
             ..self.0

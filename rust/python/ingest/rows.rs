@@ -177,6 +177,11 @@ impl<'py> Rows<'py> {
         )))
     }
 
+    /// Whether the values are to be read as whole numbers.
+    pub fn holds_whole_numbers(&self) -> bool {
+        matches!(self.check, Check::Whole(_))
+    }
+
     /// Whether a row is memory of a tensor.
     fn is_tensor(&self, row: usize) -> bool {
         match &self.rows[row] {

@@ -5,7 +5,10 @@ use std::mem::take;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use fastcollate::batch::{FieldKind, FieldSpec as Field};
-use fastcollate::{Check, Column as _, Dtype, Error as Core, FieldColumn as _, bf16, f16, filled};
+use fastcollate::{
+    AnyColumn, Check, Column as _, Dtype, Error as Core, FieldColumn as _, WholeNumbers, bf16, f16,
+    filled,
+};
 use numpy::{PyArray1, PyArrayMethods, PyUntypedArray, PyUntypedArrayMethods};
 use pyo3::exceptions::PyMemoryError;
 use pyo3::prelude::*;
@@ -322,6 +325,9 @@ impl<'py> Array<'py> {
             Some(dtype) => dtype,
         };
         let row = match dtype {
+            _ if matches!(check, Check::Whole(_)) => {
+                Rows::single::<f64>(name, index, row, has_trailing, check)
+            }
             Dtype::F64 => Rows::single::<f64>(name, index, row, has_trailing, check),
             Dtype::F32 => Rows::single::<f32>(name, index, row, has_trailing, check),
             _ => Rows::single::<i64>(name, index, row, has_trailing, check),
@@ -384,6 +390,9 @@ impl<'py> Array<'py> {
 
     fn write(&self, bytes: &mut [u8]) -> Result<()> {
         match &self.source {
+            Source::Row(dtype, row) if row.holds_whole_numbers() => {
+                decode(&WholeNumbers(row), *dtype, bytes)
+            }
             Source::Row(dtype, row) => decode(row, *dtype, bytes),
             Source::Bytes(values) => {
                 let values = values.try_readonly().map_err(PyErr::from)?;
@@ -410,7 +419,7 @@ impl Form {
 }
 
 /// Decode the only row of some into memory of as many bytes.
-fn decode(row: &Rows, dtype: Dtype, bytes: &mut [u8]) -> Result<()> {
+fn decode<C: AnyColumn<Failure = Error>>(row: &C, dtype: Dtype, bytes: &mut [u8]) -> Result<()> {
     match dtype {
         Dtype::Bool => {
             bytes.fill(0); // recycled memory may hold invalid ones

@@ -29,7 +29,7 @@ IMAGES = ("pixel_values", "image_grid_thw")
 LEFT_PADDED = OutputSpec(attention_mask="bool", bare=True)
 PACKED = OutputSpec(bare=True)
 
-LOSS_MASK = FieldSpec("loss_mask", "loss_mask", plain=True, refuses_nan=True, any_length=True)
+LOSS_MASK = FieldSpec("loss_mask", "loss_mask", plain=True, weighs=True, any_length=True)
 
 
 def collate_sft_batch(examples: Examples, tokenizer: Any) -> Any:

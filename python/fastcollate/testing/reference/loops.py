@@ -48,6 +48,7 @@ def build_batch_loops(
     bins: Bins | None = None,
     sampled: Sequence[Sequence[Any]] | None = None,
     is_padding: Sequence[bool] | None = None,
+    loss_mask_dtype: str = "float32",
     **options: Any,
 ) -> dict[str, Any]:
     """Build a batch token by token, in Python loops.
@@ -75,6 +76,8 @@ def build_batch_loops(
         row. It is the loss mask where `loss_mask` is None.
     is_padding
         Of rows of a shard: whether each is padding.
+    loss_mask_dtype
+        That of the output ``loss_mask``.
     **options
         Options of the layout, over those that it has itself.
 
@@ -139,7 +142,8 @@ def build_batch_loops(
     if has_loss_mask:
         per_token = {"loss_mask": weights} | per_token | {"loss_mask": weights}
     for key, column in per_token.items():
-        batch[key] = np.array(place(answers, column, 0.0), np.float32).reshape(answers.shape)
+        dtype = loss_mask_dtype if key == "loss_mask" else "float32"
+        batch[key] = np.array(place(answers, column, 0.0), dtype).reshape(answers.shape)
         refuse_lost(key, tokens, answers, column, 0.0, "float32", sampled)
     for key, field in (fields or {}).items():
         batch |= field_outputs(key, field, tokens, answers, sampled)

@@ -8,7 +8,7 @@ Examples
 """
 
 from fastcollate.testing.strategies.columns import COLUMN_KINDS, as_column
-from fastcollate.testing.strategies.drawing import Rollouts, rollouts, with_fields
+from fastcollate.testing.strategies.drawing import Rollouts, rollouts, whole_masks, with_fields
 from fastcollate.testing.strategies.fields import FIELD_DTYPES, extras, token_fields
 from fastcollate.testing.strategies.inputs import OUTERS, as_inputs
 from fastcollate.testing.strategies.kinds import FIELD_KINDS, LAYOUTS, TOKEN_KINDS, as_kind
@@ -43,5 +43,6 @@ __all__ = [
     "taking_numbers",
     "token_fields",
     "trajectories",
+    "whole_masks",
     "with_fields",
 ]
