@@ -3,12 +3,16 @@
 import inspect
 import pickle
 from functools import partial
+from typing import get_args
 
 import numpy as np
 import pytest
 
 import fastcollate as fc
+from fastcollate import _fastcollate, options
 from fastcollate.options import BatchOptions, RowOptions
+from fastcollate.plan import layouts, merging, packing, partitioning, stepping
+from fastcollate.plan.costs import NAMED_COSTS
 
 MODULES = [fc, fc.planning, fc.memory, fc.parallel]
 MADE_BY_USERS = [
@@ -163,3 +167,31 @@ def test_names_that_are_in_modules(module):
             getattr(fc, name)
     with pytest.raises(AttributeError, match=r"has no attribute 'packs'$"):
         _ = fc.packs
+
+
+@pytest.mark.parametrize(
+    ("hint", "names"),
+    [
+        (options.PositionIds, _fastcollate.POSITION_IDS),
+        (layouts.Shift, _fastcollate.SHIFTS),
+        (layouts.PaddingAs, _fastcollate.PADDING_AS),
+        (merging.Policy, _fastcollate.POLICIES),
+        (merging.MaskDrift, _fastcollate.MASK_DRIFTS),
+        (merging.MergeRewards, _fastcollate.MERGE_REWARDS),
+        (packing.Algorithm, _fastcollate.PACK_ALGORITHMS),
+        (packing.Oversize, _fastcollate.OVERSIZES),
+        (partitioning.Order, _fastcollate.ORDERS),
+        (stepping.PadRows, _fastcollate.PAD_ROWS),
+    ],
+)
+def test_type_hints_are_the_names_that_the_core_reads(hint, names):
+    assert get_args(hint) == names
+
+
+def test_every_layout_and_cost_has_a_name_that_the_core_reads():
+    assert set(layouts._CLASSES) == set(_fastcollate.LAYOUTS)
+    assert tuple(NAMED_COSTS) == _fastcollate.COSTS
+    *_, by_name = get_args(layouts.LayoutArgument)
+    assert set(get_args(by_name)) == set(_fastcollate.LAYOUTS)
+    for layout in layouts.BY_NAME.values():
+        assert layout.spec.name == layout.name

@@ -9,8 +9,20 @@ from fastcollate.plan.costs import Weights
 from fastcollate.plan.step_plan import Shard
 
 __all__ = [
+    "COSTS",
     "IGNORE_INDEX",
+    "LAYOUTS",
+    "MASK_DRIFTS",
+    "MERGE_REWARDS",
+    "ORDERS",
+    "OVERSIZES",
+    "PACK_ALGORITHMS",
+    "PADDING_AS",
+    "PAD_ROWS",
+    "POLICIES",
+    "POSITION_IDS",
     "RESERVED_KEYS",
+    "SHIFTS",
     "SYNTHETIC_LENS",
     "BufferPool",
     "FieldSpec",
@@ -51,6 +63,18 @@ __all__ = [
 __version__: str
 IGNORE_INDEX: int
 RESERVED_KEYS: list[str]
+COSTS: tuple[str, ...]
+LAYOUTS: tuple[str, ...]
+MASK_DRIFTS: tuple[str, ...]
+MERGE_REWARDS: tuple[str, ...]
+ORDERS: tuple[str, ...]
+OVERSIZES: tuple[str, ...]
+PACK_ALGORITHMS: tuple[str, ...]
+PADDING_AS: tuple[str, ...]
+PAD_ROWS: tuple[str, ...]
+POLICIES: tuple[str, ...]
+POSITION_IDS: tuple[str, ...]
+SHIFTS: tuple[str, ...]
 SYNTHETIC_LENS: tuple[int, int]
 
 @final
@@ -99,6 +123,10 @@ class LayoutSpec:
     ) -> LayoutSpec: ...
     @property
     def name(self) -> str: ...
+    @property
+    def is_padded(self) -> bool: ...
+    @property
+    def is_packed(self) -> bool: ...
 
 @final
 class OutputSpec:
@@ -300,6 +328,10 @@ class Plan:
     @property
     def layout(self) -> str: ...
     @property
+    def is_jagged(self) -> bool: ...
+    @property
+    def is_packed(self) -> bool: ...
+    @property
     def num_turns(self) -> int: ...
     @property
     def num_rows(self) -> int: ...
@@ -319,7 +351,9 @@ class Plan:
     def prompt_lens(self) -> NDArray[int64]: ...
     @property
     def response_lens(self) -> NDArray[int64]: ...
-    def adjacent(self, shard: Shard) -> int | None: ...
+    def first_in_view(self, shard: Shard) -> int | None: ...
+    def layout_for(self, shard: Shard) -> LayoutSpec: ...
+    def leading_shape(self, width: int) -> tuple[int, ...]: ...
     def pick(self, shard: Shard, layout: LayoutSpec) -> Plan: ...
     def gather_places(
         self,

@@ -329,7 +329,7 @@ class Batch(Mapping[str, Any], Generic[Array]):
         if self.merge_plan is not None:
             masked = {"generate/num_rewards_masked_by_merge": float(self._masked_rewards)}
             merging = self.merge_plan.report.metrics | masked
-        bins = {"batch/bins": float(plan.num_output_rows)} if plan.layout == "packed" else {}
+        bins = {"batch/bins": float(plan.num_output_rows)} if plan.is_packed else {}
         return {
             "batch/rows": float(len(prompt_lens)),
             **bins,
@@ -529,7 +529,7 @@ class Batch(Mapping[str, Any], Generic[Array]):
             Options that cannot be; a packed batch that has no place for a value, or only one for
             each part of a split row.
         """
-        again = relayout(self, checked_layout(layout))
+        again = relayout(self, checked_layout(layout).spec)
         if (message := split_message(again.plan)) is not None:
             warn_user(message)
         return again
@@ -607,7 +607,7 @@ class Batch(Mapping[str, Any], Generic[Array]):
             head = "Batch without a plan"
         else:
             metrics = self.metrics
-            bins = f" in {counted(plan.num_output_rows, 'bin')}" if plan.layout == "packed" else ""
+            bins = f" in {counted(plan.num_output_rows, 'bin')}" if plan.is_packed else ""
             head = (
                 f"Batch of {counted(plan.num_rows, 'row')}{bins}, "
                 f"{counted(int(metrics['batch/tokens']), 'token')}, "

@@ -265,7 +265,7 @@ def build_batch(
     names = checked_names(uids=uids, trajectory_ids=trajectory_ids, is_last_step=is_last_step)
     check_uids(merging, names.get("uids"))
     has_loss_mask = loss_mask is not None or needs_loss_mask(
-        layout.name, merging is not None or shard is not None
+        layout.spec, merging is not None or shard is not None
     )
     outputs, specs = checked_outputs(
         dtypes, layout.name, position_ids, labels, specs, array_type, has_loss_mask
@@ -276,7 +276,7 @@ def build_batch(
         pad_token_id,
         specs,
         array_type,
-        layout,
+        layout.spec,
         outputs,
         pool,
         names,

@@ -7,12 +7,20 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fastcollate._fastcollate import FieldSpec, OutputSpec, OutputTable, Owner, Plan, collate
+from fastcollate._fastcollate import (
+    FieldSpec,
+    LayoutSpec,
+    OutputSpec,
+    OutputTable,
+    Owner,
+    Plan,
+    collate,
+)
 from fastcollate.arguments import checked_int
 from fastcollate.dtypes import DEFAULT
 from fastcollate.handover.pools import PoolArgument, checked_memory
 from fastcollate.ingest.fields import Rows, object_outputs
-from fastcollate.plan.layouts import LEFT, Layout
+from fastcollate.plan.layouts import LEFT
 from fastcollate.plan.merging import MergePlan, Merging
 from fastcollate.plan.step_plan import Shard, picked_names
 
@@ -49,7 +57,7 @@ def collate_fields(
     pad_token_id: int,
     fields: Sequence[tuple[Any, FieldSpec]],
     array_type: str,
-    layout: Layout = LEFT,
+    layout: LayoutSpec = LEFT.spec,
     outputs: OutputSpec = DEFAULT,
     pool: PoolArgument = "default",
     names: Mapping[str, list[Any]] | None = None,
@@ -72,7 +80,7 @@ def collate_fields(
         pad_token_id,
         fields,
         counts,
-        layout.spec,
+        layout,
         outputs,
         memory.pool,
         memory.pinned,

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, get_args
 
-from fastcollate._fastcollate import FieldSpec, OutputSpec, OutputTable
+from fastcollate._fastcollate import POSITION_IDS, FieldSpec, LayoutSpec, OutputSpec, OutputTable
 from fastcollate.arrays import checked_dtype_name
-from fastcollate.options import Labels, PositionIds
+from fastcollate.options import Labels
 
 DEFAULT = OutputSpec()
 """What today's frameworks use."""
@@ -31,13 +31,13 @@ _COMPACT = {
 _PRESETS = {"default": _DEFAULT, "compact": _COMPACT}
 
 
-def needs_loss_mask(layout: str, is_merged_or_shard: bool) -> bool:
+def needs_loss_mask(layout: LayoutSpec, is_merged_or_shard: bool) -> bool:
     """Return whether a batch has a ``loss_mask`` output where the argument is None.
 
     Merged rows have observations, shards padding rows, and packed rows tokens that nothing
     predicts: the response mask does not say which of them train.
     """
-    return layout == "packed" or is_merged_or_shard
+    return layout.is_packed or is_merged_or_shard
 
 
 def checked_outputs(
@@ -55,7 +55,7 @@ def checked_outputs(
     """
     if isinstance(position_ids, bool):
         position_ids = "zero" if position_ids else None
-    if position_ids not in (None, *get_args(PositionIds)):
+    if position_ids not in (None, *POSITION_IDS):
         message = (
             f"position_ids is {position_ids!r}; pass 'zero' (or True), 'one', 'repeat_last' or None"
         )

@@ -48,6 +48,30 @@ mod _fastcollate {
     #[pymodule_export]
     use super::plan::stepping::{group_offsets, split_step, step_defect};
 
+    /// What options can be: the tables that also parse them.
+    fn add_names(module: &Bound<PyModule>) -> PyResult<()> {
+        use super::batch::output_spec::POSITION_IDS;
+        use super::plan::layout::{LAYOUTS, PADDING_AS, SHIFTS};
+        use super::plan::merging::{MASK_DRIFTS, MERGE_REWARDS, POLICIES};
+        use super::plan::packing::{ALGORITHMS, COSTS, OVERSIZES};
+        use super::plan::partitioning::ORDERS;
+        use super::plan::stepping::PAD_ROWS;
+
+        let py = module.py();
+        module.add("COSTS", COSTS.all(py)?)?;
+        module.add("LAYOUTS", LAYOUTS.all(py)?)?;
+        module.add("MASK_DRIFTS", MASK_DRIFTS.all(py)?)?;
+        module.add("MERGE_REWARDS", MERGE_REWARDS.all(py)?)?;
+        module.add("ORDERS", ORDERS.all(py)?)?;
+        module.add("OVERSIZES", OVERSIZES.all(py)?)?;
+        module.add("PACK_ALGORITHMS", ALGORITHMS.all(py)?)?;
+        module.add("PADDING_AS", PADDING_AS.all(py)?)?;
+        module.add("PAD_ROWS", PAD_ROWS.all(py)?)?;
+        module.add("POLICIES", POLICIES.all(py)?)?;
+        module.add("POSITION_IDS", POSITION_IDS.all(py)?)?;
+        module.add("SHIFTS", SHIFTS.all(py)?)
+    }
+
     #[pymodule_init]
     fn init(module: &Bound<PyModule>) -> PyResult<()> {
         let py = module.py();
@@ -66,6 +90,7 @@ mod _fastcollate {
         )?;
         module.add("IGNORE_INDEX", fastcollate::batch::IGNORE_INDEX)?;
         module.add("RESERVED_KEYS", fastcollate::batch::RESERVED_KEYS)?;
+        add_names(module)?;
         module.add("__version__", env!("CARGO_PKG_VERSION"))
     }
 }

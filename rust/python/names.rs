@@ -1,18 +1,19 @@
-//! What options can be, by name.
+//! What options can be, by name: the one table of each set, for parsing, for errors and for Python.
 
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
+use pyo3::types::PyTuple;
 
 /// The values of an option with their names. Tables hold a value's place among them.
-pub struct Names<'a, T> {
+pub struct Names<T: 'static> {
     /// What the option is called, for errors.
     option: &'static str,
-    all: &'a [(T, &'static str)],
+    all: &'static [(T, &'static str)],
 }
 
-impl<'a, T: Copy + PartialEq> Names<'a, T> {
+impl<T: Copy + PartialEq> Names<T> {
     /// The values of an option.
-    pub const fn new(option: &'static str, all: &'a [(T, &'static str)]) -> Self {
+    pub const fn new(option: &'static str, all: &'static [(T, &'static str)]) -> Self {
         Self { option, all }
     }
 
@@ -54,5 +55,13 @@ impl<'a, T: Copy + PartialEq> Names<'a, T> {
     /// The value at a place, if there is one.
     pub fn at(&self, place: usize) -> Option<T> {
         self.all.get(place).map(|(value, _)| *value)
+    }
+
+    /// All names, as Python reads them.
+    ///
+    /// # Errors
+    /// `MemoryError`.
+    pub fn all<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
+        PyTuple::new(py, self.all.iter().map(|(_, name)| name))
     }
 }

@@ -113,7 +113,7 @@ class DataCollatorWithFlattening:
                 0,  # there is no padding
                 [] if labels is None else [(labels, LABELS)],
                 array_type,
-                JAGGED,
+                JAGGED.spec,
                 OutputSpec(position_ids=("zero", "int64") if self.return_position_ids else None),
             )
         except (TypeError, ValueError) as error:

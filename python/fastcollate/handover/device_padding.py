@@ -72,8 +72,8 @@ def pad_on_device(
     checked_tensors(batch)
     plan, spec = batch.plan, batch.spec
     target = BY_NAME.get(plan.layout) if layout is None else checked_layout(layout)
-    if plan.layout == "jagged":
-        if target is None or target.name in ("jagged", "packed"):
+    if plan.is_jagged:
+        if target is None or not target.spec.is_padded:
             raise ValueError(
                 f"layout is {layout!r}; pass 'left', 'right' or 'two_segment' to pad on the "
                 "device, or fc.Left(...) and so on with widths"
@@ -101,7 +101,7 @@ def pad_on_device(
     spec = spec._replace(fields=specs, outputs=outputs, table=table)
     wanted = {output.key: output.dtype for output in table}
     data = {key: _as_dtype(value, wanted.get(key)) for key, value in batch.items()}
-    if target is not None and plan.layout == "jagged":
+    if target is not None and plan.is_jagged:
         rows = np.arange(plan.num_rows)
         everything = Shard(rows, np.zeros(len(rows), np.bool_), plan.num_rows)
         plan = plan.pick(everything, target.spec)

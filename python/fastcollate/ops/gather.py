@@ -50,7 +50,7 @@ def gathered(
     if is_shifted and of == "response":
         raise ValueError("shift='next_token' is about whole sequences; pass of='sequence'")
     width = plan.width if of == "sequence" else plan.response_width
-    leading = _leading_shape(plan, width)
+    leading = plan.leading_shape(width)
     found = tuple(x.shape)[: len(leading)]
     expected = [leading]
     if is_shifted:
@@ -68,7 +68,7 @@ def gathered(
         per_turn=per == "turn",
         gaps=gaps,
         # In bins padding rows fill no row of the output: nobody has a place for their values.
-        padding=plan.layout != "packed",
+        padding=not plan.is_packed,
         may_miss=missing is not None,
     )
     values = _at(flattened(x, len(leading)), places, missing)
@@ -114,7 +114,7 @@ def broadcasted(plan: Plan, per_row: Any, on: str) -> Any:
     )
     rows = np.repeat(np.arange(plan.num_rows), lens)
     rows, places = rows[places >= 0], places[places >= 0]
-    shape = _leading_shape(plan, width)
+    shape = plan.leading_shape(width)
     if isinstance(per_row, np.ndarray):
         out = np.zeros(shape, per_row.dtype)
         out.reshape(-1)[places] = per_row[rows]
@@ -126,11 +126,6 @@ def broadcasted(plan: Plan, per_row: Any, on: str) -> Any:
     zeros = signed_like(per_row.new_zeros(int(np.prod(shape))))
     out = zeros.index_copy(0, index, signed_like(values))
     return _of_bits(out, per_row.dtype).reshape(shape)
-
-
-def _leading_shape(plan: Plan, width: int) -> tuple[int, ...]:
-    """Dimensions of an output that count positions."""
-    return (width,) if plan.layout == "jagged" else (plan.num_output_rows, width)
 
 
 def _at(flat: Any, places: np.ndarray, missing: float | None) -> Any:

@@ -14,20 +14,19 @@ from fastcollate.dtypes import needs_loss_mask
 from fastcollate.plan.merging import Merging
 
 if TYPE_CHECKING:
-    from fastcollate._fastcollate import FieldSpec, OutputSpec, Plan
+    from fastcollate._fastcollate import FieldSpec, LayoutSpec, OutputSpec, Plan
     from fastcollate.batch import Batch
-    from fastcollate.plan.layouts import Layout
     from fastcollate.plan.step_plan import Shard
 
 
-def relayout(batch: Batch, layout: Layout, shard: Shard | None = None) -> Batch:
+def relayout(batch: Batch, layout: LayoutSpec, shard: Shard | None = None) -> Batch:
     """Write a batch, or some of its rows, again (see :meth:`fastcollate.Batch.to_layout`)."""
     plan, spec = batch.plan, batch.spec
     _check_whole(plan)
     sequence_starts, response_starts = plan.row_starts()
     prompt_lens, response_lens = plan.prompt_lens, plan.response_lens
     lens = prompt_lens + response_lens
-    leading = 1 if plan.layout == "jagged" else 2
+    leading = len(plan.leading_shape(plan.width))
     # Of a field's two outputs, the one that does not hold its values.
     beside = {
         output.field: output.key
@@ -79,14 +78,14 @@ def names_of(batch: Batch) -> dict[str, Any]:
     return {name: values for name in names if (values := getattr(batch, name)) is not None}
 
 
-def _outputs(batch: Batch, layout: Layout, shard: Shard | None) -> OutputSpec:
+def _outputs(batch: Batch, layout: LayoutSpec, shard: Shard | None) -> OutputSpec:
     """Return the outputs that are no fields; whether a loss mask is one depends on the layout."""
     outputs = batch.spec.outputs
     table = batch.spec.table
     if "loss_mask" in table and table["loss_mask"].field is not None:
         return outputs
     is_made = (batch.merge_plan, batch.is_padding, shard) != (None, None, None)
-    dtype = (outputs.loss_mask or "float32") if needs_loss_mask(layout.name, is_made) else None
+    dtype = (outputs.loss_mask or "float32") if needs_loss_mask(layout, is_made) else None
     return outputs.with_loss_mask(dtype)
 
 

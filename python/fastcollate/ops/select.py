@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from fastcollate._fastcollate import SYNTHETIC_LENS, OutputTable
+from fastcollate._fastcollate import OutputTable
 from fastcollate.arrays import like_of
 from fastcollate.ops.relayout import names_of, relayout
-from fastcollate.plan.layouts import JAGGED, Layout, Left, Right, TwoSegment
 from fastcollate.plan.step_plan import Shard, check_shard
 
 if TYPE_CHECKING:
@@ -18,7 +17,7 @@ if TYPE_CHECKING:
 def selected(batch: Batch, shard: Shard) -> Batch:
     """See :meth:`fastcollate.Batch.select`."""
     check_shard(shard)
-    if batch.plan.layout == "packed":
+    if batch.plan.is_packed:
         raise ValueError(
             "the batch is packed: several of its rows share one of the outputs; "
             "pass shard=shard to build_batch, or select from a padded or jagged batch"
@@ -30,14 +29,14 @@ def selected(batch: Batch, shard: Shard) -> Batch:
             "build_batch"
         )
     plan = batch.plan
-    first = plan.adjacent(shard)
-    if first is None or _is_wider(plan, shard):
-        return relayout(batch, _layout_of(plan, shard), shard)
+    first = plan.first_in_view(shard)
+    if first is None:
+        return relayout(batch, plan.layout_for(shard), shard)
     rows = slice(first, first + len(shard.rows))
     views, spec = _views(batch, rows), batch.spec
 
     def pick() -> Plan:
-        return plan.pick(shard, _layout_of(plan, shard).spec)
+        return plan.pick(shard, plan.layout_for(shard))
 
     if "loss_mask" not in spec.table:
         outputs = spec.outputs.with_loss_mask("float32")
@@ -54,38 +53,6 @@ def selected(batch: Batch, shard: Shard) -> Batch:
         is_padding=[False] * len(shard.rows) if (was := batch.is_padding) is None else was[rows],
         **{name: list(values[rows]) for name, values in names_of(batch).items()},
     )
-
-
-def _widths(plan: Plan, shard: Shard) -> tuple[int, int, int]:
-    """Return prompt, response and row widths of a padded batch as wide as the shard's step."""
-    prompt, response, row = shard.widths or (0, 0, 0)
-    if shard.rows.min(initial=0) < 0:
-        prompt, response = max(prompt, SYNTHETIC_LENS[0]), max(response, SYNTHETIC_LENS[1])
-        row = max(row, sum(SYNTHETIC_LENS))
-    response = max(plan.response_width, response)
-    if plan.layout == "two_segment":
-        prompt = max(plan.width - plan.response_width, prompt)
-        return prompt, response, prompt + response
-    return prompt, response, max(plan.width, row)
-
-
-def _layout_of(plan: Plan, shard: Shard) -> Layout:
-    """Return the layout of a batch, as wide as the shard's step."""
-    if plan.layout == "jagged":
-        return JAGGED
-    prompt, response, row = _widths(plan, shard)
-    if plan.layout == "two_segment":
-        return TwoSegment(pad_prompt_to=prompt, pad_response_to=response)
-    kind = Left if plan.layout == "left" else Right
-    return kind(pad_to=row, pad_response_to=response)
-
-
-def _is_wider(plan: Plan, shard: Shard) -> bool:
-    """Say whether the shard's step is wider than a batch."""
-    if plan.layout == "jagged":
-        return False
-    _, response, row = _widths(plan, shard)
-    return (row, response) != (plan.width, plan.response_width)
 
 
 def _views(batch: Batch, rows: slice) -> dict[str, Any]:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import reprlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, fields
-from typing import Any, ClassVar, Literal, TypeAlias, TypeVar, get_args
+from typing import Any, ClassVar, Literal, TypeAlias, TypeVar
 
-from fastcollate._fastcollate import LayoutSpec, PackSpec, Plan
+from fastcollate._fastcollate import PADDING_AS, SHIFTS, LayoutSpec, PackSpec, Plan
 from fastcollate.arguments import check_choice, checked_count, counted, suggests_names
 from fastcollate.arrays import describe
 from fastcollate.plan.bin_plan import BinPlan
@@ -362,8 +362,8 @@ class Packed(Layout):
 
     def __post_init__(self) -> None:
         self._check_widths("pad_to", rounded=["pad_to"])
-        check_choice("shift", self.shift, get_args(Shift))
-        check_choice("padding_as", self.padding_as, get_args(PaddingAs))
+        check_choice("shift", self.shift, SHIFTS)
+        check_choice("padding_as", self.padding_as, PADDING_AS)
         if self.capacity is None and self.plan is None:
             raise ValueError(
                 "capacity and plan are None; pass fc.Packed(capacity=...) for bins of that many "

@@ -6,13 +6,13 @@ import logging
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from itertools import zip_longest
-from typing import Any, Literal, NamedTuple, TypeAlias, get_args
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fastcollate import _fastcollate
-from fastcollate._fastcollate import Merge, MergeSpec, Plan
+from fastcollate._fastcollate import MASK_DRIFTS, MERGE_REWARDS, POLICIES, Merge, MergeSpec, Plan
 from fastcollate.arguments import check_bool, checked_count, counted, suggests_names
 from fastcollate.arrays import describe
 from fastcollate.ingest.fields import Rows
@@ -31,8 +31,6 @@ MaskDrift: TypeAlias = Literal["tail", "response", "span"]
 MergeRewards: TypeAlias = Literal["error", "sum", "last"]
 """What becomes of rewards where each turn has one number and several turns are a row."""
 
-POLICIES: tuple[str, ...] = get_args(Policy)
-REWARDS: tuple[str, ...] = get_args(MergeRewards)
 
 LOGGED_BREAKS = 3
 """How many breaks of a trajectory are logged."""
@@ -302,8 +300,8 @@ def checked_policy(
     """Check the arguments of a policy."""
     for name, value, values in (
         ("policy", policy, POLICIES),
-        ("mask_drift", mask_drift, get_args(MaskDrift)),
-        ("merge_rewards", merge_rewards, REWARDS),
+        ("mask_drift", mask_drift, MASK_DRIFTS),
+        ("merge_rewards", merge_rewards, MERGE_REWARDS),
     ):
         if not isinstance(value, str) or value not in values:
             *others, last = map(repr, values)
@@ -411,7 +409,7 @@ def check_merge_arguments(merge: Any, merge_rewards: Any) -> None:
         )
     if merge_rewards is None:
         return
-    if not isinstance(merge_rewards, str) or merge_rewards not in REWARDS:
+    if not isinstance(merge_rewards, str) or merge_rewards not in MERGE_REWARDS:
         raise ValueError(
             f"merge_rewards is {describe(merge_rewards)}; pass 'error', 'sum', 'last' or None"
         )

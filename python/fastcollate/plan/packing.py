@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from functools import partial
 from numbers import Real
-from typing import Any, Literal, NamedTuple, TypeAlias, get_args
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fastcollate._fastcollate import PackSpec
+from fastcollate._fastcollate import OVERSIZES, PACK_ALGORITHMS, PackSpec
 from fastcollate.arguments import check_choice, checked_count, counted, suggests_names
 from fastcollate.arrays import describe
 from fastcollate.plan.bin_plan import BinPlan
@@ -179,10 +179,10 @@ class Packer(NamedTuple):
         cost: Any,
     ) -> Packer:
         """Check the options."""
-        check_choice("algorithm", algorithm, get_args(Algorithm))
+        check_choice("algorithm", algorithm, PACK_ALGORITHMS)
         if oversize is None:
             oversize = _OVERSIZE_OF.get(algorithm, "error")
-        check_choice("oversize", oversize, get_args(Oversize))
+        check_choice("oversize", oversize, OVERSIZES)
         packer = cls(
             algorithm,
             oversize,

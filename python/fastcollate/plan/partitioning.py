@@ -192,7 +192,7 @@ def micro_batches(
     dp_size = checked_count("dp_size", dp_size, "a number of ranks")
     multiple = checked_count("bins_multiple_of", bins_multiple_of, "a number of micro-batches")
     min_bins = checked_count("min_bins", min_bins, "a number of micro-batches")
-    check_choice("order", order, get_args(Order))
+    check_choice("order", order, _fastcollate.ORDERS)
     costs = weights_of("cost", cost, lengths, "sequence")
     too_long = np.flatnonzero(lengths > capacity)
     if len(too_long) > 0:

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fastcollate import _fastcollate
-from fastcollate._fastcollate import SYNTHETIC_LENS
+from fastcollate._fastcollate import PAD_ROWS, SYNTHETIC_LENS
 from fastcollate.arguments import (
     check_bool,
     check_choice,
@@ -331,7 +331,7 @@ def _item(uids: Any, row: int) -> Any:
 
 
 def _check_options(pad_rows: Any, shard_by: Any, keep_together: Any) -> None:
-    check_choice("pad_rows", pad_rows, get_args(PadRows))
+    check_choice("pad_rows", pad_rows, PAD_ROWS)
     check_choice("keep_together", keep_together, (*get_args(KeepTogether), None))
     if not callable(shard_by):
         check_choice("shard_by", shard_by, get_args(ShardBy), ", or a function of lengths")

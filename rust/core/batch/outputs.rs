@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use super::{FieldKind, FieldSpec, Number};
 use crate::dtype::{Dtype, IntDtype};
 use crate::error::{Error, Result};
-use crate::plan::{Layout, Of};
+use crate::plan::{Form, Layout, Of};
 use crate::write::PositionPadding;
 
 /// What labels hold where there is none: the `ignore_index` of losses.
@@ -236,8 +236,8 @@ impl OutputSpec {
         let response_mask = Output::new(What::ResponseMask, "response_mask", Alignment::Response);
         let response_mask = response_mask.filled(0).of_dtype(self.response_mask);
         let mut outputs = vec![input_ids];
-        match layout {
-            Layout::Packed => {
+        match layout.form() {
+            Form::Packed => {
                 outputs.extend(self.positions(layout));
                 let dtype = self.sequence_ids.into();
                 outputs.push(output(What::SequenceIds, "sequence_ids", -1, dtype));
@@ -247,11 +247,11 @@ impl OutputSpec {
                 }
                 outputs.push(response_mask);
             }
-            Layout::Jagged => {
+            Form::Jagged => {
                 outputs.extend(row_offsets());
                 outputs.extend(self.positions(layout));
             }
-            Layout::Left | Layout::TwoSegment | Layout::Right => {
+            Form::Padded => {
                 outputs.extend([attention_mask, response_mask]);
                 outputs.extend(self.positions(layout));
             }
@@ -268,7 +268,7 @@ impl OutputSpec {
     fn positions(&self, layout: Layout) -> Option<Output> {
         let (padding, dtype) = self.position_ids;
         let fill = match padding {
-            None if layout != Layout::Packed => return None,
+            None if !layout.is_packed() => return None,
             None | Some(PositionPadding::Zero) => Fill::Number(Number::Int(0)),
             Some(PositionPadding::One) => Fill::Number(Number::Int(1)),
             Some(PositionPadding::RepeatLast) => Fill::RepeatLast,

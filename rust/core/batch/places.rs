@@ -6,7 +6,7 @@ use crate::column::{Check, FieldColumn};
 use crate::dtype::Dtype;
 use crate::error::{Error, Result};
 use crate::plan::merge::Merge;
-use crate::plan::{Align, Grid, Layout, Placement};
+use crate::plan::{Align, Form, Grid, Placement};
 
 /// Where an array lies.
 #[derive(Debug)]
@@ -101,18 +101,18 @@ impl FieldSpec {
                 rows.turns.check_response_lens(name, &lens)?;
                 (None, Place::Response)
             }
-            FieldKind::Response => match placement.layout {
-                Layout::Packed => {
+            FieldKind::Response => match placement.layout.form() {
+                Form::Packed => {
                     let assembly = batch.with_last_tokens(name, &lens)?;
                     // A grid of its own: as in SkyRL, what is shifted out of a row may be lost.
                     (Some(assembly), Place::Own(placement.response.clone()))
                 }
-                Layout::Jagged => {
+                Form::Jagged => {
                     let reason =
                         format!("{name} has rows of any length, which jagged rows cannot hold");
                     return Err(Error::InvalidPlan(reason).into());
                 }
-                Layout::Left | Layout::TwoSegment | Layout::Right => {
+                Form::Padded => {
                     let assembly = batch.with_response_lens(name, &lens)?;
                     let width = placement.response.width();
                     let grid = Grid::aligned(lens.into_iter(), width, Align::Right)?;

@@ -14,7 +14,7 @@ use crate::alloc::filled;
 use crate::column::{AnyColumn, FieldColumn, SliceColumn};
 use crate::dtype::{Dtype, IntDtype};
 use crate::error::{Error, Result};
-use crate::plan::{Assembly, Grid, Layout, Of, Placement, Row};
+use crate::plan::{Assembly, Grid, Of, Placement, Row};
 use crate::polling::Poll;
 use crate::write::{Destination, PositionPadding};
 
@@ -181,11 +181,11 @@ impl Planner<'_> {
             }
             What::PositionIds => {
                 let (padding, dtype) = spec.position_ids;
-                let place = match (placement.layout, padding) {
+                let place = match (placement.layout.is_packed(), padding) {
                     // Every part of a sequence counts from 0 on; if nothing is said of padding, with it.
-                    (Layout::Packed, Some(_)) => Place::Own(sequence.restarting()),
-                    (Layout::Packed, None) => Place::Own(self.segments.positions(sequence)?),
-                    _ => Place::Sequence,
+                    (true, Some(_)) => Place::Own(sequence.restarting()),
+                    (true, None) => Place::Own(self.segments.positions(sequence)?),
+                    (false, _) => Place::Sequence,
                 };
                 let padding = padding.unwrap_or(PositionPadding::Zero);
                 self.derived(&output, place, Derived::Positions(padding, dtype))
@@ -278,9 +278,7 @@ impl Planner<'_> {
         let grid = place.grid(self.placement);
         let mut shape = match output.align {
             Alignment::Row => vec![grid.rows()],
-            Alignment::Sequence | Alignment::Response
-                if self.placement.layout != Layout::Jagged =>
-            {
+            Alignment::Sequence | Alignment::Response if !self.placement.layout.is_jagged() => {
                 vec![grid.rows(), grid.width()]
             }
             _ => vec![grid.width()],

@@ -1,7 +1,7 @@
 //! Where sequences begin in arrays that several of them share: `cu_seqlens` and what goes with it.
 
 use crate::error::{Error, Result};
-use crate::plan::{BinLayout, Extent, Grid, Layout, Placement};
+use crate::plan::{BinLayout, Extent, Grid, Placement};
 
 /// The segments of packed rows.
 #[derive(Default)]
@@ -21,7 +21,7 @@ impl Segments {
     pub fn of_placement(placement: &Placement) -> Result<Self> {
         let sequence = &placement.sequence;
         let tokens = sequence.positions();
-        let is_shared = matches!(placement.layout, Layout::Jagged | Layout::Packed);
+        let is_shared = !placement.layout.is_padded();
         if is_shared && i32::try_from(tokens).is_err() {
             return Err(Error::TooManyTokens { tokens });
         }

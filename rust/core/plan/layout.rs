@@ -1,12 +1,76 @@
-//! Layouts with their options: from rows to their places.
+//! Layouts: what each is, its options, and its way from rows to their places.
 
 use super::pack::{Cost, PackSpec};
 use super::packed::{BinLayout, PaddingAs};
-use super::placement::{Layout, Longest, Placement, Widths};
+use super::placement::{Align, Grid, Longest, Placement, Widths};
 use super::{Assembly, BinTables, Bins, Row, Shard, Shift, Span};
 use crate::error::{Error, Result};
 use crate::text::counted;
 use crate::ticks::Ticks;
+
+/// How rows lie in the outputs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Layout {
+    /// One left-padded block; responses right-aligned.
+    Left,
+    /// Left-padded prompt, right-padded response; responses left-aligned.
+    TwoSegment,
+    /// One right-padded block; responses left-aligned.
+    Right,
+    /// Nothing is padded: one long row, of which every row of the batch is a span.
+    Jagged,
+    /// Several sequences share an output row; response-aligned fields have the form of sequences.
+    Packed,
+}
+
+/// The form of a layout's outputs, which is all that most of the library asks about a layout.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Form {
+    /// Each row is an output row of its own, with padding.
+    Padded,
+    /// Outputs have no dimension of rows: all values lie end to end, without padding.
+    Jagged,
+    /// Output rows are bins of several rows.
+    Packed,
+}
+
+impl Layout {
+    /// The form of its outputs.
+    #[must_use]
+    pub fn form(self) -> Form {
+        match self {
+            Self::Left | Self::TwoSegment | Self::Right => Form::Padded,
+            Self::Jagged => Form::Jagged,
+            Self::Packed => Form::Packed,
+        }
+    }
+
+    /// Whether each row is an output row of its own.
+    #[must_use]
+    pub fn is_padded(self) -> bool {
+        self.form() == Form::Padded
+    }
+
+    /// Whether outputs have no dimension of rows.
+    #[must_use]
+    pub fn is_jagged(self) -> bool {
+        self.form() == Form::Jagged
+    }
+
+    /// Whether output rows are bins of several rows.
+    #[must_use]
+    pub fn is_packed(self) -> bool {
+        self.form() == Form::Packed
+    }
+
+    /// Whether prompts have a width of their own, so that all responses begin at one column.
+    fn has_prompt_width(self) -> bool {
+        match self {
+            Self::TwoSegment => true,
+            Self::Left | Self::Right | Self::Jagged | Self::Packed => false,
+        }
+    }
+}
 
 /// A layout, and its options.
 #[derive(Debug, Clone)]
@@ -135,6 +199,96 @@ impl LayoutSpec {
         Ok(Placement::of_bins(
             assembly, &bins, bin_layout, width, least,
         )?)
+    }
+}
+
+impl Placement {
+    /// Lay an assembly's rows out.
+    ///
+    /// # Errors
+    /// [`Error::TooWide`] naming a row that is longer than a fixed width, and [`Error::TooLarge`].
+    pub fn of_layout(assembly: &Assembly, layout: Layout, widths: Widths) -> Result<Self> {
+        let rows = assembly.rows();
+        widths.check(rows)?;
+        let longest = Longest::of_rows(rows).max(widths.least);
+        let response_width = widths.response.unwrap_or(longest.response);
+        let round = |width: usize| width.next_multiple_of(widths.multiple_of);
+        let response_lens = rows.iter().map(|row| row.response_len);
+        let sequence_lens = rows.iter().map(Row::len);
+        let block = |align| {
+            let sequence_width = round(widths.sequence.unwrap_or(longest.sequence));
+            Ok::<_, Error>((
+                Grid::aligned(sequence_lens.clone(), sequence_width, align)?,
+                Grid::aligned(response_lens.clone(), response_width, align)?,
+            ))
+        };
+        let (sequence, response) = match layout {
+            Layout::Left => block(Align::Right)?,
+            Layout::Right => block(Align::Left)?,
+            Layout::TwoSegment => {
+                let prompt_width = round(widths.prompt.unwrap_or(longest.prompt));
+                let response_width = round(response_width);
+                (
+                    Grid::two_segment(rows, prompt_width, response_width)?,
+                    Grid::aligned(response_lens, response_width, Align::Left)?,
+                )
+            }
+            Layout::Jagged => (Grid::jagged(sequence_lens)?, Grid::jagged(response_lens)?),
+            Layout::Packed => {
+                let reason = "a packed layout needs bins".to_owned();
+                return Err(Error::InvalidPlan(reason));
+            }
+        };
+        Ok(Self {
+            layout,
+            sequence,
+            response,
+            bin_layout: None,
+        })
+    }
+
+    /// The widths of rows picked from these for a shard: those that there are, and what its step needs.
+    /// None of packed rows.
+    fn widths_for(&self, shard: &Shard) -> Option<Widths> {
+        let least = shard.least_known();
+        let (sequence, response) = (self.sequence.width(), self.response.width());
+        let wider_response = response.max(least.response);
+        match self.layout.form() {
+            Form::Packed => None,
+            Form::Jagged => Some(Widths::default()),
+            Form::Padded if self.layout.has_prompt_width() => Some(Widths {
+                prompt: Some(sequence.saturating_sub(response).max(least.prompt)),
+                response: Some(wider_response),
+                ..Widths::default()
+            }),
+            Form::Padded => Some(Widths {
+                sequence: Some(sequence.max(least.sequence)),
+                response: Some(wider_response),
+                ..Widths::default()
+            }),
+        }
+    }
+
+    /// The layout of rows picked from these for a shard: the same, as wide as these and as the shard's step.
+    /// None of packed rows, whose output rows are no rows of a shard.
+    #[must_use]
+    pub fn layout_for(&self, shard: &Shard) -> Option<LayoutSpec> {
+        let widths = self.widths_for(shard)?;
+        Some(LayoutSpec::of_rows(self.layout, widths))
+    }
+
+    /// The first of the rows of a shard, if they are a view of these: they follow each other, none is
+    /// padding, and they are as wide as the shard's step.
+    #[must_use]
+    pub fn first_in_view(&self, shard: &Shard) -> Option<usize> {
+        let widths = self.widths_for(shard)?;
+        let is_same =
+            |found: usize, wanted: Option<usize>| wanted.is_none_or(|wanted| wanted == found);
+        let prompt = self.sequence.width().saturating_sub(self.response.width());
+        let is_as_wide = is_same(self.sequence.width(), widths.sequence)
+            && is_same(self.response.width(), widths.response)
+            && is_same(prompt, widths.prompt);
+        shard.adjacent().filter(|_| is_as_wide)
     }
 }
 

@@ -19,9 +19,9 @@ mod turns;
 pub use assembly::{Assembly, Pick, Piece, Row};
 pub use bins::{Bins, Span};
 pub use gather::{Of, Per, Places, Shift, Values, gather_places};
-pub use layout::{BinSource, LayoutSpec, PackedSpec};
+pub use layout::{BinSource, Form, Layout, LayoutSpec, PackedSpec};
 pub use packed::{BinLayout, Extent, PaddingAs};
-pub use placement::{Align, Band, Grid, Layout, Longest, Placement, Segment, Widths};
+pub use placement::{Align, Band, Grid, Longest, Placement, Segment, Widths};
 pub use shard::{Shard, ShardBins};
 pub use step::{
     Assignment, Cause, Indivisible, MAX_SLOTS, Padding, Slot, Slots, Split, assign_bins,

@@ -1,7 +1,7 @@
 //! The placement: where rows go.
 
 use crate::error::{Error, Result};
-use crate::plan::{Assembly, BinLayout, Bins, Row};
+use crate::plan::{Assembly, BinLayout, Bins, Layout, Row};
 
 /// A span of a row at a place in the output.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -39,21 +39,6 @@ pub struct Band<'a> {
     pub segments: &'a [Segment],
     /// Positions of a grid's row.
     pub width: usize,
-}
-
-/// How rows lie in a padded output.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Layout {
-    /// One left-padded block; responses right-aligned.
-    Left,
-    /// Left-padded prompt, right-padded response; responses left-aligned.
-    TwoSegment,
-    /// One right-padded block; responses left-aligned.
-    Right,
-    /// Nothing is padded: one long row, of which every row of the batch is a span.
-    Jagged,
-    /// Several sequences share an output row; response-aligned fields have the form of sequences.
-    Packed,
 }
 
 /// Widths that do not come from the data, so that several batches agree on them.
@@ -207,7 +192,7 @@ impl Placement {
             "sequence",
         )?;
         check(&response, |row| row.response_len, "response")?;
-        if layout == Layout::Jagged && (sequence.rows, response.rows) != (1, 1) {
+        if layout.is_jagged() && (sequence.rows, response.rows) != (1, 1) {
             let reason = "a jagged layout is one row".to_owned();
             return Err(Error::InvalidPlan(reason));
         }
@@ -220,7 +205,7 @@ impl Placement {
                 return Err(Error::InvalidPlan(reason));
             }
         }
-        if bin_layout.is_some() != (layout == Layout::Packed) {
+        if bin_layout.is_some() != layout.is_packed() {
             let reason = "only a packed layout is packed".to_owned();
             return Err(Error::InvalidPlan(reason));
         }
@@ -266,50 +251,6 @@ impl Placement {
             response: bin_layout.responses(assembly, &sequence)?,
             sequence,
             bin_layout: Some(bin_layout),
-        })
-    }
-
-    /// Lay an assembly's rows out.
-    ///
-    /// # Errors
-    /// [`Error::TooWide`] naming a row that is longer than a fixed width, and [`Error::TooLarge`].
-    pub fn of_layout(assembly: &Assembly, layout: Layout, widths: Widths) -> Result<Self> {
-        let rows = assembly.rows();
-        widths.check(rows)?;
-        let longest = Longest::of_rows(rows).max(widths.least);
-        let response_width = widths.response.unwrap_or(longest.response);
-        let round = |width: usize| width.next_multiple_of(widths.multiple_of);
-        let response_lens = rows.iter().map(|row| row.response_len);
-        let sequence_lens = rows.iter().map(Row::len);
-        let block = |align| {
-            let sequence_width = round(widths.sequence.unwrap_or(longest.sequence));
-            Ok::<_, Error>((
-                Grid::aligned(sequence_lens.clone(), sequence_width, align)?,
-                Grid::aligned(response_lens.clone(), response_width, align)?,
-            ))
-        };
-        let (sequence, response) = match layout {
-            Layout::Left => block(Align::Right)?,
-            Layout::Right => block(Align::Left)?,
-            Layout::TwoSegment => {
-                let prompt_width = round(widths.prompt.unwrap_or(longest.prompt));
-                let response_width = round(response_width);
-                (
-                    Grid::two_segment(rows, prompt_width, response_width)?,
-                    Grid::aligned(response_lens, response_width, Align::Left)?,
-                )
-            }
-            Layout::Jagged => (Grid::jagged(sequence_lens)?, Grid::jagged(response_lens)?),
-            Layout::Packed => {
-                let reason = "a packed layout needs bins".to_owned();
-                return Err(Error::InvalidPlan(reason));
-            }
-        };
-        Ok(Self {
-            layout,
-            sequence,
-            response,
-            bin_layout: None,
         })
     }
 }
@@ -431,7 +372,11 @@ impl Grid {
     }
 
     /// Two segments per row, of which the prompts end and the responses begin at one column.
-    fn two_segment(rows: &[Row], prompt_width: usize, response_width: usize) -> Result<Self> {
+    pub(super) fn two_segment(
+        rows: &[Row],
+        prompt_width: usize,
+        response_width: usize,
+    ) -> Result<Self> {
         let segments = rows.iter().enumerate().flat_map(|(index, row)| {
             let prompt = Segment {
                 row: index,

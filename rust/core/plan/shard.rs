@@ -70,6 +70,15 @@ impl Shard {
         are_adjacent.then_some(first)
     }
 
+    /// What is longest in the step, as far as the shard knows.
+    pub(super) fn least_known(&self) -> Longest {
+        let planned = self.widths.unwrap_or_default();
+        match self.picks.iter().any(|pick| pick.row.is_none()) {
+            true => planned.max(Longest::of_rows(&[Row::SYNTHETIC])),
+            false => planned,
+        }
+    }
+
     /// What is longest among all rows that are written of the step: those that there are and, in some
     /// shard maybe, synthetic ones.
     fn least(&self, longest: Longest) -> Result<Longest> {

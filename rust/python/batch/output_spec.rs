@@ -42,7 +42,7 @@ impl OutputSpec {
             response_mask: mask("response_mask", response_mask)?,
             sequence_ids: IntDtype::of_name("sequence_ids", sequence_ids)?,
             position_ids: (
-                padding.map(|name| PADDINGS.value(&name)).transpose()?,
+                padding.map(|name| POSITION_IDS.value(&name)).transpose()?,
                 IntDtype::of_name("position_ids", &dtype)?,
             ),
             labels: labels.transpose()?,
@@ -56,7 +56,10 @@ impl OutputSpec {
     #[getter]
     fn position_ids(&self) -> (Option<&'static str>, &'static str) {
         let (padding, dtype) = self.0.position_ids;
-        (padding.map(|padding| PADDINGS.name(padding)), dtype.name())
+        (
+            padding.map(|padding| POSITION_IDS.name(padding)),
+            dtype.name(),
+        )
     }
 
     /// Whether labels are shifted, and their dtype, if there are any.
@@ -107,7 +110,7 @@ impl OutputSpec {
 }
 
 /// What padding of positions can hold.
-const PADDINGS: Names<PositionPadding> = Names::new(
+pub const POSITION_IDS: Names<PositionPadding> = Names::new(
     "position_ids",
     &[
         (PositionPadding::Zero, "zero"),

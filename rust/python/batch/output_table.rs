@@ -13,7 +13,7 @@ use crate::batch::field::{FieldSpec, PyNumber};
 use crate::batch::output_spec::OutputSpec;
 use crate::error::Result;
 use crate::names::Names;
-use crate::plan::layout::layout_of;
+use crate::plan::layout::LAYOUTS;
 
 const ALIGNMENTS: Names<Alignment> = Names::new(
     "align",
@@ -142,7 +142,7 @@ impl OutputTable {
         spec: &OutputSpec,
     ) -> Result<Self> {
         let fields: Vec<_> = fields.iter().map(|field| &field.get().0).collect();
-        let layout = layout_of(layout)?;
+        let layout = LAYOUTS.value(layout)?;
         let outputs = outputs(&spec.0, &fields, pad_token_id, layout, rounds_up)?;
         Ok(Self::new(outputs))
     }

@@ -5,17 +5,17 @@ use std::sync::Arc;
 use fastcollate::Error as Core;
 use fastcollate::batch::RowSource;
 use fastcollate::plan::{
-    Assembly, BinLayout, Extent, Grid, Layout, Longest, Of, Per, Placement, Row, Segment, Shift,
-    Turns, Values, Widths, gather_places,
+    Assembly, BinLayout, Extent, Form, Grid, Layout, Longest, Of, Per, Placement, Row, Segment,
+    Shift, Turns, Values, Widths, gather_places,
 };
 use fastcollate::write::{Destination, write_mask};
 use numpy::ndarray::Array2;
 use numpy::{IntoPyArray, PyArray1, PyArray2, PyArrayMethods};
 use pyo3::prelude::*;
-use pyo3::types::{PyDict, PyType};
+use pyo3::types::{PyDict, PyTuple, PyType};
 
 use crate::error::Result;
-use crate::plan::layout::{LayoutSpec, PADDING_AS, layout_at, named};
+use crate::plan::layout::{LAYOUTS, LayoutSpec, PADDING_AS, SHIFTS};
 use crate::plan::shard::Shard;
 use crate::plan::tables::{
     self, Column, column, column_of, rows_of, rows_of_table, set_table, sources_of, to_i64,
@@ -46,7 +46,27 @@ impl Plan {
     /// The layout's name.
     #[getter]
     fn layout(&self) -> &'static str {
-        named(self.placement.layout).1
+        LAYOUTS.name(self.placement.layout)
+    }
+
+    /// Whether outputs have no dimension of rows: all values lie end to end.
+    #[getter]
+    fn is_jagged(&self) -> bool {
+        self.placement.layout.is_jagged()
+    }
+
+    /// Whether output rows are bins of several rows.
+    #[getter]
+    fn is_packed(&self) -> bool {
+        self.placement.layout.is_packed()
+    }
+
+    /// The leading dimensions of outputs of `width` positions a row.
+    fn leading_shape<'py>(&self, py: Python<'py>, width: usize) -> PyResult<Bound<'py, PyTuple>> {
+        match self.placement.layout.form() {
+            Form::Jagged => PyTuple::new(py, [width]),
+            Form::Padded | Form::Packed => PyTuple::new(py, [self.num_output_rows(), width]),
+        }
     }
 
     /// Number of turns that the rows are made of.
@@ -109,12 +129,20 @@ impl Plan {
         sources_of(py, &self.assembly)
     }
 
-    /// Check that a shard is one of these rows: the first of its rows, if all follow each other and
-    /// none is padding.
-    fn adjacent(&self, shard: Shard) -> Result<Option<usize>> {
+    /// Check that a shard is one of these rows: the first of its rows, if it is a view of the outputs. Its
+    /// rows follow each other then, none is padding, and the step is no wider.
+    fn first_in_view(&self, shard: Shard) -> Result<Option<usize>> {
         let rows = self.assembly.rows();
         shard.0.check(rows, Longest::of_rows(rows))?;
-        Ok(shard.0.adjacent())
+        Ok(self.placement.first_in_view(&shard.0))
+    }
+
+    /// The layout of a shard of these rows, as wide as its step.
+    fn layout_for(&self, shard: Shard) -> Result<LayoutSpec> {
+        let packed =
+            || Core::InvalidPlan("packed rows cannot be picked from their bins".to_owned());
+        let layout = self.placement.layout_for(&shard.0);
+        Ok(layout.map(LayoutSpec::of_rows).ok_or_else(packed)?)
     }
 
     /// The plan of some of the rows, laid out anew.
@@ -240,7 +268,7 @@ impl Plan {
             is_zeroed: true,
         };
         write_mask(&grid.whole(), 1_f32, 0.0, to);
-        if self.placement.layout == Layout::Jagged {
+        if self.placement.layout.is_jagged() {
             return Ok(values.into_any());
         }
         Ok(values.reshape([grid.rows(), grid.width()])?.into_any())
@@ -257,7 +285,7 @@ impl Plan {
     /// The plan's tables as NumPy arrays, all int64.
     fn to_dict<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let tables = PyDict::new(py);
-        let layout = named(self.placement.layout).0;
+        let layout = LAYOUTS.place(self.placement.layout);
         tables.set_item("layout", column_of(py, [layout]))?;
         tables::set_assembly(&tables, &self.turns, &self.assembly)?;
         let grids = [
@@ -284,9 +312,8 @@ impl Plan {
             )?;
         }
         if let Some(packing) = self.placement.bin_layout {
-            let shift = usize::from(packing.shift == Shift::NextToken);
-            let is_same = |(padding_as, _): &(_, _)| *padding_as == packing.padding_as;
-            let padding_as = PADDING_AS.iter().position(is_same).unwrap_or_default();
+            let shift = SHIFTS.place(packing.shift);
+            let padding_as = PADDING_AS.place(packing.padding_as);
             let options = [packing.multiple_of, shift, padding_as];
             tables.set_item("packing", column_of(py, options))?;
         }
@@ -298,7 +325,7 @@ impl Plan {
     fn from_dict(_: &Bound<PyType>, tables: &Bound<PyDict>) -> Result<Self> {
         let (turns, assembly) = tables::assembly(tables)?;
         let layout = match column(tables, "layout")?[..] {
-            [index] => layout_at(index),
+            [index] => LAYOUTS.at(index),
             _ => None,
         };
         let unknown = || Core::InvalidPlan("layout is not the number of one".to_owned());
@@ -360,13 +387,13 @@ fn packing(tables: &Bound<PyDict>) -> Result<Option<BinLayout>> {
     }
     let options = column(tables, "packing")?;
     let packing = match options[..] {
-        [multiple_of, shift @ 0..=1, index] => {
-            PADDING_AS.get(index).map(|&(padding_as, _)| BinLayout {
+        [multiple_of, shift, padding_as] => { SHIFTS.at(shift) }
+            .zip(PADDING_AS.at(padding_as))
+            .map(|(shift, padding_as)| BinLayout {
                 multiple_of,
-                shift: [Shift::None, Shift::NextToken][shift],
+                shift,
                 padding_as,
-            })
-        }
+            }),
         _ => None,
     };
     let unknown =

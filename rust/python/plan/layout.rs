@@ -7,53 +7,41 @@ use fastcollate::plan::{
 };
 use fastcollate::{Error as Core, Ticks};
 use numpy::PyReadonlyArray1;
-use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
 use crate::error::{Error, Result};
 use crate::interrupt::stoppable;
+use crate::names::Names;
 use crate::plan::packing::{PackSpec, PyCost};
 use crate::plan::shard::Shard;
 
-/// All layouts and their names.
-const LAYOUTS: [(Layout, &str); 5] = [
-    (Layout::Left, "left"),
-    (Layout::TwoSegment, "two_segment"),
-    (Layout::Right, "right"),
-    (Layout::Jagged, "jagged"),
-    (Layout::Packed, "packed"),
-];
+/// All layouts.
+pub const LAYOUTS: Names<Layout> = Names::new(
+    "layout",
+    &[
+        (Layout::Left, "left"),
+        (Layout::TwoSegment, "two_segment"),
+        (Layout::Right, "right"),
+        (Layout::Jagged, "jagged"),
+        (Layout::Packed, "packed"),
+    ],
+);
 
-/// What the padding of an output row can count as, and their names.
-pub const PADDING_AS: [(PaddingAs, &str); 3] = [
-    (PaddingAs::OwnSegment, "own_segment"),
-    (PaddingAs::LastSegment, "last_segment"),
-    (PaddingAs::NoSegment, "no_segment"),
-];
+/// Which token's value of a response-aligned field stands at a position.
+pub const SHIFTS: Names<Shift> = Names::new(
+    "shift",
+    &[(Shift::None, "none"), (Shift::NextToken, "next_token")],
+);
 
-/// A layout's place in the list, and its name.
-pub fn named(layout: Layout) -> (usize, &'static str) {
-    let index = LAYOUTS.iter().position(|(other, _)| *other == layout);
-    let index = index.unwrap_or_default();
-    (index, LAYOUTS[index].1)
-}
-
-/// The layout at a place of the list.
-pub fn layout_at(index: usize) -> Option<Layout> {
-    LAYOUTS.get(index).map(|(layout, _)| *layout)
-}
-
-/// The layout of a name.
-///
-/// # Errors
-/// `ValueError`.
-pub fn layout_of(name: &str) -> PyResult<Layout> {
-    let named = LAYOUTS.iter().find(|(_, other)| *other == name);
-    named.map(|(layout, _)| *layout).ok_or_else(|| {
-        let names = LAYOUTS.map(|(_, name)| format!("'{name}'")).join(", ");
-        PyValueError::new_err(format!("layout is '{name}'; it can be {names}"))
-    })
-}
+/// What the padding of an output row can count as.
+pub const PADDING_AS: Names<PaddingAs> = Names::new(
+    "padding_as",
+    &[
+        (PaddingAs::OwnSegment, "own_segment"),
+        (PaddingAs::LastSegment, "last_segment"),
+        (PaddingAs::NoSegment, "no_segment"),
+    ],
+);
 
 /// A layout and its options.
 #[pyclass(frozen, module = "fastcollate._fastcollate")]
@@ -89,8 +77,8 @@ impl LayoutSpec {
         shift: &str,
         padding_as: &str,
     ) -> Result<Self> {
-        let (layout, mut cost) = (layout_of(name)?, PyCost::Flops);
-        if layout != Layout::Packed {
+        let (layout, mut cost) = (LAYOUTS.value(name)?, PyCost::FLOPS);
+        if !layout.is_packed() {
             let widths = Widths {
                 sequence: pad_to,
                 prompt: pad_prompt_to,
@@ -98,8 +86,7 @@ impl LayoutSpec {
                 multiple_of,
                 least: Longest::default(),
             };
-            let core = CoreSpec::of_rows(layout, widths);
-            return Ok(Self { core, cost });
+            return Ok(Self::of_rows(CoreSpec::of_rows(layout, widths)));
         }
         let packed = PackedSpec {
             bins: match bins {
@@ -111,11 +98,8 @@ impl LayoutSpec {
                     BinSource::Pack(spec.get().core.clone())
                 }
             },
-            shift: match shift {
-                "next_token" => Shift::NextToken,
-                _ => Shift::None,
-            },
-            padding_as: padding_as_of(padding_as)?,
+            shift: SHIFTS.value(shift)?,
+            padding_as: PADDING_AS.value(padding_as)?,
         };
         let core = CoreSpec::packed(packed, pad_to, multiple_of);
         Ok(Self { core, cost })
@@ -124,11 +108,29 @@ impl LayoutSpec {
     /// The layout's name.
     #[getter]
     fn name(&self) -> &'static str {
-        named(self.core.layout()).1
+        LAYOUTS.name(self.core.layout())
+    }
+
+    /// Whether each row is an output row of its own.
+    #[getter]
+    fn is_padded(&self) -> bool {
+        self.core.layout().is_padded()
+    }
+
+    /// Whether output rows are bins of several rows.
+    #[getter]
+    fn is_packed(&self) -> bool {
+        self.core.layout().is_packed()
     }
 }
 
 impl LayoutSpec {
+    /// A layout of rows.
+    pub fn of_rows(core: CoreSpec) -> Self {
+        let cost = PyCost::FLOPS;
+        Self { core, cost }
+    }
+
     /// The layout and its options.
     pub fn core(&self) -> &CoreSpec {
         &self.core
@@ -202,16 +204,4 @@ impl BinPlan<'_> {
 
 fn invalid() -> Core {
     Core::InvalidPlan("its bins hold negative numbers, or do not fit each other".to_owned())
-}
-
-/// What the padding counts as, by its name.
-///
-/// # Errors
-/// `ValueError`.
-fn padding_as_of(name: &str) -> PyResult<PaddingAs> {
-    let named = PADDING_AS.iter().find(|(_, other)| *other == name);
-    named.map(|(padding_as, _)| *padding_as).ok_or_else(|| {
-        let names = PADDING_AS.map(|(_, name)| format!("'{name}'")).join(", ");
-        PyValueError::new_err(format!("padding_as is '{name}'; it can be {names}"))
-    })
 }

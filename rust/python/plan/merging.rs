@@ -27,8 +27,35 @@ use crate::plan::tables::{
 /// From so many tokens on other threads of the interpreter may run while plain memory is compared.
 const DETACH_FROM: usize = 1 << 17;
 
+/// How turns are merged, without the options of realigning.
+pub const POLICIES: Names<MergePolicy> = Names::new(
+    "policy",
+    &[
+        (MergePolicy::Exact, "exact"),
+        (MergePolicy::Branch, "branch"),
+        (
+            MergePolicy::Realign(Realign {
+                masked: Masked::Tail,
+                max_drift_tokens: 0,
+                fork_threshold: None,
+            }),
+            "realign",
+        ),
+    ],
+);
+
+/// Why a turn does not go on with the one before it.
+const BREAK_KINDS: Names<BreakKind> = Names::new(
+    "kind",
+    &[
+        (BreakKind::Shorter, "shorter"),
+        (BreakKind::Drift, "drift"),
+        (BreakKind::Diverged, "diverged"),
+    ],
+);
+
 /// What realigning masks.
-const MASKED: Names<Masked> = Names::new(
+pub const MASK_DRIFTS: Names<Masked> = Names::new(
     "mask_drift",
     &[
         (Masked::Tail, "tail"),
@@ -38,7 +65,7 @@ const MASKED: Names<Masked> = Names::new(
 );
 
 /// What a row's reward is made of.
-const REWARDS: Names<MergeRewards> = Names::new(
+pub const MERGE_REWARDS: Names<MergeRewards> = Names::new(
     "merge_rewards",
     &[
         (MergeRewards::Error, "error"),
@@ -62,18 +89,16 @@ impl MergeSpec {
         merge_rewards: &str,
     ) -> PyResult<Self> {
         let realign = Realign {
-            masked: MASKED.value(mask_drift)?,
+            masked: MASK_DRIFTS.value(mask_drift)?,
             max_drift_tokens,
             fork_threshold,
         };
-        let policies = [
-            (MergePolicy::Exact, "exact"),
-            (MergePolicy::Branch, "branch"),
-            (MergePolicy::Realign(realign), "realign"),
-        ];
         Ok(Self(CoreSpec {
-            policy: Names::new("policy", &policies).value(policy)?,
-            rewards: REWARDS.value(merge_rewards)?,
+            policy: match POLICIES.value(policy)? {
+                MergePolicy::Realign(_) => MergePolicy::Realign(realign),
+                policy => policy,
+            },
+            rewards: MERGE_REWARDS.value(merge_rewards)?,
         }))
     }
 }
@@ -205,7 +230,7 @@ impl Merge {
     /// What a row's one reward is made of.
     #[getter]
     fn merge_rewards(&self) -> &'static str {
-        REWARDS.name(self.0.rewards)
+        MERGE_REWARDS.name(self.0.rewards)
     }
 
     /// Prompt tokens of each row, int64 (rows,).
@@ -290,7 +315,7 @@ impl Merge {
         tables.set_item("turn_rows", self.turn_rows(py))?;
         tables.set_item(
             "merge_rewards",
-            column_of(py, [REWARDS.place(self.0.rewards)]),
+            column_of(py, [MERGE_REWARDS.place(self.0.rewards)]),
         )?;
         set_table(&tables, "breaks", &merge.breaks, |broken| {
             let Difference { from, position } = broken.difference;
@@ -343,11 +368,7 @@ impl Merge {
 
 impl Merge {
     fn kind_of(&self, broken: &Break) -> &'static str {
-        match broken.kind(&self.0.turns) {
-            BreakKind::Shorter => "shorter",
-            BreakKind::Drift => "drift",
-            BreakKind::Diverged => "diverged",
-        }
+        BREAK_KINDS.name(broken.kind(&self.0.turns))
     }
 }
 
@@ -365,7 +386,7 @@ fn turn_rows_of(tables: &Bound<PyDict>) -> Result<Vec<Option<usize>>> {
 /// What rewards are made of, by a merge's tables.
 fn rewards_of(tables: &Bound<PyDict>) -> Result<MergeRewards> {
     let known = match column(tables, "merge_rewards")?[..] {
-        [place] => REWARDS.at(place),
+        [place] => MERGE_REWARDS.at(place),
         _ => None,
     };
     let unknown = || Core::InvalidPlan("merge_rewards is none of 0, 1 and 2".to_owned());

@@ -12,10 +12,41 @@ use pyo3::prelude::*;
 
 use crate::error::{Error, Result};
 use crate::interrupt::stoppable;
+use crate::names::Names;
 use crate::plan::tables::{Column, column_of, to_i64, values};
 
 /// Offsets of bins, and the items of all bins.
 type Bins<'py> = (Column<'py>, Column<'py>);
+
+/// How bins are filled.
+pub const ALGORITHMS: Names<Algorithm> = Names::new(
+    "algorithm",
+    &[
+        (Algorithm::Place(Packer::FirstFitDecreasing), "ffd"),
+        (Algorithm::Place(Packer::FirstFit), "ff"),
+        (Algorithm::Place(Packer::BestFitDecreasing), "bfd"),
+        (Algorithm::Place(Packer::ModifiedFirstFitDecreasing), "mffd"),
+        (Algorithm::Place(Packer::NextFit), "next_fit"),
+        (Algorithm::Concat, "concat"),
+        (Algorithm::Place(Packer::Balanced), "balanced"),
+    ],
+);
+
+/// What becomes of a sequence that exceeds a bin by itself.
+pub const OVERSIZES: Names<Oversize> = Names::new(
+    "oversize",
+    &[
+        (Oversize::Error, "error"),
+        (Oversize::OwnBin, "own_bin"),
+        (Oversize::Split, "split"),
+    ],
+);
+
+/// Costs by name.
+pub const COSTS: Names<NamedCost> = Names::new(
+    "cost",
+    &[(NamedCost::Tokens, "tokens"), (NamedCost::Flops, "flops")],
+);
 
 /// How sequences are packed, checked.
 #[pyclass(frozen, module = "fastcollate._fastcollate")]
@@ -24,11 +55,17 @@ pub struct PackSpec {
     pub cost: PyCost,
 }
 
+/// Costs with a name.
+#[derive(Clone, Copy, PartialEq)]
+pub enum NamedCost {
+    Tokens,
+    Flops,
+}
+
 /// What sequences cost, by a name or a function of lengths, int64 (n,), that returns float64 (n,).
 #[derive(Clone)]
 pub enum PyCost {
-    Flops,
-    Tokens,
+    Named(NamedCost),
     Function(Arc<Py<PyAny>>),
 }
 
@@ -49,12 +86,8 @@ impl PackSpec {
     ) -> Result<Self> {
         Ok(Self {
             core: CoreSpec {
-                algorithm: algorithm_of(algorithm)?,
-                oversize: match oversize {
-                    "own_bin" => Oversize::OwnBin,
-                    "split" => Oversize::Split,
-                    _ => Oversize::Error,
-                },
+                algorithm: ALGORITHMS.value(algorithm)?,
+                oversize: OVERSIZES.value(oversize)?,
                 capacity,
                 max_sequences,
                 multiple_of,
@@ -63,8 +96,7 @@ impl PackSpec {
                 bins_multiple_of,
             },
             cost: match cost.extract::<&str>() {
-                Ok("tokens") => PyCost::Tokens,
-                Ok(_) => PyCost::Flops,
+                Ok(name) => PyCost::Named(COSTS.value(name)?),
                 Err(_) => PyCost::Function(Arc::new(cost.unbind())),
             },
         })
@@ -114,11 +146,14 @@ impl PackSpec {
 }
 
 impl PyCost {
+    /// What sequences cost where nothing is said.
+    pub const FLOPS: Self = Self::Named(NamedCost::Flops);
+
     /// Do something with the cost.
     pub fn with<T>(&self, work: impl FnOnce(Cost<Error>) -> T) -> T {
         match self {
-            Self::Flops => work(Cost::Flops),
-            Self::Tokens => work(Cost::Tokens),
+            Self::Named(NamedCost::Flops) => work(Cost::Flops),
+            Self::Named(NamedCost::Tokens) => work(Cost::Tokens),
             Self::Function(function) => {
                 let call = |lens: &[usize]| {
                     Python::attach(|py| {
@@ -133,19 +168,6 @@ impl PyCost {
             }
         }
     }
-}
-
-fn algorithm_of(name: &str) -> Result<Algorithm> {
-    Ok(Algorithm::Place(match name {
-        "concat" => return Ok(Algorithm::Concat),
-        "ff" => Packer::FirstFit,
-        "ffd" => Packer::FirstFitDecreasing,
-        "bfd" => Packer::BestFitDecreasing,
-        "mffd" => Packer::ModifiedFirstFitDecreasing,
-        "next_fit" => Packer::NextFit,
-        "balanced" => Packer::Balanced,
-        _ => return Err(Core::InvalidPlan(format!("{name} is no algorithm")).into()),
-    }))
 }
 
 /// Say which of some numbers of tokens is none, if one is.

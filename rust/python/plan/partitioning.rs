@@ -34,7 +34,7 @@ const ALGORITHMS: Names<Algorithm> = Names::new(
     ],
 );
 
-const ORDERS: Names<Order> = Names::new(
+pub const ORDERS: Names<Order> = Names::new(
     "order",
     &[
         (Order::SmallEnds, "small_ends"),

@@ -17,7 +17,7 @@ use crate::names::Names;
 use crate::plan::tables::{Column, column_of, values};
 
 /// What fills ranks up.
-const PADDINGS: Names<Padding> = Names::new(
+pub const PAD_ROWS: Names<Padding> = Names::new(
     "pad_rows",
     &[
         (Padding::Synthetic, "synthetic"),
@@ -165,7 +165,7 @@ pub fn split_step<'py>(
             None if strided => Assignment::Strided,
             None => Assignment::Contiguous,
         },
-        padding: PADDINGS.value(padding)?,
+        padding: PAD_ROWS.value(padding)?,
         groups: groups.as_deref(),
     };
     Ok(

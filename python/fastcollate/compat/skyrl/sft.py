@@ -279,7 +279,7 @@ class PackedDataCollator:
                 self.tokenizer.pad_token_id,
                 [(loss_masks, LOSS_MASK)],
                 "torch",
-                layout,
+                layout.spec,
                 PACKED,
             )
         except (TypeError, ValueError) as error:
