@@ -70,6 +70,29 @@ impl Oversized {
         let limit = plain_float(limit);
         format!("{head}, which exceeds {argument}={limit}; pass {advice}a larger {argument}")
     }
+
+    /// What a row of a tree exceeds by itself.
+    fn describe_row(self, row: usize, len: usize) -> String {
+        let (found, argument, limit) = match self {
+            Self::Tokens { tokens, limit } if tokens != len => (
+                format!(", rounded up to {}", grouped(tokens)),
+                "capacity",
+                limit as f64,
+            ),
+            Self::Cost { cost, limit } => (
+                format!(", with a cost of {}", grouped_float(cost)),
+                "max_cost",
+                limit,
+            ),
+            Self::Tokens { limit, .. } => (String::new(), "capacity", limit as f64),
+            Self::Sequences { limit } => (String::new(), "max_sequences", limit as f64),
+        };
+        let (tokens, limit) = (counted(len, "token"), plain_float(limit));
+        format!(
+            "row {row} has {tokens}{found}, which exceeds {argument}={limit}; pass a larger {argument}, \
+             or oversize='own_bin'"
+        )
+    }
 }
 
 /// Why a batch cannot be planned or written.
@@ -350,6 +373,13 @@ pub enum Error {
         together: usize,
         oversized: Oversized,
         advice: &'static str,
+    },
+
+    #[error("{}", .oversized.describe_row(*.row, *.len))]
+    OversizedRow {
+        row: usize,
+        len: usize,
+        oversized: Oversized,
     },
 
     #[error("lengths[{index}] is {len}, but no piece of it fits into a bin: {why}")]

@@ -11,6 +11,7 @@ mod packed;
 pub mod partition;
 mod placement;
 mod shard;
+pub mod share;
 mod step;
 mod tables;
 mod trained;

@@ -114,7 +114,7 @@ impl PackSpec {
     }
 
     /// What a bin holds at most.
-    fn limit(&self) -> Load {
+    pub(in crate::plan) fn limit(&self) -> Load {
         Load {
             size: self.capacity,
             count: self.max_sequences,
@@ -123,13 +123,17 @@ impl PackSpec {
     }
 
     /// The places that a piece takes.
-    fn place(&self, len: usize) -> usize {
+    pub(in crate::plan) fn place(&self, len: usize) -> usize {
         len.checked_next_multiple_of(self.multiple_of)
             .unwrap_or(usize::MAX)
     }
 
     /// What pieces of these lengths cost, if that is limited.
-    fn costs<E>(&self, lens: &[usize], cost: &Cost<E>) -> Result<Option<Vec<f64>>, E> {
+    pub(in crate::plan) fn costs<E>(
+        &self,
+        lens: &[usize],
+        cost: &Cost<E>,
+    ) -> Result<Option<Vec<f64>>, E> {
         if self.max_cost == f64::INFINITY {
             return Ok(None);
         }
@@ -329,26 +333,35 @@ impl PackSpec {
         noun: &'static str,
         ticks: &mut Ticks<E>,
     ) -> Result<ItemBins, E> {
-        let (found, multiple) = (packed.count(), self.bins_multiple_of);
-        let needed = found
-            .max(self.min_bins)
-            .div_ceil(multiple)
-            .saturating_mul(multiple);
-        if needed == found {
+        let needed = self.needed(packed.count(), packed.items.len(), noun)?;
+        if needed == packed.count() {
             return Ok(packed);
         }
-        if needed > packed.items.len() {
-            return Err(Error::TooFewItems {
-                bins: found,
-                needed,
-                min_bins: (self.min_bins > found).then_some(self.min_bins),
-                multiple_of: (multiple > 1).then_some(multiple),
-                items: packed.items.len(),
-                noun,
-            }
-            .into());
-        }
         spread(&packed, needed, ticks)
+    }
+
+    /// How many bins there have to be if so many would do; each needs an item.
+    pub(in crate::plan) fn needed(
+        &self,
+        found: usize,
+        items: usize,
+        noun: &'static str,
+    ) -> Result<usize> {
+        let multiple = self.bins_multiple_of;
+        let needed = { found.max(self.min_bins) }
+            .div_ceil(multiple)
+            .saturating_mul(multiple);
+        if needed <= found.max(items) {
+            return Ok(needed);
+        }
+        Err(Error::TooFewItems {
+            bins: found,
+            needed,
+            min_bins: (self.min_bins > found).then_some(self.min_bins),
+            multiple_of: (multiple > 1).then_some(multiple),
+            items,
+            noun,
+        })
     }
 }
 

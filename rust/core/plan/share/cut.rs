@@ -1,0 +1,194 @@
+//! Cutting: trees that exceed a limit become several, with as few tokens twice as can be.
+
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, VecDeque};
+use std::ops::Range;
+
+use super::Tree;
+use crate::plan::pack::Load;
+use crate::ticks::Ticks;
+
+/// Sums over the rows of a tree, by which runs of them are weighed at once.
+pub struct Weights<'a> {
+    tree: &'a Tree,
+    /// What rows cost by themselves, if costs are limited.
+    costs: Option<&'a [f64]>,
+    /// The tokens that all rows before each add, and those of all rows.
+    tokens: Vec<usize>,
+    /// The same of costs.
+    added_costs: Vec<f64>,
+}
+
+impl<'a> Weights<'a> {
+    /// What rows cost if they are alone, and how much of that is for what they share with the row
+    /// before them.
+    pub fn new(tree: &'a Tree, costs: Option<&'a (Vec<f64>, Vec<f64>)>) -> Self {
+        let mut sum = 0;
+        let mut tokens = vec![0];
+        tokens.extend(tree.rows.iter().map(|row| {
+            sum += row.added();
+            sum
+        }));
+        let mut added_costs = Vec::new();
+        if let Some((alone, shared)) = costs {
+            let mut sum = 0.0;
+            added_costs.push(sum);
+            added_costs.extend(alone.iter().zip(shared).map(|(alone, shared)| {
+                sum += (alone - shared).max(0.0);
+                sum
+            }));
+        }
+        Self {
+            tree,
+            costs: costs.map(|(alone, _)| &**alone),
+            tokens,
+            added_costs,
+        }
+    }
+
+    /// What a run of rows weighs as a tree of its own.
+    pub fn of(&self, rows: &Range<usize>) -> Load {
+        let added = self.tokens[rows.end] - self.tokens[rows.start + 1];
+        let cost = self.costs.map_or(0.0, |costs| {
+            costs[rows.start] + self.added_costs[rows.end] - self.added_costs[rows.start + 1]
+        });
+        Load {
+            size: self.tree.rows[rows.start].len + added,
+            count: rows.len(),
+            cost,
+        }
+    }
+
+    /// Cut the tree into chunks that weigh no more than the limit, or are single rows: those
+    /// that share nothing apart, others where cutting duplicates least in all.
+    ///
+    /// # Errors
+    /// What `ticks` are stopped by.
+    pub fn cut<E>(&self, limit: Load, ticks: &mut Ticks<E>) -> Result<Vec<Range<usize>>, E> {
+        let mut chunks = Vec::new();
+        for tree in self.tree.trees() {
+            ticks.done(1)?;
+            if self.of(&tree).is_within(limit) {
+                chunks.push(tree);
+            } else {
+                self.cut_tree(tree, limit, &mut chunks, ticks)?;
+            }
+        }
+        Ok(chunks)
+    }
+
+    /// Cut one tree that exceeds the limit.
+    ///
+    /// The fewest duplicates of the first rows are those of fewer rows and of a cut before the last
+    /// chunk. The places at which that can begin move on with its end, so their minimum is kept in a
+    /// queue, and the time is linear. Of equally good places the first is taken: the last chunk is as
+    /// long as can be.
+    fn cut_tree<E>(
+        &self,
+        tree: Range<usize>,
+        limit: Load,
+        chunks: &mut Vec<Range<usize>>,
+        ticks: &mut Ticks<E>,
+    ) -> Result<(), E> {
+        let mut begins = Vec::with_capacity(tree.len());
+        let mut queue = VecDeque::new();
+        let (mut first, mut duplicates) = (tree.start, 0);
+        for last in tree.clone() {
+            ticks.done(1)?;
+            let with_cut = duplicates + self.tree.rows[last].shared;
+            while queue.pop_back_if(|(_, least)| *least > with_cut).is_some() {}
+            queue.push_back((last, with_cut));
+            while first < last && !self.of(&(first..last + 1)).is_within(limit) {
+                first += 1;
+            }
+            while queue.pop_front_if(|(begin, _)| *begin < first).is_some() {}
+            let (begin, least) = queue[0];
+            begins.push(begin);
+            duplicates = least;
+        }
+        let count = chunks.len();
+        let mut end = tree.end;
+        while end > tree.start {
+            let begin = begins[end - 1 - tree.start];
+            chunks.push(begin..end);
+            end = begin;
+        }
+        chunks[count..].reverse();
+        Ok(())
+    }
+
+    /// Cut chunks further until there are so many, where that duplicates least. Of equally good
+    /// places, those are taken that halve what is largest then.
+    ///
+    /// # Errors
+    /// What `ticks` are stopped by.
+    pub fn cut_further<E>(
+        &self,
+        chunks: Vec<Range<usize>>,
+        count: usize,
+        ticks: &mut Ticks<E>,
+    ) -> Result<Vec<Range<usize>>, E> {
+        let rows = &self.tree.rows;
+        let inside = |chunk: &Range<usize>| chunk.start + 1..chunk.end;
+        let mut places: Vec<_> = chunks.iter().flat_map(inside).collect();
+        let missing = count.saturating_sub(chunks.len()).min(places.len());
+        if missing == 0 {
+            return Ok(chunks);
+        }
+        let mut costs: Vec<_> = places.iter().map(|&place| rows[place].shared).collect();
+        let most = *costs.select_nth_unstable(missing - 1).1;
+        let mut begins: Vec<_> = chunks.iter().map(|chunk| chunk.start).collect();
+        let cheaper = places.iter().filter(|&&place| rows[place].shared < most);
+        begins.extend(cheaper);
+        begins.sort_unstable();
+        places.retain(|&place| rows[place].shared == most);
+
+        let missing = count - begins.len();
+        let ends = begins[1..].iter().copied().chain([rows.len()]);
+        let mut largest: BinaryHeap<_> = begins
+            .iter()
+            .zip(ends)
+            .map(|(&begin, end)| self.by_size(begin..end))
+            .collect();
+        for _ in 0..missing {
+            while let Some((_, Reverse(begin), end)) = largest.pop() {
+                ticks.done(1)?;
+                if let Some(place) = self.halving(begin..end, &places) {
+                    begins.push(place);
+                    largest.push(self.by_size(begin..place));
+                    largest.push(self.by_size(place..end));
+                    break;
+                }
+            }
+        }
+        begins.sort_unstable();
+        let ends = begins[1..].iter().copied().chain([rows.len()]);
+        Ok({ begins.iter().zip(ends) }
+            .map(|(&begin, end)| begin..end)
+            .collect())
+    }
+
+    /// What chunks are ordered by: the largest is the greatest, of equal ones the first.
+    fn by_size(&self, rows: Range<usize>) -> (usize, Reverse<usize>, usize) {
+        (self.of(&rows).size, Reverse(rows.start), rows.end)
+    }
+
+    /// Which of some places, in order, leaves the smaller largest part of a chunk; none if none is
+    /// inside of it.
+    fn halving(&self, rows: Range<usize>, places: &[usize]) -> Option<usize> {
+        let begin = places.partition_point(|&place| place <= rows.start);
+        let end = places.partition_point(|&place| place < rows.end);
+        let places = &places[begin..end];
+        let sizes = |place: usize| {
+            let parts = [rows.start..place, place..rows.end];
+            parts.map(|part| self.of(&part).size)
+        };
+        let is_left = |&place: &usize| {
+            let [before, behind] = sizes(place);
+            before < behind
+        };
+        let middle = places.partition_point(is_left);
+        let around = places[middle.saturating_sub(1)..].iter().take(2).copied();
+        around.min_by_key(|&place| sizes(place).into_iter().max())
+    }
+}

@@ -1,0 +1,136 @@
+//! Sharing: which tokens rows have in common, so that a model computes each of them once.
+//!
+//! Rows are sorted by their tokens. A tree is then one number a row: how many tokens it has in common
+//! with the row before it. Any rows of a tree are a tree again, in the same order; what two of them
+//! have in common is the least of what the rows between them have.
+
+mod cut;
+mod nodes;
+mod pack;
+mod rule;
+mod sort;
+
+pub use nodes::{Node, Nodes};
+pub use rule::Share;
+
+use std::ops::Range;
+
+use crate::error::{Error, Result};
+use crate::ticks::Ticks;
+
+/// Rows in the order of their tokens, each with what it has in common with the row before it.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Tree {
+    rows: Vec<TreeRow>,
+}
+
+/// A row of a tree.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TreeRow {
+    /// Which one.
+    pub row: usize,
+    /// Its tokens.
+    pub len: usize,
+    /// How many of them it has in common with the row before it; 0 of the first.
+    pub shared: usize,
+}
+
+impl TreeRow {
+    /// The tokens that the row adds to the tree.
+    pub fn added(&self) -> usize {
+        self.len - self.shared
+    }
+}
+
+impl Tree {
+    /// A tree of such rows, checked.
+    ///
+    /// # Errors
+    /// [`Error::InvalidPlan`] for a row that is there twice, or that has more tokens in common with the
+    /// row before it than one of the two has, and for more tokens than can be counted.
+    pub fn new(rows: Vec<TreeRow>) -> Result<Self> {
+        let invalid = |reason: String| Err(Error::InvalidPlan(reason));
+        let mut numbers: Vec<_> = rows.iter().map(|row| row.row).collect();
+        numbers.sort_unstable();
+        if let Some(pair) = numbers.windows(2).find(|pair| pair[0] == pair[1]) {
+            return invalid(format!("row {} is there twice", pair[0]));
+        }
+        let mut before = 0;
+        for row in &rows {
+            if row.shared > row.len.min(before) {
+                return invalid(format!(
+                    "row {} has {} of its {} tokens in common with the row before it, which has \
+                     {before}",
+                    row.row, row.shared, row.len
+                ));
+            }
+            before = row.len;
+        }
+        let tokens = { rows.iter() }.try_fold(0_usize, |sum, row| sum.checked_add(row.len));
+        if tokens.is_none_or(|tokens| i64::try_from(tokens).is_err()) {
+            return invalid("its rows have more tokens than can be counted".to_owned());
+        }
+        Ok(Self { rows })
+    }
+
+    /// The rows in their order.
+    pub fn rows(&self) -> &[TreeRow] {
+        &self.rows
+    }
+
+    /// The number of tokens, those that rows have in common counted once.
+    pub fn tokens(&self) -> usize {
+        self.rows.iter().map(TreeRow::added).sum()
+    }
+
+    /// How many pairs of tokens attention looks at: each token at itself and those before it in its
+    /// rows.
+    pub fn attention_pairs(&self) -> u128 {
+        let pairs = |len: usize| len as u128 * (len as u128 + 1) / 2;
+        let rows = self.rows.iter();
+        rows.map(|row| pairs(row.len) - pairs(row.shared)).sum()
+    }
+
+    /// Runs of rows that have nothing in common with those of others: whole trees.
+    pub fn trees(&self) -> impl Iterator<Item = Range<usize>> {
+        let mut begin = 0;
+        { self.rows.chunk_by(|_, row| row.shared > 0) }.map(move |rows| {
+            let tree = begin..begin + rows.len();
+            begin = tree.end;
+            tree
+        })
+    }
+
+    /// Put rows into so many trees: `part_of` says which one the row at a place belongs to, if to any.
+    ///
+    /// # Errors
+    /// What `ticks` are stopped by.
+    pub fn parted<E>(
+        &self,
+        part_of: impl Fn(usize) -> Option<usize>,
+        parts: usize,
+        ticks: &mut Ticks<E>,
+    ) -> Result<Vec<Self>, E> {
+        let mut trees = vec![Self::default(); parts];
+        // One past the place of the last row of each part.
+        let mut ends = vec![0; parts];
+        // Places from which on no row before the present one has less in common, with how much.
+        let mut least: Vec<(usize, usize)> = Vec::new();
+        for (place, row) in self.rows.iter().enumerate() {
+            ticks.done(1)?;
+            while least.pop_if(|(_, shared)| *shared >= row.shared).is_some() {}
+            least.push((place, row.shared));
+            let Some(part) = part_of(place) else {
+                continue;
+            };
+            let shared = if trees[part].rows.is_empty() {
+                0
+            } else {
+                least[least.partition_point(|&(at, _)| at < ends[part])].1
+            };
+            trees[part].rows.push(TreeRow { shared, ..*row });
+            ends[part] = place + 1;
+        }
+        Ok(trees)
+    }
+}

@@ -1,0 +1,102 @@
+//! Packing trees into bins: rows that share tokens stay together, unless they exceed a bin.
+
+use super::Tree;
+use super::cut::Weights;
+use crate::error::{Error, Oversized, Result};
+use crate::plan::pack::{Algorithm, Cost, Items, Load, Oversize, PackSpec, spread};
+use crate::ticks::Ticks;
+
+impl Tree {
+    /// Pack the rows into bins, each of which is a tree again.
+    ///
+    /// Trees that exceed a bin are cut where that duplicates least. What a row costs is that of its
+    /// length, less that of what it shares with the row before it; a longer row does not cost less. If
+    /// there are fewer bins than there have to be, trees are cut further until there are as many.
+    ///
+    /// # Errors
+    /// [`Error::OversizedRow`] and [`Error::TooFewItems`], what a function of costs raises, and what
+    /// `ticks` are stopped by; [`Error::InvalidPlan`] for options that split rows.
+    pub fn pack<E: From<Error>>(
+        &self,
+        spec: &PackSpec,
+        cost: &Cost<E>,
+        ticks: &mut Ticks<E>,
+    ) -> Result<Vec<Self>, E> {
+        let (Algorithm::Place(packer), false) = (spec.algorithm, spec.oversize == Oversize::Split)
+        else {
+            return Err(Error::InvalidPlan("rows of a tree cannot be split".to_owned()).into());
+        };
+        let costs = self.costs(spec, cost)?;
+        let weights = Weights::new(self, costs.as_ref());
+        if spec.oversize == Oversize::Error {
+            self.check_rows(spec, &weights)?;
+        }
+        let limit = spec.limit();
+        let rounded = Load {
+            size: spec.capacity - spec.capacity % spec.multiple_of,
+            ..limit
+        };
+        let mut chunks = weights.cut(rounded, ticks)?;
+        let loads: Vec<_> = chunks.iter().map(|rows| weights.of(rows)).collect();
+        let sizes: Vec<_> = loads.iter().map(|load| spec.place(load.size)).collect();
+        let counts: Vec<_> = loads.iter().map(|load| load.count).collect();
+        let tree_costs: Vec<_> = loads.iter().map(|load| load.cost).collect();
+        let items = Items {
+            sizes: &sizes,
+            counts: (spec.max_sequences < self.rows.len()).then_some(&*counts),
+            costs: costs.is_some().then_some(&*tree_costs),
+        };
+        let mut packed = packer.pack(items, limit, ticks)?;
+        let needed = spec.needed(packed.count(), self.rows.len(), "row")?;
+        let mut bin_of = vec![0; self.rows.len()];
+        if needed > chunks.len() {
+            chunks = weights.cut_further(chunks, needed, ticks)?;
+            packed.offsets = (0..=needed).collect();
+            packed.items = (0..needed).collect();
+        } else if needed > packed.count() {
+            packed = spread(&packed, needed, ticks)?;
+        }
+        for bin in 0..packed.count() {
+            for &item in packed.items(bin) {
+                bin_of[chunks[item].clone()].fill(bin);
+            }
+        }
+        self.parted(|place| Some(bin_of[place]), packed.count(), ticks)
+    }
+
+    /// What rows cost, and what they share with the row before them, if that is limited.
+    #[allow(clippy::type_complexity, reason = "two columns")]
+    fn costs<E>(&self, spec: &PackSpec, cost: &Cost<E>) -> Result<Option<(Vec<f64>, Vec<f64>)>, E> {
+        let lens = self.rows.iter().map(|row| row.len);
+        let shared = self.rows.iter().map(|row| row.shared);
+        let lens: Vec<_> = lens.chain(shared).collect();
+        let costs = spec.costs(&lens, cost)?;
+        Ok(costs.map(|mut costs| {
+            let shared = costs.split_off(self.rows.len());
+            (costs, shared)
+        }))
+    }
+
+    /// Check that a bin has room for every row.
+    fn check_rows(&self, spec: &PackSpec, weights: &Weights) -> Result<()> {
+        for (place, row) in self.rows.iter().enumerate() {
+            let load = weights.of(&(place..place + 1));
+            let tokens = spec.place(row.len);
+            let oversized = if tokens > spec.capacity {
+                let limit = spec.capacity;
+                Oversized::Tokens { tokens, limit }
+            } else if load.cost > spec.max_cost {
+                let (cost, limit) = (load.cost, spec.max_cost);
+                Oversized::Cost { cost, limit }
+            } else {
+                continue;
+            };
+            return Err(Error::OversizedRow {
+                row: row.row,
+                len: row.len,
+                oversized,
+            });
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,111 @@
+//! Sorting rows by their tokens.
+
+use std::cmp::Ordering;
+
+use crate::column::Tokens;
+use crate::error::Error;
+use crate::plan::merge::Streams;
+
+/// What is sorted: the first tokens of turns' streams.
+pub struct Texts<'a, C> {
+    pub streams: &'a Streams<'a, C>,
+    /// The turn of each row.
+    pub turns: Vec<usize>,
+    /// How many of its tokens are compared.
+    pub lens: Vec<usize>,
+}
+
+/// A row, and where it differs from the row before it.
+#[derive(Debug, Clone, Copy)]
+pub struct Head {
+    pub row: usize,
+    /// How many tokens it has in common with that.
+    pub shared: usize,
+    /// The token that follows these; none if it has no other.
+    next: Option<i64>,
+}
+
+impl<C: Tokens<Error: From<Error>>> Texts<'_, C> {
+    /// A row that has nothing before it.
+    pub fn head(&self, row: usize) -> Result<Head, C::Error> {
+        Ok(Head {
+            row,
+            shared: 0,
+            next: self.token(row, 0)?,
+        })
+    }
+
+    /// Sort rows by their tokens; equal ones stay in their order.
+    ///
+    /// A merge sort in which rows remember what they have in common with the row before them. Of two,
+    /// the one that has more in common with the last row put out is next, and tokens are compared only
+    /// where both have as much: from there on. So every token that a row has in common with the one
+    /// before it in the end is compared once.
+    pub fn sort(&self, heads: &mut [Head]) -> Result<(), C::Error> {
+        let mut scratch = heads.to_vec();
+        self.sort_with(heads, &mut scratch)
+    }
+
+    fn sort_with(&self, heads: &mut [Head], scratch: &mut [Head]) -> Result<(), C::Error> {
+        if heads.len() < 2 {
+            return Ok(());
+        }
+        self.streams.prompts.pause()?;
+        let middle = heads.len() / 2;
+        let (first, second) = heads.split_at_mut(middle);
+        self.sort_with(first, &mut scratch[..middle])?;
+        self.sort_with(second, &mut scratch[middle..])?;
+        scratch.copy_from_slice(heads);
+        let (first, second) = scratch.split_at_mut(middle);
+        let (mut a, mut b) = (0, 0);
+        for out in heads {
+            let takes_first = match (first.get_mut(a), second.get_mut(b)) {
+                (Some(a), Some(b)) => self.compare(a, b)?.is_le(),
+                (a, _) => a.is_some(),
+            };
+            let (from, at) = match takes_first {
+                true => (&first, &mut a),
+                false => (&second, &mut b),
+            };
+            *out = from[*at];
+            *at += 1;
+        }
+        Ok(())
+    }
+
+    /// Compare two rows that know what they have in common with a row before both. The later one knows
+    /// then what it has in common with the earlier.
+    fn compare(&self, a: &mut Head, b: &mut Head) -> Result<Ordering, C::Error> {
+        if a.shared != b.shared {
+            return Ok(b.shared.cmp(&a.shared));
+        }
+        if a.next.is_none() || a.next != b.next {
+            return Ok(a.next.cmp(&b.next));
+        }
+        let from = a.shared + 1;
+        let len = self.lens[a.row].min(self.lens[b.row]) - from;
+        let turns = [a.row, b.row].map(|row| self.turns[row]);
+        let shared = from + self.streams.common(turns[0], turns[1], from, len)?;
+        let (next_a, next_b) = (self.token(a.row, shared)?, self.token(b.row, shared)?);
+        let order = next_a.cmp(&next_b);
+        if order.is_eq() && next_a.is_some() {
+            return Err(Error::Unstable { turn: turns[1] }.into());
+        }
+        let (later, next) = match order {
+            Ordering::Greater => (a, next_a),
+            _ => (b, next_b),
+        };
+        (later.shared, later.next) = (shared, next);
+        Ok(order)
+    }
+
+    /// A token of a row, unless the row ends before it.
+    fn token(&self, row: usize, at: usize) -> Result<Option<i64>, C::Error> {
+        if at == self.lens[row] {
+            return Ok(None);
+        }
+        let mut token = [0];
+        self.streams.read(self.turns[row], at, &mut token)?;
+        Ok(Some(token[0]))
+    }
+}
