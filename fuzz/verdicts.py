@@ -9,7 +9,9 @@ from typing import Any
 
 from calls import Call
 
-_TAKEN = "another call has finished or cleared the same rows meanwhile; one thread calls finish"
+_TAKEN = (
+    "another call has finished or cleared the same rows meanwhile; call finish in one thread only"
+)
 """What a builder says whose rows were taken by an item that it was just reading."""
 
 

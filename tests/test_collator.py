@@ -371,7 +371,11 @@ def refuses(samples, exception, pattern, **options):
     [
         ({"loss_masks": [1]}, ValueError, "'loss_masks', which .*did you mean 'loss_mask'"),
         ({"text": "hi"}, ValueError, r"'text', which .*ignore=\['text'\]"),
-        ({"input_ids": [1]}, ValueError, "'input_ids' beside 'prompt' and 'response'"),
+        (
+            {"input_ids": [1]},
+            ValueError,
+            "'input_ids' besides 'prompt' and 'response'; leave it out",
+        ),
         ({"labels": [1]}, ValueError, "'labels' beside"),
     ],
 )
@@ -412,7 +416,7 @@ def test_advice_for_unknown_keys_fits_their_rows(tokens, value, advice, kind):
         samples = pytest.importorskip("pyarrow").table(samples)
     elif kind == "dataset":
         samples = pytest.importorskip("datasets").Dataset.from_dict(samples)
-    with pytest.raises(ValueError, match="'x', which has no meaning here; pass ") as raised:
+    with pytest.raises(ValueError, match="'x', which is not known; pass ") as raised:
         fc.Collator(pad_token_id=0, array_type="numpy")(samples)
     assert str(raised.value).endswith(advice)
 
@@ -429,8 +433,12 @@ def test_advice_for_unknown_keys_fits_their_rows(tokens, value, advice, kind):
         ([{"prompt": [1]}], ValueError, "no 'response'"),
         ([{"response": [1]}], ValueError, "no 'prompt'"),
         ([{"rewards": [1]}], ValueError, r"no tokens; .*\['rewards'\]"),
-        ([{"input_ids": [1]}], ValueError, "neither of 'prompt_len' and 'labels'"),
-        ([{"input_ids": [1], "prompt_len": 1, "labels": [1]}], ValueError, "both of"),
+        ([{"input_ids": [1]}], ValueError, "no 'prompt_len' or 'labels' .*; pass one"),
+        (
+            [{"input_ids": [1], "prompt_len": 1, "labels": [1]}],
+            ValueError,
+            "both 'prompt_len' and 'labels'; pass",
+        ),
         ([{"input_ids": [1], "labels": [1], "loss_mask": [1]}], ValueError, "'loss_mask' and 'lab"),
         (
             [{"prompt": [1], "response": [2], "uid": 1}, {"prompt": [1], "response": [2]}],
@@ -445,7 +453,7 @@ def test_advice_for_unknown_keys_fits_their_rows(tokens, value, advice, kind):
         (
             [{"prompt": [1], "response": [2]}, {"prompt": [1], "response": [2], "nonsense": 1}],
             ValueError,
-            "'nonsense', which has no meaning",
+            "'nonsense', which is not known; pass",
         ),
         (
             [{"prompt": [1], "response": [2, 3], "logprobs": [0]}],
@@ -540,7 +548,12 @@ def test_bad_options(options, exception, pattern):
 
 
 def test_fields_that_no_sample_has():
-    refuses(TURNS, ValueError, "'adv', but samples have no 'x'", fields={"adv": fc.Field("x")})
+    refuses(
+        TURNS,
+        ValueError,
+        "fields.'adv'. reads 'x', which samples do not have; pass",
+        fields={"adv": fc.Field("x")},
+    )
 
 
 def test_a_pool_stays_in_its_process():

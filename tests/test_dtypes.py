@@ -105,8 +105,16 @@ def test_token_ids_over_int32(item):
             ValueError,
             "dtype of rewards is int64; it can be float32",
         ),
-        ({"dtypes": {"rewards": "bfloat16"}}, ValueError, "bfloat16, which NumPy has not"),
-        ({"dtypes": {"rewards": 3}}, TypeError, "dtype of rewards is 3, which is no dtype"),
+        (
+            {"dtypes": {"rewards": "bfloat16"}},
+            ValueError,
+            "bfloat16, which NumPy does not have; pass",
+        ),
+        (
+            {"dtypes": {"rewards": 3}},
+            TypeError,
+            "dtype of rewards is 3; pass a name such as 'float32'",
+        ),
         ({"dtypes": "compact", "pad_token_id": 2**31}, ValueError, "pad_token_id .* int32"),
     ],
 )

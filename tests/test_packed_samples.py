@@ -172,7 +172,7 @@ IDS = {"input_ids": [5, 6, 7], "labels": [-100, 6, 7]}
     ("more", "fields", "message"),
     [
         ({"seq_lengths": [2, 2]}, {}, r"seq_lengths\[1\] adds up to 4, but input_ids\[1\] has 3"),
-        ({"seq_lengths": [3, 0]}, {}, r"seq_lengths\[1\]\[1\] is 0; a sequence has one token"),
+        ({"seq_lengths": [3, 0]}, {}, r"seq_lengths\[1\]\[1\] is 0; pass lengths of 1 or more"),
         ({"seq_lengths": [4, -1]}, {}, r"seq_lengths\[1\]\[1\] is -1"),
         ({"seq_lengths": []}, {}, r"seq_lengths\[1\] adds up to 0"),
         ({"seq_lengths": [1.5, 1.5]}, {}, r"seq_lengths\[1\]\[0\] is 1.5"),
@@ -203,11 +203,11 @@ def test_packed_samples_that_cannot_be(more, fields, message):
 
 
 def test_prompts_have_no_seq_lengths():
-    with pytest.raises(ValueError, match="'seq_lengths' beside 'prompt' and 'response'"):
+    with pytest.raises(ValueError, match="'seq_lengths' besides 'prompt' and 'response'"):
         fc.Collator(**OPTIONS)([{"prompt": [1], "response": [2], "seq_lengths": [2]}])
     with pytest.raises(ValueError, match="'prompt_len' belongs to one sequence"):
         fc.Collator(**OPTIONS)([{"input_ids": [1, 2], "prompt_len": 1, "seq_lengths": [2]}])
-    with pytest.raises(ValueError, match="seq_lengths names no sequence"):
+    with pytest.raises(ValueError, match="seq_lengths has no lengths; pass"):
         fc.Collator(**OPTIONS)([{"input_ids": [], "labels": [], "seq_lengths": []}])
 
 

@@ -219,7 +219,7 @@ def test_bad_input(args, options, error, message):
 
 
 def test_floats_whose_sum_does_not_fit():
-    with pytest.raises(ValueError, match="sum does not fit float32"):
+    with pytest.raises(ValueError, match="sum does not fit float32; pass smaller"):
         fc.planning.partition(np.array([3e38, 3e38], np.float32), 2)
 
 

@@ -130,7 +130,9 @@ def test_integers_that_are_joined_stay_integers(kind):
     ):
         assert str(joined(*dtypes).dtype).removeprefix("torch.") == common
         assert joined(*dtypes).tolist()[:4] == [0, 128, 1, 128]
-    with pytest.raises(ValueError, match="x holds int64 and uint64, which no dtype of integers"):
+    with pytest.raises(
+        ValueError, match="x holds int64 and uint64, but no integer dtype holds both"
+    ):
         joined("int64", "uint64")
 
 

@@ -41,6 +41,17 @@ def describe(value: Any) -> str:
     return f"{reprlib.repr(value)} ({type(value).__name__})"
 
 
+def misfit(place: str, value: object, dtype: object, advice: str = "another dtype") -> ValueError:
+    """Return the error of a value that a dtype cannot hold."""
+    return ValueError(f"{place} is {value}, which does not fit {dtype}; pass {advice}")
+
+
+def check_unmasked(name: str, value: Any) -> None:
+    """Refuse a masked array."""
+    if is_masked(value):
+        raise TypeError(f"{name} is a masked array; pass {name}.filled(...)")
+
+
 def checked_array(name: str, value: Any) -> Any:
     """Return a NumPy array or torch tensor of numbers as it is, subclasses of ndarray as ndarray.
 
@@ -55,15 +66,14 @@ def checked_array(name: str, value: Any) -> Any:
         import torch
 
         if value.is_nested:
-            raise TypeError(f"{name} is a nested tensor; pass it to fastcollate.ragged")
+            raise TypeError(f"{name} is a nested tensor; pass fastcollate.ragged({name})")
         if value.layout is not torch.strided or value.is_quantized or value.is_complex():
             kind = "quantized" if value.is_quantized else f"{value.layout} {value.dtype}"
             raise TypeError(f"{name} is a {kind} tensor; pass a dense one of real numbers")
     elif not isinstance(value, np.ndarray):
         raise TypeError(f"{name} is {describe(value)}; pass a NumPy array or a torch tensor")
     else:
-        if is_masked(value):
-            raise TypeError(f"{name} is a masked array; fill it first, by its method filled")
+        check_unmasked(name, value)
         if value.dtype.kind not in NUMBERS or not value.dtype.isnative:
             raise TypeError(
                 f"{name} is an array of dtype {value.dtype}; pass integers, floats or booleans "
@@ -71,7 +81,7 @@ def checked_array(name: str, value: Any) -> Any:
             )
         value = np.asarray(value)
     if value.ndim == 0:
-        raise ValueError(f"{name} has shape (); it needs a dimension")
+        raise ValueError(f"{name} has shape (); pass an array of at least one dimension")
     return value
 
 
@@ -173,7 +183,9 @@ def checked_dtype_name(dtype: Any, key: str | None = None) -> str:
         return str(np.dtype(dtype).name)
     except TypeError as error:
         name = "dtype" if key is None else f"dtype of {key}"
-        raise TypeError(f"{name} is {dtype!r}, which is no dtype") from error
+        raise TypeError(
+            f"{name} is {dtype!r}; pass a name such as 'float32', or a dtype of NumPy or torch"
+        ) from error
 
 
 def dtype_like(array: Any, dtype: Any) -> Any:
@@ -191,13 +203,13 @@ def dtype_like(array: Any, dtype: Any) -> Any:
         found = getattr(torch, name, None)
         if isinstance(found, torch.dtype) and not found.is_complex:
             return found
-        raise TypeError(f"dtype is {name!r}, which torch has not for real numbers")
+        raise TypeError(f"dtype is {name!r}; pass a torch dtype of integers, floats or booleans")
     try:
         numpy_dtype = np.dtype(name)
     except TypeError as error:
-        raise TypeError(f"dtype is {name!r}, which NumPy has not") from error
+        raise TypeError(f"dtype is {name!r}, which NumPy does not have; pass another") from error
     if numpy_dtype.kind not in NUMBERS:
-        raise TypeError(f"dtype is {name!r}; pass one of integers, floats or booleans")
+        raise TypeError(f"dtype is {name!r}; pass a dtype of integers, floats or booleans")
     return numpy_dtype
 
 

@@ -43,6 +43,13 @@ class MissingPlanError(RuntimeError, AttributeError):
     """
 
 
+def _missing(name: str) -> MissingPlanError:
+    return MissingPlanError(
+        f"this Batch was made from a mapping and has no {name}; "
+        "use the Batch that build_batch returned"
+    )
+
+
 @suggests_names
 class Batch(Mapping[str, Any], Generic[Array]):
     """A read-only mapping from output names to arrays, with the plan they were written by.
@@ -177,8 +184,8 @@ class Batch(Mapping[str, Any], Generic[Array]):
         """Return the rows as a step is planned for them."""
         if self.is_padding is not None and any(self.is_padding):
             raise ValueError(
-                "rows is a batch with padding rows, which the plan would take for real ones; "
-                "plan the batch that they were added to"
+                "rows is a Batch with padding rows, which a plan would take for real ones; pass "
+                "the Batch without them"
             )
         return StepRows(
             np.stack([self.plan.prompt_lens, self.plan.response_lens], 1),
@@ -193,7 +200,7 @@ class Batch(Mapping[str, Any], Generic[Array]):
         try:
             return self._data[key]
         except (KeyError, TypeError) as error:  # slices have no hash
-            message = f"{key!r} is none of the outputs, which are {list(self)}"
+            message = f"Batch has no output {key!r}; its outputs are {list(self)}"
             raise KeyError(message) from error
 
     def __iter__(self) -> Iterator[str]:
@@ -208,10 +215,7 @@ class Batch(Mapping[str, Any], Generic[Array]):
         if name.startswith("_"):
             raise AttributeError(f"Batch has no attribute {name!r}")
         if name in _NEEDS_PLAN:
-            raise MissingPlanError(
-                f"the Batch was made from a mapping, which has no {name}; "
-                "use the Batch that build_batch returned"
-            )
+            raise _missing(name)
         if name in self._data:
             return self._data[name]
         raise AttributeError(f"Batch has no attribute or key {name!r}; its keys are {list(self)}")
@@ -251,20 +255,14 @@ class Batch(Mapping[str, Any], Generic[Array]):
         """
         plan = self._plan
         if plan is None:
-            raise MissingPlanError(
-                "this Batch was made from a mapping and has no plan; "
-                "use the Batch that build_batch returned"
-            )
+            raise _missing("plan")
         return plan
 
     @property
     def spec(self) -> BatchSpec:
         """What the batch was asked to be, beside its plan."""
         if self._spec is None:
-            raise MissingPlanError(
-                "this Batch was made from a mapping and has no spec; "
-                "use the Batch that build_batch returned"
-            )
+            raise _missing("spec")
         return self._spec
 
     @property

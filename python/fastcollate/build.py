@@ -350,8 +350,8 @@ def check_options(
 def _check_shifts(labels: Any, layout: Layout) -> None:
     if labels == "shifted" and isinstance(layout, Packed) and layout.shift == "next_token":
         raise ValueError(
-            "labels='shifted' with shift='next_token' would shift labels twice; "
-            "pass labels='aligned', which moves with shift"
+            "labels is 'shifted' and shift of the layout is 'next_token', which would shift labels "
+            "twice; pass labels='aligned', or shift='none'"
         )
 
 
@@ -366,8 +366,8 @@ def excess_message(plan: Plan, warn_above: int | None) -> str | None:
     if warn_above is None or plan.longest_row <= warn_above:
         return None
     return (
-        f"the longest row has {plan.longest_row} tokens, which exceeds warn_above={warn_above}; "
-        "nothing is truncated: check the limits of the generation"
+        f"the longest row has {plan.longest_row} tokens, which exceeds warn_above={warn_above}, "
+        "and rows are not truncated; check the limits of the generation"
     )
 
 

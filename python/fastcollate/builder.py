@@ -22,7 +22,16 @@ from fastcollate.build import (
     check_options,
 )
 from fastcollate.dtypes import taken_apart
-from fastcollate.ingest.fields import Field, FieldKind, PerRow, RoutedExperts, check_keys, kind_of
+from fastcollate.ingest.fields import (
+    Field,
+    FieldKind,
+    PerRow,
+    RoutedExperts,
+    check_keys,
+    kind_of,
+    no_value,
+    unreadable,
+)
 
 if TYPE_CHECKING:
     import torch
@@ -39,7 +48,9 @@ _IDS = ("uid", "trajectory_id", "is_last_step")
 
 _ADVICE = "pass it for every row or for none"
 
-_TAKEN = "another call has finished or cleared the same rows meanwhile; one thread calls finish"
+_TAKEN = (
+    "another call has finished or cleared the same rows meanwhile; call finish in one thread only"
+)
 
 
 class _Kinds(NamedTuple):
@@ -312,10 +323,11 @@ class BatchBuilder(Generic[Array]):
         try:
             routes = np.asarray(one.rows, order="C")
         except ValueError as error:
-            raise ValueError(f"{key}[{index}] cannot be read: {error}") from error
+            raise unreadable(f"{key}[{index}]", error) from error
         if routes.ndim == 0 or routes.dtype.kind not in "biuf":
             raise TypeError(
-                f"{key}[{index}] is {describe(one.rows)}; pass an array of numbers, one row a token"
+                f"{key}[{index}] is {describe(one.rows)}; pass an array of numbers with one row "
+                "per token"
             )
         return None, routes
 
@@ -362,11 +374,14 @@ def _difference(index: int, own: _Kinds, first: _Kinds) -> Exception | None:
         kinds = ("one per response token", "one number")
         return TypeError(
             f"rewards[{index}] is {kinds[own.values['rewards']]}, but rewards[0] is "
-            f"{kinds[first.values['rewards']]}; pass either for all rows"
+            f"{kinds[first.values['rewards']]}; pass the same kind for all rows"
         )
     for key, kind in own.fields.items():
         if kind != first.fields[key]:
-            return ValueError(f"row {index} has {key} as {kind}, but row 0 as {first.fields[key]}")
+            return ValueError(
+                f"row {index} has {key} as {kind}, but row 0 as {first.fields[key]}; pass the same "
+                "for all rows"
+            )
     return None
 
 
@@ -378,5 +393,5 @@ def _is_number(rewards: Any) -> bool:
 def _copied(key: str, index: int, one: PerRow) -> Any:
     """Return a copy of one row of a field of objects."""
     if one.values is None:
-        raise ValueError(f"{key}[{index}] is None; every row needs a value")
+        raise no_value(key, index)
     return one.values.clone() if hasattr(one.values, "clone") else np.array(one.values)

@@ -75,7 +75,8 @@ def checked_outputs(
             known = own | {spec.key for _, spec in fields if spec.is_written}
             if unknown := [key for key in by_key if key not in known]:
                 raise ValueError(
-                    f"dtypes has the key {unknown[0]!r}; the outputs are {sorted(known)}"
+                    f"dtypes has the key {unknown[0]!r}, which is no output; pass keys of "
+                    f"{sorted(known)}"
                 )
             names |= {key: dtype for key, dtype in by_key.items() if key in own}
             outputs = _outputs(names, position_ids, labels, has_loss_mask)
@@ -87,7 +88,8 @@ def checked_outputs(
         for _, spec in fields:
             if spec.dtype == "bfloat16":
                 raise ValueError(
-                    f"dtype of {spec.key} is bfloat16, which NumPy has not; pass array_type='torch'"
+                    f"dtype of {spec.key} is bfloat16, which NumPy does not have; pass "
+                    "array_type='torch', or another dtype"
                 )
     return outputs, fields
 

@@ -22,6 +22,7 @@ from fastcollate.arrays import (
     dtype_name,
     first_misfit,
     is_tensor,
+    misfit,
     offsets_of,
     to_array,
     to_tensor,
@@ -132,10 +133,8 @@ def _converted(column: Ragged, dtype: Any, first_row: int = 0) -> Ragged:
     values = column.values
     if (index := first_misfit(values, target)) is not None:
         at = np.unravel_index(index, tuple(values.shape))
-        raise ValueError(
-            f"x{_subscript(column, at, first_row)} is {values[at].item()}, which does not fit "
-            f"{dtype_name(target)}"
-        )
+        place = f"x{_subscript(column, at, first_row)}"
+        raise misfit(place, values[at].item(), dtype_name(target))
     return Ragged(convert(values, target), column.offsets)
 
 
@@ -163,9 +162,7 @@ def _of_padded(x: Any, lengths: Any, padding_side: str) -> Ragged:
     outside = (lengths < 0) | (lengths > width)
     if outside.any():
         row = int(outside.argmax())
-        raise ValueError(
-            f"lengths[{row}] is {lengths[row]}, but rows of x have 0 to {width} tokens"
-        )
+        raise _other_length(row, int(lengths[row]), width)
     if (lengths == width).all():
         return _of_dense(x)
     lengths = lengths.astype(np.int64)
@@ -180,10 +177,19 @@ def _checked_lengths(lengths: Any, rows: int) -> np.ndarray:
         lengths = lengths.cpu().numpy()
     found: np.ndarray = np.asarray(lengths)
     if found.shape != (rows,):
-        raise ValueError(f"lengths has shape {found.shape}, but x has {rows} rows")
+        raise ValueError(
+            f"lengths has shape {found.shape}, but x has {rows} rows; pass one length per row"
+        )
     if rows and found.dtype.kind not in "iu":
         raise TypeError(f"lengths is of dtype {found.dtype}; pass integers")
     return found
+
+
+def _other_length(row: int, length: int, width: int) -> ValueError:
+    return ValueError(
+        f"lengths[{row}] is {length}, but x[{row}] has {width} tokens; "
+        f"pass a length from 0 to {width}"
+    )
 
 
 def _copied(x: Any, lengths: np.ndarray, is_left: bool) -> Any:
@@ -233,7 +239,7 @@ def _trimmed(rows: Sequence[Any], lengths: Any, padding_side: str) -> list[Any]:
         except TypeError as error:
             raise TypeError(f"x[{index}] is {describe(row)}; {EXPECTED}") from error
         if not 0 <= length <= width:
-            raise ValueError(f"lengths[{index}] is {length}, but x[{index}] has {width} tokens")
+            raise _other_length(index, length, width)
         trimmed.append(row[:length] if padding_side == "right" else row[width - length :])
     return trimmed
 
@@ -242,7 +248,8 @@ def _checked_dense(x: Any) -> Any:
     x = checked_array("x", x)
     if x.ndim < 2:
         raise ValueError(
-            f"x has shape {tuple(x.shape)}; an array of rows has two dimensions or more"
+            f"x has shape {tuple(x.shape)}; pass an array of shape (rows, tokens, ...), or a list "
+            "of rows"
         )
     return x
 
@@ -256,7 +263,7 @@ def _of_nested(x: Any) -> Ragged:
             return Ragged(torch.empty(0, dtype=x.dtype, device=x.device), [0])
         return _of_arrays(rows)
     if not isinstance(x.shape[1], torch.SymInt):
-        raise ValueError("x is jagged in another dimension than its second; transpose it back")
+        raise ValueError("x is not jagged in dimension 1; transpose it so that it is")
     offsets, lengths = jagged_rows("x", x)
     if x.lengths() is not None and len(lengths) > 0:
         starts = offsets[:-1]
@@ -278,7 +285,7 @@ def _of_lists(rows: Sequence[Sequence[Any]]) -> Ragged:
         values = np.array(items)
     except ValueError as error:  # trailing shapes differ
         _blame(rows)
-        raise ValueError(f"x cannot be read: {error}") from error
+        raise ValueError(f"x cannot be read ({error}); {EXPECTED}") from error
     if values.dtype.kind not in NUMBERS:
         _blame(rows)
         raise TypeError(f"x has items of dtype {values.dtype}; {EXPECTED}")
@@ -294,7 +301,11 @@ def _refuse_rounded(column: Ragged, items: Sequence[Any]) -> None:
     if not any(issubclass(kind, (float, np.floating)) for kind in set(map(type, exact.flat))):
         index = (exact >= 2**63).reshape(-1).tolist().index(True)
         place = _subscript(column, np.unravel_index(index, exact.shape))
-        raise ValueError(f"x{place} is {exact.flat[index]}, which does not fit int64")
+        raise _beyond_int64(f"x{place}", exact.flat[index])
+
+
+def _beyond_int64(place: str, number: int) -> ValueError:
+    return misfit(place, number, "int64", "floats, or integers of less than 64 bits")
 
 
 def _blame(rows: Sequence[Sequence[Any]]) -> None:
@@ -306,13 +317,13 @@ def _blame(rows: Sequence[Sequence[Any]]) -> None:
                 value = np.asarray(item)
             except ValueError as error:
                 raise ValueError(
-                    f"x[{index}][{position}] is {describe(item)}, which is ragged itself; "
-                    "only rows may be of different lengths"
+                    f"x[{index}][{position}] is {describe(item)}, which holds lists of different "
+                    "lengths; pass tokens of one shape"
                 ) from error
             if isinstance(item, int) and value.dtype.kind == "O":
-                raise ValueError(f"x[{index}][{position}] is {item}, which does not fit int64")
+                raise _beyond_int64(f"x[{index}][{position}]", item)
             if value.dtype.kind not in NUMBERS:
-                raise TypeError(f"x[{index}][{position}] is {describe(item)}; rows hold numbers")
+                raise TypeError(f"x[{index}][{position}] is {describe(item)}; pass numbers")
             first = first or (index, value.shape)
             if value.shape != first[1]:
                 raise _other_shape(index, value.shape, *first)
@@ -321,7 +332,10 @@ def _blame(rows: Sequence[Sequence[Any]]) -> None:
 def _other_shape(
     row: int, shape: tuple[int, ...], first: int, expected: tuple[int, ...]
 ) -> ValueError:
-    return ValueError(f"x[{row}] has tokens of shape {shape}, but x[{first}] of {expected}")
+    return ValueError(
+        f"x[{row}] has tokens of shape {shape}, but x[{first}] of {expected}; "
+        "pass tokens of one shape"
+    )
 
 
 def _of_arrays(rows: Sequence[Any], dtype: Any = None) -> Ragged:
@@ -338,7 +352,7 @@ def _of_arrays(rows: Sequence[Any], dtype: Any = None) -> Ragged:
         if array.dtype != expected.dtype and dtype is None:
             raise TypeError(
                 f"x[{index}] holds {dtype_name(array.dtype)}, but x[{first}] "
-                f"{dtype_name(expected.dtype)}; pass dtype"
+                f"{dtype_name(expected.dtype)}; pass dtype to convert them"
             )
     if len({arrays[index].dtype for index in told}) > 1:
         for index in told:
@@ -366,13 +380,15 @@ def _as_arrays(rows: Sequence[Any]) -> list[Any]:
         if is_tensor(row) != is_tensor(rows[0]):
             raise TypeError(
                 f"{place} is {describe(row)}, but x[0] is {describe(rows[0])}; "
-                "either all rows are tensors, or none"
+                "pass all rows as tensors, or none"
             )
         try:
             array = row if is_tensor(row) or isinstance(row, np.ndarray) else np.asarray(row)
         except ValueError as error:
-            raise ValueError(f"{place} cannot be read: {error}") from error
+            raise ValueError(
+                f"{place} cannot be read ({error}); pass a list or array of numbers"
+            ) from error
         if array.ndim == 0 or (array is not row and array.dtype.kind not in NUMBERS):
-            raise TypeError(f"{place} is {describe(row)}; a row is a list or array of numbers")
+            raise TypeError(f"{place} is {describe(row)}; pass a list or array of numbers")
         arrays.append(checked_array(place, array))
     return arrays

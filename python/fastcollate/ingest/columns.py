@@ -19,6 +19,7 @@ from fastcollate.arrays import (
     first_misfit,
     is_only_torch,
     is_tensor,
+    misfit,
     offsets_of,
     places_of,
     taken,
@@ -149,7 +150,7 @@ class Ragged:
             if step != 1:
                 raise ValueError(
                     f"the slice has a step of {step}, but a view has adjacent rows only; "
-                    "copy rows by fastcollate.ragged([rows[i] for i in ...])"
+                    "copy rows with fastcollate.ragged([rows[i] for i in ...])"
                 )
             offsets = self._offsets[start : max(start, stop) + 1]
             return self._of(self._values[offsets[0] : offsets[-1]], offsets - offsets[0])
@@ -157,11 +158,15 @@ class Ragged:
             row = operator.index(index)
         except TypeError as error:
             raise TypeError(
-                f"the index is {describe(index)}; pass an integer or a slice, or copy rows by "
+                f"the index is {describe(index)}; pass an integer or a slice, or copy rows with "
                 "fastcollate.ragged([rows[i] for i in ...])"
             ) from error
         if not -len(self) <= row < len(self):
-            raise IndexError(f"row {row} is out of range; there are {len(self)} rows")
+            raise IndexError(
+                f"row {row} is out of range; pass an index from {-len(self)} to {len(self) - 1}"
+                if len(self) > 0
+                else f"row {row} is out of range; there are 0 rows"
+            )
         row %= len(self)
         begin, end = self._offsets[row : row + 2].tolist()
         return self._values[begin:end]
@@ -228,7 +233,7 @@ class Ragged:
             if is_only_torch(values.dtype):
                 raise TypeError(
                     f"Arrow has no {dtype_name(values.dtype)}; "
-                    "convert by fastcollate.ragged(x, 'float32')"
+                    "pass fastcollate.ragged(x, 'float32')"
                 )
             values = to_array(values)
         aligned = np.require(values, requirements=["C", "A"])
@@ -260,11 +265,14 @@ class Ragged:
             if not isinstance(part, Ragged):
                 raise TypeError(f"parts[{index}] is {describe(part)}; pass a sequence of Ragged")
             if (found := _kind(part._values)) != (expected := _kind(parts[0]._values)):
-                raise TypeError(f"parts[{index}] holds {found}, but parts[0] {expected}")
+                raise TypeError(
+                    f"parts[{index}] holds {found}, but parts[0] {expected}; pass parts of one "
+                    "library, device and dtype"
+                )
             if part.trailing != parts[0].trailing:
                 raise ValueError(
                     f"parts[{index}] has tokens of shape {part.trailing}, but parts[0] of "
-                    f"{parts[0].trailing}"
+                    f"{parts[0].trailing}; pass tokens of one shape"
                 )
         if not parts:
             raise ValueError("parts is empty; pass at least one Ragged")
@@ -294,24 +302,26 @@ def _checked_offsets(offsets: Any, total: int) -> NDArray[np.int64]:
     if given.dtype.kind not in "iu":
         raise TypeError(f"offsets is of dtype {given.dtype}; pass integers")
     if (index := first_misfit(given, np.dtype(np.int64))) is not None:
-        raise ValueError(f"offsets[{index}] is {given[index]}, which does not fit int64")
+        raise misfit(f"offsets[{index}]", given[index], "int64", "smaller offsets")
     checked = np.array(given, dtype=np.int64)
-    if checked[0] != 0:
-        raise ValueError(f"offsets[0] is {checked[0]}; offsets start at 0")
-    falls = checked[1:] < checked[:-1]
+    if checked[0] != 0 or checked[-1] != total:
+        raise ValueError(
+            f"offsets must start at 0 and end at {total} (the number of values), but go from "
+            f"{checked[0]} to {checked[-1]}; pass offsets of these values"
+        )
+    _check_rising("offsets", checked)
+    checked.setflags(write=False)
+    return checked
+
+
+def _check_rising(name: str, offsets: NDArray[np.int64]) -> None:
+    falls = offsets[1:] < offsets[:-1]
     if falls.any():
         index = int(falls.argmax()) + 1
         raise ValueError(
-            f"offsets[{index}] is {checked[index]}, less than offsets[{index - 1}], which is "
-            f"{checked[index - 1]}; offsets never fall"
+            f"{name} fall from {offsets[index - 1]} to {offsets[index]} at index {index}; "
+            "pass offsets that never fall"
         )
-    if checked[-1] != total:
-        raise ValueError(
-            f"offsets[{len(checked) - 1}] is {checked[-1]}, but values has {total} items; "
-            "the last offset is their number"
-        )
-    checked.setflags(write=False)
-    return checked
 
 
 def jagged_rows(name: str, x: Any) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -325,31 +335,29 @@ def jagged_rows(name: str, x: Any) -> tuple[NDArray[np.int64], NDArray[np.int64]
     offsets = np.asarray(to_numpy(x.offsets()), np.int64)
     total = int(x.values().shape[x._ragged_idx - 1])
     if offsets[0] < 0:
-        raise ValueError(f"offsets[0] of {name} is {offsets[0]}; offsets are not below 0")
-    rooms = np.diff(offsets)
-    if (rooms < 0).any():
-        index = int((rooms < 0).argmax()) + 1
         raise ValueError(
-            f"offsets[{index}] of {name} is {offsets[index]}, less than offsets[{index - 1}], "
-            f"which is {offsets[index - 1]}; offsets never fall"
+            f"the offsets of {name} start at {offsets[0]}; make {name} with offsets of 0 or more"
         )
+    _check_rising(f"the offsets of {name}", offsets)
     if offsets[-1] > total:
         raise ValueError(
-            f"offsets[{len(offsets) - 1}] of {name} is {offsets[-1]}, but it has {total} tokens"
+            f"the offsets of {name} end at {offsets[-1]}, but it has {total} values; make {name} "
+            "with offsets of these values"
         )
+    rooms = np.diff(offsets)
     if x.lengths() is None:
         return offsets, rooms
     lengths = np.asarray(to_numpy(x.lengths()), np.int64)
     if lengths.shape != rooms.shape:
         raise ValueError(
-            f"{name} has {len(lengths)} lengths, but {len(offsets)} offsets; "
-            "there is one more of these"
+            f"{name} has {len(lengths)} lengths, but {len(offsets)} offsets; make {name} with one "
+            "offset more than lengths"
         )
     if (misfits := (lengths < 0) | (lengths > rooms)).any():
         row = int(misfits.argmax())
         raise ValueError(
-            f"lengths[{row}] of {name} is {lengths[row]}, but its offsets leave room for 0 to "
-            f"{rooms[row]} tokens"
+            f"row {row} of {name} has a length of {lengths[row]}, but its offsets are {rooms[row]} "
+            f"apart; make {name} with a length from 0 to {rooms[row]}"
         )
     return offsets, lengths
 

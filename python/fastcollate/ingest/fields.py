@@ -16,6 +16,7 @@ from fastcollate._fastcollate import RESERVED_KEYS, FieldSpec, OutputTable
 from fastcollate.arguments import as_list, checked_int, suggests_names
 from fastcollate.arrays import (
     NUMBERS,
+    check_unmasked,
     checked_dtype_name,
     concatenate,
     convert,
@@ -23,8 +24,8 @@ from fastcollate.arrays import (
     dtype_like,
     dtype_name,
     first_misfit,
-    is_masked,
     is_tensor,
+    misfit,
     offsets_of,
     to_tensor,
 )
@@ -74,7 +75,7 @@ class Field:
     def spec(self, key: str) -> FieldSpec:
         """Return how the field is read and written under a key."""
         if self.align not in ("response", "sequence"):
-            message = f"{key} has align={self.align!r}; pass 'response' or 'sequence'"
+            message = f"align of {key} is {self.align!r}; pass 'response' or 'sequence'"
             raise ValueError(message)
         dtype = "float32" if self.dtype is None else checked_dtype_name(self.dtype, key)
         gap_fill = self.fill if self.gap_fill is None else self.gap_fill
@@ -86,8 +87,10 @@ class Field:
                 key, key, align=self.align, fill=self.fill, gap_fill=gap_fill, dtype=dtype
             )
         except (TypeError, OverflowError) as error:
-            found = f"{describe(self.fill)} and gap_fill {describe(gap_fill)}"
-            raise ValueError(f"{key} has fill {found}, which {dtype} cannot hold") from error
+            raise ValueError(
+                f"{key} has fill={describe(self.fill)} and gap_fill={describe(gap_fill)}, which "
+                f"do not both fit {dtype}; pass other numbers, or another dtype"
+            ) from error
 
 
 @suggests_names
@@ -212,9 +215,11 @@ def check_keys(fields: Any) -> None:
         raise TypeError(f"fields is {reprlib.repr(fields)}; pass a mapping of keys to fc.Field")
     for key in fields:
         if not isinstance(key, str):
-            raise TypeError(f"fields has the key {key!r}; keys are strings")
+            raise TypeError(f"fields has the key {key!r}; pass strings as keys")
         if key in RESERVED_KEYS:
-            raise ValueError(f"fields has the key {key!r}, which is that of a built-in output")
+            raise ValueError(
+                f"fields has the key {key!r}, which names a built-in output; pass another key"
+            )
 
 
 def checked_fields(fields: Mapping[str, Any], array_type: str) -> list[tuple[Any, FieldSpec]]:
@@ -244,7 +249,8 @@ def checked_fields(fields: Mapping[str, Any], array_type: str) -> list[tuple[Any
             )
     if sum(isinstance(field, RoutedExperts) for field in fields.values()) > 1:
         raise ValueError(
-            "fields has more than one fc.RoutedExperts, but router_padding_mask belongs to one"
+            "fields has more than one fc.RoutedExperts, but router_padding_mask belongs to one; "
+            "pass one of them"
         )
     return specs
 
@@ -261,24 +267,35 @@ def per_row_values(key: str, field: PerRow) -> Any:
         are_arrays = []
         for row, value in enumerate(values):
             if value is None:
-                raise ValueError(
-                    f"{key}[{row}] is None; every row needs a value, "
-                    "or leave the field out where no row has one"
-                )
+                raise no_value(key, row)
             try:
                 are_arrays.append(np.ndim(value) > 0)
             except ValueError as error:  # lists of different lengths in it
-                raise ValueError(f"{key}[{row}] cannot be read: {error}") from error
+                raise unreadable(f"{key}[{row}]", error) from error
             if are_arrays[row] != are_arrays[0]:
+                kinds = ("a number", "an array")
                 raise ValueError(
-                    f"{key}[{row}] and {key}[0] are a number and an array; pass either"
+                    f"{key}[{row}] is {kinds[are_arrays[row]]}, but {key}[0] is "
+                    f"{kinds[are_arrays[0]]}; pass numbers or arrays for all rows"
                 )
         if any(are_arrays):
             return values
         values = _as_numbers(key, values, field.dtype)
     if field.concat:
-        raise ValueError(f"{key} has concat=True, but its values are numbers")
+        raise ValueError(
+            f"{key} has concat=True, but its values are numbers; pass arrays, or concat=False"
+        )
     return values
+
+
+def no_value(key: str, row: int) -> ValueError:
+    """Return the error of a row that has no value of a field."""
+    return ValueError(f"{key}[{row}] is None; pass a value for every row, or leave {key} out")
+
+
+def unreadable(place: str, error: Exception) -> ValueError:
+    """Return the error of a row of a field that is no array."""
+    return ValueError(f"{place} cannot be read ({error}); pass an array of numbers")
 
 
 def _as_numbers(key: str, values: list[Any], dtype: Any) -> np.ndarray:
@@ -291,16 +308,16 @@ def _as_numbers(key: str, values: list[Any], dtype: Any) -> np.ndarray:
         if not isinstance(number, (int, float)):
             raise TypeError(
                 f"{key}[{row}] is {reprlib.repr(number)}; pass numbers, or one array per row "
-                "(names of rows are uids or trajectory_ids)"
+                "(and names of rows as uids or trajectory_ids)"
             )
         if isinstance(number, float):
             if not holds_floats:
-                raise ValueError(f"{key}[{row}] is {number}, which does not fit {dtype}")
+                raise misfit(f"{key}[{row}]", number, dtype)
         elif not is_float and not _fits_int64(number):
-            raise ValueError(f"{key}[{row}] is {number}, which does not fit int64")
-        elif number.bit_length() > 1023:
-            bits = number.bit_length()
-            raise ValueError(f"{key}[{row}] has {bits} bits, which does not fit float64")
+            raise misfit(f"{key}[{row}]", number, "int64", "dtype='float32' or 'float64'")
+        elif (bits := number.bit_length()) > 1023:
+            found = f"an integer of {bits} bits"
+            raise misfit(f"{key}[{row}]", found, "float64", "a smaller number")
     return np.array(numbers, np.float64 if is_float else np.int64)
 
 
@@ -335,8 +352,8 @@ def _common_dtype(key: str, arrays: Sequence[Any]) -> Any:
         common = np.result_type(*names)
         if common.kind == "f":
             raise ValueError(
-                f"{key} holds {' and '.join(sorted(names))}, which no dtype of integers holds "
-                "together; pass dtype"
+                f"{key} holds {' and '.join(sorted(names))}, but no integer dtype holds both; "
+                "pass dtype"
             )
         return dtype_like(arrays[0], common.name)
     if isinstance(arrays[0], np.ndarray):
@@ -364,8 +381,7 @@ def _dtype_of(numbers: Any) -> str:
 
 def _as_array(place: str, value: Any, dtype: str | None, array_type: str) -> Any:
     """Return a row's value as an array of the batch's kind."""
-    if is_masked(value):
-        raise TypeError(f"{place} is a masked array; fill it first, by its method filled")
+    check_unmasked(place, value)
     array: Any
     try:
         if array_type == "numpy":
@@ -376,13 +392,17 @@ def _as_array(place: str, value: Any, dtype: str | None, array_type: str) -> Any
             # Whatever torch.set_default_device says.
             array = torch.as_tensor(value, device=None if is_tensor(value) else "cpu")
     except (TypeError, ValueError, RuntimeError) as error:
-        raise TypeError(f"{place} is {describe(value)}, which cannot be read: {error}") from error
+        raise TypeError(
+            f"{place} is {describe(value)}, which cannot be read ({error}); pass an array of "
+            "numbers"
+        ) from error
     if dtype is None:
         return array
     if isinstance(array, np.ndarray) and array.dtype.kind not in NUMBERS:
-        raise TypeError(f"{place} is {describe(value)}; pass arrays of numbers")
+        raise TypeError(f"{place} is {describe(value)}; pass an array of numbers")
     target = dtype_like(array, dtype)
     if (index := first_misfit(array, target)) is not None:
-        misfit = array.reshape(-1)[index].item()
-        raise ValueError(f"{place} holds {misfit}, which does not fit {dtype}")
+        at = np.unravel_index(index, tuple(array.shape))
+        subscript = "".join(f"[{one}]" for one in at)
+        raise misfit(f"{place}{subscript}", array[at].item(), dtype)
     return convert(array, target)

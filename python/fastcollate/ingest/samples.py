@@ -80,7 +80,10 @@ def columns_of(
     columns = _by_key(samples, known, ignore)
     for key, source in sources.items():
         if source not in columns:
-            raise ValueError(f"fields has {key!r}, but samples have no {source!r}")
+            raise ValueError(
+                f"fields[{key!r}] reads {source!r}, which samples do not have; pass a key of "
+                "samples, or leave the field out"
+            )
     own = {key: one for key, one in columns.items() if key != SEQ_LENGTHS or key not in of_fields}
     arguments, packed = tokens_of(own)
     if packed is not None:
@@ -92,7 +95,8 @@ def columns_of(
         if key in columns:
             if name in arguments:
                 raise ValueError(
-                    f"samples have {key!r} and 'labels', which say both what trains; pass either"
+                    f"samples have {key!r} and 'labels', which both mark the tokens that train; "
+                    "pass one of them, or name the other in ignore"
                 )
             arguments[name] = columns[key]
     if fields:
@@ -208,7 +212,7 @@ def _transposed(
 ) -> dict[str, Any]:
     """Return one list per key, of samples that all have the same keys."""
     if len(samples) == 0:
-        raise ValueError("samples is empty; a batch needs one row or more")
+        raise ValueError("samples is empty; pass at least one sample")
     # Read once, and no further: a data set may make its samples anew each time, and without an end.
     samples = list(islice(samples, len(samples)))
     for index, sample in enumerate(samples):
@@ -242,7 +246,7 @@ def _used(
             close = difflib.get_close_matches(str(key), known, 1)
             meant = f" (did you mean {close[0]!r}?)" if close else ""
             raise ValueError(
-                f"samples have the key {key!r}, which has no meaning here{meant}; "
+                f"samples have the key {key!r}, which is not known{meant}; "
                 f"pass {_field_for(key, first)}ignore=[{key!r}]"
             )
     return used

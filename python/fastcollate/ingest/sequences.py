@@ -57,11 +57,12 @@ def tokens_of(columns: Mapping[str, Any]) -> Tokens:
     if "prompt" in columns or "response" in columns:
         others = [key for key in SEQUENCE if key in columns]
         if missing := [key for key in TURN if key not in columns]:
-            raise ValueError(f"samples have no {missing[0]!r}, which belongs to their other tokens")
+            present = next(key for key in TURN if key in columns)
+            raise ValueError(f"samples have {present!r}, but no {missing[0]!r}; pass both")
         if others:
             raise ValueError(
-                f"samples have {others[0]!r} beside 'prompt' and 'response'; pass either, or name "
-                "what is not meant in ignore"
+                f"samples have {others[0]!r} besides 'prompt' and 'response'; leave it out, or "
+                "name it in ignore"
             )
         return Tokens({"prompts": columns["prompt"], "responses": columns["response"]}, None)
     if "input_ids" not in columns:
@@ -71,8 +72,11 @@ def tokens_of(columns: Mapping[str, Any]) -> Tokens:
         )
     if ("prompt_len" in columns) == ("labels" in columns):
         raise ValueError(
-            f"samples have 'input_ids' and {'both' if 'labels' in columns else 'neither'} of "
-            "'prompt_len' and 'labels'; pass one of them, to say what trains"
+            "samples have 'input_ids' with both 'prompt_len' and 'labels'; pass one of them, or "
+            "name the other in ignore"
+            if "labels" in columns
+            else "samples have 'input_ids', but no 'prompt_len' or 'labels' to mark the response; "
+            "pass one of them"
         )
     ids = _ids("input_ids", columns["input_ids"])
     if "attention_mask" in columns:
@@ -116,23 +120,20 @@ def check_packed(
     if wrong:
         raise ValueError(
             f"samples are packed, as they have {SEQ_LENGTHS!r}, but {wrong[0]!r} belongs to one "
-            "sequence or its response; leave it out, or pass what each token has as "
+            f"sequence or its response; leave {wrong[0]!r} out, or pass one value per token as "
             "fc.Field(..., align='sequence')"
         )
 
 
 def _sequence_offsets(ids: Ragged, lengths: Ragged) -> NDArray[np.int64]:
     """Return where the sequences of all samples begin among the tokens, and where the last ends."""
-    if len(lengths) != len(ids):
-        raise ValueError(
-            f"{SEQ_LENGTHS} has {counted(len(lengths), 'row')}, but input_ids has {len(ids)}"
-        )
+    _check_same_rows(SEQ_LENGTHS, len(lengths), len(ids))
     counts = to_numpy(lengths.values)
     if (counts < 1).any() or len(counts) == 0:
         index = int((counts < 1).argmax()) if len(counts) else 0
         row, position = _place(lengths.offsets, index)
-        found = f"[{row}][{position}] is {counts[index]}" if len(counts) else " names no sequence"
-        raise ValueError(f"{SEQ_LENGTHS}{found}; a sequence has one token or more")
+        found = f"[{row}][{position}] is {counts[index]}" if len(counts) else " has no lengths"
+        raise ValueError(f"{SEQ_LENGTHS}{found}; pass lengths of 1 or more")
     # Checked one by one, since a sum of large numbers may wrap around.
     most = np.repeat(ids.lengths, lengths.lengths)
     if (counts > most).any():
@@ -140,7 +141,7 @@ def _sequence_offsets(ids: Ragged, lengths: Ragged) -> NDArray[np.int64]:
         row, position = _place(lengths.offsets, index)
         raise ValueError(
             f"{SEQ_LENGTHS}[{row}][{position}] is {counts[index]}, but input_ids[{row}] has "
-            f"{counted(int(most[index]), 'token')}"
+            f"{counted(int(most[index]), 'token')}; pass lengths that add up to these"
         )
     offsets = offsets_of(counts)
     tokens = np.diff(offsets[lengths.offsets])
@@ -148,7 +149,7 @@ def _sequence_offsets(ids: Ragged, lengths: Ragged) -> NDArray[np.int64]:
         row = int((tokens != ids.lengths).argmax())
         raise ValueError(
             f"{SEQ_LENGTHS}[{row}] adds up to {tokens[row]}, but input_ids[{row}] has "
-            f"{counted(int(ids.lengths[row]), 'token')}"
+            f"{counted(int(ids.lengths[row]), 'token')}; pass lengths that add up to these"
         )
     return offsets
 
@@ -166,7 +167,8 @@ def _ids(name: str, column: Any) -> Ragged:
     values = to_numpy(rows.values)
     if values.ndim != 1 or values.dtype.kind not in "biu":
         raise TypeError(
-            f"{name} holds {values.dtype} of shape {values.shape[1:]} per token; pass integers"
+            f"{name} holds {values.dtype} of shape {values.shape[1:]} per token; pass one integer "
+            "per token"
         )
     # A tensor stays one: the core looks up where its memory is, which another thread may move.
     is_view = is_tensor(rows.values) and rows.values.is_cpu
@@ -189,15 +191,22 @@ def _is_integers(row: Any) -> bool:
     return type(row) is np.ndarray and row.ndim == 1 and row.dtype.kind in "iu"
 
 
+def _check_same_rows(name: str, found: int, expected: int) -> None:
+    if found != expected:
+        raise ValueError(
+            f"{name} has {counted(found, 'row')}, but input_ids has {expected}; "
+            "pass one row per sample"
+        )
+
+
 def _check_same_lengths(ids: Ragged, name: str, other: Ragged) -> None:
-    if len(other) != len(ids):
-        raise ValueError(f"{name} has {counted(len(other), 'row')}, but input_ids has {len(ids)}")
+    _check_same_rows(name, len(other), len(ids))
     differ = other.lengths != ids.lengths
     if differ.any():
         row = int(differ.argmax())
         raise ValueError(
             f"{name}[{row}] has {other.lengths[row]} items, but input_ids[{row}] has "
-            f"{ids.lengths[row]}"
+            f"{ids.lengths[row]}; pass one value per token"
         )
 
 
@@ -231,8 +240,8 @@ def _trained(ids: Ragged, labels: Ragged) -> np.ndarray:
         row, position = _place(ids.offsets, index)
         raise ValueError(
             f"labels[{row}][{position}] is {targets[index]}, but "
-            f"input_ids[{row}][{position}] is {tokens[index]}; a label is {IGNORE_INDEX} or the id "
-            "of its own position (models shift them inside)"
+            f"input_ids[{row}][{position}] is {tokens[index]}; pass {IGNORE_INDEX} or the id of "
+            "the same position (models shift labels themselves)"
         )
     return trained
 
@@ -247,10 +256,7 @@ def _first(trained: np.ndarray, offsets: np.ndarray) -> np.ndarray:
 
 def _prompt_lens(column: Any, lengths: np.ndarray) -> np.ndarray:
     items = id_list("prompt_len", column)
-    if len(items) != len(lengths):
-        raise ValueError(
-            f"prompt_len has {counted(len(items), 'row')}, but input_ids has {len(lengths)}"
-        )
+    _check_same_rows("prompt_len", len(items), len(lengths))
     prompt_lens = np.empty(len(items), np.int64)
     for row, item in enumerate(items):
         try:
@@ -259,7 +265,8 @@ def _prompt_lens(column: Any, lengths: np.ndarray) -> np.ndarray:
             raise TypeError(f"prompt_len[{row}] is {describe(item)}; pass an integer") from error
         if not 0 <= count <= lengths[row]:
             raise ValueError(
-                f"prompt_len[{row}] is {count}, but input_ids[{row}] has {lengths[row]} tokens"
+                f"prompt_len[{row}] is {count}, but input_ids[{row}] has {lengths[row]} tokens; "
+                f"pass a number from 0 to {lengths[row]}"
             )
         prompt_lens[row] = count
     return prompt_lens

@@ -130,23 +130,22 @@ fn of_offsets<'py>(
     let offsets = integers(offsets)?;
     if let Some(&first) = offsets.first().filter(|&&first| first < 0) {
         return Err(PyValueError::new_err(format!(
-            "offsets[0] of {field} is {first}; offsets are not below 0"
+            "the offsets of {field} start at {first}; make {field} with offsets of 0 or more"
         )));
     }
     if let Some(index) = (1..offsets.len()).find(|&index| offsets[index] < offsets[index - 1]) {
         return Err(PyValueError::new_err(format!(
-            "offsets[{index}] of {field} is {}, less than offsets[{}], which is {}; \
-             offsets never fall",
-            offsets[index],
-            index - 1,
+            "the offsets of {field} fall from {} to {} at index {index}; \
+             pass offsets that never fall",
             offsets[index - 1],
+            offsets[index],
         )));
     }
     let rooms: Vec<_> = offsets.windows(2).map(|ends| ends[1] - ends[0]).collect();
     let lens = lens.map_or_else(|| Ok(rooms.clone()), integers)?;
     if lens.len() != rooms.len() {
         return Err(PyValueError::new_err(format!(
-            "{field} has {} lengths, but {} offsets; there is one more of these",
+            "{field} has {} lengths, but {} offsets; make {field} with one offset more than lengths",
             lens.len(),
             offsets.len(),
         )));
@@ -154,8 +153,10 @@ fn of_offsets<'py>(
     let does_not_fit = |row: &usize| !(0..=rooms[*row]).contains(&lens[*row]);
     if let Some(row) = (0..lens.len()).find(does_not_fit) {
         return Err(PyValueError::new_err(format!(
-            "lengths[{row}] of {field} is {}, but its offsets leave room for 0 to {} tokens",
-            lens[row], rooms[row],
+            "row {row} of {field} has a length of {}, but its offsets are {room} apart; \
+             make {field} with a length from 0 to {room}",
+            lens[row],
+            room = rooms[row],
         )));
     }
     let starts = offsets[..lens.len()].iter().copied();
