@@ -473,6 +473,9 @@ class Batch(Mapping[str, Any], Generic[Array]):
         -----
         One pass, with sums in float64. SkyRL's ``RayPPOTrainer._normalize_advantages`` takes its
         mean over all positions, padding included; this one does not.
+
+        A batch that was made from a mapping has no table of outputs. There the mask is the key
+        ``loss_mask``, else ``response_mask``, else all tokens that ``response_offsets`` count.
         """
         return normalized(self, advantages, plan, per)
 

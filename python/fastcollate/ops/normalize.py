@@ -22,11 +22,8 @@ from fastcollate.arrays import (
 from fastcollate.plan.step_plan import check_step_plan
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from numpy.typing import NDArray
 
-    from fastcollate._fastcollate import Plan
     from fastcollate.batch import Batch
     from fastcollate.plan.step_plan import StepPlan
 
@@ -49,6 +46,18 @@ class LossNormalizers(NamedTuple):
     rows: NDArray[np.int64]
 
 
+class _Tokens(NamedTuple):
+    """Which response positions train, and which rows they are of."""
+
+    mask: Any
+    """What is not 0 where a response token trains, of the batch's kind."""
+    rows: NDArray[np.int64] | None
+    """The row of every position, all in one line; None where each row is an output row. Of padding
+    it says nothing."""
+    count: int
+    """Number of rows."""
+
+
 def normalized(
     batch: Batch,
     advantages: Any,
@@ -57,9 +66,10 @@ def normalized(
 ) -> Any:
     """See :meth:`fastcollate.Batch.normalize`."""
     x = as_floats(checked_array("advantages", advantages))
-    slots = _slots_of_rows(batch, plan)
+    tokens = _tokens_of(batch)
+    slots = _slots_of_rows(batch, tokens.count, plan)
     groups, count = _groups(plan, slots, per)
-    mask, rows_of_tokens = _trained(batch)
+    mask, rows_of_tokens = tokens.mask != 0, tokens.rows  # weights select what they do not make 0
     if tuple(x.shape) != tuple(mask.shape):
         raise ValueError(
             f"advantages has shape {tuple(x.shape)}; pass the shape of the batch's response "
@@ -88,9 +98,9 @@ def normalized(
         # the deviation: so one pass is enough, and what is constant becomes 0 exactly.
         origins = _origins(wide, mask, rows_of_tokens, groups, count)
         relative = where_or_zero(mask, wide - spread(taken(origins, groups)), wide)
-        tokens = summed(convert(mask, wide.dtype)).clip(1)
-        mean = summed(relative) / tokens
-        variance = summed(relative * relative) / tokens - mean * mean
+        counts = summed(convert(mask, wide.dtype)).clip(1)
+        mean = summed(relative) / counts
+        variance = summed(relative * relative) / counts - mean * mean
         scale = variance.clip(_LEAST_VARIANCE) ** -0.5
         centred = relative - spread(taken(mean, groups))
         result = convert(where_or_zero(mask, centred * spread(taken(scale, groups)), wide), x.dtype)
@@ -99,8 +109,9 @@ def normalized(
 
 def loss_normalizers(batch: Batch, plan: StepPlan) -> LossNormalizers:
     """See :meth:`fastcollate.Batch.loss_normalizers`."""
-    slots = _slots_of_rows(batch, plan)
-    return normalizers_of(loss_weights(batch), slots, plan)
+    tokens = _tokens_of(batch)
+    slots = _slots_of_rows(batch, tokens.count, plan)
+    return normalizers_of(_weights(tokens), slots, plan)
 
 
 def normalizers_of(
@@ -114,10 +125,14 @@ def normalizers_of(
     return LossNormalizers(np.where(tokens == 0, 1.0, tokens), np.maximum(rows, 1))
 
 
-def loss_weights(batch: Mapping[str, Any]) -> NDArray[np.float64]:
+def loss_weights(batch: Batch) -> NDArray[np.float64]:
     """Sum the mask of each row, one token after the other: in all layouts, sums round the same."""
-    mask = _mask(batch)
-    rows, count = _rows_of_tokens(batch), _num_rows(batch)
+    return _weights(_tokens_of(batch))
+
+
+def _weights(tokens: _Tokens) -> NDArray[np.float64]:
+    """See :func:`loss_weights`."""
+    mask, rows, count = tokens
     values = to_numpy(convert(mask, dtype_like(mask, "float64")))
     if rows is not None:
         return np.bincount(rows, values.reshape(-1), count).astype(np.float64)
@@ -127,12 +142,11 @@ def loss_weights(batch: Mapping[str, Any]) -> NDArray[np.float64]:
     return sums
 
 
-def _slots_of_rows(batch: Batch, plan: StepPlan) -> NDArray[np.int64]:
+def _slots_of_rows(batch: Batch, rows: int, plan: StepPlan) -> NDArray[np.int64]:
     """Return the plan's slot of each row of a batch: in the order of the step, or of the slots."""
     check_step_plan(plan)
     inverse: NDArray[np.int64] = plan.inverse
     slots = len(plan.rows)
-    rows = _num_rows(batch)
     is_padding = batch.is_padding
     if rows == slots and (rows != len(inverse) or is_padding is not None):
         slots_of_rows = np.arange(slots)
@@ -184,52 +198,58 @@ def _groups(plan: StepPlan, slots: NDArray[np.int64], per: str) -> tuple[NDArray
     raise ValueError(f"per is {per!r}; pass 'mini_batch', 'batch' or 'prompt'")
 
 
-def _mask(batch: Mapping[str, Any]) -> Any:
-    """Return what is not 0 where a response token trains, of the batch's kind."""
-    if "loss_mask" in batch:
-        return batch["loss_mask"]
-    plan: Plan | None = getattr(batch, "_plan", None)
-    if plan is not None and plan.num_unpredicted > 0:
-        return like_of(plan.loss_mask(), batch["input_ids"])
-    if "response_mask" in batch:
-        return batch["response_mask"]
-    if "response_offsets" in batch:
-        return np.ones(int(batch["response_offsets"][-1]), np.bool_)
-    raise ValueError(
-        "the batch has no loss_mask, response_mask or response_offsets; pass a batch with one of "
-        "them"
-    )
+def _tokens_of(batch: Batch) -> _Tokens:
+    """Find which response positions train, by the table of outputs and the plan."""
+    if batch._spec is None:
+        return _tokens_of_mapping(batch)
+    plan, table = batch.plan, batch.spec.table
+    rows = None
+    if plan.is_packed:
+        rows = _rows_of_ids(batch["sequence_ids"])
+    elif plan.is_jagged:
+        rows = np.repeat(np.arange(plan.num_rows), plan.response_lens)
+    if "loss_mask" in table:
+        mask = batch["loss_mask"]
+    elif plan.num_unpredicted > 0:
+        mask = like_of(plan.loss_mask(), batch["input_ids"])
+    elif "response_mask" in table:
+        mask = batch["response_mask"]
+    else:
+        mask = np.ones(int(plan.response_lens.sum()), np.bool_)
+    return _Tokens(mask, rows, plan.num_rows)
 
 
-def _num_rows(batch: Mapping[str, Any]) -> int:
-    if "response_offsets" in batch:
-        return len(batch["response_offsets"]) - 1
-    if "sequence_ids" in batch:
-        num_rows: int = batch.plan.num_rows  # type: ignore[attr-defined]
-        return num_rows
-    return len(batch["response_mask"] if "response_mask" in batch else _mask(batch))
+def _tokens_of_mapping(batch: Batch) -> _Tokens:
+    """Find which response positions train in a batch that was made from a mapping.
 
-
-def _rows_of_tokens(batch: Mapping[str, Any]) -> NDArray[np.int64] | None:
-    """Return the row of every position, all positions in one line, where output rows are no rows.
-
-    None for layouts where they are. Of padding it says nothing.
+    The mask is ``loss_mask``; without one, ``response_mask``; without either, all response tokens
+    train, which ``response_offsets`` count. ``sequence_ids`` or ``response_offsets`` say which row
+    a position is of; without either, each row is an output row. The rows of ``sequence_ids`` cannot
+    be counted without a plan.
     """
+    offsets = batch.get("response_offsets")
+    mask = batch.get("loss_mask")
+    if mask is None:
+        mask = batch.get("response_mask")
+    if mask is None and offsets is not None:
+        mask = np.ones(int(offsets[-1]), np.bool_)
+    if mask is None:
+        raise ValueError(
+            "the batch has no loss_mask, response_mask or response_offsets; pass a batch with one "
+            "of them"
+        )
     if "sequence_ids" in batch:
-        rows: NDArray[np.int64] = to_numpy(batch["sequence_ids"]).reshape(-1).astype(np.int64)
-        return np.maximum(rows, 0)
-    if "response_offsets" in batch:
-        lens = np.diff(to_numpy(batch["response_offsets"]))
-        return np.repeat(np.arange(len(lens)), lens)
-    return None
+        return _Tokens(mask, _rows_of_ids(batch["sequence_ids"]), batch.plan.num_rows)
+    if offsets is not None:
+        lens = np.diff(to_numpy(offsets))
+        return _Tokens(mask, np.repeat(np.arange(len(lens)), lens), len(lens))
+    return _Tokens(mask, None, len(mask))
 
 
-def _trained(batch: Mapping[str, Any]) -> tuple[Any, NDArray[np.int64] | None]:
-    """Return which response positions are trained on, as booleans, and their rows, in one line.
-
-    Weights select what they do not make 0.
-    """
-    return _mask(batch) != 0, _rows_of_tokens(batch)
+def _rows_of_ids(sequence_ids: Any) -> NDArray[np.int64]:
+    """Return the row of every position, all positions in one line; of padding any."""
+    rows: NDArray[np.int64] = to_numpy(sequence_ids).reshape(-1).astype(np.int64)
+    return np.maximum(rows, 0)
 
 
 def _origins(
