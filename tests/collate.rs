@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use fastcollate::batch::{
     Collated, Columns, FieldKind, FieldSpec, LOSS_MASK, Number, OutputSpec, Request, RowSource,
-    Value, collate,
+    Value, collate_slices,
 };
 use fastcollate::plan::merge::{MergePolicy, MergeRewards, MergeSpec, Streams};
 use fastcollate::plan::pack::{Algorithm, Cost, Oversize, PackSpec, Packer};
@@ -115,7 +115,7 @@ fn collated(
     columns: Columns<SliceColumn>,
     layout: &LayoutSpec,
 ) -> Result<Collated, Error> {
-    collate(
+    collate_slices(
         request,
         source,
         None,
@@ -445,7 +445,7 @@ proptest! {
         };
         let of_shard = |source, columns| {
             let (layout, poll) = (rows(Layout::Right), || Ok::<_, Error>(()));
-            collate(&request, source, Some(&shard), columns, &layout, &Cost::Flops, &poll).unwrap()
+            collate_slices(&request, source, Some(&shard), columns, &layout, &Cost::Flops, &poll).unwrap()
         };
         let of_turns = of_shard(RowSource::Merged(&merge), input.columns());
         let of_batch = of_shard(source, columns_of(&jagged));
@@ -669,7 +669,7 @@ fn a_hook_and_a_bad_value_end_the_writing() {
     };
     let written = |input: &Input, poll: Poll<Failure>| {
         let (layout, columns) = (rows(Layout::Right), input.columns());
-        collate(
+        collate_slices(
             &request,
             RowSource::Turns,
             None,

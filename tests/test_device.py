@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from test_pinning import fake_allocator
 
 import fastcollate as fc
-from fastcollate.handover import device, in_flight, pinning, slabs, staging
+from fastcollate.handover import in_flight, pinning, slabs, staging, to_device
 from fastcollate.testing.reference import assert_same, build_batch_loops
 from fastcollate.testing.strategies import extras, rollouts
 
@@ -40,11 +40,11 @@ def build(**options):
 
 def copied_on_the_host(batch):
     """Do what `Batch.to` does, for a device that is the host."""
-    tensors = device.checked_tensors(batch)
-    transfer = device.Transfer()
+    tensors = to_device.checked_tensors(batch)
+    transfer = to_device.Transfer()
     target = torch.device("cpu")
-    moves = device.copied(tensors, device.slab_of(batch, tensors), target, False, transfer)
-    return device.rebuilt(batch, moves, transfer)
+    moves = to_device.copied(tensors, to_device.slab_of(batch, tensors), target, False, transfer)
+    return to_device.rebuilt(batch, moves, transfer)
 
 
 def storages(batch):
@@ -150,8 +150,8 @@ def test_what_is_there_already_stays():
 )
 def test_devices_are_named_as_their_tensors_name_them(name, expected):
     with FakeTensorMode():  # as if there were such devices
-        assert device.resolved(name) == torch.device(expected)
-        assert device.resolved(torch.device(name)) == torch.device(expected)
+        assert to_device.resolved(name) == torch.device(expected)
+        assert to_device.resolved(torch.device(name)) == torch.device(expected)
 
 
 def test_no_device_is_an_error():
@@ -204,7 +204,7 @@ def test_a_default_device_changes_nothing(monkeypatch):
         assert_same(copied_on_the_host(batch), dict(batch))
         assert_same(dict(copied_on_the_host(build())), dict(build()))
         slab = staging.Staging(NoMemory(), 1, lambda: False).take(9)
-        assert device.is_on_host(slab.memory)
+        assert to_device.is_on_host(slab.memory)
         monkeypatch.setattr(torch, "empty", lambda *_, **options: options)
         assert pinning.allocate(9)["device"] == "cpu"
 
@@ -248,7 +248,7 @@ def test_a_batch_is_in_use_while_it_is_copied():
     """Its memory does not go back to the pool in the meantime."""
     pool = fc.memory.BufferPool(1 << 20)
     batch = build(pool=pool)
-    slab = device.slab_of(batch, device.checked_tensors(batch))
+    slab = to_device.slab_of(batch, to_device.checked_tensors(batch))
     del batch
     assert pool.idle_bytes == 0
     del slab
@@ -345,7 +345,7 @@ def test_what_is_pinned_stays(monkeypatch):
 
 @pytest.mark.parametrize(("has_bus", "sizes"), [(False, []), (True, [2 * 64])])
 def test_small_tensors_go_through_pinned_memory_to_a_device_with_a_bus(has_bus, sizes, monkeypatch):
-    monkeypatch.setattr(device, "has_bus", lambda target: has_bus)
+    monkeypatch.setattr(to_device, "has_bus", lambda target: has_bus)
     batch = fc.Batch({"a": torch.arange(3), "b": torch.ones(2)})
     with fake_allocator() as allocator:
         batch.to("meta")

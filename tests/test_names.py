@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 import fastcollate as fc
-from fastcollate import _fastcollate, options
-from fastcollate.options import BatchOptions, RowOptions
+from fastcollate import _fastcollate, option_types
+from fastcollate.option_types import BatchOptions, RowOptions
 from fastcollate.plan import layouts, merging, packing, partitioning, stepping
 from fastcollate.plan.costs import NAMED_COSTS
 
@@ -172,7 +172,7 @@ def test_names_that_are_in_modules(module):
 @pytest.mark.parametrize(
     ("hint", "names"),
     [
-        (options.PositionIds, _fastcollate.POSITION_IDS),
+        (option_types.PositionIds, _fastcollate.POSITION_IDS),
         (layouts.Shift, _fastcollate.SHIFTS),
         (layouts.PaddingAs, _fastcollate.PADDING_AS),
         (merging.Policy, _fastcollate.POLICIES),

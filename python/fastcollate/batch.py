@@ -10,8 +10,8 @@ import numpy as np
 from fastcollate._fastcollate import Owner, Plan
 from fastcollate.arguments import check_bool, counted, suggests_names, warn_user
 from fastcollate.arrays import is_tensor
-from fastcollate.collate import BatchSpec, Collated
-from fastcollate.handover.device import moved, pinned_batch
+from fastcollate.core_call import BatchSpec, Collated
+from fastcollate.handover.to_device import moved, pinned_batch
 from fastcollate.ops.gather import broadcasted, gathered
 from fastcollate.ops.normalize import LossNormalizers, loss_normalizers, normalized
 from fastcollate.ops.relayout import relayout

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args, overload
 from fastcollate._fastcollate import FieldSpec, Plan
 from fastcollate.arguments import checked_integer, id_list, suggests_names, warn_user
 from fastcollate.batch import Batch
-from fastcollate.collate import checked_pad, collate_fields
+from fastcollate.core_call import checked_pad, collate_fields
 from fastcollate.dtypes import checked_outputs, needs_loss_mask
 from fastcollate.handover.pools import PoolArgument, checked_memory
 from fastcollate.ingest.fields import (
@@ -20,7 +20,7 @@ from fastcollate.ingest.fields import (
     checked_fields,
 )
 from fastcollate.ingest.padded_blocks import padding_message
-from fastcollate.options import ArrayType, Labels, PositionIds, Preset, RowOptions
+from fastcollate.option_types import ArrayType, Labels, PositionIds, Preset, RowOptions
 from fastcollate.plan.layouts import (
     LEFT,
     Layout,
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from typing_extensions import Unpack
 
-    from fastcollate.options import BatchOptions
+    from fastcollate.option_types import BatchOptions
 
 LOSS_MASK = FieldSpec("loss_mask", "loss_mask", plain=True, weighs=True)
 REWARDS = FieldSpec("rewards", "rewards", plain=True, per_row=True)

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     import torch
     from typing_extensions import Unpack
 
-    from fastcollate.options import ArrayType, RowOptions
+    from fastcollate.option_types import ArrayType, RowOptions
 
 T = TypeVar("T")
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from typing_extensions import Unpack
 
-    from fastcollate.options import ArrayType, RowOptions
+    from fastcollate.option_types import ArrayType, RowOptions
 
     class CollatorOptions(RowOptions, total=False):
         """What a collator may be told, whatever it makes."""

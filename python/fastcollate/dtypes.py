@@ -7,7 +7,7 @@ from typing import Any, get_args
 
 from fastcollate._fastcollate import POSITION_IDS, FieldSpec, LayoutSpec, OutputSpec, OutputTable
 from fastcollate.arrays import checked_dtype_name
-from fastcollate.options import Labels
+from fastcollate.option_types import Labels
 
 DEFAULT = OutputSpec()
 """What today's frameworks use."""

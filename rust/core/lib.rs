@@ -12,12 +12,12 @@
 //! - [`write`] executes: it walks a band of the plan, copies pieces and fills gaps and padding.
 #![forbid(unsafe_code)]
 
-mod alloc;
 pub mod batch;
 mod column;
 mod dtype;
 mod element;
 mod error;
+mod memory;
 pub mod plan;
 pub mod polling;
 mod text;
@@ -25,7 +25,6 @@ pub mod threads;
 mod ticks;
 pub mod write;
 
-pub use alloc::filled;
 pub use column::{
     AnyColumn, At, Check, Column, FieldColumn, Lookahead, SliceColumn, Tokens, WholeNumbers,
     check_type, check_values, common_when_read, read_slice, read_stream,
@@ -34,4 +33,5 @@ pub use dtype::{Dtype, IntDtype};
 pub use element::{Binary, Element, Misfit, Slice, common_values};
 pub use error::{Error, Place, Result};
 pub use half::{bf16, f16};
+pub use memory::filled;
 pub use ticks::{Ticks, unstopped};

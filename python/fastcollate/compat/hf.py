@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from fastcollate._fastcollate import IGNORE_INDEX, FieldSpec, OutputSpec
-from fastcollate.collate import collate_fields
-from fastcollate.options import ArrayType
+from fastcollate.core_call import collate_fields
+from fastcollate.option_types import ArrayType
 from fastcollate.plan.layouts import JAGGED
 
 __all__ = ["DataCollatorWithFlattening"]

@@ -12,16 +12,16 @@ from fastcollate.arguments import suggests_names
 from fastcollate.arrays import is_tensor, offsets_of
 from fastcollate.batch import Array, Batch
 from fastcollate.dtypes import checked_outputs
-from fastcollate.handover.device import checked_tensors, has_bus
 from fastcollate.handover.pinning import pinned
 from fastcollate.handover.slabs import over
-from fastcollate.options import Preset
+from fastcollate.handover.to_device import checked_tensors, has_bus
+from fastcollate.option_types import Preset
 from fastcollate.plan.layouts import BY_NAME, LayoutArgument, checked_layout
 from fastcollate.plan.step_plan import Shard
 
 if TYPE_CHECKING:
     from fastcollate._fastcollate import Output, Plan
-    from fastcollate.collate import BatchSpec
+    from fastcollate.core_call import BatchSpec
 
 
 @suggests_names

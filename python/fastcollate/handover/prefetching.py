@@ -16,11 +16,11 @@ from typing import Any, Generic, TypeVar
 
 from fastcollate.arguments import checked_count, checked_seconds, counted, suggests_names
 from fastcollate.arrays import describe
-from fastcollate.handover.device import resolved
-from fastcollate.handover.moving import Blocking, HandOver, OnLane, Same
+from fastcollate.handover.prefetched_items import Blocking, HandOver, OnLane, Same
 from fastcollate.handover.progress import Bar, ProgressArgument, bar_of
 from fastcollate.handover.staging import StoppedError
 from fastcollate.handover.streams import lane_to
+from fastcollate.handover.to_device import resolved
 
 T = TypeVar("T")
 

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from functools import cache
 from typing import Any, Protocol
 
-from fastcollate.handover.device import has_bus
 from fastcollate.handover.in_flight import Event
 from fastcollate.handover.pinning import pinned
+from fastcollate.handover.to_device import has_bus
 
 
 class Lane(Protocol):

@@ -9,7 +9,7 @@ import numpy as np
 
 from fastcollate._fastcollate import RowSpans
 from fastcollate.arrays import flattened
-from fastcollate.collate import collate_fields
+from fastcollate.core_call import collate_fields
 from fastcollate.dtypes import needs_loss_mask
 from fastcollate.plan.merging import Merging
 

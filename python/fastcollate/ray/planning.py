@@ -17,7 +17,7 @@ from fastcollate.blocks.reading import built, parts_of
 from fastcollate.blocks.storing import NAMES
 from fastcollate.build import build_batch
 from fastcollate.ops.normalize import LossNormalizers
-from fastcollate.options import ArrayType, WriteOptions
+from fastcollate.option_types import ArrayType, WriteOptions
 from fastcollate.plan import stepping
 from fastcollate.plan.layouts import LayoutArgument
 from fastcollate.plan.merging import MergePlan

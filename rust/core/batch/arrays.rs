@@ -5,11 +5,11 @@ use half::{bf16, f16};
 
 use super::Number;
 use super::outputs::IGNORE_INDEX;
-use crate::alloc::filled;
 use crate::column::{AnyColumn, Column, WholeNumbers};
 use crate::dtype::{Dtype, IntDtype};
 use crate::element::{Binary, Element};
 use crate::error::Result;
+use crate::memory::filled;
 use crate::plan::{Assembly, Band, Grid};
 use crate::write::{
     Count, Destination, Fill, Labels, PositionPadding, write_field, write_labels, write_mask,

@@ -2,14 +2,14 @@
 //!
 //! A [`Request`] says what a batch is asked to be. With its rows and their [`Placement`] it is
 //! [`Planned`]: a table of outputs, of which every array has a place in one span of memory.
-//! [`collate`] does all of it.
+//! [`collate_slices`] does all of it, from plain memory.
 //!
 //! [`Placement`]: crate::plan::Placement
 
 mod arrays;
-mod collate;
 mod execute;
 mod field;
+mod from_slices;
 mod number;
 mod outputs;
 mod places;
@@ -18,8 +18,8 @@ mod rows;
 mod segments;
 mod unplaced;
 
-pub use collate::{Collated, collate};
 pub use field::{FieldKind, FieldSpec};
+pub use from_slices::{Collated, collate_slices};
 pub use number::Number;
 pub use outputs::{
     Alignment, Fill, IGNORE_INDEX, LOSS_MASK, Output, OutputSpec, RESERVED_KEYS, What, outputs,

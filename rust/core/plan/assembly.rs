@@ -206,10 +206,8 @@ impl Assembly {
         }
         Ok(Self::of_rows(self.rows.iter().map(|row| {
             let response_len = row.source.map_or(0, |turn| lens[turn]);
-            let piece = row.source.map(|turn| Piece {
-                trains: !row.is_padding,
-                ..Piece::whole(turn, response_len)
-            });
+            let piece = row.source.map(|turn| Piece::whole(turn, response_len));
+            let piece = piece.map(|piece| piece.in_row(row.is_padding));
             let row = Row {
                 response_len,
                 ..*row
@@ -313,10 +311,8 @@ impl Assembly {
                         is_padding,
                         ..self.rows[index]
                     });
-                    pieces.extend(self.pieces(index).iter().map(|piece| Piece {
-                        trains: piece.trains && !is_padding,
-                        ..*piece
-                    }));
+                    let of_row = self.pieces(index).iter();
+                    pieces.extend(of_row.map(|piece| piece.in_row(is_padding)));
                 }
             }
             piece_offsets.push(pieces.len());

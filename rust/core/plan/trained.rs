@@ -1,5 +1,6 @@
 //! What trains, from the plan alone: the sampled tokens of real rows that a token before them predicts.
 //!
+//! Padding rows do not train: [`Piece::in_row`] makes gaps of their pieces, wherever rows are picked.
 //! Nothing predicts the first token of a sequence, or of a part of a split one: the position before
 //! it, if there is one, holds padding or another sequence.
 
@@ -7,7 +8,17 @@ use std::borrow::Cow;
 
 use super::placement::{Grid, Placement, Segment};
 use crate::error::Result;
-use crate::plan::{Assembly, Shift};
+use crate::plan::{Assembly, Piece, Shift};
+
+impl Piece {
+    /// The same piece in a row that may be padding: there nothing trains.
+    pub(super) fn in_row(self, is_padding: bool) -> Self {
+        Self {
+            trains: self.trains && !is_padding,
+            ..self
+        }
+    }
+}
 
 impl Placement {
     /// The places of responses without those of padding rows.

@@ -1,13 +1,13 @@
 //! Writers: they walk a band of the plan and fill it, every position once. They decide nothing.
 
-mod derived;
+mod labels;
 mod mask;
+mod positions;
 mod rows;
 
-pub use derived::{
-    Count, Labels, PositionPadding, write_labels, write_positions, write_row_indices,
-};
+pub use labels::{Labels, write_labels};
 pub use mask::write_mask;
+pub use positions::{Count, PositionPadding, write_positions, write_row_indices};
 pub use rows::{Fill, write_field, write_tokens};
 
 use crate::element::Binary;

@@ -11,9 +11,9 @@ import numpy as np
 from fastcollate._fastcollate import FieldSpec
 from fastcollate.arguments import checked_integer
 from fastcollate.build import excess_message
-from fastcollate.collate import collate_fields
 from fastcollate.compat.skyrl.installed import skyrl_module
 from fastcollate.compat.skyrl.packed_tensors import checked_routes, packed_routes, packed_support
+from fastcollate.core_call import collate_fields
 from fastcollate.ingest.column_input import ragged
 from fastcollate.ingest.fields import Rows
 

@@ -13,9 +13,9 @@ import numpy as np
 from fastcollate._fastcollate import FieldSpec, OutputSpec
 from fastcollate.arguments import counted
 from fastcollate.arrays import offsets_of
-from fastcollate.collate import collate_fields
 from fastcollate.compat.skyrl.packed_alignment import Alignment, packed_alignment
 from fastcollate.compat.skyrl.training_batch import training_batch
+from fastcollate.core_call import collate_fields
 from fastcollate.plan.bin_plan import BinPlan
 from fastcollate.plan.layouts import Packed
 from fastcollate.plan.packing import pack

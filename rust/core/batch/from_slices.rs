@@ -3,9 +3,9 @@
 use bytemuck::Pod;
 
 use super::{Columns, Output, Planned, Request, RowSource, Value};
-use crate::alloc::filled;
 use crate::column::{FieldColumn, SliceColumn};
 use crate::error::{Error, Result};
+use crate::memory::filled;
 use crate::plan::pack::Cost;
 use crate::plan::{Assembly, LayoutSpec, Placement, Shard, Turns};
 use crate::polling::Poll;
@@ -59,7 +59,7 @@ impl Collated {
 ///
 /// # Panics
 /// If there are not as many columns as fields that are written.
-pub fn collate<E: From<Error> + Send>(
+pub fn collate_slices<E: From<Error> + Send>(
     request: &Request,
     source: RowSource,
     shard: Option<&Shard>,

@@ -9,15 +9,6 @@ import numpy as np
 
 from fastcollate.arrays import is_tensor
 from fastcollate.batch import Batch
-from fastcollate.handover.device import (
-    Moves,
-    Transfer,
-    checked_tensors,
-    is_on_host,
-    mapped,
-    over_copy,
-    packed_into,
-)
 from fastcollate.handover.in_flight import Event, InFlight, is_watched
 from fastcollate.handover.slabs import (
     as_bytes,
@@ -29,6 +20,15 @@ from fastcollate.handover.slabs import (
 )
 from fastcollate.handover.staging import Staging
 from fastcollate.handover.streams import Lane
+from fastcollate.handover.to_device import (
+    Moves,
+    Transfer,
+    checked_tensors,
+    is_on_host,
+    mapped,
+    over_copy,
+    packed_into,
+)
 
 SLABS = 2
 """Slabs to stage batches in: one is written while another is copied."""

@@ -1,0 +1,107 @@
+//! What follows from places alone: positions in rows, and which row lies where.
+
+use std::convert::Infallible;
+
+use super::{Destination, walk};
+use crate::element::Element;
+use crate::plan::{Band, Segment};
+
+/// What padding holds where real tokens hold their positions.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PositionPadding {
+    /// 0.
+    Zero,
+    /// 1.
+    One,
+    /// In front of a sequence 0, behind it the position of its last token.
+    RepeatLast,
+}
+
+/// Integers that count tokens.
+pub trait Count: Element {
+    /// A position as this type.
+    fn count(position: usize) -> Self;
+
+    /// What is no position.
+    const NONE: Self;
+}
+
+#[allow(
+    clippy::cast_possible_truncation,
+    clippy::cast_possible_wrap,
+    reason = "rows of 2^31 tokens and more do not fit memory many times over"
+)]
+impl Count for i32 {
+    const NONE: Self = -1;
+
+    fn count(position: usize) -> Self {
+        position as Self
+    }
+}
+
+#[allow(clippy::cast_possible_wrap, reason = "positions count items in memory")]
+impl Count for i64 {
+    const NONE: Self = -1;
+
+    fn count(position: usize) -> Self {
+        position as Self
+    }
+}
+
+/// Write each token's position in its row.
+///
+/// # Panics
+/// If the destination has another size than the band.
+pub fn write_positions<T: Count>(band: &Band, padding: PositionPadding, to: Destination<T>) {
+    assert_eq!(to.values.len(), band.positions());
+    let mut rest = to.values;
+    let mut at = band.begin;
+    let mut last: Option<&Segment> = None;
+    for segment in band.segments {
+        let place = band.place(segment);
+        let (before, tail) = rest.split_at_mut(place - at);
+        let (inside, tail) = tail.split_at_mut(segment.len);
+        pad_positions(before, band, at, last, padding);
+        for (to, position) in inside.iter_mut().zip(segment.from..) {
+            *to = T::count(position);
+        }
+        rest = tail;
+        at = place + segment.len;
+        if segment.len > 0 {
+            last = Some(segment);
+        }
+    }
+    pad_positions(rest, band, at, last, padding);
+}
+
+/// Fill the padding from position `at` of the grid on, which `last` is the last token before.
+fn pad_positions<T: Count>(
+    values: &mut [T],
+    band: &Band,
+    at: usize,
+    last: Option<&Segment>,
+    padding: PositionPadding,
+) {
+    match (padding, last) {
+        (PositionPadding::One, _) => values.fill(T::ONE),
+        (PositionPadding::RepeatLast, Some(last)) => {
+            let row_end = (last.dst_row + 1) * band.width;
+            let (behind, before_next) =
+                values.split_at_mut(row_end.saturating_sub(at).min(values.len()));
+            behind.fill(T::count(last.from + last.len - 1));
+            before_next.fill(T::ZERO);
+        }
+        (PositionPadding::Zero | PositionPadding::RepeatLast, _) => values.fill(T::ZERO),
+    }
+}
+
+/// Write which row of the assembly lies at each position, and -1 on padding.
+///
+/// # Panics
+/// If the destination has another size than the band.
+pub fn write_row_indices<T: Count>(band: &Band, to: Destination<T>) {
+    let Ok(()) = walk(band, &[T::NONE], to, |segment, inside| {
+        inside.fill(T::count(segment.row));
+        Ok::<(), Infallible>(())
+    });
+}
