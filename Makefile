@@ -12,6 +12,7 @@ INSTALLED := .venv/installed.stamp
 BUILT := .venv/built.stamp
 SOURCES := pyproject.toml Cargo.toml Cargo.lock $(shell find rust -name '*.rs' -o -name Cargo.toml)
 BENCHES := $(wildcard benches/*.py)
+PEERS := .peers
 
 # maturin refuses two environments; Cargo compiles PyO3 again whenever the interpreter changes.
 export VIRTUAL_ENV := $(CURDIR)/.venv
@@ -32,7 +33,7 @@ SANITIZED := $(wildcard $(addprefix tests/test_, memory.py safety.py *attacks.py
 # What these measure is the usual allocator's.
 NOT_SANITIZED := not take_no_page_faults and not small_batches_leave_no_memory
 
-.PHONY: help demo test test-fast test-wheel gpu fuzz fuzz-core corpus sanitize bench bench-smoke lint format build rollouts clean
+.PHONY: help demo test test-fast test-wheel peers gpu fuzz fuzz-core corpus sanitize bench bench-smoke lint format build rollouts clean
 
 help: ## list the tasks
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "%-14s%s\n", $$1, $$2 }' Makefile
@@ -49,6 +50,8 @@ test: $(BUILT) ## run the Rust and the Python tests
 test-fast: $(BUILT) ## run the Rust tests, and most Python tests on few examples
 	cargo test --workspace
 	$(BIN)/python -m pytest $(PARALLEL) -m 'not alone' --hypothesis-profile=quick
+
+peers: $(PEERS)/installed.stamp ## download the frameworks that tests and benchmarks compare with
 
 gpu: $(BUILT) ## run the tests and benchmarks that need a GPU, and write docs/gpu.md
 	$(BIN)/python benches/gpu.py --tests
@@ -116,12 +119,20 @@ rollouts: $(INSTALLED) ## record the rollouts in examples/rollouts again
 
 clean: ## remove the virtual environment and everything built
 	cargo clean
-	rm -rf .venv dist python/fastcollate/_fastcollate.*.so python/fastcollate/_fastcollate.*.pyd
+	rm -rf .venv $(PEERS) dist python/fastcollate/_fastcollate.*.so python/fastcollate/_fastcollate.*.pyd
 
 $(INSTALLED): requirements.txt requirements-gil.txt
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --requirement requirements.txt \
 	  $$($(BIN)/python -c 'import sysconfig; sysconfig.get_config_var("Py_GIL_DISABLED") or print("--requirement requirements-gil.txt")')
+	touch $@
+
+# Their files alone: what they need is not installed (frameworks/installed.py).
+$(PEERS)/installed.stamp: requirements-peers.txt frameworks/installed.py | $(INSTALLED)
+	rm -rf $(PEERS)
+	$(BIN)/python -m pip install --no-deps --require-hashes --no-compile --target $(PEERS) \
+	  --requirement requirements-peers.txt
+	$(BIN)/python -m frameworks.installed || { rm -rf $(PEERS); exit 1; }
 	touch $@
 
 # The install is editable: a change of Python code needs no build.

@@ -7,14 +7,14 @@ take 2.5 GB.
 
 fastcollate, fresh
     One call in steady state, and for batches with `pool=None`, as every first call is; and how many
-    times as long SkyRL takes or, if that is not installed, the port.
+    times as long SkyRL takes or, without it, the port.
 port
     `merge_stepwise_output` of `frameworks.skyrl` on lists, those that share objects if
     fastcollate has arrays or `Ragged`; for batches also `build_batch_numpy` on what it merged. It
     is as fast as the part of SkyRL's function that merges. The whole of that, with its metrics and
     checks, takes 2.1 times as long from shared lists and 1.4 times as long from distinct ones.
 SkyRL
-    The same with SkyRL's own function.
+    The same with SkyRL's own function, where `make peers` has it.
 memcmp
     The bare comparison of as many bytes: 4 a token for arrays, 8, a pointer, for lists.
 a token
@@ -42,7 +42,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from functools import partial
-from importlib.util import find_spec
 from itertools import accumulate
 from typing import Any
 
@@ -55,6 +54,7 @@ from common.trajectories import Turns, branches, fields_of, nested, trajectories
 from common.workload import Rollouts, arrays_of
 from fastcollate.testing import reference
 from frameworks import skyrl
+from frameworks.installed import real
 
 Merge = Callable[[Rollouts], Rollouts]
 
@@ -206,12 +206,10 @@ def generator_output(turns: Turns, fields: Rollouts) -> Rollouts:
 
 
 def list_codes() -> dict[str, Merge]:
-    """Return what merges lists: the port and, if it is installed, SkyRL."""
+    """Return what merges lists: the port and, if it is there, SkyRL."""
     codes: dict[str, Merge] = {"port": skyrl.merge_stepwise_output}
-    if find_spec("skyrl"):
-        from skyrl.train.generators.utils import merge_stepwise_output
-
-        codes["SkyRL"] = merge_stepwise_output
+    if module := real("skyrl.train.generators.utils"):
+        codes["SkyRL"] = module.merge_stepwise_output
     return codes
 
 

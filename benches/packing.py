@@ -8,8 +8,8 @@ fastcollate
     `pack`, and how many times as long the framework takes. It gets an array of NumPy, or a list if
     the framework gets one.
 framework
-    Its own function where it is installed, or a port of it. SkyRL's and NeMo-RL's first fit
-    decreasing is the same quadratic loop.
+    Its own function, where `make peers` has it (axolotl's needs numba, too); a port of NeMo-RL's.
+    SkyRL's and NeMo-RL's first fit decreasing is the same quadratic loop.
 bins, bins there
     How many there are.
 full

@@ -11,9 +11,9 @@ KK
 LPT, swaps
     `partition` with ``"lpt"`` and ``"lpt_swap"``.
 verl
-    `get_seqlen_balanced_partitions`, or `rearrange_micro_batches`, of the installed package (its
-    file alone, where what it imports is missing). Without it the plain port in
-    `fastcollate.testing.reference`, which is faster: three to one, where they were compared.
+    `get_seqlen_balanced_partitions`, or `rearrange_micro_batches`, where `make peers` has them.
+    Without them the plain port in `fastcollate.testing.reference`, which is faster: three to one,
+    where they were compared.
 plan
     `micro_batches`: the plan alone, from a list of lengths.
 KK +, LPT +, swaps +
@@ -30,9 +30,9 @@ import numpy as np
 
 import fastcollate as fc
 from common.report import Effort, Figures, main, time_cell
-from common.verl import seqlen_balancing
 from fastcollate.compat import verl as compat
 from fastcollate.testing import reference
+from frameworks.installed import real
 from frameworks.verl import rearrange_loops
 
 Parts = list[list[int]]
@@ -54,7 +54,7 @@ PARTITIONS = [
 def measure(effort: Effort) -> Iterator[tuple[str, Figures]]:
     """Measure partitions of several numbers of parts, and micro-batches."""
     scale = 16 if effort.is_smoke else 1
-    verl = seqlen_balancing()
+    verl = real("verl.utils.seqlen_balancing")
     for count, k, equal_size, is_float in PARTITIONS:
         count, k = count // scale, max(2, k // scale)
         lengths = lengths_of(count)

@@ -7,7 +7,7 @@ them, and NumPy arrays of strings. Steps are of rows whose strings are shared, f
 fastcollate
     `prompt_boundaries` or the whole `plan_step`, and how many times as long the Python loop takes.
 Python loop
-    `compute_prompt_boundaries` of `frameworks.skyrl`, on the same strings.
+    SkyRL's `compute_prompt_boundaries` where `make peers` has it, else the port; the same strings.
 NumPy
     The list as an array, and where neighbours differ in it. It does not see uids that come again.
 read
@@ -28,7 +28,8 @@ import numpy as np
 
 import fastcollate as fc
 from common.report import Effort, Figures, main, time_cell
-from frameworks import skyrl
+from frameworks import skyrl as port
+from frameworks.installed import real
 
 STEPS: dict[str, dict[str, Any]] = {
     "one mini-batch": {},
@@ -47,6 +48,7 @@ STEPS: dict[str, dict[str, Any]] = {
 
 def measure(effort: Effort) -> Iterator[tuple[str, Figures]]:
     """Measure boundaries of several inputs, and steps of several kinds."""
+    skyrl = real("skyrl.train.dataset.preprocess") or port
     prompts = 200 if effort.is_smoke else 10_000
     shared = uids_of(prompts, 10 * prompts)
     copies = [uid[:9] + uid[9:] for uid in shared]

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from fastcollate.testing.reference import pack_loops
+
 Columns = Mapping[str, Sequence[Sequence[Any]]]
 
 
@@ -38,48 +40,20 @@ def pack_dataset(columns: Columns, seq_length: int, strategy: str = "bfd") -> di
             ]
         return packed
 
-    pieces: list[tuple[int, int, int]] = []  # of which row, from where, to where
-    for row, values in enumerate(next(iter(columns.values()))):
-        length = len(values)
-        if strategy == "bfd":
-            length = min(length, seq_length)
-        for start in range(0, length, seq_length):
-            pieces.append((row, start, min(start + seq_length, length)))
-    lengths = [end - start for _, start, end in pieces]
-    bins = best_fit_decreasing(lengths, seq_length)
+    lengths = [len(values) for values in next(iter(columns.values()))]
+    if strategy == "bfd":
+        lengths = [min(length, seq_length) for length in lengths]
+    rows_with_values = [row for row, length in enumerate(lengths) if length]
+    bins = pack_loops(
+        [lengths[row] for row in rows_with_values], seq_length, algorithm="bfd", oversize="split"
+    )
     packed = {name: [] for name in columns}
     packed["seq_lengths"] = []
     for members in bins:
         for name, rows in columns.items():
             joined = []
-            for piece in members:
-                row, start, end = pieces[piece]
-                joined += rows[row][start:end]
+            for item, start, length in members:
+                joined += rows[rows_with_values[item]][start : start + length]
             packed[name].append(joined)
-        packed["seq_lengths"].append([lengths[piece] for piece in members])
+        packed["seq_lengths"].append([length for *_, length in members])
     return packed
-
-
-def best_fit_decreasing(lengths: Sequence[int], capacity: int) -> list[list[int]]:
-    """Put each piece, the longest first, into the bin with the least room for it.
-
-    Of pieces of one length, the first comes first; of bins with equally much room the one that has
-    had just so much for longest.
-    """
-    bins: list[list[int]] = []
-    room: list[int] = []
-    since: list[int] = []
-    order = sorted(range(len(lengths)), key=lambda piece: -lengths[piece])
-    for time, piece in enumerate(order):
-        fitting = [index for index in range(len(bins)) if room[index] >= lengths[piece]]
-        if fitting:
-            best = min(fitting, key=lambda index: (room[index], since[index]))
-        else:
-            best = len(bins)
-            bins.append([])
-            room.append(capacity)
-            since.append(time)
-        bins[best].append(piece)
-        room[best] -= lengths[piece]
-        since[best] = time
-    return bins

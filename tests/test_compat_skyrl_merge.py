@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from fastcollate.compat.skyrl import merge_stepwise_output
 from frameworks import skyrl as port
+from frameworks.installed import real
 
 KEYS = [
     *("prompt_token_ids", "response_ids", "rewards", "loss_masks", "stop_reasons"),
@@ -63,18 +64,47 @@ def nested_lists(output):
                 yield from (row for row in column if isinstance(row, list))
 
 
-def of_the_port(generator_output):
+LATER = ("rollout_expert_indices", "rollout_sample_support", "trajectory_time_splits")
+"""Keys that SkyRL's main branch always has, and 0.3.0 has not."""
+
+
+def with_later_keys(merged):
+    merged = dict.fromkeys(LATER) | merged
+    return {key: merged[key] for key in KEYS}
+
+
+def expected(merge, generator_output):
     """Give what `outcome` is compared with."""
     try:
-        merged = port.merge_stepwise_output(copy.deepcopy(generator_output))
+        merged = merge(copy.deepcopy(generator_output))
     except (AssertionError, IndexError, KeyError, TypeError) as error:
         return type(error)
     metrics = merged.pop("rollout_metrics")
     return repr(merged), list(metrics), metrics
 
 
+def merged_by_0_3(generator_output):
+    """Merge without dicts of lists: 0.3.0 cannot take them, and main drops them."""
+    known = {
+        key: column
+        for key, column in generator_output.items()
+        if key in ("pixel_values", "rollout_metrics") or not isinstance(column, dict)
+    }
+    return with_later_keys(skyrl.merge_stepwise_output(known))
+
+
+skyrl = real("skyrl.train.generators.utils")
+MERGES = [port.merge_stepwise_output, *([merged_by_0_3] if skyrl else [])]
+
+
+def check_outcome(generator_output):
+    found = outcome(merge_stepwise_output, generator_output)
+    for merge in MERGES:
+        assert found == expected(merge, generator_output)
+
+
 def check(generator_output):
-    assert outcome(merge_stepwise_output, generator_output) == of_the_port(generator_output)
+    check_outcome(generator_output)
     return port.merge_stepwise_output(generator_output)
 
 
@@ -99,16 +129,12 @@ def test_what_skyrl_itself_gave(case, merge):
     if "raises" in case:
         assert found.__name__ == case["raises"]
     else:
-        expected = with_ids(case["result"])
-        metrics = expected.pop("rollout_metrics")
-        later = dict.fromkeys(
-            ["rollout_expert_indices", "rollout_sample_support", "trajectory_time_splits"]
-        )
-        merged = {key: (expected | later)[key] for key in KEYS if key != "rollout_metrics"}
+        merged = with_later_keys(with_ids(case["result"]))
+        metrics = merged.pop("rollout_metrics")
         assert found == (repr(merged), list(metrics), metrics)
 
 
-# Against the port
+# Against the port, and SkyRL 0.3.0 where `make peers` has it
 
 
 @st.composite
@@ -166,12 +192,12 @@ def generator_outputs(draw):
 
 
 @given(generator_output=generator_outputs())
-def test_steps_are_merged_as_by_the_port(generator_output):
-    check(generator_output)
+def test_steps_are_merged_as_by_skyrl(generator_output):
+    check_outcome(generator_output)
 
 
 @given(drawn=st.data())
-def test_what_is_wrong_is_refused_as_by_the_port(drawn):
+def test_what_is_wrong_is_refused_as_by_skyrl(drawn):
     """One thing at a time: of two, either may be found first."""
     output = drawn.draw(generator_outputs())
     draw = drawn.draw
@@ -208,7 +234,7 @@ def test_what_is_wrong_is_refused_as_by_the_port(drawn):
             output[draw(st.sampled_from(["extra", "pixel_values"]))] = draw(
                 st.sampled_from([5, "", {}, [], [[0]] * 50])
             )
-    assert outcome(merge_stepwise_output, output) == of_the_port(output)
+    check_outcome(output)
 
 
 # Written out

@@ -10,6 +10,9 @@ from fastcollate.compat.skyrl import (
     compute_prompt_mini_batch_boundaries,
 )
 from frameworks import skyrl as port
+from frameworks.installed import real
+
+SKYRL = [each for each in (port, real("skyrl.train.dataset.preprocess")) if each]
 
 
 def runs(counts):
@@ -35,15 +38,16 @@ def outcome(function, *args):
     st.integers(0, 3),
 )
 def test_results_and_errors_are_those_of_skyrl(uids, size, train, is_stepwise, samples):
-    expected = outcome(port.compute_prompt_boundaries, uids)
-    assert outcome(compute_prompt_boundaries, uids) == expected
-    ends = expected if isinstance(expected, type) else [end for _, end in expected]
+    found = outcome(compute_prompt_boundaries, uids)
+    ends = found if isinstance(found, type) else [end for _, end in found]
     assert outcome(compute_prompt_end_indices, uids) == ends
+    assert all(found == outcome(skyrl.compute_prompt_boundaries, uids) for skyrl in SKYRL)
     prompts = len(dict.fromkeys(uids))
     for train_batch_size in (train, prompts):
         args = (uids, size, train_batch_size, is_stepwise, samples)
-        expected = outcome(port.compute_prompt_mini_batch_boundaries, *args)
-        assert outcome(compute_prompt_mini_batch_boundaries, *args) == expected
+        found = outcome(compute_prompt_mini_batch_boundaries, *args)
+        for skyrl in SKYRL:
+            assert found == outcome(skyrl.compute_prompt_mini_batch_boundaries, *args)
 
 
 def test_the_uid_is_named_as_in_skyrl():

@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fastcollate.compat.skyrl import PackingStrategy, make_seq_packer
-from frameworks.skyrl import seq_packing as port
+from fastcollate.testing.reference import pack_loops
+from frameworks.installed import real
 
 GOLDEN = json.loads((Path(__file__).parent / "golden" / "skyrl_seq_packing.json").read_text())
 BUILTINS = {"ValueError": ValueError}
@@ -24,6 +25,27 @@ def test_what_skyrl_itself_gave(case):
             make_seq_packer(algorithm, *arguments).pack(case["lengths"])
     else:
         assert make_seq_packer(algorithm, *arguments).pack(case["lengths"]) == case["result"]
+
+
+def by_reference(lengths, algorithm, capacity, min_bin_count=None, bin_count_multiple=None):
+    """Pack by the reference of our own algorithms."""
+    bins = pack_loops(
+        lengths,
+        capacity,
+        algorithm={"first_fit_decreasing": "ffd"}.get(algorithm, algorithm),
+        min_bins=min_bin_count or 0,
+        bins_multiple_of=bin_count_multiple or 1,
+        oversize="error" if algorithm == "first_fit_decreasing" else "own_bin",
+    )
+    return [[item for item, *_ in contents] for contents in bins]
+
+
+def by_skyrl(lengths, *arguments):
+    return skyrl.make_seq_packer(*arguments).pack(lengths)
+
+
+skyrl = real("skyrl.train.dataset.bin_packing")
+PACKERS = [by_reference, *([by_skyrl] if skyrl else [])]
 
 
 @st.composite
@@ -43,15 +65,16 @@ def sequences(draw):
 def test_bins_are_those_of_skyrl(drawn, algorithm, least, multiple):
     lengths, capacity = drawn
     arguments = (algorithm, capacity, least, multiple)
-    try:
-        expected = port.pack_sequences(lengths, *arguments)
-    except ValueError:
-        with pytest.raises(ValueError, match=r"exceeds bin capacity|Cannot create"):
-            make_seq_packer(*arguments).pack(lengths)
-        return
-    packer = make_seq_packer(*arguments)
-    assert packer.pack(lengths) == expected
-    assert packer.pack(np.array(lengths, np.int32)) == expected
+    for pack in PACKERS:
+        try:
+            expected = pack(lengths, *arguments)
+        except ValueError:
+            with pytest.raises(ValueError, match=r"exceeds bin capacity|Cannot create"):
+                make_seq_packer(*arguments).pack(lengths)
+            continue
+        packer = make_seq_packer(*arguments)
+        assert packer.pack(lengths) == expected
+        assert packer.pack(np.array(lengths, np.int32)) == expected
 
 
 class OfSkyRL(enum.Enum):
@@ -126,7 +149,7 @@ def test_lengths_are_rounded_up(lengths, algorithm, capacity, of_sequence, of_bi
     rounded = [-(-length // of_sequence) * of_sequence for length in lengths]
     most = capacity // of_bin * of_bin
     try:
-        expected = port.pack_sequences(rounded, algorithm, most)
+        expected = by_reference(rounded, algorithm, most)
     except ValueError:
         with pytest.raises(ValueError, match=f"exceeds bin capacity {most}"):
             packer.pack(lengths)

@@ -21,6 +21,7 @@ from fastcollate.compat.skyrl import (  # noqa: E402
     collate_sft_batch,
 )
 from fastcollate.testing.reference import assert_same  # noqa: E402
+from frameworks.installed import real  # noqa: E402
 from frameworks.skyrl import sft as port  # noqa: E402
 
 GOLDEN = json.loads((Path(__file__).parent / "golden" / "skyrl_sft.json").read_text())
@@ -107,14 +108,29 @@ def sft_examples(draw, min_size=1):
     return examples
 
 
+skyrl_collators = real("skyrl.train.dataset.collators")
+skyrl_trainer = real("skyrl.train.sft_trainer")
+
+
+def plain_of_skyrl(batch):
+    """Give SkyRL's own batch like `plain`."""
+    lists = {key: getattr(value, "tensors", value) for key, value in batch.items()}
+    return {**lists, **batch.metadata}
+
+
 @given(sft_examples(), st.sampled_from([0, -1, 2**40]))
 def test_left_padded_batches_are_those_of_skyrl(examples, pad_token_id):
-    expected = port.collate_sft_batch(examples, pad_token_id)
-    assert_same(plain(collate_sft_batch(examples, tokenizer(pad_token_id))), expected)
-    expected = port.collate_default(examples, pad_token_id)
-    collator = DefaultCollator(tokenizer(pad_token_id), micro_train_batch_size_per_gpu=3)
-    assert_same(plain(collator(examples, batch_size=2)), expected)
+    pad = tokenizer(pad_token_id)
+    batch = plain(collate_sft_batch(examples, pad))
+    collator = DefaultCollator(pad, micro_train_batch_size_per_gpu=3)
+    scaled = plain(collator(examples, batch_size=2))
     assert collator.micro_train_batch_size_per_gpu == 3
+    assert_same(batch, port.collate_sft_batch(examples, pad_token_id))
+    assert_same(scaled, port.collate_default(examples, pad_token_id))
+    if skyrl_trainer:
+        assert_same(batch, plain_of_skyrl(skyrl_trainer.collate_sft_batch(examples, pad)))
+        scaled_there = skyrl_collators.DefaultCollator(pad, 3)(examples, batch_size=2)
+        assert_same(scaled, plain_of_skyrl(scaled_there))
 
 
 @given(
@@ -137,13 +153,18 @@ def test_packed_batches_are_those_of_skyrl(examples, capacity, tp, cp, dp, fp8, 
             arguments["fp8_recipe"] = version
             align = port.packed_align_size(tp, cp, fp8, version)
         collator = PackedDataCollator(tokenizer(), capacity, **arguments, **SIZES)
-        try:
-            expected = port.collate_packed(examples, 9, capacity, align, dp, not is_old)
-        except (ValueError, RuntimeError) as error:
-            with pytest.raises(type(error)):
-                collator(examples, batch_size=4)
-            return
-        assert_same(plain(collator(examples, batch_size=4)), expected)
+        packers = [lambda: port.collate_packed(examples, 9, capacity, align, dp, not is_old)]
+        if is_old and skyrl_collators:
+            there = skyrl_collators.PackedDataCollator(tokenizer(), capacity, **arguments, **SIZES)
+            packers.append(lambda: plain_of_skyrl(there(examples, batch_size=4)))
+        for pack in packers:
+            try:
+                expected = pack()
+            except (ValueError, RuntimeError) as error:
+                with pytest.raises(type(error)):
+                    collator(examples, batch_size=4)
+            else:
+                assert_same(plain(collator(examples, batch_size=4)), expected)
 
 
 def test_the_installed_skyrl_says_what_places_are_rounded_up_to(monkeypatch):

@@ -19,6 +19,7 @@ from fastcollate.compat.verl import (
     upsample_batch,
 )
 from frameworks import verl as port
+from frameworks.installed import real
 
 torch = pytest.importorskip("torch")
 
@@ -126,6 +127,42 @@ def test_the_rows_that_verl_itself_made(case, construct):
     sample, tag = construct(source, case["source_tag"], case["eos_token_id"])
     assert plain(sample) == plain(fields(case["sample"]))
     assert plain(tag) == plain(case["tag"])
+
+
+verl = real("verl.trainer.ppo.padding_utils")
+
+
+@given(
+    st.integers(1, 4),
+    st.integers(1, 4),
+    st.sets(st.sampled_from(["position_ids", "routed_experts", "teacher", "images", "number"])),
+    st.sampled_from([(), (4,), (2, 3)]),
+)
+@pytest.mark.skipif(verl is None, reason="verl was not downloaded (make peers)")
+def test_rows_are_those_of_verl(prompt, response, more, leading):
+    tokens = prompt + response
+    source = row("torch", prompt, response)
+    if "position_ids" in more:
+        source["position_ids"] = zeros((*leading, tokens), "int32", "torch")
+    if "routed_experts" in more:
+        source["routed_experts"] = zeros((tokens, 2, 3), "int16", "torch")
+    if "teacher" in more:
+        source["teacher_ids"] = zeros((tokens, 2), "int32", "torch")
+        source["teacher_logprobs"] = zeros((tokens, 2), "float32", "torch")
+    if "images" in more:
+        source["multi_modal_inputs"] = {"image": [1]}
+    if "number" in more:
+        source["features"] = zeros((tokens + 1,), "float32", "torch")
+    found = template(source, {"seq_len": tokens, "status": "success"})
+    there = verl.construct_minimal_padding_template(source, {"status": "success"}, EOS)
+    assert plain(found) == plain(there)
+    mask = (torch.arange(tokens) % 3).clamp(max=1)
+    for ids in (source["position_ids"], None):
+        positions = verl.build_padding_position_ids(ids, mask)
+        assert plain(build_padding_position_ids(ids, mask)) == plain(positions)
+    experts = source.get("routed_experts")
+    rows = verl.build_padding_routed_experts(experts, tokens)
+    assert plain(build_padding_routed_experts(experts, tokens)) == plain(rows)
 
 
 @pytest.mark.parametrize("case", GOLDEN["position_ids"])

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 import fastcollate as fc
 from fastcollate.compat.verl import left_right_2_no_padding, no_padding_2_padding
 from frameworks import verl as port
+from frameworks.installed import real
 
 torch = pytest.importorskip("torch")
 
@@ -66,6 +67,9 @@ def batches(draw):
     return batch, prompt_lens, response_lens
 
 
+verl = real("verl.workers.utils.padding")
+
+
 def rows_of(nested):
     return [row.tolist() for row in nested.unbind()]
 
@@ -75,6 +79,14 @@ def test_without_padding(drawn):
     batch, _, _ = drawn
     data = dict(batch)
     assert left_right_2_no_padding(data) is data
+    if verl:
+        there = verl.left_right_2_no_padding(dict(batch))
+        assert data.keys() == there.keys()
+        for key, value in there.items():
+            if key == "position_ids":  # of several dimensions, torch chooses the ragged one
+                assert rows_of(data[key]) == rows_of(value)
+            else:
+                assert plain(data[key]) == plain(value), key
     mask = batch["attention_mask"].tolist()
 
     def expected(key):
@@ -173,6 +185,10 @@ def test_back_to_padding(drawn, trailing, data):
         assert torch.equal(no_padding_2_padding(tensor, batch), expected(width))
         no_padding = left_right_2_no_padding(dict(batch))
         assert torch.equal(no_padding_2_padding(tensor, no_padding), expected(width))
+        if verl:
+            assert torch.equal(verl.no_padding_2_padding(tensor, batch), expected(width))
+            there = verl.no_padding_2_padding(tensor, no_padding)
+            assert torch.equal(no_padding_2_padding(tensor, no_padding), there)
         ragged = {
             "prompts": fc.ragged([[0] * n for n in prompt_lens]).to_torch_nested(),
             "responses": fc.ragged([[0] * n for n in response_lens]).to_torch_nested(),

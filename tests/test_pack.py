@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 import fastcollate as fc
 from fastcollate.testing.reference import adjust_bin_count_loops, concat_loops, pack_loops
+from frameworks.installed import real
 
 WHOLE = ["ffd", "ff", "bfd", "mffd", "next_fit", "balanced"]
 ALGORITHMS = [*WHOLE, "concat"]
@@ -125,6 +126,19 @@ def test_is_as_frameworks_do(case):
     is_of_pieces = isinstance(case["bins"][0][0], list)
     found = [[list(p) for p in b] for b in pieces_of(plan)] if is_of_pieces else plan.bins
     assert found == case["bins"]
+
+
+axolotl = real("axolotl.utils.samplers.multipack")
+
+
+@pytest.mark.skipif(axolotl is None, reason="axolotl was not downloaded (make peers)")
+@given(lengths_up_to(20), st.integers(20, 40), st.integers(1, 5))
+def test_ff_and_next_fit_are_those_of_axolotl(lengths, capacity, most):
+    pack = fc.planning.pack
+    there = axolotl.pack_group(np.array(lengths, np.int64), 0, capacity, len(lengths), most)
+    assert pack(lengths, capacity, algorithm="ff", max_sequences=most).bins == there
+    there, *_ = axolotl.allocate_sequentially(np.array(lengths, np.int64), 0, capacity, 1)
+    assert pack(lengths, capacity, algorithm="next_fit").bins == there
 
 
 @given(problems())

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from frameworks.skyrl.seq_packing import pack_sequences
+from fastcollate.testing.reference import pack_loops
 
 Examples = Sequence[Mapping[str, Any]]
 
@@ -140,8 +140,11 @@ def collate_packed(
     if is_limited:
         packed = [-(-length // align_size) * align_size for length in lengths]
         capacity = max(capacity, align_size)
-    bins = pack_sequences(packed, "first_fit_decreasing", capacity, dp_size, dp_size)
-    bins = [members for rank in range(dp_size) for members in bins[rank::dp_size]]
+    pieces = pack_loops(
+        packed, capacity, min_bins=dp_size, bins_multiple_of=dp_size, oversize="error"
+    )
+    members = [[item for item, *_ in contents] for contents in pieces]
+    bins = [contents for rank in range(dp_size) for contents in members[rank::dp_size]]
 
     places = [[-(-lengths[item] // align_size) * align_size for item in bin] for bin in bins]
     width = max(sum(row) for row in places)

@@ -1,0 +1,163 @@
+"""Frameworks' own modules, out of the packages that `make peers` downloads.
+
+Of a package, only the modules in `MODULES` are run. What they import apart from each other, the
+standard library and `USED` is replaced by stubs, so that nothing else needs to be installed and
+nothing of it is loaded. The modules are not in `sys.modules`: for the library, no framework is
+installed.
+"""
+
+from __future__ import annotations
+
+import builtins
+import importlib.util
+import sys
+from collections.abc import Mapping, Sequence
+from importlib.metadata import Distribution, distributions
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+FOLDER = Path(__file__).parents[1] / ".peers"
+
+PROJECTS = {
+    "axolotl": ("Project-URL", "Repository, https://github.com/axolotl-ai-cloud/axolotl.git"),
+    # There is no link to the project.
+    "skyrl": ("Summary", "Unified API for training and inference"),
+    "trl": ("Project-URL", "Homepage, https://github.com/huggingface/trl"),
+    "verl": ("Home-page", "https://github.com/verl-project/verl"),
+}
+"""What the metadata of each package says that only the project meant would say."""
+
+MODULES = {
+    "axolotl.utils.samplers.multipack",
+    "skyrl.backends.skyrl_train.distributed.megatron.packing_utils",
+    "skyrl.backends.skyrl_train.training_batch",
+    "skyrl.train.dataset.bin_packing",
+    "skyrl.train.dataset.collators",
+    "skyrl.train.dataset.preprocess",
+    "skyrl.train.generators.utils",
+    "skyrl.train.sft_trainer",
+    "skyrl.train.utils.trainer_utils",
+    "trl.data_utils",
+    "verl.trainer.ppo.padding_utils",
+    "verl.utils.attention_utils",
+    "verl.utils.model",
+    "verl.utils.seqlen_balancing",
+    "verl.workers.utils.padding",
+}
+
+USED = {"numba", "numpy", "pyarrow", "torch"}
+
+ABSENT = {"flash_attn", "transfer_queue"}
+"""Packages that modules can do without."""
+
+
+def _rows(batch: Mapping[str, Any], rows: Sequence[int]) -> dict[str, Any]:
+    return {key: value[rows] for key, value in batch.items()}
+
+
+GIVEN: dict[str, dict[str, Any]] = {
+    # Of dicts in place of TensorDicts.
+    "verl.utils.tensordict_utils": {
+        "assign_non_tensor_data": dict.__setitem__,
+        "get_non_tensor_data": lambda data, key, default: data.get(key, default),
+        "index_select_tensor_dict": _rows,
+    },
+    "verl.utils.device": {
+        "get_device_name": lambda: "cpu",
+        "is_torch_npu_available": lambda check_device: False,
+    },
+}
+"""What stubs have that is called."""
+
+
+def real(name: str) -> Any:
+    """Return one of `MODULES`, or None if its package was not downloaded."""
+    if name not in _loaded:
+        path = FOLDER.joinpath(*name.split(".")).with_suffix(".py")
+        if not path.exists():
+            return None
+        spec = importlib.util.spec_from_file_location(name, path)
+        assert spec is not None
+        assert spec.loader is not None
+        _loaded[name] = module = importlib.util.module_from_spec(spec)
+        vars(module)["__builtins__"] = {**vars(builtins), "__import__": _import}
+        spec.loader.exec_module(module)
+    return _loaded[name]
+
+
+_loaded: dict[str, ModuleType] = {}
+
+
+def _import(
+    name: str,
+    globals: Mapping[str, Any] | None = None,
+    locals: Mapping[str, Any] | None = None,
+    fromlist: Sequence[str] | None = (),
+    level: int = 0,
+) -> Any:
+    """Import for modules of frameworks, also when their functions are called."""
+    if level:
+        assert globals is not None
+        name, level = importlib.util.resolve_name("." * level + name, globals["__package__"]), 0
+    top = name.partition(".")[0]
+    if top in ABSENT:
+        raise ModuleNotFoundError(f"No module named {top!r}", name=top)
+    if top in sys.stdlib_module_names or (top in USED and importlib.util.find_spec(top)):
+        return builtins.__import__(name, globals, locals, fromlist, level)
+    if name in MODULES:
+        return real(name)
+    return _Package(name)
+
+
+class _Package:
+    """Stands in for a package that is not run."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __getattr__(self, name: str) -> Any:
+        path = f"{self.name}.{name}"
+        if path in MODULES:
+            return real(path)
+        if path in GIVEN:
+            return _Package(path)
+        return GIVEN.get(self.name, {}).get(name) or _Stub(name, (), {})
+
+
+class _Stub(type):
+    """Stands in for a class, a type with parameters, a decorator or a logger."""
+
+    def __getattr__(cls, name: str) -> _Stub:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return _Stub(name, (), {})
+
+    def __getitem__(cls, parameters: Any) -> _Stub:
+        return cls
+
+    def __call__(cls, *args: Any, **kwargs: Any) -> Any:
+        return args[0] if args and callable(args[0]) else cls
+
+
+def check(package: Distribution) -> None:
+    """Check that a package is of the project that is meant.
+
+    Raises
+    ------
+    ValueError
+        If its metadata says another thing.
+    """
+    name = package.metadata["Name"]
+    key, expected = PROJECTS[name]
+    found = package.metadata.get_all(key) or []
+    if expected not in found:
+        raise ValueError(f"{name} is another project: {key} is {found}, expected {expected!r}")
+    print(f"{name} {package.version} ({key}: {expected})")
+
+
+if __name__ == "__main__":
+    found = list(distributions(path=[str(FOLDER)]))
+    assert {package.metadata["Name"] for package in found} == PROJECTS.keys()
+    for package in found:
+        check(package)
