@@ -33,33 +33,30 @@ impl BinTables<'_> {
                 "there are {sequences} sequences, but only {pieces} pieces"
             ));
         }
-        let index = |&index: &i64| {
-            usize::try_from(index)
-                .ok()
-                .filter(|&index| index < sequences)
-        };
-        let Some(indices) = self.indices.iter().map(index).collect::<Option<Vec<_>>>() else {
-            let last = sequences as i128 - 1;
-            return Some(format!("indices are not all from 0 to {last}"));
-        };
+        let mut is_there = vec![false; sequences];
+        for &index in self.indices {
+            let place = usize::try_from(index).ok();
+            let Some(is_there) = place.and_then(|index| is_there.get_mut(index)) else {
+                let last = sequences as i128 - 1;
+                return Some(format!("indices are not all from 0 to {last}"));
+            };
+            *is_there = true;
+        }
         for (name, values) in [("starts", self.starts), ("lengths", self.lens)] {
             if values.iter().any(|value| !(0..=MAX_TOKENS).contains(value)) {
                 return Some(format!("{name} hold what is no number of tokens"));
             }
         }
-        let mut is_there = vec![false; sequences];
-        for &index in &indices {
-            is_there[index] = true;
-        }
         if let Some(index) = is_there.iter().position(|&is_there| !is_there) {
             return Some(format!("sequence {index} is in no bin"));
         }
-        self.not_whole(&indices)
+        self.not_whole()
             .map(|index| format!("sequence {index} is not there whole"))
     }
 
     /// The first sequence of which a token is in no piece or in two, or that has an empty part.
-    fn not_whole(&self, indices: &[usize]) -> Option<usize> {
+    fn not_whole(&self) -> Option<i64> {
+        let indices = self.indices;
         if indices.len() == self.sequences {
             let piece = self.starts.iter().position(|&start| start != 0);
             return piece.map(|piece| indices[piece]);

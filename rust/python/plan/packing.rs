@@ -3,10 +3,10 @@
 use std::sync::Arc;
 
 use fastcollate::Error as Core;
+use fastcollate::plan::BinTables;
 use fastcollate::plan::pack::{
     Algorithm, Cost, ItemBins, Oversize, PackSpec as CoreSpec, Packer, spread,
 };
-use fastcollate::plan::{BinTables, Span};
 use numpy::{PyArray1, PyReadonlyArray1};
 use pyo3::prelude::*;
 
@@ -124,23 +124,20 @@ impl PackSpec {
         if counts != [lens.len(); 2] {
             return Err(Core::InvalidPlan("its tables do not fit".to_owned()).into());
         }
-        let bins = stoppable(py, |ticks| match &costs {
-            Some(costs) => {
-                let cost = Cost::Given(costs);
-                self.core.pack(&lens, groups.as_deref(), &cost, ticks)
-            }
-            None => {
-                let pack =
-                    |cost: Cost<Error>| self.core.pack(&lens, groups.as_deref(), &cost, ticks);
-                self.cost.with(pack)
+        let bins = stoppable(py, move |ticks| {
+            let mut pack =
+                |cost: Cost<Error>| self.core.pack(&lens, groups.as_deref(), &cost, ticks);
+            match &costs {
+                Some(costs) => pack(Cost::Given(costs)),
+                None => self.cost.with(pack),
             }
         })?;
-        let of = |value: fn(&Span) -> usize| column_of(py, bins.spans.iter().map(value));
+        let spans = bins.spans.iter();
         Ok([
-            column_of(py, bins.offsets.iter().copied()),
-            of(|span| span.index),
-            of(|span| span.from),
-            of(|span| span.len),
+            column_of(py, bins.offsets),
+            column_of(py, spans.clone().map(|span| span.index)),
+            column_of(py, spans.clone().map(|span| span.from)),
+            column_of(py, spans.map(|span| span.len)),
         ])
     }
 }

@@ -1,5 +1,7 @@
 //! Packing by options: what is packed as a whole, what a bin may hold, and how many bins there are.
 
+use std::borrow::Cow;
+
 use super::{ItemBins, Items, Load, Packer, concat, spread};
 use crate::error::{Error, Oversized, Result};
 use crate::plan::{Bins, Span};
@@ -108,7 +110,7 @@ impl PackSpec {
                 self.check(&items, &pieces)?;
                 let packed = packer.pack(items.as_items(), self.limit(), ticks)?;
                 let packed = self.spread(packed, items.noun(&pieces), ticks)?;
-                Ok(items.expand(&packed, &pieces))
+                Ok(items.expand(packed, &pieces))
             }
         }
     }
@@ -206,7 +208,7 @@ impl PackSpec {
             }
         }
         if let Some(groups) = &mut pieces.groups {
-            *groups = groups_of_parts(groups, &parts);
+            *groups = groups_of_parts(groups, &parts).into();
         }
         pieces.lens = parts.iter().map(|part| part.len).collect();
         pieces.parts = Some(parts);
@@ -214,12 +216,15 @@ impl PackSpec {
     }
 
     /// What is packed as a whole.
-    fn items<E>(&self, pieces: &Pieces, cost: &Cost<E>) -> Result<Whole, E> {
+    fn items<'a, E>(&self, pieces: &'a Pieces, cost: &Cost<E>) -> Result<Whole<'a>, E> {
         let costs = self.costs(&pieces.lens, cost)?;
-        let sizes = pieces.lens.iter().map(|&len| self.place(len));
+        let sizes: Cow<[_]> = match self.multiple_of {
+            1 => (&*pieces.lens).into(),
+            _ => pieces.lens.iter().map(|&len| self.place(len)).collect(),
+        };
         let Some(groups) = &pieces.groups else {
             return Ok(Whole {
-                sizes: sizes.collect(),
+                sizes,
                 costs,
                 members: None,
             });
@@ -227,7 +232,7 @@ impl PackSpec {
         let members = Members::of(groups);
         let count = members.counts.len();
         let mut sums = vec![0; count];
-        for (&group, size) in groups.iter().zip(sizes) {
+        for (&group, &size) in groups.iter().zip(&*sizes) {
             sums[group] = size.saturating_add(sums[group]);
         }
         let costs = costs.map(|costs| {
@@ -238,7 +243,7 @@ impl PackSpec {
             sums
         });
         Ok(Whole {
-            sizes: sums,
+            sizes: sums.into(),
             costs,
             members: Some(members),
         })
@@ -366,19 +371,19 @@ impl PackSpec {
 }
 
 /// Sequences, or pieces of them, and their groups.
-struct Pieces {
-    lens: Vec<usize>,
+struct Pieces<'a> {
+    lens: Cow<'a, [usize]>,
     /// Which sequence each is a piece of; none where each is a whole one.
     parts: Option<Vec<Span>>,
-    groups: Option<Vec<usize>>,
+    groups: Option<Cow<'a, [usize]>>,
 }
 
-impl Pieces {
-    fn whole(lens: &[usize], groups: Option<&[usize]>) -> Self {
+impl<'a> Pieces<'a> {
+    fn whole(lens: &'a [usize], groups: Option<&'a [usize]>) -> Self {
         Self {
-            lens: lens.to_vec(),
+            lens: lens.into(),
             parts: None,
-            groups: groups.map(<[_]>::to_vec),
+            groups: groups.map(Cow::from),
         }
     }
 
@@ -395,14 +400,14 @@ impl Pieces {
 }
 
 /// What lies in one bin as a whole: sequences, pieces or groups of them.
-struct Whole {
-    sizes: Vec<usize>,
+struct Whole<'a> {
+    sizes: Cow<'a, [usize]>,
     costs: Option<Vec<f64>>,
     /// Which pieces a group has; none where each is one piece.
     members: Option<Members>,
 }
 
-impl Whole {
+impl Whole<'_> {
     fn as_items(&self) -> Items<'_> {
         Items {
             sizes: &self.sizes,
@@ -428,11 +433,11 @@ impl Whole {
     }
 
     /// Bins of items as bins of pieces.
-    fn expand(&self, packed: &ItemBins, pieces: &Pieces) -> Bins {
+    fn expand(&self, packed: ItemBins, pieces: &Pieces) -> Bins {
         let Some(members) = &self.members else {
             return Bins {
-                offsets: packed.offsets.clone(),
                 spans: packed.items.iter().map(|&item| pieces.get(item)).collect(),
+                offsets: packed.offsets,
             };
         };
         let mut bins = Bins {
