@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import inspect
+import operator
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, get_args, overload
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 from fastcollate._fastcollate import FieldSpec, Plan
 from fastcollate.arguments import checked_integer, id_list, suggests_names, warn_user
@@ -20,7 +21,14 @@ from fastcollate.ingest.fields import (
     checked_fields,
 )
 from fastcollate.ingest.padded_blocks import padding_message
-from fastcollate.option_types import ArrayType, Labels, PositionIds, Preset, RowOptions
+from fastcollate.option_types import (
+    ARRAY_TYPES,
+    ArrayType,
+    Labels,
+    PositionIds,
+    Preset,
+    RowOptions,
+)
 from fastcollate.plan.layouts import (
     LEFT,
     Layout,
@@ -244,14 +252,10 @@ def build_batch(
     array([[0. , 0. , 0.5],
            [0. , 0. , 1. ]], dtype=float32)
     """
-    check_array_type(array_type)
-    if warn_above is not None:
-        warn_above = checked_integer("warn_above", warn_above, "an integer or None")
     if shard is not None:
         check_shard(shard)
     planned = None if shard is None else shard.layout
-    layout = planned or LEFT if layout is None else checked_layout(layout, planned)
-    _check_shifts(labels, layout)
+    layout = _checked_plain(array_type, warn_above, labels, layout, planned)
     specs: list[tuple[Rows, FieldSpec]] = []
     if loss_mask is not None:
         specs.append((loss_mask, LOSS_MASK))
@@ -334,36 +338,40 @@ def check_options(
     merge_rewards: Any,
 ) -> None:
     """Check what can be said of `build_batch`'s options before there are rows."""
-    check_array_type(array_type)
+    layout = _checked_plain(array_type, warn_above, labels, layout)
     check_merge_arguments(merge, merge_rewards)
-    layout = LEFT if layout is None else checked_layout(layout)
-    _check_shifts(labels, layout)
     checked_memory(pool, pin_memory, array_type)
-    if warn_above is not None:
-        checked_integer("warn_above", warn_above, "an integer or None")
     # Which keys a mapping of dtypes may have depends on the fields of the rows.
     preset = "default" if isinstance(dtypes, Mapping) else dtypes
     outputs, _ = checked_outputs(preset, layout.name, position_ids, labels, [], array_type)
     checked_pad(pad_token_id, outputs)
 
 
-def _check_shifts(labels: Any, layout: Layout) -> None:
+def _checked_plain(
+    array_type: Any, warn_above: Any, labels: Any, layout: Any, planned: Layout | None = None
+) -> Layout:
+    """Check options that depend on no others but a shard's layout, and return the layout."""
+    check_array_type(array_type)
+    if warn_above is not None:
+        checked_integer("warn_above", warn_above, "an integer or None")
+    layout = planned or LEFT if layout is None else checked_layout(layout, planned)
     if labels == "shifted" and isinstance(layout, Packed) and layout.shift == "next_token":
         raise ValueError(
             "labels is 'shifted' and shift of the layout is 'next_token', which would shift labels "
             "twice; pass labels='aligned', or shift='none'"
         )
+    return layout
 
 
 def check_array_type(array_type: Any) -> None:
     """Check the argument ``array_type``."""
-    if not isinstance(array_type, str) or array_type not in get_args(ArrayType):
+    if not isinstance(array_type, str) or array_type not in ARRAY_TYPES:
         raise ValueError(f"array_type is {array_type!r}; pass 'torch' or 'numpy'")
 
 
 def excess_message(plan: Plan, warn_above: int | None) -> str | None:
     """Say that the longest row exceeds ``warn_above``, if it does."""
-    if warn_above is None or plan.longest_row <= warn_above:
+    if warn_above is None or plan.longest_row <= operator.index(warn_above):
         return None
     return (
         f"the longest row has {plan.longest_row} tokens, which exceeds warn_above={warn_above}, "

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, get_args
+from typing import Any
 
 from fastcollate._fastcollate import POSITION_IDS, FieldSpec, LayoutSpec, OutputSpec, OutputTable
 from fastcollate.arrays import checked_dtype_name
-from fastcollate.option_types import Labels
+from fastcollate.option_types import LABELS
 
 DEFAULT = OutputSpec()
 """What today's frameworks use."""
@@ -55,12 +55,12 @@ def checked_outputs(
     """
     if isinstance(position_ids, bool):
         position_ids = "zero" if position_ids else None
-    if position_ids not in (None, *POSITION_IDS):
+    if position_ids is not None and position_ids not in POSITION_IDS:
         message = (
             f"position_ids is {position_ids!r}; pass 'zero' (or True), 'one', 'repeat_last' or None"
         )
         raise ValueError(message)
-    if labels not in (None, *get_args(Labels)):
+    if labels is not None and labels not in LABELS:
         raise ValueError(f"labels is {labels!r}; pass 'aligned', 'shifted' or None")
     if position_ids is labels is None and isinstance(dtypes, str) and dtypes == "default":
         outputs = _TRAINED if has_loss_mask else DEFAULT

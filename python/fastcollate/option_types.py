@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict, get_args
 
 if TYPE_CHECKING:
     from fastcollate.handover.pools import PoolArgument
@@ -19,6 +19,10 @@ ArrayType: TypeAlias = Literal["torch", "numpy"]
 PositionIds: TypeAlias = Literal["zero", "one", "repeat_last"]
 Labels: TypeAlias = Literal["aligned", "shifted"]
 Preset: TypeAlias = Literal["default", "compact"]
+
+# `get_args` takes longer than all other checks of a small batch.
+ARRAY_TYPES: tuple[str, ...] = get_args(ArrayType)
+LABELS: tuple[str, ...] = get_args(Labels)
 
 
 class WriteOptions(TypedDict, total=False):

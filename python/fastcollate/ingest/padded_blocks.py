@@ -92,6 +92,8 @@ def _has_edge(rows: Any, pad: int) -> bool:
     if not isinstance(rows, (list, tuple)) or len(rows) == 0:
         return False
     kind, width = type(rows[0]), len(rows[0])
+    if type(rows[-1]) is not kind or len(rows[-1]) != width:
+        return False  # the usual case, without a look at any item
     is_of_arrays = kind not in (list, tuple)
     if width <= RUN or (is_of_arrays and not (is_array(rows[0]) and rows[0].ndim == 1)):
         return False

@@ -10,7 +10,7 @@ from fastcollate.ops.relayout import names_of, relayout
 from fastcollate.plan.step_plan import Shard, check_shard
 
 if TYPE_CHECKING:
-    from fastcollate._fastcollate import Output, Plan
+    from fastcollate._fastcollate import Plan
     from fastcollate.batch import Batch
 
 
@@ -57,21 +57,21 @@ def selected(batch: Batch, shard: Shard) -> Batch:
 
 def _views(batch: Batch, rows: slice) -> dict[str, Any]:
     """Return the outputs of adjacent rows, over the same memory."""
-    outputs = list(batch.spec.table)
+    outputs = [(output.key, output.align, output.field) for output in batch.spec.table]
     # Values that lie end to end are found by their offsets; all others, by rows.
     spans: dict[tuple[str, int | None], slice] = {}
-    for output in outputs:
-        place = output.align.removesuffix("_offsets"), output.field
-        if place[0] != output.align and place not in spans:
-            offsets = batch[output.key]
-            spans[place] = slice(int(offsets[rows.start]), int(offsets[rows.stop]))
-
-    def view(output: Output) -> Any:
-        value, align = batch[output.key], output.align
+    for key, align, field in outputs:
         if align.endswith("_offsets"):
-            return value[rows.start : rows.stop + 1] - value[rows.start]
-        if align == "batch":  # the longest row is the one such output of a jagged batch
-            return int((batch.plan.prompt_lens + batch.plan.response_lens)[rows].max())
-        return value[spans.get((align, output.field if align == "joined" else None), rows)]
-
-    return {output.key: view(output) for output in outputs}
+            offsets = batch[key]
+            span = slice(int(offsets[rows.start]), int(offsets[rows.stop]))
+            spans.setdefault((align.removesuffix("_offsets"), field), span)
+    views: dict[str, Any] = {}
+    for key, align, field in outputs:
+        value = batch[key]
+        if align.endswith("_offsets"):
+            views[key] = value[rows.start : rows.stop + 1] - value[rows.start]
+        elif align == "batch":  # the longest row is the one such output of a jagged batch
+            views[key] = int((batch.plan.prompt_lens + batch.plan.response_lens)[rows].max())
+        else:
+            views[key] = value[spans.get((align, field if align == "joined" else None), rows)]
+    return views
