@@ -234,7 +234,7 @@ def test_padding_rows_do_not_count_in_metrics():
         prompts, responses, pad_token_id=0, shard=only_padding, array_type="numpy"
     )
     assert batch.metrics["batch/longest_row"] == 0
-    with pytest.raises(ValueError, match="rows is a batch with padding rows"):
+    with pytest.raises(ValueError, match="rows is a Batch with padding rows"):
         fc.plan_step(batch)
 
 
