@@ -241,7 +241,10 @@ ONES = [[1], [1], [1, 1]]
         ({"rewards": None}, "has rewards, but block 1"),
         ({"logprobs": ONES}, "block 1 .worker 1. has logprobs, but block 0 .worker 0. has not"),
         ({"fields": None}, r"block 0 .worker 0. has fields\['extra'\], but block 1"),
-        ({"merge": "exact"}, "block 1 .worker 1. has merged turns, but block 0 .worker 0. has"),
+        (
+            {"merge": "exact"},
+            "block 1 .worker 1. has merged turns, but block 0 .worker 0. has not; pass the same",
+        ),
         ({"rewards": ONES}, "rewards holds values per response in block 1 .worker 1., but one"),
         (field(ONES, fill=2), r"extra is Field\(.*fill=2.*\) in block 1 .*, but Field\(.*fill=0"),
         (field(ONES, dtype="int32"), r"extra is Field\(.*dtype='int32'\) in block 1"),
@@ -272,7 +275,7 @@ def test_a_trajectory_that_spans_blocks_is_named():
         step_of({}, {"trajectory_ids": ["a0", "a0", "x"]}, merge="exact")
     flags = {"trajectory_ids": None, "is_last_step": [False, True, False]}
     whole = {"trajectory_ids": None, "is_last_step": [False, True, True]}
-    message = "last turn of block 0 .worker 0. is no last step, so .* go on in block 1 .worker 1."
+    message = "last turn of block 0 .worker 0., so .* continue in"
     with pytest.raises(ValueError, match=message):
         step_of(flags, whole)
     assert step_of(whole, whole).plan.num_rows == 6
@@ -325,11 +328,11 @@ def test_other_rows_than_planned():
     for change, message in (
         (
             {"responses": [[2], [4], [5]]},
-            "row 2 of the step was planned with 3 tokens, but here it",
+            "row 2 of the step was planned with 3 tokens, but has 2; plan",
         ),
         (
             {name: value[:2] for name, value in SMALL.items() if name != "fields"},
-            "there are 2 rows",
+            "but their block has 2 rows; plan",
         ),
     ):
         columns = {**SMALL, "fields": None, **change}
@@ -356,7 +359,9 @@ def test_dtypes_with_more_than_was_stored():
         for asked in ("float64", "float32", "float16", "int32", "int16"):
             is_narrower = asked in ("float16", "float32") and name in ("float32", "float64")
             if name not in ("int16", asked) and not (is_narrower and asked < name):
-                with pytest.raises(ValueError, match=f"x is {asked}, but .* store as {name}"):
+                with pytest.raises(
+                    ValueError, match=f"x is {asked}, but it is stored as {name}; put"
+                ):
                     build(asked)
                 continue
             options = {"dtypes": {"x": asked}, "array_type": "numpy"}
@@ -370,7 +375,9 @@ def test_built_in_fields_are_stored_as_float32():
     step, shard = joined([table], ["worker"]), fc.plan_step([3]).shard(0, 0)
     options = {"pad_token_id": 0, "array_type": "numpy"}
     for key in ("rewards", "logprobs"):
-        with pytest.raises(ValueError, match=f"dtype of {key} is float64, .* store as float32"):
+        with pytest.raises(
+            ValueError, match=f"dtype of {key} is float64, .* stored as float32; put"
+        ):
             built(step, shard, {0: parts[0]}, **options, dtypes={key: "float64"})
         built(step, shard, {0: parts[0]}, **options, dtypes={key: "float16"})
 
@@ -441,7 +448,7 @@ def test_numbers_are_rounded_once():
     """From 16 bits to others of as many they would be rounded twice."""
     table, parts = stored([[1]], [[2, 3]], fields={"x": fc.Field([[1 / 3, 2.0]], dtype="float16")})
     shard = fc.plan_step([3]).shard(0, 0)
-    with pytest.raises(ValueError, match=r"x is bfloat16, but .* store as float16"):
+    with pytest.raises(ValueError, match=r"x is bfloat16, but it is stored as float16"):
         built(
             joined([table], ["worker"]),
             shard,

@@ -260,13 +260,18 @@ def test_gradients():
 @pytest.mark.parametrize(
     ("cp_size", "cp_rank", "exception", "message"),
     [
-        (0, 0, ValueError, "cp_size is 0"),
+        (0, 0, ValueError, "cp_size is 0; pass a number of ranks"),
         (-2, 0, ValueError, "cp_size is -2"),
-        (2, 2, ValueError, "cp_rank is 2; pass one from 0 to 1"),
+        (2, 2, ValueError, "cp_rank is 2; pass a rank from 0 to 1"),
         (2, -1, ValueError, "cp_rank is -1"),
         (1.5, 0, TypeError, "cp_size is 1.5"),
         (2, None, TypeError, "cp_rank is None"),
-        (4, 0, ValueError, "row 0, column 8 has 4 positions.*8 equal chunks.*multiple_of=8"),
+        (
+            4,
+            0,
+            ValueError,
+            "row 0, column 8 has 4 positions, .* = 8 does not divide.*multiple_of=8",
+        ),
         (2**40, 0, ValueError, "multiple_of"),
     ],
 )
@@ -294,7 +299,7 @@ def test_parts_that_cannot_be(array_type):
 
     for parts, exception, message in [
         ([], ValueError, "parts is empty"),
-        ([zeros(2, 6)], ValueError, r"parts\[0\] has shape \(2, 6\), but .* \(2, 12\)"),
+        ([zeros(2, 6)], ValueError, r"parts\[0\] has shape \(2, 6\); pass \(2, 12\)"),
         ([zeros(2, 6), zeros(2, 5)], ValueError, r"parts\[1\] has shape \(2, 5\)"),
         ([zeros(2, 6, 1), zeros(2, 6, 2)], ValueError, r"parts\[1\] has shape \(2, 6, 2\)"),
         ([zeros(2, 6), zeros(2, 6, dtype=np.int64)], TypeError, r"parts\[1\] is int64"),

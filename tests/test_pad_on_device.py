@@ -133,7 +133,11 @@ def test_the_way_back_from_the_device():
         ({"layout": "jagged"}, {"layout": fc.Packed(8)}, r"layout is Packed\(capacity=8\)"),
         ({"layout": "jagged"}, {"layout": "up"}, "layout is 'up'"),
         ({"layout": "jagged"}, {"layout": fc.Left(pad_to=3)}, "pad_to"),
-        ({"layout": "left"}, {"layout": "right"}, "has layout='left': pad_on_device pads jagged"),
+        (
+            {"layout": "left"},
+            {"layout": "right"},
+            "has layout='left' and only jagged batches are padded; call to_layout",
+        ),
         ({"layout": "left"}, {"layout": fc.Left(pad_to=9)}, "has layout='left'"),
         ({"layout": fc.Packed(8)}, {"layout": fc.Packed(8)}, "has layout='packed'"),
         ({"layout": "left"}, {"dtypes": "wide"}, "dtypes is 'wide'"),

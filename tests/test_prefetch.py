@@ -168,13 +168,13 @@ def test_an_error_keeps_nothing_alive():
 @pytest.mark.parametrize(
     ("arguments", "exception", "pattern"),
     [
-        ({"iterable": 3}, TypeError, "iterable is 3 .*pass what gives"),
+        ({"iterable": 3}, TypeError, "iterable is 3 .*pass an iterable of batches"),
         ({"depth": 0}, ValueError, "depth is 0"),
         ({"depth": 1.5}, TypeError, "depth is 1.5"),
         ({"timeout": 0}, ValueError, "timeout is 0"),
         ({"timeout": "x"}, TypeError, "timeout is 'x'"),
         ({"total": "x"}, TypeError, "total is 'x'"),
-        ({"total": -1}, ValueError, "total is -1; pass a number of items from 0 on"),
+        ({"total": -1}, ValueError, "total is -1; pass a number of items, 0 or more"),
         ({"progress": "dots"}, ValueError, "progress is 'dots'"),
         ({"progress": 3}, ValueError, "progress is 3"),
     ],

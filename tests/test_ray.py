@@ -279,7 +279,7 @@ def test_a_lost_worker_is_named(rollouts, consumers):
     message = (
         r"the shard of mini-batch 0 and rank 1 cannot be collated: block 1 \(put by actor "
         r"rollout 7 on node \w+\) with rows \d+ to \d+ is lost \(OwnerDiedError: .*\); put its "
-        r"rows again and plan the step anew, and keep the process that puts them, or the actor's "
+        r"rows again and plan the step again, and keep the process that puts them, or the actor's "
         "handle, until it is trained"
     )
     with pytest.raises(fc.ray.ShardError, match=message):
@@ -354,7 +354,7 @@ def test_other_rows_than_planned(rollouts):
     blocks = get([worker.put.remote() for worker in rollouts[:2]])
     shards = [fc.ray.plan_step([block]).shard(0, 0) for block in blocks]
     parts = shards[1].parts
-    with pytest.raises(ValueError, match="plan the step anew"):
+    with pytest.raises(ValueError, match="plan the step again"):
         fc.ray.collate(dataclasses.replace(shards[0], parts=parts), pad_token_id=0)
 
 
@@ -363,15 +363,17 @@ def test_blocks_that_do_not_go_together(rollouts):
     again = get(rollouts[0].put.remote(name="again"))
     with pytest.raises(ValueError, match=r"'0-0' is in block 0 \(w0\) and in block 2 \(again\)"):
         fc.ray.plan_step([one, other, again])
-    with pytest.raises(ValueError, match=r"blocks\[1\] is blocks\[0\] once more \(w0\)"):
+    with pytest.raises(
+        ValueError, match=r"blocks\[1\] and blocks\[0\] are the same \(w0\); pass each"
+    ):
         fc.ray.plan_step([one, one])
-    with pytest.raises(ValueError, match="there are no blocks"):
+    with pytest.raises(ValueError, match="blocks is empty; pass at least one"):
         fc.ray.plan_step([])
-    with pytest.raises(TypeError, match=r"blocks\[1\] is ObjectRef.*ray.get it first"):
+    with pytest.raises(TypeError, match=r"blocks\[1\] is ObjectRef.*; call ray.get on it"):
         fc.ray.plan_step([one, rollouts[1].put.remote()])
     with pytest.raises(TypeError, match="pass a list of what put_turns returned"):
         fc.ray.plan_step(one)
-    with pytest.raises(TypeError, match="uids is an argument of put_turns"):
+    with pytest.raises(TypeError, match="uids is no argument of plan_step; pass it to put_turns"):
         fc.ray.plan_step([one], uids=["a"])
 
 
@@ -451,14 +453,16 @@ def test_arguments(rollouts):
         with pytest.raises(TypeError, match=message):
             fc.ray.put_turns(wrong)
     builder = fc.BatchBuilder(pad_token_id=0, merge="exact")
-    with pytest.raises(ValueError, match="merge is 'branch', but the builder's is 'exact'"):
+    with pytest.raises(
+        ValueError, match="merge is 'branch', but the BatchBuilder has merge='exact'; leave"
+    ):
         fc.ray.put_turns(builder, merge="branch")
     with pytest.raises(ValueError, match="part_bytes is 0"):
         fc.ray.put_turns(turns, part_bytes=0)
     block = fc.ray.put_turns(turns)
     shard = fc.ray.plan_step([block]).shard(0, 0)
     for options, message in (
-        ({"merge": "exact"}, "merge is what blocks and plan have"),
+        ({"merge": "exact"}, "merge is no argument of collate; pass it to put_turns"),
         ({"timeout": "1"}, "timeout is '1'"),
     ):
         with pytest.raises(TypeError, match=message):

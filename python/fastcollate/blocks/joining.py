@@ -108,7 +108,9 @@ def _check_like(first: BlockTable, table: BlockTable, first_name: str, name: str
     """Check that a block has what the first one has."""
     if (table.merge_plan is None) != (first.merge_plan is None):
         merged, other = (name, first_name) if first.merge_plan is None else (first_name, name)
-        raise ValueError(f"{merged} has merged turns, but {other} has not; merge all or none")
+        raise ValueError(
+            f"{merged} has merged turns, but {other} has not; pass the same merge for all blocks"
+        )
     if table.merge_plan is not None and first.merge_plan is not None:
         own, other = table.merge_plan.merge_rewards, first.merge_plan.merge_rewards
         if own != other:
@@ -133,7 +135,7 @@ def _check_like(first: BlockTable, table: BlockTable, first_name: str, name: str
             there = forms.get(known.form, f"values per {known.form}")
             raise ValueError(
                 f"{key} holds {here} in {name}, but {there} in {first_name}; "
-                "pass either in all blocks"
+                "pass one of them in all blocks"
             )
         if repr(found.field) != repr(known.field):  # NaN, which fills may be, is not itself
             raise ValueError(
@@ -143,7 +145,7 @@ def _check_like(first: BlockTable, table: BlockTable, first_name: str, name: str
         if found.trailing != known.trailing and not found.is_empty and not known.is_empty:
             raise ValueError(
                 f"{key} has items of shape {found.trailing} in {name}, but of {known.trailing} "
-                f"in {first_name}"
+                f"in {first_name}; pass items of one shape in all blocks"
             )
 
 
@@ -166,8 +168,8 @@ def _check_trajectories(tables: Sequence[BlockTable], names: Sequence[str]) -> N
     for index, table in enumerate(tables[:-1]):
         if not table.names["is_last_step"][-1]:
             raise ValueError(
-                f"the last turn of {names[index]} is no last step, so its trajectory would go on "
-                f"in {names[index + 1]}; put all turns of a trajectory in one block"
+                f"is_last_step is False for the last turn of {names[index]}, so its trajectory "
+                f"would continue in {names[index + 1]}; put all turns of a trajectory in one block"
             )
 
 
@@ -184,7 +186,7 @@ def _check_prompts(uids: Sequence[list[Any] | None], names: Sequence[str]) -> No
         identity, one, other = again
         raise ValueError(
             f"uid {shown(identity)} is in {names[one]} and in {names[other]}, with other prompts "
-            "between them; pass blocks so that the rows of a prompt follow each other"
+            "between them; pass the blocks that share a prompt next to each other"
         )
 
 

@@ -105,15 +105,15 @@ def _check_rows(runs: list[_Run], lens: Integers) -> None:
         found, expected = part["input_ids"].lengths, lens[first:end]
         if len(found) != len(expected):
             raise ValueError(
-                f"there are {len(found)} rows where rows {first} to {end - 1} of the step were "
-                "planned; plan the step anew"
+                f"rows {first} to {end - 1} of the step were planned, but their block has "
+                f"{len(found)} rows; plan the step again"
             )
         wrong = np.flatnonzero(found != expected)
         if len(wrong) > 0:
             row = int(wrong[0])
             raise ValueError(
-                f"row {first + row} of the step was planned with {expected[row]} tokens, but here "
-                f"it has {found[row]}; plan the step anew"
+                f"row {first + row} of the step was planned with {expected[row]} tokens, but has "
+                f"{found[row]}; plan the step again"
             )
 
 
@@ -122,8 +122,8 @@ def _check_dtypes(step: JoinedBlocks, dtypes: Mapping[str, Any]) -> None:
     for key, kind in step.plain.items():
         if checked_dtype_name(dtypes.get(key, kind.dtype), key) == "float64":
             raise ValueError(
-                f"dtype of {key} is float64, but it was put into the store as float32; put it as "
-                "a field of that dtype, under another key"
+                f"dtype of {key} is float64, but it is stored as float32; put it as a field of "
+                "dtype float64, under another key"
             )
     for key, kind in step.fields.items():
         if key not in dtypes or kind.form in ("number", "object"):
@@ -134,8 +134,8 @@ def _check_dtypes(step: JoinedBlocks, dtypes: Mapping[str, Any]) -> None:
         )
         if asked != kind.dtype and (is_wider or kind.dtype in _HALVES):
             raise ValueError(
-                f"dtype of {key} is {asked}, but it was put into the store as {kind.dtype}; "
-                "give the field that dtype where it is put"
+                f"dtype of {key} is {asked}, but it is stored as {kind.dtype}; "
+                f"put it as a field of dtype {asked}"
             )
 
 

@@ -68,20 +68,20 @@ def pad_on_device(
     the device.
     """
     if not isinstance(batch, Batch):
-        raise TypeError(f"batch is of type {type(batch).__name__}; pass a Batch")
+        raise TypeError(f"batch is of type {type(batch).__name__}; pass a Batch of build_batch")
     checked_tensors(batch)
     plan, spec = batch.plan, batch.spec
     target = BY_NAME.get(plan.layout) if layout is None else checked_layout(layout)
     if plan.is_jagged:
         if target is None or not target.spec.is_padded:
             raise ValueError(
-                f"layout is {layout!r}; pass 'left', 'right' or 'two_segment' to pad on the "
-                "device, or fc.Left(...) and so on with widths"
+                f"layout is {layout!r}; pass 'left', 'right' or 'two_segment' or, with widths, "
+                "fc.Left(...), fc.Right(...) or fc.TwoSegment(...)"
             )
     elif target != BY_NAME.get(plan.layout):
         raise ValueError(
-            f"the batch has layout={plan.layout!r}: pad_on_device pads jagged ones; "
-            "call to_layout before it is on a device"
+            f"layout is {layout!r}, but the batch has layout={plan.layout!r} and only jagged "
+            "batches are padded; call to_layout before the batch is moved to a device"
         )
     name = plan.layout if target is None else target.name
     before = spec.outputs

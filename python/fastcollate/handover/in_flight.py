@@ -65,9 +65,9 @@ class InFlight:
         self.let_go()
         if (what := _popped(self._changed)) is not None:
             raise RuntimeError(
-                f"{what} was changed on the host while its copy was in flight, or soon after, "
-                "which looks the same: what the device has may be anything; wait for the copy (by "
-                "an event, or torch.cuda.synchronize) and change a clone, or leave non_blocking out"
+                f"{what} was changed on the host while its copy was in flight, or soon after, so "
+                "the values on the device are unknown; wait for the copy (by an event, or "
+                "torch.cuda.synchronize) and change a clone, or leave non_blocking out"
             )
 
 

@@ -134,7 +134,7 @@ class PinnedSlabs:
         if self.max_bytes is not None and whole > self.max_bytes:
             raise ValueError(
                 f"the batch has {counted(size, 'byte')}, for which torch takes {whole:,}, but the "
-                f"pool has max_bytes={self.max_bytes}; pass a larger pool"
+                f"pool has max_bytes={self.max_bytes}; pass a pool with a larger max_bytes"
             )
         begin, pause, is_reported = time.monotonic(), FIRST_LOOK, False
         while True:
@@ -154,7 +154,7 @@ class PinnedSlabs:
             if waited >= self.timeout:
                 raise TimeoutError(
                     f"{alive} of the pool (depth={self.depth}) still alive after {waited:.1f} s; "
-                    "delete batches and what was made of them, or pass a larger depth"
+                    "delete batches and their views, or pass a larger depth"
                     + ("" if self.max_bytes is None else " or max_bytes")
                 )
             if waited >= REPORT_AFTER and not is_reported:

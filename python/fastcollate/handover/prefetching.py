@@ -110,9 +110,7 @@ def prefetch(
     try:
         iterator = iter(iterable)
     except TypeError as error:
-        raise TypeError(
-            f"iterable is {describe(iterable)}; pass what gives one batch after the other"
-        ) from error
+        raise TypeError(f"iterable is {describe(iterable)}; pass an iterable of batches") from error
     work = _Work(depth)
     move = Same() if device is None else _mover_to(device, work)
     return Prefetcher(iterator, move, work, total, timeout, bar_of(progress, total, "batch"))
@@ -177,7 +175,7 @@ class Prefetcher(Generic[T]):
     def __len__(self) -> int:
         """Return how many items there are altogether, where that is known."""
         if self._total is None:
-            raise TypeError("how many items there will be is not known; pass total")
+            raise TypeError("the number of items is not known; pass total to prefetch")
         return self._total
 
     @property
@@ -310,12 +308,14 @@ class _Work:
                     del error  # whose traceback holds this frame
             if self._is_stopped:
                 self._wake_others()
-                raise RuntimeError("this prefetch was closed while an item was waited for")
+                raise RuntimeError(
+                    "this prefetch was closed during the wait for an item; make another one"
+                )
             waited = time.monotonic() - begin
             if timeout is not None and waited >= timeout:
                 raise TimeoutError(
-                    f"no item for {waited:.1f} s: {self._doing}; "
-                    "pass a longer timeout if that may be"
+                    f"no item for {waited:.1f} s: {self._doing}; pass a longer timeout if that may "
+                    "take longer"
                 )
             if begin + waited >= report:
                 _log.warning("no item for %.0f s: %s", waited, self._doing)

@@ -206,7 +206,7 @@ def checked_tensors(batch: Batch) -> list[Any]:
     def see(value: Any) -> Any:
         if isinstance(value, np.ndarray):
             raise TypeError(
-                "the batch holds NumPy arrays, which are on no device; "
+                "the batch holds NumPy arrays, which cannot be on a device; "
                 "build it with array_type='torch'"
             )
         if is_tensor(value):

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from fastcollate.arguments import checked_int, counted, suggests_names
+from fastcollate.arguments import checked_count, checked_int, counted, suggests_names
 from fastcollate.arrays import (
     checked_array,
     concatenate,
@@ -75,12 +75,10 @@ def cp_split(batch: Batch[Array], cp_size: int, cp_rank: int) -> Batch[Array]:
     array([[2, 3, 6, 0]])
     """
     extents = _extents(batch)
-    cp_size = checked_int("cp_size", cp_size, "a number of ranks")
-    cp_rank = checked_int("cp_rank", cp_rank, "a rank, from 0 on")
-    if cp_size < 1:
-        raise ValueError(f"cp_size is {cp_size}; pass a number from 1 on")
+    cp_size = checked_count("cp_size", cp_size, "a number of ranks")
+    cp_rank = checked_int("cp_rank", cp_rank, "a rank")
     if not 0 <= cp_rank < cp_size:
-        raise ValueError(f"cp_rank is {cp_rank}; pass one from 0 to {cp_size - 1}")
+        raise ValueError(f"cp_rank is {cp_rank}; pass a rank from 0 to {cp_size - 1}")
     positions = _positions_of(batch, extents, cp_size, cp_rank)
     per_token = {
         output.key for output in batch.spec.table if output.align in ("sequence", "response")
@@ -129,12 +127,12 @@ def cp_merge(parts: Sequence[Any], batch: Batch) -> Any:
         if is_tensor(part) != is_tensor(parts[0]) or part.dtype != parts[0].dtype:
             raise TypeError(
                 f"parts[{rank}] is {describe(part)}, but parts[0] is {describe(parts[0])}; "
-                "pass one kind and dtype"
+                "pass parts of one kind and dtype"
             )
         if tuple(part.shape[:2]) != leading or part.shape != parts[0].shape:
             raise ValueError(
-                f"parts[{rank}] has shape {tuple(part.shape)}, but a rank of "
-                f"{counted(len(parts), 'rank')} has {leading} and trailing dimensions"
+                f"parts[{rank}] has shape {tuple(part.shape)}; pass {leading} with the same "
+                f"trailing dimensions for each of {counted(len(parts), 'rank')}"
             )
     positions = np.concatenate([of_rank.ravel() for of_rank in per_rank])
     sources = np.empty_like(positions)
@@ -149,8 +147,8 @@ def _extents(batch: Any) -> np.ndarray:
         raise TypeError(f"batch is {describe(batch)}; pass a Batch in the packed layout")
     if (extents := batch.plan.extents()) is None:
         raise ValueError(
-            f"the batch has layout={batch.plan.layout!r}; "
-            "context parallelism splits packed batches: build one with layout=fc.Packed(...)"
+            f"the batch has layout={batch.plan.layout!r}, but context parallelism splits packed "
+            "batches; build it with layout=fc.Packed(...)"
         )
     return extents
 
@@ -166,9 +164,9 @@ def _positions_of(batch: Batch, extents: np.ndarray, cp_size: int, cp_rank: int)
     if misfits.size > 0:
         first = misfits[0]
         raise ValueError(
-            f"the place at row {row[first]}, column {column[first]} has {length[first]} positions, "
-            f"which cannot be cut into 2 * cp_size = {chunks} equal chunks; "
-            f"build the batch with layout=fc.Packed(..., multiple_of={chunks}) or a multiple"
+            f"the sequence at row {row[first]}, column {column[first]} has {length[first]} "
+            f"positions, which 2 * cp_size = {chunks} does not divide; build the batch with "
+            f"layout=fc.Packed(..., multiple_of={chunks})"
         )
     chunk = length // chunks
     of_place = row * width + column

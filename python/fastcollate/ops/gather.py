@@ -37,9 +37,9 @@ def gathered(
     if shift is None:
         if of == "sequence":
             raise TypeError(
-                "gather(of='sequence') needs shift: pass shift='next_token' if position p of x "
-                "holds the value of token p + 1, as a model's log-probabilities do, or "
-                "shift='none' if it holds token p's own"
+                "of is 'sequence', but shift is None; pass shift='next_token' if position p of x "
+                "holds the value of token p + 1, as log-probabilities of a model do, or "
+                "shift='none' if it holds that of token p"
             )
         shift = "none"
     if shift not in ("none", "next_token"):
@@ -48,7 +48,9 @@ def gathered(
     missing = _checked_missing(missing, x)
     is_shifted = shift == "next_token"
     if is_shifted and of == "response":
-        raise ValueError("shift='next_token' is about whole sequences; pass of='sequence'")
+        raise ValueError(
+            "shift is 'next_token', but of is 'response'; pass of='sequence', or leave shift out"
+        )
     width = plan.width if of == "sequence" else plan.response_width
     leading = plan.leading_shape(width)
     found = tuple(x.shape)[: len(leading)]
@@ -58,8 +60,8 @@ def gathered(
     if found not in expected:
         shapes = " or ".join(str(shape) for shape in expected)
         raise ValueError(
-            f"x has shape {tuple(x.shape)}, but of={of!r} with shift={shift!r} takes {shapes} "
-            "and trailing dimensions"
+            f"x has shape {tuple(x.shape)}, but of is {of!r} and shift {shift!r}; pass x of shape "
+            f"{shapes}, with or without trailing dimensions"
         )
     places, lens = plan.gather_places(
         of_sequence=of == "sequence",

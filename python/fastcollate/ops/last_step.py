@@ -166,7 +166,10 @@ def _check_steps(is_last: NDArray[np.bool_], padding: NDArray[np.bool_]) -> None
 
 def _checked_responses(mask: Any, offsets: Any, rows: int) -> _Responses:
     if (mask is None) == (offsets is None):
-        raise TypeError("pass response_mask or, for the jagged layout, response_offsets; not both")
+        raise TypeError(
+            f"response_mask and response_offsets are both {'None' if mask is None else 'given'}; "
+            "pass response_offsets for the jagged layout, response_mask for others"
+        )
     if mask is None:
         given = checked_array("response_offsets", offsets)
         total = int(given[-1]) if given.ndim == 1 and len(given) > 0 else 0
@@ -192,10 +195,7 @@ def _checked_values(values: Any, responses: _Responses, trajectories: int) -> tu
     """Return the values, flat if there is one per token, and whether there is."""
     rows = len(responses.mask) if responses.lens is None else len(responses.lens)
     if isinstance(values, Ragged) and responses.lens is not None:
-        if values.trailing or not np.array_equal(values.lengths, responses.lens):
-            raise ValueError(
-                "values and response_offsets differ in row lengths; pass one number per token"
-            )
+        _check_like_responses(values, responses.lens)
         return as_floats(values.values), True
     if isinstance(values, (list, tuple)):
         numbers: Any = _listed(values)
@@ -218,13 +218,29 @@ def _checked_values(values: Any, responses: _Responses, trajectories: int) -> tu
     return as_floats(numbers), False
 
 
+def _check_like_responses(values: Ragged, lens: NDArray[np.int64]) -> None:
+    """Check that there is one number per token of each response."""
+    if values.trailing:
+        raise ValueError(
+            f"values has tokens of shape {values.trailing}; pass one number per response token"
+        )
+    _check_rows("values", len(values), len(lens))
+    differ = values.lengths != lens
+    if differ.any():
+        row = int(differ.argmax())
+        raise ValueError(
+            f"values[{row}] has {values.lengths[row]} items, but response_offsets give the "
+            f"response {lens[row]} tokens; pass one number per response token"
+        )
+
+
 def _listed(values: Sequence[Any]) -> NDArray[Any]:
     """Return a list of numbers as float32."""
     try:
         numbers = np.asarray(values)
     except ValueError as error:
         raise ValueError(
-            f"values has items of different lengths ({error}); pass items of one length"
+            f"values cannot be read as an array ({error}); pass rows of one length"
         ) from error
     if numbers.size > 0 and numbers.dtype.kind not in NUMBERS:
         raise TypeError(f"values is {describe(values)}; pass numbers")
@@ -254,8 +270,8 @@ def _constants(
     unknown = np.flatnonzero((tokens > 0) & (lens[last_rows] == 0))
     if len(unknown) > 0:
         raise ValueError(
-            f"row {last_rows[unknown[0]]} is a last step without response tokens, so values per "
-            "token have none for the other steps of its trajectory; pass one value per trajectory"
+            f"values has one number per token, but row {last_rows[unknown[0]]}, the last step of a "
+            "trajectory, has no response token to read it from; pass one value per trajectory"
         )
     places = starts[last_rows][owners] + columns
     firsts = np.cumsum(lens[last_rows]) - lens[last_rows]

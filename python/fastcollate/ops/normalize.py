@@ -179,8 +179,8 @@ def _check_lengths(batch: Batch, plan: StepPlan, slots: NDArray[np.int64]) -> No
     if len(wrong) > 0:
         row = int(wrong[0])
         raise ValueError(
-            f"row {row} of the batch has {counted(int(found[row]), 'token')}, but "
-            f"{int(expected[row])} in the plan; pass the plan of these rows in this order"
+            f"row {row} of the batch has {counted(int(found[row]), 'token')}, but the plan has "
+            f"{int(expected[row])}; pass the plan of these rows in this order"
         )
 
 

@@ -94,13 +94,16 @@ def _check_whole(plan: Plan) -> None:
     if (bins := plan.bins()) is None:
         return
     if len(bins[1]) != plan.num_rows:
-        message = "the batch has rows that were split when they were packed; build it anew instead"
-        raise ValueError(message)
+        split = np.flatnonzero(np.bincount(bins[1], minlength=plan.num_rows) > 1)
+        raise ValueError(
+            f"row {split[0]} of the batch was split when it was packed; "
+            "call build_batch with the new layout"
+        )
     headless = np.flatnonzero((plan.prompt_lens == 0) & (plan.response_lens > 0))
     if plan.is_shifted and len(headless) > 0:
         raise ValueError(
-            f"row {headless[0]} has no prompt, so with shift='next_token' the batch holds nothing "
-            "of its first response token; build it anew instead"
+            f"row {headless[0]} of the batch has no prompt, so with shift='next_token' no value of "
+            "its first response token was kept; call build_batch with the new layout"
         )
 
 

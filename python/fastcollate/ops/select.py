@@ -19,14 +19,13 @@ def selected(batch: Batch, shard: Shard) -> Batch:
     check_shard(shard)
     if batch.plan.is_packed:
         raise ValueError(
-            "the batch is packed: several of its rows share one of the outputs; "
-            "pass shard=shard to build_batch, or select from a padded or jagged batch"
+            "the batch is packed, so several of its rows share a row of the outputs; "
+            "pass shard to build_batch, or select from a padded or jagged batch"
         )
     if shard.layout is not None:
         raise ValueError(
-            f"the step was planned with layout={shard.layout!r}, but rows that are selected keep "
-            "the layout of their batch: plan the step without layout, or pass the shard to "
-            "build_batch"
+            f"the step was planned with layout={shard.layout!r}, but selected rows keep the layout "
+            "of their batch; plan the step without layout, or pass shard to build_batch"
         )
     plan = batch.plan
     first = plan.first_in_view(shard)

@@ -85,7 +85,7 @@ def _what_happened(error: RayError) -> str:
         return f"cannot be read ({_reason(str(error), error)})"
     # The first paragraph names the object.
     reason = _reason(str(error).partition("\n\n")[2], error)
-    again = "put its rows again and plan the step anew"
+    again = "put its rows again and plan the step again"
     if isinstance(error, OwnerDiedError):
         again += ", and keep the process that puts them, or the actor's handle, until it is trained"
     return f"is lost ({reason}); {again}"
@@ -102,5 +102,5 @@ def checked_timeout(timeout: Any) -> float:
     """Return a number of seconds that Ray can wait."""
     seconds = checked_seconds("timeout", timeout)
     if math.isinf(seconds):
-        raise ValueError("timeout is inf; pass a number of seconds that ends")
+        raise ValueError("timeout is inf; pass a finite number of seconds")
     return seconds

@@ -204,7 +204,7 @@ def plan_step(
     blocks = _checked_blocks(blocks)
     for name in NAMES:
         if name in options:
-            raise TypeError(f"{name} is an argument of put_turns: the blocks know it")
+            raise TypeError(f"{name} is no argument of plan_step; pass it to put_turns")
     tables = joined([block.table for block in blocks], [block.name for block in blocks])
     rows: Any = tables.merge_plan
     if rows is None:
@@ -286,7 +286,7 @@ def collate(
     timeout = checked_timeout(timeout)
     for name in options:
         if name in (*COLUMNS, "merge", "shard"):
-            raise TypeError(f"{name} is what blocks and plan have: pass it to put_turns")
+            raise TypeError(f"{name} is no argument of collate; pass it to put_turns")
     if (message := wrong_name(collate, options)) is not None:
         raise TypeError(message)
     step: JoinedBlocks = fetched(
@@ -302,13 +302,17 @@ def _checked_blocks(blocks: Any) -> list[Block]:
     if isinstance(blocks, Block) or not isinstance(blocks, (list, tuple)):
         raise TypeError(f"blocks is {describe(blocks)}; pass a list of what put_turns returned")
     if len(blocks) == 0:
-        raise ValueError("there are no blocks to plan; pass at least one")
+        raise ValueError("blocks is empty; pass at least one block")
     seen: dict[ray.ObjectRef[Any], int] = {}
     for index, block in enumerate(blocks):
         if not isinstance(block, Block):
-            advice = "ray.get it first" if isinstance(block, ray.ObjectRef) else "pass Blocks"
+            is_reference = isinstance(block, ray.ObjectRef)
+            advice = "call ray.get on it first" if is_reference else "pass what put_turns returned"
             raise TypeError(f"blocks[{index}] is {describe(block)}; {advice}")
         first = seen.setdefault(block.refs[0], index)
         if first != index:
-            raise ValueError(f"blocks[{index}] is blocks[{first}] once more ({block.name})")
+            raise ValueError(
+                f"blocks[{index}] and blocks[{first}] are the same ({block.name}); "
+                "pass each block once"
+            )
     return list(blocks)

@@ -154,7 +154,10 @@ def put_turns(
         )
     for key in ("prompts", "responses"):
         if key not in turns:
-            raise TypeError(f"turns has no {key}; its keys are {', '.join(map(str, turns))}")
+            raise TypeError(
+                f"turns has no {key}; pass prompts and responses besides its keys "
+                f"{', '.join(map(str, turns))}"
+            )
     return put(**turns, merge=merge, merge_rewards=merge_rewards)
 
 
@@ -164,7 +167,8 @@ def _told(builder: BatchBuilder, **options: Any) -> dict[str, Any]:
     for name, value in options.items():
         if value is not None and told[name] is not None and value != told[name]:
             raise ValueError(
-                f"{name} is {value!r}, but the builder's is {told[name]!r}; pass one of them"
+                f"{name} is {value!r}, but the BatchBuilder has {name}={told[name]!r}; "
+                f"leave {name} out, or give the builder the same"
             )
     return {name: options[name] if value is None else value for name, value in told.items()}
 
