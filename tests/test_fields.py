@@ -478,20 +478,6 @@ def test_options_of_a_field_that_cannot_be(options, message):
         build_fields(x=fc.Field([[1], [1, 2, 3]], **options))
 
 
-@pytest.mark.parametrize(
-    "key",
-    [
-        *("input_ids", "attention_mask", "response_mask", "position_ids", "labels"),
-        *("loss_mask", "rewards", "logprobs", "router_padding_mask"),
-        *("cu_seqlens", "offsets", "max_seqlen", "response_offsets"),
-    ],
-)
-@pytest.mark.parametrize("layout", ["left", "jagged"])
-def test_keys_that_outputs_have(key, layout):
-    with raises(f"'{key}'", ValueError):
-        build_fields(layout, **{key: fc.Field([[1], [1, 2, 3]])})
-
-
 def test_keys_that_other_fields_make():
     fields = {"x": fc.PerRow(ARRAYS, concat=True), "x_offsets": fc.PerRow([1, 2])}
     for names in (["x", "x_offsets"], ["x_offsets", "x"]):

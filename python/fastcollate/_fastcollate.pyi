@@ -21,7 +21,6 @@ __all__ = [
     "PAD_ROWS",
     "POLICIES",
     "POSITION_IDS",
-    "RESERVED_KEYS",
     "SHIFTS",
     "SYNTHETIC_LENS",
     "BufferPool",
@@ -62,7 +61,6 @@ __all__ = [
 
 __version__: str
 IGNORE_INDEX: int
-RESERVED_KEYS: list[str]
 COSTS: tuple[str, ...]
 LAYOUTS: tuple[str, ...]
 MASK_DRIFTS: tuple[str, ...]
@@ -99,6 +97,8 @@ class FieldSpec:
     def key(self) -> str: ...
     @property
     def align(self) -> str: ...
+    @property
+    def weighs(self) -> bool: ...
     @property
     def is_written(self) -> bool: ...
     @property

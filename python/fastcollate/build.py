@@ -134,7 +134,9 @@ def build_batch(
         predicts: the first of a row without a prompt, and of a part of a row that packing split.
     fields
         More fields by their keys: :class:`Field` per token, :class:`PerRow` and
-        :class:`RoutedExperts`.
+        :class:`RoutedExperts`. A key may be any that no other output of the batch has: with
+        `loss_mask` None, ``{"loss_mask": fc.Field(masks, align="sequence", dtype="bool")}`` is a
+        mask along whole sequences. It is a field like others, and trains nothing.
     uids, trajectory_ids, is_last_step
         One object per row, kept as ``batch.uids``, ``batch.trajectory_ids`` and
         ``batch.is_last_step``.

@@ -411,8 +411,12 @@ pub enum Error {
         noun: &'static str,
     },
 
-    #[error("fields gives the output '{key}' twice")]
-    RepeatedOutput { key: String },
+    #[error("two outputs would be '{key}': {first} and {second}; give the field another key")]
+    RepeatedOutput {
+        key: String,
+        first: String,
+        second: String,
+    },
 
     #[error("{key} has the fill {fill}, which does not fit {dtype}")]
     FillMisfit {

@@ -89,7 +89,6 @@ mod _fastcollate {
             (synthetic.prompt_len, synthetic.response_len),
         )?;
         module.add("IGNORE_INDEX", fastcollate::batch::IGNORE_INDEX)?;
-        module.add("RESERVED_KEYS", fastcollate::batch::RESERVED_KEYS)?;
         add_names(module)?;
         module.add("__version__", env!("CARGO_PKG_VERSION"))
     }

@@ -202,8 +202,8 @@ def stored(
     sources = batch.plan.sources
 
     plain: dict[str, _Stored] = {}
-    for name in PLAIN:
-        if name not in batch or (name == "loss_mask" and loss_mask is None):
+    for name, given in zip(PLAIN, (loss_mask, rewards, logprobs), strict=True):
+        if given is None:
             continue
         values = to_array(batch[name])
         if name == "rewards" and _is_one_number_each(rewards):

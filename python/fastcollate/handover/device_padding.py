@@ -20,7 +20,7 @@ from fastcollate.plan.layouts import BY_NAME, LayoutArgument, checked_layout
 from fastcollate.plan.step_plan import Shard
 
 if TYPE_CHECKING:
-    from fastcollate._fastcollate import Output, Plan
+    from fastcollate._fastcollate import FieldSpec, Output, Plan
     from fastcollate.core_call import BatchSpec
 
 
@@ -97,7 +97,7 @@ def pad_on_device(
     specs = [spec for _, spec in fields]
     rounds_up = plan.multiple_of > 1
     table = OutputTable.of_layout(name, rounds_up, spec.pad_token_id, specs, outputs)
-    _check_weights(spec.table, table)
+    _check_weights(spec.fields, specs)
     spec = spec._replace(fields=specs, outputs=outputs, table=table)
     wanted = {output.key: output.dtype for output in table}
     data = {key: _as_dtype(value, wanted.get(key)) for key, value in batch.items()}
@@ -113,16 +113,16 @@ _WHOLE = ("bool", "int32", "int64")
 """Dtypes of whole numbers, of which each holds those before it."""
 
 
-def _check_weights(before: OutputTable, after: OutputTable) -> None:
+def _check_weights(before: Sequence[FieldSpec], after: Sequence[FieldSpec]) -> None:
     """Check that the dtype holds all weights: to look at them is to wait for the device."""
-    if "loss_mask" not in before or before["loss_mask"].field is None:
-        return
-    found, asked = str(before["loss_mask"].dtype), str(after["loss_mask"].dtype)
-    if asked in _WHOLE and found not in _WHOLE[: _WHOLE.index(asked) + 1]:
-        raise ValueError(
-            f"loss_mask is {found} in the batch, and dtypes asks for {asked}, which may not hold "
-            f"its weights; pass dtypes={{'loss_mask': {asked!r}}} to build_batch, which checks them"
-        )
+    for was, now in zip(before, after, strict=True):
+        found, asked = str(was.dtype), str(now.dtype)
+        if was.weighs and asked in _WHOLE and found not in _WHOLE[: _WHOLE.index(asked) + 1]:
+            raise ValueError(
+                f"{was.key} is {found} in the batch, and dtypes asks for {asked}, which may not "
+                f"hold its weights; pass dtypes={{{was.key!r}: {asked!r}}} to build_batch, which "
+                "checks them"
+            )
 
 
 def _as_dtype(value: Any, name: str | None) -> Any:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
-from fastcollate._fastcollate import RESERVED_KEYS, FieldSpec, OutputTable
+from fastcollate._fastcollate import FieldSpec, OutputTable
 from fastcollate.arguments import as_list, checked_int, suggests_names
 from fastcollate.arrays import (
     NUMBERS,
@@ -210,16 +210,12 @@ def _joined(arrays: list[Any], dtype: Any) -> tuple[Any, Any]:
 
 
 def check_keys(fields: Any) -> None:
-    """Check that the argument ``fields`` has keys that outputs may have."""
+    """Check that the argument ``fields`` is a mapping of strings."""
     if not isinstance(fields, Mapping):
         raise TypeError(f"fields is {reprlib.repr(fields)}; pass a mapping of keys to fc.Field")
     for key in fields:
         if not isinstance(key, str):
             raise TypeError(f"fields has the key {key!r}; pass strings as keys")
-        if key in RESERVED_KEYS:
-            raise ValueError(
-                f"fields has the key {key!r}, which names a built-in output; pass another key"
-            )
 
 
 def checked_fields(fields: Mapping[str, Any], array_type: str) -> list[tuple[Any, FieldSpec]]:

@@ -92,7 +92,7 @@ def columns_of(
             key: packed.split(key, one) if key in of_fields else one for key, one in columns.items()
         }
     for key, name in COLUMNS.items():
-        if key in columns:
+        if key in columns and sources.get(key) != key:  # else it is a field of its own
             if name in arguments:
                 raise ValueError(
                     f"samples have {key!r} and 'labels', which both mark the tokens that train; "

@@ -199,20 +199,20 @@ def _groups(plan: StepPlan, slots: NDArray[np.int64], per: str) -> tuple[NDArray
 
 
 def _tokens_of(batch: Batch) -> _Tokens:
-    """Find which response positions train, by the table of outputs and the plan."""
+    """Find which response positions train, by the plan: keys may be those of fields."""
     if batch._spec is None:
         return _tokens_of_mapping(batch)
-    plan, table = batch.plan, batch.spec.table
+    plan = batch.plan
     rows = None
     if plan.is_packed:
         rows = _rows_of_ids(batch["sequence_ids"])
     elif plan.is_jagged:
         rows = np.repeat(np.arange(plan.num_rows), plan.response_lens)
-    if "loss_mask" in table:
+    if batch.spec.outputs.loss_mask is not None:
         mask = batch["loss_mask"]
     elif plan.num_unpredicted > 0:
         mask = like_of(plan.loss_mask(), batch["input_ids"])
-    elif "response_mask" in table:
+    elif not plan.is_jagged:
         mask = batch["response_mask"]
     else:
         mask = np.ones(int(plan.response_lens.sum()), np.bool_)

@@ -81,8 +81,7 @@ def names_of(batch: Batch) -> dict[str, Any]:
 def _outputs(batch: Batch, layout: LayoutSpec, shard: Shard | None) -> OutputSpec:
     """Return the outputs that are no fields; whether a loss mask is one depends on the layout."""
     outputs = batch.spec.outputs
-    table = batch.spec.table
-    if "loss_mask" in table and table["loss_mask"].field is not None:
+    if any(spec.weighs for spec in batch.spec.fields):
         return outputs
     is_made = (batch.merge_plan, batch.is_padding, shard) != (None, None, None)
     dtype = (outputs.loss_mask or "float32") if needs_loss_mask(layout, is_made) else None

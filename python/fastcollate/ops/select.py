@@ -37,7 +37,7 @@ def selected(batch: Batch, shard: Shard) -> Batch:
     def pick() -> Plan:
         return plan.pick(shard, plan.layout_for(shard))
 
-    if "loss_mask" not in spec.table:
+    if spec.outputs.loss_mask is None:
         outputs = spec.outputs.with_loss_mask("float32")
         table = OutputTable.of_layout(plan.layout, False, spec.pad_token_id, spec.fields, outputs)
         spec = spec._replace(outputs=outputs, table=table)

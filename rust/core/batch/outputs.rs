@@ -28,28 +28,6 @@ const PADDED_SEGMENT_KEYS: [&str; 3] = [
     "row_cu_seqlens_padded",
 ];
 
-/// The keys that a caller's field cannot have.
-pub const RESERVED_KEYS: [&str; 18] = [
-    "input_ids",
-    "attention_mask",
-    "response_mask",
-    "position_ids",
-    "sequence_ids",
-    "labels",
-    LOSS_MASK,
-    "rewards",
-    "logprobs",
-    ROUTER_PADDING_MASK,
-    "offsets",
-    "response_offsets",
-    "cu_seqlens",
-    "max_seqlen",
-    "row_cu_seqlens",
-    "cu_seqlens_padded",
-    "max_seqlen_padded",
-    "row_cu_seqlens_padded",
-];
-
 /// The outputs that are no fields: their dtypes, and which of the optional ones there are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct OutputSpec {
@@ -199,14 +177,16 @@ pub fn outputs(
     for (index, field) in fields.iter().enumerate() {
         outputs.extend(field.outputs(index));
     }
-    let is_repeated = |index: &usize| {
-        let key = &outputs[*index].key;
-        outputs[..*index].iter().any(|other| other.key == *key)
+    let first_of = |index: usize| {
+        let key = &outputs[index].key;
+        outputs[..index].iter().find(|other| other.key == *key)
     };
-    match (0..outputs.len()).find(is_repeated) {
+    match (0..outputs.len()).find_map(|index| Some((first_of(index)?, &outputs[index]))) {
         None => Ok(outputs),
-        Some(index) => Err(Error::RepeatedOutput {
-            key: outputs.swap_remove(index).key.into_owned(),
+        Some((first, second)) => Err(Error::RepeatedOutput {
+            key: second.key.to_string(),
+            first: first.origin(fields),
+            second: second.origin(fields),
         }),
     }
 }
@@ -376,6 +356,23 @@ impl Output {
         }
     }
 
+    /// What the output is there for, in words.
+    fn origin(&self, fields: &[&FieldSpec]) -> String {
+        let of_field = |index: usize| match fields[index] {
+            field if field.is_plain => format!("the argument {}", field.name),
+            field => format!("fields['{}']", field.key),
+        };
+        match self.what {
+            What::Field(index) => of_field(index),
+            What::RouterPaddingMask(index) => format!("the mask of {}", of_field(index)),
+            What::JoinedOffsets(index) => format!("the offsets of {}", of_field(index)),
+            What::LossMask { .. } => {
+                "the batch's own, as its rows are packed, merged or a shard's,".to_owned()
+            }
+            _ => "the batch's own".to_owned(),
+        }
+    }
+
     /// The index of the field that the output comes with, if there is one.
     pub fn field(&self) -> Option<usize> {
         match self.what {
@@ -419,18 +416,54 @@ mod tests {
 
     #[test]
     fn no_field_can_have_the_key_of_another_output() {
+        let message = |fields: &[&FieldSpec], spec: &OutputSpec, layout| {
+            let error = outputs(spec, fields, 0, layout, true).unwrap_err();
+            error.to_string()
+        };
         for layout in [Layout::Left, Layout::Jagged, Layout::Packed] {
             for output in outputs(&ALL, &[], 0, layout, true).unwrap() {
-                assert!(RESERVED_KEYS.contains(&&*output.key), "{}", output.key);
+                let field = field(&output.key, FieldKind::Row);
+                if field.weighs {
+                    continue;
+                }
+                let found = message(&[&field], &ALL, layout);
+                let expected = format!("'{0}': the batch's own and fields['{0}']", output.key);
+                assert!(found.contains(&expected), "{found}");
             }
         }
         let joined = field("images", FieldKind::Object { is_joined: true });
         let other = field("images_offsets", FieldKind::Row);
-        let error = outputs(&ALL, &[&other, &joined], 0, Layout::Left, false).unwrap_err();
         assert_eq!(
-            error.to_string(),
-            "fields gives the output 'images_offsets' twice"
+            message(&[&other, &joined], &ALL, Layout::Left),
+            "two outputs would be 'images_offsets': fields['images_offsets'] and the offsets of \
+             fields['images']; give the field another key"
         );
+        let rewards = FieldSpec {
+            is_plain: true,
+            ..field("rewards", FieldKind::Response)
+        };
+        let own = field("rewards", FieldKind::Sequence);
+        assert_eq!(
+            message(&[&rewards, &own], &ALL, Layout::Left),
+            "two outputs would be 'rewards': the argument rewards and fields['rewards']; give the \
+             field another key"
+        );
+        let mask = FieldSpec {
+            weighs: false,
+            ..field(LOSS_MASK, FieldKind::Sequence)
+        };
+        let found = message(&[&mask], &ALL, Layout::Left);
+        assert!(
+            found.contains("as its rows are packed, merged or a shard's"),
+            "{found}"
+        );
+        let unmasked = OutputSpec {
+            loss_mask: None,
+            labels: None,
+            ..ALL
+        };
+        let labels = field("labels", FieldKind::Sequence);
+        assert!(outputs(&unmasked, &[&mask, &labels], 0, Layout::Left, false).is_ok());
     }
 
     #[test]

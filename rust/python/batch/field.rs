@@ -89,6 +89,12 @@ impl FieldSpec {
         })
     }
 
+    /// Whether it is the loss mask.
+    #[getter]
+    fn weighs(&self) -> bool {
+        self.0.weighs
+    }
+
     /// Whether values are read and written here, and not kept by the caller.
     #[getter]
     fn is_written(&self) -> bool {
