@@ -33,6 +33,7 @@ from fastcollate.ingest.fields import (
     per_row_values,
 )
 from fastcollate.ops.normalize import loss_weights
+from fastcollate.ops.relayout import names_of
 from fastcollate.plan.merging import MergePlan, MergeRewards
 
 Integers = NDArray[np.int64]
@@ -46,9 +47,6 @@ Whoever needs a row of it fetches all of it, and each fetch takes some time for 
 
 PLAIN = ("loss_mask", "rewards", "logprobs")
 """Arguments of `build_batch` that are fields of their own: the keys of their outputs too."""
-
-NAMES = ("uids", "trajectory_ids", "is_last_step")
-"""Arguments of `build_batch` that name rows."""
 
 Part = dict[str, Any]
 """Columns of rows that follow each other: ``input_ids``, those of `PLAIN` and, by their keys,
@@ -229,11 +227,10 @@ def stored(
         }
         for first, end in zip(bounds[:-1].tolist(), bounds[1:].tolist(), strict=True)
     ]
-    names = {name: getattr(batch, name) for name in NAMES}
     table = BlockTable(
         {name: table for name, table in batch.plan.to_dict().items() if name not in _PLACES},
         batch.merge_plan,
-        {name: values for name, values in names.items() if values is not None},
+        names_of(batch),
         {name: one.kind for name, one in plain.items()},
         {key: one.kind for key, one in more.items()},
         _loss_weights(batch, plain.get("loss_mask"), of_responses),

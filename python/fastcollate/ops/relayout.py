@@ -19,6 +19,10 @@ if TYPE_CHECKING:
     from fastcollate.plan.step_plan import Shard
 
 
+ROW_NAMES = ("uids", "trajectory_ids", "is_last_step")
+"""Arguments of `build_batch`, and attributes of a batch, that name rows."""
+
+
 def relayout(batch: Batch, layout: LayoutSpec, shard: Shard | None = None) -> Batch:
     """Write a batch, or some of its rows, again (see :meth:`fastcollate.Batch.to_layout`)."""
     plan, spec = batch.plan, batch.spec
@@ -73,9 +77,8 @@ def relayout(batch: Batch, layout: LayoutSpec, shard: Shard | None = None) -> Ba
 
 
 def names_of(batch: Batch) -> dict[str, Any]:
-    """Return what names the rows of a batch."""
-    names = ("uids", "trajectory_ids", "is_last_step")
-    return {name: values for name in names if (values := getattr(batch, name)) is not None}
+    """Return the names of a batch's rows that it has."""
+    return {name: values for name in ROW_NAMES if (values := getattr(batch, name)) is not None}
 
 
 def _outputs(batch: Batch, layout: LayoutSpec, shard: Shard | None) -> OutputSpec:

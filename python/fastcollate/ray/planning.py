@@ -14,9 +14,9 @@ from fastcollate.arrays import describe
 from fastcollate.batch import Batch
 from fastcollate.blocks.joining import JoinedBlocks, joined
 from fastcollate.blocks.reading import built, parts_of
-from fastcollate.blocks.storing import NAMES
 from fastcollate.build import build_batch
 from fastcollate.ops.normalize import LossNormalizers
+from fastcollate.ops.relayout import ROW_NAMES
 from fastcollate.option_types import ArrayType, WriteOptions
 from fastcollate.plan import stepping
 from fastcollate.plan.layouts import LayoutArgument
@@ -202,7 +202,7 @@ def plan_step(
         What is no block, for instance a reference to one: ``ray.get`` that first.
     """
     blocks = _checked_blocks(blocks)
-    for name in NAMES:
+    for name in ROW_NAMES:
         if name in options:
             raise TypeError(f"{name} is no argument of plan_step; pass it to put_turns")
     tables = joined([block.table for block in blocks], [block.name for block in blocks])

@@ -12,11 +12,12 @@ from numpy.typing import NDArray
 
 from fastcollate.arguments import checked_count, counted, suggests_names
 from fastcollate.arrays import describe
-from fastcollate.blocks.storing import NAMES, PART_BYTES, PLAIN, BlockTable, stored
+from fastcollate.blocks.storing import PART_BYTES, PLAIN, BlockTable, stored
 from fastcollate.builder import BatchBuilder
+from fastcollate.ops.relayout import ROW_NAMES
 from fastcollate.plan.merging import MergePlan, MergeRewards, Policy, check_merge_arguments
 
-COLUMNS = ("prompts", "responses", *PLAIN, "fields", *NAMES)
+COLUMNS = ("prompts", "responses", *PLAIN, "fields", *ROW_NAMES)
 
 
 @dataclass(frozen=True, eq=False)
