@@ -54,7 +54,7 @@ class _Tokens(NamedTuple):
     rows: NDArray[np.int64] | None
     """The row of every position, all in one line; None where each row is an output row. Of padding
     it says nothing."""
-    count: int
+    num_rows: int
     """Number of rows."""
 
 
@@ -67,7 +67,7 @@ def normalized(
     """See :meth:`fastcollate.Batch.normalize`."""
     x = as_floats(checked_array("advantages", advantages))
     tokens = _tokens_of(batch)
-    slots = _slots_of_rows(batch, tokens.count, plan)
+    slots = _slots_of_rows(batch, tokens.num_rows, plan)
     groups, count = _groups(plan, slots, per)
     mask, rows_of_tokens = tokens.mask != 0, tokens.rows  # weights select what they do not make 0
     if tuple(x.shape) != tuple(mask.shape):
@@ -110,7 +110,7 @@ def normalized(
 def loss_normalizers(batch: Batch, plan: StepPlan) -> LossNormalizers:
     """See :meth:`fastcollate.Batch.loss_normalizers`."""
     tokens = _tokens_of(batch)
-    slots = _slots_of_rows(batch, tokens.count, plan)
+    slots = _slots_of_rows(batch, tokens.num_rows, plan)
     return normalizers_of(_weights(tokens), slots, plan)
 
 
