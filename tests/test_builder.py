@@ -365,7 +365,11 @@ def test_extra_fields_that_cannot_be(field, message):
         (5, "fields is 5; pass a mapping"),
         ([1], r"fields is \[1\]; pass a mapping"),
         ({1: fc.PerRow(1)}, "fields has the key 1"),
-        ({"input_ids": fc.PerRow(1)}, "fields has the key 'input_ids'"),
+        ({"input_ids": fc.PerRow(1)}, "'input_ids': the batch's own and fields"),
+        (
+            {"x": fc.PerRow([1], concat=True), "x_offsets": fc.PerRow(1)},
+            "the offsets of fields.'x'. and fields.'x_offsets'",
+        ),
     ],
 )
 def test_fields_that_are_none(fields, message):

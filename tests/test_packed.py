@@ -723,7 +723,7 @@ FEWER = plan_of([[(1, 0, 2)], [(0, 0, 4)]])
         ({"dtypes": {"sequence_ids": "float32"}}, ValueError, "sequence_ids"),
         ({"dtypes": {"attention_mask": "bool"}}, ValueError, "attention_mask"),
         ({"fields": {"sequence_ids": fc.PerRow([1, 2, 3])}}, ValueError, "sequence_ids"),
-        ({"fields": {"row_cu_seqlens_padded": fc.PerRow([1, 2, 3])}}, ValueError, "row_cu_seqlens"),
+        ({"fields": {"row_cu_seqlens": fc.PerRow([1, 2, 3])}}, ValueError, "row_cu_seqlens"),
         ({"responses": [[5, 6], [7], [8, 9]]}, ValueError, "4 tokens in row 2, but it has 3"),
     ],
 )  # fmt: skip

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, TypeVar, ca
 import numpy as np
 from numpy.typing import NDArray
 
-from fastcollate._fastcollate import FieldSpec, RowStore, StoredRow, stored_columns
+from fastcollate._fastcollate import FieldSpec, OutputTable, RowStore, StoredRow, stored_columns
 from fastcollate.arguments import check_bool, counted, spells_out, suggests_names, wrong_name
 from fastcollate.arrays import describe
 from fastcollate.batch import Array, Batch
@@ -21,7 +21,7 @@ from fastcollate.build import (
     build_batch,
     check_options,
 )
-from fastcollate.dtypes import taken_apart
+from fastcollate.dtypes import checked_outputs, needs_loss_mask, taken_apart
 from fastcollate.ingest.fields import (
     Field,
     FieldKind,
@@ -32,6 +32,7 @@ from fastcollate.ingest.fields import (
     no_value,
     unreadable,
 )
+from fastcollate.plan.layouts import LEFT, checked_layout
 
 if TYPE_CHECKING:
     import torch
@@ -222,6 +223,8 @@ class BatchBuilder(Generic[Array]):
                 objects.append(_copied(key, index, field))
             else:
                 arrays.append(self._array(key, index, field))
+        if fields and index == 0:  # those after it have the same
+            self._check_table([spec for spec, _ in arrays if spec is not None], fields)
         self._append(kinds, (index, prompt, response, arrays), objects)
 
     def finish(self) -> Batch[Array]:
@@ -306,6 +309,25 @@ class BatchBuilder(Generic[Array]):
         if not self._forget(store, rows):
             raise RuntimeError(_TAKEN)
         return result
+
+    def _check_table(self, specs: list[FieldSpec], fields: Mapping[str, Any]) -> None:
+        """Check that no two outputs of the batch have one key."""
+        for key, field in fields.items():
+            if isinstance(field, RoutedExperts):
+                specs.append(field.spec(key))
+            elif isinstance(field, PerRow):
+                align = "joined" if field.concat else "object"
+                specs.append(FieldSpec(key, key, align=align, dtype=None))
+        names = ("position_ids", "labels", "layout", "merge")
+        position_ids, labels, layout, merge = (self._options[name] for name in names)
+        layout = LEFT if layout is None else checked_layout(layout)
+        has_loss_mask = needs_loss_mask(layout.spec, merge is not None)
+        has_loss_mask |= any(spec.weighs for spec in specs)
+        outputs, _ = checked_outputs(
+            "default", layout.name, position_ids, labels, [], "numpy", has_loss_mask
+        )
+        rounds_up = (getattr(layout, "multiple_of", None) or 1) > 1
+        OutputTable.of_layout(layout.name, rounds_up, 0, specs, outputs)
 
     def _typed(self, spec: FieldSpec) -> FieldSpec:
         """Return how a field is read, in the dtype that its output will have."""
