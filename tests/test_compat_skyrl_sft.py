@@ -369,7 +369,7 @@ def test_bad_examples(examples, exception, message):
 REFUSED_PACKED = [
     ([example(2, 1), example(9, 1)], ValueError, r"examples\[1\] has 9 tokens, which exceeds max_"),
     ([], ValueError, "dp_size=1, .* no bin may be empty"),
-    ([example(0, 0)], RuntimeError, "no example has a token"),
+    ([example(0, 0)], RuntimeError, "examples have no tokens; pass"),
     ([example(3, 1, loss_mask=[1, 1])], AssertionError, r"examples\[0\] .* num_actions=1, .* of 2"),
     ([example(3, 1, loss_mask=None)], TypeError, "NoneType"),
     ([{"input_ids": [1]}], KeyError, "num_actions"),

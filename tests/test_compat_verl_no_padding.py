@@ -251,7 +251,7 @@ def test_bad_input():
     with pytest.raises(TypeError, match="data is 3"):
         left_right_2_no_padding(3)
     batch = fc.build_batch([[1]], [[2]], pad_token_id=0)
-    with pytest.raises(TypeError, match="call a Batch's to_layout"):
+    with pytest.raises(TypeError, match="a Batch has to_layout"):
         left_right_2_no_padding(batch)
     tokens = int(data["attention_mask"].sum())
     with pytest.raises(AssertionError, match=f"tensor has {tokens + 1} tokens, but the rows of"):

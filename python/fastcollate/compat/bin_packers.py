@@ -42,12 +42,12 @@ class BinPacker:
         if min_bin_count is not None and min_bin_count < 0:
             raise ValueError(
                 f"min_bin_count must be nonnegative, but is {min_bin_count}; "
-                "pass a number from 0 on or None"
+                "pass 0 or more, or None"
             )
         if bin_count_multiple is not None and bin_count_multiple < 1:
             raise ValueError(
                 f"bin_count_multiple must be positive, but is {bin_count_multiple}; "
-                "pass a number from 1 on or None"
+                "pass 1 or more, or None"
             )
         self.bin_capacity = bin_capacity
         self.min_bin_count = min_bin_count
@@ -79,10 +79,9 @@ class BinPacker:
             return plan.bins
         if count > len(lengths):
             raise ValueError(
-                f"Cannot create {count} bins with only {len(lengths)} sequences, as "
-                f"min_bin_count={self.min_bin_count} and bin_count_multiple="
-                f"{self.bin_count_multiple} ask for; no bin may be empty: pass smaller ones, or "
-                "more sequences"
+                f"Cannot create {count} bins with only {len(lengths)} sequences: min_bin_count is "
+                f"{self.min_bin_count}, bin_count_multiple is {self.bin_count_multiple}, and no "
+                "bin may be empty; pass smaller numbers, or more sequences"
             )
         offsets, items = spread_bins(plan.offsets, plan.indices, count)
         return lists_of(offsets, items)

@@ -121,7 +121,9 @@ class DataCollatorWithFlattening:
         flat, lengths = collated.data, collated.plan.response_lens
         starts = flat["offsets"][:-1]
         if not lengths.all():
-            raise ValueError(f"features[{lengths.argmin()}]['input_ids'] has no tokens")
+            raise ValueError(
+                f"features[{lengths.argmin()}]['input_ids'] has no tokens; pass at least one"
+            )
 
         ids = flat["input_ids"]
         targets = _copy(ids) if labels is None else flat["labels"]

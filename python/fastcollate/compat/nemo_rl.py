@@ -244,7 +244,7 @@ class SequencePacker(BinPacker):
         return bins
 
     def _packed(self, lengths: Sequence[int]) -> Bins:
-        raise NotImplementedError(f"{type(self).__name__} is no packer; ask get_packer for one")
+        raise NotImplementedError(f"{type(self).__name__} cannot pack; call get_packer")
 
     def reset_metrics(self) -> None:
         """Forget what has been packed."""
@@ -309,8 +309,8 @@ class ModifiedFirstFitDecreasingPacker(SequencePacker):
         if len(lengths) > 0 and min(lengths) == 0:
             index = list(lengths).index(0)
             raise ValueError(
-                f"sequence lengths must be positive, but sequence_lengths[{index}] is 0; leave "
-                "sequences without tokens out"
+                f"sequence lengths must be positive, but sequence_lengths[{index}] is 0; pass only "
+                "sequences that have tokens"
             )
         return self._bins(lengths, "mffd")
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from fastcollate.arguments import checked_int, counted
+from fastcollate.arguments import checked_count, counted
 from fastcollate.arrays import describe, offsets_of
 from fastcollate.plan.packing import pack
 
@@ -83,23 +83,21 @@ def pack_dataset(
         raise ValueError(
             f"Invalid packing strategy {strategy!r}, must be one of {', '.join(STRATEGIES)}"
         )
-    seq_length = checked_int("seq_length", seq_length, "a number of tokens")
-    if seq_length < 1:
-        raise ValueError(f"seq_length is {seq_length}; pass a number of tokens from 1 on")
+    seq_length = checked_count("seq_length", seq_length, "a number of tokens")
     if hasattr(dataset, "with_format") and hasattr(dataset, "map"):
         return _mapped(dataset, seq_length, strategy, map_kwargs or {})
     if map_kwargs:
         raise TypeError(
             f"map_kwargs is {map_kwargs!r}, but dataset is of type {type(dataset).__name__}, "
-            "which is not mapped; leave it out"
+            "which is not mapped; leave map_kwargs out"
         )
     table = _as_table(dataset)
     packed, cut = _packed(table, seq_length, strategy)
     if len(cut) > 0:
         warnings.warn(
             f"{counted(len(cut), 'sequence')} of {len(table):,} had more than "
-            f"seq_length={seq_length} tokens and were cut off: "
-            f"{counted(int(cut.sum()), 'token')} in all are gone; strategy='bfd_split' keeps them",
+            f"seq_length={seq_length} tokens and were cut off by "
+            f"{counted(int(cut.sum()), 'token')} in all; pass strategy='bfd_split' to keep them",
             stacklevel=2,
         )
     return packed
@@ -140,7 +138,7 @@ def _packed_batch(examples: Any, seq_length: int, strategy: str) -> Any:
         # In the same words for every batch: so they are shown once.
         warnings.warn(
             f"sequences of more than seq_length={seq_length} tokens are cut off; "
-            "strategy='bfd_split' keeps all tokens",
+            "pass strategy='bfd_split' to keep all tokens",
             stacklevel=2,
         )
     return packed
@@ -168,7 +166,9 @@ def _packed(table: Any, seq_length: int, strategy: str) -> tuple[Any, Integers]:
     columns, starts, lengths = _columns(table)
     names = table.column_names
     if strategy != "wrapped" and SEQ_LENGTHS in names:
-        raise KeyError(f"dataset has a column {SEQ_LENGTHS!r}; rename or drop it")
+        raise KeyError(
+            f"dataset has a column {SEQ_LENGTHS!r}, which packing adds; rename or drop it"
+        )
     kept = np.minimum(lengths, seq_length) if strategy == "bfd" else lengths
     parts = (_wrapped if strategy == "wrapped" else _best_fit)(kept, seq_length)
     packed = []
@@ -221,7 +221,7 @@ def _columns(table: Any) -> tuple[list[Any], list[Integers], Integers]:
     import pyarrow as pa
 
     if table.num_columns == 0:
-        raise ValueError("dataset has no columns; there is nothing to pack")
+        raise ValueError("dataset has no columns; pass at least one column of lists")
     columns = []
     starts: list[Integers] = []
     lengths: list[Integers] = []
@@ -243,6 +243,7 @@ def _columns(table: Any) -> tuple[list[Any], list[Integers], Integers]:
             raise ValueError(
                 "All columns must have values of the same length, but "
                 f"row {row} of column {name!r} has {lengths[-1][row]} values "
-                f"and {lengths[0][row]} in column {table.column_names[0]!r}"
+                f"and {lengths[0][row]} in column {table.column_names[0]!r}; pass rows of one "
+                "length in all columns"
             )
     return columns, starts, lengths[0]

@@ -110,14 +110,19 @@ def convert_prompts_responses_to_batch_tensors(
         ("loss_masks", loss_masks),
     ]:
         if (found := _count(name, field)) != rows:
-            raise AssertionError(f"{name} has {found} rows, but prompts has {rows}")
+            raise AssertionError(
+                f"{name} has {found} rows, but prompts has {rows}; pass one row per prompt"
+            )
     if max_seq_len is not None:
         max_seq_len = checked_integer("max_seq_len", max_seq_len, "an integer or None")
 
     fields = [(rewards, REWARDS), (loss_masks, LOSS_MASK)]
     if logprobs is not None and (found := _count("logprobs", logprobs)) > 0:
         if found > rows:
-            raise IndexError(f"logprobs has {found} rows, but prompts has {rows}")
+            raise IndexError(
+                f"logprobs has {found} rows, but prompts has {rows}; pass at most one row per "
+                "prompt"
+            )
         if found < rows:
             if hasattr(logprobs, "__arrow_c_stream__") or hasattr(logprobs, "__arrow_c_array__"):
                 logprobs = ragged(logprobs)
@@ -192,13 +197,14 @@ def make_router_padding_mask(
     attention_mask = torch.as_tensor(attention_mask)
     if attention_mask.dim() != 2:
         raise ValueError(
-            f"Expected 2D attention_mask, but it has shape {tuple(attention_mask.shape)}"
+            f"Expected 2D attention_mask, but it has shape {tuple(attention_mask.shape)}; "
+            "pass shape (rows, width)"
         )
     rows, width = attention_mask.shape
     if len(captured_route_lengths) != rows:
         raise ValueError(
             "Expected one captured route length per trajectory, but captured_route_lengths has "
-            f"{len(captured_route_lengths)} items and attention_mask {rows} rows"
+            f"{len(captured_route_lengths)} items and attention_mask {rows} rows; pass one per row"
         )
     device = attention_mask.device
     captured = torch.as_tensor(captured_route_lengths, dtype=torch.int64, device=device)
@@ -209,7 +215,7 @@ def make_router_padding_mask(
         raise ValueError(
             "captured route lengths must be within trajectory lengths, but "
             f"captured_route_lengths[{row}] is {int(captured[row])} and row {row} has "
-            f"{int(lens[row])} tokens"
+            f"{int(lens[row])} tokens; pass a length from 0 to {int(lens[row])}"
         )
     position = torch.arange(width, device=device) - (width - lens)[:, None]
     return (position < 0) | (position >= captured[:, None])
@@ -219,7 +225,8 @@ def _listed_routes(routes: Sequence[Any], prompts: Rows, responses: Rows) -> Any
     """Return nested lists as a field that is 0 where nothing was captured; None for empty ones."""
     if len(routes) != len(prompts):
         raise ValueError(
-            f"rollout_expert_indices has {len(routes)} rows, but prompts has {len(prompts)}"
+            f"rollout_expert_indices has {len(routes)} rows, but prompts has {len(prompts)}; "
+            "pass one row per prompt"
         )
     shape = next((np.shape(row)[1:] for row in routes if row), None)
     if shape is None:
@@ -232,7 +239,8 @@ def _listed_routes(routes: Sequence[Any], prompts: Rows, responses: Rows) -> Any
                 array[: len(known)] = known
             except (TypeError, ValueError) as error:
                 raise type(error)(
-                    f"rollout_expert_indices[{row}] cannot be read: {error}"
+                    f"rollout_expert_indices[{row}] cannot be read ({error}); pass lists of shape "
+                    "(tokens, layers, topk)"
                 ) from error
         whole.append(array)
     largest = max((int(array.max()) for array in whole if array.size), default=0)

@@ -102,19 +102,20 @@ def compute_prompt_mini_batch_boundaries(
     ``skyrl.train.dataset.preprocess``. Other than there, assertions say what is wrong.
     """
     if len(uids) == 0:
-        raise IndexError("uids is empty; there are no mini-batches of no prompts")
+        raise IndexError("uids is empty; pass at least one uid")
     ends = compute_prompt_end_indices(uids)
     if len(ends) != train_batch_size:
         raise AssertionError(
-            f"train_batch_size is {train_batch_size}, but uids name {len(ends)} prompts"
+            f"train_batch_size is {train_batch_size}, but uids name {len(ends)} prompts; "
+            "pass that number"
         )
     if train_batch_size % mini_batch_size != 0:
         raise AssertionError(
             f"mini_batch_size is {mini_batch_size}, which does not divide train_batch_size "
-            f"({train_batch_size})"
+            f"({train_batch_size}); pass a divisor"
         )
     if mini_batch_size < 0:
-        raise AssertionError(f"mini_batch_size is {mini_batch_size}")
+        raise AssertionError(f"mini_batch_size is {mini_batch_size}; pass a number of prompts")
     stops = ends[mini_batch_size - 1 :: mini_batch_size]
     boundaries = list(zip([0, *stops], stops, strict=False))
     if not is_stepwise:
@@ -124,7 +125,7 @@ def compute_prompt_mini_batch_boundaries(
                 raise AssertionError(
                     f"mini-batch {index} has rows {start} to {end - 1}, but "
                     f"{mini_batch_size} prompts of n_samples_per_prompt={n_samples_per_prompt} "
-                    f"have {size}"
+                    f"have {size}; pass that many rows of every prompt"
                 )
     return boundaries
 

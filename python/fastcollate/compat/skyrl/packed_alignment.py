@@ -42,7 +42,7 @@ def packed_alignment(
     function: Any = getattr(module, FUNCTION, None)
     if function is None:
         raise RuntimeError(
-            f"{MODULE} has no {FUNCTION}; this version of SkyRL places examples in another way, "
+            f"{MODULE} has no {FUNCTION}, so the installed SkyRL aligns examples in another way; "
             "use its own collator"
         )
     options: dict[str, Any] = {"fp8_enabled": fp8_enabled}
@@ -50,7 +50,9 @@ def packed_alignment(
     if has_recipes:
         options["fp8_recipe"] = fp8_recipe
     elif fp8_recipe is not None:
-        raise ValueError(f"fp8_recipe is {fp8_recipe!r}, but the installed SkyRL has no recipes")
+        raise ValueError(
+            f"fp8_recipe is {fp8_recipe!r}, but the installed SkyRL has no recipes; pass None"
+        )
     return Alignment(function(tp_size, cp_size, **options), is_limited=has_recipes)
 
 

@@ -25,12 +25,13 @@ def checked_routes(routes: Sequence[Any], rows: int) -> Sequence[Any]:
         name = f"rollout_expert_indices[{row}]"
         if not isinstance(array, np.ndarray):
             raise TypeError(
-                f"rollout_expert_indices entries must be NumPy arrays, but {name} is {array!r:.80}"
+                "rollout_expert_indices entries must be NumPy arrays, but "
+                f"{name} is {array!r:.80}; pass an array for every row"
             )
         if array.ndim != 3 or len(array) == 0:
             raise ValueError(
-                f"{name} has shape {array.shape}; rows must contain routes for every trajectory, "
-                "(captured tokens, layers, topk), of one token at least"
+                f"{name} has shape {array.shape}; rows must contain routes for every trajectory: "
+                "pass shape (captured tokens, layers, topk) with at least one token"
             )
         if array.dtype.kind not in "iu":
             raise ValueError(f"{name} has dtype {array.dtype}; pass integers")
@@ -60,10 +61,14 @@ def packed_routes(make: Callable[..., Any], routes: Sequence[Any], lens: Integer
         if array.shape[1:] != shape or shape[1] == 0:
             raise ValueError(
                 f"{name} has shape {array.shape}, but rollout_expert_indices[0] {routes[0].shape}; "
-                "entries must share [layers, topk], of at least one expert per layer"
+                "entries must share [layers, topk]: pass one shape, with at least one expert per "
+                "layer"
             )
         if len(array) > lens[row]:
-            raise ValueError(f"{name} has {len(array)} route rows for {lens[row]} tokens")
+            raise ValueError(
+                f"{name} has {len(array)} route rows for {lens[row]} tokens; "
+                "pass at most one per token"
+            )
     dtype = max((array.dtype for array in routes), key=lambda dtype: dtype.itemsize)
     return _packed(make, routes, lens, dtype, np.arange(shape[1], dtype=dtype))
 
@@ -82,8 +87,8 @@ def packed_support(make: Callable[..., Any], support: Any, lens: Integers) -> An
     """
     if not isinstance(support, list):
         raise TypeError(
-            f"rollout_sample_support must be a list of NumPy arrays, "
-            f"but is of type {type(support).__name__}"
+            "rollout_sample_support must be a list of NumPy arrays, but is of type "
+            f"{type(support).__name__}; pass a list of one array per row"
         )
     if len(support) != len(lens):
         raise ValueError(
@@ -103,11 +108,13 @@ def packed_support(make: Callable[..., Any], support: Any, lens: Integers) -> An
             )
         if array.ndim != 2 or array.shape[1:] != support[0].shape[1:] or array.shape[1] == 0:
             raise ValueError(
-                f"{name} has shape {array.shape}; pass (response tokens, k), with one k for all"
+                f"{name} has shape {array.shape}; pass (response tokens, k) with the same k for "
+                "all rows"
             )
         if len(array) != lens[row]:
             raise ValueError(
-                f"{name} has {len(array)} support rows for {lens[row]} response tokens"
+                f"{name} has {len(array)} support rows for {lens[row]} response tokens; "
+                "pass one per response token"
             )
     return _packed(make, support, lens, np.dtype(np.int32), None)
 

@@ -86,7 +86,8 @@ def collate_sft_batch(examples: Examples, tokenizer: Any) -> Any:
     for row, (length, count) in enumerate(zip(lengths, actions, strict=True)):
         if not 0 <= count <= length:
             raise ValueError(
-                f"examples[{row}]['num_actions'] is {count}, but the example has {length} tokens"
+                f"examples[{row}]['num_actions'] is {count}, but the example has {length} tokens; "
+                f"pass a number from 0 to {length}"
             )
         _check_length(row, "attention_mask", attention_masks[row], length, "input_ids")
         _check_length(row, "loss_mask", loss_masks[row], count, "num_actions")
@@ -264,7 +265,10 @@ class PackedDataCollator:
         if batch_size != self.batch_size:
             return self._unpacked(examples, batch_size=batch_size)
         if _check_images(examples):
-            raise ValueError("examples have pixel_values, but rows of several cannot have images")
+            raise ValueError(
+                "examples have pixel_values, but packed rows cannot have images; leave images out, "
+                "or pass another batch_size to pad without packing"
+            )
         ids = [example["input_ids"] for example in examples]
         loss_masks = [_loss_mask(row, example) for row, example in enumerate(examples)]
         align = packed_alignment(
@@ -300,7 +304,8 @@ class PackedDataCollator:
             if length > self.max_tokens_per_microbatch:
                 raise ValueError(
                     f"examples[{row}] has {length} tokens, which exceeds "
-                    f"max_tokens_per_microbatch={self.max_tokens_per_microbatch}"
+                    f"max_tokens_per_microbatch={self.max_tokens_per_microbatch}; pass a larger "
+                    "max_tokens_per_microbatch, or shorter examples"
                 )
         tokens = np.array(lengths, np.int64)
         capacity, places = self.max_tokens_per_microbatch, tokens
@@ -335,7 +340,7 @@ def _loss_mask(row: int, example: Mapping[str, Any]) -> Any:
     if len(mask) != min(length, actions):
         raise AssertionError(
             f"examples[{row}] has {counted(length, 'token')} and num_actions={actions}, "
-            f"but a loss_mask of {len(mask)}"
+            f"but a loss_mask of {len(mask)}; pass a loss_mask of {min(length, actions)}"
         )
     return mask
 
@@ -346,7 +351,7 @@ def _as_packed_batch(packed: Mapping[str, Any], plan: BinPlan) -> Any:
 
     width = packed["input_ids"].shape[1]
     if width == 0:
-        raise RuntimeError("no example has a token")
+        raise RuntimeError("examples have no tokens; pass at least one token")
     # The last position predicts nothing. SkyRL's sum is that of float32 numbers in one piece.
     loss_mask = packed["loss_mask"][:, :-1].contiguous()
     loss_mask *= 1 / max(int(loss_mask.sum().item()), 1)
@@ -374,7 +379,8 @@ def _check_images(examples: Examples) -> bool:
 def _check_length(row: int, key: str, values: Any, expected: int, source: str) -> None:
     if len(values) != expected:
         raise ValueError(
-            f"examples[{row}][{key!r}] has {len(values)} items, but {source} is of {expected}"
+            f"examples[{row}][{key!r}] has {len(values)} items, but {source} is of {expected}; "
+            "pass that many"
         )
 
 

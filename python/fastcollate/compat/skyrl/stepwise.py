@@ -129,12 +129,15 @@ def _finished_turns(generator_output: Mapping[str, Any]) -> tuple[dict[str, Any]
         if generator_output.get(key) is not None:
             raise AssertionError(
                 f"{key} not supported: SkyRL merges no turns that have it; "
-                "fastcollate.build_batch does"
+                "call fastcollate.build_batch with merge instead"
             )
     flags = _items("is_last_step", generator_output["is_last_step"], count)
     stops = [turn + 1 for turn, flag in enumerate(flags) if flag]
     if not stops:
-        raise AssertionError(f"is_last_step is true for none of {count} turns")
+        raise AssertionError(
+            f"is_last_step is true for none of {count} turns; pass True for the last turn of every "
+            "trajectory"
+        )
     turns = {
         key: None if column is None else _items(key, column, stops[-1])
         for key, column in generator_output.items()
@@ -150,7 +153,9 @@ def _items(key: str, column: Any, count: int) -> Any:
     try:
         return [column[turn] for turn in range(count)]
     except IndexError as error:
-        raise IndexError(f"{key} has {len(column)} items, but there are {count} turns") from error
+        raise IndexError(
+            f"{key} has {len(column)} items, but there are {count} turns; pass one item per turn"
+        ) from error
     except (KeyError, TypeError) as error:
         kind = KeyError if isinstance(error, KeyError) else TypeError
         raise kind(
@@ -212,7 +217,8 @@ def _check_ids(ids: Column | None, stops: Sequence[int]) -> None:
             if not ids[turn] == ids[start]:
                 raise AssertionError(
                     f"trajectory_ids[{turn}] is {reprlib.repr(ids[turn])}, but its trajectory, "
-                    f"which begins at turn {start}, is {reprlib.repr(ids[start])}"
+                    f"which begins at turn {start}, is {reprlib.repr(ids[start])}; pass one id for "
+                    "all turns of a trajectory"
                 )
 
 
@@ -224,7 +230,7 @@ def _check_values(merged: Mapping[str, Any], rows: Sequence[range]) -> None:
         if isinstance(reward, list) != is_list:
             raise AssertionError(
                 f"{_named('rewards', row)} are {'numbers' if is_list else 'lists'}, "
-                f"but others are {'lists' if is_list else 'numbers'}"
+                f"but others are {'lists' if is_list else 'numbers'}; pass one kind for all turns"
             )
     per_token = {"loss_masks": merged["loss_masks"]}
     for key in ("rollout_logprobs", "rollout_sample_support"):
@@ -237,7 +243,7 @@ def _check_values(merged: Mapping[str, Any], rows: Sequence[range]) -> None:
             if len(values) != len(response):
                 raise AssertionError(
                     f"{_named(key, row)} have {len(values)} items when merged, "
-                    f"but the response has {len(response)} tokens"
+                    f"but the response has {len(response)} tokens; pass one per response token"
                 )
 
 
@@ -252,8 +258,8 @@ def _check_trajectories(merged: Mapping[str, Any], rows: Sequence[range]) -> Non
     for row, name, following, flag in zip(rows, names, [*names[1:], None], flags, strict=True):
         if name in seen:
             raise AssertionError(
-                f"trajectory {name!r} has turns before others', and turn {row[0]} again; "
-                "pass the turns of a trajectory together"
+                f"trajectory {name!r} comes again at turn {row[0]}, after other trajectories; "
+                "pass the turns of a trajectory next to each other"
             )
         is_last = name != following
         if (flag is True) != is_last:

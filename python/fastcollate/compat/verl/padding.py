@@ -54,11 +54,11 @@ def left_right_2_no_padding(data: Any) -> Any:
 
     if not (is_tensordict(data) or isinstance(data, MutableMapping)):
         raise TypeError(
-            f"data is {describe(data)}; pass a TensorDict or a dict, or call a Batch's to_layout"
+            f"data is {describe(data)}; pass a TensorDict or a dict (a Batch has to_layout)"
         )
     for key in ("input_ids", "attention_mask", "response_mask", "position_ids"):
         if key not in data.keys():  # noqa: SIM118
-            raise AssertionError(f"data has no {key}; pass a batch that has padding")
+            raise AssertionError(f"data has no {key}; pass a padded batch with {key}")
 
     input_ids, mask, position_ids = data["input_ids"], data["attention_mask"], data["position_ids"]
     data.pop("input_ids")
@@ -147,19 +147,23 @@ def no_padding_2_padding(tensor: torch.Tensor, data: Any) -> torch.Tensor:
     else:
         mask = data["attention_mask"]
         if mask.is_nested:
-            raise AssertionError("attention_mask is nested, but prompts are not; pass it padded")
+            raise AssertionError(
+                "attention_mask is nested, but prompts are not; pass a padded attention_mask"
+            )
         split = prompts.shape[1]
         prompt_lens, response_lens = mask[:, :split].sum(1), mask[:, split:].sum(1)
         width = responses.shape[1]
     ends = (prompt_lens + response_lens).cumsum(0)
     if int(ends[-1]) != len(values):
         raise AssertionError(
-            f"tensor has {len(values)} tokens, but the rows of data have {int(ends[-1])}"
+            f"tensor has {len(values)} tokens, but the rows of data have {int(ends[-1])}; "
+            "pass the data of the same rows"
         )
     if (prompt_lens == 0).any():
         row = int((prompt_lens == 0).nonzero()[0])
         raise AssertionError(
-            f"row {row} has no prompt, so nothing predicts the first token of its response"
+            f"row {row} has no prompt, so nothing predicts the first token of its response; "
+            "pass prompts of at least one token"
         )
     columns = torch.arange(width, device=values.device)
     first = (ends - response_lens - 1).to(values.device)

@@ -68,7 +68,7 @@ def karmarkar_karp(seqlen_list: Any, k_partitions: int, equal_size: bool) -> lis
     """
     weights = checked_weights("seqlen_list has", seqlen_list, "item")
     if k_partitions > MAX_PARTS:
-        raise ValueError(f"k_partitions is {k_partitions}; pass a number up to {MAX_PARTS}")
+        raise ValueError(f"k_partitions is {k_partitions}; pass at most {MAX_PARTS}")
     return _parts(weights, k_partitions, equal_size, "grown")
 
 
@@ -102,7 +102,8 @@ def get_seqlen_balanced_partitions(
     k = checked_integer("k_partitions", k_partitions, "a number of parts")
     if len(weights) < k:
         raise AssertionError(
-            f"seqlen_list has {len(weights)} items, which are too few for k_partitions={k}"
+            f"seqlen_list has {len(weights)} items, but k_partitions is {k}; pass at most "
+            f"{len(weights)} as k_partitions"
         )
     return _parts(weights, k, equal_size, "karmarkar_karp")
 
@@ -112,12 +113,12 @@ def _parts(weights: Any, k_partitions: Any, equal_size: Any, algorithm: str) -> 
     if equal_size and len(weights) % k != 0:
         raise AssertionError(
             f"seqlen_list has {len(weights)} items, which k_partitions={k} does not divide; "
-            "pass equal_size=False"
+            "pass a divisor of that as k_partitions, or equal_size=False"
         )
     if k < 1 or len(weights) == 0:
         raise IndexError(
             f"seqlen_list has {len(weights)} items, and k_partitions is {k}; "
-            "pass one item and one part at least"
+            "pass at least one item and k_partitions of 1 or more"
         )
     return lists_of(*_fastcollate.partition(weights, k, algorithm, bool(equal_size)))
 
@@ -208,11 +209,11 @@ def rearrange_micro_batches(
     is_refused, needed, longest, fewest = ranks.most(0, needed, int(lengths.max()), -num_groups)
     count, fewest = -(-needed // step) * step, -fewest
     if is_refused:
-        raise ValueError("another rank of dp_group refuses its batch; see its error")
+        raise ValueError("another rank of dp_group raised an error for its batch; see that error")
     if longest > limit:
         raise ValueError(
             f"{group_size} rows that stay together have {longest} tokens, which exceeds "
-            f"max_token_len={limit}; pass a larger one, or a smaller force_group_size"
+            f"max_token_len={limit}; pass a larger max_token_len, or a smaller force_group_size"
         )
     order = "small_ends" if use_dynamic_bsz_balance else None
     while True:
@@ -220,7 +221,7 @@ def rearrange_micro_batches(
             found_needed = f"{count} micro-batches" if count < NEVER else "more micro-batches"
             raise ValueError(
                 f"max_token_len={limit} needs {found_needed}, but a rank can fill only {fewest}, "
-                f"with {group_size} of its rows in each; pass a larger one, or more rows"
+                f"with {group_size} of its rows in each; pass a larger max_token_len, or more rows"
             )
         found = _fastcollate.split_micro_batches(costs, lengths, limit, count, step, True, 1, order)
         own = NEVER if found is None else len(found[0]) - 1
@@ -239,11 +240,13 @@ def _refusal(num_rows: int, longest: int, limit: int, group_size: int) -> Except
         return ValueError("batch has no rows; pass at least one")
     if limit < longest:
         return AssertionError(
-            f"max_token_len is {limit}, but the batch is {longest} tokens wide; pass at least that"
+            f"max_token_len is {limit}, but the batch is {longest} tokens wide; pass at least "
+            f"{longest}"
         )
     if num_rows % group_size != 0:
         return AssertionError(
-            f"batch has {num_rows} rows, which force_group_size={group_size} does not divide"
+            f"batch has {num_rows} rows, which force_group_size={group_size} does not divide; pass "
+            f"a multiple of {group_size} rows"
         )
     return None
 

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, TypeAlias, overload
 
 import numpy as np
 
-from fastcollate.arguments import checked_int, counted
+from fastcollate.arguments import checked_count, checked_int, counted
 from fastcollate.arrays import (
     checked_array,
     convert,
@@ -172,17 +172,20 @@ def upsample_batch(
     ``verl.trainer.ppo.padding_utils``, which reads and writes rows in its transfer queue, and
     ``PPOTrainer._get_required_batch_multiple`` of ``verl.trainer.ppo.v1.trainer_base``.
     """
-    rows = [_checked_rows("dp_size", dp_size)]
+    rows = [checked_count("dp_size", dp_size, "a number of ranks")]
     for name, value in (
         ("actor_mini_batch_rows", actor_mini_batch_rows),
         ("critic_mini_batch_rows", critic_mini_batch_rows),
     ):
         if value is not None:
-            rows.append(_checked_rows(name, value))
+            rows.append(checked_count(name, value, "a number of rows"))
     eos = _checked_eos(eos_token_id)
     if isinstance(samples, Batch):
         if tags is not None:
-            raise TypeError(f"tags is {reprlib.repr(tags)}; a Batch has none, leave them out")
+            raise TypeError(
+                f"tags is {reprlib.repr(tags)}, but samples is a Batch, which has none; leave tags "
+                "out"
+            )
         return _upsampled(samples, math.lcm(*rows), eos)
     for name, items in (("samples", samples), ("tags", tags)):
         if not isinstance(items, Sequence) or isinstance(items, (str, bytes)):
@@ -190,7 +193,7 @@ def upsample_batch(
     assert tags is not None
     if len(tags) != len(samples):
         raise ValueError(
-            f"there are {counted(len(tags), 'tag')}, but {counted(len(samples), 'sample')}; "
+            f"tags has {counted(len(tags), 'item')}, but samples has {len(samples)}; "
             "pass one tag per sample"
         )
 
@@ -365,9 +368,7 @@ def build_padding_routed_experts(source_routed_experts: Any, seq_len: int) -> An
     -----
     ``verl.trainer.ppo.padding_utils.build_padding_routed_experts``, for tensors and arrays.
     """
-    length = checked_int("seq_len", seq_len, "a number of tokens")
-    if length < 0:
-        raise ValueError(f"seq_len is {length}; pass a number of tokens")
+    length = checked_count("seq_len", seq_len, "a number of tokens", least=0)
     if not is_array(source_routed_experts):
         return None
     shape = tuple(source_routed_experts.shape)
@@ -412,8 +413,8 @@ def _template(
         if is_array(found):
             if first_misfit(np.array([value]), found.dtype) is not None:
                 raise ValueError(
-                    f"eos_token_id is {eos}, which {name}[{field!r}] of {dtype_name(found.dtype)} "
-                    "cannot hold"
+                    f"eos_token_id is {eos}, which does not fit {dtype_name(found.dtype)}, the "
+                    f"dtype of {name}[{field!r}]; pass a wider dtype"
                 )
             count = tokens[field].number if field in tokens else ROW_LENGTH
             sample[field] = zeros((count, *found.shape[1:]), found)
@@ -545,7 +546,8 @@ def _copied(name: str, value: Any) -> Any:
         return value.detach().clone() if is_tensor(value) else copy.deepcopy(value)
     except Exception as error:
         raise TypeError(
-            f"{name} is {reprlib.repr(value)}, of which no copy can be made: {error}"
+            f"{name} is {reprlib.repr(value)}, which cannot be copied ({error}); leave it out, or "
+            "pass an object that copy.deepcopy takes"
         ) from error
 
 
@@ -556,15 +558,8 @@ def _read(name: str, fields: Any) -> Sample:
     return {key: fields[key] for key in fields.keys()}  # noqa: SIM118
 
 
-def _checked_rows(name: str, value: Any) -> int:
-    rows = checked_int(name, value, "an integer of at least 1")
-    if rows < 1:
-        raise ValueError(f"{name} is {rows}; pass at least 1")
-    return rows
-
-
 def _checked_eos(value: Any) -> int:
     eos = checked_int("eos_token_id", value, "one token id, such as tokenizer.eos_token_id")
     if eos < 0:
-        raise ValueError(f"eos_token_id is {eos}; token ids are not negative")
+        raise ValueError(f"eos_token_id is {eos}; pass a token id of 0 or more")
     return eos
