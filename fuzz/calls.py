@@ -415,7 +415,7 @@ def _padded(_: Choices, rows: Sequence[np.ndarray]) -> Any:
     table = np.ones((len(rows), longest + 1, *rows[0].shape[1:]), rows[0].dtype)
     for out, row in zip(table, rows, strict=True):
         out[: len(row)] = row
-    return fc.ragged(table, lengths=[len(row) for row in rows])
+    return fc.unpad(table, lengths=[len(row) for row in rows])
 
 
 _WHOLE: list[Callable[[Choices, Sequence[np.ndarray]], Any]] = [

@@ -3,8 +3,8 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use fastcollate::batch::{
-    Collated, Columns, FieldKind, FieldSpec, LOSS_MASK, Number, OutputSpec, Request, RowSource,
-    Value, collate_slices,
+    Beside, Collated, Columns, FieldKind, FieldSpec, LOSS_MASK, Number, OutputSpec, Request,
+    RowSource, Value, collate_slices,
 };
 use fastcollate::plan::merge::{MergePolicy, MergeRewards, MergeSpec, Streams};
 use fastcollate::plan::pack::{Algorithm, Cost, Oversize, PackSpec, Packer};
@@ -28,7 +28,7 @@ const OUTPUTS: OutputSpec = OutputSpec {
     sequence_ids: IntDtype::I32,
     position_ids: (Some(PositionPadding::Zero), IntDtype::I32),
     labels: Some((false, IntDtype::I64)),
-    is_bare: false,
+    beside: Beside::All,
     loss_mask: Some(Dtype::F32),
 };
 

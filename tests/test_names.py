@@ -45,7 +45,7 @@ SMALL = {"prompts": [[1]], "responses": [[2]], "pad_token_id": 0, "array_type": 
         (fc.BatchBuilder, "pad_to_multiple_of", r"layout=fc.Left\(multiple_of=\.\.\.\)"),
         (partial(fc.Collator, pad_token_id=0), "rows", r"layout=fc.Packed.single_row\(\)"),
         (fc.build_batch, "pack", r"layout=fc.Packed\(capacity=\.\.\.\)"),
-        (fc.pad_on_device, "max_response_len", r"layout=fc.Left\(pad_response_to=\.\.\.\)"),
+        (fc.memory.pad_on_device, "max_response_len", r"layout=fc.Left\(pad_response_to=\.\.\.\)"),
         (fc.Right, "max_response_len", "pad_response_to"),
         (fc.Packed, "tail", "padding_as"),
         (fc.plan_step, "shards", "shard_by"),

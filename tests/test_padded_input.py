@@ -58,9 +58,9 @@ def test_padded_blocks(side, name):
         [message] = said(lambda c=columns: fc.build_batch(**c, pad_token_id=PAD, **OPTIONS))
         assert f"{name} has 4 rows of 12 tokens, of which 3" in message
         assert ("begin" if side == "left" else "end") + " with up to 7 tokens" in message
-        assert f"fc.ragged({name}, lengths=..." in message
-        assert ("padding_side='left'" in message) == (side == "left")
-    taken = fc.ragged(block, lengths=lens, padding_side=side)
+        assert f"fc.unpad({name}, lengths=..." in message
+        assert ("side='left'" in message) == (side == "left")
+    taken = fc.unpad(block, lengths=lens, side=side)
     columns = {"prompts": other(block), "responses": other(block), name: taken}
     assert said(lambda: fc.build_batch(**columns, pad_token_id=PAD, **OPTIONS)) == []
 

@@ -15,9 +15,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import fastcollate as fc
-from fastcollate.ingest import column_input
+from fastcollate.ops import padding
 
 ROWS = [[5, 6], [], [7, 8, 9]]
+
+
+@pytest.fixture(autouse=True, scope="module")
+def is_unpadded_by_the_core():
+    """Short rows too, which are taken token by token (`test_pad.py`)."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(padding, "SHORT_ROW", 0)
+        yield
+
+
 NAN = float("nan")
 
 
@@ -247,7 +257,7 @@ def test_gradients_flow():
     fc.Ragged.concat([ragged, ragged]).to_torch_nested().values().sum().backward()
     assert values.grad.tolist() == [2] * 5
     values.grad = None
-    fc.ragged(values[:4].reshape(2, 2), lengths=[1, 2]).values.sum().backward()
+    fc.unpad(values[:4].reshape(2, 2), lengths=[1, 2]).values.sum().backward()
     assert values.grad.tolist() == [1, 0, 1, 1, 0]
 
 
@@ -536,7 +546,7 @@ def test_of_ragged(array_type):
 
 def test_dense_arrays_are_viewed(array_type):
     dense = make(np.arange(12).reshape(2, 3, 2), array_type)
-    for ragged in (fc.ragged(dense), fc.ragged(dense, lengths=[3, 3])):
+    for ragged in (fc.ragged(dense), fc.unpad(dense, lengths=[3, 3])):
         assert ragged.to_list() == dense.tolist()
         assert address(ragged.values) == address(dense)
 
@@ -544,7 +554,7 @@ def test_dense_arrays_are_viewed(array_type):
 def test_dense_arrays_without_rows_or_tokens(array_type):
     for shape in [(0, 3), (2, 0), (0, 0, 2)]:
         dense = make(np.zeros(shape), array_type)
-        ragged = fc.ragged(dense, lengths=np.full(shape[0], shape[1]))
+        ragged = fc.unpad(dense, lengths=np.full(shape[0], shape[1]))
         assert ragged == fc.ragged(dense)
         assert ragged.lengths.tolist() == [shape[1]] * shape[0]
         assert ragged.trailing == shape[2:]
@@ -561,7 +571,7 @@ def test_padded_arrays(rows, spare, padding_side, array_type):
         at = 0 if padding_side == "right" else width - len(row)
         padded[index, at : at + len(row)] = row
     for form in (lengths, lengths.tolist(), make(lengths, array_type)):
-        ragged = fc.ragged(make(padded, array_type), lengths=form, padding_side=padding_side)
+        ragged = fc.unpad(make(padded, array_type), lengths=form, side=padding_side)
         assert ragged == fc.Ragged(make(expected.values, array_type), expected.offsets)
 
 
@@ -571,12 +581,12 @@ def test_padded_lists(rows, spare, padding_side, array_type):
     lengths = [len(row) for row in rows]
     padding = [next((item for row in rows for item in row), 0)] * spare
     padded = [padding + row if padding_side == "left" else row + padding for row in rows]
-    found = fc.ragged(padded, lengths=lengths, padding_side=padding_side)
+    found = fc.unpad(padded, lengths=lengths, side=padding_side)
     assert found == fc.ragged(rows)
     if all(padded) and not isinstance(padded[0][0], list):
         dtype = found.dtype
         columns = [make(row, array_type, dtype) for row in padded]
-        found = fc.ragged(columns, lengths=lengths, padding_side=padding_side)
+        found = fc.unpad(columns, lengths=lengths, side=padding_side)
         expected = fc.ragged([make(row, array_type, dtype) for row in rows])
         assert found == expected
 
@@ -598,7 +608,7 @@ def test_padded_arrays_that_are_not_contiguous(dtype, trailing, padding_side, ar
     read_only = base[:4, :5]
     views = [base[::2, 2:7], base[:4, ::3], base.swapaxes(0, 1)[:4, :5], read_only]
     for view in views:
-        found = fc.ragged(view, lengths=lengths, padding_side=padding_side)
+        found = fc.unpad(view, lengths=lengths, side=padding_side)
         rows = [
             row[:length] if padding_side == "right" else row[5 - length :]
             for row, length in zip(view, lengths, strict=True)
@@ -611,7 +621,7 @@ def test_padded_arrays_that_are_not_contiguous(dtype, trailing, padding_side, ar
 def test_padded_arrays_that_are_not_aligned():
     packed = np.zeros(4, dtype=[("flag", "u1"), ("values", "i8", 3)])
     packed["values"] = np.arange(12).reshape(4, 3)
-    found = fc.ragged(packed["values"], lengths=[1, 0, 3, 2])
+    found = fc.unpad(packed["values"], lengths=[1, 0, 3, 2])
     assert found.to_list() == [[0], [], [6, 7, 8], [9, 10]]
 
 
@@ -623,7 +633,7 @@ def test_padded_tensors_of_floats(dtype, padding_side):
 
     x = torch.arange(12.0).reshape(3, 4).to(getattr(torch, dtype))
     lengths = [2, 0, 3]
-    found = fc.ragged(x, lengths=lengths, padding_side=padding_side)
+    found = fc.unpad(x, lengths=lengths, side=padding_side)
     assert found.dtype == x.dtype
     wide = [[0.0, 1.0], [], [8.0, 9.0, 10.0]]
     if padding_side == "left":
@@ -637,7 +647,7 @@ def test_gradients_of_padded_tensors(padding_side):
     import torch
 
     x = torch.arange(24.0).reshape(3, 4, 2).requires_grad_()
-    found = fc.ragged(x, lengths=[2, 0, 3], padding_side=padding_side)
+    found = fc.unpad(x, lengths=[2, 0, 3], side=padding_side)
     (found.values * 3).sum().backward()
     inside = torch.arange(4) < torch.tensor([[2], [0], [3]])
     inside = inside.flip(1) if padding_side == "left" else inside
@@ -659,7 +669,7 @@ def test_gradients_of_padded_tensors(padding_side):
     ],
 )
 def test_bad_lengths(lengths, error, message, array_type):
-    refuses(error, message, fc.ragged, make(np.ones((2, 3)), array_type), lengths=lengths)
+    refuses(error, message, fc.unpad, make(np.ones((2, 3)), array_type), lengths=lengths)
 
 
 # Dtypes
@@ -812,23 +822,24 @@ def test_bad_rows_of_tensors():
 def test_bad_padding_side():
     refuses(
         ValueError,
-        "padding_side is 'up'; pass 'right' or 'left'",
-        fc.ragged,
+        "side is 'up'; pass 'right', 'left'",
+        fc.unpad,
         [[1]],
-        padding_side="up",
+        [1],
+        side="up",
     )
 
 
 def test_bad_lengths_of_rows():
     refuses(
-        ValueError, r"lengths\[1\] is 3, but x\[1\] has 2", fc.ragged, [[1], [2, 3]], lengths=[0, 3]
+        ValueError, r"lengths\[1\] is 3, but x\[1\] has 2", fc.unpad, [[1], [2, 3]], lengths=[0, 3]
     )
-    refuses(ValueError, r"lengths\[0\] is -1, but x\[0\] has 1", fc.ragged, [[1]], lengths=[-1])
-    refuses(ValueError, r"lengths has shape \(2,\), but x has 1", fc.ragged, [[1]], lengths=[1, 1])
-    refuses(TypeError, r"lengths is of dtype float64", fc.ragged, [[1]], lengths=[1.0])
-    refuses(TypeError, r"x\[0\] is 1 \(int\)", fc.ragged, [1], lengths=[1])
+    refuses(ValueError, r"lengths\[0\] is -1, but x\[0\] has 1", fc.unpad, [[1]], lengths=[-1])
+    refuses(ValueError, r"lengths has shape \(2,\), but x has 1", fc.unpad, [[1]], lengths=[1, 1])
+    refuses(TypeError, r"lengths is of dtype float64", fc.unpad, [[1]], lengths=[1.0])
+    refuses(TypeError, r"x\[0\] is 1 \(int\)", fc.unpad, [1], lengths=[1])
     message = "x is a nested tensor|x is Ragged"
-    refuses(TypeError, message, fc.ragged, fc.Ragged(np.ones(2), [0, 2]), lengths=[1])
+    refuses(TypeError, message, fc.unpad, fc.Ragged(np.ones(2), [0, 2]), lengths=[1])
 
 
 # Jagged tensors that contradict themselves
@@ -871,29 +882,3 @@ def test_offsets_of_a_jagged_tensor_that_end_behind_its_values():
     refuses(ValueError, "the offsets of x end at 9, but it has 6 values; make", fc.ragged, nested)
     message = r"prompts\[1\] starts at 2 and has 7 tokens, but there are only 6"
     refuses(ValueError, message, fc.build_batch, nested, [[1], [2]], pad_token_id=0)
-
-
-@pytest.mark.parametrize("is_tensor", [False, pytest.param(True, marks=NEEDS_TORCH)])
-@pytest.mark.parametrize("side", ["left", "right"])
-def test_padding_is_taken_out_band_by_band(side, is_tensor, monkeypatch):
-    """So that signals are answered in between."""
-    rng, bands = np.random.default_rng(0), []
-    real = column_input.copy_rows
-    monkeypatch.setattr(column_input, "BAND", 20)
-    monkeypatch.setattr(
-        column_input, "copy_rows", lambda *given: bands.append(len(given[0])) or real(*given)
-    )
-    for rows, trailing in [(0, ()), (1, ()), (37, ()), (37, (2,)), (37, (0,))]:
-        block, lengths = rng.integers(1, 99, (rows, 7, *trailing)), rng.integers(0, 8, rows)
-        given = block
-        if is_tensor:
-            import torch
-
-            given = torch.from_numpy(block)
-        column = fc.ragged(given, lengths=lengths, padding_side=side)
-        start = np.where(side == "left", 7 - lengths, 0)
-        expected = [
-            block[i, b : b + n] for i, (b, n) in enumerate(zip(start, lengths, strict=True))
-        ]
-        assert column.to_list() == [row.tolist() for row in expected]
-    assert len(bands) > 20

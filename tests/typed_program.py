@@ -63,3 +63,10 @@ def builders() -> fc.Batch[NDArray[Any]]:
     builder = fc.BatchBuilder(pad_token_id=0, array_type="numpy", pool=pool)
     builder.add([1, 2], [3], rewards=1.0, loss_mask=[1], uid="p7")
     return builder.finish()
+
+
+def rows_alone(rows: list[list[int]], mask: torch.Tensor) -> None:
+    assert_type(fc.pad(rows, "left", fill=-100, multiple_of=8), torch.Tensor)
+    assert_type(fc.pad(rows, dtype="int32", array_type="numpy"), NDArray[Any])
+    assert_type(fc.unpad(fc.pad(rows), mask=mask), fc.Ragged)
+    fc.pad(rows, padding_side="left")  # type: ignore[call-overload]

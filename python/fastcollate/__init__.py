@@ -19,11 +19,11 @@ from fastcollate.batch import Batch
 from fastcollate.build import build_batch
 from fastcollate.builder import BatchBuilder
 from fastcollate.collator import Collator
-from fastcollate.handover.device_padding import pad_on_device
 from fastcollate.handover.prefetching import prefetch
 from fastcollate.ingest.column_input import ragged
 from fastcollate.ingest.columns import Ragged
 from fastcollate.ingest.fields import Field, PerRow, RoutedExperts
+from fastcollate.ops.padding import pad, unpad
 from fastcollate.plan.layouts import Jagged, Left, Packed, Right, TwoSegment
 from fastcollate.plan.merging import merge_turns
 from fastcollate.plan.stepping import plan_step
@@ -44,10 +44,11 @@ __all__ = [
     "__version__",
     "build_batch",
     "merge_turns",
-    "pad_on_device",
+    "pad",
     "plan_step",
     "prefetch",
     "ragged",
+    "unpad",
 ]
 
 if not TYPE_CHECKING:  # type checkers would take any name for one of the package

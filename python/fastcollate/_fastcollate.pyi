@@ -46,7 +46,6 @@ __all__ = [
     "bins_defect",
     "collate",
     "compact_ids",
-    "copy_rows",
     "first_no_length",
     "forked",
     "group_offsets",
@@ -57,6 +56,7 @@ __all__ = [
     "spread_bins",
     "step_defect",
     "stored_columns",
+    "write_rows",
 ]
 
 __version__: str
@@ -401,6 +401,9 @@ def collate(
     pool: BufferPool | None,
     allocator: Callable[[int], NDArray[uint8] | None] | None,
 ) -> tuple[Plan, OutputTable, list[tuple[str, Any]], Owner | None, Merge | None, int]: ...
+def write_rows(
+    rows: Any, field: FieldSpec, layout: LayoutSpec, pool: BufferPool | None
+) -> NDArray[Any]: ...
 def merge_turns(
     prompts: Any,
     responses: Any,
@@ -447,9 +450,6 @@ def bins_defect(
 def assign_bins(
     offsets: NDArray[int64], items: NDArray[int64], missing: int, ranks: int
 ) -> tuple[NDArray[int64], NDArray[int64]]: ...
-def copy_rows(
-    rows: NDArray[Any], lengths: NDArray[int64], is_left: bool, out: NDArray[Any]
-) -> None: ...
 def partition(
     weights: Weights, parts: int, algorithm: str, equal_size: bool
 ) -> tuple[NDArray[int64], NDArray[int64]]: ...

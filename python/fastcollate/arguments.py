@@ -19,6 +19,7 @@ T = TypeVar("T", bound=Callable[..., Any])
 
 FORMER_NAMES = {
     "copy": ["pad_rows='copy_first' or pad_rows='copy_cycle'"],
+    "lengths": ["x=fc.unpad(x, lengths=...)"],
     "loss_masks": ["loss_mask"],
     "max_prompt_len": ["layout=fc.TwoSegment(pad_prompt_to=...)", "pad_prompt_to"],
     "max_response_len": ["layout=fc.Left(pad_response_to=...)", "pad_response_to"],
@@ -26,6 +27,7 @@ FORMER_NAMES = {
     "pack": ["layout=fc.Packed(capacity=...)"],
     "pad_to": ["layout=fc.Left(pad_to=...)"],
     "pad_to_multiple_of": ["layout=fc.Left(multiple_of=...)", "multiple_of"],
+    "padding_side": ["side", "x=fc.unpad(x, lengths=..., side=...)"],
     "realign": ["mask_drift"],
     "rows": ["shard", "layout=fc.Packed.single_row()"],
     "shards": ["shard_by"],

@@ -122,7 +122,7 @@ def build_batch(
         any sequence, or are those of a 2-D array or tensor, a :class:`Ragged`, a nested tensor, an
         Arrow array of lists (``pyarrow``, ``polars``, ``duckdb``, ...) or a table of one such
         column. All of a 2-D array counts as tokens: if it is padded, pass
-        ``fc.ragged(x, lengths=...)``. Gradients do not flow into a batch.
+        ``fc.unpad(x, lengths)``. Gradients do not flow into a batch.
     pad_token_id
         What ``input_ids`` holds on padding. Masks come from lengths, so real tokens may equal it.
     rewards

@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
-use fastcollate::batch::{Columns, Planned, Request, RowSource as CoreSource};
+use fastcollate::batch::{
+    Columns, OutputSpec as Outputs, Planned, Request, RowSource as CoreSource,
+};
 use fastcollate::plan::{Assembly, Placement, Turns};
 use fastcollate::{Check, FieldColumn, SliceColumn};
 use numpy::{PyArray1, PyArrayMethods, PyUntypedArrayMethods};
@@ -121,6 +123,43 @@ pub fn collate<'py>(
     };
     let plan = Plan::new(turns, assembly, placement);
     Ok((plan, table, arrays, owner, merge, masked_rewards))
+}
+
+/// Write the rows of a field by themselves, as the one array: padded, or one behind the other.
+#[pyfunction]
+pub fn write_rows<'py>(
+    py: Python<'py>,
+    rows: &Bound<'py, PyAny>,
+    field: &Bound<'py, FieldSpec>,
+    layout: &Bound<'py, LayoutSpec>,
+    pool: Option<&Bound<'py, BufferPool>>,
+) -> Result<Bound<'py, PyAny>> {
+    let field = field.get();
+    let mut columns = Columns {
+        prompts: Rows::none(),
+        responses: Rows::none(),
+        fields: vec![field.rows(rows, |_| Ok(()))?],
+    };
+    // The field is one of whole sequences.
+    let turns = Turns::of_rows(columns.fields[0].lens());
+    let layout = layout.get();
+    let rows = CoreSource::Turns.rows(&turns, None, layout.core())?;
+    let placement = layout.place(py, &rows, None)?;
+    let request = Request {
+        pad_token_id: 0,
+        fields: &[&field.0],
+        outputs: &Outputs::NOTHING,
+    };
+    let planned = request.plan(&rows, &placement, &mut columns)?;
+    let write = Write {
+        planned: &planned,
+        columns: &columns,
+        assembly: rows.read(),
+        placement: &placement,
+    };
+    let (mut arrays, _) = write.to_slab(py, pool)?;
+    let (_, array) = arrays.remove(0);
+    Ok(array)
 }
 
 /// Take the columns of the fields that are written.

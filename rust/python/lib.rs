@@ -26,15 +26,13 @@ mod _fastcollate {
     #[pymodule_export]
     use super::batch::output_table::{Output, OutputTable};
     #[pymodule_export]
-    use super::collate::collate;
+    use super::collate::{collate, write_rows};
     #[pymodule_export]
     use super::handover::output::Owner;
     #[pymodule_export]
     use super::handover::pool::{BufferPool, after_fork, before_fork, forked};
     #[pymodule_export]
-    use super::ingest::{
-        RowSpans, RowStore, StoredRow, arrow_chunks, compact_ids, copy_rows, stored_columns,
-    };
+    use super::ingest::{RowSpans, RowStore, StoredRow, arrow_chunks, compact_ids, stored_columns};
     #[pymodule_export]
     use super::plan::batch_plan::Plan;
     #[pymodule_export]

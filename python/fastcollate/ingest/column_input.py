@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from itertools import chain
 from operator import attrgetter
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
-from fastcollate._fastcollate import arrow_chunks, copy_rows
+from fastcollate._fastcollate import arrow_chunks
 from fastcollate.arguments import suggests_names
 from fastcollate.arrays import (
     NUMBERS,
@@ -24,8 +23,6 @@ from fastcollate.arrays import (
     is_tensor,
     misfit,
     offsets_of,
-    to_array,
-    to_tensor,
 )
 from fastcollate.ingest.columns import Ragged, jagged_rows
 from fastcollate.ingest.dataset_columns import is_column, read_column
@@ -33,19 +30,11 @@ from fastcollate.ingest.dataset_columns import is_column, read_column
 _KIND = attrgetter("dtype", "layout", "is_nested", "device", "ndim")
 """What tensors have in common that can be joined as they are."""
 
-BAND = 1 << 22
-"""About how many values are copied between two looks at signals."""
-
 EXPECTED = "pass rows: lists, arrays or tensors, an Arrow array of lists, or a nested tensor"
 
 
 @suggests_names
-def ragged(
-    x: Any,
-    dtype: Any = None,
-    lengths: Any = None,
-    padding_side: Literal["right", "left"] = "right",
-) -> Ragged:
+def ragged(x: Any, dtype: Any = None) -> Ragged:
     r"""Make a :class:`Ragged` of rows, without a copy where they lie in one piece.
 
     Parameters
@@ -62,18 +51,13 @@ def ragged(
           the library ``datasets``. An array is viewed, its memory is
           read-only; several chunks are copied together, as are booleans, which Arrow packs.
         * a nested tensor: a jagged one is viewed, a strided one copied.
-        * a dense array or tensor, (rows, width, \*trailing): a view if all of it is taken and it
-          is contiguous; with ``lengths``, the copy of what is no padding. Lists of padded rows may
-          have lengths, too.
+        * a dense array or tensor, (rows, width, \*trailing): a view if it is contiguous. Of padded
+          rows, :func:`fastcollate.unpad` takes the padding out.
         * a ``Ragged``, which is returned as it is.
     dtype
         The dtype to convert to, by its name, or NumPy's or torch's. Without it, lists become what
         NumPy makes of them (int64, float64 or bool; float64 if there is no number at all), and all
         else keeps its own.
-    lengths
-        Tokens of each row without its padding: (rows,).
-    padding_side
-        Where rows have their padding.
 
     Returns
     -------
@@ -91,15 +75,7 @@ def ragged(
     --------
     >>> fc.ragged([[5, 6], [], [7]]).offsets
     array([0, 2, 2, 3])
-    >>> fc.ragged(np.array([[0, 5, 6], [0, 0, 7]]), lengths=[2, 1], padding_side="left").to_list()
-    [[5, 6], [7]]
     """
-    if padding_side not in ("right", "left"):
-        raise ValueError(f"padding_side is {padding_side!r}; pass 'right' or 'left'")
-    if lengths is not None and isinstance(x, (list, tuple)):
-        x = _trimmed(x, lengths, padding_side)
-    elif lengths is not None:
-        return _converted(_of_padded(x, lengths, padding_side), dtype)
     if isinstance(x, Ragged):
         return _converted(x, dtype)
     if is_tensor(x):
@@ -150,101 +126,13 @@ def _subscript(column: Ragged, at: Sequence[Any], first_row: int = 0) -> str:
 
 
 def _of_dense(x: Any) -> Ragged:
-    x = _checked_dense(x)
+    x = checked_dense(x)
     rows, width, *trailing = x.shape
     return Ragged(x.reshape(rows * width, *trailing), np.arange(rows + 1, dtype=np.int64) * width)
 
 
-def _of_padded(x: Any, lengths: Any, padding_side: str) -> Ragged:
-    x = _checked_dense(x)
-    rows, width, *_ = x.shape
-    lengths = _checked_lengths(lengths, rows)
-    outside = (lengths < 0) | (lengths > width)
-    if outside.any():
-        row = int(outside.argmax())
-        raise _other_length(row, int(lengths[row]), width)
-    if (lengths == width).all():
-        return _of_dense(x)
-    lengths = lengths.astype(np.int64)
-    is_left = padding_side == "left"
-    if is_tensor(x) and (x.requires_grad or x.device.type != "cpu"):
-        return Ragged._of(_split(x, lengths, is_left), offsets_of(lengths))
-    return Ragged._of(_copied(x, lengths, is_left), offsets_of(lengths))
-
-
-def _checked_lengths(lengths: Any, rows: int) -> np.ndarray:
-    if is_tensor(lengths):
-        lengths = lengths.cpu().numpy()
-    found: np.ndarray = np.asarray(lengths)
-    if found.shape != (rows,):
-        raise ValueError(
-            f"lengths has shape {found.shape}, but x has {rows} rows; pass one length per row"
-        )
-    if rows and found.dtype.kind not in "iu":
-        raise TypeError(f"lengths is of dtype {found.dtype}; pass integers")
-    return found
-
-
-def _other_length(row: int, length: int, width: int) -> ValueError:
-    return ValueError(
-        f"lengths[{row}] is {length}, but x[{row}] has {width} tokens; "
-        f"pass a length from 0 to {width}"
-    )
-
-
-def _copied(x: Any, lengths: np.ndarray, is_left: bool) -> Any:
-    """Copy rows without their padding, of any numbers, as the integers of their bits."""
-    rows, _, *trailing = x.shape
-    values: np.ndarray = np.empty((int(lengths.sum()), *trailing), to_array(x[:0]).dtype)
-    # Signal handlers run between bands, and may move what was viewed.
-    band = max(1, BAND * rows // max(values.size, 1))
-    done = 0
-    for begin in range(0, rows, band):
-        lens = lengths[begin : begin + band]
-        end = done + int(lens.sum())
-        _copy_band(to_array(x[begin : begin + band]), lens, is_left, values[done:end])
-        done = end
-    return to_tensor(values).view(x.dtype) if is_tensor(x) else values
-
-
-def _copy_band(block: np.ndarray, lengths: np.ndarray, is_left: bool, values: np.ndarray) -> None:
-    """Copy some rows."""
-    array = np.require(block, requirements="A")
-    rows, width, *trailing = array.shape
-    inner, size = math.prod(trailing), array.itemsize
-    if size not in (1, 2, 4, 8):
-        array, inner, size = np.ascontiguousarray(array)[..., None], inner * size, 1
-    dense = array.view(f"u{size}").reshape(rows, width * inner)
-    copy_rows(dense, lengths * inner, is_left, values.view(f"u{size}").reshape(-1))
-
-
-def _split(x: Any, lengths: np.ndarray, is_left: bool) -> Any:
-    """Copy rows of a tensor without their padding where it lies, so that gradients flow."""
-    import torch
-
-    rows, width, *trailing = x.shape
-    sizes = np.stack([lengths, width - lengths], axis=1)
-    tokens = x.reshape(rows * width, *trailing)
-    spans = tokens.split(sizes[:, ::-1].ravel().tolist() if is_left else sizes.ravel().tolist())
-    return torch.cat(spans[int(is_left) :: 2])
-
-
-def _trimmed(rows: Sequence[Any], lengths: Any, padding_side: str) -> list[Any]:
-    """Return rows, which are sequences, arrays or tensors, without their padding."""
-    checked = _checked_lengths(lengths, len(rows)).tolist()
-    trimmed = []
-    for index, (row, length) in enumerate(zip(rows, checked, strict=True)):
-        try:
-            width = len(row)
-        except TypeError as error:
-            raise TypeError(f"x[{index}] is {describe(row)}; {EXPECTED}") from error
-        if not 0 <= length <= width:
-            raise _other_length(index, length, width)
-        trimmed.append(row[:length] if padding_side == "right" else row[width - length :])
-    return trimmed
-
-
-def _checked_dense(x: Any) -> Any:
+def checked_dense(x: Any) -> Any:
+    """Return an array or tensor of rows as it is, subclasses of ndarray as ndarray."""
     x = checked_array("x", x)
     if x.ndim < 2:
         raise ValueError(

@@ -21,6 +21,8 @@ mod unplaced;
 pub use field::{FieldKind, FieldSpec};
 pub use from_slices::{Collated, collate_slices};
 pub use number::Number;
-pub use outputs::{Alignment, Fill, IGNORE_INDEX, LOSS_MASK, Output, OutputSpec, What, outputs};
+pub use outputs::{
+    Alignment, Beside, Fill, IGNORE_INDEX, LOSS_MASK, Output, OutputSpec, What, outputs,
+};
 pub use planned::{ALIGNMENT, Array, Columns, Planned, PlannedOutput, Request, Value};
 pub use rows::{BatchRows, RowSource};

@@ -44,12 +44,23 @@ pub struct OutputSpec {
     pub position_ids: (Option<PositionPadding>, IntDtype),
     /// Whether they are shifted, and the dtype.
     pub labels: Option<(bool, IntDtype)>,
-    /// Whether there is nothing but ids and the attention mask, in packed batches too.
-    pub is_bare: bool,
+    /// Which of the outputs that are no fields there are at all.
+    pub beside: Beside,
     /// The dtype of the loss mask where it says what trains: it is 0 on tokens that nothing predicts,
     /// and follows from the plan where no column has it. None where it is a column like others, or
     /// no output.
     pub loss_mask: Option<Dtype>,
+}
+
+/// What stands beside the fields.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Beside {
+    /// All outputs that the layout and the options name.
+    All,
+    /// Ids and the attention mask, in packed batches too.
+    Ids,
+    /// Nothing: fields are padded by themselves.
+    Nothing,
 }
 
 /// What an output is.
@@ -169,7 +180,7 @@ pub fn outputs(
 ) -> Result<Vec<Output>> {
     let mut outputs = spec.built_in(pad_token_id, layout, rounds_up);
     let has_column = fields.iter().any(|field| field.weighs);
-    if let (Some(dtype), false, false) = (spec.loss_mask, has_column, spec.is_bare) {
+    if let (Some(dtype), false, Beside::All) = (spec.loss_mask, has_column, spec.beside) {
         let what = What::LossMask { dtype };
         let loss_mask = Output::new(what, LOSS_MASK, Alignment::Response);
         outputs.push(loss_mask.filled(0).of_dtype(dtype));
@@ -192,6 +203,18 @@ pub fn outputs(
 }
 
 impl OutputSpec {
+    /// No output but the fields.
+    pub const NOTHING: Self = Self {
+        input_ids: IntDtype::I64,
+        attention_mask: Dtype::I64,
+        response_mask: Dtype::I64,
+        sequence_ids: IntDtype::I64,
+        position_ids: (None, IntDtype::I64),
+        labels: None,
+        beside: Beside::Nothing,
+        loss_mask: None,
+    };
+
     /// The outputs that are no fields.
     fn built_in(&self, pad_token_id: i64, layout: Layout, rounds_up: bool) -> Vec<Output> {
         let output = |what, key, fill, dtype: Dtype| {
@@ -210,8 +233,10 @@ impl OutputSpec {
             0,
             self.attention_mask,
         );
-        if self.is_bare {
-            return vec![input_ids, attention_mask];
+        match self.beside {
+            Beside::All => {}
+            Beside::Ids => return vec![input_ids, attention_mask],
+            Beside::Nothing => return Vec::new(),
         }
         let response_mask = Output::new(What::ResponseMask, "response_mask", Alignment::Response);
         let response_mask = response_mask.filled(0).of_dtype(self.response_mask);
@@ -395,7 +420,7 @@ mod tests {
         sequence_ids: IntDtype::I32,
         position_ids: (Some(PositionPadding::RepeatLast), IntDtype::I64),
         labels: Some((false, IntDtype::I64)),
-        is_bare: false,
+        beside: Beside::All,
         loss_mask: Some(Dtype::F32),
     };
 
@@ -486,13 +511,10 @@ mod tests {
         );
         let table = outputs(&ALL, &[&mask], 0, Layout::Right, false).unwrap();
         assert_eq!(table[5].what, What::Field(0));
-        let bare = OutputSpec {
-            is_bare: true,
-            ..ALL
-        };
-        assert_eq!(
-            outputs(&bare, &[], 0, Layout::Packed, true).unwrap().len(),
-            2
-        );
+        for (beside, count) in [(Beside::Ids, 2), (Beside::Nothing, 0)] {
+            let spec = OutputSpec { beside, ..ALL };
+            let table = outputs(&spec, &[], 0, Layout::Packed, true).unwrap();
+            assert_eq!(table.len(), count);
+        }
     }
 }

@@ -36,6 +36,14 @@ impl Turns {
         })
     }
 
+    /// Rows of a field by themselves, as prompts of these lengths; there may be none.
+    pub fn of_rows(lens: Vec<usize>) -> Self {
+        Self {
+            response_lens: vec![0; lens.len()],
+            prompt_lens: lens,
+        }
+    }
+
     /// Number of turns.
     pub fn count(&self) -> usize {
         self.prompt_lens.len()

@@ -157,14 +157,26 @@ impl FieldSpec {
         values: &Bound<'py, PyAny>,
         turns: &Turns,
     ) -> Result<Option<Rows<'py>>> {
-        let name = &self.0.name;
-        let check = self.0.check();
-        let check_count = |rows| Ok(turns.check_count(name, rows)?);
+        let check_count = |rows| Ok(turns.check_count(&self.0.name, rows)?);
         if !self.0.is_written() {
             check_count(values.len()?)?;
             return Ok(None);
         }
-        let rows = match self.0.dtype {
+        self.rows(values, check_count).map(Some)
+    }
+
+    /// Take the values of a field that is written.
+    ///
+    /// # Errors
+    /// What `check_count` says of the number of rows, and rows that cannot hold the output's kind of
+    /// numbers.
+    pub fn rows<'py>(
+        &self,
+        values: &Bound<'py, PyAny>,
+        check_count: impl Fn(usize) -> Result<()>,
+    ) -> Result<Rows<'py>> {
+        let check = self.0.check();
+        match self.0.dtype {
             // As labels read them.
             _ if matches!(check, Check::Whole(_)) => {
                 self.read_as::<f64>(values, check, check_count)
@@ -172,8 +184,7 @@ impl FieldSpec {
             Some(Dtype::F64) => self.read_as::<f64>(values, check, check_count),
             Some(dtype) if dtype.is_float() => self.read_as::<f32>(values, check, check_count),
             _ => self.read_as::<i64>(values, check, check_count),
-        };
-        rows.map(Some)
+        }
     }
 
     /// Take the field's values as numbers of a type.

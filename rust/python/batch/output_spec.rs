@@ -1,6 +1,6 @@
 //! What a batch has beside its fields, as Python asks for it.
 
-use fastcollate::batch::{LOSS_MASK, OutputSpec as Spec};
+use fastcollate::batch::{Beside, LOSS_MASK, OutputSpec as Spec};
 use fastcollate::write::PositionPadding;
 use fastcollate::{Dtype, IntDtype};
 use pyo3::prelude::*;
@@ -46,7 +46,7 @@ impl OutputSpec {
                 IntDtype::of_name("position_ids", &dtype)?,
             ),
             labels: labels.transpose()?,
-            is_bare: bare,
+            beside: if bare { Beside::Ids } else { Beside::All },
             loss_mask: None,
         };
         Self(spec).with_loss_mask(loss_mask)
@@ -102,7 +102,7 @@ impl OutputSpec {
             own.position_ids(),
             own.labels(),
             own.0.sequence_ids.name(),
-            own.0.is_bare,
+            own.0.beside == Beside::Ids,
             own.loss_mask(),
         );
         Ok((slf.get_type(), arguments.into_pyobject(slf.py())?))

@@ -45,6 +45,11 @@ pub enum Row<'py> {
 }
 
 impl<'py> Rows<'py> {
+    /// No row.
+    pub fn none() -> Self {
+        Self::of_parts("", 0, Vec::new(), Vec::new(), Vec::new())
+    }
+
     /// Take a field's rows, checking that each can hold values of type `T`.
     ///
     /// # Errors

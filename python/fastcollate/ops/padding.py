@@ -1,0 +1,367 @@
+"""Padding and unpadding by themselves, without a batch."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping, Sequence
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any, Literal, overload
+
+import numpy as np
+
+from fastcollate._fastcollate import RowSpans, arrow_chunks
+from fastcollate.arguments import check_choice, suggests_names
+from fastcollate.arrays import (
+    checked_array,
+    checked_dtype_name,
+    describe,
+    dtype_name,
+    flattened,
+    is_array,
+    is_tensor,
+    offsets_of,
+    taken,
+    to_numpy,
+)
+from fastcollate.ingest.column_input import EXPECTED, checked_dense, ragged
+from fastcollate.ingest.columns import Ragged
+from fastcollate.ingest.dataset_columns import is_column, read_column
+from fastcollate.writing import SIDES, is_computed, joined, padded, padded_where_they_lie
+
+if TYPE_CHECKING:
+    import torch
+    from numpy.typing import NDArray
+
+    from fastcollate.ingest.fields import Rows
+    from fastcollate.option_types import ArrayType
+
+Side = Literal["right", "left"]
+
+SHORT_ROW = 128
+"""Tokens of a row: taking as many one by one takes as long as planning a copy of them."""
+
+SHORT = 1 << 14
+"""Bytes of a tensor: copying as many takes as long as looking it up."""
+
+SAMPLE = 16
+"""Tensors of a list whose bytes are looked at."""
+
+_NEEDS_GRAD, _IS_CPU = attrgetter("requires_grad"), attrgetter("is_cpu")
+
+
+@overload
+def pad(
+    rows: Rows,
+    side: Side = "right",
+    fill: float = 0,
+    *,
+    pad_to: int | None = None,
+    multiple_of: int = 1,
+    dtype: Any = None,
+    array_type: Literal["torch"] = "torch",
+) -> torch.Tensor: ...
+@overload
+def pad(
+    rows: Rows,
+    side: Side = "right",
+    fill: float = 0,
+    *,
+    pad_to: int | None = None,
+    multiple_of: int = 1,
+    dtype: Any = None,
+    array_type: Literal["numpy"],
+) -> NDArray[Any]: ...
+@suggests_names
+def pad(
+    rows: Rows,
+    side: Side = "right",
+    fill: float = 0,
+    *,
+    pad_to: int | None = None,
+    multiple_of: int = 1,
+    dtype: Any = None,
+    array_type: ArrayType = "torch",
+) -> Any:
+    r"""Pad rows of different lengths to one array, as an output of a batch is padded.
+
+    Parameters
+    ----------
+    rows
+        Rows in any form that :func:`build_batch` takes: lists, arrays or tensors of
+        (tokens, \*trailing), one padded or nested block of them, Arrow, or a :class:`Ragged`.
+    side
+        Where padding stands.
+    fill
+        What padding holds: a number that fits `dtype`.
+    pad_to
+        Tokens of a padded row; those of the longest row if None. A longer row is an error.
+    multiple_of
+        Round the tokens of a padded row up to a multiple.
+    dtype
+        One of bool, uint8, int16, int32, int64, float16, bfloat16, float32 and float64, by name or
+        NumPy's or torch's own: integers that do not fit are errors, floats are rounded. If None,
+        arrays, tensors and Arrow keep their own. Lists have that of their first number: bool,
+        int64, or float32; a later number that does not fit is an error.
+    array_type
+        ``"torch"`` or ``"numpy"``.
+
+    Returns
+    -------
+    Tensor or array
+        (rows, width, \*trailing). Its memory comes from the default pool.
+
+    Raises
+    ------
+    TypeError, ValueError
+        What is no row of numbers, rows of different trailing shapes, a row longer than `pad_to`, or
+        a value that does not fit. The message names the row and the position.
+
+    Notes
+    -----
+    Tensors that require a gradient, or lie on another device, are padded by torch there, and
+    gradients flow through; with ``array_type="numpy"`` they are copied to the host.
+
+    The result for tensors is that of ``torch.nn.utils.rnn.pad_sequence(rows, batch_first=True)``.
+
+    Examples
+    --------
+    >>> fc.pad([[5, 6], [], [7]], side="left", multiple_of=4, array_type="numpy")
+    array([[0, 0, 5, 6],
+           [0, 0, 0, 0],
+           [0, 0, 0, 7]])
+    """
+    check_choice("array_type", array_type, ("torch", "numpy"))
+    if isinstance(rows, Ragged):
+        return rows.to_padded(
+            side, fill, pad_to=pad_to, multiple_of=multiple_of, dtype=dtype, array_type=array_type
+        )
+    rows, found = _with_dtype(rows)
+    name = checked_dtype_name(found if dtype is None else dtype, "rows")
+    if array_type == "torch" and _are_computed(rows):
+        try:
+            column = ragged(rows, dtype)
+        except (TypeError, ValueError) as error:
+            raise type(error)(f"rows cannot be read: {error}") from error
+        return padded_where_they_lie(
+            column.values, column.offsets, name, side, fill, pad_to, multiple_of
+        )
+    try:
+        return padded(_joined_if_short(rows), name, side, fill, pad_to, multiple_of, array_type)
+    except TypeError as error:
+        if dtype is None and name == "int64" and "has to be an integer" in str(error):
+            raise TypeError(f"{error}, as the first number is; pass dtype='float32'") from error
+        raise
+
+
+def _with_dtype(rows: Any) -> tuple[Any, str]:
+    """Return rows as the core reads them, and the dtype that they have by themselves."""
+    if is_column(rows):
+        rows = read_column(rows)
+    if is_array(rows) and not (isinstance(rows, np.ndarray) and rows.dtype.kind == "O"):
+        return rows, dtype_name(rows.dtype)
+    if not isinstance(rows, (list, tuple)):
+        if (chunks := arrow_chunks(rows, "rows")) is not None:
+            arrays = [(values, at[:-1], np.diff(at)) for values, at in chunks]
+            return RowSpans(arrays), dtype_name(chunks[0][0].dtype) if chunks else "int64"
+        is_rows = hasattr(type(rows), "__len__") and hasattr(type(rows), "__getitem__")
+        if not is_rows or isinstance(rows, (str, bytes, bytearray, Mapping)):
+            raise TypeError(f"rows is {describe(rows)}; {EXPECTED}")
+        rows = list(rows)
+    return rows, _first_dtype(rows)
+
+
+def _first_dtype(rows: Sequence[Any]) -> str:
+    """Return the dtype of the first array or number among rows; int64 if there is none."""
+    for row in rows:
+        item = row
+        while isinstance(item, (list, tuple)) and len(item) > 0:
+            item = item[0]
+        if (dtype := getattr(item, "dtype", None)) is not None:
+            return dtype_name(dtype)
+        for kind, name in ((bool, "bool"), (int, "int64"), (float, "float32")):
+            if isinstance(item, kind):
+                return name
+    return "int64"
+
+
+def _are_computed(rows: Any) -> bool:
+    """Say whether rows are tensors that torch has to pad."""
+    if is_tensor(rows):
+        return is_computed(rows)
+    if not isinstance(rows, (list, tuple)) or len(rows) == 0 or not is_tensor(rows[0]):
+        return False
+    try:
+        return any(map(_NEEDS_GRAD, rows)) or not all(map(_IS_CPU, rows))
+    except AttributeError:
+        return False  # not all are tensors
+
+
+def _joined_if_short(rows: Any) -> Any:
+    """Return short tensors as one: joining them takes less time than looking each up."""
+    if not isinstance(rows, (list, tuple)) or len(rows) == 0 or not is_tensor(rows[0]):
+        return rows
+    some = rows[:: -(-len(rows) // SAMPLE)]
+    if sum(getattr(row, "nbytes", SHORT) for row in some) < SHORT * len(some):
+        with contextlib.suppress(TypeError, ValueError):  # the core names what is wrong
+            return ragged(rows)
+    return rows
+
+
+@suggests_names
+def unpad(x: Any, lengths: Any = None, *, mask: Any = None, side: Side = "right") -> Ragged:
+    r"""Take rows out of their padding: by their lengths, or wherever a mask is true.
+
+    Parameters
+    ----------
+    x
+        Padded rows: an array or tensor, (rows, width, \*trailing), also on another device; or a
+        sequence of rows, which may be of different widths. Gradients flow through tensors.
+    lengths
+        Tokens of each row without its padding: (rows,).
+    mask
+        In place of `lengths`: (rows, width), True or 1 on each token to keep, such as an
+        ``attention_mask`` or a ``loss_mask``. Tokens of a row need not lie side by side: those in
+        holes are left out, as by ``x[mask]`` and flash-attn's ``unpad_input``.
+    side
+        Where rows have their padding, which `lengths` do not tell.
+
+    Returns
+    -------
+    Ragged
+        Over a tensor if `x` is one or has tensors as rows, else over a NumPy array, of the same
+        dtype. ``offsets`` of it are the ``cu_seqlens`` of attention.
+
+    Raises
+    ------
+    TypeError, ValueError
+        Neither `lengths` nor `mask`, or both; another number of rows than `x` has; lengths beyond
+        its width; a mask of another shape, or of other numbers than 0 and 1.
+
+    Notes
+    -----
+    Values are copied, unless `lengths` leave nothing out.
+
+    Examples
+    --------
+    >>> x = np.array([[0, 5, 6], [0, 0, 7]])
+    >>> fc.unpad(x, [2, 1], side="left").to_list()
+    [[5, 6], [7]]
+    >>> fc.unpad(x, mask=[[1, 0, 1], [0, 0, 0]]).to_list()
+    [[0, 6], []]
+    """
+    check_choice("side", side, SIDES)
+    if (lengths is None) == (mask is None):
+        found = "neither lengths nor mask" if mask is None else "both lengths and mask"
+        raise TypeError(f"unpad got {found}; pass one of them")
+    if mask is not None:
+        if side != "right":
+            raise ValueError(f"side is {side!r}, but mask tells where padding is; leave side out")
+        return _masked(x, mask)
+    if isinstance(x, (list, tuple)):
+        return ragged(_trimmed(x, lengths, side))
+    x = checked_dense(x)
+    rows, width, *_ = x.shape
+    lengths = _checked_lengths(lengths, rows)
+    outside = (lengths < 0) | (lengths > width)
+    if outside.any():
+        row = int(outside.argmax())
+        raise _other_length(row, int(lengths[row]), width)
+    if (lengths == width).all():
+        return ragged(x)
+    lengths = lengths.astype(np.int64)
+    columns = width - lengths if side == "left" else np.zeros(rows, np.int64)
+    if lengths.sum() < SHORT_ROW * rows:
+        places = np.arange(width)
+        starts = columns[:, None]
+        return _taken(x, (places >= starts) & (places < starts + lengths[:, None]), lengths)
+    values = joined(x, columns, lengths)
+    return Ragged._of(values, offsets_of(lengths))
+
+
+def _masked(x: Any, mask: Any) -> Ragged:
+    """Take the tokens of padded rows where a mask is true."""
+    if isinstance(x, (list, tuple, Ragged)):
+        return _masked_rows(ragged(x), mask)
+    x = checked_dense(x)
+    flags = _flags(mask if is_array(mask) else np.asarray(mask), tuple(x.shape[:2]))
+    return _taken(x, flags, flags.sum(1, dtype=np.int64))
+
+
+def _taken(x: Any, flags: np.ndarray, lengths: np.ndarray) -> Ragged:
+    """Take tokens one by one."""
+    values = taken(flattened(x, 2), np.flatnonzero(flags)) if is_tensor(x) else x[flags]
+    return Ragged._of(values, offsets_of(lengths))
+
+
+def _masked_rows(column: Ragged, mask: Any) -> Ragged:
+    """Take the tokens of rows of different widths where a mask is true."""
+    masks = ragged(mask)
+    if len(masks) != len(column):
+        raise ValueError(
+            f"mask has {len(masks)} rows, but x has {len(column)}; pass one row for each"
+        )
+    if (differ := masks.lengths != column.lengths).any():
+        row = int(differ.argmax())
+        raise ValueError(
+            f"mask[{row}] has {masks.lengths[row]} items, but x[{row}] has "
+            f"{column.lengths[row]} tokens; pass one item for each"
+        )
+    flags = _flags(masks.values, (len(column.values),), masks.offsets)
+    values = taken(column.values, np.flatnonzero(flags))
+    return Ragged._of(values, offsets_of(flags)[column.offsets])
+
+
+def _flags(mask: Any, shape: tuple[int, ...], offsets: Any = None) -> np.ndarray:
+    """Return a mask on the host as booleans."""
+    flags: np.ndarray = to_numpy(checked_array("mask", mask))
+    if flags.shape != shape:
+        raise ValueError(f"mask has shape {flags.shape}; pass that of the tokens of x, {shape}")
+    kind = flags.dtype.kind
+    if kind == "b" or flags.size == 0 or (kind != "f" and 0 <= flags.min() <= flags.max() <= 1):
+        return flags.astype(np.bool_, copy=False)
+    is_set: np.ndarray = flags == 1
+    if (wrong := ~is_set & (flags != 0)).any():
+        index = int(wrong.argmax())
+        if offsets is None:
+            row, token = divmod(index, shape[1])
+        else:
+            row = int(np.searchsorted(offsets, index, side="right")) - 1
+            token = index - int(offsets[row])
+        found = flags.reshape(-1)[index]
+        raise ValueError(
+            f"mask[{row}][{token}] is {found}; pass True or 1 on tokens to keep, else 0"
+        )
+    return is_set
+
+
+def _checked_lengths(lengths: Any, rows: int) -> np.ndarray:
+    found: np.ndarray = np.asarray(to_numpy(lengths))
+    if found.shape != (rows,):
+        raise ValueError(
+            f"lengths has shape {found.shape}, but x has {rows} rows; pass one length per row"
+        )
+    if rows and found.dtype.kind not in "iu":
+        raise TypeError(f"lengths is of dtype {found.dtype}; pass integers")
+    return found
+
+
+def _other_length(row: int, length: int, width: int) -> ValueError:
+    return ValueError(
+        f"lengths[{row}] is {length}, but x[{row}] has {width} tokens; "
+        f"pass a length from 0 to {width}"
+    )
+
+
+def _trimmed(rows: Sequence[Any], lengths: Any, side: str) -> list[Any]:
+    """Return rows, which are sequences, arrays or tensors, without their padding."""
+    checked = _checked_lengths(lengths, len(rows)).tolist()
+    trimmed = []
+    for index, (row, length) in enumerate(zip(rows, checked, strict=True)):
+        try:
+            width = len(row)
+        except TypeError as error:
+            raise TypeError(f"x[{index}] is {describe(row)}; {EXPECTED}") from error
+        if not 0 <= length <= width:
+            raise _other_length(index, length, width)
+        trimmed.append(row[:length] if side == "right" else row[width - length :])
+    return trimmed

@@ -1,0 +1,349 @@
+"""Padding and unpadding by themselves: `pad`, `Ragged.to_padded` and `unpad`."""
+
+import numpy as np
+import pytest
+from conftest import NEEDS_TORCH
+from hypothesis import given
+from hypothesis import strategies as st
+
+import fastcollate as fc
+
+DTYPES = ["bool", "uint8", "int16", "int32", "int64", "float16", "float32", "float64"]
+SIDES = ["right", "left"]
+
+
+def refuses(error, message, call, *args, **options):
+    with pytest.raises(error, match=message):
+        call(*args, **options)
+
+
+def padded(rows, side, fill, width, dtype, trailing=()):
+    """Pad rows in the plain way: one token after the other."""
+    out = np.full((len(rows), width, *trailing), fill, dtype)
+    for index, row in enumerate(rows):
+        start = 0 if side == "right" else width - len(row)
+        for place, token in enumerate(row):
+            out[index, start + place] = token
+    return out
+
+
+@st.composite
+def cases(draw):
+    dtype = draw(st.sampled_from(DTYPES))
+    trailing = draw(st.sampled_from([(), (2,), (1, 3), (2, 0)]))
+    lens = draw(st.lists(st.integers(0, 7), max_size=6))
+    rng = np.random.default_rng(draw(st.integers(0, 99)))
+    rows = [
+        rng.integers(0, 2 if dtype == "bool" else 99, (n, *trailing)).astype(dtype) for n in lens
+    ]
+    multiple = draw(st.sampled_from([1, 1, 4]))
+    longest = max(lens, default=0)
+    pad_to = draw(st.sampled_from([None, -(-longest // multiple) * multiple, 8]))
+    options = {
+        "side": draw(st.sampled_from(SIDES)),
+        "fill": draw(st.sampled_from([0, 1])),
+        "pad_to": pad_to,
+        "multiple_of": multiple,
+    }
+    width = -(-(longest if pad_to is None else pad_to) // multiple) * multiple
+    return rows, dtype, trailing, options, width
+
+
+def same(found, expected):
+    found = found if isinstance(found, np.ndarray) else found.numpy()
+    assert found.dtype == expected.dtype
+    assert found.shape == expected.shape
+    assert found.tobytes() == expected.tobytes()
+
+
+@given(case=cases())
+def test_rows_of_arrays(case):
+    rows, dtype, trailing, options, width = case
+    expected = padded(rows, options["side"], options["fill"], width, dtype, trailing)
+    if not rows:
+        expected = expected.astype(np.int64).reshape(0, width)  # rows have neither
+    same(fc.pad(rows, **options, array_type="numpy"), expected)
+    if rows:
+        column = fc.ragged(rows)
+        same(fc.pad(column, **options, array_type="numpy"), expected)
+        same(column.to_padded(**options), expected)
+        wide = padded(rows, options["side"], options["fill"], width, "float64", trailing)
+        same(column.to_padded(**options, dtype="float64"), wide)
+
+
+@NEEDS_TORCH
+@given(case=cases(), needs_grad=st.booleans())
+def test_rows_of_tensors(case, needs_grad):
+    import torch
+
+    rows, dtype, trailing, options, width = case
+    tensors = [torch.from_numpy(row) for row in rows]
+    if not rows:
+        return
+    expected = padded(rows, options["side"], options["fill"], width, dtype, trailing)
+    if needs_grad and "float" in dtype:
+        tensors[0].requires_grad_()
+        found = fc.pad(tensors, **options)
+        assert found.requires_grad
+        found.sum().backward()
+        assert torch.equal(tensors[0].grad, torch.ones_like(tensors[0]))
+        found = found.detach()
+    else:
+        found = fc.pad(tensors, **options)
+    same(found, expected)
+    column = fc.ragged([tensor.detach() for tensor in tensors])
+    same(column.to_padded(**options), expected)
+    if trailing != (2, 0):
+        same(fc.pad(column.to_torch_nested(), **options), expected)
+
+
+@NEEDS_TORCH
+@given(case=cases())
+def test_what_pad_sequence_gives(case):
+    import torch
+    from torch.nn.utils.rnn import pad_sequence
+
+    rows, _, _, options, _ = case
+    tensors = [torch.from_numpy(row) for row in rows]
+    if tensors:
+        expected = pad_sequence(tensors, batch_first=True, padding_value=options["fill"])
+        assert torch.equal(fc.pad(tensors, fill=options["fill"]), expected)
+
+
+@given(case=cases())
+def test_lists(case):
+    rows, dtype, trailing, options, width = case
+    lists = [row.tolist() for row in rows]
+    if 0 not in trailing:
+        expected = padded(rows, options["side"], options["fill"], width, dtype, trailing)
+        if not any(lists):  # they tell no trailing shape
+            expected = np.zeros((len(rows), width), dtype) + np.array(options["fill"], dtype)
+        same(fc.pad(lists, **options, dtype=dtype, array_type="numpy"), expected)
+
+
+@pytest.mark.parametrize(
+    ("rows", "dtype"),
+    [
+        ([[], [7], [8]], "int64"),
+        ([[], [0.5], [1]], "float32"),
+        ([[True], [False]], "bool"),
+        ([[[0.5, 1]], []], "float32"),
+        ([(), []], "int64"),
+        ([], "int64"),
+        ([[], np.ones(2, np.int16)], "int16"),
+        ([[np.float64(0.5)], [1]], "float64"),
+        (np.array([[1, 2], [3, 4]], np.uint8), "uint8"),
+        (np.array([np.ones(2, np.int32), np.ones(1, np.int32)], dtype=object), "int32"),
+    ],
+)
+def test_own_dtypes(rows, dtype):
+    assert fc.pad(rows, array_type="numpy").dtype == dtype
+
+
+@NEEDS_TORCH
+def test_tensors_of_bfloat16():
+    import torch
+
+    rows = [torch.tensor([0.5, 1.5]).bfloat16(), torch.tensor([2.5]).bfloat16()]
+    found = fc.pad(rows, "left", fill=-1)
+    assert torch.equal(found, torch.tensor([[0.5, 1.5], [-1, 2.5]]).bfloat16())
+    assert torch.equal(fc.ragged(rows).to_padded("left", -1), found)
+    assert fc.pad(rows, dtype="float32", array_type="numpy").dtype == np.float32
+    refuses(ValueError, "which NumPy does not have", fc.pad, rows, array_type="numpy")
+
+
+@NEEDS_TORCH
+def test_tensors_of_a_device():
+    """Where torch pads, it gives what the core would."""
+    import torch
+
+    rows = fc.ragged([[1.0, 2], [], [3]], "float32")
+    values = torch.from_numpy(rows.values).requires_grad_()
+    found = fc.Ragged(values, rows.offsets).to_padded("left", 9, multiple_of=4, dtype="float64")
+    assert found.dtype == torch.float64
+    assert found.tolist() == [[9, 9, 1, 2], [9, 9, 9, 9], [9, 9, 9, 3]]
+    found[0].sum().backward()
+    assert values.grad.tolist() == [1, 1, 0]
+    half = fc.Ragged(torch.tensor([1.5], requires_grad=True), [0, 0, 1])
+    refuses(ValueError, r"rows\[1\]\[0\] is 1.5, which does not", half.to_padded, dtype="int64")
+    refuses(ValueError, "row 1 has 1 token", half.to_padded, pad_to=0)
+
+
+@pytest.mark.parametrize("form", ["array", "chunked", "table", "polars"])
+def test_arrow(form):
+    pa = pytest.importorskip("pyarrow")
+    rows = [[5, 6], [], [7]]
+    kind = pa.list_(pa.int32())
+    given = {
+        "array": lambda: pa.array(rows, kind),
+        "chunked": lambda: pa.chunked_array([rows[:1], rows[1:]], kind),
+        "table": lambda: pa.table({"ids": pa.array(rows, kind)}),
+        "polars": lambda: (
+            pytest.importorskip("polars")
+            .Series(rows)
+            .cast(pytest.importorskip("polars").List(pytest.importorskip("polars").Int32))
+        ),
+    }[form]()
+    same(fc.pad(given, "left", array_type="numpy"), np.array([[5, 6], [0, 0], [0, 7]], np.int32))
+
+
+def test_columns_of_datasets():
+    datasets = pytest.importorskip("datasets")
+    dataset = datasets.Dataset.from_dict({"ids": [[5, 6], [], [7]]}).shuffle(seed=1)
+    expected = [row + [0] * (2 - len(row)) for row in list(dataset["ids"])]
+    assert fc.pad(dataset["ids"], array_type="numpy").tolist() == expected
+
+
+def test_memory_of_the_default_pool():
+    pool = fc.memory.BufferPool(1 << 26)
+    before = fc.memory.get_default_pool()
+    fc.memory.set_default_pool(pool)
+    try:
+        found = fc.pad([[1] * 5000] * 9, array_type="numpy")
+        assert pool.live_bytes >= found.nbytes
+        column = fc.unpad(found, [4000] * 9)
+        del found
+        assert pool.idle_bytes > 0
+        assert column.lengths.tolist() == [4000] * 9
+    finally:
+        fc.memory.set_default_pool(before)
+
+
+@pytest.mark.parametrize(
+    ("error", "message", "rows", "options"),
+    [
+        (ValueError, "row 1 has 3 tokens, but pad_to is 2", [[1, 2], [3, 4, 5]], {"pad_to": 2}),
+        (ValueError, "pad_to is 3, but multiple_of is 2; pass a multiple of 2", [[1]],
+         {"pad_to": 3, "multiple_of": 2}),
+        (ValueError, "side is 'up'; pass 'right', 'left'", [[1]], {"side": "up"}),
+        (ValueError, "rows has the fill 0.5, which does not fit int64", [[1]], {"fill": 0.5}),
+        (TypeError, "fill of rows is 'a'", [[1]], {"fill": "a"}),
+        (TypeError, r"rows\[1\]\[0\] is 0.5 \(float\); it has to be an integer, as the first "
+         "number is; pass dtype='float32'", [[0], [0.5]], {}),
+        (TypeError, r"rows\[1\]\[0\] is 0.5 \(float\); it has to be an integer$", [[0], [0.5]],
+         {"dtype": "int64"}),
+        (TypeError, r"rows\[1\] is None", [[0], None], {}),
+        (TypeError, r"rows is 'ab' \(str\)", "ab", {}),
+        (TypeError, "rows is 3", 3, {}),
+        (TypeError, r"rows\[0\] is 1 \(int\)", [1, 2], {}),
+        (ValueError, r"rows\[1\] has values of shape \[3\] per token, but rows\[0\] of \[2\]",
+         [np.ones((1, 2)), np.ones((1, 3))], {}),
+        (ValueError, "dtype of rows is int8; it can be float32", [np.ones(1, np.int8)], {}),
+        (ValueError, r"rows\[0\]\[1\] is 300, which does not fit uint8", [[1, 300]],
+         {"dtype": "uint8"}),
+        (ValueError, "array_type is 'jax'", [[1]], {"array_type": "jax"}),
+    ],
+)  # fmt: skip
+def test_bad_rows_and_options(error, message, rows, options):
+    refuses(error, message, fc.pad, rows, **{"array_type": "numpy", **options})
+
+
+# Unpadding
+
+
+@st.composite
+def masks(draw):
+    rows, width = draw(st.integers(0, 5)), draw(st.integers(0, 9))
+    rng = np.random.default_rng(draw(st.integers(0, 99)))
+    mask = rng.random((rows, width)) < draw(st.sampled_from([0, 0.05, 0.5, 0.95, 1]))
+    trailing = draw(st.sampled_from([(), (3,), (2, 0)]))
+    dtype = draw(st.sampled_from([*DTYPES, "uint32"]))
+    base = rng.integers(0, 2 if dtype == "bool" else 99, (rows, width + 2, *trailing)).astype(dtype)
+    return base[:, draw(st.integers(0, 2)) :][:, :width], mask
+
+
+@given(case=masks(), kind=st.sampled_from(["bool", "int64", "float32", "list"]))
+def test_masks(case, kind, array_type):
+    x, mask = case
+    column = fc.unpad(make(x, array_type), mask=form(mask, kind, array_type))
+    assert column.dtype == make(x, array_type).dtype
+    assert column.lengths.tolist() == mask.sum(1).tolist()
+    assert column.values.tolist() == x[mask].tolist()
+    assert column.trailing == x.shape[2:]
+
+
+def test_masks_of_long_runs(array_type):
+    x = np.arange(4 * 500).reshape(4, 500)
+    mask = (x % 500 > 50) & (x % 97 != 0)
+    mask[2] = False
+    column = fc.unpad(make(x, array_type), mask=mask)
+    assert column.to_list() == [row[of].tolist() for row, of in zip(x, mask, strict=True)]
+
+
+def make(x, array_type):
+    if array_type == "numpy":
+        return x
+    import torch
+
+    return torch.from_numpy(x)
+
+
+def form(mask, kind, array_type):
+    return mask.tolist() if kind == "list" and mask.size else make(
+        mask.astype("bool" if kind == "list" else kind), array_type
+    )  # fmt: skip
+
+
+@given(case=cases(), side=st.sampled_from(SIDES))
+def test_there_and_back(case, side):
+    rows = case[0]
+    if rows:
+        column = fc.ragged(rows)
+        block = column.to_padded(side)
+        lengths = column.lengths
+        assert fc.unpad(block, lengths, side=side) == column
+        mask = np.arange(block.shape[1]) < lengths[:, None]
+        assert fc.unpad(block, mask=mask[:, ::-1] if side == "left" else mask) == column
+
+
+def test_masks_of_rows_of_different_widths():
+    assert fc.unpad([[0, 5, 6], [7]], mask=[[0, 1, 1], [True]]).to_list() == [[5, 6], [7]]
+    column = fc.unpad(fc.ragged([[0, 5], [7], []]), mask=[[1, 0], [0], []])
+    assert column.to_list() == [[0], [], []]
+
+
+@NEEDS_TORCH
+def test_gradients_through_masks():
+    import torch
+
+    x = torch.arange(6.0).reshape(2, 3).requires_grad_()
+    mask = torch.tensor([[True, False, True], [False, False, True]])
+    (fc.unpad(x, mask=mask).values * 2).sum().backward()
+    assert torch.equal(x.grad, 2.0 * mask)
+
+
+X = np.ones((2, 3))
+
+
+@pytest.mark.parametrize(
+    ("error", "message", "options"),
+    [
+        (TypeError, "unpad got neither lengths nor mask", {}),
+        (TypeError, "unpad got both lengths and mask", {"lengths": [1, 1], "mask": X}),
+        (
+            ValueError,
+            r"mask has shape \(3, 2\); pass that of the tokens of x, \(2, 3\)",
+            {"mask": X.T},
+        ),
+        (ValueError, r"mask\[1\]\[2\] is 2; pass True or 1", {"mask": [[0, 1, 0], [1, 0, 2]]}),
+        (ValueError, r"mask\[0\]\[1\] is nan", {"mask": [[0, np.nan, 0], [1, 0, 2]]}),
+        (ValueError, r"mask\[0\]\[0\] is -1", {"mask": [[-1, 1, 0], [1, 0, 1]]}),
+        (ValueError, "side is 'left', but mask tells", {"mask": X, "side": "left"}),
+        (TypeError, "has no argument 'padding_side'; pass side", {"padding_side": "left"}),
+    ],
+)
+def test_bad_masks(error, message, options):
+    refuses(error, message, fc.unpad, X, **options)
+
+
+def test_bad_masks_of_rows():
+    refuses(ValueError, "mask has 1 rows, but x has 2", fc.unpad, [[1], [2]], mask=[[1]])
+    message = r"mask\[1\] has 1 items, but x\[1\] has 2 tokens"
+    refuses(ValueError, message, fc.unpad, [[1], [2, 3]], mask=[[1], [1]])
+    refuses(ValueError, r"mask\[1\]\[1\] is 3", fc.unpad, [[1], [2, 3]], mask=[[1], [1, 3]])
+
+
+def test_arguments_of_ragged_that_unpad_has():
+    for name in ("lengths", "padding_side"):
+        message = rf"ragged has no argument '{name}'; pass x=fc.unpad\(x, lengths"
+        refuses(TypeError, message, fc.ragged, [[1]], **{name: None})
