@@ -24,12 +24,12 @@ from fastcollate.build import (
 from fastcollate.dtypes import checked_outputs, needs_loss_mask, taken_apart
 from fastcollate.ingest.fields import (
     Field,
-    FieldKind,
+    FieldOptions,
     PerRow,
     RoutedExperts,
     check_keys,
-    kind_of,
     no_value,
+    options_of,
     unreadable,
 )
 from fastcollate.plan.layouts import LEFT, checked_layout
@@ -59,7 +59,7 @@ class _Kinds(NamedTuple):
 
     values: dict[str, bool]
     """Arguments, and whether each is an object instead of an array of numbers."""
-    fields: dict[str, FieldKind]
+    fields: dict[str, FieldOptions]
 
     def columns(
         self, arrays: Iterator[Any], objects: Iterator[Any]
@@ -217,7 +217,7 @@ class BatchBuilder(Generic[Array]):
                 objects.append(value)
         fields = {} if fields is None else fields
         check_keys(fields)
-        kinds = _Kinds(values, {key: kind_of(one) for key, one in fields.items()})
+        kinds = _Kinds(values, {key: options_of(one) for key, one in fields.items()})
         for key in sorted(fields):
             if isinstance(field := fields[key], PerRow):
                 objects.append(_copied(key, index, field))

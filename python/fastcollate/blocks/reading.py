@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fastcollate._fastcollate import RowSpans
+from fastcollate._fastcollate import FieldSpec, RowSpans
 from fastcollate.arrays import checked_dtype_name, is_only_torch, is_tensor, tensor_of_bits
 from fastcollate.batch import Batch
 from fastcollate.blocks.joining import JoinedBlocks
@@ -59,8 +59,8 @@ def built(step: JoinedBlocks, shard: Shard, parts: Mapping[int, Part], **options
         return _column(kind, runs, get, lens)
 
     ids = ColumnKind("sequence", None, "int32", ())
-    prompts = _stretches(ids, runs, lambda part: part["input_ids"], lens[0])
-    responses = _stretches(ids, runs, lambda part: part["input_ids"], lens[1], behind=lens[0])
+    prompts = _spans(ids, runs, lambda part: part["input_ids"], lens[0])
+    responses = _spans(ids, runs, lambda part: part["input_ids"], lens[1], behind=lens[0])
     columns = {name: read(kind, _getter(name)) for name, kind in step.plain.items()}
     fields = {
         key: _field(kind, read(kind, _getter("fields", key))) for key, kind in step.fields.items()
@@ -152,16 +152,17 @@ def _column(
     if kind.form == "number":
         return _numbers(kind, runs, get)
     if kind.form != "experts":
-        counts = lens[1] if kind.form == "response" else lens[0] + lens[1]
-        return _stretches(kind, runs, get, counts)
+        counts = FieldSpec.row_lens(kind.form, *lens)
+        assert counts is not None
+        return _spans(kind, runs, get, counts)
     captured = np.zeros(len(lens[0]), np.int64)
     for part, first, end in runs:
         if part is not None:
             captured[first:end] = get(part)[1]
-    return _stretches(kind, runs, lambda part: get(part)[0], captured)
+    return _spans(kind, runs, lambda part: get(part)[0], captured)
 
 
-def _stretches(
+def _spans(
     kind: ColumnKind,
     runs: list[_Run],
     get: Callable[[Part], Ragged],

@@ -40,23 +40,23 @@ class _Arrays:
     """Spans of arrays. One that begins where another ends goes on with it."""
 
     def __init__(self) -> None:
-        self._stretches: list[tuple[np.ndarray, int, int]] = []
+        self._spans: list[tuple[np.ndarray, int, int]] = []
         self._ends: dict[tuple[Any, ...], int] = {}
 
     def add(self, source: np.ndarray, start: int, stop: int, dtype: str | None) -> _Piece:
         """Add some items of an array."""
         memory = (source.ctypes.data, source.shape, source.dtype.str)
-        index = self._ends.pop((*memory, start), len(self._stretches))
-        if index == len(self._stretches):
-            self._stretches.append((source, start, stop))
-        source, first, _ = self._stretches[index]
-        self._stretches[index] = (source, first, stop)
+        index = self._ends.pop((*memory, start), len(self._spans))
+        if index == len(self._spans):
+            self._spans.append((source, start, stop))
+        source, first, _ = self._spans[index]
+        self._spans[index] = (source, first, stop)
         self._ends[(*memory, stop)] = index
         return _Piece(index, start - first, stop - first, dtype)
 
     def arrays(self) -> list[np.ndarray]:
         """Return all spans."""
-        return [source[start:stop] for source, start, stop in self._stretches]
+        return [source[start:stop] for source, start, stop in self._spans]
 
 
 def packed(batch: Batch, shards: list[Batch]) -> Shards:

@@ -25,11 +25,11 @@ from fastcollate.build import build_batch
 from fastcollate.ingest.columns import Ragged
 from fastcollate.ingest.fields import (
     Field,
-    FieldKind,
+    FieldOptions,
     PerRow,
     RoutedExperts,
     Rows,
-    kind_of,
+    options_of,
     per_row_values,
 )
 from fastcollate.ops.normalize import loss_weights
@@ -37,7 +37,6 @@ from fastcollate.ops.relayout import names_of
 from fastcollate.plan.merging import MergePlan, MergeRewards
 
 Integers = NDArray[np.int64]
-Form = Literal["response", "sequence", "experts", "number", "object"]
 
 PART_BYTES = 4 << 20
 """About how many bytes of columns are one object in a store.
@@ -57,8 +56,9 @@ one item a row, or a list of objects."""
 class ColumnKind(NamedTuple):
     """What is known of a column without its values."""
 
-    form: Form
-    field: FieldKind | None
+    form: str
+    """How a field's values are aligned; ``"number"`` or ``"object"`` for one per row."""
+    field: FieldOptions | None
     """The field without its values; None of a built-in one."""
     dtype: str
     """What the values are stored as; integers of its bits where NumPy has no such dtype."""
@@ -313,9 +313,9 @@ def _needs_torch(field: Any) -> bool:
     return dtype is not None and dtype_name(dtype) == "bfloat16"
 
 
-def _named_kind(key: str, field: Any) -> FieldKind:
+def _named_kind(key: str, field: Any) -> FieldOptions:
     """Return all of a field but its values, its dtype by name."""
-    kind = kind_of(field)
+    kind = options_of(field)
     if kind.options["dtype"] is None:
         return kind
     return kind._replace(
@@ -343,7 +343,8 @@ def _stored_field(
     values = to_array(batch[key])
     of_values = (kind, dtype_name(batch[key].dtype), values.shape[1:], len(values) == 0)
     if isinstance(field, Field):
-        column = Ragged(values, of_responses if field.align == "response" else offsets)
+        is_of_responses = batch.spec.table[key].align == "response"
+        column = Ragged(values, of_responses if is_of_responses else offsets)
         return _Stored(ColumnKind(field.align, *of_values), column)
     # Routes are those of a row's first tokens.
     missing = _set_in_rows(np.asarray(batch["router_padding_mask"]), offsets)
@@ -364,7 +365,7 @@ def _set_in_rows(flags: NDArray[np.bool_], offsets: Integers) -> Integers:
     return counts
 
 
-def _stored_objects(kind: FieldKind, values: list[Any]) -> _Stored:
+def _stored_objects(kind: FieldOptions, values: list[Any]) -> _Stored:
     kinds: dict[ObjectKind, int] = {}
     numbers = [kinds.setdefault(ObjectKind.of(value), len(kinds)) for value in values]
     objects = list(kinds), np.array(numbers, np.int64)

@@ -42,10 +42,10 @@ def is_plain(tensor: Any) -> bool:
 def as_bytes(tensor: Any) -> Any:
     """Return the bytes of a contiguous tensor, as a tensor that is no view of it."""
     # `view` refuses a dimension of one item if it has a stride.
-    return _stretch(tensor, tensor.storage_offset() * tensor.itemsize, tensor.nbytes)
+    return _span(tensor, tensor.storage_offset() * tensor.itemsize, tensor.nbytes)
 
 
-def _stretch(tensor: Any, first: int, size: int) -> Any:
+def _span(tensor: Any, first: int, size: int) -> Any:
     """Return so many bytes of a tensor's storage, as a tensor that is no view of it."""
     import torch
 
@@ -91,7 +91,7 @@ def common_slab(tensors: Sequence[Any]) -> Any | None:
     end = max(map(sum, zip(starts, spans, strict=True)))
     if sum(spans) < LEAST_FILLED * (end - first):
         return None
-    return _stretch(filled[0], first, end - first)
+    return _span(filled[0], first, end - first)
 
 
 def offsets_of_packed(tensors: Sequence[Any]) -> tuple[list[int], int]:

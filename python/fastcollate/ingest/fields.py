@@ -157,7 +157,7 @@ class PerRow:
     concat: bool = False
 
 
-class FieldKind(NamedTuple):
+class FieldOptions(NamedTuple):
     """A field without its values."""
 
     make: type[Any]
@@ -168,12 +168,14 @@ class FieldKind(NamedTuple):
         return f"{self.make.__name__}({options})"
 
 
-def kind_of(field: Any) -> FieldKind:
+def options_of(field: Any) -> FieldOptions:
     """Return all of a field but its values, which come first."""
     if not isinstance(field, (Field, PerRow, RoutedExperts)):
-        return FieldKind(type(field), {})
+        return FieldOptions(type(field), {})
     names = (item.name for item in dataclasses.fields(field))
-    return FieldKind(type(field), {name: getattr(field, name) for name in islice(names, 1, None)})
+    return FieldOptions(
+        type(field), {name: getattr(field, name) for name in islice(names, 1, None)}
+    )
 
 
 def object_outputs(

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fastcollate._fastcollate import RowSpans
+from fastcollate._fastcollate import FieldSpec, RowSpans
 from fastcollate.arrays import flattened
 from fastcollate.core_call import collate_fields
 from fastcollate.dtypes import needs_loss_mask
 from fastcollate.plan.merging import Merging
 
 if TYPE_CHECKING:
-    from fastcollate._fastcollate import FieldSpec, LayoutSpec, OutputSpec, Plan
+    from fastcollate._fastcollate import LayoutSpec, OutputSpec, Plan
     from fastcollate.batch import Batch
     from fastcollate.plan.step_plan import Shard
 
@@ -25,7 +25,7 @@ ROW_NAMES = ("uids", "trajectory_ids", "is_last_step")
 
 def relayout(batch: Batch, layout: LayoutSpec, shard: Shard | None = None) -> Batch:
     """Write a batch, or some of its rows, again (see :meth:`fastcollate.Batch.to_layout`)."""
-    plan, spec = batch.plan, batch.spec
+    plan, spec, table = batch.plan, batch.spec, batch.spec.table
     _check_whole(plan)
     sequence_starts, response_starts = plan.row_starts()
     prompt_lens, response_lens = plan.prompt_lens, plan.response_lens
@@ -34,7 +34,7 @@ def relayout(batch: Batch, layout: LayoutSpec, shard: Shard | None = None) -> Ba
     # Of a field's two outputs, the one that does not hold its values.
     beside = {
         output.field: output.key
-        for output in spec.table
+        for output in table
         if output.field is not None and output.key != spec.fields[output.field].key
     }
 
@@ -46,13 +46,13 @@ def relayout(batch: Batch, layout: LayoutSpec, shard: Shard | None = None) -> Ba
             bounds = pairwise(np.asarray(batch[beside[index]]).tolist())
             return [value[start:stop] for start, stop in bounds]
         values = flattened(value, leading)
-        if spec.align == "response":
-            return RowSpans([(values, response_starts, response_lens)])
-        if spec.align == "sequence":
-            return RowSpans([(values, sequence_starts, lens)])
-        mask = flattened(batch[beside[index]], leading)
-        captured = _captured(mask, sequence_starts, lens, None if shard is None else shard.rows)
-        return RowSpans([(values, sequence_starts, captured)])
+        is_of_responses = table[spec.key].align == "response"
+        starts = response_starts if is_of_responses else sequence_starts
+        counts = FieldSpec.row_lens(spec.align, prompt_lens, response_lens)
+        if counts is None:  # a mask says which tokens have values
+            mask = flattened(batch[beside[index]], leading)
+            counts = _captured(mask, sequence_starts, lens, None if shard is None else shard.rows)
+        return RowSpans([(values, starts, counts)])
 
     ids = flattened(batch["input_ids"], leading)
     collated = collate_fields(

@@ -1,6 +1,7 @@
 //! Fields: what values belong to, and how they are read and written.
 
 use super::Number;
+use super::outputs::{Alignment, Fill, Output, ROUTER_PADDING_MASK, What};
 use crate::column::Check;
 use crate::dtype::Dtype;
 use crate::error::{Error, Result};
@@ -24,6 +25,18 @@ pub enum FieldKind {
         /// Whether the arrays are joined, and have offsets.
         is_joined: bool,
     },
+}
+
+impl FieldKind {
+    /// How many values a row of these lengths has, from the first token of its sequence or response on;
+    /// none if the lengths do not say that.
+    pub fn row_len(self, prompt: usize, response: usize) -> Option<usize> {
+        match self {
+            Self::Response => Some(response),
+            Self::Sequence => Some(prompt + response),
+            Self::Experts { .. } | Self::Row | Self::Object { .. } => None,
+        }
+    }
 }
 
 /// How a field is read and written.
@@ -106,5 +119,73 @@ impl FieldSpec {
             _ if self.weighs => Check::Number,
             _ => Check::None,
         }
+    }
+
+    /// Check that a row, the one of this index, has as many values as its lengths say.
+    ///
+    /// # Errors
+    /// [`Error::RowLength`] and [`Error::StreamLength`].
+    pub fn check_row(
+        &self,
+        row: usize,
+        prompt: usize,
+        response: usize,
+        found: usize,
+    ) -> Result<()> {
+        let field = self.name.clone();
+        match (self.kind, self.kind.row_len(prompt, response)) {
+            (FieldKind::Response, Some(expected)) if found != expected => Err(Error::RowLength {
+                field,
+                row,
+                found,
+                expected,
+            }),
+            (_, Some(expected)) if found != expected => Err(Error::StreamLength {
+                field,
+                row,
+                found,
+                expected,
+                advice: "one value per prompt and response token",
+            }),
+            _ => Ok(()),
+        }
+    }
+
+    /// The outputs of the field, which has this index.
+    pub(super) fn outputs(&self, index: usize) -> impl Iterator<Item = Output> {
+        let align = match self.kind {
+            FieldKind::Response => Alignment::Response,
+            FieldKind::Sequence | FieldKind::Experts { .. } => Alignment::Sequence,
+            FieldKind::Row => Alignment::Row,
+            FieldKind::Object { is_joined: false } => Alignment::Object,
+            FieldKind::Object { is_joined: true } => Alignment::Joined,
+        };
+        let fill = match self.kind {
+            FieldKind::Response | FieldKind::Sequence => Some(Fill::Number(self.fill)),
+            FieldKind::Experts { .. } => Some(Fill::Indices),
+            FieldKind::Row | FieldKind::Object { .. } => None,
+        };
+        let dtype = match self.kind {
+            FieldKind::Object { .. } => None,
+            _ => self.dtype,
+        };
+        let values = Output {
+            fill,
+            dtype,
+            ..Output::new(What::Field(index), self.key.clone(), align)
+        };
+        let more = match self.kind {
+            FieldKind::Experts { .. } => {
+                let what = What::RouterPaddingMask(index);
+                let mask = Output::new(what, ROUTER_PADDING_MASK, Alignment::Sequence);
+                Some(mask.filled(1).of_dtype(Dtype::Bool))
+            }
+            FieldKind::Object { is_joined: true } => {
+                let (what, key) = (What::JoinedOffsets(index), format!("{}_offsets", self.key));
+                Some(Output::new(what, key, Alignment::JoinedOffsets))
+            }
+            _ => None,
+        };
+        [Some(values), more].into_iter().flatten()
     }
 }

@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use super::{FieldKind, FieldSpec, Number};
+use super::{FieldSpec, Number};
 use crate::dtype::{Dtype, IntDtype};
 use crate::error::{Error, Result};
 use crate::plan::{Form, Layout, Of};
@@ -313,49 +313,9 @@ fn segments(padded: bool, [offsets, longest, of_rows]: [&'static str; 3]) -> [Ou
     ]
 }
 
-impl FieldSpec {
-    /// The outputs of the field, which has this index.
-    fn outputs(&self, index: usize) -> impl Iterator<Item = Output> {
-        let align = match self.kind {
-            FieldKind::Response => Alignment::Response,
-            FieldKind::Sequence | FieldKind::Experts { .. } => Alignment::Sequence,
-            FieldKind::Row => Alignment::Row,
-            FieldKind::Object { is_joined: false } => Alignment::Object,
-            FieldKind::Object { is_joined: true } => Alignment::Joined,
-        };
-        let fill = match self.kind {
-            FieldKind::Response | FieldKind::Sequence => Some(Fill::Number(self.fill)),
-            FieldKind::Experts { .. } => Some(Fill::Indices),
-            FieldKind::Row | FieldKind::Object { .. } => None,
-        };
-        let dtype = match self.kind {
-            FieldKind::Object { .. } => None,
-            _ => self.dtype,
-        };
-        let values = Output {
-            fill,
-            dtype,
-            ..Output::new(What::Field(index), self.key.clone(), align)
-        };
-        let more = match self.kind {
-            FieldKind::Experts { .. } => {
-                let what = What::RouterPaddingMask(index);
-                let mask = Output::new(what, ROUTER_PADDING_MASK, Alignment::Sequence);
-                Some(mask.filled(1).of_dtype(Dtype::Bool))
-            }
-            FieldKind::Object { is_joined: true } => {
-                let (what, key) = (What::JoinedOffsets(index), format!("{}_offsets", self.key));
-                Some(Output::new(what, key, Alignment::JoinedOffsets))
-            }
-            _ => None,
-        };
-        [Some(values), more].into_iter().flatten()
-    }
-}
-
 impl Output {
     /// An output that holds values everywhere, and is not written here.
-    fn new(what: What, key: impl Into<Cow<'static, str>>, align: Alignment) -> Self {
+    pub(super) fn new(what: What, key: impl Into<Cow<'static, str>>, align: Alignment) -> Self {
         Self {
             what,
             key: key.into(),
@@ -366,7 +326,7 @@ impl Output {
     }
 
     /// The same with a number where no value goes.
-    fn filled(self, fill: i64) -> Self {
+    pub(super) fn filled(self, fill: i64) -> Self {
         Self {
             fill: Some(Fill::Number(Number::Int(fill))),
             ..self
@@ -374,7 +334,7 @@ impl Output {
     }
 
     /// The same as an array that is written here.
-    fn of_dtype(self, dtype: impl Into<Dtype>) -> Self {
+    pub(super) fn of_dtype(self, dtype: impl Into<Dtype>) -> Self {
         Self {
             dtype: Some(dtype.into()),
             ..self
@@ -411,6 +371,7 @@ impl Output {
 
 #[cfg(test)]
 mod tests {
+    use super::super::FieldKind;
     use super::*;
 
     const ALL: OutputSpec = OutputSpec {

@@ -3,6 +3,7 @@
 use fastcollate::batch::{FieldKind, FieldSpec as Spec, Number};
 use fastcollate::plan::Turns;
 use fastcollate::{Check, Column, Dtype, Element};
+use numpy::PyReadonlyArray1;
 use pyo3::IntoPyObjectExt;
 use pyo3::prelude::*;
 use pyo3::types::{PyList, PyTuple, PyType};
@@ -10,6 +11,7 @@ use pyo3::types::{PyList, PyTuple, PyType};
 use crate::error::{Result, caught};
 use crate::ingest::Rows;
 use crate::names::Names;
+use crate::plan::tables::{Column as IntColumn, column_of, usizes};
 
 /// How a field is read and written. Made once for a field, not once a call.
 #[pyclass(frozen, module = "fastcollate._fastcollate")]
@@ -93,6 +95,24 @@ impl FieldSpec {
     #[getter]
     fn weighs(&self) -> bool {
         self.0.weighs
+    }
+
+    /// How many values rows of these lengths have of fields of an alignment, from the first token of
+    /// their sequences or responses on, int64; None if the lengths do not say that.
+    #[staticmethod]
+    fn row_lens<'py>(
+        py: Python<'py>,
+        align: &str,
+        prompt_lens: PyReadonlyArray1<i64>,
+        response_lens: PyReadonlyArray1<i64>,
+    ) -> Result<Option<IntColumn<'py>>> {
+        let kind = KINDS.value(align)?;
+        let prompts = usizes("prompt_lens", &prompt_lens)?;
+        let responses = usizes("response_lens", &response_lens)?;
+        let lens = { prompts.into_iter().zip(responses) }
+            .map(|(prompt, response)| kind.row_len(prompt, response));
+        let lens: Option<Vec<_>> = lens.collect();
+        Ok(lens.map(|lens| column_of(py, lens)))
     }
 
     /// Whether values are read and written here, and not kept by the caller.

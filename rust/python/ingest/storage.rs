@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::mem::take;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use fastcollate::batch::{FieldKind, FieldSpec as Field};
+use fastcollate::batch::FieldSpec as Field;
 use fastcollate::{
     AnyColumn, Check, Column as _, Dtype, Error as Core, FieldColumn as _, WholeNumbers, bf16, f16,
     filled,
@@ -333,24 +333,8 @@ impl<'py> Array<'py> {
             _ => Rows::single::<i64>(name, index, row, has_trailing, check),
         }?;
         let found = row.lens()[0];
-        match field.kind {
-            FieldKind::Response if found != response => Err(Core::RowLength {
-                field: name.clone(),
-                row: index,
-                found,
-                expected: response,
-            }
-            .into()),
-            FieldKind::Sequence if found != prompt + response => Err(Core::StreamLength {
-                field: name.clone(),
-                row: index,
-                found,
-                expected: prompt + response,
-                advice: "one value per prompt and response token",
-            }
-            .into()),
-            _ => Ok(Some(Self::new(dtype, row))),
-        }
+        field.check_row(index, prompt, response, found)?;
+        Ok(Some(Self::new(dtype, row)))
     }
 
     fn of_numpy(array: &Bound<'py, PyAny>) -> PyResult<Self> {
