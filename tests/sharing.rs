@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use fastcollate::plan::merge::Streams;
 use fastcollate::plan::pack::{Algorithm, Cost, Oversize, PackSpec, Packer};
-use fastcollate::plan::share::{Share, Tree, TreeRow};
+use fastcollate::plan::share::{Share, ShareIds, Tree, TreeRow};
 use fastcollate::plan::{Row, Turns};
 use fastcollate::{Check, Error, Slice, SliceColumn, unstopped};
 use proptest::collection::vec;
@@ -32,7 +32,7 @@ fn rows() -> impl Strategy<Value = Vec<(Tokens, Tokens)>> {
     })
 }
 
-fn tree_of(rows: &[(Tokens, Tokens)], share: Share, groups: Option<&[usize]>) -> Tree {
+fn tree_of(rows: &[(Tokens, Tokens)], share: Share, ids: ShareIds) -> Tree {
     let column = |field, part: fn(&(Tokens, Tokens)) -> &Tokens| {
         let slices = rows.iter().map(|row| Slice::I64(part(row))).collect();
         SliceColumn::new(field, slices, vec![], Check::None)
@@ -54,7 +54,7 @@ fn tree_of(rows: &[(Tokens, Tokens)], share: Share, groups: Option<&[usize]>) ->
         turns: &turns.unwrap(),
     };
     let rows: Vec<_> = rows.iter().enumerate().map(row).collect();
-    Tree::of_rows(&streams, &rows, share, groups).unwrap()
+    Tree::of_rows(&streams, &rows, share, ids).unwrap()
 }
 
 fn streams_of(rows: &[(Tokens, Tokens)]) -> Vec<Tokens> {
@@ -125,27 +125,33 @@ proptest! {
     })]
 
     #[test]
-    fn rows_are_sorted_by_their_tokens(rows in rows(), groups in vec(0..3_usize, 14)) {
+    fn rows_are_sorted_by_their_tokens(
+        rows in rows(),
+        uids in vec(0..2_usize, 14),
+        same_inputs in vec(0..2_usize, 14),
+    ) {
         let streams = streams_of(&rows);
-        let mut firsts = vec![];
-        let groups: Vec<_> = groups[..rows.len()].iter().map(|group| {
-            firsts.iter().position(|first| first == group).unwrap_or_else(|| {
-                firsts.push(*group);
-                firsts.len() - 1
-            })
-        }).collect();
-        let mut order: Vec<_> = (0..rows.len()).collect();
-        order.sort_by_key(|&row| &streams[row]);
-        let expected = compared(&streams, order.clone(), |_, _| true);
-        prop_assert_eq!(tree_of(&rows, Share::Tokens, None), expected);
-        order.sort_by_key(|&row| groups[row]);
-        let expected = compared(&streams, order, |a, b| groups[a] == groups[b]);
-        prop_assert_eq!(tree_of(&rows, Share::Tokens, Some(&groups)), expected);
+        let (uids, same_inputs) = (&uids[..rows.len()], &same_inputs[..rows.len()]);
+        let sorted = |are_one: &dyn Fn(usize, usize) -> bool| {
+            let first = |row: usize| (0..=row).find(|&other| are_one(other, row)).unwrap();
+            let mut order: Vec<_> = (0..rows.len()).collect();
+            order.sort_by_key(|&row| (first(row), &streams[row]));
+            compared(&streams, order, are_one)
+        };
+        let none = ShareIds::default();
+        let inputs = ShareIds { same_inputs: Some(same_inputs), ..none };
+        let both = ShareIds { uids: Some(uids), ..inputs };
+        let are_same = |a: usize, b: usize| same_inputs[a] == same_inputs[b];
+        prop_assert_eq!(tree_of(&rows, Share::All, none), sorted(&|_, _| true));
+        prop_assert_eq!(tree_of(&rows, Share::All, both), sorted(&are_same));
+        prop_assert_eq!(tree_of(&rows, Share::Group, inputs), sorted(&are_same));
+        let expected = sorted(&|a, b| are_same(a, b) && uids[a] == uids[b]);
+        prop_assert_eq!(tree_of(&rows, Share::Group, both), expected);
     }
 
     #[test]
     fn prompts_are_shared_whole(rows in rows(), groups in vec(0..2_usize, 14)) {
-        let groups: Vec<_> = groups[..rows.len()].iter().map(|group| group ^ groups[0]).collect();
+        let ids = ShareIds { uids: None, same_inputs: Some(&groups[..rows.len()]) };
         let prompts: Vec<_> = rows.iter().map(|(prompt, _)| prompt.clone()).collect();
         let key = |row: usize| (groups[row], &prompts[row]);
         let first = |row: usize| (0..=row).find(|&other| key(other) == key(row)).unwrap();
@@ -155,12 +161,12 @@ proptest! {
         let streams = streams_of(&rows);
         let whole = |row: &TreeRow| TreeRow { len: streams[row.row].len(), ..*row };
         let expected = Tree::new(tree.rows().iter().map(whole).collect()).unwrap();
-        prop_assert_eq!(tree_of(&rows, Share::Prompts, Some(&groups)), expected);
+        prop_assert_eq!(tree_of(&rows, Share::Prompts, ids), expected);
     }
 
     #[test]
     fn parts_are_trees_of_their_rows(rows in rows(), parts in vec(0..4_usize, 14)) {
-        let tree = tree_of(&rows, Share::Tokens, None);
+        let tree = tree_of(&rows, Share::All, ShareIds::default());
         let part_of = |place: usize| parts[tree.rows()[place].row].checked_sub(1);
         let parted = unstopped(|ticks| tree.parted(part_of, 3, ticks));
         for (part, found) in parted.iter().enumerate() {
@@ -169,7 +175,7 @@ proptest! {
             let expected = if of_part.is_empty() {
                 Tree::default()
             } else {
-                tree_of(&of_part, Share::Tokens, None)
+                tree_of(&of_part, Share::All, ShareIds::default())
             };
             let named = |row: &TreeRow| TreeRow { row: members[row.row], ..*row };
             let expected: Vec<_> = expected.rows().iter().map(named).collect();
@@ -180,7 +186,7 @@ proptest! {
     #[test]
     fn nodes_hold_every_shared_beginning_once(rows in rows()) {
         let streams = streams_of(&rows);
-        let tree = tree_of(&rows, Share::Tokens, None);
+        let tree = tree_of(&rows, Share::All, ShareIds::default());
         let beginnings: BTreeSet<_> = streams
             .iter()
             .flat_map(|stream| (1..=stream.len()).map(move |end| &stream[..end]))
@@ -194,7 +200,7 @@ proptest! {
         for (index, node) in nodes.nodes.iter().enumerate() {
             prop_assert_eq!(node.start, of_position.len());
             of_position.extend((0..node.len).map(|_| index));
-            prop_assert!(node.parent.is_none_or(|parent| parent < index));
+            prop_assert!(node.len > 0 && node.parent.is_none_or(|parent| parent < index));
         }
         prop_assert_eq!(of_position.len(), beginnings.len());
         // Beginnings are ordered as positions are, so that a position is the number of its beginning.
@@ -228,7 +234,7 @@ proptest! {
         max_sequences in prop_oneof![Just(usize::MAX), 1..4_usize],
         max_cost in prop_oneof![Just(f64::INFINITY), Just(24_576.0 * 6.0)],
     ) {
-        let tree = tree_of(&rows, Share::Tokens, None);
+        let tree = tree_of(&rows, Share::All, ShareIds::default());
         let next_fit = PackSpec {
             // A bin for each chunk: none is left open that the next could go to.
             max_sequences,
@@ -275,7 +281,7 @@ proptest! {
         capacity in 1..60_usize,
         min_bins in 1..14_usize,
     ) {
-        let tree = tree_of(&rows, Share::Tokens, None);
+        let tree = tree_of(&rows, Share::All, ShareIds::default());
         let few = packed(&tree, &spec(capacity)).unwrap();
         let wanted = PackSpec { min_bins, ..spec(capacity) };
         let found = match packed(&tree, &wanted) {

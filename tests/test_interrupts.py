@@ -2,7 +2,7 @@
 
 import signal
 import time
-from functools import partial
+from functools import cache, partial
 
 import numpy as np
 import pytest
@@ -16,7 +16,27 @@ MANY = np.tile(LENGTHS, 2)
 AFTER = 0.1
 """Seconds after which the signal comes."""
 
+
+@cache
+def rows():
+    """Give many rows, of which some begin alike."""
+    return np.random.default_rng(0).integers(0, 50, (400_000, 8), np.int32)
+
+
+@cache
+def tree():
+    """Give the plan of as many rows, each of which shares half with the one before it."""
+    shared = np.minimum(LENGTHS[1:], LENGTHS[:-1]) // 2
+    return fc.planning.TreePlan(
+        np.arange(len(LENGTHS)), np.append(0, shared), LENGTHS, np.zeros_like(LENGTHS)
+    )
+
+
 LONG = {
+    "prefix_tree": lambda: fc.planning.prefix_tree(rows(), rows()),
+    "pack a tree": lambda: tree().pack(16_384),
+    "pack many trees": lambda: tree().pack(16_384, min_bins=2_000_000),
+    "select": lambda: tree().select(np.arange(0, len(LENGTHS), 2)),
     "karmarkar_karp": lambda: fc.planning.partition(LENGTHS, 8),
     "many parts": lambda: fc.planning.partition(LENGTHS, 100_000),
     "float": lambda: fc.planning.partition(LENGTHS.astype(np.float32), 8),

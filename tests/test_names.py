@@ -11,7 +11,7 @@ import pytest
 import fastcollate as fc
 from fastcollate import _fastcollate, option_types
 from fastcollate.option_types import BatchOptions, RowOptions
-from fastcollate.plan import layouts, merging, packing, partitioning, stepping
+from fastcollate.plan import layouts, merging, packing, partitioning, sharing, stepping
 from fastcollate.plan.costs import NAMED_COSTS
 
 MODULES = [fc, fc.planning, fc.memory, fc.parallel]
@@ -180,6 +180,7 @@ def test_names_that_are_in_modules(module):
         (merging.MergeRewards, _fastcollate.MERGE_REWARDS),
         (packing.Algorithm, _fastcollate.PACK_ALGORITHMS),
         (packing.Oversize, _fastcollate.OVERSIZES),
+        (sharing.Share, _fastcollate.SHARES),
         (partitioning.Order, _fastcollate.ORDERS),
         (stepping.PadRows, _fastcollate.PAD_ROWS),
     ],

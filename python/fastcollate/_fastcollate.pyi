@@ -21,6 +21,7 @@ __all__ = [
     "PAD_ROWS",
     "POLICIES",
     "POSITION_IDS",
+    "SHARES",
     "SHIFTS",
     "SYNTHETIC_LENS",
     "BufferPool",
@@ -56,6 +57,7 @@ __all__ = [
     "spread_bins",
     "step_defect",
     "stored_columns",
+    "tree_defect",
     "write_rows",
 ]
 
@@ -72,6 +74,7 @@ PADDING_AS: tuple[str, ...]
 PAD_ROWS: tuple[str, ...]
 POLICIES: tuple[str, ...]
 POSITION_IDS: tuple[str, ...]
+SHARES: tuple[str, ...]
 SHIFTS: tuple[str, ...]
 SYNTHETIC_LENS: tuple[int, int]
 
@@ -179,6 +182,21 @@ class PackSpec:
         groups: NDArray[int64] | None,
         costs: NDArray[float64] | None,
     ) -> list[NDArray[int64]]: ...
+
+@final
+class PrefixTree:
+    """Rows in the order of their tokens, each with what it shares with the one before it."""
+
+    def __new__(
+        cls, order: NDArray[int64], shared: NDArray[int64], lengths: NDArray[int64]
+    ) -> PrefixTree: ...
+    @property
+    def tokens(self) -> int: ...
+    @property
+    def attention_pairs(self) -> int: ...
+    def nodes(self) -> list[NDArray[int64]]: ...
+    def select(self, rows: NDArray[int64]) -> tuple[NDArray[int64], NDArray[int64]]: ...
+    def pack(self, spec: PackSpec) -> list[NDArray[int64]]: ...
 
 @final
 class Output:
@@ -416,6 +434,17 @@ def merge_turns(
     loss_mask: Any | None,
     drop_untrainable: bool,
 ) -> Merge: ...
+def share_prefixes(
+    prompts: Any,
+    responses: Any,
+    merge: Merge | None,
+    share: str,
+    uids: NDArray[int64] | None,
+    same_inputs: NDArray[int64] | None,
+) -> list[NDArray[int64]]: ...
+def tree_defect(
+    order: NDArray[int64], shared: NDArray[int64], lengths: NDArray[int64]
+) -> str | None: ...
 def arrow_lists(
     values: NDArray[Any], offsets: NDArray[int64], requested_schema: object | None
 ) -> tuple[object, object]: ...

@@ -8,13 +8,17 @@ Three functions group sequences; they differ in what is given:
 - :func:`micro_batches`: a capacity and a number of ranks; every rank gets the same number of
   micro-batches, and all cost about the same.
 
-Five plans hold what was decided. None holds a token (but :class:`MergePlan` the few around breaks):
+Seven plans hold what was decided. None holds a token (but :class:`MergePlan` the few around
+breaks):
 
 - :class:`Plan`: what the rows of a batch are made of and where they lie; ``batch.plan``.
 - :class:`MergePlan`: which turns make which rows; :func:`fastcollate.merge_turns` makes it.
 - :class:`BinPlan`: which sequences lie in which bin; :func:`pack` makes it.
 - :class:`MicroBatches`: which sequences form which micro-batch of which rank;
   :func:`micro_batches` makes it.
+- :class:`TreePlan`: which tokens rows begin with in common; :func:`prefix_tree` makes it.
+- :class:`TreeBins`: which rows lie in which bin, where tokens in common lie once;
+  :meth:`TreePlan.pack` makes it.
 - :class:`StepPlan`: which rows form which mini-batch and go to which rank;
   :func:`fastcollate.plan_step` makes it.
 
@@ -22,6 +26,8 @@ What belongs to them:
 
 - :class:`Shard`: one rank's rows of a mini-batch or micro-batch.
 - :class:`MergeReport` and :class:`Break`: what merging saved, and each turn that it could not join.
+- :class:`TreeReport` and :class:`SharedTokens`: what sharing saves, and who shares what with whom.
+- :class:`TreeNodes`: runs of tokens that belong to the same rows.
 - :func:`prompt_boundaries` and :class:`PromptBoundaries`: the first row of each prompt, and one
   past its last.
 - :class:`LossNormalizers`: what the losses of each mini-batch are divided by.
@@ -41,8 +47,12 @@ from fastcollate.plan.merge_report import Break, MergeReport
 from fastcollate.plan.merging import MergePlan
 from fastcollate.plan.packing import pack
 from fastcollate.plan.partitioning import MicroBatches, micro_batches, partition
+from fastcollate.plan.sharing import prefix_tree
 from fastcollate.plan.step_plan import Shard, StepPlan
 from fastcollate.plan.stepping import prompt_boundaries
+from fastcollate.plan.tree_bins import TreeBins
+from fastcollate.plan.tree_plan import TreeNodes, TreePlan
+from fastcollate.plan.tree_report import SharedTokens, TreeReport
 
 __all__ = [
     "BinPlan",
@@ -55,11 +65,17 @@ __all__ = [
     "Plan",
     "PromptBoundaries",
     "Shard",
+    "SharedTokens",
     "StepPlan",
+    "TreeBins",
+    "TreeNodes",
+    "TreePlan",
+    "TreeReport",
     "broadcast_last_step",
     "drop_padding",
     "micro_batches",
     "pack",
     "partition",
+    "prefix_tree",
     "prompt_boundaries",
 ]

@@ -44,6 +44,8 @@ mod _fastcollate {
     #[pymodule_export]
     use super::plan::partitioning::{partition, split_micro_batches};
     #[pymodule_export]
+    use super::plan::sharing::{PrefixTree, share_prefixes, tree_defect};
+    #[pymodule_export]
     use super::plan::stepping::{group_offsets, split_step, step_defect};
 
     /// What options can be: the tables that also parse them.
@@ -53,6 +55,7 @@ mod _fastcollate {
         use super::plan::merging::{MASK_DRIFTS, MERGE_REWARDS, POLICIES};
         use super::plan::packing::{ALGORITHMS, COSTS, OVERSIZES};
         use super::plan::partitioning::ORDERS;
+        use super::plan::sharing::SHARES;
         use super::plan::stepping::PAD_ROWS;
 
         let py = module.py();
@@ -67,6 +70,7 @@ mod _fastcollate {
         module.add("PAD_ROWS", PAD_ROWS.all(py)?)?;
         module.add("POLICIES", POLICIES.all(py)?)?;
         module.add("POSITION_IDS", POSITION_IDS.all(py)?)?;
+        module.add("SHARES", SHARES.all(py)?)?;
         module.add("SHIFTS", SHIFTS.all(py)?)
     }
 

@@ -13,7 +13,7 @@ from fastcollate import _fastcollate
 from fastcollate.arguments import checked_int, counted
 from fastcollate.arrays import offsets_of
 from fastcollate.plan.lengths import MAX_TOKENS, Integers, checked_bin, checked_lengths
-from fastcollate.plan.tables import Table, check_names, contradiction, listed, not_valid
+from fastcollate.plan.tables import Table, check_names, contradiction, listed_integers, not_valid
 
 
 @dataclass(frozen=True, eq=False)
@@ -225,7 +225,9 @@ class BinPlan(Table):
             If they are none.
         """
         check_names(cls, "bin plan", tables)
-        return cls(**{name: _exact(name, value) for name, value in tables.items()})
+        return cls(
+            **{name: listed_integers("bin plan", name, value) for name, value in tables.items()}
+        )
 
     def __repr__(self) -> str:
         sequences, bins = counted(self.num_sequences, "sequence"), counted(self.num_bins, "bin")
@@ -238,11 +240,3 @@ class BinPlan(Table):
         """Sum what pieces have over each bin."""
         sums: Integers = np.diff(offsets_of(values)[self.offsets])
         return sums
-
-
-def _exact(name: str, value: Any) -> Any:
-    """Return a list as an array, of nothing but integers."""
-    if not isinstance(value, (list, tuple, np.ndarray)):
-        return value
-    array = listed("bin plan", name, value)
-    return array if array.size > 0 else array.astype(np.int64)

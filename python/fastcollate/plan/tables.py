@@ -116,6 +116,14 @@ def listed(what: str, name: str, values: Any, kinds: str = "i") -> np.ndarray:
     return array
 
 
+def listed_integers(what: str, name: str, values: Any) -> Any:
+    """Return a list of a plan's tables as an array of integers, and a number as it is."""
+    if not isinstance(values, (list, tuple, np.ndarray)):
+        return values
+    array = listed(what, name, values)
+    return array if array.size > 0 else array.astype(np.int64)
+
+
 def check_names(kind: type[Table], what: str, tables: Any) -> None:
     """Check that a mapping has the parameters of such a plan.
 

@@ -25,7 +25,7 @@ use crate::plan::tables::{
 };
 
 /// From so many tokens on other threads of the interpreter may run while plain memory is compared.
-const DETACH_FROM: usize = 1 << 17;
+pub const DETACH_FROM: usize = 1 << 17;
 
 /// How turns are merged, without the options of realigning.
 pub const POLICIES: Names<MergePolicy> = Names::new(

@@ -6,5 +6,6 @@ pub mod merging;
 pub mod packing;
 pub mod partitioning;
 pub mod shard;
+pub mod sharing;
 pub mod stepping;
 pub mod tables;

@@ -40,6 +40,7 @@ from fastcollate.testing.reference.partitioning import (
 from fastcollate.testing.reference.peer import build_batch_numpy
 from fastcollate.testing.reference.samples import collate_loops
 from fastcollate.testing.reference.shards import build_shard_loops
+from fastcollate.testing.reference.sharing import PrefixTrie, prefix_tree_loops
 from fastcollate.testing.reference.stepping import Step, plan_step_loops, prompt_boundaries_loops
 from fastcollate.testing.reference.way_back import (
     broadcast_loops,
@@ -49,6 +50,7 @@ from fastcollate.testing.reference.way_back import (
 
 __all__ = [
     "Part",
+    "PrefixTrie",
     "Step",
     "adjust_bin_count_loops",
     "assert_same",
@@ -81,5 +83,6 @@ __all__ = [
     "packing_of",
     "parts_of",
     "plan_step_loops",
+    "prefix_tree_loops",
     "prompt_boundaries_loops",
 ]

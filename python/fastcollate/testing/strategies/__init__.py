@@ -10,6 +10,7 @@ Examples
 from fastcollate.testing.strategies.columns import COLUMN_KINDS, as_column
 from fastcollate.testing.strategies.drawing import Rollouts, rollouts, whole_masks, with_fields
 from fastcollate.testing.strategies.fields import FIELD_DTYPES, extras, token_fields
+from fastcollate.testing.strategies.forks import forks
 from fastcollate.testing.strategies.inputs import OUTERS, as_inputs
 from fastcollate.testing.strategies.kinds import FIELD_KINDS, LAYOUTS, TOKEN_KINDS, as_kind
 from fastcollate.testing.strategies.trajectories import (
@@ -37,6 +38,7 @@ __all__ = [
     "as_inputs",
     "as_kind",
     "extras",
+    "forks",
     "merge_options",
     "named",
     "rollouts",

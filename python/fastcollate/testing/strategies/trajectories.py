@@ -42,7 +42,7 @@ Change: TypeAlias = Callable[[st.DrawFn, "_Words", _Text], list[int]]
 
 # Few different ids, so that turns also agree by accident. CPython has one object for each of the
 # smallest numbers; equal larger ones may be the same object or not.
-_VOCABULARIES = [
+VOCABULARIES = [
     [0, 1],
     [5, 6, 7],
     [1000, 1001],
@@ -59,7 +59,7 @@ class _Words:
 
     def __init__(self, draw: st.DrawFn, max_len: int, max_long_len: int) -> None:
         self._draw = draw
-        self._vocabulary = draw(st.sampled_from(_VOCABULARIES))
+        self._vocabulary = draw(st.sampled_from(VOCABULARIES))
         self._rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
         short, long = st.integers(0, max_len), st.integers(0, max_long_len)
         self._length = st.integers(0, 9).flatmap(lambda which: long if which == 9 else short)
@@ -170,7 +170,7 @@ def trajectories(
         prompts += [text.prompt for text in texts]
         responses += [text.response for text in texts]
     if draw(st.booleans()):
-        prompts, responses = _distinct(prompts), _distinct(responses)
+        prompts, responses = distinct(prompts), distinct(responses)
     return Trajectories(
         draw(with_fields(prompts, responses)),
         draw(_ids(counts)),
@@ -178,7 +178,7 @@ def trajectories(
     )
 
 
-def _distinct(rows: list[list[int]]) -> list[list[int]]:
+def distinct(rows: list[list[int]]) -> list[list[int]]:
     """Give equal numbers as objects of their own, but for the smallest, of which there is one."""
     return [[int(str(token)) for token in row] for row in rows]
 

@@ -11,7 +11,7 @@ mod rule;
 mod sort;
 
 pub use nodes::{Node, Nodes};
-pub use rule::Share;
+pub use rule::{Share, ShareIds};
 
 use std::ops::Range;
 

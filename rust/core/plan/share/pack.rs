@@ -1,7 +1,7 @@
 //! Packing trees into bins: rows that share tokens stay together, unless they exceed a bin.
 
-use super::Tree;
 use super::cut::Weights;
+use super::{Tree, TreeRow};
 use crate::error::{Error, Oversized, Result};
 use crate::plan::pack::{Algorithm, Cost, Items, Load, Oversize, PackSpec, spread};
 use crate::ticks::Ticks;
@@ -79,24 +79,33 @@ impl Tree {
 
     /// Check that a bin has room for every row.
     fn check_rows(&self, spec: &PackSpec, weights: &Weights) -> Result<()> {
-        for (place, row) in self.rows.iter().enumerate() {
-            let load = weights.of(&(place..place + 1));
+        let exceeding = |(place, row): (usize, &TreeRow)| {
+            let cost = weights.of(&(place..place + 1)).cost;
             let tokens = spec.place(row.len);
-            let oversized = if tokens > spec.capacity {
-                let limit = spec.capacity;
-                Oversized::Tokens { tokens, limit }
-            } else if load.cost > spec.max_cost {
-                let (cost, limit) = (load.cost, spec.max_cost);
-                Oversized::Cost { cost, limit }
+            let (capacity, max_cost) = (spec.capacity, spec.max_cost);
+            let oversized = if tokens > capacity {
+                Oversized::Tokens {
+                    tokens,
+                    limit: capacity,
+                }
+            } else if cost > max_cost {
+                Oversized::Cost {
+                    cost,
+                    limit: max_cost,
+                }
             } else {
-                continue;
+                return None;
             };
-            return Err(Error::OversizedRow {
-                row: row.row,
-                len: row.len,
+            Some((*row, oversized))
+        };
+        let exceeding = self.rows.iter().enumerate().filter_map(exceeding);
+        match exceeding.min_by_key(|(row, _)| row.row) {
+            None => Ok(()),
+            Some((TreeRow { row, len, .. }, oversized)) => Err(Error::OversizedRow {
+                row,
+                len,
                 oversized,
-            });
+            }),
         }
-        Ok(())
     }
 }

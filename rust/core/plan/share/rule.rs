@@ -1,51 +1,72 @@
-//! What rows may share.
+//! Which rows share which tokens.
+
+use std::collections::HashMap;
 
 use super::sort::{Head, Texts};
 use super::{Tree, TreeRow};
 use crate::column::Tokens;
-use crate::error::Error;
+use crate::error::{Error, Result};
 use crate::plan::Row;
 use crate::plan::merge::Streams;
 
-/// What rows of a group may share.
+/// Which rows share which tokens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Share {
-    /// All tokens that they begin with in common.
-    Tokens,
-    /// Prompts, if all of their tokens are equal.
+    /// All that they begin with in common.
+    All,
+    /// The same, but only with rows of the same uid.
+    Group,
+    /// Their prompts, if all tokens of these are equal.
     Prompts,
+}
+
+/// Ids of turns, numbered: rows have those of the turns that they are read from.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct ShareIds<'a> {
+    /// Those that [`Share::Group`] means.
+    pub uids: Option<&'a [usize]>,
+    /// Rows with different ones share nothing.
+    pub same_inputs: Option<&'a [usize]>,
 }
 
 impl Tree {
     /// The tree of rows that are read from turns.
     ///
-    /// Rows of different groups share nothing; `groups` has the number of each row's group, counted in
-    /// the order of their first rows. Groups lie in that order, and so do the prompts of
-    /// [`Share::Prompts`], whose rows keep theirs. Otherwise rows of a group are sorted by their
-    /// tokens, and equal ones by their numbers.
+    /// Rows of different groups share nothing. Groups are in the order of their first rows, and so are
+    /// the prompts of [`Share::Prompts`], whose rows keep theirs. Otherwise rows of a group are sorted
+    /// by their tokens, and equal ones by their numbers.
     ///
     /// # Errors
-    /// What the columns raise, and [`Error::InvalidPlan`] for rows that have no turn.
+    /// What the columns raise, [`Error::RowCount`] for other numbers of ids, and
+    /// [`Error::InvalidPlan`] for rows that have no turn.
     pub fn of_rows<C: Tokens<Error: From<Error>>>(
         streams: &Streams<C>,
         rows: &[Row],
         share: Share,
-        groups: Option<&[usize]>,
+        ids: ShareIds,
     ) -> Result<Self, C::Error> {
-        let turns = rows.iter().map(|row| row.source).collect::<Option<_>>();
-        let invalid = || Error::InvalidPlan("a row has no turn".to_owned());
+        let no_turn = || Error::InvalidPlan("a row has no turn".to_owned());
+        let turns = rows
+            .iter()
+            .map(|row| row.source)
+            .collect::<Option<Vec<_>>>();
+        let turns = turns.ok_or_else(no_turn)?;
+        for (field, ids) in [("uids", ids.uids), ("same_inputs", ids.same_inputs)] {
+            ids.map_or(Ok(()), |ids| streams.turns.check_count(field, ids.len()))?;
+        }
+        let groups = groups_of(&turns, share, ids);
         let compared = |row: &Row| match share {
-            Share::Tokens => row.len(),
+            Share::All | Share::Group => row.len(),
             Share::Prompts => row.prompt_len,
         };
         let texts = Texts {
             streams,
-            turns: turns.ok_or_else(invalid)?,
+            turns,
             lens: rows.iter().map(compared).collect(),
         };
         let heads = (0..rows.len()).map(|row| texts.head(row));
         let mut heads = heads.collect::<Result<Vec<_>, _>>()?;
-        let group = |head: &Head| groups.map_or(0, |groups| groups[head.row]);
+        let group = |head: &Head| groups[head.row];
         heads.sort_by_key(group);
         for heads in heads.chunk_by_mut(|a, b| group(a) == group(b)) {
             texts.sort(heads)?;
@@ -60,6 +81,21 @@ impl Tree {
         };
         Ok(Self::new(heads.iter().map(row).collect())?)
     }
+}
+
+/// The group of each row, counted in the order of their first rows.
+fn groups_of(turns: &[usize], share: Share, ids: ShareIds) -> Vec<usize> {
+    let uids = ids.uids.filter(|_| share == Share::Group);
+    if uids.is_none() && ids.same_inputs.is_none() {
+        return vec![0; turns.len()];
+    }
+    let mut known = HashMap::new();
+    let mut group = |&turn: &usize| {
+        let next = known.len();
+        let key = [uids, ids.same_inputs].map(|ids| ids.map(|ids| ids[turn]));
+        *known.entry(key).or_insert(next)
+    };
+    turns.iter().map(&mut group).collect()
 }
 
 /// Rows of equal prompts one after the other, which share these and nothing else. Prompts are in the

@@ -28,6 +28,7 @@ pub struct Head {
 impl<C: Tokens<Error: From<Error>>> Texts<'_, C> {
     /// A row that has nothing before it.
     pub fn head(&self, row: usize) -> Result<Head, C::Error> {
+        self.streams.prompts.pause()?;
         Ok(Head {
             row,
             shared: 0,

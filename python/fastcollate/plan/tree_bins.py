@@ -1,0 +1,162 @@
+"""Bins of trees: which rows share a bin, and which tokens there."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from fastcollate import _fastcollate
+from fastcollate.arguments import checked_int, counted
+from fastcollate.arrays import offsets_of
+from fastcollate.plan.lengths import MAX_TOKENS, Integers
+from fastcollate.plan.tables import Table, check_names, contradiction, listed_integers, not_valid
+
+
+@dataclass(frozen=True, eq=False)
+class TreeBins(Table):
+    """Which rows lie in which bin, and how many tokens each has in common with the one before it.
+
+    :meth:`fastcollate.planning.TreePlan.pack` makes it. There is no token in it; it can be pickled,
+    and written as JSON by ``to_dict``. A row writes those of its tokens that it does not share, so
+    a bin holds each token once that its rows have in common. Two are equal if all their values are.
+
+    Parameters
+    ----------
+    offsets
+        Where bins begin among the rows, and where the last ends, int64 (bins + 1,).
+    rows
+        The rows of all bins, those of each in the order of their tokens, int64 (rows,).
+    shared
+        How many tokens each of them has in common with the one before it in its bin, int64 (rows,);
+        0 for the first.
+    lengths
+        Tokens of each row, in the order of the input, int64 (rows,).
+    capacity
+        How many tokens a bin was to hold. One that was given something larger has more.
+    multiple_of
+        What the place of each tree in a bin is rounded up to.
+
+    Raises
+    ------
+    ValueError
+        If the tables are none: a row is not in exactly one bin, or shares more than it can.
+    """
+
+    offsets: Integers
+    rows: Integers
+    shared: Integers
+    lengths: Integers
+    capacity: int
+    multiple_of: int = 1
+
+    def __post_init__(self) -> None:
+        try:
+            for name in ("offsets", "rows", "shared", "lengths"):
+                self._set_array(name, np.int64)
+            for name, bits in (("capacity", 64), ("multiple_of", 32)):
+                number = checked_int(name, getattr(self, name), "a number", bits=bits)
+                object.__setattr__(self, name, number)
+        except (TypeError, ValueError, OverflowError) as error:
+            raise not_valid("plan of trees in bins", error) from error
+        if (reason := self._defect()) is not None:
+            raise contradiction("plan of trees in bins", reason)
+
+    def _defect(self) -> str | None:
+        """Say what is wrong with the tables."""
+        for name in ("capacity", "multiple_of"):
+            if getattr(self, name) < 1:
+                return f"{name} is {getattr(self, name)}"
+        for name in ("offsets", "rows", "shared", "lengths"):
+            if (array := getattr(self, name)).ndim != 1:
+                return f"{name} has shape {array.shape}"
+        if _fastcollate.first_no_length(self.lengths, MAX_TOKENS) is not None:
+            return "lengths holds a number that is no length"
+        offsets, count = self.offsets, len(self.rows)
+        goes = len(offsets) > 0 and (offsets[0], offsets[-1]) == (0, count)
+        if not goes or (np.diff(offsets) <= 0).any():
+            return f"offsets do not rise from 0 to {count}"
+        defect: str | None = _fastcollate.tree_defect(self.rows, self.shared, self.lengths)
+        if defect is None and self.shared[offsets[:-1]].any():
+            return "the first row of a bin has tokens in common with one before it"
+        return defect
+
+    @property
+    def num_bins(self) -> int:
+        """Number of bins."""
+        return len(self.offsets) - 1
+
+    @property
+    def bins(self) -> list[list[int]]:
+        """The rows of each bin, in the order of their tokens."""
+        rows = self.rows.tolist()
+        return [rows[start:end] for start, end in pairwise(self.offsets.tolist())]
+
+    @property
+    def tokens(self) -> Integers:
+        """Tokens of each bin, those that its rows have in common counted once, int64 (bins,)."""
+        return self._sums(self._added, self.offsets)
+
+    @property
+    def loads(self) -> Integers:
+        """The same with each tree rounded up, int64 (bins,)."""
+        starts = np.flatnonzero(self.shared == 0)
+        trees = self._sums(self._added, np.append(starts, len(self.rows)))
+        places = -(-trees // self.multiple_of) * self.multiple_of
+        return self._sums(places, np.searchsorted(starts, self.offsets))
+
+    @property
+    def efficiency(self) -> float:
+        """Tokens over what all bins could hold; 1.0 if there are no bins."""
+        room = self.num_bins * self.capacity
+        return int(self._added.sum()) / room if room > 0 else 1.0
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        """Numbers to log: of bins, rows and tokens, and how full the bins are."""
+        loads, counts = self.loads, np.diff(self.offsets)
+        return {
+            "tree/num_bins": float(self.num_bins),
+            "tree/num_rows": float(len(self.rows)),
+            "tree/num_tokens": float(self._added.sum()),
+            "tree/efficiency": self.efficiency,
+            "tree/max_load": float(loads.max(initial=0)),
+            "tree/min_load": float(loads.min()) if len(loads) else 0.0,
+            "tree/max_rows": float(counts.max(initial=0)),
+            "tree/bins_over_capacity": float(np.count_nonzero(loads > self.capacity)),
+        }
+
+    @classmethod
+    def from_dict(cls, tables: Mapping[str, Any]) -> TreeBins:
+        """Return the bins of such lists and numbers.
+
+        Raises
+        ------
+        ValueError
+            If they are none.
+        """
+        what = "plan of trees in bins"
+        check_names(cls, what, tables)
+        return cls(**{name: listed_integers(what, name, value) for name, value in tables.items()})
+
+    def __repr__(self) -> str:
+        rows, bins = counted(len(self.rows), "row"), counted(self.num_bins, "bin")
+        return (
+            f"TreeBins: {rows} in {bins} of {counted(self.capacity, 'token')}, "
+            f"{self.efficiency:.1%} full"
+        )
+
+    @property
+    def _added(self) -> Integers:
+        """The tokens that each row adds to its bin."""
+        added: Integers = self.lengths[self.rows] - self.shared
+        return added
+
+    @staticmethod
+    def _sums(values: Integers, offsets: Integers) -> Integers:
+        """Sum values from each offset to the next."""
+        sums: Integers = np.diff(offsets_of(values)[offsets])
+        return sums

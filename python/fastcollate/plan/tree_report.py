@@ -1,0 +1,144 @@
+"""What sharing saves, and who shares how much with whom."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from fastcollate.arguments import counted
+
+if TYPE_CHECKING:
+    from fastcollate.plan.tree_plan import TreeNodes
+
+SHOWN_NODES = 8
+"""How many shared runs of tokens a printed report shows."""
+
+SHOWN_ROWS = 12
+"""How many rows of each."""
+
+
+class SharedTokens(NamedTuple):
+    """Tokens that several rows have in common.
+
+    Attributes
+    ----------
+    rows : tuple of int
+        The rows, in ascending order.
+    start : int
+        Where the tokens begin in these rows.
+    length : int
+        How many there are.
+    """
+
+    rows: tuple[int, ...]
+    start: int
+    length: int
+
+    @property
+    def saved(self) -> int:
+        """How many tokens need not be computed again."""
+        return self.length * (len(self.rows) - 1)
+
+    def __str__(self) -> str:
+        shown = ", ".join(map(str, self.rows[:SHOWN_ROWS]))
+        more = len(self.rows) - SHOWN_ROWS
+        rows = f"{shown} and {more:,} more" if more > 0 else shown
+        tokens, at = counted(self.length, "token"), f" from {self.start:,} on" if self.start else ""
+        return f"{tokens}{at} by {counted(len(self.rows), 'row')}: {rows}"
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class TreeReport:
+    """Sizes before and after sharing, and who shares what. ``str(report)`` is a table.
+
+    Attributes
+    ----------
+    num_rows, num_trees : int
+        How many there are; rows of different trees share nothing.
+    depth, forks : int
+        Nodes on the longest way through a tree, and nodes after which rows go on differently.
+    tokens_before, tokens_after : int
+        Tokens of all rows, and those that are left if each shared one is counted once.
+    attention_pairs_before, attention_pairs_after : int
+        The same of pairs of tokens that attention looks at.
+    nodes : TreeNodes
+        The nodes of the trees.
+    """
+
+    num_rows: int
+    num_trees: int
+    depth: int
+    forks: int
+    tokens_before: int
+    tokens_after: int
+    attention_pairs_before: int
+    attention_pairs_after: int
+    nodes: TreeNodes
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        """The sizes, flat and ready to be logged.
+
+        Returns
+        -------
+        dict
+            ``tree/num_rows``, ``tree/num_trees``, ``tree/depth``, ``tree/forks``,
+            ``tree/num_tokens_before`` and ``..._after``, ``tree/token_ratio`` (before over after),
+            ``tree/num_attention_pairs_before`` and ``..._after``.
+        """
+        after = self.tokens_after
+        return {
+            "tree/num_rows": float(self.num_rows),
+            "tree/num_trees": float(self.num_trees),
+            "tree/depth": float(self.depth),
+            "tree/forks": float(self.forks),
+            "tree/num_tokens_before": float(self.tokens_before),
+            "tree/num_tokens_after": float(after),
+            "tree/token_ratio": self.tokens_before / after if after > 0 else 1.0,
+            "tree/num_attention_pairs_before": float(self.attention_pairs_before),
+            "tree/num_attention_pairs_after": float(self.attention_pairs_after),
+        }
+
+    @property
+    def shared(self) -> list[SharedTokens]:
+        """All tokens that several rows have in common, those first that save most."""
+        return self._shared(None)
+
+    def _shared(self, count: int | None) -> list[SharedTokens]:
+        """Return the first of `shared`."""
+        nodes = self.nodes
+        saved = nodes.lengths * (nodes.num_rows - 1)
+        order = np.argsort(-saved, kind="stable")
+        order = order[: np.count_nonzero(saved)][:count]
+        begins, ends = nodes.row_ranges
+        return [
+            SharedTokens(
+                tuple(np.sort(nodes.rows[begins[node] : ends[node]]).tolist()),
+                int(nodes.depths[node]),
+                int(nodes.lengths[node]),
+            )
+            for node in order.tolist()
+        ]
+
+    def __repr__(self) -> str:
+        rows, trees = counted(self.num_rows, "row"), counted(self.num_trees, "tree")
+        return f"TreeReport: {rows} in {trees}"
+
+    def __str__(self) -> str:
+        rows, trees = counted(self.num_rows, "row"), counted(self.num_trees, "tree")
+        lines = [f"{rows} in {trees}", f"{'':<18}{'before':>18}{'after':>18}"]
+        for name, before, after in (
+            ("tokens", self.tokens_before, self.tokens_after),
+            ("attention pairs", self.attention_pairs_before, self.attention_pairs_after),
+        ):
+            fewer = f"   {before / after:.1f}x fewer" if after else ""
+            lines.append(f"  {name:<16}{before:>18,}{after:>18,}{fewer}")
+        lines.append(f"  depth: {counted(self.depth, 'node')}, {counted(self.forks, 'fork')}")
+        largest = self._shared(SHOWN_NODES)
+        lines += [f"  {tokens}" for tokens in largest]
+        hidden = int(np.count_nonzero(self.nodes.num_rows > 1)) - len(largest)
+        if hidden > 0:
+            lines.append(f"  and {hidden:,} more in report.shared")
+        return "\n".join(lines)

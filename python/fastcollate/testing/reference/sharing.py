@@ -1,0 +1,127 @@
+"""Prefix trees as tries of Python dicts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fastcollate.testing.reference.reading import Rows, readable, rows_of
+
+
+class PrefixTrie(NamedTuple):
+    """Rows whose common beginnings have one position for each token."""
+
+    order: list[int]
+    """The rows in the order of their tokens."""
+    tokens: list[int]
+    """The token at each position. Those of a row that others do not have follow each other."""
+    parents: list[int]
+    """The position of the token before it, -1 for first ones."""
+    paths: list[list[int]]
+    """The positions of each row's tokens, in the order of the input."""
+
+    @property
+    def shared(self) -> list[int]:
+        """How many positions each row, in order, has in common with the row before it."""
+        shared = []
+        before: list[int] = []
+        for row in self.order:
+            path = self.paths[row]
+            same = [a == b for a, b in zip(before, path, strict=False)]
+            shared.append((*same, False).index(False))
+            before = path
+        return shared
+
+    @property
+    def depths(self) -> list[int]:
+        """How many tokens stand before each position."""
+        depths: list[int] = []
+        for parent in self.parents:
+            depths.append(0 if parent < 0 else depths[parent] + 1)
+        return depths
+
+    @property
+    def mask(self) -> NDArray[np.bool_]:
+        """Which position looks at which: at itself, and at what is before it in its rows."""
+        mask = np.eye(len(self.parents), dtype=np.bool_)
+        for position, parent in enumerate(self.parents):
+            if parent >= 0:
+                mask[position] |= mask[parent]
+        return mask
+
+    def tokens_of(self, rows: Iterable[int]) -> int:
+        """Count the tokens of some rows, those that they have in common once."""
+        return len({position for row in rows for position in self.paths[row]})
+
+
+def prefix_tree_loops(
+    prompts: Rows,
+    responses: Rows,
+    *,
+    share: str = "all",
+    uids: Sequence[Any] | None = None,
+    same_inputs: Sequence[Any] | None = None,
+) -> PrefixTrie:
+    """Find the tokens that rows begin with in common, token by token.
+
+    Parameters
+    ----------
+    prompts, responses, share, uids, same_inputs
+        As `fastcollate.planning.prefix_tree`, but for ids, which need a hash.
+
+    Returns
+    -------
+    PrefixTrie
+        The rows' order, and a position for each token that is left.
+    """
+    prompt_ids = [[int(token) for token in readable(row)] for row in rows_of(prompts)]
+    response_ids = [[int(token) for token in readable(row)] for row in rows_of(responses)]
+    groups: dict[Any, list[int]] = {}
+    for row, prompt in enumerate(prompt_ids):
+        key = (
+            uids[row] if share == "group" and uids is not None else None,
+            None if same_inputs is None else same_inputs[row],
+            tuple(prompt) if share == "prompts" else None,
+        )
+        groups.setdefault(key, []).append(row)
+    trie = PrefixTrie([], [], [], [[] for _ in prompt_ids])
+    for rows in groups.values():
+        if share == "prompts":
+            shared = _added(trie, prompt_ids[rows[0]], [])
+            for row in rows:
+                trie.order.append(row)
+                trie.paths[row].extend(_added(trie, response_ids[row], shared))
+        else:
+            _add_group(trie, {row: prompt_ids[row] + response_ids[row] for row in rows})
+    return trie
+
+
+def _added(trie: PrefixTrie, tokens: list[int], path: list[int]) -> list[int]:
+    """Add tokens that follow on a path, and return the path with them."""
+    path = list(path)
+    for token in tokens:
+        trie.parents.append(path[-1] if path else -1)
+        path.append(len(trie.tokens))
+        trie.tokens.append(token)
+    return path
+
+
+def _add_group(trie: PrefixTrie, rows: dict[int, list[int]]) -> None:
+    """Add rows that share all that they can."""
+    root: dict[Any, Any] = {}
+    for row, stream in rows.items():
+        node = root
+        for token in stream:
+            node = node.setdefault(token, {})
+        node.setdefault("rows", []).append(row)
+    stack: list[tuple[dict[Any, Any], list[int], list[int]]] = [(root, [], [])]
+    while stack:
+        node, tokens, path = stack.pop()
+        path = _added(trie, tokens, path)
+        for row in node.pop("rows", []):
+            trie.order.append(row)
+            trie.paths[row].extend(path)
+        stack += [(node[token], [token], path) for token in sorted(node, reverse=True)]

@@ -1,0 +1,226 @@
+//! Sharing: which tokens rows have in common.
+
+use fastcollate::plan::merge::Streams;
+use fastcollate::plan::share::{Node, Share, ShareIds, Tree, TreeRow};
+use fastcollate::plan::{Assembly, Turns};
+use fastcollate::polling::Polled;
+use fastcollate::{Check, Error as Core, FieldColumn};
+use numpy::{PyArray1, PyReadonlyArray1};
+use pyo3::prelude::*;
+
+use crate::error::{Error, Result};
+use crate::ingest::Rows;
+use crate::interrupt::{poll, stoppable};
+use crate::names::Names;
+use crate::plan::merging::{DETACH_FROM, Merge};
+use crate::plan::packing::PackSpec;
+use crate::plan::tables::{Column, column_of, rows_of, to_i64, usizes};
+
+/// Which rows share which tokens.
+pub const SHARES: Names<Share> = Names::new(
+    "share",
+    &[
+        (Share::All, "all"),
+        (Share::Group, "group"),
+        (Share::Prompts, "prompts"),
+    ],
+);
+
+/// Rows in the order of their tokens, each with what it has in common with the row before it. Holds no
+/// token.
+#[pyclass(frozen, module = "fastcollate._fastcollate")]
+pub struct PrefixTree(Tree);
+
+/// Sort rows by their tokens: those of each turn, or of a merge of turns.
+///
+/// # Returns
+/// The rows in order, what each shares with the one before it, and the tokens of each row's prompt and
+/// response: all int64.
+#[pyfunction]
+pub fn share_prefixes<'py>(
+    py: Python<'py>,
+    prompts: &Bound<'py, PyAny>,
+    responses: &Bound<'py, PyAny>,
+    merge: Option<&Merge>,
+    share: &str,
+    uids: Option<PyReadonlyArray1<'py, i64>>,
+    same_inputs: Option<PyReadonlyArray1<'py, i64>>,
+) -> Result<[Column<'py>; 4]> {
+    let prompts = Rows::new::<i64>("prompts", prompts, Check::None)?;
+    let responses = Rows::new::<i64>("responses", responses, Check::None)?;
+    let turns = Turns::new(prompts.lens(), responses.lens())?;
+    let own;
+    let assembly = match merge {
+        Some(merge) => {
+            merge.core().check_turns(&turns)?;
+            &merge.core().assembly
+        }
+        None => {
+            own = Assembly::row_per_turn(&turns);
+            &own
+        }
+    };
+    let rows = assembly.rows();
+    let share = SHARES.value(share)?;
+    let uids = uids.map(|ids| usizes("uids", &ids)).transpose()?;
+    let same_inputs = { same_inputs.map(|ids| usizes("same_inputs", &ids)) }.transpose()?;
+    let ids = ShareIds {
+        uids: uids.as_deref(),
+        same_inputs: same_inputs.as_deref(),
+    };
+    let tokens = (0..turns.count()).map(|turn| turns.stream_len(turn));
+    let slices = if tokens.sum::<usize>() < DETACH_FROM {
+        None
+    } else {
+        prompts.as_slices()?.zip(responses.as_slices()?)
+    };
+    let turns = &turns;
+    let tree = match &slices {
+        None => {
+            let (prompts, responses) = (&prompts, &responses);
+            let streams = Streams {
+                prompts,
+                responses,
+                turns,
+            };
+            Tree::of_rows(&streams, rows, share, ids)
+        }
+        Some((prompts, responses)) => py.detach(|| {
+            let polled = |column| Polled::new(column, &poll);
+            let (prompts, responses) = (&polled(prompts), &polled(responses));
+            let streams = Streams {
+                prompts,
+                responses,
+                turns,
+            };
+            Tree::of_rows(&streams, rows, share, ids)
+        }),
+    }?;
+    let (order, shared) = columns(py, tree.rows());
+    let prompt_lens = rows_of(py, assembly, |row| row.prompt_len);
+    let response_lens = rows_of(py, assembly, |row| row.response_len);
+    Ok([order, shared, prompt_lens, response_lens])
+}
+
+#[pymethods]
+impl PrefixTree {
+    /// The tree of rows in order, with what they share and their lengths, which are by row.
+    #[new]
+    fn new(
+        order: PyReadonlyArray1<i64>,
+        shared: PyReadonlyArray1<i64>,
+        lengths: PyReadonlyArray1<i64>,
+    ) -> Result<Self> {
+        let (order, shared) = (usizes("order", &order)?, usizes("shared", &shared)?);
+        let lens = usizes("lengths", &lengths)?;
+        if order.len() != lens.len() || shared.len() != lens.len() {
+            let reason = "order, shared and the lengths of rows differ in length";
+            return Err(Core::InvalidPlan(reason.to_owned()).into());
+        }
+        let row = |(row, shared): (usize, usize)| {
+            let last = lens.len() - 1;
+            let missing = || Core::InvalidPlan(format!("order has {row}, but rows go to {last}"));
+            let len = *lens.get(row).ok_or_else(missing)?;
+            Ok(TreeRow { row, len, shared })
+        };
+        let rows: Result<_, Core> = order.into_iter().zip(shared).map(row).collect();
+        Ok(Self(Tree::new(rows?)?))
+    }
+
+    /// The number of tokens, those that rows share counted once.
+    #[getter]
+    fn tokens(&self) -> usize {
+        self.0.tokens()
+    }
+
+    /// How many pairs of tokens attention looks at.
+    #[getter]
+    fn attention_pairs(&self) -> u128 {
+        self.0.attention_pairs()
+    }
+
+    /// Where nodes start, their lengths, parents (-1 where there is none), depths and the ends of their
+    /// subtrees; and the node that each row ends with, -1 of empty rows: all int64.
+    fn nodes<'py>(&self, py: Python<'py>) -> [Column<'py>; 6] {
+        let found = self.0.nodes();
+        let of = |value: fn(&Node) -> usize| column_of(py, found.nodes.iter().map(value));
+        let index = |node: Option<usize>| node.map_or(-1, to_i64);
+        let parents = found.nodes.iter().map(|node| index(node.parent));
+        let mut leaves = vec![-1; self.0.rows().len()];
+        for (row, &leaf) in self.0.rows().iter().zip(&found.leaves) {
+            leaves[row.row] = index(leaf);
+        }
+        [
+            of(|node| node.start),
+            of(|node| node.len),
+            PyArray1::from_iter(py, parents),
+            of(|node| node.depth),
+            of(|node| node.subtree_end),
+            PyArray1::from_vec(py, leaves),
+        ]
+    }
+
+    /// The tree of some rows, which are numbered anew: their order, and what they share.
+    fn select<'py>(
+        &self,
+        py: Python<'py>,
+        rows: PyReadonlyArray1<i64>,
+    ) -> Result<(Column<'py>, Column<'py>)> {
+        let mut numbers = vec![None; self.0.rows().len()];
+        for (number, row) in usizes("rows", &rows)?.into_iter().enumerate() {
+            let invalid =
+                || Core::InvalidPlan(format!("row {row} is not there, or is there twice"));
+            let known = numbers.get_mut(row).filter(|known| known.is_none());
+            *known.ok_or_else(invalid)? = Some(number);
+        }
+        let number = |place: usize| numbers[self.0.rows()[place].row];
+        let selected = stoppable(py, |ticks| {
+            let of_part = |place| number(place).map(|_| 0);
+            self.0.parted(of_part, 1, ticks)
+        })?;
+        let rows = selected[0].rows().iter().map(|row| TreeRow {
+            row: numbers[row.row].unwrap_or_default(),
+            ..*row
+        });
+        Ok(columns(py, &rows.collect::<Vec<_>>()))
+    }
+
+    /// Pack the rows into bins.
+    ///
+    /// # Returns
+    /// Where bins begin and the last ends; the rows of all bins, and what each shares with the one
+    /// before it in its bin: all int64.
+    fn pack<'py>(&self, py: Python<'py>, spec: &PackSpec) -> Result<[Column<'py>; 3]> {
+        let bins = stoppable(py, |ticks| {
+            spec.cost.with(|cost| self.0.pack(&spec.core, &cost, ticks))
+        })?;
+        let mut offsets = vec![0];
+        let mut rows = Vec::with_capacity(self.0.rows().len());
+        for bin in bins {
+            rows.extend(bin.rows());
+            offsets.push(rows.len());
+        }
+        let (order, shared) = columns(py, &rows);
+        Ok([column_of(py, offsets), order, shared])
+    }
+}
+
+/// Say what is wrong with the tables of a tree, or of bins of which each holds one.
+#[pyfunction]
+pub fn tree_defect(
+    order: PyReadonlyArray1<i64>,
+    shared: PyReadonlyArray1<i64>,
+    lengths: PyReadonlyArray1<i64>,
+) -> Result<Option<String>> {
+    match PrefixTree::new(order, shared, lengths) {
+        Ok(_) => Ok(None),
+        Err(Error::Core(Core::InvalidPlan(reason))) => Ok(Some(reason)),
+        Err(error) => Err(error),
+    }
+}
+
+/// Rows, and what each shares with the one before it.
+fn columns<'py>(py: Python<'py>, rows: &[TreeRow]) -> (Column<'py>, Column<'py>) {
+    let of = |value: fn(&TreeRow) -> usize| column_of(py, rows.iter().map(value));
+    (of(|row| row.row), of(|row| row.shared))
+}
