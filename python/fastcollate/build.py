@@ -356,13 +356,13 @@ def _checked_plain(
     check_array_type(array_type)
     if warn_above is not None:
         checked_integer("warn_above", warn_above, "an integer or None")
-    layout = planned or LEFT if layout is None else checked_layout(layout, planned)
-    if labels == "shifted" and isinstance(layout, Packed) and layout.shift == "next_token":
+    chosen = planned or LEFT if layout is None else checked_layout(layout, planned)
+    if labels == "shifted" and isinstance(chosen, Packed) and chosen.shift == "next_token":
         raise ValueError(
             "labels is 'shifted' and shift of the layout is 'next_token', which would shift labels "
             "twice; pass labels='aligned', or shift='none'"
         )
-    return layout
+    return chosen
 
 
 def check_array_type(array_type: Any) -> None:

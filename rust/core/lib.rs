@@ -7,7 +7,7 @@
 //! - [`plan`] decides: [`Assembly`](plan::Assembly) says what rows are made of,
 //!   [`Placement`](plan::Placement) where they go, [`merge`](plan::merge) which turns make a row.
 //!   Plans hold lengths and indices; tokens are compared, not kept.
-//! - [`Steps`] lets a hook stop what takes long.
+//! - [`Ticks`] lets a hook stop what takes long.
 //! - [`batch`] describes what a batch is asked to be and the outputs that it has.
 //! - [`write`] executes: it walks a band of the plan, copies pieces and fills gaps and padding.
 #![forbid(unsafe_code)]
