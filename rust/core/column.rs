@@ -293,7 +293,7 @@ impl<T: Element, C: Column<f64>> Column<T> for WholeNumbers<'_, C> {
 }
 
 /// Read a turn's prompt + response from token `from` on.
-pub fn read_stream<T: Element, C: Column<T>>(
+pub fn read_stream<T: Element, C: Column<T> + ?Sized>(
     prompts: &C,
     responses: &C,
     turn: usize,

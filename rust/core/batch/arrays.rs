@@ -271,7 +271,7 @@ impl Job<'_, Read> {
         C: AnyColumn + Column<T, Error = <C as AnyColumn>::Failure>,
     {
         let labels = Labels {
-            mask: mask.map(|(column, _)| &source.fields[column]),
+            mask: mask.map(|(column, _)| &source.fields[column] as _),
             round: match mask {
                 Some((_, Dtype::F16)) => |weight| f16::from_f32(weight as f32).into(),
                 Some((_, Dtype::Bf16)) => |weight| bf16::from_f32(weight as f32).into(),

@@ -7,9 +7,11 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::vec;
 
+use super::Columns;
 use super::arrays::{Derived, Job, Read, Source};
 use crate::column::{AnyColumn, SliceColumn};
 use crate::error::Error;
+use crate::plan::Assembly;
 use crate::polling::{Poll, Polled};
 use crate::threads::{help, is_forking};
 
@@ -99,18 +101,11 @@ pub(super) fn write<C: AnyColumn>(
 /// Every thread takes the next job that nobody has; only this one calls the hook.
 pub(super) fn write_slices<E: From<Error> + Send>(
     jobs: Jobs,
-    source: &Source<SliceColumn>,
+    columns: &Columns<SliceColumn>,
+    assembly: &Assembly,
     poll: Poll<E>,
 ) -> Result<(), E> {
-    let polled = |column| Polled::new(column, poll);
-    let (prompts, responses) = (polled(source.prompts), polled(source.responses));
-    let fields: Vec<_> = source.fields.iter().map(polled).collect();
-    let polled = Source {
-        prompts: &prompts,
-        responses: &responses,
-        fields: &fields,
-        assembly: source.assembly,
-    };
+    let (polled, unpolled) = (columns.polled(poll), columns.polled(&|| Ok(())));
     let threads = threads_for(jobs.size());
     let read = Queue::new(jobs.read.into_iter().enumerate().collect());
     let derived = Queue::new(jobs.derived);
@@ -123,8 +118,8 @@ pub(super) fn write_slices<E: From<Error> + Send>(
     };
     let helper = || {
         while let Some((index, job)) = read.next_for_helper() {
-            if let Err(error) = job.write(source) {
-                failed(index, error.into());
+            if let Err(error) = job.write(&unpolled.source(assembly)) {
+                failed(index, error);
             }
         }
         while let Some(job) = derived.next_for_helper() {
@@ -136,7 +131,8 @@ pub(super) fn write_slices<E: From<Error> + Send>(
             help(scope, helper);
         }
         while let Some((index, job)) = read.next() {
-            if let Err(error) = job.write(&polled).and_then(|()| poll()) {
+            let written = job.write(&polled.source(assembly));
+            if let Err(error) = written.and_then(|()| poll()) {
                 failed(index, error);
             }
         }
@@ -152,6 +148,18 @@ pub(super) fn write_slices<E: From<Error> + Send>(
     match errors.into_iter().min_by_key(|(index, _)| *index) {
         Some((_, error)) => Err(error),
         None => Ok(()),
+    }
+}
+
+impl<'a> Columns<SliceColumn<'a>> {
+    /// The columns, with a hook that is called between pieces of long rows.
+    fn polled<E>(&'a self, poll: Poll<'a, E>) -> Columns<Polled<'a, E>> {
+        let polled = |column| Polled::new(column, poll);
+        Columns {
+            prompts: polled(&self.prompts),
+            responses: polled(&self.responses),
+            fields: self.fields.iter().map(polled).collect(),
+        }
     }
 }
 

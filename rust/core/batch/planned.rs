@@ -366,7 +366,7 @@ impl Planned {
         poll: Poll<E>,
     ) -> Result<(), E> {
         let jobs = self.jobs(placement, memory, is_zeroed);
-        execute::write_slices(jobs, &columns.source(assembly), poll)
+        execute::write_slices(jobs, columns, assembly, poll)
     }
 
     fn jobs<'a>(

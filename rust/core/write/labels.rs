@@ -9,11 +9,11 @@ use crate::plan::{Assembly, Band};
 const CHUNK: usize = 512;
 
 /// How labels are made.
-#[derive(Debug, Clone, Copy)]
-pub struct Labels<'a, C, T> {
+#[derive(Clone, Copy)]
+pub struct Labels<'a, T, E> {
     /// The loss mask, if there is one: where it is 0 there is no label. Else all that was sampled
     /// has.
-    pub mask: Option<&'a C>,
+    pub mask: Option<&'a dyn Column<f64, Error = E>>,
     /// What the mask is rounded to where it is an output: that may be 0 where it is not.
     pub round: fn(f64) -> f64,
     /// Whether a position holds the next token's label instead of its own.
@@ -29,10 +29,10 @@ pub struct Labels<'a, C, T> {
 ///
 /// # Panics
 /// If the destination has another size than the band.
-pub fn write_labels<T: Element, E, C: Column<T, Error = E> + Column<f64, Error = E>>(
-    prompts: &C,
-    responses: &C,
-    labels: Labels<C, T>,
+pub fn write_labels<T: Element, E>(
+    prompts: &dyn Column<T, Error = E>,
+    responses: &dyn Column<T, Error = E>,
+    labels: Labels<T, E>,
     assembly: &Assembly,
     band: &Band,
     to: Destination<T>,
@@ -66,15 +66,15 @@ pub fn write_labels<T: Element, E, C: Column<T, Error = E> + Column<f64, Error =
 
 /// Overwrite labels of a row's response, from token `begin` of it on, between its pieces and where
 /// the loss mask does not train.
-fn ignore_untrained<T: Element, C: Column<f64>>(
-    mask: Option<&C>,
+fn ignore_untrained<T: Element, E>(
+    mask: Option<&dyn Column<f64, Error = E>>,
     trains: impl Fn(f64) -> bool,
     assembly: &Assembly,
     row: usize,
     begin: usize,
     labels: &mut [T],
     ignored: T,
-) -> Result<(), C::Error> {
+) -> Result<(), E> {
     let mut weights = [0.0; CHUNK];
     let end = begin + labels.len();
     let mut at = begin;

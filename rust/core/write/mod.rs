@@ -1,4 +1,7 @@
 //! Writers: they walk a band of the plan and fill it, every position once. They decide nothing.
+//!
+//! Columns come as trait objects, so that writers are compiled once for each number type. A column is
+//! called once for each span of a row.
 
 mod labels;
 mod mask;

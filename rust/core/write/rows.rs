@@ -23,14 +23,14 @@ pub struct Fill<'a, T> {
 ///
 /// # Panics
 /// If the destination has another size than the band.
-pub fn write_tokens<T: Element, C: Column<T>>(
-    prompts: &C,
-    responses: &C,
+pub fn write_tokens<T: Element, E>(
+    prompts: &dyn Column<T, Error = E>,
+    responses: &dyn Column<T, Error = E>,
     assembly: &Assembly,
     band: &Band,
     pad: T,
     destination: Destination<T>,
-) -> Result<(), C::Error> {
+) -> Result<(), E> {
     let mut upcoming = Upcoming(band.segments);
     walk(band, &[pad], destination, |segment, inside| {
         upcoming.announce(|segment, lookahead| {
@@ -75,13 +75,13 @@ impl Upcoming<'_> {
 ///
 /// # Panics
 /// If the destination has another size than the band, or the two patterns differ in length.
-pub fn write_field<T: Element, C: Column<T>>(
-    column: &C,
+pub fn write_field<T: Element, E>(
+    column: &dyn Column<T, Error = E>,
     assembly: &Assembly,
     band: &Band,
     fill_with: Fill<T>,
     destination: Destination<T>,
-) -> Result<(), C::Error> {
+) -> Result<(), E> {
     let Fill { pad, gap } = fill_with;
     let inner = gap.len();
     assert_eq!(pad.len(), inner);
