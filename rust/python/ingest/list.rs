@@ -22,51 +22,67 @@ use crate::error::{Error, Result};
 const AHEAD: usize = 128;
 
 /// A `list` or `tuple`.
-pub trait Items {
+#[derive(Clone, Copy)]
+pub enum Items<'a, 'py> {
+    List(&'a Bound<'py, PyList>),
+    Tuple(&'a Bound<'py, PyTuple>),
+}
+
+impl<'a, 'py> Items<'a, 'py> {
+    fn object(self) -> &'a Bound<'py, PyAny> {
+        match self {
+            Self::List(list) => list,
+            Self::Tuple(tuple) => tuple,
+        }
+    }
+
     /// The current number of items.
-    fn count(&self) -> usize;
+    fn count(self) -> usize {
+        match self {
+            Self::List(list) => list.len(),
+            Self::Tuple(tuple) => tuple.len(),
+        }
+    }
 
     /// What gives a borrowed reference to the item of an index.
     ///
     /// # Safety
-    /// To be used for indices below [`count`](Items::count) and, as the references, until Python
+    /// To be used for indices below [`count`](Self::count) and, as the references, until Python
     /// code runs, or on free-threaded builds until the list's critical section is left.
-    unsafe fn borrow(&self) -> impl Fn(usize) -> *mut ffi::PyObject;
-}
-
-/// Items where CPython keeps them or, where only the stable interface may be used, by its function.
-macro_rules! items {
-    ($($type:ty: $object:ident, $first:expr, $get_stable:ident;)*) => {$(
-        impl Items for Bound<'_, $type> {
-            fn count(&self) -> usize {
-                self.len()
+    #[cfg(not(Py_LIMITED_API))]
+    #[inline]
+    unsafe fn borrow(self) -> impl Fn(usize) -> *mut ffi::PyObject {
+        let object = self.object().as_ptr();
+        // SAFETY: the object is of this type.
+        let first: *const *mut ffi::PyObject = unsafe {
+            match self {
+                Self::List(_) => (*object.cast::<ffi::PyListObject>()).ob_item.cast_const(),
+                Self::Tuple(_) => {
+                    (&raw const (*object.cast::<ffi::PyTupleObject>()).ob_item).cast()
+                }
             }
+        };
+        // SAFETY: the caller keeps the index in bounds.
+        move |index| unsafe { *first.add(index) }
+    }
 
-            #[cfg(not(Py_LIMITED_API))]
-            #[inline]
-            unsafe fn borrow(&self) -> impl Fn(usize) -> *mut ffi::PyObject {
-                let object = self.as_ptr().cast::<ffi::$object>();
-                // SAFETY: `self` is of this type.
-                let first: *const *mut ffi::PyObject = unsafe { $first(object) };
-                // SAFETY: the caller keeps the index in bounds.
-                move |index| unsafe { *first.add(index) }
-            }
-
-            #[cfg(Py_LIMITED_API)]
-            #[inline]
-            unsafe fn borrow(&self) -> impl Fn(usize) -> *mut ffi::PyObject {
-                let object = self.as_ptr();
-                // SAFETY: `self` is of this type, and the caller keeps the index in bounds (so that
-                // it also fits Py_ssize_t).
-                move |index| unsafe { ffi::$get_stable(object, index.cast_signed()) }
+    /// The same where only the stable interface may be used.
+    ///
+    /// # Safety
+    /// As there.
+    #[cfg(Py_LIMITED_API)]
+    #[inline]
+    unsafe fn borrow(self) -> impl Fn(usize) -> *mut ffi::PyObject {
+        let object = self.object().as_ptr();
+        // SAFETY: the object is of this type, and the caller keeps the index in bounds (so that it
+        // also fits Py_ssize_t).
+        move |index: usize| unsafe {
+            match self {
+                Self::List(_) => ffi::PyList_GetItem(object, index.cast_signed()),
+                Self::Tuple(_) => ffi::PyTuple_GetItem(object, index.cast_signed()),
             }
         }
-    )*};
-}
-
-items! {
-    PyList: PyListObject, |list: *mut ffi::PyListObject| (*list).ob_item.cast_const(), PyList_GetItem;
-    PyTuple: PyTupleObject, |tuple: *mut ffi::PyTupleObject| (&raw const (*tuple).ob_item).cast(), PyTuple_GetItem;
+    }
 }
 
 /// Output types that exact Python numbers decode into without running Python code.
@@ -248,24 +264,21 @@ pub fn announce(list: &Bound<PyList>, len: usize, from: usize, lookahead: Lookah
 }
 
 /// Decode `out.len()` items from `from` on. `len` is what the plan took for the list's length.
-pub fn read_items<'py, T: DecodeExact, L>(
-    items: &Bound<'py, L>,
+pub fn read_items<T: DecodeExact>(
+    items: Items,
     len: usize,
     from: usize,
     out: &mut [T],
     field: &str,
     row: usize,
-) -> Result<()>
-where
-    Bound<'py, L>: Items,
-{
-    let py = items.py();
+) -> Result<()> {
+    let py = items.object().py();
     let place = |position| Place {
         field: field.to_owned(),
         row,
         position: Some(position),
     };
-    with_critical_section(items.as_any(), || {
+    with_critical_section(items.object(), || {
         let mut done = 0;
         while done < out.len() {
             let found = items.count();
@@ -353,17 +366,9 @@ const BLOCK: usize = 32;
 ///
 /// Turns that were made by concatenation share their ints, so addresses are compared first. For a
 /// block in which some differ, the values behind `AHEAD` more items are asked for at once.
-pub fn common_items<'py, A, B>(
-    a: (&Bound<'py, A>, usize, usize),
-    b: (&Bound<'py, B>, usize, usize),
-    len: usize,
-) -> Common
-where
-    Bound<'py, A>: Items,
-    Bound<'py, B>: Items,
-{
+pub fn common_items(a: (Items, usize, usize), b: (Items, usize, usize), len: usize) -> Common {
     let ((a, a_len, a_from), (b, b_len, b_from)) = (a, b);
-    with_critical_section2(a.as_any(), b.as_any(), || {
+    with_critical_section2(a.object(), b.object(), || {
         if a.count() != a_len || b.count() != b_len {
             return Common::Unknown(0); // reading says what changed
         }
@@ -410,7 +415,8 @@ pub enum Run {
 pub fn same_until(items: &Bound<PyList>, item: &Bound<PyAny>, index: usize) -> Run {
     let py = items.py();
     let text = item.cast_exact::<PyString>().ok();
-    with_critical_section(items.as_any(), || {
+    let items = Items::List(items);
+    with_critical_section(items.object(), || {
         let count = items.count();
         // SAFETY: indices are below the length, and nothing that is called before the return runs
         // Python code or waits for a lock, which would leave the critical section meanwhile.

@@ -11,7 +11,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyList, PyTuple};
 
 use super::array::ArrayView;
-use super::list::{Common, DecodeExact, announce, common_items, read_items};
+use super::list::{Common, DecodeExact, Items, announce, common_items, read_items};
 use super::reader::{Reader, numbers_of};
 use crate::error::{Error, Result};
 use crate::interrupt::poll;
@@ -281,10 +281,9 @@ impl<T: DecodeExact> Column<T> for Rows<'_> {
 impl Rows<'_> {
     fn read_chunk<T: DecodeExact>(&self, turn: usize, from: usize, out: &mut [T]) -> Result<()> {
         let (field, row) = (&self.field, self.first + turn);
-        match &self.rows[turn] {
-            Row::List(list, len) => read_items(list, *len, from, out, field, row)?,
-            Row::Tuple(tuple) => read_items(tuple, tuple.len(), from, out, field, row)?,
-            _ => {
+        match self.rows[turn].items() {
+            Some((items, len)) => read_items(items, len, from, out, field, row)?,
+            None => {
                 let values = self.slice(turn)?.expect("all other rows are plain memory");
                 read_slice(field, row, &values, self.inner(), from, out)?;
             }
@@ -318,26 +317,11 @@ impl Rows<'_> {
         while done < len {
             let (at, other_at, len) = (at.behind(done), other_at.behind(done), len - done);
             let (a, b) = (&self.rows[at.turn], &other.rows[other_at.turn]);
-            let common = match (a, b) {
-                (Row::List(a, a_len), Row::List(b, b_len)) => {
-                    common_items((a, *a_len, at.token), (b, *b_len, other_at.token), len)
-                }
-                (Row::List(a, a_len), Row::Tuple(b)) => {
-                    common_items((a, *a_len, at.token), (b, b.len(), other_at.token), len)
-                }
-                (Row::Tuple(a), Row::List(b, b_len)) => {
-                    common_items((a, a.len(), at.token), (b, *b_len, other_at.token), len)
-                }
-                (Row::Tuple(a), Row::Tuple(b)) => {
-                    common_items((a, a.len(), at.token), (b, b.len(), other_at.token), len)
-                }
-                _ => {
-                    return self
-                        .common_values(at, other, other_at, len)
-                        .map(|n| done + n);
-                }
+            let (Some((a, a_len)), Some((b, b_len))) = (a.items(), b.items()) else {
+                let common = self.common_values(at, other, other_at, len);
+                return common.map(|common| done + common);
             };
-            match common {
+            match common_items((a, a_len, at.token), (b, b_len, other_at.token), len) {
                 Common::Len(common) => return Ok(done + common),
                 Common::Unknown(common) => {
                     done += common;
@@ -375,7 +359,16 @@ impl Rows<'_> {
     }
 }
 
-impl Row<'_> {
+impl<'py> Row<'py> {
+    /// The items of a list or tuple, and how many the plan counts.
+    fn items(&self) -> Option<(Items<'_, 'py>, usize)> {
+        match self {
+            Self::List(list, len) => Some((Items::List(list), *len)),
+            Self::Tuple(tuple) => Some((Items::Tuple(tuple), tuple.len())),
+            _ => None,
+        }
+    }
+
     fn len(&self) -> usize {
         match self {
             Self::List(_, len) | Self::Part { len, .. } => *len,

@@ -223,10 +223,11 @@ impl Merge {
                     breaks.push(Break::read(streams, turn, difference, group.is_some())?);
                 }
             }
-            let mut order: Vec<_> = (0..groups.len()).collect();
-            order.sort_by_key(|&group| groups[group].last);
             let mut row_of_group = vec![0; groups.len()];
-            for group in order {
+            for (turn, &group) in (begin..end).zip(&group_of_turn) {
+                if groups[group].last != turn {
+                    continue;
+                }
                 row_of_group[group] = rows.len();
                 let group = &mut groups[group];
                 rows.push(Row {

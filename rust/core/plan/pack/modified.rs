@@ -1,7 +1,5 @@
 //! Modified first fit decreasing, of Johnson and Garey (1985), in the phases of NeMo-RL.
 
-use std::cmp::Reverse;
-
 use super::open_bins::OpenBins;
 use super::tree::{Least, Tree};
 use super::{ItemBins, Items, Load, Place};
@@ -66,9 +64,11 @@ impl Bins<'_> {
         has_medium: &[bool],
         ticks: &mut Ticks<E>,
     ) -> Result<(), E> {
-        let mut small = small.to_vec();
+        let sizes = self.items.sizes;
+        let mut small: Vec<_> = small.iter().map(|&item| (sizes[item], item)).collect();
+        small.sort_unstable();
         // The largest first, of equal ones the last: so the smallest is at the end.
-        small.sort_unstable_by_key(|&item| Reverse((self.items.sizes[item], item)));
+        let small: Vec<_> = small.into_iter().rev().map(|(_, item)| item).collect();
         let mut tree = self.tree(&small);
         // Behind the smallest without a place, and behind the next.
         let mut ends = [small.len(); 2];
@@ -128,16 +128,18 @@ impl Bins<'_> {
             times[bin] = time;
             self.placed.push((item, bin));
         }
-        let mut order: Vec<_> = (0..times.len()).collect();
-        order.sort_unstable_by_key(|&bin| (more.loads()[bin].size, times[bin]));
+        let sizes = more.loads().iter().map(|load| load.size);
+        let mut order: Vec<_> = sizes.zip(times).collect();
+        order.sort_unstable();
         let mut numbers = vec![0; order.len()];
-        for (number, bin) in (self.loads.len()..).zip(order) {
+        for (number, (_, time)) in (self.loads.len()..).zip(order) {
+            let (_, bin) = self.placed[first + time];
             numbers[bin] = number;
         }
         for (_, bin) in &mut self.placed[first..] {
             *bin = numbers[*bin];
         }
-        ItemBins::new(&self.placed, self.loads.len() + times.len(), ticks)
+        ItemBins::new(&self.placed, self.loads.len() + numbers.len(), ticks)
     }
 
     /// Give a bin the first of these items that it has room for, and say whether there was one.

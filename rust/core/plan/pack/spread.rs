@@ -1,7 +1,5 @@
 //! Spreading: items move to more bins, so that every rank gets as many.
 
-use std::cmp::Reverse;
-
 use super::ItemBins;
 use crate::ticks::Ticks;
 
@@ -18,12 +16,12 @@ pub fn spread<E>(packed: &ItemBins, bins: usize, ticks: &mut Ticks<E>) -> Result
     let mut order: Vec<_> = (0..count)
         .map(|bin| (packed.items(bin).len(), bin))
         .collect();
-    order.sort_unstable_by_key(|&key| Reverse(key));
+    order.sort_unstable();
 
     let mut missing = bins.saturating_sub(count);
     let mut moved = Vec::with_capacity(missing);
     let mut kept = vec![0; count];
-    for (len, bin) in order {
+    for (len, bin) in order.into_iter().rev() {
         ticks.done(1)?;
         let given = missing.min(len.saturating_sub(1));
         kept[bin] = len - given;

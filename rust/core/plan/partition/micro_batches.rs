@@ -1,7 +1,5 @@
 //! Micro-batches: parts of about the same cost that none of them is too long.
 
-use std::cmp::Reverse;
-
 use super::Parts;
 use super::karmarkar_karp::Differencing;
 use super::sorting::sort;
@@ -135,18 +133,21 @@ pub fn micro_batches<W: Weight, E>(
         ticks.done(part.len())?;
         let costs = part.iter().map(|&item| costs[item]);
         let cost = costs.fold(W::ZERO, |sum, cost| cost.added_to(sum));
-        sorted.push(Reverse((cost, part.first().copied(), index)));
+        sorted.push((cost, part.first().copied(), index));
     }
     sort(&mut sorted, ticks)?;
 
-    let mut loads: Vec<_> = (0..ranks).map(|rank| (W::ZERO, rank)).collect();
+    // Of the same type as parts, so that there is one sort.
+    let mut loads: Vec<_> = (0..ranks)
+        .map(|rank| (W::ZERO, None::<usize>, rank))
+        .collect();
     let mut of_ranks = vec![Vec::new(); ranks];
-    for wave in sorted.chunks(ranks.max(1)) {
+    for wave in sorted.rchunks(ranks.max(1)) {
         loads.sort_unstable();
-        for (load, &Reverse((.., index))) in loads.iter_mut().zip(wave) {
+        for (load, &(.., index)) in loads.iter_mut().zip(wave.iter().rev()) {
             let part = parts.get(index);
             ticks.done(part.len())?;
-            of_ranks[load.1].push(part);
+            of_ranks[load.2].push(part);
             let costs_of_part = part.iter().map(|&item| costs[item]);
             load.0 = costs_of_part.fold(load.0, |sum, cost| cost.added_to(sum));
         }
