@@ -16,7 +16,7 @@ import fastcollate as fc
 from fastcollate.blocks import sharing
 from fastcollate.blocks.joining import joined
 from fastcollate.blocks.reading import built, parts_of
-from fastcollate.blocks.storing import ObjectKind, stored
+from fastcollate.blocks.storing import ArrayKind, stored
 from fastcollate.testing.reference import assert_same, loss_normalizers_loops
 from fastcollate.testing.strategies import extras, rollouts, trajectories
 
@@ -531,7 +531,7 @@ def test_objects_of_others_are_on_the_host(library):
     import torch
 
     with torch.device("meta"):
-        empty = ObjectKind(library, "int64", (2,)).empty("torch")
+        empty = ArrayKind(library, "int64", (2,)).empty("torch")
     assert_same({"a": empty}, {"a": np.zeros((0, 2), np.int64)})
 
 

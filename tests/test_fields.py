@@ -224,6 +224,67 @@ def test_arrays_per_row_joined(layout, array_type):
     assert_same(outputs, {"pixel_values": expected, "pixel_values_offsets": offsets})
 
 
+@pytest.mark.parametrize("layout", [*LAYOUTS, "packed"])
+@pytest.mark.parametrize(
+    ("values", "options"),
+    [
+        (["a", "bc"], {}),
+        (np.array(["a", "bc"]), {}),
+        ([b"a", b""], {}),
+        ([{"answer": 42}, {}], {}),
+        ([["a"], ["b", "c"]], {}),
+        ([fc.Left(), fc.Right()], {}),
+        ([1, None], {"dtype": object}),
+        ([[1, [2]], "x"], {"dtype": "object"}),
+        (("a", "bc"), {"dtype": np.dtype(object)}),
+    ],
+)
+def test_objects_per_row_are_kept(layout, values, options, array_type):
+    layout = fc.Packed.single_row() if layout == "packed" else layout
+    bare = {"pad_token_id": 0, "layout": layout, "array_type": array_type}
+    batch = fc.build_batch(PROMPTS, RESPONSES, fields={"x": fc.PerRow(values, **options)}, **bare)
+    assert type(batch["x"]) is list
+    assert batch["x"] == list(values)
+    assert pickle.loads(pickle.dumps(batch))["x"] == list(values)
+    if not isinstance(values, np.ndarray):
+        assert all(found is given for found, given in zip(batch["x"], values, strict=True))
+
+
+def test_objects_of_merged_rows_shards_and_builders():
+    """The last turn's, None in synthetic rows, and the same objects everywhere."""
+    prompts, responses = [[1], [1, 2, 3], [7]], [[2], [4], [8]]
+    texts = [{"n": 0}, {"n": 1}, {"n": 2}]
+    options = {"pad_token_id": 0, "array_type": "numpy"}
+    merged = fc.build_batch(
+        prompts, responses, trajectory_ids=[0, 0, 1], merge="exact",
+        fields={"x": fc.PerRow(texts)}, **options,
+    )  # fmt: skip
+    assert [one is two for one, two in zip(merged["x"], texts[1:], strict=True)] == [True, True]
+    plan = fc.plan_step(merged, dp_size=3, pad_rows="synthetic")
+    shards = [merged.select(plan.shard(0, rank))["x"] for rank in range(3)]
+    assert shards == [[{"n": 1}], [{"n": 2}], [None]]
+    builder = fc.BatchBuilder(**options)
+    for prompt, response, text in zip(prompts, responses, texts, strict=True):
+        builder.add(prompt, response, fields={"x": fc.PerRow(text)})
+    with raises(r"x\[3\] is None", ValueError):
+        builder.add([1], [2], fields={"x": fc.PerRow(None)})
+    batch = builder.finish()
+    assert all(found is given for found, given in zip(batch["x"], texts, strict=True))
+    builder.add([1], [2], fields={"x": fc.PerRow(None, dtype=object)})
+    assert builder.finish()["x"] == [None]
+
+
+@NEEDS_TORCH
+def test_objects_go_to_no_device():
+    import torch
+
+    values = [{"image": torch.ones(1), "array": np.ones(2)}, {}]
+    batch = fc.build_batch(PROMPTS, RESPONSES, pad_token_id=0, fields={"x": fc.PerRow(values)})
+    moved = batch.to("meta")
+    assert moved.input_ids.device.type == "meta"
+    assert moved["x"][0] is values[0]
+
+
 @NEEDS_TORCH
 def test_tensors_per_row_are_handed_through():
     import torch
@@ -523,6 +584,15 @@ def test_fields_that_are_no_mapping(fields):
         (None, {}, "x"),
         ("ab", {}, "x"),
         ([1, 2], {"dtype": "complex64"}, "complex64"),
+        (["a", None], {}, r"x\[1\] is None; .*dtype=object"),
+        (["a", 1], {}, r"x\[1\] is a number, but x\[0\] is neither .*dtype=object"),
+        (["a", [1]], {}, r"x\[1\] is an array, but x\[0\] is neither .*dtype=object"),
+        ([[1, [2]], [3]], {}, r"x\[0\] cannot be read .*dtype=object"),
+        ([1j, 2j], {}, r"x\[0\] is 1j; .*dtype=object"),
+        (["a", "b"], {"dtype": "int64"}, r"x\[0\] is 'a'; .*dtype=object"),
+        (["a", "b"], {"concat": True}, "concat=True, but its values are objects"),
+        ([1, 2], {"dtype": object, "concat": True}, "concat=True, but its values are objects"),
+        ({"a", "b"}, {}, "x is"),
     ],
 )
 def test_values_per_row_that_cannot_be(values, options, message):

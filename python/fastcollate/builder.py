@@ -28,6 +28,8 @@ from fastcollate.ingest.fields import (
     PerRow,
     RoutedExperts,
     check_keys,
+    form_of,
+    is_object,
     no_value,
     options_of,
     unreadable,
@@ -316,7 +318,7 @@ class BatchBuilder(Generic[Array]):
             if isinstance(field, RoutedExperts):
                 specs.append(field.spec(key))
             elif isinstance(field, PerRow):
-                align = "joined" if field.concat else "object"
+                align = "joined" if field.concat else "array"
                 specs.append(FieldSpec(key, key, align=align, dtype=None))
         names = ("position_ids", "labels", "layout", "merge")
         position_ids, labels, layout, merge = (self._options[name] for name in names)
@@ -413,7 +415,9 @@ def _is_number(rewards: Any) -> bool:
 
 
 def _copied(key: str, index: int, one: PerRow) -> Any:
-    """Return a copy of one row of a field of objects."""
+    """Return a copy of one row of a field; of what is neither a number nor an array, itself."""
+    if is_object(one.dtype) or form_of(f"{key}[{index}]", one.values) == "object":
+        return one.values
     if one.values is None:
         raise no_value(key, index)
     return one.values.clone() if hasattr(one.values, "clone") else np.array(one.values)

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from fastcollate._fastcollate import Merge, Plan
 from fastcollate.arrays import offsets_of
-from fastcollate.blocks.storing import BlockTable, ColumnKind, ObjectKind
+from fastcollate.blocks.storing import ArrayKind, BlockTable, ColumnKind
 from fastcollate.ops.normalize import LossNormalizers, normalizers_of
 from fastcollate.plan.grouping import distinct, firsts_of, repeated, shown
 from fastcollate.plan.merging import MergePlan
@@ -130,9 +130,12 @@ def _check_like(first: BlockTable, table: BlockTable, first_name: str, name: str
     pairs += [(key, kind, table.fields[key]) for key, kind in first.fields.items()]
     for key, known, found in pairs:
         if found.form != known.form:
-            forms = {"number": "one number per row", "object": "one array per row"}
-            here = forms.get(found.form, f"values per {found.form}")
-            there = forms.get(known.form, f"values per {known.form}")
+            here, there = (
+                f"one {form} per row"
+                if form in ("number", "array", "object")
+                else f"values per {form}"
+                for form in (found.form, known.form)
+            )
             raise ValueError(
                 f"{key} holds {here} in {name}, but {there} in {first_name}; "
                 "pass one of them in all blocks"
@@ -221,13 +224,13 @@ def _joined_kinds(kinds: Sequence[ColumnKind]) -> ColumnKind:
         dtype = max(dtypes, key=_OF_ROUTES.index)
     elif first.form == "number":
         dtype = np.result_type(*dtypes).name
-    if first.form != "object":
+    if first.form != "array":
         return first._replace(dtype=dtype, trailing=trailing)
-    known: dict[ObjectKind, int] = {}
+    known: dict[ArrayKind, int] = {}
     numbers = []
     for kind in kinds:
-        assert kind.objects is not None
-        here, of_rows = kind.objects
+        assert kind.arrays is not None
+        here, of_rows = kind.arrays
         places = np.array([known.setdefault(one, len(known)) for one in here], np.int64)
         numbers.append(places[of_rows])
-    return first._replace(objects=(list(known), np.concatenate(numbers)))
+    return first._replace(arrays=(list(known), np.concatenate(numbers)))

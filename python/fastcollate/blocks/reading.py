@@ -54,8 +54,8 @@ def built(step: JoinedBlocks, shard: Shard, parts: Mapping[int, Part], **options
     array_type = options.get("array_type", "torch")
 
     def read(kind: ColumnKind, get: Callable[[Part], Any]) -> Any:
-        if kind.form == "object":
-            return _objects(kind, runs, get, array_type, shard.rows)
+        if kind.form in ("array", "object"):
+            return _listed(kind, runs, get, array_type, shard.rows)
         return _column(kind, runs, get, lens)
 
     ids = ColumnKind("sequence", None, "int32", ())
@@ -126,7 +126,7 @@ def _check_dtypes(step: JoinedBlocks, dtypes: Mapping[str, Any]) -> None:
                 "dtype float64, under another key"
             )
     for key, kind in step.fields.items():
-        if key not in dtypes or kind.form in ("number", "object"):
+        if key not in dtypes or kind.form in ("number", "array", "object"):
             continue
         asked = checked_dtype_name(dtypes[key], key)
         is_wider = kind.dtype in _FLOATS and (
@@ -198,24 +198,26 @@ def _numbers(kind: ColumnKind, runs: list[_Run], get: Callable[[Part], Any]) -> 
     return numbers
 
 
-def _objects(
+def _listed(
     kind: ColumnKind,
     runs: list[_Run],
     get: Callable[[Part], Any],
     array_type: str,
     wanted: Integers,
 ) -> list[Any]:
-    """Return copies of the wanted rows' objects: batches keep them, but not a store's memory."""
-    assert kind.objects is not None
-    kinds, of_rows = kind.objects
-    # In place of all others stands nothing of the same kind, so that ranks agree on dtypes.
-    empty = [one.empty(array_type) for one in kinds]
-    values: list[Any] = [empty[index] for index in of_rows.tolist()]
+    """Return the wanted rows' objects, or copies of their arrays: a store keeps its memory."""
+    values: list[Any] = [None] * runs[-1][2]
+    if kind.arrays is not None:
+        kinds, of_rows = kind.arrays
+        # In place of all others stands nothing of the same kind, so that ranks agree on dtypes.
+        empty = [one.empty(array_type) for one in kinds]
+        values = [empty[index] for index in of_rows.tolist()]
     for part, first, end in runs:
         if part is not None:
             rows = wanted[(wanted >= first) & (wanted < end)]
             for row in rows.tolist():
-                values[row] = _own(unpacked(get(part)[row - first]))
+                value = get(part)[row - first]
+                values[row] = value if kind.form == "object" else _own(unpacked(value))
     return values
 
 
@@ -231,4 +233,6 @@ def _field(kind: ColumnKind, column: Any) -> Any:
     make, options = kind.field
     if kind.form == "experts" and options["dtype"] is options["num_experts"] is None:
         options = {**options, "dtype": kind.dtype}  # which the largest index of all rows has chosen
+    if kind.form == "object":
+        options = {**options, "dtype": object}  # None stands for rows that are not here
     return make(column, **options)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
@@ -29,6 +30,7 @@ from fastcollate.ingest.fields import (
     PerRow,
     RoutedExperts,
     Rows,
+    is_object,
     options_of,
     per_row_values,
 )
@@ -50,14 +52,14 @@ PLAIN = ("loss_mask", "rewards", "logprobs")
 Part = dict[str, Any]
 """Columns of rows that follow each other: ``input_ids``, those of `PLAIN` and, by their keys,
 ``fields``. A `Ragged` of token values, such a one and the captured tokens of each row, an array of
-one item a row, or a list of objects."""
+one item a row, or a list of arrays or of objects."""
 
 
 class ColumnKind(NamedTuple):
     """What is known of a column without its values."""
 
     form: str
-    """How a field's values are aligned; ``"number"`` or ``"object"`` for one per row."""
+    """How a field's values are aligned; ``"number"``, ``"array"`` or ``"object"`` for one per row."""
     field: FieldOptions | None
     """The field without its values; None of a built-in one."""
     dtype: str
@@ -66,11 +68,11 @@ class ColumnKind(NamedTuple):
     """Dimensions of an item."""
     is_empty: bool = False
     """Whether there is no item, so that the dimensions may be others."""
-    objects: tuple[list[ObjectKind], Integers] | None = None
-    """Of objects, which kinds there are, and the number of each row's."""
+    arrays: tuple[list[ArrayKind], Integers] | None = None
+    """Of arrays, which kinds there are, and the number of each row's."""
 
 
-class ObjectKind(NamedTuple):
+class ArrayKind(NamedTuple):
     """What an array of one row is, without its values."""
 
     library: Literal["numpy", "torch", "python"]
@@ -78,7 +80,7 @@ class ObjectKind(NamedTuple):
     trailing: tuple[int, ...]
 
     @classmethod
-    def of(cls, value: Any) -> ObjectKind:
+    def of(cls, value: Any) -> ArrayKind:
         """Describe an array, a tensor or nested lists."""
         if is_tensor(value):
             return cls("torch", dtype_name(value.dtype), tuple(value.shape[1:]))
@@ -149,6 +151,12 @@ class _Stored(NamedTuple):
             return column[0][first:end], column[1][first:end]
         return column[first:end]
 
+    def num_bytes(self) -> int:
+        """Count the bytes of the column."""
+        if self.kind.form == "object":
+            return sum(map(sys.getsizeof, self.column))
+        return _bytes(self.column)
+
 
 def stored(
     prompts: Rows,
@@ -217,7 +225,7 @@ def stored(
         for key, field in (fields or {}).items()
     }
 
-    num_bytes = _bytes(tokens) + sum(_bytes(one.column) for one in (plain | more).values())
+    num_bytes = _bytes(tokens) + sum(one.num_bytes() for one in (plain | more).values())
     bounds = _part_offsets(offsets, num_bytes, part_bytes)
     parts = [
         {
@@ -316,7 +324,7 @@ def _needs_torch(field: Any) -> bool:
 def _named_kind(key: str, field: Any) -> FieldOptions:
     """Return all of a field but its values, its dtype by name."""
     kind = options_of(field)
-    if kind.options["dtype"] is None:
+    if kind.options["dtype"] is None or is_object(kind.options["dtype"]):
         return kind
     return kind._replace(
         options={**kind.options, "dtype": checked_dtype_name(kind.options["dtype"], key)}
@@ -333,9 +341,12 @@ def _stored_field(
 ) -> _Stored:
     kind = _named_kind(key, field)
     if isinstance(field, PerRow):
-        values = per_row_values(key, field)
-        if isinstance(values, list):
-            return _stored_objects(kind, [values[source] for source in sources.tolist()])
+        form, values = per_row_values(key, field)
+        if form != "number":
+            values = [values[source] for source in sources.tolist()]
+            if form == "array":
+                return _stored_arrays(kind, values)
+            return _Stored(ColumnKind("object", kind, "", ()), values)
         if is_tensor(values) and is_only_torch(values.dtype):
             values = values.float()  # which holds all of them
         numbers = to_numpy(values)[sources]
@@ -365,12 +376,12 @@ def _set_in_rows(flags: NDArray[np.bool_], offsets: Integers) -> Integers:
     return counts
 
 
-def _stored_objects(kind: FieldOptions, values: list[Any]) -> _Stored:
-    kinds: dict[ObjectKind, int] = {}
-    numbers = [kinds.setdefault(ObjectKind.of(value), len(kinds)) for value in values]
-    objects = list(kinds), np.array(numbers, np.int64)
+def _stored_arrays(kind: FieldOptions, values: list[Any]) -> _Stored:
+    kinds: dict[ArrayKind, int] = {}
+    numbers = [kinds.setdefault(ArrayKind.of(value), len(kinds)) for value in values]
+    arrays = list(kinds), np.array(numbers, np.int64)
     packed = [_packed(value) for value in values]
-    return _Stored(ColumnKind("object", kind, "", (), objects=objects), packed)
+    return _Stored(ColumnKind("array", kind, "", (), arrays=arrays), packed)
 
 
 def _packed(value: Any) -> Any:

@@ -213,17 +213,13 @@ def checked_tensors(batch: Batch) -> list[Any]:
             found[id(value)] = value
         return value
 
-    for value in batch.values():
-        mapped(value, see)
+    mapped(batch, see)
     return list(found.values())
 
 
 def rebuilt(batch: Batch, moves: Moves, transfer: Transfer | None) -> Batch:
     """Return a batch with other tensors in place of its own, and all else as it is."""
-    data = {
-        key: mapped(value, lambda tensor: moves.get(id(tensor), tensor))
-        for key, value in batch.items()
-    }
+    data = _mapped_outputs(batch, lambda tensor: moves.get(id(tensor), tensor))
     if transfer is None:
         return batch._with_data(data)
     return batch._with_data(data, _handover=transfer.metrics)
@@ -238,7 +234,7 @@ def mapped(value: Any, function: Callable[[Any], Any]) -> Any:
     if is_tensor(value) or isinstance(value, np.ndarray):
         return function(value)
     if hasattr(value, "_with_data"):  # a Batch
-        return value._with_data({key: mapped(item, function) for key, item in value.items()})
+        return value._with_data(_mapped_outputs(value, function))
     # A BatchEncoding would change itself where it is asked to move.
     knows_how = hasattr(value, "to") and not isinstance(value, (dict, UserDict))
     if isinstance(value, Mapping) and not knows_how:
@@ -247,6 +243,17 @@ def mapped(value: Any, function: Callable[[Any], Any]) -> Any:
         items = [mapped(item, function) for item in value]
         return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
     return function(value) if hasattr(value, "to") else value
+
+
+def _mapped_outputs(batch: Batch, function: Callable[[Any], Any]) -> dict[str, Any]:
+    """Put a function's results in place of the arrays and tensors of a batch's outputs.
+
+    Objects of the caller's (:class:`fastcollate.PerRow`) stay as they are.
+    """
+    kept: set[str] = set()
+    if batch._spec is not None:
+        kept = {spec.key for spec in batch._spec.fields if spec.align == "object"}
+    return {key: value if key in kept else mapped(value, function) for key, value in batch.items()}
 
 
 def _rebuilt_mapping(mapping: Mapping[Any, Any], items: dict[Any, Any]) -> Any:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import dataclasses
 import functools
 import reprlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from itertools import islice
+from numbers import Number
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
@@ -24,6 +25,7 @@ from fastcollate.arrays import (
     dtype_like,
     dtype_name,
     first_misfit,
+    is_array,
     is_tensor,
     misfit,
     offsets_of,
@@ -143,10 +145,11 @@ class PerRow:
     values
         One number per row, written as (B,); or one array for all rows, written as (B, ...). Or a
         sequence of one array, tensor or list per row, of any shapes, such as ``pixel_values`` and
-        ``image_grid_thw``: they are kept as a list, in dtypes of their own.
+        ``image_grid_thw``: they are kept as a list, in dtypes of their own. Or one string or any
+        other object per row, kept as a list of the same objects, which no device gets.
     dtype
         As for :class:`Field`; if None, numbers become int64 if they are integers and booleans, and
-        float32 if there is any float.
+        float32 if there is any float. ``object`` keeps the values as they are, None among them.
     concat
         Whether to join arrays of any shapes along their first dimension instead, and to give
         int64 offsets (B + 1,) of the rows under the key with ``_offsets`` behind it.
@@ -181,9 +184,9 @@ def options_of(field: Any) -> FieldOptions:
 def object_outputs(
     table: OutputTable, fields: Sequence[tuple[Any, FieldSpec]], sources: Sequence[int] | None
 ) -> dict[str, Any]:
-    """Return the outputs of fields of one array a row, which the core does not write.
+    """Return the outputs of fields of one array or object a row, which the core does not write.
 
-    They are of these rows, as a list or joined; empty arrays for negative rows.
+    They are of these rows, as a list or joined; of negative rows, empty arrays or None.
     """
     data: dict[str, Any] = {}
     offsets_keys = {one.field: one.key for one in table if one.align == "joined_offsets"}
@@ -193,7 +196,8 @@ def object_outputs(
         given: list[Any] = fields[output.field][0]
         arrays = given
         if sources is not None:
-            arrays = [given[row] if row >= 0 else given[0][:0] for row in sources]
+            nothing = None if fields[output.field][1].align == "object" else given[0][:0]
+            arrays = [given[row] if row >= 0 else nothing for row in sources]
         if output.align == "object":
             data[output.key] = arrays
         else:
@@ -228,10 +232,12 @@ def checked_fields(fields: Mapping[str, Any], array_type: str) -> list[tuple[Any
         if isinstance(field, (Field, RoutedExperts)):
             specs.append((field.rows, field.spec(key)))
         elif isinstance(field, PerRow):
-            values = per_row_values(key, field)
-            if isinstance(values, list):
-                arrays = _as_objects(key, values, field, array_type)
-                align = "joined" if field.concat else "object"
+            form, values = per_row_values(key, field)
+            if form == "object":
+                specs.append((values, FieldSpec(key, key, align="object", dtype=None)))
+            elif form == "array":
+                arrays = _as_arrays(key, values, field, array_type)
+                align = "joined" if field.concat else "array"
                 specs.append((arrays, FieldSpec(key, key, align=align, dtype=None)))
             else:
                 dtype = (
@@ -253,47 +259,90 @@ def checked_fields(fields: Mapping[str, Any], array_type: str) -> list[tuple[Any
     return specs
 
 
-def per_row_values(key: str, field: PerRow) -> Any:
-    """Return the values as an array of numbers, or as a list of one array a row."""
+Form: TypeAlias = Literal["number", "array", "object"]
+"""What the rows of a field per row hold."""
+
+_FORMS: dict[Form, str] = {
+    "number": "a number",
+    "array": "an array",
+    "object": "neither a number nor an array",
+}
+
+
+def per_row_values(key: str, field: PerRow) -> tuple[Form, Any]:
+    """Return the values as one array of numbers, or as a list of one array or object a row."""
     values = field.values
-    if not _is_array(values):
+    if is_object(field.dtype) or not _is_array(values):
         try:
+            if isinstance(values, (str, bytes, bytearray, Mapping, Set)):
+                raise TypeError("its items are no rows")
             values = as_list(values)
         except (TypeError, OverflowError) as error:  # a length may be anything
-            message = f"{key} is {reprlib.repr(values)}; pass one number or array per row"
+            message = f"{key} is {reprlib.repr(values)}; pass one number, array or object per row"
             raise TypeError(message) from error
-        are_arrays = []
-        for row, value in enumerate(values):
-            if value is None:
-                raise no_value(key, row)
-            try:
-                are_arrays.append(np.ndim(value) > 0)
-            except ValueError as error:  # lists of different lengths in it
-                raise unreadable(f"{key}[{row}]", error) from error
-            if are_arrays[row] != are_arrays[0]:
-                kinds = ("a number", "an array")
-                raise ValueError(
-                    f"{key}[{row}] is {kinds[are_arrays[row]]}, but {key}[0] is "
-                    f"{kinds[are_arrays[0]]}; pass numbers or arrays for all rows"
-                )
-        if any(are_arrays):
-            return values
-        values = _as_numbers(key, values, field.dtype)
-    if field.concat:
+        form = "object" if is_object(field.dtype) else _common_form(key, values)
+        if form == "number":
+            values = _as_numbers(key, values, field.dtype)
+        elif form == "object" and field.dtype is not None and not is_object(field.dtype):
+            raise TypeError(
+                f"{key}[0] is {reprlib.repr(values[0])}; pass numbers or arrays, or dtype=object"
+            )
+    else:
+        form = "number"
+    if field.concat and form != "array":
         raise ValueError(
-            f"{key} has concat=True, but its values are numbers; pass arrays, or concat=False"
+            f"{key} has concat=True, but its values are {form}s; pass arrays, or concat=False"
         )
-    return values
+    return form, values
+
+
+def _common_form(key: str, values: list[Any]) -> Form:
+    """Return what all rows hold."""
+    forms: list[Form] = []
+    for row, value in enumerate(values):
+        if value is None:
+            raise no_value(key, row)
+        forms.append(form_of(f"{key}[{row}]", value))
+        if forms[row] != forms[0]:
+            raise ValueError(
+                f"{key}[{row}] is {_FORMS[forms[row]]}, but {key}[0] is {_FORMS[forms[0]]}; pass "
+                "one kind for all rows, or dtype=object to keep values as they are"
+            )
+    return forms[0] if forms else "number"
+
+
+def form_of(place: str, value: Any) -> Form:
+    """Return what one row of a field per row holds."""
+    if isinstance(value, (str, bytes)):
+        return "object"
+    if value is None or isinstance(value, (Number, np.generic)):
+        return "number"
+    try:
+        array = value if is_array(value) else np.asarray(value)
+    except ValueError as error:  # lists of different lengths in it
+        advice = "an array of numbers, or dtype=object to keep values as they are"
+        raise unreadable(place, error, advice) from error
+    if isinstance(array, np.ndarray) and array.dtype.kind in "OSTU":
+        return "object"
+    return "array" if array.ndim > 0 else "number"
+
+
+def is_object(dtype: Any) -> bool:
+    """Say whether a dtype is that of any objects."""
+    return dtype is object or (isinstance(dtype, (str, np.dtype)) and dtype == "object")
 
 
 def no_value(key: str, row: int) -> ValueError:
     """Return the error of a row that has no value of a field."""
-    return ValueError(f"{key}[{row}] is None; pass a value for every row, or leave {key} out")
+    return ValueError(
+        f"{key}[{row}] is None; pass a value for every row, dtype=object to keep None, or leave "
+        f"{key} out"
+    )
 
 
-def unreadable(place: str, error: Exception) -> ValueError:
+def unreadable(place: str, error: Exception, advice: str = "an array of numbers") -> ValueError:
     """Return the error of a row of a field that is no array."""
-    return ValueError(f"{place} cannot be read ({error}); pass an array of numbers")
+    return ValueError(f"{place} cannot be read ({error}); pass {advice}")
 
 
 def _as_numbers(key: str, values: list[Any], dtype: Any) -> np.ndarray:
@@ -305,8 +354,8 @@ def _as_numbers(key: str, values: list[Any], dtype: Any) -> np.ndarray:
     for row, number in enumerate(numbers):
         if not isinstance(number, (int, float)):
             raise TypeError(
-                f"{key}[{row}] is {reprlib.repr(number)}; pass numbers, or one array per row "
-                "(and names of rows as uids or trajectory_ids)"
+                f"{key}[{row}] is {reprlib.repr(number)}; pass integers and floats, or "
+                "dtype=object to keep values as they are"
             )
         if isinstance(number, float):
             if not holds_floats:
@@ -323,7 +372,7 @@ def _fits_int64(number: Any) -> bool:
     return not isinstance(number, int) or -(2**63) <= number < 2**63
 
 
-def _as_objects(key: str, values: list[Any], field: PerRow, array_type: str) -> list[Any]:
+def _as_arrays(key: str, values: list[Any], field: PerRow, array_type: str) -> list[Any]:
     """Return one array a row, of the batch's kind."""
     dtype = None if field.dtype is None else checked_dtype_name(field.dtype, key)
     arrays = [
@@ -364,7 +413,7 @@ def _common_dtype(key: str, arrays: Sequence[Any]) -> Any:
 def _is_array(values: Any) -> bool:
     """Whether values are an array or tensor of numbers, the first dimension being the rows."""
     if isinstance(values, np.ndarray):
-        return values.ndim > 0 and values.dtype != object
+        return values.ndim > 0 and values.dtype.kind not in "OSTU"
     return is_tensor(values) and values.dim() > 0
 
 

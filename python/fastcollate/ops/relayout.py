@@ -40,7 +40,7 @@ def relayout(batch: Batch, layout: LayoutSpec, shard: Shard | None = None) -> Ba
 
     def column(index: int, spec: FieldSpec) -> Any:
         value = batch[spec.key]
-        if spec.align in ("row", "object"):
+        if spec.align in ("row", "array", "object"):
             return value
         if spec.align == "joined":
             bounds = pairwise(np.asarray(batch[beside[index]]).tolist())

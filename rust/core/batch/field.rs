@@ -21,10 +21,12 @@ pub enum FieldKind {
     /// One value per row.
     Row,
     /// An array per row, which the caller keeps.
-    Object {
+    Array {
         /// Whether the arrays are joined, and have offsets.
         is_joined: bool,
     },
+    /// Any object per row, which the caller keeps.
+    Object,
 }
 
 impl FieldKind {
@@ -34,7 +36,7 @@ impl FieldKind {
         match self {
             Self::Response => Some(response),
             Self::Sequence => Some(prompt + response),
-            Self::Experts { .. } | Self::Row | Self::Object { .. } => None,
+            Self::Experts { .. } | Self::Row | Self::Array { .. } | Self::Object => None,
         }
     }
 }
@@ -109,7 +111,7 @@ impl FieldSpec {
 
     /// Whether values are read and written here, and not kept by the caller.
     pub fn is_written(&self) -> bool {
-        !matches!(self.kind, FieldKind::Object { .. })
+        !matches!(self.kind, FieldKind::Array { .. } | FieldKind::Object)
     }
 
     /// What is asked of the values.
@@ -157,16 +159,16 @@ impl FieldSpec {
             FieldKind::Response => Alignment::Response,
             FieldKind::Sequence | FieldKind::Experts { .. } => Alignment::Sequence,
             FieldKind::Row => Alignment::Row,
-            FieldKind::Object { is_joined: false } => Alignment::Object,
-            FieldKind::Object { is_joined: true } => Alignment::Joined,
+            FieldKind::Array { is_joined: false } | FieldKind::Object => Alignment::Object,
+            FieldKind::Array { is_joined: true } => Alignment::Joined,
         };
         let fill = match self.kind {
             FieldKind::Response | FieldKind::Sequence => Some(Fill::Number(self.fill)),
             FieldKind::Experts { .. } => Some(Fill::Indices),
-            FieldKind::Row | FieldKind::Object { .. } => None,
+            FieldKind::Row | FieldKind::Array { .. } | FieldKind::Object => None,
         };
         let dtype = match self.kind {
-            FieldKind::Object { .. } => None,
+            FieldKind::Array { .. } | FieldKind::Object => None,
             _ => self.dtype,
         };
         let values = Output {
@@ -180,7 +182,7 @@ impl FieldSpec {
                 let mask = Output::new(what, ROUTER_PADDING_MASK, Alignment::Sequence);
                 Some(mask.filled(1).of_dtype(Dtype::Bool))
             }
-            FieldKind::Object { is_joined: true } => {
+            FieldKind::Array { is_joined: true } => {
                 let (what, key) = (What::JoinedOffsets(index), format!("{}_offsets", self.key));
                 Some(Output::new(what, key, Alignment::JoinedOffsets))
             }

@@ -124,7 +124,7 @@ pub enum Alignment {
     Response,
     /// Rows.
     Row,
-    /// Rows, one array each in a list.
+    /// Rows, one array or object each in a list.
     Object,
     /// Rows, whose arrays are joined.
     Joined,
@@ -417,7 +417,7 @@ mod tests {
                 assert!(found.contains(&expected), "{found}");
             }
         }
-        let joined = field("images", FieldKind::Object { is_joined: true });
+        let joined = field("images", FieldKind::Array { is_joined: true });
         let other = field("images_offsets", FieldKind::Row);
         assert_eq!(
             message(&[&other, &joined], &ALL, Layout::Left),

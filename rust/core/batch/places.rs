@@ -84,7 +84,7 @@ impl FieldSpec {
             FieldKind::Experts { count } => {
                 return self.place_routes(column, index, count, rows, placement);
             }
-            FieldKind::Row | FieldKind::Object { .. } => {
+            FieldKind::Row | FieldKind::Array { .. } | FieldKind::Object => {
                 let assembly = batch.with_one_each();
                 let lens = assembly.rows().iter().map(|row| row.response_len);
                 let grid = Grid::aligned(lens, 1, Align::Left)?;

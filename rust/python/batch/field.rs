@@ -25,8 +25,9 @@ const KINDS: Names<FieldKind> = Names::new(
         (FieldKind::Sequence, "sequence"),
         (FieldKind::Experts { count: None }, "experts"),
         (FieldKind::Row, "row"),
-        (FieldKind::Object { is_joined: false }, "object"),
-        (FieldKind::Object { is_joined: true }, "joined"),
+        (FieldKind::Array { is_joined: false }, "array"),
+        (FieldKind::Array { is_joined: true }, "joined"),
+        (FieldKind::Object, "object"),
     ],
 );
 

@@ -78,6 +78,8 @@ def smallest_dtype(largest: int) -> str:
 
 
 def _per_row(key: str, field: Any) -> dict[str, Any]:
+    if is_of_objects(field):
+        return {key: list(field.values)}
     dtype = _name(field.dtype)
     values = readable(field.values)
     is_table = isinstance(values, np.ndarray)
@@ -93,6 +95,12 @@ def _per_row(key: str, field: Any) -> dict[str, Any]:
     for value in arrays:
         offsets.append(offsets[-1] + len(value))
     return {key: np.concatenate(arrays), f"{key}_offsets": np.array(offsets, np.int64)}
+
+
+def is_of_objects(field: Any) -> bool:
+    """Tell values that are kept as they are."""
+    first = next(iter(field.values), None)
+    return field.dtype is object or isinstance(first, (str, bytes, dict))
 
 
 def _trailing_shape(rows: Sequence[Any]) -> tuple[int, ...]:

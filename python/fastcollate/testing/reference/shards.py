@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from fastcollate.testing.reference.fields import smallest_dtype
+from fastcollate.testing.reference.fields import is_of_objects, smallest_dtype
 from fastcollate.testing.reference.grids import layout_options
 from fastcollate.testing.reference.loops import build_batch_loops
 from fastcollate.testing.reference.packed import Part
@@ -157,6 +157,10 @@ def _picked_field(field: Any, picks: Any) -> Any:
 
 def _picked_values(field: Any, picks: list[int]) -> Any:
     values = readable(field.values)
+    if is_of_objects(field):
+        return dataclasses.replace(
+            field, values=[None if row < 0 else values[row] for row in picks], dtype=object
+        )
     if isinstance(values, np.ndarray):
         rows = [np.zeros_like(values[0]) if row < 0 else values[row] for row in picks]
         return dataclasses.replace(field, values=np.stack(rows))

@@ -152,11 +152,19 @@ def _routed_experts(draw: st.DrawFn, data: Rollouts) -> Any:
     return fc.RoutedExperts(rows, **options)
 
 
+_OBJECTS: list[Any] = [None, 1, 0.5, "text", b"bytes", {"answer": [1, "a"]}, [1, [2, 3]], (1, None)]
+
+
 @st.composite
 def _per_row(draw: st.DrawFn, rows: int) -> Any:
     number = draw(st.sampled_from([st.integers(-(2**40), 2**40), st.booleans(), st.floats()]))
     numbers = st.lists(number, min_size=rows, max_size=rows)
-    kind = draw(st.sampled_from(["list", "numpy", "table", "arrays", "joined"]))
+    kind = draw(st.sampled_from(["list", "numpy", "table", "arrays", "joined", "texts", "objects"]))
+    if kind == "texts":
+        return fc.PerRow(draw(st.lists(st.text(max_size=3), min_size=rows, max_size=rows)))
+    if kind == "objects":
+        some = st.lists(st.sampled_from(_OBJECTS), min_size=rows, max_size=rows)
+        return fc.PerRow(draw(some), dtype=object)
     if kind in ("list", "numpy"):
         values = draw(numbers)
         dtype = draw(st.sampled_from([None, "float64"]))
