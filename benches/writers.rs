@@ -8,7 +8,7 @@ use std::hint::black_box;
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use fastcollate::plan::{Assembly, Layout, Placement, Turns, Widths};
 use fastcollate::write::{Destination, Fill, write_field, write_mask, write_tokens};
-use fastcollate::{Check, Slice, SliceColumn};
+use fastcollate::{Check, Slice, SliceColumn, TokenStreams};
 
 const ROWS: usize = 256;
 
@@ -30,18 +30,23 @@ fn writers(criterion: &mut Criterion) {
     let Placement {
         sequence, response, ..
     } = Placement::of_layout(&assembly, Layout::Left, Widths::default()).unwrap();
-    let tokens: Vec<i32> = (0..4_000).collect();
-    let numbers: Vec<f32> = tokens.iter().map(|&token| token as f32).collect();
+    let ids_of_rows: Vec<i32> = (0..4_000).collect();
+    let numbers: Vec<f32> = ids_of_rows.iter().map(|&token| token as f32).collect();
     let of_tokens = |name, lens: &[usize]| {
-        let rows = lens.iter().map(|&len| Slice::I32(&tokens[..len])).collect();
+        let rows = lens
+            .iter()
+            .map(|&len| Slice::I32(&ids_of_rows[..len]))
+            .collect();
         SliceColumn::new(name, rows, vec![], Check::None)
     };
     let of_numbers = |check| {
         let rows = response_lens.iter().map(|&len| Slice::F32(&numbers[..len]));
         SliceColumn::new("numbers", rows.collect(), vec![], check)
     };
-    let prompts = of_tokens("prompts", &prompt_lens);
-    let responses = of_tokens("responses", &response_lens);
+    let tokens = TokenStreams::Parts {
+        prompts: of_tokens("prompts", &prompt_lens),
+        responses: of_tokens("responses", &response_lens),
+    };
     let mut ids = vec![0_i64; sequence.positions()];
     let mut field = vec![0_f32; response.positions()];
 
@@ -53,7 +58,7 @@ fn writers(criterion: &mut Criterion) {
     group.bench_function("write_tokens", |bencher| {
         bencher.iter(|| {
             let to = destination(black_box(&mut ids));
-            write_tokens(&prompts, &responses, &assembly, &sequence.whole(), 0, to).unwrap();
+            write_tokens(&tokens, &assembly, &sequence.whole(), 0, to).unwrap();
         });
     });
     group.bench_function("write_mask", |bencher| {

@@ -14,7 +14,7 @@ use fastcollate::plan::{
 };
 use fastcollate::polling::Poll;
 use fastcollate::write::PositionPadding;
-use fastcollate::{Check, Dtype, Error, IntDtype, Slice, SliceColumn, Ticks};
+use fastcollate::{Check, Dtype, Error, IntDtype, Slice, SliceColumn, Ticks, TokenStreams};
 use proptest::collection::vec;
 use proptest::prelude::*;
 
@@ -80,20 +80,18 @@ impl Input {
         Turns::new(lens(&self.prompts), lens(&self.responses)).unwrap()
     }
 
-    fn prompts(&self) -> SliceColumn<'_> {
-        integers("prompts", &self.prompts)
-    }
-
-    fn responses(&self) -> SliceColumn<'_> {
-        integers("responses", &self.responses)
+    fn tokens(&self) -> TokenStreams<SliceColumn<'_>> {
+        TokenStreams::Parts {
+            prompts: integers("prompts", &self.prompts),
+            responses: integers("responses", &self.responses),
+        }
     }
 
     /// The columns of a batch whose one field are the scores.
     fn columns(&self) -> Columns<SliceColumn<'_>> {
         let rows = self.scores.iter().map(|row| Slice::F64(row)).collect();
         Columns {
-            prompts: self.prompts(),
-            responses: self.responses(),
+            tokens: self.tokens(),
             fields: vec![SliceColumn::new("scores", rows, vec![], Check::None)],
         }
     }
@@ -106,6 +104,44 @@ impl Input {
             outputs: &OUTPUTS,
         };
         collated(&request, source, self.columns(), layout).unwrap()
+    }
+}
+
+/// Turns that are handed in as sequences, with a score for every token of them.
+struct Whole {
+    sequences: Vec<Vec<i64>>,
+    prompt_lens: Vec<usize>,
+    scores: Vec<Vec<f64>>,
+}
+
+impl Whole {
+    fn of_input(input: &Input) -> Self {
+        let pairs = input.prompts.iter().zip(&input.responses);
+        let scores = input.prompts.iter().zip(&input.scores);
+        Self {
+            sequences: pairs
+                .map(|(prompt, own)| [&prompt[..], own].concat())
+                .collect(),
+            prompt_lens: input.prompts.iter().map(Vec::len).collect(),
+            scores: scores
+                .map(|(prompt, own)| [&vec![f64::NAN; prompt.len()][..], own].concat())
+                .collect(),
+        }
+    }
+
+    fn tokens(&self) -> TokenStreams<SliceColumn<'_>> {
+        TokenStreams::Whole {
+            sequences: integers("sequences", &self.sequences),
+            prompt_lens: self.prompt_lens.clone(),
+        }
+    }
+
+    fn columns(&self) -> Columns<SliceColumn<'_>> {
+        let rows = self.scores.iter().map(|row| Slice::F64(row)).collect();
+        Columns {
+            tokens: self.tokens(),
+            fields: vec![SliceColumn::new("loss_mask", rows, vec![], Check::Number)],
+        }
     }
 }
 
@@ -327,12 +363,39 @@ proptest! {
     fn merged_turns_make_rows_with_gaps(trajectories in trajectories(), layout in layouts()) {
         let (input, ends, expected) = merged(&trajectories);
         let turns = input.turns();
-        let (prompts, responses) = (input.prompts(), input.responses());
-        let streams = Streams { prompts: &prompts, responses: &responses, turns: &turns };
+        let streams = Streams { tokens: &input.tokens(), turns: &turns };
         for policy in [MergePolicy::Exact, MergePolicy::Branch] {
             let merge = merge_spec(policy).merge(&streams, ends.clone()).unwrap();
             let batch = input.collated(RowSource::Merged(&merge), &rows(layout));
             prop_assert_eq!(Expected::of_collated(&batch), laid_out(&expected, layout));
+        }
+    }
+
+    #[test]
+    fn sequences_are_prompts_and_responses(trajectories in trajectories(), layout in layouts()) {
+        let (input, ends, _) = merged(&trajectories);
+        let whole = Whole::of_input(&input);
+        let turns = input.turns();
+        prop_assert_eq!(&whole.tokens().turns().unwrap(), &turns);
+        let along = |kind| FieldSpec { kind, weighs: true, ..field(LOSS_MASK) };
+        let (of_responses, of_sequences) = (along(FieldKind::Response), along(FieldKind::Cut));
+        let collated = |mask, source, columns| {
+            let request = Request { pad_token_id: PAD, fields: &[mask], outputs: &OUTPUTS };
+            collated(&request, source, columns, &rows(layout)).unwrap()
+        };
+        let merge = |tokens: &_| {
+            let streams = Streams { tokens, turns: &turns };
+            merge_spec(MergePolicy::Exact).merge(&streams, ends.clone()).unwrap()
+        };
+        let merge_of_parts = merge(&input.tokens());
+        prop_assert_eq!(&merge(&whole.tokens()), &merge_of_parts);
+        for source in [RowSource::Turns, RowSource::Merged(&merge_of_parts)] {
+            let parts = collated(&of_responses, source, input.columns());
+            let batch = collated(&of_sequences, source, whole.columns());
+            for key in ["input_ids", "labels"] {
+                prop_assert_eq!(batch.array::<i64>(key), parts.array::<i64>(key));
+            }
+            prop_assert_eq!(batch.array::<f32>(LOSS_MASK), parts.array::<f32>(LOSS_MASK));
         }
     }
 
@@ -393,12 +456,12 @@ proptest! {
 fn columns_of(batch: &Collated) -> Columns<SliceColumn<'_>> {
     let (_, ids) = batch.array::<i64>("input_ids").unwrap();
     let (_, scores) = batch.array::<f32>("scores").unwrap();
-    let (mut prompts, mut responses, mut values) = (vec![], vec![], vec![]);
+    let (mut sequences, mut prompt_lens, mut values) = (vec![], vec![], vec![]);
     let (mut at, mut response_at) = (0, 0);
     for row in batch.assembly.rows() {
-        let (prompt_end, end) = (at + row.prompt_len, at + row.len());
-        prompts.push(Slice::I64(&ids[at..prompt_end]));
-        responses.push(Slice::I64(&ids[prompt_end..end]));
+        let end = at + row.len();
+        sequences.push(Slice::I64(&ids[at..end]));
+        prompt_lens.push(row.prompt_len);
         values.push(Slice::F32(
             &scores[response_at..response_at + row.response_len],
         ));
@@ -406,8 +469,10 @@ fn columns_of(batch: &Collated) -> Columns<SliceColumn<'_>> {
     }
     let column = |name, rows| SliceColumn::new(name, rows, vec![], Check::None);
     Columns {
-        prompts: column("prompts", prompts),
-        responses: column("responses", responses),
+        tokens: TokenStreams::Whole {
+            sequences: column("sequences", sequences),
+            prompt_lens,
+        },
         fields: vec![column("scores", values)],
     }
 }
@@ -420,8 +485,7 @@ proptest! {
     ) {
         let (input, ends, expected) = merged(&trajectories);
         let turns = input.turns();
-        let (prompts, responses) = (input.prompts(), input.responses());
-        let streams = Streams { prompts: &prompts, responses: &responses, turns: &turns };
+        let streams = Streams { tokens: &input.tokens(), turns: &turns };
         let merge = merge_spec(MergePolicy::Exact).merge(&streams, ends).unwrap();
         let jagged = input.collated(RowSource::Merged(&merge), &rows(Layout::Jagged));
         let scores = field("scores");
@@ -513,10 +577,8 @@ fn bins_are_planned_inside_placing() {
 fn rewards_of_merged_turns_are_added_up() {
     let (input, ends, expected) = merged(&[(2, vec![(0, 1), (1, 2)]), (1, vec![(0, 3)])]);
     let turns = input.turns();
-    let (prompts, responses) = (input.prompts(), input.responses());
     let streams = Streams {
-        prompts: &prompts,
-        responses: &responses,
+        tokens: &input.tokens(),
         turns: &turns,
     };
     let merge = merge_spec(MergePolicy::Exact)
@@ -716,5 +778,16 @@ fn rows_that_do_not_fit_together_are_refused() {
     assert_eq!(
         fail(vec![Slice::F64(&[0.0; 2]), Slice::F64(&[0.0; 2])]),
         "scores[1] has 2 items, but responses[1] has 3; pass one value per response token"
+    );
+    assert_eq!(
+        fail(vec![Slice::F64(&[0.0; 2]), Slice::F64(&[0.0; 4])]),
+        "scores[1] has 4 items, but responses[1] has 3; its sequence has 4: pass \
+         fc.Field(..., align='sequence')"
+    );
+    assert_eq!(
+        Turns::of_sequences(&[4, 2], vec![0, 3])
+            .unwrap_err()
+            .to_string(),
+        "prompt_lens[1] is 3, but sequences[1] has 2 tokens; a prompt is the beginning of its sequence"
     );
 }

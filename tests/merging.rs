@@ -3,8 +3,8 @@
 use fastcollate::plan::merge::{
     Branch, Exact, Masked, Merge, MergeRewards, Policy, Realign, Streams,
 };
-use fastcollate::plan::{Assembly, Pick, Turns};
-use fastcollate::{Check, Error, Slice, SliceColumn};
+use fastcollate::plan::{Along, Assembly, Pick, TokenForm, Turns};
+use fastcollate::{Check, Error, Slice, SliceColumn, TokenStreams};
 use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::sample::Index;
@@ -234,16 +234,30 @@ fn merged(prompts: &[Vec<i64>], responses: &[Vec<i64>], ends: &[usize], rule: Ru
         Merge::of_turns(streams, ends.to_vec(), &mut policy, MergeRewards::Error).unwrap()
     }
     let lens = |rows: &[Vec<i64>]| rows.iter().map(Vec::len).collect();
-    let streams = Streams {
-        prompts: &column("prompts", prompts),
-        responses: &column("responses", responses),
-        turns: &Turns::new(lens(prompts), lens(responses)).unwrap(),
+    let turns = Turns::new(lens(prompts), lens(responses)).unwrap();
+    let pairs = prompts.iter().zip(responses);
+    let sequences: Vec<_> = pairs
+        .map(|(prompt, own)| [&prompt[..], own].concat())
+        .collect();
+    let parts = TokenStreams::Parts {
+        prompts: column("prompts", prompts),
+        responses: column("responses", responses),
     };
-    match rule {
-        Rule::Exact => by(&streams, ends, Exact),
-        Rule::Branch => by(&streams, ends, Branch::default()),
-        Rule::Realign(realign) => by(&streams, ends, realign),
-    }
+    let whole = TokenStreams::Whole {
+        sequences: column("sequences", &sequences),
+        prompt_lens: lens(prompts),
+    };
+    let [merge, of_whole] = [&parts, &whole].map(|tokens| {
+        let turns = &turns;
+        let streams = Streams { tokens, turns };
+        match rule {
+            Rule::Exact => by(&streams, ends, Exact),
+            Rule::Branch => by(&streams, ends, Branch::default()),
+            Rule::Realign(realign) => by(&streams, ends, realign),
+        }
+    });
+    assert_eq!(of_whole, merge);
+    merge
 }
 
 fn found(merge: &Merge) -> Found {
@@ -311,7 +325,7 @@ proptest! {
                 let (prompts, responses, ends) = written_out(trajectories);
                 merged(&prompts, &responses, &ends, rule)
             };
-            let trained = |merge: Merge| merge.without_untrainable(None::<&SliceColumn>);
+            let trained = |merge: Merge| merge.without_untrainable(None::<(&SliceColumn, Along)>);
             let merge = |trajectories: &[_]| {
                 let merge = merge_all(trajectories);
                 trained(merge.clone()).ok().filter(|_| drops).unwrap_or(merge)
@@ -362,7 +376,7 @@ fn parts_that_do_not_go_together() {
         Merge::joined(&[&sum, &last]),
         Err(Error::InvalidPlan(_))
     ));
-    assert_eq!(Merge::joined(&[]), Err(Error::EmptyBatch));
+    assert_eq!(Merge::joined(&[]), Err(Error::EmptyBatch(TokenForm::Parts)));
     // Each part can be counted, but not all of them.
     let long = Merge {
         turns: Turns::new(vec![1 << 62], vec![1]).unwrap(),

@@ -1,9 +1,9 @@
 //! Packers give every item a place, and bins no more than they may hold.
 
-use fastcollate::plan::Bins;
 use fastcollate::plan::pack::{
     Algorithm, Cost, ItemBins, Items, Load, Oversize, PackSpec, Packer, concat, spread,
 };
+use fastcollate::plan::{Bins, TokenForm};
 use fastcollate::{Error, Ticks, unstopped};
 use proptest::prelude::*;
 
@@ -111,7 +111,7 @@ fn concat_needs_room_for_a_token() {
 fn all_can_be_stopped() {
     let sizes: Vec<_> = (0..20_000).map(|item| item * 7919 % 1009).collect();
     let costs: Vec<_> = sizes.iter().map(|&size| size as f64).collect();
-    let stopped = Error::EmptyBatch;
+    let stopped = Error::EmptyBatch(TokenForm::Parts);
     let mut stop = || Err(stopped.clone());
     let mut ticks = Ticks::new(&mut stop);
     for costs in [None, Some(&costs[..])] {

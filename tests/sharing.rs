@@ -7,7 +7,7 @@ use fastcollate::plan::merge::Streams;
 use fastcollate::plan::pack::{Algorithm, Cost, Oversize, PackSpec, Packer};
 use fastcollate::plan::share::{Share, ShareIds, Tree, TreeRow};
 use fastcollate::plan::{Row, Turns};
-use fastcollate::{Check, Error, Slice, SliceColumn, unstopped};
+use fastcollate::{Check, Error, Slice, SliceColumn, TokenStreams, unstopped};
 use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::sample::Index;
@@ -48,9 +48,12 @@ fn tree_of(rows: &[(Tokens, Tokens)], share: Share, ids: ShareIds) -> Tree {
         response_len: response.len(),
         is_padding: false,
     };
+    let tokens = TokenStreams::Parts {
+        prompts: column("prompts", |(prompt, _)| prompt),
+        responses: column("responses", |(_, response)| response),
+    };
     let streams = Streams {
-        prompts: &column("prompts", |(prompt, _)| prompt),
-        responses: &column("responses", |(_, response)| response),
+        tokens: &tokens,
         turns: &turns.unwrap(),
     };
     let rows: Vec<_> = rows.iter().enumerate().map(row).collect();

@@ -157,7 +157,7 @@ NAN = float("nan")
     [
         ({"prompt": [1, "x"]}, TypeError, r"prompts\[1\]\[1\] is 'x'"),
         ({"prompt": [1, 2**63]}, ValueError, r"prompts\[1\]\[1\] is 9223372036854775808"),
-        ({"prompt": None}, TypeError, r"prompts\[1\]"),
+        ({"prompt": None}, TypeError, "prompt is None; pass prompt and response, or sequence with"),
         ({"prompt": [1.5]}, TypeError, r"prompts\[1\]\[0\] is 1.5"),
         ({"response": [1, None]}, TypeError, r"responses\[1\]\[1\] is None"),
         ({"response": np.zeros(2)}, TypeError, r"responses\[1\]"),

@@ -448,7 +448,7 @@ def test_arguments(rollouts):
         ([1], r"turns is \[1\] \(list\); pass a BatchBuilder, or a mapping"),
         ({**turns, "prompt": []}, "turns has the key 'prompt', but the columns are prompts, "),
         ({**turns, "pad_token_id": 0}, "'pad_token_id'.*options of build_batch to .*collate"),
-        ({"prompts": [[1]]}, "turns has no responses; its keys are prompts"),
+        ({"prompts": [[1]]}, "responses is None; pass prompts and responses"),
     ):
         with pytest.raises(TypeError, match=message):
             fc.ray.put_turns(wrong)

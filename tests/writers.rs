@@ -1,11 +1,13 @@
 //! Writers against a plain model of the plan: for every position, what has to stand there.
 
-use fastcollate::plan::{Assembly, Grid, Layout, Piece, Placement, Row, Segment, Turns, Widths};
+use fastcollate::plan::{
+    Assembly, Grid, Layout, Piece, Placement, Row, Segment, TokenForm, Turns, Widths,
+};
 use fastcollate::write::{
     Destination, Fill, Labels, PositionPadding, write_field, write_labels, write_mask,
     write_positions, write_tokens,
 };
-use fastcollate::{Check, Column, Error, Slice, SliceColumn};
+use fastcollate::{Check, Column, Error, Slice, SliceColumn, TokenStreams};
 use proptest::collection::vec;
 use proptest::prelude::*;
 
@@ -198,12 +200,14 @@ proptest! {
         let assembly = row_per_turn(&prompt_lens, &response_lens);
         let totals: Vec<_> = lens.iter().map(|(prompt, response)| prompt + response).collect();
         let grid = scatter(&totals, cut, space);
-        let prompts = Coordinates { lens: prompt_lens.clone(), inner: 1 };
-        let responses = Coordinates { lens: response_lens, inner: 1 };
+        let tokens = TokenStreams::Parts {
+            prompts: Coordinates { lens: prompt_lens.clone(), inner: 1 },
+            responses: Coordinates { lens: response_lens, inner: 1 },
+        };
         let before = if is_zeroed { 0 } else { -99 };
 
         let written = in_bands(&grid, band_positions, 1, before, is_zeroed, |band, to| {
-            write_tokens(&prompts, &responses, &assembly, band, pad, to).unwrap();
+            write_tokens(&tokens, &assembly, band, pad, to).unwrap();
         });
 
         let expected: Vec<_> = model(&grid)
@@ -288,17 +292,21 @@ proptest! {
             let row = |(row, &len): (usize, &usize)| (0..len).map(|at| id(row, at)).collect();
             lens.iter().enumerate().map(row).collect()
         };
-        let (prompts, tokens) = (ids(&vec![prompt_len; lens.len()]), ids(&response_lens));
+        let (prompts, responses) = (ids(&vec![prompt_len; lens.len()]), ids(&response_lens));
         let weights: Vec<Vec<f64>> = turn_lens
             .iter()
             .map(|&len| (0..len).map(|at| f64::from(u8::from(at % 3 > 0))).collect())
             .collect();
-        let (prompts, tokens) = (integers("prompts", &prompts), integers("responses", &tokens));
+        let tokens = TokenStreams::Parts {
+            prompts: integers("prompts", &prompts),
+            responses: integers("responses", &responses),
+        };
         let weights: Vec<_> = weights.iter().map(|row| Slice::F64(row)).collect();
         let mask = SliceColumn::new("loss_mask", weights, vec![], Check::Number);
         let written = in_bands(&grid, band_positions, 1, -99, false, |band, to| {
-            let labels = Labels { mask: masked.then_some(&mask), round: |weight| weight, shifted, ignored: -100 };
-            write_labels(&prompts, &tokens, labels, &assembly, band, to).unwrap();
+            let mask = masked.then_some((&mask as _, &assembly));
+            let labels = Labels { mask, round: |weight| weight, shifted, ignored: -100 };
+            write_labels(&tokens, labels, &assembly, band, to).unwrap();
         });
 
         let label = |row: usize, at: usize| {
@@ -446,7 +454,7 @@ fn a_number_per_row_lies_on_the_last_token_of_the_last_piece() {
         tail: 2,
     };
     let (assembly, _) = assemble(&[response]);
-    let last = assembly.on_last_token("rewards").unwrap();
+    let last = assembly.on_last_token("rewards", TokenForm::Parts).unwrap();
     let piece = Piece {
         turn: 0, // the row's source
         from: 0,
@@ -460,7 +468,9 @@ fn a_number_per_row_lies_on_the_last_token_of_the_last_piece() {
         pieces: vec![],
         tail: 4,
     }]);
-    let error = assembly.on_last_token("rewards").unwrap_err();
+    let error = assembly
+        .on_last_token("rewards", TokenForm::Parts)
+        .unwrap_err();
     assert!(
         matches!(error, Error::NoLastToken { row: 0, .. }),
         "{error}"
@@ -469,7 +479,10 @@ fn a_number_per_row_lies_on_the_last_token_of_the_last_piece() {
 
 #[test]
 fn lengths_that_contradict_each_other_are_refused() {
-    assert_eq!(Turns::new(vec![], vec![]), Err(Error::EmptyBatch));
+    assert_eq!(
+        Turns::new(vec![], vec![]),
+        Err(Error::EmptyBatch(TokenForm::Parts))
+    );
     let error = Turns::new(vec![1, 2], vec![3]).unwrap_err();
     assert_eq!(
         error.to_string(),

@@ -4,6 +4,7 @@ from typing import Any, Literal, final
 from numpy import bool_, float32, float64, int64, uint8
 from numpy.typing import NDArray
 
+from fastcollate.ingest.tokens import Tokens
 from fastcollate.plan.bin_plan import BinPlan
 from fastcollate.plan.costs import Weights
 from fastcollate.plan.step_plan import Shard
@@ -111,6 +112,7 @@ class FieldSpec:
     @property
     def dtype(self) -> str | None: ...
     def number(self, number: Any, index: int) -> float: ...
+    def along(self, align: str) -> FieldSpec: ...
     def with_dtype(self, dtype: str | None) -> FieldSpec: ...
 
 @final
@@ -256,8 +258,7 @@ class RowStore:
     def write(
         self,
         index: int,
-        prompt: Any,
-        response: Any,
+        tokens: Tokens,
         columns: Sequence[tuple[FieldSpec | None, Any]],
         kind: object,
     ) -> StoredRow: ...
@@ -411,8 +412,7 @@ def forked() -> None: ...
 def stored_columns(rows: Sequence[StoredRow]) -> list[RowSpans]: ...
 def compact_ids(name: str, row: Any, index: int) -> NDArray[Any]: ...
 def collate(
-    prompts: Any,
-    responses: Any,
+    tokens: Tokens,
     row_source: Merge | tuple[MergeSpec, tuple[Sequence[int], str]] | Plan | None,
     shard: Shard | None,
     pad_token_id: int,
@@ -427,16 +427,14 @@ def write_rows(
     rows: Any, field: FieldSpec, layout: LayoutSpec, pool: BufferPool | None
 ) -> NDArray[Any]: ...
 def merge_turns(
-    prompts: Any,
-    responses: Any,
+    tokens: Tokens,
     trajectories: tuple[Sequence[int], str],
     spec: MergeSpec,
-    loss_mask: Any | None,
+    loss_mask: tuple[Any, FieldSpec] | None,
     drop_untrainable: bool,
 ) -> Merge: ...
 def share_prefixes(
-    prompts: Any,
-    responses: Any,
+    tokens: Tokens,
     merge: Merge | None,
     share: str,
     uids: NDArray[int64] | None,

@@ -14,13 +14,18 @@ from fastcollate.core_call import checked_pad, collate_fields
 from fastcollate.dtypes import checked_outputs, needs_loss_mask
 from fastcollate.handover.pools import PoolArgument, checked_memory
 from fastcollate.ingest.fields import (
+    LOGPROBS,
+    LOSS_MASK,
+    REWARDS,
     Field,
     PerRow,
     RoutedExperts,
     Rows,
     checked_fields,
+    given_along,
 )
 from fastcollate.ingest.padded_blocks import padding_message
+from fastcollate.ingest.tokens import checked_tokens
 from fastcollate.option_types import (
     ARRAY_TYPES,
     ArrayType,
@@ -55,15 +60,11 @@ if TYPE_CHECKING:
 
     from fastcollate.option_types import BatchOptions
 
-LOSS_MASK = FieldSpec("loss_mask", "loss_mask", plain=True, weighs=True)
-REWARDS = FieldSpec("rewards", "rewards", plain=True, per_row=True)
-LOGPROBS = FieldSpec("logprobs", "logprobs", plain=True)
-
 
 @overload
 def build_batch(
-    prompts: Rows,
-    responses: Rows,
+    prompts: Rows | None = None,
+    responses: Rows | None = None,
     *,
     pad_token_id: int,
     array_type: Literal["torch"] = "torch",
@@ -71,8 +72,8 @@ def build_batch(
 ) -> Batch[torch.Tensor]: ...
 @overload
 def build_batch(
-    prompts: Rows,
-    responses: Rows,
+    prompts: Rows | None = None,
+    responses: Rows | None = None,
     *,
     pad_token_id: int,
     array_type: Literal["numpy"],
@@ -80,13 +81,15 @@ def build_batch(
 ) -> Batch[NDArray[Any]]: ...
 @suggests_names
 def build_batch(
-    prompts: Rows,
-    responses: Rows,
+    prompts: Rows | None = None,
+    responses: Rows | None = None,
     *,
+    sequences: Rows | None = None,
+    prompt_lens: Any | None = None,
     pad_token_id: int,
-    rewards: Rows | None = None,
-    loss_mask: Rows | None = None,
-    logprobs: Rows | None = None,
+    rewards: Rows | Field | None = None,
+    loss_mask: Rows | Field | None = None,
+    logprobs: Rows | Field | None = None,
     fields: Mapping[str, Field | PerRow | RoutedExperts] | None = None,
     uids: Sequence[Any] | None = None,
     trajectory_ids: Sequence[Any] | None = None,
@@ -123,6 +126,9 @@ def build_batch(
         Arrow array of lists (``pyarrow``, ``polars``, ``duckdb``, ...) or a table of one such
         column. All of a 2-D array counts as tokens: if it is padded, pass
         ``fc.unpad(x, lengths)``. Gradients do not flow into a batch.
+    sequences, prompt_lens
+        In place of these, ``B`` rows of whole sequences, and how many tokens of each are the
+        prompt: ``B`` integers, or None for 0. The rest is the response.
     pad_token_id
         What ``input_ids`` holds on padding. Masks come from lengths, so real tokens may equal it.
     rewards
@@ -132,6 +138,8 @@ def build_batch(
         Per response token. A loss mask may hold weights, but not NaN; as bool, int32 or int64 (see
         `dtypes`), whole numbers, which for bool are 0 and 1. The output is 0 on tokens that nothing
         predicts: the first of a row without a prompt, and of a part of a row that packing split.
+        These and `rewards` may have one value per prompt and response token:
+        ``fc.Field(rows, align="sequence")``. Values of prompts are not read then.
     fields
         More fields by their keys: :class:`Field` per token, :class:`PerRow` and
         :class:`RoutedExperts`. A key may be any that no other output of the batch has: with
@@ -254,17 +262,18 @@ def build_batch(
     array([[0. , 0. , 0.5],
            [0. , 0. , 1. ]], dtype=float32)
     """
+    tokens = checked_tokens(prompts, responses, sequences, prompt_lens)
     if shard is not None:
         check_shard(shard)
     planned = None if shard is None else shard.layout
     layout = _checked_plain(array_type, warn_above, labels, layout, planned)
     specs: list[tuple[Rows, FieldSpec]] = []
     if loss_mask is not None:
-        specs.append((loss_mask, LOSS_MASK))
+        specs.append(given_along(loss_mask, LOSS_MASK))
     if rewards is not None:
-        specs.append((rewards, REWARDS))
+        specs.append(given_along(rewards, REWARDS))
     if logprobs is not None:
-        specs.append((logprobs, LOGPROBS))
+        specs.append(given_along(logprobs, LOGPROBS))
     if fields is not None:
         specs += checked_fields(fields, array_type)
     merging = checked_merge(merge, merge_rewards, trajectory_ids, is_last_step)
@@ -277,8 +286,7 @@ def build_batch(
         dtypes, layout.name, position_ids, labels, specs, array_type, has_loss_mask
     )
     collated = collate_fields(
-        prompts,
-        responses,
+        tokens,
         pad_token_id,
         specs,
         array_type,
@@ -290,7 +298,7 @@ def build_batch(
         shard,
         pin_memory,
     )
-    for name, column in (("prompts", prompts), ("responses", responses)):
+    for name, column in tokens._asdict().items():
         if (message := padding_message(name, column, collated.spec.pad_token_id)) is not None:
             warn_user(message)
             break

@@ -13,27 +13,25 @@ from fastcollate._fastcollate import FieldSpec, OutputTable, RowStore, StoredRow
 from fastcollate.arguments import check_bool, counted, spells_out, suggests_names, wrong_name
 from fastcollate.arrays import describe
 from fastcollate.batch import Array, Batch
-from fastcollate.build import (
+from fastcollate.build import ROW_OPTIONS, build_batch, check_options
+from fastcollate.dtypes import checked_outputs, needs_loss_mask, taken_apart
+from fastcollate.ingest.fields import (
     LOGPROBS,
     LOSS_MASK,
     REWARDS,
-    ROW_OPTIONS,
-    build_batch,
-    check_options,
-)
-from fastcollate.dtypes import checked_outputs, needs_loss_mask, taken_apart
-from fastcollate.ingest.fields import (
     Field,
     FieldOptions,
     PerRow,
     RoutedExperts,
     check_keys,
     form_of,
+    given_along,
     is_object,
     no_value,
     options_of,
     unreadable,
 )
+from fastcollate.ingest.tokens import Tokens, checked_row_tokens
 from fastcollate.plan.layouts import LEFT, checked_layout
 
 if TYPE_CHECKING:
@@ -162,9 +160,11 @@ class BatchBuilder(Generic[Array]):
 
     def add(
         self,
-        prompt: Any,
-        response: Any,
+        prompt: Any = None,
+        response: Any = None,
         *,
+        sequence: Any = None,
+        prompt_len: int | None = None,
         rewards: Any = None,
         loss_mask: Any = None,
         logprobs: Any = None,
@@ -179,10 +179,14 @@ class BatchBuilder(Generic[Array]):
         ----------
         prompt, response
             Token ids, in any form that a row of :func:`fastcollate.build_batch` may have.
+        sequence, prompt_len
+            Instead of both, a whole sequence, and how many of its tokens are the prompt; None for
+            0.
         rewards
             One number per response token, or one for the row.
         loss_mask, logprobs
-            One number per response token.
+            One number per response token. These and `rewards` may have one per token of the
+            sequence instead, as ``fc.Field(row, align="sequence")``.
         fields
             More fields by their keys, each an object as for ``build_batch`` that holds this row
             alone: ``{"advantages": fc.Field([0.5, 0.5])}``, ``{"reward_id": fc.PerRow(3)}``.
@@ -195,22 +199,24 @@ class BatchBuilder(Generic[Array]):
             As ``build_batch``, naming the row by its place in the batch; also if the first row came
             with other fields than this one. The builder is as it was before then.
         """
+        tokens = checked_row_tokens(prompt, response, sequence, prompt_len)
         index = len(self._rows)
         values: dict[str, bool] = {}
         arrays: list[tuple[FieldSpec | None, Any]] = []
         objects: list[Any] = []
         if loss_mask is not None:
             values["loss_mask"] = False
-            arrays.append((self._typed(LOSS_MASK), loss_mask))
+            arrays.append(self._along(loss_mask, LOSS_MASK))
         if rewards is not None:
+            spec, rewards = self._along(rewards, REWARDS)
             values["rewards"] = _is_number(rewards)
             if values["rewards"]:
                 rewards = REWARDS.number(rewards, index)
                 objects.append(rewards)
-            arrays.append((self._typed(REWARDS), rewards))
+            arrays.append((spec, rewards))
         if logprobs is not None:
             values["logprobs"] = False
-            arrays.append((self._typed(LOGPROBS), logprobs))
+            arrays.append(self._along(logprobs, LOGPROBS))
         if is_last_step is not None:
             check_bool("is_last_step", is_last_step)
         for name, value in zip(_IDS, (uid, trajectory_id, is_last_step), strict=True):
@@ -227,7 +233,7 @@ class BatchBuilder(Generic[Array]):
                 arrays.append(self._array(key, index, field))
         if fields and index == 0:  # those after it have the same
             self._check_table([spec for spec, _ in arrays if spec is not None], fields)
-        self._append(kinds, (index, prompt, response, arrays), objects)
+        self._append(kinds, (index, tokens, arrays), objects)
 
     def finish(self) -> Batch[Array]:
         """Build the batch of all rows, and start anew.
@@ -268,7 +274,7 @@ class BatchBuilder(Generic[Array]):
         tokens = sum(row.stored.num_tokens for row in rows)
         return f"BatchBuilder of {counted(len(rows), 'row')}, {counted(tokens, 'token')}"
 
-    def _append(self, own: _Kinds, row: tuple[int, Any, Any, Any], objects: list[Any]) -> None:
+    def _append(self, own: _Kinds, row: tuple[int, Tokens, Any], objects: list[Any]) -> None:
         """Add a row in one step, if it is like the first one."""
         rows = self._rows
         kinds, error = self._kinds_for(own)
@@ -335,6 +341,11 @@ class BatchBuilder(Generic[Array]):
         """Return how a field is read, in the dtype that its output will have."""
         dtype = self._dtypes.get(spec.key)
         return spec if dtype is None else spec.with_dtype(dtype)
+
+    def _along(self, values: Any, spec: FieldSpec) -> tuple[FieldSpec, Any]:
+        """Return how one row of a built-in field is read, and what it holds."""
+        row, spec = given_along(values, spec)
+        return self._typed(spec), row
 
     def _array(self, key: str, index: int, one: Any) -> tuple[FieldSpec | None, Any]:
         """Return how one row of a field is read, and what it holds."""

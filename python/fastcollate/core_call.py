@@ -19,7 +19,8 @@ from fastcollate._fastcollate import (
 from fastcollate.arguments import checked_int
 from fastcollate.dtypes import DEFAULT
 from fastcollate.handover.pools import PoolArgument, checked_memory
-from fastcollate.ingest.fields import Rows, object_outputs
+from fastcollate.ingest.fields import object_outputs
+from fastcollate.ingest.tokens import Tokens
 from fastcollate.plan.layouts import LEFT
 from fastcollate.plan.merging import MergePlan, Merging
 from fastcollate.plan.step_plan import Shard, picked_names
@@ -52,8 +53,7 @@ class Collated(NamedTuple):
 
 
 def collate_fields(
-    prompts: Rows,
-    responses: Rows,
+    tokens: Tokens,
     pad_token_id: int,
     fields: Sequence[tuple[Any, FieldSpec]],
     array_type: str,
@@ -73,8 +73,7 @@ def collate_fields(
     names = names or {}
     counts = [(name, len(values)) for name, values in names.items()]
     plan, table, arrays, owner, merge, masked_rewards = collate(
-        prompts,
-        responses,
+        tokens,
         row_source,
         shard,
         pad_token_id,
@@ -99,10 +98,7 @@ def collate_fields(
         data |= object_outputs(table, fields, sources)
     if sources is not None:
         names = {name: picked_names(name, values, sources, shard) for name, values in names.items()}
-    # Of routes, the values may have chosen the dtype.
-    specs = [
-        spec.with_dtype(table[spec.key].dtype) if spec.dtype is None else spec for _, spec in fields
-    ]
+    specs = [_written(spec, table) for _, spec in fields]
     return Collated(
         data,
         plan,
@@ -115,6 +111,14 @@ def collate_fields(
         ),
         owner=owner,
     )
+
+
+def _written(spec: FieldSpec, table: OutputTable) -> FieldSpec:
+    """Return how a field is read from the batch that has it."""
+    if spec.align == "cut":
+        spec = spec.along("response")
+    # Of routes, the values may have chosen the dtype.
+    return spec.with_dtype(table[spec.key].dtype) if spec.dtype is None else spec
 
 
 def _as_tensor(torch: Any, value: Any) -> Any:

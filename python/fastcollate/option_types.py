@@ -47,9 +47,11 @@ class RowOptions(WriteOptions, total=False):
 class BatchOptions(RowOptions, total=False):
     """All of them, with what belongs to rows."""
 
-    rewards: Rows | None
-    loss_mask: Rows | None
-    logprobs: Rows | None
+    sequences: Rows | None
+    prompt_lens: Any | None
+    rewards: Rows | Field | None
+    loss_mask: Rows | Field | None
+    logprobs: Rows | Field | None
     fields: Mapping[str, Field | PerRow | RoutedExperts] | None
     uids: Sequence[Any] | None
     trajectory_ids: Sequence[Any] | None

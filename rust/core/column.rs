@@ -292,26 +292,6 @@ impl<T: Element, C: Column<f64>> Column<T> for WholeNumbers<'_, C> {
     }
 }
 
-/// Read a turn's prompt + response from token `from` on.
-pub fn read_stream<T: Element, C: Column<T> + ?Sized>(
-    prompts: &C,
-    responses: &C,
-    turn: usize,
-    from: usize,
-    out: &mut [T],
-) -> Result<(), C::Error> {
-    let prompt_len = prompts.row_len(turn);
-    let from_prompt = prompt_len.saturating_sub(from).min(out.len());
-    let (prompt, response) = out.split_at_mut(from_prompt);
-    if !prompt.is_empty() {
-        prompts.read(turn, from, prompt)?;
-    }
-    if !response.is_empty() {
-        responses.read(turn, from.saturating_sub(prompt_len), response)?;
-    }
-    Ok(())
-}
-
 /// Values that are compared or converted at a time.
 const CHUNK: usize = 1 << 10;
 

@@ -4,6 +4,7 @@
 use std::fmt;
 
 use crate::dtype::Dtype;
+use crate::plan::TokenForm;
 use crate::text::{counted, grouped, grouped_float, plain_float};
 
 /// Where a value stands in the input; prints as `field[row][position]` or `field[row]`.
@@ -100,37 +101,68 @@ impl Oversized {
 #[non_exhaustive]
 #[allow(missing_docs, reason = "the messages say what the fields are")]
 pub enum Error {
-    #[error("the batch is empty: prompts has 0 rows; pass at least one")]
-    EmptyBatch,
+    #[error("the batch is empty: {} has 0 rows; pass at least one", .0.argument())]
+    EmptyBatch(TokenForm),
 
-    #[error("{field} has {found} rows, but prompts has {expected}; pass one row per prompt")]
+    #[error(
+        "{field} has {found} rows, but {0} has {expected}; pass one row per {1}",
+        .form.argument(),
+        .form.argument().trim_end_matches('s')
+    )]
     RowCount {
         field: String,
         found: usize,
         expected: usize,
+        form: TokenForm,
     },
 
     #[error(
-        "{field}[{row}] has {found} items, but responses[{row}] has {expected}; \
-         pass one value per response token"
+        "prompt_lens[{row}] is {found}, but sequences[{row}] has {len} tokens; a prompt is the \
+         beginning of its sequence"
+    )]
+    PromptTooLong {
+        row: usize,
+        found: usize,
+        len: usize,
+    },
+
+    #[error(
+        "{field}[{row}] has {found} items, but {} has {expected}; {}",
+        if expected == stream { .form.sequence(*.row) } else { .form.response(*.row) },
+        if found == stream {
+            format!("its sequence has {stream}: pass fc.Field(..., align='sequence')")
+        } else {
+            "pass one value per response token".to_owned()
+        }
     )]
     RowLength {
         field: String,
         row: usize,
         found: usize,
         expected: usize,
+        stream: usize,
+        form: TokenForm,
     },
 
     #[error(
-        "{field}[{row}] has {found} items, but prompts[{row}] + responses[{row}] have {expected} \
-         tokens; pass {advice}"
+        "{field}[{row}] has {found} items, but {} {expected} tokens; {}",
+        .form.stream(*.row),
+        if *may_end_early {
+            "pass at most one value per token".to_owned()
+        } else if found == response {
+            format!("its response has {response}: pass fc.Field(..., align='response')")
+        } else {
+            "pass one value per prompt and response token".to_owned()
+        }
     )]
     StreamLength {
         field: String,
         row: usize,
         found: usize,
         expected: usize,
-        advice: &'static str,
+        response: usize,
+        form: TokenForm,
+        may_end_early: bool,
     },
 
     #[error(
@@ -145,10 +177,15 @@ pub enum Error {
     },
 
     #[error(
-        "{field}[{row}] is one number for the whole row, but responses[{row}] is empty: \
-         there is no last response token to put it on"
+        "{field}[{row}] is one number for the whole row, but {} is empty: \
+         there is no last response token to put it on",
+        .form.response(*.row)
     )]
-    NoLastToken { field: String, row: usize },
+    NoLastToken {
+        field: String,
+        row: usize,
+        form: TokenForm,
+    },
 
     #[error(
         "{field}[{turn}] is {number}, but the turn is not the last of row {row}, which ends with turn \
@@ -297,18 +334,21 @@ pub enum Error {
     },
 
     #[error(
-        "the plan was made for {kind}[{turn}] of {expected} tokens, but there it has {found}; \
+        "the plan was made for {place} of {expected} tokens, but there it has {found}; \
          make it of the same data"
     )]
     OtherTurns {
-        kind: &'static str,
-        turn: usize,
+        place: String,
         found: usize,
         expected: usize,
     },
 
-    #[error("the plan was made for {expected} turns, but prompts has {found}")]
-    OtherTurnCount { found: usize, expected: usize },
+    #[error("the plan was made for {expected} turns, but {} has {found}", .form.argument())]
+    OtherTurnCount {
+        found: usize,
+        expected: usize,
+        form: TokenForm,
+    },
 
     #[error(
         "the shard is of a plan for {expected} rows, but there are {found}; \

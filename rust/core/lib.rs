@@ -20,6 +20,7 @@ mod error;
 mod memory;
 pub mod plan;
 pub mod polling;
+mod streams;
 mod text;
 pub mod threads;
 mod ticks;
@@ -27,11 +28,12 @@ pub mod write;
 
 pub use column::{
     AnyColumn, At, Check, Column, FieldColumn, Lookahead, SliceColumn, Tokens, WholeNumbers,
-    check_type, check_values, common_when_read, read_slice, read_stream,
+    check_type, check_values, common_when_read, read_slice,
 };
 pub use dtype::{Dtype, IntDtype};
 pub use element::{Binary, Element, Misfit, Slice, common_values};
 pub use error::{Error, Place, Result};
 pub use half::{bf16, f16};
 pub use memory::filled;
+pub use streams::TokenStreams;
 pub use ticks::{Ticks, unstopped};

@@ -6,7 +6,7 @@ use fastcollate::batch::{
     Columns, OutputSpec as Outputs, Planned, Request, RowSource as CoreSource,
 };
 use fastcollate::plan::{Assembly, Placement, Turns};
-use fastcollate::{Check, FieldColumn, SliceColumn};
+use fastcollate::{FieldColumn, SliceColumn, TokenStreams};
 use numpy::{PyArray1, PyArrayMethods, PyUntypedArrayMethods};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -18,7 +18,7 @@ use crate::error::Result;
 use crate::handover::output::{Named, Owner, handed_over, view_of_bytes};
 use crate::handover::pool::BufferPool;
 use crate::handover::slab::Slab;
-use crate::ingest::Rows;
+use crate::ingest::{Rows, TokenInput, slices_of};
 use crate::interrupt::poll;
 use crate::plan::batch_plan::Plan;
 use crate::plan::layout::LayoutSpec;
@@ -53,8 +53,7 @@ type Collated<'py> = (
 )]
 pub fn collate<'py>(
     py: Python<'py>,
-    prompts: &Bound<'py, PyAny>,
-    responses: &Bound<'py, PyAny>,
+    tokens: TokenInput<'py>,
     row_source: Option<RowSource<'py>>,
     shard: Option<Shard>,
     pad_token_id: i64,
@@ -65,22 +64,19 @@ pub fn collate<'py>(
     pool: Option<&Bound<'py, BufferPool>>,
     allocator: Option<&Bound<'py, PyAny>>,
 ) -> Result<Collated<'py>> {
-    let prompts = Rows::new::<i64>("prompts", prompts, Check::None)?;
-    let responses = Rows::new::<i64>("responses", responses, Check::None)?;
-    let turns = Arc::new(Turns::new(prompts.lens(), responses.lens())?);
+    let tokens = tokens.read()?;
+    let turns = Arc::new(tokens.turns()?);
     for (name, count) in counts {
         turns.check_count(&name, count)?;
     }
     let mut columns = Columns {
         fields: read(&fields, &turns)?,
-        prompts,
-        responses,
+        tokens,
     };
     let merge = match &row_source {
         Some(RowSource::ToMerge(spec, trajectories)) => {
-            let (prompts, responses) = (&columns.prompts, &columns.responses);
             let (spec, trajectories) = (spec.get(), trajectories.clone());
-            Some(merged(py, spec, prompts, responses, &turns, trajectories)?)
+            Some(merged(py, spec, &columns.tokens, &turns, trajectories)?)
         }
         _ => None,
     };
@@ -136,8 +132,10 @@ pub fn write_rows<'py>(
 ) -> Result<Bound<'py, PyAny>> {
     let field = field.get();
     let mut columns = Columns {
-        prompts: Rows::none(),
-        responses: Rows::none(),
+        tokens: TokenStreams::Whole {
+            sequences: Rows::none(),
+            prompt_lens: Vec::new(),
+        },
         fields: vec![field.rows(rows, |_| Ok(()))?],
     };
     // The field is one of whole sequences.
@@ -236,20 +234,13 @@ fn as_slices<'a>(columns: &'a Columns<Rows>) -> Result<Option<Columns<SliceColum
         .fields
         .iter()
         .map(|rows| rows.as_slices().transpose());
-    let Some(prompts) = columns.prompts.as_slices()? else {
-        return Ok(None);
-    };
-    let Some(responses) = columns.responses.as_slices()? else {
+    let Some(tokens) = slices_of(&columns.tokens)? else {
         return Ok(None);
     };
     let Some(fields) = fields.collect::<Option<Result<_>>>().transpose()? else {
         return Ok(None);
     };
-    Ok(Some(Columns {
-        prompts,
-        responses,
-        fields,
-    }))
+    Ok(Some(Columns { tokens, fields }))
 }
 
 /// Take memory for a batch from the allocator, if there is one and it has some.

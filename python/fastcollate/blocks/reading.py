@@ -59,13 +59,13 @@ def built(step: JoinedBlocks, shard: Shard, parts: Mapping[int, Part], **options
         return _column(kind, runs, get, lens)
 
     ids = ColumnKind("sequence", None, "int32", ())
-    prompts = _spans(ids, runs, lambda part: part["input_ids"], lens[0])
-    responses = _spans(ids, runs, lambda part: part["input_ids"], lens[1], behind=lens[0])
     columns = {name: read(kind, _getter(name)) for name, kind in step.plain.items()}
     fields = {
         key: _field(kind, read(kind, _getter("fields", key))) for key, kind in step.fields.items()
     }
     arguments: dict[str, Any] = {
+        "sequences": _spans(ids, runs, _getter("input_ids"), lens[0] + lens[1]),
+        "prompt_lens": lens[0],
         **columns,
         **step.names,
         "fields": fields or None,
@@ -73,7 +73,7 @@ def built(step: JoinedBlocks, shard: Shard, parts: Mapping[int, Part], **options
         "shard": shard,
         **options,
     }
-    return build_batch(prompts, responses, **arguments)
+    return build_batch(**arguments)
 
 
 def _getter(*keys: str) -> Callable[[Part], Any]:
@@ -167,9 +167,8 @@ def _spans(
     runs: list[_Run],
     get: Callable[[Part], Ragged],
     lens: Integers,
-    behind: Integers | None = None,
 ) -> RowSpans:
-    """Return token values of all rows, so many of each, from the first one or from others on."""
+    """Return token values of all rows, so many of each."""
     chunks = []
     for part, first, end in runs:
         count = lens[first:end]
@@ -182,8 +181,6 @@ def _spans(
             starts = np.zeros(end - first, np.int64)
         else:
             bits, starts = column.values, column.offsets[:-1]
-            if behind is not None:
-                starts = starts + behind[first:end]
         values = tensor_of_bits(bits, kind.dtype) if is_only_torch(kind.dtype) else bits
         chunks.append((values, starts, count))
     return RowSpans(chunks)

@@ -159,12 +159,14 @@ class _Stored(NamedTuple):
 
 
 def stored(
-    prompts: Rows,
-    responses: Rows,
+    prompts: Rows | None = None,
+    responses: Rows | None = None,
     *,
-    rewards: Rows | None = None,
-    loss_mask: Rows | None = None,
-    logprobs: Rows | None = None,
+    sequences: Rows | None = None,
+    prompt_lens: Any | None = None,
+    rewards: Rows | Field | None = None,
+    loss_mask: Rows | Field | None = None,
+    logprobs: Rows | Field | None = None,
     fields: Mapping[str, Field | PerRow | RoutedExperts] | None = None,
     uids: Sequence[Any] | None = None,
     trajectory_ids: Sequence[Any] | None = None,
@@ -177,8 +179,8 @@ def stored(
 
     Parameters
     ----------
-    prompts, responses, rewards, loss_mask, logprobs, fields, uids, trajectory_ids, is_last_step, \
-    merge, merge_rewards
+    prompts, responses, sequences, prompt_lens, rewards, loss_mask, logprobs, fields, uids, \
+    trajectory_ids, is_last_step, merge, merge_rewards
         As :func:`fastcollate.build_batch`.
     part_bytes
         About how many bytes a part has.
@@ -191,11 +193,13 @@ def stored(
     if isinstance(fields, Mapping):
         fields = {key: _held(key, field) for key, field in fields.items()}
     batch = _jagged(
-        _kept("prompts", prompts),
-        _kept("responses", responses),
-        rewards=_kept("rewards", rewards),
-        loss_mask=_kept("loss_mask", loss_mask),
-        logprobs=_kept("logprobs", logprobs),
+        prompts=_kept("prompts", prompts),
+        responses=_kept("responses", responses),
+        sequences=_kept("sequences", sequences),
+        prompt_lens=prompt_lens,
+        rewards=_held("rewards", rewards),
+        loss_mask=_held("loss_mask", loss_mask),
+        logprobs=_held("logprobs", logprobs),
         fields=fields,
         uids=uids,
         trajectory_ids=trajectory_ids,
@@ -279,16 +283,16 @@ def _kept(name: str, rows: Any) -> Any:
 
 
 def _held(key: str, field: Any) -> Any:
-    """Return a field whose values can be read again."""
+    """Return a field, or the rows of one, whose values can be read again."""
     if isinstance(field, PerRow):
         is_iterator = isinstance(field.values, Iterator)
         return dataclasses.replace(field, values=list(field.values)) if is_iterator else field
     if isinstance(field, (Field, RoutedExperts)):
         return dataclasses.replace(field, rows=_kept(key, field.rows))
-    return field
+    return _kept(key, field)
 
 
-def _jagged(prompts: Rows, responses: Rows, **arguments: Any) -> Batch:
+def _jagged(**arguments: Any) -> Batch:
     """Write all rows once, one behind the other, with ids in 32 bits if they fit."""
     build: Callable[..., Batch] = build_batch
     fields = arguments["fields"]
@@ -305,11 +309,11 @@ def _jagged(prompts: Rows, responses: Rows, **arguments: Any) -> Batch:
         "array_type": "torch" if any(map(_needs_torch, (fields or {}).values())) else "numpy",
     }
     try:
-        return build(prompts, responses, **options, dtypes={"input_ids": "int32"})
+        return build(**options, dtypes={"input_ids": "int32"})
     except ValueError:
         pass
     # Ids beyond 32 bits. If it was anything else, this raises the same.
-    return build(prompts, responses, **options)
+    return build(**options)
 
 
 def _needs_torch(field: Any) -> bool:
@@ -417,6 +421,7 @@ def _loss_weights(
 
 def _is_one_number_each(rewards: Any) -> bool:
     """Say whether rewards are numbers of whole rows. Where that is not sure, they are not."""
+    rewards = rewards.rows if isinstance(rewards, Field) else rewards
     if is_tensor(rewards) or isinstance(rewards, np.ndarray):
         return rewards.ndim == 1 and (is_tensor(rewards) or rewards.dtype != object)
     if not isinstance(rewards, (list, tuple)) or len(rewards) == 0:

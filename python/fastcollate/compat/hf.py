@@ -10,6 +10,7 @@ import numpy as np
 
 from fastcollate._fastcollate import IGNORE_INDEX, FieldSpec, OutputSpec
 from fastcollate.core_call import collate_fields
+from fastcollate.ingest.tokens import Whole
 from fastcollate.option_types import ArrayType
 from fastcollate.plan.layouts import JAGGED
 
@@ -108,8 +109,7 @@ class DataCollatorWithFlattening:
         labels = [feature["labels"] for feature in features] if "labels" in features[0] else None
         try:
             collated = collate_fields(
-                [()] * len(rows),
-                rows,
+                Whole(rows),
                 0,  # there is no padding
                 [] if labels is None else [(labels, LABELS)],
                 array_type,
@@ -152,8 +152,7 @@ class DataCollatorWithFlattening:
 
 def _renamed(error: Exception) -> Exception:
     """Return an error about rows as one about features."""
-    message = re.sub(r"prompts\[\d+\] \+ responses", "input_ids", str(error))
-    message = message.replace("responses[", "input_ids[").replace("prompt and response ", "")
+    message = str(error).replace("sequences[", "input_ids[").replace("prompt and response ", "")
     message = re.sub(r"\b(input_ids|labels)\[(\d+)\]", r"features[\2]['\1']", message)
     return (ValueError if isinstance(error, ValueError) else TypeError)(message)
 

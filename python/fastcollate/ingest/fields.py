@@ -42,6 +42,11 @@ Rows: TypeAlias = "Sequence[Any] | NDArray[Any] | torch.Tensor | Ragged | Any"
 """A per-token field: one row of numbers per training row (see :func:`fastcollate.build_batch`)."""
 
 
+LOSS_MASK = FieldSpec("loss_mask", "loss_mask", plain=True, weighs=True)
+REWARDS = FieldSpec("rewards", "rewards", plain=True, per_row=True)
+LOGPROBS = FieldSpec("logprobs", "logprobs", plain=True)
+
+
 @suggests_names
 @dataclass(frozen=True, eq=False)
 class Field:
@@ -74,11 +79,15 @@ class Field:
     gap_fill: float | None = None
     dtype: Any = None
 
-    def spec(self, key: str) -> FieldSpec:
-        """Return how the field is read and written under a key."""
+    def check_align(self, key: str) -> None:
+        """Check what the field lies along."""
         if self.align not in ("response", "sequence"):
             message = f"align of {key} is {self.align!r}; pass 'response' or 'sequence'"
             raise ValueError(message)
+
+    def spec(self, key: str) -> FieldSpec:
+        """Return how the field is read and written under a key."""
+        self.check_align(key)
         dtype = "float32" if self.dtype is None else checked_dtype_name(self.dtype, key)
         gap_fill = self.fill if self.gap_fill is None else self.gap_fill
         for name, fill in (("fill", self.fill), ("gap_fill", gap_fill)):
@@ -158,6 +167,24 @@ class PerRow:
     values: Any
     dtype: Any = None
     concat: bool = False
+
+
+def given_along(rows: Any, spec: FieldSpec) -> tuple[Any, FieldSpec]:
+    """Return the rows of an argument that has a key of its own, and how they are read.
+
+    As a :class:`Field`, they say what they lie along; the output is that of responses.
+    """
+    if not isinstance(rows, Field):
+        return rows, spec
+    own = (field for field in dataclasses.fields(Field) if field.name not in ("rows", "align"))
+    for field in own:
+        if (value := getattr(rows, field.name)) != field.default:
+            raise ValueError(
+                f"{spec.key} is an fc.Field with {field.name}={value!r}, but has an output of its "
+                "own: pass align alone, and dtypes for its dtype"
+            )
+    rows.check_align(spec.key)
+    return rows.rows, spec.along(rows.align)
 
 
 class FieldOptions(NamedTuple):

@@ -14,6 +14,7 @@ from fastcollate.arguments import counted, id_list
 from fastcollate.arrays import describe, is_tensor, offsets_of, to_numpy
 from fastcollate.ingest.column_input import ragged
 from fastcollate.ingest.columns import Ragged
+from fastcollate.ingest.fields import Field
 
 TURN = ("prompt", "response")
 """Keys of the tokens of a rollout's turn."""
@@ -47,7 +48,7 @@ class Tokens(NamedTuple):
     """What is known of samples from their tokens alone."""
 
     arguments: dict[str, Any]
-    """Prompts and responses, and loss masks if there are labels, for `build_batch`."""
+    """Token ids, and loss masks if there are labels, for `build_batch`."""
     packed: Packed | None
     """If the samples are packed, which sequences they hold: each is a row of the batch."""
 
@@ -91,13 +92,13 @@ def tokens_of(columns: Mapping[str, Any]) -> Tokens:
         prompt_lens = _first(trained, offsets)
     else:
         prompt_lens = _prompt_lens(columns["prompt_len"], lengths)
-    response_lens = lengths - prompt_lens
     arguments: dict[str, Any] = {
-        "prompts": RowSpans([(values, starts, prompt_lens)]),
-        "responses": RowSpans([(values, starts + prompt_lens, response_lens)]),
+        "sequences": RowSpans([(values, starts, lengths)]),
+        "prompt_lens": prompt_lens,
     }
     if "labels" in columns:
-        arguments["loss_mask"] = RowSpans([(trained, starts + prompt_lens, response_lens)])
+        mask = RowSpans([(trained, starts, lengths)])
+        arguments["loss_mask"] = Field(mask, align="sequence")
     return Tokens(arguments, packed)
 
 

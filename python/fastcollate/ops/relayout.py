@@ -11,6 +11,7 @@ from fastcollate._fastcollate import FieldSpec, RowSpans
 from fastcollate.arrays import flattened
 from fastcollate.core_call import collate_fields
 from fastcollate.dtypes import needs_loss_mask
+from fastcollate.ingest.tokens import Whole
 from fastcollate.plan.merging import Merging
 
 if TYPE_CHECKING:
@@ -56,8 +57,7 @@ def relayout(batch: Batch, layout: LayoutSpec, shard: Shard | None = None) -> Ba
 
     ids = flattened(batch["input_ids"], leading)
     collated = collate_fields(
-        RowSpans([(ids, sequence_starts, prompt_lens)]),
-        RowSpans([(ids, sequence_starts + prompt_lens, response_lens)]),
+        Whole(RowSpans([(ids, sequence_starts, lens)]), prompt_lens),
         spec.pad_token_id,
         [(column(index, spec), spec) for index, spec in enumerate(spec.fields)],
         "numpy" if isinstance(ids, np.ndarray) else "torch",

@@ -15,7 +15,8 @@ from fastcollate import _fastcollate
 from fastcollate._fastcollate import MASK_DRIFTS, MERGE_REWARDS, POLICIES, Merge, MergeSpec, Plan
 from fastcollate.arguments import check_bool, checked_count, counted, suggests_names
 from fastcollate.arrays import describe
-from fastcollate.ingest.fields import Rows
+from fastcollate.ingest.fields import LOSS_MASK, Field, Rows, given_along
+from fastcollate.ingest.tokens import checked_tokens
 from fastcollate.plan.grouping import shown, starts_of
 from fastcollate.plan.merge_report import MergeReport, Tokenizer
 from fastcollate.plan.trajectories import checked_trajectories
@@ -178,9 +179,11 @@ class MergePlan:
 
 @suggests_names
 def merge_turns(
-    prompts: Rows,
-    responses: Rows,
+    prompts: Rows | None = None,
+    responses: Rows | None = None,
     *,
+    sequences: Rows | None = None,
+    prompt_lens: Any | None = None,
     trajectory_ids: Sequence[Any] | None = None,
     is_last_step: Sequence[bool] | None = None,
     policy: Policy = "exact",
@@ -188,7 +191,7 @@ def merge_turns(
     max_drift_tokens: int = 0,
     fork_threshold: int | None = 1024,
     merge_rewards: MergeRewards = "error",
-    loss_mask: Rows | None = None,
+    loss_mask: Rows | Field | None = None,
     drop_untrainable: bool = False,
     allow_unfinished: bool = False,
     tokenizer: Tokenizer | None = None,
@@ -202,8 +205,8 @@ def merge_turns(
 
     Parameters
     ----------
-    prompts, responses
-        One row of token ids per turn, in any form that ``build_batch`` takes. The turns of a
+    prompts, responses, sequences, prompt_lens
+        One row of token ids per turn, in either form that ``build_batch`` takes. The turns of a
         trajectory follow each other.
     trajectory_ids
         What names each turn's trajectory: any objects that can be compared, also without a hash.
@@ -274,6 +277,7 @@ def merge_turns(
     >>> plan.report.metrics["generate/num_tokens_after_merge"]
     6.0
     """
+    tokens = checked_tokens(prompts, responses, sequences, prompt_lens)
     spec = checked_policy(policy, mask_drift, max_drift_tokens, fork_threshold, merge_rewards)
     check_bool("drop_untrainable", drop_untrainable)
     check_bool("allow_unfinished", allow_unfinished)
@@ -282,9 +286,8 @@ def merge_turns(
     trajectories = checked_trajectories(
         trajectory_ids, is_last_step, allow_unfinished=allow_unfinished
     )
-    merge = _fastcollate.merge_turns(
-        prompts, responses, trajectories.for_core(), spec, loss_mask, drop_untrainable
-    )
+    mask = None if loss_mask is None else given_along(loss_mask, LOSS_MASK)
+    merge = _fastcollate.merge_turns(tokens, trajectories.for_core(), spec, mask, drop_untrainable)
     plan = MergePlan(merge, trajectories.ids, tokenizer)
     log_breaks(plan)
     return plan

@@ -10,6 +10,7 @@ from fastcollate._fastcollate import SHARES
 from fastcollate.arguments import check_choice, suggests_names
 from fastcollate.arrays import describe
 from fastcollate.ingest.fields import Rows
+from fastcollate.ingest.tokens import checked_tokens
 from fastcollate.plan.grouping import group_numbers
 from fastcollate.plan.merging import MergePlan
 from fastcollate.plan.tree_plan import TreePlan
@@ -20,9 +21,11 @@ Share: TypeAlias = Literal["all", "group", "prompts"]
 
 @suggests_names
 def prefix_tree(
-    prompts: Rows,
-    responses: Rows,
+    prompts: Rows | None = None,
+    responses: Rows | None = None,
     *,
+    sequences: Rows | None = None,
+    prompt_lens: Any | None = None,
     merge: MergePlan | None = None,
     share: Share = "all",
     uids: Sequence[Any] | None = None,
@@ -37,8 +40,8 @@ def prefix_tree(
 
     Parameters
     ----------
-    prompts, responses
-        One row of token ids per row, in any form that ``build_batch`` takes.
+    prompts, responses, sequences, prompt_lens
+        One row of token ids per row, in either form that ``build_batch`` takes.
     merge
         A plan of :func:`fastcollate.merge_turns` for these turns: its rows are compared, not turns.
     share
@@ -90,8 +93,7 @@ def prefix_tree(
         advice = "" if uids is None else "; leave them out, or pass share='group'"
         raise ValueError(f"share is {share!r}, but {found}{advice}")
     order, shared, prompt_lens, response_lens = _fastcollate.share_prefixes(
-        prompts,
-        responses,
+        checked_tokens(prompts, responses, sequences, prompt_lens),
         None if merge is None else merge._merge,
         share,
         None if uids is None else group_numbers("uids", uids),

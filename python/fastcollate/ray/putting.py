@@ -17,7 +17,7 @@ from fastcollate.builder import BatchBuilder
 from fastcollate.ops.relayout import ROW_NAMES
 from fastcollate.plan.merging import MergePlan, MergeRewards, Policy, check_merge_arguments
 
-COLUMNS = ("prompts", "responses", *PLAIN, "fields", *ROW_NAMES)
+COLUMNS = ("prompts", "responses", "sequences", "prompt_lens", *PLAIN, "fields", *ROW_NAMES)
 
 
 @dataclass(frozen=True, eq=False)
@@ -101,11 +101,12 @@ def put_turns(
     Parameters
     ----------
     turns
-        A builder, which is empty afterwards, or columns: a mapping with ``prompts``, ``responses``
-        and any of ``rewards``, ``loss_mask``, ``logprobs``, ``fields``, ``uids``,
-        ``trajectory_ids`` and ``is_last_step``, each as :func:`fastcollate.build_batch` takes it.
-        All turns of a trajectory have to be in one block. Of a builder's options, only `merge` and
-        `merge_rewards` count: how rows are laid out is said where they are collated.
+        A builder, which is empty afterwards, or columns: a mapping with ``prompts`` and
+        ``responses``, or ``sequences`` and ``prompt_lens``, and any of ``rewards``, ``loss_mask``,
+        ``logprobs``, ``fields``, ``uids``, ``trajectory_ids`` and ``is_last_step``, each as
+        :func:`fastcollate.build_batch` takes it. All turns of a trajectory have to be in one block.
+        Of a builder's options, only `merge` and `merge_rewards` count: how rows are laid out is
+        said where they are collated.
     merge, merge_rewards
         As ``build_batch``. None is what the builder was told.
     name
@@ -134,8 +135,8 @@ def put_turns(
     part_bytes = checked_count("part_bytes", part_bytes, "a number of bytes")
     name = _own_name() if name is None else str(name)
 
-    def put(*rows: Any, **columns: Any) -> Block:
-        table, parts = stored(*rows, **columns, part_bytes=part_bytes)
+    def put(**columns: Any) -> Block:
+        table, parts = stored(**columns, part_bytes=part_bytes)
         return Block(name, table, tuple(map(ray.put, parts)))
 
     if isinstance(turns, BatchBuilder):
@@ -145,20 +146,14 @@ def put_turns(
     check_merge_arguments(merge, merge_rewards)
     if not isinstance(turns, Mapping):
         raise TypeError(
-            f"turns is {describe(turns)}; pass a BatchBuilder, or a mapping with prompts, "
-            "responses and more columns of build_batch"
+            f"turns is {describe(turns)}; pass a BatchBuilder, or a mapping with prompts and "
+            "responses, or sequences and prompt_lens, and more columns of build_batch"
         )
     if unknown := [key for key in turns if key not in COLUMNS]:
         raise TypeError(
             f"turns has the key {unknown[0]!r}, but the columns are {', '.join(COLUMNS)}; put "
             "others into fields, and pass options of build_batch to fastcollate.ray.collate"
         )
-    for key in ("prompts", "responses"):
-        if key not in turns:
-            raise TypeError(
-                f"turns has no {key}; pass prompts and responses besides its keys "
-                f"{', '.join(map(str, turns))}"
-            )
     return put(**turns, merge=merge, merge_rewards=merge_rewards)
 
 

@@ -11,6 +11,7 @@ use crate::element::{Binary, Element};
 use crate::error::Result;
 use crate::memory::filled;
 use crate::plan::{Assembly, Band, Grid};
+use crate::streams::TokenStreams;
 use crate::write::{
     Count, Destination, Fill, Labels, PositionPadding, write_field, write_labels, write_mask,
     write_positions, write_row_indices, write_tokens,
@@ -49,14 +50,25 @@ pub(super) enum Derived {
 pub(super) enum Read {
     /// Token streams.
     Tokens { pad: i64, dtype: IntDtype },
-    /// The ids of tokens that train, by the loss mask in a column of this dtype.
+    /// The ids of tokens that train, by the loss mask.
     Labels {
-        mask: Option<(usize, Dtype)>,
+        mask: Option<LabelMask>,
         shifted: bool,
         dtype: IntDtype,
     },
     /// A field.
     Field(Field),
+}
+
+/// The loss mask of labels.
+#[derive(Debug)]
+pub(super) struct LabelMask {
+    /// Which one of the columns of fields.
+    pub column: usize,
+    /// What its rows are made of, if that is not what the batch's are.
+    pub assembly: Option<Assembly>,
+    /// Of the output that it is.
+    pub dtype: Dtype,
 }
 
 /// The values of a field.
@@ -87,8 +99,7 @@ pub(super) enum Filling {
 /// What arrays are read from.
 #[derive(Debug)]
 pub(super) struct Source<'a, C> {
-    pub prompts: &'a C,
-    pub responses: &'a C,
+    pub tokens: &'a TokenStreams<C>,
     pub fields: &'a [C],
     pub assembly: &'a Assembly,
 }
@@ -229,8 +240,8 @@ impl Job<'_, Read> {
                 shifted,
                 dtype,
             } => match dtype {
-                IntDtype::I32 => self.write_labels::<i32, C>(*mask, *shifted, source),
-                IntDtype::I64 => self.write_labels::<i64, C>(*mask, *shifted, source),
+                IntDtype::I32 => self.write_labels::<i32, C>(mask.as_ref(), *shifted, source),
+                IntDtype::I64 => self.write_labels::<i64, C>(mask.as_ref(), *shifted, source),
             },
             Read::Field(field) => with_dtype!(
                 field.dtype,
@@ -251,18 +262,12 @@ impl Job<'_, Read> {
         // A padding token is checked where the dtype of ids is chosen.
         let pad = Number::Int(pad).cast().unwrap_or(T::ZERO);
         let band = self.band;
-        let Source {
-            prompts,
-            responses,
-            assembly,
-            ..
-        } = source;
-        write_tokens(*prompts, *responses, assembly, &band, pad, self.to())
+        write_tokens(source.tokens, source.assembly, &band, pad, self.to())
     }
 
     fn write_labels<T, C>(
         self,
-        mask: Option<(usize, Dtype)>,
+        mask: Option<&LabelMask>,
         shifted: bool,
         source: &Source<C>,
     ) -> Result<(), C::Failure>
@@ -271,24 +276,21 @@ impl Job<'_, Read> {
         C: AnyColumn + Column<T, Error = <C as AnyColumn>::Failure>,
     {
         let labels = Labels {
-            mask: mask.map(|(column, _)| &source.fields[column] as _),
-            round: match mask {
-                Some((_, Dtype::F16)) => |weight| f16::from_f32(weight as f32).into(),
-                Some((_, Dtype::Bf16)) => |weight| bf16::from_f32(weight as f32).into(),
-                Some((_, Dtype::F32)) => |weight| f64::from(weight as f32),
+            mask: mask.map(|mask| {
+                let assembly = mask.assembly.as_ref().unwrap_or(source.assembly);
+                (&source.fields[mask.column] as _, assembly)
+            }),
+            round: match mask.map(|mask| mask.dtype) {
+                Some(Dtype::F16) => |weight| f16::from_f32(weight as f32).into(),
+                Some(Dtype::Bf16) => |weight| bf16::from_f32(weight as f32).into(),
+                Some(Dtype::F32) => |weight| f64::from(weight as f32),
                 _ => |weight| weight,
             },
             shifted,
             ignored: Number::Int(IGNORE_INDEX).cast().unwrap_or(T::ZERO),
         };
         let band = self.band;
-        let Source {
-            prompts,
-            responses,
-            assembly,
-            ..
-        } = source;
-        write_labels(*prompts, *responses, labels, assembly, &band, self.to())
+        write_labels(source.tokens, labels, source.assembly, &band, self.to())
     }
 
     /// Write booleans, which recycled memory may hold invalid ones of.

@@ -156,8 +156,7 @@ impl<'a> Columns<SliceColumn<'a>> {
     fn polled<E>(&'a self, poll: Poll<'a, E>) -> Columns<Polled<'a, E>> {
         let polled = |column| Polled::new(column, poll);
         Columns {
-            prompts: polled(&self.prompts),
-            responses: polled(&self.responses),
+            tokens: self.tokens.map(polled),
             fields: self.fields.iter().map(polled).collect(),
         }
     }

@@ -5,12 +5,15 @@ use super::outputs::{Alignment, Fill, Output, ROUTER_PADDING_MASK, What};
 use crate::column::Check;
 use crate::dtype::Dtype;
 use crate::error::{Error, Result};
+use crate::plan::{Along, TokenForm};
 
 /// What the rows of a field hold.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FieldKind {
     /// One value per response token.
     Response,
+    /// One value per token, of which those of the response are written.
+    Cut,
     /// One value per token.
     Sequence,
     /// Routes of tokens through experts: the first tokens of a row have them.
@@ -35,7 +38,7 @@ impl FieldKind {
     pub fn row_len(self, prompt: usize, response: usize) -> Option<usize> {
         match self {
             Self::Response => Some(response),
-            Self::Sequence => Some(prompt + response),
+            Self::Cut | Self::Sequence => Some(prompt + response),
             Self::Experts { .. } | Self::Row | Self::Array { .. } | Self::Object => None,
         }
     }
@@ -109,6 +112,14 @@ impl FieldSpec {
         }
     }
 
+    /// What a field of responses lies along.
+    pub fn along(&self) -> Along {
+        match self.kind {
+            FieldKind::Cut => Along::Sequence,
+            _ => Along::Response,
+        }
+    }
+
     /// Whether values are read and written here, and not kept by the caller.
     pub fn is_written(&self) -> bool {
         !matches!(self.kind, FieldKind::Array { .. } | FieldKind::Object)
@@ -130,9 +141,9 @@ impl FieldSpec {
     pub fn check_row(
         &self,
         row: usize,
-        prompt: usize,
-        response: usize,
+        [prompt, response]: [usize; 2],
         found: usize,
+        form: TokenForm,
     ) -> Result<()> {
         let field = self.name.clone();
         match (self.kind, self.kind.row_len(prompt, response)) {
@@ -141,13 +152,17 @@ impl FieldSpec {
                 row,
                 found,
                 expected,
+                stream: prompt + response,
+                form,
             }),
             (_, Some(expected)) if found != expected => Err(Error::StreamLength {
                 field,
                 row,
                 found,
                 expected,
-                advice: "one value per prompt and response token",
+                response,
+                form,
+                may_end_early: false,
             }),
             _ => Ok(()),
         }
@@ -156,14 +171,16 @@ impl FieldSpec {
     /// The outputs of the field, which has this index.
     pub(super) fn outputs(&self, index: usize) -> impl Iterator<Item = Output> {
         let align = match self.kind {
-            FieldKind::Response => Alignment::Response,
+            FieldKind::Response | FieldKind::Cut => Alignment::Response,
             FieldKind::Sequence | FieldKind::Experts { .. } => Alignment::Sequence,
             FieldKind::Row => Alignment::Row,
             FieldKind::Array { is_joined: false } | FieldKind::Object => Alignment::Object,
             FieldKind::Array { is_joined: true } => Alignment::Joined,
         };
         let fill = match self.kind {
-            FieldKind::Response | FieldKind::Sequence => Some(Fill::Number(self.fill)),
+            FieldKind::Response | FieldKind::Cut | FieldKind::Sequence => {
+                Some(Fill::Number(self.fill))
+            }
             FieldKind::Experts { .. } => Some(Fill::Indices),
             FieldKind::Row | FieldKind::Array { .. } | FieldKind::Object => None,
         };

@@ -68,7 +68,7 @@ pub fn collate_slices<E: From<Error> + Send>(
     cost: &Cost<E>,
     poll: Poll<E>,
 ) -> Result<Collated, E> {
-    let turns = Turns::new(columns.prompts.lens(), columns.responses.lens())?;
+    let turns = columns.tokens.turns()?;
     let written = request.fields.iter().filter(|field| field.is_written());
     for (field, column) in written.zip(&columns.fields) {
         turns.check_count(&field.name, column.lens().len())?;

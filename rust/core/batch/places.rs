@@ -59,10 +59,9 @@ impl FieldSpec {
             column.set_numbers(numbers);
             return Ok(masked);
         }
-        merge
-            .turns
-            .check_response_lens(&self.name, &column.lens())?;
-        merge.count_masked(column)
+        let (turns, along) = (&merge.turns, self.along());
+        turns.check_lens(&self.name, &column.lens(), along)?;
+        merge.count_masked(column, along)
     }
 
     /// Plan what the rows of the field are made of, where they lie, and what dtype they have; the column
@@ -94,8 +93,13 @@ impl FieldSpec {
                 rows.turns.check_stream_lens(name, &lens, false)?;
                 (Some(batch.with_streams(&lens, true)), Place::Sequence)
             }
-            FieldKind::Response if column.is_one_number_each() => {
-                (Some(batch.on_last_token(name)?), Place::Response)
+            FieldKind::Response | FieldKind::Cut if column.is_one_number_each() => (
+                Some(batch.on_last_token(name, rows.turns.form())?),
+                Place::Response,
+            ),
+            FieldKind::Cut => {
+                rows.turns.check_stream_lens(name, &lens, false)?;
+                (Some(batch.behind_prompts(rows.turns)), Place::Response)
             }
             FieldKind::Response if !self.any_length => {
                 rows.turns.check_response_lens(name, &lens)?;

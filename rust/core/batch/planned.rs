@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::ops::Range;
 
-use super::arrays::{Content, Derived, Job, Read, Source, jobs};
+use super::arrays::{Content, Derived, Job, LabelMask, Read, Source, jobs};
 use super::execute::{self, Jobs};
 use super::outputs::{Output, OutputSpec, What, outputs};
 use super::places::{Place, Placed};
@@ -16,6 +16,7 @@ use crate::error::{Error, Result};
 use crate::memory::filled;
 use crate::plan::{Assembly, Grid, Of, Placement, Row};
 use crate::polling::Poll;
+use crate::streams::TokenStreams;
 use crate::write::{Destination, PositionPadding};
 
 /// Arrays begin on cache lines, so that one never shares a line with the next.
@@ -35,10 +36,8 @@ pub struct Request<'a> {
 /// What a batch is read from: rows of numbers, one for each turn.
 #[derive(Debug)]
 pub struct Columns<C> {
-    /// The prompts' token ids.
-    pub prompts: C,
-    /// The responses' token ids.
-    pub responses: C,
+    /// The token ids.
+    pub tokens: TokenStreams<C>,
     /// One for each field that is written ([`FieldSpec::is_written`]), in their order.
     pub fields: Vec<C>,
 }
@@ -197,7 +196,11 @@ impl Planner<'_> {
                     Cow::Owned(grid) => Place::Own(grid),
                 };
                 let field = { self.loss_mask }.and_then(|index| self.placed[index].as_ref());
-                let mask = field.map(|mask| (mask.field.column, mask.field.dtype));
+                let mask = field.map(|mask| LabelMask {
+                    column: mask.field.column,
+                    assembly: mask.field.assembly.clone(),
+                    dtype: mask.field.dtype,
+                });
                 let labels = Read::Labels {
                     mask,
                     shifted,
@@ -401,8 +404,7 @@ impl<C> Columns<C> {
     /// The columns, and what rows are made of.
     pub(super) fn source<'a>(&'a self, assembly: &'a Assembly) -> Source<'a, C> {
         Source {
-            prompts: &self.prompts,
-            responses: &self.responses,
+            tokens: &self.tokens,
             fields: &self.fields,
             assembly,
         }

@@ -1,7 +1,7 @@
 //! The assembly: what rows are made of.
 
 use crate::error::{Error, Result};
-use crate::plan::Turns;
+use crate::plan::{TokenForm, Turns};
 
 /// One training sequence of the output.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -189,6 +189,17 @@ impl Assembly {
         )
     }
 
+    /// The same rows for a field with a value for every token of a turn, of which those of the response
+    /// are read.
+    #[must_use]
+    pub fn behind_prompts(&self, turns: &Turns) -> Self {
+        let mut own = self.clone();
+        for piece in &mut own.pieces {
+            piece.from += turns.prompt_lens()[piece.turn];
+        }
+        own
+    }
+
     /// The same rows for a field of other lengths than the responses: its values are the only piece
     /// of a response of their number.
     ///
@@ -233,6 +244,8 @@ impl Assembly {
                     row: index,
                     found: len,
                     expected: row.response_len,
+                    stream: row.len(),
+                    form: TokenForm::Parts,
                 });
             };
             let piece = Piece {
@@ -250,7 +263,7 @@ impl Assembly {
     ///
     /// # Errors
     /// [`Error::NoLastToken`] when no response token of a turn is in a row.
-    pub fn on_last_token(&self, field: &str) -> Result<Self> {
+    pub fn on_last_token(&self, field: &str, form: TokenForm) -> Result<Self> {
         let last_tokens = self.rows.iter().enumerate().map(|(index, row)| {
             let Some(turn) = row.source else {
                 return Ok(None);
@@ -266,6 +279,7 @@ impl Assembly {
                 None => Err(Error::NoLastToken {
                     field: field.to_owned(),
                     row: turn,
+                    form,
                 }),
             }
         });

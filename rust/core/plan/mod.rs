@@ -29,4 +29,4 @@ pub use step::{
 };
 pub use tables::{BinTables, StepTables};
 pub use trained::Unpredicted;
-pub use turns::Turns;
+pub use turns::{Along, TokenForm, Turns};

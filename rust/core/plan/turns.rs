@@ -3,29 +3,107 @@
 use crate::error::{Error, Result};
 
 /// How long the prompts and responses of all turns are, in the order of the input.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 pub struct Turns {
     prompt_lens: Vec<usize>,
     response_lens: Vec<usize>,
+    form: TokenForm,
 }
 
+/// How the tokens of turns are given, which errors name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum TokenForm {
+    /// As prompts and responses.
+    Parts,
+    /// As sequences, which begin with their prompts.
+    Whole,
+}
+
+/// What a field has one value per token of, of which those of responses are read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Along {
+    /// The responses.
+    Response,
+    /// The sequences.
+    Sequence,
+}
+
+impl TokenForm {
+    /// Check that there are turns, and as many rows of a field.
+    fn check_counts(self, turns: usize, field: &str, found: usize) -> Result<()> {
+        if turns == 0 && found == 0 {
+            return Err(Error::EmptyBatch(self));
+        }
+        if found == turns {
+            return Ok(());
+        }
+        Err(Error::RowCount {
+            field: field.to_owned(),
+            found,
+            expected: turns,
+            form: self,
+        })
+    }
+
+    /// The argument with a row for each turn.
+    pub fn argument(self) -> &'static str {
+        match self {
+            Self::Parts => "prompts",
+            Self::Whole => "sequences",
+        }
+    }
+
+    /// A turn's prompt.
+    pub fn prompt(self, turn: usize) -> String {
+        match self {
+            Self::Parts => format!("prompts[{turn}]"),
+            Self::Whole => format!("the prompt of sequences[{turn}]"),
+        }
+    }
+
+    /// A turn's response.
+    pub fn response(self, turn: usize) -> String {
+        match self {
+            Self::Parts => format!("responses[{turn}]"),
+            Self::Whole => format!("the response of sequences[{turn}]"),
+        }
+    }
+
+    /// A turn's response where it has no prompt.
+    pub fn sequence(self, turn: usize) -> String {
+        match self {
+            Self::Parts => self.response(turn),
+            Self::Whole => format!("sequences[{turn}]"),
+        }
+    }
+
+    /// The tokens that a turn has.
+    pub fn stream(self, turn: usize) -> String {
+        match self {
+            Self::Parts => format!("prompts[{turn}] + responses[{turn}] have"),
+            Self::Whole => format!("sequences[{turn}] has"),
+        }
+    }
+}
+
+/// Turns of the same lengths are equal, however their tokens are given.
+impl PartialEq for Turns {
+    fn eq(&self, other: &Self) -> bool {
+        self.prompt_lens == other.prompt_lens && self.response_lens == other.response_lens
+    }
+}
+
+impl Eq for Turns {}
+
 impl Turns {
-    /// Turns of these lengths.
+    /// Turns whose prompts and responses have these lengths.
     ///
     /// # Errors
     /// [`Error::EmptyBatch`], [`Error::RowCount`], and [`Error::InvalidPlan`] for more tokens than
     /// can be counted.
     pub fn new(prompt_lens: Vec<usize>, response_lens: Vec<usize>) -> Result<Self> {
-        if prompt_lens.is_empty() && response_lens.is_empty() {
-            return Err(Error::EmptyBatch);
-        }
-        if prompt_lens.len() != response_lens.len() {
-            return Err(Error::RowCount {
-                field: "responses".to_owned(),
-                found: response_lens.len(),
-                expected: prompt_lens.len(),
-            });
-        }
+        let form = TokenForm::Parts;
+        form.check_counts(prompt_lens.len(), "responses", response_lens.len())?;
         let lens = prompt_lens.iter().zip(&response_lens);
         if let Some(turn) = { lens }.position(|(&p, &r)| p.checked_add(r).is_none()) {
             return Err(Error::InvalidPlan(format!("turn {turn} is too long")));
@@ -33,6 +111,29 @@ impl Turns {
         Ok(Self {
             prompt_lens,
             response_lens,
+            form,
+        })
+    }
+
+    /// Turns whose sequences have these lengths, and begin with prompts of these.
+    ///
+    /// # Errors
+    /// [`Error::EmptyBatch`], [`Error::RowCount`], and [`Error::PromptTooLong`].
+    pub fn of_sequences(lens: &[usize], prompt_lens: Vec<usize>) -> Result<Self> {
+        let form = TokenForm::Whole;
+        form.check_counts(lens.len(), "prompt_lens", prompt_lens.len())?;
+        let pairs = lens.iter().zip(&prompt_lens).enumerate();
+        let response_lens = pairs.map(|(row, (&len, &prompt_len))| {
+            len.checked_sub(prompt_len).ok_or(Error::PromptTooLong {
+                row,
+                found: prompt_len,
+                len,
+            })
+        });
+        Ok(Self {
+            response_lens: response_lens.collect::<Result<_>>()?,
+            prompt_lens,
+            form,
         })
     }
 
@@ -41,12 +142,18 @@ impl Turns {
         Self {
             response_lens: vec![0; lens.len()],
             prompt_lens: lens,
+            form: TokenForm::Parts,
         }
     }
 
     /// Number of turns.
     pub fn count(&self) -> usize {
         self.prompt_lens.len()
+    }
+
+    /// How the tokens are given.
+    pub fn form(&self) -> TokenForm {
+        self.form
     }
 
     /// Tokens of every prompt.
@@ -69,14 +176,27 @@ impl Turns {
     /// # Errors
     /// [`Error::RowCount`].
     pub fn check_count(&self, field: &str, found: usize) -> Result<()> {
-        if found == self.count() {
-            return Ok(());
+        self.form.check_counts(self.count(), field, found)
+    }
+
+    /// Check that a field has one value per token of what it lies along.
+    ///
+    /// # Errors
+    /// As [`check_response_lens`](Self::check_response_lens) and
+    /// [`check_stream_lens`](Self::check_stream_lens).
+    pub fn check_lens(&self, field: &str, lens: &[usize], along: Along) -> Result<()> {
+        match along {
+            Along::Response => self.check_response_lens(field, lens),
+            Along::Sequence => self.check_stream_lens(field, lens, false),
         }
-        Err(Error::RowCount {
-            field: field.to_owned(),
-            found,
-            expected: self.count(),
-        })
+    }
+
+    /// Where the values of a turn's response begin in a field.
+    pub fn response_start(&self, turn: usize, along: Along) -> usize {
+        match along {
+            Along::Response => 0,
+            Along::Sequence => self.prompt_lens[turn],
+        }
     }
 
     /// Check that a field has one value per response token.
@@ -92,6 +212,8 @@ impl Turns {
                 row,
                 found: lens[row],
                 expected: self.response_lens[row],
+                stream: self.stream_len(row),
+                form: self.form,
             }),
         }
     }
@@ -115,11 +237,9 @@ impl Turns {
                     row,
                     found,
                     expected,
-                    advice: if may_end_early {
-                        "at most one value per token"
-                    } else {
-                        "one value per prompt and response token"
-                    },
+                    response: self.response_lens[row],
+                    form: self.form,
+                    may_end_early,
                 });
             }
         }

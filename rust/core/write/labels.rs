@@ -1,9 +1,9 @@
 //! Labels: the ids of the tokens that train.
 
 use super::{Destination, walk};
-use crate::column::{Column, read_stream};
+use crate::column::Column;
 use crate::element::Element;
-use crate::plan::{Assembly, Band};
+use crate::plan::{Assembly, Band, Piece};
 
 /// Loss mask values that are looked at at a time.
 const CHUNK: usize = 512;
@@ -11,9 +11,9 @@ const CHUNK: usize = 512;
 /// How labels are made.
 #[derive(Clone, Copy)]
 pub struct Labels<'a, T, E> {
-    /// The loss mask, if there is one: where it is 0 there is no label. Else all that was sampled
-    /// has.
-    pub mask: Option<&'a dyn Column<f64, Error = E>>,
+    /// The loss mask, if there is one, and what its rows are made of: where it is 0 there is no label.
+    /// Else all that was sampled has.
+    pub mask: Option<(&'a dyn Column<f64, Error = E>, &'a Assembly)>,
     /// What the mask is rounded to where it is an output: that may be 0 where it is not.
     pub round: fn(f64) -> f64,
     /// Whether a position holds the next token's label instead of its own.
@@ -30,8 +30,7 @@ pub struct Labels<'a, T, E> {
 /// # Panics
 /// If the destination has another size than the band.
 pub fn write_labels<T: Element, E>(
-    prompts: &dyn Column<T, Error = E>,
-    responses: &dyn Column<T, Error = E>,
+    tokens: &dyn Column<T, Error = E>,
     labels: Labels<T, E>,
     assembly: &Assembly,
     band: &Band,
@@ -57,10 +56,14 @@ pub fn write_labels<T: Element, E>(
             inside.fill(ignored);
             return Ok(());
         };
-        read_stream(prompts, responses, turn, begin, inside)?;
+        tokens.read(turn, begin, inside)?;
         let begin = begin - row.prompt_len;
         let weigh = |weight| round(weight) != 0.0;
-        ignore_untrained(mask, weigh, assembly, segment.row, begin, inside, ignored)
+        let (mask, pieces) = match mask {
+            Some((mask, own)) => (Some(mask), own.pieces(segment.row)),
+            None => (None, assembly.pieces(segment.row)),
+        };
+        ignore_untrained(mask, weigh, pieces, begin, inside, ignored)
     })
 }
 
@@ -69,8 +72,7 @@ pub fn write_labels<T: Element, E>(
 fn ignore_untrained<T: Element, E>(
     mask: Option<&dyn Column<f64, Error = E>>,
     trains: impl Fn(f64) -> bool,
-    assembly: &Assembly,
-    row: usize,
+    pieces: &[Piece],
     begin: usize,
     labels: &mut [T],
     ignored: T,
@@ -78,7 +80,7 @@ fn ignore_untrained<T: Element, E>(
     let mut weights = [0.0; CHUNK];
     let end = begin + labels.len();
     let mut at = begin;
-    for piece in assembly.pieces(row).iter().filter(|piece| piece.trains) {
+    for piece in pieces.iter().filter(|piece| piece.trains) {
         let start = piece.start.clamp(at, end);
         let stop = (piece.start + piece.len).clamp(start, end);
         labels[at - begin..start - begin].fill(ignored);

@@ -1,7 +1,7 @@
 //! Writers that copy values: token streams and response-aligned fields.
 
 use super::{Destination, fill, walk};
-use crate::column::{Column, Lookahead, read_stream};
+use crate::column::{Column, Lookahead};
 use crate::element::Element;
 use crate::plan::{Assembly, Band, Segment};
 
@@ -15,8 +15,7 @@ pub struct Fill<'a, T> {
     pub gap: &'a [T],
 }
 
-/// Write token streams: the prompt and then the response of each row's source turn. A synthetic row
-/// holds `pad`.
+/// Write token streams: that of each row's source turn. A synthetic row holds `pad`.
 ///
 /// # Errors
 /// What the columns raise; the destination is partly written then.
@@ -24,8 +23,7 @@ pub struct Fill<'a, T> {
 /// # Panics
 /// If the destination has another size than the band.
 pub fn write_tokens<T: Element, E>(
-    prompts: &dyn Column<T, Error = E>,
-    responses: &dyn Column<T, Error = E>,
+    tokens: &dyn Column<T, Error = E>,
     assembly: &Assembly,
     band: &Band,
     pad: T,
@@ -35,13 +33,11 @@ pub fn write_tokens<T: Element, E>(
     walk(band, &[pad], destination, |segment, inside| {
         upcoming.announce(|segment, lookahead| {
             if let Some(turn) = assembly.rows()[segment.row].source {
-                prompts.announce(turn, segment.from, lookahead);
-                let prompt_len = prompts.row_len(turn);
-                responses.announce(turn, segment.from.saturating_sub(prompt_len), lookahead);
+                tokens.announce(turn, segment.from, lookahead);
             }
         });
         match assembly.rows()[segment.row].source {
-            Some(turn) => read_stream(prompts, responses, turn, segment.from, inside),
+            Some(turn) => tokens.read(turn, segment.from, inside),
             None => {
                 inside.fill(pad);
                 Ok(())

@@ -22,12 +22,22 @@ const KINDS: Names<FieldKind> = Names::new(
     "align",
     &[
         (FieldKind::Response, "response"),
+        (FieldKind::Cut, "cut"),
         (FieldKind::Sequence, "sequence"),
         (FieldKind::Experts { count: None }, "experts"),
         (FieldKind::Row, "row"),
         (FieldKind::Array { is_joined: false }, "array"),
         (FieldKind::Array { is_joined: true }, "joined"),
         (FieldKind::Object, "object"),
+    ],
+);
+
+/// What fields of responses may be given along.
+const ALONG: Names<FieldKind> = Names::new(
+    "align",
+    &[
+        (FieldKind::Response, "response"),
+        (FieldKind::Cut, "sequence"),
     ],
 );
 
@@ -155,6 +165,14 @@ impl FieldSpec {
         );
         let arguments = arguments.into_pyobject(slf.py())?;
         Ok((slf.get_type(), arguments))
+    }
+
+    /// The same field of responses, given along them or along the sequences.
+    fn along(&self, align: &str) -> Result<Self> {
+        Ok(Self(Spec {
+            kind: ALONG.value(align)?,
+            ..self.0.clone()
+        }))
     }
 
     /// The same field as an output of another dtype; none where the largest index decides.

@@ -23,6 +23,7 @@ mod reader;
 mod rows;
 mod storage;
 mod tensor;
+mod tokens;
 
 pub use array::data;
 pub use arrow::{ArrowMemory, arrow_chunks};
@@ -30,6 +31,7 @@ pub use list::{Run, check_digits, same_until};
 pub use ragged::RowSpans;
 pub use rows::Rows;
 pub use storage::{RowStore, StoredRow, compact_ids, stored_columns};
+pub use tokens::{TokenInput, slices_of};
 
 use std::sync::OnceLock;
 

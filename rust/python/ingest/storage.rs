@@ -2,9 +2,12 @@
 
 use std::borrow::Cow;
 use std::mem::take;
+use std::ops::Range;
+use std::rc::Rc;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use fastcollate::batch::FieldSpec as Field;
+use fastcollate::plan::{Along, TokenForm};
 use fastcollate::{
     AnyColumn, Check, Column as _, Dtype, Error as Core, FieldColumn as _, WholeNumbers, bf16, f16,
     filled,
@@ -17,6 +20,7 @@ use pyo3::types::{PyFloat, PyTuple};
 use super::list::DecodeExact;
 use super::ragged::{Parts, RowSpans};
 use super::rows::Rows;
+use super::tokens::TokenInput;
 use crate::batch::field::FieldSpec;
 use crate::error::{Error, Result};
 use crate::handover::slab::bytes_at;
@@ -112,21 +116,17 @@ impl RowStore {
         &self,
         py: Python<'py>,
         index: usize,
-        prompt: &Bound<'py, PyAny>,
-        response: &Bound<'py, PyAny>,
+        tokens: TokenInput<'py>,
         columns: Vec<(Option<Bound<'py, FieldSpec>>, Bound<'py, PyAny>)>,
         kind: &Bound<'py, PyAny>,
     ) -> Result<StoredRow> {
-        let ids = |name, row| {
-            let rows = Rows::single::<i64>(name, index, row, false, Check::None)?;
-            Ok::<_, Error>(Array::new(Dtype::I32, rows))
-        };
-        let mut arrays = vec![ids("prompts", prompt)?, ids("responses", response)?];
-        let lens = [arrays[0].tokens, arrays[1].tokens];
+        let (form, tokens) = Array::of_tokens(&tokens, index)?;
+        let lens = tokens.each_ref().map(|ids| ids.tokens);
+        let mut arrays = Vec::from(tokens);
         for (field, values) in columns {
             match field {
                 Some(field) => {
-                    arrays.extend(Array::of_field(&field.get().0, &values, index, lens)?)
+                    arrays.extend(Array::of_field(&field.get().0, &values, index, lens, form)?)
                 }
                 None => arrays.push(Array::of_numpy(&values)?),
             }
@@ -286,19 +286,51 @@ struct Array<'py> {
 }
 
 enum Source<'py> {
-    /// Values that are to be decoded into a dtype.
-    Row(Dtype, Rows<'py>),
+    /// Values that are to be decoded into a dtype: those of the only row, from this token on.
+    Row(Dtype, Rc<Rows<'py>>, usize),
     /// Those of any contiguous array.
     Bytes(Bound<'py, PyArray1<u8>>),
 }
 
 impl<'py> Array<'py> {
-    /// The only one of some rows.
-    fn new(dtype: Dtype, row: Rows<'py>) -> Self {
+    /// Tokens of the only one of some rows.
+    fn new(dtype: Dtype, row: &Rc<Rows<'py>>, tokens: Range<usize>) -> Self {
         Self {
-            tokens: row.lens()[0],
-            form: Form::new(dtype, &row),
-            source: Source::Row(dtype, row),
+            tokens: tokens.len(),
+            form: Form::new(dtype, row),
+            source: Source::Row(dtype, row.clone(), tokens.start),
+        }
+    }
+
+    /// The ids of a row: of its prompt, and of its response.
+    fn of_tokens(tokens: &TokenInput<'py>, index: usize) -> Result<(TokenForm, [Self; 2])> {
+        let read = |name, row| {
+            let row = Rows::single::<i64>(name, index, row, false, Check::None)?;
+            let len = row.lens()[0];
+            Ok::<_, Error>((Rc::new(row), len))
+        };
+        let ids = |row, tokens| Self::new(Dtype::I32, row, tokens);
+        match tokens {
+            TokenInput::Parts { prompts, responses } => {
+                let (prompt, prompt_len) = read("prompts", prompts)?;
+                let (response, response_len) = read("responses", responses)?;
+                let arrays = [ids(&prompt, 0..prompt_len), ids(&response, 0..response_len)];
+                Ok((TokenForm::Parts, arrays))
+            }
+            TokenInput::Whole {
+                sequences,
+                prompt_lens,
+            } => {
+                let (sequence, len) = read("sequences", sequences)?;
+                let found = prompt_lens.as_ref().map(|len| len.extract());
+                let found = found.transpose()?.unwrap_or(0);
+                if found > len {
+                    let row = index;
+                    return Err(Core::PromptTooLong { row, found, len }.into());
+                }
+                let arrays = [ids(&sequence, 0..found), ids(&sequence, found..len)];
+                Ok((TokenForm::Whole, arrays))
+            }
         }
     }
 
@@ -310,6 +342,7 @@ impl<'py> Array<'py> {
         row: &Bound<'py, PyAny>,
         index: usize,
         lens: [usize; 2],
+        form: TokenForm,
     ) -> Result<Option<Self>> {
         let (name, [prompt, response]) = (&field.name, lens);
         let (check, has_trailing) = (field.check(), !field.is_plain);
@@ -318,7 +351,8 @@ impl<'py> Array<'py> {
                 return Ok(None);
             }
             let field = name.clone();
-            return Err(Core::NoLastToken { field, row: index }.into());
+            let row = index;
+            return Err(Core::NoLastToken { field, row, form }.into());
         }
         let dtype = match field.dtype {
             None | Some(Dtype::F16 | Dtype::Bf16) => Dtype::F32,
@@ -333,8 +367,12 @@ impl<'py> Array<'py> {
             _ => Rows::single::<i64>(name, index, row, has_trailing, check),
         }?;
         let found = row.lens()[0];
-        field.check_row(index, prompt, response, found)?;
-        Ok(Some(Self::new(dtype, row)))
+        field.check_row(index, lens, found, form)?;
+        let from = match field.along() {
+            Along::Response => 0,
+            Along::Sequence => prompt,
+        };
+        Ok(Some(Self::new(dtype, &Rc::new(row), from..found)))
     }
 
     fn of_numpy(array: &Bound<'py, PyAny>) -> PyResult<Self> {
@@ -363,7 +401,7 @@ impl<'py> Array<'py> {
     /// Take 64 bits for what is decoded into 32. Returns whether it is.
     fn widen(&mut self) -> bool {
         match &mut self.source {
-            Source::Row(dtype @ Dtype::I32, row) => {
+            Source::Row(dtype @ Dtype::I32, row, _) => {
                 *dtype = Dtype::I64;
                 self.form = Form::new(Dtype::I64, row);
                 true
@@ -374,10 +412,10 @@ impl<'py> Array<'py> {
 
     fn write(&self, bytes: &mut [u8]) -> Result<()> {
         match &self.source {
-            Source::Row(dtype, row) if row.holds_whole_numbers() => {
-                decode(&WholeNumbers(row), *dtype, bytes)
+            Source::Row(dtype, row, from) if row.holds_whole_numbers() => {
+                decode(&WholeNumbers(&**row), *from, *dtype, bytes)
             }
-            Source::Row(dtype, row) => decode(row, *dtype, bytes),
+            Source::Row(dtype, row, from) => decode(&**row, *from, *dtype, bytes),
             Source::Bytes(values) => {
                 let values = values.try_readonly().map_err(PyErr::from)?;
                 bytes.copy_from_slice(values.as_slice().map_err(PyErr::from)?);
@@ -402,21 +440,26 @@ impl Form {
     }
 }
 
-/// Decode the only row of some into memory of as many bytes.
-fn decode<C: AnyColumn<Failure = Error>>(row: &C, dtype: Dtype, bytes: &mut [u8]) -> Result<()> {
+/// Decode the only row of some, from a token on, into memory of as many bytes.
+fn decode<C: AnyColumn<Failure = Error>>(
+    row: &C,
+    from: usize,
+    dtype: Dtype,
+    bytes: &mut [u8],
+) -> Result<()> {
     match dtype {
         Dtype::Bool => {
             bytes.fill(0); // recycled memory may hold invalid ones
-            row.read(0, 0, bytemuck::checked::cast_slice_mut::<_, bool>(bytes))
+            row.read(0, from, bytemuck::checked::cast_slice_mut::<_, bool>(bytes))
         }
-        Dtype::U8 => row.read(0, 0, bytes),
-        Dtype::I16 => row.read(0, 0, bytemuck::cast_slice_mut::<_, i16>(bytes)),
-        Dtype::I32 => row.read(0, 0, bytemuck::cast_slice_mut::<_, i32>(bytes)),
-        Dtype::I64 => row.read(0, 0, bytemuck::cast_slice_mut::<_, i64>(bytes)),
-        Dtype::F32 => row.read(0, 0, bytemuck::cast_slice_mut::<_, f32>(bytes)),
-        Dtype::F64 => row.read(0, 0, bytemuck::cast_slice_mut::<_, f64>(bytes)),
-        Dtype::F16 => row.read(0, 0, bytemuck::cast_slice_mut::<_, f16>(bytes)),
-        Dtype::Bf16 => row.read(0, 0, bytemuck::cast_slice_mut::<_, bf16>(bytes)),
+        Dtype::U8 => row.read(0, from, bytes),
+        Dtype::I16 => row.read(0, from, bytemuck::cast_slice_mut::<_, i16>(bytes)),
+        Dtype::I32 => row.read(0, from, bytemuck::cast_slice_mut::<_, i32>(bytes)),
+        Dtype::I64 => row.read(0, from, bytemuck::cast_slice_mut::<_, i64>(bytes)),
+        Dtype::F32 => row.read(0, from, bytemuck::cast_slice_mut::<_, f32>(bytes)),
+        Dtype::F64 => row.read(0, from, bytemuck::cast_slice_mut::<_, f64>(bytes)),
+        Dtype::F16 => row.read(0, from, bytemuck::cast_slice_mut::<_, f16>(bytes)),
+        Dtype::Bf16 => row.read(0, from, bytemuck::cast_slice_mut::<_, bf16>(bytes)),
     }
 }
 

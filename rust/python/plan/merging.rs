@@ -8,15 +8,16 @@ use fastcollate::plan::merge::{
     MergeSpec as CoreSpec, Realign, Streams,
 };
 use fastcollate::polling::Polled;
-use fastcollate::{Check, Error as Core, FieldColumn};
+use fastcollate::{Error as Core, FieldColumn, TokenStreams};
 use numpy::PyArray1;
 use numpy::ndarray::Ix1;
 use pyo3::exceptions::PyIndexError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyType};
 
+use crate::batch::field::FieldSpec;
 use crate::error::{Error, Result};
-use crate::ingest::Rows;
+use crate::ingest::{Rows, TokenInput, slices_of};
 use crate::interrupt::poll;
 use crate::names::Names;
 use crate::plan::batch_plan::Plan;
@@ -128,35 +129,25 @@ pub struct Merge(CoreMerge);
 pub fn merged(
     py: Python,
     spec: &MergeSpec,
-    prompts: &Rows,
-    responses: &Rows,
+    tokens: &TokenStreams<Rows>,
     turns: &Turns,
     (ends, name): Trajectories,
 ) -> Result<Merge> {
     turns.check_count(&name, ends.last().copied().unwrap_or(0))?;
-    let tokens = (0..turns.count()).map(|turn| turns.stream_len(turn));
-    let slices = if tokens.sum::<usize>() < DETACH_FROM {
+    let lens = (0..turns.count()).map(|turn| turns.stream_len(turn));
+    let slices = if lens.sum::<usize>() < DETACH_FROM {
         None
     } else {
-        prompts.as_slices()?.zip(responses.as_slices()?)
+        slices_of(tokens)?
     };
     let merge = match &slices {
-        None => spec.0.merge(&streams(prompts, responses, turns), ends),
-        Some((prompts, responses)) => py.detach(|| {
-            let polled = |column| Polled::new(column, &poll);
-            let (prompts, responses) = (polled(prompts), polled(responses));
-            spec.0.merge(&streams(&prompts, &responses, turns), ends)
+        None => spec.0.merge(&Streams { tokens, turns }, ends),
+        Some(slices) => py.detach(|| {
+            let tokens = &slices.map(|column| Polled::new(column, &poll));
+            spec.0.merge(&Streams { tokens, turns }, ends)
         }),
     };
     Ok(Merge(merge?))
-}
-
-fn streams<'a, C>(prompts: &'a C, responses: &'a C, turns: &'a Turns) -> Streams<'a, C> {
-    Streams {
-        prompts,
-        responses,
-        turns,
-    }
 }
 
 impl Merge {
@@ -170,26 +161,27 @@ impl Merge {
 #[pyfunction]
 pub fn merge_turns<'py>(
     py: Python<'py>,
-    prompts: &Bound<'py, PyAny>,
-    responses: &Bound<'py, PyAny>,
+    tokens: TokenInput<'py>,
     trajectories: Trajectories,
     spec: &MergeSpec,
-    loss_mask: Option<&Bound<'py, PyAny>>,
+    loss_mask: Option<(Bound<'py, PyAny>, Bound<'py, FieldSpec>)>,
     drop_untrainable: bool,
 ) -> Result<Merge> {
-    let prompts = Rows::new::<i64>("prompts", prompts, Check::None)?;
-    let responses = Rows::new::<i64>("responses", responses, Check::None)?;
-    let turns = Turns::new(prompts.lens(), responses.lens())?;
-    let mask = loss_mask.map(|masks| {
-        let masks = Rows::new::<f32>("loss_mask", masks, Check::Number)?;
-        turns.check_count("loss_mask", masks.len())?;
-        turns.check_response_lens("loss_mask", &masks.lens())?;
-        Ok::<_, Error>(masks)
+    let tokens = tokens.read()?;
+    let turns = tokens.turns()?;
+    let mask = loss_mask.map(|(masks, field)| {
+        let (field, along) = (field.get(), field.get().0.along());
+        let masks = field.read(&masks, &turns)?;
+        if let Some(masks) = &masks {
+            turns.check_lens("loss_mask", &masks.lens(), along)?;
+        }
+        Ok::<_, Error>(masks.map(|masks| (masks, along)))
     });
-    let mask = mask.transpose()?;
-    let merge = merged(py, spec, &prompts, &responses, &turns, trajectories)?;
+    let mask = mask.transpose()?.flatten();
+    let merge = merged(py, spec, &tokens, &turns, trajectories)?;
     if drop_untrainable {
-        return Ok(Merge(merge.0.without_untrainable(mask.as_ref())?));
+        let mask = mask.as_ref().map(|(masks, along)| (masks, *along));
+        return Ok(Merge(merge.0.without_untrainable(mask)?));
     }
     Ok(merge)
 }

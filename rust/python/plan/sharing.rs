@@ -1,15 +1,15 @@
 //! Sharing: which tokens rows have in common.
 
+use fastcollate::Error as Core;
+use fastcollate::plan::Assembly;
 use fastcollate::plan::merge::Streams;
 use fastcollate::plan::share::{Node, Share, ShareIds, Tree, TreeRow};
-use fastcollate::plan::{Assembly, Turns};
 use fastcollate::polling::Polled;
-use fastcollate::{Check, Error as Core, FieldColumn};
 use numpy::{PyArray1, PyReadonlyArray1};
 use pyo3::prelude::*;
 
 use crate::error::{Error, Result};
-use crate::ingest::Rows;
+use crate::ingest::{TokenInput, slices_of};
 use crate::interrupt::{poll, stoppable};
 use crate::names::Names;
 use crate::plan::merging::{DETACH_FROM, Merge};
@@ -39,16 +39,14 @@ pub struct PrefixTree(Tree);
 #[pyfunction]
 pub fn share_prefixes<'py>(
     py: Python<'py>,
-    prompts: &Bound<'py, PyAny>,
-    responses: &Bound<'py, PyAny>,
+    tokens: TokenInput<'py>,
     merge: Option<&Merge>,
     share: &str,
     uids: Option<PyReadonlyArray1<'py, i64>>,
     same_inputs: Option<PyReadonlyArray1<'py, i64>>,
 ) -> Result<[Column<'py>; 4]> {
-    let prompts = Rows::new::<i64>("prompts", prompts, Check::None)?;
-    let responses = Rows::new::<i64>("responses", responses, Check::None)?;
-    let turns = Turns::new(prompts.lens(), responses.lens())?;
+    let tokens = tokens.read()?;
+    let turns = tokens.turns()?;
     let own;
     let assembly = match merge {
         Some(merge) => {
@@ -68,32 +66,21 @@ pub fn share_prefixes<'py>(
         uids: uids.as_deref(),
         same_inputs: same_inputs.as_deref(),
     };
-    let tokens = (0..turns.count()).map(|turn| turns.stream_len(turn));
-    let slices = if tokens.sum::<usize>() < DETACH_FROM {
+    let lens = (0..turns.count()).map(|turn| turns.stream_len(turn));
+    let slices = if lens.sum::<usize>() < DETACH_FROM {
         None
     } else {
-        prompts.as_slices()?.zip(responses.as_slices()?)
+        slices_of(&tokens)?
     };
     let turns = &turns;
     let tree = match &slices {
         None => {
-            let (prompts, responses) = (&prompts, &responses);
-            let streams = Streams {
-                prompts,
-                responses,
-                turns,
-            };
-            Tree::of_rows(&streams, rows, share, ids)
+            let tokens = &tokens;
+            Tree::of_rows(&Streams { tokens, turns }, rows, share, ids)
         }
-        Some((prompts, responses)) => py.detach(|| {
-            let polled = |column| Polled::new(column, &poll);
-            let (prompts, responses) = (&polled(prompts), &polled(responses));
-            let streams = Streams {
-                prompts,
-                responses,
-                turns,
-            };
-            Tree::of_rows(&streams, rows, share, ids)
+        Some(slices) => py.detach(|| {
+            let tokens = &slices.map(|column| Polled::new(column, &poll));
+            Tree::of_rows(&Streams { tokens, turns }, rows, share, ids)
         }),
     }?;
     let (order, shared) = columns(py, tree.rows());

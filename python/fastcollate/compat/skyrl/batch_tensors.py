@@ -16,6 +16,7 @@ from fastcollate.compat.skyrl.packed_tensors import checked_routes, packed_route
 from fastcollate.core_call import collate_fields
 from fastcollate.ingest.column_input import ragged
 from fastcollate.ingest.fields import Rows
+from fastcollate.ingest.tokens import Parts
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -144,7 +145,7 @@ def convert_prompts_responses_to_batch_tensors(
         else:
             fields.append((checked_routes(rollout_expert_indices, rows), ROUTES))
     pad_token_id = getattr(pad_token_id, "pad_token_id", pad_token_id)
-    collated = collate_fields(prompts, responses, pad_token_id, fields, "torch")
+    collated = collate_fields(Parts(prompts, responses), pad_token_id, fields, "torch")
     if (message := excess_message(collated.plan, max_seq_len)) is not None:
         logger.warning(message)
 

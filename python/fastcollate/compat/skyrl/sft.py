@@ -16,6 +16,7 @@ from fastcollate.arrays import offsets_of
 from fastcollate.compat.skyrl.packed_alignment import Alignment, packed_alignment
 from fastcollate.compat.skyrl.training_batch import training_batch
 from fastcollate.core_call import collate_fields
+from fastcollate.ingest.tokens import Whole
 from fastcollate.plan.bin_plan import BinPlan
 from fastcollate.plan.layouts import Packed
 from fastcollate.plan.packing import pack
@@ -278,8 +279,7 @@ class PackedDataCollator:
         layout = Packed(plan=plan, shift="next_token", padding_as="no_segment")
         try:
             packed = collate_fields(
-                [()] * len(ids),
-                ids,
+                Whole(ids),
                 self.tokenizer.pad_token_id,
                 [(loss_masks, LOSS_MASK)],
                 "torch",
@@ -388,10 +388,8 @@ def _left_padded(key: str, rows: list[Any], fill: Any) -> Any:
     """Return rows as one int64 tensor, right-aligned."""
 
     def collated(rows: list[Any]) -> Any:
-        # As responses without prompts: slicing lists would take longer than all the rest. Ids and
-        # masks as fields of one batch took no less time.
-        empty: list[Any] = [()] * len(rows)
-        return collate_fields(empty, rows, fill, [], "torch", outputs=LEFT_PADDED).data["input_ids"]
+        # Ids and masks as fields of one batch took no less time.
+        return collate_fields(Whole(rows), fill, [], "torch", outputs=LEFT_PADDED).data["input_ids"]
 
     try:
         try:
@@ -413,13 +411,13 @@ def _cut_off(rows: list[Any], error: TypeError) -> list[Any]:
         except TypeError:
             raise error from None
         except (ValueError, RuntimeError) as refusal:  # beyond int64, or NaN
-            raise type(refusal)(f"responses[{row}] cannot be read: {refusal}") from refusal
+            raise type(refusal)(f"sequences[{row}] cannot be read: {refusal}") from refusal
     return cut
 
 
 def _renamed(error: Exception, key: str) -> Exception:
-    """Return an error about responses as one about a key of the examples."""
+    """Return an error about sequences as one about a key of the examples."""
     message = re.sub(r"\bloss_mask(\[\d+\])", r"examples\1['loss_mask']", str(error))
-    message = re.sub(r"\bresponses(\[\d+\])", rf"examples\1[{key!r}]", message)
+    message = re.sub(r"\bsequences(\[\d+\])", rf"examples\1[{key!r}]", message)
     kinds = (kind for kind in (TypeError, ValueError, RuntimeError) if isinstance(error, kind))
-    return next(kinds)(message.replace("responses", key))
+    return next(kinds)(message.replace("sequences", key))

@@ -11,7 +11,7 @@ from fastcollate.testing.strategies.columns import COLUMN_KINDS, as_column
 from fastcollate.testing.strategies.drawing import Rollouts, rollouts, whole_masks, with_fields
 from fastcollate.testing.strategies.fields import FIELD_DTYPES, extras, token_fields
 from fastcollate.testing.strategies.forks import forks
-from fastcollate.testing.strategies.inputs import OUTERS, as_inputs
+from fastcollate.testing.strategies.inputs import OUTERS, as_inputs, as_sequences
 from fastcollate.testing.strategies.kinds import FIELD_KINDS, LAYOUTS, TOKEN_KINDS, as_kind
 from fastcollate.testing.strategies.trajectories import (
     REALIGNING,
@@ -37,6 +37,7 @@ __all__ = [
     "as_column",
     "as_inputs",
     "as_kind",
+    "as_sequences",
     "extras",
     "forks",
     "merge_options",

@@ -179,6 +179,7 @@ mod tests {
     use std::cell::Cell;
 
     use super::Branch;
+    use crate::TokenStreams;
     use crate::column::{At, Column, Tokens};
     use crate::error::Error;
     use crate::plan::Turns;
@@ -229,9 +230,12 @@ mod tests {
                 let (prompts, responses) = storm(count, agents);
                 let lens = |rows: &[Vec<i64>]| rows.iter().map(Vec::len).collect();
                 let turns = Turns::new(lens(&prompts), lens(&responses)).unwrap();
+                let tokens = TokenStreams::Parts {
+                    prompts: Counted(prompts, &spans),
+                    responses: Counted(responses, &spans),
+                };
                 let streams = Streams {
-                    prompts: &Counted(prompts, &spans),
-                    responses: &Counted(responses, &spans),
+                    tokens: &tokens,
                     turns: &turns,
                 };
                 let mut policy = Branch::default();

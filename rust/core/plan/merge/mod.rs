@@ -22,7 +22,7 @@ use std::ops::Range;
 
 use crate::column::{Column, Tokens};
 use crate::error::{Error, Result};
-use crate::plan::{Assembly, Pick, Piece, Row, Turns};
+use crate::plan::{Along, Assembly, Pick, Piece, Row, Turns};
 
 /// Turns that make a row.
 #[derive(Debug, Clone)]
@@ -202,7 +202,7 @@ impl Merge {
             let mut group_of_turn = Vec::with_capacity(end - begin);
             policy.begin();
             for turn in begin..end {
-                streams.prompts.pause()?;
+                streams.tokens.pause()?;
                 let (group, difference) = match policy.decide(turn, &groups, streams)? {
                     Decision::Join(group) => (Some(group), None),
                     Decision::Open(difference) => (None, difference),
@@ -261,12 +261,12 @@ impl Merge {
     /// What the column raises, and [`Error::NothingTrains`].
     pub fn without_untrainable<C: Column<f32, Error: From<Error>>>(
         self,
-        mask: Option<&C>,
+        mask: Option<(&C, Along)>,
     ) -> Result<Self, C::Error> {
         let mut trains = vec![false; self.ends.len()];
         for (row, &trajectory) in self.trajectories.iter().enumerate() {
             for piece in self.assembly.pieces(row) {
-                trains[trajectory] = trains[trajectory] || any_trains(piece, mask)?;
+                trains[trajectory] = trains[trajectory] || any_trains(piece, mask, &self.turns)?;
             }
         }
         let kept = |row: &usize| trains[self.trajectories[*row]];
@@ -320,22 +320,25 @@ impl Merge {
             return Err(Error::OtherTurnCount {
                 found: found.count(),
                 expected: expected.count(),
+                form: found.form(),
             });
         }
-        let check = |kind, found: &[usize], expected: &[usize]| {
+        let form = found.form();
+        let check = |place: &dyn Fn(usize) -> String, found: &[usize], expected: &[usize]| {
             let mut pairs = found.iter().zip(expected);
             match pairs.position(|(found, expected)| found != expected) {
                 None => Ok(()),
                 Some(turn) => Err(Error::OtherTurns {
-                    kind,
-                    turn,
+                    place: place(turn),
                     found: found[turn],
                     expected: expected[turn],
                 }),
             }
         };
-        check("prompts", found.prompt_lens(), expected.prompt_lens())?;
-        check("responses", found.response_lens(), expected.response_lens())
+        let prompt = |turn| form.prompt(turn);
+        check(&prompt, found.prompt_lens(), expected.prompt_lens())?;
+        let response = |turn| form.response(turn);
+        check(&response, found.response_lens(), expected.response_lens())
     }
 
     /// Check that rows are made of turns of their trajectories: each ends with a turn behind that of
@@ -425,16 +428,21 @@ fn check_ends(ends: &[usize], turns: &Turns) -> Result<()> {
 }
 
 /// Whether a token of a piece trains.
-fn any_trains<C: Column<f32>>(piece: &Piece, mask: Option<&C>) -> Result<bool, C::Error> {
+fn any_trains<C: Column<f32>>(
+    piece: &Piece,
+    mask: Option<(&C, Along)>,
+    turns: &Turns,
+) -> Result<bool, C::Error> {
     /// Loss mask values that are looked at at a time.
     const CHUNK: usize = 512;
-    let Some(mask) = mask else {
+    let Some((mask, along)) = mask else {
         return Ok(piece.len > 0);
     };
+    let from = turns.response_start(piece.turn, along) + piece.from;
     let mut weights = [0.0; CHUNK];
     for done in (0..piece.len).step_by(CHUNK) {
         let weights = &mut weights[..CHUNK.min(piece.len - done)];
-        mask.read(piece.turn, piece.from + done, weights)?;
+        mask.read(piece.turn, from + done, weights)?;
         if weights.iter().any(|&weight| weight != 0.0) {
             return Ok(true);
         }

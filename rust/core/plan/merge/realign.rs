@@ -88,10 +88,14 @@ impl Realign {
         {
             let from = cut.from + at - cut.start;
             let mut rest = vec![0; streams.turns.response_lens()[cut.turn] - from];
-            streams.responses.read(cut.turn, from, &mut rest)?;
+            streams.read(
+                cut.turn,
+                streams.turns.prompt_lens()[cut.turn] + from,
+                &mut rest,
+            )?;
             let mut prompt = vec![0; streams.turns.prompt_lens()[turn] - position];
-            streams.prompts.read(turn, position, &mut prompt)?;
-            let pause = || streams.prompts.pause();
+            streams.read(turn, position, &mut prompt)?;
+            let pause = || streams.tokens.pause();
             let (start, len) = longest_suffix(&rest, &prompt, pause)?;
             if len > 0 {
                 survivors.push(Piece {

@@ -3,6 +3,7 @@
 use super::Merge;
 use crate::column::Column;
 use crate::error::{Error, Result};
+use crate::plan::Along;
 
 /// What becomes of the turns' numbers where each turn has one and several turns are a row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -56,11 +57,16 @@ impl Merge {
     ///
     /// # Errors
     /// What the column raises.
-    pub fn count_masked<C: Column<f32>>(&self, values: &C) -> Result<usize, C::Error> {
+    pub fn count_masked<C: Column<f32>>(
+        &self,
+        values: &C,
+        along: Along,
+    ) -> Result<usize, C::Error> {
         let mut count = 0;
         for (turn, masked) in self.masked() {
             let mut span = vec![0.0; masked.len()];
-            values.read(turn, masked.start, &mut span)?;
+            let from = self.turns.response_start(turn, along) + masked.start;
+            values.read(turn, from, &mut span)?;
             count += span.iter().filter(|&&value| value != 0.0).count();
         }
         Ok(count)

@@ -1,15 +1,14 @@
 //! What policies see of tokens: whether they are equal and, where that is not enough, their ids.
 
-use crate::column::{At, Tokens, read_stream};
+use crate::column::{Column, Tokens};
 use crate::plan::Turns;
+use crate::streams::TokenStreams;
 
-/// The token streams of turns: prompt + response.
+/// The token streams of turns, and their lengths.
 #[derive(Debug)]
 pub struct Streams<'a, C> {
-    /// The prompts' tokens.
-    pub prompts: &'a C,
-    /// The responses' tokens.
-    pub responses: &'a C,
+    /// The tokens.
+    pub tokens: &'a TokenStreams<C>,
     /// Their lengths.
     pub turns: &'a Turns,
 }
@@ -30,31 +29,7 @@ impl<C: Tokens> Streams<'_, C> {
     /// # Errors
     /// What the columns raise.
     pub fn common(&self, a: usize, b: usize, from: usize, len: usize) -> Result<usize, C::Error> {
-        let end = from + len;
-        let mut at = from;
-        while at < end {
-            let ((a, a_at, a_len), (b, b_at, b_len)) = (self.part(a, at), self.part(b, at));
-            let len = a_len.min(b_len).min(end - at);
-            let common = a.common_len(a_at, b, b_at, len)?;
-            at += common;
-            if common < len {
-                break;
-            }
-        }
-        Ok(at - from)
-    }
-
-    /// The column in which a position of a stream is, its place there, and how many tokens follow.
-    fn part(&self, turn: usize, position: usize) -> (&C, At, usize) {
-        let prompt_len = self.turns.prompt_lens()[turn];
-        let at = |token| At { turn, token };
-        if position < prompt_len {
-            (self.prompts, at(position), prompt_len - position)
-        } else {
-            let token = position - prompt_len;
-            let len = self.turns.response_lens()[turn] - token;
-            (self.responses, at(token), len)
-        }
+        self.tokens.common_len(self.turns, [a, b], from, len)
     }
 
     /// Read ids of a turn's stream from a position on.
@@ -62,6 +37,6 @@ impl<C: Tokens> Streams<'_, C> {
     /// # Errors
     /// What the columns raise.
     pub fn read(&self, turn: usize, from: usize, out: &mut [i64]) -> Result<(), C::Error> {
-        read_stream(self.prompts, self.responses, turn, from, out)
+        self.tokens.read(turn, from, out)
     }
 }

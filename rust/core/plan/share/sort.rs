@@ -28,7 +28,7 @@ pub struct Head {
 impl<C: Tokens<Error: From<Error>>> Texts<'_, C> {
     /// A row that has nothing before it.
     pub fn head(&self, row: usize) -> Result<Head, C::Error> {
-        self.streams.prompts.pause()?;
+        self.streams.tokens.pause()?;
         Ok(Head {
             row,
             shared: 0,
@@ -51,7 +51,7 @@ impl<C: Tokens<Error: From<Error>>> Texts<'_, C> {
         if heads.len() < 2 {
             return Ok(());
         }
-        self.streams.prompts.pause()?;
+        self.streams.tokens.pause()?;
         let middle = heads.len() / 2;
         let (first, second) = heads.split_at_mut(middle);
         self.sort_with(first, &mut scratch[..middle])?;

@@ -1,0 +1,72 @@
+//! Token ids of rows, as prompts and responses or as sequences.
+
+use fastcollate::{Check, SliceColumn, TokenStreams};
+use numpy::PyReadonlyArray1;
+use pyo3::prelude::*;
+
+use super::rows::Rows;
+use crate::error::Result;
+use crate::plan::tables::usizes;
+
+/// The token ids as they were handed in, of all rows or of one.
+#[derive(FromPyObject)]
+pub enum TokenInput<'py> {
+    Parts {
+        prompts: Bound<'py, PyAny>,
+        responses: Bound<'py, PyAny>,
+    },
+    Whole {
+        sequences: Bound<'py, PyAny>,
+        /// Checked numbers of tokens: int64 (rows,), or an int of one row. None where no row has a
+        /// prompt.
+        prompt_lens: Option<Bound<'py, PyAny>>,
+    },
+}
+
+impl<'py> TokenInput<'py> {
+    /// Take all rows.
+    ///
+    /// # Errors
+    /// As [`Rows::new`].
+    pub fn read(&self) -> Result<TokenStreams<Rows<'py>>> {
+        let rows = |field, rows| Rows::new::<i64>(field, rows, Check::None);
+        Ok(match self {
+            Self::Parts { prompts, responses } => TokenStreams::Parts {
+                prompts: rows("prompts", prompts)?,
+                responses: rows("responses", responses)?,
+            },
+            Self::Whole {
+                sequences,
+                prompt_lens,
+            } => {
+                let sequences = rows("sequences", sequences)?;
+                let prompt_lens = match prompt_lens {
+                    None => vec![0; sequences.len()],
+                    Some(lens) => {
+                        let lens: PyReadonlyArray1<i64> = lens.extract().map_err(PyErr::from)?;
+                        usizes("prompt_lens", &lens)?
+                    }
+                };
+                TokenStreams::Whole {
+                    sequences,
+                    prompt_lens,
+                }
+            }
+        })
+    }
+}
+
+/// The streams over plain memory, if no row needs the interpreter to be read.
+///
+/// # Errors
+/// When an array was moved.
+pub fn slices_of<'a>(
+    tokens: &'a TokenStreams<Rows>,
+) -> Result<Option<TokenStreams<SliceColumn<'a>>>> {
+    let slices = tokens.try_map(|rows| rows.as_slices().map_err(Some)?.ok_or(None));
+    match slices {
+        Ok(slices) => Ok(Some(slices)),
+        Err(None) => Ok(None),
+        Err(Some(error)) => Err(error),
+    }
+}
