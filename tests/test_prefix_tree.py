@@ -71,6 +71,22 @@ def test_plans_are_those_of_a_trie_whatever_rows_are(data):
 
 
 @given(of_forks())
+def test_whole_sequences_make_the_same_plan(drawn):
+    (prompts, responses, *_), options = drawn
+    sequences = [prompt + response for prompt, response in zip(prompts, responses, strict=True)]
+    plan = prefix_tree(prompts, responses, **options)
+    prompt_lens = list(map(len, prompts))
+    assert prefix_tree(sequences=sequences, prompt_lens=prompt_lens, **options) == plan
+    if options["share"] != "prompts":
+        whole = prefix_tree(sequences=sequences, **options)
+        assert (whole.order.tolist(), whole.shared.tolist()) == (
+            plan.order.tolist(),
+            plan.shared.tolist(),
+        )
+        assert whole.response_lens.tolist() == plan.lengths.tolist()
+
+
+@given(of_forks())
 def test_nodes_have_the_positions_of_a_trie(drawn):
     forked, options = drawn
     plan = prefix_tree(*forked[:2], **options)
