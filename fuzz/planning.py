@@ -141,7 +141,7 @@ def pack(choices: Choices) -> None:
     multiple = choices.pick([1, 1, 2, 3, 8])
     both = {
         "algorithm": choices.pick(
-            ["ffd", "ff", "bfd", "mffd", "next_fit", "balanced", "concat"],
+            ["ffd", "stable_ffd", "ff", "bfd", "mffd", "next_fit", "balanced", "concat"],
         ),
         "max_sequences": choices.pick([None, None, 1, 2, 5]),
         "min_bins": choices.pick([0, 0, 3, 7]),

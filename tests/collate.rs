@@ -7,7 +7,7 @@ use fastcollate::batch::{
     RowSource, Value, collate_slices,
 };
 use fastcollate::plan::merge::{MergePolicy, MergeRewards, MergeSpec, Streams};
-use fastcollate::plan::pack::{Algorithm, Cost, Oversize, PackSpec, Packer};
+use fastcollate::plan::pack::{Algorithm, Cost, Growth, Oversize, PackSpec, Packer};
 use fastcollate::plan::{
     BinSource, Bins, Layout, LayoutSpec, Longest, PackedSpec, PaddingAs, Pick, Shard, Shift, Turns,
     Widths,
@@ -539,6 +539,7 @@ fn bins_are_planned_inside_placing() {
         max_cost: f64::INFINITY,
         min_bins: 0,
         bins_multiple_of: 1,
+        growth: Growth::Moving,
     };
     let layout = |spec| {
         let packed = PackedSpec {

@@ -1,15 +1,17 @@
 //! Packers give every item a place, and bins no more than they may hold.
 
 use fastcollate::plan::pack::{
-    Algorithm, Cost, ItemBins, Items, Load, Oversize, PackSpec, Packer, concat, spread,
+    Algorithm, Cost, Growth, ItemBins, Items, Load, Oversize, PackSpec, Packer, concat, halve,
+    spread,
 };
 use fastcollate::plan::{Bins, TokenForm};
 use fastcollate::{Error, Ticks, unstopped};
 use proptest::prelude::*;
 
-const PACKERS: [Packer; 6] = [
+const PACKERS: [Packer; 7] = [
     Packer::FirstFit,
     Packer::FirstFitDecreasing,
+    Packer::StableFirstFitDecreasing,
     Packer::BestFitDecreasing,
     Packer::ModifiedFirstFitDecreasing,
     Packer::NextFit,
@@ -94,6 +96,19 @@ fn spreading_drains_the_fullest_bin() {
 }
 
 #[test]
+fn halving_splits_the_heaviest_bin() {
+    let packed = ItemBins {
+        offsets: vec![0, 3, 6, 7],
+        items: (0..7).collect(),
+    };
+    let weights = [1.0, 5.0, 2.0, 3.0, 3.0, 2.0, 9.0];
+    let grown = unstopped(|ticks| halve(&packed, &weights, 6, ticks));
+    let bins: Vec<_> = (0..grown.count()).map(|bin| grown.items(bin)).collect();
+    // Of the two of 8, the last: 3 and 2 are kept, 3 is given. Then the other, then the 5 of 3 and 2.
+    assert_eq!(bins, [&[1][..], &[3], &[6], &[4], &[2, 0], &[5]]);
+}
+
+#[test]
 fn concat_needs_room_for_a_token() {
     let concat = |lens: &[usize], multiple, count| {
         let mut go_on = || Ok::<_, Error>(());
@@ -148,6 +163,7 @@ const SPEC: PackSpec = PackSpec {
     max_cost: f64::INFINITY,
     min_bins: 0,
     bins_multiple_of: 1,
+    growth: Growth::Moving,
 };
 
 fn bins_of(spec: &PackSpec, lens: &[usize], groups: Option<&[usize]>) -> Result<Bins, Error> {

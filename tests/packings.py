@@ -9,7 +9,7 @@ import fastcollate as fc
 
 SHIFTS = ["none", "next_token"]
 PADDING_AS = ["own_segment", "last_segment", "no_segment"]
-ALGORITHMS = ["ffd", "ff", "bfd", "mffd", "next_fit", "concat", "balanced"]
+ALGORITHMS = ["ffd", "stable_ffd", "ff", "bfd", "mffd", "next_fit", "concat", "balanced"]
 
 
 def lens_of(data):

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::ops::Range;
 
 use fastcollate::plan::merge::Streams;
-use fastcollate::plan::pack::{Algorithm, Cost, Oversize, PackSpec, Packer};
+use fastcollate::plan::pack::{Algorithm, Cost, Growth, Oversize, PackSpec, Packer};
 use fastcollate::plan::share::{Share, ShareIds, Tree, TreeRow};
 use fastcollate::plan::{Row, Turns};
 use fastcollate::{Check, Error, Slice, SliceColumn, TokenStreams, unstopped};
@@ -95,6 +95,7 @@ fn spec(capacity: usize) -> PackSpec {
         max_cost: f64::INFINITY,
         min_bins: 0,
         bins_multiple_of: 1,
+        growth: Growth::Moving,
     }
 }
 

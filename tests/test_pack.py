@@ -17,7 +17,7 @@ import fastcollate as fc
 from fastcollate.testing.reference import adjust_bin_count_loops, concat_loops, pack_loops
 from frameworks.installed import real
 
-WHOLE = ["ffd", "ff", "bfd", "mffd", "next_fit", "balanced"]
+WHOLE = ["ffd", "stable_ffd", "ff", "bfd", "mffd", "next_fit", "balanced"]
 ALGORITHMS = [*WHOLE, "concat"]
 GOLDEN = json.loads((Path(__file__).parent / "golden" / "packing.json").read_text())
 
@@ -52,9 +52,14 @@ def problems(draw, algorithms=tuple(ALGORITHMS)):
         "max_sequences": draw(st.none() | st.integers(1, 5)),
         "min_bins": draw(st.sampled_from([0, 0, 3, 7])),
         "bins_multiple_of": draw(st.sampled_from([1, 1, 2, 3])),
+        "grow_by": draw(st.sampled_from(["moving", "splitting"])),
     }
     ours = {**both, "multiple_of": multiple}
     theirs = {**both, "multiple": multiple, "oversize": "split"}
+    if both["grow_by"] == "splitting":
+        cost = COSTS[draw(st.sampled_from(sorted(COSTS)))]
+        ours["cost"] = lambda lengths: cost(lengths.astype(float))
+        theirs["cost"] = lambda length: cost(float(length))
     if algorithm == "concat":
         assume(multiple <= capacity)
         return lengths, capacity, ours, theirs
@@ -86,6 +91,71 @@ def test_is_as_the_reference(problem):
     assert plan.sequence_lengths.tolist() == lengths
     tables = (plan.offsets, plan.indices, plan.starts, plan.lengths, plan.loads)
     assert {table.dtype for table in tables} == {np.dtype(np.int64)}
+
+
+TIED = [5, 9, 5, 9, 5, 1]
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "bins"),
+    [("ffd", [[3, 5], [1], [4, 2], [0]]), ("stable_ffd", [[1, 5], [3], [0, 2], [4]])],
+)
+def test_equally_long_ones(algorithm, bins):
+    assert fc.planning.pack(TIED, 10, algorithm=algorithm).bins == bins
+
+
+@pytest.mark.parametrize(
+    ("lengths", "options", "bins"),
+    [
+        # first_fit_pack gives [0, 1, 3], [2, 4]: 10 and 9 tokens.
+        ([4, 3, 7, 3, 2], {"min_bins": 3}, [[0], [2, 4], [1, 3]]),
+        ([4, 3, 7, 3, 2], {"min_bins": 4}, [[0], [2], [1, 3], [4]]),
+        ([4, 3, 7, 3, 2], {"min_bins": 5}, [[0], [2], [1], [4], [3]]),
+        # Of bins that are equally heavy, the last; of sequences, the first.
+        ([5, 5, 5, 5], {"bins_multiple_of": 3}, [[0, 1], [2], [3]]),
+        # One that exceeds the capacity is alone, and is never split.
+        ([40, 5, 5], {"bins_multiple_of": 3, "oversize": "own_bin"}, [[0], [1], [2]]),
+        ([0, 0, 0, 0], {"min_bins": 3}, [[0, 1], [2], [3]]),
+        ([2, 0, 0, 0], {"min_bins": 3}, [[0], [1, 2], [3]]),
+        ([4, 4, 1, 1], {"min_bins": 2, "keep_together": "abca"}, [[0, 3], [1, 2]]),
+    ],
+)
+def test_the_heaviest_bin_is_split(lengths, options, bins):
+    """As in slime, where the heaviest bin has the most tokens."""
+    options = {"algorithm": "ff", "grow_by": "splitting", "cost": "tokens", **options}
+    if groups := options.get("keep_together"):
+        options["keep_together"] = list(groups)
+    assert fc.planning.pack(lengths, 10, **options).bins == bins
+
+
+def test_the_costliest_bin_is_split():
+    """As in prime-rl, where attention is the cost of a bin."""
+    lengths = [6, 4, 5, 5]  # 52 and 50; both have 10 tokens
+    options = {"algorithm": "stable_ffd", "min_bins": 3, "grow_by": "splitting"}
+    squares = fc.planning.pack(lengths, 10, **options, cost=lambda lengths: lengths**2)
+    assert squares.bins == [[0], [2, 3], [1]]
+    assert fc.planning.pack(lengths, 10, **options, cost=[1, 1, 2, 2]).bins == [[0, 1], [2], [3]]
+    assert fc.planning.pack(lengths, 10, **options).bins == squares.bins
+    assert fc.planning.pack(lengths, 10, **options, cost="tokens").bins == [[0, 1], [2], [3]]
+
+
+def test_splitting_many_bins_takes_no_longer_than_packing():
+    lengths = np.zeros(200_000, np.int64)
+    lengths[:3] = 1 << np.arange(3)
+    options = {"grow_by": "splitting", "min_bins": 150_000, "algorithm": "ff"}
+    plan = fc.planning.pack(lengths, 100, **options)
+    assert plan.num_bins == 150_000
+    assert len(np.unique(plan.indices)) == len(lengths)
+
+
+def test_splitting_needs_the_cost_of_pieces():
+    options = {"grow_by": "splitting", "min_bins": 4, "oversize": "split", "cost": [1, 2]}
+    with pytest.raises(ValueError, match="cost"):
+        fc.planning.pack([30, 3], 10, **options)
+    with pytest.raises(ValueError, match="pass both, or grow_by='splitting'"):
+        fc.planning.pack([3], 10, cost="tokens")
+    with pytest.raises(ValueError, match="grow_by is 'halving'; pass 'moving', 'splitting'"):
+        fc.planning.pack([3], 10, grow_by="halving")
 
 
 @given(st.data(), st.sampled_from(WHOLE))
@@ -164,7 +234,7 @@ def test_the_limits_hold(problem):
     assert counts.max(initial=0) <= (ours["max_sequences"] or math.inf)
     assert plan.num_bins >= ours["min_bins"]
     assert plan.num_bins % ours["bins_multiple_of"] == 0
-    if "cost" in ours:
+    if "max_cost" in ours:
         for contents in pieces_of(plan):
             costs = ours["cost"](np.array([length for *_, length in contents]))
             assert costs.sum() <= ours["max_cost"] * (1 + 1e-12)
@@ -438,7 +508,7 @@ def test_what_has_no_room_does_not_stop_others(algorithm):
             ValueError,
             r"lengths\[0\] is 5, rounded up to 8, which exceeds capacity=7",
         ),
-        ({"algorithm": "best"}, ValueError, "algorithm is 'best'; pass 'ffd', 'ff'"),
+        ({"algorithm": "best"}, ValueError, "algorithm is 'best'; pass 'ffd', 'stable_ffd', 'ff'"),
         ({"algorithm": None}, TypeError, "algorithm is None .*; pass 'ffd'"),
         ({"oversize": "drop"}, ValueError, "oversize is 'drop'; pass 'error', 'own_bin', 'split'"),
         ({"oversize": 3}, TypeError, "oversize is 3"),

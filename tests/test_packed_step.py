@@ -194,6 +194,18 @@ def test_sequences_over_capacity_in_bins_of_their_own():
     assert plan.shard(0, 0).bin_width == 9
 
 
+def test_bins_that_are_split():
+    options = {
+        "algorithm": "stable_ffd",
+        "grow_by": "splitting",
+        "cost": lambda lengths: lengths**2,
+    }
+    layout = fc.Packed(10, **options)
+    plan = fc.plan_step([6, 4, 5, 5, 3, 3], dp_size=4, layout=layout)
+    bins = [rows.tolist() for rows in np.split(plan.rows, plan.bin_offsets[1:-1])]
+    assert bins == [[0], [2, 3], [4, 5], [1]]
+
+
 def test_groups_that_stay_together():
     how = {"uids": list("aabb"), "keep_together": "prompt"}
     plan = fc.plan_step([3, 4, 2, 1], **how, layout=fc.Packed(8))

@@ -11,6 +11,7 @@ from fastcollate.plan.step_plan import Shard
 
 __all__ = [
     "COSTS",
+    "GROWTHS",
     "IGNORE_INDEX",
     "LAYOUTS",
     "MASK_DRIFTS",
@@ -70,6 +71,7 @@ MASK_DRIFTS: tuple[str, ...]
 MERGE_REWARDS: tuple[str, ...]
 ORDERS: tuple[str, ...]
 OVERSIZES: tuple[str, ...]
+GROWTHS: tuple[str, ...]
 PACK_ALGORITHMS: tuple[str, ...]
 PADDING_AS: tuple[str, ...]
 PAD_ROWS: tuple[str, ...]
@@ -177,6 +179,7 @@ class PackSpec:
         cost: str | Callable[[NDArray[int64]], NDArray[float64]],
         min_bins: int,
         bins_multiple_of: int,
+        grow_by: str,
     ) -> PackSpec: ...
     def pack(
         self,

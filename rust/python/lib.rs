@@ -53,7 +53,7 @@ mod _fastcollate {
         use super::batch::output_spec::POSITION_IDS;
         use super::plan::layout::{LAYOUTS, PADDING_AS, SHIFTS};
         use super::plan::merging::{MASK_DRIFTS, MERGE_REWARDS, POLICIES};
-        use super::plan::packing::{ALGORITHMS, COSTS, OVERSIZES};
+        use super::plan::packing::{ALGORITHMS, COSTS, GROWTHS, OVERSIZES};
         use super::plan::partitioning::ORDERS;
         use super::plan::sharing::SHARES;
         use super::plan::stepping::PAD_ROWS;
@@ -65,6 +65,7 @@ mod _fastcollate {
         module.add("MERGE_REWARDS", MERGE_REWARDS.all(py)?)?;
         module.add("ORDERS", ORDERS.all(py)?)?;
         module.add("OVERSIZES", OVERSIZES.all(py)?)?;
+        module.add("GROWTHS", GROWTHS.all(py)?)?;
         module.add("PACK_ALGORITHMS", ALGORITHMS.all(py)?)?;
         module.add("PADDING_AS", PADDING_AS.all(py)?)?;
         module.add("PAD_ROWS", PAD_ROWS.all(py)?)?;

@@ -13,7 +13,7 @@ from fastcollate.arrays import describe
 from fastcollate.plan.bin_plan import BinPlan
 from fastcollate.plan.costs import NAMED_COSTS, Costs
 from fastcollate.plan.lengths import checked_bin
-from fastcollate.plan.packing import Algorithm, Oversize, Packer
+from fastcollate.plan.packing import Algorithm, Growth, Oversize, Packer
 
 Shift: TypeAlias = Literal["none", "next_token"]
 PaddingAs: TypeAlias = Literal["own_segment", "last_segment", "no_segment"]
@@ -280,7 +280,7 @@ class Packed(Layout):
     plan
         The bins, instead of a capacity: a plan of ``pack`` for the lengths of these rows, or lists
         of rows, one per bin.
-    algorithm, max_sequences, min_bins, bins_multiple_of, oversize, max_cost, cost
+    algorithm, max_sequences, min_bins, bins_multiple_of, grow_by, oversize, max_cost, cost
         With `capacity`, as ``pack``, but for costs of one number per row. For these, and for rows
         to keep together, pass the plan that ``pack`` makes with them.
     multiple_of
@@ -323,6 +323,7 @@ class Packed(Layout):
     max_sequences: int | None = None
     min_bins: int = 0
     bins_multiple_of: int = 1
+    grow_by: Growth = "moving"
     oversize: Oversize | None = None
     max_cost: float | None = None
     cost: Literal["flops", "tokens"] | Costs = "flops"
@@ -453,6 +454,7 @@ _PACKING = (
     "max_sequences",
     "min_bins",
     "bins_multiple_of",
+    "grow_by",
     "oversize",
     "max_cost",
     "cost",

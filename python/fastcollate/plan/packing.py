@@ -10,7 +10,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fastcollate._fastcollate import OVERSIZES, PACK_ALGORITHMS, PackSpec
+from fastcollate._fastcollate import GROWTHS, OVERSIZES, PACK_ALGORITHMS, PackSpec
 from fastcollate.arguments import check_choice, checked_count, counted, suggests_names
 from fastcollate.arrays import describe
 from fastcollate.plan.bin_plan import BinPlan
@@ -18,8 +18,11 @@ from fastcollate.plan.costs import NAMED_COSTS, Costs, costs_of
 from fastcollate.plan.grouping import group_numbers
 from fastcollate.plan.lengths import Integers, checked_lengths
 
-Algorithm: TypeAlias = Literal["ffd", "ff", "bfd", "mffd", "next_fit", "concat", "balanced"]
+Algorithm: TypeAlias = Literal[
+    "ffd", "stable_ffd", "ff", "bfd", "mffd", "next_fit", "concat", "balanced"
+]
 Oversize: TypeAlias = Literal["error", "own_bin", "split"]
+Growth: TypeAlias = Literal["moving", "splitting"]
 
 NO_LIMIT = (1 << 63) - 1
 
@@ -37,6 +40,7 @@ def pack(
     multiple_of: int = 1,
     min_bins: int = 0,
     bins_multiple_of: int = 1,
+    grow_by: Growth = "moving",
     keep_together: Any | None = None,
     oversize: Oversize | None = None,
     max_cost: float | None = None,
@@ -60,7 +64,9 @@ def pack(
 
         - ``"ffd"``, first fit decreasing: to the first with room, the longest sequence first and of
           equally long ones the last. SkyRL's and NeMo-RL's.
-        - ``"ff"``, first fit: to the first with room, in the order of the input. axolotl's.
+        - ``"stable_ffd"``: the same, of equally long ones the first. prime-rl's.
+        - ``"ff"``, first fit: to the first with room, in the order of the input. axolotl's, and
+          slime's with ``oversize="own_bin"``.
         - ``"bfd"``, best fit decreasing: to the one with the least room, of several the first that
           had so much; the longest sequence first and of equally long ones the first. TRL's.
         - ``"mffd"``, modified first fit decreasing: sequences of more than half of the capacity get
@@ -79,8 +85,13 @@ def pack(
         What each sequence's place is rounded up to. The capacity counts places, not tokens.
     min_bins, bins_multiple_of
         How many bins there are at least, and what their number has to be a multiple of, such as the
-        number of ranks. Each bin that is missing takes the last sequence of another: of the one
-        with the most sequences, of several the last, until it has one left, then of the next.
+        number of ranks.
+    grow_by
+        Where the bins that are missing come from. ``"moving"``: each takes the last sequence of
+        another, of the one with the most sequences, of several the last, until it has one left,
+        then of the next; SkyRL's and NeMo-RL's. ``"splitting"``: the costliest bin of several
+        sequences is split in two of about the same `cost`, again and again; slime's, with
+        ``cost="tokens"``, and prime-rl's, with ``cost=lambda lengths: lengths**2``.
     keep_together
         What names each sequence's group (n,), in any order. Sequences of a group are in one bin,
         in the order of the input; algorithms take them for one sequence, and its first is its
@@ -92,7 +103,8 @@ def pack(
         default ``"error"``, but ``"own_bin"`` of ``"balanced"``, and ``"split"`` of ``"concat"``,
         which knows nothing else.
     max_cost, cost
-        How much a bin may cost at most, beside the capacity, and what sequences cost: ``"flops"``,
+        How much a bin may cost at most, beside the capacity, and what sequences cost, also where
+        `grow_by` is ``"splitting"``: ``"flops"``,
         ``24576 * L + L * L`` for a sequence of L tokens; ``"tokens"``; a function, which gets
         lengths, int64 (m,), and returns what they cost; or costs (n,). They are finite and not
         negative; to split by cost, a longer piece must not cost less. Not with ``"concat"``.
@@ -115,8 +127,10 @@ def pack(
     Notes
     -----
     The contracts are those of SkyRL's ``make_seq_packer`` and NeMo-RL's ``get_packer``, both with
-    the adjustment of the number of bins; TRL's ``pack_dataset``; torchtune's ``PackedDataset``; and
-    axolotl's ``pack_group`` and ``allocate_sequentially``.
+    the adjustment of the number of bins; slime's ``first_fit_pack`` and prime-rl's
+    ``packed_samples_into_micro_bs``, both with ``expand_bins_by_splitting``; TRL's
+    ``pack_dataset``; torchtune's ``PackedDataset``; and axolotl's ``pack_group`` and
+    ``allocate_sequentially``.
 
     Examples
     --------
@@ -133,6 +147,7 @@ def pack(
         multiple_of=multiple_of,
         min_bins=min_bins,
         bins_multiple_of=bins_multiple_of,
+        grow_by=grow_by,
         oversize=oversize,
         max_cost=max_cost,
         cost=cost,
@@ -163,6 +178,7 @@ class Packer(NamedTuple):
     cost: Any
     min_bins: int
     bins_multiple_of: int
+    grow_by: Growth
 
     @classmethod
     def of(
@@ -174,6 +190,7 @@ class Packer(NamedTuple):
         multiple_of: Any,
         min_bins: Any,
         bins_multiple_of: Any,
+        grow_by: Any,
         oversize: Any,
         max_cost: Any,
         cost: Any,
@@ -183,6 +200,7 @@ class Packer(NamedTuple):
         if oversize is None:
             oversize = _OVERSIZE_OF.get(algorithm, "error")
         check_choice("oversize", oversize, OVERSIZES)
+        check_choice("grow_by", grow_by, GROWTHS)
         packer = cls(
             algorithm,
             oversize,
@@ -193,10 +211,11 @@ class Packer(NamedTuple):
                 "a number of sequences",
             ),
             checked_count("multiple_of", multiple_of, "a number of tokens", bits=32),
-            _checked_max_cost(max_cost, cost),
+            _checked_max_cost(max_cost, cost, is_counted=grow_by == "splitting"),
             cost,
             checked_count("min_bins", min_bins, "a number of bins", least=0),
             checked_count("bins_multiple_of", bins_multiple_of, "a number of bins"),
+            grow_by,
         )
         if algorithm == "concat":
             if oversize != "split":
@@ -227,8 +246,8 @@ class Packer(NamedTuple):
         return PackSpec(*self._replace(cost=cost))
 
     def costs(self, lengths: Integers) -> NDArray[np.float64] | None:
-        """Return what sequences of these lengths cost, if that is limited."""
-        if self.max_cost == math.inf:
+        """Return what sequences of these lengths cost, if that counts."""
+        if self.max_cost == math.inf and self.grow_by == "moving":
             return None
         return costs_of("cost", self.cost, lengths, "sequence")
 
@@ -248,10 +267,12 @@ class Packer(NamedTuple):
         )
 
 
-def _checked_max_cost(max_cost: Any, cost: Any) -> float:
+def _checked_max_cost(max_cost: Any, cost: Any, *, is_counted: bool) -> float:
     if max_cost is None:
-        if not (isinstance(cost, str) and cost == "flops"):
-            raise ValueError("cost is given, but max_cost is None; pass both")
+        if not is_counted and not (isinstance(cost, str) and cost == "flops"):
+            raise ValueError(
+                "cost is given, but max_cost is None; pass both, or grow_by='splitting'"
+            )
         return math.inf
     if not isinstance(max_cost, Real) or isinstance(max_cost, bool):
         raise TypeError(f"max_cost is {describe(max_cost)}; pass a number")

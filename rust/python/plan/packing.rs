@@ -5,7 +5,7 @@ use std::sync::Arc;
 use fastcollate::Error as Core;
 use fastcollate::plan::BinTables;
 use fastcollate::plan::pack::{
-    Algorithm, Cost, ItemBins, Oversize, PackSpec as CoreSpec, Packer, spread,
+    Algorithm, Cost, Growth, ItemBins, Oversize, PackSpec as CoreSpec, Packer, spread,
 };
 use numpy::{PyArray1, PyReadonlyArray1};
 use pyo3::prelude::*;
@@ -23,6 +23,10 @@ pub const ALGORITHMS: Names<Algorithm> = Names::new(
     "algorithm",
     &[
         (Algorithm::Place(Packer::FirstFitDecreasing), "ffd"),
+        (
+            Algorithm::Place(Packer::StableFirstFitDecreasing),
+            "stable_ffd",
+        ),
         (Algorithm::Place(Packer::FirstFit), "ff"),
         (Algorithm::Place(Packer::BestFitDecreasing), "bfd"),
         (Algorithm::Place(Packer::ModifiedFirstFitDecreasing), "mffd"),
@@ -40,6 +44,12 @@ pub const OVERSIZES: Names<Oversize> = Names::new(
         (Oversize::OwnBin, "own_bin"),
         (Oversize::Split, "split"),
     ],
+);
+
+/// How bins are added.
+pub const GROWTHS: Names<Growth> = Names::new(
+    "grow_by",
+    &[(Growth::Moving, "moving"), (Growth::Splitting, "splitting")],
 );
 
 /// Costs by name.
@@ -83,6 +93,7 @@ impl PackSpec {
         cost: Bound<PyAny>,
         min_bins: usize,
         bins_multiple_of: usize,
+        grow_by: &str,
     ) -> Result<Self> {
         Ok(Self {
             core: CoreSpec {
@@ -94,6 +105,7 @@ impl PackSpec {
                 max_cost,
                 min_bins,
                 bins_multiple_of,
+                growth: GROWTHS.value(grow_by)?,
             },
             cost: match cost.extract::<&str>() {
                 Ok(name) => PyCost::Named(COSTS.value(name)?),

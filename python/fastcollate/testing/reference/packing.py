@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import reduce
 from operator import add
 from typing import Any, NamedTuple
@@ -69,6 +69,11 @@ def ff_loops(problem: Problem) -> list[Bin]:
 def ffd_loops(problem: Problem) -> list[Bin]:
     """Pack as SkyRL's and NeMo-RL's first fit decreasing."""
     return first_fit_loops(problem, problem.longest(last=True))
+
+
+def stable_ffd_loops(problem: Problem) -> list[Bin]:
+    """Pack as prime-rl's ``packed_samples_into_micro_bs``."""
+    return first_fit_loops(problem, problem.longest(last=False))
 
 
 def bfd_loops(problem: Problem) -> list[Bin]:
@@ -186,6 +191,41 @@ def adjust_bin_count_loops(
     return adjusted
 
 
+def split_heaviest_loops(
+    bins: Sequence[Bin], weights: Sequence[float], min_bins: int, multiple: int
+) -> list[Bin]:
+    """Add bins as slime and prime-rl do, and halve a bin whose items weigh nothing.
+
+    Raises
+    ------
+    ValueError
+        If there are fewer items than bins.
+    """
+    grown = [list(contents) for contents in bins]
+    needed = _rounded(max(len(bins), min_bins), multiple)
+    while len(grown) < needed:
+        several = [n for n, contents in enumerate(grown) if len(contents) > 1]
+        if not several:
+            raise ValueError(f"there are fewer items than the {needed} bins")
+        heaviest = max(several, key=lambda n: (_sum(weights[i] for i in grown[n]), n))
+        kept, given = _halves(grown[heaviest], weights)
+        grown[heaviest] = kept
+        grown.append(given)
+    return grown
+
+
+def _halves(contents: Bin, weights: Sequence[float]) -> tuple[Bin, Bin]:
+    if not any(weights[item] for item in contents):
+        middle = (len(contents) + 1) // 2
+        return contents[:middle], contents[middle:]
+    kept: Bin = []
+    given: Bin = []
+    for item in sorted(contents, key=lambda item: -weights[item]):
+        is_lighter = _sum(weights[i] for i in kept) <= _sum(weights[i] for i in given)
+        (kept if is_lighter else given).append(item)
+    return kept, given
+
+
 def concat_loops(
     lengths: Sequence[int], capacity: int, *, multiple: int = 1, max_sequences: int | None = None
 ) -> list[list[Piece]]:
@@ -218,6 +258,7 @@ def pack_loops(
     multiple: int = 1,
     min_bins: int = 0,
     bins_multiple_of: int = 1,
+    grow_by: str = "moving",
     groups: Sequence[Any] | None = None,
     oversize: str = "own_bin",
     max_cost: float | None = None,
@@ -227,7 +268,7 @@ def pack_loops(
 
     Parameters
     ----------
-    lengths, capacity, max_sequences, min_bins, bins_multiple_of, max_cost
+    lengths, capacity, max_sequences, min_bins, bins_multiple_of, grow_by, max_cost
         As of :func:`fastcollate.planning.pack`.
     algorithm
         Its name; ``"concat"`` takes `max_sequences` and `multiple` only.
@@ -252,7 +293,14 @@ def pack_loops(
     """
     if algorithm == "concat":
         found = concat_loops(lengths, capacity, multiple=multiple, max_sequences=max_sequences)
-        return adjust_bin_count_loops(found, min_bins, bins_multiple_of)
+        if grow_by == "moving":
+            return adjust_bin_count_loops(found, min_bins, bins_multiple_of)
+        pieces = [piece for contents in found for piece in contents]
+        places = iter(range(len(pieces)))
+        numbered = [[next(places) for _ in contents] for contents in found]
+        weights = [cost(length) for *_, length in pieces]
+        grown = split_heaviest_loops(numbered, weights, min_bins, bins_multiple_of)
+        return [[pieces[item] for item in contents] for contents in grown]
     limit = Item(
         capacity,
         len(lengths) * (max(lengths, default=0) + 1) if max_sequences is None else max_sequences,
@@ -294,19 +342,29 @@ def pack_loops(
         ):
             raise ValueError(f"{item} exceeds {limit}")
     bins = PACKERS[algorithm](problem)
-    bins = adjust_bin_count_loops(bins, min_bins, bins_multiple_of)
+    if grow_by == "moving":
+        bins = adjust_bin_count_loops(bins, min_bins, bins_multiple_of)
+    else:
+        weights = [_sum(cost(length) for *_, length in pieces) for pieces in members]
+        bins = split_heaviest_loops(bins, weights, min_bins, bins_multiple_of)
     return [[piece for item in contents for piece in members[item]] for contents in bins]
 
 
 PACKERS: dict[str, Callable[[Problem], list[Bin]]] = {
     "ff": ff_loops,
     "ffd": ffd_loops,
+    "stable_ffd": stable_ffd_loops,
     "bfd": bfd_loops,
     "mffd": mffd_loops,
     "next_fit": next_fit_loops,
     "balanced": balanced_loops,
 }
 """By the names of :func:`fastcollate.planning.pack`; ``"concat"`` is no packer of whole items."""
+
+
+def _sum(costs: Iterable[float]) -> float:
+    """Add from left to right; ``sum`` of newer Pythons rounds less."""
+    return reduce(add, costs, 0.0)
 
 
 def _is_within(item: Item, limit: Item) -> bool:

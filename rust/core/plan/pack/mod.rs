@@ -8,6 +8,7 @@ mod best_fit;
 mod concat;
 mod emptiest;
 mod first_fit;
+mod halve;
 mod load;
 mod modified;
 mod next_fit;
@@ -19,8 +20,9 @@ mod treap;
 mod tree;
 
 pub use concat::concat;
+pub use halve::halve;
 pub use load::Load;
-pub use spec::{Algorithm, Cost, CostFunction, Oversize, PackSpec};
+pub use spec::{Algorithm, Cost, CostFunction, Growth, Oversize, PackSpec};
 pub use spread::spread;
 
 use crate::ticks::Ticks;
@@ -45,6 +47,8 @@ pub enum Packer {
     /// The first that has room, the largest item first and of equal ones the last: SkyRL's and
     /// NeMo-RL's FFD.
     FirstFitDecreasing,
+    /// The same, of equal items the first: prime-rl's FFD.
+    StableFirstFitDecreasing,
     /// The one with the least room, of equal ones the first to have had as much; the largest item
     /// first and of equal ones the first: TRL's BFD.
     BestFitDecreasing,
@@ -81,6 +85,10 @@ impl Packer {
             Self::FirstFit => first_fit::pack(items, limit, 0..items.len(), ticks),
             Self::FirstFitDecreasing => {
                 let order = items.largest_and_last(ticks)?;
+                first_fit::pack(items, limit, order.into_iter(), ticks)
+            }
+            Self::StableFirstFitDecreasing => {
+                let order = items.largest_and_first(ticks)?;
                 first_fit::pack(items, limit, order.into_iter(), ticks)
             }
             Self::BestFitDecreasing => best_fit::pack(items, limit, ticks),

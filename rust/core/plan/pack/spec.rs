@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use super::{ItemBins, Items, Load, Packer, concat, spread};
+use super::{ItemBins, Items, Load, Packer, concat, halve, spread};
 use crate::error::{Error, Oversized, Result};
 use crate::plan::{Bins, Span};
 use crate::text::{counted, grouped_float, plain_float};
@@ -34,6 +34,15 @@ pub enum Oversize {
     Split,
 }
 
+/// How bins are added, where there are fewer than there have to be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Growth {
+    /// New bins take the last sequences of the bins with the most.
+    Moving,
+    /// The costliest bin is split in two.
+    Splitting,
+}
+
 /// How sequences are packed.
 #[derive(Debug, Clone, PartialEq)]
 pub struct PackSpec {
@@ -53,6 +62,8 @@ pub struct PackSpec {
     pub min_bins: usize,
     /// What the number of bins has to be a multiple of. Not 0.
     pub bins_multiple_of: usize,
+    /// How bins are added.
+    pub growth: Growth,
 }
 
 /// What sequences of some numbers of tokens cost, in that order: finite numbers that are not negative.
@@ -108,8 +119,9 @@ impl PackSpec {
                 }
                 let items = self.items(&pieces, cost)?;
                 self.check(&items, &pieces)?;
-                let packed = packer.pack(items.as_items(), self.limit(), ticks)?;
-                let packed = self.spread(packed, items.noun(&pieces), ticks)?;
+                let packed = packer.pack(items.as_items(self.limit()), self.limit(), ticks)?;
+                let costs = items.costs.as_deref();
+                let packed = self.grow(packed, costs, items.noun(&pieces), ticks)?;
                 Ok(items.expand(packed, &pieces))
             }
         }
@@ -130,16 +142,21 @@ impl PackSpec {
             .unwrap_or(usize::MAX)
     }
 
-    /// What pieces of these lengths cost, if that is limited.
+    /// What pieces of these lengths cost, if that counts.
     pub(in crate::plan) fn costs<E>(
         &self,
         lens: &[usize],
         cost: &Cost<E>,
     ) -> Result<Option<Vec<f64>>, E> {
-        if self.max_cost == f64::INFINITY {
+        if !self.counts_costs() {
             return Ok(None);
         }
         cost.of(lens).map(Some)
+    }
+
+    /// Whether costs limit bins, or say which one is split.
+    fn counts_costs(&self) -> bool {
+        self.max_cost < f64::INFINITY || self.growth == Growth::Splitting
     }
 
     /// Lay sequences end to end, cut into bins.
@@ -156,12 +173,13 @@ impl PackSpec {
         }
         let multiple = self.multiple_of.min(self.capacity);
         let bins = concat(lens, self.capacity, multiple, self.max_sequences, ticks)?;
-        let pieces = (0..bins.spans.len()).collect();
+        let pieces: Vec<_> = bins.spans.iter().map(|span| span.len).collect();
+        let costs = self.costs(&pieces, cost)?;
         let packed = ItemBins {
             offsets: bins.offsets,
-            items: pieces,
+            items: (0..pieces.len()).collect(),
         };
-        let packed = self.spread(packed, "piece", ticks)?;
+        let packed = self.grow(packed, costs.as_deref(), "piece", ticks)?;
         let piece = |&item: &usize| bins.spans[item];
         Ok(Bins {
             spans: packed.items.iter().map(piece).collect(),
@@ -305,11 +323,11 @@ impl PackSpec {
             let why = format!("multiple_of={multiple} exceeds capacity={capacity}");
             return Err(no_piece(why).into());
         }
+        if let (Cost::Given(_), true) = (cost, self.counts_costs()) {
+            return Err(Error::CostOfPieces { index, len }.into());
+        }
         if self.max_cost == f64::INFINITY {
             return Ok(most * multiple);
-        }
-        if let Cost::Given(_) = cost {
-            return Err(Error::CostOfPieces { index, len }.into());
         }
         let cost_of = |multiples: usize| Ok::<_, E>(cost.of(&[multiples * multiple])?[0]);
         // The most that does not cost too much, by bisection.
@@ -332,17 +350,30 @@ impl PackSpec {
     }
 
     /// Add bins, if there are fewer than there have to be.
-    fn spread<E: From<Error>>(
+    fn grow<E: From<Error>>(
         &self,
         packed: ItemBins,
+        costs: Option<&[f64]>,
         noun: &'static str,
         ticks: &mut Ticks<E>,
     ) -> Result<ItemBins, E> {
         let needed = self.needed(packed.count(), packed.items.len(), noun)?;
-        if needed == packed.count() {
-            return Ok(packed);
+        self.grow_to(needed, packed, costs, ticks)
+    }
+
+    /// Add bins up to so many, for which there are items; costs are given where they count.
+    pub(in crate::plan) fn grow_to<E>(
+        &self,
+        needed: usize,
+        packed: ItemBins,
+        costs: Option<&[f64]>,
+        ticks: &mut Ticks<E>,
+    ) -> Result<ItemBins, E> {
+        match (self.growth, costs) {
+            _ if needed <= packed.count() => Ok(packed),
+            (Growth::Splitting, Some(costs)) => halve(&packed, costs, needed, ticks),
+            _ => spread(&packed, needed, ticks),
         }
-        spread(&packed, needed, ticks)
     }
 
     /// How many bins there have to be if so many would do; each needs an item.
@@ -408,11 +439,12 @@ struct Whole<'a> {
 }
 
 impl Whole<'_> {
-    fn as_items(&self) -> Items<'_> {
+    fn as_items(&self, limit: Load) -> Items<'_> {
         Items {
             sizes: &self.sizes,
             counts: self.members.as_ref().map(|members| &*members.counts),
-            costs: self.costs.as_deref(),
+            // Packers take longer where they have to look at costs.
+            costs: self.costs.as_deref().filter(|_| limit.cost < f64::INFINITY),
         }
     }
 

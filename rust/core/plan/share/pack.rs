@@ -3,7 +3,7 @@
 use super::cut::Weights;
 use super::{Tree, TreeRow};
 use crate::error::{Error, Oversized, Result};
-use crate::plan::pack::{Algorithm, Cost, Items, Load, Oversize, PackSpec, spread};
+use crate::plan::pack::{Algorithm, Cost, Items, Load, Oversize, PackSpec};
 use crate::ticks::Ticks;
 
 impl Tree {
@@ -44,7 +44,7 @@ impl Tree {
         let items = Items {
             sizes: &sizes,
             counts: (spec.max_sequences < self.rows.len()).then_some(&*counts),
-            costs: costs.is_some().then_some(&*tree_costs),
+            costs: (limit.cost < f64::INFINITY).then_some(&*tree_costs),
         };
         let mut packed = packer.pack(items, limit, ticks)?;
         let needed = spec.needed(packed.count(), self.rows.len(), "row")?;
@@ -53,8 +53,9 @@ impl Tree {
             chunks = weights.cut_further(chunks, needed, ticks)?;
             packed.offsets = (0..=needed).collect();
             packed.items = (0..needed).collect();
-        } else if needed > packed.count() {
-            packed = spread(&packed, needed, ticks)?;
+        } else {
+            let costs = costs.is_some().then_some(&*tree_costs);
+            packed = spec.grow_to(needed, packed, costs, ticks)?;
         }
         for bin in 0..packed.count() {
             for &item in packed.items(bin) {

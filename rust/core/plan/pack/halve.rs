@@ -1,0 +1,74 @@
+//! Halving: the heaviest bin is split in two, until there are as many bins as needed.
+
+use std::borrow::Cow;
+use std::collections::BinaryHeap;
+
+use super::ItemBins;
+use crate::ticks::Ticks;
+
+/// Add bins up to so many: the heaviest bin of two items or more, of equal ones the last, keeps one half
+/// of them, and a new bin takes the other.
+///
+/// The items of a bin go to its halves in turn, the heaviest first and of equal ones the first: each to
+/// the lighter half, of equal ones to the one that is kept. These are the bins of slime and prime-rl.
+/// Where all items weigh nothing, the new bin takes the second half. Weights are finite and not
+/// negative. No bin stays empty if there are as many items.
+///
+/// # Errors
+/// What `ticks` are stopped by.
+pub fn halve<E>(
+    packed: &ItemBins,
+    weights: &[f64],
+    bins: usize,
+    ticks: &mut Ticks<E>,
+) -> Result<ItemBins, E> {
+    let mut contents: Vec<Cow<[usize]>> = { 0..packed.count() }
+        .map(|bin| packed.items(bin).into())
+        .collect();
+    // The bits of numbers that are not negative are ordered as they are.
+    let key = |bin: usize, items: &[usize]| {
+        let weight = items.iter().fold(0.0, |sum, &item| sum + weights[item]);
+        (items.len() > 1).then_some((weight.to_bits(), bin))
+    };
+    let all = contents.iter().enumerate();
+    let mut heaviest: BinaryHeap<_> = all.filter_map(|(bin, items)| key(bin, items)).collect();
+    while contents.len() < bins
+        && let Some((_, bin)) = heaviest.pop()
+    {
+        ticks.done(contents[bin].len())?;
+        let [kept, given] = halves(&contents[bin], weights);
+        heaviest.extend(key(bin, &kept));
+        heaviest.extend(key(contents.len(), &given));
+        contents[bin] = kept.into();
+        contents.push(given.into());
+    }
+    let mut out = ItemBins {
+        offsets: Vec::with_capacity(contents.len() + 1),
+        items: Vec::with_capacity(packed.items.len()),
+    };
+    out.offsets.push(0);
+    for items in contents {
+        ticks.done(items.len())?;
+        out.items.extend(&*items);
+        out.offsets.push(out.items.len());
+    }
+    Ok(out)
+}
+
+/// Two halves of about the same weight, none of which is empty.
+fn halves(items: &[usize], weights: &[f64]) -> [Vec<usize>; 2] {
+    let mut order = items.to_vec();
+    order.sort_by(|&a, &b| weights[b].total_cmp(&weights[a]));
+    let mut halves = [Vec::new(), Vec::new()];
+    let mut sums = [0.0, 0.0];
+    for item in order {
+        let half = usize::from(sums[0] > sums[1]);
+        halves[half].push(item);
+        sums[half] += weights[item];
+    }
+    if halves[1].is_empty() {
+        let middle = halves[0].len().div_ceil(2);
+        halves[1] = halves[0].split_off(middle);
+    }
+    halves
+}
