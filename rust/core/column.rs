@@ -264,17 +264,16 @@ impl<T: Element> Column<T> for SliceColumn<'_> {
 
 /// Values of a column that are whole numbers, as it was asked to check ([`Check::Whole`]): read as float64,
 /// which holds them exactly, and converted. So integers, booleans and floats may stand for them alike.
-#[derive(Debug, Clone, Copy)]
-pub struct WholeNumbers<'a, C>(pub &'a C);
+pub struct WholeNumbers<'a, E>(pub &'a dyn Column<f64, Error = E>);
 
-impl<T: Element, C: Column<f64>> Column<T> for WholeNumbers<'_, C> {
-    type Error = C::Error;
+impl<T: Element, E> Column<T> for WholeNumbers<'_, E> {
+    type Error = E;
 
     fn row_len(&self, turn: usize) -> usize {
         self.0.row_len(turn)
     }
 
-    fn read(&self, turn: usize, from: usize, out: &mut [T]) -> Result<(), C::Error> {
+    fn read(&self, turn: usize, from: usize, out: &mut [T]) -> Result<(), E> {
         let (mut numbers, mut whole) = ([0.0; CHUNK], [0; CHUNK]);
         for (index, out) in out.chunks_mut(CHUNK).enumerate() {
             let numbers = &mut numbers[..out.len()];

@@ -132,14 +132,12 @@ impl MergeSpec {
         streams: &Streams<C>,
         ends: Vec<usize>,
     ) -> Result<Merge, C::Error> {
-        let rewards = self.rewards;
-        match self.policy {
-            MergePolicy::Exact => Merge::of_turns(streams, ends, &mut Exact, rewards),
-            MergePolicy::Branch => Merge::of_turns(streams, ends, &mut Branch::default(), rewards),
-            MergePolicy::Realign(mut realign) => {
-                Merge::of_turns(streams, ends, &mut realign, rewards)
-            }
-        }
+        let policy: &mut dyn Policy<C> = match self.policy {
+            MergePolicy::Exact => &mut Exact,
+            MergePolicy::Branch => &mut Branch::default(),
+            MergePolicy::Realign(realign) => &mut { realign },
+        };
+        Merge::of_turns(streams, ends, policy, self.rewards)
     }
 }
 
@@ -188,7 +186,7 @@ impl Merge {
     pub fn of_turns<C: Tokens<Error: From<Error>>>(
         streams: &Streams<C>,
         ends: Vec<usize>,
-        policy: &mut impl Policy<C>,
+        policy: &mut dyn Policy<C>,
         rewards: MergeRewards,
     ) -> Result<Self, C::Error> {
         let turns = streams.turns;
