@@ -190,7 +190,7 @@ class Packer(NamedTuple):
         multiple_of: Any,
         min_bins: Any,
         bins_multiple_of: Any,
-        grow_by: Any,
+        grow_by: Any = "moving",
         oversize: Any,
         max_cost: Any,
         cost: Any,
