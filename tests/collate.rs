@@ -751,7 +751,8 @@ fn a_hook_and_a_bad_value_end_the_writing() {
     };
     assert_eq!(
         error.to_string(),
-        "responses[200][8000] is 1099511627776, which does not fit int32"
+        "responses[200][8000] is 1099511627776, which does not fit int32; \
+         pass a value that fits, or another dtype"
     );
 }
 

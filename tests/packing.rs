@@ -242,8 +242,8 @@ fn what_exceeds_a_bin_is_named() {
     };
     assert_eq!(
         message(&spread, None),
-        "3 bins would do, but bins_multiple_of=4 asks for 4, which 3 sequences cannot fill: no bin may \
-         be empty"
+        "bins_multiple_of is 4, so there must be at least 4 bins, but there are only 3 sequences and no \
+         bin may be empty; pass a smaller bins_multiple_of, or more sequences"
     );
     let dear = PackSpec {
         capacity: 100,
@@ -253,6 +253,6 @@ fn what_exceeds_a_bin_is_named() {
     };
     assert_eq!(
         message(&dear, None),
-        "lengths[0] is 3, but no piece of it fits into a bin: 1 token cost 1, which exceeds max_cost=0.5"
+        "lengths[0] is 3, but already 1 token cost 1, which exceeds max_cost=0.5; pass a larger max_cost"
     );
 }

@@ -116,7 +116,9 @@ def corrupt(kind, *buffers):
 @pytest.mark.parametrize("offsets", [[0, 4], [0, 2, 1], [-1, 2], [0, 2**30], [3, 0], [3, 4, 3]])
 def test_offsets_past_the_values(offsets, make, width):
     array = corrupt(make(pa.int64()), np.array(offsets, width))
-    message = "x could not be read: .*its list offsets fall, or end behind its 3 values"
+    message = (
+        "x could not be read: .*its list offsets fall, or end beyond its 3 values; pass a valid"
+    )
     refuses(ValueError, message, fc.ragged, array)
 
 
@@ -128,7 +130,7 @@ def test_offsets_past_the_values(offsets, make, width):
 )
 def test_views_past_the_values(offsets, sizes, make, width):
     array = corrupt(make(pa.int64()), np.array(offsets, width), np.array(sizes, width))
-    message = "one of its list views ends behind its 3 values"
+    message = "one of its list views ends beyond its 3 values"
     refuses(ValueError, message, fc.ragged, array)
 
 
@@ -268,7 +270,7 @@ def test_nulls_outside_a_slice():
     ids=lambda array: str(array.type),
 )
 def test_wrong_types(array):
-    message = "x is an Arrow array of type .*; rows are lists of integers, floats or booleans"
+    message = "x is an Arrow array of type .*; pass lists of integers, floats or booleans"
     refuses(TypeError, message, fc.ragged, array)
 
 
@@ -371,11 +373,11 @@ def test_requested_lists(make):
         (
             [[300]],
             pa.list_(pa.int8()),
-            r"List\(Int8\) is requested, but this is LargeList\(Int64\)",
+            r"requested_schema is List\(Int8\), but this is LargeList\(Int64\)",
         ),
-        ([[1.5]], pa.large_list(pa.int64()), "but this is .*; cast it afterwards, or convert"),
-        ([[1.5]], pa.float64(), "Float64 is requested"),
-        ([[1, 2]], pa.list_(pa.int64(), 2), "is requested"),
+        ([[1.5]], pa.large_list(pa.int64()), "but this is .*; cast the result, or pass"),
+        ([[1.5]], pa.float64(), "requested_schema is .*Float64"),
+        ([[1, 2]], pa.list_(pa.int64(), 2), "requested_schema is "),
     ],
 )
 def test_requested_what_does_not_fit(rows, kind, message):

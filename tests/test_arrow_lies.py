@@ -536,7 +536,7 @@ def test_requested_schemas_that_lie():
             rows.__arrow_c_array__(requested)
     with pytest.raises(ValueError, match="PyCapsule"):
         rows.__arrow_c_array__(capsule(schema(b"l"), b"other"))
-    with pytest.raises(ValueError, match="Int64 is requested"):
+    with pytest.raises(ValueError, match=r"requested_schema is .*Int64"):
         rows.__arrow_c_array__(capsule(schema(b"l"), b"arrow_schema"))
 
 

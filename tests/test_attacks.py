@@ -213,9 +213,9 @@ def test_plans_of_other_tables():
 @pytest.mark.parametrize(
     ("tables", "message"),
     [
-        ({"source": [0.0, 1.0, 2.0]}, "source does not hold signed integers"),
-        ({"source": [[0, 1, 2]]}, "source has a wrong number of dimensions"),
-        ({"pieces": [0, 1, 2]}, "pieces has a wrong number of dimensions"),
+        ({"source": [0.0, 1.0, 2.0]}, "source must hold signed integers; pass the tables"),
+        ({"source": [[0, 1, 2]]}, "source has another number of dimensions"),
+        ({"pieces": [0, 1, 2]}, "pieces has another number of dimensions"),
         ({"response_segments": [[0, 0, 1, 0, 0], [1, 0, 2, 1, 1]]}, "leaves the 3 x 2 grid"),
         ({name: np.zeros(0, int) for name in ROW_TABLES}, "no row"),
     ],

@@ -98,12 +98,12 @@ def test_token_ids_over_int32(item):
         (
             {"dtypes": {"input_ids": "bool"}},
             ValueError,
-            "dtype of input_ids is bool; it can be int64, int32",
+            "dtype of input_ids is bool; pass one of int64, int32",
         ),
         (
             {"dtypes": {"rewards": "int64"}},
             ValueError,
-            "dtype of rewards is int64; it can be float32",
+            "dtype of rewards is int64; pass one of float32",
         ),
         (
             {"dtypes": {"rewards": "bfloat16"}},

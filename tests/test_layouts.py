@@ -92,5 +92,5 @@ def test_rows_wider_than_fixed_widths(layout, message):
 def test_a_width_beyond_memory():
     with pytest.raises(MemoryError):
         build(layout=fc.Left(pad_to=2**61))
-    with pytest.raises(ValueError, match="larger than memory"):
+    with pytest.raises(ValueError, match="exceeds any memory; pass fewer"):
         build(layout=fc.Left(pad_to=2**63 - 1))

@@ -216,7 +216,7 @@ def test_a_turn_without_tokens_is_in_a_row_of_its_trajectory(row):
     turns["prompts"] = [[1, 2], [1, 2, 3, 4], [1, 2, 3, 4], [7]]
     tables = fc.merge_turns(**turns, trajectory_ids=IDS).to_dict()
     tables["turn_rows"][1] = row
-    with pytest.raises(ValueError, match="turn 1 is in a row that cannot have it"):
+    with pytest.raises(ValueError, match="turn 1 is in a row of other turns; pass the tables"):
         fc.planning.MergePlan.from_dict(tables)
 
 

@@ -714,9 +714,9 @@ FEWER = plan_of([[(1, 0, 2)], [(0, 0, 4)]])
     [
         ({"layout": fc.Packed(3)}, ValueError, r"\b0\b.*4.*capacity=3"),
         ({"layout": fc.Packed(8, min_bins=5)}, ValueError, "3 sequences.*5|5.*3 sequences"),
-        ({"layout": fc.Packed(plan=OTHER)}, ValueError, r"3 tokens in row 1, but it has 2"),
+        ({"layout": fc.Packed(plan=OTHER)}, ValueError, r"3 tokens in row 1, but the row has 2"),
         ({"layout": fc.Packed(plan=FEWER)}, ValueError, r"\b2\b.*\b3\b"),
-        ({"layout": fc.Packed(plan=[[0, 1, 3]])}, ValueError, "sequence 3, but there are 3"),
+        ({"layout": fc.Packed(plan=[[0, 1, 3]])}, ValueError, "it has row 3, but there are 3 rows"),
         ({"layout": packed(shift="next_token"), "labels": "shifted"}, ValueError, "twice"),
         ({"layout": packed(pad_to=5)}, ValueError, "6 .*pad_to.* 5|pad_to is 5"),
         ({"layout": fc.Packed.single_row(pad_to=9)}, ValueError, "10 .*pad_to.* 9|pad_to is 9"),
@@ -724,7 +724,7 @@ FEWER = plan_of([[(1, 0, 2)], [(0, 0, 4)]])
         ({"dtypes": {"attention_mask": "bool"}}, ValueError, "attention_mask"),
         ({"fields": {"sequence_ids": fc.PerRow([1, 2, 3])}}, ValueError, "sequence_ids"),
         ({"fields": {"row_cu_seqlens": fc.PerRow([1, 2, 3])}}, ValueError, "row_cu_seqlens"),
-        ({"responses": [[5, 6], [7], [8, 9]]}, ValueError, "4 tokens in row 2, but it has 3"),
+        ({"responses": [[5, 6], [7], [8, 9]]}, ValueError, "4 tokens in row 2, but the row has 3"),
     ],
 )  # fmt: skip
 def test_what_cannot_be(changes, exception, message):

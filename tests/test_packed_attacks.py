@@ -132,7 +132,7 @@ def test_bins_of_others():
     assert batch.input_ids.tolist() == [[1, 3, 4, 1, 5, 6], [1, 7, 8, 9, 0, 0]]
     assert batch.bin_plan.bins == [[2, 0], [1]]
     for bins in ([[0, 1]], [[0, 1], [2, 1]], [[0], [1], [3]]):
-        with pytest.raises(ValueError, match=r"sequence|bins"):
+        with pytest.raises(ValueError, match=r"does not fit the rows|bins"):
             fc.build_batch(**columns, layout=fc.Packed(plan=bins))
 
 

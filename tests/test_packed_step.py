@@ -256,7 +256,7 @@ def test_results_come_back_in_order():
 
 def test_shards_of_other_rows():
     plan = fc.plan_step([2, 3], layout=fc.Packed(5))
-    with pytest.raises(ValueError, match=r"row \d has \d tokens, but here it has"):
+    with pytest.raises(ValueError, match=r"\d tokens in row \d, which has \d; pass the rows"):
         fc.build_batch(
             [[1], [2]],
             [[3, 4], [5]],

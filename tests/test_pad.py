@@ -218,9 +218,9 @@ def test_memory_of_the_default_pool():
         (ValueError, "side is 'up'; pass 'right', 'left'", [[1]], {"side": "up"}),
         (ValueError, "rows has the fill 0.5, which does not fit int64", [[1]], {"fill": 0.5}),
         (TypeError, "fill of rows is 'a'", [[1]], {"fill": "a"}),
-        (TypeError, r"rows\[1\]\[0\] is 0.5 \(float\); it has to be an integer, as the first "
-         "number is; pass dtype='float32'", [[0], [0.5]], {}),
-        (TypeError, r"rows\[1\]\[0\] is 0.5 \(float\); it has to be an integer$", [[0], [0.5]],
+        (TypeError, r"rows\[1\]\[0\] is 0.5 \(float\); pass an integer as the first "
+         "number is, or dtype='float32'", [[0], [0.5]], {}),
+        (TypeError, r"rows\[1\]\[0\] is 0.5 \(float\); pass an integer$", [[0], [0.5]],
          {"dtype": "int64"}),
         (TypeError, r"rows\[1\] is None", [[0], None], {}),
         (TypeError, r"rows is 'ab' \(str\)", "ab", {}),
@@ -228,7 +228,7 @@ def test_memory_of_the_default_pool():
         (TypeError, r"rows\[0\] is 1 \(int\)", [1, 2], {}),
         (ValueError, r"rows\[1\] has values of shape \[3\] per token, but rows\[0\] of \[2\]",
          [np.ones((1, 2)), np.ones((1, 3))], {}),
-        (ValueError, "dtype of rows is int8; it can be float32", [np.ones(1, np.int8)], {}),
+        (ValueError, "dtype of rows is int8; pass one of float32", [np.ones(1, np.int8)], {}),
         (ValueError, r"rows\[0\]\[1\] is 300, which does not fit uint8", [[1, 300]],
          {"dtype": "uint8"}),
         (ValueError, "array_type is 'jax'", [[1]], {"array_type": "jax"}),

@@ -97,7 +97,7 @@ def test_by_every_argument(name, make, k):
     refuses(
         {name: make(rows_of(name, k))},
         ValueError,
-        rf"^{name}\[0\] has shape {shape}; a row has one dimension.*fastcollate.Field",
+        rf"^{name}\[0\] has shape {shape}; pass one number per token.*fastcollate.Field",
     )
 
 

@@ -149,5 +149,5 @@ def test_rewards_on_a_device_are_copied_once(rewards):
 
 def test_rows_of_other_dimensions_on_a_device():
     rows = [on_device([1], torch.int64), on_device([[1, 2]], torch.int64)]
-    with pytest.raises(ValueError, match=r"prompts\[1\] has shape \(1, 2\); a row has one"):
+    with pytest.raises(ValueError, match=r"prompts\[1\] has shape \(1, 2\); pass one number"):
         fc.build_batch(rows, [[1], [2]], pad_token_id=0)

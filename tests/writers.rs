@@ -443,7 +443,7 @@ fn errors_name_the_place() {
     let error = Column::<i64>::read(&column, 0, 1, &mut [0]).unwrap_err();
     assert_eq!(
         error.to_string(),
-        "prompts[0][1] is 18446744073709551615, which does not fit int64"
+        "prompts[0][1] is 18446744073709551615, which does not fit int64; pass a value that fits, or another dtype"
     );
 }
 

@@ -177,8 +177,8 @@ pub enum Error {
     },
 
     #[error(
-        "{field}[{row}] is one number for the whole row, but {} is empty: \
-         there is no last response token to put it on",
+        "{field}[{row}] is one number for the whole row, but {} has no last token to hold it; \
+         pass a response of at least one token, or one value per response token",
         .form.response(*.row)
     )]
     NoLastToken {
@@ -189,7 +189,7 @@ pub enum Error {
 
     #[error(
         "{field}[{turn}] is {number}, but the turn is not the last of row {row}, which ends with turn \
-         {last} and takes one number: pass merge_rewards='sum' to add up the numbers of a row's turns, \
+         {last} and takes one number; pass merge_rewards='sum' to add up the numbers of a row's turns, \
          merge_rewards='last' to drop all but the last turn's, or one reward per response token"
     )]
     EarlierNumber {
@@ -208,21 +208,23 @@ pub enum Error {
         expected: &'static str,
     },
 
-    #[error("{place} is {value}, which does not fit {dtype}")]
+    #[error(
+        "{place} is {value}, which does not fit {dtype}; pass a value that fits, or another dtype"
+    )]
     DoesNotFit {
         place: Place,
         value: String,
         dtype: &'static str,
     },
 
-    #[error("{place} holds {value}, which is no index from 0 to {}", .limit - 1)]
+    #[error("{place} is {value}; pass indices from 0 to {}", .limit - 1)]
     NoIndex {
         place: Place,
         value: String,
         limit: i64,
     },
 
-    #[error("{place} is NaN; a mask or weight has to be a number")]
+    #[error("{place} is NaN; pass a number")]
     Nan { place: Place },
 
     #[error(
@@ -238,7 +240,7 @@ pub enum Error {
 
     #[error(
         "{field}[{row}] has values of shape {found:?} per token, but {field}[{first}] of \
-         {expected:?}"
+         {expected:?}; pass values of one shape"
     )]
     Trailing {
         field: String,
@@ -251,7 +253,10 @@ pub enum Error {
     #[error("{tokens} tokens are more than cu_seqlens can count in int32; pass fewer rows")]
     TooManyTokens { tokens: usize },
 
-    #[error("row {row} has {found} {unit}, but {argument} is {width}; nothing is ever truncated")]
+    #[error(
+        "row {row} has {found} {unit}, but {argument} is {width} and rows are not truncated; \
+         pass a larger {argument}, or shorter rows"
+    )]
     TooWide {
         row: usize,
         found: usize,
@@ -261,7 +266,7 @@ pub enum Error {
     },
 
     #[error(
-        "bin {bin} has {found} positions, but pad_to is {width}; nothing is ever truncated: \
+        "bin {bin} has {found} positions, but pad_to is {width} and rows are not truncated; \
          pass a smaller capacity, or a larger pad_to"
     )]
     BinTooWide {
@@ -271,23 +276,23 @@ pub enum Error {
     },
 
     #[error(
-        "pad_to is {width}, but the widest bin of the step has {widest} positions; pass at least that, or \
-         plan the step with a smaller capacity"
+        "pad_to is {width}, but the widest bin of the step has {widest} positions; pass at least \
+         {widest}, or plan the step with a smaller capacity"
     )]
     StepTooWide { width: usize, widest: usize },
 
-    #[error("the layout's plan does not fit the rows: {0}; pass bins of all rows")]
+    #[error("plan of the layout does not fit the rows: {0}; pass each row in one bin")]
     OtherBins(String),
 
     #[error(
-        "pack is a plan for {expected} sequences, but there are {found} rows; \
-         pass one that was made for them"
+        "plan of the layout has {expected} sequences, but there are {found} rows; \
+         pass a plan of these rows"
     )]
     OtherSequenceCount { found: usize, expected: usize },
 
     #[error(
-        "pack is a plan for {expected} tokens in row {row}, but it has {found}; \
-         pass one that was made for these rows"
+        "plan of the layout has {expected} tokens in row {row}, but the row has {found}; \
+         pass a plan of these rows"
     )]
     OtherSequenceLength {
         row: usize,
@@ -307,25 +312,27 @@ pub enum Error {
         remedy: &'static str,
     },
 
-    #[error("a batch of {rows} rows x {width} positions is larger than memory can be addressed")]
+    #[error(
+        "a batch of {rows} rows x {width} positions exceeds any memory; pass fewer or shorter rows"
+    )]
     TooLarge { rows: usize, width: usize },
 
     #[error(
         "row {row} has no prompt, so no position holds the value of its first response token; \
-         pass missing= to say what stands there"
+         pass missing as the value of such tokens"
     )]
     NoPrompt { row: usize },
 
     #[error(
         "row {row} was split when it was packed, and no position holds the value of the first \
-         response token of a part; pass missing= to say what stands there"
+         response token of a part; pass missing as the value of such tokens"
     )]
     SplitRow { row: usize },
 
     #[error(
         "{missing} of the {tokens} response tokens of turn {turn} are in no row of this batch: \
-         merging masked or dropped them, or they are in another shard; pass missing= to say what \
-         stands there, or gather from the batch of all rows"
+         merging masked or dropped them, or they are in another shard; pass missing as the value of \
+         such tokens, or gather from the batch of all rows"
     )]
     NotInBatch {
         turn: usize,
@@ -334,8 +341,8 @@ pub enum Error {
     },
 
     #[error(
-        "the plan was made for {place} of {expected} tokens, but there it has {found}; \
-         make it of the same data"
+        "merge is a plan for {expected} tokens in {place}, which has {found}; \
+         pass a plan of these turns"
     )]
     OtherTurns {
         place: String,
@@ -343,7 +350,10 @@ pub enum Error {
         expected: usize,
     },
 
-    #[error("the plan was made for {expected} turns, but {} has {found}", .form.argument())]
+    #[error(
+        "merge is a plan for {expected} turns, but {} has {found} rows; pass a plan of these turns",
+        .form.argument()
+    )]
     OtherTurnCount {
         found: usize,
         expected: usize,
@@ -351,14 +361,13 @@ pub enum Error {
     },
 
     #[error(
-        "the shard is of a plan for {expected} rows, but there are {found}; \
-         pass what the plan was made for"
+        "shard is of a plan for {expected} rows, but there are {found}; pass the rows of the plan"
     )]
     OtherRowCount { found: usize, expected: usize },
 
     #[error(
-        "the shard is of a plan where row {row} has {expected} tokens, but here it has {found}; \
-         pass what the plan was made for"
+        "shard is of a plan for {expected} tokens in row {row}, which has {found}; \
+         pass the rows of the plan"
     )]
     OtherRowLength {
         row: usize,
@@ -367,8 +376,8 @@ pub enum Error {
     },
 
     #[error(
-        "the shard is of a plan whose longest prompt, response and row have {expected:?} tokens, \
-         but here they have {found:?}; pass what the plan was made for"
+        "shard is of a plan whose longest prompt, response and row have {expected:?} tokens, \
+         but here these have {found:?}; pass the rows of the plan"
     )]
     OtherLengths {
         found: (usize, usize, usize),
@@ -381,17 +390,23 @@ pub enum Error {
     )]
     Unstable { turn: usize },
 
-    #[error("no trajectory has a token that trains, so drop_untrainable leaves no row")]
+    #[error(
+        "no trajectory has a token that trains, so drop_untrainable leaves no row; \
+         pass drop_untrainable=False, or turns that train"
+    )]
     NothingTrains,
 
-    #[error("dtype of {key} is {found}; it can be {expected}")]
+    #[error("dtype of {key} is {found}; pass one of {expected}")]
     NoDtype {
         key: String,
         found: String,
         expected: String,
     },
 
-    #[error("num_experts is {count}, but {field} has {topk} different experts per token")]
+    #[error(
+        "num_experts is {count}, but {field} has {topk} different experts per token; \
+         pass at least {topk}"
+    )]
     TooFewExperts {
         field: String,
         count: i64,
@@ -422,16 +437,28 @@ pub enum Error {
         oversized: Oversized,
     },
 
-    #[error("lengths[{index}] is {len}, but no piece of it fits into a bin: {why}")]
+    #[error(
+        "multiple_of is {multiple}, but capacity is {capacity}, so no token fits into a bin; \
+         pass a capacity of at least {multiple}"
+    )]
+    NoRoom { multiple: usize, capacity: usize },
+
+    #[error(
+        "lengths[{index}] is {len}, but already {} cost {}, which exceeds max_cost={}; \
+         pass a larger max_cost",
+        counted(*.tokens, "token"), grouped_float(*.cost), plain_float(*.limit)
+    )]
     NoPiece {
         index: usize,
         len: usize,
-        why: String,
+        tokens: usize,
+        cost: f64,
+        limit: f64,
     },
 
     #[error(
-        "lengths[{index}] is {len}, and what pieces of it cost is not known: cost has one number per \
-         sequence; pass a name or a function"
+        "lengths[{index}] is {len} and has to be split, but cost has one number per sequence and \
+         none for pieces; pass cost as a name or a function"
     )]
     CostOfPieces { index: usize, len: usize },
 
@@ -441,9 +468,8 @@ pub enum Error {
     )]
     TooManyPieces { most: usize },
 
-    #[error("{}", too_few(*.bins, *.needed, *.min_bins, *.multiple_of, &counted(*.items, .noun)))]
+    #[error("{}", too_few(*.needed, *.min_bins, *.multiple_of, *.items, .noun))]
     TooFewItems {
-        bins: usize,
         needed: usize,
         min_bins: Option<usize>,
         multiple_of: Option<usize>,
@@ -458,7 +484,7 @@ pub enum Error {
         second: String,
     },
 
-    #[error("{key} has the fill {fill}, which does not fit {dtype}")]
+    #[error("{key} has the fill {fill}, which does not fit {dtype}; pass another fill or dtype")]
     FillMisfit {
         key: String,
         fill: String,
@@ -472,27 +498,36 @@ pub enum Error {
         problem: String,
     },
 
-    #[error("this is not a valid plan: {0}")]
+    #[error("shard {0}; pass a shard of a plan for these rows")]
+    OtherShard(String),
+
+    #[error("this is not a valid plan: {0}; pass the tables that to_dict returned")]
     InvalidPlan(String),
 }
 
 /// What asks for more bins than there are items.
 fn too_few(
-    bins: usize,
     needed: usize,
     min_bins: Option<usize>,
     multiple_of: Option<usize>,
-    items: &str,
+    items: usize,
+    noun: &str,
 ) -> String {
-    let min_bins = min_bins.map(|bins| format!("min_bins={bins}"));
-    let multiple_of = multiple_of.map(|multiple| format!("bins_multiple_of={multiple}"));
-    let given: Vec<_> = [min_bins, multiple_of].into_iter().flatten().collect();
-    let verb = if given.len() > 1 { "ask" } else { "asks" };
+    let asked = [("min_bins", min_bins), ("bins_multiple_of", multiple_of)];
+    let asked = asked.map(|(name, value)| value.map(|value| (name, value)));
+    let asked: Vec<_> = asked.into_iter().flatten().collect();
+    let given: Vec<_> = asked
+        .iter()
+        .map(|(name, value)| format!("{name} is {value}"))
+        .collect();
+    let names: Vec<_> = asked.iter().map(|(name, _)| *name).collect();
     format!(
-        "{} would do, but {} {verb} for {}, which {items} cannot fill: no bin may be empty",
-        counted(bins, "bin"),
+        "{}, so there must be at least {}, but there are only {} and no bin may be empty; \
+         pass a smaller {}, or more {noun}s",
         given.join(" and "),
-        grouped(needed)
+        counted(needed, "bin"),
+        counted(items, noun),
+        names.join(" or "),
     )
 }
 

@@ -35,7 +35,7 @@ pub enum Error {
     Null { place: String },
 
     /// An Arrow array that is not what it says, or that its producer fails to make: a `ValueError`.
-    #[error("{place} could not be read: {cause}")]
+    #[error("{place} could not be read: {cause}; pass a valid Arrow array")]
     Arrow { place: String, cause: String },
 
     /// An object whose own code raised while it was read: a chained exception.
@@ -44,7 +44,8 @@ pub enum Error {
 
     /// A row that would lie outside of its column.
     #[error(
-        "{field}[{row}] starts at {start} and has {len} tokens, but there are only {tokens} in all"
+        "{field}[{row}] starts at {start} and has {len} tokens, but there are only {tokens} in all; \
+         pass offsets and lengths within these"
     )]
     Overrun {
         field: String,

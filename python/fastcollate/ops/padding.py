@@ -148,8 +148,8 @@ def pad(
     try:
         return padded(_joined_if_short(rows), name, side, fill, pad_to, multiple_of, array_type)
     except TypeError as error:
-        if dtype is None and name == "int64" and "has to be an integer" in str(error):
-            raise TypeError(f"{error}, as the first number is; pass dtype='float32'") from error
+        if dtype is None and name == "int64" and str(error).endswith("; pass an integer"):
+            raise TypeError(f"{error} as the first number is, or dtype='float32'") from error
         raise
 
 

@@ -91,9 +91,9 @@ impl FieldSpec {
             return Ok(self);
         };
         let problem = match self.dtype.unwrap_or(Dtype::I32) {
-            _ if count < 1 => "pass a number from 1 on".to_owned(),
+            _ if count < 1 => "pass 1 or more".to_owned(),
             dtype if Number::Int(count - 1).fits(dtype) => return Ok(self),
-            dtype => format!("but {} has no indices for so many", dtype.name()),
+            dtype => format!("pass a wider dtype than {}", dtype.name()),
         };
         Err(Error::ExpertCount {
             key: self.key,

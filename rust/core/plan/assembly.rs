@@ -105,7 +105,7 @@ impl Assembly {
     /// overlap, fall back or leave its response.
     pub fn new(rows: Vec<Row>, pieces: Vec<Piece>, piece_offsets: Vec<usize>) -> Result<Self> {
         if rows.is_empty() {
-            return Err(Error::InvalidPlan("it has no row".to_owned()));
+            return Err(Error::InvalidPlan("it has no rows".to_owned()));
         }
         let partitions = piece_offsets.len() == rows.len() + 1
             && piece_offsets.first() == Some(&0)
@@ -113,7 +113,8 @@ impl Assembly {
             && piece_offsets.is_sorted();
         if !partitions {
             return Err(Error::InvalidPlan(
-                "piece_offsets does not partition the pieces into rows".to_owned(),
+                "piece_offsets must rise from 0 to the number of pieces, with one more than rows"
+                    .to_owned(),
             ));
         }
         let assembly = Self {
@@ -139,7 +140,9 @@ impl Assembly {
                 }
             }
             if row.prompt_len.checked_add(row.response_len).is_none() {
-                return Err(Error::InvalidPlan(format!("row {index} is too long")));
+                return Err(Error::InvalidPlan(format!(
+                    "row {index} has more tokens than can be counted"
+                )));
             }
         }
         Ok(assembly)
@@ -156,7 +159,7 @@ impl Assembly {
             None => *row == Row::SYNTHETIC && self.pieces(index).is_empty(),
         };
         if let Some(row) = self.rows.iter().enumerate().position(|row| !fits(row)) {
-            let reason = format!("row {row} is not as long as its source");
+            let reason = format!("row {row} has other lengths than its source");
             return Err(Error::InvalidPlan(reason));
         }
         let fits = |piece: &Piece| {

@@ -300,8 +300,8 @@ impl Bins {
     pub fn of_lists(lists: &[Vec<usize>], lens: &[usize]) -> Result<Self> {
         let all = || lists.iter().flatten().copied();
         if let Some(last) = all().max().filter(|&last| last >= lens.len()) {
-            let rows = counted(lens.len(), "length");
-            let reason = format!("bins name sequence {last}, but there are {rows}");
+            let rows = counted(lens.len(), "row");
+            let reason = format!("it has row {last}, but there are {rows}");
             return Err(Error::OtherBins(reason));
         }
         let mut offsets = vec![0];
@@ -319,10 +319,7 @@ impl Bins {
         };
         match bins.defect(lens.len()) {
             None => Ok(bins),
-            Some(reason) => {
-                let reason = format!("this is not a valid bin plan: {reason}");
-                Err(Error::OtherBins(reason))
-            }
+            Some(reason) => Err(Error::OtherBins(reason)),
         }
     }
 

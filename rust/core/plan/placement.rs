@@ -193,7 +193,7 @@ impl Placement {
         )?;
         check(&response, |row| row.response_len, "response")?;
         if layout.is_jagged() && (sequence.rows, response.rows) != (1, 1) {
-            let reason = "a jagged layout is one row".to_owned();
+            let reason = "a jagged layout must have one row".to_owned();
             return Err(Error::InvalidPlan(reason));
         }
         if let Some(bin_layout) = bin_layout {
@@ -201,12 +201,12 @@ impl Placement {
             let fits = bin_layout.fits(&sequence)
                 && bin_layout.responses(assembly, &sequence)? == response;
             if !fits {
-                let reason = "its bins are not laid out as it says".to_owned();
+                let reason = "its bins do not match its segments".to_owned();
                 return Err(Error::InvalidPlan(reason));
             }
         }
         if bin_layout.is_some() != layout.is_packed() {
-            let reason = "only a packed layout is packed".to_owned();
+            let reason = "packing must be given for the packed layout, and for no other".to_owned();
             return Err(Error::InvalidPlan(reason));
         }
         Ok(Self {

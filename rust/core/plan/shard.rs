@@ -52,12 +52,11 @@ impl Shard {
         }
         let rows = self.picks.iter().filter_map(|pick| pick.row);
         if let Some(row) = { rows }.find(|&row| row >= found) {
-            let reason = format!("the shard has row {row}, but there are {found}");
-            return Err(Error::InvalidPlan(reason));
+            let reason = format!("has row {row}, but there are {found} rows");
+            return Err(Error::OtherShard(reason));
         }
         if self.picks.is_empty() {
-            let reason = "the shard has no rows, or not as many flags".to_owned();
-            return Err(Error::InvalidPlan(reason));
+            return Err(Error::OtherShard("has no rows".to_owned()));
         }
         Ok(least)
     }

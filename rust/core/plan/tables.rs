@@ -22,11 +22,8 @@ impl BinTables<'_> {
     /// Say why not every token of every sequence lies in exactly one piece.
     pub fn defect(&self) -> Option<String> {
         let (sequences, pieces) = (self.sequences, self.indices.len());
-        if !goes_to(self.offsets, pieces) {
-            return Some(format!("offsets do not go from 0 to {pieces}"));
-        }
-        if !self.offsets.is_sorted() {
-            return Some("offsets fall".to_owned());
+        if let Some(defect) = offsets_defect("offsets", self.offsets, pieces, "pieces") {
+            return Some(defect);
         }
         if pieces < sequences {
             return Some(format!(
@@ -34,24 +31,29 @@ impl BinTables<'_> {
             ));
         }
         let mut is_there = vec![false; sequences];
-        for &index in self.indices {
+        for (piece, &index) in self.indices.iter().enumerate() {
             let place = usize::try_from(index).ok();
             let Some(is_there) = place.and_then(|index| is_there.get_mut(index)) else {
-                let last = sequences as i128 - 1;
-                return Some(format!("indices are not all from 0 to {last}"));
+                return Some(format!(
+                    "indices[{piece}] is {index}, but there are {sequences} sequences"
+                ));
             };
             *is_there = true;
         }
         for (name, values) in [("starts", self.starts), ("lengths", self.lens)] {
-            if values.iter().any(|value| !(0..=MAX_TOKENS).contains(value)) {
-                return Some(format!("{name} hold what is no number of tokens"));
+            let is_wrong = |value: &i64| !(0..=MAX_TOKENS).contains(value);
+            if let Some(piece) = values.iter().position(is_wrong) {
+                let value = values[piece];
+                return Some(format!(
+                    "{name}[{piece}] is {value}, but must be from 0 to {MAX_TOKENS}"
+                ));
             }
         }
         if let Some(index) = is_there.iter().position(|&is_there| !is_there) {
             return Some(format!("sequence {index} is in no bin"));
         }
         self.not_whole()
-            .map(|index| format!("sequence {index} is not there whole"))
+            .map(|index| format!("the pieces of sequence {index} have gaps or overlaps"))
     }
 
     /// The first sequence of which a token is in no piece or in two, or that has an empty part.
@@ -103,23 +105,42 @@ impl StepTables<'_> {
     pub fn defect(&self) -> Option<String> {
         let slots = self.rows.len();
         if self.is_padding.len() != slots {
-            return Some("rows and is_padding differ in length".to_owned());
+            let flags = self.is_padding.len();
+            return Some(format!(
+                "rows has {slots} items, but is_padding has {flags}"
+            ));
         }
         let num_prompts = self.prompt_offsets.len().saturating_sub(1);
-        for (name, values, end) in [
-            ("mini_batch_offsets", self.mini_batch_offsets, slots),
-            ("prompt_offsets", self.prompt_offsets, self.num_rows),
-            ("mini_batch_prompts", self.mini_batch_prompts, num_prompts),
+        for (name, values, end, noun) in [
+            (
+                "mini_batch_offsets",
+                self.mini_batch_offsets,
+                slots,
+                "slots",
+            ),
+            ("prompt_offsets", self.prompt_offsets, self.num_rows, "rows"),
+            (
+                "mini_batch_prompts",
+                self.mini_batch_prompts,
+                num_prompts,
+                "prompts",
+            ),
         ] {
-            if values.len() < 2 || !goes_to(values, end) {
-                return Some(format!("{name} do not go from 0 to {end}"));
+            if values.len() < 2 {
+                return Some(format!(
+                    "{name} has {} items, but must have 2 or more",
+                    values.len()
+                ));
             }
-            if !values.is_sorted() {
-                return Some(format!("{name} fall"));
+            if let Some(defect) = offsets_defect(name, values, end, noun) {
+                return Some(defect);
             }
         }
-        if self.mini_batch_prompts.len() != self.mini_batch_offsets.len() {
-            return Some("mini_batch_prompts and mini_batch_offsets differ in length".to_owned());
+        let (prompts, ends) = (self.mini_batch_prompts.len(), self.mini_batch_offsets.len());
+        if prompts != ends {
+            return Some(format!(
+                "mini_batch_prompts has {prompts} items, but mini_batch_offsets has {ends}"
+            ));
         }
         self.uneven().or_else(|| self.misplaced())
     }
@@ -129,46 +150,86 @@ impl StepTables<'_> {
         let mut ends = self.mini_batch_offsets.to_vec();
         let mut units = "rows";
         if let Some(bins) = self.bin_offsets {
-            let slots = self.rows.len();
-            if !goes_to(bins, slots) || bins.windows(2).any(|pair| pair[0] >= pair[1]) {
-                return Some(format!("bin_offsets do not rise from 0 to {slots}"));
+            if let Some(defect) = offsets_defect("bin_offsets", bins, self.rows.len(), "slots") {
+                return Some(defect);
             }
-            for end in &mut ends {
+            if let Some(bin) = bins.windows(2).position(|pair| pair[0] == pair[1]) {
+                return Some(format!("bin {bin} has no rows"));
+            }
+            for (index, end) in ends.iter_mut().enumerate() {
                 match bins.binary_search(end) {
                     Ok(bin) => *end = i64::try_from(bin).unwrap_or(i64::MAX),
-                    Err(_) => return Some("a bin is in two mini-batches".to_owned()),
+                    Err(bin) => {
+                        let bin = bin.saturating_sub(1);
+                        return Some(format!(
+                            "mini_batch_offsets[{index}] is {end}, which is inside bin {bin}"
+                        ));
+                    }
                 }
             }
             units = "bins";
         }
-        let is_even = |pair: &[i64]| {
+        let is_odd = |pair: &[i64]| {
             let count = usize::try_from(pair[1] - pair[0]);
-            count.is_ok_and(|count| count.is_multiple_of(self.ranks))
+            !count.is_ok_and(|count| count.is_multiple_of(self.ranks))
         };
-        let are_even = ends.windows(2).all(is_even);
-        (!are_even).then(|| format!("ranks have different numbers of {units}"))
+        let mini_batch = ends.windows(2).position(is_odd)?;
+        let count = ends[mini_batch + 1] - ends[mini_batch];
+        Some(format!(
+            "mini-batch {mini_batch} has {count} {units}, which dp_size={} does not divide",
+            self.ranks
+        ))
     }
 
     /// Say which rows are in no slot, or in two.
     fn misplaced(&self) -> Option<String> {
         let num_rows = self.num_rows;
         let mut slots_of = vec![0_u8; num_rows];
-        let mut are_real = true;
-        for (&row, &is_padding) in self.rows.iter().zip(self.is_padding) {
+        for (slot, (&row, &is_padding)) in self.rows.iter().zip(self.is_padding).enumerate() {
             match usize::try_from(row) {
                 Ok(row) if row < num_rows => {
                     slots_of[row] = slots_of[row].saturating_add(u8::from(!is_padding));
                 }
-                Err(_) if row == -1 => are_real &= is_padding,
+                Err(_) if row == -1 && is_padding => {}
+                Err(_) if row == -1 => {
+                    return Some(format!(
+                        "rows[{slot}] is -1, but is_padding[{slot}] is False"
+                    ));
+                }
                 _ => {
-                    let last = num_rows as i128 - 1;
-                    return Some(format!("rows are not all from -1 to {last}"));
+                    return Some(format!(
+                        "rows[{slot}] is {row}, but there are {num_rows} rows"
+                    ));
                 }
             }
         }
-        let is_once = are_real && slots_of.iter().all(|&count| count == 1);
-        (!is_once).then(|| "not every row is in one slot".to_owned())
+        let row = slots_of.iter().position(|&count| count != 1)?;
+        let found = if slots_of[row] == 0 {
+            "in no slot"
+        } else {
+            "in several slots"
+        };
+        Some(format!("row {row} is {found}"))
     }
+}
+
+/// Say why offsets do not go from 0 to the number of what they part.
+fn offsets_defect(name: &str, offsets: &[i64], end: usize, noun: &str) -> Option<String> {
+    if !goes_to(offsets, end) {
+        let found = match (offsets.first(), offsets.last()) {
+            (Some(first), Some(last)) => format!("but go from {first} to {last}"),
+            _ => "but are empty".to_owned(),
+        };
+        return Some(format!(
+            "{name} must start at 0 and end at {end} (the number of {noun}), {found}"
+        ));
+    }
+    let index = offsets.windows(2).position(|pair| pair[0] > pair[1])?;
+    let (before, after) = (offsets[index], offsets[index + 1]);
+    Some(format!(
+        "{name} fall from {before} to {after} at index {}",
+        index + 1
+    ))
 }
 
 fn goes_to(offsets: &[i64], end: usize) -> bool {

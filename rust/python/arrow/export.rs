@@ -96,7 +96,7 @@ impl Column {
         };
         if first < 0 || !ends.is_sorted() || last > self.len as i64 {
             let message = format!(
-                "the offsets are negative, fall, or end behind the {} values",
+                "the offsets are negative, fall, or end beyond the {} values",
                 self.len
             );
             return Err(PyValueError::new_err(message));
@@ -133,8 +133,8 @@ impl Column {
             wanted if wanted == lists => Ok(Form::LargeList),
             DataType::List(Form::List, item) if item.data_type == self.data_type => Ok(Form::List),
             wanted => Err(PyValueError::new_err(format!(
-                "{wanted} is requested, but this is {lists}; cast it afterwards, or convert the \
-                 numbers by fastcollate.ragged(x, dtype)"
+                "requested_schema is {wanted}, but this is {lists}; cast the result, or pass \
+                 fastcollate.ragged(x, dtype)"
             ))),
         }
     }

@@ -169,7 +169,7 @@ impl BufferPool {
             Err(error) if !error.is_instance_of::<PyException>(py) => return Err(error),
             Err(error) => {
                 let found = describe(max_bytes)?;
-                let message = format!("max_bytes is {found}; pass a number of bytes from 0 on");
+                let message = format!("max_bytes is {found}; pass a number of bytes, 0 or more");
                 return Err(if error.is_instance_of::<PyTypeError>(py) {
                     PyTypeError::new_err(message)
                 } else {

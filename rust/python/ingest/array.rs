@@ -80,7 +80,7 @@ impl<'py> ArrayView<'py> {
             return Err(Error::WrongType {
                 place: place(),
                 found: "a masked array".to_owned(),
-                expected: "fill it first, by its method filled",
+                expected: "pass what its method filled returns",
             });
         }
         if let Some(numbers) = viewable(&array) {
@@ -91,7 +91,7 @@ impl<'py> ArrayView<'py> {
             _ => Err(Error::WrongType {
                 place: place(),
                 found: format!("an array of dtype {}", array.dtype()),
-                expected: "rows hold integers, floats or booleans",
+                expected: "pass integers, floats or booleans",
             }),
         }
     }

@@ -123,7 +123,7 @@ impl<'a> Rows<'a> {
         let wrong_type = || Error::WrongType {
             place: place.to_owned(),
             found: format!("an Arrow array of type {data_type}"),
-            expected: "rows are lists of integers, floats or booleans",
+            expected: "pass lists of integers, floats or booleans",
         };
         let DataType::List(form, item) = data_type else {
             return Err(wrong_type());
@@ -186,7 +186,7 @@ impl<'a> Rows<'a> {
         let len = child.len() as i64;
         if !ends().is_sorted() || !ends().all(|end| (0..=len).contains(&end)) {
             return Err(self.invalid(format!(
-                "its list offsets fall, or end behind its {len} values"
+                "its list offsets fall, or end beyond its {len} values"
             )));
         }
         let mut offsets: Vec<_> = ends().map(|end| end as usize).collect();
@@ -211,7 +211,7 @@ impl<'a> Rows<'a> {
                 (Ok(start), Ok(size)) if start <= len && size <= len - start => (start, size),
                 _ => {
                     return Err(self.invalid(format!(
-                        "one of its list views ends behind its {len} values"
+                        "one of its list views ends beyond its {len} values"
                     )));
                 }
             };

@@ -28,7 +28,7 @@ pub trait Decode: Element {
 macro_rules! decode_integer {
     ($($type:ty),*) => {$(
         impl Decode for $type {
-            const EXPECTED: &'static str = "it has to be an integer";
+            const EXPECTED: &'static str = "pass an integer";
             const METHODS: &'static [&'static str] = &["__index__"];
 
             fn extract(item: &Bound<PyAny>) -> PyResult<Self> {
@@ -42,7 +42,7 @@ macro_rules! decode_integer {
 macro_rules! decode_float {
     ($($type:ty: $float:ty, $cast:expr;)*) => {$(
         impl Decode for $type {
-            const EXPECTED: &'static str = "it has to be a real number";
+            const EXPECTED: &'static str = "pass a real number";
             const METHODS: &'static [&'static str] = &["__float__", "__index__"];
 
             fn extract(item: &Bound<PyAny>) -> PyResult<Self> {
@@ -54,7 +54,7 @@ macro_rules! decode_float {
 
 /// Booleans, which 0 and 1 are too.
 impl Decode for bool {
-    const EXPECTED: &'static str = "it has to be True, False, 0 or 1";
+    const EXPECTED: &'static str = "pass True, False, 0 or 1";
     const METHODS: &'static [&'static str] = &["__index__"];
 
     fn extract(item: &Bound<PyAny>) -> PyResult<Self> {

@@ -21,10 +21,10 @@ use crate::error::{Error, Result};
 
 const EXPECTED_FIELD: &str =
     "pass a sequence of rows, a 2-D array or tensor, a Ragged or an Arrow array of lists";
-const EXPECTED_ROW: &str = "a row has to be a list or tuple of numbers, or a 1-D array or tensor";
-const EXPECTED_NUMBERS: &str = "a row has one dimension, for one number per token; \
-     pass more of them as fields={key: fastcollate.Field(rows)}";
-const EXPECTED_ROW_OF_ANY: &str = "a row has to be a list, an array or a tensor of numbers";
+const EXPECTED_ROW: &str = "pass a list or tuple of numbers, or a 1-D array or tensor";
+const EXPECTED_NUMBERS: &str = "pass one number per token, or several as \
+     fields={key: fastcollate.Field(rows)}";
+const EXPECTED_ROW_OF_ANY: &str = "pass a list, an array or a tensor of numbers";
 
 /// For fewer rows than these there is memory; asking takes small batches time.
 const MANY_ROWS: usize = 1 << 16;

@@ -69,7 +69,7 @@ pub fn as_array<'py>(tensor: &Bound<'py, PyAny>) -> PyResult<ArrayInput<'py>> {
     if tensor.getattr(intern!(py, "is_nested"))?.is_truthy()? {
         // What torch says of it is that it has an error itself.
         return Err(PyTypeError::new_err(
-            "it is a nested tensor whose rows do not lie one behind the other; \
+            "it is a nested tensor whose rows are not adjacent in memory; \
              pass fastcollate.ragged(...) of it",
         ));
     }

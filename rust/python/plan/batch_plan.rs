@@ -328,7 +328,7 @@ impl Plan {
             [index] => LAYOUTS.at(index),
             _ => None,
         };
-        let unknown = || Core::InvalidPlan("layout is not the number of one".to_owned());
+        let unknown = || Core::InvalidPlan("layout must be the number of a layout".to_owned());
         let layout = layout.ok_or_else(unknown)?;
         let placement = Placement::new(
             &assembly,
@@ -397,7 +397,7 @@ fn packing(tables: &Bound<PyDict>) -> Result<Option<BinLayout>> {
         _ => None,
     };
     let unknown =
-        || Core::InvalidPlan("packing is not (multiple_of, shift, padding_as)".to_owned());
+        || Core::InvalidPlan("packing must be (multiple_of, shift, padding_as)".to_owned());
     Ok(Some(packing.ok_or_else(unknown)?))
 }
 
@@ -405,7 +405,7 @@ fn grid(tables: &Bound<PyDict>, name: &str) -> Result<Grid> {
     let shape_name = format!("{name}_shape");
     let shape = column(tables, &shape_name)?;
     let [rows, width] = shape[..] else {
-        return Err(Core::InvalidPlan(format!("{shape_name} is not (rows, width)")).into());
+        return Err(Core::InvalidPlan(format!("{shape_name} must be (rows, width)")).into());
     };
     let segments = rows_of_table(tables, &format!("{name}_segments"))?
         .into_iter()

@@ -284,8 +284,10 @@ impl Merge {
         index: usize,
     ) -> PyResult<(usize, usize, usize, &'static str, bool, Vec<i64>, Vec<i64>)> {
         let breaks = &self.0.breaks;
-        let broken = { breaks.get(index) }
-            .ok_or_else(|| PyIndexError::new_err(format!("there are {} breaks", breaks.len())))?;
+        let broken = { breaks.get(index) }.ok_or_else(|| {
+            let count = breaks.len();
+            PyIndexError::new_err(format!("index is {index}, but there are {count} breaks"))
+        })?;
         Ok((
             broken.turn,
             broken.difference.position,
@@ -369,7 +371,7 @@ fn turn_rows_of(tables: &Bound<PyDict>) -> Result<Vec<Option<usize>>> {
     let rows = array::<Ix1>(tables, "turn_rows")?;
     let rows = rows.as_array();
     if rows.iter().any(|&row| row < -1) {
-        let reason = "turn_rows holds rows or -1".to_owned();
+        let reason = "turn_rows must hold rows or -1".to_owned();
         return Err(Core::InvalidPlan(reason).into());
     }
     Ok(rows.iter().map(|&row| row.try_into().ok()).collect())
@@ -381,7 +383,7 @@ fn rewards_of(tables: &Bound<PyDict>) -> Result<MergeRewards> {
         [place] => MERGE_REWARDS.at(place),
         _ => None,
     };
-    let unknown = || Core::InvalidPlan("merge_rewards is none of 0, 1 and 2".to_owned());
+    let unknown = || Core::InvalidPlan("merge_rewards must be 0, 1 or 2".to_owned());
     Ok(known.ok_or_else(unknown)?)
 }
 

@@ -21,8 +21,9 @@ impl<'py> FromPyObject<'_, 'py> for Shard {
         let widths: Option<(usize, usize, usize)> = shard.getattr("widths")?.extract()?;
         let (rows, is_padding) = (rows.as_array(), is_padding.as_array());
         if rows.len() != is_padding.len() {
-            let reason = "the shard has no rows, or not as many flags".to_owned();
-            return Err(crate::error::Error::from(Core::InvalidPlan(reason)).into());
+            let (rows, flags) = (rows.len(), is_padding.len());
+            let reason = format!("has {rows} rows, but {flags} flags in is_padding");
+            return Err(crate::error::Error::from(Core::OtherShard(reason)).into());
         }
         let pick = |(&row, &is_padding): (&i64, &bool)| Pick {
             row: row.try_into().ok(),

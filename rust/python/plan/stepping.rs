@@ -113,7 +113,8 @@ fn incomparable(item: &Bound<PyAny>, name: &str, index: usize, cause: PyErr) -> 
         (Err(interrupt), _) | (_, Err(interrupt)) => return interrupt,
     };
     let error = PyTypeError::new_err(format!(
-        "{name}[{index}] is {found}, which cannot be compared: {why}"
+        "{name}[{index}] is {found}, which cannot be compared with other ids ({why}); \
+         pass strings, integers or tuples of them"
     ));
     error.set_cause(py, Some(cause));
     error

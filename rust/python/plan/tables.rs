@@ -95,12 +95,12 @@ pub fn assembly(tables: &Bound<PyDict>) -> Result<(Turns, Assembly)> {
     let prompt_lens = column(tables, "prompt_lens")?;
     let response_lens = column(tables, "response_lens")?;
     if source.iter().any(|&turn| turn < -1) || is_padding.iter().any(|&flag| flag > 1) {
-        let reason = "source holds turns or -1, and is_padding 0 or 1";
+        let reason = "source must hold turns or -1, and is_padding 0 or 1";
         return Err(Core::InvalidPlan(reason.to_owned()).into());
     }
     let lens = [prompt_lens.len(), response_lens.len(), is_padding.len()];
     if lens != [source.len(); 3] {
-        let reason = "source, prompt_lens, response_lens and is_padding differ in length";
+        let reason = "source, prompt_lens, response_lens and is_padding must be of one length";
         return Err(Core::InvalidPlan(reason.to_owned()).into());
     }
     let rows = (0..source.len()).map(|row| Row {
@@ -111,7 +111,7 @@ pub fn assembly(tables: &Bound<PyDict>) -> Result<(Turns, Assembly)> {
     });
     let pieces: Vec<[_; 5]> = rows_of_table(tables, "pieces")?;
     if let Some(piece) = pieces.iter().position(|[.., trains]| *trains > 1) {
-        let reason = format!("piece {piece} trains neither 0 nor 1");
+        let reason = format!("trains of piece {piece} must be 0 or 1");
         return Err(Core::InvalidPlan(reason).into());
     }
     let pieces = pieces
@@ -144,11 +144,11 @@ pub fn array<'py, D: Dimension>(
     let table = numpy.call_method1("asarray", (table,))?;
     let kind: char = table.getattr("dtype")?.getattr("kind")?.extract()?;
     if kind != 'i' {
-        return Err(invalid("does not hold signed integers").into());
+        return Err(invalid("must hold signed integers").into());
     }
     let copy = table.call_method1("astype", ("int64",))?;
     let array = copy.extract::<PyReadonlyArray<i64, D>>();
-    Ok(array.map_err(|_| invalid("has a wrong number of dimensions"))?)
+    Ok(array.map_err(|_| invalid("has another number of dimensions than to_dict gives it"))?)
 }
 
 /// A table of one column.
@@ -179,7 +179,7 @@ pub fn rows_of_table<const N: usize>(
     let array = array::<Ix2>(tables, name)?;
     let array = array.as_array();
     if array.ncols() != N {
-        let reason = format!("{name} has {} columns, not {N}", array.ncols());
+        let reason = format!("{name} has {} columns, but must have {N}", array.ncols());
         return Err(Core::InvalidPlan(reason).into());
     }
     let row = |row: ArrayView1<i64>| {

@@ -171,7 +171,7 @@ impl Merge {
         let trajectories = &self.trajectories;
         let is_ordered = trajectories.is_sorted() && trajectories.last() < Some(&self.ends.len());
         if trajectories.len() != self.assembly.rows().len() || !is_ordered {
-            let reason = "trajectories does not give one of each row, in order".to_owned();
+            let reason = "trajectories must have one number per row, in order".to_owned();
             return Err(Error::InvalidPlan(reason));
         }
         self.check_rows()?;
@@ -350,7 +350,7 @@ impl Merge {
             return invalid("its turns have more tokens than can be counted".to_owned());
         }
         if self.turn_rows.len() != turns.count() {
-            return invalid("turn_rows does not give one of each turn".to_owned());
+            return invalid("turn_rows must have one number per turn".to_owned());
         }
         let mut last = None;
         for (row, &trajectory) in self.trajectories.iter().enumerate() {
@@ -399,7 +399,7 @@ impl Merge {
                     }
                 };
                 if !fits {
-                    let reason = format!("turn {turn} is in a row that cannot have it");
+                    let reason = format!("turn {turn} is in a row of other turns");
                     return Err(Error::InvalidPlan(reason));
                 }
             }
@@ -421,7 +421,7 @@ fn check_ends(ends: &[usize], turns: &Turns) -> Result<()> {
     if is_increasing && ends.last() == Some(&turns.count()) {
         return Ok(());
     }
-    let reason = "the ends of the trajectories do not part the turns".to_owned();
+    let reason = "trajectory_ends must rise to the number of turns".to_owned();
     Err(Error::InvalidPlan(reason))
 }
 

@@ -10,7 +10,7 @@ use crate::ticks::Ticks;
 /// splitting, and TRL's wrapped ones.
 ///
 /// # Errors
-/// What `ticks` are stopped by; [`Error::InvalidPlan`] if a bin has no room for a span of one
+/// What `ticks` are stopped by; [`Error::NoRoom`] if a bin has no room for a span of one
 /// token.
 pub fn concat<E: From<Error>>(
     lens: &[usize],
@@ -20,8 +20,7 @@ pub fn concat<E: From<Error>>(
     ticks: &mut Ticks<E>,
 ) -> Result<Bins, E> {
     if multiple == 0 || multiple > capacity || count == 0 {
-        let reason = "no bin has room for a token".to_owned();
-        return Err(Error::InvalidPlan(reason).into());
+        return Err(Error::NoRoom { multiple, capacity }.into());
     }
     let mut bins = Bins {
         offsets: vec![0],

@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use super::{ItemBins, Items, Load, Packer, concat, halve, spread};
 use crate::error::{Error, Oversized, Result};
 use crate::plan::{Bins, Span};
-use crate::text::{counted, grouped_float, plain_float};
+
 use crate::ticks::Ticks;
 
 /// Into how many pieces all sequences together may be split.
@@ -316,12 +316,10 @@ impl PackSpec {
         cost: &Cost<E>,
     ) -> Result<usize, E> {
         let (len, multiple) = (lens[index], self.multiple_of);
-        let no_piece = |why: String| Error::NoPiece { index, len, why };
         let most = self.capacity / multiple;
         if most == 0 {
             let capacity = self.capacity;
-            let why = format!("multiple_of={multiple} exceeds capacity={capacity}");
-            return Err(no_piece(why).into());
+            return Err(Error::NoRoom { multiple, capacity }.into());
         }
         if let (Cost::Given(_), true) = (cost, self.counts_costs()) {
             return Err(Error::CostOfPieces { index, len }.into());
@@ -341,10 +339,14 @@ impl PackSpec {
             }
         }
         if fits == 0 {
-            let (tokens, cost) = (counted(multiple, "token"), grouped_float(cost_of(1)?));
-            let limit = plain_float(self.max_cost);
-            let why = format!("{tokens} cost {cost}, which exceeds max_cost={limit}");
-            return Err(no_piece(why).into());
+            return Err(Error::NoPiece {
+                index,
+                len,
+                tokens: multiple,
+                cost: cost_of(1)?,
+                limit: self.max_cost,
+            }
+            .into());
         }
         Ok(fits * multiple)
     }
@@ -391,7 +393,6 @@ impl PackSpec {
             return Ok(needed);
         }
         Err(Error::TooFewItems {
-            bins: found,
             needed,
             min_bins: (self.min_bins > found).then_some(self.min_bins),
             multiple_of: (multiple > 1).then_some(multiple),
