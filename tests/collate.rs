@@ -790,6 +790,6 @@ fn rows_that_do_not_fit_together_are_refused() {
         Turns::of_sequences(&[4, 2], vec![0, 3])
             .unwrap_err()
             .to_string(),
-        "prompt_lens[1] is 3, but sequences[1] has 2 tokens; a prompt is the beginning of its sequence"
+        "prompt_lens[1] is 3, but sequences[1] has 2 tokens; pass a length from 0 to 2"
     );
 }

@@ -224,7 +224,7 @@ ROWS = {"sequences": [[1, 2, 3], [4, 5]], "prompt_lens": [1, 1]}
         (
             {**ROWS, "prompt_lens": [1, 3]},
             ValueError,
-            r"prompt_lens\[1\] is 3, but sequences\[1\] has 2 tokens; a prompt is the beginning",
+            r"prompt_lens\[1\] is 3, but sequences\[1\] has 2 tokens; pass a length from 0 to 2",
         ),
         ({**ROWS, "prompt_lens": [1, -1]}, ValueError, r"prompt_lens\[1\] is -1"),
         ({**ROWS, "prompt_lens": [1, 0.5]}, TypeError, "prompt_lens is .*pass the number of"),
@@ -271,7 +271,7 @@ ROWS = {"sequences": [[1, 2, 3], [4, 5]], "prompt_lens": [1, 1]}
         (
             {"sequences": [[1], [2, 3]], "prompt_lens": [1, 1], "rewards": [0.5, 1.0]},
             ValueError,
-            r"rewards\[0\] is one number .* but the response of sequences\[0\] is empty",
+            r"rewards\[0\] is one number .* but the response of sequences\[0\] has no last .*;",
         ),
         ({**ROWS, "rewards": [[1.0]]}, ValueError, "rewards has 1 rows, but sequences has 2"),
         (
@@ -318,7 +318,7 @@ def test_a_plan_is_for_other_sequences():
     merge = fc.merge_turns([[1], [1, 2]], [[2], [3]], is_last_step=[False, True])
     turns = {"sequences": [[1, 2], [1, 2, 3]], "pad_token_id": 0, "array_type": "numpy"}
     fc.build_batch(**turns, prompt_lens=[1, 2], merge=merge)
-    message = r"made for the prompt of sequences\[1\] of 2 tokens, but there it has 1"
+    message = r"2 tokens in the prompt of sequences\[1\], which has 1; pass a plan"
     with pytest.raises(ValueError, match=message):
         fc.build_batch(**turns, prompt_lens=[1, 1], merge=merge)
 

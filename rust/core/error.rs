@@ -117,8 +117,8 @@ pub enum Error {
     },
 
     #[error(
-        "prompt_lens[{row}] is {found}, but sequences[{row}] has {len} tokens; a prompt is the \
-         beginning of its sequence"
+        "prompt_lens[{row}] is {found}, but sequences[{row}] has {len} tokens; pass a \
+         length from 0 to {len}"
     )]
     PromptTooLong {
         row: usize,

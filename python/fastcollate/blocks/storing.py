@@ -59,7 +59,7 @@ class ColumnKind(NamedTuple):
     """What is known of a column without its values."""
 
     form: str
-    """How a field's values are aligned; ``"number"``, ``"array"`` or ``"object"`` for one per row."""
+    """How a field's values are aligned; ``"number"``, ``"array"``, ``"object"`` for one per row."""
     field: FieldOptions | None
     """The field without its values; None of a built-in one."""
     dtype: str

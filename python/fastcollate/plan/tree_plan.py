@@ -230,6 +230,7 @@ class TreePlan(Table):
             multiple_of=multiple_of,
             min_bins=min_bins,
             bins_multiple_of=bins_multiple_of,
+            grow_by="moving",
             oversize=oversize,
             max_cost=max_cost,
             cost=cost,
@@ -242,8 +243,8 @@ class TreePlan(Table):
             )
         if not isinstance(cost, str) and not callable(cost):
             raise ValueError(
-                "cost has one number per row, which does not say what tokens cost that rows have "
-                "in common; pass a name or a function"
+                "cost has one number per row, but a tree needs the cost of tokens that rows have "
+                "in common; pass cost as a name or a function"
             )
         offsets, rows, shared = self._core.pack(packer.spec)
         return TreeBins._trusted(
