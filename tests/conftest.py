@@ -1,5 +1,6 @@
 """What all tests share: Hypothesis profiles, the two types of array, and which need GPUs."""
 
+import gc
 import os
 from importlib.util import find_spec
 
@@ -34,6 +35,17 @@ def pytest_collection_modifyitems(items):
     for item in items:
         if item.path.stem in ALONE:
             item.add_marker("alone")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def frozen():
+    """Keep what was imported so far, torch's half a million objects, out of collections."""
+    gc.collect()
+    gc.freeze()
+
+
+def pytest_unconfigure():
+    gc.unfreeze()  # else its modules would not be torn down
 
 
 def pytest_runtest_setup(item):
