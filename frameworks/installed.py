@@ -39,6 +39,9 @@ MODULES = {
     "skyrl.train.sft_trainer",
     "skyrl.train.utils.trainer_utils",
     "trl.data_utils",
+    "trl.trainer.dpo_trainer",
+    "trl.trainer.sft_trainer",
+    "trl.trainer.utils",
     "verl.trainer.ppo.padding_utils",
     "verl.utils.attention_utils",
     "verl.utils.model",
@@ -57,6 +60,8 @@ def _rows(batch: Mapping[str, Any], rows: Sequence[int]) -> dict[str, Any]:
 
 
 GIVEN: dict[str, dict[str, Any]] = {
+    # The base of TRL's collators, whose methods are called by themselves.
+    "transformers.data.data_collator": {"DataCollatorMixin": object},
     # Of dicts in place of TensorDicts.
     "verl.utils.tensordict_utils": {
         "assign_non_tensor_data": dict.__setitem__,

@@ -29,6 +29,7 @@ KEYS = {
     "loss_mask": "loss_mask",
     "logprobs": "logprobs",
 }
+MASKS = ("completion_mask", "assistant_masks")
 LAYOUTS = ["left", "two_segment", "right", "jagged"]
 
 
@@ -41,14 +42,19 @@ def samples_of(data):
 @st.composite
 def sequences(draw):
     """Draw samples for supervised fine-tuning, as lists of Python numbers."""
-    form = draw(st.sampled_from(["prompt_len", "labels"]))
+    form = draw(st.sampled_from(["alone", "prompt_len", "labels", "masks"]))
+    masks = draw(st.sets(st.sampled_from(MASKS), min_size=1))
     samples = []
     for prompt, response in zip(*draw(rollouts())[:2], strict=True):
         ids = [*prompt, *response]
         sample = {"input_ids": ids}
         if form == "prompt_len":
             sample["prompt_len"] = len(prompt)
-        else:
+        elif form == "masks":
+            for key in sorted(masks):
+                mask = st.lists(st.integers(0, 1), min_size=len(ids), max_size=len(ids))
+                sample[key] = draw(mask)
+        elif form == "labels":
             trained = draw(st.lists(st.booleans(), min_size=len(ids), max_size=len(ids)))
             # Some ids may be -100 themselves: they are no labels then.
             sample["labels"] = [i if t else -100 for i, t in zip(ids, trained, strict=True)]
@@ -212,6 +218,12 @@ LABELLED = [
     {"input_ids": [4, 5, 6, 7], "labels": [-100, 5, -100, 7], "attention_mask": [1] * 4},
     {"input_ids": [8, 9], "labels": [-100, -100], "attention_mask": [1, 1]},
 ]
+MASKED = [
+    {"input_ids": [1, 2, 3], "completion_mask": [0, 1, 1], "assistant_masks": [1, 1, 1]},
+    {"input_ids": [4, 5, 6, 7], "completion_mask": [0, 1, 1, 1], "assistant_masks": [0, 1, 0, 1]},
+    {"input_ids": [8, 9], "completion_mask": [0, 1], "assistant_masks": [1, 0]},
+]
+ALONE = [{"input_ids": sample["input_ids"]} for sample in MASKED]
 SPLIT = [
     {"input_ids": [1, 2, 3], "prompt_len": 1, "logprobs": [-1.0, -2.0]},
     {"input_ids": [4, 5, 6, 7], "prompt_len": 0, "logprobs": [-1.0, -2.0, -3.0, -4.0]},
@@ -220,7 +232,7 @@ SPLIT = [
 
 
 @pytest.mark.parametrize("form", TABLES)
-@pytest.mark.parametrize("samples", [TURNS, LABELLED, SPLIT, TURNS[:1], LABELLED[:1]])
+@pytest.mark.parametrize("samples", [TURNS, LABELLED, MASKED, ALONE, SPLIT, LABELLED[:1]])
 @pytest.mark.parametrize("layout", ["left", "jagged"])
 def test_tables(samples, form, layout, array_type):
     collate = fc.Collator(pad_token_id=0, layout=layout, array_type=array_type)
@@ -232,8 +244,9 @@ def test_tables(samples, form, layout, array_type):
         assert batch.is_last_step == [sample["is_last_step"] for sample in samples]
 
 
-def test_written_out(array_type):
-    batch = fc.Collator(pad_token_id=0, layout="right", array_type=array_type)(LABELLED)
+@pytest.mark.parametrize("samples", [LABELLED, MASKED])
+def test_written_out(samples, array_type):
+    batch = fc.Collator(pad_token_id=0, layout="right", array_type=array_type)(samples)
     assert {key: value.tolist() for key, value in batch.items()} == {
         "input_ids": [[1, 2, 3, 0], [4, 5, 6, 7], [8, 9, 0, 0]],
         "attention_mask": [[1, 1, 1, 0], [1, 1, 1, 1], [1, 1, 0, 0]],
@@ -242,6 +255,33 @@ def test_written_out(array_type):
         "loss_mask": [[1, 1, 0], [1, 0, 1], [0, 0, 0]],
     }
     assert batch.prompt_lens.tolist() == [1, 1, 2]
+
+
+def test_sequences_alone_train_as_a_whole(array_type):
+    batch = fc.Collator(pad_token_id=0, layout="right", array_type=array_type)(ALONE)
+    assert batch.labels.tolist() == [[-100, 2, 3, -100], [-100, 5, 6, 7], [-100, 9, -100, -100]]
+    assert batch.prompt_lens.tolist() == [0, 0, 0]
+    weighed = [{**sample, "loss_mask": [1] * len(sample["input_ids"])} for sample in ALONE]
+    weights = fc.Collator(pad_token_id=0, layout="right", array_type=array_type)(weighed)
+    assert weights.labels.tolist() == batch.labels.tolist()
+    assert weights.loss_mask.tolist() == [[0, 1, 1, 0], [0, 1, 1, 1], [0, 1, 0, 0]]
+
+
+@pytest.mark.parametrize("one", [int, bool, np.int8, np.bool_])
+def test_masks_of_every_type(one, array_type):
+    samples = [
+        {key: np.array(row, one) if key in MASKS else row for key, row in sample.items()}
+        for sample in MASKED
+    ]
+    collate = fc.Collator(pad_token_id=0, array_type=array_type)
+    assert_same(collate(samples), collate(MASKED))
+
+
+def test_a_mask_may_be_a_field_instead(array_type):
+    samples = [{"input_ids": [1, 2], "prompt_len": 1, "completion_mask": [0, 5]}]
+    fields = {"weights": fc.Field("completion_mask", align="sequence")}
+    batch = fc.Collator(pad_token_id=0, fields=fields, array_type=array_type)(samples)
+    assert batch.weights.tolist() == [[0, 5]]
 
 
 # Fields
@@ -335,6 +375,27 @@ def test_outputs_can_be_chosen(array_type):
     assert type(given) is dict
     full = fc.Collator(pad_token_id=0, array_type=array_type)(LABELLED)
     assert_same(given, {key: full[key] for key in keys})
+
+
+def test_outputs_can_be_named(array_type):
+    names = {"labels": "targets", "cu_seqlens": ("cu_seq_lens_q", "cu_seq_lens_k")}
+    options = {"layout": fc.Packed.single_row(), "array_type": array_type}
+    collate = fc.Collator(pad_token_id=0, outputs=names, **options)
+    full = fc.Collator(pad_token_id=0, **options)(LABELLED)
+    bounds = full.cu_seqlens
+    expected = {"targets": full.labels, "cu_seq_lens_q": bounds, "cu_seq_lens_k": bounds}
+    for made in (collate(LABELLED), pickle.loads(pickle.dumps(collate))(LABELLED)):
+        assert type(made) is dict
+        assert list(made) == list(expected)
+        assert_same(made, expected)
+
+
+@pytest.mark.parametrize("outputs", [["cu_seq_lens_q"], {"cu_seq_lens_q": "cu_seqlens"}])
+def test_outputs_that_no_batch_has(outputs):
+    pattern = (
+        r"outputs has 'cu_seq_lens_q', .* pass some of \['input_ids', .*from these to their na"
+    )
+    refuses(LABELLED, ValueError, pattern, outputs=outputs)
 
 
 def test_rows_without_padding(array_type):
@@ -433,11 +494,30 @@ def test_advice_for_unknown_keys_fits_their_rows(tokens, value, advice, kind):
         ([{"prompt": [1]}], ValueError, "no 'response'"),
         ([{"response": [1]}], ValueError, "no 'prompt'"),
         ([{"rewards": [1]}], ValueError, r"no tokens; .*\['rewards'\]"),
-        ([{"input_ids": [1]}], ValueError, "no 'prompt_len' or 'labels' .*; pass one"),
         (
             [{"input_ids": [1], "prompt_len": 1, "labels": [1]}],
             ValueError,
-            "both 'prompt_len' and 'labels'; pass",
+            "'prompt_len' and 'labels', which both mark .*; pass one",
+        ),
+        (
+            [{"input_ids": [1], "prompt_len": 1, "assistant_masks": [1]}],
+            ValueError,
+            "'prompt_len' and 'assistant_masks', which both mark",
+        ),
+        (
+            [{"input_ids": [1], "labels": [1], "completion_mask": [1]}],
+            ValueError,
+            "'labels' and 'completion_mask', which both .*; pass one .* or name the other in ign",
+        ),
+        (
+            [{"input_ids": [1], "assistant_masks": [1], "loss_mask": [1]}],
+            ValueError,
+            "'loss_mask' and 'assistant_masks', which both mark",
+        ),
+        (
+            [{"prompt": [1], "response": [2], "completion_mask": [0, 1]}],
+            ValueError,
+            "'completion_mask' besides 'prompt' and 'response'",
         ),
         ([{"input_ids": [1], "labels": [1], "loss_mask": [1]}], ValueError, "'loss_mask' and 'lab"),
         (
@@ -486,6 +566,22 @@ def test_bad_sequences(bad, exception, pattern):
     if "attention_mask" in bad:
         samples[0] = {**GOOD, "attention_mask": [1, 1]}
     refuses(samples, exception, pattern)
+
+
+@pytest.mark.parametrize("key", MASKS)
+@pytest.mark.parametrize(
+    ("mask", "exception", "pattern"),
+    [
+        ([0], ValueError, r"\[1\] has 1 items, but input_ids\[1\] has 2; pass one value per tok"),
+        ([0, 2], ValueError, r"\[1\]\[1\] is 2; pass 1 for tokens that train and 0 for others"),
+        ([-1, 1], ValueError, r"\[1\]\[0\] is -1; pass 1"),
+        ([0, 0.5], TypeError, r"\[1\]\[1\] is 0.5"),
+        (None, TypeError, r"\[1\] is None"),
+    ],
+)
+def test_bad_masks(key, mask, exception, pattern):
+    good = {"input_ids": [1, 2], key: [0, 1]}
+    refuses([good, {**good, key: mask}], exception, key + pattern)
 
 
 @pytest.mark.parametrize(
@@ -540,6 +636,20 @@ def test_bad_columns(columns, exception, pattern):
         ({"ignore": "text"}, TypeError, r"ignore is 'text'; pass .* ignore=\['text'\]"),
         ({"ignore": [3]}, TypeError, "ignore has 3"),
         ({"outputs": "labels"}, TypeError, "outputs is 'labels'"),
+        ({"outputs": ["labels", "labels"]}, ValueError, "outputs has 'labels' twice"),
+        (
+            {"outputs": {"labels": "x", "input_ids": "x"}},
+            ValueError,
+            r"outputs\['input_ids'\] has the name 'x', which outputs\['labels'\] has too; pass",
+        ),
+        (
+            {"outputs": {"labels": ["x", "x"]}},
+            ValueError,
+            r"outputs\['labels'\] has the name 'x', wh",
+        ),
+        ({"outputs": {"labels": 3}}, TypeError, r"outputs\['labels'\] is 3"),
+        ({"outputs": {"labels": [3]}}, TypeError, r"outputs\['labels'\] has 3; keys are str"),
+        ({"outputs": {3: "x"}}, TypeError, "outputs has 3; keys are strings"),
     ],
 )
 def test_bad_options(options, exception, pattern):

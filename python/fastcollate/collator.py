@@ -39,15 +39,18 @@ class Collator(Generic[Made]):
 
     ``prompt`` and ``response``
         Token ids, in any form that a row of :func:`build_batch` may have.
-    ``input_ids`` and ``prompt_len``, or ``input_ids`` and ``labels``
-        The same for supervised fine-tuning: a whole sequence, with the number of prompt tokens in
-        front, or with -100 where nothing is trained and the ids themselves elsewhere, as Hugging
-        Face has them. Everything before the first label is the prompt, and ``loss_mask`` says
-        which tokens of the rest have one. An ``attention_mask`` may be there if it is 1 throughout.
-    ``seq_lengths`` beside ``input_ids`` and ``labels``
+    ``input_ids``
+        The same for supervised fine-tuning: a whole sequence. All of it trains, or what one of
+        these says: ``prompt_len``, the number of prompt tokens in front; ``labels``, -100 where
+        nothing trains and the ids themselves elsewhere, as Hugging Face has them; or
+        ``completion_mask`` and ``assistant_masks``, as TRL's ``SFTTrainer`` has them, 0 or 1 per
+        token, of which both have to be 1 if both are there. Everything before the first token that
+        trains is the prompt, and ``loss_mask`` says which tokens of the rest train. An
+        ``attention_mask`` may be there if it is 1 throughout.
+    ``seq_lengths`` beside ``input_ids``
         How many tokens each sequence of a packed sample has, as ``pack_dataset`` of TRL and of
-        :mod:`fastcollate.compat.trl` leaves them. Each sequence is a row of the batch; beside these
-        keys, samples may have fields of one value per token (``align="sequence"``).
+        :mod:`fastcollate.compat.trl` leaves them. Each sequence is a row of the batch; beside
+        ``labels`` or masks, samples may have fields of one value per token (``align="sequence"``).
     ``rewards``, ``loss_mask``, ``logprobs``
         One number per response token; of rewards also one number.
     ``uid``, ``trajectory_id``, ``is_last_step``
@@ -72,11 +75,13 @@ class Collator(Generic[Made]):
         an error, so that a key with a typing error does not go unnoticed.
     outputs
         Keys of the outputs to give, in this order, as a plain dict; for models that are called with
-        all that they get. A :class:`Batch` of everything if None.
+        all that they get. As a mapping, each with its name in the dict, or several:
+        ``{"cu_seqlens": ("cu_seq_lens_q", "cu_seq_lens_k")}``. A :class:`Batch` of everything if
+        None.
     **options
         Options of :class:`BatchBuilder`, which are those of :func:`build_batch` that do not belong
-        to the rows. Where samples have ``labels``, or `outputs` names them, so has the
-        batch: ``"aligned"`` unless ``labels="shifted"``.
+        to the rows. Samples of ``input_ids`` without ``prompt_len`` give ``labels``, and so do all
+        if `outputs` names them: ``"aligned"`` unless ``labels="shifted"``.
 
     Raises
     ------
@@ -123,7 +128,7 @@ class Collator(Generic[Made]):
         self: Collator[dict[str, Any]],
         *,
         pad_token_id: int,
-        outputs: Sequence[str],
+        outputs: Sequence[str] | Mapping[str, str | Sequence[str]],
         array_type: ArrayType = "torch",
         **options: Unpack[CollatorOptions],
     ) -> None: ...
@@ -134,7 +139,7 @@ class Collator(Generic[Made]):
         pad_token_id: int,
         fields: Mapping[str, Field | PerRow | RoutedExperts] | None = None,
         ignore: Collection[str] | Literal["rest"] = (),
-        outputs: Sequence[str] | None = None,
+        outputs: Sequence[str] | Mapping[str, str | Sequence[str]] | None = None,
         array_type: ArrayType = "torch",
         **options: Unpack[RowOptions],
     ) -> None:
@@ -145,7 +150,7 @@ class Collator(Generic[Made]):
         self._pad_token_id = pad_token_id
         self._fields = checked_sources(fields or {})
         self._ignore = None if ignore == "rest" else frozenset(_names("ignore", ignore))
-        self._outputs = None if outputs is None else tuple(_names("outputs", outputs))
+        self._outputs = None if outputs is None else _named(outputs)
         kind = {} if array_type == "torch" else {"array_type": array_type}
         self._options: dict[str, Any] = {**kind, **options}
 
@@ -159,14 +164,15 @@ class Collator(Generic[Made]):
         """
         arguments, has_labels, ids = columns_of(samples, self._fields, self._ignore)
         options = self._options
-        has_labels = has_labels or "labels" in (self._outputs or ())
+        has_labels = has_labels or "labels" in (self._outputs or {})
         if has_labels and options.get("labels") is None:
             options = {**options, "labels": "aligned"}
         made: Any = build_batch(**arguments, pad_token_id=self._pad_token_id, **options)
         if (message := padding_message("input_ids", ids, self._pad_token_id)) is not None:
             warn_user(message)
         if self._outputs is not None:
-            made = {key: made[key] for key in self._outputs}
+            outputs = self._outputs.items()
+            made = {name: _output(made, key) for key, names in outputs for name in names}
         return cast("Made", made)
 
     def for_ray_data(self) -> Any:
@@ -221,3 +227,36 @@ def _names(argument: str, names: Any) -> list[str]:
         if not isinstance(key, str):
             raise TypeError(f"{argument} has {key!r}; keys are strings")
     return keys
+
+
+def _named(outputs: Any) -> dict[str, list[str]]:
+    """Return the names in the dict of each output that is given."""
+    if not isinstance(outputs, Mapping):
+        keys = _names("outputs", outputs)
+        outputs = dict(zip(keys, keys, strict=True))
+        if len(outputs) < len(keys):
+            twice = next(key for at, key in enumerate(keys) if key in keys[:at])
+            raise ValueError(f"outputs has {twice!r} twice; pass each key once")
+    named: dict[str, list[str]] = {}
+    owners: dict[str, str] = {}
+    for key in _names("outputs", list(outputs)):
+        names = outputs[key]
+        named[key] = [names] if isinstance(names, str) else _names(f"outputs[{key!r}]", names)
+        for name in named[key]:
+            if name in owners:
+                raise ValueError(
+                    f"outputs[{key!r}] has the name {name!r}, which outputs[{owners[name]!r}] has "
+                    "too; pass another name for one of them"
+                )
+            owners[name] = key
+    return named
+
+
+def _output(batch: Batch, key: str) -> Any:
+    """Return an output by its key, of which `outputs` cannot know whether it is there."""
+    if key not in batch:
+        raise ValueError(
+            f"outputs has {key!r}, which is no output of the batch; pass some of {list(batch)} (a "
+            "mapping is from these to their names in the dict)"
+        )
+    return batch[key]

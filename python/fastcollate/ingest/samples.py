@@ -22,9 +22,11 @@ from fastcollate.ingest.dataset_columns import (
 )
 from fastcollate.ingest.fields import Field, PerRow, RoutedExperts
 from fastcollate.ingest.sequences import (
-    SEQ_LENGTHS,
+    MASKS,
+    OPTIONAL,
     SEQUENCE,
     TURN,
+    check_one_mark,
     check_packed,
     is_object_array,
     tokens_of,
@@ -84,7 +86,7 @@ def columns_of(
                 f"fields[{key!r}] reads {source!r}, which samples do not have; pass a key of "
                 "samples, or leave the field out"
             )
-    own = {key: one for key, one in columns.items() if key != SEQ_LENGTHS or key not in of_fields}
+    own = {key: one for key, one in columns.items() if key not in OPTIONAL or key not in of_fields}
     arguments, packed = tokens_of(own)
     if packed is not None:
         check_packed(columns, fields, of_fields)
@@ -94,17 +96,15 @@ def columns_of(
     for key, name in COLUMNS.items():
         if key in columns and sources.get(key) != key:  # else it is a field of its own
             if name in arguments:
-                raise ValueError(
-                    f"samples have {key!r} and 'labels', which both mark the tokens that train; "
-                    "pass one of them, or name the other in ignore"
-                )
+                check_one_mark(own, key, ("labels", *MASKS))
             arguments[name] = columns[key]
     if fields:
         arguments["fields"] = {
             key: _with_values(field, columns[sources[key]]) for key, field in fields.items()
         }
     is_told = packed is not None or "attention_mask" in columns
-    return Columns(arguments, "labels" in columns, None if is_told else columns.get("input_ids"))
+    has_labels = "input_ids" in columns and "prompt_len" not in columns
+    return Columns(arguments, has_labels, None if is_told else columns.get("input_ids"))
 
 
 def checked_sources(fields: Mapping[str, Any]) -> dict[str, AnyField]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import operator
 from collections.abc import Collection, Mapping
 from typing import Any, NamedTuple
@@ -22,11 +23,17 @@ TURN = ("prompt", "response")
 SEQ_LENGTHS = "seq_lengths"
 """The key that packers of datasets give the lengths of a sample's sequences."""
 
-SEQUENCE = ("input_ids", "prompt_len", "labels", "attention_mask", SEQ_LENGTHS)
-"""Keys of sequences for supervised fine-tuning. The second or the third says what trains."""
+MASKS = ("completion_mask", "assistant_masks")
+"""Keys of what trains along a sequence: where all of them are 1."""
 
-PACKED = ("input_ids", "labels", "attention_mask", SEQ_LENGTHS)
+SEQUENCE = ("input_ids", "prompt_len", "labels", *MASKS, "attention_mask", SEQ_LENGTHS)
+"""Keys of sequences. All tokens train, or what ``prompt_len``, ``labels`` or masks say."""
+
+PACKED = ("input_ids", "labels", *MASKS, "attention_mask", SEQ_LENGTHS)
 """Those that packed samples may have: one item per token or sequence."""
+
+OPTIONAL = (SEQ_LENGTHS, *MASKS)
+"""Those without a meaning of their own where a field of the batch reads them."""
 
 
 class Packed(NamedTuple):
@@ -48,7 +55,7 @@ class Tokens(NamedTuple):
     """What is known of samples from their tokens alone."""
 
     arguments: dict[str, Any]
-    """Token ids, and loss masks if there are labels, for `build_batch`."""
+    """Token ids, and loss masks if samples mark what trains, for `build_batch`."""
     packed: Packed | None
     """If the samples are packed, which sequences they hold: each is a row of the batch."""
 
@@ -68,17 +75,11 @@ def tokens_of(columns: Mapping[str, Any]) -> Tokens:
         return Tokens({"prompts": columns["prompt"], "responses": columns["response"]}, None)
     if "input_ids" not in columns:
         raise ValueError(
-            "samples have no tokens; pass 'prompt' and 'response', or 'input_ids' with "
-            f"'prompt_len' or 'labels' (their keys are {list(columns)})"
+            "samples have no tokens; pass 'prompt' and 'response', or 'input_ids' "
+            f"(their keys are {list(columns)})"
         )
-    if ("prompt_len" in columns) == ("labels" in columns):
-        raise ValueError(
-            "samples have 'input_ids' with both 'prompt_len' and 'labels'; pass one of them, or "
-            "name the other in ignore"
-            if "labels" in columns
-            else "samples have 'input_ids', but no 'prompt_len' or 'labels' to mark the response; "
-            "pass one of them"
-        )
+    check_one_mark(columns, "prompt_len", ("labels", *MASKS))
+    check_one_mark(columns, "labels", MASKS)
     ids = _ids("input_ids", columns["input_ids"])
     if "attention_mask" in columns:
         _check_no_padding(ids, _ids("attention_mask", columns["attention_mask"]))
@@ -86,20 +87,24 @@ def tokens_of(columns: Mapping[str, Any]) -> Tokens:
     if SEQ_LENGTHS in columns:
         offsets = _sequence_offsets(ids, _ids(SEQ_LENGTHS, columns[SEQ_LENGTHS]))
         packed = Packed(ids, offsets)
-    values, starts, lengths = ids.values, offsets[:-1], np.diff(offsets)
-    if "labels" in columns:
-        trained = _trained(ids, _ids("labels", columns["labels"]))
-        prompt_lens = _first(trained, offsets)
-    else:
-        prompt_lens = _prompt_lens(columns["prompt_len"], lengths)
-    arguments: dict[str, Any] = {
-        "sequences": RowSpans([(values, starts, lengths)]),
-        "prompt_lens": prompt_lens,
-    }
-    if "labels" in columns:
+    starts, lengths = offsets[:-1], np.diff(offsets)
+    arguments: dict[str, Any] = {"sequences": RowSpans([(ids.values, starts, lengths)])}
+    if "prompt_len" in columns:
+        arguments["prompt_lens"] = _prompt_lens(columns["prompt_len"], lengths)
+    elif (trained := _trained(ids, columns)) is not None:
+        arguments["prompt_lens"] = _first(trained, offsets)
         mask = RowSpans([(trained, starts, lengths)])
         arguments["loss_mask"] = Field(mask, align="sequence")
     return Tokens(arguments, packed)
+
+
+def check_one_mark(columns: Collection[str], key: str, others: Collection[str]) -> None:
+    """Refuse keys beside each other that both say which tokens train."""
+    if key in columns and (found := [other for other in others if other in columns]):
+        raise ValueError(
+            f"samples have {key!r} and {found[0]!r}, which both mark the tokens that train; "
+            "pass one of them, or name the other in ignore"
+        )
 
 
 def check_packed(
@@ -229,7 +234,31 @@ def _check_no_padding(ids: Ragged, mask: Ragged) -> None:
         )
 
 
-def _trained(ids: Ragged, labels: Ragged) -> np.ndarray:
+def _trained(ids: Ragged, columns: Mapping[str, Any]) -> np.ndarray | None:
+    """Return which tokens train, by their labels or masks: bool (tokens,); None if all do."""
+    if "labels" in columns:
+        return _labelled(ids, _ids("labels", columns["labels"]))
+    masks = [_kept(ids, key, _ids(key, columns[key])) for key in MASKS if key in columns]
+    return functools.reduce(np.logical_and, masks) if masks else None
+
+
+def _kept(ids: Ragged, key: str, mask: Ragged) -> np.ndarray:
+    """Return which tokens a mask keeps: bool (tokens,)."""
+    _check_same_lengths(ids, key, mask)
+    values = to_numpy(mask.values)
+    kept: np.ndarray = values == 1
+    wrong = kept == (values == 0)
+    if wrong.any():
+        index = int(wrong.argmax())
+        row, position = _place(ids.offsets, index)
+        raise ValueError(
+            f"{key}[{row}][{position}] is {values[index]}; pass 1 for tokens that train and 0 for "
+            "others"
+        )
+    return kept
+
+
+def _labelled(ids: Ragged, labels: Ragged) -> np.ndarray:
     """Return which tokens have a label: bool (tokens,)."""
     _check_same_lengths(ids, "labels", labels)
     targets, tokens = to_numpy(labels.values), to_numpy(ids.values)

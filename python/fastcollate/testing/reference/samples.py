@@ -23,8 +23,9 @@ def collate_loops(
     Parameters
     ----------
     samples
-        Dicts of ``prompt`` and ``response``, or of ``input_ids`` and ``prompt_len`` or ``labels``,
-        and of what belongs to the response; as `fastcollate.Collator`. The numbers are Python's.
+        Dicts of ``prompt`` and ``response``, or of ``input_ids``, alone or with ``prompt_len``,
+        ``labels``, ``completion_mask`` or ``assistant_masks``, and of what belongs to the response;
+        as `fastcollate.Collator`. The numbers are Python's.
     fields
         Fields by their keys, which hold the samples' key in place of their rows.
     **options
@@ -33,7 +34,8 @@ def collate_loops(
     Returns
     -------
     dict[str, object]
-        As `build_batch_loops`. Samples with labels give labels, aligned unless asked otherwise.
+        As `build_batch_loops`. Sequences without ``prompt_len`` give labels, aligned unless asked
+        otherwise.
     """
     columns: dict[str, Any] = {"prompts": [], "responses": []}
     for sample in samples:
@@ -45,7 +47,7 @@ def collate_loops(
         for key in _COLUMNS:
             if key in sample:
                 columns.setdefault(key, []).append(sample[key])
-    if "labels" in samples[0]:
+    if "input_ids" in samples[0] and "prompt_len" not in samples[0]:
         options["labels"] = options.get("labels") or "aligned"
     if fields is not None:
         options["fields"] = {key: _filled(field, samples) for key, field in fields.items()}
@@ -53,17 +55,20 @@ def collate_loops(
 
 
 def _parts(sample: Mapping[str, Any]) -> tuple[Any, Any, list[int] | None]:
-    """Return prompt and response, and which tokens of the response have a label."""
+    """Return prompt and response, and which tokens of the response train."""
     if "prompt" in sample:
         return sample["prompt"], sample["response"], None
     ids = sample["input_ids"]
     if "prompt_len" in sample:
         return ids[: sample["prompt_len"]], ids[sample["prompt_len"] :], None
-    count = 0
-    while count < len(ids) and sample["labels"][count] == IGNORE_INDEX:
-        count += 1
-    mask = [0 if label == IGNORE_INDEX else 1 for label in sample["labels"][count:]]
-    return ids[:count], ids[count:], mask
+    masks = [sample[key] for key in ("completion_mask", "assistant_masks") if key in sample]
+    if "labels" in sample:
+        masks = [[label != IGNORE_INDEX for label in sample["labels"]]]
+    if not masks:
+        return [], ids, None
+    trained = [int(all(values)) for values in zip(*masks, strict=True)]
+    count = trained.index(1) if 1 in trained else len(ids)
+    return ids[:count], ids[count:], trained[count:]
 
 
 def _filled(field: Any, samples: Sequence[Mapping[str, Any]]) -> Any:
