@@ -298,7 +298,7 @@ def build_batch(
         shard,
         pin_memory,
     )
-    for name, column in tokens._asdict().items():
+    for name, column in zip(tokens._fields, tokens, strict=True):
         if (message := padding_message(name, column, collated.spec.pad_token_id)) is not None:
             warn_user(message)
             break
