@@ -442,6 +442,22 @@ def test_ranks_of_one_node_share_objects(cluster, monkeypatch):
             assert_same(fc.ray.get_shard(ref), batch.select(plan.shard(0, rank)))
 
 
+def test_turns_are_whole_sequences(rollouts):
+    turns = columns(0)
+    pairs = list(zip(turns["prompts"], turns["responses"], strict=True))
+    whole = {name: value for name, value in turns.items() if name not in ("prompts", "responses")}
+    whole["sequences"] = [[*prompt, *response] for prompt, response in pairs]
+    whole["prompt_lens"] = [len(prompt) for prompt, _ in pairs]
+
+    def collated(turns):
+        shard = fc.ray.plan_step([fc.ray.put_turns(turns, merge="exact")]).shard(0, 0)
+        return fc.ray.collate(shard, pad_token_id=0, array_type="numpy")
+
+    found, expected = collated(whole), collated(turns)
+    assert_same(found, expected)
+    assert found.plan == expected.plan
+
+
 def test_arguments(rollouts):
     turns = columns(0)
     for wrong, message in (

@@ -176,15 +176,21 @@ def given_along(rows: Any, spec: FieldSpec) -> tuple[Any, FieldSpec]:
     """
     if not isinstance(rows, Field):
         return rows, spec
-    own = (field for field in dataclasses.fields(Field) if field.name not in ("rows", "align"))
-    for field in own:
-        if (value := getattr(rows, field.name)) != field.default:
+    for name, default in _OWN_OPTIONS:
+        if (value := getattr(rows, name)) != default:
             raise ValueError(
-                f"{spec.key} is an fc.Field with {field.name}={value!r}, but has an output of its "
-                "own: pass align alone, and dtypes for its dtype"
+                f"{spec.key} is an fc.Field with {name}={value!r}, but has an output of its own: "
+                "pass align alone, and dtypes for its dtype"
             )
     rows.check_align(spec.key)
-    return rows.rows, spec.along(rows.align)
+    return rows.rows, _along(spec, rows.align)
+
+
+_OWN_OPTIONS = [(one.name, one.default) for one in dataclasses.fields(Field)][2:]
+"""Options of fields with outputs of their own, and their defaults."""
+
+_along = functools.cache(FieldSpec.along)
+"""Of the specs that there are from the beginning."""
 
 
 class FieldOptions(NamedTuple):

@@ -33,37 +33,42 @@ def checked_tokens(
     prompts: Any | None, responses: Any | None, sequences: Any | None, prompt_lens: Any | None
 ) -> Tokens:
     """Check the arguments that hold token ids."""
-    if prompts is not None and responses is not None and sequences is prompt_lens is None:
-        return Parts(prompts, responses)  # first, since small batches take a few microseconds
-    _check_form(prompts=prompts, responses=responses, sequences=sequences, prompt_lens=prompt_lens)
-    if sequences is None:
-        return Parts(prompts, responses)
-    return Whole(
-        sequences, None if prompt_lens is None else checked_lengths("prompt_lens", prompt_lens)
+    is_whole = _is_whole(
+        (prompts, responses, sequences, prompt_lens),
+        ("prompts", "responses", "sequences", "prompt_lens"),
     )
+    if not is_whole:
+        return Parts(prompts, responses)
+    if prompt_lens is not None:
+        prompt_lens = checked_lengths("prompt_lens", prompt_lens)
+    return Whole(sequences, prompt_lens)
 
 
 def checked_row_tokens(
     prompt: Any | None, response: Any | None, sequence: Any | None, prompt_len: Any | None
 ) -> Tokens:
     """Check the arguments that hold the token ids of one row."""
-    _check_form(prompt=prompt, response=response, sequence=sequence, prompt_len=prompt_len)
-    if sequence is None:
+    is_whole = _is_whole(
+        (prompt, response, sequence, prompt_len), ("prompt", "response", "sequence", "prompt_len")
+    )
+    if not is_whole:
         return Parts(prompt, response)
     if prompt_len is not None:
         prompt_len = checked_count("prompt_len", prompt_len, "a number of tokens", least=0)
     return Whole(sequence, prompt_len)
 
 
-def _check_form(**given: Any) -> None:
-    """Check that tokens are given in one of the two forms."""
+def _is_whole(given: tuple[Any, Any, Any, Any], names: tuple[str, str, str, str]) -> bool:
+    """Say which of the two forms tokens are given in, and check that it is one of them."""
     prompts, responses, sequences, prompt_lens = given
-    forms = f"pass {prompts} and {responses}, or {sequences} with {prompt_lens}"
-    is_whole = given[sequences] is not None
-    if given[prompt_lens] is not None and not is_whole:
-        raise TypeError(f"{prompt_lens} is given without {sequences}; {forms}")
-    for name in (prompts, responses):
-        if is_whole and given[name] is not None:
-            raise TypeError(f"{name} is given beside {sequences}; {forms}")
-        if not is_whole and given[name] is None:
-            raise TypeError(f"{name} is None; {forms}")
+    if sequences is None:
+        if prompts is not None and responses is not None and prompt_lens is None:
+            return False
+        wrong = f"{names[0] if prompts is None else names[1]} is None"
+        if prompt_lens is not None:
+            wrong = f"{names[3]} is given without {names[2]}"
+    elif prompts is None and responses is None:
+        return True
+    else:
+        wrong = f"{names[1] if prompts is None else names[0]} is given beside {names[2]}"
+    raise TypeError(f"{wrong}; pass {names[0]} and {names[1]}, or {names[2]} with {names[3]}")

@@ -9,7 +9,6 @@ use crate::error::Result;
 use crate::plan::tables::usizes;
 
 /// The token ids as they were handed in, of all rows or of one.
-#[derive(FromPyObject)]
 pub enum TokenInput<'py> {
     Parts {
         prompts: Bound<'py, PyAny>,
@@ -21,6 +20,24 @@ pub enum TokenInput<'py> {
         /// prompt.
         prompt_lens: Option<Bound<'py, PyAny>>,
     },
+}
+
+impl<'py> FromPyObject<'_, 'py> for TokenInput<'py> {
+    type Error = PyErr;
+
+    fn extract(tokens: Borrowed<'_, 'py, PyAny>) -> PyResult<Self> {
+        let py = tokens.py();
+        Ok(match tokens.getattr_opt(intern!(py, "prompts"))? {
+            Some(prompts) => Self::Parts {
+                prompts,
+                responses: tokens.getattr(intern!(py, "responses"))?,
+            },
+            None => Self::Whole {
+                sequences: tokens.getattr(intern!(py, "sequences"))?,
+                prompt_lens: tokens.getattr(intern!(py, "prompt_lens"))?.extract()?,
+            },
+        })
+    }
 }
 
 impl<'py> TokenInput<'py> {
@@ -43,7 +60,7 @@ impl<'py> TokenInput<'py> {
                 let prompt_lens = match prompt_lens {
                     None => vec![0; sequences.len()],
                     Some(lens) => {
-                        let lens: PyReadonlyArray1<i64> = lens.extract().map_err(PyErr::from)?;
+                        let lens: PyReadonlyArray1<i64> = lens.extract()?;
                         usizes("prompt_lens", &lens)?
                     }
                 };
