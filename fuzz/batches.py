@@ -8,7 +8,7 @@ from contextlib import suppress
 from typing import Any
 
 import fastcollate as fc
-from calls import Call, draw_call, draw_layout, give_columns, packed_places
+from calls import TOKENS, Call, draw_call, draw_layout, give_columns, packed_places
 from choices import Choices
 from fastcollate.testing.reference import (
     assert_same,
@@ -45,7 +45,7 @@ def _build(choices: Choices, call: Call, ways: Sequence[Way]) -> None:
     if batch is None or expected is None:
         return
     assert_same(batch, expected)
-    choices.pick([check_again, check_again, check_layout, check_layout, check_pickle])(
+    choices.pick([check_again, check_sequences, check_layout, check_layout, check_pickle])(
         choices, batch, call, expected
     )
     del batch
@@ -57,6 +57,15 @@ def check_again(_: Choices, batch: fc.Batch, call: Call, expected: Any) -> None:
     """Build it twice more, of inputs that are as before: then in memory that was used."""
     for _ in range(2):
         assert_same(fc.build_batch(**call.arguments), expected)
+
+
+def check_sequences(_: Choices, __: fc.Batch, call: Call, expected: Any) -> None:
+    """Build it of whole sequences with the lengths of their prompts."""
+    others = {name: value for name, value in call.arguments.items() if name not in TOKENS}
+    pairs = zip(call.plain["prompts"], call.plain["responses"], strict=True)
+    sequences = [[*prompt, *response] for prompt, response in pairs]
+    found = fc.build_batch(sequences=sequences, prompt_lens=call.prompt_lens, **others)
+    assert_same(found, expected)
 
 
 def check_pickle(_: Choices, batch: fc.Batch, __: Call, expected: Any) -> None:
