@@ -65,6 +65,12 @@ def sequences(draw):
     return samples
 
 
+tokens = st.lists(st.integers(0, 2**31 - 1), max_size=6)
+pairs = st.lists(
+    st.fixed_dictionaries(dict.fromkeys(("prompt_ids", "chosen_ids", "rejected_ids"), tokens)),
+    min_size=1,
+    max_size=6,
+)
 options = st.fixed_dictionaries(
     {
         "pad_token_id": st.sampled_from([0, 7, -1]),
@@ -92,7 +98,15 @@ def test_sequences(samples, options, array_type):
     )
 
 
-@given(samples=sequences(), drawn=st.data())
+@given(samples=pairs, options=options)
+def test_pairs(samples, options, array_type):
+    same_or_refused(
+        lambda: fc.Collator(**options, array_type=array_type)(samples),
+        lambda: collate_loops(samples, **options),
+    )
+
+
+@given(samples=sequences() | pairs, drawn=st.data())
 def test_sequences_of_every_kind(samples, drawn):
     def convert(key, value):
         if key == "prompt_len":
@@ -223,6 +237,11 @@ MASKED = [
     {"input_ids": [4, 5, 6, 7], "completion_mask": [0, 1, 1, 1], "assistant_masks": [0, 1, 0, 1]},
     {"input_ids": [8, 9], "completion_mask": [0, 1], "assistant_masks": [1, 0]},
 ]
+PAIRS = [
+    {"prompt_ids": [1, 2, 3], "chosen_ids": [4, 5], "rejected_ids": [6]},
+    {"prompt_ids": [7, 8], "chosen_ids": [9], "rejected_ids": [10, 11]},
+    {"prompt_ids": [7, 8], "chosen_ids": [12], "rejected_ids": [13]},
+]
 ALONE = [{"input_ids": sample["input_ids"]} for sample in MASKED]
 SPLIT = [
     {"input_ids": [1, 2, 3], "prompt_len": 1, "logprobs": [-1.0, -2.0]},
@@ -232,7 +251,7 @@ SPLIT = [
 
 
 @pytest.mark.parametrize("form", TABLES)
-@pytest.mark.parametrize("samples", [TURNS, LABELLED, MASKED, ALONE, SPLIT, LABELLED[:1]])
+@pytest.mark.parametrize("samples", [TURNS, LABELLED, MASKED, ALONE, PAIRS, SPLIT, LABELLED[:1]])
 @pytest.mark.parametrize("layout", ["left", "jagged"])
 def test_tables(samples, form, layout, array_type):
     collate = fc.Collator(pad_token_id=0, layout=layout, array_type=array_type)
@@ -282,6 +301,51 @@ def test_a_mask_may_be_a_field_instead(array_type):
     fields = {"weights": fc.Field("completion_mask", align="sequence")}
     batch = fc.Collator(pad_token_id=0, fields=fields, array_type=array_type)(samples)
     assert batch.weights.tolist() == [[0, 5]]
+
+
+@pytest.mark.parametrize("form", TABLES)
+def test_pairs_written_out(form, array_type):
+    uids = ["a", "b", "b"]
+    numbers = [[0.5, 1.5], [-1.0, 2.0], [3.0, 4.0]]
+    samples = [
+        {
+            **pair, "uid": uid, "level": index, "of_chosen": one, "of_rejected": other,
+            "chosen_adv": [one] * len(pair["chosen_ids"]),
+            "rejected_adv": [other] * len(pair["rejected_ids"]),
+        }
+        for index, (pair, uid, (one, other)) in enumerate(zip(PAIRS, uids, numbers, strict=True))
+    ]  # fmt: skip
+    fields = {
+        "scores": fc.PerRow(("of_chosen", "of_rejected")),
+        "levels": fc.PerRow("level"),
+        "advantages": fc.Field(("chosen_adv", "rejected_adv")),
+    }
+    collate = fc.Collator(pad_token_id=0, layout="right", fields=fields, array_type=array_type)
+    batch = pickle.loads(pickle.dumps(collate))(form(samples))
+    assert {key: value.tolist() for key, value in batch.items()} == {
+        "input_ids": [
+            [1, 2, 3, 4, 5],
+            [7, 8, 9, 0, 0],
+            [7, 8, 12, 0, 0],
+            [1, 2, 3, 6, 0],
+            [7, 8, 10, 11, 0],
+            [7, 8, 13, 0, 0],
+        ],
+        "attention_mask": [[1] * n + [0] * (5 - n) for n in (5, 3, 3, 4, 4, 3)],
+        "response_mask": [[1, 1], [1, 0], [1, 0], [1, 0], [1, 1], [1, 0]],
+        "completion_mask": [
+            [0, 0, 0, 1, 1],
+            [0, 0, 1, 0, 0],
+            [0, 0, 1, 0, 0],
+            [0, 0, 0, 1, 0],
+            [0, 0, 1, 1, 0],
+            [0, 0, 1, 0, 0],
+        ],
+        "scores": [0.5, -1, 3, 1.5, 2, 4],
+        "levels": [0, 1, 2] * 2,
+        "advantages": [[0.5, 0.5], [-1, 0], [3, 0], [1.5, 0], [2, 2], [4, 0]],
+    }
+    assert batch.uids == ["a", "b", "b"] * 2
 
 
 # Fields
@@ -515,6 +579,17 @@ def test_advice_for_unknown_keys_fits_their_rows(tokens, value, advice, kind):
             "'loss_mask' and 'assistant_masks', which both mark",
         ),
         (
+            [{"prompt_ids": [1], "chosen_ids": [2]}],
+            ValueError,
+            "have 'prompt_ids', but no 'rejected_ids'; pass 'prompt_ids', 'chosen_ids' and 'rej",
+        ),
+        ([{"rejected_ids": [1]}], ValueError, "have 'rejected_ids', but no 'prompt_ids'"),
+        ([PAIRS[0], {"prompt_ids": [1]}], ValueError, r"samples\[1\] has no 'chosen_ids', but"),
+        ([{**PAIRS[0], "input_ids": [1]}], ValueError, "pairs, .* but 'input_ids' belongs to one"),
+        ([{**PAIRS[0], "rewards": 1}], ValueError, r"'rewards' belongs to one row; .*fc.Field\("),
+        ([{**PAIRS[0], "chosen_ids": [0.5]}], TypeError, r"chosen_ids\[0\]\[0\] is 0.5"),
+        ([{**PAIRS[0], "score": 1}], ValueError, "'score', which is not known"),
+        (
             [{"prompt": [1], "response": [2], "completion_mask": [0, 1]}],
             ValueError,
             "'completion_mask' besides 'prompt' and 'response'",
@@ -613,6 +688,12 @@ def test_bad_prompt_lengths(count, exception, pattern):
         ({"input_ids": np.zeros((1, 2)), "prompt_len": [1]}, TypeError, "input_ids holds float64"),
         ({"input_ids": 3, "prompt_len": [1]}, TypeError, "input_ids cannot be read"),
         ({"prompt": [1], "response": [2]}, ValueError, "samples is one sample: its 'prompt'"),
+        (PAIRS[0], ValueError, "samples is one sample: its 'prompt_ids'"),
+        (
+            {"prompt_ids": [[1]], "chosen_ids": [[1]], "rejected_ids": [[1], [2]]},
+            ValueError,
+            "rejected_ids has 2 rows, but prompt_ids has 1; pass one row per sample",
+        ),
         ({"input_ids": np.arange(2), "prompt_len": 1}, ValueError, "pass a list of samples"),
     ],
 )
@@ -632,6 +713,7 @@ def test_bad_columns(columns, exception, pattern):
         ({"fields": [1]}, TypeError, "fields is"),
         ({"fields": {"a": "a"}}, TypeError, r"fields\['a'\] is 'a' .*fc.Field\('a'\)"),
         ({"fields": {"a": fc.Field([[1]])}}, TypeError, r"fields\['a'\] holds .*fc.Field\('a'\)"),
+        ({"fields": {"a": fc.PerRow(("x", 1))}}, TypeError, r"fields\['a'\] holds .*PerRow\('a'\)"),
         ({"fields": {"a": fc.PerRow([1])}}, TypeError, r"fc.PerRow\('a'\)"),
         ({"ignore": "text"}, TypeError, r"ignore is 'text'; pass .* ignore=\['text'\]"),
         ({"ignore": [3]}, TypeError, "ignore has 3"),
@@ -664,6 +746,12 @@ def test_fields_that_no_sample_has():
         "fields.'adv'. reads 'x', which samples do not have; pass",
         fields={"adv": fc.Field("x")},
     )
+
+
+def test_fields_of_two_keys_are_those_of_pairs():
+    fields = {"adv": fc.Field(("logprobs", "rewards"))}
+    refuses(TURNS, ValueError, "fields.'adv'. reads two keys, .* pass one key", fields=fields)
+    refuses(PAIRS, ValueError, "fields.'adv'. reads 'logprobs', which samples do", fields=fields)
 
 
 def test_a_pool_stays_in_its_process():

@@ -17,6 +17,8 @@ pytestmark = NEEDS_TORCH
 GOLDEN = Path(__file__).parent / "golden"
 MODELING = json.loads((GOLDEN / "trl_language_modeling.json").read_text())
 
+PREFERENCE = json.loads((GOLDEN / "trl_preference.json").read_text())
+
 PADDED = ("input_ids", "labels", "attention_mask")
 PADDING_FREE = {
     "input_ids": "input_ids",
@@ -106,3 +108,46 @@ def test_batches_are_those_of_trl(samples, padding_free):
     labelled = [{**sample, "labels": labels_of(sample)} for sample in samples]
     expected = theirs.torch_call(labelled)
     same_as_trl(modeling(padding_free, None)(samples), expected)
+
+
+# Preference pairs
+
+
+def preference(samples, pad_token_id, pad_to_multiple_of):
+    """Do what TRL's ``DataCollatorForPreference`` does."""
+    fields = {}
+    outputs = {key: key for key in ("input_ids", "attention_mask", "completion_mask")}
+    if "ref_chosen_logps" in samples[0]:
+        fields = {"ref_logps": fc.PerRow(("ref_chosen_logps", "ref_rejected_logps"))}
+        outputs["ref_logps"] = "ref_logps"
+    layout = fc.Right(multiple_of=pad_to_multiple_of or 1)
+    collate = fc.Collator(pad_token_id=pad_token_id, layout=layout, fields=fields, outputs=outputs)
+    made = collate(samples)
+    if fields:
+        made["ref_chosen_logps"], made["ref_rejected_logps"] = made.pop("ref_logps").chunk(2)
+    return made
+
+
+@pytest.mark.parametrize("case", PREFERENCE["cases"])
+def test_what_trl_itself_made_of_pairs(case):
+    assert_same(preference(case["samples"], **case["arguments"]), tensors(case["result"]))
+
+
+dpo_trainer = real("trl.trainer.dpo_trainer")
+pairs = st.lists(
+    st.fixed_dictionaries(
+        {
+            key: st.lists(st.integers(1, 9), min_size=least, max_size=6)
+            for key, least in (("prompt_ids", 1), ("chosen_ids", 0), ("rejected_ids", 0))
+        }
+    ),
+    min_size=1,
+    max_size=5,
+)
+
+
+@pytest.mark.skipif(dpo_trainer is None, reason="needs `make peers`")
+@given(pairs, st.sampled_from([None, 4]))
+def test_pairs_are_those_of_trl(samples, pad_to_multiple_of):
+    theirs = dpo_trainer.DataCollatorForPreference(7, pad_to_multiple_of=pad_to_multiple_of)
+    assert_same(preference(samples, 7, pad_to_multiple_of), theirs.torch_call(samples))

@@ -195,8 +195,8 @@ def id_list(name: str, values: Any) -> list[Any]:
 
 
 def as_list(values: Any) -> list[Any]:
-    """Return items as a list of Python's own objects, also those of NumPy and Arrow."""
-    for method in ("to_pylist", "tolist"):
+    """Return items as a list of Python's own objects, also those of NumPy, Arrow and Polars."""
+    for method in ("to_pylist", "tolist", "to_list"):
         if hasattr(values, method) and not hasattr(values, "detach"):
             return list(getattr(values, method)())
     return list(values)

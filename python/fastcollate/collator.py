@@ -51,10 +51,15 @@ class Collator(Generic[Made]):
         How many tokens each sequence of a packed sample has, as ``pack_dataset`` of TRL and of
         :mod:`fastcollate.compat.trl` leaves them. Each sequence is a row of the batch; beside
         ``labels`` or masks, samples may have fields of one value per token (``align="sequence"``).
+    ``prompt_ids``, ``chosen_ids`` and ``rejected_ids``
+        A preference pair, as TRL's ``DPOTrainer`` has them, which is two rows of the batch: of
+        ``n`` pairs, row ``i`` is the chosen response of pair ``i`` and row ``n + i`` the rejected
+        one, both with its ``uid``. The batch has ``completion_mask``, 1 on responses, along
+        ``input_ids``.
     ``rewards``, ``loss_mask``, ``logprobs``
-        One number per response token; of rewards also one number.
+        One number per response token; of rewards also one number. Not of pairs.
     ``uid``, ``trajectory_id``, ``is_last_step``
-        Kept per row.
+        Kept per row. Of pairs ``uid`` alone.
 
     Beside a list of samples, a call takes the same as columns: a mapping from these keys to rows
     (what Ray Data hands over as NumPy arrays), a table of Arrow or Polars, or a ``Dataset`` of
@@ -69,7 +74,9 @@ class Collator(Generic[Made]):
         As :func:`build_batch`.
     fields
         More fields by the keys of their outputs, each with the samples' key in place of the rows:
-        ``{"advantages": fc.Field("adv"), "images": fc.PerRow("pixel_values", concat=True)}``.
+        ``{"advantages": fc.Field("adv"), "images": fc.PerRow("pixel_values", concat=True)}``. Of
+        pairs, a tuple of two keys, the chosen row's and the rejected one's, or a key of both:
+        ``{"ref_logps": fc.PerRow(("ref_chosen_logps", "ref_rejected_logps"))}``.
     ignore
         Keys of samples that are not used, or ``"rest"`` for all that have no meaning. Others are
         an error, so that a key with a typing error does not go unnoticed.
@@ -168,8 +175,9 @@ class Collator(Generic[Made]):
         if has_labels and options.get("labels") is None:
             options = {**options, "labels": "aligned"}
         made: Any = build_batch(**arguments, pad_token_id=self._pad_token_id, **options)
-        if (message := padding_message("input_ids", ids, self._pad_token_id)) is not None:
-            warn_user(message)
+        for name, rows in ids.items():
+            if (message := padding_message(name, rows, self._pad_token_id)) is not None:
+                warn_user(message)
         if self._outputs is not None:
             outputs = self._outputs.items()
             made = {name: _output(made, key) for key, names in outputs for name in names}

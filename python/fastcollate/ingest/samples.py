@@ -21,6 +21,7 @@ from fastcollate.ingest.dataset_columns import (
     shown_columns,
 )
 from fastcollate.ingest.fields import Field, PerRow, RoutedExperts
+from fastcollate.ingest.pairs import PAIR, arguments_of_pairs, joined
 from fastcollate.ingest.sequences import (
     MASKS,
     OPTIONAL,
@@ -58,8 +59,8 @@ class Columns(NamedTuple):
 
     arguments: dict[str, Any]
     has_labels: bool
-    ids: Any
-    """The rows of ``input_ids`` as they came, if nothing says that none of them is padding."""
+    ids: dict[str, Any]
+    """Rows of ids as they came, by key, where nothing says that none of them is padding."""
 
 
 def columns_of(
@@ -76,17 +77,29 @@ def columns_of(
     ignore
         Keys of samples that are not used; None for all that have no meaning.
     """
-    sources = {key: _source(key, field) for key, field in fields.items()}
-    of_fields = set(sources.values())
-    known = {*COLUMNS, *TURN, *SEQUENCE, *of_fields}
+    sources = {key: _sources(key, field) for key, field in fields.items()}
+    of_fields = {source for pair in sources.values() for source in pair}
+    known = {*COLUMNS, *TURN, *SEQUENCE, *PAIR, *of_fields}
     columns = _by_key(samples, known, ignore)
-    for key, source in sources.items():
-        if source not in columns:
+    for key, pair in sources.items():
+        if missing := [source for source in pair if source not in columns]:
             raise ValueError(
-                f"fields[{key!r}] reads {source!r}, which samples do not have; pass a key of "
+                f"fields[{key!r}] reads {missing[0]!r}, which samples do not have; pass a key of "
                 "samples, or leave the field out"
             )
     own = {key: one for key, one in columns.items() if key not in OPTIONAL or key not in of_fields}
+    if any(key in columns for key in PAIR):
+        arguments = arguments_of_pairs(columns, of_fields)
+        for key, field in fields.items():
+            chosen, rejected = sources[key][0], sources[key][-1]
+            values = joined(columns[chosen], columns[rejected])
+            arguments["fields"][key] = _with_values(field, values)
+        return Columns(arguments, False, {key: columns[key] for key in PAIR})
+    if two := [key for key, pair in sources.items() if len(pair) > 1]:
+        raise ValueError(
+            f"fields[{two[0]!r}] reads two keys, {sources[two[0]]}, but samples are no pairs of "
+            "'chosen_ids' and 'rejected_ids'; pass one key"
+        )
     arguments, packed = tokens_of(own)
     if packed is not None:
         check_packed(columns, fields, of_fields)
@@ -94,17 +107,19 @@ def columns_of(
             key: packed.split(key, one) if key in of_fields else one for key, one in columns.items()
         }
     for key, name in COLUMNS.items():
-        if key in columns and sources.get(key) != key:  # else it is a field of its own
+        if key in columns and sources.get(key) != (key,):  # else it is a field of its own
             if name in arguments:
                 check_one_mark(own, key, ("labels", *MASKS))
             arguments[name] = columns[key]
     if fields:
         arguments["fields"] = {
-            key: _with_values(field, columns[sources[key]]) for key, field in fields.items()
+            key: _with_values(field, columns[sources[key][0]]) for key, field in fields.items()
         }
+    if "input_ids" not in columns:
+        return Columns(arguments, False, {})
     is_told = packed is not None or "attention_mask" in columns
-    has_labels = "input_ids" in columns and "prompt_len" not in columns
-    return Columns(arguments, has_labels, None if is_told else columns.get("input_ids"))
+    ids = {} if is_told else {"input_ids": columns["input_ids"]}
+    return Columns(arguments, "prompt_len" not in columns, ids)
 
 
 def checked_sources(fields: Mapping[str, Any]) -> dict[str, AnyField]:
@@ -118,19 +133,22 @@ def checked_sources(fields: Mapping[str, Any]) -> dict[str, AnyField]:
                 "fc.RoutedExperts with the samples' key in place of the rows: "
                 f"fc.Field({key!r})"
             )
-        _source(key, field)
+        _sources(key, field)
     return dict(fields)
 
 
-def _source(key: str, field: AnyField) -> str:
-    """Return which key of the samples holds the values of a field."""
+def _sources(key: str, field: AnyField) -> tuple[str, ...]:
+    """Return which key of the samples holds the values of a field, or which two those of pairs."""
     source = getattr(field, _values_name(field))
-    if not isinstance(source, str):
+    if isinstance(source, str):
+        return (source,)
+    sources = source if isinstance(source, tuple) and len(source) == 2 else ()
+    if not sources or not all(isinstance(one, str) for one in sources):
         raise TypeError(
             f"fields[{key!r}] holds {describe(source)}, but values come with the samples; "
             f"pass their key: fc.{type(field).__name__}({key!r})"
         )
-    return source
+    return sources
 
 
 def _values_name(field: AnyField) -> str:
@@ -156,7 +174,7 @@ def _by_key(samples: Any, known: Collection[str], ignore: Collection[str] | None
     if names is not None:
         used = _used(names, known, ignore, lambda key: samples[key][0])
         columns = {key: _readable(samples[key]) for key in used}
-        for key in (*TURN, "input_ids"):
+        for key in (*TURN, *PAIR, "input_ids"):
             if _is_one_row(columns.get(key)):
                 raise ValueError(
                     f"samples is one sample: its {key!r} is one row of ids; pass a list of samples"

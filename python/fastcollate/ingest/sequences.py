@@ -80,12 +80,12 @@ def tokens_of(columns: Mapping[str, Any]) -> Tokens:
         )
     check_one_mark(columns, "prompt_len", ("labels", *MASKS))
     check_one_mark(columns, "labels", MASKS)
-    ids = _ids("input_ids", columns["input_ids"])
+    ids = ids_of("input_ids", columns["input_ids"])
     if "attention_mask" in columns:
-        _check_no_padding(ids, _ids("attention_mask", columns["attention_mask"]))
+        _check_no_padding(ids, ids_of("attention_mask", columns["attention_mask"]))
     packed, offsets = None, ids.offsets
     if SEQ_LENGTHS in columns:
-        offsets = _sequence_offsets(ids, _ids(SEQ_LENGTHS, columns[SEQ_LENGTHS]))
+        offsets = _sequence_offsets(ids, ids_of(SEQ_LENGTHS, columns[SEQ_LENGTHS]))
         packed = Packed(ids, offsets)
     starts, lengths = offsets[:-1], np.diff(offsets)
     arguments: dict[str, Any] = {"sequences": RowSpans([(ids.values, starts, lengths)])}
@@ -133,7 +133,7 @@ def check_packed(
 
 def _sequence_offsets(ids: Ragged, lengths: Ragged) -> NDArray[np.int64]:
     """Return where the sequences of all samples begin among the tokens, and where the last ends."""
-    _check_same_rows(SEQ_LENGTHS, len(lengths), len(ids))
+    check_same_rows(SEQ_LENGTHS, len(lengths), len(ids))
     counts = to_numpy(lengths.values)
     if (counts < 1).any() or len(counts) == 0:
         index = int((counts < 1).argmax()) if len(counts) else 0
@@ -160,7 +160,7 @@ def _sequence_offsets(ids: Ragged, lengths: Ragged) -> NDArray[np.int64]:
     return offsets
 
 
-def _ids(name: str, column: Any) -> Ragged:
+def ids_of(name: str, column: Any) -> Ragged:
     """Return a column of integers in one array, or one tensor, on the host."""
     if isinstance(column, (list, tuple)) or is_object_array(column):
         arrays = [row for row in column if _is_integers(row)]
@@ -197,16 +197,16 @@ def _is_integers(row: Any) -> bool:
     return type(row) is np.ndarray and row.ndim == 1 and row.dtype.kind in "iu"
 
 
-def _check_same_rows(name: str, found: int, expected: int) -> None:
+def check_same_rows(name: str, found: int, expected: int, of: str = "input_ids") -> None:
+    """Check that a column has as many rows as that of token ids."""
     if found != expected:
         raise ValueError(
-            f"{name} has {counted(found, 'row')}, but input_ids has {expected}; "
-            "pass one row per sample"
+            f"{name} has {counted(found, 'row')}, but {of} has {expected}; pass one row per sample"
         )
 
 
 def _check_same_lengths(ids: Ragged, name: str, other: Ragged) -> None:
-    _check_same_rows(name, len(other), len(ids))
+    check_same_rows(name, len(other), len(ids))
     differ = other.lengths != ids.lengths
     if differ.any():
         row = int(differ.argmax())
@@ -237,8 +237,8 @@ def _check_no_padding(ids: Ragged, mask: Ragged) -> None:
 def _trained(ids: Ragged, columns: Mapping[str, Any]) -> np.ndarray | None:
     """Return which tokens train, by their labels or masks: bool (tokens,); None if all do."""
     if "labels" in columns:
-        return _labelled(ids, _ids("labels", columns["labels"]))
-    masks = [_kept(ids, key, _ids(key, columns[key])) for key in MASKS if key in columns]
+        return _labelled(ids, ids_of("labels", columns["labels"]))
+    masks = [_kept(ids, key, ids_of(key, columns[key])) for key in MASKS if key in columns]
     return functools.reduce(np.logical_and, masks) if masks else None
 
 
@@ -286,7 +286,7 @@ def _first(trained: np.ndarray, offsets: np.ndarray) -> np.ndarray:
 
 def _prompt_lens(column: Any, lengths: np.ndarray) -> np.ndarray:
     items = id_list("prompt_len", column)
-    _check_same_rows("prompt_len", len(items), len(lengths))
+    check_same_rows("prompt_len", len(items), len(lengths))
     prompt_lens = np.empty(len(items), np.int64)
     for row, item in enumerate(items):
         try:

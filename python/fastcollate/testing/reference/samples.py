@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fastcollate._fastcollate import IGNORE_INDEX
+from fastcollate.ingest.fields import Field
 from fastcollate.testing.reference.loops import build_batch_loops
 
 _COLUMNS = ("rewards", "loss_mask", "logprobs")
@@ -25,7 +26,8 @@ def collate_loops(
     samples
         Dicts of ``prompt`` and ``response``, or of ``input_ids``, alone or with ``prompt_len``,
         ``labels``, ``completion_mask`` or ``assistant_masks``, and of what belongs to the response;
-        as `fastcollate.Collator`. The numbers are Python's.
+        as `fastcollate.Collator`. The numbers are Python's. Or pairs of ``prompt_ids``,
+        ``chosen_ids`` and ``rejected_ids``, without fields.
     fields
         Fields by their keys, which hold the samples' key in place of their rows.
     **options
@@ -37,6 +39,9 @@ def collate_loops(
         As `build_batch_loops`. Sequences without ``prompt_len`` give labels, aligned unless asked
         otherwise.
     """
+    if "chosen_ids" in samples[0]:
+        samples = _rows_of_pairs(samples)
+        fields = {"completion_mask": Field("completion_mask", align="sequence", dtype="int64")}
     columns: dict[str, Any] = {"prompts": [], "responses": []}
     for sample in samples:
         prompt, response, mask = _parts(sample)
@@ -52,6 +57,17 @@ def collate_loops(
     if fields is not None:
         options["fields"] = {key: _filled(field, samples) for key, field in fields.items()}
     return build_batch_loops(**columns, **options)
+
+
+def _rows_of_pairs(pairs: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return two samples of each pair: all that are chosen come first."""
+    rows = []
+    for key in ("chosen_ids", "rejected_ids"):
+        for pair in pairs:
+            prompt, response = pair["prompt_ids"], pair[key]
+            mask = [0] * len(prompt) + [1] * len(response)
+            rows.append({"prompt": prompt, "response": response, "completion_mask": mask})
+    return rows
 
 
 def _parts(sample: Mapping[str, Any]) -> tuple[Any, Any, list[int] | None]:

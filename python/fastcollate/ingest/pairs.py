@@ -1,0 +1,78 @@
+"""Preference pairs: samples of a prompt, a chosen and a rejected response, which are two rows."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Any
+
+import numpy as np
+
+from fastcollate._fastcollate import RowSpans
+from fastcollate.arguments import as_list, id_list
+from fastcollate.arrays import is_tensor
+from fastcollate.ingest.columns import Ragged
+from fastcollate.ingest.fields import Field
+from fastcollate.ingest.sequences import check_same_rows, ids_of
+
+PAIR = ("prompt_ids", "chosen_ids", "rejected_ids")
+"""Keys of the tokens of a pair."""
+
+
+def arguments_of_pairs(columns: Mapping[str, Any], of_fields: Collection[str]) -> dict[str, Any]:
+    """Return the rows of pairs for `build_batch`: all that are chosen, then all that are rejected.
+
+    Parameters
+    ----------
+    columns
+        What the samples have, by its key.
+    of_fields
+        Which of these keys are those of fields.
+    """
+    if missing := [key for key in PAIR if key not in columns]:
+        present = next(key for key in PAIR if key in columns)
+        raise ValueError(
+            f"samples have {present!r}, but no {missing[0]!r}; pass 'prompt_ids', 'chosen_ids' and "
+            "'rejected_ids'"
+        )
+    if wrong := [key for key in columns if key not in (*PAIR, "uid", *of_fields)]:
+        raise ValueError(
+            f"samples are pairs, as they have {PAIR[1]!r}, but {wrong[0]!r} belongs to one row; "
+            "name it in ignore, or pass a field of two keys, the chosen row's and the rejected "
+            "one's: fc.Field((..., ...))"
+        )
+    prompts, chosen, rejected = (ids_of(key, columns[key]) for key in PAIR)
+    for key, responses in zip(PAIR[1:], (chosen, rejected), strict=True):
+        check_same_rows(key, len(responses), len(prompts), PAIR[0])
+    arguments: dict[str, Any] = {
+        "prompts": _spans(prompts, prompts),
+        "responses": _spans(chosen, rejected),
+        "fields": {"completion_mask": _completion_mask(prompts, chosen, rejected)},
+    }
+    if "uid" in columns and "uid" not in of_fields:
+        arguments["uids"] = id_list("uid", columns["uid"]) * 2
+    return arguments
+
+
+def joined(chosen: Any, rejected: Any) -> Any:
+    """Return the values of all chosen rows, then those of all rejected ones."""
+    if is_tensor(chosen) and is_tensor(rejected) and chosen.shape[1:] == rejected.shape[1:]:
+        import torch
+
+        return torch.cat([chosen, rejected])
+    are_arrays = isinstance(chosen, np.ndarray) and isinstance(rejected, np.ndarray)
+    if are_arrays and chosen.shape[1:] == rejected.shape[1:]:
+        return np.concatenate([chosen, rejected])
+    return [*as_list(chosen), *as_list(rejected)]
+
+
+def _spans(first: Ragged, second: Ragged) -> RowSpans:
+    return RowSpans([(rows.values, rows.offsets[:-1], rows.lengths) for rows in (first, second)])
+
+
+def _completion_mask(prompts: Ragged, chosen: Ragged, rejected: Ragged) -> Field:
+    """Return which tokens of the rows are those of responses."""
+    parts = [prompts.lengths, chosen.lengths, prompts.lengths, rejected.lengths]
+    lengths = np.stack(parts, axis=-1).reshape(-1, 2, 2).swapaxes(0, 1)  # (2, pairs, 2)
+    mask = np.repeat(np.tile([False, True], lengths.size // 2), lengths.ravel())
+    offsets = np.concatenate([[0], lengths.sum(-1).ravel().cumsum()])
+    return Field(Ragged(mask, offsets), align="sequence", dtype="int64")
