@@ -458,6 +458,41 @@ def test_turns_are_whole_sequences(rollouts):
     assert found.plan == expected.plan
 
 
+@NEEDS_TORCH
+def test_a_driver_puts_tensors_by_their_boundaries(consumers):
+    import torch
+
+    data = {
+        "sequences": torch.arange(36).reshape(9, 4),
+        "loss_mask": torch.ones(9, 4),
+        "half": torch.arange(9.0).bfloat16(),
+        "images": [torch.full((row % 2, 2), float(row)) for row in range(9)],
+        "rewards": None,
+    }
+    refs = fc.ray.put_shards(data, boundaries=[(0, 4), (4, 9)], dp_size=2, pad_rows="copy_first")
+    assert [[(ref.mini_batch, ref.rank) for ref in ranks] for ranks in refs] == [
+        [(0, 0), (0, 1)],
+        [(1, 0), (1, 1)],
+    ]
+    rows = [[[0, 1], [2, 3]], [[4, 5, 6], [7, 8, 4]]]
+    for mini_batch in range(2):
+        for rank in range(2):
+            of_rank = rows[mini_batch][rank]
+            for copy in (False, True):
+                found = fc.ray.get_shard(refs[mini_batch][rank], copy=copy)
+                assert type(found) is dict
+                assert list(found) == list(data)
+                assert torch.equal(found["sequences"], data["sequences"][of_rank])
+                assert torch.equal(found["half"], data["half"][of_rank])
+                assert found["rewards"] is None
+                for image, row in zip(found["images"], of_rank, strict=True):
+                    assert torch.equal(image, data["images"][row])
+    assert found["loss_mask"][:, 0].tolist() == [1, 1, 0]
+    plan = fc.plan_step([4] * 9, dp_size=3)
+    (planned,) = fc.ray.put_shards(data, plan)
+    assert fc.ray.get_shard(planned[2])["half"].tolist() == [6, 7, 8]
+
+
 def test_arguments(rollouts):
     turns = columns(0)
     for wrong, message in (
@@ -490,11 +525,26 @@ def test_arguments(rollouts):
         fc.ray.collate(shard.shard, pad_token_id=0)
     with pytest.raises(TypeError, match="one of what put_shards returned"):
         fc.ray.get_shard(shard)
-    with pytest.raises(TypeError, match="pass a Batch"):
-        fc.ray.put_shards(turns, None)
+    for wrong, options, error, message in (
+        ([1], {}, TypeError, "pass a Batch or a mapping of tensors"),
+        (data := {"ids": np.ones((3, 2))}, {}, TypeError, "or boundaries and dp_size"),
+        (
+            data,
+            {"plan": fc.plan_step([1])},
+            ValueError,
+            "batch has 3 rows, but plan was made for 1",
+        ),
+        (data, {"plan": fc.plan_step([1] * 3), "dp_size": 2}, TypeError, "leave dp_size out"),
+        (data, {"plan": 1, "boundaries": [(0, 3)]}, TypeError, "pass one of them"),
+        (data, {"boundaries": [(0, 4)], "dp_size": 1}, ValueError, "but batch has 3 rows"),
+    ):
+        with pytest.raises(error, match=message):
+            fc.ray.put_shards(wrong, **options)
     batch = fc.build_batch([[1]], [[2]], pad_token_id=0, array_type="numpy")
     with pytest.raises(TypeError, match=r"pass a plan of fastcollate.plan_step"):
         fc.ray.put_shards(batch, None)
+    with pytest.raises(TypeError, match=r"batch is a Batch; pass plan, or dict\(batch\)"):
+        fc.ray.put_shards(batch, boundaries=[(0, 1)], dp_size=1)
     with pytest.raises(ValueError, match="ranks_per_node is 0"):
         fc.ray.put_shards(batch, fc.plan_step(batch), ranks_per_node=0)
     with pytest.raises(ValueError, match="responses has 1 rows, but"):

@@ -107,9 +107,8 @@ def like_of(x: Any, like: Any) -> Any:
     """Return an array or tensor in another one's library, on its device."""
     if not is_tensor(like):
         return to_numpy(x)
-    import torch
 
-    return (x if is_tensor(x) else torch.from_numpy(x)).to(like.device)
+    return (x if is_tensor(x) else to_tensor(x)).to(like.device)
 
 
 def to_tensor(array: np.ndarray) -> Any:

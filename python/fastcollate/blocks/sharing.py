@@ -1,8 +1,9 @@
-"""Shards of a batch as few arrays, each of which is one of its outputs or a span of it."""
+"""Shards as few arrays, each of which is one of a batch's outputs or a span of it."""
 
 from __future__ import annotations
 
 import pickle
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -24,7 +25,7 @@ class Shards(NamedTuple):
 
     arrays: list[np.ndarray]
     batches: list[tuple[bytes, bytes]]
-    """Pickles of a batch without its plan, and of that."""
+    """Pickles of a batch without its plan, or of a mapping, and of that plan or None."""
 
 
 class _Piece(NamedTuple):
@@ -59,8 +60,8 @@ class _Arrays:
         return [source[start:stop] for source, start, stop in self._spans]
 
 
-def packed(batch: Batch, shards: list[Batch]) -> Shards:
-    """Return shards of a batch without their memory, and that apart.
+def packed(batch: Mapping[str, Any], shards: Sequence[Mapping[str, Any]]) -> Shards:
+    """Return shards of a batch, or of another mapping, without their memory, and that apart.
 
     Rows of shards that follow each other in the batch are one span of its memory.
     """
@@ -72,7 +73,7 @@ def packed(batch: Batch, shards: list[Batch]) -> Shards:
         dtype = dtype_name(value.dtype) if is_tensor(value) else None
         if dtype is None and not isinstance(value, np.ndarray):
             return value
-        array = to_array(value)
+        array = np.ascontiguousarray(to_array(value))
         if whole is not None and type(whole) is type(value):
             whole = to_array(whole)
             if (start := _start_in(array, whole)) is not None:
@@ -81,8 +82,11 @@ def packed(batch: Batch, shards: list[Batch]) -> Shards:
 
     batches = []
     for shard in shards:
-        names = (shard.uids, shard.trajectory_ids, shard.is_last_step)
         outputs = {key: piece(value, batch.get(key)) for key, value in shard.items()}
+        if not isinstance(shard, Batch):
+            batches.append((_pickled(outputs), _pickled(None)))
+            continue
+        names = (shard.uids, shard.trajectory_ids, shard.is_last_step)
         more = (shard.merge_plan, shard.is_padding)
         one = Batch(outputs, None, shard.spec, *names, *more)
         batches.append((_pickled(one), _pickled(shard.plan)))
@@ -103,10 +107,10 @@ def _start_in(array: np.ndarray, whole: np.ndarray) -> int | None:
     return start if rest == 0 and 0 <= start <= len(whole) - len(array) else None
 
 
-def unpacked(shards: Shards, index: int, copy: bool) -> Batch:
+def unpacked(shards: Shards, index: int, copy: bool) -> Batch | dict[str, Any]:
     """Return a shard over the arrays' memory, or in memory of its own."""
     pickled, plan = shards.batches[index]
-    batch: Batch = pickle.loads(pickled)
+    batch: Batch | dict[str, Any] = pickle.loads(pickled)
 
     def received(value: Any) -> Any:
         if isinstance(value, list):
@@ -122,5 +126,7 @@ def unpacked(shards: Shards, index: int, copy: bool) -> Batch:
         )
 
     data = {key: received(value) for key, value in batch.items()}
+    if not isinstance(batch, Batch):
+        return data
     # The plan is read when it is first used: that takes most of the time.
     return batch._with_data(data, _plan_or_call=partial(pickle.loads, plan))

@@ -1,17 +1,19 @@
-"""Shards of a batch that one process holds: put by the driver, viewed in training workers."""
+"""Shards of what one process holds: put by the driver, viewed in training workers."""
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import ray
 
-from fastcollate.arguments import check_bool, checked_count, suggests_names
+from fastcollate.arguments import check_bool, checked_count, counted, suggests_names
 from fastcollate.arrays import describe
 from fastcollate.batch import Batch
 from fastcollate.blocks.sharing import Shards, packed, unpacked
-from fastcollate.plan.step_plan import StepPlan
+from fastcollate.blocks.slicing import checked_rows, rows_of, shards_of
+from fastcollate.plan.step_plan import Shard, StepPlan
 from fastcollate.ray.fetching import TIMEOUT, checked_timeout, fetched
 
 
@@ -42,18 +44,37 @@ class ShardRef:
 
 @suggests_names
 def put_shards(
-    batch: Batch, plan: StepPlan, *, ranks_per_node: int | None = None
+    batch: Batch | Mapping[str, Any],
+    plan: StepPlan | None = None,
+    *,
+    boundaries: Any | None = None,
+    dp_size: int | None = None,
+    pad_rows: Literal["error", "copy_first"] = "error",
+    masks: Collection[str] = ("loss_mask",),
+    ranks_per_node: int | None = None,
 ) -> list[list[ShardRef]]:
-    """Put every shard of a batch into Ray's object store.
+    """Put every shard of a batch, or of a mapping of tensors, into Ray's object store.
 
     Rows that follow each other are copied there from the batch itself.
 
     Parameters
     ----------
     batch
-        All rows of the step.
+        All rows of the step: a :class:`Batch`, or a mapping of tensors or arrays with rows first,
+        on the host. A mapping may also hold lists of one item per row, and None, which all shards
+        have.
     plan
-        What :func:`fastcollate.plan_step` made of it.
+        What :func:`fastcollate.plan_step` made of it. For a mapping, without synthetic rows and
+        bins.
+    boundaries, dp_size
+        In place of `plan`, for a mapping: a pair of the first row and one past the last for each
+        mini-batch, (mini_batches, 2), and the number of ranks. Every rank gets as many rows, which
+        follow each other.
+    pad_rows
+        Which rows fill up a mini-batch of `boundaries` that cannot be divided among the ranks:
+        ``"error"``, none; ``"copy_first"``, copies of its first row, behind all others.
+    masks
+        Keys of a mapping that are 0 on rows that fill up, so that these do not train.
     ranks_per_node
         How many ranks that follow each other are on one node. Their shards of a mini-batch are one
         object then: putting one takes time beside that of its bytes, and a node fetches whole
@@ -68,30 +89,66 @@ def put_shards(
     Raises
     ------
     ValueError
-        The plan was made for another batch; a number of ranks below 1.
+        The plan was made for another batch; values of different numbers of rows; boundaries beyond
+        the rows, or of a mini-batch that cannot be divided; rows to fill up, but none of `masks`;
+        a number of ranks below 1.
     TypeError
-        What is no batch, plan or number.
+        What is no batch, mapping, plan or number; both or neither of `plan` and `boundaries`.
+
+    Notes
+    -----
+    With ``pad_rows="copy_first"``, mini-batches of a mapping are those of SkyRL's
+    ``MeshDispatch.stage_chunks``, whose metadata is not put.
     """
-    if not isinstance(batch, Batch):
-        raise TypeError(f"batch is {describe(batch)}; pass a Batch")
-    if not isinstance(plan, StepPlan):
-        raise TypeError(f"plan is {describe(plan)}; pass a plan of fastcollate.plan_step")
+    shards = _checked_shards(batch, plan, boundaries, dp_size, pad_rows)
+    num_ranks = len(shards[0]) if shards else 1
     if ranks_per_node is None:
-        ranks_per_node = plan.dp_size if _num_nodes() == 1 else 1
+        ranks_per_node = num_ranks if _num_nodes() == 1 else 1
     size = checked_count("ranks_per_node", ranks_per_node, "a number of ranks")
     refs: list[list[ShardRef]] = []
-    for mini_batch in range(plan.num_mini_batches):
+    for mini_batch, of_ranks in enumerate(shards):
         refs.append([])
-        for first in range(0, plan.dp_size, size):
-            ranks = range(first, min(first + size, plan.dp_size))
-            shards = [batch.select(plan.shard(mini_batch, rank)) for rank in ranks]
-            ref = ray.put(packed(batch, shards))
-            refs[-1] += (ShardRef(mini_batch, rank, ref, rank - first) for rank in ranks)
+        for first in range(0, num_ranks, size):
+            parts = [
+                batch.select(shard) if isinstance(batch, Batch) else rows_of(batch, shard, masks)
+                for shard in of_ranks[first : first + size]
+            ]
+            ref = ray.put(packed(batch, parts))
+            refs[-1] += (ShardRef(mini_batch, first + at, ref, at) for at in range(len(parts)))
     return refs
 
 
+def _checked_shards(
+    batch: Any, plan: Any, boundaries: Any, dp_size: Any, pad_rows: Any
+) -> list[list[Shard]]:
+    """Return the shards of all ranks, by mini-batch."""
+    if not isinstance(batch, Mapping):
+        raise TypeError(f"batch is {describe(batch)}; pass a Batch or a mapping of tensors")
+    if isinstance(batch, Batch) and boundaries is not None:
+        raise TypeError("boundaries are given, but batch is a Batch; pass plan, or dict(batch)")
+    if boundaries is not None:
+        if plan is not None:
+            raise TypeError("plan and boundaries are given; pass one of them")
+        return shards_of(boundaries, dp_size, pad_rows, checked_rows(batch))
+    if not isinstance(plan, StepPlan):
+        more = "" if isinstance(batch, Batch) else ", or boundaries and dp_size"
+        raise TypeError(f"plan is {describe(plan)}; pass a plan of fastcollate.plan_step{more}")
+    if dp_size is not None or pad_rows != "error":
+        given = "pad_rows" if dp_size is None else "dp_size"
+        raise TypeError(f"{given} is given, but plan has it already; leave {given} out")
+    if not isinstance(batch, Batch) and (num_rows := checked_rows(batch)) != plan.num_real_rows:
+        raise ValueError(
+            f"batch has {counted(num_rows, 'row')}, but plan was made for {plan.num_real_rows:,}; "
+            "pass the rows that were planned"
+        )
+    ranks = range(plan.dp_size)
+    return [[plan.shard(index, rank) for rank in ranks] for index in range(plan.num_mini_batches)]
+
+
 @suggests_names
-def get_shard(shard: ShardRef, *, copy: bool = False, timeout: float = TIMEOUT) -> Batch:
+def get_shard(
+    shard: ShardRef, *, copy: bool = False, timeout: float = TIMEOUT
+) -> Batch | dict[str, Any]:
     """Get a shard from Ray's object store.
 
     Parameters
@@ -107,8 +164,9 @@ def get_shard(shard: ShardRef, *, copy: bool = False, timeout: float = TIMEOUT) 
 
     Returns
     -------
-    Batch
-        As ``batch.select`` gave it. Asked for twice, it is the same.
+    Batch or dict
+        As ``batch.select`` gave it, or a dict of the rows where a mapping was put. Asked for twice,
+        it is the same.
 
     Raises
     ------
