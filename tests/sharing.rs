@@ -408,10 +408,13 @@ fn tables_that_are_no_tree_are_refused() {
         let error = Tree::new(rows.iter().map(row).collect()).unwrap_err();
         assert!(error.to_string().contains(reason), "{error}");
     };
-    refused(&[(0, 2, 1)], "row 0 has 1 of its 2 tokens in common");
+    refused(
+        &[(0, 2, 1)],
+        "row 0 shares 1 of its 2 tokens with the row before",
+    );
     refused(&[(0, 2, 0), (1, 5, 3)], "which has 2");
     refused(&[(0, 5, 0), (1, 2, 3)], "row 1 has 3 of its 2 tokens");
-    refused(&[(4, 2, 0), (4, 2, 2)], "row 4 is there twice");
+    refused(&[(4, 2, 0), (4, 2, 2)], "row 4 is given twice");
     refused(
         &[(0, usize::MAX, 0), (1, 5, 0)],
         "more tokens than can be counted",

@@ -206,7 +206,7 @@ def test_tables():
         ({"indices": [0, 9, 1, 2, 3, 4]}, r"indices\[1\] is 9, but must be from 0 to 5"),
         ({"indices": [0, 1]}, r"have \(2,\) and \(6,\)"),
         ({"indices": [0.0] * 6}, "indices is .*; pass an array of int64"),
-        ({"offsets": [0, 2, 2, 4, 6]}, "micro-batch 1 has 0 sequences"),
+        ({"offsets": [0, 2, 2, 4, 6]}, "offsets must rise, but go from 2 to 2; pass the tables"),
         ({"offsets": [0, 2]}, r"end at 6 \(the number of sequences\), but go from 0 to 2"),
         ({"offsets": []}, r"offsets has shape \(0,\)"),
         ({"lengths": [4, 3, 3, 2, 2, -2]}, r"lengths\[5\] is -2, but must be from 0"),

@@ -318,8 +318,8 @@ X = np.ones((2, 3))
 @pytest.mark.parametrize(
     ("error", "message", "options"),
     [
-        (TypeError, "unpad got neither lengths nor mask", {}),
-        (TypeError, "unpad got both lengths and mask", {"lengths": [1, 1], "mask": X}),
+        (TypeError, "lengths and mask are both None; pass one", {}),
+        (TypeError, "lengths and mask are both given; pass one", {"lengths": [1, 1], "mask": X}),
         (
             ValueError,
             r"mask has shape \(3, 2\); pass that of the tokens of x, \(2, 3\)",
@@ -328,7 +328,7 @@ X = np.ones((2, 3))
         (ValueError, r"mask\[1\]\[2\] is 2; pass True or 1", {"mask": [[0, 1, 0], [1, 0, 2]]}),
         (ValueError, r"mask\[0\]\[1\] is nan", {"mask": [[0, np.nan, 0], [1, 0, 2]]}),
         (ValueError, r"mask\[0\]\[0\] is -1", {"mask": [[-1, 1, 0], [1, 0, 1]]}),
-        (ValueError, "side is 'left', but mask tells", {"mask": X, "side": "left"}),
+        (ValueError, "side is 'left', but mask says where", {"mask": X, "side": "left"}),
         (TypeError, "has no argument 'padding_side'; pass side", {"padding_side": "left"}),
     ],
 )

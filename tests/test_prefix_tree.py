@@ -355,12 +355,12 @@ def test_equal_ids_share_whatever_they_are():
         (
             lambda: prefix_tree([[1]], [[1]], share="group"),
             ValueError,
-            "uids are missing; pass one per row",
+            "uids is None; pass one per row",
         ),
         (
             lambda: prefix_tree([[1]], [[1]], uids=[1]),
             ValueError,
-            "leave them out, or pass share='group'",
+            "uids is given; pass share='group', or leave uids out",
         ),
         (
             lambda: prefix_tree([[1]], [[1]], share="group", uids=[1, 2]),
@@ -411,9 +411,12 @@ def test_rows_and_ids_that_make_no_tree(call, exception, message):
         ({"capacity": 9, "max_cost": 99, "cost": [1.0] * 6}, "cost has one number per row"),
         (
             {"capacity": 9, "algorithm": "concat"},
-            "algorithm='concat' splits rows, which a tree cannot",
+            "algorithm='concat' splits rows, but bins of trees hold whole rows",
         ),
-        ({"capacity": 9, "oversize": "split"}, "oversize='split' splits rows, which a tree cannot"),
+        (
+            {"capacity": 9, "oversize": "split"},
+            "oversize='split' splits rows, but bins of trees hold whole rows",
+        ),
         (
             {"capacity": 9, "min_bins": 7},
             "min_bins is 7, so there must be at least 7 bins, but there are only 6 rows",
@@ -430,14 +433,14 @@ def test_bins_that_cannot_be(options, message):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"order": [0, 0]}, "row 0 is there twice"),
-        ({"order": [0, 2]}, "order has 2, but rows go to 1"),
-        ({"order": [0]}, "shared has shape (2,), and order (1,)"),
+        ({"order": [0, 0]}, "row 0 is given twice"),
+        ({"order": [0, 2]}, "order has row 2, but rows must be from 0 to 1"),
+        ({"order": [0]}, "shared has shape (2,) and order (1,), but both must be of shape (rows,)"),
         ({"order": [0, -1]}, "order holds the negative number -1"),
-        ({"shared": [1, 2]}, "row 0 has 1 of its 3 tokens in common"),
-        ({"shared": [0, 4]}, "row 1 has 4 of its 3 tokens in common"),
+        ({"shared": [1, 2]}, "row 0 shares 1 of its 3 tokens with the row before it"),
+        ({"shared": [0, 4]}, "row 1 shares 4 of its 3 tokens with the row before it"),
         ({"shared": [0, 0.5]}, "shared is "),
-        ({"prompt_lens": [2, -2]}, "prompt_lens holds a number that is no length"),
+        ({"prompt_lens": [2, -2]}, "prompt_lens[1] is -2, but must be from 0 to"),
         ({"prompt_lens": [[2, 2]]}, "prompt_lens has shape (1, 2)"),
         ({"other": [0]}, "unknown key 'other'"),
     ],
@@ -451,12 +454,12 @@ def test_tables_that_are_no_tree(change, message):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"offsets": [0, 1]}, "offsets do not rise from 0 to 2"),
-        ({"offsets": [0, 0, 2]}, "offsets do not rise from 0 to 2"),
-        ({"offsets": [0, 1, 2]}, "the first row of a bin has tokens in common"),
-        ({"rows": [1, 1]}, "row 1 is there twice"),
-        ({"lengths": [3, 1]}, "row 1 has 2 of its 1 tokens in common"),
-        ({"lengths": [3, -1]}, "lengths holds a number that is no length"),
+        ({"offsets": [0, 1]}, "end at 2 (the number of rows), but go from 0 to 1; pass the"),
+        ({"offsets": [0, 0, 2]}, "offsets must rise, but go from 0 to 0"),
+        ({"offsets": [0, 1, 2]}, "shared[1] is 2, but must be 0 for the first row of bin 1"),
+        ({"rows": [1, 1]}, "row 1 is given twice"),
+        ({"lengths": [3, 1]}, "row 1 shares 2 of its 1 tokens with the row before it"),
+        ({"lengths": [3, -1]}, "lengths[1] is -1, but must be from 0 to"),
         ({"capacity": 0}, "capacity is 0"),
         ({"capacity": "many"}, "capacity is 'many'"),
         ({"shared": [[0, 0]]}, "shared has shape (1, 2)"),

@@ -140,8 +140,8 @@ def checked_int(name: str, value: Any, advice: str, *, bits: int = 64) -> int:
     limit = 1 << (bits - 1)
     if not -limit <= integer < limit:
         raise ValueError(
-            f"{name} is {_shown_integer(integer)}, which does not fit int{bits}; pass {advice} "
-            f"of less than {bits} bits"
+            f"{name} is {_shown_integer(integer)}, which does not fit int{bits}; "
+            f"pass a number of less than {bits} bits"
         )
     return integer
 

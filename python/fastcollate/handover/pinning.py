@@ -63,7 +63,9 @@ def obstacle() -> str | None:
             "this is a worker of a DataLoader, and memory does not stay pinned when a batch is "
             "sent; pass DataLoader(pin_memory=True)"
         )
-    return None if _has_accelerator() else "torch finds no accelerator that pins memory"
+    if _has_accelerator():
+        return None
+    return "torch finds no accelerator that pins memory; leave pin_memory out"
 
 
 @cache
@@ -92,7 +94,7 @@ def _warn(why: str) -> None:
     global _has_warned
     if not _has_warned:
         _has_warned = True
-        message = f"no memory is pinned: {why}. Batches are in pageable memory"
+        message = f"no memory is pinned, and batches are in pageable memory: {why}"
         warn_user(message)
 
 

@@ -251,11 +251,11 @@ def unpad(x: Any, lengths: Any = None, *, mask: Any = None, side: Side = "right"
     """
     check_choice("side", side, SIDES)
     if (lengths is None) == (mask is None):
-        found = "neither lengths nor mask" if mask is None else "both lengths and mask"
-        raise TypeError(f"unpad got {found}; pass one of them")
+        found = "None" if mask is None else "given"
+        raise TypeError(f"lengths and mask are both {found}; pass one of them")
     if mask is not None:
         if side != "right":
-            raise ValueError(f"side is {side!r}, but mask tells where padding is; leave side out")
+            raise ValueError(f"side is {side!r}, but mask says where padding is; leave side out")
         return _masked(x, mask)
     if isinstance(x, (list, tuple)):
         return ragged(_trimmed(x, lengths, side))

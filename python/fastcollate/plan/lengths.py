@@ -35,6 +35,13 @@ def checked_bin(name: str, values: Any) -> Integers:
     return _checked(name, values, "the index of each sequence in the bin", "indices")
 
 
+def lengths_defect(name: str, values: Integers) -> str | None:
+    """Say which of a plan's numbers of tokens is none."""
+    if (row := _fastcollate.first_no_length(values, MAX_TOKENS)) is None:
+        return None
+    return f"{name}[{row}] is {values[row]}, but must be from 0 to {MAX_TOKENS}"
+
+
 def _checked(name: str, values: Any, advice: str, noun: str) -> Integers:
     values = to_numpy(values)
     is_array = isinstance(values, np.ndarray)

@@ -21,9 +21,9 @@ from fastcollate.arguments import (
     suggests_names,
 )
 from fastcollate.plan.costs import Costs, checked_weights, weights_of
-from fastcollate.plan.lengths import MAX_TOKENS, Integers, checked_lengths
+from fastcollate.plan.lengths import Integers, checked_lengths, lengths_defect
 from fastcollate.plan.step_plan import Shard
-from fastcollate.plan.tables import Table, check_names, contradiction, not_valid
+from fastcollate.plan.tables import Table, check_names, contradiction, not_valid, offsets_defect
 
 _PIECE = 1 << 20
 """Items that are made a list at a time."""
@@ -283,23 +283,14 @@ class MicroBatches(Table):
                 "indices and lengths must be of one shape (sequences,), but have "
                 f"{indices.shape} and {lengths.shape}"
             )
-        wrong = (lengths < 0) | (lengths > MAX_TOKENS)
-        if wrong.any():
-            index = int(np.argmax(wrong))
-            return f"lengths[{index}] is {lengths[index]}, but must be from 0 to {MAX_TOKENS}"
-        count = len(lengths)
-        if offsets.ndim != 1 or len(offsets) < 2:
-            return f"offsets has shape {offsets.shape}, but must be of shape (micro-batches + 1,)"
-        if offsets[0] != 0 or offsets[-1] != count:
-            return (
-                f"offsets must start at 0 and end at {count} (the number of sequences), but go "
-                f"from {offsets[0]} to {offsets[-1]}"
-            )
-        sizes = np.diff(offsets)
-        if (sizes < 1).any():
-            return f"micro-batch {np.argmin(sizes)} has {sizes.min()} sequences"
-        if len(sizes) % self.dp_size != 0:
-            return f"dp_size is {self.dp_size}, which does not divide {len(sizes)} micro-batches"
+        if (reason := lengths_defect("lengths", lengths)) is not None:
+            return reason
+        count, number = len(lengths), len(offsets) - 1
+        reason = offsets_defect("offsets", offsets, count, "micro-batches", "sequences")
+        if reason is not None:
+            return reason
+        if number == 0 or number % self.dp_size != 0:
+            return f"dp_size is {self.dp_size}, which does not divide {number} micro-batches"
         if indices.min() < 0 or indices.max() >= count:
             index = int(np.argmax((indices < 0) | (indices >= count)))
             return f"indices[{index}] is {indices[index]}, but must be from 0 to {count - 1}"

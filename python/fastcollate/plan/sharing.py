@@ -89,9 +89,9 @@ def prefix_tree(
     if merge is not None and not isinstance(merge, MergePlan):
         raise TypeError(f"merge is {describe(merge)}; pass a plan of fc.merge_turns, or None")
     if (uids is None) == (share == "group"):
-        found = "uids are missing; pass one per row" if uids is None else "there are uids"
-        advice = "" if uids is None else "; leave them out, or pass share='group'"
-        raise ValueError(f"share is {share!r}, but {found}{advice}")
+        found = "None; pass one per row" if uids is None else "given; pass share='group'"
+        advice = "another share" if uids is None else "leave uids out"
+        raise ValueError(f"share is {share!r}, but uids is {found}, or {advice}")
     order, shared, prompt_lens, response_lens = _fastcollate.share_prefixes(
         checked_tokens(prompts, responses, sequences, prompt_lens),
         None if merge is None else merge._merge,

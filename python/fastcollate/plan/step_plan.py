@@ -18,7 +18,14 @@ from fastcollate.arguments import checked_count, checked_index, checked_int, cou
 from fastcollate.arrays import describe, offsets_of
 from fastcollate.plan.layouts import Layout, Packed
 from fastcollate.plan.lengths import Integers
-from fastcollate.plan.tables import Table, check_names, contradiction, listed, not_valid
+from fastcollate.plan.tables import (
+    Table,
+    check_names,
+    contradiction,
+    listed,
+    not_valid,
+    offsets_defect,
+)
 
 Widths = tuple[int, int, int]
 
@@ -92,7 +99,8 @@ class Shard(Table):
             )
         if self.bin_offsets is not None:
             self._set_array("bin_offsets", np.int64)
-            if (reason := _bins_defect(self.bin_offsets, len(self.rows))) is not None:
+            reason = offsets_defect("bin_offsets", self.bin_offsets, len(self), "bins", "rows")
+            if reason is not None:
                 raise contradiction("shard", reason)
         if (reason := _layout_defect(self.layout, self.bin_offsets)) is not None:
             raise contradiction("shard", reason)
@@ -113,19 +121,6 @@ class Shard(Table):
         bins = self.bin_offsets
         where = "" if bins is None else f" in {counted(len(bins) - 1, 'bin')}"
         return f"Shard: {counted(len(self), 'row')}{where}, of which {padding:,} padding"
-
-
-def _bins_defect(offsets: Integers, num_slots: int) -> str | None:
-    """Say what is wrong with the places where bins begin."""
-    if offsets.ndim != 1 or len(offsets) == 0:
-        return f"bin_offsets has shape {offsets.shape}, but must be of shape (bins + 1,)"
-    if (offsets[0], offsets[-1]) != (0, num_slots):
-        return (
-            f"bin_offsets must start at 0 and end at {num_slots} (the number of rows), but go from "
-            f"{offsets[0]} to {offsets[-1]}"
-        )
-    sizes = np.diff(offsets)
-    return f"bin {np.argmin(sizes)} has {sizes.min()} rows" if (sizes < 1).any() else None
 
 
 def _layout_defect(layout: Any, bins: Integers | None) -> str | None:

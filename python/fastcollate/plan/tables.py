@@ -104,6 +104,22 @@ def contradiction(what: str, defect: str) -> ValueError:
     return not_valid(what, f"{defect}; pass the tables that to_dict returned")
 
 
+def offsets_defect(name: str, offsets: Any, count: int, parts: str, items: str) -> str | None:
+    """Say what is wrong with offsets that should divide so many items into parts, none empty."""
+    if offsets.ndim != 1 or len(offsets) == 0:
+        return f"{name} has shape {offsets.shape}, but must be of shape ({parts} + 1,)"
+    if (offsets[0], offsets[-1]) != (0, count):
+        return (
+            f"{name} must start at 0 and end at {count} (the number of {items}), but go from "
+            f"{offsets[0]} to {offsets[-1]}"
+        )
+    sizes = np.diff(offsets)
+    if (sizes < 1).any():
+        index = int(np.argmax(sizes < 1))
+        return f"{name} must rise, but go from {offsets[index]} to {offsets[index + 1]}"
+    return None
+
+
 def listed(what: str, name: str, values: Any, kinds: str = "i") -> np.ndarray:
     """Return a list of a plan's tables as an array, of integers or of another kind of dtypes."""
     try:

@@ -12,8 +12,15 @@ import numpy as np
 from fastcollate import _fastcollate
 from fastcollate.arguments import checked_int, counted
 from fastcollate.arrays import offsets_of
-from fastcollate.plan.lengths import MAX_TOKENS, Integers
-from fastcollate.plan.tables import Table, check_names, contradiction, listed_integers, not_valid
+from fastcollate.plan.lengths import Integers, lengths_defect
+from fastcollate.plan.tables import (
+    Table,
+    check_names,
+    contradiction,
+    listed_integers,
+    not_valid,
+    offsets_defect,
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,19 +76,22 @@ class TreeBins(Table):
         """Say what is wrong with the tables."""
         for name in ("capacity", "multiple_of"):
             if getattr(self, name) < 1:
-                return f"{name} is {getattr(self, name)}"
+                return f"{name} is {getattr(self, name)}, but must be 1 or more"
         for name in ("offsets", "rows", "shared", "lengths"):
             if (array := getattr(self, name)).ndim != 1:
-                return f"{name} has shape {array.shape}"
-        if _fastcollate.first_no_length(self.lengths, MAX_TOKENS) is not None:
-            return "lengths holds a number that is no length"
-        offsets, count = self.offsets, len(self.rows)
-        goes = len(offsets) > 0 and (offsets[0], offsets[-1]) == (0, count)
-        if not goes or (np.diff(offsets) <= 0).any():
-            return f"offsets do not rise from 0 to {count}"
+                return f"{name} has shape {array.shape}, but must have one dimension"
+        if (reason := lengths_defect("lengths", self.lengths)) is not None:
+            return reason
+        offsets = self.offsets
+        reason = offsets_defect("offsets", offsets, len(self.rows), "bins", "rows")
+        if reason is not None:
+            return reason
         defect: str | None = _fastcollate.tree_defect(self.rows, self.shared, self.lengths)
-        if defect is None and self.shared[offsets[:-1]].any():
-            return "the first row of a bin has tokens in common with one before it"
+        firsts = self.shared[offsets[:-1]]
+        if defect is None and firsts.any():
+            bin_ = int(np.flatnonzero(firsts)[0])
+            place = f"shared[{offsets[bin_]}]"
+            return f"{place} is {firsts[bin_]}, but must be 0 for the first row of bin {bin_}"
         return defect
 
     @property

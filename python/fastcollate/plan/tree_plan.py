@@ -13,7 +13,7 @@ from fastcollate import _fastcollate
 from fastcollate._fastcollate import PrefixTree
 from fastcollate.arguments import counted, suggests_names
 from fastcollate.plan.costs import Costs
-from fastcollate.plan.lengths import MAX_TOKENS, Integers, checked_lengths
+from fastcollate.plan.lengths import Integers, checked_lengths, lengths_defect
 from fastcollate.plan.packing import Algorithm, Oversize, Packer
 from fastcollate.plan.tables import Table, check_names, contradiction, listed_integers, not_valid
 from fastcollate.plan.tree_bins import TreeBins
@@ -62,11 +62,13 @@ class TreePlan(Table):
             array = getattr(self, name)
             if array.ndim != 1 or len(array) != len(self.order):
                 raise contradiction(
-                    "tree plan", f"{name} has shape {array.shape}, and order {self.order.shape}"
+                    "tree plan",
+                    f"{name} has shape {array.shape} and order {self.order.shape}, but both must "
+                    "be of shape (rows,)",
                 )
         for name in names[2:]:
-            if _fastcollate.first_no_length(getattr(self, name), MAX_TOKENS) is not None:
-                raise contradiction("tree plan", f"{name} holds a number that is no length")
+            if (reason := lengths_defect(name, getattr(self, name))) is not None:
+                raise contradiction("tree plan", reason)
         if (reason := _fastcollate.tree_defect(self.order, self.shared, self.lengths)) is not None:
             raise contradiction("tree plan", reason)
 
@@ -238,8 +240,8 @@ class TreePlan(Table):
         if packer.oversize == "split":
             option = "algorithm='concat'" if algorithm == "concat" else "oversize='split'"
             raise ValueError(
-                f"{option} splits rows, which a tree cannot; pass another algorithm, and "
-                "oversize='error' or 'own_bin'"
+                f"{option} splits rows, but bins of trees hold whole rows; pass another algorithm, "
+                "and oversize='error' or 'own_bin'"
             )
         if not isinstance(cost, str) and not callable(cost):
             raise ValueError(

@@ -101,12 +101,16 @@ impl PrefixTree {
         let (order, shared) = (usizes("order", &order)?, usizes("shared", &shared)?);
         let lens = usizes("lengths", &lengths)?;
         if order.len() != lens.len() || shared.len() != lens.len() {
-            let reason = "order, shared and the lengths of rows differ in length";
+            let reason = "order, shared and lengths must be of one length";
             return Err(Core::InvalidPlan(reason.to_owned()).into());
         }
         let row = |(row, shared): (usize, usize)| {
             let last = lens.len() - 1;
-            let missing = || Core::InvalidPlan(format!("order has {row}, but rows go to {last}"));
+            let missing = || {
+                Core::InvalidPlan(format!(
+                    "order has row {row}, but rows must be from 0 to {last}"
+                ))
+            };
             let len = *lens.get(row).ok_or_else(missing)?;
             Ok(TreeRow { row, len, shared })
         };

@@ -53,14 +53,13 @@ impl Tree {
         let mut numbers: Vec<_> = rows.iter().map(|row| row.row).collect();
         numbers.sort_unstable();
         if let Some(pair) = numbers.windows(2).find(|pair| pair[0] == pair[1]) {
-            return invalid(format!("row {} is there twice", pair[0]));
+            return invalid(format!("row {} is given twice", pair[0]));
         }
         let mut before = 0;
         for row in &rows {
             if row.shared > row.len.min(before) {
                 return invalid(format!(
-                    "row {} has {} of its {} tokens in common with the row before it, which has \
-                     {before}",
+                    "row {} shares {} of its {} tokens with the row before it, which has {before}",
                     row.row, row.shared, row.len
                 ));
             }
