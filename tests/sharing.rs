@@ -413,7 +413,7 @@ fn tables_that_are_no_tree_are_refused() {
         "row 0 shares 1 of its 2 tokens with the row before",
     );
     refused(&[(0, 2, 0), (1, 5, 3)], "which has 2");
-    refused(&[(0, 5, 0), (1, 2, 3)], "row 1 has 3 of its 2 tokens");
+    refused(&[(0, 5, 0), (1, 2, 3)], "row 1 shares 3 of its 2 tokens");
     refused(&[(4, 2, 0), (4, 2, 2)], "row 4 is given twice");
     refused(
         &[(0, usize::MAX, 0), (1, 5, 0)],

@@ -237,13 +237,13 @@ ONES = [[1], [1], [1, 1]]
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"uids": None}, "block 0 .worker 0. has uids, but block 1 .worker 1. has not"),
+        ({"uids": None}, "block 0 .worker 0. has uids, but block 1 .worker 1. does not"),
         ({"rewards": None}, "has rewards, but block 1"),
-        ({"logprobs": ONES}, "block 1 .worker 1. has logprobs, but block 0 .worker 0. has not"),
+        ({"logprobs": ONES}, "block 1 .worker 1. has logprobs, but block 0 .worker 0. does not"),
         ({"fields": None}, r"block 0 .worker 0. has fields\['extra'\], but block 1"),
         (
             {"merge": "exact"},
-            "block 1 .worker 1. has merged turns, but block 0 .worker 0. has not; pass the same",
+            "block 1 .worker 1. has merged turns, but block 0 .worker 0. does not; pass the same",
         ),
         ({"rewards": ONES}, "rewards holds values per response in block 1 .worker 1., but one"),
         (field(ONES, fill=2), r"extra is Field\(.*fill=2.*\) in block 1 .*, but Field\(.*fill=0"),

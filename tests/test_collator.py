@@ -731,7 +731,7 @@ def test_bad_columns(columns, exception, pattern):
         ),
         ({"outputs": {"labels": 3}}, TypeError, r"outputs\['labels'\] is 3"),
         ({"outputs": {"labels": [3]}}, TypeError, r"outputs\['labels'\] has 3; keys are str"),
-        ({"outputs": {3: "x"}}, TypeError, "outputs has 3; keys are strings"),
+        ({"outputs": {3: "x"}}, TypeError, "outputs has 3; pass strings as keys"),
     ],
 )
 def test_bad_options(options, exception, pattern):

@@ -433,7 +433,9 @@ def test_a_default_pool_may_be_pinned(allocator):
 def test_one_warning_and_pageable_memory(allocator):
     allocator.fails = True
     pool = fc.memory.BufferPool(pin_memory=True, depth=1)
-    with pytest.warns(UserWarning, match="pageable memory: .* cannot be pinned: CUDA error: out of memory"):
+    with pytest.warns(
+        UserWarning, match="pageable memory: .* cannot be pinned: CUDA error: out of memory"
+    ):
         first = build(pool)
     with warnings.catch_warnings():
         warnings.simplefilter("error")

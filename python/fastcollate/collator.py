@@ -151,7 +151,7 @@ class Collator(Generic[Made]):
         **options: Unpack[RowOptions],
     ) -> None:
         if (message := wrong_name(Collator, options)) is not None:
-            raise TypeError(f"{message} (columns of rows are in the samples)")
+            raise TypeError(f"{message} (columns of rows come with the samples)")
         own: dict[str, Any] = {"pad_token_id": pad_token_id, "array_type": array_type}
         check_options(**own, **{**ROW_OPTIONS, **options})
         self._pad_token_id = pad_token_id
@@ -233,7 +233,7 @@ def _names(argument: str, names: Any) -> list[str]:
     keys = id_list(argument, names)
     for key in keys:
         if not isinstance(key, str):
-            raise TypeError(f"{argument} has {key!r}; keys are strings")
+            raise TypeError(f"{argument} has {key!r}; pass strings as keys")
     return keys
 
 

@@ -109,7 +109,7 @@ def _check_like(first: BlockTable, table: BlockTable, first_name: str, name: str
     if (table.merge_plan is None) != (first.merge_plan is None):
         merged, other = (name, first_name) if first.merge_plan is None else (first_name, name)
         raise ValueError(
-            f"{merged} has merged turns, but {other} has not; pass the same merge for all blocks"
+            f"{merged} has merged turns, but {other} does not; pass the same merge for all blocks"
         )
     if table.merge_plan is not None and first.merge_plan is not None:
         own, other = table.merge_plan.merge_rewards, first.merge_plan.merge_rewards
@@ -124,7 +124,7 @@ def _check_like(first: BlockTable, table: BlockTable, first_name: str, name: str
         if (key in ours) != (key in theirs):
             has, lacks = (first_name, name) if key in ours else (name, first_name)
             raise ValueError(
-                f"{has} has {key}, but {lacks} has not; pass the same columns in all blocks"
+                f"{has} has {key}, but {lacks} does not; pass the same columns in all blocks"
             )
     pairs = [(key, kind, table.plain[key]) for key, kind in first.plain.items()]
     pairs += [(key, kind, table.fields[key]) for key, kind in first.fields.items()]
