@@ -705,7 +705,7 @@ def test_bad_columns(columns, exception, pattern):
     ("options", "exception", "pattern"),
     [
         ({"pad_token": 3}, TypeError, "no argument 'pad_token'; did you mean 'pad_token_id'"),
-        ({"rewards": [1]}, TypeError, "no argument 'rewards'.*in the samples"),
+        ({"rewards": [1]}, TypeError, "no argument 'rewards'.*come with the samples"),
         ({"x": None}, TypeError, "no argument 'x'; pass some of"),
         ({"layout": "up"}, ValueError, "layout"),
         ({"pad_to": 8}, TypeError, r"pass layout=fc.Left\(pad_to="),
@@ -730,7 +730,7 @@ def test_bad_columns(columns, exception, pattern):
             r"outputs\['labels'\] has the name 'x', wh",
         ),
         ({"outputs": {"labels": 3}}, TypeError, r"outputs\['labels'\] is 3"),
-        ({"outputs": {"labels": [3]}}, TypeError, r"outputs\['labels'\] has 3; keys are str"),
+        ({"outputs": {"labels": [3]}}, TypeError, r"outputs\[.labels.\] has 3; pass strings as keys"),
         ({"outputs": {3: "x"}}, TypeError, "outputs has 3; pass strings as keys"),
     ],
 )
