@@ -4,7 +4,11 @@ collate ...
     `fastcollate.Collator` on samples for supervised fine-tuning, 16 rows of 200 to 4,000 tokens
     with labels, into ids, mask and labels; and how many times as long the plain ways take:
     "torch.tensor" pads lists and makes tensors of them, as Hugging Face's collators do;
-    "pad_sequence" makes a tensor of each row first.
+    "pad_sequence" makes a tensor of each row first. "TRL" is its `DataCollatorForLanguageModeling`,
+    after `make peers`.
+pairs
+    The same for preference pairs of 100 to 2,000 tokens each, from lists. "TRL" is its
+    `DataCollatorForPreference`.
 wait ...
     The share of the time that a training loop waits for batches of 256 rows, from lists and from
     arrays, with and without `prefetch`. A step of it leaves the processor alone, as one on a device
@@ -31,6 +35,7 @@ from common.clocks import HostClock
 from common.report import Effort, Figures, main, time_cell
 from common.trainer import of_trainer
 from common.workload import as_lists, fill, rollouts
+from frameworks.installed import real
 
 SHARES = ("wait", "prefetch")
 """Figures that are shares, not seconds."""
@@ -45,6 +50,8 @@ def measure(effort: Effort) -> Iterator[tuple[str, Figures]]:
     torch.set_num_threads(1)
     for form in "lists", "arrays":
         yield f"collate {form}", of_collating(effort, form)
+    if real("trl.trainer.dpo_trainer"):
+        yield "pairs", of_pairs(effort)
     for form in "lists", "arrays":
         yield f"wait, {form}", of_waiting(effort, form)
     yield "wait, trainer", of_trainer(effort, HostClock())
@@ -71,6 +78,35 @@ def of_collating(effort: Effort, form: str) -> Figures:
         "torch.tensor": partial(by_tensor, samples),
         "pad_sequence": partial(by_pad_sequence, samples),
     }
+    if trl := real("trl.trainer.sft_trainer"):
+        calls["TRL"] = partial(trl.DataCollatorForLanguageModeling(0).torch_call, samples)
+    return of_equals(effort, calls, keys)
+
+
+def of_pairs(effort: Effort) -> Figures:
+    """Measure collators of preference pairs."""
+    count = 4 if effort.is_smoke else 16
+    chosen = rollouts(count, prompts=(50, 1_000), responses=(50, 1_000))
+    rejected = rollouts(count, prompts=(50, 1_000), responses=(50, 1_000))["responses"]
+    columns = (chosen["prompts"], chosen["responses"], rejected)
+    names = ("prompt_ids", "chosen_ids", "rejected_ids")
+    pairs = [
+        {name: row.tolist() for name, row in zip(names, rows, strict=True)}
+        for rows in zip(*columns, strict=True)
+    ]
+    keys = ("input_ids", "attention_mask", "completion_mask")
+    trl = real("trl.trainer.dpo_trainer")
+    calls: dict[str, Callable[[], Any]] = {
+        "fastcollate": partial(fc.Collator(pad_token_id=0, layout="right", outputs=keys), pairs),
+        "TRL": partial(trl.DataCollatorForPreference(0).torch_call, pairs),
+    }
+    return of_equals(effort, calls, keys)
+
+
+def of_equals(
+    effort: Effort, calls: dict[str, Callable[[], Any]], keys: tuple[str, ...]
+) -> Figures:
+    """Measure calls that give the same."""
     expected = calls["fastcollate"]()
     for call in calls.values():
         assert all((call()[key] == expected[key]).all() for key in keys)
@@ -188,7 +224,12 @@ def cell(figures: Figures, name: str) -> str:
     """Format a share, or a time and how many times as long the peer takes."""
     if name in SHARES:
         return f"{figures[name]:.0%}"
-    return time_cell(figures, name, ours=("fastcollate",), peer="torch.tensor")
+    return time_cell(
+        figures,
+        name,
+        ours=("fastcollate",),
+        peer="torch.tensor" if "torch.tensor" in figures else "TRL",
+    )
 
 
 if __name__ == "__main__":

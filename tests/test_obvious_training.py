@@ -75,7 +75,7 @@ def count(batch):
     return (batch["labels"] != -100).sum().item()
 
 
-@pytest.mark.parametrize(
+EACH_LAYOUT = pytest.mark.parametrize(
     ("options", "outputs"),
     [
         ({"layout": "right"}, PADDED),
@@ -87,6 +87,9 @@ def count(batch):
     ],
     ids=["right", "left", "two_segment", "single", "packed", "aligned"],
 )
+
+
+@EACH_LAYOUT
 def test_labels_of_a_collator(model, options, outputs):
     """Without prompts, of rows of one token, and of prompts without a response."""
     samples = [{"prompt": prompt, "response": response} for prompt, response in ROWS]
@@ -95,6 +98,70 @@ def test_labels_of_a_collator(model, options, outputs):
     )
     batch = collate(samples)
     same(outcome(model, [labelled_loss(model, batch)]), one_by_one(model, whole(ROWS)))
+
+
+MASKS = {
+    (): [],
+    ("completion_mask",): [[0, 1, 1, 1], [1], [0, 0, 0], [0, 0, 1, 1, 1, 1, 1], [1, 1], [0, 1]],
+    ("assistant_masks",): [[0, 1, 0, 1], [1], [0, 0, 0], [1, 0, 0, 1, 0, 1, 0], [1, 0], [1, 1]],
+}
+MASKS["completion_mask", "assistant_masks"] = []  # both of the above
+
+
+@EACH_LAYOUT
+@pytest.mark.parametrize("is_packed", [False, True])
+@pytest.mark.parametrize("keys", MASKS)
+def test_sequences_of_a_collator(model, keys, is_packed, options, outputs):
+    """Alone, with masks with and without holes, and several in a sample."""
+    ids = [[5, 6, 7, 8], [9], [3, 4, 2], [11, 12, 13, 14, 15, 16, 17], [18, 19], [20, 21]]
+    rows = [{"input_ids": row} for row in ids]
+    losses = []
+    for index, row in enumerate(rows):
+        row |= {key: MASKS[key,][index] for key in keys}
+        trained = [all(row[key][at] for key in keys) for at in range(len(ids[index]))]
+        tokens = torch.tensor([row["input_ids"]])
+        logits = model(input_ids=tokens, use_cache=False).logits
+        log_probs = logits[:, :-1].log_softmax(-1).gather(-1, tokens[:, 1:, None])[0, :, 0]
+        losses.append(-log_probs[torch.tensor(trained)[1:]].sum())
+    expected = outcome(model, losses)
+    if is_packed:
+        halves = [rows[:2], rows[2:]]
+        samples = [
+            {key: [one for row in half for one in row[key]] for key in rows[0]} for half in halves
+        ]
+        for sample, half in zip(samples, halves, strict=True):
+            sample["seq_lengths"] = [len(row["input_ids"]) for row in half]
+    else:
+        samples = rows
+    batch = fc.Collator(pad_token_id=0, position_ids="zero", outputs=outputs, **options)(samples)
+    same(outcome(model, [labelled_loss(model, batch)]), expected)
+
+
+def test_preference_pairs_of_a_collator(model):
+    """Log-probabilities of the chosen and rejected responses, as those of rows one by one."""
+    pairs = [
+        {"prompt_ids": prompt, "chosen_ids": chosen, "rejected_ids": [*chosen[::-1], 1]}
+        for prompt, chosen in ROWS
+        if prompt
+    ]
+    outputs = {"input_ids": "input_ids", "attention_mask": "attention_mask"}
+    outputs["completion_mask"] = "mask"
+    batch = fc.Collator(pad_token_id=0, layout="right", outputs=outputs)(pairs)
+    mask = batch.pop("mask")[:, 1:]
+    logits = model(**batch, use_cache=False).logits
+    log_probs = logits[:, :-1].log_softmax(-1).gather(-1, batch["input_ids"][:, 1:, None])[..., 0]
+    chosen, rejected = (log_probs * mask).sum(-1).chunk(2)
+    found = outcome(model, [-torch.nn.functional.logsigmoid(chosen - rejected).sum()])
+    sums = {}
+    for key in ("chosen_ids", "rejected_ids"):
+        sums[key] = []
+        for pair in pairs:
+            tokens = torch.tensor([pair["prompt_ids"] + pair[key]])
+            logits = model(input_ids=tokens, use_cache=False).logits
+            of_row = logits[:, :-1].log_softmax(-1).gather(-1, tokens[:, 1:, None])[0, :, 0]
+            sums[key].append(of_row[len(pair["prompt_ids"]) - 1 :].sum())
+    margins = torch.stack(sums["chosen_ids"]) - torch.stack(sums["rejected_ids"])
+    same(found, outcome(model, [-torch.nn.functional.logsigmoid(margins).sum()]))
 
 
 @pytest.mark.parametrize("capacity", [3, 5])
