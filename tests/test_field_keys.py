@@ -101,10 +101,10 @@ def test_on_a_device():
     fields = {"attention_mask": mask(), "loss_mask": mask()}
     jagged = fc.build_batch(**ROWS, fields=fields, layout="jagged")
     with pytest.raises(ValueError, match=r"the batch's own and fields.'attention_mask'"):
-        fc.pad_on_device(jagged, "left")
+        fc.memory.pad_on_device(jagged, "left")
     del fields["attention_mask"]
     jagged = fc.build_batch(**ROWS, fields=fields, layout="jagged")
-    padded = fc.pad_on_device(jagged, "left", dtypes={"loss_mask": "uint8"})
+    padded = fc.memory.pad_on_device(jagged, "left", dtypes={"loss_mask": "uint8"})
     fields = {"loss_mask": fc.Field(MASKS, align="sequence", dtype="uint8")}
     assert_same(padded, fc.build_batch(**ROWS, fields=fields))
 

@@ -117,5 +117,5 @@ def test_tensors_that_move_while_a_collator_reads_other_columns():
         "prompt_len": [TOKENS - 1, TOKENS - 1],
         "rewards": [Acts(ids.share_memory_), 1.0],
     }
-    with pytest.raises(ValueError, match=rf"^prompts\[0\] {MOVED}"):
+    with pytest.raises(ValueError, match=rf"^sequences\[0\] {MOVED}"):
         fc.Collator(pad_token_id=0, array_type="numpy")(samples)
