@@ -25,7 +25,7 @@ from fastcollate.arrays import (
     offsets_of,
 )
 from fastcollate.ingest.columns import Ragged, jagged_rows
-from fastcollate.ingest.dataset_columns import is_column, read_column
+from fastcollate.ingest.table_columns import is_column, read_column
 
 _KIND = attrgetter("dtype", "layout", "is_nested", "device", "ndim")
 """What tensors have in common that can be joined as they are."""

@@ -17,6 +17,11 @@ def is_dataset(value: Any) -> bool:
     return _is("Dataset", value)
 
 
+def is_streamed(value: Any) -> bool:
+    """Say whether something is an ``IterableDataset``, whose number of rows is not known."""
+    return _is("IterableDataset", value, "datasets.iterable_dataset")
+
+
 def is_column(value: Any) -> bool:
     """Say whether something is a ``Column`` of a dataset, as ``dataset["key"]`` is."""
     return _is("Column", value)
@@ -65,8 +70,8 @@ def read_columns(dataset: Any, names: Sequence[str]) -> dict[str, Any]:
     return {name: table[name] if name in plain else dataset[name][:] for name in names}
 
 
-def _is(name: str, value: Any) -> bool:
-    kind = getattr(sys.modules.get("datasets.arrow_dataset"), name, None)
+def _is(name: str, value: Any, module: str = "datasets.arrow_dataset") -> bool:
+    kind = getattr(sys.modules.get(module), name, None)
     return kind is not None and isinstance(value, kind)
 
 

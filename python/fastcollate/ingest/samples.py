@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any, NamedTuple
 
@@ -13,10 +13,9 @@ import numpy as np
 from fastcollate.arrays import describe, is_array
 from fastcollate.ingest.dataset_columns import (
     first_row,
-    is_column,
     is_dataset,
+    is_streamed,
     makes_rows,
-    read_column,
     read_columns,
     shown_columns,
 )
@@ -32,6 +31,7 @@ from fastcollate.ingest.sequences import (
     is_object_array,
     tokens_of,
 )
+from fastcollate.ingest.table_columns import is_column, is_frame, read_column
 
 AnyField = Field | PerRow | RoutedExperts
 
@@ -46,9 +46,12 @@ COLUMNS = {
 """Keys of samples beside those of the tokens, and what `build_batch` calls all of them."""
 
 EXPECTED = (
-    "pass a list of dicts, a dict of columns, a table of Arrow or Polars, or a Dataset, "
+    "pass a list of dicts, a dict of columns, a table of Arrow, Polars or pandas, or a Dataset, "
     "with one item per row of the batch"
 )
+
+_READERS = ("to_arrow_table", "read_all", "to_table", "collect", "read")
+"""Methods that read the table of what is none yet: a query, a stream, a file or a plan."""
 
 _First = Callable[[str], Any]
 """Gives the first row of a key, or raises where there is none."""
@@ -170,9 +173,10 @@ def _by_key(samples: Any, known: Collection[str], ignore: Collection[str] | None
     if is_dataset(samples) and not makes_rows(samples) and len(samples) > 0:
         used = _used(shown_columns(samples), known, ignore, lambda key: first_row(samples)[key])
         return read_columns(samples, used)
+    _check_is_one_batch(samples)
     names = samples if isinstance(samples, Mapping) else _names_of_table(samples)
     if names is not None:
-        used = _used(names, known, ignore, lambda key: samples[key][0])
+        used = _used(names, known, ignore, lambda key: _readable(samples[key])[0])
         columns = {key: _readable(samples[key]) for key in used}
         for key in (*TURN, *PAIR, "input_ids"):
             if _is_one_row(columns.get(key)):
@@ -180,10 +184,38 @@ def _by_key(samples: Any, known: Collection[str], ignore: Collection[str] | None
                     f"samples is one sample: its {key!r} is one row of ids; pass a list of samples"
                 )
         return columns
-    is_sequence = hasattr(type(samples), "__len__") and hasattr(type(samples), "__getitem__")
-    if not is_sequence or isinstance(samples, (str, bytes, bytearray)):
+    if not _is_sequence(samples):
         raise TypeError(f"samples is {describe(samples)}; {EXPECTED}")
     return _transposed(samples, known, ignore)
+
+
+def _check_is_one_batch(samples: Any) -> None:
+    """Refuse what has several tables, or gives its rows only when it is asked."""
+    kind = type(samples).__name__
+    if isinstance(samples, dict):
+        splits = [key for key, one in samples.items() if is_dataset(one) or is_streamed(one)]
+        if splits:
+            raise TypeError(f"samples ({kind}) has splits; pass one: samples[{splits[0]!r}]")
+    elif is_streamed(samples):
+        raise TypeError(
+            f"samples ({kind}) has no length; pass one batch at a time: "
+            "map(collate, samples.iter(batch_size=32))"
+        )
+    elif not _is_sequence(samples) or hasattr(samples, "__arrow_c_stream__"):
+        if reader := next((name for name in _READERS if hasattr(samples, name)), None):
+            raise TypeError(
+                f"the rows of samples ({kind}) are not read yet; pass samples.{reader}()"
+            )
+        if isinstance(samples, Iterator):
+            raise TypeError(
+                f"samples ({kind}) has no length; pass one batch at a time: "
+                "list(itertools.islice(samples, 32))"
+            )
+
+
+def _is_sequence(samples: Any) -> bool:
+    has = (hasattr(type(samples), method) for method in ("__len__", "__getitem__"))
+    return all(has) and not isinstance(samples, (str, bytes, bytearray))
 
 
 def _is_one_row(column: Any) -> bool:
@@ -196,6 +228,8 @@ def _is_one_row(column: Any) -> bool:
 
 def _names_of_table(samples: Any) -> list[str] | None:
     """Return the names of a table's columns, or None of anything that is no table."""
+    if is_frame(samples):
+        return list(samples.columns)
     if not hasattr(samples, "__arrow_c_stream__") and not hasattr(samples, "__arrow_c_array__"):
         return None
     for of_table in (samples, getattr(samples, "schema", None)):
@@ -207,7 +241,7 @@ def _names_of_table(samples: Any) -> list[str] | None:
 
 
 def _readable(column: Any) -> Any:
-    """Return a column that others than Ray can read too, and one of a dataset as Arrow has it.
+    """Return a column that others than Ray can read too, and one of a dataset or of pandas as read.
 
     Rows that were NumPy arrays have a type of Ray's, whose storage does not say all of their shape.
     """
@@ -235,6 +269,11 @@ def _transposed(
     samples = list(islice(samples, len(samples)))
     for index, sample in enumerate(samples):
         if not isinstance(sample, Mapping):
+            if _names_of_table(sample) is not None:
+                raise TypeError(
+                    f"samples[{index}] is a table ({type(sample).__name__}); pass one table of "
+                    "all rows"
+                )
             raise TypeError(
                 f"samples[{index}] is {describe(sample)}; pass a mapping such as a dict"
             )

@@ -25,7 +25,7 @@ from fastcollate.arrays import (
 )
 from fastcollate.ingest.column_input import EXPECTED, checked_dense, ragged
 from fastcollate.ingest.columns import Ragged
-from fastcollate.ingest.dataset_columns import is_column, read_column
+from fastcollate.ingest.table_columns import is_column, read_column
 from fastcollate.writing import SIDES, is_computed, joined, padded, padded_where_they_lie
 
 if TYPE_CHECKING:

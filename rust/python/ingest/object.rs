@@ -111,21 +111,26 @@ pub fn to_list<'py>(sequence: &Bound<'py, PyAny>) -> Result<Bound<'py, PyList>> 
     Ok(list)
 }
 
-/// The rows of a column of the library `datasets`, read without a Python object for each number;
-/// `None` for anything else.
-pub fn of_dataset<'py>(rows: &Bound<'py, PyAny>) -> Result<Option<Bound<'py, PyAny>>> {
+/// The rows of a column of the libraries `datasets` and pandas, read without a Python object for each
+/// number where there is none yet; `None` for anything else.
+pub fn of_table<'py>(rows: &Bound<'py, PyAny>, place: &str) -> Result<Option<Bound<'py, PyAny>>> {
     let py = rows.py();
-    let is_theirs = |module: Bound<PyString>| module == "datasets.arrow_dataset";
+    let is_theirs = |module: Bound<PyString>| {
+        let module = module.to_string_lossy();
+        module.starts_with("pandas") || module == "datasets.arrow_dataset"
+    };
     if rows.is_exact_instance_of::<PyList>()
         || !caught(py, rows.get_type().module())?.is_some_and(is_theirs)
     {
         return Ok(None);
     }
-    let columns = py.import(intern!(py, "fastcollate.ingest.dataset_columns"))?;
+    let columns = py.import(intern!(py, "fastcollate.ingest.table_columns"))?;
     if !columns.call_method1("is_column", (rows,))?.is_truthy()? {
         return Ok(None);
     }
-    Ok(Some(columns.call_method1("read_column", (rows,))?))
+    let read = columns.call_method1("read_column", (rows,));
+    read.map(Some)
+        .map_err(|cause| Error::raised(py, place, cause))
 }
 
 /// A row as a list of what it gives, if it is of a list's or tuple's subclass that iterates in its own

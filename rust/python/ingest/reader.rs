@@ -12,7 +12,7 @@ use super::arrow::{self, Chunk};
 use super::number::decode;
 use super::object::{
     POLL_ROWS, as_array, has_rows, is_list_of_rows, is_objects, is_row, is_sequence, iterated,
-    of_dataset, to_list,
+    of_table, to_list,
 };
 use super::ragged::{self, Parts};
 use super::rows::{Row, Rows};
@@ -67,7 +67,7 @@ impl<'a, 'py> Reader<'a, 'py> {
     /// `TypeError` or `ValueError` naming the field and the first row that is none.
     pub fn read(mut self, rows: &Bound<'py, PyAny>) -> Result<Rows<'py>> {
         let is_list = rows.is_exact_instance_of::<PyList>();
-        let read = of_dataset(rows)?;
+        let read = of_table(rows, self.field)?;
         let rows = read.as_ref().unwrap_or(rows);
         if !is_list && self.read_column(rows)? {
             return Ok(self.finish());
