@@ -58,10 +58,13 @@ def data(request):
 FIELDS = {"routes": fc.Field("routes", align="sequence", dtype="uint8")}
 
 
-@pytest.mark.parametrize("format", [None, "numpy", "arrow", "torch"])
+FORMATS = [None, "numpy", "torch", "arrow", "pandas", "polars"]
+
+
+@pytest.mark.parametrize("format", FORMATS)
 def test_a_dataset_gives_the_batch_of_its_rows(data, format):
-    if format == "torch":
-        pytest.importorskip("torch")
+    if format in ("torch", "pandas", "polars"):
+        pytest.importorskip(format)
     collate = fc.Collator(**OPTIONS, ignore=["note"], fields=FIELDS)
     rows = list(data)
     expected = collate(rows)
@@ -71,6 +74,45 @@ def test_a_dataset_gives_the_batch_of_its_rows(data, format):
         batch = collate(samples)
         assert_same(batch, expected)
         assert batch.uids == expected.uids
+
+
+@pytest.mark.parametrize("format", FORMATS)
+@pytest.mark.parametrize("is_streamed", [False, True])
+def test_what_iter_gives(is_streamed, format):
+    if format in ("torch", "pandas", "polars"):
+        pytest.importorskip(format)
+    data = datasets.Dataset.from_list(rows_of()).remove_columns(["routes", "note"])
+    collate = fc.Collator(**OPTIONS)
+    rows = list(data)
+    shown = (data.to_iterable_dataset() if is_streamed else data).with_format(format)
+    batches = list(map(collate, shown.iter(batch_size=5)))
+    expected = [collate(rows[begin : begin + 5]) for begin in range(0, len(rows), 5)]
+    for batch, other in zip(batches, expected, strict=True):
+        assert_same(batch, other)
+        assert batch.uids == other.uids
+
+
+def test_whole_sequences(data):
+    ids, lens = ([row["prompt"] + row["response"] for row in data], list(map(len, data["prompt"])))
+    whole = datasets.Dataset.from_dict({"input_ids": ids, "prompt_len": lens})
+    expected = fc.build_batch(data["prompt"], data["response"], **OPTIONS)
+    found = fc.build_batch(sequences=whole["input_ids"], prompt_lens=whole["prompt_len"], **OPTIONS)
+    assert_same(found, expected)
+    assert_same(fc.Collator(**OPTIONS)(whole), expected)
+
+
+def test_what_is_no_batch():
+    data = datasets.Dataset.from_list(rows_of())
+    streamed = data.to_iterable_dataset()
+    collate = fc.Collator(**OPTIONS, ignore="rest")
+    for samples, message in (
+        (streamed, r"samples \(IterableDataset\) has no length; pass .* samples\.iter\(batch_size"),
+        (datasets.DatasetDict(train=data), r"samples \(DatasetDict\) has splits; .*\['train'\]"),
+        (datasets.IterableDatasetDict(test=streamed), r"has splits; pass one: samples\['test'\]"),
+        (list(data.with_format("arrow")), r"samples\[0\] is a table \(Table\); pass one table of"),
+    ):
+        with pytest.raises(TypeError, match=message):
+            collate(samples)
 
 
 def test_columns_are_read_by_all_that_takes_rows(data):

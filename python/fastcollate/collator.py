@@ -62,8 +62,8 @@ class Collator(Generic[Made]):
         Kept per row. Of pairs ``uid`` alone.
 
     Beside a list of samples, a call takes the same as columns: a mapping from these keys to rows
-    (what Ray Data hands over as NumPy arrays), a table of Arrow or Polars, or a ``Dataset`` of
-    ``datasets``, whose columns are read as Arrow in the order of its rows.
+    (what Ray Data hands over as NumPy arrays), a table of Arrow, Polars or pandas, or a ``Dataset``
+    of ``datasets``, whose columns are read as Arrow in the order of its rows.
 
     A collator has no state: it may be called from many threads, and goes to worker processes by
     fork and by pickling, unless it has a pool of its own.

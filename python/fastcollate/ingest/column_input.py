@@ -48,7 +48,7 @@ def ragged(x: Any, dtype: Any = None) -> Ragged:
         * anything with Arrow's ``__arrow_c_array__`` or ``__arrow_c_stream__`` (pyarrow, Polars,
           DuckDB, arro3): lists of numbers, large, fixed-size or views, or fixed-size lists in lists
           for trailing dimensions; or a table of one such column; or a ``Column`` of a dataset of
-          the library ``datasets``. An array is viewed, its memory is
+          the library ``datasets``; or a ``Series`` of pandas. An array is viewed, its memory is
           read-only; several chunks are copied together, as are booleans, which Arrow packs.
         * a nested tensor: a jagged one is viewed, a strided one copied.
         * a dense array or tensor, (rows, width, \*trailing): a view if it is contiguous. Of padded
