@@ -730,7 +730,11 @@ def test_bad_columns(columns, exception, pattern):
             r"outputs\['labels'\] has the name 'x', wh",
         ),
         ({"outputs": {"labels": 3}}, TypeError, r"outputs\['labels'\] is 3"),
-        ({"outputs": {"labels": [3]}}, TypeError, r"outputs\[.labels.\] has 3; pass strings as keys"),
+        (
+            {"outputs": {"labels": [3]}},
+            TypeError,
+            r"outputs\[.labels.\] has 3; pass strings as keys",
+        ),
         ({"outputs": {3: "x"}}, TypeError, "outputs has 3; pass strings as keys"),
     ],
 )

@@ -71,8 +71,9 @@ def _spans(first: Ragged, second: Ragged) -> RowSpans:
 
 def _completion_mask(prompts: Ragged, chosen: Ragged, rejected: Ragged) -> Field:
     """Return which tokens of the rows are those of responses."""
-    parts = [prompts.lengths, chosen.lengths, prompts.lengths, rejected.lengths]
-    lengths = np.stack(parts, axis=-1).reshape(-1, 2, 2).swapaxes(0, 1)  # (2, pairs, 2)
-    mask = np.repeat(np.tile([False, True], lengths.size // 2), lengths.ravel())
-    offsets = np.concatenate([[0], lengths.sum(-1).ravel().cumsum()])
-    return Field(Ragged(mask, offsets), align="sequence", dtype="int64")
+    before = np.tile(prompts.lengths, 2)
+    after = np.concatenate([chosen.lengths, rejected.lengths])
+    # Each row is a span of the widest prompt and the widest response.
+    most = int(before.max(initial=0))
+    widest = np.arange(most + after.max(initial=0)) >= most
+    return Field(RowSpans([(widest, most - before, before + after)]), "sequence", dtype="int64")

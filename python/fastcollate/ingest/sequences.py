@@ -163,12 +163,12 @@ def _sequence_offsets(ids: Ragged, lengths: Ragged) -> NDArray[np.int64]:
 def ids_of(name: str, column: Any) -> Ragged:
     """Return a column of integers in one array, or one tensor, on the host."""
     if isinstance(column, (list, tuple)) or is_object_array(column):
-        arrays = [row for row in column if _is_integers(row)]
-        if len(arrays) == len(column) > 0 and len({row.dtype for row in arrays}) == 1:
-            return Ragged(np.concatenate(arrays), offsets_of([len(row) for row in arrays]))
-        # Boxed numbers are unboxed by the core, which names the place of a bad one.
-        packed = [compact_ids(name, row, index) for index, row in enumerate(column)]
-        return ragged(packed, dtype="int64") if packed else Ragged(np.empty(0, np.int64), [0])
+        if not all(_is_integers(row) for row in column) or len({row.dtype for row in column}) > 1:
+            # Boxed numbers are unboxed by the core, which names the place of a bad one.
+            column = [compact_ids(name, row, index) for index, row in enumerate(column)]
+        if len({row.dtype for row in column}) == 1:
+            return Ragged(np.concatenate(column), offsets_of([len(row) for row in column]))
+        return ragged(column, dtype="int64") if len(column) else Ragged(np.empty(0, np.int64), [0])
     rows = _rows(name, column)
     values = to_numpy(rows.values)
     if values.ndim != 1 or values.dtype.kind not in "biu":
