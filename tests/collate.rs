@@ -3,8 +3,8 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use fastcollate::batch::{
-    Beside, Collated, Columns, FieldKind, FieldSpec, LOSS_MASK, Number, OutputSpec, Request,
-    RowSource, Value, collate_slices,
+    Beside, Collated, Columns, FieldKind, FieldSpec, LOSS_MASK, OutputSpec, Request, RowSource,
+    Spread, Value, collate_slices,
 };
 use fastcollate::plan::merge::{MergePolicy, MergeRewards, MergeSpec, Streams};
 use fastcollate::plan::pack::{Algorithm, Cost, Growth, Oversize, PackSpec, Packer};
@@ -14,7 +14,7 @@ use fastcollate::plan::{
 };
 use fastcollate::polling::Poll;
 use fastcollate::write::PositionPadding;
-use fastcollate::{Check, Dtype, Error, IntDtype, Slice, SliceColumn, Ticks, TokenStreams};
+use fastcollate::{Check, Dtype, Error, IntDtype, Number, Slice, SliceColumn, Ticks, TokenStreams};
 use proptest::collection::vec;
 use proptest::prelude::*;
 
@@ -39,7 +39,8 @@ fn field(key: &str) -> FieldSpec {
         name: key.to_owned(),
         kind: FieldKind::Response,
         is_plain: true,
-        per_row: key == "rewards",
+        spread: (key == "rewards").then_some(Spread::LastOfRow),
+        default: None,
         weighs: key == LOSS_MASK,
         any_length: false,
         fill: Number::Int(0),
@@ -594,7 +595,7 @@ fn rewards_of_merged_turns_are_added_up() {
     let columns = Columns {
         fields: vec![SliceColumn::of_numbers(
             "rewards",
-            vec![0.5, 1.0, 4.0],
+            [0.5, 1.0, 4.0].map(Number::Float).to_vec(),
             Check::None,
         )],
         ..input.columns()

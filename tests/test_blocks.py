@@ -247,7 +247,7 @@ ONES = [[1], [1], [1, 1]]
         ),
         ({"rewards": ONES}, "rewards holds values per response in block 1 .worker 1., but one"),
         (field(ONES, fill=2), r"extra is Field\(.*fill=2.*\) in block 1 .*, but Field\(.*fill=0"),
-        (field(ONES, dtype="int32"), r"extra is Field\(.*dtype='int32'\) in block 1"),
+        (field(ONES, dtype="int32"), r"extra is Field\(.*dtype='int32'.*\) in block 1"),
         (
             field([np.ones((n, 2)) for n in (1, 1, 2)]),
             r"extra has items of shape \(2,\) in block 1 .worker 1., but of \(\) in block 0",

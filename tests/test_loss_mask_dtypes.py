@@ -168,7 +168,9 @@ def test_padding_on_a_device():
     masks = [[1], [0, 1, 1], [1, 1]]
     options = {"array_type": "torch"}
     jagged = build(masks, "bool", layout="jagged", **options)
-    assert_same(fc.memory.pad_on_device(jagged, "right"), build(masks, "bool", layout="right", **options))
+    assert_same(
+        fc.memory.pad_on_device(jagged, "right"), build(masks, "bool", layout="right", **options)
+    )
     for dtype in ("int64", "float32"):
         padded = fc.memory.pad_on_device(jagged, "left", dtypes={"loss_mask": dtype})
         assert_same(padded, build(masks, dtype, **options))

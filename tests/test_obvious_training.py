@@ -265,6 +265,36 @@ def test_shards_of_merged_turns(model, layout, pad_rows, masks):
     same(outcome(model, losses), one_by_one(model, whole(zip(prompts, responses, strict=True))))
 
 
+@pytest.mark.parametrize("layout", ["left", fc.Packed(capacity=9)])
+def test_advantages_of_rows_that_are_spread(model, layout):
+    """As docs/batches.md does: each token that trains counts with the number of its row."""
+    rows = [(prompt, response) for prompt, response in ROWS if prompt and response]
+    prompts, responses = zip(*rows, strict=True)
+    masks = [[int(at % 2 == 0) for at in range(len(row))] for row in responses]
+    gains = [0.5 - row for row in range(len(rows))]
+    batch = fc.build_batch(
+        prompts, responses, pad_token_id=0, loss_mask=masks, position_ids="zero", layout=layout,
+        dtypes={"loss_mask": "bool"},
+        fields={"advantages": fc.Field(gains, spread="trained", dtype="float64")},
+    )  # fmt: skip
+    log_probs = log_probs_of(model, batch)
+    if layout == "left":
+        log_probs = log_probs[:, -batch.loss_mask.shape[1] :]
+    else:  # beside their own tokens
+        log_probs = torch.nn.functional.pad(log_probs, (1, 0))
+    trained = batch.loss_mask
+    assert ((batch.advantages != 0) == trained).all()
+    found = outcome(model, [-(log_probs[trained] * batch.advantages[trained]).sum()])
+    losses = []
+    for (prompt, response), mask, gain in zip(rows, masks, gains, strict=True):
+        ids = torch.tensor([[*prompt, *response]])
+        logits = model(input_ids=ids, use_cache=False).logits
+        of_row = logits[:, :-1].log_softmax(-1).gather(-1, ids[:, 1:, None])[0, :, 0]
+        of_response = of_row[len(prompt) - 1 :]
+        losses.append(-gain * of_response[torch.tensor(mask, dtype=torch.bool)].sum())
+    same(found, outcome(model, losses))
+
+
 def test_selecting_keeps_what_overflows_out_of_the_loss():
     """As docs/batches.md does: a reference of 0 beside a log-probability of -95."""
     batch = fc.build_batch(

@@ -72,7 +72,7 @@ class _Kinds(NamedTuple):
             name: next(objects if is_object else arrays) for name, is_object in self.values.items()
         }
         of_fields = {
-            key: next(objects if self.fields[key].make is PerRow else arrays)
+            key: next(objects if self.fields[key].is_of_rows else arrays)
             for key in sorted(self.fields)
         }
         fields = {
@@ -229,8 +229,12 @@ class BatchBuilder(Generic[Array]):
         for key in sorted(fields):
             if isinstance(field := fields[key], PerRow):
                 objects.append(_copied(key, index, field))
-            else:
-                arrays.append(self._array(key, index, field))
+                continue
+            own, row = self._array(key, index, field)
+            if own is not None and kinds.fields[key].is_of_rows:
+                row = own.number(row, index)
+                objects.append(row)
+            arrays.append((own, row))
         if fields and index == 0:  # those after it have the same
             self._check_table([spec for spec, _ in arrays if spec is not None], fields)
         self._append(kinds, (index, tokens, arrays), objects)

@@ -1,10 +1,13 @@
 //! What a field looks like to plans and writers: rows of values that can be read.
 
+use std::slice::from_ref;
+
 use half::{bf16, f16};
 
 use crate::dtype::Dtype;
 use crate::element::{Element, Misfit, Slice, common_values};
 use crate::error::{Error, Place, Result};
+use crate::number::Number;
 
 /// A per-token field of every turn, readable into a destination.
 ///
@@ -140,6 +143,9 @@ pub trait FieldColumn: AnyColumn {
     /// The numbers, if each row is one.
     fn numbers(&self) -> Option<Vec<f64>>;
 
+    /// Whether a turn's row was given, and is no default.
+    fn is_given(&self, turn: usize) -> bool;
+
     /// Put one number in the place of each row.
     fn set_numbers(&mut self, numbers: Vec<f64>);
 
@@ -172,7 +178,7 @@ pub struct SliceColumn<'a> {
 #[derive(Debug, Clone)]
 enum Rows<'a> {
     Slices(Vec<Slice<'a>>),
-    Numbers(Vec<f64>),
+    Numbers(Vec<Number>),
 }
 
 impl<'a> SliceColumn<'a> {
@@ -187,7 +193,7 @@ impl<'a> SliceColumn<'a> {
     }
 
     /// A column of one number for each row.
-    pub fn of_numbers(field: &'a str, numbers: Vec<f64>, check: Check) -> Self {
+    pub fn of_numbers(field: &'a str, numbers: Vec<Number>, check: Check) -> Self {
         Self {
             field,
             rows: Rows::Numbers(numbers),
@@ -200,7 +206,10 @@ impl<'a> SliceColumn<'a> {
     fn slice(&self, turn: usize) -> Slice<'_> {
         match &self.rows {
             Rows::Slices(rows) => rows[turn],
-            Rows::Numbers(numbers) => Slice::F64(std::slice::from_ref(&numbers[turn])),
+            Rows::Numbers(numbers) => match &numbers[turn] {
+                Number::Int(int) => Slice::I64(from_ref(int)),
+                Number::Float(float) => Slice::F64(from_ref(float)),
+            },
         }
     }
 
@@ -230,12 +239,16 @@ impl FieldColumn for SliceColumn<'_> {
     fn numbers(&self) -> Option<Vec<f64>> {
         match &self.rows {
             Rows::Slices(_) => None,
-            Rows::Numbers(numbers) => Some(numbers.clone()),
+            Rows::Numbers(numbers) => Some(numbers.iter().map(|number| number.to_f64()).collect()),
         }
     }
 
+    fn is_given(&self, _: usize) -> bool {
+        true
+    }
+
     fn set_numbers(&mut self, numbers: Vec<f64>) {
-        self.rows = Rows::Numbers(numbers);
+        self.rows = Rows::Numbers(numbers.into_iter().map(Number::Float).collect());
     }
 
     fn limit_indices(&mut self, limit: i64) {
@@ -257,7 +270,10 @@ impl<T: Element> Column<T> for SliceColumn<'_> {
 
     fn read(&self, turn: usize, from: usize, out: &mut [T]) -> Result<()> {
         let inner = self.inner().max(1);
-        read_slice(self.field, turn, &self.slice(turn), inner, from, out)?;
+        match &self.rows {
+            Rows::Slices(rows) => read_slice(self.field, turn, &rows[turn], inner, from, out)?,
+            Rows::Numbers(numbers) => read_number(self.field, turn, numbers[turn], out)?,
+        }
         check_values(self.field, turn, inner, from, out, self.check)
     }
 }
@@ -354,6 +370,68 @@ pub fn read_slice<T: Element>(
         value,
         dtype: T::DTYPE,
     })
+}
+
+/// Values of a column, of one number a token, where a loss mask trains; elsewhere another.
+pub struct TrainedValues<'a, T, E> {
+    /// The values.
+    pub values: &'a dyn Column<T, Error = E>,
+    /// The loss mask.
+    pub mask: &'a dyn Column<f64, Error = E>,
+    /// What a weight is rounded to: where that is 0, nothing trains.
+    pub round: fn(f64) -> f64,
+    /// What stands there.
+    pub fill: T,
+}
+
+impl<T: Element, E> Column<T> for TrainedValues<'_, T, E> {
+    type Error = E;
+
+    fn row_len(&self, turn: usize) -> usize {
+        self.values.row_len(turn)
+    }
+
+    fn read(&self, turn: usize, from: usize, out: &mut [T]) -> Result<(), E> {
+        let mut weights = [0.0; CHUNK];
+        for (index, out) in out.chunks_mut(CHUNK).enumerate() {
+            let (from, weights) = (from + index * CHUNK, &mut weights[..out.len()]);
+            self.values.read(turn, from, out)?;
+            self.mask.read(turn, from, weights)?;
+            for (value, weight) in out.iter_mut().zip(weights) {
+                if (self.round)(*weight) == 0.0 {
+                    *value = self.fill;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn announce(&self, turn: usize, from: usize, lookahead: Lookahead) {
+        self.mask.announce(turn, from, lookahead);
+    }
+}
+
+/// Read a turn's one number, as often as there is place.
+///
+/// # Errors
+/// [`Error::DoesNotFit`].
+pub fn read_number<T: Element>(
+    field: &str,
+    turn: usize,
+    number: Number,
+    out: &mut [T],
+) -> Result<()> {
+    let value = number.cast().ok_or_else(|| Error::DoesNotFit {
+        place: Place {
+            field: field.to_owned(),
+            row: turn,
+            position: None,
+        },
+        value: number.to_string(),
+        dtype: T::DTYPE,
+    })?;
+    out.fill(value);
+    Ok(())
 }
 
 /// Check that a turn's values are of a kind that `T` can be read from.

@@ -188,6 +188,21 @@ pub enum Error {
     },
 
     #[error(
+        "{field}[{row}] is one number for {tokens}, but there is none; pass None instead, with \
+         default=, or spread='all'"
+    )]
+    NoTokenFor {
+        field: String,
+        row: usize,
+        tokens: &'static str,
+    },
+
+    #[error(
+        "{field}[{row}] is None; pass its values, or what stands for them: fc.Field(..., default=0)"
+    )]
+    MissingRow { field: String, row: usize },
+
+    #[error(
         "{field}[{turn}] is {number}, but the turn is not the last of row {row}, which ends with turn \
          {last} and takes one number; pass merge_rewards='sum' to add up the numbers of a row's turns, \
          merge_rewards='last' to drop all but the last turn's, or one reward per response token"
@@ -484,10 +499,13 @@ pub enum Error {
         second: String,
     },
 
-    #[error("{key} has the fill {fill}, which does not fit {dtype}; pass another fill or dtype")]
+    #[error(
+        "{key} has the {option} {number}, which does not fit {dtype}; pass another {option} or dtype"
+    )]
     FillMisfit {
         key: String,
-        fill: String,
+        option: &'static str,
+        number: String,
         dtype: &'static str,
     },
 

@@ -18,6 +18,7 @@ mod dtype;
 mod element;
 mod error;
 mod memory;
+mod number;
 pub mod plan;
 pub mod polling;
 mod streams;
@@ -28,12 +29,13 @@ pub mod write;
 
 pub use column::{
     AnyColumn, At, Check, Column, FieldColumn, Lookahead, SliceColumn, Tokens, WholeNumbers,
-    check_type, check_values, common_when_read, read_slice,
+    check_type, check_values, common_when_read, read_number, read_slice,
 };
 pub use dtype::{Dtype, IntDtype};
 pub use element::{Binary, Element, Misfit, Slice, common_values};
 pub use error::{Error, Place, Result};
 pub use half::{bf16, f16};
 pub use memory::filled;
+pub use number::Number;
 pub use streams::TokenStreams;
 pub use ticks::{Ticks, unstopped};

@@ -9,12 +9,12 @@ from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from itertools import islice
 from numbers import Number
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, get_args
 
 import numpy as np
 
 from fastcollate._fastcollate import FieldSpec, OutputTable
-from fastcollate.arguments import as_list, checked_int, suggests_names
+from fastcollate.arguments import as_list, check_choice, checked_int, suggests_names
 from fastcollate.arrays import (
     NUMBERS,
     check_unmasked,
@@ -43,8 +43,12 @@ Rows: TypeAlias = "Sequence[Any] | NDArray[Any] | torch.Tensor | Ragged | Any"
 
 
 LOSS_MASK = FieldSpec("loss_mask", "loss_mask", plain=True, weighs=True)
-REWARDS = FieldSpec("rewards", "rewards", plain=True, per_row=True)
+REWARDS = FieldSpec("rewards", "rewards", plain=True, spread="last_of_row")
 LOGPROBS = FieldSpec("logprobs", "logprobs", plain=True)
+
+
+Spread: TypeAlias = Literal["all", "trained", "last"]
+"""Which tokens of a row get its one number."""
 
 
 @suggests_names
@@ -56,7 +60,7 @@ class Field:
     ----------
     rows
         One row per row of the batch, in any form that rows may have. Rows may have trailing
-        dimensions, (tokens, ...), the same in all rows.
+        dimensions, (tokens, ...), the same in all rows. With `spread`, one number per row.
     align
         ``"response"``: one value per response token, written as (B, R, ...). ``"sequence"``: one
         value per prompt and response token, written as (B, W, ...).
@@ -71,6 +75,15 @@ class Field:
         Or bool, uint8, int16, int32, int64, float16, bfloat16, float64, by name or NumPy's or
         torch's own: integers that do not fit are errors, floats are rounded (of lists, Python's
         floats keep all bits in float64).
+    spread
+        Write one number per row, such as an advantage, to ``"all"`` response tokens, to those that
+        are ``"trained"`` (where ``loss_mask`` is not 0; without loss masks, where it would not be),
+        or to the ``"last"``. All other positions hold `fill`. Where turns are merged, each turn's
+        number goes to its own tokens, and none to observations. A number that no token takes is an
+        error, unless it is for ``"all"`` of an empty response.
+    default
+        What each token holds of a row that is None, or with `spread` the number of such a row. If
+        None, a row has to be given.
     """
 
     rows: Rows
@@ -78,6 +91,8 @@ class Field:
     fill: float = 0
     gap_fill: float | None = None
     dtype: Any = None
+    spread: Spread | None = None
+    default: float | None = None
 
     def check_align(self, key: str) -> None:
         """Check what the field lies along."""
@@ -88,19 +103,28 @@ class Field:
     def spec(self, key: str) -> FieldSpec:
         """Return how the field is read and written under a key."""
         self.check_align(key)
+        if self.spread is not None:
+            check_choice(f"spread of {key}", self.spread, get_args(Spread), " or None")
+            if self.align == "sequence" or self.gap_fill is not None:
+                name = "gap_fill" if self.gap_fill is not None else "align"
+                raise ValueError(
+                    f"{key} has spread={self.spread!r}, which puts numbers on response tokens and "
+                    f"fill elsewhere, and {name}={getattr(self, name)!r}; leave {name} out"
+                )
         dtype = "float32" if self.dtype is None else checked_dtype_name(self.dtype, key)
         gap_fill = self.fill if self.gap_fill is None else self.gap_fill
-        for name, fill in (("fill", self.fill), ("gap_fill", gap_fill)):
-            if not isinstance(fill, (int, float, np.number, np.bool_)):
-                raise TypeError(f"{name} of {key} is {describe(fill)}; pass a number")
+        numbers: dict[str, Any] = {"fill": self.fill, "gap_fill": gap_fill, "default": self.default}
+        for name, number in numbers.items():
+            is_number = isinstance(number, (int, float, np.number, np.bool_))
+            if not is_number and (name != "default" or number is not None):
+                raise TypeError(f"{name} of {key} is {describe(number)}; pass a number")
         try:
-            return FieldSpec(
-                key, key, align=self.align, fill=self.fill, gap_fill=gap_fill, dtype=dtype
-            )
+            return FieldSpec(key, key, align=self.align, dtype=dtype, spread=self.spread, **numbers)
         except (TypeError, OverflowError) as error:
+            given = (f"{name}={describe(number)}" for name, number in numbers.items())
             raise ValueError(
-                f"{key} has fill={describe(self.fill)} and gap_fill={describe(gap_fill)}, which "
-                f"do not both fit {dtype}; pass other numbers, or another dtype"
+                f"{key} has {', '.join(given)}, which do not all fit {dtype}; pass other numbers, "
+                "or another dtype"
             ) from error
 
 
@@ -199,6 +223,11 @@ class FieldOptions(NamedTuple):
     make: type[Any]
     options: dict[str, Any]
 
+    @property
+    def is_of_rows(self) -> bool:
+        """Whether a row has one value, whatever its tokens are."""
+        return self.make is PerRow or self.options.get("spread") is not None
+
     def __repr__(self) -> str:
         options = ", ".join(f"{name}={value!r}" for name, value in self.options.items())
         return f"{self.make.__name__}({options})"
@@ -263,7 +292,9 @@ def checked_fields(fields: Mapping[str, Any], array_type: str) -> list[tuple[Any
     specs: list[tuple[Any, FieldSpec]] = []
     for key, field in fields.items():
         if isinstance(field, (Field, RoutedExperts)):
-            specs.append((field.rows, field.spec(key)))
+            spec = field.spec(key)
+            is_spread = isinstance(field, Field) and field.spread is not None
+            specs.append((numbers_of_rows(key, field.rows) if is_spread else field.rows, spec))
         elif isinstance(field, PerRow):
             form, values = per_row_values(key, field)
             if form == "object":
@@ -290,6 +321,22 @@ def checked_fields(fields: Mapping[str, Any], array_type: str) -> list[tuple[Any
             "pass one of them"
         )
     return specs
+
+
+def numbers_of_rows(key: str, rows: Any) -> Any:
+    """Return one number per row as an array or a list, which may hold None."""
+    advice = "with spread, pass one number per row"
+    if _is_array(rows):
+        if rows.ndim != 1:
+            raise ValueError(f"{key} has shape {tuple(rows.shape)}; {advice}")
+        return rows
+    try:
+        numbers = as_list(rows)
+    except (TypeError, OverflowError) as error:
+        raise TypeError(f"{key} is {reprlib.repr(rows)}; {advice}") from error
+    if numbers and (getattr(numbers[0], "ndim", 0) > 0 or isinstance(numbers[0], (list, tuple))):
+        raise ValueError(f"{key}[0] is {describe(numbers[0])}; {advice}")
+    return numbers
 
 
 Form: TypeAlias = Literal["number", "array", "object"]

@@ -3,13 +3,13 @@
 use bytemuck::Pod;
 use half::{bf16, f16};
 
-use super::Number;
 use super::outputs::IGNORE_INDEX;
-use crate::column::{AnyColumn, Column, WholeNumbers};
+use crate::column::{AnyColumn, Column, TrainedValues, WholeNumbers};
 use crate::dtype::{Dtype, IntDtype};
 use crate::element::{Binary, Element};
 use crate::error::Result;
 use crate::memory::filled;
+use crate::number::Number;
 use crate::plan::{Assembly, Band, Grid};
 use crate::streams::TokenStreams;
 use crate::write::{
@@ -52,7 +52,7 @@ pub(super) enum Read {
     Tokens { pad: i64, dtype: IntDtype },
     /// The ids of tokens that train, by the loss mask.
     Labels {
-        mask: Option<LabelMask>,
+        mask: Option<LossMask>,
         shifted: bool,
         dtype: IntDtype,
     },
@@ -60,9 +60,9 @@ pub(super) enum Read {
     Field(Field),
 }
 
-/// The loss mask of labels.
-#[derive(Debug)]
-pub(super) struct LabelMask {
+/// The loss mask, as it says what trains.
+#[derive(Debug, Clone)]
+pub(super) struct LossMask {
     /// Which one of the columns of fields.
     pub column: usize,
     /// What its rows are made of, if that is not what the batch's are.
@@ -85,6 +85,8 @@ pub(super) struct Field {
     pub dtype: Dtype,
     /// Whether the values are whole numbers, whatever type they come in.
     pub is_whole: bool,
+    /// The loss mask, if values are for tokens alone that train by it.
+    pub trained_by: Option<Box<LossMask>>,
 }
 
 /// What a field holds where no value goes.
@@ -267,7 +269,7 @@ impl Job<'_, Read> {
 
     fn write_labels<T, C>(
         self,
-        mask: Option<&LabelMask>,
+        mask: Option<&LossMask>,
         shifted: bool,
         source: &Source<C>,
     ) -> Result<(), C::Failure>
@@ -280,12 +282,7 @@ impl Job<'_, Read> {
                 let assembly = mask.assembly.as_ref().unwrap_or(source.assembly);
                 (&source.fields[mask.column] as _, assembly)
             }),
-            round: match mask.map(|mask| mask.dtype) {
-                Some(Dtype::F16) => |weight| f16::from_f32(weight as f32).into(),
-                Some(Dtype::Bf16) => |weight| bf16::from_f32(weight as f32).into(),
-                Some(Dtype::F32) => |weight| f64::from(weight as f32),
-                _ => |weight| weight,
-            },
+            round: mask.map_or(|weight| weight, LossMask::rounding),
             shifted,
             ignored: Number::Int(IGNORE_INDEX).cast().unwrap_or(T::ZERO),
         };
@@ -309,6 +306,18 @@ impl Job<'_, Read> {
     }
 }
 
+impl LossMask {
+    /// What weights are rounded to where they are an output: that may be 0 where they are not.
+    pub fn rounding(&self) -> fn(f64) -> f64 {
+        match self.dtype {
+            Dtype::F16 => |weight| f16::from_f32(weight as f32).into(),
+            Dtype::Bf16 => |weight| bf16::from_f32(weight as f32).into(),
+            Dtype::F32 => |weight| f64::from(weight as f32),
+            _ => |weight| weight,
+        }
+    }
+}
+
 impl Field {
     fn write<T, C>(
         &self,
@@ -327,6 +336,17 @@ impl Field {
         };
         let assembly = self.assembly.as_ref().unwrap_or(source.assembly);
         let column = &source.fields[self.column];
+        if let Some(mask) = &self.trained_by {
+            let trained = TrainedValues {
+                values: column,
+                mask: &source.fields[mask.column],
+                round: mask.rounding(),
+                fill: gap[0],
+            };
+            // Where the mask's rows begin; of one number a row, that says nothing.
+            let assembly = mask.assembly.as_ref().unwrap_or(source.assembly);
+            return write_field(&trained, assembly, band, fill, to);
+        }
         if self.is_whole {
             return write_field(&WholeNumbers(column), assembly, band, fill, to);
         }

@@ -1,10 +1,10 @@
 //! Fields: what values belong to, and how they are read and written.
 
-use super::Number;
 use super::outputs::{Alignment, Fill, Output, ROUTER_PADDING_MASK, What};
 use crate::column::Check;
 use crate::dtype::Dtype;
 use crate::error::{Error, Result};
+use crate::number::Number;
 use crate::plan::{Along, TokenForm};
 
 /// What the rows of a field hold.
@@ -44,6 +44,33 @@ impl FieldKind {
     }
 }
 
+/// Where one number per row lies.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Spread {
+    /// On all tokens of each turn's response, each turn's on its own.
+    All,
+    /// On those that train.
+    Trained,
+    /// On the last token of each turn's response that is in a row.
+    Last,
+    /// On the last token of the row that was sampled, which has one number of all of its turns'.
+    LastOfRow,
+}
+
+impl Spread {
+    /// The error of a number that no token of its row takes.
+    pub fn no_token(self, field: &str, row: usize, form: TokenForm) -> Error {
+        let field = field.to_owned();
+        let tokens = match self {
+            Self::All => "the tokens of its response",
+            Self::Trained => "the tokens of its row that train",
+            Self::Last => "the last response token of its row",
+            Self::LastOfRow => return Error::NoLastToken { field, row, form },
+        };
+        Error::NoTokenFor { field, row, tokens }
+    }
+}
+
 /// How a field is read and written.
 #[derive(Debug, Clone, PartialEq)]
 pub struct FieldSpec {
@@ -55,8 +82,10 @@ pub struct FieldSpec {
     pub kind: FieldKind,
     /// Whether a token has one float value, as in the fields that every batch can have.
     pub is_plain: bool,
-    /// Whether one number per row is accepted too; it lands on the last response token.
-    pub per_row: bool,
+    /// Where one number per row lies, if there may be one instead of a value for every token.
+    pub spread: Option<Spread>,
+    /// What a row holds that is not given, if that may be.
+    pub default: Option<Number>,
     /// Whether it is the loss mask: numbers that say what trains, and of whole numbers if the dtype is.
     pub weighs: bool,
     /// Whether a row may have any length up to the widest response, right-aligned there; in packed
@@ -77,13 +106,18 @@ impl FieldSpec {
     /// [`Error::FillMisfit`] and [`Error::ExpertCount`].
     pub fn checked(self) -> Result<Self> {
         if let Some(dtype) = self.dtype
-            && let Some(fill) = [self.fill, self.gap_fill]
-                .iter()
-                .find(|fill| !fill.fits(dtype))
+            && let Some((option, number)) = [
+                ("fill", Some(self.fill)),
+                ("fill", Some(self.gap_fill)),
+                ("default", self.default),
+            ]
+            .into_iter()
+            .find_map(|(option, number)| Some((option, number.filter(|it| !it.fits(dtype))?)))
         {
             return Err(Error::FillMisfit {
                 key: self.key,
-                fill: fill.to_string(),
+                option,
+                number: number.to_string(),
                 dtype: dtype.name(),
             });
         }

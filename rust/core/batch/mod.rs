@@ -10,17 +10,16 @@ mod arrays;
 mod execute;
 mod field;
 mod from_slices;
-mod number;
 mod outputs;
 mod places;
 mod planned;
 mod rows;
 mod segments;
+mod spread;
 mod unplaced;
 
-pub use field::{FieldKind, FieldSpec};
+pub use field::{FieldKind, FieldSpec, Spread};
 pub use from_slices::{Collated, collate_slices};
-pub use number::Number;
 pub use outputs::{
     Alignment, Beside, Fill, IGNORE_INDEX, LOSS_MASK, Output, OutputSpec, What, outputs,
 };

@@ -2,9 +2,10 @@
 
 use std::borrow::Cow;
 
-use super::{FieldSpec, Number};
+use super::FieldSpec;
 use crate::dtype::{Dtype, IntDtype};
 use crate::error::{Error, Result};
+use crate::number::Number;
 use crate::plan::{Form, Layout, Of};
 use crate::write::PositionPadding;
 
@@ -391,7 +392,8 @@ mod tests {
             name: key.to_owned(),
             kind,
             is_plain: false,
-            per_row: false,
+            spread: None,
+            default: None,
             weighs: key == LOSS_MASK,
             any_length: false,
             fill: Number::Int(0),

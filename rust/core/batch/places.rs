@@ -1,7 +1,7 @@
 //! Where a field's values lie, and what its rows are made of.
 
 use super::arrays::{Field, Filling};
-use super::{BatchRows, FieldKind, FieldSpec};
+use super::{BatchRows, FieldKind, FieldSpec, Spread};
 use crate::column::{Check, FieldColumn};
 use crate::dtype::Dtype;
 use crate::error::{Error, Result};
@@ -93,10 +93,19 @@ impl FieldSpec {
                 rows.turns.check_stream_lens(name, &lens, false)?;
                 (Some(batch.with_streams(&lens, true)), Place::Sequence)
             }
-            FieldKind::Response | FieldKind::Cut if column.is_one_number_each() => (
-                Some(batch.on_last_token(name, rows.turns.form())?),
-                Place::Response,
-            ),
+            FieldKind::Response | FieldKind::Cut if column.is_one_number_each() => {
+                let form = rows.turns.form();
+                let assembly = match self.spread {
+                    Some(Spread::All | Spread::Trained) => None,
+                    Some(Spread::Last) => {
+                        let is_given = |turn| column.is_given(turn);
+                        let lost = |turn| Spread::Last.no_token(name, turn, form);
+                        Some(batch.on_last_tokens(is_given).map_err(lost)?)
+                    }
+                    Some(Spread::LastOfRow) | None => Some(batch.on_last_token(name, form)?),
+                };
+                (assembly, Place::Response)
+            }
             FieldKind::Cut => {
                 rows.turns.check_stream_lens(name, &lens, false)?;
                 (Some(batch.behind_prompts(rows.turns)), Place::Response)
@@ -132,6 +141,7 @@ impl FieldSpec {
             filling: Filling::Numbers { pad, gap },
             dtype: self.dtype.unwrap_or(Dtype::F32),
             is_whole: matches!(self.check(), Check::Whole(_)),
+            trained_by: None,
         };
         Ok(Placed {
             field,
@@ -194,6 +204,7 @@ impl FieldSpec {
             filling: Filling::Indices(topk),
             dtype,
             is_whole: false,
+            trained_by: None,
         };
         Ok(Placed {
             field,

@@ -3,13 +3,14 @@
 use std::borrow::Cow;
 use std::ops::Range;
 
-use super::arrays::{Content, Derived, Job, LabelMask, Read, Source, jobs};
+use super::arrays::{Content, Derived, Job, LossMask, Read, Source, jobs};
 use super::execute::{self, Jobs};
 use super::outputs::{Output, OutputSpec, What, outputs};
 use super::places::{Place, Placed};
 use super::segments::{Segments, row_offsets};
+use super::spread::check_trained;
 use super::unplaced::check_unplaced;
-use super::{Alignment, BatchRows, FieldSpec};
+use super::{Alignment, BatchRows, FieldSpec, Spread};
 use crate::column::{AnyColumn, FieldColumn, SliceColumn};
 use crate::dtype::{Dtype, IntDtype};
 use crate::error::{Error, Result};
@@ -114,12 +115,28 @@ impl Request<'_> {
         let (pad, layout) = (self.pad_token_id, placement.layout);
         let table = outputs(self.outputs, self.fields, pad, layout, rounds_up)?;
         let loss_mask = self.fields.iter().position(|field| field.weighs);
+        let mask = loss_mask.and_then(|index| placed[index].as_ref());
+        let mask = mask.map(|mask| LossMask {
+            column: mask.field.column,
+            assembly: mask.field.assembly.clone(),
+            dtype: mask.field.dtype,
+        });
+        let form = rows.turns.form();
+        check_trained(
+            self.fields,
+            columns,
+            rows.read(),
+            placement,
+            mask.as_ref(),
+            form,
+        )?;
         let mut planner = Planner {
             request: self,
             assembly: rows.read(),
             placement,
             segments: Segments::of_placement(placement)?,
             loss_mask,
+            mask,
             placed,
             captured: None,
             end: 0,
@@ -151,6 +168,8 @@ struct Planner<'a> {
     segments: Segments,
     /// The field of loss masks.
     loss_mask: Option<usize>,
+    /// What trains by it.
+    mask: Option<LossMask>,
     /// Every field, until it is planned; none of what the caller keeps.
     placed: Vec<Option<Placed>>,
     /// Where the routes of the last field were captured.
@@ -195,14 +214,8 @@ impl Planner<'_> {
                     Cow::Borrowed(_) => Place::Sequence,
                     Cow::Owned(grid) => Place::Own(grid),
                 };
-                let field = { self.loss_mask }.and_then(|index| self.placed[index].as_ref());
-                let mask = field.map(|mask| LabelMask {
-                    column: mask.field.column,
-                    assembly: mask.field.assembly.clone(),
-                    dtype: mask.field.dtype,
-                });
                 let labels = Read::Labels {
-                    mask,
+                    mask: self.mask.clone(),
                     shifted,
                     dtype,
                 };
@@ -229,7 +242,7 @@ impl Planner<'_> {
             What::Field(index) => match self.placed[index].take() {
                 None => Ok(Value::Given),
                 Some(Placed {
-                    field,
+                    mut field,
                     mut place,
                     trailing,
                     captured,
@@ -238,6 +251,10 @@ impl Planner<'_> {
                     if is_mask && let Place::Response = place {
                         let grid = placement.predicted_responses(self.assembly);
                         place = of_responses(grid, Place::Predicted);
+                    }
+                    if self.request.fields[index].spread == Some(Spread::Trained) {
+                        place = Place::Own(placement.trained_responses(self.assembly));
+                        field.trained_by = self.mask.clone().map(Box::new);
                     }
                     output.dtype = Some(field.dtype);
                     self.captured = captured;

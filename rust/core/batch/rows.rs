@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use super::{Columns, FieldSpec};
+use super::{Columns, FieldSpec, Spread};
 use crate::column::FieldColumn;
 use crate::error::{Error, Result};
 use crate::plan::merge::Merge;
@@ -96,7 +96,7 @@ impl<'a> RowSource<'a> {
         let mut masked = 0;
         let written = fields.iter().filter(|field| field.is_written());
         for (field, column) in written.zip(&mut columns.fields) {
-            if field.per_row {
+            if field.spread == Some(Spread::LastOfRow) {
                 masked += field.merge(column, merge)?;
             }
         }

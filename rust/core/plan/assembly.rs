@@ -290,6 +290,42 @@ impl Assembly {
         Ok(Self::of_rows(self.rows.iter().copied().zip(pieces)))
     }
 
+    /// The same rows for a field with one value per turn, which lies on the last token of the turn that is
+    /// in a row: values of turns without one there are in none.
+    ///
+    /// # Errors
+    /// The last turn of the first row without any, if the value of that turn `is_given`.
+    pub fn on_last_tokens(&self, is_given: impl Fn(usize) -> bool) -> Result<Self, usize> {
+        let (mut pieces, mut piece_offsets) = (Vec::new(), vec![0]);
+        for (index, row) in self.rows.iter().enumerate() {
+            let first = pieces.len();
+            let held: Vec<_> = { self.pieces(index).iter() }
+                .filter(|piece| piece.len > 0)
+                .collect();
+            for of_turn in held.chunk_by(|a, b| a.turn == b.turn) {
+                let last = of_turn[of_turn.len() - 1];
+                pieces.push(Piece {
+                    from: 0,
+                    start: last.end() - 1,
+                    len: 1,
+                    ..*last
+                });
+            }
+            if pieces.len() == first
+                && !row.is_padding
+                && let Some(turn) = row.source.filter(|&turn| is_given(turn))
+            {
+                return Err(turn);
+            }
+            piece_offsets.push(pieces.len());
+        }
+        Ok(Self {
+            rows: self.rows.clone(),
+            pieces,
+            piece_offsets,
+        })
+    }
+
     /// The same rows for a sequence-aligned field with `lens` values of each turn: a row's whole
     /// stream is its response, which begins with all values of its source. Of padding rows, only
     /// where they are to be `kept`.

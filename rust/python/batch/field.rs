@@ -1,15 +1,15 @@
 //! Fields: how their values are read.
 
-use fastcollate::batch::{FieldKind, FieldSpec as Spec, Number};
+use fastcollate::batch::{FieldKind, FieldSpec as Spec, Spread};
 use fastcollate::plan::Turns;
-use fastcollate::{Check, Column, Dtype, Element};
+use fastcollate::{Check, Dtype, Element, Number};
 use numpy::PyReadonlyArray1;
 use pyo3::IntoPyObjectExt;
 use pyo3::prelude::*;
-use pyo3::types::{PyList, PyTuple, PyType};
+use pyo3::types::{PyTuple, PyType};
 
 use crate::error::{Result, caught};
-use crate::ingest::Rows;
+use crate::ingest::{Missing, Rows, number_of};
 use crate::names::Names;
 use crate::plan::tables::{Column as IntColumn, column_of, usizes};
 
@@ -41,12 +41,24 @@ const ALONG: Names<FieldKind> = Names::new(
     ],
 );
 
+/// Where one number per row lies.
+pub const SPREADS: Names<Spread> = Names::new(
+    "spread",
+    &[
+        (Spread::All, "all"),
+        (Spread::Trained, "trained"),
+        (Spread::Last, "last"),
+        (Spread::LastOfRow, "last_of_row"),
+    ],
+);
+
 #[pymethods]
 impl FieldSpec {
     #[new]
     #[pyo3(signature = (
-        key, name, align="response", plain=false, per_row=false, weighs=false, any_length=false,
-        fill=PyNumber::ZERO, gap_fill=PyNumber::ZERO, num_experts=None, dtype=Some("float32")
+        key, name, align="response", plain=false, spread=None, weighs=false, any_length=false,
+        fill=PyNumber::ZERO, gap_fill=PyNumber::ZERO, num_experts=None, dtype=Some("float32"),
+        default=None
     ))]
     #[allow(clippy::too_many_arguments, reason = "all but two have defaults")]
     fn new(
@@ -54,13 +66,14 @@ impl FieldSpec {
         name: String,
         align: &str,
         plain: bool,
-        per_row: bool,
+        spread: Option<&str>,
         weighs: bool,
         any_length: bool,
         fill: PyNumber,
         gap_fill: PyNumber,
         num_experts: Option<i64>,
         dtype: Option<&str>,
+        default: Option<PyNumber>,
     ) -> Result<Self> {
         let kind = match KINDS.value(align)? {
             FieldKind::Experts { .. } => FieldKind::Experts { count: num_experts },
@@ -71,7 +84,8 @@ impl FieldSpec {
             name,
             kind,
             is_plain: plain,
-            per_row,
+            spread: spread.map(|name| SPREADS.value(name)).transpose()?,
+            default: default.map(|number| number.0),
             weighs,
             any_length,
             fill: fill.0,
@@ -132,14 +146,11 @@ impl FieldSpec {
         self.0.is_written()
     }
 
-    /// Read a number of the row of that index.
-    fn number(&self, number: Bound<PyAny>, index: usize) -> Result<f64> {
-        let row = PyList::new(number.py(), [number])?;
-        let check = self.0.check();
-        let row = Rows::single::<f64>(&self.0.name, index, row.as_any(), false, check)?;
-        let mut numbers = [0.0];
-        row.read(0, 0, &mut numbers)?;
-        Ok(numbers[0])
+    /// Read the one number of the row of that index, which may be None if there is a default.
+    fn number(&self, number: Bound<PyAny>, index: usize) -> Result<Option<PyNumber>> {
+        let holds_floats = self.0.dtype.is_none_or(Dtype::is_float);
+        let number = number_of(&self.0.name, index, &number, holds_floats, self.missing())?;
+        Ok(number.is_given.then_some(PyNumber(number.value)))
     }
 
     fn __reduce__<'py>(
@@ -155,13 +166,14 @@ impl FieldSpec {
             &spec.name,
             slf.get().align(),
             spec.is_plain,
-            spec.per_row,
+            spec.spread.map(|spread| SPREADS.name(spread)),
             spec.weighs,
             spec.any_length,
             PyNumber(spec.fill),
             PyNumber(spec.gap_fill),
             num_experts,
             slf.get().dtype(),
+            spec.default.map(PyNumber),
         );
         let arguments = arguments.into_pyobject(slf.py())?;
         Ok((slf.get_type(), arguments))
@@ -187,6 +199,17 @@ impl FieldSpec {
 }
 
 impl FieldSpec {
+    /// What a row may be that is None.
+    pub fn missing(&self) -> Missing {
+        match (self.0.default, self.0.kind) {
+            (Some(default), _) => Missing::Is(default),
+            (None, FieldKind::Response | FieldKind::Sequence) if !self.0.is_plain => {
+                Missing::NeedsDefault
+            }
+            (None, _) => Missing::NoRow,
+        }
+    }
+
     /// Take the field's values, if they are written here.
     ///
     /// # Errors
@@ -201,7 +224,12 @@ impl FieldSpec {
             check_count(values.len()?)?;
             return Ok(None);
         }
-        self.rows(values, check_count).map(Some)
+        let mut rows = self.rows(values, check_count)?;
+        rows.fill_missing(|turn| {
+            let (prompt, response) = (turns.prompt_lens()[turn], turns.response_lens()[turn]);
+            self.0.kind.row_len(prompt, response).unwrap_or(0)
+        });
+        Ok(Some(rows))
     }
 
     /// Take the values of a field that is written.
@@ -234,15 +262,17 @@ impl FieldSpec {
         check_count: impl Fn(usize) -> Result<()>,
     ) -> Result<Rows<'py>> {
         let name = &self.0.name;
-        if self.0.per_row
-            && let Some(rows) = Rows::one_number_each::<T>(name, values, check, &check_count)?
+        let missing = self.missing();
+        if self.0.spread.is_some()
+            && let Some(rows) =
+                Rows::one_number_each::<T>(name, values, check, missing, &check_count)?
         {
             return Ok(rows);
         }
         let rows = match self.0.kind {
             FieldKind::Row => Rows::one_token_each::<T>(name, values, &check_count),
             _ if self.0.is_plain => Rows::new::<T>(name, values, check),
-            _ => Rows::with_trailing::<T>(name, values),
+            _ => Rows::with_trailing::<T>(name, values, missing),
         }?;
         check_count(rows.len())?;
         Ok(rows)

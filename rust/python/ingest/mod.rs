@@ -29,7 +29,8 @@ pub use array::data;
 pub use arrow::{ArrowMemory, arrow_chunks};
 pub use list::{Run, check_digits, same_until};
 pub use ragged::RowSpans;
-pub use rows::Rows;
+pub use reader::number_of;
+pub use rows::{Missing, Rows};
 pub use storage::{RowStore, StoredRow, compact_ids, stored_columns};
 pub use tokens::{TokenInput, slices_of};
 

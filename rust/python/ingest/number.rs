@@ -144,7 +144,7 @@ fn is_real_scalar(item: &Bound<PyAny>) -> PyResult<bool> {
     )
 }
 
-fn is_numpy_bool(item: &Bound<PyAny>) -> PyResult<bool> {
+pub fn is_numpy_bool(item: &Bound<PyAny>) -> PyResult<bool> {
     static BOOL: OnceLock<Py<PyType>> = OnceLock::new();
     item.is_instance(imported(&BOOL, item.py(), "numpy", "bool_")?)
 }

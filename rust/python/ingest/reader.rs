@@ -1,6 +1,6 @@
 //! Reading what holds the rows of a field.
 
-use fastcollate::{Element, Error as Core, Place, read_slice};
+use fastcollate::{Element, Error as Core, Number, Place, Slice, check_type, read_slice};
 use numpy::PyUntypedArray;
 use numpy::prelude::*;
 use pyo3::exceptions::PyMemoryError;
@@ -9,13 +9,13 @@ use pyo3::types::{PyList, PyTuple};
 
 use super::array::{ArrayInput, ArrayView, Float};
 use super::arrow::{self, Chunk};
-use super::number::decode;
+use super::number::{decode, is_numpy_bool};
 use super::object::{
     POLL_ROWS, as_array, has_rows, is_list_of_rows, is_objects, is_row, is_sequence, iterated,
     of_table, to_list,
 };
 use super::ragged::{self, Parts};
-use super::rows::{Row, Rows};
+use super::rows::{Missing, Row, RowNumber, Rows};
 use super::tensor;
 use crate::error::{Error, Result};
 
@@ -38,6 +38,8 @@ pub struct Reader<'a, 'py> {
     allows_trailing: bool,
     /// What floats of unusual precision become.
     unusual: Float,
+    /// What a row may be that is None.
+    missing: Missing,
     rows: Vec<Row<'py>>,
     shared: Vec<ArrayView<'py>>,
     /// Dimensions of a token's values, and the row that they were seen in first.
@@ -54,11 +56,17 @@ impl<'a, 'py> Reader<'a, 'py> {
             first: 0,
             allows_trailing,
             unusual: Float::before::<T>(),
+            missing: Missing::NoRow,
             rows: Vec::new(),
             shared: Vec::new(),
             trailing: None,
             on_device: Vec::new(),
         }
+    }
+
+    /// The same reader, for rows that may be None.
+    pub fn with_missing(self, missing: Missing) -> Self {
+        Self { missing, ..self }
     }
 
     /// Read all rows.
@@ -216,6 +224,11 @@ impl<'a, 'py> Reader<'a, 'py> {
     }
 
     fn read_row(&mut self, index: usize, row: Bound<'py, PyAny>) -> Result<()> {
+        if row.is_none() && !matches!(self.missing, Missing::NoRow) {
+            let number = self.missing.number(self.field, self.first + index)?;
+            self.rows.push(Row::of_number(number));
+            return Ok(());
+        }
         let place = || format!("{}[{}]", self.field, self.first + index);
         let row = iterated(row, place)?;
         if self.allows_trailing && is_list_of_rows(&row)? {
@@ -246,7 +259,11 @@ impl<'a, 'py> Reader<'a, 'py> {
         if !is_array && tensor::is_on_device(&row)? {
             self.on_device.push((index, row));
             // Until all of them are copied at once.
-            self.rows.push(Row::Number(0.0));
+            self.rows.push(Row::Part {
+                array: 0,
+                start: 0,
+                len: 0,
+            });
             return Ok(());
         }
         match as_array(&row, place)? {
@@ -374,8 +391,9 @@ pub fn no_memory_for(rows: usize) -> Error {
 pub fn numbers_of<T: Element>(
     field: &str,
     numbers: &Bound<PyAny>,
+    missing: Missing,
     check_count: impl Fn(usize) -> Result<()>,
-) -> Result<Option<Vec<f64>>> {
+) -> Result<Option<Vec<RowNumber>>> {
     let is_list = numbers.is_exact_instance_of::<PyList>();
     if !is_list && (ragged::is_column(numbers)? || has_rows(numbers)?) {
         return Ok(None);
@@ -408,25 +426,72 @@ pub fn numbers_of<T: Element>(
         let stacked = stacked.map_err(|cause| Error::raised(numbers.py(), place(), cause))?;
         return Ok(Some(numbers_in::<T>(field, stacked)?));
     }
-    let decode_at = |(row, number): (usize, Bound<PyAny>)| {
-        decode(&number, || Place {
-            field: field.to_owned(),
-            row,
-            position: None,
-        })
+    let holds_floats = T::accepts(&Slice::F64(&[0.0]));
+    let number_at = |(row, number): (usize, Bound<PyAny>)| {
+        number_of(field, row, &number, holds_floats, missing)
     };
-    let values = numbers.iter().enumerate().map(decode_at);
+    let values = numbers.iter().enumerate().map(number_at);
     Ok(Some(values.collect::<Result<_>>()?))
 }
 
+/// The one number of a row, which may be None where that is something.
+pub fn number_of(
+    field: &str,
+    row: usize,
+    number: &Bound<PyAny>,
+    holds_floats: bool,
+    missing: Missing,
+) -> Result<RowNumber> {
+    if number.is_none() && !matches!(missing, Missing::NoRow) {
+        return missing.number(field, row);
+    }
+    let place = || Place {
+        field: field.to_owned(),
+        row,
+        position: None,
+    };
+    let value = if holds_floats {
+        Number::Float(decode(number, place)?)
+    } else if is_numpy_bool(number)? {
+        Number::Int(number.is_truthy()?.into())
+    } else {
+        Number::Int(decode(number, place)?)
+    };
+    Ok(RowNumber {
+        value,
+        is_given: true,
+    })
+}
+
 /// The numbers of an array of one dimension.
-fn numbers_in<T: Element>(field: &str, input: ArrayInput) -> Result<Vec<f64>> {
+fn numbers_in<T: Element>(field: &str, input: ArrayInput) -> Result<Vec<RowNumber>> {
     let view = ArrayView::new(input, 1, Float::before::<T>(), || field.to_owned())?;
-    let mut values = vec![0.0; view.tokens()];
     let slice = view.values()?.ok_or_else(|| Error::Moved {
         field: field.to_owned(),
         row: 0,
     })?;
-    read_slice(field, 0, &slice, 1, 0, &mut values)?;
-    Ok(values)
+    check_type::<T>(field, 0, &slice)?;
+    let row_number = |value| RowNumber {
+        value,
+        is_given: true,
+    };
+    if T::accepts(&Slice::F64(&[0.0])) {
+        let mut values = vec![0.0; view.tokens()];
+        read_slice(field, 0, &slice, 1, 0, &mut values)?;
+        let values = values.into_iter().map(Number::Float);
+        return Ok(values.map(row_number).collect());
+    }
+    let mut values = vec![0; view.tokens()];
+    for (row, value) in values.iter_mut().enumerate() {
+        read_slice(
+            field,
+            row,
+            &slice.range(row..row + 1),
+            1,
+            0,
+            std::slice::from_mut(value),
+        )?;
+    }
+    let values = values.into_iter().map(Number::Int);
+    Ok(values.map(row_number).collect())
 }

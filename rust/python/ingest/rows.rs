@@ -1,11 +1,9 @@
 //! One field of every row, whatever the rows are.
 
-use std::slice;
-
 use fastcollate::polling::{compared_in_chunks, in_chunks, poll_step};
 use fastcollate::{
-    At, Check, Column, Element, FieldColumn, Lookahead, Slice, SliceColumn, Tokens, check_type,
-    check_values, common_values, common_when_read, read_slice,
+    At, Check, Column, Element, Error as Core, FieldColumn, Lookahead, Number, Slice, SliceColumn,
+    Tokens, check_type, check_values, common_values, common_when_read, read_number, read_slice,
 };
 use pyo3::prelude::*;
 use pyo3::types::{PyList, PyTuple};
@@ -27,6 +25,8 @@ pub struct Rows<'py> {
     /// Dimensions of a token's values.
     trailing: Vec<usize>,
     check: Check,
+    /// Whether each row is one number, however long it is.
+    is_one_number_each: bool,
 }
 
 pub enum Row<'py> {
@@ -40,8 +40,49 @@ pub enum Row<'py> {
         start: usize,
         len: usize,
     },
-    /// One number for the whole row.
-    Number(f64),
+    /// One number for all tokens of the row.
+    Number {
+        number: RowNumber,
+        len: usize,
+    },
+}
+
+/// The number of a row.
+#[derive(Clone, Copy)]
+pub struct RowNumber {
+    pub value: Number,
+    /// Whether it was given, and is no default.
+    pub is_given: bool,
+}
+
+/// What a row may be that is None.
+#[derive(Clone, Copy)]
+pub enum Missing {
+    /// Not a row, like other objects.
+    NoRow,
+    /// It would be one if there was a default.
+    NeedsDefault,
+    /// As many of this number as it has tokens.
+    Is(Number),
+}
+
+impl Missing {
+    /// The number of a row that is None.
+    ///
+    /// # Errors
+    /// Without a default.
+    pub fn number(self, field: &str, row: usize) -> Result<RowNumber> {
+        match self {
+            Self::Is(value) => Ok(RowNumber {
+                value,
+                is_given: false,
+            }),
+            Self::NoRow | Self::NeedsDefault => {
+                let field = field.to_owned();
+                Err(Core::MissingRow { field, row }.into())
+            }
+        }
+    }
 }
 
 impl<'py> Rows<'py> {
@@ -65,8 +106,13 @@ impl<'py> Rows<'py> {
     /// # Errors
     /// As [`Rows::new`], and `ValueError` naming the first row of other dimensions than the rows
     /// before it.
-    pub fn with_trailing<T: Element>(field: &str, rows: &Bound<'py, PyAny>) -> Result<Self> {
+    pub fn with_trailing<T: Element>(
+        field: &str,
+        rows: &Bound<'py, PyAny>,
+        missing: Missing,
+    ) -> Result<Self> {
         Reader::new::<T>(field, true)
+            .with_missing(missing)
             .read(rows)?
             .checked::<T>(Check::None)
     }
@@ -81,8 +127,10 @@ impl<'py> Rows<'py> {
         row: &Bound<'py, PyAny>,
         allows_trailing: bool,
         check: Check,
+        missing: Missing,
     ) -> Result<Self> {
-        let rows = Reader::new::<T>(field, allows_trailing).read_single(index, row)?;
+        let reader = Reader::new::<T>(field, allows_trailing).with_missing(missing);
+        let rows = reader.read_single(index, row)?;
         rows.checked::<T>(check)
     }
 
@@ -96,13 +144,15 @@ impl<'py> Rows<'py> {
         field: &str,
         numbers: &Bound<'py, PyAny>,
         check: Check,
+        missing: Missing,
         check_count: impl Fn(usize) -> Result<()>,
     ) -> Result<Option<Self>> {
-        let numbers = numbers_of::<T>(field, numbers, check_count)?;
+        let numbers = numbers_of::<T>(field, numbers, missing, check_count)?;
         Ok(numbers.map(|numbers| {
-            let rows = numbers.into_iter().map(Row::Number).collect();
+            let rows = numbers.into_iter().map(Row::of_number).collect();
             Self {
                 check,
+                is_one_number_each: true,
                 ..Self::of_parts(field, 0, rows, Vec::new(), Vec::new())
             }
         }))
@@ -136,6 +186,7 @@ impl<'py> Rows<'py> {
             shared,
             trailing,
             check: Check::None,
+            is_one_number_each: false,
         }
     }
 
@@ -157,6 +208,18 @@ impl<'py> Rows<'py> {
         Ok(self)
     }
 
+    /// Say how many tokens rows have that are None: by their numbers.
+    pub fn fill_missing(&mut self, row_len: impl Fn(usize) -> usize) {
+        if self.is_one_number_each {
+            return;
+        }
+        for (index, row) in self.rows.iter_mut().enumerate() {
+            if let Row::Number { len, .. } = row {
+                *len = row_len(index);
+            }
+        }
+    }
+
     /// Number of rows.
     pub fn len(&self) -> usize {
         self.rows.len()
@@ -167,9 +230,20 @@ impl<'py> Rows<'py> {
     /// # Errors
     /// When an array was moved.
     pub fn as_slices(&self) -> Result<Option<SliceColumn<'_>>> {
-        let needs_python =
-            |row| matches!(self.rows[row], Row::List(..) | Row::Tuple(_)) || self.is_tensor(row);
-        if (0..self.len()).any(needs_python) {
+        if self.is_one_number_each {
+            let numbers = { self.rows.iter() }.filter_map(Row::number);
+            let numbers = numbers.map(|number| number.value).collect();
+            return Ok(Some(SliceColumn::of_numbers(
+                &self.field,
+                numbers,
+                self.check,
+            )));
+        }
+        let is_memory = |row: usize| match self.rows[row] {
+            Row::Array(_) | Row::Part { .. } => !self.is_tensor(row),
+            Row::List(..) | Row::Tuple(_) | Row::Number { .. } => false,
+        };
+        if !(0..self.len()).all(is_memory) {
             return Ok(None);
         }
         let slices = (0..self.len()).filter_map(|row| self.slice(row).transpose());
@@ -192,7 +266,7 @@ impl<'py> Rows<'py> {
         match &self.rows[row] {
             Row::Array(array) => array.is_tensor(),
             Row::Part { array, .. } => self.shared[*array].is_tensor(),
-            Row::Number(_) | Row::List(..) | Row::Tuple(_) => false,
+            Row::Number { .. } | Row::List(..) | Row::Tuple(_) => false,
         }
     }
 
@@ -206,8 +280,7 @@ impl<'py> Rows<'py> {
                 let inner = self.inner();
                 Some(values.range(start * inner..(start + len) * inner))
             }
-            Row::Number(number) => Some(Slice::F64(slice::from_ref(number))),
-            Row::List(..) | Row::Tuple(_) => None,
+            Row::List(..) | Row::Tuple(_) | Row::Number { .. } => None,
         })
     }
 
@@ -229,19 +302,29 @@ impl FieldColumn for Rows<'_> {
     }
 
     fn is_one_number_each(&self) -> bool {
-        matches!(self.rows.first(), Some(Row::Number(_)))
+        self.is_one_number_each
     }
 
     fn numbers(&self) -> Option<Vec<f64>> {
-        let number = |row: &Row| match row {
-            Row::Number(number) => Some(*number),
-            _ => None,
-        };
-        self.rows.iter().map(number).collect()
+        let numbers = self.rows.iter().map(Row::number);
+        let numbers = numbers.map(|number| Some(number?.value.to_f64()));
+        { self.is_one_number_each }.then(|| numbers.collect())?
+    }
+
+    fn is_given(&self, turn: usize) -> bool {
+        self.rows[turn]
+            .number()
+            .is_none_or(|number| number.is_given)
     }
 
     fn set_numbers(&mut self, numbers: Vec<f64>) {
-        self.rows = numbers.into_iter().map(Row::Number).collect();
+        let row = |number| {
+            Row::of_number(RowNumber {
+                value: Number::Float(number),
+                is_given: true,
+            })
+        };
+        self.rows = numbers.into_iter().map(row).collect();
     }
 
     fn limit_indices(&mut self, limit: i64) {
@@ -281,9 +364,10 @@ impl<T: DecodeExact> Column<T> for Rows<'_> {
 impl Rows<'_> {
     fn read_chunk<T: DecodeExact>(&self, turn: usize, from: usize, out: &mut [T]) -> Result<()> {
         let (field, row) = (&self.field, self.first + turn);
-        match self.rows[turn].items() {
-            Some((items, len)) => read_items(items, len, from, out, field, row)?,
-            None => {
+        match (self.rows[turn].items(), self.rows[turn].number()) {
+            (Some((items, len)), _) => read_items(items, len, from, out, field, row)?,
+            (None, Some(number)) => read_number(field, row, number.value, out)?,
+            (None, None) => {
                 let values = self.slice(turn)?.expect("all other rows are plain memory");
                 read_slice(field, row, &values, self.inner(), from, out)?;
             }
@@ -369,12 +453,24 @@ impl<'py> Row<'py> {
         }
     }
 
+    /// A row that is one number.
+    pub fn of_number(number: RowNumber) -> Self {
+        Self::Number { number, len: 1 }
+    }
+
+    /// The number that all tokens have, if the row is one.
+    fn number(&self) -> Option<RowNumber> {
+        match self {
+            Self::Number { number, .. } => Some(*number),
+            _ => None,
+        }
+    }
+
     fn len(&self) -> usize {
         match self {
-            Self::List(_, len) | Self::Part { len, .. } => *len,
+            Self::List(_, len) | Self::Part { len, .. } | Self::Number { len, .. } => *len,
             Self::Tuple(tuple) => tuple.len(),
             Self::Array(array) => array.tokens(),
-            Self::Number(_) => 1,
         }
     }
 }

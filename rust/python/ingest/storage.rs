@@ -6,7 +6,7 @@ use std::ops::Range;
 use std::rc::Rc;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use fastcollate::batch::FieldSpec as Field;
+use fastcollate::batch::{FieldSpec as Field, Spread};
 use fastcollate::plan::{Along, TokenForm};
 use fastcollate::{
     AnyColumn, Check, Column as _, Dtype, Error as Core, FieldColumn as _, WholeNumbers, bf16, f16,
@@ -15,11 +15,11 @@ use fastcollate::{
 use numpy::{PyArray1, PyArrayMethods, PyUntypedArray, PyUntypedArrayMethods};
 use pyo3::exceptions::PyMemoryError;
 use pyo3::prelude::*;
-use pyo3::types::{PyFloat, PyTuple};
+use pyo3::types::{PyFloat, PyInt, PyTuple};
 
 use super::list::DecodeExact;
 use super::ragged::{Parts, RowSpans};
-use super::rows::Rows;
+use super::rows::{Missing, Rows};
 use super::tokens::TokenInput;
 use crate::batch::field::FieldSpec;
 use crate::error::{Error, Result};
@@ -126,7 +126,11 @@ impl RowStore {
         for (field, values) in columns {
             match field {
                 Some(field) => {
-                    arrays.extend(Array::of_field(&field.get().0, &values, index, lens, form)?)
+                    let field = field.get();
+                    let missing = field.missing();
+                    arrays.extend(Array::of_field(
+                        &field.0, &values, index, lens, form, missing,
+                    )?)
                 }
                 None => arrays.push(Array::of_numpy(&values)?),
             }
@@ -305,7 +309,7 @@ impl<'py> Array<'py> {
     /// The ids of a row: of its prompt, and of its response.
     fn of_tokens(tokens: &TokenInput<'py>, index: usize) -> Result<(TokenForm, [Self; 2])> {
         let read = |name, row| {
-            let row = Rows::single::<i64>(name, index, row, false, Check::None)?;
+            let row = Rows::single::<i64>(name, index, row, false, Check::None, Missing::NoRow)?;
             let len = row.lens()[0];
             Ok::<_, Error>((Rc::new(row), len))
         };
@@ -343,29 +347,35 @@ impl<'py> Array<'py> {
         index: usize,
         lens: [usize; 2],
         form: TokenForm,
+        missing: Missing,
     ) -> Result<Option<Self>> {
         let (name, [prompt, response]) = (&field.name, lens);
         let (check, has_trailing) = (field.check(), !field.is_plain);
-        if field.per_row && row.is_exact_instance_of::<PyFloat>() {
-            if response > 0 {
-                return Ok(None);
-            }
-            let field = name.clone();
-            let row = index;
-            return Err(Core::NoLastToken { field, row, form }.into());
+        let is_number = row.is_none()
+            || row.is_exact_instance_of::<PyFloat>()
+            || row.is_exact_instance_of::<PyInt>();
+        if let Some(spread) = field.spread.filter(|_| is_number) {
+            let is_lost = response == 0 && !row.is_none() && spread != Spread::All;
+            let lost = || spread.no_token(name, index, form);
+            return if is_lost {
+                Err(lost().into())
+            } else {
+                Ok(None)
+            };
         }
         let dtype = match field.dtype {
             None | Some(Dtype::F16 | Dtype::Bf16) => Dtype::F32,
             Some(dtype) => dtype,
         };
-        let row = match dtype {
+        let mut row = match dtype {
             _ if matches!(check, Check::Whole(_)) => {
-                Rows::single::<f64>(name, index, row, has_trailing, check)
+                Rows::single::<f64>(name, index, row, has_trailing, check, missing)
             }
-            Dtype::F64 => Rows::single::<f64>(name, index, row, has_trailing, check),
-            Dtype::F32 => Rows::single::<f32>(name, index, row, has_trailing, check),
-            _ => Rows::single::<i64>(name, index, row, has_trailing, check),
+            Dtype::F64 => Rows::single::<f64>(name, index, row, has_trailing, check, missing),
+            Dtype::F32 => Rows::single::<f32>(name, index, row, has_trailing, check, missing),
+            _ => Rows::single::<i64>(name, index, row, has_trailing, check, missing),
         }?;
+        row.fill_missing(|_| field.kind.row_len(prompt, response).unwrap_or(0));
         let found = row.lens()[0];
         field.check_row(index, lens, found, form)?;
         let from = match field.along() {
@@ -506,7 +516,7 @@ pub fn compact_ids<'py>(
     }
     let (py, row) = (
         row.py(),
-        Rows::single::<i64>(name, index, row, false, Check::None)?,
+        Rows::single::<i64>(name, index, row, false, Check::None, Missing::NoRow)?,
     );
     match packed::<i32>(py, &row) {
         Err(Error::Core(Core::DoesNotFit { .. })) => packed::<i64>(py, &row),

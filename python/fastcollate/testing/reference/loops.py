@@ -26,8 +26,7 @@ from fastcollate.testing.reference.reading import (
     readable,
     rows_of,
 )
-
-"""The label that losses leave out."""
+from fastcollate.testing.reference.spreading import on_trained, values_per_token
 
 
 @np.errstate(over="ignore")  # beyond float32 is infinity, as it should be
@@ -146,7 +145,8 @@ def build_batch_loops(
         batch[key] = np.array(place(answers, column, 0.0), dtype).reshape(answers.shape)
         refuse_lost(key, tokens, answers, column, 0.0, "float32", sampled)
     for key, field in (fields or {}).items():
-        batch |= field_outputs(key, field, tokens, answers, sampled)
+        of_tokens = on_trained(key, values_per_token(field, prompt_lens, response_lens), weights)
+        batch |= field_outputs(key, of_tokens, tokens, answers, sampled)
     return batch
 
 

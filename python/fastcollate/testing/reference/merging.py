@@ -10,6 +10,7 @@ import numpy as np
 
 from fastcollate.testing.reference.loops import build_batch_loops
 from fastcollate.testing.reference.reading import Field, Rows, is_number, readable, rows_of
+from fastcollate.testing.reference.spreading import filled, is_spread, merged_spread
 
 Origin: TypeAlias = tuple[int, int] | None
 """Where a token of a row was sampled: turn, and position in its response. None in prompts and
@@ -401,6 +402,14 @@ def _merged_field(merged: MergedTurns, field: Any) -> Any:
         chosen = [values[source] for source in sources]
         is_table = isinstance(values, np.ndarray)
         return dataclasses.replace(field, values=np.stack(chosen) if is_table else chosen)
+    if is_spread(field):
+        return merged_spread(field, merged.rows)
+    if kind == "Field":
+        lens = list(merged.response_lens)
+        if field.align == "sequence":  # no other rows are read
+            for row in merged.rows:
+                lens[row.source] = len(row.prompt) + len(row.response)
+        field = filled(field, lens)
     turns = [readable(row) for row in rows_of(field.rows)]
     if kind == "RoutedExperts" or field.align == "sequence":
         return dataclasses.replace(field, rows=[turns[source] for source in sources])

@@ -14,6 +14,7 @@ from fastcollate.testing.reference.grids import layout_options
 from fastcollate.testing.reference.loops import build_batch_loops
 from fastcollate.testing.reference.packed import Part
 from fastcollate.testing.reference.reading import Field, Rows, is_number, readable, rows_of
+from fastcollate.testing.reference.spreading import Spread, values_per_token
 
 
 def build_shard_loops(
@@ -84,7 +85,12 @@ def build_shard_loops(
     if logprobs is not None:
         columns["logprobs"] = picked([readable(row) for row in rows_of(logprobs)], [0], zeros)
     if fields is not None:
-        columns["fields"] = {key: _picked_field(field, picks) for key, field in fields.items()}
+        of_rows = list(map(len, prompt_rows)), list(map(len, response_rows))
+        real = [row for row, is_padding in picks if not is_padding]
+        columns["fields"] = {
+            key: _picked_field(values_per_token(field, *of_rows, rows=real), picks)
+            for key, field in fields.items()
+        }
     chosen_prompts = picked(prompt_rows, [pad_token_id])
     chosen_responses = picked(response_rows, [pad_token_id])
     lens = [len(p) + len(r) for p, r in zip(chosen_prompts, chosen_responses, strict=True)]
@@ -152,6 +158,9 @@ def _picked_field(field: Any, picks: Any) -> Any:
         for index, (row, is_padding) in enumerate(picks):
             if is_padding and row >= 0:
                 chosen[index] = np.full((len(rows[row]), *trailing), gap)
+    if isinstance(field.rows, Spread):
+        given = [row >= 0 and not padding and field.rows.given[row] for row, padding in picks]
+        chosen = Spread.of(chosen, given)
     return dataclasses.replace(field, rows=chosen)
 
 

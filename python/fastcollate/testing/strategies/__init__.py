@@ -9,7 +9,7 @@ Examples
 
 from fastcollate.testing.strategies.columns import COLUMN_KINDS, as_column
 from fastcollate.testing.strategies.drawing import Rollouts, rollouts, whole_masks, with_fields
-from fastcollate.testing.strategies.fields import FIELD_DTYPES, extras, token_fields
+from fastcollate.testing.strategies.fields import FIELD_DTYPES, extras, spread_fields, token_fields
 from fastcollate.testing.strategies.forks import forks
 from fastcollate.testing.strategies.inputs import OUTERS, as_inputs, as_sequences
 from fastcollate.testing.strategies.kinds import FIELD_KINDS, LAYOUTS, TOKEN_KINDS, as_kind
@@ -43,6 +43,7 @@ __all__ = [
     "merge_options",
     "named",
     "rollouts",
+    "spread_fields",
     "taking_numbers",
     "token_fields",
     "trajectories",

@@ -86,11 +86,63 @@ def token_fields(draw: st.DrawFn, data: Rollouts, array_type: str = "numpy") -> 
     ]
     with np.errstate(over="ignore"):
         arrays = [FIELD_DTYPES[dtype](rng, (count, *trailing)).astype(source) for count in lens]
+    rows, default = draw(_as_rows(arrays)), None
+    if isinstance(rows, list) and draw(st.integers(0, 3)) == 0:
+        default = draw(st.sampled_from(_FILLS[dtype]))
+        rows = [None if draw(st.integers(0, 2)) == 0 else row for row in rows]
+        # Of rows that are all empty or None, nothing says what values a token has.
+        rows = arrays if all(row is None or len(row) == 0 for row in rows) else rows
     return fc.Field(
-        draw(_as_rows(arrays)),
+        rows,
         align=align,
+        default=default,
         fill=draw(st.sampled_from(_FILLS[dtype])),
         gap_fill=draw(st.sampled_from([None, *_FILLS[dtype]])),
+        dtype=draw(_spellings(dtype)),
+    )
+
+
+@st.composite
+def spread_fields(draw: st.DrawFn, data: Rollouts, array_type: str = "numpy") -> Any:
+    """Draw a `fastcollate.Field` of one number a row, which is None at times.
+
+    Parameters
+    ----------
+    data, array_type
+        As for `token_fields`.
+
+    Returns
+    -------
+    SearchStrategy[fastcollate.Field]
+        Of any dtype, spread to all response tokens or to the last, where it is None for rows
+        without any.
+    """
+    dtypes = [name for name in FIELD_DTYPES if array_type == "torch" or name != "bfloat16"]
+    dtype = draw(st.sampled_from(dtypes))
+    rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
+    numbers: Any = FIELD_DTYPES[dtype](rng, (len(data.responses),))
+    if draw(st.booleans()):
+        source = draw(st.sampled_from(_SOURCES[dtype]))
+        with np.errstate(over="ignore"):
+            numbers = numbers.astype(source)
+    spread: Literal["all", "last"] = draw(st.sampled_from(["all", "last"]))
+    is_none = [draw(st.integers(0, 3)) == 0 for _ in data.responses]
+    if spread == "last":
+        is_none = [
+            one or len(response) == 0 for one, response in zip(is_none, data.responses, strict=True)
+        ]
+    if any(is_none) or draw(st.booleans()):
+        values = zip(is_none, numbers.tolist(), strict=True)
+        numbers = [None if one else number for one, number in values]
+    elif find_spec("torch") is not None and draw(st.booleans()):
+        import torch
+
+        numbers = torch.from_numpy(numbers)
+    return fc.Field(
+        numbers,
+        spread=spread,
+        fill=draw(st.sampled_from(_FILLS[dtype])),
+        default=draw(st.sampled_from(_FILLS[dtype])) if any(is_none) else None,
         dtype=draw(_spellings(dtype)),
     )
 
@@ -197,6 +249,8 @@ def extras(draw: st.DrawFn, data: Rollouts, array_type: str = "numpy") -> dict[s
     """
     rows = len(data.prompts)
     fields = {f"field_{index}": draw(token_fields(data, array_type)) for index in range(draw(_FEW))}
+    if draw(st.booleans()):
+        fields["field_spread"] = draw(spread_fields(data, array_type))
     fields |= {f"per_row_{index}": draw(_per_row(rows)) for index in range(draw(_FEW))}
     if draw(st.booleans()):
         fields["routed_experts"] = draw(_routed_experts(data))

@@ -25,6 +25,14 @@ impl fmt::Display for Number {
 }
 
 impl Number {
+    /// The number as the nearest float.
+    pub fn to_f64(self) -> f64 {
+        match self {
+            Self::Int(int) => int as f64,
+            Self::Float(float) => float,
+        }
+    }
+
     /// Whether an output of that dtype can hold the number.
     pub fn fits(self, dtype: Dtype) -> bool {
         match dtype {

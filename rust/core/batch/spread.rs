@@ -1,0 +1,89 @@
+//! Numbers of rows that are for the tokens that train.
+
+use super::arrays::LossMask;
+use super::{Columns, FieldSpec, Spread};
+use crate::column::{Column, FieldColumn};
+use crate::plan::{Assembly, Placement, Segment, TokenForm};
+
+/// Loss mask values that are looked at at a time.
+const CHUNK: usize = 512;
+
+/// Refuse numbers of rows of which nothing trains.
+///
+/// # Errors
+/// [`NoTokenFor`](crate::Error::NoTokenFor), and what the loss mask raises.
+pub(super) fn check_trained<C: FieldColumn>(
+    fields: &[&FieldSpec],
+    columns: &Columns<C>,
+    assembly: &Assembly,
+    placement: &Placement,
+    mask: Option<&LossMask>,
+    form: TokenForm,
+) -> Result<(), C::Failure> {
+    let written = fields.iter().filter(|field| field.is_written());
+    let mut spread = written.zip(&columns.fields).filter(|(field, column)| {
+        field.spread == Some(Spread::Trained) && column.is_one_number_each()
+    });
+    let mut trains: Option<Vec<bool>> = None;
+    spread.try_for_each(|(field, column)| {
+        let trains = match &trains {
+            Some(trains) => trains,
+            None => trains.insert(rows_that_train(columns, assembly, placement, mask)?),
+        };
+        let lost = { assembly.rows().iter().zip(trains) }
+            .filter(|(row, trains)| !row.is_padding && !**trains)
+            .filter_map(|(row, _)| row.source);
+        match { lost }.find(|&turn| column.is_given(turn)) {
+            None => Ok(()),
+            Some(row) => Err(Spread::Trained.no_token(&field.name, row, form).into()),
+        }
+    })
+}
+
+/// Whether anything of each row trains.
+fn rows_that_train<C: FieldColumn>(
+    columns: &Columns<C>,
+    assembly: &Assembly,
+    placement: &Placement,
+    mask: Option<&LossMask>,
+) -> Result<Vec<bool>, C::Failure> {
+    let mut trains = vec![false; assembly.rows().len()];
+    for segment in placement.trained_responses(assembly).segments() {
+        if !trains[segment.row] {
+            trains[segment.row] = match mask {
+                None => segment.len > 0,
+                Some(mask) => {
+                    let own = mask.assembly.as_ref().unwrap_or(assembly);
+                    weighs(mask, &columns.fields[mask.column], own, segment)?
+                }
+            };
+        }
+    }
+    Ok(trains)
+}
+
+/// Whether a token of a stretch of a row has a weight that is not 0.
+fn weighs<E>(
+    mask: &LossMask,
+    column: &dyn Column<f64, Error = E>,
+    assembly: &Assembly,
+    segment: &Segment,
+) -> Result<bool, E> {
+    let (round, mut weights) = (mask.rounding(), [0.0; CHUNK]);
+    for piece in assembly
+        .pieces(segment.row)
+        .iter()
+        .filter(|piece| piece.trains)
+    {
+        let start = piece.start.max(segment.from);
+        let end = piece.end().min(segment.from + segment.len);
+        for from in (start..end).step_by(CHUNK) {
+            let weights = &mut weights[..CHUNK.min(end - from)];
+            column.read(piece.turn, piece.from + from - piece.start, weights)?;
+            if weights.iter().any(|&weight| round(weight) != 0.0) {
+                return Ok(true);
+            }
+        }
+    }
+    Ok(false)
+}
