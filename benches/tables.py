@@ -16,6 +16,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Callable, Iterator
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -50,28 +51,36 @@ def measure(effort: Effort) -> Iterator[tuple[str, Figures]]:
 
 
 def from_file(path: str) -> Forms:
-    """Return ways of reading a Parquet file."""
-    import duckdb
-    import pandas as pd
-    import polars as pl
+    """Return ways of reading a Parquet file, by the libraries that are installed."""
     import pyarrow.parquet as pq
 
-    def lists() -> pd.DataFrame:
-        frame = pd.read_parquet(path)
-        return pd.DataFrame({key: [row.tolist() for row in frame[key]] for key in frame})
+    forms: Forms = {"PyArrow": lambda: pq.read_table(path)}
+    if find_spec("polars"):
+        import polars as pl
 
-    return {
-        "PyArrow": lambda: pq.read_table(path),
-        "Polars": lambda: pl.read_parquet(path),
-        "DuckDB": lambda: duckdb.sql(f"from '{path}'").to_arrow_table(),
-        "pandas, dtype_backend='pyarrow'": lambda: pd.read_parquet(path, dtype_backend="pyarrow"),
-        "pandas, arrays": lambda: pd.read_parquet(path),
-        "pandas, lists": lists,
-    }
+        forms["Polars"] = lambda: pl.read_parquet(path)
+    if find_spec("duckdb"):
+        import duckdb
+
+        forms["DuckDB"] = lambda: duckdb.sql(f"from '{path}'").to_arrow_table()
+    if find_spec("pandas"):
+        import pandas as pd
+
+        def lists() -> pd.DataFrame:
+            frame = pd.read_parquet(path)
+            return pd.DataFrame({key: [row.tolist() for row in frame[key]] for key in frame})
+
+        kept = partial(pd.read_parquet, path, dtype_backend="pyarrow")
+        forms["pandas, dtype_backend='pyarrow'"] = kept
+        forms["pandas, arrays"] = partial(pd.read_parquet, path)
+        forms["pandas, lists"] = lists
+    return forms
 
 
 def from_dataset(table: Any) -> Forms:
-    """Return ways of taking all rows of a dataset in memory."""
+    """Return ways of taking all rows of a dataset in memory, if that library is installed."""
+    if not find_spec("datasets"):
+        return {}
     import datasets
 
     data = datasets.Dataset(table)
@@ -86,7 +95,7 @@ def from_dataset(table: Any) -> Forms:
         "Dataset, by indices": lambda: data.select(reverse).select(reverse),
         "Dataset, a list of its rows": lambda: list(data),
     }
-    for format in (None, "numpy", "torch", "arrow", "pandas", "polars"):
+    for format in (None, "numpy", "arrow", *filter(find_spec, ("torch", "pandas", "polars"))):
         forms[f"Dataset.iter, {format}"] = partial(one_batch, data, format)
     for format in (None, "arrow"):
         forms[f"IterableDataset.iter, {format}"] = partial(one_batch, streamed, format)

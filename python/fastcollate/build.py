@@ -123,9 +123,9 @@ def build_batch(
         ``B`` rows of token ids each. A row is a list or tuple of numbers, an ``array.array``, or a
         1-D NumPy array or torch tensor of any integer type; kinds may be mixed. The rows stand in
         any sequence, or are those of a 2-D array or tensor, a :class:`Ragged`, a nested tensor, an
-        Arrow array of lists (``pyarrow``, ``polars``, ``duckdb``, ...) or a table of one such
-        column. All of a 2-D array counts as tokens: if it is padded, pass
-        ``fc.unpad(x, lengths)``. Gradients do not flow into a batch.
+        Arrow array of lists (``pyarrow``, ``polars``, ``duckdb``, ...), a table of one such
+        column, or a column of ``datasets`` or pandas. All of a 2-D array counts as tokens: if it
+        is padded, pass ``fc.unpad(x, lengths)``. Gradients do not flow into a batch.
     sequences, prompt_lens
         In place of these, ``B`` rows of whole sequences, and how many tokens of each are the
         prompt: ``B`` integers, or None for 0. The rest is the response.
