@@ -1,4 +1,7 @@
-"""Dtypes of outputs, and which of the optional ones there are."""
+"""Dtypes of outputs, and which of the optional ones there are.
+
+Routes of experts without a dtype get one by their values, in `rust/core/batch/places.rs`.
+"""
 
 from __future__ import annotations
 

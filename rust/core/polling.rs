@@ -1,4 +1,5 @@
 //! Long reading and comparing is cut into chunks, with a hook between them that may end it.
+//! Plans count ticks instead (`ticks.rs`).
 
 use std::cell::Cell;
 

@@ -1,4 +1,5 @@
-//! Ticks of long work: after every few thousand a hook may stop it.
+//! Ticks of long plans: after every few thousand a hook may stop them. Reading and comparing tokens is
+//! cut into chunks instead (`polling.rs`).
 
 use std::convert::Infallible;
 

@@ -1,4 +1,5 @@
-//! First fit: each item goes to the first bin that has room for it.
+//! First fit: each item goes to the first bin that has room for it. Which of equal items comes first is
+//! up to the order that the caller chooses (`Packer::pack`).
 
 use super::tree::{Least, Tree};
 use super::{ItemBins, Items, Load};
