@@ -177,3 +177,18 @@ def test_ints_of_one_and_of_more_digits():
     ids = [2**30 - 1, 2**30, 2**30 + 5, 2**60 - 1, 2**60, 2**63 - 1]
     batch = fc.build_batch([ids], [[1]], pad_token_id=0, array_type="numpy")
     assert batch.input_ids.tolist() == [[*ids, 1]]
+
+
+class WithoutDtype(np.ndarray):
+    """An array that does not tell its dtype."""
+
+    @property
+    def dtype(self):
+        return None
+
+
+def test_arrays_of_subclasses_are_told_by_their_memory():
+    rows = [np.arange(3).view(WithoutDtype)]
+    field = {"images": fc.PerRow(rows)}
+    batch = fc.build_batch([[1]], [[2]], pad_token_id=0, array_type="numpy", fields=field)
+    np.testing.assert_array_equal(batch["images"][0], [0, 1, 2])

@@ -402,7 +402,8 @@ def form_of(place: str, value: Any) -> Form:
     except ValueError as error:  # lists of different lengths in it
         advice = "an array of numbers, or dtype=object to keep values as they are"
         raise unreadable(place, error, advice) from error
-    if isinstance(array, np.ndarray) and array.dtype.kind in "OSTU":
+    # A subclass may say anything of its dtype.
+    if isinstance(array, np.ndarray) and np.asarray(array).dtype.kind in "OSTU":
         return "object"
     return "array" if array.ndim > 0 else "number"
 
