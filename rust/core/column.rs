@@ -308,7 +308,7 @@ impl<T: Element, E> Column<T> for WholeNumbers<'_, E> {
 }
 
 /// Values that are compared or converted at a time.
-const CHUNK: usize = 1 << 10;
+const CHUNK: usize = 1 << 12;
 
 impl Tokens for SliceColumn<'_> {
     fn common_len(&self, at: At, other: &Self, other_at: At, len: usize) -> Result<usize> {
@@ -372,14 +372,17 @@ pub fn read_slice<T: Element>(
     })
 }
 
+/// Rounds weights to those that an output holds: it may hold 0 where they are not.
+pub type Rounding = fn(&mut [f64]);
+
 /// Values of a column, of one number a token, where a loss mask trains; elsewhere another.
 pub struct TrainedValues<'a, T, E> {
     /// The values.
     pub values: &'a dyn Column<T, Error = E>,
     /// The loss mask.
     pub mask: &'a dyn Column<f64, Error = E>,
-    /// What a weight is rounded to: where that is 0, nothing trains.
-    pub round: fn(f64) -> f64,
+    /// What rounds weights: where one is 0 then, nothing trains.
+    pub round: Rounding,
     /// What stands there.
     pub fill: T,
 }
@@ -397,10 +400,10 @@ impl<T: Element, E> Column<T> for TrainedValues<'_, T, E> {
             let (from, weights) = (from + index * CHUNK, &mut weights[..out.len()]);
             self.values.read(turn, from, out)?;
             self.mask.read(turn, from, weights)?;
+            (self.round)(weights);
             for (value, weight) in out.iter_mut().zip(weights) {
-                if (self.round)(*weight) == 0.0 {
-                    *value = self.fill;
-                }
+                // No branch: which weights are 0 is hard to predict.
+                *value = if *weight == 0.0 { self.fill } else { *value };
             }
         }
         Ok(())

@@ -28,8 +28,8 @@ mod ticks;
 pub mod write;
 
 pub use column::{
-    AnyColumn, At, Check, Column, FieldColumn, Lookahead, SliceColumn, Tokens, WholeNumbers,
-    check_type, check_values, common_when_read, read_number, read_slice,
+    AnyColumn, At, Check, Column, FieldColumn, Lookahead, Rounding, SliceColumn, Tokens,
+    WholeNumbers, check_type, check_values, common_when_read, read_number, read_slice,
 };
 pub use dtype::{Dtype, IntDtype};
 pub use element::{Binary, Element, Misfit, Slice, common_values};

@@ -4,7 +4,7 @@ use bytemuck::Pod;
 use half::{bf16, f16};
 
 use super::outputs::IGNORE_INDEX;
-use crate::column::{AnyColumn, Column, TrainedValues, WholeNumbers};
+use crate::column::{AnyColumn, Column, Rounding, TrainedValues, WholeNumbers};
 use crate::dtype::{Dtype, IntDtype};
 use crate::element::{Binary, Element};
 use crate::error::Result;
@@ -282,7 +282,7 @@ impl Job<'_, Read> {
                 let assembly = mask.assembly.as_ref().unwrap_or(source.assembly);
                 (&source.fields[mask.column] as _, assembly)
             }),
-            round: mask.map_or(|weight| weight, LossMask::rounding),
+            round: mask.map_or(|_| (), LossMask::rounding),
             shifted,
             ignored: Number::Int(IGNORE_INDEX).cast().unwrap_or(T::ZERO),
         };
@@ -307,13 +307,18 @@ impl Job<'_, Read> {
 }
 
 impl LossMask {
-    /// What weights are rounded to where they are an output: that may be 0 where they are not.
-    pub fn rounding(&self) -> fn(f64) -> f64 {
+    /// What rounds weights to those of the output.
+    pub fn rounding(&self) -> Rounding {
+        fn round(weights: &mut [f64], to: impl Fn(f64) -> f64) {
+            for weight in weights {
+                *weight = to(*weight);
+            }
+        }
         match self.dtype {
-            Dtype::F16 => |weight| f16::from_f32(weight as f32).into(),
-            Dtype::Bf16 => |weight| bf16::from_f32(weight as f32).into(),
-            Dtype::F32 => |weight| f64::from(weight as f32),
-            _ => |weight| weight,
+            Dtype::F16 => |weights| round(weights, |weight| f16::from_f32(weight as f32).into()),
+            Dtype::Bf16 => |weights| round(weights, |weight| bf16::from_f32(weight as f32).into()),
+            Dtype::F32 => |weights| round(weights, |weight| f64::from(weight as f32)),
+            _ => |_| (),
         }
     }
 }

@@ -6,7 +6,7 @@ use crate::column::{Column, FieldColumn};
 use crate::plan::{Assembly, Placement, Segment, TokenForm};
 
 /// Loss mask values that are looked at at a time.
-const CHUNK: usize = 512;
+const CHUNK: usize = 1 << 12;
 
 /// Refuse numbers of rows of which nothing trains.
 ///
@@ -80,7 +80,8 @@ fn weighs<E>(
         for from in (start..end).step_by(CHUNK) {
             let weights = &mut weights[..CHUNK.min(end - from)];
             column.read(piece.turn, piece.from + from - piece.start, weights)?;
-            if weights.iter().any(|&weight| round(weight) != 0.0) {
+            round(weights);
+            if weights.iter().any(|&weight| weight != 0.0) {
                 return Ok(true);
             }
         }

@@ -1,12 +1,12 @@
 //! Labels: the ids of the tokens that train.
 
 use super::{Destination, walk};
-use crate::column::Column;
+use crate::column::{Column, Rounding};
 use crate::element::Element;
 use crate::plan::{Assembly, Band, Piece};
 
 /// Loss mask values that are looked at at a time.
-const CHUNK: usize = 512;
+const CHUNK: usize = 1 << 12;
 
 /// How labels are made.
 #[derive(Clone, Copy)]
@@ -14,8 +14,8 @@ pub struct Labels<'a, T, E> {
     /// The loss mask, if there is one, and what its rows are made of: where it is 0 there is no label.
     /// Else all that was sampled has.
     pub mask: Option<(&'a dyn Column<f64, Error = E>, &'a Assembly)>,
-    /// What the mask is rounded to where it is an output: that may be 0 where it is not.
-    pub round: fn(f64) -> f64,
+    /// What rounds the mask.
+    pub round: Rounding,
     /// Whether a position holds the next token's label instead of its own.
     pub shifted: bool,
     /// What stands where there is no label.
@@ -58,12 +58,11 @@ pub fn write_labels<T: Element, E>(
         };
         tokens.read(turn, begin, inside)?;
         let begin = begin - row.prompt_len;
-        let weigh = |weight| round(weight) != 0.0;
         let (mask, pieces) = match mask {
             Some((mask, own)) => (Some(mask), own.pieces(segment.row)),
             None => (None, assembly.pieces(segment.row)),
         };
-        ignore_untrained(mask, weigh, pieces, begin, inside, ignored)
+        ignore_untrained(mask, round, pieces, begin, inside, ignored)
     })
 }
 
@@ -71,7 +70,7 @@ pub fn write_labels<T: Element, E>(
 /// the loss mask does not train.
 fn ignore_untrained<T: Element, E>(
     mask: Option<&dyn Column<f64, Error = E>>,
-    trains: impl Fn(f64) -> bool,
+    round: Rounding,
     pieces: &[Piece],
     begin: usize,
     labels: &mut [T],
@@ -89,10 +88,10 @@ fn ignore_untrained<T: Element, E>(
         for from in (start..stop).step_by(CHUNK) {
             let weights = &mut weights[..CHUNK.min(stop - from)];
             mask.read(piece.turn, piece.from + from - piece.start, weights)?;
+            round(weights);
             for (label, weight) in labels[from - begin..].iter_mut().zip(weights) {
-                if !trains(*weight) {
-                    *label = ignored;
-                }
+                // No branch: which weights are 0 is hard to predict.
+                *label = if *weight == 0.0 { ignored } else { *label };
             }
         }
     }
