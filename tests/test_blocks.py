@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import fastcollate as fc
-from fastcollate.blocks import sharing
+from fastcollate.blocks import spans
 from fastcollate.blocks.joining import joined
 from fastcollate.blocks.reading import built, parts_of
 from fastcollate.blocks.storing import ArrayKind, stored
@@ -577,9 +577,9 @@ def test_shards_of_a_batch_come_apart_again(layout, data):
     order = data.draw(st.sampled_from(["contiguous", "strided"]))
     plan = fc.plan_step((batch.plan.prompt_lens, batch.plan.response_lens), shard_by=order, **how)
     shards = [batch.select(plan.shard(0, rank)) for rank in range(ranks)]
-    found = carried(sharing.packed(batch, shards))
+    found = carried(spans.packed(batch, shards))
     for index, expected in enumerate(shards):
-        again = sharing.unpacked(found, index, copy=data.draw(st.booleans()))
+        again = spans.unpacked(found, index, copy=data.draw(st.booleans()))
         assert_same(again, expected)
         assert again.plan == expected.plan
         for name in NAMES:
@@ -591,7 +591,7 @@ def test_adjacent_rows_are_carried_once():
         [[1]] * 5, [[2, 3]] * 5, pad_token_id=0, loss_mask=[[1, 1]] * 5, array_type="numpy"
     )
     plan = fc.plan_step(batch, dp_size=3)  # the last rank has a padding row
-    arrays, _ = sharing.packed(batch, [batch.select(plan.shard(0, rank)) for rank in range(3)])
+    arrays, _ = spans.packed(batch, [batch.select(plan.shard(0, rank)) for rank in range(3)])
     assert len(arrays) == 2 * len(batch)
     for index, key in enumerate(batch):
         assert np.shares_memory(arrays[index], batch[key])

@@ -9,7 +9,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 import fastcollate as fc
-from fastcollate.plan.step_plan import Shard
+from fastcollate.plan.shard import Shard
 from fastcollate.testing.reference import assert_same, build_shard_loops
 from fastcollate.testing.strategies import as_inputs, extras, rollouts
 

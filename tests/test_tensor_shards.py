@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import fastcollate as fc
-from fastcollate.blocks import sharing
+from fastcollate.blocks import spans
 from fastcollate.blocks.slicing import checked_rows, rows_of, shards_of
 
 MASKS = ("loss_mask",)
@@ -94,10 +94,10 @@ def test_mini_batches_are_those_of_stage_chunks(case, copy):
     shards = shards_of(boundaries, dp_size, "copy_first", checked_rows(data))
     for of_ranks, chunks in zip(shards, staged(data, boundaries, dp_size), strict=True):
         parts = [rows_of(data, shard, MASKS) for shard in of_ranks]
-        found = carried(sharing.packed(data, parts))
+        found = carried(spans.packed(data, parts))
         for index, chunk in enumerate(chunks):
             same(parts[index], chunk, data)
-            same(sharing.unpacked(found, index, copy), chunk, data)
+            same(spans.unpacked(found, index, copy), chunk, data)
     assert pickle.dumps(data) == before
 
 
@@ -125,7 +125,7 @@ def test_plans_of_rows(case, data):
 def test_adjacent_rows_are_carried_once():
     data = {"ids": np.arange(24).reshape(8, 3), "loss_mask": np.ones((8, 3), bool)}
     (shards,) = shards_of([(2, 8)], 3, "error", 8)
-    arrays, _ = sharing.packed(data, [rows_of(data, shard, MASKS) for shard in shards])
+    arrays, _ = spans.packed(data, [rows_of(data, shard, MASKS) for shard in shards])
     assert len(arrays) == 2
     for array, key in zip(arrays, data, strict=True):
         assert np.shares_memory(array, data[key])

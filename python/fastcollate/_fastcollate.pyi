@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 from fastcollate.ingest.tokens import Tokens
 from fastcollate.plan.bin_plan import BinPlan
 from fastcollate.plan.costs import Weights
-from fastcollate.plan.step_plan import Shard
+from fastcollate.plan.shard import Shard
 
 __all__ = [
     "COSTS",

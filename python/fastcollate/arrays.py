@@ -230,6 +230,11 @@ def signed_like(tensor: Any) -> Any:
     return tensor.view(getattr(torch, name.removeprefix("u")))
 
 
+def of_bits(tensor: Any, dtype: Any) -> Any:
+    """View bits as numbers of a dtype. No gradient flows through such a view, even of the same."""
+    return tensor if tensor.dtype == dtype else tensor.view(dtype)
+
+
 def first_misfit(array: Any, dtype: Any) -> int | None:
     """Find the first value, counted in C order, that an integer or boolean dtype cannot hold."""
     if (target := _limits(dtype)) is None:

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, Generic, Literal, cast
 
 import numpy as np
 
 from fastcollate._fastcollate import Owner, Plan
 from fastcollate.arguments import check_bool, counted, suggests_names, warn_user
-from fastcollate.arrays import is_tensor
 from fastcollate.core_call import BatchSpec, Collated
 from fastcollate.handover.to_device import moved, pinned_batch
-from fastcollate.ops.gather import broadcasted, gathered
+from fastcollate.ops.broadcast import broadcasted
+from fastcollate.ops.gather import gathered
 from fastcollate.ops.normalize import LossNormalizers, loss_normalizers, normalized
 from fastcollate.ops.relayout import relayout
 from fastcollate.ops.select import selected
+from fastcollate.pickling import own_memory, unpickled
 from fastcollate.plan.bin_plan import BinPlan
 from fastcollate.plan.layouts import LayoutArgument, Shift, checked_layout, split_message
 from fastcollate.plan.step_rows import StepRows
@@ -25,7 +26,8 @@ if TYPE_CHECKING:
 
     from fastcollate.ingest.columns import Ragged
     from fastcollate.plan.merging import MergePlan
-    from fastcollate.plan.step_plan import Shard, StepPlan
+    from fastcollate.plan.shard import Shard
+    from fastcollate.plan.step_plan import StepPlan
 
     Array = TypeVar("Array", covariant=True, default=Any)
 else:
@@ -234,7 +236,7 @@ class Batch(Mapping[str, Any], Generic[Array]):
         names = (self.uids, self.trajectory_ids, self.is_last_step)
         how = (self._plan, self._spec, *names, self.merge_plan, self.is_padding)
         state = {"_masked_rewards": self._masked_rewards}
-        return _unpickled, (type(self), _own_memory(self._data), *how), (None, state)
+        return unpickled, (type(self), own_memory(self._data), *how), (None, state)
 
     @property
     def _plan(self) -> Plan | None:
@@ -630,62 +632,6 @@ class Batch(Mapping[str, Any], Generic[Array]):
 
             found = torch.from_numpy(array)
         return cast("Array", found)
-
-
-def _own_memory(data: dict[str, Any]) -> dict[str, Any]:
-    """Copy tensors that see a part of their memory only: torch would pickle all of it.
-
-    Lists of tensors are joined: torch sends each tensor by a file descriptor of its own.
-    """
-
-    def own(value: Any) -> Any:
-        if is_tensor(value) and value.untyped_storage().nbytes() > value.nbytes:
-            return value.clone()
-        return _Joined.of(value) if isinstance(value, list) and _can_be_joined(value) else value
-
-    return {key: own(value) for key, value in data.items()}
-
-
-class _Joined(NamedTuple):
-    """A list of tensors as one, and how many items each has."""
-
-    tensor: Any
-    counts: list[int]
-
-    @classmethod
-    def of(cls, tensors: list[Any]) -> _Joined:
-        import torch
-
-        return cls(torch.cat(tensors), list(map(len, tensors)))
-
-    def parts(self) -> list[Any]:
-        """Return the list: views of the one tensor."""
-        return list(self.tensor.split(self.counts))
-
-
-def _can_be_joined(values: list[Any]) -> bool:
-    """Whether these are dense tensors on the host that differ in their number of items alone."""
-    first: Any = values[0] if values else None
-    if not is_tensor(first) or first.dim() == 0 or first.device.type != "cpu":
-        return False
-
-    def kind(value: Any) -> tuple[Any, ...]:
-        if not is_tensor(value) or value.is_nested:
-            return ()
-        return type(value), value.dtype, value.shape[1:], value.device, value.layout
-
-    is_dense = str(first.layout) == "torch.strided" and not first.is_nested
-    return is_dense and all(
-        kind(value) == kind(first) and value.dim() > 0 and not value.requires_grad
-        for value in values
-    )
-
-
-def _unpickled(kind: type[Batch], data: dict[str, Any], *how: Any) -> Batch:
-    """Return the batch of a pickle."""
-    return kind(
-        {k: value.parts() if type(value) is _Joined else value for k, value in data.items()}, *how
-    )
 
 
 def _describe(value: Any) -> tuple[str, str]:

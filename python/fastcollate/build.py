@@ -50,7 +50,7 @@ from fastcollate.plan.merging import (
     check_uids,
     checked_merge,
 )
-from fastcollate.plan.step_plan import Shard, check_shard
+from fastcollate.plan.shard import Shard, check_shard
 from fastcollate.plan.trajectories import checked_flags
 
 if TYPE_CHECKING:

@@ -23,7 +23,7 @@ from fastcollate.ingest.fields import object_outputs
 from fastcollate.ingest.tokens import Tokens
 from fastcollate.plan.layouts import LEFT
 from fastcollate.plan.merging import MergePlan, Merging
-from fastcollate.plan.step_plan import Shard, picked_names
+from fastcollate.plan.shard import Shard, picked_names
 
 
 class BatchSpec(NamedTuple):

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from fastcollate.ingest.fields import Field, PerRow, RoutedExperts, Rows
     from fastcollate.plan.layouts import LayoutArgument
     from fastcollate.plan.merging import MergePlan, MergeRewards, Policy
-    from fastcollate.plan.step_plan import Shard
+    from fastcollate.plan.shard import Shard
 
 ArrayType: TypeAlias = Literal["torch", "numpy"]
 PositionIds: TypeAlias = Literal["zero", "one", "repeat_last"]

@@ -47,8 +47,9 @@ from fastcollate.plan.merge_report import Break, MergeReport
 from fastcollate.plan.merging import MergePlan
 from fastcollate.plan.packing import pack
 from fastcollate.plan.partitioning import MicroBatches, micro_batches, partition
+from fastcollate.plan.shard import Shard
 from fastcollate.plan.sharing import prefix_tree
-from fastcollate.plan.step_plan import Shard, StepPlan
+from fastcollate.plan.step_plan import StepPlan
 from fastcollate.plan.stepping import prompt_boundaries
 from fastcollate.plan.tree_bins import TreeBins
 from fastcollate.plan.tree_plan import TreeNodes, TreePlan

@@ -7,7 +7,7 @@ use half::{bf16, f16};
 use crate::dtype::Dtype;
 use crate::element::{Element, Misfit, Slice, common_values};
 use crate::error::{Error, Place, Result};
-use crate::number::Number;
+use crate::fill_number::Number;
 
 /// A per-token field of every turn, readable into a destination.
 ///

@@ -6,8 +6,8 @@
     The tables of all blocks as one step.
 `reading`
     The rows of a shard, built from the few columns that it needs.
-`sharing`
-    Shards of a batch that one process holds.
+`spans`
+    Shards of a batch that one process holds, as few spans of its memory.
 
 Nothing here knows how objects get from one process to another: :mod:`fastcollate.ray` does.
 """

@@ -16,7 +16,7 @@ from fastcollate.blocks.storing import ColumnKind, Part, unpacked
 from fastcollate.build import build_batch
 from fastcollate.ingest.columns import Ragged
 from fastcollate.plan.merging import Merging
-from fastcollate.plan.step_plan import Shard
+from fastcollate.plan.shard import Shard
 
 Integers = NDArray[np.int64]
 _Run = tuple[Part | None, int, int]

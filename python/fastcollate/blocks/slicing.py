@@ -9,7 +9,7 @@ import numpy as np
 
 from fastcollate.arguments import check_choice, checked_count, counted
 from fastcollate.arrays import describe, is_array, is_tensor, taken, to_numpy
-from fastcollate.plan.step_plan import Shard
+from fastcollate.plan.shard import Shard
 
 PADS = ("error", "copy_first")
 """What becomes of a mini-batch whose rows cannot be divided among the ranks."""

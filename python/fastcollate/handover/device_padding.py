@@ -17,7 +17,7 @@ from fastcollate.handover.slabs import over
 from fastcollate.handover.to_device import checked_tensors, has_bus
 from fastcollate.option_types import Preset
 from fastcollate.plan.layouts import BY_NAME, LayoutArgument, checked_layout
-from fastcollate.plan.step_plan import Shard
+from fastcollate.plan.shard import Shard
 
 if TYPE_CHECKING:
     from fastcollate._fastcollate import FieldSpec, Output, Plan

@@ -12,7 +12,7 @@ from fastcollate.arguments import as_list, id_list
 from fastcollate.arrays import is_tensor
 from fastcollate.ingest.columns import Ragged
 from fastcollate.ingest.fields import Field
-from fastcollate.ingest.sequences import check_same_rows, ids_of
+from fastcollate.ingest.sample_tokens import check_same_rows, ids_of
 
 PAIR = ("prompt_ids", "chosen_ids", "rejected_ids")
 """Keys of the tokens of a pair."""

@@ -21,7 +21,7 @@ from fastcollate.ingest.dataset_columns import (
 )
 from fastcollate.ingest.fields import Field, PerRow, RoutedExperts
 from fastcollate.ingest.pairs import PAIR, arguments_of_pairs, joined
-from fastcollate.ingest.sequences import (
+from fastcollate.ingest.sample_tokens import (
     MASKS,
     OPTIONAL,
     SEQUENCE,

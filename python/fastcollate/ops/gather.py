@@ -1,4 +1,4 @@
-"""The way back: from a model's per-token outputs to the rows' response values, and between them."""
+"""The way back: from a model's per-token outputs to the values of rows or turns."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from fastcollate.arrays import (
     dtype_name,
     fits,
     flattened,
-    is_array,
     like_of,
+    of_bits,
     offsets_of,
     signed_like,
     taken,
@@ -92,44 +92,6 @@ def _checked_missing(missing: Any, x: Any) -> float | None:
     return number if "float" in dtype_name(x.dtype) else int(number)
 
 
-def broadcasted(plan: Plan, per_row: Any, on: str) -> Any:
-    """See :meth:`fastcollate.Batch.broadcast`."""
-    if not isinstance(on, str) or on not in ("trained", "response"):
-        raise ValueError(f"on is {on!r}; pass 'trained' or 'response'")
-    if not is_array(per_row):
-        raise TypeError(f"per_row is {describe(per_row)}; pass one number per row")
-    per_row = checked_array("per_row", per_row)
-    if tuple(per_row.shape) != (plan.num_rows,):
-        raise ValueError(
-            f"per_row has shape {tuple(per_row.shape)}, but the batch has {plan.num_rows} rows; "
-            f"pass shape ({plan.num_rows},)"
-        )
-    width = plan.response_width
-    places, lens = plan.gather_places(
-        of_sequence=False,
-        next_token=False,
-        width=width,
-        per_turn=False,
-        gaps=on == "response",
-        padding=True,
-        may_miss=True,
-    )
-    rows = np.repeat(np.arange(plan.num_rows), lens)
-    rows, places = rows[places >= 0], places[places >= 0]
-    shape = plan.leading_shape(width)
-    if isinstance(per_row, np.ndarray):
-        out = np.zeros(shape, per_row.dtype)
-        out.reshape(-1)[places] = per_row[rows]
-        return out
-    import torch
-
-    values = per_row.index_select(0, torch.from_numpy(rows).to(per_row.device))
-    index = torch.from_numpy(places).to(per_row.device)
-    zeros = signed_like(per_row.new_zeros(int(np.prod(shape))))
-    out = zeros.index_copy(0, index, signed_like(values))
-    return _of_bits(out, per_row.dtype).reshape(shape)
-
-
 def _at(flat: Any, places: np.ndarray, missing: float | None) -> Any:
     """Take items by place; where the place is -1, give the number."""
     if len(flat) == 0:  # all are missing, but there is nothing to take instead
@@ -151,9 +113,4 @@ def _at(flat: Any, places: np.ndarray, missing: float | None) -> Any:
     if bits.dtype != found.dtype:
         missing = signed_like(torch.tensor(missing, dtype=found.dtype)).item()
     is_missing = is_missing.reshape(-1, *[1] * (found.dim() - 1))
-    return _of_bits(bits.masked_fill(is_missing, missing), found.dtype)
-
-
-def _of_bits(tensor: Any, dtype: Any) -> Any:
-    """View bits as numbers of a dtype. No gradient flows through such a view, even of the same."""
-    return tensor if tensor.dtype == dtype else tensor.view(dtype)
+    return of_bits(bits.masked_fill(is_missing, missing), found.dtype)

@@ -17,7 +17,7 @@ from fastcollate.plan.merging import Merging
 if TYPE_CHECKING:
     from fastcollate._fastcollate import LayoutSpec, OutputSpec, Plan
     from fastcollate.batch import Batch
-    from fastcollate.plan.step_plan import Shard
+    from fastcollate.plan.shard import Shard
 
 
 ROW_NAMES = ("uids", "trajectory_ids", "is_last_step")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from fastcollate._fastcollate import OutputTable
 from fastcollate.arrays import like_of
 from fastcollate.ops.relayout import names_of, relayout
-from fastcollate.plan.step_plan import Shard, check_shard
+from fastcollate.plan.shard import Shard, check_shard
 
 if TYPE_CHECKING:
     from fastcollate._fastcollate import Plan

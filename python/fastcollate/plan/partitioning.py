@@ -22,7 +22,7 @@ from fastcollate.arguments import (
 )
 from fastcollate.plan.costs import Costs, checked_weights, weights_of
 from fastcollate.plan.lengths import Integers, checked_lengths, lengths_defect
-from fastcollate.plan.step_plan import Shard
+from fastcollate.plan.shard import Shard
 from fastcollate.plan.tables import Table, check_names, contradiction, not_valid, offsets_defect
 
 _PIECE = 1 << 20

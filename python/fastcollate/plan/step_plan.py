@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -14,127 +14,18 @@ from numpy.typing import NDArray
 
 from fastcollate import _fastcollate
 from fastcollate._fastcollate import SYNTHETIC_LENS
-from fastcollate.arguments import checked_count, checked_index, checked_int, counted
+from fastcollate.arguments import checked_index, counted
 from fastcollate.arrays import describe, offsets_of
 from fastcollate.plan.layouts import Layout, Packed
 from fastcollate.plan.lengths import Integers
+from fastcollate.plan.shard import Shard, Widths, layout_defect
 from fastcollate.plan.tables import (
     Table,
     check_names,
     contradiction,
     listed,
     not_valid,
-    offsets_defect,
 )
-
-Widths = tuple[int, int, int]
-
-
-@dataclass(frozen=True, eq=False)
-class Shard(Table):
-    """The rows of one data-parallel rank in one mini-batch: small, and can be pickled.
-
-    Two shards are equal if all their values are.
-
-    Parameters
-    ----------
-    rows
-        Rows of the step in the order in which they are written, int64 (n,); -1 is a synthetic row.
-    is_padding
-        Which of them are there to fill up, bool (n,).
-    num_rows
-        Number of rows of the whole step, so that another batch than the planned one is noticed.
-    widths
-        Tokens of the longest prompt, response and row of the whole step, so that all ranks agree.
-        Where only the lengths of rows were known, the first two are 0, or those of synthetic rows.
-    first_pad
-        Number of the shard's first padding row within the mini-batch: its uid is
-        ``f"pad{first_pad}"``, and the others count on.
-    lengths
-        Tokens of each row as planned, int64 (n,), so that other rows are noticed.
-    bin_offsets
-        Where bins begin in the rows, int64 (bins + 1,), if they are packed.
-    bin_width
-        Positions of the step's widest bin, if rows are packed.
-    layout
-        The layout that the step was planned with, if it was; one with bins where rows are packed.
-
-    Raises
-    ------
-    TypeError, ValueError
-        Rows that are no integers from -1 on, or synthetic and no padding; as many flags as rows.
-    """
-
-    rows: Integers
-    is_padding: NDArray[np.bool_]
-    num_rows: int
-    widths: Widths | None = None
-    first_pad: int = 0
-    lengths: Integers | None = None
-    bin_offsets: Integers | None = None
-    bin_width: int = 0
-    layout: Layout | None = None
-
-    def __post_init__(self) -> None:
-        self._set_array("rows", np.int64)
-        self._set_array("is_padding", np.bool_)
-        if self.rows.ndim != 1 or self.rows.shape != self.is_padding.shape:
-            raise ValueError(
-                f"rows has shape {self.rows.shape} and is_padding {self.is_padding.shape}; "
-                "pass one flag per row"
-            )
-        if self.lengths is not None:
-            self._set_array("lengths", np.int64)
-            if self.lengths.shape != self.rows.shape:
-                raise ValueError(
-                    f"lengths has shape {self.lengths.shape} and rows {self.rows.shape}; "
-                    "pass one length per row"
-                )
-        wrong = self.rows < np.where(self.is_padding, -1, 0)
-        if wrong.any():
-            slot = int(np.argmax(wrong))
-            raise ValueError(
-                f"rows[{slot}] is {self.rows[slot]} and is_padding[{slot}] is "
-                f"{self.is_padding[slot]}; pass rows of 0 or more, or -1 for a padding row"
-            )
-        if self.bin_offsets is not None:
-            self._set_array("bin_offsets", np.int64)
-            reason = offsets_defect("bin_offsets", self.bin_offsets, len(self), "bins", "rows")
-            if reason is not None:
-                raise contradiction("shard", reason)
-        if (reason := _layout_defect(self.layout, self.bin_offsets)) is not None:
-            raise contradiction("shard", reason)
-        for name in ("num_rows", "first_pad", "bin_width"):
-            count = checked_count(name, getattr(self, name), "a number", least=0)
-            object.__setattr__(self, name, count)
-        if self.widths is not None:
-            widths = tuple(checked_int("widths", width, "three lengths") for width in self.widths)
-            if len(widths) != 3 or min(widths) < 0:
-                raise ValueError(f"widths is {self.widths}; pass three lengths of 0 or more")
-            object.__setattr__(self, "widths", widths)
-
-    def __len__(self) -> int:
-        return len(self.rows)
-
-    def __repr__(self) -> str:
-        padding = int(np.count_nonzero(self.is_padding))
-        bins = self.bin_offsets
-        where = "" if bins is None else f" in {counted(len(bins) - 1, 'bin')}"
-        return f"Shard: {counted(len(self), 'row')}{where}, of which {padding:,} padding"
-
-
-def _layout_defect(layout: Any, bins: Integers | None) -> str | None:
-    """Say what is wrong with a step's layout, beside its bins."""
-    if layout is not None and not isinstance(layout, Layout):
-        return f"layout is {describe(layout)}, but must be None or a layout such as fc.Left()"
-    has_capacity = isinstance(layout, Packed) and layout.capacity is not None
-    if has_capacity != (bins is not None):
-        found = "None" if bins is None else "given"
-        return (
-            f"layout is {layout!r} and bin_offsets is {found}, but bin_offsets belongs to "
-            "layout=fc.Packed(capacity=...) and to no other"
-        )
-    return None
 
 
 @dataclass(frozen=True, eq=False)
@@ -221,7 +112,7 @@ class StepPlan(Table):
             return f"row_lengths[{row}, {column}] is {found}, but must be 0 or more"
         if self.dp_size < 1:
             return f"dp_size is {self.dp_size}, but must be 1 or more"
-        if (reason := _layout_defect(self.layout, self.bin_offsets)) is not None:
+        if (reason := layout_defect(self.layout, self.bin_offsets)) is not None:
             return reason
         columns = ("rows", "is_padding", "mini_batch_offsets", "prompt_offsets")
         for name in (*columns, "mini_batch_prompts", "bin_offsets"):
@@ -468,28 +359,3 @@ def check_step_plan(plan: Any) -> None:
             f"plan is {describe(plan)}; pass a plan of fastcollate.plan_step, or the step of a "
             "plan of fastcollate.ray.plan_step"
         )
-
-
-def check_shard(shard: Any) -> None:
-    """Check the argument ``shard``."""
-    if not isinstance(shard, Shard):
-        raise TypeError(
-            f"shard is {describe(shard)}; pass plan.shard(mini_batch, rank) of what "
-            "fastcollate.plan_step returned (shards of fastcollate.ray are for its collate)"
-        )
-
-
-def picked_names(
-    name: str, values: Sequence[Any], sources: Sequence[int], shard: Shard | None
-) -> list[Any]:
-    """Return what names rows, by their sources; padding rows get names of their own."""
-    if shard is None:
-        return [values[source] for source in sources]
-    names, pads = [], shard.first_pad
-    for source, is_padding in zip(sources, shard.is_padding.tolist(), strict=True):
-        if not is_padding:
-            names.append(values[source])
-            continue
-        names.append(True if name == "is_last_step" else f"pad{pads}")
-        pads += 1
-    return names

@@ -21,7 +21,8 @@ from fastcollate.option_types import ArrayType, WriteOptions
 from fastcollate.plan import stepping
 from fastcollate.plan.layouts import LayoutArgument
 from fastcollate.plan.merging import MergePlan
-from fastcollate.plan.step_plan import Shard, StepPlan
+from fastcollate.plan.shard import Shard
+from fastcollate.plan.step_plan import StepPlan
 from fastcollate.ray.fetching import TIMEOUT, checked_timeout, fetched
 from fastcollate.ray.putting import COLUMNS, Block
 

@@ -11,9 +11,10 @@ import ray
 from fastcollate.arguments import check_bool, checked_count, counted, suggests_names
 from fastcollate.arrays import describe
 from fastcollate.batch import Batch
-from fastcollate.blocks.sharing import Shards, packed, unpacked
 from fastcollate.blocks.slicing import checked_rows, rows_of, shards_of
-from fastcollate.plan.step_plan import Shard, StepPlan
+from fastcollate.blocks.spans import Shards, packed, unpacked
+from fastcollate.plan.shard import Shard
+from fastcollate.plan.step_plan import StepPlan
 from fastcollate.ray.fetching import TIMEOUT, checked_timeout, fetched
 
 

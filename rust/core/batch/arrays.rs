@@ -8,8 +8,8 @@ use crate::column::{AnyColumn, Column, Rounding, TrainedValues, WholeNumbers};
 use crate::dtype::{Dtype, IntDtype};
 use crate::element::{Binary, Element};
 use crate::error::Result;
+use crate::fill_number::Number;
 use crate::memory::filled;
-use crate::number::Number;
 use crate::plan::{Assembly, Band, Grid};
 use crate::streams::TokenStreams;
 use crate::write::{

@@ -4,7 +4,7 @@ use super::outputs::{Alignment, Fill, Output, ROUTER_PADDING_MASK, What};
 use crate::column::Check;
 use crate::dtype::Dtype;
 use crate::error::{Error, Result};
-use crate::number::Number;
+use crate::fill_number::Number;
 use crate::plan::{Along, TokenForm};
 
 /// What the rows of a field hold.

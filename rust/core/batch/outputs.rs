@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use super::FieldSpec;
 use crate::dtype::{Dtype, IntDtype};
 use crate::error::{Error, Result};
-use crate::number::Number;
+use crate::fill_number::Number;
 use crate::plan::{Form, Layout, Of};
 use crate::write::PositionPadding;
 

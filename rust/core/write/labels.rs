@@ -1,6 +1,6 @@
 //! Labels: the ids of the tokens that train.
 
-use super::{Destination, walk};
+use super::walk::{Destination, walk};
 use crate::column::{Column, Rounding};
 use crate::element::Element;
 use crate::plan::{Assembly, Band, Piece};

@@ -2,7 +2,7 @@
 
 use std::convert::Infallible;
 
-use super::{Destination, walk};
+use super::walk::{Destination, walk};
 use crate::element::Element;
 use crate::plan::{Band, Segment};
 

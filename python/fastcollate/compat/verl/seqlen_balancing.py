@@ -15,7 +15,7 @@ from fastcollate.compat.verl.mappings import is_tensordict, jagged_lengths, pick
 from fastcollate.plan.costs import checked_weights, flops_costs
 from fastcollate.plan.lengths import Integers, checked_lengths
 from fastcollate.plan.partitioning import lists_of
-from fastcollate.plan.step_plan import Shard
+from fastcollate.plan.shard import Shard
 
 NEVER = 1 << 62
 """More micro-batches than there can be."""

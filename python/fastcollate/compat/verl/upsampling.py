@@ -26,7 +26,7 @@ from fastcollate.arrays import (
     zeros,
 )
 from fastcollate.batch import Batch
-from fastcollate.plan.step_plan import Shard
+from fastcollate.plan.shard import Shard
 
 __all__ = [
     "build_padding_position_ids",

@@ -1,7 +1,7 @@
 //! First fit: each item goes to the first bin that has room for it. Which of equal items comes first is
 //! up to the order that the caller chooses (`Packer::pack`).
 
-use super::tree::{Least, Tree};
+use super::load_tree::{Least, Tree};
 use super::{ItemBins, Items, Load};
 use crate::ticks::Ticks;
 

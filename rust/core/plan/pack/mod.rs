@@ -4,20 +4,20 @@
 //! that stay together. Every packer is deterministic: it gives the bins, their order and the order
 //! inside them of the framework that it is known from.
 
+mod balanced;
 mod best_fit;
 mod concat;
-mod emptiest;
 mod first_fit;
 mod halve;
 mod load;
-mod modified;
+mod load_tree;
+mod mffd;
 mod next_fit;
 mod open_bins;
 mod order;
 mod spec;
 mod spread;
 mod treap;
-mod tree;
 
 pub use concat::concat;
 pub use halve::halve;
@@ -26,7 +26,7 @@ pub use spec::{Algorithm, Cost, CostFunction, Growth, Oversize, PackSpec};
 pub use spread::spread;
 
 use crate::ticks::Ticks;
-use tree::Least;
+use load_tree::Least;
 
 /// What is packed, one value per item.
 #[derive(Debug, Clone, Copy)]
@@ -92,9 +92,9 @@ impl Packer {
                 first_fit::pack(items, limit, order.into_iter(), ticks)
             }
             Self::BestFitDecreasing => best_fit::pack(items, limit, ticks),
-            Self::ModifiedFirstFitDecreasing => modified::pack(items, limit, ticks),
+            Self::ModifiedFirstFitDecreasing => mffd::pack(items, limit, ticks),
             Self::NextFit => next_fit::pack(items, limit, ticks),
-            Self::Balanced => emptiest::pack(items, limit, ticks),
+            Self::Balanced => balanced::pack(items, limit, ticks),
         }
     }
 }

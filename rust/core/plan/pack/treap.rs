@@ -1,8 +1,8 @@
 //! A search tree that knows the least of what is below every node.
 
 use super::Load;
+use super::load_tree::Least;
 use super::open_bins::Key;
-use super::tree::Least;
 
 /// Bins by a key, to find the first that fits.
 ///

@@ -1,7 +1,7 @@
 //! Modified first fit decreasing, of Johnson and Garey (1985), in the phases of NeMo-RL.
 
+use super::load_tree::{Least, Tree};
 use super::open_bins::OpenBins;
-use super::tree::{Least, Tree};
 use super::{ItemBins, Items, Load, Place};
 use crate::ticks::Ticks;
 

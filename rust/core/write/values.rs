@@ -1,6 +1,6 @@
 //! Writers that copy values: token streams and response-aligned fields.
 
-use super::{Destination, fill, walk};
+use super::walk::{Destination, fill, walk};
 use crate::column::{Column, Lookahead};
 use crate::element::Element;
 use crate::plan::{Assembly, Band, Segment};

@@ -1,0 +1,57 @@
+//! The walk over a band: padding is filled here, and what lies in segments by the writers.
+
+use crate::element::Binary;
+use crate::plan::{Band, Segment};
+
+/// Where a band goes.
+#[derive(Debug)]
+pub struct Destination<'a, T> {
+    /// Exactly the band's positions, times the values per token.
+    pub values: &'a mut [T],
+    /// Whether the memory is zero already, so that zero padding need not be written (nor its pages
+    /// touched).
+    pub is_zeroed: bool,
+}
+
+/// Walk a band: fill what lies outside its segments with the pattern `pad`, hand each segment's
+/// destination to `write`.
+pub fn walk<T: Binary, E>(
+    band: &Band,
+    pad: &[T],
+    destination: Destination<T>,
+    mut write: impl FnMut(&Segment, &mut [T]) -> Result<(), E>,
+) -> Result<(), E> {
+    let Destination { values, is_zeroed } = destination;
+    assert_eq!(values.len(), band.positions() * pad.len());
+    let pad_is_zero = pad.iter().all(|&value| value.is_zero());
+    let fill_padding = |values: &mut [T]| match (pad_is_zero, is_zeroed) {
+        (true, true) => {}
+        // Known to the compiler as zero, which is cleared faster than anything else is filled.
+        (true, false) => values.fill(T::ZERO),
+        (false, _) => fill(values, pad),
+    };
+    let mut rest = values;
+    let mut at = band.begin;
+    for segment in band.segments {
+        let place = band.place(segment);
+        let (padding, tail) = rest.split_at_mut((place - at) * pad.len());
+        let (inside, tail) = tail.split_at_mut(segment.len * pad.len());
+        fill_padding(padding);
+        write(segment, inside)?;
+        rest = tail;
+        at = place + segment.len;
+    }
+    fill_padding(rest);
+    Ok(())
+}
+
+/// Repeat a pattern over `values`.
+pub fn fill<T: Copy>(values: &mut [T], pattern: &[T]) {
+    if let [value] = pattern {
+        values.fill(*value);
+    } else {
+        for token in values.chunks_exact_mut(pattern.len()) {
+            token.copy_from_slice(pattern);
+        }
+    }
+}
