@@ -6,7 +6,7 @@ use half::{bf16, f16};
 
 use crate::dtype::Dtype;
 use crate::element::{Element, Misfit, Slice, common_values};
-use crate::error::{Error, Place, Result};
+use crate::error::{Error, InputPlace, Result};
 use crate::fill_number::Number;
 
 /// A per-token field of every turn, readable into a destination.
@@ -362,7 +362,7 @@ pub fn read_slice<T: Element>(
 ) -> Result<()> {
     let read = T::read(values, from * inner, out);
     read.map_err(|Misfit { position, value }| Error::DoesNotFit {
-        place: Place {
+        place: InputPlace {
             field: field.to_owned(),
             row: turn,
             position: Some(from + position / inner),
@@ -425,7 +425,7 @@ pub fn read_number<T: Element>(
     out: &mut [T],
 ) -> Result<()> {
     let value = number.cast().ok_or_else(|| Error::DoesNotFit {
-        place: Place {
+        place: InputPlace {
             field: field.to_owned(),
             row: turn,
             position: None,
@@ -466,7 +466,7 @@ pub fn check_values<T: Element>(
     values: &[T],
     check: Check,
 ) -> Result<()> {
-    let place = |position: usize| Place {
+    let place = |position: usize| InputPlace {
         field: field.to_owned(),
         row: turn,
         position: Some(from + position / inner),

@@ -9,7 +9,7 @@ use crate::text::{counted, grouped, grouped_float, plain_float};
 
 /// Where a value stands in the input; prints as `field[row][position]` or `field[row]`.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Place {
+pub struct InputPlace {
     /// The argument's name.
     pub field: String,
     /// The row in it.
@@ -18,7 +18,7 @@ pub struct Place {
     pub position: Option<usize>,
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for InputPlace {
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
         write!(f, "{}[{}]", self.field, self.row)?;
         match self.position {
@@ -227,20 +227,20 @@ pub enum Error {
         "{place} is {value}, which does not fit {dtype}; pass a value that fits, or another dtype"
     )]
     DoesNotFit {
-        place: Place,
+        place: InputPlace,
         value: String,
         dtype: &'static str,
     },
 
     #[error("{place} is {value}; pass indices from 0 to {}", .limit - 1)]
     NoIndex {
-        place: Place,
+        place: InputPlace,
         value: String,
         limit: i64,
     },
 
     #[error("{place} is NaN; pass a number")]
-    Nan { place: Place },
+    Nan { place: InputPlace },
 
     #[error(
         "{place} is {value}, which dtype {} of {} cannot hold; pass {}, or a dtype of floats",
@@ -248,7 +248,7 @@ pub enum Error {
         if *.dtype == Dtype::Bool { "0 or 1" } else { "whole numbers" }
     )]
     NotWhole {
-        place: Place,
+        place: InputPlace,
         value: String,
         dtype: Dtype,
     },

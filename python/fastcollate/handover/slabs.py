@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-ALIGNMENT = 64
+CACHE_LINE = 64
 """Bytes on multiples of which tensors begin in a slab: cache lines."""
 
 LEAST_FILLED = 0.5
@@ -86,7 +86,7 @@ def common_slab(tensors: Sequence[Any]) -> Any | None:
     if len({tensor.untyped_storage().data_ptr() for tensor in filled}) > 1:
         return None
     starts = [tensor.storage_offset() * tensor.itemsize for tensor in filled]
-    first = min(starts) // ALIGNMENT * ALIGNMENT
+    first = min(starts) // CACHE_LINE * CACHE_LINE
     spans = list(map(span, filled))
     end = max(map(sum, zip(starts, spans, strict=True)))
     if sum(spans) < LEAST_FILLED * (end - first):
@@ -99,7 +99,7 @@ def offsets_of_packed(tensors: Sequence[Any]) -> tuple[list[int], int]:
     offsets, end = [], 0
     for tensor in tensors:
         offsets.append(end)
-        end += -(-tensor.nbytes // ALIGNMENT) * ALIGNMENT
+        end += -(-tensor.nbytes // CACHE_LINE) * CACHE_LINE
     return offsets, end
 
 

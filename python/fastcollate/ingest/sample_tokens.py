@@ -51,7 +51,7 @@ class Packed(NamedTuple):
         return Ragged(rows.values, self.offsets)
 
 
-class Tokens(NamedTuple):
+class SampleTokens(NamedTuple):
     """What is known of samples from their tokens alone."""
 
     arguments: dict[str, Any]
@@ -60,7 +60,7 @@ class Tokens(NamedTuple):
     """If the samples are packed, which sequences they hold: each is a row of the batch."""
 
 
-def tokens_of(columns: Mapping[str, Any]) -> Tokens:
+def tokens_of(columns: Mapping[str, Any]) -> SampleTokens:
     """Return the prompts and responses of samples' columns."""
     if "prompt" in columns or "response" in columns:
         others = [key for key in SEQUENCE if key in columns]
@@ -72,7 +72,7 @@ def tokens_of(columns: Mapping[str, Any]) -> Tokens:
                 f"samples have {others[0]!r} besides 'prompt' and 'response'; leave it out, or "
                 "name it in ignore"
             )
-        return Tokens({"prompts": columns["prompt"], "responses": columns["response"]}, None)
+        return SampleTokens({"prompts": columns["prompt"], "responses": columns["response"]}, None)
     if "input_ids" not in columns:
         raise ValueError(
             "samples have no tokens; pass 'prompt' and 'response', or 'input_ids' "
@@ -95,7 +95,7 @@ def tokens_of(columns: Mapping[str, Any]) -> Tokens:
         arguments["prompt_lens"] = _first(trained, offsets)
         mask = RowSpans([(trained, starts, lengths)])
         arguments["loss_mask"] = Field(mask, align="sequence")
-    return Tokens(arguments, packed)
+    return SampleTokens(arguments, packed)
 
 
 def check_one_mark(columns: Collection[str], key: str, others: Collection[str]) -> None:

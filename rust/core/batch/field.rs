@@ -1,6 +1,6 @@
 //! Fields: what values belong to, and how they are read and written.
 
-use super::outputs::{Alignment, Fill, Output, ROUTER_PADDING_MASK, What};
+use super::outputs::{Alignment, Output, PadValue, ROUTER_PADDING_MASK, What};
 use crate::column::Check;
 use crate::dtype::Dtype;
 use crate::error::{Error, Result};
@@ -213,9 +213,9 @@ impl FieldSpec {
         };
         let fill = match self.kind {
             FieldKind::Response | FieldKind::Cut | FieldKind::Sequence => {
-                Some(Fill::Number(self.fill))
+                Some(PadValue::Number(self.fill))
             }
-            FieldKind::Experts { .. } => Some(Fill::Indices),
+            FieldKind::Experts { .. } => Some(PadValue::Indices),
             FieldKind::Row | FieldKind::Array { .. } | FieldKind::Object => None,
         };
         let dtype = match self.kind {

@@ -21,7 +21,7 @@ mod unplaced;
 pub use field::{FieldKind, FieldSpec, Spread};
 pub use from_slices::{Collated, collate_slices};
 pub use outputs::{
-    Alignment, Beside, Fill, IGNORE_INDEX, LOSS_MASK, Output, OutputSpec, What, outputs,
+    Alignment, Beside, IGNORE_INDEX, LOSS_MASK, Output, OutputSpec, PadValue, What, outputs,
 };
-pub use planned::{ALIGNMENT, Array, Columns, Planned, PlannedOutput, Request, Value};
+pub use planned::{Array, CACHE_LINE, Columns, Planned, PlannedOutput, Request, Value};
 pub use rows::{BatchRows, RowSource};

@@ -141,7 +141,7 @@ pub enum Alignment {
 
 /// What an output holds where no value goes.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub enum Fill {
+pub enum PadValue {
     /// One number.
     Number(Number),
     /// Every index once, from 0 on, in the last dimension.
@@ -160,7 +160,7 @@ pub struct Output {
     /// What its values belong to.
     pub align: Alignment,
     /// What it holds where no value goes, if there can be such a place.
-    pub fill: Option<Fill>,
+    pub fill: Option<PadValue>,
     /// The number type, if it is an array that is written here. That of routes may depend on the
     /// values.
     pub dtype: Option<Dtype>,
@@ -275,9 +275,9 @@ impl OutputSpec {
         let (padding, dtype) = self.position_ids;
         let fill = match padding {
             None if !layout.is_packed() => return None,
-            None | Some(PositionPadding::Zero) => Fill::Number(Number::Int(0)),
-            Some(PositionPadding::One) => Fill::Number(Number::Int(1)),
-            Some(PositionPadding::RepeatLast) => Fill::RepeatLast,
+            None | Some(PositionPadding::Zero) => PadValue::Number(Number::Int(0)),
+            Some(PositionPadding::One) => PadValue::Number(Number::Int(1)),
+            Some(PositionPadding::RepeatLast) => PadValue::RepeatLast,
         };
         let output = Output::new(What::PositionIds, "position_ids", Alignment::Sequence);
         Some(Output {
@@ -329,7 +329,7 @@ impl Output {
     /// The same with a number where no value goes.
     pub(super) fn filled(self, fill: i64) -> Self {
         Self {
-            fill: Some(Fill::Number(Number::Int(fill))),
+            fill: Some(PadValue::Number(Number::Int(fill))),
             ..self
         }
     }

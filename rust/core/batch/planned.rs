@@ -21,7 +21,7 @@ use crate::streams::TokenStreams;
 use crate::write::{Destination, PositionPadding};
 
 /// Arrays begin on cache lines, so that one never shares a line with the next.
-pub const ALIGNMENT: usize = 64;
+pub const CACHE_LINE: usize = 64;
 
 /// What a batch is asked to be, beside its rows and their places.
 #[derive(Debug, Clone, Copy)]
@@ -304,11 +304,11 @@ impl Planner<'_> {
             _ => vec![grid.width()],
         };
         shape.extend(trailing);
-        let begin = self.end.next_multiple_of(ALIGNMENT);
+        let begin = self.end.next_multiple_of(CACHE_LINE);
         let bytes = { shape.iter() }
             .try_fold(content.dtype().size(), |bytes, &len| bytes.checked_mul(len))
             .and_then(|bytes| bytes.checked_add(begin))
-            .filter(|&end| end <= isize::MAX.unsigned_abs() - 2 * ALIGNMENT);
+            .filter(|&end| end <= isize::MAX.unsigned_abs() - 2 * CACHE_LINE);
         let Some(end) = bytes else {
             let message = "the batch is larger than any memory";
             return Err(Error::NoMemory(message.to_owned()));
@@ -334,7 +334,7 @@ fn of_responses(grid: Cow<Grid>, own: fn(Grid) -> Place) -> Place {
 impl Planned {
     /// Bytes of memory that hold all arrays.
     pub fn num_bytes(&self) -> usize {
-        self.num_bytes.next_multiple_of(ALIGNMENT)
+        self.num_bytes.next_multiple_of(CACHE_LINE)
     }
 
     /// The arrays in the memory of the batch, with their outputs.

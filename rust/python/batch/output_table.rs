@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 
 use fastcollate::Dtype;
-use fastcollate::batch::{Alignment, Fill, Output as Described, outputs};
+use fastcollate::batch::{Alignment, Output as Described, PadValue, outputs};
 use pyo3::IntoPyObjectExt;
 use pyo3::exceptions::PyKeyError;
 use pyo3::prelude::*;
@@ -37,7 +37,7 @@ const ALIGNMENTS: Names<Alignment> = Names::new(
 pub struct Output {
     key: Cow<'static, str>,
     align: Alignment,
-    fill: Option<Fill>,
+    fill: Option<PadValue>,
     dtype: Option<Dtype>,
     #[pyo3(get)]
     field: Option<usize>,
@@ -49,7 +49,7 @@ impl Output {
     fn new(
         key: String,
         align: &str,
-        fill: Option<PyFill>,
+        fill: Option<PyPadValue>,
         dtype: Option<&str>,
         field: Option<usize>,
     ) -> Result<Self> {
@@ -78,8 +78,8 @@ impl Output {
     /// What stands where no value goes, if there can be such a place: a number, `"indices"` (every
     /// index of the last dimension) or `"repeat_last"`.
     #[getter]
-    fn fill(&self) -> Option<PyFill> {
-        self.fill.map(PyFill)
+    fn fill(&self) -> Option<PyPadValue> {
+        self.fill.map(PyPadValue)
     }
 
     /// The name of the dtype, if the core writes the output.
@@ -174,30 +174,30 @@ impl OutputTable {
 }
 
 /// What stands where no value goes, as Python has it.
-struct PyFill(Fill);
+struct PyPadValue(PadValue);
 
-impl<'py> IntoPyObject<'py> for PyFill {
+impl<'py> IntoPyObject<'py> for PyPadValue {
     type Target = PyAny;
     type Output = Bound<'py, PyAny>;
     type Error = PyErr;
 
     fn into_pyobject(self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         match self.0 {
-            Fill::Number(number) => PyNumber(number).into_pyobject(py),
-            Fill::Indices => "indices".into_bound_py_any(py),
-            Fill::RepeatLast => "repeat_last".into_bound_py_any(py),
+            PadValue::Number(number) => PyNumber(number).into_pyobject(py),
+            PadValue::Indices => "indices".into_bound_py_any(py),
+            PadValue::RepeatLast => "repeat_last".into_bound_py_any(py),
         }
     }
 }
 
-impl<'py> FromPyObject<'_, 'py> for PyFill {
+impl<'py> FromPyObject<'_, 'py> for PyPadValue {
     type Error = PyErr;
 
     fn extract(object: Borrowed<'_, 'py, PyAny>) -> PyResult<Self> {
         Ok(Self(match object.extract::<&str>() {
-            Ok("indices") => Fill::Indices,
-            Ok("repeat_last") => Fill::RepeatLast,
-            _ => Fill::Number(object.extract::<PyNumber>()?.0),
+            Ok("indices") => PadValue::Indices,
+            Ok("repeat_last") => PadValue::RepeatLast,
+            _ => PadValue::Number(object.extract::<PyNumber>()?.0),
         }))
     }
 }

@@ -2,7 +2,7 @@
 
 use std::ptr::with_exposed_provenance_mut;
 
-use fastcollate::batch::{ALIGNMENT, Array, Planned, Value};
+use fastcollate::batch::{Array, CACHE_LINE, Planned, Value};
 use fastcollate::{Dtype, f16};
 use numpy::prelude::*;
 use numpy::{PyArray1, PyArrayDescr};
@@ -113,7 +113,7 @@ fn view<'py>(
 ) -> PyResult<Bound<'py, PyAny>> {
     let memory = owner.get();
     let bytes = shape.iter().product::<usize>() * dtype.itemsize();
-    assert!(from.is_multiple_of(ALIGNMENT) && from + bytes <= memory.num_bytes);
+    assert!(from.is_multiple_of(CACHE_LINE) && from + bytes <= memory.num_bytes);
     // SAFETY: the slab was taken for this many bytes, aligned from `start` on and all initialised
     // (slabs are, and every bit pattern is a value; booleans were written as 0 and 1). Only Python
     // reaches them. The array holds `owner`, and with it the slab, which never moves its memory and

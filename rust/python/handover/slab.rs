@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 
-use fastcollate::batch::ALIGNMENT;
+use fastcollate::batch::CACHE_LINE;
 use memmap2::MmapMut;
 use numpy::PyArray1;
 use pyo3::exceptions::PyMemoryError;
@@ -111,7 +111,7 @@ impl Drop for Slab {
 /// Bytes to allocate for a slab of `bytes`: up to an eighth more, so that a batch that is slightly
 /// larger than the last fits too. Of a large slab that costs nothing until it is touched.
 fn rounded(bytes: usize) -> usize {
-    let step = (bytes.next_power_of_two() / 16).max(ALIGNMENT);
+    let step = (bytes.next_power_of_two() / 16).max(CACHE_LINE);
     bytes.next_multiple_of(step)
 }
 
@@ -151,12 +151,12 @@ impl Memory {
             });
         }
         let mut memory = Vec::new();
-        let len = bytes + ALIGNMENT;
+        let len = bytes + CACHE_LINE;
         memory
             .try_reserve_exact(len)
             .map_err(|error| out_of_memory(&error))?;
         memory.resize(len, 0);
-        let origin = memory.as_ptr().align_offset(ALIGNMENT);
+        let origin = memory.as_ptr().align_offset(CACHE_LINE);
         Ok(Self {
             allocation: Allocation::Heap(memory),
             origin,
@@ -166,7 +166,7 @@ impl Memory {
     /// Bytes from the first aligned one on.
     pub fn size(&self) -> usize {
         match &self.allocation {
-            Allocation::Heap(memory) => memory.len().saturating_sub(ALIGNMENT),
+            Allocation::Heap(memory) => memory.len().saturating_sub(CACHE_LINE),
             Allocation::Mapped(map) => map.len(),
         }
     }

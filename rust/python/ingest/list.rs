@@ -7,7 +7,7 @@
 use std::ffi::c_int;
 use std::ptr;
 
-use fastcollate::{Lookahead, Place, bf16, f16};
+use fastcollate::{InputPlace, Lookahead, bf16, f16};
 use pyo3::exceptions::PyImportError;
 use pyo3::ffi;
 use pyo3::prelude::*;
@@ -273,7 +273,7 @@ pub fn read_items<T: DecodeExact>(
     row: usize,
 ) -> Result<()> {
     let py = items.object().py();
-    let place = |position| Place {
+    let place = |position| InputPlace {
         field: field.to_owned(),
         row,
         position: Some(position),

@@ -2,7 +2,7 @@
 
 use std::sync::OnceLock;
 
-use fastcollate::{Element, Error as Core, Place, bf16, f16};
+use fastcollate::{Element, Error as Core, InputPlace, bf16, f16};
 use numpy::PyUntypedArray;
 use numpy::prelude::*;
 use pyo3::exceptions::PyOverflowError;
@@ -80,7 +80,7 @@ decode_float! {
 /// Decode one object of any type: NumPy scalars, subclasses, `__index__`, `__float__`.
 ///
 /// This may run Python code: the caller owns `item`, and must look again at what it came from.
-pub fn decode<T: Decode>(item: &Bound<PyAny>, place: impl Fn() -> Place) -> Result<T> {
+pub fn decode<T: Decode>(item: &Bound<PyAny>, place: impl Fn() -> InputPlace) -> Result<T> {
     let wrong_type = || Error::wrong_type(place().to_string(), item, T::EXPECTED);
     if !is_one_real_number(item)? {
         return Err(wrong_type());

@@ -1,6 +1,6 @@
 //! Reading what holds the rows of a field.
 
-use fastcollate::{Element, Error as Core, Number, Place, Slice, check_type, read_slice};
+use fastcollate::{Element, Error as Core, InputPlace, Number, Slice, check_type, read_slice};
 use numpy::PyUntypedArray;
 use numpy::prelude::*;
 use pyo3::exceptions::PyMemoryError;
@@ -445,7 +445,7 @@ pub fn number_of(
     if number.is_none() && !matches!(missing, Missing::NoRow) {
         return missing.number(field, row);
     }
-    let place = || Place {
+    let place = || InputPlace {
         field: field.to_owned(),
         row,
         position: None,

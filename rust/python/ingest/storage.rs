@@ -58,12 +58,12 @@ struct Chunk {
 /// Forms of a row's arrays. Rows of one kind, which is one object, have arrays of the same fields.
 struct Forms {
     kind: Py<PyAny>,
-    forms: Vec<Form>,
+    forms: Vec<StoredForm>,
 }
 
 /// What an array holds.
 #[derive(Clone, PartialEq)]
-struct Form {
+struct StoredForm {
     /// As NumPy calls it.
     dtype: Cow<'static, str>,
     item_bytes: usize,
@@ -179,10 +179,10 @@ impl RowStore {
     }
 
     /// Take a chunk that has space for a row, and say where in it the row is.
-    fn take(&self, py: Python, arrays: &[Array]) -> Result<(Chunk, Layout)> {
+    fn take(&self, py: Python, arrays: &[Array]) -> Result<(Chunk, RowLayout)> {
         let mut chunks = self.lock();
         while let Some(chunk) = chunks.open.pop() {
-            match Layout::new(arrays, chunk.end) {
+            match RowLayout::new(arrays, chunk.end) {
                 Some(layout) if layout.end <= chunk.memory.bind(py).len() => {
                     return Ok((chunk, layout));
                 }
@@ -192,7 +192,7 @@ impl RowStore {
         let largest = chunks.largest;
         drop(chunks); // NumPy is called
         let no_memory = || PyMemoryError::new_err("cannot take memory for a row");
-        let layout = Layout::new(arrays, 0).ok_or_else(no_memory)?;
+        let layout = RowLayout::new(arrays, 0).ok_or_else(no_memory)?;
         let bytes = layout.end.max(LARGEST_CHUNK.min(2 * largest));
         let numpy = py.import(intern!(py, "numpy"))?;
         let memory = numpy.call_method1(intern!(py, "empty"), (bytes, intern!(py, "uint8")))?;
@@ -210,7 +210,12 @@ impl RowStore {
 
 impl Chunk {
     /// Write a row behind the others. An error comes with the number of the array that it is in.
-    fn write(&self, py: Python, arrays: &[Array], layout: &Layout) -> Result<(), (usize, Error)> {
+    fn write(
+        &self,
+        py: Python,
+        arrays: &[Array],
+        layout: &RowLayout,
+    ) -> Result<(), (usize, Error)> {
         let memory = bytes_at(self.memory.bind(py), self.end..layout.end);
         let memory = memory.and_then(|memory| {
             let memory = memory.cast_into::<PyArray1<u8>>()?;
@@ -232,10 +237,10 @@ impl Chunk {
     }
 
     /// Keep the row that was written.
-    fn keep(self, arrays: &[Array], layout: Layout, kind: &Bound<PyAny>) -> StoredRow {
+    fn keep(self, arrays: &[Array], layout: RowLayout, kind: &Bound<PyAny>) -> StoredRow {
         let last = self.forms.filter(|last| last.kind.is(kind));
         // The form of an array without tokens says nothing.
-        let fits = |(array, last): (&Array, &Form)| array.is_empty() || array.form == *last;
+        let fits = |(array, last): (&Array, &StoredForm)| array.is_empty() || array.form == *last;
         let forms = match last {
             Some(last) if arrays.iter().zip(&last.forms).all(fits) => last,
             last => {
@@ -259,12 +264,12 @@ impl Chunk {
 }
 
 /// Where the arrays of a row lie in a chunk, and where the last of them ends.
-struct Layout {
+struct RowLayout {
     places: Vec<Place>,
     end: usize,
 }
 
-impl Layout {
+impl RowLayout {
     /// One array after the other, each at a multiple of its tokens' size. None beyond any memory.
     fn new(arrays: &[Array], begin: usize) -> Option<Self> {
         let (mut end, mut places) = (begin, Vec::with_capacity(arrays.len()));
@@ -286,7 +291,7 @@ impl Layout {
 struct Array<'py> {
     source: Source<'py>,
     tokens: usize,
-    form: Form,
+    form: StoredForm,
 }
 
 enum Source<'py> {
@@ -301,7 +306,7 @@ impl<'py> Array<'py> {
     fn new(dtype: Dtype, row: &Rc<Rows<'py>>, tokens: Range<usize>) -> Self {
         Self {
             tokens: tokens.len(),
-            form: Form::new(dtype, row),
+            form: StoredForm::new(dtype, row),
             source: Source::Row(dtype, row.clone(), tokens.start),
         }
     }
@@ -394,7 +399,7 @@ impl<'py> Array<'py> {
         let text: String = dtype.getattr(intern!(py, "str"))?.extract()?;
         Ok(Self {
             tokens: array.shape()[0],
-            form: Form {
+            form: StoredForm {
                 dtype: text.into(),
                 item_bytes: dtype.getattr(intern!(py, "itemsize"))?.extract()?,
                 trailing: array.shape()[1..].to_vec(),
@@ -413,7 +418,7 @@ impl<'py> Array<'py> {
         match &mut self.source {
             Source::Row(dtype @ Dtype::I32, row, _) => {
                 *dtype = Dtype::I64;
-                self.form = Form::new(Dtype::I64, row);
+                self.form = StoredForm::new(Dtype::I64, row);
                 true
             }
             _ => false,
@@ -435,7 +440,7 @@ impl<'py> Array<'py> {
     }
 }
 
-impl Form {
+impl StoredForm {
     fn new(dtype: Dtype, rows: &Rows) -> Self {
         Self {
             dtype: dtype.name().into(),

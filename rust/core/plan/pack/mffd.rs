@@ -2,7 +2,7 @@
 
 use super::load_tree::{Least, Tree};
 use super::open_bins::OpenBins;
-use super::{ItemBins, Items, Load, Place};
+use super::{ItemBins, Items, Load, PlacedItem};
 use crate::ticks::Ticks;
 
 /// Pack items: those above half of the capacity into bins of their own, which the others fill up.
@@ -40,7 +40,7 @@ struct Bins<'a> {
     items: Items<'a>,
     limit: Load,
     loads: Vec<Load>,
-    placed: Vec<Place>,
+    placed: Vec<PlacedItem>,
     is_placed: Vec<bool>,
 }
 

@@ -71,7 +71,7 @@ pub struct ItemBins {
 }
 
 /// An item and the bin that it was placed in.
-type Place = (usize, usize);
+type PlacedItem = (usize, usize);
 
 impl Packer {
     /// Pack items into bins that hold so much at most.
@@ -136,7 +136,7 @@ impl Items<'_> {
 
 impl ItemBins {
     /// So many bins of items in the order in which they were placed.
-    fn new<E>(placed: &[Place], bins: usize, ticks: &mut Ticks<E>) -> Result<Self, E> {
+    fn new<E>(placed: &[PlacedItem], bins: usize, ticks: &mut Ticks<E>) -> Result<Self, E> {
         let mut offsets = vec![0; bins + 1];
         for &(_, bin) in placed {
             offsets[bin + 1] += 1;

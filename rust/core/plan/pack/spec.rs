@@ -234,14 +234,14 @@ impl PackSpec {
     }
 
     /// What is packed as a whole.
-    fn items<'a, E>(&self, pieces: &'a Pieces, cost: &Cost<E>) -> Result<Whole<'a>, E> {
+    fn items<'a, E>(&self, pieces: &'a Pieces, cost: &Cost<E>) -> Result<Packables<'a>, E> {
         let costs = self.costs(&pieces.lens, cost)?;
         let sizes: Cow<[_]> = match self.multiple_of {
             1 => (&*pieces.lens).into(),
             _ => pieces.lens.iter().map(|&len| self.place(len)).collect(),
         };
         let Some(groups) = &pieces.groups else {
-            return Ok(Whole {
+            return Ok(Packables {
                 sizes,
                 costs,
                 members: None,
@@ -260,7 +260,7 @@ impl PackSpec {
             }
             sums
         });
-        Ok(Whole {
+        Ok(Packables {
             sizes: sums.into(),
             costs,
             members: Some(members),
@@ -268,7 +268,7 @@ impl PackSpec {
     }
 
     /// Check that a bin has room for every item, or may exceed its limits.
-    fn check(&self, items: &Whole, pieces: &Pieces) -> Result<()> {
+    fn check(&self, items: &Packables, pieces: &Pieces) -> Result<()> {
         let found = |item: usize, oversized: Oversized| {
             let members = items.members_of(item);
             let piece = pieces.get(members[0]);
@@ -432,14 +432,14 @@ impl<'a> Pieces<'a> {
 }
 
 /// What lies in one bin as a whole: sequences, pieces or groups of them.
-struct Whole<'a> {
+struct Packables<'a> {
     sizes: Cow<'a, [usize]>,
     costs: Option<Vec<f64>>,
     /// Which pieces a group has; none where each is one piece.
     members: Option<Members>,
 }
 
-impl Whole<'_> {
+impl Packables<'_> {
     fn as_items(&self, limit: Load) -> Items<'_> {
         Items {
             sizes: &self.sizes,
