@@ -222,7 +222,7 @@ def test_memory_of_the_default_pool():
          "number is, or dtype='float32'", [[0], [0.5]], {}),
         (TypeError, r"rows\[1\]\[0\] is 0.5 \(float\); pass an integer$", [[0], [0.5]],
          {"dtype": "int64"}),
-        (TypeError, r"rows\[1\] is None", [[0], None], {}),
+        (ValueError, r"rows\[1\] is None", [[0], None], {}),
         (TypeError, r"rows is 'ab' \(str\)", "ab", {}),
         (TypeError, "rows is 3", 3, {}),
         (TypeError, r"rows\[0\] is 1 \(int\)", [1, 2], {}),
@@ -236,6 +236,29 @@ def test_memory_of_the_default_pool():
 )  # fmt: skip
 def test_bad_rows_and_options(error, message, rows, options):
     refuses(error, message, fc.pad, rows, **{"array_type": "numpy", **options})
+
+
+def test_rows_that_contain_themselves():
+    row = []
+    row.append(row)
+    refuses(ValueError, r"rows\[0\] is nested in more than 64 dimensions; pass", fc.pad, row)
+    refuses(ValueError, r"rows\[1\] is nested in more than 64 dimensions; pass", fc.pad, [[], row])
+
+
+@pytest.mark.parametrize(
+    ("rows", "found"),
+    [
+        ([np.ones(1, np.float16), np.ones(1, np.float32)], ("float32", "float16")),
+        ([np.ones(1, np.float64), np.ones(1, np.float32)], ("float32", "float64")),
+        ([np.ones(1, np.float32), np.ones(1, np.int64)], ("int64", "float32")),
+        ([[0.5], np.ones(1, np.float64)], ("float64", "float32")),
+        ([[np.ones(1, np.float32)], [np.ones(1, np.float64)]], ("float64", "float32")),
+    ],
+)
+def test_floats_of_different_dtypes(rows, found):
+    message = r"rows\[1\] holds {}, but rows\[0\] {}; pass dtype to convert them".format(*found)
+    refuses(TypeError, message, fc.pad, rows)
+    assert fc.pad(rows, dtype="float32", array_type="numpy").dtype == np.float32
 
 
 # Unpadding
@@ -328,6 +351,11 @@ X = np.ones((2, 3))
         (ValueError, r"mask\[1\]\[2\] is 2; pass True or 1", {"mask": [[0, 1, 0], [1, 0, 2]]}),
         (ValueError, r"mask\[0\]\[1\] is nan", {"mask": [[0, np.nan, 0], [1, 0, 2]]}),
         (ValueError, r"mask\[0\]\[0\] is -1", {"mask": [[-1, 1, 0], [1, 0, 1]]}),
+        (
+            ValueError,
+            r"mask has rows of different lengths; pass shape \(2, 3\)",
+            {"mask": [[1], [1, 0, 1]]},
+        ),
         (ValueError, "side is 'left', but mask says where", {"mask": X, "side": "left"}),
         (TypeError, "has no argument 'padding_side'; pass side", {"padding_side": "left"}),
     ],

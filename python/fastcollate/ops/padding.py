@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Mapping, Sequence
-from operator import attrgetter
+from operator import attrgetter, itemgetter
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 import numpy as np
@@ -42,6 +42,9 @@ SHORT_ROW = 128
 
 SHORT = 1 << 14
 """Bytes of a tensor: copying as many takes as long as looking it up."""
+
+MAX_DIMENSIONS = 64
+"""Dimensions that an array of NumPy or torch has at most."""
 
 SAMPLE = 16
 """Tensors of a list whose bytes are looked at."""
@@ -101,7 +104,9 @@ def pad(
         One of bool, uint8, int16, int32, int64, float16, bfloat16, float32 and float64, by name or
         NumPy's or torch's own: integers that do not fit are errors, floats are rounded. If None,
         arrays, tensors and Arrow keep their own. Lists have that of their first number: bool,
-        int64, or float32; a later number that does not fit is an error.
+        int64, or float32; a later number that does not fit is an error, and so are arrays of
+        different dtypes if the first is a float. Numbers beyond the range of a float dtype become
+        infinite, as in NumPy.
     array_type
         ``"torch"`` or ``"numpy"``.
 
@@ -135,8 +140,8 @@ def pad(
         return rows.to_padded(
             side, fill, pad_to=pad_to, multiple_of=multiple_of, dtype=dtype, array_type=array_type
         )
-    rows, found = _with_dtype(rows)
-    name = checked_dtype_name(found if dtype is None else dtype, "rows")
+    rows, found = _with_dtype(rows, dtype)
+    name = checked_dtype_name(found, "rows")
     if array_type == "torch" and _are_computed(rows):
         try:
             column = ragged(rows, dtype)
@@ -153,35 +158,74 @@ def pad(
         raise
 
 
-def _with_dtype(rows: Any) -> tuple[Any, str]:
-    """Return rows as the core reads them, and the dtype that they have by themselves."""
+def _with_dtype(rows: Any, dtype: Any) -> tuple[Any, Any]:
+    """Return rows as the core reads them, and a dtype: that of the rows if None is given."""
     if is_column(rows):
         rows = read_column(rows)
     if is_array(rows) and not (isinstance(rows, np.ndarray) and rows.dtype.kind == "O"):
-        return rows, dtype_name(rows.dtype)
+        return rows, dtype_name(rows.dtype) if dtype is None else dtype
     if not isinstance(rows, (list, tuple)):
         if (chunks := arrow_chunks(rows, "rows")) is not None:
             arrays = [(values, at[:-1], np.diff(at)) for values, at in chunks]
-            return RowSpans(arrays), dtype_name(chunks[0][0].dtype) if chunks else "int64"
+            if dtype is None:
+                dtype = dtype_name(chunks[0][0].dtype) if chunks else "int64"
+            return RowSpans(arrays), dtype
         is_rows = hasattr(type(rows), "__len__") and hasattr(type(rows), "__getitem__")
         if not is_rows or isinstance(rows, (str, bytes, bytearray, Mapping)):
             raise TypeError(f"rows is {describe(rows)}; {EXPECTED}")
         rows = list(rows)
-    return rows, _first_dtype(rows)
+    return rows, _common_dtype(rows) if dtype is None else dtype
 
 
-def _first_dtype(rows: Sequence[Any]) -> str:
-    """Return the dtype of the first array or number among rows; int64 if there is none."""
-    for row in rows:
-        item = row
-        while isinstance(item, (list, tuple)) and len(item) > 0:
-            item = item[0]
-        if (dtype := getattr(item, "dtype", None)) is not None:
-            return dtype_name(dtype)
-        for kind, name in ((bool, "bool"), (int, "int64"), (float, "float32")):
-            if isinstance(item, kind):
-                return name
-    return "int64"
+def _common_dtype(rows: Sequence[Any]) -> str:
+    """Return the dtype of the first array or number among rows; int64 if there is none.
+
+    After floats, all arrays have to be of one dtype: conversion would round their values.
+    """
+    for first, row in enumerate(rows):
+        if (name := _first_dtype(row, first)) is not None:
+            break
+    else:
+        return "int64"
+    if "float" in name and not _are_of_one_kind(rows):
+        for index, row in enumerate(rows):
+            is_nested = isinstance(row, (list, tuple)) and len(row) > 0 and hasattr(row[0], "dtype")
+            for item in row if is_nested else (row,):
+                found = getattr(item, "dtype", None)
+                if found is not None and is_array(item) and dtype_name(found) != name:
+                    raise TypeError(
+                        f"rows[{index}] holds {dtype_name(found)}, but rows[{first}] {name}; "
+                        "pass dtype to convert them"
+                    )
+    return name
+
+
+def _are_of_one_kind(rows: Sequence[Any]) -> bool:
+    """Say fast whether rows all are lists of plain numbers, or all arrays of one dtype."""
+    if set(map(type, rows)) <= {list, tuple}:
+        return set(map(type, map(itemgetter(0), filter(None, rows)))) <= {bool, int, float}
+    kinds = {getattr(row, "dtype", None) for row in rows}
+    return None not in kinds and len(kinds) == 1
+
+
+def _first_dtype(row: Any, index: int) -> str | None:
+    """Return the dtype of the first array or number of a row; None if there is none."""
+    item = row
+    for _ in range(MAX_DIMENSIONS):
+        if not isinstance(item, (list, tuple)) or len(item) == 0:
+            break
+        item = item[0]
+    else:
+        raise ValueError(
+            f"rows[{index}] is nested in more than {MAX_DIMENSIONS} dimensions; pass numbers, or "
+            "lists of them"
+        )
+    if (dtype := getattr(item, "dtype", None)) is not None:
+        return dtype_name(dtype)
+    for kind, name in ((bool, "bool"), (int, "int64"), (float, "float32")):
+        if isinstance(item, kind):
+            return name
+    return None
 
 
 def _are_computed(rows: Any) -> bool:
@@ -201,8 +245,8 @@ def _joined_if_short(rows: Any) -> Any:
     if not isinstance(rows, (list, tuple)) or len(rows) == 0 or not is_tensor(rows[0]):
         return rows
     some = rows[:: -(-len(rows) // SAMPLE)]
-    if sum(getattr(row, "nbytes", SHORT) for row in some) < SHORT * len(some):
-        with contextlib.suppress(TypeError, ValueError):  # the core names what is wrong
+    with contextlib.suppress(TypeError, ValueError, RuntimeError):  # the core names what is wrong
+        if sum(getattr(row, "nbytes", SHORT) for row in some) < SHORT * len(some):
             return ragged(rows)
     return rows
 
@@ -283,7 +327,12 @@ def _masked(x: Any, mask: Any) -> Ragged:
     if isinstance(x, (list, tuple, Ragged)):
         return _masked_rows(ragged(x), mask)
     x = checked_dense(x)
-    flags = _flags(mask if is_array(mask) else np.asarray(mask), tuple(x.shape[:2]))
+    try:
+        mask = mask if is_array(mask) else np.asarray(mask)
+    except ValueError as error:
+        shape = tuple(x.shape[:2])
+        raise ValueError(f"mask has rows of different lengths; pass shape {shape}") from error
+    flags = _flags(mask, tuple(x.shape[:2]))
     return _taken(x, flags, flags.sum(1, dtype=np.int64))
 
 
