@@ -82,11 +82,20 @@ def test_rows_of_every_kind(layout, drawn, array_type):
         assert all(np.array_equal(again[key], jagged[key]) for key in ("input_ids", "offsets"))
 
 
+def narrowed(turns):
+    """Return turns whose rewards are the same numbers in float32, so that their sums are, too."""
+    if turns.rewards is None or isinstance(turns.rewards[0], list):
+        return turns
+    with np.errstate(over="ignore"):
+        return turns._replace(rewards=np.float32(turns.rewards).tolist())
+
+
 @pytest.mark.parametrize("layout", ["left", "jagged", "packed"])
 @given(drawn=st.data())
 def test_turns_are_merged(layout, drawn, array_type):
     """By every policy, in the batch and before it, and rows of a shard."""
     data = drawn.draw(trajectories(max_long_len=20))
+    data = data._replace(turns=narrowed(data.turns))
     options = taking_numbers(drawn.draw(merge_options()), data.turns.rewards)
     by = {"trajectory_ids": data.trajectory_ids, "is_last_step": data.is_last_step}
     inputs, parts = drawn.draw(as_sequences(data.turns)), given_parts(data.turns)
