@@ -871,3 +871,10 @@ def test_labels_that_outputs_name_are_made():
     outputs = ("input_ids", "labels")
     collate = fc.Collator(pad_token_id=0, layout="right", outputs=outputs, array_type="numpy")
     assert collate(samples)["labels"].tolist() == [[-100, -100, 3, 4], [-100] * 4]
+
+
+def test_field_with_the_key_of_the_mask_of_pairs():
+    collate = fc.Collator(pad_token_id=0, fields={"completion_mask": fc.PerRow("a")})
+    sample = {"prompt_ids": [1], "chosen_ids": [2], "rejected_ids": [3], "a": 1}
+    with pytest.raises(ValueError, match=r"two outputs would be 'completion_mask': .* fields\['"):
+        collate([sample])

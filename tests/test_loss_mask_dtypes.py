@@ -115,13 +115,22 @@ def test_builders_and_blocks_equal_a_batch(drawn):
 @pytest.mark.parametrize(
     ("row", "dtype", "message"),
     [
-        ([1, 0.5, 0.25], "int64", r"loss_mask\[1\]\[1\] is 0.5, .* int64 .* whole numbers"),
+        ([1, 0.5, 0.25], "int64", r"loss_mask\[1\]\[1\] is 0.5, .* int64 .* whole numbers from"),
         ([1, 0.5, 2], "bool", r"loss_mask\[1\]\[1\] is 0.5, .* bool .* 0 or 1"),
         ([0, 1, 2], "bool", r"loss_mask\[1\]\[2\] is 2, .* bool .* 0 or 1"),
         ([0, -1, 1], "bool", r"loss_mask\[1\]\[1\] is -1, .* bool"),
-        ([0, 1, 2**31], "int32", r"loss_mask\[1\]\[2\] is 2147483648, .* int32"),
-        ([0, 1, 2**53 + 1], "int64", r"loss_mask\[1\]\[2\] is 9007199254740992, .* int64"),
-        ([0, 1, 1e300], "int64", r"loss_mask\[1\]\[2\] is 10*, .* int64"),
+        (
+            [0, 1, 2**31],
+            "int32",
+            r"loss_mask\[1\]\[2\] is 2147483648, .* int32 .* from -2147483648 to 2147483647,",
+        ),
+        (
+            [0, 1, 2**53 + 1],
+            "int64",
+            r"loss_mask\[1\]\[2\] is 9007199254740992, .* to 9007199254740991,",
+        ),
+        ([0, 1, 1e300], "int64", r"loss_mask\[1\]\[2\] is 1e300, .* int64"),
+        ([0, 1, 1e-50], "int64", r"loss_mask\[1\]\[2\] is 1e-50, .* int64"),
         ([0, 1, float("nan")], "int32", r"loss_mask\[1\]\[2\] is NaN, .* int32"),
         ([0, float("-inf"), 1], "bool", r"loss_mask\[1\]\[1\] is -inf, .* bool"),
     ],

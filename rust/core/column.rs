@@ -1,5 +1,6 @@
 //! What a field looks like to plans and writers: rows of values that can be read.
 
+use std::fmt::Debug;
 use std::slice::from_ref;
 
 use half::{bf16, f16};
@@ -89,8 +90,8 @@ impl At {
 pub enum Check {
     /// Nothing.
     None,
-    /// No NaN: what weighs or masks has to be a number.
-    Number,
+    /// A finite number, also when it is rounded: what weighs or masks is multiplied with losses.
+    Finite,
     /// A whole number that a dtype holds, and float64 exactly.
     Whole(Dtype),
     /// An index, from 0 to below so many.
@@ -456,7 +457,7 @@ pub fn check_type<T: Element>(field: &str, turn: usize, values: &Slice) -> Resul
 /// Check values just read from token `from` of a turn, `inner` of each token.
 ///
 /// # Errors
-/// [`Error::Nan`], [`Error::NotWhole`] or [`Error::NoIndex`] naming the first value that is not as it
+/// [`Error::NotFinite`], [`Error::NotWhole`] or [`Error::NoIndex`] naming the first value that is not as it
 /// should be.
 pub fn check_values<T: Element>(
     field: &str,
@@ -473,10 +474,12 @@ pub fn check_values<T: Element>(
     };
     match check {
         Check::None => Ok(()),
-        Check::Number => match first(values, |value| value.is_nan()) {
+        Check::Finite => match first(values, |value| !value.is_finite()) {
             None => Ok(()),
-            Some(position) => Err(Error::Nan {
+            Some(position) => Err(Error::NotFinite {
                 place: place(position),
+                value: values[position].to_string(),
+                dtype: T::DTYPE,
             }),
         },
         Check::Whole(dtype) => {
@@ -485,7 +488,7 @@ pub fn check_values<T: Element>(
                 None => Ok(()),
                 Some(position) => Err(Error::NotWhole {
                     place: place(position),
-                    value: values[position].to_string(),
+                    value: short(values[position]),
                     dtype,
                 }),
             }
@@ -501,6 +504,11 @@ pub fn check_values<T: Element>(
             }),
         },
     }
+}
+
+/// A number as text, with an exponent where there are many digits.
+fn short(value: impl Debug) -> String {
+    format!("{value:?}").trim_end_matches(".0").to_owned()
 }
 
 /// Position of the first value that is wrong.

@@ -1,6 +1,6 @@
 //! Number types: the outputs ([`Element`]) and the inputs they can be read from ([`Slice`]).
 
-use std::fmt::Display;
+use std::fmt::{Debug, Display};
 use std::ops::{BitOr, RangeInclusive};
 
 use half::{bf16, f16};
@@ -163,7 +163,7 @@ pub trait Binary: Copy + Send + Sync + 'static {
 }
 
 /// A number type that outputs can have.
-pub trait Element: Binary + Display {
+pub trait Element: Binary + Debug + Display {
     /// Name of the dtype, as NumPy calls it.
     const DTYPE: &'static str;
     /// What a field of this type holds, for error messages.
@@ -182,8 +182,8 @@ pub trait Element: Binary + Display {
     /// If `values` ends before `from + out.len()`.
     fn read(values: &Slice, from: usize, out: &mut [Self]) -> Result<(), Misfit>;
 
-    /// Whether this is a floating-point NaN.
-    fn is_nan(self) -> bool;
+    /// Whether this is neither NaN nor infinite.
+    fn is_finite(self) -> bool;
 
     /// Whether this is an integer from 0 to below `limit`.
     fn is_index(self, limit: i64) -> bool;
@@ -285,8 +285,8 @@ macro_rules! integer_element {
                 }
             }
 
-            fn is_nan(self) -> bool {
-                false
+            fn is_finite(self) -> bool {
+                true
             }
 
             fn is_index(self, limit: i64) -> bool {
@@ -389,8 +389,8 @@ macro_rules! float_element {
                 Ok(())
             }
 
-            fn is_nan(self) -> bool {
-                <$type>::is_nan(self)
+            fn is_finite(self) -> bool {
+                <$type>::is_finite(self)
             }
 
             fn is_index(self, _: i64) -> bool {

@@ -239,13 +239,17 @@ pub enum Error {
         limit: i64,
     },
 
-    #[error("{place} is NaN; pass a number")]
-    Nan { place: InputPlace },
+    #[error("{place} is {value} in {dtype}; pass a finite number")]
+    NotFinite {
+        place: InputPlace,
+        value: String,
+        dtype: &'static str,
+    },
 
     #[error(
         "{place} is {value}, which dtype {} of {} cannot hold; pass {}, or a dtype of floats",
         .dtype.name(), .place.field,
-        if *.dtype == Dtype::Bool { "0 or 1" } else { "whole numbers" }
+        whole_numbers(*.dtype)
     )]
     NotWhole {
         place: InputPlace,
@@ -521,6 +525,15 @@ pub enum Error {
 
     #[error("this is not a valid plan: {0}; pass the tables that to_dict returned")]
     InvalidPlan(String),
+}
+
+/// What a dtype of weights takes.
+fn whole_numbers(dtype: Dtype) -> String {
+    let range = dtype.whole_numbers();
+    match dtype {
+        Dtype::Bool => "0 or 1".to_owned(),
+        _ => format!("whole numbers from {} to {}", range.start(), range.end()),
+    }
 }
 
 /// What asks for more bins than there are items.

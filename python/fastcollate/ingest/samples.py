@@ -94,6 +94,11 @@ def columns_of(
     if any(key in columns for key in PAIR):
         arguments = arguments_of_pairs(columns, of_fields)
         for key, field in fields.items():
+            if key in arguments["fields"]:
+                raise ValueError(
+                    f"two outputs would be {key!r}: that of pairs and fields[{key!r}]; give the "
+                    "field another key"
+                )
             chosen, rejected = sources[key][0], sources[key][-1]
             values = joined(columns[chosen], columns[rejected])
             arguments["fields"][key] = _with_values(field, values)
