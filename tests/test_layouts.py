@@ -90,7 +90,11 @@ def test_rows_wider_than_fixed_widths(layout, message):
 
 
 def test_a_width_beyond_memory():
-    with pytest.raises(MemoryError):
-        build(layout=fc.Left(pad_to=2**61))
-    with pytest.raises(ValueError, match="exceeds any memory; pass fewer"):
-        build(layout=fc.Left(pad_to=2**63 - 1))
+    for name, value in (("pad_to", 2**61), ("pad_to", 2**63 - 1), ("multiple_of", 2**63 - 1)):
+        for layout in (fc.Left, fc.Right):
+            message = f"{name} is {value}, so .* exceeds any memory; pass a smaller {name}"
+            with pytest.raises(ValueError, match=message):
+                build(layout=layout(**{name: value}))
+    for name in ("pad_prompt_to", "pad_response_to", "multiple_of"):
+        with pytest.raises(ValueError, match=f"{name} is {2**62}, so .*; pass a smaller {name}"):
+            build(layout=fc.TwoSegment(**{name: 2**62}))

@@ -231,6 +231,10 @@ def test_memory_of_the_default_pool():
         (ValueError, "dtype of rows is int8; pass one of float32", [np.ones(1, np.int8)], {}),
         (ValueError, r"rows\[0\]\[1\] is 300, which does not fit uint8", [[1, 300]],
          {"dtype": "uint8"}),
+        (ValueError, f"pad_to is {2**62}, so a batch of 0 rows exceeds any memory", [],
+         {"pad_to": 2**62}),
+        (ValueError, f"multiple_of is {2**62}, so a batch of 1 row exceeds any memory", [[1]],
+         {"multiple_of": 2**62}),
         (ValueError, "array_type is 'jax'", [[1]], {"array_type": "jax"}),
     ],
 )  # fmt: skip

@@ -337,6 +337,16 @@ pub enum Error {
     TooLarge { rows: usize, width: usize },
 
     #[error(
+        "{argument} is {value}, so a batch of {} exceeds any memory; pass a smaller {argument}",
+        counted(*.count, "row")
+    )]
+    WidthTooLarge {
+        argument: &'static str,
+        value: usize,
+        count: usize,
+    },
+
+    #[error(
         "row {row} has no prompt, so no position holds the value of its first response token; \
          pass missing as the value of such tokens"
     )]

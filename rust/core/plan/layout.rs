@@ -2,7 +2,7 @@
 
 use super::pack::{Cost, PackSpec};
 use super::packed::{BinLayout, PaddingAs};
-use super::placement::{Align, Grid, Longest, Placement, Widths};
+use super::placement::{Align, Grid, Longest, Placement, Widths, rounded_width};
 use super::{Assembly, BinTables, Bins, Row, Shard, Shift, Span};
 use crate::error::{Error, Result};
 use crate::text::counted;
@@ -206,28 +206,35 @@ impl Placement {
     /// Lay an assembly's rows out.
     ///
     /// # Errors
-    /// [`Error::TooWide`] naming a row that is longer than a fixed width, and [`Error::TooLarge`].
+    /// [`Error::TooWide`] naming a row that is longer than a fixed width, [`Error::WidthTooLarge`] and
+    /// [`Error::TooLarge`].
     pub fn of_layout(assembly: &Assembly, layout: Layout, widths: Widths) -> Result<Self> {
         let rows = assembly.rows();
         widths.check(rows)?;
         let longest = Longest::of_rows(rows).max(widths.least);
-        let response_width = widths.response.unwrap_or(longest.response);
-        let round = |width: usize| width.next_multiple_of(widths.multiple_of);
+        let width =
+            |option, longest, multiple_of| rounded_width(rows.len(), option, longest, multiple_of);
+        let response_width = |multiple_of| {
+            let option = ("pad_response_to", widths.response);
+            width(option, longest.response, multiple_of)
+        };
         let response_lens = rows.iter().map(|row| row.response_len);
         let sequence_lens = rows.iter().map(Row::len);
         let block = |align| {
-            let sequence_width = round(widths.sequence.unwrap_or(longest.sequence));
+            let option = ("pad_to", widths.sequence);
+            let sequence_width = width(option, longest.sequence, widths.multiple_of)?;
             Ok::<_, Error>((
                 Grid::aligned(sequence_lens.clone(), sequence_width, align)?,
-                Grid::aligned(response_lens.clone(), response_width, align)?,
+                Grid::aligned(response_lens.clone(), response_width(1)?, align)?,
             ))
         };
         let (sequence, response) = match layout {
             Layout::Left => block(Align::Right)?,
             Layout::Right => block(Align::Left)?,
             Layout::TwoSegment => {
-                let prompt_width = round(widths.prompt.unwrap_or(longest.prompt));
-                let response_width = round(response_width);
+                let option = ("pad_prompt_to", widths.prompt);
+                let prompt_width = width(option, longest.prompt, widths.multiple_of)?;
+                let response_width = response_width(widths.multiple_of)?;
                 (
                     Grid::two_segment(rows, prompt_width, response_width)?,
                     Grid::aligned(response_lens, response_width, Align::Left)?,

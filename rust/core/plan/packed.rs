@@ -1,6 +1,6 @@
 //! The packed layout: rows of the output are bins, in which sequences follow each other.
 
-use super::placement::{Grid, Segment};
+use super::placement::{Grid, Segment, rounded_width};
 use crate::error::{Error, Result};
 use crate::plan::{Assembly, Bins, Shift};
 
@@ -51,7 +51,7 @@ impl BinLayout {
     /// `width` is fixed, or that of the widest bin, but not less than `least`.
     ///
     /// # Errors
-    /// [`Error::BinTooWide`] and [`Error::TooLarge`].
+    /// [`Error::BinTooWide`], [`Error::WidthTooLarge`] and [`Error::TooLarge`].
     pub(super) fn sequences(self, bins: &Bins, width: Option<usize>, least: usize) -> Result<Grid> {
         let too_large = || Error::TooLarge {
             rows: bins.count(),
@@ -85,7 +85,11 @@ impl BinLayout {
                 _ => widest = widest.max(end),
             }
         }
-        Grid::of_segments(bins.count(), width.unwrap_or(widest), segments)
+        let width = match width {
+            Some(_) => rounded_width(bins.count(), ("pad_to", width), widest, 1)?,
+            None => widest,
+        };
+        Grid::of_segments(bins.count(), width, segments)
     }
 
     /// The responses in the form of whole sequences: each value stands where its token stands, or,

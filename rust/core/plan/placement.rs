@@ -3,6 +3,9 @@
 use crate::error::{Error, Result};
 use crate::plan::{Assembly, BinLayout, Bins, Layout, Row};
 
+/// More positions than any memory has bytes.
+const MAX_POSITIONS: usize = 1 << 56;
+
 /// A span of a row at a place in the output.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Segment {
@@ -122,6 +125,35 @@ impl Widths {
             "response tokens",
             "pad_response_to",
         )
+    }
+}
+
+/// The width of `count` rows that the option `argument` fixes, or of the longest row, rounded up.
+///
+/// # Errors
+/// [`Error::WidthTooLarge`] naming the option that makes rows wider than any memory.
+pub(super) fn rounded_width(
+    count: usize,
+    (argument, fixed): (&'static str, Option<usize>),
+    longest: usize,
+    multiple_of: usize,
+) -> Result<usize> {
+    let width = fixed
+        .unwrap_or(longest)
+        .checked_next_multiple_of(multiple_of);
+    match width.and_then(|width| width.checked_mul(count.max(1))) {
+        Some(positions) if positions <= MAX_POSITIONS => Ok(positions / count.max(1)),
+        _ => {
+            let (argument, value) = match fixed {
+                Some(width) => (argument, width),
+                None => ("multiple_of", multiple_of),
+            };
+            Err(Error::WidthTooLarge {
+                argument,
+                value,
+                count,
+            })
+        }
     }
 }
 
