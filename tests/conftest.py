@@ -14,6 +14,12 @@ settings.register_profile("dev", max_examples=100, deadline=None)
 settings.register_profile("quick", max_examples=10, deadline=None)  # --hypothesis-profile=quick
 settings.load_profile("ci" if os.environ.get("CI") else "dev")
 
+
+def share(tests):
+    """Give each of several tests that draw from one space its share of the profile's examples."""
+    return settings(max_examples=max(5, settings.default.max_examples // tests))
+
+
 NEEDS_TORCH = pytest.mark.skipif(find_spec("torch") is None, reason="torch is not installed")
 
 

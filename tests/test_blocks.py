@@ -8,8 +8,8 @@ from itertools import pairwise, product
 
 import numpy as np
 import pytest
-from conftest import NEEDS_TORCH
-from hypothesis import given, settings
+from conftest import NEEDS_TORCH, share
+from hypothesis import given
 from hypothesis import strategies as st
 
 import fastcollate as fc
@@ -137,7 +137,7 @@ def outcome(call):
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-@settings(max_examples=60)
+@share(2)
 @given(data=st.data())
 def test_a_shard_is_that_of_all_columns(layout, data):
     types = ["numpy"] + ["torch"] * (find_spec("torch") is not None)
@@ -172,7 +172,7 @@ def test_a_shard_is_that_of_all_columns(layout, data):
         assert getattr(batch, name) == getattr(expected, name), name
 
 
-@settings(max_examples=60)
+@share(2)
 @given(data=st.data())
 def test_loss_normalizers_are_those_of_all_columns(data):
     columns, merge, offsets, _ = data.draw(cases("numpy"))
@@ -563,7 +563,7 @@ def test_blocks_merged_by_plans():
 
 
 @pytest.mark.parametrize("layout", ["left", "two_segment", "right", "jagged"])
-@settings(max_examples=60)
+@share(2)
 @given(data=st.data())
 def test_shards_of_a_batch_come_apart_again(layout, data):
     types = ["numpy"] + ["torch"] * (find_spec("torch") is not None)

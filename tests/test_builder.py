@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
+from conftest import share
 from hypothesis import given
 from hypothesis import strategies as st
 from refusing import same_or_refused
@@ -33,6 +34,7 @@ def filled(inputs, **options):
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
+@share(4)
 @given(drawn=st.data())
 def test_finish_gives_what_build_batch_gives(layout, drawn, array_type):
     data = drawn.draw(rollouts())
@@ -322,6 +324,7 @@ def extra_fields(keys, lens, row=None):
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
+@share(4)
 @given(data=rollouts(), keys=st.lists(KEYS, unique=True))
 def test_extra_fields(data, keys, layout, array_type):
     lens = [(len(p), len(r)) for p, r in zip(data.prompts, data.responses, strict=True)]

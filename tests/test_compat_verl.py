@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from conftest import share
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -520,6 +521,7 @@ def batches(draw, array_type):
     return samples, tags
 
 
+@share(2)
 @given(data=st.data())
 def test_equals_the_reference(array_type, data):
     samples, tags = data.draw(batches(array_type))

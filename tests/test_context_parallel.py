@@ -4,7 +4,7 @@ import pickle
 
 import numpy as np
 import pytest
-from conftest import NEEDS_TORCH
+from conftest import NEEDS_TORCH, share
 from hypothesis import given
 from hypothesis import strategies as st
 from packings import PADDING_AS, SHIFTS, bins, lens_of, plan_of
@@ -42,6 +42,7 @@ def cases(draw, array_type):
     return batch, [key for key in keys if key in batch], cp_size
 
 
+@share(2)
 @given(drawn=st.data())
 def test_equals_the_loops(drawn, array_type):
     batch, keys, cp_size = drawn.draw(cases(array_type))
@@ -53,6 +54,7 @@ def test_equals_the_loops(drawn, array_type):
         assert_same({key: found}, {key: batch[key]})
 
 
+@share(2)
 @given(drawn=st.data())
 def test_outputs_of_a_model_are_merged(drawn, array_type):
     batch, _, cp_size = drawn.draw(cases(array_type))

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from conftest import NEEDS_TORCH
+from conftest import NEEDS_TORCH, share
 from hypothesis import given
 from hypothesis import strategies as st
 from refusing import same_or_refused
@@ -31,6 +31,7 @@ def derived(layout, array_type="numpy", **options):
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
+@share(4)
 @given(drawn=st.data())
 def test_equal_the_loops(layout, drawn, array_type):
     data = drawn.draw(rollouts(max_long_len=40))

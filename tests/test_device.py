@@ -9,7 +9,8 @@ import time
 from unittest.mock import Mock
 
 import pytest
-from hypothesis import given, settings
+from conftest import share
+from hypothesis import given
 from hypothesis import strategies as st
 from test_pinning import fake_allocator
 
@@ -62,7 +63,7 @@ class Copies(TorchDispatchMode):
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-@settings(max_examples=50)
+@share(2)
 @given(drawn=st.data())
 def test_outputs_are_those_of_the_host(layout, drawn):
     data = drawn.draw(rollouts())

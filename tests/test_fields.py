@@ -4,7 +4,7 @@ import pickle
 
 import numpy as np
 import pytest
-from conftest import NEEDS_TORCH
+from conftest import NEEDS_TORCH, share
 from hypothesis import given
 from hypothesis import strategies as st
 from small_input import build
@@ -34,6 +34,7 @@ def raises(match, exception=(TypeError, ValueError)):
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
+@share(4)
 @given(drawn=st.data())
 def test_everything_equals_the_loops(layout, drawn, array_type):
     data = drawn.draw(rollouts(max_long_len=40))

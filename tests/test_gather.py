@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from conftest import NEEDS_TORCH
+from conftest import NEEDS_TORCH, share
 from hypothesis import given
 from hypothesis import strategies as st
 from test_layouts import layouts
@@ -60,6 +60,7 @@ def values_of(draw, reference, of, trailing=()):
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
+@share(4)
 @given(drawn=st.data())
 def test_gather_equals_the_loops(layout, drawn, array_type):
     batch, reference = drawn.draw(batches(layout, array_type))
@@ -81,6 +82,7 @@ def test_gather_equals_the_loops(layout, drawn, array_type):
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
+@share(4)
 @given(drawn=st.data())
 def test_broadcast_equals_the_loops(layout, drawn, array_type):
     batch, reference = drawn.draw(batches(layout, array_type))

@@ -1,6 +1,7 @@
 """Layouts and fixed widths, against the loops."""
 
 import pytest
+from conftest import share
 from hypothesis import given
 from hypothesis import strategies as st
 from small_input import build
@@ -35,6 +36,7 @@ def layouts(draw, name, inputs):
 
 
 @pytest.mark.parametrize("layout", ["left", "two_segment", "right"])
+@share(2)
 @given(data=st.data())
 def test_layouts_equal_the_loops(layout, data):
     inputs = data.draw(rollouts())

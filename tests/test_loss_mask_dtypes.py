@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from conftest import NEEDS_TORCH
+from conftest import NEEDS_TORCH, share
 from hypothesis import given
 from hypothesis import strategies as st
 from packings import lens_of, packed_options
@@ -45,6 +45,7 @@ def masked(draw, turns):
 
 @pytest.mark.parametrize("layout", [*LAYOUTS, "packed"])
 @pytest.mark.filterwarnings("ignore:.*no token before")
+@share(5)
 @given(drawn=st.data())
 def test_equals_the_loops(layout, drawn, array_type):
     dtype, data = drawn.draw(masked(drawn.draw(rollouts(max_long_len=40))))

@@ -4,7 +4,7 @@ import pickle
 
 import numpy as np
 import pytest
-from conftest import NEEDS_TORCH
+from conftest import NEEDS_TORCH, share
 from hypothesis import assume, given
 from hypothesis import strategies as st
 from test_layouts import layouts
@@ -87,6 +87,7 @@ def check_ids(batch, inputs, merged):
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
+@share(4)
 @given(drawn=st.data())
 def test_equals_the_loops(layout, drawn, array_type):
     inputs, kinds, options = drawn.draw(cases(array_type))
@@ -102,6 +103,7 @@ def test_equals_the_loops(layout, drawn, array_type):
     assert batch.metrics["batch/rows"] == len(merged.rows)
 
 
+@share(2)
 @given(drawn=st.data())
 def test_other_dtypes(drawn, array_type):
     """As a batch of columns that were merged before."""
@@ -127,6 +129,7 @@ def test_other_dtypes(drawn, array_type):
 
 
 @pytest.mark.parametrize("here", LAYOUTS)
+@share(4)
 @given(there=st.sampled_from(LAYOUTS), drawn=st.data())
 def test_to_another_layout_and_back(here, there, drawn, array_type):
     inputs, _, options = drawn.draw(cases(array_type))

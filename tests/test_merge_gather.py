@@ -4,7 +4,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from conftest import NEEDS_TORCH
+from conftest import NEEDS_TORCH, share
 from hypothesis import assume, given
 from hypothesis import strategies as st
 from test_gather import WAYS, check, like, shape_of, values_of
@@ -32,6 +32,7 @@ def expected_of(asked, reference, x, merged, **options):
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
+@share(4)
 @given(there=st.sampled_from([None, *LAYOUTS]), drawn=st.data())
 def test_gather_equals_the_loops(layout, there, drawn, array_type):
     data = drawn.draw(trajectories(max_long_len=20))
@@ -71,6 +72,7 @@ def test_gather_equals_the_loops(layout, there, drawn, array_type):
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
+@share(4)
 @given(drawn=st.data())
 def test_rows_that_are_not_merged_are_turns(layout, drawn, array_type):
     data = drawn.draw(rollouts(max_long_len=20))

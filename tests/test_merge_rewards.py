@@ -7,6 +7,7 @@ import warnings
 
 import numpy as np
 import pytest
+from conftest import share
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -103,6 +104,7 @@ def test_sums_are_rounded_once(build_by):
 
 
 @pytest.mark.parametrize("build_by", WAYS)
+@share(2)
 @given(drawn=st.data())
 @pytest.mark.filterwarnings("ignore:.*policy='realign' masked")
 def test_equals_the_loops(build_by, drawn):

@@ -9,7 +9,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from conftest import NEEDS_TORCH
+from conftest import NEEDS_TORCH, share
 from hypothesis import assume, given
 from hypothesis import strategies as st
 from packings import (
@@ -337,6 +337,7 @@ def test_a_split_sequence(array_type):
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
+@share(2)
 @given(drawn=st.data())
 def test_options_of_pack(algorithm, drawn):
     data = drawn.draw(rollouts(max_long_len=30))
@@ -361,6 +362,7 @@ def test_options_of_pack(algorithm, drawn):
 # Dtypes
 
 
+@share(2)
 @given(drawn=st.data())
 def test_other_dtypes(drawn, array_type):
     data, inputs, options, _, more = drawn.draw(cases(array_type))
@@ -420,6 +422,7 @@ def test_bfloat16():
 # What is in a row of its own
 
 
+@share(2)
 @given(drawn=st.data())
 def test_bins_of_one_sequence_are_the_right_layout(drawn, array_type):
     data = drawn.draw(rollouts(max_long_len=30))
@@ -453,6 +456,7 @@ def test_bins_of_one_sequence_are_the_right_layout(drawn, array_type):
 # Merged turns, and rows of a shard
 
 
+@share(2)
 @given(drawn=st.data())
 def test_merged_turns_equal_the_loops(drawn, array_type):
     data = drawn.draw(trajectories(max_long_len=20))
@@ -520,6 +524,7 @@ def shards(draw, data):
     )
 
 
+@share(2)
 @given(drawn=st.data())
 def test_shards_equal_the_loops(drawn, array_type):
     data = drawn.draw(rollouts(max_long_len=30).flatmap(with_prompts))
@@ -554,6 +559,7 @@ def test_rows_of_a_shard_without_bins(array_type):
 # Copies, threads and memory
 
 
+@share(2)
 @given(drawn=st.data())
 def test_pickled(drawn, array_type):
     _, inputs, options, _, more = drawn.draw(cases(array_type))
@@ -574,6 +580,7 @@ def test_pickled(drawn, array_type):
     )
 
 
+@share(2)
 @given(drawn=st.data())
 def test_used_memory_gives_the_same(drawn, array_type):
     """Recycled memory is full of garbage: all of it is written."""
@@ -611,8 +618,10 @@ def arrays_of(batch):
 
 
 @pytest.mark.parametrize("shift", SHIFTS)
-@pytest.mark.parametrize("kind", ["lists", "arrays"])
-def test_a_large_batch(kind, shift, array_type):
+@pytest.mark.parametrize(
+    ("kind", "array_type"), [("lists", "numpy"), pytest.param("arrays", "torch", marks=NEEDS_TORCH)]
+)
+def test_a_large_batch(kind, array_type, shift):
     """Large enough for threads, and for memory that was used before and has to be cleared."""
     for seed in (7, 0):
         data = lists(seed, rows=900, tokens=(50, 2_000))
@@ -647,6 +656,7 @@ def test_threads_build_at_once(array_type):
             assert_same(batch, expected[index % 3])
 
 
+@share(2)
 @given(drawn=st.data())
 def test_a_builder_gives_the_same(drawn, array_type):
     data = drawn.draw(rollouts(max_long_len=30).flatmap(with_prompts))
@@ -671,6 +681,7 @@ def test_a_builder_gives_the_same(drawn, array_type):
 
 
 @pytest.mark.parametrize("there", ["left", "two_segment", "right", "jagged"])
+@share(4)
 @given(drawn=st.data())
 def test_to_and_from_other_layouts(there, drawn, array_type):
     data, _, options, reference, more = drawn.draw(cases(array_type))

@@ -4,7 +4,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from conftest import NEEDS_TORCH
+from conftest import NEEDS_TORCH, share
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -54,6 +54,7 @@ FIELDS = {"weights": fc.Field("weights", align="sequence", dtype="float64")}
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
+@share(4)
 @given(drawn=documents())
 def test_every_sequence_is_a_row(layout, drawn, array_type):
     rows, ends = drawn

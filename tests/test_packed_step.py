@@ -9,7 +9,8 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from conftest import share
+from hypothesis import given
 from hypothesis import strategies as st
 from packings import PADDING_AS, SHIFTS
 from test_step_training import (
@@ -343,7 +344,7 @@ def losses_of_shard(policy, batch, shift, tokens, rows):
     return batch.gather(log_probs.detach()), reduced
 
 
-@settings(max_examples=30)
+@share(3)
 @given(step=steps())
 def test_packed_shards_train_as_their_mini_batch(policy, step):
     plan, whole = step.plan, step.whole
@@ -359,9 +360,9 @@ def test_packed_shards_train_as_their_mini_batch(policy, step):
             of_rows, losses = losses_of_shard(policy, batch, plan.layout.shift, tokens, rows)
             gathered.append(of_rows)
             total += torch.stack(losses).detach()
-            for sums, shares in zip(gradients, gradients_of(policy, losses), strict=True):
-                for one, share in zip(sums, shares, strict=True):
-                    one += share
+            for sums, parts in zip(gradients, gradients_of(policy, losses), strict=True):
+                for one, part in zip(sums, parts, strict=True):
+                    one += part
         assert len(shapes) == 1
 
         alone = step.alone(mini_batch)
@@ -395,7 +396,7 @@ def columns_of(step):
     )
 
 
-@settings(max_examples=20)
+@share(5)
 @given(step=steps())
 def test_shards_equal_the_loops(step):
     columns = columns_of(step)
@@ -413,7 +414,7 @@ def test_shards_equal_the_loops(step):
             assert batch.is_padding == shard.is_padding.tolist()
 
 
-@settings(max_examples=20)
+@share(5)
 @given(step=steps())
 def test_padding_is_in_no_normalizer(step):
     """Of a packed batch of all rows, as of a padded one."""

@@ -18,7 +18,8 @@ from contextlib import contextmanager
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from conftest import share
+from hypothesis import given
 from hypothesis import strategies as st
 
 import fastcollate as fc
@@ -83,7 +84,7 @@ def tensors_of(batch):
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-@settings(max_examples=50)
+@share(2)
 @given(drawn=st.data())
 def test_outputs_are_those_of_build_batch(layout, drawn):
     data = drawn.draw(rollouts())

@@ -15,7 +15,8 @@ from unittest.mock import Mock
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from conftest import share
+from hypothesis import given
 from hypothesis import strategies as st
 from test_pinning import fake_allocator
 
@@ -307,7 +308,7 @@ def test_no_such_device():
 # Slabs are written again only after the host has seen that they were read
 
 
-@settings(max_examples=60, deadline=None)
+@share(2)
 @given(
     sizes=st.lists(st.integers(1, 40), min_size=1, max_size=12),
     depth=st.integers(1, 3),

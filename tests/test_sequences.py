@@ -2,8 +2,8 @@
 
 import numpy as np
 import pytest
-from conftest import NEEDS_TORCH
-from hypothesis import given, settings
+from conftest import NEEDS_TORCH, share
+from hypothesis import given
 from hypothesis import strategies as st
 from test_layouts import layouts
 
@@ -158,7 +158,7 @@ def test_a_builder_takes_them_one_by_one(drawn, array_type):
     check_same(lambda builder: builder.finish(), builder, parts)
 
 
-@settings(max_examples=30)
+@share(3)
 @given(drawn=st.data())
 def test_blocks_are_the_same(drawn):
     data = drawn.draw(trajectories(max_long_len=20))

@@ -4,7 +4,7 @@ import pickle
 
 import numpy as np
 import pytest
-from conftest import NEEDS_TORCH
+from conftest import NEEDS_TORCH, share
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
@@ -47,6 +47,7 @@ def cases(draw, layout):
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
+@share(2)
 @given(data=st.data())
 def test_equals_the_loops(layout, data):
     turns, inputs, options, shard = data.draw(cases(layout))
@@ -57,6 +58,7 @@ def test_equals_the_loops(layout, data):
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
+@share(2)
 @given(data=st.data())
 def test_selected_rows_are_those_built_from_turns(layout, data):
     turns, _, options, shard = data.draw(cases(layout))

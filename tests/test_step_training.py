@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import fastcollate as fc
@@ -149,7 +149,6 @@ def same(found, expected, what):
 
 
 @pytest.mark.parametrize("made_by", ["build_batch", "select"])
-@settings(max_examples=100)
 @given(step=steps())
 def test_shards_train_as_their_mini_batch(policy, made_by, step):
     plan, whole = step.plan, step.whole

@@ -4,7 +4,7 @@ import pickle
 
 import numpy as np
 import pytest
-from conftest import NEEDS_TORCH
+from conftest import NEEDS_TORCH, share
 from hypothesis import given
 from hypothesis import strategies as st
 from test_layouts import layouts
@@ -27,6 +27,7 @@ def small_ids(rows):
 
 
 @pytest.mark.parametrize("here", LAYOUTS)
+@share(4)
 @given(there=st.sampled_from(LAYOUTS), drawn=st.data())
 def test_there_and_back(here, there, drawn, array_type):
     data = drawn.draw(rollouts(max_rows=4, max_long_len=20))
