@@ -36,7 +36,7 @@ def cases(draw, array_type):
         how["pad_to"] = max(loads) + multiple * draw(st.integers(0, 3))
     layout = fc.Packed(plan=plan_of(parts, multiple), **how)
     batch = fc.build_batch(**data._asdict(), **more, layout=layout, array_type=array_type)
-    of_rows = ("row", "object", "joined")
+    of_rows = ("row", "object", "array", "joined")
     fields = [spec.key for spec in batch.spec.fields if spec.align not in of_rows]
     keys = [*BUILT_IN, *fields, "router_padding_mask"]
     return batch, [key for key in keys if key in batch], cp_size
