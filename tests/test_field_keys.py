@@ -13,7 +13,7 @@ from fastcollate.testing.reference import assert_same, build_batch_loops
 LAYOUTS = ["left", "two_segment", "right", "jagged", "packed"]
 KEYS = [
     *("input_ids", "attention_mask", "response_mask", "position_ids", "sequence_ids", "labels"),
-    *("loss_mask", "rewards", "logprobs", "router_padding_mask", "offsets", "response_offsets"),
+    *("rewards", "logprobs", "router_padding_mask", "offsets", "response_offsets"),
     *("cu_seqlens", "max_seqlen", "row_cu_seqlens", "cu_seqlens_padded", "max_seqlen_padded"),
 ]
 ROWS = {"prompts": [[1, 2], [3]], "responses": [[4], [5, 6, 7]], "pad_token_id": 0}
@@ -56,24 +56,33 @@ def test_what_comes_with_a_field():
             fc.build_batch(**ROWS, fields=fields)
 
 
-def test_a_mask_along_sequences_trains_nothing():
-    """Neither labels nor losses read it."""
-    arguments = {**ROWS, "labels": "aligned", "array_type": "numpy"}
-    batch = fc.build_batch(**arguments, fields={"loss_mask": mask()})
-    bare = fc.build_batch(**arguments)
-    assert_same({"labels": batch.labels}, {"labels": bare.labels})
-    plan = fc.plan_step(batch, dp_size=1)
-    assert_same(batch.loss_normalizers(plan)._asdict(), bare.loss_normalizers(plan)._asdict())
-    advantages = np.arange(6, dtype=np.float32).reshape(2, 3)
-    both = (one.normalize(advantages, plan) for one in (batch, bare))
-    assert_same(*({"x": x} for x in both))
+def test_a_field_does_not_decide_which_tokens_train():
+    """In a batch it is refused; a collator, which has no other place for it, makes it the mask."""
+    fields = {"loss_mask": mask()}
+    with pytest.raises(ValueError, match=r"fields has 'loss_mask'.*pass loss_mask=fc.Field"):
+        fc.build_batch(**ROWS, fields=fields)
+    builder = fc.BatchBuilder(pad_token_id=0)
+    with pytest.raises(ValueError, match="fields has 'loss_mask'"):
+        builder.add([1], [2], fields={"loss_mask": fc.Field([1, 1], align="sequence")})
+    ids = [p + r for p, r in zip(ROWS["prompts"], ROWS["responses"], strict=True)]
+    samples = [
+        {"input_ids": row, "prompt_len": len(prompt), "loss_mask": one}
+        for row, prompt, one in zip(ids, ROWS["prompts"], MASKS, strict=True)
+    ]
+    fields = {"loss_mask": fc.Field("loss_mask", align="sequence")}
+    options = {"pad_token_id": 0, "labels": "aligned", "array_type": "numpy"}
+    found = fc.Collator(**options, fields=fields)(samples)
+    responses = [one[-len(r) :] for one, r in zip(MASKS, ROWS["responses"], strict=True)]
+    assert_same(found, fc.build_batch(**{**ROWS, **options, "loss_mask": responses}))
+    marked = [{"input_ids": row, "labels": row, "loss_mask": row} for row in ids]
+    with pytest.raises(ValueError, match="'loss_mask' and 'labels', which both mark"):
+        fc.Collator(**options, fields=fields)(marked)
 
 
 def test_fields_named_as_parts_of_other_layouts_are_not_read_as_such():
     fields = {
         "response_offsets": fc.Field([[5], [6, 7, 8]]),
         "sequence_ids": fc.PerRow([1, 0]),
-        "loss_mask": fc.Field([[0], [0, 0, 0]]),
     }
     batch = fc.build_batch(**ROWS, fields=fields)
     plan = fc.plan_step(batch, dp_size=1)
@@ -81,44 +90,40 @@ def test_fields_named_as_parts_of_other_layouts_are_not_read_as_such():
 
 
 def test_to_other_layouts_and_shards():
-    batch = fc.build_batch(**ROWS, fields={"loss_mask": mask()}, array_type="numpy")
+    batch = fc.build_batch(**ROWS, fields={"sequence_ids": mask()}, array_type="numpy")
     right = batch.to_layout("right")
-    assert right.loss_mask.tolist() == [[0, 0, 1, 0], [0, 1, 1, 0]]
+    assert right.sequence_ids.tolist() == [[0, 0, 1, 0], [0, 1, 1, 0]]
     assert_same(right.to_layout("left"), batch)
     shard = fc.plan_step(batch, dp_size=2).shard(0, 0)
-    calls = [
-        lambda: batch.to_layout(fc.Packed(capacity=9)),
-        lambda: batch.select(shard),
-        lambda: fc.build_batch(**ROWS, fields={"loss_mask": mask()}, shard=shard),
-    ]
-    for call in calls:
-        with pytest.raises(ValueError, match=r"merged or a shard's, and fields\['loss_mask'\]"):
-            call()
+    built = fc.build_batch(**ROWS, fields={"sequence_ids": mask()}, shard=shard, array_type="numpy")
+    assert_same(batch.select(shard), built)
+    with pytest.raises(ValueError, match=r"the batch's own.* and fields\['sequence_ids'\]"):
+        batch.to_layout(fc.Packed(capacity=9))
 
 
 @NEEDS_TORCH
 def test_on_a_device():
-    fields = {"attention_mask": mask(), "loss_mask": mask()}
+    fields = {"attention_mask": mask(), "labels": mask()}
     jagged = fc.build_batch(**ROWS, fields=fields, layout="jagged")
     with pytest.raises(ValueError, match=r"the batch's own and fields.'attention_mask'"):
         fc.memory.pad_on_device(jagged, "left")
     del fields["attention_mask"]
     jagged = fc.build_batch(**ROWS, fields=fields, layout="jagged")
-    padded = fc.memory.pad_on_device(jagged, "left", dtypes={"loss_mask": "uint8"})
-    fields = {"loss_mask": fc.Field(MASKS, align="sequence", dtype="uint8")}
+    padded = fc.memory.pad_on_device(jagged, "left", dtypes={"labels": "uint8"})
+    fields = {"labels": fc.Field(MASKS, align="sequence", dtype="uint8")}
     assert_same(padded, fc.build_batch(**ROWS, fields=fields))
 
 
 def test_builders_collators_and_blocks():
-    expected = fc.build_batch(**ROWS, fields={"loss_mask": mask()}, array_type="numpy")
+    expected = fc.build_batch(**ROWS, fields={"labels": mask()}, array_type="numpy")
     builder = fc.BatchBuilder(pad_token_id=0, array_type="numpy")
     samples = []
     for prompt, response, row in zip(ROWS["prompts"], ROWS["responses"], MASKS, strict=True):
         field = fc.Field(row, align="sequence", dtype="bool")
-        builder.add(prompt, response, fields={"loss_mask": field})
-        samples.append({"prompt": prompt, "response": response, "loss_mask": row})
+        builder.add(prompt, response, fields={"labels": field})
+        samples.append({"prompt": prompt, "response": response, "mask": row})
     assert_same(builder.finish(), expected)
-    fields = {"loss_mask": fc.Field("loss_mask", align="sequence", dtype="bool")}
+    fields = {"labels": fc.Field("mask", align="sequence", dtype="bool")}
     assert_same(fc.Collator(pad_token_id=0, fields=fields, array_type="numpy")(samples), expected)
     columns = {key: ROWS[key] for key in ("prompts", "responses")}
     columns["fields"] = {"rewards": fc.Field(MASKS, align="sequence", dtype="int16")}

@@ -142,9 +142,10 @@ def build_batch(
         ``fc.Field(rows, align="sequence")``. Values of prompts are not read then.
     fields
         More fields by their keys: :class:`Field` per token, :class:`PerRow` and
-        :class:`RoutedExperts`. A key may be any that no other output of the batch has: with
-        `loss_mask` None, ``{"loss_mask": fc.Field(masks, align="sequence", dtype="bool")}`` is a
-        mask along whole sequences. It is a field like others, and trains nothing.
+        :class:`RoutedExperts`. A key may be any that no other output of the batch has, but for
+        ``loss_mask``: a field does not decide which tokens train. A mask as an output along whole
+        sequences has a key of its own:
+        ``{"sequence_mask": fc.Field(masks, align="sequence", dtype="bool")}``.
     uids, trajectory_ids, is_last_step
         One object per row, kept as ``batch.uids``, ``batch.trajectory_ids`` and
         ``batch.is_last_step``.

@@ -278,12 +278,21 @@ def _joined(arrays: list[Any], dtype: Any) -> tuple[Any, Any]:
 
 
 def check_keys(fields: Any) -> None:
-    """Check that the argument ``fields`` is a mapping of strings."""
+    """Check that the argument ``fields`` is a mapping of strings.
+
+    A field ``loss_mask`` is refused: whoever passes one expects that its zeros do not train.
+    """
     if not isinstance(fields, Mapping):
         raise TypeError(f"fields is {reprlib.repr(fields)}; pass a mapping of keys to fc.Field")
     for key in fields:
         if not isinstance(key, str):
             raise TypeError(f"fields has the key {key!r}; pass strings as keys")
+    if LOSS_MASK.key in fields:
+        raise ValueError(
+            "fields has 'loss_mask', but a field does not decide which tokens train; pass "
+            "loss_mask=fc.Field(rows, align='sequence'), and for an output along sequences a field "
+            "under another key"
+        )
 
 
 def checked_fields(fields: Mapping[str, Any], array_type: str) -> list[tuple[Any, FieldSpec]]:

@@ -119,10 +119,13 @@ def columns_of(
             if name in arguments:
                 check_one_mark(own, key, ("labels", *MASKS))
             arguments[name] = columns[key]
-    if fields:
-        arguments["fields"] = {
-            key: _with_values(field, columns[sources[key][0]]) for key, field in fields.items()
-        }
+    read = {key: _with_values(field, columns[sources[key][0]]) for key, field in fields.items()}
+    if "loss_mask" in read:  # decides what trains, in whichever form it comes
+        if "loss_mask" in arguments:
+            check_one_mark(("loss_mask", *own), "loss_mask", ("labels", *MASKS))
+        arguments["loss_mask"] = read.pop("loss_mask")
+    if read:
+        arguments["fields"] = read
     if "input_ids" not in columns:
         return Columns(arguments, False, {})
     is_told = packed is not None or "attention_mask" in columns
