@@ -197,9 +197,7 @@ pub enum Error {
         tokens: &'static str,
     },
 
-    #[error(
-        "{field}[{row}] is None; pass its values, or what stands for them: fc.Field(..., default=0)"
-    )]
+    #[error("{field}[{row}] is None; pass its values (a field's default= stands for missing ones)")]
     MissingRow { field: String, row: usize },
 
     #[error(
