@@ -281,7 +281,7 @@ def test_ranks_and_places_are_counted_from_0():
         (([1], 1), {"order": "random"}, ValueError, "order is 'random'; pass 'small_ends'"),
         (([1], 1), {"order": None}, TypeError, "order is None"),
         (([-1], 1), {}, ValueError, r"lengths\[0\] is -1; pass lengths of 0 or more"),
-        (([1.0], 1), {}, TypeError, "pass the number of tokens of each sequence"),
+        (([1.0], 1), {}, TypeError, "lengths.* is .*; pass an integer"),
         (([1], 1), {"cost": [float("nan")]}, ValueError, "cost is nan for sequence 0"),
         (([1], 1), {"cost": "time"}, ValueError, "cost is 'time'"),
         (([], 1), {}, ValueError, "at least 1 micro-batch, but lengths has 0 items"),

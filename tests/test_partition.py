@@ -209,7 +209,7 @@ def test_integers_are_added_exactly():
         (([1], 1), {"cost": [float("nan")]}, ValueError, "cost is nan for sequence 0"),
         (([1], 1), {"cost": [1, 2]}, ValueError, "for 1 lengths; pass one number for each"),
         (([1], 1), {"cost": lambda n: -n}, ValueError, "the function cost returned -1"),
-        (([1.5], 1), {"cost": "tokens"}, TypeError, "pass the number of tokens"),
+        (([1.5], 1), {"cost": "tokens"}, TypeError, "; pass an integer"),
         (([-1], 1), {"cost": "tokens"}, ValueError, r"lengths\[0\] is -1; pass"),
     ],
 )

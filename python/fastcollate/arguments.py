@@ -127,7 +127,9 @@ def checked_index(name: str, value: Any, count: int) -> int:
 
 
 def checked_integer(name: str, value: Any, advice: str) -> int:
-    """Return an argument as an int, or say what to pass."""
+    """Return an argument as an int, or say what to pass. A boolean is none."""
+    if isinstance(value, bool) or str(getattr(value, "dtype", "")) == "torch.bool":
+        raise TypeError(f"{name} is {describe(value)}; pass {advice}")
     try:
         return operator.index(value)
     except TypeError as error:

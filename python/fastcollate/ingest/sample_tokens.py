@@ -290,7 +290,7 @@ def _prompt_lens(column: Any, lengths: np.ndarray) -> np.ndarray:
     prompt_lens = np.empty(len(items), np.int64)
     for row, item in enumerate(items):
         try:
-            count = operator.index(item)
+            count = operator.index(None if isinstance(item, bool) else item)
         except TypeError as error:
             raise TypeError(f"prompt_len[{row}] is {describe(item)}; pass an integer") from error
         if not 0 <= count <= lengths[row]:

@@ -12,6 +12,7 @@ import numpy as np
 from fastcollate._fastcollate import RowSpans, arrow_chunks
 from fastcollate.arguments import check_choice, suggests_names
 from fastcollate.arrays import (
+    check_unmasked,
     checked_array,
     checked_dtype_name,
     describe,
@@ -384,6 +385,10 @@ def _flags(mask: Any, shape: tuple[int, ...], offsets: Any = None) -> np.ndarray
 
 
 def _checked_lengths(lengths: Any, rows: int) -> np.ndarray:
+    check_unmasked("lengths", lengths)
+    if isinstance(lengths, (list, tuple)) and bool in map(type, lengths):
+        row = next(row for row, length in enumerate(lengths) if isinstance(length, bool))
+        raise TypeError(f"lengths[{row}] is {lengths[row]}; pass an integer")
     found: np.ndarray = np.asarray(to_numpy(lengths))
     if found.shape != (rows,):
         raise ValueError(

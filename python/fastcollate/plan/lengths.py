@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fastcollate import _fastcollate
-from fastcollate.arguments import id_list
-from fastcollate.arrays import describe, to_numpy
+from fastcollate.arguments import checked_int, id_list
+from fastcollate.arrays import check_unmasked, checked_array, describe, is_tensor, to_numpy
 
 Integers: TypeAlias = NDArray[np.int64]
 
@@ -43,19 +44,31 @@ def lengths_defect(name: str, values: Integers) -> str | None:
 
 
 def _checked(name: str, values: Any, advice: str, noun: str) -> Integers:
-    values = to_numpy(values)
-    is_array = isinstance(values, np.ndarray)
-    try:
-        found = values if is_array else np.array(id_list(name, values))
-    except ValueError:  # of rows of different lengths
-        found = np.array(id_list(name, values), object)
-    if found.size == 0 and not is_array:
-        found = found.astype(np.int64)
+    check_unmasked(name, values)
+    if is_tensor(values):
+        values = checked_array(name, values)
+        if values.is_meta:
+            raise TypeError(f"{name} is a meta tensor, which has no values; pass {advice}")
+        if values.dtype.is_floating_point:  # NumPy does not have all of them
+            raise TypeError(f"{name} is {describe(values)}; pass {advice}")
+        values = to_numpy(values)
+    if isinstance(values, np.ndarray) and values.dtype != object:
+        found = values
+    else:
+        found = _integers(name, id_list(name, values))
     if found.ndim != 1 or found.dtype.kind not in "iu":
-        shown = describe(values) if is_array else describe(found)
-        raise TypeError(f"{name} is {shown}; pass {advice}")
+        raise TypeError(f"{name} is {describe(found)}; pass {advice}")
     numbers: Integers = found.astype(np.int64)
     if (row := _fastcollate.first_no_length(numbers, MAX_TOKENS)) is not None:
         limit = "0 or more" if found[row] < 0 else f"at most {MAX_TOKENS}"
         raise ValueError(f"{name}[{row}] is {found[row]}; pass {noun} of {limit}")
     return numbers
+
+
+def _integers(name: str, items: list[Any]) -> Integers:
+    """Return what counts as an integer as int64."""
+    if set(map(type, items)) <= {int}:
+        with contextlib.suppress(OverflowError):  # the loop names the item
+            return np.array(items, np.int64)
+    numbers = (checked_int(f"{name}[{at}]", one, "an integer") for at, one in enumerate(items))
+    return np.fromiter(numbers, np.int64, len(items))
