@@ -664,7 +664,7 @@ def test_bad_masks(key, mask, exception, pattern):
     [
         (3, ValueError, r"prompt_len\[1\] is 3, but input_ids\[1\] has 2 tokens"),
         (-1, ValueError, r"prompt_len\[1\] is -1"),
-        (1.0, TypeError, r"prompt_len\[1\] is 1.0 \(float\)"),
+        (1.0, TypeError, r"prompt_len\[1\] is 1.0; pass an integer"),
         (None, TypeError, r"prompt_len\[1\] is None"),
         (2**70, ValueError, r"prompt_len\[1\] is 1180591620717411303424"),
     ],

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import operator
 from collections.abc import Collection, Mapping
 from typing import Any, NamedTuple
 
@@ -11,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fastcollate._fastcollate import IGNORE_INDEX, RowSpans, compact_ids
-from fastcollate.arguments import counted, id_list
-from fastcollate.arrays import describe, is_tensor, offsets_of, to_numpy
+from fastcollate.arguments import checked_integer, counted, id_list
+from fastcollate.arrays import is_tensor, offsets_of, to_numpy
 from fastcollate.ingest.column_input import ragged
 from fastcollate.ingest.columns import Ragged
 from fastcollate.ingest.fields import Field
@@ -289,10 +288,7 @@ def _prompt_lens(column: Any, lengths: np.ndarray) -> np.ndarray:
     check_same_rows("prompt_len", len(items), len(lengths))
     prompt_lens = np.empty(len(items), np.int64)
     for row, item in enumerate(items):
-        try:
-            count = operator.index(None if isinstance(item, bool) else item)
-        except TypeError as error:
-            raise TypeError(f"prompt_len[{row}] is {describe(item)}; pass an integer") from error
+        count = checked_integer(f"prompt_len[{row}]", item, "an integer")
         if not 0 <= count <= lengths[row]:
             raise ValueError(
                 f"prompt_len[{row}] is {count}, but input_ids[{row}] has {lengths[row]} tokens; "
