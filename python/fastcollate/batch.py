@@ -402,7 +402,10 @@ class Batch(Mapping[str, Any], Generic[Array]):
         return gathered(self.plan, x, of, shift, missing, per, gaps)
 
     def broadcast(self, per_row: Any, on: Literal["trained", "response"] = "trained") -> Any:
-        """Put one value per row onto the tokens of the row that train.
+        """Put one value per row onto the sampled tokens of the row.
+
+        A loss mask is not read: select by it, or pass ``fc.Field(per_row, spread="trained")`` to
+        :func:`build_batch`, which is 0 on masked tokens, too.
 
         Parameters
         ----------

@@ -139,7 +139,8 @@ def build_batch(
         `dtypes`), whole numbers, which for bool are 0 and 1. The output is 0 on tokens that nothing
         predicts: the first of a row without a prompt, and of a part of a row that packing split.
         These and `rewards` may have one value per prompt and response token:
-        ``fc.Field(rows, align="sequence")``. Values of prompts are not read then.
+        ``fc.Field(rows, align="sequence")``. Values of prompts are not read then (nulls of Arrow
+        are an error wherever they are).
     fields
         More fields by their keys: :class:`Field` per token, :class:`PerRow` and
         :class:`RoutedExperts`. A key may be any that no other output of the batch has, but for
