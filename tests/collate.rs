@@ -141,7 +141,7 @@ impl Whole {
         let rows = self.scores.iter().map(|row| Slice::F64(row)).collect();
         Columns {
             tokens: self.tokens(),
-            fields: vec![SliceColumn::new("loss_mask", rows, vec![], Check::Finite)],
+            fields: vec![SliceColumn::new("loss_mask", rows, vec![], Check::Number)],
         }
     }
 }

@@ -477,7 +477,7 @@ def test_tables_that_are_no_bins(change, message):
         ([0, 2], ValueError, "rows has 2, but the plan has 2 rows; pass rows from 0 to 1"),
         ([1, 1], ValueError, "rows has 1 more than once"),
         ([-1], ValueError, "rows"),
-        (["a"], TypeError, "rows is"),
+        (["a"], TypeError, "rows[0] is 'a'; pass an integer"),
     ],
 )
 def test_rows_that_cannot_be_selected(selected, exception, message):

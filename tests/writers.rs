@@ -302,7 +302,7 @@ proptest! {
             responses: integers("responses", &responses),
         };
         let weights: Vec<_> = weights.iter().map(|row| Slice::F64(row)).collect();
-        let mask = SliceColumn::new("loss_mask", weights, vec![], Check::Finite);
+        let mask = SliceColumn::new("loss_mask", weights, vec![], Check::Number);
         let written = in_bands(&grid, band_positions, 1, -99, false, |band, to| {
             let mask = masked.then_some((&mask as _, &assembly));
             let labels = Labels { mask, round: |_| (), shifted, ignored: -100 };
@@ -412,7 +412,7 @@ proptest! {
             column.read(turn, from, &mut out).unwrap();
             prop_assert_eq!(&out, &expected);
         }
-        let column = SliceColumn::new("rewards", vec![Slice::F64(&float)], vec![], Check::Finite);
+        let column = SliceColumn::new("rewards", vec![Slice::F64(&float)], vec![], Check::Number);
         let mut out = vec![0_f32; expected.len()];
         column.read(0, from, &mut out).unwrap();
         let back: Vec<_> = out.iter().map(|&value| f64::from(value)).collect();
@@ -426,7 +426,7 @@ fn errors_name_the_place() {
         "loss_mask",
         vec![Slice::F32(&[]), Slice::F32(&[1.0, f32::NAN])],
         vec![],
-        Check::Finite,
+        Check::Number,
     );
     let error = Column::<f32>::read(&column, 1, 1, &mut [0.0]).unwrap_err();
     assert!(

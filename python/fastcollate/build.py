@@ -135,7 +135,7 @@ def build_batch(
         Per response token, or one number per row, which lands on the row's last response token (of
         merged turns as `merge_rewards` says, on the last token that was sampled).
     loss_mask, logprobs
-        Per response token. A loss mask may hold weights, all finite; as bool, int32 or int64 (see
+        Per response token. A loss mask may hold weights, but not NaN; as bool, int32 or int64 (see
         `dtypes`), whole numbers, which for bool are 0 and 1. The output is 0 on tokens that nothing
         predicts: the first of a row without a prompt, and of a part of a row that packing split.
         These and `rewards` may have one value per prompt and response token:

@@ -90,8 +90,8 @@ impl At {
 pub enum Check {
     /// Nothing.
     None,
-    /// A finite number, also when it is rounded: what weighs or masks is multiplied with losses.
-    Finite,
+    /// No NaN: what weighs or masks has to be a number.
+    Number,
     /// A whole number that a dtype holds, and float64 exactly.
     Whole(Dtype),
     /// An index, from 0 to below so many.
@@ -457,7 +457,7 @@ pub fn check_type<T: Element>(field: &str, turn: usize, values: &Slice) -> Resul
 /// Check values just read from token `from` of a turn, `inner` of each token.
 ///
 /// # Errors
-/// [`Error::NotFinite`], [`Error::NotWhole`] or [`Error::NoIndex`] naming the first value that is not as it
+/// [`Error::Nan`], [`Error::NotWhole`] or [`Error::NoIndex`] naming the first value that is not as it
 /// should be.
 pub fn check_values<T: Element>(
     field: &str,
@@ -474,12 +474,10 @@ pub fn check_values<T: Element>(
     };
     match check {
         Check::None => Ok(()),
-        Check::Finite => match first(values, |value| !value.is_finite()) {
+        Check::Number => match first(values, |value| value.is_nan()) {
             None => Ok(()),
-            Some(position) => Err(Error::NotFinite {
+            Some(position) => Err(Error::Nan {
                 place: place(position),
-                value: values[position].to_string(),
-                dtype: T::DTYPE,
             }),
         },
         Check::Whole(dtype) => {

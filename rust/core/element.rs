@@ -182,8 +182,8 @@ pub trait Element: Binary + Debug + Display {
     /// If `values` ends before `from + out.len()`.
     fn read(values: &Slice, from: usize, out: &mut [Self]) -> Result<(), Misfit>;
 
-    /// Whether this is neither NaN nor infinite.
-    fn is_finite(self) -> bool;
+    /// Whether this is a floating-point NaN.
+    fn is_nan(self) -> bool;
 
     /// Whether this is an integer from 0 to below `limit`.
     fn is_index(self, limit: i64) -> bool;
@@ -285,8 +285,8 @@ macro_rules! integer_element {
                 }
             }
 
-            fn is_finite(self) -> bool {
-                true
+            fn is_nan(self) -> bool {
+                false
             }
 
             fn is_index(self, limit: i64) -> bool {
@@ -389,8 +389,8 @@ macro_rules! float_element {
                 Ok(())
             }
 
-            fn is_finite(self) -> bool {
-                <$type>::is_finite(self)
+            fn is_nan(self) -> bool {
+                <$type>::is_nan(self)
             }
 
             fn is_index(self, _: i64) -> bool {

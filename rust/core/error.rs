@@ -237,12 +237,8 @@ pub enum Error {
         limit: i64,
     },
 
-    #[error("{place} is {value} in {dtype}; pass a finite number")]
-    NotFinite {
-        place: InputPlace,
-        value: String,
-        dtype: &'static str,
-    },
+    #[error("{place} is NaN; pass a number")]
+    Nan { place: InputPlace },
 
     #[error(
         "{place} is {value}, which dtype {} of {} cannot hold; pass {}, or a dtype of floats",

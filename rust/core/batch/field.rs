@@ -163,7 +163,7 @@ impl FieldSpec {
     pub fn check(&self) -> Check {
         match self.dtype {
             Some(dtype) if self.weighs && !dtype.is_float() => Check::Whole(dtype),
-            _ if self.weighs => Check::Finite,
+            _ if self.weighs => Check::Number,
             _ => Check::None,
         }
     }
