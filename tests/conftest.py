@@ -7,6 +7,10 @@ from importlib.util import find_spec
 import pytest
 from hypothesis import settings
 
+if "PYTEST_XDIST_WORKER" in os.environ:
+    # There is one for each core: threads of torch and of NumPy would only wait for one another.
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 # In CI the same examples every time, so that a red build is red for the change that is in it;
 # on a developer's machine new ones, so that somebody finds what they miss.
 settings.register_profile("ci", max_examples=150, deadline=None, derandomize=True)

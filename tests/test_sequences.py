@@ -66,6 +66,7 @@ def given_parts(data):
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
+@share(4)
 @given(drawn=st.data())
 def test_rows_of_every_kind(layout, drawn, array_type):
     data = drawn.draw(rollouts())
@@ -91,6 +92,7 @@ def narrowed(turns):
 
 
 @pytest.mark.parametrize("layout", ["left", "jagged", "packed"])
+@share(3)
 @given(drawn=st.data())
 def test_turns_are_merged(layout, drawn, array_type):
     """By every policy, in the batch and before it, and rows of a shard."""

@@ -4,7 +4,7 @@ import pickle
 
 import numpy as np
 import pytest
-from conftest import NEEDS_TORCH
+from conftest import NEEDS_TORCH, share
 from hypothesis import given
 from hypothesis import strategies as st
 from packings import lens_of, packed_options
@@ -83,6 +83,7 @@ def same(found, expected, call):
 
 
 @pytest.mark.parametrize("layout", [*LAYOUTS, "packed"])
+@share(5)
 @given(drawn=st.data())
 def test_equals_the_loops(layout, drawn, array_type):
     data = drawn.draw(rollouts(max_long_len=30))
