@@ -11,6 +11,9 @@ if "PYTEST_XDIST_WORKER" in os.environ:
     # There is one for each core: threads of torch and of NumPy would only wait for one another.
     os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+# Ray's workers would give way to all other processes: imports of torch then take half a minute.
+os.environ.setdefault("RAY_worker_niceness", "0")
+
 # In CI the same examples every time, so that a red build is red for the change that is in it;
 # on a developer's machine new ones, so that somebody finds what they miss.
 settings.register_profile("ci", max_examples=150, deadline=None, derandomize=True)
