@@ -47,9 +47,9 @@ test: $(BUILT) ## run the Rust and the Python tests
 	$(BIN)/python -m pytest $(PARALLEL) -m 'not alone'
 	$(BIN)/python -m pytest -m alone
 
-test-fast: $(BUILT) ## run the Rust tests, and most Python tests on few examples
-	cargo test --workspace
-	$(BIN)/python -m pytest $(PARALLEL) -m 'not alone' --hypothesis-profile=quick
+test-fast: $(BUILT) ## run the Rust tests and the quick Python tests, on few examples
+	PROPTEST_CASES=50 cargo test --workspace
+	$(BIN)/python -m pytest $(PARALLEL) -m 'not alone and not slow' --hypothesis-profile=quick
 
 peers: $(PEERS)/installed.stamp ## download the frameworks that tests and benchmarks compare with
 

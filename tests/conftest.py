@@ -44,10 +44,23 @@ ALONE = {
 }
 
 
+# Files that start type checkers, interpreters or threads by the dozen.
+SLOW = {"test_gpu_page", "test_packed_workers", "test_threads", "test_typing"}
+
+
 def pytest_collection_modifyitems(items):
     for item in items:
-        if item.path.stem in ALONE:
-            item.add_marker("alone")
+        for marker, files in (("alone", ALONE), ("slow", SLOW)):
+            if item.path.stem in files:
+                item.add_marker(marker)
+
+
+def pytest_ignore_collect(collection_path, config):
+    # Files of the other half are not even imported, nor Ray with them.
+    is_alone = collection_path.stem in ALONE
+    if config.option.markexpr == "alone":
+        return True if collection_path.is_file() and not is_alone else None
+    return True if config.option.markexpr.startswith("not alone") and is_alone else None
 
 
 @pytest.fixture(scope="module", autouse=True)

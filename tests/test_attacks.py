@@ -98,6 +98,7 @@ def test_more_numbers_than_rows():
     refuses({"rewards": numbers}, ValueError, f"rewards has {2**45} rows, but prompts has 3")
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="limits are those of Linux")
 def test_a_thread_that_cannot_be_started():
     code = """if True:

@@ -285,6 +285,7 @@ def test_warn_above_warns_and_cuts_nothing(array_type):
     assert batch.input_ids.shape == (2, 4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [k for k in TOKEN_KINDS if k in LARGE_KINDS])
 def test_a_large_batch(kind, array_type):
     """Large enough for threads, and for memory that was used before and has to be cleared."""

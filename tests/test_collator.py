@@ -781,6 +781,7 @@ def test_many_threads_may_call_it(array_type):
             assert_same(batch, expected)
 
 
+@pytest.mark.slow
 @NEEDS_TORCH
 @pytest.mark.parametrize(("context", "workers"), [("fork", 2), ("spawn", 1)])
 def test_workers_of_a_data_loader(context, workers, tmp_path):

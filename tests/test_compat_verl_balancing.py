@@ -314,6 +314,7 @@ def rank_main(rank, store, queue):
     distributed.destroy_process_group()
 
 
+@pytest.mark.slow
 def test_ranks_get_the_same_number_of_micro_batches(tmp_path):
     if not torch.distributed.is_available():
         pytest.skip("torch is built without distributed")

@@ -127,6 +127,7 @@ def test_bad_rows_are_named_as_in_any_layout():
     refuses(changes, ValueError, r"loss_mask\[1\] has 1 items, but responses\[1\] has 2")
 
 
+@pytest.mark.slow
 def test_a_large_batch(array_type):
     """Large enough for threads."""
     rng = np.random.default_rng(0)

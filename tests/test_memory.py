@@ -73,6 +73,7 @@ def test_memory_is_recycled_when_a_batch_is_gone(array_type, pool):
         assert_same(batch, build(number, pool=None))
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="counts page faults")
 @pytest.mark.parametrize("rows", [1_000, 40_000])  # on the heap, and mapped
 def test_steady_calls_take_no_page_faults(rows, array_type, pool):
@@ -391,6 +392,7 @@ DTYPES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rows", [3, 400, 6000])  # the most of them take a second thread
 @pytest.mark.parametrize("dtypes", DTYPES)
 @pytest.mark.parametrize("layout", ["left", "two_segment", "right"])
@@ -729,6 +731,7 @@ def test_a_forked_child_starts_with_an_empty_pool():
     """)
 
 
+@pytest.mark.slow
 @NEEDS_FORK
 def test_children_forked_while_threads_build():
     """A lock that another thread held at the fork is held in the child for ever."""
@@ -765,6 +768,7 @@ def test_children_forked_while_threads_build():
     """)
 
 
+@pytest.mark.slow
 @NEEDS_TORCH
 @NEEDS_FORK
 def test_workers_of_a_data_loader():

@@ -617,6 +617,7 @@ def arrays_of(batch):
     return [value for value in batch.values() if hasattr(value, "dtype")]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shift", SHIFTS)
 @pytest.mark.parametrize(
     ("kind", "array_type"), [("lists", "numpy"), pytest.param("arrays", "torch", marks=NEEDS_TORCH)]

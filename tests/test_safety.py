@@ -209,6 +209,7 @@ def test_large_batches_leave_no_memory_behind(last_reward, array_type):
     check_memory(act, calls=100, allowed=40e6)
 
 
+@pytest.mark.slow
 @NEEDS_STATM
 @pytest.mark.parametrize("item", [1, "bad", Raises(), 2**80])
 def test_small_batches_leave_no_memory_behind(item):
@@ -241,6 +242,7 @@ class Yields:
         return 1
 
 
+@pytest.mark.slow
 def test_lists_that_other_threads_change():
     """Either an error, or a batch of what was there; never a crash."""
     rows = [[10**6 + n for n in range(50)] + [Yields()] * 3 for _ in range(10)]
@@ -267,6 +269,7 @@ def test_lists_that_other_threads_change():
         sys.setswitchinterval(interval)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 def test_a_forked_child_builds():
     code = """if True:
@@ -318,6 +321,7 @@ def test_keyboard_interrupt(kind):
 # Imports
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("module", "absent"),
     [
