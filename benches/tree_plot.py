@@ -32,7 +32,7 @@ Rows = list[Any]
 class Point(NamedTuple):
     """What a tree saves, and what its plan takes."""
 
-    count: int
+    repeats: int
     ratio: float
     formula: float
     plan: float
@@ -96,15 +96,15 @@ def draw(cases: dict[str, list[Point]], target: Any) -> None:
     """Draw the points, and the formulas as lines."""
     figure, (ratios, times) = panels("trees", 2)
     for number, (name, points) in enumerate(cases.items()):
-        counts = [point.count for point in points]
+        repeats = [point.repeats for point in points]
         color = f"C{number}"
-        ratios.plot(counts, [point.formula for point in points], "-", color=color, alpha=0.5)
-        ratios.plot(counts, [point.ratio for point in points], "o", color=color)
-        times.plot(counts, [point.plan for point in points], "o-", color=color, label=name)
+        ratios.plot(repeats, [point.formula for point in points], "-", color=color, alpha=0.5)
+        ratios.plot(repeats, [point.ratio for point in points], "o", color=color)
+        times.plot(repeats, [point.plan for point in points], "o-", color=color, label=name)
     copies = [point.copy for points in cases.values() for point in points]
     times.axhline(float(np.median(copies)), color="gray", linestyle=":", label="a bare copy")
     label = "samples of a prompt, or turns of a trajectory"
-    ticks = [point.count for point in points]
+    ticks = [point.repeats for point in points]
     for panel in (ratios, times):
         panel.set_xscale("log", base=2)
         panel.set(xlabel=label)
@@ -130,7 +130,7 @@ def main() -> None:
     for name, points in cases.items():
         for point in points:
             print(
-                f"{name}: {point.count}: {point.ratio:.3f}x fewer (formula {point.formula:.3f}), "
+                f"{name}: {point.repeats}: {point.ratio:.3f}x fewer (formula {point.formula:.3f}), "
                 f"{point.plan:.2f} ns a token (copy {point.copy:.2f})"
             )
     draw(cases, io.BytesIO() if args.smoke else args.out)
