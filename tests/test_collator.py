@@ -1,6 +1,7 @@
 """Collator: samples, as rows or columns, give the batch that build_batch gives."""
 
 import pickle
+import re
 import subprocess
 import sys
 from collections import UserDict
@@ -879,3 +880,88 @@ def test_field_with_the_key_of_the_mask_of_pairs():
     sample = {"prompt_ids": [1], "chosen_ids": [2], "rejected_ids": [3], "a": 1}
     with pytest.raises(ValueError, match=r"two outputs would be 'completion_mask': .* fields\['"):
         collate([sample])
+
+
+@pytest.mark.parametrize(
+    ("fields", "sample", "exception", "message"),
+    [
+        (
+            {"loss_mask": fc.Field("other")},
+            {"loss_mask": [1, 0], "other": [0, 1]},
+            ValueError,
+            "samples have 'loss_mask', and fields['loss_mask'] reads 'other' for the same output; "
+            "leave the field out, or name 'loss_mask' in ignore",
+        ),
+        (
+            {"kept": fc.Field("loss_mask"), "loss_mask": fc.Field("other")},
+            {"loss_mask": [1, 0], "other": [0, 1]},
+            ValueError,
+            "samples have 'loss_mask', and fields['loss_mask'] reads 'other' for the same output",
+        ),
+        (
+            {"loss_mask": fc.PerRow("other")},
+            {"loss_mask": [1, 0], "other": 1},
+            ValueError,
+            "samples have 'loss_mask', and fields['loss_mask'] reads 'other' for the same output",
+        ),
+        (
+            {"loss_mask": fc.RoutedExperts("loss_mask")},
+            {"loss_mask": [[[1]], [[0]]]},
+            TypeError,
+            "fields['loss_mask'] is an fc.RoutedExperts, but a loss mask has one value per token; "
+            "pass fc.Field",
+        ),
+        (
+            {"loss_mask": fc.PerRow("other")},
+            {"other": 1},
+            TypeError,
+            "fields['loss_mask'] is an fc.PerRow, but a loss mask has one value per token",
+        ),
+    ],
+)
+def test_two_loss_masks_and_those_of_other_fields(fields, sample, exception, message):
+    collate = fc.Collator(pad_token_id=0, fields=fields, array_type="numpy")
+    with pytest.raises(exception, match=re.escape(message)):
+        collate([{"prompt": [1], "response": [2, 3], **sample}])
+
+
+def test_a_loss_mask_in_place_of_that_of_samples():
+    fields = {"loss_mask": fc.Field("other")}
+    collate = fc.Collator(pad_token_id=0, fields=fields, ignore=["loss_mask"], array_type="numpy")
+    sample = {"prompt": [1], "response": [2, 3], "loss_mask": [1, 0], "other": [0, 1]}
+    assert collate([sample]).loss_mask.tolist() == [[0, 1]]
+
+
+def test_a_loss_mask_of_pairs(array_type):
+    fields = {"loss_mask": fc.Field(("of_chosen", "of_rejected"))}
+    collate = fc.Collator(pad_token_id=0, layout="right", fields=fields, array_type=array_type)
+    pair = {"prompt_ids": [1], "chosen_ids": [2, 3], "rejected_ids": [4, 5, 6]}
+    batch = collate([{**pair, "of_chosen": [0, 1], "of_rejected": [1, 0, 1]}])
+    assert batch.loss_mask.tolist() == [[0, 1, 0], [1, 0, 1]]
+
+
+@pytest.mark.parametrize(
+    ("key", "other", "advice"),
+    [
+        ("ref_chosen_logps", "ref_rejected_logps", "fields={'ref_logps': fc.PerRow((%r, %r))}"),
+        ("rejected", "chosen", "fields={'chosen': fc.PerRow((%r, %r))}"),
+    ],
+)
+def test_a_pairs_unknown_keys_make_one_field(key, other, advice):
+    pair = {"prompt_ids": [1], "chosen_ids": [2, 3], "rejected_ids": [4, 5, 6]}
+    both = sorted((key, other))
+    message = f"samples have the key {key!r}, which is not known; pass {advice % tuple(both)}, or"
+    with pytest.raises(ValueError, match=re.escape(message)):
+        fc.Collator(pad_token_id=0)([{**pair, key: 0.5, other: 1.5}])
+
+
+def test_a_pairs_unknown_keys_have_one_value_per_token():
+    pair = {"prompt_ids": [1], "chosen_ids": [2, 3], "rejected_ids": [4, 5, 6]}
+    for before, align in ((0, ""), (1, ", align='sequence'")):
+        values = {
+            f"{name}_adv": [0.5] * (before + len(pair[f"{name}_ids"]))
+            for name in ("chosen", "rejected")
+        }
+        field = f"fields={{'adv': fc.Field(('chosen_adv', 'rejected_adv'){align})}}, or"
+        with pytest.raises(ValueError, match=re.escape(field)):
+            fc.Collator(pad_token_id=0)([{**pair, **values}])

@@ -102,6 +102,7 @@ def columns_of(
             chosen, rejected = sources[key][0], sources[key][-1]
             values = joined(columns[chosen], columns[rejected])
             arguments["fields"][key] = _with_values(field, values)
+        _take_loss_mask(arguments)
         return Columns(arguments, False, {key: columns[key] for key in PAIR})
     if two := [key for key, pair in sources.items() if len(pair) > 1]:
         raise ValueError(
@@ -119,18 +120,36 @@ def columns_of(
             if name in arguments:
                 check_one_mark(own, key, ("labels", *MASKS))
             arguments[name] = columns[key]
-    read = {key: _with_values(field, columns[sources[key][0]]) for key, field in fields.items()}
-    if "loss_mask" in read:  # decides what trains, in whichever form it comes
-        if "loss_mask" in arguments:
-            check_one_mark(("loss_mask", *own), "loss_mask", ("labels", *MASKS))
-        arguments["loss_mask"] = read.pop("loss_mask")
-    if read:
-        arguments["fields"] = read
+    if "loss_mask" in arguments and "loss_mask" in fields:
+        check_one_mark(("loss_mask", *own), "loss_mask", ("labels", *MASKS))
+        raise ValueError(
+            "samples have 'loss_mask', and fields['loss_mask'] reads "
+            f"{sources['loss_mask'][0]!r} for the same output; leave the field out, or name "
+            "'loss_mask' in ignore"
+        )
+    if fields:
+        arguments["fields"] = {
+            key: _with_values(field, columns[sources[key][0]]) for key, field in fields.items()
+        }
+        _take_loss_mask(arguments)
     if "input_ids" not in columns:
         return Columns(arguments, False, {})
     is_told = packed is not None or "attention_mask" in columns
     ids = {} if is_told else {"input_ids": columns["input_ids"]}
     return Columns(arguments, "prompt_len" not in columns, ids)
+
+
+def _take_loss_mask(arguments: dict[str, Any]) -> None:
+    """Pass the field ``loss_mask`` as that argument, where it decides what trains."""
+    if "loss_mask" not in arguments["fields"]:
+        return
+    field = arguments["fields"].pop("loss_mask")
+    if not isinstance(field, Field):
+        raise TypeError(
+            f"fields['loss_mask'] is an fc.{type(field).__name__}, but a loss mask has one value "
+            "per token; pass fc.Field"
+        )
+    arguments["loss_mask"] = field
 
 
 def checked_sources(fields: Mapping[str, Any]) -> dict[str, AnyField]:
@@ -308,33 +327,49 @@ def _used(
     used = [key for key in keys if key not in ignore]
     for key in used:
         if key not in known:
-            close = difflib.get_close_matches(str(key), known, 1)
+            both = _of_both_rows(key, used)
+            close = difflib.get_close_matches(str(key), known, 1) if len(both) == 1 else []
             meant = f" (did you mean {close[0]!r}?)" if close else ""
             raise ValueError(
                 f"samples have the key {key!r}, which is not known{meant}; "
-                f"pass {_field_for(key, first)}ignore=[{key!r}]"
+                f"pass {_field_for(both, first)}ignore=[{key!r}]"
             )
     return used
 
 
-def _field_for(key: str, first: _First) -> str:
-    """Write which field a key may be, by what its first row is like."""
+def _of_both_rows(key: str, keys: Collection[str]) -> tuple[str, ...]:
+    """Return a key, of pairs with that of the other row: first the chosen row's."""
+    name = str(key)
+    chosen, rejected = name.replace("rejected", "chosen"), name.replace("chosen", "rejected")
+    is_of_pair = PAIR[1] in keys and chosen != rejected and {chosen, rejected} <= {*keys}
+    return (chosen, rejected) if is_of_pair else (key,)
+
+
+def _field_for(keys: tuple[str, ...], first: _First) -> str:
+    """Write which field a key may be, or the two of pairs, by what its first row is like."""
+    key = keys[0]
     row, tokens = _read(first, key), _length(first, "input_ids")
     response = _length(first, "response")
-    if tokens is not None:
+    if len(keys) > 1:
+        response = _length(first, PAIR[1])
+        tokens = None if response is None else response + (_length(first, PAIR[0]) or 0)
+    elif tokens is not None:
         prompt_len = _read(first, "prompt_len")
         response = tokens - prompt_len if isinstance(prompt_len, int) else None
     elif response is not None:
         tokens = response + (_length(first, "prompt") or 0)
     count = _length(first, key)
+    source = repr(key) if len(keys) == 1 else repr(keys)
     if isinstance(row, (int, float, np.number)):
-        field = f"fc.PerRow({key!r})"
+        field = f"fc.PerRow({source})"
     elif count is not None and count == response:
-        field = f"fc.Field({key!r})"
+        field = f"fc.Field({source})"
     elif count is not None and count == tokens:
-        field = f"fc.Field({key!r}, align='sequence')"
+        field = f"fc.Field({source}, align='sequence')"
     else:
         return ""
+    if len(keys) > 1:  # the field of both rows is named after neither
+        key = "_".join(word for word in key.split("_") if word != "chosen") or key
     return f"fields={{{key!r}: {field}}}, or "
 
 
