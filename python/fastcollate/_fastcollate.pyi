@@ -26,6 +26,7 @@ __all__ = [
     "SHARES",
     "SHIFTS",
     "SYNTHETIC_LENS",
+    "WIDTHS",
     "BufferPool",
     "FieldSpec",
     "LayoutSpec",
@@ -82,6 +83,7 @@ POSITION_IDS: tuple[str, ...]
 SHARES: tuple[str, ...]
 SHIFTS: tuple[str, ...]
 SYNTHETIC_LENS: tuple[int, int]
+WIDTHS: tuple[str, ...]
 
 @final
 class FieldSpec:
@@ -421,6 +423,7 @@ def collate(
     tokens: Tokens,
     row_source: Merge | tuple[MergeSpec, tuple[Sequence[int], str]] | Plan | None,
     shard: Shard | None,
+    widths: str,
     pad_token_id: int,
     fields: Sequence[tuple[Any, FieldSpec]],
     counts: Sequence[tuple[str, int]],

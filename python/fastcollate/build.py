@@ -33,6 +33,7 @@ from fastcollate.option_types import (
     PositionIds,
     Preset,
     RowOptions,
+    WidthsOf,
 )
 from fastcollate.plan.layouts import (
     LEFT,
@@ -50,7 +51,7 @@ from fastcollate.plan.merging import (
     check_uids,
     checked_merge,
 )
-from fastcollate.plan.shard import Shard, check_shard
+from fastcollate.plan.shard import Shard, check_shard, check_widths
 from fastcollate.plan.trajectories import checked_flags
 
 if TYPE_CHECKING:
@@ -97,6 +98,7 @@ def build_batch(
     merge: Policy | MergePlan | None = None,
     merge_rewards: MergeRewards | None = None,
     shard: Shard | None = None,
+    widths: WidthsOf = "step",
     position_ids: PositionIds | bool | None = None,
     labels: Labels | None = None,
     layout: LayoutArgument | None = None,
@@ -164,10 +166,14 @@ def build_batch(
         :func:`merge_turns` has it: ``"error"`` (an earlier turn's number has to be 0), ``"sum"`` or
         ``"last"``. None is what the plan says, and ``"error"`` for a policy by its name.
     shard
-        Build only these rows of all: a shard of :func:`plan_step`, with its padding rows.
-        Everything passed is that of the whole step, and so are the widths. Padding rows train
-        nothing: their loss mask and response mask are 0, and they have no labels, no routes and no
-        values of response tokens; ``batch.is_padding`` tells them.
+        Build only these rows of all: a shard of :func:`plan_step`, with its padding rows, or one of
+        its micro-batches. Everything passed is that of the whole step. Padding rows train nothing:
+        their loss mask and response mask are 0, and they have no labels, no routes and no values of
+        response tokens; ``batch.is_padding`` tells them.
+    widths
+        Which rows the widths of a shard come from, where the layout does not fix them. ``"step"``:
+        all rows of the step, so that all ranks and micro-batches are as wide. ``"shard"``: the
+        shard's own rows, or its own bins, where ranks need not agree (DDP and FSDP).
     position_ids
         Add ``position_ids``, which count the tokens of each sequence from 0 on. Padding holds 0
         (``"zero"``, or True), 1 (``"one"``) or, with ``"repeat_last"``, 0 in front of a sequence
@@ -267,6 +273,7 @@ def build_batch(
     tokens = checked_tokens(prompts, responses, sequences, prompt_lens)
     if shard is not None:
         check_shard(shard)
+    check_widths(widths, shard)
     planned = None if shard is None else shard.layout
     layout = _checked_plain(array_type, warn_above, labels, layout, planned)
     specs: list[tuple[Rows, FieldSpec]] = []
@@ -298,6 +305,7 @@ def build_batch(
         names,
         merging,
         shard,
+        widths,
         pin_memory,
     )
     for name, column in zip(tokens._fields, tokens, strict=True):

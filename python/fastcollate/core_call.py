@@ -63,6 +63,7 @@ def collate_fields(
     names: Mapping[str, list[Any]] | None = None,
     merging: Merging | None = None,
     shard: Shard | None = None,
+    widths: str = "step",
     pin_memory: bool = False,
 ) -> Collated:
     """Call the core, and make tensors of its outputs."""
@@ -76,6 +77,7 @@ def collate_fields(
         tokens,
         row_source,
         shard,
+        widths,
         pad_token_id,
         fields,
         counts,

@@ -19,6 +19,7 @@ ArrayType: TypeAlias = Literal["torch", "numpy"]
 PositionIds: TypeAlias = Literal["zero", "one", "repeat_last"]
 Labels: TypeAlias = Literal["aligned", "shifted"]
 Preset: TypeAlias = Literal["default", "compact"]
+WidthsOf: TypeAlias = Literal["step", "shard"]
 
 # `get_args` takes longer than all other checks of a small batch.
 ARRAY_TYPES: tuple[str, ...] = get_args(ArrayType)
@@ -37,6 +38,12 @@ class WriteOptions(TypedDict, total=False):
     pin_memory: bool
 
 
+class ShardOptions(WriteOptions, total=False):
+    """How the rows of a shard are written."""
+
+    widths: WidthsOf
+
+
 class RowOptions(WriteOptions, total=False):
     """How rows are made and written: all options that do not belong to the rows of one batch."""
 
@@ -44,7 +51,7 @@ class RowOptions(WriteOptions, total=False):
     merge_rewards: MergeRewards | None
 
 
-class BatchOptions(RowOptions, total=False):
+class BatchOptions(RowOptions, ShardOptions, total=False):
     """All of them, with what belongs to rows."""
 
     sequences: Rows | None

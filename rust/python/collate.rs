@@ -23,7 +23,7 @@ use crate::interrupt::poll;
 use crate::plan::batch_plan::Plan;
 use crate::plan::layout::LayoutSpec;
 use crate::plan::merging::{Merge, RowSource, merged};
-use crate::plan::shard::Shard;
+use crate::plan::shard::{Shard, WIDTHS};
 
 /// From this size on other threads of the interpreter may run while plain memory is copied.
 const DETACH_FROM: usize = 1 << 20;
@@ -43,7 +43,7 @@ type Collated<'py> = (
 /// here, and how many rewards lie on tokens that merging masked.
 ///
 /// `row_source` says what rows are made of, if not of one turn each, and `shard` which of them are
-/// wanted, if not all. `counts` is how many items there are of what is not written here. `allocator` is
+/// wanted, if not all; `widths` names the rows that its widths come from. `counts` is how many items there are of what is not written here. `allocator` is
 /// called with the number of bytes, which is known once rows are merged and placed; it returns an array of
 /// bytes, whose owner is the caller, or None for memory of the pool.
 #[pyfunction]
@@ -55,7 +55,8 @@ pub fn collate<'py>(
     py: Python<'py>,
     tokens: TokenInput<'py>,
     row_source: Option<RowSource<'py>>,
-    shard: Option<Shard>,
+    mut shard: Option<Shard>,
+    widths: &str,
     pad_token_id: i64,
     fields: Vec<(Bound<'py, PyAny>, Bound<'py, FieldSpec>)>,
     counts: Vec<(String, usize)>,
@@ -88,6 +89,9 @@ pub fn collate<'py>(
     };
     let specs: Vec<_> = fields.iter().map(|(_, field)| &field.get().0).collect();
     let layout = layout.get();
+    if let Some(shard) = &mut shard {
+        shard.0.widths_of = WIDTHS.value(widths)?;
+    }
     let rows = source.rows(&turns, shard.as_ref().map(|shard| &shard.0), layout.core())?;
     let masked_rewards = source.merge_numbers(&specs, &mut columns)?;
     let placement = layout.place(py, &rows, shard.as_ref())?;

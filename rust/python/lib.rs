@@ -55,6 +55,7 @@ mod _fastcollate {
         use super::plan::merging::{MASK_DRIFTS, MERGE_REWARDS, POLICIES};
         use super::plan::packing::{ALGORITHMS, COSTS, GROWTHS, OVERSIZES};
         use super::plan::partitioning::ORDERS;
+        use super::plan::shard::WIDTHS;
         use super::plan::sharing::SHARES;
         use super::plan::stepping::PAD_ROWS;
 
@@ -72,7 +73,8 @@ mod _fastcollate {
         module.add("POLICIES", POLICIES.all(py)?)?;
         module.add("POSITION_IDS", POSITION_IDS.all(py)?)?;
         module.add("SHARES", SHARES.all(py)?)?;
-        module.add("SHIFTS", SHIFTS.all(py)?)
+        module.add("SHIFTS", SHIFTS.all(py)?)?;
+        module.add("WIDTHS", WIDTHS.all(py)?)
     }
 
     #[pymodule_init]

@@ -4,12 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fastcollate.arguments import checked_count, checked_int, counted
+from fastcollate._fastcollate import WIDTHS
+from fastcollate.arguments import (
+    check_choice,
+    checked_count,
+    checked_int,
+    counted,
+    suggests_names,
+)
 from fastcollate.arrays import describe
 from fastcollate.plan.layouts import Layout, Packed
 from fastcollate.plan.lengths import Integers
@@ -18,6 +26,7 @@ from fastcollate.plan.tables import Table, contradiction, offsets_defect
 Widths = tuple[int, int, int]
 
 
+@suggests_names
 @dataclass(frozen=True, eq=False)
 class Shard(Table):
     """The rows of one data-parallel rank in one mini-batch: small, and can be pickled.
@@ -104,6 +113,75 @@ class Shard(Table):
     def __len__(self) -> int:
         return len(self.rows)
 
+    def micro_batches(self, count: int | None = None) -> list[Shard]:
+        """Part the rows into micro-batches, each of which is a shard again.
+
+        The rows of a micro-batch follow each other. What a loss is divided by stays that of the
+        mini-batch (:meth:`Batch.loss_normalizers`), and so do the names of padding rows.
+
+        Parameters
+        ----------
+        count
+            Number of micro-batches: of rows or, where these are packed, of bins, each with as many
+            as the others, or one more. If None, one for each bin.
+
+        Returns
+        -------
+        list of Shard
+            As many on every rank of the mini-batch. By default each is written as wide as the step,
+            and with ``build_batch(widths="shard")`` as wide as itself.
+
+        Raises
+        ------
+        ValueError
+            No count for rows that are not packed; one below 1, or above the number of rows or bins.
+        TypeError
+            If `count` is no integer.
+
+        Examples
+        --------
+        >>> plan = fc.plan_step([5, 6, 7, 8, 9, 3], dp_size=2)
+        >>> [micro_batch.rows.tolist() for micro_batch in plan.shard(0, 1).micro_batches(2)]
+        [[3, 4], [5]]
+        """
+        bins = self.bin_offsets
+        units = len(self) if bins is None else len(bins) - 1
+        if count is None:
+            if bins is None:
+                raise ValueError(
+                    "count is None, but the rows of the shard are not packed in bins; pass a "
+                    "number of micro-batches"
+                )
+            count = units
+        count = checked_count("count", count, "a number of micro-batches")
+        if count > units:
+            noun = "row" if bins is None else "bin"
+            raise ValueError(
+                f"count is {count}, but the shard has {counted(units, noun)}; pass a number of "
+                f"micro-batches from 1 to {units:,}"
+            )
+        share, more = divmod(units, count)
+        sizes = [share + (index < more) for index in range(count)]
+        return [
+            self._part(end - size, end) for end, size in zip(accumulate(sizes), sizes, strict=True)
+        ]
+
+    def _part(self, first: int, end: int) -> Shard:
+        """Return the rows, or the bins, from one on up to another."""
+        bins = self.bin_offsets
+        if bins is not None:
+            bins = bins[first : end + 1]
+            first, end = bins[[0, -1]].tolist()
+            bins = bins - first
+        own = {
+            "rows": self.rows[first:end],
+            "is_padding": self.is_padding[first:end],
+            "first_pad": self.first_pad + int(np.count_nonzero(self.is_padding[:first])),
+            "lengths": None if self.lengths is None else self.lengths[first:end],
+            "bin_offsets": bins,
+        }
+        return Shard._trusted(**{**vars(self), **own})
+
     def __repr__(self) -> str:
         padding = int(np.count_nonzero(self.is_padding))
         bins = self.bin_offsets
@@ -123,6 +201,17 @@ def layout_defect(layout: Any, bins: Integers | None) -> str | None:
             "layout=fc.Packed(capacity=...) and to no other"
         )
     return None
+
+
+def check_widths(widths: Any, shard: Any) -> None:
+    """Check the argument ``widths`` beside ``shard``, which may be None."""
+    if not isinstance(widths, str) or widths not in WIDTHS:
+        check_choice("widths", widths, WIDTHS)
+    if shard is None and widths == "shard":
+        raise ValueError(
+            "widths is 'shard', but shard is None; pass shard, or leave widths out: a batch of all "
+            "rows is as wide as the longest of them"
+        )
 
 
 def check_shard(shard: Any) -> None:

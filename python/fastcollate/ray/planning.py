@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, overload
 
@@ -17,7 +17,7 @@ from fastcollate.blocks.reading import built, parts_of
 from fastcollate.build import build_batch
 from fastcollate.ops.normalize import LossNormalizers
 from fastcollate.ops.relayout import ROW_NAMES
-from fastcollate.option_types import ArrayType, WriteOptions
+from fastcollate.option_types import ArrayType, ShardOptions
 from fastcollate.plan import stepping
 from fastcollate.plan.layouts import LayoutArgument
 from fastcollate.plan.merging import MergePlan
@@ -47,6 +47,7 @@ class ShardNormalizers(NamedTuple):
     rows: int
 
 
+@suggests_names
 @dataclass(frozen=True, eq=False)
 class BlockShard:
     """The rows of one rank in one mini-batch: references to the few objects that hold them.
@@ -79,6 +80,14 @@ class BlockShard:
 
     def __len__(self) -> int:
         return len(self.shard)
+
+    def micro_batches(self, count: int | None = None) -> list[BlockShard]:
+        """Part the rows into micro-batches, as :meth:`fastcollate.planning.Shard.micro_batches`.
+
+        Each has the ``loss_normalizers`` of the mini-batch. :func:`collate` fetches the objects of
+        its own rows alone.
+        """
+        return [replace(self, shard=part) for part in self.shard.micro_batches(count)]
 
     def __repr__(self) -> str:
         rows, parts = counted(len(self), "row"), counted(len(self.parts), "object")
@@ -224,7 +233,7 @@ def collate(
     pad_token_id: int,
     timeout: float = TIMEOUT,
     array_type: Literal["torch"] = "torch",
-    **options: Unpack[WriteOptions],
+    **options: Unpack[ShardOptions],
 ) -> Batch[torch.Tensor]: ...
 @overload
 def collate(
@@ -233,17 +242,17 @@ def collate(
     pad_token_id: int,
     timeout: float = TIMEOUT,
     array_type: Literal["numpy"],
-    **options: Unpack[WriteOptions],
+    **options: Unpack[ShardOptions],
 ) -> Batch[NDArray[Any]]: ...
 @suggests_names
-@spells_out(WriteOptions.__optional_keys__, build_batch)
+@spells_out(ShardOptions.__optional_keys__, build_batch)
 def collate(
     shard: BlockShard,
     *,
     pad_token_id: int,
     timeout: float = TIMEOUT,
     array_type: ArrayType = "torch",
-    **options: Unpack[WriteOptions],
+    **options: Unpack[ShardOptions],
 ) -> Batch:
     """Fetch the columns of a shard's rows, and write its batch.
 
@@ -253,7 +262,7 @@ def collate(
     Parameters
     ----------
     shard
-        Of :meth:`BlockStepPlan.shard`.
+        Of :meth:`BlockStepPlan.shard`, or one of its micro-batches.
     pad_token_id
         As :func:`fastcollate.build_batch`.
     timeout
@@ -261,9 +270,9 @@ def collate(
     array_type
         As ``build_batch``.
     **options
-        Those of ``build_batch``: ``layout``, ``position_ids``, ``labels``, ``dtypes``, ``pool`` and
-        so on, but for columns, ``merge`` and ``shard``, which are the blocks' and the plan's. So is
-        the layout of a step that was planned with one.
+        Those of ``build_batch``: ``widths``, ``layout``, ``position_ids``, ``labels``, ``dtypes``,
+        ``pool`` and so on, but for columns, ``merge`` and ``shard``, which are the blocks' and the
+        plan's. So is the layout of a step that was planned with one.
 
     Returns
     -------
@@ -293,9 +302,10 @@ def collate(
     step: JoinedBlocks = fetched(
         shard.name, {0: shard.step}, lambda _: "the plan of the step", timeout
     )[0]
-    parts = fetched(shard.name, shard.parts, step.part_name, timeout)
+    parts = {part: shard.parts[part] for part in parts_of(step, shard.shard)}
+    found = fetched(shard.name, parts, step.part_name, timeout)
     return built(
-        step, shard.shard, parts, pad_token_id=pad_token_id, array_type=array_type, **options
+        step, shard.shard, found, pad_token_id=pad_token_id, array_type=array_type, **options
     )
 
 

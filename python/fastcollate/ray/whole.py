@@ -13,7 +13,9 @@ from fastcollate.arrays import describe
 from fastcollate.batch import Batch
 from fastcollate.blocks.slicing import checked_rows, rows_of, shards_of
 from fastcollate.blocks.spans import Shards, packed, unpacked
-from fastcollate.plan.shard import Shard
+from fastcollate.option_types import WidthsOf
+from fastcollate.plan.layouts import BY_NAME
+from fastcollate.plan.shard import Shard, check_widths
 from fastcollate.plan.step_plan import StepPlan
 from fastcollate.ray.fetching import TIMEOUT, checked_timeout, fetched
 
@@ -148,7 +150,11 @@ def _checked_shards(
 
 @suggests_names
 def get_shard(
-    shard: ShardRef, *, copy: bool = False, timeout: float = TIMEOUT
+    shard: ShardRef,
+    *,
+    widths: WidthsOf = "step",
+    copy: bool = False,
+    timeout: float = TIMEOUT,
 ) -> Batch | dict[str, Any]:
     """Get a shard from Ray's object store.
 
@@ -156,6 +162,10 @@ def get_shard(
     ----------
     shard
         Of :func:`put_shards`.
+    widths
+        ``"step"``: as it was put, as wide as the batch of all rows. ``"shard"``: as wide as its own
+        longest rows, where ranks need not agree (DDP and FSDP); written anew then, without the
+        other padding.
     copy
         Whether its outputs are copies. If not, they are views of the object store's memory, which
         all processes of the node share: do not write into them. NumPy arrays refuse that; torch
@@ -175,15 +185,26 @@ def get_shard(
         The object, or the process that put it, is lost.
     ShardTimeoutError
         It did not arrive in time.
+    ValueError
+        ``widths="shard"`` for a shard of a mapping, whose lengths are not known.
     TypeError
         What is no reference to a shard.
     """
     if not isinstance(shard, ShardRef):
         raise TypeError(f"shard is {describe(shard)}; pass one of what put_shards returned")
+    check_widths(widths, shard)
     check_bool("copy", copy)
     refs = {0: shard.ref}
     found: Shards = fetched(shard.name, refs, lambda _: "its object", checked_timeout(timeout))[0]
-    return unpacked(found, shard.index, copy)
+    rows = unpacked(found, shard.index, copy)
+    if widths == "step":
+        return rows
+    if not isinstance(rows, Batch):
+        raise ValueError(
+            "widths is 'shard', but a mapping was put, whose rows have no known lengths; put a "
+            "Batch, or leave widths out"
+        )
+    return rows.to_layout(BY_NAME[rows.plan.layout])
 
 
 def _num_nodes() -> int:

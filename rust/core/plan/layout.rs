@@ -194,7 +194,7 @@ impl LayoutSpec {
             shift: packed.shift,
             padding_as: packed.padding_as,
         };
-        let least = shard_bins.map_or(0, |bins| bins.width);
+        let least = shard.map_or(0, Shard::least_bin_width);
         let width = self.widths.sequence;
         Ok(Placement::of_bins(
             assembly, &bins, bin_layout, width, least,

@@ -23,7 +23,7 @@ pub use gather::{Of, Per, Places, Shift, Values, gather_places};
 pub use layout::{BinSource, Form, Layout, LayoutSpec, PackedSpec};
 pub use packed::{BinLayout, Extent, PaddingAs};
 pub use placement::{Align, Band, Grid, Longest, Placement, Segment, Widths};
-pub use shard::{Shard, ShardBins};
+pub use shard::{Shard, ShardBins, WidthsOf};
 pub use step::{
     Assignment, Cause, Indivisible, MAX_SLOTS, Padding, Slot, Slots, Split, assign_bins,
 };

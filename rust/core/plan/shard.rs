@@ -16,6 +16,17 @@ pub struct Shard {
     pub lens: Option<Vec<usize>>,
     /// How the rows are packed, if they are.
     pub bins: Option<ShardBins>,
+    /// Which rows its widths come from.
+    pub widths_of: WidthsOf,
+}
+
+/// Which rows the widths of a shard come from, where no option fixes them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum WidthsOf {
+    /// Those of the whole step, so that all shards are as wide.
+    Step,
+    /// The shard's own.
+    Shard,
 }
 
 /// The bins of a shard: its rows follow each other in them.
@@ -28,8 +39,9 @@ pub struct ShardBins {
 }
 
 impl Shard {
-    /// Check that the shard is one of a step of such rows, and return what is longest among all that are
-    /// written of the step, of whose rows `longest` is.
+    /// Check that the shard is one of a step of such rows, of which `longest` is longest, and return what its
+    /// widths have to hold at least: what is longest among all that are written of the step, or nothing where
+    /// widths are its own.
     ///
     /// # Errors
     /// A plan for other rows.
@@ -58,7 +70,18 @@ impl Shard {
         if self.picks.is_empty() {
             return Err(Error::OtherShard("has no rows".to_owned()));
         }
-        Ok(least)
+        Ok(match self.widths_of {
+            WidthsOf::Step => least,
+            WidthsOf::Shard => Longest::default(),
+        })
+    }
+
+    /// What the width of its bins is at least.
+    pub(super) fn least_bin_width(&self) -> usize {
+        match (&self.bins, self.widths_of) {
+            (Some(bins), WidthsOf::Step) => bins.width,
+            _ => 0,
+        }
     }
 
     /// The first row, if all follow each other and none is padding.

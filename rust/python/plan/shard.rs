@@ -1,11 +1,18 @@
 //! Shards as Python has them.
 
 use fastcollate::Error as Core;
-use fastcollate::plan::{Longest, Pick, Shard as CoreShard, ShardBins};
+use fastcollate::plan::{Longest, Pick, Shard as CoreShard, ShardBins, WidthsOf};
 use numpy::PyReadonlyArray1;
 use pyo3::prelude::*;
 
+use crate::names::Names;
 use crate::plan::tables::usizes;
+
+/// Which rows the widths of a shard come from.
+pub const WIDTHS: Names<WidthsOf> = Names::new(
+    "widths",
+    &[(WidthsOf::Step, "step"), (WidthsOf::Shard, "shard")],
+);
 
 /// Rows picked from all rows of a step.
 pub struct Shard(pub CoreShard);
@@ -46,6 +53,7 @@ impl<'py> FromPyObject<'_, 'py> for Shard {
             }),
             lens: lengths.map(|lengths| lengths.as_array().iter().map(len).collect()),
             bins: bins.transpose()?,
+            widths_of: WidthsOf::Step,
         }))
     }
 }

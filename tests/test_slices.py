@@ -1,0 +1,199 @@
+"""Slices of a step for one rank: as wide as its own rows, micro-batch by micro-batch."""
+
+import dataclasses
+import pickle
+
+import numpy as np
+import pytest
+from conftest import share
+from hypothesis import given
+from hypothesis import strategies as st
+
+import fastcollate as fc
+from fastcollate.testing.reference import assert_same, build_shard_loops
+from fastcollate.testing.strategies import as_inputs, extras, rollouts
+
+LAYOUTS = ["left", "two_segment", "right", "jagged", "packed"]
+PACKED = fc.Packed(64, multiple_of=2)
+
+
+def narrowed(shard, lens):
+    """Return the shard of a step that has no other rows."""
+    own = np.array([(1, 1) if row < 0 else lens[row] for row in shard.rows.tolist()])
+    widths = (*own.max(0).tolist(), int(own.sum(1).max()))
+    if shard.bin_offsets is None:
+        return dataclasses.replace(shard, widths=widths)
+    places = -(-own.sum(1) // shard.layout.multiple_of) * shard.layout.multiple_of
+    bins = np.add.reduceat(places, shard.bin_offsets[:-1])
+    return dataclasses.replace(shard, bin_width=int(bins.max()))
+
+
+@st.composite
+def steps(draw, layout, array_type):
+    """Draw the rows of a step, its plan and the options of its batches."""
+    turns = draw(rollouts(max_long_len=30))
+    options = {"pad_token_id": 7, **draw(extras(turns, array_type))}
+    lens = [(len(p), len(r)) for p, r in zip(turns.prompts, turns.responses, strict=True)]
+    how = {"dp_size": draw(st.integers(1, 3))}
+    if layout == "packed":
+        options["labels"] = None
+        how["layout"] = PACKED
+    elif layout != "jagged" and draw(st.booleans()):
+        kind = {"left": fc.Left, "right": fc.Right, "two_segment": fc.TwoSegment}[layout]
+        options["layout"] = kind(multiple_of=draw(st.integers(1, 4)))
+    else:
+        options["layout"] = layout
+    return turns, lens, fc.plan_step(tuple(np.array(lens).reshape(-1, 2).T), **how), options
+
+
+def micro_batches_of(plan, draw):
+    """Return all micro-batches of all ranks, in the order of slots."""
+    shards = [plan.shard(0, rank) for rank in range(plan.dp_size)]
+    bins = shards[0].bin_offsets
+    most = len(shards[0]) if bins is None else len(bins) - 1
+    count = draw(st.integers(1, most))
+    if bins is not None and draw(st.booleans()):
+        return [part for shard in shards for part in shard.micro_batches()]
+    return [part for shard in shards for part in shard.micro_batches(count)]
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@share(4)
+@given(data=st.data())
+def test_equals_the_loops(layout, array_type, data):
+    turns, lens, plan, options = data.draw(steps(layout, array_type))
+    inputs = data.draw(as_inputs(turns))
+    layout = {"layout": plan.layout} if plan.layout else {}
+    for part in micro_batches_of(plan, data.draw):
+        for widths, expected in (("step", part), ("shard", narrowed(part, lens))):
+            batch = fc.build_batch(
+                **inputs, **options, shard=part, widths=widths, array_type=array_type
+            )
+            loops = build_shard_loops(**turns._asdict(), **{**options, **layout}, shard=expected)
+            assert_same(batch, loops)
+            assert batch.is_padding == part.is_padding.tolist()
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@share(4)
+@given(data=st.data())
+def test_no_value_is_lost_or_there_twice(layout, array_type, data):
+    turns, lens, plan, options = data.draw(steps(layout, array_type))
+    arguments = {**turns._asdict(), **options, "array_type": array_type}
+    arguments["uids"] = list(range(len(lens)))
+    whole = fc.build_batch(**{**arguments, "layout": "jagged"})
+    parts = micro_batches_of(plan, data.draw)
+    assert [row for part in parts for row in part.rows.tolist()] == plan.rows.tolist()
+    names, found = [], {"input_ids": [], "loss_mask": []}
+    for part in parts:
+        batch = fc.build_batch(**arguments, shard=part, widths="shard")
+        names += batch.uids
+        jagged = batch if batch.plan.is_jagged else batch.to_layout("jagged")
+        for key, of in (("input_ids", "offsets"), ("loss_mask", "response_offsets")):
+            ends = np.asarray(jagged[of])[1:-1]
+            found[key] += np.split(np.asarray(jagged[key]), ends)
+    slots = plan.inverse.tolist()
+    assert [names[slot] for slot in slots] == arguments["uids"]
+    padding = [name for slot, name in enumerate(names) if plan.is_padding[slot]]
+    assert padding == [f"pad{index}" for index in range(len(padding))]
+    shards = [plan.shard(0, rank) for rank in range(plan.dp_size)]
+    all_slots = [fc.build_batch(**{**arguments, "layout": None}, shard=shard) for shard in shards]
+    assert [name for batch in all_slots for name in batch.uids] == names
+    rows = np.concatenate([found["input_ids"][slot] for slot in slots])
+    assert_same({"input_ids": rows}, {"input_ids": np.asarray(whole.input_ids)})
+    if "loss_mask" in whole:
+        masks = np.concatenate([found["loss_mask"][slot] for slot in slots])
+        assert_same({"loss_mask": masks}, {"loss_mask": np.asarray(whole.loss_mask)})
+
+
+@pytest.mark.parametrize("layout", LAYOUTS[:4])
+def test_micro_batches_are_selected(layout, array_type):
+    prompts, responses = [[1], [2, 3], [4], [5]], [[5, 6], [7], [8, 9, 10], [11]]
+    columns = {"prompts": prompts, "responses": responses, "pad_token_id": 0}
+    columns |= {"layout": layout, "array_type": array_type}
+    whole = fc.build_batch(**columns)
+    plan = fc.plan_step(whole, dp_size=3)
+    for rank in range(3):
+        for part in plan.shard(0, rank).micro_batches(2):
+            assert_same(whole.select(part), fc.build_batch(**columns, shard=part))
+
+
+def test_written_out():
+    prompts, responses = [[1], [2, 3, 4], [5]], [[1, 2], [3], [4, 5, 6, 7]]
+    columns = {"prompts": prompts, "responses": responses, "pad_token_id": 0, "array_type": "numpy"}
+    plan = fc.plan_step(fc.build_batch(**columns), dp_size=2)
+
+    def ids_of(rank, **options):
+        batch = fc.build_batch(**columns, shard=plan.shard(0, rank), **options)
+        return batch.input_ids.tolist()
+
+    assert ids_of(0) == [[0, 0, 1, 1, 2], [0, 2, 3, 4, 3]]
+    assert ids_of(0, widths="shard") == [[0, 1, 1, 2], [2, 3, 4, 3]]
+    assert ids_of(1, widths="shard") == ids_of(1) == [[5, 4, 5, 6, 7], [0, 0, 0, 0, 0]]
+    # What the layout fixes stays.
+    assert ids_of(0, widths="shard", layout=fc.Left(pad_to=5)) == ids_of(0)
+    assert ids_of(0, widths="shard", layout=fc.Left(multiple_of=3))[0] == [0, 0, 0, 1, 1, 2]
+
+
+def test_bin_by_bin():
+    columns = {"prompts": [[1], [2], [3], [4]], "responses": [[1] * n for n in (5, 2, 2, 3)]}
+    columns |= {"pad_token_id": 0, "array_type": "numpy"}
+    lens = [1] * 4, [5, 2, 2, 3]
+    plan = fc.plan_step(lens, layout=fc.Packed(7))
+    shard = plan.shard(0, 0)
+    assert shard.bin_offsets.tolist() == [0, 1, 3, 4]
+    parts = shard.micro_batches()
+    assert [part.rows.tolist() for part in parts] == [[0], [3, 2], [1]]
+    assert [part.bin_offsets.tolist() for part in parts] == [[0, 1], [0, 2], [0, 1]]
+    by_step = [fc.build_batch(**columns, shard=part).input_ids for part in parts]
+    whole = fc.build_batch(**columns, shard=shard).input_ids
+    assert_same({"x": np.concatenate(by_step)}, {"x": whole})
+    own = [fc.build_batch(**columns, shard=part, widths="shard").input_ids for part in parts]
+    assert [ids.shape for ids in own] == [(1, 6), (1, 7), (1, 3)]
+    assert [part.rows.tolist() for part in shard.micro_batches(2)] == [[0, 3, 2], [1]]
+    assert pickle.loads(pickle.dumps(parts[1])) == parts[1]
+
+
+def test_padding_rows_keep_their_names():
+    shard = fc.plan_step([3] * 5).shard(0, 0)
+    shard = dataclasses.replace(shard, is_padding=[False, True, False, True, True], first_pad=3)
+    assert [part.first_pad for part in shard.micro_batches(3)] == [3, 4, 5]
+
+
+@pytest.mark.parametrize(
+    ("count", "exception", "message"),
+    [
+        (None, ValueError, "count is None, but the rows of the shard are not packed"),
+        (0, ValueError, "count is 0; pass a number of micro-batches, 1 or more"),
+        (4, ValueError, "count is 4, but the shard has 3 rows; pass .* from 1 to 3"),
+        (1.5, TypeError, "count is 1.5"),
+        ("bins", TypeError, "count is 'bins'"),
+    ],
+)
+def test_micro_batches_that_cannot_be(count, exception, message):
+    with pytest.raises(exception, match=message):
+        fc.plan_step([3] * 3).shard(0, 0).micro_batches(count)
+    packed = fc.plan_step([3] * 3, layout=fc.Packed(3)).shard(0, 0)
+    if count == 4:
+        with pytest.raises(ValueError, match="the shard has 3 bins"):
+            packed.micro_batches(count)
+
+
+@pytest.mark.parametrize(
+    ("widths", "exception", "message"),
+    [
+        ("shards", ValueError, "widths is 'shards'; pass 'step', 'shard'"),
+        (None, TypeError, "widths is None .*; pass 'step', 'shard'"),
+        (8, TypeError, "widths is 8"),
+        ("shard", ValueError, "widths is 'shard', but shard is None; pass shard"),
+    ],
+)
+def test_widths_that_cannot_be(widths, exception, message):
+    with pytest.raises(exception, match=message):
+        fc.build_batch([[1]], [[2]], pad_token_id=0, widths=widths, array_type="numpy")
+
+
+def test_rows_of_other_steps_are_noticed_all_the_same():
+    shard = fc.plan_step([3, 4], dp_size=2).shard(0, 0)
+    with pytest.raises(ValueError, match="longest"):
+        fc.build_batch([[1], [2]], [[1, 2], [3]], pad_token_id=0, shard=shard, widths="shard")
