@@ -11,8 +11,10 @@ from fastcollate._fastcollate import Owner, Plan
 from fastcollate.arguments import check_bool, counted, suggests_names, warn_user
 from fastcollate.core_call import BatchSpec, Collated
 from fastcollate.handover.to_device import moved, pinned_batch
+from fastcollate.ops.attention import dense_mask, subtree_end
 from fastcollate.ops.broadcast import broadcasted
 from fastcollate.ops.gather import gathered
+from fastcollate.ops.loss_positions import LossPositions, loss_positions, targets
 from fastcollate.ops.normalize import LossNormalizers, loss_normalizers, normalized
 from fastcollate.ops.relayout import relayout
 from fastcollate.ops.select import selected
@@ -35,7 +37,12 @@ else:
 
     Array = TypeVar("Array", covariant=True)
 
-_NEEDS_PLAN = frozenset({"plan", "spec", "prompt_lens", "response_lens", "metrics", "bin_plan"})
+_NEEDS_PLAN = frozenset(
+    {
+        *("plan", "spec", "prompt_lens", "response_lens", "metrics", "bin_plan"),
+        *("subtree_end", "targets"),
+    }
+)
 
 
 class MissingPlanError(RuntimeError, AttributeError):
@@ -298,6 +305,28 @@ class Batch(Mapping[str, Any], Generic[Array]):
         return self._like_outputs(self.plan.response_lens)
 
     @property
+    def subtree_end(self) -> Array:
+        """The attention mask as one integer a position: int32, in the shape of ``input_ids``.
+
+        Position q of an output row looks at k if and only if ``k <= q < subtree_end[k]``. Positions
+        count within the output row, (N, W), and in the jagged layout over all tokens, (total,). A
+        token's subtree ends where its sequence does, that of padding behind itself. Padding sees
+        itself only, also where `padding_as` makes it part of a segment of ``cu_seqlens``.
+
+        Made anew each time, on the device of ``input_ids``.
+        """
+        return cast("Array", subtree_end(self))
+
+    @property
+    def targets(self) -> Array:
+        """The token that each response-aligned value belongs to, of the dtype of ``input_ids``.
+
+        (B, R), packed (N, W), jagged (response tokens,). 0 where there is no token, so that it can
+        index logits (:meth:`loss_positions`). If an output has that key, it is that.
+        """
+        return cast("Array", self._data["targets"] if "targets" in self._data else targets(self))
+
+    @property
     def metrics(self) -> dict[str, float]:
         """Sizes of the batch, flat and ready to be logged. Padding rows count as padding.
 
@@ -400,6 +429,72 @@ class Batch(Mapping[str, Any], Generic[Array]):
             If `shift` is not given with ``of="sequence"``.
         """
         return gathered(self.plan, x, of, shift, missing, per, gaps)
+
+    def dense_mask(self, dtype: Any = "bool", window: int | None = None) -> Array:
+        """Return the attention mask as an array over all pairs of positions.
+
+        True where a position looks at another, as :attr:`subtree_end` says: for
+        ``scaled_dot_product_attention``, and as `attention_mask` for models of transformers with
+        ``attn_implementation="sdpa"``.
+
+        Parameters
+        ----------
+        dtype
+            ``bool``, or the dtype of floats that the model computes in: then the mask is additive,
+            0 or the dtype's minimum. Eager attention takes that; it would add booleans to scores.
+        window
+            For layers with a sliding window: a token looks at the last `window` tokens of its
+            sequence, itself included. None: at all.
+
+        Returns
+        -------
+        array or tensor
+            (N, 1, W, W), of the batch's kind and on the device of ``input_ids``; in the jagged
+            layout (1, 1, total, total).
+
+        Raises
+        ------
+        TypeError, ValueError
+            A dtype of integers, or one that the batch's library has not; a window below 1.
+        """
+        return cast("Array", dense_mask(self, dtype, window))
+
+    def loss_positions(self) -> LossPositions:
+        """Return which positions the loss reads, so that the LM head runs on no other.
+
+        Returns
+        -------
+        LossPositions
+            The tuple ``(pos, inv)``, int64, on the device of ``input_ids``. ``pos``: the flat
+            positions whose outputs predict a trained token, unique and ascending. ``inv``: in the
+            shape of response-aligned fields, the index into `pos` for each value; 0 where nothing
+            trains. If nothing trains at all, `pos` is the first position.
+
+        Raises
+        ------
+        ValueError
+            If ``loss_mask`` was written into, and trains a token that no token predicts.
+
+        Notes
+        -----
+        What trains is where ``loss_mask`` is not 0; without one, sampled tokens that a token
+        predicts. Where that is on a device, this waits for it.
+
+        Examples
+        --------
+        >>> batch = fc.build_batch(
+        ...     [[5, 6], [7]], [[8, 9], [3]], pad_token_id=0, array_type="numpy", layout="jagged"
+        ... )
+        >>> pos, inv = batch.loss_positions()
+        >>> pos, inv, batch.targets
+        (array([1, 2, 4]), array([0, 1, 2]), array([8, 9, 3]))
+
+        With ``hidden``, (N, W, hidden), as a model without its head returns it::
+
+            logits = lm_head(hidden.flatten(0, 1)[pos])
+            logp = logits.log_softmax(-1)[inv, batch.targets]
+        """
+        return loss_positions(self)
 
     def broadcast(self, per_row: Any, on: Literal["trained", "response"] = "trained") -> Any:
         """Put one value per row onto the sampled tokens of the row.

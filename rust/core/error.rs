@@ -267,6 +267,12 @@ pub enum Error {
     TooManyTokens { tokens: usize },
 
     #[error(
+        "output rows have {width} positions, more than attention can count in int32; pass a smaller \
+         capacity, or fewer rows"
+    )]
+    WideAttention { width: usize },
+
+    #[error(
         "row {row} has {found} {unit}, but {argument} is {width} and rows are not truncated; \
          pass a larger {argument}, or shorter rows"
     )]

@@ -1,6 +1,7 @@
 //! Plans: small integer tables that say what goes where. No token is in them.
 
 mod assembly;
+mod attention;
 mod bins;
 mod gather;
 mod joining;

@@ -210,6 +210,16 @@ impl Plan {
         )
     }
 
+    /// Where the subtree of each position ends in its output row, int32 (positions,).
+    fn subtree_ends<'py>(&self, py: Python<'py>) -> Result<Bound<'py, PyArray1<i32>>> {
+        Ok(PyArray1::from_vec(py, self.placement.subtree_ends()?))
+    }
+
+    /// How many tokens each position has before it in its sequence, int32 (positions,).
+    fn depths<'py>(&self, py: Python<'py>) -> Result<Bound<'py, PyArray1<i32>>> {
+        Ok(PyArray1::from_vec(py, self.placement.depths()?))
+    }
+
     /// Which spans of rows share an output row: where output rows begin among them, and of each
     /// span its row, where it begins in that, and its tokens, all int64. None if the layout is not
     /// packed.

@@ -1,0 +1,92 @@
+"""The positions whose outputs a loss reads, so that the LM head runs on no other."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from fastcollate.arrays import like_of, taken, to_numpy, zeros
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from fastcollate._fastcollate import Plan
+    from fastcollate.batch import Batch
+
+
+class LossPositions(NamedTuple):
+    """Which positions predict trained tokens, and which of them predicts each.
+
+    Attributes
+    ----------
+    pos : int64 (positions,)
+        Flat indices into the positions of ``input_ids``: unique and ascending.
+    inv : int64
+        In the shape of the batch's response-aligned fields: the index into `pos` of what predicts
+        the token of each value. 0 where nothing trains.
+    """
+
+    pos: Any
+    inv: Any
+
+
+def loss_positions(batch: Batch) -> LossPositions:
+    """See :meth:`fastcollate.Batch.loss_positions`."""
+    plan, like = batch.plan, batch["input_ids"]
+    values, predictors = _places(plan, next_token=True)
+    shape = plan.leading_shape(plan.response_width)
+    is_trained = _is_trained(batch)[values]
+    values, predictors = values[is_trained], predictors[is_trained]
+    if (predictors < 0).any():
+        raise ValueError(
+            "loss_mask is not 0 on a token that no token predicts, the first of its sequence; "
+            "pass loss_mask to build_batch, which masks such tokens"
+        )
+    is_read = np.zeros(plan.num_positions, np.bool_)
+    is_read[predictors] = True
+    if len(predictors) == 0:
+        is_read[:1] = True  # an index of 0 has to be one, also where nothing trains
+    inv = np.zeros(shape, np.int64)
+    inv.reshape(-1)[values] = (np.cumsum(is_read) - 1)[predictors]
+    return LossPositions(like_of(np.flatnonzero(is_read), like), like_of(inv, like))
+
+
+def targets(batch: Batch) -> Any:
+    """See :attr:`fastcollate.Batch.targets`."""
+    plan, ids = batch.plan, batch["input_ids"]
+    values, tokens = _places(plan, next_token=False)
+    found = zeros(plan.leading_shape(plan.response_width), ids)
+    found.reshape(-1)[like_of(values, ids)] = taken(ids.reshape(-1), tokens)
+    return found
+
+
+def _is_trained(batch: Batch) -> NDArray[np.bool_]:
+    """Say where response tokens train, all places in one line. Keys may be those of fields."""
+    is_output = batch.spec.outputs.loss_mask is not None
+    mask = batch["loss_mask"] if is_output else batch.plan.loss_mask()
+    is_trained: NDArray[np.bool_] = to_numpy(mask != 0)
+    return is_trained.reshape(-1)
+
+
+def _places(plan: Plan, next_token: bool) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return where values of response tokens stand, and where their tokens or predictors do.
+
+    Both are flat indices; of a predictor that there is not, -1.
+    """
+
+    def places(of_sequence: bool, next_token: bool, width: int) -> NDArray[np.int64]:
+        return plan.gather_places(
+            of_sequence=of_sequence,
+            next_token=next_token,
+            width=width,
+            per_turn=False,
+            gaps=True,
+            padding=True,
+            may_miss=True,
+        )[0]
+
+    values = places(False, False, plan.response_width)
+    tokens = places(True, next_token, plan.width)
+    has_value = values >= 0
+    return values[has_value], tokens[has_value]

@@ -1,0 +1,141 @@
+"""Attention masks of every layout are those that the definition gives, pair by pair."""
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from conftest import NEEDS_TORCH, share
+from hypothesis import given
+from hypothesis import strategies as st
+
+import fastcollate as fc
+from fastcollate.arrays import to_numpy
+from fastcollate.planning import BinPlan
+
+LAYOUTS = {
+    "left": fc.Left(multiple_of=4),
+    "two_segment": fc.TwoSegment(pad_prompt_to=9),
+    "right": fc.Right(),
+    "jagged": fc.Jagged(),
+    "packed": fc.Packed(capacity=18),
+    "aligned": fc.Packed(capacity=24, multiple_of=4, padding_as="last_segment"),
+    "shifted": fc.Packed(capacity=18, shift="next_token", padding_as="no_segment"),
+    "split": fc.Packed(capacity=7, algorithm="concat"),
+    "one row": fc.Packed.single_row(pad_to=70),
+}
+ROWS = st.lists(st.tuples(st.integers(0, 8), st.integers(0, 9)), min_size=1, max_size=4)
+
+
+def built(lens, layout, array_type="numpy", **options):
+    """Build a batch of rows of these lengths, of which every token is another."""
+    ids = iter(range(1, 1000))
+    rows = [([next(ids) for _ in range(p)], [next(ids) for _ in range(r)]) for p, r in lens]
+    prompts, responses = map(list, zip(*rows, strict=True))
+    layout = LAYOUTS[layout] if isinstance(layout, str) else layout
+    options |= {"pad_token_id": 0, "array_type": array_type, "layout": layout}
+    return fc.build_batch(prompts, responses, **options)
+
+
+def sequences_of(batch):
+    """Say which sequence each position of each output row is of, and how deep; None: padding."""
+    if "attention_mask" in batch:
+        masks = to_numpy(batch.attention_mask)
+        return [
+            [(0, sum(mask[:column])) if mask[column] else None for column in range(len(mask))]
+            for mask in masks.tolist()
+        ]
+    if batch.bin_plan is None:
+        spans = pairwise(to_numpy(batch.cu_seqlens).tolist())
+        return [[(number, i) for number, (a, b) in enumerate(spans) for i in range(b - a)]]
+    rows = []
+    bins: BinPlan = batch.bin_plan
+    for begin, end in pairwise(bins.offsets):
+        row = []
+        for number in range(begin, end):
+            length = int(bins.lengths[number])
+            row += [(number, depth) for depth in range(length)]
+            row += [None] * (-length % bins.multiple_of)
+        rows.append(row + [None] * (batch.plan.width - len(row)))
+    return rows
+
+
+def mask_of(batch, window=None):
+    """Say of each pair of positions if the first looks at the second: bool (N, 1, W, W)."""
+
+    def looks(row, q, k):
+        if row[q] is None or row[k] is None:
+            return q == k
+        (of_q, q_depth), (of_k, k_depth) = row[q], row[k]
+        distance = q_depth - k_depth
+        return of_q == of_k and distance >= 0 and (window is None or distance < window)
+
+    width = range(batch.plan.width)
+    rows = sequences_of(batch)
+    mask = [[[[looks(row, q, k) for k in width] for q in width]] for row in rows]
+    return np.array(mask, np.bool_).reshape(len(rows), 1, len(width), len(width))
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@share(6)
+@given(lens=ROWS, window=st.none() | st.integers(1, 20))
+def test_masks_are_as_defined(layout, array_type, lens, window):
+    if layout == "shifted":  # where first tokens of rows without a prompt would have no place
+        lens = [(max(p, 1), r) for p, r in lens]
+    batch = built(lens, layout, array_type)
+    expected = mask_of(batch)
+    ends = batch.subtree_end
+    assert str(ends.dtype).endswith("int32")
+    assert ends.shape == batch.input_ids.shape
+    ends = to_numpy(ends).reshape(len(expected), 1, 1, -1)
+    columns = np.arange(ends.shape[-1])
+    np.testing.assert_array_equal(
+        (columns <= columns[:, None]) & (columns[:, None] < ends), expected
+    )
+    mask = batch.dense_mask(window=window)
+    assert isinstance(mask, type(batch.input_ids))
+    expected = mask_of(batch, window)
+    np.testing.assert_array_equal(to_numpy(mask), expected, strict=True)
+    additive = batch.dense_mask("float32", window)
+    least = np.finfo(np.float32).min
+    np.testing.assert_array_equal(
+        to_numpy(additive), np.where(expected, np.float32(0), least), strict=True
+    )
+
+
+@NEEDS_TORCH
+def test_dtypes_of_dense_masks():
+    import torch
+
+    batch = built([(2, 3), (1, 1)], "packed", "torch")
+    for dtype in torch.bfloat16, torch.float16, torch.float64:
+        mask = batch.dense_mask(dtype)
+        assert mask.dtype == dtype
+        assert mask.unique().tolist() == [torch.finfo(dtype).min, 0]
+    assert batch.dense_mask(torch.bool).dtype == torch.bool
+    with pytest.raises(TypeError, match="dtype is 'int64'; pass bool, or the dtype of floats"):
+        batch.dense_mask(torch.int64)
+    with pytest.raises(TypeError, match="'bfloat16', which NumPy does not have"):
+        built([(2, 3)], "packed").dense_mask("bfloat16")
+
+
+@pytest.mark.parametrize(
+    ("window", "error", "message"),
+    [
+        (0, ValueError, "window is 0; pass a number of tokens or None, 1 or more"),
+        (True, TypeError, "window is True .*; pass a number of tokens or None"),
+        (1 << 31, ValueError, "window is 2147483648, which does not fit int32"),
+    ],
+)
+def test_windows_that_cannot_be(window, error, message):
+    with pytest.raises(error, match=message):
+        built([(2, 3)], "packed").dense_mask(window=window)
+
+
+def test_a_batch_without_a_plan_has_no_mask():
+    batch = fc.Batch({"input_ids": np.zeros((1, 2), np.int64)})
+    for name in "subtree_end", "targets":
+        with pytest.raises(fc.planning.MissingPlanError, match=f"has no {name}"):
+            getattr(batch, name)
+    for call in batch.dense_mask, batch.loss_positions:
+        with pytest.raises(fc.planning.MissingPlanError, match="has no plan"):
+            call()
