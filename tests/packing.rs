@@ -161,6 +161,7 @@ const SPEC: PackSpec = PackSpec {
     max_sequences: usize::MAX,
     multiple_of: 1,
     max_cost: f64::INFINITY,
+    bin_cost: 0.0,
     min_bins: 0,
     bins_multiple_of: 1,
     growth: Growth::Moving,

@@ -93,6 +93,7 @@ fn spec(capacity: usize) -> PackSpec {
         max_sequences: usize::MAX,
         multiple_of: 1,
         max_cost: f64::INFINITY,
+        bin_cost: 0.0,
         min_bins: 0,
         bins_multiple_of: 1,
         growth: Growth::Moving,

@@ -28,6 +28,7 @@ __all__ = [
     "SYNTHETIC_LENS",
     "WIDTHS",
     "BufferPool",
+    "CostSpec",
     "FieldSpec",
     "LayoutSpec",
     "Merge",
@@ -170,6 +171,22 @@ class OutputSpec:
     def with_loss_mask(self, dtype: str | None) -> OutputSpec: ...
 
 @final
+class CostSpec:
+    """What tokens, pairs, sequences and bins cost, checked."""
+
+    def __new__(
+        cls,
+        per_token: float,
+        per_pair: float,
+        per_sequence: float,
+        per_bin: float,
+        window: tuple[int, float] | None,
+        chunk: tuple[int, float] | None,
+    ) -> CostSpec: ...
+    def pairs(self, lengths: NDArray[int64]) -> NDArray[float64]: ...
+    def of(self, lengths: NDArray[int64]) -> NDArray[float64]: ...
+
+@final
 class PackSpec:
     """How sequences are packed, checked."""
 
@@ -181,7 +198,7 @@ class PackSpec:
         max_sequences: int,
         multiple_of: int,
         max_cost: float,
-        cost: str | Callable[[NDArray[int64]], NDArray[float64]],
+        cost: str | CostSpec | Callable[[NDArray[int64]], NDArray[float64]],
         min_bins: int,
         bins_multiple_of: int,
         grow_by: str,

@@ -30,6 +30,8 @@ What belongs to them:
 - :class:`TreeNodes`: runs of tokens that belong to the same rows.
 - :func:`prompt_boundaries` and :class:`PromptBoundaries`: the first row of each prompt, and one
   past its last.
+- :class:`Costs`: what tokens, pairs in attention, sequences and bins cost, for every argument that
+  takes costs.
 - :class:`LossNormalizers`: what the losses of each mini-batch are divided by.
 - :func:`broadcast_last_step`: the value of a trajectory's last step, on all its steps.
 - :func:`drop_padding`: results of all shards in the order of the step's rows, without padding rows.
@@ -43,6 +45,7 @@ from fastcollate.ops.last_step import broadcast_last_step
 from fastcollate.ops.normalize import LossNormalizers
 from fastcollate.plan.bin_plan import BinPlan
 from fastcollate.plan.boundaries import PromptBoundaries
+from fastcollate.plan.costs import Costs
 from fastcollate.plan.merge_report import Break, MergeReport
 from fastcollate.plan.merging import MergePlan
 from fastcollate.plan.packing import pack
@@ -58,6 +61,7 @@ from fastcollate.plan.tree_report import SharedTokens, TreeReport
 __all__ = [
     "BinPlan",
     "Break",
+    "Costs",
     "LossNormalizers",
     "MergePlan",
     "MergeReport",

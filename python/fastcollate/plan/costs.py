@@ -2,20 +2,156 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import KW_ONLY, asdict, dataclass, fields
+from functools import cached_property
+from numbers import Real
 from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from fastcollate._fastcollate import CostSpec
+from fastcollate.arguments import checked_count, suggests_names
 from fastcollate.arrays import NUMBERS, describe, is_only_torch, is_tensor, to_numpy
-from fastcollate.plan.lengths import Integers
+from fastcollate.plan.lengths import Integers, checked_lengths
 
-Costs: TypeAlias = Callable[[Integers], ArrayLike]
+CostFunction: TypeAlias = Callable[[Integers], ArrayLike]
 """What rows of so many tokens, int64 (rows,), cost: numbers of the same shape."""
 
 Weights: TypeAlias = NDArray[np.int64] | NDArray[np.float32] | NDArray[np.float64]
 """Numbers that are neither negative nor infinite, which add up as their dtype does."""
+
+
+@suggests_names
+@dataclass(frozen=True, repr=False)
+class Costs:
+    """What a forward and backward pass costs, linear in what a bin (or a micro-batch) holds.
+
+    A bin costs ``per_token * tokens + per_pair * pairs + per_sequence * sequences + per_bin``, in
+    any unit: seconds, or FLOPs. A *pair* is a token that looks at one token, itself or one before
+    it, in all layers: a sequence of L tokens has ``L * (L + 1) / 2``. Rows of a tree cost what
+    their new tokens do, each with all that are before it in its row: ``sum(d + 1)`` pairs over
+    tokens with d tokens before them.
+
+    Parameters
+    ----------
+    per_token, per_pair, per_sequence, per_bin
+        Finite numbers of 0 or more, one of them above 0.
+    window, window_share
+        Layers with a sliding window: each token looks at the last `window` tokens, itself included.
+        The share of all layers that have one, from 0 to 1.
+    chunk, chunk_share
+        The same of layers in which each token looks at those before it in its chunk of `chunk`
+        tokens. All other layers look at all tokens before.
+
+    Raises
+    ------
+    ValueError
+        A cost that is negative, NaN or infinite; costs that are all 0; a window or chunk below 1; a
+        share that is not from 0 to 1, or shares that exceed 1 together.
+    TypeError
+        What is no number.
+
+    Examples
+    --------
+    >>> costs = fc.planning.Costs(per_token=2.0, per_pair=0.5)
+    >>> costs
+    Costs(per_token=2.0, per_pair=0.5)
+    >>> costs.of([3, 1])
+    array([9. , 2.5])
+    """
+
+    per_token: float = 0.0
+    per_pair: float = 0.0
+    per_sequence: float = 0.0
+    per_bin: float = 0.0
+    _: KW_ONLY
+    window: int | None = None
+    window_share: float = 1.0
+    chunk: int | None = None
+    chunk_share: float = 1.0
+
+    def __post_init__(self) -> None:
+        for name in TERMS:
+            object.__setattr__(self, name, _checked_cost(name, getattr(self, name)))
+        if not any(getattr(self, name) for name in TERMS):
+            raise ValueError(f"{', '.join(TERMS)} are all 0; pass one above 0")
+        shares = 0.0
+        for name in ("window", "chunk"):
+            if (size := getattr(self, name)) is None:
+                object.__setattr__(self, f"{name}_share", 1.0)
+                continue
+            object.__setattr__(self, name, checked_count(name, size, "a number of tokens"))
+            share = _checked_cost(f"{name}_share", getattr(self, f"{name}_share"))
+            shares += share
+            if shares > 1 + 1e-9:
+                raise ValueError(
+                    f"{name}_share is {share}, so layers with window and chunk are {shares:g} of "
+                    "all; pass shares of at most 1 together"
+                )
+            object.__setattr__(self, f"{name}_share", share)
+
+    def of(self, lengths: Any) -> NDArray[np.float64]:
+        """Return what sequences of so many tokens cost, float64 (n,), without `per_bin`."""
+        return self.spec.of(checked_lengths("lengths", lengths, "sequence"))
+
+    def pairs(self, lengths: Any) -> NDArray[np.float64]:
+        """Return the pairs of sequences, float64 (n,): on the average of all layers."""
+        return self.spec.pairs(checked_lengths("lengths", lengths, "sequence"))
+
+    @cached_property
+    def spec(self) -> CostSpec:
+        """The compiled form."""
+        window = None if self.window is None else (self.window, self.window_share)
+        chunk = None if self.chunk is None else (self.chunk, self.chunk_share)
+        terms = self.per_token, self.per_pair, self.per_sequence, self.per_bin
+        return CostSpec(*terms, window, chunk)
+
+    def to_dict(self) -> dict[str, float]:
+        """Return the parameters that differ from their defaults, ready to be written as JSON."""
+        return {name: value for name, value in asdict(self).items() if value != _DEFAULTS[name]}
+
+    @classmethod
+    def from_dict(cls, parameters: Mapping[str, Any]) -> Costs:
+        """Return the costs of what :meth:`to_dict` returned.
+
+        Raises
+        ------
+        TypeError, ValueError
+            If they are none.
+        """
+        if not isinstance(parameters, Mapping):
+            raise TypeError(
+                f"parameters is {describe(parameters)}; pass the dict that to_dict returned"
+            )
+        return cls(**parameters)
+
+    def __reduce__(self) -> tuple[Callable[..., Costs], tuple[Any, ...]]:
+        return Costs.from_dict, (self.to_dict(),)
+
+    def __repr__(self) -> str:
+        parts = (f"{name}={value!r}" for name, value in self.to_dict().items())
+        return f"Costs({', '.join(parts)})"
+
+
+TERMS = ("per_token", "per_pair", "per_sequence", "per_bin")
+"""The costs of what a bin holds."""
+
+_DEFAULTS = {field.name: field.default for field in fields(Costs)}
+
+CostArgument: TypeAlias = Costs | CostFunction
+"""What costs can be beside a name."""
+
+
+def _checked_cost(name: str, value: Any) -> float:
+    if not isinstance(value, Real) or isinstance(value, bool):
+        raise TypeError(f"{name} is {describe(value)}; pass a number")
+    if not 0 <= float(value) < math.inf:
+        raise ValueError(f"{name} is {value}; pass a finite number of 0 or more")
+    return float(value)
+
 
 FLOPS_PER_TOKEN = 24_576
 """What a token costs beside attention, in the unit of a pair of tokens in attention."""
@@ -31,7 +167,7 @@ def flops_costs(lengths: Integers) -> Integers:
     return FLOPS_PER_TOKEN * lengths + lengths * lengths
 
 
-NAMED_COSTS: dict[str, Costs] = {"tokens": token_costs, "flops": flops_costs}
+NAMED_COSTS: dict[str, CostFunction] = {"tokens": token_costs, "flops": flops_costs}
 """What costs can be called by their name."""
 
 
@@ -43,7 +179,7 @@ def costs_of(name: str, cost: Any, lengths: Integers, noun: str = "row") -> NDAr
     name
         The argument, for errors.
     cost
-        A name of :data:`NAMED_COSTS`, a function of lengths, or the costs themselves.
+        A name of :data:`NAMED_COSTS`, :class:`Costs`, a function of lengths, or one cost per row.
     lengths
         Tokens of rows.
     noun
@@ -66,11 +202,13 @@ def weights_of(name: str, cost: Any, lengths: Integers, noun: str = "row") -> We
     Integers are int64, float16 and bfloat16 float32.
     """
     names = ", ".join(map(repr, NAMED_COSTS))
-    advice = f"pass {names}, a function of lengths or one number per {noun}"
+    advice = f"pass {names}, fc.planning.Costs(...), a function of lengths or one number per {noun}"
     if isinstance(cost, str):
         if cost not in NAMED_COSTS:
             raise ValueError(f"{name} is {cost!r}; {advice}")
         cost = NAMED_COSTS[cost]
+    if isinstance(cost, Costs):
+        return cost.spec.of(lengths)
     if callable(cost):
         found, found_by, verb = cost(lengths.copy()), f"the function {name} returned", "return"
     elif hasattr(cost, "__array__") or isinstance(cost, (list, tuple)):

@@ -11,7 +11,7 @@ from fastcollate._fastcollate import PADDING_AS, SHIFTS, LayoutSpec, PackSpec, P
 from fastcollate.arguments import check_choice, checked_count, counted, suggests_names
 from fastcollate.arrays import describe
 from fastcollate.plan.bin_plan import BinPlan
-from fastcollate.plan.costs import NAMED_COSTS, Costs
+from fastcollate.plan.costs import NAMED_COSTS, CostArgument, Costs
 from fastcollate.plan.lengths import checked_bin
 from fastcollate.plan.packing import Algorithm, Growth, Oversize, Packer
 
@@ -72,6 +72,8 @@ class Layout:
             )
         if isinstance(plan := given.get("plan"), Mapping):
             given["plan"] = BinPlan.from_dict(plan)
+        if isinstance(cost := given.get("cost"), Mapping):
+            given["cost"] = Costs.from_dict(cost)
         return kind(**given)
 
     def __reduce__(self) -> tuple[Callable[..., Layout], tuple[Any, ...]]:
@@ -326,7 +328,7 @@ class Packed(Layout):
     grow_by: Growth = "moving"
     oversize: Oversize | None = None
     max_cost: float | None = None
-    cost: Literal["flops", "tokens"] | Costs = "flops"
+    cost: Literal["flops", "tokens"] | CostArgument = "flops"
     multiple_of: int = 1
     pad_to: int | None = None
     shift: Shift = "none"
@@ -397,13 +399,14 @@ class Packed(Layout):
 
     def _check_packing(self) -> None:
         """Check the options of packing, and keep numbers as such."""
-        if not isinstance(self.cost, str) and not callable(self.cost):
+        if not isinstance(self.cost, (str, Costs)) and not callable(self.cost):
             raise TypeError(
-                f"cost is {describe(self.cost)}; pass {', '.join(map(repr, NAMED_COSTS))}, a "
+                f"cost is {describe(self.cost)}; pass {', '.join(map(repr, NAMED_COSTS))}, "
+                "fc.planning.Costs(...), a "
                 "function of lengths or, for one cost per row, "
                 "plan=fastcollate.planning.pack(lengths, ..., cost=...)"
             )
-        if not callable(self.cost):
+        if isinstance(self.cost, str):
             check_choice("cost", self.cost, NAMED_COSTS)
         packer = self.packer
         self._set("capacity", packer.capacity)
@@ -534,7 +537,7 @@ def _restored(kind: type[Layout], options: dict[str, Any]) -> Layout:
 
 def _plain(name: str, value: Any) -> Any:
     """Return an option as JSON can hold it."""
-    if isinstance(value, BinPlan):
+    if isinstance(value, (BinPlan, Costs)):
         return value.to_dict()
     if isinstance(value, tuple):
         return [list(bin_) for bin_ in value]

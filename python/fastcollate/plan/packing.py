@@ -14,7 +14,7 @@ from fastcollate._fastcollate import GROWTHS, OVERSIZES, PACK_ALGORITHMS, PackSp
 from fastcollate.arguments import check_choice, checked_count, counted, suggests_names
 from fastcollate.arrays import describe
 from fastcollate.plan.bin_plan import BinPlan
-from fastcollate.plan.costs import NAMED_COSTS, Costs, costs_of
+from fastcollate.plan.costs import NAMED_COSTS, CostArgument, Costs, costs_of
 from fastcollate.plan.grouping import group_numbers
 from fastcollate.plan.lengths import Integers, checked_lengths
 
@@ -44,7 +44,7 @@ def pack(
     keep_together: Any | None = None,
     oversize: Oversize | None = None,
     max_cost: float | None = None,
-    cost: Literal["flops", "tokens"] | Costs | ArrayLike = "flops",
+    cost: Literal["flops", "tokens"] | CostArgument | ArrayLike = "flops",
 ) -> BinPlan:
     """Pack sequences into bins: rows, or micro-batches, of a capacity.
 
@@ -105,9 +105,10 @@ def pack(
     max_cost, cost
         How much a bin may cost at most, beside the capacity, and what sequences cost, also where
         `grow_by` is ``"splitting"``: ``"flops"``,
-        ``24576 * L + L * L`` for a sequence of L tokens; ``"tokens"``; a function, which gets
-        lengths, int64 (m,), and returns what they cost; or costs (n,). They are finite and not
-        negative; to split by cost, a longer piece must not cost less. Not with ``"concat"``.
+        ``24576 * L + L * L`` for a sequence of L tokens; ``"tokens"``; :class:`Costs`; a function,
+        which gets lengths, int64 (m,), and returns what they cost; or costs (n,). They are finite
+        and not negative; to split by cost, a longer piece must not cost less. Not with
+        ``"concat"``.
 
     Returns
     -------
@@ -239,7 +240,9 @@ class Packer(NamedTuple):
     def spec(self) -> PackSpec:
         """The compiled form."""
         cost = self.cost
-        if callable(cost):
+        if isinstance(cost, Costs):
+            cost = cost.spec
+        elif callable(cost):
             cost = partial(costs_of, "cost", cost, noun="sequence")
         elif not isinstance(cost, str):
             cost = "flops"  # which the costs of the sequences stand in for
@@ -254,7 +257,8 @@ class Packer(NamedTuple):
     def plan(self, lengths: Integers, groups: Integers | None = None) -> BinPlan:
         """Pack sequences of these lengths, int64 (n,), or groups of them, numbered (n,)."""
         is_named = isinstance(self.cost, str) and self.cost in NAMED_COSTS
-        costs = None if is_named or callable(self.cost) else self.costs(lengths)
+        is_known = is_named or isinstance(self.cost, Costs) or callable(self.cost)
+        costs = None if is_known else self.costs(lengths)
         offsets, indices, starts, lens = self.spec.pack(lengths, groups, costs)
         return BinPlan._from_own(
             offsets=offsets,
@@ -276,6 +280,8 @@ def _checked_max_cost(max_cost: Any, cost: Any, *, is_counted: bool) -> float:
         return math.inf
     if not isinstance(max_cost, Real) or isinstance(max_cost, bool):
         raise TypeError(f"max_cost is {describe(max_cost)}; pass a number")
-    if not float(max_cost) > 0:
-        raise ValueError(f"max_cost is {max_cost}; pass a number above 0")
+    per_bin = cost.per_bin if isinstance(cost, Costs) else 0.0
+    if not float(max_cost) > per_bin:
+        beside = f", the per_bin of {cost!r}" if per_bin > 0 else ""
+        raise ValueError(f"max_cost is {max_cost}; pass a number above {per_bin:g}{beside}")
     return float(max_cost)

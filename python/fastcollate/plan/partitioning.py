@@ -20,7 +20,7 @@ from fastcollate.arguments import (
     counted,
     suggests_names,
 )
-from fastcollate.plan.costs import Costs, checked_weights, weights_of
+from fastcollate.plan.costs import CostArgument, checked_weights, weights_of
 from fastcollate.plan.lengths import Integers, checked_lengths, lengths_defect
 from fastcollate.plan.shard import Shard
 from fastcollate.plan.tables import Table, check_names, contradiction, not_valid, offsets_defect
@@ -39,7 +39,7 @@ def partition(
     *,
     algorithm: Algorithm = "karmarkar_karp",
     equal_size: bool = False,
-    cost: Literal["tokens", "flops"] | Costs | ArrayLike | None = None,
+    cost: Literal["tokens", "flops"] | CostArgument | ArrayLike | None = None,
 ) -> list[list[int]]:
     """Part sequences so that all parts weigh about the same.
 
@@ -61,8 +61,8 @@ def partition(
         Whether all parts have to have the same number of sequences.
     cost
         What is balanced in place of `lengths`, which are numbers of tokens then: ``"tokens"``;
-        ``"flops"``, ``24576 * L + L * L`` for L tokens; a function, which gets the lengths, int64
-        (n,), and returns the costs; or the costs (n,).
+        ``"flops"``, ``24576 * L + L * L`` for L tokens; :class:`Costs`; a function, which gets the
+        lengths, int64 (n,), and returns the costs; or the costs (n,).
 
     Returns
     -------
@@ -122,7 +122,7 @@ def micro_batches(
     order: Order = "small_ends",
     *,
     min_bins: int = 1,
-    cost: Literal["tokens", "flops"] | Costs | ArrayLike = "flops",
+    cost: Literal["tokens", "flops"] | CostArgument | ArrayLike = "flops",
 ) -> MicroBatches:
     """Split sequences into micro-batches of about the same cost, none of which has too many tokens.
 
@@ -151,8 +151,8 @@ def micro_batches(
         How many micro-batches a rank has at least.
     cost
         What micro-batches are balanced by: ``"flops"``, ``24576 * L + L * L`` for L tokens;
-        ``"tokens"``; a function, which gets the lengths, int64 (n,), and returns the costs; or the
-        costs (n,).
+        ``"tokens"``; :class:`Costs`; a function, which gets the lengths, int64 (n,), and returns
+        the costs; or the costs (n,).
 
     Returns
     -------

@@ -18,7 +18,7 @@ from fastcollate.arguments import (
     suggests_names,
 )
 from fastcollate.plan.boundaries import PromptBoundaries
-from fastcollate.plan.costs import Costs, costs_of
+from fastcollate.plan.costs import CostArgument, Costs, costs_of
 from fastcollate.plan.grouping import group_offsets
 from fastcollate.plan.layouts import LayoutArgument, checked_layout
 from fastcollate.plan.lengths import Integers
@@ -80,7 +80,7 @@ def plan_step(
     rows_per_mini_batch: int | None = None,
     dp_size: int = 1,
     pad_rows: PadRows = "synthetic",
-    shard_by: ShardBy | Costs = "contiguous",
+    shard_by: ShardBy | CostArgument = "contiguous",
     keep_together: KeepTogether | None = None,
     layout: LayoutArgument | None = None,
     allow_partial: bool = False,
@@ -122,9 +122,10 @@ def plan_step(
         Which rank gets which rows. ``"contiguous"``: those that follow each other, about as many as
         the others; ``"strided"``: every `dp_size`-th; ``"tokens"``: about as many tokens as the
         others; ``"flops"``: about as much work, ``24576 * L + L * L`` for a row of L tokens; or
-        about the same cost by a function, which gets the tokens of rows, int64 (rows,), and returns
-        what they cost, finite and not negative. Balanced ranks get the rows largest first, each the
-        one that has the least so far. Rows of a rank keep their order.
+        about the same cost by :class:`fastcollate.planning.Costs` or a function, which gets the
+        tokens of rows, int64 (rows,), and returns what they cost, finite and not negative. Balanced
+        ranks get the rows largest first, each the one that has the least so far. Rows of a rank
+        keep their order.
     keep_together
         Whether the rows of a prompt or of a trajectory have to be on one rank. Then all ranks are
         filled up to as many rows as the fullest one has, which can be more than are needed to
@@ -333,8 +334,9 @@ def _item(uids: Any, row: int) -> Any:
 def _check_options(pad_rows: Any, shard_by: Any, keep_together: Any) -> None:
     check_choice("pad_rows", pad_rows, PAD_ROWS)
     check_choice("keep_together", keep_together, (*get_args(KeepTogether), None))
-    if not callable(shard_by):
-        check_choice("shard_by", shard_by, get_args(ShardBy), ", or a function of lengths")
+    if not isinstance(shard_by, Costs) and not callable(shard_by):
+        others = ", fc.planning.Costs(...) or a function of lengths"
+        check_choice("shard_by", shard_by, get_args(ShardBy), others)
 
 
 def _checked_unit(prompts: Any, rows: Any) -> tuple[str | None, int]:

@@ -12,7 +12,7 @@ import numpy as np
 from fastcollate import _fastcollate
 from fastcollate._fastcollate import PrefixTree
 from fastcollate.arguments import counted, suggests_names
-from fastcollate.plan.costs import Costs
+from fastcollate.plan.costs import CostArgument, Costs
 from fastcollate.plan.lengths import Integers, checked_lengths, lengths_defect
 from fastcollate.plan.packing import Algorithm, Oversize, Packer
 from fastcollate.plan.tables import Table, check_names, contradiction, listed_integers, not_valid
@@ -175,7 +175,7 @@ class TreePlan(Table):
         bins_multiple_of: int = 1,
         oversize: Oversize | None = None,
         max_cost: float | None = None,
-        cost: Literal["flops", "tokens"] | Costs = "flops",
+        cost: Literal["flops", "tokens"] | CostArgument = "flops",
     ) -> TreeBins:
         """Pack rows into bins that hold tokens they have in common once.
 
@@ -203,8 +203,9 @@ class TreePlan(Table):
             or ``"own_bin"``, as ``pack``.
         max_cost, cost
             How much a bin may cost at most, beside the capacity: what its rows cost, less what the
-            tokens cost that each has in common with the one before it. ``cost`` is a name or a
-            function of lengths, as ``pack``; a longer row must not cost less.
+            tokens cost that each has in common with the one before it. ``cost`` is a name,
+            :class:`Costs` or a function of lengths, as ``pack``; a longer row must not cost
+            less.
 
         Returns
         -------
@@ -243,7 +244,7 @@ class TreePlan(Table):
                 f"{option} splits rows, but bins of trees hold whole rows; pass another algorithm, "
                 "and oversize='error' or 'own_bin'"
             )
-        if not isinstance(cost, str) and not callable(cost):
+        if not isinstance(cost, (str, Costs)) and not callable(cost):
             raise ValueError(
                 "cost has one number per row, but a tree needs the cost of tokens that rows have "
                 "in common; pass cost as a name or a function"

@@ -3,6 +3,7 @@
 mod assembly;
 mod attention;
 mod bins;
+mod costs;
 mod gather;
 mod joining;
 mod layout;
@@ -20,6 +21,7 @@ mod turns;
 
 pub use assembly::{Assembly, Pick, Piece, Row};
 pub use bins::{Bins, Span};
+pub use costs::{Costs, Span as AttentionSpan};
 pub use gather::{Of, Per, Places, Shift, Values, gather_places};
 pub use layout::{BinSource, Form, Layout, LayoutSpec, PackedSpec};
 pub use packed::{BinLayout, Extent, PaddingAs};

@@ -3,10 +3,10 @@
 use std::sync::Arc;
 
 use fastcollate::Error as Core;
-use fastcollate::plan::BinTables;
 use fastcollate::plan::pack::{
     Algorithm, Cost, Growth, ItemBins, Oversize, PackSpec as CoreSpec, Packer, spread,
 };
+use fastcollate::plan::{AttentionSpan, BinTables, Costs as CoreCosts};
 use numpy::{PyArray1, PyReadonlyArray1};
 use pyo3::prelude::*;
 
@@ -72,10 +72,59 @@ pub enum NamedCost {
     Flops,
 }
 
-/// What sequences cost, by a name or a function of lengths, int64 (n,), that returns float64 (n,).
+/// What tokens, pairs, sequences and bins cost, checked.
+#[pyclass(frozen, module = "fastcollate._fastcollate")]
+pub struct CostSpec(CoreCosts);
+
+#[pymethods]
+impl CostSpec {
+    #[new]
+    fn new(
+        per_token: f64,
+        per_pair: f64,
+        per_sequence: f64,
+        per_bin: f64,
+        window: Option<(usize, f64)>,
+        chunk: Option<(usize, f64)>,
+    ) -> Self {
+        let span = |(len, share)| AttentionSpan { len, share };
+        Self(CoreCosts {
+            per_token,
+            per_pair,
+            per_sequence,
+            per_bin,
+            window: window.map(span),
+            chunk: chunk.map(span),
+        })
+    }
+
+    /// The pairs of tokens in the attention of sequences, float64 (n,).
+    fn pairs<'py>(
+        &self,
+        py: Python<'py>,
+        lengths: PyReadonlyArray1<i64>,
+    ) -> Result<Bound<'py, PyArray1<f64>>> {
+        let pairs = column(&lengths)?.into_iter().map(|len| self.0.pairs(len));
+        Ok(PyArray1::from_iter(py, pairs))
+    }
+
+    /// What sequences cost, float64 (n,).
+    fn of<'py>(
+        &self,
+        py: Python<'py>,
+        lengths: PyReadonlyArray1<i64>,
+    ) -> Result<Bound<'py, PyArray1<f64>>> {
+        let costs = column(&lengths)?.into_iter().map(|len| self.0.of(len));
+        Ok(PyArray1::from_iter(py, costs))
+    }
+}
+
+/// What sequences cost, by a name, what they hold, or a function of lengths, int64 (n,), that returns
+/// float64 (n,).
 #[derive(Clone)]
 pub enum PyCost {
     Named(NamedCost),
+    Linear(CoreCosts),
     Function(Arc<Py<PyAny>>),
 }
 
@@ -95,6 +144,11 @@ impl PackSpec {
         bins_multiple_of: usize,
         grow_by: &str,
     ) -> Result<Self> {
+        let cost = match (cost.extract::<&str>(), cost.cast::<CostSpec>()) {
+            (Ok(name), _) => PyCost::Named(COSTS.value(name)?),
+            (_, Ok(costs)) => PyCost::Linear(costs.get().0),
+            _ => PyCost::Function(Arc::new(cost.unbind())),
+        };
         Ok(Self {
             core: CoreSpec {
                 algorithm: ALGORITHMS.value(algorithm)?,
@@ -103,14 +157,12 @@ impl PackSpec {
                 max_sequences,
                 multiple_of,
                 max_cost,
+                bin_cost: cost.per_bin(),
                 min_bins,
                 bins_multiple_of,
                 growth: GROWTHS.value(grow_by)?,
             },
-            cost: match cost.extract::<&str>() {
-                Ok(name) => PyCost::Named(COSTS.value(name)?),
-                Err(_) => PyCost::Function(Arc::new(cost.unbind())),
-            },
+            cost,
         })
     }
 
@@ -158,11 +210,20 @@ impl PyCost {
     /// What sequences cost where nothing is said.
     pub const FLOPS: Self = Self::Named(NamedCost::Flops);
 
+    /// What a bin costs beside its sequences.
+    fn per_bin(&self) -> f64 {
+        match self {
+            Self::Linear(costs) => costs.per_bin,
+            Self::Named(_) | Self::Function(_) => 0.0,
+        }
+    }
+
     /// Do something with the cost.
     pub fn with<T>(&self, work: impl FnOnce(Cost<Error>) -> T) -> T {
         match self {
             Self::Named(NamedCost::Flops) => work(Cost::Flops),
             Self::Named(NamedCost::Tokens) => work(Cost::Tokens),
+            Self::Linear(costs) => work(Cost::Linear(costs)),
             Self::Function(function) => {
                 let call = |lens: &[usize]| {
                     Python::attach(|py| {

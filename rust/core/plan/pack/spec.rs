@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use super::{ItemBins, Items, Load, Packer, concat, halve, spread};
 use crate::error::{Error, Oversized, Result};
-use crate::plan::{Bins, Span};
+use crate::plan::{Bins, Costs, Span};
 
 use crate::ticks::Ticks;
 
@@ -56,8 +56,10 @@ pub struct PackSpec {
     pub max_sequences: usize,
     /// What the place of a sequence is rounded up to a multiple of. Not 0.
     pub multiple_of: usize,
-    /// What the sequences of a bin cost at most; infinite where costs do not count.
+    /// What a bin costs at most; infinite where costs do not count.
     pub max_cost: f64,
+    /// What a bin costs beside its sequences.
+    pub bin_cost: f64,
     /// How many bins there are at least.
     pub min_bins: usize,
     /// What the number of bins has to be a multiple of. Not 0.
@@ -75,6 +77,8 @@ pub enum Cost<'a, E> {
     Tokens,
     /// Their tokens and, squared, what attention costs: the workload of verl.
     Flops,
+    /// What their tokens, pairs and numbers do.
+    Linear(&'a Costs),
     /// One number each.
     Given(&'a [f64]),
     /// What a function says.
@@ -90,6 +94,7 @@ impl<E> Cost<'_, E> {
                 let flops = |&len: &usize| (len as u128 * (len as u128 + FLOPS_PER_TOKEN)) as f64;
                 lens.iter().map(flops).collect()
             }
+            Self::Linear(costs) => lens.iter().map(|&len| costs.of(len)).collect(),
             Self::Given(costs) => costs.to_vec(),
             Self::Function(function) => function(lens)?,
         })
@@ -132,7 +137,7 @@ impl PackSpec {
         Load {
             size: self.capacity,
             count: self.max_sequences,
-            cost: self.max_cost,
+            cost: self.max_cost - self.bin_cost,
         }
     }
 
@@ -194,7 +199,7 @@ impl PackSpec {
         let counts = pieces.groups.as_ref().map(|groups| counts_of(groups));
         let exceeds = |index: usize| {
             let is_large = self.place(lens[index]) > self.capacity || { costs.as_ref() }
-                .is_some_and(|costs| costs[index] > self.max_cost);
+                .is_some_and(|costs| costs[index] > self.limit().cost);
             let group = pieces.groups.as_ref().map(|groups| groups[index]);
             let is_alone = counts
                 .as_ref()
@@ -300,9 +305,9 @@ impl PackSpec {
             return Err(found(item, Oversized::Tokens { tokens, limit }));
         }
         let costs = items.costs.iter().flatten();
-        if let Some((item, &cost)) = { costs.enumerate() }.find(|&(_, &cost)| cost > self.max_cost)
-        {
-            let limit = self.max_cost;
+        let most = self.limit().cost;
+        if let Some((item, cost)) = { costs.enumerate() }.find(|&(_, &cost)| cost > most) {
+            let (cost, limit) = (cost + self.bin_cost, self.max_cost);
             return Err(found(item, Oversized::Cost { cost, limit }));
         }
         Ok(())
@@ -327,7 +332,8 @@ impl PackSpec {
         if self.max_cost == f64::INFINITY {
             return Ok(most * multiple);
         }
-        let cost_of = |multiples: usize| Ok::<_, E>(cost.of(&[multiples * multiple])?[0]);
+        let cost_of =
+            |multiples: usize| Ok::<_, E>(cost.of(&[multiples * multiple])?[0] + self.bin_cost);
         // The most that does not cost too much, by bisection.
         let (mut fits, mut exceeds) = (0, most + 1);
         while exceeds - fits > 1 {

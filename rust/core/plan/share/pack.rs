@@ -73,7 +73,15 @@ impl Tree {
         let lens: Vec<_> = lens.chain(shared).collect();
         let costs = spec.costs(&lens, cost)?;
         Ok(costs.map(|mut costs| {
-            let shared = costs.split_off(self.rows.len());
+            let mut shared = costs.split_off(self.rows.len());
+            if let Cost::Linear(costs) = cost {
+                // A row is a sequence of its own, whatever it shares.
+                shared = self
+                    .rows
+                    .iter()
+                    .map(|row| costs.of_tokens(row.shared))
+                    .collect();
+            }
             (costs, shared)
         }))
     }
@@ -81,7 +89,7 @@ impl Tree {
     /// Check that a bin has room for every row.
     fn check_rows(&self, spec: &PackSpec, weights: &Weights) -> Result<()> {
         let exceeding = |(place, row): (usize, &TreeRow)| {
-            let cost = weights.of(&(place..place + 1)).cost;
+            let cost = weights.of(&(place..place + 1)).cost + spec.bin_cost;
             let tokens = spec.place(row.len);
             let (capacity, max_cost) = (spec.capacity, spec.max_cost);
             let oversized = if tokens > capacity {

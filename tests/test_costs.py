@@ -1,0 +1,173 @@
+"""Costs: of tokens, pairs in attention, sequences and bins, wherever costs are given."""
+
+import itertools
+import json
+import math
+import pickle
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import fastcollate as fc
+from fastcollate.planning import Costs
+
+KINDS = [
+    {},
+    {"window": 3},
+    {"window": 3, "window_share": 0.75},
+    {"chunk": 4},
+    {"window": 2, "window_share": 0.25, "chunk": 5, "chunk_share": 0.5},
+]
+
+
+def mask(length, window=None, chunk=None):
+    """Say by brute force which token looks at which."""
+    query, key = np.indices((length, length))
+    seen = key <= query
+    if window is not None:
+        seen &= query - key < window
+    if chunk is not None:
+        seen &= query // chunk == key // chunk
+    return seen
+
+
+def seen_by(length, kind):
+    """Count what each token looks at, on the average of all layers."""
+    window, chunk = kind.get("window"), kind.get("chunk")
+    shares = [
+        kind.get(f"{name}_share", 1.0) if kind.get(name) else 0.0 for name in ("window", "chunk")
+    ]
+    masks = [(1 - sum(shares), {}), (shares[0], {"window": window}), (shares[1], {"chunk": chunk})]
+    return sum(share * mask(length, **how).sum(1) for share, how in masks)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_pairs_are_those_of_the_masks(kind):
+    costs = Costs(per_pair=2.0, **kind)
+    expected = [seen_by(length, kind).sum() for length in range(30)]
+    np.testing.assert_allclose(costs.pairs(range(30)), expected)
+    np.testing.assert_allclose(costs.of(range(30)), 2 * np.array(expected))
+
+
+@given(
+    lengths=st.lists(st.integers(0, 40), min_size=1, max_size=30),
+    coefficients=st.tuples(*[st.integers(0, 5)] * 4).filter(any),
+    kind=st.sampled_from(KINDS),
+)
+def test_costs_are_sums_over_tokens(lengths, coefficients, kind):
+    token, pair, sequence, per_bin = coefficients
+    costs = Costs(*coefficients, **kind)
+    expected = [
+        sequence + sum(token + pair * seen for seen in seen_by(length, kind)) for length in lengths
+    ]
+    np.testing.assert_allclose(costs.of(lengths), expected)
+    # In every call they are what a function of the same lengths says.
+    for k in (1, min(3, len(lengths))):
+        assert fc.planning.partition(lengths, k, cost=costs) == fc.planning.partition(
+            lengths, k, cost=costs.of
+        )
+    found = fc.plan_step(lengths, dp_size=3, shard_by=costs)
+    assert found == fc.plan_step(lengths, dp_size=3, shard_by=costs.of)
+    micro = fc.planning.micro_batches(lengths, 100, cost=costs)
+    assert micro == fc.planning.micro_batches(lengths, 100, cost=costs.of)
+    limit = max(expected) * 2 + per_bin + 1
+    options = {"capacity": 80, "max_cost": limit, "oversize": "split"}
+    bins = fc.planning.pack(lengths, cost=costs, **options)
+    assert bins == fc.planning.pack(
+        lengths, cost=costs.of, **options | {"max_cost": limit - per_bin}
+    )
+    parts = costs.of(bins.lengths)
+    for start, end in itertools.pairwise(bins.offsets.tolist()):
+        assert parts[start:end].sum() + per_bin <= limit * (1 + 1e-12)
+
+
+@given(
+    rows=st.lists(st.lists(st.integers(0, 1), min_size=1, max_size=8), min_size=1, max_size=8),
+    kind=st.sampled_from(KINDS),
+)
+def test_trees_pay_for_new_tokens(rows, kind):
+    costs = Costs(1.0, 0.5, 3.0, 2.0, **kind)
+    tree = fc.planning.prefix_tree(rows, [[]] * len(rows))
+
+    def cost(bin_):
+        """Sum over the tokens that no row before it in the bin has."""
+        known, total = set(), 2.0 + 3.0 * len(bin_)
+        for row in bin_:
+            for place, seen in enumerate(seen_by(len(rows[row]), kind)):
+                if (path := tuple(rows[row][: place + 1])) not in known:
+                    total += 1.0 + 0.5 * seen
+                    known.add(path)
+        return total
+
+    largest = max(cost([row]) for row in range(len(rows)))
+    for limit in (largest, largest * 1.5):
+        bins = tree.pack(64, max_cost=limit + 1e-9, cost=costs)
+        assert max(map(cost, bins.bins)) <= limit + 1e-6
+    # One bin does exactly if everything together costs no more.
+    together = cost(list(range(len(rows))))
+    assert tree.pack(64, max_cost=together + 1e-9, cost=costs).num_bins == 1
+    if together > largest + 0.1:
+        assert tree.pack(64, max_cost=together - 0.1, cost=costs).num_bins > 1
+
+
+def test_they_are_values():
+    costs = Costs(1, 2.5, window=4096, window_share=0.5)
+    assert repr(costs) == "Costs(per_token=1.0, per_pair=2.5, window=4096, window_share=0.5)"
+    assert Costs.from_dict(json.loads(json.dumps(costs.to_dict()))) == costs
+    assert pickle.loads(pickle.dumps(costs)) == costs
+    assert costs != Costs(1, 2.5)
+    assert len({costs, Costs(1, 2.5, window=4096, window_share=0.5)}) == 1
+    layout = fc.Packed(64, max_cost=1e6, cost=costs)
+    assert fc.Packed.from_dict(json.loads(json.dumps(layout.to_dict()))) == layout
+    assert pickle.loads(pickle.dumps(layout)) == layout
+    plan = fc.plan_step([3, 4, 5], dp_size=2, layout=layout)
+    assert fc.planning.StepPlan.from_dict(json.loads(json.dumps(plan.to_dict()))) == plan
+
+
+def test_batches_are_packed_by_them():
+    """As the shard of a step that was, and without Python in between."""
+    turns = {"prompts": [[1]] * 4, "responses": [[2] * 9, [3] * 9, [4] * 9, [5] * 3]}
+    costs = Costs(per_pair=1.0, per_bin=10.0)
+    layout = fc.Packed(64, max_cost=130.0, cost=costs)  # 55 each, and 10
+    batch = fc.build_batch(**turns, pad_token_id=0, layout=layout)
+    assert batch.input_ids.shape[0] == 2
+    by_function = fc.Packed(64, max_cost=120.0, cost=costs.of)
+    same = fc.build_batch(**turns, pad_token_id=0, layout=by_function)
+    assert batch.sequence_ids.tolist() == same.sequence_ids.tolist()
+
+
+@pytest.mark.parametrize(
+    ("args", "options", "error", "message"),
+    [
+        ((), {}, ValueError, "per_token, per_pair, per_sequence, per_bin are all 0; pass one"),
+        ((-1.0,), {}, ValueError, "per_token is -1.0; pass a finite number of 0 or more"),
+        ((1, math.nan), {}, ValueError, "per_pair is nan"),
+        ((1, 1, math.inf), {}, ValueError, "per_sequence is inf"),
+        ((1, 1, 1, "2"), {}, TypeError, "per_bin is .*; pass a number"),
+        ((True,), {}, TypeError, "per_token is "),
+        ((1,), {"window": 0}, ValueError, "window is 0; pass a number of tokens"),
+        ((1,), {"chunk": 2.5}, TypeError, "chunk is 2.5"),
+        ((1,), {"window": 2, "window_share": 1.5}, ValueError, "window_share is 1.5"),
+        ((1,), {"window": 2, "chunk": 2}, ValueError, "chunk_share is 1.0, .* 2 of all"),
+        ((1,), {"per_tokens": 2}, TypeError, "per_token"),
+    ],
+)
+def test_what_cannot_be(args, options, error, message):
+    with pytest.raises(error, match=message):
+        Costs(*args, **options)
+
+
+def test_bins_that_cost_too_much():
+    costs = Costs(per_token=1, per_bin=5)
+    with pytest.raises(
+        ValueError, match=r"max_cost is 5; pass a number above 5, the per_bin of Co"
+    ):
+        fc.planning.pack([1], 8, max_cost=5, cost=costs)
+    with pytest.raises(ValueError, match=r"lengths\[1\] is 4.* 9.*max_cost=8"):
+        fc.planning.pack([1, 4], 8, max_cost=8, cost=costs)
+    with pytest.raises(
+        ValueError, match=r"cost is 'work'; pass 'tokens', 'flops', fc.planning.Costs"
+    ):
+        fc.planning.partition([1, 2], 1, cost="work")
