@@ -1,5 +1,6 @@
 //! Whole batches on slices alone: every array is what loops over rows and tokens write.
 
+use std::fmt;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use fastcollate::batch::{
@@ -509,7 +510,7 @@ proptest! {
             bins: None,
         };
         let of_shard = |source, columns| {
-            let (layout, poll) = (rows(Layout::Right), || Ok::<_, Error>(()));
+            let (layout, poll) = (rows(Layout::Right), || Ok(()));
             collate_slices(&request, source, Some(&shard), columns, &layout, &Cost::Flops, &poll).unwrap()
         };
         let of_turns = of_shard(RowSource::Merged(&merge), input.columns());
@@ -659,15 +660,8 @@ fn threads_write_what_one_writes() {
     let layout = rows(Layout::Left);
     let of_batch = RowSource::Turns.rows(&turns, None, &layout).unwrap();
     let assembly = of_batch.read();
-    let placement = {
-        of_batch.place(
-            &layout,
-            None,
-            &Cost::Flops,
-            &mut Ticks::new(&mut || Ok::<_, Error>(())),
-        )
-    }
-    .unwrap();
+    let placement =
+        { of_batch.place(&layout, None, &Cost::Flops, &mut Ticks::new(&mut || Ok(()))) }.unwrap();
     let mut columns = input.columns();
     let planned = request.plan(&of_batch, &placement, &mut columns).unwrap();
     assert!(planned.num_bytes() >= 64 << 20);
@@ -675,7 +669,7 @@ fn threads_write_what_one_writes() {
         let polls = AtomicUsize::new(0);
         let poll = || {
             polls.fetch_add(1, Ordering::Relaxed);
-            Ok::<_, Error>(())
+            Ok(())
         };
         let mut words = vec![if is_zeroed { 0 } else { u64::MAX }; planned.num_bytes() / 8];
         let bytes = bytemuck::cast_slice_mut(&mut words);
@@ -702,19 +696,6 @@ fn threads_write_what_one_writes() {
     assert!(Expected::of_collated(&batch) == laid_out(&Row::of_turns(&input), Layout::Left));
 }
 
-/// Why a batch was not written.
-#[derive(Debug, PartialEq)]
-enum Failure {
-    Core(Error),
-    Stopped,
-}
-
-impl From<Error> for Failure {
-    fn from(error: Error) -> Self {
-        Self::Core(error)
-    }
-}
-
 #[test]
 fn a_hook_and_a_bad_value_end_the_writing() {
     let mut input = large();
@@ -730,9 +711,9 @@ fn a_hook_and_a_bad_value_end_the_writing() {
     let polls = AtomicUsize::new(0);
     let stop = || match polls.fetch_add(1, Ordering::Relaxed) {
         0..2 => Ok(()),
-        _ => Err(Failure::Stopped),
+        _ => Err(Error::external(fmt::Error)),
     };
-    let written = |input: &Input, poll: Poll<Failure>| {
+    let written = |input: &Input, poll: Poll| {
         let (layout, columns) = (rows(Layout::Right), input.columns());
         collate_slices(
             &request,
@@ -745,14 +726,13 @@ fn a_hook_and_a_bad_value_end_the_writing() {
         )
         .unwrap_err()
     };
-    assert_eq!(written(&input, &stop), Failure::Stopped);
-    input.responses[200][8_000] = 1 << 40;
-    let failure = written(&input, &|| Ok(()));
-    let Failure::Core(error) = failure else {
-        panic!("nothing stopped it");
+    let Error::External(stopped) = written(&input, &stop) else {
+        panic!("the hook did not stop it");
     };
+    assert_eq!(stopped.downcast().ok(), Some(fmt::Error));
+    input.responses[200][8_000] = 1 << 40;
     assert_eq!(
-        error.to_string(),
+        written(&input, &|| Ok(())).to_string(),
         "responses[200][8000] is 1099511627776, which does not fit int32; \
          pass a value that fits, or another dtype"
     );

@@ -111,7 +111,7 @@ fn halving_splits_the_heaviest_bin() {
 #[test]
 fn concat_needs_room_for_a_token() {
     let concat = |lens: &[usize], multiple, count| {
-        let mut go_on = || Ok::<_, Error>(());
+        let mut go_on = || Ok(());
         concat(lens, 5, multiple, count, &mut Ticks::new(&mut go_on))
     };
     let bins = concat(&[3, 9, 2], 1, usize::MAX).unwrap();
@@ -126,8 +126,8 @@ fn concat_needs_room_for_a_token() {
 fn all_can_be_stopped() {
     let sizes: Vec<_> = (0..20_000).map(|item| item * 7919 % 1009).collect();
     let costs: Vec<_> = sizes.iter().map(|&size| size as f64).collect();
-    let stopped = Error::EmptyBatch(TokenForm::Parts);
-    let mut stop = || Err(stopped.clone());
+    let stopped = || Error::EmptyBatch(TokenForm::Parts);
+    let mut stop = || Err(stopped());
     let mut ticks = Ticks::new(&mut stop);
     for costs in [None, Some(&costs[..])] {
         let items = Items {
@@ -141,16 +141,16 @@ fn all_can_be_stopped() {
             cost: 5e4,
         };
         for packer in PACKERS {
-            assert_eq!(packer.pack(items, limit, &mut ticks), Err(stopped.clone()));
+            assert_eq!(packer.pack(items, limit, &mut ticks), Err(stopped()));
         }
     }
     let packed = ItemBins {
         offsets: vec![0, sizes.len()],
         items: (0..sizes.len()).collect(),
     };
-    assert_eq!(spread(&packed, 2, &mut ticks), Err(stopped.clone()));
+    assert_eq!(spread(&packed, 2, &mut ticks), Err(stopped()));
     let found = concat(&sizes, 1500, 1, usize::MAX, &mut ticks);
-    assert_eq!(found, Err(stopped.clone()));
+    assert_eq!(found, Err(stopped()));
 }
 
 /// The options of a packer, of which a test changes some.

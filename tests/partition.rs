@@ -4,7 +4,7 @@ use fastcollate::plan::partition::{
     Capped, Counts, First, Item, Order, Parts, Short, Weight, balance, karmarkar_karp,
     micro_batches, swap,
 };
-use fastcollate::{Ticks, unstopped};
+use fastcollate::{Error, Result, Ticks, unstopped};
 use proptest::prelude::*;
 
 fn sorted_items(parts: &Parts) -> Vec<usize> {
@@ -138,16 +138,30 @@ fn nothing_to_part() {
     assert_eq!(swapped, nothing);
 }
 
-/// Whether work ends where the hook is called for the `at`th time.
-fn stops(at: usize, mut work: impl FnMut(&mut Ticks<usize>) -> Result<(), usize>) -> bool {
+/// An error of this test's own.
+#[derive(Debug, PartialEq, thiserror::Error)]
+#[error("stopped at call {0}")]
+struct Stopped(usize);
+
+/// Whether work ends where the hook is called for the `at`th time, with the error that it returns.
+fn stops(at: usize, mut work: impl FnMut(&mut Ticks) -> Result<()>) -> bool {
     let mut calls = 0;
     let mut hook = || {
         calls += 1;
-        if calls == at { Err(calls) } else { Ok(()) }
+        if calls < at {
+            return Ok(());
+        }
+        Err(Error::external(Stopped(calls)))
     };
-    let done = work(&mut Ticks::new(&mut hook));
-    assert!(done == Ok(()) || done == Err(at));
-    done.is_err()
+    match work(&mut Ticks::new(&mut hook)) {
+        Ok(()) => false,
+        Err(Error::External(error)) => {
+            assert_eq!(error.to_string(), format!("stopped at call {at}"));
+            assert_eq!(error.downcast().ok(), Some(Stopped(at)));
+            true
+        }
+        Err(error) => panic!("{error}"),
+    }
 }
 
 #[test]

@@ -24,8 +24,6 @@ impl Coordinates {
 }
 
 impl Column<i64> for Coordinates {
-    type Error = Error;
-
     fn row_len(&self, turn: usize) -> usize {
         self.lens[turn]
     }

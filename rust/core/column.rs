@@ -15,8 +15,6 @@ use crate::fill_number::Number;
 /// A column only answers what a row holds. It decides nothing and moves nothing by itself.
 pub trait Column<T> {
     /// What goes wrong when a value cannot be read.
-    type Error;
-
     /// Number of tokens of a turn.
     fn row_len(&self, turn: usize) -> usize;
 
@@ -25,7 +23,7 @@ pub trait Column<T> {
     ///
     /// # Errors
     /// A value that does not fit; `out` may be partly written then.
-    fn read(&self, turn: usize, from: usize, out: &mut [T]) -> Result<(), Self::Error>;
+    fn read(&self, turn: usize, from: usize, out: &mut [T]) -> Result<()>;
 
     /// Hear that a turn is to be read soon, from token `from` on, and how soon. A column whose values
     /// the processor cannot foresee may ask for their memory.
@@ -48,19 +46,13 @@ pub trait Tokens: Column<i64> {
     ///
     /// # Errors
     /// A value that is no token id.
-    fn common_len(
-        &self,
-        at: At,
-        other: &Self,
-        other_at: At,
-        len: usize,
-    ) -> Result<usize, Self::Error>;
+    fn common_len(&self, at: At, other: &Self, other_at: At, len: usize) -> Result<usize>;
 
     /// Hear, from time to time, that long work goes on. A column may end it.
     ///
     /// # Errors
     /// Why the work is to end.
-    fn pause(&self) -> Result<(), Self::Error> {
+    fn pause(&self) -> Result<()> {
         Ok(())
     }
 }
@@ -100,34 +92,29 @@ pub enum Check {
 
 /// A column that every number type of outputs can be read from.
 pub trait AnyColumn:
-    Column<bool, Error = Self::Failure>
-    + Column<u8, Error = Self::Failure>
-    + Column<i16, Error = Self::Failure>
-    + Column<i32, Error = Self::Failure>
-    + Column<i64, Error = Self::Failure>
-    + Column<f16, Error = Self::Failure>
-    + Column<bf16, Error = Self::Failure>
-    + Column<f32, Error = Self::Failure>
-    + Column<f64, Error = Self::Failure>
+    Column<bool>
+    + Column<u8>
+    + Column<i16>
+    + Column<i32>
+    + Column<i64>
+    + Column<f16>
+    + Column<bf16>
+    + Column<f32>
+    + Column<f64>
 {
-    /// What goes wrong when a value cannot be read.
-    type Failure: From<Error>;
 }
 
-impl<E, C> AnyColumn for C
-where
-    E: From<Error>,
-    C: Column<bool, Error = E>
-        + Column<u8, Error = E>
-        + Column<i16, Error = E>
-        + Column<i32, Error = E>
-        + Column<i64, Error = E>
-        + Column<f16, Error = E>
-        + Column<bf16, Error = E>
-        + Column<f32, Error = E>
-        + Column<f64, Error = E>,
+impl<C> AnyColumn for C where
+    C: Column<bool>
+        + Column<u8>
+        + Column<i16>
+        + Column<i32>
+        + Column<i64>
+        + Column<f16>
+        + Column<bf16>
+        + Column<f32>
+        + Column<f64>
 {
-    type Failure = E;
 }
 
 /// A column as a batch is planned by.
@@ -158,7 +145,7 @@ pub trait FieldColumn: AnyColumn {
     ///
     /// # Errors
     /// Turns that cannot be read.
-    fn largest(&self, turns: impl Iterator<Item = usize>) -> Result<Option<i128>, Self::Failure>;
+    fn largest(&self, turns: impl Iterator<Item = usize>) -> Result<Option<i128>>;
 
     /// Number of values of a token.
     fn inner(&self) -> usize {
@@ -263,8 +250,6 @@ impl FieldColumn for SliceColumn<'_> {
 }
 
 impl<T: Element> Column<T> for SliceColumn<'_> {
-    type Error = Error;
-
     fn row_len(&self, turn: usize) -> usize {
         self.slice(turn).len() / self.inner().max(1)
     }
@@ -281,16 +266,14 @@ impl<T: Element> Column<T> for SliceColumn<'_> {
 
 /// Values of a column that are whole numbers, as it was asked to check ([`Check::Whole`]): read as float64,
 /// which holds them exactly, and converted. So integers, booleans and floats may stand for them alike.
-pub struct WholeNumbers<'a, E>(pub &'a dyn Column<f64, Error = E>);
+pub struct WholeNumbers<'a>(pub &'a dyn Column<f64>);
 
-impl<T: Element, E> Column<T> for WholeNumbers<'_, E> {
-    type Error = E;
-
+impl<T: Element> Column<T> for WholeNumbers<'_> {
     fn row_len(&self, turn: usize) -> usize {
         self.0.row_len(turn)
     }
 
-    fn read(&self, turn: usize, from: usize, out: &mut [T]) -> Result<(), E> {
+    fn read(&self, turn: usize, from: usize, out: &mut [T]) -> Result<()> {
         let (mut numbers, mut whole) = ([0.0; CHUNK], [0; CHUNK]);
         for (index, out) in out.chunks_mut(CHUNK).enumerate() {
             let numbers = &mut numbers[..out.len()];
@@ -334,7 +317,7 @@ pub fn common_when_read<C: Column<i64>>(
     other: &C,
     other_at: At,
     len: usize,
-) -> Result<usize, C::Error> {
+) -> Result<usize> {
     let (mut a, mut b) = ([0; CHUNK], [0; CHUNK]);
     for done in (0..len).step_by(CHUNK) {
         let count = CHUNK.min(len - done);
@@ -377,25 +360,23 @@ pub fn read_slice<T: Element>(
 pub type Rounding = fn(&mut [f64]);
 
 /// Values of a column, of one number a token, where a loss mask trains; elsewhere another.
-pub struct TrainedValues<'a, T, E> {
+pub struct TrainedValues<'a, T> {
     /// The values.
-    pub values: &'a dyn Column<T, Error = E>,
+    pub values: &'a dyn Column<T>,
     /// The loss mask.
-    pub mask: &'a dyn Column<f64, Error = E>,
+    pub mask: &'a dyn Column<f64>,
     /// What rounds weights: where one is 0 then, nothing trains.
     pub round: Rounding,
     /// What stands there.
     pub fill: T,
 }
 
-impl<T: Element, E> Column<T> for TrainedValues<'_, T, E> {
-    type Error = E;
-
+impl<T: Element> Column<T> for TrainedValues<'_, T> {
     fn row_len(&self, turn: usize) -> usize {
         self.values.row_len(turn)
     }
 
-    fn read(&self, turn: usize, from: usize, out: &mut [T]) -> Result<(), E> {
+    fn read(&self, turn: usize, from: usize, out: &mut [T]) -> Result<()> {
         let mut weights = [0.0; CHUNK];
         for (index, out) in out.chunks_mut(CHUNK).enumerate() {
             let (from, weights) = (from + index * CHUNK, &mut weights[..out.len()]);

@@ -1,7 +1,8 @@
 //! The one error type of the core. Every message names field, row and position, what was found,
 //! what was expected, and what to do about it.
 
-use std::fmt;
+use std::error::Error as StdError;
+use std::{fmt, ptr};
 
 use crate::dtype::Dtype;
 use crate::plan::TokenForm;
@@ -97,7 +98,7 @@ impl Oversized {
 }
 
 /// Why a batch cannot be planned or written.
-#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+#[derive(Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 #[allow(missing_docs, reason = "the messages say what the fields are")]
 pub enum Error {
@@ -535,6 +536,37 @@ pub enum Error {
 
     #[error("this is not a valid plan: {0}; pass the tables that to_dict returned")]
     InvalidPlan(String),
+
+    #[error(transparent)]
+    External(External),
+}
+
+impl Error {
+    /// An error of another crate, to be passed on.
+    pub fn external(error: impl StdError + Send + Sync + 'static) -> Self {
+        Self::External(External(Box::new(error)))
+    }
+}
+
+/// An error of another crate's column, hook or function of costs. The core passes it on as it is.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct External(Box<dyn StdError + Send + Sync>);
+
+impl External {
+    /// The error, if it is of this type.
+    ///
+    /// # Errors
+    /// Itself, if it is of another.
+    pub fn downcast<E: StdError + 'static>(self) -> Result<E, Self> {
+        self.0.downcast().map(|error| *error).map_err(Self)
+    }
+}
+
+impl PartialEq for External {
+    fn eq(&self, other: &Self) -> bool {
+        ptr::addr_eq(&raw const *self.0, &raw const *other.0)
+    }
 }
 
 /// What a dtype of weights takes.

@@ -5,7 +5,7 @@ use std::cell::Cell;
 
 use crate::column::{At, Column, FieldColumn, SliceColumn, Tokens};
 use crate::element::Element;
-use crate::error::Error;
+use crate::error::Result;
 
 /// Values read between two calls of the hook: some tens of microseconds.
 const CHUNK: usize = 1 << 16;
@@ -17,19 +17,19 @@ const COMPARED: usize = 1 << 18;
 const OVERHEAD: usize = 1 << 9;
 
 /// A hook that long work calls every few milliseconds: an error ends the work.
-pub type Poll<'a, E> = &'a (dyn Fn() -> Result<(), E> + Sync);
+pub type Poll<'a> = &'a (dyn Fn() -> Result<()> + Sync);
 
 /// Read a long span piece by piece; `inner` values are a token.
 ///
 /// # Errors
 /// Those of the hook and of `read`.
-pub fn in_chunks<T, E>(
+pub fn in_chunks<T>(
     from: usize,
     out: &mut [T],
     inner: usize,
-    poll: impl Fn() -> Result<(), E>,
-    mut read: impl FnMut(usize, &mut [T]) -> Result<(), E>,
-) -> Result<(), E> {
+    poll: Poll,
+    mut read: impl FnMut(usize, &mut [T]) -> Result<()>,
+) -> Result<()> {
     let inner = inner.max(1);
     let tokens = (CHUNK / inner).max(1);
     for (index, chunk) in out.chunks_mut(tokens * inner).enumerate() {
@@ -46,14 +46,14 @@ pub fn in_chunks<T, E>(
 ///
 /// # Errors
 /// Those of the hook and of `compare`.
-pub fn compared_in_chunks<E>(
+pub fn compared_in_chunks(
     len: usize,
-    poll: impl Fn() -> Result<(), E>,
-    mut compare: impl FnMut(usize, usize) -> Result<usize, E>,
-) -> Result<usize, E> {
+    poll: Poll,
+    mut compare: impl FnMut(usize, usize) -> Result<usize>,
+) -> Result<usize> {
     for done in (0..len).step_by(COMPARED) {
         let count = COMPARED.min(len - done);
-        poll_after(count + OVERHEAD, &poll)?;
+        poll_after(count + OVERHEAD, poll)?;
         let common = compare(done, count)?;
         if common < count {
             return Ok(done + common);
@@ -66,12 +66,12 @@ pub fn compared_in_chunks<E>(
 ///
 /// # Errors
 /// That of the hook.
-pub fn poll_step<E>(poll: impl Fn() -> Result<(), E>) -> Result<(), E> {
+pub fn poll_step(poll: Poll) -> Result<()> {
     poll_after(OVERHEAD, poll)
 }
 
 /// Call the hook if this many compared tokens' work has been done since the last time.
-fn poll_after<E>(tokens: usize, poll: impl Fn() -> Result<(), E>) -> Result<(), E> {
+fn poll_after(tokens: usize, poll: Poll) -> Result<()> {
     thread_local! {
         static SINCE_POLL: Cell<usize> = const { Cell::new(0) };
     }
@@ -81,41 +81,39 @@ fn poll_after<E>(tokens: usize, poll: impl Fn() -> Result<(), E>) -> Result<(), 
 }
 
 /// A column of plain memory that is read piece by piece.
-pub struct Polled<'a, E> {
+pub struct Polled<'a> {
     column: &'a SliceColumn<'a>,
-    poll: Poll<'a, E>,
+    poll: Poll<'a>,
 }
 
-impl<'a, E> Polled<'a, E> {
+impl<'a> Polled<'a> {
     /// Call the hook between pieces of this column.
-    pub fn new(column: &'a SliceColumn<'a>, poll: Poll<'a, E>) -> Self {
+    pub fn new(column: &'a SliceColumn<'a>, poll: Poll<'a>) -> Self {
         Self { column, poll }
     }
 }
 
-impl<T: Element, E: From<Error>> Column<T> for Polled<'_, E> {
-    type Error = E;
-
+impl<T: Element> Column<T> for Polled<'_> {
     fn row_len(&self, turn: usize) -> usize {
         Column::<T>::row_len(self.column, turn)
     }
 
-    fn read(&self, turn: usize, from: usize, out: &mut [T]) -> Result<(), E> {
+    fn read(&self, turn: usize, from: usize, out: &mut [T]) -> Result<()> {
         in_chunks(from, out, self.column.inner(), self.poll, |from, out| {
-            Ok(self.column.read(turn, from, out)?)
+            self.column.read(turn, from, out)
         })
     }
 }
 
-impl<E: From<Error>> Tokens for Polled<'_, E> {
-    fn common_len(&self, at: At, other: &Self, other_at: At, len: usize) -> Result<usize, E> {
+impl Tokens for Polled<'_> {
+    fn common_len(&self, at: At, other: &Self, other_at: At, len: usize) -> Result<usize> {
         compared_in_chunks(len, self.poll, |done, len| {
             let (at, other_at) = (at.behind(done), other_at.behind(done));
-            Ok({ self.column }.common_len(at, other.column, other_at, len)?)
+            { self.column }.common_len(at, other.column, other_at, len)
         })
     }
 
-    fn pause(&self) -> Result<(), E> {
+    fn pause(&self) -> Result<()> {
         poll_step(self.poll)
     }
 }

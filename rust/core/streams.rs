@@ -79,8 +79,6 @@ impl<C> TokenStreams<C> {
 
 /// A turn's stream is a row.
 impl<T, C: Column<T>> Column<T> for TokenStreams<C> {
-    type Error = C::Error;
-
     fn row_len(&self, turn: usize) -> usize {
         match self {
             Self::Parts { prompts, responses } => prompts.row_len(turn) + responses.row_len(turn),
@@ -88,7 +86,7 @@ impl<T, C: Column<T>> Column<T> for TokenStreams<C> {
         }
     }
 
-    fn read(&self, turn: usize, from: usize, out: &mut [T]) -> Result<(), C::Error> {
+    fn read(&self, turn: usize, from: usize, out: &mut [T]) -> Result<()> {
         let (prompts, responses) = match self {
             Self::Parts { prompts, responses } => (prompts, responses),
             Self::Whole { sequences, .. } => return sequences.read(turn, from, out),
@@ -145,7 +143,7 @@ impl<C: Tokens> TokenStreams<C> {
         [a, b]: [usize; 2],
         from: usize,
         len: usize,
-    ) -> Result<usize, C::Error> {
+    ) -> Result<usize> {
         let end = from + len;
         let mut token = from;
         while token < end {
@@ -165,7 +163,7 @@ impl<C: Tokens> TokenStreams<C> {
     ///
     /// # Errors
     /// Why the work is to end.
-    pub fn pause(&self) -> Result<(), C::Error> {
+    pub fn pause(&self) -> Result<()> {
         match self {
             Self::Parts { prompts, .. } => prompts.pause(),
             Self::Whole { sequences, .. } => sequences.pause(),

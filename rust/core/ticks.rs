@@ -1,7 +1,7 @@
 //! Ticks of long plans: after every few thousand a hook may stop them. Reading and comparing tokens is
 //! cut into chunks instead (`polling.rs`).
 
-use std::convert::Infallible;
+use crate::error::Result;
 
 /// Ticks between two calls of the hook. One takes from a nanosecond to a few microseconds.
 const EVERY: usize = 1 << 12;
@@ -10,14 +10,14 @@ const EVERY: usize = 1 << 12;
 ///
 /// The hook decides how often it does more than look at a clock. An error that it returns ends the
 /// work.
-pub struct Ticks<'a, E> {
-    hook: &'a mut dyn FnMut() -> Result<(), E>,
+pub struct Ticks<'a> {
+    hook: &'a mut dyn FnMut() -> Result<()>,
     left: usize,
 }
 
-impl<'a, E> Ticks<'a, E> {
+impl<'a> Ticks<'a> {
     /// Call this hook.
-    pub fn new(hook: &'a mut dyn FnMut() -> Result<(), E>) -> Self {
+    pub fn new(hook: &'a mut dyn FnMut() -> Result<()>) -> Self {
         Self { hook, left: EVERY }
     }
 
@@ -26,7 +26,7 @@ impl<'a, E> Ticks<'a, E> {
     /// # Errors
     /// What the hook returns.
     #[inline]
-    pub fn done(&mut self, ticks: usize) -> Result<(), E> {
+    pub fn done(&mut self, ticks: usize) -> Result<()> {
         if ticks < self.left {
             self.left -= ticks;
             return Ok(());
@@ -37,27 +37,33 @@ impl<'a, E> Ticks<'a, E> {
 }
 
 /// Do work that nothing stops.
-pub fn unstopped<T>(work: impl FnOnce(&mut Ticks<Infallible>) -> Result<T, Infallible>) -> T {
-    let Ok(done) = work(&mut Ticks::new(&mut || Ok(())));
-    done
+///
+/// # Panics
+/// If the work fails for another reason.
+pub fn unstopped<T>(work: impl FnOnce(&mut Ticks) -> Result<T>) -> T {
+    work(&mut Ticks::new(&mut || Ok(()))).expect("nothing stops it")
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::error::Error;
 
     #[test]
     fn the_hook_is_called_after_every_few_thousand_ticks() {
         let mut calls = 0;
         let mut hook = || {
             calls += 1;
-            if calls == 3 { Err(calls) } else { Ok(()) }
+            if calls == 3 {
+                return Err(Error::NothingTrains);
+            }
+            Ok(())
         };
         let mut ticks = Ticks::new(&mut hook);
         for _ in 0..3 * EVERY - 1 {
             assert_eq!(ticks.done(1), Ok(()));
         }
-        assert_eq!(ticks.done(1), Err(3));
+        assert_eq!(ticks.done(1), Err(Error::NothingTrains));
         assert_eq!(ticks.done(EVERY - 1), Ok(()));
         assert_eq!(unstopped(|ticks| ticks.done(usize::MAX).map(|()| 5)), 5);
     }

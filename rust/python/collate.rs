@@ -223,12 +223,13 @@ impl<'py> Write<'_, 'py> {
         } else {
             as_slices(columns)?
         };
-        match slices {
+        let written = match slices {
             None => planned.write(columns, assembly, placement, memory, is_zeroed, &poll),
             Some(slices) => py.detach(|| {
                 planned.write_slices(&slices, assembly, placement, memory, is_zeroed, &poll)
             }),
-        }
+        };
+        Ok(written?)
     }
 }
 

@@ -12,7 +12,7 @@ use crate::ingest::describe;
 pub enum Error {
     /// The core refuses lengths, values or a plan.
     #[error(transparent)]
-    Core(#[from] Core),
+    Core(Core),
 
     /// An object of the wrong kind: a `TypeError`.
     #[error("{place} is {found}; {expected}")]
@@ -119,6 +119,27 @@ impl Error {
             place,
             found,
             expected,
+        }
+    }
+}
+
+impl From<Core> for Error {
+    fn from(error: Core) -> Self {
+        match error {
+            Core::External(error) => error
+                .downcast()
+                .unwrap_or_else(|error| Self::Core(Core::External(error))),
+            error => Self::Core(error),
+        }
+    }
+}
+
+/// The core passes errors of ours on, which become what they were when they leave it.
+impl From<Error> for Core {
+    fn from(error: Error) -> Self {
+        match error {
+            Error::Core(error) => error,
+            error => Self::external(error),
         }
     }
 }

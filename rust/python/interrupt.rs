@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use fastcollate::Ticks;
+use fastcollate::{Error as Core, Ticks};
 use pyo3::prelude::*;
 
 use crate::error::{Error, Result};
@@ -11,8 +11,8 @@ use crate::error::{Error, Result};
 ///
 /// # Errors
 /// The exception.
-pub fn poll() -> Result<()> {
-    Ok(Python::attach(|py| py.check_signals())?)
+pub fn poll() -> Result<(), Core> {
+    Ok(Python::attach(|py| py.check_signals()).map_err(Error::from)?)
 }
 
 /// Time between two looks at pending signals. Each may wait for the interpreter.
@@ -24,9 +24,9 @@ const PATIENCE: Duration = Duration::from_millis(50);
 /// Those of the work, and the handler's exception.
 pub fn stoppable<T: Send>(
     py: Python,
-    work: impl FnOnce(&mut Ticks<Error>) -> Result<T> + Send,
+    work: impl FnOnce(&mut Ticks) -> Result<T, Core> + Send,
 ) -> Result<T> {
-    py.detach(|| {
+    let done = py.detach(|| {
         let mut last = Instant::now();
         work(&mut Ticks::new(&mut || {
             if last.elapsed() < PATIENCE {
@@ -36,5 +36,6 @@ pub fn stoppable<T: Send>(
             last = Instant::now();
             Ok(())
         }))
-    })
+    });
+    Ok(done?)
 }

@@ -231,7 +231,7 @@ impl Job<'_, Read> {
     ///
     /// # Errors
     /// What the columns raise.
-    pub fn write<C: AnyColumn>(self, source: &Source<C>) -> Result<(), C::Failure> {
+    pub fn write<C: AnyColumn>(self, source: &Source<C>) -> Result<()> {
         match self.what {
             Read::Tokens { pad, dtype } => match dtype {
                 IntDtype::I32 => self.write_tokens::<i32, C>(*pad, source),
@@ -260,7 +260,7 @@ impl Job<'_, Read> {
         self,
         pad: i64,
         source: &Source<C>,
-    ) -> Result<(), C::Error> {
+    ) -> Result<()> {
         // A padding token is checked where the dtype of ids is chosen.
         let pad = Number::Int(pad).cast().unwrap_or(T::ZERO);
         let band = self.band;
@@ -272,10 +272,10 @@ impl Job<'_, Read> {
         mask: Option<&LossMask>,
         shifted: bool,
         source: &Source<C>,
-    ) -> Result<(), C::Failure>
+    ) -> Result<()>
     where
         T: Element + Pod,
-        C: AnyColumn + Column<T, Error = <C as AnyColumn>::Failure>,
+        C: AnyColumn + Column<T>,
     {
         let labels = Labels {
             mask: mask.map(|mask| {
@@ -291,11 +291,7 @@ impl Job<'_, Read> {
     }
 
     /// Write booleans, which recycled memory may hold invalid ones of.
-    fn write_bools<C: AnyColumn>(
-        self,
-        field: &Field,
-        source: &Source<C>,
-    ) -> Result<(), C::Failure> {
+    fn write_bools<C: AnyColumn>(self, field: &Field, source: &Source<C>) -> Result<()> {
         self.bytes.values.fill(0);
         let values: &mut [bool] = bytemuck::checked::cast_slice_mut(self.bytes.values);
         let to = Destination {
@@ -324,15 +320,10 @@ impl LossMask {
 }
 
 impl Field {
-    fn write<T, C>(
-        &self,
-        band: &Band,
-        source: &Source<C>,
-        to: Destination<T>,
-    ) -> Result<(), C::Failure>
+    fn write<T, C>(&self, band: &Band, source: &Source<C>, to: Destination<T>) -> Result<()>
     where
         T: Element,
-        C: AnyColumn + Column<T, Error = <C as AnyColumn>::Failure>,
+        C: AnyColumn + Column<T>,
     {
         let [pad, gap] = self.filling.patterns(self.inner)?;
         let fill = Fill {

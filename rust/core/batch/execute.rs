@@ -10,7 +10,7 @@ use std::vec;
 use super::Columns;
 use super::arrays::{Derived, Job, Read, Source};
 use crate::column::{AnyColumn, SliceColumn};
-use crate::error::Error;
+use crate::error::Result;
 use crate::plan::Assembly;
 use crate::polling::{Poll, Polled};
 use crate::threads::{help, is_forking};
@@ -48,11 +48,7 @@ impl Jobs<'_> {
 /// job that the other has not begun. Recycled memory is mapped: there, the second thread shares the
 /// masks only. Mapping first, right ahead of this thread, takes 53 ms or 85 instead of 60, and which of
 /// the two cannot be foreseen.
-pub(super) fn write<C: AnyColumn>(
-    jobs: Jobs,
-    source: &Source<C>,
-    poll: Poll<C::Failure>,
-) -> Result<(), C::Failure> {
+pub(super) fn write<C: AnyColumn>(jobs: Jobs, source: &Source<C>, poll: Poll) -> Result<()> {
     let mut read = |job: Job<Read>| {
         job.write(source)?;
         poll()
@@ -99,12 +95,12 @@ pub(super) fn write<C: AnyColumn>(
 /// Write all jobs from plain memory, on as many threads as pay.
 ///
 /// Every thread takes the next job that nobody has; only this one calls the hook.
-pub(super) fn write_slices<E: From<Error> + Send>(
+pub(super) fn write_slices(
     jobs: Jobs,
     columns: &Columns<SliceColumn>,
     assembly: &Assembly,
-    poll: Poll<E>,
-) -> Result<(), E> {
+    poll: Poll,
+) -> Result<()> {
     let (polled, unpolled) = (columns.polled(poll), columns.polled(&|| Ok(())));
     let threads = threads_for(jobs.size());
     let read = Queue::new(jobs.read.into_iter().enumerate().collect());
@@ -153,7 +149,7 @@ pub(super) fn write_slices<E: From<Error> + Send>(
 
 impl<'a> Columns<SliceColumn<'a>> {
     /// The columns, with a hook that is called between pieces of long rows.
-    fn polled<E>(&'a self, poll: Poll<'a, E>) -> Columns<Polled<'a, E>> {
+    fn polled(&'a self, poll: Poll<'a>) -> Columns<Polled<'a>> {
         let polled = |column| Polled::new(column, poll);
         Columns {
             tokens: self.tokens.map(polled),

@@ -4,7 +4,7 @@ use bytemuck::Pod;
 
 use super::{Columns, Output, Planned, Request, RowSource, Value};
 use crate::column::{FieldColumn, SliceColumn};
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::memory::filled;
 use crate::plan::pack::Cost;
 use crate::plan::{Assembly, LayoutSpec, Placement, Shard, Turns};
@@ -59,15 +59,15 @@ impl Collated {
 ///
 /// # Panics
 /// If there are not as many columns as fields that are written.
-pub fn collate_slices<E: From<Error> + Send>(
+pub fn collate_slices(
     request: &Request,
     source: RowSource,
     shard: Option<&Shard>,
     mut columns: Columns<SliceColumn>,
     layout: &LayoutSpec,
-    cost: &Cost<E>,
-    poll: Poll<E>,
-) -> Result<Collated, E> {
+    cost: &Cost,
+    poll: Poll,
+) -> Result<Collated> {
     let turns = columns.tokens.turns()?;
     let written = request.fields.iter().filter(|field| field.is_written());
     for (field, column) in written.zip(&columns.fields) {

@@ -48,11 +48,7 @@ impl FieldSpec {
     ///
     /// # Errors
     /// Rows of wrong lengths, and numbers that would be dropped.
-    pub fn merge<C: FieldColumn>(
-        &self,
-        column: &mut C,
-        merge: &Merge,
-    ) -> Result<usize, C::Failure> {
+    pub fn merge<C: FieldColumn>(&self, column: &mut C, merge: &Merge) -> Result<usize> {
         if let Some(mut numbers) = column.numbers() {
             merge.merge_numbers(&self.name, &mut numbers)?;
             let masked = merge.count_masked_numbers(&numbers);
@@ -75,7 +71,7 @@ impl FieldSpec {
         index: usize,
         rows: &BatchRows,
         placement: &Placement,
-    ) -> Result<Placed, C::Failure> {
+    ) -> Result<Placed> {
         let name = &self.name;
         let lens = column.lens();
         let batch = rows.read();
@@ -123,7 +119,7 @@ impl FieldSpec {
                 Form::Jagged => {
                     let reason =
                         format!("{name} has rows of any length, which jagged rows cannot hold");
-                    return Err(Error::InvalidPlan(reason).into());
+                    return Err(Error::InvalidPlan(reason));
                 }
                 Form::Padded => {
                     let assembly = batch.with_response_lens(name, &lens)?;
@@ -158,13 +154,13 @@ impl FieldSpec {
         num_experts: Option<i64>,
         rows: &BatchRows,
         placement: &Placement,
-    ) -> Result<Placed, C::Failure> {
+    ) -> Result<Placed> {
         let name = &self.name;
         let topk = match *column.trailing() {
             [_, topk] if topk > 0 => topk,
             _ => {
                 let (field, found) = (name.clone(), column.trailing().to_vec());
-                return Err(Error::NoRoutes { field, found }.into());
+                return Err(Error::NoRoutes { field, found });
             }
         };
         let lens = column.lens();
@@ -175,7 +171,7 @@ impl FieldSpec {
         let padding_needs = i64::try_from(topk).unwrap_or(i64::MAX);
         if let Some(count) = num_experts.filter(|&count| count < padding_needs) {
             let field = name.clone();
-            return Err(Error::TooFewExperts { field, count, topk }.into());
+            return Err(Error::TooFewExperts { field, count, topk });
         }
         let limit = match (num_experts, self.dtype) {
             (Some(num_experts), _) => num_experts,

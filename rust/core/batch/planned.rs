@@ -98,7 +98,7 @@ impl Request<'_> {
         rows: &BatchRows,
         placement: &Placement,
         columns: &mut Columns<C>,
-    ) -> Result<Planned, C::Failure> {
+    ) -> Result<Planned> {
         let is_written = |field: &&&FieldSpec| field.is_written();
         let count = self.fields.iter().filter(is_written).count();
         assert_eq!(count, columns.fields.len(), "one column for each field");
@@ -362,8 +362,8 @@ impl Planned {
         placement: &Placement,
         memory: &mut [u8],
         is_zeroed: bool,
-        poll: Poll<C::Failure>,
-    ) -> Result<(), C::Failure> {
+        poll: Poll,
+    ) -> Result<()> {
         let jobs = self.jobs(placement, memory, is_zeroed);
         execute::write(jobs, &columns.source(assembly), poll)
     }
@@ -376,15 +376,15 @@ impl Planned {
     ///
     /// # Panics
     /// As there.
-    pub fn write_slices<E: From<Error> + Send>(
+    pub fn write_slices(
         &self,
         columns: &Columns<SliceColumn>,
         assembly: &Assembly,
         placement: &Placement,
         memory: &mut [u8],
         is_zeroed: bool,
-        poll: Poll<E>,
-    ) -> Result<(), E> {
+        poll: Poll,
+    ) -> Result<()> {
         let jobs = self.jobs(placement, memory, is_zeroed);
         execute::write_slices(jobs, columns, assembly, poll)
     }
@@ -442,7 +442,7 @@ impl Array {
         &self,
         grid: &Grid,
         source: &Source<C>,
-    ) -> Result<Vec<u8>, C::Failure> {
+    ) -> Result<Vec<u8>> {
         let (inner, size) = self.content.size();
         let values = grid.positions().checked_mul(inner);
         let len = values.and_then(|values| values.checked_mul(size));

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use super::{Columns, FieldSpec, Spread};
 use crate::column::FieldColumn;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::plan::merge::Merge;
 use crate::plan::pack::Cost;
 use crate::plan::{Assembly, LayoutSpec, Longest, Pick, Placement, Row, Shard, Turns};
@@ -89,7 +89,7 @@ impl<'a> RowSource<'a> {
         self,
         fields: &[&FieldSpec],
         columns: &mut Columns<C>,
-    ) -> Result<usize, C::Failure> {
+    ) -> Result<usize> {
         let Self::Merged(merge) = self else {
             return Ok(0);
         };
@@ -119,13 +119,13 @@ impl BatchRows<'_> {
     ///
     /// # Errors
     /// As [`LayoutSpec::place`].
-    pub fn place<E: From<Error>>(
+    pub fn place(
         &self,
         layout: &LayoutSpec,
         shard: Option<&Shard>,
-        cost: &Cost<E>,
-        ticks: &mut Ticks<E>,
-    ) -> Result<Placement, E> {
+        cost: &Cost,
+        ticks: &mut Ticks,
+    ) -> Result<Placement> {
         layout.place(&self.assembly, self.least, shard, cost, ticks)
     }
 

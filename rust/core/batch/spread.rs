@@ -3,6 +3,7 @@
 use super::arrays::LossMask;
 use super::{Columns, FieldSpec, Spread};
 use crate::column::{Column, FieldColumn};
+use crate::error::Result;
 use crate::plan::{Assembly, Placement, Segment, TokenForm};
 
 /// Loss mask values that are looked at at a time.
@@ -19,7 +20,7 @@ pub(super) fn check_trained<C: FieldColumn>(
     placement: &Placement,
     mask: Option<&LossMask>,
     form: TokenForm,
-) -> Result<(), C::Failure> {
+) -> Result<()> {
     let written = fields.iter().filter(|field| field.is_written());
     let mut spread = written.zip(&columns.fields).filter(|(field, column)| {
         field.spread == Some(Spread::Trained) && column.is_one_number_each()
@@ -35,7 +36,7 @@ pub(super) fn check_trained<C: FieldColumn>(
             .filter_map(|(row, _)| row.source);
         match { lost }.find(|&turn| column.is_given(turn)) {
             None => Ok(()),
-            Some(row) => Err(Spread::Trained.no_token(&field.name, row, form).into()),
+            Some(row) => Err(Spread::Trained.no_token(&field.name, row, form)),
         }
     })
 }
@@ -46,7 +47,7 @@ fn rows_that_train<C: FieldColumn>(
     assembly: &Assembly,
     placement: &Placement,
     mask: Option<&LossMask>,
-) -> Result<Vec<bool>, C::Failure> {
+) -> Result<Vec<bool>> {
     let mut trains = vec![false; assembly.rows().len()];
     for segment in placement.trained_responses(assembly).segments() {
         if !trains[segment.row] {
@@ -63,12 +64,12 @@ fn rows_that_train<C: FieldColumn>(
 }
 
 /// Whether a token of a stretch of a row has a weight that is not 0.
-fn weighs<E>(
+fn weighs(
     mask: &LossMask,
-    column: &dyn Column<f64, Error = E>,
+    column: &dyn Column<f64>,
     assembly: &Assembly,
     segment: &Segment,
-) -> Result<bool, E> {
+) -> Result<bool> {
     let (round, mut weights) = (mask.rounding(), [0.0; CHUNK]);
     for piece in assembly
         .pieces(segment.row)

@@ -4,7 +4,7 @@ use super::arrays::{Content, Read};
 use super::places::Place;
 use super::planned::{Array, Columns, Planned};
 use crate::column::AnyColumn;
-use crate::error::Error;
+use crate::error::{Error, Result};
 use crate::plan::{Assembly, Grid, Placement};
 
 /// Check that they are numbers, and refuse rows whose first token trains where positions hold what
@@ -20,7 +20,7 @@ pub(super) fn check_unplaced<C: AnyColumn>(
     columns: &Columns<C>,
     loss_mask: Option<usize>,
     shifts_labels: bool,
-) -> Result<(), C::Failure> {
+) -> Result<()> {
     let unpredicted: Vec<_> = placement.unpredicted(assembly).collect();
     if unpredicted.is_empty() {
         return Ok(());
@@ -57,7 +57,7 @@ pub(super) fn check_unplaced<C: AnyColumn>(
     };
     if loss_mask.is_none() {
         let remedy = "pass a loss_mask that is 0 there";
-        return Err(no_place(0, trained, "trains", remedy).into());
+        return Err(no_place(0, trained, "trains", remedy));
     }
     // The first row whose first token trains, or whose first value is not the fill.
     let nothing = Grid::new(heads.rows(), 1, Vec::new())?;
@@ -77,7 +77,7 @@ pub(super) fn check_unplaced<C: AnyColumn>(
             (&*output.key, "is not its fill", remedy)
         };
         if let Some(head) = (0..heads.rows()).find(differs) {
-            return Err(no_place(head, name, why, remedy).into());
+            return Err(no_place(head, name, why, remedy));
         }
     }
     Ok(())

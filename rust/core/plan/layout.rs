@@ -159,20 +159,20 @@ impl LayoutSpec {
     ///
     /// # Errors
     /// Rows wider than a fixed width, bins of other rows, and what packing raises.
-    pub fn place<E: From<Error>>(
+    pub fn place(
         &self,
         assembly: &Assembly,
         least: Longest,
         shard: Option<&Shard>,
-        cost: &Cost<E>,
-        ticks: &mut Ticks<E>,
-    ) -> Result<Placement, E> {
+        cost: &Cost,
+        ticks: &mut Ticks,
+    ) -> Result<Placement> {
         let Some(packed) = &self.packed else {
             let widths = Widths {
                 least,
                 ..self.widths
             };
-            return Ok(Placement::of_layout(assembly, self.layout, widths)?);
+            return Placement::of_layout(assembly, self.layout, widths);
         };
         let lens: Vec<_> = assembly.rows().iter().map(Row::len).collect();
         let shard_bins = shard.and_then(|shard| shard.bins.as_ref());
@@ -196,9 +196,7 @@ impl LayoutSpec {
         };
         let least = shard.map_or(0, Shard::least_bin_width);
         let width = self.widths.sequence;
-        Ok(Placement::of_bins(
-            assembly, &bins, bin_layout, width, least,
-        )?)
+        Placement::of_bins(assembly, &bins, bin_layout, width, least)
     }
 }
 

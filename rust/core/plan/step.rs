@@ -4,6 +4,7 @@ use std::mem;
 use std::ops::Range;
 
 use super::partition::{First, Item, balance};
+use crate::error::Result;
 use crate::ticks::Ticks;
 
 /// How a mini-batch's rows are distributed.
@@ -100,11 +101,11 @@ impl Split<'_> {
     /// # Errors
     /// What `ticks` are stopped by; within, [`Indivisible`], if padding is refused, or would be too
     /// much.
-    pub fn slots<E>(
+    pub fn slots(
         &self,
         mini_batches: &[usize],
-        ticks: &mut Ticks<E>,
-    ) -> Result<Result<Slots, Indivisible>, E> {
+        ticks: &mut Ticks,
+    ) -> Result<Result<Slots, Indivisible>> {
         let rows = mini_batches.last().copied().unwrap_or(0);
         let mut slots = Slots {
             slots: Vec::with_capacity(rows),
@@ -139,12 +140,12 @@ impl Split<'_> {
     }
 
     /// Split a mini-batch row by row.
-    fn assign_rows<E>(
+    fn assign_rows(
         &self,
         rows: &Range<usize>,
         slots: &mut Vec<Slot>,
-        ticks: &mut Ticks<E>,
-    ) -> Result<(), E> {
+        ticks: &mut Ticks,
+    ) -> Result<()> {
         ticks.done(rows.len())?;
         match self.assignment {
             Assignment::Contiguous => self.fill_up(rows, rows.clone(), slots),
@@ -197,13 +198,13 @@ impl Split<'_> {
     ///
     /// # Errors
     /// What `ticks` are stopped by; within, what stands against it.
-    fn assign_groups<E>(
+    fn assign_groups(
         &self,
         rows: Range<usize>,
         groups: &[usize],
         slots: &mut Vec<Slot>,
-        ticks: &mut Ticks<E>,
-    ) -> Result<Result<(), Cause>, E> {
+        ticks: &mut Ticks,
+    ) -> Result<Result<(), Cause>> {
         let lens: Vec<_> = groups.windows(2).map(|ends| ends[1] - ends[0]).collect();
         let ranks = match self.assignment {
             Assignment::Contiguous => in_order(&lens, self.ranks, ticks)?,
@@ -320,7 +321,7 @@ fn by_rank(rank_of: &[usize], ranks: usize) -> Vec<usize> {
 
 /// Ranks of groups that stay in order: the rank with most rows has as few as can be, and the others
 /// about as many. No rank is empty, if there are as many groups.
-fn in_order<E>(lens: &[usize], ranks: usize, ticks: &mut Ticks<E>) -> Result<Vec<usize>, E> {
+fn in_order(lens: &[usize], ranks: usize, ticks: &mut Ticks) -> Result<Vec<usize>> {
     let (least, most) = bounds(lens.iter().copied(), ranks);
     let capacity = first_that(least..most, |capacity| {
         Ok(ranks_from(lens, capacity, ticks)?[0] <= ranks)
@@ -351,7 +352,7 @@ fn in_order<E>(lens: &[usize], ranks: usize, ticks: &mut Ticks<E>) -> Result<Vec
 }
 
 /// How many ranks of no more rows than the capacity the groups from each on need; of none, 0.
-fn ranks_from<E>(lens: &[usize], capacity: usize, ticks: &mut Ticks<E>) -> Result<Vec<usize>, E> {
+fn ranks_from(lens: &[usize], capacity: usize, ticks: &mut Ticks) -> Result<Vec<usize>> {
     let mut needed = vec![0; lens.len() + 1];
     let (mut end, mut rows) = (lens.len(), 0);
     for start in (0..lens.len()).rev() {
@@ -368,7 +369,7 @@ fn ranks_from<E>(lens: &[usize], capacity: usize, ticks: &mut Ticks<E>) -> Resul
 
 /// Ranks of groups, by cost. A rank has room for as few rows as were found to do, so that little is
 /// to be filled up.
-fn balance_groups<E>(items: &[Item], ranks: usize, ticks: &mut Ticks<E>) -> Result<Vec<usize>, E> {
+fn balance_groups(items: &[Item], ranks: usize, ticks: &mut Ticks) -> Result<Vec<usize>> {
     let (least, most) = bounds(items.iter().map(|item| item.rows), ranks);
     let taken = vec![Item::NOTHING; ranks];
     let mut by = |first, capacity| balance(items, &taken, capacity, first, ticks);
@@ -392,10 +393,10 @@ fn bounds(lens: impl Iterator<Item = usize> + Clone, ranks: usize) -> (usize, us
 }
 
 /// The first number of a range that will do, as all behind it; else its end.
-fn first_that<E>(
+fn first_that(
     range: Range<usize>,
-    mut will_do: impl FnMut(usize) -> Result<bool, E>,
-) -> Result<usize, E> {
+    mut will_do: impl FnMut(usize) -> Result<bool>,
+) -> Result<usize> {
     let Range { mut start, mut end } = range;
     while start < end {
         let middle = start.midpoint(end);

@@ -3,6 +3,7 @@
 use super::walk::{Destination, walk};
 use crate::column::{Column, Rounding};
 use crate::element::Element;
+use crate::error::Result;
 use crate::plan::{Assembly, Band, Piece};
 
 /// Loss mask values that are looked at at a time.
@@ -10,10 +11,10 @@ const CHUNK: usize = 1 << 12;
 
 /// How labels are made.
 #[derive(Clone, Copy)]
-pub struct Labels<'a, T, E> {
+pub struct Labels<'a, T> {
     /// The loss mask, if there is one, and what its rows are made of: where it is 0 there is no label.
     /// Else all that was sampled has.
-    pub mask: Option<(&'a dyn Column<f64, Error = E>, &'a Assembly)>,
+    pub mask: Option<(&'a dyn Column<f64>, &'a Assembly)>,
     /// What rounds the mask.
     pub round: Rounding,
     /// Whether a position holds the next token's label instead of its own.
@@ -29,13 +30,13 @@ pub struct Labels<'a, T, E> {
 ///
 /// # Panics
 /// If the destination has another size than the band.
-pub fn write_labels<T: Element, E>(
-    tokens: &dyn Column<T, Error = E>,
-    labels: Labels<T, E>,
+pub fn write_labels<T: Element>(
+    tokens: &dyn Column<T>,
+    labels: Labels<T>,
     assembly: &Assembly,
     band: &Band,
     to: Destination<T>,
-) -> Result<(), E> {
+) -> Result<()> {
     let Labels {
         mask,
         round,
@@ -68,14 +69,14 @@ pub fn write_labels<T: Element, E>(
 
 /// Overwrite labels of a row's response, from token `begin` of it on, between its pieces and where
 /// the loss mask does not train.
-fn ignore_untrained<T: Element, E>(
-    mask: Option<&dyn Column<f64, Error = E>>,
+fn ignore_untrained<T: Element>(
+    mask: Option<&dyn Column<f64>>,
     round: Rounding,
     pieces: &[Piece],
     begin: usize,
     labels: &mut [T],
     ignored: T,
-) -> Result<(), E> {
+) -> Result<()> {
     let mut weights = [0.0; CHUNK];
     let end = begin + labels.len();
     let mut at = begin;

@@ -3,6 +3,7 @@
 use super::walk::{Destination, fill, walk};
 use crate::column::{Column, Lookahead};
 use crate::element::Element;
+use crate::error::Result;
 use crate::plan::{Assembly, Band, Segment};
 
 /// What positions hold that no value goes to. Both patterns have a field's trailing shape, so their
@@ -22,13 +23,13 @@ pub struct Fill<'a, T> {
 ///
 /// # Panics
 /// If the destination has another size than the band.
-pub fn write_tokens<T: Element, E>(
-    tokens: &dyn Column<T, Error = E>,
+pub fn write_tokens<T: Element>(
+    tokens: &dyn Column<T>,
     assembly: &Assembly,
     band: &Band,
     pad: T,
     destination: Destination<T>,
-) -> Result<(), E> {
+) -> Result<()> {
     let mut upcoming = Upcoming(band.segments);
     walk(band, &[pad], destination, |segment, inside| {
         upcoming.announce(|segment, lookahead| {
@@ -71,13 +72,13 @@ impl Upcoming<'_> {
 ///
 /// # Panics
 /// If the destination has another size than the band, or the two patterns differ in length.
-pub fn write_field<T: Element, E>(
-    column: &dyn Column<T, Error = E>,
+pub fn write_field<T: Element>(
+    column: &dyn Column<T>,
     assembly: &Assembly,
     band: &Band,
     fill_with: Fill<T>,
     destination: Destination<T>,
-) -> Result<(), E> {
+) -> Result<()> {
     let Fill { pad, gap } = fill_with;
     let inner = gap.len();
     assert_eq!(pad.len(), inner);

@@ -331,7 +331,7 @@ impl FieldColumn for Rows<'_> {
         self.check = Check::Index(limit);
     }
 
-    fn largest(&self, turns: impl Iterator<Item = usize>) -> Result<Option<i128>> {
+    fn largest(&self, turns: impl Iterator<Item = usize>) -> Result<Option<i128>, Core> {
         let mut largest = None;
         for turn in turns {
             let bound = self.slice(turn)?.and_then(|values| values.upper_bound());
@@ -342,15 +342,13 @@ impl FieldColumn for Rows<'_> {
 }
 
 impl<T: DecodeExact> Column<T> for Rows<'_> {
-    type Error = Error;
-
     fn row_len(&self, turn: usize) -> usize {
         self.rows[turn].len()
     }
 
-    fn read(&self, turn: usize, from: usize, out: &mut [T]) -> Result<()> {
-        in_chunks(from, out, self.inner(), poll, |from, out| {
-            self.read_chunk(turn, from, out)
+    fn read(&self, turn: usize, from: usize, out: &mut [T]) -> Result<(), Core> {
+        in_chunks(from, out, self.inner(), &poll, |from, out| {
+            Ok(self.read_chunk(turn, from, out)?)
         })
     }
 
@@ -384,14 +382,14 @@ impl Rows<'_> {
 }
 
 impl Tokens for Rows<'_> {
-    fn common_len(&self, at: At, other: &Self, other_at: At, len: usize) -> Result<usize> {
-        compared_in_chunks(len, poll, |done, len| {
-            self.common_chunk(at.behind(done), other, other_at.behind(done), len)
+    fn common_len(&self, at: At, other: &Self, other_at: At, len: usize) -> Result<usize, Core> {
+        compared_in_chunks(len, &poll, |done, len| {
+            Ok(self.common_chunk(at.behind(done), other, other_at.behind(done), len)?)
         })
     }
 
-    fn pause(&self) -> Result<()> {
-        poll_step(poll)
+    fn pause(&self) -> Result<(), Core> {
+        poll_step(&poll)
     }
 }
 
@@ -439,7 +437,7 @@ impl Rows<'_> {
                 return Ok(common);
             }
         }
-        common_when_read(self, at, other, other_at, len)
+        Ok(common_when_read(self, at, other, other_at, len)?)
     }
 }
 

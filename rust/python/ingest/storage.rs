@@ -428,9 +428,9 @@ impl<'py> Array<'py> {
     fn write(&self, bytes: &mut [u8]) -> Result<()> {
         match &self.source {
             Source::Row(dtype, row, from) if row.holds_whole_numbers() => {
-                decode(&WholeNumbers(&**row), *from, *dtype, bytes)
+                Ok(decode(&WholeNumbers(&**row), *from, *dtype, bytes)?)
             }
-            Source::Row(dtype, row, from) => decode(&**row, *from, *dtype, bytes),
+            Source::Row(dtype, row, from) => Ok(decode(&**row, *from, *dtype, bytes)?),
             Source::Bytes(values) => {
                 let values = values.try_readonly().map_err(PyErr::from)?;
                 bytes.copy_from_slice(values.as_slice().map_err(PyErr::from)?);
@@ -456,12 +456,7 @@ impl StoredForm {
 }
 
 /// Decode the only row of some, from a token on, into memory of as many bytes.
-fn decode<C: AnyColumn<Failure = Error>>(
-    row: &C,
-    from: usize,
-    dtype: Dtype,
-    bytes: &mut [u8],
-) -> Result<()> {
+fn decode<C: AnyColumn>(row: &C, from: usize, dtype: Dtype, bytes: &mut [u8]) -> Result<(), Core> {
     match dtype {
         Dtype::Bool => {
             bytes.fill(0); // recycled memory may hold invalid ones

@@ -9,7 +9,7 @@ use fastcollate::{Error as Core, Ticks};
 use numpy::PyReadonlyArray1;
 use pyo3::prelude::*;
 
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::interrupt::stoppable;
 use crate::names::Names;
 use crate::plan::packing::{PackSpec, PyCost};
@@ -142,13 +142,13 @@ impl LayoutSpec {
     /// As [`CoreSpec::place`].
     pub fn place(&self, py: Python, rows: &BatchRows, shard: Option<&Shard>) -> Result<Placement> {
         let shard = shard.map(|shard| &shard.0);
-        let place = |ticks: &mut Ticks<Error>| {
+        let place = |ticks: &mut Ticks| {
             self.cost
                 .with(|cost| rows.place(&self.core, shard, &cost, ticks))
         };
         match self.core.pack_spec() {
             Some(_) => stoppable(py, place),
-            None => place(&mut Ticks::new(&mut || Ok(()))),
+            None => Ok(place(&mut Ticks::new(&mut || Ok(())))?),
         }
     }
 }

@@ -189,8 +189,7 @@ impl PackSpec {
             return Err(Core::InvalidPlan("its tables do not fit".to_owned()).into());
         }
         let bins = stoppable(py, move |ticks| {
-            let mut pack =
-                |cost: Cost<Error>| self.core.pack(&lens, groups.as_deref(), &cost, ticks);
+            let mut pack = |cost: Cost| self.core.pack(&lens, groups.as_deref(), &cost, ticks);
             match &costs {
                 Some(costs) => pack(Cost::Given(costs)),
                 None => self.cost.with(pack),
@@ -219,20 +218,20 @@ impl PyCost {
     }
 
     /// Do something with the cost.
-    pub fn with<T>(&self, work: impl FnOnce(Cost<Error>) -> T) -> T {
+    pub fn with<T>(&self, work: impl FnOnce(Cost) -> T) -> T {
         match self {
             Self::Named(NamedCost::Flops) => work(Cost::Flops),
             Self::Named(NamedCost::Tokens) => work(Cost::Tokens),
             Self::Linear(costs) => work(Cost::Linear(costs)),
             Self::Function(function) => {
                 let call = |lens: &[usize]| {
-                    Python::attach(|py| {
-                        let costs = function
-                            .bind(py)
-                            .call1((column_of(py, lens.iter().copied()),))?;
-                        let costs: PyReadonlyArray1<f64> = costs.extract()?;
-                        Ok(costs.as_array().to_vec())
-                    })
+                    let costs = Python::attach(|py| {
+                        let lens = column_of(py, lens.iter().copied());
+                        let costs: PyReadonlyArray1<f64> =
+                            function.bind(py).call1((lens,))?.extract()?;
+                        Ok::<_, Error>(costs.as_array().to_vec())
+                    });
+                    Ok(costs?)
                 };
                 work(Cost::Function(&call))
             }

@@ -122,13 +122,13 @@ pub fn partition<'py>(
     Ok(table(py, found?))
 }
 
-fn largest_first<E>(
+fn largest_first(
     costs: &[f64],
     parts: usize,
     equal_size: bool,
     is_swapped: bool,
-    ticks: &mut Ticks<E>,
-) -> Result<Parts, E> {
+    ticks: &mut Ticks,
+) -> Result<Parts, Core> {
     let items: Vec<_> = costs.iter().map(|&cost| Item { rows: 1, cost }).collect();
     let capacity = if equal_size {
         costs.len().div_ceil(parts.max(1))

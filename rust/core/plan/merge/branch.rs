@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::{Decision, Difference, Group, Policy, Streams};
 use crate::column::Tokens;
-use crate::error::Error;
+use crate::error::{Error, Result};
 
 /// All groups of a trajectory stay open. A turn joins the one whose tokens are the longest prefix of
 /// its prompt, of equal ones the one that was opened first, as prime-rl's interleaved rollouts do.
@@ -46,7 +46,7 @@ struct Path {
     open: Vec<usize>,
 }
 
-impl<C: Tokens<Error: From<Error>>> Policy<C> for Branch {
+impl<C: Tokens> Policy<C> for Branch {
     fn begin(&mut self) {
         self.nodes = vec![Node::default()];
         self.trunk = Path {
@@ -57,12 +57,7 @@ impl<C: Tokens<Error: From<Error>>> Policy<C> for Branch {
         self.ends.clear();
     }
 
-    fn decide(
-        &mut self,
-        turn: usize,
-        groups: &[Group],
-        streams: &Streams<C>,
-    ) -> Result<Decision, C::Error> {
+    fn decide(&mut self, turn: usize, groups: &[Group], streams: &Streams<C>) -> Result<Decision> {
         let end = self.walk(turn, streams)?;
         if let Some(group) = self.longest(streams.turns.prompt_lens()[turn]) {
             let before = std::mem::replace(&mut self.ends[group], end);
@@ -84,15 +79,11 @@ impl<C: Tokens<Error: From<Error>>> Policy<C> for Branch {
 impl Branch {
     /// Make the trunk follow a turn's stream, and add what is not there. Returns the node at which
     /// the stream ends.
-    fn walk<C: Tokens<Error: From<Error>>>(
-        &mut self,
-        turn: usize,
-        streams: &Streams<C>,
-    ) -> Result<usize, C::Error> {
+    fn walk<C: Tokens>(&mut self, turn: usize, streams: &Streams<C>) -> Result<usize> {
         let token = |turn, at| {
             let mut token = [0];
             streams.read(turn, at, &mut token)?;
-            Ok::<_, C::Error>(token[0])
+            Ok::<_, Error>(token[0])
         };
         let end = streams.turns.stream_len(turn);
         let mut len = 0;
@@ -101,7 +92,7 @@ impl Branch {
             let common = streams.common(self.trunk.turn, turn, len, bottom.min(end) - len)?;
             if common == 0 && len > 0 {
                 // Without a step forward this would not end.
-                return Err(Error::Unstable { turn }.into());
+                return Err(Error::Unstable { turn });
             }
             len += common;
             let mut beyond = self.beyond(&self.trunk.nodes, len);
@@ -181,7 +172,7 @@ mod tests {
     use super::Branch;
     use crate::TokenStreams;
     use crate::column::{At, Column, Tokens};
-    use crate::error::Error;
+    use crate::error::Result;
     use crate::plan::Turns;
     use crate::plan::merge::{Merge, MergeRewards, Streams};
 
@@ -189,20 +180,18 @@ mod tests {
     struct Counted<'a>(Vec<Vec<i64>>, &'a Cell<usize>);
 
     impl Column<i64> for Counted<'_> {
-        type Error = Error;
-
         fn row_len(&self, turn: usize) -> usize {
             self.0[turn].len()
         }
 
-        fn read(&self, turn: usize, from: usize, out: &mut [i64]) -> Result<(), Error> {
+        fn read(&self, turn: usize, from: usize, out: &mut [i64]) -> Result<()> {
             out.copy_from_slice(&self.0[turn][from..from + out.len()]);
             Ok(())
         }
     }
 
     impl Tokens for Counted<'_> {
-        fn common_len(&self, a: At, other: &Self, b: At, len: usize) -> Result<usize, Error> {
+        fn common_len(&self, a: At, other: &Self, b: At, len: usize) -> Result<usize> {
             self.1.set(self.1.get() + 1);
             let (a, b) = (&self.0[a.turn][a.token..], &other.0[b.turn][b.token..]);
             let pairs = a.iter().zip(b).take(len);

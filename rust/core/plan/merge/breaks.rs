@@ -4,6 +4,7 @@ use std::ops::Range;
 
 use super::{Difference, Streams};
 use crate::column::Tokens;
+use crate::error::Result;
 use crate::plan::Turns;
 
 /// Ids that are kept on either side of a difference.
@@ -45,11 +46,11 @@ impl Break {
         turn: usize,
         difference: Difference,
         is_realigned: bool,
-    ) -> Result<Self, C::Error> {
-        let read = |turn, window: Range<usize>| {
+    ) -> Result<Self> {
+        let read = |turn, window: Range<usize>| -> Result<_> {
             let mut ids = vec![0; window.len()];
             streams.read(turn, window.start, &mut ids)?;
-            Ok::<_, C::Error>(ids)
+            Ok(ids)
         };
         let [expected, found] = difference.windows(turn, streams.turns);
         Ok(Self {

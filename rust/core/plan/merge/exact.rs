@@ -2,20 +2,15 @@
 
 use super::{Decision, Difference, Group, Policy, Streams};
 use crate::column::Tokens;
-use crate::error::Error;
+use crate::error::Result;
 
 /// One group is open at a time; a turn that does not go on with it opens the next. This is how
 /// `SkyRL` merges step-wise outputs.
 #[derive(Debug, Clone, Copy)]
 pub struct Exact;
 
-impl<C: Tokens<Error: From<Error>>> Policy<C> for Exact {
-    fn decide(
-        &mut self,
-        turn: usize,
-        groups: &[Group],
-        streams: &Streams<C>,
-    ) -> Result<Decision, C::Error> {
+impl<C: Tokens> Policy<C> for Exact {
+    fn decide(&mut self, turn: usize, groups: &[Group], streams: &Streams<C>) -> Result<Decision> {
         let Some(open) = groups.last() else {
             return Ok(Decision::Open(None));
         };

@@ -85,7 +85,7 @@ pub struct Difference {
 }
 
 /// How turns are merged.
-pub trait Policy<C: Tokens<Error: From<Error>>> {
+pub trait Policy<C: Tokens> {
     /// Begin a trajectory.
     fn begin(&mut self) {}
 
@@ -94,12 +94,7 @@ pub trait Policy<C: Tokens<Error: From<Error>>> {
     ///
     /// # Errors
     /// What the columns raise.
-    fn decide(
-        &mut self,
-        turn: usize,
-        groups: &[Group],
-        streams: &Streams<C>,
-    ) -> Result<Decision, C::Error>;
+    fn decide(&mut self, turn: usize, groups: &[Group], streams: &Streams<C>) -> Result<Decision>;
 }
 
 /// The policies by their names.
@@ -127,11 +122,7 @@ impl MergeSpec {
     ///
     /// # Errors
     /// As [`Merge::of_turns`].
-    pub fn merge<C: Tokens<Error: From<Error>>>(
-        &self,
-        streams: &Streams<C>,
-        ends: Vec<usize>,
-    ) -> Result<Merge, C::Error> {
+    pub fn merge<C: Tokens>(&self, streams: &Streams<C>, ends: Vec<usize>) -> Result<Merge> {
         let policy: &mut dyn Policy<C> = match self.policy {
             MergePolicy::Exact => &mut Exact,
             MergePolicy::Branch => &mut Branch::default(),
@@ -183,12 +174,12 @@ impl Merge {
     ///
     /// # Errors
     /// What the columns raise, and [`Error::InvalidPlan`] for ends that do not part the turns.
-    pub fn of_turns<C: Tokens<Error: From<Error>>>(
+    pub fn of_turns<C: Tokens>(
         streams: &Streams<C>,
         ends: Vec<usize>,
         policy: &mut dyn Policy<C>,
         rewards: MergeRewards,
-    ) -> Result<Self, C::Error> {
+    ) -> Result<Self> {
         let turns = streams.turns;
         check_ends(&ends, turns)?;
         let (mut rows, mut pieces, mut offsets) = (Vec::new(), Vec::new(), vec![0]);
@@ -216,7 +207,7 @@ impl Merge {
                 }
                 if let Some(difference) = difference {
                     if !difference.fits(turn, turns) {
-                        return Err(Error::Unstable { turn }.into());
+                        return Err(Error::Unstable { turn });
                     }
                     breaks.push(Break::read(streams, turn, difference, group.is_some())?);
                 }
@@ -257,10 +248,7 @@ impl Merge {
     ///
     /// # Errors
     /// What the column raises, and [`Error::NothingTrains`].
-    pub fn without_untrainable<C: Column<f32, Error: From<Error>>>(
-        self,
-        mask: Option<(&C, Along)>,
-    ) -> Result<Self, C::Error> {
+    pub fn without_untrainable<C: Column<f32>>(self, mask: Option<(&C, Along)>) -> Result<Self> {
         let mut trains = vec![false; self.ends.len()];
         for (row, &trajectory) in self.trajectories.iter().enumerate() {
             for piece in self.assembly.pieces(row) {
@@ -271,7 +259,7 @@ impl Merge {
         let kept: Vec<_> = (0..self.trajectories.len()).filter(kept).collect();
         let picks: Vec<_> = kept.iter().map(|&row| Pick::of_row(row)).collect();
         if kept.is_empty() {
-            return Err(Error::NothingTrains.into());
+            return Err(Error::NothingTrains);
         }
         let mut again = vec![None; self.trajectories.len()];
         for (index, &row) in kept.iter().enumerate() {
@@ -430,7 +418,7 @@ fn any_trains<C: Column<f32>>(
     piece: &Piece,
     mask: Option<(&C, Along)>,
     turns: &Turns,
-) -> Result<bool, C::Error> {
+) -> Result<bool> {
     /// Loss mask values that are looked at at a time.
     const CHUNK: usize = 512;
     let Some((mask, along)) = mask else {

@@ -2,7 +2,7 @@
 
 use super::{Decision, Difference, Exact, Group, Policy, Streams};
 use crate::column::Tokens;
-use crate::error::Error;
+use crate::error::Result;
 use crate::plan::Piece;
 
 /// As [`Exact`](super::Exact), but a difference near the end of the group is no break: sampled tokens
@@ -29,13 +29,8 @@ pub enum Masked {
     Span,
 }
 
-impl<C: Tokens<Error: From<Error>>> Policy<C> for Realign {
-    fn decide(
-        &mut self,
-        turn: usize,
-        groups: &[Group],
-        streams: &Streams<C>,
-    ) -> Result<Decision, C::Error> {
+impl<C: Tokens> Policy<C> for Realign {
+    fn decide(&mut self, turn: usize, groups: &[Group], streams: &Streams<C>) -> Result<Decision> {
         let decision = Exact.decide(turn, groups, streams)?;
         let (Decision::Open(Some(difference)), Some(open)) = (&decision, groups.last()) else {
             return Ok(decision);
@@ -69,7 +64,7 @@ impl Realign {
         position: usize,
         turn: usize,
         streams: &Streams<C>,
-    ) -> Result<Vec<Piece>, C::Error> {
+    ) -> Result<Vec<Piece>> {
         let at = position - group.prompt_len;
         let cut = { group.pieces.iter() }.find(|piece| (piece.start..piece.end()).contains(&at));
         let before = group.pieces.iter().filter(|piece| piece.start < at);
@@ -111,11 +106,11 @@ impl Realign {
 }
 
 /// The longest suffix of `tokens` that stands in `text`: where it does first, and its length.
-fn longest_suffix<E>(
+fn longest_suffix(
     tokens: &[i64],
     text: &[i64],
-    pause: impl Fn() -> Result<(), E>,
-) -> Result<(usize, usize), E> {
+    pause: impl Fn() -> Result<()>,
+) -> Result<(usize, usize)> {
     /// Tokens between two pauses.
     const CHUNK: usize = 1 << 16;
     // Read backwards it is a prefix, which Knuth, Morris and Pratt find in one pass.
@@ -148,11 +143,8 @@ fn longest_suffix<E>(
 
 #[cfg(test)]
 mod tests {
-    use std::convert::Infallible;
-
     fn longest_suffix(tokens: &[i64], text: &[i64]) -> (usize, usize) {
-        let Ok(found) = super::longest_suffix(tokens, text, || Ok::<_, Infallible>(()));
-        found
+        super::longest_suffix(tokens, text, || Ok(())).unwrap()
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! What policies see of tokens: whether they are equal and, where that is not enough, their ids.
 
 use crate::column::{Column, Tokens};
+use crate::error::Result;
 use crate::plan::Turns;
 use crate::streams::TokenStreams;
 
@@ -18,7 +19,7 @@ impl<C: Tokens> Streams<'_, C> {
     ///
     /// # Errors
     /// What the columns raise.
-    pub fn common_prefix(&self, last: usize, next: usize) -> Result<usize, C::Error> {
+    pub fn common_prefix(&self, last: usize, next: usize) -> Result<usize> {
         let len = self.turns.stream_len(last);
         self.common(last, next, 0, len.min(self.turns.prompt_lens()[next]))
     }
@@ -28,7 +29,7 @@ impl<C: Tokens> Streams<'_, C> {
     ///
     /// # Errors
     /// What the columns raise.
-    pub fn common(&self, a: usize, b: usize, from: usize, len: usize) -> Result<usize, C::Error> {
+    pub fn common(&self, a: usize, b: usize, from: usize, len: usize) -> Result<usize> {
         self.tokens.common_len(self.turns, [a, b], from, len)
     }
 
@@ -36,7 +37,7 @@ impl<C: Tokens> Streams<'_, C> {
     ///
     /// # Errors
     /// What the columns raise.
-    pub fn read(&self, turn: usize, from: usize, out: &mut [i64]) -> Result<(), C::Error> {
+    pub fn read(&self, turn: usize, from: usize, out: &mut [i64]) -> Result<()> {
         self.tokens.read(turn, from, out)
     }
 }

@@ -2,13 +2,14 @@
 
 use super::open_bins::OpenBins;
 use super::{ItemBins, Items, Load};
+use crate::error::Result;
 use crate::ticks::Ticks;
 
 /// Pack items, the largest first. Of bins with as much room, the first to have had it is taken.
 ///
 /// # Errors
 /// What `ticks` are stopped by.
-pub fn pack<E>(items: Items, limit: Load, ticks: &mut Ticks<E>) -> Result<ItemBins, E> {
+pub fn pack(items: Items, limit: Load, ticks: &mut Ticks) -> Result<ItemBins> {
     let mut bins = OpenBins::new(items, limit);
     let mut placed = Vec::with_capacity(items.len());
     for (time, item) in items.largest_and_first(ticks)?.into_iter().enumerate() {

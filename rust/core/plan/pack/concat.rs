@@ -1,6 +1,6 @@
 //! Concatenation: one sequence behind the other, cut where a bin is full.
 
-use crate::error::Error;
+use crate::error::{Error, Result};
 use crate::plan::{Bins, Span};
 use crate::ticks::Ticks;
 
@@ -12,15 +12,15 @@ use crate::ticks::Ticks;
 /// # Errors
 /// What `ticks` are stopped by; [`Error::NoRoom`] if a bin has no room for a span of one
 /// token.
-pub fn concat<E: From<Error>>(
+pub fn concat(
     lens: &[usize],
     capacity: usize,
     multiple: usize,
     count: usize,
-    ticks: &mut Ticks<E>,
-) -> Result<Bins, E> {
+    ticks: &mut Ticks,
+) -> Result<Bins> {
     if multiple == 0 || multiple > capacity || count == 0 {
-        return Err(Error::NoRoom { multiple, capacity }.into());
+        return Err(Error::NoRoom { multiple, capacity });
     }
     let mut bins = Bins {
         offsets: vec![0],

@@ -3,18 +3,19 @@
 
 use super::load_tree::{Least, Tree};
 use super::{ItemBins, Items, Load};
+use crate::error::Result;
 use crate::ticks::Ticks;
 
 /// Pack items in this order.
 ///
 /// # Errors
 /// What `ticks` are stopped by.
-pub fn pack<E>(
+pub fn pack(
     items: Items,
     limit: Load,
     order: impl ExactSizeIterator<Item = usize>,
-    ticks: &mut Ticks<E>,
-) -> Result<ItemBins, E> {
+    ticks: &mut Ticks,
+) -> Result<ItemBins> {
     if items.are_plain() {
         return pack_sizes(items.sizes, limit, order, ticks);
     }
@@ -38,12 +39,12 @@ pub fn pack<E>(
 }
 
 /// The same where each item counts once and costs nothing: a tree of one number per bin.
-fn pack_sizes<E>(
+fn pack_sizes(
     sizes: &[usize],
     limit: Load,
     order: impl ExactSizeIterator<Item = usize>,
-    ticks: &mut Ticks<E>,
-) -> Result<ItemBins, E> {
+    ticks: &mut Ticks,
+) -> Result<ItemBins> {
     // The last bin is not in the tree: most items go there, and it would change up to the root.
     let mut loads = Tree::new(&[]);
     let mut last = usize::CLOSED;

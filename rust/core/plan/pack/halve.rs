@@ -4,6 +4,7 @@ use std::borrow::Cow;
 use std::collections::BinaryHeap;
 
 use super::ItemBins;
+use crate::error::Result;
 use crate::ticks::Ticks;
 
 /// Add bins up to so many: the heaviest bin of two items or more, of equal ones the last, keeps one half
@@ -16,12 +17,12 @@ use crate::ticks::Ticks;
 ///
 /// # Errors
 /// What `ticks` are stopped by.
-pub fn halve<E>(
+pub fn halve(
     packed: &ItemBins,
     weights: &[f64],
     bins: usize,
-    ticks: &mut Ticks<E>,
-) -> Result<ItemBins, E> {
+    ticks: &mut Ticks,
+) -> Result<ItemBins> {
     let mut contents: Vec<Cow<[usize]>> = { 0..packed.count() }
         .map(|bin| packed.items(bin).into())
         .collect();

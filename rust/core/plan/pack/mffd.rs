@@ -3,13 +3,14 @@
 use super::load_tree::{Least, Tree};
 use super::open_bins::OpenBins;
 use super::{ItemBins, Items, Load, PlacedItem};
+use crate::error::Result;
 use crate::ticks::Ticks;
 
 /// Pack items: those above half of the capacity into bins of their own, which the others fill up.
 ///
 /// # Errors
 /// What `ticks` are stopped by.
-pub fn pack<E>(items: Items, limit: Load, ticks: &mut Ticks<E>) -> Result<ItemBins, E> {
+pub fn pack(items: Items, limit: Load, ticks: &mut Ticks) -> Result<ItemBins> {
     let order = items.largest_and_first(ticks)?;
     let above = |parts: usize| {
         order.partition_point(|&item| items.sizes[item].saturating_mul(parts) > limit.size)
@@ -46,7 +47,7 @@ struct Bins<'a> {
 
 impl Bins<'_> {
     /// Give each bin the largest medium item that it has room for, and say which ones got one.
-    fn add_medium<E>(&mut self, medium: &[usize], ticks: &mut Ticks<E>) -> Result<Vec<bool>, E> {
+    fn add_medium(&mut self, medium: &[usize], ticks: &mut Ticks) -> Result<Vec<bool>> {
         let mut tree = self.tree(medium);
         let mut has_medium = Vec::with_capacity(self.loads.len());
         for bin in 0..self.loads.len() {
@@ -58,12 +59,7 @@ impl Bins<'_> {
 
     /// Give each bin without a medium item, from the last on, the smallest item and with it the
     /// largest possible, if there are two that it has room for.
-    fn add_pairs<E>(
-        &mut self,
-        small: &[usize],
-        has_medium: &[bool],
-        ticks: &mut Ticks<E>,
-    ) -> Result<(), E> {
+    fn add_pairs(&mut self, small: &[usize], has_medium: &[bool], ticks: &mut Ticks) -> Result<()> {
         let sizes = self.items.sizes;
         let mut small: Vec<_> = small.iter().map(|&item| (sizes[item], item)).collect();
         small.sort_unstable();
@@ -103,7 +99,7 @@ impl Bins<'_> {
     }
 
     /// Give each bin, from the first on, the largest items that it has room for.
-    fn fill<E>(&mut self, rest: &[usize], ticks: &mut Ticks<E>) -> Result<(), E> {
+    fn fill(&mut self, rest: &[usize], ticks: &mut Ticks) -> Result<()> {
         let mut tree = self.tree(rest);
         for bin in 0..self.loads.len() {
             ticks.done(1)?;
@@ -115,7 +111,7 @@ impl Bins<'_> {
     }
 
     /// Place items into more bins, the emptiest first. The fullest of these comes last.
-    fn open_more<E>(mut self, rest: &[usize], ticks: &mut Ticks<E>) -> Result<ItemBins, E> {
+    fn open_more(mut self, rest: &[usize], ticks: &mut Ticks) -> Result<ItemBins> {
         let mut more = OpenBins::new(self.items, self.limit);
         let first = self.placed.len();
         // When bins got their last item: of equal ones, the first to have had as much is before.

@@ -25,6 +25,7 @@ pub use load::Load;
 pub use spec::{Algorithm, Cost, CostFunction, Growth, Oversize, PackSpec};
 pub use spread::spread;
 
+use crate::error::Result;
 use crate::ticks::Ticks;
 use load_tree::Least;
 
@@ -80,7 +81,7 @@ impl Packer {
     ///
     /// # Errors
     /// What `ticks` are stopped by.
-    pub fn pack<E>(self, items: Items, limit: Load, ticks: &mut Ticks<E>) -> Result<ItemBins, E> {
+    pub fn pack(self, items: Items, limit: Load, ticks: &mut Ticks) -> Result<ItemBins> {
         match self {
             Self::FirstFit => first_fit::pack(items, limit, 0..items.len(), ticks),
             Self::FirstFitDecreasing => {
@@ -124,19 +125,19 @@ impl Items<'_> {
     }
 
     /// The largest item first, of equal ones the last.
-    fn largest_and_last<E>(&self, ticks: &mut Ticks<E>) -> Result<Vec<usize>, E> {
+    fn largest_and_last(&self, ticks: &mut Ticks) -> Result<Vec<usize>> {
         order::largest(self.sizes, true, ticks)
     }
 
     /// The largest item first, of equal ones the first.
-    fn largest_and_first<E>(&self, ticks: &mut Ticks<E>) -> Result<Vec<usize>, E> {
+    fn largest_and_first(&self, ticks: &mut Ticks) -> Result<Vec<usize>> {
         order::largest(self.sizes, false, ticks)
     }
 }
 
 impl ItemBins {
     /// So many bins of items in the order in which they were placed.
-    fn new<E>(placed: &[PlacedItem], bins: usize, ticks: &mut Ticks<E>) -> Result<Self, E> {
+    fn new(placed: &[PlacedItem], bins: usize, ticks: &mut Ticks) -> Result<Self> {
         let mut offsets = vec![0; bins + 1];
         for &(_, bin) in placed {
             offsets[bin + 1] += 1;

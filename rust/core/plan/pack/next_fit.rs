@@ -1,13 +1,14 @@
 //! Next fit: each item goes to the last bin, or opens the next.
 
 use super::{ItemBins, Items, Load};
+use crate::error::Result;
 use crate::ticks::Ticks;
 
 /// Pack items in order.
 ///
 /// # Errors
 /// What `ticks` are stopped by.
-pub fn pack<E>(items: Items, limit: Load, ticks: &mut Ticks<E>) -> Result<ItemBins, E> {
+pub fn pack(items: Items, limit: Load, ticks: &mut Ticks) -> Result<ItemBins> {
     let mut packed = ItemBins {
         offsets: vec![0],
         items: (0..items.len()).collect(),

@@ -1,5 +1,6 @@
 //! The order in which items are packed.
 
+use crate::error::Result;
 use crate::ticks::Ticks;
 
 /// Items by size, the largest first, and of equal ones the first, or the last.
@@ -9,11 +10,7 @@ use crate::ticks::Ticks;
 ///
 /// # Errors
 /// What `ticks` are stopped by.
-pub fn largest<E>(
-    sizes: &[usize],
-    last_first: bool,
-    ticks: &mut Ticks<E>,
-) -> Result<Vec<usize>, E> {
+pub fn largest(sizes: &[usize], last_first: bool, ticks: &mut Ticks) -> Result<Vec<usize>> {
     let most = sizes.iter().copied().max().unwrap_or(0);
     let mut order: Vec<_> = if last_first {
         (0..sizes.len()).rev().collect()

@@ -69,10 +69,10 @@ pub struct PackSpec {
 }
 
 /// What sequences of some numbers of tokens cost, in that order: finite numbers that are not negative.
-pub type CostFunction<'a, E> = &'a (dyn Fn(&[usize]) -> Result<Vec<f64>, E> + Sync);
+pub type CostFunction<'a> = &'a (dyn Fn(&[usize]) -> Result<Vec<f64>> + Sync);
 
 /// What sequences cost.
-pub enum Cost<'a, E> {
+pub enum Cost<'a> {
     /// As many as their tokens.
     Tokens,
     /// Their tokens and, squared, what attention costs: the workload of verl.
@@ -82,12 +82,12 @@ pub enum Cost<'a, E> {
     /// One number each.
     Given(&'a [f64]),
     /// What a function says.
-    Function(CostFunction<'a, E>),
+    Function(CostFunction<'a>),
 }
 
-impl<E> Cost<'_, E> {
+impl Cost<'_> {
     #[allow(clippy::cast_precision_loss, reason = "costs are floats")]
-    fn of(&self, lens: &[usize]) -> Result<Vec<f64>, E> {
+    fn of(&self, lens: &[usize]) -> Result<Vec<f64>> {
         Ok(match self {
             Self::Tokens => lens.iter().map(|&len| len as f64).collect(),
             Self::Flops => {
@@ -108,13 +108,13 @@ impl PackSpec {
     /// # Errors
     /// [`Error::Oversized`], [`Error::NoPiece`], [`Error::CostOfPieces`], [`Error::TooManyPieces`] and
     /// [`Error::TooFewItems`]; what a function of costs raises, and what `ticks` are stopped by.
-    pub fn pack<E: From<Error>>(
+    pub fn pack(
         &self,
         lens: &[usize],
         groups: Option<&[usize]>,
-        cost: &Cost<E>,
-        ticks: &mut Ticks<E>,
-    ) -> Result<Bins, E> {
+        cost: &Cost,
+        ticks: &mut Ticks,
+    ) -> Result<Bins> {
         match self.algorithm {
             Algorithm::Concat => self.concat(lens, cost, ticks),
             Algorithm::Place(packer) => {
@@ -148,11 +148,7 @@ impl PackSpec {
     }
 
     /// What pieces of these lengths cost, if that counts.
-    pub(in crate::plan) fn costs<E>(
-        &self,
-        lens: &[usize],
-        cost: &Cost<E>,
-    ) -> Result<Option<Vec<f64>>, E> {
+    pub(in crate::plan) fn costs(&self, lens: &[usize], cost: &Cost) -> Result<Option<Vec<f64>>> {
         if !self.counts_costs() {
             return Ok(None);
         }
@@ -165,12 +161,7 @@ impl PackSpec {
     }
 
     /// Lay sequences end to end, cut into bins.
-    fn concat<E: From<Error>>(
-        &self,
-        lens: &[usize],
-        cost: &Cost<E>,
-        ticks: &mut Ticks<E>,
-    ) -> Result<Bins, E> {
+    fn concat(&self, lens: &[usize], cost: &Cost, ticks: &mut Ticks) -> Result<Bins> {
         let first_longest = (0..lens.len()).max_by_key(|&index| (lens[index], usize::MAX - index));
         if let Some(index) = first_longest.filter(|&index| lens[index] > 0) {
             let longest = self.longest_piece(lens, index, cost)?;
@@ -193,7 +184,7 @@ impl PackSpec {
     }
 
     /// Split sequences that exceed a bin, but for those that are not alone in their group.
-    fn split<E: From<Error>>(&self, pieces: &mut Pieces, cost: &Cost<E>) -> Result<(), E> {
+    fn split(&self, pieces: &mut Pieces, cost: &Cost) -> Result<()> {
         let lens = &pieces.lens;
         let costs = self.costs(lens, cost)?;
         let counts = pieces.groups.as_ref().map(|groups| counts_of(groups));
@@ -239,7 +230,7 @@ impl PackSpec {
     }
 
     /// What is packed as a whole.
-    fn items<'a, E>(&self, pieces: &'a Pieces, cost: &Cost<E>) -> Result<Packables<'a>, E> {
+    fn items<'a>(&self, pieces: &'a Pieces, cost: &Cost) -> Result<Packables<'a>> {
         let costs = self.costs(&pieces.lens, cost)?;
         let sizes: Cow<[_]> = match self.multiple_of {
             1 => (&*pieces.lens).into(),
@@ -314,26 +305,21 @@ impl PackSpec {
     }
 
     /// How many tokens the pieces of split sequences have; the one that needs them names an error.
-    fn longest_piece<E: From<Error>>(
-        &self,
-        lens: &[usize],
-        index: usize,
-        cost: &Cost<E>,
-    ) -> Result<usize, E> {
+    fn longest_piece(&self, lens: &[usize], index: usize, cost: &Cost) -> Result<usize> {
         let (len, multiple) = (lens[index], self.multiple_of);
         let most = self.capacity / multiple;
         if most == 0 {
             let capacity = self.capacity;
-            return Err(Error::NoRoom { multiple, capacity }.into());
+            return Err(Error::NoRoom { multiple, capacity });
         }
         if let (Cost::Given(_), true) = (cost, self.counts_costs()) {
-            return Err(Error::CostOfPieces { index, len }.into());
+            return Err(Error::CostOfPieces { index, len });
         }
         if self.max_cost == f64::INFINITY {
             return Ok(most * multiple);
         }
         let cost_of =
-            |multiples: usize| Ok::<_, E>(cost.of(&[multiples * multiple])?[0] + self.bin_cost);
+            |multiples: usize| Ok::<_, Error>(cost.of(&[multiples * multiple])?[0] + self.bin_cost);
         // The most that does not cost too much, by bisection.
         let (mut fits, mut exceeds) = (0, most + 1);
         while exceeds - fits > 1 {
@@ -351,32 +337,31 @@ impl PackSpec {
                 tokens: multiple,
                 cost: cost_of(1)?,
                 limit: self.max_cost,
-            }
-            .into());
+            });
         }
         Ok(fits * multiple)
     }
 
     /// Add bins, if there are fewer than there have to be.
-    fn grow<E: From<Error>>(
+    fn grow(
         &self,
         packed: ItemBins,
         costs: Option<&[f64]>,
         noun: &'static str,
-        ticks: &mut Ticks<E>,
-    ) -> Result<ItemBins, E> {
+        ticks: &mut Ticks,
+    ) -> Result<ItemBins> {
         let needed = self.needed(packed.count(), packed.items.len(), noun)?;
         self.grow_to(needed, packed, costs, ticks)
     }
 
     /// Add bins up to so many, for which there are items; costs are given where they count.
-    pub(in crate::plan) fn grow_to<E>(
+    pub(in crate::plan) fn grow_to(
         &self,
         needed: usize,
         packed: ItemBins,
         costs: Option<&[f64]>,
-        ticks: &mut Ticks<E>,
-    ) -> Result<ItemBins, E> {
+        ticks: &mut Ticks,
+    ) -> Result<ItemBins> {
         match (self.growth, costs) {
             _ if needed <= packed.count() => Ok(packed),
             (Growth::Splitting, Some(costs)) => halve(&packed, costs, needed, ticks),

@@ -1,6 +1,7 @@
 //! Spreading: items move to more bins, so that every rank gets as many.
 
 use super::ItemBins;
+use crate::error::Result;
 use crate::ticks::Ticks;
 
 /// Add bins up to so many, each of which takes the last item of another.
@@ -11,7 +12,7 @@ use crate::ticks::Ticks;
 ///
 /// # Errors
 /// What `ticks` are stopped by.
-pub fn spread<E>(packed: &ItemBins, bins: usize, ticks: &mut Ticks<E>) -> Result<ItemBins, E> {
+pub fn spread(packed: &ItemBins, bins: usize, ticks: &mut Ticks) -> Result<ItemBins> {
     let count = packed.count();
     let mut order: Vec<_> = (0..count)
         .map(|bin| (packed.items(bin).len(), bin))

@@ -9,6 +9,7 @@ use super::Parts;
 use super::sorting::sort;
 use super::state::{Set, State};
 use super::weight::Weight;
+use crate::error::Result;
 use crate::ticks::Ticks;
 
 /// Items that are chained to sets, each in the order in which it grew.
@@ -28,12 +29,12 @@ impl<W: Weight> Chains<'_, W> {
     }
 
     /// Append a set's items to another's.
-    fn join<E>(
+    fn join(
         &mut self,
         left: Set<W::Sum>,
         right: Set<W::Sum>,
-        ticks: &mut Ticks<E>,
-    ) -> Result<Set<W::Sum>, E> {
+        ticks: &mut Ticks,
+    ) -> Result<Set<W::Sum>> {
         let sum = match W::joined(left.sum, right.sum) {
             Some(sum) => sum,
             None => {
@@ -56,13 +57,13 @@ impl<W: Weight> Chains<'_, W> {
     }
 
     /// Set the sets of a state against those of another, the large ones against the small.
-    fn merge<E>(
+    fn merge(
         &mut self,
         mut state: State<W::Sum>,
         other: State<W::Sum>,
         parts: usize,
-        ticks: &mut Ticks<E>,
-    ) -> Result<State<W::Sum>, E> {
+        ticks: &mut Ticks,
+    ) -> Result<State<W::Sum>> {
         ticks.done(1)?;
         let meeting = (state.len() + other.len()).saturating_sub(parts);
         if meeting == 0 {
@@ -186,7 +187,7 @@ impl<'a, W: Weight> Differencing<'a, W> {
     ///
     /// # Errors
     /// What `ticks` are stopped by.
-    pub fn new<E>(weights: &'a [W], ticks: &mut Ticks<E>) -> Result<Self, E> {
+    pub fn new(weights: &'a [W], ticks: &mut Ticks) -> Result<Self> {
         let single = |(first, weight): (u32, &W)| Set {
             sum: weight.added_to(W::ZERO),
             count: 1,
@@ -210,12 +211,7 @@ impl<'a, W: Weight> Differencing<'a, W> {
     ///
     /// # Errors
     /// What `ticks` are stopped by.
-    pub fn parts<E>(
-        &self,
-        parts: usize,
-        equal_size: bool,
-        ticks: &mut Ticks<E>,
-    ) -> Result<Parts, E> {
+    pub fn parts(&self, parts: usize, equal_size: bool, ticks: &mut Ticks) -> Result<Parts> {
         let count = self.weights.len();
         let mut chains = Chains {
             weights: self.weights,
@@ -263,11 +259,11 @@ impl<'a, W: Weight> Differencing<'a, W> {
 ///
 /// # Errors
 /// What `ticks` are stopped by.
-pub fn karmarkar_karp<W: Weight, E>(
+pub fn karmarkar_karp<W: Weight>(
     weights: &[W],
     parts: usize,
     equal_size: bool,
-    ticks: &mut Ticks<E>,
-) -> Result<Parts, E> {
+    ticks: &mut Ticks,
+) -> Result<Parts> {
     Differencing::new(weights, ticks)?.parts(parts, equal_size, ticks)
 }

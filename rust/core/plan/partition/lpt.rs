@@ -4,6 +4,7 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
 use super::sorting::sort;
+use crate::error::Result;
 use crate::ticks::Ticks;
 
 /// What goes to one rank as a whole: so many rows, and what they cost.
@@ -37,13 +38,13 @@ pub enum First {
 ///
 /// # Errors
 /// What `ticks` are stopped by.
-pub fn balance<E>(
+pub fn balance(
     items: &[Item],
     taken: &[Item],
     capacity: usize,
     first: First,
-    ticks: &mut Ticks<E>,
-) -> Result<Option<Vec<usize>>, E> {
+    ticks: &mut Ticks,
+) -> Result<Option<Vec<usize>>> {
     let mut order: Vec<_> = (0..items.len())
         .map(|index| {
             let item = items[index];

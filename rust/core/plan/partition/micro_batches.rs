@@ -4,6 +4,7 @@ use super::Parts;
 use super::karmarkar_karp::Differencing;
 use super::sorting::sort;
 use super::weight::Weight;
+use crate::error::Result;
 use crate::ticks::Ticks;
 
 /// What a stride may be at most, as a share of the number: less than one in a hundred.
@@ -53,14 +54,14 @@ impl<W: Weight> Capped<'_, W> {
     ///
     /// # Errors
     /// What `ticks` are stopped by.
-    pub fn fitting<E>(&self, counts: Counts, ticks: &mut Ticks<E>) -> Result<Option<Parts>, E> {
+    pub fn fitting(&self, counts: Counts, ticks: &mut Ticks) -> Result<Option<Parts>> {
         let Counts { first, step, all } = counts;
         let step = step.max(1);
         let Some(most) = self.lens.len().checked_sub(first) else {
             return Ok(None);
         };
         let differencing = Differencing::new(self.costs, ticks)?;
-        let parts_of = |index: usize, ticks: &mut Ticks<E>| {
+        let parts_of = |index: usize, ticks: &mut Ticks| {
             let parts = differencing.parts(first + index * step, false, ticks)?;
             self.is_short(&parts, ticks)
                 .map(|is_short| is_short.then_some(parts))
@@ -100,7 +101,7 @@ impl<W: Weight> Capped<'_, W> {
     }
 
     /// Whether no part is too long.
-    fn is_short<E>(&self, parts: &Parts, ticks: &mut Ticks<E>) -> Result<bool, E> {
+    fn is_short(&self, parts: &Parts, ticks: &mut Ticks) -> Result<bool> {
         for part in parts.iter() {
             ticks.done(part.len())?;
             let lens = part.iter().map(|&item| self.lens[item]);
@@ -121,13 +122,13 @@ impl<W: Weight> Capped<'_, W> {
 ///
 /// # Errors
 /// What `ticks` are stopped by.
-pub fn micro_batches<W: Weight, E>(
+pub fn micro_batches<W: Weight>(
     costs: &[W],
     parts: &Parts,
     ranks: usize,
     order: Order,
-    ticks: &mut Ticks<E>,
-) -> Result<Parts, E> {
+    ticks: &mut Ticks,
+) -> Result<Parts> {
     let mut sorted = Vec::with_capacity(parts.iter().len());
     for (index, part) in parts.iter().enumerate() {
         ticks.done(part.len())?;

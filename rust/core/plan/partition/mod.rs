@@ -14,6 +14,7 @@ pub use micro_batches::{Capped, Counts, Order, micro_batches};
 pub use swap::swap;
 pub use weight::{Float, Short, Weight};
 
+use crate::error::Result;
 use crate::ticks::Ticks;
 use sorting::sort;
 
@@ -55,7 +56,7 @@ impl Parts {
     ///
     /// # Errors
     /// What `ticks` are stopped by.
-    pub fn sorted<E>(mut self, ticks: &mut Ticks<E>) -> Result<Self, E> {
+    pub fn sorted(mut self, ticks: &mut Ticks) -> Result<Self> {
         for ends in self.offsets.windows(2) {
             sort(&mut self.indices[ends[0]..ends[1]], ticks)?;
         }

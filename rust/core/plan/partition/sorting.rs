@@ -1,5 +1,6 @@
 //! Sorting that can be stopped.
 
+use crate::error::Result;
 use crate::ticks::Ticks;
 
 /// So many values are sorted between two looks.
@@ -11,7 +12,7 @@ const PIECE: usize = 1 << 16;
 ///
 /// # Errors
 /// What `ticks` are stopped by. The values are in any order then.
-pub fn sort<T: Ord + Copy, E>(values: &mut [T], ticks: &mut Ticks<E>) -> Result<(), E> {
+pub fn sort<T: Ord + Copy>(values: &mut [T], ticks: &mut Ticks) -> Result<()> {
     let len = values.len();
     if len <= PIECE {
         values.sort_unstable();

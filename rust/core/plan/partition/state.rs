@@ -1,5 +1,6 @@
 //! Sets of items, as many as there are parts.
 
+use crate::error::Result;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
@@ -55,10 +56,7 @@ impl<S: Copy + Ord> State<S> {
     }
 
     /// Put another set in the place of the smallest one.
-    pub fn replace_smallest<E>(
-        &mut self,
-        other: impl FnOnce(Set<S>) -> Result<Set<S>, E>,
-    ) -> Result<(), E> {
+    pub fn replace_smallest(&mut self, other: impl FnOnce(Set<S>) -> Result<Set<S>>) -> Result<()> {
         match self.others.peek_mut() {
             Some(mut smallest) => {
                 let set = other(smallest.0)?;

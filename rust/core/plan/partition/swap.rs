@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use super::Parts;
 use super::sorting::sort;
 use super::weight::Float;
+use crate::error::Result;
 use crate::ticks::Ticks;
 
 /// Items of a part by what they cost, those of the same cost by index.
@@ -30,13 +31,13 @@ struct Exchange {
 ///
 /// # Errors
 /// What `ticks` are stopped by.
-pub fn swap<E>(
+pub fn swap(
     costs: &[f64],
     parts: &Parts,
     equal_size: bool,
     rounds: usize,
-    ticks: &mut Ticks<E>,
-) -> Result<Parts, E> {
+    ticks: &mut Ticks,
+) -> Result<Parts> {
     let mut members: Vec<Members> = Vec::with_capacity(parts.iter().len());
     let mut loads = BTreeSet::new();
     for (index, part) in parts.iter().enumerate() {
@@ -83,13 +84,13 @@ pub fn swap<E>(
 }
 
 /// The best exchange between a part and a lighter one.
-fn best<E>(
+fn best(
     heavy: &Members,
     light: &Members,
     difference: f64,
     equal_size: bool,
-    ticks: &mut Ticks<E>,
-) -> Result<Option<Exchange>, E> {
+    ticks: &mut Ticks,
+) -> Result<Option<Exchange>> {
     ticks.done(light.len())?;
     // Of items that cost the same the first is taken; None costs nothing.
     let nothing = (!equal_size).then_some((Float(0.0), None));

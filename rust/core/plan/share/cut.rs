@@ -5,6 +5,7 @@ use std::collections::{BinaryHeap, VecDeque};
 use std::ops::Range;
 
 use super::Tree;
+use crate::error::Result;
 use crate::plan::pack::Load;
 use crate::ticks::Ticks;
 
@@ -64,7 +65,7 @@ impl<'a> Weights<'a> {
     ///
     /// # Errors
     /// What `ticks` are stopped by.
-    pub fn cut<E>(&self, limit: Load, ticks: &mut Ticks<E>) -> Result<Vec<Range<usize>>, E> {
+    pub fn cut(&self, limit: Load, ticks: &mut Ticks) -> Result<Vec<Range<usize>>> {
         let mut chunks = Vec::new();
         for tree in self.tree.trees() {
             ticks.done(1)?;
@@ -83,13 +84,13 @@ impl<'a> Weights<'a> {
     /// chunk. The places at which that can begin move on with its end, so their minimum is kept in a
     /// queue, and the time is linear. Of equally good places the first is taken: the last chunk is as
     /// long as can be.
-    fn cut_tree<E>(
+    fn cut_tree(
         &self,
         tree: Range<usize>,
         limit: Load,
         chunks: &mut Vec<Range<usize>>,
-        ticks: &mut Ticks<E>,
-    ) -> Result<(), E> {
+        ticks: &mut Ticks,
+    ) -> Result<()> {
         let mut begins = Vec::with_capacity(tree.len());
         let mut queue = VecDeque::new();
         let (mut first, mut duplicates) = (tree.start, 0);
@@ -122,12 +123,12 @@ impl<'a> Weights<'a> {
     ///
     /// # Errors
     /// What `ticks` are stopped by.
-    pub fn cut_further<E>(
+    pub fn cut_further(
         &self,
         chunks: Vec<Range<usize>>,
         count: usize,
-        ticks: &mut Ticks<E>,
-    ) -> Result<Vec<Range<usize>>, E> {
+        ticks: &mut Ticks,
+    ) -> Result<Vec<Range<usize>>> {
         let rows = &self.tree.rows;
         let inside = |chunk: &Range<usize>| chunk.start + 1..chunk.end;
         let mut places: Vec<_> = chunks.iter().flat_map(inside).collect();

@@ -104,12 +104,12 @@ impl Tree {
     ///
     /// # Errors
     /// What `ticks` are stopped by.
-    pub fn parted<E>(
+    pub fn parted(
         &self,
         part_of: impl Fn(usize) -> Option<usize>,
         parts: usize,
-        ticks: &mut Ticks<E>,
-    ) -> Result<Vec<Self>, E> {
+        ticks: &mut Ticks,
+    ) -> Result<Vec<Self>> {
         let mut trees = vec![Self::default(); parts];
         // One past the place of the last row of each part.
         let mut ends = vec![0; parts];

@@ -16,15 +16,12 @@ impl Tree {
     /// # Errors
     /// [`Error::OversizedRow`] and [`Error::TooFewItems`], what a function of costs raises, and what
     /// `ticks` are stopped by; [`Error::InvalidPlan`] for options that split rows.
-    pub fn pack<E: From<Error>>(
-        &self,
-        spec: &PackSpec,
-        cost: &Cost<E>,
-        ticks: &mut Ticks<E>,
-    ) -> Result<Vec<Self>, E> {
+    pub fn pack(&self, spec: &PackSpec, cost: &Cost, ticks: &mut Ticks) -> Result<Vec<Self>> {
         let (Algorithm::Place(packer), false) = (spec.algorithm, spec.oversize == Oversize::Split)
         else {
-            return Err(Error::InvalidPlan("rows of a tree cannot be split".to_owned()).into());
+            return Err(Error::InvalidPlan(
+                "rows of a tree cannot be split".to_owned(),
+            ));
         };
         let costs = self.costs(spec, cost)?;
         let weights = Weights::new(self, costs.as_ref());
@@ -67,7 +64,7 @@ impl Tree {
 
     /// What rows cost, and what they share with the row before them, if that is limited.
     #[allow(clippy::type_complexity, reason = "two columns")]
-    fn costs<E>(&self, spec: &PackSpec, cost: &Cost<E>) -> Result<Option<(Vec<f64>, Vec<f64>)>, E> {
+    fn costs(&self, spec: &PackSpec, cost: &Cost) -> Result<Option<(Vec<f64>, Vec<f64>)>> {
         let lens = self.rows.iter().map(|row| row.len);
         let shared = self.rows.iter().map(|row| row.shared);
         let lens: Vec<_> = lens.chain(shared).collect();

@@ -39,12 +39,12 @@ impl Tree {
     /// # Errors
     /// What the columns raise, [`Error::RowCount`] for other numbers of ids, and
     /// [`Error::InvalidPlan`] for rows that have no turn.
-    pub fn of_rows<C: Tokens<Error: From<Error>>>(
+    pub fn of_rows<C: Tokens>(
         streams: &Streams<C>,
         rows: &[Row],
         share: Share,
         ids: ShareIds,
-    ) -> Result<Self, C::Error> {
+    ) -> Result<Self> {
         let no_turn = || Error::InvalidPlan("a row has no turn".to_owned());
         let turns = rows
             .iter()
@@ -79,7 +79,7 @@ impl Tree {
             len: rows[head.row].len(),
             shared: head.shared,
         };
-        Ok(Self::new(heads.iter().map(row).collect())?)
+        Self::new(heads.iter().map(row).collect())
     }
 }
 

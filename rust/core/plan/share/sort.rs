@@ -3,7 +3,7 @@
 use std::cmp::Ordering;
 
 use crate::column::Tokens;
-use crate::error::Error;
+use crate::error::{Error, Result};
 use crate::plan::merge::Streams;
 
 /// What is sorted: the first tokens of turns' streams.
@@ -25,9 +25,9 @@ pub struct Head {
     next: Option<i64>,
 }
 
-impl<C: Tokens<Error: From<Error>>> Texts<'_, C> {
+impl<C: Tokens> Texts<'_, C> {
     /// A row that has nothing before it.
-    pub fn head(&self, row: usize) -> Result<Head, C::Error> {
+    pub fn head(&self, row: usize) -> Result<Head> {
         self.streams.tokens.pause()?;
         Ok(Head {
             row,
@@ -42,12 +42,12 @@ impl<C: Tokens<Error: From<Error>>> Texts<'_, C> {
     /// the one that has more in common with the last row put out is next, and tokens are compared only
     /// where both have as much: from there on. So every token that a row has in common with the one
     /// before it in the end is compared once.
-    pub fn sort(&self, heads: &mut [Head]) -> Result<(), C::Error> {
+    pub fn sort(&self, heads: &mut [Head]) -> Result<()> {
         let mut scratch = heads.to_vec();
         self.sort_with(heads, &mut scratch)
     }
 
-    fn sort_with(&self, heads: &mut [Head], scratch: &mut [Head]) -> Result<(), C::Error> {
+    fn sort_with(&self, heads: &mut [Head], scratch: &mut [Head]) -> Result<()> {
         if heads.len() < 2 {
             return Ok(());
         }
@@ -76,7 +76,7 @@ impl<C: Tokens<Error: From<Error>>> Texts<'_, C> {
 
     /// Compare two rows that know what they have in common with a row before both. The later one knows
     /// then what it has in common with the earlier.
-    fn compare(&self, a: &mut Head, b: &mut Head) -> Result<Ordering, C::Error> {
+    fn compare(&self, a: &mut Head, b: &mut Head) -> Result<Ordering> {
         if a.shared != b.shared {
             return Ok(b.shared.cmp(&a.shared));
         }
@@ -90,7 +90,7 @@ impl<C: Tokens<Error: From<Error>>> Texts<'_, C> {
         let (next_a, next_b) = (self.token(a.row, shared)?, self.token(b.row, shared)?);
         let order = next_a.cmp(&next_b);
         if order.is_eq() && next_a.is_some() {
-            return Err(Error::Unstable { turn: turns[1] }.into());
+            return Err(Error::Unstable { turn: turns[1] });
         }
         let (later, next) = match order {
             Ordering::Greater => (a, next_a),
@@ -101,7 +101,7 @@ impl<C: Tokens<Error: From<Error>>> Texts<'_, C> {
     }
 
     /// A token of a row, unless the row ends before it.
-    fn token(&self, row: usize, at: usize) -> Result<Option<i64>, C::Error> {
+    fn token(&self, row: usize, at: usize) -> Result<Option<i64>> {
         if at == self.lens[row] {
             return Ok(None);
         }
