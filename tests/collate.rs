@@ -11,7 +11,7 @@ use fastcollate::plan::merge::{MergePolicy, MergeRewards, MergeSpec, Streams};
 use fastcollate::plan::pack::{Algorithm, Cost, Growth, Oversize, PackSpec, Packer};
 use fastcollate::plan::{
     BinSource, Bins, Layout, LayoutSpec, Longest, PackedSpec, PaddingAs, Pick, Shard, Shift, Turns,
-    Widths,
+    Widths, WidthsOf,
 };
 use fastcollate::polling::Poll;
 use fastcollate::write::PositionPadding;
@@ -508,6 +508,7 @@ proptest! {
             widths: Some(Longest::of_rows(merge.assembly.rows())),
             lens: None,
             bins: None,
+            widths_of: WidthsOf::Step,
         };
         let of_shard = |source, columns| {
             let (layout, poll) = (rows(Layout::Right), || Ok(()));
