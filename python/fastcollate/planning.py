@@ -26,6 +26,8 @@ What belongs to them:
 
 - :class:`Shard`: one rank's rows of a mini-batch or micro-batch.
 - :class:`MergeReport` and :class:`Break`: what merging saved, and each turn that it could not join.
+- :class:`Audit` and :class:`AuditSpan`: what became of every sampled token; the ``audit`` of plans
+  makes it.
 - :class:`TreeReport` and :class:`SharedTokens`: what sharing saves, and who shares what with whom.
 - :class:`TreeNodes`: runs of tokens that belong to the same rows.
 - :func:`prompt_boundaries` and :class:`PromptBoundaries`: the first row of each prompt, and one
@@ -43,6 +45,7 @@ from fastcollate.batch import MissingPlanError
 from fastcollate.ops.drop_padding import drop_padding
 from fastcollate.ops.last_step import broadcast_last_step
 from fastcollate.ops.normalize import LossNormalizers
+from fastcollate.plan.audit_report import Audit, AuditSpan
 from fastcollate.plan.bin_plan import BinPlan
 from fastcollate.plan.boundaries import PromptBoundaries
 from fastcollate.plan.costs import Costs
@@ -59,6 +62,8 @@ from fastcollate.plan.tree_plan import TreeNodes, TreePlan
 from fastcollate.plan.tree_report import SharedTokens, TreeReport
 
 __all__ = [
+    "Audit",
+    "AuditSpan",
     "BinPlan",
     "Break",
     "Costs",

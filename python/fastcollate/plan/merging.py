@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from itertools import zip_longest
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,9 +17,15 @@ from fastcollate.arguments import check_bool, checked_count, counted, suggests_n
 from fastcollate.arrays import describe
 from fastcollate.ingest.fields import LOSS_MASK, Field, Rows, given_along
 from fastcollate.ingest.tokens import checked_tokens
+from fastcollate.plan.audit_report import Audit, Where
+from fastcollate.plan.auditing import audited, checked_turns
 from fastcollate.plan.grouping import shown, starts_of
 from fastcollate.plan.merge_report import MergeReport, Tokenizer
+from fastcollate.plan.shard import Shard
 from fastcollate.plan.trajectories import checked_trajectories
+
+if TYPE_CHECKING:
+    from fastcollate.batch import Batch
 
 logger = logging.getLogger(__name__)
 
@@ -131,6 +137,46 @@ class MergePlan:
                 f"trajectory {index} of {found.known_by} has other turns than in the plan of "
                 f"merge; pass the {found.known_by} of merge_turns, or leave {found.known_by} out"
             )
+
+    @suggests_names
+    def audit(
+        self,
+        batches: Batch | Iterable[Batch],
+        prompts: Rows | None = None,
+        responses: Rows | None = None,
+        *,
+        sequences: Rows | None = None,
+        prompt_lens: Any | None = None,
+        loss_mask: Rows | Field | None = None,
+    ) -> Audit:
+        """Find out whether every sampled token of every turn is trained exactly once.
+
+        Parameters
+        ----------
+        batches
+            The batch of these turns, or those that have its rows together, of micro-batches for
+            example. For the ranks of a step, see :meth:`StepPlan.audit`.
+        prompts, responses, sequences, prompt_lens, loss_mask
+            As :meth:`StepPlan.audit`.
+
+        Returns
+        -------
+        Audit
+
+        Raises
+        ------
+        ValueError, TypeError, MissingPlanError
+            As :meth:`StepPlan.audit`.
+        """
+        items: list[Any] = [batches] if hasattr(batches, "_plan") else list(batches)
+        for index, item in enumerate(items):
+            if isinstance(item, Shard):
+                raise TypeError(
+                    f"batches[{index}] is a Shard; pass it to the audit of its step plan, with "
+                    "merge as this plan"
+                )
+        turns = checked_turns(prompts, responses, sequences, prompt_lens, loss_mask)
+        return audited(items, [Where(index) for index in range(len(items))], turns, self._merge)
 
     def to_dict(self) -> dict[str, NDArray[np.int64]]:
         """Return the plan's tables, all int64.

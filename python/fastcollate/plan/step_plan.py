@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fastcollate import _fastcollate
 from fastcollate._fastcollate import SYNTHETIC_LENS
-from fastcollate.arguments import checked_index, counted
+from fastcollate.arguments import checked_index, counted, suggests_names
 from fastcollate.arrays import describe, offsets_of
+from fastcollate.plan.audit_report import Audit, Where
+from fastcollate.plan.auditing import audited, checked_turns
 from fastcollate.plan.layouts import Layout, Packed
 from fastcollate.plan.lengths import Integers
 from fastcollate.plan.shard import Shard, Widths, layout_defect
@@ -26,6 +28,11 @@ from fastcollate.plan.tables import (
     listed,
     not_valid,
 )
+
+if TYPE_CHECKING:
+    from fastcollate.batch import Batch
+    from fastcollate.ingest.fields import Field, Rows
+    from fastcollate.plan.merging import MergePlan
 
 
 @dataclass(frozen=True, eq=False)
@@ -236,6 +243,84 @@ class StepPlan(Table):
             bin_offsets=bins,
             bin_width=self.bin_width,
             layout=self.layout,
+        )
+
+    @suggests_names
+    def audit(
+        self,
+        batches: Iterable[Batch | Shard],
+        prompts: Rows | None = None,
+        responses: Rows | None = None,
+        *,
+        sequences: Rows | None = None,
+        prompt_lens: Any | None = None,
+        loss_mask: Rows | Field | None = None,
+        merge: MergePlan | None = None,
+    ) -> Audit:
+        """Find out whether every sampled token of every turn is trained exactly once.
+
+        Tokens that are not trained are counted by the reason: masked, merged away, cut. Anything
+        else is a finding, with turn, position, rank, output row and column.
+
+        Parameters
+        ----------
+        batches
+            Those of all ranks, in the order of mini-batches, then of ranks:
+            ``[build(plan.shard(m, r)) for m in ... for r in ...]``. Or the shards, before anything
+            is built of them, as they arrived on their ranks.
+        prompts, responses, sequences, prompt_lens
+            The turns, as ``build_batch`` got them. Without them the ids of batches are not
+            compared, but masks, labels, padding and places are.
+        loss_mask
+            The turns' own, if they have one. Without it, tokens of batches that got one count as
+            masked wherever it is 0.
+        merge
+            What made the plan's rows of turns, for shards. Batches know it.
+
+        Returns
+        -------
+        Audit
+
+        Raises
+        ------
+        ValueError
+            If there are other numbers of batches than ranks in all mini-batches, or batches or
+            turns of another step.
+        TypeError
+            What is neither a batch nor a shard.
+        MissingPlanError
+            A batch that was made from a mapping.
+
+        Notes
+        -----
+        Time is linear in tokens: each is looked at once for each output. Batches on a device are
+        copied to the host.
+
+        Examples
+        --------
+        >>> plan = fc.plan_step([[2, 2, 2], [3, 4, 5]], dp_size=2)
+        >>> shards = [plan.shard(0, rank) for rank in range(2)]
+        >>> plan.audit(shards)
+        Audit passed: 12 sampled tokens of 3 turns: 12 trained
+        >>> plan.audit([shards[0], shards[0]]).findings[0].turn
+        0
+        """
+        items = list(batches)
+        ranks = [(m, r) for m in range(self.num_mini_batches) for r in range(self.dp_size)]
+        if len(items) != len(ranks):
+            raise ValueError(
+                f"batches has {counted(len(items), 'item')}, but the plan has "
+                f"{counted(self.num_mini_batches, 'mini-batch', 'mini-batches')} for "
+                f"{counted(self.dp_size, 'rank')}; pass one batch or shard for every rank of every "
+                "mini-batch, in this order"
+            )
+        return audited(
+            items,
+            [Where(index, *rank) for index, rank in enumerate(ranks)],
+            checked_turns(prompts, responses, sequences, prompt_lens, loss_mask),
+            None if merge is None else merge._merge,
+            [self.shard(*rank) for rank in ranks],
+            self.row_lengths,
         )
 
     def describe(self) -> str:

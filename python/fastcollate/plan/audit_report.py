@@ -1,0 +1,210 @@
+"""The result of an audit: what became of every sampled token."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fastcollate.arguments import checked_index, counted
+
+REASONS = ("", "trained", "masked", "unpredicted", "cut", "drift", "dropped")
+"""What becomes of tokens, by their numbers; the first is not known."""
+
+SHOWN_FINDINGS = 8
+"""How many findings a printed audit shows."""
+
+_KINDS = {
+    "missing": "in no batch",
+    "untrained": "in a batch, with a loss mask of 0 that nothing accounts for",
+    "repeated": "trained at two places",
+    "unsampled": "trained, but no sampled token",
+    "padding trains": "trained in a padding row",
+    "weight": "of another loss mask",
+    "altered": "of another id",
+    "altered prompt": "of a prompt, of another id",
+    "label": "of another label",
+    "padding": "beside all rows, but no padding",
+    "not attended": "in a row, with an attention mask of 0",
+    "rows": "rows other than planned",
+}
+"""What is wrong, by kind."""
+
+
+class Where(NamedTuple):
+    """Which of the batches of an audit is meant."""
+
+    batch: int | None = None
+    mini_batch: int | None = None
+    rank: int | None = None
+
+
+class AuditSpan(NamedTuple):
+    """Tokens that follow each other, with what became of them.
+
+    Attributes
+    ----------
+    reason : str
+        What became of them, or what is wrong (see :class:`Audit`).
+    turn, position, length : int or None
+        The turn, the first of these tokens in its response (``"altered prompt"``: in its prompt),
+        and how many they are. None for what is no token of a turn.
+    batch, mini_batch, rank : int or None
+        The place in `batches` and, by a step plan, the mini-batch and the rank.
+    row, column : int or None
+        The output row (packed: the bin) and the column of the first: in the outputs along whole
+        sequences for ids, labels and padding, else in those along responses. Of shards that are not
+        built, the row is that of the shard and the column the place in its response.
+    found, expected : int or float or None
+        The first value that was found and the one that was expected, where values are compared.
+    """
+
+    reason: str
+    turn: int | None = None
+    position: int | None = None
+    length: int = 1
+    batch: int | None = None
+    mini_batch: int | None = None
+    rank: int | None = None
+    row: int | None = None
+    column: int | None = None
+    found: Any = None
+    expected: Any = None
+
+    def __str__(self) -> str:
+        parts = []
+        if self.turn is not None and self.position is not None:
+            end = self.position + self.length - 1
+            where = (
+                f"position {self.position}"
+                if self.length == 1
+                else (f"positions {self.position} to {end}")
+            )
+            parts.append(f"turn {self.turn}, {where}")
+        names = ("rank", "mini_batch") if self.rank is not None else ("batch",)
+        for name in (*names, "row", "column"):
+            if (value := getattr(self, name)) is not None:
+                parts.append(f"{name.replace('_', '-')} {value}")
+        text = f"{self.reason}: {', '.join(parts)}"
+        if self.found is not None or self.expected is not None:
+            expected = "" if self.expected is None else f" instead of {self.expected}"
+            text += f": {self.found}{expected}"
+        return text
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Audit:
+    """What became of every sampled token. ``str(audit)`` is a table.
+
+    Attributes
+    ----------
+    num_turns, num_tokens : int
+        Turns, and the tokens that were sampled: those of all responses.
+    counts : dict
+        How many of them are ``"trained"``, ``"masked"`` (by the loss mask that was given),
+        ``"unpredicted"`` (the first token of a sequence, or of a part of a split one), ``"cut"``
+        (in a row, but without a place), ``"drift"`` (masked by merging with ``"realign"``) and
+        ``"dropped"`` (with its trajectory). Names without a token are left out. The rest is in
+        `problems`.
+    padding_tokens : int
+        Tokens of copies that fill up ranks; they train nothing.
+    problems : dict
+        How many tokens there are of each kind of finding: ``"missing"`` (in no batch),
+        ``"untrained"`` (their loss mask is 0, without a reason), ``"repeated"`` (trained once
+        more), ``"padding trains"``, ``"unsampled"`` (an observation or padding trains),
+        ``"weight"`` (another loss mask than the one given), ``"altered"`` and ``"altered prompt"``
+        (another id than the turn's), ``"label"``, ``"padding"`` (an id that is no padding beside
+        all rows), ``"not attended"`` and ``"rows"`` (rows other than planned).
+    findings : list of AuditSpan
+        These, those that follow each other as one; the first 100 of each kind.
+    compared : list of str
+        What was compared with the turns and the outputs: ``"ids"``, ``"labels"``, ``"loss_mask"``.
+    """
+
+    num_turns: int
+    num_tokens: int
+    counts: Mapping[str, int]
+    padding_tokens: int
+    problems: Mapping[str, int]
+    findings: Sequence[AuditSpan]
+    compared: Sequence[str]
+    _offsets: NDArray[np.int64] = field(repr=False)
+    _reasons: NDArray[np.uint8] = field(repr=False)
+    _places: NDArray[np.int64] = field(repr=False)
+    _bases: NDArray[np.int64] = field(repr=False)
+    _widths: Sequence[int] = field(repr=False)
+    _wheres: Sequence[Where] = field(repr=False)
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing was found."""
+        return not self.problems
+
+    def raise_if_failed(self) -> None:
+        """Raise an error if anything was found.
+
+        Raises
+        ------
+        ValueError
+            With the first findings.
+        """
+        if not self.ok:
+            raise ValueError(str(self))
+
+    def spans(self, turn: int) -> list[AuditSpan]:
+        """Return what became of a turn's response, from its first token on.
+
+        Raises
+        ------
+        IndexError
+            If there is no such turn; they are counted from 0 on.
+        """
+        turn = checked_index("turn", turn, self.num_turns)
+        begin, end = self._offsets[turn : turn + 2].tolist()
+        reasons, places = self._reasons[begin:end], self._places[begin:end]
+        steps = np.diff(places) != np.where(places[1:] < 0, 0, 1)
+        firsts = np.flatnonzero(np.append(True, steps | (np.diff(reasons) != 0)))[: end - begin]
+        lengths = np.diff(np.append(firsts, end - begin)).tolist()
+        return [
+            AuditSpan(
+                REASONS[reasons[at]] or ("missing" if places[at] < 0 else "untrained"),
+                turn,
+                at,
+                length,
+                **self._place(int(places[at])),
+            )
+            for at, length in zip(firsts.tolist(), lengths, strict=True)
+        ]
+
+    def _place(self, place: int) -> dict[str, Any]:
+        """Name a place of the responses of all batches."""
+        if place < 0:
+            return {}
+        batch = int(np.searchsorted(self._bases, place, side="right")) - 1
+        row, column = divmod(place - int(self._bases[batch]), self._widths[batch])
+        return {**self._wheres[batch]._asdict(), "row": row, "column": column}
+
+    def __repr__(self) -> str:
+        tokens = f"{counted(self.num_tokens, 'sampled token')} of {counted(self.num_turns, 'turn')}"
+        known = ", ".join(f"{count:,} {name}" for name, count in self.counts.items())
+        if self.ok:
+            return f"Audit passed: {tokens}: {known or 'none'}"
+        wrong = ", ".join(f"{count:,} {name}" for name, count in self.problems.items())
+        return f"Audit failed: {wrong}; {tokens}: {known or 'none'}"
+
+    def __str__(self) -> str:
+        lines = [repr(self)]
+        compared = ", ".join(self.compared) or "nothing (pass the turns)"
+        lines.append(f"  compared: {compared}")
+        if self.padding_tokens:
+            lines.append(f"  in copies that fill up ranks: {self.padding_tokens:,}")
+        for kind, count in self.problems.items():
+            lines.append(f"  {count:,} {_KINDS[kind]}")
+            of_kind = [one for one in self.findings if one.reason == kind]
+            lines += [f"    {one}" for one in of_kind[:SHOWN_FINDINGS]]
+            if len(of_kind) > SHOWN_FINDINGS:
+                lines.append(f"    and {len(of_kind) - SHOWN_FINDINGS:,} more in findings")
+        return "\n".join(lines)

@@ -1,0 +1,680 @@
+"""The audit: every sampled token trains once, or for a reason not at all.
+
+Tables of plans say where each token should lie; arrays and the caller's turns say whether it does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fastcollate._fastcollate import IGNORE_INDEX
+from fastcollate.arguments import counted
+from fastcollate.arrays import describe, offsets_of, places_of, to_numpy
+from fastcollate.ingest.column_input import ragged
+from fastcollate.ingest.fields import Field
+from fastcollate.ingest.tokens import Whole, checked_tokens
+from fastcollate.plan.audit_report import REASONS, Audit, AuditSpan, Where
+from fastcollate.plan.shard import Shard
+
+if TYPE_CHECKING:
+    from fastcollate._fastcollate import Merge
+
+Integers = NDArray[np.int64]
+
+_NONE, _TRAINED, _MASKED, _UNPREDICTED, _CUT, _DRIFT, _DROPPED = range(len(REASONS))
+
+MOST_FINDINGS = 100
+"""How many findings of each kind are kept."""
+
+
+class Turns(NamedTuple):
+    """The turns as they were sampled."""
+
+    prompts: Spans
+    responses: Spans
+    weights: NDArray[Any] | None
+
+
+class Spans(NamedTuple):
+    """Spans of an array, one for each turn."""
+
+    values: NDArray[Any]
+    starts: Integers
+    lengths: Integers
+
+    @classmethod
+    def of(cls, rows: Any) -> Spans:
+        """Read rows of any kind."""
+        column = ragged(rows)
+        return cls(to_numpy(column.values), column.offsets[:-1], column.lengths)
+
+
+def checked_turns(
+    prompts: Any, responses: Any, sequences: Any, prompt_lens: Any, loss_mask: Any
+) -> Turns | None:
+    """Read the turns, if they are given."""
+    if prompts is responses is sequences is prompt_lens is None:
+        if loss_mask is not None:
+            raise TypeError(
+                "loss_mask is given without turns; pass prompts and responses, or sequences with "
+                "prompt_lens"
+            )
+        return None
+    tokens = checked_tokens(prompts, responses, sequences, prompt_lens)
+    if isinstance(tokens, Whole):
+        whole = Spans.of(tokens.sequences)
+        lens = np.broadcast_to(np.asarray(tokens.prompt_lens or 0), whole.lengths.shape)
+        first = Spans(whole.values, whole.starts, np.asarray(lens, np.int64))
+        second = Spans(whole.values, whole.starts + lens, whole.lengths - lens)
+    else:
+        first, second = Spans.of(tokens.prompts), Spans.of(tokens.responses)
+    if len(first.lengths) != len(second.lengths):
+        raise ValueError(
+            f"prompts has {counted(len(first.lengths), 'row')}, but responses has "
+            f"{len(second.lengths)}; pass one of each for every turn"
+        )
+    weights = None
+    if loss_mask is not None:
+        is_whole = isinstance(loss_mask, Field) and loss_mask.align == "sequence"
+        given = Spans.of(loss_mask.rows if isinstance(loss_mask, Field) else loss_mask)
+        expected = first.lengths + second.lengths if is_whole else second.lengths
+        if not np.array_equal(given.lengths, expected):
+            raise ValueError(
+                "loss_mask has rows of other lengths than responses; pass the loss_mask of these "
+                "turns"
+            )
+        starts = given.starts + (first.lengths if is_whole else 0)
+        weights = given.values[places_of(starts, second.lengths)]
+    return Turns(first, second, weights)
+
+
+def audited(
+    items: Iterable[Any],
+    wheres: Sequence[Where],
+    turns: Turns | None,
+    merge: Merge | None,
+    planned: Sequence[Shard] | None = None,
+    row_lengths: Integers | None = None,
+) -> Audit:
+    """Audit batches or shards.
+
+    Parameters
+    ----------
+    items
+        Batches or shards.
+    wheres
+        Where each of them belongs.
+    turns
+        The turns, if ids are to be compared.
+    merge
+        What made rows of turns, if not each is one.
+    planned
+        The rows that each of the items should have.
+    row_lengths
+        Prompt and response tokens of the step's rows.
+    """
+    items = list(items)
+    for index, item in enumerate(items):
+        if not isinstance(item, Shard) and not hasattr(item, "_plan"):
+            raise TypeError(
+                f"batches[{index}] is {describe(item)}; pass the Batch that build_batch returned, "
+                "or the shard that it is to be built of"
+            )
+    if merge is None:
+        plans = (item.merge_plan for item in items if not isinstance(item, Shard))
+        merge = next((plan._merge for plan in plans if plan is not None), None)
+    ledger = _Ledger(_lengths(items, turns, merge, row_lengths), turns, merge, wheres)
+    for index, item in enumerate(items):
+        expected = None if planned is None else planned[index]
+        if isinstance(item, Shard):
+            ledger.enter_shard(index, item, expected, row_lengths)
+        else:
+            ledger.enter_batch(index, item, expected)
+    return ledger.close()
+
+
+def _lengths(
+    items: Sequence[Any], turns: Turns | None, merge: Merge | None, row_lengths: Integers | None
+) -> Integers:
+    """Return the response tokens of each turn."""
+    if turns is not None:
+        return turns.responses.lengths
+    for item in items:
+        if not isinstance(item, Shard):
+            return np.asarray(item.plan.to_dict()["turn_response_lens"])
+    if merge is not None:
+        return merge.turn_response_lens
+    assert row_lengths is not None
+    return np.ascontiguousarray(row_lengths[:, 1])
+
+
+class _Ledger:
+    """What became of every sampled token so far."""
+
+    def __init__(
+        self,
+        lengths: Integers,
+        turns: Turns | None,
+        merge: Merge | None,
+        wheres: Sequence[Where],
+    ) -> None:
+        self.turns, self.merge, self.wheres = turns, merge, wheres
+        self.offsets = offsets_of(lengths)
+        total = int(self.offsets[-1])
+        self.reasons = np.zeros(total, np.uint8)
+        self.places = np.full(total, -1)
+        """Where each token lies, counted over the responses of all batches."""
+        self.bases = [0]
+        self.widths: list[int] = []
+        self.findings: list[AuditSpan] = []
+        self.problems: dict[str, int] = {}
+        self.padding_tokens = 0
+        self.compared: set[str] = set()
+        if merge is not None:
+            self.pieces = merge.to_dict()
+            stands = np.zeros(total, np.bool_)
+            turn, start, _, length, _ = self.pieces["pieces"].T
+            stands[places_of(self.offsets[turn] + start, length)] = True
+            self.reasons[~stands] = _DRIFT
+            is_dropped = np.repeat(merge.turn_rows < 0, lengths)
+            self.reasons[is_dropped] = _DROPPED
+
+    # Batches
+
+    def enter_batch(self, index: int, batch: Any, expected: Shard | None) -> None:
+        """Read a batch's arrays by its plan."""
+        tables = batch.plan.to_dict()
+        if not np.array_equal(np.diff(self.offsets), tables["turn_response_lens"]):
+            raise ValueError(
+                f"batches[{index}] was built from other turns; pass batches of the same turns, and "
+                "these turns"
+            )
+        rows = _Rows.of(tables)
+        if expected is not None:
+            self._check_rows(index, rows, expected)
+        responses = _Grid.of(tables, "response")
+        streams = _Grid.of(tables, "sequence")
+        tokens = rows.tokens(self.offsets)
+        weights = _weights(batch)
+        self._open(responses.size, responses.width)
+        held = self._check_weights(index, batch, rows, responses, streams, tokens, weights)
+        ids = to_numpy(batch["input_ids"]).reshape(-1)
+        self._check_padding(index, batch, ids, streams)
+        if self.turns is not None:
+            self._check_ids(index, rows, streams, tokens, ids)
+        if batch.spec.outputs.labels is not None:
+            self._check_labels(index, batch, rows, streams, ids, held)
+
+    def _check_rows(self, index: int, rows: _Rows, expected: Shard) -> None:
+        """Compare the rows of a batch with those of the plan."""
+        found = rows.source
+        if self.merge is not None and len(found) > 0:
+            found = np.where(found < 0, -1, self.merge.turn_rows[found])
+        if len(found) != len(expected):
+            self._find("rows", index, found=len(found), expected=len(expected))
+            return
+        wrong = (found != expected.rows) | (rows.is_padding != expected.is_padding)
+        for row in np.flatnonzero(wrong).tolist():
+            planned = int(expected.rows[row])
+            self._find("rows", index, row=row, found=int(found[row]), expected=planned)
+
+    def _check_weights(
+        self,
+        index: int,
+        batch: Any,
+        rows: _Rows,
+        grid: _Grid,
+        streams: _Grid,
+        tokens: Integers,
+        weights: NDArray[Any],
+    ) -> NDArray[np.bool_]:
+        """Find which tokens train; return it for the response tokens of all rows."""
+        items = _span(rows.response_offsets[grid.row] + grid.start, grid.length)
+        places = grid.places
+        at_places = weights[places]
+        trains = at_places != 0
+        token = tokens[items]
+        is_real: Any = True
+        if rows.is_padding.any():
+            is_real = np.repeat(~rows.is_padding[grid.row], grid.length)
+        is_sampled = is_real & (token >= 0)
+        counts = trains & is_sampled
+
+        if np.count_nonzero(weights) != np.count_nonzero(trains):
+            stray = weights != 0
+            stray[places] = False
+            self._find_places("unsampled", index, np.flatnonzero(stray), grid.width)
+        if np.count_nonzero(counts) < np.count_nonzero(trains):
+            self._find_places("unsampled", index, places[trains & (token < 0)], grid.width)
+            wrong = trains & (token >= 0) & ~is_sampled
+            self._find_tokens("padding trains", index, token[wrong], places[wrong], grid.width)
+        trained: Any = slice(None) if counts.all() else counts
+        at_places, sampled = at_places[trained], token[trained]
+        self._enter(index, sampled, places[trained], grid.width)
+
+        unpredicted = _unpredicted(rows, streams)
+        idle = np.flatnonzero(is_sampled & ~trains)
+        left = token[idle]
+        given = None if self.turns is None else self.turns.weights
+        reason = np.full(len(left), _NONE, np.uint8)
+        if given is not None:
+            reason[given[left] == 0] = _MASKED
+        elif any(spec.weighs for spec in batch.spec.fields):
+            reason[:] = _MASKED
+        of_rows = idle if isinstance(items, slice) else items[idle]
+        reason[np.isin(of_rows, unpredicted)] = _UNPREDICTED
+        silent = reason == _NONE
+        self._find_tokens("untrained", index, left[silent], places[idle][silent], grid.width)
+        self._note(left, reason, self.bases[index] + places[idle])
+        if is_real is not True:
+            self.padding_tokens += int(np.count_nonzero(~is_real & (token >= 0)))
+
+        if given is not None:
+            self.compared.add("loss_mask")
+            expected = given[sampled]
+            with np.errstate(over="ignore"):
+                wrong = at_places != expected.astype(weights.dtype)
+            self._find_tokens(
+                "weight",
+                index,
+                sampled[wrong],
+                places[trained][wrong],
+                grid.width,
+                at_places[wrong],
+                expected[wrong],
+            )
+        if len(token) < len(tokens):  # some have no place
+            unplaced = np.ones(len(tokens), np.bool_)
+            unplaced[items] = False
+            unplaced &= (tokens >= 0) & np.repeat(~rows.is_padding, rows.response_lens)
+            lost = np.flatnonzero(unplaced)
+            self._note(tokens[lost], np.where(np.isin(lost, unpredicted), _UNPREDICTED, _CUT))
+        held = np.zeros(len(tokens), np.bool_)
+        held[items] = trains
+        return held
+
+    def _enter(self, index: int, tokens: Integers, places: Integers, width: int) -> None:
+        """Note that tokens train at places of responses, and find those that did before."""
+        here = self.bases[index] + places
+        first, last = tokens[[0, -1]].tolist() if len(tokens) > 0 else (0, -1)
+        if last - first == len(tokens) - 1 and (tokens[1:] - tokens[:-1] == 1).all():
+            at: Any = slice(first, last + 1)  # no token comes twice
+            was = self.reasons[at] == _TRAINED
+            self.reasons[at], self.places[at] = _TRAINED, here
+        else:
+            was = self.reasons[tokens] == _TRAINED
+            self.reasons[tokens], self.places[tokens] = _TRAINED, here
+            was |= self.places[tokens] != here  # of several places, the last one stays
+        if was.any():
+            self._find_tokens("repeated", index, tokens[was], places[was], width)
+
+    def _check_padding(self, index: int, batch: Any, ids: NDArray[Any], grid: _Grid) -> None:
+        """Check that nothing but padding is where no row lies."""
+        outputs = {"attention_mask": 0, "input_ids": batch.spec.pad_token_id}
+        for key, fill in outputs.items():
+            if key not in batch.spec.table:
+                continue
+            values = ids if key == "input_ids" else to_numpy(batch[key]).reshape(-1)
+            there = values[grid.places]
+            if np.count_nonzero(values != fill) != np.count_nonzero(there != fill):
+                stray = values != fill
+                stray[grid.places] = False
+                self._find_places("padding", index, np.flatnonzero(stray), grid.width)
+            if key == "attention_mask" and not there.all():
+                wrong = grid.places[there == 0]
+                self._find_places("not attended", index, wrong, grid.width)
+
+    def _check_ids(
+        self, index: int, rows: _Rows, grid: _Grid, tokens: Integers, ids: NDArray[Any]
+    ) -> None:
+        """Compare the ids with those of the turns."""
+        assert self.turns is not None
+        self.compared.add("ids")
+        prompts, responses = self.turns.prompts, self.turns.responses
+        is_of_turn = rows.source[grid.row] >= 0
+        row, start, length = (x[is_of_turn] for x in (grid.row, grid.start, grid.length))
+        dst, source = grid.dst[is_of_turn], rows.source[row]
+        in_prompt = np.clip(prompts.lengths[source] - start, 0, length)
+        for part, spans, begin, skip, count in (
+            ("prompt", prompts, start, 0 * length, in_prompt),
+            (
+                "response",
+                responses,
+                np.maximum(start - prompts.lengths[source], 0),
+                in_prompt,
+                length - in_prompt,
+            ),
+        ):
+            found = ids[_span(dst + skip, count)]
+            expected = spans.values[_span(spans.starts[source] + begin, count)]
+            if not np.array_equal(found, expected):
+                wrong = np.flatnonzero(found != expected)
+                segment = np.searchsorted(np.cumsum(count), wrong, side="right")
+                within = wrong - offsets_of(count)[segment]
+                place = dst[segment] + skip[segment] + within
+                self._find_ids(
+                    *(index, part, source[segment], begin[segment] + within, place, grid.width),
+                    *(found[wrong], expected[wrong]),
+                )
+        if self.merge is None:
+            return
+        # Turns before a row's last one were sampled as tokens of their own.
+        places = rows.places_of_responses(grid)
+        known = np.flatnonzero((tokens >= 0) & (places >= 0))
+        token, place = tokens[known], places[known]
+        turn = np.searchsorted(self.offsets, token, side="right") - 1
+        position = token - self.offsets[turn]
+        found, expected = ids[place], responses.values[responses.starts[turn] + position]
+        wrong = (found != expected) & (turn != rows.source[rows.of_responses[known]])
+        self._find_ids(
+            *(index, "response", turn[wrong], position[wrong], place[wrong], grid.width),
+            *(found[wrong], expected[wrong]),
+        )
+
+    def _check_labels(
+        self,
+        index: int,
+        batch: Any,
+        rows: _Rows,
+        grid: _Grid,
+        ids: NDArray[Any],
+        trains: NDArray[np.bool_],
+    ) -> None:
+        """Compare labels with the ids of tokens that train."""
+        self.compared.add("labels")
+        labels = to_numpy(batch["labels"]).reshape(-1)
+        is_shifted = batch.spec.outputs.labels[0] or batch.plan.is_shifted
+        places = rows.places_of_responses(grid)
+        if not trains.all() or places.min(initial=0) < 0:
+            places = places[trains & (places >= 0)]
+        at = places - 1 if is_shifted else places
+        found = labels[at]
+        wrong = found != ids[places]
+        self._find_places("label", index, at[wrong], grid.width, found[wrong])
+        if np.count_nonzero(labels != IGNORE_INDEX) != np.count_nonzero(found != IGNORE_INDEX):
+            stray = labels != IGNORE_INDEX
+            stray[at] = False
+            self._find_places("label", index, np.flatnonzero(stray), grid.width, labels[stray])
+
+    # Shards
+
+    def enter_shard(
+        self, index: int, shard: Shard, expected: Shard | None, row_lengths: Integers | None
+    ) -> None:
+        """Count the tokens that a batch of a shard will train."""
+        assert row_lengths is not None
+        if expected is not None:
+            self._check_shard(index, shard, expected)
+        rows = shard.rows[~shard.is_padding]
+        slots = np.flatnonzero(~shard.is_padding)
+        known = (rows >= 0) & (rows < len(row_lengths))
+        rows, slots = rows[known], slots[known]
+        if self.merge is None:
+            turn, start, at, length = rows, 0 * rows, 0 * rows, np.diff(self.offsets)[rows]
+        else:
+            offsets = self.pieces["piece_offsets"]
+            counts = np.diff(offsets)[rows]
+            picked = self.pieces["pieces"][places_of(offsets[rows], counts)]
+            turn, start, at, length, _ = picked.T
+            slots, rows = np.repeat(slots, counts), np.repeat(rows, counts)
+        width = int(row_lengths.sum(1).max(initial=1))
+        self._open(len(shard) * width, width)
+        token = places_of(self.offsets[turn] + start, length)
+        place = places_of(slots * width + at, length)
+        self._enter(index, token, place, width)
+        has_no_prompt = row_lengths[rows, 0] == 0
+        first = (self.offsets[turn] + start)[has_no_prompt & (at == 0) & (length > 0)]
+        self.reasons[first] = _UNPREDICTED
+        copies = shard.rows[shard.is_padding]
+        self.padding_tokens += int(row_lengths[copies[copies >= 0], 1].sum())
+
+    def _check_shard(self, index: int, shard: Shard, expected: Shard) -> None:
+        """Compare the rows of a shard with those of the plan."""
+        if len(shard) != len(expected):
+            self._find("rows", index, found=len(shard), expected=len(expected))
+            return
+        wrong = (shard.rows != expected.rows) | (shard.is_padding != expected.is_padding)
+        for row in np.flatnonzero(wrong).tolist():
+            found, planned = int(shard.rows[row]), int(expected.rows[row])
+            self._find("rows", index, row=row, found=found, expected=planned)
+
+    # What is found
+
+    def _open(self, size: int, width: int) -> None:
+        """Begin the next batch, of so many places of responses."""
+        self.bases.append(self.bases[-1] + size)
+        self.widths.append(max(width, 1))
+
+    def _note(
+        self, tokens: Integers, reasons: NDArray[Any], places: Integers | None = None
+    ) -> None:
+        """Give reasons for tokens that do not train, unless they train elsewhere."""
+        fresh = self.reasons[tokens] != _TRAINED
+        self.reasons[tokens[fresh]] = reasons[fresh]
+        if places is not None:
+            self.places[tokens[fresh]] = places[fresh]
+
+    def _find(self, kind: str, index: int, count: int = 1, **details: Any) -> None:
+        """Keep a finding in a batch, if there is room for more of its kind."""
+        before = self.problems.get(kind, 0)
+        self.problems[kind] = before + count
+        if sum(finding.reason == kind for finding in self.findings) < MOST_FINDINGS:
+            where = self.wheres[index]
+            self.findings.append(AuditSpan(kind, **where._asdict(), **details))
+
+    def _find_tokens(
+        self,
+        kind: str,
+        index: int,
+        tokens: Integers,
+        places: Integers,
+        width: int,
+        found: NDArray[Any] | None = None,
+        expected: NDArray[Any] | None = None,
+    ) -> None:
+        """Keep findings of sampled tokens at places of responses."""
+        turns = np.searchsorted(self.offsets, tokens, side="right") - 1
+        positions = tokens - self.offsets[turns]
+        self._find_runs(kind, index, turns, positions, places, width, found, expected)
+
+    def _find_places(
+        self,
+        kind: str,
+        index: int,
+        places: Integers,
+        width: int,
+        found: NDArray[Any] | None = None,
+    ) -> None:
+        """Keep findings of places without a token."""
+        self._find_runs(kind, index, None, None, places, width, found)
+
+    def _find_ids(
+        self,
+        index: int,
+        part: str,
+        turns: Integers,
+        positions: Integers,
+        places: Integers,
+        width: int,
+        found: NDArray[Any],
+        expected: NDArray[Any],
+    ) -> None:
+        """Keep findings of ids that differ from those of turns."""
+        kind = "altered" if part == "response" else "altered prompt"
+        self._find_runs(kind, index, turns, positions, places, width, found, expected)
+
+    def _find_runs(
+        self,
+        kind: str,
+        index: int,
+        turns: Integers | None,
+        positions: Integers | None,
+        places: Integers,
+        width: int,
+        found: NDArray[Any] | None = None,
+        expected: NDArray[Any] | None = None,
+    ) -> None:
+        """Join findings that follow each other, and keep them."""
+        if len(places) == 0:
+            return
+        width = max(width, 1)
+        begins = np.diff(places, prepend=places[0] - 2) != 1
+        begins |= places % width == 0
+        for ids in (turns, positions):
+            if ids is not None:
+                begins |= np.diff(ids, prepend=-9) != (1 if ids is positions else 0)
+        first = np.flatnonzero(begins)
+        lengths = np.diff(np.append(first, len(places)))
+        for at, length in zip(first.tolist(), lengths.tolist(), strict=True):
+            row, column = divmod(int(places[at]), width)
+            self._find(
+                kind,
+                index,
+                length,
+                turn=None if turns is None else int(turns[at]),
+                position=None if positions is None else int(positions[at]),
+                length=length,
+                row=row,
+                column=column,
+                found=None if found is None else found[at].item(),
+                expected=None if expected is None else expected[at].item(),
+            )
+
+    def close(self) -> Audit:
+        """Return the result."""
+        missing = np.flatnonzero((self.reasons == _NONE) & (self.places < 0))
+        if len(missing) > 0:
+            turns = np.searchsorted(self.offsets, missing, side="right") - 1
+            positions = missing - self.offsets[turns]
+            first = np.flatnonzero(
+                (np.diff(missing, prepend=-2) != 1) | (np.diff(turns, prepend=-1) != 0)
+            )
+            lengths = np.diff(np.append(first, len(missing)))
+            self.problems["missing"] = len(missing)
+            self.findings += [
+                AuditSpan(
+                    "missing", turn=int(turns[at]), position=int(positions[at]), length=length
+                )
+                for at, length in zip(first[:MOST_FINDINGS], lengths.tolist(), strict=False)
+            ]
+        counts = [int(np.count_nonzero(self.reasons == reason)) for reason in range(len(REASONS))]
+        return Audit(
+            num_turns=len(self.offsets) - 1,
+            num_tokens=int(self.offsets[-1]),
+            counts={name: n for name, n in zip(REASONS, counts, strict=True) if name and n},
+            padding_tokens=self.padding_tokens,
+            problems=self.problems,
+            findings=self.findings,
+            compared=sorted(self.compared),
+            _offsets=self.offsets,
+            _reasons=self.reasons,
+            _places=self.places,
+            _bases=np.array(self.bases),
+            _widths=self.widths,
+            _wheres=self.wheres,
+        )
+
+
+class _Rows(NamedTuple):
+    """What rows are made of."""
+
+    source: Integers
+    prompt_lens: Integers
+    response_lens: Integers
+    is_padding: NDArray[np.bool_]
+    piece_counts: Integers
+    pieces: Integers
+
+    @classmethod
+    def of(cls, tables: dict[str, Any]) -> _Rows:
+        """Read a plan's tables."""
+        return cls(
+            tables["source"],
+            tables["prompt_lens"],
+            tables["response_lens"],
+            tables["is_padding"].astype(np.bool_),
+            np.diff(tables["piece_offsets"]),
+            tables["pieces"],
+        )
+
+    @property
+    def response_offsets(self) -> Integers:
+        """Where the responses of rows begin, one behind the other."""
+        return offsets_of(self.response_lens)
+
+    @property
+    def of_responses(self) -> Integers:
+        """The row of each response token."""
+        return np.repeat(np.arange(len(self.source)), self.response_lens)
+
+    def tokens(self, turn_offsets: Integers) -> Integers:
+        """Return the sampled token that each response token of the rows is; -1 if it is none."""
+        offsets = self.response_offsets
+        turn, start, at, length, _ = self.pieces.T
+        sampled = places_of(turn_offsets[turn] + start, length)
+        if len(sampled) == offsets[-1]:
+            return sampled
+        tokens = np.full(offsets[-1], -1)
+        row = np.repeat(np.arange(len(self.source)), self.piece_counts)
+        tokens[places_of(offsets[row] + at, length)] = sampled
+        return tokens
+
+    def places_of_responses(self, grid: _Grid) -> Integers:
+        """Return where each response token lies in a grid of token streams; -1 if nowhere."""
+        offsets = self.response_offsets
+        skip = np.clip(self.prompt_lens[grid.row] - grid.start, 0, grid.length)
+        begin = np.maximum(grid.start - self.prompt_lens[grid.row], 0)
+        count = grid.length - skip
+        at, found = _span(offsets[grid.row] + begin, count), places_of(grid.dst + skip, count)
+        if len(found) == offsets[-1] and isinstance(at, slice):
+            return found
+        places = np.full(offsets[-1], -1)
+        places[at] = found
+        return places
+
+
+class _Grid:
+    """Where spans of rows lie."""
+
+    def __init__(self, rows: int, width: int, segments: Integers, is_packed: bool) -> None:
+        self.size, self.width, self.is_packed = rows * width, width, is_packed
+        self.row, self.start, self.length, dst_row, dst_col = segments.T
+        self.dst = dst_row * width + dst_col
+        self.places = places_of(self.dst, self.length)
+
+    @classmethod
+    def of(cls, tables: dict[str, Any], name: str) -> _Grid:
+        """Read a plan's tables."""
+        rows, width = tables[f"{name}_shape"].tolist()
+        return cls(rows, width, tables[f"{name}_segments"], "packing" in tables)
+
+
+def _span(starts: Integers, lengths: Integers) -> Any:
+    """Return the places of spans: a slice where each span begins at the end of the one before."""
+    if len(starts) > 0 and np.array_equal(starts[1:], (starts + lengths)[:-1]):
+        return slice(int(starts[0]), int(starts[-1] + lengths[-1]))
+    return places_of(starts, lengths)
+
+
+def _unpredicted(rows: _Rows, streams: _Grid) -> Integers:
+    """Return the response tokens of rows that begin a sequence, or a part of a split one."""
+    first = streams.start - rows.prompt_lens[streams.row]
+    begins = (first >= 0) & (streams.length > 0) & ((streams.start == 0) | streams.is_packed)
+    unpredicted: Integers = rows.response_offsets[streams.row[begins]] + first[begins]
+    return unpredicted
+
+
+def _weights(batch: Any) -> NDArray[Any]:
+    """Return what a batch trains by, in one line: its loss mask, or else its response mask."""
+    if batch.spec.outputs.loss_mask is not None or any(f.weighs for f in batch.spec.fields):
+        mask = to_numpy(batch["loss_mask"])
+    elif "response_mask" in batch.spec.table:
+        mask = to_numpy(batch["response_mask"])
+    else:
+        mask = np.ones(int(batch.plan.response_lens.sum()), np.uint8)
+    flat: NDArray[Any] = mask.reshape(-1)
+    return flat
