@@ -621,7 +621,7 @@ fn routes_choose_their_dtype_and_pad_with_different_experts() {
     let routes: Vec<Vec<i64>> = vec![vec![300, 1, 2, 3], vec![4, 5]];
     let values = routes.iter().map(|row| Slice::I64(row)).collect();
     let spec = FieldSpec {
-        kind: FieldKind::Experts { count: None },
+        kind: FieldKind::EXPERTS,
         dtype: None,
         is_plain: false,
         ..field("routes")

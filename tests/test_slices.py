@@ -1,7 +1,9 @@
-"""Slices of a step for one rank: as wide as its own rows, micro-batch by micro-batch."""
+"""Slices of a step for one rank: its own rows and widths, micro-batches, layers."""
 
 import dataclasses
 import pickle
+from importlib.util import find_spec
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -197,3 +199,114 @@ def test_rows_of_other_steps_are_noticed_all_the_same():
     shard = fc.plan_step([3, 4], dp_size=2).shard(0, 0)
     with pytest.raises(ValueError, match="longest"):
         fc.build_batch([[1], [2]], [[1, 2], [3]], pad_token_id=0, shard=shard, widths="shard")
+
+
+# Layers of a pipeline stage
+
+
+def routes_of(lens, layers=5, topk=2, experts=300, dtype=np.int16):
+    rng = np.random.default_rng(len(lens))
+    return [rng.integers(0, experts, (n, layers, topk), dtype) for n in lens]
+
+
+def kinds_of_rows():
+    kinds = {
+        "numpy": lambda rows: rows,
+        "lists": lambda rows: [row.tolist() for row in rows],
+        "ragged": fc.ragged,
+    }
+    if find_spec("torch") is not None:
+        import torch
+
+        kinds["torch"] = lambda rows: [torch.from_numpy(row) for row in rows]
+    if find_spec("pyarrow") is not None:
+        import pyarrow as pa
+
+        token = pa.list_(pa.list_(pa.int16(), 2), 5)
+        kinds["arrow"] = lambda rows: pa.array([row.tolist() for row in rows], pa.list_(token))
+    return kinds
+
+
+def routed(rows, lens, **options):
+    """Build a batch with routes; the last token of each row has none."""
+    options = {"pad_token_id": 0, "array_type": "numpy", **options}
+    fields = {"routes": rows} if isinstance(rows, fc.RoutedExperts) else rows
+    return fc.build_batch([[1]] * len(lens), [[2] * n for n in lens], fields=fields, **options)
+
+
+@pytest.mark.parametrize("kind", kinds_of_rows())
+@pytest.mark.parametrize("lens", [[3, 0, 7], [40_000, 20_000]], ids=["small", "large"])
+def test_layers_rejoin(kind, lens):
+    if kind == "lists" and lens[0] > 100:
+        lens = [60, 30]
+    rows = kinds_of_rows()[kind](given_rows := routes_of(lens))
+    whole = routed(fc.RoutedExperts(rows), lens)
+    assert whole.routes.shape == (len(lens), max(lens) + 1, 5, 2)
+    assert whole.routes[0, -len(given_rows[0]) - 1 :][: lens[0]].tolist() == given_rows[0].tolist()
+    for stages in ([0, 5], [0, 2, 5], [0, 1, 2, 3, 4, 5]):
+        parts = [
+            routed(fc.RoutedExperts(rows, layers=range(first, end)), lens)
+            for first, end in pairwise(stages)
+        ]
+        joined = np.concatenate([part.routes for part in parts], 2)
+        assert_same({"x": joined}, {"x": whole.routes})
+        for part in parts:
+            assert part.routes.flags.c_contiguous
+            assert_same({"x": part.router_padding_mask}, {"x": whole.router_padding_mask})
+
+
+@pytest.mark.parametrize("count", [30, 60_000])  # with the interpreter, and without it
+def test_other_layers_are_not_read(count):
+    (row,) = routes_of([count])
+    row[:, :2] = row[:, 4:] = -1
+    field = fc.RoutedExperts([row], num_experts=300, layers=range(2, 4))
+    assert (routed(field, [count]).routes[0, :-1] == row[:, 2:4]).all()
+    row[7, 3, 1] = 300
+    with pytest.raises(ValueError, match=r"routes\[0\]\[7\] is 300; .* 299"):
+        routed(field, [count])
+
+
+def test_stages_have_one_dtype():
+    (row,) = routes_of([9], experts=9)
+    row[3, 4, 0] = 300
+    stages = [range(4), range(4, 5)]
+    dtypes = {routed(fc.RoutedExperts([row], layers=one), [9]).routes.dtype for one in stages}
+    assert dtypes == {np.dtype("int16")}
+
+
+def test_layers_are_laid_out_anew():
+    rows = routes_of(lens := [3, 5])
+    batch = routed(fc.RoutedExperts(rows, layers=range(1, 4)), lens)
+    batch = pickle.loads(pickle.dumps(batch))
+    again = batch.to_layout("two_segment").to_layout(fc.Packed(9)).to_layout("left")
+    assert_same(again, batch)
+    shard = fc.plan_step(batch, dp_size=2).shard(0, 1)
+    assert (batch.select(shard).routes == batch.routes[1:]).all()
+
+
+def test_layers_of_a_builder():
+    rows = routes_of(lens := [3, 5])
+    builder = fc.BatchBuilder(pad_token_id=0, array_type="numpy")
+    for row, count in zip(rows, lens, strict=True):
+        field = fc.RoutedExperts(row, layers=range(1, 4))
+        builder.add([1], [2] * count, fields={"routes": field})
+    assert_same(builder.finish(), routed(fc.RoutedExperts(rows, layers=range(1, 4)), lens))
+
+
+@pytest.mark.parametrize(
+    ("layers", "exception", "message"),
+    [
+        (range(3, 6), ValueError, r"is range\(3, 6\), but its tokens have 5 layers; pass a range"),
+        (range(2, 2), ValueError, r"is range\(2, 2\); pass range\(first, end\) of one layer"),
+        (range(0, 4, 2), ValueError, r"is range\(0, 4, 2\); pass range\(first, end\)"),
+        (range(4, 0, -1), ValueError, r"is range\(4, 0, -1\)"),
+        (range(-2, 2), ValueError, r"is range\(-2, 2\); pass .*, from 0 on"),
+        (range(2**70), ValueError, r"is .*; pass range\(first, end\)"),
+        ([0, 1], TypeError, r"is \[0, 1\] \(list\); pass range\(first, end\), or None"),
+        (2, TypeError, r"is 2 \(int\); pass range"),
+        (slice(0, 2), TypeError, r"is .*; pass range"),
+    ],
+)
+def test_layers_that_cannot_be(layers, exception, message):
+    with pytest.raises(exception, match="^layers of routes " + message):
+        routed(fc.RoutedExperts(routes_of([3]), layers=layers), [3])

@@ -117,8 +117,8 @@ def collate_fields(
 
 def _written(spec: FieldSpec, table: OutputTable) -> FieldSpec:
     """Return how a field is read from the batch that has it."""
-    if spec.align == "cut":
-        spec = spec.along("response")
+    if spec.align in ("cut", "experts"):
+        spec = spec.of_output()
     # Of routes, the values may have chosen the dtype.
     return spec.with_dtype(table[spec.key].dtype) if spec.dtype is None else spec
 

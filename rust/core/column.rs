@@ -1,6 +1,7 @@
 //! What a field looks like to plans and writers: rows of values that can be read.
 
 use std::fmt::Debug;
+use std::ops::Range;
 use std::slice::from_ref;
 
 use half::{bf16, f16};
@@ -140,6 +141,9 @@ pub trait FieldColumn: AnyColumn {
     /// Ask that values be indices below a limit.
     fn limit_indices(&mut self, limit: i64);
 
+    /// Read only these of the first dimension of a token's values.
+    fn keep(&mut self, part: Range<usize>);
+
     /// A number that no value of these turns exceeds, with as many bits as the largest; none where
     /// there is no value.
     ///
@@ -158,8 +162,50 @@ pub trait FieldColumn: AnyColumn {
 pub struct SliceColumn<'a> {
     field: &'a str,
     rows: Rows<'a>,
-    trailing: Vec<usize>,
+    token: TokenValues,
     check: Check,
+}
+
+/// The values of a token: all that it has in memory, or a part of them.
+#[derive(Debug, Clone)]
+pub struct TokenValues {
+    /// Dimensions of those that are read.
+    trailing: Vec<usize>,
+    /// How many there are in memory.
+    stride: usize,
+    /// How many of them are in front of those that are read.
+    skip: usize,
+}
+
+impl TokenValues {
+    /// All values of these dimensions.
+    pub fn new(trailing: Vec<usize>) -> Self {
+        Self {
+            stride: trailing.iter().product(),
+            skip: 0,
+            trailing,
+        }
+    }
+
+    /// Read only a part of the first dimension.
+    ///
+    /// # Panics
+    /// If there is none.
+    pub fn keep(&mut self, part: Range<usize>) {
+        let inner: usize = self.trailing[1..].iter().product();
+        self.skip += part.start * inner;
+        self.trailing[0] = part.len();
+    }
+
+    /// Dimensions of the values that are read: none where these are single numbers.
+    pub fn trailing(&self) -> &[usize] {
+        &self.trailing
+    }
+
+    /// Number of values in memory.
+    pub fn stride(&self) -> usize {
+        self.stride
+    }
 }
 
 /// Rows of values, or one number each.
@@ -172,10 +218,20 @@ enum Rows<'a> {
 impl<'a> SliceColumn<'a> {
     /// A column over `rows` whose tokens have values of these dimensions; `field` names it in errors.
     pub fn new(field: &'a str, rows: Vec<Slice<'a>>, trailing: Vec<usize>, check: Check) -> Self {
+        Self::of_tokens(field, rows, TokenValues::new(trailing), check)
+    }
+
+    /// A column over `rows` whose tokens have these values.
+    pub fn of_tokens(
+        field: &'a str,
+        rows: Vec<Slice<'a>>,
+        token: TokenValues,
+        check: Check,
+    ) -> Self {
         Self {
             field,
             rows: Rows::Slices(rows),
-            trailing,
+            token,
             check,
         }
     }
@@ -185,7 +241,7 @@ impl<'a> SliceColumn<'a> {
         Self {
             field,
             rows: Rows::Numbers(numbers),
-            trailing: Vec::new(),
+            token: TokenValues::new(Vec::new()),
             check,
         }
     }
@@ -217,7 +273,7 @@ impl FieldColumn for SliceColumn<'_> {
     }
 
     fn trailing(&self) -> &[usize] {
-        &self.trailing
+        self.token.trailing()
     }
 
     fn is_one_number_each(&self) -> bool {
@@ -243,6 +299,10 @@ impl FieldColumn for SliceColumn<'_> {
         self.check = Check::Index(limit);
     }
 
+    fn keep(&mut self, part: Range<usize>) {
+        self.token.keep(part);
+    }
+
     fn largest(&self, turns: impl Iterator<Item = usize>) -> Result<Option<i128>> {
         let bounds = turns.map(|turn| self.slice(turn).upper_bound());
         Ok(bounds.max().flatten())
@@ -251,13 +311,15 @@ impl FieldColumn for SliceColumn<'_> {
 
 impl<T: Element> Column<T> for SliceColumn<'_> {
     fn row_len(&self, turn: usize) -> usize {
-        self.slice(turn).len() / self.inner().max(1)
+        self.slice(turn).len() / self.token.stride.max(1)
     }
 
     fn read(&self, turn: usize, from: usize, out: &mut [T]) -> Result<()> {
         let inner = self.inner().max(1);
         match &self.rows {
-            Rows::Slices(rows) => read_slice(self.field, turn, &rows[turn], inner, from, out)?,
+            Rows::Slices(rows) => {
+                read_tokens(self.field, turn, &rows[turn], &self.token, from, out)?;
+            }
             Rows::Numbers(numbers) => read_number(self.field, turn, numbers[turn], out)?,
         }
         check_values(self.field, turn, inner, from, out, self.check)
@@ -331,6 +393,31 @@ pub fn common_when_read<C: Column<i64>>(
     Ok(len)
 }
 
+/// Read a turn's values from token `from` on, out of the slice that holds the turn with all `values` of
+/// a token.
+///
+/// # Errors
+/// [`Error::DoesNotFit`] naming the first value that does not.
+pub fn read_tokens<T: Element>(
+    field: &str,
+    turn: usize,
+    slice: &Slice,
+    values: &TokenValues,
+    from: usize,
+    out: &mut [T],
+) -> Result<()> {
+    let TokenValues { stride, skip, .. } = *values;
+    let inner = values.trailing.iter().product::<usize>().max(1);
+    if inner == stride.max(1) {
+        return read_slice(field, turn, slice, inner, from, out);
+    }
+    for (token, out) in (from..).zip(out.chunks_mut(inner)) {
+        let read = T::read(slice, token * stride + skip, out);
+        read.map_err(|misfit| does_not_fit::<T>(field, turn, token, misfit.value))?;
+    }
+    Ok(())
+}
+
 /// Read a turn's values from token `from` on, out of the slice that holds the turn with `inner`
 /// values a token.
 ///
@@ -345,15 +432,21 @@ pub fn read_slice<T: Element>(
     out: &mut [T],
 ) -> Result<()> {
     let read = T::read(values, from * inner, out);
-    read.map_err(|Misfit { position, value }| Error::DoesNotFit {
+    read.map_err(|Misfit { position, value }| {
+        does_not_fit::<T>(field, turn, from + position / inner, value)
+    })
+}
+
+fn does_not_fit<T: Element>(field: &str, turn: usize, token: usize, value: String) -> Error {
+    Error::DoesNotFit {
         place: InputPlace {
             field: field.to_owned(),
             row: turn,
-            position: Some(from + position / inner),
+            position: Some(token),
         },
         value,
         dtype: T::DTYPE,
-    })
+    }
 }
 
 /// Rounds weights to those that an output holds: it may hold 0 where they are not.

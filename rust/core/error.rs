@@ -448,6 +448,17 @@ pub enum Error {
     )]
     NoRoutes { field: String, found: Vec<usize> },
 
+    #[error(
+        "layers of {field} is range({begin}, {end}), but its tokens have {}; pass a range within them",
+        counted(*.num_layers, "layer")
+    )]
+    NoLayers {
+        field: String,
+        begin: usize,
+        end: usize,
+        num_layers: usize,
+    },
+
     #[error("{0}")]
     NoMemory(String),
 

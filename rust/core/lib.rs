@@ -28,8 +28,9 @@ mod ticks;
 pub mod write;
 
 pub use column::{
-    AnyColumn, At, Check, Column, FieldColumn, Lookahead, Rounding, SliceColumn, Tokens,
-    WholeNumbers, check_type, check_values, common_when_read, read_number, read_slice,
+    AnyColumn, At, Check, Column, FieldColumn, Lookahead, Rounding, SliceColumn, TokenValues,
+    Tokens, WholeNumbers, check_type, check_values, common_when_read, read_number, read_slice,
+    read_tokens,
 };
 pub use dtype::{Dtype, IntDtype};
 pub use element::{Binary, Element, Misfit, Slice, common_values};

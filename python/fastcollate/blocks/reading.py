@@ -230,6 +230,8 @@ def _field(kind: ColumnKind, column: Any) -> Any:
     make, options = kind.field
     if kind.form == "experts" and options["dtype"] is options["num_experts"] is None:
         options = {**options, "dtype": kind.dtype}  # which the largest index of all rows has chosen
+    if kind.form == "experts":
+        options = {**options, "layers": None}  # no others are stored
     if "spread" in options:  # numbers lie on their tokens, and defaults where rows were None
         options = {**options, "spread": None, "default": None}
     if kind.form == "object":

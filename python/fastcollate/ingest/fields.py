@@ -149,6 +149,9 @@ class RoutedExperts:
     dtype
         uint8, int16 or int32. If None, the first of these that holds every index: of `num_experts`
         if that is given, else of the batch. The latter is the one place where data picks a dtype.
+    layers
+        Write only these, as ``range(12, 24)`` for a pipeline stage: (B, W, 12, topk). Those of
+        other layers are not read, but for the dtype where the batch picks it: all stages have one.
 
     Notes
     -----
@@ -158,6 +161,7 @@ class RoutedExperts:
     rows: Rows
     num_experts: int | None = None
     dtype: Any = None
+    layers: range | None = None
 
     def spec(self, key: str) -> FieldSpec:
         """Return how the field is read and written under a key."""
@@ -165,7 +169,21 @@ class RoutedExperts:
         num_experts = self.num_experts
         if num_experts is not None:
             num_experts = checked_int(f"num_experts of {key}", num_experts, "an integer or None")
-        return FieldSpec(key, key, align="experts", num_experts=num_experts, dtype=dtype)
+        layers = None if self.layers is None else _checked_layers(key, self.layers)
+        return FieldSpec(
+            key, key, align="experts", num_experts=num_experts, dtype=dtype, layers=layers
+        )
+
+
+def _checked_layers(key: str, layers: Any) -> tuple[int, int]:
+    """Return the first layer of a range and one past its last."""
+    if not isinstance(layers, range):
+        raise TypeError(f"layers of {key} is {describe(layers)}; pass range(first, end), or None")
+    if layers.step != 1 or not 0 <= layers.start < layers.stop < 2**63:
+        raise ValueError(
+            f"layers of {key} is {layers}; pass range(first, end) of one layer or more, from 0 on"
+        )
+    return layers.start, layers.stop
 
 
 @suggests_names

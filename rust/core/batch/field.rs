@@ -20,6 +20,8 @@ pub enum FieldKind {
     Experts {
         /// How many experts there are, if that is known.
         count: Option<i64>,
+        /// Which layers are written, if not all.
+        layers: Option<Layers>,
     },
     /// One value per row.
     Row,
@@ -32,7 +34,22 @@ pub enum FieldKind {
     Object,
 }
 
+/// Layers of a model that follow each other.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Layers {
+    /// The first.
+    pub begin: usize,
+    /// One past the last, which is not before the first.
+    pub end: usize,
+}
+
 impl FieldKind {
+    /// Routes through all layers, of which nothing is known.
+    pub const EXPERTS: Self = Self::Experts {
+        count: None,
+        layers: None,
+    };
+
     /// How many values a row of these lengths has, from the first token of its sequence or response on;
     /// none if the lengths do not say that.
     pub fn row_len(self, prompt: usize, response: usize) -> Option<usize> {
@@ -121,7 +138,10 @@ impl FieldSpec {
                 dtype: dtype.name(),
             });
         }
-        let FieldKind::Experts { count: Some(count) } = self.kind else {
+        let FieldKind::Experts {
+            count: Some(count), ..
+        } = self.kind
+        else {
             return Ok(self);
         };
         let problem = match self.dtype.unwrap_or(Dtype::I32) {

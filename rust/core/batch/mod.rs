@@ -18,7 +18,7 @@ mod segments;
 mod spread;
 mod unplaced;
 
-pub use field::{FieldKind, FieldSpec, Spread};
+pub use field::{FieldKind, FieldSpec, Layers, Spread};
 pub use from_slices::{Collated, collate_slices};
 pub use outputs::{
     Alignment, Beside, IGNORE_INDEX, LOSS_MASK, Output, OutputSpec, PadValue, What, outputs,

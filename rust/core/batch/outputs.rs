@@ -456,7 +456,7 @@ mod tests {
 
     #[test]
     fn a_loss_mask_follows_from_the_plan_where_no_field_is_one() {
-        let routes = field("routes", FieldKind::Experts { count: None });
+        let routes = field("routes", FieldKind::EXPERTS);
         let mask = field(LOSS_MASK, FieldKind::Response);
         let table = outputs(&ALL, &[&routes], 0, Layout::Right, false).unwrap();
         let rows: Vec<_> = table

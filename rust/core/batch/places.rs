@@ -1,7 +1,7 @@
 //! Where a field's values lie, and what its rows are made of.
 
 use super::arrays::{Field, Filling};
-use super::{BatchRows, FieldKind, FieldSpec, Spread};
+use super::{BatchRows, FieldKind, FieldSpec, Layers, Spread};
 use crate::column::{Check, FieldColumn};
 use crate::dtype::Dtype;
 use crate::error::{Error, Result};
@@ -76,8 +76,8 @@ impl FieldSpec {
         let lens = column.lens();
         let batch = rows.read();
         let (assembly, place) = match self.kind {
-            FieldKind::Experts { count } => {
-                return self.place_routes(column, index, count, rows, placement);
+            FieldKind::Experts { count, layers } => {
+                return self.place_routes(column, index, (count, layers), rows, placement);
             }
             FieldKind::Row | FieldKind::Array { .. } | FieldKind::Object => {
                 let assembly = batch.with_one_each();
@@ -151,13 +151,13 @@ impl FieldSpec {
         &self,
         column: &mut C,
         index: usize,
-        num_experts: Option<i64>,
+        (num_experts, layers): (Option<i64>, Option<Layers>),
         rows: &BatchRows,
         placement: &Placement,
     ) -> Result<Placed> {
         let name = &self.name;
-        let topk = match *column.trailing() {
-            [_, topk] if topk > 0 => topk,
+        let (num_layers, topk) = match *column.trailing() {
+            [layers, topk] if topk > 0 => (layers, topk),
             _ => {
                 let (field, found) = (name.clone(), column.trailing().to_vec());
                 return Err(Error::NoRoutes { field, found });
@@ -184,6 +184,19 @@ impl FieldSpec {
             }
         };
         column.limit_indices(limit);
+        if let Some(Layers { begin, end }) = layers {
+            if end > num_layers {
+                let field = name.clone();
+                return Err(Error::NoLayers {
+                    field,
+                    begin,
+                    end,
+                    num_layers,
+                }
+                .into());
+            }
+            column.keep(begin..end);
+        }
         let dtype = match (self.dtype, limit.max(padding_needs)) {
             (Some(dtype), _) => dtype,
             (None, ..=0x100) => Dtype::U8,

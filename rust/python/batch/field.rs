@@ -1,6 +1,6 @@
 //! Fields: how their values are read.
 
-use fastcollate::batch::{FieldKind, FieldSpec as Spec, Spread};
+use fastcollate::batch::{FieldKind, FieldSpec as Spec, Layers, Spread};
 use fastcollate::plan::Turns;
 use fastcollate::{Check, Dtype, Element, Number};
 use numpy::PyReadonlyArray1;
@@ -24,7 +24,7 @@ const KINDS: Names<FieldKind> = Names::new(
         (FieldKind::Response, "response"),
         (FieldKind::Cut, "cut"),
         (FieldKind::Sequence, "sequence"),
-        (FieldKind::Experts { count: None }, "experts"),
+        (FieldKind::EXPERTS, "experts"),
         (FieldKind::Row, "row"),
         (FieldKind::Array { is_joined: false }, "array"),
         (FieldKind::Array { is_joined: true }, "joined"),
@@ -58,7 +58,7 @@ impl FieldSpec {
     #[pyo3(signature = (
         key, name, align="response", plain=false, spread=None, weighs=false, any_length=false,
         fill=PyNumber::ZERO, gap_fill=PyNumber::ZERO, num_experts=None, dtype=Some("float32"),
-        default=None
+        default=None, layers=None
     ))]
     #[allow(clippy::too_many_arguments, reason = "all but two have defaults")]
     fn new(
@@ -74,9 +74,13 @@ impl FieldSpec {
         num_experts: Option<i64>,
         dtype: Option<&str>,
         default: Option<PyNumber>,
+        layers: Option<(usize, usize)>,
     ) -> Result<Self> {
         let kind = match KINDS.value(align)? {
-            FieldKind::Experts { .. } => FieldKind::Experts { count: num_experts },
+            FieldKind::Experts { .. } => FieldKind::Experts {
+                count: num_experts,
+                layers: layers.map(|(begin, end)| Layers { begin, end }),
+            },
             kind => kind,
         };
         let spec = Spec {
@@ -111,7 +115,7 @@ impl FieldSpec {
     #[getter]
     fn align(&self) -> &'static str {
         KINDS.name(match self.0.kind {
-            FieldKind::Experts { .. } => FieldKind::Experts { count: None },
+            FieldKind::Experts { .. } => FieldKind::EXPERTS,
             kind => kind,
         })
     }
@@ -157,9 +161,9 @@ impl FieldSpec {
         slf: &Bound<'py, Self>,
     ) -> PyResult<(Bound<'py, PyType>, Bound<'py, PyTuple>)> {
         let spec = &slf.get().0;
-        let num_experts = match spec.kind {
-            FieldKind::Experts { count } => count,
-            _ => None,
+        let (num_experts, layers) = match spec.kind {
+            FieldKind::Experts { count, layers } => (count, layers),
+            _ => (None, None),
         };
         let arguments = (
             &spec.key,
@@ -175,8 +179,10 @@ impl FieldSpec {
             slf.get().dtype(),
             spec.default.map(PyNumber),
         );
-        let arguments = arguments.into_pyobject(slf.py())?;
-        Ok((slf.get_type(), arguments))
+        // Longer tuples cannot be converted at once.
+        let layers = (layers.map(|Layers { begin, end }| (begin, end)),);
+        let arguments = arguments.into_pyobject(slf.py())?.add(layers)?;
+        Ok((slf.get_type(), arguments.cast_into()?))
     }
 
     /// The same field of responses, given along them or along the sequences.
@@ -185,6 +191,22 @@ impl FieldSpec {
             kind: ALONG.value(align)?,
             ..self.0.clone()
         }))
+    }
+
+    /// The same field where it is read from its own output, which has no other layers.
+    fn of_output(&self) -> Self {
+        let kind = match self.0.kind {
+            FieldKind::Cut => FieldKind::Response,
+            FieldKind::Experts { count, .. } => FieldKind::Experts {
+                count,
+                layers: None,
+            },
+            kind => kind,
+        };
+        Self(Spec {
+            kind,
+            ..self.0.clone()
+        })
     }
 
     /// The same field as an output of another dtype; none where the largest index decides.

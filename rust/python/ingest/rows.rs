@@ -1,9 +1,12 @@
 //! One field of every row, whatever the rows are.
 
+use std::ops::Range;
+
 use fastcollate::polling::{compared_in_chunks, in_chunks, poll_step};
 use fastcollate::{
     At, Check, Column, Element, Error as Core, FieldColumn, Lookahead, Number, Slice, SliceColumn,
-    Tokens, check_type, check_values, common_values, common_when_read, read_number, read_slice,
+    TokenValues, Tokens, check_type, check_values, common_values, common_when_read, read_number,
+    read_tokens,
 };
 use pyo3::prelude::*;
 use pyo3::types::{PyList, PyTuple};
@@ -22,8 +25,7 @@ pub struct Rows<'py> {
     rows: Vec<Row<'py>>,
     /// Arrays that hold several rows.
     shared: Vec<ArrayView<'py>>,
-    /// Dimensions of a token's values.
-    trailing: Vec<usize>,
+    token: TokenValues,
     check: Check,
     /// Whether each row is one number, however long it is.
     is_one_number_each: bool,
@@ -184,7 +186,7 @@ impl<'py> Rows<'py> {
             first,
             rows,
             shared,
-            trailing,
+            token: TokenValues::new(trailing),
             check: Check::None,
             is_one_number_each: false,
         }
@@ -248,10 +250,10 @@ impl<'py> Rows<'py> {
         }
         let slices = (0..self.len()).filter_map(|row| self.slice(row).transpose());
         let slices = slices.collect::<Result<_>>()?;
-        Ok(Some(SliceColumn::new(
+        Ok(Some(SliceColumn::of_tokens(
             &self.field,
             slices,
-            self.trailing.clone(),
+            self.token.clone(),
             self.check,
         )))
     }
@@ -277,8 +279,8 @@ impl<'py> Rows<'py> {
             Row::Part { array, start, len } => {
                 let values = self.shared[*array].values()?;
                 let values = values.ok_or_else(|| self.moved(row))?;
-                let inner = self.inner();
-                Some(values.range(start * inner..(start + len) * inner))
+                let stride = self.token.stride();
+                Some(values.range(start * stride..(start + len) * stride))
             }
             Row::List(..) | Row::Tuple(_) | Row::Number { .. } => None,
         })
@@ -298,7 +300,7 @@ impl FieldColumn for Rows<'_> {
     }
 
     fn trailing(&self) -> &[usize] {
-        &self.trailing
+        self.token.trailing()
     }
 
     fn is_one_number_each(&self) -> bool {
@@ -329,6 +331,10 @@ impl FieldColumn for Rows<'_> {
 
     fn limit_indices(&mut self, limit: i64) {
         self.check = Check::Index(limit);
+    }
+
+    fn keep(&mut self, part: Range<usize>) {
+        self.token.keep(part);
     }
 
     fn largest(&self, turns: impl Iterator<Item = usize>) -> Result<Option<i128>, Core> {
@@ -367,7 +373,7 @@ impl Rows<'_> {
             (None, Some(number)) => read_number(field, row, number.value, out)?,
             (None, None) => {
                 let values = self.slice(turn)?.expect("all other rows are plain memory");
-                read_slice(field, row, &values, self.inner(), from, out)?;
+                read_tokens(field, row, &values, &self.token, from, out)?;
             }
         }
         Ok(check_values(

@@ -64,8 +64,12 @@ def _routed_experts(key: str, field: Any, tokens: Grid) -> dict[str, Any]:
     else:
         largest = field.num_experts - 1
     dtype = _name(field.dtype) or smallest_dtype(largest)
+    if field.layers is not None:
+        no_route = no_route[field.layers]
+        routes = [[route[field.layers] for route in row] for row in routes]
+    placed = place(tokens, routes, no_route)
     return {
-        key: _typed(place(tokens, routes, no_route), dtype, tokens, trailing),
+        key: _typed(placed, dtype, tokens, no_route.shape),
         "router_padding_mask": np.array(place(tokens, is_padding, True), np.bool_),
     }
 

@@ -201,6 +201,9 @@ def _routed_experts(draw: st.DrawFn, data: Rollouts) -> Any:
     options: dict[str, Any] = draw(
         st.sampled_from([{}, {"num_experts": experts}, {"dtype": "int32"}])
     )
+    if draw(st.integers(0, 2)) == 0:
+        first = draw(st.integers(0, layers - 1))
+        options = {**options, "layers": range(first, draw(st.integers(first + 1, layers)))}
     return fc.RoutedExperts(rows, **options)
 
 
