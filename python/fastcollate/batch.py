@@ -16,11 +16,13 @@ from fastcollate.ops.broadcast import broadcasted
 from fastcollate.ops.gather import gathered
 from fastcollate.ops.loss_positions import LossPositions, loss_positions, targets
 from fastcollate.ops.normalize import LossNormalizers, loss_normalizers, normalized
+from fastcollate.ops.places import RowPlaces, trained_places
 from fastcollate.ops.relayout import relayout
 from fastcollate.ops.select import selected
 from fastcollate.pickling import own_memory, unpickled
 from fastcollate.plan.bin_plan import BinPlan
 from fastcollate.plan.layouts import LayoutArgument, Shift, checked_layout, split_message
+from fastcollate.plan.lengths import percentiles
 from fastcollate.plan.step_rows import StepRows
 
 if TYPE_CHECKING:
@@ -337,7 +339,10 @@ class Batch(Mapping[str, Any], Generic[Array]):
             ``batch/prompt_tokens`` and ``batch/response_tokens``; ``batch/padded_tokens``, the
             positions of ``input_ids``, and ``batch/padding_fraction``, the share of them that is
             padding (0 to 1); the lengths ``batch/longest_row``, ``batch/longest_prompt`` and
-            ``batch/longest_response``. ``batch/tokens_without_predecessor``: sampled tokens at the
+            ``batch/longest_response``, and the percentiles of each, from ``batch/row_length_p50``
+            to ``batch/response_length_p99`` (50, 90 and 99). ``batch/trained_tokens``: those whose
+            loss mask is not 0; ``batch/rows_without_loss``: rows that have none of them.
+            ``batch/tokens_without_predecessor``: sampled tokens at the
             first place of a sequence, or of a part of a split one, which no token predicts; their
             loss mask is 0, and they have no label. Of merged batches also
             ``generate/num_seq_before_merge`` and what else :attr:`MergeReport.metrics` holds, and
@@ -347,18 +352,23 @@ class Batch(Mapping[str, Any], Generic[Array]):
             step, also in a shard.
         """
         plan = self.plan
-        prompt_lens, response_lens = plan.prompt_lens, plan.response_lens
-        if self.is_padding is not None:
-            is_real = ~np.array(self.is_padding)
-            prompt_lens, response_lens = prompt_lens[is_real], response_lens[is_real]
+        is_real = self._is_real
+        prompt_lens, response_lens = plan.prompt_lens[is_real], plan.response_lens[is_real]
         prompt_tokens, response_tokens = int(prompt_lens.sum()), int(response_lens.sum())
-        tokens = prompt_tokens + response_tokens
-        padded_tokens = plan.num_positions
+        tokens, padded_tokens = prompt_tokens + response_tokens, plan.num_positions
         merging: dict[str, float] = {}
         if self.merge_plan is not None:
             masked = {"generate/num_rewards_masked_by_merge": float(self._masked_rewards)}
             merging = self.merge_plan.report.metrics | masked
         bins = {"batch/bins": float(plan.num_output_rows)} if plan.is_packed else {}
+        training: dict[str, float] = {}
+        if self._spec is not None:  # else nothing says which output is the mask
+            spans = RowPlaces.of(plan).responses
+            trained = spans.counts_in(trained_places(self), plan.num_rows)[is_real]
+            training = {
+                "batch/trained_tokens": float(trained.sum()),
+                "batch/rows_without_loss": float(np.count_nonzero(trained == 0)),
+            }
         return {
             "batch/rows": float(len(prompt_lens)),
             **bins,
@@ -366,10 +376,14 @@ class Batch(Mapping[str, Any], Generic[Array]):
             "batch/prompt_tokens": float(prompt_tokens),
             "batch/response_tokens": float(response_tokens),
             "batch/padded_tokens": float(padded_tokens),
-            "batch/padding_fraction": 1 - tokens / padded_tokens if padded_tokens else 0.0,
+            "batch/padding_fraction": _padding(tokens, padded_tokens),
             "batch/longest_row": float((prompt_lens + response_lens).max(initial=0)),
             "batch/longest_prompt": float(prompt_lens.max(initial=0)),
             "batch/longest_response": float(response_lens.max(initial=0)),
+            **percentiles("batch/row_length", prompt_lens + response_lens),
+            **percentiles("batch/prompt_length", prompt_lens),
+            **percentiles("batch/response_length", response_lens),
+            **training,
             "batch/tokens_without_predecessor": float(plan.num_unpredicted),
             **merging,
             **(self._handover or {}),
@@ -707,12 +721,11 @@ class Batch(Mapping[str, Any], Generic[Array]):
         if plan is None:
             head = "Batch without a plan"
         else:
-            metrics = self.metrics
+            tokens = int((plan.prompt_lens + plan.response_lens)[self._is_real].sum())
             bins = f" in {counted(plan.num_output_rows, 'bin')}" if plan.is_packed else ""
             head = (
-                f"Batch of {counted(plan.num_rows, 'row')}{bins}, "
-                f"{counted(int(metrics['batch/tokens']), 'token')}, "
-                f"{metrics['batch/padding_fraction']:.1%} padding"
+                f"Batch of {counted(plan.num_rows, 'row')}{bins}, {counted(tokens, 'token')}, "
+                f"{_padding(tokens, plan.num_positions):.1%} padding"
             )
         cells = [(str(key), *_describe(value)) for key, value in self._data.items()]
         widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
@@ -722,6 +735,13 @@ class Batch(Mapping[str, Any], Generic[Array]):
         )
         return "\n".join((head, *lines))
 
+    @property
+    def _is_real(self) -> np.ndarray:
+        """Which rows are no padding, bool (rows,)."""
+        if self.is_padding is None:
+            return np.ones(self.plan.num_rows, np.bool_)
+        return ~np.array(self.is_padding, np.bool_)
+
     def _like_outputs(self, array: np.ndarray) -> Array:
         """Return an array of the kind that the outputs are of."""
         found: Any = array
@@ -730,6 +750,11 @@ class Batch(Mapping[str, Any], Generic[Array]):
 
             found = torch.from_numpy(array)
         return cast("Array", found)
+
+
+def _padding(tokens: int, positions: int) -> float:
+    """Return the share of positions that hold no token."""
+    return 1 - tokens / positions if positions else 0.0
 
 
 def _describe(value: Any) -> tuple[str, str]:

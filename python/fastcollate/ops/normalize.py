@@ -19,6 +19,7 @@ from fastcollate.arrays import (
     where_or_zero,
     zeros,
 )
+from fastcollate.ops.places import trained_mask
 from fastcollate.plan.step_plan import check_step_plan
 
 if TYPE_CHECKING:
@@ -208,15 +209,7 @@ def _tokens_of(batch: Batch) -> _Tokens:
         rows = _rows_of_ids(batch["sequence_ids"])
     elif plan.is_jagged:
         rows = np.repeat(np.arange(plan.num_rows), plan.response_lens)
-    if batch.spec.outputs.loss_mask is not None:
-        mask = batch["loss_mask"]
-    elif plan.num_unpredicted > 0:
-        mask = like_of(plan.loss_mask(), batch["input_ids"])
-    elif not plan.is_jagged:
-        mask = batch["response_mask"]
-    else:
-        mask = np.ones(int(plan.response_lens.sum()), np.bool_)
-    return _Tokens(mask, rows, plan.num_rows)
+    return _Tokens(trained_mask(batch), rows, plan.num_rows)
 
 
 def _tokens_of_mapping(batch: Batch) -> _Tokens:

@@ -17,6 +17,9 @@ Integers: TypeAlias = NDArray[np.int64]
 MAX_TOKENS = 1 << 31
 """No row has so many: sums of all of them fit int64."""
 
+PERCENTILES = (50, 90, 99)
+"""Which percentiles metrics have of lengths."""
+
 
 def checked_lengths(name: str, values: Any, noun: str = "row") -> Integers:
     """Return numbers of tokens, from an array, a tensor or a sequence, as int64 (rows,).
@@ -72,3 +75,9 @@ def _integers(name: str, items: list[Any]) -> Integers:
             return np.array(items, np.int64)
     numbers = (checked_int(f"{name}[{at}]", one, "an integer") for at, one in enumerate(items))
     return np.fromiter(numbers, np.int64, len(items))
+
+
+def percentiles(name: str, lengths: Integers) -> dict[str, float]:
+    """Return the 50th, 90th and 99th percentile of some lengths as metrics; 0 of none."""
+    found = np.percentile(lengths, PERCENTILES) if len(lengths) > 0 else np.zeros(len(PERCENTILES))
+    return {f"{name}_p{p}": float(value) for p, value in zip(PERCENTILES, found, strict=True)}

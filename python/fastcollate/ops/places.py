@@ -1,0 +1,152 @@
+"""Where the tokens and the response values of rows lie in a batch's outputs, and which train."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from fastcollate.arrays import dtype_name, is_only_torch, is_tensor, like_of, to_numpy
+
+if TYPE_CHECKING:
+    from fastcollate._fastcollate import Plan
+    from fastcollate.batch import Batch
+    from fastcollate.plan.lengths import Integers
+
+
+class Spans(NamedTuple):
+    """Spans of rows in an output, none empty, in the order of their places.
+
+    Attributes
+    ----------
+    rows : int64 (spans,)
+        The row of each.
+    starts : int64 (spans,)
+        Where each begins in the row's tokens, or in those of its response.
+    lengths : int64 (spans,)
+        The tokens of each.
+    places : int64 (spans,)
+        Where each begins in the output, counted over all its positions.
+    """
+
+    rows: Integers
+    starts: Integers
+    lengths: Integers
+    places: Integers
+
+    def located(self, places: Integers) -> tuple[Integers, Integers, Integers]:
+        """Find the tokens at places, in the order of rows: row, index in the row, and place.
+
+        Places under no span, those of padding, are left out.
+        """
+        if len(self.places) == 0:
+            return places[:0], places[:0], places[:0]
+        index = np.searchsorted(self.places, places, "right") - 1
+        is_inside = (index >= 0) & (places < (self.places + self.lengths)[index])
+        places, index = places[is_inside], index[is_inside]
+        order = self._order
+        if (order[1:] < order[:-1]).any():
+            ranks = np.argsort(order)
+            again = np.argsort(ranks[index], kind="stable")  # of few runs, so in linear time
+            places, index = places[again], index[again]
+        return self.rows[index], self.starts[index] + places - self.places[index], places
+
+    def counts_in(self, places: Integers, num_rows: int) -> Integers:
+        """Count the places of each row, int64 (rows,), of places in ascending order."""
+        ends = np.searchsorted(places, self.places + self.lengths)
+        counts = ends - np.searchsorted(places, self.places)
+        return np.bincount(self.rows, counts, num_rows).astype(np.int64)
+
+    def places_of(self, rows: Integers, tokens: Integers) -> Integers:
+        """Return the places of tokens, given by row and index in the row; -1 if they have none."""
+        if len(self.places) == 0:
+            return np.full(len(rows), -1, np.int64)
+        order = self._order
+        most = int(max(tokens.max(initial=0), self.starts.max())) + 1
+        keys = (self.rows * most + self.starts)[order]
+        index = order[np.searchsorted(keys, rows * most + tokens, "right") - 1]
+        ahead = tokens - self.starts[index]
+        has_place = (self.rows[index] == rows) & (ahead >= 0) & (ahead < self.lengths[index])
+        return np.where(has_place, self.places[index] + ahead, -1)
+
+    @property
+    def _order(self) -> Integers:
+        """The spans in the order of rows."""
+        order: Integers = np.lexsort((self.starts, self.rows))
+        return order
+
+
+class RowPlaces(NamedTuple):
+    """Where the rows of a batch lie in its outputs.
+
+    Attributes
+    ----------
+    tokens : Spans
+        Their tokens, in outputs along sequences.
+    responses : Spans
+        What belongs to their response tokens, in outputs along responses.
+    prompt_lens, response_lens : int64 (rows,)
+        The lengths of the rows.
+    shape, response_shape : tuple of int
+        Rows and width of the two outputs, jagged ones as one row.
+    """
+
+    tokens: Spans
+    responses: Spans
+    prompt_lens: Integers
+    response_lens: Integers
+    shape: tuple[int, int]
+    response_shape: tuple[int, int]
+
+    @classmethod
+    def of(cls, plan: Plan) -> RowPlaces:
+        """Return the places of a plan's rows."""
+        tables = plan.to_dict()
+        shape, response_shape = tables["sequence_shape"], tables["response_shape"]
+        return cls(
+            _spans(tables["sequence_segments"], int(shape[1])),
+            _spans(tables["response_segments"], int(response_shape[1])),
+            tables["prompt_lens"],
+            tables["response_lens"],
+            tuple(shape.tolist()),
+            tuple(response_shape.tolist()),
+        )
+
+
+def _spans(segments: Integers, width: int) -> Spans:
+    """Read a table of segments: row, start, length, output row, column."""
+    rows, starts, lengths, output_rows, columns = segments[segments[:, 2] > 0].T
+    return Spans(rows, starts, lengths, output_rows * width + columns)
+
+
+def trained_mask(batch: Batch) -> Any:
+    """Return what is not 0 where a token trains, in the shape of response-aligned fields.
+
+    By the plan: keys may be those of fields. Of the batch's kind, or an array where it has none.
+    """
+    plan = batch.plan
+    if batch.spec.outputs.loss_mask is not None:
+        return batch["loss_mask"]
+    if plan.num_unpredicted > 0:
+        return like_of(plan.loss_mask(), batch["input_ids"])
+    if not plan.is_jagged:
+        return batch["response_mask"]
+    return np.ones(int(plan.response_lens.sum()), np.bool_)
+
+
+def trained_places(batch: Batch) -> Integers:
+    """Find the places of response-aligned outputs whose tokens train, in ascending order."""
+    return np.flatnonzero(on_host(trained_mask(batch) != 0))
+
+
+def on_host(value: Any) -> np.ndarray:
+    """Return an output as an array on the host; floats that NumPy lacks as float32."""
+    if is_tensor(value) and is_only_torch(value.dtype):
+        value = value.float()
+    array: np.ndarray = to_numpy(value)
+    return array
+
+
+def is_float(value: Any) -> bool:
+    """Say whether an output has floats."""
+    return "float" in dtype_name(value.dtype)

@@ -1,0 +1,77 @@
+"""Metrics: what trains, and lengths."""
+
+import numpy as np
+import pytest
+from conftest import share
+from hypothesis import given
+from hypothesis import strategies as st
+
+import fastcollate as fc
+
+LAYOUTS = [
+    *("left", "right", "two_segment", "jagged"),
+    fc.Packed(capacity=9),
+    fc.Packed(capacity=9, multiple_of=4, shift="next_token"),
+]
+masks = st.lists(st.lists(st.sampled_from([0.0, 0.5, 1.0]), max_size=5), min_size=1, max_size=6)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS, ids=str)
+@given(loss_mask=masks)
+@share(6)
+def test_what_trains_is_counted(layout, array_type, loss_mask):
+    responses = [[7] * len(row) for row in loss_mask]
+    prompts = [[5] * (1 + index % 3) for index in range(len(loss_mask))]
+    batch = fc.build_batch(
+        *(prompts, responses),
+        pad_token_id=0,
+        loss_mask=loss_mask,
+        layout=layout,
+        array_type=array_type,
+    )
+    counts = [sum(weight > 0 for weight in row) for row in loss_mask]
+    metrics = batch.metrics
+    assert metrics["batch/trained_tokens"] == sum(counts)
+    assert metrics["batch/rows_without_loss"] == counts.count(0)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS, ids=str)
+def test_padding_rows_are_not_counted(layout):
+    prompts, responses = [[1, 2], [3], [4]], [[5], [6, 7], [8, 9, 9]]
+    plan = fc.plan_step([3, 3, 4], dp_size=2, layout=layout)
+    shards = [plan.shard(0, rank) for rank in range(2)]
+    metrics = [
+        fc.build_batch(prompts, responses, pad_token_id=0, shard=shard, array_type="numpy").metrics
+        for shard in shards
+    ]
+    assert sum(one["batch/trained_tokens"] for one in metrics) == 6
+    assert sum(one["batch/rows_without_loss"] for one in metrics) == 0
+    longest = max(one["batch/response_length_p99"] for one in metrics)
+    assert 2 < longest <= 3
+
+
+@pytest.mark.parametrize(
+    ("prompts", "layout", "trained"),
+    [([[], [4]], "left", 3), ([[], [4]], "jagged", 3), ([[1], [4]], "jagged", 4)],
+)
+def test_without_a_loss_mask_all_that_is_predicted_trains(prompts, layout, trained):
+    batch = fc.build_batch(
+        prompts, [[5, 6], [7, 8]], pad_token_id=0, layout=layout, array_type="numpy"
+    )
+    assert batch.metrics["batch/trained_tokens"] == trained
+
+
+def test_lengths_have_percentiles():
+    lengths = np.arange(1, 102)
+    prompts = [[1] * n for n in lengths]
+    metrics = fc.build_batch(prompts, [[2]] * 101, pad_token_id=0, array_type="numpy").metrics
+    names = ("row", "prompt", "response")
+    found = [[metrics[f"batch/{name}_length_p{p}"] for p in (50, 90, 99)] for name in names]
+    assert found == [[52, 92, 101], [51, 91, 100], [1, 1, 1]]
+
+
+def test_a_batch_without_a_table_of_outputs_has_the_sizes_alone():
+    batch = fc.build_batch([[1]], [[2]], pad_token_id=0, array_type="numpy")
+    metrics = fc.Batch(batch, batch.plan).metrics
+    assert metrics["batch/tokens"] == 2
+    assert "batch/trained_tokens" not in metrics
