@@ -13,6 +13,8 @@ from fastcollate.core_call import BatchSpec, Collated
 from fastcollate.handover.to_device import moved, pinned_batch
 from fastcollate.ops.attention import dense_mask, subtree_end
 from fastcollate.ops.broadcast import broadcasted
+from fastcollate.ops.check import checked
+from fastcollate.ops.findings import Findings
 from fastcollate.ops.gather import gathered
 from fastcollate.ops.loss_positions import LossPositions, loss_positions, targets
 from fastcollate.ops.normalize import LossNormalizers, loss_normalizers, normalized
@@ -388,6 +390,53 @@ class Batch(Mapping[str, Any], Generic[Array]):
             **merging,
             **(self._handover or {}),
         }
+
+    def check(self, vocab_size: int | None = None, eos_token_id: Any = None) -> Findings:
+        """Look for what is probably a mistake, in whole outputs at once.
+
+        Padding rows are not looked at.
+
+        Parameters
+        ----------
+        vocab_size
+            Number of token ids; None does not look at ids.
+        eos_token_id
+            The id that ends an answer, or several; None does not look for answers that are cut off.
+
+        Returns
+        -------
+        Findings
+            A list of :class:`fastcollate.planning.Finding`, one per row and kind, that prints as a
+            table; empty if nothing was found. The kinds: ``"all_masked"``, nothing of the batch
+            trains, else ``"trains_nothing"``, a row of which nothing does;
+            ``"trains_first_token"``, a label or loss mask of a token that no token predicts;
+            ``"nan"``, in an output of floats per token; ``"positive_logprob"`` and
+            ``"infinite_logprob"`` in ``logprobs``; ``"untrained_reward"``, one of ``rewards``
+            beside a token that does not train, in a row that does; ``"outside_vocabulary"``;
+            ``"cut_off"``, the last token that trains ends no answer; ``"duplicate"``, the tokens
+            of an earlier row; ``"padding"``, half of the positions or more, in a layout of blocks.
+
+        Raises
+        ------
+        MissingPlanError
+            If the batch was made from a mapping.
+        TypeError, ValueError
+            If `vocab_size` is no number of ids, or `eos_token_id` no id.
+
+        Examples
+        --------
+        >>> masks = [[0, 0], [1]]
+        >>> batch = fc.build_batch(
+        ...     [[5], [6]], [[7, 8], [9]], loss_mask=masks, pad_token_id=0, array_type="numpy"
+        ... )
+        >>> batch.check(eos_token_id=9)
+        1 finding
+        <BLANKLINE>
+        trains_nothing (1)
+          row 0: none of its 2 response tokens trains
+          -> leave the row out, or look at its loss_mask
+        """
+        return checked(self, vocab_size, eos_token_id)
 
     def gather(
         self,

@@ -37,12 +37,14 @@ What belongs to them:
 - :class:`LossNormalizers`: what the losses of each mini-batch are divided by.
 - :func:`broadcast_last_step`: the value of a trajectory's last step, on all its steps.
 - :func:`drop_padding`: results of all shards in the order of the step's rows, without padding rows.
+- :class:`Finding`: what ``batch.check()`` found.
 - :class:`MissingPlanError`: a batch made from a mapping has no plan.
 """
 
 from fastcollate._fastcollate import Plan
 from fastcollate.batch import MissingPlanError
 from fastcollate.ops.drop_padding import drop_padding
+from fastcollate.ops.findings import Finding
 from fastcollate.ops.last_step import broadcast_last_step
 from fastcollate.ops.normalize import LossNormalizers
 from fastcollate.plan.audit_report import Audit, AuditSpan
@@ -67,6 +69,7 @@ __all__ = [
     "BinPlan",
     "Break",
     "Costs",
+    "Finding",
     "LossNormalizers",
     "MergePlan",
     "MergeReport",

@@ -69,6 +69,13 @@ class Spans(NamedTuple):
         has_place = (self.rows[index] == rows) & (ahead >= 0) & (ahead < self.lengths[index])
         return np.where(has_place, self.places[index] + ahead, -1)
 
+    def of_rows(self, rows: Integers) -> list[tuple[int, int, int]]:
+        """Give the spans of rows, in the order of their tokens: row, place and length."""
+        order = self._order
+        order = order[np.isin(self.rows[order], rows)]
+        columns = (self.rows, self.places, self.lengths)
+        return list(zip(*(column[order].tolist() for column in columns), strict=True))
+
     @property
     def _order(self) -> Integers:
         """The spans in the order of rows."""

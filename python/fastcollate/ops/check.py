@@ -1,0 +1,278 @@
+"""What is wrong with a batch: looked for in whole outputs, and named row by row."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from fastcollate._fastcollate import IGNORE_INDEX
+from fastcollate.arguments import checked_count, checked_int, counted
+from fastcollate.arrays import describe, is_array
+from fastcollate.ingest.fields import LOGPROBS, REWARDS
+from fastcollate.ops.findings import Finding, Findings
+from fastcollate.ops.places import RowPlaces, Spans, is_float, on_host, trained_mask
+from fastcollate.plan.packing import pack
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from fastcollate.batch import Batch
+    from fastcollate.plan.lengths import Integers
+
+MOST_PADDING = 0.5
+"""The share of padding from which on packing is proposed."""
+
+POSITIVE = 1e-4
+"""What a log-probability may be at most: above 0 they are rounded."""
+
+
+def checked(batch: Batch, vocab_size: int | None, eos_token_id: Any) -> Findings:
+    """See :meth:`fastcollate.Batch.check`."""
+    if vocab_size is not None:
+        vocab_size = checked_count("vocab_size", vocab_size, "the number of token ids")
+    ends = None if eos_token_id is None else _checked_ids(eos_token_id)
+    facts = _Facts.of(batch)
+    findings = Findings()
+    findings += _without_loss(facts)
+    findings += _trained_first_tokens(facts)
+    findings += _bad_numbers(facts)
+    findings += _untrained_rewards(facts)
+    if vocab_size is not None:
+        findings += _outside_vocabulary(facts, vocab_size)
+    if ends is not None:
+        findings += _cut_off(facts, ends)
+    findings += _duplicates(facts)
+    findings += _padding(facts)
+    return findings
+
+
+def _checked_ids(eos_token_id: Any) -> list[int]:
+    """Return the ids that answers may end with."""
+    advice = "the id of the token that ends an answer, or several"
+    if is_array(eos_token_id):
+        eos_token_id = eos_token_id.reshape(-1).tolist()
+    if isinstance(eos_token_id, (str, bytes)) or not isinstance(eos_token_id, Iterable):
+        return [checked_int("eos_token_id", eos_token_id, advice)]
+    ids = [checked_int(f"eos_token_id[{i}]", one, advice) for i, one in enumerate(eos_token_id)]
+    if not ids:
+        raise ValueError(f"eos_token_id is {describe(eos_token_id)}; pass {advice}")
+    return ids
+
+
+class _Facts(NamedTuple):
+    """A batch, and what several checks read of it."""
+
+    batch: Batch
+    places: RowPlaces
+    ids: Integers
+    """The token ids, all positions in one line."""
+    is_real: NDArray[np.bool_]
+    """Which rows are no padding."""
+    mask: np.ndarray
+    """What is not 0 where a response token trains, all positions in one line."""
+    trained: Integers
+    """How many tokens of each row train."""
+
+    @classmethod
+    def of(cls, batch: Batch) -> _Facts:
+        places = RowPlaces.of(batch.plan)
+        mask = on_host(trained_mask(batch)).reshape(-1)
+        trained = places.responses.counts_in(np.flatnonzero(mask), batch.plan.num_rows)
+        ids = on_host(batch["input_ids"]).reshape(-1)
+        return cls(batch, places, ids, batch._is_real, mask, trained)
+
+    def rows_with(self, is_found: np.ndarray, spans: Spans) -> Iterator[_Found]:
+        """Give the real rows that something is found in, in order."""
+        rows, tokens, places = spans.located(np.flatnonzero(is_found))
+        is_real = self.is_real[rows]
+        rows, tokens, places = rows[is_real], tokens[is_real], places[is_real]
+        rows, firsts, counts = np.unique(rows, return_index=True, return_counts=True)
+        for row, first, count in zip(rows.tolist(), firsts.tolist(), counts.tolist(), strict=True):
+            ahead = int(self.places.prompt_lens[row]) if spans is self.places.responses else 0
+            yield _Found(row, int(tokens[first]) + ahead, int(places[first]), count)
+
+
+class _Found(NamedTuple):
+    """Positions of a row that something is found at."""
+
+    row: int
+    position: int
+    """The first of them, counted in the row's tokens."""
+    place: int
+    """The same in the output, counted over all of its positions."""
+    number: int
+    """How many there are."""
+
+    def finding(self, kind: str, reason: str, advice: str) -> Finding:
+        """Return the finding; `reason` is that of the first position."""
+        more = f" ({self.number:,} such tokens in the row)" if self.number > 1 else ""
+        return Finding(kind, self.row, self.position, reason + more, advice)
+
+
+def _without_loss(facts: _Facts) -> Iterator[Finding]:
+    """Find rows of which nothing trains, or that it is all of them."""
+    response_lens = facts.places.response_lens
+    rows = np.flatnonzero((facts.trained == 0) & facts.is_real)
+    if 0 < len(rows) == np.count_nonzero(facts.is_real):
+        tokens = counted(int(response_lens[facts.is_real].sum()), "response token")
+        reason = f"nothing trains: none of {counted(len(rows), 'row')} with {tokens} has a loss"
+        yield Finding("all_masked", None, None, reason, "look at loss_mask: it has no gradient")
+        return
+    for row in rows.tolist():
+        length = int(response_lens[row])
+        reason = f"none of its {counted(length, 'response token')} trains"
+        yield Finding(
+            "trains_nothing",
+            row,
+            None,
+            reason if length > 0 else "it has no response token, so nothing trains",
+            "leave the row out, or look at its loss_mask",
+        )
+
+
+def _trained_first_tokens(facts: _Facts) -> Iterator[Finding]:
+    """Find labels and loss masks of tokens that no token predicts."""
+    batch, spans = facts.batch, facts.places.tokens
+    plan = batch.plan
+    kind, advice = "trains_first_token", "set it to {}: no token before it predicts it"
+    is_first = np.full(len(spans.rows), True) if plan.is_packed else spans.starts == 0
+    labels = batch.spec.outputs.labels
+    if labels is not None:
+        # Where a position has the label of the next token, a last one would have that of a first.
+        is_shifted = labels[0] or plan.is_shifted
+        ends = spans.starts + spans.lengths
+        lens = facts.places.prompt_lens + facts.places.response_lens
+        is_last = is_first if plan.is_packed else ends == lens[spans.rows]
+        places = spans.places + (spans.lengths - 1 if is_shifted else 0)
+        places = places[is_last if is_shifted else is_first]
+        values = on_host(batch["labels"]).reshape(-1)
+        is_found = np.zeros(len(values), np.bool_)
+        is_found[places] = values[places] != IGNORE_INDEX
+        what = "last position, which predicts nothing," if is_shifted else "first token"
+        for found in facts.rows_with(is_found, spans):
+            reason = f"the {what} has the label {values[found.place]}"
+            yield found.finding(kind, reason, advice.format(IGNORE_INDEX))
+    if plan.is_shifted:
+        return  # there, the mask of a first token has no place
+    rows, tokens = spans.rows[is_first], spans.starts[is_first]
+    tokens = tokens - facts.places.prompt_lens[rows]
+    rows, tokens = rows[tokens >= 0], tokens[tokens >= 0]
+    places = facts.places.responses.places_of(rows, tokens)
+    is_found = np.zeros(len(facts.mask), np.bool_)
+    is_found[places[places >= 0]] = facts.mask[places[places >= 0]] != 0
+    for found in facts.rows_with(is_found, facts.places.responses):
+        reason = f"the first token has the loss mask {facts.mask[found.place]}"
+        yield found.finding(kind, reason, advice.format(0))
+
+
+def _bad_numbers(facts: _Facts) -> Iterator[Finding]:
+    """Find NaN in any output of floats, and log-probabilities that are none."""
+    batch = facts.batch
+    spans_of = {"sequence": facts.places.tokens, "response": facts.places.responses}
+    for output in batch.spec.table:
+        spans = spans_of.get(output.align)
+        if spans is None or not is_float(batch[output.key]):
+            continue
+        values = on_host(batch[output.key])
+        is_nan = np.isnan(values)
+        positions = len(facts.ids) if output.align == "sequence" else len(facts.mask)
+        is_nan = is_nan.reshape(positions, -1).any(1)
+        for found in facts.rows_with(is_nan, spans):
+            reason = f"{output.key} has NaN"
+            advice = f"look where {output.key} is computed; a mask does not take NaN away"
+            yield found.finding("nan", reason, advice)
+        if output.key != LOGPROBS.key or values.size != len(facts.mask):
+            continue
+        values = values.reshape(-1)
+        for found in facts.rows_with(values > POSITIVE, spans):
+            reason = f"{output.key} has {values[found.place]:.4g}, a probability of more than 1"
+            advice = "pass log-probabilities, not losses or logits"
+            yield found.finding("positive_logprob", reason, advice)
+        for found in facts.rows_with(np.isneginf(values) & (facts.mask != 0), spans):
+            reason = f"{output.key} has -inf, a probability of 0, for a token that trains"
+            advice = "look where they are computed: ratios to it are infinite"
+            yield found.finding("infinite_logprob", reason, advice)
+
+
+def _untrained_rewards(facts: _Facts) -> Iterator[Finding]:
+    """Find rewards beside tokens that do not train, in rows that train."""
+    batch = facts.batch
+    table = batch.spec.table
+    if REWARDS.key not in table or table[REWARDS.key].align != "response":
+        return
+    rewards = on_host(batch[REWARDS.key]).reshape(-1)
+    if len(rewards) != len(facts.mask):
+        return  # a field of that name, with several values per token
+    is_found = (rewards != 0) & (facts.mask == 0)
+    for found in facts.rows_with(is_found, facts.places.responses):
+        if facts.trained[found.row] > 0:
+            reason = f"the reward {rewards[found.place]:.4g} is beside a token that does not train"
+            advice = "put it on a token that trains, or look at loss_mask"
+            yield found.finding("untrained_reward", reason, advice)
+
+
+def _outside_vocabulary(facts: _Facts, vocab_size: int) -> Iterator[Finding]:
+    """Find ids that the vocabulary does not have."""
+    ids, pad = facts.ids, facts.batch.spec.pad_token_id
+    kind, advice = "outside_vocabulary", "use the tokenizer of the model, or its vocab_size"
+    tokens = int(facts.places.tokens.lengths.sum())
+    if not 0 <= pad < vocab_size and tokens < len(ids):
+        reason = f"pad_token_id is {pad}, but ids go from 0 to {vocab_size - 1}"
+        yield Finding(kind, None, None, reason, "pass another pad_token_id")
+    for found in facts.rows_with((ids < 0) | (ids >= vocab_size), facts.places.tokens):
+        reason = f"the id {ids[found.place]} is not from 0 to {vocab_size - 1}"
+        yield found.finding(kind, reason, advice)
+
+
+def _cut_off(facts: _Facts, ends: list[int]) -> Iterator[Finding]:
+    """Find rows whose last token that trains ends no answer."""
+    rows, tokens, _ = facts.places.responses.located(np.flatnonzero(facts.mask))
+    is_last = np.append(rows[1:] != rows[:-1], True)[: len(rows)]  # padding rows do not train
+    rows, tokens = rows[is_last], tokens[is_last] + facts.places.prompt_lens[rows[is_last]]
+    ids = facts.ids[facts.places.tokens.places_of(rows, tokens)]
+    names = " or ".join(map(str, ends))
+    for index in np.flatnonzero(~np.isin(ids, ends)).tolist():
+        reason = f"the last token that trains is {ids[index]}, not {names}: the answer is cut off"
+        advice = "sample more tokens, or mask answers that are cut off"
+        yield Finding("cut_off", int(rows[index]), int(tokens[index]), reason, advice)
+
+
+def _duplicates(facts: _Facts) -> Iterator[Finding]:
+    """Find rows that have the same prompt and response as an earlier one."""
+    places = facts.places
+    rows = np.flatnonzero(facts.is_real)
+    # Rows of lengths that no other row has need not be read.
+    pairs = np.stack([places.prompt_lens[rows], places.response_lens[rows]], 1)
+    _, index, counts = np.unique(pairs, axis=0, return_inverse=True, return_counts=True)
+    rows = rows[counts[index.reshape(-1)] > 1]
+    if len(rows) == 0:
+        return
+    parts = defaultdict(list)
+    for row, place, length in places.tokens.of_rows(rows):
+        parts[row].append(facts.ids[place : place + length].tobytes())
+    firsts: dict[tuple[int, bytes], int] = {}
+    for row in rows.tolist():
+        first = firsts.setdefault((int(places.prompt_lens[row]), b"".join(parts[row])), row)
+        if first != row:
+            reason = f"it has the same tokens as row {first}"
+            advice = "leave it out, if it is not meant to count twice"
+            yield Finding("duplicate", row, None, reason, advice)
+
+
+def _padding(facts: _Facts) -> Iterator[Finding]:
+    """Find that most of the batch is padding, of which packing leaves little."""
+    plan = facts.batch.plan
+    lens = (facts.places.prompt_lens + facts.places.response_lens)[facts.is_real]
+    # Padding rows are there for the number of rows, whatever the layout.
+    tokens, positions = int(lens.sum()), len(lens) * plan.width
+    if plan.is_packed or plan.is_jagged or tokens == 0 or tokens > (1 - MOST_PADDING) * positions:
+        return
+    bins = pack(lens, plan.width)
+    share = 1 - tokens / positions
+    packed = 1 - tokens / (bins.num_bins * int(bins.loads.max()))
+    reason = f"{share:.0%} padding: packed at {plan.width:,} it would be {packed:.0%}"
+    advice = f"pass layout=fc.Packed(capacity={plan.width})"
+    yield Finding("padding", None, None, reason, advice)

@@ -1,0 +1,318 @@
+"""`batch.check()`: each kind of mistake is planted and found, and a batch without one has none."""
+
+import numpy as np
+import pytest
+
+import fastcollate as fc
+from fastcollate.planning import Finding, MissingPlanError
+from rollouts import PAD_TOKEN_ID, load_rollouts, load_tokenizer
+
+EOS = 9
+LAYOUTS = [
+    *("left", "right", "two_segment", "jagged"),
+    fc.Packed(capacity=8),
+    fc.Packed(capacity=8, multiple_of=2),
+    fc.Packed(capacity=8, shift="next_token"),
+]
+pytestmark = pytest.mark.parametrize("layout", LAYOUTS, ids=str)
+
+
+def good_input():
+    """Three rows that nothing is wrong with: 4, 3 and 5 tokens."""
+    return {
+        "prompts": [[1, 2], [3], [4, 5]],
+        "responses": [[6, EOS], [7, EOS], [8, 7, EOS]],
+        "loss_mask": [[1, 1], [1, 1], [1, 0, 1]],
+        "rewards": [[0.0, 1.0], [0.0, 2.0], [0.0, 0.0, 3.0]],
+        "logprobs": [[-0.5, -1.0], [0.0, -2.0], [-3.0, 0.0, -0.25]],
+        "pad_token_id": 0,
+        "labels": "aligned",
+    }
+
+
+@pytest.fixture
+def build(layout, array_type):
+    def build(**changes):
+        columns = good_input() | changes
+        return fc.build_batch(**columns, layout=layout, array_type=array_type)
+
+    return build
+
+
+def found(batch, **options):
+    findings = batch.check(**options)
+    assert all(type(one) is Finding and one.reason and one.advice for one in findings)
+    return [(one.kind, one.row, one.position) for one in findings]
+
+
+def test_a_good_batch_has_no_finding(build):
+    batch = build()
+    assert found(batch, vocab_size=10, eos_token_id=EOS) == []
+    assert repr(batch.check()) == "no findings"
+
+
+def test_a_row_that_trains_nothing(build):
+    masks = [[1, 1], [0, 0], [1, 0, 1]]
+    rewards = [[0.0, 1.0], [0.0, 2.0], [0.0, 0.0, 3.0]]  # beside what was found already
+    batch = build(loss_mask=masks, rewards=rewards)
+    assert found(batch) == [("trains_nothing", 1, None)]
+    assert "none of its 2 response tokens trains" in batch.check()[0].reason
+
+
+def test_a_row_without_a_response(build):
+    columns = {
+        "responses": [[6, EOS], [], [8, 7, EOS]],
+        "loss_mask": [[1, 1], [], [1, 0, 1]],
+        "logprobs": None,
+        "rewards": None,
+    }
+    assert found(build(**columns), eos_token_id=EOS) == [("trains_nothing", 1, None)]
+
+
+def test_everything_is_masked(build):
+    batch = build(loss_mask=[[0, 0], [0, 0], [0, 0, 0]])
+    assert found(batch, eos_token_id=EOS) == [("all_masked", None, None)]
+    one = {name: rows[1:2] for name, rows in good_input().items() if isinstance(rows, list)}
+    assert found(build(**one | {"loss_mask": [[0, 0]]})) == [("all_masked", None, None)]
+
+
+@pytest.mark.parametrize("labels", ["aligned", "shifted"])
+def test_a_label_on_a_first_token(build, layout, labels):
+    if isinstance(layout, fc.Packed) and layout.shift == "next_token":
+        labels = "aligned"  # to be shifted with the other outputs
+    batch = build(labels=labels)
+    plan = batch.plan.to_dict()
+    is_shifted = labels == "shifted" or batch.plan.is_shifted
+    # The first token of row 1, or the last position, which would predict that of the next row.
+    spans = [span for span in plan["sequence_segments"].tolist() if span[0] == 1]
+    _, start, length, output_row, column = spans[-1] if is_shifted else spans[0]
+    place = output_row * int(plan["sequence_shape"][1]) + column + (length - 1) * is_shifted
+    batch["labels"].reshape(-1)[place] = 4
+    position = start + length - 1 if is_shifted else 0
+    assert found(batch) == [("trains_first_token", 1, position)]
+
+
+@pytest.mark.filterwarnings("ignore:1 response token come first")
+def test_a_label_on_the_first_token_of_a_part(layout, array_type):
+    if not isinstance(layout, fc.Packed):
+        pytest.skip("only packers split rows")
+    columns = {"prompts": [[1, 2]], "responses": [[3, 4, 5, 6, 7, 8]], "pad_token_id": 0}
+    layout = fc.Packed(capacity=4, algorithm="concat", shift=layout.shift)
+    batch = fc.build_batch(**columns, labels="aligned", layout=layout, array_type=array_type)
+    assert found(batch) == []
+    if batch.plan.is_shifted:
+        batch["labels"][0, 3] = 5
+        assert found(batch) == [("trains_first_token", 0, 3)]
+    else:
+        batch["labels"][1, 0] = 5
+        batch["loss_mask"][1, 0] = 1
+        assert found(batch) == [("trains_first_token", 0, 4)] * 2
+
+
+def test_a_loss_mask_on_a_first_token(build, layout):
+    columns = {"prompts": [[1, 2], [], [4, 5]], "loss_mask": [[1, 1], [0, 1], [1, 0, 1]]}
+    batch = build(**columns, labels=None)
+    assert found(batch) == []
+    if batch.plan.is_shifted:
+        return  # it has no place
+    (_, start, _, output_row, column), *_ = (
+        span for span in batch.plan.to_dict()["response_segments"].tolist() if span[0] == 1
+    )
+    assert start == 0
+    width = int(batch.plan.to_dict()["response_shape"][1])
+    batch["loss_mask"].reshape(-1)[output_row * width + column] = 1
+    assert found(batch) == [("trains_first_token", 1, 0)]
+
+
+@pytest.mark.parametrize(
+    ("value", "kind"),
+    [("nan", "nan"), (0.5, "positive_logprob"), ("-inf", "infinite_logprob")],
+)
+def test_log_probabilities_that_are_none(build, value, kind):
+    logprobs = good_input()["logprobs"]
+    logprobs[2] = [-3.0, 0.0, float(value)]
+    assert found(build(logprobs=logprobs)) == [(kind, 2, 4)]
+
+
+def test_several_positions_of_a_row_are_one_finding(build):
+    logprobs = good_input()["logprobs"]
+    logprobs[2] = [float("nan"), 0.0, float("nan")]
+    batch = build(logprobs=logprobs)
+    assert found(batch) == [("nan", 2, 2)]
+    assert "(2 such tokens in the row)" in batch.check()[0].reason
+
+
+def test_rounding_is_no_positive_log_probability(build):
+    assert found(build(logprobs=[[1e-6, 0.0], [0.0, 1e-7], [0.0, 0.0, 0.0]])) == []
+
+
+def test_nan_in_other_fields(build):
+    values = [[0.0] * 4, [1.0, np.nan, 0.0], [0.0] * 5]
+    fields = {
+        "entropy": fc.Field(values, align="sequence"),
+        "top": fc.Field([[[0.5, -1.0]] * 2, [[0.0, np.nan]] * 2, [[0.0, 0.0]] * 3]),
+        "difficulty": fc.PerRow([0.5, 0.5, 0.5]),
+        "numbers": fc.Field([[1, 2], [3, 4], [5, 6, 7]], dtype="int64"),
+    }
+    assert found(build(fields=fields)) == [("nan", 1, 1), ("nan", 1, 1)]
+
+
+def test_bfloat16_is_read(layout, array_type):
+    if array_type == "numpy":
+        pytest.skip("NumPy has no bfloat16")
+    columns = good_input() | {"logprobs": [[-0.5, 2.0], [0.0, -2.0], [-3.0, 0.0, -0.25]]}
+    batch = fc.build_batch(**columns, layout=layout, dtypes={"logprobs": "bfloat16"})
+    assert found(batch) == [("positive_logprob", 0, 3)]
+
+
+def test_a_reward_beside_an_untrained_token(build):
+    rewards = good_input()["rewards"]
+    rewards[2] = [0.0, 0.75, 3.0]
+    batch = build(rewards=rewards)
+    assert found(batch) == [("untrained_reward", 2, 3)]
+    assert "0.75" in batch.check()[0].reason
+
+
+def test_an_id_beyond_the_vocabulary(build):
+    assert found(build(), vocab_size=9) == [
+        ("outside_vocabulary", 0, 3),
+        ("outside_vocabulary", 1, 2),
+        ("outside_vocabulary", 2, 4),
+    ]
+    prompts = [[1, 2], [-3], [4, 5]]
+    assert found(build(prompts=prompts), vocab_size=10) == [("outside_vocabulary", 1, 0)]
+
+
+def test_a_padding_token_beyond_the_vocabulary(build):
+    batch = build(pad_token_id=10)
+    tokens = int(batch.metrics["batch/tokens"])
+    is_padded = batch.plan.num_positions > tokens
+    expected = [("outside_vocabulary", None, None)] if is_padded else []
+    assert found(batch, vocab_size=10) == expected
+
+
+@pytest.mark.parametrize("eos", [EOS, [77, EOS], np.int64(EOS), np.array([EOS, 77])])
+def test_an_answer_that_is_cut_off(build, eos):
+    responses = [[6, EOS], [7, 8], [8, 7, EOS]]
+    batch = build(responses=responses)
+    assert found(batch) == []
+    assert found(batch, eos_token_id=eos) == [("cut_off", 1, 2)]
+
+
+def test_what_follows_the_end_token_may_be_masked(build):
+    responses, masks = [[EOS, 6], [7, EOS], [8, EOS, 5]], [[1, 0], [1, 1], [1, 1, 0]]
+    batch = build(responses=responses, loss_mask=masks, rewards=None)
+    assert found(batch, eos_token_id=EOS) == []
+
+
+def test_a_row_that_is_there_twice(build):
+    tokens = {"prompts": [[4, 5], [1, 2], [4, 5]], "responses": [[8, 9], [6, 9], [8, 9]]}
+    columns = tokens | {"loss_mask": None, "rewards": None, "logprobs": None}
+    batch = build(**columns)
+    assert found(batch) == [("duplicate", 2, None)]
+    assert "row 0" in batch.check()[0].reason
+    # The same tokens, of which others are the prompt, are another row.
+    assert found(build(**columns | {"prompts": [[4], [1, 2], [4, 5]]})) == []
+    moved = {
+        "prompts": [[4], [4, 5], [1], [1, 2]],
+        "responses": [[5, 8, 9], [8, 9], [2, 6, 7], [6, 8]],
+    }
+    assert found(build(**columns | moved)) == []
+
+
+def test_padding_that_packing_saves(layout, array_type):
+    prompts, responses = [[1] * n for n in (50, 1, 2, 3, 4, 5, 6, 7)], [[2]] * 8
+    if isinstance(layout, fc.Packed):
+        layout = fc.Packed(capacity=60, pad_to=400)
+    batch = fc.build_batch(prompts, responses, pad_token_id=0, layout=layout, array_type=array_type)
+    is_block = layout in ("left", "right", "two_segment")
+    assert found(batch) == ([("padding", None, None)] if is_block else [])
+    if is_block:
+        width = batch.input_ids.shape[1]
+        padding = 1 - 86 / (8 * width)
+        finding = batch.check()[0]
+        assert finding.reason.startswith(f"{padding:.0%} padding: packed at {width} it would be")
+        packed = fc.build_batch(
+            *(prompts, responses), pad_token_id=0, layout=fc.Packed(capacity=width)
+        )
+        share = packed.metrics["batch/padding_fraction"]
+        assert finding.reason.endswith(f" {share:.0%}")
+        assert finding.advice == f"pass layout=fc.Packed(capacity={width})"
+
+
+def test_padding_rows_are_not_looked_at(layout, array_type):
+    columns = good_input()
+    for dp_size in (2, 4):
+        plan = fc.plan_step([4, 3, 5], dp_size=dp_size, layout=layout, pad_rows="copy_first")
+        shards = [plan.shard(0, rank) for rank in range(dp_size)]
+        batches = [
+            fc.build_batch(**columns, shard=shard, array_type=array_type) for shard in shards
+        ]
+        for batch in batches:
+            assert found(batch, vocab_size=10, eos_token_id=EOS) == []
+        kinds = [kind for batch in batches for kind, *_ in found(batch, vocab_size=9)]
+        assert kinds == ["outside_vocabulary"] * 3
+    assert any(any(batch.is_padding) for batch in batches)
+
+
+def test_bad_arguments(build):
+    batch = build()
+    for options, message in [
+        ({"vocab_size": 0}, "vocab_size is 0; pass the number of token ids, 1 or more"),
+        ({"vocab_size": "x"}, "vocab_size is 'x'; pass the number of token ids"),
+        ({"eos_token_id": "</s>"}, "eos_token_id is '</s>'; pass the id of the token"),
+        ({"eos_token_id": []}, "pass the id of the token that ends an answer"),
+        ({"eos_token_id": [1.5]}, r"eos_token_id\[0\] is 1.5"),
+        ({"vocab": 3}, "did you mean 'vocab_size'?"),
+    ]:
+        with pytest.raises((TypeError, ValueError), match=message):
+            batch.check(**options)
+    with pytest.raises(MissingPlanError):
+        fc.Batch(batch).check()
+
+
+def test_findings_print_as_a_table(build, monkeypatch):
+    rewards = [[1.0, 1.0]] * 2 + [[1.0] * 3]
+    findings = build(loss_mask=[[1, 0], [1, 0], [1, 0, 0]], rewards=rewards).check()
+    monkeypatch.setenv("COLUMNS", "60")
+    assert repr(findings) == (
+        "3 findings\n\n"
+        "untrained_reward (3)\n"
+        "  row 0, token 3: the reward 1 is beside a token that does\n"
+        "      not train\n"
+        "  row 1, token 2: the reward 1 is beside a token that does\n"
+        "      not train\n"
+        "  row 2, token 3: the reward 1 is beside a token that does\n"
+        "      not train (2 such tokens in the row)\n"
+        "  -> put it on a token that trains, or look at loss_mask"
+    )
+    assert "<td>untrained_reward</td><td>3</td>" in findings._repr_html_()
+    assert str(findings[0]).startswith("row 0, token 3: the reward 1 is beside")
+
+
+@pytest.mark.parametrize("merge", [None, "exact", "realign"])
+def test_findings_of_recorded_rollouts_are_true(layout, merge):
+    if isinstance(layout, fc.Packed):
+        layout = fc.Packed(capacity=16384, multiple_of=layout.multiple_of, shift=layout.shift)
+    rollouts, tokenizer = load_rollouts(), load_tokenizer()
+    uids = set(rollouts.uids[:600])
+    rows = [row for row, uid in enumerate(rollouts.uids) if uid in uids]
+    names = ("prompts", "responses", "loss_mask", "logprobs", "trajectory_ids", "is_last_step")
+    columns = {name: [getattr(rollouts, name)[row] for row in rows] for name in names}
+    batch = fc.build_batch(
+        **columns, pad_token_id=PAD_TOKEN_ID, merge=merge, layout=layout, array_type="numpy"
+    )
+    findings = batch.check(tokenizer.get_vocab_size(), tokenizer.token_to_id("<|end|>"))
+    right = batch if layout == "right" else batch.to_layout("right")
+    tokens = [
+        (int(prompt), *ids[mask != 0].tolist())
+        for prompt, ids, mask in zip(
+            batch.prompt_lens, right.input_ids, right.attention_mask, strict=True
+        )
+    ]
+    again = [row for row, one in enumerate(tokens) if one in tokens[:row]]
+    assert [one.row for one in findings if one.kind == "duplicate"] == again
+    assert {one.kind for one in findings} <= {"duplicate", "padding"}
+    if layout == "left":
+        assert batch.metrics["batch/padding_fraction"] > 0.5
+        assert findings[-1].kind == "padding"
