@@ -64,6 +64,7 @@ def test_the_report_written_out():
         "expected_text": None,
         "found_text": None,
         "trajectory_id": IDS[2],
+        "hint": None,
     }
     assert repr(report) == "MergeReport: 4 turns in 3 rows, 1 break"
 

@@ -25,7 +25,8 @@ breaks):
 What belongs to them:
 
 - :class:`Shard`: one rank's rows of a mini-batch or micro-batch.
-- :class:`MergeReport` and :class:`Break`: what merging saved, and each turn that it could not join.
+- :class:`MergeReport`, :class:`Break`, :class:`TrajectoryTree` and :class:`Branch`: what merging
+  saved, each turn that it could not join, and the rows that a trajectory became.
 - :class:`Audit` and :class:`AuditSpan`: what became of every sampled token; the ``audit`` of plans
   makes it.
 - :class:`TreeReport` and :class:`SharedTokens`: what sharing saves, and who shares what with whom.
@@ -52,6 +53,7 @@ from fastcollate.plan.bin_plan import BinPlan
 from fastcollate.plan.boundaries import PromptBoundaries
 from fastcollate.plan.costs import Costs
 from fastcollate.plan.merge_report import Break, MergeReport
+from fastcollate.plan.merge_tree import Branch, TrajectoryTree
 from fastcollate.plan.merging import MergePlan
 from fastcollate.plan.packing import pack
 from fastcollate.plan.partitioning import MicroBatches, micro_batches, partition
@@ -67,6 +69,7 @@ __all__ = [
     "Audit",
     "AuditSpan",
     "BinPlan",
+    "Branch",
     "Break",
     "Costs",
     "Finding",
@@ -80,6 +83,7 @@ __all__ = [
     "Shard",
     "SharedTokens",
     "StepPlan",
+    "TrajectoryTree",
     "TreeBins",
     "TreeNodes",
     "TreePlan",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from operator import eq, itemgetter
 from typing import Any, Literal, NamedTuple, Protocol, overload
 
@@ -11,7 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fastcollate._fastcollate import Merge
-from fastcollate.arguments import counted
+from fastcollate.arguments import checked_index, counted
+from fastcollate.plan.break_hints import hint_of
+from fastcollate.plan.merge_tree import TrajectoryTree
 
 SHOWN_BREAKS = 8
 """How many breaks a printed report shows."""
@@ -55,6 +58,9 @@ class Break(NamedTuple):
         These ids as text, if there is a tokenizer.
     trajectory_id : object
         The trajectory's id, if there are ids.
+    hint : str or None
+        The reason, where the difference is of a known kind: a changed first prompt or, if there is
+        a tokenizer, the same text in other tokens, a removed reasoning block, or white space.
     """
 
     turn: int
@@ -69,6 +75,7 @@ class Break(NamedTuple):
     expected_text: str | None = None
     found_text: str | None = None
     trajectory_id: Any = None
+    hint: str | None = None
 
     def __str__(self) -> str:
         name = self.trajectory if self.trajectory_id is None else repr(self.trajectory_id)
@@ -76,11 +83,12 @@ class Break(NamedTuple):
         found = "the prompt ends" if self.found is None else f"the prompt has {self.found}"
         expected_ids = _window(self.expected_ids, self.position) + _text(self.expected_text)
         found_ids = _window(self.found_ids, self.position) + _text(self.found_text)
+        hint = "" if self.hint is None else f"\n  hint      {self.hint}"
         return (
             f"turn {self.turn} of trajectory {name} ({kind}): "
             f"at position {self.position} {found} instead of {self.expected}\n"
             f"  expected  {expected_ids}\n"
-            f"  found     {found_ids}"
+            f"  found     {found_ids}{hint}"
         )
 
 
@@ -167,6 +175,33 @@ class MergeReport:
             "generate/num_merge_breaks": float(len(self.breaks)),
             "generate/num_tokens_masked_by_merge": float(self.masked_tokens),
         }
+
+    def tree(self, trajectory: int | None = None) -> TrajectoryTree:
+        """Return the rows of a trajectory, each below the row that it leaves, with the reasons.
+
+        Parameters
+        ----------
+        trajectory
+            Counted from 0 on; None for the one with the most breaks.
+
+        Raises
+        ------
+        IndexError
+            If there is no such trajectory.
+
+        Examples
+        --------
+        >>> prompts, responses = [[1, 2], [1, 2, 3, 9], [1, 2, 3, 8]], [[3], [4], [5]]
+        >>> plan = fc.merge_turns(prompts, responses, trajectory_ids=["a"] * 3)
+        >>> print(plan.report.tree(0))
+        trajectory 'a': 3 turns in 2 rows
+        └─ row 0: turns 0 to 1, 5 tokens
+           └─ row 1: turn 2, 5 tokens
+                   turn 2 leaves (diverged) at position 3 the prompt has 8 instead of 9
+                     expected  1 2 3 [9] 4
+                     found     1 2 3 [8]
+        """
+        return self.breaks.tree(trajectory)
 
     def __repr__(self) -> str:
         turns, rows = counted(self.num_turns, "turn"), counted(self.num_rows, "row")
@@ -255,7 +290,36 @@ class Breaks(Sequence[Break]):
         place = range(len(self))[index]
         entry = self._merge.break_at(place)
         trajectory = int(self._trajectories[place])
-        return _break(entry, trajectory, self._trajectory_ids, self._tokenizer)
+        first = int(self._merge.ends[trajectory - 1]) if trajectory > 0 else 0
+        first_prompt_len = int(self._merge.turn_prompt_lens[first])
+        ids, tokenizer = self._trajectory_ids, self._tokenizer
+        return _break(entry, trajectory, first_prompt_len, ids, tokenizer)
+
+    def tree(self, trajectory: int | None) -> TrajectoryTree:
+        """See :meth:`MergeReport.tree`."""
+        merge = self._merge
+        if trajectory is None:
+            trajectory = int(np.bincount(self._trajectories, minlength=1).argmax())
+        trajectory = checked_index("trajectory", trajectory, len(merge.ends))
+        begin = int(merge.ends[trajectory - 1]) if trajectory > 0 else 0
+        rows = merge.turn_rows[begin : merge.ends[trajectory]].tolist()
+        lens = merge.prompt_lens + merge.response_lens
+        places = np.flatnonzero(self._trajectories == trajectory).tolist()
+        lasts = self._compared[places].tolist()
+        ids = self._trajectory_ids
+        return TrajectoryTree.of(
+            str(trajectory) if ids is None else repr(ids[trajectory]),
+            rows,
+            begin,
+            {row: int(lens[row]) for row in rows if row >= 0},
+            [(self[place], last) for place, last in zip(places, lasts, strict=True)],
+        )
+
+    @cached_property
+    def _compared(self) -> NDArray[np.int64]:
+        """The last turn of the group that each turn was compared with."""
+        compared: NDArray[np.int64] = self._merge.to_dict()["breaks"][:, 1]
+        return compared
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, (Breaks, list)):
@@ -271,11 +335,16 @@ class Breaks(Sequence[Break]):
 def _break(
     entry: Any,
     trajectory: int,
+    first_prompt_len: int,
     trajectory_ids: Sequence[Any] | None,
     tokenizer: Tokenizer | None,
 ) -> Break:
     turn, position, start, kind, realigned, expected, found = entry
     at = position - start
+    same, expected_text, found_text = (
+        None if tokenizer is None else tokenizer.decode(ids)
+        for ids in (expected[:at], expected, found)
+    )
     return Break(
         turn=turn,
         trajectory=trajectory,
@@ -286,9 +355,10 @@ def _break(
         realigned=realigned,
         expected_ids=tuple(expected),
         found_ids=tuple(found),
-        expected_text=None if tokenizer is None else tokenizer.decode(expected),
-        found_text=None if tokenizer is None else tokenizer.decode(found),
+        expected_text=expected_text,
+        found_text=found_text,
         trajectory_id=None if trajectory_ids is None else trajectory_ids[trajectory],
+        hint=hint_of(position, first_prompt_len, same, expected_text, found_text),
     )
 
 

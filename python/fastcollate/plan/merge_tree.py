@@ -1,0 +1,136 @@
+"""A trajectory as the tree that its turns make: rows, and where they leave each other."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from fastcollate.arguments import counted
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from fastcollate.plan.merge_report import Break
+
+
+MOST_LEVELS = 10
+"""How deep a drawn tree is indented; rows below are drawn at the same depth."""
+
+
+class Branch(NamedTuple):
+    """A row of a trajectory.
+
+    Attributes
+    ----------
+    row : int
+        The row; -1 if the trajectory was dropped.
+    turns : list of int
+        The turns that are merged to it.
+    tokens : int
+        Prompt and response tokens of the row.
+    parent : int or None
+        The place in the tree of the row that its first turn was compared with; None for the first.
+    broken : Break or None
+        Where the first turn leaves that row.
+    realigned : list of Break
+        Where later turns were realigned.
+    """
+
+    row: int
+    turns: list[int]
+    tokens: int
+    parent: int | None
+    broken: Break | None
+    realigned: list[Break]
+
+
+class TrajectoryTree(NamedTuple):
+    """The rows of a trajectory, each below the row that it leaves. ``str(tree)`` draws it.
+
+    Attributes
+    ----------
+    name : str
+        The trajectory's id, or else its number.
+    branches : list of Branch
+        In the order of their first turns: parents come before their children.
+    """
+
+    name: str
+    branches: list[Branch]
+
+    @classmethod
+    def of(
+        cls,
+        name: str,
+        rows: Sequence[int],
+        first_turn: int,
+        tokens: dict[int, int],
+        breaks: Sequence[tuple[Break, int]],
+    ) -> TrajectoryTree:
+        """Make the tree of the row of each turn, and of breaks with the turns compared with."""
+        places: dict[int, int] = {}
+        branches: list[Branch] = []
+        by_turn = {broken.turn: (broken, last) for broken, last in breaks}
+        for turn, row in enumerate(rows, first_turn):
+            broken, last = by_turn.get(turn, (None, None))
+            if row not in places:
+                parent = None if last is None else places[rows[last - first_turn]]
+                places[row] = len(branches)
+                branches.append(Branch(row, [turn], tokens.get(row, 0), parent, broken, []))
+                continue
+            branch = branches[places[row]]
+            branch.turns.append(turn)
+            if broken is not None:
+                branch.realigned.append(broken)
+        return cls(name, branches)
+
+    def __repr__(self) -> str:
+        turns = sum(len(branch.turns) for branch in self.branches)
+        rows = counted(len(self.branches), "row")
+        return f"TrajectoryTree of {self.name}: {counted(turns, 'turn')} in {rows}"
+
+    def __str__(self) -> str:
+        turns = sum(len(branch.turns) for branch in self.branches)
+        rows = counted(len(self.branches), "row")
+        lines = [f"trajectory {self.name}: {counted(turns, 'turn')} in {rows}"]
+        below: dict[int | None, list[int]] = {}
+        for place, branch in enumerate(self.branches):
+            below.setdefault(branch.parent, []).append(place)
+        todo = [(place, "", place == below[None][-1]) for place in reversed(below[None])]
+        while todo:  # trees may be as deep as trajectories are long
+            place, indent, is_last = todo.pop()
+            branch, children = self.branches[place], below.get(place, [])
+            lines.append(f"{indent}{'└─ ' if is_last else '├─ '}{_head(branch)}")
+            if len(indent) < 3 * MOST_LEVELS:
+                indent += "   " if is_last else "│  "
+            beside = indent + ("│    " if children else "     ")
+            for broken in ([branch.broken] if branch.broken else []) + branch.realigned:
+                lines += [f"{beside}{line}" for line in _broken(broken)]
+            todo += [(child, indent, child == children[-1]) for child in reversed(children)]
+        return "\n".join(lines)
+
+
+def _head(branch: Branch) -> str:
+    """Name a row, its turns and its size."""
+    if branch.row < 0:
+        return f"dropped: {_turns(branch.turns)}"
+    return f"row {branch.row}: {_turns(branch.turns)}, {counted(branch.tokens, 'token')}"
+
+
+def _turns(turns: list[int]) -> str:
+    """Write turns, those that follow each other as spans."""
+    firsts = np.flatnonzero(np.diff(turns, prepend=turns[0] - 2) != 1).tolist()
+    spans = []
+    for first, end in zip(firsts, [*firsts[1:], len(turns)], strict=True):
+        begin, last = turns[first], turns[end - 1]
+        spans.append(f"{begin}" if begin == last else f"{begin} to {last}")
+    return f"turn{'s' if len(turns) > 1 else ''} {', '.join(spans)}"
+
+
+def _broken(broken: Break) -> list[str]:
+    """Say where a turn leaves the tokens before it, and why."""
+    head, *ids = str(broken).splitlines()
+    _, _, where = head.partition("): ")
+    does = "is realigned" if broken.realigned else "leaves"
+    return [f"turn {broken.turn} {does} ({broken.kind}) {where}", *ids]
