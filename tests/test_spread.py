@@ -1,5 +1,6 @@
 """One number a row, spread over its tokens, and rows that are None, against the loops."""
 
+import math
 import pickle
 
 import numpy as np
@@ -14,6 +15,9 @@ from test_merge_build import merge_of
 from test_shards import shards
 
 import fastcollate as fc
+from fastcollate.blocks.joining import joined
+from fastcollate.blocks.reading import built
+from fastcollate.blocks.storing import stored
 from fastcollate.testing.reference import (
     assert_same,
     build_batch_loops,
@@ -282,6 +286,92 @@ def test_rows_that_are_none():
     assert batch["y"].tolist() == [[0, 1, 1, 1], [7] * 4, [0, 7, 7, 7]]
     assert batch["z"][0].tolist() == [[0, 0], [0, 0], [3, 3]]
     assert batch["z"][2].tolist() == [[0, 0], [3, 3], [3, 3]]
+
+
+@pytest.mark.parametrize("given", [(), (0,), (1,), (0, 2), (1, 2), (0, 1, 2)])
+@pytest.mark.parametrize(
+    ("trailing", "dtype"), [((), "int64"), ((2, 2), "float32"), ((0,), "bool")]
+)
+def test_builders_and_blocks_of_rows_that_are_none(given, trailing, dtype):
+    """Nothing says of these rows, or of blocks of them, what values a token has."""
+    options = {"align": "sequence", "default": 1, "fill": 0, "dtype": dtype}
+    rows = [
+        np.arange(n * math.prod(trailing)).reshape(n, *trailing) % 2 if index in given else None
+        for index, n in enumerate((3, 4, 3))
+    ]
+    data = {"prompts": PROMPTS, "responses": RESPONSES}
+    expected = fc.build_batch(
+        **data, fields={"x": fc.Field(rows, **options)}, pad_token_id=0, array_type="numpy"
+    )
+    builder = fc.BatchBuilder(pad_token_id=0, array_type="numpy")
+    for *tokens, row in zip(PROMPTS, RESPONSES, rows, strict=True):
+        builder.add(*tokens, fields={"x": fc.Field(row, **options)})
+    assert_same(builder.finish(), expected)
+
+    blocks = [
+        {**{name: column[i:end] for name, column in data.items()},
+         "fields": {"x": fc.Field(rows[i:end], **options)}}
+        for i, end in ((0, 1), (1, 3))
+    ]  # fmt: skip
+    shard = fc.plan_step(expected, dp_size=1).shard(0, 0)
+    batch, _ = through_blocks(blocks, lambda _: shard, {"pad_token_id": 0, "array_type": "numpy"})
+    assert_same({"x": batch["x"]}, {"x": expected["x"]})
+
+
+def test_blocks_of_a_builder_with_rows_that_are_none():
+    expected = build(x=fc.Field([None, np.ones((3, 2)), None], default=7))["x"]
+    tables, parts = [], []
+    for rows in ((0,), (1, 2)):
+        builder = fc.BatchBuilder(pad_token_id=0)
+        for row in rows:
+            values = np.ones((3, 2)) if row == 1 else None
+            builder.add(PROMPTS[row], RESPONSES[row], fields={"x": fc.Field(values, default=7)})
+        table, stored_parts = builder._build_by(stored)
+        tables.append(table)
+        parts.extend(stored_parts)
+    step = joined(tables, ["one", "two"])
+    shard = fc.plan_step((step.plan.prompt_lens, step.plan.response_lens)).shard(0, 0)
+    batch = built(step, shard, dict(enumerate(parts)), pad_token_id=0, array_type="numpy")
+    assert batch["x"].tolist() == expected.tolist()
+
+
+def test_rows_that_are_null():
+    pa = pytest.importorskip("pyarrow")
+    flat = [None, [1.5, 2.5, 3.5], None]
+    twos = [None, [[1, 2], [3, 4], [5, 6]], [[7, 8], [9, 10]]]
+    short = [None, [1.5, 2.5], None]  # of fixed size: rows that are null have items, too
+    columns = [
+        (flat, pa.array(flat)),
+        (flat, pa.array(flat, pa.large_list(pa.float32()))),
+        (flat, pa.array(flat, pa.list_view(pa.float64()))),
+        (flat, pa.array([[0.5], *flat])[1:]),
+        (flat, pa.chunked_array([pa.array(flat[:1], pa.list_(pa.float64())), pa.array(flat[1:])])),
+        (flat, pa.table({"column": pa.array(flat)})),
+        (twos, pa.array(twos, pa.list_(pa.list_(pa.int64(), 2)))),
+    ]
+    for rows, column in columns:
+        rows = [None if row is None else np.array(row) for row in rows]
+        for dtype in ("float32", "float64"):
+            expected = build(x=fc.Field(rows, default=7, dtype=dtype))
+            assert_same(build(x=fc.Field(column, default=7, dtype=dtype)), expected)
+    array = pa.array(short, pa.list_(pa.float64(), 2))
+    batch = fc.build_batch(
+        PROMPTS, [[1, 2]] * 3, pad_token_id=0, array_type="numpy",
+        fields={"x": fc.Field(array, default=7)},
+    )  # fmt: skip
+    assert batch["x"].tolist() == [[7, 7], [1.5, 2.5], [7, 7]]
+
+
+def test_rows_that_are_null_without_a_default():
+    pa = pytest.importorskip("pyarrow")
+    nulls = pa.chunked_array([pa.array([[1.0]]), pa.array([None, [1, 2]], pa.list_(pa.float64()))])
+    with pytest.raises(ValueError, match=r"^x\[1\] is None; .*default="):
+        build(x=fc.Field(nulls))
+    inner = pa.array([None, [1, 2, None], None], pa.list_(pa.float64()))
+    with pytest.raises(ValueError, match=r"^x\[1\]\[2\] is null; fill or drop nulls first$"):
+        build(x=fc.Field(inner, default=7))
+    with pytest.raises(ValueError, match=r"^loss_mask\[1\] is null; fill or drop nulls first$"):
+        build(loss_mask=nulls)
 
 
 def test_samples_with_a_number_each():

@@ -276,6 +276,8 @@ class RowSpans:
     """Rows that are spans of arrays, also where something else lies between them."""
 
     def __new__(cls, arrays: Sequence[tuple[Any, NDArray[int64], NDArray[int64]]]) -> RowSpans: ...
+    @property
+    def are_missing(self) -> bool: ...
 
 @final
 class RowStore:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -181,6 +182,8 @@ def _spans(
             starts = np.zeros(end - first, np.int64)
         else:
             bits, starts = column.values, column.offsets[:-1]
+            if bits.ndim == 1 and kind.trailing:  # of rows that are None: the same everywhere
+                bits = np.repeat(bits, math.prod(kind.trailing)).reshape(len(bits), *kind.trailing)
         values = tensor_of_bits(bits, kind.dtype) if is_only_torch(kind.dtype) else bits
         chunks.append((values, starts, count))
     return RowSpans(chunks)

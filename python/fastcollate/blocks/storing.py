@@ -67,7 +67,7 @@ class ColumnKind(NamedTuple):
     trailing: tuple[int, ...]
     """Dimensions of an item."""
     is_empty: bool = False
-    """Whether there is no item, so that the dimensions may be others."""
+    """Whether there is no item but of rows that are None: the dimensions may be others."""
     arrays: tuple[list[ArrayKind], Integers] | None = None
     """Of arrays, which kinds there are, and the number of each row's."""
 
@@ -356,7 +356,8 @@ def _stored_field(
         numbers = to_numpy(values)[sources]
         return _Stored(ColumnKind("number", kind, _dtype_of(numbers), numbers.shape[1:]), numbers)
     values = to_array(batch[key])
-    of_values = (kind, dtype_name(batch[key].dtype), values.shape[1:], len(values) == 0)
+    is_empty = len(values) == 0 or _are_missing(field.rows)
+    of_values = (kind, dtype_name(batch[key].dtype), values.shape[1:], is_empty)
     if isinstance(field, Field):
         is_of_responses = batch.spec.table[key].align == "response"
         column = Ragged(values, of_responses if is_of_responses else offsets)
@@ -365,6 +366,13 @@ def _stored_field(
     missing = _set_in_rows(np.asarray(batch["router_padding_mask"]), offsets)
     captured = np.diff(offsets) - missing
     return _Stored(ColumnKind("experts", *of_values), (Ragged(values, offsets), captured))
+
+
+def _are_missing(rows: Any) -> bool:
+    """Say whether all rows of a field are None."""
+    if isinstance(rows, RowSpans):
+        return rows.are_missing
+    return isinstance(rows, (list, tuple)) and all(row is None for row in rows)
 
 
 def _dtype_of(numbers: np.ndarray) -> str:

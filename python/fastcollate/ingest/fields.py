@@ -82,8 +82,8 @@ class Field:
         number goes to its own tokens, and none to observations. A number that no token takes is an
         error, unless it is for ``"all"`` of an empty response.
     default
-        What each token holds of a row that is None, or with `spread` the number of such a row. If
-        None, a row has to be given.
+        What each token holds of a row that is None, or null in Arrow; with `spread`, the number of
+        such a row. If None, a row has to be given.
     """
 
     rows: Rows

@@ -300,26 +300,28 @@ impl Array {
             .slice(self.items.start * size, self.len() * size)
     }
 
-    /// The first item that is null.
-    pub fn first_null(&self) -> Option<usize> {
+    /// The items that are null.
+    pub fn nulls(&self) -> impl Iterator<Item = usize> {
         let array = self.raw();
-        if array.null_count == 0 || array.n_buffers == 0 {
-            return None;
-        }
         let Range { start, end } = self.items;
-        let bits = self.bytes(0, start / 8..end.div_ceil(8))?;
+        let may_have = array.null_count != 0 && array.n_buffers != 0;
+        let bits = { may_have.then(|| self.bytes(0, start / 8..end.div_ceil(8))) }.flatten();
         let mut index = start;
-        while index < end {
-            let byte = bits[index / 8 - start / 8];
-            if byte == u8::MAX {
-                index += 8 - index % 8;
-            } else if byte >> (index % 8) & 1 == 0 {
-                return Some(index - start);
-            } else {
+        std::iter::from_fn(move || {
+            let bits = bits?;
+            while index < end {
+                let byte = bits[index / 8 - start / 8];
+                if byte == u8::MAX {
+                    index += 8 - index % 8;
+                    continue;
+                }
                 index += 1;
+                if byte >> ((index - 1) % 8) & 1 == 0 {
+                    return Some(index - 1 - start);
+                }
             }
-        }
-        None
+            None
+        })
     }
 
     /// The offsets or sizes in a buffer: one for each item, and some more. Copied if they are not

@@ -21,30 +21,39 @@ pub struct Chunk<'py> {
     pub values: Bound<'py, PyUntypedArray>,
     /// Where rows begin in `values`, and their end.
     pub offsets: Vec<usize>,
+    /// Rows that are null, in order, if there may be any.
+    pub nulls: Vec<usize>,
 }
 
 /// The rows of an Arrow array, or of each chunk of a chunked one (at least one, maybe empty);
-/// `None` if the object is not Arrow's. A table of one column is that column.
+/// `None` if the object is not Arrow's. A table of one column is that column. `allows_null_rows` says
+/// that rows may be null, not their numbers.
 ///
 /// # Errors
 /// `TypeError` if they are not lists of numbers, `ValueError` naming the row for nulls, and what
 /// the object's own methods raise.
-pub fn chunks<'py>(object: &Bound<'py, PyAny>, place: &str) -> Result<Option<Vec<Chunk<'py>>>> {
+pub fn chunks<'py>(
+    object: &Bound<'py, PyAny>,
+    place: &str,
+    allows_null_rows: bool,
+) -> Result<Option<Vec<Chunk<'py>>>> {
     let py = object.py();
     let Some(source) = Source::open(object, place)? else {
         return Ok(None);
     };
     let data_type = source.data_type.clone();
-    let mut rows = Rows::of_type(&data_type, place)?;
+    let mut rows = Rows::of_type(&data_type, place, allows_null_rows)?;
     let mut chunks = Vec::new();
     for array in source.arrays(py, place)? {
         chunks.push(rows.chunk(py, &array)?);
         rows.first += array.len();
     }
     if chunks.is_empty() {
-        let values = rows.numbers(py, Vec::new(), &[0])?;
-        let offsets = vec![0];
-        chunks.push(Chunk { values, offsets });
+        chunks.push(Chunk {
+            values: rows.numbers(py, Vec::new(), &[0], &[])?,
+            offsets: vec![0],
+            nulls: Vec::new(),
+        });
     }
     Ok(Some(chunks))
 }
@@ -75,7 +84,7 @@ pub fn arrow_chunks<'py>(
     place: &str,
 ) -> Result<Option<Vec<Bound<'py, PyTuple>>>> {
     let py = object.py();
-    let Some(chunks) = chunks(object, place)? else {
+    let Some(chunks) = chunks(object, place, false)? else {
         return Ok(None);
     };
     let pair = |chunk: Chunk<'py>| {
@@ -96,6 +105,7 @@ struct Rows<'a> {
     place: &'a str,
     /// The number of the chunk's first row.
     first: usize,
+    allows_null_rows: bool,
     /// Whether they are the one column of a table.
     is_column: bool,
     form: Form,
@@ -106,7 +116,7 @@ struct Rows<'a> {
 
 impl<'a> Rows<'a> {
     /// Rows of arrays of this type: of lists of numbers, or a table of one such column.
-    fn of_type(data_type: &DataType, place: &'a str) -> Result<Self> {
+    fn of_type(data_type: &DataType, place: &'a str, allows_null_rows: bool) -> Result<Self> {
         let (is_column, data_type) = match data_type {
             DataType::Struct(columns) => match &columns[..] {
                 [column] => (true, &column.data_type),
@@ -140,6 +150,7 @@ impl<'a> Rows<'a> {
         Ok(Self {
             place,
             first: 0,
+            allows_null_rows,
             is_column,
             form: *form,
             trailing,
@@ -153,7 +164,10 @@ impl<'a> Rows<'a> {
         } else {
             array.clone()
         };
-        if let Some(row) = { array.first_null() }.or_else(|| column.first_null()) {
+        let mut nulls: Vec<_> = array.nulls().chain(column.nulls()).collect();
+        nulls.sort_unstable();
+        nulls.dedup();
+        if let (Some(row), false) = (nulls.first(), self.allows_null_rows) {
             return Err(self.null(format!("[{}]", self.first + row)));
         }
         let (tokens, offsets) = match self.form {
@@ -169,8 +183,12 @@ impl<'a> Rows<'a> {
                 (vec![column.items(size)], offsets)
             }
         };
-        let values = self.numbers(py, tokens, &offsets)?;
-        Ok(Chunk { values, offsets })
+        let values = self.numbers(py, tokens, &offsets, &nulls)?;
+        Ok(Chunk {
+            values,
+            offsets,
+            nulls,
+        })
     }
 
     /// The tokens of all lists, and where rows begin in them: from 0 on, since a slice may begin
@@ -229,22 +247,27 @@ impl<'a> Rows<'a> {
         Ok((tokens.collect(), offsets))
     }
 
-    /// A NumPy array of the numbers of all tokens, and their trailing dimensions.
+    /// A NumPy array of the numbers of all tokens, and their trailing dimensions. Null rows may have
+    /// tokens, which are null, too.
     fn numbers<'py>(
         &self,
         py: Python<'py>,
         mut tokens: Vec<Array>,
         offsets: &[usize],
+        null_rows: &[usize],
     ) -> Result<Bound<'py, PyUntypedArray>> {
         let shape = [&offsets[offsets.len() - 1..], &self.trailing].concat();
         // Items of a dimension that belong to one token.
         let mut items = 1_usize;
         for size in self.trailing.iter().map(Some).chain([None]) {
-            if let Some(index) = first_null(&tokens) {
+            let place = |index| {
                 let token = index / items;
                 let row = offsets.partition_point(|&offset| offset <= token) - 1;
-                let (row, column) = (self.first + row, token - offsets[row]);
-                return Err(self.null(format!("[{row}][{column}]")));
+                (row, token - offsets[row])
+            };
+            let is_of_row = |(row, _): &(usize, usize)| null_rows.binary_search(row).is_err();
+            if let Some((row, column)) = nulls(&tokens).map(place).find(is_of_row) {
+                return Err(self.null(format!("[{}][{column}]", self.first + row)));
             }
             if let Some(&size) = size {
                 items = items.saturating_mul(size.max(1));
@@ -292,16 +315,14 @@ impl<'a> Rows<'a> {
     }
 }
 
-/// The first null in arrays that follow one another.
-fn first_null(arrays: &[Array]) -> Option<usize> {
-    let mut before = 0_usize;
-    for array in arrays {
-        if let Some(index) = array.first_null() {
-            return Some(before + index);
-        }
-        before = before.saturating_add(array.len());
-    }
-    None
+/// The nulls in arrays that follow one another.
+fn nulls(arrays: &[Array]) -> impl Iterator<Item = usize> {
+    let mut end = 0_usize;
+    arrays.iter().flat_map(move |array| {
+        let begin = end;
+        end = end.saturating_add(array.len());
+        array.nulls().map(move |index| begin + index)
+    })
 }
 
 /// Memory for the offsets of so many rows.

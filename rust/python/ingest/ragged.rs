@@ -16,9 +16,10 @@ use super::tensor::{is_nested, is_tensor};
 #[pyclass(frozen, module = "fastcollate._fastcollate")]
 pub struct RowSpans(Vec<ArraySpans>);
 
-/// Rows of one array: the array, and where in it each row starts and how long it is.
+/// Rows of one array: the array, and where in it each row starts and how long it is. Without an array,
+/// rows that are None.
 struct ArraySpans {
-    values: Py<PyAny>,
+    values: Option<Py<PyAny>>,
     starts: Vec<usize>,
     lens: Vec<usize>,
 }
@@ -31,7 +32,7 @@ impl RowSpans {
     ) -> PyResult<Self> {
         let span = |(values, starts, lens)| {
             Ok(ArraySpans {
-                values,
+                values: Some(values),
                 starts: to_usize(&starts)?,
                 lens: to_usize(&lens)?,
             })
@@ -39,13 +40,19 @@ impl RowSpans {
         let spans = arrays.into_iter().map(span);
         spans.collect::<PyResult<_>>().map(Self)
     }
+
+    /// Whether all rows are None.
+    #[getter]
+    fn are_missing(&self) -> bool {
+        self.0.iter().all(|span| span.values.is_none())
+    }
 }
 
 impl RowSpans {
     /// Rows of arrays, one array after the other.
     pub fn of_parts(parts: Vec<Parts>) -> Self {
         let span = |part: Parts| ArraySpans {
-            values: part.values.unbind(),
+            values: part.values.map(Bound::unbind),
             starts: part.starts,
             lens: part.lens,
         };
@@ -53,9 +60,10 @@ impl RowSpans {
     }
 }
 
-/// An array or tensor of tokens, and where in it each row starts and how long it is.
+/// An array or tensor of tokens, and where in it each row starts and how long it is. Without an array,
+/// rows that are None.
 pub struct Parts<'py> {
-    pub values: Bound<'py, PyAny>,
+    pub values: Option<Bound<'py, PyAny>>,
     pub starts: Vec<usize>,
     pub lens: Vec<usize>,
 }
@@ -77,7 +85,7 @@ pub fn parts<'py>(object: &Bound<'py, PyAny>, field: &str) -> PyResult<Option<Ve
     let py = object.py();
     if let Ok(spans) = object.cast::<RowSpans>() {
         let part = |span: &ArraySpans| Parts {
-            values: span.values.bind(py).clone(),
+            values: span.values.as_ref().map(|values| values.bind(py).clone()),
             starts: span.starts.clone(),
             lens: span.lens.clone(),
         };
@@ -161,7 +169,7 @@ fn of_offsets<'py>(
     }
     let starts = offsets[..lens.len()].iter().copied();
     Ok(Parts {
-        values,
+        values: Some(values),
         starts: unsigned(starts)?,
         lens: unsigned(lens)?,
     })

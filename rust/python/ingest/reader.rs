@@ -155,6 +155,13 @@ impl<'a, 'py> Reader<'a, 'py> {
                 lens,
             } in parts
             {
+                let Some(values) = values else {
+                    for index in self.rows.len()..self.rows.len() + lens.len() {
+                        let row = self.missing_row(index)?;
+                        self.rows.push(row);
+                    }
+                    continue;
+                };
                 let values = as_array(&values, || self.field.to_owned())?;
                 let values = values.ok_or_else(|| self.wrong_type(rows))?;
                 self.read_parts(values, 1, starts.into_iter().zip(lens))?;
@@ -177,10 +184,20 @@ impl<'a, 'py> Reader<'a, 'py> {
             self.read_parts(input, 2, (0..count).map(|row| (row * len, len)))?;
             return Ok(true);
         }
-        if let Some(chunks) = arrow::chunks(rows, self.field)? {
-            for Chunk { values, offsets } in chunks {
+        let allows_null_rows = !matches!(self.missing, Missing::NoRow);
+        if let Some(chunks) = arrow::chunks(rows, self.field, allows_null_rows)? {
+            for Chunk {
+                values,
+                offsets,
+                nulls,
+            } in chunks
+            {
+                let first = self.rows.len();
                 let parts = offsets.windows(2).map(|ends| (ends[0], ends[1] - ends[0]));
                 self.read_parts(ArrayInput::of_array(values), 1, parts)?;
+                for row in nulls {
+                    self.rows[first + row] = self.missing_row(first + row)?;
+                }
             }
             return Ok(true);
         }
@@ -223,10 +240,16 @@ impl<'a, 'py> Reader<'a, 'py> {
         Ok(())
     }
 
+    /// A row that is None.
+    fn missing_row(&self, index: usize) -> Result<Row<'py>> {
+        let number = self.missing.number(self.field, self.first + index)?;
+        Ok(Row::of_number(number))
+    }
+
     fn read_row(&mut self, index: usize, row: Bound<'py, PyAny>) -> Result<()> {
         if row.is_none() && !matches!(self.missing, Missing::NoRow) {
-            let number = self.missing.number(self.field, self.first + index)?;
-            self.rows.push(Row::of_number(number));
+            let row = self.missing_row(index)?;
+            self.rows.push(row);
             return Ok(());
         }
         let place = || format!("{}[{}]", self.field, self.first + index);

@@ -61,7 +61,7 @@ struct Forms {
     forms: Vec<StoredForm>,
 }
 
-/// What an array holds.
+/// What an array holds; nothing of a row that is None.
 #[derive(Clone, PartialEq)]
 struct StoredForm {
     /// As NumPy calls it.
@@ -299,6 +299,8 @@ enum Source<'py> {
     Row(Dtype, Rc<Rows<'py>>, usize),
     /// Those of any contiguous array.
     Bytes(Bound<'py, PyArray1<u8>>),
+    /// None, which is read as such again: what its tokens hold has the dimensions of other rows.
+    Missing,
 }
 
 impl<'py> Array<'py> {
@@ -368,11 +370,19 @@ impl<'py> Array<'py> {
                 Ok(None)
             };
         }
+        if row.is_none() && !matches!(missing, Missing::NoRow) {
+            missing.number(name, index)?;
+            return Ok(Some(Self {
+                source: Source::Missing,
+                tokens: 0,
+                form: StoredForm::MISSING,
+            }));
+        }
         let dtype = match field.dtype {
             None | Some(Dtype::F16 | Dtype::Bf16) => Dtype::F32,
             Some(dtype) => dtype,
         };
-        let mut row = match dtype {
+        let row = match dtype {
             _ if matches!(check, Check::Whole(_)) => {
                 Rows::single::<f64>(name, index, row, has_trailing, check, missing)
             }
@@ -380,7 +390,6 @@ impl<'py> Array<'py> {
             Dtype::F32 => Rows::single::<f32>(name, index, row, has_trailing, check, missing),
             _ => Rows::single::<i64>(name, index, row, has_trailing, check, missing),
         }?;
-        row.fill_missing(|_| field.kind.row_len(prompt, response).unwrap_or(0));
         let found = row.lens()[0];
         field.check_row(index, lens, found, form)?;
         let from = match field.along() {
@@ -410,7 +419,7 @@ impl<'py> Array<'py> {
 
     /// Whether it has neither tokens nor dimensions that their values would have.
     fn is_empty(&self) -> bool {
-        self.tokens == 0 && self.form.trailing.is_empty()
+        self.tokens == 0 && self.form.trailing.is_empty() && !self.form.is_missing()
     }
 
     /// Take 64 bits for what is decoded into 32. Returns whether it is.
@@ -436,11 +445,22 @@ impl<'py> Array<'py> {
                 bytes.copy_from_slice(values.as_slice().map_err(PyErr::from)?);
                 Ok(())
             }
+            Source::Missing => Ok(()),
         }
     }
 }
 
 impl StoredForm {
+    const MISSING: Self = Self {
+        dtype: Cow::Borrowed(""),
+        item_bytes: 0,
+        trailing: Vec::new(),
+    };
+
+    fn is_missing(&self) -> bool {
+        *self == Self::MISSING
+    }
+
     fn new(dtype: Dtype, rows: &Rows) -> Self {
         Self {
             dtype: dtype.name().into(),
@@ -488,8 +508,9 @@ pub fn stored_columns(py: Python, rows: Vec<Bound<StoredRow>>) -> PyResult<Vec<R
             let end = places.clone().map(|place| place.start + place.tokens).max();
             let shape = [&[end.unwrap_or(0)], &form.trailing[..]].concat();
             let values = (PyTuple::new(py, shape)?, &form.dtype, memory);
+            let is_given = !form.is_missing();
             column.push(Parts {
-                values: ndarray.call1(values)?,
+                values: { is_given.then(|| ndarray.call1(values)) }.transpose()?,
                 starts: places.clone().map(|place| place.start).collect(),
                 lens: places.map(|place| place.tokens).collect(),
             });
