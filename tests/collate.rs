@@ -104,6 +104,7 @@ impl Input {
             pad_token_id: PAD,
             fields: &[&scores],
             outputs: &OUTPUTS,
+            cp: None,
         };
         collated(&request, source, self.columns(), layout).unwrap()
     }
@@ -382,7 +383,7 @@ proptest! {
         let along = |kind| FieldSpec { kind, weighs: true, ..field(LOSS_MASK) };
         let (of_responses, of_sequences) = (along(FieldKind::Response), along(FieldKind::Cut));
         let collated = |mask, source, columns| {
-            let request = Request { pad_token_id: PAD, fields: &[mask], outputs: &OUTPUTS };
+            let request = Request { pad_token_id: PAD, fields: &[mask], outputs: &OUTPUTS, cp: None };
             collated(&request, source, columns, &rows(layout)).unwrap()
         };
         let merge = |tokens: &_| {
@@ -491,7 +492,7 @@ proptest! {
         let merge = merge_spec(MergePolicy::Exact).merge(&streams, ends).unwrap();
         let jagged = input.collated(RowSource::Merged(&merge), &rows(Layout::Jagged));
         let scores = field("scores");
-        let request = Request { pad_token_id: PAD, fields: &[&scores], outputs: &OUTPUTS };
+        let request = Request { pad_token_id: PAD, fields: &[&scores], outputs: &OUTPUTS, cp: None };
         let source = RowSource::Batch(&jagged.assembly);
         let left = collated(&request, source, columns_of(&jagged), &rows(Layout::Left)).unwrap();
         prop_assert_eq!(Expected::of_collated(&left), laid_out(&expected, Layout::Left));
@@ -565,6 +566,7 @@ fn bins_are_planned_inside_placing() {
         pad_token_id: PAD,
         fields: &[&scores],
         outputs: &OUTPUTS,
+        cp: None,
     };
     let small = layout(PackSpec {
         capacity: 6,
@@ -594,6 +596,7 @@ fn rewards_of_merged_turns_are_added_up() {
         pad_token_id: PAD,
         fields: &[&rewards],
         outputs: &OUTPUTS,
+        cp: None,
     };
     let columns = Columns {
         fields: vec![SliceColumn::of_numbers(
@@ -630,6 +633,7 @@ fn routes_choose_their_dtype_and_pad_with_different_experts() {
         pad_token_id: PAD,
         fields: &[&spec],
         outputs: &OUTPUTS,
+        cp: None,
     };
     let columns = Columns {
         fields: vec![SliceColumn::new("routes", values, vec![1, 2], Check::None)],
@@ -656,6 +660,7 @@ fn threads_write_what_one_writes() {
         pad_token_id: PAD,
         fields: &[&scores],
         outputs: &OUTPUTS,
+        cp: None,
     };
     let turns = input.turns();
     let layout = rows(Layout::Left);
@@ -708,6 +713,7 @@ fn a_hook_and_a_bad_value_end_the_writing() {
             input_ids: IntDtype::I32,
             ..OUTPUTS
         },
+        cp: None,
     };
     let polls = AtomicUsize::new(0);
     let stop = || match polls.fetch_add(1, Ordering::Relaxed) {
@@ -747,6 +753,7 @@ fn rows_that_do_not_fit_together_are_refused() {
         pad_token_id: PAD,
         fields: &[&scores],
         outputs: &OUTPUTS,
+        cp: None,
     };
     let fail = |scores: Vec<Slice>| {
         let columns = Columns {

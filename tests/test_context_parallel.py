@@ -1,6 +1,7 @@
 """Context parallelism: each rank's part of packed rows, and the way back."""
 
 import pickle
+import re
 
 import numpy as np
 import pytest
@@ -23,19 +24,28 @@ BUILT_IN = ["input_ids", "position_ids", "sequence_ids", "response_mask", "label
 
 
 @st.composite
-def cases(draw, array_type):
-    """Draw a packed batch, the keys of what has a value per position, and a number of ranks."""
+def arguments(draw, array_type, shifts=("none",)):
+    """Draw arguments of a packed batch, and a number of ranks."""
     data = draw(rollouts(max_long_len=30))
     cp_size = draw(st.integers(1, 4))
     multiple = 2 * cp_size * draw(st.sampled_from([1, 1, 2]))
     more = draw(extras(data, array_type)) | {"pad_token_id": -3}
-    how = {"padding_as": draw(st.sampled_from(PADDING_AS))}
-    parts = draw(bins(lens_of(data)))
+    how = {"padding_as": draw(st.sampled_from(PADDING_AS)), "shift": draw(st.sampled_from(shifts))}
+    if how["shift"] == "next_token" and more.get("labels") == "shifted":
+        more["labels"] = "aligned"
+    parts = draw(bins(lens_of(data), splits=how["shift"] == "none"))
     loads = [sum(-(-part[2] // multiple) * multiple for part in bin_) for bin_ in parts]
     if draw(st.booleans()):
         how["pad_to"] = max(loads) + multiple * draw(st.integers(0, 3))
     layout = fc.Packed(plan=plan_of(parts, multiple), **how)
-    batch = fc.build_batch(**data._asdict(), **more, layout=layout, array_type=array_type)
+    return data._asdict() | more | {"layout": layout, "array_type": array_type}, cp_size
+
+
+@st.composite
+def cases(draw, array_type):
+    """Draw a packed batch, the keys of what has a value per position, and a number of ranks."""
+    drawn, cp_size = draw(arguments(array_type))
+    batch = fc.build_batch(**drawn)
     of_rows = ("row", "object", "array", "joined")
     fields = [spec.key for spec in batch.spec.fields if spec.align not in of_rows]
     keys = [*BUILT_IN, *fields, "router_padding_mask"]
@@ -52,6 +62,26 @@ def test_equals_the_loops(drawn, array_type):
     for key in keys:
         found = fc.parallel.cp_merge([part[key] for part in parts], batch)
         assert_same({key: found}, {key: batch[key]})
+
+
+@share(2)
+@given(drawn=st.data())
+def test_parts_are_built_alone(drawn, array_type):
+    drawn, cp_size = drawn.draw(arguments(array_type, shifts=SHIFTS))
+    try:
+        batch = fc.build_batch(**drawn)
+    except ValueError as error:  # a first response token without a prompt has no place
+        for rank in range(cp_size):
+            with pytest.raises(ValueError, match=f"^{re.escape(str(error))}$"):
+                fc.build_batch(**drawn, cp=(cp_size, rank))
+        return
+    for rank in range(cp_size):
+        part = fc.build_batch(**drawn, cp=(cp_size, rank))
+        expected = fc.parallel.cp_split(batch, cp_size, rank)
+        assert_same(part, expected)
+        assert part.plan == batch.plan == expected.plan
+        assert part.uids == batch.uids == expected.uids
+        assert list(part) == list(batch)
 
 
 @share(2)
@@ -145,16 +175,35 @@ def test_one_rank_has_everything(array_type):
     assert_same({"x": fc.parallel.cp_merge([part.input_ids], batch)}, {"x": batch.input_ids})
 
 
-def test_a_part_is_a_batch_without_a_plan(array_type):
-    part = fc.parallel.cp_split(small(array_type), 2, 1)
-    assert type(part) is fc.Batch
-    assert_same(pickle.loads(pickle.dumps(part)), part)
-    with pytest.raises(fc.planning.MissingPlanError):
-        part.gather(part.input_ids)
-    with pytest.raises(fc.planning.MissingPlanError):
-        fc.parallel.cp_split(part, 2, 0)
-    with pytest.raises(fc.planning.MissingPlanError):
-        fc.parallel.cp_merge([part.input_ids] * 2, part)
+def test_a_part_has_the_plan_of_the_whole(array_type):
+    batch = small(array_type, uids=list("abc"))
+    parts = [small(array_type, uids=list("abc"), cp=(2, rank)) for rank in range(2)]
+    for part in (fc.parallel.cp_split(batch, 2, 1), parts[1]):
+        assert type(part) is fc.Batch
+        again = pickle.loads(pickle.dumps(part))
+        assert_same(again, part)
+        assert again.plan == part.plan == batch.plan
+        assert part.uids == again.uids == list("abc")
+        assert repr(part).splitlines()[0] == repr(batch).splitlines()[0]
+        merged = fc.parallel.cp_merge([part.input_ids for part in parts], part)
+        assert_same({"x": merged}, {"x": batch.input_ids})
+        assert part.gather(merged).to_list() == [[4, 5, 6], [10], [11]]
+        with pytest.raises(ValueError, match=r"x has shape \(2, 6\)"):
+            part.gather(part.input_ids)
+        plan = fc.plan_step(small(array_type))
+        for call in (
+            lambda part: fc.parallel.cp_split(part, 2, 0),
+            lambda part: part.to_layout("left"),
+            lambda part: part.broadcast(like(np.ones(3), array_type)),
+            lambda part, plan=plan: part.loss_normalizers(plan),
+            lambda part, plan=plan: part.normalize(part.input_ids, plan),
+            lambda part: part.subtree_end,
+            lambda part: part.dense_mask(),
+            lambda part: part.targets,
+            lambda part: part.loss_positions(),
+        ):
+            with pytest.raises(ValueError, match="context-parallel rank 1 of 2 alone; use the who"):
+                call(part)
 
 
 def test_after_pickling(array_type):
@@ -256,6 +305,71 @@ def test_gradients():
     assert torch.autograd.gradcheck(lambda *parts: fc.parallel.cp_merge(parts, batch), parts)
 
 
+@pytest.mark.parametrize("padding", ["zero", "one", "repeat_last"])
+@pytest.mark.parametrize("size", [2, 3])
+def test_positions_of_padding(padding, size):
+    """Also where the token that padding repeats is on another rank."""
+    plan = plan_of([[(0, 0, 1), (2, 0, 2)], [(1, 0, 25)], [(3, 0, 0)], [(4, 0, 13)]], 12)
+    lens = [1, 25, 2, 0, 13]
+    columns = {"prompts": [[1] * n for n in lens], "responses": [[]] * 5, "pad_token_id": 0}
+    for padding_as in PADDING_AS:
+        columns["layout"] = fc.Packed(plan=plan, pad_to=48, padding_as=padding_as)
+        options = {**columns, "position_ids": padding, "array_type": "numpy"}
+        batch = fc.build_batch(**options)
+        for rank in range(size):
+            part = fc.build_batch(**options, cp=(size, rank))
+            assert_same(part, fc.parallel.cp_split(batch, size, rank))
+
+
+def test_a_part_of_many_positions():
+    """Written in several bands, without the interpreter, on several threads."""
+    rng = np.random.default_rng(0)
+    lens = rng.integers(1, 40_000, 60).tolist()
+    columns = {
+        "prompts": [np.arange(n % 900, dtype=np.int32) for n in lens],
+        "responses": [np.arange(n, dtype=np.int32) for n in lens],
+        "loss_mask": [(np.arange(n) % 3 > 0).astype(np.float32) for n in lens],
+        "pad_token_id": 7,
+        "layout": fc.Packed(131_072, multiple_of=8, shift="next_token"),
+        "labels": "aligned",
+        "position_ids": "repeat_last",
+        "array_type": "numpy",
+    }
+    batch = fc.build_batch(**columns)
+    for rank in range(4):
+        part = fc.build_batch(**columns, cp=(4, rank))
+        assert_same(part, fc.parallel.cp_split(batch, 4, rank))
+
+
+def bytes_of(batch):
+    return sum(value.nbytes for value in batch.values() if isinstance(value, np.ndarray))
+
+
+@pytest.mark.parametrize("size", [2, 4])
+def test_a_part_takes_its_share_of_the_memory(size):
+    columns = {"prompts": [[1] * 40] * 64, "responses": [[2] * 60] * 64, "pad_token_id": 0}
+    columns |= {"array_type": "numpy", "layout": fc.Packed(800, multiple_of=8)}
+    whole = bytes_of(fc.build_batch(**columns))
+    part = fc.build_batch(**columns, cp=(size, 1))
+    assert abs(bytes_of(part) * size / whole - 1) < 0.05
+    assert part._owner is not None
+
+
+def test_shards_of_a_step_are_cut():
+    lens = [9, 3, 30, 12, 7]
+    columns = {"prompts": [[1]] * 5, "responses": [[2] * n for n in lens], "pad_token_id": 0}
+    columns |= {"array_type": "numpy", "uids": list("abcde")}
+    plan = fc.plan_step(fc.build_batch(**columns), dp_size=2, layout=fc.Packed(32, multiple_of=4))
+    for rank in range(2):
+        for shard in (plan.shard(0, rank), *plan.shard(0, rank).micro_batches()):
+            for widths in ("step", "shard"):
+                whole = fc.build_batch(**columns, shard=shard, widths=widths)
+                for cp_rank in range(2):
+                    part = fc.build_batch(**columns, shard=shard, widths=widths, cp=(2, cp_rank))
+                    assert_same(part, fc.parallel.cp_split(whole, 2, cp_rank))
+                    assert part.is_padding == whole.is_padding
+
+
 # Bad input
 
 
@@ -320,3 +434,33 @@ def test_arrays_and_tensors_together():
 
     with pytest.raises(TypeError, match=r"parts\[1\]"):
         fc.parallel.cp_merge([np.zeros((2, 6)), torch.zeros(2, 6)], small())
+
+
+@pytest.mark.parametrize(
+    ("cp", "exception", "message"),
+    [
+        (2, TypeError, r"cp is 2 \(int\); pass \(cp_size, cp_rank\), or None"),
+        ((2,), TypeError, "cp is .*; pass"),
+        ("21", TypeError, "cp is .*; pass"),
+        ((0, 0), ValueError, "cp_size of cp is 0; pass a number of ranks"),
+        ((2, 2), ValueError, "cp_rank of cp is 2; pass a rank from 0 to 1"),
+        ((2, -1), ValueError, "cp_rank of cp is -1"),
+        ((1.5, 0), TypeError, "cp_size of cp is 1.5"),
+        ((2, None), TypeError, "cp_rank of cp is None"),
+        (
+            (4, 0),
+            ValueError,
+            "cp_size is 4, .* row 0, column 8 has 4 positions, .* = 8 does not.*multiple_of=8",
+        ),
+        ((2**40, 0), ValueError, "cp_size is 1099511627776, .* multiple_of"),
+    ],
+)
+def test_parts_that_cannot_be_built(cp, exception, message):
+    with pytest.raises(exception, match=message):
+        small(cp=cp)
+
+
+@pytest.mark.parametrize("layout", ["left", "jagged", fc.TwoSegment()])
+def test_parts_of_other_layouts(layout):
+    with pytest.raises(ValueError, match=r"cp is \(2, 0\), but the layout is .*layout=fc.Packed"):
+        small(layout=layout, cp=(2, 0))

@@ -276,7 +276,17 @@ class Batch(Mapping[str, Any], Generic[Array]):
         """What the batch was asked to be, beside its plan."""
         if self._spec is None:
             raise _missing("spec")
+        self._check_whole()
         return self._spec
+
+    def _check_whole(self) -> None:
+        """Check that all positions of the plan are there."""
+        if self._spec is not None and self._spec.cp is not None:
+            size, rank = self._spec.cp
+            raise ValueError(
+                f"the batch holds the chunks of context-parallel rank {rank} of {size} alone; use "
+                "the whole batch, built without cp and not split"
+            )
 
     @property
     def bin_plan(self) -> BinPlan | None:
@@ -319,6 +329,7 @@ class Batch(Mapping[str, Any], Generic[Array]):
 
         Made anew each time, on the device of ``input_ids``.
         """
+        self._check_whole()
         return cast("Array", subtree_end(self))
 
     @property
@@ -328,7 +339,10 @@ class Batch(Mapping[str, Any], Generic[Array]):
         (B, R), packed (N, W), jagged (response tokens,). 0 where there is no token, so that it can
         index logits (:meth:`loss_positions`). If an output has that key, it is that.
         """
-        return cast("Array", self._data["targets"] if "targets" in self._data else targets(self))
+        if "targets" in self._data:
+            return cast("Array", self._data["targets"])
+        self._check_whole()
+        return cast("Array", targets(self))
 
     @property
     def metrics(self) -> dict[str, float]:
@@ -520,6 +534,7 @@ class Batch(Mapping[str, Any], Generic[Array]):
         TypeError, ValueError
             A dtype of integers, or one that the batch's library has not; a window below 1.
         """
+        self._check_whole()
         return cast("Array", dense_mask(self, dtype, window))
 
     def loss_positions(self) -> LossPositions:
@@ -557,6 +572,7 @@ class Batch(Mapping[str, Any], Generic[Array]):
             logits = lm_head(hidden.flatten(0, 1)[pos])
             logp = logits.log_softmax(-1)[inv, batch.targets]
         """
+        self._check_whole()
         return loss_positions(self)
 
     def broadcast(self, per_row: Any, on: Literal["trained", "response"] = "trained") -> Any:
@@ -591,6 +607,7 @@ class Batch(Mapping[str, Any], Generic[Array]):
             numbers = np.asarray(per_row)
             is_float = numbers.dtype == np.float64
             per_row = self._like_outputs(numbers.astype(np.float32) if is_float else numbers)
+        self._check_whole()
         return broadcasted(self.plan, per_row, on)
 
     def normalize(

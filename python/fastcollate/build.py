@@ -8,7 +8,15 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 from fastcollate._fastcollate import FieldSpec, Plan
-from fastcollate.arguments import checked_integer, id_list, suggests_names, warn_user
+from fastcollate.arguments import (
+    checked_count,
+    checked_int,
+    checked_integer,
+    id_list,
+    suggests_names,
+    warn_user,
+)
+from fastcollate.arrays import describe
 from fastcollate.batch import Batch
 from fastcollate.core_call import checked_pad, collate_fields
 from fastcollate.dtypes import checked_outputs, needs_loss_mask
@@ -99,6 +107,7 @@ def build_batch(
     merge_rewards: MergeRewards | None = None,
     shard: Shard | None = None,
     widths: WidthsOf = "step",
+    cp: tuple[int, int] | None = None,
     position_ids: PositionIds | bool | None = None,
     labels: Labels | None = None,
     layout: LayoutArgument | None = None,
@@ -174,6 +183,11 @@ def build_batch(
         Which rows the widths of a shard come from, where the layout does not fix them. ``"step"``:
         all rows of the step, so that all ranks and micro-batches are as wide. ``"shard"``: the
         shard's own rows, or its own bins, where ranks need not agree (DDP and FSDP).
+    cp
+        Write only the chunks of one context-parallel rank: how many ranks share a sequence, and
+        which of them this is. The batch is that of :func:`fastcollate.parallel.cp_split`, of which
+        no rank writes or reads more than its part. For the packed layout, with a `multiple_of` that
+        twice the number of ranks divides.
     position_ids
         Add ``position_ids``, which count the tokens of each sequence from 0 on. Padding holds 0
         (``"zero"``, or True), 1 (``"one"``) or, with ``"repeat_last"``, 0 in front of a sequence
@@ -276,6 +290,8 @@ def build_batch(
     check_widths(widths, shard)
     planned = None if shard is None else shard.layout
     layout = _checked_plain(array_type, warn_above, labels, layout, planned)
+    if cp is not None:
+        cp = checked_cp(cp, layout)
     specs: list[tuple[Rows, FieldSpec]] = []
     if loss_mask is not None:
         specs.append(given_along(loss_mask, LOSS_MASK))
@@ -306,6 +322,7 @@ def build_batch(
         merging,
         shard,
         widths,
+        cp,
         pin_memory,
     )
     for name, column in zip(tokens._fields, tokens, strict=True):
@@ -387,6 +404,22 @@ def check_array_type(array_type: Any) -> None:
     """Check the argument ``array_type``."""
     if not isinstance(array_type, str) or array_type not in ARRAY_TYPES:
         raise ValueError(f"array_type is {array_type!r}; pass 'torch' or 'numpy'")
+
+
+def checked_cp(cp: Any, layout: Layout) -> tuple[int, int] | None:
+    """Return the number of ranks that share a sequence and one of them; None for a single one."""
+    if not isinstance(cp, (tuple, list)) or len(cp) != 2:
+        raise TypeError(f"cp is {describe(cp)}; pass (cp_size, cp_rank), or None")
+    size = checked_count("cp_size of cp", cp[0], "a number of ranks")
+    rank = checked_int("cp_rank of cp", cp[1], "a rank")
+    if not 0 <= rank < size:
+        raise ValueError(f"cp_rank of cp is {rank}; pass a rank from 0 to {size - 1}")
+    if not isinstance(layout, Packed):
+        raise ValueError(
+            f"cp is {(size, rank)}, but the layout is {layout!r}, and context parallelism cuts "
+            "packed rows; pass layout=fc.Packed(...), or leave cp out"
+        )
+    return (size, rank) if size > 1 else None
 
 
 def excess_message(plan: Plan, warn_above: int | None) -> str | None:

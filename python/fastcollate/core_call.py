@@ -33,6 +33,8 @@ class BatchSpec(NamedTuple):
     fields: list[FieldSpec]
     outputs: OutputSpec
     table: OutputTable
+    cp: tuple[int, int] | None = None
+    """The number of context-parallel ranks, and the one whose chunks are there, if not all are."""
 
 
 class Collated(NamedTuple):
@@ -64,6 +66,7 @@ def collate_fields(
     merging: Merging | None = None,
     shard: Shard | None = None,
     widths: str = "step",
+    cp: tuple[int, int] | None = None,
     pin_memory: bool = False,
 ) -> Collated:
     """Call the core, and make tensors of its outputs."""
@@ -78,6 +81,7 @@ def collate_fields(
         row_source,
         shard,
         widths,
+        cp,
         pad_token_id,
         fields,
         counts,
@@ -104,7 +108,7 @@ def collate_fields(
     return Collated(
         data,
         plan,
-        BatchSpec(pad_token_id, specs, outputs, table),
+        BatchSpec(pad_token_id, specs, outputs, table, cp),
         **names,
         merge_plan=None if merging is None else merging.plan_of(merge),
         is_padding=None if shard is None else shard.is_padding.tolist(),

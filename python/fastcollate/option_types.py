@@ -42,6 +42,7 @@ class ShardOptions(WriteOptions, total=False):
     """How the rows of a shard are written."""
 
     widths: WidthsOf
+    cp: tuple[int, int] | None
 
 
 class RowOptions(WriteOptions, total=False):

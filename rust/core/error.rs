@@ -449,6 +449,19 @@ pub enum Error {
     NoRoutes { field: String, found: Vec<usize> },
 
     #[error(
+        "cp_size is {size}, but the sequence at row {bin}, column {column} has {len} positions, which \
+         2 * cp_size = {} does not divide; build the batch with layout=fc.Packed(..., multiple_of={})",
+        2 * *.size as u128,
+        2 * *.size as u128
+    )]
+    NoChunks {
+        size: usize,
+        bin: usize,
+        column: usize,
+        len: usize,
+    },
+
+    #[error(
         "layers of {field} is range({begin}, {end}), but its tokens have {}; pass a range within them",
         counted(*.num_layers, "layer")
     )]

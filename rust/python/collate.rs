@@ -5,7 +5,7 @@ use std::sync::Arc;
 use fastcollate::batch::{
     Columns, OutputSpec as Outputs, Planned, Request, RowSource as CoreSource,
 };
-use fastcollate::plan::{Assembly, Placement, Turns};
+use fastcollate::plan::{Assembly, CpRank, Placement, Turns};
 use fastcollate::{FieldColumn, SliceColumn, TokenStreams};
 use numpy::{PyArray1, PyArrayMethods, PyUntypedArrayMethods};
 use pyo3::exceptions::PyValueError;
@@ -43,7 +43,8 @@ type Collated<'py> = (
 /// here, and how many rewards lie on tokens that merging masked.
 ///
 /// `row_source` says what rows are made of, if not of one turn each, and `shard` which of them are
-/// wanted, if not all; `widths` names the rows that its widths come from. `counts` is how many items there are of what is not written here. `allocator` is
+/// wanted, if not all; `widths` names the rows that its widths come from. `cp` is the number of context-parallel ranks and the one
+/// whose chunks are written. `counts` is how many items there are of what is not written here. `allocator` is
 /// called with the number of bytes, which is known once rows are merged and placed; it returns an array of
 /// bytes, whose owner is the caller, or None for memory of the pool.
 #[pyfunction]
@@ -57,6 +58,7 @@ pub fn collate<'py>(
     row_source: Option<RowSource<'py>>,
     mut shard: Option<Shard>,
     widths: &str,
+    cp: Option<(usize, usize)>,
     pad_token_id: i64,
     fields: Vec<(Bound<'py, PyAny>, Bound<'py, FieldSpec>)>,
     counts: Vec<(String, usize)>,
@@ -99,6 +101,7 @@ pub fn collate<'py>(
         pad_token_id,
         fields: &specs,
         outputs: &outputs.get().0,
+        cp: cp.map(|(size, rank)| CpRank { size, rank }),
     };
     let planned = request.plan(&rows, &placement, &mut columns)?;
     let write = Write {
@@ -151,6 +154,7 @@ pub fn write_rows<'py>(
         pad_token_id: 0,
         fields: &[&field.0],
         outputs: &Outputs::NOTHING,
+        cp: None,
     };
     let planned = request.plan(&rows, &placement, &mut columns)?;
     let write = Write {

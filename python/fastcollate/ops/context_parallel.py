@@ -24,6 +24,8 @@ from fastcollate.batch import Array, Batch
 def cp_split(batch: Batch[Array], cp_size: int, cp_rank: int) -> Batch[Array]:
     """Take one context-parallel rank's part of a packed batch.
 
+    ``build_batch(cp=(cp_size, cp_rank))`` writes the same part, and nothing else.
+
     Each sequence's place, and the padding at the end of a row, is cut into ``2 * cp_size`` chunks
     of one length. Rank r gets chunks r and ``2 * cp_size - 1 - r``, so that all ranks have as much
     to do in causal attention.
@@ -44,13 +46,15 @@ def cp_split(batch: Batch[Array], cp_size: int, cp_rank: int) -> Batch[Array]:
     Batch
         The same keys. What has a value per position, (N, W, ...), becomes (N, W / cp_size, ...):
         the rank's two chunks of each place, one place behind the other. All else is as it is,
-        the boundaries of whole sequences too, which kernels need. A mapping without a plan: merge
-        results by :func:`cp_merge`, then use the batch's ``gather``.
+        the boundaries of whole sequences too, which kernels need. Its plan is that of the whole
+        batch: merge results by :func:`cp_merge`, then ``gather`` them. What takes all values, as
+        ``to_layout`` and ``normalize``, needs the whole batch.
 
     Raises
     ------
     ValueError
-        Another layout; a place that cannot be cut so; a size below 1, or a rank that there is not.
+        Another layout; a place that cannot be cut so; a size below 1, or a rank that there is not;
+        a batch that is a part already.
     TypeError
         What is no batch or no integer.
     MissingPlanError
@@ -74,17 +78,19 @@ def cp_split(batch: Batch[Array], cp_size: int, cp_rank: int) -> Batch[Array]:
     >>> fc.parallel.cp_split(batch, 2, 1).input_ids
     array([[2, 3, 6, 0]])
     """
-    extents = _extents(batch)
+    _check_packed(batch)
     cp_size = checked_count("cp_size", cp_size, "a number of ranks")
     cp_rank = checked_int("cp_rank", cp_rank, "a rank")
     if not 0 <= cp_rank < cp_size:
         raise ValueError(f"cp_rank is {cp_rank}; pass a rank from 0 to {cp_size - 1}")
-    positions = _positions_of(batch, extents, cp_size, cp_rank)
-    per_token = {
-        output.key for output in batch.spec.table if output.align in ("sequence", "response")
-    }
-    return Batch(
-        {key: _at(value, positions) if key in per_token else value for key, value in batch.items()}
+    spec = batch.spec
+    per_token = {output.key for output in spec.table if output.align in ("sequence", "response")}
+    if cp_size == 1:
+        return batch._with_data(dict(batch))
+    positions = _positions_of(batch, cp_size, cp_rank)
+    return batch._with_data(
+        {key: _at(value, positions) if key in per_token else value for key, value in batch.items()},
+        _spec=spec._replace(cp=(cp_size, cp_rank)),
     )
 
 
@@ -98,7 +104,7 @@ def cp_merge(parts: Sequence[Any], batch: Batch) -> Any:
         One array or tensor (N, W / cp_size, ...) of each rank, in order, on one device. Gradients
         of tensors flow through.
     batch
-        That was split.
+        That was split, or any part of it.
 
     Returns
     -------
@@ -114,14 +120,14 @@ def cp_merge(parts: Sequence[Any], batch: Batch) -> Any:
     MissingPlanError
         A batch that was made from a mapping.
     """
-    extents = _extents(batch)
+    _check_packed(batch)
     if is_tensor(parts) or isinstance(parts, np.ndarray) or not isinstance(parts, Sequence):
         raise TypeError(f"parts is {describe(parts)}; pass a sequence of one array per rank")
     if len(parts) == 0:
         raise ValueError("parts is empty; pass one array per rank")
     parts = [checked_array(f"parts[{rank}]", part) for rank, part in enumerate(parts)]
     size = len(parts)
-    per_rank = [_positions_of(batch, extents, size, rank) for rank in range(size)]
+    per_rank = [_positions_of(batch, size, rank) for rank in range(size)]
     leading = per_rank[0].shape
     for rank, part in enumerate(parts):
         if is_tensor(part) != is_tensor(parts[0]) or part.dtype != parts[0].dtype:
@@ -141,39 +147,21 @@ def cp_merge(parts: Sequence[Any], batch: Batch) -> Any:
     return _at(concatenate(flat), sources.reshape(leading[0], -1), 1)
 
 
-def _extents(batch: Any) -> np.ndarray:
-    """Return row, column and length of every place: int64 (places, 3), ordered by place."""
+def _check_packed(batch: Any) -> None:
     if not isinstance(batch, Batch):
         raise TypeError(f"batch is {describe(batch)}; pass a Batch in the packed layout")
-    if (extents := batch.plan.extents()) is None:
+    if not batch.plan.is_packed:
         raise ValueError(
             f"the batch has layout={batch.plan.layout!r}, but context parallelism splits packed "
             "batches; build it with layout=fc.Packed(...)"
         )
-    return extents
 
 
-def _positions_of(batch: Batch, extents: np.ndarray, cp_size: int, cp_rank: int) -> np.ndarray:
+def _positions_of(batch: Batch, cp_size: int, cp_rank: int) -> np.ndarray:
     """Return which positions of (N, W), counted row by row, a rank has: int64 (N, W / cp_size)."""
-    rows, width = batch["input_ids"].shape
-    if cp_size == 1:
-        return np.arange(rows * width).reshape(rows, width)
-    chunks = 2 * cp_size
-    row, column, length = extents.T
-    misfits = np.flatnonzero(length % chunks)
-    if misfits.size > 0:
-        first = misfits[0]
-        raise ValueError(
-            f"the sequence at row {row[first]}, column {column[first]} has {length[first]} "
-            f"positions, which 2 * cp_size = {chunks} does not divide; build the batch with "
-            f"layout=fc.Packed(..., multiple_of={chunks})"
-        )
-    chunk = length // chunks
-    of_place = row * width + column
-    starts = np.stack([of_place + chunk * cp_rank, of_place + chunk * (chunks - 1 - cp_rank)], 1)
-    lens = np.repeat(chunk, 2)
-    positions = places_of(starts.ravel(), lens)
-    return positions.reshape(rows, width // cp_size)
+    plan = batch.plan
+    positions = places_of(*plan.chunks(cp_size, cp_rank))
+    return positions.reshape(plan.num_output_rows, plan.width // cp_size)
 
 
 def _at(values: Any, positions: np.ndarray, leading: int = 2) -> Any:

@@ -15,7 +15,7 @@ use crate::column::{AnyColumn, FieldColumn, SliceColumn};
 use crate::dtype::{Dtype, IntDtype};
 use crate::error::{Error, Result};
 use crate::memory::filled;
-use crate::plan::{Assembly, Grid, Of, Placement, Row};
+use crate::plan::{Assembly, Chunk, CpRank, Grid, Of, Placement, Row};
 use crate::polling::Poll;
 use crate::streams::TokenStreams;
 use crate::write::{Destination, PositionPadding};
@@ -32,6 +32,8 @@ pub struct Request<'a> {
     pub fields: &'a [&'a FieldSpec],
     /// The outputs that are no fields.
     pub outputs: &'a OutputSpec,
+    /// The rank whose chunks alone are written of what tokens have, if several share packed rows.
+    pub cp: Option<CpRank>,
 }
 
 /// What a batch is read from: rows of numbers, one for each turn.
@@ -81,6 +83,8 @@ pub struct Array {
     /// Where it lies in the memory.
     pub bytes: Range<usize>,
     pub(super) place: Place,
+    /// The part of the place's grid that is written, if not all.
+    part: Option<Grid>,
     pub(super) content: Content,
 }
 
@@ -130,11 +134,13 @@ impl Request<'_> {
             mask.as_ref(),
             form,
         )?;
+        let chunks = self.cp.map(|rank| rank.chunks(placement)).transpose()?;
         let mut planner = Planner {
             request: self,
             assembly: rows.read(),
             placement,
             segments: Segments::of_placement(placement)?,
+            chunks,
             loss_mask,
             mask,
             placed,
@@ -166,6 +172,8 @@ struct Planner<'a> {
     assembly: &'a Assembly,
     placement: &'a Placement,
     segments: Segments,
+    /// Which positions are written, if not all.
+    chunks: Option<Vec<Chunk>>,
     /// The field of loss masks.
     loss_mask: Option<usize>,
     /// What trains by it.
@@ -295,7 +303,13 @@ impl Planner<'_> {
         content: Content,
         trailing: &[usize],
     ) -> Result<Value> {
-        let grid = place.grid(self.placement);
+        let part = match (&self.chunks, output.align) {
+            (Some(chunks), Alignment::Sequence | Alignment::Response) => {
+                Some(place.grid(self.placement).only(chunks))
+            }
+            _ => None,
+        };
+        let grid = part.as_ref().unwrap_or_else(|| place.grid(self.placement));
         let mut shape = match output.align {
             Alignment::Row => vec![grid.rows()],
             Alignment::Sequence | Alignment::Response if !self.placement.layout.is_jagged() => {
@@ -318,6 +332,7 @@ impl Planner<'_> {
             shape,
             bytes: begin..end,
             place,
+            part,
             content,
         }))
     }
@@ -406,7 +421,7 @@ impl Planned {
             let (values, tail) = tail.split_at_mut(array.bytes.len());
             (rest, at) = (tail, array.bytes.end);
             let bytes = Destination { values, is_zeroed };
-            let grid = array.place.grid(placement);
+            let grid = array.grid(placement);
             let size = array.content.size();
             match &array.content {
                 Content::Derived(derived) => all.derived.extend(jobs(derived, size, grid, bytes)),
@@ -432,6 +447,12 @@ impl Array {
     /// The number type.
     pub fn dtype(&self) -> Dtype {
         self.content.dtype()
+    }
+
+    /// The positions that are written.
+    fn grid<'a>(&'a self, placement: &'a Placement) -> &'a Grid {
+        let whole = || self.place.grid(placement);
+        self.part.as_ref().unwrap_or_else(whole)
     }
 
     /// The bytes of the same array over another grid.

@@ -3,6 +3,7 @@
 mod assembly;
 mod attention;
 mod bins;
+mod chunks;
 mod costs;
 mod gather;
 mod joining;
@@ -21,6 +22,7 @@ mod turns;
 
 pub use assembly::{Assembly, Pick, Piece, Row};
 pub use bins::{Bins, Span};
+pub use chunks::{Chunk, CpRank};
 pub use costs::{Costs, Span as AttentionSpan};
 pub use gather::{Of, Per, Places, Shift, Values, gather_places};
 pub use layout::{BinSource, Form, Layout, LayoutSpec, PackedSpec};

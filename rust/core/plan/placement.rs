@@ -403,6 +403,16 @@ impl Grid {
         Self { segments, ..*self }
     }
 
+    /// As many output rows of another width, with segments that are right by construction.
+    pub(super) fn of_width(&self, width: usize, segments: Vec<Segment>) -> Self {
+        let rows = self.rows;
+        Self {
+            rows,
+            width,
+            segments,
+        }
+    }
+
     /// Two segments per row, of which the prompts end and the responses begin at one column.
     pub(super) fn two_segment(
         rows: &[Row],

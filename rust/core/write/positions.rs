@@ -67,7 +67,8 @@ pub fn write_positions<T: Count>(band: &Band, padding: PositionPadding, to: Dest
         }
         rest = tail;
         at = place + segment.len;
-        if segment.len > 0 {
+        // Also an empty one behind tokens that lie elsewhere.
+        if segment.from + segment.len > 0 {
             last = Some(segment);
         }
     }

@@ -5,12 +5,11 @@ use std::sync::Arc;
 use fastcollate::Error as Core;
 use fastcollate::batch::RowSource;
 use fastcollate::plan::{
-    Assembly, BinLayout, Extent, Form, Grid, Layout, Longest, Of, Per, Placement, Row, Segment,
-    Shift, Turns, Values, Widths, gather_places,
+    Assembly, BinLayout, Chunk, CpRank, Form, Grid, Layout, Longest, Of, Per, Placement, Row,
+    Segment, Shift, Turns, Values, Widths, gather_places,
 };
 use fastcollate::write::{Destination, write_mask};
-use numpy::ndarray::Array2;
-use numpy::{IntoPyArray, PyArray1, PyArray2, PyArrayMethods};
+use numpy::{PyArray1, PyArrayMethods};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple, PyType};
 
@@ -237,14 +236,12 @@ impl Plan {
         ])
     }
 
-    /// The places of sequences in a packed layout, and the padding behind the last one of each output
-    /// row: the output row, the first column and the number of positions of each, int64 (places, 3).
-    /// Together they are all positions. None if the layout is not packed.
-    fn extents<'py>(&self, py: Python<'py>) -> Option<Bound<'py, PyArray2<i64>>> {
-        let extents = self.placement.bin_layout?.extents(&self.placement.sequence);
-        let row = |extent: &Extent| [extent.dst_row, extent.dst_col, extent.len].map(to_i64);
-        let rows: Vec<_> = extents.iter().map(row).collect();
-        Some(Array2::from(rows).into_pyarray(py))
+    /// Which positions of packed rows one of several context-parallel ranks has, counted row by row: where
+    /// its chunks begin and how long they are, int64 (chunks,).
+    fn chunks<'py>(&self, py: Python<'py>, size: usize, rank: usize) -> Result<[Column<'py>; 2]> {
+        let chunks = CpRank { size, rank }.chunks(&self.placement)?;
+        let of_chunks = |value: fn(&Chunk) -> usize| column_of(py, chunks.iter().map(value));
+        Ok([of_chunks(|chunk| chunk.begin), of_chunks(|chunk| chunk.len)])
     }
 
     /// What the place of every packed sequence is rounded up to a multiple of.
