@@ -3,7 +3,7 @@
 use fastcollate::plan::merge::{
     Branch, Exact, Masked, Merge, MergeRewards, Policy, Realign, Streams,
 };
-use fastcollate::plan::{Along, Assembly, Pick, TokenForm, Turns};
+use fastcollate::plan::{Assembly, Pick, TokenForm, Turns};
 use fastcollate::{Check, Error, Slice, SliceColumn, TokenStreams};
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -226,11 +226,7 @@ fn merged(prompts: &[Vec<i64>], responses: &[Vec<i64>], ends: &[usize], rule: Ru
         let rows = rows.iter().map(|row| Slice::I64(row)).collect();
         SliceColumn::new(field, rows, vec![], Check::None)
     }
-    fn by<'a>(
-        streams: &Streams<SliceColumn<'a>>,
-        ends: &[usize],
-        mut policy: impl Policy<SliceColumn<'a>>,
-    ) -> Merge {
+    fn by(streams: &Streams, ends: &[usize], mut policy: impl Policy) -> Merge {
         Merge::of_turns(streams, ends.to_vec(), &mut policy, MergeRewards::Error).unwrap()
     }
     let lens = |rows: &[Vec<i64>]| rows.iter().map(Vec::len).collect();
@@ -325,7 +321,7 @@ proptest! {
                 let (prompts, responses, ends) = written_out(trajectories);
                 merged(&prompts, &responses, &ends, rule)
             };
-            let trained = |merge: Merge| merge.without_untrainable(None::<(&SliceColumn, Along)>);
+            let trained = |merge: Merge| merge.without_untrainable(None);
             let merge = |trajectories: &[_]| {
                 let merge = merge_all(trajectories);
                 trained(merge.clone()).ok().filter(|_| drops).unwrap_or(merge)

@@ -105,7 +105,7 @@ pub trait AnyColumn:
 {
 }
 
-impl<C> AnyColumn for C where
+impl<C: ?Sized> AnyColumn for C where
     C: Column<bool>
         + Column<u8>
         + Column<i16>
@@ -149,7 +149,7 @@ pub trait FieldColumn: AnyColumn {
     ///
     /// # Errors
     /// Turns that cannot be read.
-    fn largest(&self, turns: impl Iterator<Item = usize>) -> Result<Option<i128>>;
+    fn largest(&self, turns: &mut dyn Iterator<Item = usize>) -> Result<Option<i128>>;
 
     /// Number of values of a token.
     fn inner(&self) -> usize {
@@ -303,7 +303,7 @@ impl FieldColumn for SliceColumn<'_> {
         self.token.keep(part);
     }
 
-    fn largest(&self, turns: impl Iterator<Item = usize>) -> Result<Option<i128>> {
+    fn largest(&self, turns: &mut dyn Iterator<Item = usize>) -> Result<Option<i128>> {
         let bounds = turns.map(|turn| self.slice(turn).upper_bound());
         Ok(bounds.max().flatten())
     }

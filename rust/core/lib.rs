@@ -38,5 +38,5 @@ pub use error::{Error, External, InputPlace, Result};
 pub use fill_number::Number;
 pub use half::{bf16, f16};
 pub use memory::filled;
-pub use streams::TokenStreams;
+pub use streams::{AnyStreams, TokenStreams};
 pub use ticks::{Ticks, unstopped};

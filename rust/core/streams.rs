@@ -25,6 +25,23 @@ pub enum TokenStreams<C> {
     },
 }
 
+/// The token ids of turns, whatever columns they are in.
+pub trait AnyStreams: Column<i32> + Column<i64> {
+    /// How many of `len` tokens from a position on are the same in the streams of two turns, before
+    /// the first that is not.
+    ///
+    /// # Errors
+    /// What the columns raise.
+    fn common_len(&self, turns: &Turns, pair: [usize; 2], from: usize, len: usize)
+    -> Result<usize>;
+
+    /// Tell the columns that long work goes on, which they may end.
+    ///
+    /// # Errors
+    /// Why the work is to end.
+    fn pause(&self) -> Result<()>;
+}
+
 impl<C> TokenStreams<C> {
     /// The same streams over other columns.
     ///
@@ -131,13 +148,8 @@ impl<C: FieldColumn> TokenStreams<C> {
     }
 }
 
-impl<C: Tokens> TokenStreams<C> {
-    /// How many of `len` tokens from a position on are the same in the streams of two turns, before
-    /// the first that is not.
-    ///
-    /// # Errors
-    /// What the columns raise.
-    pub fn common_len(
+impl<C: Tokens + Column<i32>> AnyStreams for TokenStreams<C> {
+    fn common_len(
         &self,
         turns: &Turns,
         [a, b]: [usize; 2],
@@ -159,11 +171,7 @@ impl<C: Tokens> TokenStreams<C> {
         Ok(token - from)
     }
 
-    /// Tell the columns that long work goes on, which they may end.
-    ///
-    /// # Errors
-    /// Why the work is to end.
-    pub fn pause(&self) -> Result<()> {
+    fn pause(&self) -> Result<()> {
         match self {
             Self::Parts { prompts, .. } => prompts.pause(),
             Self::Whole { sequences, .. } => sequences.pause(),

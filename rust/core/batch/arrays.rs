@@ -11,7 +11,7 @@ use crate::error::Result;
 use crate::fill_number::Number;
 use crate::memory::filled;
 use crate::plan::{Assembly, Band, Grid};
-use crate::streams::TokenStreams;
+use crate::streams::AnyStreams;
 use crate::write::{
     Count, Destination, Fill, Labels, PositionPadding, write_field, write_labels, write_mask,
     write_positions, write_row_indices, write_tokens,
@@ -99,10 +99,9 @@ pub(super) enum Filling {
 }
 
 /// What arrays are read from.
-#[derive(Debug)]
-pub(super) struct Source<'a, C> {
-    pub tokens: &'a TokenStreams<C>,
-    pub fields: &'a [C],
+pub(super) struct Source<'a> {
+    pub tokens: &'a dyn AnyStreams,
+    pub fields: Vec<&'a dyn AnyColumn>,
     pub assembly: &'a Assembly,
 }
 
@@ -231,74 +230,76 @@ impl Job<'_, Read> {
     ///
     /// # Errors
     /// What the columns raise.
-    pub fn write<C: AnyColumn>(self, source: &Source<C>) -> Result<()> {
+    pub fn write(self, source: &Source) -> Result<()> {
         match self.what {
             Read::Tokens { pad, dtype } => match dtype {
-                IntDtype::I32 => self.write_tokens::<i32, C>(*pad, source),
-                IntDtype::I64 => self.write_tokens::<i64, C>(*pad, source),
+                IntDtype::I32 => self.write_tokens::<i32>(source.tokens, *pad, source.assembly),
+                IntDtype::I64 => self.write_tokens::<i64>(source.tokens, *pad, source.assembly),
             },
             Read::Labels {
                 mask,
                 shifted,
                 dtype,
             } => match dtype {
-                IntDtype::I32 => self.write_labels::<i32, C>(mask.as_ref(), *shifted, source),
-                IntDtype::I64 => self.write_labels::<i64, C>(mask.as_ref(), *shifted, source),
+                IntDtype::I32 => {
+                    self.write_labels::<i32>(source.tokens, mask.as_ref(), *shifted, source)
+                }
+                IntDtype::I64 => {
+                    self.write_labels::<i64>(source.tokens, mask.as_ref(), *shifted, source)
+                }
             },
             Read::Field(field) => with_dtype!(
                 field.dtype,
                 T => {
                     let band = self.band;
-                    field.write(&band, source, self.to::<T>())
+                    field.write::<T>(source.fields[field.column], &band, source, self.to())
                 },
                 bool => self.write_bools(field, source)
             ),
         }
     }
 
-    fn write_tokens<T: Element + Pod, C: Column<T>>(
+    fn write_tokens<T: Element + Pod>(
         self,
+        tokens: &dyn Column<T>,
         pad: i64,
-        source: &Source<C>,
+        assembly: &Assembly,
     ) -> Result<()> {
         // A padding token is checked where the dtype of ids is chosen.
         let pad = Number::Int(pad).cast().unwrap_or(T::ZERO);
         let band = self.band;
-        write_tokens(source.tokens, source.assembly, &band, pad, self.to())
+        write_tokens(tokens, assembly, &band, pad, self.to())
     }
 
-    fn write_labels<T, C>(
+    fn write_labels<T: Element + Pod>(
         self,
+        tokens: &dyn Column<T>,
         mask: Option<&LossMask>,
         shifted: bool,
-        source: &Source<C>,
-    ) -> Result<()>
-    where
-        T: Element + Pod,
-        C: AnyColumn + Column<T>,
-    {
+        source: &Source,
+    ) -> Result<()> {
         let labels = Labels {
             mask: mask.map(|mask| {
                 let assembly = mask.assembly.as_ref().unwrap_or(source.assembly);
-                (&source.fields[mask.column] as _, assembly)
+                (source.fields[mask.column] as _, assembly)
             }),
             round: mask.map_or(|_| (), LossMask::rounding),
             shifted,
             ignored: Number::Int(IGNORE_INDEX).cast().unwrap_or(T::ZERO),
         };
         let band = self.band;
-        write_labels(source.tokens, labels, source.assembly, &band, self.to())
+        write_labels(tokens, labels, source.assembly, &band, self.to())
     }
 
     /// Write booleans, which recycled memory may hold invalid ones of.
-    fn write_bools<C: AnyColumn>(self, field: &Field, source: &Source<C>) -> Result<()> {
+    fn write_bools(self, field: &Field, source: &Source) -> Result<()> {
         self.bytes.values.fill(0);
         let values: &mut [bool] = bytemuck::checked::cast_slice_mut(self.bytes.values);
         let to = Destination {
             values,
             is_zeroed: true,
         };
-        field.write(&self.band, source, to)
+        field.write::<bool>(source.fields[field.column], &self.band, source, to)
     }
 }
 
@@ -320,22 +321,24 @@ impl LossMask {
 }
 
 impl Field {
-    fn write<T, C>(&self, band: &Band, source: &Source<C>, to: Destination<T>) -> Result<()>
-    where
-        T: Element,
-        C: AnyColumn + Column<T>,
-    {
+    /// Write the values of a column, which is the field's.
+    fn write<T: Element>(
+        &self,
+        column: &dyn Column<T>,
+        band: &Band,
+        source: &Source,
+        to: Destination<T>,
+    ) -> Result<()> {
         let [pad, gap] = self.filling.patterns(self.inner)?;
         let fill = Fill {
             pad: &pad,
             gap: &gap,
         };
         let assembly = self.assembly.as_ref().unwrap_or(source.assembly);
-        let column = &source.fields[self.column];
         if let Some(mask) = &self.trained_by {
             let trained = TrainedValues {
                 values: column,
-                mask: &source.fields[mask.column],
+                mask: source.fields[mask.column],
                 round: mask.rounding(),
                 fill: gap[0],
             };
@@ -344,7 +347,13 @@ impl Field {
             return write_field(&trained, assembly, band, fill, to);
         }
         if self.is_whole {
-            return write_field(&WholeNumbers(column), assembly, band, fill, to);
+            return write_field(
+                &WholeNumbers(source.fields[self.column]),
+                assembly,
+                band,
+                fill,
+                to,
+            );
         }
         write_field(column, assembly, band, fill, to)
     }

@@ -9,7 +9,7 @@ use std::vec;
 
 use super::Columns;
 use super::arrays::{Derived, Job, Read, Source};
-use crate::column::{AnyColumn, SliceColumn};
+use crate::column::SliceColumn;
 use crate::error::Result;
 use crate::plan::Assembly;
 use crate::polling::{Poll, Polled};
@@ -48,7 +48,7 @@ impl Jobs<'_> {
 /// job that the other has not begun. Recycled memory is mapped: there, the second thread shares the
 /// masks only. Mapping first, right ahead of this thread, takes 53 ms or 85 instead of 60, and which of
 /// the two cannot be foreseen.
-pub(super) fn write<C: AnyColumn>(jobs: Jobs, source: &Source<C>, poll: Poll) -> Result<()> {
+pub(super) fn write(jobs: Jobs, source: &Source, poll: Poll) -> Result<()> {
     let mut read = |job: Job<Read>| {
         job.write(source)?;
         poll()
@@ -113,8 +113,9 @@ pub(super) fn write_slices(
         unpoisoned(&errors).push((index, error));
     };
     let helper = || {
+        let source = unpolled.source(assembly);
         while let Some((index, job)) = read.next_for_helper() {
-            if let Err(error) = job.write(&unpolled.source(assembly)) {
+            if let Err(error) = job.write(&source) {
                 failed(index, error);
             }
         }
@@ -126,8 +127,9 @@ pub(super) fn write_slices(
         for _ in 1..threads {
             help(scope, helper);
         }
+        let source = polled.source(assembly);
         while let Some((index, job)) = read.next() {
-            let written = job.write(&polled.source(assembly));
+            let written = job.write(&source);
             if let Err(error) = written.and_then(|()| poll()) {
                 failed(index, error);
             }

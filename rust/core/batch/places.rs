@@ -48,7 +48,7 @@ impl FieldSpec {
     ///
     /// # Errors
     /// Rows of wrong lengths, and numbers that would be dropped.
-    pub fn merge<C: FieldColumn>(&self, column: &mut C, merge: &Merge) -> Result<usize> {
+    pub fn merge(&self, column: &mut dyn FieldColumn, merge: &Merge) -> Result<usize> {
         if let Some(mut numbers) = column.numbers() {
             merge.merge_numbers(&self.name, &mut numbers)?;
             let masked = merge.count_masked_numbers(&numbers);
@@ -65,9 +65,9 @@ impl FieldSpec {
     ///
     /// # Errors
     /// Rows of wrong lengths or dimensions, and dtypes that cannot be.
-    pub(super) fn place<C: FieldColumn>(
+    pub(super) fn place(
         &self,
-        column: &mut C,
+        column: &mut dyn FieldColumn,
         index: usize,
         rows: &BatchRows,
         placement: &Placement,
@@ -147,9 +147,9 @@ impl FieldSpec {
         })
     }
 
-    fn place_routes<C: FieldColumn>(
+    fn place_routes(
         &self,
-        column: &mut C,
+        column: &mut dyn FieldColumn,
         index: usize,
         (num_experts, layers): (Option<i64>, Option<Layers>),
         rows: &BatchRows,
@@ -179,7 +179,7 @@ impl FieldSpec {
             (None, Some(_)) => i64::MAX,
             (None, None) => {
                 // Of all rows of the step, so that the ranks agree on the dtype.
-                let largest = column.largest(rows.step_sources())?.unwrap_or(0);
+                let largest = column.largest(&mut rows.step_sources())?.unwrap_or(0);
                 i64::try_from(largest.saturating_add(1)).unwrap_or(i64::MAX)
             }
         };

@@ -11,7 +11,7 @@ use super::segments::{Segments, row_offsets};
 use super::spread::check_trained;
 use super::unplaced::check_unplaced;
 use super::{Alignment, BatchRows, FieldSpec, Spread};
-use crate::column::{AnyColumn, FieldColumn, SliceColumn};
+use crate::column::{AnyColumn, FieldColumn, SliceColumn, Tokens};
 use crate::dtype::{Dtype, IntDtype};
 use crate::error::{Error, Result};
 use crate::memory::filled;
@@ -97,28 +97,49 @@ impl Request<'_> {
     ///
     /// # Panics
     /// If there are not as many columns as fields that are written.
-    pub fn plan<C: FieldColumn>(
+    pub fn plan<C: FieldColumn + Tokens>(
         &self,
         rows: &BatchRows,
         placement: &Placement,
         columns: &mut Columns<C>,
     ) -> Result<Planned> {
+        let fields = columns.fields.iter_mut();
+        let mut fields: Vec<_> = fields.map(|field| field as &mut dyn FieldColumn).collect();
+        let planned = self.plan_fields(rows, placement, &mut fields)?;
+        check_unplaced(&planned, self, placement, &columns.source(rows.read()))?;
+        Ok(planned)
+    }
+
+    /// The field of loss masks, if there is one.
+    pub(super) fn loss_mask(&self) -> Option<usize> {
+        self.fields.iter().position(|field| field.weighs)
+    }
+
+    /// Plan a batch of these fields, without looking at values that have no place.
+    fn plan_fields(
+        &self,
+        rows: &BatchRows,
+        placement: &Placement,
+        columns: &mut [&mut dyn FieldColumn],
+    ) -> Result<Planned> {
         let is_written = |field: &&&FieldSpec| field.is_written();
         let count = self.fields.iter().filter(is_written).count();
-        assert_eq!(count, columns.fields.len(), "one column for each field");
-        let mut indexed = columns.fields.iter_mut().enumerate();
+        assert_eq!(count, columns.len(), "one column for each field");
+        let mut indexed = columns.iter_mut().enumerate();
         let mut placed = Vec::with_capacity(self.fields.len());
         for field in self.fields {
             let column = { indexed.by_ref() }
                 .take(usize::from(field.is_written()))
                 .next();
-            let place = |(index, column)| field.place(column, index, rows, placement);
-            placed.push(column.map(place).transpose()?);
+            placed.push(match column {
+                Some((index, column)) => Some(field.place(*column, index, rows, placement)?),
+                None => None,
+            });
         }
         let rounds_up = { placement.bin_layout }.is_some_and(|layout| layout.multiple_of > 1);
         let (pad, layout) = (self.pad_token_id, placement.layout);
         let table = outputs(self.outputs, self.fields, pad, layout, rounds_up)?;
-        let loss_mask = self.fields.iter().position(|field| field.weighs);
+        let loss_mask = self.loss_mask();
         let mask = loss_mask.and_then(|index| placed[index].as_ref());
         let mask = mask.map(|mask| LossMask {
             column: mask.field.column,
@@ -148,21 +169,10 @@ impl Request<'_> {
             end: 0,
         };
         let outputs = table.into_iter().map(|output| planner.planned(output));
-        let planned = Planned {
+        Ok(Planned {
             outputs: outputs.collect::<Result<_>>()?,
             num_bytes: planner.end,
-        };
-        let shifts_labels = self.outputs.labels.is_some_and(|(shifted, _)| shifted);
-        let assembly = rows.read();
-        check_unplaced(
-            &planned,
-            assembly,
-            placement,
-            columns,
-            loss_mask,
-            shifts_labels,
-        )?;
-        Ok(planned)
+        })
     }
 }
 
@@ -370,7 +380,7 @@ impl Planned {
     ///
     /// # Panics
     /// If the memory is too small, or not aligned for the numbers in it.
-    pub fn write<C: AnyColumn>(
+    pub fn write<C: Tokens + AnyColumn>(
         &self,
         columns: &Columns<C>,
         assembly: &Assembly,
@@ -432,12 +442,12 @@ impl Planned {
     }
 }
 
-impl<C> Columns<C> {
+impl<C: Tokens + AnyColumn> Columns<C> {
     /// The columns, and what rows are made of.
-    pub(super) fn source<'a>(&'a self, assembly: &'a Assembly) -> Source<'a, C> {
+    pub(super) fn source<'a>(&'a self, assembly: &'a Assembly) -> Source<'a> {
         Source {
             tokens: &self.tokens,
-            fields: &self.fields,
+            fields: self.fields.iter().map(|field| field as _).collect(),
             assembly,
         }
     }
@@ -459,11 +469,7 @@ impl Array {
     ///
     /// # Errors
     /// What the columns raise.
-    pub(super) fn written_over<C: AnyColumn>(
-        &self,
-        grid: &Grid,
-        source: &Source<C>,
-    ) -> Result<Vec<u8>> {
+    pub(super) fn written_over(&self, grid: &Grid, source: &Source) -> Result<Vec<u8>> {
         let (inner, size) = self.content.size();
         let values = grid.positions().checked_mul(inner);
         let len = values.and_then(|values| values.checked_mul(size));

@@ -1,7 +1,7 @@
 //! Numbers of rows that are for the tokens that train.
 
 use super::arrays::LossMask;
-use super::{Columns, FieldSpec, Spread};
+use super::{FieldSpec, Spread};
 use crate::column::{Column, FieldColumn};
 use crate::error::Result;
 use crate::plan::{Assembly, Placement, Segment, TokenForm};
@@ -13,16 +13,16 @@ const CHUNK: usize = 1 << 12;
 ///
 /// # Errors
 /// [`NoTokenFor`](crate::Error::NoTokenFor), and what the loss mask raises.
-pub(super) fn check_trained<C: FieldColumn>(
+pub(super) fn check_trained(
     fields: &[&FieldSpec],
-    columns: &Columns<C>,
+    columns: &[&mut dyn FieldColumn],
     assembly: &Assembly,
     placement: &Placement,
     mask: Option<&LossMask>,
     form: TokenForm,
 ) -> Result<()> {
     let written = fields.iter().filter(|field| field.is_written());
-    let mut spread = written.zip(&columns.fields).filter(|(field, column)| {
+    let mut spread = written.zip(columns).filter(|(field, column)| {
         field.spread == Some(Spread::Trained) && column.is_one_number_each()
     });
     let mut trains: Option<Vec<bool>> = None;
@@ -42,8 +42,8 @@ pub(super) fn check_trained<C: FieldColumn>(
 }
 
 /// Whether anything of each row trains.
-fn rows_that_train<C: FieldColumn>(
-    columns: &Columns<C>,
+fn rows_that_train(
+    columns: &[&mut dyn FieldColumn],
     assembly: &Assembly,
     placement: &Placement,
     mask: Option<&LossMask>,
@@ -55,7 +55,7 @@ fn rows_that_train<C: FieldColumn>(
                 None => segment.len > 0,
                 Some(mask) => {
                     let own = mask.assembly.as_ref().unwrap_or(assembly);
-                    weighs(mask, &columns.fields[mask.column], own, segment)?
+                    weighs(mask, columns[mask.column], own, segment)?
                 }
             };
         }

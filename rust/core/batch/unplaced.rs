@@ -1,31 +1,27 @@
 //! Values of tokens that nothing predicts, which have no place.
 
-use super::arrays::{Content, Read};
+use super::arrays::{Content, Read, Source};
 use super::places::Place;
-use super::planned::{Array, Columns, Planned};
-use crate::column::AnyColumn;
+use super::planned::{Array, Planned, Request};
 use crate::error::{Error, Result};
-use crate::plan::{Assembly, Grid, Placement};
+use crate::plan::{Grid, Placement};
 
 /// Check that they are numbers, and refuse rows whose first token trains where positions hold what
 /// belongs to the next token; and where fields do so too, rows whose first value is not what stands there
-/// anyway. `loss_mask` is the field that says what trains, if there is one.
+/// anyway.
 ///
 /// # Errors
 /// The first of them.
-pub(super) fn check_unplaced<C: AnyColumn>(
+pub(super) fn check_unplaced(
     planned: &Planned,
-    assembly: &Assembly,
+    request: &Request,
     placement: &Placement,
-    columns: &Columns<C>,
-    loss_mask: Option<usize>,
-    shifts_labels: bool,
+    source: &Source,
 ) -> Result<()> {
-    let unpredicted: Vec<_> = placement.unpredicted(assembly).collect();
+    let unpredicted: Vec<_> = placement.unpredicted(source.assembly).collect();
     if unpredicted.is_empty() {
         return Ok(());
     }
-    let source = columns.source(assembly);
     let is_field = |array: &Array| matches!(array.content, Content::Read(Read::Field(_)));
     let fields: Vec<_> = { planned.arrays() }
         .filter(|(_, array)| is_field(array))
@@ -39,9 +35,10 @@ pub(super) fn check_unplaced<C: AnyColumn>(
     let lost = || fields.iter().filter(|(_, array)| has_lost(array));
     let all = Grid::of_tokens(unpredicted.iter().copied())?;
     for (_, array) in lost() {
-        array.written_over(&all, &source)?;
+        array.written_over(&all, source)?;
     }
     let heads = Grid::of_tokens(unpredicted.into_iter().filter(|token| token.begins_row))?;
+    let shifts_labels = { request.outputs.labels }.is_some_and(|(shifted, _)| shifted);
     let (shift, trained) = match (placement.is_shifted(), shifts_labels) {
         _ if heads.rows() == 0 => return Ok(()),
         (true, _) => ("shift='next_token'", "the loss mask"),
@@ -55,6 +52,7 @@ pub(super) fn check_unplaced<C: AnyColumn>(
         why,
         remedy,
     };
+    let loss_mask = request.loss_mask();
     if loss_mask.is_none() {
         let remedy = "pass a loss_mask that is 0 there";
         return Err(no_place(0, trained, "trains", remedy));
@@ -62,8 +60,8 @@ pub(super) fn check_unplaced<C: AnyColumn>(
     // The first row whose first token trains, or whose first value is not the fill.
     let nothing = Grid::new(heads.rows(), 1, Vec::new())?;
     for (output, array) in lost() {
-        let found = array.written_over(&heads, &source)?;
-        let filled = array.written_over(&nothing, &source)?;
+        let found = array.written_over(&heads, source)?;
+        let filled = array.written_over(&nothing, source)?;
         let size = found.len() / heads.rows();
         let differs = |head: &usize| {
             let bytes = head * size..(head + 1) * size;

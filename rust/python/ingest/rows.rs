@@ -337,7 +337,7 @@ impl FieldColumn for Rows<'_> {
         self.token.keep(part);
     }
 
-    fn largest(&self, turns: impl Iterator<Item = usize>) -> Result<Option<i128>, Core> {
+    fn largest(&self, turns: &mut dyn Iterator<Item = usize>) -> Result<Option<i128>, Core> {
         let mut largest = None;
         for turn in turns {
             let bound = self.slice(turn)?.and_then(|values| values.upper_bound());

@@ -180,7 +180,7 @@ pub fn merge_turns<'py>(
     let mask = mask.transpose()?.flatten();
     let merge = merged(py, spec, &tokens, &turns, trajectories)?;
     if drop_untrainable {
-        let mask = mask.as_ref().map(|(masks, along)| (masks, *along));
+        let mask = mask.as_ref().map(|(masks, along)| (masks as _, *along));
         return Ok(Merge(merge.0.without_untrainable(mask)?));
     }
     Ok(merge)

@@ -3,7 +3,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::{Decision, Difference, Group, Policy, Streams};
-use crate::column::Tokens;
 use crate::error::{Error, Result};
 
 /// All groups of a trajectory stay open. A turn joins the one whose tokens are the longest prefix of
@@ -46,7 +45,7 @@ struct Path {
     open: Vec<usize>,
 }
 
-impl<C: Tokens> Policy<C> for Branch {
+impl Policy for Branch {
     fn begin(&mut self) {
         self.nodes = vec![Node::default()];
         self.trunk = Path {
@@ -57,7 +56,7 @@ impl<C: Tokens> Policy<C> for Branch {
         self.ends.clear();
     }
 
-    fn decide(&mut self, turn: usize, groups: &[Group], streams: &Streams<C>) -> Result<Decision> {
+    fn decide(&mut self, turn: usize, groups: &[Group], streams: &Streams) -> Result<Decision> {
         let end = self.walk(turn, streams)?;
         if let Some(group) = self.longest(streams.turns.prompt_lens()[turn]) {
             let before = std::mem::replace(&mut self.ends[group], end);
@@ -79,7 +78,7 @@ impl<C: Tokens> Policy<C> for Branch {
 impl Branch {
     /// Make the trunk follow a turn's stream, and add what is not there. Returns the node at which
     /// the stream ends.
-    fn walk<C: Tokens>(&mut self, turn: usize, streams: &Streams<C>) -> Result<usize> {
+    fn walk(&mut self, turn: usize, streams: &Streams) -> Result<usize> {
         let token = |turn, at| {
             let mut token = [0];
             streams.read(turn, at, &mut token)?;
@@ -172,6 +171,7 @@ mod tests {
     use super::Branch;
     use crate::TokenStreams;
     use crate::column::{At, Column, Tokens};
+    use crate::element::{Element, Slice};
     use crate::error::Result;
     use crate::plan::Turns;
     use crate::plan::merge::{Merge, MergeRewards, Streams};
@@ -179,13 +179,13 @@ mod tests {
     /// Rows that count the spans that are compared.
     struct Counted<'a>(Vec<Vec<i64>>, &'a Cell<usize>);
 
-    impl Column<i64> for Counted<'_> {
+    impl<T: Element> Column<T> for Counted<'_> {
         fn row_len(&self, turn: usize) -> usize {
             self.0[turn].len()
         }
 
-        fn read(&self, turn: usize, from: usize, out: &mut [i64]) -> Result<()> {
-            out.copy_from_slice(&self.0[turn][from..from + out.len()]);
+        fn read(&self, turn: usize, from: usize, out: &mut [T]) -> Result<()> {
+            T::read(&Slice::I64(&self.0[turn]), from, out).unwrap();
             Ok(())
         }
     }

@@ -3,7 +3,6 @@
 use std::ops::Range;
 
 use super::{Difference, Streams};
-use crate::column::Tokens;
 use crate::error::Result;
 use crate::plan::Turns;
 
@@ -41,8 +40,8 @@ impl Break {
     ///
     /// # Errors
     /// What the columns raise.
-    pub fn read<C: Tokens>(
-        streams: &Streams<C>,
+    pub fn read(
+        streams: &Streams,
         turn: usize,
         difference: Difference,
         is_realigned: bool,

@@ -1,7 +1,6 @@
 //! Turns go on where all tokens before stand at the beginning of their prompt.
 
 use super::{Decision, Difference, Group, Policy, Streams};
-use crate::column::Tokens;
 use crate::error::Result;
 
 /// One group is open at a time; a turn that does not go on with it opens the next. This is how
@@ -9,8 +8,8 @@ use crate::error::Result;
 #[derive(Debug, Clone, Copy)]
 pub struct Exact;
 
-impl<C: Tokens> Policy<C> for Exact {
-    fn decide(&mut self, turn: usize, groups: &[Group], streams: &Streams<C>) -> Result<Decision> {
+impl Policy for Exact {
+    fn decide(&mut self, turn: usize, groups: &[Group], streams: &Streams) -> Result<Decision> {
         let Some(open) = groups.last() else {
             return Ok(Decision::Open(None));
         };

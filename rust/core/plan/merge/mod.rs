@@ -20,7 +20,7 @@ pub use streams::Streams;
 
 use std::ops::Range;
 
-use crate::column::{Column, Tokens};
+use crate::column::Column;
 use crate::error::{Error, Result};
 use crate::plan::{Along, Assembly, Pick, Piece, Row, Turns};
 
@@ -85,7 +85,7 @@ pub struct Difference {
 }
 
 /// How turns are merged.
-pub trait Policy<C: Tokens> {
+pub trait Policy {
     /// Begin a trajectory.
     fn begin(&mut self) {}
 
@@ -94,7 +94,7 @@ pub trait Policy<C: Tokens> {
     ///
     /// # Errors
     /// What the columns raise.
-    fn decide(&mut self, turn: usize, groups: &[Group], streams: &Streams<C>) -> Result<Decision>;
+    fn decide(&mut self, turn: usize, groups: &[Group], streams: &Streams) -> Result<Decision>;
 }
 
 /// The policies by their names.
@@ -122,8 +122,8 @@ impl MergeSpec {
     ///
     /// # Errors
     /// As [`Merge::of_turns`].
-    pub fn merge<C: Tokens>(&self, streams: &Streams<C>, ends: Vec<usize>) -> Result<Merge> {
-        let policy: &mut dyn Policy<C> = match self.policy {
+    pub fn merge(&self, streams: &Streams, ends: Vec<usize>) -> Result<Merge> {
+        let policy: &mut dyn Policy = match self.policy {
             MergePolicy::Exact => &mut Exact,
             MergePolicy::Branch => &mut Branch::default(),
             MergePolicy::Realign(realign) => &mut { realign },
@@ -174,10 +174,10 @@ impl Merge {
     ///
     /// # Errors
     /// What the columns raise, and [`Error::InvalidPlan`] for ends that do not part the turns.
-    pub fn of_turns<C: Tokens>(
-        streams: &Streams<C>,
+    pub fn of_turns(
+        streams: &Streams,
         ends: Vec<usize>,
-        policy: &mut dyn Policy<C>,
+        policy: &mut dyn Policy,
         rewards: MergeRewards,
     ) -> Result<Self> {
         let turns = streams.turns;
@@ -248,7 +248,7 @@ impl Merge {
     ///
     /// # Errors
     /// What the column raises, and [`Error::NothingTrains`].
-    pub fn without_untrainable<C: Column<f32>>(self, mask: Option<(&C, Along)>) -> Result<Self> {
+    pub fn without_untrainable(self, mask: Option<(&dyn Column<f32>, Along)>) -> Result<Self> {
         let mut trains = vec![false; self.ends.len()];
         for (row, &trajectory) in self.trajectories.iter().enumerate() {
             for piece in self.assembly.pieces(row) {
@@ -414,9 +414,9 @@ fn check_ends(ends: &[usize], turns: &Turns) -> Result<()> {
 }
 
 /// Whether a token of a piece trains.
-fn any_trains<C: Column<f32>>(
+fn any_trains(
     piece: &Piece,
-    mask: Option<(&C, Along)>,
+    mask: Option<(&dyn Column<f32>, Along)>,
     turns: &Turns,
 ) -> Result<bool> {
     /// Loss mask values that are looked at at a time.

@@ -1,7 +1,6 @@
 //! Turns also go on where re-tokenisation has changed what was sampled: the next prompt is right.
 
 use super::{Decision, Difference, Exact, Group, Policy, Streams};
-use crate::column::Tokens;
 use crate::error::Result;
 use crate::plan::Piece;
 
@@ -29,8 +28,8 @@ pub enum Masked {
     Span,
 }
 
-impl<C: Tokens> Policy<C> for Realign {
-    fn decide(&mut self, turn: usize, groups: &[Group], streams: &Streams<C>) -> Result<Decision> {
+impl Policy for Realign {
+    fn decide(&mut self, turn: usize, groups: &[Group], streams: &Streams) -> Result<Decision> {
         let decision = Exact.decide(turn, groups, streams)?;
         let (Decision::Open(Some(difference)), Some(open)) = (&decision, groups.last()) else {
             return Ok(decision);
@@ -58,12 +57,12 @@ impl<C: Tokens> Policy<C> for Realign {
 impl Realign {
     /// The pieces of a group that still stand where the prompt of `turn` differs from a position of
     /// its tokens on.
-    fn survivors<C: Tokens>(
+    fn survivors(
         self,
         group: &Group,
         position: usize,
         turn: usize,
-        streams: &Streams<C>,
+        streams: &Streams,
     ) -> Result<Vec<Piece>> {
         let at = position - group.prompt_len;
         let cut = { group.pieces.iter() }.find(|piece| (piece.start..piece.end()).contains(&at));

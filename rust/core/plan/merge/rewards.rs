@@ -57,7 +57,7 @@ impl Merge {
     ///
     /// # Errors
     /// What the column raises.
-    pub fn count_masked<C: Column<f32>>(&self, values: &C, along: Along) -> Result<usize> {
+    pub fn count_masked(&self, values: &dyn Column<f32>, along: Along) -> Result<usize> {
         let mut count = 0;
         for (turn, masked) in self.masked() {
             let mut span = vec![0.0; masked.len()];

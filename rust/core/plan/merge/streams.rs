@@ -1,20 +1,19 @@
 //! What policies see of tokens: whether they are equal and, where that is not enough, their ids.
 
-use crate::column::{Column, Tokens};
 use crate::error::Result;
 use crate::plan::Turns;
-use crate::streams::TokenStreams;
+use crate::streams::AnyStreams;
 
 /// The token streams of turns, and their lengths.
-#[derive(Debug)]
-pub struct Streams<'a, C> {
+#[derive(Clone, Copy)]
+pub struct Streams<'a> {
     /// The tokens.
-    pub tokens: &'a TokenStreams<C>,
+    pub tokens: &'a dyn AnyStreams,
     /// Their lengths.
     pub turns: &'a Turns,
 }
 
-impl<C: Tokens> Streams<'_, C> {
+impl Streams<'_> {
     /// How many tokens the stream of a turn and the prompt of a later one begin with in common.
     ///
     /// # Errors

@@ -4,7 +4,6 @@ use std::collections::HashMap;
 
 use super::sort::{Head, Texts};
 use super::{Tree, TreeRow};
-use crate::column::Tokens;
 use crate::error::{Error, Result};
 use crate::plan::Row;
 use crate::plan::merge::Streams;
@@ -39,12 +38,7 @@ impl Tree {
     /// # Errors
     /// What the columns raise, [`Error::RowCount`] for other numbers of ids, and
     /// [`Error::InvalidPlan`] for rows that have no turn.
-    pub fn of_rows<C: Tokens>(
-        streams: &Streams<C>,
-        rows: &[Row],
-        share: Share,
-        ids: ShareIds,
-    ) -> Result<Self> {
+    pub fn of_rows(streams: &Streams, rows: &[Row], share: Share, ids: ShareIds) -> Result<Self> {
         let no_turn = || Error::InvalidPlan("a row has no turn".to_owned());
         let turns = rows
             .iter()

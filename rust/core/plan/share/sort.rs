@@ -2,13 +2,12 @@
 
 use std::cmp::Ordering;
 
-use crate::column::Tokens;
 use crate::error::{Error, Result};
 use crate::plan::merge::Streams;
 
 /// What is sorted: the first tokens of turns' streams.
-pub struct Texts<'a, C> {
-    pub streams: &'a Streams<'a, C>,
+pub struct Texts<'a> {
+    pub streams: &'a Streams<'a>,
     /// The turn of each row.
     pub turns: Vec<usize>,
     /// How many of its tokens are compared.
@@ -25,7 +24,7 @@ pub struct Head {
     next: Option<i64>,
 }
 
-impl<C: Tokens> Texts<'_, C> {
+impl Texts<'_> {
     /// A row that has nothing before it.
     pub fn head(&self, row: usize) -> Result<Head> {
         self.streams.tokens.pause()?;
