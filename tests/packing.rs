@@ -162,6 +162,7 @@ const SPEC: PackSpec = PackSpec {
     multiple_of: 1,
     max_cost: f64::INFINITY,
     bin_cost: 0.0,
+    num_bins: None,
     min_bins: 0,
     bins_multiple_of: 1,
     growth: Growth::Moving,

@@ -5,7 +5,7 @@ import math
 import pickle
 import re
 from collections import Counter
-from itertools import pairwise
+from itertools import pairwise, product
 from pathlib import Path
 
 import numpy as np
@@ -713,3 +713,81 @@ def test_empty_bins_may_be_in_a_plan():
     assert plan.bins == [[0], []]
     assert plan.loads.tolist() == [3, 0]
     assert plan.efficiency == 3 / 8
+
+
+# A number of bins
+
+
+def fewest_tokens(lens, bins):
+    """Return the smallest possible load of the fullest bin, by trying all assignments."""
+    return min(
+        max(
+            sum(n for n, of in zip(lens, places, strict=True) if of == bin_) for bin_ in range(bins)
+        )
+        for places in product(range(bins), repeat=len(lens))
+    )
+
+
+@given(
+    lens=st.lists(st.integers(0, 30), min_size=1, max_size=7),
+    bins=st.integers(1, 3),
+    algorithm=st.sampled_from(["ffd", "ff", "bfd", "mffd", "next_fit", "balanced"]),
+)
+def test_as_narrow_bins_as_can_be(lens, bins, algorithm):
+    if bins > len(lens):
+        with pytest.raises(ValueError, match=f"num_bins is {bins}, but there are only"):
+            fc.planning.pack(lens, num_bins=bins)
+        return
+    plan = fc.planning.pack(lens, num_bins=bins, algorithm=algorithm)
+    assert plan.num_bins == bins
+    assert plan.capacity == max(1, *plan.loads.tolist())
+    assert sorted(row for rows in plan.bins for row in rows) == list(range(len(lens)))
+    best = fewest_tokens(lens, bins)
+    assert best <= max(plan.loads) <= (3 if algorithm == "next_fit" else 2) * best
+    if algorithm == "ffd":  # as proved by Yue (1990)
+        assert max(plan.loads) <= best * 13 / 11
+    # No smaller capacity was left out, as far as one follows on the other.
+    narrower = {"capacity": plan.capacity - 1, "algorithm": algorithm, "oversize": "own_bin"}
+    if plan.capacity > max(1, *lens):
+        assert fc.planning.pack(lens, **narrower).num_bins > bins or algorithm != "ffd"
+
+
+def test_as_many_bins_with_other_limits():
+    plan = fc.planning.pack([5] * 10, num_bins=4, max_sequences=3)
+    assert sorted(np.diff(plan.offsets).tolist()) in ([1, 3, 3, 3], [2, 2, 3, 3])
+    groups = fc.planning.pack([5, 1, 1, 5], num_bins=2, keep_together=list("abba"))
+    assert sorted(groups.bins) == [[0, 3], [1, 2]]
+    rounded = fc.planning.pack([5, 1, 1, 5], num_bins=2, multiple_of=8)
+    assert rounded.capacity == 16
+    layout = fc.Packed(num_bins=2)
+    assert fc.Packed.from_dict(layout.to_dict()) == layout
+    batch = fc.build_batch(
+        [[1]] * 4, [[2] * n for n in (4, 1, 1, 4)], pad_token_id=0, layout=layout
+    )
+    assert batch.input_ids.shape == (2, 7)
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"num_bins": 0}, ValueError, "num_bins is 0; pass a number of bins, 1 or more"),
+        ({"num_bins": 1.5}, TypeError, "num_bins is 1.5"),
+        (
+            {"num_bins": 2, "capacity": 5},
+            ValueError,
+            "num_bins is 2, .*capacity is given, too; leave",
+        ),
+        ({"num_bins": 2, "min_bins": 5}, ValueError, "min_bins is given"),
+        ({"num_bins": 2, "algorithm": "concat"}, ValueError, "algorithm='concat' is given"),
+        ({"num_bins": 2, "oversize": "split"}, ValueError, "oversize='split' is given"),
+        (
+            {"num_bins": 2, "max_sequences": 1},
+            ValueError,
+            "num_bins is 2, but so few .*max_sequences",
+        ),
+        ({}, TypeError, "capacity and num_bins are None; pass a number of tokens, or of bins"),
+    ],
+)
+def test_numbers_of_bins_that_cannot_be(options, error, message):
+    with pytest.raises(error, match=message):
+        fc.planning.pack([1, 2, 3], **options)

@@ -3,7 +3,7 @@
 import json
 import math
 import pickle
-from itertools import compress, pairwise
+from itertools import compress, pairwise, product
 from typing import NamedTuple
 
 import numpy as np
@@ -40,7 +40,7 @@ WHOLE_ALGORITHMS = ["ffd", "ff", "bfd", "mffd", "next_fit", "balanced"]
 
 
 @st.composite
-def packed_plans(draw):
+def packed_plans(draw, strided=False):
     """Draw lengths, how they are packed, and the plan.
 
     Returns
@@ -68,7 +68,9 @@ def packed_plans(draw):
         "dp_size": draw(st.integers(1, 4)),
         "allow_partial": True,
     }
-    plan = fc.plan_step(tuple(np.array(lens).T), **options, layout=fc.Packed(**pack))
+    shard_by = draw(st.sampled_from(["strided"] if strided else [None, "tokens", "contiguous"]))
+    options["layout"] = fc.Packed(**pack)
+    plan = fc.plan_step(tuple(np.array(lens).T), **options, shard_by=shard_by)
     return lens, pack, plan
 
 
@@ -78,7 +80,7 @@ def bins_of(shard):
     return [rows[start:end] for start, end in pairwise(shard.bin_offsets.tolist())]
 
 
-@given(drawn=packed_plans())
+@given(drawn=packed_plans(strided=True))
 def test_bins_go_round_to_the_ranks(drawn):
     lens, pack, plan = drawn
     dp_size, multiple = plan.dp_size, pack["multiple_of"]
@@ -124,6 +126,96 @@ def test_bins_go_round_to_the_ranks(drawn):
     assert plan.rows[plan.inverse].tolist() == list(range(len(lens)))
 
 
+def costs_of_ranks(plan, cost, mini_batch=0):
+    """Sum what the rows of each rank cost."""
+    shards = [plan.shard(mini_batch, rank) for rank in range(plan.dp_size)]
+    return [sum(map(cost, shard.lengths.tolist())) for shard in shards]
+
+
+@given(drawn=packed_plans())
+def test_ranks_get_as_many_bins_within_their_limits(drawn):
+    lens, pack, plan = drawn
+    totals, multiple = [sum(pair) for pair in lens], pack["multiple_of"]
+    assert sorted(plan.rows[~plan.is_padding].tolist()) == list(range(len(lens)))
+    for mini_batch, (start, end) in enumerate(plan.mini_batches):
+        of_ranks = [bins_of(plan.shard(mini_batch, rank)) for rank in range(plan.dp_size)]
+        bins = [rows for bins in of_ranks for rows in bins]
+        assert sorted(row for rows in bins for row in rows if row >= 0) == [*range(start, end)]
+        step = math.lcm(plan.dp_size, pack["bins_multiple_of"])
+        fewest = fc.planning.pack(totals[start:end], **{**pack, "bins_multiple_of": 1}).num_bins
+        # No more bins than packing everything together needs, and none without a row.
+        assert len(bins) == -(-fewest // step) * step
+        assert {len(bins) for bins in of_ranks} == {len(bins) // plan.dp_size}
+        for rows in bins:
+            assert len(rows) <= (pack["max_sequences"] or len(lens))
+            assert (
+                sum(-(-totals[row] // multiple) * multiple for row in rows if row >= 0)
+                <= (pack["capacity"])
+            )
+        assert sum(rows == [-1] for rows in bins) == max(0, len(bins) - (end - start))
+
+
+@given(
+    lens=st.lists(st.integers(1, 30), min_size=1, max_size=7),
+    dp_size=st.integers(2, 3),
+    capacity=st.integers(30, 60),
+)
+def test_the_slowest_rank_is_about_as_fast_as_can_be(lens, dp_size, capacity):
+    """As that of the best of all assignments of as many bins, by brute force."""
+    costs = fc.planning.Costs(per_token=3, per_pair=1)
+    cost = lambda length: 3 * length + length * (length + 1) / 2  # noqa: E731
+    options = {"dp_size": dp_size, "layout": fc.Packed(capacity), "shard_by": costs}
+    plan = fc.plan_step(lens, **options)
+    each = len(plan.bin_offsets) // dp_size
+    best = math.inf
+    for ranks in product(range(dp_size), repeat=len(lens)):
+        parts = [
+            [lens[row] for row, of in enumerate(ranks) if of == rank] for rank in range(dp_size)
+        ]
+        loads = [sum(map(cost, part)) for part in parts]
+        if max(loads) < best and all(fc.planning.pack(p, capacity).num_bins <= each for p in parts):
+            best = max(loads)
+    found = max(costs_of_ranks(plan, cost))
+    assert found <= best * 4 / 3 + cost(2)  # Graham's bound of largest first, and a synthetic row
+    strided = max(costs_of_ranks(fc.plan_step(lens, **options | {"shard_by": "strided"}), cost))
+    assert found <= max(strided, best * 4 / 3) + cost(2)
+
+
+def test_a_small_mini_batch_is_spread_over_its_ranks():
+    plan = fc.plan_step([100] * 32, dp_size=4, layout=fc.Packed(16_384))
+    assert plan.tokens_per_rank.tolist() == [[800] * 4]
+    assert plan.bin_width == 800
+    strided = fc.plan_step([100] * 32, dp_size=4, layout=fc.Packed(16_384), shard_by="strided")
+    assert strided.tokens_per_rank.tolist() == [[2_900, 100, 100, 100]]
+
+
+def test_bins_go_by_cost_where_rows_have_no_room():
+    """Of 3 + 3 tokens each, nothing else fits into bins of 6; those with long rows cost more."""
+    lens = [6, 6, 3, 3, 3, 3, 2, 2, 2, 2, 2, 2]
+    costs = fc.planning.Costs(per_pair=1)
+    plan = fc.plan_step(lens, dp_size=3, layout=fc.Packed(6), shard_by=costs)
+    of_ranks = [bins_of(plan.shard(0, rank)) for rank in range(3)]
+    assert {len(bins) for bins in of_ranks} == {2}
+    # 21, 21, 12, 12, 9 and 9: no rank has both of the costly ones.
+    assert max(costs_of_ranks(plan, lambda n: n * (n + 1) / 2)) <= 33
+    for bins in of_ranks:
+        loads = [sum(lens[row] * (lens[row] + 1) / 2 for row in rows) for rows in bins]
+        assert loads == sorted(loads, reverse=True)
+
+
+def test_as_many_bins_as_asked_for():
+    lens = np.random.default_rng(0).integers(50, 900, 64)
+    plan = fc.plan_step(lens, dp_size=4, layout=fc.Packed(num_bins=2))
+    assert len(plan.bin_offsets) - 1 == 8
+    assert plan.bin_width <= fc.planning.pack(lens, num_bins=8).capacity
+    assert plan.bin_width <= -(-lens.sum() // 8) * 1.05
+    few = fc.plan_step(lens[:5], dp_size=4, layout=fc.Packed(num_bins=2))
+    assert few.bin_width == lens[:5].max()
+    assert len(few.padding_rows) == 3
+    with pytest.raises(ValueError, match="fills only 5 bins and needs 8"):
+        fc.plan_step(lens[:5], dp_size=4, layout=fc.Packed(num_bins=2), pad_rows="error")
+
+
 @given(drawn=packed_plans())
 def test_plans_survive_copies(drawn):
     *_, plan = drawn
@@ -143,7 +235,8 @@ def test_plans_survive_copies(drawn):
 
 
 def test_written_out():
-    plan = fc.plan_step([4, 3, 2, 3, 5], uids=list("aabbc"), dp_size=2, layout=fc.Packed(6))
+    how = {"uids": list("aabbc"), "dp_size": 2, "layout": fc.Packed(6)}
+    plan = fc.plan_step([4, 3, 2, 3, 5], **how, shard_by="strided")
     # First fit decreasing: 5, 4 + 2, 3 + 3; of equal lengths the later row first. For two ranks
     # there have to be four bins, so the first with most sequences gives its last one.
     packed = fc.planning.pack([4, 3, 2, 3, 5], 6, bins_multiple_of=2).bins
@@ -153,6 +246,11 @@ def test_written_out():
     assert plan.shard(0, 0).bin_width == 6
     assert not plan.is_padding.any()
     assert plan.num_rows == 5
+    in_order = fc.plan_step([4, 3, 2, 3, 5], **how, shard_by="contiguous")
+    assert [bins_of(in_order.shard(0, rank)) for rank in range(2)] == [packed[:2], packed[2:]]
+    # By cost, rows go to ranks first: 5 + 3, and 4 + 3 + 2, of which the slowest is first.
+    balanced = fc.plan_step([4, 3, 2, 3, 5], **how)
+    assert [bins_of(balanced.shard(0, rank)) for rank in range(2)] == [[[4], [3]], [[1, 2], [0]]]
     without = fc.plan_step([4, 3], dp_size=2)
     assert without.bin_offsets is None
     assert without.shard(0, 0).bin_offsets is None
@@ -178,8 +276,7 @@ def test_a_synthetic_row_for_each_missing_bin():
         ({"layout": fc.Packed(3)}, ValueError, r"\b1\b.*\b4\b.*capacity=3"),
         ({"layout": fc.Packed(8, algorithm="concat")}, ValueError, "splits rows"),
         ({"layout": fc.Packed(3, oversize="split")}, ValueError, "split"),
-        ({"layout": fc.Packed(8), "shard_by": "tokens"}, ValueError, "shard_by"),
-        ({"layout": fc.Packed(8), "shard_by": "strided"}, ValueError, "shard_by"),
+        ({"layout": fc.Packed(8), "shard_by": "balanced"}, ValueError, "shard_by"),
         ({"layout": fc.Packed(8), "pad_rows": "copy_cycle"}, ValueError, "copy_cycle"),
     ],
 )
@@ -204,7 +301,7 @@ def test_bins_that_are_split():
     layout = fc.Packed(10, **options)
     plan = fc.plan_step([6, 4, 5, 5, 3, 3], dp_size=4, layout=layout)
     bins = [rows.tolist() for rows in np.split(plan.rows, plan.bin_offsets[1:-1])]
-    assert bins == [[0], [2, 3], [4, 5], [1]]
+    assert sorted(bins) == [[0], [1], [2, 3], [4, 5]]
 
 
 def test_groups_that_stay_together():
@@ -466,7 +563,7 @@ def test_merged_turns_are_packed_once():
     )
     plan = fc.plan_step(merge, layout=fc.Packed(6))
     batch = fc.build_batch(**turns, pad_token_id=0, merge=merge, shard=plan.shard(0, 0))
-    assert sorted(bins_of(plan.shard(0, 0))) == [[0, 2], [1]]
+    assert sorted(plan.shard(0, 0).rows.tolist()) == [0, 1, 2]
     assert (batch.input_ids[batch.sequence_ids >= 0] == 4).sum() == 1
     found = batch.gather(batch.loss_mask, per="turn").to_list()
     assert found == [list(map(float, row)) for row in turns["loss_mask"]]

@@ -47,7 +47,6 @@ __all__ = [
     "after_fork",
     "arrow_chunks",
     "arrow_lists",
-    "assign_bins",
     "before_fork",
     "bins_defect",
     "collate",
@@ -204,7 +203,18 @@ class PackSpec:
         min_bins: int,
         bins_multiple_of: int,
         grow_by: str,
+        num_bins: int | None,
     ) -> PackSpec: ...
+    def pack_for_ranks(
+        self,
+        lengths: NDArray[int64],
+        groups: NDArray[int64] | None,
+        limited: NDArray[float64] | None,
+        costs: NDArray[float64] | None,
+        synthetic_cost: float,
+        is_strided: bool,
+        ranks: int,
+    ) -> tuple[NDArray[int64], NDArray[int64], int]: ...
     def pack(
         self,
         lengths: NDArray[int64],
@@ -511,9 +521,6 @@ def bins_defect(
     lengths: NDArray[int64],
     sequences: int,
 ) -> str | None: ...
-def assign_bins(
-    offsets: NDArray[int64], items: NDArray[int64], missing: int, ranks: int
-) -> tuple[NDArray[int64], NDArray[int64]]: ...
 def partition(
     weights: Weights, parts: int, algorithm: str, equal_size: bool
 ) -> tuple[NDArray[int64], NDArray[int64]]: ...

@@ -531,6 +531,23 @@ pub enum Error {
         noun: &'static str,
     },
 
+    #[error(
+        "num_bins is {bins}, but there are only {} and no bin may be empty; pass a smaller num_bins, or \
+         more {noun}s",
+        counted(*.items, .noun)
+    )]
+    TooManyBins {
+        bins: usize,
+        items: usize,
+        noun: &'static str,
+    },
+
+    #[error(
+        "num_bins is {bins}, but so few bins do not keep to max_sequences or max_cost; pass a larger \
+         num_bins"
+    )]
+    NoFit { bins: usize },
+
     #[error("two outputs would be '{key}': {first} and {second}; give the field another key")]
     RepeatedOutput {
         key: String,

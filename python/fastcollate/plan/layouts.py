@@ -282,6 +282,9 @@ class Packed(Layout):
     plan
         The bins, instead of a capacity: a plan of ``pack`` for the lengths of these rows, or lists
         of rows, one per bin.
+    num_bins
+        In place of a capacity, the number of bins, as in ``pack``: each is as narrow as can be. In
+        :func:`plan_step`, the number of bins of each rank.
     algorithm, max_sequences, min_bins, bins_multiple_of, grow_by, oversize, max_cost, cost
         With `capacity`, as ``pack``, but for costs of one number per row. For these, and for rows
         to keep together, pass the plan that ``pack`` makes with them.
@@ -303,8 +306,9 @@ class Packed(Layout):
     Raises
     ------
     ValueError
-        Neither `capacity` nor `plan`, or both; an option of packing beside a plan; a `multiple_of`
-        that is not the plan's; a `pad_to` that is no multiple; what ``pack`` refuses.
+        None of `capacity`, `num_bins` and `plan`, or two of them; an option of packing beside a
+        plan; a `multiple_of` that is not the plan's; a `pad_to` that is no multiple; what ``pack``
+        refuses.
     TypeError
         What is no number, plan or option.
 
@@ -320,6 +324,7 @@ class Packed(Layout):
 
     capacity: int | None = None
     _: KW_ONLY
+    num_bins: int | None = None
     plan: BinPlan | Sequence[Sequence[int]] | Literal["single_row"] | None = None
     algorithm: Algorithm = "ffd"
     max_sequences: int | None = None
@@ -367,10 +372,11 @@ class Packed(Layout):
         self._check_widths("pad_to", rounded=["pad_to"])
         check_choice("shift", self.shift, SHIFTS)
         check_choice("padding_as", self.padding_as, PADDING_AS)
-        if self.capacity is None and self.plan is None:
+        if self.capacity is None and self.num_bins is None and self.plan is None:
             raise ValueError(
                 "capacity and plan are None; pass fc.Packed(capacity=...) for bins of that many "
-                "tokens, fc.Packed(plan=...) for bins of your own, or fc.Packed.single_row()"
+                "tokens, fc.Packed(num_bins=...) for a number of bins, fc.Packed(plan=...) for "
+                "bins of your own, or fc.Packed.single_row()"
             )
         if self.plan is None:
             self._check_packing()
@@ -409,7 +415,9 @@ class Packed(Layout):
         if isinstance(self.cost, str):
             check_choice("cost", self.cost, NAMED_COSTS)
         packer = self.packer
-        self._set("capacity", packer.capacity)
+        if self.num_bins is None:
+            self._set("capacity", packer.capacity)
+        self._set("num_bins", packer.num_bins)
         self._set("min_bins", packer.min_bins)
         self._set("bins_multiple_of", packer.bins_multiple_of)
         if self.max_sequences is not None:
@@ -453,6 +461,7 @@ class Packed(Layout):
 
 
 _PACKING = (
+    "num_bins",
     "algorithm",
     "max_sequences",
     "min_bins",

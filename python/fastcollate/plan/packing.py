@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from functools import partial
 from numbers import Real
 from typing import Any, Literal, NamedTuple, TypeAlias
@@ -33,8 +34,9 @@ _OVERSIZE_OF: dict[str, Oversize] = {"balanced": "own_bin", "concat": "split"}
 @suggests_names
 def pack(
     lengths: Any,
-    capacity: int,
+    capacity: int | None = None,
     *,
+    num_bins: int | None = None,
     algorithm: Algorithm = "ffd",
     max_sequences: int | None = None,
     multiple_of: int = 1,
@@ -59,6 +61,10 @@ def pack(
         One without tokens is packed, too.
     capacity
         How many tokens a bin holds at most.
+    num_bins
+        In place of a capacity, the number of bins. The capacity is the smallest, to 0.1 %, with
+        which `algorithm` needs no more: MULTIFIT, of Coffman, Garey and Johnson (1978). Bins that
+        are missing then take the last sequence of others.
     algorithm
         Which bin a sequence goes to; one that has room in no bin opens another.
 
@@ -143,6 +149,7 @@ def pack(
     """
     packer = Packer.of(
         capacity,
+        num_bins=num_bins,
         algorithm=algorithm,
         max_sequences=max_sequences,
         multiple_of=multiple_of,
@@ -180,12 +187,15 @@ class Packer(NamedTuple):
     min_bins: int
     bins_multiple_of: int
     grow_by: Growth
+    num_bins: int | None
+    """Then no other capacity is given."""
 
     @classmethod
     def of(
         cls,
         capacity: Any,
         *,
+        num_bins: Any = None,
         algorithm: Any,
         max_sequences: Any,
         multiple_of: Any,
@@ -202,6 +212,24 @@ class Packer(NamedTuple):
             oversize = _OVERSIZE_OF.get(algorithm, "error")
         check_choice("oversize", oversize, OVERSIZES)
         check_choice("grow_by", grow_by, GROWTHS)
+        if num_bins is not None:
+            num_bins = checked_count("num_bins", num_bins, "a number of bins")
+            given = {
+                "capacity": capacity is not None,
+                "min_bins": min_bins != 0,
+                "bins_multiple_of": bins_multiple_of != 1,
+                "grow_by": grow_by != "moving",
+                f"algorithm={algorithm!r}": algorithm == "concat",
+                "oversize='split'": oversize == "split",
+            }
+            if wrong := [name for name, is_given in given.items() if is_given]:
+                raise ValueError(
+                    f"num_bins is {num_bins}, which says how many bins there are and leaves their "
+                    f"capacity open, but {wrong[0]} is given, too; leave one of them out"
+                )
+            capacity = NO_LIMIT
+        elif capacity is None:
+            raise TypeError("capacity and num_bins are None; pass a number of tokens, or of bins")
         packer = cls(
             algorithm,
             oversize,
@@ -217,6 +245,7 @@ class Packer(NamedTuple):
             checked_count("min_bins", min_bins, "a number of bins", least=0),
             checked_count("bins_multiple_of", bins_multiple_of, "a number of bins"),
             grow_by,
+            num_bins,
         )
         if algorithm == "concat":
             if oversize != "split":
@@ -260,7 +289,7 @@ class Packer(NamedTuple):
         is_known = is_named or isinstance(self.cost, Costs) or callable(self.cost)
         costs = None if is_known else self.costs(lengths)
         offsets, indices, starts, lens = self.spec.pack(lengths, groups, costs)
-        return BinPlan._from_own(
+        plan = BinPlan._from_own(
             offsets=offsets,
             indices=indices,
             starts=starts,
@@ -269,6 +298,9 @@ class Packer(NamedTuple):
             capacity=self.capacity,
             multiple_of=self.multiple_of,
         )
+        if self.num_bins is None:
+            return plan
+        return replace(plan, capacity=max(1, int(plan.loads.max(initial=0))))
 
 
 def _checked_max_cost(max_cost: Any, cost: Any, *, is_counted: bool) -> float:

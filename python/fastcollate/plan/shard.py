@@ -193,8 +193,8 @@ def layout_defect(layout: Any, bins: Integers | None) -> str | None:
     """Say what is wrong with a step's layout, beside its bins."""
     if layout is not None and not isinstance(layout, Layout):
         return f"layout is {describe(layout)}, but must be None or a layout such as fc.Left()"
-    has_capacity = isinstance(layout, Packed) and layout.capacity is not None
-    if has_capacity != (bins is not None):
+    has_bins = isinstance(layout, Packed) and layout.plan is None
+    if has_bins != (bins is not None):
         found = "None" if bins is None else "given"
         return (
             f"layout is {layout!r} and bin_offsets is {found}, but bin_offsets belongs to "

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fastcollate import _fastcollate
+from fastcollate._fastcollate import SYNTHETIC_LENS
 from fastcollate.arguments import counted
 from fastcollate.arrays import offsets_of
-from fastcollate.plan.bin_plan import BinPlan
+from fastcollate.plan.costs import costs_of
 from fastcollate.plan.layouts import Layout, Packed
 from fastcollate.plan.lengths import Integers
 from fastcollate.plan.packing import Packer
@@ -54,9 +54,10 @@ def packed_slots(
     dp_size: int,
     packer: Packer,
     groups: Integers | None,
-    may_pad: bool,
+    pad_rows: str,
+    shard_by: Any,
 ) -> PackedSlots:
-    """Pack the rows of each mini-batch, and assign the bins: each rank the next one.
+    """Pack the rows of each mini-batch, into the same number of bins for every rank.
 
     Parameters
     ----------
@@ -66,46 +67,55 @@ def packed_slots(
         Where mini-batches begin, and where the last ends, in rows.
     groups
         Where groups begin whose rows share a bin. Mini-batches begin where groups do.
-    may_pad
-        Whether a bin may hold a synthetic row alone.
+    pad_rows
+        What a bin holds for which there is no row; ``"error"`` refuses that.
+    shard_by
+        Which rank gets which bins: ``"contiguous"``, ``"strided"`` or costs.
     """
     multiple = math.lcm(dp_size, packer.bins_multiple_of)
-    if max(multiple, packer.min_bins) * (len(mini_batches) - 1) > MAX_BINS:
+    least = max(multiple, packer.min_bins, dp_size * (packer.num_bins or 1))
+    if least * (len(mini_batches) - 1) > MAX_BINS:
         raise ValueError(
             f"every mini-batch needs a multiple of {multiple} bins (by dp_size and "
-            f"bins_multiple_of) and at least {packer.min_bins} (min_bins), but a step has at most "
+            f"bins_multiple_of) and at least {least} (min_bins, num_bins), but a step has at most "
             f"{MAX_BINS:,} bins; pass smaller numbers"
         )
-    costs = packer.costs(lengths)
+    limited = packer.costs(lengths)
+    costs, synthetic_cost = sharding_costs(shard_by, lengths, pad_rows)
     numbers = None
     if groups is not None:
         numbers = np.repeat(np.arange(len(groups) - 1), np.diff(groups))
+    num_bins = None if packer.num_bins is None else packer.num_bins * dp_size
+    spec = packer._replace(bins_multiple_of=multiple, num_bins=num_bins).spec
 
     rows, counts_of_bins, ends = [], [], [0]
-    plan = None
     for mini_batch, (start, end) in enumerate(
         zip(mini_batches[:-1].tolist(), mini_batches[1:].tolist(), strict=True)
     ):
         part = slice(start, end)
-        of_mini_batch = packer if costs is None else packer._replace(cost=costs[part])
-        of_part = None if numbers is None else numbers[part] - numbers[start]
         try:
-            plan, missing = _packed(lengths[part], of_mini_batch, of_part, multiple)
+            of_bins, counts, filled = spec.pack_for_ranks(
+                lengths[part],
+                None if numbers is None else numbers[part] - numbers[start],
+                None if limited is None else limited[part],
+                None if costs is None else costs[part],
+                synthetic_cost,
+                isinstance(shard_by, str) and shard_by == "strided",
+                dp_size,
+            )
         except ValueError as error:
             where = f"mini-batch {mini_batch}, rows {start} to {end - 1}, cannot be packed"
             counting = f" (lengths[0] is that of row {start})" if start > 0 else ""
             raise ValueError(f"{where}{counting}: {error}") from error
-        if missing > 0 and not may_pad:
+        if filled < len(counts) and pad_rows == "error":
             raise ValueError(
                 f"pad_rows is 'error', but mini-batch {mini_batch} fills only "
-                f"{counted(plan.num_bins, 'bin')} and needs {plan.num_bins + missing}; pass larger "
+                f"{counted(filled, 'bin')} and needs {len(counts)}; pass larger "
                 "mini-batches, or pad_rows='synthetic'"
             )
-        of_bins, counts = _fastcollate.assign_bins(plan.offsets, plan.indices, missing, dp_size)
         rows.append(np.where(of_bins < 0, -1, of_bins + start))
         counts_of_bins.append(counts)
         ends.append(ends[-1] + len(of_bins))
-    assert plan is not None
     slots = np.concatenate(rows)
     return PackedSlots(
         slots,
@@ -115,14 +125,14 @@ def packed_slots(
     )
 
 
-def _packed(
-    lengths: Integers, packer: Packer, groups: Integers | None, multiple: int
-) -> tuple[BinPlan, int]:
-    """Pack as many bins as there have to be, and say how many are missing for too few sequences."""
-    freely = packer._replace(min_bins=0, bins_multiple_of=1)
-    plan = freely.plan(lengths, groups)
-    wanted = -(-max(plan.num_bins, packer.min_bins) // multiple) * multiple
-    if wanted > plan.num_bins:
-        items = len(lengths) if groups is None else int(groups[-1]) + 1
-        plan = freely._replace(min_bins=min(wanted, items)).plan(lengths, groups)
-    return plan, wanted - plan.num_bins
+def sharding_costs(
+    shard_by: Any, lengths: Integers, pad_rows: str
+) -> tuple[NDArray[np.float64] | None, float]:
+    """Return what rows cost, and what a synthetic one does, if ranks are balanced."""
+    if isinstance(shard_by, str) and shard_by in ("contiguous", "strided"):
+        return None, 0.0
+    costs = costs_of("shard_by", shard_by, lengths)
+    if pad_rows != "synthetic":
+        return costs, 0.0
+    synthetic = np.array([sum(SYNTHETIC_LENS)], np.int64)
+    return costs, float(costs_of("shard_by", shard_by, synthetic)[0])

@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fastcollate import _fastcollate
-from fastcollate._fastcollate import PAD_ROWS, SYNTHETIC_LENS
+from fastcollate._fastcollate import PAD_ROWS
 from fastcollate.arguments import (
     check_bool,
     check_choice,
@@ -18,11 +17,11 @@ from fastcollate.arguments import (
     suggests_names,
 )
 from fastcollate.plan.boundaries import PromptBoundaries
-from fastcollate.plan.costs import CostArgument, Costs, costs_of
+from fastcollate.plan.costs import CostArgument, Costs
 from fastcollate.plan.grouping import group_offsets
 from fastcollate.plan.layouts import LayoutArgument, checked_layout
 from fastcollate.plan.lengths import Integers
-from fastcollate.plan.step_packing import checked_packer, packed_slots
+from fastcollate.plan.step_packing import checked_packer, packed_slots, sharding_costs
 from fastcollate.plan.step_plan import StepPlan
 from fastcollate.plan.step_rows import StepRows
 
@@ -80,7 +79,7 @@ def plan_step(
     rows_per_mini_batch: int | None = None,
     dp_size: int = 1,
     pad_rows: PadRows = "synthetic",
-    shard_by: ShardBy | CostArgument = "contiguous",
+    shard_by: ShardBy | CostArgument | None = None,
     keep_together: KeepTogether | None = None,
     layout: LayoutArgument | None = None,
     allow_partial: bool = False,
@@ -125,7 +124,7 @@ def plan_step(
         about the same cost by :class:`fastcollate.planning.Costs` or a function, which gets the
         tokens of rows, int64 (rows,), and returns what they cost, finite and not negative. Balanced
         ranks get the rows largest first, each the one that has the least so far. Rows of a rank
-        keep their order.
+        keep their order. By default ``"contiguous"``; packed, the ``cost`` of the layout.
     keep_together
         Whether the rows of a prompt or of a trajectory have to be on one rank. Then all ranks are
         filled up to as many rows as the fullest one has, which can be more than are needed to
@@ -136,10 +135,18 @@ def plan_step(
         for it. None leaves it to ``build_batch``.
 
         With :class:`Packed` and a capacity, the rows of each mini-batch are packed. Then ranks have
-        the same number of bins, not of rows: a multiple of `dp_size` (and of ``bins_multiple_of``),
-        distributed one after the other, each to the next rank. No rows are added, but one synthetic
-        row for each bin that a mini-batch of few rows cannot fill, unless `pad_rows` is
-        ``"error"``. Rows are not split, nor is there a choice of `shard_by` or of rows to copy.
+        the same number of bins, not of rows: as many as all rows fill, up to a multiple of
+        `dp_size` (and of ``bins_multiple_of``), or ``num_bins`` for each. By cost, rows go to
+        ranks, the costliest first and each to the one with the least so far; then the slowest and
+        the fastest exchange rows, while that helps. The rows of a rank go to its bins in the same
+        way, or as ``pack`` packs them where these have too little room for that. Where a rank would
+        need more bins than others, all rows are packed, and bins go to ranks by cost: by largest
+        differencing, or largest first with exchanges, of which the slowest rank decides and, where
+        it is as slow, the second is taken. A rank's bins come costliest first, of equal ones the
+        first. With ``"contiguous"`` and ``"strided"``, bins of all rows go to ranks, and with
+        ``grow_by="splitting"``, too. No rows are added, but one synthetic row for each bin that a
+        mini-batch of few rows cannot fill, unless `pad_rows` is ``"error"``. Rows are not split,
+        nor copied.
     allow_partial
         Whether the last mini-batch, which may be the only one, may be smaller.
     train_batch_size
@@ -191,11 +198,13 @@ def plan_step(
     _check_options(pad_rows, shard_by, keep_together)
     layout = None if layout is None else checked_layout(layout)
     packer = checked_packer(layout)
-    if packer is not None and (shard_by != "contiguous" or pad_rows == "copy_cycle"):
+    if packer is not None and pad_rows == "copy_cycle":
         raise ValueError(
-            "shard_by and pad_rows='copy_cycle' split and pad single rows, but layout is packed "
-            "and gives each rank whole bins in turn; leave both out"
+            "pad_rows is 'copy_cycle', which copies single rows, but layout is packed and fills "
+            "bins; leave pad_rows out"
         )
+    if shard_by is None:
+        shard_by = "contiguous" if packer is None else packer.cost
     check_bool("allow_partial", allow_partial)
     if is_stepwise is not None:
         check_bool("is_stepwise", is_stepwise)
@@ -258,10 +267,11 @@ def plan_step(
         "layout": layout,
     }
     if packer is not None:
-        lengths, may_pad = step.lengths.sum(1), pad_rows != "error"
-        packed = packed_slots(lengths, mini_batches, dp_size, packer, groups, may_pad)
+        packed = packed_slots(
+            step.lengths.sum(1), mini_batches, dp_size, packer, groups, pad_rows, shard_by
+        )
         return StepPlan._from_own(**packed._asdict(), **table)
-    costs, synthetic_cost = _costs(shard_by, step.lengths.sum(1), pad_rows)
+    costs, synthetic_cost = sharding_costs(shard_by, step.lengths.sum(1), pad_rows)
     slots, is_padding, offsets, failure = _fastcollate.split_step(
         mini_batches,
         groups,
@@ -334,7 +344,7 @@ def _item(uids: Any, row: int) -> Any:
 def _check_options(pad_rows: Any, shard_by: Any, keep_together: Any) -> None:
     check_choice("pad_rows", pad_rows, PAD_ROWS)
     check_choice("keep_together", keep_together, (*get_args(KeepTogether), None))
-    if not isinstance(shard_by, Costs) and not callable(shard_by):
+    if shard_by is not None and not isinstance(shard_by, Costs) and not callable(shard_by):
         others = ", fc.planning.Costs(...) or a function of lengths"
         check_choice("shard_by", shard_by, get_args(ShardBy), others)
 
@@ -438,16 +448,3 @@ def _check_not_split(groups: Integers, mini_batches: Integers, names: _Names) ->
             f"{mini_batch}; pass mini-batches that end where a {names.kind} does, or leave "
             "keep_together out"
         )
-
-
-def _costs(
-    shard_by: Any, lengths: Integers, pad_rows: str
-) -> tuple[NDArray[np.float64] | None, float]:
-    """Return what rows cost, and what a synthetic one does."""
-    if shard_by in ("contiguous", "strided"):
-        return None, 0.0
-    costs = costs_of("shard_by", shard_by, lengths)
-    if pad_rows != "synthetic":
-        return costs, 0.0
-    synthetic = np.array([sum(SYNTHETIC_LENS)], np.int64)
-    return costs, float(costs_of("shard_by", shard_by, synthetic)[0])

@@ -13,6 +13,7 @@ pub mod pack;
 mod packed;
 pub mod partition;
 mod placement;
+mod rank_bins;
 mod shard;
 pub mod share;
 mod step;
@@ -28,10 +29,9 @@ pub use gather::{Of, Per, Places, Shift, Values, gather_places};
 pub use layout::{BinSource, Form, Layout, LayoutSpec, PackedSpec};
 pub use packed::{BinLayout, Extent, PaddingAs};
 pub use placement::{Align, Band, Grid, Longest, Placement, Segment, Widths};
+pub use rank_bins::{Deal, RankBins, Rows as PackedRows};
 pub use shard::{Shard, ShardBins, WidthsOf};
-pub use step::{
-    Assignment, Cause, Indivisible, MAX_SLOTS, Padding, Slot, Slots, Split, assign_bins,
-};
+pub use step::{Assignment, Cause, Indivisible, MAX_SLOTS, Padding, Slot, Slots, Split};
 pub use tables::{BinTables, StepTables};
 pub use trained::Unpredicted;
 pub use turns::{Along, TokenForm, Turns};

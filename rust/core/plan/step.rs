@@ -277,29 +277,6 @@ impl Split<'_> {
     }
 }
 
-/// Assign bins, each to the next rank: their items rank by rank, none for a bin that is `missing`
-/// behind the others and holds one synthetic row; and how many each bin has.
-///
-/// The offsets part the items, and there are as many bins for every rank, with those missing.
-pub fn assign_bins(
-    offsets: &[usize],
-    items: &[usize],
-    missing: usize,
-    ranks: usize,
-) -> (Vec<Option<usize>>, Vec<usize>) {
-    let count = offsets.len() - 1 + missing;
-    let (mut assigned, mut counts) = (Vec::with_capacity(items.len() + missing), Vec::new());
-    for bin in (0..ranks).flat_map(|rank| (rank..count).step_by(ranks)) {
-        let before = assigned.len();
-        match offsets.get(bin + 1) {
-            Some(&end) => assigned.extend(items[offsets[bin]..end].iter().copied().map(Some)),
-            None => assigned.push(None),
-        }
-        counts.push(assigned.len() - before);
-    }
-    (assigned, counts)
-}
-
 /// Indices by rank, and in order within a rank.
 fn by_rank(rank_of: &[usize], ranks: usize) -> Vec<usize> {
     let mut next = vec![0; ranks];

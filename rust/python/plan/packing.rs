@@ -6,7 +6,7 @@ use fastcollate::Error as Core;
 use fastcollate::plan::pack::{
     Algorithm, Cost, Growth, ItemBins, Oversize, PackSpec as CoreSpec, Packer, spread,
 };
-use fastcollate::plan::{AttentionSpan, BinTables, Costs as CoreCosts};
+use fastcollate::plan::{AttentionSpan, BinTables, Costs as CoreCosts, Deal, PackedRows};
 use numpy::{PyArray1, PyReadonlyArray1};
 use pyo3::prelude::*;
 
@@ -143,6 +143,7 @@ impl PackSpec {
         min_bins: usize,
         bins_multiple_of: usize,
         grow_by: &str,
+        num_bins: Option<usize>,
     ) -> Result<Self> {
         let cost = match (cost.extract::<&str>(), cost.cast::<CostSpec>()) {
             (Ok(name), _) => PyCost::Named(COSTS.value(name)?),
@@ -158,6 +159,7 @@ impl PackSpec {
                 multiple_of,
                 max_cost,
                 bin_cost: cost.per_bin(),
+                num_bins,
                 min_bins,
                 bins_multiple_of,
                 growth: GROWTHS.value(grow_by)?,
@@ -202,6 +204,71 @@ impl PackSpec {
             column_of(py, spans.clone().map(|span| span.from)),
             column_of(py, spans.map(|span| span.len)),
         ])
+    }
+
+    /// Pack the rows of a mini-batch for ranks, of which each gets the same number of bins: those that
+    /// follow each other, every so many, or, with `costs`, about the same cost.
+    ///
+    /// # Returns
+    /// The rows, int64, -1 for the one of a bin without any; how many each bin has, int64 (bins,); how
+    /// many bins are filled.
+    #[allow(clippy::too_many_arguments, reason = "called in one place")]
+    fn pack_for_ranks<'py>(
+        &self,
+        py: Python<'py>,
+        lengths: PyReadonlyArray1<i64>,
+        groups: Option<PyReadonlyArray1<i64>>,
+        limited: Option<PyReadonlyArray1<f64>>,
+        costs: Option<PyReadonlyArray1<f64>>,
+        synthetic_cost: f64,
+        is_strided: bool,
+        ranks: usize,
+    ) -> Result<(Column<'py>, Column<'py>, usize)> {
+        let lens = column(&lengths)?;
+        let groups = groups.as_ref().map(column).transpose()?;
+        let floats =
+            |costs: Option<PyReadonlyArray1<f64>>| costs.map(|costs| costs.as_array().to_vec());
+        let (limited, costs) = (floats(limited), floats(costs));
+        let counts = [
+            groups.as_ref().map(Vec::len),
+            limited.as_ref().map(Vec::len),
+            costs.as_ref().map(Vec::len),
+        ];
+        if ranks == 0
+            || counts
+                .into_iter()
+                .flatten()
+                .any(|count| count != lens.len())
+        {
+            return Err(Core::InvalidPlan("its tables do not fit".to_owned()).into());
+        }
+        let found = stoppable(py, |ticks| {
+            let deal = match &costs {
+                Some(costs) => Deal::Balanced {
+                    costs,
+                    synthetic: synthetic_cost,
+                },
+                None if is_strided => Deal::Strided,
+                None => Deal::Contiguous,
+            };
+            let rows = PackedRows {
+                lens: &lens,
+                groups: groups.as_deref(),
+                limited: limited.as_deref(),
+            };
+            deal.pack(rows, &self.core, ranks, ticks)
+        })?;
+        let counts = found.bins.iter().map(|rows| rows.len().max(1));
+        let rows = found.bins.iter().flat_map(|rows| {
+            let synthetic = rows.is_empty().then_some(-1);
+            rows.iter().map(|&row| to_i64(row)).chain(synthetic)
+        });
+        let rows: Vec<_> = rows.collect();
+        Ok((
+            PyArray1::from_vec(py, rows),
+            column_of(py, counts),
+            found.filled,
+        ))
     }
 }
 
@@ -284,26 +351,6 @@ pub fn bins_defect(
         sequences,
     };
     tables.defect()
-}
-
-/// Assign bins to ranks: the rows, int64, -1 for the one of a missing bin, and how many each bin
-/// has, int64 (bins,).
-#[pyfunction]
-pub fn assign_bins<'py>(
-    py: Python<'py>,
-    offsets: PyReadonlyArray1<i64>,
-    items: PyReadonlyArray1<i64>,
-    missing: usize,
-    ranks: usize,
-) -> Result<Bins<'py>> {
-    let (offsets, items) = (column(&offsets)?, column(&items)?);
-    let parts = offsets.last() == Some(&items.len()) && offsets.is_sorted();
-    if !parts || ranks == 0 {
-        return Err(Core::InvalidPlan("its tables do not fit".to_owned()).into());
-    }
-    let (rows, counts) = fastcollate::plan::assign_bins(&offsets, &items, missing, ranks);
-    let rows = rows.into_iter().map(|row| row.map_or(-1, to_i64));
-    Ok((PyArray1::from_iter(py, rows), column_of(py, counts)))
 }
 
 fn columns(py: Python<'_>, packed: ItemBins) -> Bins<'_> {

@@ -8,6 +8,7 @@ mod balanced;
 mod best_fit;
 mod concat;
 mod first_fit;
+mod fit;
 mod halve;
 mod load;
 mod load_tree;
@@ -20,6 +21,7 @@ mod spread;
 mod treap;
 
 pub use concat::concat;
+pub use fit::fit;
 pub use halve::halve;
 pub use load::Load;
 pub use spec::{Algorithm, Cost, CostFunction, Growth, Oversize, PackSpec};

@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use super::{ItemBins, Items, Load, Packer, concat, halve, spread};
+use super::{ItemBins, Items, Load, Packer, concat, fit, halve, spread};
 use crate::error::{Error, Oversized, Result};
 use crate::plan::{Bins, Costs, Span};
 
@@ -60,6 +60,8 @@ pub struct PackSpec {
     pub max_cost: f64,
     /// What a bin costs beside its sequences.
     pub bin_cost: f64,
+    /// How many bins there are, of as small a capacity as does; else as many as are needed.
+    pub num_bins: Option<usize>,
     /// How many bins there are at least.
     pub min_bins: usize,
     /// What the number of bins has to be a multiple of. Not 0.
@@ -124,9 +126,12 @@ impl PackSpec {
                 }
                 let items = self.items(&pieces, cost)?;
                 self.check(&items, &pieces)?;
-                let packed = packer.pack(items.as_items(self.limit()), self.limit(), ticks)?;
-                let costs = items.costs.as_deref();
-                let packed = self.grow(packed, costs, items.noun(&pieces), ticks)?;
+                let (as_items, noun) = (items.as_items(self.limit()), items.noun(&pieces));
+                let packed = match self.num_bins {
+                    None => packer.pack(as_items, self.limit(), ticks)?,
+                    Some(bins) => self.fit(packer, as_items, bins, noun, ticks)?,
+                };
+                let packed = self.grow(packed, items.costs.as_deref(), noun, ticks)?;
                 Ok(items.expand(packed, &pieces))
             }
         }
@@ -340,6 +345,29 @@ impl PackSpec {
             });
         }
         Ok(fits * multiple)
+    }
+
+    /// Pack items into so many bins, of as small a capacity as does.
+    fn fit(
+        &self,
+        packer: Packer,
+        items: Items,
+        bins: usize,
+        noun: &'static str,
+        ticks: &mut Ticks,
+    ) -> Result<ItemBins> {
+        let count = items.sizes.len();
+        if bins > count && count > 0 {
+            return Err(Error::TooManyBins {
+                bins,
+                items: count,
+                noun,
+            });
+        }
+        match fit(packer, items, bins, self.limit(), ticks)? {
+            Some(packed) => spread(&packed, bins, ticks),
+            None => Err(Error::NoFit { bins }),
+        }
     }
 
     /// Add bins, if there are fewer than there have to be.

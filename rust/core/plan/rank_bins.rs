@@ -1,0 +1,431 @@
+//! Bins for ranks: the rows of a mini-batch are packed, and every rank gets the same number of bins.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
+use super::pack::{Cost, Growth, Load, PackSpec};
+use super::partition::{First, Item, Parts, balance, karmarkar_karp, swap};
+use crate::error::Result;
+use crate::ticks::Ticks;
+
+/// By which share the slowest rank may exceed the mean before rows are exchanged.
+const UNEVEN: f64 = 1e-3;
+
+/// Which rank gets which bins.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Deal<'a> {
+    /// Those that follow each other.
+    Contiguous,
+    /// Bin by bin to the next rank.
+    Strided,
+    /// About the same cost for all ranks.
+    Balanced {
+        /// What rows cost: finite and not negative.
+        costs: &'a [f64],
+        /// What a synthetic row costs.
+        synthetic: f64,
+    },
+}
+
+/// The bins of a mini-batch.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RankBins {
+    /// The rows of each bin, rank by rank. A bin without any has to get a synthetic row.
+    pub bins: Vec<Vec<usize>>,
+    /// How many bins the rows fill.
+    pub filled: usize,
+}
+
+/// The rows of a mini-batch.
+#[derive(Debug, Clone, Copy)]
+pub struct Rows<'a> {
+    /// How many tokens each has.
+    pub lens: &'a [usize],
+    /// The number of each row's group, counted in the order of their first rows, if some share a bin.
+    pub groups: Option<&'a [usize]>,
+    /// What rows cost, if that limits bins or says which one is split.
+    pub limited: Option<&'a [f64]>,
+}
+
+impl Rows<'_> {
+    /// What is packed as a whole: rows, or groups of them.
+    fn items(&self) -> Vec<Vec<usize>> {
+        let Some(groups) = self.groups else {
+            return (0..self.lens.len()).map(|row| vec![row]).collect();
+        };
+        let mut items = vec![Vec::new(); groups.iter().max().map_or(0, |last| last + 1)];
+        for (row, &group) in groups.iter().enumerate() {
+            items[group].push(row);
+        }
+        items
+    }
+
+    /// Pack all rows.
+    fn pack(&self, spec: &PackSpec, ticks: &mut Ticks) -> Result<Vec<Vec<usize>>> {
+        let cost = self.limited.map_or(Cost::Flops, Cost::Given);
+        let bins = spec.pack(self.lens, self.groups, &cost, ticks)?;
+        let rows = |ends: &[usize]| bins.spans[ends[0]..ends[1]].iter().map(|span| span.index);
+        Ok(bins
+            .offsets
+            .windows(2)
+            .map(|ends| rows(ends).collect())
+            .collect())
+    }
+
+    /// Pack some items.
+    fn pack_some(
+        &self,
+        items: &[&[usize]],
+        spec: &PackSpec,
+        ticks: &mut Ticks,
+    ) -> Result<Vec<Vec<usize>>> {
+        let rows: Vec<_> = items.iter().copied().flatten().copied().collect();
+        let lens: Vec<_> = rows.iter().map(|&row| self.lens[row]).collect();
+        let numbers = items.iter().enumerate();
+        let groups: Vec<_> = numbers
+            .flat_map(|(item, rows)| rows.iter().map(move |_| item))
+            .collect();
+        let limited = self
+            .limited
+            .map(|costs| -> Vec<_> { rows.iter().map(|&row| costs[row]).collect() });
+        let part = Rows {
+            lens: &lens,
+            groups: self.groups.map(|_| &*groups),
+            limited: limited.as_deref(),
+        };
+        let mut bins = part.pack(spec, ticks)?;
+        for row in bins.iter_mut().flatten() {
+            *row = rows[*row];
+        }
+        Ok(bins)
+    }
+}
+
+impl Deal<'_> {
+    /// Pack the rows of a mini-batch into as many bins as they fill, up to a multiple of the ranks and of
+    /// what `spec` says, and give each rank as many.
+    ///
+    /// Balanced, rows go to ranks by cost, and those of each rank to its bins: by cost again, else as
+    /// `spec` packs them. Where a rank would need more bins than there are, or where bins are to be
+    /// split in order to have enough, bins of all rows go to ranks by cost.
+    ///
+    /// # Errors
+    /// As [`PackSpec::pack`].
+    pub fn pack(
+        self,
+        rows: Rows,
+        spec: &PackSpec,
+        ranks: usize,
+        ticks: &mut Ticks,
+    ) -> Result<RankBins> {
+        let items = rows.items();
+        let freely = PackSpec {
+            min_bins: 0,
+            bins_multiple_of: 1,
+            num_bins: None,
+            ..spec.clone()
+        };
+        let of_bins = |bins: usize, capacity| PackSpec {
+            num_bins: Some(bins.min(items.len())),
+            capacity,
+            ..freely.clone()
+        };
+        let (mut bins, wanted, capacity) = match spec.num_bins {
+            None => {
+                let bins = rows.pack(&freely, ticks)?;
+                let most = bins.len().max(spec.min_bins);
+                (
+                    bins,
+                    most.next_multiple_of(spec.bins_multiple_of),
+                    spec.capacity,
+                )
+            }
+            Some(wanted) => {
+                let bins = rows.pack(&of_bins(wanted, spec.capacity), ticks)?;
+                let load =
+                    |bin: &Vec<usize>| bin.iter().map(|&row| spec.place(rows.lens[row])).sum();
+                let capacity = bins.iter().map(load).max().unwrap_or(1);
+                (bins, wanted, capacity)
+            }
+        };
+        let is_free = spec.growth == Growth::Moving;
+        if let Self::Balanced { costs, .. } = self
+            && is_free
+            && items.len() >= wanted
+        {
+            let spec = PackSpec {
+                capacity,
+                ..freely.clone()
+            };
+            let part = Parting {
+                rows,
+                items: &items,
+                costs,
+                spec,
+            };
+            if let Some(bins) = part.bins(ranks, wanted / ranks, ticks)? {
+                return Ok(RankBins {
+                    filled: bins.len(),
+                    bins,
+                });
+            }
+        }
+        if wanted > bins.len() {
+            let is_fitted = is_free && matches!(self, Self::Balanced { .. });
+            let grown = match is_fitted {
+                true => of_bins(wanted, capacity),
+                false => PackSpec {
+                    min_bins: wanted.min(items.len()),
+                    ..freely
+                },
+            };
+            bins = rows.pack(&grown, ticks)?;
+        }
+        let filled = bins.len();
+        bins.resize(wanted.max(filled), Vec::new());
+        Ok(RankBins {
+            bins: self.deal(bins, ranks, ticks)?,
+            filled,
+        })
+    }
+
+    /// Give each rank the same number of bins.
+    fn deal(
+        self,
+        mut bins: Vec<Vec<usize>>,
+        ranks: usize,
+        ticks: &mut Ticks,
+    ) -> Result<Vec<Vec<usize>>> {
+        let count = bins.len();
+        let order: Vec<_> = match self {
+            Self::Contiguous => return Ok(bins),
+            Self::Strided => (0..ranks)
+                .flat_map(|rank| (rank..count).step_by(ranks))
+                .collect(),
+            Self::Balanced { costs, synthetic } => {
+                let cost = |rows: &Vec<usize>| match rows.is_empty() {
+                    true => synthetic,
+                    false => rows.iter().map(|&row| costs[row]).sum(),
+                };
+                let costs: Vec<_> = bins.iter().map(cost).collect();
+                let parts = balanced(&costs, ranks, ticks)?;
+                parts
+                    .iter()
+                    .flat_map(|part| costly_first(part, &costs))
+                    .collect()
+            }
+        };
+        Ok(order
+            .into_iter()
+            .map(|bin| std::mem::take(&mut bins[bin]))
+            .collect())
+    }
+}
+
+/// Part bins into as many for every rank: by the largest differencing method, or the largest first with
+/// exchanges then, which is taken unless its slowest rank is slower.
+fn balanced(costs: &[f64], ranks: usize, ticks: &mut Ticks) -> Result<Parts> {
+    let each = costs.len() / ranks;
+    let largest_first = largest_first(costs, ranks, each, ticks)?;
+    let exchanged = swap(costs, &largest_first, true, rounds(ranks), ticks)?;
+    let differenced = karmarkar_karp(costs, ranks, true, ticks)?;
+    let slowest = |parts: &Parts| {
+        parts
+            .iter()
+            .map(|part| sum(part, costs))
+            .fold(0.0, f64::max)
+    };
+    Ok(match slowest(&differenced) < slowest(&exchanged) {
+        true => differenced.sorted(ticks)?,
+        false => exchanged,
+    })
+}
+
+/// Give each item, the costliest first, to the rank with the least to do that has fewer than so many.
+fn largest_first(costs: &[f64], ranks: usize, each: usize, ticks: &mut Ticks) -> Result<Parts> {
+    let items: Vec<_> = costs.iter().map(|&cost| Item { rows: 1, cost }).collect();
+    let taken = vec![Item::NOTHING; ranks];
+    let rank_of = balance(&items, &taken, each, First::Costly, ticks)?;
+    let mut parts = vec![Vec::new(); ranks];
+    for (item, rank) in rank_of.into_iter().flatten().enumerate() {
+        parts[rank].push(item);
+    }
+    Ok(Parts::of(parts))
+}
+
+fn rounds(ranks: usize) -> usize {
+    64 * ranks + 256
+}
+
+fn sum(items: &[usize], costs: &[f64]) -> f64 {
+    items.iter().map(|&item| costs[item]).sum()
+}
+
+/// Items by what they cost, of equal ones the first first.
+fn costly_first(items: &[usize], costs: &[f64]) -> Vec<usize> {
+    let mut order = items.to_vec();
+    order.sort_by(|&a, &b| costs[b].total_cmp(&costs[a]));
+    order
+}
+
+/// Rows that go to ranks before they are packed.
+struct Parting<'a> {
+    rows: Rows<'a>,
+    items: &'a [Vec<usize>],
+    /// Of rows.
+    costs: &'a [f64],
+    /// How the rows of a rank are packed.
+    spec: PackSpec,
+}
+
+impl Parting<'_> {
+    /// The bins of all ranks, so many of each; none if a rank needs more.
+    fn bins(
+        &self,
+        ranks: usize,
+        each: usize,
+        ticks: &mut Ticks,
+    ) -> Result<Option<Vec<Vec<usize>>>> {
+        let costs: Vec<f64> = self
+            .items
+            .iter()
+            .map(|rows| sum(rows, self.costs))
+            .collect();
+        let mut parts = largest_first(&costs, ranks, usize::MAX, ticks)?;
+        let slowest = parts
+            .iter()
+            .map(|part| sum(part, &costs))
+            .fold(0.0, f64::max);
+        if slowest * ranks as f64 > costs.iter().sum::<f64>() * (1.0 + UNEVEN) {
+            parts = swap(&costs, &parts, false, rounds(ranks), ticks)?;
+        }
+        let mut parts: Vec<_> = parts.iter().map(<[_]>::to_vec).collect();
+        give_enough(&mut parts, &costs, each);
+        let mut all = Vec::with_capacity(ranks * each);
+        for part in parts {
+            let Some(bins) = self.bins_of(&part, &costs, each, ticks)? else {
+                return Ok(None);
+            };
+            let costs: Vec<_> = bins.iter().map(|rows| sum(rows, self.costs)).collect();
+            let indices: Vec<_> = (0..bins.len()).collect();
+            all.extend(
+                costly_first(&indices, &costs)
+                    .into_iter()
+                    .map(|bin| bins[bin].clone()),
+            );
+        }
+        Ok(Some(all))
+    }
+
+    /// The bins of a rank.
+    fn bins_of(
+        &self,
+        part: &[usize],
+        costs: &[f64],
+        each: usize,
+        ticks: &mut Ticks,
+    ) -> Result<Option<Vec<Vec<usize>>>> {
+        let items: Vec<_> = part.iter().map(|&item| &*self.items[item]).collect();
+        let costs: Vec<_> = part.iter().map(|&item| costs[item]).collect();
+        if let Some(bins) = self.level(&items, &costs, each, ticks)? {
+            return Ok(Some(bins));
+        }
+        let bins = self.rows.pack_some(&items, &self.spec, ticks)?;
+        if bins.len() >= each {
+            return Ok((bins.len() == each).then_some(bins));
+        }
+        let fitted = PackSpec {
+            num_bins: Some(each),
+            ..self.spec.clone()
+        };
+        self.rows.pack_some(&items, &fitted, ticks).map(Some)
+    }
+
+    /// Give each item, the costliest first, to the bin that costs least and has room for it; none if
+    /// there is one that has not, or a bin stays empty.
+    fn level(
+        &self,
+        items: &[&[usize]],
+        costs: &[f64],
+        bins: usize,
+        ticks: &mut Ticks,
+    ) -> Result<Option<Vec<Vec<usize>>>> {
+        let limit = self.spec.limit();
+        let load = |rows: &[usize]| Load {
+            size: rows
+                .iter()
+                .map(|&row| self.spec.place(self.rows.lens[row]))
+                .sum(),
+            count: rows.len(),
+            cost: self.rows.limited.map_or(0.0, |costs| sum(rows, costs)),
+        };
+        let empty = Load {
+            size: 0,
+            count: 0,
+            cost: 0.0,
+        };
+        let mut loads = vec![empty; bins];
+        let mut members = vec![Vec::new(); bins];
+        // Costs are not negative, so that their bits are in order.
+        let mut least: BinaryHeap<_> = (0..bins)
+            .map(|bin| Reverse((0_u64, 0_usize, bin)))
+            .collect();
+        let mut full = Vec::new();
+        // Where most bins are full, it takes too long to find one that is not.
+        let mut misses = 4 * items.len();
+        let indices: Vec<_> = (0..items.len()).collect();
+        for item in costly_first(&indices, costs) {
+            ticks.done(1)?;
+            let load = load(items[item]);
+            loop {
+                let Some(Reverse((cost, count, bin))) = least.pop() else {
+                    return Ok(None);
+                };
+                if !loads[bin].has_room_for(load, limit) {
+                    if misses == 0 {
+                        return Ok(None);
+                    }
+                    misses -= 1;
+                    full.push(Reverse((cost, count, bin)));
+                    continue;
+                }
+                loads[bin] = loads[bin].plus(load);
+                members[bin].extend_from_slice(items[item]);
+                let cost = f64::from_bits(cost) + costs[item];
+                least.push(Reverse((cost.to_bits(), count + 1, bin)));
+                break;
+            }
+            least.extend(full.drain(..));
+        }
+        for rows in &mut members {
+            if rows.is_empty() {
+                return Ok(None);
+            }
+            rows.sort_unstable();
+        }
+        Ok(Some(members))
+    }
+}
+
+/// Give ranks with fewer than so many items the cheapest ones of those with most, while there are enough.
+fn give_enough(parts: &mut [Vec<usize>], costs: &[f64], each: usize) {
+    let mut counts: BinaryHeap<_> = { parts.iter().enumerate() }
+        .map(|(rank, part)| (part.len(), Reverse(rank)))
+        .collect();
+    for rank in 0..parts.len() {
+        while parts[rank].len() < each {
+            let Some((_, Reverse(donor))) = counts.pop() else {
+                return;
+            };
+            if parts[donor].len() <= each {
+                continue;
+            }
+            let cheapest = (0..parts[donor].len())
+                .min_by(|&a, &b| costs[parts[donor][a]].total_cmp(&costs[parts[donor][b]]));
+            let item = parts[donor].remove(cheapest.unwrap_or(0));
+            counts.push((parts[donor].len(), Reverse(donor)));
+            parts[rank].push(item);
+        }
+        parts[rank].sort_unstable();
+    }
+}
