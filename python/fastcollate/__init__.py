@@ -14,7 +14,7 @@ import logging
 from typing import TYPE_CHECKING
 
 from fastcollate import memory, parallel, planning
-from fastcollate._fastcollate import __version__
+from fastcollate._fastcollate import __version__ as __version__
 from fastcollate.batch import Batch
 from fastcollate.build import build_batch
 from fastcollate.builder import BatchBuilder
@@ -24,7 +24,7 @@ from fastcollate.ingest.column_input import ragged
 from fastcollate.ingest.columns import Ragged
 from fastcollate.ingest.fields import Field, PerRow, RoutedExperts
 from fastcollate.ops.padding import pad, unpad
-from fastcollate.plan.layouts import Jagged, Left, Packed, Right, TwoSegment
+from fastcollate.plan.layouts import Jagged, Left, Packed, Right, Tree, TwoSegment
 from fastcollate.plan.merging import merge_turns
 from fastcollate.plan.stepping import plan_step
 
@@ -40,8 +40,8 @@ __all__ = [
     "Ragged",
     "Right",
     "RoutedExperts",
+    "Tree",
     "TwoSegment",
-    "__version__",
     "build_batch",
     "merge_turns",
     "pad",

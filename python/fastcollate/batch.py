@@ -135,6 +135,9 @@ class Batch(Mapping[str, Any], Generic[Array]):
     router_padding_mask: Array
     offsets: Array
     response_offsets: Array
+    sequence_offsets: Array
+    predictors: Array
+    row_bins: Array
     cu_seqlens: Array
     cu_seqlens_padded: Array
     row_cu_seqlens: list[Array]
@@ -327,10 +330,12 @@ class Batch(Mapping[str, Any], Generic[Array]):
         token's subtree ends where its sequence does, that of padding behind itself. Padding sees
         itself only, also where `padding_as` makes it part of a segment of ``cu_seqlens``.
 
-        Made anew each time, on the device of ``input_ids``.
+        Made anew each time, on the device of ``input_ids``. If an output has that key, as one of
+        a tree, it is that.
         """
         self._check_whole()
-        return cast("Array", subtree_end(self))
+        found = self._data["subtree_end"] if "subtree_end" in self._data else subtree_end(self)
+        return cast("Array", found)
 
     @property
     def targets(self) -> Array:
@@ -351,7 +356,8 @@ class Batch(Mapping[str, Any], Generic[Array]):
         Returns
         -------
         dict
-            ``batch/rows``, and in the packed layout ``batch/bins``; ``batch/tokens``, of which
+            ``batch/rows``, and in bins ``batch/bins``; of a tree ``batch/token_ratio``, how many
+            times fewer tokens there are than those of all rows; ``batch/tokens``, of which
             ``batch/prompt_tokens`` and ``batch/response_tokens``; ``batch/padded_tokens``, the
             positions of ``input_ids``, and ``batch/padding_fraction``, the share of them that is
             padding (0 to 1); the lengths ``batch/longest_row``, ``batch/longest_prompt`` and
@@ -376,7 +382,9 @@ class Batch(Mapping[str, Any], Generic[Array]):
         if self.merge_plan is not None:
             masked = {"generate/num_rewards_masked_by_merge": float(self._masked_rewards)}
             merging = self.merge_plan.report.metrics | masked
-        bins = {"batch/bins": float(plan.num_output_rows)} if plan.is_packed else {}
+        bins = {"batch/bins": float(plan.num_output_rows)} if plan.has_bins else {}
+        if plan.is_tree:
+            bins["batch/token_ratio"] = tokens / plan.num_placed if plan.num_placed else 1.0
         training: dict[str, float] = {}
         if self._spec is not None:  # else nothing says which output is the mask
             spans = RowPlaces.of(plan).responses
@@ -392,7 +400,7 @@ class Batch(Mapping[str, Any], Generic[Array]):
             "batch/prompt_tokens": float(prompt_tokens),
             "batch/response_tokens": float(response_tokens),
             "batch/padded_tokens": float(padded_tokens),
-            "batch/padding_fraction": _padding(tokens, padded_tokens),
+            "batch/padding_fraction": _padding(plan),
             "batch/longest_row": float((prompt_lens + response_lens).max(initial=0)),
             "batch/longest_prompt": float(prompt_lens.max(initial=0)),
             "batch/longest_response": float(response_lens.max(initial=0)),
@@ -788,10 +796,10 @@ class Batch(Mapping[str, Any], Generic[Array]):
             head = "Batch without a plan"
         else:
             tokens = int((plan.prompt_lens + plan.response_lens)[self._is_real].sum())
-            bins = f" in {counted(plan.num_output_rows, 'bin')}" if plan.is_packed else ""
+            bins = f" in {counted(plan.num_output_rows, 'bin')}" if plan.has_bins else ""
             head = (
                 f"Batch of {counted(plan.num_rows, 'row')}{bins}, {counted(tokens, 'token')}, "
-                f"{_padding(tokens, plan.num_positions):.1%} padding"
+                f"{_padding(plan):.1%} padding"
             )
         cells = [(str(key), *_describe(value)) for key, value in self._data.items()]
         widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
@@ -818,9 +826,9 @@ class Batch(Mapping[str, Any], Generic[Array]):
         return cast("Array", found)
 
 
-def _padding(tokens: int, positions: int) -> float:
-    """Return the share of positions that hold no token."""
-    return 1 - tokens / positions if positions else 0.0
+def _padding(plan: Plan) -> float:
+    """Return the share of positions that hold no token of a row that is no padding."""
+    return 1 - plan.num_placed / plan.num_positions if plan.num_positions else 0.0
 
 
 def _describe(value: Any) -> tuple[str, str]:

@@ -48,6 +48,7 @@ from fastcollate.plan.layouts import (
     Layout,
     LayoutArgument,
     Packed,
+    Tree,
     checked_layout,
     split_message,
 )
@@ -200,10 +201,10 @@ def build_batch(
         of Hugging Face shift inside and take ``"aligned"``.
     layout
         How rows lie in the outputs: :class:`Left`, :class:`Right`, :class:`TwoSegment`,
-        :class:`Jagged` or :class:`Packed`, each with the widths and other options that it has, as
-        ``fc.Left(pad_to=4096)``. ``"left"``, ``"right"``, ``"two_segment"`` and ``"jagged"`` mean
-        the default options. None is the layout that the shard's step was planned with, which admits
-        no other; without one it is ``"left"``.
+        :class:`Jagged`, :class:`Packed` or :class:`Tree`, each with the widths and other options
+        that it has, as ``fc.Left(pad_to=4096)``. ``"left"``, ``"right"``, ``"two_segment"``,
+        ``"jagged"`` and ``"tree"`` mean the default options. None is the layout that the shard's
+        step was planned with, which admits no other; without one it is ``"left"``.
     warn_above
         Warn when the longest row exceeds it. Nothing is ever truncated.
     dtypes
@@ -236,7 +237,7 @@ def build_batch(
         given ``loss_mask``, ``rewards`` and ``logprobs``, float32 (B, R), with zeros on padding,
         and those of ``fields``. Other dtypes by ``dtypes``.
 
-        :class:`Jagged` and :class:`Packed` say what their outputs are.
+        :class:`Jagged`, :class:`Packed` and :class:`Tree` say what their outputs are.
 
     Raises
     ------
@@ -392,6 +393,11 @@ def _checked_plain(
     if warn_above is not None:
         checked_integer("warn_above", warn_above, "an integer or None")
     chosen = planned or LEFT if layout is None else checked_layout(layout, planned)
+    if labels is not None and isinstance(chosen, Tree):
+        raise ValueError(
+            f"labels is {labels!r}, but a position of a tree can predict several tokens; leave "
+            "labels out: batch.targets has the tokens, and batch.predictors the positions"
+        )
     if labels == "shifted" and isinstance(chosen, Packed) and chosen.shift == "next_token":
         raise ValueError(
             "labels is 'shifted' and shift of the layout is 'next_token', which would shift labels "

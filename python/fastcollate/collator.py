@@ -12,6 +12,7 @@ from fastcollate.handover.pools import BufferPool
 from fastcollate.ingest.fields import Field, PerRow, RoutedExperts
 from fastcollate.ingest.padded_blocks import padding_message
 from fastcollate.ingest.samples import checked_sources, columns_of
+from fastcollate.plan.layouts import Tree
 
 if TYPE_CHECKING:
     import torch
@@ -154,6 +155,11 @@ class Collator(Generic[Made]):
             raise TypeError(f"{message} (columns of rows come with the samples)")
         own: dict[str, Any] = {"pad_token_id": pad_token_id, "array_type": array_type}
         check_options(**own, **{**ROW_OPTIONS, **options})
+        if (layout := options.get("layout")) == "tree" or isinstance(layout, Tree):
+            raise ValueError(
+                f"layout is {layout!r}, but models that are called with all outputs of a collator "
+                "would attend to other branches; call build_batch, and pass the model a mask"
+            )
         self._pad_token_id = pad_token_id
         self._fields = checked_sources(fields or {})
         self._ignore = None if ignore == "rest" else frozenset(_names("ignore", ignore))

@@ -21,6 +21,7 @@ from fastcollate.dtypes import DEFAULT
 from fastcollate.handover.pools import PoolArgument, checked_memory
 from fastcollate.ingest.fields import object_outputs
 from fastcollate.ingest.tokens import Tokens
+from fastcollate.plan.grouping import group_numbers
 from fastcollate.plan.layouts import LEFT
 from fastcollate.plan.merging import MergePlan, Merging
 from fastcollate.plan.shard import Shard, picked_names
@@ -75,6 +76,12 @@ def collate_fields(
     row_source = None if merging is None else merging.row_source
     memory = checked_memory(pool, pin_memory, array_type)
     names = names or {}
+    uids = names.get("uids")
+    if layout.shares_by_uid and uids is None:
+        raise ValueError(
+            "share of the layout is 'group', but uids is None; pass one uid per row, or another "
+            "share"
+        )
     counts = [(name, len(values)) for name, values in names.items()]
     plan, table, arrays, owner, merge, masked_rewards = collate(
         tokens,
@@ -85,6 +92,7 @@ def collate_fields(
         pad_token_id,
         fields,
         counts,
+        group_numbers("uids", uids) if layout.shares_by_uid else None,
         layout,
         outputs,
         memory.pool,

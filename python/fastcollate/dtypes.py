@@ -37,10 +37,10 @@ _PRESETS = {"default": _DEFAULT, "compact": _COMPACT}
 def needs_loss_mask(layout: LayoutSpec, is_merged_or_shard: bool) -> bool:
     """Return whether a batch has a ``loss_mask`` output where the argument is None.
 
-    Merged rows have observations, shards padding rows, and packed rows tokens that nothing
-    predicts: the response mask does not say which of them train.
+    Merged rows have observations, shards padding rows, and rows in bins tokens that nothing
+    predicts: no response mask says which of them train.
     """
-    return layout.is_packed or is_merged_or_shard
+    return layout.has_bins or is_merged_or_shard
 
 
 def checked_outputs(

@@ -321,6 +321,35 @@ pub enum Error {
     },
 
     #[error(
+        "plan of the layout has {} in common for row {row} and row {before}, but they differ at token \
+         {token}; pass a plan of these rows",
+        counted(*.shared, "token")
+    )]
+    OtherTokens {
+        row: usize,
+        before: usize,
+        shared: usize,
+        token: usize,
+    },
+
+    #[error(
+        "plan of the layout has {} in common for row {row} and row {before}, but {}",
+        counted(*.shared, "token"),
+        if *.are_given {
+            "their same_inputs differ; plan the tree with the same ids"
+        } else {
+            "each row has inputs of its own (PerRow with concat=True); pass same_inputs, which says \
+             what rows have the same ones"
+        }
+    )]
+    OtherInputs {
+        row: usize,
+        before: usize,
+        shared: usize,
+        are_given: bool,
+    },
+
+    #[error(
         "row {row} has no prompt, so with {shift} no position holds {field} of its first response \
          token, which {why}; begin the row with a prompt token (such as BOS), or {remedy}"
     )]

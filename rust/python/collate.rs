@@ -7,7 +7,7 @@ use fastcollate::batch::{
 };
 use fastcollate::plan::{Assembly, CpRank, Placement, Turns};
 use fastcollate::{FieldColumn, SliceColumn, TokenStreams};
-use numpy::{PyArray1, PyArrayMethods, PyUntypedArrayMethods};
+use numpy::{PyArray1, PyArrayMethods, PyReadonlyArray1, PyUntypedArrayMethods};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
@@ -24,6 +24,8 @@ use crate::plan::batch_plan::Plan;
 use crate::plan::layout::LayoutSpec;
 use crate::plan::merging::{Merge, RowSource, merged};
 use crate::plan::shard::{Shard, WIDTHS};
+use crate::plan::sharing::compared;
+use crate::plan::tables::usizes;
 
 /// From this size on other threads of the interpreter may run while plain memory is copied.
 const DETACH_FROM: usize = 1 << 20;
@@ -43,8 +45,10 @@ type Collated<'py> = (
 /// here, and how many rewards lie on tokens that merging masked.
 ///
 /// `row_source` says what rows are made of, if not of one turn each, and `shard` which of them are
-/// wanted, if not all; `widths` names the rows that its widths come from. `cp` is the number of context-parallel ranks and the one
-/// whose chunks are written. `counts` is how many items there are of what is not written here. `allocator` is
+/// wanted, if not all; `widths` names the rows that its widths come from. `cp` is the number of
+/// context-parallel ranks and the one whose chunks are written. `counts` is how many items there are of what
+/// is not written here, and `uids` has the number of each turn's group, where rows share tokens by these.
+/// `allocator` is
 /// called with the number of bytes, which is known once rows are merged and placed; it returns an array of
 /// bytes, whose owner is the caller, or None for memory of the pool.
 #[pyfunction]
@@ -62,6 +66,7 @@ pub fn collate<'py>(
     pad_token_id: i64,
     fields: Vec<(Bound<'py, PyAny>, Bound<'py, FieldSpec>)>,
     counts: Vec<(String, usize)>,
+    uids: Option<PyReadonlyArray1<'py, i64>>,
     layout: &Bound<'py, LayoutSpec>,
     outputs: &Bound<'py, OutputSpec>,
     pool: Option<&Bound<'py, BufferPool>>,
@@ -94,7 +99,13 @@ pub fn collate<'py>(
     if let Some(shard) = &mut shard {
         shard.0.widths_of = WIDTHS.value(widths)?;
     }
-    let rows = source.rows(&turns, shard.as_ref().map(|shard| &shard.0), layout.core())?;
+    let mut rows = source.rows(&turns, shard.as_ref().map(|shard| &shard.0), layout.core())?;
+    if layout.core().layout().is_tree() {
+        let uids = uids.map(|ids| usizes("uids", &ids)).transpose()?;
+        compared(py, &columns.tokens, &turns, |streams| {
+            rows.share(streams, layout.core(), &specs, uids.as_deref())
+        })?;
+    }
     let masked_rewards = source.merge_numbers(&specs, &mut columns)?;
     let placement = layout.place(py, &rows, shard.as_ref())?;
     let request = Request {

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 def subtree_end(batch: Batch) -> Any:
     """See :attr:`fastcollate.Batch.subtree_end`."""
     plan = batch.plan
-    ends = plan.subtree_ends().reshape(plan.leading_shape(plan.width))
+    ends = plan.subtree_ends().reshape(plan.leading_shape(of_sequence=True))
     return like_of(ends, batch["input_ids"])
 
 

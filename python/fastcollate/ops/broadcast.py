@@ -24,11 +24,10 @@ def broadcasted(plan: Plan, per_row: Any, on: str) -> Any:
             f"per_row has shape {tuple(per_row.shape)}, but the batch has {plan.num_rows} rows; "
             f"pass shape ({plan.num_rows},)"
         )
-    width = plan.response_width
     places, lens = plan.gather_places(
         of_sequence=False,
         next_token=False,
-        width=width,
+        width=plan.response_width,
         per_turn=False,
         gaps=on == "response",
         padding=True,
@@ -36,7 +35,7 @@ def broadcasted(plan: Plan, per_row: Any, on: str) -> Any:
     )
     rows = np.repeat(np.arange(plan.num_rows), lens)
     rows, places = rows[places >= 0], places[places >= 0]
-    shape = plan.leading_shape(width)
+    shape = plan.leading_shape(of_sequence=False)
     if isinstance(per_row, np.ndarray):
         out = np.zeros(shape, per_row.dtype)
         out.reshape(-1)[places] = per_row[rows]

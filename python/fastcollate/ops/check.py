@@ -268,7 +268,7 @@ def _padding(facts: _Facts) -> Iterator[Finding]:
     lens = (facts.places.prompt_lens + facts.places.response_lens)[facts.is_real]
     # Padding rows are there for the number of rows, whatever the layout.
     tokens, positions = int(lens.sum()), len(lens) * plan.width
-    if plan.is_packed or plan.is_jagged or tokens == 0 or tokens > (1 - MOST_PADDING) * positions:
+    if plan.has_bins or plan.is_jagged or tokens == 0 or tokens > (1 - MOST_PADDING) * positions:
         return
     bins = pack(lens, plan.width)
     share = 1 - tokens / positions

@@ -51,8 +51,8 @@ def gathered(
         raise ValueError(
             "shift is 'next_token', but of is 'response'; pass of='sequence', or leave shift out"
         )
-    width = plan.width if of == "sequence" else plan.response_width
-    leading = plan.leading_shape(width)
+    leading = plan.leading_shape(of_sequence=of == "sequence")
+    width = leading[-1]
     found = tuple(x.shape)[: len(leading)]
     expected = [leading]
     if is_shifted:
@@ -70,7 +70,7 @@ def gathered(
         per_turn=per == "turn",
         gaps=gaps,
         # In bins padding rows fill no row of the output: nobody has a place for their values.
-        padding=not plan.is_packed,
+        padding=not plan.has_bins,
         may_miss=missing is not None,
     )
     values = _at(flattened(x, len(leading)), places, missing)

@@ -35,7 +35,7 @@ def loss_positions(batch: Batch) -> LossPositions:
     """See :meth:`fastcollate.Batch.loss_positions`."""
     plan, like = batch.plan, batch["input_ids"]
     values, predictors = _places(plan, next_token=True)
-    shape = plan.leading_shape(plan.response_width)
+    shape = plan.leading_shape(of_sequence=False)
     is_trained = _is_trained(batch)[values]
     values, predictors = values[is_trained], predictors[is_trained]
     if (predictors < 0).any():
@@ -56,7 +56,7 @@ def targets(batch: Batch) -> Any:
     """See :attr:`fastcollate.Batch.targets`."""
     plan, ids = batch.plan, batch["input_ids"]
     values, tokens = _places(plan, next_token=False)
-    found = zeros(plan.leading_shape(plan.response_width), ids)
+    found = zeros(plan.leading_shape(of_sequence=False), ids)
     found.reshape(-1)[like_of(values, ids)] = taken(ids.reshape(-1), tokens)
     return found
 

@@ -205,10 +205,11 @@ def _tokens_of(batch: Batch) -> _Tokens:
         return _tokens_of_mapping(batch)
     plan = batch.plan
     rows = None
-    if plan.is_packed:
-        rows = _rows_of_ids(batch["sequence_ids"])
-    elif plan.is_jagged:
+    lie_end_to_end = len(plan.leading_shape(of_sequence=False)) == 1
+    if lie_end_to_end:
         rows = np.repeat(np.arange(plan.num_rows), plan.response_lens)
+    elif plan.has_bins:
+        rows = _rows_of_ids(batch["sequence_ids"])
     return _Tokens(trained_mask(batch), rows, plan.num_rows)
 
 

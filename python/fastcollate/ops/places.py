@@ -111,7 +111,7 @@ class RowPlaces(NamedTuple):
         tables = plan.to_dict()
         shape, response_shape = tables["sequence_shape"], tables["response_shape"]
         return cls(
-            _spans(tables["sequence_segments"], int(shape[1])),
+            _spans(plan.read_segments(), int(shape[1])),
             _spans(tables["response_segments"], int(response_shape[1])),
             tables["prompt_lens"],
             tables["response_lens"],

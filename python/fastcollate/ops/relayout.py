@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fastcollate._fastcollate import FieldSpec, RowSpans
-from fastcollate.arrays import flattened
+from fastcollate.arrays import flattened, taken
 from fastcollate.core_call import collate_fields
 from fastcollate.dtypes import needs_loss_mask
 from fastcollate.ingest.tokens import Whole
@@ -31,13 +31,24 @@ def relayout(batch: Batch, layout: LayoutSpec, shard: Shard | None = None) -> Ba
     sequence_starts, response_starts = plan.row_starts()
     prompt_lens, response_lens = plan.prompt_lens, plan.response_lens
     lens = prompt_lens + response_lens
-    leading = len(plan.leading_shape(plan.width))
+    places = plan.stream_places()
+    dimensions = {
+        "sequence": len(plan.leading_shape(of_sequence=True)),
+        "response": len(plan.leading_shape(of_sequence=False)),
+        "stream": 1,
+    }
     # Of a field's two outputs, the one that does not hold its values.
     beside = {
         output.field: output.key
         for output in table
         if output.field is not None and output.key != spec.fields[output.field].key
     }
+
+    def per_token(key: str) -> Any:
+        align = table[key].align
+        values = flattened(batch[key], dimensions[align])
+        # Of a tree, whose rows share places, streams are taken out row by row.
+        return values if places is None or align != "sequence" else taken(values, places)
 
     def column(index: int, spec: FieldSpec) -> Any:
         value = batch[spec.key]
@@ -46,16 +57,16 @@ def relayout(batch: Batch, layout: LayoutSpec, shard: Shard | None = None) -> Ba
         if spec.align == "joined":
             bounds = pairwise(np.asarray(batch[beside[index]]).tolist())
             return [value[start:stop] for start, stop in bounds]
-        values = flattened(value, leading)
+        values = per_token(spec.key)
         is_of_responses = table[spec.key].align == "response"
         starts = response_starts if is_of_responses else sequence_starts
         counts = FieldSpec.row_lens(spec.align, prompt_lens, response_lens)
         if counts is None:  # a mask says which tokens have values
-            mask = flattened(batch[beside[index]], leading)
+            mask = per_token(beside[index])
             counts = _captured(mask, sequence_starts, lens, None if shard is None else shard.rows)
         return RowSpans([(values, starts, counts)])
 
-    ids = flattened(batch["input_ids"], leading)
+    ids = per_token("input_ids")
     collated = collate_fields(
         Whole(RowSpans([(ids, sequence_starts, lens)]), prompt_lens),
         spec.pad_token_id,
@@ -117,5 +128,6 @@ def _captured(
     counts = np.zeros(len(lens), np.int64)
     for row in range(len(lens)) if rows is None else rows[rows >= 0].tolist():
         of_row = mask[starts[row] : starts[row] + lens[row]]
-        counts[row] = lens[row] - np.count_nonzero(of_row)
+        # What a tree's row shares was written by another, of which fewer may be captured.
+        counts[row] = lens[row] if not of_row.any() else of_row.argmax()
     return counts

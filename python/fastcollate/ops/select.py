@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 def selected(batch: Batch, shard: Shard) -> Batch:
     """See :meth:`fastcollate.Batch.select`."""
     check_shard(shard)
-    if batch.plan.is_packed:
+    if batch.plan.has_bins:
         raise ValueError(
             "the batch is packed, so several of its rows share a row of the outputs; "
             "pass shard to build_batch, or select from a padded or jagged batch"

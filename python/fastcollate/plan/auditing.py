@@ -187,7 +187,8 @@ class _Ledger:
 
     def enter_batch(self, index: int, batch: Any, expected: Shard | None) -> None:
         """Read a batch's arrays by its plan."""
-        tables = batch.plan.to_dict()
+        # Tokens are looked for where they are read: in a tree, rows share places.
+        tables = batch.plan.to_dict() | {"sequence_segments": batch.plan.read_segments()}
         if not np.array_equal(np.diff(self.offsets), tables["turn_response_lens"]):
             raise ValueError(
                 f"batches[{index}] was built from other turns; pass batches of the same turns, and "

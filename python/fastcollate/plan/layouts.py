@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import reprlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, fields
 from typing import Any, ClassVar, Literal, TypeAlias, TypeVar
 
-from fastcollate._fastcollate import PADDING_AS, SHIFTS, LayoutSpec, PackSpec, Plan
+from fastcollate._fastcollate import PADDING_AS, SHARES, SHIFTS, LayoutSpec, PackSpec, Plan
 from fastcollate.arguments import check_choice, checked_count, counted, suggests_names
 from fastcollate.arrays import describe
 from fastcollate.plan.bin_plan import BinPlan
 from fastcollate.plan.costs import NAMED_COSTS, CostArgument, Costs
+from fastcollate.plan.grouping import group_numbers
 from fastcollate.plan.lengths import checked_bin
 from fastcollate.plan.packing import Algorithm, Growth, Oversize, Packer
+from fastcollate.plan.tables import Table
+from fastcollate.plan.tree_bins import TreeBins
+from fastcollate.plan.tree_plan import TreePlan, checked_tree_packer
 
+Share: TypeAlias = Literal["all", "group", "prompts"]
+"""Which rows share which tokens."""
 Shift: TypeAlias = Literal["none", "next_token"]
 PaddingAs: TypeAlias = Literal["own_segment", "last_segment", "no_segment"]
 
@@ -71,10 +77,15 @@ class Layout:
                 f"options['layout'] is {name!r}; pass the dict that {cls.__name__}.to_dict returned"
             )
         if isinstance(plan := given.get("plan"), Mapping):
-            given["plan"] = BinPlan.from_dict(plan)
+            given["plan"] = kind._plan_of(plan)
         if isinstance(cost := given.get("cost"), Mapping):
             given["cost"] = Costs.from_dict(cost)
         return kind(**given)
+
+    @staticmethod
+    def _plan_of(tables: Mapping[str, Any]) -> Any:
+        """Return the plan of such tables."""
+        return BinPlan.from_dict(tables)
 
     def __reduce__(self) -> tuple[Callable[..., Layout], tuple[Any, ...]]:
         return _restored, (type(self), self._options())
@@ -426,20 +437,10 @@ class Packed(Layout):
             self._set("max_cost", packer.max_cost)
 
     def _checked_plan(self) -> BinPlan | tuple[tuple[int, ...], ...] | str:
-        given = self._options()
-        for name in ("capacity", *_PACKING):
-            if name in given:
-                raise ValueError(
-                    f"{name} is given, but plan has its bins already; leave {name} out, or pass it "
-                    "to fastcollate.planning.pack"
-                )
+        _refuse_packing(self._options(), ("capacity", *_PACKING), "pack")
         plan = self.plan
         if isinstance(plan, BinPlan):
-            if self.multiple_of not in (1, plan.multiple_of):
-                raise ValueError(
-                    f"multiple_of is {self.multiple_of}, but plan was made with "
-                    f"multiple_of={plan.multiple_of}; leave multiple_of out"
-                )
+            _check_multiple(self, plan)
             return plan
         if isinstance(plan, str) and plan == "single_row":
             return plan
@@ -460,6 +461,142 @@ class Packed(Layout):
         return None if isinstance(self.plan, str) else self.plan
 
 
+@suggests_names
+@dataclass(frozen=True, slots=True, repr=False)
+class Tree(Layout):
+    """Several rows to a row of the output, and tokens that they begin with in common once.
+
+    Rows are sorted by their tokens, and each writes those that it does not share with the row
+    before it. For the rows ``p q a``, ``p q b c`` and ``p x``, with prompts of one token::
+
+        input_ids       |  p   q   a   b   c   x  PAD |    targets     | q  a | q  b  c | x |
+        position_ids    |  0   1   2   2   3   1   0  |    predictors  | 0  1 | 0  1  3 | 0 |
+        subtree_end     |  6   5   3   5   5   6   7  |    loss_mask   | r  r | r  r  r | r |
+                         <------------- W ----------->
+
+    B rows lie in N bins of W positions. ``input_ids`` and ``position_ids``, the depth of each token
+    in its rows, are int64 (N, W). ``subtree_end``, int32 (N, W), is the mask of attention: position
+    q may look at k if and only if ``k <= q < subtree_end[k]``. Padding looks at itself.
+
+    A position can predict several next tokens, and a token can belong to several rows. So
+    response-aligned fields, ``loss_mask`` among them, are (response tokens,), one value for each
+    response token of each row, in the order of the batch's rows. Beside them lie ``targets``, the
+    token ids, and ``predictors``, int64: the position, counted over (N x W), whose output predicts
+    the token. ``response_offsets``, int64 (B + 1,), and ``row_bins``, int64 (B,), say where each
+    row's values begin, and which bin it lies in. :class:`Field` of whole sequences is (tokens of
+    all rows,), with ``sequence_offsets``, int64 (B + 1,). Routed experts are (N, W, ...); those of
+    a token in common are of the first of its rows in the tree. There are no other masks, no
+    ``labels`` and no ``cu_seqlens``.
+
+    The first response token of a row without a prompt has no predictor (0 stands there), which is
+    an error if it trains. Equality of losses presumes that a token's result depends on the tokens
+    before it alone: see :func:`fastcollate.planning.prefix_tree`.
+
+    Parameters
+    ----------
+    capacity
+        How many tokens a bin holds at most, those in common counted once. Larger trees are cut
+        (:meth:`fastcollate.planning.TreePlan.pack`). None puts all rows into one bin.
+    plan
+        What rows share, if it was planned: by :func:`fastcollate.planning.prefix_tree`, to be
+        packed by `capacity`, or packed already by :meth:`TreePlan.pack`. The tokens are compared.
+    share
+        Without a plan, which tokens rows share, as ``prefix_tree``: ``"all"``, ``"group"`` (needs
+        ``uids``) or ``"prompts"``.
+    same_inputs
+        One id per row, of merged turns one per turn, for its inputs beside tokens, such as images:
+        rows with different ids share nothing. Without ids, rows with fields of
+        ``PerRow(concat=True)`` share nothing, and all others have the same inputs.
+    algorithm, max_sequences, min_bins, bins_multiple_of, oversize, max_cost, cost
+        With `capacity`, as ``TreePlan.pack``.
+    multiple_of
+        Round the place of each whole tree up to a multiple; by default as `plan` has rounded it.
+    pad_to
+        Fix ``W``, which is the fullest bin by default. A fuller one is an error.
+
+    Raises
+    ------
+    ValueError
+        An option of packing without a capacity; a capacity beside bins, or `share` beside a plan; a
+        `multiple_of` that is not the plan's; a `pad_to` that is no multiple; what ``TreePlan.pack``
+        refuses.
+    TypeError
+        What is no number, plan or option.
+
+    Examples
+    --------
+    >>> fc.Tree(16384, share="group")
+    Tree(capacity=16384, share='group')
+    """
+
+    name: ClassVar[str] = "tree"
+
+    capacity: int | None = None
+    _: KW_ONLY
+    plan: TreePlan | TreeBins | None = None
+    share: Share = "all"
+    same_inputs: Sequence[Any] | None = None
+    algorithm: Algorithm = "ffd"
+    max_sequences: int | None = None
+    min_bins: int = 0
+    bins_multiple_of: int = 1
+    oversize: Oversize | None = None
+    max_cost: float | None = None
+    cost: Literal["flops", "tokens"] | CostArgument = "flops"
+    multiple_of: int = 1
+    pad_to: int | None = None
+
+    def __post_init__(self) -> None:
+        self._check_widths("pad_to", rounded=["pad_to"])
+        check_choice("share", self.share, SHARES)
+        plan = self.plan
+        if plan is not None and not isinstance(plan, (TreePlan, TreeBins)):
+            raise TypeError(
+                f"plan is {describe(plan)}; pass what fastcollate.planning.prefix_tree returned, "
+                "or what its pack method did"
+            )
+        if plan is not None and self.share != "all":
+            raise ValueError("share is given, but plan has decided that already; leave share out")
+        self._check_packing()
+        ids = None
+        if self.same_inputs is not None:
+            ids = group_numbers("same_inputs", self.same_inputs)
+            self._set("same_inputs", tuple(ids.tolist()))
+        source = plan._core if isinstance(plan, TreePlan) else plan or self.share
+        pack = None if self.capacity is None else self.packer.spec
+        spec = LayoutSpec.of_tree(self.pad_to, self.multiple_of, source, pack, ids)
+        self._set("spec", spec)
+
+    @property
+    def packer(self) -> Packer:
+        """What packs by a capacity."""
+        options = {name: getattr(self, name) for name in _TREE_PACKING}
+        return checked_tree_packer(self.capacity, multiple_of=self.multiple_of, **options)
+
+    def _check_packing(self) -> None:
+        """Check the options of packing, and keep numbers as such."""
+        given, plan = self._options(), self.plan
+        if isinstance(plan, TreeBins):
+            _refuse_packing(given, ("capacity", *_TREE_PACKING), "TreePlan.pack")
+            _check_multiple(self, plan)
+        elif self.capacity is not None:
+            if isinstance(self.cost, str):
+                check_choice("cost", self.cost, NAMED_COSTS)
+            packer = self.packer
+            for name in ("capacity", *_TREE_PACKING):
+                if name in given and name not in ("oversize", "cost"):
+                    self._set(name, getattr(packer, name))
+        elif name := next((name for name in _TREE_PACKING if name in given), None):
+            raise ValueError(
+                f"{name} is given, but capacity is None, so all rows lie in one bin; pass a "
+                f"capacity, or leave {name} out"
+            )
+
+    @staticmethod
+    def _plan_of(tables: Mapping[str, Any]) -> TreePlan | TreeBins:
+        return (TreePlan if "order" in tables else TreeBins).from_dict(tables)
+
+
 _PACKING = (
     "num_bins",
     "algorithm",
@@ -473,13 +610,38 @@ _PACKING = (
 )
 """Options of :class:`Packed` that say how bins are made."""
 
-LayoutArgument: TypeAlias = Layout | Literal["left", "right", "two_segment", "jagged", "packed"]
+_TREE_PACKING = tuple(name for name in _PACKING if name not in ("num_bins", "grow_by"))
+"""Those of :class:`Tree`."""
+
+
+def _refuse_packing(given: Iterable[str], names: Iterable[str], function: str) -> None:
+    """Refuse options of packing beside a plan of bins."""
+    for name in names:
+        if name in given:
+            raise ValueError(
+                f"{name} is given, but plan has its bins already; leave {name} out, or pass it "
+                f"to fastcollate.planning.{function}"
+            )
+
+
+def _check_multiple(layout: Packed | Tree, plan: BinPlan | TreeBins) -> None:
+    """Check that a layout does not round otherwise than its plan."""
+    if layout.multiple_of not in (1, plan.multiple_of):
+        raise ValueError(
+            f"multiple_of is {layout.multiple_of}, but plan was made with "
+            f"multiple_of={plan.multiple_of}; leave multiple_of out"
+        )
+
+
+LayoutArgument: TypeAlias = (
+    Layout | Literal["left", "right", "two_segment", "jagged", "packed", "tree"]
+)
 """A layout, or the name of one. ``"packed"`` has no defaults: it names that of a shard's step."""
 
 _CLASSES: dict[str, type[Layout]] = {
-    kind.name: kind for kind in (Left, Right, TwoSegment, Jagged, Packed)
+    kind.name: kind for kind in (Left, Right, TwoSegment, Jagged, Packed, Tree)
 }
-BY_NAME: dict[str, Layout] = {kind.name: kind() for kind in (Left, Right, TwoSegment, Jagged)}
+BY_NAME: dict[str, Layout] = {kind.name: kind() for kind in (Left, Right, TwoSegment, Jagged, Tree)}
 
 LEFT = BY_NAME["left"]
 JAGGED = BY_NAME["jagged"]
@@ -500,11 +662,11 @@ def checked_layout(layout: Any, planned: Layout | None = None) -> Layout:
     TypeError, ValueError
         It is none, or another than the planned one.
     """
+    if isinstance(planned, (Packed, Tree)) and isinstance(layout, str) and layout == planned.name:
+        return planned
     if isinstance(layout, str) and layout in BY_NAME:
         layout = BY_NAME[layout]
     elif isinstance(layout, str) and layout == "packed":
-        if isinstance(planned, Packed):
-            return planned
         if planned is None:
             raise ValueError(
                 "layout='packed' does not say which rows share a row of the output; pass "
@@ -546,10 +708,10 @@ def _restored(kind: type[Layout], options: dict[str, Any]) -> Layout:
 
 def _plain(name: str, value: Any) -> Any:
     """Return an option as JSON can hold it."""
-    if isinstance(value, (BinPlan, Costs)):
+    if isinstance(value, (Table, Costs)):
         return value.to_dict()
     if isinstance(value, tuple):
-        return [list(bin_) for bin_ in value]
+        return [list(item) if isinstance(item, tuple) else item for item in value]
     if callable(value):
         raise TypeError(
             f"{name} is a function, {describe(value)}, which JSON cannot hold; pickle the layout "
@@ -562,7 +724,7 @@ def _call(name: str, options: Mapping[str, Any]) -> str:
     """Write a call with such options."""
 
     def shown(value: Any) -> str:
-        if isinstance(value, BinPlan):
+        if isinstance(value, Table):
             return f"<{value!r}>"
         return reprlib.repr(value) if isinstance(value, tuple) else repr(value)
 

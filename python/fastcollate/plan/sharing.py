@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal, TypeAlias
+from typing import Any
 
 from fastcollate import _fastcollate
 from fastcollate._fastcollate import SHARES
@@ -12,11 +12,9 @@ from fastcollate.arrays import describe
 from fastcollate.ingest.fields import Rows
 from fastcollate.ingest.tokens import checked_tokens
 from fastcollate.plan.grouping import group_numbers
+from fastcollate.plan.layouts import Share
 from fastcollate.plan.merging import MergePlan
 from fastcollate.plan.tree_plan import TreePlan
-
-Share: TypeAlias = Literal["all", "group", "prompts"]
-"""Which rows share which tokens."""
 
 
 @suggests_names

@@ -20,6 +20,23 @@ from fastcollate.plan.tree_bins import TreeBins
 from fastcollate.plan.tree_report import TreeReport
 
 
+def checked_tree_packer(capacity: Any, *, cost: Any, **options: Any) -> Packer:
+    """Return what packs trees, of the options of :meth:`TreePlan.pack`."""
+    packer = Packer.of(capacity, cost=cost, **options)
+    if packer.oversize == "split":
+        option = "algorithm='concat'" if packer.algorithm == "concat" else "oversize='split'"
+        raise ValueError(
+            f"{option} splits rows, but bins of trees hold whole rows; pass another algorithm, "
+            "and oversize='error' or 'own_bin'"
+        )
+    if not isinstance(cost, (str, Costs)) and not callable(cost):
+        raise ValueError(
+            "cost has one number per row, but a tree needs the cost of tokens that rows have "
+            "in common; pass cost as a name or a function"
+        )
+    return packer
+
+
 @suggests_names
 @dataclass(frozen=True, eq=False)
 class TreePlan(Table):
@@ -226,29 +243,17 @@ class TreePlan(Table):
         >>> fc.planning.prefix_tree(prompts, responses).pack(6).bins
         [[1, 2], [0]]
         """
-        packer = Packer.of(
+        packer = checked_tree_packer(
             capacity,
             algorithm=algorithm,
             max_sequences=max_sequences,
             multiple_of=multiple_of,
             min_bins=min_bins,
             bins_multiple_of=bins_multiple_of,
-            grow_by="moving",
             oversize=oversize,
             max_cost=max_cost,
             cost=cost,
         )
-        if packer.oversize == "split":
-            option = "algorithm='concat'" if algorithm == "concat" else "oversize='split'"
-            raise ValueError(
-                f"{option} splits rows, but bins of trees hold whole rows; pass another algorithm, "
-                "and oversize='error' or 'own_bin'"
-            )
-        if not isinstance(cost, (str, Costs)) and not callable(cost):
-            raise ValueError(
-                "cost has one number per row, but a tree needs the cost of tokens that rows have "
-                "in common; pass cost as a name or a function"
-            )
         offsets, rows, shared = self._core.pack(packer.spec)
         return TreeBins._trusted(
             offsets=offsets,

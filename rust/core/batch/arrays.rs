@@ -41,6 +41,8 @@ pub(super) enum Derived {
     Positions(PositionPadding, IntDtype),
     /// Which row lies at a position; -1 on padding.
     RowIndices(IntDtype),
+    /// One past the last column of its row that follows on each position.
+    SubtreeEnds(Vec<i32>),
     /// Small numbers of the plan.
     Table(Vec<usize>, IntDtype),
 }
@@ -147,6 +149,7 @@ impl Content {
             | Self::Read(Read::Tokens { dtype, .. } | Read::Labels { dtype, .. }) => {
                 (*dtype).into()
             }
+            Self::Derived(Derived::SubtreeEnds(_)) => Dtype::I32,
         }
     }
 
@@ -219,6 +222,7 @@ impl Job<'_, Derived> {
             }
             Derived::RowIndices(IntDtype::I32) => write_row_indices::<i32>(&band, self.to()),
             Derived::RowIndices(IntDtype::I64) => write_row_indices::<i64>(&band, self.to()),
+            Derived::SubtreeEnds(ends) => self.to::<i32>().values.copy_from_slice(ends),
             Derived::Table(table, IntDtype::I32) => write_table::<i32>(table, self.to()),
             Derived::Table(table, IntDtype::I64) => write_table::<i64>(table, self.to()),
         }

@@ -222,10 +222,11 @@ impl FieldSpec {
         }
     }
 
-    /// The outputs of the field, which has this index.
-    pub(super) fn outputs(&self, index: usize) -> impl Iterator<Item = Output> {
+    /// The outputs of the field, which has this index; in a tree, those of whole sequences lie row by row.
+    pub(super) fn outputs(&self, index: usize, is_tree: bool) -> impl Iterator<Item = Output> {
         let align = match self.kind {
             FieldKind::Response | FieldKind::Cut => Alignment::Response,
+            FieldKind::Sequence if is_tree => Alignment::Stream,
             FieldKind::Sequence | FieldKind::Experts { .. } => Alignment::Sequence,
             FieldKind::Row => Alignment::Row,
             FieldKind::Array { is_joined: false } | FieldKind::Object => Alignment::Object,

@@ -6,9 +6,10 @@ use super::{Columns, Output, Planned, Request, RowSource, Value};
 use crate::column::{FieldColumn, SliceColumn};
 use crate::error::Result;
 use crate::memory::filled;
+use crate::plan::merge::Streams;
 use crate::plan::pack::Cost;
 use crate::plan::{Assembly, LayoutSpec, Placement, Shard, Turns};
-use crate::polling::Poll;
+use crate::polling::{Poll, Polled};
 use crate::ticks::Ticks;
 
 /// A batch that is written.
@@ -73,8 +74,14 @@ pub fn collate_slices(
     for (field, column) in written.zip(&columns.fields) {
         turns.check_count(&field.name, column.lens().len())?;
     }
-    let rows = source.rows(&turns, shard, layout)?;
+    let mut rows = source.rows(&turns, shard, layout)?;
     let masked_rewards = source.merge_numbers(request.fields, &mut columns)?;
+    let tokens = columns.tokens.map(|column| Polled::new(column, poll));
+    let streams = Streams {
+        tokens: &tokens,
+        turns: &turns,
+    };
+    rows.share(&streams, layout, request.fields, None)?;
     let placement = rows.place(layout, shard, cost, &mut Ticks::new(&mut || poll()))?;
     let planned = request.plan(&rows, &placement, &mut columns)?;
     let mut memory = filled(planned.num_bytes().div_ceil(8), |_| 0_u64)?;

@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use super::FieldSpec;
+use super::{FieldKind, FieldSpec};
 use crate::dtype::{Dtype, IntDtype};
 use crate::error::{Error, Result};
 use crate::fill_number::Number;
@@ -40,7 +40,7 @@ pub struct OutputSpec {
     pub response_mask: Dtype,
     /// Of the row that each token is of, where several share an output row.
     pub sequence_ids: IntDtype,
-    /// What padding holds, and the dtype. If nothing is said, only packed batches have positions, and
+    /// What padding holds, and the dtype. If nothing is said, only batches in bins have positions, and
     /// padding counts as the layout says.
     pub position_ids: (Option<PositionPadding>, IntDtype),
     /// Whether they are shifted, and the dtype.
@@ -89,8 +89,17 @@ pub enum What {
         /// The number type.
         dtype: Dtype,
     },
-    /// Where the rows of a jagged output of sequences, or of responses, begin, as numbers of this type.
+    /// Where the rows of an output of sequences, or of responses, begin that lie end to end, as numbers
+    /// of this type.
     Offsets(Of, IntDtype),
+    /// One past the last column of its row whose token follows on each in some row.
+    SubtreeEnd,
+    /// The ids of response tokens.
+    Targets,
+    /// The position whose output predicts each response token.
+    Predictors,
+    /// The output row of each row.
+    RowBins,
     /// Tokens of the longest row.
     Longest,
     /// Where the segments of packed rows begin, counted in tokens or, `padded`, in places.
@@ -121,6 +130,8 @@ pub enum What {
 pub enum Alignment {
     /// Tokens of sequences.
     Sequence,
+    /// The same row by row, where rows share their places.
+    Stream,
     /// Tokens of responses.
     Response,
     /// Rows.
@@ -131,6 +142,8 @@ pub enum Alignment {
     Joined,
     /// The offsets of rows in outputs of sequences.
     SequenceOffsets,
+    /// The offsets of rows in outputs of streams.
+    StreamOffsets,
     /// The offsets of rows in outputs of responses.
     ResponseOffsets,
     /// The offsets of rows in joined arrays.
@@ -180,6 +193,12 @@ pub fn outputs(
     rounds_up: bool,
 ) -> Result<Vec<Output>> {
     let mut outputs = spec.built_in(pad_token_id, layout, rounds_up);
+    let is_tree = layout.is_tree();
+    let is_of_streams = |field: &&FieldSpec| field.kind == FieldKind::Sequence;
+    if is_tree && fields.iter().any(is_of_streams) {
+        let align = Alignment::StreamOffsets;
+        outputs.push(row_offsets("sequence_offsets", Of::Sequence, align));
+    }
     let has_column = fields.iter().any(|field| field.weighs);
     if let (Some(dtype), false, Beside::All) = (spec.loss_mask, has_column, spec.beside) {
         let what = What::LossMask { dtype };
@@ -187,7 +206,7 @@ pub fn outputs(
         outputs.push(loss_mask.filled(0).of_dtype(dtype));
     }
     for (index, field) in fields.iter().enumerate() {
-        outputs.extend(field.outputs(index));
+        outputs.extend(field.outputs(index, is_tree));
     }
     let first_of = |index: usize| {
         let key = &outputs[index].key;
@@ -253,8 +272,25 @@ impl OutputSpec {
                 }
                 outputs.push(response_mask);
             }
+            Form::Tree => {
+                outputs.extend(self.positions(layout));
+                // Padding is a sequence of one token each.
+                let subtree_end = Output::new(What::SubtreeEnd, "subtree_end", Alignment::Sequence);
+                outputs.push(subtree_end.of_dtype(Dtype::I32));
+                let of_tokens = |what, key, dtype: IntDtype| {
+                    Output::new(what, key, Alignment::Response).of_dtype(dtype)
+                };
+                let align = Alignment::ResponseOffsets;
+                outputs.extend([
+                    of_tokens(What::Targets, "targets", self.input_ids),
+                    of_tokens(What::Predictors, "predictors", IntDtype::I64),
+                    row_offsets("response_offsets", Of::Response, align),
+                    Output::new(What::RowBins, "row_bins", Alignment::Row).of_dtype(Dtype::I64),
+                ]);
+                return outputs;
+            }
             Form::Jagged => {
-                outputs.extend(row_offsets());
+                outputs.extend(jagged_offsets());
                 outputs.extend(self.positions(layout));
             }
             Form::Padded => {
@@ -274,7 +310,7 @@ impl OutputSpec {
     fn positions(&self, layout: Layout) -> Option<Output> {
         let (padding, dtype) = self.position_ids;
         let fill = match padding {
-            None if !layout.is_packed() => return None,
+            None if !layout.has_bins() => return None,
             None | Some(PositionPadding::Zero) => PadValue::Number(Number::Int(0)),
             Some(PositionPadding::One) => PadValue::Number(Number::Int(1)),
             Some(PositionPadding::RepeatLast) => PadValue::RepeatLast,
@@ -288,20 +324,20 @@ impl OutputSpec {
 }
 
 /// What tells where the rows of a jagged batch begin.
-fn row_offsets() -> [Output; 4] {
-    let offsets = |key, of, dtype: IntDtype| {
-        let align = match of {
-            Of::Sequence => Alignment::SequenceOffsets,
-            Of::Response => Alignment::ResponseOffsets,
-        };
-        Output::new(What::Offsets(of, dtype), key, align).of_dtype(dtype)
-    };
+fn jagged_offsets() -> [Output; 4] {
+    let of_sequences = Alignment::SequenceOffsets;
+    let cu_seqlens = What::Offsets(Of::Sequence, IntDtype::I32);
     [
-        offsets("cu_seqlens", Of::Sequence, IntDtype::I32),
-        offsets("offsets", Of::Sequence, IntDtype::I64),
+        Output::new(cu_seqlens, "cu_seqlens", of_sequences).of_dtype(IntDtype::I32),
+        row_offsets("offsets", Of::Sequence, of_sequences),
         Output::new(What::Longest, "max_seqlen", Alignment::Batch),
-        offsets("response_offsets", Of::Response, IntDtype::I64),
+        row_offsets("response_offsets", Of::Response, Alignment::ResponseOffsets),
     ]
+}
+
+/// Where the rows of such outputs begin.
+fn row_offsets(key: &'static str, of: Of, align: Alignment) -> Output {
+    Output::new(What::Offsets(of, IntDtype::I64), key, align).of_dtype(IntDtype::I64)
 }
 
 /// What attention needs to know of packed rows, under these keys.

@@ -87,7 +87,11 @@ impl FieldSpec {
             }
             FieldKind::Sequence => {
                 rows.turns.check_stream_lens(name, &lens, false)?;
-                (Some(batch.with_streams(&lens, true)), Place::Sequence)
+                let place = match placement.layout.is_tree() {
+                    true => Place::Own(Placement::streams(batch)?),
+                    false => Place::Sequence,
+                };
+                (Some(batch.with_streams(&lens, true)), place)
             }
             FieldKind::Response | FieldKind::Cut if column.is_one_number_each() => {
                 let form = rows.turns.form();
@@ -116,7 +120,7 @@ impl FieldSpec {
                     // A grid of its own: as in SkyRL, what is shifted out of a row may be lost.
                     (Some(assembly), Place::Own(placement.response.clone()))
                 }
-                Form::Jagged => {
+                Form::Jagged | Form::Tree => {
                     let reason =
                         format!("{name} has rows of any length, which jagged rows cannot hold");
                     return Err(Error::InvalidPlan(reason));

@@ -217,6 +217,7 @@ impl Planner<'_> {
             }
             What::PositionIds => {
                 let (padding, dtype) = spec.position_ids;
+                // In a tree, segments count on from where they leave the row before.
                 let place = match (placement.layout.is_packed(), padding) {
                     // Every part of a sequence counts from 0 on; if nothing is said of padding, with it.
                     (true, Some(_)) => Place::Own(sequence.restarting()),
@@ -245,10 +246,34 @@ impl Planner<'_> {
             }
             What::Offsets(of, dtype) => {
                 let grid = match of {
+                    Of::Sequence if placement.layout.is_tree() => {
+                        &Placement::streams(self.assembly)?
+                    }
                     Of::Sequence => sequence,
                     Of::Response => &placement.response,
                 };
                 self.table(&output, row_offsets(grid), dtype)
+            }
+            What::SubtreeEnd => {
+                let ends = placement.subtree_ends()?;
+                let place = Place::Own(Grid::new(sequence.rows(), sequence.width(), Vec::new())?);
+                self.derived(&output, place, Derived::SubtreeEnds(ends))
+            }
+            What::Targets => {
+                let (pad, dtype) = (self.request.pad_token_id, spec.input_ids);
+                let place = Place::Own(placement.targets(self.assembly));
+                let tokens = Read::Tokens { pad, dtype };
+                self.array(&output, place, Content::Read(tokens), &[])
+            }
+            What::Predictors => {
+                let place = Place::Own(placement.predictors(self.assembly));
+                let places = Derived::Positions(PositionPadding::Zero, IntDtype::I64);
+                self.derived(&output, place, places)
+            }
+            What::RowBins => {
+                let bins = placement.row_bins(self.assembly);
+                let place = Place::Own(Grid::new(bins.len(), 1, Vec::new())?);
+                self.derived(&output, place, Derived::Table(bins, IntDtype::I64))
             }
             What::Segments { padded } => self.table(&output, self.segments.offsets(padded), i32),
             What::Longest => {
@@ -322,7 +347,10 @@ impl Planner<'_> {
         let grid = part.as_ref().unwrap_or_else(|| place.grid(self.placement));
         let mut shape = match output.align {
             Alignment::Row => vec![grid.rows()],
-            Alignment::Sequence | Alignment::Response if !self.placement.layout.is_jagged() => {
+            Alignment::Sequence if self.placement.layout.has_rows(Of::Sequence) => {
+                vec![grid.rows(), grid.width()]
+            }
+            Alignment::Response if self.placement.layout.has_rows(Of::Response) => {
                 vec![grid.rows(), grid.width()]
             }
             _ => vec![grid.width()],

@@ -1,13 +1,15 @@
 //! The rows of a batch: what they are made of, and where they lie.
 
 use std::borrow::Cow;
+use std::slice;
 
-use super::{Columns, FieldSpec, Spread};
+use super::{Columns, FieldKind, FieldSpec, Spread};
 use crate::column::FieldColumn;
 use crate::error::Result;
-use crate::plan::merge::Merge;
+use crate::plan::merge::{Merge, Streams};
 use crate::plan::pack::Cost;
-use crate::plan::{Assembly, LayoutSpec, Longest, Pick, Placement, Row, Shard, Turns};
+use crate::plan::share::{ShareIds, Tree};
+use crate::plan::{Assembly, LayoutSpec, Longest, Pick, Placement, Row, Shard, TreeSource, Turns};
 use crate::ticks::Ticks;
 
 /// What the rows of a batch are made of.
@@ -33,6 +35,8 @@ pub struct BatchRows<'a> {
     read: Option<Assembly>,
     /// What is longest in the step.
     least: Longest,
+    /// Which tokens rows share, if these were compared.
+    tree: Option<Tree>,
 }
 
 impl<'a> RowSource<'a> {
@@ -77,6 +81,7 @@ impl<'a> RowSource<'a> {
             assembly,
             read,
             least,
+            tree: None,
         })
     }
 
@@ -115,6 +120,46 @@ impl BatchRows<'_> {
         self.read.as_ref().unwrap_or(&self.assembly)
     }
 
+    /// Compare the tokens of rows, if they are laid out as a tree: find what they share, or check that
+    /// they share what a plan says. `uids` has a number for the group of each turn.
+    ///
+    /// # Errors
+    /// A plan for other rows, ids of other turns, and what the columns raise.
+    pub fn share(
+        &mut self,
+        streams: &Streams,
+        layout: &LayoutSpec,
+        fields: &[&FieldSpec],
+        uids: Option<&[usize]>,
+    ) -> Result<()> {
+        let Some(spec) = layout.tree_spec() else {
+            return Ok(());
+        };
+        let (turns, rows) = (self.turns, self.read().rows());
+        let joined = FieldKind::Array { is_joined: true };
+        let have_inputs = fields.iter().any(|field| field.kind == joined);
+        let same_inputs = spec.same_inputs.as_deref();
+        if let Some(ids) = same_inputs {
+            turns.check_count("same_inputs", ids.len())?;
+        }
+        let trees = match &spec.source {
+            TreeSource::Tokens(share) => {
+                let all_differ: Vec<_> = (0..turns.count()).collect();
+                let ids = ShareIds {
+                    uids,
+                    same_inputs: same_inputs.or(have_inputs.then_some(&all_differ)),
+                };
+                self.tree = Some(Tree::of_rows(streams, rows, *share, ids)?);
+                return Ok(());
+            }
+            TreeSource::Plan(tree) => slice::from_ref(tree),
+            TreeSource::Bins(trees, _) => trees,
+        };
+        Tree::check_lens(trees, rows)?;
+        let mut trees = trees.iter();
+        trees.try_for_each(|tree| tree.check_tokens(streams, rows, same_inputs, have_inputs))
+    }
+
     /// Lay the rows out.
     ///
     /// # Errors
@@ -126,7 +171,8 @@ impl BatchRows<'_> {
         cost: &Cost,
         ticks: &mut Ticks,
     ) -> Result<Placement> {
-        layout.place(&self.assembly, self.least, shard, cost, ticks)
+        let tree = self.tree.as_ref();
+        layout.place(&self.assembly, self.least, shard, tree, cost, ticks)
     }
 
     /// The turns, as columns have them, that the rows of the step have their tokens from.

@@ -7,8 +7,8 @@ use crate::error::{Error, Result};
 use crate::plan::{Grid, Placement};
 
 /// Check that they are numbers, and refuse rows whose first token trains where positions hold what
-/// belongs to the next token; and where fields do so too, rows whose first value is not what stands there
-/// anyway.
+/// belongs to the next token, or where each token is told what predicts it; and where fields do so too, rows
+/// whose first value is not what stands there anyway.
 ///
 /// # Errors
 /// The first of them.
@@ -41,6 +41,7 @@ pub(super) fn check_unplaced(
     let shifts_labels = { request.outputs.labels }.is_some_and(|(shifted, _)| shifted);
     let (shift, trained) = match (placement.is_shifted(), shifts_labels) {
         _ if heads.rows() == 0 => return Ok(()),
+        _ if placement.layout.is_tree() => ("layout=fc.Tree(...)", "the prediction"),
         (true, _) => ("shift='next_token'", "the loss mask"),
         (false, true) => ("labels='shifted'", "the label"),
         (false, false) => return Ok(()),

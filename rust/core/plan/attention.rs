@@ -79,7 +79,7 @@ impl Placement {
     fn first_depth(&self, segment: &Segment) -> usize {
         match self.layout.form() {
             Form::Packed => 0,
-            Form::Padded | Form::Jagged => segment.from,
+            Form::Padded | Form::Jagged | Form::Tree => segment.from,
         }
     }
 }

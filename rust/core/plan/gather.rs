@@ -1,5 +1,7 @@
 //! The way back: where a row's response values stand in per-token outputs of a model.
 
+use std::borrow::Cow;
+
 use crate::error::{Error, Result};
 use crate::plan::{Assembly, Piece, Placement, Row, Turns};
 
@@ -159,11 +161,11 @@ fn places_of_rows(assembly: &Assembly, placement: &Placement, values: Values) ->
         .map(|row| step(&mut end, row.response_len))
         .collect();
     let mut places = unknown(end)?;
-    let grid = match of {
-        Of::Response => &placement.response,
-        Of::Sequence => &placement.sequence,
+    let segments = match of {
+        Of::Response => Cow::Borrowed(placement.response.segments()),
+        Of::Sequence => placement.read_segments(assembly),
     };
-    for segment in grid.segments() {
+    for segment in segments.iter() {
         let row = rows[segment.row];
         // Tokens of the stream that come before the first of which a value is wanted.
         let skipped = match of {

@@ -3,7 +3,8 @@
 use super::pack::{Cost, PackSpec};
 use super::packed::{BinLayout, PaddingAs};
 use super::placement::{Align, Grid, Longest, Placement, Widths, rounded_width};
-use super::{Assembly, BinTables, Bins, Row, Shard, Shift, Span};
+use super::share::{Share, Tree};
+use super::{Assembly, BinTables, Bins, Of, Row, Shard, Shift, Span};
 use crate::error::{Error, Result};
 use crate::text::counted;
 use crate::ticks::Ticks;
@@ -21,6 +22,9 @@ pub enum Layout {
     Jagged,
     /// Several sequences share an output row; response-aligned fields have the form of sequences.
     Packed,
+    /// The same, and tokens that rows begin with in common are there once; response-aligned fields are
+    /// as in the jagged layout.
+    Tree,
 }
 
 /// The form of a layout's outputs, which is all that most of the library asks about a layout.
@@ -32,6 +36,8 @@ pub enum Form {
     Jagged,
     /// Output rows are bins of several rows.
     Packed,
+    /// The same of token streams, where rows overlap; what belongs to responses lies end to end.
+    Tree,
 }
 
 impl Layout {
@@ -42,6 +48,7 @@ impl Layout {
             Self::Left | Self::TwoSegment | Self::Right => Form::Padded,
             Self::Jagged => Form::Jagged,
             Self::Packed => Form::Packed,
+            Self::Tree => Form::Tree,
         }
     }
 
@@ -57,17 +64,39 @@ impl Layout {
         self.form() == Form::Jagged
     }
 
-    /// Whether output rows are bins of several rows.
+    /// Whether each token of every row has a place of its own in output rows of several rows.
     #[must_use]
     pub fn is_packed(self) -> bool {
         self.form() == Form::Packed
+    }
+
+    /// Whether rows overlap, since tokens that they have in common are there once.
+    #[must_use]
+    pub fn is_tree(self) -> bool {
+        self.form() == Form::Tree
+    }
+
+    /// Whether output rows are bins of several rows.
+    #[must_use]
+    pub fn has_bins(self) -> bool {
+        matches!(self.form(), Form::Packed | Form::Tree)
+    }
+
+    /// Whether outputs of token streams, or of responses, have a dimension of rows.
+    #[must_use]
+    pub fn has_rows(self, of: Of) -> bool {
+        match self.form() {
+            Form::Padded | Form::Packed => true,
+            Form::Tree => of == Of::Sequence,
+            Form::Jagged => false,
+        }
     }
 
     /// Whether prompts have a width of their own, so that all responses begin at one column.
     fn has_prompt_width(self) -> bool {
         match self {
             Self::TwoSegment => true,
-            Self::Left | Self::Right | Self::Jagged | Self::Packed => false,
+            Self::Left | Self::Right | Self::Jagged | Self::Packed | Self::Tree => false,
         }
     }
 }
@@ -76,11 +105,19 @@ impl Layout {
 #[derive(Debug, Clone)]
 pub struct LayoutSpec {
     layout: Layout,
-    /// The widths that do not come from the data; of a packed layout, that of sequences, and what places
+    /// The widths that do not come from the data; of layouts with bins, that of sequences, and what places
     /// are rounded up to a multiple of, where that is not 1.
     widths: Widths,
-    /// How rows are packed, if they are.
-    packed: Option<PackedSpec>,
+    bins: BinSpec,
+}
+
+/// Which rows share a row of the outputs.
+#[derive(Debug, Clone)]
+enum BinSpec {
+    /// None do.
+    None,
+    Packed(PackedSpec),
+    Tree(TreeSpec),
 }
 
 /// How rows are packed.
@@ -107,13 +144,35 @@ pub enum BinSource {
     Pack(PackSpec),
 }
 
+/// How rows are laid out as trees.
+#[derive(Debug, Clone)]
+pub struct TreeSpec {
+    /// What rows share.
+    pub source: TreeSource,
+    /// How trees are packed; none for all in one bin, or in those of the source.
+    pub pack: Option<PackSpec>,
+    /// What turns get as inputs beside their tokens, numbered: rows with different ones share nothing.
+    pub same_inputs: Option<Vec<usize>>,
+}
+
+/// Where it comes from which tokens rows share.
+#[derive(Debug, Clone)]
+pub enum TreeSource {
+    /// The bins of a plan, and what it has rounded the places of trees up to a multiple of.
+    Bins(Vec<Tree>, usize),
+    /// A plan.
+    Plan(Tree),
+    /// The tokens, which are compared.
+    Tokens(Share),
+}
+
 impl LayoutSpec {
-    /// A layout that is not packed.
+    /// A layout without bins.
     pub fn of_rows(layout: Layout, widths: Widths) -> Self {
         Self {
             layout,
             widths,
-            packed: None,
+            bins: BinSpec::None,
         }
     }
 
@@ -121,12 +180,17 @@ impl LayoutSpec {
     pub fn packed(packed: PackedSpec, width: Option<usize>, multiple_of: usize) -> Self {
         Self {
             layout: Layout::Packed,
-            widths: Widths {
-                sequence: width,
-                multiple_of,
-                ..Widths::default()
-            },
-            packed: Some(packed),
+            widths: Widths::of_bins(width, multiple_of),
+            bins: BinSpec::Packed(packed),
+        }
+    }
+
+    /// The tree layout, of a fixed width or that of the widest bin.
+    pub fn tree(tree: TreeSpec, width: Option<usize>, multiple_of: usize) -> Self {
+        Self {
+            layout: Layout::Tree,
+            widths: Widths::of_bins(width, multiple_of),
+            bins: BinSpec::Tree(tree),
         }
     }
 
@@ -137,9 +201,21 @@ impl LayoutSpec {
 
     /// How rows are packed by their lengths, if they are.
     pub fn pack_spec(&self) -> Option<&PackSpec> {
-        match &self.packed.as_ref()?.bins {
-            BinSource::Pack(spec) => Some(spec),
-            _ => None,
+        match &self.bins {
+            BinSpec::Packed(PackedSpec {
+                bins: BinSource::Pack(spec),
+                ..
+            }) => Some(spec),
+            BinSpec::Tree(tree) => tree.pack.as_ref(),
+            BinSpec::None | BinSpec::Packed(_) => None,
+        }
+    }
+
+    /// How rows are laid out as trees, if they are.
+    pub fn tree_spec(&self) -> Option<&TreeSpec> {
+        match &self.bins {
+            BinSpec::Tree(tree) => Some(tree),
+            BinSpec::None | BinSpec::Packed(_) => None,
         }
     }
 
@@ -148,14 +224,15 @@ impl LayoutSpec {
     /// # Errors
     /// [`Error::TooWide`] and [`Error::StepTooWide`].
     pub fn check(&self, step: &[Row], shard: &Shard) -> Result<()> {
-        match (&self.packed, &shard.bins) {
-            (Some(_), Some(bins)) => bins.check_width(self.widths.sequence),
-            (Some(_), None) => Ok(()),
-            (None, _) => self.widths.check(step),
+        match (&self.bins, &shard.bins) {
+            (BinSpec::None, _) => self.widths.check(step),
+            (_, Some(bins)) => bins.check_width(self.widths.sequence),
+            (_, None) => Ok(()),
         }
     }
 
     /// Lay rows out, as wide as if the `least` were among them; in bins of the shard, if it has some.
+    /// `tree` is what was found by comparing tokens.
     ///
     /// # Errors
     /// Rows wider than a fixed width, bins of other rows, and what packing raises.
@@ -164,15 +241,20 @@ impl LayoutSpec {
         assembly: &Assembly,
         least: Longest,
         shard: Option<&Shard>,
+        tree: Option<&Tree>,
         cost: &Cost,
         ticks: &mut Ticks,
     ) -> Result<Placement> {
-        let Some(packed) = &self.packed else {
-            let widths = Widths {
-                least,
-                ..self.widths
-            };
-            return Placement::of_layout(assembly, self.layout, widths);
+        let packed = match &self.bins {
+            BinSpec::None => {
+                let widths = Widths {
+                    least,
+                    ..self.widths
+                };
+                return Placement::of_layout(assembly, self.layout, widths);
+            }
+            BinSpec::Tree(spec) => return self.place_tree(spec, assembly, tree, cost, ticks),
+            BinSpec::Packed(packed) => packed,
         };
         let lens: Vec<_> = assembly.rows().iter().map(Row::len).collect();
         let shard_bins = shard.and_then(|shard| shard.bins.as_ref());
@@ -187,16 +269,48 @@ impl LayoutSpec {
             (None, BinSource::Pack(spec)) => (spec.pack(&lens, None, cost, ticks)?, 1),
         };
         let bin_layout = BinLayout {
-            multiple_of: match self.widths.multiple_of {
-                1 => planned_multiple,
-                given => given,
-            },
+            multiple_of: self.multiple_of(planned_multiple),
             shift: packed.shift,
             padding_as: packed.padding_as,
         };
         let least = shard.map_or(0, Shard::least_bin_width);
         let width = self.widths.sequence;
         Placement::of_bins(assembly, &bins, bin_layout, width, least)
+    }
+
+    fn place_tree(
+        &self,
+        spec: &TreeSpec,
+        assembly: &Assembly,
+        tree: Option<&Tree>,
+        cost: &Cost,
+        ticks: &mut Ticks,
+    ) -> Result<Placement> {
+        let packed;
+        let (bins, planned_multiple) = match (&spec.source, tree) {
+            (TreeSource::Bins(bins, multiple_of), _) => (&**bins, *multiple_of),
+            (TreeSource::Plan(tree), _) | (TreeSource::Tokens(_), Some(tree)) => {
+                packed = match &spec.pack {
+                    Some(spec) => tree.pack(spec, cost, ticks)?,
+                    None => vec![tree.clone()],
+                };
+                (&*packed, 1)
+            }
+            (TreeSource::Tokens(_), None) => {
+                let reason = "tokens were not compared".to_owned();
+                return Err(Error::InvalidPlan(reason));
+            }
+        };
+        let (multiple_of, width) = (self.multiple_of(planned_multiple), self.widths.sequence);
+        Placement::of_trees(assembly, bins, multiple_of, width, 0)
+    }
+
+    /// What places are rounded up to a multiple of: as said, or else as planned.
+    fn multiple_of(&self, planned: usize) -> usize {
+        match self.widths.multiple_of {
+            1 => planned,
+            given => given,
+        }
     }
 }
 
@@ -239,8 +353,8 @@ impl Placement {
                 )
             }
             Layout::Jagged => (Grid::jagged(sequence_lens)?, Grid::jagged(response_lens)?),
-            Layout::Packed => {
-                let reason = "a packed layout needs bins".to_owned();
+            Layout::Packed | Layout::Tree => {
+                let reason = "the layout needs bins".to_owned();
                 return Err(Error::InvalidPlan(reason));
             }
         };
@@ -253,13 +367,13 @@ impl Placement {
     }
 
     /// The widths of rows picked from these for a shard: those that there are, and what its step needs.
-    /// None of packed rows.
+    /// None of rows in bins.
     fn widths_for(&self, shard: &Shard) -> Option<Widths> {
         let least = shard.least_known();
         let (sequence, response) = (self.sequence.width(), self.response.width());
         let wider_response = response.max(least.response);
         match self.layout.form() {
-            Form::Packed => None,
+            Form::Packed | Form::Tree => None,
             Form::Jagged => Some(Widths::default()),
             Form::Padded if self.layout.has_prompt_width() => Some(Widths {
                 prompt: Some(sequence.saturating_sub(response).max(least.prompt)),
@@ -275,7 +389,7 @@ impl Placement {
     }
 
     /// The layout of rows picked from these for a shard: the same, as wide as these and as the shard's step.
-    /// None of packed rows, whose output rows are no rows of a shard.
+    /// None of rows in bins, whose output rows are no rows of a shard.
     #[must_use]
     pub fn layout_for(&self, shard: &Shard) -> Option<LayoutSpec> {
         let widths = self.widths_for(shard)?;

@@ -2,7 +2,7 @@
 
 use super::placement::{Grid, Segment, rounded_width};
 use crate::error::{Error, Result};
-use crate::plan::{Assembly, Bins, Shift};
+use crate::plan::{Assembly, Bins, Shift, Span};
 
 /// How many bins of a plan from elsewhere may be empty.
 const MAX_EMPTY_BINS: usize = 1 << 20;
@@ -45,23 +45,37 @@ pub struct Extent {
     pub is_segment: bool,
 }
 
-impl BinLayout {
-    /// The token streams of rows in their bins.
+impl Grid {
+    /// The token streams of rows in their bins. Spans that begin a place begin at a multiple, and the
+    /// last of a bin ends before one.
     ///
     /// `width` is fixed, or that of the widest bin, but not less than `least`.
     ///
     /// # Errors
     /// [`Error::BinTooWide`], [`Error::WidthTooLarge`] and [`Error::TooLarge`].
-    pub(super) fn sequences(self, bins: &Bins, width: Option<usize>, least: usize) -> Result<Grid> {
+    pub(super) fn of_bins(
+        bins: &Bins,
+        multiple_of: usize,
+        begins_place: impl Fn(&Span) -> bool,
+        width: Option<usize>,
+        least: usize,
+    ) -> Result<Self> {
         let too_large = || Error::TooLarge {
             rows: bins.count(),
             width: usize::MAX,
+        };
+        let rounded = |end: usize| {
+            let end = end.checked_next_multiple_of(multiple_of);
+            end.ok_or_else(too_large)
         };
         let mut segments = Vec::with_capacity(bins.spans.len());
         let mut widest = least;
         for bin in 0..bins.count() {
             let mut end = 0_usize;
             for span in bins.spans(bin) {
+                if begins_place(span) {
+                    end = rounded(end)?;
+                }
                 segments.push(Segment {
                     row: span.index,
                     from: span.from,
@@ -69,11 +83,9 @@ impl BinLayout {
                     dst_row: bin,
                     dst_col: end,
                 });
-                let len = span.len.checked_next_multiple_of(self.multiple_of);
-                end = len
-                    .and_then(|len| end.checked_add(len))
-                    .ok_or_else(too_large)?;
+                end = end.checked_add(span.len).ok_or_else(too_large)?;
             }
+            end = rounded(end)?;
             match width {
                 Some(width) if end > width => {
                     return Err(Error::BinTooWide {
@@ -89,9 +101,11 @@ impl BinLayout {
             Some(_) => rounded_width(bins.count(), ("pad_to", width), widest, 1)?,
             None => widest,
         };
-        Grid::of_segments(bins.count(), width, segments)
+        Self::of_segments(bins.count(), width, segments)
     }
+}
 
+impl BinLayout {
     /// The responses in the form of whole sequences: each value stands where its token stands, or,
     /// shifted, where the token before it stands in the same bin.
     pub(super) fn responses(self, assembly: &Assembly, sequences: &Grid) -> Result<Grid> {

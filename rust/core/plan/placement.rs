@@ -1,7 +1,8 @@
 //! The placement: where rows go.
 
+use super::tree;
 use crate::error::{Error, Result};
-use crate::plan::{Assembly, BinLayout, Bins, Layout, Row};
+use crate::plan::{Assembly, BinLayout, Bins, Form, Layout, Row, Span};
 
 /// More positions than any memory has bytes.
 const MAX_POSITIONS: usize = 1 << 56;
@@ -94,6 +95,15 @@ impl Longest {
 }
 
 impl Widths {
+    /// Those of bins: a fixed width, and what places are rounded up to a multiple of.
+    pub(super) fn of_bins(sequence: Option<usize>, multiple_of: usize) -> Self {
+        Self {
+            sequence,
+            multiple_of,
+            ..Self::default()
+        }
+    }
+
     /// Check that rows are no longer than fixed widths.
     ///
     /// # Errors
@@ -237,6 +247,9 @@ impl Placement {
                 return Err(Error::InvalidPlan(reason));
             }
         }
+        if layout.form() == Form::Tree {
+            tree::check(assembly, &sequence, &response)?;
+        }
         if bin_layout.is_some() != layout.is_packed() {
             let reason = "packing must be given for the packed layout, and for no other".to_owned();
             return Err(Error::InvalidPlan(reason));
@@ -277,7 +290,8 @@ impl Placement {
         width: Option<usize>,
         least: usize,
     ) -> Result<Self> {
-        let sequence = bin_layout.sequences(bins, width, least)?;
+        let begins_place = |_: &Span| true;
+        let sequence = Grid::of_bins(bins, bin_layout.multiple_of, begins_place, width, least)?;
         Ok(Self {
             layout: Layout::Packed,
             response: bin_layout.responses(assembly, &sequence)?,

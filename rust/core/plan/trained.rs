@@ -8,7 +8,7 @@ use std::borrow::Cow;
 
 use super::placement::{Grid, Placement, Segment};
 use crate::error::Result;
-use crate::plan::{Assembly, Piece, Shift};
+use crate::plan::{Assembly, Piece, Row, Shift};
 
 impl Piece {
     /// The same piece in a row that may be padding: there nothing trains.
@@ -103,16 +103,27 @@ impl Placement {
 
     /// The sampled tokens of real rows that nothing predicts: a row and a place in its response each.
     pub fn unpredicted<'a>(&'a self, assembly: &'a Assembly) -> impl Iterator<Item = Unpredicted> {
-        self.sequence.segments().iter().filter_map(|segment| {
+        let of_part = |segment: &Segment| {
             let token = { segment.from }.checked_sub(assembly.rows()[segment.row].prompt_len)?;
-            let is_first = self.begins_part(segment) && segment.len > 0;
-            let is_sampled = is_first && assembly.trains(segment.row, token);
-            is_sampled.then_some(Unpredicted {
-                row: segment.row,
+            (segment.len > 0).then_some((segment.row, token, segment.from == 0))
+        };
+        let of_row = |(index, row): (usize, &Row)| {
+            (row.prompt_len == 0 && row.response_len > 0).then_some((index, 0, true))
+        };
+        let is_split = self.bin_layout.is_some();
+        let parts = is_split.then(|| self.sequence.segments().iter().filter_map(of_part));
+        let rows = (!is_split).then(|| assembly.rows().iter().enumerate().filter_map(of_row));
+        let tokens = parts
+            .into_iter()
+            .flatten()
+            .chain(rows.into_iter().flatten());
+        tokens
+            .filter(|&(row, token, _)| assembly.trains(row, token))
+            .map(|(row, token, begins_row)| Unpredicted {
+                row,
                 token,
-                begins_row: segment.from == 0,
+                begins_row,
             })
-        })
     }
 
     /// Whether a segment of the token streams begins a sequence, or a part of a split one. In two

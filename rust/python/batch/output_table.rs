@@ -19,11 +19,13 @@ const ALIGNMENTS: Names<Alignment> = Names::new(
     "align",
     &[
         (Alignment::Sequence, "sequence"),
+        (Alignment::Stream, "stream"),
         (Alignment::Response, "response"),
         (Alignment::Row, "row"),
         (Alignment::Object, "object"),
         (Alignment::Joined, "joined"),
         (Alignment::SequenceOffsets, "sequence_offsets"),
+        (Alignment::StreamOffsets, "stream_offsets"),
         (Alignment::ResponseOffsets, "response_offsets"),
         (Alignment::JoinedOffsets, "joined_offsets"),
         (Alignment::Batch, "batch"),

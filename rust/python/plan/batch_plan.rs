@@ -5,11 +5,12 @@ use std::sync::Arc;
 use fastcollate::Error as Core;
 use fastcollate::batch::RowSource;
 use fastcollate::plan::{
-    Assembly, BinLayout, Chunk, CpRank, Form, Grid, Layout, Longest, Of, Per, Placement, Row,
-    Segment, Shift, Turns, Values, Widths, gather_places,
+    Assembly, BinLayout, Chunk, CpRank, Grid, Layout, Longest, Of, Per, Placement, Row, Segment,
+    Shift, Turns, Values, Widths, gather_places,
 };
 use fastcollate::write::{Destination, write_mask};
-use numpy::{PyArray1, PyArrayMethods};
+use numpy::ndarray::Array2;
+use numpy::{IntoPyArray, PyArray1, PyArray2, PyArrayMethods};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple, PyType};
 
@@ -56,15 +57,35 @@ impl Plan {
 
     /// Whether output rows are bins of several rows.
     #[getter]
+    fn has_bins(&self) -> bool {
+        self.placement.layout.has_bins()
+    }
+
+    /// Whether each token has a place of its own in output rows of several rows.
+    #[getter]
     fn is_packed(&self) -> bool {
         self.placement.layout.is_packed()
     }
 
-    /// The leading dimensions of outputs of `width` positions a row.
-    fn leading_shape<'py>(&self, py: Python<'py>, width: usize) -> PyResult<Bound<'py, PyTuple>> {
-        match self.placement.layout.form() {
-            Form::Jagged => PyTuple::new(py, [width]),
-            Form::Padded | Form::Packed => PyTuple::new(py, [self.num_output_rows(), width]),
+    /// Whether rows overlap, since tokens that they have in common are there once.
+    #[getter]
+    fn is_tree(&self) -> bool {
+        self.placement.layout.is_tree()
+    }
+
+    /// The leading dimensions of outputs of token streams or, if not `of_sequence`, of responses.
+    fn leading_shape<'py>(
+        &self,
+        py: Python<'py>,
+        of_sequence: bool,
+    ) -> PyResult<Bound<'py, PyTuple>> {
+        let (of, grid) = match of_sequence {
+            true => (Of::Sequence, &self.placement.sequence),
+            false => (Of::Response, &self.placement.response),
+        };
+        match self.placement.layout.has_rows(of) {
+            true => PyTuple::new(py, [grid.rows(), grid.width()]),
+            false => PyTuple::new(py, [grid.width()]),
         }
     }
 
@@ -96,6 +117,15 @@ impl Plan {
     #[getter]
     fn response_width(&self) -> usize {
         self.placement.response.width()
+    }
+
+    /// Positions that hold tokens of rows that are no padding.
+    #[getter]
+    fn num_placed(&self) -> usize {
+        let rows = self.assembly.rows();
+        let segments = self.placement.sequence.segments().iter();
+        let real = segments.filter(|segment| !rows[segment.row].is_padding);
+        real.map(|segment| segment.len).sum()
     }
 
     /// Positions of all output rows together, in sequence-aligned outputs.
@@ -193,8 +223,8 @@ impl Plan {
     }
 
     /// Where each row begins in the outputs, counted over all their positions: int64 (rows,), for
-    /// token streams and for responses.
-    fn row_starts<'py>(&self, py: Python<'py>) -> (Column<'py>, Column<'py>) {
+    /// token streams and for responses. In a tree, the streams are those of `stream_places`.
+    fn row_starts<'py>(&self, py: Python<'py>) -> Result<(Column<'py>, Column<'py>)> {
         let starts = |grid: &Grid| {
             let mut starts = vec![0; self.num_rows()];
             // From the last segment of a row to its first, which stays.
@@ -203,10 +233,29 @@ impl Plan {
             }
             PyArray1::from_vec(py, starts)
         };
-        (
-            starts(&self.placement.sequence),
-            starts(&self.placement.response),
-        )
+        let streams = match self.placement.layout.is_tree() {
+            true => starts(&Placement::streams(&self.assembly)?),
+            false => starts(&self.placement.sequence),
+        };
+        Ok((streams, starts(&self.placement.response)))
+    }
+
+    /// Where the tokens of each row's stream stand in a tree, row by row: int64. None in other layouts,
+    /// where streams are spans.
+    fn stream_places<'py>(&self, py: Python<'py>) -> Option<Column<'py>> {
+        let Placement {
+            layout, sequence, ..
+        } = &self.placement;
+        if !layout.is_tree() {
+            return None;
+        }
+        let paths = self.placement.paths(&self.assembly);
+        let rows = (0..self.num_rows()).flat_map(|row| paths.of_row(row));
+        let places = rows.flat_map(|part| {
+            let begin = part.dst_row * sequence.width() + part.dst_col;
+            begin..begin + part.len
+        });
+        Some(PyArray1::from_iter(py, places.map(to_i64)))
     }
 
     /// Where the subtree of each position ends in its output row, int32 (positions,).
@@ -275,7 +324,7 @@ impl Plan {
             is_zeroed: true,
         };
         write_mask(&grid.whole(), 1_f32, 0.0, to);
-        if self.placement.layout.is_jagged() {
+        if !self.placement.layout.has_rows(Of::Response) {
             return Ok(values.into_any());
         }
         Ok(values.reshape([grid.rows(), grid.width()])?.into_any())
@@ -287,6 +336,15 @@ impl Plan {
         let sequence = &self.placement.sequence;
         let packing = self.placement.bin_layout;
         packing.map_or(0, |packing| packing.num_lost(&self.assembly, sequence))
+    }
+
+    /// Where the tokens of rows are read: the row, where the span begins in it, its tokens, and its output
+    /// row and column, int64 (spans, 5). In a tree they overlap.
+    fn read_segments<'py>(&self, py: Python<'py>) -> Bound<'py, PyArray2<i64>> {
+        let segments = self.placement.read_segments(&self.assembly);
+        let columns = |segment| columns_of(segment).map(to_i64);
+        let rows: Vec<_> = segments.iter().map(columns).collect();
+        Array2::from(rows).into_pyarray(py)
     }
 
     /// The plan's tables as NumPy arrays, all int64.
@@ -306,16 +364,7 @@ impl Plan {
                 &tables,
                 &format!("{name}_segments"),
                 grid.segments(),
-                |segment| {
-                    let Segment {
-                        row,
-                        from,
-                        len,
-                        dst_row,
-                        dst_col,
-                    } = *segment;
-                    [row, from, len, dst_row, dst_col]
-                },
+                columns_of,
             )?;
         }
         if let Some(packing) = self.placement.bin_layout {
@@ -386,6 +435,18 @@ impl Plan {
 /// Tokens of the longest row.
 pub fn longest_row(assembly: &Assembly) -> usize {
     assembly.rows().iter().map(Row::len).max().unwrap_or(0)
+}
+
+/// The columns of a table of segments.
+fn columns_of(segment: &Segment) -> [usize; 5] {
+    let Segment {
+        row,
+        from,
+        len,
+        dst_row,
+        dst_col,
+    } = *segment;
+    [row, from, len, dst_row, dst_col]
 }
 
 fn packing(tables: &Bound<PyDict>) -> Result<Option<BinLayout>> {

@@ -1,9 +1,10 @@
 //! Layouts by name, and the widths that do not come from the data.
 
 use fastcollate::batch::BatchRows;
+use fastcollate::plan::share::{Share, Tree};
 use fastcollate::plan::{
     BinSource, Bins as CoreBins, Layout, LayoutSpec as CoreSpec, Longest, PackedSpec, PaddingAs,
-    Placement, Shift, Span, Widths,
+    Placement, Shift, Span, TreeSource, TreeSpec, Widths,
 };
 use fastcollate::{Error as Core, Ticks};
 use numpy::PyReadonlyArray1;
@@ -14,6 +15,8 @@ use crate::interrupt::stoppable;
 use crate::names::Names;
 use crate::plan::packing::{PackSpec, PyCost};
 use crate::plan::shard::Shard;
+use crate::plan::sharing::{PrefixTree, SHARES, tree_rows};
+use crate::plan::tables::usizes;
 
 /// All layouts.
 pub const LAYOUTS: Names<Layout> = Names::new(
@@ -24,6 +27,7 @@ pub const LAYOUTS: Names<Layout> = Names::new(
         (Layout::Right, "right"),
         (Layout::Jagged, "jagged"),
         (Layout::Packed, "packed"),
+        (Layout::Tree, "tree"),
     ],
 );
 
@@ -78,7 +82,7 @@ impl LayoutSpec {
         padding_as: &str,
     ) -> Result<Self> {
         let (layout, mut cost) = (LAYOUTS.value(name)?, PyCost::FLOPS);
-        if !layout.is_packed() {
+        if !layout.has_bins() {
             let widths = Widths {
                 sequence: pad_to,
                 prompt: pad_prompt_to,
@@ -105,6 +109,27 @@ impl LayoutSpec {
         Ok(Self { core, cost })
     }
 
+    /// The layout of trees: in the bins of a plan, or those that packing makes of a plan's tree or of what
+    /// rows share by their tokens; without `pack`, in one bin.
+    #[staticmethod]
+    fn of_tree(
+        pad_to: Option<usize>,
+        multiple_of: usize,
+        plan: TreePlan,
+        pack: Option<Bound<PackSpec>>,
+        same_inputs: Option<PyReadonlyArray1<i64>>,
+    ) -> Result<Self> {
+        let ids = same_inputs.map(|ids| usizes("same_inputs", &ids));
+        let tree = TreeSpec {
+            source: plan.source()?,
+            pack: pack.as_ref().map(|spec| spec.get().core.clone()),
+            same_inputs: ids.transpose()?,
+        };
+        let cost = pack.map_or(PyCost::FLOPS, |spec| spec.get().cost.clone());
+        let core = CoreSpec::tree(tree, pad_to, multiple_of);
+        Ok(Self { core, cost })
+    }
+
     /// The layout's name.
     #[getter]
     fn name(&self) -> &'static str {
@@ -117,10 +142,17 @@ impl LayoutSpec {
         self.core.layout().is_padded()
     }
 
+    /// Whether rows share tokens by the uids of their turns.
+    #[getter]
+    fn shares_by_uid(&self) -> bool {
+        let source = self.core.tree_spec().map(|tree| &tree.source);
+        matches!(source, Some(TreeSource::Tokens(Share::Group)))
+    }
+
     /// Whether output rows are bins of several rows.
     #[getter]
-    fn is_packed(&self) -> bool {
-        self.core.layout().is_packed()
+    fn has_bins(&self) -> bool {
+        self.core.layout().has_bins()
     }
 }
 
@@ -150,6 +182,64 @@ impl LayoutSpec {
             Some(_) => stoppable(py, place),
             None => Ok(place(&mut Ticks::new(&mut || Ok(())))?),
         }
+    }
+}
+
+/// What says which tokens rows share: the rule's name, or a plan.
+#[derive(FromPyObject)]
+enum TreePlan<'py> {
+    Share(String),
+    Plan(Bound<'py, PrefixTree>),
+    Bins(TreeBins<'py>),
+}
+
+impl TreePlan<'_> {
+    fn source(&self) -> Result<TreeSource> {
+        Ok(match self {
+            Self::Share(name) => TreeSource::Tokens(SHARES.value(name)?),
+            Self::Plan(tree) => TreeSource::Plan(tree.get().core().clone()),
+            Self::Bins(bins) => TreeSource::Bins(bins.trees()?, bins.multiple_of),
+        })
+    }
+}
+
+/// The attributes of `fastcollate.planning.TreeBins` that say what goes where.
+struct TreeBins<'py> {
+    offsets: PyReadonlyArray1<'py, i64>,
+    rows: PyReadonlyArray1<'py, i64>,
+    shared: PyReadonlyArray1<'py, i64>,
+    lengths: PyReadonlyArray1<'py, i64>,
+    multiple_of: usize,
+}
+
+impl<'py> FromPyObject<'_, 'py> for TreeBins<'py> {
+    type Error = PyErr;
+
+    fn extract(plan: Borrowed<'_, 'py, PyAny>) -> PyResult<Self> {
+        Ok(Self {
+            offsets: plan.getattr("offsets")?.extract()?,
+            rows: plan.getattr("rows")?.extract()?,
+            shared: plan.getattr("shared")?.extract()?,
+            lengths: plan.getattr("lengths")?.extract()?,
+            multiple_of: plan.getattr("multiple_of")?.extract()?,
+        })
+    }
+}
+
+impl TreeBins<'_> {
+    /// The tree of each bin.
+    ///
+    /// # Errors
+    /// Tables that do not fit each other.
+    fn trees(&self) -> Result<Vec<Tree>> {
+        let rows = tree_rows(&self.rows, &self.shared, &self.lengths)?;
+        let offsets = usizes("offsets", &self.offsets)?;
+        let bin = |ends: &[usize]| {
+            let rows = rows.get(ends[0]..ends[1]).ok_or_else(invalid)?;
+            Tree::new(rows.to_vec())
+        };
+        let bins = offsets.windows(2).map(bin);
+        Ok(bins.collect::<Result<_, Core>>()?)
     }
 }
 

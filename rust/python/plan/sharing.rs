@@ -1,15 +1,15 @@
 //! Sharing: which tokens rows have in common.
 
-use fastcollate::Error as Core;
-use fastcollate::plan::Assembly;
 use fastcollate::plan::merge::Streams;
 use fastcollate::plan::share::{Node, Share, ShareIds, Tree, TreeRow};
+use fastcollate::plan::{Assembly, Turns};
 use fastcollate::polling::Polled;
+use fastcollate::{Error as Core, TokenStreams};
 use numpy::{PyArray1, PyReadonlyArray1};
 use pyo3::prelude::*;
 
 use crate::error::{Error, Result};
-use crate::ingest::{TokenInput, slices_of};
+use crate::ingest::{Rows, TokenInput, slices_of};
 use crate::interrupt::{poll, stoppable};
 use crate::names::Names;
 use crate::plan::merging::{DETACH_FROM, Merge};
@@ -58,7 +58,6 @@ pub fn share_prefixes<'py>(
             &own
         }
     };
-    let rows = assembly.rows();
     let share = SHARES.value(share)?;
     let uids = uids.map(|ids| usizes("uids", &ids)).transpose()?;
     let same_inputs = { same_inputs.map(|ids| usizes("same_inputs", &ids)) }.transpose()?;
@@ -66,27 +65,76 @@ pub fn share_prefixes<'py>(
         uids: uids.as_deref(),
         same_inputs: same_inputs.as_deref(),
     };
-    let lens = (0..turns.count()).map(|turn| turns.stream_len(turn));
-    let slices = if lens.sum::<usize>() < DETACH_FROM {
-        None
-    } else {
-        slices_of(&tokens)?
-    };
-    let turns = &turns;
-    let tree = match &slices {
-        None => {
-            let tokens = &tokens;
-            Tree::of_rows(&Streams { tokens, turns }, rows, share, ids)
-        }
-        Some(slices) => py.detach(|| {
-            let tokens = &slices.map(|column| Polled::new(column, &poll));
-            Tree::of_rows(&Streams { tokens, turns }, rows, share, ids)
-        }),
-    }?;
+    let rows = assembly.rows();
+    let tree = compared(py, &tokens, &turns, |streams| {
+        Tree::of_rows(streams, rows, share, ids)
+    })?;
     let (order, shared) = columns(py, tree.rows());
     let prompt_lens = rows_of(py, assembly, |row| row.prompt_len);
     let response_lens = rows_of(py, assembly, |row| row.response_len);
     Ok([order, shared, prompt_lens, response_lens])
+}
+
+impl PrefixTree {
+    /// The tree.
+    pub fn core(&self) -> &Tree {
+        &self.0
+    }
+}
+
+/// The rows of trees in order, with what they share and their lengths, which are by row.
+///
+/// # Errors
+/// Tables that do not fit each other.
+pub fn tree_rows(
+    order: &PyReadonlyArray1<i64>,
+    shared: &PyReadonlyArray1<i64>,
+    lengths: &PyReadonlyArray1<i64>,
+) -> Result<Vec<TreeRow>> {
+    let (order, shared) = (usizes("order", order)?, usizes("shared", shared)?);
+    let lens = usizes("lengths", lengths)?;
+    if order.len() != lens.len() || shared.len() != lens.len() {
+        let reason = "order, shared and lengths must be of one length";
+        return Err(Core::InvalidPlan(reason.to_owned()).into());
+    }
+    let row = |(row, shared): (usize, usize)| {
+        let last = lens.len() - 1;
+        let missing = || {
+            Core::InvalidPlan(format!(
+                "order has row {row}, but rows must be from 0 to {last}"
+            ))
+        };
+        let len = *lens.get(row).ok_or_else(missing)?;
+        Ok(TreeRow { row, len, shared })
+    };
+    let rows: Result<_, Core> = order.into_iter().zip(shared).map(row).collect();
+    Ok(rows?)
+}
+
+/// Compare the tokens of turns, where they are many plain ones with the interpreter released.
+///
+/// # Errors
+/// What comparing raises.
+pub fn compared<T: Send>(
+    py: Python,
+    tokens: &TokenStreams<Rows>,
+    turns: &Turns,
+    compare: impl FnOnce(&Streams) -> Result<T, Core> + Send,
+) -> Result<T> {
+    let lens = (0..turns.count()).map(|turn| turns.stream_len(turn));
+    let slices = if lens.sum::<usize>() < DETACH_FROM {
+        None
+    } else {
+        slices_of(tokens)?
+    };
+    let found = match &slices {
+        None => compare(&Streams { tokens, turns }),
+        Some(slices) => py.detach(|| {
+            let tokens = &slices.map(|column| Polled::new(column, &poll));
+            compare(&Streams { tokens, turns })
+        }),
+    };
+    Ok(found?)
 }
 
 #[pymethods]
@@ -98,24 +146,7 @@ impl PrefixTree {
         shared: PyReadonlyArray1<i64>,
         lengths: PyReadonlyArray1<i64>,
     ) -> Result<Self> {
-        let (order, shared) = (usizes("order", &order)?, usizes("shared", &shared)?);
-        let lens = usizes("lengths", &lengths)?;
-        if order.len() != lens.len() || shared.len() != lens.len() {
-            let reason = "order, shared and lengths must be of one length";
-            return Err(Core::InvalidPlan(reason.to_owned()).into());
-        }
-        let row = |(row, shared): (usize, usize)| {
-            let last = lens.len() - 1;
-            let missing = || {
-                Core::InvalidPlan(format!(
-                    "order has row {row}, but rows must be from 0 to {last}"
-                ))
-            };
-            let len = *lens.get(row).ok_or_else(missing)?;
-            Ok(TreeRow { row, len, shared })
-        };
-        let rows: Result<_, Core> = order.into_iter().zip(shared).map(row).collect();
-        Ok(Self(Tree::new(rows?)?))
+        Ok(Self(Tree::new(tree_rows(&order, &shared, &lengths)?)?))
     }
 
     /// The number of tokens, those that rows share counted once.

@@ -12,9 +12,17 @@ from fastcollate.testing.reference.reading import Array, is_number, readable, ro
 
 
 def field_outputs(
-    key: str, field: Any, tokens: Grid, answers: Grid, sampled: Sequence[Sequence[Any]]
+    key: str,
+    field: Any,
+    tokens: Grid,
+    answers: Grid,
+    sampled: Sequence[Sequence[Any]],
+    streams: Grid | None = None,
 ) -> dict[str, Any]:
-    """Build the outputs of one item of `fields`: its own and what comes with it."""
+    """Build the outputs of one item of `fields`: its own and what comes with it.
+
+    `streams` has the places of values of whole sequences, if they are not those of tokens.
+    """
     kind = type(field).__name__
     if kind == "PerRow":
         return _per_row(key, field)
@@ -22,7 +30,7 @@ def field_outputs(
         return _routed_experts(key, field, tokens)
     rows = [readable(row) for row in rows_of(field.rows)]
     trailing = _trailing_shape(rows)
-    grid = tokens if field.align == "sequence" else answers
+    grid = (streams or tokens) if field.align == "sequence" else answers
     dtype = _name(field.dtype) or "float32"
     rows = _shaped(rows, trailing)
     if field.align == "response":
@@ -99,6 +107,11 @@ def _per_row(key: str, field: Any) -> dict[str, Any]:
     for value in arrays:
         offsets.append(offsets[-1] + len(value))
     return {key: np.concatenate(arrays), f"{key}_offsets": np.array(offsets, np.int64)}
+
+
+def is_of_streams(field: Any) -> bool:
+    """Tell fields with one value per token of whole sequences."""
+    return type(field).__name__ == "Field" and field.align == "sequence"
 
 
 def is_of_objects(field: Any) -> bool:

@@ -29,7 +29,10 @@ class Grids(NamedTuple):
     """Of each token the place of the one in front of it, if the model sees that there."""
 
 
-_OPTIONS = ("pad_to", "pad_prompt_to", "pad_response_to", "multiple_of", "shift", "padding_as")
+_OPTIONS = (
+    *("pad_to", "pad_prompt_to", "pad_response_to", "multiple_of", "shift", "padding_as"),
+    *("share", "same_inputs"),
+)
 
 
 def layout_options(layout: Any) -> tuple[str, dict[str, Any]]:
@@ -52,7 +55,7 @@ def grids_of(
     """Find the places of all tokens, and of response tokens among themselves."""
     lens = [p + r for p, r in zip(prompt_lens, response_lens, strict=True)]
     if layout == "jagged":
-        return grids(_behind_each_other(lens), _behind_each_other(response_lens))
+        return grids(end_to_end(lens), end_to_end(response_lens))
 
     def rounded(width: int) -> int:
         return -(-width // (multiple_of or 1)) * (multiple_of or 1)
@@ -89,7 +92,8 @@ def _one_row_each(lens: list[int], starts: list[int], width: int) -> Grid:
     return Grid(lens, places, (len(lens), width))
 
 
-def _behind_each_other(lens: list[int]) -> Grid:
+def end_to_end(lens: list[int]) -> Grid:
+    """Put one row after the other, without a dimension of rows."""
     places: list[list[Place | None]] = []
     end = 0
     for count in lens:

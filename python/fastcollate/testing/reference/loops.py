@@ -8,10 +8,9 @@ from typing import Any
 import numpy as np
 
 from fastcollate._fastcollate import IGNORE_INDEX
-from fastcollate.testing.reference.fields import field_outputs, refuse_lost
+from fastcollate.testing.reference.fields import field_outputs, is_of_streams, refuse_lost
 from fastcollate.testing.reference.grids import Grid, grids_of, layout_options, place
 from fastcollate.testing.reference.packed import (
-    Bins,
     packed_grids,
     packed_outputs,
     packing_of,
@@ -26,7 +25,14 @@ from fastcollate.testing.reference.reading import (
     readable,
     rows_of,
 )
+from fastcollate.testing.reference.sharing import prefix_tree_loops
 from fastcollate.testing.reference.spreading import on_trained, values_per_token
+from fastcollate.testing.reference.tree import (
+    stream_offsets,
+    tree_batch_of,
+    tree_grids,
+    tree_outputs,
+)
 
 
 @np.errstate(over="ignore")  # beyond float32 is infinity, as it should be
@@ -44,7 +50,7 @@ def build_batch_loops(
     position_ids: str | None = None,
     labels: str | None = None,
     layout: Any = "left",
-    bins: Bins | None = None,
+    bins: Any | None = None,
     sampled: Sequence[Sequence[Any]] | None = None,
     is_padding: Sequence[bool] | None = None,
     loss_mask_dtype: str = "float32",
@@ -67,9 +73,10 @@ def build_batch_loops(
     fields, position_ids, labels, layout
         As `fastcollate.build_batch`. Labels go by the loss masks as they are in the output.
     uids, trajectory_ids
-        Ignored: they make no output.
+        They make no output. Rows of a tree may share tokens by uids.
     bins
-        Of the packed layout, what each row holds; None for all sequences in one row, in order.
+        Of the packed layout, what each row holds; None for all sequences in one row, in order. Of a
+        tree, the rows of each bin.
     sampled
         Of merged rows and of those of a shard: whether each response token was sampled, in a real
         row. It is the loss mask where `loss_mask` is None.
@@ -91,7 +98,8 @@ def build_batch_loops(
         tokens that of ``(B, R)``. All are NumPy arrays, but for bfloat16, which are tensors, for
         ``max_seqlen``, an int, and for arrays per row that are not joined, a list. The packed
         layout has no attention mask, but always ``position_ids``, ``sequence_ids`` and the
-        boundaries of segments; (N, W) takes the place of all, for N rows of W positions.
+        boundaries of segments; (N, W) takes the place of all, for N rows of W positions. A tree has
+        what `fastcollate.Tree` says.
 
     Raises
     ------
@@ -105,9 +113,16 @@ def build_batch_loops(
     response_rows = [readable(row) for row in rows_of(responses)]
     prompt_lens, response_lens = list(map(len, prompt_rows)), list(map(len, response_rows))
     rows = [[*p, *r] for p, r in zip(prompt_rows, response_rows, strict=True)]
+    streams = None
     if layout == "packed":
         packing = packing_of(prompt_lens, response_lens, bins, **options)
         tokens, answers, before = packed_grids(packing)
+    elif layout == "tree":
+        names = {name: options.pop(name) for name in ("share", "same_inputs")}
+        trie = prefix_tree_loops(prompt_rows, response_rows, uids=uids, **names)
+        tree = tree_batch_of(trie, response_lens, bins, **options)
+        streams = tree.streams
+        tokens, answers, before = tree_grids(tree)
     else:
         tokens, answers, before = grids_of(prompt_lens, response_lens, layout, **options)
 
@@ -115,23 +130,27 @@ def build_batch_loops(
     if layout == "packed":
         batch |= packed_outputs(packing, tokens, position_ids)
         batch["response_mask"] = _mask(answers, is_padding)
+    elif layout == "tree":
+        batch |= tree_outputs(tree, rows, position_ids)
+        if any(is_of_streams(field) for field in (fields or {}).values()):
+            batch |= stream_offsets(tree)
     elif layout == "jagged":
         batch |= _offsets(tokens, answers)
     else:
         batch |= {"attention_mask": _mask(tokens), "response_mask": _mask(answers, is_padding)}
-    if position_ids is not None and layout != "packed":
+    if position_ids is not None and layout not in ("packed", "tree"):
         batch["position_ids"] = positions(tokens, list(map(range, tokens.lens)), position_ids)
 
     per_token = {
         key: [_per_token(row, count) for row, count in zip(column, response_lens, strict=True)]
         for key, column in given_fields(rewards=rewards, loss_mask=loss_mask, logprobs=logprobs)
     }
-    has_loss_mask = layout == "packed" or loss_mask is not None or sampled is not None
+    has_loss_mask = layout in ("packed", "tree") or loss_mask is not None or sampled is not None
     if sampled is None:
         sampled = [[1] * count for count in response_lens]
     given = per_token.get("loss_mask", sampled)
     is_moved = labels == "shifted" or options.get("shift") == "next_token"
-    if is_moved:
+    if is_moved or layout == "tree":
         _refuse_headless(prompt_lens, given)
     weights = _predicted(given, before, prompt_lens)
     if labels is not None:
@@ -146,7 +165,7 @@ def build_batch_loops(
         refuse_lost(key, tokens, answers, column, 0.0, "float32", sampled)
     for key, field in (fields or {}).items():
         of_tokens = on_trained(key, values_per_token(field, prompt_lens, response_lens), weights)
-        batch |= field_outputs(key, of_tokens, tokens, answers, sampled)
+        batch |= field_outputs(key, of_tokens, tokens, answers, sampled, streams)
     return batch
 
 

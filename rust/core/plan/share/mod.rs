@@ -4,6 +4,7 @@
 //! with the row before it. Any rows of a tree are a tree again, in the same order; what two of them
 //! have in common is the least of what the rows between them have.
 
+mod check;
 mod cut;
 mod nodes;
 mod pack;

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use super::sort::{Head, Texts};
 use super::{Tree, TreeRow};
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::plan::Row;
 use crate::plan::merge::Streams;
 
@@ -33,23 +33,19 @@ impl Tree {
     ///
     /// Rows of different groups share nothing. Groups are in the order of their first rows, and so are
     /// the prompts of [`Share::Prompts`], whose rows keep theirs. Otherwise rows of a group are sorted
-    /// by their tokens, and equal ones by their numbers.
+    /// by their tokens, and equal ones by their numbers. Padding rows share nothing.
     ///
     /// # Errors
-    /// What the columns raise, [`Error::RowCount`] for other numbers of ids, and
-    /// [`Error::InvalidPlan`] for rows that have no turn.
+    /// What the columns raise, and [`Error::RowCount`](crate::Error::RowCount) for other numbers of ids.
     pub fn of_rows(streams: &Streams, rows: &[Row], share: Share, ids: ShareIds) -> Result<Self> {
-        let no_turn = || Error::InvalidPlan("a row has no turn".to_owned());
-        let turns = rows
-            .iter()
-            .map(|row| row.source)
-            .collect::<Option<Vec<_>>>();
-        let turns = turns.ok_or_else(no_turn)?;
+        // Of a synthetic row, which has no turn, no token is compared.
+        let turns: Vec<_> = rows.iter().map(|row| row.source.unwrap_or(0)).collect();
         for (field, ids) in [("uids", ids.uids), ("same_inputs", ids.same_inputs)] {
             ids.map_or(Ok(()), |ids| streams.turns.check_count(field, ids.len()))?;
         }
         let groups = groups_of(&turns, share, ids);
         let compared = |row: &Row| match share {
+            _ if row.is_padding => 0,
             Share::All | Share::Group => row.len(),
             Share::Prompts => row.prompt_len,
         };

@@ -1,0 +1,185 @@
+//! The tree layout: rows of the output are bins, in which tokens that rows have in common lie once.
+//!
+//! A row is written from where it leaves the row before it, and read by the *path* of what it shares and
+//! what it adds. Paths follow from the segments that are written, and overlap.
+
+use std::borrow::Cow;
+use std::ops::Range;
+
+use super::placement::{Grid, Segment};
+use crate::error::{Error, Result};
+use crate::plan::share::{Tree, TreeRow};
+use crate::plan::{Assembly, Bins, Layout, Placement, Row, Span};
+
+/// Where rows are read from: segments that may overlap those of other rows.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Paths {
+    /// The segments of rows, those of each in the order of its tokens.
+    pub segments: Vec<Segment>,
+    /// Which of them each row has.
+    rows: Vec<Range<usize>>,
+}
+
+impl Paths {
+    /// The segments of a row, in the order of its tokens.
+    pub fn of_row(&self, row: usize) -> &[Segment] {
+        &self.segments[self.rows[row].clone()]
+    }
+}
+
+impl Placement {
+    /// Lay an assembly's rows out in bins, of which each holds a tree: as wide as the widest one and
+    /// `least`, or of a fixed `width`. Places of whole trees are rounded up to a multiple.
+    ///
+    /// # Errors
+    /// [`Error::BinTooWide`] and [`Error::TooLarge`].
+    pub(super) fn of_trees(
+        assembly: &Assembly,
+        bins: &[Tree],
+        multiple_of: usize,
+        width: Option<usize>,
+        least: usize,
+    ) -> Result<Self> {
+        let span = |row: &TreeRow| Span {
+            index: row.row,
+            from: row.shared,
+            len: row.added(),
+        };
+        let mut offsets = vec![0];
+        let mut spans = Vec::with_capacity(assembly.rows().len());
+        for tree in bins {
+            spans.extend(tree.rows().iter().map(span));
+            offsets.push(spans.len());
+        }
+        let bins = Bins { offsets, spans };
+        let begins_place = |span: &Span| span.from == 0;
+        Ok(Self {
+            layout: Layout::Tree,
+            sequence: Grid::of_bins(&bins, multiple_of, begins_place, width, least)?,
+            response: responses(assembly)?,
+            bin_layout: None,
+        })
+    }
+
+    /// Where token streams are read from: in a tree, by paths.
+    #[must_use]
+    pub fn read_segments(&self, assembly: &Assembly) -> Cow<'_, [Segment]> {
+        match self.layout.is_tree() {
+            true => Cow::Owned(self.paths(assembly).segments),
+            false => Cow::Borrowed(self.sequence.segments()),
+        }
+    }
+
+    /// Where the rows of a tree are read from, each by itself.
+    #[must_use]
+    pub fn paths(&self, assembly: &Assembly) -> Paths {
+        let mut rows = vec![0..0; assembly.rows().len()];
+        let mut segments = Vec::with_capacity(self.sequence.segments().len());
+        let of_bins = { self.sequence.segments() }.chunk_by(|a, b| a.dst_row == b.dst_row);
+        for bin in of_bins {
+            let mut path: Vec<Segment> = Vec::new();
+            for segment in bin {
+                while path.pop_if(|last| last.from >= segment.from).is_some() {}
+                if let Some(last) = path.last_mut() {
+                    last.len = last.len.min(segment.from - last.from);
+                }
+                if segment.len > 0 {
+                    path.push(*segment);
+                }
+                let begin = segments.len();
+                let row = segment.row;
+                segments.extend(path.iter().map(|part| Segment { row, ..*part }));
+                rows[row] = begin..segments.len();
+            }
+        }
+        Paths { segments, rows }
+    }
+
+    /// Where the outputs stand that predict response tokens: each run of these counts the positions of
+    /// the grid of sequences. There is no run for tokens without one before them.
+    #[must_use]
+    pub fn predictors(&self, assembly: &Assembly) -> Grid {
+        let (paths, width) = (self.paths(assembly), self.sequence.width());
+        let mut runs = Vec::with_capacity(paths.segments.len());
+        let mut begin = 0;
+        for (index, row) in assembly.rows().iter().enumerate() {
+            // Of the row's tokens, those that another one of its response follows.
+            let first = row.prompt_len.saturating_sub(1);
+            let last = row.len().saturating_sub(1);
+            for part in paths.of_row(index) {
+                let from = part.from.max(first);
+                let end = (part.from + part.len).min(last);
+                if from < end {
+                    runs.push(Segment {
+                        row: index,
+                        from: part.dst_row * width + part.dst_col + from - part.from,
+                        len: end - from,
+                        dst_row: 0,
+                        dst_col: begin + from + 1 - row.prompt_len,
+                    });
+                }
+            }
+            begin += row.response_len;
+        }
+        self.response.with_segments(runs)
+    }
+
+    /// The output row of each row.
+    #[must_use]
+    pub fn row_bins(&self, assembly: &Assembly) -> Vec<usize> {
+        let mut bins = vec![0; assembly.rows().len()];
+        for segment in self.sequence.segments() {
+            bins[segment.row] = segment.dst_row;
+        }
+        bins
+    }
+
+    /// Where whole token streams lie if each row is by itself.
+    ///
+    /// # Errors
+    /// [`Error::TooLarge`].
+    pub fn streams(assembly: &Assembly) -> Result<Grid> {
+        Grid::jagged(assembly.rows().iter().map(Row::len))
+    }
+
+    /// The response tokens of rows, as spans of their token streams.
+    #[must_use]
+    pub fn targets(&self, assembly: &Assembly) -> Grid {
+        self.response.map_segments(|segment| Segment {
+            from: segment.from + assembly.rows()[segment.row].prompt_len,
+            ..*segment
+        })
+    }
+}
+
+/// Where responses lie: one after the other, in the order of rows.
+fn responses(assembly: &Assembly) -> Result<Grid> {
+    Grid::jagged(assembly.rows().iter().map(|row| row.response_len))
+}
+
+/// Check that grids are those of rows in a tree.
+///
+/// # Errors
+/// [`Error::InvalidPlan`].
+pub(super) fn check(assembly: &Assembly, sequence: &Grid, response: &Grid) -> Result<()> {
+    let rows = assembly.rows();
+    let mut before: Option<Segment> = None;
+    let mut found = vec![false; rows.len()];
+    let fits = |segment: &Segment| {
+        let last = before.filter(|last| last.dst_row == segment.dst_row);
+        let is_next = segment.from == 0
+            || last.is_some_and(|last| {
+                segment.from <= last.from + last.len && last.dst_col + last.len == segment.dst_col
+            });
+        before = Some(*segment);
+        is_next
+            && segment.from + segment.len == rows[segment.row].len()
+            && !std::mem::replace(&mut found[segment.row], true)
+    };
+    let fit = sequence.segments().iter().all(fits);
+    if fit && found.iter().all(|&found| found) && *response == responses(assembly)? {
+        return Ok(());
+    }
+    let reason = "its segments are not those of rows in a tree".to_owned();
+    Err(Error::InvalidPlan(reason))
+}
