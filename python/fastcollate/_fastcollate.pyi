@@ -52,6 +52,7 @@ __all__ = [
     "bins_defect",
     "collate",
     "compact_ids",
+    "deal_bins",
     "first_no_length",
     "forked",
     "group_offsets",
@@ -530,6 +531,7 @@ def step_defect(
     mini_batch_prompts: NDArray[int64],
     bin_offsets: NDArray[int64] | None,
 ) -> str | None: ...
+def deal_bins(costs: NDArray[float64], ranks: int) -> NDArray[int64]: ...
 def first_no_length(lengths: NDArray[int64], most: int) -> int | None: ...
 def spread_bins(
     offsets: NDArray[int64], items: NDArray[int64], bins: int

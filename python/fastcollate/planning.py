@@ -35,6 +35,8 @@ What belongs to them:
   past its last.
 - :class:`Costs`: what tokens, pairs in attention, sequences and bins cost, for every argument that
   takes costs.
+- :class:`Forecast`: how long ranks compute and wait; :meth:`StepPlan.forecast` makes it.
+- :func:`compare_plans`: the forecasts of several plans, as a table.
 - :class:`LossNormalizers`: what the losses of each mini-batch are divided by.
 - :func:`broadcast_last_step`: the value of a trajectory's last step, on all its steps.
 - :func:`drop_padding`: results of all shards in the order of the step's rows, without padding rows.
@@ -52,6 +54,7 @@ from fastcollate.plan.audit_report import Audit, AuditSpan
 from fastcollate.plan.bin_plan import BinPlan
 from fastcollate.plan.boundaries import PromptBoundaries
 from fastcollate.plan.costs import Costs
+from fastcollate.plan.forecast import Forecast, compare_plans
 from fastcollate.plan.merge_report import Break, MergeReport
 from fastcollate.plan.merge_tree import Branch, TrajectoryTree
 from fastcollate.plan.merging import MergePlan
@@ -73,6 +76,7 @@ __all__ = [
     "Break",
     "Costs",
     "Finding",
+    "Forecast",
     "LossNormalizers",
     "MergePlan",
     "MergeReport",
@@ -89,6 +93,7 @@ __all__ = [
     "TreePlan",
     "TreeReport",
     "broadcast_last_step",
+    "compare_plans",
     "drop_padding",
     "micro_batches",
     "pack",

@@ -40,7 +40,9 @@ mod _fastcollate {
     #[pymodule_export]
     use super::plan::merging::{Merge, MergeSpec, merge_turns};
     #[pymodule_export]
-    use super::plan::packing::{CostSpec, PackSpec, bins_defect, first_no_length, spread_bins};
+    use super::plan::packing::{
+        CostSpec, PackSpec, bins_defect, deal_bins, first_no_length, spread_bins,
+    };
     #[pymodule_export]
     use super::plan::partitioning::{partition, split_micro_batches};
     #[pymodule_export]

@@ -18,7 +18,9 @@ from fastcollate.arguments import checked_index, counted, suggests_names
 from fastcollate.arrays import describe, offsets_of
 from fastcollate.plan.audit_report import Audit, Where
 from fastcollate.plan.auditing import audited, checked_turns
-from fastcollate.plan.layouts import Layout, Packed
+from fastcollate.plan.costs import Costs
+from fastcollate.plan.forecast import Forecast, Sync, forecast_step
+from fastcollate.plan.layouts import Jagged, Layout, Packed, TwoSegment
 from fastcollate.plan.lengths import Integers
 from fastcollate.plan.shard import Shard, Widths, layout_defect
 from fastcollate.plan.tables import (
@@ -28,6 +30,7 @@ from fastcollate.plan.tables import (
     listed,
     not_valid,
 )
+from fastcollate.plan.tree_plan import TreePlan
 
 if TYPE_CHECKING:
     from fastcollate.batch import Batch
@@ -203,7 +206,7 @@ class StepPlan(Table):
     @property
     def tokens_per_rank(self) -> Integers:
         """Tokens of each rank, those of padding rows too, int64 (mini-batches, dp_size)."""
-        running = offsets_of(self._totals[self.rows])
+        running = offsets_of(self.row_totals[self.rows])
         tokens: Integers = np.diff(running[self._rank_offsets], axis=1)
         return tokens
 
@@ -214,8 +217,28 @@ class StepPlan(Table):
             return 0
         assert isinstance(self.layout, Packed)
         multiple = self.layout.multiple_of
-        places = -(-self._totals[self.rows] // multiple) * multiple
+        places = -(-self.row_totals[self.rows] // multiple) * multiple
         return int(np.diff(offsets_of(places)[self.bin_offsets]).max(initial=0))
+
+    @property
+    def written_width(self) -> int | None:
+        """Positions of each row of the output, as wide as the step; None if rows lie end to end.
+
+        Without a layout, rows are taken for padded to the longest.
+        """
+        layout, (prompt, response, longest) = self.layout, self.widths
+        if isinstance(layout, Jagged) or (isinstance(layout, Packed) and self.bin_offsets is None):
+            return None
+        multiple = 1 if layout is None else int(getattr(layout, "multiple_of", 1))
+
+        def rounded(width: int) -> int:
+            return -(-width // multiple) * multiple
+
+        if isinstance(layout, TwoSegment) and not self.has_only_totals:
+            widths = layout.pad_prompt_to or prompt, layout.pad_response_to or response
+            return sum(map(rounded, widths))
+        widest = longest if self.bin_offsets is None else self.bin_width
+        return max(rounded(widest), getattr(layout, "pad_to", None) or 0)
 
     def shard(self, mini_batch: int, rank: int) -> Shard:
         """Return what a rank gets of a mini-batch.
@@ -239,7 +262,7 @@ class StepPlan(Table):
             num_rows=self.num_real_rows,
             widths=self.widths,
             first_pad=int(np.count_nonzero(self.is_padding[begin:start])),
-            lengths=self._totals[self.rows[start:end]],
+            lengths=self.row_totals[self.rows[start:end]],
             bin_offsets=bins,
             bin_width=self.bin_width,
             layout=self.layout,
@@ -323,6 +346,54 @@ class StepPlan(Table):
             self.row_lengths,
         )
 
+    def forecast(
+        self,
+        costs: Costs,
+        sync: Sync = "step",
+        *,
+        micro_batches: int | None = None,
+        computes_padding: bool = True,
+        tree: TreePlan | None = None,
+    ) -> Forecast:
+        """Predict how long each rank computes each mini-batch, and how long it waits.
+
+        Parameters
+        ----------
+        costs
+            What bins cost: :meth:`Costs.fit` finds it from measurements,
+            :meth:`Costs.from_config` from a model's configuration.
+        sync
+            When ranks wait for each other. ``"step"``: once in a mini-batch, as with DDP;
+            ``"micro_batch"``: after every micro-batch, as with FSDP and expert parallelism, whose
+            time is the sum of the slowest ones.
+        micro_batches
+            In how many micro-batches a rank computes its rows of a mini-batch, one by default.
+            Packed, each bin is one.
+        computes_padding
+            Whether padding takes as long as other tokens. Bins are as wide as the step's widest;
+            padded rows look at all positions before, padding included, and without a layout they
+            are padded to the longest of the step. False for models that leave padding out.
+        tree
+            Which tokens the step's rows have in common, to count duplicates.
+
+        Returns
+        -------
+        Forecast
+
+        Raises
+        ------
+        TypeError, ValueError
+            What are no costs; an unknown `sync`; more micro-batches than rows, or a number of them
+            where rows are packed.
+
+        Examples
+        --------
+        >>> plan = fc.plan_step([8, 2, 2, 4], dp_size=2, layout="jagged", shard_by="strided")
+        >>> plan.forecast(fc.planning.Costs(per_token=1.0))
+        Forecast: 1 mini-batch in 10, of which ranks wait 20.0%; no plan takes less than 8
+        """
+        return forecast_step(self, costs, sync, micro_batches, computes_padding, tree)
+
     def describe(self) -> str:
         """Return a table of the mini-batches.
 
@@ -386,7 +457,7 @@ class StepPlan(Table):
         return f"StepPlan: {rows} of {prompts} in {mini_batches} for {ranks}, and {padding}{packed}"
 
     @cached_property
-    def _totals(self) -> Integers:
+    def row_totals(self) -> Integers:
         """Tokens of the step's rows and, in the last place, of a synthetic one, whose row is -1."""
         return np.append(self.row_lengths.sum(1), sum(SYNTHETIC_LENS))
 

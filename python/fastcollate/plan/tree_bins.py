@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fastcollate import _fastcollate
-from fastcollate.arguments import checked_int, counted
+from fastcollate.arguments import checked_count, checked_int, counted
 from fastcollate.arrays import offsets_of
+from fastcollate.plan.costs import Costs
+from fastcollate.plan.forecast import Forecast, Sync, forecast_tree
 from fastcollate.plan.lengths import Integers, lengths_defect
 from fastcollate.plan.tables import (
     Table,
@@ -21,6 +24,9 @@ from fastcollate.plan.tables import (
     not_valid,
     offsets_defect,
 )
+
+if TYPE_CHECKING:
+    from fastcollate.plan.tree_plan import TreePlan
 
 
 @dataclass(frozen=True, eq=False)
@@ -117,6 +123,77 @@ class TreeBins(Table):
         trees = self._sums(self._added, np.append(starts, len(self.rows)))
         places = -(-trees // self.multiple_of) * self.multiple_of
         return self._sums(places, np.searchsorted(starts, self.offsets))
+
+    def costs(self, costs: Costs) -> NDArray[np.float64]:
+        """Return what each bin costs, float64 (bins,), without ``per_bin``: its new tokens."""
+        new = costs.of(self.lengths[self.rows]) - costs.of(self.shared) + costs.per_sequence
+        sums: NDArray[np.float64] = np.add.reduceat(new, self.offsets[:-1])
+        return sums
+
+    def of_ranks(self, dp_size: int, *, shard_by: Costs) -> list[list[int]]:
+        """Give each rank the same number of bins, of about the same cost.
+
+        By largest differencing, or the costliest first with exchanges then: the one whose slowest
+        rank is faster, and the second where both are as slow.
+
+        Parameters
+        ----------
+        dp_size
+            Number of ranks, which divides that of bins: pack with ``bins_multiple_of=dp_size``.
+        shard_by
+            What bins cost.
+
+        Returns
+        -------
+        list[list[int]]
+            The bins of each rank, the costliest first, of equal ones the first.
+
+        Raises
+        ------
+        ValueError
+            A `dp_size` that does not divide the number of bins.
+        """
+        dp_size = checked_count("dp_size", dp_size, "a number of ranks")
+        if self.num_bins % dp_size != 0:
+            raise ValueError(
+                f"dp_size is {dp_size}, which does not divide {counted(self.num_bins, 'bin')}; "
+                "pass bins_multiple_of=dp_size to TreePlan.pack"
+            )
+        bins: list[int] = _fastcollate.deal_bins(self.costs(shard_by), dp_size).tolist()
+        each = len(bins) // dp_size
+        return [bins[rank * each : (rank + 1) * each] for rank in range(dp_size)]
+
+    def forecast(
+        self,
+        costs: Costs,
+        dp_size: int,
+        sync: Sync = "step",
+        *,
+        tree: TreePlan | None = None,
+    ) -> Forecast:
+        """Predict how long ranks compute these bins as one mini-batch, and how long they wait.
+
+        Parameters
+        ----------
+        costs, sync
+            As :meth:`StepPlan.forecast`.
+        dp_size
+            Number of ranks, to which bins go by :meth:`of_ranks`.
+        tree
+            The tree that was packed. With it, tokens are counted that several bins hold, and the
+            bound is that of the whole tree.
+
+        Returns
+        -------
+        Forecast
+
+        Raises
+        ------
+        TypeError, ValueError
+            What are no costs; an unknown `sync`; a `dp_size` that does not divide the number of
+            bins.
+        """
+        return forecast_tree(self, costs, dp_size, sync, tree)
 
     @property
     def efficiency(self) -> float:

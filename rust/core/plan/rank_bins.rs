@@ -208,11 +208,7 @@ impl Deal<'_> {
                     false => rows.iter().map(|&row| costs[row]).sum(),
                 };
                 let costs: Vec<_> = bins.iter().map(cost).collect();
-                let parts = balanced(&costs, ranks, ticks)?;
-                parts
-                    .iter()
-                    .flat_map(|part| costly_first(part, &costs))
-                    .collect()
+                deal_bins(&costs, ranks, ticks)?
             }
         };
         Ok(order
@@ -220,6 +216,17 @@ impl Deal<'_> {
             .map(|bin| std::mem::take(&mut bins[bin]))
             .collect())
     }
+}
+
+/// Give each rank the same number of bins, of about the same cost: the bins of all ranks, each one's
+/// costliest first, of equal ones the first.
+///
+/// # Errors
+/// What `ticks` are stopped by.
+pub fn deal_bins(costs: &[f64], ranks: usize, ticks: &mut Ticks) -> Result<Vec<usize>> {
+    let parts = balanced(costs, ranks, ticks)?;
+    let in_order = parts.iter().flat_map(|part| costly_first(part, costs));
+    Ok(in_order.collect())
 }
 
 /// Part bins into as many for every rank: by the largest differencing method, or the largest first with

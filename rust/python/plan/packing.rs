@@ -313,6 +313,26 @@ pub fn first_no_length(lengths: PyReadonlyArray1<i64>, most: i64) -> Option<usiz
     values(&lengths).iter().position(is_none)
 }
 
+/// Give each rank the same number of bins, of about the same cost; there are as many for every rank.
+///
+/// # Returns
+/// The bins of all ranks, int64 (bins,).
+#[pyfunction]
+pub fn deal_bins<'py>(
+    py: Python<'py>,
+    costs: PyReadonlyArray1<f64>,
+    ranks: usize,
+) -> Result<Column<'py>> {
+    let costs = costs.as_array().to_vec();
+    if ranks == 0 || costs.len() % ranks != 0 {
+        return Err(Core::InvalidPlan("its tables do not fit".to_owned()).into());
+    }
+    let bins = stoppable(py, |ticks| {
+        fastcollate::plan::deal_bins(&costs, ranks, ticks)
+    })?;
+    Ok(column_of(py, bins))
+}
+
 /// Spread the items of bins over more bins.
 #[pyfunction]
 pub fn spread_bins<'py>(

@@ -1,0 +1,394 @@
+"""Forecasts: how long ranks compute, and how long they wait, by what bins cost."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import accumulate, pairwise
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fastcollate.arguments import check_bool, check_choice, checked_count, counted, suggests_names
+from fastcollate.arrays import describe, offsets_of
+from fastcollate.plan.costs import Costs
+from fastcollate.plan.lengths import Integers
+
+if TYPE_CHECKING:
+    from fastcollate.plan.step_plan import StepPlan
+    from fastcollate.plan.tree_bins import TreeBins
+    from fastcollate.plan.tree_plan import TreePlan
+
+Sync: TypeAlias = Literal["step", "micro_batch"]
+Floats: TypeAlias = NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class Forecast:
+    """How long each rank computes and waits in each mini-batch, in the unit of the costs.
+
+    :meth:`StepPlan.forecast` and :meth:`TreeBins.forecast` make it.
+
+    Parameters
+    ----------
+    times
+        Of each mini-batch, how long each rank computes each micro-batch, float64 (dp_size,
+        micro-batches).
+    sync
+        ``"step"``: ranks wait for each other once in a mini-batch; ``"micro_batch"``: after every
+        micro-batch.
+    bounds
+        How long each mini-batch takes at least, whatever the plan, float64 (mini-batches,): the
+        mean of all ranks or, if that is more, the costliest row alone, without padding.
+    tokens, padding, duplicates
+        Tokens of each mini-batch's rows, positions that hold none of these, and tokens computed
+        that rows have in common with others, int64 (mini-batches,).
+    """
+
+    times: tuple[Floats, ...]
+    sync: Sync
+    bounds: Floats
+    tokens: Integers
+    padding: Integers
+    duplicates: Integers
+
+    @property
+    def rank_times(self) -> Floats:
+        """How long each rank computes, float64 (mini-batches, dp_size)."""
+        return np.array([times.sum(1) for times in self.times])
+
+    @property
+    def step_times(self) -> Floats:
+        """How long each mini-batch takes, float64 (mini-batches,)."""
+        if self.sync == "step":
+            return np.array([times.sum(1).max() for times in self.times])
+        return np.array([times.max(0).sum() for times in self.times])
+
+    @property
+    def waits(self) -> Floats:
+        """The share of its mini-batch that each rank waits, float64 (mini-batches, dp_size)."""
+        steps = self.step_times[:, None]
+        return 1 - _ratio(self.rank_times, np.broadcast_to(steps, self.rank_times.shape), 1.0)
+
+    @property
+    def time(self) -> float:
+        """How long all mini-batches take."""
+        return float(self.step_times.sum())
+
+    @property
+    def bound(self) -> float:
+        """How long they take at least."""
+        return float(self.bounds.sum())
+
+    @property
+    def idle(self) -> float:
+        """The share of all ranks' time that they wait."""
+        return 1 - float(_ratio(self.rank_times.mean(1).sum(), np.array(self.time), 1.0))
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        """Numbers to log."""
+        positions = int(self.tokens.sum() + self.padding.sum())
+        return {
+            "forecast/time": self.time,
+            "forecast/bound": self.bound,
+            "forecast/idle": self.idle,
+            "forecast/max_wait": float(self.waits.max(initial=0.0)),
+            "forecast/tokens": float(self.tokens.sum()),
+            "forecast/padding": float(self.padding.sum()),
+            "forecast/padding_share": self.padding.sum() / positions if positions else 0.0,
+            "forecast/duplicates": float(self.duplicates.sum()),
+        }
+
+    def describe(self) -> str:
+        """Return a table of the mini-batches.
+
+        Times are those of the fastest and of the slowest rank; the bound is a share of the time.
+        """
+        cells = [["mini-batch", "time", "ranks", "waiting", "bound", "padding", "duplicates"]]
+        values = zip(self.step_times, self.rank_times, self.waits.mean(1), self.bounds, strict=True)
+        for index, (time, ranks, wait, bound) in enumerate(values):
+            least, most = f"{ranks.min():.4g}", f"{ranks.max():.4g}"
+            cells.append(
+                [
+                    str(index),
+                    f"{time:.4g}",
+                    least if least == most else f"{least} to {most}",
+                    f"{wait:.1%}",
+                    f"{bound / time:.1%}" if time > 0 else "100.0%",
+                    f"{self.padding[index]:,}",
+                    f"{self.duplicates[index]:,}",
+                ]
+            )
+        return "\n".join((repr(self), _table(cells)))
+
+    def plot(self, axes: Any = None, mini_batch: int = 0) -> Any:
+        """Draw a bar for each rank and micro-batch of a mini-batch; gaps are what ranks wait.
+
+        Parameters
+        ----------
+        axes
+            matplotlib's, to draw on; new ones, if not given.
+        mini_batch
+            Which one is drawn.
+
+        Returns
+        -------
+        matplotlib.axes.Axes
+
+        Raises
+        ------
+        ImportError
+            If matplotlib is not installed.
+        """
+        axes = new_axes() if axes is None else axes
+        times = self.times[mini_batch]
+        ends = times.max(0) if self.sync == "micro_batch" else times
+        starts = np.broadcast_to(np.cumsum(ends, -1) - ends, times.shape)
+        for rank, (left, widths) in enumerate(zip(starts, times, strict=True)):
+            colors = [f"C{index % 10}" for index in range(len(widths))]
+            axes.barh(rank, widths, left=left, color=colors, edgecolor="white", linewidth=0.5)
+        axes.axvline(
+            self.step_times[mini_batch], color="black", linewidth=1, label="all ranks done"
+        )
+        axes.axvline(self.bounds[mini_batch], color="black", linestyle=":", label="bound")
+        axes.set(xlabel="predicted time", ylabel="rank", title=f"mini-batch {mini_batch}")
+        axes.invert_yaxis()
+        axes.legend()
+        return axes
+
+    def __repr__(self) -> str:
+        mini_batches = counted(len(self.times), "mini-batch", "mini-batches")
+        return (
+            f"Forecast: {mini_batches} in {self.time:.4g}, of which ranks wait {self.idle:.1%}; "
+            f"no plan takes less than {self.bound:.4g}"
+        )
+
+
+def forecast_step(
+    plan: StepPlan,
+    costs: Any,
+    sync: Any,
+    micro_batches: Any,
+    computes_padding: Any,
+    tree: TreePlan | None,
+) -> Forecast:
+    """Forecast a step; :meth:`StepPlan.forecast` has the arguments."""
+    _check(costs, sync)
+    check_bool("computes_padding", computes_padding)
+    lengths = plan.row_totals[plan.rows]
+    bins = plan.bin_offsets
+    times, tokens, padding, bounds, duplicates = [], [], [], [], []
+    row_costs = costs.of(lengths)
+    width = plan.written_width
+    if bins is None:
+        if computes_padding and width is not None:
+            written = np.full(len(lengths), width)
+            computed = np.full(len(lengths), costs.of([width])[0])
+        else:
+            written, computed = lengths, row_costs
+    else:
+        if micro_batches is not None:
+            raise ValueError(
+                f"micro_batches is {micro_batches!r}, but rows are packed and each bin is a "
+                "micro-batch; leave micro_batches out"
+            )
+        sizes = np.diff(offsets_of(lengths)[bins])
+        assert width is not None
+        written = np.full(len(sizes), width) if computes_padding else sizes
+        computed = np.add.reduceat(row_costs, bins[:-1])
+        computed = computed + costs.per_token * (written - sizes) + costs.per_bin
+    count = (
+        1 if micro_batches is None else checked_count("micro_batches", micro_batches, "a number")
+    )
+    units = (
+        plan.mini_batch_offsets if bins is None else np.searchsorted(bins, plan.mini_batch_offsets)
+    )
+    for index, (start, end) in enumerate(pairwise(units)):
+        of_ranks = computed[start:end].reshape(plan.dp_size, -1)
+        if bins is None:
+            of_ranks = _per_micro_batch(of_ranks, count) + costs.per_bin
+        times.append(of_ranks)
+        slots = slice(*plan.mini_batch_offsets[index : index + 2])
+        real = ~plan.is_padding[slots]
+        tokens.append(lengths[slots][real].sum())
+        padding.append(written[start:end].sum() - tokens[-1])
+        bounds.append(_bound(row_costs[slots][real], costs, plan.dp_size))
+        rows = plan.rows[slots][real]
+        duplicates.append(0 if tree is None else _duplicates(tree.select(rows)))
+    return Forecast(
+        tuple(times),
+        sync,
+        np.array(bounds),
+        np.array(tokens, np.int64),
+        np.array(padding, np.int64),
+        np.array(duplicates, np.int64),
+    )
+
+
+def forecast_tree(
+    bins: TreeBins, costs: Any, dp_size: Any, sync: Any, tree: TreePlan | None
+) -> Forecast:
+    """Forecast a mini-batch of trees; :meth:`TreeBins.forecast` has the arguments."""
+    _check(costs, sync)
+    of_bins = bins.costs(costs) + costs.per_bin
+    ranks = bins.of_ranks(dp_size, shard_by=costs)
+    alone = costs.of(bins.lengths)
+    tokens = int(bins.tokens.sum())
+    least = of_bins if tree is None else np.array([_tree_cost(tree, costs)])
+    bound = max(least.sum() / len(ranks), float(alone.max(initial=0.0)) + costs.per_bin)
+    duplicates = 0 if tree is None else tokens - tree.tokens_after
+    return Forecast(
+        (of_bins[np.array(ranks)],),
+        sync,
+        np.array([bound]),
+        np.array([tokens], np.int64),
+        np.array([int(bins.loads.sum()) - tokens], np.int64),
+        np.array([duplicates], np.int64),
+    )
+
+
+@suggests_names
+def compare_plans(
+    plans: Mapping[str, Any] | Sequence[Any],
+    costs: Costs,
+    *,
+    sync: Sync = "step",
+    dp_size: int | None = None,
+) -> str:
+    """Return a table of several plans of one step: how long each takes, and what ranks wait.
+
+    Parameters
+    ----------
+    plans
+        Step plans, bins of trees or forecasts, by name, or in a list.
+    costs
+        What bins cost.
+    sync
+        When ranks wait for each other, as :meth:`StepPlan.forecast`.
+    dp_size
+        Number of ranks, for bins of trees, which have none.
+
+    Returns
+    -------
+    str
+        A row for each plan: the time of all mini-batches, by how much it exceeds that of the
+        fastest, what ranks wait, padding and tokens that are computed more than once.
+
+    Raises
+    ------
+    ValueError
+        No plans; bins of trees without `dp_size`.
+    TypeError
+        What is no plan.
+
+    Examples
+    --------
+    >>> costs = fc.planning.Costs(per_token=1.0)
+    >>> lengths = [8, 2, 2, 4]
+    >>> padded = fc.plan_step(lengths, dp_size=2, layout=fc.Right())
+    >>> packed = fc.plan_step(lengths, dp_size=2, layout=fc.Packed(8))
+    >>> print(fc.planning.compare_plans({"padded": padded, "packed": packed}, costs))
+      plan  time  slower  waiting  padding  duplicates
+    padded    16   2.00x     0.0%       16           0
+    packed     8   1.00x     0.0%        0           0
+    """
+    if not isinstance(plans, Mapping):
+        if not isinstance(plans, (list, tuple)):
+            raise TypeError(f"plans is {describe(plans)}; pass a list of plans, or a dict by name")
+        plans = {f"plan {index}": plan for index, plan in enumerate(plans)}
+    if not plans:
+        raise ValueError("plans is empty; pass at least one plan")
+    forecasts: dict[str, Forecast] = {}
+    for name, plan in plans.items():
+        if isinstance(plan, Forecast):
+            forecasts[name] = plan
+        elif not hasattr(plan, "forecast"):
+            raise TypeError(
+                f"plans[{name!r}] is {describe(plan)}; pass what fastcollate.plan_step or "
+                "TreePlan.pack returned, or a forecast"
+            )
+        elif hasattr(plan, "mini_batch_offsets"):
+            forecasts[name] = plan.forecast(costs, sync=sync)
+        elif dp_size is None:
+            raise ValueError(
+                f"plans[{name!r}] has bins of trees, but dp_size is None; pass dp_size"
+            )
+        else:
+            forecasts[name] = plan.forecast(costs, dp_size, sync=sync)
+    fastest = min(forecast.time for forecast in forecasts.values())
+    cells = [["plan", "time", "slower", "waiting", "padding", "duplicates"]]
+    for name, found in forecasts.items():
+        cells.append(
+            [
+                str(name),
+                f"{found.time:.4g}",
+                f"{found.time / fastest:.2f}x" if fastest > 0 else "1.00x",
+                f"{found.idle:.1%}",
+                f"{found.padding.sum():,}",
+                f"{found.duplicates.sum():,}",
+            ]
+        )
+    return _table(cells)
+
+
+def new_axes() -> Any:
+    """Return axes of a new figure of matplotlib."""
+    try:
+        from matplotlib import pyplot
+    except ImportError as error:
+        raise ImportError(
+            "plots need matplotlib, which is not installed; install it, or use describe()"
+        ) from error
+    return pyplot.subplots(layout="constrained")[1]
+
+
+def _check(costs: Any, sync: Any) -> None:
+    if not isinstance(costs, Costs):
+        raise TypeError(f"costs is {describe(costs)}; pass fastcollate.planning.Costs(...)")
+    check_choice("sync", sync, get_args(Sync))
+
+
+def _bound(row_costs: Floats, costs: Costs, ranks: int) -> float:
+    """Return what a mini-batch takes at least: each rank computes a bin."""
+    largest = float(row_costs.max(initial=0.0))
+    return max(float(row_costs.sum()) / ranks, largest) + costs.per_bin
+
+
+def _per_micro_batch(of_ranks: Floats, count: int) -> Floats:
+    """Sum what rows cost over micro-batches of as many, or one more, as `Shard.micro_batches`."""
+    rows = of_ranks.shape[1]
+    if count > rows:
+        raise ValueError(
+            f"micro_batches is {count}, but a rank has {counted(rows, 'row')} of a mini-batch; "
+            f"pass a number from 1 to {rows}"
+        )
+    share, more = divmod(rows, count)
+    sizes = [share + (index < more) for index in range(count)]
+    sums: Floats = np.add.reduceat(of_ranks, [0, *accumulate(sizes[:-1])], axis=1)
+    return sums
+
+
+def _duplicates(tree: TreePlan) -> int:
+    return tree.tokens_before - tree.tokens_after
+
+
+def _tree_cost(tree: TreePlan, costs: Costs) -> float:
+    """Return what a tree costs in one bin."""
+    lengths = tree.lengths[tree.order]
+    new = costs.of(lengths) - costs.of(tree.shared) + costs.per_sequence
+    return float(new.sum()) + costs.per_bin
+
+
+def _ratio(numerator: Any, denominator: Any, otherwise: float) -> Floats:
+    """Divide, where there is something to divide by."""
+    denominator = np.asarray(denominator, np.float64)
+    out = np.full(denominator.shape, otherwise)
+    np.divide(numerator, denominator, out=out, where=denominator > 0)
+    return out
+
+
+def _table(cells: list[list[str]]) -> str:
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    return "\n".join("  ".join(map(str.rjust, row, widths)) for row in cells)
