@@ -36,6 +36,11 @@ def built(lens, layout, array_type="numpy", **options):
     return fc.build_batch(prompts, responses, **options)
 
 
+def with_prompts(lens, layout):
+    """Give all rows a prompt where the first token of a response has no place without one."""
+    return [(max(p, 1), r) for p, r in lens] if layout == "shifted" else lens
+
+
 def sequences_of(batch):
     """Say which sequence each position of each output row is of, and how deep; None: padding."""
     if "attention_mask" in batch:
@@ -79,9 +84,7 @@ def mask_of(batch, window=None):
 @share(6)
 @given(lens=ROWS, window=st.none() | st.integers(1, 20))
 def test_masks_are_as_defined(layout, array_type, lens, window):
-    if layout == "shifted":  # where first tokens of rows without a prompt would have no place
-        lens = [(max(p, 1), r) for p, r in lens]
-    batch = built(lens, layout, array_type)
+    batch = built(with_prompts(lens, layout), layout, array_type)
     expected = mask_of(batch)
     ends = batch.subtree_end
     assert str(ends.dtype).endswith("int32")
@@ -139,3 +142,98 @@ def test_a_batch_without_a_plan_has_no_mask():
     for call in batch.dense_mask, batch.loss_positions:
         with pytest.raises(fc.planning.MissingPlanError, match="has no plan"):
             call()
+
+
+@NEEDS_TORCH
+@pytest.mark.parametrize("layout", LAYOUTS)
+@share(3)
+@given(lens=ROWS, size=st.integers(1, 9), window=st.none() | st.integers(1, 20))
+def test_tables_of_blocks_are_those_of_torch(layout, lens, size, window):
+    from torch.nn.attention.flex_attention import create_block_mask
+
+    batch = built(with_prompts(lens, layout), layout, "torch")
+    found = batch.block_mask(size, window=window)
+    rows, width = mask_of(batch).shape[0], batch.plan.width
+    if rows * width == 0:
+        return
+    expected = create_block_mask(
+        found.mask_mod, rows, 1, width, width, device="cpu", BLOCK_SIZE=size
+    )
+    assert (found.shape, found.BLOCK_SIZE) == (expected.shape, expected.BLOCK_SIZE)
+    for side in "kv", "full_kv", "q", "full_q":
+        counts, indices = (getattr(found, f"{side}_{name}") for name in ("num_blocks", "indices"))
+        assert counts.dtype == indices.dtype == expected.kv_indices.dtype
+        wanted = getattr(expected, f"{side}_num_blocks"), getattr(expected, f"{side}_indices")
+        np.testing.assert_array_equal(counts, wanted[0], strict=True)
+        is_block = np.arange(indices.shape[-1]) < counts.numpy()[..., None]
+        np.testing.assert_array_equal(indices[is_block], wanted[1][is_block])
+        assert (indices >= 0).all()
+        assert (indices < indices.shape[-1]).all()
+    index = np.ix_(range(rows), [0], range(width), range(width))
+    mask = found.mask_mod(*map(torch_index, index))
+    np.testing.assert_array_equal(mask, mask_of(batch, window))
+
+
+def torch_index(index):
+    import torch
+
+    return torch.from_numpy(index)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@share(3)
+@given(lens=ROWS)
+def test_ranges_are_the_mask(layout, array_type, lens):
+    lens = with_prompts(lens, layout)
+    batch = built(lens, layout, array_type)
+    ranges = batch.attention_ranges()
+    assert isinstance(ranges.is_causal, type(batch.input_ids))
+    q_ranges, k_ranges, is_causal = map(to_numpy, ranges)
+    assert (q_ranges.dtype, k_ranges.dtype, is_causal.dtype) == (np.int32, np.int32, np.bool_)
+    expected = mask_of(batch)
+    rows, _, width, _ = expected.shape
+    count = np.zeros((rows * width, rows * width), np.int64)
+    for (q, q_end), (k, k_end), causal in zip(q_ranges, k_ranges, is_causal, strict=True):
+        square = np.ones((q_end - q, k_end - k), np.int64)
+        count[q:q_end, k:k_end] += np.tril(square) if causal else square
+    flat = np.zeros_like(count)
+    for row, mask in enumerate(expected[:, 0]):
+        flat[row * width :, row * width :][:width, :width] = mask
+    is_token = [position is not None for row in sequences_of(batch) for position in row]
+    flat[np.logical_not(is_token)] = 0
+    np.testing.assert_array_equal(count, flat)
+    if layout not in ("two_segment", "one row", "split"):
+        assert len(is_causal) == sum(p + r > 0 for p, r in lens)
+
+
+def test_block_masks_of_other_batches():
+    with pytest.raises(TypeError, match="outputs are NumPy arrays; call dense_mask, or build"):
+        built([(2, 3)], "packed").block_mask()
+
+
+@NEEDS_TORCH
+def test_sizes_of_blocks():
+    batch = built([(2, 3)], "packed", "torch")
+    with pytest.raises(ValueError, match="block_size is 0; pass a number of positions, 1 or more"):
+        batch.block_mask(0)
+    with pytest.raises(TypeError, match=r"block_size is 1\.5; pass a number of positions"):
+        batch.block_mask(1.5)
+    with pytest.raises(ValueError, match="window is -1"):
+        batch.block_mask(window=-1)
+
+
+@NEEDS_TORCH
+def test_torch_without_flex_attention(monkeypatch):
+    import sys
+
+    monkeypatch.setitem(sys.modules, "torch.nn.attention.flex_attention", None)
+    with pytest.raises(RuntimeError, match=r"torch .* has no FlexAttention .*; call dense_mask"):
+        built([(2, 3)], "packed", "torch").block_mask()
+
+
+@NEEDS_TORCH
+def test_memory_that_there_is_not():
+    rows = [[1] * 2_000_000]
+    batch = fc.build_batch(rows, [[1]], pad_token_id=0, layout="jagged", array_type="torch")
+    with pytest.raises(MemoryError, match="Unable to allocate"):
+        batch.block_mask(1)

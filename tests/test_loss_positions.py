@@ -5,7 +5,7 @@ import pytest
 from conftest import NEEDS_TORCH, share
 from hypothesis import given
 from hypothesis import strategies as st
-from test_attention import LAYOUTS, ROWS
+from test_attention import LAYOUTS, ROWS, with_prompts
 
 import fastcollate as fc
 from fastcollate.arrays import to_numpy
@@ -33,8 +33,7 @@ def built(lens, layout, array_type="numpy", masks=None, **options):
 @share(10)
 @given(lens=ROWS, data=st.data())
 def test_predictors_are_the_tokens_before(layout, is_masked, array_type, lens, data):
-    if layout == "shifted":  # where first tokens of rows without a prompt have no place
-        lens = [(max(p, 1), r) for p, r in lens]
+    lens = with_prompts(lens, layout)
     masks = None
     if is_masked:
         weights = st.sampled_from([0, 0, 1, 0.5])

@@ -11,7 +11,13 @@ from fastcollate._fastcollate import Owner, Plan
 from fastcollate.arguments import check_bool, counted, suggests_names, warn_user
 from fastcollate.core_call import BatchSpec, Collated
 from fastcollate.handover.to_device import moved, pinned_batch
-from fastcollate.ops.attention import dense_mask, subtree_end
+from fastcollate.ops.attention import (
+    AttentionRanges,
+    attention_ranges,
+    block_mask,
+    dense_mask,
+    subtree_end,
+)
 from fastcollate.ops.broadcast import broadcasted
 from fastcollate.ops.check import checked
 from fastcollate.ops.findings import Findings
@@ -28,6 +34,7 @@ from fastcollate.plan.lengths import percentiles
 from fastcollate.plan.step_rows import StepRows
 
 if TYPE_CHECKING:
+    from torch.nn.attention.flex_attention import BlockMask
     from typing_extensions import TypeVar  # with defaults
 
     from fastcollate.ingest.columns import Ragged
@@ -544,6 +551,59 @@ class Batch(Mapping[str, Any], Generic[Array]):
         """
         self._check_whole()
         return cast("Array", dense_mask(self, dtype, window))
+
+    def block_mask(
+        self, block_size: int = 128, device: Any = None, window: int | None = None
+    ) -> BlockMask:
+        """Return the attention mask for torch's FlexAttention.
+
+        The same tables as ``create_block_mask`` makes, but written from the plan, without a look at
+        each pair of positions.
+
+        Parameters
+        ----------
+        block_size
+            Positions of a block, of queries and of keys.
+        device
+            Where the mask is needed; None: where ``input_ids`` is.
+        window
+            As :meth:`dense_mask`.
+
+        Returns
+        -------
+        torch.nn.attention.flex_attention.BlockMask
+            Of shape (N, 1, W, W); in the jagged layout (1, 1, total, total). Made anew each time:
+            keep it for all layers of a step. It cannot be pickled.
+
+        Raises
+        ------
+        TypeError, ValueError
+            If the outputs are NumPy arrays; sizes below 1.
+        RuntimeError
+            If torch has no FlexAttention.
+        """
+        return block_mask(self, block_size, device, window)
+
+    def attention_ranges(self) -> AttentionRanges:
+        """Return the attention mask as spans of queries that look at spans of keys.
+
+        For kernels that take ranges, such as MagiAttention's ``flex_flash_attn_func``.
+
+        Returns
+        -------
+        AttentionRanges
+            The tuple ``(q_ranges, k_ranges, is_causal)``: int32 (ranges, 2) twice and bool
+            (ranges,), on the device of ``input_ids``. Positions count over all output rows, N * W,
+            as in ``hidden.flatten(0, 1)``. Each sequence is a causal square; in a tree each node is
+            one, and what follows it in its subtree looks at all of it. No two ranges have a pair of
+            positions in common. Padding is in none.
+
+        Raises
+        ------
+        ValueError
+            If there are more positions than int32 can count.
+        """
+        return attention_ranges(self)
 
     def loss_positions(self) -> LossPositions:
         """Return which positions the loss reads, so that the LM head runs on no other.

@@ -273,6 +273,9 @@ pub enum Error {
     )]
     WideAttention { width: usize },
 
+    #[error("{count} positions are more than ranges can count in int32; pass fewer rows")]
+    TooManyPositions { count: usize },
+
     #[error(
         "row {row} has {found} {unit}, but {argument} is {width} and rows are not truncated; \
          pass a larger {argument}, or shorter rows"

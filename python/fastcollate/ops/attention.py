@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import inspect
+from itertools import chain
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from fastcollate.arguments import checked_count
-from fastcollate.arrays import convert, dtype_like, dtype_name, like_of
+from fastcollate.arrays import convert, dtype_like, dtype_name, is_tensor, like_of, to_tensor
 
 if TYPE_CHECKING:
+    from torch.nn.attention.flex_attention import BlockMask
+
     from fastcollate.batch import Batch
+
+
+_TABLES = [
+    *("kv_num_blocks", "kv_indices", "full_kv_num_blocks", "full_kv_indices"),
+    *("q_num_blocks", "q_indices", "full_q_num_blocks", "full_q_indices"),
+]
+"""The tables of a ``BlockMask``, in the order in which a plan has them."""
 
 
 def subtree_end(batch: Batch) -> Any:
@@ -45,6 +56,87 @@ def _additive(mask: Any, dtype: Any) -> Any:
     import torch
 
     return mask.new_zeros(mask.shape, dtype=dtype).masked_fill_(~mask, torch.finfo(dtype).min)
+
+
+def block_mask(batch: Batch, block_size: int, device: Any, window: int | None) -> BlockMask:
+    """See :meth:`fastcollate.Batch.block_mask`."""
+    block_size = checked_count("block_size", block_size, "a number of positions", bits=32)
+    window = checked_window(window)
+    plan, like = batch.plan, batch["input_ids"]
+    make = _block_mask_class(like)
+    device = like.device if device is None else device
+
+    def on_device(array: np.ndarray) -> Any:
+        return to_tensor(array).to(device)
+
+    width = plan.width
+    rows = (plan.num_output_rows, width)
+    ends = on_device(plan.subtree_ends().reshape(rows))
+
+    def sees(b: Any, h: Any, q: Any, kv: Any) -> Any:
+        return (kv <= q) & (q < ends[b, kv])
+
+    mask_mod = sees
+    if window is not None:
+        depths = on_device(plan.depths().reshape(rows))
+
+        def sees_within_window(b: Any, h: Any, q: Any, kv: Any) -> Any:
+            return sees(b, h, q, kv) & (depths[b, q] - depths[b, kv] < window)
+
+        mask_mod = sees_within_window
+    arrays = chain.from_iterable(zip(*plan.block_tables(block_size, window), strict=True))
+    tables = dict(zip(_TABLES, map(on_device, arrays), strict=True))
+    sizes = block_size, block_size
+    mask: BlockMask = make((width, width), **tables, BLOCK_SIZE=sizes, mask_mod=mask_mod)
+    return mask
+
+
+def _block_mask_class(like: Any) -> Any:
+    """Return torch's class, if the batch has tensors and torch has the class."""
+    if not is_tensor(like):
+        raise TypeError(
+            "block_mask is torch's, but the outputs are NumPy arrays; call dense_mask, or build "
+            "the batch with array_type='torch'"
+        )
+    try:
+        from torch.nn.attention.flex_attention import BlockMask
+    except ImportError as error:
+        raise _no_flex_attention() from error
+    if "seq_lengths" not in inspect.signature(BlockMask).parameters:
+        raise _no_flex_attention()
+    return BlockMask
+
+
+def _no_flex_attention() -> RuntimeError:
+    import torch
+
+    return RuntimeError(
+        f"torch {torch.__version__} has no FlexAttention whose masks have lengths; call "
+        "dense_mask, or install torch 2.6 or later"
+    )
+
+
+class AttentionRanges(NamedTuple):
+    """Which spans of queries look at which spans of keys.
+
+    Attributes
+    ----------
+    q_ranges, k_ranges : int32 (ranges, 2)
+        Where each span begins and ends, counted over the positions of all output rows.
+    is_causal : bool (ranges,)
+        Whether both are one span, in which a query looks at keys up to its own place. Else each
+        query of the span looks at all keys of the other one.
+    """
+
+    q_ranges: Any
+    k_ranges: Any
+    is_causal: Any
+
+
+def attention_ranges(batch: Batch) -> AttentionRanges:
+    """See :meth:`fastcollate.Batch.attention_ranges`."""
+    like = batch["input_ids"]
+    return AttentionRanges(*(like_of(array, like) for array in batch.plan.attention_ranges()))
 
 
 def checked_window(window: Any) -> int | None:

@@ -23,6 +23,7 @@ mod tree;
 mod turns;
 
 pub use assembly::{Assembly, Pick, Piece, Row};
+pub use attention::{AttentionRange, BlockTables};
 pub use bins::{Bins, Span};
 pub use chunks::{Chunk, CpRank};
 pub use costs::{Costs, Span as AttentionSpan};

@@ -1,25 +1,32 @@
 //! The plan as Python sees it: an opaque value that shows its tables as NumPy arrays.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use fastcollate::Error as Core;
 use fastcollate::batch::RowSource;
 use fastcollate::plan::{
-    Assembly, BinLayout, Chunk, CpRank, Grid, Layout, Longest, Of, Per, Placement, Row, Segment,
-    Shift, Turns, Values, Widths, gather_places,
+    Assembly, AttentionRange, BinLayout, BlockTables, Chunk, CpRank, Grid, Layout, Longest, Of,
+    Per, Placement, Row, Segment, Shift, Turns, Values, Widths, gather_places,
 };
 use fastcollate::write::{Destination, write_mask};
 use numpy::ndarray::Array2;
-use numpy::{IntoPyArray, PyArray1, PyArray2, PyArrayMethods};
+use numpy::{IntoPyArray, PyArray1, PyArray2, PyArray4, PyArray5, PyArrayMethods};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple, PyType};
 
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::plan::layout::{LAYOUTS, LayoutSpec, PADDING_AS, SHIFTS};
 use crate::plan::shard::Shard;
 use crate::plan::tables::{
     self, Column, column, column_of, rows_of, rows_of_table, set_table, sources_of, to_i64,
 };
+
+/// How many blocks belong to each block, and these.
+type BlockArrays<'py> = (Bound<'py, PyArray4<i32>>, Bound<'py, PyArray5<i32>>);
+
+/// Where spans begin and end.
+type Span<'py> = Bound<'py, PyArray2<i32>>;
 
 /// What the rows of a batch are made of and where they lie. Immutable; holds no token.
 #[pyclass(frozen, module = "fastcollate._fastcollate")]
@@ -266,6 +273,60 @@ impl Plan {
     /// How many tokens each position has before it in its sequence, int32 (positions,).
     fn depths<'py>(&self, py: Python<'py>) -> Result<Bound<'py, PyArray1<i32>>> {
         Ok(PyArray1::from_vec(py, self.placement.depths()?))
+    }
+
+    /// For each block of queries, the blocks of keys that it looks at in part and those in full; and
+    /// the same for each block of keys: the number of blocks, int32 (4, rows, 1, blocks), and these,
+    /// int32 (4, rows, 1, blocks, blocks).
+    fn block_tables<'py>(
+        &self,
+        py: Python<'py>,
+        block_size: usize,
+        window: Option<usize>,
+    ) -> PyResult<BlockArrays<'py>> {
+        let rows = self.num_output_rows();
+        let blocks = self.width().div_ceil(block_size);
+        // NumPy asks for large pages, and raises where there is no memory.
+        let zeros = py.import("numpy")?.getattr("zeros")?;
+        let counts = zeros.call1(((4, rows, 1, blocks), "int32"))?.cast_into()?;
+        let indices = { zeros.call1(((4, rows, 1, blocks, blocks), "int32"))? }.cast_into()?;
+        let arrays: BlockArrays = (counts, indices);
+        let (mut counts, mut indices) = (arrays.0.try_readwrite()?, arrays.1.try_readwrite()?);
+        let tables = BlockTables {
+            counts: counts.as_slice_mut()?,
+            indices: indices.as_slice_mut()?,
+        };
+        py.detach(|| {
+            self.placement
+                .write_block_tables(block_size, window, tables)
+        })
+        .map_err(Error::from)?;
+        Ok(arrays)
+    }
+
+    /// Which spans of queries look at which spans of keys, counted over all positions: int32
+    /// (ranges, 2) of both, and whether a query looks at keys up to its own place only, bool (ranges,).
+    fn attention_ranges<'py>(
+        &self,
+        py: Python<'py>,
+    ) -> Result<(Span<'py>, Span<'py>, Bound<'py, PyArray1<bool>>)> {
+        let ranges = self.placement.attention_ranges()?;
+        let count = |count: usize| {
+            i32::try_from(count).map_err(|_| Core::TooManyPositions {
+                count: self.num_positions(),
+            })
+        };
+        let spans = |of: fn(&AttentionRange) -> &Range<usize>| {
+            let span = |range| Ok([count(of(range).start)?, count(of(range).end)?]);
+            let spans = ranges.iter().map(span).collect::<Result<Vec<_>, Core>>()?;
+            Ok::<_, Core>(Array2::from(spans).into_pyarray(py))
+        };
+        let is_causal = ranges.iter().map(|range| range.is_causal);
+        Ok((
+            spans(|range| &range.queries)?,
+            spans(|range| &range.keys)?,
+            PyArray1::from_iter(py, is_causal),
+        ))
     }
 
     /// Which spans of rows share an output row: where output rows begin among them, and of each

@@ -3,6 +3,12 @@
 //! Position q of an output row looks at k if and only if `k <= q < subtree_end[k]`; a window compares
 //! depths. Rows that share nothing are trees of one path, whose subtrees end where the row does.
 
+mod block_tables;
+mod ranges;
+
+pub use block_tables::BlockTables;
+pub use ranges::AttentionRange;
+
 use super::layout::Form;
 use super::placement::{Grid, Placement, Segment};
 use crate::error::{Error, Result};

@@ -1,0 +1,320 @@
+//! Attention by blocks: which blocks of positions look at which, for kernels that skip the others.
+//!
+//! As each position is in its own subtree, what looks at a block of keys begins with that block and has
+//! no hole; and what looks at a key, in a block after its own, is the beginning of that block.
+
+use std::ops::Range;
+
+use super::{Placement, to_i32};
+use crate::error::Result;
+
+/// Four tables: for each block of queries the blocks of keys that it looks at in part, and those in
+/// full; and the same for each block of keys. All 0 at first.
+#[derive(Debug)]
+pub struct BlockTables<'a> {
+    /// Of each block of each output row, the number of blocks that belong to it: (4, rows, blocks).
+    pub counts: &'a mut [i32],
+    /// These blocks, ascending, and 0 where there are no more: (4, rows, blocks, blocks).
+    pub indices: &'a mut [i32],
+}
+
+/// One of them.
+struct BlockTable<'a> {
+    counts: &'a mut [i32],
+    indices: &'a mut [i32],
+}
+
+/// Blocks of queries that follow each other and look at a block of keys in the same way.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Run {
+    queries: Range<usize>,
+    /// Whether all of their positions look at all keys.
+    is_full: bool,
+}
+
+/// The positions of one output row, in blocks.
+struct Blocks<'a> {
+    size: usize,
+    ends: &'a [i32],
+    /// The subtree of each block that ends first, and the one that ends last.
+    bounds: Vec<(usize, usize)>,
+    window: Option<Window<'a>>,
+}
+
+/// How far a position looks.
+struct Window<'a> {
+    len: usize,
+    depths: &'a [i32],
+    /// The least depth from the beginning of its block up to each position.
+    least_depths: Vec<i32>,
+    /// The least and the largest depth of each block.
+    bounds: Vec<(i32, i32)>,
+}
+
+impl Placement {
+    /// Write the tables of blocks of `size` positions.
+    ///
+    /// With a window, a token looks at the last `window` tokens of its sequence only.
+    ///
+    /// # Errors
+    /// As [`Placement::subtree_ends`].
+    ///
+    /// # Panics
+    /// If the tables are of another size.
+    pub fn write_block_tables(
+        &self,
+        size: usize,
+        window: Option<usize>,
+        tables: BlockTables,
+    ) -> Result<()> {
+        let ends = self.subtree_ends()?;
+        let depths = window.map(|_| self.depths()).transpose()?;
+        if ends.is_empty() {
+            return Ok(());
+        }
+        let width = self.sequence.width();
+        let count = width.div_ceil(size);
+        let of_table = self.sequence.rows() * count;
+        let counts = tables.counts.chunks_exact_mut(of_table);
+        let indices = tables.indices.chunks_exact_mut(of_table * count);
+        let tables = counts.zip(indices);
+        let mut tables: Vec<_> = tables
+            .map(|(counts, indices)| BlockTable { counts, indices })
+            .collect();
+        for (row, ends) in ends.chunks_exact(width).enumerate() {
+            let depths = depths.as_ref().map(|all| &all[row * width..][..width]);
+            let blocks = Blocks::new(size, ends, window.zip(depths));
+            let runs: Vec<_> = (0..count).map(|kv| blocks.runs(kv)).collect();
+            for is_full in [false, true] {
+                tables[usize::from(is_full)].transpose(row * count, count, &runs, is_full);
+            }
+            for (kv, runs) in runs.iter().enumerate() {
+                for run in runs {
+                    let table = &mut tables[2 + usize::from(run.is_full)];
+                    table.extend(row * count + kv, count, run.queries.clone());
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+impl BlockTable<'_> {
+    /// Add blocks to those that belong to one, counted over all rows.
+    fn extend(&mut self, place: usize, blocks: usize, indices: Range<usize>) {
+        let count = &mut self.counts[place];
+        let begin = place * blocks + to_usize(*count);
+        *count += to_i32(indices.len());
+        for (to, index) in { &mut self.indices[begin..][..indices.len()] }
+            .iter_mut()
+            .zip(indices)
+        {
+            *to = to_i32(index);
+        }
+    }
+
+    /// Write for each block of queries the blocks of keys with a run that it is in, from one block of
+    /// queries to the next: few runs begin or end there.
+    fn transpose(&mut self, first: usize, blocks: usize, runs: &[Vec<Run>], is_full: bool) {
+        let mut changes: Vec<(usize, i32)> = Vec::new();
+        for (kv, runs) in runs.iter().enumerate() {
+            for run in runs.iter().filter(|run| run.is_full == is_full) {
+                changes.extend([run.queries.start, run.queries.end].map(|q| (q, to_i32(kv))));
+            }
+        }
+        changes.sort_unstable();
+        let mut changes = &changes[..];
+        let mut keys: Vec<i32> = Vec::with_capacity(blocks);
+        for q in 0..blocks {
+            while let [(at, kv), rest @ ..] = changes
+                && *at == q
+            {
+                changes = rest;
+                match keys.binary_search(kv) {
+                    Ok(place) => _ = keys.remove(place),
+                    Err(place) => keys.insert(place, *kv),
+                }
+            }
+            let place = first + q;
+            self.counts[place] = to_i32(keys.len());
+            self.indices[place * blocks..][..keys.len()].copy_from_slice(&keys);
+        }
+    }
+}
+
+impl<'a> Blocks<'a> {
+    fn new(size: usize, ends: &'a [i32], window: Option<(usize, &'a [i32])>) -> Self {
+        let of_block = |ends: &[i32]| (to_usize(least(ends)), to_usize(largest(ends)));
+        Self {
+            size,
+            ends,
+            bounds: ends.chunks(size).map(of_block).collect(),
+            window: window.map(|(len, depths)| Window::new(len, depths, size)),
+        }
+    }
+
+    /// The blocks that look at a block of keys.
+    fn runs(&self, kv: usize) -> Vec<Run> {
+        let (first_end, last_end) = self.bounds[kv];
+        // A block looks at itself in full where it has one position.
+        let begin = if self.size == 1 { kv } else { kv + 1 };
+        let full = begin..begin.max(first_end / self.size);
+        let last = full.end..last_end.div_ceil(self.size).max(full.end);
+        let mut runs = Vec::with_capacity(3);
+        let mut push = |queries: Range<usize>, is_full| match runs.last_mut() {
+            _ if queries.is_empty() => {}
+            Some(Run {
+                queries: Range { end, .. },
+                is_full: same,
+            }) if *same == is_full && *end == queries.start => *end = queries.end,
+            _ => runs.push(Run { queries, is_full }),
+        };
+        push(kv..begin, false);
+        let Some(window) = &self.window else {
+            push(full, true);
+            push(last, false);
+            return runs;
+        };
+        let keys = self.crossing(window, (kv + 1) * self.size);
+        let mut keys = &keys[..];
+        for q in full.start..last.end {
+            while let [(end, _), rest @ ..] = keys
+                && *end <= q * self.size
+            {
+                keys = rest;
+            }
+            let is_full = q < full.end && window.has_all(q, kv);
+            if is_full || self.is_near(window, q, keys) {
+                push(q..q + 1, is_full);
+            }
+        }
+        runs
+    }
+
+    /// The keys of the block that ends there which later blocks look at: the end of each subtree, and the
+    /// depth of the last key that has it. Those ends ascend, and these depths descend.
+    fn crossing(&self, window: &Window, block_end: usize) -> Vec<(usize, i32)> {
+        let mut keys = Vec::new();
+        let mut last_end = block_end;
+        for key in (block_end - self.size..block_end.min(self.ends.len())).rev() {
+            let end = to_usize(self.ends[key]);
+            if end > last_end {
+                keys.push((end, window.depths[key]));
+                last_end = end;
+            }
+        }
+        keys
+    }
+
+    /// Whether a position of a block has one of the keys in its window, all of which cross its beginning.
+    fn is_near(&self, window: &Window, q: usize, keys: &[(usize, i32)]) -> bool {
+        let block_end = self.ends.len().min((q + 1) * self.size);
+        // After the first key that the whole block looks at, the others are only farther away.
+        let whole = keys.partition_point(|(end, _)| *end < block_end);
+        let mut keys = keys.iter().take(whole + 1);
+        keys.any(|&(end, depth)| window.has(window.least_depths[end.min(block_end) - 1], depth))
+    }
+}
+
+impl<'a> Window<'a> {
+    fn new(len: usize, depths: &'a [i32], size: usize) -> Self {
+        let mut least_depths = Vec::with_capacity(depths.len());
+        for block in depths.chunks(size) {
+            let mut least = i32::MAX;
+            least_depths.extend(block.iter().map(|&depth| {
+                least = least.min(depth);
+                least
+            }));
+        }
+        let bounds = depths
+            .chunks(size)
+            .map(|block| (least(block), largest(block)));
+        Self {
+            len,
+            depths,
+            bounds: bounds.collect(),
+            least_depths,
+        }
+    }
+
+    /// Whether a token has one of its ancestors in its window.
+    fn has(&self, depth: i32, of_ancestor: i32) -> bool {
+        to_usize(depth - of_ancestor) < self.len
+    }
+
+    /// Whether all tokens of a block have all of another one's in their windows, if they look at all.
+    fn has_all(&self, q: usize, kv: usize) -> bool {
+        self.has(self.bounds[q].1, self.bounds[kv].0)
+    }
+}
+
+fn least(values: &[i32]) -> i32 {
+    values.iter().copied().min().unwrap_or(0)
+}
+
+fn largest(values: &[i32]) -> i32 {
+    values.iter().copied().max().unwrap_or(0)
+}
+
+/// Ends, depths and numbers of blocks are counts.
+fn to_usize(count: i32) -> usize {
+    count.try_into().unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// Trees in the order of their positions: the depths, and where subtrees end.
+    fn trees(drawn: &[i32]) -> (Vec<i32>, Vec<i32>) {
+        let mut depths: Vec<i32> = Vec::new();
+        for &drawn in drawn {
+            depths.push(depths.last().map_or(0, |last| (last + 1 - drawn).max(0)));
+        }
+        let end = |(key, depth): (usize, &i32)| {
+            let behind = &depths[key + 1..];
+            let len = behind.iter().take_while(|it| *it > depth).count();
+            to_i32(key + 1 + len)
+        };
+        let ends = depths.iter().enumerate().map(end).collect();
+        (depths, ends)
+    }
+
+    proptest! {
+        #[test]
+        fn blocks_look_as_their_pairs_do(
+            drawn in prop::collection::vec(prop_oneof![4 => Just(0), 1 => 1..40], 1..120),
+            size in 1..20_usize,
+            window in proptest::option::of(1..60_usize),
+        ) {
+            let (depths, ends) = trees(&drawn);
+            let blocks = Blocks::new(size, &ends, window.map(|window| (window, &depths[..])));
+            let count = ends.len().div_ceil(size);
+            for kv in 0..count {
+                let runs = blocks.runs(kv);
+                let are_apart = runs.windows(2).all(|two| {
+                    let (end, begin) = (two[0].queries.end, two[1].queries.start);
+                    end < begin || (end == begin && two[0].is_full != two[1].is_full)
+                });
+                prop_assert!(are_apart);
+                for q in 0..count {
+                    let found = runs.iter().find(|run| run.queries.contains(&q));
+                    let pairs = (q * size..ends.len().min((q + 1) * size))
+                        .flat_map(|q| (kv * size..ends.len().min((kv + 1) * size)).map(move |k| (q, k)));
+                    let seen = pairs.filter(|&(q, k)| {
+                        k <= q
+                            && q < to_usize(ends[k])
+                            && to_usize(depths[q] - depths[k]) < window.unwrap_or(usize::MAX)
+                    });
+                    let expected = match seen.count() {
+                        0 => None,
+                        some => Some(some == size * size),
+                    };
+                    prop_assert_eq!(found.map(|run| run.is_full), expected, "{} of {}", q, kv);
+                }
+            }
+        }
+    }
+}
