@@ -19,16 +19,41 @@ def response_log_probs(policy: nn.Module, batch: fc.Batch) -> Tensor:
     policy
         A :class:`Policy`.
     batch
-        Left-padded, or packed with ``shift="next_token"``; with ``position_ids="zero"``.
+        Left-padded, packed with ``shift="next_token"``, or a tree; with ``position_ids="zero"``. Of
+        a tree, values of tokens that do not train mean nothing.
     """
+    ids, positions = batch.input_ids, batch.position_ids
+    if "predictors" in batch:  # a tree, of which the output layer runs on what the loss reads
+        read, index = batch.loss_positions()
+        log_probs: Tensor = policy(ids, positions, batch.dense_mask(), read)
+        return log_probs[index, batch.targets]
+    places = torch.arange(ids.numel(), device=ids.device).view_as(ids)
     if "sequence_ids" in batch:
-        packed: Tensor = policy(batch.input_ids, batch.position_ids, batch.sequence_ids)
-        return packed
-    # To each row one sequence, 0, with padding, -1, in front. A position is about the next token.
-    width = batch.response_mask.shape[1]
-    sequence_ids = batch.attention_mask - 1
-    padded: Tensor = policy(batch.input_ids, batch.position_ids, sequence_ids, last=width + 1)
-    return padded[:, :-1]
+        # Kernels for variable lengths take batch.cu_seqlens instead of this mask.
+        sequences, width, after = batch.sequence_ids, ids.shape[1] - 1, 1
+    else:
+        # To each row one sequence, 0, with padding, -1, in front.
+        sequences, width, after = batch.attention_mask - 1, batch.response_mask.shape[1], 0
+    read = places[:, -width - 1 : -1]
+    log_probs = policy(ids, positions, within_sequences(sequences), read.flatten())
+    of_next = log_probs.gather(-1, ids[:, -width:].reshape(-1, 1)).view_as(read)
+    return functional.pad(of_next, (0, after))
+
+
+def within_sequences(sequence_ids: Tensor) -> Tensor:
+    """Let each token look at those of its own sequence up to itself.
+
+    Parameters
+    ----------
+    sequence_ids : Tensor of int64, shape (N, W)
+        Tokens of one row and of one id are a sequence; padding is one of its own.
+
+    Returns
+    -------
+    Tensor of bool, shape (N, 1, W, W)
+    """
+    same = sequence_ids[:, None, :, None] == sequence_ids[:, None, None, :]
+    return same & torch.ones(same.shape[-2:], dtype=torch.bool, device=same.device).tril()
 
 
 class Policy(nn.Module):
@@ -58,35 +83,28 @@ class Policy(nn.Module):
         nn.init.normal_(self.head.weight, std=0.02)  # at first, all tokens are about as likely
 
     def forward(
-        self, input_ids: Tensor, position_ids: Tensor, sequence_ids: Tensor, last: int | None = None
+        self, input_ids: Tensor, position_ids: Tensor, visible: Tensor, read: Tensor
     ) -> Tensor:
-        """Return the log-probability of each next token.
+        """Return the log-probabilities of next tokens.
 
         Parameters
         ----------
-        input_ids, position_ids, sequence_ids : Tensor of int64, shape (N, W)
-            A token attends to those of its own sequence up to itself: those of its row with the
-            same sequence id. Padding is a sequence of its own.
-        last : int, optional
-            How many of the last positions are asked for; all of them by default.
+        input_ids, position_ids : Tensor of int64, shape (N, W)
+            Tokens, and their positions in their sequences.
+        visible : Tensor of bool, shape (N, 1, W, W)
+            Which positions each looks at.
+        read : Tensor of int64, shape (P,)
+            The positions that are asked for, counted over (N x W).
 
         Returns
         -------
-        Tensor, shape (N, W) or (N, last)
-            Position p has the log-probability of token p + 1, and the last one 0. Where the next
-            token is of another sequence, the value means nothing.
+        Tensor, shape (P, vocabulary)
         """
-        # Kernels for variable lengths take batch.cu_seqlens instead of this mask.
-        same = sequence_ids[:, None, :, None] == sequence_ids[:, None, None, :]
-        visible = same & torch.ones(same.shape[-2:], dtype=torch.bool, device=same.device).tril()
         hidden = self.tokens(input_ids) + self.positions(position_ids)
         for block in self.blocks:
             hidden, _ = block(hidden, visible=visible)
-        if last is not None:
-            hidden, input_ids = hidden[:, -last:], input_ids[:, -last:]
-        log_probs = self.head(self.norm(hidden[:, :-1])).log_softmax(dim=-1)
-        of_next = log_probs.gather(-1, input_ids[:, 1:, None]).squeeze(-1)
-        return functional.pad(of_next, (0, 1))
+        log_probs: Tensor = self.head(self.norm(hidden.flatten(0, 1)[read])).log_softmax(dim=-1)
+        return log_probs
 
     def read(self, tokens: Tensor, past: list[KeyValue]) -> tuple[Tensor, list[KeyValue]]:
         """Read one more token of each sequence.

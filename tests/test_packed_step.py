@@ -31,7 +31,7 @@ from fastcollate.testing.reference import (
     merge_columns_loops,
     merge_turns_loops,
 )
-from policy import Policy
+from policy import Policy, response_log_probs
 
 WHOLE_ALGORITHMS = ["ffd", "ff", "bfd", "mffd", "next_fit", "balanced"]
 
@@ -429,7 +429,7 @@ def steps(draw):
 
 def losses_of_shard(policy, batch, shift, tokens, rows):
     """Reduce a shard's share of its mini-batch's loss; return log-probabilities of rows, too."""
-    log_probs = policy(batch.input_ids, batch.position_ids, batch.sequence_ids)
+    log_probs = response_log_probs(policy, batch)
     if shift == "none":
         log_probs = torch.nn.functional.pad(log_probs[:, :-1], (1, 0))
     losses = -log_probs * batch.rewards * batch.loss_mask

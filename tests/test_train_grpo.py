@@ -23,7 +23,7 @@ from grpo.learning import Learner
 from grpo.options import Options
 from grpo.playing import Turns, group_advantages
 from grpo.reporting import plot, table_of
-from policy import Policy, response_log_probs
+from policy import Policy, response_log_probs, within_sequences
 from train_grpo import train, train_ddp
 
 # So large steps that what is learned shows in the losses at once.
@@ -296,6 +296,7 @@ def test_packed_rows_keep_to_themselves():
     policy = Policy(len(VOCABULARY), MAX_TOKENS).double()
     ids = torch.tensor([[3, 4, 5, 6, 7, 0]])
     positions, sequences = torch.tensor([[0, 1, 2, 0, 1, 0]]), torch.tensor([[0, 0, 0, 1, 1, -1]])
-    together = policy(ids, positions, sequences)
-    apart = policy(ids[:, 3:5], positions[:, 3:5], sequences[:, 3:5])
-    torch.testing.assert_close(together[:, 3], apart[:, 0])
+    visible = within_sequences(sequences)
+    together = policy(ids, positions, visible, torch.tensor([3]))
+    apart = policy(ids[:, 3:5], positions[:, 3:5], visible[..., 3:5, 3:5], torch.tensor([0]))
+    torch.testing.assert_close(together, apart)
