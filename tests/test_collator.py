@@ -965,3 +965,29 @@ def test_a_pairs_unknown_keys_have_one_value_per_token():
         field = f"fields={{'adv': fc.Field(('chosen_adv', 'rejected_adv'){align})}}, or"
         with pytest.raises(ValueError, match=re.escape(field)):
             fc.Collator(pad_token_id=0)([{**pair, **values}])
+
+
+@pytest.mark.parametrize(
+    "options", [{"labels": "shifted"}, {"layout": fc.Packed(8, shift="next_token")}], ids=str
+)
+@pytest.mark.parametrize(
+    ("key", "marks", "more"),
+    [
+        ("labels", [[-100, 1], [], [5, -100]], {}),
+        ("completion_mask", [[0, 1], [], [1, 1]], {}),
+        ("assistant_masks", [[0, 1], [], [1, 0]], {"completion_mask": [[1, 1], [], [0, 1]]}),
+        ("labels", [[-100, 1, 5]], {"seq_lengths": [[2, 1]]}),
+    ],
+)
+def test_first_tokens_that_train_have_no_position(options, key, marks, more):
+    ids = [[3, 1], [], [5, 6]] if len(marks) > 1 else [[3, 1, 5]]
+    columns = {"input_ids": ids, key: marks, **more}
+    collate = fc.Collator(pad_token_id=0, array_type="numpy", **options)
+    if more.get("completion_mask"):  # both have to be 1
+        assert collate(columns).plan.num_rows == 3
+        return
+    row = 2 if len(marks) > 1 else 1
+    message = rf"^{key} marks the first token of row {row} as trained, but with .* in {key}$"
+    with pytest.raises(ValueError, match=message):
+        collate(columns)
+    assert fc.Collator(pad_token_id=0, array_type="numpy")(columns).plan.num_rows == row + 1

@@ -209,7 +209,27 @@ def test_a_shard_carries_the_layout_of_its_step(layout):
         with pytest.raises(ValueError, match=message):
             build(shard=shard, layout=fc.Right(pad_to=99))
         with pytest.raises(ValueError, match=r"planned with layout=.* plan the step without"):
-            build().select(shard)
+            build(layout="two_segment" if expected.name == "jagged" else "jagged").select(shard)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS[:7], ids=str)
+def test_rows_are_selected_in_the_layout_of_the_step(layout):
+    shard = fc.plan_step([3, 3, 5], dp_size=2, layout=layout).shard(0, 1)
+    batch = build(layout=layout, loss_mask=None)
+    found, expected = batch.select(shard), build(shard=shard, loss_mask=None)
+    assert dict(found).keys() == dict(expected).keys()
+    for key in found:
+        assert np.array_equal(found[key], expected[key]), key
+
+
+def test_rows_of_another_width_than_the_step_has():
+    shard = fc.plan_step([3, 3, 5], dp_size=2, layout="left").shard(0, 1)
+    message = r"layout of their batch, 'left' with rows of 16 positions in place of 5; plan the st"
+    with pytest.raises(ValueError, match=message):
+        build(layout=fc.Left(pad_to=16)).select(shard)
+    shard = fc.plan_step([3, 3, 5], dp_size=2, layout="left").shard(0, 1)
+    with pytest.raises(ValueError, match=r"layout of their batch, 'right'; plan the step without"):
+        build(layout="right").select(shard)
 
 
 def test_plans_with_another_layout_differ():

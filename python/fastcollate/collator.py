@@ -12,7 +12,7 @@ from fastcollate.handover.pools import BufferPool
 from fastcollate.ingest.fields import Field, PerRow, RoutedExperts
 from fastcollate.ingest.padded_blocks import padding_message
 from fastcollate.ingest.samples import checked_sources, columns_of
-from fastcollate.plan.layouts import Tree
+from fastcollate.plan.layouts import Packed, Tree
 
 if TYPE_CHECKING:
     import torch
@@ -175,8 +175,10 @@ class Collator(Generic[Made]):
         samples
             A sequence of mappings, or columns as a mapping, table or ``Dataset``.
         """
-        arguments, has_labels, ids = columns_of(samples, self._fields, self._ignore)
+        arguments, has_labels, ids, unpredicted = columns_of(samples, self._fields, self._ignore)
         options = self._options
+        if unpredicted is not None:
+            _check_predicted(*unpredicted, **options)
         has_labels = has_labels or "labels" in (self._outputs or {})
         if has_labels and options.get("labels") is None:
             options = {**options, "labels": "aligned"}
@@ -228,6 +230,23 @@ class Collator(Generic[Made]):
         }
         given = (f"{name}={value!r}" for name, value in state.items() if value is not None)
         return f"Collator({', '.join(given)})"
+
+
+def _check_predicted(key: str, row: int, **options: Any) -> None:
+    """Refuse a row of which the first token trains, where positions hold what the next one has."""
+    layout = options.get("layout")
+    if options.get("labels") == "shifted":
+        shift = "labels='shifted'"
+    elif isinstance(layout, Packed) and layout.shift == "next_token":
+        shift = "shift='next_token'"
+    else:
+        return
+    if options.get("merge") is None:
+        raise ValueError(
+            f"{key} marks the first token of row {row} as trained, but with {shift} no position "
+            "holds its label; begin the row with a token that does not train (such as BOS), or "
+            f"mark the first one so in {key}"
+        )
 
 
 def _names(argument: str, names: Any) -> list[str]:

@@ -12,6 +12,7 @@ from fastcollate.plan.shard import Shard, check_shard
 if TYPE_CHECKING:
     from fastcollate._fastcollate import Plan
     from fastcollate.batch import Batch
+    from fastcollate.plan.layouts import Layout
 
 
 def selected(batch: Batch, shard: Shard) -> Batch:
@@ -22,12 +23,13 @@ def selected(batch: Batch, shard: Shard) -> Batch:
             "the batch is packed, so several of its rows share a row of the outputs; "
             "pass shard to build_batch, or select from a padded or jagged batch"
         )
-    if shard.layout is not None:
+    plan = batch.plan
+    found = None if shard.layout is None else _other_layout(plan, shard, shard.layout)
+    if found is not None:
         raise ValueError(
             f"the step was planned with layout={shard.layout!r}, but selected rows keep the layout "
-            "of their batch; plan the step without layout, or pass shard to build_batch"
+            f"of their batch, {found}; plan the step without layout, or pass shard to build_batch"
         )
-    plan = batch.plan
     first = plan.first_in_view(shard)
     if first is None:
         return relayout(batch, plan.layout_for(shard), shard)
@@ -52,6 +54,17 @@ def selected(batch: Batch, shard: Shard) -> Batch:
         is_padding=[False] * len(shard.rows) if (was := batch.is_padding) is None else was[rows],
         **{name: list(values[rows]) for name, values in names_of(batch).items()},
     )
+
+
+def _other_layout(plan: Plan, shard: Shard, layout: Layout) -> str | None:
+    """Say how a batch is laid out, if its rows do not lie as in the layout of the step."""
+    if layout.name != plan.layout:
+        return repr(plan.layout)
+    kept = plan.pick(shard, plan.layout_for(shard))
+    planned = plan.pick(shard, layout.spec)
+    if (kept.width, kept.response_width) == (planned.width, planned.response_width):
+        return None
+    return f"{plan.layout!r} with rows of {kept.width} positions in place of {planned.width}"
 
 
 def _views(batch: Batch, rows: slice) -> dict[str, Any]:
