@@ -664,8 +664,8 @@ def test_gradients_of_padded_tensors(padding_side):
             r"lengths\[1\] is 4, but x\[1\] has 3 tokens; pass a length from 0 to 3",
         ),
         ([-1, 3], ValueError, r"lengths\[0\] is -1"),
-        ([1], ValueError, r"lengths has shape \(1,\), but x has 2 rows"),
-        ([1.0, 2.0], TypeError, "lengths is of dtype float64; pass integers"),
+        ([1], ValueError, r"lengths has 1 item, but x has 2 rows"),
+        ([1.0, 2.0], TypeError, "lengths\[0\] is 1.0; pass an integer"),
     ],
 )
 def test_bad_lengths(lengths, error, message, array_type):
@@ -834,7 +834,9 @@ def test_bad_lengths_of_rows():
     refuses(
         ValueError, r"lengths\[1\] is 3, but x\[1\] has 2", fc.unpad, [[1], [2, 3]], lengths=[0, 3]
     )
-    refuses(ValueError, r"lengths\[0\] is -1, but x\[0\] has 1", fc.unpad, [[1]], lengths=[-1])
+    refuses(
+        ValueError, r"lengths\[0\] is -1; pass lengths of 0 or more", fc.unpad, [[1]], lengths=[-1]
+    )
     refuses(ValueError, r"lengths has shape \(2,\), but x has 1", fc.unpad, [[1]], lengths=[1, 1])
     refuses(TypeError, r"lengths is of dtype float64", fc.unpad, [[1]], lengths=[1.0])
     refuses(TypeError, r"x\[0\] is 1 \(int\)", fc.unpad, [1], lengths=[1])

@@ -97,8 +97,14 @@ def offsets_of(lengths: Any) -> np.ndarray:
     return offsets
 
 
+def row_and_token(offsets: np.ndarray, index: int) -> tuple[int, int]:
+    """Return the row that holds one of all tokens, and the token's position in it."""
+    row = int(np.searchsorted(offsets, index, side="right")) - 1
+    return row, index - int(offsets[row])
+
+
 def places_of(starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
-    """Return the places of spans that begin there, one span behind the other: int64."""
+    """Return the places of spans that begin there, one span after the other: int64."""
     offsets = offsets_of(lengths)
     return np.repeat(starts - offsets[:-1], lengths) + np.arange(offsets[-1])
 

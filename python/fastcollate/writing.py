@@ -1,4 +1,4 @@
-"""Rows by themselves, written by the core: padded, or one behind the other."""
+"""Rows by themselves, written by the core: padded, or end to end."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from fastcollate.arrays import (
     like_of,
     misfit,
     places_of,
+    row_and_token,
     to_tensor,
 )
 from fastcollate.handover.pools import checked_memory
@@ -47,7 +48,7 @@ def padded(
     multiple_of: int,
     array_type: str,
 ) -> Any:
-    """Pad rows of any kind that batches take; of tensors that need it, see `padded_in_place`."""
+    """Pad rows of any kind that batches take; `padded_where_they_lie` pads tensors by torch."""
     layout = checked_layout(side, pad_to, multiple_of)
     field = Field(rows, align="sequence", fill=fill, dtype=dtype).spec("rows")
     if array_type == "numpy":
@@ -78,8 +79,8 @@ def padded_where_they_lie(
     target = dtype_like(values, dtype)
     if (index := first_misfit(values, target)) is not None:
         token = index // max(math.prod(values.shape[1:]), 1)
-        row = int(np.searchsorted(offsets, token, side="right")) - 1
-        place = f"rows[{row}][{token - int(offsets[row])}]"
+        row, position = row_and_token(offsets, token)
+        place = f"rows[{row}][{position}]"
         raise misfit(place, values.reshape(-1)[index].item(), dtype_name(target))
     values, lengths = convert(values, target), np.diff(offsets)
     # Tokens without values: the core says how wide rows are, and writes nothing.
@@ -104,7 +105,7 @@ def checked_layout(side: str, pad_to: int | None, multiple_of: int) -> Layout:
 
 
 def joined(x: Any, columns: NDArray[np.int64], lengths: NDArray[np.int64]) -> Any:
-    """Copy a span of each row of a padded array or tensor, one behind the other.
+    """Copy a span of each row of a padded array or tensor, one after the other.
 
     A span has the column where it begins, and its number of tokens.
     """

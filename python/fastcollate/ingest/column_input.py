@@ -23,6 +23,7 @@ from fastcollate.arrays import (
     is_tensor,
     misfit,
     offsets_of,
+    row_and_token,
 )
 from fastcollate.ingest.columns import Ragged, jagged_rows
 from fastcollate.ingest.table_columns import is_column, read_column
@@ -117,8 +118,8 @@ def _converted(column: Ragged, dtype: Any, first_row: int = 0) -> Ragged:
 def _subscript(column: Ragged, at: Sequence[Any], first_row: int = 0) -> str:
     """Write where a value is: row, position, and the place in trailing dimensions."""
     token, *within = map(int, at)
-    row = int(np.searchsorted(column.offsets, token, side="right")) - 1
-    place = (first_row + row, token - int(column.offsets[row]), *within)
+    row, position = row_and_token(column.offsets, token)
+    place = (first_row + row, position, *within)
     return "".join(f"[{index}]" for index in place)
 
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from fastcollate._fastcollate import IGNORE_INDEX, RowSpans, compact_ids
 from fastcollate.arguments import checked_integer, counted, id_list
-from fastcollate.arrays import is_tensor, offsets_of, to_numpy
+from fastcollate.arrays import is_tensor, offsets_of, row_and_token, to_numpy
 from fastcollate.ingest.column_input import ragged
 from fastcollate.ingest.columns import Ragged
 from fastcollate.ingest.fields import Field
@@ -142,14 +142,14 @@ def _sequence_offsets(ids: Ragged, lengths: Ragged) -> NDArray[np.int64]:
     counts = to_numpy(lengths.values)
     if (counts < 1).any() or len(counts) == 0:
         index = int((counts < 1).argmax()) if len(counts) else 0
-        row, position = _place(lengths.offsets, index)
+        row, position = row_and_token(lengths.offsets, index)
         found = f"[{row}][{position}] is {counts[index]}" if len(counts) else " has no lengths"
         raise ValueError(f"{SEQ_LENGTHS}{found}; pass lengths of 1 or more")
     # Checked one by one, since a sum of large numbers may wrap around.
     most = np.repeat(ids.lengths, lengths.lengths)
     if (counts > most).any():
         index = int((counts > most).argmax())
-        row, position = _place(lengths.offsets, index)
+        row, position = row_and_token(lengths.offsets, index)
         raise ValueError(
             f"{SEQ_LENGTHS}[{row}][{position}] is {counts[index]}, but input_ids[{row}] has "
             f"{counted(int(most[index]), 'token')}; pass lengths that add up to these"
@@ -221,18 +221,12 @@ def _check_same_lengths(ids: Ragged, name: str, other: Ragged) -> None:
         )
 
 
-def _place(offsets: np.ndarray, index: int) -> tuple[int, int]:
-    """Return the row and the position in it of one of all values."""
-    row = int(np.searchsorted(offsets, index, side="right")) - 1
-    return row, index - int(offsets[row])
-
-
 def _check_no_padding(ids: Ragged, mask: Ragged) -> None:
     _check_same_lengths(ids, "attention_mask", mask)
     values = to_numpy(mask.values)
     if (values != 1).any():
         index = int((values != 1).argmax())
-        row, position = _place(ids.offsets, index)
+        row, position = row_and_token(ids.offsets, index)
         raise ValueError(
             f"attention_mask[{row}][{position}] is {values[index]}, so the row is padded "
             "already; pass rows without padding"
@@ -255,7 +249,7 @@ def _kept(ids: Ragged, key: str, mask: Ragged) -> np.ndarray:
     wrong = kept == (values == 0)
     if wrong.any():
         index = int(wrong.argmax())
-        row, position = _place(ids.offsets, index)
+        row, position = row_and_token(ids.offsets, index)
         raise ValueError(
             f"{key}[{row}][{position}] is {values[index]}; pass 1 for tokens that train and 0 for "
             "others"
@@ -272,7 +266,7 @@ def _labelled(ids: Ragged, labels: Ragged) -> np.ndarray:
     wrong &= trained
     if wrong.any():
         index = int(wrong.argmax())
-        row, position = _place(ids.offsets, index)
+        row, position = row_and_token(ids.offsets, index)
         raise ValueError(
             f"labels[{row}][{position}] is {targets[index]}, but "
             f"input_ids[{row}][{position}] is {tokens[index]}; pass {IGNORE_INDEX} or the id of "

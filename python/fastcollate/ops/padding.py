@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 import numpy as np
 
 from fastcollate._fastcollate import RowSpans, arrow_chunks
-from fastcollate.arguments import check_choice, suggests_names
+from fastcollate.arguments import check_choice, counted, suggests_names
 from fastcollate.arrays import (
-    check_unmasked,
     checked_array,
     checked_dtype_name,
     describe,
@@ -21,12 +20,14 @@ from fastcollate.arrays import (
     is_array,
     is_tensor,
     offsets_of,
+    row_and_token,
     taken,
     to_numpy,
 )
 from fastcollate.ingest.column_input import EXPECTED, checked_dense, ragged
 from fastcollate.ingest.columns import Ragged
 from fastcollate.ingest.table_columns import is_column, read_column
+from fastcollate.plan.lengths import Integers, checked_lengths
 from fastcollate.writing import SIDES, is_computed, joined, padded, padded_where_they_lie
 
 if TYPE_CHECKING:
@@ -154,7 +155,7 @@ def pad(
     try:
         return padded(_joined_if_short(rows), name, side, fill, pad_to, multiple_of, array_type)
     except TypeError as error:
-        if dtype is None and name == "int64" and str(error).endswith("; pass an integer"):
+        if dtype is None and name == "int64" and _hold_float(rows):
             raise TypeError(f"{error} as the first number is, or dtype='float32'") from error
         raise
 
@@ -227,6 +228,12 @@ def _first_dtype(row: Any, index: int) -> str | None:
         if isinstance(item, kind):
             return name
     return None
+
+
+def _hold_float(rows: Any) -> bool:
+    """Say whether a float is in one of some rows."""
+    lists = (row for row in rows if isinstance(row, (list, tuple)))
+    return any(isinstance(item, (float, np.floating)) for row in lists for item in row)
 
 
 def _are_computed(rows: Any) -> bool:
@@ -306,14 +313,12 @@ def unpad(x: Any, lengths: Any = None, *, mask: Any = None, side: Side = "right"
         return ragged(_trimmed(x, lengths, side))
     x = checked_dense(x)
     rows, width, *_ = x.shape
-    lengths = _checked_lengths(lengths, rows)
-    outside = (lengths < 0) | (lengths > width)
-    if outside.any():
-        row = int(outside.argmax())
+    lengths = _lengths_of(rows, lengths)
+    if (beyond := lengths > width).any():
+        row = int(beyond.argmax())
         raise _other_length(row, int(lengths[row]), width)
     if (lengths == width).all():
         return ragged(x)
-    lengths = lengths.astype(np.int64)
     columns = width - lengths if side == "left" else np.zeros(rows, np.int64)
     if lengths.sum() < SHORT_ROW * rows:
         places = np.arange(width)
@@ -375,8 +380,7 @@ def _flags(mask: Any, shape: tuple[int, ...], offsets: Any = None) -> np.ndarray
         if offsets is None:
             row, token = divmod(index, shape[1])
         else:
-            row = int(np.searchsorted(offsets, index, side="right")) - 1
-            token = index - int(offsets[row])
+            row, token = row_and_token(offsets, index)
         found = flags.reshape(-1)[index]
         raise ValueError(
             f"mask[{row}][{token}] is {found}; pass True or 1 on tokens to keep, else 0"
@@ -384,18 +388,14 @@ def _flags(mask: Any, shape: tuple[int, ...], offsets: Any = None) -> np.ndarray
     return is_set
 
 
-def _checked_lengths(lengths: Any, rows: int) -> np.ndarray:
-    check_unmasked("lengths", lengths)
-    if isinstance(lengths, (list, tuple)) and bool in map(type, lengths):
-        row = next(row for row, length in enumerate(lengths) if isinstance(length, bool))
-        raise TypeError(f"lengths[{row}] is {lengths[row]}; pass an integer")
-    found: np.ndarray = np.asarray(to_numpy(lengths))
-    if found.shape != (rows,):
+def _lengths_of(rows: int, lengths: Any) -> Integers:
+    """Return one length for each row."""
+    found = checked_lengths("lengths", lengths)
+    if len(found) != rows:
         raise ValueError(
-            f"lengths has shape {found.shape}, but x has {rows} rows; pass one length per row"
+            f"lengths has {counted(len(found), 'item')}, but x has {counted(rows, 'row')}; pass "
+            "one length per row"
         )
-    if rows and found.dtype.kind not in "iu":
-        raise TypeError(f"lengths is of dtype {found.dtype}; pass integers")
     return found
 
 
@@ -408,14 +408,14 @@ def _other_length(row: int, length: int, width: int) -> ValueError:
 
 def _trimmed(rows: Sequence[Any], lengths: Any, side: str) -> list[Any]:
     """Return rows, which are sequences, arrays or tensors, without their padding."""
-    checked = _checked_lengths(lengths, len(rows)).tolist()
+    checked = _lengths_of(len(rows), lengths).tolist()
     trimmed = []
     for index, (row, length) in enumerate(zip(rows, checked, strict=True)):
         try:
             width = len(row)
         except TypeError as error:
             raise TypeError(f"x[{index}] is {describe(row)}; {EXPECTED}") from error
-        if not 0 <= length <= width:
+        if length > width:
             raise _other_length(index, length, width)
         trimmed.append(row[:length] if side == "right" else row[width - length :])
     return trimmed
