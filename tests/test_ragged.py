@@ -665,7 +665,7 @@ def test_gradients_of_padded_tensors(padding_side):
         ),
         ([-1, 3], ValueError, r"lengths\[0\] is -1"),
         ([1], ValueError, r"lengths has 1 item, but x has 2 rows"),
-        ([1.0, 2.0], TypeError, "lengths\[0\] is 1.0; pass an integer"),
+        ([1.0, 2.0], TypeError, r"lengths\[0\] is 1.0; pass an integer"),
     ],
 )
 def test_bad_lengths(lengths, error, message, array_type):
@@ -834,11 +834,9 @@ def test_bad_lengths_of_rows():
     refuses(
         ValueError, r"lengths\[1\] is 3, but x\[1\] has 2", fc.unpad, [[1], [2, 3]], lengths=[0, 3]
     )
-    refuses(
-        ValueError, r"lengths\[0\] is -1; pass lengths of 0 or more", fc.unpad, [[1]], lengths=[-1]
-    )
-    refuses(ValueError, r"lengths has shape \(2,\), but x has 1", fc.unpad, [[1]], lengths=[1, 1])
-    refuses(TypeError, r"lengths is of dtype float64", fc.unpad, [[1]], lengths=[1.0])
+    refuses(ValueError, r"lengths\[0\] is -1; pass lengths", fc.unpad, [[1]], lengths=[-1])
+    refuses(ValueError, r"lengths has 2 items, but x has 1 row;", fc.unpad, [[1]], lengths=[1, 1])
+    refuses(TypeError, r"lengths\[0\] is 1.0; pass an integer", fc.unpad, [[1]], lengths=[1.0])
     refuses(TypeError, r"x\[0\] is 1 \(int\)", fc.unpad, [1], lengths=[1])
     message = "x is a nested tensor|x is Ragged"
     refuses(TypeError, message, fc.unpad, fc.Ragged(np.ones(2), [0, 2]), lengths=[1])
