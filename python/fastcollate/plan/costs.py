@@ -93,6 +93,51 @@ class Costs:
                 )
             object.__setattr__(self, f"{name}_share", share)
 
+    @classmethod
+    def from_config(cls, config: Any) -> Costs:
+        """Return the floating-point operations of a model of Hugging Face.
+
+        Those of a forward and backward pass over matrix products, of which backward has two for
+        each; norms, activations and embeddings are left out. With h hidden dimensions, and H heads
+        and K of keys and values of d dimensions in each of N layers:
+
+        - ``per_token`` is 6 times the weights that a token meets (Kaplan et al., 2020, "Scaling
+          laws for neural language models", table 1 with ``C = 6 N``): ``2 * h * (H + K) * d`` of
+          attention's projections, ``3 * h * f`` of an MLP of f dimensions with a gate (Shazeer,
+          2020, "GLU variants improve transformer") or ``2 * h * f`` of one without, and ``h * v``
+          of the head over v words. Of experts, the router's ``h * experts``, the active ones of a
+          token and the shared ones count.
+        - ``per_pair`` is ``12 * N * H * d``: the products of queries with keys and of weights with
+          values, ``4 * d`` a head, forward, and twice that backward (Dao et al., 2022,
+          "FlashAttention"; Megatron-LM's ``num_floating_point_operations``).
+        - Layers with a sliding window (``sliding_window``) or chunks (``attention_chunk_size``) are
+          those that ``layer_types`` says, or all with a window where there are no types.
+
+        Parameters
+        ----------
+        config
+            ``model.config``, or the same as a dict. Of models of several parts, that of text.
+
+        Returns
+        -------
+        Costs
+            In FLOPs: divide by those that a GPU does in a second.
+
+        Raises
+        ------
+        ValueError
+            A number that is missing, or attention of another kind: latent or linear.
+
+        Examples
+        --------
+        >>> config = {"hidden_size": 8, "num_hidden_layers": 2, "num_attention_heads": 2}
+        >>> fc.planning.Costs.from_config(config | {"intermediate_size": 16, "vocab_size": 32})
+        Costs(per_token=9216.0, per_pair=192.0)
+        """
+        from fastcollate.plan.model_costs import parameters_of
+
+        return cls(**parameters_of(config))
+
     def of(self, lengths: Any) -> NDArray[np.float64]:
         """Return what sequences of so many tokens cost, float64 (n,), without `per_bin`."""
         return self.spec.of(checked_lengths("lengths", lengths, "sequence"))
