@@ -32,6 +32,7 @@ from fastcollate.plan.bin_plan import BinPlan
 from fastcollate.plan.layouts import LayoutArgument, Shift, checked_layout, split_message
 from fastcollate.plan.lengths import percentiles
 from fastcollate.plan.step_rows import StepRows
+from fastcollate.view.batch_view import FOLD, BatchView
 
 if TYPE_CHECKING:
     from torch.nn.attention.flex_attention import BlockMask
@@ -419,6 +420,64 @@ class Batch(Mapping[str, Any], Generic[Array]):
             **merging,
             **(self._handover or {}),
         }
+
+    def show(
+        self,
+        rows: int | slice | Iterable[int] | None = None,
+        tokenizer: Any = None,
+        fields: str | Iterable[str] = (),
+        fold: int | None = FOLD,
+    ) -> BatchView:
+        """Show rows as people read them: what is prompt, what trains, what is masked or padding.
+
+        Parameters
+        ----------
+        rows
+            Which ones, counted as in ``prompt_lens``; None shows the first few. Of a packed batch,
+            their bins are shown, with the other sequences left out.
+        tokenizer
+            What makes text of ids: anything with ``decode(list_of_ids)``, as tokenizers of Hugging
+            Face have it, or a function. None shows ids. Ids that it does not have are marked.
+        fields
+            Outputs whose values stand beneath the tokens, such as ``["rewards", "logprobs"]``; the
+            value of one that has one per row stands in the title of the row.
+        fold
+            How many tokens are shown at the beginning and end of a long run of one kind; None
+            shows all of it.
+
+        Returns
+        -------
+        BatchView
+            It shows itself at a prompt and in a notebook; elsewhere ``print`` it. ``str`` is plain
+            text, ``rich.print`` has colours, and ``text(width)`` has lines of a width.
+
+        Raises
+        ------
+        MissingPlanError
+            If the batch was made from a mapping.
+        IndexError
+            If there is no such row.
+        ValueError
+            If a field is no output, or has no value per token or row.
+        TypeError
+            If `tokenizer` decodes nothing, or not to text.
+
+        Examples
+        --------
+        >>> batch = fc.build_batch(
+        ...     [[5, 6], [7]], [[8, 9], [3]], loss_mask=[[1, 0], [1]], pad_token_id=0,
+        ...     array_type="numpy",
+        ... )
+        >>> print(batch.show().text(width=60))
+        prompt «trained» ‹masked› ·padding· …n… left out
+        <BLANKLINE>
+        row 0, prompt 2, response 2, 1 trained
+          5 6 «8» ‹9›
+        <BLANKLINE>
+        row 1, prompt 1, response 1, 1 trained
+          ·2 padding· 7 «3»
+        """
+        return BatchView(self, rows, tokenizer, fields, fold)
 
     def check(self, vocab_size: int | None = None, eos_token_id: Any = None) -> Findings:
         """Look for what is probably a mistake, in whole outputs at once.

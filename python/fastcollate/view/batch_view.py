@@ -1,0 +1,68 @@
+"""A batch as people read it."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from fastcollate.arguments import checked_count
+from fastcollate.view import markup
+from fastcollate.view.lines import lines_of, plain
+from fastcollate.view.page import rows_html
+from fastcollate.view.rows import shown
+
+if TYPE_CHECKING:
+    from fastcollate.batch import Batch
+
+FOLD = 16
+"""How many tokens are shown at either end of a long run."""
+
+
+class BatchView:
+    """Rows of a batch as people read them: what :meth:`fastcollate.Batch.show` returns.
+
+    ``print`` and ``str`` give plain text as wide as the terminal. At a prompt, and by
+    ``rich.print``, it has colours if rich is installed; in a notebook it is HTML.
+    """
+
+    def __init__(self, batch: Batch, rows: Any, tokenizer: Any, fields: Any, fold: Any) -> None:
+        fold = None if fold is None else checked_count("fold", fold, "a number of tokens, or None")
+        self._shown = shown(batch, rows, tokenizer, fields, fold)
+
+    def text(self, width: int = 80) -> str:
+        """Return plain text in lines of a width.
+
+        Parameters
+        ----------
+        width
+            In columns; 20 at least.
+        """
+        return plain(lines_of(self._shown, width))
+
+    def __str__(self) -> str:
+        return self.text(shutil.get_terminal_size().columns)
+
+    def __repr__(self) -> str:
+        if not sys.stdout.isatty():
+            return str(self)
+        try:
+            from rich.console import Console
+        except ImportError:
+            return str(self)
+        console = Console()
+        with console.capture() as capture:
+            console.print(self)
+        return capture.get().rstrip("\n")
+
+    def _repr_html_(self) -> str:
+        """Return HTML for a notebook, with styles of its own and without scripts."""
+        return markup.page(rows_html(self._shown))
+
+    def __rich_console__(self, console: Any, options: Any) -> Iterator[Any]:
+        """Give rich its lines."""
+        from rich.text import Text
+
+        for line in lines_of(self._shown, options.max_width):
+            yield Text.assemble(*line, no_wrap=True, overflow="ignore")
