@@ -13,11 +13,12 @@ LAYOUTS = [
     fc.Packed(capacity=8),
     fc.Packed(capacity=8, multiple_of=2),
     fc.Packed(capacity=8, shift="next_token"),
+    fc.Tree(capacity=8),
 ]
 pytestmark = pytest.mark.parametrize("layout", LAYOUTS, ids=str)
 
 
-def good_input():
+def good_input(layout=None):
     """Three rows that nothing is wrong with: 4, 3 and 5 tokens."""
     return {
         "prompts": [[1, 2], [3], [4, 5]],
@@ -26,14 +27,14 @@ def good_input():
         "rewards": [[0.0, 1.0], [0.0, 2.0], [0.0, 0.0, 3.0]],
         "logprobs": [[-0.5, -1.0], [0.0, -2.0], [-3.0, 0.0, -0.25]],
         "pad_token_id": 0,
-        "labels": "aligned",
+        "labels": None if isinstance(layout, fc.Tree) else "aligned",  # a tree has none
     }
 
 
 @pytest.fixture
 def build(layout, array_type):
     def build(**changes):
-        columns = good_input() | changes
+        columns = good_input(layout) | changes
         return fc.build_batch(**columns, layout=layout, array_type=array_type)
 
     return build
@@ -78,6 +79,8 @@ def test_everything_is_masked(build):
 
 @pytest.mark.parametrize("labels", ["aligned", "shifted"])
 def test_a_label_on_a_first_token(build, layout, labels):
+    if isinstance(layout, fc.Tree):
+        pytest.skip("a tree has no labels")
     if isinstance(layout, fc.Packed) and layout.shift == "next_token":
         labels = "aligned"  # to be shifted with the other outputs
     batch = build(labels=labels)
@@ -160,7 +163,7 @@ def test_nan_in_other_fields(build):
 def test_bfloat16_is_read(layout, array_type):
     if array_type == "numpy":
         pytest.skip("NumPy has no bfloat16")
-    columns = good_input() | {"logprobs": [[-0.5, 2.0], [0.0, -2.0], [-3.0, 0.0, -0.25]]}
+    columns = good_input(layout) | {"logprobs": [[-0.5, 2.0], [0.0, -2.0], [-3.0, 0.0, -0.25]]}
     batch = fc.build_batch(**columns, layout=layout, dtypes={"logprobs": "bfloat16"})
     assert found(batch) == [("positive_logprob", 0, 3)]
 
@@ -222,8 +225,8 @@ def test_a_row_that_is_there_twice(build):
 
 def test_padding_that_packing_saves(layout, array_type):
     prompts, responses = [[1] * n for n in (50, 1, 2, 3, 4, 5, 6, 7)], [[2]] * 8
-    if isinstance(layout, fc.Packed):
-        layout = fc.Packed(capacity=60, pad_to=400)
+    if isinstance(layout, (fc.Packed, fc.Tree)):
+        layout = type(layout)(capacity=60, pad_to=400)
     batch = fc.build_batch(prompts, responses, pad_token_id=0, layout=layout, array_type=array_type)
     is_block = layout in ("left", "right", "two_segment")
     assert found(batch) == ([("padding", None, None)] if is_block else [])
@@ -241,7 +244,7 @@ def test_padding_that_packing_saves(layout, array_type):
 
 
 def test_padding_rows_are_not_looked_at(layout, array_type):
-    columns = good_input()
+    columns = good_input(layout)
     for dp_size in (2, 4):
         plan = fc.plan_step([4, 3, 5], dp_size=dp_size, layout=layout, pad_rows="copy_first")
         shards = [plan.shard(0, rank) for rank in range(dp_size)]
@@ -294,6 +297,8 @@ def test_findings_print_as_a_table(build, monkeypatch):
 def test_findings_of_recorded_rollouts_are_true(layout, merge):
     if isinstance(layout, fc.Packed):
         layout = fc.Packed(capacity=16384, multiple_of=layout.multiple_of, shift=layout.shift)
+    if isinstance(layout, fc.Tree):
+        layout = fc.Tree(capacity=16384)
     rollouts, tokenizer = load_rollouts(), load_tokenizer()
     uids = set(rollouts.uids[:600])
     rows = [row for row, uid in enumerate(rollouts.uids) if uid in uids]

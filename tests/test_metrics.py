@@ -12,6 +12,7 @@ LAYOUTS = [
     *("left", "right", "two_segment", "jagged"),
     fc.Packed(capacity=9),
     fc.Packed(capacity=9, multiple_of=4, shift="next_token"),
+    fc.Tree(capacity=9),
 ]
 masks = st.lists(st.lists(st.sampled_from([0.0, 0.5, 1.0]), max_size=5), min_size=1, max_size=6)
 
@@ -74,4 +75,12 @@ def test_a_batch_without_a_table_of_outputs_has_the_sizes_alone():
     batch = fc.build_batch([[1]], [[2]], pad_token_id=0, array_type="numpy")
     metrics = fc.Batch(batch, batch.plan).metrics
     assert metrics["batch/tokens"] == 2
+    assert "batch/trained_tokens" not in metrics
+
+
+def test_a_part_for_context_parallelism_has_the_sizes_alone():
+    layout = fc.Packed(capacity=8, multiple_of=4)
+    batch = fc.build_batch([[1, 2]], [[3, 4]], pad_token_id=0, layout=layout, array_type="numpy")
+    metrics = fc.parallel.cp_split(batch, 2, 0).metrics
+    assert metrics["batch/tokens"] == 4
     assert "batch/trained_tokens" not in metrics

@@ -500,3 +500,45 @@ def test_bfloat16_is_shown(array_type):
         pytest.skip("NumPy has no bfloat16")
     batch = build(array_type="torch", logprobs=LOGPROBS, dtypes={"logprobs": "bfloat16"})
     assert "-0.5" in batch.show(0, fields="logprobs").text()
+
+
+def test_rows_of_a_tree_show_where_they_fork():
+    batch = fc.build_batch(
+        [[1, 2, 3], [1, 2, 3], [1, 2, 4], [9], [1, 2, 3]],
+        [[5, 6], [5, 7, 8], [6], [8, 8], [5]],
+        loss_mask=[[1, 1], [0, 1, 1], [1], [1, 0], [1]],
+        logprobs=[[-0.1, -0.2], [-0.3, -0.4, -0.5], [-0.6], [-0.7, -0.8], [-0.9]],
+        fields={"entropy": fc.Field([[0.5] * n for n in (5, 6, 4, 3, 4)], align="sequence")},
+        pad_token_id=0,
+        layout=fc.Tree(12, multiple_of=4),
+    )
+    assert batch.show(range(5)).text(60).splitlines()[2:] == [
+        "bin 0: 4 sequences, 9 of 12 positions",
+        "  row 4, prompt 3, response 1, 1 trained",
+        "    1 2 3 «5»",
+        "  row 0, prompt 3, response 2, 2 trained",
+        "    …4 in common with row 4… «6»",
+        "  row 1, prompt 3, response 3, 2 trained",
+        "    …4 in common with row 0… «7 8»",
+        "  row 2, prompt 3, response 1, 1 trained",
+        "    …2 in common with row 1… 4 «6»",
+        "  ·3 padding·",
+        "",
+        "bin 1: 1 sequence, 3 of 12 positions",
+        "  row 3, prompt 1, response 2, 1 trained",
+        "    9 «8» ‹8›",
+        "  ·9 padding·",
+    ]
+    assert batch.show(2).text(60).splitlines()[2:] == [
+        "bin 0: 4 sequences, 9 of 12 positions",
+        "  …3 sequences, 7 tokens…",
+        "  row 2, prompt 3, response 1, 1 trained",
+        "    …2 in common with row 1… 4 «6»",
+        "  ·3 padding·",
+    ]
+    assert batch.show(1, fields=["logprobs", "entropy"]).text(80).splitlines()[-6:-2] == [
+        "  row 1, prompt 3, response 3, 2 trained",
+        "             …4 in common with row 0…  «7»  «8»",
+        "    logprobs                          -0.4 -0.5",
+        "     entropy                           0.5  0.5",
+    ]

@@ -394,7 +394,8 @@ class Batch(Mapping[str, Any], Generic[Array]):
         if plan.is_tree:
             bins["batch/token_ratio"] = tokens / plan.num_placed if plan.num_placed else 1.0
         training: dict[str, float] = {}
-        if self._spec is not None:  # else nothing says which output is the mask
+        # Without a table of outputs, nothing says which one is the mask; a part has not all of it.
+        if self._spec is not None and self._spec.cp is None:
             spans = RowPlaces.of(plan).responses
             trained = spans.counts_in(trained_places(self), plan.num_rows)[is_real]
             training = {

@@ -152,12 +152,14 @@ def _trained_first_tokens(facts: _Facts) -> Iterator[Finding]:
         is_found = np.zeros(len(values), np.bool_)
         is_found[places] = values[places] != IGNORE_INDEX
         what = "last position, which predicts nothing," if is_shifted else "first token"
-        for found in facts.rows_with(is_found, spans):
+        for found in facts.rows_with(is_found, facts.places.written):
             reason = f"the {what} has the label {values[found.place]}"
             yield found.finding(kind, reason, advice.format(IGNORE_INDEX))
     if plan.is_shifted:
         return  # there, the mask of a first token has no place
-    rows, tokens = spans.rows[is_first], spans.starts[is_first]
+    rows, tokens = np.arange(plan.num_rows), np.zeros(plan.num_rows, np.int64)
+    if plan.is_packed:
+        rows, tokens = spans.rows, spans.starts
     tokens = tokens - facts.places.prompt_lens[rows]
     rows, tokens = rows[tokens >= 0], tokens[tokens >= 0]
     places = facts.places.responses.places_of(rows, tokens)
@@ -171,15 +173,18 @@ def _trained_first_tokens(facts: _Facts) -> Iterator[Finding]:
 def _bad_numbers(facts: _Facts) -> Iterator[Finding]:
     """Find NaN in any output of floats, and log-probabilities that are none."""
     batch = facts.batch
-    spans_of = {"sequence": facts.places.tokens, "response": facts.places.responses}
+    places = facts.places
+    sizes = {
+        "sequence": (places.written, len(facts.ids)),
+        "response": (places.responses, len(facts.mask)),
+        "stream": (places.streams, int(places.streams.lengths.sum())),
+    }
     for output in batch.spec.table:
-        spans = spans_of.get(output.align)
-        if spans is None or not is_float(batch[output.key]):
+        if output.align not in sizes or not is_float(batch[output.key]):
             continue
+        spans, positions = sizes[output.align]
         values = on_host(batch[output.key])
-        is_nan = np.isnan(values)
-        positions = len(facts.ids) if output.align == "sequence" else len(facts.mask)
-        is_nan = is_nan.reshape(positions, -1).any(1)
+        is_nan = np.isnan(values).reshape(positions, -1).any(1)
         for found in facts.rows_with(is_nan, spans):
             reason = f"{output.key} has NaN"
             advice = f"look where {output.key} is computed; a mask does not take NaN away"
@@ -218,11 +223,11 @@ def _outside_vocabulary(facts: _Facts, vocab_size: int) -> Iterator[Finding]:
     """Find ids that the vocabulary does not have."""
     ids, pad = facts.ids, facts.batch.spec.pad_token_id
     kind, advice = "outside_vocabulary", "use the tokenizer of the model, or its vocab_size"
-    tokens = int(facts.places.tokens.lengths.sum())
+    tokens = int(facts.places.written.lengths.sum())
     if not 0 <= pad < vocab_size and tokens < len(ids):
         reason = f"pad_token_id is {pad}, but ids go from 0 to {vocab_size - 1}"
         yield Finding(kind, None, None, reason, "pass another pad_token_id")
-    for found in facts.rows_with((ids < 0) | (ids >= vocab_size), facts.places.tokens):
+    for found in facts.rows_with((ids < 0) | (ids >= vocab_size), facts.places.written):
         reason = f"the id {ids[found.place]} is not from 0 to {vocab_size - 1}"
         yield found.finding(kind, reason, advice)
 

@@ -6,7 +6,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from fastcollate.arrays import dtype_name, is_only_torch, is_tensor, like_of, to_numpy
+from fastcollate.arrays import (
+    dtype_name,
+    is_only_torch,
+    is_tensor,
+    like_of,
+    offsets_of,
+    to_numpy,
+)
 
 if TYPE_CHECKING:
     from fastcollate._fastcollate import Plan
@@ -15,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class Spans(NamedTuple):
-    """Spans of rows in an output, none empty, in the order of their places.
+    """Spans of rows in an output.
 
     Attributes
     ----------
@@ -37,7 +44,7 @@ class Spans(NamedTuple):
     def located(self, places: Integers) -> tuple[Integers, Integers, Integers]:
         """Find the tokens at places, in the order of rows: row, index in the row, and place.
 
-        Places under no span, those of padding, are left out.
+        Of spans that do not overlap, in their order. Places under none of them are left out.
         """
         if len(self.places) == 0:
             return places[:0], places[:0], places[:0]
@@ -89,41 +96,54 @@ class RowPlaces(NamedTuple):
     Attributes
     ----------
     tokens : Spans
-        Their tokens, in outputs along sequences.
+        Their tokens, in outputs along sequences. In a tree they overlap.
+    written : Spans
+        The same where each place has one row, that it is written for. Rows without a place of
+        their own have an empty span.
     responses : Spans
         What belongs to their response tokens, in outputs along responses.
+    streams : Spans
+        What belongs to their tokens, in outputs where each row has places of its own, as a tree's.
     prompt_lens, response_lens : int64 (rows,)
         The lengths of the rows.
-    shape, response_shape : tuple of int
-        Rows and width of the two outputs, jagged ones as one row.
+    width : int
+        How wide outputs along sequences are, jagged ones as one row.
     """
 
     tokens: Spans
+    written: Spans
     responses: Spans
+    streams: Spans
     prompt_lens: Integers
     response_lens: Integers
-    shape: tuple[int, int]
-    response_shape: tuple[int, int]
+    width: int
 
     @classmethod
     def of(cls, plan: Plan) -> RowPlaces:
         """Return the places of a plan's rows."""
         tables = plan.to_dict()
-        shape, response_shape = tables["sequence_shape"], tables["response_shape"]
+        prompt_lens, response_lens = tables["prompt_lens"], tables["response_lens"]
+        width, lens = int(tables["sequence_shape"][1]), prompt_lens + response_lens
+        rows = np.arange(len(lens))
         return cls(
-            _spans(plan.read_segments(), int(shape[1])),
-            _spans(tables["response_segments"], int(response_shape[1])),
-            tables["prompt_lens"],
-            tables["response_lens"],
-            tuple(shape.tolist()),
-            tuple(response_shape.tolist()),
+            _nonempty(_spans(plan.read_segments(), width)),
+            _spans(tables["sequence_segments"], width),
+            _nonempty(_spans(tables["response_segments"], int(tables["response_shape"][1]))),
+            Spans(rows, np.zeros_like(rows), lens, offsets_of(lens)[:-1]),
+            prompt_lens,
+            response_lens,
+            width,
         )
 
 
 def _spans(segments: Integers, width: int) -> Spans:
     """Read a table of segments: row, start, length, output row, column."""
-    rows, starts, lengths, output_rows, columns = segments[segments[:, 2] > 0].T
+    rows, starts, lengths, output_rows, columns = segments.T
     return Spans(rows, starts, lengths, output_rows * width + columns)
+
+
+def _nonempty(spans: Spans) -> Spans:
+    return Spans(*(column[spans.lengths > 0] for column in spans))
 
 
 def trained_mask(batch: Batch) -> Any:

@@ -130,8 +130,7 @@ def _grid(pieces: list[Piece], fields: list[str], width: int, indent: int) -> It
     room = width - margin
     row: list[_Cell] = []
     used = 0
-    most = min(MOST_CELL, room - 3)
-    for cell in chain.from_iterable(_cells(piece, len(fields), most) for piece in pieces):
+    for cell in chain.from_iterable(_cells(piece, len(fields), room - 3) for piece in pieces):
         size = 1 + max(map(width_of, (cell.text, *cell.values)))
         if row and used + size > room:
             yield from _grid_lines(row, names, margin)
@@ -147,6 +146,7 @@ def _cells(piece: Piece, count: int, most: int) -> Iterator[_Cell]:
     (opening, closing), style = ("", ""), FOLDED
     if piece.kind is not None:
         (opening, closing), style = STYLES[piece.kind]
+        most = min(most, MOST_CELL)
     columns = zip(*piece.values, strict=True) if piece.values else [("",) * count]
     for text, values in zip(piece.texts, columns, strict=True):
         shown = f"{opening}{shortened(text, most)}{closing}"

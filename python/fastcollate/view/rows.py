@@ -112,8 +112,14 @@ class _Rows:
         self.lens = self.places.prompt_lens + self.places.response_lens
         self.fold = fold
         self.per_token, self.per_row = _checked_fields(batch, fields)
-        self.found: list[tuple[Piece, Integers, Integers]] = []
-        """Pieces whose tokens are not read yet, with the places of tokens and of their values."""
+        self.leading = {
+            "sequence": len(self.plan.leading_shape(of_sequence=True)),
+            "response": len(self.plan.leading_shape(of_sequence=False)),
+            "stream": 1,
+        }
+        """How many dimensions of outputs are positions, by alignment."""
+        self.found: list[tuple[Piece, dict[str, Integers]]] = []
+        """Pieces whose tokens are not read yet, with the places of what belongs to them."""
 
     def shown(self, rows: Any) -> Shown:
         """Return what is shown, with all that it needs of the outputs."""
@@ -136,8 +142,8 @@ class _Rows:
         count = self.plan.num_rows
         if rows is None:
             first = np.arange(count)
-            if self.plan.is_packed:  # in the order in which they lie
-                first = np.array(list(dict.fromkeys(self.places.tokens.rows.tolist())), np.int64)
+            if self.plan.has_bins:  # in the order in which they lie
+                first = np.array(list(dict.fromkeys(self.places.written.rows.tolist())), np.int64)
             return [int(row) for row in first[:SHOWN_ROWS]]
         if isinstance(rows, slice):
             return list(range(count)[rows])
@@ -154,8 +160,7 @@ class _Rows:
         has_value = places >= 0
         trains = np.zeros(len(places), np.bool_)
         if has_value.any():
-            leading = len(self.plan.leading_shape(self.plan.response_width))
-            mask = flattened(trained_mask(self.batch), leading)
+            mask = flattened(trained_mask(self.batch), self.leading["response"])
             trains[has_value] = on_host(taken(mask, places[has_value])) != 0
         bounds = list(zip(rows, pairwise(offsets.tolist()), strict=True))
         self.response_places = {row: places[slice(*ends)] for row, ends in bounds}
@@ -163,8 +168,7 @@ class _Rows:
 
     def sections(self, chosen: set[int]) -> Iterator[Section]:
         """Give the output rows that have a row to show, in their order."""
-        spans = self.places.tokens
-        width = self.places.shape[1]
+        spans, width = self.places.written, max(self.places.width, 1)
         table = zip(*(column.tolist() for column in spans), strict=True)
         is_jagged = self.plan.is_jagged
         by_output_row = itemgetter(0) if is_jagged else (lambda span: span[3] // width)
@@ -175,15 +179,12 @@ class _Rows:
             begin, end = output_row * width, (output_row + 1) * width
             if is_jagged:
                 begin, end = inside[0][3], inside[-1][3] + inside[-1][2]
-            title = self.bin_title(output_row, inside) if self.plan.is_packed else ""
+            title = self.bin_title(output_row, inside) if self.plan.has_bins else ""
             yield Section(title, self.parts(inside, begin, end, chosen))
-        for row in sorted(row for row in chosen if self.lens[row] == 0):
-            pieces = [] if is_jagged or self.plan.is_packed else [Piece.padding(width)]
-            yield Section("", [Part(self.row_title(row, 0, 0), pieces)])
 
     def bin_title(self, output_row: int, spans: list[Span]) -> str:
         """Say what is in a bin."""
-        tokens, width = sum(span[2] for span in spans), self.places.shape[1]
+        tokens, width = sum(span[2] for span in spans), self.places.width
         sequences = counted(len(spans), "sequence")
         return f"bin {output_row}: {sequences}, {tokens:,} of {width:,} positions"
 
@@ -196,6 +197,7 @@ class _Rows:
             if place > at:
                 pieces.append(Piece.padding(place - at))
 
+        before = -1
         for row, group in groupby(spans, lambda span: span[0] if span[0] in chosen else None):
             inside = list(group)
             _, start, _, place = inside[0]
@@ -208,11 +210,15 @@ class _Rows:
                 pieces.append(Piece.left_out(tokens, words))
                 parts.append(Part("", pieces))
             else:
+                if self.plan.is_tree and start > 0:
+                    words = f"{start:,} in common with row {before}"
+                    pieces.append(Piece.left_out(start, words))
+                    start = 0
                 for _, first, count, of_span in inside:
-                    pieces += self.pieces(row, first, count, of_span)
+                    pieces += self.pieces(row, first, count, of_span) if count > 0 else []
                 parts.append(Part(self.row_title(row, start, last + length), pieces))
-            at = last_place + length
-        if self.plan.is_packed and end > at:
+            at, before = last_place + length, inside[-1][0]
+        if self.plan.has_bins and end > at:
             parts.append(Part("", []))
         pad(parts[-1].pieces, end)
         return parts
@@ -268,40 +274,52 @@ class _Rows:
         if first < end:
             of_row = self.response_places[row]
             of_responses[first - begin :] = of_row[first - prompt_len : end - prompt_len]
-        self.found.append((piece, np.arange(place, place + end - begin), of_responses))
+        stream = int(self.places.streams.places[row]) + begin
+        places = {
+            "sequence": np.arange(place, place + end - begin),
+            "response": of_responses,
+            "stream": np.arange(stream, stream + end - begin),
+        }
+        self.found.append((piece, places))
         return piece
 
     def read(self) -> None:
         """Read the tokens of all pieces, and their values."""
         if not self.found:
             return
-        table = self.batch.spec.table
-        tokens = np.concatenate([places for _, places, _ in self.found])
-        responses = np.concatenate([places for _, _, places in self.found])
-        bounds = np.cumsum([piece.count for piece, *_ in self.found])[:-1]
-        leading = len(self.plan.leading_shape(self.plan.width))
-        ids = on_host(taken(flattened(self.batch["input_ids"], leading), tokens))
-        for (piece, *_), of_piece in zip(self.found, np.split(ids, bounds), strict=True):
-            if self.per_token:
-                piece.texts = self.decoder.texts(of_piece.tolist())
-            else:
-                piece.texts = [self.decoder.text(of_piece.tolist())]
+        bounds = np.cumsum([piece.count for piece, _ in self.found])[:-1]
+        ids = np.split(self.values("input_ids", "sequence"), bounds)
+        decode = self.decoder.texts if self.per_token else self.decoder.lines
+        for (piece, _), of_piece in zip(self.found, ids, strict=True):
+            piece.texts = decode(of_piece.tolist())
         for key in self.per_token:
-            places = tokens if table[key].align == "sequence" else responses
-            has_value = places >= 0
-            texts = np.full(len(places), "", object)
-            if has_value.any():
-                values = taken(flattened(self.batch[key], leading), places[has_value])
-                texts[has_value] = [_written(value) for value in on_host(values)]
-            for (piece, *_), of_piece in zip(self.found, np.split(texts, bounds), strict=True):
-                piece.values.append(of_piece.tolist())
+            values = np.split(self.values(key, self.batch.spec.table[key].align), bounds)
+            for (piece, _), of_piece in zip(self.found, values, strict=True):
+                piece.values.append(list(map(_written, of_piece)))
+
+    def values(self, key: str, align: str) -> np.ndarray:
+        """Return the values of all pieces' tokens in an output, None where they have none."""
+        places = np.concatenate([places[align] for _, places in self.found])
+        has_value = places >= 0
+        flat = flattened(self.batch[key], self.leading[align])
+        if has_value.all():
+            return on_host(taken(flat, places))
+        values = np.full(len(places), None, object)
+        found = on_host(taken(flat, places[has_value]))
+        for index, value in zip(np.flatnonzero(has_value).tolist(), found, strict=True):
+            values[index] = value
+        return values
 
 
 def _checked_fields(batch: Batch, fields: Any) -> tuple[list[str], list[str]]:
     """Return which outputs have values per token, and which one per row."""
     keys = [fields] if isinstance(fields, str) else list(fields)
     table = batch.spec.table
-    known = [output.key for output in table if output.align in ("sequence", "response", *PER_ROW)]
+    known = [
+        output.key
+        for output in table
+        if output.align in ("sequence", "response", "stream", *PER_ROW)
+    ]
     for key in keys:
         if key not in known:
             raise ValueError(
@@ -313,7 +331,9 @@ def _checked_fields(batch: Batch, fields: Any) -> tuple[list[str], list[str]]:
 
 
 def _written(value: Any) -> str:
-    """Write a value in few characters."""
+    """Write a value in few characters; nothing for None."""
+    if value is None:
+        return ""
     value = on_host(value) if hasattr(value, "dtype") else value
     if isinstance(value, np.ndarray) and value.ndim > 0:
         return ",".join(_written(one) for one in value)

@@ -60,6 +60,10 @@ class Decoder:
             known = []
         return "".join([*parts, self._known(known)])
 
+    def lines(self, ids: Sequence[int]) -> list[str]:
+        """Return ids as one text that can be printed, in a list."""
+        return [self.text(ids)]
+
     def texts(self, ids: Sequence[int]) -> list[str]:
         """Return each id as text of its own, in one line."""
         texts = (self.text([token]) for token in ids)
