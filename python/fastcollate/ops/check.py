@@ -74,15 +74,18 @@ class _Facts(NamedTuple):
     mask: np.ndarray
     """What is not 0 where a response token trains, all positions in one line."""
     trained: Integers
+    """The places where it is not 0, in ascending order."""
+    counts: Integers
     """How many tokens of each row train."""
 
     @classmethod
     def of(cls, batch: Batch) -> _Facts:
         places = RowPlaces.of(batch.plan)
         mask = on_host(trained_mask(batch)).reshape(-1)
-        trained = places.responses.counts_in(np.flatnonzero(mask), batch.plan.num_rows)
+        trained = np.flatnonzero(mask != 0)  # of booleans, which is faster
+        counts = places.responses.counts_in(trained, batch.plan.num_rows)
         ids = on_host(batch["input_ids"]).reshape(-1)
-        return cls(batch, places, ids, batch._is_real, mask, trained)
+        return cls(batch, places, ids, batch._is_real, mask, trained, counts)
 
     def rows_with(self, is_found: np.ndarray, spans: Spans) -> Iterator[_Found]:
         """Give the real rows that something is found in, in order."""
@@ -115,7 +118,7 @@ class _Found(NamedTuple):
 def _without_loss(facts: _Facts) -> Iterator[Finding]:
     """Find rows of which nothing trains, or that it is all of them."""
     response_lens = facts.places.response_lens
-    rows = np.flatnonzero((facts.trained == 0) & facts.is_real)
+    rows = np.flatnonzero((facts.counts == 0) & facts.is_real)
     if 0 < len(rows) == np.count_nonzero(facts.is_real):
         tokens = counted(int(response_lens[facts.is_real].sum()), "response token")
         reason = f"nothing trains: none of {counted(len(rows), 'row')} with {tokens} has a loss"
@@ -184,7 +187,9 @@ def _bad_numbers(facts: _Facts) -> Iterator[Finding]:
             continue
         spans, positions = sizes[output.align]
         values = on_host(batch[output.key])
-        is_nan = np.isnan(values).reshape(positions, -1).any(1)
+        is_nan = np.isnan(values).reshape(-1)
+        if len(is_nan) != positions:
+            is_nan = is_nan.reshape(positions, -1).any(1)
         for found in facts.rows_with(is_nan, spans):
             reason = f"{output.key} has NaN"
             advice = f"look where {output.key} is computed; a mask does not take NaN away"
@@ -213,7 +218,7 @@ def _untrained_rewards(facts: _Facts) -> Iterator[Finding]:
         return  # a field of that name, with several values per token
     is_found = (rewards != 0) & (facts.mask == 0)
     for found in facts.rows_with(is_found, facts.places.responses):
-        if facts.trained[found.row] > 0:
+        if facts.counts[found.row] > 0:
             reason = f"the reward {rewards[found.place]:.4g} is beside a token that does not train"
             advice = "put it on a token that trains, or look at loss_mask"
             yield found.finding("untrained_reward", reason, advice)
@@ -234,9 +239,9 @@ def _outside_vocabulary(facts: _Facts, vocab_size: int) -> Iterator[Finding]:
 
 def _cut_off(facts: _Facts, ends: list[int]) -> Iterator[Finding]:
     """Find rows whose last token that trains ends no answer."""
-    rows, tokens, _ = facts.places.responses.located(np.flatnonzero(facts.mask))
-    is_last = np.append(rows[1:] != rows[:-1], True)[: len(rows)]  # padding rows do not train
-    rows, tokens = rows[is_last], tokens[is_last] + facts.places.prompt_lens[rows[is_last]]
+    lasts = facts.places.responses.lasts_in(facts.trained, len(facts.counts))
+    rows = np.flatnonzero(lasts >= 0)  # padding rows do not train
+    tokens = lasts[rows] + facts.places.prompt_lens[rows]
     ids = facts.ids[facts.places.tokens.places_of(rows, tokens)]
     names = " or ".join(map(str, ends))
     for index in np.flatnonzero(~np.isin(ids, ends)).tolist():

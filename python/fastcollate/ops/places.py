@@ -64,6 +64,19 @@ class Spans(NamedTuple):
         counts = ends - np.searchsorted(places, self.places)
         return np.bincount(self.rows, counts, num_rows).astype(np.int64)
 
+    def lasts_in(self, places: Integers, num_rows: int) -> Integers:
+        """Find the last token of each row at places in ascending order, int64 (rows,); -1 if none.
+
+        It is given by its index in the row.
+        """
+        lasts = np.full(num_rows, -1, np.int64)
+        index = np.searchsorted(places, self.places + self.lengths) - 1
+        found = places[index] if len(places) > 0 else index
+        is_inside = (index >= 0) & (found >= self.places)
+        tokens = (self.starts + found - self.places)[is_inside]
+        np.maximum.at(lasts, self.rows[is_inside], tokens)
+        return lasts
+
     def places_of(self, rows: Integers, tokens: Integers) -> Integers:
         """Return the places of tokens, given by row and index in the row; -1 if they have none."""
         if len(self.places) == 0:
