@@ -6,6 +6,7 @@ Run it from the root of the repository::
     python examples/train_grpo.py --ddp                   # two, by DistributedDataParallel
     python examples/train_grpo.py --ray                   # two actors; no process has all tokens
     python examples/train_grpo.py --no-merge --no-pack    # a padded row per turn
+    python examples/train_grpo.py --ddp --widths shard    # each rank as wide as its own rows
 
 The policy plays games of several turns (``grpo/playing.py``), whose turns are merged, planned and
 packed here, and learns from the batches (``grpo/learning.py``). All ways have the same losses, but
@@ -81,6 +82,7 @@ def train_step(learner: Learner, turns: Turns, clock: Clock) -> Report:
                 pad_token_id=PAD,
                 merge=whole.merge_plan,
                 shard=plan.shard(mini_batch, learner.rank),
+                widths=options.widths,
                 position_ids="zero",  # or padding would count beyond the model's
             )
 

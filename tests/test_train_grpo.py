@@ -84,6 +84,15 @@ def test_log_probs_are_those_that_the_player_had(options):
     torch.testing.assert_close(found, batch.logprobs.double(), rtol=0, atol=1e-6)
 
 
+@pytest.mark.parametrize("options", [PLAIN, {}], ids=["padded", "packed"])
+def test_losses_are_those_of_batches_as_wide_as_the_step(plain, options):
+    reports = train(replace(OPTIONS, **options, widths="shard"))
+    assert_learned_the_same(reports, plain)
+    as_wide = train(replace(OPTIONS, **options)) if options == {} else plain
+    positions = [sum(report.positions for report in run) for run in (reports, as_wide)]
+    assert positions[0] < positions[1]
+
+
 def test_the_seed_decides():
     first, again, other = (
         train(replace(OPTIONS, steps=1, dtype="float32", seed=seed)) for seed in (0, 0, 1)
@@ -102,7 +111,7 @@ def test_two_processes_learn_the_same(plain, tmp_path, monkeypatch):
     folder = tmp_path / "100%20 sure"  # where processes meet, as some users' folders are called
     folder.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(folder))
-    assert_learned_the_same(train_ddp(replace(OPTIONS, ranks=2)), plain)
+    assert_learned_the_same(train_ddp(replace(OPTIONS, ranks=2, widths="shard")), plain)
 
 
 @pytest.fixture(scope="module")
@@ -157,9 +166,9 @@ def test_runs_that_cannot_be_shared_are_refused():
 
 
 def test_the_command_line(monkeypatch):
-    given = ["--no-merge", "--ddp", "--steps", "7", "--dtype", "float64"]
+    given = ["--no-merge", "--ddp", "--steps", "7", "--dtype", "float64", "--widths", "shard"]
     monkeypatch.setattr(sys, "argv", ["train_grpo.py", *given])
-    options = Options(merge=False, ranks=2, steps=7, dtype="float64")
+    options = Options(merge=False, ranks=2, steps=7, dtype="float64", widths="shard")
     assert read_command_line("") == (options, "ddp", None)
 
 

@@ -27,6 +27,8 @@ def read_command_line(description: str) -> tuple[Options, Where, Path | None]:
     switch = argparse.BooleanOptionalAction
     parser.add_argument("--merge", action=switch, default=True, help="one row per game, not turn")
     parser.add_argument("--pack", action=switch, default=True, help="several rows share one")
+    widths = {"choices": ["step", "shard"], "default": Options.widths}
+    parser.add_argument("--widths", **widths, help="whose longest row a batch is as wide as")
     parser.add_argument("--prefetch", action=switch, default=True, help="collate while it trains")
     where = parser.add_mutually_exclusive_group()
     parser.set_defaults(where="here")

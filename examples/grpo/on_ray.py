@@ -118,7 +118,9 @@ class Worker:
         clock = Clock()
         batches = (
             # Positions of padding are zero, or they would count beyond the model's.
-            fastcollate.ray.collate(shard, pad_token_id=PAD, position_ids="zero")
+            fastcollate.ray.collate(
+                shard, pad_token_id=PAD, position_ids="zero", widths=self.options.widths
+            )
             for shard in shards
         )
         tokens = [shard.loss_normalizers.tokens for shard in shards]

@@ -21,6 +21,7 @@ class Options:
     seconds: float = math.inf
     merge: bool = True
     pack: bool = True
+    widths: Literal["step", "shard"] = "step"
     prefetch: bool = True
     ranks: int = 1
     prompts: int = 16  # of a step
