@@ -8,8 +8,9 @@ from itertools import pairwise
 import numpy as np
 import pytest
 from conftest import share
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
+from packings import SHIFTS
 
 import fastcollate as fc
 from fastcollate.testing.reference import assert_same, build_shard_loops
@@ -199,6 +200,94 @@ def test_rows_of_other_steps_are_noticed_all_the_same():
     shard = fc.plan_step([3, 4], dp_size=2).shard(0, 0)
     with pytest.raises(ValueError, match="longest"):
         fc.build_batch([[1], [2]], [[1, 2], [3]], pad_token_id=0, shard=shard, widths="shard")
+
+
+# All of them together
+
+
+@st.composite
+def sliced_steps(draw, array_type):
+    """Draw columns with routes, the plan of a packed step, and the numbers of ranks and stages."""
+    turns = draw(rollouts(max_long_len=30))
+    lens = [(len(p), len(r)) for p, r in zip(turns.prompts, turns.responses, strict=True)]
+    cp_size, layers = draw(st.integers(1, 3)), draw(st.integers(1, 4))
+    layout = fc.Packed(
+        96, multiple_of=2 * cp_size * draw(st.integers(1, 2)), shift=draw(st.sampled_from(SHIFTS))
+    )
+    plan = fc.plan_step(
+        tuple(np.array(lens).reshape(-1, 2).T), dp_size=draw(st.integers(1, 3)), layout=layout
+    )
+    more = draw(extras(turns, array_type))
+    if layout.shift == "next_token" and more.get("labels") == "shifted":
+        more["labels"] = "aligned"
+    rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
+    routes = [rng.integers(0, 300, (draw(st.integers(0, sum(n))), layers, 2)) for n in lens]
+    fields = {**(more.pop("fields", None) or {})}
+    fields = {key: one for key, one in fields.items() if not isinstance(one, fc.RoutedExperts)}
+    if draw(st.booleans()) and all(map(len, turns.prompts)):
+        fields["x"] = fc.Field([np.arange(n) for _, n in lens], dtype="int32", fill=-1)
+    columns = {**turns._asdict(), **more, "pad_token_id": 7, "array_type": array_type}
+    ends = sorted(draw(st.sets(st.integers(1, layers - 1)))) if layers > 1 else []
+    stages = [range(first, end) for first, end in pairwise([0, *ends, layers])]
+    return columns, fields, routes, plan, cp_size, stages
+
+
+@share(2)
+@given(data=st.data())
+def test_all_slices_rejoin(array_type, data):
+    columns, fields, routes, plan, cp_size, stages = data.draw(sliced_steps(array_type))
+    count = data.draw(st.integers(1, 2))
+
+    def build(layers=None, **options):
+        experts = fc.RoutedExperts(routes, num_experts=300, layers=layers)
+        return fc.build_batch(**columns, fields={**fields, "routes": experts}, **options)
+
+    try:
+        whole = build(layout="jagged")
+        shards = [plan.shard(0, rank) for rank in range(plan.dp_size)]
+        batches = [build(shard=shard) for shard in shards]
+    except ValueError as error:
+        assume("shift='next_token'" not in str(error) and "labels='shifted'" not in str(error))
+        raise
+    found = {}
+    for shard, batch in zip(shards, batches, strict=True):
+        bins = len(shard.bin_offsets) - 1
+        rows_of_rank = []
+        for part in shard.micro_batches(min(count, bins)):
+            expected = build(shard=part)
+            per_token = [
+                one.key for one in expected.spec.table if one.align in ("sequence", "response")
+            ]
+            for stage in stages:
+                of_ranks = [build(stage, shard=part, cp=(cp_size, rank)) for rank in range(cp_size)]
+                for one in of_ranks:
+                    for key in per_token:
+                        is_whole = one[key].is_contiguous() if array_type == "torch" else False
+                        assert is_whole or one[key].flags.c_contiguous
+                merged = {
+                    key: fc.parallel.cp_merge([one[key] for one in of_ranks], of_ranks[0])
+                    for key in per_token
+                }
+                of_stage = {key: expected[key] for key in per_token}
+                of_stage["routes"] = expected.routes[:, :, stage.start : stage.stop]
+                assert_same(merged, of_stage)
+            rows_of_rank.append(np.asarray(expected.input_ids))
+            jagged = build(shard=part, widths="shard", layout=None).plan
+            assert jagged.prompt_lens.tolist() == expected.plan.prompt_lens.tolist()
+            ids = np.asarray(expected.input_ids)
+            owners = np.asarray(expected.sequence_ids)
+            experts, captured = expected.routes, ~np.asarray(expected.router_padding_mask)
+            for index, slot in enumerate(part.rows.tolist()):
+                mine = owners == index
+                if not part.is_padding[index]:
+                    found[slot] = ids[mine], np.asarray(experts)[mine & captured]
+        whole_rank = np.concatenate(rows_of_rank)
+        assert_same({"x": whole_rank}, {"x": np.asarray(batch.input_ids)})
+    ends = np.asarray(whole.offsets)[1:-1]
+    for row, ids in enumerate(np.split(np.asarray(whole.input_ids), ends)):
+        assert found[row][0].tolist() == ids.tolist()
+        assert found[row][1].tolist() == routes[row].tolist()
+    assert len(found) == len(routes)
 
 
 # Layers of a pipeline stage

@@ -567,7 +567,7 @@ pub fn check_values<T: Element>(
         }
         // All bytes are.
         Check::Index(limit) if limit > 0xFF && size_of::<T>() == 1 => Ok(()),
-        Check::Index(limit) => match first(values, |value| !value.is_index(limit)) {
+        Check::Index(limit) => match first_no_index(values, limit) {
             None => Ok(()),
             Some(position) => Err(Error::NoIndex {
                 place: place(position),
@@ -576,6 +576,15 @@ pub fn check_values<T: Element>(
             }),
         },
     }
+}
+
+/// Position of the first value that is no index below a limit.
+fn first_no_index<T: Element>(values: &[T], limit: i64) -> Option<usize> {
+    let Some(last) = T::last_index(limit) else {
+        return first(values, |_| true);
+    };
+    // Compared in its own type: of bytes, 16 at a time instead of 2.
+    first(values, |value| (value < T::ZERO) | (value > last))
 }
 
 /// A number as text, with an exponent where there are many digits.

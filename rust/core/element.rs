@@ -163,7 +163,7 @@ pub trait Binary: Copy + Send + Sync + 'static {
 }
 
 /// A number type that outputs can have.
-pub trait Element: Binary + Debug + Display {
+pub trait Element: Binary + Debug + Display + PartialOrd {
     /// Name of the dtype, as NumPy calls it.
     const DTYPE: &'static str;
     /// What a field of this type holds, for error messages.
@@ -185,8 +185,8 @@ pub trait Element: Binary + Debug + Display {
     /// Whether this is a floating-point NaN.
     fn is_nan(self) -> bool;
 
-    /// Whether this is an integer from 0 to below `limit`.
-    fn is_index(self, limit: i64) -> bool;
+    /// The largest index below a limit that this type can hold; none where no value is an index.
+    fn last_index(limit: i64) -> Option<Self>;
 
     /// Whether this is a whole number in a range.
     fn is_whole(self, range: &RangeInclusive<i64>) -> bool;
@@ -289,9 +289,8 @@ macro_rules! integer_element {
                 false
             }
 
-            fn is_index(self, limit: i64) -> bool {
-                // Compared in its own type: of bytes, 16 at a time instead of 2.
-                limit > 0 && self >= <$type>::ZERO && self <= $saturated!($type, limit - 1)
+            fn last_index(limit: i64) -> Option<Self> {
+                (limit > 0).then(|| $saturated!($type, limit - 1))
             }
 
             fn is_whole(self, range: &RangeInclusive<i64>) -> bool {
@@ -393,8 +392,8 @@ macro_rules! float_element {
                 <$type>::is_nan(self)
             }
 
-            fn is_index(self, _: i64) -> bool {
-                false
+            fn last_index(_: i64) -> Option<Self> {
+                None
             }
 
             fn is_whole(self, range: &RangeInclusive<i64>) -> bool {
@@ -502,10 +501,17 @@ mod tests {
 
     #[test]
     fn indices_are_compared_in_their_own_type() {
-        assert!(u8::MAX.is_index(256) && u8::MAX.is_index(i64::MAX) && !u8::MAX.is_index(255));
-        assert!(i16::MAX.is_index(1 << 15) && !i16::MAX.is_index(1 << 14));
-        assert!(0_i32.is_index(1) && !0_i32.is_index(0) && !(-1_i32).is_index(i64::MAX));
-        assert!(true.is_index(2) && !true.is_index(1) && false.is_index(1));
+        assert_eq!(
+            [255, 256, i64::MAX].map(u8::last_index),
+            [254, 255, 255].map(Some)
+        );
+        assert_eq!(
+            [1 << 14, 1 << 15].map(i16::last_index),
+            [(1 << 14) - 1, i16::MAX].map(Some)
+        );
+        assert_eq!([0, 1].map(i32::last_index), [None, Some(0)]);
+        assert_eq!([1, 2].map(bool::last_index), [false, true].map(Some));
+        assert_eq!(f32::last_index(1), None);
     }
 
     #[test]
