@@ -2,12 +2,14 @@
 
 import dataclasses
 import pickle
+import re
 from importlib.util import find_spec
-from itertools import pairwise
+from itertools import pairwise, product
+from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import share
+from conftest import NEEDS_TORCH, share
 from hypothesis import assume, given
 from hypothesis import strategies as st
 from packings import SHIFTS
@@ -144,16 +146,21 @@ def test_bin_by_bin():
     lens = [1] * 4, [5, 2, 2, 3]
     plan = fc.plan_step(lens, layout=fc.Packed(7))
     shard = plan.shard(0, 0)
-    assert shard.bin_offsets.tolist() == [0, 1, 3, 4]
+    assert sorted(np.diff(shard.bin_offsets).tolist()) == [1, 1, 2]
     parts = shard.micro_batches()
-    assert [part.rows.tolist() for part in parts] == [[0], [3, 2], [1]]
-    assert [part.bin_offsets.tolist() for part in parts] == [[0, 1], [0, 2], [0, 1]]
+    bins = [rows.tolist() for rows in np.split(shard.rows, shard.bin_offsets[1:-1])]
+    assert [part.rows.tolist() for part in parts] == bins
+    assert [part.bin_offsets.tolist() for part in parts] == [[0, len(rows)] for rows in bins]
     by_step = [fc.build_batch(**columns, shard=part).input_ids for part in parts]
     whole = fc.build_batch(**columns, shard=shard).input_ids
     assert_same({"x": np.concatenate(by_step)}, {"x": whole})
     own = [fc.build_batch(**columns, shard=part, widths="shard").input_ids for part in parts]
-    assert [ids.shape for ids in own] == [(1, 6), (1, 7), (1, 3)]
-    assert [part.rows.tolist() for part in shard.micro_batches(2)] == [[0, 3, 2], [1]]
+    tokens = [sum(len(columns["responses"][row]) + 1 for row in rows) for rows in bins]
+    assert [ids.shape for ids in own] == [(1, count) for count in tokens]
+    assert len(set(tokens)) > 1
+    first, second = shard.micro_batches(2)
+    assert (first.rows.tolist(), second.rows.tolist()) == (bins[0] + bins[1], bins[2])
+    assert first.bin_offsets.tolist() == [0, len(bins[0]), len(bins[0]) + len(bins[1])]
     assert pickle.loads(pickle.dumps(parts[1])) == parts[1]
 
 
@@ -399,3 +406,52 @@ def test_layers_of_a_builder():
 def test_layers_that_cannot_be(layers, exception, message):
     with pytest.raises(exception, match="^layers of routes " + message):
         routed(fc.RoutedExperts(routes_of([3]), layers=layers), [3])
+
+
+# What the page says
+
+
+@NEEDS_TORCH
+def test_the_snippet_of_the_page():
+    import torch
+
+    text = (Path(__file__).parents[1] / "docs" / "steps.md").read_text("utf-8")
+    section = text.partition("## Each rank its slice")[2].partition("\n## ")[0]
+    (code,) = re.findall(r"^```python\n(.*?)^```", section, re.DOTALL | re.MULTILINE)
+    code = code.replace("16384", "400")  # so that there are several bins
+    rng = np.random.default_rng(0)
+    lens = rng.integers(1, 90, 256).tolist()
+    columns = {
+        "prompts": [[1, 2]] * 256,
+        "responses": [[3] * n for n in lens],
+        "uids": [row // 4 for row in range(256)],
+        "rewards": rng.normal(size=256).tolist(),
+        "loss_mask": [(rng.random(n) < 0.8).astype(np.float32) for n in lens],
+        "pad_token_id": 0,
+    }
+    names = {
+        "fc": fc,
+        "columns": columns,
+        "batch": fc.build_batch(**columns),
+        "routes": [rng.integers(0, 128, (n, 24, 2), np.uint8) for n in lens],
+        "token_loss": lambda log_probs, rewards: -log_probs * (rewards + 0.5),
+        "model": lambda part: part.position_ids.double() - part.input_ids,
+        "cp_size": 2,
+    }
+    totals = {1: 0.0, 2: 0.0}
+    for cp_size in totals:
+        for rank, cp_rank in product(range(8), range(cp_size)):
+            lines = code.replace("rank=3", f"rank={rank}").replace("cp_size, cp_r", f"{cp_size}, r")
+            lines = lines.replace("    loss = ", "    parts.append(part); total = total + ")
+            given = {**names, "rank": cp_rank, "total": 0.0, "parts": []}
+            exec(lines, given)
+            totals[cp_size] += float(given["total"])
+            assert len(given["parts"]) > 1
+            assert {part.experts.shape[2:] for part in given["parts"]} == {torch.Size((12, 2))}
+            assert len({part.input_ids.shape for part in given["parts"]}) > 1
+    whole = fc.build_batch(**columns, layout=fc.Packed.single_row(shift="next_token"))
+    trained = whole.loss_mask != 0
+    expected = names["token_loss"](names["model"](whole)[trained], whole.rewards[trained])
+    mask = whole.loss_mask[trained]
+    expected = ((expected * mask).sum() / mask.sum()).item()
+    assert list(totals.values()) == pytest.approx([expected] * 2)
