@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 import fastcollate as fc
 from fastcollate.arrays import to_numpy
-from fastcollate.planning import BinPlan
 
 LAYOUTS = {
     "left": fc.Left(multiple_of=4),
@@ -22,46 +21,81 @@ LAYOUTS = {
     "shifted": fc.Packed(capacity=18, shift="next_token", padding_as="no_segment"),
     "split": fc.Packed(capacity=7, algorithm="concat"),
     "one row": fc.Packed.single_row(pad_to=70),
+    "tree": fc.Tree(),
+    "trees": fc.Tree(capacity=20),
 }
 ROWS = st.lists(st.tuples(st.integers(0, 8), st.integers(0, 9)), min_size=1, max_size=4)
 
 
-def built(lens, layout, array_type="numpy", **options):
-    """Build a batch of rows of these lengths, of which every token is another."""
+def rows_of(lens, layout):
+    """Make prompts and responses of these lengths: of all tokens different, or with forks."""
     ids = iter(range(1, 1000))
-    rows = [([next(ids) for _ in range(p)], [next(ids) for _ in range(r)]) for p, r in lens]
-    prompts, responses = map(list, zip(*rows, strict=True))
-    layout = LAYOUTS[layout] if isinstance(layout, str) else layout
-    options |= {"pad_token_id": 0, "array_type": array_type, "layout": layout}
-    return fc.build_batch(prompts, responses, **options)
+    if isinstance(layout, str) and layout.startswith("tree"):  # all begin alike, pairs go on so
+        rows = [
+            [1 + (row >> max(0, 5 - i) // 2 & 1) for i in range(p + r)]
+            for row, (p, r) in enumerate(lens)
+        ]
+    else:
+        rows = [[next(ids) for _ in range(p + r)] for p, r in lens]
+    parts = [(row[:p], row[p:]) for row, (p, _) in zip(rows, lens, strict=True)]
+    return map(list, zip(*parts, strict=True))
+
+
+def built(lens, layout, array_type="numpy"):
+    """Build a batch of rows of these lengths."""
+    prompts, responses = rows_of(lens, layout)
+    return fc.build_batch(
+        prompts, responses, pad_token_id=0, array_type=array_type, layout=LAYOUTS[layout]
+    )
 
 
 def with_prompts(lens, layout):
     """Give all rows a prompt where the first token of a response has no place without one."""
-    return [(max(p, 1), r) for p, r in lens] if layout == "shifted" else lens
+    is_needed = layout in ("shifted", "tree", "trees")
+    return [(max(p, 1), r) for p, r in lens] if is_needed else lens
 
 
-def sequences_of(batch):
-    """Say which sequence each position of each output row is of, and how deep; None: padding."""
-    if "attention_mask" in batch:
-        masks = to_numpy(batch.attention_mask)
-        return [
-            [(0, sum(mask[:column])) if mask[column] else None for column in range(len(mask))]
-            for mask in masks.tolist()
-        ]
-    if batch.bin_plan is None:
-        spans = pairwise(to_numpy(batch.cu_seqlens).tolist())
-        return [[(number, i) for number, (a, b) in enumerate(spans) for i in range(b - a)]]
+def paths_of(batch):
+    """Say of each position of each output row which path leads there; None of padding."""
     rows = []
-    bins: BinPlan = batch.bin_plan
-    for begin, end in pairwise(bins.offsets):
-        row = []
-        for number in range(begin, end):
-            length = int(bins.lengths[number])
-            row += [(number, depth) for depth in range(length)]
-            row += [None] * (-length % bins.multiple_of)
-        rows.append(row + [None] * (batch.plan.width - len(row)))
-    return rows
+    if "attention_mask" in batch:
+        for mask in to_numpy(batch.attention_mask).tolist():
+            tokens = iter(chain(0, sum(mask)))
+            rows.append([next(tokens) if is_token else None for is_token in mask])
+    elif batch.plan.is_tree:
+        for bin_ in range(batch.plan.num_output_rows):
+            own = [
+                row
+                for row, of in zip(rows_of_batch(batch), to_numpy(batch.row_bins), strict=True)
+                if of == bin_
+            ]
+            row = list(dict.fromkeys(row[: i + 1] for row in sorted(own) for i in range(len(row))))
+            rows.append(row)
+    elif batch.bin_plan is None:
+        ends = to_numpy(batch.cu_seqlens).tolist()
+        rows = [
+            [path for number, (a, b) in enumerate(pairwise(ends)) for path in chain(number, b - a)]
+        ]
+    else:
+        bins = batch.bin_plan
+        for begin, end in pairwise(bins.offsets):
+            row = []
+            for number in range(begin, end):
+                row += chain(number, length := int(bins.lengths[number]))
+                row += [None] * (-length % bins.multiple_of)
+            rows.append(row)
+    return [row + [None] * (batch.plan.width - len(row)) for row in rows]
+
+
+def rows_of_batch(batch):
+    ids = batch.to_layout("jagged")
+    ends = to_numpy(ids.cu_seqlens).tolist()
+    return [tuple(to_numpy(ids.input_ids)[a:b].tolist()) for a, b in pairwise(ends)]
+
+
+def chain(number, length):
+    """Give the paths of a sequence that shares nothing."""
+    return [(-1 - number, *range(depth)) for depth in range(length)]
 
 
 def mask_of(batch, window=None):
@@ -70,12 +104,12 @@ def mask_of(batch, window=None):
     def looks(row, q, k):
         if row[q] is None or row[k] is None:
             return q == k
-        (of_q, q_depth), (of_k, k_depth) = row[q], row[k]
-        distance = q_depth - k_depth
-        return of_q == of_k and distance >= 0 and (window is None or distance < window)
+        distance = len(row[q]) - len(row[k])
+        is_ancestor = row[q][: len(row[k])] == row[k]
+        return is_ancestor and (window is None or distance < window)
 
     width = range(batch.plan.width)
-    rows = sequences_of(batch)
+    rows = paths_of(batch)
     mask = [[[[looks(row, q, k) for k in width] for q in width]] for row in rows]
     return np.array(mask, np.bool_).reshape(len(rows), 1, len(width), len(width))
 
@@ -86,6 +120,7 @@ def mask_of(batch, window=None):
 def test_masks_are_as_defined(layout, array_type, lens, window):
     batch = built(with_prompts(lens, layout), layout, array_type)
     expected = mask_of(batch)
+    assert expected.any(-1).all()
     ends = batch.subtree_end
     assert str(ends.dtype).endswith("int32")
     assert ends.shape == batch.input_ids.shape
@@ -199,10 +234,10 @@ def test_ranges_are_the_mask(layout, array_type, lens):
     flat = np.zeros_like(count)
     for row, mask in enumerate(expected[:, 0]):
         flat[row * width :, row * width :][:width, :width] = mask
-    is_token = [position is not None for row in sequences_of(batch) for position in row]
+    is_token = [position is not None for row in paths_of(batch) for position in row]
     flat[np.logical_not(is_token)] = 0
     np.testing.assert_array_equal(count, flat)
-    if layout not in ("two_segment", "one row", "split"):
+    if layout not in ("two_segment", "one row", "split", "tree", "trees"):
         assert len(is_causal) == sum(p + r > 0 for p, r in lens)
 
 

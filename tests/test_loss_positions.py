@@ -5,7 +5,7 @@ import pytest
 from conftest import NEEDS_TORCH, share
 from hypothesis import given
 from hypothesis import strategies as st
-from test_attention import LAYOUTS, ROWS, with_prompts
+from test_attention import LAYOUTS, ROWS, rows_of, with_prompts
 
 import fastcollate as fc
 from fastcollate.arrays import to_numpy
@@ -13,10 +13,9 @@ from fastcollate.arrays import to_numpy
 
 def built(lens, layout, array_type="numpy", masks=None, **options):
     """Build a batch of different tokens; beside responses, their tokens and those before them."""
-    ids = iter(range(1, 1000))
-    rows = [([next(ids) for _ in range(p)], [next(ids) for _ in range(r)]) for p, r in lens]
+    prompts, responses = rows_of(lens, layout)
+    rows = zip(prompts, responses, strict=True)
     before = [[0, *p, *r][len(p) : len(p) + len(r)] for p, r in rows]
-    prompts, responses = map(list, zip(*rows, strict=True))
     fields = {
         "tokens": fc.Field(responses, dtype="int64"),
         "before": fc.Field(before, dtype="int64"),
