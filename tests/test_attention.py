@@ -30,7 +30,7 @@ ROWS = st.lists(st.tuples(st.integers(0, 8), st.integers(0, 9)), min_size=1, max
 def rows_of(lens, layout):
     """Make prompts and responses of these lengths: of all tokens different, or with forks."""
     ids = iter(range(1, 1000))
-    if isinstance(layout, str) and layout.startswith("tree"):  # all begin alike, pairs go on so
+    if layout in ("tree", "trees") or isinstance(layout, fc.Tree):  # all begin alike
         rows = [
             [1 + (row >> max(0, 5 - i) // 2 & 1) for i in range(p + r)]
             for row, (p, r) in enumerate(lens)
@@ -44,9 +44,8 @@ def rows_of(lens, layout):
 def built(lens, layout, array_type="numpy"):
     """Build a batch of rows of these lengths."""
     prompts, responses = rows_of(lens, layout)
-    return fc.build_batch(
-        prompts, responses, pad_token_id=0, array_type=array_type, layout=LAYOUTS[layout]
-    )
+    layout = LAYOUTS[layout] if isinstance(layout, str) else layout
+    return fc.build_batch(prompts, responses, pad_token_id=0, array_type=array_type, layout=layout)
 
 
 def with_prompts(lens, layout):
