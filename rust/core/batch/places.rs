@@ -19,6 +19,8 @@ pub(super) enum Place {
     Predicted(Grid),
     /// On a grid of its own.
     Own(Grid),
+    /// On some positions of another place.
+    Part(Box<Place>, Grid),
 }
 
 impl Place {
@@ -27,7 +29,15 @@ impl Place {
         match self {
             Self::Sequence => &placement.sequence,
             Self::Response => &placement.response,
-            Self::Predicted(grid) | Self::Own(grid) => grid,
+            Self::Predicted(grid) | Self::Own(grid) | Self::Part(_, grid) => grid,
+        }
+    }
+
+    /// The place with all of its positions.
+    pub fn whole(&self) -> &Self {
+        match self {
+            Self::Part(whole, _) => whole,
+            _ => self,
         }
     }
 }
@@ -196,8 +206,7 @@ impl FieldSpec {
                     begin,
                     end,
                     num_layers,
-                }
-                .into());
+                });
             }
             column.keep(begin..end);
         }

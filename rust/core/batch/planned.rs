@@ -83,8 +83,6 @@ pub struct Array {
     /// Where it lies in the memory.
     pub bytes: Range<usize>,
     pub(super) place: Place,
-    /// The part of the place's grid that is written, if not all.
-    part: Option<Grid>,
     pub(super) content: Content,
 }
 
@@ -338,13 +336,14 @@ impl Planner<'_> {
         content: Content,
         trailing: &[usize],
     ) -> Result<Value> {
-        let part = match (&self.chunks, output.align) {
+        let place = match (&self.chunks, output.align) {
             (Some(chunks), Alignment::Sequence | Alignment::Response) => {
-                Some(place.grid(self.placement).only(chunks))
+                let grid = place.grid(self.placement).only(chunks);
+                Place::Part(Box::new(place), grid)
             }
-            _ => None,
+            _ => place,
         };
-        let grid = part.as_ref().unwrap_or_else(|| place.grid(self.placement));
+        let grid = place.grid(self.placement);
         let mut shape = match output.align {
             Alignment::Row => vec![grid.rows()],
             Alignment::Sequence if self.placement.layout.has_rows(Of::Sequence) => {
@@ -370,7 +369,6 @@ impl Planner<'_> {
             shape,
             bytes: begin..end,
             place,
-            part,
             content,
         }))
     }
@@ -459,7 +457,7 @@ impl Planned {
             let (values, tail) = tail.split_at_mut(array.bytes.len());
             (rest, at) = (tail, array.bytes.end);
             let bytes = Destination { values, is_zeroed };
-            let grid = array.grid(placement);
+            let grid = array.place.grid(placement);
             let size = array.content.size();
             match &array.content {
                 Content::Derived(derived) => all.derived.extend(jobs(derived, size, grid, bytes)),
@@ -485,12 +483,6 @@ impl Array {
     /// The number type.
     pub fn dtype(&self) -> Dtype {
         self.content.dtype()
-    }
-
-    /// The positions that are written.
-    fn grid<'a>(&'a self, placement: &'a Placement) -> &'a Grid {
-        let whole = || self.place.grid(placement);
-        self.part.as_ref().unwrap_or_else(whole)
     }
 
     /// The bytes of the same array over another grid.

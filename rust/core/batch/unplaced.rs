@@ -27,10 +27,10 @@ pub(super) fn check_unplaced(
         .filter(|(_, array)| is_field(array))
         .collect();
     // Those with places of their own, such as fields of whole sequences, have lost nothing.
-    let has_lost = |array: &Array| match array.place {
+    let has_lost = |array: &Array| match array.place.whole() {
         Place::Predicted(_) => true,
         Place::Response => placement.is_shifted(),
-        Place::Sequence | Place::Own(_) => false,
+        Place::Sequence | Place::Own(_) | Place::Part(..) => false,
     };
     let lost = || fields.iter().filter(|(_, array)| has_lost(array));
     let all = Grid::of_tokens(unpredicted.iter().copied())?;
