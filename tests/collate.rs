@@ -455,7 +455,7 @@ proptest! {
     }
 }
 
-/// Columns of a batch's own outputs: its rows lie one behind the other in jagged arrays.
+/// Columns of a batch's own outputs: its rows lie one after the other in jagged arrays.
 fn columns_of(batch: &Collated) -> Columns<SliceColumn<'_>> {
     let (_, ids) = batch.array::<i64>("input_ids").unwrap();
     let (_, scores) = batch.array::<f32>("scores").unwrap();

@@ -47,7 +47,7 @@ fn row_per_turn(prompt_lens: &[usize], response_lens: &[usize]) -> Assembly {
     Assembly::row_per_turn(&turns.unwrap())
 }
 
-/// A response of pieces with gaps before, between and behind them, each from a turn of its own.
+/// A response of pieces with gaps before, between and after them, each from a turn of its own.
 #[derive(Debug, Clone)]
 struct Response {
     /// Gap before the piece, offset in its turn, its length, and whether it trains.

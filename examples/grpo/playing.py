@@ -85,7 +85,7 @@ class Turns:
 
     @classmethod
     def joined(cls, parts: Sequence[Turns]) -> Turns:
-        """Put turns behind one another."""
+        """Put turns one after the other."""
         turns = cls()
         for part in parts:
             for name, values in vars(part).items():

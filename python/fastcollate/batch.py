@@ -335,7 +335,7 @@ class Batch(Mapping[str, Any], Generic[Array]):
 
         Position q of an output row looks at k if and only if ``k <= q < subtree_end[k]``. Positions
         count within the output row, (N, W), and in the jagged layout over all tokens, (total,). A
-        token's subtree ends where its sequence does, that of padding behind itself. Padding sees
+        token's subtree ends where its sequence does, that of padding after itself. Padding sees
         itself only, also where `padding_as` makes it part of a segment of ``cu_seqlens``.
 
         Made anew each time, on the device of ``input_ids``. If an output has that key, as one of

@@ -328,7 +328,7 @@ class BatchBuilder(Generic[Array]):
             if isinstance(field, RoutedExperts):
                 specs.append(field.spec(key))
             elif isinstance(field, PerRow):
-                align = "joined" if field.concat else "array"
+                align = "joined" if field.concat else _form(key, 0, field)
                 specs.append(FieldSpec(key, key, align=align, dtype=None))
         names = ("position_ids", "labels", "layout", "merge")
         position_ids, labels, layout, merge = (self._options[name] for name in names)
@@ -429,9 +429,15 @@ def _is_number(rewards: Any) -> bool:
     return getattr(rewards, "ndim", None) == 0 or not hasattr(rewards, "__len__")
 
 
+def _form(key: str, index: int, one: PerRow) -> str:
+    """Return what one row of a field holds, as the alignment of its output."""
+    form = "object" if is_object(one.dtype) else form_of(f"{key}[{index}]", one.values)
+    return "row" if form == "number" else form
+
+
 def _copied(key: str, index: int, one: PerRow) -> Any:
     """Return a copy of one row of a field; of what is neither a number nor an array, itself."""
-    if is_object(one.dtype) or form_of(f"{key}[{index}]", one.values) == "object":
+    if _form(key, index, one) == "object":
         return one.values
     if one.values is None:
         raise no_value(key, index)

@@ -70,7 +70,7 @@ pub struct At {
 impl At {
     /// The token so many further on.
     #[must_use]
-    pub fn behind(self, tokens: usize) -> Self {
+    pub fn after(self, tokens: usize) -> Self {
         Self {
             token: self.token + tokens,
             ..self

@@ -232,7 +232,7 @@ fn convert_checked<S: Copy + ToString, T>(
     out: &mut [T],
     cast: impl Fn(S) -> (T, bool),
 ) -> Result<(), Misfit> {
-    // Looked at only behind the loop: without an early exit it vectorises.
+    // Looked at only after the loop: without an early exit it vectorises.
     let mut any_misfit = false;
     for (to, &value) in out.iter_mut().zip(values) {
         let (value, is_misfit) = cast(value);

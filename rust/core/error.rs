@@ -39,61 +39,55 @@ pub enum Oversized {
 }
 
 impl Oversized {
-    /// What exceeds what.
-    fn describe(self, sequence: usize, len: usize, together: usize, advice: &str) -> String {
-        let (found, argument, limit) = match self {
-            Self::Sequences { limit } => (String::new(), "max_sequences", limit as f64),
-            Self::Tokens { tokens, limit } => (
-                format!("{} tokens", grouped(tokens)),
-                "capacity",
-                limit as f64,
-            ),
-            Self::Cost { cost, limit } => (
-                format!("a cost of {}", grouped_float(cost)),
-                "max_cost",
-                limit,
-            ),
-        };
-        let head = match self {
-            _ if together > 1 => {
-                let with = if found.is_empty() { "" } else { ", with " };
-                let together = grouped(together);
-                format!(
-                    "keep_together puts {together} sequences, of which {sequence} is the first, in \
-                     one bin{with}{found}"
-                )
-            }
-            Self::Cost { .. } => format!("lengths[{sequence}] is {len}, with {found}"),
-            Self::Tokens { tokens, .. } if tokens != len => {
-                format!("lengths[{sequence}] is {len}, rounded up to {tokens}")
-            }
-            _ => format!("lengths[{sequence}] is {len}"),
+    /// The argument that is exceeded, with its value and the next step.
+    fn limit(self, advice: &str) -> String {
+        let (argument, limit) = match self {
+            Self::Sequences { limit } => ("max_sequences", limit as f64),
+            Self::Tokens { limit, .. } => ("capacity", limit as f64),
+            Self::Cost { limit, .. } => ("max_cost", limit),
         };
         let limit = plain_float(limit);
-        format!("{head}, which exceeds {argument}={limit}; pass {advice}a larger {argument}")
+        format!(
+            "which exceeds {argument}={limit}; pass {}",
+            advice.replace("{}", argument)
+        )
+    }
+
+    /// What a sequence counts as, if that is not its number of tokens.
+    fn counted_as(self, len: usize, number: impl Fn(usize) -> String) -> String {
+        match self {
+            Self::Tokens { tokens, .. } if tokens != len => {
+                format!(", rounded up to {}", number(tokens))
+            }
+            Self::Cost { cost, .. } => format!(", with a cost of {}", grouped_float(cost)),
+            _ => String::new(),
+        }
+    }
+
+    /// What exceeds what.
+    fn describe(self, sequence: usize, len: usize, together: usize, advice: &str) -> String {
+        let head = if together > 1 {
+            let with = match self {
+                Self::Tokens { tokens, .. } => format!(", with {} tokens", grouped(tokens)),
+                _ => self.counted_as(len, grouped),
+            };
+            let together = grouped(together);
+            format!(
+                "keep_together puts {together} sequences, of which {sequence} is the first, in \
+                 one bin{with}"
+            )
+        } else {
+            let found = self.counted_as(len, |tokens| tokens.to_string());
+            format!("lengths[{sequence}] is {len}{found}")
+        };
+        format!("{head}, {}", self.limit(&format!("{advice}a larger {{}}")))
     }
 
     /// What a row of a tree exceeds by itself.
     fn describe_row(self, row: usize, len: usize) -> String {
-        let (found, argument, limit) = match self {
-            Self::Tokens { tokens, limit } if tokens != len => (
-                format!(", rounded up to {}", grouped(tokens)),
-                "capacity",
-                limit as f64,
-            ),
-            Self::Cost { cost, limit } => (
-                format!(", with a cost of {}", grouped_float(cost)),
-                "max_cost",
-                limit,
-            ),
-            Self::Tokens { limit, .. } => (String::new(), "capacity", limit as f64),
-            Self::Sequences { limit } => (String::new(), "max_sequences", limit as f64),
-        };
-        let (tokens, limit) = (counted(len, "token"), plain_float(limit));
-        format!(
-            "row {row} has {tokens}{found}, which exceeds {argument}={limit}; pass a larger {argument}, \
-             or oversize='own_bin'"
-        )
+        let (tokens, found) = (counted(len, "token"), self.counted_as(len, grouped));
+        let limit = self.limit("a larger {}, or oversize='own_bin'");
+        format!("row {row} has {tokens}{found}, {limit}")
     }
 }
 

@@ -9,7 +9,7 @@
 //!   Plans hold lengths and indices; tokens are compared, not kept.
 //! - [`Ticks`] lets a hook stop what takes long.
 //! - [`batch`] describes what a batch is asked to be and the outputs that it has.
-//! - [`write`] executes: it walks a band of the plan, copies pieces and fills gaps and padding.
+//! - [`mod@write`] executes: it walks a band of the plan, copies pieces and fills gaps and padding.
 #![forbid(unsafe_code)]
 
 pub mod batch;

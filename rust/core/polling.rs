@@ -108,7 +108,7 @@ impl<T: Element> Column<T> for Polled<'_> {
 impl Tokens for Polled<'_> {
     fn common_len(&self, at: At, other: &Self, other_at: At, len: usize) -> Result<usize> {
         compared_in_chunks(len, self.poll, |done, len| {
-            let (at, other_at) = (at.behind(done), other_at.behind(done));
+            let (at, other_at) = (at.after(done), other_at.after(done));
             { self.column }.common_len(at, other.column, other_at, len)
         })
     }

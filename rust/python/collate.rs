@@ -139,7 +139,7 @@ pub fn collate<'py>(
     Ok((plan, table, arrays, owner, merge, masked_rewards))
 }
 
-/// Write the rows of a field by themselves, as the one array: padded, or one behind the other.
+/// Write the rows of a field by themselves, as the one array: padded, or one after the other.
 #[pyfunction]
 pub fn write_rows<'py>(
     py: Python<'py>,

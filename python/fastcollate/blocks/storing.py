@@ -293,7 +293,7 @@ def _held(key: str, field: Any) -> Any:
 
 
 def _jagged(**arguments: Any) -> Batch:
-    """Write all rows once, one behind the other, with ids in 32 bits if they fit."""
+    """Write all rows once, one after the other, with ids in 32 bits if they fit."""
     build: Callable[..., Batch] = build_batch
     fields = arguments["fields"]
     options = {

@@ -44,7 +44,7 @@ def pack_dataset(
     strategy
         ``"bfd"``: best fit decreasing. What a sequence has beyond `seq_length` is cut off, and a
         warning says so. ``"bfd_split"``: the same, but what is beyond becomes sequences of its own.
-        ``"wrapped"``: all sequences one behind the other, cut every `seq_length` tokens.
+        ``"wrapped"``: all sequences one after the other, cut every `seq_length` tokens.
     map_kwargs
         More arguments for the method ``map`` of datasets. That packs every 1,000 rows by
         themselves, unless ``batch_size`` says otherwise; a table is packed as a whole.
@@ -185,7 +185,7 @@ def _packed(table: Any, seq_length: int, strategy: str) -> tuple[Any, Integers]:
 
 
 class _Parts(NamedTuple):
-    """What packed rows are made of: parts of rows, one behind the other."""
+    """What packed rows are made of: parts of rows, one after the other."""
 
     rows: Integers
     """The row of each part."""
@@ -200,7 +200,7 @@ class _Parts(NamedTuple):
 
 
 def _wrapped(lengths: Integers, seq_length: int) -> _Parts:
-    """Cut all rows, one behind the other, every so many values."""
+    """Cut all rows, one after the other, every so many values."""
     rows, total = np.arange(len(lengths)), lengths.sum()
     offsets = np.append(np.arange(0, total, seq_length), total)
     return _Parts(rows, np.zeros_like(rows), lengths, offsets, None)

@@ -224,7 +224,7 @@ class _Padding:
         return table.fill_(fill)
 
     def _last_positions(self, dtype: Any) -> Any:
-        """Return positions of padding: behind a row that of its last token, in front of it 0."""
+        """Return positions of padding: after a row that of its last token, in front of it 0."""
         torch, width = self._torch, self._plan.width
         columns = torch.arange(width, device=self._device)
         firsts = torch.arange(self._plan.num_rows, device=self._device) * width

@@ -95,7 +95,7 @@ def common_slab(tensors: Sequence[Any]) -> Any | None:
 
 
 def offsets_of_packed(tensors: Sequence[Any]) -> tuple[list[int], int]:
-    """Return where tensors begin that are laid one behind the other, and the bytes of all."""
+    """Return where tensors begin that are laid one after the other, and the bytes of all."""
     offsets, end = [], 0
     for tensor in tensors:
         offsets.append(end)

@@ -63,7 +63,7 @@ class SideStream:
         return slab, done
 
     def hand_over(self, done: Event, slabs: Sequence[Any]) -> None:
-        """Order the calling thread's stream behind the event."""
+        """Order the calling thread's stream after the event."""
         current = self._module.current_stream(self._device)
         current.wait_event(done)
         for slab in slabs:

@@ -134,7 +134,7 @@ class RoutedExperts:
     """Which experts each token was routed to, for ``fields=`` of :func:`fastcollate.build_batch`.
 
     Written as (B, W, layers, topk), beside ``router_padding_mask``, bool (B, W), which is True
-    where no routes were captured: on padding and behind a row's captured tokens. Such positions
+    where no routes were captured: on padding and after a row's captured tokens. Such positions
     hold ``arange(topk)``, so that every expert of a token is another one.
 
     Parameters
@@ -203,7 +203,7 @@ class PerRow:
         float32 if there is any float. ``object`` keeps the values as they are, None among them.
     concat
         Whether to join arrays of any shapes along their first dimension instead, and to give
-        int64 offsets (B + 1,) of the rows under the key with ``_offsets`` behind it.
+        int64 offsets (B + 1,) of the rows under the key with ``_offsets`` after it.
     """
 
     values: Any

@@ -45,7 +45,7 @@ def cp_split(batch: Batch[Array], cp_size: int, cp_rank: int) -> Batch[Array]:
     -------
     Batch
         The same keys. What has a value per position, (N, W, ...), becomes (N, W / cp_size, ...):
-        the rank's two chunks of each place, one place behind the other. All else is as it is,
+        the rank's two chunks of each place, one place after the other. All else is as it is,
         the boundaries of whole sequences too, which kernels need. Its plan is that of the whole
         batch: merge results by :func:`cp_merge`, then ``gather`` them. What takes all values, as
         ``to_layout`` and ``normalize``, needs the whole batch.

@@ -604,7 +604,7 @@ class _Rows(NamedTuple):
 
     @property
     def response_offsets(self) -> Integers:
-        """Where the responses of rows begin, one behind the other."""
+        """Where the responses of rows begin, one after the other."""
         return offsets_of(self.response_lens)
 
     @property

@@ -53,7 +53,7 @@ class Break(NamedTuple):
     realigned : bool
         Whether the turn went on all the same, by policy ``"realign"``.
     expected_ids, found_ids : tuple of int
-        Ids of the tokens before it and of the prompt, from up to 5 positions in front to 5 behind.
+        Ids of the tokens before it and of the prompt, from up to 5 positions in front to 5 after.
     expected_text, found_text : str or None
         These ids as text, if there is a tokenizer.
     trajectory_id : object

@@ -191,7 +191,7 @@ class MergePlan:
             lies in the row's, its tokens, and whether they train; ``piece_offsets``, (rows + 1,);
             ``trajectory_ends``, (trajectories,), one past their last turns; ``breaks``,
             (breaks, 4): turn, last turn of the group, position, whether it was realigned, with the
-            ids around them one behind the other, ``break_expected_ids`` and ``break_found_ids``;
+            ids around them one after the other, ``break_expected_ids`` and ``break_found_ids``;
             ``merge_rewards``, (1,), the place of the option in ("error", "sum", "last").
         """
         return self._merge.to_dict()
@@ -267,7 +267,7 @@ def merge_turns(
         the prompt is taken for right, and the sampled tokens that no longer stand are masked.
     mask_drift
         What ``"realign"`` masks: ``"tail"``, the response from the first token that differs on;
-        ``"response"``, all of the response that it lies in, and those behind it; ``"span"``, the
+        ``"response"``, all of the response that it lies in, and those after it; ``"span"``, the
         tail but for the end of the response, if that stands further on in the prompt. Rewards and
         log-probabilities of masked tokens go with them.
     max_drift_tokens

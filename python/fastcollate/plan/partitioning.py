@@ -324,7 +324,7 @@ class MicroBatches(Table):
         """The place of each sequence among all micro-batches, int64 (n,).
 
         ``results[micro.inverse]`` brings results in the order of micro-batches, those of all ranks
-        one behind the other, back into the order of the sequences.
+        one after the other, back into the order of the sequences.
         """
         inverse = np.empty_like(self.indices)
         inverse[self.indices] = np.arange(len(self.indices))

@@ -180,7 +180,7 @@ class StepPlan(Table):
         """The slot of each row, int64 (rows of the step,).
 
         ``results[plan.inverse]`` brings results in the order of slots, those of all shards one
-        behind the other, back into the order of the step's rows, without padding.
+        after the other, back into the order of the step's rows, without padding.
         """
         inverse = np.empty(self.num_real_rows, np.int64)
         slots = np.flatnonzero(~self.is_padding)

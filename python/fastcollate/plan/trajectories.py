@@ -50,7 +50,7 @@ def checked_trajectories(
     ------
     ValueError
         Neither ids nor flags; either that contradict each other; ids that come again after
-        others; turns behind the last that is flagged, unless `allow_unfinished`.
+        others; turns after the last that is flagged, unless `allow_unfinished`.
     TypeError
         What is no sequence of ids or flags.
     """

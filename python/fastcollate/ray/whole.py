@@ -75,7 +75,7 @@ def put_shards(
         follow each other.
     pad_rows
         Which rows fill up a mini-batch of `boundaries` that cannot be divided among the ranks:
-        ``"error"``, none; ``"copy_first"``, copies of its first row, behind all others.
+        ``"error"``, none; ``"copy_first"``, copies of its first row, after all others.
     masks
         Keys of a mapping that are 0 on rows that fill up, so that these do not train.
     ranks_per_node

@@ -388,9 +388,6 @@ impl Output {
             What::Field(index) => of_field(index),
             What::RouterPaddingMask(index) => format!("the mask of {}", of_field(index)),
             What::JoinedOffsets(index) => format!("the offsets of {}", of_field(index)),
-            What::LossMask { .. } => {
-                "the batch's own, as its rows are packed, merged or a shard's,".to_owned()
-            }
             _ => "the batch's own".to_owned(),
         }
     }
@@ -478,7 +475,7 @@ mod tests {
         };
         let found = message(&[&mask], &ALL, Layout::Left);
         assert!(
-            found.contains("as its rows are packed, merged or a shard's"),
+            found.contains("the batch's own and fields['loss_mask']"),
             "{found}"
         );
         let unmasked = OutputSpec {

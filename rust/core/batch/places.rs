@@ -118,7 +118,7 @@ impl FieldSpec {
             }
             FieldKind::Cut => {
                 rows.turns.check_stream_lens(name, &lens, false)?;
-                (Some(batch.behind_prompts(rows.turns)), Place::Response)
+                (Some(batch.after_prompts(rows.turns)), Place::Response)
             }
             FieldKind::Response if !self.any_length => {
                 rows.turns.check_response_lens(name, &lens)?;

@@ -64,6 +64,7 @@ pub struct PlannedOutput {
 
 /// What an output is.
 #[derive(Debug)]
+#[allow(clippy::large_enum_variant, reason = "most are arrays")]
 pub enum Value {
     /// An array in the memory of the batch.
     Array(Array),
@@ -328,7 +329,7 @@ impl Planner<'_> {
         self.array(output, place, Content::Derived(derived), &[])
     }
 
-    /// An array at a place, behind all others in memory.
+    /// An array at a place, after all others in memory.
     fn array(
         &mut self,
         output: &Output,

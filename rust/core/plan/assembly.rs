@@ -195,7 +195,7 @@ impl Assembly {
     /// The same rows for a field with a value for every token of a turn, of which those of the response
     /// are read.
     #[must_use]
-    pub fn behind_prompts(&self, turns: &Turns) -> Self {
+    pub fn after_prompts(&self, turns: &Turns) -> Self {
         let mut own = self.clone();
         for piece in &mut own.pieces {
             piece.from += turns.prompt_lens()[piece.turn];

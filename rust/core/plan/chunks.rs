@@ -24,7 +24,7 @@ pub struct Chunk {
 
 impl CpRank {
     /// The chunks that the rank has of packed rows, in order, of each as many positions: every place of a
-    /// sequence, and the padding behind the last, is cut into twice as many chunks of one length as there
+    /// sequence, and the padding after the last, is cut into twice as many chunks of one length as there
     /// are ranks, of which rank r has that of number r and the one that is as far from the end. A single
     /// rank has everything.
     ///
@@ -68,8 +68,8 @@ impl CpRank {
 impl Grid {
     /// The same output rows with these chunks of their positions alone, of which every row has as many.
     ///
-    /// Where a chunk begins behind a segment, with the padding that follows it, an empty segment stands in
-    /// front: so it is known of padding what it is behind.
+    /// Where a chunk begins after a segment, with the padding that follows it, an empty segment stands in
+    /// front: so padding stands after a segment of its own.
     #[must_use]
     pub fn only(&self, chunks: &[Chunk]) -> Self {
         let positions: usize = chunks.iter().map(|chunk| chunk.len).sum();

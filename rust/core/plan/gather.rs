@@ -174,7 +174,7 @@ fn places_of_rows(assembly: &Assembly, placement: &Placement, values: Values) ->
         };
         let place = segment.dst_row * width + segment.dst_col;
         let is_shifted = shift == Shift::NextToken;
-        // Behind the last token of a part there is nothing of its row, not even another part.
+        // After the last token of a part there is nothing of its row, not even another part.
         let len = if is_shifted && placement.bin_layout.is_some() {
             segment.len.saturating_sub(1)
         } else {

@@ -127,7 +127,7 @@ pub struct PackedSpec {
     pub bins: BinSource,
     /// Which token's value of a response-aligned field stands at a position.
     pub shift: Shift,
-    /// What the padding behind the last sequence counts as.
+    /// What the padding after the last sequence counts as.
     pub padding_as: PaddingAs,
 }
 

@@ -7,7 +7,7 @@ use crate::plan::{Assembly, Bins, Shift, Span};
 /// How many bins of a plan from elsewhere may be empty.
 const MAX_EMPTY_BINS: usize = 1 << 20;
 
-/// What the padding behind the last sequence of an output row counts as.
+/// What the padding after the last sequence of an output row counts as.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PaddingAs {
     /// A segment of its own.
@@ -25,11 +25,11 @@ pub struct BinLayout {
     pub multiple_of: usize,
     /// Which token's value of a response-aligned field stands at a position.
     pub shift: Shift,
-    /// What the padding behind the last sequence counts as.
+    /// What the padding after the last sequence counts as.
     pub padding_as: PaddingAs,
 }
 
-/// The place of a sequence in an output row, or the padding behind the last one. Those of a row
+/// The place of a sequence in an output row, or the padding after the last one. Those of a row
 /// follow each other and make up the whole row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Extent {
@@ -126,7 +126,7 @@ impl BinLayout {
         Grid::of_segments(sequences.rows(), sequences.width(), segments)
     }
 
-    /// The places of sequences, and the padding behind them.
+    /// The places of sequences, and the padding after them.
     #[must_use]
     pub fn extents(self, sequences: &Grid) -> Vec<Extent> {
         let mut extents = Vec::new();
@@ -154,7 +154,7 @@ impl BinLayout {
                     dst_col: end,
                     len: rest,
                     tokens: rest,
-                    // Behind no sequence there is none to extend.
+                    // After no sequence there is none to extend.
                     is_segment: self.padding_as == PaddingAs::OwnSegment,
                 }),
             }

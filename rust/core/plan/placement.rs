@@ -182,7 +182,7 @@ impl Default for Widths {
 /// The edge that rows of a grid lie at.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Align {
-    /// Padding behind.
+    /// Padding after.
     Left,
     /// Padding in front.
     Right,
@@ -497,7 +497,7 @@ impl Grid {
 
     /// The grid in bands of about `positions` each, in order, without a gap between them.
     ///
-    /// A band ends where a segment begins: the padding behind a segment goes with it, and a segment
+    /// A band ends where a segment begins: the padding after a segment goes with it, and a segment
     /// longer than that makes a longer band.
     pub fn bands(&self, positions: usize) -> impl Iterator<Item = Band<'_>> {
         let mut rest = Some(self.whole());

@@ -94,7 +94,7 @@ pub struct Slots {
 impl Split<'_> {
     /// Split mini-batches that begin there; the last offset is their end.
     ///
-    /// Rows of a rank keep their order, with the padding behind them. Padding is distributed evenly,
+    /// Rows of a rank keep their order, with the padding after them. Padding is distributed evenly,
     /// as far as rows stay in order or together: no rank has padding alone, if there are as many rows
     /// or groups as ranks.
     ///
@@ -369,7 +369,7 @@ fn bounds(lens: impl Iterator<Item = usize> + Clone, ranks: usize) -> (usize, us
     (rows.div_ceil(ranks).max(longest), rows)
 }
 
-/// The first number of a range that will do, as all behind it; else its end.
+/// The first number of a range that will do, as all after it; else its end.
 fn first_that(
     range: Range<usize>,
     mut will_do: impl FnMut(usize) -> Result<bool>,

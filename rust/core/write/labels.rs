@@ -50,9 +50,9 @@ pub fn write_labels<T: Element>(
         let begin = row.prompt_len.clamp(first, first + segment.len);
         let end = row.len().clamp(begin, first + segment.len);
         let (before, rest) = inside.split_at_mut(begin - first);
-        let (inside, behind) = rest.split_at_mut(end - begin);
+        let (inside, after) = rest.split_at_mut(end - begin);
         before.fill(ignored);
-        behind.fill(ignored);
+        after.fill(ignored);
         let Some(turn) = row.source.filter(|_| !inside.is_empty()) else {
             inside.fill(ignored);
             return Ok(());

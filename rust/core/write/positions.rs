@@ -13,7 +13,7 @@ pub enum PositionPadding {
     Zero,
     /// 1.
     One,
-    /// In front of a sequence 0, behind it the position of its last token.
+    /// In front of a sequence 0, after it the position of its last token.
     RepeatLast,
 }
 
@@ -67,7 +67,7 @@ pub fn write_positions<T: Count>(band: &Band, padding: PositionPadding, to: Dest
         }
         rest = tail;
         at = place + segment.len;
-        // Also an empty one behind tokens that lie elsewhere.
+        // Also an empty one after tokens that lie elsewhere.
         if segment.from + segment.len > 0 {
             last = Some(segment);
         }
@@ -87,9 +87,9 @@ fn pad_positions<T: Count>(
         (PositionPadding::One, _) => values.fill(T::ONE),
         (PositionPadding::RepeatLast, Some(last)) => {
             let row_end = (last.dst_row + 1) * band.width;
-            let (behind, before_next) =
+            let (after, before_next) =
                 values.split_at_mut(row_end.saturating_sub(at).min(values.len()));
-            behind.fill(T::count(last.from + last.len - 1));
+            after.fill(T::count(last.from + last.len - 1));
             before_next.fill(T::ZERO);
         }
         (PositionPadding::Zero | PositionPadding::RepeatLast, _) => values.fill(T::ZERO),

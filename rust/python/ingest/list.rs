@@ -2,7 +2,7 @@
 //!
 //! This is the hot path: frameworks hand over `list[list[int]]`. An exact `int` or `float` is read
 //! from a borrowed item, since no Python code can run meanwhile; anything else is owned first, and
-//! the list's length is checked again behind it.
+//! the list's length is checked again after it.
 
 use std::ffi::c_int;
 use std::ptr;
@@ -354,7 +354,7 @@ unsafe fn decode_while_exact<T: DecodeExact>(
 pub enum Common {
     /// So many items are the same; the next ones are not, or there is none.
     Len(usize),
-    /// Behind so many there is an item that is no exact int: what it stands for, only decoding tells.
+    /// After so many there is an item that is no exact int: what it stands for, only decoding tells.
     Unknown(usize),
 }
 
@@ -365,7 +365,7 @@ const BLOCK: usize = 32;
 /// to begin at.
 ///
 /// Turns that were made by concatenation share their ints, so addresses are compared first. For a
-/// block in which some differ, the values behind `AHEAD` more items are asked for at once.
+/// block in which some differ, the values after `AHEAD` more items are asked for at once.
 pub fn common_items(a: (Items, usize, usize), b: (Items, usize, usize), len: usize) -> Common {
     let ((a, a_len, a_from), (b, b_len, b_from)) = (a, b);
     with_critical_section2(a.object(), b.object(), || {

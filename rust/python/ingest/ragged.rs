@@ -116,7 +116,7 @@ fn is_ragged(object: &Bound<PyAny>) -> PyResult<bool> {
     )?)
 }
 
-/// Whether an object is a nested tensor of rows that lie one behind the other.
+/// Whether an object is a nested tensor of rows that lie one after the other.
 fn is_jagged(object: &Bound<PyAny>) -> PyResult<bool> {
     let py = object.py();
     if !is_nested(object)? {

@@ -390,7 +390,7 @@ impl Rows<'_> {
 impl Tokens for Rows<'_> {
     fn common_len(&self, at: At, other: &Self, other_at: At, len: usize) -> Result<usize, Core> {
         compared_in_chunks(len, &poll, |done, len| {
-            Ok(self.common_chunk(at.behind(done), other, other_at.behind(done), len)?)
+            Ok(self.common_chunk(at.after(done), other, other_at.after(done), len)?)
         })
     }
 
@@ -403,7 +403,7 @@ impl Rows<'_> {
     fn common_chunk(&self, at: At, other: &Self, other_at: At, len: usize) -> Result<usize> {
         let mut done = 0;
         while done < len {
-            let (at, other_at, len) = (at.behind(done), other_at.behind(done), len - done);
+            let (at, other_at, len) = (at.after(done), other_at.after(done), len - done);
             let (a, b) = (&self.rows[at.turn], &other.rows[other_at.turn]);
             let (Some((a, a_len)), Some((b, b_len))) = (a.items(), b.items()) else {
                 let common = self.common_values(at, other, other_at, len);
@@ -413,7 +413,7 @@ impl Rows<'_> {
                 Common::Len(common) => return Ok(done + common),
                 Common::Unknown(common) => {
                     done += common;
-                    let (at, other_at) = (at.behind(common), other_at.behind(common));
+                    let (at, other_at) = (at.after(common), other_at.after(common));
                     if common_when_read(self, at, other, other_at, 1)? == 0 {
                         return Ok(done);
                     }

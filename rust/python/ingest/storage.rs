@@ -209,7 +209,7 @@ impl RowStore {
 }
 
 impl Chunk {
-    /// Write a row behind the others. An error comes with the number of the array that it is in.
+    /// Write a row after the others. An error comes with the number of the array that it is in.
     fn write(
         &self,
         py: Python,
@@ -228,8 +228,8 @@ impl Chunk {
             let bytes = place.tokens * array.form.token_bytes();
             if bytes > 0 {
                 let start = place.start * array.form.token_bytes();
-                let (own, behind) = take(&mut rest)[start - end..].split_at_mut(bytes);
-                (rest, end) = (behind, start + bytes);
+                let (own, after) = take(&mut rest)[start - end..].split_at_mut(bytes);
+                (rest, end) = (after, start + bytes);
                 array.write(own).map_err(|error| (index, error))?;
             }
         }
@@ -504,7 +504,7 @@ pub fn stored_columns(py: Python, rows: Vec<Bound<StoredRow>>) -> PyResult<Vec<R
         let StoredRow { memory, forms, .. } = run[0];
         for (index, (column, form)) in columns.iter_mut().zip(&forms.forms).enumerate() {
             let places = run.iter().map(|row| row.places[index]);
-            // As far as these rows go: behind them, a call may be writing another.
+            // As far as these rows go: after them, a call may be writing another.
             let end = places.clone().map(|place| place.start + place.tokens).max();
             let shape = [&[end.unwrap_or(0)], &form.trailing[..]].concat();
             let values = (PyTuple::new(py, shape)?, &form.dtype, memory);

@@ -97,7 +97,7 @@ pub fn as_array<'py>(tensor: &Bound<'py, PyAny>) -> PyResult<ArrayInput<'py>> {
     })
 }
 
-/// Tensors of one device and dtype, one behind the other in one array: copied from the device once.
+/// Tensors of one device and dtype, one after the other in one array: copied from the device once.
 ///
 /// # Errors
 /// What torch raises.

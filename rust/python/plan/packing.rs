@@ -324,7 +324,7 @@ pub fn deal_bins<'py>(
     ranks: usize,
 ) -> Result<Column<'py>> {
     let costs = costs.as_array().to_vec();
-    if ranks == 0 || costs.len() % ranks != 0 {
+    if ranks == 0 || !costs.len().is_multiple_of(ranks) {
         return Err(Core::InvalidPlan("its tables do not fit".to_owned()).into());
     }
     let bins = stoppable(py, |ticks| {

@@ -186,7 +186,7 @@ def make_router_padding_mask(
     Returns
     -------
     torch.Tensor
-        Bool (B, W): True on padding and behind the captured tokens; on the mask's device.
+        Bool (B, W): True on padding and after the captured tokens; on the mask's device.
 
     Raises
     ------

@@ -48,7 +48,7 @@ def packed_routes(make: Callable[..., Any], routes: Sequence[Any], lens: Integer
     routes
         For each row (captured tokens, layers, topk), of the widest dtype in the result.
     lens
-        The tokens of each row. Behind the captured ones there is ``arange(topk)``.
+        The tokens of each row. After the captured ones there is ``arange(topk)``.
     """
     shape = routes[0].shape[1:]
     for row, array in enumerate(routes):
@@ -122,7 +122,7 @@ def packed_support(make: Callable[..., Any], support: Any, lens: Integers) -> An
 def _packed(
     make: Callable[..., Any], rows: Sequence[Any], lens: Integers, dtype: Any, fill: Any
 ) -> Any:
-    """Return rows one behind the other, each filled up to its length."""
+    """Return rows one after the other, each filled up to its length."""
     import torch
 
     offsets = offsets_of(lens)

@@ -238,7 +238,7 @@ class PackedDataCollator:
         TrainingInputBatch
             SkyRL's, or where that is not installed, a dict with the same keys and the attribute
             ``metadata``: ``sequences`` and ``attention_mask``, int64 (N, W), the rows of each rank
-            one behind the other; ``loss_mask``, float32 (N, W - 1), where position ``p`` holds the
+            one after the other; ``loss_mask``, float32 (N, W - 1), where position ``p`` holds the
             loss mask of token ``p + 1``, divided by the sum of all, and 0 between examples;
             ``sub_seq_lengths``, a ``TensorList`` (or list) of N int64 tensors: the tokens of each
             example in the row. ``metadata["response_length"]`` is W - 1.
@@ -299,7 +299,7 @@ class PackedDataCollator:
         return _as_packed_batch(packed.data, plan)
 
     def _bins(self, lengths: list[int], align: Alignment) -> BinPlan:
-        """Return which examples share a row; the rows of each rank one behind the other."""
+        """Return which examples share a row; the rows of each rank one after the other."""
         for row, length in enumerate(lengths):
             if length > self.max_tokens_per_microbatch:
                 raise ValueError(
@@ -401,7 +401,7 @@ def _left_padded(key: str, rows: list[Any], fill: Any) -> Any:
 
 
 def _cut_off(rows: list[Any], error: TypeError) -> list[Any]:
-    """Return rows without what their numbers have behind the point, or raise the error."""
+    """Return rows without what their numbers have after the point, or raise the error."""
     import torch
 
     cut = []

@@ -33,7 +33,7 @@ def merge_stepwise_output(generator_output: Mapping[str, Any]) -> dict[str, Any]
         * ``prompt_token_ids``, ``response_ids``, ``loss_masks``: T lists;
         * ``rewards``: T numbers, or T lists;
         * ``trajectory_ids``: T objects, the same for all turns of a trajectory, which are together;
-        * ``is_last_step``: T bools, which alone say where trajectories end; turns behind the last
+        * ``is_last_step``: T bools, which alone say where trajectories end; turns after the last
           True are left out;
         * ``rollout_logprobs``, T lists, ``rollout_sample_support``, T arrays (tokens, k), and
           ``stop_reasons``: may be None or missing;

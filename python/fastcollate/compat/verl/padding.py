@@ -117,7 +117,7 @@ def no_padding_2_padding(tensor: torch.Tensor, data: Any) -> torch.Tensor:
     Returns
     -------
     torch.Tensor
-        (B, R, ...), 0 behind each response. Gradients flow.
+        (B, R, ...), 0 after each response. Gradients flow.
 
     Raises
     ------

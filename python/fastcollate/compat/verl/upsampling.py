@@ -146,7 +146,7 @@ def upsample_batch(
     tuple or Batch
         Samples and tags, or a batch as wide as the one passed, with the synthetic rows of
         :meth:`fastcollate.Batch.select`. If N is a multiple already, these are the arguments
-        themselves; else they are new lists of the N dicts that were passed, and of new ones behind
+        themselves; else they are new lists of the N dicts that were passed, and of new ones after
         them.
 
         A synthetic row and its tag are what :func:`construct_minimal_padding_template` makes of the

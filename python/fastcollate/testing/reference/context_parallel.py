@@ -19,7 +19,7 @@ def cp_columns_loops(batch: Mapping[str, Any], cp_size: int, cp_rank: int) -> li
     ----------
     batch
         The outputs of a packed batch: ``row_cu_seqlens_padded`` (or ``row_cu_seqlens``, where no
-        place was rounded) say where places begin. What lies behind the last is a place, too.
+        place was rounded) say where places begin. What lies after the last is a place, too.
     cp_size, cp_rank
         As `fastcollate.parallel.cp_split`.
 

@@ -17,7 +17,7 @@ Origin: TypeAlias = tuple[int, int] | None
 observations, and where sampled tokens were masked."""
 
 WINDOW = 5
-"""How many ids a break shows before and behind the first that differs."""
+"""How many ids a break shows before and after the first that differs."""
 
 
 class MergedRow(NamedTuple):
@@ -81,7 +81,7 @@ class _Group:
     prompt_len: int
     """Tokens of the first turn's prompt."""
     last_prompt_len: int
-    """Tokens of the last turn's prompt, behind which its response starts."""
+    """Tokens of the last turn's prompt, after which its response starts."""
     last_turn: int
     tokens: list[int]
     origins: list[Origin]
@@ -186,7 +186,7 @@ def _as_lists(column: Rows) -> list[list[int]]:
 def _trajectories(
     turns: int, ids: Sequence[Any] | None, flags: Sequence[bool] | None
 ) -> list[list[int]]:
-    """Split the turns where the id is another or, without ids, behind each last step."""
+    """Split the turns where the id is another or, without ids, after each last step."""
     trajectories: list[list[int]] = []
     for turn in range(turns):
         if turn == 0:

@@ -30,7 +30,7 @@ class Segment(NamedTuple):
     length: int
     """Tokens."""
     place: int
-    """Positions, with those of the padding behind the tokens."""
+    """Positions, with those of the padding after the tokens."""
 
 
 class Packing(NamedTuple):

@@ -56,7 +56,7 @@ def build_packed_numpy(
     width = max(loads)
     shape = (len(members), width)
 
-    ends = []  # row and column behind each sequence's last token
+    ends = []  # row and column after each sequence's last token
     input_ids, position_ids = np.zeros(shape, np.int64), np.zeros(shape, np.int64)
     counted = np.arange(width)
     segments, owners = [], []

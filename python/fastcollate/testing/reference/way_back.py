@@ -119,7 +119,7 @@ def _response_values(found: Grids, x: Array, of: str, shift: str) -> list[list[A
 def _joined(
     rows: list[list[Array | None]], x: Array, found: Grids, missing: float | None
 ) -> tuple[Array, Array]:
-    """Put the values of all rows one behind the other."""
+    """Put the values of all rows one after the other."""
     trailing = x.shape[len(found.tokens.shape) :]
     values, offsets = [], [0]
     for index, row in enumerate(rows):

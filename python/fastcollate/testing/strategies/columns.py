@@ -53,7 +53,7 @@ def _ragged_torch(values: Array, lens: list[int]) -> Any:
 
 
 def _ragged_padded(values: Array, lens: list[int]) -> Any:
-    # What stands behind the rows must not be read.
+    # What stands after the rows must not be read.
     table = np.full((len(lens), max(lens) + 1), 77, values.dtype)
     for out, row in zip(table, _rows(values, lens), strict=True):
         out[: len(row)] = row

@@ -21,7 +21,7 @@ LAYOUTS: dict[str, Callable[[Array], Array]] = {
     "reversed": lambda values: values[..., ::-1].copy()[..., ::-1],
     "column": lambda values: np.stack([values, values], axis=-1)[..., 1],
     "Fortran": lambda values: np.asfortranarray(np.stack([values, values]))[1],
-    # Bytes are immutable, so these are read-only too; behind one byte, items are misaligned.
+    # Bytes are immutable, so these are read-only too; after one byte, items are misaligned.
     "read-only": lambda values: _over_bytes(values, offset=0),
     "unaligned": lambda values: _over_bytes(values, offset=1),
 }

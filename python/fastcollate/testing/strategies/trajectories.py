@@ -94,7 +94,7 @@ def _start_anew(draw: st.DrawFn, words: _Words, text: _Text) -> list[int]:
 
 
 def _diverge(draw: st.DrawFn, words: _Words, text: _Text) -> list[int]:
-    """Change a token of the first prompt, of what came behind it, or of the last response."""
+    """Change a token of the first prompt, of what came after it, or of the last response."""
     whole = text.prompt + text.response
     bounds = [0, text.first, len(text.prompt), len(whole)]
     part = draw(st.integers(0, 2))

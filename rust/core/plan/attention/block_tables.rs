@@ -274,8 +274,8 @@ mod tests {
             depths.push(depths.last().map_or(0, |last| (last + 1 - drawn).max(0)));
         }
         let end = |(key, depth): (usize, &i32)| {
-            let behind = &depths[key + 1..];
-            let len = behind.iter().take_while(|it| *it > depth).count();
+            let after = &depths[key + 1..];
+            let len = after.iter().take_while(|it| *it > depth).count();
             to_i32(key + 1 + len)
         };
         let ends = depths.iter().enumerate().map(end).collect();

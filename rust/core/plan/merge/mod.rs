@@ -31,7 +31,7 @@ pub struct Group {
     pub last: usize,
     /// Tokens of the first turn's prompt, which is the row's.
     pub prompt_len: usize,
-    /// Where sampled tokens stand behind it.
+    /// Where sampled tokens stand after it.
     pub pieces: Vec<Piece>,
 }
 
@@ -327,7 +327,7 @@ impl Merge {
         check(&response, found.response_lens(), expected.response_lens())
     }
 
-    /// Check that rows are made of turns of their trajectories: each ends with a turn behind that of
+    /// Check that rows are made of turns of their trajectories: each ends with a turn after that of
     /// the row before it, and its pieces are in order, of turns that are in this row.
     fn check_rows(&self) -> Result<()> {
         let invalid = |reason: String| Err(Error::InvalidPlan(reason));

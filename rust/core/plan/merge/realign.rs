@@ -20,7 +20,7 @@ pub struct Realign {
 /// Which sampled tokens are masked where the next prompt differs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Masked {
-    /// All of the response, and of those behind it (slime).
+    /// All of the response, and of those after it (slime).
     Response,
     /// Those from the difference on (TRL).
     Tail,

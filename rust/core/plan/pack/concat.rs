@@ -1,4 +1,4 @@
-//! Concatenation: one sequence behind the other, cut where a bin is full.
+//! Concatenation: one sequence after the other, cut where a bin is full.
 
 use crate::error::{Error, Result};
 use crate::plan::{Bins, Span};

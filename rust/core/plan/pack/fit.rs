@@ -12,7 +12,7 @@ const EXACT: usize = 1024;
 ///
 /// A capacity is tried that no less will do than: the mean load, or the largest item. So none is tried
 /// above the `limit` if that will do, which also limits what else bins hold. The capacity found exceeds
-/// the smallest by one in [`EXACT`] at most, if every larger one than it did, too, which is not certain
+/// the smallest by one in `EXACT` at most, if every larger one than it did, too, which is not certain
 /// but nearly so. None if it is the other limits that so many bins do not keep to.
 ///
 /// # Errors

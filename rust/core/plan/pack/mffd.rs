@@ -66,7 +66,7 @@ impl Bins<'_> {
         // The largest first, of equal ones the last: so the smallest is at the end.
         let small: Vec<_> = small.into_iter().rev().map(|(_, item)| item).collect();
         let mut tree = self.tree(&small);
-        // Behind the smallest without a place, and behind the next.
+        // After the smallest without a place, and after the next.
         let mut ends = [small.len(); 2];
         for bin in (0..self.loads.len()).rev() {
             ticks.done(1)?;

@@ -16,6 +16,7 @@ mod mffd;
 mod next_fit;
 mod open_bins;
 mod order;
+mod pieces;
 mod spec;
 mod spread;
 mod treap;

@@ -15,7 +15,7 @@ use crate::ticks::Ticks;
 /// Items that are chained to sets, each in the order in which it grew.
 struct Chains<'a, W> {
     weights: &'a [W],
-    /// The item behind each.
+    /// The item after each.
     next: Vec<u32>,
     /// The last item of the set that begins with each.
     last: Vec<u32>,

@@ -47,9 +47,9 @@ impl<W: Weight> Capped<'_, W> {
     /// Part the items in as few parts as were found to do, so that no part is too long, but in no
     /// more than there are items.
     ///
-    /// From twice [`COARSE`] steps on, numbers are not tried one by one, unless all are: the stride
+    /// From twice `COARSE` steps on, numbers are not tried one by one, unless all are: the stride
     /// doubles until one will do, and what lies between is bisected down to a stride of a
-    /// [`COARSE`]th. So the number found exceeds the smallest by as much at most, if more parts
+    /// `COARSE`th. So the number found exceeds the smallest by as much at most, if more parts
     /// than will do would always do. That is not certain, but nearly so.
     ///
     /// # Errors

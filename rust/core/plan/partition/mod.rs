@@ -38,7 +38,7 @@ impl Parts {
         all
     }
 
-    /// Lay parts out one behind the other.
+    /// Lay parts out one after the other.
     pub fn of(parts: impl IntoIterator<Item = impl IntoIterator<Item = usize>>) -> Self {
         let mut all = Self::with_capacity(0, 0);
         for part in parts {

@@ -185,8 +185,8 @@ impl<'a> Weights<'a> {
             parts.map(|part| self.of(&part).size)
         };
         let is_left = |&place: &usize| {
-            let [before, behind] = sizes(place);
-            before < behind
+            let [before, after] = sizes(place);
+            before < after
         };
         let middle = places.partition_point(is_left);
         let around = places[middle.saturating_sub(1)..].iter().take(2).copied();

@@ -1,0 +1,154 @@
+//! What is packed as a whole: sequences, pieces of those that are split, or groups of either.
+
+use std::borrow::Cow;
+
+use super::{ItemBins, Items, Load};
+use crate::plan::{Bins, Span};
+
+/// Sequences, or pieces of them, and their groups.
+pub(super) struct Pieces<'a> {
+    pub(super) lens: Cow<'a, [usize]>,
+    /// Which sequence each is a piece of; none where each is a whole one.
+    pub(super) parts: Option<Vec<Span>>,
+    pub(super) groups: Option<Cow<'a, [usize]>>,
+}
+
+impl<'a> Pieces<'a> {
+    pub(super) fn whole(lens: &'a [usize], groups: Option<&'a [usize]>) -> Self {
+        Self {
+            lens: lens.into(),
+            parts: None,
+            groups: groups.map(Cow::from),
+        }
+    }
+
+    pub(super) fn get(&self, index: usize) -> Span {
+        match &self.parts {
+            Some(parts) => parts[index],
+            None => Span {
+                index,
+                from: 0,
+                len: self.lens[index],
+            },
+        }
+    }
+}
+
+/// What lies in one bin as a whole: sequences, pieces or groups of them.
+pub(super) struct Packables<'a> {
+    pub(super) sizes: Cow<'a, [usize]>,
+    pub(super) costs: Option<Vec<f64>>,
+    /// Which pieces a group has; none where each is one piece.
+    pub(super) members: Option<Members>,
+}
+
+impl Packables<'_> {
+    pub(super) fn as_items(&self, limit: Load) -> Items<'_> {
+        Items {
+            sizes: &self.sizes,
+            counts: self.members.as_ref().map(|members| &*members.counts),
+            // Packers take longer where they have to look at costs.
+            costs: self.costs.as_deref().filter(|_| limit.cost < f64::INFINITY),
+        }
+    }
+
+    pub(super) fn noun(&self, pieces: &Pieces) -> &'static str {
+        match (&self.members, &pieces.parts) {
+            (Some(_), _) => "group",
+            (None, Some(_)) => "piece",
+            (None, None) => "sequence",
+        }
+    }
+
+    /// The pieces of an item.
+    pub(super) fn members_of(&self, item: usize) -> Vec<usize> {
+        match &self.members {
+            Some(members) => members.of_item(item).to_vec(),
+            None => vec![item],
+        }
+    }
+
+    /// Bins of items as bins of pieces.
+    pub(super) fn expand(&self, packed: ItemBins, pieces: &Pieces) -> Bins {
+        let Some(members) = &self.members else {
+            return Bins {
+                spans: packed.items.iter().map(|&item| pieces.get(item)).collect(),
+                offsets: packed.offsets,
+            };
+        };
+        let mut bins = Bins {
+            offsets: vec![0],
+            spans: Vec::with_capacity(pieces.lens.len()),
+        };
+        for bin in 0..packed.count() {
+            for &item in packed.items(bin) {
+                let of_item = members.of_item(item).iter();
+                bins.spans.extend(of_item.map(|&piece| pieces.get(piece)));
+            }
+            bins.offsets.push(bins.spans.len());
+        }
+        bins
+    }
+}
+
+/// The pieces of every group, in order.
+pub(super) struct Members {
+    offsets: Vec<usize>,
+    pieces: Vec<usize>,
+    pub(super) counts: Vec<usize>,
+}
+
+impl Members {
+    pub(super) fn of(groups: &[usize]) -> Self {
+        let counts = counts_of(groups);
+        let mut offsets = vec![0];
+        for count in &counts {
+            offsets.push(offsets[offsets.len() - 1] + count);
+        }
+        let mut ends = offsets.clone();
+        let mut pieces = vec![0; groups.len()];
+        for (piece, &group) in groups.iter().enumerate() {
+            pieces[ends[group]] = piece;
+            ends[group] += 1;
+        }
+        Self {
+            offsets,
+            pieces,
+            counts,
+        }
+    }
+
+    pub(super) fn of_item(&self, item: usize) -> &[usize] {
+        &self.pieces[self.offsets[item]..self.offsets[item + 1]]
+    }
+}
+
+/// How many pieces each group has.
+pub(super) fn counts_of(groups: &[usize]) -> Vec<usize> {
+    let mut counts = vec![0; groups.iter().max().map_or(0, |last| last + 1)];
+    for &group in groups {
+        counts[group] += 1;
+    }
+    counts
+}
+
+/// The groups of parts, counted in the order of their first: what was split was alone in its group, and
+/// every part of it is a group now.
+pub(super) fn groups_of_parts(groups: &[usize], parts: &[Span]) -> Vec<usize> {
+    let mut again = vec![None; groups.len()];
+    let mut next = 0;
+    let mut of_parts = Vec::with_capacity(parts.len());
+    for part in parts {
+        let known = match part.from {
+            0 => again[groups[part.index]],
+            _ => None,
+        };
+        let group = known.unwrap_or(next);
+        next = next.max(group + 1);
+        if part.from == 0 {
+            again[groups[part.index]] = Some(group);
+        }
+        of_parts.push(group);
+    }
+    of_parts
+}
