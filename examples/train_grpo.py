@@ -4,6 +4,7 @@ Run it from the root of the repository::
 
     python examples/train_grpo.py --plot grpo.png         # one process
     python examples/train_grpo.py --ddp                   # two, by DistributedDataParallel
+    python examples/train_grpo.py --ddp --no-balance      # rows go to ranks in turn, not by cost
     python examples/train_grpo.py --ray                   # two actors; no process has all tokens
     python examples/train_grpo.py --no-merge --no-pack    # a padded row per turn
     python examples/train_grpo.py --ddp --widths shard    # each rank as wide as its own rows

@@ -101,6 +101,19 @@ def test_the_seed_decides():
     assert first[0].losses != other[0].losses
 
 
+def test_steps_are_timed():
+    """The timer holds what each pass computed, to fit costs to."""
+    learner = Learner(replace(OPTIONS, dtype="float32"))
+    columns = learner.play(0).columns(OPTIONS.samples)
+    for rows in (6, 12, 18, 24, 30, 31):
+        shard = fc.planning.Shard(np.arange(rows), np.zeros(rows, bool), len(columns["uids"]))
+        batch = fc.build_batch(**columns, pad_token_id=PAD, shard=shard, position_ids="zero")
+        learner.learn(batch, 100.0)
+    timings = learner.timer.timings
+    assert [work.sequences for work, _ in timings] == [12, 18, 24, 30, 31]
+    assert min(seconds for _, seconds in timings) > 0
+
+
 def test_the_reward_rises():
     reports = train(replace(Options(), steps=30))
     rewards = [report.reward for report in reports]
@@ -111,7 +124,9 @@ def test_two_processes_learn_the_same(plain, tmp_path, monkeypatch):
     folder = tmp_path / "100%20 sure"  # where processes meet, as some users' folders are called
     folder.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(folder))
-    assert_learned_the_same(train_ddp(replace(OPTIONS, ranks=2, widths="shard")), plain)
+    assert_learned_the_same(
+        train_ddp(replace(OPTIONS, ranks=2, widths="shard", balance=True)), plain
+    )
 
 
 @pytest.fixture(scope="module")
@@ -143,7 +158,7 @@ def test_actors_of_ray_learn_the_same(plain, cluster):
     """Of padded turns, which differ most from what two processes have."""
     from grpo.on_ray import train_on_ray
 
-    options = replace(OPTIONS, **PLAIN, prefetch=False, ranks=2)
+    options = replace(OPTIONS, **PLAIN, prefetch=False, ranks=2, balance=False)
     assert_learned_the_same(train_on_ray(options), plain)
 
 
@@ -167,8 +182,9 @@ def test_runs_that_cannot_be_shared_are_refused():
 
 def test_the_command_line(monkeypatch):
     given = ["--no-merge", "--ddp", "--steps", "7", "--dtype", "float64", "--widths", "shard"]
+    given += ["--no-balance"]
     monkeypatch.setattr(sys, "argv", ["train_grpo.py", *given])
-    options = Options(merge=False, ranks=2, steps=7, dtype="float64", widths="shard")
+    options = Options(merge=False, ranks=2, steps=7, dtype="float64", widths="shard", balance=False)
     assert read_command_line("") == (options, "ddp", None)
 
 

@@ -27,6 +27,8 @@ def read_command_line(description: str) -> tuple[Options, Where, Path | None]:
     switch = argparse.BooleanOptionalAction
     parser.add_argument("--merge", action=switch, default=True, help="one row per game, not turn")
     parser.add_argument("--pack", action=switch, default=True, help="several rows share one")
+    help_ = "ranks get rows of about the same cost, not in turn"
+    parser.add_argument("--balance", action=switch, default=True, help=help_)
     widths = {"choices": ["step", "shard"], "default": Options.widths}
     parser.add_argument("--widths", **widths, help="whose longest row a batch is as wide as")
     parser.add_argument("--prefetch", action=switch, default=True, help="collate while it trains")

@@ -47,6 +47,7 @@ class Learner:
 
     def __init__(self, options: Options, rank: int = 0) -> None:
         self.options, self.rank = options, rank
+        self.timer = fc.planning.StepTimer()
         torch.manual_seed(options.seed)
         policy = Policy(len(VOCABULARY), MAX_TOKENS)
         self.policy = policy.to(options.device, getattr(torch, options.dtype))
@@ -112,10 +113,11 @@ class Learner:
 
     def learn(self, batch: fc.Batch, tokens: float) -> Tensor:
         """Take a step, and return this rank's share of the loss."""
-        loss = policy_loss(response_log_probs(self.model, batch), batch, tokens)
         self.optimizer.zero_grad()
-        # Gradients are averaged over ranks, where they should be added up.
-        (loss * self.options.ranks).backward()  # type: ignore[no-untyped-call]
+        with self.timer(batch):
+            loss = policy_loss(response_log_probs(self.model, batch), batch, tokens)
+            # Gradients are averaged over ranks, where they should be added up.
+            (loss * self.options.ranks).backward()  # type: ignore[no-untyped-call]
         nn.utils.clip_grad_norm_(self.policy.parameters(), MAX_GRADIENT)
         self.optimizer.step()
         return loss.detach()

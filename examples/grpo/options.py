@@ -21,6 +21,7 @@ class Options:
     seconds: float = math.inf
     merge: bool = True
     pack: bool = True
+    balance: bool = True
     widths: Literal["step", "shard"] = "step"
     prefetch: bool = True
     ranks: int = 1
@@ -54,6 +55,7 @@ class Options:
         return {
             "prompts_per_mini_batch": self.prompts_per_mini_batch,
             "dp_size": self.ranks,
+            "shard_by": "flops" if self.balance else "strided",
             "layout": self.layout,
         }
 

@@ -35,6 +35,7 @@ What belongs to them:
   past its last.
 - :class:`Costs`: what tokens, pairs in attention, sequences and bins cost, for every argument that
   takes costs.
+- :class:`CostFit` and :class:`StepTimer`: costs by measurements, and what measures.
 - :class:`Forecast`: how long ranks compute and wait; :meth:`StepPlan.forecast` makes it.
 - :func:`compare_plans`: the forecasts of several plans, as a table.
 - :class:`LossNormalizers`: what the losses of each mini-batch are divided by.
@@ -54,6 +55,7 @@ from fastcollate.plan.audit_report import Audit, AuditSpan
 from fastcollate.plan.bin_plan import BinPlan
 from fastcollate.plan.boundaries import PromptBoundaries
 from fastcollate.plan.costs import Costs
+from fastcollate.plan.fitting import CostFit, StepTimer
 from fastcollate.plan.forecast import Forecast, compare_plans
 from fastcollate.plan.merge_report import Break, MergeReport
 from fastcollate.plan.merge_tree import Branch, TrajectoryTree
@@ -74,6 +76,7 @@ __all__ = [
     "BinPlan",
     "Branch",
     "Break",
+    "CostFit",
     "Costs",
     "Finding",
     "Forecast",
@@ -87,6 +90,7 @@ __all__ = [
     "Shard",
     "SharedTokens",
     "StepPlan",
+    "StepTimer",
     "TrajectoryTree",
     "TreeBins",
     "TreeNodes",

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import KW_ONLY, asdict, dataclass, fields
 from functools import cached_property
 from numbers import Real
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -22,6 +22,9 @@ CostFunction: TypeAlias = Callable[[Integers], ArrayLike]
 
 Weights: TypeAlias = NDArray[np.int64] | NDArray[np.float32] | NDArray[np.float64]
 """Numbers that are neither negative nor infinite, which add up as their dtype does."""
+
+if TYPE_CHECKING:
+    from fastcollate.plan.fitting import CostFit
 
 
 @suggests_names
@@ -137,6 +140,59 @@ class Costs:
         from fastcollate.plan.model_costs import parameters_of
 
         return cls(**parameters_of(config))
+
+    @classmethod
+    def fit(cls, timings: Any, *, like: Costs | None = None) -> CostFit:
+        """Fit costs to how long micro-batches took.
+
+        By non-negative least squares of relative errors.
+
+        Parameters
+        ----------
+        timings
+            A :class:`StepTimer`, or pairs of a micro-batch and the seconds that its forward and
+            backward pass took. A micro-batch is a :class:`Batch`, a shard, or the tokens of each
+            sequence, integers (n,). Padded rows are taken for as long as they are wide.
+        like
+            Costs whose windows and chunks the model has, as of :meth:`from_config`; without them,
+            tokens look at all before.
+
+        Returns
+        -------
+        CostFit
+            With the costs, in seconds, and residuals.
+
+        Warns
+        -----
+        UserWarning
+            If what some costs count grows together in all timings, so that they cannot be told
+            apart.
+
+        Raises
+        ------
+        ValueError
+            Fewer timings than five; timings of one shape; seconds that are not above 0.
+        TypeError
+            What is no micro-batch or number.
+
+        Examples
+        --------
+        >>> lengths = [[100], [900], [300, 300], [50, 50, 50], [500, 20], [1000, 200]]
+        >>> seconds = [0.01 + 1e-5 * sum(micro) for micro in lengths]
+        >>> fit = fc.planning.Costs.fit(list(zip(lengths, seconds)))
+        >>> round(fit.costs.per_token, 8), round(fit.costs.per_bin, 5)
+        (1e-05, 0.01)
+        """
+        from fastcollate.plan.fitting import fit
+
+        return fit(timings, like)
+
+    def predict(self, micro_batches: Any) -> NDArray[np.float64]:
+        """Return what micro-batches cost, as :meth:`fit` takes them, float64 (n,)."""
+        from fastcollate.plan.fitting import Work, predict
+
+        named = enumerate(micro_batches)
+        return predict(self, [Work.of(what, f"micro_batches[{index}]") for index, what in named])
 
     def of(self, lengths: Any) -> NDArray[np.float64]:
         """Return what sequences of so many tokens cost, float64 (n,), without `per_bin`."""

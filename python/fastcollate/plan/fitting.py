@@ -1,0 +1,344 @@
+"""Costs from measurements: how long micro-batches took, and what costs predict of it."""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from itertools import combinations
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fastcollate.arguments import checked_count, counted, suggests_names
+from fastcollate.arrays import describe, to_numpy
+from fastcollate.plan.costs import TERMS, Costs
+from fastcollate.plan.forecast import new_axes
+from fastcollate.plan.lengths import Integers, checked_lengths
+from fastcollate.plan.shard import Shard
+
+Floats: TypeAlias = NDArray[np.float64]
+
+ALIKE = 1e-3
+"""Which share of a term has to differ from all others, for timings to tell it from them."""
+
+
+class Work(NamedTuple):
+    """What a measured part of a step held."""
+
+    lengths: Integers
+    """Tokens that each sequence has, or, of a tree, that each token has with all before it."""
+    shared: Integers | None
+    """Of a tree, the tokens before each."""
+    tokens: int
+    """Positions that were computed, padding included."""
+    sequences: int
+    bins: int
+
+    @classmethod
+    def of(cls, what: Any, name: str) -> Work:
+        """Read a batch, a shard, or the lengths of sequences."""
+        if isinstance(what, Work):
+            return what
+        if isinstance(what, Shard):
+            lengths = what.lengths
+            if lengths is None:
+                raise ValueError(f"{name} has no lengths; pass a shard of fastcollate.plan_step")
+            bins = 1 if what.bin_offsets is None else len(what.bin_offsets) - 1
+            tokens = int(lengths.sum()) if what.bin_offsets is None else bins * what.bin_width
+            return cls(lengths, None, tokens, len(lengths), bins)
+        if hasattr(what, "prompt_lens"):
+            return cls._of_batch(what)
+        lengths = checked_lengths(name, what, "sequence")
+        return cls(lengths, None, int(lengths.sum()), len(lengths), 1)
+
+    @classmethod
+    def _of_batch(cls, batch: Any) -> Work:
+        lengths = _column(batch.prompt_lens) + _column(batch.response_lens)
+        shape = batch.input_ids.shape
+        tokens = int(np.prod(shape))
+        if "subtree_end" in batch:
+            before = _column(batch.position_ids).ravel()
+            return cls(before + 1, before, tokens, len(lengths), 1)
+        if len(shape) == 2 and "cu_seqlens" not in batch:
+            lengths = np.full(shape[0], shape[1], np.int64)  # padding is looked at, too
+        return cls(lengths, None, tokens, len(lengths), 1)
+
+    def terms(self, like: Costs) -> list[float]:
+        """Return what each of the costs is multiplied by; attention is as in `like`."""
+        pairs = like.spec.pairs(self.lengths).sum()
+        if self.shared is not None:
+            pairs -= like.spec.pairs(self.shared).sum()
+        return [self.tokens, float(pairs), self.sequences, self.bins]
+
+
+def _column(values: Any) -> Integers:
+    return np.asarray(to_numpy(values), np.int64)
+
+
+@dataclass(frozen=True, eq=False)
+class CostFit:
+    """Costs that were fitted to timings: :meth:`Costs.fit` makes it.
+
+    Parameters
+    ----------
+    costs
+        In seconds.
+    measured, predicted
+        Seconds of each timing, float64 (n,).
+    """
+
+    costs: Costs
+    measured: Floats
+    predicted: Floats
+
+    @property
+    def residuals(self) -> Floats:
+        """By how many seconds each timing exceeds what is predicted, float64 (n,)."""
+        return self.measured - self.predicted
+
+    @property
+    def median_error(self) -> float:
+        """The median of ``|predicted / measured - 1|``."""
+        return float(np.median(np.abs(self.predicted / self.measured - 1)))
+
+    def error_on(self, timings: Any) -> float:
+        """Return the median error on other timings, as those that :meth:`Costs.fit` takes."""
+        works, measured = checked_timings(timings)
+        return float(np.median(np.abs(predict(self.costs, works) / measured - 1)))
+
+    def plot(self, axes: Any = None) -> Any:
+        """Draw what is predicted over what was measured.
+
+        Parameters
+        ----------
+        axes
+            matplotlib's, to draw on; new ones, if not given.
+
+        Returns
+        -------
+        matplotlib.axes.Axes
+
+        Raises
+        ------
+        ImportError
+            If matplotlib is not installed.
+        """
+        axes = new_axes() if axes is None else axes
+        most = float(max(self.measured.max(), self.predicted.max()))
+        axes.plot([0, most], [0, most], color="black", linewidth=1)
+        axes.scatter(self.measured, self.predicted, s=12)
+        axes.set(xlabel="measured, seconds", ylabel="predicted, seconds")
+        axes.set_title(f"median error {self.median_error:.1%}")
+        return axes
+
+    def __repr__(self) -> str:
+        timings = counted(len(self.measured), "timing")
+        return f"CostFit: {self.costs!r} from {timings}, median error {self.median_error:.1%}"
+
+
+@suggests_names
+class StepTimer:
+    """Measures how long parts of training steps take, for :meth:`Costs.fit`.
+
+    Around what is measured, a forward and backward pass, stands ``with timer(batch):``. Where the
+    batch is on a GPU, events of CUDA measure it, which nothing waits for until `timings` is read.
+
+    Parameters
+    ----------
+    warmup
+        How many of the first measurements are left out, when kernels are compiled and memory is
+        allocated.
+
+    Raises
+    ------
+    TypeError, ValueError
+        A `warmup` that is no number, or below 0.
+
+    Examples
+    --------
+    >>> timer = fc.planning.StepTimer(warmup=0)
+    >>> with timer([5, 3]):  # a batch, or the tokens of its sequences
+    ...     pass
+    >>> len(timer)
+    1
+    """
+
+    def __init__(self, warmup: int = 1) -> None:
+        self._warmup = checked_count("warmup", warmup, "a number of measurements", least=0)
+        self._measured: list[tuple[Any, Any]] = []
+
+    @contextmanager
+    def __call__(self, batch: Any) -> Iterator[None]:
+        """Measure a part of a step; one that raises is left out.
+
+        Parameters
+        ----------
+        batch
+            What is computed: a :class:`Batch`, a shard, or the tokens of each sequence.
+        """
+        work = _small(batch)
+        ids = getattr(batch, "input_ids", None)
+        if getattr(ids, "is_cuda", False):
+            import torch
+
+            with torch.cuda.device(ids.device):
+                start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+                start.record()  # type: ignore[no-untyped-call]
+                yield
+                end.record()  # type: ignore[no-untyped-call]
+            seconds: Any = start, end
+        else:
+            begin = time.perf_counter()
+            yield
+            seconds = time.perf_counter() - begin
+        if self._warmup > 0:
+            self._warmup -= 1
+        else:
+            self._measured.append((work, seconds))
+
+    def __len__(self) -> int:
+        return len(self._measured)
+
+    @property
+    def timings(self) -> list[tuple[Work, float]]:
+        """What was computed, and the seconds that it took; waits for the GPU."""
+        return [(Work.of(work, "batch"), _seconds(taken)) for work, taken in self._measured]
+
+    def __repr__(self) -> str:
+        return f"StepTimer: {counted(len(self), 'timing')}"
+
+
+class _Lengths(NamedTuple):
+    """What a batch is measured by, without its tokens; on a GPU, nothing waits for it."""
+
+    data: dict[str, Any]
+    prompt_lens: Any
+    response_lens: Any
+    input_ids: Any
+    position_ids: Any
+
+    def __contains__(self, key: object) -> bool:
+        return key in self.data
+
+
+class _Shape(NamedTuple):
+    shape: tuple[int, ...]
+
+
+def _small(batch: Any) -> Any:
+    """Return what is kept of a batch."""
+    if isinstance(batch, Shard) or not hasattr(batch, "prompt_lens"):
+        return Work.of(batch, "batch")
+    kinds = dict.fromkeys(key for key in ("subtree_end", "cu_seqlens") if key in batch)
+    positions = batch.position_ids if "subtree_end" in kinds else None
+    shape = _Shape(tuple(batch.input_ids.shape))
+    return _Lengths(kinds, batch.prompt_lens, batch.response_lens, shape, positions)
+
+
+def _seconds(taken: Any) -> float:
+    if isinstance(taken, float):
+        return taken
+    start, end = taken
+    end.synchronize()
+    return float(start.elapsed_time(end)) / 1_000
+
+
+def fit(timings: Any, like: Any) -> CostFit:
+    """Fit costs; :meth:`Costs.fit` has the arguments."""
+    if like is None:
+        like = Costs(per_token=1.0)
+    elif not isinstance(like, Costs):
+        raise TypeError(f"like is {describe(like)}; pass Costs.from_config(...) or other costs")
+    works, measured = checked_timings(timings)
+    terms = np.array([work.terms(like) for work in works], np.float64)
+    if len(measured) < len(TERMS) + 1:
+        raise ValueError(
+            f"timings has {counted(len(measured), 'item')}, but {len(TERMS)} costs are fitted; "
+            f"pass at least {len(TERMS) + 1}, better 50, of micro-batches with different numbers "
+            "of tokens and of sequences"
+        )
+    if (terms == terms[0]).all():
+        tokens, _, sequences, _ = terms[0]
+        raise ValueError(
+            f"all {len(measured)} timings are of one shape, {counted(int(sequences), 'sequence')} "
+            f"with {counted(int(tokens), 'token')} in all; pass timings of micro-batches with "
+            "different numbers of tokens and of sequences"
+        )
+    # By relative errors, so that short micro-batches count as much as long ones.
+    columns = terms / measured[:, None]
+    scale = np.linalg.norm(columns, axis=0)
+    scale[scale == 0] = 1.0
+    columns /= scale
+    _warn_of_terms_alike(columns)
+    found = _non_negative(columns, np.ones(len(measured))) / scale
+    if not found.any():
+        raise ValueError("timings do not grow with what was computed; measure a pass over a batch")
+    costs = replace(like, **dict(zip(TERMS, found.tolist(), strict=True)))
+    return CostFit(costs, measured, terms @ found)
+
+
+def predict(costs: Costs, works: Iterable[Work]) -> Floats:
+    """Return what each part of a step costs."""
+    terms = np.array([work.terms(costs) for work in works], np.float64)
+    predicted: Floats = terms @ np.array([getattr(costs, name) for name in TERMS])
+    return predicted
+
+
+def checked_timings(timings: Any) -> tuple[list[Work], Floats]:
+    """Return what was measured, and the seconds that it took."""
+    if isinstance(timings, StepTimer):
+        timings = timings.timings
+    if not isinstance(timings, (list, tuple)):
+        raise TypeError(
+            f"timings is {describe(timings)}; pass a StepTimer, or a list of pairs (batch, seconds)"
+        )
+    works, measured = [], []
+    for index, pair in enumerate(timings):
+        if not isinstance(pair, (tuple, list)) or len(pair) != 2:
+            raise TypeError(f"timings[{index}] is {describe(pair)}; pass a pair (batch, seconds)")
+        what, seconds = pair
+        works.append(Work.of(what, f"timings[{index}]"))
+        if not isinstance(seconds, (int, float, np.number)) or not 0 < float(seconds) < np.inf:
+            raise ValueError(f"timings[{index}] took {seconds!r}; pass seconds, above 0 and finite")
+        measured.append(float(seconds))
+    return works, np.array(measured)
+
+
+def _non_negative(columns: Floats, target: Floats) -> Floats:
+    """Solve least squares with numbers of 0 or more: the best of all choices of what is not 0.
+
+    Of four terms there are fifteen. The best is among those that need no bounds.
+    """
+    count = columns.shape[1]
+    best, least = np.zeros(count), float(target @ target)
+    for size in range(1, count + 1):
+        for chosen in map(list, combinations(range(count), size)):
+            found = np.linalg.lstsq(columns[:, chosen], target, rcond=None)[0]
+            error = target - columns[:, chosen] @ found
+            if (found >= 0).all() and error @ error < least * (1 - 1e-12):
+                best, least = np.zeros(count), float(error @ error)
+                best[chosen] = found
+    return best
+
+
+def _warn_of_terms_alike(columns: Floats) -> None:
+    """Warn of terms that are nearly a sum of others in all timings."""
+    alike = []
+    for term, name in enumerate(TERMS):
+        others = np.delete(columns, term, axis=1)
+        found = np.linalg.lstsq(others, columns[:, term], rcond=None)[0]
+        if np.linalg.norm(columns[:, term] - others @ found) < ALIKE**0.5 * np.linalg.norm(
+            columns[:, term]
+        ):
+            alike.append(name)
+    if alike:
+        warnings.warn(
+            f"timings cannot tell {', '.join(alike)} apart, since what they count grows together "
+            "in all of them: the sum is right, each alone may not be; add micro-batches with other "
+            "numbers of tokens, longer or shorter sequences, and other numbers of them",
+            stacklevel=4,
+        )
