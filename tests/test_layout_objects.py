@@ -13,7 +13,8 @@ from small_input import build
 import fastcollate as fc
 from fastcollate.plan.layouts import BY_NAME, Layout
 
-NAMES = ["left", "right", "two_segment", "jagged"]
+NAMES = ["left", "right", "two_segment", "jagged", "tree"]
+TREE = fc.planning.prefix_tree([[1, 2], [3], [1, 2]], [[4], [5, 6], [4, 5, 6]])
 BINS = fc.planning.pack([3, 3, 5], 8, multiple_of=2)
 LAYOUTS = [
     fc.Left(),
@@ -30,7 +31,18 @@ LAYOUTS = [
     fc.Packed(plan=[[2, 0], [1]], padding_as="no_segment"),
     fc.Packed.single_row(),
     fc.Packed.single_row(multiple_of=4, shift="next_token"),
+    fc.Tree(),
+    fc.Tree(64, share="group", same_inputs=["a", "b", "a"], multiple_of=4, pad_to=128),
+    fc.Tree(
+        64, algorithm="bfd", max_sequences=3, min_bins=2, bins_multiple_of=2, oversize="own_bin"
+    ),
+    fc.Tree(64, max_cost=1e6, cost="tokens", share="prompts"),
+    fc.Tree(64, plan=TREE, same_inputs=np.array([5, 5, 6])),
+    fc.Tree(plan=TREE.pack(64, multiple_of=2)),
 ]
+
+
+TREE_PLANS = (fc.planning.TreePlan, fc.planning.TreeBins)
 
 
 def doubled(lengths):
@@ -67,7 +79,7 @@ def test_nothing_changes_a_layout(layout, name):
 
 @pytest.mark.parametrize("layout", LAYOUTS, ids=str)
 def test_what_is_printed_makes_the_layout_again(layout):
-    if layout != fc.Packed(plan=BINS, shift="next_token"):
+    if not isinstance(getattr(layout, "plan", None), (fc.planning.BinPlan, *TREE_PLANS)):
         assert eval(f"fc.{layout!r}") == layout
 
 
@@ -152,6 +164,32 @@ def test_a_name_stands_for_the_defaults(name):
         (lambda: fc.Packed(plan=[[-1]]), ValueError, "plan"),
         (lambda: fc.Packed(plan=BINS, multiple_of=8), ValueError, "made with multiple_of=2"),
         (lambda: fc.Packed.single_row(capacity=8), TypeError, "capacity"),
+        (lambda: fc.Tree(0), ValueError, "capacity is 0"),
+        (
+            lambda: fc.Tree(max_sequences=2),
+            ValueError,
+            "max_sequences is given, but capacity is None",
+        ),
+        (lambda: fc.Tree(8, share="some"), ValueError, "share is 'some'; pass 'all'"),
+        (lambda: fc.Tree(8, plan=BINS), TypeError, "plan is BinPlan.*prefix_tree"),
+        (lambda: fc.Tree(8, plan=TREE, share="group"), ValueError, "share is given, but plan"),
+        (lambda: fc.Tree(8, plan=TREE.pack(9)), ValueError, "capacity is given.*TreePlan.pack"),
+        (
+            lambda: fc.Tree(plan=TREE.pack(9, multiple_of=2), multiple_of=4),
+            ValueError,
+            "plan was made with multiple_of=2",
+        ),
+        (lambda: fc.Tree(8, algorithm="concat"), ValueError, "algorithm='concat' splits rows"),
+        (lambda: fc.Tree(8, oversize="split"), ValueError, "oversize='split' splits rows"),
+        (lambda: fc.Tree(8, max_cost=1, cost=[1, 2]), ValueError, "cost has one number per row"),
+        (lambda: fc.Tree(8, same_inputs=5), TypeError, "same_inputs"),
+        (lambda: fc.Tree(8, grow_by="splitting"), TypeError, "Tree has no argument 'grow_by'"),
+        (lambda: fc.Tree(8, shift="next_token"), TypeError, "Tree has no argument 'shift'"),
+        (
+            lambda: fc.Tree(pad_to=3, multiple_of=2),
+            ValueError,
+            "pass a multiple of 2 as pad_to",
+        ),
         (
             lambda: fc.Packed.single_row(pad_to=3, multiple_of=2),
             ValueError,

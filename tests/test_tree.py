@@ -3,8 +3,9 @@
 import pickle
 
 import numpy as np
+import pytest
 from conftest import share
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 import fastcollate as fc
@@ -165,3 +166,243 @@ def test_values_go_back_to_rows(drawn, array_type):
 
 def rows_of(ragged):
     return [row.tolist() for row in ragged]
+
+
+@share(3)
+@given(drawn=st.data())
+def test_some_bins(drawn, array_type):
+    data, layout, _, more = drawn.draw(cases(array_type, max_many=30))
+    options = {"pad_token_id": 9, "array_type": array_type, **more}
+    batch = fc.build_batch(**data._asdict(), **options, layout=layout)
+    count = len(batch.input_ids)
+    bins = drawn.draw(st.permutations(range(count)))[: drawn.draw(st.integers(1, count))]
+    found = batch.select(bins=bins)
+    row_bins = batch.row_bins.tolist()
+    rows = [row for row, bin_ in enumerate(row_bins) if bin_ in bins]
+    assert found.input_ids.tolist() == [batch.input_ids.tolist()[bin_] for bin_ in bins]
+    assert found.subtree_end.tolist() == [batch.subtree_end.tolist()[bin_] for bin_ in bins]
+    assert found.row_bins.tolist() == [bins.index(row_bins[row]) for row in rows]
+    width = batch.input_ids.shape[1]
+    before = fc.Ragged(batch.predictors, batch.response_offsets)
+    after = fc.Ragged(found.predictors, found.response_offsets)
+    for number, row in enumerate(rows):
+        is_led = [len(data.prompts[row]) > 0 or at > 0 for at in range(len(data.responses[row]))]
+        for old, new, has_one in zip(before[row], after[number], is_led, strict=True):
+            bin_, column = divmod(int(old), width)
+            assert int(new) == (bins.index(bin_) * width + column if has_one else 0)
+    # What the same rows alone would be, but for where they lie.
+    alone = fc.build_batch(**data._asdict(), **options, layout="jagged")
+    every = alone.select(fc.planning.Shard(rows, [False] * len(rows), len(data.prompts)))
+    again = found.to_layout("jagged")
+    assert_same(unrouted(again), unrouted(every))
+    assert again.uids == every.uids
+    assert_same(pickle.loads(pickle.dumps(found)), found)
+
+
+def test_bins_that_cannot_be_selected():
+    batch = fc.build_batch([[1], [2]], [[3], [4]], pad_token_id=0, layout=fc.Tree(2))
+    for bins in ([], [2], [0, 0]):
+        with pytest.raises(
+            ValueError, match=r"bins is .*has 2 bins; pass .* from 0 to 1, each once"
+        ):
+            batch.select(bins=bins)
+    with pytest.raises(TypeError, match="bins"):
+        batch.select(bins=[0.5])
+    with pytest.raises(TypeError, match="shard and bins are both None"):
+        batch.select()
+    with pytest.raises(ValueError, match="layout='left'"):
+        batch.to_layout("left").select(bins=[0])
+    shard = fc.plan_step([2, 2], dp_size=2).shard(0, 0)
+    with pytest.raises(ValueError, match=r"layout='tree'.*build_batch or bins=\.\.\."):
+        batch.select(shard)
+
+
+def build(prompts=((1, 2), (1, 2), (3,)), responses=((4, 5), (4, 6), (7,)), **options):
+    return fc.build_batch(
+        prompts, responses, **{"pad_token_id": 0, "array_type": "numpy", **options}
+    )
+
+
+def test_written_out(array_type):
+    batch = build(
+        [[5], [5], [5]],
+        [[6, 1], [6, 2, 3], [9]],
+        rewards=[1.0, 2.0, 3.0],
+        layout=fc.Tree(multiple_of=4),
+        fields={"ages": fc.Field([[1, 2, 3], [4, 5, 6, 7], [8, 9]], align="sequence")},
+        array_type=array_type,
+    )
+    expected = {
+        "input_ids": np.array([[5, 6, 1, 2, 3, 9, 0, 0]]),
+        "position_ids": np.array([[0, 1, 2, 2, 3, 1, 0, 0]]),
+        "subtree_end": np.array([[6, 5, 3, 5, 5, 6, 7, 8]], np.int32),
+        "targets": np.array([6, 1, 6, 2, 3, 9]),
+        "predictors": np.array([0, 1, 0, 1, 3, 0]),
+        "response_offsets": np.array([0, 2, 5, 6]),
+        "row_bins": np.array([0, 0, 0]),
+        "sequence_offsets": np.array([0, 3, 7, 9]),
+        "loss_mask": np.ones(6, np.float32),
+        "rewards": np.array([0, 1, 0, 0, 2, 3], np.float32),
+        "ages": np.arange(1, 10, dtype=np.float32),
+    }
+    assert_same(batch, expected)
+    metrics = batch.metrics
+    assert metrics["batch/tokens"] == 9
+    assert metrics["batch/token_ratio"] == 1.5
+    assert metrics["batch/padding_fraction"] == 0.25
+    assert metrics["batch/bins"] == 1
+    assert repr(batch).startswith("Batch of 3 rows in 1 bin, 9 tokens, 25.0% padding")
+
+
+def test_compact():
+    batch = build(layout="tree", dtypes="compact")
+    names = {key: value.dtype.name for key, value in batch.items()}
+    ints = ("input_ids", "position_ids", "subtree_end", "targets")
+    wide = ("predictors", "response_offsets", "row_bins")
+    expected = dict.fromkeys(ints, "int32") | dict.fromkeys(wide, "int64")
+    assert names == expected | {"loss_mask": "float32"}
+
+
+def test_routes_of_shared_tokens_are_of_the_first_row():
+    routes = [np.full((4, 1, 1), row) for row in (1, 2)] + [np.full((2, 1, 1), 3)]
+    routes[0] = routes[0][:1]  # not captured further
+    batch = build(layout="tree", fields={"routes": fc.RoutedExperts(routes)})
+    assert batch.input_ids.tolist() == [[1, 2, 4, 5, 6, 3, 7]]
+    assert batch["routes"].ravel().tolist() == [1, 0, 0, 0, 2, 3, 3]
+    assert batch.router_padding_mask.tolist() == [[False, True, True, True, False, False, False]]
+    # A row's routes go up to the first token without any.
+    left = batch.to_layout("right")
+    assert left["routes"].squeeze().tolist() == [[1, 0, 0, 0], [1, 0, 0, 0], [3, 3, 0, 0]]
+
+
+@pytest.mark.parametrize("source", ["plan", "bins"])
+def test_a_plan_is_compared_with_the_rows(source):
+    plan = prefix_tree([(1, 2), (1, 2), (3,)], [(4, 5), (4, 6), (7,)])
+    layout = fc.Tree(plan=plan if source == "plan" else plan.pack(10))
+    assert_same(build(layout=layout), build(layout="tree"))
+    message = (
+        "3 tokens in common for row 1 and row 0, but they differ at token 1; pass a plan of these"
+    )
+    with pytest.raises(ValueError, match=message):
+        build([(1, 2), (1, 9), (3,)], layout=layout)
+    with pytest.raises(ValueError, match=r"has 4 tokens in row 1, but the row has 5; pass a plan"):
+        build([(1, 2), (1, 2, 2), (3,)], layout=layout)
+    with pytest.raises(ValueError, match=r"has 3 sequences, but there are 1 rows; pass a plan"):
+        build([(1, 2)], [(4, 5)], layout=layout)
+    large = [list(range(200_000)) for _ in range(2)]
+    plan = prefix_tree(large, [[1], [2]])
+    large[1][150_000] = 0
+    for rows in (large, [np.array(row) for row in large]):
+        with pytest.raises(ValueError, match="differ at token 150000"):
+            build(rows, [[1], [2]], layout=fc.Tree(plan=plan))
+
+
+def test_rows_share_what_is_the_same_for_the_model():
+    images = {"images": fc.PerRow([np.ones((1, 2))] * 3, concat=True)}
+    assert build(layout="tree", fields=images).input_ids.shape == (1, 10)
+    same = fc.Tree(same_inputs=["a", "a", "b"])
+    assert build(layout=same, fields=images).input_ids.shape == (1, 7)
+    assert build(layout=fc.Tree(same_inputs=[1, 2, 3])).input_ids.shape == (1, 10)
+    plan = prefix_tree([(1, 2), (1, 2), (3,)], [(4, 5), (4, 6), (7,)])
+    message = "each row has inputs of its own .PerRow with concat=True.; pass same_inputs"
+    with pytest.raises(ValueError, match=message):
+        build(layout=fc.Tree(plan=plan), fields=images)
+    with pytest.raises(ValueError, match=r"3 tokens in common .* but their same_inputs differ"):
+        build(layout=fc.Tree(plan=plan, same_inputs=[0, 1, 2]))
+    for layout in (fc.Tree(same_inputs=[0, 1]), fc.Tree(plan=plan, same_inputs=[0, 1])):
+        with pytest.raises(ValueError, match=r"same_inputs has 2 rows, but .* has 3"):
+            build(layout=layout)
+    # Arrays of rows that are no inputs of the model do not matter.
+    notes = {"notes": fc.PerRow(["x", "y", "z"])}
+    assert build(layout="tree", fields=notes).input_ids.shape == (1, 7)
+
+
+def test_what_a_tree_does_not_have():
+    for labels in ("aligned", "shifted"):
+        with pytest.raises(ValueError, match=r"labels is .*batch.targets .*batch.predictors"):
+            build(layout="tree", labels=labels)
+    with pytest.raises(ValueError, match="share of the layout is 'group', but uids is None"):
+        build(layout=fc.Tree(share="group"))
+    with pytest.raises(ValueError, match="row 1 has 4 tokens"):
+        build(layout=fc.Tree(3), prompts=((1,), (1, 2), (3,)))
+    with pytest.raises(ValueError, match="pad_to"):
+        build(layout=fc.Tree(pad_to=6))
+    message = r"row 1 has no prompt, so with layout=fc.Tree\(...\) no position holds the prediction"
+    headless = {"prompts": [[1], []], "responses": [[2], [1, 2]], "layout": "tree"}
+    with pytest.raises(ValueError, match=message + ".* pass a loss_mask that is 0 there"):
+        build(**headless)
+    with pytest.raises(ValueError, match=message + ".* set loss_mask to 0 there"):
+        build(**headless, loss_mask=[[1], [1, 1]])
+    batch = build(**headless, loss_mask=[[1], [0, 1]])
+    assert batch.input_ids.tolist() == [[1, 2]]
+    assert batch.predictors.tolist() == [0, 0, 0]
+    assert batch.loss_mask.tolist() == [1, 0, 1]
+    assert batch.metrics["batch/tokens_without_predecessor"] == 1
+    with pytest.raises(ValueError, match="'targets': the batch's own and fields"):
+        build(layout="tree", fields={"targets": fc.PerRow([1, 2, 3])})
+    with pytest.raises(ValueError, match=r"layout is 'tree'.* call build_batch"):
+        fc.Collator(pad_token_id=0, layout="tree")
+    with pytest.raises(ValueError, match=r"context parallelism"):
+        fc.parallel.cp_split(build(layout="tree"), 2, 0)
+
+
+def test_no_token(array_type):
+    nothing = [[], []]
+    batch = fc.build_batch(nothing, nothing, pad_token_id=0, layout="tree", array_type=array_type)
+    assert batch.input_ids.shape == (1, 0)
+    assert batch.targets.tolist() == batch.predictors.tolist() == []
+    assert batch.row_bins.tolist() == [0, 0]
+    assert_same(batch, build_batch_loops(nothing, nothing, pad_token_id=0, layout=fc.Tree()))
+
+
+@share(3)
+@given(drawn=st.data())
+def test_values_of_shards_are_those_of_the_jagged_layout(drawn):
+    """Padding rows have no values, and share nothing."""
+    data, layout, _, more = drawn.draw(cases("numpy", max_many=20))
+    assume(layout.plan is None)
+    lens = [len(prompt) + len(response) for prompt, response in zip(*data[:2], strict=True)]
+    plan = fc.plan_step(lens, dp_size=drawn.draw(st.integers(1, 4)))
+    for rank in range(plan.dp_size):
+        options = {**data._asdict(), **more, "shard": plan.shard(0, rank), "pad_token_id": 9}
+        found = fc.build_batch(**options, layout=layout, array_type="numpy")
+        jagged = fc.build_batch(**options, layout="jagged", array_type="numpy")
+        for key, value in jagged.items():
+            if key in found and jagged.spec.table[key].align != "sequence":
+                assert_same({key: found[key]}, {key: value})
+        assert found.is_padding == jagged.is_padding
+        assert_same(unrouted(found.to_layout("jagged")), unrouted(jagged))
+
+
+@pytest.mark.parametrize("pad_rows", ["copy_first", "synthetic"])
+def test_padding_rows_share_nothing(pad_rows):
+    rows = [(1, 2), (3,), (1, 2)], [(4, 5), (7,), (4, 6)]
+    shard = fc.plan_step([4, 2, 4], dp_size=2, pad_rows=pad_rows).shard(0, 1)
+    assert shard.is_padding.tolist() == [False, True]
+    batch = build(*rows, shard=shard, layout="tree")
+    prompt, response = ([1, 2], [4, 5]) if pad_rows == "copy_first" else ([0], [0])
+    expected = {
+        "input_ids": [*prompt, *response, 1, 2, 4, 6],
+        "position_ids": [*range(len(prompt + response)), 0, 1, 2, 3],
+        "targets": [4, 6, *response],
+        "loss_mask": [1, 1, *[0 for _ in response]],
+    }
+    for key, values in expected.items():
+        assert batch[key].ravel().tolist() == values, key
+    assert batch.predictors.tolist()[:2] == [len(prompt + response) + at for at in (1, 2)]
+    assert batch.metrics["batch/tokens"] == 4
+
+
+def test_a_batch_on_its_way(array_type):
+    builder = fc.BatchBuilder(pad_token_id=0, layout="tree", array_type=array_type)
+    for prompt, response in zip([[1, 2], [1, 2], [3]], [[4, 5], [4, 6], [7]], strict=True):
+        builder.add(prompt, response)
+    batch = builder.finish()
+    assert_same(batch, build(layout="tree"))
+    if array_type == "torch":
+        assert_same(batch.to("cpu"), batch)
+        wide = fc.memory.pad_on_device(batch, dtypes={"loss_mask": "float64"})
+        assert wide.loss_mask.tolist() == batch.loss_mask.tolist()
+        assert (
+            wide.to_layout("left").input_ids.tolist() == batch.to_layout("left").input_ids.tolist()
+        )

@@ -27,6 +27,7 @@ from fastcollate.ops.normalize import LossNormalizers, loss_normalizers, normali
 from fastcollate.ops.places import RowPlaces, trained_places
 from fastcollate.ops.relayout import relayout
 from fastcollate.ops.select import selected
+from fastcollate.ops.select_bins import selected_bins
 from fastcollate.pickling import own_memory, unpickled
 from fastcollate.plan.bin_plan import BinPlan
 from fastcollate.plan.layouts import LayoutArgument, Shift, checked_layout, split_message
@@ -889,26 +890,39 @@ class Batch(Mapping[str, Any], Generic[Array]):
         """
         return pinned_batch(self)
 
-    def select(self, shard: Shard) -> Batch[Array]:
-        """Take the rows of a shard, with its padding rows.
+    def select(
+        self, shard: Shard | None = None, *, bins: Sequence[int] | None = None
+    ) -> Batch[Array]:
+        """Take the rows of a shard, with its padding rows; or some bins of a tree.
 
         Parameters
         ----------
         shard
             Of a plan that :func:`fastcollate.plan_step` made of this batch.
+        bins
+            In place of it, which rows of the outputs of a tree to take, in this order. Rows of the
+            batch that lie in them keep their order; ``predictors`` count the positions of the new
+            batch.
 
         Returns
         -------
         Batch
-            As wide as this one. Views of its outputs where the rows follow each other and none is
-            padding; else written anew, in memory of its own, on the host.
+            As wide as this one. Views of its outputs where the rows of a shard follow each other
+            and none is padding; else written anew, in memory of its own: of a shard on the host, of
+            bins where this batch lies.
 
         Raises
         ------
         ValueError
-            The plan was made for another batch, or this one is packed: its rows are bins.
+            The plan was made for another batch, or this one has rows in bins; bins that are not
+            there or given twice, or of another layout than a tree.
+        TypeError
+            Neither of the two is given, or both, or one is nothing of that.
         """
-        return selected(self, shard)
+        if (shard is None) == (bins is None):
+            found = "None" if shard is None else "given"
+            raise TypeError(f"shard and bins are both {found}; pass one of them")
+        return selected(self, shard) if shard is not None else selected_bins(self, bins)
 
     def __repr__(self) -> str:
         plan = self._plan

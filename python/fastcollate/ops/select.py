@@ -19,9 +19,11 @@ def selected(batch: Batch, shard: Shard) -> Batch:
     """See :meth:`fastcollate.Batch.select`."""
     check_shard(shard)
     if batch.plan.has_bins:
+        advice = " or bins=..." if batch.plan.is_tree else ""
         raise ValueError(
-            "the batch is packed, so several of its rows share a row of the outputs; "
-            "pass shard to build_batch, or select from a padded or jagged batch"
+            f"the batch has layout={batch.plan.layout!r}, so several of its rows share a row of "
+            f"the outputs; pass shard to build_batch{advice}, or select from a padded or jagged "
+            "batch"
         )
     plan = batch.plan
     found = None if shard.layout is None else _other_layout(plan, shard, shard.layout)

@@ -9,7 +9,7 @@ use std::ops::Range;
 use super::placement::{Grid, Segment};
 use crate::error::{Error, Result};
 use crate::plan::share::{Tree, TreeRow};
-use crate::plan::{Assembly, Bins, Layout, Placement, Row, Span};
+use crate::plan::{Assembly, Bins, Layout, Pick, Placement, Row, Span};
 
 /// Where rows are read from: segments that may overlap those of other rows.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -122,6 +122,50 @@ impl Placement {
             begin += row.response_len;
         }
         self.response.with_segments(runs)
+    }
+
+    /// The rows of some bins of a tree, in their order, what these are made of, and where they lie: the bins
+    /// one after the other, as wide as all are.
+    ///
+    /// # Errors
+    /// [`Error::InvalidPlan`] for a bin that is not there or is given twice, and for none at all.
+    pub fn of_some_bins(
+        &self,
+        assembly: &Assembly,
+        bins: &[usize],
+    ) -> Result<(Vec<usize>, Assembly, Self)> {
+        let mut numbers = vec![None; self.sequence.rows()];
+        for (number, &bin) in bins.iter().enumerate() {
+            let known = numbers.get_mut(bin).filter(|known| known.is_none());
+            let invalid =
+                || Error::InvalidPlan(format!("bin {bin} is not there, or is there twice"));
+            *known.ok_or_else(invalid)? = Some(number);
+        }
+        let row_bins = self.row_bins(assembly);
+        let is_there = |row: &usize| numbers[row_bins[*row]].is_some();
+        let rows: Vec<_> = (0..row_bins.len()).filter(is_there).collect();
+        let picks: Vec<_> = rows.iter().copied().map(Pick::of_row).collect();
+        let assembly = assembly.picked(&picks);
+        let mut segments = Vec::with_capacity(rows.len());
+        for (dst_row, &bin) in bins.iter().enumerate() {
+            let all = self.sequence.segments();
+            let begin = all.partition_point(|segment| segment.dst_row < bin);
+            let of_bin = all[begin..]
+                .iter()
+                .take_while(|segment| segment.dst_row == bin);
+            segments.extend(of_bin.map(|segment| Segment {
+                row: rows.partition_point(|&row| row < segment.row),
+                dst_row,
+                ..*segment
+            }));
+        }
+        let placement = Self {
+            layout: Layout::Tree,
+            sequence: Grid::of_segments(bins.len(), self.sequence.width(), segments)?,
+            response: responses(&assembly)?,
+            bin_layout: None,
+        };
+        Ok((rows, assembly, placement))
     }
 
     /// The output row of each row.

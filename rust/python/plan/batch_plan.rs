@@ -11,7 +11,9 @@ use fastcollate::plan::{
 };
 use fastcollate::write::{Destination, write_mask};
 use numpy::ndarray::Array2;
-use numpy::{IntoPyArray, PyArray1, PyArray2, PyArray4, PyArray5, PyArrayMethods};
+use numpy::{
+    IntoPyArray, PyArray1, PyArray2, PyArray4, PyArray5, PyArrayMethods, PyReadonlyArray1,
+};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple, PyType};
 
@@ -19,7 +21,7 @@ use crate::error::{Error, Result};
 use crate::plan::layout::{LAYOUTS, LayoutSpec, PADDING_AS, SHIFTS};
 use crate::plan::shard::Shard;
 use crate::plan::tables::{
-    self, Column, column, column_of, rows_of, rows_of_table, set_table, sources_of, to_i64,
+    self, Column, column, column_of, rows_of, rows_of_table, set_table, sources_of, to_i64, usizes,
 };
 
 /// How many blocks belong to each block, and these.
@@ -191,6 +193,33 @@ impl Plan {
             rows.into_assembly(),
             placement,
         ))
+    }
+
+    /// The rows of some bins of a tree, int64, and their plan.
+    fn select_bins<'py>(
+        &self,
+        py: Python<'py>,
+        bins: PyReadonlyArray1<i64>,
+    ) -> Result<(Column<'py>, Self)> {
+        let bins = usizes("bins", &bins)?;
+        let (rows, assembly, placement) = self.placement.of_some_bins(&self.assembly, &bins)?;
+        let plan = Self::new(self.turns.clone(), assembly, placement);
+        Ok((column_of(py, rows), plan))
+    }
+
+    /// What predicts the response tokens of a tree's rows, counted over all its positions, and the bin of
+    /// each row, all int64.
+    fn tree_places<'py>(&self, py: Python<'py>) -> (Column<'py>, Column<'py>) {
+        let runs = self.placement.predictors(&self.assembly);
+        let mut predictors = vec![0; runs.positions()];
+        for run in runs.segments() {
+            let places = predictors[run.dst_col..].iter_mut().take(run.len);
+            places
+                .zip(run.from..)
+                .for_each(|(to, place)| *to = to_i64(place));
+        }
+        let bins = self.placement.row_bins(&self.assembly);
+        (PyArray1::from_vec(py, predictors), column_of(py, bins))
     }
 
     /// Where the values of response tokens stand in an output of `width` positions a row, int64, and

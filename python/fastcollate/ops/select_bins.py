@@ -1,0 +1,70 @@
+"""Some bins of a tree: their rows, and what these have."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from fastcollate.arguments import counted
+from fastcollate.arrays import like_of, offsets_of, places_of, taken, to_numpy
+from fastcollate.ops.relayout import names_of
+from fastcollate.plan.lengths import checked_bin
+
+if TYPE_CHECKING:
+    from fastcollate.batch import Batch
+
+
+def selected_bins(batch: Batch, bins: Any) -> Batch:
+    """See :meth:`fastcollate.Batch.select`."""
+    plan = batch.plan
+    if not plan.is_tree:
+        raise ValueError(
+            f"bins is given, but the batch has layout={plan.layout!r}; pass a batch that was built "
+            "with layout=fc.Tree(...), or a shard"
+        )
+    bins = checked_bin("bins", bins)
+    count = plan.num_output_rows
+    if len(bins) == 0 or bins.max() >= count or len(np.unique(bins)) < len(bins):
+        raise ValueError(
+            f"bins is {bins.tolist()}, but the batch has {counted(count, 'bin')}; pass one or "
+            f"more of the numbers from 0 to {count - 1}, each once"
+        )
+    rows, selected = plan.select_bins(bins)
+    # Where the values of the rows lie in outputs that hold them end to end.
+    lens = {
+        "response": plan.response_lens,
+        "stream": plan.prompt_lens + plan.response_lens,
+    }
+    places = {
+        name: places_of(offsets_of(of_rows)[rows], of_rows[rows]) for name, of_rows in lens.items()
+    }
+    follows = dict(zip(("predictors", "row_bins"), selected.tree_places(), strict=True))
+    data: dict[str, Any] = {}
+    for output in batch.spec.table:
+        key, align, value = output.key, output.align, batch[output.key]
+        if output.field is None and key in follows:
+            data[key] = like_of(follows[key], value)
+        elif align == "sequence":
+            data[key] = taken(value, bins)
+        elif align in places:
+            data[key] = taken(value, places[align])
+        elif align == "row":
+            data[key] = taken(value, rows)
+        elif align == "object":
+            data[key] = [value[row] for row in rows.tolist()]
+        elif align == "joined":
+            offsets = to_numpy(batch[f"{key}_offsets"])
+            data[key] = taken(value, places_of(offsets[rows], np.diff(offsets)[rows]))
+        else:
+            data[key] = like_of(offsets_of(np.diff(to_numpy(value))[rows]), value)
+    was = batch.is_padding
+    return batch._with_data(
+        data,
+        _plan_or_call=selected,
+        _handover=None,
+        is_padding=[False if was is None else was[row] for row in rows.tolist()],
+        **{
+            name: [values[row] for row in rows.tolist()] for name, values in names_of(batch).items()
+        },
+    )
