@@ -586,10 +586,10 @@ class Tree(Layout):
             for name in ("capacity", *_TREE_PACKING):
                 if name in given and name not in ("oversize", "cost"):
                     self._set(name, getattr(packer, name))
-        elif name := next((name for name in _TREE_PACKING if name in given), None):
+        elif wrong := [name for name in _TREE_PACKING if name in given]:
             raise ValueError(
-                f"{name} is given, but capacity is None, so all rows lie in one bin; pass a "
-                f"capacity, or leave {name} out"
+                f"{wrong[0]} is given, but capacity is None, so all rows lie in one bin; pass a "
+                f"capacity, or leave {wrong[0]} out"
             )
 
     @staticmethod

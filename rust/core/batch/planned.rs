@@ -221,6 +221,10 @@ impl Planner<'_> {
                     // Every part of a sequence counts from 0 on; if nothing is said of padding, with it.
                     (true, Some(_)) => Place::Own(sequence.restarting()),
                     (true, None) => Place::Own(self.segments.positions(sequence)?),
+                    // Rows that add no token to a tree are not what padding is behind.
+                    (false, _) if placement.layout.is_tree() => {
+                        Place::Own(sequence.without_empty())
+                    }
                     (false, _) => Place::Sequence,
                 };
                 let padding = padding.unwrap_or(PositionPadding::Zero);

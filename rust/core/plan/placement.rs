@@ -412,6 +412,13 @@ impl Grid {
         }
     }
 
+    /// The same grid without segments that hold nothing.
+    #[must_use]
+    pub fn without_empty(&self) -> Self {
+        let segments = self.segments.iter().filter(|segment| segment.len > 0);
+        self.with_segments(segments.copied().collect())
+    }
+
     /// The same grid with other segments that are right by construction.
     pub(super) fn with_segments(&self, segments: Vec<Segment>) -> Self {
         Self { segments, ..*self }

@@ -96,9 +96,9 @@ def tree_outputs(
     for bin_, of_bin in enumerate(batch.bins):
         for row in of_bin:
             row_bins[row] = bin_
-    for row, path, count in zip(rows, batch.paths, batch.answers.lens, strict=True):
-        for token in range(len(row) - count, len(row)):
-            targets.append(row[token])
+    for tokens, path, count in zip(rows, batch.paths, batch.answers.lens, strict=True):
+        for token in range(len(tokens) - count, len(tokens)):
+            targets.append(tokens[token])
             before = path[token - 1] if token > 0 else (0, 0)
             predictors.append(before[0] * width + before[1])
         offsets.append(len(targets))
