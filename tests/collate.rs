@@ -4,14 +4,14 @@ use std::fmt;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use fastcollate::batch::{
-    Beside, Collated, Columns, FieldKind, FieldSpec, LOSS_MASK, OutputSpec, Request, RowSource,
-    Spread, Value, collate_slices,
+    Beside, Collated, Columns, FieldKind, FieldSpec, LOSS_MASK, Layers, OutputSpec, Request,
+    RowSource, Spread, Value, collate_slices,
 };
 use fastcollate::plan::merge::{MergePolicy, MergeRewards, MergeSpec, Streams};
 use fastcollate::plan::pack::{Algorithm, Cost, Growth, Oversize, PackSpec, Packer};
 use fastcollate::plan::{
-    BinSource, Bins, Layout, LayoutSpec, Longest, PackedSpec, PaddingAs, Pick, Shard, Shift, Turns,
-    Widths, WidthsOf,
+    BinSource, Bins, CpRank, Layout, LayoutSpec, Longest, PackedSpec, PaddingAs, Pick, Shard,
+    Shift, Turns, Widths, WidthsOf,
 };
 use fastcollate::polling::Poll;
 use fastcollate::write::PositionPadding;
@@ -646,6 +646,63 @@ fn routes_choose_their_dtype_and_pad_with_different_experts() {
     assert_eq!(values, [0, 1, 300, 1, 2, 3, 4, 5, 0, 1, 0, 1]);
     let (_, mask) = batch.array::<u8>("router_padding_mask").unwrap();
     assert_eq!(mask, [1, 0, 0, 0, 1, 1]);
+}
+
+#[test]
+fn a_rank_gets_its_chunks_and_layers() {
+    let input = Input::of_lens(&[(1, 5), (2, 1)]);
+    let layers = |token: i64| [10 * token, 10 * token + 1, 10 * token + 2];
+    let routes: Vec<Vec<i64>> = [6, 2]
+        .map(|tokens| (0..tokens).flat_map(layers).collect())
+        .into();
+    let spec = FieldSpec {
+        kind: FieldKind::Experts {
+            count: Some(60),
+            layers: Some(Layers { begin: 1, end: 3 }),
+        },
+        dtype: None,
+        is_plain: false,
+        ..field("routes")
+    };
+    let part = |size, rank, multiple_of| {
+        let request = Request {
+            pad_token_id: PAD,
+            fields: &[&spec],
+            outputs: &OUTPUTS,
+            cp: Some(CpRank { size, rank }),
+        };
+        let values = routes.iter().map(|row| Slice::I64(row)).collect();
+        let columns = Columns {
+            fields: vec![SliceColumn::new("routes", values, vec![3, 1], Check::None)],
+            ..input.columns()
+        };
+        let packed = PackedSpec {
+            bins: BinSource::SingleRow,
+            shift: Shift::None,
+            padding_as: PaddingAs::OwnSegment,
+        };
+        let layout = LayoutSpec::packed(packed, None, multiple_of);
+        collated(&request, RowSource::Turns, columns, &layout)
+    };
+    // Of places of 8 and 4 positions, the first and the last chunk.
+    let batch = part(2, 0, 4).unwrap();
+    let (shape, ids) = batch.array::<i64>("input_ids").unwrap();
+    assert_eq!(shape, [1, 6]);
+    assert_eq!(ids, [1000, 1001, PAD, PAD, 2000, PAD]);
+    let (shape, values) = batch.array::<u8>("routes").unwrap();
+    assert_eq!(shape, [1, 6, 2, 1]);
+    assert_eq!(values, [1, 2, 11, 12, 0, 0, 0, 0, 1, 2, 0, 0]);
+    let (_, mask) = batch.array::<u8>("router_padding_mask").unwrap();
+    assert_eq!(mask, [0, 0, 1, 1, 0, 1]);
+    let batch = part(2, 1, 4).unwrap();
+    let (_, ids) = batch.array::<i64>("input_ids").unwrap();
+    assert_eq!(ids, [1002, 1003, 1004, 1005, 2001, 2002]);
+    let (_, labels) = batch.array::<i64>("labels").unwrap();
+    assert_eq!(labels, [1002, 1003, 1004, 1005, IGNORED, 2002]);
+    let refused = part(4, 1, 4).unwrap_err().to_string();
+    let place =
+        "the sequence at row 0, column 8 has 4 positions, which 2 * cp_size = 8 does not divide";
+    assert!(refused.contains(place), "{refused}");
 }
 
 /// A batch that is large enough for several threads.

@@ -13,6 +13,7 @@ from conftest import NEEDS_TORCH, share
 from hypothesis import assume, given
 from hypothesis import strategies as st
 from packings import SHIFTS
+from test_blocks import split, through_blocks
 
 import fastcollate as fc
 from fastcollate.testing.reference import assert_same, build_shard_loops
@@ -406,6 +407,24 @@ def test_layers_of_a_builder():
 def test_layers_that_cannot_be(layers, exception, message):
     with pytest.raises(exception, match="^layers of routes " + message):
         routed(fc.RoutedExperts(routes_of([3]), layers=layers), [3])
+
+
+def test_slices_of_blocks():
+    """What Ray's `collate` makes of rows in many workers."""
+    routes = routes_of(lens := [9, 3, 30, 12, 7])
+    columns = {"prompts": [[1]] * 5, "responses": [[2] * n for n in lens], "uids": list("aabbc")}
+    options = {"pad_token_id": 0, "array_type": "numpy"}
+    plan = fc.plan_step(([1] * 5, lens), dp_size=2, layout=fc.Packed(32, multiple_of=4))
+    for layers in (None, range(1, 4)):
+        columns["fields"] = {"routes": fc.RoutedExperts(routes, layers=layers)}
+        for rank in range(2):
+            for part in plan.shard(0, rank).micro_batches():
+                for how in ({"widths": "shard"}, {"cp": (2, 1)}, {"cp": (2, 0), "widths": "shard"}):
+                    how = {**options, **how}
+                    found, _ = through_blocks(
+                        split(columns, [0, 2, 4, 5]), lambda _, part=part: part, how
+                    )
+                    assert_same(found, fc.build_batch(**columns, **how, shard=part))
 
 
 # What the page says
