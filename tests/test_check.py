@@ -289,7 +289,7 @@ def test_findings_print_as_a_table(build, monkeypatch):
         "      not train (2 such tokens in the row)\n"
         "  -> put it on a token that trains, or look at loss_mask"
     )
-    assert "<td>untrained_reward</td><td>3</td>" in findings._repr_html_()
+    assert "untrained_reward (3)</p>" in findings._repr_html_()
     assert str(findings[0]).startswith("row 0, token 3: the reward 1 is beside")
 
 

@@ -33,7 +33,7 @@ from fastcollate.plan.bin_plan import BinPlan
 from fastcollate.plan.layouts import LayoutArgument, Shift, checked_layout, split_message
 from fastcollate.plan.lengths import percentiles
 from fastcollate.plan.step_rows import StepRows
-from fastcollate.view.batch_view import FOLD, BatchView
+from fastcollate.view.batch_view import FOLD, BatchView, batch_page
 
 if TYPE_CHECKING:
     from torch.nn.attention.flex_attention import BlockMask
@@ -925,23 +925,34 @@ class Batch(Mapping[str, Any], Generic[Array]):
         return selected(self, shard) if shard is not None else selected_bins(self, bins)
 
     def __repr__(self) -> str:
-        plan = self._plan
-        if plan is None:
-            head = "Batch without a plan"
-        else:
-            tokens = int((plan.prompt_lens + plan.response_lens)[self._is_real].sum())
-            bins = f" in {counted(plan.num_output_rows, 'bin')}" if plan.has_bins else ""
-            head = (
-                f"Batch of {counted(plan.num_rows, 'row')}{bins}, {counted(tokens, 'token')}, "
-                f"{_padding(plan):.1%} padding"
-            )
-        cells = [(str(key), *_describe(value)) for key, value in self._data.items()]
+        cells = self._outputs
         widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
         lines = (
             "  " + "  ".join(map(str.ljust, row, widths)).rstrip()  # one output a line
             for row in cells
         )
-        return "\n".join((head, *lines))
+        return "\n".join((self._head, *lines))
+
+    def _repr_html_(self) -> str:
+        return batch_page(self)
+
+    @property
+    def _head(self) -> str:
+        """How large the batch is, in words."""
+        plan = self._plan
+        if plan is None:
+            return "Batch without a plan"
+        tokens = int((plan.prompt_lens + plan.response_lens)[self._is_real].sum())
+        bins = f" in {counted(plan.num_output_rows, 'bin')}" if plan.has_bins else ""
+        return (
+            f"Batch of {counted(plan.num_rows, 'row')}{bins}, {counted(tokens, 'token')}, "
+            f"{_padding(plan):.1%} padding"
+        )
+
+    @property
+    def _outputs(self) -> list[tuple[str, ...]]:
+        """The key of each output, and what it is."""
+        return [(str(key), *_describe(value)) for key, value in self._data.items()]
 
     @property
     def _is_real(self) -> np.ndarray:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 import shutil
 import textwrap
 from collections.abc import Iterable
@@ -11,6 +10,7 @@ from itertools import groupby
 from operator import attrgetter
 
 from fastcollate.arguments import counted
+from fastcollate.view import markup
 
 SHOWN = 3
 """How many findings of a kind are printed."""
@@ -68,14 +68,16 @@ class Findings(list[Finding]):
         return "\n".join(lines)
 
     def _repr_html_(self) -> str:
-        """Return a table for a notebook."""
-        rows = "".join(
-            f"<tr><td>{html.escape(kind)}</td><td>{len(findings):,}</td>"
-            f"<td>{'<br>'.join(_shown(findings))}</td><td>{html.escape(advice)}</td></tr>"
-            for kind, advice, findings in self._kinds()
-        )
-        head = "<tr><th>kind</th><th>number</th><th>found</th><th>what to do</th></tr>"
-        return f"<p>{self._head}</p>" + (f"<table>{head}{rows}</table>" if rows else "")
+        """Return the same for a notebook."""
+        parts = [markup.text("p", self._head, "title")]
+        for kind, advice, findings in self._kinds():
+            parts.append(markup.text("p", f"{kind} ({len(findings):,})", "title"))
+            shown = (f"{finding.place}: {finding.reason}" for finding in findings[:SHOWN])
+            parts += [markup.text("div", line, "part") for line in shown]
+            if len(findings) > SHOWN:
+                parts.append(markup.text("div", f"and {len(findings) - SHOWN:,} more", "part"))
+            parts.append(markup.text("div", f"→ {advice}", "part note"))
+        return markup.page(*parts)
 
     @property
     def _head(self) -> str:
@@ -86,12 +88,6 @@ class Findings(list[Finding]):
         for kind, found in groupby(self, attrgetter("kind")):
             findings = list(found)
             yield kind, findings[0].advice, findings
-
-
-def _shown(findings: list[Finding]) -> list[str]:
-    shown = [html.escape(f"{one.place}: {one.reason}") for one in findings[:SHOWN]]
-    more = len(findings) - SHOWN
-    return [*shown, f"and {more:,} more"] if more > 0 else shown
 
 
 def _wrapped(text: str, width: int, first: str, later: str) -> list[str]:

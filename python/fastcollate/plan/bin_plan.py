@@ -14,6 +14,7 @@ from fastcollate.arguments import checked_int, counted
 from fastcollate.arrays import offsets_of
 from fastcollate.plan.lengths import MAX_TOKENS, Integers, checked_bin, checked_lengths
 from fastcollate.plan.tables import Table, check_names, contradiction, listed_integers, not_valid
+from fastcollate.view.plan_pages import bins_page
 
 
 @dataclass(frozen=True, eq=False)
@@ -199,6 +200,13 @@ class BinPlan(Table):
 
     def describe(self) -> str:
         """Return a table of what is in the bins: the least, the mean and the most of all."""
+        cells = self._cells()
+        widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+        lines = ("  ".join(map(str.rjust, row, widths)) for row in cells)
+        return "\n".join((repr(self), *lines))
+
+    def _cells(self) -> list[tuple[str, ...]]:
+        """Return that table, with its head."""
         rows = {
             "tokens": self._per_bin(self.lengths),
             "with padding": self.loads,
@@ -206,14 +214,12 @@ class BinPlan(Table):
         }
         if self.multiple_of == 1:
             del rows["with padding"]
-        cells = [("per bin", "least", "mean", "most")]
+        cells: list[tuple[str, ...]] = [("per bin", "least", "mean", "most")]
         for name, values in rows.items():
             if len(values) > 0:
                 least, most = int(values.min()), int(values.max())
                 cells.append((name, f"{least:,}", f"{values.mean():,.1f}", f"{most:,}"))
-        widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-        lines = ("  ".join(map(str.rjust, row, widths)) for row in cells)
-        return "\n".join((repr(self), *lines))
+        return cells
 
     @classmethod
     def from_dict(cls, tables: Mapping[str, Any]) -> BinPlan:
@@ -235,6 +241,9 @@ class BinPlan(Table):
             f"BinPlan: {sequences} in {bins} of {counted(self.capacity, 'token')}, "
             f"{self.efficiency:.1%} full"
         )
+
+    def _repr_html_(self) -> str:
+        return bins_page(repr(self), self._cells(), self.loads, self.capacity)
 
     def _per_bin(self, values: Integers) -> Integers:
         """Sum what pieces have over each bin."""

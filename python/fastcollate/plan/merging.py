@@ -23,6 +23,7 @@ from fastcollate.plan.grouping import shown, starts_of
 from fastcollate.plan.merge_report import MergeReport, Tokenizer
 from fastcollate.plan.shard import Shard
 from fastcollate.plan.trajectories import checked_trajectories
+from fastcollate.view.plan_pages import merge_page
 
 if TYPE_CHECKING:
     from fastcollate.batch import Batch
@@ -221,6 +222,9 @@ class MergePlan:
         trajectories = counted(self.num_trajectories, "trajectory", "trajectories")
         turns, rows = counted(self.num_turns, "turn"), counted(self.num_rows, "row")
         return f"MergePlan: {turns} of {trajectories} in {rows}"
+
+    def _repr_html_(self) -> str:
+        return merge_page(repr(self), self.report)
 
 
 @suggests_names

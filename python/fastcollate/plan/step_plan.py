@@ -31,6 +31,7 @@ from fastcollate.plan.tables import (
     not_valid,
 )
 from fastcollate.plan.tree_plan import TreePlan
+from fastcollate.view.plan_pages import step_page
 
 if TYPE_CHECKING:
     from fastcollate.batch import Batch
@@ -400,6 +401,13 @@ class StepPlan(Table):
         Rows are real ones. Tokens per rank count padding rows too; the imbalance is the most that a
         rank gets over the mean of all. Ranks that have padding rows only are counted below.
         """
+        cells, notes = self._cells()
+        widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+        lines = ("  ".join(map(str.rjust, row, widths)) for row in cells)
+        return "\n".join((repr(self), *lines, *notes))
+
+    def _cells(self) -> tuple[list[list[str]], list[str]]:
+        """Return the table of mini-batches, with its head, and what is said below it."""
         bins = self.bin_offsets
         head = ["mini-batch", "prompts", "rows", "padding", "padding per rank", "tokens per rank"]
         head += ["imbalance"] if bins is None else ["imbalance", "bins per rank"]
@@ -424,13 +432,11 @@ class StepPlan(Table):
             if bins is not None:
                 first, second = np.searchsorted(bins, self._rank_offsets[index, :2])
                 cells[-1].append(f"{second - first:,}")
-        widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-        lines = ("  ".join(map(str.rjust, row, widths)) for row in cells)
-        notes = (
+        notes = [
             f"mini-batch {index}: {counted(int(without_rows[index]), 'rank')} without a real row"
             for index in np.flatnonzero(without_rows)
-        )
-        return "\n".join((repr(self), *lines, *notes))
+        ]
+        return cells, notes
 
     @classmethod
     def from_dict(cls, tables: Mapping[str, Any]) -> StepPlan:
@@ -478,6 +484,9 @@ class StepPlan(Table):
         """Where mini-batches begin, in rows of the step."""
         real = offsets_of(~self.is_padding)
         return real[self.mini_batch_offsets]
+
+    def _repr_html_(self) -> str:
+        return step_page(repr(self), *self._cells(), self.tokens_per_rank)
 
     def _prompts_in(self, mini_batch: int) -> int:
         """Count the prompts that have rows in a mini-batch."""

@@ -18,6 +18,7 @@ from fastcollate.plan.packing import Algorithm, Oversize, Packer
 from fastcollate.plan.tables import Table, check_names, contradiction, listed_integers, not_valid
 from fastcollate.plan.tree_bins import TreeBins
 from fastcollate.plan.tree_report import TreeReport
+from fastcollate.view.plan_pages import tree_page
 
 
 def checked_tree_packer(capacity: Any, *, cost: Any, **options: Any) -> Packer:
@@ -281,6 +282,9 @@ class TreePlan(Table):
         before, rows = counted(self.tokens_before, "token"), counted(self.num_rows, "row")
         after, ratio = f"{self.tokens_after:,}", f"{self.token_ratio:.1f}x fewer"
         return f"TreePlan: {before} of {rows} in {after}, {ratio}"
+
+    def _repr_html_(self) -> str:
+        return tree_page(repr(self), self.report)
 
     @cached_property
     def _core(self) -> PrefixTree:

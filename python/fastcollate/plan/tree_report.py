@@ -104,9 +104,14 @@ class TreeReport:
     @property
     def shared(self) -> list[SharedTokens]:
         """All tokens that several rows have in common, those first that save most."""
-        return self._shared(None)
+        return self.largest(None)
 
-    def _shared(self, count: int | None) -> list[SharedTokens]:
+    @property
+    def num_shared(self) -> int:
+        """How many of `shared` there are."""
+        return int(np.count_nonzero(self.nodes.num_rows > 1))
+
+    def largest(self, count: int | None) -> list[SharedTokens]:
         """Return the first of `shared`."""
         nodes = self.nodes
         saved = nodes.lengths * (nodes.num_rows - 1)
@@ -136,9 +141,8 @@ class TreeReport:
             fewer = f"   {before / after:.1f}x fewer" if after else ""
             lines.append(f"  {name:<16}{before:>18,}{after:>18,}{fewer}")
         lines.append(f"  depth: {counted(self.depth, 'node')}, {counted(self.forks, 'fork')}")
-        largest = self._shared(SHOWN_NODES)
+        largest = self.largest(SHOWN_NODES)
         lines += [f"  {tokens}" for tokens in largest]
-        hidden = int(np.count_nonzero(self.nodes.num_rows > 1)) - len(largest)
-        if hidden > 0:
+        if (hidden := self.num_shared - len(largest)) > 0:
             lines.append(f"  and {hidden:,} more in report.shared")
         return "\n".join(lines)

@@ -12,6 +12,7 @@ from fastcollate.view import markup
 from fastcollate.view.lines import lines_of, plain
 from fastcollate.view.page import rows_html
 from fastcollate.view.rows import shown
+from fastcollate.view.styles import Kind
 
 if TYPE_CHECKING:
     from fastcollate.batch import Batch
@@ -58,7 +59,11 @@ class BatchView:
 
     def _repr_html_(self) -> str:
         """Return HTML for a notebook, with styles of its own and without scripts."""
-        return markup.page(rows_html(self._shown))
+        return markup.page(self.rows_html())
+
+    def rows_html(self) -> str:
+        """Return HTML without its styles, which :func:`markup.page` adds to a whole page."""
+        return rows_html(self._shown)
 
     def __rich_console__(self, console: Any, options: Any) -> Iterator[Any]:
         """Give rich its lines."""
@@ -66,3 +71,32 @@ class BatchView:
 
         for line in lines_of(self._shown, options.max_width):
             yield Text.assemble(*line, no_wrap=True, overflow="ignore")
+
+
+def batch_page(batch: Batch) -> str:
+    """Return HTML of a whole batch: its outputs, what its positions hold, and some rows."""
+    title = markup.text("p", batch._head, "title")
+    outputs = markup.table(("output", "dtype", "shape"), batch._outputs)
+    if batch._spec is None or batch._spec.cp is not None:
+        return markup.page(title, outputs)
+    return markup.page(
+        title,
+        _shares(batch),
+        markup.folded(f"{len(batch)} outputs", outputs),
+        batch.show().rows_html(),
+    )
+
+
+def _shares(batch: Batch) -> str:
+    """Return a bar of what the positions hold; tokens of a tree are of several kinds at once."""
+    if batch.plan.is_tree:
+        return ""
+    metrics = {key.removeprefix("batch/"): int(value) for key, value in batch.metrics.items()}
+    counts: dict[Kind, int] = {
+        "prompt": metrics["prompt_tokens"],
+        "trained": metrics["trained_tokens"],
+        "masked": metrics["response_tokens"] - metrics["trained_tokens"],
+        "padding": metrics["padded_tokens"] - metrics["tokens"],
+    }
+    words = ", ".join(f"{count:,} {kind}" for kind, count in counts.items())
+    return markup.shares(counts.items()) + markup.text("p", words, "note")

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from html import escape
 
+from fastcollate.view.styles import Kind
+
 CSS = """
 .fastcollate{font:13px/1.5 system-ui,sans-serif;color:inherit;max-width:100%;overflow-wrap:anywhere}
 .fastcollate p{margin:.3em 0}
@@ -13,9 +15,9 @@ CSS = """
 .fastcollate .note{opacity:.7}
 .fastcollate .tokens{font:12px/1.7 ui-monospace,Menlo,Consolas,monospace;white-space:pre-wrap;
 border-left:2px solid rgba(128,128,128,.4);padding-left:.7em}
-.fastcollate .prompt{background:rgba(56,139,253,.13)}
-.fastcollate .trained{background:rgba(46,160,67,.3);font-weight:600;border-bottom:2px solid}
-.fastcollate .masked{background:rgba(210,153,34,.22);font-style:italic;border-bottom:1px dotted}
+.fastcollate .prompt{background:rgba(56,139,253,.18)}
+.fastcollate .trained{background:rgba(46,160,67,.36);font-weight:600;border-bottom:2px solid}
+.fastcollate .masked{background:rgba(210,153,34,.28);font-style:italic;border-bottom:1px dotted}
 .fastcollate .padding{padding:0 .4em;border-radius:3px;background:repeating-linear-gradient(
 -45deg,rgba(128,128,128,.3) 0 3px,transparent 3px 6px)}
 .fastcollate .folded{padding:0 .4em;opacity:.7}
@@ -25,9 +27,9 @@ border-left:2px solid rgba(128,128,128,.4);padding-left:.7em}
 .fastcollate table{border-collapse:collapse;margin:.5em 0;font-variant-numeric:tabular-nums;
 display:block;overflow-x:auto}
 .fastcollate td,.fastcollate th{padding:.1em .7em;text-align:right;background:none;
-border-bottom:1px solid rgba(128,128,128,.3)}
+white-space:nowrap;border-bottom:1px solid rgba(128,128,128,.3)}
 .fastcollate td:first-child,.fastcollate th:first-child{text-align:left;padding-left:0}
-.fastcollate .bar{display:flex;height:.9em;max-width:40em;border:1px solid rgba(128,128,128,.6)}
+.fastcollate .bar{display:flex;height:.9em;max-width:40em;border:solid;border-width:0 1px}
 .fastcollate .bar>*{padding:0;border:0;border-radius:0;min-width:1px}
 .fastcollate svg{display:block;max-width:100%;fill:currentColor;opacity:.75}
 .fastcollate summary{cursor:pointer;opacity:.7}
@@ -61,27 +63,32 @@ def table(head: Sequence[object], rows: Iterable[Sequence[object]]) -> str:
     return element("table", "".join(element("tr", line) for line in lines))
 
 
-def shares(parts: Iterable[tuple[str, int]]) -> str:
-    """Return a bar that is parted by numbers, each of a class of the styles."""
+def shares(parts: Iterable[tuple[Kind, int]]) -> str:
+    """Return a bar that is parted by numbers of positions of each kind."""
     pieces = [
-        f'<span class="{escape(kind)}" style="flex:{count} 1 0" title="{kind} {count:,}"></span>'
+        f'<span class="{kind}" style="flex:{count} 1 0" title="{kind} {count:,}"></span>'
         for kind, count in parts
         if count > 0
     ]
     return element("div", "".join(pieces), "bar")
 
 
-def columns(values: Sequence[float], most: float, title: str, width: int = 320) -> str:
-    """Return a plot of columns, no more than a column for each pixel or two."""
-    height, count = 40, len(values)
-    if count == 0 or most <= 0:
+def columns(values: Sequence[float], most: float) -> str:
+    """Return a plot of columns, of which the highest possible one stands for `most`."""
+    if len(values) == 0 or most <= 0:
         return ""
-    each = min(width / count, 12.0)
+    each, height = min(320 / len(values), 12.0), 40
     bars = "".join(
-        f'<rect x="{index * each:.1f}" y="{height - height * min(value / most, 1):.1f}" '
-        f'width="{max(each - 1, each * 0.8):.1f}" height="{height * min(value / most, 1):.1f}"/>'
+        f'<rect x="{index * each:.1f}" y="{height * (1 - value / most):.1f}" '
+        f'width="{each * 0.85:.1f}" height="{height * value / most:.1f}">'
+        f"<title>{value:,.0f}</title></rect>"
         for index, value in enumerate(values)
     )
-    size = f'width="{each * count:.0f}" height="{height}"'
-    view = f'viewBox="0 0 {each * count:.0f} {height}"'
-    return f'<svg role="img" {size} {view}><title>{escape(title)}</title>{bars}</svg>'
+    width = f"{each * len(values):.0f}"
+    size = f'width="{width}" height="{height}" viewBox="0 0 {width} {height}"'
+    return f'<svg role="img" {size}>{bars}</svg>'
+
+
+def folded(summary: str, content: str) -> str:
+    """Return what is shown when its summary is clicked."""
+    return element("details", text("summary", summary) + content)

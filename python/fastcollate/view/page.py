@@ -21,7 +21,7 @@ def rows_html(shown: Shown) -> str:
             if shown.fields:
                 tokens = _grid(part.pieces, shown.fields)
             else:
-                tokens = "".join(map(_flowing, part.pieces))
+                tokens = ("" if shown.is_text else " ").join(map(_flowing, part.pieces))
             content = title + markup.element("div", tokens, "tokens")
             parts.append(markup.element("div", content, "part" if section.title else ""))
     parts += [markup.text("p", note, "note") for note in shown.notes]

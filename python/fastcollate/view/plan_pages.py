@@ -1,0 +1,106 @@
+"""Plans as HTML: their tables, and plots of how full bins and how busy ranks are."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from fastcollate.view import markup
+
+if TYPE_CHECKING:
+    from fastcollate.plan.lengths import Integers
+    from fastcollate.plan.merge_report import MergeReport
+    from fastcollate.plan.tree_report import TreeReport
+
+SHOWN = 8
+"""How many breaks, mini-batches or shared runs are shown."""
+
+MOST_COLUMNS = 160
+"""How many columns a plot has at most."""
+
+
+def merge_page(title: str, report: MergeReport) -> str:
+    """Return what merging saved, and the first breaks."""
+    sizes = [
+        ("rows", report.num_turns, report.num_rows),
+        ("tokens", report.tokens_before, report.tokens_after),
+        ("with padding", report.padded_tokens_before, report.padded_tokens_after),
+    ]
+    counts = np.bincount(report.rows_per_trajectory)
+    spread = [(f"{rows:,}", f"{n:,}") for rows, n in enumerate(counts.tolist()) if n]
+    kinds = ", ".join(f"{count:,} {kind}" for kind, count in report.breaks.kinds)
+    breaks = [markup.text("div", broken, "tokens") for broken in report.breaks[:SHOWN]]
+    return markup.page(
+        markup.text("p", title, "title"),
+        _before_after(sizes),
+        markup.table(("rows of a trajectory", "trajectories"), spread),
+        markup.text("p", f"breaks: {len(report.breaks):,}{f' ({kinds})' if kinds else ''}"),
+        *breaks,
+        _more(len(report.breaks) - len(breaks), "plan.report.breaks"),
+    )
+
+
+def bins_page(title: str, cells: Sequence[Sequence[str]], loads: Integers, capacity: int) -> str:
+    """Return what is in bins, and how full they are."""
+    fullest = f"tokens of each bin, the fullest first, of {capacity:,}"
+    plot = markup.columns(_drawn(-np.sort(-loads)), max(capacity, int(loads.max(initial=0))))
+    return markup.page(
+        markup.text("p", title, "title"),
+        markup.table(cells[0], cells[1:]),
+        *([plot, markup.text("p", fullest, "note")] if plot else []),
+    )
+
+
+def step_page(
+    title: str, cells: Sequence[Sequence[str]], notes: Sequence[str], tokens_per_rank: Integers
+) -> str:
+    """Return the mini-batches of a step, and what each rank gets of the first ones."""
+    parts = [markup.text("p", title, "title"), markup.table(cells[0], cells[1:])]
+    parts += [markup.text("p", note, "note") for note in notes]
+    most = int(tokens_per_rank.max(initial=0))
+    for index, tokens in enumerate(tokens_per_rank[:SHOWN]):
+        plot = markup.columns(_drawn(tokens), most)
+        parts += [plot, markup.text("p", f"tokens of each rank, mini-batch {index}", "note")]
+    parts.append(_more(len(tokens_per_rank) - SHOWN, "plan.tokens_per_rank"))
+    return markup.page(*parts)
+
+
+def tree_page(title: str, report: TreeReport) -> str:
+    """Return what sharing saves, and which rows share most."""
+    sizes = [
+        ("tokens", report.tokens_before, report.tokens_after),
+        ("attention pairs", report.attention_pairs_before, report.attention_pairs_after),
+    ]
+    shape = (report.num_trees, report.depth, report.forks)
+    largest = report.largest(SHOWN)
+    return markup.page(
+        markup.text("p", title, "title"),
+        _before_after(sizes),
+        markup.table(
+            ("trees", "nodes of the longest way", "forks"), [[f"{number:,}" for number in shape]]
+        ),
+        *(markup.text("div", tokens, "tokens") for tokens in largest),
+        _more(report.num_shared - len(largest), "plan.report.shared"),
+    )
+
+
+def _before_after(sizes: Sequence[tuple[str, int, int]]) -> str:
+    """Return a table of what there was, what is left, and how many times fewer that is."""
+    rows = [
+        (name, f"{before:,}", f"{after:,}", f"{before / after:.1f}x fewer" if after else "")
+        for name, before, after in sizes
+    ]
+    return markup.table(("", "before", "after", ""), rows)
+
+
+def _more(count: int, place: str) -> str:
+    return markup.text("p", f"and {count:,} more in {place}", "note") if count > 0 else ""
+
+
+def _drawn(values: Integers) -> list[float]:
+    """Return some of the values, evenly spaced, if there are more than a plot has columns for."""
+    if len(values) > MOST_COLUMNS:
+        values = values[np.linspace(0, len(values) - 1, MOST_COLUMNS).astype(np.int64)]
+    return [float(value) for value in values.tolist()]
