@@ -1,12 +1,11 @@
 //! What a field looks like to plans and writers: rows of values that can be read.
 
-use std::fmt::Debug;
 use std::ops::Range;
 use std::slice::from_ref;
 
 use half::{bf16, f16};
 
-use crate::dtype::Dtype;
+use crate::check::{Check, check_values};
 use crate::element::{Element, Misfit, Slice, common_values};
 use crate::error::{Error, InputPlace, Result};
 use crate::fill_number::Number;
@@ -76,19 +75,6 @@ impl At {
             ..self
         }
     }
-}
-
-/// What is asked of values beyond fitting their type.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Check {
-    /// Nothing.
-    None,
-    /// No NaN: what weighs or masks has to be a number.
-    Number,
-    /// A whole number that a dtype holds, and float64 exactly.
-    Whole(Dtype),
-    /// An index, from 0 to below so many.
-    Index(i64),
 }
 
 /// A column that every number type of outputs can be read from.
@@ -398,6 +384,7 @@ pub fn common_when_read<C: Column<i64>>(
 ///
 /// # Errors
 /// [`Error::DoesNotFit`] naming the first value that does not.
+#[inline(never)]
 pub fn read_tokens<T: Element>(
     field: &str,
     turn: usize,
@@ -493,6 +480,7 @@ impl<T: Element> Column<T> for TrainedValues<'_, T> {
 ///
 /// # Errors
 /// [`Error::DoesNotFit`].
+#[inline(never)]
 pub fn read_number<T: Element>(
     field: &str,
     turn: usize,
@@ -508,98 +496,6 @@ pub fn read_number<T: Element>(
         value: number.to_string(),
         dtype: T::DTYPE,
     })?;
-    out.fill(value);
+    T::fill(out, value);
     Ok(())
-}
-
-/// Check that a turn's values are of a kind that `T` can be read from.
-///
-/// # Errors
-/// [`Error::WrongType`].
-pub fn check_type<T: Element>(field: &str, turn: usize, values: &Slice) -> Result<()> {
-    if T::accepts(values) {
-        return Ok(());
-    }
-    Err(Error::WrongType {
-        field: field.to_owned(),
-        row: turn,
-        found: values.dtype(),
-        expected: T::HOLDS,
-    })
-}
-
-/// Check values just read from token `from` of a turn, `inner` of each token.
-///
-/// # Errors
-/// [`Error::Nan`], [`Error::NotWhole`] or [`Error::NoIndex`] naming the first value that is not as it
-/// should be.
-pub fn check_values<T: Element>(
-    field: &str,
-    turn: usize,
-    inner: usize,
-    from: usize,
-    values: &[T],
-    check: Check,
-) -> Result<()> {
-    let place = |position: usize| InputPlace {
-        field: field.to_owned(),
-        row: turn,
-        position: Some(from + position / inner),
-    };
-    match check {
-        Check::None => Ok(()),
-        Check::Number => match first(values, |value| value.is_nan()) {
-            None => Ok(()),
-            Some(position) => Err(Error::Nan {
-                place: place(position),
-            }),
-        },
-        Check::Whole(dtype) => {
-            let range = dtype.whole_numbers();
-            match first(values, |value| !value.is_whole(&range)) {
-                None => Ok(()),
-                Some(position) => Err(Error::NotWhole {
-                    place: place(position),
-                    value: short(values[position]),
-                    dtype,
-                }),
-            }
-        }
-        // All bytes are.
-        Check::Index(limit) if limit > 0xFF && size_of::<T>() == 1 => Ok(()),
-        Check::Index(limit) => match first_no_index(values, limit) {
-            None => Ok(()),
-            Some(position) => Err(Error::NoIndex {
-                place: place(position),
-                value: values[position].to_string(),
-                limit,
-            }),
-        },
-    }
-}
-
-/// Position of the first value that is no index below a limit.
-fn first_no_index<T: Element>(values: &[T], limit: i64) -> Option<usize> {
-    let Some(last) = T::last_index(limit) else {
-        return first(values, |_| true);
-    };
-    // Compared in its own type: of bytes, 16 at a time instead of 2.
-    first(values, |value| (value < T::ZERO) | (value > last))
-}
-
-/// A number as text, with an exponent where there are many digits.
-fn short(value: impl Debug) -> String {
-    format!("{value:?}").trim_end_matches(".0").to_owned()
-}
-
-/// Position of the first value that is wrong.
-fn first<T: Copy>(values: &[T], is_wrong: impl Fn(T) -> bool) -> Option<usize> {
-    // Fold over all of them first: without an early exit the loop vectorises.
-    if !values
-        .iter()
-        .fold(false, |any, &value| any | is_wrong(value))
-    {
-        return None;
-    }
-    values.iter().position(|&value| is_wrong(value))
 }

@@ -1,9 +1,11 @@
 //! Number types: the outputs ([`Element`]) and the inputs they can be read from ([`Slice`]).
 
 use std::fmt::{Debug, Display};
-use std::ops::{BitOr, RangeInclusive};
+use std::ops::BitOr;
 
 use half::{bf16, f16};
+
+use crate::check::Check;
 
 /// A contiguous input of any supported number type, viewed where it lies.
 ///
@@ -182,14 +184,12 @@ pub trait Element: Binary + Debug + Display + PartialOrd {
     /// If `values` ends before `from + out.len()`.
     fn read(values: &Slice, from: usize, out: &mut [Self]) -> Result<(), Misfit>;
 
-    /// Whether this is a floating-point NaN.
-    fn is_nan(self) -> bool;
+    /// Position of the first value that does not pass a check. What has types of its own is no generic
+    /// code, so that it is compiled here, for speed.
+    fn first_wrong(values: &[Self], check: Check) -> Option<usize>;
 
-    /// The largest index below a limit that this type can hold; none where no value is an index.
-    fn last_index(limit: i64) -> Option<Self>;
-
-    /// Whether this is a whole number in a range.
-    fn is_whole(self, range: &RangeInclusive<i64>) -> bool;
+    /// Put a value in every place.
+    fn fill(values: &mut [Self], value: Self);
 }
 
 /// Types whose zero is the number 0, and whose one is the number 1.
@@ -285,16 +285,26 @@ macro_rules! integer_element {
                 }
             }
 
-            fn is_nan(self) -> bool {
-                false
+            fn first_wrong(values: &[Self], check: Check) -> Option<usize> {
+                match check {
+                    Check::None | Check::Number => None,
+                    Check::Whole(dtype) => {
+                        let range = dtype.whole_numbers();
+                        first(values, |value| !range.contains(&value.into()))
+                    }
+                    // All bytes are.
+                    Check::Index(limit) if limit > 0xFF && size_of::<Self>() == 1 => None,
+                    Check::Index(..=0) => (!values.is_empty()).then_some(0),
+                    // Compared in its own type: of bytes, 16 at a time instead of 2.
+                    Check::Index(limit) => {
+                        let last = $saturated!($type, limit - 1);
+                        first(values, |value| (value < <$type>::ZERO) | (value > last))
+                    }
+                }
             }
 
-            fn last_index(limit: i64) -> Option<Self> {
-                (limit > 0).then(|| $saturated!($type, limit - 1))
-            }
-
-            fn is_whole(self, range: &RangeInclusive<i64>) -> bool {
-                range.contains(&self.into())
+            fn fill(values: &mut [Self], value: Self) {
+                values.fill(value);
             }
         }
     )*};
@@ -334,6 +344,18 @@ integer_element! {
     i16: "int16", cut, saturated;
     i32: "int32", cut, saturated;
     i64: "int64", cut, saturated;
+}
+
+/// Position of the first value that is wrong.
+fn first<T: Copy>(values: &[T], is_wrong: impl Fn(T) -> bool) -> Option<usize> {
+    // Fold over all of them first: without an early exit the loop vectorises.
+    if !values
+        .iter()
+        .fold(false, |any, &value| any | is_wrong(value))
+    {
+        return None;
+    }
+    values.iter().position(|&value| is_wrong(value))
 }
 
 /// Read as a float type, and convert that.
@@ -388,19 +410,25 @@ macro_rules! float_element {
                 Ok(())
             }
 
-            fn is_nan(self) -> bool {
-                <$type>::is_nan(self)
+            fn first_wrong(values: &[Self], check: Check) -> Option<usize> {
+                match check {
+                    Check::None => None,
+                    Check::Number => first(values, |value| value.is_nan()),
+                    Check::Whole(dtype) => {
+                        let range = dtype.whole_numbers();
+                        first(values, |value| {
+                            let value: f64 = value.into();
+                            // Rounding is a call; beyond 64 bits this is no whole number of the range either.
+                            let whole = value as i64;
+                            whole as f64 != value || !range.contains(&whole)
+                        })
+                    }
+                    Check::Index(_) => (!values.is_empty()).then_some(0),
+                }
             }
 
-            fn last_index(_: i64) -> Option<Self> {
-                None
-            }
-
-            fn is_whole(self, range: &RangeInclusive<i64>) -> bool {
-                let value: f64 = self.into();
-                // Rounding is a call; beyond 64 bits this is no whole number of the range either.
-                let whole = value as i64;
-                whole as f64 == value && range.contains(&whole)
+            fn fill(values: &mut [Self], value: Self) {
+                values.fill(value);
             }
         }
     )*};
@@ -501,17 +529,13 @@ mod tests {
 
     #[test]
     fn indices_are_compared_in_their_own_type() {
-        assert_eq!(
-            [255, 256, i64::MAX].map(u8::last_index),
-            [254, 255, 255].map(Some)
-        );
-        assert_eq!(
-            [1 << 14, 1 << 15].map(i16::last_index),
-            [(1 << 14) - 1, i16::MAX].map(Some)
-        );
-        assert_eq!([0, 1].map(i32::last_index), [None, Some(0)]);
-        assert_eq!([1, 2].map(bool::last_index), [false, true].map(Some));
-        assert_eq!(f32::last_index(1), None);
+        fn is_index<T: Element>(value: T, limit: i64) -> bool {
+            T::first_wrong(&[value], Check::Index(limit)).is_none()
+        }
+        assert!(is_index(u8::MAX, 256) && is_index(u8::MAX, i64::MAX) && !is_index(u8::MAX, 255));
+        assert!(is_index(i16::MAX, 1 << 15) && !is_index(i16::MAX, 1 << 14));
+        assert!(is_index(0_i32, 1) && !is_index(0_i32, 0) && !is_index(-1_i32, i64::MAX));
+        assert!(is_index(true, 2) && !is_index(true, 1) && is_index(false, 1));
     }
 
     #[test]

@@ -13,6 +13,7 @@
 #![forbid(unsafe_code)]
 
 pub mod batch;
+mod check;
 mod column;
 mod dtype;
 mod element;
@@ -27,10 +28,10 @@ pub mod threads;
 mod ticks;
 pub mod write;
 
+pub use check::{Check, check_type, check_values};
 pub use column::{
-    AnyColumn, At, Check, Column, FieldColumn, Lookahead, Rounding, SliceColumn, TokenValues,
-    Tokens, WholeNumbers, check_type, check_values, common_when_read, read_number, read_slice,
-    read_tokens,
+    AnyColumn, At, Column, FieldColumn, Lookahead, Rounding, SliceColumn, TokenValues, Tokens,
+    WholeNumbers, common_when_read, read_number, read_slice, read_tokens,
 };
 pub use dtype::{Dtype, IntDtype};
 pub use element::{Binary, Element, Misfit, Slice, common_values};

@@ -1,7 +1,7 @@
 //! Fields: what values belong to, and how they are read and written.
 
 use super::outputs::{Alignment, Output, PadValue, ROUTER_PADDING_MASK, What};
-use crate::column::Check;
+use crate::check::Check;
 use crate::dtype::Dtype;
 use crate::error::{Error, Result};
 use crate::fill_number::Number;

@@ -2,7 +2,8 @@
 
 use super::arrays::{Field, Filling};
 use super::{BatchRows, FieldKind, FieldSpec, Layers, Spread};
-use crate::column::{Check, FieldColumn};
+use crate::check::Check;
+use crate::column::FieldColumn;
 use crate::dtype::Dtype;
 use crate::error::{Error, Result};
 use crate::plan::merge::Merge;

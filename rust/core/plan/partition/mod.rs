@@ -1,5 +1,6 @@
 //! Partitioning: numbers are parted so that all parts weigh about the same.
 
+mod by_weight;
 mod karmarkar_karp;
 mod lpt;
 mod micro_batches;
@@ -8,6 +9,7 @@ mod state;
 mod swap;
 mod weight;
 
+pub use by_weight::{Algorithm, Weights};
 pub use karmarkar_karp::{Differencing, karmarkar_karp};
 pub use lpt::{First, Item, balance};
 pub use micro_batches::{Capped, Counts, Order, micro_batches};
