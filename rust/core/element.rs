@@ -165,7 +165,10 @@ pub trait Binary: Copy + Send + Sync + 'static {
 }
 
 /// A number type that outputs can have.
-pub trait Element: Binary + Debug + Display + PartialOrd {
+///
+/// What loops over values is not generic in any type and is never inlined: so it is compiled here, for
+/// speed, also where crates that call it are compiled for size.
+pub trait Element: Binary + Debug + Display {
     /// Name of the dtype, as NumPy calls it.
     const DTYPE: &'static str;
     /// What a field of this type holds, for error messages.
@@ -184,8 +187,7 @@ pub trait Element: Binary + Debug + Display + PartialOrd {
     /// If `values` ends before `from + out.len()`.
     fn read(values: &Slice, from: usize, out: &mut [Self]) -> Result<(), Misfit>;
 
-    /// Position of the first value that does not pass a check. What has types of its own is no generic
-    /// code, so that it is compiled here, for speed.
+    /// Position of the first value that does not pass a check.
     fn first_wrong(values: &[Self], check: Check) -> Option<usize>;
 
     /// Put a value in every place.
@@ -263,6 +265,7 @@ macro_rules! integer_element {
                 clippy::unnecessary_fallible_conversions,
                 reason = "a check that always passes costs nothing"
             )]
+            #[inline(never)]
             fn read(values: &Slice, from: usize, out: &mut [Self]) -> Result<(), Misfit> {
                 let range = from..from + out.len();
                 match values {
@@ -285,6 +288,7 @@ macro_rules! integer_element {
                 }
             }
 
+            #[inline(never)]
             fn first_wrong(values: &[Self], check: Check) -> Option<usize> {
                 match check {
                     Check::None | Check::Number => None,
@@ -303,6 +307,7 @@ macro_rules! integer_element {
                 }
             }
 
+            #[inline(never)]
             fn fill(values: &mut [Self], value: Self) {
                 values.fill(value);
             }
@@ -405,11 +410,13 @@ macro_rules! float_element {
                 true
             }
 
+            #[inline(never)]
             fn read(values: &Slice, from: usize, out: &mut [Self]) -> Result<(), Misfit> {
                 $read(values, from, out, $cast);
                 Ok(())
             }
 
+            #[inline(never)]
             fn first_wrong(values: &[Self], check: Check) -> Option<usize> {
                 match check {
                     Check::None => None,
@@ -427,6 +434,7 @@ macro_rules! float_element {
                 }
             }
 
+            #[inline(never)]
             fn fill(values: &mut [Self], value: Self) {
                 values.fill(value);
             }
