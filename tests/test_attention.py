@@ -271,3 +271,12 @@ def test_memory_that_there_is_not():
     batch = fc.build_batch(rows, [[1]], pad_token_id=0, layout="jagged", array_type="torch")
     with pytest.raises(MemoryError, match="Unable to allocate"):
         batch.block_mask(1)
+
+
+@NEEDS_TORCH
+def test_a_part_of_a_batch_has_no_mask():
+    batch = built([(2, 6)], fc.Packed.single_row(multiple_of=4), "torch")
+    part = fc.parallel.cp_split(batch, 2, 0)
+    for call in part.dense_mask, part.block_mask, part.attention_ranges, part.loss_positions:
+        with pytest.raises(ValueError, match="chunks of context-parallel rank 0 of 2 alone"):
+            call()

@@ -643,6 +643,7 @@ class Batch(Mapping[str, Any], Generic[Array]):
         RuntimeError
             If torch has no FlexAttention.
         """
+        self._check_whole()
         return block_mask(self, block_size, device, window)
 
     def attention_ranges(self) -> AttentionRanges:
@@ -664,6 +665,7 @@ class Batch(Mapping[str, Any], Generic[Array]):
         ValueError
             If there are more positions than int32 can count.
         """
+        self._check_whole()
         return attention_ranges(self)
 
     def loss_positions(self) -> LossPositions:

@@ -249,11 +249,11 @@ impl<'a> Window<'a> {
 }
 
 fn least(values: &[i32]) -> i32 {
-    values.iter().copied().min().unwrap_or(0)
+    values.iter().copied().fold(i32::MAX, i32::min)
 }
 
 fn largest(values: &[i32]) -> i32 {
-    values.iter().copied().max().unwrap_or(0)
+    values.iter().copied().fold(0, i32::max)
 }
 
 /// Ends, depths and numbers of blocks are counts.

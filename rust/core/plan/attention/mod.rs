@@ -29,7 +29,12 @@ impl Placement {
     pub fn subtree_ends(&self) -> Result<Vec<i32>> {
         let grid = &self.sequence;
         let width = self.attention_width()?;
-        let mut ends: Vec<i32> = (0..grid.rows()).flat_map(|_| 1..=width).collect();
+        let mut ends = vec![0; grid.positions()];
+        for row in ends.chunks_exact_mut(grid.width().max(1)) {
+            for (end, after) in row.iter_mut().zip(1..=width) {
+                *end = after;
+            }
+        }
         let mut path: Vec<Run> = Vec::new();
         // Where the last segment ends, counted over the whole grid.
         let mut end = 0;
