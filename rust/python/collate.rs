@@ -99,11 +99,12 @@ pub fn collate<'py>(
     if let Some(shard) = &mut shard {
         shard.0.widths_of = WIDTHS.value(widths)?;
     }
-    let mut rows = source.rows(&turns, shard.as_ref().map(|shard| &shard.0), layout.core())?;
+    let of_step = shard.as_ref().map(|shard| &shard.0);
+    let mut rows = source.rows(&turns, of_step, layout.core())?;
     if layout.core().layout().is_tree() {
         let uids = uids.map(|ids| usizes("uids", &ids)).transpose()?;
         compared(py, &columns.tokens, &turns, |streams| {
-            rows.share(streams, layout.core(), &specs, uids.as_deref())
+            rows.share(streams, layout.core(), of_step, &specs, uids.as_deref())
         })?;
     }
     let masked_rewards = source.merge_numbers(&specs, &mut columns)?;

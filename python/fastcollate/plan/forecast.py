@@ -177,10 +177,13 @@ def forecast_step(
     """Forecast a step; :meth:`StepPlan.forecast` has the arguments."""
     _check(costs, sync)
     check_bool("computes_padding", computes_padding)
-    lengths = plan.row_totals[plan.rows]
+    lengths = plan.added_tokens
     bins = plan.bin_offsets
     times, tokens, padding, bounds, duplicates = [], [], [], [], []
-    row_costs = costs.of(lengths)
+    alone = costs.of(plan.row_totals[plan.rows])
+    row_costs = alone
+    if plan.shared is not None:
+        row_costs = alone - costs.of(plan.shared) + costs.per_sequence
     width = plan.written_width
     if bins is None:
         if computes_padding and width is not None:
@@ -214,9 +217,12 @@ def forecast_step(
         real = ~plan.is_padding[slots]
         tokens.append(lengths[slots][real].sum())
         padding.append(written[start:end].sum() - tokens[-1])
-        bounds.append(_bound(row_costs[slots][real], costs, plan.dp_size))
-        rows = plan.rows[slots][real]
-        duplicates.append(0 if tree is None else _duplicates(tree.select(rows)))
+        bounds.append(_bound(row_costs[slots][real], alone[slots][real], costs, plan.dp_size))
+        if tree is None:
+            duplicates.append(0)
+        else:
+            shared = tree.select(plan.rows[slots][real])
+            duplicates.append(tokens[-1] - shared.tokens_after)
     return Forecast(
         tuple(times),
         sync,
@@ -350,9 +356,9 @@ def _check(costs: Any, sync: Any) -> None:
     check_choice("sync", sync, get_args(Sync))
 
 
-def _bound(row_costs: Floats, costs: Costs, ranks: int) -> float:
-    """Return what a mini-batch takes at least: each rank computes a bin."""
-    largest = float(row_costs.max(initial=0.0))
+def _bound(row_costs: Floats, alone: Floats, costs: Costs, ranks: int) -> float:
+    """Return what a mini-batch takes at least: each rank computes a bin, and one a whole row."""
+    largest = float(alone.max(initial=0.0))
     return max(float(row_costs.sum()) / ranks, largest) + costs.per_bin
 
 
@@ -368,10 +374,6 @@ def _per_micro_batch(of_ranks: Floats, count: int) -> Floats:
     sizes = [share + (index < more) for index in range(count)]
     sums: Floats = np.add.reduceat(of_ranks, [0, *accumulate(sizes[:-1])], axis=1)
     return sums
-
-
-def _duplicates(tree: TreePlan) -> int:
-    return tree.tokens_before - tree.tokens_after
 
 
 def _tree_cost(tree: TreePlan, costs: Costs) -> float:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fastcollate import _fastcollate
 from fastcollate._fastcollate import WIDTHS
 from fastcollate.arguments import (
     check_choice,
@@ -19,7 +20,7 @@ from fastcollate.arguments import (
     suggests_names,
 )
 from fastcollate.arrays import describe
-from fastcollate.plan.layouts import Layout, Packed
+from fastcollate.plan.layouts import Layout, Packed, Tree
 from fastcollate.plan.lengths import Integers
 from fastcollate.plan.tables import Table, contradiction, offsets_defect
 
@@ -55,6 +56,9 @@ class Shard(Table):
         Positions of the step's widest bin, if rows are packed.
     layout
         The layout that the step was planned with, if it was; one with bins where rows are packed.
+    shared
+        If bins are trees, how many tokens each row has in common with the one before it in its bin,
+        int64 (n,).
 
     Raises
     ------
@@ -71,6 +75,7 @@ class Shard(Table):
     bin_offsets: Integers | None = None
     bin_width: int = 0
     layout: Layout | None = None
+    shared: Integers | None = None
 
     def __post_init__(self) -> None:
         self._set_array("rows", np.int64)
@@ -99,8 +104,14 @@ class Shard(Table):
             reason = offsets_defect("bin_offsets", self.bin_offsets, len(self), "bins", "rows")
             if reason is not None:
                 raise contradiction("shard", reason)
-        if (reason := layout_defect(self.layout, self.bin_offsets)) is not None:
+        if (reason := layout_defect(self.layout, self.bin_offsets, self.shared)) is not None:
             raise contradiction("shard", reason)
+        if self.shared is not None:
+            self._set_array("shared", np.int64)
+            lengths = np.zeros_like(self.rows) if self.lengths is None else self.lengths
+            reason = shared_defect(self.shared, self.bin_offsets, lengths, self.is_padding)
+            if reason is not None:
+                raise contradiction("shard", reason)
         for name in ("num_rows", "first_pad", "bin_width"):
             count = checked_count(name, getattr(self, name), "a number", least=0)
             object.__setattr__(self, name, count)
@@ -178,6 +189,7 @@ class Shard(Table):
             "is_padding": self.is_padding[first:end],
             "first_pad": self.first_pad + int(np.count_nonzero(self.is_padding[:first])),
             "lengths": None if self.lengths is None else self.lengths[first:end],
+            "shared": None if self.shared is None else self.shared[first:end],
             "bin_offsets": bins,
         }
         return Shard._trusted(**{**vars(self), **own})
@@ -189,18 +201,43 @@ class Shard(Table):
         return f"Shard: {counted(len(self), 'row')}{where}, of which {padding:,} padding"
 
 
-def layout_defect(layout: Any, bins: Integers | None) -> str | None:
-    """Say what is wrong with a step's layout, beside its bins."""
+def layout_defect(layout: Any, bins: Integers | None, shared: Any | None) -> str | None:
+    """Say what is wrong with a step's layout, beside its bins and what rows share in them."""
     if layout is not None and not isinstance(layout, Layout):
         return f"layout is {describe(layout)}, but must be None or a layout such as fc.Left()"
-    has_bins = isinstance(layout, Packed) and layout.plan is None
-    if has_bins != (bins is not None):
-        found = "None" if bins is None else "given"
-        return (
-            f"layout is {layout!r} and bin_offsets is {found}, but bin_offsets belongs to "
-            "layout=fc.Packed(capacity=...) and to no other"
-        )
+    is_tree = isinstance(layout, Tree)
+    has_bins = is_tree or (isinstance(layout, Packed) and layout.plan is None)
+    for name, value, belongs, layouts in (
+        ("bin_offsets", bins, has_bins, "fc.Packed(capacity=...) or fc.Tree(capacity=...)"),
+        ("shared", shared, is_tree, "fc.Tree(capacity=...)"),
+    ):
+        if belongs != (value is not None):
+            found = "None" if value is None else "given"
+            return (
+                f"layout is {layout!r} and {name} is {found}, but {name} belongs to "
+                f"layout={layouts} and to no other"
+            )
     return None
+
+
+def shared_defect(
+    shared: Integers, bins: Integers | None, lengths: Integers, is_padding: NDArray[np.bool_]
+) -> str | None:
+    """Say what is wrong with what rows share with the one before them, by slots."""
+    if shared.shape != lengths.shape:
+        return f"shared has shape {shared.shape}, but must have one number per slot"
+    unshared = is_padding.copy()
+    unshared[1:] |= is_padding[:-1]
+    if bins is not None:
+        unshared[bins[:-1]] = True
+    if len(wrong := np.flatnonzero(unshared & (shared != 0))) > 0:
+        slot = wrong[0]
+        return (
+            f"shared[{slot}] is {shared[slot]}, but must be 0 for the first row of a bin, and for "
+            "padding"
+        )
+    defect: str | None = _fastcollate.tree_defect(np.arange(len(shared)), shared, lengths)
+    return defect
 
 
 def check_widths(widths: Any, shard: Any) -> None:

@@ -12,7 +12,7 @@ from fastcollate._fastcollate import SYNTHETIC_LENS
 from fastcollate.arguments import counted
 from fastcollate.arrays import offsets_of
 from fastcollate.plan.costs import costs_of
-from fastcollate.plan.layouts import Layout, Packed
+from fastcollate.plan.layouts import Layout, Packed, Tree
 from fastcollate.plan.lengths import Integers
 from fastcollate.plan.packing import Packer
 
@@ -28,10 +28,14 @@ class PackedSlots(NamedTuple):
     is_padding: NDArray[np.bool_]
     mini_batch_offsets: Integers
     bin_offsets: Integers
+    shared: Integers | None = None
+    """Of trees, how many tokens each row has in common with the one before it in its bin."""
 
 
 def checked_packer(layout: Layout | None) -> Packer | None:
     """Return what packs the rows of a mini-batch, if a step's layout has bins."""
+    if isinstance(layout, Tree) and layout.capacity is not None:
+        return layout.packer
     if not isinstance(layout, Packed) or layout.plan == "single_row":
         return None
     if layout.plan is not None:
@@ -72,14 +76,7 @@ def packed_slots(
     shard_by
         Which rank gets which bins: ``"contiguous"``, ``"strided"`` or costs.
     """
-    multiple = math.lcm(dp_size, packer.bins_multiple_of)
-    least = max(multiple, packer.min_bins, dp_size * (packer.num_bins or 1))
-    if least * (len(mini_batches) - 1) > MAX_BINS:
-        raise ValueError(
-            f"every mini-batch needs a multiple of {multiple} bins (by dp_size and "
-            f"bins_multiple_of) and at least {least} (min_bins, num_bins), but a step has at most "
-            f"{MAX_BINS:,} bins; pass smaller numbers"
-        )
+    multiple = bins_multiple(packer, dp_size, len(mini_batches) - 1)
     limited = packer.costs(lengths)
     costs, synthetic_cost = sharding_costs(shard_by, lengths, pad_rows)
     numbers = None
@@ -123,6 +120,19 @@ def packed_slots(
         np.array(ends, np.int64),
         offsets_of(np.concatenate(counts_of_bins)),
     )
+
+
+def bins_multiple(packer: Packer, dp_size: int, mini_batches: int) -> int:
+    """Return what the number of a mini-batch's bins is a multiple of, unless bins are too many."""
+    multiple = math.lcm(dp_size, packer.bins_multiple_of)
+    least = max(multiple, packer.min_bins, dp_size * (packer.num_bins or 1))
+    if least * mini_batches > MAX_BINS:
+        raise ValueError(
+            f"every mini-batch needs a multiple of {multiple} bins (by dp_size and "
+            f"bins_multiple_of) and at least {least} (min_bins, num_bins), but a step has at most "
+            f"{MAX_BINS:,} bins; pass smaller numbers"
+        )
+    return multiple
 
 
 def sharding_costs(

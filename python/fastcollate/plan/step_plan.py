@@ -20,9 +20,9 @@ from fastcollate.plan.audit_report import Audit, Where
 from fastcollate.plan.auditing import audited, checked_turns
 from fastcollate.plan.costs import Costs
 from fastcollate.plan.forecast import Forecast, Sync, forecast_step
-from fastcollate.plan.layouts import Jagged, Layout, Packed, TwoSegment
+from fastcollate.plan.layouts import Jagged, Layout, Packed, Tree, TwoSegment
 from fastcollate.plan.lengths import Integers
-from fastcollate.plan.shard import Shard, Widths, layout_defect
+from fastcollate.plan.shard import Shard, Widths, layout_defect, shared_defect
 from fastcollate.plan.tables import (
     Table,
     check_names,
@@ -74,6 +74,9 @@ class StepPlan(Table):
         within ranks then, and every rank of a mini-batch has as many bins, not rows.
     layout
         The layout of all batches of the step, if it was planned with one.
+    shared
+        If bins are trees, how many tokens the row in each slot has in common with the one before it
+        in its bin, int64 (slots,).
 
     Raises
     ------
@@ -92,6 +95,7 @@ class StepPlan(Table):
     has_only_totals: bool = False
     bin_offsets: Integers | None = None
     layout: Layout | None = None
+    shared: Integers | None = None
 
     def __post_init__(self) -> None:
         try:
@@ -99,8 +103,9 @@ class StepPlan(Table):
                 self._set_array(name, np.int64)
             self._set_array("is_padding", np.bool_)
             self._set_array("row_lengths", np.int64)
-            if self.bin_offsets is not None:
-                self._set_array("bin_offsets", np.int64)
+            for name in ("bin_offsets", "shared"):
+                if getattr(self, name) is not None:
+                    self._set_array(name, np.int64)
             object.__setattr__(self, "dp_size", operator.index(self.dp_size))
             if self.dp_size >= 1 << 62:
                 raise ValueError(f"dp_size is {self.dp_size}; pass less than 2**62")
@@ -123,14 +128,14 @@ class StepPlan(Table):
             return f"row_lengths[{row}, {column}] is {found}, but must be 0 or more"
         if self.dp_size < 1:
             return f"dp_size is {self.dp_size}, but must be 1 or more"
-        if (reason := layout_defect(self.layout, self.bin_offsets)) is not None:
+        if (reason := layout_defect(self.layout, self.bin_offsets, self.shared)) is not None:
             return reason
         columns = ("rows", "is_padding", "mini_batch_offsets", "prompt_offsets")
-        for name in (*columns, "mini_batch_prompts", "bin_offsets"):
+        for name in (*columns, "mini_batch_prompts", "bin_offsets", "shared"):
             column = getattr(self, name)
             if column is not None and column.ndim != 1:
                 return f"{name} has shape {column.shape}, but must have one dimension"
-        return _fastcollate.step_defect(
+        reason = _fastcollate.step_defect(
             self.rows,
             self.is_padding,
             self.mini_batch_offsets,
@@ -140,6 +145,10 @@ class StepPlan(Table):
             self.mini_batch_prompts,
             self.bin_offsets,
         )
+        if reason is None and self.shared is not None:
+            lengths = self.row_totals[self.rows]
+            return shared_defect(self.shared, self.bin_offsets, lengths, self.is_padding)
+        return reason
 
     @property
     def num_mini_batches(self) -> int:
@@ -205,9 +214,18 @@ class StepPlan(Table):
         return prompt, response, longest
 
     @property
+    def added_tokens(self) -> Integers:
+        """Tokens of each slot's row, int64 (slots,); of trees, without those that it shares."""
+        tokens: Integers = self.row_totals[self.rows]
+        return tokens if self.shared is None else tokens - self.shared
+
+    @property
     def tokens_per_rank(self) -> Integers:
-        """Tokens of each rank, those of padding rows too, int64 (mini-batches, dp_size)."""
-        running = offsets_of(self.row_totals[self.rows])
+        """Tokens of each rank, those of padding rows too, int64 (mini-batches, dp_size).
+
+        Tokens that rows of a bin have in common count once.
+        """
+        running = offsets_of(self.added_tokens)
         tokens: Integers = np.diff(running[self._rank_offsets], axis=1)
         return tokens
 
@@ -216,10 +234,16 @@ class StepPlan(Table):
         """Positions of the widest bin; 0 if rows are not packed."""
         if self.bin_offsets is None:
             return 0
-        assert isinstance(self.layout, Packed)
+        assert isinstance(self.layout, (Packed, Tree))
         multiple = self.layout.multiple_of
-        places = -(-self.row_totals[self.rows] // multiple) * multiple
-        return int(np.diff(offsets_of(places)[self.bin_offsets]).max(initial=0))
+        tokens, ends = self.added_tokens, self.bin_offsets
+        if self.shared is not None:
+            # Places are those of whole trees.
+            trees = np.flatnonzero(self.shared == 0)
+            tokens = np.add.reduceat(tokens, trees)
+            ends = np.searchsorted(trees, ends)
+        places = -(-tokens // multiple) * multiple
+        return int(np.diff(offsets_of(places)[ends]).max(initial=0))
 
     @property
     def written_width(self) -> int | None:
@@ -267,6 +291,7 @@ class StepPlan(Table):
             bin_offsets=bins,
             bin_width=self.bin_width,
             layout=self.layout,
+            shared=None if self.shared is None else self.shared[start:end],
         )
 
     @suggests_names

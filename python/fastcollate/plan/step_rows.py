@@ -11,6 +11,7 @@ from fastcollate.arrays import is_tensor
 from fastcollate.plan.lengths import Integers, checked_lengths
 from fastcollate.plan.merging import MergePlan
 from fastcollate.plan.trajectories import checked_trajectories
+from fastcollate.plan.tree_plan import TreePlan
 
 
 class StepRows(NamedTuple):
@@ -32,6 +33,8 @@ class StepRows(NamedTuple):
         if isinstance(rows, MergePlan):
             lengths = np.stack([rows.prompt_lens, rows.response_lens], 1)
             return cls(lengths, merge=rows, may_be_per_turn=True)
+        if isinstance(rows, TreePlan):
+            return cls(np.stack([rows.prompt_lens, rows.response_lens], 1))
         if hasattr(rows, "_step_rows"):  # a Batch
             of_batch: StepRows = rows._step_rows()
             return of_batch

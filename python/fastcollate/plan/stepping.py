@@ -19,11 +19,12 @@ from fastcollate.arguments import (
 from fastcollate.plan.boundaries import PromptBoundaries
 from fastcollate.plan.costs import CostArgument, Costs
 from fastcollate.plan.grouping import group_offsets
-from fastcollate.plan.layouts import LayoutArgument, checked_layout
+from fastcollate.plan.layouts import LayoutArgument, Tree, checked_layout
 from fastcollate.plan.lengths import Integers
 from fastcollate.plan.step_packing import checked_packer, packed_slots, sharding_costs
 from fastcollate.plan.step_plan import StepPlan
 from fastcollate.plan.step_rows import StepRows
+from fastcollate.plan.step_trees import check_tree, tree_slots
 
 PadRows: TypeAlias = Literal["synthetic", "copy_first", "copy_cycle", "error"]
 ShardBy: TypeAlias = Literal["contiguous", "strided", "tokens", "flops"]
@@ -100,7 +101,8 @@ def plan_step(
     rows
         The step's rows: a :class:`fastcollate.planning.MergePlan`, a :class:`Batch`, the number of
         tokens of each row, or a pair of the numbers of tokens of prompts and responses. Numbers are
-        integers: arrays, tensors or sequences (rows,).
+        integers: arrays, tensors or sequences (rows,). With :class:`Tree` as the layout, a
+        :class:`fastcollate.planning.TreePlan`.
     uids
         What names each row's prompt, as in :func:`fastcollate.planning.prompt_boundaries`. Of a
         merge plan one per turn or one per row. Those of a batch, if not given. Without any, rows
@@ -197,6 +199,8 @@ def plan_step(
     """
     _check_options(pad_rows, shard_by, keep_together)
     layout = None if layout is None else checked_layout(layout)
+    if isinstance(layout, Tree):
+        check_tree(layout, rows, keep_together)
     packer = checked_packer(layout)
     if packer is not None and pad_rows == "copy_cycle":
         raise ValueError(
@@ -267,9 +271,12 @@ def plan_step(
         "layout": layout,
     }
     if packer is not None:
-        packed = packed_slots(
-            step.lengths.sum(1), mini_batches, dp_size, packer, groups, pad_rows, shard_by
-        )
+        if isinstance(layout, Tree):
+            packed = tree_slots(rows, mini_batches, dp_size, packer, pad_rows, shard_by)
+        else:
+            packed = packed_slots(
+                step.lengths.sum(1), mini_batches, dp_size, packer, groups, pad_rows, shard_by
+            )
         return StepPlan._from_own(**packed._asdict(), **table)
     costs, synthetic_cost = sharding_costs(shard_by, step.lengths.sum(1), pad_rows)
     slots, is_padding, offsets, failure = _fastcollate.split_step(

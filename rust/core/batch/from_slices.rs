@@ -81,7 +81,7 @@ pub fn collate_slices(
         tokens: &tokens,
         turns: &turns,
     };
-    rows.share(&streams, layout, request.fields, None)?;
+    rows.share(&streams, layout, shard, request.fields, None)?;
     let placement = rows.place(layout, shard, cost, &mut Ticks::new(&mut || poll()))?;
     let planned = request.plan(&rows, &placement, &mut columns)?;
     let mut memory = filled(planned.num_bytes().div_ceil(8), |_| 0_u64)?;

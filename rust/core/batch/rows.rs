@@ -129,6 +129,7 @@ impl BatchRows<'_> {
         &mut self,
         streams: &Streams,
         layout: &LayoutSpec,
+        shard: Option<&Shard>,
         fields: &[&FieldSpec],
         uids: Option<&[usize]>,
     ) -> Result<()> {
@@ -142,8 +143,10 @@ impl BatchRows<'_> {
         if let Some(ids) = same_inputs {
             turns.check_count("same_inputs", ids.len())?;
         }
-        let trees = match &spec.source {
-            TreeSource::Tokens(share) => {
+        let of_shard = shard.map_or(Ok(None), |shard| shard.trees(rows))?;
+        let trees = match (&of_shard, &spec.source) {
+            (Some(trees), _) => trees,
+            (None, TreeSource::Tokens(share)) => {
                 let all_differ: Vec<_> = (0..turns.count()).collect();
                 let ids = ShareIds {
                     uids,
@@ -152,8 +155,8 @@ impl BatchRows<'_> {
                 self.tree = Some(Tree::of_rows(streams, rows, *share, ids)?);
                 return Ok(());
             }
-            TreeSource::Plan(tree) => slice::from_ref(tree),
-            TreeSource::Bins(trees, _) => trees,
+            (None, TreeSource::Plan(tree)) => slice::from_ref(tree),
+            (None, TreeSource::Bins(trees, _)) => trees,
         };
         Tree::check_lens(trees, rows)?;
         let mut trees = trees.iter();

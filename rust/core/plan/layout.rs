@@ -253,7 +253,9 @@ impl LayoutSpec {
                 };
                 return Placement::of_layout(assembly, self.layout, widths);
             }
-            BinSpec::Tree(spec) => return self.place_tree(spec, assembly, tree, cost, ticks),
+            BinSpec::Tree(spec) => {
+                return self.place_tree(spec, assembly, shard, tree, cost, ticks);
+            }
             BinSpec::Packed(packed) => packed,
         };
         let lens: Vec<_> = assembly.rows().iter().map(Row::len).collect();
@@ -282,27 +284,31 @@ impl LayoutSpec {
         &self,
         spec: &TreeSpec,
         assembly: &Assembly,
+        shard: Option<&Shard>,
         tree: Option<&Tree>,
         cost: &Cost,
         ticks: &mut Ticks,
     ) -> Result<Placement> {
         let packed;
-        let (bins, planned_multiple) = match (&spec.source, tree) {
-            (TreeSource::Bins(bins, multiple_of), _) => (&**bins, *multiple_of),
-            (TreeSource::Plan(tree), _) | (TreeSource::Tokens(_), Some(tree)) => {
+        let of_shard = shard.map_or(Ok(None), |shard| shard.trees(assembly.rows()))?;
+        let (bins, planned_multiple) = match (&of_shard, &spec.source, tree) {
+            (Some(bins), _, _) => (&**bins, 1),
+            (None, TreeSource::Bins(bins, multiple_of), _) => (&**bins, *multiple_of),
+            (None, TreeSource::Plan(tree), _) | (None, TreeSource::Tokens(_), Some(tree)) => {
                 packed = match &spec.pack {
                     Some(spec) => tree.pack(spec, cost, ticks)?,
                     None => vec![tree.clone()],
                 };
                 (&*packed, 1)
             }
-            (TreeSource::Tokens(_), None) => {
+            (None, TreeSource::Tokens(_), None) => {
                 let reason = "tokens were not compared".to_owned();
                 return Err(Error::InvalidPlan(reason));
             }
         };
         let (multiple_of, width) = (self.multiple_of(planned_multiple), self.widths.sequence);
-        Placement::of_trees(assembly, bins, multiple_of, width, 0)
+        let least = shard.map_or(0, Shard::least_bin_width);
+        Placement::of_trees(assembly, bins, multiple_of, width, least)
     }
 
     /// What places are rounded up to a multiple of: as said, or else as planned.

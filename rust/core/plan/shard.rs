@@ -1,6 +1,7 @@
 //! Shards: the rows of a step that one batch has.
 
 use crate::error::{Error, Result};
+use crate::plan::share::{Tree, TreeRow};
 use crate::plan::{Bins, Longest, Pick, Row};
 
 /// Rows picked from all rows of a step.
@@ -36,6 +37,8 @@ pub struct ShardBins {
     pub offsets: Vec<usize>,
     /// Positions of the step's widest bin.
     pub width: usize,
+    /// How many tokens each row has in common with the one before it in its bin, if bins are trees.
+    pub shared: Option<Vec<usize>>,
 }
 
 impl Shard {
@@ -74,6 +77,15 @@ impl Shard {
             WidthsOf::Step => least,
             WidthsOf::Shard => Longest::default(),
         })
+    }
+
+    /// The trees that its bins are, if they are, of these rows.
+    ///
+    /// # Errors
+    /// As [`ShardBins::trees`].
+    pub fn trees(&self, rows: &[Row]) -> Result<Option<Vec<Tree>>> {
+        let lens: Vec<_> = rows.iter().map(Row::len).collect();
+        self.bins.as_ref().map_or(Ok(None), |bins| bins.trees(&lens))
     }
 
     /// What the width of its bins is at least.
@@ -155,6 +167,25 @@ impl ShardBins {
         };
         bins.check(lens)?;
         Ok(bins)
+    }
+
+    /// The trees of rows of such lengths, if bins are trees.
+    ///
+    /// # Errors
+    /// [`Error::InvalidPlan`] for other rows, or rows that share more than they have.
+    pub fn trees(&self, lens: &[usize]) -> Result<Option<Vec<Tree>>> {
+        let Some(shared) = &self.shared else {
+            return Ok(None);
+        };
+        let rows = lens.iter().zip(shared).enumerate();
+        let rows: Vec<_> = rows
+            .map(|(row, (&len, &shared))| TreeRow { row, len, shared })
+            .collect();
+        let tree = |bin: &[usize]| match rows.get(bin[0]..bin[1]) {
+            Some(rows) => Tree::new(rows.to_vec()),
+            None => Err(Error::InvalidPlan("its bins have other rows".to_owned())),
+        };
+        self.offsets.windows(2).map(tree).collect::<Result<_>>().map(Some)
     }
 }
 

@@ -25,6 +25,7 @@ impl<'py> FromPyObject<'_, 'py> for Shard {
         let is_padding: PyReadonlyArray1<bool> = shard.getattr("is_padding")?.extract()?;
         let lengths: Option<PyReadonlyArray1<i64>> = shard.getattr("lengths")?.extract()?;
         let offsets: Option<PyReadonlyArray1<i64>> = shard.getattr("bin_offsets")?.extract()?;
+        let shared: Option<PyReadonlyArray1<i64>> = shard.getattr("shared")?.extract()?;
         let widths: Option<(usize, usize, usize)> = shard.getattr("widths")?.extract()?;
         let (rows, is_padding) = (rows.as_array(), is_padding.as_array());
         if rows.len() != is_padding.len() {
@@ -41,6 +42,7 @@ impl<'py> FromPyObject<'_, 'py> for Shard {
             PyResult::Ok(ShardBins {
                 offsets: usizes("bin_offsets", &offsets)?,
                 width: shard.getattr("bin_width")?.extract()?,
+                shared: shared.map(|shared| usizes("shared", &shared)).transpose()?,
             })
         });
         Ok(Self(CoreShard {

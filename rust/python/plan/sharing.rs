@@ -207,6 +207,24 @@ impl PrefixTree {
         Ok(columns(py, &rows.collect::<Vec<_>>()))
     }
 
+    /// The trees of mini-batches, whose rows begin at such offsets; the last is the number of rows.
+    fn parted(&self, py: Python<'_>, offsets: PyReadonlyArray1<i64>) -> Result<Vec<Self>> {
+        let offsets = usizes("offsets", &offsets)?;
+        let rows = self.0.rows();
+        if offsets.first() != Some(&0) || offsets.last() != Some(&rows.len()) {
+            let reason = "offsets of mini-batches are not those of the rows".to_owned();
+            return Err(Core::InvalidPlan(reason).into());
+        }
+        let part = |place: usize| {
+            let row = rows[place].row;
+            Some(offsets.partition_point(|&offset| offset <= row) - 1)
+        };
+        let parts = stoppable(py, |ticks| {
+            self.0.parted(part, offsets.len() - 1, ticks)
+        })?;
+        Ok(parts.into_iter().map(Self).collect())
+    }
+
     /// Pack the rows into bins.
     ///
     /// # Returns
