@@ -85,7 +85,9 @@ impl Shard {
     /// As [`ShardBins::trees`].
     pub fn trees(&self, rows: &[Row]) -> Result<Option<Vec<Tree>>> {
         let lens: Vec<_> = rows.iter().map(Row::len).collect();
-        self.bins.as_ref().map_or(Ok(None), |bins| bins.trees(&lens))
+        self.bins
+            .as_ref()
+            .map_or(Ok(None), |bins| bins.trees(&lens))
     }
 
     /// What the width of its bins is at least.
@@ -185,7 +187,11 @@ impl ShardBins {
             Some(rows) => Tree::new(rows.to_vec()),
             None => Err(Error::InvalidPlan("its bins have other rows".to_owned())),
         };
-        self.offsets.windows(2).map(tree).collect::<Result<_>>().map(Some)
+        self.offsets
+            .windows(2)
+            .map(tree)
+            .collect::<Result<_>>()
+            .map(Some)
     }
 }
 

@@ -219,9 +219,7 @@ impl PrefixTree {
             let row = rows[place].row;
             Some(offsets.partition_point(|&offset| offset <= row) - 1)
         };
-        let parts = stoppable(py, |ticks| {
-            self.0.parted(part, offsets.len() - 1, ticks)
-        })?;
+        let parts = stoppable(py, |ticks| self.0.parted(part, offsets.len() - 1, ticks))?;
         Ok(parts.into_iter().map(Self).collect())
     }
 
