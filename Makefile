@@ -38,9 +38,12 @@ NOT_SANITIZED := not take_no_page_faults and not small_batches_leave_no_memory
 help: ## list the tasks
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "%-14s%s\n", $$1, $$2 }' Makefile
 
-demo: $(BUILT) ## merge and train on recorded rollouts, then train for 20 seconds on new ones
+demo: $(BUILT) ## merge and train on recorded rollouts, then train for 20 seconds on new ones, and report
 	$(BIN)/python examples/demo.py
 	$(BIN)/python examples/train_grpo.py --seconds 20
+	mkdir -p target
+	$(BIN)/python -m fastcollate report examples/rollouts/rollouts.jsonl.gz \
+	  --tokenizer examples/rollouts/tokenizer.json --output target/report.html
 
 test: $(BUILT) ## run the Rust and the Python tests
 	cargo test --workspace

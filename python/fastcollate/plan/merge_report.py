@@ -315,6 +315,12 @@ class Breaks(Sequence[Break]):
             [(self[place], last) for place, last in zip(places, lasts, strict=True)],
         )
 
+    def most_broken(self, count: int) -> list[int]:
+        """Return the trajectories with the most breaks, no more than `count`."""
+        counts = np.bincount(self._trajectories)
+        order = np.argsort(-counts, kind="stable")[:count]
+        return [trajectory for trajectory in order.tolist() if counts[trajectory] > 0]
+
     @cached_property
     def _compared(self) -> NDArray[np.int64]:
         """The last turn of the group that each turn was compared with."""

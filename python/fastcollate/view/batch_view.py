@@ -13,6 +13,7 @@ from fastcollate.view.lines import lines_of, plain
 from fastcollate.view.page import rows_html
 from fastcollate.view.rows import shown
 from fastcollate.view.styles import Kind
+from fastcollate.view.tokens import NO_BREAK
 
 if TYPE_CHECKING:
     from fastcollate.batch import Batch
@@ -41,6 +42,22 @@ class BatchView:
             In columns; 20 at least.
         """
         return plain(lines_of(self._shown, width))
+
+    def _named(self, name: str) -> BatchView:
+        """Return a view of one row that has another name than in its batch."""
+        again = object.__new__(type(self))
+        again._shown = self._shown._replace(
+            sections=[
+                section._replace(
+                    parts=[
+                        part._replace(title=part.title.replace(f"row{NO_BREAK}0", name, 1))
+                        for part in section.parts
+                    ]
+                )
+                for section in self._shown.sections
+            ]
+        )
+        return again
 
     def __str__(self) -> str:
         return self.text(shutil.get_terminal_size().columns)

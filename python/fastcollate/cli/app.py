@@ -1,0 +1,66 @@
+"""The commands, and how they end."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+import pyarrow as pa
+import typer
+
+from fastcollate import __version__
+from fastcollate.cli.doctor import doctor
+from fastcollate.cli.plan import plan
+from fastcollate.cli.report import report
+from fastcollate.cli.view import view
+
+app = typer.Typer(
+    name="fastcollate",
+    help="Look at rollouts before they are trained on.",
+    add_completion=False,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+for command in (view, report, plan, doctor):
+    app.command()(command)
+
+
+@app.callback(invoke_without_command=True)
+def options(
+    version: bool = typer.Option(False, "--version", help="Print the version, and end."),
+) -> None:
+    """Look at rollouts before they are trained on."""
+    if version:
+        print(__version__)
+        raise typer.Exit
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Run a command; return the exit code: 0, 1 for a failure, 2 for wrong usage.
+
+    A failure is one line on standard error. With ``--debug`` anywhere among the arguments it is a
+    traceback.
+    """
+    wants_traceback = "--debug" in arguments
+    arguments = [one for one in arguments if one != "--debug"]
+    try:
+        app(arguments)
+    except SystemExit as end:  # typer's, after help, wrong usage and success
+        return end.code if isinstance(end.code, int) else int(end.code is not None)
+    except KeyboardInterrupt:
+        print("fastcollate: interrupted", file=sys.stderr)
+        return 130
+    except BrokenPipeError:  # the reader of our output has gone, as head does
+        sys.stderr.close()
+        return 0
+    except (
+        *(OSError, ValueError, TypeError, LookupError, ImportError, MemoryError, RuntimeError),
+        pa.ArrowException,
+    ) as error:
+        if wants_traceback:
+            raise
+        text = " ".join(str(error).split()) or type(error).__name__
+        print(f"fastcollate: {text}", file=sys.stderr)
+        return 1
+    return 0

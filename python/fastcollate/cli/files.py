@@ -1,0 +1,303 @@
+"""Files of rollouts, read in batches of rows by PyArrow."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.json
+import pyarrow.parquet as pq
+
+from fastcollate.cli.columns import Columns, Rows
+
+SUFFIXES = {
+    "parquet": (".parquet", ".pq"),
+    "arrow": (".arrow", ".ipc", ".feather"),
+    "json": (".jsonl", ".ndjson", ".json"),
+}
+COMPRESSED = (".gz", ".bz2", ".zst", ".lz4")
+
+CHUNK_BYTES = 32 << 20
+"""About how many bytes of values are read at once."""
+
+CHUNK_TOKENS = 2 << 20
+"""From how many tokens on rows are handed out, at the end of a group."""
+
+_MOST_ROWS = 1 << 16
+
+
+class File(NamedTuple):
+    """A file of rows."""
+
+    path: Path
+    kind: str
+    schema: pa.Schema
+
+    @classmethod
+    def of(cls, path: Path) -> File:
+        """Find out what a file is.
+
+        Raises
+        ------
+        OSError
+            If it cannot be read.
+        ValueError
+            If it is of no known form.
+        """
+        kind = _kind(path)
+        try:
+            if kind == "parquet":
+                schema = pq.read_schema(path)
+            elif kind == "arrow":
+                with _opened(path) as (reader, _):
+                    schema = reader.schema
+            else:
+                with pa.OSFile(str(path), "rb") as raw, _json(raw, path, None) as reader:
+                    schema = reader.schema
+        except pa.ArrowInvalid as error:
+            raise ValueError(f"{path} cannot be read as {_TITLES[kind]}: {error}") from error
+        return cls(path, kind, schema)
+
+    def batches(self, columns: Columns) -> Iterator[tuple[pa.RecordBatch, float]]:
+        """Give batches of rows, each with the share of the file that was read until then."""
+        try:
+            if self.kind == "parquet":
+                yield from self._of_parquet(columns.used)
+            elif self.kind == "arrow":
+                yield from self._of_arrow(columns.used)
+            else:
+                yield from self._of_json(columns)
+        except pa.ArrowInvalid as error:
+            raise ValueError(
+                f"{self.path} cannot be read as {_TITLES[self.kind]}: {error}"
+            ) from error
+
+    def _of_parquet(self, names: list[str]) -> Iterator[tuple[pa.RecordBatch, float]]:
+        with pq.ParquetFile(self.path, pre_buffer=False, memory_map=True) as file:
+            total = file.metadata.num_rows
+            rows = int(np.clip(CHUNK_BYTES * total // max(_size(file.metadata), 1), 16, _MOST_ROWS))
+            done = 0
+            for batch in file.iter_batches(rows, columns=names):
+                done += batch.num_rows
+                yield batch, done / total
+
+    def _of_arrow(self, names: list[str]) -> Iterator[tuple[pa.RecordBatch, float]]:
+        with _opened(self.path) as (reader, source):
+            size = self.path.stat().st_size
+            for batch in reader:
+                rows = max(batch.num_rows * CHUNK_BYTES // max(batch.nbytes, 1), 16)
+                for start in range(0, batch.num_rows, rows):
+                    yield batch.slice(start, rows).select(names), min(source.tell() / size, 1)
+
+    def _of_json(self, columns: Columns) -> Iterator[tuple[pa.RecordBatch, float]]:
+        # Numbers of a first block may be whole by chance.
+        fields = [self.schema.field(name) for name in columns.used]
+        floats = {columns.names[role] for role in ("rewards", "logprobs") if role in columns.names}
+        schema = pa.schema([_of_floats(one) if one.name in floats else one for one in fields])
+        size = self.path.stat().st_size
+        with pa.OSFile(str(self.path), "rb") as raw, _json(raw, self.path, schema) as reader:
+            for batch in reader:
+                yield batch, 1.0 if raw.closed else min(raw.tell() / max(size, 1), 1)
+
+
+_TITLES = {"parquet": "Parquet", "arrow": "Arrow IPC", "json": "JSON lines"}
+
+
+class Source(NamedTuple):
+    """One file or several of the same columns, as rows."""
+
+    path: Path
+    files: list[File]
+    columns: Columns
+
+    @classmethod
+    def of(cls, path: Path, names: Mapping[str, str]) -> Source:
+        """Open a file or a folder.
+
+        Raises
+        ------
+        OSError
+            If there is none, or it cannot be read.
+        ValueError
+            If it has no rows of tokens.
+        """
+        if not path.exists():
+            raise FileNotFoundError(f"{path} does not exist; pass a file, or a folder of files")
+        paths = [path]
+        if path.is_dir():
+            paths = sorted(one for one in path.rglob("*") if one.is_file() and _by_name(one))
+            if not paths:
+                raise ValueError(
+                    f"{path} has no file of rollouts; pass a folder of .parquet, .arrow or .jsonl "
+                    "files"
+                )
+        files = [File.of(one) for one in paths]
+        columns = Columns.of(files[0].schema, names, str(files[0].path))
+        for file in files[1:]:
+            if Columns.of(file.schema, names, str(file.path)) != columns:
+                raise ValueError(
+                    f"{file.path} has other columns than {files[0].path}; pass files of the same "
+                    "columns"
+                )
+        return cls(path, files, columns)
+
+    def tables(self) -> Iterator[tuple[pa.Table, int, float]]:
+        """Give tables of rows as they are read, each with its first row and the share read."""
+        sizes = np.array([max(file.path.stat().st_size, 1) for file in self.files])
+        row = 0
+        for index, file in enumerate(self.files):
+            for batch, share in file.batches(self.columns):
+                done = float((sizes[:index].sum() + sizes[index] * share) / sizes.sum())
+                if batch.num_rows > 0:
+                    yield pa.Table.from_batches([batch]), row, done
+                    row += batch.num_rows
+        if row == 0:
+            raise ValueError(f"{self.path} has no rows; pass a file of rollouts")
+
+    def chunks(self) -> Iterator[tuple[Rows, float]]:
+        """Give rows of whole groups, each with the share that was read.
+
+        The rows of a prompt, or of a trajectory, follow each other in one chunk, however large it
+        is. So memory is bounded by a group and :data:`CHUNK_TOKENS`.
+        """
+        waiting: pa.Table | None = None
+        first, done = 0, 0.0
+        for table, row, share in self.tables():
+            if waiting is None:
+                waiting, first = table, row
+            else:
+                waiting = pa.concat_tables([waiting, table], promote_options="permissive")
+            done = share
+            if self._tokens(waiting) < CHUNK_TOKENS:
+                continue
+            end = self._last_start(waiting)
+            if end > 0:
+                yield self._read(waiting.slice(0, end), first), done
+                waiting, first = waiting.slice(end).combine_chunks(), first + end
+        if waiting is not None and waiting.num_rows > 0:
+            yield self._read(waiting, first), 1.0
+
+    def row(self, number: int) -> Rows:
+        """Return one row.
+
+        Raises
+        ------
+        IndexError
+            If there are not as many.
+        """
+        count = 0
+        for table, first, _ in self.tables():
+            count = first + table.num_rows
+            if first <= number < count:
+                return self._read(table.slice(number - first, 1), number)
+        raise IndexError(f"--row is {number}, but {self.path} has rows 0 to {count - 1:,}")
+
+    def _read(self, table: pa.Table, first: int) -> Rows:
+        return self.columns.read(table, first, str(self.path))
+
+    def _tokens(self, table: pa.Table) -> int:
+        names = self.columns.names
+        ids = [names[role] for role in ("prompts", "responses", "sequences") if role in names]
+        return sum(
+            len(chunk.values) if hasattr(chunk, "values") else len(chunk)
+            for name in ids
+            for chunk in table.column(name).chunks
+        )
+
+    def _last_start(self, table: pa.Table) -> int:
+        """Return where the last group of a table begins, which may go on in the next one."""
+        names = self.columns.names
+        for role in ("uids", "trajectory_ids"):
+            if role in names:
+                ids = table.column(names[role]).to_pylist()
+                last = len(ids) - 1
+                while last > 0 and ids[last - 1] == ids[-1]:
+                    last -= 1
+                return last
+        if "is_last_step" in names:
+            flags = table.column(names["is_last_step"]).to_pylist()
+            return max((i + 1 for i, is_last in enumerate(flags) if is_last), default=0)
+        return int(table.num_rows)
+
+
+def _size(metadata: Any) -> int:
+    """Return about how many bytes a Parquet file's values have in memory."""
+    groups = [metadata.row_group(index) for index in range(metadata.num_row_groups)]
+    columns = (group.column(i) for group in groups for i in range(group.num_columns))
+    return 8 * sum(int(column.num_values) for column in columns)
+
+
+def _by_name(path: Path) -> str | None:
+    """Return the kind of a file by its name."""
+    name = path.name.lower()
+    for suffix in COMPRESSED:
+        name = name.removesuffix(suffix)
+    return next((kind for kind, ends in SUFFIXES.items() if name.endswith(ends)), None)
+
+
+def _kind(path: Path) -> str:
+    """Return the kind of a file, by what it begins with or by its name."""
+    with open(path, "rb") as file:
+        head = file.read(8)
+    if head[:4] == b"PAR1":
+        return "parquet"
+    if head[:6] == b"ARROW1" or head[:4] == b"\xff\xff\xff\xff":
+        return "arrow"
+    kind = _by_name(path)
+    if kind == "json" or head.lstrip()[:1] == b"{":
+        return "json"
+    if kind is not None:
+        raise ValueError(f"{path} is named as {_TITLES[kind]}, but does not begin as such a file")
+    raise ValueError(
+        f"{path} is no Parquet, Arrow IPC or JSON lines; pass a .parquet, .arrow or .jsonl file"
+    )
+
+
+class _opened:  # noqa: N801
+    """A reader of Arrow IPC, files and streams, and the file that it reads."""
+
+    def __init__(self, path: Path) -> None:
+        self._source = pa.OSFile(str(path), "rb")
+
+    def __enter__(self) -> tuple[Any, Any]:
+        if self._source.read(6) != b"ARROW1":
+            self._source.seek(0)
+            return pa.ipc.open_stream(self._source), self._source
+        reader = pa.ipc.open_file(self._source)
+        return _Batches(reader), self._source
+
+    def __exit__(self, *_: object) -> None:
+        self._source.close()
+
+
+class _Batches:
+    """The batches of an Arrow file one after the other."""
+
+    def __init__(self, reader: Any) -> None:
+        self._reader = reader
+        self.schema = reader.schema
+
+    def __iter__(self) -> Iterator[pa.RecordBatch]:
+        for index in range(self._reader.num_record_batches):
+            yield self._reader.get_batch(index)
+
+
+def _json(raw: Any, path: Path, schema: pa.Schema | None) -> Any:
+    """Read JSON lines, also compressed: the columns of a schema alone, if there is one."""
+    parse = pyarrow.json.ParseOptions(
+        explicit_schema=schema,
+        unexpected_field_behavior="infer" if schema is None else "ignore",
+    )
+    codec = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd", ".lz4": "lz4"}.get(path.suffix.lower())
+    stream = raw if codec is None else pa.CompressedInputStream(raw, codec)
+    read = pyarrow.json.ReadOptions(block_size=CHUNK_BYTES)  # no row may be larger
+    return pyarrow.json.open_json(stream, read, parse)
+
+
+def _of_floats(field: pa.Field) -> pa.Field:
+    """Return a field of the same form whose numbers are floats."""
+    is_list = hasattr(field.type, "value_type")
+    return field.with_type(pa.list_(pa.float64()) if is_list else pa.float64())

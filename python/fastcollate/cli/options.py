@@ -1,0 +1,94 @@
+"""Options that several commands have."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from fastcollate.cli.columns import ROLES
+
+Input = Annotated[
+    Path,
+    typer.Argument(
+        metavar="FILE",
+        help="Parquet, Arrow IPC or JSON lines (also compressed), or a folder of such files.",
+        show_default=False,
+    ),
+]
+TokenizerPath = Annotated[
+    Path | None,
+    typer.Option(
+        "--tokenizer",
+        metavar="FILE",
+        help="The model's tokenizer.json, or its folder: ids are shown as text.",
+        show_default=False,
+    ),
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON to standard output.")]
+EndIds = Annotated[
+    list[int] | None,
+    typer.Option("--eos", metavar="ID", help="A token id that ends an answer; repeat for more."),
+]
+Capacity = Annotated[
+    int | None,
+    typer.Option(
+        min=1,
+        metavar="TOKENS",
+        help="Tokens of a bin. By default 16,384, or the power of two that holds the longest row.",
+        show_default=False,
+    ),
+]
+Ranks = Annotated[int, typer.Option("--dp", min=1, metavar="RANKS", help="Data-parallel ranks.")]
+BatchRows = Annotated[
+    int, typer.Option(min=1, metavar="ROWS", help="Rows of a mini-batch, which is padded as one.")
+]
+CostsPath = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="JSON",
+        exists=True,
+        dir_okay=False,
+        help='What rows cost, as {"per_token": 1, "per_pair": 0.001}. By default, their tokens.',
+        show_default=False,
+    ),
+]
+Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
+
+
+def reads_columns(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command one option for each column; it gets the names that are given as `names`."""
+    signature = inspect.signature(command, eval_str=True)
+    own = [one for name, one in signature.parameters.items() if name != "names"]
+    added = [
+        inspect.Parameter(
+            role,
+            inspect.Parameter.KEYWORD_ONLY,
+            default=None,
+            annotation=Annotated[
+                str | None,
+                typer.Option(
+                    f"--{role.replace('_', '-')}",
+                    metavar="COLUMN",
+                    help=f"{what} By default: {', '.join(known)}.",
+                    rich_help_panel="Columns",
+                    show_default=False,
+                ),
+            ],
+        )
+        for role, (what, known) in ROLES.items()
+    ]
+    own = [one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in own]
+
+    @functools.wraps(command)
+    def call(**given: Any) -> None:
+        names = {role: given.pop(role) for role in ROLES}
+        command(**given, names={role: name for role, name in names.items() if name is not None})
+
+    call.__signature__ = signature.replace(parameters=own + added)  # type: ignore[attr-defined]
+    call.__annotations__ = {one.name: one.annotation for one in own + added}
+    return call

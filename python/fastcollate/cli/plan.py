@@ -1,0 +1,161 @@
+"""``fastcollate plan``: mini-batches, ranks and bins of the rollouts of a file."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import numpy as np
+import typer
+from rich.console import Console
+
+from fastcollate._fastcollate import SYNTHETIC_LENS
+from fastcollate.arrays import offsets_of
+from fastcollate.cli.columns import Rows
+from fastcollate.cli.costs import costs_of
+from fastcollate.cli.files import Source
+from fastcollate.cli.options import (
+    AsJson,
+    CostsPath,
+    Debug,
+    Input,
+    Ranks,
+    reads_columns,
+)
+from fastcollate.cli.progress import with_progress
+from fastcollate.cli.writing import check_writable, write_whole
+from fastcollate.plan.costs import Costs
+from fastcollate.plan.layouts import Packed
+from fastcollate.plan.lengths import Integers
+from fastcollate.plan.merging import Policy, merge_turns
+from fastcollate.plan.step_plan import StepPlan
+from fastcollate.plan.stepping import plan_step
+
+SHOWN_LINES = 24
+"""How many lines of a plan are printed."""
+
+
+@reads_columns
+def plan(
+    *,
+    path: Input,
+    dp: Ranks = 1,
+    capacity: Annotated[
+        int | None,
+        typer.Option(min=1, metavar="TOKENS", help="Pack rows into bins of so many tokens."),
+    ] = None,
+    costs: CostsPath = None,
+    prompts_per_mini_batch: Annotated[
+        int | None, typer.Option(min=1, help="How large a mini-batch is; needs uids.")
+    ] = None,
+    rows_per_mini_batch: Annotated[
+        int | None, typer.Option(min=1, help="The same, in rows. By default all rows are one.")
+    ] = None,
+    merge: Annotated[
+        Literal["exact", "branch", "realign", "none"],
+        typer.Option(help="How turns of trajectories are merged."),
+    ] = "exact",
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", metavar="JSON", help="Write the plan here."),
+    ] = None,
+    as_json: AsJson = False,
+    debug: Debug = False,
+    names: dict[str, str],
+) -> None:
+    """Plan the step of the rows of a file: mini-batches, ranks and bins, with their load."""
+    if output is not None:
+        check_writable(output)
+    cost = costs_of(costs)
+    source = Source.of(path, names)
+    policy = merge if merge != "none" and source.columns.has_trajectories else None
+    chunks = with_progress(source.chunks(), f"reading {path.name}")
+    lens, uids = _rows(chunks, policy)
+    options: dict[str, Any] = {"shard_by": "tokens" if cost is None else cost}
+    if capacity is not None:
+        options["layout"] = Packed(capacity)
+    found = plan_step(
+        (lens[:, 0], lens[:, 1]),
+        uids=uids,
+        prompts_per_mini_batch=prompts_per_mini_batch,
+        rows_per_mini_batch=rows_per_mini_batch,
+        dp_size=dp,
+        allow_partial=True,
+        **options,
+    )
+    figures = _figures(found, cost)
+    if output is not None:
+        write_whole(output, json.dumps(found.to_dict()))
+    if as_json:
+        print(
+            json.dumps(
+                {"rows_are": "turns" if policy is None else "merged turns", **figures}, indent=2
+            )
+        )
+        return
+    console = Console(highlight=False, markup=False)
+    lines = found.describe().splitlines()
+    if len(lines) > SHOWN_LINES:
+        lines = [*lines[:SHOWN_LINES], f"... {len(lines) - SHOWN_LINES:,} more lines"]
+    lines += [f"{name.replace('_', ' ')}: {_text(value)}" for name, value in figures.items()]
+    for line in lines:
+        console.print(line, soft_wrap=not console.is_terminal or console.width < 60)
+    if output is not None:
+        console.print(f"wrote {output}", soft_wrap=True)
+
+
+def _rows(chunks: Iterable[Rows], policy: Policy | None) -> tuple[Integers, list[Any] | None]:
+    """Return prompt and response tokens of rows, and their uids."""
+    lens, uids = [], []
+    has_uids = False
+    for rows in chunks:
+        has_uids = rows.uids is not None
+        if policy is None:
+            lens.append(np.stack([rows.prompts.lengths, rows.responses.lengths], 1))
+            uids += rows.uids or []
+            continue
+        merged = merge_turns(
+            rows.prompts,
+            rows.responses,
+            trajectory_ids=rows.trajectory_ids,
+            is_last_step=rows.is_last_step,
+            policy=policy,
+            allow_unfinished=True,
+        )
+        lens.append(np.stack([merged.prompt_lens, merged.response_lens], 1))
+        if rows.uids is not None:
+            uids += [rows.uids[turn] for turn in merged.sources.tolist()]
+    return np.concatenate(lens), uids if has_uids else None
+
+
+def _figures(plan: StepPlan, costs: Costs | None) -> dict[str, Any]:
+    """Return what a plan is judged by."""
+    times = plan.forecast(costs or Costs(per_token=1.0), computes_padding=False)
+    slowest = float(times.step_times.sum())
+    figures: dict[str, Any] = {
+        "rows": plan.num_real_rows,
+        "mini_batches": plan.num_mini_batches,
+        "ranks": plan.dp_size,
+        "padding_rows": len(plan.padding_rows),
+        "cost": "tokens" if costs is None else repr(costs),
+        "load_per_rank": times.rank_times.sum(0).tolist(),
+        "idle_share": 1 - float(times.rank_times.mean(1).sum()) / slowest if slowest else 0.0,
+    }
+    if plan.bin_offsets is not None:
+        assert isinstance(plan.layout, Packed)
+        tokens = np.append(plan.row_lengths.sum(1), sum(SYNTHETIC_LENS))[plan.rows]
+        loads = np.diff(offsets_of(tokens)[plan.bin_offsets])
+        figures["bins"] = len(loads)
+        figures["bin_fill"] = float(loads.mean()) / (plan.layout.capacity or 1)
+    return figures
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, list):
+        shown = [f"{one:,.6g}" for one in value[:16]]
+        return ", ".join(shown) + (" ..." if len(value) > 16 else "")
+    if isinstance(value, float):
+        return f"{value:.1%}"
+    return f"{value:,}" if isinstance(value, int) else str(value)

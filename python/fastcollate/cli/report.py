@@ -1,0 +1,79 @@
+"""``fastcollate report``: one HTML file on the rollouts of a file."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+from fastcollate.arguments import counted
+from fastcollate.cli.costs import costs_of
+from fastcollate.cli.files import Source
+from fastcollate.cli.options import (
+    AsJson,
+    BatchRows,
+    Capacity,
+    CostsPath,
+    Debug,
+    EndIds,
+    Input,
+    Ranks,
+    TokenizerPath,
+    reads_columns,
+)
+from fastcollate.cli.progress import with_progress
+from fastcollate.cli.tokenizers import FileTokenizer
+from fastcollate.cli.writing import check_writable, write_whole
+from fastcollate.plan.merging import Policy
+from fastcollate.report.collecting import Collector
+from fastcollate.report.page import page_of
+
+
+@reads_columns
+def report(
+    *,
+    path: Input,
+    output: Annotated[
+        Path, typer.Option("--output", "-o", metavar="HTML", help="The file to write.")
+    ] = Path("report.html"),
+    tokenizer: TokenizerPath = None,
+    eos: EndIds = None,
+    merge: Annotated[Policy, typer.Option(help="How turns of trajectories are merged.")] = "exact",
+    batch_rows: BatchRows = 256,
+    dp: Ranks = 8,
+    capacity: Capacity = None,
+    costs: CostsPath = None,
+    as_json: AsJson = False,
+    debug: Debug = False,
+    names: dict[str, str],
+) -> None:
+    """Write a report as one HTML file: lengths, padding, merging, bins, ranks and findings."""
+    check_writable(output)
+    text = None if tokenizer is None else FileTokenizer(tokenizer)
+    source = Source.of(path, names)
+    collector = Collector(
+        policy=merge,
+        batch_rows=batch_rows,
+        dp_size=dp,
+        capacity=capacity,
+        costs=costs_of(costs),
+        tokenizer=text,
+        vocab_size=None if text is None else text.vocab_size,
+        eos_token_ids=eos or None,
+    )
+    for rows in with_progress(source.chunks(), f"reading {path.name}"):
+        if text is not None:
+            text.check(rows, path)
+        collector.add(rows)
+    summary = collector.close(path.name)
+    write_whole(output, page_of(summary, text))
+    if as_json:
+        found: dict[str, Any] = {"report": str(output), **summary.to_dict()}
+        print(json.dumps(found, indent=2))
+        return
+    console = Console(highlight=False)
+    found = f"{counted(summary.num_turns, 'turn')}, {counted(summary.num_findings, 'finding')}"
+    console.print(f"{found}; wrote {output}", soft_wrap=True, markup=False)

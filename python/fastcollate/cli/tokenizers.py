@@ -1,0 +1,51 @@
+"""Tokenizers from files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fastcollate.cli.columns import Rows
+
+
+class FileTokenizer:
+    """A tokenizer of a file, that shows special tokens too."""
+
+    def __init__(self, path: Path) -> None:
+        from tokenizers import Tokenizer
+
+        file = path / "tokenizer.json" if path.is_dir() else path
+        if not file.exists():
+            raise FileNotFoundError(f"{file} does not exist; pass the model's tokenizer.json")
+        try:
+            self._tokenizer = Tokenizer.from_file(str(file))
+        except Exception as error:  # of the library's own kind
+            raise ValueError(f"{file} is no tokenizer: {error}") from error
+        self.path = file
+        self.vocab_size = max(self._tokenizer.get_vocab(True).values(), default=-1) + 1
+
+    def decode(self, ids: Any) -> str:
+        """Return the text of ids."""
+        text: str = self._tokenizer.decode(list(ids), skip_special_tokens=False)
+        return text
+
+    def check(self, rows: Rows, path: Path) -> None:
+        """Check that it has all ids.
+
+        Raises
+        ------
+        ValueError
+            If it lacks one.
+        """
+        for name, column in (("prompt", rows.prompts), ("response", rows.responses)):
+            ids = np.asarray(column.values)
+            if len(ids) == 0 or int(ids.max()) < self.vocab_size:
+                continue
+            place = int((ids >= self.vocab_size).argmax())
+            row = rows.first_row + int(np.searchsorted(column.offsets, place, side="right")) - 1
+            raise ValueError(
+                f"{path}, row {row}: its {name} has the id {ids[place]}, but {self.path} knows ids "
+                f"below {self.vocab_size:,}; pass the tokenizer of the model that sampled these"
+            )

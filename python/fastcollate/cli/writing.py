@@ -1,0 +1,44 @@
+"""Files that commands write: whole, or not at all."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import Path
+
+
+def check_writable(path: Path) -> None:
+    """Check that a file can be written, before there is anything to write.
+
+    Raises
+    ------
+    OSError
+        If not; the message says why.
+    """
+    folder = path.parent
+    if path.is_dir():
+        raise IsADirectoryError(f"{path} is a folder; pass the name of a file")
+    if not folder.is_dir():
+        raise FileNotFoundError(f"{path} cannot be written: {folder} is no folder")
+    if not os.access(folder, os.W_OK) or (path.exists() and not os.access(path, os.W_OK)):
+        raise PermissionError(f"{path} cannot be written: permission denied")
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Write a file beside its place, and move it there when it is done."""
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with open(handle, "w", encoding="utf-8") as file:
+            file.write(text)
+        os.chmod(name, 0o666 & ~_umask())
+        os.replace(name, path)
+    except BaseException:
+        os.unlink(name)
+        raise
+
+
+def _umask() -> int:
+    """Return which permissions new files do not get."""
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
