@@ -14,7 +14,7 @@ use crate::plan::{Assembly, Band, Grid};
 use crate::streams::AnyStreams;
 use crate::write::{
     Count, Destination, Fill, Labels, PositionPadding, write_field, write_labels, write_mask,
-    write_positions, write_row_indices, write_tokens,
+    write_positions, write_row_indices, write_subtree_ends, write_tokens,
 };
 
 /// Positions of a job: some milliseconds at most, since a hook is called between jobs.
@@ -42,7 +42,7 @@ pub(super) enum Derived {
     /// Which row lies at a position; -1 on padding.
     RowIndices(IntDtype),
     /// One past the last column of its row that follows on each position.
-    SubtreeEnds(Vec<i32>),
+    SubtreeEnds,
     /// Small numbers of the plan.
     Table(Vec<usize>, IntDtype),
 }
@@ -149,7 +149,7 @@ impl Content {
             | Self::Read(Read::Tokens { dtype, .. } | Read::Labels { dtype, .. }) => {
                 (*dtype).into()
             }
-            Self::Derived(Derived::SubtreeEnds(_)) => Dtype::I32,
+            Self::Derived(Derived::SubtreeEnds) => Dtype::I32,
         }
     }
 
@@ -222,7 +222,7 @@ impl Job<'_, Derived> {
             }
             Derived::RowIndices(IntDtype::I32) => write_row_indices::<i32>(&band, self.to()),
             Derived::RowIndices(IntDtype::I64) => write_row_indices::<i64>(&band, self.to()),
-            Derived::SubtreeEnds(ends) => self.to::<i32>().values.copy_from_slice(ends),
+            Derived::SubtreeEnds => write_subtree_ends::<i32>(&band, self.to()),
             Derived::Table(table, IntDtype::I32) => write_table::<i32>(table, self.to()),
             Derived::Table(table, IntDtype::I64) => write_table::<i64>(table, self.to()),
         }

@@ -258,9 +258,8 @@ impl Planner<'_> {
                 self.table(&output, row_offsets(grid), dtype)
             }
             What::SubtreeEnd => {
-                let ends = placement.subtree_ends()?;
-                let place = Place::Own(Grid::new(sequence.rows(), sequence.width(), Vec::new())?);
-                self.derived(&output, place, Derived::SubtreeEnds(ends))
+                let place = Place::Own(placement.subtrees()?);
+                self.derived(&output, place, Derived::SubtreeEnds)
             }
             What::Targets => {
                 let (pad, dtype) = (self.request.pad_token_id, spec.input_ids);

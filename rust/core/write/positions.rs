@@ -106,3 +106,34 @@ pub fn write_row_indices<T: Count>(band: &Band, to: Destination<T>) {
         Ok::<(), Infallible>(())
     });
 }
+
+/// Write where the subtrees of positions end, which is where segments count from; that of padding ends
+/// behind itself.
+///
+/// # Panics
+/// If the destination has another size than the band.
+pub fn write_subtree_ends<T: Count>(band: &Band, to: Destination<T>) {
+    assert_eq!(to.values.len(), band.positions());
+    let pad = |mut values: &mut [T], at: usize| {
+        let mut column = at % band.width.max(1);
+        while !values.is_empty() {
+            let (row, rest) = values.split_at_mut(values.len().min(band.width - column));
+            for (to, column) in row.iter_mut().zip(column..) {
+                *to = T::count(column + 1);
+            }
+            (values, column) = (rest, 0);
+        }
+    };
+    let mut rest = to.values;
+    let mut at = band.begin;
+    for segment in band.segments {
+        let place = band.place(segment);
+        let (before, tail) = rest.split_at_mut(place - at);
+        let (inside, tail) = tail.split_at_mut(segment.len);
+        pad(before, at);
+        inside.fill(T::count(segment.from));
+        rest = tail;
+        at = place + segment.len;
+    }
+    pad(rest, at);
+}

@@ -13,53 +13,47 @@ use super::layout::Form;
 use super::placement::{Grid, Placement, Segment};
 use crate::error::{Error, Result};
 
-/// A run of positions on the path from a root to the segment at hand.
-struct Run {
-    depth: usize,
-    /// Counted over the whole grid.
-    place: usize,
-    len: usize,
-}
-
 impl Placement {
     /// Where the subtree of each position ends in its output row. Padding sees itself only.
     ///
     /// # Errors
-    /// [`Error::WideAttention`] where rows are wider than int32 can count.
+    /// As [`Self::subtrees`].
     pub fn subtree_ends(&self) -> Result<Vec<i32>> {
-        let grid = &self.sequence;
-        let width = self.attention_width()?;
-        let mut ends = vec![0; grid.positions()];
-        for row in ends.chunks_exact_mut(grid.width().max(1)) {
+        let (runs, width) = (self.subtrees()?, self.attention_width()?);
+        let mut ends = vec![0; runs.positions()];
+        for row in ends.chunks_exact_mut(runs.width().max(1)) {
             for (end, after) in row.iter_mut().zip(1..=width) {
                 *end = after;
             }
         }
-        let mut path: Vec<Run> = Vec::new();
-        // Where the last segment ends, counted over the whole grid.
-        let mut end = 0;
-        for segment in grid.segments() {
-            let depth = self.first_depth(segment);
-            let place = segment.dst_row * grid.width() + segment.dst_col;
-            let is_new_row = end <= segment.dst_row * grid.width();
-            close(
-                &mut path,
-                if is_new_row { 0 } else { depth },
-                end,
-                grid,
-                &mut ends,
-            );
-            if segment.len > 0 {
-                path.push(Run {
-                    depth,
-                    place,
-                    len: segment.len,
-                });
-                end = place + segment.len;
-            }
+        for run in runs.segments() {
+            let place = run.dst_row * runs.width() + run.dst_col;
+            ends[place..place + run.len].fill(to_i32(run.from));
         }
-        close(&mut path, 0, end, grid, &mut ends);
         Ok(ends)
+    }
+
+    /// Runs of tokens whose subtrees end at one column: each counts `from` there on.
+    ///
+    /// # Errors
+    /// [`Error::WideAttention`] where rows are wider than int32 can count.
+    pub fn subtrees(&self) -> Result<Grid> {
+        let grid = &self.sequence;
+        self.attention_width()?;
+        let mut runs = Vec::with_capacity(2 * grid.segments().len());
+        for of_row in { grid.segments() }.chunk_by(|a, b| a.dst_row == b.dst_row) {
+            // The path from a root to the segment at hand, and where the last one ends.
+            let (mut path, mut end) = (Vec::new(), 0);
+            for segment in of_row.iter().filter(|segment| segment.len > 0) {
+                let from = self.first_depth(segment);
+                close(&mut path, from, end, &mut runs);
+                path.push(Segment { from, ..*segment });
+                end = segment.dst_col + segment.len;
+            }
+            close(&mut path, 0, end, &mut runs);
+        }
+        runs.sort_unstable_by_key(|run| (run.dst_row, run.dst_col));
+        Ok(grid.with_segments(runs))
     }
 
     /// How many tokens each position has before it in its sequence. That of padding is 0.
@@ -96,15 +90,19 @@ impl Placement {
 }
 
 /// Cut the path off at a depth: the subtrees of what is taken away end there.
-fn close(path: &mut Vec<Run>, depth: usize, end: usize, grid: &Grid, ends: &mut [i32]) {
-    while let Some(run) = path.pop() {
-        let kept = depth.saturating_sub(run.depth).min(run.len);
-        if kept < run.len {
-            let column = end - run.place / grid.width() * grid.width();
-            ends[run.place + kept..run.place + run.len].fill(to_i32(column));
+fn close(path: &mut Vec<Segment>, depth: usize, end: usize, runs: &mut Vec<Segment>) {
+    while let Some(part) = path.pop() {
+        let kept = depth.saturating_sub(part.from).min(part.len);
+        if kept < part.len {
+            runs.push(Segment {
+                from: end,
+                len: part.len - kept,
+                dst_col: part.dst_col + kept,
+                ..part
+            });
         }
         if kept > 0 {
-            path.push(Run { len: kept, ..run });
+            path.push(Segment { len: kept, ..part });
             break;
         }
     }
