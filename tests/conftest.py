@@ -44,8 +44,11 @@ ALONE = {
 }
 
 
-# Files that start type checkers, interpreters or threads by the dozen.
-SLOW = {"test_gpu_page", "test_packed_workers", "test_threads", "test_typing"}
+# Files that start type checkers, interpreters or threads by the dozen, or import transformers.
+SLOW = {
+    *("test_attention_kernels", "test_collator_trainer", "test_gpu_page", "test_packed_consumer"),
+    *("test_packed_workers", "test_threads", "test_typing"),
+}
 
 
 def pytest_collection_modifyitems(items):
@@ -56,11 +59,13 @@ def pytest_collection_modifyitems(items):
 
 
 def pytest_ignore_collect(collection_path, config):
-    # Files of the other half are not even imported, nor Ray with them.
-    is_alone = collection_path.stem in ALONE
-    if config.option.markexpr == "alone":
+    # Files that a marker leaves out are not even imported, nor Ray and transformers with them.
+    marked = config.option.markexpr
+    is_alone, is_slow = collection_path.stem in ALONE, collection_path.stem in SLOW
+    if marked == "alone":
         return True if collection_path.is_file() and not is_alone else None
-    return True if config.option.markexpr.startswith("not alone") and is_alone else None
+    is_out = ("not alone" in marked and is_alone) or ("not slow" in marked and is_slow)
+    return True if is_out else None
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -430,6 +430,7 @@ def test_polars():
     refuses(ValueError, r"x\[1\] is null", fc.ragged, pl.Series([[1], None]))
 
 
+@pytest.mark.slow
 def test_duckdb():
     duckdb = pytest.importorskip("duckdb")
     relation = duckdb.sql("select range(i) as tokens from range(5000) rows(i) order by i")

@@ -9,7 +9,6 @@ from packings import PADDING_AS, SHIFTS
 import fastcollate as fc
 
 torch = pytest.importorskip("torch")
-transformers = pytest.importorskip("transformers")
 
 VOCABULARY = 97
 TOLERANCE = 1e-5
@@ -20,6 +19,7 @@ MODEL_INPUTS = ("input_ids", "position_ids")
 
 @pytest.fixture(scope="module", params=["sdpa", "eager"])
 def model(request):
+    transformers = pytest.importorskip("transformers")
     torch.manual_seed(0)
     config = transformers.LlamaConfig(
         vocab_size=VOCABULARY,

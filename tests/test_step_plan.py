@@ -351,6 +351,7 @@ GROUPED = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", GROUPED)
 def test_ids_without_a_hash_are_few(name):
     few = [WithoutHash(index // 3) for index in range(3 * 1024)]
