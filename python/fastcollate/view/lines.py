@@ -38,7 +38,7 @@ def lines_of(shown: Shown, width: int) -> Iterator[Line]:
         for part in section.parts:
             yield from wrapped([(part.title, TITLE)], width, indent)
             inner = indent + (INDENT if part.title else 0)
-            if shown.fields:
+            if part.has_values:
                 yield from _grid(part.pieces, shown.fields, width, inner)
             else:
                 pieces = (_flowing(piece, shown.is_text) for piece in part.pieces)

@@ -18,7 +18,7 @@ def rows_html(shown: Shown) -> str:
             parts.append(markup.text("p", section.title, "title"))
         for part in section.parts:
             title = markup.text("p", part.title, "title") if part.title else ""
-            if shown.fields:
+            if part.has_values:
                 tokens = _grid(part.pieces, shown.fields)
             else:
                 tokens = ("" if shown.is_text else " ").join(map(_flowing, part.pieces))

@@ -76,6 +76,11 @@ class Part(NamedTuple):
     title: str
     pieces: list[Piece]
 
+    @property
+    def has_values(self) -> bool:
+        """Whether values of fields stand beneath its tokens."""
+        return any(piece.values for piece in self.pieces)
+
 
 class Section(NamedTuple):
     """What is shown of an output row: of a bin its sequences, else one row."""
