@@ -39,6 +39,7 @@ MODULES = {
     "skyrl.train.sft_trainer",
     "skyrl.train.utils.trainer_utils",
     "trl.data_utils",
+    "trl.experimental.async_distillation.async_distillation_trainer",
     "trl.trainer.dpo_trainer",
     "trl.trainer.sft_trainer",
     "trl.trainer.utils",

@@ -1,6 +1,7 @@
 """Forecasts: what ranks compute and wait, by loops over their bins."""
 
 import sys
+import time
 
 import numpy as np
 import pytest
@@ -227,3 +228,41 @@ def test_plots_without_matplotlib(monkeypatch):
 def test_what_cannot_be(call, error, message):
     with pytest.raises(error, match=message):
         call(fc.plan_step([3, 4, 5], dp_size=2))
+
+
+def agentic(rng, rows):
+    lengths = rng.integers(100, 1_000, rows)
+    is_long = rng.random(rows) < 0.06
+    return np.where(is_long, rng.integers(8_000, 32_000, rows), lengths)
+
+
+def log_normal(rng, rows):
+    return rng.lognormal(np.log(2000), 0.8, rows).astype(int).clip(16, 16_384)
+
+
+@pytest.mark.parametrize("draw", [agentic, log_normal])
+@pytest.mark.parametrize(("rows", "ranks"), [(256, 8), (1_024, 8), (1_024, 64), (4_096, 64)])
+def test_packed_steps_wait_no_longer_than_the_bound_and_a_point(draw, rows, ranks):
+    lengths = draw(np.random.default_rng(rows), rows)
+    costs = Costs(24_575, 2)  # verl's workload
+    plan = fc.plan_step(lengths, dp_size=ranks, layout=fc.Packed(32_768), shard_by=costs)
+    found = plan.forecast(costs, computes_padding=False)
+    mean = found.rank_times.mean()
+    assert found.idle <= 1 - mean / found.bound + 0.01
+    parts = fc.planning.partition(lengths, ranks, cost="flops")  # as verl's
+    assert found.time <= max(costs.of(lengths[part]).sum() for part in parts) * (1 + 1e-4)
+    strided = fc.plan_step(lengths, dp_size=ranks, layout=fc.Packed(32_768), shard_by="strided")
+    assert len(plan.bin_offsets) == len(strided.bin_offsets)
+    assert found.time < strided.forecast(costs, computes_padding=False).time
+
+
+def test_plans_of_many_rows_take_no_long():
+    """Rows on ranks by fitted costs; ten times what it takes on a quiet machine."""
+    lengths = log_normal(np.random.default_rng(0), 100_000)
+    costs = Costs(1.3e-7, 4e-12, 2e-6, 0.012)
+    times = []
+    for _ in range(3):
+        begin = time.perf_counter()
+        fc.plan_step(lengths, dp_size=8, shard_by=costs, layout=fc.Packed(32_768))
+        times.append(time.perf_counter() - begin)
+    assert min(times) < 0.4

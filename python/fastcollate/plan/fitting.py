@@ -185,11 +185,12 @@ class StepTimer:
         if getattr(ids, "is_cuda", False):
             import torch
 
-            with torch.cuda.device(ids.device):
-                start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-                start.record()  # type: ignore[no-untyped-call]
+            cuda: Any = torch.cuda
+            with cuda.device(batch.input_ids.device):
+                start, end = (cuda.Event(enable_timing=True) for _ in range(2))
+                start.record()
                 yield
-                end.record()  # type: ignore[no-untyped-call]
+                end.record()
             seconds: Any = start, end
         else:
             begin = time.perf_counter()

@@ -9,7 +9,13 @@ use crate::error::Result;
 use crate::ticks::Ticks;
 
 /// By which share the slowest rank may exceed the mean before rows are exchanged.
-const UNEVEN: f64 = 1e-3;
+const UNEVEN: f64 = 1e-5;
+
+/// How many items are looked at for exchanges.
+const LOOKS: usize = 1 << 20;
+
+/// Up to which share of their capacity bins are filled by cost.
+const FULL: f64 = 0.98;
 
 /// Which rank gets which bins.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -47,17 +53,40 @@ pub struct Rows<'a> {
     pub limited: Option<&'a [f64]>,
 }
 
+/// What is packed as a whole, by row.
+struct Items {
+    offsets: Vec<usize>,
+    rows: Vec<usize>,
+}
+
+impl Items {
+    fn len(&self) -> usize {
+        self.offsets.len() - 1
+    }
+
+    fn get(&self, item: usize) -> &[usize] {
+        &self.rows[self.offsets[item]..self.offsets[item + 1]]
+    }
+}
+
 impl Rows<'_> {
     /// What is packed as a whole: rows, or groups of them.
-    fn items(&self) -> Vec<Vec<usize>> {
+    fn items(&self) -> Items {
+        let rows = 0..self.lens.len();
         let Some(groups) = self.groups else {
-            return (0..self.lens.len()).map(|row| vec![row]).collect();
+            return Items {
+                offsets: (0..=rows.end).collect(),
+                rows: rows.collect(),
+            };
         };
-        let mut items = vec![Vec::new(); groups.iter().max().map_or(0, |last| last + 1)];
-        for (row, &group) in groups.iter().enumerate() {
-            items[group].push(row);
-        }
-        items
+        let mut rows: Vec<_> = rows.collect();
+        rows.sort_by_key(|&row| groups[row]);
+        let ends = rows.windows(2).enumerate();
+        let ends = ends
+            .filter(|(_, pair)| groups[pair[0]] != groups[pair[1]])
+            .map(|(end, _)| end + 1);
+        let offsets = [0].into_iter().chain(ends).chain([rows.len()]).collect();
+        Items { offsets, rows }
     }
 
     /// Pack all rows.
@@ -234,7 +263,13 @@ pub fn deal_bins(costs: &[f64], ranks: usize, ticks: &mut Ticks) -> Result<Vec<u
 fn balanced(costs: &[f64], ranks: usize, ticks: &mut Ticks) -> Result<Parts> {
     let each = costs.len() / ranks;
     let largest_first = largest_first(costs, ranks, each, ticks)?;
-    let exchanged = swap(costs, &largest_first, true, rounds(ranks), ticks)?;
+    let exchanged = swap(
+        costs,
+        &largest_first,
+        true,
+        rounds(ranks, costs.len()),
+        ticks,
+    )?;
     let differenced = karmarkar_karp(costs, ranks, true, ticks)?;
     let slowest = |parts: &Parts| {
         parts
@@ -260,8 +295,9 @@ fn largest_first(costs: &[f64], ranks: usize, each: usize, ticks: &mut Ticks) ->
     Ok(Parts::of(parts))
 }
 
-fn rounds(ranks: usize) -> usize {
-    64 * ranks + 256
+/// How often two ranks exchange items at most: each time looks at all items of both.
+fn rounds(ranks: usize, items: usize) -> usize {
+    (64 * ranks + 256).min(LOOKS * ranks / items.max(1) + 16)
 }
 
 fn sum(items: &[usize], costs: &[f64]) -> f64 {
@@ -278,7 +314,7 @@ fn costly_first(items: &[usize], costs: &[f64]) -> Vec<usize> {
 /// Rows that go to ranks before they are packed.
 struct Parting<'a> {
     rows: Rows<'a>,
-    items: &'a [Vec<usize>],
+    items: &'a Items,
     /// Of rows.
     costs: &'a [f64],
     /// How the rows of a rank are packed.
@@ -293,10 +329,9 @@ impl Parting<'_> {
         each: usize,
         ticks: &mut Ticks,
     ) -> Result<Option<Vec<Vec<usize>>>> {
-        let costs: Vec<f64> = self
-            .items
-            .iter()
-            .map(|rows| sum(rows, self.costs))
+        let items = 0..self.items.len();
+        let costs: Vec<f64> = items
+            .map(|item| sum(self.items.get(item), self.costs))
             .collect();
         let mut parts = largest_first(&costs, ranks, usize::MAX, ticks)?;
         let slowest = parts
@@ -304,7 +339,7 @@ impl Parting<'_> {
             .map(|part| sum(part, &costs))
             .fold(0.0, f64::max);
         if slowest * ranks as f64 > costs.iter().sum::<f64>() * (1.0 + UNEVEN) {
-            parts = swap(&costs, &parts, false, rounds(ranks), ticks)?;
+            parts = swap(&costs, &parts, false, rounds(ranks, costs.len()), ticks)?;
         }
         let mut parts: Vec<_> = parts.iter().map(<[_]>::to_vec).collect();
         give_enough(&mut parts, &costs, each);
@@ -332,7 +367,7 @@ impl Parting<'_> {
         each: usize,
         ticks: &mut Ticks,
     ) -> Result<Option<Vec<Vec<usize>>>> {
-        let items: Vec<_> = part.iter().map(|&item| &*self.items[item]).collect();
+        let items: Vec<_> = part.iter().map(|&item| self.items.get(item)).collect();
         let costs: Vec<_> = part.iter().map(|&item| costs[item]).collect();
         if let Some(bins) = self.level(&items, &costs, each, ticks)? {
             return Ok(Some(bins));
@@ -371,6 +406,14 @@ impl Parting<'_> {
             count: 0,
             cost: 0.0,
         };
+        let loads_of_items: Vec<_> = items.iter().map(|rows| load(rows)).collect();
+        let total = loads_of_items
+            .iter()
+            .map(|load| load.size)
+            .fold(0, usize::saturating_add);
+        if total as f64 > limit.size as f64 * bins as f64 * FULL {
+            return Ok(None);
+        }
         let mut loads = vec![empty; bins];
         let mut members = vec![Vec::new(); bins];
         // Costs are not negative, so that their bits are in order.
@@ -379,11 +422,11 @@ impl Parting<'_> {
             .collect();
         let mut full = Vec::new();
         // Where most bins are full, it takes too long to find one that is not.
-        let mut misses = 4 * items.len();
+        let mut misses = items.len();
         let indices: Vec<_> = (0..items.len()).collect();
         for item in costly_first(&indices, costs) {
             ticks.done(1)?;
-            let load = load(items[item]);
+            let load = loads_of_items[item];
             loop {
                 let Some(Reverse((cost, count, bin))) = least.pop() else {
                     return Ok(None);
