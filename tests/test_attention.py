@@ -280,3 +280,12 @@ def test_a_part_of_a_batch_has_no_mask():
     for call in part.dense_mask, part.block_mask, part.attention_ranges, part.loss_positions:
         with pytest.raises(ValueError, match="chunks of context-parallel rank 0 of 2 alone"):
             call()
+
+
+def test_rows_wider_than_int32_counts():
+    plan = built([(1, 1)], "left").plan
+    tables = plan.to_dict() | {"sequence_shape": np.array([1, 1 << 31])}
+    wide = type(plan).from_dict(tables)
+    for call in wide.subtree_ends, wide.depths, wide.attention_ranges:
+        with pytest.raises(ValueError, match="output rows have 2147483648 positions, more than"):
+            call()

@@ -102,3 +102,26 @@ def test_flex_attention_reads_the_tables():
             torch.testing.assert_close(compiled(q, k, v, block_mask=mask), expected)
         mask.kv_num_blocks[..., -1] -= 1
         assert not torch.allclose(compiled(q, k, v, block_mask=mask), expected, atol=1e-3)
+
+
+@pytest.mark.gpu
+def test_flex_attention_learns_by_the_tables_on_a_gpu():
+    from torch.nn.attention.flex_attention import flex_attention
+
+    compiled = torch.compile(flex_attention)
+    attend = torch.nn.functional.scaled_dot_product_attention
+    torch.manual_seed(0)
+    responses = [[2] * 60 + [row] * (20 * row) for row in range(1, 5)]
+    batch = fc.build_batch(
+        [[1] * 150] * 4, responses, pad_token_id=0, layout=fc.Tree(pad_to=512)
+    ).to("cuda")
+    inputs = torch.randn(3, 1, 2, 512, 16, device="cuda").requires_grad_()
+    weights = torch.randn(1, 2, 512, 16, device="cuda")
+    for window in None, 40:
+        found = compiled(*inputs, block_mask=batch.block_mask(window=window))
+        expected = attend(*inputs, batch.dense_mask(window=window))
+        torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-3)
+        gradients = [
+            torch.autograd.grad((values * weights).sum(), inputs)[0] for values in (found, expected)
+        ]
+        torch.testing.assert_close(*gradients, rtol=1e-3, atol=1e-3)

@@ -105,11 +105,9 @@ impl BlockTable<'_> {
         let count = &mut self.counts[place];
         let begin = place * blocks + to_usize(*count);
         *count += to_i32(indices.len());
-        for (to, index) in { &mut self.indices[begin..][..indices.len()] }
-            .iter_mut()
-            .zip(indices)
-        {
-            *to = to_i32(index);
+        let to = &mut self.indices[begin..begin + indices.len()];
+        for (to, index) in to.iter_mut().zip(to_i32(indices.start)..) {
+            *to = index;
         }
     }
 
@@ -208,6 +206,10 @@ impl<'a> Blocks<'a> {
 
     /// Whether a position of a block has one of the keys in its window, all of which cross its beginning.
     fn is_near(&self, window: &Window, q: usize, keys: &[(usize, i32)]) -> bool {
+        let is_possible = |&(_, deepest): &(usize, i32)| window.has(window.bounds[q].0, deepest);
+        if !keys.first().is_some_and(is_possible) {
+            return false;
+        }
         let block_end = self.ends.len().min((q + 1) * self.size);
         // After the first key that the whole block looks at, the others are only farther away.
         let whole = keys.partition_point(|(end, _)| *end < block_end);

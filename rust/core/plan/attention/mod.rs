@@ -19,10 +19,10 @@ impl Placement {
     /// # Errors
     /// As [`Self::subtrees`].
     pub fn subtree_ends(&self) -> Result<Vec<i32>> {
-        let (runs, width) = (self.subtrees()?, self.attention_width()?);
+        let runs = self.subtrees()?;
         let mut ends = vec![0; runs.positions()];
         for row in ends.chunks_exact_mut(runs.width().max(1)) {
-            for (end, after) in row.iter_mut().zip(1..=width) {
+            for (end, after) in row.iter_mut().zip(1..) {
                 *end = after;
             }
         }
@@ -39,7 +39,7 @@ impl Placement {
     /// [`Error::WideAttention`] where rows are wider than int32 can count.
     pub fn subtrees(&self) -> Result<Grid> {
         let grid = &self.sequence;
-        self.attention_width()?;
+        self.check_width()?;
         let mut runs = Vec::with_capacity(2 * grid.segments().len());
         for of_row in { grid.segments() }.chunk_by(|a, b| a.dst_row == b.dst_row) {
             // The path from a root to the segment at hand, and where the last one ends.
@@ -62,7 +62,7 @@ impl Placement {
     /// As [`Self::subtree_ends`].
     pub fn depths(&self) -> Result<Vec<i32>> {
         let grid = &self.sequence;
-        self.attention_width()?;
+        self.check_width()?;
         let mut depths = vec![0; grid.positions()];
         for segment in grid.segments() {
             let place = segment.dst_row * grid.width() + segment.dst_col;
@@ -74,10 +74,13 @@ impl Placement {
         Ok(depths)
     }
 
-    /// Positions of an output row, which int32 can count.
-    fn attention_width(&self) -> Result<i32> {
+    /// Check that int32 can count the positions of an output row.
+    fn check_width(&self) -> Result<()> {
         let width = self.sequence.width();
-        i32::try_from(width).map_err(|_| Error::WideAttention { width })
+        match i32::try_from(width) {
+            Ok(_) => Ok(()),
+            Err(_) => Err(Error::WideAttention { width }),
+        }
     }
 
     /// The depth of a segment's first token. Parts of a split row do not see each other.

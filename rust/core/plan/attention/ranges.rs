@@ -21,32 +21,25 @@ impl Placement {
     /// none.
     ///
     /// # Errors
-    /// As [`Placement::subtree_ends`].
+    /// As [`Placement::subtrees`].
     pub fn attention_ranges(&self) -> Result<Vec<AttentionRange>> {
-        let grid = &self.sequence;
-        let ends = self.subtree_ends()?;
-        let mut ranges = Vec::new();
-        for segment in grid.segments() {
-            let row = segment.dst_row * grid.width();
-            let mut begin = row + segment.dst_col;
-            let of_segment = &ends[begin..begin + segment.len];
-            // Positions whose subtrees end at one place are a path.
-            for path in of_segment.chunk_by(PartialEq::eq) {
-                let keys = begin..begin + path.len();
-                let subtree_end = row + usize::try_from(path[0]).unwrap_or(0);
-                begin = keys.end;
+        let runs = self.subtrees()?;
+        let mut ranges = Vec::with_capacity(2 * runs.segments().len());
+        for run in runs.segments() {
+            let row = run.dst_row * runs.width();
+            let keys = row + run.dst_col..row + run.dst_col + run.len;
+            let behind = keys.end..row + run.from;
+            ranges.push(AttentionRange {
+                queries: keys.clone(),
+                keys: keys.clone(),
+                is_causal: true,
+            });
+            if !behind.is_empty() {
                 ranges.push(AttentionRange {
-                    queries: keys.clone(),
-                    keys: keys.clone(),
-                    is_causal: true,
+                    queries: behind,
+                    keys,
+                    is_causal: false,
                 });
-                if subtree_end > keys.end {
-                    ranges.push(AttentionRange {
-                        queries: keys.end..subtree_end,
-                        keys,
-                        is_causal: false,
-                    });
-                }
             }
         }
         Ok(ranges)
