@@ -53,7 +53,6 @@ from fastcollate.ops.last_step import broadcast_last_step
 from fastcollate.ops.normalize import LossNormalizers
 from fastcollate.plan.audit_report import Audit, AuditSpan
 from fastcollate.plan.bin_plan import BinPlan
-from fastcollate.plan.boundaries import PromptBoundaries
 from fastcollate.plan.costs import Costs
 from fastcollate.plan.fitting import CostFit, StepTimer
 from fastcollate.plan.forecast import Forecast, compare_plans
@@ -62,10 +61,10 @@ from fastcollate.plan.merge_tree import Branch, TrajectoryTree
 from fastcollate.plan.merging import MergePlan
 from fastcollate.plan.packing import pack
 from fastcollate.plan.partitioning import MicroBatches, micro_batches, partition
+from fastcollate.plan.prompt_boundaries import PromptBoundaries, prompt_boundaries
 from fastcollate.plan.shard import Shard
 from fastcollate.plan.sharing import prefix_tree
 from fastcollate.plan.step_plan import StepPlan
-from fastcollate.plan.stepping import prompt_boundaries
 from fastcollate.plan.tree_bins import TreeBins
 from fastcollate.plan.tree_plan import TreeNodes, TreePlan
 from fastcollate.plan.tree_report import SharedTokens, TreeReport

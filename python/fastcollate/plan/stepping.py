@@ -16,11 +16,10 @@ from fastcollate.arguments import (
     counted,
     suggests_names,
 )
-from fastcollate.plan.boundaries import PromptBoundaries
 from fastcollate.plan.costs import CostArgument, Costs
-from fastcollate.plan.grouping import group_offsets
 from fastcollate.plan.layouts import LayoutArgument, Tree, checked_layout
 from fastcollate.plan.lengths import Integers
+from fastcollate.plan.prompt_boundaries import prompt_offsets
 from fastcollate.plan.step_packing import checked_packer, packed_slots, sharding_costs
 from fastcollate.plan.step_plan import StepPlan
 from fastcollate.plan.step_rows import StepRows
@@ -32,43 +31,6 @@ KeepTogether: TypeAlias = Literal["prompt", "trajectory"]
 
 MAX_RANKS = 1 << 24
 """How many ranks all mini-batches together may have."""
-
-
-@suggests_names
-def prompt_boundaries(uids: Any) -> PromptBoundaries:
-    """Find the rows of every prompt.
-
-    Parameters
-    ----------
-    uids
-        What names each row's prompt: a sequence of str, int, bytes, tuples or anything that can be
-        compared; a NumPy array, a tensor or an Arrow column. Up to 1,024 different ones may have no
-        hash.
-
-    Returns
-    -------
-    PromptBoundaries
-        The first row of each prompt, and one past its last, as a sequence of pairs of ints; none
-        for no uids. Its ``offsets``, int64 (prompts + 1,), are the same as an array.
-
-    Raises
-    ------
-    ValueError
-        If a uid comes again after another.
-    TypeError
-        If `uids` is no sequence, holds what cannot be compared, or more than 1,024 different uids
-        without a hash.
-
-    Notes
-    -----
-    The contract is that of SkyRL's ``compute_prompt_boundaries``.
-
-    Examples
-    --------
-    >>> fc.planning.prompt_boundaries(["p0", "p0", "p1", "p1", "p1"])
-    PromptBoundaries([(0, 2), (2, 5)])
-    """
-    return PromptBoundaries(_prompt_offsets(uids))
 
 
 @suggests_names
@@ -233,26 +195,14 @@ def plan_step(
     if is_stepwise is None:
         given = trajectory_ids is not None or is_last_step is not None
         is_stepwise = given or step.knows_trajectories
-    if uids is not None:
-        prompts = _prompt_offsets(uids)
-    elif unit == "prompts" and (samples is None or is_stepwise):
-        raise ValueError(f"prompts_per_mini_batch is {size}, but uids is None; pass uids")
-    elif keep_together == "prompt" and (samples is None or is_stepwise):
-        raise ValueError("keep_together is 'prompt', but uids is None; pass uids")
-    else:
-        prompts = _uniform(num_rows, 1 if samples is None or is_stepwise else samples)
+    samples_of_prompt = None if is_stepwise else samples
+    prompts = _prompts(uids, num_rows, samples_of_prompt, unit, size, keep_together)
     if trajectories is not None and uids is not None:
         _check_nesting(trajectories, prompts, uids)
     if samples is not None:
         _check_samples(samples, prompts, uids, trajectories if is_stepwise else None, is_stepwise)
     if train_batch_size is not None:
-        expected = checked_int("train_batch_size", train_batch_size, "a number of prompts")
-        if len(prompts) - 1 != expected:
-            raise ValueError(
-                f"train_batch_size is {expected}, but there are {len(prompts) - 1} prompts; pass "
-                "that number, or leave train_batch_size out"
-            )
-
+        _check_num_prompts(train_batch_size, len(prompts) - 1)
     mini_batches = _mini_batches(unit, size, prompts, num_rows, allow_partial)
     if dp_size * (len(mini_batches) - 1) > MAX_RANKS:
         raise ValueError(
@@ -260,8 +210,9 @@ def plan_step(
             f"({len(mini_batches) - 1}) is at most {MAX_RANKS:,}; pass a smaller dp_size"
         )
     groups = {"prompt": prompts, "trajectory": trajectories, None: None}[keep_together]
+    names = _Names(str(keep_together), uids, prompts)
     if groups is not None:
-        _check_not_split(groups, mini_batches, _Names(str(keep_together), uids, prompts))
+        _check_not_split(groups, mini_batches, names)
     table: dict[str, Any] = {
         "dp_size": dp_size,
         "row_lengths": step.lengths,
@@ -289,27 +240,8 @@ def plan_step(
         pad_rows,
     )
     if failure is not None:
-        mini_batch, group = failure
-        count = int(mini_batches[mini_batch + 1] - mini_batches[mini_batch])
-        if group == -2:
-            raise ValueError(
-                f"keep_together is {keep_together!r} and dp_size is {dp_size}, but mini-batch "
-                f"{mini_batch} of {count} rows would need more padding rows than can be planned; "
-                "leave keep_together out, or pass a smaller dp_size"
-            )
-        head = f"pad_rows is 'error', but the {count} rows of mini-batch {mini_batch} cannot be"
-        if group == -1:
-            raise ValueError(
-                f"{head} split evenly over {counted(dp_size, 'rank')}; pass a number of rows that "
-                "dp_size divides, or another pad_rows"
-            )
-        assert groups is not None
-        name = _Names(str(keep_together), uids, prompts).name(groups, group)
         found = " by this shard_by" if costs is not None else ""
-        raise ValueError(
-            f"{head} split evenly{found} over {counted(dp_size, 'rank')} with all rows of {name} "
-            "on one rank; leave keep_together out, or pass another pad_rows"
-        )
+        raise _undivided(*failure, mini_batches, dp_size, groups, names, found)
     return StepPlan._from_own(
         rows=slots,
         is_padding=is_padding,
@@ -319,8 +251,31 @@ def plan_step(
     )
 
 
-def _prompt_offsets(uids: Any) -> Integers:
-    return group_offsets("uids", uids, "uid", "pass the rows of a prompt next to each other")
+def _prompts(
+    uids: Any | None,
+    num_rows: int,
+    samples: int | None,
+    unit: str | None,
+    size: int,
+    keep_together: str | None,
+) -> Integers:
+    """Return where prompts begin: by their uids, else by the number of each prompt's rows."""
+    if uids is not None:
+        return prompt_offsets(uids)
+    if samples is None and unit == "prompts":
+        raise ValueError(f"prompts_per_mini_batch is {size}, but uids is None; pass uids")
+    if samples is None and keep_together == "prompt":
+        raise ValueError("keep_together is 'prompt', but uids is None; pass uids")
+    return _uniform(num_rows, 1 if samples is None else samples)
+
+
+def _check_num_prompts(train_batch_size: Any, found: int) -> None:
+    expected = checked_int("train_batch_size", train_batch_size, "a number of prompts")
+    if found != expected:
+        raise ValueError(
+            f"train_batch_size is {expected}, but there are {found} prompts; pass that number, or "
+            "leave train_batch_size out"
+        )
 
 
 class _Names(NamedTuple):
@@ -441,6 +396,39 @@ def _mini_batches(
         )
     starts = units[:-1:size]
     return np.append(starts, num_rows)
+
+
+def _undivided(
+    mini_batch: int,
+    group: int,
+    mini_batches: Integers,
+    dp_size: int,
+    groups: Integers | None,
+    names: _Names,
+    found: str,
+) -> ValueError:
+    """Return the error of a mini-batch that ranks cannot share, and of the group that is too large.
+
+    A group of -1 says that there are none; -2, that ranks would need too many padding rows.
+    """
+    count = int(mini_batches[mini_batch + 1] - mini_batches[mini_batch])
+    if group == -2:
+        return ValueError(
+            f"keep_together is {names.kind!r} and dp_size is {dp_size}, but mini-batch "
+            f"{mini_batch} of {count} rows would need more padding rows than can be planned; "
+            "leave keep_together out, or pass a smaller dp_size"
+        )
+    ranks = counted(dp_size, "rank")
+    head = f"pad_rows is 'error', but the {count} rows of mini-batch {mini_batch} cannot be"
+    if groups is None or group == -1:
+        return ValueError(
+            f"{head} split evenly over {ranks}; pass a number of rows that dp_size divides, or "
+            "another pad_rows"
+        )
+    return ValueError(
+        f"{head} split evenly{found} over {ranks} with all rows of {names.name(groups, group)} on "
+        "one rank; leave keep_together out, or pass another pad_rows"
+    )
 
 
 def _check_not_split(groups: Integers, mini_batches: Integers, names: _Names) -> None:

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from fastcollate.plan.boundaries import PromptBoundaries
-from fastcollate.plan.stepping import prompt_boundaries
+from fastcollate.plan.prompt_boundaries import PromptBoundaries, prompt_boundaries
 
 
 def compute_prompt_boundaries(uids: Sequence[Any]) -> list[tuple[int, int]]:

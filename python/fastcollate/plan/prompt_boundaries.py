@@ -1,4 +1,4 @@
-"""Boundaries of groups of rows: pairs of row numbers over an array of offsets."""
+"""Boundaries of prompts: pairs of row numbers over an array of offsets."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from typing import Any, overload
 
 import numpy as np
 
+from fastcollate.arguments import suggests_names
+from fastcollate.plan.grouping import group_offsets
 from fastcollate.plan.lengths import Integers
 
 
@@ -65,3 +67,45 @@ class PromptBoundaries(Sequence[tuple[int, int]]):
     def __repr__(self) -> str:
         more = ", ..." if len(self) > 6 else ""
         return f"PromptBoundaries([{', '.join(map(str, self[:6]))}{more}])"
+
+
+@suggests_names
+def prompt_boundaries(uids: Any) -> PromptBoundaries:
+    """Find the rows of every prompt.
+
+    Parameters
+    ----------
+    uids
+        What names each row's prompt: a sequence of str, int, bytes, tuples or anything that can be
+        compared; a NumPy array, a tensor or an Arrow column. Up to 1,024 different ones may have no
+        hash.
+
+    Returns
+    -------
+    PromptBoundaries
+        The first row of each prompt, and one past its last, as a sequence of pairs of ints; none
+        for no uids. Its ``offsets``, int64 (prompts + 1,), are the same as an array.
+
+    Raises
+    ------
+    ValueError
+        If a uid comes again after another.
+    TypeError
+        If `uids` is no sequence, holds what cannot be compared, or more than 1,024 different uids
+        without a hash.
+
+    Notes
+    -----
+    The contract is that of SkyRL's ``compute_prompt_boundaries``.
+
+    Examples
+    --------
+    >>> fc.planning.prompt_boundaries(["p0", "p0", "p1", "p1", "p1"])
+    PromptBoundaries([(0, 2), (2, 5)])
+    """
+    return PromptBoundaries(prompt_offsets(uids))
+
+
+def prompt_offsets(uids: Any) -> Integers:
+    """Return where prompts begin, and where the last ends: int64 (prompts + 1,)."""
+    return group_offsets("uids", uids, "uid", "pass the rows of a prompt next to each other")
