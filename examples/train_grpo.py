@@ -7,6 +7,7 @@ Run it from the root of the repository::
     python examples/train_grpo.py --ddp --no-balance      # rows go to ranks in turn, not by cost
     python examples/train_grpo.py --ray                   # two actors; no process has all tokens
     python examples/train_grpo.py --no-merge --no-pack    # a padded row per turn
+    python examples/train_grpo.py --tree                  # what rows begin with in common, once
     python examples/train_grpo.py --ddp --widths shard    # each rank as wide as its own rows
 
 The policy plays games of several turns (``grpo/playing.py``), whose turns are merged, planned and
@@ -73,7 +74,11 @@ def train_step(learner: Learner, turns: Turns, clock: Clock) -> Report:
     with clock.measure("planning"):
         # All rows without padding: how long they are, and how many tokens are trained on.
         whole = fc.build_batch(**columns, pad_token_id=PAD, merge=options.merging, layout="jagged")
-        plan = fc.plan_step(whole, **options.planning)
+        rows: fc.Batch | fc.planning.TreePlan = whole
+        if options.tree:
+            tokens_of = columns["prompts"], columns["responses"]
+            rows = fc.planning.prefix_tree(*tokens_of, merge=whole.merge_plan)
+        plan = fc.plan_step(rows, uids=whole.uids, **options.planning)
         tokens = whole.loss_normalizers(plan).tokens
 
     def batches() -> Iterator[fc.Batch]:

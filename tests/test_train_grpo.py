@@ -68,7 +68,23 @@ def test_losses_are_those_of_a_padded_row_per_turn(plain, merge, pack, prefetch)
         assert (report.positions < other.positions) == (merge or pack)
 
 
-@pytest.mark.parametrize("options", [PLAIN, {}], ids=["padded", "packed"])
+@pytest.mark.parametrize("merge", [True, False])
+def test_trees_learn_the_same(plain, merge):
+    assert_learned_the_same(train(replace(OPTIONS, merge=merge, tree=True)), plain)
+
+
+def test_trees_have_fewer_positions_than_the_same_rows_packed():
+    once = replace(Options(), steps=1)
+    for merge in True, False:
+        packed, tree = (train(replace(once, merge=merge, tree=tree))[0] for tree in (False, True))
+        assert tree.positions < packed.positions
+
+
+def test_trees_of_two_processes_learn_the_same(plain):
+    assert_learned_the_same(train_ddp(replace(OPTIONS, tree=True, ranks=2)), plain)
+
+
+@pytest.mark.parametrize("options", [PLAIN, {}, {"tree": True}], ids=["padded", "packed", "tree"])
 def test_log_probs_are_those_that_the_player_had(options):
     chosen = replace(OPTIONS, **options)
     learner = Learner(chosen)

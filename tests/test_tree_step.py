@@ -1,8 +1,8 @@
-"""Steps of trees: mini-batches share nothing, and every response token has one value on one rank."""
+"""Steps of trees: mini-batches share nothing, and each response token has one value in all."""
 
 import pickle
 import re
-from os.path import commonprefix
+from itertools import pairwise, takewhile
 
 import numpy as np
 import pytest
@@ -45,7 +45,8 @@ def steps(draw, **limits):
 
 
 def in_common(one, other):
-    return len(commonprefix([one, other]))
+    pairs = zip(one, other, strict=False)
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
 
 
 @given(drawn=steps())
@@ -63,8 +64,7 @@ def test_bins_are_trees_within_the_capacity(drawn):
             continue
         of_bin = [streams[row] for row in rows]
         assert of_bin == sorted(of_bin)
-        pairs = zip(of_bin, of_bin[1:], strict=False)
-        assert shared == [0, *(in_common(*pair) for pair in pairs)]
+        assert shared == [0, *(in_common(*pair) for pair in pairwise(of_bin))]
         places, size = [], 0
         for stream, common in zip(of_bin, shared, strict=True):
             if common == 0:
@@ -87,7 +87,7 @@ def test_every_token_has_one_value_on_one_rank(drawn, given, array_type):
     assert StepPlan.from_dict(plan.to_dict()) == plan == pickle.loads(pickle.dumps(plan))
     values = np.arange(sum(map(len, columns["responses"])), dtype=np.float32)
     offsets = np.cumsum([0, *map(len, columns["responses"])])
-    ids = [values[a:b] for a, b in zip(offsets, offsets[1:], strict=False)]
+    ids = [values[a:b] for a, b in pairwise(offsets)]
     built = {"fields": {"number": fc.Field(ids, dtype="float32")}, "array_type": array_type}
     whole = fc.build_batch(**columns, uids=uids, pad_token_id=9, layout="jagged")
     normalizers = whole.loss_normalizers(plan)
@@ -270,6 +270,7 @@ def log_probs_alone(policy, prompt, response):
 @share(4)
 def test_losses_and_gradients_are_those_of_rows_one_by_one(policy, drawn, given):
     import torch
+
     from policy import response_log_probs
 
     columns, uids, plan = drawn

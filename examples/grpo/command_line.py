@@ -31,6 +31,7 @@ def read_command_line(description: str) -> tuple[Options, Where, Path | None]:
     parser.add_argument("--balance", action=switch, default=True, help=help_)
     widths = {"choices": ["step", "shard"], "default": Options.widths}
     parser.add_argument("--widths", **widths, help="whose longest row a batch is as wide as")
+    parser.add_argument("--tree", action=switch, default=False, help="or share what they can")
     parser.add_argument("--prefetch", action=switch, default=True, help="collate while it trains")
     where = parser.add_mutually_exclusive_group()
     parser.set_defaults(where="here")

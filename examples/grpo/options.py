@@ -21,6 +21,7 @@ class Options:
     seconds: float = math.inf
     merge: bool = True
     pack: bool = True
+    tree: bool = False  # in place of packed rows
     balance: bool = True
     widths: Literal["step", "shard"] = "step"
     prefetch: bool = True
@@ -60,6 +61,8 @@ class Options:
         }
 
     @property
-    def layout(self) -> fc.Packed | fc.Left:
+    def layout(self) -> fc.Tree | fc.Packed | fc.Left:
         """The layout of what is trained on."""
+        if self.tree:
+            return fc.Tree(self.capacity)
         return fc.Packed(self.capacity, shift="next_token") if self.pack else fc.Left()

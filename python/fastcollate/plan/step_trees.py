@@ -1,4 +1,4 @@
-"""Trees of a step: the rows of each mini-batch share tokens, and their bins are assigned to ranks."""
+"""Trees of a step: rows of a mini-batch share tokens, and their bins are assigned to ranks."""
 
 from __future__ import annotations
 
