@@ -340,8 +340,6 @@ def test_what_a_tree_does_not_have():
     assert batch.metrics["batch/tokens_without_predecessor"] == 1
     with pytest.raises(ValueError, match="'targets': the batch's own and fields"):
         build(layout="tree", fields={"targets": fc.PerRow([1, 2, 3])})
-    with pytest.raises(ValueError, match=r"layout is 'tree'.* call build_batch"):
-        fc.Collator(pad_token_id=0, layout="tree")
     with pytest.raises(ValueError, match=r"context parallelism"):
         fc.parallel.cp_split(build(layout="tree"), 2, 0)
 
@@ -406,3 +404,49 @@ def test_a_batch_on_its_way(array_type):
         assert (
             wide.to_layout("left").input_ids.tolist() == batch.to_layout("left").input_ids.tolist()
         )
+
+
+def test_a_collator_attaches_a_mask(array_type):
+    samples = [
+        {"prompt": [1, 2], "response": [4, 5]},
+        {"prompt": [1, 2], "response": [4, 6]},
+        {"prompt": [3], "response": [7]},
+    ]
+    collate = fc.Collator(pad_token_id=0, layout="tree", mask="dense", array_type=array_type)
+    batch = pickle.loads(pickle.dumps(collate))(samples)
+    plain = build(layout="tree")
+    assert list(batch) == [*plain, "attention_mask"]
+    assert np.array_equal(batch["attention_mask"], plain.dense_mask())
+    assert batch.to_layout("left").input_ids.tolist() == plain.to_layout("left").input_ids.tolist()
+    assert "mask='dense'" in repr(collate)
+    names = {"input_ids": "ids", "attention_mask": "mask"}
+    packed = fc.Collator(
+        pad_token_id=0, layout=fc.Packed(8), mask="dense", outputs=names, array_type=array_type
+    )
+    assert packed(samples)["mask"].shape == (2, 1, 8, 8)
+    # Whole sequences have no labels in a tree.
+    rows = [{"input_ids": [1, 2, 3], "prompt_len": 1}, {"input_ids": [1, 2], "prompt_len": 1}]
+    assert collate(rows).targets.tolist() == [2, 3, 2]
+    labelled = collate([{"input_ids": [1, 2, 3], "labels": [-100, -100, 3]}])
+    assert labelled.loss_mask.tolist() == [1]
+    assert "labels" not in labelled
+    with pytest.raises(ValueError, match=r"labels marks the first token of row 0 .*fc.Tree"):
+        collate([{"input_ids": [1, 2], "labels": [1, 2]}])
+    if array_type == "torch":
+        block = fc.Collator(pad_token_id=0, layout="tree", mask="block")(samples)
+        assert type(block["attention_mask"]).__name__ == "BlockMask"
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"layout": "tree"}, r"layout is .* and mask is None.* pass mask='dense' or 'block'"),
+        ({"layout": fc.Tree(8)}, r"capacity=8.* and mask is None"),
+        ({"layout": "tree", "mask": "sparse"}, "mask is 'sparse'; pass 'dense', 'block'"),
+        ({"mask": "dense"}, "batches with layout='left' have an attention_mask; leave mask out"),
+        ({"layout": "tree", "mask": "block", "array_type": "numpy"}, "pass mask='dense', or"),
+    ],
+)
+def test_masks_that_cannot_be(options, message):
+    with pytest.raises(ValueError, match=message):
+        fc.Collator(pad_token_id=0, **options)

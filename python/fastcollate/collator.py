@@ -3,16 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, cast, overload
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Generic,
+    Literal,
+    TypeAlias,
+    TypeVar,
+    cast,
+    get_args,
+    overload,
+)
 
-from fastcollate.arguments import id_list, spells_out, suggests_names, warn_user, wrong_name
+from fastcollate.arguments import (
+    check_choice,
+    id_list,
+    spells_out,
+    suggests_names,
+    warn_user,
+    wrong_name,
+)
 from fastcollate.batch import Batch
 from fastcollate.build import ROW_OPTIONS, build_batch, check_options
 from fastcollate.handover.pools import BufferPool
 from fastcollate.ingest.fields import Field, PerRow, RoutedExperts
 from fastcollate.ingest.padded_blocks import padding_message
 from fastcollate.ingest.samples import checked_sources, columns_of
-from fastcollate.plan.layouts import Packed, Tree
+from fastcollate.plan.layouts import LEFT, Layout, Packed, Tree, checked_layout
 
 if TYPE_CHECKING:
     import torch
@@ -26,7 +43,11 @@ if TYPE_CHECKING:
 
         fields: Mapping[str, Field | PerRow | RoutedExperts] | None
         ignore: Collection[str] | Literal["rest"]
+        mask: Mask | None
 
+
+Mask: TypeAlias = Literal["dense", "block"]
+"""What is attached as ``attention_mask``."""
 
 Made = TypeVar("Made", covariant=True)
 """What a collator makes of samples: a :class:`Batch`, or a dict if it has ``outputs``."""
@@ -86,6 +107,12 @@ class Collator(Generic[Made]):
         all that they get. As a mapping, each with its name in the dict, or several:
         ``{"cu_seqlens": ("cu_seq_lens_q", "cu_seq_lens_k")}``. A :class:`Batch` of everything if
         None.
+    mask
+        Add ``attention_mask`` to batches of layouts that have none. ``"dense"``: what
+        :meth:`Batch.dense_mask` returns, for ``attn_implementation="sdpa"``. ``"block"``:
+        :meth:`Batch.block_mask`, for ``"flex_attention"``; it cannot be pickled, as workers of a
+        ``DataLoader`` would have to. Trees need one of them: without, tokens would look at other
+        branches.
     **options
         Options of :class:`BatchBuilder`, which are those of :func:`build_batch` that do not belong
         to the rows. Samples of ``input_ids`` without ``prompt_len`` give ``labels``, and so do all
@@ -148,6 +175,7 @@ class Collator(Generic[Made]):
         fields: Mapping[str, Field | PerRow | RoutedExperts] | None = None,
         ignore: Collection[str] | Literal["rest"] = (),
         outputs: Sequence[str] | Mapping[str, str | Sequence[str]] | None = None,
+        mask: Mask | None = None,
         array_type: ArrayType = "torch",
         **options: Unpack[RowOptions],
     ) -> None:
@@ -155,11 +183,9 @@ class Collator(Generic[Made]):
             raise TypeError(f"{message} (columns of rows come with the samples)")
         own: dict[str, Any] = {"pad_token_id": pad_token_id, "array_type": array_type}
         check_options(**own, **{**ROW_OPTIONS, **options})
-        if (layout := options.get("layout")) == "tree" or isinstance(layout, Tree):
-            raise ValueError(
-                f"layout is {layout!r}, but models that are called with all outputs of a collator "
-                "would attend to other branches; call build_batch, and pass the model a mask"
-            )
+        layout = LEFT if (given := options.get("layout")) is None else checked_layout(given)
+        _check_mask(mask, layout, array_type)
+        self._mask, self._is_tree = mask, isinstance(layout, Tree)
         self._pad_token_id = pad_token_id
         self._fields = checked_sources(fields or {})
         self._ignore = None if ignore == "rest" else frozenset(_names("ignore", ignore))
@@ -180,12 +206,15 @@ class Collator(Generic[Made]):
         if unpredicted is not None:
             _check_predicted(*unpredicted, **options)
         has_labels = has_labels or "labels" in (self._outputs or {})
-        if has_labels and options.get("labels") is None:
+        if has_labels and not self._is_tree and options.get("labels") is None:
             options = {**options, "labels": "aligned"}
         made: Any = build_batch(**arguments, pad_token_id=self._pad_token_id, **options)
         for name, rows in ids.items():
             if (message := padding_message(name, rows, self._pad_token_id)) is not None:
                 warn_user(message)
+        if self._mask is not None:
+            found = made.block_mask() if self._mask == "block" else made.dense_mask()
+            made = made._replace(_data={**made, "attention_mask": found})
         if self._outputs is not None:
             outputs = self._outputs.items()
             made = {name: _output(made, key) for key, names in outputs for name in names}
@@ -226,6 +255,7 @@ class Collator(Generic[Made]):
             "fields": self._fields or None,
             "ignore": "rest" if self._ignore is None else sorted(self._ignore) or None,
             "outputs": self._outputs,
+            "mask": self._mask,
             **self._options,
         }
         given = (f"{name}={value!r}" for name, value in state.items() if value is not None)
@@ -239,6 +269,8 @@ def _check_predicted(key: str, row: int, **options: Any) -> None:
         shift = "labels='shifted'"
     elif isinstance(layout, Packed) and layout.shift == "next_token":
         shift = "shift='next_token'"
+    elif isinstance(layout, Tree) or layout == Tree.name:
+        shift = "layout=fc.Tree(...)"
     else:
         return
     if options.get("merge") is None:
@@ -246,6 +278,28 @@ def _check_predicted(key: str, row: int, **options: Any) -> None:
             f"{key} marks the first token of row {row} as trained, but with {shift} no position "
             "holds its label; begin the row with a token that does not train (such as BOS), or "
             f"mark the first one so in {key}"
+        )
+
+
+def _check_mask(mask: Any, layout: Layout, array_type: str) -> None:
+    """Check that batches of a layout get the mask that they need."""
+    if mask is None:
+        if isinstance(layout, Tree):
+            raise ValueError(
+                f"layout is {layout!r} and mask is None, but without a mask a model lets tokens "
+                "look at other branches; pass mask='dense' or 'block'"
+            )
+        return
+    check_choice("mask", mask, get_args(Mask))
+    if layout.spec.is_padded:
+        raise ValueError(
+            f"mask is {mask!r}, but batches with layout={layout.name!r} have an attention_mask; "
+            "leave mask out"
+        )
+    if mask == "block" and array_type == "numpy":
+        raise ValueError(
+            "mask is 'block', but array_type is 'numpy', which FlexAttention does not take; pass "
+            "mask='dense', or array_type='torch'"
         )
 
 
