@@ -282,6 +282,115 @@ def test_merged_turns(layout):
     assert step.audit([built], **turns, loss_mask=MASKS).counts == audit.counts
 
 
+TREE_PROMPTS = [[1, 2, 3], [1, 2, 3], [1, 2, 9], [4, 5], [4, 5], [6]]
+TREE_RESPONSES = [[10, 11, 12], [10, 11, 13], [14], [15, 16], [15, 17, 18], [19, 20]]
+
+
+def tree_step(**options):
+    turns = {"prompts": TREE_PROMPTS, "responses": TREE_RESPONSES}
+    plan = fc.plan_step([[len(row) for row in rows] for rows in turns.values()])
+    batch = fc.build_batch(
+        **turns,
+        pad_token_id=0,
+        array_type="numpy",
+        shard=plan.shard(0, 0),
+        layout=fc.Tree(24, multiple_of=8),
+        **options,
+    )
+    return plan, batch, turns
+
+
+def test_trees():
+    plan, batch, turns = tree_step()
+    audit = plan.audit([batch], **turns)
+    assert audit.ok, audit
+    assert audit.counts == {"trained": 14}
+    masks = [[1, 0, 1], [1, 1, 1], [0], [1, 1], [1, 1, 1], [1, 1]]
+    plan, batch, turns = tree_step(loss_mask=masks)
+    assert plan.audit([batch], **turns, loss_mask=masks).counts == {"trained": 12, "masked": 2}
+
+
+def test_one_number_of_a_tree():
+    plan, batch, turns = tree_step()
+    kinds = {"input_ids": set(), "targets": set(), "predictors": set(), "loss_mask": set()}
+    for key, found in kinds.items():
+        flat = batch[key].reshape(-1)
+        for place in range(len(flat)):
+            was, flat[place] = flat[place], 1 - flat[place] if key == "loss_mask" else 99
+            audit = plan.audit([batch], **turns)
+            assert not audit.ok, (key, place)
+            found.update(one.reason for one in audit.findings)
+            if key == "targets":
+                (one,) = (one for one in audit.findings if one.reason == "target")
+                assert (one.column, one.found, one.expected) == (place, 99, was)
+            flat[place] = was
+    assert {"altered", "altered prompt", "padding"} <= kinds["input_ids"]
+    assert "target" in kinds["targets"]
+    assert kinds["predictors"] == {"predictor"}
+    assert kinds["loss_mask"] == {"untrained"}
+    assert plan.audit([batch], **turns).ok
+
+
+def test_subtrees_that_end_too_early():
+    plan, batch, turns = tree_step()
+    batch["subtree_end"].reshape(-1)[batch["predictors"][0]] = 0
+    found = plan.audit([batch], **turns).findings
+    assert [(one.reason, one.column) for one in found] == [("predictor", 1), ("predictor", 4)]
+
+
+def test_predictors_of_another_branch():
+    """A predictor of the same depth and id, but in another row's branch."""
+    turns = {"prompts": [[1], [1]], "responses": [[2, 5, 7], [3, 5, 8]]}
+    plan = fc.plan_step([[1, 1], [3, 3]])
+    batch = fc.build_batch(
+        **turns, pad_token_id=0, array_type="numpy", shard=plan.shard(0, 0), layout=fc.Tree(16)
+    )
+    assert plan.audit([batch], **turns).ok
+    was = batch["predictors"][5]
+    (other,) = (p for p in batch["predictors"][:3] if batch["input_ids"].reshape(-1)[p] == 5)
+    batch["predictors"][5] = other
+    assert was != other
+    (found,) = plan.audit([batch], **turns).findings
+    assert (found.reason, found.column, found.found) == ("predictor", 5, other)
+
+
+def test_rows_that_share_less_than_planned():
+    """Each row is compared along its path, also where another row wrote the tokens."""
+    plan, batch, _ = tree_step()
+    other = [TREE_PROMPTS[0], [7, *TREE_PROMPTS[1][1:]], *TREE_PROMPTS[2:]]
+    (found,) = plan.audit([batch], other, TREE_RESPONSES).findings
+    assert (found[:4], found.found, found.expected) == (("altered prompt", 1, 0, 1), 1, 7)
+
+
+def test_merged_trees():
+    merge = merged()
+    turns = {"prompts": PROMPTS, "responses": RESPONSES}
+    batch = fc.build_batch(
+        **turns,
+        pad_token_id=0,
+        array_type="numpy",
+        merge=merge,
+        loss_mask=MASKS,
+        layout=fc.Tree(32),
+    )
+    audit = merge.audit(batch, **turns, loss_mask=MASKS)
+    assert audit.ok, audit
+    assert audit.counts == {"trained": 6, "drift": 1, "dropped": 1}
+
+
+def test_context_parallel_batches():
+    turns = {"prompts": [[1, 2]], "responses": [[3, 4]]}
+    batch = fc.build_batch(
+        **turns,
+        pad_token_id=0,
+        array_type="numpy",
+        cp=(2, 0),
+        layout=fc.Packed(8, multiple_of=4),
+    )
+    with pytest.raises(ValueError, match="chunks of context-parallel rank 0 of 2 alone"):
+        fc.plan_step([[2], [2]]).audit([batch], **turns)
+
+
 def test_split_rows():
     batch = fc.build_batch(
         [[1, 2], [3]],

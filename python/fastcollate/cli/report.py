@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from rich.console import Console
@@ -71,9 +71,7 @@ def report(
     summary = collector.close(path.name)
     write_whole(output, page_of(summary, text))
     if as_json:
-        found: dict[str, Any] = {"report": str(output), **summary.to_dict()}
-        print(json.dumps(found, indent=2))
+        print(json.dumps({"report": str(output), **summary.to_dict()}, indent=2))
         return
-    console = Console(highlight=False)
     found = f"{counted(summary.num_turns, 'turn')}, {counted(summary.num_findings, 'finding')}"
-    console.print(f"{found}; wrote {output}", soft_wrap=True, markup=False)
+    Console(highlight=False).print(f"{found}; wrote {output}", soft_wrap=True, markup=False)

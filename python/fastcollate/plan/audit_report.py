@@ -27,6 +27,8 @@ _KINDS = {
     "altered": "of another id",
     "altered prompt": "of a prompt, of another id",
     "label": "of another label",
+    "target": "of a tree, another target than the turn's token",
+    "predictor": "of a tree, whose predictor does not follow the tokens before",
     "padding": "beside all rows, but no padding",
     "not attended": "in a row, with an attention mask of 0",
     "rows": "rows other than planned",
@@ -117,7 +119,8 @@ class Audit:
         more), ``"padding trains"``, ``"unsampled"`` (an observation or padding trains),
         ``"weight"`` (another loss mask than the one given), ``"altered"`` and ``"altered prompt"``
         (another id than the turn's), ``"label"``, ``"padding"`` (an id that is no padding beside
-        all rows), ``"not attended"`` and ``"rows"`` (rows other than planned).
+        all rows), ``"not attended"``, ``"rows"`` (rows other than planned) and, of trees,
+        ``"target"`` and ``"predictor"``.
     findings : list of AuditSpan
         These, those that follow each other as one; the first 100 of each kind.
     compared : list of str

@@ -6,18 +6,22 @@ Tables of plans say where each token should lie; arrays and the caller's turns s
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fastcollate._fastcollate import IGNORE_INDEX
-from fastcollate.arguments import counted
 from fastcollate.arrays import describe, offsets_of, places_of, to_numpy
-from fastcollate.ingest.column_input import ragged
-from fastcollate.ingest.fields import Field
-from fastcollate.ingest.tokens import Whole, checked_tokens
 from fastcollate.plan.audit_report import REASONS, Audit, AuditSpan, Where
+from fastcollate.plan.audit_tables import (
+    Grid,
+    Rows,
+    Turns,
+    span_of,
+    unpredicted_tokens,
+    weights_of,
+)
 from fastcollate.plan.shard import Shard
 
 if TYPE_CHECKING:
@@ -29,67 +33,6 @@ _NONE, _TRAINED, _MASKED, _UNPREDICTED, _CUT, _DRIFT, _DROPPED = range(len(REASO
 
 MOST_FINDINGS = 100
 """How many findings of each kind are kept."""
-
-
-class Turns(NamedTuple):
-    """The turns as they were sampled."""
-
-    prompts: Spans
-    responses: Spans
-    weights: NDArray[Any] | None
-
-
-class Spans(NamedTuple):
-    """Spans of an array, one for each turn."""
-
-    values: NDArray[Any]
-    starts: Integers
-    lengths: Integers
-
-    @classmethod
-    def of(cls, rows: Any) -> Spans:
-        """Read rows of any kind."""
-        column = ragged(rows)
-        return cls(to_numpy(column.values), column.offsets[:-1], column.lengths)
-
-
-def checked_turns(
-    prompts: Any, responses: Any, sequences: Any, prompt_lens: Any, loss_mask: Any
-) -> Turns | None:
-    """Read the turns, if they are given."""
-    if prompts is responses is sequences is prompt_lens is None:
-        if loss_mask is not None:
-            raise TypeError(
-                "loss_mask is given without turns; pass prompts and responses, or sequences with "
-                "prompt_lens"
-            )
-        return None
-    tokens = checked_tokens(prompts, responses, sequences, prompt_lens)
-    if isinstance(tokens, Whole):
-        whole = Spans.of(tokens.sequences)
-        lens = np.broadcast_to(np.asarray(tokens.prompt_lens or 0), whole.lengths.shape)
-        first = Spans(whole.values, whole.starts, np.asarray(lens, np.int64))
-        second = Spans(whole.values, whole.starts + lens, whole.lengths - lens)
-    else:
-        first, second = Spans.of(tokens.prompts), Spans.of(tokens.responses)
-    if len(first.lengths) != len(second.lengths):
-        raise ValueError(
-            f"prompts has {counted(len(first.lengths), 'row')}, but responses has "
-            f"{len(second.lengths)}; pass one of each for every turn"
-        )
-    weights = None
-    if loss_mask is not None:
-        is_whole = isinstance(loss_mask, Field) and loss_mask.align == "sequence"
-        given = Spans.of(loss_mask.rows if isinstance(loss_mask, Field) else loss_mask)
-        expected = first.lengths + second.lengths if is_whole else second.lengths
-        if not np.array_equal(given.lengths, expected):
-            raise ValueError(
-                "loss_mask has rows of other lengths than responses; pass the loss_mask of these "
-                "turns"
-            )
-        starts = given.starts + (first.lengths if is_whole else 0)
-        weights = given.values[places_of(starts, second.lengths)]
-    return Turns(first, second, weights)
 
 
 def audited(
@@ -194,13 +137,13 @@ class _Ledger:
                 f"batches[{index}] was built from other turns; pass batches of the same turns, and "
                 "these turns"
             )
-        rows = _Rows.of(tables)
+        rows = Rows.of(tables)
         if expected is not None:
             self._check_rows(index, rows, expected)
-        responses = _Grid.of(tables, "response")
-        streams = _Grid.of(tables, "sequence")
+        responses = Grid.of(tables, "response")
+        streams = Grid.of(tables, "sequence")
         tokens = rows.tokens(self.offsets)
-        weights = _weights(batch)
+        weights = weights_of(batch)
         self._open(responses.size, responses.width)
         held = self._check_weights(index, batch, rows, responses, streams, tokens, weights)
         ids = to_numpy(batch["input_ids"]).reshape(-1)
@@ -209,8 +152,10 @@ class _Ledger:
             self._check_ids(index, rows, streams, tokens, ids)
         if batch.spec.outputs.labels is not None:
             self._check_labels(index, batch, rows, streams, ids, held)
+        if batch.plan.is_tree:
+            self._check_tree(index, batch, rows, responses, streams, tokens)
 
-    def _check_rows(self, index: int, rows: _Rows, expected: Shard) -> None:
+    def _check_rows(self, index: int, rows: Rows, expected: Shard) -> None:
         """Compare the rows of a batch with those of the plan."""
         found = rows.source
         if self.merge is not None and len(found) > 0:
@@ -227,14 +172,14 @@ class _Ledger:
         self,
         index: int,
         batch: Any,
-        rows: _Rows,
-        grid: _Grid,
-        streams: _Grid,
+        rows: Rows,
+        grid: Grid,
+        streams: Grid,
         tokens: Integers,
         weights: NDArray[Any],
     ) -> NDArray[np.bool_]:
         """Find which tokens train; return it for the response tokens of all rows."""
-        items = _span(rows.response_offsets[grid.row] + grid.start, grid.length)
+        items = span_of(rows.response_offsets[grid.row] + grid.start, grid.length)
         places = grid.places
         at_places = weights[places]
         trains = at_places != 0
@@ -257,7 +202,7 @@ class _Ledger:
         at_places, sampled = at_places[trained], token[trained]
         self._enter(index, sampled, places[trained], grid.width)
 
-        unpredicted = _unpredicted(rows, streams)
+        unpredicted = unpredicted_tokens(rows, streams)
         idle = np.flatnonzero(is_sampled & ~trains)
         left = token[idle]
         given = None if self.turns is None else self.turns.weights
@@ -313,7 +258,7 @@ class _Ledger:
         if was.any():
             self._find_tokens("repeated", index, tokens[was], places[was], width)
 
-    def _check_padding(self, index: int, batch: Any, ids: NDArray[Any], grid: _Grid) -> None:
+    def _check_padding(self, index: int, batch: Any, ids: NDArray[Any], grid: Grid) -> None:
         """Check that nothing but padding is where no row lies."""
         outputs = {"attention_mask": 0, "input_ids": batch.spec.pad_token_id}
         for key, fill in outputs.items():
@@ -321,7 +266,9 @@ class _Ledger:
                 continue
             values = ids if key == "input_ids" else to_numpy(batch[key]).reshape(-1)
             there = values[grid.places]
-            if np.count_nonzero(values != fill) != np.count_nonzero(there != fill):
+            # Rows of a tree share places.
+            is_stray = np.count_nonzero(values != fill) != np.count_nonzero(there != fill)
+            if is_stray or batch.plan.is_tree:
                 stray = values != fill
                 stray[grid.places] = False
                 self._find_places("padding", index, np.flatnonzero(stray), grid.width)
@@ -330,7 +277,7 @@ class _Ledger:
                 self._find_places("not attended", index, wrong, grid.width)
 
     def _check_ids(
-        self, index: int, rows: _Rows, grid: _Grid, tokens: Integers, ids: NDArray[Any]
+        self, index: int, rows: Rows, grid: Grid, tokens: Integers, ids: NDArray[Any]
     ) -> None:
         """Compare the ids with those of the turns."""
         assert self.turns is not None
@@ -350,8 +297,8 @@ class _Ledger:
                 length - in_prompt,
             ),
         ):
-            found = ids[_span(dst + skip, count)]
-            expected = spans.values[_span(spans.starts[source] + begin, count)]
+            found = ids[span_of(dst + skip, count)]
+            expected = spans.values[span_of(spans.starts[source] + begin, count)]
             if not np.array_equal(found, expected):
                 wrong = np.flatnonzero(found != expected)
                 segment = np.searchsorted(np.cumsum(count), wrong, side="right")
@@ -380,8 +327,8 @@ class _Ledger:
         self,
         index: int,
         batch: Any,
-        rows: _Rows,
-        grid: _Grid,
+        rows: Rows,
+        grid: Grid,
         ids: NDArray[Any],
         trains: NDArray[np.bool_],
     ) -> None:
@@ -400,6 +347,42 @@ class _Ledger:
             stray = labels != IGNORE_INDEX
             stray[at] = False
             self._find_places("label", index, np.flatnonzero(stray), grid.width, labels[stray])
+
+    def _check_tree(
+        self,
+        index: int,
+        batch: Any,
+        rows: Rows,
+        responses: Grid,
+        streams: Grid,
+        tokens: Integers,
+    ) -> None:
+        """Compare targets with the ids of rows, and follow predictors from token to token."""
+        places, width = responses.places, streams.width
+        items = span_of(rows.response_offsets[responses.row] + responses.start, responses.length)
+        row = rows.of_responses[items]
+        step = (np.arange(len(tokens)) - rows.response_offsets[rows.of_responses])[items]
+        targets, predictors = (to_numpy(batch[key])[places] for key in ("targets", "predictors"))
+        ids, depths, ends = (
+            to_numpy(batch[key]).reshape(-1) for key in ("input_ids", "position_ids", "subtree_end")
+        )
+        is_real = rows.source[row] >= 0
+        if self.turns is not None:
+            expected = rows.ids(self.turns, tokens)[items]
+            wrong = is_real & (targets != expected)
+            self._find_places(
+                "target", index, places[wrong], responses.width, targets[wrong], expected[wrong]
+            )
+        depth = rows.prompt_lens[row] + step - 1
+        inside = (predictors >= 0) & (predictors < len(ids))
+        at = np.where(inside, predictors, 0)
+        wrong = ~inside | (depths[at] != depth)
+        if len(at) > 0:
+            before, last = np.roll(targets, 1), np.roll(at, 1)
+            follows = (last < at) & (at // width == last // width) & (at % width < ends[last])
+            wrong |= (step > 0) & (depth > 0) & ((ids[at] != before) | ~follows)
+        wrong &= is_real & (depth >= 0)
+        self._find_places("predictor", index, places[wrong], responses.width, predictors[wrong])
 
     # Shards
 
@@ -489,9 +472,10 @@ class _Ledger:
         places: Integers,
         width: int,
         found: NDArray[Any] | None = None,
+        expected: NDArray[Any] | None = None,
     ) -> None:
         """Keep findings of places without a token."""
-        self._find_runs(kind, index, None, None, places, width, found)
+        self._find_runs(kind, index, None, None, places, width, found, expected)
 
     def _find_ids(
         self,
@@ -578,104 +562,3 @@ class _Ledger:
             _widths=self.widths,
             _wheres=self.wheres,
         )
-
-
-class _Rows(NamedTuple):
-    """What rows are made of."""
-
-    source: Integers
-    prompt_lens: Integers
-    response_lens: Integers
-    is_padding: NDArray[np.bool_]
-    piece_counts: Integers
-    pieces: Integers
-
-    @classmethod
-    def of(cls, tables: dict[str, Any]) -> _Rows:
-        """Read a plan's tables."""
-        return cls(
-            tables["source"],
-            tables["prompt_lens"],
-            tables["response_lens"],
-            tables["is_padding"].astype(np.bool_),
-            np.diff(tables["piece_offsets"]),
-            tables["pieces"],
-        )
-
-    @property
-    def response_offsets(self) -> Integers:
-        """Where the responses of rows begin, one after the other."""
-        return offsets_of(self.response_lens)
-
-    @property
-    def of_responses(self) -> Integers:
-        """The row of each response token."""
-        return np.repeat(np.arange(len(self.source)), self.response_lens)
-
-    def tokens(self, turn_offsets: Integers) -> Integers:
-        """Return the sampled token that each response token of the rows is; -1 if it is none."""
-        offsets = self.response_offsets
-        turn, start, at, length, _ = self.pieces.T
-        sampled = places_of(turn_offsets[turn] + start, length)
-        if len(sampled) == offsets[-1]:
-            return sampled
-        tokens = np.full(offsets[-1], -1)
-        row = np.repeat(np.arange(len(self.source)), self.piece_counts)
-        tokens[places_of(offsets[row] + at, length)] = sampled
-        return tokens
-
-    def places_of_responses(self, grid: _Grid) -> Integers:
-        """Return where each response token lies in a grid of token streams; -1 if nowhere."""
-        offsets = self.response_offsets
-        skip = np.clip(self.prompt_lens[grid.row] - grid.start, 0, grid.length)
-        begin = np.maximum(grid.start - self.prompt_lens[grid.row], 0)
-        count = grid.length - skip
-        at, found = _span(offsets[grid.row] + begin, count), places_of(grid.dst + skip, count)
-        if len(found) == offsets[-1] and isinstance(at, slice):
-            return found
-        places = np.full(offsets[-1], -1)
-        places[at] = found
-        return places
-
-
-class _Grid:
-    """Where spans of rows lie."""
-
-    def __init__(self, rows: int, width: int, segments: Integers, is_packed: bool) -> None:
-        self.size, self.width, self.is_packed = rows * width, width, is_packed
-        self.row, self.start, self.length, dst_row, dst_col = segments.T
-        self.dst = dst_row * width + dst_col
-        self.places = places_of(self.dst, self.length)
-
-    @classmethod
-    def of(cls, tables: dict[str, Any], name: str) -> _Grid:
-        """Read a plan's tables."""
-        rows, width = tables[f"{name}_shape"].tolist()
-        return cls(rows, width, tables[f"{name}_segments"], "packing" in tables)
-
-
-def _span(starts: Integers, lengths: Integers) -> Any:
-    """Return the places of spans: a slice where each span begins at the end of the one before."""
-    if len(starts) > 0 and np.array_equal(starts[1:], (starts + lengths)[:-1]):
-        return slice(int(starts[0]), int(starts[-1] + lengths[-1]))
-    return places_of(starts, lengths)
-
-
-def _unpredicted(rows: _Rows, streams: _Grid) -> Integers:
-    """Return the response tokens of rows that begin a sequence, or a part of a split one."""
-    first = streams.start - rows.prompt_lens[streams.row]
-    begins = (first >= 0) & (streams.length > 0) & ((streams.start == 0) | streams.is_packed)
-    unpredicted: Integers = rows.response_offsets[streams.row[begins]] + first[begins]
-    return unpredicted
-
-
-def _weights(batch: Any) -> NDArray[Any]:
-    """Return what a batch trains by, in one line: its loss mask, or else its response mask."""
-    if batch.spec.outputs.loss_mask is not None or any(f.weighs for f in batch.spec.fields):
-        mask = to_numpy(batch["loss_mask"])
-    elif "response_mask" in batch.spec.table:
-        mask = to_numpy(batch["response_mask"])
-    else:
-        mask = np.ones(int(batch.plan.response_lens.sum()), np.uint8)
-    flat: NDArray[Any] = mask.reshape(-1)
-    return flat

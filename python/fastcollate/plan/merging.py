@@ -18,7 +18,8 @@ from fastcollate.arrays import describe
 from fastcollate.ingest.fields import LOSS_MASK, Field, Rows, given_along
 from fastcollate.ingest.tokens import checked_tokens
 from fastcollate.plan.audit_report import Audit, Where
-from fastcollate.plan.auditing import audited, checked_turns
+from fastcollate.plan.audit_tables import checked_turns
+from fastcollate.plan.auditing import audited
 from fastcollate.plan.grouping import shown, starts_of
 from fastcollate.plan.merge_report import MergeReport, Tokenizer
 from fastcollate.plan.shard import Shard

@@ -17,7 +17,8 @@ from fastcollate._fastcollate import SYNTHETIC_LENS
 from fastcollate.arguments import checked_index, counted, suggests_names
 from fastcollate.arrays import describe, offsets_of
 from fastcollate.plan.audit_report import Audit, Where
-from fastcollate.plan.auditing import audited, checked_turns
+from fastcollate.plan.audit_tables import checked_turns
+from fastcollate.plan.auditing import audited
 from fastcollate.plan.costs import Costs
 from fastcollate.plan.forecast import Forecast, Sync, forecast_step
 from fastcollate.plan.layouts import Jagged, Layout, Packed, Tree, TwoSegment
