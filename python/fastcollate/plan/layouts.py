@@ -87,6 +87,27 @@ class Layout:
         """Return the plan of such tables."""
         return BinPlan.from_dict(tables)
 
+    def row_width(
+        self, widths: tuple[int, int, int], bin_width: int | None, has_only_totals: bool
+    ) -> int | None:
+        """Return the positions of each row of the output; None if rows lie end to end.
+
+        Parameters
+        ----------
+        widths
+            The tokens of the longest prompt, response and row.
+        bin_width
+            Those of the widest bin, if there are bins.
+        has_only_totals
+            Whether nothing is known of prompts and responses by themselves.
+        """
+        width = self._rounded(widths[2] if bin_width is None else bin_width)
+        return max(width, getattr(self, "pad_to", None) or 0)
+
+    def _rounded(self, width: int) -> int:
+        multiple = getattr(self, "multiple_of", None) or 1
+        return -(-width // multiple) * multiple
+
     def __reduce__(self) -> tuple[Callable[..., Layout], tuple[Any, ...]]:
         return _restored, (type(self), self._options())
 
@@ -241,6 +262,15 @@ class TwoSegment(Layout):
         fixed = (None, self.pad_prompt_to, self.pad_response_to)
         self._set("spec", LayoutSpec(self.name, *fixed, self.multiple_of))
 
+    def row_width(
+        self, widths: tuple[int, int, int], bin_width: int | None, has_only_totals: bool
+    ) -> int | None:
+        """See :class:`Layout`."""
+        if has_only_totals:
+            return Layout.row_width(self, widths, bin_width, has_only_totals)
+        both = self.pad_prompt_to or widths[0], self.pad_response_to or widths[1]
+        return sum(map(self._rounded, both))
+
 
 @suggests_names
 @dataclass(frozen=True, slots=True, repr=False)
@@ -262,6 +292,12 @@ class Jagged(Layout):
 
     def __post_init__(self) -> None:
         self._set("spec", LayoutSpec(self.name, None, None, None, 1))
+
+    def row_width(
+        self, widths: tuple[int, int, int], bin_width: int | None, has_only_totals: bool
+    ) -> int | None:
+        """See :class:`Layout`."""
+        return None
 
 
 @suggests_names
@@ -400,6 +436,14 @@ class Packed(Layout):
             self.padding_as,
         )
         self._set("spec", spec)
+
+    def row_width(
+        self, widths: tuple[int, int, int], bin_width: int | None, has_only_totals: bool
+    ) -> int | None:
+        """See :class:`Layout`."""
+        if bin_width is None:
+            return None
+        return Layout.row_width(self, widths, bin_width, has_only_totals)
 
     @property
     def packer(self) -> Packer:

@@ -21,7 +21,7 @@ from fastcollate.plan.audit_tables import checked_turns
 from fastcollate.plan.auditing import audited
 from fastcollate.plan.costs import Costs
 from fastcollate.plan.forecast import Forecast, Sync, forecast_step
-from fastcollate.plan.layouts import Jagged, Layout, Packed, Tree, TwoSegment
+from fastcollate.plan.layouts import LEFT, Layout, Packed, Tree
 from fastcollate.plan.lengths import Integers
 from fastcollate.plan.shard import Shard, Widths, layout_defect, shared_defect
 from fastcollate.plan.tables import (
@@ -252,19 +252,9 @@ class StepPlan(Table):
 
         Without a layout, rows are taken for padded to the longest.
         """
-        layout, (prompt, response, longest) = self.layout, self.widths
-        if isinstance(layout, Jagged) or (isinstance(layout, Packed) and self.bin_offsets is None):
-            return None
-        multiple = 1 if layout is None else int(getattr(layout, "multiple_of", 1))
-
-        def rounded(width: int) -> int:
-            return -(-width // multiple) * multiple
-
-        if isinstance(layout, TwoSegment) and not self.has_only_totals:
-            widths = layout.pad_prompt_to or prompt, layout.pad_response_to or response
-            return sum(map(rounded, widths))
-        widest = longest if self.bin_offsets is None else self.bin_width
-        return max(rounded(widest), getattr(layout, "pad_to", None) or 0)
+        layout = LEFT if self.layout is None else self.layout
+        bin_width = None if self.bin_offsets is None else self.bin_width
+        return layout.row_width(self.widths, bin_width, self.has_only_totals)
 
     def shard(self, mini_batch: int, rank: int) -> Shard:
         """Return what a rank gets of a mini-batch.
