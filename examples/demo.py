@@ -58,6 +58,9 @@ def main() -> None:
     report = str(plan.report).splitlines()[:SHOWN_LINES]
     console.print(Text("\n".join(report)), no_wrap=True, overflow="ellipsis")
 
+    console.rule("[bold]The same rollouts in fewer positions")
+    console.print(positions(rollouts))
+
     console.rule("[bold]One policy-gradient step")
     groups = first_groups(rollouts, TRAINED_GROUPS)
     console.print(train_steps(groups, tokenizer.get_vocab_size()))
@@ -163,6 +166,31 @@ def merge(rollouts: Rollouts, **options: Any) -> fc.planning.MergePlan:
         is_last_step=rollouts.is_last_step,
         **options,
     )
+
+
+def positions(rollouts: Rollouts) -> Table:
+    """Count the positions that a model computes, as rows are laid out in one way or another."""
+    merged = merge(rollouts)
+    ways: dict[str, tuple[fc.planning.MergePlan | None, Any]] = {
+        "padded, a row per turn": (None, "left"),
+        "merged": (merged, "left"),
+        "merged and packed": (merged, fc.Packed.single_row()),
+        "a tree": (merged, fc.Tree()),
+        "a tree of turns that are not merged": (None, fc.Tree()),
+    }
+    table = Table(caption="Packed rows and trees lie in one bin, without padding.")
+    table.add_column("layout", no_wrap=True)
+    for heading in ("rows", "positions", "times fewer"):
+        table.add_column(heading, justify="right")
+    most = 0
+    for name, (plan, layout) in ways.items():
+        batch = fc.build_batch(
+            **columns(rollouts), trajectory_ids=rollouts.trajectory_ids, merge=plan, layout=layout
+        )
+        count = batch.input_ids.numel()
+        most = max(most, count)
+        table.add_row(name, f"{batch.plan.num_rows:,}", f"{count:,}", f"{most / count:.1f}")
+    return table
 
 
 def train_steps(rollouts: Rollouts, vocab_size: int) -> Table:
