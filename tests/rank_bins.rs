@@ -1,0 +1,124 @@
+//! Bins of ranks: all rows are there, every rank has as many bins, and what was started can be stopped.
+
+use fastcollate::plan::pack::{Algorithm, Growth, Oversize, PackSpec, Packer};
+use fastcollate::plan::{Deal, PackedRows, RankBins};
+use fastcollate::{Error, Ticks};
+use proptest::prelude::*;
+
+fn spec(capacity: usize, ranks: usize) -> PackSpec {
+    PackSpec {
+        algorithm: Algorithm::Place(Packer::FirstFitDecreasing),
+        oversize: Oversize::Error,
+        capacity,
+        max_sequences: usize::MAX,
+        multiple_of: 1,
+        max_cost: f64::INFINITY,
+        bin_cost: 0.0,
+        num_bins: None,
+        min_bins: 0,
+        bins_multiple_of: ranks,
+        growth: Growth::Moving,
+    }
+}
+
+fn pack(deal: Deal, rows: PackedRows, spec: &PackSpec, ranks: usize) -> Result<RankBins, Error> {
+    deal.pack(rows, spec, ranks, &mut Ticks::new(&mut || Ok(())))
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig {
+        failure_persistence: None,
+        ..ProptestConfig::default()
+    })]
+
+    #[test]
+    fn every_row_is_in_one_bin_of_one_rank(
+        lens in prop::collection::vec(1_usize..60, 1..120),
+        ranks in 1_usize..6,
+        capacity in 120_usize..400,
+        num_bins in prop_oneof![Just(None), (1_usize..4).prop_map(Some)],
+        are_grouped in any::<bool>(),
+    ) {
+        let groups: Vec<_> = (0..lens.len()).map(|row| row / 2).collect();
+        let items = if are_grouped { lens.len().div_ceil(2) } else { lens.len() };
+        let costs: Vec<_> = lens.iter().map(|&len| (len * (len + 24)) as f64).collect();
+        let rows = PackedRows {
+            lens: &lens,
+            groups: are_grouped.then_some(&*groups),
+            limited: None,
+        };
+        let num_bins = num_bins.map(|bins| bins * ranks);
+        let spec = PackSpec { num_bins, ..spec(capacity, ranks) };
+        let balanced = Deal::Balanced { costs: &costs, synthetic: 1.0 };
+        let mut numbers = Vec::new();
+        for deal in [Deal::Contiguous, Deal::Strided, balanced] {
+            let found = pack(deal, rows, &spec, ranks)?;
+            numbers.push((found.bins.len(), found.filled));
+            let mut all: Vec<_> = found.bins.iter().flatten().copied().collect();
+            all.sort_unstable();
+            prop_assert!(all.into_iter().eq(0..lens.len()));
+            prop_assert_eq!(found.bins.len() % ranks, 0);
+            prop_assert_eq!(found.bins.iter().filter(|rows| !rows.is_empty()).count(), found.filled);
+            prop_assert!(num_bins.is_none_or(|bins| found.bins.len() == bins));
+            for rows in &found.bins {
+                let tokens: usize = rows.iter().map(|&row| lens[row]).sum();
+                prop_assert!(num_bins.is_some() || tokens <= capacity);
+                let whole = |&row: &usize| rows.contains(&(row ^ 1)) || row ^ 1 >= lens.len();
+                prop_assert!(!are_grouped || rows.iter().all(whole));
+            }
+        }
+        // However they are dealt out, there are as many bins, and none is empty if items are enough.
+        prop_assert!(numbers.iter().all(|&(bins, filled)| (bins, filled) == numbers[0]));
+        prop_assert_eq!(numbers[0].1, numbers[0].0.min(items));
+    }
+}
+
+#[test]
+fn a_rank_with_one_costly_row_gets_as_many_bins() {
+    // The first row costs more than all others: its rank would have no other.
+    let lens = [100, 5, 5, 5, 5, 5];
+    let costs: Vec<_> = lens.iter().map(|&len| (len * len) as f64).collect();
+    let rows = PackedRows {
+        lens: &lens,
+        groups: None,
+        limited: None,
+    };
+    let deal = Deal::Balanced {
+        costs: &costs,
+        synthetic: 0.0,
+    };
+    let spec = PackSpec {
+        num_bins: Some(4),
+        ..spec(usize::MAX, 2)
+    };
+    let found = pack(deal, rows, &spec, 2).unwrap();
+    assert_eq!(found.filled, 4);
+    assert_eq!(found.bins[0], [0]);
+    assert_eq!(found.bins[1].len(), 1);
+    assert_eq!(found.bins[2].len() + found.bins[3].len(), 4);
+}
+
+#[test]
+fn work_can_be_stopped() {
+    let lens = vec![10; 100_000];
+    let costs = vec![1.0; lens.len()];
+    let rows = PackedRows {
+        lens: &lens,
+        groups: None,
+        limited: None,
+    };
+    let deal = Deal::Balanced {
+        costs: &costs,
+        synthetic: 0.0,
+    };
+    let stopped = || Error::InvalidPlan("stopped".to_owned());
+    for calls in [0, 20, 80] {
+        let mut left = calls;
+        let mut hook = || {
+            left -= 1;
+            if left < 0 { Err(stopped()) } else { Ok(()) }
+        };
+        let found = deal.pack(rows, &spec(64, 8), 8, &mut Ticks::new(&mut hook));
+        assert_eq!(found, Err(stopped()));
+    }
+}
