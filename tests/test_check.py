@@ -245,8 +245,11 @@ def test_padding_that_packing_saves(layout, array_type):
 
 def test_padding_rows_are_not_looked_at(layout, array_type):
     columns = good_input(layout)
+    rows = [4, 3, 5]
+    if isinstance(layout, fc.Tree):
+        rows = fc.planning.prefix_tree(columns["prompts"], columns["responses"])
     for dp_size in (2, 4):
-        plan = fc.plan_step([4, 3, 5], dp_size=dp_size, layout=layout, pad_rows="copy_first")
+        plan = fc.plan_step(rows, dp_size=dp_size, layout=layout, pad_rows="copy_first")
         shards = [plan.shard(0, rank) for rank in range(dp_size)]
         batches = [
             fc.build_batch(**columns, shard=shard, array_type=array_type) for shard in shards

@@ -88,6 +88,9 @@ def test_a_bin_plan():
     assert "per binleastmeanmosttokens" in found
     heights = re.findall(r'<rect [^>]*height="([\d.]+)"', plan._repr_html_())
     assert [round(float(height) / 40 * 8) for height in heights] == [8, 6]
+    larger = fc.planning.pack([16, 4], 8, oversize="own_bin")
+    heights = re.findall(r'<rect [^>]*height="([\d.]+)"', larger._repr_html_())
+    assert list(map(float, heights)) == [40, 10]
     many = fc.planning.pack([1] * 1000, 1)
     assert many._repr_html_().count("<rect") == 160
     assert "<svg" not in fc.planning.pack([], 8)._repr_html_()

@@ -39,7 +39,10 @@ def test_what_trains_is_counted(layout, array_type, loss_mask):
 @pytest.mark.parametrize("layout", LAYOUTS, ids=str)
 def test_padding_rows_are_not_counted(layout):
     prompts, responses = [[1, 2], [3], [4]], [[5], [6, 7], [8, 9, 9]]
-    plan = fc.plan_step([3, 3, 4], dp_size=2, layout=layout)
+    rows = [3, 3, 4]
+    if isinstance(layout, fc.Tree):
+        rows = fc.planning.prefix_tree(prompts, responses)
+    plan = fc.plan_step(rows, dp_size=2, layout=layout)
     shards = [plan.shard(0, rank) for rank in range(2)]
     metrics = [
         fc.build_batch(prompts, responses, pad_token_id=0, shard=shard, array_type="numpy").metrics

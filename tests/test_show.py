@@ -499,3 +499,18 @@ def test_rows_of_a_tree_show_where_they_fork():
         "    logprobs                          -0.4 -0.5",
         "     entropy                           0.5  0.5",
     ]
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("layout", [*LAYOUTS, fc.Tree(8)], ids=str)
+def test_a_batch_on_a_device_shows_what_it_does_on_the_host(layout):
+    batch = build(layout, "torch", logprobs=LOGPROBS, dtypes={"logprobs": "bfloat16"})
+    moved = batch.to("cuda")
+    for one in (batch, moved):
+        assert one.input_ids.is_cuda == (one is moved)
+    fields = ["logprobs", "input_ids"]
+    assert moved.show(fields=fields).text() == batch.show(fields=fields).text()
+    assert moved.check(vocab_size=20) == batch.check(vocab_size=20) != []
+    sizes = {key: value for key, value in batch.metrics.items() if key.startswith("batch/")}
+    assert sizes.items() <= moved.metrics.items()
+    assert "row 0" in moved._repr_html_()

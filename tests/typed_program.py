@@ -65,6 +65,14 @@ def builders() -> fc.Batch[NDArray[Any]]:
     return builder.finish()
 
 
+def looks(batch: fc.Batch[torch.Tensor]) -> list[int | None]:
+    print(batch.show([0, 3], fields="rewards", fold=None).text(width=100))
+    batch.show(rows="all")  # type: ignore[arg-type]
+    findings = batch.check(vocab_size=32000, eos_token_id=[2, 7])
+    assert_type(findings[0], fc.planning.Finding)
+    return [finding.row for finding in findings]
+
+
 def rows_alone(rows: list[list[int]], mask: torch.Tensor) -> None:
     assert_type(fc.pad(rows, "left", fill=-100, multiple_of=8), torch.Tensor)
     assert_type(fc.pad(rows, dtype="int32", array_type="numpy"), NDArray[Any])
