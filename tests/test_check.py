@@ -145,6 +145,32 @@ def test_several_positions_of_a_row_are_one_finding(build):
     assert "(2 such tokens in the row)" in batch.check()[0].reason
 
 
+def test_what_padding_holds_is_not_looked_at(build):
+    fields = {"gains": fc.Field([[1.0] * 2, [1.0] * 2, [1.0] * 3], fill=np.nan)}
+    assert found(build(fields=fields)) == []
+    fields = {"gains": fc.Field([[], [], []], fill=np.nan)}
+    columns = {"loss_mask": None, "rewards": None, "logprobs": None, "responses": [[], [], []]}
+    assert found(build(**columns, fields=fields)) == [("all_masked", None, None)]
+
+
+@pytest.mark.parametrize("trains", [0, 1])
+def test_parts_of_a_row_in_any_order(layout, array_type, trains):
+    if not isinstance(layout, fc.Packed) or layout.shift == "next_token":
+        pytest.skip("only packers split rows")
+    batch = fc.build_batch(
+        [[1], [1, 2]],
+        [[2, 3, 4, EOS, EOS], [3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, EOS]],
+        loss_mask=[[1] * 5, [1] * 8 + [trains] * 4],
+        logprobs=[[-1.0] * 5, [-1.0] * 6 + [np.nan] * 6],
+        pad_token_id=0,
+        layout=fc.Packed(capacity=10, algorithm="ff", oversize="split"),
+        array_type=array_type,
+    )
+    assert [batch.bin_plan.bins, batch.bin_plan.starts.tolist()] == [[[0, 1], [1]], [0, 10, 0]]
+    cut_off = [] if trains else [("cut_off", 1, 9)]
+    assert found(batch, eos_token_id=EOS) == [("nan", 1, 8), *cut_off]
+
+
 def test_rounding_is_no_positive_log_probability(build):
     assert found(build(logprobs=[[1e-6, 0.0], [0.0, 1e-7], [0.0, 0.0, 0.0]])) == []
 

@@ -51,12 +51,9 @@ class Spans(NamedTuple):
         index = np.searchsorted(self.places, places, "right") - 1
         is_inside = (index >= 0) & (places < (self.places + self.lengths)[index])
         places, index = places[is_inside], index[is_inside]
-        order = self._order
-        if (order[1:] < order[:-1]).any():
-            ranks = np.argsort(order)
-            again = np.argsort(ranks[index], kind="stable")  # of few runs, so in linear time
-            places, index = places[again], index[again]
-        return self.rows[index], self.starts[index] + places - self.places[index], places
+        rows, tokens = self.rows[index], self.starts[index] + places - self.places[index]
+        order = np.lexsort((tokens, rows))  # parts of a row may lie in any order
+        return rows[order], tokens[order], places[order]
 
     def counts_in(self, places: Integers, num_rows: int) -> Integers:
         """Count the places of each row, int64 (rows,), of places in ascending order."""
