@@ -159,15 +159,15 @@ def test_parts_of_a_row_in_any_order(layout, array_type, trains):
         pytest.skip("only packers split rows")
     batch = fc.build_batch(
         [[1], [1, 2]],
-        [[2, 3, 4, EOS, EOS], [3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, EOS]],
-        loss_mask=[[1] * 5, [1] * 8 + [trains] * 4],
+        [[2, 3, 4, EOS, EOS], [3, 4, 5, 6, 7, 8, 14, 10, 11, 12, 13, EOS]],
+        loss_mask=[[1] * 5, [1] * 7 + [0] + [trains] * 4],
         logprobs=[[-1.0] * 5, [-1.0] * 6 + [np.nan] * 6],
         pad_token_id=0,
         layout=fc.Packed(capacity=10, algorithm="ff", oversize="split"),
         array_type=array_type,
     )
     assert [batch.bin_plan.bins, batch.bin_plan.starts.tolist()] == [[[0, 1], [1]], [0, 10, 0]]
-    cut_off = [] if trains else [("cut_off", 1, 9)]
+    cut_off = [] if trains else [("cut_off", 1, 8)]
     assert found(batch, eos_token_id=EOS) == [("nan", 1, 8), *cut_off]
 
 
