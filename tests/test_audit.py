@@ -495,6 +495,12 @@ def test_bad_arguments():
         step.plan.audit(step.batches, response=[])
 
 
+def test_an_audit_in_a_notebook():
+    step = Step("left")
+    step.batches[0]["loss_mask"][0, -1] = 0
+    assert "untrained: turn 0, position 3" in step.audit()._repr_html_()
+
+
 def test_many_findings_are_counted():
     prompts, responses = [[1, 2]] * 300, [[3, 4]] * 300
     plan = fc.plan_step(([2] * 300, [2] * 300))

@@ -10,6 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fastcollate.arguments import checked_index, counted
+from fastcollate.view import markup
+from fastcollate.view.plan_pages import text_block
 
 REASONS = ("", "trained", "masked", "unpredicted", "cut", "drift", "dropped")
 """What becomes of tokens, by their numbers; the first is not known."""
@@ -211,3 +213,6 @@ class Audit:
             if len(of_kind) > SHOWN_FINDINGS:
                 lines.append(f"    and {len(of_kind) - SHOWN_FINDINGS:,} more in findings")
         return "\n".join(lines)
+
+    def _repr_html_(self) -> str:
+        return markup.page(text_block(self))

@@ -233,6 +233,8 @@ class MergeReport:
             lines += [f"    {line}" for line in str(broken).splitlines()]
         if (hidden := len(self.breaks) - SHOWN_BREAKS) > 0:
             lines.append(f"    and {hidden:,} more in report.breaks")
+        if len(self.breaks) > 0:
+            lines.append("  report.tree() draws the rows of a trajectory")
         return "\n".join(lines)
 
     def _named(self, trajectories: Sequence[int]) -> str:

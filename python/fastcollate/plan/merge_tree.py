@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from fastcollate.arguments import counted
+from fastcollate.view import markup
+from fastcollate.view.plan_pages import text_block
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -109,6 +111,9 @@ class TrajectoryTree(NamedTuple):
                 lines += [f"{beside}{line}" for line in _broken(broken)]
             todo += [(child, indent, child == children[-1]) for child in reversed(children)]
         return "\n".join(lines)
+
+    def _repr_html_(self) -> str:
+        return markup.page(text_block(self))
 
 
 def _head(branch: Branch) -> str:

@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 SHOWN = 8
 """How many breaks, mini-batches or shared runs are shown."""
 
+SHOWN_LINES = 60
+"""How many lines of a drawn tree are shown."""
+
 MOST_COLUMNS = 160
 """How many columns a plot has at most."""
 
@@ -31,7 +34,7 @@ def merge_page(title: str, report: MergeReport) -> str:
     counts = np.bincount(report.rows_per_trajectory)
     spread = [(f"{rows:,}", f"{n:,}") for rows, n in enumerate(counts.tolist()) if n]
     kinds = ", ".join(f"{count:,} {kind}" for kind, count in report.breaks.kinds)
-    breaks = [markup.text("div", broken, "tokens") for broken in report.breaks[:SHOWN]]
+    breaks = [text_block(broken) for broken in report.breaks[:SHOWN]]
     return markup.page(
         markup.text("p", title, "title"),
         _before_after(sizes),
@@ -39,7 +42,21 @@ def merge_page(title: str, report: MergeReport) -> str:
         markup.text("p", f"breaks: {len(report.breaks):,}{f' ({kinds})' if kinds else ''}"),
         *breaks,
         _more(len(report.breaks) - len(breaks), "plan.report.breaks"),
+        *([_drawn_tree(report)] if breaks else []),
     )
+
+
+def _drawn_tree(report: MergeReport) -> str:
+    """Return the rows of the trajectory with the most breaks."""
+    lines = str(report.tree()).splitlines()
+    more = len(lines) - SHOWN_LINES
+    lines = [*lines[:SHOWN_LINES], *([f"... {more:,} more lines"] if more > 0 else [])]
+    return markup.folded("the trajectory with the most breaks", text_block("\n".join(lines)))
+
+
+def text_block(content: object) -> str:
+    """Return text in lines of its own."""
+    return markup.text("div", content, "tokens")
 
 
 def bins_page(title: str, cells: Sequence[Sequence[str]], loads: Integers, capacity: int) -> str:
