@@ -30,6 +30,8 @@ pub(super) enum Content {
     Derived(Derived),
     /// What is read from columns.
     Read(Read),
+    /// The token ids of the batch at the positions that segments count.
+    Copied(IntDtype),
 }
 
 /// What follows from the plan alone, for which no column is needed.
@@ -150,6 +152,7 @@ impl Content {
                 (*dtype).into()
             }
             Self::Derived(Derived::SubtreeEnds) => Dtype::I32,
+            Self::Copied(dtype) => (*dtype).into(),
         }
     }
 

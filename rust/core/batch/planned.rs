@@ -262,10 +262,8 @@ impl Planner<'_> {
                 self.derived(&output, place, Derived::SubtreeEnds)
             }
             What::Targets => {
-                let (pad, dtype) = (self.request.pad_token_id, spec.input_ids);
                 let place = Place::Own(placement.targets(self.assembly));
-                let tokens = Read::Tokens { pad, dtype };
-                self.array(&output, place, Content::Read(tokens), &[])
+                self.array(&output, place, Content::Copied(spec.input_ids), &[])
             }
             What::Predictors => {
                 let place = Place::Own(placement.predictors(self.assembly));
@@ -420,7 +418,9 @@ impl Planned {
         poll: Poll,
     ) -> Result<()> {
         let jobs = self.jobs(placement, memory, is_zeroed);
-        execute::write(jobs, &columns.source(assembly), poll)
+        execute::write(jobs, &columns.source(assembly), poll)?;
+        self.copy_ids(placement, memory);
+        Ok(())
     }
 
     /// As [`write`](Self::write), from plain memory and on as many threads as pay; this one alone calls
@@ -441,7 +441,26 @@ impl Planned {
         poll: Poll,
     ) -> Result<()> {
         let jobs = self.jobs(placement, memory, is_zeroed);
-        execute::write_slices(jobs, columns, assembly, poll)
+        execute::write_slices(jobs, columns, assembly, poll)?;
+        self.copy_ids(placement, memory);
+        Ok(())
+    }
+
+    /// Write what is there already: token ids of the batch, which lie in front.
+    fn copy_ids(&self, placement: &Placement, memory: &mut [u8]) {
+        let ids = { self.arrays() }.find(|(output, _)| output.what == What::InputIds);
+        for (_, array) in self.arrays() {
+            let (Content::Copied(dtype), Some((_, ids))) = (&array.content, ids) else {
+                continue;
+            };
+            let size = Dtype::from(*dtype).size();
+            let (before, rest) = memory.split_at_mut(array.bytes.start);
+            let ids = &before[ids.bytes.clone()];
+            for run in array.place.grid(placement).segments() {
+                let to = &mut rest[run.dst_col * size..][..run.len * size];
+                to.copy_from_slice(&ids[run.from * size..][..run.len * size]);
+            }
+        }
     }
 
     fn jobs<'a>(
@@ -466,6 +485,7 @@ impl Planned {
             match &array.content {
                 Content::Derived(derived) => all.derived.extend(jobs(derived, size, grid, bytes)),
                 Content::Read(read) => all.read.extend(jobs(read, size, grid, bytes)),
+                Content::Copied(_) => {}
             }
         }
         all
@@ -513,6 +533,8 @@ impl Array {
                     job.write(source)?;
                 }
             }
+            // Nothing is read for it, so nothing of it can be wrong.
+            Content::Copied(_) => {}
         }
         Ok(bytemuck::cast_slice(&words)[..len].to_vec())
     }

@@ -99,13 +99,23 @@ impl Placement {
     /// the grid of sequences. There is no run for tokens without one before them.
     #[must_use]
     pub fn predictors(&self, assembly: &Assembly) -> Grid {
+        self.response_places(assembly, 1)
+    }
+
+    /// Where response tokens themselves stand, in the same way.
+    #[must_use]
+    pub fn targets(&self, assembly: &Assembly) -> Grid {
+        self.response_places(assembly, 0)
+    }
+
+    /// Where tokens stand so many `before` those of responses.
+    fn response_places(&self, assembly: &Assembly, before: usize) -> Grid {
         let (paths, width) = (self.paths(assembly), self.sequence.width());
         let mut runs = Vec::with_capacity(paths.segments.len());
         let mut begin = 0;
         for (index, row) in assembly.rows().iter().enumerate() {
-            // Of the row's tokens, those that another one of its response follows.
-            let first = row.prompt_len.saturating_sub(1);
-            let last = row.len().saturating_sub(1);
+            let first = row.prompt_len.saturating_sub(before);
+            let last = row.len().saturating_sub(before);
             for part in paths.of_row(index) {
                 let from = part.from.max(first);
                 let end = (part.from + part.len).min(last);
@@ -115,7 +125,7 @@ impl Placement {
                         from: part.dst_row * width + part.dst_col + from - part.from,
                         len: end - from,
                         dst_row: 0,
-                        dst_col: begin + from + 1 - row.prompt_len,
+                        dst_col: begin + from + before - row.prompt_len,
                     });
                 }
             }
@@ -184,15 +194,6 @@ impl Placement {
     /// [`Error::TooLarge`].
     pub fn streams(assembly: &Assembly) -> Result<Grid> {
         Grid::jagged(assembly.rows().iter().map(Row::len))
-    }
-
-    /// The response tokens of rows, as spans of their token streams.
-    #[must_use]
-    pub fn targets(&self, assembly: &Assembly) -> Grid {
-        self.response.map_segments(|segment| Segment {
-            from: segment.from + assembly.rows()[segment.row].prompt_len,
-            ..*segment
-        })
     }
 }
 
