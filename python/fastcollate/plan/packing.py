@@ -307,8 +307,8 @@ def _checked_max_cost(max_cost: Any, cost: Any, *, is_counted: bool) -> float:
     if max_cost is None:
         if not is_counted and not (isinstance(cost, str) and cost == "flops"):
             raise ValueError(
-                "cost is given, but max_cost is None; pass both, or grow_by='splitting' (ranks of a "
-                "step are balanced by shard_by of plan_step)"
+                "cost is given, but max_cost is None; pass both, or grow_by='splitting' (ranks of "
+                "a step are balanced by shard_by of plan_step)"
             )
         return math.inf
     if not isinstance(max_cost, Real) or isinstance(max_cost, bool):
