@@ -74,6 +74,16 @@ def test_lengths_have_percentiles():
     assert found == [[52, 92, 101], [51, 91, 100], [1, 1, 1]]
 
 
+@given(st.lists(st.integers(0, 50), min_size=1, max_size=30))
+@share(6)
+def test_percentiles_are_those_of_numpy(lengths):
+    responses = [[2] * n for n in lengths]
+    batch = fc.build_batch([[1]] * len(lengths), responses, pad_token_id=0, array_type="numpy")
+    for p in (50, 90, 99):
+        expected = pytest.approx(np.percentile(lengths, p))
+        assert batch.metrics[f"batch/response_length_p{p}"] == expected
+
+
 def test_a_batch_without_a_table_of_outputs_has_the_sizes_alone():
     batch = fc.build_batch([[1]], [[2]], pad_token_id=0, array_type="numpy")
     metrics = fc.Batch(batch, batch.plan).metrics

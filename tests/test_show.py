@@ -474,7 +474,7 @@ def test_rows_of_a_tree_show_where_they_fork():
         "  row 4, prompt 3, response 1, 1 trained",
         "    1 2 3 «5»",
         "  row 0, prompt 3, response 2, 2 trained",
-        "    …4 in common with row 4… «6»",
+        "    …4 in common with row 4, 1 trained… «6»",
         "  row 1, prompt 3, response 3, 2 trained",
         "    …4 in common with row 0… «7 8»",
         "  row 2, prompt 3, response 1, 1 trained",

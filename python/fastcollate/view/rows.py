@@ -216,7 +216,10 @@ class _Rows:
                 parts.append(Part("", pieces))
             else:
                 if self.plan.is_tree and start > 0:
+                    ahead = max(start - int(self.places.prompt_lens[row]), 0)
+                    trained = int(np.count_nonzero(self.trains[row][:ahead]))
                     words = f"{start:,} in common with row {before}"
+                    words += f", {trained:,} trained" if trained > 0 else ""
                     pieces.append(Piece.left_out(start, words))
                     start = 0
                 for _, first, count, of_span in inside:
