@@ -46,11 +46,8 @@ def run(arguments: Sequence[str]) -> int:
     arguments = [one for one in arguments if one != "--debug"]
     try:
         app(arguments)
-    except SystemExit as end:  # typer's, after help, wrong usage and success
+    except SystemExit as end:  # typer's, after help, wrong usage, success and Ctrl-C
         return end.code if isinstance(end.code, int) else int(end.code is not None)
-    except KeyboardInterrupt:
-        print("fastcollate: interrupted", file=sys.stderr)
-        return 130
     except BrokenPipeError:  # the reader of our output has gone, as head does
         sys.stderr.close()
         return 0
