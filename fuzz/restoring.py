@@ -16,8 +16,7 @@ from trajectories import draw_turns
 
 def restore_plan(choices: Choices) -> None:
     """Change tables of a plan: it is refused, or can be worked with."""
-    call = draw_call(choices)
-    plan = fc.build_batch(**{**call.arguments, "fields": None}).plan
+    plan = _draw_tree(choices) if choices.one_in(3) else _draw_plan(choices)
     tables = _spoilt(choices, plan.to_dict())
     try:
         restored = fc.planning.Plan.from_dict(tables)
@@ -26,6 +25,9 @@ def restore_plan(choices: Choices) -> None:
     assert fc.planning.Plan.from_dict(restored.to_dict()) == restored
     assert restored.num_rows == len(restored.prompt_lens) == len(restored.response_lens)
     repr(restored), restored.row_starts(), restored.num_positions, restored.longest_row
+    if restored.is_tree and restored.response_lens.sum() < 1 << 20:
+        restored.read_segments(), restored.stream_places(), restored.tree_places()
+        restored.select_bins(np.arange(min(restored.num_output_rows, 1)))
     for of_sequence in (False, True):
         width = restored.width if of_sequence else restored.response_width
         lens = (restored.response_lens, restored.to_dict()["turn_response_lens"])
@@ -41,6 +43,22 @@ def restore_plan(choices: Choices) -> None:
                     padding=choices.one_in(2),
                     may_miss=True,
                 )
+
+
+def _draw_plan(choices: Choices) -> fc.planning.Plan:
+    """Draw the plan of any batch."""
+    call = draw_call(choices)
+    return fc.build_batch(**{**call.arguments, "fields": None}).plan
+
+
+def _draw_tree(choices: Choices) -> fc.planning.Plan:
+    """Draw the plan of a tree."""
+    rows = [
+        [choices.below(2) for _ in range(choices.below(6))] for _ in range(1 + choices.below(6))
+    ]
+    layout = fc.Tree(choices.pick([None, 8]), multiple_of=choices.pick([1, 2]))
+    options = {"pad_token_id": 0, "layout": layout, "array_type": "numpy"}
+    return fc.build_batch([[1]] * len(rows), rows, **options).plan
 
 
 def _spoilt(choices: Choices, tables: dict[str, Any]) -> dict[str, Any]:

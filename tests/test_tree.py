@@ -285,6 +285,8 @@ def test_a_plan_is_compared_with_the_rows(source):
     )
     with pytest.raises(ValueError, match=message):
         build([(1, 2), (1, 9), (3,)], layout=layout)
+    with pytest.raises(ValueError, match=r"3 tokens in common .* they differ at token 2"):
+        build(responses=[(4, 5), (9, 6), (7,)], layout=layout)
     with pytest.raises(ValueError, match=r"has 4 tokens in row 1, but the row has 5; pass a plan"):
         build([(1, 2), (1, 2, 2), (3,)], layout=layout)
     with pytest.raises(ValueError, match=r"has 3 sequences, but there are 1 rows; pass a plan"):
@@ -450,3 +452,51 @@ def test_a_collator_attaches_a_mask(array_type):
 def test_masks_that_cannot_be(options, message):
     with pytest.raises(ValueError, match=message):
         fc.Collator(pad_token_id=0, **options)
+
+
+@share(3)
+@given(drawn=st.data())
+def test_plans_of_other_rows_never_write_other_tokens(drawn):
+    data, layout, _, _ = drawn.draw(cases("numpy", max_many=20))
+    prompts, responses = [list(map(list, rows)) for rows in data[:2]]
+    row = drawn.draw(st.integers(0, len(prompts) - 1))
+    if stream := (prompts if drawn.draw(st.booleans()) else responses)[row]:
+        stream[drawn.draw(st.integers(0, len(stream) - 1))] = 77
+    assume(layout.plan is not None)
+    options = {"pad_token_id": 9, "array_type": "numpy", "loss_mask": data.loss_mask}
+    try:
+        batch = fc.build_batch(prompts, responses, layout=layout, **options)
+    except ValueError as error:
+        if "in common" in str(error):
+            return
+        raise
+    jagged = fc.build_batch(prompts, responses, layout="jagged", **options)
+    assert_same(batch.to_layout("jagged"), jagged)
+
+
+def test_tables_that_are_no_tree():
+    tables = build(layout=fc.Tree(pad_to=9)).plan.to_dict()
+    assert tables["sequence_segments"].tolist() == [
+        [0, 0, 4, 0, 0],
+        [1, 3, 1, 0, 4],
+        [2, 0, 2, 0, 5],
+    ]
+    again = fc.planning.Plan.from_dict(tables)
+    assert again.layout == "tree"
+    for place, values in {
+        (0, 1): [1],  # the first row shares with none
+        (1, 1): [4, 2, 2**62],
+        (1, 2): [0, 2],
+        (1, 4): [5],  # padding inside of a tree
+        (2, 1): [1],
+        (1, 0): [0, 3],
+        (2, 3): [1],
+    }.items():
+        for value in values:
+            changed = {name: np.array(table) for name, table in tables.items()}
+            changed["sequence_segments"][place] = value
+            with pytest.raises(ValueError, match="not a valid plan"):
+                fc.planning.Plan.from_dict(changed)
+    for name in ("sequence_segments", "response_segments"):
+        with pytest.raises(ValueError, match="not a valid plan"):
+            fc.planning.Plan.from_dict({**tables, name: tables[name][:-1]})

@@ -5,7 +5,7 @@ use crate::error::{Error, Result};
 use crate::plan::{Assembly, Bins, Shift, Span};
 
 /// How many bins of a plan from elsewhere may be empty.
-const MAX_EMPTY_BINS: usize = 1 << 20;
+pub(super) const MAX_EMPTY_BINS: usize = 1 << 20;
 
 /// What the padding after the last sequence of an output row counts as.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -6,6 +6,7 @@
 use std::borrow::Cow;
 use std::ops::Range;
 
+use super::packed::MAX_EMPTY_BINS;
 use super::placement::{Grid, Segment};
 use crate::error::{Error, Result};
 use crate::plan::share::{Tree, TreeRow};
@@ -221,7 +222,8 @@ pub(super) fn check(assembly: &Assembly, sequence: &Grid, response: &Grid) -> Re
             && segment.from + segment.len == rows[segment.row].len()
             && !std::mem::replace(&mut found[segment.row], true)
     };
-    let fit = sequence.segments().iter().all(fits);
+    let has_bins = sequence.rows() <= sequence.segments().len() + MAX_EMPTY_BINS;
+    let fit = has_bins && sequence.segments().iter().all(fits);
     if fit && found.iter().all(|&found| found) && *response == responses(assembly)? {
         return Ok(());
     }
