@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 import torch
+from conftest import share
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -149,6 +150,7 @@ def same(found, expected, what):
 
 
 @pytest.mark.parametrize("made_by", ["build_batch", "select"])
+@share(2)
 @given(step=steps())
 def test_shards_train_as_their_mini_batch(policy, made_by, step):
     plan, whole = step.plan, step.whole
@@ -166,9 +168,9 @@ def test_shards_train_as_their_mini_batch(policy, made_by, step):
             results.append(log_probs)
             gathered.append(batch.gather(log_probs))
             total += torch.stack(losses).detach()
-            for sums, shares in zip(gradients, gradients_of(policy, losses), strict=True):
-                for one, share in zip(sums, shares, strict=True):
-                    one += share
+            for sums, parts in zip(gradients, gradients_of(policy, losses), strict=True):
+                for one, part in zip(sums, parts, strict=True):
+                    one += part
         assert len(shapes) == 1
 
         alone = step.alone(mini_batch)

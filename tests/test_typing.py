@@ -24,14 +24,20 @@ follow_imports = skip
 """
 
 
-def checked(program, folder):
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory):
+    """Keep what mypy found out of NumPy and of the package for the next program."""
+    return tmp_path_factory.mktemp("mypy")
+
+
+def checked(program, folder, cache):
     (folder / "program.py").write_text(program)
     (folder / "mypy.ini").write_text(CONFIG)
     # A wheel is found by itself, and mypy wants no path that it finds.
     found = Path(fc.__file__).parent.parent
     path = {} if found.name == "site-packages" else {"MYPYPATH": str(found)}
     run = subprocess.run(
-        [sys.executable, "-m", "mypy", "program.py"],
+        [sys.executable, "-m", "mypy", "--cache-dir", str(cache), "program.py"],
         cwd=folder,
         env={**os.environ, **path},
         capture_output=True,
@@ -41,14 +47,14 @@ def checked(program, folder):
     return run.returncode, run.stdout + run.stderr
 
 
-def test_a_program_passes(tmp_path):
-    code, said = checked(PROGRAM, tmp_path)
+def test_a_program_passes(tmp_path, cache):
+    code, said = checked(PROGRAM, tmp_path, cache)
     assert code == 0, said
 
 
-def test_what_is_wrong_in_a_program(tmp_path):
+def test_what_is_wrong_in_a_program(tmp_path, cache):
     lines = PROGRAM.replace("batch.max_seqlen, int", "batch.max_seqlen, str").split("\n")
     wrong = [n for n, line in enumerate(lines, 1) if "type: ignore" in line or "str)" in line]
-    code, said = checked(re.sub("  # type: ignore.*", "", "\n".join(lines)), tmp_path)
+    code, said = checked(re.sub("  # type: ignore.*", "", "\n".join(lines)), tmp_path, cache)
     assert code == 1
     assert sorted(set(map(int, re.findall(r"(?m)^program.py:(\d+): error", said)))) == wrong
