@@ -81,7 +81,9 @@ def test_one_altered_id(layout):
         was, ids[row, column] = ids[row, column], 777
         audit = step.audit()
         (found,) = audit.findings
-        assert found == (*("altered", turn, position, 1, rank, 0, rank, row, column, 777, was),)
+        assert found == (
+            *("altered", turn, position, 1, rank, 0, rank, row, column, 777, was, None),
+        )
         assert audit.problems == {"altered": 1}
         expected = f"altered: turn {turn}, position {position}, rank {rank}, mini-batch 0, "
         assert str(found) == f"{expected}row {row}, column {column}: 777 instead of {was}"
@@ -477,6 +479,8 @@ def test_bad_arguments():
         step.plan.audit(step.batches[:1])
     with pytest.raises(TypeError, match=r"batches\[0\] is 3 .*; pass the Batch"):
         step.plan.audit([3, 4])
+    with pytest.raises(TypeError, match=r"batches\[1\] is 3 .*; pass the Batch"):
+        step.plan.audit([step.batches[0], [3, 4]])
     with pytest.raises(fc.planning.MissingPlanError):
         step.plan.audit([fc.Batch({"input_ids": np.zeros((1, 1))})] * 2)
     with pytest.raises(TypeError, match="loss_mask is given without turns"):
@@ -493,6 +497,35 @@ def test_bad_arguments():
         step.audit().spans(7)
     with pytest.raises(TypeError, match="did you mean 'responses'"):
         step.plan.audit(step.batches, response=[])
+
+
+@pytest.mark.parametrize("layout", ["left", "jagged", fc.Packed(capacity=12)], ids=str)
+def test_micro_batches(layout):
+    step = Step(layout)
+    count = None if isinstance(layout, fc.Packed) else 2
+    shards = [step.plan.shard(0, rank).micro_batches(count) for rank in range(RANKS)]
+    batches = [
+        [
+            fc.build_batch(**step.turns, pad_token_id=0, array_type="numpy", shard=part)
+            for part in parts
+        ]
+        for parts in shards
+    ]
+    for items in (shards, batches, [shards[0], batches[1]]):
+        audit = step.plan.audit(items, **step.turns)
+        assert audit.ok, audit
+        assert audit.counts == {"trained": 23}
+    mask = np.atleast_2d(batches[1][1]["loss_mask"])
+    row, column = np.argwhere(mask != 0)[-1].tolist()
+    mask[row, column] = 0
+    (found,) = step.plan.audit(batches, **step.turns).findings
+    assert (found.rank, found.micro_batch, found.row, found.column) == (1, 1, row, column)
+    assert "rank 1, mini-batch 0, micro-batch 1" in str(found)
+    mask[row, column] = 1
+    late = [batches[0], batches[1][1:]]  # the first micro-batch is missing
+    problems = step.plan.audit(late, **step.turns).problems
+    assert problems["missing"] == int(sum(part["loss_mask"].sum() for part in batches[1][:1]))
+    assert problems["rows"] > 0
 
 
 def test_an_audit_in_a_notebook():

@@ -44,6 +44,7 @@ class Where(NamedTuple):
     batch: int | None = None
     mini_batch: int | None = None
     rank: int | None = None
+    micro_batch: int | None = None
 
 
 class AuditSpan(NamedTuple):
@@ -56,8 +57,9 @@ class AuditSpan(NamedTuple):
     turn, position, length : int or None
         The turn, the first of these tokens in its response (``"altered prompt"``: in its prompt),
         and how many they are. None for what is no token of a turn.
-    batch, mini_batch, rank : int or None
-        The place in `batches` and, by a step plan, the mini-batch and the rank.
+    batch, mini_batch, rank, micro_batch : int or None
+        The place in `batches` and, by a step plan, the mini-batch, the rank and, where its batch
+        came in parts, the part.
     row, column : int or None
         The output row (packed: the bin) and the column of the first: in the outputs along whole
         sequences for ids, labels and padding, else in those along responses. Of shards that are not
@@ -77,6 +79,7 @@ class AuditSpan(NamedTuple):
     column: int | None = None
     found: Any = None
     expected: Any = None
+    micro_batch: int | None = None
 
     def __str__(self) -> str:
         parts = []
@@ -88,7 +91,7 @@ class AuditSpan(NamedTuple):
                 else (f"positions {self.position} to {end}")
             )
             parts.append(f"turn {self.turn}, {where}")
-        names = ("rank", "mini_batch") if self.rank is not None else ("batch",)
+        names = ("rank", "mini_batch", "micro_batch") if self.rank is not None else ("batch",)
         for name in (*names, "row", "column"):
             if (value := getattr(self, name)) is not None:
                 parts.append(f"{name.replace('_', '-')} {value}")

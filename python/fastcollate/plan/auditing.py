@@ -6,6 +6,7 @@ Tables of plans say where each token should lie; arrays and the caller's turns s
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -64,8 +65,8 @@ def audited(
     for index, item in enumerate(items):
         if not isinstance(item, Shard) and not hasattr(item, "_plan"):
             raise TypeError(
-                f"batches[{index}] is {describe(item)}; pass the Batch that build_batch returned, "
-                "or the shard that it is to be built of"
+                f"batches[{wheres[index].batch}] is {describe(item)}; pass the Batch that "
+                "build_batch returned, or the shard that it is to be built of"
             )
     if merge is None:
         plans = (item.merge_plan for item in items if not isinstance(item, Shard))
@@ -78,6 +79,21 @@ def audited(
         else:
             ledger.enter_batch(index, item, expected)
     return ledger.close()
+
+
+def parts_of(shard: Shard, parts: Sequence[Any]) -> list[Shard]:
+    """Return the rows that micro-batches of a shard should have; the last one has all the rest."""
+    sizes = [
+        len(part) if isinstance(part, Shard) else part.plan.num_rows
+        for part in parts
+        if isinstance(part, Shard) or hasattr(part, "_plan")  # else it is refused later
+    ]
+    ends = np.cumsum(sizes).tolist()
+    ends[-1:] = [len(shard)]
+    return [
+        Shard(shard.rows[begin:end], shard.is_padding[begin:end], shard.num_rows)
+        for begin, end in pairwise([0, *ends])
+    ]
 
 
 def _lengths(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -18,7 +18,7 @@ from fastcollate.arguments import checked_index, counted, suggests_names
 from fastcollate.arrays import describe, offsets_of
 from fastcollate.plan.audit_report import Audit, Where
 from fastcollate.plan.audit_tables import checked_turns
-from fastcollate.plan.auditing import audited
+from fastcollate.plan.auditing import audited, parts_of
 from fastcollate.plan.costs import Costs
 from fastcollate.plan.forecast import Forecast, Sync, forecast_step
 from fastcollate.plan.layouts import LEFT, Layout, Packed, Tree
@@ -288,7 +288,7 @@ class StepPlan(Table):
     @suggests_names
     def audit(
         self,
-        batches: Iterable[Batch | Shard],
+        batches: Iterable[Batch | Shard | Sequence[Batch | Shard]],
         prompts: Rows | None = None,
         responses: Rows | None = None,
         *,
@@ -306,8 +306,9 @@ class StepPlan(Table):
         ----------
         batches
             Those of all ranks, in the order of mini-batches, then of ranks:
-            ``[build(plan.shard(m, r)) for m in ... for r in ...]``. Or the shards, before anything
-            is built of them, as they arrived on their ranks.
+            ``[build(plan.shard(m, r)) for m in ... for r in ...]``. In place of a rank's batch, a
+            list of those of its micro-batches. Or the shards, before anything is built of them, as
+            they arrived on their ranks.
         prompts, responses, sequences, prompt_lens
             The turns, as ``build_batch`` got them. Without them the ids of batches are not
             compared, but masks, labels, padding and places are.
@@ -345,23 +346,29 @@ class StepPlan(Table):
         >>> plan.audit([shards[0], shards[0]]).findings[0].turn
         0
         """
-        items = list(batches)
+        given = list(batches)
         ranks = [(m, r) for m in range(self.num_mini_batches) for r in range(self.dp_size)]
-        if len(items) != len(ranks):
+        if len(given) != len(ranks):
             raise ValueError(
-                f"batches has {counted(len(items), 'item')}, but the plan has "
+                f"batches has {counted(len(given), 'item')}, but the plan has "
                 f"{counted(self.num_mini_batches, 'mini-batch', 'mini-batches')} for "
-                f"{counted(self.dp_size, 'rank')}; pass one batch or shard for every rank of every "
+                f"{counted(self.dp_size, 'rank')}; pass one item for every rank of every "
                 "mini-batch, in this order"
             )
-        return audited(
-            items,
-            [Where(index, *rank) for index, rank in enumerate(ranks)],
-            checked_turns(prompts, responses, sequences, prompt_lens, loss_mask),
-            None if merge is None else merge._merge,
-            [self.shard(*rank) for rank in ranks],
-            self.row_lengths,
-        )
+        turns = checked_turns(prompts, responses, sequences, prompt_lens, loss_mask)
+        items, wheres, planned = [], [], []
+        for index, (item, rank) in enumerate(zip(given, ranks, strict=True)):
+            shard = self.shard(*rank)
+            if not isinstance(item, (list, tuple)):
+                items.append(item)
+                wheres.append(Where(index, *rank))
+                planned.append(shard)
+                continue
+            items += item
+            wheres += [Where(index, *rank, part) for part in range(len(item))]
+            planned += parts_of(shard, item)
+        merged = None if merge is None else merge._merge
+        return audited(items, wheres, turns, merged, planned, self.row_lengths)
 
     def forecast(
         self,
