@@ -21,7 +21,7 @@ def test_broadcast_in_a_shard_with_padding_rows(array_type):
         RESPONSES,
         pad_token_id=0,
         loss_mask=[[1] * len(row) for row in RESPONSES],
-        shard=plan.shard(0, 1),
+        shard=plan.shard(0, 0),
         array_type=array_type,
     )
     assert batch.is_padding == [False, True]

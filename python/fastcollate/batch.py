@@ -395,8 +395,10 @@ class Batch(Mapping[str, Any], Generic[Array]):
         if plan.is_tree:
             bins["batch/token_ratio"] = tokens / plan.num_placed if plan.num_placed else 1.0
         training: dict[str, float] = {}
-        # Without a table of outputs, nothing says which one is the mask; a part has not all of it.
-        if self._spec is not None and self._spec.cp is None:
+        # Without a table of outputs, nothing says which one is the mask; a part has not all of it,
+        # and a tensor of the device "meta" nothing.
+        has_values = not getattr(self["input_ids"], "is_meta", False)
+        if self._spec is not None and self._spec.cp is None and has_values:
             spans = RowPlaces.of(plan).responses
             trained = spans.counts_in(trained_places(self), plan.num_rows)[is_real]
             training = {

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import KW_ONLY, asdict, dataclass, fields
 from functools import cached_property
 from numbers import Real
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -15,16 +15,15 @@ from numpy.typing import ArrayLike, NDArray
 from fastcollate._fastcollate import CostSpec
 from fastcollate.arguments import checked_count, suggests_names
 from fastcollate.arrays import NUMBERS, describe, is_only_torch, is_tensor, to_numpy
+from fastcollate.plan.fitting import TERMS, CostFit, Work, fit, predict
 from fastcollate.plan.lengths import Integers, checked_lengths
+from fastcollate.plan.model_costs import parameters_of
 
 CostFunction: TypeAlias = Callable[[Integers], ArrayLike]
 """What rows of so many tokens, int64 (rows,), cost: numbers of the same shape."""
 
 Weights: TypeAlias = NDArray[np.int64] | NDArray[np.float32] | NDArray[np.float64]
 """Numbers that are neither negative nor infinite, which add up as their dtype does."""
-
-if TYPE_CHECKING:
-    from fastcollate.plan.fitting import CostFit
 
 
 @suggests_names
@@ -137,8 +136,6 @@ class Costs:
         >>> fc.planning.Costs.from_config(config | {"intermediate_size": 16, "vocab_size": 32})
         Costs(per_token=9216.0, per_pair=192.0)
         """
-        from fastcollate.plan.model_costs import parameters_of
-
         return cls(**parameters_of(config))
 
     @classmethod
@@ -183,14 +180,14 @@ class Costs:
         >>> round(fit.costs.per_token, 8), round(fit.costs.per_bin, 5)
         (1e-05, 0.01)
         """
-        from fastcollate.plan.fitting import fit
-
+        if like is None:
+            like = cls(per_token=1.0)
+        elif not isinstance(like, Costs):
+            raise TypeError(f"like is {describe(like)}; pass Costs.from_config(...) or other costs")
         return fit(timings, like)
 
     def predict(self, micro_batches: Any) -> NDArray[np.float64]:
         """Return what micro-batches cost, as :meth:`fit` takes them, float64 (n,)."""
-        from fastcollate.plan.fitting import Work, predict
-
         named = enumerate(micro_batches)
         return predict(self, [Work.of(what, f"micro_batches[{index}]") for index, what in named])
 
@@ -236,9 +233,6 @@ class Costs:
         parts = (f"{name}={value!r}" for name, value in self.to_dict().items())
         return f"Costs({', '.join(parts)})"
 
-
-TERMS = ("per_token", "per_pair", "per_sequence", "per_bin")
-"""The costs of what a bin holds."""
 
 _DEFAULTS = {field.name: field.default for field in fields(Costs)}
 

@@ -8,19 +8,23 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import combinations
-from typing import Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fastcollate.arguments import checked_count, counted, suggests_names
 from fastcollate.arrays import describe, to_numpy
-from fastcollate.plan.costs import TERMS, Costs
-from fastcollate.plan.forecast import new_axes
+from fastcollate.plan.axes import new_axes
 from fastcollate.plan.lengths import Integers, checked_lengths
-from fastcollate.plan.shard import Shard
+
+if TYPE_CHECKING:
+    from fastcollate.plan.costs import Costs
 
 Floats: TypeAlias = NDArray[np.float64]
+
+TERMS = ("per_token", "per_pair", "per_sequence", "per_bin")
+"""What costs are of."""
 
 ALIKE = 1e-3
 """Which share of a term has to differ from all others, for timings to tell it from them."""
@@ -43,7 +47,7 @@ class Work(NamedTuple):
         """Read a batch, a shard, or the lengths of sequences."""
         if isinstance(what, Work):
             return what
-        if isinstance(what, Shard):
+        if hasattr(what, "bin_offsets"):  # a shard
             lengths = what.lengths
             if lengths is None:
                 raise ValueError(f"{name} has no lengths; pass a shard of fastcollate.plan_step")
@@ -232,7 +236,7 @@ class _Shape(NamedTuple):
 
 def _small(batch: Any) -> Any:
     """Return what is kept of a batch."""
-    if isinstance(batch, Shard) or not hasattr(batch, "prompt_lens"):
+    if not hasattr(batch, "prompt_lens"):
         return Work.of(batch, "batch")
     kinds = dict.fromkeys(key for key in ("subtree_end", "cu_seqlens") if key in batch)
     positions = batch.position_ids if "subtree_end" in kinds else None
@@ -248,12 +252,8 @@ def _seconds(taken: Any) -> float:
     return float(start.elapsed_time(end)) / 1_000
 
 
-def fit(timings: Any, like: Any) -> CostFit:
+def fit(timings: Any, like: Costs) -> CostFit:
     """Fit costs; :meth:`Costs.fit` has the arguments."""
-    if like is None:
-        like = Costs(per_token=1.0)
-    elif not isinstance(like, Costs):
-        raise TypeError(f"like is {describe(like)}; pass Costs.from_config(...) or other costs")
     works, measured = checked_timings(timings)
     terms = np.array([work.terms(like) for work in works], np.float64)
     if len(measured) < len(TERMS) + 1:

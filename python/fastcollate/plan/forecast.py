@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from fastcollate.arguments import check_bool, check_choice, checked_count, counted, suggests_names
 from fastcollate.arrays import describe, offsets_of
+from fastcollate.plan.axes import new_axes
 from fastcollate.plan.costs import Costs
 from fastcollate.plan.lengths import Integers
 
@@ -337,17 +338,6 @@ def compare_plans(
             ]
         )
     return _table(cells)
-
-
-def new_axes() -> Any:
-    """Return axes of a new figure of matplotlib."""
-    try:
-        from matplotlib import pyplot
-    except ImportError as error:
-        raise ImportError(
-            "plots need matplotlib, which is not installed; install it, or use describe()"
-        ) from error
-    return pyplot.subplots(layout="constrained")[1]
 
 
 def _check(costs: Any, sync: Any) -> None:

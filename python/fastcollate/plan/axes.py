@@ -1,0 +1,16 @@
+"""Axes of matplotlib, to draw plans on."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+def new_axes() -> Any:
+    """Return axes of a new figure of matplotlib."""
+    try:
+        from matplotlib import pyplot
+    except ImportError as error:
+        raise ImportError(
+            "plots need matplotlib, which is not installed; install it, or use describe()"
+        ) from error
+    return pyplot.subplots(layout="constrained")[1]
