@@ -1,6 +1,7 @@
 """The tree layout: tokens that rows begin with in common once, against the loops."""
 
 import pickle
+import warnings
 
 import numpy as np
 import pytest
@@ -10,8 +11,21 @@ from hypothesis import strategies as st
 
 import fastcollate as fc
 from fastcollate.planning import prefix_tree
-from fastcollate.testing.reference import assert_same, build_batch_loops, prefix_tree_loops
-from fastcollate.testing.strategies import as_inputs, extras, forks, with_fields
+from fastcollate.testing.reference import (
+    assert_same,
+    build_batch_loops,
+    build_merged_batch_loops,
+    merge_turns_loops,
+    prefix_tree_loops,
+)
+from fastcollate.testing.strategies import (
+    as_inputs,
+    extras,
+    forks,
+    named,
+    trajectories,
+    with_fields,
+)
 
 
 @st.composite
@@ -500,3 +514,45 @@ def test_tables_that_are_no_tree():
     for name in ("sequence_segments", "response_segments"):
         with pytest.raises(ValueError, match="not a valid plan"):
             fc.planning.Plan.from_dict({**tables, name: tables[name][:-1]})
+
+
+@share(2)
+@given(drawn=st.data())
+def test_merged_rows_share_tokens(drawn, array_type):
+    data = drawn.draw(trajectories(max_long_len=20))
+    if drawn.draw(st.booleans()):
+        turns = [[9, *prompt] for prompt in data.turns.prompts]
+        data = data._replace(turns=data.turns._replace(prompts=turns))
+    policy = drawn.draw(st.sampled_from(["exact", "branch", "realign"]))
+    more = drawn.draw(extras(data.turns, array_type)) | {"pad_token_id": 7}
+    more.pop("labels", None)
+    more.pop("uids", None)
+    more |= {"trajectory_ids": None, "is_last_step": None, **drawn.draw(named(data))}
+    arguments = {**data.turns._asdict(), **more}
+    has_images = any(getattr(f, "concat", False) for f in more.get("fields", {}).values())
+    tokens = {"prompts": data.turns.prompts, "responses": data.turns.responses}
+    names = {name: more[name] for name in ("trajectory_ids", "is_last_step")}
+    count = len(merge_turns_loops(**tokens, **names, policy=policy).rows)
+    reference = {"share": "all", "same_inputs": list(range(count)) if has_images else None}
+    built = {"merge": policy, "merge_rewards": "sum", "array_type": array_type, "layout": "tree"}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            expected = build_merged_batch_loops(
+                **arguments,
+                merge={"policy": policy, "merge_rewards": "sum"},
+                layout="tree",
+                **reference,
+            )
+        except ValueError:
+            with pytest.raises(ValueError, match="prompt"):
+                fc.build_batch(**arguments, **built)
+            return
+        batch = fc.build_batch(**arguments, **built)
+        jagged = fc.build_batch(**arguments, **{**built, "layout": "jagged"})
+    assert_same(batch, expected)
+    assert_same(unrouted(batch.to_layout("jagged")), unrouted(jagged))
+    per = {"per": "turn", "missing": -1}
+    found, plain = batch.gather(batch.targets, **per), jagged.gather(jagged.targets, **per)
+    assert rows_of(found) == rows_of(plain)
+    assert batch.metrics["batch/trained_tokens"] == jagged.metrics["batch/trained_tokens"]
