@@ -84,8 +84,11 @@ impl Placement {
                 if let Some(last) = path.last_mut() {
                     last.len = last.len.min(segment.from - last.from);
                 }
-                if segment.len > 0 {
-                    path.push(*segment);
+                match path.last_mut() {
+                    // It stands where what it shares ends, as where rows go on from whole others.
+                    Some(last) if last.ends_at(segment) => last.len += segment.len,
+                    _ if segment.len > 0 => path.push(*segment),
+                    _ => {}
                 }
                 let begin = segments.len();
                 let row = segment.row;
@@ -195,6 +198,13 @@ impl Placement {
     /// [`Error::TooLarge`].
     pub fn streams(assembly: &Assembly) -> Result<Grid> {
         Grid::jagged(assembly.rows().iter().map(Row::len))
+    }
+}
+
+impl Segment {
+    /// Whether another one goes on from it, in the row and in the grid.
+    fn ends_at(&self, next: &Self) -> bool {
+        self.from + self.len == next.from && self.dst_col + self.len == next.dst_col
     }
 }
 
