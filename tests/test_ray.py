@@ -5,6 +5,7 @@ import logging
 import os
 import re
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -390,6 +391,76 @@ def test_blocks_that_do_not_go_together(rollouts):
         fc.ray.plan_step(one)
     with pytest.raises(TypeError, match="uids is no argument of plan_step; pass it to put_turns"):
         fc.ray.plan_step([one], uids=["a"])
+
+
+def forking(worker):
+    """Make the turns of three prompts, one of which all workers have, with two samples each."""
+    rng = np.random.default_rng(worker)
+    turns = {name: [] for name in ("prompts", "responses", "uids", "trajectory_ids")}
+    for sample in range(6):
+        prompt = [9, 8, 7, 6] if sample < 2 else [worker, sample // 2, 5]
+        for turn in range(int(rng.integers(1, 4))):
+            response = rng.integers(1, 3, rng.integers(2, 6)).tolist()
+            turns["prompts"].append(prompt)
+            turns["responses"].append(response)
+            turns["uids"].append(f"{worker}-{sample // 2}")
+            turns["trajectory_ids"].append(f"{worker}-{sample}")
+            prompt = [*prompt, *response[turn:], 4]
+    return turns
+
+
+@pytest.mark.parametrize("rule", ["group", "prompts"])
+def test_trees_are_those_of_one_process(consumers, rule):
+    @ray.remote(num_cpus=0.1)
+    def put(worker, share):
+        return fc.ray.put_turns(forking(worker), merge="branch", share=share, part_bytes=100)
+
+    blocks = get([put.remote(worker, rule) for worker in range(3)])
+    of_all = [forking(worker) for worker in range(3)]
+    columns = {name: [row for one in of_all for row in one[name]] for name in of_all[0]}
+    tokens = columns["prompts"], columns["responses"]
+    merge = fc.merge_turns(*tokens, trajectory_ids=columns["trajectory_ids"], policy="branch")
+    ids = columns["uids"] if rule == "group" else None
+    tree = fc.planning.prefix_tree(*tokens, merge=merge, share=rule, uids=ids)
+    assert tree.token_ratio > 1.1
+    how = {"prompts_per_mini_batch": 9, "dp_size": 2, "layout": fc.Tree(48)}
+    plan = fc.ray.plan_step(blocks, **how)
+    assert plan.step == fc.plan_step(
+        tree, uids=[columns["uids"][turn] for turn in merge.sources.tolist()], **how
+    )
+    shards = [plan.shard(0, rank) for rank in range(2)]
+    waiting = [
+        worker.collate.remote(shard) for worker, shard in zip(consumers, shards, strict=False)
+    ]
+    for shard, (batch, names) in zip(shards, get(waiting), strict=True):
+        expected = fc.build_batch(
+            **columns, merge="branch", shard=shard.shard, pad_token_id=0, array_type="numpy"
+        )
+        assert_same(batch, expected)
+        assert batch.plan == expected.plan
+        assert names["uids"] == expected.uids
+    (part,) = shards[0].micro_batches()[:1]
+    assert "predictors" in fc.ray.collate(part, pad_token_id=0, array_type="numpy")
+    # Those who share may also be packed.
+    packed = fc.ray.plan_step(blocks, layout=fc.Packed(48))
+    assert packed.step == fc.plan_step(merge, uids=columns["uids"], layout=fc.Packed(48))
+    with pytest.raises(ValueError, match="layout has a share, but blocks say what their rows"):
+        fc.ray.plan_step(blocks, layout=fc.Tree(48, share="group"))
+    with pytest.raises(ValueError, match=r"block 1 .put by task .* does not say .* to put_turns"):
+        fc.ray.plan_step([blocks[0], get(put.remote(3, None))], layout=fc.Tree(48))
+    with pytest.raises(ray.exceptions.RayTaskError, match="share is 'all', but rows of different"):
+        get(put.remote(0, "all"))
+
+
+def test_the_page_on_trees(cluster):
+    page = Path(__file__).parents[1] / "docs" / "trees.md"
+    code = page.read_text("utf-8").partition("## On Ray")[2].split("```")[1]
+    in_workers, in_driver = code.removeprefix("python").strip().split("\n", 1)
+    names = {"fc": fc, "builder": forking(0), "mini_batch": 0, "rank": 3}
+    exec(in_workers, names)
+    names["blocks"] = [names["block"]]
+    exec(in_driver.replace("mini_batch=64", "mini_batch=3"), names)
+    assert "predictors" in names["batch"]
 
 
 def test_blocks_are_named(rollouts, caplog):

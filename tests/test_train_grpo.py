@@ -179,6 +179,14 @@ def test_actors_of_ray_learn_the_same(plain, cluster):
 
 
 @ON_RAY
+def test_trees_of_actors_of_ray_learn_the_same(plain, cluster):
+    from grpo.on_ray import train_on_ray
+
+    reports = train_on_ray(replace(OPTIONS, tree=True, ranks=2))
+    assert_learned_the_same(reports, plain)
+
+
+@ON_RAY
 def test_waiting_for_actors_of_ray_ends(cluster, monkeypatch):
     from grpo import on_ray
 

@@ -108,7 +108,9 @@ class Worker:
         """Play this rank's games; return a handle of their rows, and the mean reward."""
         turns = self.learner.play(step)
         columns = turns.columns(self.options.samples)
-        block = fastcollate.ray.put_turns(columns, merge=self.options.merging)
+        # Workers know of their own tokens alone, but all games of a prompt are of one worker.
+        share = "group" if self.options.tree else None
+        block = fastcollate.ray.put_turns(columns, merge=self.options.merging, share=share)
         return block, float(np.mean(turns.rewards))
 
     def learn(

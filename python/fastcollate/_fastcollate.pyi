@@ -1,7 +1,7 @@
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Literal, final
 
-from numpy import bool_, float32, float64, int32, int64, uint8
+from numpy import bool_, float32, float64, int32, int64, uint8, uint64
 from numpy.typing import NDArray
 
 from fastcollate.ingest.tokens import Tokens
@@ -56,6 +56,7 @@ __all__ = [
     "first_no_length",
     "forked",
     "group_offsets",
+    "hash_prompts",
     "merge_turns",
     "partition",
     "share_prefixes",
@@ -511,6 +512,7 @@ def share_prefixes(
     uids: NDArray[int64] | None,
     same_inputs: NDArray[int64] | None,
 ) -> list[NDArray[int64]]: ...
+def hash_prompts(tokens: Tokens) -> NDArray[uint64]: ...
 def tree_defect(
     order: NDArray[int64], shared: NDArray[int64], lengths: NDArray[int64]
 ) -> str | None: ...

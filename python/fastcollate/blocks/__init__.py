@@ -2,8 +2,12 @@
 
 `storing`
     A process's rows as compact columns, and a table of what is known of them without a token.
+`sharing`
+    Which tokens a process's rows have in common.
 `joining`
     The tables of all blocks as one step.
+`trees`
+    Which tokens the rows of all blocks have in common.
 `reading`
     The rows of a shard, built from the few columns that it needs.
 `spans`

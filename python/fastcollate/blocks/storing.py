@@ -22,6 +22,7 @@ from fastcollate.arrays import (
     to_numpy,
 )
 from fastcollate.batch import Batch
+from fastcollate.blocks.sharing import BlockShare, Sharing, ids_of_rows, sharing_of
 from fastcollate.build import build_batch
 from fastcollate.ingest.columns import Ragged
 from fastcollate.ingest.fields import (
@@ -125,6 +126,8 @@ class BlockTable:
         Bytes of all columns.
     masked_rewards
         Rewards on tokens that merging masked.
+    sharing
+        Which tokens rows share, if that was asked for.
     """
 
     plan: dict[str, Integers]
@@ -136,6 +139,7 @@ class BlockTable:
     part_offsets: Integers
     num_bytes: int
     masked_rewards: int
+    sharing: Sharing | None = None
 
 
 class _Stored(NamedTuple):
@@ -173,6 +177,8 @@ def stored(
     is_last_step: Sequence[bool] | None = None,
     merge: str | MergePlan | None = None,
     merge_rewards: MergeRewards | None = None,
+    share: BlockShare | None = None,
+    same_inputs: Sequence[Any] | None = None,
     part_bytes: int = PART_BYTES,
 ) -> tuple[BlockTable, list[Part]]:
     """Merge turns, and store the rows that they make as columns.
@@ -182,6 +188,9 @@ def stored(
     prompts, responses, sequences, prompt_lens, rewards, loss_mask, logprobs, fields, uids, \
     trajectory_ids, is_last_step, merge, merge_rewards
         As :func:`fastcollate.build_batch`.
+    share, same_inputs
+        Which tokens rows share, and ids of the other inputs of each turn, as
+        :func:`fastcollate.planning.prefix_tree`.
     part_bytes
         About how many bytes a part has.
 
@@ -239,16 +248,28 @@ def stored(
         }
         for first, end in zip(bounds[:-1].tolist(), bounds[1:].tolist(), strict=True)
     ]
+    names = names_of(batch)
+    sharing = None
+    if share is not None:
+        if same_inputs is not None:
+            turns = len(batch.plan.to_dict()["turn_prompt_lens"])
+            same_inputs = ids_of_rows("same_inputs", same_inputs, turns, sources)
+        share_nothing = same_inputs is None and any(
+            isinstance(field, PerRow) and field.concat for field in (fields or {}).values()
+        )
+        prompt_lens, ids = batch.plan.prompt_lens, names.get("uids")
+        sharing = sharing_of(share, tokens, prompt_lens, ids, same_inputs, share_nothing)
     table = BlockTable(
         {name: table for name, table in batch.plan.to_dict().items() if name not in _PLACES},
         batch.merge_plan,
-        names_of(batch),
+        names,
         {name: one.kind for name, one in plain.items()},
         {key: one.kind for key, one in more.items()},
         _loss_weights(batch, plain.get("loss_mask"), of_responses),
         bounds,
         num_bytes,
         batch._masked_rewards,
+        sharing,
     )
     return table, parts
 

@@ -14,12 +14,13 @@ from fastcollate.arrays import describe
 from fastcollate.batch import Batch
 from fastcollate.blocks.joining import JoinedBlocks, joined
 from fastcollate.blocks.reading import built, parts_of
+from fastcollate.blocks.trees import joined_tree
 from fastcollate.build import build_batch
 from fastcollate.ops.normalize import LossNormalizers
 from fastcollate.ops.relayout import ROW_NAMES
 from fastcollate.option_types import ArrayType, ShardOptions
 from fastcollate.plan import stepping
-from fastcollate.plan.layouts import LayoutArgument
+from fastcollate.plan.layouts import LayoutArgument, Tree, checked_layout
 from fastcollate.plan.merging import MergePlan
 from fastcollate.plan.shard import Shard
 from fastcollate.plan.step_plan import StepPlan
@@ -191,7 +192,8 @@ def plan_step(
         this order.
     layout
         As :func:`fastcollate.plan_step`: the layout of all shards. Unless it fixes widths, they are
-        as wide as the step's longest rows.
+        as wide as the step's longest rows. With :class:`fastcollate.Tree`, rows share what
+        ``put_turns`` was told by ``share``.
     **options
         Those of :func:`fastcollate.plan_step`, such as ``prompts_per_mini_batch``, ``dp_size``,
         ``pad_rows`` and ``shard_by``, but for ``uids``, ``trajectory_ids`` and ``is_last_step``,
@@ -207,7 +209,8 @@ def plan_step(
     ValueError
         As ``fastcollate.plan_step``; no blocks, or one of them twice; a trajectory that is in two
         blocks; a prompt that is in two with others in between; blocks with other columns than
-        the first. The message names both blocks.
+        the first; with a tree as the layout, blocks that were put without ``share`` or with
+        different ones, or a group that is in two. The message names both blocks.
     TypeError
         What is no block, for instance a reference to one: ``ray.get`` that first.
     """
@@ -215,9 +218,16 @@ def plan_step(
     for name in ROW_NAMES:
         if name in options:
             raise TypeError(f"{name} is no argument of plan_step; pass it to put_turns")
-    tables = joined([block.table for block in blocks], [block.name for block in blocks])
+    of_blocks, names = [block.table for block in blocks], [block.name for block in blocks]
+    tables = joined(of_blocks, names)
     rows: Any = tables.merge_plan
-    if rows is None:
+    layout = None if layout is None else checked_layout(layout)
+    if isinstance(layout, Tree):
+        _check_tree(layout)
+        rows, inputs = joined_tree(of_blocks, names)
+        layout = replace(layout, same_inputs=inputs)
+        options |= tables.names
+    elif rows is None:
         rows = tables.plan.prompt_lens, tables.plan.response_lens
         options |= tables.names
     elif "uids" in tables.names:
@@ -307,6 +317,16 @@ def collate(
     return built(
         step, shard.shard, found, pad_token_id=pad_token_id, array_type=array_type, **options
     )
+
+
+def _check_tree(layout: Tree) -> None:
+    """Check that a layout does not say what blocks do."""
+    for name, default in (("plan", None), ("share", "all"), ("same_inputs", None)):
+        if getattr(layout, name) != default:
+            raise ValueError(
+                f"layout has a {name}, but blocks say what their rows share; leave {name} out of "
+                "the layout, and pass share and same_inputs to put_turns"
+            )
 
 
 def _checked_blocks(blocks: Any) -> list[Block]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from fastcollate.arguments import checked_count, counted, suggests_names
 from fastcollate.arrays import describe
+from fastcollate.blocks.sharing import BlockShare, check_share
 from fastcollate.blocks.storing import PART_BYTES, PLAIN, BlockTable, stored
 from fastcollate.builder import BatchBuilder
 from fastcollate.ops.relayout import ROW_NAMES
@@ -89,6 +90,8 @@ def put_turns(
     *,
     merge: Policy | MergePlan | None = None,
     merge_rewards: MergeRewards | None = None,
+    share: BlockShare | None = None,
+    same_inputs: Sequence[Any] | None = None,
     name: str | None = None,
     part_bytes: int = PART_BYTES,
 ) -> Block:
@@ -109,6 +112,15 @@ def put_turns(
         said where they are collated.
     merge, merge_rewards
         As ``build_batch``. None is what the builder was told.
+    share
+        Which tokens rows share, for a step whose layout is :class:`fastcollate.Tree`. ``"group"``:
+        all that rows of the same uid begin with in common; a group has to be in one block.
+        ``"prompts"``: whole prompts that are equal, of all blocks. Workers do not see each other's
+        tokens, so there is no ``"all"``. The block's handle has two integers a row for it.
+    same_inputs
+        With `share`, one id per turn for its inputs beside tokens, such as images, as
+        :func:`fastcollate.planning.prefix_tree`: rows with different ones share nothing. Without
+        ids, rows with fields of ``PerRow(concat=True)`` share nothing.
     name
         What errors call the block; if None, the actor or task that puts it, and its node.
     part_bytes
@@ -123,7 +135,8 @@ def put_turns(
     ------
     ValueError, TypeError
         As ``build_batch``, for what is wrong with the turns; a mapping with other keys; a `merge`
-        or `merge_rewards` that is not the builder's.
+        or `merge_rewards` that is not the builder's; ``share="all"``, ``share="group"`` without
+        uids, or `same_inputs` without `share`.
 
     Notes
     -----
@@ -133,10 +146,13 @@ def put_turns(
     long as somebody has its blocks.
     """
     part_bytes = checked_count("part_bytes", part_bytes, "a number of bytes")
+    check_share(share, same_inputs)
     name = _own_name() if name is None else str(name)
 
     def put(**columns: Any) -> Block:
-        table, parts = stored(**columns, part_bytes=part_bytes)
+        table, parts = stored(
+            **columns, share=share, same_inputs=same_inputs, part_bytes=part_bytes
+        )
         return Block(name, table, tuple(map(ray.put, parts)))
 
     if isinstance(turns, BatchBuilder):

@@ -1,11 +1,12 @@
 //! Sharing: which tokens rows have in common.
 
 use fastcollate::plan::merge::Streams;
-use fastcollate::plan::share::{Node, Share, ShareIds, Tree, TreeRow};
+use fastcollate::plan::share::{self, Node, Share, ShareIds, Tree, TreeRow};
 use fastcollate::plan::{Assembly, Turns};
 use fastcollate::polling::Polled;
 use fastcollate::{Error as Core, TokenStreams};
-use numpy::{PyArray1, PyReadonlyArray1};
+use numpy::ndarray::Array2;
+use numpy::{IntoPyArray, PyArray1, PyArray2, PyReadonlyArray1};
 use pyo3::prelude::*;
 
 use crate::error::{Error, Result};
@@ -73,6 +74,18 @@ pub fn share_prefixes<'py>(
     let prompt_lens = rows_of(py, assembly, |row| row.prompt_len);
     let response_lens = rows_of(py, assembly, |row| row.response_len);
     Ok([order, shared, prompt_lens, response_lens])
+}
+
+/// Hash the prompt of each row: 128 bits as two uint64, (rows, 2), whatever its tokens are given as.
+#[pyfunction]
+pub fn hash_prompts<'py>(
+    py: Python<'py>,
+    tokens: TokenInput<'py>,
+) -> Result<Bound<'py, PyArray2<u64>>> {
+    let tokens = tokens.read()?;
+    let turns = tokens.turns()?;
+    let hashes = compared(py, &tokens, &turns, share::prompt_hashes)?;
+    Ok(Array2::from(hashes).into_pyarray(py))
 }
 
 impl PrefixTree {

@@ -6,11 +6,13 @@
 
 mod check;
 mod cut;
+mod hash;
 mod nodes;
 mod pack;
 mod rule;
 mod sort;
 
+pub use hash::prompt_hashes;
 pub use nodes::{Node, Nodes};
 pub use rule::{Share, ShareIds};
 

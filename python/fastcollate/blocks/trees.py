@@ -1,0 +1,110 @@
+"""What the rows of all blocks have in common, by ids and hashes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from fastcollate.arrays import offsets_of
+from fastcollate.blocks.joining import block_name
+from fastcollate.blocks.sharing import Sharing
+from fastcollate.blocks.storing import BlockTable
+from fastcollate.plan.grouping import distinct, group_numbers, shown
+from fastcollate.plan.lengths import Integers
+from fastcollate.plan.tree_plan import TreePlan
+
+
+def joined_tree(
+    tables: Sequence[BlockTable], block_names: Sequence[str]
+) -> tuple[TreePlan, list[int] | None]:
+    """Return what the rows of all blocks share, and the numbers of their other inputs.
+
+    Raises
+    ------
+    ValueError
+        Blocks that do not say what their rows share, or by different rules; with groups, one that
+        is in two blocks. The message names the blocks.
+    """
+    names = [block_name(index, block_names) for index in range(len(tables))]
+    sharings = _checked_sharings(tables, names)
+    inputs = None
+    if sharings[0].same_inputs is not None:
+        ids = [one for own in sharings for one in own.same_inputs or []]
+        inputs = group_numbers("same_inputs", ids).tolist()
+    prompt_lens, response_lens = (
+        np.concatenate([table.plan[name] for table in tables])
+        for name in ("prompt_lens", "response_lens")
+    )
+    if sharings[0].share == "group":
+        _check_groups(tables, names)
+        starts = offsets_of([len(table.plan["prompt_lens"]) for table in tables])
+        order = np.concatenate(
+            [own.order + start for own, start in zip(sharings, starts, strict=False)]
+        )
+        shared = np.concatenate([own.shared for own in sharings])
+    else:
+        others = np.zeros_like(prompt_lens) if inputs is None else np.array(inputs)
+        if sharings[0].is_apart:
+            others = np.arange(len(prompt_lens))
+        hashes = np.concatenate([own.prompt_hashes for own in sharings]).view(np.int64)
+        order, shared = _of_prompts(np.column_stack([others, prompt_lens, hashes]))
+        shared *= prompt_lens[order]
+    tree = TreePlan(
+        order=order, shared=shared, prompt_lens=prompt_lens, response_lens=response_lens
+    )
+    return tree, inputs
+
+
+def _checked_sharings(tables: Sequence[BlockTable], names: Sequence[str]) -> list[Sharing]:
+    """Return what blocks share, all by one rule."""
+    sharings = []
+    for table, name in zip(tables, names, strict=True):
+        if table.sharing is None:
+            raise ValueError(
+                f"layout is a tree, but {name} does not say what its rows share; pass "
+                "share='group' or share='prompts' to put_turns"
+            )
+        sharings.append(table.sharing)
+    first = sharings[0]
+    for own, name in zip(sharings[1:], names[1:], strict=True):
+        if own.share != first.share:
+            raise ValueError(
+                f"{name} was put with share={own.share!r}, but {names[0]} with {first.share!r}; "
+                "pass the same share in all blocks"
+            )
+        if (own.same_inputs is None) != (first.same_inputs is None):
+            given, other = (names[0], name) if own.same_inputs is None else (name, names[0])
+            raise ValueError(
+                f"{given} was put with same_inputs, but {other} was not; pass them in all blocks"
+            )
+    return sharings
+
+
+def _check_groups(tables: Sequence[BlockTable], names: Sequence[str]) -> None:
+    """Check that every group is in one block."""
+    uids = [distinct("uids", table.names["uids"]) for table in tables]
+    blocks = np.repeat(np.arange(len(uids)), list(map(len, uids)))
+    flat = [uid for own in uids for uid in own]
+    groups = group_numbers("uids", flat)
+    _, firsts = np.unique(groups, return_index=True)
+    if len(again := np.setdiff1d(np.arange(len(flat)), firsts)) > 0:
+        other = int(again[0])
+        one, two = blocks[firsts[groups[other]]], blocks[other]
+        raise ValueError(
+            f"uid {shown(flat[other])} is in {names[one]} and in {names[two]}, but share is "
+            "'group', which compares rows of one block; put all rows of a group in one block, or "
+            "pass share='prompts'"
+        )
+
+
+def _of_prompts(keys: Integers) -> tuple[Integers, Integers]:
+    """Put rows of equal keys next to each other: their order, and which are like the one before.
+
+    Keys are in the order of their first rows, and the rows of each in theirs.
+    """
+    _, firsts, numbers = np.unique(keys, axis=0, return_index=True, return_inverse=True)
+    first = firsts[numbers.reshape(-1)]
+    order = np.argsort(first, kind="stable")
+    is_like_last = np.diff(first[order], prepend=-1) == 0
+    return order, is_like_last.astype(np.int64)

@@ -1,0 +1,70 @@
+//! What a prompt is known by where its tokens are not: 128 bits that follow from these.
+
+use crate::error::Result;
+use crate::plan::merge::Streams;
+
+/// How many tokens are read at once: a multiple of two, which a block of the hash has.
+const CHUNK: usize = 1 << 10;
+
+/// The hash of each turn's prompt: `MurmurHash3_x64_128` with the seed 0 of its tokens as little-endian int64.
+///
+/// The same tokens have the same hash on every machine, whatever columns they are in. Prompts that differ have
+/// different ones, but for one of 2^128 pairs; who wants to can make some that have the same, so what goes by
+/// hashes is to be compared.
+///
+/// # Errors
+/// What the columns raise.
+pub fn prompt_hashes(streams: &Streams) -> Result<Vec<[u64; 2]>> {
+    let mut chunk = [0; CHUNK];
+    let mut hash = |(turn, &len): (usize, &usize)| {
+        streams.tokens.pause()?;
+        let mut state = [0; 2];
+        for from in (0..len).step_by(CHUNK) {
+            let tokens = &mut chunk[..CHUNK.min(len - from)];
+            streams.read(turn, from, tokens)?;
+            mix(&mut state, tokens);
+        }
+        Ok(finished(state, len))
+    };
+    let prompts = streams.turns.prompt_lens().iter().enumerate();
+    prompts.map(&mut hash).collect()
+}
+
+const FACTORS: [u64; 2] = [0x87c3_7b91_1142_53d5, 0x4cf5_ad43_2745_937f];
+
+/// Take tokens in, two to a block. Only the last ones may be an odd number.
+fn mix(state: &mut [u64; 2], tokens: &[i64]) {
+    let [a, b] = state;
+    let first = |token: i64| {
+        let scaled = token.cast_unsigned().wrapping_mul(FACTORS[0]);
+        scaled.rotate_left(31).wrapping_mul(FACTORS[1])
+    };
+    let (blocks, rest) = tokens.as_chunks::<2>();
+    for &[one, other] in blocks {
+        *a = (*a ^ first(one)).rotate_left(27).wrapping_add(*b);
+        *a = a.wrapping_mul(5).wrapping_add(0x52dc_e729);
+        let scaled = other.cast_unsigned().wrapping_mul(FACTORS[1]);
+        *b ^= scaled.rotate_left(33).wrapping_mul(FACTORS[0]);
+        *b = b.rotate_left(31).wrapping_add(*a);
+        *b = b.wrapping_mul(5).wrapping_add(0x3849_5ab5);
+    }
+    if let [last] = *rest {
+        *a ^= first(last);
+    }
+}
+
+/// The hash of so many tokens that were all taken in.
+fn finished([a, b]: [u64; 2], tokens: usize) -> [u64; 2] {
+    let bytes = 8 * tokens as u64;
+    let spread = |mut value: u64| {
+        for factor in [0xff51_afd7_ed55_8ccd, 0xc4ce_b9fe_1a85_ec53] {
+            value = (value ^ (value >> 33)).wrapping_mul(factor);
+        }
+        value ^ (value >> 33)
+    };
+    let added = |[a, b]: [u64; 2]| {
+        let a = a.wrapping_add(b);
+        [a, b.wrapping_add(a)]
+    };
+    added(added([a ^ bytes, b ^ bytes]).map(spread))
+}
