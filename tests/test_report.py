@@ -159,6 +159,25 @@ def test_a_hundred_thousand_turns(tmp_path, capsys):
     assert "drawn" in page  # reasons of breaks are those of a sample
 
 
+def test_reasons_are_drawn_evenly(tmp_path, monkeypatch, capsys):
+    """Half of the breaks, all in later chunks, change the first prompt."""
+    monkeypatch.setattr(files, "CHUNK_BYTES", 1 << 12)
+    monkeypatch.setattr(files, "CHUNK_TOKENS", 1 << 9)
+    table = {"prompts": [], "responses": [], "trajectory_ids": []}
+    for trajectory in range(4000):
+        second = [1, 2, 9, 8, 5] if trajectory < 2000 else [7, 2, 3, 4, 5]
+        table["prompts"] += [[1, 2], second]
+        table["responses"] += [[3, 4], [6]]
+        table["trajectory_ids"] += [trajectory] * 2
+    pq.write_table(pa.table(table), tmp_path / "r.parquet")
+    found, page = report_of(tmp_path / "r.parquet", tmp_path / "r.html", capsys)
+    first, second = found["merging"]["hints"].values()
+    assert abs(first - second) <= 1
+    assert 150 <= first + second == found["merging"]["num_looked_at"] <= 300
+    assert "not known without a tokenizer" in page
+    assert "drawn evenly" in page
+
+
 def test_text_of_rollouts_is_no_markup(tmp_path, capsys):
     name = "<img src=x onerror=alert(1)>.parquet"
     table = {"prompts": [[1]], "responses": [[2]], "trajectory_ids": ["<b>&"], "uids": ["<i>"]}
@@ -173,8 +192,12 @@ def test_plots_of_few_values():
     for values in ([0], [3], [0, 0, 5], [1.0] * 4):
         drawn = plots.histogram(np.array(values), "rows")
         counts = [int(n) for n in re.findall(r": (\d+) rows</title>", drawn)]
+        assert len(counts) == len(set(values))
         assert sum(counts) == len(values)
         assert "nan" not in drawn
+    even = plots.histogram(np.arange(150), "rows")
+    assert set(re.findall(r": (\d+) rows</title>", even)) <= {"2", "3", "4"}
+    assert "0 to 3: 4 rows" in even
     shares = plots.histogram(np.array([0.5, 1.0, 1.25]), "bins", "%")
     assert "125%" in shares
     assert "nan" not in plots.columns([0.0, 0.0], "cost")

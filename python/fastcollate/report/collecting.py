@@ -31,7 +31,7 @@ LAYOUTS = ("left, right", "two_segment", "jagged", "packed", "tree")
 """The layouts that are compared."""
 
 MOST_BREAKS = 300
-"""How many breaks are decoded and named by kind, for each run of a report."""
+"""How many breaks are counted by reason at most, drawn evenly from all."""
 
 MOST_TREES = 5
 MOST_WORST = 12
@@ -210,7 +210,8 @@ class Collector:
         self._trained = 0
         self._rewards: list[float] = []
         self._kinds: Counter[str] = Counter()
-        self._hints: Counter[str] = Counter()
+        self._hints: list[str] = []
+        self._num_breaks, self._stride = 0, 1
         self._spread: Counter[int] = Counter()
         self._merged: Counter[str] = Counter()
         self._trees: list[str] = []
@@ -263,10 +264,12 @@ class Collector:
         self._kinds.update(dict(report.breaks.kinds))
         for rows, count in enumerate(np.bincount(report.rows_per_trajectory).tolist()):
             self._spread[rows] += count
-        room = MOST_BREAKS - sum(self._hints.values())
-        stride = max(len(report.breaks) // max(room, 1), 1)
-        for broken in report.breaks[::stride][:room] if room > 0 else []:
-            self._hints[broken.hint or "of no known kind"] += 1
+        unknown = "not known without a tokenizer" if self.tokenizer is None else "of no known kind"
+        first = -self._num_breaks % self._stride
+        self._hints += [broken.hint or unknown for broken in report.breaks[first :: self._stride]]
+        self._num_breaks += len(report.breaks)
+        while len(self._hints) > MOST_BREAKS:  # every second one is left
+            self._hints, self._stride = self._hints[::2], 2 * self._stride
         if first_row == 0:  # there, turns have the numbers that they have in the file
             self._trees = [str(report.tree(one)) for one in report.breaks.most_broken(MOST_TREES)]
 
@@ -327,8 +330,8 @@ class Collector:
                 self.policy,
                 **self._merged,
                 kinds=dict(self._kinds.most_common()),
-                hints=dict(self._hints.most_common()),
-                num_looked_at=sum(self._hints.values()),
+                hints=dict(Counter(self._hints).most_common()),
+                num_looked_at=len(self._hints),
                 rows_per_trajectory={
                     n: count for n, count in sorted(self._spread.items()) if count
                 },

@@ -60,7 +60,7 @@ details { margin: 10px 0; } summary { cursor: pointer; font-weight: 600; }
   color: var(--back); padding: 3px 8px; border-radius: 5px; font-size: .8rem; max-width: 320px;
   display: none; }
 @media (max-width: 560px) { td.wide { width: 30%; } th, td { padding-right: 6px; } body {
-  font-size: 14px; } }
+  font-size: 14px; } .more { display: none; } }
 @media print { details > * { display: block; } }
 """
 
@@ -161,7 +161,7 @@ def _lengths(summary: Summary) -> Iterator[str]:
 
 def _layouts(summary: Summary) -> Iterator[str]:
     most = max(found.positions for of in summary.layouts.values() for found in of.values())
-    head = "<tr><th>layout</th><th class=n>tokens</th><th class=n>positions</th>"
+    head = '<tr><th>layout</th><th class="n more">tokens</th><th class=n>positions</th>'
     yield (
         f'<p class="note">In batches of {summary.batch_rows:,} rows that follow each other; packed '
         f"and tree in bins of {summary.capacity:,}. Tree holds tokens that rows of a prompt begin "
@@ -180,7 +180,7 @@ def _layouts(summary: Summary) -> Iterator[str]:
                 most,
             )
             rows.append(
-                f"<tr><td>{name}</td><td class=n>{_short(found.tokens)}</td>"
+                f'<tr><td>{name}</td><td class="n more">{_short(found.tokens)}</td>'
                 f"<td class=n>{_short(found.positions)}</td><td class=n>{found.padding:.1%}</td>"
                 f'<td class="wide">{bar}</td></tr>'
             )

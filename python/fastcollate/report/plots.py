@@ -38,12 +38,11 @@ def histogram(values: NDArray[Any], what: str, unit: str = "tokens") -> str:
         What the numbers are of; ``"%"`` for shares.
     """
     most = float(values.max())
-    top = most if most > 0 else 1.0
     if unit == "%":
-        top, edges = 1.0, np.linspace(0, max(1.0, most), BINS // 2 + 1)
-    else:
-        count = int(min(BINS, max(most, 1)))
-        edges = np.linspace(0, top, count + 1)
+        edges = np.linspace(0, max(1.0, most), BINS // 2 + 1)
+    else:  # bars of whole numbers, or some would hold more of them than others
+        step = int(most) // BINS + 1
+        edges = np.arange(0, most + step + 1, step)
     counts, edges = np.histogram(values, edges)
     width = 1000 / len(counts)
     highest = max(int(counts.max()), 1)
@@ -52,8 +51,9 @@ def histogram(values: NDArray[Any], what: str, unit: str = "tokens") -> str:
         if count == 0:
             continue
         height = max(HEIGHT * count / highest, 1.5)
-        low, high = (_number(edge, unit) for edge in edges[index : index + 2])
-        tip = f"{low} to {high}: {count:,} {what}"
+        low, high = edges[index : index + 2] - (0, 0 if unit == "%" else 1)
+        lengths = [_number(edge, unit) for edge in dict.fromkeys((low, high))]
+        tip = f"{' to '.join(lengths)}: {count:,} {what}"
         bars.append(
             f'<rect x="{index * width + 1:.1f}" y="{HEIGHT - height:.1f}" '
             f'width="{width - 2:.1f}" height="{height:.1f}" class="bar">{_tip(tip)}</rect>'
