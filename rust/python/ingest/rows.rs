@@ -248,8 +248,10 @@ impl<'py> Rows<'py> {
         if !(0..self.len()).all(is_memory) {
             return Ok(None);
         }
-        let slices = (0..self.len()).filter_map(|row| self.slice(row).transpose());
-        let slices = slices.collect::<Result<_>>()?;
+        let mut slices = Vec::with_capacity(self.len());
+        for row in 0..self.len() {
+            slices.extend(self.slice(row)?);
+        }
         Ok(Some(SliceColumn::of_tokens(
             &self.field,
             slices,
