@@ -9,9 +9,10 @@ use fastcollate::batch::{
 };
 use fastcollate::plan::merge::{MergePolicy, MergeRewards, MergeSpec, Streams};
 use fastcollate::plan::pack::{Algorithm, Cost, Growth, Oversize, PackSpec, Packer};
+use fastcollate::plan::share::{Share, Tree, TreeRow};
 use fastcollate::plan::{
     BinSource, Bins, CpRank, Layout, LayoutSpec, Longest, PackedSpec, PaddingAs, Pick, Shard,
-    Shift, Turns, Widths, WidthsOf,
+    Shift, TreeSource, TreeSpec, Turns, Widths, WidthsOf,
 };
 use fastcollate::polling::Poll;
 use fastcollate::write::PositionPadding;
@@ -839,5 +840,63 @@ fn rows_that_do_not_fit_together_are_refused() {
             .unwrap_err()
             .to_string(),
         "prompt_lens[1] is 3, but sequences[1] has 2 tokens; pass a length from 0 to 2"
+    );
+}
+
+#[test]
+fn trees_have_tokens_that_rows_share_once() {
+    let mut input = Input::default();
+    for (prompt, response) in [
+        (vec![5], vec![6, 1]),
+        (vec![5], vec![6, 2, 3]),
+        (vec![5], vec![9]),
+    ] {
+        input.prompts.push(prompt);
+        input.push_response(response);
+    }
+    let tree = |source| TreeSpec {
+        source,
+        pack: None,
+        same_inputs: None,
+    };
+    let shared = |shared: [usize; 3]| {
+        let row = |(row, (len, shared))| TreeRow { row, len, shared };
+        let rows = [3, 4, 2].into_iter().zip(shared).enumerate().map(row);
+        Tree::new(rows.collect()).unwrap()
+    };
+    for source in [
+        TreeSource::Tokens(Share::All),
+        TreeSource::Plan(shared([0, 2, 1])),
+        TreeSource::Bins(vec![shared([0, 2, 1])], 1),
+    ] {
+        let layout = LayoutSpec::tree(tree(source), Some(8), 1);
+        let batch = input.collated(RowSource::Turns, &layout);
+        let ids: &[i64] = &[5, 6, 1, 2, 3, 9, PAD, PAD];
+        assert_eq!(batch.array("input_ids"), Some((&[1, 8][..], ids)));
+        let ends: &[i32] = &[6, 5, 3, 5, 5, 6, 7, 8];
+        assert_eq!(batch.array("subtree_end"), Some((&[1, 8][..], ends)));
+        let depths: &[i32] = &[0, 1, 2, 2, 3, 1, 0, 0];
+        assert_eq!(batch.array("position_ids"), Some((&[1, 8][..], depths)));
+        let targets: &[i64] = &[6, 1, 6, 2, 3, 9];
+        assert_eq!(batch.array("targets"), Some((&[6][..], targets)));
+        let predictors: &[i64] = &[0, 1, 0, 1, 3, 0];
+        assert_eq!(batch.array("predictors"), Some((&[6][..], predictors)));
+        let scores: &[f32] = &[-6.0, -1.0, -6.0, -2.0, -3.0, -9.0];
+        assert_eq!(batch.array("scores"), Some((&[6][..], scores)));
+    }
+
+    // More than the rows share, although they are as long.
+    let layout = LayoutSpec::tree(tree(TreeSource::Plan(shared([0, 3, 1]))), None, 1);
+    let request = Request {
+        pad_token_id: PAD,
+        fields: &[&field("scores")],
+        outputs: &OUTPUTS,
+        cp: None,
+    };
+    let error = collated(&request, RowSource::Turns, input.columns(), &layout).unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "plan of the layout has 3 tokens in common for row 1 and row 0, but they differ at token 2; \
+         pass a plan of these rows"
     );
 }
