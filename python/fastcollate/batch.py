@@ -918,8 +918,9 @@ class Batch(Mapping[str, Any], Generic[Array]):
         Raises
         ------
         ValueError
-            The plan was made for another batch, or this one has rows in bins; bins that are not
-            there or given twice, or of another layout than a tree.
+            The plan was made for another batch, or with a layout in which these rows would lie
+            otherwise, or this one has rows in bins; bins that are not there or given twice, or of
+            another layout than a tree.
         TypeError
             Neither of the two is given, or both, or one is nothing of that.
         """
