@@ -44,10 +44,11 @@ ALONE = {
 }
 
 
-# Files that start type checkers, interpreters or threads by the dozen, or import transformers.
+# Files that start type checkers, browsers, interpreters or threads by the dozen, or import
+# transformers.
 SLOW = {
-    *("test_attention_kernels", "test_collator_trainer", "test_gpu_page", "test_packed_consumer"),
-    *("test_packed_workers", "test_threads", "test_typing"),
+    *("test_attention_kernels", "test_cli", "test_collator_trainer", "test_gpu_page"),
+    *("test_packed_consumer", "test_packed_workers", "test_report", "test_threads", "test_typing"),
 }
 
 
