@@ -278,7 +278,8 @@ def test_hashes_are_those_of_the_algorithm():
     rng = np.random.default_rng(0)
     lens = [0, 1, 2, 3, 7, 1023, 1024, 1025, 2049]
     prompts = [rng.integers(-(2**63), 2**63, n, np.int64) for n in lens]
-    responses = [np.zeros(1, np.int64)] * len(lens)
+    prompts += [prompts[-1], prompts[-1] + 1]
+    responses = [np.zeros(1, np.int64)] * len(prompts)
     expected = [murmur3(prompt.astype("<i8").tobytes()) for prompt in prompts]
     assert hash_prompts(checked_tokens(prompts, responses, None, None)).tolist() == expected
 

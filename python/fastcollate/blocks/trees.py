@@ -103,8 +103,9 @@ def _of_prompts(keys: Integers) -> tuple[Integers, Integers]:
 
     Keys are in the order of their first rows, and the rows of each in theirs.
     """
-    _, firsts, numbers = np.unique(keys, axis=0, return_index=True, return_inverse=True)
-    first = firsts[numbers.reshape(-1)]
-    order = np.argsort(first, kind="stable")
-    is_like_last = np.diff(first[order], prepend=-1) == 0
+    # Looked up as bytes: to sort rows of four numbers takes ten times as long.
+    ids = np.ascontiguousarray(keys).view(f"V{keys[0].nbytes}").ravel().tolist()
+    numbers = group_numbers("prompts", ids)
+    order = np.argsort(numbers, kind="stable")
+    is_like_last = np.diff(numbers[order], prepend=-1) == 0
     return order, is_like_last.astype(np.int64)

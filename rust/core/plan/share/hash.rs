@@ -15,19 +15,25 @@ const CHUNK: usize = 1 << 10;
 /// # Errors
 /// What the columns raise.
 pub fn prompt_hashes(streams: &Streams) -> Result<Vec<[u64; 2]>> {
+    let lens = streams.turns.prompt_lens();
     let mut chunk = [0; CHUNK];
-    let mut hash = |(turn, &len): (usize, &usize)| {
+    let mut hashes: Vec<[u64; 2]> = Vec::with_capacity(lens.len());
+    for (turn, &len) in lens.iter().enumerate() {
         streams.tokens.pause()?;
+        // Samples of a prompt follow each other, and are compared faster than hashed.
+        if turn > 0 && lens[turn - 1] == len && streams.common(turn - 1, turn, 0, len)? == len {
+            hashes.push(hashes[turn - 1]);
+            continue;
+        }
         let mut state = [0; 2];
         for from in (0..len).step_by(CHUNK) {
             let tokens = &mut chunk[..CHUNK.min(len - from)];
             streams.read(turn, from, tokens)?;
             mix(&mut state, tokens);
         }
-        Ok(finished(state, len))
-    };
-    let prompts = streams.turns.prompt_lens().iter().enumerate();
-    prompts.map(&mut hash).collect()
+        hashes.push(finished(state, len));
+    }
+    Ok(hashes)
 }
 
 const FACTORS: [u64; 2] = [0x87c3_7b91_1142_53d5, 0x4cf5_ad43_2745_937f];
