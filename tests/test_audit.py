@@ -1,8 +1,6 @@
 """Audits: one token dropped, doubled or shifted anywhere is found and named."""
 
 import pickle
-import re
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -441,26 +439,6 @@ def test_tokens_without_a_place():
     audit = step.audit()
     assert audit.ok, audit
     assert audit.counts == {"trained": 22, "cut": 1}
-
-
-def test_the_snippets_of_the_documentation(capsys):
-    page = (Path(__file__).parents[1] / "docs" / "steps.md").read_text("utf-8")
-    section = page[page.index("## Audit") :]
-    lens = [(3, 4), (2, 6), (5, 1), (3, 3)]
-    names = {"prompts": [[1] * p for p, _ in lens], "responses": [[2] * r for _, r in lens]}
-    names |= {"masks": [[1] * r for _, r in lens], "fc": fc, "uids": list("aabb")}
-    names["columns"] = {
-        "prompts": names["prompts"],
-        "responses": names["responses"],
-        "pad_token_id": 0,
-        "loss_mask": names["masks"],
-        "uids": names["uids"],
-        "array_type": "numpy",
-    }
-    for code in re.findall(r"^```python\n(.*?)^```", section, re.DOTALL | re.MULTILINE):
-        exec(code, names)
-    assert "Audit passed: 14 sampled tokens of 4 turns: 14 trained" in capsys.readouterr().out
-    assert names["audit"].ok
 
 
 def test_relaid_and_selected_batches():

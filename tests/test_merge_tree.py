@@ -1,8 +1,5 @@
 """Breaks as the tree of a trajectory, with hints where the difference is of a known kind."""
 
-import re
-from pathlib import Path
-
 import pytest
 
 import fastcollate as fc
@@ -156,20 +153,3 @@ def test_the_recorded_rollouts():
     ).report
     # The agent samples encodings that are not the tokenizer's own: that is all there is.
     assert {found.hint for found in report.breaks} == {break_hints.SAME_TEXT}
-
-
-def test_the_example_of_the_documentation():
-    page = (Path(__file__).parents[1] / "docs" / "merging.md").read_text("utf-8")
-    (shown,) = re.findall(r">>> print\(plan\.report\.tree\(\)\)\n(.*?)^```", page, re.S | re.M)
-    pytest.importorskip("tokenizers")
-    from rollouts import load_rollouts, load_tokenizer
-
-    rollouts = load_rollouts()
-    plan = fc.merge_turns(
-        rollouts.prompts,
-        rollouts.responses,
-        trajectory_ids=rollouts.trajectory_ids,
-        tokenizer=load_tokenizer(),
-    )
-    head = shown[: shown.index("    ...")].rstrip("\n ")
-    assert str(plan.report.tree()).startswith(head)

@@ -96,9 +96,12 @@ def prefetch(
 
     Examples
     --------
-    >>> with fc.prefetch(map(collate, samples), device="cuda") as batches:
+    >>> collate = fc.Collator(pad_token_id=0)
+    >>> lists_of_samples = [[{"prompt": [1, 2], "response": [3]}]]
+    >>> with fc.prefetch(map(collate, lists_of_samples), device="cpu") as batches:  # or "cuda"
     ...     for batch in batches:
-    ...         train(batch)
+    ...         print(batch.input_ids.tolist())
+    [[1, 2, 3]]
     """
     depth = checked_count("depth", depth, "a number of items")
     if timeout is not None:

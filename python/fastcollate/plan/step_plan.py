@@ -343,8 +343,9 @@ class StepPlan(Table):
         >>> shards = [plan.shard(0, rank) for rank in range(2)]
         >>> plan.audit(shards)
         Audit passed: 12 sampled tokens of 3 turns: 12 trained
-        >>> plan.audit([shards[0], shards[0]]).findings[0].turn
-        0
+        >>> finding = plan.audit([shards[0], shards[0]]).findings[-1]
+        >>> finding.reason, finding.turn
+        ('missing', 2)
         """
         given = list(batches)
         ranks = [(m, r) for m in range(self.num_mini_batches) for r in range(self.dp_size)]

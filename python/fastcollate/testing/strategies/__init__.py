@@ -2,6 +2,7 @@
 
 Examples
 --------
+>>> from hypothesis import given
 >>> @given(rollouts().flatmap(as_inputs))
 ... def test_my_trainer(inputs):
 ...     batch = fc.build_batch(**inputs, pad_token_id=0)

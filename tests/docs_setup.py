@@ -1,0 +1,299 @@
+"""What the snippets of README.md and docs/*.md presume: the names that a page does not make itself.
+
+`PAGES` has a function for each page, which returns the names that are there when it begins.
+`BEFORE` has names that change on the way: those that a snippet finds which has the given text.
+"""
+
+import itertools
+from importlib.util import find_spec
+
+import numpy as np
+
+import fastcollate as fc
+
+NEEDS = (  # the reason to skip a snippet that matches, unless the condition holds
+    (r"\bray\.(get|put_turns|plan_step|collate)\b", lambda: False, "needs a Ray cluster"),
+    *(
+        (rf"\b{pattern}\b", lambda name=name: find_spec(name) is not None, f"needs {name}")
+        for pattern, name in {
+            "pyarrow": "pyarrow", "polars": "polars", "duckdb": "duckdb", "pandas": "pandas",
+            "datasets": "datasets", "Trainer": "accelerate", "for_ray_data": "ray",
+            "tokenizer": "tokenizers", "model": "transformers", "model_logprobs": "transformers",
+            "flex_model": "transformers", "windowed_model": "transformers",
+        }.items()
+    ),
+)  # fmt: skip
+
+# Packages without which most of a page fails; by default torch alone.
+PAGE_NEEDS = {
+    "docs/attention.md": ("torch", "transformers"), "docs/balance.md": (),
+    "docs/batches.md": ("torch", "transformers"), "docs/looking.md": ("torch", "tokenizers"),
+    "docs/merging.md": ("torch", "tokenizers"), "docs/tables.md": ("torch", "pyarrow"),
+}  # fmt: skip
+
+SIZES = {
+    "vocab_size": 64, "hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 2,
+    "num_attention_heads": 2, "num_key_value_heads": 1,
+}  # fmt: skip
+
+
+def llama(attention="sdpa"):
+    import torch
+    import transformers
+
+    torch.manual_seed(0)
+    config = transformers.LlamaConfig(**SIZES, attn_implementation=attention)
+    return transformers.LlamaForCausalLM(config)
+
+
+def qwen():
+    import transformers
+
+    layers = ["sliding_attention", "full_attention"]
+    config = transformers.Qwen2Config(
+        **SIZES, use_sliding_window=True, sliding_window=3, layer_types=layers
+    )
+    return transformers.Qwen2ForCausalLM(config)
+
+
+def turns():
+    """Return 256 turns: of 64 prompts, with two trajectories each, of two turns that continue."""
+    rng = np.random.default_rng(0)
+    columns = {name: [] for name in ("prompts", "responses", "uids", "ids", "rewards")}
+    for prompt, sample in itertools.product(range(64), range(2)):
+        ids = [1, 2 + prompt % 8]
+        for turn in range(2):
+            response = rng.integers(10, 60, rng.integers(1, 9)).tolist()
+            columns["prompts"].append(ids)
+            columns["responses"].append(response)
+            columns["uids"].append(f"p{prompt}")
+            columns["ids"].append(f"p{prompt}/{sample}")
+            columns["rewards"].append(float(turn * sample))
+            ids = [*ids, *response, 3]
+    responses = columns["responses"]
+    columns["masks"] = [(rng.random(len(row)) < 0.9).astype(int).tolist() for row in responses]
+    columns["logprobs"] = [(-rng.random(len(row))).tolist() for row in responses]
+    return columns
+
+
+def some(columns, *names):
+    return {name: columns[name] for name in names}
+
+
+def with_model(attention="sdpa"):
+    return {"model": llama(attention)} if find_spec("transformers") else {}
+
+
+def predicted(batch):
+    """Stand in for a model: a number for every position but the last."""
+    import torch
+
+    return -torch.rand(*batch.input_ids.shape[:-1], batch.input_ids.shape[-1] - 1)
+
+
+def samples(columns, n=4):
+    pairs = zip(columns["prompts"], columns["responses"], strict=True)
+    rows = [{"prompt": prompt, "response": response} for prompt, response in pairs]
+    return [rows[:n], rows[n : 2 * n]]
+
+
+class Tokenizer:
+    eos_token_id = 2
+
+    def __len__(self):
+        return 64
+
+    def decode(self, ids):
+        return " ".join(map(str, ids))
+
+
+def readme():
+    import torch
+
+    columns = turns()
+    return with_model() | {
+        **some(columns, "prompts", "responses", "uids", "ids", "masks"),
+        "rewards": [[0.5] * len(row) for row in columns["responses"]], "old": columns["logprobs"],
+        "tokenizer": Tokenizer(),
+        "rows": [[1, 2], [3]], "attention_mask": torch.ones(2, 3),
+        "prompt": [1, 2], "response": [3, 4], "mask": [1, 1],
+        "lists_of_samples": samples(columns), "train": len,
+    }  # fmt: skip
+
+
+def attention():
+    prompts, responses = [[1, 2, 3], [1, 2, 3], [4]], [[5, 6], [5, 7, 8], [9, 3, 4, 5]]
+    names = {
+        "prompts": prompts, "responses": responses, "masks": [[1] * len(row) for row in responses],
+        "old": [[0.0] * len(row) for row in responses],
+        "advantages": [[1.0] * len(row) for row in responses],
+    }  # fmt: skip
+    if find_spec("transformers"):
+        names |= {"model": llama(), "flex_model": llama("flex_attention"), "windowed_model": qwen()}
+    return names
+
+
+def balance():
+    lengths = np.random.default_rng(0).lognormal(7, 0.8, 256).astype(int).clip(1, 16384)
+    rng = np.random.default_rng(1)
+
+    def compute(lengths):
+        """Take about as long as tokens say."""
+        np.zeros(int(lengths.sum()) * 8).cumsum()
+
+    micro_batches = [lengths[rng.integers(0, 256, rng.integers(1, 9))] for _ in range(40)]
+    return {"lengths": lengths, "micro_batches": micro_batches, "train": compute}
+
+
+def batches():
+    import torch
+
+    columns = turns()
+    rows = {name: column[:24] for name, column in columns.items()}
+    prompts, responses = rows["prompts"], rows["responses"]
+    sequences = [[*prompt, *row] for prompt, row in zip(prompts, responses, strict=True)]
+    batch = fc.build_batch(
+        prompts, responses, pad_token_id=0, loss_mask=rows["masks"], logprobs=rows["logprobs"],
+        fields={"ref_logprobs": fc.Field(rows["logprobs"])},
+    )  # fmt: skip
+    names = with_model() | {
+        **some(rows, "prompts", "responses", "uids", "rewards"), "sampled": rows["logprobs"],
+        "batch": batch, "logprobs": batch.logprobs + 0.1, "x": responses, "ids": sequences,
+        "lens": [len(row) for row in prompts], "masks": [[1] * len(row) for row in sequences],
+        "trajectories": rows["ids"], "builder": fc.BatchBuilder(pad_token_id=0),
+        "advantages": torch.ones(batch.logprobs.shape), "old": rows["logprobs"],
+        "entropy": [[0.5] * len(row) for row in sequences],
+        "top": [np.zeros((len(row), 20), np.int32) for row in responses],
+        "routes": [np.zeros((len(row), 2, 2), np.uint8) for row in responses],
+        "difficulty": [0.5] * 24, "names": ["a"] * 24,
+        "images": [np.zeros((row % 3, 4), np.float32) for row in range(24)],
+        "per_row_advantages": torch.ones(24), "pad_token_id": 0,
+        "prompt": [1, 2], "response": [3, 4], "mask": [1, 1],
+    }  # fmt: skip
+    if find_spec("pyarrow"):
+        import pyarrow
+
+        names["pyarrow"] = pyarrow
+    return names
+
+
+class Dataset:
+    """Stand in for a dataset of Ray, which needs a cluster: it hands over Arrow tables."""
+
+    def iter_torch_batches(self, *, batch_size, collate_fn):
+        import pyarrow
+
+        rows = {"prompt": [[1, 2]] * batch_size, "response": [[3]] * batch_size}
+        collate_fn(pyarrow.table(rows))
+
+
+def handover():
+    from torch.utils.data import DataLoader
+
+    columns = turns()
+    data = samples(columns, 32)[0]
+    names = with_model() | {
+        "columns": some(columns, "prompts", "responses") | {"pad_token_id": 0},
+        "lists_of_samples": samples(columns), "train": len, "data": data, "DataLoader": DataLoader,
+        "dataset": Dataset(),
+    }  # fmt: skip
+    if find_spec("transformers") and find_spec("accelerate"):
+        from transformers import Trainer, TrainingArguments
+
+        names |= {"Trainer": Trainer, "TrainingArguments": TrainingArguments}
+    return names
+
+
+def looking():
+    from rollouts import load_rollouts, load_tokenizer
+
+    rollouts = load_rollouts()
+    columns = ("prompts", "responses", "loss_mask", "rewards", "logprobs")
+    return {
+        "tokenizer": load_tokenizer(),
+        "ids": rollouts.trajectory_ids,
+        "columns": {name: getattr(rollouts, name) for name in columns},
+    }
+
+
+def merging():
+    names = looking()
+    columns = names.pop("columns")
+    return names | some(columns, "prompts", "responses", "rewards") | {
+        "masks": columns["loss_mask"], "model_logprobs": predicted,
+    }  # fmt: skip
+
+
+def packing():
+    import torch
+
+    columns = turns()
+    prompts, responses = columns["prompts"], columns["responses"]
+    return with_model() | {
+        **some(columns, "prompts", "responses", "masks", "logprobs", "uids"),
+        "cross_entropy": torch.nn.functional.cross_entropy,
+        "lengths": [len(p) + len(r) for p, r in zip(prompts, responses, strict=True)],
+        "padded": fc.build_batch(prompts, responses, pad_token_id=0),
+        "capacity": 64, "dp_size": 8, "seq_len": 64, "num_train_workers": 8,
+        "merge_plan": fc.merge_turns(prompts, responses, trajectory_ids=columns["ids"]),
+        "cp_size": 2, "cp_rank": 1, "model_logprobs": lambda part: part.input_ids.float(),
+        "all_gather": lambda tensor: [tensor, tensor],
+    }  # fmt: skip
+
+
+def steps():
+    import torch
+
+    columns = turns()
+    width = max(map(len, columns["responses"]))
+    return {
+        **some(columns, "prompts", "responses", "masks", "uids", "rewards"),
+        "torch": torch, "logprobs": -torch.rand(32, width),
+        "token_loss": lambda log_probs, rewards: -log_probs * (rewards + 0.5),
+        "results_of_all_shards": [torch.zeros(32)] * 8,
+        "model": lambda part: part.position_ids.double() - part.input_ids,
+        "routes": [np.zeros((len(row), 24, 2), np.uint8) for row in columns["responses"]],
+        "cp_size": 2, "cp_rank": 1,
+    }  # fmt: skip
+
+
+def trees():
+    prompts = [[1, 2, 3], [4, 5, 6], [1, 2, 3], [], [1, 2, 3], [4, 5, 6]]
+    responses = [[7, 8], [], [7, 9], [], [], []]
+    ones = [[1.0] * len(row) for row in responses]
+    return with_model("flex_attention") | {
+        "prompts": prompts, "responses": responses, "masks": ones, "old": ones, "adv": ones,
+    }  # fmt: skip
+
+
+def with_positions(names):
+    """Return a batch whose positions count real tokens."""
+    masks = [[1] * len(row) for row in names["responses"]]
+    rows = some(names, "prompts", "responses") | {"loss_mask": masks} | {"pad_token_id": 0}
+    return {"batch": fc.build_batch(**rows, position_ids="zero")}
+
+
+PAGES = {
+    "README.md": readme, "docs/attention.md": attention, "docs/balance.md": balance,
+    "docs/batches.md": batches, "docs/handover.md": handover, "docs/looking.md": looking,
+    "docs/merging.md": merging, "docs/packing.md": packing, "docs/ray.md": dict,
+    "docs/steps.md": steps, "docs/tables.md": dict, "docs/trees.md": trees,
+}  # fmt: skip
+
+BEFORE = {
+    ("README.md", "batch.block_mask()"): lambda names: with_model("flex_attention"),
+    ("README.md", "fc.unpad(hidden"): lambda names: {"hidden": names["attention_mask"][..., None]},
+    ("README.md", "batch.gather(logprobs"): lambda names: {"logprobs": predicted(names["batch"])},
+    ("docs/batches.md", '"old_logprobs":'): lambda names: {
+        "old": names["sampled"],
+        "advantages": [1.0] * 24,
+    },
+    ("docs/batches.md", "def model_logprobs"): with_positions,
+    ("docs/batches.md", "fc.pad(rows"): lambda names: {
+        "rows": names["ids"],
+        "lens": [len(row) for row in names["ids"]],
+        "hidden": names["batch"].input_ids[..., None].float(),
+        "attention_mask": names["batch"].attention_mask,
+    },
+    ("docs/trees.md", "fc.plan_step"): lambda names: turns(),
+}

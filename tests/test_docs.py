@@ -1,0 +1,300 @@
+"""Every Python snippet of README.md and docs/*.md, and every example of a docstring, in order.
+
+What a page presumes, and what a snippet needs, is in `docs_setup.py`. The name of a test has the
+page and the line, and the reason where the snippet is skipped or runs in another way than it says.
+"""
+
+import doctest
+import importlib
+import pkgutil
+import re
+from contextlib import nullcontext
+from importlib.util import find_spec
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+from docs_setup import BEFORE, NEEDS, PAGE_NEEDS, PAGES, llama
+
+import fastcollate as fc
+from fastcollate.testing.reference import assert_same
+
+pytestmark = pytest.mark.filterwarnings("ignore")  # of transformers; of a batch that is not pinned
+
+ROOT = Path(__file__).parents[1]
+FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+HAS_TORCH = find_spec("torch") is not None
+
+
+class Snippet(NamedTuple):
+    page: str
+    line: int
+    code: str
+
+    @property
+    def shows_output(self):
+        return self.code.startswith(">>>")
+
+    @property
+    def skipped(self):
+        """The reason to skip it, or None."""
+        for name in PAGE_NEEDS.get(self.page, ("torch",)):
+            if find_spec(name) is None:
+                return f"needs {name}"
+        reasons = (reason for text, is_there, reason in NEEDS
+                   if re.search(text, self.code) and not is_there())  # fmt: skip
+        return next(reasons, None)
+
+    @property
+    def is_moved(self):
+        """Whether it has to run on the CPU, for want of a GPU."""
+        if '"cuda"' not in self.code or not HAS_TORCH:
+            return False
+        import torch
+
+        return not torch.cuda.is_available()
+
+
+def snippets_of(page):
+    text = (ROOT / page).read_text("utf-8")
+    found = list(FENCE.finditer(text))
+    assert text.count("```") == 2 * len(found), f"{page} has a fence that is none of a block"
+    return [
+        Snippet(page, text.count("\n", 0, match.start(2)) + 1, match[2])
+        for match in found
+        if match[1] in ("python", "pycon") or match[2].startswith(">>>")
+    ]
+
+
+def page_names():
+    return ["README.md", *(f"docs/{path.name}" for path in sorted(ROOT.glob("docs/*.md")))]
+
+
+SNIPPETS = {page: found for page in page_names() if (found := snippets_of(page))}
+
+
+class Tables(dict):
+    """Names of docs/tables.md, where every batch has to be that of its first snippet."""
+
+    checked = 0
+
+    def __setitem__(self, name, value):
+        if name in ("batch", "batches"):
+            expected = {"batch": [self["all"]], "batches": self["parts"]}.get(name)
+            for one, other in zip(value if name == "batches" else [value], expected, strict=True):
+                assert_same(one, other)
+                assert one.uids == other.uids
+                self.checked += 1
+        super().__setitem__(name, value)
+
+
+def begin(page, snippets):
+    """Return the names of a page before its first snippet."""
+    if page != "docs/tables.md":
+        return {"fc": fc, **PAGES[page]()}
+    shared = {}
+    exec(snippets[0].code, shared)
+    collate, table = shared["collate"], shared["table"]
+    return Tables(all=collate(table), parts=[collate(table[:2]), collate(table[2:])])
+
+
+def run(snippet, names):
+    for (page, text), more in BEFORE.items():
+        if page == snippet.page and text in snippet.code:
+            names.update(more(names))
+    code = snippet.code.replace('"cuda"', '"cpu"') if snippet.is_moved else snippet.code
+    if snippet.shows_output:
+        # Empty lines of outputs are as they are on the page, not as doctests write them.
+        code = re.sub(r"\n(?=\n)", "\n<BLANKLINE>", code)
+        parsed = doctest.DocTestParser().get_doctest(code, names, snippet.page, snippet.page, 0)
+        check(parsed, snippet.line)
+        names.update(parsed.globs)
+    else:
+        # A traceback shows the line of the page.
+        compiled = compile("\n" * (snippet.line - 1) + code, ROOT / snippet.page, "exec")
+        checked = getattr(names, "checked", None)
+        with gradients("backward" in code):
+            exec(compiled, names)
+        assert checked is None or names.checked > checked, "it makes no batch"
+
+
+def gradients(are_needed):
+    """FlexAttention has no backward pass on the CPU."""
+    if not HAS_TORCH:
+        return nullcontext()
+    import torch
+
+    return torch.set_grad_enabled(are_needed)
+
+
+def check(parsed, line=0):
+    parsed.lineno = line
+    said = []
+    runner = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS)
+    if runner.run(parsed, out=said.append, clear_globs=False).failed:
+        pytest.fail("".join(said), pytrace=False)
+
+
+class Pages:
+    """The names of each page, and which of its snippets ran."""
+
+    def __init__(self, folder):
+        self.folder, self.begun = folder, {}
+
+    def run_to(self, last):
+        """Run a page's snippets until one, but those that ran before."""
+        if last.page not in self.begun:
+            self.begun[last.page] = begin(last.page, SNIPPETS[last.page]), []
+        names, ran = self.begun[last.page]
+        for snippet in SNIPPETS[last.page]:
+            if snippet not in ran and snippet.line <= last.line and not snippet.skipped:
+                ran.append(snippet)
+                run(snippet, names)
+        return names
+
+
+@pytest.fixture(scope="module")
+def pages(tmp_path_factory):
+    return Pages(tmp_path_factory.mktemp("pages"))
+
+
+@pytest.fixture(autouse=True)
+def place(monkeypatch, pages):
+    monkeypatch.chdir(pages.folder)
+    monkeypatch.setenv("COLUMNS", "100")
+    if HAS_TORCH:
+        import torch
+
+        # Compiling takes a minute.
+        monkeypatch.setattr(torch, "compile", lambda function, **options: function)
+
+
+def snippet_params():
+    for page, found in SNIPPETS.items():
+        for snippet in found:
+            marks = [pytest.mark.skip(reason=snippet.skipped)] if snippet.skipped else []
+            how = snippet.skipped or ("on the CPU" if snippet.is_moved else "")
+            name = f"{page}:{snippet.line}" + f" {how}" * bool(how)
+            yield pytest.param(snippet, id=name, marks=marks)
+
+
+@pytest.mark.parametrize("snippet", list(snippet_params()))
+def test_a_snippet(snippet, pages):
+    pages.run_to(snippet)
+
+
+# What pages have made
+
+
+def names_after(page, pages):
+    """Run a whole page, but for what is skipped, and return its names."""
+    if SNIPPETS[page][0].skipped:
+        pytest.skip(SNIPPETS[page][0].skipped)
+    return pages.run_to(SNIPPETS[page][-1])
+
+
+@pytest.mark.parametrize("layout", ["packed", "tree"])
+def test_attention(layout):
+    """The same lines do for packed rows and for trees, and give the loss of rows alone."""
+    page = "docs/attention.md"
+    if SNIPPETS[page][0].skipped:
+        pytest.skip(SNIPPETS[page][0].skipped)
+    import torch
+
+    names, hidden, losses = begin(page, SNIPPETS[page]), [], []
+    for snippet in SNIPPETS[page]:
+        if layout == "tree":
+            snippet = snippet._replace(code=snippet.code.replace("fc.Packed(", "fc.Tree("))
+        run(snippet, names)
+        hidden.append(names["hidden"].detach())
+        losses.append(names["loss"].item())
+    assert names["batch"].plan.layout == layout
+    torch.testing.assert_close(hidden[0], hidden[2])
+    expected = 0
+    for prompt, response in zip(names["prompts"], names["responses"], strict=True):
+        logits = names["model"](torch.tensor([prompt + response])).logits[0, len(prompt) - 1 : -1]
+        expected -= logits.log_softmax(-1).gather(-1, torch.tensor(response)[:, None]).sum()
+    assert losses[0] == pytest.approx(expected.item(), rel=1e-4)
+    assert names["mask"].dtype == names["model"].dtype
+    assert names["attn_type_map"].tolist().count(1) == len(names["q_ranges"]) or layout == "tree"
+
+
+def test_steps(pages):
+    names = names_after("docs/steps.md", pages)
+    assert names["audit"].ok
+    sampled = sum(map(len, names["responses"]))
+    assert f"{sampled:,} sampled tokens of 256 turns" in str(names["audit"])
+
+
+def test_trees(pages):
+    names = names_after("docs/trees.md", pages)
+    assert names["batch"].plan.layout == "tree"
+    assert names["plan"].dp_size == 8
+
+
+@pytest.mark.skipif(find_spec("transformers") is None, reason="transformers is not installed")
+def test_a_loss_of_a_tree_is_that_of_packed_rows():
+    import torch
+
+    (code,) = (one.code for one in SNIPPETS["docs/trees.md"] if "loss = " in one.code)
+    code = code.replace("block_mask()", "dense_mask()")  # which has a backward pass here
+    names = {"fc": fc, "prompts": [[1, 2, 3], [1, 2, 3], [4]], "responses": [[5], [5, 6], [7, 8]]}
+    names["masks"] = names["old"] = [[1], [1, 0], [1, 1]]
+    names |= {"adv": [[2.0], [-1, 3], [0.5, 1]], "model": llama()}
+    found = []
+    for layout in ("fc.Tree(", "fc.Packed("):
+        exec(code.replace("fc.Tree(", layout), names)
+        names["loss"].backward()
+        parameters = list(names["model"].parameters())
+        found.append([names["loss"].detach(), *(one.grad.clone() for one in parameters)])
+        names["model"].zero_grad()
+    assert names["batch"].plan.layout == "packed"
+    torch.testing.assert_close(found[0], found[1])
+
+
+def test_balance(pages):
+    assert names_after("docs/balance.md", pages)["plan"].dp_size == 8
+
+
+# Docstrings
+
+
+def modules():
+    for module in pkgutil.walk_packages(fc.__path__, "fastcollate."):
+        if not module.name.endswith("__main__"):
+            yield module.name
+
+
+@pytest.mark.skipif(not HAS_TORCH, reason="torch is not installed")
+@pytest.mark.parametrize("name", list(modules()))
+def test_docstrings(name):
+    try:
+        module = importlib.import_module(name)
+    except ImportError as error:
+        pytest.skip(str(error))
+    for parsed in doctest.DocTestFinder().find(module, extraglobs={"fc": fc}):
+        check(parsed, parsed.lineno or 0)
+
+
+# Links
+
+
+def anchors(path):
+    """Return the anchors that GitHub gives to the headings of a page."""
+    text = FENCE.sub("", path.read_text("utf-8"))
+    headings = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("page", [*page_names(), "CONTRIBUTING.md", "CHANGELOG.md"])
+def test_links(page):
+    path = ROOT / page
+    broken = []
+    for link in re.findall(r"\]\(([^)\s]+)\)", FENCE.sub("", path.read_text("utf-8"))):
+        if re.match(r"[a-z]+:", link):
+            continue
+        file, _, anchor = link.partition("#")
+        target = path.parent / file if file else path
+        if not target.exists() or (anchor and anchor not in anchors(target)):
+            broken.append(link)
+    assert not broken
