@@ -266,6 +266,10 @@ ERRORS = {
         ["report", "ragged.parquet"],
         "ragged.parquet, row 3: loss_mask has 1 item, but responses has 2 tokens",
     ),
+    "null lines": (["plan", "null.jsonl"], "null.jsonl cannot be read as JSON lines: it does not"),
+    "packed null lines": (["view", "null.jsonl.gz"], "JSON lines: it does not begin with '{'"),
+    "an array": (["report", "array.json"], "it does not begin with '{'; write one object of a row"),
+    "no lines": (["view", "empty.jsonl"], "empty.jsonl has no rows; pass a file of rollouts"),
     "null": (["plan", "null.parquet"], "null.parquet, row 1: prompts is null; leave such rows out"),
     "no such row": (["view", "r.parquet", "--row", "5"], "--row is 5, but r.parquet has rows 0 to"),
     "no tokenizer": (["view", "r.parquet", "--tokenizer", "t.json"], "t.json does not exist; pass"),
@@ -300,6 +304,10 @@ def test_errors_are_one_line(arguments, message, tmp_path, monkeypatch, capsys):
     Path("wrong.parquet").write_text("no rollouts")
     Path("broken.parquet").write_bytes(Path("r.parquet").read_bytes()[:100])
     Path("bad.jsonl").write_text('{"prompts": [1], "responses": [2]}\n{"prompts": [1\n')
+    Path("null.jsonl").write_text("null\n")
+    Path("null.jsonl.gz").write_bytes(gzip.compress(b"null\n"))
+    Path("array.json").write_text("[]")
+    Path("empty.jsonl").write_text("\n")
     Path("folder").mkdir()
     before = sorted(Path().rglob("*"))
     assert run(arguments) == 1

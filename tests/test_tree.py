@@ -1,6 +1,8 @@
 """The tree layout: tokens that rows begin with in common once, against the loops."""
 
 import pickle
+import subprocess
+import sys
 import warnings
 
 import numpy as np
@@ -451,6 +453,33 @@ def test_a_collator_attaches_a_mask(array_type):
     if array_type == "torch":
         block = fc.Collator(pad_token_id=0, layout="tree", mask="block")(samples)
         assert type(block["attention_mask"]).__name__ == "BlockMask"
+
+
+CHAIN = """
+import resource
+import numpy as np
+import fastcollate as fc
+
+rows, turn = 6_000, 2
+ids = np.arange(1, rows * turn + 2)
+prompts = [ids[: 1 + row * turn] for row in range(rows)]
+responses = [np.r_[ids[len(prompt) :][:turn], 0] for prompt in prompts]  # each ends otherwise
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+batch = fc.build_batch(
+    prompts, responses, pad_token_id=0, layout=fc.Tree(), array_type="numpy"
+)
+pos, inv = batch.loss_positions()
+assert (batch.targets == np.concatenate(responses)).all()
+assert (pos[inv] == batch.predictors).all()
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
+"""
+
+
+def test_a_chain_of_prefixes_takes_no_memory_of_its_square():
+    """Every row begins with all but the end of the one before it, as turns of one trajectory may."""
+    run = subprocess.run([sys.executable, "-c", CHAIN], capture_output=True, text=True, check=True)
+    kilobytes = int(run.stdout)
+    assert kilobytes < 100_000  # a span of each row's path for each row above it: 720 MB
 
 
 @pytest.mark.parametrize(

@@ -185,6 +185,8 @@ def checked_dtype_name(dtype: Any, key: str | None = None) -> str:
     if str(dtype).startswith("torch."):
         return dtype_name(dtype)
     try:
+        if dtype is None:  # NumPy's float64
+            raise TypeError("no dtype")
         return str(np.dtype(dtype).name)
     except TypeError as error:
         name = "dtype" if key is None else f"dtype of {key}"

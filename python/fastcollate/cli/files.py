@@ -55,6 +55,7 @@ class File(NamedTuple):
                 with _opened(path) as (reader, _):
                     schema = reader.schema
             else:
+                _check_lines(path)
                 with pa.OSFile(str(path), "rb") as raw, _json(raw, path, None) as reader:
                     schema = reader.schema
         except pa.ArrowInvalid as error:
@@ -285,16 +286,33 @@ class _Batches:
             yield self._reader.get_batch(index)
 
 
+def _check_lines(path: Path) -> None:
+    """Check that JSON lines begin with an object. Of nulls alone, Arrow's reader crashes."""
+    with pa.OSFile(str(path), "rb") as raw, _lines(raw, path) as lines:
+        head = lines.read(1 << 16).lstrip(b"\xef\xbb\xbf \t\r\n")
+    if not head:
+        raise ValueError(f"{path} has no rows; pass a file of rollouts")
+    if not head.startswith(b"{"):
+        raise ValueError(
+            f"{path} cannot be read as JSON lines: it does not begin with '{{'; write one object of "
+            "a row per line"
+        )
+
+
+def _lines(raw: Any, path: Path) -> Any:
+    """Read a file, also a compressed one, by the end of its name."""
+    codec = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd", ".lz4": "lz4"}.get(path.suffix.lower())
+    return raw if codec is None else pa.CompressedInputStream(raw, codec)
+
+
 def _json(raw: Any, path: Path, schema: pa.Schema | None) -> Any:
     """Read JSON lines, also compressed: the columns of a schema alone, if there is one."""
     parse = pyarrow.json.ParseOptions(
         explicit_schema=schema,
         unexpected_field_behavior="infer" if schema is None else "ignore",
     )
-    codec = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd", ".lz4": "lz4"}.get(path.suffix.lower())
-    stream = raw if codec is None else pa.CompressedInputStream(raw, codec)
     read = pyarrow.json.ReadOptions(block_size=CHUNK_BYTES)  # no row may be larger
-    return pyarrow.json.open_json(stream, read, parse)
+    return pyarrow.json.open_json(_lines(raw, path), read, parse)
 
 
 def _of_floats(field: pa.Field) -> pa.Field:

@@ -243,9 +243,13 @@ CostArgument: TypeAlias = Costs | CostFunction
 def _checked_cost(name: str, value: Any) -> float:
     if not isinstance(value, Real) or isinstance(value, bool):
         raise TypeError(f"{name} is {describe(value)}; pass a number")
-    if not 0 <= float(value) < math.inf:
-        raise ValueError(f"{name} is {value}; pass a finite number of 0 or more")
-    return float(value)
+    try:
+        number = float(value)
+    except OverflowError:
+        number = math.inf
+    if not 0 <= number < math.inf:
+        raise ValueError(f"{name} is {number}; pass a finite number of 0 or more")
+    return number
 
 
 FLOPS_PER_TOKEN = 24_576

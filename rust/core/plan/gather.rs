@@ -161,9 +161,11 @@ fn places_of_rows(assembly: &Assembly, placement: &Placement, values: Values) ->
         .map(|row| step(&mut end, row.response_len))
         .collect();
     let mut places = unknown(end)?;
+    let is_shifted = shift == Shift::NextToken;
+    let before = usize::from(is_shifted);
     let segments = match of {
         Of::Response => Cow::Borrowed(placement.response.segments()),
-        Of::Sequence => placement.read_segments(assembly),
+        Of::Sequence => placement.response_segments(assembly, before),
     };
     for segment in segments.iter() {
         let row = rows[segment.row];
@@ -173,18 +175,17 @@ fn places_of_rows(assembly: &Assembly, placement: &Placement, values: Values) ->
             Of::Sequence => row.prompt_len,
         };
         let place = segment.dst_row * width + segment.dst_col;
-        let is_shifted = shift == Shift::NextToken;
         // After the last token of a part there is nothing of its row, not even another part.
         let len = if is_shifted && placement.bin_layout.is_some() {
             segment.len.saturating_sub(1)
         } else {
             segment.len
         };
-        for offset in 0..len {
-            let token = segment.from + offset + usize::from(is_shifted);
-            if (skipped..skipped + row.response_len).contains(&token) {
-                places[starts[segment.row] + token - skipped] = Some(place + offset);
-            }
+        let token = segment.from + before;
+        let begin = skipped.saturating_sub(token).min(len);
+        let end = (skipped + row.response_len).saturating_sub(token).min(len);
+        for offset in begin..end {
+            places[starts[segment.row] + token + offset - skipped] = Some(place + offset);
         }
     }
     Ok(places)

@@ -71,9 +71,27 @@ impl Placement {
         }
     }
 
+    /// The same as far as responses need them, and so many tokens `before` these.
+    pub(super) fn response_segments(
+        &self,
+        assembly: &Assembly,
+        before: usize,
+    ) -> Cow<'_, [Segment]> {
+        match self.layout.is_tree() {
+            true => Cow::Owned(self.path_ends(assembly, first_read(before)).segments),
+            false => Cow::Borrowed(self.sequence.segments()),
+        }
+    }
+
     /// Where the rows of a tree are read from, each by itself.
     #[must_use]
     pub fn paths(&self, assembly: &Assembly) -> Paths {
+        self.path_ends(assembly, |_| 0)
+    }
+
+    /// The same without segments that end before a token of the row: where only responses are asked
+    /// for, a chain of prefixes has as many segments as rows, not their square.
+    fn path_ends(&self, assembly: &Assembly, first: impl Fn(&Row) -> usize) -> Paths {
         let mut rows = vec![0..0; assembly.rows().len()];
         let mut segments = Vec::with_capacity(self.sequence.segments().len());
         let of_bins = { self.sequence.segments() }.chunk_by(|a, b| a.dst_row == b.dst_row);
@@ -92,7 +110,10 @@ impl Placement {
                 }
                 let begin = segments.len();
                 let row = segment.row;
-                segments.extend(path.iter().map(|part| Segment { row, ..*part }));
+                let first = first(&assembly.rows()[row]);
+                let skipped = path.partition_point(|part| part.from + part.len <= first);
+                let end = path[skipped..].iter();
+                segments.extend(end.map(|part| Segment { row, ..*part }));
                 rows[row] = begin..segments.len();
             }
         }
@@ -114,11 +135,12 @@ impl Placement {
 
     /// Where tokens stand so many `before` those of responses.
     fn response_places(&self, assembly: &Assembly, before: usize) -> Grid {
-        let (paths, width) = (self.paths(assembly), self.sequence.width());
+        let first = first_read(before);
+        let (paths, width) = (self.path_ends(assembly, &first), self.sequence.width());
         let mut runs = Vec::with_capacity(paths.segments.len());
         let mut begin = 0;
         for (index, row) in assembly.rows().iter().enumerate() {
-            let first = row.prompt_len.saturating_sub(before);
+            let first = first(row);
             let last = row.len().saturating_sub(before);
             for part in paths.of_row(index) {
                 let from = part.from.max(first);
@@ -206,6 +228,11 @@ impl Segment {
     fn ends_at(&self, next: &Self) -> bool {
         self.from + self.len == next.from && self.dst_col + self.len == next.dst_col
     }
+}
+
+/// The first token of a row that is read for its response: one that stands so many `before` it.
+fn first_read(before: usize) -> impl Fn(&Row) -> usize {
+    move |row| row.prompt_len.saturating_sub(before)
 }
 
 /// Where responses lie: one after the other, in the order of rows.
