@@ -476,7 +476,7 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
 
 
 def test_a_chain_of_prefixes_takes_no_memory_of_its_square():
-    """Every row begins with all but the end of the one before it, as turns of one trajectory may."""
+    """Every row begins with all but the end of the one before it, as turns of a trajectory may."""
     run = subprocess.run([sys.executable, "-c", CHAIN], capture_output=True, text=True, check=True)
     kilobytes = int(run.stdout)
     assert kilobytes < 100_000  # a span of each row's path for each row above it: 720 MB
