@@ -294,8 +294,8 @@ def _check_lines(path: Path) -> None:
         raise ValueError(f"{path} has no rows; pass a file of rollouts")
     if not head.startswith(b"{"):
         raise ValueError(
-            f"{path} cannot be read as JSON lines: it does not begin with '{{'; write one object of "
-            "a row per line"
+            f"{path} cannot be read as JSON lines: it does not begin with '{{'; write one object "
+            "of a row per line"
         )
 
 
