@@ -523,3 +523,12 @@ def test_many_findings_are_counted():
     assert audit.problems == {"untrained": 300}
     assert len(audit.findings) == 100
     assert "and 92 more in findings" in str(audit)
+
+
+@pytest.mark.parametrize("batches", [None, 3])
+def test_what_are_no_batches(batches):
+    step = fc.plan_step([3, 4])
+    merge = fc.merge_turns([[1]], [[2]], trajectory_ids=[0])
+    for plan in step, merge:
+        with pytest.raises(TypeError, match=r"batches is .*; pass a "):
+            plan.audit(batches)

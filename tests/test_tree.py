@@ -585,3 +585,11 @@ def test_merged_rows_share_tokens(drawn, array_type):
     found, plain = batch.gather(batch.targets, **per), jagged.gather(jagged.targets, **per)
     assert rows_of(found) == rows_of(plain)
     assert batch.metrics["batch/trained_tokens"] == jagged.metrics["batch/trained_tokens"]
+
+
+def test_a_mask_that_is_not_there_is_named():
+    batch = fc.build_batch([[1], [1]], [[2], [3]], pad_token_id=0, layout="tree")
+    with pytest.raises(AttributeError, match=r"pass batch\.dense_mask\(\) or batch\.block_mask"):
+        _ = batch.attention_mask
+    assert not hasattr(batch, "attention_mask")
+    assert batch.get("attention_mask") is None

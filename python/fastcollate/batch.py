@@ -243,6 +243,11 @@ class Batch(Mapping[str, Any], Generic[Array]):
             raise _missing(name)
         if name in self._data:
             return self._data[name]
+        if name == "attention_mask" and self._plan_or_call is not None:
+            raise AttributeError(
+                "Batch has no attention_mask, since rows of its layout share output rows; pass "
+                "batch.dense_mask() or batch.block_mask() to the model"
+            )
         raise AttributeError(f"Batch has no attribute or key {name!r}; its keys are {list(self)}")
 
     def __dir__(self) -> list[str]:

@@ -14,7 +14,6 @@ use crate::fill_number::Number;
 ///
 /// A column only answers what a row holds. It decides nothing and moves nothing by itself.
 pub trait Column<T> {
-    /// What goes wrong when a value cannot be read.
     /// Number of tokens of a turn.
     fn row_len(&self, turn: usize) -> usize;
 

@@ -170,6 +170,8 @@ class MergePlan:
         ValueError, TypeError, MissingPlanError
             As :meth:`StepPlan.audit`.
         """
+        if not isinstance(batches, Iterable):
+            raise TypeError(f"batches is {describe(batches)}; pass a batch, or a list of batches")
         items: list[Any] = [batches] if hasattr(batches, "_plan") else list(batches)
         for index, item in enumerate(items):
             if isinstance(item, Shard):

@@ -347,6 +347,10 @@ class StepPlan(Table):
         >>> finding.reason, finding.turn
         ('missing', 2)
         """
+        if not isinstance(batches, Iterable):
+            raise TypeError(
+                f"batches is {describe(batches)}; pass a list of the batches or shards of all ranks"
+            )
         given = list(batches)
         ranks = [(m, r) for m in range(self.num_mini_batches) for r in range(self.dp_size)]
         if len(given) != len(ranks):
