@@ -104,12 +104,7 @@ def packed_slots(
             where = f"mini-batch {mini_batch}, rows {start} to {end - 1}, cannot be packed"
             counting = f" (lengths[0] is that of row {start})" if start > 0 else ""
             raise ValueError(f"{where}{counting}: {error}") from error
-        if filled < len(counts) and pad_rows == "error":
-            raise ValueError(
-                f"pad_rows is 'error', but mini-batch {mini_batch} fills only "
-                f"{counted(filled, 'bin')} and needs {len(counts)}; pass larger "
-                "mini-batches, or pad_rows='synthetic'"
-            )
+        check_filled(pad_rows, mini_batch, filled, len(counts))
         rows.append(np.where(of_bins < 0, -1, of_bins + start))
         counts_of_bins.append(counts)
         ends.append(ends[-1] + len(of_bins))
@@ -133,6 +128,16 @@ def bins_multiple(packer: Packer, dp_size: int, mini_batches: int) -> int:
             f"{MAX_BINS:,} bins; pass smaller numbers"
         )
     return multiple
+
+
+def check_filled(pad_rows: str, mini_batch: int, filled: int, needed: int) -> None:
+    """Check that the rows of a mini-batch fill all its bins, or that padding rows may."""
+    if filled < needed and pad_rows == "error":
+        raise ValueError(
+            f"pad_rows is 'error', but mini-batch {mini_batch} fills only "
+            f"{counted(filled, 'bin')} and needs {needed}; pass larger mini-batches, or "
+            "pad_rows='synthetic'"
+        )
 
 
 def sharding_costs(

@@ -9,13 +9,17 @@ from numpy.typing import NDArray
 
 from fastcollate import _fastcollate
 from fastcollate._fastcollate import PrefixTree
-from fastcollate.arguments import counted
 from fastcollate.arrays import offsets_of
 from fastcollate.plan.costs import Costs, costs_of
 from fastcollate.plan.layouts import Tree
 from fastcollate.plan.lengths import Integers
 from fastcollate.plan.packing import Packer
-from fastcollate.plan.step_packing import PackedSlots, bins_multiple, sharding_costs
+from fastcollate.plan.step_packing import (
+    PackedSlots,
+    bins_multiple,
+    check_filled,
+    sharding_costs,
+)
 from fastcollate.plan.tree_plan import TreePlan
 
 
@@ -75,12 +79,7 @@ def tree_slots(
             where = f"mini-batch {mini_batch}, rows {start} to {end - 1}, cannot be packed"
             raise ValueError(f"{where}: {error}") from error
         filled = len(offsets) - 1
-        if missing > 0 and pad_rows == "error":
-            raise ValueError(
-                f"pad_rows is 'error', but mini-batch {mini_batch} fills only "
-                f"{counted(filled, 'bin')} and needs {filled + missing}; pass larger "
-                "mini-batches, or pad_rows='synthetic'"
-            )
+        check_filled(pad_rows, mini_batch, filled, filled + missing)
         rows = np.append(rows, np.full(missing, -1))
         shared = np.append(shared, np.zeros(missing, np.int64))
         offsets = np.append(offsets, offsets[-1] + np.arange(1, missing + 1))
