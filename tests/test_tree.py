@@ -593,3 +593,9 @@ def test_a_mask_that_is_not_there_is_named():
         _ = batch.attention_mask
     assert not hasattr(batch, "attention_mask")
     assert batch.get("attention_mask") is None
+
+
+@pytest.mark.parametrize("option", ["algorithm", "cost", "oversize", "share"])
+def test_arrays_are_no_options(option):
+    with pytest.raises((TypeError, ValueError), match=f"{option} (is|has) .*pass "):
+        fc.Tree(16, **{option: np.zeros((3, 2))})

@@ -120,7 +120,7 @@ class Layout:
             option.name: value
             for option in fields(self)  # type: ignore[arg-type]
             if (value := getattr(self, option.name)) is not option.default
-            and (option.default is None or value != option.default)
+            and (option.default is None or _differ(value, option.default))
         }
 
     def _set(self, name: str, value: Any) -> None:
@@ -656,6 +656,14 @@ _PACKING = (
 
 _TREE_PACKING = tuple(name for name in _PACKING if name not in ("num_bins", "grow_by"))
 """Those of :class:`Tree`."""
+
+
+def _differ(value: Any, default: Any) -> bool:
+    """Say whether an option differs from its default."""
+    try:
+        return bool(value != default)
+    except ValueError:  # of an array, which no option is
+        return True
 
 
 def _refuse_packing(given: Iterable[str], names: Iterable[str], function: str) -> None:
