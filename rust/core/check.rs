@@ -1,4 +1,4 @@
-//! What is asked of values: that their type holds them, and more.
+//! Checks of values beyond their type.
 
 use std::fmt::Debug;
 
@@ -6,20 +6,20 @@ use crate::dtype::Dtype;
 use crate::element::{Element, Slice};
 use crate::error::{Error, InputPlace, Result};
 
-/// What is asked of values beyond fitting their type.
+/// A check of values beyond the range of their type.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Check {
     /// Nothing.
     None,
-    /// No NaN: what weighs or masks has to be a number.
+    /// No NaN: for weights and masks.
     Number,
-    /// A whole number that a dtype holds, and float64 exactly.
+    /// An integer that the dtype can hold, and that is exact in float64.
     Whole(Dtype),
-    /// An index, from 0 to below so many.
+    /// An index from 0 to below the given limit.
     Index(i64),
 }
 
-/// Check that a turn's values are of a kind that `T` can be read from.
+/// Check that `T` can be read from a turn's values.
 ///
 /// # Errors
 /// [`Error::WrongType`].
@@ -35,11 +35,10 @@ pub fn check_type<T: Element>(field: &str, turn: usize, values: &Slice) -> Resul
     })
 }
 
-/// Check values just read from token `from` of a turn, `inner` of each token.
+/// Check values just read from token `from` of a turn, `inner` per token.
 ///
 /// # Errors
-/// [`Error::Nan`], [`Error::NotWhole`] or [`Error::NoIndex`] naming the first value that is not as it
-/// should be.
+/// [`Error::Nan`], [`Error::NotWhole`] or [`Error::NoIndex`] naming the first wrong value.
 #[inline(never)]
 pub fn check_values<T: Element>(
     field: &str,
@@ -61,9 +60,9 @@ pub fn check_values<T: Element>(
 }
 
 impl Check {
-    /// The error for a value that does not pass.
+    /// The error for a value that fails the check.
     fn failed(self, place: InputPlace, value: &dyn Debug) -> Error {
-        // With an exponent where there are many digits.
+        // In exponent notation if there are many digits.
         let value = format!("{value:?}").trim_end_matches(".0").to_owned();
         match self {
             Self::None | Self::Number => Error::Nan { place },

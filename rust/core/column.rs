@@ -1,4 +1,4 @@
-//! What a field looks like to plans and writers: rows of values that can be read.
+//! Columns: the interface through which plans and writers read fields.
 
 use std::ops::Range;
 use std::slice::from_ref;
@@ -10,26 +10,25 @@ use crate::element::{Element, Misfit, Slice, common_values};
 use crate::error::{Error, InputPlace, Result};
 use crate::fill_number::Number;
 
-/// A per-token field of every turn, readable into a destination.
+/// A per-token field of all turns.
 ///
-/// A column only answers what a row holds. It decides nothing and moves nothing by itself.
+/// A column only reads rows.
 pub trait Column<T> {
-    /// Number of tokens of a turn.
+    /// Number of tokens in a turn.
     fn row_len(&self, turn: usize) -> usize;
 
-    /// Read the turn's values from token `from` on into `out`, `out.len()` of them: all values of
-    /// a token, and then the next token's.
+    /// Read `out.len()` values of a turn from token `from` on, token by token, all values of each.
     ///
     /// # Errors
-    /// A value that does not fit; `out` may be partly written then.
+    /// A value that does not fit; `out` may then be partly written.
     fn read(&self, turn: usize, from: usize, out: &mut [T]) -> Result<()>;
 
-    /// Hear that a turn is to be read soon, from token `from` on, and how soon. A column whose values
-    /// the processor cannot foresee may ask for their memory.
+    /// Announce that a turn will be read from token `from` on, and how soon. A column may prefetch
+    /// memory that the processor cannot predict.
     fn announce(&self, _turn: usize, _from: usize, _lookahead: Lookahead) {}
 }
 
-/// When a turn is read.
+/// How soon a turn will be read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Lookahead {
     /// Next.
@@ -38,19 +37,18 @@ pub enum Lookahead {
     Later,
 }
 
-/// A column of token ids that can be compared where they lie.
+/// A column of token ids that can be compared in place.
 pub trait Tokens: Column<i64> {
-    /// How many of the `len` tokens from one place on are the same as those from the other on,
-    /// before the first that is not.
+    /// Length of the common prefix of two spans of `len` tokens.
     ///
     /// # Errors
-    /// A value that is no token id.
+    /// A value that is not a token id.
     fn common_len(&self, at: At, other: &Self, other_at: At, len: usize) -> Result<usize>;
 
-    /// Hear, from time to time, that long work goes on. A column may end it.
+    /// Called now and then during long work. An error ends the work.
     ///
     /// # Errors
-    /// Why the work is to end.
+    /// The reason to end it.
     fn pause(&self) -> Result<()> {
         Ok(())
     }
@@ -61,12 +59,12 @@ pub trait Tokens: Column<i64> {
 pub struct At {
     /// The turn.
     pub turn: usize,
-    /// The token in it.
+    /// The token in the turn.
     pub token: usize,
 }
 
 impl At {
-    /// The token so many further on.
+    /// The token this many tokens later.
     #[must_use]
     pub fn after(self, tokens: usize) -> Self {
         Self {
@@ -76,7 +74,7 @@ impl At {
     }
 }
 
-/// A column that every number type of outputs can be read from.
+/// A column readable as every output number type.
 pub trait AnyColumn:
     Column<bool>
     + Column<u8>
@@ -103,46 +101,46 @@ impl<C: ?Sized> AnyColumn for C where
 {
 }
 
-/// A column as a batch is planned by.
+/// A column as planning uses it.
 pub trait FieldColumn: AnyColumn {
-    /// Number of tokens of every turn.
+    /// Number of tokens in every turn.
     fn lens(&self) -> Vec<usize>;
 
-    /// Dimensions of a token's values: none where these are single numbers.
+    /// Trailing dimensions of a token's values; empty for scalars.
     fn trailing(&self) -> &[usize];
 
-    /// Whether each row is one number for all of its tokens.
+    /// True if each row is one number for all of its tokens.
     fn is_one_number_each(&self) -> bool;
 
-    /// The numbers, if each row is one.
+    /// The numbers, if each row is a single number.
     fn numbers(&self) -> Option<Vec<f64>>;
 
-    /// Whether a turn's row was given, and is no default.
+    /// True if a turn's row was given and is not a default.
     fn is_given(&self, turn: usize) -> bool;
 
-    /// Put one number in the place of each row.
+    /// Replace each row with one number.
     fn set_numbers(&mut self, numbers: Vec<f64>);
 
-    /// Ask that values be indices below a limit.
+    /// Require values to be indices below a limit.
     fn limit_indices(&mut self, limit: i64);
 
-    /// Read only these of the first dimension of a token's values.
+    /// Read only this range of the first trailing dimension.
     fn keep(&mut self, part: Range<usize>);
 
-    /// A number that no value of these turns exceeds, with as many bits as the largest; none where
-    /// there is no value.
+    /// Upper bound of the values of these turns, with the bit width of the largest; none if there
+    /// are no values.
     ///
     /// # Errors
     /// Turns that cannot be read.
     fn largest(&self, turns: &mut dyn Iterator<Item = usize>) -> Result<Option<i128>>;
 
-    /// Number of values of a token.
+    /// Number of values per token.
     fn inner(&self) -> usize {
         self.trailing().iter().product()
     }
 }
 
-/// A column whose rows are plain memory: the form that needs no Python and may cross threads.
+/// A column of plain memory, which needs no Python and may cross threads.
 #[derive(Debug, Clone)]
 pub struct SliceColumn<'a> {
     field: &'a str,
@@ -151,19 +149,19 @@ pub struct SliceColumn<'a> {
     check: Check,
 }
 
-/// The values of a token: all that it has in memory, or a part of them.
+/// The values of a token: all in memory, or a part of them.
 #[derive(Debug, Clone)]
 pub struct TokenValues {
-    /// Dimensions of those that are read.
+    /// Trailing dimensions of the values read.
     trailing: Vec<usize>,
-    /// How many there are in memory.
+    /// Number of values per token in memory.
     stride: usize,
-    /// How many of them are in front of those that are read.
+    /// Number of values skipped before those read.
     skip: usize,
 }
 
 impl TokenValues {
-    /// All values of these dimensions.
+    /// All values of these trailing dimensions.
     pub fn new(trailing: Vec<usize>) -> Self {
         Self {
             stride: trailing.iter().product(),
@@ -172,28 +170,28 @@ impl TokenValues {
         }
     }
 
-    /// Read only a part of the first dimension.
+    /// Read only a range of the first trailing dimension.
     ///
     /// # Panics
-    /// If there is none.
+    /// If there are no trailing dimensions.
     pub fn keep(&mut self, part: Range<usize>) {
         let inner: usize = self.trailing[1..].iter().product();
         self.skip += part.start * inner;
         self.trailing[0] = part.len();
     }
 
-    /// Dimensions of the values that are read: none where these are single numbers.
+    /// Trailing dimensions of the values read; empty for scalars.
     pub fn trailing(&self) -> &[usize] {
         &self.trailing
     }
 
-    /// Number of values in memory.
+    /// Number of values per token in memory.
     pub fn stride(&self) -> usize {
         self.stride
     }
 }
 
-/// Rows of values, or one number each.
+/// Rows of values, or one number per row.
 #[derive(Debug, Clone)]
 enum Rows<'a> {
     Slices(Vec<Slice<'a>>),
@@ -201,12 +199,12 @@ enum Rows<'a> {
 }
 
 impl<'a> SliceColumn<'a> {
-    /// A column over `rows` whose tokens have values of these dimensions; `field` names it in errors.
+    /// A column over `rows` with these trailing dimensions; `field` is its name in errors.
     pub fn new(field: &'a str, rows: Vec<Slice<'a>>, trailing: Vec<usize>, check: Check) -> Self {
         Self::of_tokens(field, rows, TokenValues::new(trailing), check)
     }
 
-    /// A column over `rows` whose tokens have these values.
+    /// A column over `rows` with these token values.
     pub fn of_tokens(
         field: &'a str,
         rows: Vec<Slice<'a>>,
@@ -221,7 +219,7 @@ impl<'a> SliceColumn<'a> {
         }
     }
 
-    /// A column of one number for each row.
+    /// A column of one number per row.
     pub fn of_numbers(field: &'a str, numbers: Vec<Number>, check: Check) -> Self {
         Self {
             field,
@@ -311,8 +309,8 @@ impl<T: Element> Column<T> for SliceColumn<'_> {
     }
 }
 
-/// Values of a column that are whole numbers, as it was asked to check ([`Check::Whole`]): read as float64,
-/// which holds them exactly, and converted. So integers, booleans and floats may stand for them alike.
+/// Whole numbers of a column checked with [`Check::Whole`]: read as float64, which is exact for
+/// them, then converted. Integers, booleans and floats are all accepted.
 pub struct WholeNumbers<'a>(pub &'a dyn Column<f64>);
 
 impl<T: Element> Column<T> for WholeNumbers<'_> {
@@ -338,7 +336,7 @@ impl<T: Element> Column<T> for WholeNumbers<'_> {
     }
 }
 
-/// Values that are compared or converted at a time.
+/// Values compared or converted at a time.
 const CHUNK: usize = 1 << 12;
 
 impl Tokens for SliceColumn<'_> {
@@ -354,10 +352,10 @@ impl Tokens for SliceColumn<'_> {
     }
 }
 
-/// Compare tokens by reading both, however they are held.
+/// Compare tokens by reading both columns, whatever their storage.
 ///
 /// # Errors
-/// What the columns raise.
+/// Those of the columns.
 pub fn common_when_read<C: Column<i64>>(
     column: &C,
     at: At,
@@ -378,11 +376,11 @@ pub fn common_when_read<C: Column<i64>>(
     Ok(len)
 }
 
-/// Read a turn's values from token `from` on, out of the slice that holds the turn with all `values` of
-/// a token.
+/// Read a turn's values from token `from` on. `values` describes the values per token in the slice
+/// of the turn.
 ///
 /// # Errors
-/// [`Error::DoesNotFit`] naming the first value that does not.
+/// [`Error::DoesNotFit`] naming the first value that does not fit.
 #[inline(never)]
 pub fn read_tokens<T: Element>(
     field: &str,
@@ -404,11 +402,10 @@ pub fn read_tokens<T: Element>(
     Ok(())
 }
 
-/// Read a turn's values from token `from` on, out of the slice that holds the turn with `inner`
-/// values a token.
+/// Read a turn's values from token `from` on. The slice of the turn has `inner` values per token.
 ///
 /// # Errors
-/// [`Error::DoesNotFit`] naming the first value that does not.
+/// [`Error::DoesNotFit`] naming the first value that does not fit.
 pub fn read_slice<T: Element>(
     field: &str,
     turn: usize,
@@ -435,18 +432,18 @@ fn does_not_fit<T: Element>(field: &str, turn: usize, token: usize, value: Strin
     }
 }
 
-/// Rounds weights to those that an output holds: it may hold 0 where they are not.
+/// Rounds weights to the output's dtype; small weights may become 0.
 pub type Rounding = fn(&mut [f64]);
 
-/// Values of a column, of one number a token, where a loss mask trains; elsewhere another.
+/// Values of a column with one number per token where the loss mask trains, and `fill` elsewhere.
 pub struct TrainedValues<'a, T> {
     /// The values.
     pub values: &'a dyn Column<T>,
     /// The loss mask.
     pub mask: &'a dyn Column<f64>,
-    /// What rounds weights: where one is 0 then, nothing trains.
+    /// Rounds the weights; a weight rounded to 0 does not train.
     pub round: Rounding,
-    /// What stands there.
+    /// The value where nothing trains.
     pub fill: T,
 }
 
@@ -463,7 +460,7 @@ impl<T: Element> Column<T> for TrainedValues<'_, T> {
             self.mask.read(turn, from, weights)?;
             (self.round)(weights);
             for (value, weight) in out.iter_mut().zip(weights) {
-                // No branch: which weights are 0 is hard to predict.
+                // No branch: zero weights are hard to predict.
                 *value = if *weight == 0.0 { self.fill } else { *value };
             }
         }
@@ -475,7 +472,7 @@ impl<T: Element> Column<T> for TrainedValues<'_, T> {
     }
 }
 
-/// Read a turn's one number, as often as there is place.
+/// Repeat a turn's one number over `out`.
 ///
 /// # Errors
 /// [`Error::DoesNotFit`].

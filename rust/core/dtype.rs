@@ -24,7 +24,7 @@ pub enum Dtype {
 }
 
 impl Dtype {
-    /// What fields can be.
+    /// Dtypes of fields.
     pub const OF_FIELDS: &[Self] = &[
         Self::F32,
         Self::F64,
@@ -37,13 +37,13 @@ impl Dtype {
         Self::Bool,
     ];
 
-    /// What indices of experts can be.
+    /// Dtypes of expert indices.
     pub const OF_INDICES: &[Self] = &[Self::U8, Self::I16, Self::I32];
 
-    /// What masks can be.
+    /// Dtypes of masks.
     pub const OF_MASKS: &[Self] = &[Self::I64, Self::I32, Self::Bool];
 
-    /// What loss masks can be.
+    /// Dtypes of loss masks.
     pub const OF_WEIGHTS: &[Self] = &[
         Self::F32,
         Self::F64,
@@ -54,13 +54,13 @@ impl Dtype {
         Self::Bool,
     ];
 
-    /// What other built-in fields can be.
+    /// Dtypes of the other built-in fields.
     pub const FLOATS: &[Self] = &[Self::F32, Self::F64, Self::Bf16, Self::F16];
 
-    /// The dtype of a name, if an output of that key can have it.
+    /// The dtype of this name, if the output `key` may have it.
     ///
     /// # Errors
-    /// [`Error::NoDtype`] that lists those it can have.
+    /// [`Error::NoDtype`], which lists the valid dtypes.
     pub fn of_name(key: &str, name: &str, dtypes: &[Self]) -> Result<Self> {
         let dtype = dtypes.iter().find(|dtype| dtype.name() == name);
         dtype.copied().ok_or_else(|| {
@@ -73,12 +73,12 @@ impl Dtype {
         })
     }
 
-    /// Whether it holds more than integers.
+    /// True for float dtypes.
     pub fn is_float(self) -> bool {
         matches!(self, Self::F16 | Self::Bf16 | Self::F32 | Self::F64)
     }
 
-    /// The whole numbers that the dtype holds, if it is one of integers, and float64 exactly.
+    /// The whole numbers that an integer dtype can hold and that are exact in float64.
     pub fn whole_numbers(self) -> RangeInclusive<i64> {
         const EXACT: i64 = (1 << f64::MANTISSA_DIGITS) - 1;
         match self {
@@ -90,7 +90,7 @@ impl Dtype {
         }
     }
 
-    /// What NumPy and torch call it.
+    /// Name in NumPy and torch.
     pub fn name(self) -> &'static str {
         match self {
             Self::Bool => bool::DTYPE,
@@ -105,7 +105,7 @@ impl Dtype {
         }
     }
 
-    /// Whether two spans of memory hold the same values; 0.0 and -0.0 are the same.
+    /// True if two byte spans hold equal values; 0.0 equals -0.0.
     pub fn is_same(self, left: &[u8], right: &[u8]) -> bool {
         let is_zero = |item: &[u8]| match item {
             [rest @ .., last] => rest.iter().all(|&byte| byte == 0) && last & 0x7f == 0,
@@ -115,7 +115,7 @@ impl Dtype {
         left == right || (self.is_float() && are_zero(left) && are_zero(right))
     }
 
-    /// Bytes of an item.
+    /// Bytes per value.
     pub fn size(self) -> usize {
         match self {
             Self::Bool | Self::U8 => 1,
@@ -135,7 +135,7 @@ pub enum IntDtype {
 }
 
 impl IntDtype {
-    /// The dtype of a name, for an output of that key.
+    /// The dtype of this name for the output `key`.
     ///
     /// # Errors
     /// [`Error::NoDtype`].
@@ -146,7 +146,7 @@ impl IntDtype {
         }
     }
 
-    /// What NumPy and torch call it.
+    /// Name in NumPy and torch.
     pub fn name(self) -> &'static str {
         Dtype::from(self).name()
     }

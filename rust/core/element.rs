@@ -7,9 +7,10 @@ use half::{bf16, f16};
 
 use crate::check::Check;
 
-/// A contiguous input of any supported number type, viewed where it lies.
+/// A contiguous input of any supported number type, read in place.
 ///
-/// Booleans are seen as bytes, where any value but 0 is true: foreign memory may hold others than 1.
+/// Booleans are read as bytes, and any non-zero byte is true: foreign memory may hold bytes above
+/// 1.
 #[derive(Debug, Clone, Copy)]
 #[allow(missing_docs, reason = "the names are the types")]
 pub enum Slice<'a> {
@@ -72,13 +73,13 @@ impl<'a> Slice<'a> {
         with_values!(self, values => values.len())
     }
 
-    /// Whether there is no value.
+    /// True if there are no values.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// A number that no value exceeds, with as many bits as the largest value, if they are integers
-    /// and there are any. That of bytes is known without looking; negative ones have all bits.
+    /// Upper bound with the bit width of the largest value; `None` for floats or empty input. For
+    /// bytes it is a constant, and negative values have all bits.
     pub fn upper_bound(&self) -> Option<i128> {
         match self {
             _ if self.is_empty() => None,
@@ -95,7 +96,7 @@ impl<'a> Slice<'a> {
         }
     }
 
-    /// Name of the dtype, as NumPy calls it.
+    /// Name of the dtype in NumPy.
     pub fn dtype(&self) -> &'static str {
         match self {
             Slice::Bool(_) => "bool",
@@ -113,7 +114,7 @@ impl<'a> Slice<'a> {
     }
 }
 
-/// How many values two slices of one type and length begin with in common; `None` for other types.
+/// Length of the common prefix of two slices of one type and length; `None` for other types.
 pub fn common_values(a: &Slice, b: &Slice) -> Option<usize> {
     Some(match (a, b) {
         (Slice::I32(a), Slice::I32(b)) => common(a, b),
@@ -125,7 +126,7 @@ pub fn common_values(a: &Slice, b: &Slice) -> Option<usize> {
 }
 
 fn common<T: PartialEq>(a: &[T], b: &[T]) -> usize {
-    /// Values that are compared at once, as memory.
+    /// Values compared at once, as memory.
     const CHUNK: usize = 1 << 10;
     let chunks = a.chunks(CHUNK).zip(b.chunks(CHUNK));
     let equal = { chunks }.take_while(|(a, b)| a == b).count() * CHUNK;
@@ -133,7 +134,7 @@ fn common<T: PartialEq>(a: &[T], b: &[T]) -> usize {
     equal.min(a.len()) + { rest }.take_while(|(a, b)| a == b).count()
 }
 
-/// The bits that any value has: found as fast as values are read, unlike the largest value.
+/// Bitwise OR of all values: one pass at the speed of reading, unlike the maximum.
 fn all_bits<T: Copy + Default + BitOr<Output = T> + Into<i128>>(values: &[T]) -> i128 {
     let bits = values
         .iter()
@@ -144,57 +145,57 @@ fn all_bits<T: Copy + Default + BitOr<Output = T> + Into<i128>>(values: &[T]) ->
     }
 }
 
-/// A value that an output dtype cannot hold: its position and how it prints.
+/// A value that does not fit the output dtype: its position and its text.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Misfit {
-    /// Position counted from where the reading started.
+    /// Position from the start of the read.
     pub position: usize,
     /// The value in decimal.
     pub value: String,
 }
 
-/// What a mask can be made of: any output type, booleans also as bytes of 0 and 1.
+/// An element of a mask: any output type, with booleans also as bytes 0 and 1.
 pub trait Binary: Copy + Send + Sync + 'static {
     /// False.
     const ZERO: Self;
     /// True.
     const ONE: Self;
 
-    /// Whether all bits are zero, which those of -0.0 are not.
+    /// True if all bits are zero; -0.0 has a set bit.
     fn is_zero(self) -> bool;
 }
 
-/// A number type that outputs can have.
+/// A number type of outputs.
 ///
-/// What loops over values is not generic in any type and is never inlined: so it is compiled here, for
-/// speed, also where crates that call it are compiled for size.
+/// Loops over values are in functions that are neither generic nor inlined, so that this crate
+/// compiles them for speed even if the calling crate is compiled for size.
 pub trait Element: Binary + Debug + Display {
-    /// Name of the dtype, as NumPy calls it.
+    /// Name of the dtype in NumPy.
     const DTYPE: &'static str;
-    /// What a field of this type holds, for error messages.
+    /// The values of a field of this type, for error messages.
     const HOLDS: &'static str;
 
-    /// Whether a row of this kind may be read at all. An empty row of any kind may: it holds
-    /// nothing wrong, and `np.array([])` is float64 whatever it stands for.
+    /// True if a row of this kind may be read. An empty row of any kind may: `np.array([])` is
+    /// float64 by default.
     fn accepts(values: &Slice) -> bool;
 
     /// Read `out.len()` values from position `from` on, converting each exactly or rounding it.
     ///
     /// # Errors
-    /// The first value that does not fit. `out` may be partly written then.
+    /// The first value that does not fit. `out` may then be partly written.
     ///
     /// # Panics
     /// If `values` ends before `from + out.len()`.
     fn read(values: &Slice, from: usize, out: &mut [Self]) -> Result<(), Misfit>;
 
-    /// Position of the first value that does not pass a check.
+    /// Position of the first value that fails a check.
     fn first_wrong(values: &[Self], check: Check) -> Option<usize>;
 
-    /// Put a value in every place.
+    /// Set every value.
     fn fill(values: &mut [Self], value: Self);
 }
 
-/// Types whose zero is the number 0, and whose one is the number 1.
+/// Types whose zero is the number 0 and whose one is the number 1.
 macro_rules! binary {
     ($($type:ty: $zero:expr, $one:expr, $bits:expr;)*) => {$(
         impl Binary for $type {
@@ -220,21 +221,21 @@ binary! {
     bf16: bf16::ZERO, bf16::ONE, bf16::to_bits;
 }
 
-// Converting into a small buffer and copying that, so that the copy may bypass the cache, takes
-// 17 ms where writing directly takes 14.
+// Converting into a small buffer first, so that the copy may bypass the cache, takes 17 ms; writing
+// directly takes 14.
 fn convert<S: Copy, T>(values: &[S], out: &mut [T], cast: impl Fn(S) -> T) {
     for (to, &value) in out.iter_mut().zip(values) {
         *to = cast(value);
     }
 }
 
-/// Convert values of which some may not fit: `cast` says what to write, and whether that is wrong.
+/// Convert values of which some may not fit: `cast` returns the value and a misfit flag.
 fn convert_checked<S: Copy + ToString, T>(
     values: &[S],
     out: &mut [T],
     cast: impl Fn(S) -> (T, bool),
 ) -> Result<(), Misfit> {
-    // Looked at only after the loop: without an early exit it vectorises.
+    // Checked after the loop, which vectorises because it has no early exit.
     let mut any_misfit = false;
     for (to, &value) in out.iter_mut().zip(values) {
         let (value, is_misfit) = cast(value);
@@ -250,7 +251,7 @@ fn convert_checked<S: Copy + ToString, T>(
     Err(Misfit { position, value })
 }
 
-/// Integer types, which take integers that fit and booleans, but no floats.
+/// Integer types: they accept booleans and integers that fit, and no floats.
 macro_rules! integer_element {
     ($($type:ty: $name:literal, $cast:ident, $saturated:ident;)*) => {$(
         impl Element for $type {
@@ -296,10 +297,10 @@ macro_rules! integer_element {
                         let range = dtype.whole_numbers();
                         first(values, |value| !range.contains(&value.into()))
                     }
-                    // All bytes are.
+                    // Every byte is a valid index.
                     Check::Index(limit) if limit > 0xFF && size_of::<Self>() == 1 => None,
                     Check::Index(..=0) => (!values.is_empty()).then_some(0),
-                    // Compared in its own type: of bytes, 16 at a time instead of 2.
+                    // Compared in its own type: 16 bytes at a time instead of 2.
                     Check::Index(limit) => {
                         let last = $saturated!($type, limit - 1);
                         first(values, |value| (value < <$type>::ZERO) | (value > last))
@@ -315,28 +316,28 @@ macro_rules! integer_element {
     )*};
 }
 
-/// Cut an integer off, and say whether that changed it.
+/// Truncate an integer; the flag is true if that changed it.
 macro_rules! cut {
     ($type:ty) => {
         |value| (value as $type, <$type>::try_from(value).is_err())
     };
 }
 
-/// Take any integer but 0 for true, and say whether it is neither 0 nor 1.
+/// Read any non-zero integer as true; the flag is true if it is neither 0 nor 1.
 macro_rules! truth {
     ($type:ty) => {
         |value| (value != 0, value != 0 && value != 1)
     };
 }
 
-/// A number that is not negative, or the largest of the type.
+/// A non-negative number, saturated to the type's maximum.
 macro_rules! saturated {
     ($type:ty, $value:expr) => {
         <$type>::try_from($value).unwrap_or(<$type>::MAX)
     };
 }
 
-/// As a boolean, any number but 0.
+/// As a boolean: true for any non-zero number.
 macro_rules! nonzero {
     ($type:ty, $value:expr) => {
         $value != 0
@@ -353,7 +354,7 @@ integer_element! {
 
 /// Position of the first value that is wrong.
 fn first<T: Copy>(values: &[T], is_wrong: impl Fn(T) -> bool) -> Option<usize> {
-    // Fold over all of them first: without an early exit the loop vectorises.
+    // Fold over all of them first: the loop vectorises because it has no early exit.
     if !values
         .iter()
         .fold(false, |any, &value| any | is_wrong(value))
@@ -363,7 +364,7 @@ fn first<T: Copy>(values: &[T], is_wrong: impl Fn(T) -> bool) -> Option<usize> {
     values.iter().position(|&value| is_wrong(value))
 }
 
-/// Read as a float type, and convert that.
+/// Read as a float type, then convert.
 macro_rules! read_floats {
     ($($name:ident: $float:ty;)*) => {$(
         #[allow(
@@ -399,7 +400,7 @@ read_floats! {
     read_doubles: f64;
 }
 
-/// Float types. Half-precision outputs are what torch makes of float32 ones.
+/// Float types. Half-precision outputs are rounded from float32 as in torch.
 macro_rules! float_element {
     ($($type:ty: $name:literal, $read:ident, $cast:expr;)*) => {$(
         impl Element for $type {
@@ -425,7 +426,8 @@ macro_rules! float_element {
                         let range = dtype.whole_numbers();
                         first(values, |value| {
                             let value: f64 = value.into();
-                            // Rounding is a call; beyond 64 bits this is no whole number of the range either.
+                            // Rounding is a function call; beyond 64 bits no whole number is in
+                            // range anyway.
                             let whole = value as i64;
                             whole as f64 != value || !range.contains(&whole)
                         })
@@ -488,7 +490,7 @@ mod tests {
     #[test]
     fn half_precision_rounds_float32_to_nearest_even() {
         let mut out = [bf16::ZERO; 4];
-        // bfloat16 has 8 bits: 257 lies half-way between 256 and 258, 259 between 258 and 260.
+        // bfloat16 has 8 bits: 257 is halfway between 256 and 258, 259 between 258 and 260.
         bf16::read(&Slice::F64(&[257.0, 259.0, 1e300, -0.0]), 0, &mut out).unwrap();
         assert_eq!(out.map(f32::from), [256.0, 260.0, f32::INFINITY, 0.0]);
         assert!(!out[3].is_zero());
@@ -519,7 +521,7 @@ mod tests {
     #[test]
     fn floats_round_once_to_nearest_even() {
         let mut out = [0.0; 3];
-        // 2^24 + 1 lies half-way between two floats, 2^24 + 3 too: both go to the even one.
+        // 2^24 + 1 and 2^24 + 3 are each halfway between two floats; both round to the even one.
         f32::read(
             &Slice::I64(&[(1 << 24) + 1, (1 << 24) + 3, i64::MIN]),
             0,

@@ -1,5 +1,5 @@
-//! The one error type of the core. Every message names field, row and position, what was found,
-//! what was expected, and what to do about it.
+//! The one error type of the core. Every message names the field, row and position, the value
+//! found, the value expected, and the remedy.
 
 use std::error::Error as StdError;
 use std::{fmt, ptr};
@@ -8,14 +8,14 @@ use crate::dtype::Dtype;
 use crate::plan::TokenForm;
 use crate::text::{counted, grouped, grouped_float, plain_float};
 
-/// Where a value stands in the input; prints as `field[row][position]` or `field[row]`.
+/// The place of a value in the input; prints as `field[row][position]` or `field[row]`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct InputPlace {
     /// The argument's name.
     pub field: String,
     /// The row in it.
     pub row: usize,
-    /// The item in the row; none where a row is one value.
+    /// The item in the row; none if the row is one value.
     pub position: Option<usize>,
 }
 
@@ -29,7 +29,7 @@ impl fmt::Display for InputPlace {
     }
 }
 
-/// Which limit a sequence exceeds by itself, or sequences that stay together.
+/// The limit exceeded by a sequence, or by sequences that stay together.
 #[derive(Debug, Clone, Copy, PartialEq)]
 #[allow(missing_docs, reason = "the messages say what the fields are")]
 pub enum Oversized {
@@ -39,7 +39,7 @@ pub enum Oversized {
 }
 
 impl Oversized {
-    /// The argument that is exceeded, with its value and the next step.
+    /// The exceeded argument with its value, and the next step.
     fn limit(self, advice: &str) -> String {
         let (argument, limit) = match self {
             Self::Sequences { limit } => ("max_sequences", limit as f64),
@@ -53,7 +53,7 @@ impl Oversized {
         )
     }
 
-    /// What a sequence counts as, if that is not its number of tokens.
+    /// The cost of a sequence, if it is not its number of tokens.
     fn counted_as(self, len: usize, number: impl Fn(usize) -> String) -> String {
         match self {
             Self::Tokens { tokens, .. } if tokens != len => {
@@ -64,7 +64,7 @@ impl Oversized {
         }
     }
 
-    /// What exceeds what.
+    /// Describe the sequence and the limit that it exceeds.
     fn describe(self, sequence: usize, len: usize, together: usize, advice: &str) -> String {
         let head = if together > 1 {
             let with = match self {
@@ -83,7 +83,7 @@ impl Oversized {
         format!("{head}, {}", self.limit(&format!("{advice}a larger {{}}")))
     }
 
-    /// What a row of a tree exceeds by itself.
+    /// Describe a row of a tree that exceeds the limit by itself.
     fn describe_row(self, row: usize, len: usize) -> String {
         let (tokens, found) = (counted(len, "token"), self.counted_as(len, grouped));
         let limit = self.limit("a larger {}, or oversize='own_bin'");
@@ -91,7 +91,7 @@ impl Oversized {
     }
 }
 
-/// Why a batch cannot be planned or written.
+/// The reason why a batch cannot be planned or written.
 #[derive(Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 #[allow(missing_docs, reason = "the messages say what the fields are")]
@@ -609,13 +609,13 @@ pub enum Error {
 }
 
 impl Error {
-    /// An error of another crate, to be passed on.
+    /// An error of another crate, passed on unchanged.
     pub fn external(error: impl StdError + Send + Sync + 'static) -> Self {
         Self::External(External(Box::new(error)))
     }
 }
 
-/// An error of another crate's column, hook or function of costs. The core passes it on as it is.
+/// An error of another crate's column, hook or cost function, passed on unchanged.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub struct External(Box<dyn StdError + Send + Sync>);
@@ -624,7 +624,7 @@ impl External {
     /// The error, if it is of this type.
     ///
     /// # Errors
-    /// Itself, if it is of another.
+    /// The error itself, if it is of another type.
     pub fn downcast<E: StdError + 'static>(self) -> Result<E, Self> {
         self.0.downcast().map(|error| *error).map_err(Self)
     }
@@ -636,7 +636,7 @@ impl PartialEq for External {
     }
 }
 
-/// What a dtype of weights takes.
+/// The numbers that a dtype of weights accepts.
 fn whole_numbers(dtype: Dtype) -> String {
     let range = dtype.whole_numbers();
     match dtype {
@@ -645,7 +645,7 @@ fn whole_numbers(dtype: Dtype) -> String {
     }
 }
 
-/// What asks for more bins than there are items.
+/// The argument that requires more bins than there are items.
 fn too_few(
     needed: usize,
     min_bins: Option<usize>,

@@ -1,4 +1,4 @@
-//! Numbers that outputs are filled with.
+//! Fill values of outputs.
 
 use std::fmt;
 
@@ -7,7 +7,7 @@ use half::{bf16, f16};
 use crate::dtype::Dtype;
 use crate::element::{Element, Slice};
 
-/// A number that is given as such, of whatever dtype the output is.
+/// A number independent of the output's dtype.
 #[derive(Debug, Clone, Copy, PartialEq)]
 #[allow(missing_docs, reason = "the names are the types")]
 pub enum Number {
@@ -33,7 +33,7 @@ impl Number {
         }
     }
 
-    /// Whether an output of that dtype can hold the number.
+    /// True if an output of this dtype can hold the number.
     pub fn fits(self, dtype: Dtype) -> bool {
         match dtype {
             Dtype::Bool => self.cast::<bool>().is_some(),
@@ -48,14 +48,14 @@ impl Number {
         }
     }
 
-    /// Whether a float type rounds the number to infinity only if it is that already.
+    /// True if the float type keeps a finite number finite.
     fn is_finite_as<T: Element + Into<f64>>(self) -> bool {
         let is_finite = |value: T| value.into().is_finite();
         let is_finite = self.cast().is_some_and(is_finite);
         is_finite || matches!(self, Self::Float(float) if !float.is_finite())
     }
 
-    /// The number as an int, if it is a float without a fraction that 64 bits hold.
+    /// The number as an int, if it is a float without a fraction that fits in 64 bits.
     #[allow(
         clippy::cast_possible_truncation,
         reason = "only whole numbers from -2^63 to below 2^63, which convert exactly"
@@ -70,7 +70,7 @@ impl Number {
         }
     }
 
-    /// The number as an output's type, if it is one of that. An integer may be a float without a
+    /// The number as the output's type, if it fits. An integer may be given as a float without a
     /// fraction.
     pub fn cast<T: Element>(self) -> Option<T> {
         let mut value = [T::ZERO];

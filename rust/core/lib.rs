@@ -1,14 +1,14 @@
 //! The pure core of fastcollate: plan first, then write every byte once.
 //!
-//! Slices in, slices out; nothing here knows Python, owns a batch's memory or contains unsafe code.
+//! Slices in, slices out; this crate has no Python, no batch memory of its own and no unsafe code.
 //!
-//! - [`Column`] is what a field looks like from here: rows that can be read into a destination.
-//!   [`SliceColumn`] is the column over plain memory, of any number type ([`Slice`]).
+//! - [`Column`] is the interface of a field: rows that can be read into a destination.
+//! [`SliceColumn`] is the column over plain memory, of any number type ([`Slice`]).
 //! - [`plan`] decides: [`Assembly`](plan::Assembly) says what rows are made of,
 //!   [`Placement`](plan::Placement) where they go, [`merge`](plan::merge) which turns make a row.
 //!   Plans hold lengths and indices; tokens are compared, not kept.
-//! - [`Ticks`] lets a hook stop what takes long.
-//! - [`batch`] describes what a batch is asked to be and the outputs that it has.
+//! - [`Ticks`] lets a hook stop long work.
+//! - [`batch`] describes a requested batch and its outputs.
 //! - [`mod@write`] executes: it walks a band of the plan, copies pieces and fills gaps and padding.
 #![forbid(unsafe_code)]
 

@@ -1,11 +1,11 @@
-//! Memory of sizes that come from outside.
+//! Allocations of sizes that come from outside.
 
 use crate::error::{Error, Result};
 
-/// As many values as somebody else says, by their numbers.
+/// A vector of `count` values, computed by index.
 ///
 /// # Errors
-/// [`Error::NoMemory`], where another allocation would end the process.
+/// [`Error::NoMemory`]; a plain allocation would abort the process.
 pub fn filled<T>(count: usize, value: impl Fn(usize) -> T) -> Result<Vec<T>> {
     let mut values = Vec::new();
     values.try_reserve_exact(count).map_err(|error| {

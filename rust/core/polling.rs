@@ -1,4 +1,4 @@
-//! Long reading and comparing is cut into chunks, with a hook between them that may end it.
+//! Long reads and comparisons are cut into chunks; a hook between the chunks may end them.
 //! Plans count ticks instead (`ticks.rs`).
 
 use std::cell::Cell;
@@ -7,19 +7,19 @@ use crate::column::{At, Column, FieldColumn, SliceColumn, Tokens};
 use crate::element::Element;
 use crate::error::Result;
 
-/// Values read between two calls of the hook: some tens of microseconds.
+/// Values read between two calls of the hook: a few tens of microseconds.
 const CHUNK: usize = 1 << 16;
 
-/// Tokens compared between two calls: that is fast.
+/// Tokens compared between two calls of the hook; comparing is fast.
 const COMPARED: usize = 1 << 18;
 
-/// How many compared tokens the comparison of a span takes as long as, or a turn, whatever it has.
+/// Fixed cost of comparing a span or a turn, in compared tokens.
 const OVERHEAD: usize = 1 << 9;
 
 /// A hook that long work calls every few milliseconds: an error ends the work.
 pub type Poll<'a> = &'a (dyn Fn() -> Result<()> + Sync);
 
-/// Read a long span piece by piece; `inner` values are a token.
+/// Read a long span chunk by chunk, with `inner` values per token.
 ///
 /// # Errors
 /// Those of the hook and of `read`.
@@ -41,7 +41,7 @@ pub fn in_chunks<T>(
     Ok(())
 }
 
-/// Compare a span piece by piece: `compare` takes how many tokens are done, and how many to
+/// Compare a span chunk by chunk: `compare` takes the number of tokens done and the number to
 /// compare. Short spans count together.
 ///
 /// # Errors
@@ -62,7 +62,7 @@ pub fn compared_in_chunks(
     Ok(len)
 }
 
-/// Call the hook if it is time, after a turn or another step of long work.
+/// Call the hook if it is due, after a turn or another step of long work.
 ///
 /// # Errors
 /// That of the hook.
@@ -70,7 +70,7 @@ pub fn poll_step(poll: Poll) -> Result<()> {
     poll_after(OVERHEAD, poll)
 }
 
-/// Call the hook if this many compared tokens' work has been done since the last time.
+/// Call the hook once this many compared tokens have been done since the last call.
 fn poll_after(tokens: usize, poll: Poll) -> Result<()> {
     thread_local! {
         static SINCE_POLL: Cell<usize> = const { Cell::new(0) };
@@ -80,14 +80,14 @@ fn poll_after(tokens: usize, poll: Poll) -> Result<()> {
     if since >= COMPARED { poll() } else { Ok(()) }
 }
 
-/// A column of plain memory that is read piece by piece.
+/// A column of plain memory that is read chunk by chunk.
 pub struct Polled<'a> {
     column: &'a SliceColumn<'a>,
     poll: Poll<'a>,
 }
 
 impl<'a> Polled<'a> {
-    /// Call the hook between pieces of this column.
+    /// Call the hook between chunks of this column.
     pub fn new(column: &'a SliceColumn<'a>, poll: Poll<'a>) -> Self {
         Self { column, poll }
     }

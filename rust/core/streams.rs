@@ -1,4 +1,4 @@
-//! The token streams of turns, however they are given: prompt and response each, or whole sequences.
+//! Token streams of turns, given as prompt and response, or as whole sequences.
 
 use std::convert::Infallible;
 
@@ -9,36 +9,37 @@ use crate::plan::Turns;
 /// The token ids of turns.
 #[derive(Debug, Clone)]
 pub enum TokenStreams<C> {
-    /// A prompt, and the response to it.
+    /// Prompts and their responses.
     Parts {
         /// The prompts.
         prompts: C,
         /// The responses.
         responses: C,
     },
-    /// A sequence, whose first tokens are the prompt.
+    /// Sequences that begin with the prompt.
     Whole {
         /// The sequences.
         sequences: C,
-        /// How many tokens of each are its prompt.
+        /// Number of prompt tokens of each.
         prompt_lens: Vec<usize>,
     },
 }
 
-/// The token ids of turns, whatever columns they are in.
+/// The token ids of turns, independent of the column type.
 pub trait AnyStreams: Column<i32> + Column<i64> {
-    /// How many of `len` tokens from a position on are the same in the streams of two turns, before
-    /// the first that is not.
+    /// Length of the common prefix of the streams of two turns, for `len` tokens from position
+    /// `from` on.
     ///
     /// # Errors
-    /// What the columns raise.
+    /// Those of the columns.
     fn common_len(&self, turns: &Turns, pair: [usize; 2], from: usize, len: usize)
     -> Result<usize>;
 
-    /// Tell the columns that long work goes on, which they may end.
+    /// Call `Tokens::pause` of the columns, which may end long
+    /// work.
     ///
     /// # Errors
-    /// Why the work is to end.
+    /// The reason to end it.
     fn pause(&self) -> Result<()>;
 }
 
@@ -66,14 +67,14 @@ impl<C> TokenStreams<C> {
         })
     }
 
-    /// As [`try_map`](Self::try_map), for what cannot fail.
+    /// As [`try_map`](Self::try_map), with a function that cannot fail.
     pub fn map<'a, D>(&'a self, mut column: impl FnMut(&'a C) -> D) -> TokenStreams<D> {
         let Ok(mapped) = self.try_map(|one| Ok::<_, Infallible>(column(one)));
         mapped
     }
 
-    /// The column in which a token of a stream is, its place there, and how many tokens of the stream are
-    /// in that column from there on.
+    /// The column of a token of a stream, its place there, and the number of tokens of the stream
+    /// from there to the end of that column.
     fn at(&self, turns: &Turns, turn: usize, token: usize) -> (&C, At, usize) {
         let (column, begin, end) = match self {
             Self::Parts { prompts, responses } => {
@@ -94,7 +95,7 @@ impl<C> TokenStreams<C> {
     }
 }
 
-/// A turn's stream is a row.
+/// A row is the stream of a turn.
 impl<T, C: Column<T>> Column<T> for TokenStreams<C> {
     fn row_len(&self, turn: usize) -> usize {
         match self {
@@ -133,7 +134,7 @@ impl<T, C: Column<T>> Column<T> for TokenStreams<C> {
 }
 
 impl<C: FieldColumn> TokenStreams<C> {
-    /// How long the prompts and responses are.
+    /// The lengths of the prompts and responses.
     ///
     /// # Errors
     /// As [`Turns::new`] and [`Turns::of_sequences`].

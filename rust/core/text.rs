@@ -5,18 +5,18 @@ pub fn grouped(number: usize) -> String {
     with_commas(&number.to_string())
 }
 
-/// A number of things: `1 row`, `1,500 rows`.
+/// A count with its noun: `1 row`, `1,500 rows`.
 pub fn counted(number: usize, noun: &str) -> String {
     let ending = if number == 1 { "" } else { "s" };
     format!("{} {noun}{ending}", grouped(number))
 }
 
-/// A float with 15 digits at most, and commas: `196,672`, `0.5`, `1e+20`.
+/// A float with at most 15 digits, and commas: `196,672`, `0.5`, `1e+20`.
 pub fn grouped_float(number: f64) -> String {
     with_commas(&plain_float(number))
 }
 
-/// A float with 15 digits at most: `196672`, `0.5`, `1e+20`.
+/// A float with at most 15 digits: `196672`, `0.5`, `1e+20`.
 pub fn plain_float(number: f64) -> String {
     const DIGITS: i32 = 15;
     if !number.is_finite() || number == 0.0 {
@@ -33,7 +33,7 @@ pub fn plain_float(number: f64) -> String {
     trimmed(&format!("{number:.decimals$}")).to_owned()
 }
 
-/// Without zeros at the end of the decimals.
+/// Without trailing zeros of the decimals.
 fn trimmed(number: &str) -> &str {
     if number.contains('.') {
         number.trim_end_matches('0').trim_end_matches('.')

@@ -1,14 +1,14 @@
-//! Ticks of long plans: after every few thousand a hook may stop them. Reading and comparing tokens is
-//! cut into chunks instead (`polling.rs`).
+//! Ticks of long plans: every few thousand ticks a hook may stop them. Reads and comparisons of
+//! tokens are cut into chunks instead (`polling.rs`).
 
 use crate::error::Result;
 
 /// Ticks between two calls of the hook. One takes from a nanosecond to a few microseconds.
 const EVERY: usize = 1 << 12;
 
-/// Counts the ticks of long work, and calls a hook after every few thousand.
+/// Counts the ticks of long work and calls a hook every few thousand.
 ///
-/// The hook decides how often it does more than look at a clock. An error that it returns ends the
+/// The hook decides how often it does more than read a clock. An error that it returns ends the
 /// work.
 pub struct Ticks<'a> {
     hook: &'a mut dyn FnMut() -> Result<()>,
@@ -21,10 +21,10 @@ impl<'a> Ticks<'a> {
         Self { hook, left: EVERY }
     }
 
-    /// Count ticks that were done.
+    /// Count finished ticks.
     ///
     /// # Errors
-    /// What the hook returns.
+    /// Those of the hook.
     #[inline]
     pub fn done(&mut self, ticks: usize) -> Result<()> {
         if ticks < self.left {
@@ -36,10 +36,10 @@ impl<'a> Ticks<'a> {
     }
 }
 
-/// Do work that nothing stops.
+/// Do work without a hook.
 ///
 /// # Panics
-/// If the work fails for another reason.
+/// If the work fails.
 pub fn unstopped<T>(work: impl FnOnce(&mut Ticks) -> Result<T>) -> T {
     work(&mut Ticks::new(&mut || Ok(()))).expect("nothing stops it")
 }
