@@ -1,1 +1,1 @@
-"""From the host to a device: pinned memory, slabs, copies, and batches ahead of their use."""
+"""Moving batches from host to device: pinned memory, slabs, copies and prefetching."""

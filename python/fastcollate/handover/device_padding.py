@@ -1,4 +1,4 @@
-"""Padding where the batch trains: fewer bytes go there than a padded batch has."""
+"""Padding on the device: fewer bytes cross the bus than for a padded batch."""
 
 from __future__ import annotations
 
@@ -31,20 +31,20 @@ def pad_on_device(
     *,
     dtypes: Preset | Mapping[str, Any] = "default",
 ) -> Batch[Array]:
-    """Pad a jagged batch on the device where it is, or widen the dtypes of a compact one.
+    """Pad a jagged batch on its device, or widen the dtypes of a compact one.
 
-    Of a jagged batch with ``dtypes="compact"``, padding and masks do not cross the bus.
+    With ``dtypes="compact"``, padding and masks of a jagged batch do not cross the bus.
 
     Parameters
     ----------
     batch
-        A batch in the jagged layout, or one that has `layout` already; of tensors on any device.
+        A batch of tensors on any device, in the jagged layout or already in `layout`.
     layout
-        The layout to bring it into, :class:`Left`, :class:`Right` or :class:`TwoSegment`, or its
-        name; None for a batch that is padded already. Widths that are not fixed come from these
-        rows: of a shard that was built jagged, fix those of its step.
+        The target layout, :class:`Left`, :class:`Right` or :class:`TwoSegment`, or its name; None
+        for a batch that is padded already. Widths that are not fixed come from these rows: for a
+        shard that was built jagged, fix the widths of its step.
     dtypes
-        As :func:`build_batch`, of the outputs that are no fields, or by key of any.
+        As in :func:`build_batch`: a preset for the outputs that are not fields, or dtypes by key.
 
     Returns
     -------
@@ -56,16 +56,16 @@ def pad_on_device(
     ------
     ValueError
         The batch is neither jagged nor of that layout, a row is wider than fixed widths, or a dtype
-        cannot be.
+        is invalid.
     TypeError
-        `batch` is no batch of tensors.
+        `batch` is not a batch of tensors.
     MissingPlanError
-        It was made from a mapping.
+        The batch was made from a mapping.
 
     Notes
     -----
-    A few operations of torch per output, and one small copy of where rows begin: nothing waits for
-    the device.
+    Takes a few torch operations per output and one small copy of the row offsets, without
+    synchronizing with the device.
     """
     if not isinstance(batch, Batch):
         raise TypeError(f"batch is of type {type(batch).__name__}; pass a Batch of build_batch")
@@ -110,11 +110,11 @@ def pad_on_device(
 
 
 _WHOLE = ("bool", "int32", "int64")
-"""Dtypes of whole numbers, of which each holds those before it."""
+"""Integer dtypes; each holds the values of those before it."""
 
 
 def _check_weights(before: Sequence[FieldSpec], after: Sequence[FieldSpec]) -> None:
-    """Check that the dtype holds all weights: to look at them is to wait for the device."""
+    """Check that the dtype holds all weights by dtype alone: values would need a sync."""
     for was, now in zip(before, after, strict=True):
         found, asked = str(was.dtype), str(now.dtype)
         if was.weighs and asked in _WHOLE and found not in _WHOLE[: _WHOLE.index(asked) + 1]:
@@ -134,7 +134,7 @@ def _as_dtype(value: Any, name: str | None) -> Any:
 
 
 def _on_device(tables: Any, device: Any) -> Any:
-    """Copy to a device, without waiting for what it is doing."""
+    """Copy to a device without synchronizing with it."""
     slab = pinned(tables.nbytes) if has_bus(device) else None
     if slab is None:
         return tables.to(device)
@@ -161,7 +161,7 @@ class _Padding:
         self._device = data["input_ids"].device
         lens = plan.prompt_lens + plan.response_lens
         starts, response_starts = plan.row_starts()
-        # One copy for all tables. Where values stand is worked out on the device.
+        # One copy for all tables. The positions of values are computed on the device.
         tables = torch.from_numpy(
             np.stack(
                 [
@@ -179,7 +179,7 @@ class _Padding:
         self._answers = self._places(tables[4], tables[3], int(plan.response_lens.sum()))
 
     def _places(self, shifts: Any, lens: Any, count: int) -> Any:
-        """Return where each value stands among all positions: int64 (values,)."""
+        """Return the flat position of each value: int64 (values,)."""
         torch = self._torch
         of_rows = torch.repeat_interleave(shifts, lens, output_size=count)
         return of_rows.add_(torch.arange(count, device=self._device))
@@ -189,7 +189,7 @@ class _Padding:
         return {output.key: self._output(output) for output in self._spec.table}
 
     def _real_answers(self) -> Any:
-        """Return where response tokens of real rows stand."""
+        """Return the flat positions of the real rows' response tokens."""
         if not self._is_padding.any():
             return self._answers
         is_real = np.repeat(~self._is_padding, self._plan.response_lens)
@@ -214,7 +214,7 @@ class _Padding:
         return table
 
     def _table(self, output: Output, trailing: tuple[int, ...], dtype: Any, fill: Any) -> Any:
-        """Return padding alone."""
+        """Return an output that is all padding."""
         width = self._plan.response_width if output.align == "response" else self._plan.width
         shape = (self._plan.num_rows, width, *trailing)
         table = self._torch.empty(shape, dtype=dtype, device=self._device)
@@ -224,7 +224,7 @@ class _Padding:
         return table.fill_(fill)
 
     def _last_positions(self, dtype: Any) -> Any:
-        """Return positions of padding: after a row that of its last token, in front of it 0."""
+        """Return position ids of padding: the last token's after a row, 0 before it."""
         torch, width = self._torch, self._plan.width
         columns = torch.arange(width, device=self._device)
         firsts = torch.arange(self._plan.num_rows, device=self._device) * width

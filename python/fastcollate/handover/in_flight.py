@@ -1,4 +1,4 @@
-"""Copies that may not be done yet, watched in debug mode for changes of what they read."""
+"""Copies in flight; debug mode checks that their source memory does not change."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ T = TypeVar("T")
 
 
 class Event(Protocol):
-    """What tells the host that a device has done what was asked before it."""
+    """An event on a device, done when all work recorded before it is done."""
 
     def query(self) -> bool:
-        """Say whether that is so."""
+        """Return True if the event is done."""
 
 
 class _Copy(NamedTuple):
@@ -26,14 +26,14 @@ class _Copy(NamedTuple):
 
 
 def is_watched() -> bool:
-    """Say whether copies are watched: where the environment has ``FASTCOLLATE_DEBUG``."""
+    """Return True if copies are watched: ``FASTCOLLATE_DEBUG`` is set."""
     return os.environ.get("FASTCOLLATE_DEBUG", "0") not in ("", "0")
 
 
 class InFlight:
-    """Copies of memory on the host, with what it held when they began.
+    """Copies of host memory, with its checksums when they began.
 
-    For many threads, and without a lock, which a forked child might never get.
+    Thread-safe without a lock, which a forked child might never acquire.
     """
 
     def __init__(self) -> None:
@@ -42,11 +42,11 @@ class InFlight:
         _all.append(weakref.ref(self, _all.remove))
 
     def add(self, source: Any, done: Event, what: str) -> None:
-        """Watch a copy of a uint8 tensor on the host, until an event is done."""
+        """Watch the copy of a uint8 tensor on the host until an event is done."""
         self._copies.append(_Copy(source, _checksum(source), done, what))
 
     def let_go(self) -> None:
-        """Forget the copies that are done, but not which of them read what was changed."""
+        """Forget the copies that are done, but record those whose source has changed."""
         while (copy := _popped(self._copies)) is not None:
             if not copy.done.query():
                 self._copies.appendleft(copy)
@@ -60,7 +60,7 @@ class InFlight:
         Raises
         ------
         RuntimeError
-            If one of them read memory that was changed meanwhile, or since.
+            The source of one of them was changed during the copy or since.
         """
         self.let_go()
         if (what := _popped(self._changed)) is not None:
@@ -75,14 +75,14 @@ _all: list[weakref.ref[InFlight]] = []
 
 
 def let_go_of_all() -> None:
-    """Free the memory of copies that are done: somebody waits for it."""
+    """Release the memory of copies that are done, for a pool that waits for it."""
     for reference in tuple(_all):
         if (in_flight := reference()) is not None:
             in_flight.let_go()
 
 
 def _popped(items: deque[T]) -> T | None:
-    """Take the first item, if there is one: another thread may be faster."""
+    """Take the first item; None if there is none: another thread may have taken it."""
     try:
         return items.popleft()
     except IndexError:
@@ -94,4 +94,4 @@ def _checksum(source: Any) -> int:
 
 
 watched = InFlight()
-"""Those of :meth:`fastcollate.Batch.to`."""
+"""The copies of :meth:`fastcollate.Batch.to`."""

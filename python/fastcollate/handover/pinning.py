@@ -1,8 +1,8 @@
 """Page-locked ("pinned") memory, which a device can read while the host goes on.
 
-It comes from torch's caching allocator and goes back there, never to a pool of ours: a user's own
-``tensor.to("cuda", non_blocking=True)`` may still be in flight when the last view of a slab dies.
-Only that allocator knows, since torch records an event with it for every such copy.
+It comes from torch's caching allocator and returns there, never to a pool of fastcollate: a user's
+own ``tensor.to("cuda", non_blocking=True)`` may still be in flight when the last view of a slab
+dies. Only that allocator tracks this: torch records an event with it for every such copy.
 """
 
 from __future__ import annotations
@@ -27,36 +27,36 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 FIRST_LOOK, LAST_LOOK = 0.0005, 0.05
-"""Seconds after which a full pool is looked at again: at first, and in the end."""
+"""Seconds between checks of a full pool: the first interval and the longest."""
 
 REPORT_AFTER = 5.0
-"""Seconds of waiting after which the log says what for."""
+"""Seconds of waiting after which a warning is logged."""
 
 _log = logging.getLogger(__name__)
 _has_warned = False
 
 
 def allocate(size: int) -> Any:
-    """Take pinned memory from torch: uint8 (size,).
+    """Allocate pinned memory from torch: uint8 (size,).
 
     Raises
     ------
     RuntimeError
-        If there is none: too little may be locked (``ulimit -l``), or this is a forked child.
+        The memory cannot be locked (see ``ulimit -l``), or this is a forked child.
     """
     import torch
 
-    # Whatever torch.set_default_device says.
+    # Explicit, because of torch.set_default_device.
     return torch.empty(size, dtype=torch.uint8, device="cpu", pin_memory=True)
 
 
 def rounded(size: int) -> int:
-    """Return how much torch's allocator takes for so many bytes: the next power of two."""
+    """Return the bytes that torch's allocator takes for a size: the next power of two."""
     return 1 << max(size - 1, 0).bit_length()
 
 
 def obstacle() -> str | None:
-    """Say why no memory can be pinned here, as far as that is known beforehand."""
+    """Return the reason why no memory can be pinned here; None if none is known beforehand."""
     workers = sys.modules.get("torch.utils.data")
     if workers is not None and workers.get_worker_info() is not None:
         return (
@@ -79,7 +79,7 @@ def _has_accelerator() -> bool:
 
 
 def pinned(size: int) -> Any | None:
-    """Take pinned memory, uint8 (size,), or warn once and give None."""
+    """Allocate pinned memory, uint8 (size,); None, with one warning, if there is none."""
     why = obstacle()
     if why is None:
         try:
@@ -100,7 +100,7 @@ def _warn(why: str) -> None:
 
 @dataclass(eq=False)
 class _Place:
-    """Room for one slab: taken while the slab is allocated, and while its storage is alive."""
+    """The entry of one slab: taken while the slab is allocated and while its storage is alive."""
 
     size: int
     trace: Any = None
@@ -110,7 +110,7 @@ class _Place:
 
 
 class PinnedSlabs:
-    """Bounds how many pinned slabs are alive."""
+    """Limits the number of pinned slabs that are alive."""
 
     def __init__(self, max_bytes: int | None, depth: int, timeout: float) -> None:
         self.max_bytes, self.depth, self.timeout = max_bytes, depth, timeout
@@ -118,19 +118,19 @@ class PinnedSlabs:
         _every.add(self)
 
     def reset(self) -> None:
-        """Start anew."""
+        """Drop all entries and the lock."""
         self._lock = threading.RLock()  # a finalizer or signal handler may use the pool
         self._places: list[_Place] = []
 
     def take(self, size: int) -> Any | None:
-        """Take pinned memory as soon as there may be one slab more; None if there is none.
+        """Allocate pinned memory once the limits allow it; None if it cannot be pinned.
 
         Raises
         ------
         ValueError
-            If the pool is smaller than so many bytes.
+            The pool is smaller than `size`.
         TimeoutError
-            If no slab has died in time.
+            No slab was freed in time.
         """
         whole = rounded(size)
         if self.max_bytes is not None and whole > self.max_bytes:
@@ -172,7 +172,7 @@ class PinnedSlabs:
             return [place.size for place in self._places if place.trace and place.is_taken()]
 
     def _enter(self, place: _Place) -> bool:
-        """Take a place if there is room; allocating, which takes long, needs no lock then."""
+        """Add an entry if the limits allow it, so that the slow allocation needs no lock."""
         with self._lock:
             for gone in [place for place in self._places if not place.is_taken()]:
                 with suppress(ValueError):  # a finalizer was faster
@@ -190,7 +190,7 @@ _every: weakref.WeakSet[PinnedSlabs] = weakref.WeakSet()
 
 
 def _reset_all() -> None:
-    """Start anew in a child: slabs are the parent's, as is a thread that may have had a lock."""
+    """Reset in a child: slabs belong to the parent, as does a thread that may hold a lock."""
     for slabs in _every:
         slabs.reset()
 
@@ -200,7 +200,7 @@ if hasattr(os, "register_at_fork"):
 
 
 def _trace(slab: Any) -> Any:
-    """Remember a slab without holding it: by its storage, which tensors of it hold."""
+    """Return a weak reference to a slab's storage, which all tensors over it keep alive."""
     from torch.multiprocessing.reductions import StorageWeakRef
 
     trace: Any = StorageWeakRef
@@ -208,14 +208,14 @@ def _trace(slab: Any) -> Any:
 
 
 class PinnedAllocator:
-    """Gives one batch pinned memory."""
+    """Allocates the pinned memory of one batch."""
 
     def __init__(self, slabs: PinnedSlabs | None) -> None:
         self._slabs = slabs
         self._slab: Any = None
 
     def __call__(self, size: int) -> NDArray[Any] | None:
-        """Return so many bytes, or None if they cannot be had."""
+        """Return `size` bytes; None if they cannot be pinned."""
         size = max(size, 1)
         self._slab = pinned(size) if self._slabs is None else self._slabs.take(size)
         if self._slab is None:
@@ -224,9 +224,9 @@ class PinnedAllocator:
         return array
 
     def over_slab(self, data: dict[str, Any]) -> dict[str, Any]:
-        """Return a batch's outputs as tensors that hold the slab itself, not NumPy's view of it.
+        """Return a batch's outputs as tensors over the slab itself, not over NumPy's view of it.
 
-        torch records copies of a tensor by its storage, and would not know NumPy's.
+        torch records copies by storage, and does not track NumPy's.
         """
         slab = self._slab
         if slab is None:

@@ -1,4 +1,4 @@
-"""Memory that later batches use again."""
+"""Pools that reuse the memory of batches."""
 
 from __future__ import annotations
 
@@ -17,56 +17,56 @@ from fastcollate.arguments import (
 from fastcollate.handover.pinning import PinnedAllocator, PinnedSlabs, rounded
 
 DEFAULT_MAX_BYTES = 1 << 30
-"""What the default pool keeps idle at most.
+"""Most idle bytes of the default pool.
 
-Enough for some batches of a few hundred megabytes, which is where recycling pays most, and little
-beside the memory of a machine that trains.
+Enough for some batches of a few hundred megabytes, where recycling pays most, and little compared
+with the memory of a training machine.
 """
 
 PoolArgument: TypeAlias = 'BufferPool | Literal["default"] | None'
 
 
 class Memory(NamedTuple):
-    """Where a batch takes its memory from."""
+    """The source of a batch's memory."""
 
     pool: CorePool | None
     pinned: PinnedAllocator | None
-    """What gives pinned memory; the pool's is for where there is none."""
+    """Allocates pinned memory; the pool is used if nothing can be pinned."""
 
 
 FRESH = Memory(None, None)
-"""Memory that no pool keeps."""
+"""Memory without a pool."""
 
 
 @suggests_names
 class BufferPool:
     """Recycles the memory of batches.
 
-    Memory that is used again need not be mapped by the system again, which takes as long as writing
-    it. A batch takes its memory from a pool, and it goes back by itself when the last tensor, array
-    or view of it is gone, on whatever thread; until then nobody else gets it. A pool may be used by
-    many threads. A forked child starts with an empty one.
+    Reused memory need not be mapped by the system again, which takes as long as writing it. A batch
+    takes its memory from a pool, and returns it when its last tensor, array or view is gone, on any
+    thread; until then, the memory is not reused. Pools are thread-safe. A forked child starts with
+    an empty one.
 
     Parameters
     ----------
     max_bytes
-        The most bytes that are kept while no batch uses them. Beyond, the longest unused are freed.
-        Of pinned memory, the most bytes of batches that are alive, or None for any number.
+        The most idle bytes to keep; beyond, the least recently used memory is freed. For pinned
+        memory, the most bytes of live batches; None for no limit.
     pin_memory
-        Whether batches are pinned, as by ``build_batch(pin_memory=True)``. Then their memory comes
-        from torch's caching allocator for pinned memory and goes back there, where it stays pinned:
-        that one knows which copies to a device are still in flight, and hands no memory out before
-        they are done. Where nothing can be pinned, one warning, and pageable memory.
+        If True, batches are pinned, as by ``build_batch(pin_memory=True)``. Their memory comes from
+        torch's caching allocator for pinned memory and returns there, where it stays pinned: that
+        allocator tracks copies in flight, and reuses no memory before they are done. If nothing can
+        be pinned, memory is pageable, with one warning.
     depth
-        How many pinned batches may be alive, each with all that was made of it. One more waits.
-        Of pageable ones, where nothing can be pinned, there may be any number.
+        The most pinned batches, views included, that may be alive; building one more waits.
+        Pageable batches, if nothing can be pinned, are not limited.
     timeout
-        Seconds after which such waiting is an error that says how many batches are alive.
+        Seconds of waiting after which an error reports how many batches are alive.
 
     Notes
     -----
-    A batch gets up to an eighth more memory than it fills, so that the next may be a bit larger;
-    torch rounds pinned memory up to the next power of two.
+    A batch gets up to an eighth more memory than it fills, so that a slightly larger one can reuse
+    it; torch rounds pinned memory up to the next power of two.
     """
 
     __slots__ = ("__weakref__", "_core", "_memory", "_slabs")
@@ -94,22 +94,22 @@ class BufferPool:
 
     @property
     def max_bytes(self) -> int | None:
-        """The most bytes that are kept idle, or of pinned batches alive; None for any number."""
+        """The most idle bytes, or bytes of live pinned batches; None for no limit."""
         return self._core.max_bytes if self._slabs is None else self._slabs.max_bytes
 
     @property
     def idle_bytes(self) -> int:
-        """Bytes that wait for a batch; pinned ones are torch's, and do not count here."""
+        """Idle bytes; pinned ones are kept by torch and not counted."""
         return self._core.idle_bytes
 
     @property
     def live_bytes(self) -> int:
-        """Bytes of batches that are alive, or of which any tensor or view is, as rounded up."""
+        """Bytes, rounded up, of batches of which any tensor or view is alive."""
         slabs = [] if self._slabs is None else self._slabs.sizes()
         return self._core.live_bytes + sum(map(rounded, slabs))
 
     def clear(self) -> None:
-        """Free the idle bytes. Batches that are alive keep theirs."""
+        """Free the idle bytes. Live batches keep theirs."""
         self._core.clear()
 
     def __repr__(self) -> str:
@@ -136,22 +136,19 @@ if hasattr(os, "register_at_fork"):
 
 
 def get_default_pool() -> BufferPool | None:
-    """Return the pool that batches take their memory from unless another is passed.
-
-    None if there is none.
-    """
+    """Return the pool that batches use unless another is passed; None if there is none."""
     return _default
 
 
 @suggests_names
 def set_default_pool(pool: BufferPool | None) -> None:
-    """Set the pool that batches take their memory from unless another is passed.
+    """Set the pool that batches use unless another is passed.
 
     Parameters
     ----------
     pool
-        A pool, or None to recycle no memory. Batches that are alive stay with the pool they come
-        from; a pool to which nothing refers any more frees what it keeps.
+        A pool, or None to recycle no memory. Live batches stay with their pool; a pool without
+        references frees its idle memory.
     """
     if pool is not None and not isinstance(pool, BufferPool):
         raise TypeError(f"pool is {pool!r}; pass a BufferPool or None")
@@ -162,7 +159,7 @@ def set_default_pool(pool: BufferPool | None) -> None:
 def checked_memory(
     pool: PoolArgument, pin_memory: bool = False, array_type: str = "torch"
 ) -> Memory:
-    """Return the memory that the arguments ``pool`` and ``pin_memory`` stand for."""
+    """Return the memory source for the arguments ``pool`` and ``pin_memory``."""
     default = _default  # another thread may set it
     own = default if type(pool) is str and pool == "default" else _checked_pool(pool)
     slabs = None if own is None else own._slabs

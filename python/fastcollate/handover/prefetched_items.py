@@ -1,4 +1,4 @@
-"""Items on their way to a device, copied by one thread and used by another."""
+"""Items copied to a device by one thread and used by another."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ from fastcollate.handover.to_device import (
 )
 
 SLABS = 2
-"""Slabs to stage batches in: one is written while another is copied."""
+"""Number of staging slabs: one is written while another is copied."""
 
 HandOver = Callable[[], Any]
-"""Gives an item to the thread that calls it."""
+"""Returns an item to the calling thread."""
 
 
 class Same:
-    """Leaves items where they are."""
+    """Leaves items on their device."""
 
     doing = "it is handed over"
     transfer = Transfer()
@@ -47,7 +47,7 @@ class Same:
         """Do nothing."""
 
     def __call__(self, item: Any) -> HandOver:
-        """Give the item as it is."""
+        """Return the item unchanged."""
         return lambda: item
 
     def check(self) -> None:
@@ -74,10 +74,10 @@ class Blocking(Same):
 
 
 class OnLane(Same):
-    """Moves items to a device by a lane, and what the lane cannot carry when they are handed over.
+    """Moves items to a device by a lane; tensors it cannot carry are moved at the hand-over.
 
-    Pinned memory is copied from where it is. torch's allocator knows of the copy, so that it may be
-    freed meanwhile. All else is put into a slab first, which is copied as one.
+    Pinned memory is copied in place; torch's allocator tracks the copy, so that the memory may be
+    freed meanwhile. Other tensors are packed into a slab first, which takes one copy.
     """
 
     def __init__(self, device: Any, lane: Lane, is_stopped: Callable[[], bool]) -> None:
@@ -88,7 +88,7 @@ class OnLane(Same):
         self.transfer = Transfer()
 
     def begin(self) -> None:
-        """Prepare the thread that will give the items."""
+        """Prepare the thread that copies the items."""
         self._lane.begin()
 
     def __call__(self, item: Any) -> HandOver:
@@ -114,7 +114,7 @@ class OnLane(Same):
             slab, done, packed = self._stage(pageable)
             slabs.append(slab)
             moves |= packed
-        # What the host has of the item is not needed any more.
+        # The item's host memory is not needed any more.
         moved = mapped(item, lambda value: moves.get(id(value), value))
         if isinstance(moved, Batch):
             own = Transfer(self.transfer.bytes - before[0], self.transfer.copies - before[1])
@@ -129,7 +129,7 @@ class OnLane(Same):
         return hand_over
 
     def check(self) -> None:
-        """Raise if memory was changed while it was copied, in debug mode."""
+        """In debug mode, raise if memory was changed during its copy."""
         self._in_flight.check()
 
     def _stage(self, tensors: Sequence[Any]) -> tuple[Any, Event, Moves]:
@@ -152,7 +152,7 @@ def _can_be_carried(value: Any) -> bool:
 def _pinned_groups(
     tensors: Sequence[Any], pageable: list[Any]
 ) -> list[tuple[Any, list[tuple[Any, int]]]]:
-    """Return the pinned bytes that tensors lie in, with their offsets, and name the others."""
+    """Return the pinned slabs of tensors with their offsets; add the others to `pageable`."""
     by_storage: dict[int, list[Any]] = {}
     for tensor in tensors:
         if tensor.is_pinned():
@@ -173,7 +173,7 @@ def _pinned_groups(
 
 
 def _to(value: Any, device: Any, transfer: Transfer) -> Any:
-    """Move what is not on the device yet, and wait for it."""
+    """Move a value that is not on the device yet, and wait for the copy."""
     if isinstance(value, np.ndarray):
         return value
     if not is_tensor(value):

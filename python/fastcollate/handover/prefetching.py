@@ -1,4 +1,4 @@
-"""Batches that are made while the one before them trains."""
+"""Building batches while earlier ones train."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ from fastcollate.handover.to_device import resolved
 T = TypeVar("T")
 
 REPORT_EVERY = 60.0
-"""Seconds of waiting after which the log says what for, again and again."""
+"""Seconds between warnings while an item is waited for."""
 
 LOOK_EVERY = 1.0
-"""Seconds after which who waits looks whether there is still a thread to wait for."""
+"""Seconds after which a waiting thread checks the state again."""
 
 CLOSE_SECONDS = 10.0
-"""How long closing waits for the thread, and the interpreter's end for all threads."""
+"""Seconds that closing waits for the thread, and that exit waits for all threads."""
 
 _log = logging.getLogger(__name__)
 
@@ -46,53 +46,53 @@ def prefetch(
     total: int | None = None,
     timeout: float | None = None,
 ) -> Prefetcher[T]:
-    """Make batches on another thread, and copy them to a device, while earlier ones train.
+    """Build batches on another thread, and copy them to a device, while earlier ones train.
 
     Parameters
     ----------
     iterable
-        What gives the batches: a generator that builds them, a ``DataLoader``, ... It is run by
-        that thread, from now on.
+        An iterable of batches: a generator that builds them, a ``DataLoader``, ... That thread
+        starts to consume it at once.
     device
-        Where the items are handed over, such as ``"cuda"`` or a rank's ``torch.device``; None
-        leaves them where they are. Of items that are no :class:`Batch`, mappings, lists and tuples
-        are looked through for tensors.
+        The target device, such as ``"cuda"`` or a rank's ``torch.device``; None leaves items on
+        theirs. In items that are not a :class:`Batch`, tensors are searched for in mappings, lists
+        and tuples.
     depth
-        How many items are ready or in the making, at most, beside the one that was asked for last.
+        Most items that are ready or being made, besides the one returned last.
     progress
-        Show a progress bar, by tqdm, or else by rich, or by the one that is named: the items so
-        far, and the share of the time that was spent waiting for them.
+        True shows a progress bar by tqdm, or else by rich; a name selects the library. The bar has
+        the number of items and the fraction of the time spent waiting for them.
     total
-        How many items there will be, if ``len(iterable)`` does not say it.
+        Number of items, if ``len(iterable)`` is not defined.
     timeout
-        Seconds after which waiting for an item is an error that says what keeps it. By default it
-        is only logged, as a warning, every minute.
+        Seconds of waiting for an item after which an error reports the cause. By default, a warning
+        is logged every minute.
 
     Returns
     -------
     Prefetcher
-        An iterator, whose ``metrics`` say how long it was waited for. It is closed by the end of a
-        ``with`` block, by ``close()``, and when nothing refers to it any more; but then nobody
-        waits for the thread, which may be at the iterable until it has given one more item. Leave
-        a loop by ``with`` if the iterable is used again.
+        An iterator, whose ``metrics`` include the time spent waiting. It is closed by the end of a
+        ``with`` block, by ``close()``, and when it is garbage-collected; only the last does not
+        wait for the thread, which may consume one more item of the iterable. Use ``with`` if the
+        iterable is used again after the loop.
 
     Raises
     ------
     TypeError, ValueError
-        For arguments that cannot be. While items are asked for whatever the iterable or the copy
-        raised, in place of the item, with its traceback.
+        Invalid arguments. An exception of the iterable or of a copy is raised in place of the item,
+        with its traceback.
     ImportError
-        If what shows the progress, or torch for the device, is not installed.
+        The library of the progress bar, or torch for `device`, is not installed.
 
     Notes
     -----
-    The iterable runs on another thread: what it uses must not be used elsewhere at the same time,
-    and ``"cuda"`` means `device` there, or the first one if that is no GPU, whatever
-    ``torch.cuda.set_device`` was called with.
-    On a device with streams, an item belongs to the stream that is current where it is asked for:
-    to be used on another one, its tensors need ``record_stream``, as all tensors do.
-    Most of :func:`build_batch`'s time lets other threads of Python run only where rows are arrays;
-    from lists, they take turns with the thread that trains.
+    The iterable runs on another thread: its objects must not be used elsewhere at the same time,
+    and ``"cuda"`` there means `device`, or the first GPU if `device` is not one, regardless of
+    ``torch.cuda.set_device``.
+    On a device with streams, an item belongs to the stream that is current when it is returned: to
+    be used on another one, its tensors need ``record_stream``, as all tensors do.
+    :func:`build_batch` releases the GIL for most of its time only if rows are arrays; reading lists
+    competes with the training thread for it.
 
     Examples
     --------
@@ -130,7 +130,7 @@ def _mover_to(device: Any, work: _Work) -> Same:
 
 @suggests_names
 class Prefetcher(Generic[T]):
-    """The iterator that :func:`prefetch` returns. Items come in the iterable's order, once."""
+    """The iterator that :func:`prefetch` returns. Yields each item once, in order."""
 
     def __init__(
         self,
@@ -144,7 +144,7 @@ class Prefetcher(Generic[T]):
         self._bar, self._work, self._transfer = bar, work, move.transfer
         self._total, self._timeout = total, timeout
         self._count, self._waited = 0, 0.0
-        self._first = self._last = 0.0  # when the first was asked for, and the last was done with
+        self._first = self._last = 0.0  # times of the first request and of the last return
         self._is_closed = False
         weakref.finalize(self, _end, work, bar)
         work.start(iterator, move)
@@ -176,23 +176,22 @@ class Prefetcher(Generic[T]):
         return item
 
     def __len__(self) -> int:
-        """Return how many items there are altogether, where that is known."""
+        """Return the total number of items, if it is known."""
         if self._total is None:
             raise TypeError("the number of items is not known; pass total to prefetch")
         return self._total
 
     @property
     def metrics(self) -> dict[str, float]:
-        """What was handed over so far, flat and ready to be logged.
+        """Metrics of the items so far, flat and ready to be logged.
 
         Returns
         -------
         dict
-            ``prefetch/items``; ``prefetch/wait_seconds``, the time that was spent waiting for them,
-            and ``prefetch/wait_fraction``, its share of the time from the first that was asked for
-            to the last;
-            ``prefetch/bytes``, what was copied to the device so far, items that are ready among it,
-            and ``prefetch/copies``, in how many pieces.
+            ``prefetch/items``, the items returned; ``prefetch/wait_seconds``, the time spent
+            waiting for them; ``prefetch/wait_fraction``, its fraction of the time from the first
+            request to the last return; ``prefetch/bytes`` and ``prefetch/copies``, the bytes and
+            number of copies to the device so far, including items not returned yet.
         """
         return {
             "prefetch/items": float(self._count),
@@ -205,7 +204,7 @@ class Prefetcher(Generic[T]):
     def close(self) -> None:
         """Stop the thread and drop the items that are ready.
 
-        Waits up to 10 seconds for what the thread is doing: an iterable cannot be interrupted.
+        Waits up to 10 seconds for the thread: an iterable cannot be interrupted.
         """
         if not self._is_closed:
             self._is_closed = True
@@ -232,10 +231,10 @@ class Prefetcher(Generic[T]):
 
 
 class _Bell:
-    """Wakes one thread that waits, or the next that will.
+    """Wakes one waiting thread, or the next to wait.
 
-    Unlike a condition it stays whole when a signal handler raises within it. A ring may be lost
-    then: who waits looks for itself now and then.
+    Unlike a condition, it stays valid when a signal handler raises within it. A ring may be lost
+    then, so waiting threads also poll.
     """
 
     def __init__(self) -> None:
@@ -248,15 +247,15 @@ class _Bell:
             self._lock.release()
 
     def wait(self, seconds: float) -> None:
-        """Wait for a ring, but not longer than that."""
+        """Wait for a ring, for at most `seconds`."""
         self._lock.acquire(timeout=seconds)
 
 
 class _Work:
-    """What the thread and those who ask for items share. Neither keeps the other alive by it.
+    """The state that the thread and its consumers share. Neither keeps the other alive by it.
 
-    Nothing is locked, so that signal handlers and finalizers may come anywhere: items are in a
-    deque, and everything else is written by one side.
+    It has no locks, so that signal handlers and finalizers may run anywhere: items are in a deque,
+    and everything else is written by one side.
     """
 
     def __init__(self, depth: int) -> None:
@@ -271,18 +270,18 @@ class _Work:
         self._thread: threading.Thread | None = None
 
     def is_elsewhere(self) -> bool:
-        """Say whether the thread stayed with a parent."""
+        """Return True in a forked child: the thread stayed with the parent."""
         return os.getpid() != self._process
 
     def is_stopped(self) -> bool:
-        """Say whether no item is wanted any more."""
+        """Return True if no more items are needed."""
         return self._is_stopped
 
     def has_ended(self) -> bool:
-        """Say whether no item will come any more."""
+        """Return True if no more items will come."""
         return self._has_ended and not self._ready
 
-    # On the threads of others
+    # On the consumers' threads
 
     def start(self, iterator: Iterator[Any], move: Same) -> None:
         """Begin to make items."""
@@ -293,7 +292,7 @@ class _Work:
         self._thread.start()
 
     def take(self, timeout: float | None) -> HandOver:
-        """Wait for what hands the next item over, or raise what came in its place."""
+        """Wait for the next item's hand-over, or raise the exception in its place."""
         begin = time.monotonic()
         report = begin + REPORT_EVERY
         while True:
@@ -332,12 +331,12 @@ class _Work:
             return None
 
     def _wake_others(self) -> None:
-        """Pass a ring on where it is not for one alone."""
+        """Pass a ring on if other threads may also wait for it."""
         if self._ready or self._has_ended or self._is_stopped:
             self._came.ring()
 
     def stop(self) -> None:
-        """Let the thread end after what it is doing."""
+        """Let the thread end after its current item."""
         if self.is_elsewhere():
             return
         self._is_stopped = True
@@ -346,7 +345,7 @@ class _Work:
         self._came.ring()
 
     def join(self, seconds: float) -> None:
-        """Wait for the thread to end, but not for ever."""
+        """Wait for the thread to end, for at most `seconds`."""
         if self._thread is None or self._thread is threading.current_thread():
             return
         if self.is_elsewhere():
@@ -358,9 +357,9 @@ class _Work:
             _log.warning("a closed prefetch goes on after %.0f s: %s", seconds, self._doing)
 
     def _await_end(self, thread: threading.Thread, seconds: float) -> bool:
-        """Wait for the thread to end, and say whether it has.
+        """Wait for the thread to end; return True if it has.
 
-        Thread.is_alive and join alone may take a thread for dead once they were interrupted.
+        After an interrupt, Thread.is_alive and join alone may report a live thread as ended.
         """
         end = time.monotonic() + seconds
         while not self._has_ended and (left := end - time.monotonic()) > 0:
@@ -403,7 +402,7 @@ class _Work:
         del error  # and with it, through its traceback, this frame
 
     def _has_room(self) -> bool:
-        """Wait until an item is wanted; False if none is any more."""
+        """Wait until another item may be made; False if stopped."""
         while len(self._ready) >= self._depth and not self._is_stopped:
             self._left.wait(LOOK_EVERY)
         return not self._is_stopped
@@ -416,7 +415,7 @@ class _Work:
 
 
 def _end(work: _Work, bar: Bar) -> None:
-    """Let the thread end, and the bar."""
+    """Stop the thread and close the bar."""
     if not work.is_elsewhere():
         work.stop()
         bar.close()
@@ -427,7 +426,7 @@ _working: weakref.WeakSet[_Work] = weakref.WeakSet()
 
 @atexit.register
 def _stop_all() -> None:
-    """End all threads: one in compiled code then would abort the program."""
+    """Stop all threads: one in compiled code at exit would abort the program."""
     every = list(_working)
     for work in every:
         work.stop()

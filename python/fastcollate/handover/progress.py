@@ -1,4 +1,4 @@
-"""Progress bars, by whichever library is there."""
+"""Progress bars by tqdm or rich."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ ProgressArgument: TypeAlias = 'bool | Literal["tqdm", "rich"]'
 
 
 class Bar(Protocol):
-    """What is told of each item."""
+    """A progress bar."""
 
     def advance(self, waited: float) -> None:
-        """Count one more item; `waited` is the share of the time that was spent waiting so far."""
+        """Count one more item; `waited` is the fraction of the time spent waiting so far."""
 
     def close(self) -> None:
         """Leave the bar as it is."""
@@ -29,12 +29,12 @@ class NoBar:
 
 
 def bar_of(progress: Any, total: int | None, unit: str) -> Bar:
-    """Return the bar that an argument ``progress`` asks for.
+    """Return the bar for an argument ``progress``.
 
     Raises
     ------
     ImportError
-        If its library is not installed.
+        Its library is not installed.
     """
     if progress is False:
         return NoBar()
@@ -60,7 +60,7 @@ def bar_of(progress: Any, total: int | None, unit: str) -> Bar:
 
 
 class TqdmBar:
-    """A bar of tqdm's."""
+    """A bar by tqdm."""
 
     def __init__(self, total: int | None, unit: str) -> None:
         from tqdm import tqdm
@@ -78,7 +78,7 @@ class TqdmBar:
 
 
 class RichBar:
-    """A bar of rich's."""
+    """A bar by rich."""
 
     def __init__(self, total: int | None, unit: str) -> None:
         from rich.progress import (

@@ -1,4 +1,4 @@
-"""Slabs: one piece of memory that several tensors lie in, each with its own version counter."""
+"""Slabs: one allocation under several tensors, each with its own version counter."""
 
 from __future__ import annotations
 
@@ -6,18 +6,17 @@ from collections.abc import Sequence
 from typing import Any
 
 CACHE_LINE = 64
-"""Bytes on multiples of which tensors begin in a slab: cache lines."""
+"""Alignment in bytes of tensors in a slab: a cache line."""
 
 LEAST_FILLED = 0.5
-"""Which share of a slab has to be wanted for it to be copied as one."""
+"""Least fraction of a slab that tensors must fill for it to be copied as one."""
 
 
 def over(slab: Any, offset: int, like: Any) -> Any:
-    """Make a tensor like another over a slab's bytes, from an offset on.
+    """Return a tensor like another over a slab's bytes, from an offset on.
 
-    It has the slab's storage, so that torch's allocators know whose memory it is when it is copied
-    or freed; but it is no view of the slab, so that changing one tensor does not make autograd
-    believe that the others were changed.
+    It has the slab's storage, so that torch's allocators track copies and frees; but it is no view
+    of the slab, so that writing one tensor does not bump the version counters of the others.
     """
     import torch
 
@@ -28,7 +27,7 @@ def over(slab: Any, offset: int, like: Any) -> Any:
 
 
 def is_plain(tensor: Any) -> bool:
-    """Say whether a tensor is nothing but numbers in memory."""
+    """Return True for a plain strided tensor without autograd, conjugation or quantization."""
     import torch
 
     return (
@@ -40,13 +39,13 @@ def is_plain(tensor: Any) -> bool:
 
 
 def as_bytes(tensor: Any) -> Any:
-    """Return the bytes of a contiguous tensor, as a tensor that is no view of it."""
-    # `view` refuses a dimension of one item if it has a stride.
+    """Return the bytes of a contiguous tensor as a tensor that is no view of it."""
+    # `view` rejects a dimension of one item if it has a stride.
     return _span(tensor, tensor.storage_offset() * tensor.itemsize, tensor.nbytes)
 
 
 def _span(tensor: Any, first: int, size: int) -> Any:
-    """Return so many bytes of a tensor's storage, as a tensor that is no view of it."""
+    """Return `size` bytes of a tensor's storage as a tensor that is no view of it."""
     import torch
 
     empty = torch.empty(0, dtype=torch.uint8, device=tensor.device)
@@ -54,7 +53,7 @@ def _span(tensor: Any, first: int, size: int) -> Any:
 
 
 def size_of(tensor: Any) -> int:
-    """Return how many bytes a tensor's numbers take, and those of a sparse one's places."""
+    """Return the bytes of a tensor's values, and of the indices of a sparse one."""
     if tensor.is_sparse:
         return int(tensor._indices().nbytes + tensor._values().nbytes)
     return int(tensor.nbytes)
@@ -62,7 +61,7 @@ def size_of(tensor: Any) -> int:
 
 def span(tensor: Any) -> int:
     """Return the bytes from a tensor's first item to the end of its last."""
-    if tensor.is_contiguous():  # as those without items are
+    if tensor.is_contiguous():  # includes empty tensors
         return int(tensor.nbytes)
     sizes = zip(tensor.shape, tensor.stride(), strict=True)
     last = sum((size - 1) * stride for size, stride in sizes)
@@ -70,7 +69,7 @@ def span(tensor: Any) -> int:
 
 
 def offset_in(slab: Any, tensor: Any) -> int | None:
-    """Return where in a slab a tensor begins; None if it lies elsewhere, or is not plain."""
+    """Return a tensor's byte offset in a slab; None if it lies elsewhere or is not plain."""
     if tensor.device != slab.device or not is_plain(tensor) or tensor.numel() == 0:
         return None
     offset = int(tensor.data_ptr() - slab.data_ptr())
@@ -79,7 +78,7 @@ def offset_in(slab: Any, tensor: Any) -> int | None:
 
 
 def common_slab(tensors: Sequence[Any]) -> Any | None:
-    """Return the bytes of plain tensors that share a storage and fill most of a span of it."""
+    """Return the span of a storage that plain tensors share and mostly fill; None if none."""
     filled = [tensor for tensor in tensors if tensor.numel() > 0]
     if len(filled) < 2:
         return None
@@ -95,7 +94,7 @@ def common_slab(tensors: Sequence[Any]) -> Any | None:
 
 
 def offsets_of_packed(tensors: Sequence[Any]) -> tuple[list[int], int]:
-    """Return where tensors begin that are laid one after the other, and the bytes of all."""
+    """Return the offsets of tensors that are packed one after the other, and the total bytes."""
     offsets, end = [], 0
     for tensor in tensors:
         offsets.append(end)
@@ -104,7 +103,7 @@ def offsets_of_packed(tensors: Sequence[Any]) -> tuple[list[int], int]:
 
 
 def packed_like(tensor: Any) -> Any:
-    """Return what a tensor is like when it is laid out without gaps; it has no values."""
+    """Return a meta tensor of the same shape and dtype, contiguous."""
     import torch
 
     return torch.empty(tensor.shape, dtype=tensor.dtype, device="meta")

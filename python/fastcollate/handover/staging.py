@@ -1,8 +1,8 @@
-"""Pinned slabs that batches go through on their way to a device, used again and again.
+"""Pinned staging slabs for copies to a device, reused for later batches.
 
-Nobody but the one who copies from them ever sees them. So all copies of a slab are known, and it
-may be written again as soon as the host has seen that the last one is done. An event that only
-orders streams does not tell the host anything.
+Only the copying thread has access to them. So all copies of a slab are known, and it may be written
+again as soon as the host has queried the event of the last one as done. An event that only orders
+streams tells the host nothing.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from fastcollate.handover.pinning import rounded
 from fastcollate.handover.streams import Lane
 
 FIRST_LOOK, LAST_LOOK = 0.0001, 0.01
-"""Seconds after which a copy is looked at again: at first, and in the end."""
+"""Seconds between checks of a copy: the first interval and the longest."""
 
 REPORT_EVERY = 60.0
-"""Seconds of waiting after which the log says what for, again and again."""
+"""Seconds between warnings while a copy is waited for."""
 
 _log = logging.getLogger(__name__)
 
 
 class StoppedError(Exception):
-    """What is waited for is not wanted any more."""
+    """Waiting was stopped."""
 
 
 @dataclass(eq=False)
@@ -38,21 +38,21 @@ class Slab:
     done: Event | None = None
 
     def is_free(self) -> bool:
-        """Say whether the host has seen that no copy reads it any more."""
+        """Return True if the last copy from the slab is done."""
         return self.done is None or self.done.query()
 
 
 class Staging:
-    """So many slabs, for one thread.
+    """A fixed number of slabs, for one thread.
 
     Parameters
     ----------
     lane
-        Where they come from and copy to.
+        Allocates the slabs and copies them.
     count
-        How many there may be: one to be written while another is copied.
+        The most slabs: one can be written while another is copied.
     is_stopped
-        Says whether to give up.
+        Returns True to give up waiting.
     """
 
     def __init__(self, lane: Lane, count: int, is_stopped: Callable[[], bool]) -> None:
@@ -60,24 +60,24 @@ class Staging:
         self._slabs: list[Slab] = []
 
     def take(self, size: int) -> Slab:
-        """Return a slab of at least so many bytes that nothing reads.
+        """Return a free slab of at least `size` bytes.
 
         Raises
         ------
         StoppedError
-            If it is not wanted any more.
+            Waiting was stopped.
         """
         free = self._await_free()
         if fitting := [slab for slab in free if len(slab.memory) >= size]:
             return min(fitting, key=lambda slab: len(slab.memory))
         if free and len(self._slabs) == self._count:
-            self._slabs.remove(free[0])  # too small: torch's allocator has it again
+            self._slabs.remove(free[0])  # too small: returns to torch's allocator
         slab = Slab(self._memory(size))
         self._slabs.append(slab)
         return slab
 
     def _await_free(self) -> list[Slab]:
-        """Return the slabs that are free; none is needed where there may be one more."""
+        """Return the free slabs; wait for one only if no more may be allocated."""
         begin, pause, report = time.monotonic(), FIRST_LOOK, REPORT_EVERY
         while True:
             free = [slab for slab in self._slabs if slab.is_free()]
@@ -94,6 +94,6 @@ class Staging:
     def _memory(self, size: int) -> Any:
         import torch
 
-        # torch takes as much anyway, and the next batch may be a bit larger.
+        # torch takes this much anyway, and the next batch may be slightly larger.
         memory = self._lane.pinned(rounded(size))
         return torch.empty(size, dtype=torch.uint8, device="cpu") if memory is None else memory

@@ -12,26 +12,26 @@ from fastcollate.handover.to_device import has_bus
 
 
 class Lane(Protocol):
-    """What carries memory to a device while the host and the device do something else."""
+    """Copies memory to a device concurrently with work on the host and the device."""
 
     def begin(self) -> None:
-        """Prepare the calling thread, which is the one that will copy."""
+        """Prepare the calling thread, which will copy."""
 
     def pinned(self, size: int) -> Any | None:
-        """Take pinned memory, uint8 (size,); None if there is none."""
+        """Allocate pinned memory, uint8 (size,); None if there is none."""
 
     def copy(self, source: Any) -> tuple[Any, Event]:
-        """Begin to copy bytes on the host to the device; the event is done when the copy is."""
+        """Begin to copy bytes from host to device; the event is done when the copy is."""
 
     def hand_over(self, done: Event, slabs: Sequence[Any]) -> None:
-        """Let what the calling thread asks of the device from now on come after an event.
+        """Order later work of the calling thread on the device after an event.
 
-        And let the slabs' memory be used again only after that.
+        The slabs' memory is reused only after that work.
         """
 
 
 class SideStream:
-    """A lane of a device that has streams and events as CUDA has them."""
+    """The lane to a device with CUDA-like streams and events."""
 
     def __init__(self, device: Any) -> None:
         import torch
@@ -43,16 +43,16 @@ class SideStream:
     def begin(self) -> None:
         """Make the device the thread's current one.
 
-        Where that is another one, entering a stream and leaving it would begin to use that one too.
+        If another one were current, entering and leaving a stream would initialize that one too.
         """
         self._module.set_device(self._device)
 
     def pinned(self, size: int) -> Any | None:
-        """Take pinned memory from torch."""
+        """Allocate pinned memory from torch."""
         return pinned(size)
 
     def copy(self, source: Any) -> tuple[Any, Event]:
-        """Begin to copy on the stream; of pageable memory, wait until it is read."""
+        """Begin to copy on the stream; for pageable memory, wait until it is read."""
         import torch
 
         with self._module.stream(self._stream):
@@ -83,7 +83,7 @@ def lane_to(device: Any) -> Lane | None:
 
 @cache
 def _side_stream(device: Any) -> Any:
-    """Return the side stream of a device: memory that one stream has freed is not another's."""
+    """Return the side stream of a device: one only, as streams do not share freed memory."""
     import torch
 
     return torch.get_device_module(device).Stream(device=device)

@@ -1,4 +1,4 @@
-"""Batches on a device: what lies in one piece is brought there by one copy."""
+"""Moving batches to a device: one copy per slab."""
 
 from __future__ import annotations
 
@@ -28,29 +28,29 @@ if TYPE_CHECKING:
     from fastcollate.batch import Batch
 
 SMALL = 1 << 16
-"""Bytes up to which tensors that lie apart are put together before they are copied."""
+"""Most bytes of a tensor outside the slab that is packed with others before the copy."""
 
 
 @dataclass
 class Transfer:
-    """What went over the bus."""
+    """Bytes and copies over the bus."""
 
     bytes: int = 0
     copies: int = 0
 
     @property
     def metrics(self) -> dict[str, float]:
-        """Flat and ready to be logged."""
+        """Metrics, flat and ready to be logged."""
         return {"handover/bytes": float(self.bytes), "handover/copies": float(self.copies)}
 
     def add(self, metrics: Mapping[str, float]) -> None:
-        """Count what another transfer's metrics say."""
+        """Add another transfer's metrics."""
         self.bytes += int(metrics["handover/bytes"])
         self.copies += int(metrics["handover/copies"])
 
 
 Moves = dict[int, Any]
-"""From the id of a tensor to the tensor in its place."""
+"""Maps the id of a tensor to its replacement."""
 
 
 def moved(batch: Batch, device: Any, non_blocking: bool) -> Batch:
@@ -88,8 +88,8 @@ def copied(
 ) -> Moves:
     """Copy tensors to a device: those in the slab by one copy, and small others by another.
 
-    Where the slab lies in pageable memory, the copy blocks, whatever is asked for: on machines
-    whose device reads pageable memory itself, it could be in flight when the memory is recycled.
+    The copy of a slab in pageable memory blocks, regardless of `non_blocking`: on machines whose
+    device reads pageable memory itself, it could be in flight when the memory is recycled.
     """
     moves: Moves = {}
     rest: list[Any] = []
@@ -129,10 +129,10 @@ def _copied_together(
 def _to(tensor: Any, target: Any, non_blocking: bool, transfer: Transfer) -> Any:
     transfer.bytes += size_of(tensor)
     transfer.copies += 1
-    # On the host, the values would be read before they are there.
+    # On the host, the values could be read before they have arrived.
     may_return = non_blocking and target.type != "cpu"
     may_return = may_return and (not is_on_host(tensor) or tensor.is_pinned())
-    # As a copy even where it is there already, which only tests ask for.
+    # A copy even if it is on the device already, which only tests do.
     on_device = tensor.to(target, non_blocking=may_return, copy=True)
     if may_return and is_watched() and is_on_host(tensor) and tensor.is_contiguous():
         _watch(tensor, target)
@@ -158,7 +158,7 @@ def packed_into(slab: Any, tensors: Sequence[Any], offsets: Sequence[int]) -> Mo
 
 
 def over_copy(slab: Any, packed: Moves, offsets: Sequence[int]) -> Moves:
-    """Return what was packed into a slab as tensors over a copy of that slab."""
+    """Return the tensors packed into a slab as tensors over a copy of that slab."""
     return {
         key: over(slab, offset, tensor)
         for (key, tensor), offset in zip(packed.items(), offsets, strict=True)
@@ -166,30 +166,30 @@ def over_copy(slab: Any, packed: Moves, offsets: Sequence[int]) -> Moves:
 
 
 def is_on_host(tensor: Any) -> bool:
-    """Say whether the processor can read a tensor."""
+    """Return True if a tensor is in host memory."""
     return bool(tensor.device.type == "cpu")
 
 
 def has_bus(device: Any) -> bool:
-    """Say whether pinned memory helps to get to a device."""
+    """Return True if pinned memory speeds up copies to a device."""
     return device.type not in ("cpu", "meta", "mps")
 
 
 def resolved(device: Any) -> Any:
-    """Return a device as its tensors name it: with its number, which arguments may lack."""
+    """Return a device with its index, which arguments may lack, as its tensors have it."""
     import torch
 
-    # Not every device's module knows its number. As an argument, None would be any device.
+    # Not every device's module reports its index. None as an argument would mean any device.
     return torch.empty(0, device=torch.device(device)).device
 
 
-# What batches are made of
+# Tensors of batches
 
 
 def slab_of(batch: Batch, tensors: Sequence[Any]) -> Any | None:
-    """Return the bytes that a batch's outputs lie in, as a tensor that is no view of any; or None.
+    """Return the bytes of a batch's slab as a tensor that is no view of any; None if it has none.
 
-    Outputs need not lie there any more: ``share_memory_()`` moves a tensor away.
+    Outputs may have left the slab: ``share_memory_()`` moves a tensor.
     """
     owner = getattr(batch, "_owner", None)
     if owner is not None:
@@ -200,7 +200,7 @@ def slab_of(batch: Batch, tensors: Sequence[Any]) -> Any | None:
 
 
 def checked_tensors(batch: Batch) -> list[Any]:
-    """Return all tensors of a batch, each once, or refuse one of NumPy arrays."""
+    """Return all tensors of a batch, each once; TypeError for NumPy arrays."""
     found: dict[int, Any] = {}
 
     def see(value: Any) -> Any:
@@ -218,7 +218,7 @@ def checked_tensors(batch: Batch) -> list[Any]:
 
 
 def rebuilt(batch: Batch, moves: Moves, transfer: Transfer | None) -> Batch:
-    """Return a batch with other tensors in place of its own, and all else as it is."""
+    """Return a batch with its tensors replaced and all else unchanged."""
     data = _mapped_outputs(batch, lambda tensor: moves.get(id(tensor), tensor))
     if transfer is None:
         return batch._with_data(data)
@@ -226,16 +226,16 @@ def rebuilt(batch: Batch, moves: Moves, transfer: Transfer | None) -> Batch:
 
 
 def mapped(value: Any, function: Callable[[Any], Any]) -> Any:
-    """Put a function's results in place of all arrays and tensors of an item.
+    """Replace all arrays and tensors of an item by a function's results.
 
-    They are looked for in batches, mappings, lists and tuples. What else knows how to be moved is
-    given to the function too, such as a TensorDict, whose values are not all that has a device.
+    They are searched for in batches, mappings, lists and tuples. Other objects with a ``to`` method
+    are passed to the function too, such as a TensorDict, which has a device beside its values'.
     """
     if is_tensor(value) or isinstance(value, np.ndarray):
         return function(value)
     if hasattr(value, "_with_data"):  # a Batch
         return value._with_data(_mapped_outputs(value, function))
-    # A BatchEncoding would change itself where it is asked to move.
+    # BatchEncoding.to would change the object in place.
     knows_how = hasattr(value, "to") and not isinstance(value, (dict, UserDict))
     if isinstance(value, Mapping) and not knows_how:
         return _rebuilt_mapping(value, {key: mapped(value[key], function) for key in value})
@@ -246,9 +246,9 @@ def mapped(value: Any, function: Callable[[Any], Any]) -> Any:
 
 
 def _mapped_outputs(batch: Batch, function: Callable[[Any], Any]) -> dict[str, Any]:
-    """Put a function's results in place of the arrays and tensors of a batch's outputs.
+    """Replace the arrays and tensors of a batch's outputs by a function's results.
 
-    Objects of the caller's (:class:`fastcollate.PerRow`) stay as they are.
+    The caller's objects (:class:`fastcollate.PerRow`) stay unchanged.
     """
     kept: set[str] = set()
     if batch._spec is not None:
@@ -260,7 +260,7 @@ def _rebuilt_mapping(mapping: Mapping[Any, Any], items: dict[Any, Any]) -> Any:
     if type(mapping) is dict:
         return items
     if isinstance(mapping, MutableMapping):
-        again = copy(mapping)  # it may know more than its items
+        again = copy(mapping)  # may have state beside its items
         for key, item in items.items():
             again[key] = item  # `update` of a Counter would add
         return again
