@@ -1,4 +1,4 @@
-//! The assembly: what rows are made of.
+//! The assembly: the composition of rows.
 
 use crate::error::{Error, Result};
 use crate::plan::{TokenForm, Turns};
@@ -6,19 +6,19 @@ use crate::plan::{TokenForm, Turns};
 /// One training sequence of the output.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Row {
-    /// The turn whose prompt + response is the row's token stream; none of a synthetic row, which
+    /// The turn whose prompt + response is the row's token stream; None for a synthetic row, which
     /// holds padding tokens.
     pub source: Option<usize>,
-    /// Tokens of the stream that are prompt.
+    /// Number of prompt tokens in the stream.
     pub prompt_len: usize,
-    /// Tokens of the stream that are response, observations included.
+    /// Number of response tokens in the stream, observations included.
     pub response_len: usize,
-    /// Whether the row is there for the number of rows alone, and trains nothing.
+    /// True if the row only fills up the number of rows, and does not train.
     pub is_padding: bool,
 }
 
 impl Row {
-    /// The shortest row that is one to everybody: a prompt and a response of one token each.
+    /// The shortest row that is valid everywhere: a prompt and a response of one token each.
     pub const SYNTHETIC: Self = Self {
         source: None,
         prompt_len: 1,
@@ -26,35 +26,35 @@ impl Row {
         is_padding: true,
     };
 
-    /// Tokens of the stream.
+    /// Number of tokens in the stream.
     #[allow(clippy::len_without_is_empty, reason = "nobody asks")]
     pub fn len(&self) -> usize {
         self.prompt_len + self.response_len
     }
 }
 
-/// A span of one turn's response at a place inside a row's response.
+/// A span of one turn's response, placed in a row's response.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Piece {
-    /// The turn it comes from.
+    /// The source turn.
     pub turn: usize,
-    /// Where it begins in that turn's response.
+    /// Offset in that turn's response.
     pub from: usize,
-    /// Where it lies in the row's response.
+    /// Offset in the row's response.
     pub start: usize,
-    /// Its number of tokens.
+    /// Number of tokens.
     pub len: usize,
-    /// Whether its tokens are trained. If not, response-aligned fields treat it as a gap.
+    /// True if its tokens are trained. If not, response-aligned fields treat it as a gap.
     pub trains: bool,
 }
 
 impl Piece {
-    /// One past the last position that it lies at in the row's response.
+    /// One past its last position in the row's response.
     pub fn end(&self) -> usize {
         self.start + self.len
     }
 
-    /// The first `len` tokens of a turn's response, as all that a row's response begins with.
+    /// The first `len` tokens of a turn's response, at the beginning of a row's response.
     fn whole(turn: usize, len: usize) -> Self {
         Self {
             turn,
@@ -66,17 +66,17 @@ impl Piece {
     }
 }
 
-/// A row that is picked from others.
+/// A row picked from others.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Pick {
-    /// Which one; none for a synthetic row.
+    /// Its index; None for a synthetic row.
     pub row: Option<usize>,
-    /// Whether it is there for the number of rows alone.
+    /// True if it only fills up the number of rows.
     pub is_padding: bool,
 }
 
 impl Pick {
-    /// The row of an index.
+    /// The pick of a row by index.
     pub fn of_row(row: usize) -> Self {
         Self {
             row: Some(row),
@@ -85,10 +85,9 @@ impl Pick {
     }
 }
 
-/// What rows are made of: a token stream each, and pieces of response-aligned fields.
+/// The composition of rows: a token stream each, and pieces of response-aligned fields.
 ///
-/// Pieces of a row are ordered, do not overlap and lie inside its response; what lies between them
-/// are gaps.
+/// Pieces of a row are ordered, do not overlap and lie inside its response; between them are gaps.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Assembly {
     rows: Vec<Row>,
@@ -148,8 +147,8 @@ impl Assembly {
         Ok(assembly)
     }
 
-    /// Check that the rows can be read from such turns: their streams are those of their sources,
-    /// and their pieces lie inside responses.
+    /// Check that the rows can be read from the turns: their streams have the lengths of their
+    /// sources, and their pieces lie inside responses.
     ///
     /// # Errors
     /// [`Error::InvalidPlan`].
@@ -192,8 +191,8 @@ impl Assembly {
         )
     }
 
-    /// The same rows for a field with a value for every token of a turn, of which those of the response
-    /// are read.
+    /// The same rows for a field with a value for every token of a turn, of which only response
+    /// values are read.
     #[must_use]
     pub fn after_prompts(&self, turns: &Turns) -> Self {
         let mut own = self.clone();
@@ -203,8 +202,8 @@ impl Assembly {
         own
     }
 
-    /// The same rows for a field of other lengths than the responses: its values are the only piece
-    /// of a response of their number.
+    /// The same rows for a field of other lengths than the responses: each row's response has the
+    /// field's length and one piece.
     ///
     /// # Errors
     /// [`Error::RowTooLong`] for a row wider than the widest response.
@@ -261,11 +260,11 @@ impl Assembly {
         Ok(Self::of_rows(rows.into_iter()))
     }
 
-    /// The same rows for a field with one value per turn, which lies on the row's last token that
-    /// was sampled: the value of the last turn that is in the row.
+    /// The same rows for a field with one value per turn, placed on the row's last sampled token:
+    /// the value of the last turn in the row.
     ///
     /// # Errors
-    /// [`Error::NoLastToken`] when no response token of a turn is in a row.
+    /// [`Error::NoLastToken`] for a row without a response token of any turn.
     pub fn on_last_token(&self, field: &str, form: TokenForm) -> Result<Self> {
         let last_tokens = self.rows.iter().enumerate().map(|(index, row)| {
             let Some(turn) = row.source else {
@@ -290,11 +289,11 @@ impl Assembly {
         Ok(Self::of_rows(self.rows.iter().copied().zip(pieces)))
     }
 
-    /// The same rows for a field with one value per turn, which lies on the last token of the turn that is
-    /// in a row: values of turns without one there are in none.
+    /// The same rows for a field with one value per turn, placed on the turn's last token in a row;
+    /// values of turns without a token there are left out.
     ///
     /// # Errors
-    /// The last turn of the first row without any, if the value of that turn `is_given`.
+    /// The last turn of the first row without any value, if that turn's value `is_given`.
     pub fn on_last_tokens(&self, is_given: impl Fn(usize) -> bool) -> Result<Self, usize> {
         let (mut pieces, mut piece_offsets) = (Vec::new(), vec![0]);
         for (index, row) in self.rows.iter().enumerate() {
@@ -327,8 +326,8 @@ impl Assembly {
     }
 
     /// The same rows for a sequence-aligned field with `lens` values of each turn: a row's whole
-    /// stream is its response, which begins with all values of its source. Of padding rows, only
-    /// where they are to be `kept`.
+    /// stream is its response, which begins with all values of its source. Padding rows have values
+    /// only if `kept`.
     #[must_use]
     pub fn with_streams(&self, lens: &[usize], kept: bool) -> Self {
         self.with_whole_rows(Row::len, |row, turn| {
@@ -340,18 +339,17 @@ impl Assembly {
         })
     }
 
-    /// The same rows for a field with one value per turn: a row has the value of the last turn that
-    /// is in it.
+    /// The same rows for a field with one value per turn: a row has the value of its last turn.
     #[must_use]
     pub fn with_one_each(&self) -> Self {
         self.with_whole_rows(|_| 1, |_, _| 1)
     }
 
-    /// Rows picked from these: by index, as copies that train nothing where they are padding, or,
-    /// where there is no index, synthetic ones.
+    /// Rows picked from these: copies by index, which do not train if they are padding, and
+    /// synthetic rows for picks without an index.
     ///
     /// # Panics
-    /// If there is no row of an index.
+    /// If an index is out of range.
     #[must_use]
     pub fn picked(&self, picks: &[Pick]) -> Self {
         let (mut rows, mut pieces, mut piece_offsets) = (Vec::new(), Vec::new(), vec![0]);
@@ -377,8 +375,8 @@ impl Assembly {
         }
     }
 
-    /// The same rows, picked from a batch, as they are read from its outputs: what a row is made of is
-    /// the row of the batch that it was.
+    /// The same rows, picked from a batch, read from its outputs: the source of a row is its row of
+    /// the batch.
     #[must_use]
     pub fn reread(&self, picks: impl Iterator<Item = Pick>) -> Self {
         let mut own = self.clone();
@@ -392,8 +390,8 @@ impl Assembly {
         own
     }
 
-    /// As many rows, each with positions of a response only, of which the first so many are its
-    /// source's.
+    /// The same number of rows, each with a response of `len` positions only, of which the first
+    /// `given` come from its source.
     fn with_whole_rows(
         &self,
         len: impl Fn(&Row) -> usize,
@@ -410,7 +408,7 @@ impl Assembly {
         }))
     }
 
-    /// An assembly of rows with one piece at most.
+    /// An assembly of rows with at most one piece each.
     fn of_rows(rows: impl Iterator<Item = (Row, Option<Piece>)>) -> Self {
         let (mut pieces, mut piece_offsets) = (Vec::with_capacity(rows.size_hint().0), vec![0]);
         let rows = rows.map(|(row, piece)| {
@@ -435,14 +433,14 @@ impl Assembly {
         &self.pieces[self.piece_offsets[row]..self.piece_offsets[row + 1]]
     }
 
-    /// Whether a response token of a row was sampled and trains.
+    /// True if a response token of a row was sampled and trains.
     pub fn trains(&self, row: usize, token: usize) -> bool {
         let pieces = self.pieces(row);
         let next = pieces.partition_point(|piece| piece.end() <= token);
         { pieces.get(next) }.is_some_and(|piece| piece.trains && piece.start <= token)
     }
 
-    /// The pieces of all rows, and the offsets that part them.
+    /// The pieces of all rows, and their offsets by row.
     pub fn piece_table(&self) -> (&[Piece], &[usize]) {
         (&self.pieces, &self.piece_offsets)
     }

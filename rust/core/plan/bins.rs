@@ -1,22 +1,22 @@
-//! Bins: which sequences share a row of the output.
+//! Bins: sequences that share an output row.
 
 use crate::error::{Error, Result};
 
-/// A span of a sequence that lies in a bin: all of it, unless a packer split it.
+/// A span of a sequence in a bin: the whole sequence unless a packer split it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Span {
-    /// Which sequence.
+    /// Index of the sequence.
     pub index: usize,
-    /// Where the span begins in it.
+    /// First token of the span, as an offset in the sequence.
     pub from: usize,
-    /// Its number of tokens.
+    /// Number of tokens.
     pub len: usize,
 }
 
-/// Spans of sequences by bin, in order. Every token is in one of them.
+/// Spans of sequences by bin, in order. Every token is in exactly one span.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Bins {
-    /// Where bins begin among the spans, and where the last ends.
+    /// Offsets of bins in `spans`, one more than bins.
     pub offsets: Vec<usize>,
     /// The spans of all bins.
     pub spans: Vec<Span>,
@@ -47,11 +47,11 @@ impl Bins {
         &self.spans[self.offsets[bin]..self.offsets[bin + 1]]
     }
 
-    /// Check that these are bins of sequences of such lengths: every token is in one span.
+    /// Check that these are bins of sequences of the given lengths: every token is in one span.
     ///
     /// # Errors
-    /// [`Error::InvalidPlan`] where the offsets part nothing, [`Error::OtherSequenceCount`]
-    /// and [`Error::OtherSequenceLength`] for other sequences.
+    /// [`Error::InvalidPlan`] for offsets that do not partition the spans,
+    /// [`Error::OtherSequenceCount`] and [`Error::OtherSequenceLength`] for other sequences.
     pub fn check(&self, lens: &[usize]) -> Result<()> {
         let parts = self.offsets.first() == Some(&0)
             && self.offsets.last() == Some(&self.spans.len())
@@ -86,7 +86,7 @@ impl Bins {
                 });
             }
         }
-        // There are as many tokens: they are all there if no two parts overlap.
+        // The numbers of tokens are equal, so all tokens are there if no two parts overlap.
         parts.sort_unstable_by_key(|part| (part.index, part.from));
         let overlap =
             |two: &[&Span]| two[0].index == two[1].index && two[0].from + two[0].len > two[1].from;

@@ -1,35 +1,34 @@
-//! Context parallelism: which positions of packed rows a rank has.
+//! Context parallelism: the positions of packed rows that a rank holds.
 
 use super::placement::{Grid, Segment};
 use super::{Extent, Layout, Placement};
 use crate::error::{Error, Result};
 
-/// One of the ranks that share every sequence.
+/// One of the context-parallel ranks that share every sequence.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CpRank {
-    /// How many there are. Not 0.
+    /// Number of ranks. Not 0.
     pub size: usize,
-    /// Which of them, from 0 on.
+    /// Index of this rank, from 0.
     pub rank: usize,
 }
 
-/// Positions that follow each other, counted row by row over the grid.
+/// Consecutive positions, counted row by row over the grid.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Chunk {
-    /// The first.
+    /// The first position.
     pub begin: usize,
-    /// How many.
+    /// Number of positions.
     pub len: usize,
 }
 
 impl CpRank {
-    /// The chunks that the rank has of packed rows, in order, of each as many positions: every place of a
-    /// sequence, and the padding after the last, is cut into twice as many chunks of one length as there
-    /// are ranks, of which rank r has that of number r and the one that is as far from the end. A single
-    /// rank has everything.
+    /// The rank's chunks of packed rows, in order, with the same number of positions in every row.
+    /// Every place of a sequence, and the padding after the last, is cut into `2 * size` chunks of
+    /// equal length; rank r has chunks r and `2 * size - 1 - r`. A single rank has everything.
     ///
     /// # Errors
-    /// [`Error::NoChunks`], and [`Error::InvalidPlan`] where rows are not packed.
+    /// [`Error::NoChunks`], and [`Error::InvalidPlan`] if rows are not packed.
     pub fn chunks(self, placement: &Placement) -> Result<Vec<Chunk>> {
         let bin_layout = { placement.bin_layout }.filter(|_| placement.layout == Layout::Packed);
         let Some(bin_layout) = bin_layout else {
@@ -66,10 +65,11 @@ impl CpRank {
 }
 
 impl Grid {
-    /// The same output rows with these chunks of their positions alone, of which every row has as many.
+    /// The same output rows, with only these chunks of their positions; every row has the same
+    /// number of them.
     ///
-    /// Where a chunk begins after a segment, with the padding that follows it, an empty segment stands in
-    /// front: so padding stands after a segment of its own.
+    /// A chunk that begins in the padding after a segment gets an empty segment first, so that
+    /// padding follows a segment of its own.
     #[must_use]
     pub fn only(&self, chunks: &[Chunk]) -> Self {
         let positions: usize = chunks.iter().map(|chunk| chunk.len).sum();
@@ -80,7 +80,7 @@ impl Grid {
         let mut before: Option<&Segment> = None;
         for chunk in chunks.iter().filter(|chunk| chunk.len > 0) {
             let end = chunk.begin + chunk.len;
-            // Those that end before the chunk.
+            // Segments that end before the chunk.
             while let Some((segment, later)) = rest.split_first()
                 && begin_of(segment) + segment.len <= chunk.begin
             {

@@ -1,33 +1,33 @@
-//! Costs: what a forward and backward pass over bins of sequences takes, linear in what they hold.
+//! Costs of a forward and backward pass over bins of sequences, linear in their contents.
 
-/// Attention of some layers that does not see all tokens before.
+/// Layers whose attention is limited to a window or a chunk.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Span {
-    /// How many tokens a window, or a chunk, has. Not 0.
+    /// Number of tokens in a window or a chunk. Not 0.
     pub len: usize,
     /// The share of layers, from 0 to 1.
     pub share: f64,
 }
 
-/// What tokens, pairs of tokens in attention, sequences and bins cost: finite, not negative.
+/// Costs of tokens, pairs of tokens in attention, sequences and bins: finite, not negative.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Costs {
     /// Of a token.
     pub per_token: f64,
-    /// Of a token that looks at one token, itself or before it, in all layers.
+    /// Of a token that attends to one token, itself or an earlier one, in all layers.
     pub per_pair: f64,
     /// Of a sequence.
     pub per_sequence: f64,
     /// Of a bin, or a micro-batch.
     pub per_bin: f64,
-    /// Layers that see as many tokens, the last ones.
+    /// Layers that attend to a window of the last tokens.
     pub window: Option<Span>,
-    /// Layers that see those of the same chunk.
+    /// Layers that attend within a chunk.
     pub chunk: Option<Span>,
 }
 
 impl Costs {
-    /// The pairs of tokens in a sequence's attention, on the average of all layers.
+    /// The pairs of tokens in a sequence's attention, averaged over all layers.
     #[allow(clippy::cast_precision_loss, reason = "costs are floats")]
     pub fn pairs(&self, len: usize) -> f64 {
         let triangle = |len: usize| {
@@ -51,12 +51,12 @@ impl Costs {
         pairs
     }
 
-    /// What a sequence costs.
+    /// The cost of a sequence.
     pub fn of(&self, len: usize) -> f64 {
         self.per_sequence + self.of_tokens(len)
     }
 
-    /// What the first tokens of a sequence cost: nothing if there are none.
+    /// The cost of the first `len` tokens of a sequence, without that of the sequence itself.
     #[allow(clippy::cast_precision_loss, reason = "costs are floats")]
     pub fn of_tokens(&self, len: usize) -> f64 {
         self.per_token * len as f64 + self.per_pair * self.pairs(len)

@@ -1,11 +1,11 @@
-//! The way back: where a row's response values stand in per-token outputs of a model.
+//! Gathering: the positions of a row's response values in per-token outputs of a model.
 
 use std::borrow::Cow;
 
 use crate::error::{Error, Result};
 use crate::plan::{Assembly, Piece, Placement, Row, Turns};
 
-/// What an output of a model has the shape of.
+/// The shape of a model output.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Of {
     /// Response-aligned fields.
@@ -14,49 +14,49 @@ pub enum Of {
     Sequence,
 }
 
-/// Which token's value stands at a position.
+/// The token whose value stands at a position.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Shift {
     /// Its own.
     None,
-    /// The next one's: so do log-probabilities come out of a model.
+    /// The next one's, as in log-probabilities from a model.
     NextToken,
 }
 
 /// A per-token output of a model.
 #[derive(Debug, Clone, Copy)]
 pub struct Values {
-    /// What it has the shape of.
+    /// Its shape.
     pub of: Of,
-    /// Which token's value stands at a position.
+    /// The token whose value stands at a position.
     pub shift: Shift,
-    /// Its positions of a row.
+    /// Number of positions per row.
     pub width: usize,
 }
 
-/// What values are given back by.
+/// The unit by which values are returned.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Per {
-    /// Rows, with the observations between their pieces or without.
+    /// Rows, with or without the observations between their pieces.
     Row {
-        /// Whether observations are given too.
+        /// True if observations are included.
         gaps: bool,
-        /// Whether padding rows are given too.
+        /// True if padding rows are included.
         padding: bool,
     },
     /// Turns, in the order of the input.
     Turn,
 }
 
-/// Where values stand, counted over an output's positions; `None` where there is none.
+/// Positions of values, counted over the whole output; `None` for tokens without a value.
 pub type Places = Vec<Option<usize>>;
 
-/// Where the values of response tokens stand in a model's output, and how many of them belong to
-/// each row or turn. Without `may_miss`, each has a place.
+/// The positions of response tokens' values in a model output, and the number of values of each row
+/// or turn. Without `may_miss`, each has a position.
 ///
 /// # Errors
-/// [`Error::NoPrompt`] for the first token of a row without a prompt, [`Error::SplitRow`] for that of a
-/// part of a row, and [`Error::NotInBatch`].
+/// [`Error::NoPrompt`] for the first token of a row without a prompt, [`Error::SplitRow`] for the
+/// first token of a later part of a row, and [`Error::NotInBatch`].
 pub fn gather_places(
     turns: &Turns,
     assembly: &Assembly,
@@ -169,13 +169,13 @@ fn places_of_rows(assembly: &Assembly, placement: &Placement, values: Values) ->
     };
     for segment in segments.iter() {
         let row = rows[segment.row];
-        // Tokens of the stream that come before the first of which a value is wanted.
+        // Tokens of the stream before the first response token.
         let skipped = match of {
             Of::Response => 0,
             Of::Sequence => row.prompt_len,
         };
         let place = segment.dst_row * width + segment.dst_col;
-        // After the last token of a part there is nothing of its row, not even another part.
+        // After the last token of a part, no token of its row follows, not even of another part.
         let len = if is_shifted && placement.bin_layout.is_some() {
             segment.len.saturating_sub(1)
         } else {
@@ -191,14 +191,14 @@ fn places_of_rows(assembly: &Assembly, placement: &Placement, values: Values) ->
     Ok(places)
 }
 
-/// Go on by `len`, and return where that was.
+/// Advance `end` by `len`, and return the previous value.
 fn step(end: &mut usize, len: usize) -> usize {
     let start = *end;
     *end = end.saturating_add(len);
     start
 }
 
-/// So many places that are not known yet. A plan from elsewhere may say anything of lengths.
+/// `count` unknown places. Lengths in a plan from elsewhere may be any numbers.
 fn unknown(count: usize) -> Result<Places> {
     let mut places = Vec::new();
     if places.try_reserve_exact(count).is_err() {

@@ -1,11 +1,11 @@
-//! Joining: the plans of several processes as one, the rows of each after those before.
+//! Joining: the plans of several processes as one, with rows in the order of the plans.
 
 use crate::error::{Error, Result};
 use crate::plan::merge::{Break, Difference, Merge};
 use crate::plan::{Assembly, Piece, Row, Turns};
 
 impl Assembly {
-    /// The turns of several plans in their order, and the rows that are made of them.
+    /// The turns of several plans in order, and the rows made of them.
     ///
     /// # Errors
     /// [`Error::EmptyBatch`] without a turn, and [`Error::InvalidPlan`] without a row.
@@ -35,10 +35,10 @@ impl Assembly {
 }
 
 impl Merge {
-    /// The trajectories of several plans in their order.
+    /// The trajectories of several plans in order.
     ///
     /// # Errors
-    /// [`Error::InvalidPlan`] for plans that merge rewards in other ways, without a row, or of more
+    /// [`Error::InvalidPlan`] for plans that merge rewards in different ways, have no rows, or more
     /// tokens than can be counted.
     pub fn joined(merges: &[&Self]) -> Result<Self> {
         let plans: Vec<_> = merges

@@ -1,4 +1,4 @@
-//! Layouts: what each is, its options, and its way from rows to their places.
+//! Layouts: their forms, options, and placement of rows.
 
 use super::pack::{Cost, PackSpec};
 use super::packed::{BinLayout, PaddingAs};
@@ -9,7 +9,7 @@ use crate::error::{Error, Result};
 use crate::text::counted;
 use crate::ticks::Ticks;
 
-/// How rows lie in the outputs.
+/// The arrangement of rows in the outputs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Layout {
     /// One left-padded block; responses right-aligned.
@@ -18,30 +18,30 @@ pub enum Layout {
     TwoSegment,
     /// One right-padded block; responses left-aligned.
     Right,
-    /// Nothing is padded: one long row, of which every row of the batch is a span.
+    /// No padding: one long row, of which every row of the batch is a span.
     Jagged,
     /// Several sequences share an output row; response-aligned fields have the form of sequences.
     Packed,
-    /// The same, and tokens that rows begin with in common are there once; response-aligned fields are
-    /// as in the jagged layout.
+    /// The same, with shared prefixes of rows stored once; response-aligned fields are as in the
+    /// jagged layout.
     Tree,
 }
 
-/// The form of a layout's outputs, which is all that most of the library asks about a layout.
+/// The form of a layout's outputs; most of the library depends on a layout only through it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Form {
     /// Each row is an output row of its own, with padding.
     Padded,
-    /// Outputs have no dimension of rows: all values lie end to end, without padding.
+    /// Outputs have no row dimension: all values lie end to end, without padding.
     Jagged,
     /// Output rows are bins of several rows.
     Packed,
-    /// The same of token streams, where rows overlap; what belongs to responses lies end to end.
+    /// The same for token streams, where rows overlap; values of responses lie end to end.
     Tree,
 }
 
 impl Layout {
-    /// The form of its outputs.
+    /// The form of the outputs.
     #[must_use]
     pub fn form(self) -> Form {
         match self {
@@ -58,19 +58,19 @@ impl Layout {
         self.form() == Form::Padded
     }
 
-    /// Whether outputs have no dimension of rows.
+    /// True if outputs have no row dimension.
     #[must_use]
     pub fn is_jagged(self) -> bool {
         self.form() == Form::Jagged
     }
 
-    /// Whether each token of every row has a place of its own in output rows of several rows.
+    /// True if output rows hold several rows, each token at a position of its own.
     #[must_use]
     pub fn is_packed(self) -> bool {
         self.form() == Form::Packed
     }
 
-    /// Whether rows overlap, since tokens that they have in common are there once.
+    /// True if rows overlap, since shared tokens are stored once.
     #[must_use]
     pub fn is_tree(self) -> bool {
         self.form() == Form::Tree
@@ -82,7 +82,7 @@ impl Layout {
         matches!(self.form(), Form::Packed | Form::Tree)
     }
 
-    /// Whether outputs of token streams, or of responses, have a dimension of rows.
+    /// True if outputs of token streams, or of responses, have a row dimension.
     #[must_use]
     pub fn has_rows(self, of: Of) -> bool {
         match self.form() {
@@ -92,7 +92,7 @@ impl Layout {
         }
     }
 
-    /// Whether prompts have a width of their own, so that all responses begin at one column.
+    /// True if prompts have a width of their own, so that all responses begin at one column.
     fn has_prompt_width(self) -> bool {
         match self {
             Self::TwoSegment => true,
@@ -105,64 +105,64 @@ impl Layout {
 #[derive(Debug, Clone)]
 pub struct LayoutSpec {
     layout: Layout,
-    /// The widths that do not come from the data; of layouts with bins, that of sequences, and what places
-    /// are rounded up to a multiple of, where that is not 1.
+    /// The fixed widths; for layouts with bins, the sequence width, and the multiple that places
+    /// are rounded up to, if not 1.
     widths: Widths,
     bins: BinSpec,
 }
 
-/// Which rows share a row of the outputs.
+/// The rows of each output row.
 #[derive(Debug, Clone)]
 enum BinSpec {
-    /// None do.
+    /// None.
     None,
     Packed(PackedSpec),
     Tree(TreeSpec),
 }
 
-/// How rows are packed.
+/// Packing options.
 #[derive(Debug, Clone)]
 pub struct PackedSpec {
-    /// Which rows share a row of the outputs, unless a shard has bins.
+    /// The rows of each output row, unless a shard has bins.
     pub bins: BinSource,
-    /// Which token's value of a response-aligned field stands at a position.
+    /// The token whose value of a response-aligned field stands at a position.
     pub shift: Shift,
-    /// What the padding after the last sequence counts as.
+    /// Treatment of the padding after the last sequence.
     pub padding_as: PaddingAs,
 }
 
-/// Where bins come from.
+/// The source of bins.
 #[derive(Debug, Clone)]
 pub enum BinSource {
     /// All rows are in one bin.
     SingleRow,
-    /// The bins of a plan, and what it has rounded places up to a multiple of.
+    /// The bins of a plan, and the multiple that it rounded places up to.
     Given(Bins, usize),
     /// The rows of each bin.
     Lists(Vec<Vec<usize>>),
-    /// They are made of the lengths.
+    /// Bins are packed by lengths.
     Pack(PackSpec),
 }
 
-/// How rows are laid out as trees.
+/// Tree options.
 #[derive(Debug, Clone)]
 pub struct TreeSpec {
-    /// What rows share.
+    /// The source of shared tokens.
     pub source: TreeSource,
-    /// How trees are packed; none for all in one bin, or in those of the source.
+    /// Packing options of trees; None for one bin, or the bins of the source.
     pub pack: Option<PackSpec>,
-    /// What turns get as inputs beside their tokens, numbered: rows with different ones share nothing.
+    /// Numbered ids of each turn's inputs other than tokens: rows with different ids share nothing.
     pub same_inputs: Option<Vec<usize>>,
 }
 
-/// Where it comes from which tokens rows share.
+/// The source of the tokens that rows share.
 #[derive(Debug, Clone)]
 pub enum TreeSource {
-    /// The bins of a plan, and what it has rounded the places of trees up to a multiple of.
+    /// The bins of a plan, and the multiple that it rounded the places of trees up to.
     Bins(Vec<Tree>, usize),
     /// A plan.
     Plan(Tree),
-    /// The tokens, which are compared.
+    /// The tokens, by comparison.
     Tokens(Share),
 }
 
@@ -176,7 +176,7 @@ impl LayoutSpec {
         }
     }
 
-    /// The packed layout, of a fixed width or that of the widest bin.
+    /// The packed layout, of a fixed width or the width of the widest bin.
     pub fn packed(packed: PackedSpec, width: Option<usize>, multiple_of: usize) -> Self {
         Self {
             layout: Layout::Packed,
@@ -185,7 +185,7 @@ impl LayoutSpec {
         }
     }
 
-    /// The tree layout, of a fixed width or that of the widest bin.
+    /// The tree layout, of a fixed width or the width of the widest bin.
     pub fn tree(tree: TreeSpec, width: Option<usize>, multiple_of: usize) -> Self {
         Self {
             layout: Layout::Tree,
@@ -199,7 +199,7 @@ impl LayoutSpec {
         self.layout
     }
 
-    /// How rows are packed by their lengths, if they are.
+    /// Packing options, if rows are packed by length.
     pub fn pack_spec(&self) -> Option<&PackSpec> {
         match &self.bins {
             BinSpec::Packed(PackedSpec {
@@ -211,7 +211,7 @@ impl LayoutSpec {
         }
     }
 
-    /// How rows are laid out as trees, if they are.
+    /// Tree options, if rows are laid out as trees.
     pub fn tree_spec(&self) -> Option<&TreeSpec> {
         match &self.bins {
             BinSpec::Tree(tree) => Some(tree),
@@ -219,7 +219,7 @@ impl LayoutSpec {
         }
     }
 
-    /// Check that all rows of a step are no longer than fixed widths, nor its bins.
+    /// Check that no row or bin of a step exceeds a fixed width.
     ///
     /// # Errors
     /// [`Error::TooWide`] and [`Error::StepTooWide`].
@@ -231,11 +231,11 @@ impl LayoutSpec {
         }
     }
 
-    /// Lay rows out, as wide as if the `least` were among them; in bins of the shard, if it has some.
-    /// `tree` is what was found by comparing tokens.
+    /// Lay out rows, as wide as if the `least` were among them; in the bins of the shard, if any.
+    /// `tree` is the result of comparing tokens.
     ///
     /// # Errors
-    /// Rows wider than a fixed width, bins of other rows, and what packing raises.
+    /// For rows wider than a fixed width and bins of other rows, and those of packing.
     pub fn place(
         &self,
         assembly: &Assembly,
@@ -311,7 +311,7 @@ impl LayoutSpec {
         Placement::of_trees(assembly, bins, multiple_of, width, least)
     }
 
-    /// What places are rounded up to a multiple of: as said, or else as planned.
+    /// The multiple that places are rounded up to: the option, or else that of the plan.
     fn multiple_of(&self, planned: usize) -> usize {
         match self.widths.multiple_of {
             1 => planned,
@@ -321,7 +321,7 @@ impl LayoutSpec {
 }
 
 impl Placement {
-    /// Lay an assembly's rows out.
+    /// Lay out an assembly's rows.
     ///
     /// # Errors
     /// [`Error::TooWide`] naming a row that is longer than a fixed width, [`Error::WidthTooLarge`] and
@@ -372,8 +372,8 @@ impl Placement {
         })
     }
 
-    /// The widths of rows picked from these for a shard: those that there are, and what its step needs.
-    /// None of rows in bins.
+    /// The widths of rows picked from these for a shard: at least the present widths and those of
+    /// its step. None for rows in bins.
     fn widths_for(&self, shard: &Shard) -> Option<Widths> {
         let least = shard.least_known();
         let (sequence, response) = (self.sequence.width(), self.response.width());
@@ -394,15 +394,15 @@ impl Placement {
         }
     }
 
-    /// The layout of rows picked from these for a shard: the same, as wide as these and as the shard's step.
-    /// None of rows in bins, whose output rows are no rows of a shard.
+    /// The layout of rows picked from these for a shard: the same layout, at least as wide as these
+    /// and as the shard's step. None for rows in bins, whose output rows are not rows of a shard.
     #[must_use]
     pub fn layout_for(&self, shard: &Shard) -> Option<LayoutSpec> {
         let widths = self.widths_for(shard)?;
         Some(LayoutSpec::of_rows(self.layout, widths))
     }
 
-    /// The first of the rows of a shard, if they are a view of these: they follow each other, none is
+    /// The first row of a shard whose rows are a view of these: they are consecutive, none is
     /// padding, and they are as wide as the shard's step.
     #[must_use]
     pub fn first_in_view(&self, shard: &Shard) -> Option<usize> {
@@ -418,10 +418,10 @@ impl Placement {
 }
 
 impl Bins {
-    /// Bins of whole sequences of such lengths, from lists of these.
+    /// Bins of whole sequences of the given lengths, from lists of indices.
     ///
     /// # Errors
-    /// [`Error::OtherBins`] where not every sequence is in one bin.
+    /// [`Error::OtherBins`] unless every sequence is in exactly one bin.
     pub fn of_lists(lists: &[Vec<usize>], lens: &[usize]) -> Result<Self> {
         let all = || lists.iter().flatten().copied();
         if let Some(last) = all().max().filter(|&last| last >= lens.len()) {
@@ -448,7 +448,7 @@ impl Bins {
         }
     }
 
-    /// Say why not every token of every sequence lies in exactly one span.
+    /// The reason if any token of a sequence does not lie in exactly one span.
     fn defect(&self, sequences: usize) -> Option<String> {
         let column = |value: fn(&Span) -> usize| {
             let values = self.spans.iter().map(value);

@@ -1,4 +1,4 @@
-//! Plans: small integer tables that say what goes where. No token is in them.
+//! Plans: small integer tables of what goes where. They hold no tokens.
 
 mod assembly;
 mod attention;

@@ -1,13 +1,13 @@
-//! The packed layout: rows of the output are bins, in which sequences follow each other.
+//! The packed layout: each output row is a bin of consecutive sequences.
 
 use super::placement::{Grid, Segment, rounded_width};
 use crate::error::{Error, Result};
 use crate::plan::{Assembly, Bins, Shift, Span};
 
-/// How many bins of a plan from elsewhere may be empty.
+/// Maximum number of empty bins in a plan from elsewhere.
 pub(super) const MAX_EMPTY_BINS: usize = 1 << 20;
 
-/// What the padding after the last sequence of an output row counts as.
+/// Treatment of the padding after the last sequence of an output row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PaddingAs {
     /// A segment of its own.
@@ -18,19 +18,19 @@ pub enum PaddingAs {
     NoSegment,
 }
 
-/// How bins are laid out.
+/// Layout options of bins.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BinLayout {
-    /// What the place of every sequence is rounded up to a multiple of. Not 0.
+    /// The place of every sequence is rounded up to a multiple of this. Not 0.
     pub multiple_of: usize,
-    /// Which token's value of a response-aligned field stands at a position.
+    /// The token whose value of a response-aligned field stands at a position.
     pub shift: Shift,
-    /// What the padding after the last sequence counts as.
+    /// Treatment of the padding after the last sequence.
     pub padding_as: PaddingAs,
 }
 
-/// The place of a sequence in an output row, or the padding after the last one. Those of a row
-/// follow each other and make up the whole row.
+/// The place of a sequence in an output row, or the padding after the last one. The extents of a
+/// row are consecutive and cover it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Extent {
     /// Output row.
@@ -46,10 +46,10 @@ pub struct Extent {
 }
 
 impl Grid {
-    /// The token streams of rows in their bins. Spans that begin a place begin at a multiple, and the
-    /// last of a bin ends before one.
+    /// The token streams of rows in their bins. Spans that begin a place begin at a multiple, and
+    /// the place of the last span of a bin ends at one.
     ///
-    /// `width` is fixed, or that of the widest bin, but not less than `least`.
+    /// `width` is the fixed width; None for that of the widest bin, but at least `least`.
     ///
     /// # Errors
     /// [`Error::BinTooWide`], [`Error::WidthTooLarge`] and [`Error::TooLarge`].
@@ -106,8 +106,8 @@ impl Grid {
 }
 
 impl BinLayout {
-    /// The responses in the form of whole sequences: each value stands where its token stands, or,
-    /// shifted, where the token before it stands in the same bin.
+    /// The responses in the form of whole sequences: each value stands at its token or, shifted, at
+    /// the token before it in the same bin.
     pub(super) fn responses(self, assembly: &Assembly, sequences: &Grid) -> Result<Grid> {
         let shift = usize::from(self.shift == Shift::NextToken);
         let segments = sequences.segments().iter().map(|segment| {
@@ -126,7 +126,7 @@ impl BinLayout {
         Grid::of_segments(sequences.rows(), sequences.width(), segments)
     }
 
-    /// The places of sequences, and the padding after them.
+    /// The extents of sequences and of the padding after them.
     #[must_use]
     pub fn extents(self, sequences: &Grid) -> Vec<Extent> {
         let mut extents = Vec::new();
@@ -154,7 +154,7 @@ impl BinLayout {
                     dst_col: end,
                     len: rest,
                     tokens: rest,
-                    // After no sequence there is none to extend.
+                    // Without a sequence there is no segment to extend.
                     is_segment: self.padding_as == PaddingAs::OwnSegment,
                 }),
             }
@@ -162,14 +162,14 @@ impl BinLayout {
         extents
     }
 
-    /// Whether the places of sequences have room in such a grid.
+    /// True if the places of sequences fit the grid.
     pub(super) fn fits(self, sequences: &Grid) -> bool {
         let Self { multiple_of, .. } = self;
         let has_tokens = sequences.segments().iter().any(|segment| segment.len > 0);
         if multiple_of == 0 || (has_tokens && multiple_of > sequences.width()) {
             return false;
         }
-        // Nobody packs so many empty bins, but tables from elsewhere may say anything.
+        // No packer leaves this many bins empty, but tables from elsewhere may hold any numbers.
         if sequences.rows() > sequences.segments().len() + MAX_EMPTY_BINS {
             return false;
         }
@@ -180,7 +180,7 @@ impl BinLayout {
         extents.windows(2).all(follow) && extents.iter().all(|it| end(it) <= sequences.width())
     }
 
-    /// Where position ids count: every segment from 0 on, with its padding.
+    /// The grid of position ids: every segment counts from 0, padding included.
     ///
     /// # Errors
     /// [`Error::TooLarge`].
@@ -198,8 +198,8 @@ impl BinLayout {
         Grid::of_segments(sequences.rows(), sequences.width(), segments.collect())
     }
 
-    /// The lengths of the segments of every output row: of their tokens, or of their places if these
-    /// are `padded`.
+    /// The lengths of the segments of every output row: in tokens, or in positions of their places
+    /// if `padded`.
     #[must_use]
     pub fn segment_lens(
         self,
@@ -209,14 +209,14 @@ impl BinLayout {
     ) -> Vec<Vec<usize>> {
         let mut lens = vec![Vec::new(); sequences.rows()];
         for extent in extents.iter().filter(|extent| extent.is_segment) {
-            // Where places are not rounded, only padding makes one longer than its tokens.
+            // Without rounding, a place is longer than its tokens only by padding of the row.
             let is_place = padded || self.multiple_of == 1;
             lens[extent.dst_row].push(if is_place { extent.len } else { extent.tokens });
         }
         lens
     }
 
-    /// How many response tokens have no place since a packer split their sequence before them.
+    /// Number of response tokens without a place since a packer split their sequence before them.
     #[must_use]
     pub fn num_lost(self, assembly: &Assembly, sequences: &Grid) -> usize {
         let begins_part = |segment: &&Segment| {
@@ -232,8 +232,7 @@ impl BinLayout {
 }
 
 impl Grid {
-    /// The same grid where every segment is without its last position: that of tokens which no other
-    /// one follows.
+    /// The same grid without the last position of every segment: no token follows there.
     #[must_use]
     pub fn without_last(&self) -> Self {
         self.map_segments(|segment| Segment {
@@ -242,7 +241,7 @@ impl Grid {
         })
     }
 
-    /// The same grid where every segment counts from 0 on.
+    /// The same grid with every segment counting from 0.
     #[must_use]
     pub fn restarting(&self) -> Self {
         self.map_segments(|segment| Segment {

@@ -1,4 +1,4 @@
-//! The placement: where rows go.
+//! The placement: positions of rows in the output.
 
 use super::tree;
 use crate::error::{Error, Result};
@@ -12,9 +12,10 @@ const MAX_POSITIONS: usize = 1 << 56;
 pub struct Segment {
     /// The row of the assembly.
     pub row: usize,
-    /// Where the span begins: in the row's token stream or in its response, by the grid.
+    /// First token of the span, as an offset in the row's token stream or in its response, by the
+    /// grid.
     pub from: usize,
-    /// Its number of tokens.
+    /// Number of tokens.
     pub len: usize,
     /// Output row.
     pub dst_row: usize,
@@ -22,9 +23,9 @@ pub struct Segment {
     pub dst_col: usize,
 }
 
-/// An output of `rows` x `width` positions and the segments that lie on it; the rest is padding.
+/// An output of `rows` x `width` positions and its segments; the rest is padding.
 ///
-/// Segments are ordered by place and do not overlap, so one walk writes every position once.
+/// Segments are ordered by place and do not overlap, so one pass writes every position once.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Grid {
     rows: usize,
@@ -32,7 +33,7 @@ pub struct Grid {
     segments: Vec<Segment>,
 }
 
-/// A span of a grid that can be written by itself: the unit for polling and for threads.
+/// A span of a grid that can be written separately: the unit for polling and for threads.
 #[derive(Debug, Clone, Copy)]
 pub struct Band<'a> {
     /// First position, counted row by row over the grid.
@@ -41,11 +42,11 @@ pub struct Band<'a> {
     pub end: usize,
     /// The segments that lie in it.
     pub segments: &'a [Segment],
-    /// Positions of a grid's row.
+    /// Width of the grid.
     pub width: usize,
 }
 
-/// Widths that do not come from the data, so that several batches agree on them.
+/// Widths fixed by options, so that several batches have the same.
 #[derive(Debug, Clone, Copy)]
 pub struct Widths {
     /// Of token streams, in layouts of one block.
@@ -54,14 +55,14 @@ pub struct Widths {
     pub prompt: Option<usize>,
     /// Of responses.
     pub response: Option<usize>,
-    /// What widths of token streams, or of their two segments, are rounded up to a multiple of.
-    /// Not 0.
+    /// Widths of token streams, or of their two segments, are rounded up to a multiple of this. Not
+    /// 0.
     pub multiple_of: usize,
-    /// What widths that come from the data have to hold at least: rows that other batches have.
+    /// Minimum lengths that widths from the data hold: those of rows in other batches.
     pub least: Longest,
 }
 
-/// Tokens of the longest rows, each of another row maybe.
+/// The longest lengths in tokens, possibly each of a different row.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Longest {
     /// Of prompts.
@@ -73,7 +74,7 @@ pub struct Longest {
 }
 
 impl Longest {
-    /// The longest of both.
+    /// The element-wise maximum.
     #[must_use]
     pub fn max(self, other: Self) -> Self {
         Self {
@@ -83,7 +84,7 @@ impl Longest {
         }
     }
 
-    /// What is longest among rows.
+    /// The longest lengths among rows.
     pub fn of_rows(rows: &[Row]) -> Self {
         let longest = |len: fn(&Row) -> usize| rows.iter().map(len).max().unwrap_or(0);
         Self {
@@ -95,7 +96,7 @@ impl Longest {
 }
 
 impl Widths {
-    /// Those of bins: a fixed width, and what places are rounded up to a multiple of.
+    /// Widths of bins: a fixed width, and the multiple that places are rounded up to.
     pub(super) fn of_bins(sequence: Option<usize>, multiple_of: usize) -> Self {
         Self {
             sequence,
@@ -107,7 +108,7 @@ impl Widths {
     /// Check that rows are no longer than fixed widths.
     ///
     /// # Errors
-    /// [`Error::TooWide`] naming the first row that is.
+    /// [`Error::TooWide`] naming the first row that is longer.
     pub fn check(&self, rows: &[Row]) -> Result<()> {
         let check = |len: fn(&Row) -> usize, fixed: Option<usize>, unit, argument| {
             let too_wide = |width| rows.iter().position(|row| len(row) > width);
@@ -138,10 +139,10 @@ impl Widths {
     }
 }
 
-/// The width of `count` rows that the option `argument` fixes, or of the longest row, rounded up.
+/// The width of `count` rows: fixed by the option `argument`, or of the longest row; rounded up.
 ///
 /// # Errors
-/// [`Error::WidthTooLarge`] naming the option that makes rows wider than any memory.
+/// [`Error::WidthTooLarge`] naming the option that makes rows wider than memory.
 pub(super) fn rounded_width(
     count: usize,
     (argument, fixed): (&'static str, Option<usize>),
@@ -188,16 +189,16 @@ pub enum Align {
     Right,
 }
 
-/// Where rows go: their token streams, and their responses for response-aligned fields.
+/// The places of rows: of their token streams, and of their responses for response-aligned fields.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Placement {
-    /// What the grids were made by.
+    /// The layout of the grids.
     pub layout: Layout,
     /// Places of token streams; also of sequence-aligned fields.
     pub sequence: Grid,
     /// Places of responses.
     pub response: Grid,
-    /// How bins are laid out, if the layout is packed.
+    /// Layout options of bins, if the layout is packed.
     pub bin_layout: Option<BinLayout>,
 }
 
@@ -239,7 +240,7 @@ impl Placement {
             return Err(Error::InvalidPlan(reason));
         }
         if let Some(bin_layout) = bin_layout {
-            // All else follows from the token streams.
+            // Everything else follows from the token streams.
             let fits = bin_layout.fits(&sequence)
                 && bin_layout.responses(assembly, &sequence)? == response;
             if !fits {
@@ -262,11 +263,11 @@ impl Placement {
         })
     }
 
-    /// Lay an assembly's rows out in bins: as wide as the widest one and `least`, or of a fixed
-    /// `width`.
+    /// Lay out an assembly's rows in bins: of a fixed `width`, or as wide as the widest bin and at
+    /// least `least`.
     ///
     /// # Errors
-    /// Bins of other rows, [`Error::BinTooWide`] and [`Error::TooLarge`].
+    /// [`Error::BinTooWide`], [`Error::TooLarge`] and those of [`Bins::check`].
     pub fn packed(
         assembly: &Assembly,
         bins: &Bins,
@@ -279,7 +280,7 @@ impl Placement {
         Self::of_bins(assembly, bins, bin_layout, width, least)
     }
 
-    /// The same of bins of these rows.
+    /// As [`Self::packed`], for bins that are known to hold these rows.
     ///
     /// # Errors
     /// [`Error::BinTooWide`] and [`Error::TooLarge`].
@@ -368,7 +369,7 @@ impl Grid {
         Self::of_segments(rows, width, lens.enumerate().map(place).collect())
     }
 
-    /// One long row, in which one segment follows the other.
+    /// One long row of consecutive segments.
     ///
     /// # Errors
     /// [`Error::TooLarge`].
@@ -393,7 +394,7 @@ impl Grid {
         Self::of_segments(1, end, segments)
     }
 
-    /// The same grid where of each row only the first tokens are there, `lens` of them.
+    /// The same grid with only the first `lens` tokens of each row.
     #[must_use]
     pub fn truncated(&self, lens: &[usize]) -> Self {
         self.map_segments(|segment| Segment {
@@ -404,7 +405,7 @@ impl Grid {
         })
     }
 
-    /// The same grid with other segments, each inside of the one that it is made of.
+    /// The same grid with changed segments, each inside the original one.
     pub(super) fn map_segments(&self, change: impl Fn(&Segment) -> Segment) -> Self {
         Self {
             segments: self.segments.iter().map(change).collect(),
@@ -412,7 +413,7 @@ impl Grid {
         }
     }
 
-    /// The same grid without segments that hold nothing.
+    /// The same grid without empty segments.
     #[must_use]
     pub fn without_empty(&self) -> Self {
         let segments = self.segments.iter().filter(|segment| segment.len > 0);
@@ -424,7 +425,8 @@ impl Grid {
         Self { segments, ..*self }
     }
 
-    /// As many output rows of another width, with segments that are right by construction.
+    /// The same number of output rows of another width, with segments that are right by
+    /// construction.
     pub(super) fn of_width(&self, width: usize, segments: Vec<Segment>) -> Self {
         let rows = self.rows;
         Self {
@@ -434,7 +436,7 @@ impl Grid {
         }
     }
 
-    /// Two segments per row, of which the prompts end and the responses begin at one column.
+    /// Two segments per row; prompts end and responses begin at one column.
     pub(super) fn two_segment(
         rows: &[Row],
         prompt_width: usize,
@@ -482,7 +484,7 @@ impl Grid {
         self.width
     }
 
-    /// Positions in all.
+    /// Total number of positions.
     pub fn positions(&self) -> usize {
         self.rows * self.width
     }
@@ -502,10 +504,10 @@ impl Grid {
         }
     }
 
-    /// The grid in bands of about `positions` each, in order, without a gap between them.
+    /// The grid in bands of about `positions` each, in order and without gaps.
     ///
-    /// A band ends where a segment begins: the padding after a segment goes with it, and a segment
-    /// longer than that makes a longer band.
+    /// A band ends where a segment begins: the padding after a segment belongs to its band, and a
+    /// longer segment makes a longer band.
     pub fn bands(&self, positions: usize) -> impl Iterator<Item = Band<'_>> {
         let mut rest = Some(self.whole());
         std::iter::from_fn(move || {
@@ -535,7 +537,7 @@ impl Grid {
 }
 
 impl Band<'_> {
-    /// Where a segment begins, counted row by row over the grid.
+    /// The first position of a segment, counted row by row over the grid.
     pub fn place(&self, segment: &Segment) -> usize {
         segment.dst_row * self.width + segment.dst_col
     }

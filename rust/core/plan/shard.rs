@@ -1,4 +1,4 @@
-//! Shards: the rows of a step that one batch has.
+//! Shards: the rows of a step in one batch.
 
 use crate::error::{Error, Result};
 use crate::plan::share::{Tree, TreeRow};
@@ -7,47 +7,47 @@ use crate::plan::{Bins, Longest, Pick, Row};
 /// Rows picked from all rows of a step.
 #[derive(Debug, Clone)]
 pub struct Shard {
-    /// Which, in order; a synthetic one where there is no index.
+    /// The picked rows, in order; a pick without an index is a synthetic row.
     pub picks: Vec<Pick>,
-    /// How many rows the step has.
+    /// Number of rows in the step.
     pub num_rows: usize,
-    /// What is longest in the step; prompt and response are 0 where only rows are known.
+    /// The longest lengths in the step; prompt and response are 0 if only row totals are known.
     pub widths: Option<Longest>,
     /// Tokens of each row, if they are known.
     pub lens: Option<Vec<usize>>,
-    /// How the rows are packed, if they are.
+    /// The bins of the rows, if packed.
     pub bins: Option<ShardBins>,
-    /// Which rows its widths come from.
+    /// The rows that determine its widths.
     pub widths_of: WidthsOf,
 }
 
-/// Which rows the widths of a shard come from, where no option fixes them.
+/// The rows that determine a shard's widths where no option fixes them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WidthsOf {
-    /// Those of the whole step, so that all shards are as wide.
+    /// Those of the whole step, so that all shards have the same width.
     Step,
     /// The shard's own.
     Shard,
 }
 
-/// The bins of a shard: its rows follow each other in them.
+/// The bins of a shard, over consecutive rows.
 #[derive(Debug, Clone)]
 pub struct ShardBins {
-    /// Where bins begin in the shard's rows, and where the last ends.
+    /// Offsets of bins in the shard's rows, one more than bins.
     pub offsets: Vec<usize>,
-    /// Positions of the step's widest bin.
+    /// Width of the step's widest bin.
     pub width: usize,
-    /// How many tokens each row has in common with the one before it in its bin, if bins are trees.
+    /// Number of tokens that each row shares with the row before it in its bin, if bins are trees.
     pub shared: Option<Vec<usize>>,
 }
 
 impl Shard {
-    /// Check that the shard is one of a step of such rows, of which `longest` is longest, and return what its
-    /// widths have to hold at least: what is longest among all that are written of the step, or nothing where
-    /// widths are its own.
+    /// Check that the shard belongs to a step of these rows, with the lengths `longest`. Returns
+    /// the minimum lengths that its widths hold: the longest of all rows written for the step, or 0
+    /// if the widths are the shard's own.
     ///
     /// # Errors
-    /// A plan for other rows.
+    /// If the plan is for other rows.
     pub fn check(&self, step: &[Row], longest: Longest) -> Result<Longest> {
         let found = step.len();
         if found != self.num_rows {
@@ -79,7 +79,7 @@ impl Shard {
         })
     }
 
-    /// The trees that its bins are, if they are, of these rows.
+    /// The trees in its bins, for these rows; None if bins are not trees.
     ///
     /// # Errors
     /// As [`ShardBins::trees`].
@@ -90,7 +90,7 @@ impl Shard {
             .map_or(Ok(None), |bins| bins.trees(&lens))
     }
 
-    /// What the width of its bins is at least.
+    /// The minimum width of its bins.
     pub(super) fn least_bin_width(&self) -> usize {
         match (&self.bins, self.widths_of) {
             (Some(bins), WidthsOf::Step) => bins.width,
@@ -98,7 +98,7 @@ impl Shard {
         }
     }
 
-    /// The first row, if all follow each other and none is padding.
+    /// The first row, if rows are consecutive and none is padding.
     pub fn adjacent(&self) -> Option<usize> {
         let first = self.picks.first()?.row?;
         let mut expected = (first..).map(Pick::of_row);
@@ -106,7 +106,7 @@ impl Shard {
         are_adjacent.then_some(first)
     }
 
-    /// What is longest in the step, as far as the shard knows.
+    /// The longest lengths in the step known to the shard.
     pub(super) fn least_known(&self) -> Longest {
         let planned = self.widths.unwrap_or_default();
         match self.picks.iter().any(|pick| pick.row.is_none()) {
@@ -115,8 +115,8 @@ impl Shard {
         }
     }
 
-    /// What is longest among all rows that are written of the step: those that there are and, in some
-    /// shard maybe, synthetic ones.
+    /// The longest lengths among all rows written for the step: its own rows and, if any shard has
+    /// them, synthetic ones.
     fn least(&self, longest: Longest) -> Result<Longest> {
         let with_synthetic = longest.max(Longest::of_rows(&[Row::SYNTHETIC]));
         let has_synthetic = self.picks.iter().any(|pick| pick.row.is_none());
@@ -131,7 +131,7 @@ impl Shard {
         if planned == longest || planned == with_synthetic {
             return Ok(planned);
         }
-        // Of a plan that knows totals alone, and whether there are synthetic rows.
+        // A plan of totals alone, without or with synthetic rows.
         match (planned.prompt, planned.response) {
             (0, 0) if planned.sequence == longest.sequence => Ok(of_rows),
             (1, 1) if planned.sequence == with_synthetic.sequence => Ok(with_synthetic),
@@ -158,7 +158,7 @@ impl ShardBins {
         }
     }
 
-    /// The bins of rows of such lengths.
+    /// The bins of rows of the given lengths.
     ///
     /// # Errors
     /// Those of [`Bins::check`].
@@ -171,10 +171,10 @@ impl ShardBins {
         Ok(bins)
     }
 
-    /// The trees of rows of such lengths, if bins are trees.
+    /// The trees of rows of the given lengths, if bins are trees.
     ///
     /// # Errors
-    /// [`Error::InvalidPlan`] for other rows, or rows that share more than they have.
+    /// [`Error::InvalidPlan`] for other rows, or rows that share more tokens than they have.
     pub fn trees(&self, lens: &[usize]) -> Result<Option<Vec<Tree>>> {
         let Some(shared) = &self.shared else {
             return Ok(None);

@@ -1,25 +1,25 @@
-//! Tables of plans as they come from outside: what is wrong with them, if they are no plan.
+//! Tables of plans from outside, and the first defect in them.
 
-/// No row has so many tokens: sums of all of them fit.
+/// Exceeds the tokens of any row; sums over all rows fit in 64 bits.
 const MAX_TOKENS: i64 = 1 << 31;
 
-/// The tables of bins, or of sequences and pieces of them, that lie in bins.
+/// The tables of bins of sequences, or pieces of them.
 #[derive(Debug, Clone, Copy)]
 pub struct BinTables<'a> {
-    /// Where bins begin among the pieces, and where the last ends.
+    /// Offsets of bins in the pieces, one more than bins.
     pub offsets: &'a [i64],
     /// The sequence of each piece.
     pub indices: &'a [i64],
-    /// Where each piece begins in its sequence.
+    /// First token of each piece, as an offset in its sequence.
     pub starts: &'a [i64],
-    /// The tokens of each piece; as many pieces as indices and starts.
+    /// Number of tokens of each piece; of the same length as `indices` and `starts`.
     pub lens: &'a [i64],
     /// Number of sequences.
     pub sequences: usize,
 }
 
 impl BinTables<'_> {
-    /// Say why not every token of every sequence lies in exactly one piece.
+    /// The reason if any token of a sequence does not lie in exactly one piece.
     pub fn defect(&self) -> Option<String> {
         let (sequences, pieces) = (self.sequences, self.indices.len());
         if let Some(defect) = offsets_defect("offsets", self.offsets, pieces, "pieces") {
@@ -56,7 +56,7 @@ impl BinTables<'_> {
             .map(|index| format!("the pieces of sequence {index} have gaps or overlaps"))
     }
 
-    /// The first sequence of which a token is in no piece or in two, or that has an empty part.
+    /// The first sequence with a token in no piece or in two, or with an empty part.
     fn not_whole(&self) -> Option<i64> {
         let indices = self.indices;
         if indices.len() == self.sequences {
@@ -79,29 +79,30 @@ impl BinTables<'_> {
     }
 }
 
-/// The tables of a step: which row is in which slot.
+/// The tables of a step: the row of every slot.
 #[derive(Debug, Clone, Copy)]
 pub struct StepTables<'a> {
-    /// The row in each slot; -1 is a synthetic one.
+    /// The row in each slot; -1 for a synthetic one.
     pub rows: &'a [i64],
-    /// Which slots are there to fill up.
+    /// True for slots of padding.
     pub is_padding: &'a [bool],
-    /// Where mini-batches begin, in slots.
+    /// Offsets of mini-batches, in slots.
     pub mini_batch_offsets: &'a [i64],
     /// Number of ranks.
     pub ranks: usize,
     /// Number of rows.
     pub num_rows: usize,
-    /// Where prompts begin, in rows.
+    /// Offsets of prompts, in rows.
     pub prompt_offsets: &'a [i64],
     /// The first prompt of each mini-batch.
     pub mini_batch_prompts: &'a [i64],
-    /// Where bins begin, in slots, if rows are packed.
+    /// Offsets of bins, in slots, if rows are packed.
     pub bin_offsets: Option<&'a [i64]>,
 }
 
 impl StepTables<'_> {
-    /// Say why they are no plan: a row is not in exactly one slot, or ranks have different numbers.
+    /// The reason if they are no plan: a row is not in exactly one slot, or ranks have different
+    /// numbers of rows or bins.
     pub fn defect(&self) -> Option<String> {
         let slots = self.rows.len();
         if self.is_padding.len() != slots {
@@ -145,7 +146,7 @@ impl StepTables<'_> {
         self.uneven().or_else(|| self.misplaced())
     }
 
-    /// Say why ranks have different numbers of rows, or of bins.
+    /// The reason if ranks have different numbers of rows or bins.
     fn uneven(&self) -> Option<String> {
         let mut ends = self.mini_batch_offsets.to_vec();
         let mut units = "rows";
@@ -181,7 +182,7 @@ impl StepTables<'_> {
         ))
     }
 
-    /// Say which rows are in no slot, or in two.
+    /// The first row in no slot or in several.
     fn misplaced(&self) -> Option<String> {
         let num_rows = self.num_rows;
         let mut slots_of = vec![0_u8; num_rows];
@@ -213,7 +214,7 @@ impl StepTables<'_> {
     }
 }
 
-/// Say why offsets do not go from 0 to the number of what they part.
+/// The reason if offsets do not rise from 0 to `end`.
 fn offsets_defect(name: &str, offsets: &[i64], end: usize, noun: &str) -> Option<String> {
     if !goes_to(offsets, end) {
         let found = match (offsets.first(), offsets.last()) {

@@ -1,8 +1,9 @@
-//! What trains, from the plan alone: the sampled tokens of real rows that a token before them predicts.
+//! Trained tokens, from the plan alone: sampled tokens of real rows that a token before them
+//! predicts.
 //!
-//! Padding rows do not train: [`Piece::in_row`] makes gaps of their pieces, wherever rows are picked.
-//! Nothing predicts the first token of a sequence, or of a part of a split one: the position before
-//! it, if there is one, holds padding or another sequence.
+//! Padding rows do not train: [`Piece::in_row`] turns their pieces into gaps wherever rows are
+//! picked. Nothing predicts the first token of a sequence, or of a part of a split one: the
+//! position before it, if there is one, holds padding or another sequence.
 
 use std::borrow::Cow;
 
@@ -11,7 +12,7 @@ use crate::error::Result;
 use crate::plan::{Assembly, Piece, Row, Shift};
 
 impl Piece {
-    /// The same piece in a row that may be padding: there nothing trains.
+    /// The same piece in a row that may be padding; padding does not train.
     pub(super) fn in_row(self, is_padding: bool) -> Self {
         Self {
             trains: self.trains && !is_padding,
@@ -38,12 +39,12 @@ impl Placement {
     pub fn predicted_responses(&self, assembly: &Assembly) -> Cow<'_, Grid> {
         let parts = self.sequence.segments();
         let begins_part = |(index, segment): (usize, &Segment)| {
-            // Each packed response lies in the part of the same number; other rows are in one part.
+            // A packed response lies in the part of the same index; other rows have one part.
             let part_begin = self.bin_layout.map_or(0, |_| parts[index].from);
             segment.len > 0 && part_begin >= assembly.rows()[segment.row].prompt_len
         };
         let mut segments = self.response.segments().iter().enumerate();
-        // Shifted, such tokens have no place at all.
+        // With a shift, such tokens have no place.
         if self.is_shifted() || !segments.any(begins_part) {
             return Cow::Borrowed(&self.response);
         }
@@ -55,7 +56,7 @@ impl Placement {
         Cow::Owned(self.response.with_segments(predicted.collect()))
     }
 
-    /// The places of tokens that train: sampled ones of real rows that a token predicts.
+    /// The places of trained tokens: sampled tokens of real rows that a token predicts.
     #[must_use]
     pub fn trained_responses(&self, assembly: &Assembly) -> Grid {
         let predicted = self.predicted_responses(assembly);
@@ -78,8 +79,9 @@ impl Placement {
         self.response.with_segments(trained)
     }
 
-    /// The places of labels, and whether each holds the label of the next token: as it is asked for,
-    /// or as response-aligned fields are shifted. A token that nothing predicts has none.
+    /// The places of labels, and true if each holds the label of the next token, because of
+    /// `shifted` or the shift of response-aligned fields. A token that nothing predicts has no
+    /// label.
     #[must_use]
     pub fn labels(&self, assembly: &Assembly, shifted: bool) -> (Cow<'_, Grid>, bool) {
         let is_shifted = shifted || self.is_shifted();
@@ -101,7 +103,8 @@ impl Placement {
         (places, is_shifted)
     }
 
-    /// The sampled tokens of real rows that nothing predicts: a row and a place in its response each.
+    /// The sampled tokens of real rows that nothing predicts, each as a row and an offset in its
+    /// response.
     pub fn unpredicted<'a>(&'a self, assembly: &'a Assembly) -> impl Iterator<Item = Unpredicted> {
         let of_part = |segment: &Segment| {
             let token = { segment.from }.checked_sub(assembly.rows()[segment.row].prompt_len)?;
@@ -126,13 +129,13 @@ impl Placement {
             })
     }
 
-    /// Whether a segment of the token streams begins a sequence, or a part of a split one. In two
-    /// segments, that of a response goes on from its prompt.
+    /// Whether a segment of the token streams begins a sequence, or a part of a split one. In the
+    /// two-segment layout, a response continues its prompt.
     fn begins_part(&self, segment: &Segment) -> bool {
         segment.from == 0 || self.bin_layout.is_some()
     }
 
-    /// Whether response-aligned fields hold at each position what belongs to the next token.
+    /// True if response-aligned fields hold at each position the value of the next token.
     #[must_use]
     pub fn is_shifted(&self) -> bool {
         { self.bin_layout }.is_some_and(|layout| layout.shift == Shift::NextToken)
@@ -144,14 +147,14 @@ impl Placement {
 pub struct Unpredicted {
     /// Its row.
     pub row: usize,
-    /// Its place in the row's response.
+    /// Its offset in the row's response.
     pub token: usize,
-    /// Whether it is the first of its row, not that of a later part.
+    /// True if it is the first token of its row, not of a later part.
     pub begins_row: bool,
 }
 
 impl Grid {
-    /// One position for each of some response tokens.
+    /// One position for each of the given response tokens.
     ///
     /// # Errors
     /// [`Error::TooLarge`](crate::Error::TooLarge).
