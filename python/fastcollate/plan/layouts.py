@@ -1,4 +1,4 @@
-"""Layouts: how the rows of a batch lie in its outputs, with the options of each."""
+"""Layouts: the arrangement of a batch's rows in its outputs, and the options of each."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from fastcollate.plan.tree_bins import TreeBins
 from fastcollate.plan.tree_plan import TreePlan, checked_tree_packer
 
 Share: TypeAlias = Literal["all", "group", "prompts"]
-"""Which rows share which tokens."""
+"""The tokens that rows of a tree may share."""
 Shift: TypeAlias = Literal["none", "next_token"]
 PaddingAs: TypeAlias = Literal["own_segment", "last_segment", "no_segment"]
 
@@ -28,21 +28,21 @@ L = TypeVar("L", bound="Layout")
 
 
 class Layout:
-    """What all layouts have in common: they are values, small, frozen and checked when made.
+    """Base class of layouts: small frozen values, validated on construction.
 
-    Two are equal if they are of one class and all options are.
+    Two layouts are equal if their classes and all options are.
     """
 
     __slots__ = ("spec",)
 
     name: ClassVar[str]
-    """What the layout is called where a string names it."""
+    """The layout's name as a string argument."""
 
     spec: LayoutSpec
-    """The compiled form, made once."""
+    """The compiled form, built once."""
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the layout as strings, numbers and lists, ready to be written as JSON.
+        """Return the layout as a JSON-compatible dict.
 
         Returns
         -------
@@ -52,7 +52,7 @@ class Layout:
         Raises
         ------
         TypeError
-            If an option is a function: pickle the layout instead.
+            An option is a function: pickle the layout instead.
         """
         return {"layout": self.name} | {
             name: _plain(name, value) for name, value in self._options().items()
@@ -60,12 +60,12 @@ class Layout:
 
     @classmethod
     def from_dict(cls: type[L], options: Mapping[str, Any]) -> L:
-        """Return the layout of what :meth:`to_dict` returned.
+        """Return the layout that :meth:`to_dict` wrote.
 
         Raises
         ------
         TypeError, ValueError
-            If that is no such layout, or an option cannot be.
+            `options` is not such a dict, or an option is invalid.
         """
         if not isinstance(options, Mapping):
             raise TypeError(f"options is {describe(options)}; pass the dict that to_dict returned")
@@ -84,22 +84,22 @@ class Layout:
 
     @staticmethod
     def _plan_of(tables: Mapping[str, Any]) -> Any:
-        """Return the plan of such tables."""
+        """Return the plan with these tables."""
         return BinPlan.from_dict(tables)
 
     def row_width(
         self, widths: tuple[int, int, int], bin_width: int | None, has_only_totals: bool
     ) -> int | None:
-        """Return the positions of each row of the output; None if rows lie end to end.
+        """Return the width of an output row in positions; None if rows lie end to end.
 
         Parameters
         ----------
         widths
-            The tokens of the longest prompt, response and row.
+            Token counts of the longest prompt, response and row.
         bin_width
-            Those of the widest bin, if there are bins.
+            Width of the widest bin, if there are bins.
         has_only_totals
-            Whether nothing is known of prompts and responses by themselves.
+            True if only total row lengths are known.
         """
         width = self._rounded(widths[2] if bin_width is None else bin_width)
         return max(width, getattr(self, "pad_to", None) or 0)
@@ -127,7 +127,7 @@ class Layout:
         object.__setattr__(self, name, value)
 
     def _check_widths(self, *widths: str, rounded: Sequence[str]) -> None:
-        """Check fixed widths, and that those which are rounded up are multiples already."""
+        """Check fixed widths, and that the `rounded` ones are multiples of ``multiple_of``."""
         for name in widths:
             if (width := getattr(self, name)) is not None:
                 self._set(name, checked_count(name, width, "a number of tokens", least=0))
@@ -144,7 +144,7 @@ class Layout:
 
 @dataclass(frozen=True, slots=True, repr=False, kw_only=True)
 class _OneBlock(Layout):
-    """Prompts and responses in one block."""
+    """Base of layouts with prompts and responses in one block."""
 
     pad_to: int | None = None
     pad_response_to: int | None = None
@@ -167,23 +167,23 @@ class Left(_OneBlock):
                         |  p   p   p   r   r   r  |                 |  r   r   r  |
                          <---------- W ---------->                   <---- R --->
 
-    A response's values stand where ``log_probs[:, -R - 1 : -1]`` has them.
+    Response values are aligned with ``log_probs[:, -R - 1 : -1]``.
 
     Parameters
     ----------
     pad_to
-        Fix ``W``, so that all data-parallel ranks agree on it. A longer row is an error.
+        Fixed ``W``, equal on all data-parallel ranks. A longer row is an error.
     pad_response_to
-        Fix ``R``, and ``W`` too where it would be smaller.
+        Fixed ``R``, and a lower bound of ``W``.
     multiple_of
-        Round ``W`` up to a multiple.
+        Round ``W`` up to a multiple of this.
 
     Raises
     ------
     ValueError
-        A width below 0 or a multiple below 1; a `pad_to` that is no multiple.
+        A width is below 0, `multiple_of` is below 1, or `pad_to` is not a multiple of it.
     TypeError
-        What is no integer.
+        An argument is not an integer.
 
     Examples
     --------
@@ -210,12 +210,12 @@ class Right(_OneBlock):
     Parameters
     ----------
     pad_to, pad_response_to, multiple_of
-        As :class:`Left`.
+        As in :class:`Left`.
 
     Raises
     ------
     ValueError, TypeError
-        As :class:`Left`.
+        As in :class:`Left`.
     """
 
     __slots__ = ()
@@ -237,17 +237,17 @@ class TwoSegment(Layout):
     Parameters
     ----------
     pad_prompt_to, pad_response_to
-        Fix ``P`` and ``R``, so that all data-parallel ranks agree on them. A longer prompt or
-        response is an error.
+        Fixed ``P`` and ``R``, equal on all data-parallel ranks. A longer prompt or response is an
+        error.
     multiple_of
-        Round ``P`` and ``R`` up to a multiple each.
+        Round ``P`` and ``R`` each up to a multiple of this.
 
     Raises
     ------
     ValueError
-        A width below 0 or a multiple below 1; a fixed width that is no multiple.
+        A width is below 0, `multiple_of` is below 1, or a fixed width is not a multiple of it.
     TypeError
-        What is no integer.
+        An argument is not an integer.
     """
 
     name: ClassVar[str] = "two_segment"
@@ -275,17 +275,17 @@ class TwoSegment(Layout):
 @suggests_names
 @dataclass(frozen=True, slots=True, repr=False)
 class Jagged(Layout):
-    """Rows end to end without padding, for attention over variable lengths.
+    """Rows end to end without padding, for variable-length attention.
 
     For two rows::
 
         input_ids       |  p   p   r   r  |  p   p   p   r   r   r  |
         loss_mask       |  r   r  |  r   r   r  |
 
-    ``input_ids``, int64 (tokens,), come with the rows' ``offsets``, int64 (B + 1,), the same as
-    ``cu_seqlens``, int32, and ``max_seqlen``, an int. What belongs to tokens is (tokens, ...), and
-    fields of responses are (response tokens, ...), with ``response_offsets``, int64 (B + 1,). There
-    are no masks.
+    ``input_ids``, int64 (tokens,), come with the rows' ``offsets``, int64 (B + 1,), the same
+    offsets as ``cu_seqlens``, int32, and ``max_seqlen``, an int. Per-token fields are
+    (tokens, ...). Response-aligned fields are (response tokens, ...), with ``response_offsets``,
+    int64 (B + 1,). There are no masks.
     """
 
     name: ClassVar[str] = "jagged"
@@ -303,7 +303,7 @@ class Jagged(Layout):
 @suggests_names
 @dataclass(frozen=True, slots=True, repr=False)
 class Packed(Layout):
-    """Several sequences to a row of the output, a *bin*.
+    """Several sequences in each row of the output, called a *bin*.
 
     B sequences lie in N bins of W positions, and all per-token outputs are (N, W, ...)::
 
@@ -311,53 +311,53 @@ class Packed(Layout):
         loss_mask       |  0   0   r   r   0   r   0  |
                          <------------ W ------------>
 
-    ``position_ids`` and ``sequence_ids`` are always there, int64 (N, W): the position of each token
-    in its sequence, and the row of the batch that it is of, -1 on padding. ``cu_seqlens``, int32
-    (segments + 1,), holds the offsets of segments of attention in all bins laid end to end,
-    ``row_cu_seqlens`` those in each bin, a list of N int32 arrays, and ``max_seqlen``, an int, the
-    longest. Where places are rounded up, these count tokens, and ``cu_seqlens_padded``,
-    ``row_cu_seqlens_padded`` and ``max_seqlen_padded`` places. There is no ``attention_mask``:
-    models of Hugging Face take batches for packed where they get none and keep no cache.
+    ``position_ids`` and ``sequence_ids``, int64 (N, W), are always included: the position of each
+    token in its sequence, and its row in the batch, -1 on padding. ``cu_seqlens``, int32
+    (segments + 1,), holds the offsets of attention segments over all bins laid end to end,
+    ``row_cu_seqlens`` the offsets in each bin, a list of N int32 arrays, and ``max_seqlen``, an
+    int, the longest segment. With `multiple_of`, these count tokens, and ``cu_seqlens_padded``,
+    ``row_cu_seqlens_padded`` and ``max_seqlen_padded`` count rounded widths. There is no
+    ``attention_mask``: Hugging Face models detect packed batches by its absence, without a cache.
     ``response_mask``, ``loss_mask`` and labels are as wide as ``input_ids``; :class:`PerRow`
-    fields, names and ``prompt_lens`` are of the B sequences, in their order.
+    fields, names and ``prompt_lens`` belong to the B sequences, in batch order.
 
     Parameters
     ----------
     capacity
-        Pack by :func:`fastcollate.planning.pack`: how many tokens a bin holds at most. In
-        :func:`plan_step`, each mini-batch is packed by itself.
+        Maximum tokens of a bin, packed by :func:`fastcollate.planning.pack`.
+        :func:`plan_step` packs each mini-batch separately.
     plan
-        The bins, instead of a capacity: a plan of ``pack`` for the lengths of these rows, or lists
-        of rows, one per bin.
+        The bins, instead of a capacity: a plan made by ``pack`` for the lengths of these rows, or
+        a list of rows per bin.
     num_bins
-        In place of a capacity, the number of bins, as in ``pack``: each is as narrow as can be. In
-        :func:`plan_step`, the number of bins of each rank.
+        The number of bins, instead of a capacity, as in ``pack``: bins are as narrow as possible.
+        In :func:`plan_step`, the number of bins per rank.
     algorithm, max_sequences, min_bins, bins_multiple_of, grow_by, oversize, max_cost, cost
-        With `capacity`, as ``pack``, but for costs of one number per row. For these, and for rows
-        to keep together, pass the plan that ``pack`` makes with them.
+        With `capacity`, as in ``pack``. For one cost per row, or rows to keep together, pass the
+        plan that ``pack`` makes with them.
     multiple_of
-        Round the place of each sequence up to a multiple; by default as `plan` has rounded it.
+        Round the width of each sequence up to a multiple of this; by default that of `plan`.
     pad_to
-        Fix ``W``, which is the fullest bin by default. A fuller one is an error.
+        Fixed ``W``; by default the width of the fullest bin. A fuller bin is an error.
     shift
-        Where values of response-aligned fields stand. ``"none"``: beside their tokens.
-        ``"next_token"``: beside the token before, whose output predicts them; a sequence's last
-        position holds what padding does, so that no loss crosses a boundary. Labels move too. The
-        first response token of a row without a prompt has no place then, which is an error if it
-        trains; nor has that of a part of a row that was split.
+        Alignment of response-aligned fields and labels. ``"none"``: at their tokens.
+        ``"next_token"``: at the preceding token, whose output predicts them; the last position of
+        a sequence holds the padding value, so no loss crosses a boundary. The first response token
+        then has no position in a row without a prompt, which is an error if it trains, or in a
+        later part of a split row.
     padding_as
-        What the padding after the last sequence of a bin counts as, in ``cu_seqlens`` and
-        ``position_ids``: ``"own_segment"``, a sequence of its own; ``"last_segment"``, part of the
-        last one; ``"no_segment"``, nothing (its positions are 0, and ``cu_seqlens`` leaves it out).
+        Treatment of the padding after the last sequence of a bin in ``cu_seqlens`` and
+        ``position_ids``: ``"own_segment"``, a separate sequence; ``"last_segment"``, part of the
+        last one; ``"no_segment"``, left out of ``cu_seqlens``, with positions of 0.
 
     Raises
     ------
     ValueError
-        None of `capacity`, `num_bins` and `plan`, or two of them; an option of packing beside a
-        plan; a `multiple_of` that is not the plan's; a `pad_to` that is no multiple; what ``pack``
-        refuses.
+        None or several of `capacity`, `num_bins` and `plan` are given; a packing option is given
+        with a plan; `multiple_of` differs from the plan's; `pad_to` is not a multiple; or ``pack``
+        rejects the options.
     TypeError
-        What is no number, plan or option.
+        An argument has the wrong type.
 
     Examples
     --------
@@ -395,12 +395,12 @@ class Packed(Layout):
         shift: Shift = "none",
         padding_as: PaddingAs = "own_segment",
     ) -> Packed:
-        """Put all sequences into one row of the output, as padding-free training has it.
+        """Put all sequences into one row of the output, for padding-free training.
 
         Parameters
         ----------
         multiple_of, pad_to, shift, padding_as
-            As :class:`Packed`.
+            As in :class:`Packed`.
 
         Examples
         --------
@@ -447,7 +447,7 @@ class Packed(Layout):
 
     @property
     def packer(self) -> Packer:
-        """What packs by a capacity."""
+        """The packer with these options."""
         options = {name: getattr(self, name) for name in _PACKING}
         return Packer.of(self.capacity, multiple_of=self.multiple_of, **options)
 
@@ -499,7 +499,7 @@ class Packed(Layout):
         )
 
     def _bins(self) -> PackSpec | BinPlan | Sequence[Sequence[int]] | None:
-        """Return what says which rows share a bin; None for a single one."""
+        """Return the source of the bins; None for a single bin."""
         if self.plan is None:
             return self.packer.spec
         return None if isinstance(self.plan, str) else self.plan
@@ -508,9 +508,9 @@ class Packed(Layout):
 @suggests_names
 @dataclass(frozen=True, slots=True, repr=False)
 class Tree(Layout):
-    """Several rows to a row of the output, and tokens that they begin with in common once.
+    """Several rows in each row of the output, with shared prefixes written once.
 
-    Rows are sorted by their tokens, and each writes those that it does not share with the row
+    Rows are sorted by their tokens, and each adds the tokens that it does not share with the row
     before it. For the rows ``p q a``, ``p q b c`` and ``p x``, with prompts of one token::
 
         input_ids       |  p   q   a   b   c   x  PAD |    targets     | q  a | q  b  c | x |
@@ -519,53 +519,53 @@ class Tree(Layout):
                          <------------- W ----------->
 
     B rows lie in N bins of W positions. ``input_ids`` and ``position_ids``, the depth of each token
-    in its rows, are int64 (N, W). ``subtree_end``, int32 (N, W), is the mask of attention: position
-    q may look at k if and only if ``k <= q < subtree_end[k]``. Padding looks at itself.
+    in its rows, are int64 (N, W). ``subtree_end``, int32 (N, W), is the attention mask: position q
+    attends to k if and only if ``k <= q < subtree_end[k]``. Padding attends to itself.
 
     A position can predict several next tokens, and a token can belong to several rows. So
-    response-aligned fields, ``loss_mask`` among them, are (response tokens,), one value for each
-    response token of each row, in the order of the batch's rows. Beside them lie ``targets``, the
-    token ids, and ``predictors``, int64: the position, counted over (N x W), whose output predicts
-    the token. ``response_offsets``, int64 (B + 1,), and ``row_bins``, int64 (B,), say where each
-    row's values begin, and which bin it lies in. :class:`Field` of whole sequences is (tokens of
+    response-aligned fields, including ``loss_mask``, are (response tokens,), one value for each
+    response token of each row, in batch order. ``targets``, the token ids, and ``predictors``,
+    int64, have the same shape: a predictor is the flat (N x W) position whose output predicts the
+    token. ``response_offsets``, int64 (B + 1,), holds the start of each row's values, and
+    ``row_bins``, int64 (B,), the bin of each row. A :class:`Field` of whole sequences is (tokens of
     all rows,), with ``sequence_offsets``, int64 (B + 1,). Routed experts are (N, W, ...); those of
-    a token in common are of the first of its rows in the tree. There are no other masks, no
+    a shared token come from the first of its rows in the tree. There are no other masks, no
     ``labels`` and no ``cu_seqlens``.
 
-    The first response token of a row without a prompt has no predictor (0 stands there), which is
-    an error if it trains. Equality of losses presumes that a token's result depends on the tokens
-    before it alone: see :func:`fastcollate.planning.prefix_tree`.
+    The first response token of a row without a prompt has no predictor (the value is 0), which is
+    an error if it trains. Losses equal those of separate rows only if each token's result depends
+    on the tokens before it alone: see :func:`fastcollate.planning.prefix_tree`.
 
     Parameters
     ----------
     capacity
-        How many tokens a bin holds at most, those in common counted once. Larger trees are cut
+        Maximum tokens of a bin, counting shared tokens once. Larger trees are cut
         (:meth:`fastcollate.planning.TreePlan.pack`). None puts all rows into one bin.
     plan
-        What rows share, if it was planned: by :func:`fastcollate.planning.prefix_tree`, to be
-        packed by `capacity`, or packed already by :meth:`TreePlan.pack`. The tokens are compared.
+        A plan made by :func:`fastcollate.planning.prefix_tree`, to be packed by `capacity`, or
+        packed already by :meth:`TreePlan.pack`. Its shared tokens are checked against the rows.
     share
-        Without a plan, which tokens rows share, as ``prefix_tree``: ``"all"``, ``"group"`` (needs
-        ``uids``) or ``"prompts"``.
+        Without a plan, the tokens that rows may share, as in ``prefix_tree``: ``"all"``,
+        ``"group"`` (needs ``uids``) or ``"prompts"``.
     same_inputs
-        One id per row, of merged turns one per turn, for its inputs beside tokens, such as images:
-        rows with different ids share nothing. Without ids, rows with fields of
-        ``PerRow(concat=True)`` share nothing, and all others have the same inputs.
+        One id per row, or per merged turn, for non-token inputs such as images: rows with different
+        ids share nothing. Without ids, rows with fields of ``PerRow(concat=True)`` share nothing,
+        and all other rows have the same inputs.
     algorithm, max_sequences, min_bins, bins_multiple_of, oversize, max_cost, cost
-        With `capacity`, as ``TreePlan.pack``.
+        With `capacity`, as in ``TreePlan.pack``.
     multiple_of
-        Round the place of each whole tree up to a multiple; by default as `plan` has rounded it.
+        Round the width of each whole tree up to a multiple of this; by default that of `plan`.
     pad_to
-        Fix ``W``, which is the fullest bin by default. A fuller one is an error.
+        Fixed ``W``; by default the width of the fullest bin. A fuller bin is an error.
 
     Raises
     ------
     ValueError
-        An option of packing without a capacity; a capacity beside bins, or `share` beside a plan; a
-        `multiple_of` that is not the plan's; a `pad_to` that is no multiple; what ``TreePlan.pack``
-        refuses.
+        A packing option is given without a capacity, a capacity with bins, or `share` with a plan;
+        `multiple_of` differs from the plan's; `pad_to` is not a multiple; or ``TreePlan.pack``
+        rejects the options.
     TypeError
-        What is no number, plan or option.
+        An argument has the wrong type.
 
     Examples
     --------
@@ -613,7 +613,7 @@ class Tree(Layout):
 
     @property
     def packer(self) -> Packer:
-        """What packs by a capacity."""
+        """The packer with these options."""
         options = {name: getattr(self, name) for name in _TREE_PACKING}
         return checked_tree_packer(self.capacity, multiple_of=self.multiple_of, **options)
 
@@ -652,14 +652,14 @@ _PACKING = (
     "max_cost",
     "cost",
 )
-"""Options of :class:`Packed` that say how bins are made."""
+"""Packing options of :class:`Packed`."""
 
 _TREE_PACKING = tuple(name for name in _PACKING if name not in ("num_bins", "grow_by"))
-"""Those of :class:`Tree`."""
+"""Packing options of :class:`Tree`."""
 
 
 def _differ(value: Any, default: Any) -> bool:
-    """Say whether an option differs from its default."""
+    """Return whether an option differs from its default."""
     try:
         return bool(value != default)
     except ValueError:  # of an array, which no option is
@@ -667,7 +667,7 @@ def _differ(value: Any, default: Any) -> bool:
 
 
 def _refuse_packing(given: Iterable[str], names: Iterable[str], function: str) -> None:
-    """Refuse options of packing beside a plan of bins."""
+    """Reject packing options given with a plan of bins."""
     for name in names:
         if name in given:
             raise ValueError(
@@ -677,7 +677,7 @@ def _refuse_packing(given: Iterable[str], names: Iterable[str], function: str) -
 
 
 def _check_multiple(layout: Packed | Tree, plan: BinPlan | TreeBins) -> None:
-    """Check that a layout does not round otherwise than its plan."""
+    """Check that a layout and its plan round alike."""
     if layout.multiple_of not in (1, plan.multiple_of):
         raise ValueError(
             f"multiple_of is {layout.multiple_of}, but plan was made with "
@@ -688,7 +688,7 @@ def _check_multiple(layout: Packed | Tree, plan: BinPlan | TreeBins) -> None:
 LayoutArgument: TypeAlias = (
     Layout | Literal["left", "right", "two_segment", "jagged", "packed", "tree"]
 )
-"""A layout, or the name of one. ``"packed"`` has no defaults: it names that of a shard's step."""
+"""A layout or its name. ``"packed"`` has no defaults: it names the layout of a shard's step."""
 
 _CLASSES: dict[str, type[Layout]] = {
     kind.name: kind for kind in (Left, Right, TwoSegment, Jagged, Packed, Tree)
@@ -700,19 +700,19 @@ JAGGED = BY_NAME["jagged"]
 
 
 def checked_layout(layout: Any, planned: Layout | None = None) -> Layout:
-    """Return the layout that an argument stands for.
+    """Return the layout given by an argument.
 
     Parameters
     ----------
     layout
         A layout or its name.
     planned
-        The layout of the shard's step, if there is one that has one.
+        The layout of the shard's step, if any.
 
     Raises
     ------
     TypeError, ValueError
-        It is none, or another than the planned one.
+        `layout` is not a layout, or differs from the planned one.
     """
     if isinstance(planned, (Packed, Tree)) and isinstance(layout, str) and layout == planned.name:
         return planned
@@ -742,7 +742,7 @@ def checked_layout(layout: Any, planned: Layout | None = None) -> Layout:
 
 
 def split_message(plan: Plan) -> str | None:
-    """Say that tokens have no place where sequences were split, if some have not."""
+    """Return a warning about response tokens left out at splits; None if there are none."""
     if plan.num_lost == 0:
         return None
     tokens = counted(plan.num_lost, "response token")
@@ -754,12 +754,12 @@ def split_message(plan: Plan) -> str | None:
 
 
 def _restored(kind: type[Layout], options: dict[str, Any]) -> Layout:
-    """Return the layout of a pickle."""
+    """Return the layout restored from a pickle."""
     return kind(**options)
 
 
 def _plain(name: str, value: Any) -> Any:
-    """Return an option as JSON can hold it."""
+    """Return an option as a JSON-compatible value."""
     if isinstance(value, (Table, Costs)):
         return value.to_dict()
     if isinstance(value, tuple):
@@ -773,7 +773,7 @@ def _plain(name: str, value: Any) -> Any:
 
 
 def _call(name: str, options: Mapping[str, Any]) -> str:
-    """Write a call with such options."""
+    """Return the source text of a call with these options."""
 
     def shown(value: Any) -> str:
         if isinstance(value, Table):

@@ -1,4 +1,4 @@
-"""The step plan: which rows form a mini-batch, and which of them a rank gets."""
+"""The step plan: the rows of each mini-batch and rank."""
 
 from __future__ import annotations
 
@@ -42,47 +42,47 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class StepPlan(Table):
-    """Which rows form which mini-batch, and which of them each data-parallel rank gets.
+    """The rows of each mini-batch and data-parallel rank.
 
-    :func:`fastcollate.plan_step` makes it. There is no token in it; it can be pickled, and written
-    as JSON by ``to_dict``. A *slot* is the place of a row that is written, real or padding: slots
-    are ordered by mini-batch, then rank, then place. Every rank of a mini-batch has as many. Two
-    plans are equal if all their values are.
+    Made by :func:`fastcollate.plan_step`. It holds no tokens, can be pickled, and is written as
+    JSON by ``to_dict``. A *slot* is the position of a written row, real or padding: slots are
+    ordered by mini-batch, then rank, then position. Every rank of a mini-batch has the same number
+    of slots. Two plans are equal if all their values are.
 
     Parameters
     ----------
     rows
-        The row of the step in each slot, int64 (slots,); -1 is a synthetic one. A copied row is
-        padding that names the row that it is a copy of.
+        The row of the step in each slot, int64 (slots,); -1 for a synthetic row. For a copied row,
+        which is padding, the original row.
     is_padding
-        Which slots are there to fill up, bool (slots,).
+        True for padding slots, bool (slots,).
     mini_batch_offsets
-        Where mini-batches begin, int64 (mini-batches + 1,), in slots; the last is their number.
+        Start of each mini-batch in slots, int64 (mini-batches + 1,), with the number of slots last.
     dp_size
         Number of data-parallel ranks.
     row_lengths
         Prompt and response tokens of the step's rows, int64 (rows, 2).
     prompt_offsets
-        Where prompt groups begin, int64 (prompts + 1,), in rows of the step. Without uids, every
-        row is one.
+        Start of each prompt group in rows of the step, int64 (prompts + 1,). Without uids, every
+        row is a group.
     mini_batch_prompts
-        The first prompt that begins in each mini-batch, int64 (mini-batches + 1,); the last is the
-        number of prompts.
+        The first prompt that begins in each mini-batch, int64 (mini-batches + 1,), with the number
+        of prompts last.
     has_only_totals
-        Whether only the lengths of whole rows were known. Then `row_lengths` has no prompt tokens.
+        True if only total row lengths were known. `row_lengths` then has no prompt tokens.
     bin_offsets
-        Where bins begin, int64 (bins + 1,), in slots, if rows are packed: slots are ordered by bins
-        within ranks then, and every rank of a mini-batch has as many bins, not rows.
+        If rows are packed, start of each bin in slots, int64 (bins + 1,). Slots are then ordered by
+        bin within ranks, and every rank of a mini-batch has the same number of bins, not of rows.
     layout
         The layout of all batches of the step, if it was planned with one.
     shared
-        If bins are trees, how many tokens the row in each slot has in common with the one before it
-        in its bin, int64 (slots,).
+        If bins are trees, the number of tokens that the row in each slot shares with the one before
+        it in its bin, int64 (slots,).
 
     Raises
     ------
     ValueError
-        If the tables are no plan: a row is not in exactly one slot, ranks have different numbers
+        The tables are inconsistent: a row is not in exactly one slot, ranks have different numbers
         of rows, or offsets do not fit.
     """
 
@@ -115,12 +115,12 @@ class StepPlan(Table):
         self._check()
 
     def _check(self) -> None:
-        """Refuse tables that are no plan."""
+        """Reject inconsistent tables."""
         if (reason := self._defect()) is not None:
             raise contradiction("step plan", reason)
 
     def _defect(self) -> str | None:
-        """Say what is wrong with the tables."""
+        """Return a description of the first inconsistency, or None."""
         if self.row_lengths.ndim != 2 or self.row_lengths.shape[1] != 2:
             return f"row_lengths has shape {self.row_lengths.shape}, but must be of shape (rows, 2)"
         if (self.row_lengths < 0).any():
@@ -153,12 +153,12 @@ class StepPlan(Table):
 
     @property
     def num_mini_batches(self) -> int:
-        """Number of mini-batches: optimizer steps."""
+        """Number of mini-batches, i.e. optimizer steps."""
         return len(self.mini_batch_offsets) - 1
 
     @property
     def num_rows(self) -> int:
-        """Number of rows that are written, padding included."""
+        """Number of written rows, padding included."""
         return len(self.rows)
 
     @property
@@ -190,8 +190,8 @@ class StepPlan(Table):
     def inverse(self) -> Integers:
         """The slot of each row, int64 (rows of the step,).
 
-        ``results[plan.inverse]`` brings results in the order of slots, those of all shards one
-        after the other, back into the order of the step's rows, without padding.
+        ``results[plan.inverse]`` reorders results of all shards, concatenated in slot order, to
+        the order of the step's rows, without padding.
         """
         inverse = np.empty(self.num_real_rows, np.int64)
         slots = np.flatnonzero(~self.is_padding)
@@ -200,9 +200,9 @@ class StepPlan(Table):
 
     @cached_property
     def widths(self) -> Widths:
-        """Tokens of the step's longest prompt, response and row, of synthetic ones too.
+        """Tokens of the step's longest prompt, response and row, synthetic rows included.
 
-        Where only the lengths of rows were known, prompt and response are 0, or those of synthetic
+        If only total row lengths were known, prompt and response are 0, or those of synthetic
         rows.
         """
         lengths, synthetic = self.row_lengths, (self.rows < 0).any()
@@ -216,15 +216,15 @@ class StepPlan(Table):
 
     @property
     def added_tokens(self) -> Integers:
-        """Tokens of each slot's row, int64 (slots,); of trees, without those that it shares."""
+        """Tokens of each slot's row, int64 (slots,); in trees, without shared tokens."""
         tokens: Integers = self.row_totals[self.rows]
         return tokens if self.shared is None else tokens - self.shared
 
     @property
     def tokens_per_rank(self) -> Integers:
-        """Tokens of each rank, those of padding rows too, int64 (mini-batches, dp_size).
+        """Tokens of each rank, padding rows included, int64 (mini-batches, dp_size).
 
-        Tokens that rows of a bin have in common count once.
+        Tokens shared by rows of a bin count once.
         """
         running = offsets_of(self.added_tokens)
         tokens: Integers = np.diff(running[self._rank_offsets], axis=1)
@@ -232,14 +232,14 @@ class StepPlan(Table):
 
     @cached_property
     def bin_width(self) -> int:
-        """Positions of the widest bin; 0 if rows are not packed."""
+        """Width of the widest bin in positions; 0 if rows are not packed."""
         if self.bin_offsets is None:
             return 0
         assert isinstance(self.layout, (Packed, Tree))
         multiple = self.layout.multiple_of
         tokens, ends = self.added_tokens, self.bin_offsets
         if self.shared is not None:
-            # Places are those of whole trees.
+            # Widths are rounded up per tree, not per row.
             trees = np.flatnonzero(self.shared == 0)
             tokens = np.add.reduceat(tokens, trees)
             ends = np.searchsorted(trees, ends)
@@ -248,21 +248,21 @@ class StepPlan(Table):
 
     @property
     def written_width(self) -> int | None:
-        """Positions of each row of the output, as wide as the step; None if rows lie end to end.
+        """Width of the step's output rows in positions; None if rows lie end to end.
 
-        Without a layout, rows are taken for padded to the longest.
+        Without a layout, rows count as padded to the longest.
         """
         layout = LEFT if self.layout is None else self.layout
         bin_width = None if self.bin_offsets is None else self.bin_width
         return layout.row_width(self.widths, bin_width, self.has_only_totals)
 
     def shard(self, mini_batch: int, rank: int) -> Shard:
-        """Return what a rank gets of a mini-batch.
+        """Return a rank's shard of a mini-batch.
 
         Raises
         ------
         IndexError
-            If there is no such mini-batch or rank; they are counted from 0 on.
+            There is no such mini-batch or rank; both are numbered from 0.
         """
         mini_batch = checked_index("mini_batch", mini_batch, self.num_mini_batches)
         rank = checked_index("rank", rank, self.dp_size)
@@ -297,26 +297,26 @@ class StepPlan(Table):
         loss_mask: Rows | Field | None = None,
         merge: MergePlan | None = None,
     ) -> Audit:
-        """Find out whether every sampled token of every turn is trained exactly once.
+        """Check that every sampled token of every turn is trained exactly once.
 
-        Tokens that are not trained are counted by the reason: masked, merged away, cut. Anything
-        else is a finding, with turn, position, rank, output row and column.
+        Untrained tokens are counted by reason: masked, merged away, cut. Anything else is a
+        finding, with turn, position, rank, output row and column.
 
         Parameters
         ----------
         batches
-            Those of all ranks, in the order of mini-batches, then of ranks:
-            ``[build(plan.shard(m, r)) for m in ... for r in ...]``. In place of a rank's batch, a
-            list of those of its micro-batches. Or the shards, before anything is built of them, as
-            they arrived on their ranks.
+            The batches of all ranks, ordered by mini-batch, then rank:
+            ``[build(plan.shard(m, r)) for m in ... for r in ...]``. An item may be a list of the
+            batches of a rank's micro-batches. Shards, as received by their ranks, can be passed
+            instead of batches.
         prompts, responses, sequences, prompt_lens
-            The turns, as ``build_batch`` got them. Without them the ids of batches are not
-            compared, but masks, labels, padding and places are.
+            The turns, as passed to ``build_batch``. Without them, masks, labels, padding and
+            positions are checked, but not token ids.
         loss_mask
-            The turns' own, if they have one. Without it, tokens of batches that got one count as
-            masked wherever it is 0.
+            The turns' loss mask, if any. Without it, tokens count as masked where the loss mask of
+            their batch is 0.
         merge
-            What made the plan's rows of turns, for shards. Batches know it.
+            For shards, the plan that merged turns into rows. Batches hold their own.
 
         Returns
         -------
@@ -325,17 +325,17 @@ class StepPlan(Table):
         Raises
         ------
         ValueError
-            If there are other numbers of batches than ranks in all mini-batches, or batches or
-            turns of another step.
+            The number of batches is not that of ranks in all mini-batches, or batches or turns
+            are of another step.
         TypeError
-            What is neither a batch nor a shard.
+            An item is neither a batch nor a shard.
         MissingPlanError
-            A batch that was made from a mapping.
+            A batch was made from a mapping.
 
         Notes
         -----
-        Time is linear in tokens: each is looked at once for each output. Batches on a device are
-        copied to the host.
+        Time is linear in tokens: each is read once per output. Batches on a device are copied to
+        the host.
 
         Examples
         --------
@@ -384,26 +384,26 @@ class StepPlan(Table):
         computes_padding: bool = True,
         tree: TreePlan | None = None,
     ) -> Forecast:
-        """Predict how long each rank computes each mini-batch, and how long it waits.
+        """Predict the compute and idle time of each rank in each mini-batch.
 
         Parameters
         ----------
         costs
-            What bins cost: :meth:`Costs.fit` finds it from measurements,
-            :meth:`Costs.from_config` from a model's configuration.
+            Cost of bins: from measurements with :meth:`Costs.fit`, or from a model's configuration
+            with :meth:`Costs.from_config`.
         sync
-            When ranks wait for each other. ``"step"``: once in a mini-batch, as with DDP;
-            ``"micro_batch"``: after every micro-batch, as with FSDP and expert parallelism, whose
-            time is the sum of the slowest ones.
+            Synchronization of ranks. ``"step"``: once per mini-batch, as with DDP;
+            ``"micro_batch"``: after every micro-batch, as with FSDP and expert parallelism; the
+            time is then the sum over the slowest micro-batches.
         micro_batches
-            In how many micro-batches a rank computes its rows of a mini-batch, one by default.
-            Packed, each bin is one.
+            Number of micro-batches of a rank's rows in a mini-batch, one by default. If packed,
+            each bin is a micro-batch.
         computes_padding
-            Whether padding takes as long as other tokens. Bins are as wide as the step's widest;
-            padded rows look at all positions before, padding included, and without a layout they
-            are padded to the longest of the step. False for models that leave padding out.
+            True if padding takes as long as other tokens. Bins then have the width of the step's
+            widest; padded rows attend to all positions before, padding included, and without a
+            layout they are padded to the longest of the step. False for models that skip padding.
         tree
-            Which tokens the step's rows have in common, to count duplicates.
+            The tree plan of the step's rows, to count duplicated tokens.
 
         Returns
         -------
@@ -412,8 +412,8 @@ class StepPlan(Table):
         Raises
         ------
         TypeError, ValueError
-            What are no costs; an unknown `sync`; more micro-batches than rows, or a number of them
-            where rows are packed.
+            `costs` are not :class:`Costs`; `sync` is unknown; there are more micro-batches than
+            rows; or `micro_batches` is given for packed rows.
 
         Examples
         --------
@@ -426,8 +426,8 @@ class StepPlan(Table):
     def describe(self) -> str:
         """Return a table of the mini-batches.
 
-        Rows are real ones. Tokens per rank count padding rows too; the imbalance is the most that a
-        rank gets over the mean of all. Ranks that have padding rows only are counted below.
+        Rows exclude padding; tokens per rank include it. The imbalance is the maximum over ranks
+        divided by the mean. Ranks with only padding rows are counted below the table.
         """
         cells, notes = self._cells()
         widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
@@ -435,7 +435,7 @@ class StepPlan(Table):
         return "\n".join((repr(self), *lines, *notes))
 
     def _cells(self) -> tuple[list[list[str]], list[str]]:
-        """Return the table of mini-batches, with its head, and what is said below it."""
+        """Return the table of mini-batches with its header, and the notes below it."""
         bins = self.bin_offsets
         head = ["mini-batch", "prompts", "rows", "padding", "padding per rank", "tokens per rank"]
         head += ["imbalance"] if bins is None else ["imbalance", "bins per rank"]
@@ -468,12 +468,12 @@ class StepPlan(Table):
 
     @classmethod
     def from_dict(cls, tables: Mapping[str, Any]) -> StepPlan:
-        """Return the plan of such lists and numbers.
+        """Return the plan that ``to_dict`` wrote.
 
         Raises
         ------
         ValueError
-            If they are none.
+            `tables` are no step plan.
         """
         check_names(cls, "step plan", tables)
         arrays = {name: _exact(name, value) for name, value in tables.items()}
@@ -492,14 +492,14 @@ class StepPlan(Table):
 
     @cached_property
     def row_totals(self) -> Integers:
-        """Tokens of the step's rows and, in the last place, of a synthetic one, whose row is -1."""
+        """Tokens of the step's rows and, last, of a synthetic row, whose index is -1."""
         return np.append(self.row_lengths.sum(1), sum(SYNTHETIC_LENS))
 
     @cached_property
     def _rank_offsets(self) -> Integers:
-        """Where the slots of ranks begin, and where the last ends, (mini-batches, dp_size + 1)."""
+        """Offsets of ranks in slots, with the end of the last, (mini-batches, dp_size + 1)."""
         bins = self.bin_offsets
-        # What ranks have the same number of: slots, or bins.
+        # Ranks have the same number of units: slots, or bins.
         ends = self.mini_batch_offsets
         units = ends if bins is None else np.searchsorted(bins, ends).astype(np.int64)
         counts: Integers = np.diff(units) // self.dp_size
@@ -509,7 +509,7 @@ class StepPlan(Table):
 
     @cached_property
     def _row_offsets(self) -> Integers:
-        """Where mini-batches begin, in rows of the step."""
+        """Offsets of mini-batches in rows of the step."""
         real = offsets_of(~self.is_padding)
         return real[self.mini_batch_offsets]
 
@@ -526,7 +526,7 @@ class StepPlan(Table):
 
 
 def _exact(name: str, value: Any) -> Any:
-    """Return a list as an array, of nothing but what it should hold."""
+    """Return a list as an array, without conversion of its values' types."""
     if name == "has_only_totals" and not isinstance(value, bool):
         raise not_valid("step plan", f"{name} is {describe(value)}; pass True or False")
     if name in ("dp_size", "has_only_totals") or value is None:
@@ -540,13 +540,13 @@ def _exact(name: str, value: Any) -> Any:
 
 
 def _span(counts: Integers) -> str:
-    """Write the least and the most of some numbers."""
+    """Return the range of some numbers as text."""
     least, most = int(counts.min()), int(counts.max())
     return f"{least:,}" if least == most else f"{least:,} to {most:,}"
 
 
 def check_step_plan(plan: Any) -> None:
-    """Check that an argument is the plan of a step."""
+    """Check that an argument is a step plan."""
     if not hasattr(plan, "inverse") or not hasattr(plan, "mini_batch_offsets"):
         raise TypeError(
             f"plan is {describe(plan)}; pass a plan of fastcollate.plan_step, or the step of a "

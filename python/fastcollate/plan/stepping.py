@@ -1,4 +1,4 @@
-"""Planning an optimizer step: mini-batches in prompts, padding, and shards for ranks."""
+"""Planning of an optimizer step: mini-batches, padding rows and the shards of ranks."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ ShardBy: TypeAlias = Literal["contiguous", "strided", "tokens", "flops"]
 KeepTogether: TypeAlias = Literal["prompt", "trajectory"]
 
 MAX_RANKS = 1 << 24
-"""How many ranks all mini-batches together may have."""
+"""Maximum number of ranks times mini-batches."""
 
 
 @suggests_names
@@ -52,104 +52,99 @@ def plan_step(
     trajectory_ids: Any | None = None,
     is_last_step: Any | None = None,
 ) -> StepPlan:
-    """Plan which rows form a mini-batch, and which of them each data-parallel rank gets.
+    """Divide rows into mini-batches, and each mini-batch among data-parallel ranks.
 
     A prompt has any number of rows, a mini-batch a fixed number of prompts, and each rank of a
-    mini-batch the same number of rows, some of which may be padding. No token is moved:
-    ``build_batch(..., shard=plan.shard(...))`` and ``batch.select`` do that.
+    mini-batch the same number of rows, padding included. The plan moves no tokens:
+    ``build_batch(..., shard=plan.shard(...))`` and ``batch.select`` apply it.
 
     Parameters
     ----------
     rows
-        The step's rows: a :class:`fastcollate.planning.MergePlan`, a :class:`Batch`, the number of
-        tokens of each row, or a pair of the numbers of tokens of prompts and responses. Numbers are
-        integers: arrays, tensors or sequences (rows,). With :class:`Tree` as the layout, a
+        The step's rows: a :class:`fastcollate.planning.MergePlan`, a :class:`Batch`, the token
+        count of each row, or a pair of the token counts of prompts and responses. Counts are
+        integers: arrays, tensors or sequences (rows,). With the layout :class:`Tree`, a
         :class:`fastcollate.planning.TreePlan`.
     uids
-        What names each row's prompt, as in :func:`fastcollate.planning.prompt_boundaries`. Of a
-        merge plan one per turn or one per row. Those of a batch, if not given. Without any, rows
-        are prompts of their own, or ``n_samples_per_prompt`` of them are one.
+        The prompt id of each row, as in :func:`fastcollate.planning.prompt_boundaries`; for a merge
+        plan, one per turn or one per row. By default those of the batch. Without uids, each row is
+        a prompt, or each ``n_samples_per_prompt`` consecutive rows.
     prompts_per_mini_batch, rows_per_mini_batch
-        How large a mini-batch is; one of both, or neither, and all rows are one.
+        Size of a mini-batch, in one of the two units. By default all rows are one mini-batch.
     dp_size
         Number of data-parallel ranks.
     pad_rows
-        What fills mini-batches up to a multiple of `dp_size`. ``"synthetic"``: rows of one prompt
-        and one response token; ``"copy_first"``: copies of the mini-batch's first row;
-        ``"copy_cycle"``: copies of all its rows, from the first on; ``"error"``: nothing. A copy
-        has the tokens and per-row values of its row, but no values of response tokens. No padding
-        row trains. Each rank's padding rows come after its own rows, and are distributed evenly: a
-        rank has padding rows only where there are fewer rows than ranks. With `keep_together` that
-        holds for groups in place of rows.
+        Padding rows that fill mini-batches up to a multiple of `dp_size`. ``"synthetic"``: rows of
+        one prompt and one response token; ``"copy_first"``: copies of the mini-batch's first row;
+        ``"copy_cycle"``: copies of its rows in order; ``"error"``: none. A copy has the tokens and
+        per-row values of its row, but no values of response tokens. No padding row trains. Padding
+        rows come last on each rank, and are distributed evenly: a rank has no real row only if
+        there are fewer rows than ranks. With `keep_together` this holds for groups instead of rows.
     shard_by
-        Which rank gets which rows. ``"contiguous"``: those that follow each other, about as many as
-        the others; ``"strided"``: every `dp_size`-th; ``"tokens"``: about as many tokens as the
-        others; ``"flops"``: about as much work, ``24576 * L + L * L`` for a row of L tokens; or
-        about the same cost by :class:`fastcollate.planning.Costs` or a function, which gets the
-        tokens of rows, int64 (rows,), and returns what they cost, finite and not negative. Balanced
-        ranks get the rows largest first, each the one that has the least so far. Rows of a rank
-        keep their order. By default ``"contiguous"``; packed, the ``cost`` of the layout.
+        Assignment of rows to ranks. ``"contiguous"``: consecutive rows, about the same number on
+        each rank; ``"strided"``: every `dp_size`-th row; ``"tokens"``: about the same number of
+        tokens; ``"flops"``: about the same work, ``24576 * L + L * L`` for a row of L tokens; or
+        about the same cost by :class:`fastcollate.planning.Costs` or a function that maps the
+        tokens of rows, int64 (rows,), to costs, finite and not negative. Balancing assigns rows in
+        descending order, each to the rank with the least so far. Rows of a rank keep their order.
+        The default is ``"contiguous"``, or the layout's ``cost`` if packed.
     keep_together
-        Whether the rows of a prompt or of a trajectory have to be on one rank. Then all ranks are
-        filled up to as many rows as the fullest one has, which can be more than are needed to
-        divide them; few are aimed at, fewest are only sure of ``"contiguous"``. When packed, in one
-        bin.
+        Keep the rows of each prompt or trajectory on one rank, and in one bin if packed. Ranks are
+        then padded to the rank with the most rows, which can take more padding rows than
+        divisibility does; only ``"contiguous"`` guarantees the minimum.
     layout
-        The layout of the step's batches: each shard carries it, and ``build_batch`` takes no other
-        for it. None leaves it to ``build_batch``.
+        The layout of the step's batches. Each shard carries it, and ``build_batch`` accepts no
+        other for the shard. None leaves the choice to ``build_batch``.
 
-        With :class:`Packed` and a capacity, the rows of each mini-batch are packed. Then ranks have
-        the same number of bins, not of rows: as many as all rows fill, up to a multiple of
-        `dp_size` (and of ``bins_multiple_of``), or ``num_bins`` for each. By cost, rows go to
-        ranks, the costliest first and each to the one with the least so far; then the slowest and
-        the fastest exchange rows, while that helps. The rows of a rank go to its bins in the same
-        way, or as ``pack`` packs them where these have too little room for that. Where a rank would
-        need more bins than others, all rows are packed, and bins go to ranks by cost: by largest
-        differencing, or largest first with exchanges, of which the slowest rank decides and, where
-        it is as slow, the second is taken. A rank's bins come costliest first, of equal ones the
-        first. With ``"contiguous"`` and ``"strided"``, bins of all rows go to ranks, and with
-        ``grow_by="splitting"``, too. No rows are added, but one synthetic row for each bin that a
-        mini-batch of few rows cannot fill, unless `pad_rows` is ``"error"``. Rows are not split,
-        nor copied.
+        With :class:`Packed` and a capacity, the rows of each mini-batch are packed. Ranks then have
+        the same number of bins, not of rows: the number that all rows fill, rounded up to a
+        multiple of `dp_size` (and of ``bins_multiple_of``), or ``num_bins`` each. To balance costs,
+        rows go to ranks costliest first, each to the rank with the least so far; then the slowest
+        and the fastest rank exchange rows while that helps. A rank's rows go to its bins in the
+        same way, or as in ``pack`` if they do not fit. If a rank would need more bins than others,
+        all rows are packed, and bins go to ranks by cost: by largest differencing, or largest first
+        with exchanges, whichever has the faster slowest rank; the second if equal. A rank's bins
+        come costliest first, equal ones in order. With ``"contiguous"``, ``"strided"`` and
+        ``grow_by="splitting"``, all rows are packed, too. The only rows added are synthetic, one
+        for each bin that a mini-batch of few rows cannot fill, unless `pad_rows` is ``"error"``.
+        Rows are neither split nor copied.
     allow_partial
-        Whether the last mini-batch, which may be the only one, may be smaller.
+        Allow a smaller last mini-batch, which may be the only one.
     train_batch_size
-        Number of prompts that there have to be.
+        Required number of prompts.
     n_samples_per_prompt
-        Number of rows that each prompt has to have. If the rollouts are step-wise: the number of
-        trajectories that it may have, if they are known.
+        Required number of rows per prompt. For step-wise rollouts, the maximum number of
+        trajectories per prompt, if trajectories are known.
     is_stepwise
-        Whether a trajectory may be several rows. By default, whether anything is known of
-        trajectories.
+        True if a trajectory may be several rows. By default true if trajectories are known.
     trajectory_ids, is_last_step
-        What names each row's trajectory, and whether it is the trajectory's last row. Merge plans
-        and batches know it.
+        Each row's trajectory id, and a flag for its last row. Merge plans and batches have their
+        own.
 
     Returns
     -------
     StepPlan
-        The same one on every machine.
+        Identical on every machine.
 
     Raises
     ------
     ValueError
-        There are no rows; other numbers of uids, ids or flags than rows; uids or trajectories that
-        are not contiguous; a mini-batch size below 1; one above the batch, or that does not divide
-        it, without `allow_partial`; a `dp_size` below 1; numbers that contradict `train_batch_size`
-        or `n_samples_per_prompt`; rows that cannot be divided among ranks, with
-        ``pad_rows="error"``; a group to be kept together that mini-batches or, with
-        ``pad_rows="error"``, ranks would tear apart; costs that are negative or not finite; rows
-        that cannot be packed.
+        There are no rows; the number of uids, ids or flags differs from that of rows; uids or
+        trajectories are not contiguous; a mini-batch size or `dp_size` is below 1; a mini-batch
+        size exceeds or does not divide the batch, without `allow_partial`; counts contradict
+        `train_batch_size` or `n_samples_per_prompt`; rows cannot be divided among ranks, with
+        ``pad_rows="error"``; a group to be kept together is split by mini-batches or, with
+        ``pad_rows="error"``, by ranks; costs are negative or not finite; or rows cannot be packed.
     TypeError
-        What is no number, sequence or option.
+        An argument has the wrong type.
 
     Notes
     -----
-    The contracts are those of SkyRL's ``compute_prompt_mini_batch_boundaries`` and
+    The behaviour matches SkyRL's ``compute_prompt_mini_batch_boundaries`` and
     ``MeshDispatch.stage_chunks`` (mini-batches of prompts, copies of the first row, contiguous
-    chunks) and of verl's mini-batches of rows; the workload is that of verl's
-    ``calculate_workload``. Other than SkyRL's, an uneven number of prompts can be allowed, and
-    padding rows are not all on the last ranks.
+    chunks) and verl's mini-batches of rows; the workload is that of verl's ``calculate_workload``.
+    Unlike SkyRL, an uneven number of prompts can be allowed, and padding rows are not all on the
+    last ranks.
 
     Examples
     --------
@@ -259,7 +254,7 @@ def _prompts(
     size: int,
     keep_together: str | None,
 ) -> Integers:
-    """Return where prompts begin: by their uids, else by the number of each prompt's rows."""
+    """Return prompt offsets in rows: by uids, else by the number of rows per prompt."""
     if uids is not None:
         return prompt_offsets(uids)
     if samples is None and unit == "prompts":
@@ -279,7 +274,7 @@ def _check_num_prompts(train_batch_size: Any, found: int) -> None:
 
 
 class _Names(NamedTuple):
-    """How errors name groups of rows."""
+    """Names of groups of rows for error messages."""
 
     kind: str
     uids: Any | None
@@ -295,7 +290,7 @@ class _Names(NamedTuple):
 
 
 def _item(uids: Any, row: int) -> Any:
-    """Return a uid as Python's own object."""
+    """Return a uid as a Python object."""
     uid = uids[row]
     for method in ("as_py", "item"):  # Arrow's and NumPy's
         if hasattr(uid, method):
@@ -312,7 +307,7 @@ def _check_options(pad_rows: Any, shard_by: Any, keep_together: Any) -> None:
 
 
 def _checked_unit(prompts: Any, rows: Any) -> tuple[str | None, int]:
-    """Return what mini-batches are counted in, and how many of them are one."""
+    """Return the unit of mini-batch sizes and the size."""
     if prompts is not None and rows is not None:
         raise ValueError(
             "prompts_per_mini_batch and rows_per_mini_batch are both given; pass one of them"
@@ -325,7 +320,7 @@ def _checked_unit(prompts: Any, rows: Any) -> tuple[str | None, int]:
 
 
 def _uniform(num_rows: int, size: int) -> Integers:
-    """Return the boundaries of groups of so many rows."""
+    """Return the boundaries of groups of `size` rows."""
     if num_rows % size != 0:
         raise ValueError(
             f"n_samples_per_prompt is {size}, which does not divide {counted(num_rows, 'row')}; "
@@ -335,7 +330,7 @@ def _uniform(num_rows: int, size: int) -> Integers:
 
 
 def _check_nesting(trajectories: Integers, prompts: Integers, uids: Any) -> None:
-    """Check that a trajectory is of one prompt."""
+    """Check that each trajectory belongs to one prompt."""
     starts = np.searchsorted(trajectories, prompts)
     split = np.flatnonzero(trajectories[starts] != prompts)
     if len(split) > 0:
@@ -354,7 +349,7 @@ def _check_samples(
     trajectories: Integers | None,
     is_stepwise: bool,
 ) -> None:
-    """Check how many rows, or step-wise trajectories, each prompt has."""
+    """Check the number of rows, or of step-wise trajectories, of each prompt."""
     if not is_stepwise:
         counts, unit = np.diff(prompts), "row"
         wrong = np.flatnonzero(counts != samples)
@@ -378,7 +373,7 @@ def _check_samples(
 def _mini_batches(
     unit: str | None, size: int, prompts: Integers, num_rows: int, allow_partial: bool
 ) -> Integers:
-    """Return where mini-batches begin, and where the last ends, in rows."""
+    """Return mini-batch offsets in rows, with the end of the last."""
     if unit is None:
         return np.array([0, num_rows], np.int64)
     units = prompts if unit == "prompts" else np.arange(num_rows + 1, dtype=np.int64)
@@ -407,9 +402,10 @@ def _undivided(
     names: _Names,
     found: str,
 ) -> ValueError:
-    """Return the error of a mini-batch that ranks cannot share, and of the group that is too large.
+    """Return the error for a mini-batch that cannot be divided among ranks.
 
-    A group of -1 says that there are none; -2, that ranks would need too many padding rows.
+    `group` is the group that is too large; -1 if there are no groups, -2 if ranks would need too
+    many padding rows.
     """
     count = int(mini_batches[mini_batch + 1] - mini_batches[mini_batch])
     if group == -2:
@@ -432,7 +428,7 @@ def _undivided(
 
 
 def _check_not_split(groups: Integers, mini_batches: Integers, names: _Names) -> None:
-    """Check that every mini-batch begins where a group does."""
+    """Check that every mini-batch begins at the start of a group."""
     found = np.searchsorted(groups, mini_batches)
     split = np.flatnonzero(groups[found] != mini_batches)
     if len(split) > 0:
