@@ -1,4 +1,4 @@
-//! Bins for ranks: the rows of a mini-batch are packed, and every rank gets the same number of bins.
+//! Bins for ranks: the rows of a mini-batch are packed into the same number of bins per rank.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -8,27 +8,27 @@ use super::partition::{First, Item, Parts, balance, karmarkar_karp, swap};
 use crate::error::Result;
 use crate::ticks::Ticks;
 
-/// By which share the slowest rank may exceed the mean before rows are exchanged.
+/// Share by which the slowest rank may exceed the mean before rows are exchanged.
 const UNEVEN: f64 = 1e-5;
 
-/// How many items are looked at for exchanges.
+/// Number of items examined for exchanges.
 const LOOKS: usize = 1 << 20;
 
-/// Up to which share of their capacity bins are filled by cost.
+/// Share of the capacity up to which bins are filled by cost.
 const FULL: f64 = 0.98;
 
-/// Which rank gets which bins.
+/// The assignment of bins to ranks.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Deal<'a> {
-    /// Those that follow each other.
+    /// Consecutive bins.
     Contiguous,
-    /// Bin by bin to the next rank.
+    /// Bins to ranks in turn.
     Strided,
     /// About the same cost for all ranks.
     Balanced {
-        /// What rows cost: finite and not negative.
+        /// Costs of rows: finite and not negative.
         costs: &'a [f64],
-        /// What a synthetic row costs.
+        /// Cost of a synthetic row.
         synthetic: f64,
     },
 }
@@ -36,24 +36,24 @@ pub enum Deal<'a> {
 /// The bins of a mini-batch.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RankBins {
-    /// The rows of each bin, rank by rank. A bin without any has to get a synthetic row.
+    /// The rows of each bin, rank by rank. An empty bin needs a synthetic row.
     pub bins: Vec<Vec<usize>>,
-    /// How many bins the rows fill.
+    /// Number of bins with rows.
     pub filled: usize,
 }
 
 /// The rows of a mini-batch.
 #[derive(Debug, Clone, Copy)]
 pub struct Rows<'a> {
-    /// How many tokens each has.
+    /// Number of tokens of each row.
     pub lens: &'a [usize],
-    /// The number of each row's group, counted in the order of their first rows, if some share a bin.
+    /// The index of each row's group, in the order of first rows, if groups share a bin.
     pub groups: Option<&'a [usize]>,
-    /// What rows cost, if that limits bins or says which one is split.
+    /// Costs of rows, if they limit bins or select the bin to split.
     pub limited: Option<&'a [f64]>,
 }
 
-/// What is packed as a whole, by row.
+/// Units of packing, as rows.
 struct Items {
     offsets: Vec<usize>,
     rows: Vec<usize>,
@@ -70,7 +70,7 @@ impl Items {
 }
 
 impl Rows<'_> {
-    /// What is packed as a whole: rows, or groups of them.
+    /// The units of packing: rows, or groups of them.
     fn items(&self) -> Items {
         let rows = 0..self.lens.len();
         let Some(groups) = self.groups else {
@@ -131,12 +131,12 @@ impl Rows<'_> {
 }
 
 impl Deal<'_> {
-    /// Pack the rows of a mini-batch into as many bins as they fill, up to a multiple of the ranks and of
-    /// what `spec` says, and give each rank as many.
+    /// Pack the rows of a mini-batch into the bins that they fill, rounded up to the multiple in
+    /// `spec`, and give each rank the same number.
     ///
-    /// Balanced, rows go to ranks by cost, and those of each rank to its bins: by cost again, else as
-    /// `spec` packs them. Where a rank would need more bins than there are, or where bins are to be
-    /// split in order to have enough, bins of all rows go to ranks by cost.
+    /// If balanced, rows go to ranks by cost, and those of each rank to its bins: by cost again,
+    /// else as `spec` packs them. If a rank would need more bins than it has, or bins have to be
+    /// split for their number, bins of all rows go to ranks by cost.
     ///
     /// # Errors
     /// As [`PackSpec::pack`].
@@ -247,8 +247,8 @@ impl Deal<'_> {
     }
 }
 
-/// Give each rank the same number of bins, of about the same cost: the bins of all ranks, each one's
-/// costliest first, of equal ones the first.
+/// Give each rank the same number of bins, of about the same cost. Returns the bins rank by rank,
+/// costliest first; ties in order.
 ///
 /// # Errors
 /// What `ticks` are stopped by.
@@ -258,8 +258,8 @@ pub fn deal_bins(costs: &[f64], ranks: usize, ticks: &mut Ticks) -> Result<Vec<u
     Ok(in_order.collect())
 }
 
-/// Part bins into as many for every rank: by the largest differencing method, or the largest first with
-/// exchanges then, which is taken unless its slowest rank is slower.
+/// Partition bins, with the same number for every rank: by largest differencing, or largest first
+/// with exchanges; the latter unless its slowest rank is slower.
 fn balanced(costs: &[f64], ranks: usize, ticks: &mut Ticks) -> Result<Parts> {
     let each = costs.len() / ranks;
     let largest_first = largest_first(costs, ranks, each, ticks)?;
@@ -283,7 +283,7 @@ fn balanced(costs: &[f64], ranks: usize, ticks: &mut Ticks) -> Result<Parts> {
     })
 }
 
-/// Give each item, the costliest first, to the rank with the least to do that has fewer than so many.
+/// Give each item, the costliest first, to the rank of lowest cost with fewer than `each` items.
 fn largest_first(costs: &[f64], ranks: usize, each: usize, ticks: &mut Ticks) -> Result<Parts> {
     let items: Vec<_> = costs.iter().map(|&cost| Item { rows: 1, cost }).collect();
     let taken = vec![Item::NOTHING; ranks];
@@ -295,7 +295,7 @@ fn largest_first(costs: &[f64], ranks: usize, each: usize, ticks: &mut Ticks) ->
     Ok(Parts::of(parts))
 }
 
-/// How often two ranks exchange items at most: each time looks at all items of both.
+/// Maximum number of exchanges: each one examines all items of two ranks.
 fn rounds(ranks: usize, items: usize) -> usize {
     (64 * ranks + 256).min(LOOKS * ranks / items.max(1) + 16)
 }
@@ -304,25 +304,25 @@ fn sum(items: &[usize], costs: &[f64]) -> f64 {
     items.iter().map(|&item| costs[item]).sum()
 }
 
-/// Items by what they cost, of equal ones the first first.
+/// Items by cost, costliest first; ties in order.
 fn costly_first(items: &[usize], costs: &[f64]) -> Vec<usize> {
     let mut order = items.to_vec();
     order.sort_by(|&a, &b| costs[b].total_cmp(&costs[a]));
     order
 }
 
-/// Rows that go to ranks before they are packed.
+/// Rows assigned to ranks before packing.
 struct Parting<'a> {
     rows: Rows<'a>,
     items: &'a Items,
     /// Of rows.
     costs: &'a [f64],
-    /// How the rows of a rank are packed.
+    /// Packing options for the rows of a rank.
     spec: PackSpec,
 }
 
 impl Parting<'_> {
-    /// The bins of all ranks, so many of each; none if a rank needs more.
+    /// The bins of all ranks, `each` per rank; None if a rank needs more.
     fn bins(
         &self,
         ranks: usize,
@@ -383,8 +383,8 @@ impl Parting<'_> {
         self.rows.pack_some(&items, &fitted, ticks).map(Some)
     }
 
-    /// Give each item, the costliest first, to the bin that costs least and has room for it; none if
-    /// there is one that has not, or a bin stays empty.
+    /// Give each item, the costliest first, to the cheapest bin with capacity for it; None if an
+    /// item does not fit, or a bin stays empty.
     fn level(
         &self,
         items: &[&[usize]],
@@ -416,12 +416,12 @@ impl Parting<'_> {
         }
         let mut loads = vec![empty; bins];
         let mut members = vec![Vec::new(); bins];
-        // Costs are not negative, so that their bits are in order.
+        // Costs are not negative, so their bits are ordered like them.
         let mut least: BinaryHeap<_> = (0..bins)
             .map(|bin| Reverse((0_u64, 0_usize, bin)))
             .collect();
         let mut full = Vec::new();
-        // Where most bins are full, it takes too long to find one that is not.
+        // If most bins are full, finding one that is not takes too long.
         let mut misses = items.len();
         let indices: Vec<_> = (0..items.len()).collect();
         for item in costly_first(&indices, costs) {
@@ -457,7 +457,8 @@ impl Parting<'_> {
     }
 }
 
-/// Give ranks with fewer than so many items the cheapest ones of those with most, while there are enough.
+/// Give ranks with fewer than `each` items the cheapest items of the ranks with most, while those
+/// have more than `each`.
 fn give_enough(parts: &mut [Vec<usize>], costs: &[f64], each: usize) {
     let mut counts: BinaryHeap<_> = { parts.iter().enumerate() }
         .map(|(rank, part)| (part.len(), Reverse(rank)))

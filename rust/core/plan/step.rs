@@ -1,4 +1,4 @@
-//! The step: mini-batches are padded and split among the data-parallel ranks.
+//! The step: mini-batches are padded and split among data-parallel ranks.
 
 use std::mem;
 use std::ops::Range;
@@ -7,55 +7,55 @@ use super::partition::{First, Item, balance};
 use crate::error::Result;
 use crate::ticks::Ticks;
 
-/// How a mini-batch's rows are distributed.
+/// Assignment of a mini-batch's rows to ranks.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Assignment<'a> {
-    /// Each rank gets rows that follow each other, about as many as the others.
+    /// Consecutive rows, about the same number for each rank.
     Contiguous,
-    /// Row by row to the next rank.
+    /// Rows to ranks in turn.
     Strided,
-    /// To the rank that has the least to do.
+    /// Each row to the rank of lowest cost.
     Balanced {
-        /// What every row of the step costs: finite and not negative.
+        /// Costs of all rows of the step: finite and not negative.
         costs: &'a [f64],
-        /// What a synthetic row costs.
+        /// Cost of a synthetic row.
         synthetic: f64,
     },
 }
 
-/// What fills up the ranks that have fewer rows.
+/// Padding of ranks with fewer rows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Padding {
     /// Copies of the mini-batch's first row.
     CopyFirst,
-    /// Copies of the mini-batch's rows, from the first on.
+    /// Copies of the mini-batch's rows in order, from the first.
     CopyCycle,
-    /// Rows that are no copies.
+    /// Synthetic rows.
     Synthetic,
-    /// Nothing: that there is something to fill up is an error.
+    /// No padding: a rank with fewer rows is an error.
     Refused,
 }
 
-/// Place of one row in a step.
+/// The place of one row in a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Slot {
-    /// The row that is written there; none is a synthetic one.
+    /// The row written there; None for a synthetic one.
     pub row: Option<usize>,
-    /// Whether it is there to fill up.
+    /// True for padding.
     pub is_padding: bool,
 }
 
-/// How a step is split.
+/// Options for splitting a step.
 #[derive(Debug, Clone, Copy)]
 pub struct Split<'a> {
     /// Number of ranks, at least one.
     pub ranks: usize,
-    /// How rows are distributed.
+    /// Assignment of rows to ranks.
     pub assignment: Assignment<'a>,
-    /// What fills up.
+    /// Padding of ranks.
     pub padding: Padding,
-    /// Where the groups begin whose rows stay together, and where the last ends. Mini-batches begin
-    /// where groups do.
+    /// Offsets of the groups whose rows stay together, one more than groups. Mini-batches begin at
+    /// groups.
     pub groups: Option<&'a [usize]>,
 }
 
@@ -64,43 +64,43 @@ pub struct Split<'a> {
 pub struct Indivisible {
     /// The mini-batch.
     pub mini_batch: usize,
-    /// What stands against it.
+    /// The cause.
     pub cause: Cause,
 }
 
-/// Why a mini-batch cannot be split.
+/// The cause of an indivisible mini-batch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Cause {
-    /// Padding is refused, but the number of rows is no multiple of the ranks.
+    /// Padding is refused, but the number of rows is not a multiple of the ranks.
     Rows,
     /// Padding is refused, but this group would have to be split.
     Group(usize),
-    /// Filled up to the largest rank, there would be more than [`MAX_SLOTS`].
+    /// Padded to the largest rank, there would be more than [`MAX_SLOTS`].
     Slots,
 }
 
-/// How many slots a step may have.
+/// Maximum number of slots in a step.
 pub const MAX_SLOTS: usize = 1 << 26;
 
 /// All slots of a step, by mini-batch, rank and place.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Slots {
-    /// Ranks of a mini-batch have the same number of them.
+    /// The slots; the ranks of a mini-batch have the same number.
     pub slots: Vec<Slot>,
-    /// Where the slots of mini-batches begin, and where the last ends.
+    /// Offsets of mini-batches in the slots, one more than mini-batches.
     pub offsets: Vec<usize>,
 }
 
 impl Split<'_> {
-    /// Split mini-batches that begin there; the last offset is their end.
+    /// Split mini-batches, given by their offsets in rows.
     ///
-    /// Rows of a rank keep their order, with the padding after them. Padding is distributed evenly,
-    /// as far as rows stay in order or together: no rank has padding alone, if there are as many rows
-    /// or groups as ranks.
+    /// Rows of a rank keep their order, followed by padding. Padding is distributed evenly, as far
+    /// as rows stay in order or together: no rank has only padding if there are at least as many
+    /// rows or groups as ranks.
     ///
     /// # Errors
-    /// What `ticks` are stopped by; within, [`Indivisible`], if padding is refused, or would be too
-    /// much.
+    /// What `ticks` are stopped by; the inner error is [`Indivisible`], if padding is refused or
+    /// would be too much.
     pub fn slots(
         &self,
         mini_batches: &[usize],
@@ -174,7 +174,8 @@ impl Split<'_> {
         Ok(())
     }
 
-    /// Assign rows in this order, as many to every rank, of which the last have a padding row each.
+    /// Assign rows in this order, the same number to every rank; the last ranks have a padding row
+    /// each.
     fn fill_up(
         &self,
         rows: &Range<usize>,
@@ -194,10 +195,10 @@ impl Split<'_> {
         }
     }
 
-    /// Split a mini-batch by groups, which begin there.
+    /// Split a mini-batch by groups, given by their offsets in rows.
     ///
     /// # Errors
-    /// What `ticks` are stopped by; within, what stands against it.
+    /// What `ticks` are stopped by; the inner error is the cause of an indivisible mini-batch.
     fn assign_groups(
         &self,
         rows: Range<usize>,
@@ -245,7 +246,7 @@ impl Split<'_> {
         Ok(Ok(()))
     }
 
-    /// The group because of which ranks would have different numbers of rows.
+    /// The first group that makes ranks have different numbers of rows.
     fn torn_group(&self, lens: &[usize], ranks: &[usize]) -> usize {
         let count = lens.iter().sum::<usize>() / self.ranks;
         let mut filled = vec![0; self.ranks];
@@ -263,7 +264,7 @@ impl Split<'_> {
         split.expect("a rank has more rows than the others")
     }
 
-    /// The padding row of an index in the mini-batch of some rows.
+    /// The padding row of the given index in the mini-batch of `rows`.
     fn padding_row(&self, rows: &Range<usize>, index: usize) -> Slot {
         let row = match self.padding {
             Padding::CopyFirst => Some(rows.start),
@@ -277,7 +278,7 @@ impl Split<'_> {
     }
 }
 
-/// Indices by rank, and in order within a rank.
+/// Indices by rank, in order within a rank.
 fn by_rank(rank_of: &[usize], ranks: usize) -> Vec<usize> {
     let mut next = vec![0; ranks];
     for &rank in rank_of {
@@ -296,8 +297,8 @@ fn by_rank(rank_of: &[usize], ranks: usize) -> Vec<usize> {
     sorted
 }
 
-/// Ranks of groups that stay in order: the rank with most rows has as few as can be, and the others
-/// about as many. No rank is empty, if there are as many groups.
+/// Ranks of groups that stay in order: the rank with most rows has the fewest possible, and the
+/// others about as many. No rank is empty if there are at least as many groups.
 fn in_order(lens: &[usize], ranks: usize, ticks: &mut Ticks) -> Result<Vec<usize>> {
     let (least, most) = bounds(lens.iter().copied(), ranks);
     let capacity = first_that(least..most, |capacity| {
@@ -312,7 +313,7 @@ fn in_order(lens: &[usize], ranks: usize, ticks: &mut Ticks) -> Result<Vec<usize
         while let Some(&len) = lens.get(rank_of.len()) {
             ticks.done(1)?;
             let end = rank_of.len() + 1;
-            // Others need what is left, and one group each, if there are as many.
+            // The other ranks need the remaining groups, at least one each if there are enough.
             let must = rank_of.len() == start || needed[rank_of.len()] > others;
             let may = rows + len <= capacity && lens.len() - end >= others;
             let is_nearer = (rows + len).abs_diff(part) <= rows.abs_diff(part);
@@ -328,7 +329,8 @@ fn in_order(lens: &[usize], ranks: usize, ticks: &mut Ticks) -> Result<Vec<usize
     Ok(rank_of)
 }
 
-/// How many ranks of no more rows than the capacity the groups from each on need; of none, 0.
+/// For each group, the number of ranks within the capacity that it and all later groups need; 0 at
+/// the end.
 fn ranks_from(lens: &[usize], capacity: usize, ticks: &mut Ticks) -> Result<Vec<usize>> {
     let mut needed = vec![0; lens.len() + 1];
     let (mut end, mut rows) = (lens.len(), 0);
@@ -344,8 +346,8 @@ fn ranks_from(lens: &[usize], capacity: usize, ticks: &mut Ticks) -> Result<Vec<
     Ok(needed)
 }
 
-/// Ranks of groups, by cost. A rank has room for as few rows as were found to do, so that little is
-/// to be filled up.
+/// Ranks of groups, by cost. The capacity of a rank in rows is the smallest that was found to
+/// suffice, so that padding is small.
 fn balance_groups(items: &[Item], ranks: usize, ticks: &mut Ticks) -> Result<Vec<usize>> {
     let (least, most) = bounds(items.iter().map(|item| item.rows), ranks);
     let taken = vec![Item::NOTHING; ranks];
@@ -362,14 +364,15 @@ fn balance_groups(items: &[Item], ranks: usize, ticks: &mut Ticks) -> Result<Vec
     Ok(rank_of.expect("there is room for every group"))
 }
 
-/// How many rows the fullest rank has at least, and how many do in any case.
+/// Bounds of the fullest rank's rows: the minimum, and a number that always suffices.
 fn bounds(lens: impl Iterator<Item = usize> + Clone, ranks: usize) -> (usize, usize) {
     let rows: usize = lens.clone().sum();
     let longest = lens.max().unwrap_or(0);
     (rows.div_ceil(ranks).max(longest), rows)
 }
 
-/// The first number of a range that will do, as all after it; else its end.
+/// The first number of a range for which `will_do` holds, as it does for all after it; else its
+/// end.
 fn first_that(
     range: Range<usize>,
     mut will_do: impl FnMut(usize) -> Result<bool>,

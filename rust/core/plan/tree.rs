@@ -1,7 +1,8 @@
-//! The tree layout: rows of the output are bins, in which tokens that rows have in common lie once.
+//! The tree layout: output rows are bins, in which tokens that rows share are stored once.
 //!
-//! A row is written from where it leaves the row before it, and read by the *path* of what it shares and
-//! what it adds. Paths follow from the segments that are written, and overlap.
+//! A row is written from its first token that it does not share with the row before it, and read by
+//! its *path*: the segments that it shares and adds. Paths follow from the written segments, and
+//! overlap.
 
 use std::borrow::Cow;
 use std::ops::Range;
@@ -12,12 +13,12 @@ use crate::error::{Error, Result};
 use crate::plan::share::{Tree, TreeRow};
 use crate::plan::{Assembly, Bins, Layout, Pick, Placement, Row, Span};
 
-/// Where rows are read from: segments that may overlap those of other rows.
+/// The segments that rows are read from; they may overlap those of other rows.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Paths {
-    /// The segments of rows, those of each in the order of its tokens.
+    /// The segments of rows, each row's in the order of its tokens.
     pub segments: Vec<Segment>,
-    /// Which of them each row has.
+    /// The range of each row in `segments`.
     rows: Vec<Range<usize>>,
 }
 
@@ -29,8 +30,9 @@ impl Paths {
 }
 
 impl Placement {
-    /// Lay an assembly's rows out in bins, of which each holds a tree: as wide as the widest one and
-    /// `least`, or of a fixed `width`. Places of whole trees are rounded up to a multiple.
+    /// Lay out an assembly's rows in bins, each of which holds a tree: of a fixed `width`, or as
+    /// wide as the widest bin and at least `least`. Places of whole trees are rounded up to a
+    /// multiple.
     ///
     /// # Errors
     /// [`Error::BinTooWide`] and [`Error::TooLarge`].
@@ -62,7 +64,7 @@ impl Placement {
         })
     }
 
-    /// Where token streams are read from: in a tree, by paths.
+    /// The segments that token streams are read from: paths in a tree.
     #[must_use]
     pub fn read_segments(&self, assembly: &Assembly) -> Cow<'_, [Segment]> {
         match self.layout.is_tree() {
@@ -71,7 +73,7 @@ impl Placement {
         }
     }
 
-    /// The same as far as responses need them, and so many tokens `before` these.
+    /// The same, limited to responses and the `before` tokens in front of them.
     pub(super) fn response_segments(
         &self,
         assembly: &Assembly,
@@ -83,14 +85,14 @@ impl Placement {
         }
     }
 
-    /// Where the rows of a tree are read from, each by itself.
+    /// The paths of a tree's rows.
     #[must_use]
     pub fn paths(&self, assembly: &Assembly) -> Paths {
         self.path_ends(assembly, |_| 0)
     }
 
-    /// The same without segments that end before a token of the row: where only responses are asked
-    /// for, a chain of prefixes has as many segments as rows, not their square.
+    /// The same without segments that end before the token `first` of the row: for responses alone,
+    /// a chain of prefixes has as many segments as rows, not their square.
     fn path_ends(&self, assembly: &Assembly, first: impl Fn(&Row) -> usize) -> Paths {
         let mut rows = vec![0..0; assembly.rows().len()];
         let mut segments = Vec::with_capacity(self.sequence.segments().len());
@@ -103,7 +105,8 @@ impl Placement {
                     last.len = last.len.min(segment.from - last.from);
                 }
                 match path.last_mut() {
-                    // It stands where what it shares ends, as where rows go on from whole others.
+                    // The row begins where its shared tokens end, as for rows that continue whole
+                    // others.
                     Some(last) if last.ends_at(segment) => last.len += segment.len,
                     _ if segment.len > 0 => path.push(*segment),
                     _ => {}
@@ -120,20 +123,20 @@ impl Placement {
         Paths { segments, rows }
     }
 
-    /// Where the outputs stand that predict response tokens: each run of these counts the positions of
-    /// the grid of sequences. There is no run for tokens without one before them.
+    /// The positions of the outputs that predict response tokens: each run counts positions of the
+    /// grid of sequences. Tokens without one before them have no run.
     #[must_use]
     pub fn predictors(&self, assembly: &Assembly) -> Grid {
         self.response_places(assembly, 1)
     }
 
-    /// Where response tokens themselves stand, in the same way.
+    /// The positions of response tokens themselves, in the same form.
     #[must_use]
     pub fn targets(&self, assembly: &Assembly) -> Grid {
         self.response_places(assembly, 0)
     }
 
-    /// Where tokens stand so many `before` those of responses.
+    /// The positions of tokens `before` positions ahead of response tokens.
     fn response_places(&self, assembly: &Assembly, before: usize) -> Grid {
         let first = first_read(before);
         let (paths, width) = (self.path_ends(assembly, &first), self.sequence.width());
@@ -160,11 +163,11 @@ impl Placement {
         self.response.with_segments(runs)
     }
 
-    /// The rows of some bins of a tree, in their order, what these are made of, and where they lie: the bins
-    /// one after the other, as wide as all are.
+    /// The rows of some bins of a tree in order, their assembly, and their placement: the given
+    /// bins one after the other, of the same width.
     ///
     /// # Errors
-    /// [`Error::InvalidPlan`] for a bin that is not there or is given twice, and for none at all.
+    /// [`Error::InvalidPlan`] for a bin that does not exist or is given twice, and for no bins.
     pub fn of_some_bins(
         &self,
         assembly: &Assembly,
@@ -214,7 +217,7 @@ impl Placement {
         bins
     }
 
-    /// Where whole token streams lie if each row is by itself.
+    /// The grid of whole token streams laid end to end, without sharing.
     ///
     /// # Errors
     /// [`Error::TooLarge`].
@@ -224,23 +227,23 @@ impl Placement {
 }
 
 impl Segment {
-    /// Whether another one goes on from it, in the row and in the grid.
+    /// True if the next segment continues this one, in the row and in the grid.
     fn ends_at(&self, next: &Self) -> bool {
         self.from + self.len == next.from && self.dst_col + self.len == next.dst_col
     }
 }
 
-/// The first token of a row that is read for its response: one that stands so many `before` it.
+/// The first token of a row that is read for its response: `before` tokens ahead of it.
 fn first_read(before: usize) -> impl Fn(&Row) -> usize {
     move |row| row.prompt_len.saturating_sub(before)
 }
 
-/// Where responses lie: one after the other, in the order of rows.
+/// The grid of responses: end to end, in the order of rows.
 fn responses(assembly: &Assembly) -> Result<Grid> {
     Grid::jagged(assembly.rows().iter().map(|row| row.response_len))
 }
 
-/// Check that grids are those of rows in a tree.
+/// Check that the grids are those of rows in a tree.
 ///
 /// # Errors
 /// [`Error::InvalidPlan`].

@@ -1,8 +1,8 @@
-//! The turns: what every plan starts from.
+//! The turns: the input of every plan.
 
 use crate::error::{Error, Result};
 
-/// How long the prompts and responses of all turns are, in the order of the input.
+/// The lengths of all turns' prompts and responses, in the order of the input.
 #[derive(Debug, Clone)]
 pub struct Turns {
     prompt_lens: Vec<usize>,
@@ -10,7 +10,7 @@ pub struct Turns {
     form: TokenForm,
 }
 
-/// How the tokens of turns are given, which errors name.
+/// The form in which tokens of turns are given, for error messages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TokenForm {
     /// As prompts and responses.
@@ -19,7 +19,7 @@ pub enum TokenForm {
     Whole,
 }
 
-/// What a field has one value per token of, of which those of responses are read.
+/// The tokens that a field has one value each for; only those of responses are read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Along {
     /// The responses.
@@ -29,7 +29,7 @@ pub enum Along {
 }
 
 impl TokenForm {
-    /// Check that there are turns, and as many rows of a field.
+    /// Check that there are turns, and the same number of rows in a field.
     fn check_counts(self, turns: usize, field: &str, found: usize) -> Result<()> {
         if turns == 0 && found == 0 {
             return Err(Error::EmptyBatch(self));
@@ -69,7 +69,7 @@ impl TokenForm {
         }
     }
 
-    /// A turn's response where it has no prompt.
+    /// A turn's response if it has no prompt.
     pub fn sequence(self, turn: usize) -> String {
         match self {
             Self::Parts => self.response(turn),
@@ -77,7 +77,7 @@ impl TokenForm {
         }
     }
 
-    /// The tokens that a turn has.
+    /// The tokens of a turn.
     pub fn stream(self, turn: usize) -> String {
         match self {
             Self::Parts => format!("prompts[{turn}] + responses[{turn}] have"),
@@ -86,7 +86,7 @@ impl TokenForm {
     }
 }
 
-/// Turns of the same lengths are equal, however their tokens are given.
+/// Turns of the same lengths are equal, whatever the form of their tokens.
 impl PartialEq for Turns {
     fn eq(&self, other: &Self) -> bool {
         self.prompt_lens == other.prompt_lens && self.response_lens == other.response_lens
@@ -96,7 +96,7 @@ impl PartialEq for Turns {
 impl Eq for Turns {}
 
 impl Turns {
-    /// Turns whose prompts and responses have these lengths.
+    /// Turns with prompts and responses of the given lengths.
     ///
     /// # Errors
     /// [`Error::EmptyBatch`], [`Error::RowCount`], and [`Error::InvalidPlan`] for more tokens than
@@ -115,7 +115,7 @@ impl Turns {
         })
     }
 
-    /// Turns whose sequences have these lengths, and begin with prompts of these.
+    /// Turns with sequences of the given lengths, which begin with prompts of `prompt_lens`.
     ///
     /// # Errors
     /// [`Error::EmptyBatch`], [`Error::RowCount`], and [`Error::PromptTooLong`].
@@ -137,7 +137,7 @@ impl Turns {
         })
     }
 
-    /// Rows of a field by themselves, as prompts of these lengths; there may be none.
+    /// Rows of a single field, as prompts of the given lengths; may be empty.
     pub fn of_rows(lens: Vec<usize>) -> Self {
         Self {
             response_lens: vec![0; lens.len()],
@@ -151,7 +151,7 @@ impl Turns {
         self.prompt_lens.len()
     }
 
-    /// How the tokens are given.
+    /// The form of the tokens.
     pub fn form(&self) -> TokenForm {
         self.form
     }
@@ -179,7 +179,7 @@ impl Turns {
         self.form.check_counts(self.count(), field, found)
     }
 
-    /// Check that a field has one value per token of what it lies along.
+    /// Check that a field has one value per token of its `along`.
     ///
     /// # Errors
     /// As [`check_response_lens`](Self::check_response_lens) and
@@ -191,7 +191,7 @@ impl Turns {
         }
     }
 
-    /// Where the values of a turn's response begin in a field.
+    /// Offset of a turn's response values in a field.
     pub fn response_start(&self, turn: usize, along: Along) -> usize {
         match along {
             Along::Response => 0,
@@ -202,7 +202,7 @@ impl Turns {
     /// Check that a field has one value per response token.
     ///
     /// # Errors
-    /// [`Error::RowLength`] naming the first turn where it has not.
+    /// [`Error::RowLength`] naming the first turn of another length.
     pub fn check_response_lens(&self, field: &str, lens: &[usize]) -> Result<()> {
         let mut expected = self.response_lens.iter().zip(lens);
         match expected.position(|(expected, found)| found != expected) {
@@ -222,7 +222,7 @@ impl Turns {
     /// `may_end_early`, no more than that.
     ///
     /// # Errors
-    /// [`Error::StreamLength`] naming the first turn where it has not.
+    /// [`Error::StreamLength`] naming the first turn of another length.
     pub fn check_stream_lens(
         &self,
         field: &str,

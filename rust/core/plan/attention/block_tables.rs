@@ -1,34 +1,35 @@
-//! Attention by blocks: which blocks of positions look at which, for kernels that skip the others.
+//! Attention by blocks: pairs of blocks that attend to each other, for kernels that skip the
+//! others.
 //!
-//! As each position is in its own subtree, what looks at a block of keys begins with that block and has
-//! no hole; and what looks at a key, in a block after its own, is the beginning of that block.
+//! Each position is in its own subtree, so the queries of a block of keys begin with that block and
+//! have no gap; and the queries of a key in a later block are the beginning of that block.
 
 use std::ops::Range;
 
 use super::{Placement, to_i32};
 use crate::error::Result;
 
-/// Four tables: for each block of queries the blocks of keys that it looks at in part, and those in
-/// full; and the same for each block of keys. All 0 at first.
+/// Four tables: for each block of queries, the blocks of keys that it attends to in part, and those
+/// in full; and the same for each block of keys. All 0 initially.
 #[derive(Debug)]
 pub struct BlockTables<'a> {
-    /// Of each block of each output row, the number of blocks that belong to it: (4, rows, blocks).
+    /// Number of blocks listed for each block of each output row: (4, rows, blocks).
     pub counts: &'a mut [i32],
-    /// These blocks, ascending, and 0 where there are no more: (4, rows, blocks, blocks).
+    /// These blocks, ascending, then 0: (4, rows, blocks, blocks).
     pub indices: &'a mut [i32],
 }
 
-/// One of them.
+/// One of the four tables.
 struct BlockTable<'a> {
     counts: &'a mut [i32],
     indices: &'a mut [i32],
 }
 
-/// Blocks of queries that follow each other and look at a block of keys in the same way.
+/// Consecutive blocks of queries that attend to a block of keys in the same way.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Run {
     queries: Range<usize>,
-    /// Whether all of their positions look at all keys.
+    /// True if all of their positions attend to all keys.
     is_full: bool,
 }
 
@@ -36,25 +37,25 @@ struct Run {
 struct Blocks<'a> {
     size: usize,
     ends: &'a [i32],
-    /// The subtree of each block that ends first, and the one that ends last.
+    /// The first and the last end of a subtree in each block.
     bounds: Vec<(usize, usize)>,
     window: Option<Window<'a>>,
 }
 
-/// How far a position looks.
+/// The window of attention.
 struct Window<'a> {
     len: usize,
     depths: &'a [i32],
-    /// The least depth from the beginning of its block up to each position.
+    /// The minimum depth from the beginning of its block up to each position.
     least_depths: Vec<i32>,
-    /// The least and the largest depth of each block.
+    /// The minimum and maximum depth of each block.
     bounds: Vec<(i32, i32)>,
 }
 
 impl Placement {
     /// Write the tables of blocks of `size` positions.
     ///
-    /// With a window, a token looks at the last `window` tokens of its sequence only.
+    /// With a window, a token attends to the last `window` tokens of its sequence only.
     ///
     /// # Errors
     /// As [`Placement::subtree_ends`].
@@ -100,7 +101,7 @@ impl Placement {
 }
 
 impl BlockTable<'_> {
-    /// Add blocks to those that belong to one, counted over all rows.
+    /// Append blocks to the list of the block at `place`, counted over all rows.
     fn extend(&mut self, place: usize, blocks: usize, indices: Range<usize>) {
         let count = &mut self.counts[place];
         let begin = place * blocks + to_usize(*count);
@@ -111,8 +112,8 @@ impl BlockTable<'_> {
         }
     }
 
-    /// Write for each block of queries the blocks of keys with a run that it is in, from one block of
-    /// queries to the next: few runs begin or end there.
+    /// Write, for each block of queries, the blocks of keys with a run that contains it, updating
+    /// the list from one block to the next: few runs begin or end between two.
     fn transpose(&mut self, first: usize, blocks: usize, runs: &[Vec<Run>], is_full: bool) {
         let mut changes: Vec<(usize, i32)> = Vec::new();
         for (kv, runs) in runs.iter().enumerate() {
@@ -151,10 +152,10 @@ impl<'a> Blocks<'a> {
         }
     }
 
-    /// The blocks that look at a block of keys.
+    /// The blocks that attend to a block of keys.
     fn runs(&self, kv: usize) -> Vec<Run> {
         let (first_end, last_end) = self.bounds[kv];
-        // A block looks at itself in full where it has one position.
+        // A block of one position attends to itself in full.
         let begin = if self.size == 1 { kv } else { kv + 1 };
         let full = begin..begin.max(first_end / self.size);
         let last = full.end..last_end.div_ceil(self.size).max(full.end);
@@ -189,8 +190,8 @@ impl<'a> Blocks<'a> {
         runs
     }
 
-    /// The keys of the block that ends there which later blocks look at: the end of each subtree, and the
-    /// depth of the last key that has it. Those ends ascend, and these depths descend.
+    /// The keys, in the block ending at `block_end`, that later blocks attend to: the end of each
+    /// subtree, and the depth of the last key with that end. Ends ascend, and depths descend.
     fn crossing(&self, window: &Window, block_end: usize) -> Vec<(usize, i32)> {
         let mut keys = Vec::new();
         let mut last_end = block_end;
@@ -204,14 +205,15 @@ impl<'a> Blocks<'a> {
         keys
     }
 
-    /// Whether a position of a block has one of the keys in its window, all of which cross its beginning.
+    /// True if a position of the block has one of the keys in its window; all keys cross its
+    /// beginning.
     fn is_near(&self, window: &Window, q: usize, keys: &[(usize, i32)]) -> bool {
         let is_possible = |&(_, deepest): &(usize, i32)| window.has(window.bounds[q].0, deepest);
         if !keys.first().is_some_and(is_possible) {
             return false;
         }
         let block_end = self.ends.len().min((q + 1) * self.size);
-        // After the first key that the whole block looks at, the others are only farther away.
+        // After the first key that the whole block attends to, the others are only farther away.
         let whole = keys.partition_point(|(end, _)| *end < block_end);
         let mut keys = keys.iter().take(whole + 1);
         keys.any(|&(end, depth)| window.has(window.least_depths[end.min(block_end) - 1], depth))
@@ -239,12 +241,12 @@ impl<'a> Window<'a> {
         }
     }
 
-    /// Whether a token has one of its ancestors in its window.
+    /// True if a token has the given ancestor in its window.
     fn has(&self, depth: i32, of_ancestor: i32) -> bool {
         to_usize(depth - of_ancestor) < self.len
     }
 
-    /// Whether all tokens of a block have all of another one's in their windows, if they look at all.
+    /// True if all tokens of a block have all tokens of another in their windows, the mask aside.
     fn has_all(&self, q: usize, kv: usize) -> bool {
         self.has(self.bounds[q].1, self.bounds[kv].0)
     }
@@ -269,7 +271,7 @@ mod tests {
 
     use super::*;
 
-    /// Trees in the order of their positions: the depths, and where subtrees end.
+    /// Trees in the order of their positions: the depths, and the ends of subtrees.
     fn trees(drawn: &[i32]) -> (Vec<i32>, Vec<i32>) {
         let mut depths: Vec<i32> = Vec::new();
         for &drawn in drawn {

@@ -1,7 +1,7 @@
-//! Attention over token streams, as two integers a position.
+//! Attention over token streams, as two integers per position.
 //!
-//! Position q of an output row looks at k if and only if `k <= q < subtree_end[k]`; a window compares
-//! depths. Rows that share nothing are trees of one path, whose subtrees end where the row does.
+//! Position q of an output row attends to k if and only if `k <= q < subtree_end[k]`; a window
+//! compares depths. Rows that share nothing are trees of one path, whose subtrees end with the row.
 
 mod block_tables;
 mod ranges;
@@ -14,7 +14,7 @@ use super::placement::{Grid, Placement, Segment};
 use crate::error::{Error, Result};
 
 impl Placement {
-    /// Where the subtree of each position ends in its output row. Padding sees itself only.
+    /// The end of each position's subtree in its output row. Padding attends to itself only.
     ///
     /// # Errors
     /// As [`Self::subtrees`].
@@ -33,16 +33,16 @@ impl Placement {
         Ok(ends)
     }
 
-    /// Runs of tokens whose subtrees end at one column: each counts `from` there on.
+    /// Runs of tokens whose subtrees end at one column, given as `from`.
     ///
     /// # Errors
-    /// [`Error::WideAttention`] where rows are wider than int32 can count.
+    /// [`Error::WideAttention`] if rows are too wide for int32.
     pub fn subtrees(&self) -> Result<Grid> {
         let grid = &self.sequence;
         self.check_width()?;
         let mut runs = Vec::with_capacity(2 * grid.segments().len());
         for of_row in { grid.segments() }.chunk_by(|a, b| a.dst_row == b.dst_row) {
-            // The path from a root to the segment at hand, and where the last one ends.
+            // The path from a root to the current segment, and the end of the last segment.
             let (mut path, mut end) = (Vec::new(), 0);
             for segment in of_row.iter().filter(|segment| segment.len > 0) {
                 let from = self.first_depth(segment);
@@ -56,7 +56,7 @@ impl Placement {
         Ok(grid.with_segments(runs))
     }
 
-    /// How many tokens each position has before it in its sequence. That of padding is 0.
+    /// Number of tokens before each position in its sequence; 0 for padding.
     ///
     /// # Errors
     /// As [`Self::subtree_ends`].
@@ -74,7 +74,7 @@ impl Placement {
         Ok(depths)
     }
 
-    /// Check that int32 can count the positions of an output row.
+    /// Check that positions of an output row fit int32.
     fn check_width(&self) -> Result<()> {
         let width = self.sequence.width();
         match i32::try_from(width) {
@@ -83,7 +83,7 @@ impl Placement {
         }
     }
 
-    /// The depth of a segment's first token. Parts of a split row do not see each other.
+    /// The depth of a segment's first token. Parts of a split row do not attend to each other.
     fn first_depth(&self, segment: &Segment) -> usize {
         match self.layout.form() {
             Form::Packed => 0,
@@ -92,7 +92,7 @@ impl Placement {
     }
 }
 
-/// Cut the path off at a depth: the subtrees of what is taken away end there.
+/// Cut the path at a depth: the subtrees of the removed tokens end at `end`.
 fn close(path: &mut Vec<Segment>, depth: usize, end: usize, runs: &mut Vec<Segment>) {
     while let Some(part) = path.pop() {
         let kept = depth.saturating_sub(part.from).min(part.len);

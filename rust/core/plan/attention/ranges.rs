@@ -1,24 +1,24 @@
-//! Attention by ranges: which spans of queries look at which spans of keys.
+//! Attention by ranges: pairs of a span of queries and the span of keys that it attends to.
 
 use std::ops::Range;
 
 use super::Placement;
 use crate::error::Result;
 
-/// A span of queries that looks at a span of keys, both counted over all output rows.
+/// A span of queries and the span of keys that it attends to, both counted over all output rows.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AttentionRange {
     /// The queries.
     pub queries: Range<usize>,
     /// The keys.
     pub keys: Range<usize>,
-    /// Whether a query looks at keys up to its own place only: then both are the same span.
+    /// True if a query attends only to keys up to its own position; both spans are equal then.
     pub is_causal: bool,
 }
 
 impl Placement {
-    /// The ranges of the mask. Each pair of positions lies in one of them at most; those of padding, in
-    /// none.
+    /// The ranges of the mask. A pair of positions lies in at most one of them; pairs of padding
+    /// lie in none.
     ///
     /// # Errors
     /// As [`Placement::subtrees`].
