@@ -35,8 +35,7 @@ pub trait AnyStreams: Column<i32> + Column<i64> {
     fn common_len(&self, turns: &Turns, pair: [usize; 2], from: usize, len: usize)
     -> Result<usize>;
 
-    /// Call `Tokens::pause` of the columns, which may end long
-    /// work.
+    /// Call `Tokens::pause` of the columns, which may end long work.
     ///
     /// # Errors
     /// The reason to end it.

@@ -1,4 +1,4 @@
-//! Arrays of a batch: what is written to each, band by band.
+//! Arrays of a batch and their contents, written band by band.
 
 use bytemuck::Pod;
 use half::{bf16, f16};
@@ -17,39 +17,39 @@ use crate::write::{
     write_positions, write_row_indices, write_subtree_ends, write_tokens,
 };
 
-/// Positions of a job: some milliseconds at most, since a hook is called between jobs.
+/// Positions per job: at most some milliseconds, since a hook is called between jobs.
 const BAND: usize = 1 << 18;
 
-/// Fresh memory is mapped page by page, where it is first touched.
+/// Fresh memory is mapped page by page on first touch.
 const PAGE: usize = 4096;
 
-/// What an array holds.
+/// The contents of an array.
 #[derive(Debug)]
 pub(super) enum Content {
-    /// What follows from the plan alone.
+    /// Derived from the plan alone.
     Derived(Derived),
-    /// What is read from columns.
+    /// Read from columns.
     Read(Read),
-    /// The token ids of the batch at the positions that segments count.
+    /// Token ids copied from the batch at the positions counted by segments.
     Copied(IntDtype),
 }
 
-/// What follows from the plan alone, for which no column is needed.
+/// Contents derived from the plan alone, without columns.
 #[derive(Debug)]
 pub(super) enum Derived {
-    /// Whether a row lies at a position, or, inverted, whether none does.
+    /// True where a row has a token; `inverted`, true where none has.
     Mask { inverted: bool, dtype: Dtype },
     /// Positions of tokens in their rows.
     Positions(PositionPadding, IntDtype),
-    /// Which row lies at a position; -1 on padding.
+    /// The row at each position; -1 on padding.
     RowIndices(IntDtype),
-    /// One past the last column of its row that follows on each position.
+    /// One past the last column of its row that continues each position.
     SubtreeEnds,
-    /// Small numbers of the plan.
+    /// Small tables of the plan.
     Table(Vec<usize>, IntDtype),
 }
 
-/// What is read from columns.
+/// Contents read from columns.
 #[derive(Debug)]
 pub(super) enum Read {
     /// Token streams.
@@ -64,45 +64,45 @@ pub(super) enum Read {
     Field(Field),
 }
 
-/// The loss mask, as it says what trains.
+/// The loss mask as the condition for training.
 #[derive(Debug, Clone)]
 pub(super) struct LossMask {
-    /// Which one of the columns of fields.
+    /// Index of the column among those of fields.
     pub column: usize,
-    /// What its rows are made of, if that is not what the batch's are.
+    /// The assembly of its rows, if it differs from the batch's.
     pub assembly: Option<Assembly>,
-    /// Of the output that it is.
+    /// The dtype of its output.
     pub dtype: Dtype,
 }
 
 /// The values of a field.
 #[derive(Debug)]
 pub(super) struct Field {
-    /// Which one of the columns of fields.
+    /// Index of the column among those of fields.
     pub column: usize,
-    /// What the field's rows are made of, if that is not what the batch's are.
+    /// The assembly of the field's rows, if it differs from the batch's.
     pub assembly: Option<Assembly>,
     /// Number of values per token.
     pub inner: usize,
-    /// What stands where no value goes.
+    /// The values of padding and gaps.
     pub filling: Filling,
     pub dtype: Dtype,
-    /// Whether the values are whole numbers, whatever type they come in.
+    /// True if the values are whole numbers of any input type.
     pub is_whole: bool,
-    /// The loss mask, if values are for tokens alone that train by it.
+    /// The loss mask, if only tokens that train by it have values.
     pub trained_by: Option<Box<LossMask>>,
 }
 
-/// What a field holds where no value goes.
+/// The values of a field on padding and gaps.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Filling {
     /// One number on padding, another on gaps.
     Numbers { pad: Number, gap: Number },
-    /// Every index once, from 0 on, for this many values.
+    /// Every index once, from 0 to below this count.
     Indices(usize),
 }
 
-/// What arrays are read from.
+/// The columns and rows that arrays are read from.
 pub(super) struct Source<'a> {
     pub tokens: &'a dyn AnyStreams,
     pub fields: Vec<&'a dyn AnyColumn>,
@@ -116,7 +116,7 @@ pub(super) struct Job<'a, S> {
     bytes: Destination<'a, u8>,
 }
 
-/// Evaluate `$body` with the type `$T` that a dtype stands for.
+/// Evaluate `$body` with `$T` as the type of a dtype.
 macro_rules! with_dtype {
     ($dtype:expr, $T:ident => $body:expr, bool => $bools:expr) => {
         match $dtype {
@@ -156,7 +156,7 @@ impl Content {
         }
     }
 
-    /// Number of values at a position, and bytes of a value.
+    /// Number of values per position, and bytes per value.
     pub fn size(&self) -> (usize, usize) {
         let inner = match self {
             Self::Read(Read::Field(field)) => field.inner,
@@ -166,7 +166,7 @@ impl Content {
     }
 }
 
-/// The jobs that write something over a grid, of `inner` values of a size each.
+/// The jobs that write an array over a grid, with `inner` values of a given size per position.
 pub(super) fn jobs<'a, S>(
     what: &'a S,
     (inner, size): (usize, usize),
@@ -174,7 +174,7 @@ pub(super) fn jobs<'a, S>(
     bytes: Destination<'a, u8>,
 ) -> impl Iterator<Item = Job<'a, S>> {
     let mut rest = bytes.values;
-    // Where there is nothing to write, a token may have any number of values.
+    // An empty grid may have any number of values per token.
     let bands = (!rest.is_empty()).then(|| grid.bands((BAND / inner).max(1)));
     bands.into_iter().flatten().map(move |band| {
         let (values, tail) =
@@ -186,13 +186,13 @@ pub(super) fn jobs<'a, S>(
 }
 
 impl<'a, S> Job<'a, S> {
-    /// Bytes to be written.
+    /// Bytes to write.
     pub fn size(&self) -> usize {
         self.bytes.values.len()
     }
 
-    /// Touch every page of fresh memory, so that a thread that writes it later need not wait for
-    /// the system.
+    /// Touch every page of fresh memory, so that the thread that writes it later has no page
+    /// faults.
     pub fn touch(&mut self) {
         for page in self.bytes.values.chunks_mut(PAGE) {
             page[0] = 0;
@@ -236,7 +236,7 @@ impl Job<'_, Read> {
     /// Write the band.
     ///
     /// # Errors
-    /// What the columns raise.
+    /// Those of the columns.
     pub fn write(self, source: &Source) -> Result<()> {
         match self.what {
             Read::Tokens { pad, dtype } => match dtype {
@@ -272,7 +272,7 @@ impl Job<'_, Read> {
         pad: i64,
         assembly: &Assembly,
     ) -> Result<()> {
-        // A padding token is checked where the dtype of ids is chosen.
+        // The padding token was checked when the dtype of ids was chosen.
         let pad = Number::Int(pad).cast().unwrap_or(T::ZERO);
         let band = self.band;
         write_tokens(tokens, assembly, &band, pad, self.to())
@@ -298,7 +298,7 @@ impl Job<'_, Read> {
         write_labels(tokens, labels, source.assembly, &band, self.to())
     }
 
-    /// Write booleans, which recycled memory may hold invalid ones of.
+    /// Write booleans; recycled memory may hold invalid ones.
     fn write_bools(self, field: &Field, source: &Source) -> Result<()> {
         self.bytes.values.fill(0);
         let values: &mut [bool] = bytemuck::checked::cast_slice_mut(self.bytes.values);
@@ -311,7 +311,7 @@ impl Job<'_, Read> {
 }
 
 impl LossMask {
-    /// What rounds weights to those of the output.
+    /// Rounds weights to the output's dtype.
     pub fn rounding(&self) -> Rounding {
         fn round(weights: &mut [f64], to: impl Fn(f64) -> f64) {
             for weight in weights {
@@ -328,7 +328,7 @@ impl LossMask {
 }
 
 impl Field {
-    /// Write the values of a column, which is the field's.
+    /// Write the values of the field's column.
     fn write<T: Element>(
         &self,
         column: &dyn Column<T>,
@@ -349,7 +349,7 @@ impl Field {
                 round: mask.rounding(),
                 fill: gap[0],
             };
-            // Where the mask's rows begin; of one number a row, that says nothing.
+            // Response starts of the mask's rows; not used with one number per row.
             let assembly = mask.assembly.as_ref().unwrap_or(source.assembly);
             return write_field(&trained, assembly, band, fill, to);
         }
@@ -367,7 +367,7 @@ impl Field {
 }
 
 impl Filling {
-    /// What stands on padding and on gaps, for the `inner` values of a token.
+    /// The patterns of padding and gaps, for `inner` values per token.
     fn patterns<T: Element>(self, inner: usize) -> Result<[Vec<T>; 2]> {
         let cast = |number: Number| number.cast().unwrap_or(T::ZERO);
         Ok(match self {

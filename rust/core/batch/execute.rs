@@ -1,4 +1,4 @@
-//! Execution: the order and the threads in which jobs are written.
+//! Execution: order and threads of the jobs.
 
 use std::iter::from_fn;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -15,39 +15,39 @@ use crate::plan::Assembly;
 use crate::polling::{Poll, Polled};
 use crate::threads::{help, is_forking};
 
-/// From this size on a second thread pays, even where it has to wait for a busy core now and then:
-/// that takes some milliseconds, as long as 64 MiB do. Recycled memory asks for no less: where one
-/// core fills it with 36 GB/s, two fill it with 38.
+/// A second thread pays from this size on, even if it sometimes waits some milliseconds for a busy
+/// core, as long as writing 64 MiB takes. The limit is the same for recycled memory: one core fills
+/// it at 36 GB/s, two at 38.
 const PARALLEL_FROM: usize = 64 << 20;
 
-/// Copying is bound by memory, which a few threads saturate; the other cores have work of their own.
+/// Copying is bound by memory bandwidth, which a few threads saturate; other cores are left free.
 const MAX_THREADS: usize = 4;
 
-/// All that is to be written of a batch.
+/// All jobs of a batch.
 pub(super) struct Jobs<'a> {
-    /// What follows from the plan alone: any thread may write it.
+    /// Derived from the plan alone: any thread may write them.
     pub derived: Vec<Job<'a, Derived>>,
-    /// What is read from columns.
+    /// Read from columns.
     pub read: Vec<Job<'a, Read>>,
-    /// Whether the memory is fresh: its pages are mapped when they are touched.
+    /// True if the memory is fresh: its pages are mapped on first touch.
     pub is_fresh: bool,
 }
 
 impl Jobs<'_> {
-    /// Bytes to be written.
+    /// Bytes to write.
     fn size(&self) -> usize {
         let derived: usize = self.derived.iter().map(Job::size).sum();
         derived + self.read.iter().map(Job::size).sum::<usize>()
     }
 }
 
-/// Write all jobs; this thread alone reads columns, so they may belong to it.
+/// Write all jobs; only this thread reads columns, which may belong to it.
 ///
-/// For a large batch a second thread writes what needs no column, and then maps the memory of values
-/// from the end on, which takes the system about as long as copying them. This thread never waits for a
-/// job that the other has not begun. Recycled memory is mapped: there, the second thread shares the
-/// masks only. Mapping first, right ahead of this thread, takes 53 ms or 85 instead of 60, and which of
-/// the two cannot be foreseen.
+/// For a large batch a second thread writes the derived jobs, and then maps the memory of values
+/// from the end on, which takes the system about as long as copying them. This thread never waits
+/// for a job that the other has not begun. Recycled memory is mapped already: there, the second
+/// thread shares the masks only. Mapping first, right ahead of this thread, takes an unpredictable
+/// 53 or 85 ms instead of 60.
 pub(super) fn write(jobs: Jobs, source: &Source, poll: Poll) -> Result<()> {
     let mut read = |job: Job<Read>| {
         job.write(source)?;
@@ -84,7 +84,7 @@ pub(super) fn write(jobs: Jobs, source: &Source, poll: Poll) -> Result<()> {
         let result = { all.try_for_each(&mut read) }
             .and_then(|()| from_fn(|| masks.next()).try_for_each(derive));
         if result.is_err() {
-            // Nobody wants the rest: taking it stops the other thread.
+            // The other jobs are dropped, which stops the other thread.
             values.clear();
             masks.clear();
         }
@@ -92,9 +92,9 @@ pub(super) fn write(jobs: Jobs, source: &Source, poll: Poll) -> Result<()> {
     })
 }
 
-/// Write all jobs from plain memory, on as many threads as pay.
+/// Write all jobs from plain memory, with as many threads as pay.
 ///
-/// Every thread takes the next job that nobody has; only this one calls the hook.
+/// Each thread takes the next free job; only this one calls the hook.
 pub(super) fn write_slices(
     jobs: Jobs,
     columns: &Columns<SliceColumn>,
@@ -107,7 +107,7 @@ pub(super) fn write_slices(
     let derived = Queue::new(jobs.derived);
     let errors = Mutex::new(Vec::new());
     let failed = |index, error| {
-        // Nobody wants the rest: taking it stops the other threads.
+        // The other jobs are dropped, which stops the other threads.
         read.clear();
         derived.clear();
         unpoisoned(&errors).push((index, error));
@@ -141,7 +141,7 @@ pub(super) fn write_slices(
             }
         }
     });
-    // Jobs are taken in order, so the first that failed is the same however threads run.
+    // Jobs are taken in order, so the first error does not depend on the threads.
     let errors = errors.into_inner().unwrap_or_else(PoisonError::into_inner);
     match errors.into_iter().min_by_key(|(index, _)| *index) {
         Some((_, error)) => Err(error),
@@ -150,7 +150,7 @@ pub(super) fn write_slices(
 }
 
 impl<'a> Columns<SliceColumn<'a>> {
-    /// The columns, with a hook that is called between pieces of long rows.
+    /// The columns, with a hook called between chunks of long rows.
     fn polled(&'a self, poll: Poll<'a>) -> Columns<Polled<'a>> {
         let polled = |column| Polled::new(column, poll);
         Columns {
@@ -176,7 +176,7 @@ impl<J> Queue<J> {
         self.lock().next()
     }
 
-    /// As `next`; a helper has no next job while the process forks.
+    /// As `next`; returns no job to a helper while the process forks.
     fn next_for_helper(&self) -> Option<J> {
         if is_forking() { None } else { self.next() }
     }
@@ -194,7 +194,7 @@ fn unpoisoned<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Threads that together write this many bytes.
+/// Number of threads for this many bytes.
 fn threads_for(bytes: usize) -> usize {
     if bytes < PARALLEL_FROM {
         1
@@ -204,8 +204,8 @@ fn threads_for(bytes: usize) -> usize {
 }
 
 fn cores() -> usize {
-    /// 0 until it is known. No lock: a caller's thread may be paused here while another one forks, and
-    /// that would leave it locked in the child.
+    /// 0 until known. No lock: if another thread forks while the caller's is paused here, the child
+    /// would find it locked.
     static CORES: AtomicUsize = AtomicUsize::new(0);
     match CORES.load(Ordering::Relaxed) {
         0 => {

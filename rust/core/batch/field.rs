@@ -1,4 +1,4 @@
-//! Fields: what values belong to, and how they are read and written.
+//! Fields: alignment, reading and writing.
 
 use super::outputs::{Alignment, Output, PadValue, ROUTER_PADDING_MASK, What};
 use crate::check::Check;
@@ -7,51 +7,51 @@ use crate::error::{Error, Result};
 use crate::fill_number::Number;
 use crate::plan::{Along, TokenForm};
 
-/// What the rows of a field hold.
+/// The contents of a field's rows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FieldKind {
     /// One value per response token.
     Response,
-    /// One value per token, of which those of the response are written.
+    /// One value per token; those of the response are written.
     Cut,
     /// One value per token.
     Sequence,
-    /// Routes of tokens through experts: the first tokens of a row have them.
+    /// Expert indices (routes) of tokens: the first tokens of a row have them.
     Experts {
-        /// How many experts there are, if that is known.
+        /// Number of experts, if known.
         count: Option<i64>,
-        /// Which layers are written, if not all.
+        /// The layers to write; none for all.
         layers: Option<Layers>,
     },
     /// One value per row.
     Row,
-    /// An array per row, which the caller keeps.
+    /// An array per row, kept by the caller.
     Array {
-        /// Whether the arrays are joined, and have offsets.
+        /// True if the arrays are concatenated, with offsets.
         is_joined: bool,
     },
-    /// Any object per row, which the caller keeps.
+    /// Any object per row, kept by the caller.
     Object,
 }
 
-/// Layers of a model that follow each other.
+/// A contiguous range of a model's layers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Layers {
     /// The first.
     pub begin: usize,
-    /// One past the last, which is not before the first.
+    /// One past the last, at least `begin`.
     pub end: usize,
 }
 
 impl FieldKind {
-    /// Routes through all layers, of which nothing is known.
+    /// Routes through all layers, with an unknown number of experts.
     pub const EXPERTS: Self = Self::Experts {
         count: None,
         layers: None,
     };
 
-    /// How many values a row of these lengths has, from the first token of its sequence or response on;
-    /// none if the lengths do not say that.
+    /// Number of values of a row with these lengths, from the first token of its sequence or
+    /// response on; none if it does not follow from the lengths.
     pub fn row_len(self, prompt: usize, response: usize) -> Option<usize> {
         match self {
             Self::Response => Some(response),
@@ -61,21 +61,21 @@ impl FieldKind {
     }
 }
 
-/// Where one number per row lies.
+/// The tokens that take a row's one number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Spread {
-    /// On all tokens of each turn's response, each turn's on its own.
+    /// All response tokens of each turn, with the turn's own number.
     All,
-    /// On those that train.
+    /// The tokens that train.
     Trained,
-    /// On the last token of each turn's response that is in a row.
+    /// The last response token of each turn that is in a row.
     Last,
-    /// On the last token of the row that was sampled, which has one number of all of its turns'.
+    /// The last sampled token of the row, which has one number for all of its turns.
     LastOfRow,
 }
 
 impl Spread {
-    /// The error of a number that no token of its row takes.
+    /// The error for a number that no token of its row takes.
     pub fn no_token(self, field: &str, row: usize, form: TokenForm) -> Error {
         let field = field.to_owned();
         let tokens = match self {
@@ -88,36 +88,36 @@ impl Spread {
     }
 }
 
-/// How a field is read and written.
+/// Reading and writing options of a field.
 #[derive(Debug, Clone, PartialEq)]
 pub struct FieldSpec {
     /// The output's key.
     pub key: String,
     /// The argument's name, for errors.
     pub name: String,
-    /// What the rows hold.
+    /// The contents of the rows.
     pub kind: FieldKind,
-    /// Whether a token has one float value, as in the fields that every batch can have.
+    /// True for one float per token, as in the built-in fields.
     pub is_plain: bool,
-    /// Where one number per row lies, if there may be one instead of a value for every token.
+    /// The tokens that take a row's one number, if rows may be single numbers.
     pub spread: Option<Spread>,
-    /// What a row holds that is not given, if that may be.
+    /// The value of rows that are not given, if they may be missing.
     pub default: Option<Number>,
-    /// Whether it is the loss mask: numbers that say what trains, and of whole numbers if the dtype is.
+    /// True for the loss mask: numbers that select what trains, whole if the dtype is integer.
     pub weighs: bool,
-    /// Whether a row may have any length up to the widest response, right-aligned there; in packed
-    /// batches up to its own response, of which it has the last tokens.
+    /// True if a row may have any length up to the widest response, right-aligned there; in packed
+    /// batches up to its own response, whose last tokens it covers.
     pub any_length: bool,
-    /// What padding holds.
+    /// The value of padding.
     pub fill: Number,
-    /// What observations hold, between the pieces of a response.
+    /// The value of observations, between the pieces of a response.
     pub gap_fill: Number,
-    /// The output's dtype; none where the largest index decides.
+    /// The output's dtype; none if it follows from the largest index.
     pub dtype: Option<Dtype>,
 }
 
 impl FieldSpec {
-    /// The field, if its parts go together.
+    /// The field, if its options are compatible.
     ///
     /// # Errors
     /// [`Error::FillMisfit`] and [`Error::ExpertCount`].
@@ -156,7 +156,7 @@ impl FieldSpec {
         })
     }
 
-    /// The dtypes that the output can have.
+    /// The dtypes that the output may have.
     pub fn dtypes(&self) -> &'static [Dtype] {
         match self.kind {
             FieldKind::Experts { .. } => Dtype::OF_INDICES,
@@ -166,7 +166,7 @@ impl FieldSpec {
         }
     }
 
-    /// What a field of responses lies along.
+    /// The grid of a response field.
     pub fn along(&self) -> Along {
         match self.kind {
             FieldKind::Cut => Along::Sequence,
@@ -174,12 +174,12 @@ impl FieldSpec {
         }
     }
 
-    /// Whether values are read and written here, and not kept by the caller.
+    /// True if values are read and written here, and not kept by the caller.
     pub fn is_written(&self) -> bool {
         !matches!(self.kind, FieldKind::Array { .. } | FieldKind::Object)
     }
 
-    /// What is asked of the values.
+    /// The check of the values.
     pub fn check(&self) -> Check {
         match self.dtype {
             Some(dtype) if self.weighs && !dtype.is_float() => Check::Whole(dtype),
@@ -188,7 +188,7 @@ impl FieldSpec {
         }
     }
 
-    /// Check that a row, the one of this index, has as many values as its lengths say.
+    /// Check the number of values of the row at this index against its lengths.
     ///
     /// # Errors
     /// [`Error::RowLength`] and [`Error::StreamLength`].
@@ -222,7 +222,8 @@ impl FieldSpec {
         }
     }
 
-    /// The outputs of the field, which has this index; in a tree, those of whole sequences lie row by row.
+    /// The outputs of the field at this index; in a tree, those of whole sequences are stored row
+    /// by row.
     pub(super) fn outputs(&self, index: usize, is_tree: bool) -> impl Iterator<Item = Output> {
         let align = match self.kind {
             FieldKind::Response | FieldKind::Cut => Alignment::Response,

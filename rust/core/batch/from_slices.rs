@@ -1,4 +1,4 @@
-//! All of it, from plain memory: rows, their places, the outputs, and what is written.
+//! Collation from plain memory: rows, placement, outputs and writing.
 
 use bytemuck::Pod;
 
@@ -12,16 +12,16 @@ use crate::plan::{Assembly, LayoutSpec, Placement, Shard, Turns};
 use crate::polling::{Poll, Polled};
 use crate::ticks::Ticks;
 
-/// A batch that is written.
+/// A written batch.
 #[derive(Debug)]
 pub struct Collated {
     /// The lengths of the turns.
     pub turns: Turns,
-    /// What the rows are made of.
+    /// The rows' turns and pieces.
     pub assembly: Assembly,
-    /// Where they lie.
+    /// The positions of the rows.
     pub placement: Placement,
-    /// How many rewards lie on tokens that merging masked.
+    /// Number of rewards on tokens that merging masked.
     pub masked_rewards: usize,
     /// The outputs.
     pub planned: Planned,
@@ -29,17 +29,17 @@ pub struct Collated {
 }
 
 impl Collated {
-    /// An output, by its key.
+    /// The output with this key.
     pub fn output(&self, key: &str) -> Option<(&Output, &Value)> {
         let outputs = self.planned.outputs.iter();
         let planned = { outputs }.find(|planned| planned.output.key == key)?;
         Some((&planned.output, &planned.value))
     }
 
-    /// The shape and the values of an array, by its key; booleans are bytes.
+    /// The shape and values of the array with this key; booleans are bytes.
     ///
     /// # Panics
-    /// If the values are no `T`.
+    /// If the values are not of type `T`.
     pub fn array<T: Pod>(&self, key: &str) -> Option<(&[usize], &[T])> {
         let (output, Value::Array(array)) = self.output(key)? else {
             return None;
@@ -52,14 +52,14 @@ impl Collated {
     }
 }
 
-/// Collate rows from plain memory, on as many threads as pay: all of them, or those of a shard. The cost
-/// is for layouts that limit what the rows of a bin cost.
+/// Collate rows from plain memory, all or those of a shard, with as many threads as pay. The cost
+/// is for layouts that limit the cost of the rows of a bin.
 ///
 /// # Errors
-/// What does not fit together, values that do not fit their outputs, and what the hook raises.
+/// Inputs that do not fit together, values that do not fit their outputs, and errors of the hook.
 ///
 /// # Panics
-/// If there are not as many columns as fields that are written.
+/// If the number of columns is not the number of written fields.
 pub fn collate_slices(
     request: &Request,
     source: RowSource,

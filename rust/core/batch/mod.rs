@@ -1,8 +1,8 @@
-//! Batches: what is asked for, the outputs that follow from it, and how they are written.
+//! Batches: requests, outputs and writing.
 //!
-//! A [`Request`] says what a batch is asked to be. With its rows and their [`Placement`] it is
-//! [`Planned`]: a table of outputs, of which every array has a place in one span of memory.
-//! [`collate_slices`] does all of it, from plain memory.
+//! A [`Request`] describes a batch. With rows and their [`Placement`] it is [`Planned`]: a table of
+//! outputs, with every array in one span of memory. [`collate_slices`] does all of it, from plain
+//! memory.
 //!
 //! [`Placement`]: crate::plan::Placement
 

@@ -1,4 +1,4 @@
-//! The outputs of a batch: a table that follows from what is asked for, before there are rows.
+//! The outputs of a batch: a table that follows from the request, before there are rows.
 
 use std::borrow::Cow;
 
@@ -9,90 +9,89 @@ use crate::fill_number::Number;
 use crate::plan::{Form, Layout, Of};
 use crate::write::PositionPadding;
 
-/// What labels hold where there is none: the `ignore_index` of losses.
+/// Labels without a target: the `ignore_index` of losses.
 pub const IGNORE_INDEX: i64 = -100;
 
 /// The key of the loss mask.
 pub const LOSS_MASK: &str = "loss_mask";
 
-/// The key of the mask that is set where the routes of a token were not captured.
+/// The key of the mask of tokens whose routes were not captured.
 pub const ROUTER_PADDING_MASK: &str = "router_padding_mask";
 
-/// The keys of what attention needs to know of packed rows: where segments begin, how long the longest
-/// is, and where they begin in every output row.
+/// The keys of the segment tables for attention over packed rows: offsets, longest length, and
+/// offsets in every output row.
 const SEGMENT_KEYS: [&str; 3] = ["cu_seqlens", "max_seqlen", "row_cu_seqlens"];
 
-/// The same of places, where these are rounded up.
+/// The same tables for rounded-up segments.
 const PADDED_SEGMENT_KEYS: [&str; 3] = [
     "cu_seqlens_padded",
     "max_seqlen_padded",
     "row_cu_seqlens_padded",
 ];
 
-/// The outputs that are no fields: their dtypes, and which of the optional ones there are.
+/// Outputs that are not fields: their dtypes, and which of the optional ones are present.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct OutputSpec {
-    /// Of the ids.
+    /// Dtype of the ids.
     pub input_ids: IntDtype,
-    /// Of the mask of tokens.
+    /// Dtype of the token mask.
     pub attention_mask: Dtype,
-    /// Of the mask of response tokens.
+    /// Dtype of the response mask.
     pub response_mask: Dtype,
-    /// Of the row that each token is of, where several share an output row.
+    /// Dtype of the row index of each token, where several rows share an output row.
     pub sequence_ids: IntDtype,
-    /// What padding holds, and the dtype. If nothing is said, only batches in bins have positions, and
-    /// padding counts as the layout says.
+    /// Padding value and dtype. Without a padding value, only batches in bins have positions, and
+    /// the layout decides how padding counts.
     pub position_ids: (Option<PositionPadding>, IntDtype),
-    /// Whether they are shifted, and the dtype.
+    /// True if shifted, and the dtype.
     pub labels: Option<(bool, IntDtype)>,
-    /// Which of the outputs that are no fields there are at all.
+    /// Which of the outputs that are not fields are present.
     pub beside: Beside,
-    /// The dtype of the loss mask where it says what trains: it is 0 on tokens that nothing predicts,
-    /// and follows from the plan where no column has it. None where it is a column like others, or
-    /// no output.
+    /// Dtype of the loss mask if it selects what trains: it is 0 on tokens that nothing predicts,
+    /// and follows from the plan without a column. None if it is an ordinary column or not an
+    /// output.
     pub loss_mask: Option<Dtype>,
 }
 
-/// What stands beside the fields.
+/// The outputs besides the fields.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Beside {
-    /// All outputs that the layout and the options name.
+    /// All outputs of the layout and the options.
     All,
-    /// Ids and the attention mask, in packed batches too.
+    /// Ids and the attention mask only, in packed batches too.
     Ids,
-    /// Nothing: fields are padded by themselves.
+    /// No others: fields are padded by themselves.
     Nothing,
 }
 
-/// What an output is.
+/// The contents of an output.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum What {
     /// Token ids.
     InputIds,
-    /// Where tokens are.
+    /// Mask of tokens.
     AttentionMask,
-    /// Where response tokens of real rows are.
+    /// Mask of the response tokens of real rows.
     ResponseMask,
     /// Positions of tokens in their rows.
     PositionIds,
-    /// The row that each token is of.
+    /// The row of each token.
     SequenceIds,
     /// The ids of tokens that train.
     Labels {
-        /// Whether each position holds that of the next token.
+        /// True if each position holds the label of the next token.
         shifted: bool,
         /// The number type.
         dtype: IntDtype,
     },
-    /// What trains, by the plan alone.
+    /// The loss mask as it follows from the plan.
     LossMask {
         /// The number type.
         dtype: Dtype,
     },
-    /// Where the rows of an output of sequences, or of responses, begin that lie end to end, as numbers
-    /// of this type.
+    /// Row offsets, in this dtype, of a concatenated output of sequences or responses.
     Offsets(Of, IntDtype),
-    /// One past the last column of its row whose token follows on each in some row.
+    /// One past the last column of its row that continues each token in some row.
     SubtreeEnd,
     /// The ids of response tokens.
     Targets,
@@ -100,43 +99,43 @@ pub enum What {
     Predictors,
     /// The output row of each row.
     RowBins,
-    /// Tokens of the longest row.
+    /// Number of tokens of the longest row.
     Longest,
-    /// Where the segments of packed rows begin, counted in tokens or, `padded`, in places.
+    /// Offsets of the segments of packed rows, in tokens or, if `padded`, in places.
     Segments {
-        /// Whether places are counted.
+        /// True to count places.
         padded: bool,
     },
-    /// The longest of these segments.
+    /// Length of the longest of these segments.
     LongestSegment {
-        /// Whether places are counted.
+        /// True to count places.
         padded: bool,
     },
-    /// Where the segments of each output row begin.
+    /// Offsets of the segments of each output row.
     RowSegments {
-        /// Whether places are counted.
+        /// True to count places.
         padded: bool,
     },
-    /// The field of an index.
+    /// The field at this index.
     Field(usize),
-    /// Where the routes of the field of an index were not captured.
+    /// Mask of routes that were not captured, for the field at this index.
     RouterPaddingMask(usize),
-    /// Where the rows of the field of an index begin, whose arrays are joined.
+    /// Row offsets of the joined arrays of the field at this index.
     JoinedOffsets(usize),
 }
 
-/// What the values of an output belong to.
+/// The unit that the values of an output are aligned to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Alignment {
     /// Tokens of sequences.
     Sequence,
-    /// The same row by row, where rows share their places.
+    /// Tokens of sequences, stored row by row, where rows share positions.
     Stream,
     /// Tokens of responses.
     Response,
     /// Rows.
     Row,
-    /// Rows, one array or object each in a list.
+    /// Rows, as a list of one array or object each.
     Object,
     /// Rows, whose arrays are joined.
     Joined,
@@ -148,40 +147,39 @@ pub enum Alignment {
     ResponseOffsets,
     /// The offsets of rows in joined arrays.
     JoinedOffsets,
-    /// The batch as a whole.
+    /// The whole batch.
     Batch,
 }
 
-/// What an output holds where no value goes.
+/// Padding of an output.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum PadValue {
     /// One number.
     Number(Number),
     /// Every index once, from 0 on, in the last dimension.
     Indices,
-    /// The last value before it; in front of all, 0.
+    /// The last value before it; 0 in front of all values.
     RepeatLast,
 }
 
 /// An output of a batch.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Output {
-    /// What it is.
+    /// Its contents.
     pub what: What,
     /// Its key.
     pub key: Cow<'static, str>,
-    /// What its values belong to.
+    /// The unit that its values are aligned to.
     pub align: Alignment,
-    /// What it holds where no value goes, if there can be such a place.
+    /// Its padding value, if it can have padding.
     pub fill: Option<PadValue>,
-    /// The number type, if it is an array that is written here. That of routes may depend on the
-    /// values.
+    /// Dtype of an array that is written here. The dtype of routes may depend on the values.
     pub dtype: Option<Dtype>,
 }
 
-/// The outputs of a batch, in order: those that are no fields, and then the fields.
+/// The outputs of a batch, in order: first those that are not fields, then the fields.
 ///
-/// `rounds_up` says whether the places of packed rows are rounded up.
+/// `rounds_up` is true if the lengths of packed rows are rounded up.
 ///
 /// # Errors
 /// [`Error::RepeatedOutput`].
@@ -223,7 +221,7 @@ pub fn outputs(
 }
 
 impl OutputSpec {
-    /// No output but the fields.
+    /// No outputs except the fields.
     pub const NOTHING: Self = Self {
         input_ids: IntDtype::I64,
         attention_mask: Dtype::I64,
@@ -235,7 +233,7 @@ impl OutputSpec {
         loss_mask: None,
     };
 
-    /// The outputs that are no fields.
+    /// The outputs that are not fields.
     fn built_in(&self, pad_token_id: i64, layout: Layout, rounds_up: bool) -> Vec<Output> {
         let output = |what, key, fill, dtype: Dtype| {
             let output = Output::new(what, key, Alignment::Sequence);
@@ -274,7 +272,7 @@ impl OutputSpec {
             }
             Form::Tree => {
                 outputs.extend(self.positions(layout));
-                // Padding is a sequence of one token each.
+                // Each padding token is a sequence of its own.
                 let subtree_end = Output::new(What::SubtreeEnd, "subtree_end", Alignment::Sequence);
                 outputs.push(subtree_end.of_dtype(Dtype::I32));
                 let of_tokens = |what, key, dtype: IntDtype| {
@@ -306,7 +304,7 @@ impl OutputSpec {
         outputs
     }
 
-    /// The position ids, if there are any.
+    /// The position ids, if present.
     fn positions(&self, layout: Layout) -> Option<Output> {
         let (padding, dtype) = self.position_ids;
         let fill = match padding {
@@ -323,7 +321,7 @@ impl OutputSpec {
     }
 }
 
-/// What tells where the rows of a jagged batch begin.
+/// The row offsets of a jagged batch.
 fn jagged_offsets() -> [Output; 4] {
     let of_sequences = Alignment::SequenceOffsets;
     let cu_seqlens = What::Offsets(Of::Sequence, IntDtype::I32);
@@ -335,12 +333,12 @@ fn jagged_offsets() -> [Output; 4] {
     ]
 }
 
-/// Where the rows of such outputs begin.
+/// Row offsets of the outputs of this kind.
 fn row_offsets(key: &'static str, of: Of, align: Alignment) -> Output {
     Output::new(What::Offsets(of, IntDtype::I64), key, align).of_dtype(IntDtype::I64)
 }
 
-/// What attention needs to know of packed rows, under these keys.
+/// The segment tables for attention over packed rows, under these keys.
 fn segments(padded: bool, [offsets, longest, of_rows]: [&'static str; 3]) -> [Output; 3] {
     let output = |what, key| Output::new(what, key, Alignment::Batch);
     [
@@ -351,7 +349,7 @@ fn segments(padded: bool, [offsets, longest, of_rows]: [&'static str; 3]) -> [Ou
 }
 
 impl Output {
-    /// An output that holds values everywhere, and is not written here.
+    /// An output with a value everywhere that is not written here.
     pub(super) fn new(what: What, key: impl Into<Cow<'static, str>>, align: Alignment) -> Self {
         Self {
             what,
@@ -362,7 +360,7 @@ impl Output {
         }
     }
 
-    /// The same with a number where no value goes.
+    /// The same output with a padding value.
     pub(super) fn filled(self, fill: i64) -> Self {
         Self {
             fill: Some(PadValue::Number(Number::Int(fill))),
@@ -370,7 +368,7 @@ impl Output {
         }
     }
 
-    /// The same as an array that is written here.
+    /// The same output as an array that is written here.
     pub(super) fn of_dtype(self, dtype: impl Into<Dtype>) -> Self {
         Self {
             dtype: Some(dtype.into()),
@@ -378,7 +376,7 @@ impl Output {
         }
     }
 
-    /// What the output is there for, in words.
+    /// The origin of the output, for messages.
     fn origin(&self, fields: &[&FieldSpec]) -> String {
         let of_field = |index: usize| match fields[index] {
             field if field.is_plain => format!("the argument {}", field.name),
@@ -392,7 +390,7 @@ impl Output {
         }
     }
 
-    /// The index of the field that the output comes with, if there is one.
+    /// Index of the field that the output belongs to, if any.
     pub fn field(&self) -> Option<usize> {
         match self.what {
             What::Field(index) | What::RouterPaddingMask(index) | What::JoinedOffsets(index) => {

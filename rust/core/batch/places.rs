@@ -1,4 +1,4 @@
-//! Where a field's values lie, and what its rows are made of.
+//! Grids of fields, and the assemblies of their rows.
 
 use super::arrays::{Field, Filling};
 use super::{BatchRows, FieldKind, FieldSpec, Layers, Spread};
@@ -9,18 +9,18 @@ use crate::error::{Error, Result};
 use crate::plan::merge::Merge;
 use crate::plan::{Align, Form, Grid, Placement};
 
-/// Where an array lies.
+/// The place of an array.
 #[derive(Debug)]
 pub(super) enum Place {
-    /// Where token streams lie.
+    /// The grid of token streams.
     Sequence,
-    /// Where responses lie.
+    /// The grid of responses.
     Response,
-    /// Where responses lie, without tokens that nothing predicts.
+    /// The grid of responses, without tokens that nothing predicts.
     Predicted(Grid),
     /// On a grid of its own.
     Own(Grid),
-    /// On some positions of another place.
+    /// Some positions of another place.
     Part(Box<Place>, Grid),
 }
 
@@ -34,7 +34,7 @@ impl Place {
         }
     }
 
-    /// The place with all of its positions.
+    /// The place with all its positions.
     pub fn whole(&self) -> &Self {
         match self {
             Self::Part(whole, _) => whole,
@@ -43,19 +43,19 @@ impl Place {
     }
 }
 
-/// A field that is planned.
+/// A planned field.
 pub(super) struct Placed {
     pub field: Field,
     pub place: Place,
-    /// Dimensions of a token's values.
+    /// Trailing dimensions of a token's values.
     pub trailing: Vec<usize>,
-    /// Where routes were captured, if the field holds routes.
+    /// Captured routes, if the field holds routes.
     pub captured: Option<Grid>,
 }
 
 impl FieldSpec {
-    /// Merge the field's numbers, if each turn has one, and count the values that are not 0 on tokens
-    /// that realigning masked.
+    /// Merge the field's numbers if there is one per turn, and count non-zero values on tokens that
+    /// realigning masked.
     ///
     /// # Errors
     /// Rows of wrong lengths, and numbers that would be dropped.
@@ -71,11 +71,10 @@ impl FieldSpec {
         merge.count_masked(column, along)
     }
 
-    /// Plan what the rows of the field are made of, where they lie, and what dtype they have; the column
-    /// is the one of this number.
+    /// Plan the assembly, place and dtype of the field, whose column has this index.
     ///
     /// # Errors
-    /// Rows of wrong lengths or dimensions, and dtypes that cannot be.
+    /// Rows of wrong lengths or dimensions, and impossible dtypes.
     pub(super) fn place(
         &self,
         column: &mut dyn FieldColumn,
@@ -128,7 +127,7 @@ impl FieldSpec {
             FieldKind::Response => match placement.layout.form() {
                 Form::Packed => {
                     let assembly = batch.with_last_tokens(name, &lens)?;
-                    // A grid of its own: as in SkyRL, what is shifted out of a row may be lost.
+                    // A grid of its own: as in SkyRL, values shifted out of a row may be lost.
                     (Some(assembly), Place::Own(placement.response.clone()))
                 }
                 Form::Jagged | Form::Tree => {
@@ -181,7 +180,7 @@ impl FieldSpec {
         let lens = column.lens();
         let batch = rows.read();
         rows.turns.check_stream_lens(name, &lens, true)?;
-        // What pads has no routes of its own: those of a copied row would count as real.
+        // Padding rows have no routes of their own: those of a copied row would count as real.
         let assembly = batch.with_streams(&lens, false);
         let padding_needs = i64::try_from(topk).unwrap_or(i64::MAX);
         if let Some(count) = num_experts.filter(|&count| count < padding_needs) {
@@ -190,10 +189,10 @@ impl FieldSpec {
         }
         let limit = match (num_experts, self.dtype) {
             (Some(num_experts), _) => num_experts,
-            // What does not fit is found when it is read; only negative ones are left to refuse.
+            // Misfits are found when values are read; only negative ones must be refused here.
             (None, Some(_)) => i64::MAX,
             (None, None) => {
-                // Of all rows of the step, so that the ranks agree on the dtype.
+                // Over all rows of the step, so that the ranks agree on the dtype.
                 let largest = column.largest(&mut rows.step_sources())?.unwrap_or(0);
                 i64::try_from(largest.saturating_add(1)).unwrap_or(i64::MAX)
             }

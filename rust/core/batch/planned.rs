@@ -1,4 +1,4 @@
-//! A planned batch: what every output is, where the arrays lie in memory, and how they are written.
+//! A planned batch: its outputs, the memory of their arrays, and writing.
 
 use std::borrow::Cow;
 use std::ops::Range;
@@ -23,29 +23,29 @@ use crate::write::{Destination, PositionPadding};
 /// Arrays begin on cache lines, so that one never shares a line with the next.
 pub const CACHE_LINE: usize = 64;
 
-/// What a batch is asked to be, beside its rows and their places.
+/// A requested batch, without rows and their placement.
 #[derive(Debug, Clone, Copy)]
 pub struct Request<'a> {
-    /// What ids hold on padding.
+    /// The value of ids on padding.
     pub pad_token_id: i64,
     /// The fields.
     pub fields: &'a [&'a FieldSpec],
-    /// The outputs that are no fields.
+    /// The outputs that are not fields.
     pub outputs: &'a OutputSpec,
-    /// The rank whose chunks alone are written of what tokens have, if several share packed rows.
+    /// The rank whose chunks of the per-token outputs are written, if ranks share packed rows.
     pub cp: Option<CpRank>,
 }
 
-/// What a batch is read from: rows of numbers, one for each turn.
+/// The inputs of a batch: columns with one row per turn.
 #[derive(Debug)]
 pub struct Columns<C> {
     /// The token ids.
     pub tokens: TokenStreams<C>,
-    /// One for each field that is written ([`FieldSpec::is_written`]), in their order.
+    /// One per written field ([`FieldSpec::is_written`]), in the same order.
     pub fields: Vec<C>,
 }
 
-/// A batch that is planned, and can be written.
+/// A planned batch, ready to be written.
 #[derive(Debug)]
 pub struct Planned {
     /// The outputs, in order.
@@ -53,16 +53,16 @@ pub struct Planned {
     num_bytes: usize,
 }
 
-/// An output that is planned.
+/// A planned output.
 #[derive(Debug)]
 pub struct PlannedOutput {
-    /// What is known of it without its values.
+    /// Its description, independent of values.
     pub output: Output,
-    /// What it is.
+    /// Its value.
     pub value: Value,
 }
 
-/// What an output is.
+/// The value of an output.
 #[derive(Debug)]
 #[allow(clippy::large_enum_variant, reason = "most are arrays")]
 pub enum Value {
@@ -70,9 +70,9 @@ pub enum Value {
     Array(Array),
     /// A number of tokens.
     Length(usize),
-    /// One small array for each output row.
+    /// One small array per output row.
     ByRow(Vec<Vec<i32>>),
-    /// What the caller keeps.
+    /// Kept by the caller.
     Given,
 }
 
@@ -81,21 +81,21 @@ pub enum Value {
 pub struct Array {
     /// Its dimensions.
     pub shape: Vec<usize>,
-    /// Where it lies in the memory.
+    /// Its bytes in the memory of the batch.
     pub bytes: Range<usize>,
     pub(super) place: Place,
     pub(super) content: Content,
 }
 
 impl Request<'_> {
-    /// Plan a batch: everything that can be wrong with lengths and dimensions is found here. Values are
-    /// read only where they have no place, and to choose a dtype.
+    /// Plan a batch: all errors in lengths and dimensions are found here. Values are read only if
+    /// they have no place, or to choose a dtype.
     ///
     /// # Errors
-    /// What does not fit together, and what the columns raise.
+    /// Inputs that do not fit together, and errors of the columns.
     ///
     /// # Panics
-    /// If there are not as many columns as fields that are written.
+    /// If the number of columns is not the number of written fields.
     pub fn plan<C: FieldColumn + Tokens>(
         &self,
         rows: &BatchRows,
@@ -109,12 +109,12 @@ impl Request<'_> {
         Ok(planned)
     }
 
-    /// The field of loss masks, if there is one.
+    /// Index of the loss mask among the fields, if present.
     pub(super) fn loss_mask(&self) -> Option<usize> {
         self.fields.iter().position(|field| field.weighs)
     }
 
-    /// Plan a batch of these fields, without looking at values that have no place.
+    /// Plan a batch of these fields, without reading values that have no place.
     fn plan_fields(
         &self,
         rows: &BatchRows,
@@ -175,23 +175,23 @@ impl Request<'_> {
     }
 }
 
-/// Plans one output after the other, in the order of the table.
+/// Plans the outputs one by one, in the order of the table.
 struct Planner<'a> {
     request: &'a Request<'a>,
     assembly: &'a Assembly,
     placement: &'a Placement,
     segments: Segments,
-    /// Which positions are written, if not all.
+    /// The positions written; none for all.
     chunks: Option<Vec<Chunk>>,
-    /// The field of loss masks.
+    /// Index of the loss mask among the fields.
     loss_mask: Option<usize>,
-    /// What trains by it.
+    /// The loss mask as the condition for training.
     mask: Option<LossMask>,
-    /// Every field, until it is planned; none of what the caller keeps.
+    /// Each field until it is planned; none for fields kept by the caller.
     placed: Vec<Option<Placed>>,
-    /// Where the routes of the last field were captured.
+    /// Captured routes of the last field.
     captured: Option<Grid>,
-    /// Where the last array ends in memory.
+    /// End of the last array in memory.
     end: usize,
 }
 
@@ -216,12 +216,12 @@ impl Planner<'_> {
             }
             What::PositionIds => {
                 let (padding, dtype) = spec.position_ids;
-                // In a tree, segments count on from where they leave the row before.
+                // In a tree, segments continue from where they branch off the previous row.
                 let place = match (placement.layout.is_packed(), padding) {
-                    // Every part of a sequence counts from 0 on; if nothing is said of padding, with it.
+                    // Every part of a sequence counts from 0, and by default so does its padding.
                     (true, Some(_)) => Place::Own(sequence.restarting()),
                     (true, None) => Place::Own(self.segments.positions(sequence)?),
-                    // Rows that add no token to a tree are not what padding is behind.
+                    // Padding does not continue rows that add no token to a tree.
                     (false, _) if placement.layout.is_tree() => {
                         Place::Own(sequence.without_empty())
                     }
@@ -330,7 +330,7 @@ impl Planner<'_> {
         self.array(output, place, Content::Derived(derived), &[])
     }
 
-    /// An array at a place, after all others in memory.
+    /// Append an array at a place to the memory.
     fn array(
         &mut self,
         output: &Output,
@@ -376,7 +376,7 @@ impl Planner<'_> {
     }
 }
 
-/// The place of a grid of responses, which is of another kind where it is one of its own.
+/// The place of a response grid; `own` is used if the grid is owned.
 fn of_responses(grid: Cow<Grid>, own: fn(Grid) -> Place) -> Place {
     match grid {
         Cow::Borrowed(_) => Place::Response,
@@ -385,7 +385,7 @@ fn of_responses(grid: Cow<Grid>, own: fn(Grid) -> Place) -> Place {
 }
 
 impl Planned {
-    /// Bytes of memory that hold all arrays.
+    /// Bytes of memory for all arrays.
     pub fn num_bytes(&self) -> usize {
         self.num_bytes.next_multiple_of(CACHE_LINE)
     }
@@ -400,14 +400,14 @@ impl Planned {
             })
     }
 
-    /// Write all arrays to memory of [`num_bytes`](Self::num_bytes), which is zero already where it
-    /// `is_zeroed`. This thread alone reads the columns, and calls the hook.
+    /// Write all arrays to memory of [`num_bytes`](Self::num_bytes) bytes; `is_zeroed` is true if
+    /// it is all zero. Only this thread reads the columns and calls the hook.
     ///
     /// # Errors
-    /// What the columns and the hook raise; the memory is partly written then.
+    /// Those of the columns and the hook; the memory is then partly written.
     ///
     /// # Panics
-    /// If the memory is too small, or not aligned for the numbers in it.
+    /// If the memory is too small, or not aligned for its numbers.
     pub fn write<C: Tokens + AnyColumn>(
         &self,
         columns: &Columns<C>,
@@ -423,14 +423,14 @@ impl Planned {
         Ok(())
     }
 
-    /// As [`write`](Self::write), from plain memory and on as many threads as pay; this one alone calls
-    /// the hook.
+    /// As [`write`](Self::write), from plain memory and with as many threads as pay; only this
+    /// thread calls the hook.
     ///
     /// # Errors
-    /// As there.
+    /// As [`write`](Self::write).
     ///
     /// # Panics
-    /// As there.
+    /// As [`write`](Self::write).
     pub fn write_slices(
         &self,
         columns: &Columns<SliceColumn>,
@@ -446,7 +446,7 @@ impl Planned {
         Ok(())
     }
 
-    /// Write what is there already: token ids of the batch, which lie in front.
+    /// Copy token ids of the batch, which were written first.
     fn copy_ids(&self, placement: &Placement, memory: &mut [u8]) {
         let ids = { self.arrays() }.find(|(output, _)| output.what == What::InputIds);
         for (_, array) in self.arrays() {
@@ -493,7 +493,7 @@ impl Planned {
 }
 
 impl<C: Tokens + AnyColumn> Columns<C> {
-    /// The columns, and what rows are made of.
+    /// The columns and the assembly.
     pub(super) fn source<'a>(&'a self, assembly: &'a Assembly) -> Source<'a> {
         Source {
             tokens: &self.tokens,
@@ -509,10 +509,10 @@ impl Array {
         self.content.dtype()
     }
 
-    /// The bytes of the same array over another grid.
+    /// The bytes of the same array written over another grid.
     ///
     /// # Errors
-    /// What the columns raise.
+    /// Those of the columns.
     pub(super) fn written_over(&self, grid: &Grid, source: &Source) -> Result<Vec<u8>> {
         let (inner, size) = self.content.size();
         let values = grid.positions().checked_mul(inner);
@@ -533,7 +533,7 @@ impl Array {
                     job.write(source)?;
                 }
             }
-            // Nothing is read for it, so nothing of it can be wrong.
+            // Nothing is read for it, so it cannot fail.
             Content::Copied(_) => {}
         }
         Ok(bytemuck::cast_slice(&words)[..len].to_vec())

@@ -1,4 +1,4 @@
-//! The rows of a batch: what they are made of, and where they lie.
+//! The rows of a batch: their assembly and placement.
 
 use std::borrow::Cow;
 use std::slice;
@@ -12,39 +12,39 @@ use crate::plan::share::{ShareIds, Tree};
 use crate::plan::{Assembly, LayoutSpec, Longest, Pick, Placement, Row, Shard, TreeSource, Turns};
 use crate::ticks::Ticks;
 
-/// What the rows of a batch are made of.
+/// The source of a batch's rows.
 #[derive(Debug, Clone, Copy)]
 pub enum RowSource<'a> {
     /// One turn each.
     Turns,
-    /// Turns as they were merged.
+    /// Merged turns.
     Merged(&'a Merge),
-    /// The rows of another batch, read from its own outputs.
+    /// The rows of another batch, read from its outputs.
     Batch(&'a Assembly),
 }
 
 /// The rows of a batch.
 #[derive(Debug)]
 pub struct BatchRows<'a> {
-    /// All turns that there are, as columns have them.
+    /// All turns of the columns.
     pub turns: &'a Turns,
     source: RowSource<'a>,
-    /// What the rows are made of.
+    /// The assembly of the rows.
     assembly: Assembly,
-    /// What they are read from, if not from what they are made of.
+    /// The assembly that columns are read by, if it differs.
     read: Option<Assembly>,
-    /// What is longest in the step.
+    /// The longest lengths of the step.
     least: Longest,
-    /// Which tokens rows share, if these were compared.
+    /// The tokens shared by rows, if they were compared.
     tree: Option<Tree>,
 }
 
 impl<'a> RowSource<'a> {
-    /// All rows that the turns make, or those of a shard, which are laid out so.
+    /// All rows of the turns, or those of a shard with this layout.
     ///
     /// # Errors
-    /// Turns of other lengths than those that were merged, a shard of other rows, and rows of the step
-    /// that exceed the layout, so that ranks fail together.
+    /// Turns of other lengths than the merged ones, a shard of other rows, and rows of the step
+    /// that exceed the layout, so that all ranks fail together.
     pub fn rows(
         self,
         turns: &'a Turns,
@@ -85,8 +85,8 @@ impl<'a> RowSource<'a> {
         })
     }
 
-    /// Merge the numbers of fields that may have one for each turn, if turns were merged, and count the
-    /// values that are not 0 on tokens that merging masked.
+    /// If turns were merged, merge the numbers of fields with one per turn, and count non-zero
+    /// values on tokens that merging masked.
     ///
     /// # Errors
     /// Rows of wrong lengths, and numbers that would be dropped.
@@ -110,21 +110,21 @@ impl<'a> RowSource<'a> {
 }
 
 impl BatchRows<'_> {
-    /// What the rows are made of.
+    /// The assembly of the rows.
     pub fn into_assembly(self) -> Assembly {
         self.assembly
     }
 
-    /// The rows as they are read from columns.
+    /// The assembly that columns are read by.
     pub fn read(&self) -> &Assembly {
         self.read.as_ref().unwrap_or(&self.assembly)
     }
 
-    /// Compare the tokens of rows, if they are laid out as a tree: find what they share, or check that
-    /// they share what a plan says. `uids` has a number for the group of each turn.
+    /// Compare the tokens of rows in a tree layout: find the shared tokens, or check those of a
+    /// plan. `uids` holds the group number of each turn.
     ///
     /// # Errors
-    /// A plan for other rows, ids of other turns, and what the columns raise.
+    /// A plan for other rows, ids of other turns, and errors of the columns.
     pub fn share(
         &mut self,
         streams: &Streams,
@@ -178,7 +178,7 @@ impl BatchRows<'_> {
         layout.place(&self.assembly, self.least, shard, tree, cost, ticks)
     }
 
-    /// The turns, as columns have them, that the rows of the step have their tokens from.
+    /// The turns, as columns number them, that provide the tokens of the step's rows.
     pub(super) fn step_sources(&self) -> Box<dyn Iterator<Item = usize> + '_> {
         match self.source {
             RowSource::Merged(merge) => {

@@ -1,4 +1,4 @@
-//! Where sequences begin in arrays that several of them share: `cu_seqlens` and what goes with it.
+//! Segments of packed arrays: `cu_seqlens` and related tables.
 
 use crate::error::{Error, Result};
 use crate::plan::{BinLayout, Extent, Grid, Placement};
@@ -7,17 +7,17 @@ use crate::plan::{BinLayout, Extent, Grid, Placement};
 #[derive(Default)]
 pub(super) struct Segments {
     extents: Vec<Extent>,
-    /// The lengths of those of every output row, counted in tokens.
+    /// Segment lengths of every output row, in tokens.
     in_tokens: Vec<Vec<usize>>,
-    /// Counted in places; none where these are not rounded up.
+    /// The same in places; none if lengths are not rounded up.
     in_places: Vec<Vec<usize>>,
 }
 
 impl Segments {
-    /// Of a batch's placement; none if it is not packed.
+    /// The segments of a batch's placement; none if it is not packed.
     ///
     /// # Errors
-    /// More tokens than int32 can count, in an array that several sequences share.
+    /// More tokens than int32 can count in a packed array.
     pub fn of_placement(placement: &Placement) -> Result<Self> {
         let sequence = &placement.sequence;
         let tokens = sequence.positions();
@@ -40,7 +40,7 @@ impl Segments {
         })
     }
 
-    /// Where segments begin if the output rows are laid end to end, and where the last ends.
+    /// Segment offsets over the concatenated output rows, with the end of the last.
     pub fn offsets(&self, padded: bool) -> Vec<usize> {
         cumulative(self.lens(padded).iter().flatten().copied())
     }
@@ -51,7 +51,7 @@ impl Segments {
         lens.copied().max().unwrap_or(0)
     }
 
-    /// Where segments begin in every output row, and where the last ends.
+    /// Segment offsets in every output row, with the end of the last.
     pub fn offsets_by_row(&self, padded: bool) -> Vec<Vec<i32>> {
         let as_i32 = |count: usize| i32::try_from(count).unwrap_or(i32::MAX); // they were counted
         let of_row = |lens: &Vec<usize>| {
@@ -61,7 +61,7 @@ impl Segments {
         self.lens(padded).iter().map(of_row).collect()
     }
 
-    /// Where positions count: every segment from 0 on, with its padding.
+    /// The grid for positions: each segment with its padding counts from 0.
     ///
     /// # Errors
     /// [`Error::TooLarge`].
@@ -78,7 +78,7 @@ impl Segments {
     }
 }
 
-/// Where the rows of a jagged grid begin, and where the last ends.
+/// Row offsets of a jagged grid, with the end of the last.
 pub(super) fn row_offsets(grid: &Grid) -> Vec<usize> {
     let starts = grid.segments().iter().map(|segment| segment.dst_col);
     starts.chain([grid.width()]).collect()

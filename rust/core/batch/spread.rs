@@ -1,4 +1,4 @@
-//! Numbers of rows that are for the tokens that train.
+//! Numbers per row that apply to the tokens that train.
 
 use super::arrays::LossMask;
 use super::{FieldSpec, Spread};
@@ -6,13 +6,13 @@ use crate::column::{Column, FieldColumn};
 use crate::error::Result;
 use crate::plan::{Assembly, Placement, Segment, TokenForm};
 
-/// Loss mask values that are looked at at a time.
+/// Loss mask values read at a time.
 const CHUNK: usize = 1 << 12;
 
-/// Refuse numbers of rows of which nothing trains.
+/// Refuse a row's number if no token of the row trains.
 ///
 /// # Errors
-/// [`NoTokenFor`](crate::Error::NoTokenFor), and what the loss mask raises.
+/// [`NoTokenFor`](crate::Error::NoTokenFor), and errors of the loss mask.
 pub(super) fn check_trained(
     fields: &[&FieldSpec],
     columns: &[&mut dyn FieldColumn],
@@ -41,7 +41,7 @@ pub(super) fn check_trained(
     })
 }
 
-/// Whether anything of each row trains.
+/// Flags of the rows with a token that trains.
 fn rows_that_train(
     columns: &[&mut dyn FieldColumn],
     assembly: &Assembly,
@@ -63,7 +63,7 @@ fn rows_that_train(
     Ok(trains)
 }
 
-/// Whether a token of a stretch of a row has a weight that is not 0.
+/// True if a token in a range of a row has a non-zero weight.
 fn weighs(
     mask: &LossMask,
     column: &dyn Column<f64>,

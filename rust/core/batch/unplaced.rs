@@ -6,9 +6,9 @@ use super::planned::{Array, Planned, Request};
 use crate::error::{Error, Result};
 use crate::plan::{Grid, Placement};
 
-/// Check that they are numbers, and refuse rows whose first token trains where positions hold what
-/// belongs to the next token, or where each token is told what predicts it; and where fields do so too, rows
-/// whose first value is not what stands there anyway.
+/// Check that they are numbers. Refuse rows whose first token trains if positions hold values of
+/// the next token or of its predictor; if fields are shifted too, also rows whose first value
+/// differs from the fill.
 ///
 /// # Errors
 /// The first of them.
@@ -26,7 +26,7 @@ pub(super) fn check_unplaced(
     let fields: Vec<_> = { planned.arrays() }
         .filter(|(_, array)| is_field(array))
         .collect();
-    // Those with places of their own, such as fields of whole sequences, have lost nothing.
+    // Arrays with places of their own, such as fields of whole sequences, have lost nothing.
     let has_lost = |array: &Array| match array.place.whole() {
         Place::Predicted(_) => true,
         Place::Response => placement.is_shifted(),

@@ -6,30 +6,30 @@ use crate::element::Element;
 use crate::error::Result;
 use crate::plan::{Assembly, Band, Piece};
 
-/// Loss mask values that are looked at at a time.
+/// Loss mask values read at a time.
 const CHUNK: usize = 1 << 12;
 
-/// How labels are made.
+/// Options of labels.
 #[derive(Clone, Copy)]
 pub struct Labels<'a, T> {
-    /// The loss mask, if there is one, and what its rows are made of: where it is 0 there is no label.
-    /// Else all that was sampled has.
+    /// The loss mask, if present, and the assembly of its rows: no label where it is 0. Without a
+    /// mask, all sampled tokens have labels.
     pub mask: Option<(&'a dyn Column<f64>, &'a Assembly)>,
-    /// What rounds the mask.
+    /// Rounding of the mask.
     pub round: Rounding,
-    /// Whether a position holds the next token's label instead of its own.
+    /// True if a position holds the next token's label instead of its own.
     pub shifted: bool,
-    /// What stands where there is no label.
+    /// The value without a label.
     pub ignored: T,
 }
 
 /// Write labels: the ids of the response tokens that train.
 ///
 /// # Errors
-/// What the columns raise; the destination is partly written then.
+/// Those of the columns; the destination is then partly written.
 ///
 /// # Panics
-/// If the destination has another size than the band.
+/// If the size of the destination differs from the band's.
 pub fn write_labels<T: Element>(
     tokens: &dyn Column<T>,
     labels: Labels<T>,
@@ -45,7 +45,7 @@ pub fn write_labels<T: Element>(
     } = labels;
     walk(band, &[ignored], to, |segment, inside| {
         let row = assembly.rows()[segment.row];
-        // From here on in tokens of the row's stream.
+        // Index in the row's stream.
         let first = segment.from + usize::from(shifted);
         let begin = row.prompt_len.clamp(first, first + segment.len);
         let end = row.len().clamp(begin, first + segment.len);
@@ -67,8 +67,8 @@ pub fn write_labels<T: Element>(
     })
 }
 
-/// Overwrite labels of a row's response, from token `begin` of it on, between its pieces and where
-/// the loss mask does not train.
+/// Overwrite the labels of a row's response from its token `begin` on: between its pieces, and
+/// where the loss mask does not train.
 fn ignore_untrained<T: Element>(
     mask: Option<&dyn Column<f64>>,
     round: Rounding,
@@ -91,7 +91,7 @@ fn ignore_untrained<T: Element>(
             mask.read(piece.turn, piece.from + from - piece.start, weights)?;
             round(weights);
             for (label, weight) in labels[from - begin..].iter_mut().zip(weights) {
-                // No branch: which weights are 0 is hard to predict.
+                // No branch: zero weights are hard to predict.
                 *label = if *weight == 0.0 { ignored } else { *label };
             }
         }

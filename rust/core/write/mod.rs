@@ -1,7 +1,7 @@
-//! Writers: they walk a band of the plan and fill it, every position once. They decide nothing.
+//! Writers: they walk a band of the plan and write every position once. They decide nothing.
 //!
-//! Columns come as trait objects, so that writers are compiled once for each number type. A column is
-//! called once for each span of a row.
+//! Columns are trait objects, so writers are compiled once per number type. A column is called once
+//! per span of a row.
 
 mod labels;
 mod mask;

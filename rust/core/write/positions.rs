@@ -1,4 +1,4 @@
-//! What follows from places alone: positions in rows, and which row lies where.
+//! Arrays derived from the grid alone: positions in rows, and row indices.
 
 use std::convert::Infallible;
 
@@ -6,23 +6,23 @@ use super::walk::{Destination, walk};
 use crate::element::Element;
 use crate::plan::{Band, Segment};
 
-/// What padding holds where real tokens hold their positions.
+/// The positions of padding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PositionPadding {
     /// 0.
     Zero,
     /// 1.
     One,
-    /// In front of a sequence 0, after it the position of its last token.
+    /// 0 in front of a sequence; after it, the position of its last token.
     RepeatLast,
 }
 
-/// Integers that count tokens.
+/// Integer types that can count tokens.
 pub trait Count: Element {
     /// A position as this type.
     fn count(position: usize) -> Self;
 
-    /// What is no position.
+    /// The value that is not a position.
     const NONE: Self;
 }
 
@@ -51,7 +51,7 @@ impl Count for i64 {
 /// Write each token's position in its row.
 ///
 /// # Panics
-/// If the destination has another size than the band.
+/// If the size of the destination differs from the band's.
 pub fn write_positions<T: Count>(band: &Band, padding: PositionPadding, to: Destination<T>) {
     assert_eq!(to.values.len(), band.positions());
     let mut rest = to.values;
@@ -67,7 +67,7 @@ pub fn write_positions<T: Count>(band: &Band, padding: PositionPadding, to: Dest
         }
         rest = tail;
         at = place + segment.len;
-        // Also an empty one after tokens that lie elsewhere.
+        // Also for an empty segment after tokens of another band.
         if segment.from + segment.len > 0 {
             last = Some(segment);
         }
@@ -75,7 +75,7 @@ pub fn write_positions<T: Count>(band: &Band, padding: PositionPadding, to: Dest
     pad_positions(rest, band, at, last, padding);
 }
 
-/// Fill the padding from position `at` of the grid on, which `last` is the last token before.
+/// Fill the padding from position `at` of the grid on; `last` is the last token before it.
 fn pad_positions<T: Count>(
     values: &mut [T],
     band: &Band,
@@ -96,10 +96,10 @@ fn pad_positions<T: Count>(
     }
 }
 
-/// Write which row of the assembly lies at each position, and -1 on padding.
+/// Write the index of the row at each position, and -1 on padding.
 ///
 /// # Panics
-/// If the destination has another size than the band.
+/// If the size of the destination differs from the band's.
 pub fn write_row_indices<T: Count>(band: &Band, to: Destination<T>) {
     let Ok(()) = walk(band, &[T::NONE], to, |segment, inside| {
         inside.fill(T::count(segment.row));
@@ -107,11 +107,11 @@ pub fn write_row_indices<T: Count>(band: &Band, to: Destination<T>) {
     });
 }
 
-/// Write where the subtrees of positions end, which is where segments count from; that of padding ends
-/// behind itself.
+/// Write the subtree end of each position, which segments carry as their start; that of padding is
+/// the next position.
 ///
 /// # Panics
-/// If the destination has another size than the band.
+/// If the size of the destination differs from the band's.
 pub fn write_subtree_ends<T: Count>(band: &Band, to: Destination<T>) {
     assert_eq!(to.values.len(), band.positions());
     let pad = |mut values: &mut [T], at: usize| {

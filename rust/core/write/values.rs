@@ -6,23 +6,23 @@ use crate::element::Element;
 use crate::error::Result;
 use crate::plan::{Assembly, Band, Segment};
 
-/// What positions hold that no value goes to. Both patterns have a field's trailing shape, so their
-/// length is its number of values per token.
+/// Values of positions without data. Both patterns have a field's trailing shape; their length is
+/// its number of values per token.
 #[derive(Debug, Clone, Copy)]
 pub struct Fill<'a, T> {
-    /// Outside rows.
+    /// Pattern outside rows.
     pub pad: &'a [T],
-    /// Inside a row's response, between its pieces that train.
+    /// Pattern inside a row's response, between the pieces that train.
     pub gap: &'a [T],
 }
 
-/// Write token streams: that of each row's source turn. A synthetic row holds `pad`.
+/// Write the token stream of each row's source turn. A synthetic row holds `pad`.
 ///
 /// # Errors
-/// What the columns raise; the destination is partly written then.
+/// Those of the columns; the destination is then partly written.
 ///
 /// # Panics
-/// If the destination has another size than the band.
+/// If the size of the destination differs from the band's.
 pub fn write_tokens<T: Element>(
     tokens: &dyn Column<T>,
     assembly: &Assembly,
@@ -47,12 +47,12 @@ pub fn write_tokens<T: Element>(
     })
 }
 
-/// The segments of a band from the one that is written on.
+/// The segments of a band from the current one on.
 struct Upcoming<'a>(&'a [Segment]);
 
 impl Upcoming<'_> {
-    /// Go on by a segment, and tell of the next two where they are not the next rows: those lie
-    /// where the processor looks by itself.
+    /// Advance by one segment, and announce the next two unless they are the next rows, which the
+    /// processor prefetches by itself.
     fn announce(&mut self, tell: impl Fn(&Segment, Lookahead)) {
         let coming = self.0.windows(2).zip([Lookahead::Next, Lookahead::Later]);
         for (pair, lookahead) in coming {
@@ -64,14 +64,14 @@ impl Upcoming<'_> {
     }
 }
 
-/// Write a field: the pieces of each row's response that train, with gaps between them. For a sequence-aligned
-/// field the assembly takes the whole stream for a response.
+/// Write a field: the pieces of each row's response that train, with gaps between them. For a
+/// sequence-aligned field, the assembly has the whole stream as the response.
 ///
 /// # Errors
-/// What the column raises; the destination is partly written then.
+/// Those of the column; the destination is then partly written.
 ///
 /// # Panics
-/// If the destination has another size than the band, or the two patterns differ in length.
+/// If the size of the destination differs from the band's, or the two patterns differ in length.
 pub fn write_field<T: Element>(
     column: &dyn Column<T>,
     assembly: &Assembly,

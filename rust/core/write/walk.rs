@@ -1,19 +1,19 @@
-//! The walk over a band: padding is filled here, and what lies in segments by the writers.
+//! The walk over a band: padding is filled here, segments are written by the writers.
 
 use crate::element::Binary;
 use crate::plan::{Band, Segment};
 
-/// Where a band goes.
+/// The destination of a band.
 #[derive(Debug)]
 pub struct Destination<'a, T> {
-    /// Exactly the band's positions, times the values per token.
+    /// The band's positions times the values per token.
     pub values: &'a mut [T],
-    /// Whether the memory is zero already, so that zero padding need not be written (nor its pages
+    /// True if the memory is already zero, so that zero padding need not be written (nor its pages
     /// touched).
     pub is_zeroed: bool,
 }
 
-/// Walk a band: fill what lies outside its segments with the pattern `pad`, hand each segment's
+/// Walk a band: fill positions outside its segments with the pattern `pad`, and pass each segment's
 /// destination to `write`.
 pub fn walk<T: Binary, E>(
     band: &Band,
@@ -26,7 +26,7 @@ pub fn walk<T: Binary, E>(
     let pad_is_zero = pad.iter().all(|&value| value.is_zero());
     let fill_padding = |values: &mut [T]| match (pad_is_zero, is_zeroed) {
         (true, true) => {}
-        // Known to the compiler as zero, which is cleared faster than anything else is filled.
+        // A constant zero, which is cleared faster than any other value is filled.
         (true, false) => values.fill(T::ZERO),
         (false, _) => fill(values, pad),
     };
