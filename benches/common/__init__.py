@@ -4,4 +4,6 @@ import sys
 from pathlib import Path
 
 # Benchmarks are scripts: only their own folder is on the path.
-sys.path.append(str(Path(__file__).parents[2]))  # for frameworks
+ROOT = Path(__file__).parents[2]
+sys.path.append(str(ROOT))  # for frameworks
+sys.path.append(str(ROOT / "examples"))  # for the example trainer and the recorded rollouts

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,7 +13,6 @@ from common.report import Effort, Figures
 
 def of_trainer(effort: Effort, clock: Clock) -> Figures:
     """Measure the share of the example trainer's step that its model waits."""
-    sys.path.append(str(Path(__file__).parents[2] / "examples"))
     from grpo.learning import Learner
     from grpo.options import Options
     from grpo.reporting import Clock as Stages
