@@ -1,4 +1,4 @@
-"""The batch: a mapping of tensors that knows how it was made."""
+"""The batch: a mapping of tensors with the plan that they were built by."""
 
 from __future__ import annotations
 
@@ -59,9 +59,9 @@ _NEEDS_PLAN = frozenset(
 
 
 class MissingPlanError(RuntimeError, AttributeError):
-    """A :class:`Batch` made from a mapping is asked for what only its plan would know.
+    """A property that needs a plan is read on a :class:`Batch` made from a mapping.
 
-    Also an ``AttributeError``, so that ``hasattr`` says no.
+    Also an ``AttributeError``, so that ``hasattr`` returns False.
     """
 
 
@@ -76,27 +76,26 @@ def _missing(name: str) -> MissingPlanError:
 class Batch(Mapping[str, Any], Generic[Array]):
     """A read-only mapping from output names to arrays, with the plan they were written by.
 
-    Goes into a framework's dict as it is: ``dict(batch)``, ``f(**batch)``.
-    Every key can also be read as an attribute, unless a method or property has that name. Two
-    batches are equal only if they are the same object. For type checkers, ``Batch[torch.Tensor]``
-    has tensors and ``Batch[np.ndarray]`` arrays. All outputs lie in one allocation: any one
-    of them keeps it alive, so ``clone`` what is to outlive the batch.
+    Can be passed on as a dict: ``dict(batch)``, ``f(**batch)``. Keys are also attributes, unless a
+    method or property has that name. Batches compare by identity. For type checkers,
+    ``Batch[torch.Tensor]`` has tensors and ``Batch[np.ndarray]`` arrays. All outputs share one
+    allocation, which any one of them keeps alive: ``clone`` outputs that outlive the batch.
 
     Parameters
     ----------
     data
-        The outputs. Any mapping will do, and without a plan: code that rebuilds its inputs by
-        ``type(batch)({...})``, as torch's ``default_collate`` does, gets a batch of the same keys.
+        The outputs, as any mapping. A plan is not required: ``type(batch)({...})``, as in torch's
+        ``default_collate``, gives a batch of the same keys.
     plan, spec
-        What :func:`fastcollate.build_batch` wrote the outputs by.
+        The plan and options by which :func:`fastcollate.build_batch` wrote the outputs.
     uids, trajectory_ids
-        What names each row's prompt group and trajectory, as it was handed in.
+        Ids of each row's prompt group and trajectory, as they were passed.
     is_last_step
-        Whether each row holds its trajectory's last turn.
+        True for rows that hold their trajectory's last turn.
     merge_plan
-        How turns were merged.
+        The plan by which turns were merged.
     is_padding
-        Whether each row is there for the number of rows alone.
+        True for padding rows.
 
     Attributes
     ----------
@@ -131,7 +130,7 @@ class Batch(Mapping[str, Any], Generic[Array]):
     merge_plan: MergePlan | None
     is_padding: Sequence[bool] | None
 
-    # What outputs are, for type checkers: they are read by `__getattr__`.
+    # Types of outputs, for type checkers: they are read by `__getattr__`.
     input_ids: Array
     attention_mask: Array
     response_mask: Array
@@ -178,7 +177,7 @@ class Batch(Mapping[str, Any], Generic[Array]):
 
     @classmethod
     def _of(cls, collated: Collated) -> Batch[Any]:
-        """Return the batch of what the core made."""
+        """Return the batch of the core's outputs."""
         batch = object.__new__(cls)
         batch._data = collated.data
         batch._plan_or_call = collated.plan
@@ -194,7 +193,7 @@ class Batch(Mapping[str, Any], Generic[Array]):
         return batch
 
     def _replace(self, **state: Any) -> Batch[Array]:
-        """Return a batch that differs in these slots: batches are not changed anywhere else."""
+        """Return a copy with other values in these slots; batches are not changed elsewhere."""
         again = object.__new__(type(self))
         for name in Batch.__slots__:
             if name != "__weakref__":
@@ -202,11 +201,11 @@ class Batch(Mapping[str, Any], Generic[Array]):
         return again
 
     def _with_data(self, data: dict[str, Any], **state: Any) -> Batch:
-        """Return a batch of other outputs, in memory of their own."""
+        """Return a batch of other outputs, in their own memory."""
         return self._replace(_data=data, _owner=None, **state)
 
     def _step_rows(self) -> StepRows:
-        """Return the rows as a step is planned for them."""
+        """Return the rows as input of a step plan."""
         if self.is_padding is not None and any(self.is_padding):
             raise ValueError(
                 "rows is a Batch with padding rows, which a plan would take for real ones; pass "
@@ -217,7 +216,7 @@ class Batch(Mapping[str, Any], Generic[Array]):
             uids=self.uids,
             trajectory_ids=self.trajectory_ids,
             is_last_step=self.is_last_step,
-            # Rows that were picked from a merged batch are not those of its plan any more.
+            # Rows selected from a merged batch are not those of its plan any more.
             merge=self.merge_plan if self.is_padding is None else None,
         )
 
@@ -235,8 +234,8 @@ class Batch(Mapping[str, Any], Generic[Array]):
         return len(self._data)
 
     def __getattr__(self, name: str) -> Any:
-        # Called where no method or property has that name, or a property finds no plan. Private
-        # names are never keys: looking `_data` up here before it is set would not end.
+        # Called if no method or property has that name, or a property finds no plan. Private
+        # names are never keys: looking up `_data` here before it is set would recurse forever.
         if name.startswith("_"):
             raise AttributeError(f"Batch has no attribute {name!r}")
         if name in _NEEDS_PLAN:
@@ -255,7 +254,7 @@ class Batch(Mapping[str, Any], Generic[Array]):
         return sorted({*names, *map(str, self._data)})
 
     def __eq__(self, other: object) -> bool:
-        # A mapping would compare its tensors and ask whether the result is true.
+        # A mapping would compare its tensors and take the truth value of the result.
         return self is other
 
     __hash__ = object.__hash__
@@ -268,7 +267,7 @@ class Batch(Mapping[str, Any], Generic[Array]):
 
     @property
     def _plan(self) -> Plan | None:
-        """The plan, which is made when it is first read, if that was put off."""
+        """The plan, made on first access if it was deferred."""
         plan = self._plan_or_call
         if callable(plan):
             plan = self._plan_or_call = plan()
@@ -276,12 +275,12 @@ class Batch(Mapping[str, Any], Generic[Array]):
 
     @property
     def plan(self) -> Plan:
-        """What the rows are made of and where they lie.
+        """The lengths of the rows and their positions in the outputs.
 
         Raises
         ------
         MissingPlanError
-            If the batch was made from a mapping. So do the other properties.
+            If the batch was made from a mapping; the other properties raise it too.
         """
         plan = self._plan
         if plan is None:
@@ -290,14 +289,14 @@ class Batch(Mapping[str, Any], Generic[Array]):
 
     @property
     def spec(self) -> BatchSpec:
-        """What the batch was asked to be, beside its plan."""
+        """The options that the batch was built with, in addition to its plan."""
         if self._spec is None:
             raise _missing("spec")
         self._check_whole()
         return self._spec
 
     def _check_whole(self) -> None:
-        """Check that all positions of the plan are there."""
+        """Check that the batch holds all positions of the plan."""
         if self._spec is not None and self._spec.cp is not None:
             size, rank = self._spec.cp
             raise ValueError(
@@ -307,10 +306,7 @@ class Batch(Mapping[str, Any], Generic[Array]):
 
     @property
     def bin_plan(self) -> BinPlan | None:
-        """Which rows share a row of the outputs, in the packed layout; None in others.
-
-        Its capacity is the width.
-        """
+        """The bins of the packed layout, with the width as capacity; None in other layouts."""
         if (bins := self.plan.bins()) is None:
             return None
         plan = self.plan
@@ -337,15 +333,15 @@ class Batch(Mapping[str, Any], Generic[Array]):
 
     @property
     def subtree_end(self) -> Array:
-        """The attention mask as one integer a position: int32, in the shape of ``input_ids``.
+        """The attention mask as one integer per position: int32, in the shape of ``input_ids``.
 
-        Position q of an output row looks at k if and only if ``k <= q < subtree_end[k]``. Positions
-        count within the output row, (N, W), and in the jagged layout over all tokens, (total,). A
-        token's subtree ends where its sequence does, that of padding after itself. Padding sees
-        itself only, also where `padding_as` makes it part of a segment of ``cu_seqlens``.
+        Position q of an output row attends to k if and only if ``k <= q < subtree_end[k]``.
+        Positions count within the output row, (N, W), and in the jagged layout over all tokens,
+        (total,). A token's subtree ends with its sequence. Padding attends to itself only, even if
+        `padding_as` makes it part of a segment of ``cu_seqlens``.
 
-        Made anew each time, on the device of ``input_ids``. If an output has that key, as one of
-        a tree, it is that.
+        Computed on each access, on the device of ``input_ids``. If there is an output of that key,
+        as in trees, that one is returned.
         """
         self._check_whole()
         found = self._data["subtree_end"] if "subtree_end" in self._data else subtree_end(self)
@@ -353,10 +349,11 @@ class Batch(Mapping[str, Any], Generic[Array]):
 
     @property
     def targets(self) -> Array:
-        """The token that each response-aligned value belongs to, of the dtype of ``input_ids``.
+        """The token of each response-aligned value, of the dtype of ``input_ids``.
 
         (B, R), packed (N, W), jagged (response tokens,). 0 where there is no token, so that it can
-        index logits (:meth:`loss_positions`). If an output has that key, it is that.
+        index logits (:meth:`loss_positions`). If there is an output of that key, that one is
+        returned.
         """
         if "targets" in self._data:
             return cast("Array", self._data["targets"])
@@ -365,27 +362,27 @@ class Batch(Mapping[str, Any], Generic[Array]):
 
     @property
     def metrics(self) -> dict[str, float]:
-        """Sizes of the batch, flat and ready to be logged. Padding rows count as padding.
+        """Sizes of the batch as a flat dict for logging. Padding rows count as padding.
 
         Returns
         -------
         dict
-            ``batch/rows``, and in bins ``batch/bins``; of a tree ``batch/token_ratio``, how many
-            times fewer tokens there are than those of all rows; ``batch/tokens``, of which
+            ``batch/rows``; in layouts with bins ``batch/bins``; in trees ``batch/token_ratio``, the
+            tokens of all rows divided by those of the tree; ``batch/tokens``, of which
             ``batch/prompt_tokens`` and ``batch/response_tokens``; ``batch/padded_tokens``, the
             positions of ``input_ids``, and ``batch/padding_fraction``, the share of them that is
             padding (0 to 1); the lengths ``batch/longest_row``, ``batch/longest_prompt`` and
             ``batch/longest_response``, and the percentiles of each, from ``batch/row_length_p50``
-            to ``batch/response_length_p99`` (50, 90 and 99). ``batch/trained_tokens``: those whose
-            loss mask is not 0; ``batch/rows_without_loss``: rows that have none of them.
-            ``batch/tokens_without_predecessor``: sampled tokens at the
-            first place of a sequence, or of a part of a split one, which no token predicts; their
-            loss mask is 0, and they have no label. Of merged batches also
-            ``generate/num_seq_before_merge`` and what else :attr:`MergeReport.metrics` holds, and
-            ``generate/num_rewards_masked_by_merge``: rewards that are not 0 on tokens that
-            realigning masked. Those per token are lost; a turn's one number whose last token is
-            masked has moved to the end of the row (``merge_rewards="sum"``). These are of the whole
-            step, also in a shard.
+            to ``batch/response_length_p99`` (50, 90 and 99). ``batch/trained_tokens``: tokens whose
+            loss mask is not 0; ``batch/rows_without_loss``: rows without trained tokens.
+            ``batch/tokens_without_predecessor``: sampled tokens at the start of a sequence, or of a
+            part of a split one, which no token predicts; their loss mask is 0, and they have no
+            label. In merged batches also :attr:`MergeReport.metrics`, such as
+            ``generate/num_seq_before_merge``, and ``generate/num_rewards_masked_by_merge``: nonzero
+            rewards on tokens that realigning masked. Rewards per token are lost there; one reward
+            per turn whose last token is masked moves to the end of the row
+            (``merge_rewards="sum"``). The metrics of merging are those of the whole step, also in a
+            shard.
         """
         plan = self.plan
         is_real = self._is_real
@@ -400,8 +397,8 @@ class Batch(Mapping[str, Any], Generic[Array]):
         if plan.is_tree:
             bins["batch/token_ratio"] = tokens / plan.num_placed if plan.num_placed else 1.0
         training: dict[str, float] = {}
-        # Without a table of outputs, nothing says which one is the mask; a part has not all of it,
-        # and a tensor of the device "meta" nothing.
+        # Without a table of outputs the mask is not known, a context-parallel part has only some
+        # of it, and tensors of the device "meta" have no values.
         has_values = not getattr(self["input_ids"], "is_meta", False)
         if self._spec is not None and self._spec.cp is None and has_values:
             spans = RowPlaces.of(plan).responses
@@ -437,28 +434,27 @@ class Batch(Mapping[str, Any], Generic[Array]):
         fields: str | Iterable[str] = (),
         fold: int | None = FOLD,
     ) -> BatchView:
-        """Show rows as people read them: what is prompt, what trains, what is masked or padding.
+        """Show rows as text, with prompt, trained, masked and padding tokens marked.
 
         Parameters
         ----------
         rows
-            Which ones, counted as in ``prompt_lens``; None shows the first few. Of a packed batch,
-            their bins are shown, with the other sequences left out.
+            Indices of rows, as in ``prompt_lens``; None for the first few. Packed batches show the
+            bins of these rows without the other sequences.
         tokenizer
-            What makes text of ids: anything with ``decode(list_of_ids)``, as tokenizers of Hugging
-            Face have it, or a function. None shows ids. Ids that it does not have are marked.
+            Decodes ids to text: an object with ``decode(list_of_ids)``, such as a Hugging Face
+            tokenizer, or a function. None shows ids. Ids outside its vocabulary are marked.
         fields
-            Outputs whose values stand beneath the tokens, such as ``["rewards", "logprobs"]``; the
-            value of one that has one per row stands in the title of the row.
+            Outputs whose values are shown below the tokens, such as ``["rewards", "logprobs"]``;
+            values per row are shown in the title of the row.
         fold
-            How many tokens are shown at the beginning and end of a long run of one kind; None
-            shows all of it.
+            Number of tokens shown at the beginning and end of a long run of one kind; None for all.
 
         Returns
         -------
         BatchView
-            It shows itself at a prompt and in a notebook; elsewhere ``print`` it. ``str`` is plain
-            text, ``rich.print`` has colours, and ``text(width)`` has lines of a width.
+            Displayed at a prompt and in a notebook; elsewhere ``print`` it. ``str`` gives plain
+            text, ``rich.print`` colours, and ``text(width)`` lines of the given width.
 
         Raises
         ------
@@ -469,7 +465,7 @@ class Batch(Mapping[str, Any], Generic[Array]):
         ValueError
             If a field is no output, or has no value per token or row.
         TypeError
-            If `tokenizer` decodes nothing, or not to text.
+            If `tokenizer` cannot decode, or does not return text.
 
         Examples
         --------
@@ -489,36 +485,34 @@ class Batch(Mapping[str, Any], Generic[Array]):
         return BatchView(self, rows, tokenizer, fields, fold)
 
     def check(self, vocab_size: int | None = None, eos_token_id: Any = None) -> Findings:
-        """Look for what is probably a mistake, in whole outputs at once.
-
-        Padding rows are not looked at.
+        """Look for probable mistakes in the batch. Padding rows are skipped.
 
         Parameters
         ----------
         vocab_size
-            Number of token ids; None does not look at ids.
+            Number of token ids; None skips the check of ids.
         eos_token_id
-            The id that ends an answer, or several; None does not look for answers that are cut off.
+            The id or ids that end a response; None skips the check for responses that are cut off.
 
         Returns
         -------
         Findings
             A list of :class:`fastcollate.planning.Finding`, one per row and kind, that prints as a
-            table; empty if nothing was found. The kinds: ``"all_masked"``, nothing of the batch
-            trains, else ``"trains_nothing"``, a row of which nothing does;
-            ``"trains_first_token"``, a label or loss mask of a token that no token predicts;
-            ``"nan"``, in an output of floats per token; ``"positive_logprob"`` and
-            ``"infinite_logprob"`` in ``logprobs``; ``"untrained_reward"``, one of ``rewards``
-            beside a token that does not train, in a row that does; ``"outside_vocabulary"``;
-            ``"cut_off"``, the last token that trains ends no answer; ``"duplicate"``, the tokens
-            of an earlier row; ``"padding"``, half of the positions or more, in a layout of blocks.
+            table; empty if nothing was found. The kinds: ``"all_masked"``, no token of the batch
+            trains, else ``"trains_nothing"``, no token of a row trains;
+            ``"trains_first_token"``, a label or loss mask on a token that no token predicts;
+            ``"nan"``, in a float output with one value per token; ``"positive_logprob"`` and
+            ``"infinite_logprob"`` in ``logprobs``; ``"untrained_reward"``, a reward on a token that
+            does not train, in a row that does; ``"outside_vocabulary"``; ``"cut_off"``, the last
+            trained token is not in `eos_token_id`; ``"duplicate"``, the tokens of an earlier row;
+            ``"padding"``, half of the positions or more, in padded layouts.
 
         Raises
         ------
         MissingPlanError
             If the batch was made from a mapping.
         TypeError, ValueError
-            If `vocab_size` is no number of ids, or `eos_token_id` no id.
+            If `vocab_size` is no count, or `eos_token_id` no id.
 
         Examples
         --------
@@ -544,9 +538,9 @@ class Batch(Mapping[str, Any], Generic[Array]):
         per: Literal["row", "turn"] = "row",
         gaps: bool = True,
     ) -> Ragged:
-        """Take the values of all response tokens out of a model's per-token outputs.
+        """Gather the values of all response tokens from a model's per-token outputs.
 
-        Nothing is guessed from shapes: what `x` stands for is said, and its shape is checked.
+        The alignment of `x` is given, never inferred; its shape is checked.
 
         Parameters
         ----------
@@ -554,37 +548,34 @@ class Batch(Mapping[str, Any], Generic[Array]):
             An array or tensor, on any device; trailing dimensions are kept. A tensor's gradients
             flow through.
         of
-            ``"response"``: `x` has the shape of this batch's response-aligned fields, (B, R, ...),
-            and stands beside them (of a packed batch as its `shift` says).
-            ``"sequence"``: it has that of ``input_ids``, (B, W, ...).
+            ``"response"``: `x` is aligned with this batch's response-aligned fields, (B, R, ...)
+            (packed: with the batch's `shift`). ``"sequence"``: `x` is aligned with ``input_ids``,
+            (B, W, ...).
         shift
-            With ``of="sequence"``, it has to be said. ``"next_token"``: position p of a sequence
-            holds the value of token p + 1, as the log-probabilities of a model do; then `x` may be
-            one position shorter. ``"none"``: position p holds the value of token p, as
-            ``input_ids`` does. With ``of="response"`` there is only ``"none"``.
+            Required with ``of="sequence"``. ``"next_token"``: position p of a sequence holds the
+            value of token p + 1, as in log-probabilities of a model; then `x` may be one position
+            shorter. ``"none"``: position p holds the value of token p, as in ``input_ids``. With
+            ``of="response"`` only ``"none"``.
         missing
-            With ``"next_token"``, no position holds the value of the first token of a row without
-            a prompt, nor of a part of a row that was split. It is this number, which `x` has to be
-            able to hold, or an error if None. So are tokens that are asked for by turn and are in
-            no row.
+            Number for values that `x` does not have, in its dtype; None raises an error. With
+            ``"next_token"`` these are the first tokens of rows without a prompt and of parts of
+            split rows; with ``per="turn"`` also tokens that are in no row.
         per
-            ``"row"``: one item per row of the batch; of a packed batch, but for padding rows, and
-            in the order of rows, not of bins. ``"turn"``: one per turn, in the order of the
-            input, with its response tokens; those that merging masked or dropped are missing.
+            ``"row"``: one item per row of the batch; in packed batches in the order of rows, not of
+            bins, and without padding rows. ``"turn"``: one per turn, in the order of the input,
+            with its response tokens; those that merging masked or dropped are missing.
         gaps
-            Whether rows come with the observations between their responses, and with tokens that
-            realigning masked.
+            Include the observations between a row's responses, and tokens that realigning masked.
 
         Returns
         -------
         Ragged
-            Each row's or turn's response values: over a tensor if `x` is one.
+            Response values of each row or turn, over a tensor if `x` is one.
 
         Raises
         ------
         ValueError
-            If `x` has another shape, a row has no prompt, or a turn is not in the batch (see
-            `missing`).
+            If `x` has another shape, or values are missing and `missing` is None.
         TypeError
             If `shift` is not given with ``of="sequence"``.
         """
@@ -593,18 +584,18 @@ class Batch(Mapping[str, Any], Generic[Array]):
     def dense_mask(self, dtype: Any = "bool", window: int | None = None) -> Array:
         """Return the attention mask as an array over all pairs of positions.
 
-        True where a position looks at another, as :attr:`subtree_end` says: for
-        ``scaled_dot_product_attention``, and as `attention_mask` for models of transformers with
+        True where a position attends to another (see :attr:`subtree_end`): for
+        ``scaled_dot_product_attention``, and as `attention_mask` of transformers models with
         ``attn_implementation="sdpa"``.
 
         Parameters
         ----------
         dtype
-            ``bool``, or the dtype of floats that the model computes in: then the mask is additive,
-            0 or the dtype's minimum. Eager attention takes that; it would add booleans to scores.
+            ``bool``, or the float dtype that the model computes in, for an additive mask of 0 and
+            the dtype's minimum. Eager attention needs the latter: it would add booleans to scores.
         window
-            For layers with a sliding window: a token looks at the last `window` tokens of its
-            sequence, itself included. None: at all.
+            Sliding window: a token attends to the last `window` tokens of its sequence, itself
+            included. None: to all.
 
         Returns
         -------
@@ -615,7 +606,7 @@ class Batch(Mapping[str, Any], Generic[Array]):
         Raises
         ------
         TypeError, ValueError
-            A dtype of integers, or one that the batch's library has not; a window below 1.
+            An integer dtype, or one that the batch's library lacks; a window below 1.
         """
         self._check_whole()
         return cast("Array", dense_mask(self, dtype, window))
@@ -625,22 +616,22 @@ class Batch(Mapping[str, Any], Generic[Array]):
     ) -> BlockMask:
         """Return the attention mask for torch's FlexAttention.
 
-        The same tables as ``create_block_mask`` makes, but written from the plan, without a look at
-        each pair of positions.
+        The same tables as those of ``create_block_mask``, but written from the plan, without
+        evaluating each pair of positions.
 
         Parameters
         ----------
         block_size
-            Positions of a block, of queries and of keys.
+            Number of positions of a block, for queries and keys.
         device
-            Where the mask is needed; None: where ``input_ids`` is.
+            Device of the mask; None: that of ``input_ids``.
         window
             As :meth:`dense_mask`.
 
         Returns
         -------
         torch.nn.attention.flex_attention.BlockMask
-            Of shape (N, 1, W, W); in the jagged layout (1, 1, total, total). Made anew each time:
+            Of shape (N, 1, W, W); in the jagged layout (1, 1, total, total). Computed on each call:
             keep it for all layers of a step. It cannot be pickled.
 
         Raises
@@ -654,7 +645,7 @@ class Batch(Mapping[str, Any], Generic[Array]):
         return block_mask(self, block_size, device, window)
 
     def attention_ranges(self) -> AttentionRanges:
-        """Return the attention mask as spans of queries that look at spans of keys.
+        """Return the attention mask as pairs of query spans and key spans.
 
         For kernels that take ranges, such as MagiAttention's ``flex_flash_attn_func``.
 
@@ -664,37 +655,37 @@ class Batch(Mapping[str, Any], Generic[Array]):
             The tuple ``(q_ranges, k_ranges, is_causal)``: int32 (ranges, 2) twice and bool
             (ranges,), on the device of ``input_ids``. Positions count over all output rows, N * W,
             as in ``hidden.flatten(0, 1)``. Each sequence is a causal square; in a tree each node is
-            one, and what follows it in its subtree looks at all of it. No two ranges have a pair of
-            positions in common. Padding is in none.
+            one, and the rest of its subtree attends to all of it. Ranges do not overlap, and
+            exclude padding.
 
         Raises
         ------
         ValueError
-            If there are more positions than int32 can count.
+            If the number of positions exceeds int32.
         """
         self._check_whole()
         return attention_ranges(self)
 
     def loss_positions(self) -> LossPositions:
-        """Return which positions the loss reads, so that the LM head runs on no other.
+        """Return the positions that the loss reads, so that the LM head runs on these only.
 
         Returns
         -------
         LossPositions
             The tuple ``(pos, inv)``, int64, on the device of ``input_ids``. ``pos``: the flat
             positions whose outputs predict a trained token, unique and ascending. ``inv``: in the
-            shape of response-aligned fields, the index into `pos` for each value; 0 where nothing
-            trains. If nothing trains at all, `pos` is the first position.
+            shape of response-aligned fields, the index into `pos` for each value; 0 where no token
+            trains. If no token trains at all, `pos` is the first position.
 
         Raises
         ------
         ValueError
-            If ``loss_mask`` was written into, and trains a token that no token predicts.
+            If ``loss_mask`` was modified and trains a token that no token predicts.
 
         Notes
         -----
-        What trains is where ``loss_mask`` is not 0; without one, sampled tokens that a token
-        predicts. Where that is on a device, this waits for it.
+        Trained tokens are those whose ``loss_mask`` is not 0; without a loss mask, sampled tokens
+        that a token predicts. If the mask is on a device, this call synchronizes.
 
         Examples
         --------
@@ -705,7 +696,7 @@ class Batch(Mapping[str, Any], Generic[Array]):
         >>> pos, inv, batch.targets
         (array([1, 2, 4]), array([0, 1, 2]), array([8, 9, 3]))
 
-        With ``hidden``, (N, W, hidden), as a model without its head returns it::
+        With ``hidden``, (N, W, hidden), from a model without its head::
 
             logits = lm_head(hidden.flatten(0, 1)[pos])
             logp = logits.log_softmax(-1)[inv, batch.targets]
@@ -714,27 +705,27 @@ class Batch(Mapping[str, Any], Generic[Array]):
         return loss_positions(self)
 
     def broadcast(self, per_row: Any, on: Literal["trained", "response"] = "trained") -> Any:
-        """Put one value per row onto the sampled tokens of the row.
+        """Broadcast one value per row to the sampled tokens of the row.
 
-        A loss mask is not read: select by it, or pass ``fc.Field(per_row, spread="trained")`` to
+        The loss mask is not read: select by it, or pass ``fc.Field(per_row, spread="trained")`` to
         :func:`build_batch`, which is 0 on masked tokens, too.
 
         Parameters
         ----------
         per_row
             One number per row, (B,): an array, a tensor (gradients flow through) or a sequence.
-            Padding rows count, which :meth:`gather` leaves out of packed batches.
+            Padding rows count, unlike in :meth:`gather` of packed batches.
         on
-            ``"trained"``: the sampled tokens that stand in rows that are no padding, whatever their
-            loss mask. ``"response"``: all tokens of responses, observations, masked tokens and
-            padding rows too.
+            ``"trained"``: the sampled tokens of rows other than padding, whatever their loss mask.
+            ``"response"``: all response tokens, including observations, masked tokens and padding
+            rows.
 
         Returns
         -------
         array or tensor
             In the shape of this batch's response-aligned fields, (B, R), packed (N, W) or jagged
-            (response tokens,), and 0 elsewhere; of `per_row`'s dtype and device (floats of a list
-            become float32).
+            (response tokens,), and 0 elsewhere; of the dtype and device of `per_row` (floats of a
+            list become float32).
 
         Raises
         ------
@@ -754,7 +745,7 @@ class Batch(Mapping[str, Any], Generic[Array]):
         plan: StepPlan,
         per: Literal["mini_batch", "batch", "prompt"] = "mini_batch",
     ) -> Any:
-        """Take the mean of the advantages away and divide them by their deviation.
+        """Normalize advantages to mean 0 and standard deviation 1.
 
         ``(x - mean) / sqrt(max(var, 1e-8))``, with the population variance, over the trained tokens
         of the real rows within each boundary: those where ``loss_mask`` is not 0 (weights only
@@ -766,19 +757,20 @@ class Batch(Mapping[str, Any], Generic[Array]):
             An array or tensor in the shape of this batch's response-aligned fields, (B, R) or
             jagged (response tokens,), on any device that has float64. Gradients flow through.
         plan
-            Of the step whose rows this batch holds: all of them in their order, without padding, or
-            one per slot of the plan, in the order of slots. If the plan has no padding, there are
-            as many of both: then a batch whose ``is_padding`` is not None is in the order of slots.
+            The plan of this batch's step. The batch holds either all rows of the step in their
+            order, without padding, or one row per slot of the plan, in slot order. If the plan has
+            no padding, both counts are equal: then a batch whose ``is_padding`` is not None is in
+            slot order.
         per
-            ``"mini_batch"``, ``"batch"`` (the whole step) or ``"prompt"``, also where that is in
+            ``"mini_batch"``, ``"batch"`` (the whole step) or ``"prompt"``, even if its rows are in
             two mini-batches.
 
         Returns
         -------
         array or tensor
-            In the kind, shape and dtype of `advantages` (what is not floats becomes float32). 0
-            where nothing is trained and on padding rows, whatever `advantages` holds there. NaN and
-            inf make NaN of their own boundary only.
+            Of the kind, shape and dtype of `advantages` (other dtypes than floats become float32).
+            0 on tokens that do not train and on padding rows, whatever `advantages` holds there.
+            NaN and inf turn only their own boundary into NaN.
 
         Raises
         ------
@@ -792,16 +784,17 @@ class Batch(Mapping[str, Any], Generic[Array]):
         One pass, with sums in float64. SkyRL's ``RayPPOTrainer._normalize_advantages`` takes its
         mean over all positions, padding included; this one does not.
 
-        A batch that was made from a mapping has no table of outputs. There the mask is the key
-        ``loss_mask``, else ``response_mask``, else all tokens that ``response_offsets`` count.
+        In a batch made from a mapping the mask is the key ``loss_mask``, else ``response_mask``,
+        else all tokens that ``response_offsets`` count.
         """
         return normalized(self, advantages, plan, per)
 
     def loss_normalizers(self, plan: StepPlan) -> LossNormalizers:
-        """Return what the losses of each mini-batch are to be divided by; padding does not count.
+        """Return the divisors for the losses of each mini-batch; padding does not count.
 
-        They are of all ranks together: the losses of ranks, divided by them, add up to that of the
-        mini-batch. Where gradients are averaged over ranks (DDP, FSDP), multiply by their number.
+        They cover all ranks: the ranks' losses, divided by them, add up to the loss of the
+        mini-batch. If gradients are averaged over ranks (DDP, FSDP), multiply by the number of
+        ranks.
 
         Parameters
         ----------
@@ -813,8 +806,8 @@ class Batch(Mapping[str, Any], Generic[Array]):
         LossNormalizers
             ``tokens``, float64 (mini-batches,): the sum of ``loss_mask`` over real rows (of
             ``response_mask`` if there is no loss mask); and ``rows``, int64 (mini-batches,): the
-            number of real rows, also of those that are masked. NumPy arrays. 1 instead of 0, so
-            that a loss of nothing becomes 0 and not NaN.
+            number of real rows, masked ones included. NumPy arrays. 1 instead of 0, so that the
+            loss of an empty mini-batch is 0 and not NaN.
 
         Raises
         ------
@@ -827,10 +820,9 @@ class Batch(Mapping[str, Any], Generic[Array]):
         self,
         layout: LayoutArgument,
     ) -> Batch[Array]:
-        """Lay the same rows out in another way.
+        """Convert the batch to another layout.
 
-        No value is lost: with the layout that this batch was built with, the way back gives the
-        same outputs bit for bit.
+        No value is lost: converting back to the original layout gives the same outputs bit for bit.
 
         Parameters
         ----------
@@ -840,13 +832,13 @@ class Batch(Mapping[str, Any], Generic[Array]):
         Returns
         -------
         Batch
-            In memory of its own, on the host.
+            In its own memory, on the host.
 
         Raises
         ------
         ValueError
-            Options that cannot be; a packed batch that has no place for a value, or only one for
-            each part of a split row.
+            Invalid options; a packed batch that has no place for a value, or only one for each part
+            of a split row.
         """
         again = relayout(self, checked_layout(layout).spec)
         if (message := split_message(again.plan)) is not None:
@@ -854,7 +846,7 @@ class Batch(Mapping[str, Any], Generic[Array]):
         return again
 
     def to(self, device: Any, non_blocking: bool = False) -> Batch[Array]:
-        """Copy the batch to a device: all outputs at once, as they lie in one allocation.
+        """Copy the batch to a device: all outputs at once, as they share one allocation.
 
         Parameters
         ----------
@@ -862,35 +854,35 @@ class Batch(Mapping[str, Any], Generic[Array]):
             Such as ``"cuda"``, ``"cuda:1"``, a ``torch.device`` or ``"cpu"``.
         non_blocking
             Return before the copy is done, if the batch is pinned (``build_batch(pin_memory=True)``
-            or :meth:`pin_memory`). The device's streams keep the order; on the host, nothing must
-            change the batch until the copy is done (``FASTCOLLATE_DEBUG=1`` looks for that). A copy
-            to the host is done when this returns.
+            or :meth:`pin_memory`). The device's streams keep the order; on the host, the batch must
+            not change until the copy is done (``FASTCOLLATE_DEBUG=1`` checks this). A copy to the
+            host is complete on return.
 
         Returns
         -------
         Batch
-            With everything that this one knows. On the device the outputs share one storage, but
-            each has a version counter of its own. This batch, if all of it is there already.
+            With the plan and ids of this one. On the device the outputs share one storage, but each
+            has its own version counter. This batch, if all of it is already there.
 
         Raises
         ------
         TypeError
-            If the outputs are NumPy arrays, or `non_blocking` is no bool: dtypes are those that the
-            batch was built with.
+            If the outputs are NumPy arrays, or `non_blocking` is no bool (a dtype, for instance,
+            cannot be passed: dtypes stay those of the batch).
         """
         check_bool("non_blocking", non_blocking)
         return moved(self, device, non_blocking)
 
     def pin_memory(self) -> Batch[Array]:
-        """Copy the batch into pinned memory, if it is not there.
+        """Copy the batch to pinned memory, if it is not there yet.
 
-        That is what ``DataLoader(pin_memory=True)`` calls; without workers, and where the batch is
-        built in the process that trains, ``build_batch(pin_memory=True)`` saves the copy.
+        Called by ``DataLoader(pin_memory=True)``. Without workers, or if the batch is built in the
+        training process, ``build_batch(pin_memory=True)`` saves the copy.
 
         Returns
         -------
         Batch
-            With everything that this one knows, or this one if nothing can be pinned (one warning).
+            With the plan and ids of this one; this one if memory cannot be pinned (one warning).
 
         Raises
         ------
@@ -902,32 +894,30 @@ class Batch(Mapping[str, Any], Generic[Array]):
     def select(
         self, shard: Shard | None = None, *, bins: Sequence[int] | None = None
     ) -> Batch[Array]:
-        """Take the rows of a shard, with its padding rows; or some bins of a tree.
+        """Select the rows of a shard, with its padding rows, or some bins of a tree.
 
         Parameters
         ----------
         shard
-            Of a plan that :func:`fastcollate.plan_step` made of this batch.
+            A shard of a plan that :func:`fastcollate.plan_step` made of this batch.
         bins
-            In place of it, which rows of the outputs of a tree to take, in this order. Rows of the
-            batch that lie in them keep their order; ``predictors`` count the positions of the new
-            batch.
+            Instead of a shard, the indices of a tree's bins, in the order of the result. Rows of
+            these bins keep their order; ``predictors`` index the positions of the new batch.
 
         Returns
         -------
         Batch
-            As wide as this one. Views of its outputs where the rows of a shard follow each other
-            and none is padding; else written anew, in memory of its own: of a shard on the host, of
-            bins where this batch lies.
+            As wide as this one. Views of its outputs if the shard's rows are consecutive and none
+            is padding; else a copy: of a shard on the host, of bins on the device of this batch.
 
         Raises
         ------
         ValueError
-            The plan was made for another batch, or with a layout in which these rows would lie
-            otherwise, or this one has rows in bins; bins that are not there or given twice, or of
-            another layout than a tree.
+            The plan was made for another batch, or with a layout that arranges these rows
+            differently; a shard of a batch with bins; bins that do not exist, are given twice, or
+            are of another layout than a tree.
         TypeError
-            Neither of the two is given, or both, or one is nothing of that.
+            Neither or both are given, or one has the wrong type.
         """
         if (shard is None) == (bins is None):
             found = "None" if shard is None else "given"
@@ -948,7 +938,7 @@ class Batch(Mapping[str, Any], Generic[Array]):
 
     @property
     def _head(self) -> str:
-        """How large the batch is, in words."""
+        """A summary of the batch's size."""
         plan = self._plan
         if plan is None:
             return "Batch without a plan"
@@ -961,18 +951,18 @@ class Batch(Mapping[str, Any], Generic[Array]):
 
     @property
     def _outputs(self) -> list[tuple[str, ...]]:
-        """The key of each output, and what it is."""
+        """The key, dtype and shape of each output."""
         return [(str(key), *_describe(value)) for key, value in self._data.items()]
 
     @property
     def _is_real(self) -> np.ndarray:
-        """Which rows are no padding, bool (rows,)."""
+        """True for rows that are not padding, bool (rows,)."""
         if self.is_padding is None:
             return np.ones(self.plan.num_rows, np.bool_)
         return ~np.array(self.is_padding, np.bool_)
 
     def _like_outputs(self, array: np.ndarray) -> Array:
-        """Return an array of the kind that the outputs are of."""
+        """Return an array of the outputs' kind."""
         found: Any = array
         if not isinstance(next(iter(self._data.values()), array), np.ndarray):
             import torch
@@ -982,12 +972,12 @@ class Batch(Mapping[str, Any], Generic[Array]):
 
 
 def _padding(plan: Plan) -> float:
-    """Return the share of positions that hold no token of a row that is no padding."""
+    """Return the share of positions without a token of a real row."""
     return 1 - plan.num_placed / plan.num_positions if plan.num_positions else 0.0
 
 
 def _describe(value: Any) -> tuple[str, str]:
-    """Dtype and shape of an output, or what else it is."""
+    """Return the dtype and shape of an output, or its type and contents."""
     if hasattr(value, "dtype") and hasattr(value, "shape"):
         return str(value.dtype).removeprefix("torch."), str(tuple(value.shape))
     if isinstance(value, (list, tuple)):

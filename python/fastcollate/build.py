@@ -1,4 +1,4 @@
-"""From ragged rollouts to training tensors."""
+"""Build training tensors from ragged rollouts."""
 
 from __future__ import annotations
 
@@ -120,154 +120,148 @@ def build_batch(
 ) -> Batch:
     """Build one training batch from ragged rows.
 
-    Of ``B`` rows, ``W`` is the widest, and ``R`` the widest response. By default they make one
-    left-padded block, in which response-aligned fields are right-aligned (see `layout`)::
+    ``B`` is the number of rows, ``W`` the longest row and ``R`` the longest response. The default
+    is a left-padded block, with response-aligned fields right-aligned (see `layout`)::
 
         input_ids       | PAD PAD  p   p   r   r  |      loss_mask  |  0   r   r  |
                         |  p   p   p   r   r   r  |                 |  r   r   r  |
                          <---------- W ---------->                   <---- R --->
 
-    Inputs are read where they lie and never changed; every output value is written once.
+    Inputs are read in place and never changed; every output value is written once.
 
     Parameters
     ----------
     prompts, responses
-        ``B`` rows of token ids each. A row is a list or tuple of numbers, an ``array.array``, or a
-        1-D NumPy array or torch tensor of any integer type; kinds may be mixed. The rows stand in
-        any sequence, or are those of a 2-D array or tensor, a :class:`Ragged`, a nested tensor, an
-        Arrow array of lists (``pyarrow``, ``polars``, ``duckdb``, ...), a table of one such
-        column, or a column of ``datasets`` or pandas. All of a 2-D array counts as tokens: if it
-        is padded, pass ``fc.unpad(x, lengths)``. Gradients do not flow into a batch.
+        ``B`` rows of token ids each. A row is a list or tuple of integers, an ``array.array``, or a
+        1-D NumPy array or torch tensor of any integer type; kinds may be mixed. The rows form a
+        sequence, a 2-D array or tensor, a :class:`Ragged`, a nested tensor, an Arrow array of lists
+        (``pyarrow``, ``polars``, ``duckdb``, ...), a table of one such column, or a column of
+        ``datasets`` or pandas. Every element of a 2-D array counts as a token: pass
+        ``fc.unpad(x, lengths)`` if it is padded. Gradients do not flow into a batch.
     sequences, prompt_lens
-        In place of these, ``B`` rows of whole sequences, and how many tokens of each are the
-        prompt: ``B`` integers, or None for 0. The rest is the response.
+        Alternative to prompts and responses: ``B`` rows of whole sequences, and the number of
+        prompt tokens of each, as ``B`` integers (None for 0). The rest is the response.
     pad_token_id
-        What ``input_ids`` holds on padding. Masks come from lengths, so real tokens may equal it.
+        The value of padding in ``input_ids``. Masks come from lengths, so real tokens may equal it.
     rewards
-        Per response token, or one number per row, which lands on the row's last response token (of
-        merged turns as `merge_rewards` says, on the last token that was sampled).
+        One value per response token, or one per row, written to the row's last response token (with
+        `merge`, to the last sampled token, as `merge_rewards` says).
     loss_mask, logprobs
-        Per response token. A loss mask may hold weights, but not NaN; as bool, int32 or int64 (see
-        `dtypes`), whole numbers, which for bool are 0 and 1. The output is 0 on tokens that nothing
-        predicts: the first of a row without a prompt, and of a part of a row that packing split.
-        These and `rewards` may have one value per prompt and response token:
-        ``fc.Field(rows, align="sequence")``. Values of prompts are not read then (nulls of Arrow
-        are an error wherever they are).
+        One value per response token. A loss mask may hold weights, but not NaN; as int32 or int64
+        (see `dtypes`) whole numbers, as bool 0 and 1. The output is 0 on tokens that no token
+        predicts: the first of a row without a prompt, and of each part of a row split by packing.
+        ``fc.Field(rows, align="sequence")`` passes one value per prompt and response token for
+        these and `rewards`; the prompts' values are not read (but nulls of Arrow are an error).
     fields
-        More fields by their keys: :class:`Field` per token, :class:`PerRow` and
-        :class:`RoutedExperts`. A key may be any that no other output of the batch has, but for
-        ``loss_mask``: a field does not decide which tokens train. A mask as an output along whole
-        sequences has a key of its own:
+        More fields by key: :class:`Field` per token, :class:`PerRow` and :class:`RoutedExperts`. A
+        key must not be that of another output, nor ``loss_mask``: a field does not decide which
+        tokens train. A mask along whole sequences takes a key of its own:
         ``{"sequence_mask": fc.Field(masks, align="sequence", dtype="bool")}``.
     uids, trajectory_ids, is_last_step
         One object per row, kept as ``batch.uids``, ``batch.trajectory_ids`` and
         ``batch.is_last_step``.
     merge
-        Make one row of all turns of a trajectory that go on from each other: a policy of
-        :func:`merge_turns` with its default options, or a plan that it made of the same turns. Then
-        everything passed has one item per turn, and trajectories are known by `trajectory_ids` or
-        `is_last_step`. Response-aligned fields are joined; observations, which lie between the
-        responses, hold 0 (:class:`Field`: `gap_fill`) and no label. As in SkyRL, the response mask
-        is 1 on them: train by the output ``loss_mask``, which is there also if the argument is
-        None. What belongs to a whole row or sequence (ids, :class:`PerRow`,
-        :class:`RoutedExperts`) is that of the row's last turn.
+        Merge the turns of a trajectory that continue each other into one row: a policy of
+        :func:`merge_turns` with its default options, or a plan that it made of the same turns. All
+        arguments then have one item per turn, and `trajectory_ids` or `is_last_step` identify the
+        trajectories. Response-aligned fields are joined; observations between the responses hold 0
+        (:class:`Field`: `gap_fill`) and no label. As in SkyRL, the response mask is 1 on them:
+        train by the output ``loss_mask``, which is present even if the argument is None. Ids,
+        :class:`PerRow` and :class:`RoutedExperts` values are those of the row's last turn.
     merge_rewards
-        With `merge` and one reward per turn, the reward of a row of several turns, as
-        :func:`merge_turns` has it: ``"error"`` (an earlier turn's number has to be 0), ``"sum"`` or
-        ``"last"``. None is what the plan says, and ``"error"`` for a policy by its name.
+        With `merge` and one reward per turn, the reward of a merged row, as in :func:`merge_turns`:
+        ``"error"`` (rewards of earlier turns have to be 0), ``"sum"`` or ``"last"``. None is the
+        plan's setting, and ``"error"`` for a policy.
     shard
-        Build only these rows of all: a shard of :func:`plan_step`, with its padding rows, or one of
-        its micro-batches. Everything passed is that of the whole step. Padding rows train nothing:
-        their loss mask and response mask are 0, and they have no labels, no routes and no values of
-        response tokens; ``batch.is_padding`` tells them.
+        Build only the rows of this shard of :func:`plan_step`, with its padding rows, or of one of
+        its micro-batches. All other arguments are those of the whole step. Padding rows do not
+        train: their loss mask and response mask are 0, and they have no labels, routes or values of
+        response tokens; ``batch.is_padding`` marks them.
     widths
-        Which rows the widths of a shard come from, where the layout does not fix them. ``"step"``:
-        all rows of the step, so that all ranks and micro-batches are as wide. ``"shard"``: the
-        shard's own rows, or its own bins, where ranks need not agree (DDP and FSDP).
+        The rows that determine the widths of a shard, where the layout does not fix them.
+        ``"step"``: all rows of the step, so that all ranks and micro-batches have the same widths.
+        ``"shard"``: the shard's own rows or bins, where ranks need not agree (DDP and FSDP).
     cp
-        Write only the chunks of one context-parallel rank: how many ranks share a sequence, and
-        which of them this is. The batch is that of :func:`fastcollate.parallel.cp_split`, of which
-        no rank writes or reads more than its part. For the packed layout, with a `multiple_of` that
-        twice the number of ranks divides.
+        Write only the chunks of one context-parallel rank: ``(cp_size, cp_rank)``. The batch is
+        that of :func:`fastcollate.parallel.cp_split`, but each rank reads and writes only its part.
+        For the packed layout, with a `multiple_of` divisible by twice ``cp_size``.
     position_ids
-        Add ``position_ids``, which count the tokens of each sequence from 0 on. Padding holds 0
-        (``"zero"``, or True), 1 (``"one"``) or, with ``"repeat_last"``, 0 in front of a sequence
-        and its last position after it, as verl's ``clip(cumsum(attention_mask) - 1, 0)``. The
-        packed layout always has them, counted anew for each sequence; there padding counts on
-        unless something else is said here (:class:`Packed`: `padding_as`).
+        Add ``position_ids``, counted from 0 in each sequence. Padding holds 0 (``"zero"``, or
+        True), 1 (``"one"``) or, with ``"repeat_last"``, 0 before a sequence and its last position
+        after it, as verl's ``clip(cumsum(attention_mask) - 1, 0)``. The packed layout always has
+        them; there padding continues the count by default (:class:`Packed`: `padding_as`).
     labels
         Add ``labels``: the ids of response tokens that train, and -100 elsewhere. ``"shifted"``:
-        each position holds the label of its sequence's next token, for a loss of one's own; models
-        of Hugging Face shift inside and take ``"aligned"``.
+        each position holds the label of its sequence's next token, for custom losses.
+        ``"aligned"``: for Hugging Face models, which shift labels themselves.
     layout
-        How rows lie in the outputs: :class:`Left`, :class:`Right`, :class:`TwoSegment`,
-        :class:`Jagged`, :class:`Packed` or :class:`Tree`, each with the widths and other options
-        that it has, as ``fc.Left(pad_to=4096)``. ``"left"``, ``"right"``, ``"two_segment"``,
-        ``"jagged"`` and ``"tree"`` mean the default options. None is the layout that the shard's
-        step was planned with, which admits no other; without one it is ``"left"``.
+        The arrangement of rows in the outputs: :class:`Left`, :class:`Right`, :class:`TwoSegment`,
+        :class:`Jagged`, :class:`Packed` or :class:`Tree`, with their options, such as
+        ``fc.Left(pad_to=4096)``. ``"left"``, ``"right"``, ``"two_segment"``, ``"jagged"`` and
+        ``"tree"`` mean the default options. None is the layout that the shard's step was planned
+        with, which admits no other; otherwise ``"left"``.
     warn_above
-        Warn when the longest row exceeds it. Nothing is ever truncated.
+        Warn if the longest row exceeds this number of tokens. Rows are never truncated.
     dtypes
         ``"default"``: int64 ids and masks, float32 fields. ``"compact"``: int32 ids and
         positions, bool masks, float32 fields, and int64 labels, which torch's losses need. Or a
-        mapping from keys to dtypes, by name or NumPy's or torch's own, where they differ from the
+        mapping from keys to dtypes (names, or NumPy's or torch's own) that differ from the
         default: int32 for ids, positions and labels; int32 or bool for ``attention_mask`` and
         ``response_mask``; bool, int32 or int64 for ``loss_mask``; for fields float64, or bfloat16
         or float16, rounded as torch rounds float32.
     array_type
         ``"torch"`` or ``"numpy"``.
     pool
-        Where the batch's memory comes from, and goes back to when the last tensor that sees it is
-        gone: a :class:`fastcollate.memory.BufferPool`, which the caller keeps, ``"default"`` for
-        that of :func:`fastcollate.memory.get_default_pool`, or None for fresh memory.
+        Source of the batch's memory, which returns to it when no tensor uses it any more: a
+        :class:`fastcollate.memory.BufferPool`, ``"default"`` for
+        :func:`fastcollate.memory.get_default_pool`, or None for fresh memory.
     pin_memory
         Write the tensors into page-locked memory, so that ``batch.to(device, non_blocking=True)``
-        returns at once. It comes from torch's own allocator, which keeps it pinned for later
-        batches and does not hand it out while a copy is in flight; how many batches are alive is
-        bounded by ``pool=BufferPool(pin_memory=True)``. Do not change the tensors in the meantime.
-        They share one storage: pickling one of them carries all of it, and ``torch.save`` refuses
-        two; pickle or save the batch. Without an accelerator, or where no more memory can be
-        locked, one warning and pageable memory.
+        returns at once; do not change them until the copy is done. The memory comes from torch's
+        allocator, which keeps it pinned and does not reuse it while a copy is in flight;
+        ``pool=BufferPool(pin_memory=True)`` bounds the number of live batches. The tensors share
+        one storage: pickling one of them carries all of it, and ``torch.save`` refuses two; pickle
+        or save the batch. Without an accelerator, or if no more memory can be locked, a warning
+        is given once and the memory is pageable.
 
     Returns
     -------
     Batch
         ``input_ids`` and ``attention_mask``, int64 (B, W); ``response_mask``, int64 (B, R);
-        ``position_ids`` and ``labels``, int64 (B, W), if asked for; and of the fields that were
-        given ``loss_mask``, ``rewards`` and ``logprobs``, float32 (B, R), with zeros on padding,
-        and those of ``fields``. Other dtypes by ``dtypes``.
-
-        :class:`Jagged`, :class:`Packed` and :class:`Tree` say what their outputs are.
+        ``position_ids`` and ``labels``, int64 (B, W), if requested; ``loss_mask``, ``rewards`` and
+        ``logprobs``, float32 (B, R) with zeros on padding, if given; and those of `fields`. Dtypes
+        are the default ones. For the other layouts see :class:`Jagged`, :class:`Packed` and
+        :class:`Tree`.
 
     Raises
     ------
     ValueError
-        An empty batch; trajectories that are not known, contradict each other or are not those of
-        `merge`, or have several uids; a reward of an earlier turn that would be dropped (see
+        An empty batch; trajectories that are missing, contradict each other, have several uids or
+        differ from those of `merge`; a reward of an earlier turn that would be dropped (see
         `merge_rewards`); fields of different row counts; a field row of another length than its
         response; a row longer than a fixed width; a token id beyond its dtype; NaN in a loss mask,
-        or a weight that its dtype cannot hold; one reward for an empty response; a plan of bins for
-        other rows, or bins wider than a fixed width; a value that has no place (:class:`Packed`:
-        `shift`), but for what padding holds; dtypes that cannot be; another layout than the one
-        that a shard's step was planned with.
+        or a weight that its dtype cannot hold; one reward for an empty response; a bin plan for
+        other rows, or bins wider than a fixed width; a value other than that of padding that has no
+        place (:class:`Packed`: `shift`); invalid dtypes; a layout other than that of the shard's
+        step.
     TypeError
         An object that is no field, row or number, named by field, row and position.
     ImportError
-        If torch tensors are asked for and torch is not installed.
+        If torch tensors are requested and torch is not installed.
 
     Warns
     -----
     UserWarning
-        Rows of one length begin or end with several padding tokens, so that the block looks padded:
-        all of it counts as tokens. The longest row exceeds ``warn_above``. Values have no place
-        since packing split rows. Rewards lie on tokens that realigning masked.
+        If rows of one length begin or end with several padding tokens, as in a padded block (all of
+        it counts as tokens); the longest row exceeds `warn_above`; values have no place because
+        packing split rows; or rewards lie on tokens that realigning masked.
 
     Notes
     -----
-    The left layout is that of SkyRL's ``convert_prompts_responses_to_batch_tensors``, whose lenient
-    form is :func:`fastcollate.compat.skyrl.convert_prompts_responses_to_batch_tensors`, but for the
-    loss mask of a first token without a prompt, which stays as given there. Python numbers round to
-    float32 as NumPy rounds them.
+    The left layout is that of SkyRL's ``convert_prompts_responses_to_batch_tensors``, except that
+    the loss mask of a first token without a prompt is 0. The lenient form,
+    :func:`fastcollate.compat.skyrl.convert_prompts_responses_to_batch_tensors`, keeps it as given.
+    Python numbers round to float32 as in NumPy.
 
     Examples
     --------
@@ -344,13 +338,13 @@ ROW_OPTIONS = {
     for name, parameter in inspect.signature(build_batch).parameters.items()
     if name in RowOptions.__optional_keys__
 }
-"""Options that do not belong to the rows of one batch, with what they are if not given."""
+"""Options that do not depend on the rows of a batch, with their defaults."""
 
 
 def checked_names(
     *, uids: Any | None, trajectory_ids: Any | None, is_last_step: Any | None
 ) -> dict[str, list[Any]]:
-    """Return what names rows, of what was given."""
+    """Return the given ids of rows, checked."""
     names: dict[str, list[Any]] = {}
     if uids is not None:
         names["uids"] = id_list("uids", uids)
@@ -375,11 +369,11 @@ def check_options(
     merge: Any,
     merge_rewards: Any,
 ) -> None:
-    """Check what can be said of `build_batch`'s options before there are rows."""
+    """Check the options of `build_batch` that do not depend on rows."""
     layout = _checked_plain(array_type, warn_above, labels, layout)
     check_merge_arguments(merge, merge_rewards)
     checked_memory(pool, pin_memory, array_type)
-    # Which keys a mapping of dtypes may have depends on the fields of the rows.
+    # The valid keys of a mapping of dtypes depend on the fields of the rows.
     preset = "default" if isinstance(dtypes, Mapping) else dtypes
     outputs, _ = checked_outputs(preset, layout.name, position_ids, labels, [], array_type)
     checked_pad(pad_token_id, outputs)
@@ -388,7 +382,7 @@ def check_options(
 def _checked_plain(
     array_type: Any, warn_above: Any, labels: Any, layout: Any, planned: Layout | None = None
 ) -> Layout:
-    """Check options that depend on no others but a shard's layout, and return the layout."""
+    """Check options that depend only on each other and a shard's layout; return the layout."""
     check_array_type(array_type)
     if warn_above is not None:
         checked_integer("warn_above", warn_above, "an integer or None")
@@ -413,7 +407,7 @@ def check_array_type(array_type: Any) -> None:
 
 
 def checked_cp(cp: Any, layout: Layout) -> tuple[int, int] | None:
-    """Return the number of ranks that share a sequence and one of them; None for a single one."""
+    """Return ``(cp_size, cp_rank)``, or None for a single rank."""
     if not isinstance(cp, (tuple, list)) or len(cp) != 2:
         raise TypeError(f"cp is {describe(cp)}; pass (cp_size, cp_rank), or None")
     size = checked_count("cp_size of cp", cp[0], "a number of ranks")
@@ -429,7 +423,7 @@ def checked_cp(cp: Any, layout: Layout) -> tuple[int, int] | None:
 
 
 def excess_message(plan: Plan, warn_above: int | None) -> str | None:
-    """Say that the longest row exceeds ``warn_above``, if it does."""
+    """Return a warning if the longest row exceeds ``warn_above``."""
     if warn_above is None or plan.longest_row <= operator.index(warn_above):
         return None
     return (
@@ -439,7 +433,7 @@ def excess_message(plan: Plan, warn_above: int | None) -> str | None:
 
 
 def masked_message(count: int) -> str | None:
-    """Say that rewards lie on tokens that realigning masked, if any do."""
+    """Return a warning if rewards lie on tokens that realigning masked."""
     if count == 0:
         return None
     lie = "reward lies on a token" if count == 1 else "rewards lie on tokens"

@@ -1,4 +1,4 @@
-"""Batches of rollouts that arrive one by one."""
+"""Batches of rollouts that are added one by one."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _ARGUMENTS = {"uid": "uids", "trajectory_id": "trajectory_ids"}
-"""Names of `add` that `build_batch` has for all rows."""
+"""Arguments of `add`, and their names in `build_batch`."""
 
 _IDS = ("uid", "trajectory_id", "is_last_step")
 
@@ -55,10 +55,10 @@ _TAKEN = (
 
 
 class _Kinds(NamedTuple):
-    """What a row has beside its prompt and response."""
+    """Arguments and fields of a row, besides its prompt and response."""
 
     values: dict[str, bool]
-    """Arguments, and whether each is an object instead of an array of numbers."""
+    """Arguments; True for objects, False for arrays of numbers."""
     fields: dict[str, FieldOptions]
 
     def columns(
@@ -66,7 +66,7 @@ class _Kinds(NamedTuple):
     ) -> tuple[dict[str, Any], dict[str, Any]]:
         """Return arguments and fields of all rows.
 
-        Columns are those of the arguments, and then those of the fields in the order of their keys.
+        Columns come in the order of arguments, then of fields by sorted key.
         """
         values = {
             name: next(objects if is_object else arrays) for name, is_object in self.values.items()
@@ -82,33 +82,32 @@ class _Kinds(NamedTuple):
 
 
 class _Row(NamedTuple):
-    """A row as it is kept."""
+    """A stored row."""
 
     kinds: _Kinds
-    """Those of the first row: one object for all."""
+    """Those of the first row, shared by all rows."""
     stored: StoredRow
     objects: list[Any]
 
 
 @suggests_names
 class BatchBuilder(Generic[Array]):
-    """Collects rollouts as they arrive, for a batch that is then built at once.
+    """Collects rollouts as they arrive, and builds one batch of them.
 
-    Rows are unboxed when they are added: a token takes 4 bytes instead of the 36 and more of a
-    Python int in a list, and when the last rollout is in, the batch is a copy of arrays. Any
-    thread may add rows. A builder belongs to its process: it cannot be pickled.
+    Rows are unpacked to arrays when they are added: a token takes 4 bytes instead of 36 or more as
+    a Python int in a list, and the batch is then a copy of arrays. Any thread may add rows. A
+    builder cannot be pickled.
 
     Parameters
     ----------
     pad_token_id, merge, merge_rewards, position_ids, labels, layout, warn_above, dtypes, \
     array_type, pool, pin_memory
-        As :func:`fastcollate.build_batch`. To be merged, turns of a trajectory are added one after
-        the other.
+        As :func:`fastcollate.build_batch`. With `merge`, add the turns of a trajectory in order.
 
     Raises
     ------
     ValueError, TypeError
-        As there, for options that cannot be.
+        As :func:`fastcollate.build_batch`, for invalid options.
 
     Examples
     --------
@@ -152,11 +151,11 @@ class BatchBuilder(Generic[Array]):
         self._options: dict[str, Any] = {**own, **ROW_OPTIONS, **options}
         check_options(**self._options)
         _, self._dtypes = taken_apart(self._options["dtypes"])
-        # Held for single steps of this thread, in which nothing is called: signal handlers and
+        # Held only for statements that call no Python code, so that signal handlers and
         # finalizers run before or after them.
         self._lock = threading.RLock()
         self._rows: list[_Row] = []
-        self._store = RowStore()  # another one as soon as rows are forgotten
+        self._store = RowStore()  # replaced when rows are dropped
 
     def add(
         self,
@@ -173,31 +172,30 @@ class BatchBuilder(Generic[Array]):
         trajectory_id: Any = None,
         is_last_step: bool | None = None,
     ) -> None:
-        """Add a row. It is copied, so what it came in may change afterwards.
+        """Add a row. It is copied, so its arrays may change afterwards.
 
         Parameters
         ----------
         prompt, response
             Token ids, in any form that a row of :func:`fastcollate.build_batch` may have.
         sequence, prompt_len
-            Instead of both, a whole sequence, and how many of its tokens are the prompt; None for
-            0.
+            Instead of both, a whole sequence and its number of prompt tokens; None for 0.
         rewards
             One number per response token, or one for the row.
         loss_mask, logprobs
-            One number per response token. These and `rewards` may have one per token of the
-            sequence instead, as ``fc.Field(row, align="sequence")``.
+            One number per response token. ``fc.Field(row, align="sequence")`` passes one per token
+            of the sequence, for these and `rewards`.
         fields
-            More fields by their keys, each an object as for ``build_batch`` that holds this row
-            alone: ``{"advantages": fc.Field([0.5, 0.5])}``, ``{"reward_id": fc.PerRow(3)}``.
+            More fields by key, as for ``build_batch``, but with the values of this row only:
+            ``{"advantages": fc.Field([0.5, 0.5])}``, ``{"reward_id": fc.PerRow(3)}``.
         uid, trajectory_id, is_last_step
             Kept per row.
 
         Raises
         ------
         ValueError, TypeError
-            As ``build_batch``, naming the row by its place in the batch; also if the first row came
-            with other fields than this one. The builder is as it was before then.
+            As ``build_batch``, naming the row by its index in the batch; also if the first row has
+            other fields than this one. The builder is then unchanged.
         """
         tokens = checked_row_tokens(prompt, response, sequence, prompt_len)
         index = len(self._rows)
@@ -235,42 +233,42 @@ class BatchBuilder(Generic[Array]):
                 row = own.number(row, index)
                 objects.append(row)
             arrays.append((own, row))
-        if fields and index == 0:  # those after it have the same
+        if fields and index == 0:  # later rows have the same
             self._check_table([spec for spec, _ in arrays if spec is not None], fields)
         self._append(kinds, (index, tokens, arrays), objects)
 
     def finish(self) -> Batch[Array]:
-        """Build the batch of all rows, and start anew.
+        """Build the batch of all rows, and clear the builder.
 
         Returns
         -------
         Batch
-            What one call of ``build_batch`` would give for the same rows.
+            The same as of one call of ``build_batch`` with these rows.
 
         Raises
         ------
         ValueError, TypeError
             As ``build_batch``, for an empty batch or rows that exceed fixed widths, for instance.
-            The rows are kept then; :meth:`clear` forgets them.
+            The rows are then kept; :meth:`clear` drops them.
         RuntimeError
             If another thread, or a signal handler, has finished or cleared the same rows meanwhile.
 
         Notes
         -----
-        Rows that are added meanwhile are those of the next batch.
+        Rows added during the call belong to the next batch.
         """
         build: Any = build_batch
         return cast("Batch[Array]", self._build_by(build, **self._options))
 
     def clear(self) -> None:
-        """Forget all rows. Their memory is kept for the next ones, as :meth:`finish` does."""
+        """Drop all rows. Their memory is kept for the next ones, as by :meth:`finish`."""
         is_done = False
-        while not is_done:  # who was faster may have known of fewer rows
+        while not is_done:  # a faster call may have dropped fewer rows
             store, rows = self._store, list(self._rows)
             is_done = self._forget(store, rows)
 
     def __len__(self) -> int:
-        """Return the number of rows that were added since the last batch."""
+        """Return the number of rows added since the last batch."""
         return len(self._rows)
 
     def __repr__(self) -> str:
@@ -279,11 +277,11 @@ class BatchBuilder(Generic[Array]):
         return f"BatchBuilder of {counted(len(rows), 'row')}, {counted(tokens, 'token')}"
 
     def _append(self, own: _Kinds, row: tuple[int, Tokens, Any], objects: list[Any]) -> None:
-        """Add a row in one step, if it is like the first one."""
+        """Add a row atomically, if it has the kinds of the first one."""
         rows = self._rows
         kinds, error = self._kinds_for(own)
         if error is not None:
-            RowStore().write(*row, own)  # what is wrong with the row by itself is said first
+            RowStore().write(*row, own)  # errors of the row itself come first
             raise error
         stored = self._store.write(*row, kinds)
         while True:
@@ -296,20 +294,20 @@ class BatchBuilder(Generic[Array]):
             kinds, error = self._kinds_for(own)
             if error is not None:
                 raise error
-        # Not before the row is kept: the memory of rows that are forgotten is written over.
+        # Only after the row is kept: the memory of dropped rows is overwritten.
         store.open(stored)
 
     def _kinds_for(self, own: _Kinds) -> tuple[_Kinds, Exception | None]:
-        """Return the kinds of the first row, and what is wrong if these differ."""
+        """Return the kinds of the first row, and an error if these differ."""
         first = next(iter(self._rows), None)
         if first is None:
             return own, None
         return first.kinds, _difference(len(self._rows), own, first.kinds)
 
     def _build_by(self, build: Callable[..., T], **options: Any) -> T:
-        """Let a function build something of all rows, which it gets as `build_batch` does.
+        """Call a function with all rows, as arguments of `build_batch`, and drop the rows.
 
-        Rows are views of memory that the next ones are written to.
+        Rows are views of memory that is overwritten by later rows.
         """
         store, rows = self._store, list(self._rows)
         try:
@@ -323,7 +321,7 @@ class BatchBuilder(Generic[Array]):
         return result
 
     def _check_table(self, specs: list[FieldSpec], fields: Mapping[str, Any]) -> None:
-        """Check that no two outputs of the batch have one key."""
+        """Check that no two outputs of the batch have the same key."""
         for key, field in fields.items():
             if isinstance(field, RoutedExperts):
                 specs.append(field.spec(key))
@@ -342,17 +340,17 @@ class BatchBuilder(Generic[Array]):
         OutputTable.of_layout(layout.name, rounds_up, 0, specs, outputs)
 
     def _typed(self, spec: FieldSpec) -> FieldSpec:
-        """Return how a field is read, in the dtype that its output will have."""
+        """Return the spec of a field with the dtype of its output."""
         dtype = self._dtypes.get(spec.key)
         return spec if dtype is None else spec.with_dtype(dtype)
 
     def _along(self, values: Any, spec: FieldSpec) -> tuple[FieldSpec, Any]:
-        """Return how one row of a built-in field is read, and what it holds."""
+        """Return the spec and the values of one row of a built-in field."""
         row, spec = given_along(values, spec)
         return self._typed(spec), row
 
     def _array(self, key: str, index: int, one: Any) -> tuple[FieldSpec | None, Any]:
-        """Return how one row of a field is read, and what it holds."""
+        """Return the spec and the values of one row of a field."""
         if isinstance(one, Field):
             return self._typed(one.spec(key)), one.rows
         if not isinstance(one, RoutedExperts):
@@ -371,12 +369,12 @@ class BatchBuilder(Generic[Array]):
         return None, routes
 
     def _forget(self, store: RowStore, rows: list[_Row]) -> bool:
-        """Forget the first rows, which these are, unless their store was left before."""
+        """Drop these rows, the first ones, unless their store was replaced before."""
         fresh, span, is_empty = RowStore(), slice(len(rows)), False
         with self._lock:
             is_current = self._store is store
             if is_current:
-                del self._rows[span]  # but not what is in them: the caller has the rows
+                del self._rows[span]  # frees no objects: the caller has the rows
                 self._store, is_empty = fresh, not self._rows
         if is_empty:
             fresh.take_over(store)
@@ -392,14 +390,14 @@ def _columns(rows: list[_Row]) -> dict[str, Any]:
     objects = map(list, zip(*[row.objects for row in rows], strict=True))
     values, fields = kinds.columns(iter(arrays), objects)
     if kinds.values.get("rewards"):
-        # In float64: they may be added up before they are rounded.
+        # float64, as they may be summed before rounding.
         values["rewards"] = np.array(values["rewards"])
     values = {_ARGUMENTS.get(name, name): column for name, column in values.items()}
     return {"prompts": prompts, "responses": responses, **values, "fields": fields or None}
 
 
 def _difference(index: int, own: _Kinds, first: _Kinds) -> Exception | None:
-    """Return an error if a row does not have what the first one has."""
+    """Return an error if a row has other arguments or fields than the first one."""
     if own == first:
         return None
     for known, names in ((first.values, own.values), (first.fields, own.fields)):
@@ -425,18 +423,18 @@ def _difference(index: int, own: _Kinds, first: _Kinds) -> Exception | None:
 
 
 def _is_number(rewards: Any) -> bool:
-    """Say whether rewards are one number for the whole row."""
+    """Return True if rewards are one number for the whole row."""
     return getattr(rewards, "ndim", None) == 0 or not hasattr(rewards, "__len__")
 
 
 def _form(key: str, index: int, one: PerRow) -> str:
-    """Return what one row of a field holds, as the alignment of its output."""
+    """Return the alignment of a field's output, from one of its rows."""
     form = "object" if is_object(one.dtype) else form_of(f"{key}[{index}]", one.values)
     return "row" if form == "number" else form
 
 
 def _copied(key: str, index: int, one: PerRow) -> Any:
-    """Return a copy of one row of a field; of what is neither a number nor an array, itself."""
+    """Return a copy of one row of a field; objects other than numbers and arrays as they are."""
     if _form(key, index, one) == "object":
         return one.values
     if one.values is None:
