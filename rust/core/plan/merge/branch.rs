@@ -1,47 +1,46 @@
-//! Turns go on with whichever group of their trajectory they can: sub-agents, retries, folding.
+//! Turns continue any group of their trajectory that they can: sub-agents, retries, folding.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::{Decision, Difference, Group, Policy, Streams};
 use crate::error::{Error, Result};
 
-/// All groups of a trajectory stay open. A turn joins the one whose tokens are the longest prefix of
-/// its prompt, of equal ones the one that was opened first, as prime-rl's interleaved rollouts do.
+/// All groups of a trajectory stay open. A turn joins the group whose tokens are the longest prefix
+/// of its prompt, of equal ones the first opened, as in prime-rl's interleaved rollouts.
 ///
-/// The groups' tokens are kept as a tree in which common beginnings are one path. Of the paths, the
-/// trunk is the one that the last turn took, compared in one span however many nodes are on it;
-/// where a turn leaves it, the rest becomes a path aside, and the way that the turn takes instead
-/// part of the trunk. As in link-cut trees, turns change paths O(log n) times each, amortised. A walk
-/// from node to node, the first tree, took 0.4 us a node, and a turn that drifts leaves one behind:
-/// 2,000 of them took 852 ms. Rolling hashes, the first attempt, took 5 ns a token: comparing takes
-/// 0.2.
+/// The groups' tokens form a tree in which common prefixes are one path. The trunk is the path of
+/// the last turn, compared in one span however many nodes are on it; where a turn leaves it, the
+/// rest becomes a side path, and the turn's own path part of the trunk. As in link-cut trees, turns
+/// change paths O(log n) times each, amortised. Walking from node to node, the first tree, took 0.4
+/// us per node, and every turn that drifts adds a node: 2,000 turns took 852 ms. Rolling hashes,
+/// the first attempt, took 5 ns per token: comparing takes 0.2.
 #[derive(Debug, Clone, Default)]
 pub struct Branch {
     nodes: Vec<Node>,
-    /// From the root, where no token has been seen.
+    /// The path from the root, which has no tokens.
     trunk: Path,
     /// The node at which each group's tokens end.
     ends: Vec<usize>,
 }
 
-/// A beginning of streams: where some of them part, or one ends.
+/// A common prefix of streams, up to where some of them diverge or one ends.
 #[derive(Debug, Clone, Default)]
 struct Node {
     /// The number of tokens.
     len: usize,
     /// The groups that end here.
     groups: BTreeSet<usize>,
-    /// Where else streams go on, by the token that follows.
+    /// Side paths, by the token that follows.
     aside: BTreeMap<i64, Path>,
 }
 
-/// Nodes of which each is the beginning of the next.
+/// Nodes, each a prefix of the next.
 #[derive(Debug, Clone, Default)]
 struct Path {
-    /// A turn whose stream begins with the last one.
+    /// A turn whose stream begins with the last node.
     turn: usize,
     nodes: Vec<usize>,
-    /// Those at which groups end.
+    /// The nodes at which groups end.
     open: Vec<usize>,
 }
 
@@ -76,8 +75,8 @@ impl Policy for Branch {
 }
 
 impl Branch {
-    /// Make the trunk follow a turn's stream, and add what is not there. Returns the node at which
-    /// the stream ends.
+    /// Make the trunk follow a turn's stream, adding missing nodes. Returns the node at which the
+    /// stream ends.
     fn walk(&mut self, turn: usize, streams: &Streams) -> Result<usize> {
         let token = |turn, at| {
             let mut token = [0];
@@ -90,7 +89,7 @@ impl Branch {
             let bottom = { self.trunk.nodes.last() }.map_or(0, |&node| self.nodes[node].len);
             let common = streams.common(self.trunk.turn, turn, len, bottom.min(end) - len)?;
             if common == 0 && len > 0 {
-                // Without a step forward this would not end.
+                // Without progress the loop would not end.
                 return Err(Error::Unstable { turn });
             }
             len += common;
@@ -125,7 +124,7 @@ impl Branch {
         }
     }
 
-    /// Add a node of so many tokens, which is on no path.
+    /// Add a node of `len` tokens, on no path.
     fn add(&mut self, len: usize) -> usize {
         self.nodes.push(Node {
             len,
@@ -134,18 +133,18 @@ impl Branch {
         self.nodes.len() - 1
     }
 
-    /// How many nodes of a path have no more than so many tokens.
+    /// Number of nodes of a path with at most `len` tokens.
     fn beyond(&self, path: &[usize], len: usize) -> usize {
         path.partition_point(|&node| self.nodes[node].len <= len)
     }
 
-    /// The group on the trunk with the most tokens that are no more than so many.
+    /// The group on the trunk with the most tokens, at most `len`.
     fn longest(&self, len: usize) -> Option<usize> {
         let last = self.beyond(&self.trunk.open, len).checked_sub(1)?;
         self.nodes[self.trunk.open[last]].groups.first().copied()
     }
 
-    /// Let a group end at a node of the trunk.
+    /// Record that a group ends at a node of the trunk.
     fn open(&mut self, node: usize, group: usize) {
         if self.nodes[node].groups.is_empty() {
             let place = self.beyond(&self.trunk.open, self.nodes[node].len);
@@ -154,7 +153,7 @@ impl Branch {
         self.nodes[node].groups.insert(group);
     }
 
-    /// Let a group no longer end at a node of the trunk.
+    /// Remove a group that ended at a node of the trunk.
     fn close(&mut self, node: usize, group: usize) {
         self.nodes[node].groups.remove(&group);
         if self.nodes[node].groups.is_empty() {

@@ -1,4 +1,4 @@
-//! Breaks: where a turn does not go on from the tokens before it, and what stands there.
+//! Breaks: positions at which a turn does not continue the tokens before it, and the ids there.
 
 use std::ops::Range;
 
@@ -6,17 +6,17 @@ use super::{Difference, Streams};
 use crate::error::Result;
 use crate::plan::Turns;
 
-/// Ids that are kept on either side of a difference.
+/// Number of ids kept on either side of a difference.
 const AROUND: usize = 5;
 
-/// A turn whose prompt differs from the group that it could have gone on with.
+/// A turn whose prompt differs from the group that it could have continued.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Break {
     /// The turn.
     pub turn: usize,
     /// The group's last turn, and the first position that differs.
     pub difference: Difference,
-    /// Whether the turn joined all the same.
+    /// True if the turn joined nevertheless.
     pub is_realigned: bool,
     /// The group's ids around the position.
     pub expected: Vec<i64>,
@@ -24,10 +24,10 @@ pub struct Break {
     pub found: Vec<i64>,
 }
 
-/// What a break looks like.
+/// The kind of a break.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BreakKind {
-    /// The prompt ends although the group goes on.
+    /// The prompt ends before the group.
     Shorter,
     /// It differs inside the last response, or was realigned.
     Drift,
@@ -36,7 +36,7 @@ pub enum BreakKind {
 }
 
 impl Break {
-    /// Read what stands at a difference.
+    /// Read the ids around a difference.
     ///
     /// # Errors
     /// What the columns raise.
@@ -61,7 +61,7 @@ impl Break {
         })
     }
 
-    /// What the break looks like.
+    /// The kind of the break.
     pub fn kind(&self, turns: &Turns) -> BreakKind {
         let Difference { from, position } = self.difference;
         if position == turns.prompt_lens()[self.turn] {
@@ -73,14 +73,14 @@ impl Break {
         }
     }
 
-    /// The first of the positions of which ids are kept.
+    /// The first position whose id is kept.
     pub fn window_start(&self) -> usize {
         self.difference.position.saturating_sub(AROUND)
     }
 }
 
 impl Difference {
-    /// Whether a later turn can differ there from an earlier one.
+    /// True if `turn` can differ there from the earlier turn.
     pub fn fits(&self, turn: usize, turns: &Turns) -> bool {
         self.from < turn
             && turn < turns.count()
@@ -88,10 +88,10 @@ impl Difference {
             && self.position <= turns.prompt_lens()[turn]
     }
 
-    /// The positions around it that both have.
+    /// The positions around it, in the earlier turn's stream and in the prompt of `turn`.
     ///
     /// # Panics
-    /// If it does not fit such a turn.
+    /// If the difference does not fit the turn.
     pub fn windows(&self, turn: usize, turns: &Turns) -> [Range<usize>; 2] {
         let start = self.position.saturating_sub(AROUND);
         let end = self.position + AROUND + 1;

@@ -1,10 +1,10 @@
-//! Turns go on where all tokens before stand at the beginning of their prompt.
+//! Turns continue a group whose tokens are all a prefix of their prompt.
 
 use super::{Decision, Difference, Group, Policy, Streams};
 use crate::error::Result;
 
-/// One group is open at a time; a turn that does not go on with it opens the next. This is how
-/// `SkyRL` merges step-wise outputs.
+/// One group is open at a time; a turn that does not continue it opens the next. `SkyRL` merges
+/// step-wise outputs in this way.
 #[derive(Debug, Clone, Copy)]
 pub struct Exact;
 

@@ -1,8 +1,8 @@
-//! Merging: which turns of a trajectory make one row.
+//! Merging: turns of a trajectory become one row.
 //!
-//! The turns of a trajectory are walked once. A [`Policy`] says of each whether it goes on with an
-//! open [`Group`] or opens one; a group becomes a row whose token stream is its last turn's. No
-//! token is copied: a plan holds but the few ids around a [`Break`].
+//! One pass goes over the turns of a trajectory. For each, a [`Policy`] decides between joining an
+//! open [`Group`] and opening a new one; a group becomes a row with the token stream of its last
+//! turn. No tokens are copied: a plan holds only the few ids around each [`Break`].
 
 mod branch;
 mod breaks;
@@ -24,14 +24,14 @@ use crate::column::Column;
 use crate::error::{Error, Result};
 use crate::plan::{Along, Assembly, Pick, Piece, Row, Turns};
 
-/// Turns that make a row.
+/// Turns that form a row.
 #[derive(Debug, Clone)]
 pub struct Group {
     /// The last turn that joined: its prompt + response are the group's tokens.
     pub last: usize,
-    /// Tokens of the first turn's prompt, which is the row's.
+    /// Length of the first turn's prompt, which is the row's.
     pub prompt_len: usize,
-    /// Where sampled tokens stand after it.
+    /// The pieces of sampled tokens after it.
     pub pieces: Vec<Piece>,
 }
 
@@ -47,7 +47,7 @@ impl Group {
         group
     }
 
-    /// Take the next turn in, whose prompt goes on from here.
+    /// Add the next turn, whose prompt continues the group.
     fn join(&mut self, turn: usize, turns: &Turns) {
         self.last = turn;
         let len = turns.response_lens()[turn];
@@ -63,41 +63,41 @@ impl Group {
     }
 }
 
-/// What becomes of a turn.
+/// The decision on a turn.
 #[derive(Debug)]
 pub enum Decision {
-    /// It goes on with the group of this index.
+    /// It joins the group of this index.
     Join(usize),
-    /// It opens a group; not the first of its trajectory where it differs from one.
+    /// It opens a group; with a difference, if it could have joined another.
     Open(Option<Difference>),
-    /// It goes on with the group of this index although it differs: of the sampled tokens only
-    /// these pieces still stand.
+    /// It joins the group of this index although it differs; only these pieces of sampled tokens
+    /// remain.
     Realign(usize, Difference, Vec<Piece>),
 }
 
-/// Where a prompt first differs from the tokens before it.
+/// The first difference of a prompt from the tokens before it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Difference {
-    /// The last turn of the group that it was compared with.
+    /// The last turn of the compared group.
     pub from: usize,
-    /// The position in both.
+    /// The position, the same in both.
     pub position: usize,
 }
 
-/// How turns are merged.
+/// A rule for merging turns.
 pub trait Policy {
     /// Begin a trajectory.
     fn begin(&mut self) {}
 
-    /// Decide on the next turn of a trajectory, given the groups that its turns before made, in the
-    /// order in which they were opened.
+    /// Decide on the next turn of a trajectory, given the groups of its earlier turns in the order
+    /// of opening.
     ///
     /// # Errors
     /// What the columns raise.
     fn decide(&mut self, turn: usize, groups: &[Group], streams: &Streams) -> Result<Decision>;
 }
 
-/// The policies by their names.
+/// The policies by name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MergePolicy {
     /// [`Exact`].
@@ -108,17 +108,17 @@ pub enum MergePolicy {
     Realign(Realign),
 }
 
-/// How turns are merged, and what becomes of their rewards.
+/// Merge options: the policy, and the treatment of rewards.
 #[derive(Debug, Clone, Copy)]
 pub struct MergeSpec {
-    /// Which turns make a row.
+    /// The merge policy.
     pub policy: MergePolicy,
-    /// What a row's one reward is made of.
+    /// The rule for a row's single reward.
     pub rewards: MergeRewards,
 }
 
 impl MergeSpec {
-    /// Merge turns; `ends` is where their trajectories end.
+    /// Merge turns; `ends` are the ends of their trajectories.
     ///
     /// # Errors
     /// As [`Merge::of_turns`].
@@ -132,27 +132,27 @@ impl MergeSpec {
     }
 }
 
-/// Which turns make which rows.
+/// The result of a merge: the rows and the turns in them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Merge {
-    /// The turns that it was made for.
+    /// The merged turns.
     pub turns: Turns,
-    /// The rows, trajectory by trajectory, those of one ordered by their last turns.
+    /// The rows by trajectory, within one ordered by last turn.
     pub assembly: Assembly,
-    /// Where the trajectories end: one past their last turns.
+    /// The ends of trajectories: one past their last turns.
     pub ends: Vec<usize>,
     /// The trajectory of every row.
     pub trajectories: Vec<usize>,
-    /// The row that every turn is in; none of a trajectory that was left out.
+    /// The row of every turn; None if its trajectory was left out.
     pub turn_rows: Vec<Option<usize>>,
-    /// Where turns did not go on, in their order.
+    /// The breaks, in the order of turns.
     pub breaks: Vec<Break>,
-    /// What a row's one reward is made of.
+    /// The rule for a row's single reward.
     pub rewards: MergeRewards,
 }
 
 impl Merge {
-    /// Check tables that come from elsewhere; breaks fit the turns.
+    /// Check tables from elsewhere; the caller has checked that breaks fit the turns.
     ///
     /// # Errors
     /// [`Error::InvalidPlan`].
@@ -170,10 +170,10 @@ impl Merge {
         Ok(self)
     }
 
-    /// Merge turns by a policy; `ends` is where their trajectories end.
+    /// Merge turns by a policy; `ends` are the ends of their trajectories.
     ///
     /// # Errors
-    /// What the columns raise, and [`Error::InvalidPlan`] for ends that do not part the turns.
+    /// What the columns raise, and [`Error::InvalidPlan`] for ends that do not partition the turns.
     pub fn of_turns(
         streams: &Streams,
         ends: Vec<usize>,
@@ -243,8 +243,8 @@ impl Merge {
         })
     }
 
-    /// Leave out trajectories of which no token trains: of the sampled tokens in their rows those
-    /// where the loss mask, if there is one, is not 0.
+    /// Leave out trajectories without a trained token: a sampled token in one of their rows whose
+    /// loss mask, if given, is not 0.
     ///
     /// # Errors
     /// What the column raises, and [`Error::NothingTrains`].
@@ -274,8 +274,8 @@ impl Merge {
         })
     }
 
-    /// The spans of the turns' responses that are in no row although the turn is: those that
-    /// realigning masked, by turn and position.
+    /// The spans of responses that realigning masked, by turn and position: in no row although
+    /// their turn is.
     pub fn masked(&self) -> Vec<(usize, Range<usize>)> {
         let lens = self.turns.response_lens();
         let mut masked = Vec::new();
@@ -296,7 +296,7 @@ impl Merge {
         masked
     }
 
-    /// Check that the data have the turns that this was made for.
+    /// Check that the data have the merged turns.
     ///
     /// # Errors
     /// [`Error::OtherTurnCount`] and [`Error::OtherTurns`].
@@ -327,8 +327,8 @@ impl Merge {
         check(&response, found.response_lens(), expected.response_lens())
     }
 
-    /// Check that rows are made of turns of their trajectories: each ends with a turn after that of
-    /// the row before it, and its pieces are in order, of turns that are in this row.
+    /// Check that rows consist of turns of their trajectories: each ends with a later turn than the
+    /// row before it, and its pieces are in order, of turns in this row.
     fn check_rows(&self) -> Result<()> {
         let invalid = |reason: String| Err(Error::InvalidPlan(reason));
         let turns = &self.turns;
@@ -368,8 +368,8 @@ impl Merge {
         Ok(())
     }
 
-    /// Check that turns are in rows of their trajectories that do not end before them, and in none
-    /// only where their trajectory has none.
+    /// Check that every turn is in a row of its trajectory that does not end before it; in none
+    /// only if the trajectory has no rows.
     fn check_turn_rows(&self) -> Result<()> {
         for (trajectory, &end) in self.ends.iter().enumerate() {
             let first = self
@@ -403,7 +403,7 @@ impl Merge {
     }
 }
 
-/// Check that trajectories follow each other and hold all turns.
+/// Check that trajectories are consecutive and hold all turns.
 fn check_ends(ends: &[usize], turns: &Turns) -> Result<()> {
     let is_increasing = ends.is_sorted_by(|a, b| a < b) && ends.first() != Some(&0);
     if is_increasing && ends.last() == Some(&turns.count()) {
@@ -413,13 +413,13 @@ fn check_ends(ends: &[usize], turns: &Turns) -> Result<()> {
     Err(Error::InvalidPlan(reason))
 }
 
-/// Whether a token of a piece trains.
+/// True if any token of a piece trains.
 fn any_trains(
     piece: &Piece,
     mask: Option<(&dyn Column<f32>, Along)>,
     turns: &Turns,
 ) -> Result<bool> {
-    /// Loss mask values that are looked at at a time.
+    /// Number of loss mask values read at a time.
     const CHUNK: usize = 512;
     let Some((mask, along)) = mask else {
         return Ok(piece.len > 0);

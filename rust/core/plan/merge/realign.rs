@@ -1,30 +1,33 @@
-//! Turns also go on where re-tokenisation has changed what was sampled: the next prompt is right.
+//! Turns also continue a group whose sampled tokens re-tokenisation changed: the next prompt is
+//! right.
 
 use super::{Decision, Difference, Exact, Group, Policy, Streams};
 use crate::error::Result;
 use crate::plan::Piece;
 
-/// As [`Exact`](super::Exact), but a difference near the end of the group is no break: sampled tokens
-/// that no longer stand are masked.
+/// As [`Exact`](super::Exact), but a difference near the end of the group is no break: sampled
+/// tokens that changed are masked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Realign {
-    /// What is masked.
+    /// The masked tokens.
     pub masked: Masked,
-    /// How far from the end of the group a difference may lie, beside anywhere in its last response.
+    /// Maximum distance of a difference from the end of the group, unless it lies in the last
+    /// response.
     pub max_drift_tokens: usize,
-    /// Turns break that have as many tokens: with [`Masked::Response`], in their response (slime);
-    /// with [`Masked::Tail`], of the group from the difference on (TRL).
+    /// Turns break at this number of tokens: with [`Masked::Response`], in their response (slime);
+    /// with [`Masked::Tail`], in the group from the difference on (TRL).
     pub fork_threshold: Option<usize>,
 }
 
-/// Which sampled tokens are masked where the next prompt differs.
+/// The sampled tokens masked where the next prompt differs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Masked {
-    /// All of the response, and of those after it (slime).
+    /// The whole response, and later ones (slime).
     Response,
-    /// Those from the difference on (TRL).
+    /// Tokens from the difference on (TRL).
     Tail,
-    /// Those from the difference on, but for the end of the response if it stands somewhere else.
+    /// Tokens from the difference on, except the end of the response if it occurs at another
+    /// position.
     Span,
 }
 
@@ -55,8 +58,7 @@ impl Policy for Realign {
 }
 
 impl Realign {
-    /// The pieces of a group that still stand where the prompt of `turn` differs from a position of
-    /// its tokens on.
+    /// The pieces of a group that remain if the prompt of `turn` differs from `position` on.
     fn survivors(
         self,
         group: &Group,
@@ -104,7 +106,7 @@ impl Realign {
     }
 }
 
-/// The longest suffix of `tokens` that stands in `text`: where it does first, and its length.
+/// The longest suffix of `tokens` that occurs in `text`: its first position, and its length.
 fn longest_suffix(
     tokens: &[i64],
     text: &[i64],
@@ -112,7 +114,7 @@ fn longest_suffix(
 ) -> Result<(usize, usize)> {
     /// Tokens between two pauses.
     const CHUNK: usize = 1 << 16;
-    // Read backwards it is a prefix, which Knuth, Morris and Pratt find in one pass.
+    // Reversed, it is a prefix, which the Knuth-Morris-Pratt algorithm finds in one pass.
     let pattern: Vec<_> = tokens.iter().rev().collect();
     let mut borders = vec![0; pattern.len()];
     let extended = |borders: &[usize], mut len: usize, token: &i64| {

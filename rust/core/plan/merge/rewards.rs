@@ -1,26 +1,26 @@
-//! Rewards of merged turns: what a row's one number is, and what lies on tokens that are masked.
+//! Rewards of merged turns: the single number of a row, and values on masked tokens.
 
 use super::Merge;
 use crate::column::Column;
 use crate::error::{Error, Result};
 use crate::plan::Along;
 
-/// What becomes of the turns' numbers where each turn has one and several turns are a row.
+/// The rule for a row's number if every turn has one and several turns form a row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MergeRewards {
-    /// The last turn's is the row's; one of an earlier turn that is not 0 is an error.
+    /// The number of the last turn; a nonzero number of an earlier turn is an error.
     Error,
-    /// The row's is their sum.
+    /// The sum.
     Sum,
-    /// The last turn's is the row's, and the others are dropped.
+    /// The number of the last turn; the others are dropped.
     Last,
 }
 
 impl Merge {
-    /// Put each row's number in the place of its last turn's, where it is read.
+    /// Replace the number of each row's last turn, which is the one read, by the row's.
     ///
     /// # Errors
-    /// [`Error::EarlierNumber`], for the first turn that has one.
+    /// [`Error::EarlierNumber`], for the first turn with one.
     pub fn merge_numbers(&self, field: &str, numbers: &mut [f64]) -> Result<()> {
         let rows = self.assembly.rows();
         let mut sums = vec![None; rows.len()];
@@ -53,7 +53,7 @@ impl Merge {
         Ok(())
     }
 
-    /// How many values that are not 0 lie on tokens that realigning masked.
+    /// Number of nonzero values on tokens that realigning masked.
     ///
     /// # Errors
     /// What the column raises.
@@ -68,8 +68,8 @@ impl Merge {
         Ok(count)
     }
 
-    /// How many numbers that are not 0 were added to a row although realigning masked the last
-    /// token of their turn.
+    /// Number of nonzero numbers added to a row although realigning masked the last token of their
+    /// turn.
     pub fn count_masked_numbers(&self, numbers: &[f64]) -> usize {
         if self.rewards != MergeRewards::Sum {
             return 0;

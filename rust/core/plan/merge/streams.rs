@@ -1,4 +1,4 @@
-//! What policies see of tokens: whether they are equal and, where that is not enough, their ids.
+//! The access of policies to tokens: equality and, if needed, ids.
 
 use crate::error::Result;
 use crate::plan::Turns;
@@ -14,7 +14,7 @@ pub struct Streams<'a> {
 }
 
 impl Streams<'_> {
-    /// How many tokens the stream of a turn and the prompt of a later one begin with in common.
+    /// Length of the common prefix of a turn's stream and the prompt of a later turn.
     ///
     /// # Errors
     /// What the columns raise.
@@ -23,8 +23,8 @@ impl Streams<'_> {
         self.common(last, next, 0, len.min(self.turns.prompt_lens()[next]))
     }
 
-    /// How many of `len` tokens from a position on are the same in the streams of two turns, before
-    /// the first that is not.
+    /// Number of equal tokens in the streams of two turns from a position on, up to the first
+    /// difference and at most `len`.
     ///
     /// # Errors
     /// What the columns raise.
@@ -32,7 +32,7 @@ impl Streams<'_> {
         self.tokens.common_len(self.turns, [a, b], from, len)
     }
 
-    /// Read ids of a turn's stream from a position on.
+    /// Read the ids of a turn's stream from a position on.
     ///
     /// # Errors
     /// What the columns raise.

@@ -1,4 +1,4 @@
-//! Whether a tree is one of given rows.
+//! Checks that a tree belongs to given rows.
 
 use super::Tree;
 use crate::error::{Error, Result};
@@ -6,7 +6,7 @@ use crate::plan::Row;
 use crate::plan::merge::Streams;
 
 impl Tree {
-    /// Check that trees have such rows, each of them once.
+    /// Check that trees hold rows of these lengths, each row once.
     ///
     /// # Errors
     /// [`Error::OtherSequenceCount`] and [`Error::OtherSequenceLength`].
@@ -38,8 +38,8 @@ impl Tree {
         }
     }
 
-    /// Check that rows, which are read from turns, have in common what the tree says, also of their
-    /// other inputs: `same_inputs` has a number for those of each turn, where turns `have_inputs`.
+    /// Check that rows, read from turns, share the tokens that the tree says, and have equal other
+    /// inputs: `same_inputs` numbers the inputs of each turn, if turns `have_inputs`.
     ///
     /// # Errors
     /// [`Error::OtherTokens`] and [`Error::OtherInputs`], and what the columns raise.

@@ -1,4 +1,4 @@
-//! Cutting: trees that exceed a limit become several, with as few tokens twice as can be.
+//! Cutting: trees that exceed a limit become several, with the fewest duplicated tokens.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
@@ -9,20 +9,20 @@ use crate::error::Result;
 use crate::plan::pack::Load;
 use crate::ticks::Ticks;
 
-/// Sums over the rows of a tree, by which runs of them are weighed at once.
+/// Prefix sums over the rows of a tree, to weigh a run of rows in constant time.
 pub struct Weights<'a> {
     tree: &'a Tree,
-    /// What rows cost by themselves, if costs are limited.
+    /// Costs of single rows, if costs are limited.
     costs: Option<&'a [f64]>,
-    /// The tokens that all rows before each add, and those of all rows.
+    /// Prefix sums of the tokens that rows add.
     tokens: Vec<usize>,
-    /// The same of costs.
+    /// Prefix sums of the costs that rows add.
     added_costs: Vec<f64>,
 }
 
 impl<'a> Weights<'a> {
-    /// What rows cost if they are alone, and how much of that is for what they share with the row
-    /// before them.
+    /// `costs` are the costs of single rows, and the part of each for the tokens shared with the
+    /// row before.
     pub fn new(tree: &'a Tree, costs: Option<&'a (Vec<f64>, Vec<f64>)>) -> Self {
         let mut sum = 0;
         let mut tokens = vec![0];
@@ -47,7 +47,7 @@ impl<'a> Weights<'a> {
         }
     }
 
-    /// What a run of rows weighs as a tree of its own.
+    /// The load of a run of rows as a tree of its own.
     pub fn of(&self, rows: &Range<usize>) -> Load {
         let added = self.tokens[rows.end] - self.tokens[rows.start + 1];
         let cost = self.costs.map_or(0.0, |costs| {
@@ -60,8 +60,8 @@ impl<'a> Weights<'a> {
         }
     }
 
-    /// Cut the tree into chunks that weigh no more than the limit, or are single rows: those
-    /// that share nothing apart, others where cutting duplicates least in all.
+    /// Cut the tree into chunks within the limit, or of single rows: between rows that share
+    /// nothing, then where cuts duplicate the fewest tokens in total.
     ///
     /// # Errors
     /// What `ticks` are stopped by.
@@ -80,10 +80,10 @@ impl<'a> Weights<'a> {
 
     /// Cut one tree that exceeds the limit.
     ///
-    /// The fewest duplicates of the first rows are those of fewer rows and of a cut before the last
-    /// chunk. The places at which that can begin move on with its end, so their minimum is kept in a
-    /// queue, and the time is linear. Of equally good places the first is taken: the last chunk is as
-    /// long as can be.
+    /// The minimum of duplicates for the first n rows is that for fewer rows plus the cut before
+    /// the last chunk. The possible beginnings of that chunk advance with its end, so their minimum
+    /// is kept in a queue, and the time is linear. Ties go to the first place: the last chunk is as
+    /// long as possible.
     fn cut_tree(
         &self,
         tree: Range<usize>,
@@ -118,8 +118,8 @@ impl<'a> Weights<'a> {
         Ok(())
     }
 
-    /// Cut chunks further until there are so many, where that duplicates least. Of equally good
-    /// places, those are taken that halve what is largest then.
+    /// Cut chunks further until there are `count`, where cuts duplicate the fewest tokens. Among
+    /// equally good places, cut where it halves the largest chunk.
     ///
     /// # Errors
     /// What `ticks` are stopped by.
@@ -169,13 +169,13 @@ impl<'a> Weights<'a> {
             .collect())
     }
 
-    /// What chunks are ordered by: the largest is the greatest, of equal ones the first.
+    /// The sort key of chunks: the largest is the greatest; of equal ones, the first.
     fn by_size(&self, rows: Range<usize>) -> (usize, Reverse<usize>, usize) {
         (self.of(&rows).size, Reverse(rows.start), rows.end)
     }
 
-    /// Which of some places, in order, leaves the smaller largest part of a chunk; none if none is
-    /// inside of it.
+    /// The place, among sorted places, that minimizes the larger part of a chunk; None if no place
+    /// is inside it.
     fn halving(&self, rows: Range<usize>, places: &[usize]) -> Option<usize> {
         let begin = places.partition_point(|&place| place <= rows.start);
         let end = places.partition_point(|&place| place < rows.end);

@@ -1,16 +1,17 @@
-//! What a prompt is known by where its tokens are not: 128 bits that follow from these.
+//! Hashes of prompts: 128 bits that identify a prompt without its tokens.
 
 use crate::error::Result;
 use crate::plan::merge::Streams;
 
-/// How many tokens are read at once: a multiple of two, which a block of the hash has.
+/// Number of tokens read at once: a multiple of two, the block of the hash.
 const CHUNK: usize = 1 << 10;
 
-/// The hash of each turn's prompt: `MurmurHash3_x64_128` with the seed 0 of its tokens as little-endian int64.
+/// The hash of each turn's prompt: `MurmurHash3_x64_128`, seed 0, of its tokens as little-endian
+/// int64.
 ///
-/// The same tokens have the same hash on every machine, whatever columns they are in. Prompts that differ have
-/// different ones, but for one of 2^128 pairs; who wants to can make some that have the same, so what goes by
-/// hashes is to be compared.
+/// The same tokens have the same hash on every machine, whatever columns they are in. Different
+/// prompts collide with a probability of 2^-128 per pair; collisions can be constructed on purpose,
+/// so prompts matched by hash have to be compared.
 ///
 /// # Errors
 /// What the columns raise.
@@ -20,7 +21,7 @@ pub fn prompt_hashes(streams: &Streams) -> Result<Vec<[u64; 2]>> {
     let mut hashes: Vec<[u64; 2]> = Vec::with_capacity(lens.len());
     for (turn, &len) in lens.iter().enumerate() {
         streams.tokens.pause()?;
-        // Samples of a prompt follow each other, and are compared faster than hashed.
+        // Samples of a prompt are adjacent, and comparing is faster than hashing.
         if turn > 0 && lens[turn - 1] == len && streams.common(turn - 1, turn, 0, len)? == len {
             hashes.push(hashes[turn - 1]);
             continue;
@@ -38,7 +39,7 @@ pub fn prompt_hashes(streams: &Streams) -> Result<Vec<[u64; 2]>> {
 
 const FACTORS: [u64; 2] = [0x87c3_7b91_1142_53d5, 0x4cf5_ad43_2745_937f];
 
-/// Take tokens in, two to a block. Only the last ones may be an odd number.
+/// Add tokens, two to a block. Only the last call may have an odd number.
 fn mix(state: &mut [u64; 2], tokens: &[i64]) {
     let [a, b] = state;
     let first = |token: i64| {
@@ -59,7 +60,7 @@ fn mix(state: &mut [u64; 2], tokens: &[i64]) {
     }
 }
 
-/// The hash of so many tokens that were all taken in.
+/// The hash, after all `tokens` were added.
 fn finished([a, b]: [u64; 2], tokens: usize) -> [u64; 2] {
     let bytes = 8 * tokens as u64;
     let spread = |mut value: u64| {

@@ -1,8 +1,8 @@
-//! Sharing: which tokens rows have in common, so that a model computes each of them once.
+//! Sharing: the tokens that rows have in common, so that a model computes each of them once.
 //!
-//! Rows are sorted by their tokens. A tree is then one number a row: how many tokens it has in common
-//! with the row before it. Any rows of a tree are a tree again, in the same order; what two of them
-//! have in common is the least of what the rows between them have.
+//! Rows are sorted by their tokens. A tree is then one number per row: the number of tokens that it
+//! shares with the row before it. Any subset of a tree's rows, in the same order, is a tree again;
+//! two rows share the minimum of the numbers between them.
 
 mod check;
 mod cut;
@@ -21,7 +21,7 @@ use std::ops::Range;
 use crate::error::{Error, Result};
 use crate::ticks::Ticks;
 
-/// Rows in the order of their tokens, each with what it has in common with the row before it.
+/// Rows in the order of their tokens, each with the number of tokens shared with the row before it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Tree {
     rows: Vec<TreeRow>,
@@ -30,27 +30,27 @@ pub struct Tree {
 /// A row of a tree.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TreeRow {
-    /// Which one.
+    /// Index of the row.
     pub row: usize,
-    /// Its tokens.
+    /// Number of tokens.
     pub len: usize,
-    /// How many of them it has in common with the row before it; 0 of the first.
+    /// Number of tokens shared with the row before it; 0 for the first.
     pub shared: usize,
 }
 
 impl TreeRow {
-    /// The tokens that the row adds to the tree.
+    /// Number of tokens that the row adds to the tree.
     pub fn added(&self) -> usize {
         self.len - self.shared
     }
 }
 
 impl Tree {
-    /// A tree of such rows, checked.
+    /// A tree of the given rows, checked.
     ///
     /// # Errors
-    /// [`Error::InvalidPlan`] for a row that is there twice, or that has more tokens in common with the
-    /// row before it than one of the two has, and for more tokens than can be counted.
+    /// [`Error::InvalidPlan`] for a duplicate row, for a row that shares more tokens with the row
+    /// before it than one of the two has, and for more tokens than can be counted.
     pub fn new(rows: Vec<TreeRow>) -> Result<Self> {
         let invalid = |reason: String| Err(Error::InvalidPlan(reason));
         let mut numbers: Vec<_> = rows.iter().map(|row| row.row).collect();
@@ -75,17 +75,17 @@ impl Tree {
         Ok(Self { rows })
     }
 
-    /// The rows in their order.
+    /// The rows in order.
     pub fn rows(&self) -> &[TreeRow] {
         &self.rows
     }
 
-    /// The number of tokens, those that rows have in common counted once.
+    /// Number of tokens, shared ones counted once.
     pub fn tokens(&self) -> usize {
         self.rows.iter().map(TreeRow::added).sum()
     }
 
-    /// How many pairs of tokens attention looks at: each token at itself and those before it in its
+    /// Number of pairs of tokens in attention: each token with itself and those before it in its
     /// rows.
     pub fn attention_pairs(&self) -> u128 {
         let pairs = |len: usize| len as u128 * (len as u128 + 1) / 2;
@@ -93,7 +93,7 @@ impl Tree {
         rows.map(|row| pairs(row.len) - pairs(row.shared)).sum()
     }
 
-    /// Runs of rows that have nothing in common with those of others: whole trees.
+    /// Runs of rows that share nothing with other runs: whole trees.
     pub fn trees(&self) -> impl Iterator<Item = Range<usize>> {
         let mut begin = 0;
         { self.rows.chunk_by(|_, row| row.shared > 0) }.map(move |rows| {
@@ -103,7 +103,8 @@ impl Tree {
         })
     }
 
-    /// Put rows into so many trees: `part_of` says which one the row at a place belongs to, if to any.
+    /// Distribute rows over the given number of trees: `part_of` returns the tree of the row at a
+    /// place, or None to leave it out.
     ///
     /// # Errors
     /// What `ticks` are stopped by.
@@ -116,7 +117,7 @@ impl Tree {
         let mut trees = vec![Self::default(); parts];
         // One past the place of the last row of each part.
         let mut ends = vec![0; parts];
-        // Places from which on no row before the present one has less in common, with how much.
+        // Places since which no row before the current one shares fewer tokens, with that number.
         let mut least: Vec<(usize, usize)> = Vec::new();
         for (place, row) in self.rows.iter().enumerate() {
             ticks.done(1)?;

@@ -2,39 +2,39 @@
 
 use super::Tree;
 
-/// Tokens that the same rows share, from where other rows leave to where the next do or a row ends.
+/// A run of tokens that the same rows share, up to where rows diverge or a row ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Node {
-    /// Its first token's place among those of the tree.
+    /// Offset of its first token in the tree.
     pub start: usize,
-    /// Its number of tokens; not 0.
+    /// Number of tokens; not 0.
     pub len: usize,
-    /// The node whose tokens stand before it in its rows.
+    /// The node before it in its rows.
     pub parent: Option<usize>,
-    /// How many tokens stand before it in its rows.
+    /// Number of tokens before it in its rows.
     pub depth: usize,
-    /// One past the last token of the tree that follows on it in a row.
+    /// One past the last token of its subtree.
     pub subtree_end: usize,
 }
 
 impl Node {
-    /// How many tokens a row has that ends with it.
+    /// Length of a row that ends with it.
     fn end(&self) -> usize {
         self.depth + self.len
     }
 }
 
-/// The nodes of a tree, which lies as its rows add their tokens one after the other.
+/// The nodes of a tree, whose tokens are in the order in which rows add them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Nodes {
-    /// In the order of their starts: parents come before their children.
+    /// The nodes in the order of their starts: parents come before their children.
     pub nodes: Vec<Node>,
-    /// The node that each row of the tree ends with, in the order of the tree; none of empty rows.
+    /// The last node of each row, in the order of the tree; None for empty rows.
     pub leaves: Vec<Option<usize>>,
 }
 
 impl Tree {
-    /// The nodes, in linear time but for the sorting of the places where rows leave each other.
+    /// The nodes, in linear time except for sorting the splits.
     pub fn nodes(&self) -> Nodes {
         let mut splits = self.splits().into_iter().peekable();
         let mut nodes: Vec<Node> = Vec::with_capacity(2 * self.rows.len());
@@ -72,10 +72,12 @@ impl Tree {
         Nodes { nodes, leaves }
     }
 
-    /// Where rows leave the midst of what another added: its place in the tree, and the depth.
+    /// The splits: where rows diverge within the tokens that another row added, as its place in the
+    /// tree and the depth.
     fn splits(&self) -> Vec<(usize, usize)> {
         let mut splits = Vec::new();
-        // The places that added the tokens of the last row, and how many tokens stand before the next.
+        // The places that added the tokens of the last row, each with the depth at which the next
+        // begins.
         let mut path: Vec<(usize, usize)> = Vec::new();
         for (place, row) in self.rows.iter().enumerate() {
             while path

@@ -1,4 +1,4 @@
-//! Packing trees into bins: rows that share tokens stay together, unless they exceed a bin.
+//! Packing trees into bins: rows that share tokens stay together unless they exceed a bin.
 
 use super::cut::Weights;
 use super::{Tree, TreeRow};
@@ -9,9 +9,9 @@ use crate::ticks::Ticks;
 impl Tree {
     /// Pack the rows into bins, each of which is a tree again.
     ///
-    /// Trees that exceed a bin are cut where that duplicates least. What a row costs is that of its
-    /// length, less that of what it shares with the row before it; a longer row does not cost less. If
-    /// there are fewer bins than there have to be, trees are cut further until there are as many.
+    /// Trees that exceed a bin are cut where cuts duplicate the fewest tokens. The cost of a row is
+    /// that of its length, less that of the tokens shared with the row before it; a longer row does
+    /// not cost less. If there are fewer bins than required, trees are cut further.
     ///
     /// # Errors
     /// [`Error::OversizedRow`] and [`Error::TooFewItems`], what a function of costs raises, and what
@@ -62,7 +62,7 @@ impl Tree {
         self.parted(|place| Some(bin_of[place]), packed.count(), ticks)
     }
 
-    /// What rows cost, and what they share with the row before them, if that is limited.
+    /// Costs of rows, and of the tokens shared with the row before, if costs count.
     #[allow(clippy::type_complexity, reason = "two columns")]
     fn costs(&self, spec: &PackSpec, cost: &Cost) -> Result<Option<(Vec<f64>, Vec<f64>)>> {
         let lens = self.rows.iter().map(|row| row.len);
@@ -72,7 +72,7 @@ impl Tree {
         Ok(costs.map(|mut costs| {
             let mut shared = costs.split_off(self.rows.len());
             if let Cost::Linear(costs) = cost {
-                // A row is a sequence of its own, whatever it shares.
+                // The cost per sequence is not shared.
                 shared = self
                     .rows
                     .iter()
@@ -83,7 +83,7 @@ impl Tree {
         }))
     }
 
-    /// Check that a bin has room for every row.
+    /// Check that every row fits a bin.
     fn check_rows(&self, spec: &PackSpec, weights: &Weights) -> Result<()> {
         let exceeding = |(place, row): (usize, &TreeRow)| {
             let cost = weights.of(&(place..place + 1)).cost + spec.bin_cost;

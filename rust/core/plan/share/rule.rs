@@ -1,4 +1,4 @@
-//! Which rows share which tokens.
+//! Rules of sharing tokens.
 
 use std::collections::HashMap;
 
@@ -8,37 +8,38 @@ use crate::error::Result;
 use crate::plan::Row;
 use crate::plan::merge::Streams;
 
-/// Which rows share which tokens.
+/// Rules of sharing tokens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Share {
-    /// All that they begin with in common.
+    /// The common prefix of any rows.
     All,
-    /// The same, but only with rows of the same uid.
+    /// The common prefix of rows with the same uid.
     Group,
-    /// Their prompts, if all tokens of these are equal.
+    /// Prompts whose tokens are all equal.
     Prompts,
 }
 
-/// Ids of turns, numbered: rows have those of the turns that they are read from.
+/// Numbered ids of turns: rows have the ids of their source turns.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct ShareIds<'a> {
-    /// Those that [`Share::Group`] means.
+    /// The uids of [`Share::Group`].
     pub uids: Option<&'a [usize]>,
-    /// Rows with different ones share nothing.
+    /// Ids of other inputs: rows with different ids share nothing.
     pub same_inputs: Option<&'a [usize]>,
 }
 
 impl Tree {
-    /// The tree of rows that are read from turns.
+    /// The tree of rows read from turns.
     ///
-    /// Rows of different groups share nothing. Groups are in the order of their first rows, and so are
-    /// the prompts of [`Share::Prompts`], whose rows keep theirs. Otherwise rows of a group are sorted
-    /// by their tokens, and equal ones by their numbers. Padding rows share nothing.
+    /// Rows of different groups share nothing. Groups are in the order of their first rows, and so
+    /// are the prompts of [`Share::Prompts`], whose rows keep their order. Otherwise rows of a
+    /// group are sorted by tokens, ties by index. Padding rows share nothing.
     ///
     /// # Errors
-    /// What the columns raise, and [`Error::RowCount`](crate::Error::RowCount) for other numbers of ids.
+    /// What the columns raise, and [`Error::RowCount`](crate::Error::RowCount) for another number
+    /// of ids.
     pub fn of_rows(streams: &Streams, rows: &[Row], share: Share, ids: ShareIds) -> Result<Self> {
-        // Of a synthetic row, which has no turn, no token is compared.
+        // No token of a synthetic row is compared, so its turn does not matter.
         let turns: Vec<_> = rows.iter().map(|row| row.source.unwrap_or(0)).collect();
         for (field, ids) in [("uids", ids.uids), ("same_inputs", ids.same_inputs)] {
             ids.map_or(Ok(()), |ids| streams.turns.check_count(field, ids.len()))?;
@@ -73,7 +74,7 @@ impl Tree {
     }
 }
 
-/// The group of each row, counted in the order of their first rows.
+/// The group of each row, numbered in the order of first rows.
 fn groups_of(turns: &[usize], share: Share, ids: ShareIds) -> Vec<usize> {
     let uids = ids.uids.filter(|_| share == Share::Group);
     if uids.is_none() && ids.same_inputs.is_none() {
@@ -88,8 +89,8 @@ fn groups_of(turns: &[usize], share: Share, ids: ShareIds) -> Vec<usize> {
     turns.iter().map(&mut group).collect()
 }
 
-/// Rows of equal prompts one after the other, which share these and nothing else. Prompts are in the
-/// order of their first rows.
+/// Rows of equal prompts next to each other, sharing the prompt only. Prompts are in the order of
+/// their first rows.
 fn prompts_in_order(heads: &[Head], lens: &[usize], group: impl Fn(&Head) -> usize) -> Vec<Head> {
     let are_equal = |a: &Head, b: &Head| {
         group(a) == group(b) && lens[a.row] == lens[b.row] && b.shared == lens[b.row]

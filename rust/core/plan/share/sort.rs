@@ -5,27 +5,27 @@ use std::cmp::Ordering;
 use crate::error::{Error, Result};
 use crate::plan::merge::Streams;
 
-/// What is sorted: the first tokens of turns' streams.
+/// The sorted texts: the first tokens of turns' streams.
 pub struct Texts<'a> {
     pub streams: &'a Streams<'a>,
     /// The turn of each row.
     pub turns: Vec<usize>,
-    /// How many of its tokens are compared.
+    /// Number of tokens compared, of each row.
     pub lens: Vec<usize>,
 }
 
-/// A row, and where it differs from the row before it.
+/// A row, and its first difference from the row before it.
 #[derive(Debug, Clone, Copy)]
 pub struct Head {
     pub row: usize,
-    /// How many tokens it has in common with that.
+    /// Number of tokens shared with the row before it.
     pub shared: usize,
-    /// The token that follows these; none if it has no other.
+    /// The first token after these; None at the end.
     next: Option<i64>,
 }
 
 impl Texts<'_> {
-    /// A row that has nothing before it.
+    /// A row without one before it.
     pub fn head(&self, row: usize) -> Result<Head> {
         self.streams.tokens.pause()?;
         Ok(Head {
@@ -35,12 +35,12 @@ impl Texts<'_> {
         })
     }
 
-    /// Sort rows by their tokens; equal ones stay in their order.
+    /// Sort rows by their tokens; the sort is stable.
     ///
-    /// A merge sort in which rows remember what they have in common with the row before them. Of two,
-    /// the one that has more in common with the last row put out is next, and tokens are compared only
-    /// where both have as much: from there on. So every token that a row has in common with the one
-    /// before it in the end is compared once.
+    /// A merge sort in which rows keep the length of their common prefix with the row before them.
+    /// Of two rows, the one with the longer common prefix with the last output row is next; tokens
+    /// are compared only if the prefixes are equally long, from their end on. So every token that a
+    /// row finally shares with the row before it is compared once.
     pub fn sort(&self, heads: &mut [Head]) -> Result<()> {
         let mut scratch = heads.to_vec();
         self.sort_with(heads, &mut scratch)
@@ -73,8 +73,8 @@ impl Texts<'_> {
         Ok(())
     }
 
-    /// Compare two rows that know what they have in common with a row before both. The later one knows
-    /// then what it has in common with the earlier.
+    /// Compare two rows with known common prefixes with one row before both. Sets the common prefix
+    /// of the later one with the earlier.
     fn compare(&self, a: &mut Head, b: &mut Head) -> Result<Ordering> {
         if a.shared != b.shared {
             return Ok(b.shared.cmp(&a.shared));
@@ -99,7 +99,7 @@ impl Texts<'_> {
         Ok(order)
     }
 
-    /// A token of a row, unless the row ends before it.
+    /// A token of a row; None at its end.
     fn token(&self, row: usize, at: usize) -> Result<Option<i64>> {
         if at == self.lens[row] {
             return Ok(None);
