@@ -1,4 +1,4 @@
-//! The one call: ingest, plan, write, hand over.
+//! The main call: ingest, plan, write, hand over.
 
 use std::sync::Arc;
 
@@ -27,11 +27,11 @@ use crate::plan::shard::{Shard, WIDTHS};
 use crate::plan::sharing::compared;
 use crate::plan::tables::usizes;
 
-/// From this size on other threads of the interpreter may run while plain memory is copied.
+/// From this size on, other Python threads may run while plain memory is copied.
 const DETACH_FROM: usize = 1 << 20;
 
-/// The plan, the outputs in order, the owner of their memory unless an allocator gave it, what was merged, and
-/// how many rewards lie on tokens that merging masked.
+/// The plan, the outputs in order, the owner of their memory unless an allocator gave it, the
+/// merge, and the number of rewards on tokens that merging masked.
 type Collated<'py> = (
     Plan,
     OutputTable,
@@ -41,16 +41,15 @@ type Collated<'py> = (
     usize,
 );
 
-/// Collate rows. Returns the plan, the outputs in order, the owner of their memory, what was merged
-/// here, and how many rewards lie on tokens that merging masked.
+/// Collate rows. Returns the plan, the outputs in order, the owner of their memory, the merge made
+/// here, and the number of rewards on tokens that merging masked.
 ///
-/// `row_source` says what rows are made of, if not of one turn each, and `shard` which of them are
-/// wanted, if not all; `widths` names the rows that its widths come from. `cp` is the number of
-/// context-parallel ranks and the one whose chunks are written. `counts` is how many items there are of what
-/// is not written here, and `uids` has the number of each turn's group, where rows share tokens by these.
-/// `allocator` is
-/// called with the number of bytes, which is known once rows are merged and placed; it returns an array of
-/// bytes, whose owner is the caller, or None for memory of the pool.
+/// `row_source` defines the rows if they are not one turn each. `shard` selects rows, by default
+/// all, and `widths` names the rows that its widths come from. `cp` is the number of
+/// context-parallel ranks and the rank whose chunks are written. `counts` holds the numbers of
+/// items of fields that are not written here. `uids` holds the group number of each turn if rows
+/// share tokens by group. `allocator` is called with the number of bytes once rows are merged and
+/// placed; it returns an array of bytes owned by the caller, or None for memory of the pool.
 #[pyfunction]
 #[expect(
     clippy::too_many_arguments,
@@ -132,7 +131,7 @@ pub fn collate<'py>(
     let table = OutputTable::new(planned.outputs.into_iter().map(|planned| planned.output));
     let assembly = rows.into_assembly();
     let turns = match &row_source {
-        // The rows of another batch are made of its turns.
+        // The rows of another batch consist of its turns.
         Some(RowSource::Batch(plan)) => plan.get().turns.clone(),
         _ => turns,
     };
@@ -140,7 +139,7 @@ pub fn collate<'py>(
     Ok((plan, table, arrays, owner, merge, masked_rewards))
 }
 
-/// Write the rows of a field by themselves, as the one array: padded, or one after the other.
+/// Write the rows of a field by themselves as one array: padded or concatenated.
 #[pyfunction]
 pub fn write_rows<'py>(
     py: Python<'py>,
@@ -157,7 +156,7 @@ pub fn write_rows<'py>(
         },
         fields: vec![field.rows(rows, |_| Ok(()))?],
     };
-    // The field is one of whole sequences.
+    // A field of whole sequences.
     let turns = Turns::of_rows(columns.fields[0].lens());
     let layout = layout.get();
     let rows = CoreSource::Turns.rows(&turns, None, layout.core())?;
@@ -180,7 +179,7 @@ pub fn write_rows<'py>(
     Ok(array)
 }
 
-/// Take the columns of the fields that are written.
+/// Take the columns of the written fields.
 fn read<'py>(
     fields: &[(Bound<'py, PyAny>, Bound<'py, FieldSpec>)],
     turns: &Turns,
@@ -189,7 +188,7 @@ fn read<'py>(
     columns.filter_map(Result::transpose).collect()
 }
 
-/// A planned batch and what it is written from.
+/// A planned batch and its inputs.
 struct Write<'a, 'py> {
     planned: &'a Planned,
     columns: &'a Columns<Rows<'py>>,
@@ -198,7 +197,7 @@ struct Write<'a, 'py> {
 }
 
 impl<'py> Write<'_, 'py> {
-    /// Write all arrays to memory of an allocator, and hand the outputs over.
+    /// Write all arrays to memory of an allocator, and return the outputs.
     fn to_allocated(
         &self,
         py: Python<'py>,
@@ -211,7 +210,7 @@ impl<'py> Write<'_, 'py> {
         Ok(handed_over(py, self.planned, view)?)
     }
 
-    /// Write all arrays to a slab, and hand the outputs and its owner over.
+    /// Write all arrays to a slab, and return the outputs and its owner.
     fn to_slab(
         &self,
         py: Python<'py>,
@@ -226,7 +225,7 @@ impl<'py> Write<'_, 'py> {
         Ok((handed_over(py, self.planned, view)?, owner))
     }
 
-    /// Write all arrays; other threads of the interpreter run meanwhile where no value needs it.
+    /// Write all arrays; other Python threads run meanwhile if no value needs the interpreter.
     fn write(&self, py: Python, memory: &mut [u8], is_zeroed: bool) -> Result<()> {
         let Self {
             planned,
@@ -249,7 +248,7 @@ impl<'py> Write<'_, 'py> {
     }
 }
 
-/// The columns over plain memory, if no row needs the interpreter to be read.
+/// The columns over plain memory, if no row needs the interpreter.
 fn as_slices<'a>(columns: &'a Columns<Rows>) -> Result<Option<Columns<SliceColumn<'a>>>> {
     let fields = columns
         .fields
@@ -264,7 +263,7 @@ fn as_slices<'a>(columns: &'a Columns<Rows>) -> Result<Option<Columns<SliceColum
     Ok(Some(Columns { tokens, fields }))
 }
 
-/// Take memory for a batch from the allocator, if there is one and it has some.
+/// Take memory for a batch from the allocator, if it provides any.
 fn allocated<'py>(
     allocator: Option<&Bound<'py, PyAny>>,
     planned: &Planned,

@@ -1,4 +1,4 @@
-//! The one way from our errors into Python's exceptions.
+//! Conversion of all errors to Python exceptions.
 
 use fastcollate::Error as Core;
 use pyo3::exceptions::{PyException, PyMemoryError, PyRecursionError, PyTypeError, PyValueError};
@@ -6,11 +6,10 @@ use pyo3::prelude::*;
 
 use crate::ingest::describe;
 
-/// Why a call fails: the core's reasons, those that only exist where Python objects are read, and
-/// exceptions that pass through.
+/// The error of a call: from the core, from reading Python objects, or an exception passed on.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The core refuses lengths, values or a plan.
+    /// The core rejects lengths, values or a plan.
     #[error(transparent)]
     Core(Core),
 
@@ -34,7 +33,7 @@ pub enum Error {
     #[error("{place} is null; fill or drop nulls first")]
     Null { place: String },
 
-    /// An Arrow array that is not what it says, or that its producer fails to make: a `ValueError`.
+    /// An Arrow array that is invalid, or that its producer fails to make: a `ValueError`.
     #[error("{place} could not be read: {cause}; pass a valid Arrow array")]
     Arrow { place: String, cause: String },
 
@@ -42,7 +41,7 @@ pub enum Error {
     #[error("{place} could not be read")]
     Raised { place: String, cause: PyErr },
 
-    /// A row that would lie outside of its column.
+    /// A row outside its column.
     #[error(
         "{field}[{row}] starts at {start} and has {len} tokens, but there are only {tokens} in all; \
          pass offsets and lengths within these"
@@ -55,7 +54,7 @@ pub enum Error {
         tokens: usize,
     },
 
-    /// A list that changed its length between the plan and the reading.
+    /// A list whose length changed between planning and reading.
     #[error(
         "{field}[{row}] changed from {expected} to {found} items while it was read; \
          do not modify inputs during the call"
@@ -67,25 +66,25 @@ pub enum Error {
         found: usize,
     },
 
-    /// An array or tensor whose memory went elsewhere, or became something else, between the plan
-    /// and the reading.
+    /// An array or tensor whose memory was moved or changed between planning and reading.
     #[error(
         "{field}[{row}] was resized, moved or given another dtype while it was read; \
          do not modify inputs during the call"
     )]
     Moved { field: String, row: usize },
 
-    /// A Python exception that is not ours to interpret, such as `KeyboardInterrupt`.
+    /// A Python exception passed on unchanged, such as `KeyboardInterrupt`.
     #[error(transparent)]
     Python(#[from] PyErr),
 }
 
-/// The result of everything that talks to Python.
+/// The result of functions that use Python.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 impl Error {
-    /// The error for an object whose own code raised `cause`: chained, unless the exception is
-    /// not about the object (`KeyboardInterrupt`, `SystemExit`, `MemoryError`, `RecursionError`).
+    /// The error for an object whose own code raised `cause`: chained, except for exceptions that
+    /// are not about the object (`KeyboardInterrupt`, `SystemExit`, `MemoryError`,
+    /// `RecursionError`).
     pub fn raised(py: Python, place: impl ToString, cause: PyErr) -> Self {
         let is_about_the_object = cause.is_instance_of::<PyException>(py)
             && !cause.is_instance_of::<PyMemoryError>(py)
@@ -134,7 +133,7 @@ impl From<Core> for Error {
     }
 }
 
-/// The core passes errors of ours on, which become what they were when they leave it.
+/// The core passes these errors on; they are unwrapped when they leave it.
 impl From<Error> for Core {
     fn from(error: Error) -> Self {
         match error {
@@ -144,8 +143,8 @@ impl From<Error> for Core {
     }
 }
 
-/// What a user's code gave, or `None` if it raised an `Exception`. Anything else that is raised, such
-/// as `KeyboardInterrupt`, is not about the object, and passes.
+/// The result of user code, or `None` if it raised an `Exception`. Anything else, such as
+/// `KeyboardInterrupt`, is not about the object and is passed on.
 pub fn caught<T>(py: Python, result: PyResult<T>) -> PyResult<Option<T>> {
     match result {
         Err(error) if !error.is_instance_of::<PyException>(py) => Err(error),
@@ -153,7 +152,7 @@ pub fn caught<T>(py: Python, result: PyResult<T>) -> PyResult<Option<T>> {
     }
 }
 
-/// What messages say of the exception that user code raised: `ValueError: no number`.
+/// The text of a user exception in messages: `ValueError: no number`.
 pub fn cited(py: Python, cause: &PyErr) -> PyResult<String> {
     let kind = cause.get_type(py).qualname()?;
     let text = caught(py, cause.value(py).str())?;

@@ -1,4 +1,4 @@
-//! Ragged columns as Arrow arrays, by the PyCapsule interface, over the same memory.
+//! Ragged columns as Arrow arrays through the PyCapsule interface, sharing memory.
 
 use std::slice;
 
@@ -13,11 +13,11 @@ use super::structs::{ArrowArray, ArrowSchema, Buffer, capsule};
 use super::types::{DataType, Form, Number};
 use crate::ingest::data;
 
-/// The schema and array capsules of a column: large lists of `values`, whose trailing dimensions
-/// are fixed-size lists, or the lists of a requested schema.
+/// The schema and array capsules of a column: large lists of `values`, with trailing dimensions as
+/// fixed-size lists, or the lists of a requested schema.
 ///
 /// # Errors
-/// `TypeError` for dtypes that Arrow has not, `ValueError` for arrays that are not contiguous or
+/// `TypeError` for dtypes without an Arrow type, `ValueError` for arrays that are not contiguous or
 /// do not fit one another or the requested schema.
 #[pyfunction]
 pub fn arrow_lists<'py>(
@@ -36,7 +36,7 @@ pub fn arrow_lists<'py>(
     PyTuple::new(py, [capsule(py, lists.schema)?, capsule(py, lists.array)?])
 }
 
-/// An array in the making.
+/// An array under construction.
 struct Column {
     data_type: DataType,
     schema: ArrowSchema,
@@ -45,7 +45,7 @@ struct Column {
 }
 
 impl Column {
-    /// All numbers of an array in one dimension. Booleans are packed, and so copied.
+    /// All numbers of an array, flattened. Booleans are packed to bits, and so copied.
     fn numbers(array: &Bound<PyUntypedArray>) -> PyResult<Self> {
         let (dtype, len) = (array.dtype(), array.len());
         let number = Number::of_numpy(dtype.kind(), dtype.itemsize())
@@ -69,7 +69,7 @@ impl Column {
         })
     }
 
-    /// These items in lists of one size each. So many there are if the size is 0.
+    /// These items as `len` lists of `size` items each; `len` gives their number if the size is 0.
     fn fixed_size_lists(self, size: usize, len: usize) -> Self {
         let form = Form::FixedSize(size);
         assert_eq!(self.len, len * size, "items of lists");
@@ -82,9 +82,9 @@ impl Column {
         }
     }
 
-    /// These items in lists that begin and end at int64 offsets: large lists, or those of 32-bit
-    /// offsets if they are requested. For anything else the consumer has casts of its own: Arrow's
-    /// would make nulls of numbers that do not fit, and cut off fractions.
+    /// These items as lists with int64 offsets (large lists), or with 32-bit offsets if requested.
+    /// The consumer must cast to anything else: Arrow's casts turn numbers that do not fit into
+    /// nulls, and cut off fractions.
     fn lists(
         self,
         offsets: &Bound<PyUntypedArray>,
@@ -120,7 +120,7 @@ impl Column {
         })
     }
 
-    /// How lists of these items are to lie.
+    /// The form of the lists.
     fn form(&self, requested: Option<&Bound<PyCapsule>>) -> PyResult<Form> {
         let Some(schema) = requested else {
             return Ok(Form::LargeList);
@@ -143,7 +143,7 @@ impl Column {
 /// An array's memory, kept alive by the array itself.
 ///
 /// # Errors
-/// As of `memory`.
+/// As `memory`.
 fn shared(array: &Bound<PyUntypedArray>) -> PyResult<Buffer> {
     let data = memory(array)?.as_ptr();
     // SAFETY: the array keeps its memory.

@@ -1,7 +1,6 @@
-//! Import by Arrow's C interface: what a producer's structs say of themselves is checked before
-//! anything of it is believed.
+//! Import through Arrow's C interface: the producer's structs are checked before they are used.
 //!
-//! Lengths of buffers are not to be known: the interface has none.
+//! Buffer lengths cannot be checked: the interface has none.
 
 use std::borrow::Cow;
 use std::ffi::CStr;
@@ -19,13 +18,13 @@ use super::types::{DataType, Form, Item};
 use crate::error::{Error, Result};
 use crate::ingest::intern;
 
-/// Types in types, at most: a struct may be its own child.
+/// Maximum nesting of types: a struct may be its own child.
 const MAX_DEPTH: usize = 32;
 
-/// Columns of a table, at most.
+/// Maximum number of columns of a table.
 const MAX_COLUMNS: usize = 1 << 16;
 
-/// Arrays of one type that an object hands over, not imported yet.
+/// Arrays of one type that an object exports, not yet imported.
 pub struct Source<'py> {
     pub data_type: DataType,
     held: Held<'py>,
@@ -36,15 +35,14 @@ enum Held<'py> {
     Stream(ArrowArrayStream),
 }
 
-/// What is wrong with a struct.
+/// A checked value, or the defect of its struct.
 type Checked<T> = std::result::Result<T, String>;
 
 impl<'py> Source<'py> {
-    /// Ask an object for its arrays; `None` if it is not Arrow's.
+    /// The arrays that an object exports; `None` if it is not an Arrow object.
     ///
     /// # Errors
-    /// What the object's own methods raise, and `ValueError` for structs that are not as they should
-    /// be.
+    /// Exceptions of the object's own methods, and `ValueError` for invalid structs.
     pub fn open(object: &Bound<'py, PyAny>, place: &str) -> Result<Option<Self>> {
         let py = object.py();
         let (of_array, of_stream) = (
@@ -67,7 +65,7 @@ impl<'py> Source<'py> {
         let capsule = object.call_method0(of_stream).map_err(failed)?;
         let capsule = { capsule.cast_into() }.map_err(|error| failed(error.into()))?;
         let mut stream = taken(&capsule).map_err(failed)?;
-        // The producer may have to run threads that take the interpreter.
+        // The producer may have to run threads that need the interpreter.
         let data_type = py.detach(|| type_of_stream(&mut stream));
         let data_type = data_type.map_err(|reason| invalid(place, reason))?;
         let held = Held::Stream(stream);
@@ -77,7 +75,7 @@ impl<'py> Source<'py> {
     /// Import the arrays.
     ///
     /// # Errors
-    /// `ValueError` for structs that are not as they should be, and for what a stream fails with.
+    /// `ValueError` for invalid structs and for errors of the stream.
     pub fn arrays(self, py: Python, place: &str) -> Result<Vec<Array>> {
         let Self { data_type, held } = self;
         let arrays = match held {
@@ -122,7 +120,7 @@ fn pair<'py>(
 
 // Schemas
 
-/// The type that a schema capsule tells of, or what is wrong with its struct.
+/// The type in a schema capsule, or the defect of its struct.
 ///
 /// # Errors
 /// `ValueError` for a capsule of another name.
@@ -145,10 +143,10 @@ fn type_of_stream(stream: &mut ArrowArrayStream) -> Checked<DataType> {
     }
 }
 
-/// The type that a schema tells of.
+/// The type in a schema.
 ///
 /// # Safety
-/// The pointer is null or, as all pointers in its struct, to what the interface says.
+/// All pointers, including those in the struct, are null or as the interface defines them.
 unsafe fn type_of(schema: *const ArrowSchema, depth: usize) -> Checked<DataType> {
     // SAFETY: passed on from the caller.
     let schema = unsafe { reference(schema, "schema")? };
@@ -221,7 +219,7 @@ fn next_of(stream: &mut ArrowArrayStream) -> Checked<Option<ArrowArray>> {
     }
 }
 
-/// What a stream says of its last failure.
+/// The stream's message for its last failure.
 fn failure_of(stream: &mut ArrowArrayStream, code: i32) -> String {
     // SAFETY: the stream is not released, and has failed just now.
     let text = { stream.get_last_error }.map(|get_last_error| unsafe { get_last_error(stream) });
@@ -236,13 +234,13 @@ fn failure_of(stream: &mut ArrowArrayStream, code: i32) -> String {
     }
 }
 
-/// Items that follow one another in a struct that was checked.
+/// Contiguous items of a checked struct.
 #[derive(Clone)]
 pub struct Array {
     owner: Arc<ArrowArray>,
     /// The struct: the owner, or one of its children.
     at: *const ArrowArray,
-    /// The items, as buffers have them.
+    /// The range of the items in the buffers.
     items: Range<usize>,
 }
 
@@ -263,12 +261,12 @@ impl Array {
         self.items.len()
     }
 
-    /// What keeps the memory of all its items.
+    /// The owner of the memory of all its items.
     pub fn owner(&self) -> Arc<ArrowArray> {
         Arc::clone(&self.owner)
     }
 
-    /// Some of the items.
+    /// A subrange of the items.
     pub fn slice(&self, from: usize, len: usize) -> Self {
         assert!(from <= self.len() && len <= self.len() - from);
         let from = self.items.start + from;
@@ -279,7 +277,7 @@ impl Array {
         }
     }
 
-    /// The items of lists that lie anywhere in them.
+    /// All items of the child of variable-size lists.
     pub fn child(&self) -> Self {
         // SAFETY: `check` has read both structs, which the owner keeps.
         let (at, child) = unsafe {
@@ -294,13 +292,13 @@ impl Array {
         }
     }
 
-    /// The items of lists of one size; with 1, the column of a table.
+    /// The items of fixed-size lists; with 1, the column of a table.
     pub fn items(&self, size: usize) -> Self {
         self.child()
             .slice(self.items.start * size, self.len() * size)
     }
 
-    /// The items that are null.
+    /// Indices of null items.
     pub fn nulls(&self) -> impl Iterator<Item = usize> {
         let array = self.raw();
         let Range { start, end } = self.items;
@@ -324,8 +322,7 @@ impl Array {
         })
     }
 
-    /// The offsets or sizes in a buffer: one for each item, and some more. Copied if they are not
-    /// aligned.
+    /// The offsets or sizes in a buffer: one per item, plus `more`. Copied if unaligned.
     pub fn offsets<T: Pod>(&self, buffer: usize, more: usize) -> Cow<'_, [T]> {
         let bytes = self.values(buffer, size_of::<T>(), more);
         match bytemuck::try_cast_slice(bytes) {
@@ -361,7 +358,7 @@ impl Array {
         unsafe { &*self.at }
     }
 
-    /// What lies at these places of a buffer that the type has; `None` if there is no memory.
+    /// The bytes of a range of a buffer of this type; `None` if there is no memory.
     fn bytes(&self, buffer: usize, places: Range<usize>) -> Option<&[u8]> {
         // SAFETY: the places are those of items, and `check` has looked at each buffer: that it is
         // there, and large enough as far as the interface lets that be known.
@@ -372,10 +369,10 @@ impl Array {
         }
     }
 }
-/// Check that an array can be what its schema says; returns the places of its items in its buffers.
+/// Check that an array fits its schema; returns the range of its items in its buffers.
 ///
 /// # Safety
-/// The pointer is null or, as all pointers in its struct, to what the interface says.
+/// All pointers, including those in the struct, are null or as the interface defines them.
 unsafe fn check(array: *const ArrowArray, data_type: &DataType) -> Checked<Range<usize>> {
     // SAFETY: passed on from the caller.
     let array = unsafe { reference(array, "array")? };
@@ -392,11 +389,11 @@ unsafe fn check(array: *const ArrowArray, data_type: &DataType) -> Checked<Range
         }
     };
     let too_long = || format!("its array of type {data_type} has {length} items from {offset} on");
-    // What buffers and children hold, those that the offset skips included.
+    // Length of buffers and children, including the items skipped by the offset.
     let end = length.checked_add(offset).ok_or_else(too_long)?;
     let widths = widths_of(data_type)?;
     let buffers = usize::try_from(array.n_buffers).ok();
-    // Without any null, a producer may leave even that one out.
+    // Without nulls, a producer may omit the null buffer.
     let has_nulls = buffers == Some(1 + widths.len());
     if !has_nulls && (buffers, widths.len()) != (Some(0), 0) {
         return Err(format!(
@@ -446,7 +443,7 @@ unsafe fn check(array: *const ArrowArray, data_type: &DataType) -> Checked<Range
     let children = unsafe { children(array.children, array.n_children, data_type.items().len()) };
     let children =
         children.map_err(|reason| format!("{reason}, in an array of type {data_type}"))?;
-    // Lists' offsets are compared with their child's length when they are read.
+    // List offsets are checked against the child's length when they are read.
     let needed = match data_type {
         DataType::List(Form::FixedSize(size), _) => end.checked_mul(*size).ok_or_else(too_long)?,
         DataType::Struct(_) => end,
@@ -464,13 +461,13 @@ unsafe fn check(array: *const ArrowArray, data_type: &DataType) -> Checked<Range
     Ok(offset..end)
 }
 
-/// How large a buffer is: bits of each item, and how many more there are than items.
+/// Size of a buffer: bits per item, and the number of extra items.
 struct Width {
     bits: usize,
     more: usize,
 }
 
-/// The buffers of an array beside that of nulls.
+/// The buffers of an array without the null buffer.
 fn widths_of(data_type: &DataType) -> Checked<Vec<Width>> {
     let width = |bits, more| Width { bits, more };
     Ok(match data_type {
@@ -488,7 +485,7 @@ fn widths_of(data_type: &DataType) -> Checked<Vec<Width>> {
 
 // Both
 
-/// A struct that a pointer leads to.
+/// The struct at a pointer.
 ///
 /// # Safety
 /// The pointer is null, or leads to such a struct for as long as the reference is used.
@@ -500,10 +497,10 @@ unsafe fn reference<'a, T>(pointer: *const T, what: &str) -> Checked<&'a T> {
     unsafe { pointer.as_ref() }.ok_or_else(|| format!("one of its {what} structs is missing"))
 }
 
-/// The children of a struct that has to have so many.
+/// The children of a struct that must have `count` of them.
 ///
 /// # Safety
-/// The pointer is null, or leads to as many as the struct says.
+/// The pointer is null, or points to as many children as the struct states.
 unsafe fn children<T>(
     children: *const *const T,
     count: i64,

@@ -1,7 +1,7 @@
-//! Arrow's C interface: arrays come in and go out as structs in capsules, over the same memory.
+//! Arrow's C interface: arrays are imported and exported as structs in capsules, sharing memory.
 //!
-//! Of Arrow's types only lists of numbers are read and made, so its own library, with everything that
-//! it needs, would be more than half of what is compiled.
+//! Only lists of numbers are read and written; Arrow's own library with its dependencies would be
+//! more than half of the compiled code.
 
 #[allow(unsafe_code, reason = "lends NumPy's memory to Arrow")]
 mod export;

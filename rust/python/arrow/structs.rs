@@ -8,7 +8,7 @@ use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::PyCapsule;
 
-/// The flag of a schema whose arrays may have nulls.
+/// Schema flag for arrays that may have nulls.
 const NULLABLE: i64 = 2;
 
 /// `struct ArrowSchema`.
@@ -52,10 +52,10 @@ pub struct ArrowArrayStream {
 
 /// A struct of the interface, which its owner releases.
 pub trait Struct: Send + Sized + 'static {
-    /// How capsules of it are called.
+    /// Name of its capsules.
     const NAME: &CStr;
 
-    /// One that is released already: room for another.
+    /// A released struct, to be overwritten.
     fn released() -> Self;
 }
 
@@ -95,25 +95,25 @@ structs! {
 // SAFETY: a shared array is only read, until its last owner releases it.
 unsafe impl Sync for ArrowArray {}
 
-/// A struct in a capsule of ours.
+/// A struct of this library in a capsule.
 pub fn capsule<T: Struct>(py: Python, made: T) -> PyResult<Bound<PyCapsule>> {
     PyCapsule::new_with_value(py, made, T::NAME)
 }
 
-/// Take a capsule's struct, and leave a released one: so it has one owner.
+/// Take a capsule's struct and leave a released one, so that it has one owner.
 ///
 /// # Errors
-/// As of `pointer_in`.
+/// As `pointer_in`.
 pub fn taken<T: Struct>(capsule: &Bound<PyCapsule>) -> PyResult<T> {
     let held = pointer_in(capsule)?;
     // SAFETY: a capsule of this name holds such a struct.
     Ok(unsafe { ptr::replace(held, T::released()) })
 }
 
-/// Where a capsule's struct lies.
+/// The address of a capsule's struct.
 ///
 /// # Errors
-/// `ValueError` for a capsule of something else, `TypeError` for a struct that is not aligned.
+/// `ValueError` for a capsule of another name, `TypeError` for a struct that is not aligned.
 pub fn pointer_in<T: Struct>(capsule: &Bound<PyCapsule>) -> PyResult<*mut T> {
     let pointer = capsule.pointer_checked(Some(T::NAME))?.cast::<T>();
     if pointer.is_aligned() {
@@ -125,7 +125,7 @@ pub fn pointer_in<T: Struct>(capsule: &Bound<PyCapsule>) -> PyResult<*mut T> {
 
 // Ours
 
-/// Memory that an array leads to, and its owner.
+/// Memory of an array, and its owner.
 pub struct Buffer {
     data: *const c_void,
     owner: Box<dyn Any + Send>,
@@ -145,7 +145,7 @@ impl Buffer {
     }
 }
 
-/// What a struct of ours leads to, until it is released.
+/// Data of an exported struct, kept until it is released.
 struct Kept<T> {
     children: Vec<*mut T>,
     buffers: Vec<*const c_void>,
@@ -183,7 +183,7 @@ macro_rules! made {
     ($($kind:ident)*) => {
         $(
             impl $kind {
-                /// Add what the struct leads to, of which nothing is missing until it is released.
+                /// Attach the data; everything in it stays alive until the release.
                 fn keeping(mut self, kept: Box<Kept<Self>>) -> Self {
                     unsafe extern "C" fn release(made: *mut $kind) {
                         // SAFETY: who releases it hands over a struct that `keeping` has made.
@@ -206,8 +206,7 @@ macro_rules! made {
 made! { ArrowSchema ArrowArray }
 
 impl ArrowSchema {
-    /// A schema of this format, whose children may have nulls, as Arrow's libraries make them by
-    /// default.
+    /// A schema of this format. Children may have nulls, which is the default of Arrow's libraries.
     pub fn new(format: &str, mut children: Vec<Self>) -> Self {
         for child in &mut children {
             child.name = c"item".as_ptr();
@@ -232,7 +231,7 @@ impl ArrowArray {
     /// An array without nulls.
     ///
     /// # Safety
-    /// The buffers and children hold what an array of this length has.
+    /// The buffers and children fit an array of this length.
     pub unsafe fn new(length: usize, buffers: Vec<Buffer>, children: Vec<Self>) -> Self {
         let mut kept = Kept::new(children);
         kept.buffers.push(ptr::null()); // where nulls are

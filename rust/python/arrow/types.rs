@@ -1,42 +1,42 @@
-//! Arrow's types, as far as rows can be made of them, and the names of all others.
+//! Arrow types that rows can be read from, and the names of all others.
 
 use std::fmt::{self, Display};
 
-/// What an array holds.
+/// The type of an array.
 #[derive(Clone, PartialEq)]
 pub enum DataType {
     Number(Number),
     List(Form, Box<Item>),
     Struct(Vec<Item>),
-    /// Numbers of items, and the type of these.
+    /// Types of the indices and of the items.
     Dictionary(Box<Self>, Box<Self>),
-    /// The name of a type that is not read.
+    /// The name of an unsupported type.
     Other(&'static str),
 }
 
-/// What lists or columns hold.
+/// The items of a list or column.
 #[derive(Clone, PartialEq)]
 pub struct Item {
     pub data_type: DataType,
     pub is_nullable: bool,
 }
 
-/// How lists lie in the array of their items.
+/// Storage of lists in the array of their items.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Form {
-    /// By 32-bit offsets.
+    /// 32-bit offsets.
     List,
-    /// By 64-bit offsets.
+    /// 64-bit offsets.
     LargeList,
-    /// By 32-bit offsets and sizes.
+    /// 32-bit offsets and sizes.
     ListView,
-    /// By 64-bit offsets and sizes.
+    /// 64-bit offsets and sizes.
     LargeListView,
-    /// All of one size, one after the other.
+    /// A fixed size, contiguous.
     FixedSize(usize),
 }
 
-/// Numbers, of which booleans are packed to one bit.
+/// Number types; booleans are packed to one bit.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Number {
     Boolean,
@@ -53,7 +53,7 @@ pub enum Number {
     Float64,
 }
 
-/// Each number's format in Arrow, and its kind and bytes in NumPy.
+/// Each number type's format in Arrow, and its kind and bytes in NumPy.
 const NUMBERS: [(Number, &str, (u8, usize)); 12] = [
     (Number::Boolean, "b", (b'b', 1)),
     (Number::Int8, "c", (b'i', 1)),
@@ -70,7 +70,7 @@ const NUMBERS: [(Number, &str, (u8, usize)); 12] = [
 ];
 
 impl Form {
-    /// How schemas name it.
+    /// The format string in schemas.
     pub fn format(self) -> String {
         match self {
             Self::List => "+l".to_owned(),
@@ -83,13 +83,13 @@ impl Form {
 }
 
 impl Number {
-    /// The number that NumPy has under this kind and number of bytes.
+    /// The number type of this NumPy kind and item size.
     pub fn of_numpy(kind: u8, bytes: usize) -> Option<Self> {
         let mut numbers = NUMBERS.iter();
         { numbers.find(|(_, _, numpy)| *numpy == (kind, bytes)) }.map(|(number, ..)| *number)
     }
 
-    /// How schemas name it.
+    /// The format string in schemas.
     pub fn format(self) -> &'static str {
         self.row().1
     }
@@ -110,7 +110,7 @@ impl Number {
 }
 
 impl DataType {
-    /// Lists of items that may be null, as Arrow's libraries make them by default.
+    /// Lists of nullable items, the default of Arrow's libraries.
     pub fn list(form: Form, data_type: Self) -> Self {
         let is_nullable = true;
         let item = Item {
@@ -120,7 +120,7 @@ impl DataType {
         Self::List(form, item.into())
     }
 
-    /// The type of a format without children; `None` if there is none.
+    /// The type of a format without children; `None` if unknown.
     pub fn of_leaf(format: &str) -> Option<Self> {
         if let Some((number, ..)) = NUMBERS.iter().find(|(_, name, _)| *name == format) {
             return Some(Self::Number(*number));
@@ -149,7 +149,7 @@ impl DataType {
         }))
     }
 
-    /// What its arrays have children of.
+    /// The items of its children.
     pub fn items(&self) -> &[Item] {
         match self {
             Self::List(_, item) => std::slice::from_ref(item),

@@ -1,4 +1,4 @@
-//! Fields: how their values are read.
+//! Fields: options and values.
 
 use fastcollate::batch::{FieldKind, FieldSpec as Spec, Layers, Spread};
 use fastcollate::plan::Turns;
@@ -13,11 +13,11 @@ use crate::ingest::{Missing, Rows, number_of};
 use crate::names::Names;
 use crate::plan::tables::{Column as IntColumn, column_of, usizes};
 
-/// How a field is read and written. Made once for a field, not once a call.
+/// Reading and writing options of a field. Made once per field, not per call.
 #[pyclass(frozen, module = "fastcollate._fastcollate")]
 pub struct FieldSpec(pub Spec);
 
-/// The kinds of fields, without what is known of experts.
+/// Kinds of fields, without the number of experts.
 const KINDS: Names<FieldKind> = Names::new(
     "align",
     &[
@@ -32,7 +32,7 @@ const KINDS: Names<FieldKind> = Names::new(
     ],
 );
 
-/// What fields of responses may be given along.
+/// Alignments that response fields may be given in.
 const ALONG: Names<FieldKind> = Names::new(
     "align",
     &[
@@ -41,7 +41,7 @@ const ALONG: Names<FieldKind> = Names::new(
     ],
 );
 
-/// Where one number per row lies.
+/// The tokens that take a row's one number.
 pub const SPREADS: Names<Spread> = Names::new(
     "spread",
     &[
@@ -105,13 +105,13 @@ impl FieldSpec {
         &self.0.key
     }
 
-    /// Name of the output's dtype; none where the largest index decides.
+    /// Name of the output's dtype; None if it follows from the largest index.
     #[getter]
     fn dtype(&self) -> Option<&'static str> {
         self.0.dtype.map(Dtype::name)
     }
 
-    /// What the rows hold.
+    /// The alignment of the rows.
     #[getter]
     fn align(&self) -> &'static str {
         KINDS.name(match self.0.kind {
@@ -120,14 +120,14 @@ impl FieldSpec {
         })
     }
 
-    /// Whether it is the loss mask.
+    /// True for the loss mask.
     #[getter]
     fn weighs(&self) -> bool {
         self.0.weighs
     }
 
-    /// How many values rows of these lengths have of fields of an alignment, from the first token of
-    /// their sequences or responses on, int64; None if the lengths do not say that.
+    /// Number of values of rows with these lengths for an alignment, from the first token of their
+    /// sequences or responses on, int64; None if it does not follow from the lengths.
     #[staticmethod]
     fn row_lens<'py>(
         py: Python<'py>,
@@ -144,13 +144,13 @@ impl FieldSpec {
         Ok(lens.map(|lens| column_of(py, lens)))
     }
 
-    /// Whether values are read and written here, and not kept by the caller.
+    /// True if values are read and written here, and not kept by the caller.
     #[getter]
     fn is_written(&self) -> bool {
         self.0.is_written()
     }
 
-    /// Read the one number of the row of that index, which may be None if there is a default.
+    /// Read the one number of the row at this index; it may be None if there is a default.
     fn number(&self, number: Bound<PyAny>, index: usize) -> Result<Option<PyNumber>> {
         let holds_floats = self.0.dtype.is_none_or(Dtype::is_float);
         let number = number_of(&self.0.name, index, &number, holds_floats, self.missing())?;
@@ -179,13 +179,13 @@ impl FieldSpec {
             slf.get().dtype(),
             spec.default.map(PyNumber),
         );
-        // Longer tuples cannot be converted at once.
+        // Longer tuples have no conversion.
         let layers = (layers.map(|Layers { begin, end }| (begin, end)),);
         let arguments = arguments.into_pyobject(slf.py())?.add(layers)?;
         Ok((slf.get_type(), arguments.cast_into()?))
     }
 
-    /// The same field of responses, given along them or along the sequences.
+    /// The same response field, given along responses or along sequences.
     fn along(&self, align: &str) -> Result<Self> {
         Ok(Self(Spec {
             kind: ALONG.value(align)?,
@@ -193,7 +193,7 @@ impl FieldSpec {
         }))
     }
 
-    /// The same field where it is read from its own output, which has no other layers.
+    /// The same field read from its own output, which has no other layers.
     fn of_output(&self) -> Self {
         let kind = match self.0.kind {
             FieldKind::Cut => FieldKind::Response,
@@ -209,7 +209,7 @@ impl FieldSpec {
         })
     }
 
-    /// The same field as an output of another dtype; none where the largest index decides.
+    /// The same field with another output dtype; None if it follows from the largest index.
     fn with_dtype(&self, dtype: Option<&str>) -> Result<Self> {
         let dtype = dtype.map(|name| Dtype::of_name(&self.0.key, name, self.0.dtypes()));
         let spec = Spec {
@@ -221,7 +221,7 @@ impl FieldSpec {
 }
 
 impl FieldSpec {
-    /// What a row may be that is None.
+    /// The meaning of rows that are None.
     pub fn missing(&self) -> Missing {
         match (self.0.default, self.0.kind) {
             (Some(default), _) => Missing::Is(default),
@@ -235,7 +235,7 @@ impl FieldSpec {
     /// Take the field's values, if they are written here.
     ///
     /// # Errors
-    /// What has not one row for each turn, and rows that cannot hold the output's kind of numbers.
+    /// Inputs without one row per turn, and rows that cannot hold the output's kind of numbers.
     pub fn read<'py>(
         &self,
         values: &Bound<'py, PyAny>,
@@ -257,8 +257,7 @@ impl FieldSpec {
     /// Take the values of a field that is written.
     ///
     /// # Errors
-    /// What `check_count` says of the number of rows, and rows that cannot hold the output's kind of
-    /// numbers.
+    /// Those of `check_count`, and rows that cannot hold the output's kind of numbers.
     pub fn rows<'py>(
         &self,
         values: &Bound<'py, PyAny>,
@@ -266,7 +265,7 @@ impl FieldSpec {
     ) -> Result<Rows<'py>> {
         let check = self.0.check();
         match self.0.dtype {
-            // As labels read them.
+            // Read in the same way as for labels.
             _ if matches!(check, Check::Whole(_)) => {
                 self.read_as::<f64>(values, check, check_count)
             }
@@ -301,7 +300,7 @@ impl FieldSpec {
     }
 }
 
-/// A number of Python's.
+/// A Python number.
 #[derive(Clone, Copy)]
 pub struct PyNumber(pub Number);
 

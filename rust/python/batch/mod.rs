@@ -1,4 +1,4 @@
-//! What a batch is asked for, and the table of its outputs.
+//! Batch requests, and the table of outputs.
 
 pub mod field;
 pub mod output_spec;

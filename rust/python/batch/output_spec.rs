@@ -1,4 +1,4 @@
-//! What a batch has beside its fields, as Python asks for it.
+//! The outputs of a batch besides its fields, as Python options.
 
 use fastcollate::batch::{Beside, LOSS_MASK, OutputSpec as Spec};
 use fastcollate::write::PositionPadding;
@@ -9,7 +9,7 @@ use pyo3::types::{PyTuple, PyType};
 use crate::error::Result;
 use crate::names::Names;
 
-/// The outputs that are no fields: their dtypes, and which of the optional ones there are.
+/// Outputs that are not fields: their dtypes, and which of the optional ones are present.
 #[pyclass(frozen, module = "fastcollate._fastcollate")]
 pub struct OutputSpec(pub Spec);
 
@@ -52,7 +52,7 @@ impl OutputSpec {
         Self(spec).with_loss_mask(loss_mask)
     }
 
-    /// What padding holds in the positions, if it was said, and their dtype.
+    /// Padding of the positions, if given, and their dtype.
     #[getter]
     fn position_ids(&self) -> (Option<&'static str>, &'static str) {
         let (padding, dtype) = self.0.position_ids;
@@ -62,7 +62,7 @@ impl OutputSpec {
         )
     }
 
-    /// Whether labels are shifted, and their dtype, if there are any.
+    /// True if labels are shifted, and their dtype; None without labels.
     #[getter]
     fn labels(&self) -> Option<(bool, &'static str)> {
         self.0
@@ -76,13 +76,13 @@ impl OutputSpec {
         self.0.input_ids.name()
     }
 
-    /// The dtype of the loss mask, if it says what trains.
+    /// The dtype of the loss mask, if it selects what trains.
     #[getter]
     fn loss_mask(&self) -> Option<&'static str> {
         self.0.loss_mask.map(Dtype::name)
     }
 
-    /// The same outputs with or without a loss mask that says what trains.
+    /// The same outputs with or without a loss mask that selects what trains.
     fn with_loss_mask(&self, dtype: Option<&str>) -> Result<Self> {
         let dtype = dtype.map(|name| Dtype::of_name(LOSS_MASK, name, Dtype::OF_WEIGHTS));
         Ok(Self(Spec {
@@ -109,7 +109,7 @@ impl OutputSpec {
     }
 }
 
-/// What padding of positions can hold.
+/// Padding of positions.
 pub const POSITION_IDS: Names<PositionPadding> = Names::new(
     "position_ids",
     &[

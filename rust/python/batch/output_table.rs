@@ -1,4 +1,4 @@
-//! The table of a batch's outputs as Python sees it.
+//! The table of a batch's outputs in Python.
 
 use std::borrow::Cow;
 
@@ -32,8 +32,7 @@ const ALIGNMENTS: Names<Alignment> = Names::new(
     ],
 );
 
-/// An output of a batch: what its values belong to, what it holds where no value goes, its dtype, and
-/// the index of the field that it comes with.
+/// An output of a batch: its alignment, padding value, dtype, and the index of its field.
 #[pyclass(frozen, eq, module = "fastcollate._fastcollate")]
 #[derive(Clone, PartialEq)]
 pub struct Output {
@@ -71,20 +70,20 @@ impl Output {
         &self.key
     }
 
-    /// What the values belong to.
+    /// The alignment of the values.
     #[getter]
     fn align(&self) -> &'static str {
         ALIGNMENTS.name(self.align)
     }
 
-    /// What stands where no value goes, if there can be such a place: a number, `"indices"` (every
-    /// index of the last dimension) or `"repeat_last"`.
+    /// The padding value, if there can be padding: a number, `"indices"` (every index of the last
+    /// dimension) or `"repeat_last"`.
     #[getter]
     fn fill(&self) -> Option<PyPadValue> {
         self.fill.map(PyPadValue)
     }
 
-    /// The name of the dtype, if the core writes the output.
+    /// Name of the dtype, if the core writes the output.
     #[getter]
     fn dtype(&self) -> Option<&'static str> {
         self.dtype.map(Dtype::name)
@@ -115,7 +114,7 @@ impl From<Described> for Output {
     }
 }
 
-/// The outputs of a batch in order: what is known of them without their values.
+/// The outputs of a batch in order, described without their values.
 #[pyclass(frozen, eq, module = "fastcollate._fastcollate")]
 #[derive(PartialEq)]
 pub struct OutputTable(Vec<Output>);
@@ -134,7 +133,8 @@ impl OutputTable {
         Self(outputs.iter().map(|output| output.get().clone()).collect())
     }
 
-    /// The outputs of a batch in a layout; `rounds_up` says whether places of packed rows are rounded up.
+    /// The outputs of a batch in a layout; `rounds_up` is true if the lengths of packed rows are
+    /// rounded up.
     #[staticmethod]
     fn of_layout(
         layout: &str,
@@ -175,7 +175,7 @@ impl OutputTable {
     }
 }
 
-/// What stands where no value goes, as Python has it.
+/// A padding value as Python has it.
 struct PyPadValue(PadValue);
 
 impl<'py> IntoPyObject<'py> for PyPadValue {

@@ -1,4 +1,4 @@
-//! Handing over: the memory of batches, and its views as arrays of NumPy's.
+//! Handover: the memory of batches, and NumPy views of it.
 
 #[allow(unsafe_code, reason = "makes arrays of NumPy's")]
 pub mod numpy_view;

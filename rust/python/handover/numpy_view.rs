@@ -1,4 +1,4 @@
-//! NumPy arrays over memory that something else keeps.
+//! NumPy arrays over memory owned by another object.
 
 use std::ffi::c_void;
 use std::ptr;
@@ -8,17 +8,17 @@ use numpy::prelude::*;
 use numpy::{PyArrayDescr, PyUntypedArray};
 use pyo3::prelude::*;
 
-/// An array of this dtype and shape over memory that its base keeps, read-only unless said otherwise.
+/// An array of this dtype and shape over memory owned by `base`, read-only by default.
 ///
-/// For all dtypes the same code: `PyArray::borrow_from_array`, made for each, is 1 KB each time.
+/// Not generic in the dtype: `PyArray::borrow_from_array` compiles to 1 KB per dtype.
 ///
 /// # Errors
-/// `ValueError` for more dimensions or bytes than NumPy counts.
+/// `ValueError` for more dimensions or bytes than NumPy supports.
 ///
 /// # Safety
-/// From `data` on lie all values of the array, each one of its dtype, and `base` keeps them in place
-/// as long as it lives. Whoever else has them is prepared for other values if they are writeable, and
-/// writes none if they are not.
+/// `data` points to all values of the array, each valid for its dtype, and `base` keeps them in
+/// place as long as it lives. Other users of the memory tolerate changes if the array is writeable,
+/// and do not write if it is not.
 pub unsafe fn view<'py>(
     base: Bound<'py, PyAny>,
     dtype: Bound<'py, PyArrayDescr>,

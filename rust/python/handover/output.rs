@@ -1,4 +1,4 @@
-//! Outputs handed over: NumPy views that keep a batch's memory alive.
+//! Outputs as NumPy views that keep a batch's memory alive.
 
 use std::ptr::with_exposed_provenance_mut;
 
@@ -13,10 +13,11 @@ use pyo3::types::{PyList, PyString, PyTuple};
 use crate::handover::numpy_view;
 use crate::handover::slab::{Slab, bytes_at};
 
-/// An output handed over: its key and its value.
+/// An output: its key and value.
 pub type Named<'py> = (Bound<'py, PyString>, Bound<'py, PyAny>);
 
-/// All outputs in order, None for what the caller keeps; `view` makes arrays of the written memory.
+/// All outputs in order, None for those kept by the caller; `view` makes arrays of the written
+/// memory.
 pub fn handed_over<'py>(
     py: Python<'py>,
     planned: &Planned,
@@ -37,7 +38,7 @@ pub fn handed_over<'py>(
     outputs.collect()
 }
 
-/// An array as a NumPy view of one that holds the bytes of a batch.
+/// An array as a NumPy view of the array that holds the bytes of a batch.
 pub fn view_of_bytes<'py>(
     bytes: &Bound<'py, PyArray1<u8>>,
     dtype: Dtype,
@@ -51,18 +52,17 @@ pub fn view_of_bytes<'py>(
     view.call_method1("reshape", (PyTuple::new(bytes.py(), &array.shape)?,))
 }
 
-/// A batch's slab, whose outputs are written, as the base of its NumPy arrays: it keeps the memory.
-/// Rust does not touch the bytes any more: they are Python's.
+/// The slab of a written batch, as the base of its NumPy arrays. Rust no longer touches the bytes.
 #[pyclass(frozen, module = "fastcollate._fastcollate")]
 pub struct Owner {
     _slab: Slab,
-    /// Address of its first aligned byte.
+    /// Address of the first aligned byte.
     start: usize,
     num_bytes: usize,
 }
 
 impl Owner {
-    /// The owner of a slab of which this many bytes are the batch's.
+    /// The owner of a slab, of which `num_bytes` belong to the batch.
     pub fn new(mut slab: Slab, num_bytes: usize) -> Self {
         Self {
             start: slab.bytes_mut().as_mut_ptr().expose_provenance(),
@@ -71,7 +71,7 @@ impl Owner {
         }
     }
 
-    /// An array as a NumPy one that keeps the slab alive.
+    /// A NumPy view that keeps the slab alive.
     pub fn view<'py>(
         owner: &Bound<'py, Self>,
         dtype: Dtype,
@@ -84,7 +84,7 @@ impl Owner {
             Dtype::I32 => numpy::dtype::<i32>(py),
             Dtype::I64 => numpy::dtype::<i64>(py),
             Dtype::F16 => numpy::dtype::<f16>(py),
-            // NumPy has no bfloat16: it is handed over as the int16 of its bits.
+            // NumPy has no bfloat16: it is returned as the int16 of its bits.
             Dtype::I16 | Dtype::Bf16 => numpy::dtype::<i16>(py),
             Dtype::F32 => numpy::dtype::<f32>(py),
             Dtype::F64 => numpy::dtype::<f64>(py),
@@ -95,16 +95,16 @@ impl Owner {
 
 #[pymethods]
 impl Owner {
-    /// All outputs, and what lies between them, as one NumPy array of bytes that keeps the slab alive:
-    /// they can be copied at once.
+    /// All outputs, and the gaps between them, as one NumPy array of bytes that keeps the slab
+    /// alive, for copying at once.
     fn bytes<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
         let dtype = numpy::dtype::<u8>(slf.py());
         view(slf, 0, dtype, &[slf.get().num_bytes])
     }
 }
 
-/// A NumPy array of that shape over the bytes that its owner has from `from` on, where values of
-/// this dtype were written.
+/// A NumPy array of this shape over the owner's bytes from `from` on, where values of this dtype
+/// were written.
 fn view<'py>(
     owner: &Bound<'py, Owner>,
     from: usize,

@@ -1,4 +1,4 @@
-//! Pools: the memory of slabs that are gone, for the next ones.
+//! Pools: recycled memory of slabs.
 
 use std::collections::VecDeque;
 use std::mem::take;
@@ -12,43 +12,43 @@ use pyo3::prelude::*;
 use super::slab::Memory;
 use crate::ingest::describe;
 
-/// A pool hands out memory of up to this many times the size that is asked for, so that a small
-/// batch that lives long does not hold the memory of a large one.
+/// A pool returns memory of at most this many times the requested size, so that a long-lived small
+/// batch does not hold the memory of a large one.
 const LARGEST_FIT: usize = 4;
 
-/// Below this size any memory is small.
+/// Memory up to this size is never too large for a request.
 const SMALL: usize = 1 << 20;
 
-/// A pool looks through all it has, so it keeps no more slabs than can be looked through at once.
+/// A pool searches all idle slabs linearly, so it keeps no more than this.
 const IDLE_SLABS: usize = 256;
 
-/// How many forks this process is away from the one that imported the module. Counted by Python's
-/// hook, since asking for the process id is a system call, which small batches would notice.
+/// Number of forks between this process and the one that imported the module. Counted by Python's
+/// hook: asking for the process id is a system call, too slow for small batches.
 static FORKS: AtomicU32 = AtomicU32::new(0);
 
-/// To be called in every forked child.
+/// Call in every forked child.
 #[pyfunction]
 pub fn forked() {
     FORKS.fetch_add(1, Ordering::Relaxed);
     threads::reset_in_child();
 }
 
-/// To be called before every fork: wait for threads of ours to end.
+/// Call before every fork: waits for helper threads to end.
 #[pyfunction]
 pub fn before_fork() {
     threads::before_fork();
 }
 
-/// To be called in the parent after every fork.
+/// Call in the parent after every fork.
 #[pyfunction]
 pub fn after_fork() {
     threads::after_fork();
 }
 
-/// Memory that waits for its next batch. Shared by the pool's Python object and its calls.
+/// Idle memory for the next batches. Shared by the pool's Python object and its calls.
 pub struct Pool {
     max_bytes: usize,
-    /// Memory handed out and not yet back.
+    /// Memory handed out and not yet returned.
     pub live_bytes: AtomicUsize,
     idle: Mutex<Idle>,
     /// `FORKS` when the above was last used.
@@ -65,9 +65,9 @@ impl Pool {
         }
     }
 
-    /// Make sure that the pool is this process's, and return `FORKS`: a forked child starts with an
-    /// empty pool. None if it cannot be used: a thread that the child does not have was just using
-    /// it, and will never unlock it.
+    /// Make the pool this process's, and return `FORKS`: a forked child starts with an empty pool.
+    /// None if it cannot be used, since at the fork a thread that the child does not have held its
+    /// lock.
     pub fn enter(&self) -> Option<u32> {
         let forks = FORKS.load(Ordering::Relaxed);
         if self.forks.load(Ordering::Acquire) != forks {
@@ -76,7 +76,7 @@ impl Pool {
                 Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
                 Err(TryLockError::WouldBlock) => return None,
             };
-            // Unless another thread of this process was faster.
+            // Unless another thread of this process has done so.
             if self.forks.load(Ordering::Acquire) != forks {
                 *idle = Idle::default();
                 self.live_bytes.store(0, Ordering::Relaxed);
@@ -86,12 +86,12 @@ impl Pool {
         Some(forks)
     }
 
-    /// Only for those who entered.
+    /// Only after `enter`.
     pub fn lock(&self) -> MutexGuard<'_, Idle> {
         self.idle.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Take memory back that was handed out.
+    /// Return memory to the pool.
     pub fn give_back(&self, memory: Memory) {
         let size = memory.size();
         self.live_bytes.fetch_sub(size, Ordering::Relaxed);
@@ -107,14 +107,14 @@ impl Pool {
         }
     }
 
-    /// Free the memory that is idle.
+    /// Free the idle memory.
     pub fn clear(&self) {
         let idle = take(&mut *self.lock());
         drop(idle);
     }
 }
 
-/// What a pool has to hand out, the longest unused first.
+/// Idle memory, the longest unused first.
 #[derive(Default)]
 pub struct Idle {
     slabs: VecDeque<Memory>,
@@ -122,7 +122,7 @@ pub struct Idle {
 }
 
 impl Idle {
-    /// The smallest that fits and is not much too large; of several, the last used.
+    /// The smallest memory that fits and is not much too large; of several, the last used.
     pub fn take(&mut self, bytes: usize) -> Option<Memory> {
         let fitting = bytes..=bytes.saturating_mul(LARGEST_FIT).max(SMALL);
         let mut found = None;
@@ -143,19 +143,20 @@ impl Idle {
 
 /// Recycles the memory of batches.
 ///
-/// Memory that is used again need not be mapped by the system again, which takes as long as writing
-/// it. A batch takes its memory from a pool, and it goes back by itself when the last tensor, array or
-/// view of it is gone, on whatever thread; until then nobody else gets it. A pool may be used by
-/// many threads. A forked child starts with an empty one.
+/// Recycled memory need not be mapped by the system again, which takes as long as writing it. A
+/// batch takes its memory from the pool, and the memory is returned when the last tensor, array or
+/// view of it is freed, on any thread. A pool may be used by many threads. A forked child starts
+/// with an empty one.
 ///
 /// Parameters
 /// ----------
 /// max_bytes
-///     The most bytes that are kept while no batch uses them. Beyond, the longest unused are freed.
+///     Maximum number of bytes kept while no batch uses them. Beyond it, the longest unused are
+///     freed.
 ///
 /// Notes
 /// -----
-/// A batch gets up to an eighth more memory than it fills, so that the next may be a bit larger.
+/// A batch gets up to an eighth more memory than it fills, so that the next may be slightly larger.
 #[pyclass(frozen, module = "fastcollate")]
 pub struct BufferPool {
     pub pool: Arc<Pool>,
@@ -183,19 +184,19 @@ impl BufferPool {
         Ok(Self { pool })
     }
 
-    /// The most bytes that are kept idle.
+    /// Maximum number of idle bytes.
     #[getter]
     fn max_bytes(&self) -> usize {
         self.pool.max_bytes
     }
 
-    /// Bytes that wait for a batch.
+    /// Number of idle bytes.
     #[getter]
     fn idle_bytes(&self) -> usize {
         self.pool.enter().map_or(0, |_| self.pool.lock().bytes)
     }
 
-    /// Bytes of batches that are alive, or of which any tensor or view is.
+    /// Bytes of batches that are alive, or that have a live tensor or view.
     #[getter]
     fn live_bytes(&self) -> usize {
         self.pool
@@ -203,7 +204,7 @@ impl BufferPool {
             .map_or(0, |_| self.pool.live_bytes.load(Ordering::Relaxed))
     }
 
-    /// Free the idle bytes. Batches that are alive keep theirs.
+    /// Free the idle bytes. Live batches keep theirs.
     fn clear(&self) {
         if self.pool.enter().is_some() {
             self.pool.clear();

@@ -14,8 +14,8 @@ use pyo3::types::PySlice;
 
 use super::pool::Pool;
 
-/// From this size on a slab is mapped and huge pages are asked for: fewer page faults. Below, an
-/// allocator such as glibc's recycles memory that is mapped already, which is faster still.
+/// From this size on, a slab is mapped with huge pages: fewer page faults. Below, an allocator such
+/// as glibc's recycles mapped memory, which is faster still.
 const MAP_FROM: usize = 32 << 20;
 
 /// Bytes of an array, as a view.
@@ -26,29 +26,29 @@ pub fn bytes_at<'py>(
     memory: &Bound<'py, PyArray1<u8>>,
     range: Range<usize>,
 ) -> PyResult<Bound<'py, PyAny>> {
-    // `PySlice::new` of PyO3 0.30 never frees the numbers.
+    // `PySlice::new` of PyO3 0.30 never frees its numbers.
     let slice = memory.py().get_type::<PySlice>();
     memory.get_item(slice.call1((range.start, range.end))?)
 }
 
-/// The memory of all outputs of a batch. When it is dropped, its pool takes the memory back.
+/// The memory of all outputs of a batch. When dropped, it is returned to its pool.
 pub struct Slab {
     memory: Memory,
     is_zeroed: bool,
     home: Option<Home>,
 }
 
-/// Where a slab's memory goes back to.
+/// The pool that a slab's memory returns to.
 struct Home {
-    /// A pool that is gone keeps nothing.
+    /// A freed pool takes nothing back.
     pool: Weak<Pool>,
-    /// When it was taken. Memory from before a fork is not the child's to recycle: writing to it
-    /// would copy each page.
+    /// `FORKS` when it was taken. A child does not recycle memory from before the fork: writing to
+    /// it would copy each page.
     forks: u32,
 }
 
 impl Slab {
-    /// Memory of at least `bytes`, from the pool if it has some that fits.
+    /// Memory of at least `bytes`, from the pool if it fits.
     ///
     /// # Errors
     /// `MemoryError`.
@@ -84,7 +84,7 @@ impl Slab {
         })
     }
 
-    /// Whether all bytes are zero. Those of recycled memory are what the last batch left.
+    /// True if all bytes are zero. Recycled memory holds the last batch.
     pub fn is_zeroed(&self) -> bool {
         self.is_zeroed
     }
@@ -96,8 +96,8 @@ impl Slab {
 }
 
 impl Drop for Slab {
-    /// May run on any thread, one of torch's autograd among them: takes one short lock and calls
-    /// nothing of Python's.
+    /// May run on any thread, including torch's autograd threads: takes one short lock and calls no
+    /// Python.
     fn drop(&mut self) {
         let Some(home) = self.home.take() else { return };
         if let Some(pool) = home.pool.upgrade()
@@ -108,8 +108,8 @@ impl Drop for Slab {
     }
 }
 
-/// Bytes to allocate for a slab of `bytes`: up to an eighth more, so that a batch that is slightly
-/// larger than the last fits too. Of a large slab that costs nothing until it is touched.
+/// Bytes to allocate for a slab of `bytes`: up to an eighth more, so that a slightly larger batch
+/// fits too. Untouched memory of a large slab costs nothing.
 fn rounded(bytes: usize) -> usize {
     let step = (bytes.next_power_of_two() / 16).max(CACHE_LINE);
     bytes.next_multiple_of(step)
@@ -119,7 +119,7 @@ fn rounded(bytes: usize) -> usize {
 #[derive(Default)]
 pub struct Memory {
     allocation: Allocation,
-    /// Its first aligned byte.
+    /// Address of the first aligned byte.
     origin: usize,
 }
 
@@ -135,14 +135,14 @@ impl Default for Allocation {
 }
 
 impl Memory {
-    /// So many bytes, all zero.
+    /// `bytes` bytes, all zero.
     pub fn zeroed(bytes: usize) -> PyResult<Self> {
         let out_of_memory = |error: &dyn std::fmt::Display| {
             PyMemoryError::new_err(format!("cannot take {bytes} bytes for the batch: {error}"))
         };
         if bytes >= MAP_FROM {
             let map = MmapMut::map_anon(bytes).map_err(|error| out_of_memory(&error))?;
-            // A hint: without huge pages it is only slower.
+            // A hint: without huge pages writing is only slower.
             #[cfg(target_os = "linux")]
             let _ = map.advise(memmap2::Advice::HugePage);
             return Ok(Self {
@@ -163,7 +163,7 @@ impl Memory {
         })
     }
 
-    /// Bytes from the first aligned one on.
+    /// Number of bytes from the first aligned one on.
     pub fn size(&self) -> usize {
         match &self.allocation {
             Allocation::Heap(memory) => memory.len().saturating_sub(CACHE_LINE),

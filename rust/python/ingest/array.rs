@@ -1,4 +1,4 @@
-//! NumPy arrays and torch tensors, viewed where they lie.
+//! NumPy arrays and torch tensors, read in place.
 
 use std::ffi::c_void;
 use std::slice;
@@ -13,8 +13,8 @@ use pyo3::types::{IntoPyDict, PyType};
 use super::{imported, tensor};
 use crate::error::{Error, Result};
 
-/// A C-contiguous array of tokens, whose memory is looked up again at every read: Python code that
-/// runs in between may move it.
+/// A C-contiguous array of tokens. Its memory is looked up at every read: Python code that runs in
+/// between may move it.
 pub struct ArrayView<'py> {
     array: Bound<'py, PyUntypedArray>,
     numbers: Numbers,
@@ -23,11 +23,11 @@ pub struct ArrayView<'py> {
     /// Number of values.
     len: usize,
     data: *mut c_void,
-    /// The tensor that the memory belongs to, if it is one's.
+    /// The tensor that owns the memory, if any.
     tensor: Option<Bound<'py, PyAny>>,
 }
 
-/// The types of numbers that are viewed. Bool is read as bytes.
+/// Number types that are read in place. Bool is read as bytes.
 #[derive(Clone, Copy, PartialEq)]
 enum Numbers {
     Bool,
@@ -43,16 +43,16 @@ enum Numbers {
     F64,
 }
 
-/// What arrays of half and extended precision become, rounded once.
+/// Target type of half- and extended-precision arrays, rounded once.
 #[derive(Clone, Copy, PartialEq)]
 pub enum Float {
-    /// What all narrower outputs are rounded from.
+    /// Precision that all narrower outputs are rounded from.
     Single,
     Double,
 }
 
 impl Float {
-    /// What values become that are read as `T` afterwards.
+    /// Target type of values that are then read as `T`.
     pub fn before<T: Element>() -> Self {
         if T::DTYPE == f64::DTYPE {
             Self::Double
@@ -63,9 +63,9 @@ impl Float {
 }
 
 impl<'py> ArrayView<'py> {
-    /// View an array; one that is strided, byte-swapped, unaligned or of an `unusual` float type is
-    /// converted by NumPy first. Its first dimensions, `leading` of them, count the tokens; it has
-    /// no fewer.
+    /// View an array. An array that is strided, byte-swapped, unaligned or of an `unusual` float
+    /// type is converted by NumPy first. Its first `leading` dimensions count the tokens; it has at
+    /// least that many.
     ///
     /// # Errors
     /// `TypeError` for dtypes that are not numbers and for masked arrays.
@@ -102,7 +102,7 @@ impl<'py> ArrayView<'py> {
         numbers: Numbers,
         tensor: Option<Bound<'py, PyAny>>,
     ) -> Self {
-        // Read once, so that all that follows from it goes together.
+        // Read once, so that everything derived from it is consistent.
         let shape = array.shape().to_vec();
         let (tokens, trailing) = shape.split_at(leading);
         Self {
@@ -121,23 +121,22 @@ impl<'py> ArrayView<'py> {
         self.tokens
     }
 
-    /// Dimensions of a token's values.
+    /// Trailing dimensions of a token's values.
     pub fn trailing(&self) -> &[usize] {
         &self.trailing
     }
 
-    /// Whether the memory is a tensor's, which another thread may move (`share_memory_`) without
-    /// any harm to the tensor.
+    /// True if the memory is a tensor's, which another thread may safely move (`share_memory_`).
     pub fn is_tensor(&self) -> bool {
         self.tensor.is_some()
     }
 
     /// All values, token by token; `None` if the array was moved, resized or given another dtype
-    /// since. To be used up before Python code can run again on this thread: to look a tensor up may
-    /// run some, so of two rows it has to be the first ([`ArrayView::is_tensor`]).
+    /// since. Use them before Python code can run again on this thread: looking up a tensor may run
+    /// some, so of two rows it must be the first ([`ArrayView::is_tensor`]).
     ///
     /// # Errors
-    /// What a tensor raises when it is asked for its memory.
+    /// Those of the tensor when its memory is looked up.
     pub fn values(&self) -> PyResult<Option<Slice<'_>>> {
         let len = self.len;
         let is_moved = match &self.tensor {
@@ -183,14 +182,14 @@ impl<'py> ArrayView<'py> {
     }
 }
 
-/// An array, and the tensor that it is a view of, if it is one.
+/// An array, and the tensor that it views, if any.
 pub struct ArrayInput<'py> {
     pub array: Bound<'py, PyUntypedArray>,
     pub tensor: Option<Bound<'py, PyAny>>,
 }
 
 impl<'py> ArrayInput<'py> {
-    /// An array that belongs to no tensor.
+    /// An array without a tensor.
     pub fn of_array(array: Bound<'py, PyUntypedArray>) -> Self {
         Self {
             array,
@@ -199,13 +198,13 @@ impl<'py> ArrayInput<'py> {
     }
 }
 
-/// Where an array's memory begins.
+/// Address of an array's memory.
 pub fn data(array: &Bound<PyUntypedArray>) -> *mut c_void {
     // SAFETY: `array` is a live ndarray, so its object can be read.
     unsafe { (*array.as_array_ptr()).fields.data.cast() }
 }
 
-/// What a contiguous, aligned array of native numbers holds; `None` if it is anything else.
+/// The type of a contiguous, aligned array of native numbers; `None` for any other array.
 fn viewable(array: &Bound<PyUntypedArray>) -> Option<Numbers> {
     let dtype = array.dtype();
     if !array.is_c_contiguous() || dtype.is_native_byteorder() == Some(false) {
@@ -244,7 +243,7 @@ fn ndarray(py: Python<'_>) -> PyResult<&Bound<'_, PyType>> {
     imported(&NDARRAY, py, "numpy", "ndarray")
 }
 
-/// Let NumPy convert an array to a contiguous one of native numbers; `None` if it holds none.
+/// Convert an array to a contiguous one of native numbers in NumPy; `None` if it has no numbers.
 fn native<'py>(
     array: &Bound<'py, PyUntypedArray>,
     unusual: Float,
@@ -259,13 +258,13 @@ fn native<'py>(
         (b'f', _) => PyArrayDescr::of::<f32>(py).into_any(),
         _ => return Ok(None),
     };
-    // Beyond float32 is infinity, as everywhere here; NumPy would warn of it.
+    // Values beyond float32 become infinity, as everywhere here; NumPy would warn.
     let ignore = [("over", "ignore")].into_py_dict(py)?;
     let quiet = py
         .import(intern!(py, "numpy"))?
         .call_method("errstate", (), Some(&ignore))?;
     quiet.call_method0(intern!(py, "__enter__"))?;
-    // The method of ndarray itself: a subclass may have another.
+    // Method of ndarray itself: a subclass may override it.
     let options = [("order", "C")].into_py_dict(py)?;
     options.set_item("subok", false)?;
     let astype = ndarray(py)?.getattr(intern!(py, "astype"))?;

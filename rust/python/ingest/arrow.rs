@@ -1,4 +1,4 @@
-//! Arrow arrays of lists, by the PyCapsule interface: NumPy views of the memory they lie in.
+//! Arrow arrays of lists through the PyCapsule interface, as NumPy views of their memory.
 
 use std::sync::Arc;
 
@@ -15,23 +15,23 @@ use crate::arrow::{Array, ArrowArray, DataType, Form, Number, Source};
 use crate::error::{Error, Result};
 use crate::handover::numpy_view;
 
-/// Rows that follow one another in one array.
+/// Consecutive rows in one array.
 pub struct Chunk<'py> {
     /// A read-only array, (tokens, *trailing). Its base keeps Arrow's memory alive.
     pub values: Bound<'py, PyUntypedArray>,
-    /// Where rows begin in `values`, and their end.
+    /// Row offsets in `values`, with the end of the last.
     pub offsets: Vec<usize>,
-    /// Rows that are null, in order, if there may be any.
+    /// Indices of null rows, in order, if there may be any.
     pub nulls: Vec<usize>,
 }
 
 /// The rows of an Arrow array, or of each chunk of a chunked one (at least one, maybe empty);
-/// `None` if the object is not Arrow's. A table of one column is that column. `allows_null_rows` says
-/// that rows may be null, not their numbers.
+/// `None` if the object is not Arrow's. A table of one column is read as that column.
+/// `allows_null_rows` permits null rows, but not null numbers.
 ///
 /// # Errors
-/// `TypeError` if they are not lists of numbers, `ValueError` naming the row for nulls, and what
-/// the object's own methods raise.
+/// `TypeError` if they are not lists of numbers, `ValueError` naming the row for nulls, and
+/// exceptions of the object's own methods.
 pub fn chunks<'py>(
     object: &Bound<'py, PyAny>,
     place: &str,
@@ -58,13 +58,13 @@ pub fn chunks<'py>(
     Ok(Some(chunks))
 }
 
-/// Whether an object is one Arrow array, of which the items are lists.
+/// True if an object is one Arrow array whose items are lists.
 ///
-/// To ask it for its first item instead would be to trust its offsets: Arrow's own library ends the
-/// process where they do not fit.
+/// The first item is not read: that would trust the offsets, and Arrow's own library ends the
+/// process if they do not fit.
 ///
 /// # Errors
-/// What the object's own methods raise.
+/// Exceptions of the object's own methods.
 pub fn is_array_of_lists(object: &Bound<PyAny>, place: &str) -> Result<bool> {
     if !object
         .get_type()
@@ -100,22 +100,22 @@ pub fn arrow_chunks<'py>(
     Ok(Some(chunks.into_iter().map(pair).collect::<PyResult<_>>()?))
 }
 
-/// The rows of a chunk, and what errors are to say of it.
+/// The rows of a chunk, and their place for errors.
 struct Rows<'a> {
     place: &'a str,
-    /// The number of the chunk's first row.
+    /// Index of the chunk's first row.
     first: usize,
     allows_null_rows: bool,
-    /// Whether they are the one column of a table.
+    /// True if they are the one column of a table.
     is_column: bool,
     form: Form,
-    /// Of the lists of fixed size that tokens are: trailing dimensions.
+    /// Trailing dimensions, if tokens are fixed-size lists.
     trailing: Vec<usize>,
     number: Number,
 }
 
 impl<'a> Rows<'a> {
-    /// Rows of arrays of this type: of lists of numbers, or a table of one such column.
+    /// Rows of an array of this type: lists of numbers, or a table with one such column.
     fn of_type(data_type: &DataType, place: &'a str, allows_null_rows: bool) -> Result<Self> {
         let (is_column, data_type) = match data_type {
             DataType::Struct(columns) => match &columns[..] {
@@ -176,7 +176,7 @@ impl<'a> Rows<'a> {
             Form::ListView => self.viewed::<i32>(&column)?,
             Form::LargeListView => self.viewed::<i64>(&column)?,
             Form::FixedSize(size) => {
-                // Rows without items take no memory, so there may be any number of them.
+                // Empty rows take no memory, so there may be any number of them.
                 let count = column.len() + 1;
                 let mut offsets = reserved(count, column.len())?;
                 offsets.extend((0..count).map(|row| row * size));
@@ -191,8 +191,8 @@ impl<'a> Rows<'a> {
         })
     }
 
-    /// The tokens of all lists, and where rows begin in them: from 0 on, since a slice may begin
-    /// anywhere in its child.
+    /// The tokens of all lists, and the row offsets, from 0: a slice may begin anywhere in its
+    /// child.
     fn cut<O: Pod + Into<i64>>(&self, lists: &Array) -> Result<(Vec<Array>, Vec<usize>)> {
         if lists.len() == 0 {
             return Ok((Vec::new(), vec![0]));
@@ -200,7 +200,7 @@ impl<'a> Rows<'a> {
         let child = lists.child();
         let ends = lists.offsets::<O>(1, 1);
         let ends = || ends.iter().map(|&end| end.into());
-        // The producer's word is not taken for it: past the child is somebody else's memory.
+        // Checked, since memory past the child is foreign.
         let len = child.len() as i64;
         if !ends().is_sorted() || !ends().all(|end| (0..=len).contains(&end)) {
             return Err(self.invalid(format!(
@@ -214,7 +214,7 @@ impl<'a> Rows<'a> {
         Ok((vec![tokens], offsets))
     }
 
-    /// The tokens of list views: one span if they lie in order.
+    /// The tokens of list views: one span if they are in order.
     fn viewed<O: Pod + Into<i64>>(&self, lists: &Array) -> Result<(Vec<Array>, Vec<usize>)> {
         let child = lists.child();
         let len = child.len();
@@ -247,8 +247,8 @@ impl<'a> Rows<'a> {
         Ok((tokens.collect(), offsets))
     }
 
-    /// A NumPy array of the numbers of all tokens, and their trailing dimensions. Null rows may have
-    /// tokens, which are null, too.
+    /// A NumPy array of the numbers of all tokens, and their trailing dimensions. The tokens of
+    /// null rows are null too.
     fn numbers<'py>(
         &self,
         py: Python<'py>,
@@ -257,7 +257,7 @@ impl<'a> Rows<'a> {
         null_rows: &[usize],
     ) -> Result<Bound<'py, PyUntypedArray>> {
         let shape = [&offsets[offsets.len() - 1..], &self.trailing].concat();
-        // Items of a dimension that belong to one token.
+        // Number of items per token in this dimension.
         let mut items = 1_usize;
         for size in self.trailing.iter().map(Some).chain([None]) {
             let place = |index| {
@@ -274,7 +274,7 @@ impl<'a> Rows<'a> {
                 tokens = tokens.iter().map(|items| items.items(size)).collect();
             }
         }
-        // As NumPy counts the bytes of an array: without dimensions of nothing.
+        // As NumPy counts bytes: without dimensions of size 0.
         let mut sizes = shape.iter().filter(|&&size| size > 0);
         let bytes = sizes.try_fold(size_of::<u64>(), |bytes, &size| bytes.checked_mul(size));
         if bytes.is_none_or(|bytes| isize::try_from(bytes).is_err()) {
@@ -315,7 +315,7 @@ impl<'a> Rows<'a> {
     }
 }
 
-/// The nulls in arrays that follow one another.
+/// The nulls in consecutive arrays.
 fn nulls(arrays: &[Array]) -> impl Iterator<Item = usize> {
     let mut end = 0_usize;
     arrays.iter().flat_map(move |array| {
@@ -325,18 +325,18 @@ fn nulls(arrays: &[Array]) -> impl Iterator<Item = usize> {
     })
 }
 
-/// Memory for the offsets of so many rows.
+/// Memory for the offsets of the given number of rows.
 fn reserved(offsets: usize, rows: usize) -> Result<Vec<usize>> {
     let mut reserved = Vec::new();
     { reserved.try_reserve_exact(offsets) }.map_err(|_| no_memory_for(rows))?;
     Ok(reserved)
 }
 
-/// Keeps Arrow's memory for the NumPy array that has it as its base.
+/// Keeps Arrow's memory alive as the base of a NumPy array.
 #[pyclass(frozen, module = "fastcollate._fastcollate")]
 pub struct ArrowMemory(#[expect(dead_code, reason = "kept, not read")] Arc<ArrowArray>);
 
-/// The numbers of arrays that follow one another: a view of one that is aligned, else a copy.
+/// The numbers of consecutive arrays: a view of a single aligned one, else a copy.
 fn array_of<'py>(
     arrays: &[Array],
     shape: &[usize],
