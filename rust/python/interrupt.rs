@@ -1,4 +1,4 @@
-//! Ctrl-C: long work looks at pending signals every few milliseconds.
+//! Ctrl-C: long work polls for signals every few milliseconds.
 
 use std::time::{Duration, Instant};
 
@@ -7,7 +7,7 @@ use pyo3::prelude::*;
 
 use crate::error::{Error, Result};
 
-/// Raise what a signal handler raised, if a signal came.
+/// Run pending signal handlers, and raise their exception.
 ///
 /// # Errors
 /// The exception.
@@ -15,10 +15,10 @@ pub fn poll() -> Result<(), Core> {
     Ok(Python::attach(|py| py.check_signals()).map_err(Error::from)?)
 }
 
-/// Time between two looks at pending signals. Each may wait for the interpreter.
+/// Time between two polls for signals. Each may wait for the interpreter.
 const PATIENCE: Duration = Duration::from_millis(50);
 
-/// Do work with the interpreter released, and end it with what a signal handler raised.
+/// Do work with the interpreter released; an exception of a signal handler ends it.
 ///
 /// # Errors
 /// Those of the work, and the handler's exception.

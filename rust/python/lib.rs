@@ -1,4 +1,4 @@
-//! The Python module `fastcollate._fastcollate`: ingest, call the core, hand over.
+//! The Python module `fastcollate._fastcollate`: ingest, core calls and handover.
 
 mod arrow;
 mod batch;
@@ -50,7 +50,7 @@ mod _fastcollate {
     #[pymodule_export]
     use super::plan::stepping::{group_offsets, split_step, step_defect};
 
-    /// What options can be: the tables that also parse them.
+    /// Add the valid option names: the tables that also parse them.
     fn add_names(module: &Bound<PyModule>) -> PyResult<()> {
         use super::batch::output_spec::POSITION_IDS;
         use super::plan::layout::{LAYOUTS, PADDING_AS, SHIFTS};
@@ -83,8 +83,8 @@ mod _fastcollate {
     fn init(module: &Bound<PyModule>) -> PyResult<()> {
         let py = module.py();
         super::ingest::find_numpy(py)?;
-        // To make a type the interpreter is released under a lock. If another thread forked then, the
-        // child would wait for it for ever; here, nobody can call us yet.
+        // Making a type releases the interpreter under a lock. If another thread forked then, the
+        // child would wait for ever; here, no other call is possible yet.
         py.get_type::<super::ingest::ArrowMemory>();
         py.get_type::<super::handover::output::Owner>();
         if cfg!(not(Py_LIMITED_API)) {

@@ -1,12 +1,12 @@
-//! What options can be, by name: the one table of each set, for parsing, for errors and for Python.
+//! Option values by name: one table per set, for parsing, errors and Python.
 
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 
-/// The values of an option with their names. Tables hold a value's place among them.
+/// The values of an option with their names. Tables store the index of a value.
 pub struct Names<T: 'static> {
-    /// What the option is called, for errors.
+    /// The option's name, for errors.
     option: &'static str,
     all: &'static [(T, &'static str)],
 }
@@ -17,7 +17,7 @@ impl<T: Copy + PartialEq> Names<T> {
         Self { option, all }
     }
 
-    /// The value of a name.
+    /// The value with this name.
     ///
     /// # Errors
     /// `ValueError` that lists the names.
@@ -43,7 +43,7 @@ impl<T: Copy + PartialEq> Names<T> {
         self.all[self.place(value)].1
     }
 
-    /// The place of a value.
+    /// The index of a value.
     ///
     /// # Panics
     /// If the value has no name.
@@ -52,12 +52,12 @@ impl<T: Copy + PartialEq> Names<T> {
         place.expect("every value has a name")
     }
 
-    /// The value at a place, if there is one.
+    /// The value at an index, if present.
     pub fn at(&self, place: usize) -> Option<T> {
         self.all.get(place).map(|(value, _)| *value)
     }
 
-    /// All names, as Python reads them.
+    /// All names, as a Python tuple.
     ///
     /// # Errors
     /// `MemoryError`.

@@ -1,8 +1,8 @@
 //! Lists and tuples of Python numbers, decoded straight into the destination.
 //!
-//! This is the hot path: frameworks hand over `list[list[int]]`. An exact `int` or `float` is read
-//! from a borrowed item, since no Python code can run meanwhile; anything else is owned first, and
-//! the list's length is checked again after it.
+//! This is the hot path: frameworks pass `list[list[int]]`. An exact `int` or `float` is read from
+//! a borrowed item, since no Python code can run meanwhile; any other item is owned first, and the
+//! list's length is checked again afterwards.
 
 use std::ffi::c_int;
 use std::ptr;
@@ -17,8 +17,8 @@ use pyo3::types::{PyList, PyString, PyTuple};
 use super::number::{Decode, decode};
 use crate::error::{Error, Result};
 
-/// Items between the one that is read and the one whose memory is asked for. With 48 a batch of 4.7 M
-/// tokens takes 29.4 ms, with 96 27.9, with 128 27.0 and with 192 27.4.
+/// Prefetch distance in items. A batch of 4.7 M tokens takes 29.4 ms with 48, 27.9 with 96, 27.0
+/// with 128 and 27.4 with 192.
 const AHEAD: usize = 128;
 
 /// A `list` or `tuple`.
@@ -44,7 +44,7 @@ impl<'a, 'py> Items<'a, 'py> {
         }
     }
 
-    /// What gives a borrowed reference to the item of an index.
+    /// A function that returns a borrowed reference to the item at an index.
     ///
     /// # Safety
     /// To be used for indices below [`count`](Self::count) and, as the references, until Python
@@ -66,7 +66,7 @@ impl<'a, 'py> Items<'a, 'py> {
         move |index| unsafe { *first.add(index) }
     }
 
-    /// The same where only the stable interface may be used.
+    /// The same with the stable interface only.
     ///
     /// # Safety
     /// As there.
@@ -87,14 +87,15 @@ impl<'a, 'py> Items<'a, 'py> {
 
 /// Output types that exact Python numbers decode into without running Python code.
 pub trait DecodeExact: Decode {
-    /// Decode an exact `int`, `float` or `bool`; `None` for anything else and for what does not fit.
+    /// Decode an exact `int`, `float` or `bool`; `None` for any other object and for values that do
+    /// not fit.
     ///
     /// # Safety
     /// `item` points to a live object and the thread is attached to the interpreter.
     unsafe fn decode_exact(item: *mut ffi::PyObject) -> Option<Self>;
 }
 
-/// Types that an exact number is brought to by a function of its 64 bits as an int or a float.
+/// Types decoded by a function of an exact number's 64 bits as an int or a float.
 macro_rules! decode_exact {
     ($($type:ty: $read:ident, $cast:expr;)*) => {$(
         impl DecodeExact for $type {
@@ -163,11 +164,11 @@ unsafe fn exact_int(item: *mut ffi::PyObject) -> Option<i64> {
     }
 }
 
-/// The value of an int of at most one digit (30 bits), read where CPython keeps it.
+/// The value of an int of at most one digit (30 bits), read from CPython's struct.
 ///
-/// Calling CPython for every number instead takes 2.4 ns a token in the cache against 1.3, and
-/// 76 ms against 60 for 4.7 M tokens with three fields. The layout is fixed for released versions
-/// on 64-bit machines; `check_digits` refuses to be loaded where digits are smaller.
+/// Calling CPython for every number takes 2.4 ns a token in the cache instead of 1.3, and 76 ms
+/// instead of 60 for 4.7 M tokens with three fields. The layout is fixed for released versions on
+/// 64-bit machines; `check_digits` refuses to load if digits are smaller.
 ///
 /// # Safety
 /// `item` points to a live exact int.
@@ -199,7 +200,7 @@ unsafe fn one_digit(item: *mut ffi::PyObject) -> Option<i64> {
     is_one_digit.then(|| sign as i64 * digit)
 }
 
-/// Where the layout is not known, CPython is asked for every number.
+/// If the layout is unknown, CPython is called for every number.
 #[cfg(not(all(
     not(any(Py_LIMITED_API, Py_3_15, PyPy, GraalPy)),
     target_pointer_width = "64"
@@ -209,7 +210,7 @@ unsafe fn one_digit(_: *mut ffi::PyObject) -> Option<i64> {
     None
 }
 
-/// Check that an int's digits have the 30 bits that `one_digit` takes them for.
+/// Check that an int's digits have 30 bits, as `one_digit` assumes.
 ///
 /// # Errors
 /// `ImportError` for a CPython that was configured with digits of 15 bits.
@@ -224,8 +225,8 @@ pub fn check_digits(py: Python) -> PyResult<()> {
     ))
 }
 
-/// Ask for an object's memory ahead of its use. The numbers of a list lie anywhere, so the
-/// processor cannot foresee them: 94 ms become 101 without.
+/// Prefetch an object. The numbers of a list are scattered in memory, so the processor cannot
+/// predict them: without prefetches 94 ms become 101.
 #[inline]
 fn prefetch<T>(item: *const T) {
     #[cfg(target_arch = "x86_64")]
@@ -238,10 +239,10 @@ fn prefetch<T>(item: *const T) {
     let _ = item;
 }
 
-/// Ask for a list's memory before it is read from item `from` on: first for where its items are, then
-/// for the items' addresses. Nobody else foresees rows that are read in another order than they were
-/// made in: a packed batch of 1.6 M tokens with three fields takes 13.8 ms instead of 18.1 (one that
-/// keeps the order, 11). Asking for the first items, too, saves 5 % more, but costs others 2 %.
+/// Prefetch a list before it is read from item `from` on: first the list object, then the items'
+/// addresses. The processor cannot predict rows that are read in another order than they were made
+/// in: a packed batch of 1.6 M tokens with three fields takes 13.8 ms instead of 18.1 (11 in the
+/// original order). Prefetching the first items too saves another 5 %, but costs other batches 2 %.
 pub fn announce(list: &Bound<PyList>, len: usize, from: usize, lookahead: Lookahead) {
     /// Addresses in a cache line.
     const LINE: usize = 8;
@@ -255,7 +256,7 @@ pub fn announce(list: &Bound<PyList>, len: usize, from: usize, lookahead: Lookah
                 prefetch(items.wrapping_add(index));
             }
         }
-        // Where lists lie is not to be known, or may change.
+        // The layout of lists is unknown, or may change.
         #[cfg(any(Py_LIMITED_API, Py_GIL_DISABLED))]
         Lookahead::Next => {
             let _ = (len, from, LINE);
@@ -263,7 +264,7 @@ pub fn announce(list: &Bound<PyList>, len: usize, from: usize, lookahead: Lookah
     }
 }
 
-/// Decode `out.len()` items from `from` on. `len` is what the plan took for the list's length.
+/// Decode `out.len()` items from `from` on. `len` is the list's length in the plan.
 pub fn read_items<T: DecodeExact>(
     items: Items,
     len: usize,
@@ -308,7 +309,7 @@ pub fn read_items<T: DecodeExact>(
     })
 }
 
-/// Decode items from `from` on until one is not exact; returns how many were.
+/// Decode items from `from` on up to the first that is not exact; returns their number.
 ///
 /// # Safety
 /// `item_at` gives live objects for all indices below `len`, and the thread is attached to the
@@ -329,12 +330,12 @@ unsafe fn decode_while_exact<T: DecodeExact>(
             None => false,
         }
     };
-    // Every second item, of those that the loop below asks nobody for: as a rule two share a cache
-    // line. Asking for each costs 8 % in the cache, for none 7 % of long rows' time.
+    // Prefetch every second of the items that the loop below does not: usually two share a cache
+    // line. Prefetching each costs 8 % in the cache, prefetching none 7 % of the time of long rows.
     (from..len.min(from + AHEAD))
         .step_by(2)
         .for_each(|index| prefetch(item_at(index)));
-    // Two loops, so that there is no comparison for every item.
+    // Two loops avoid a comparison per item.
     let followed = out.len().min(len.saturating_sub(from + AHEAD));
     for (index, value) in out[..followed].iter_mut().enumerate() {
         prefetch(item_at(from + index + AHEAD));
@@ -350,22 +351,22 @@ unsafe fn decode_while_exact<T: DecodeExact>(
     out.len()
 }
 
-/// How far two lists were compared.
+/// Result of comparing two lists.
 pub enum Common {
-    /// So many items are the same; the next ones are not, or there is none.
+    /// Length of the common prefix.
     Len(usize),
-    /// After so many there is an item that is no exact int: what it stands for, only decoding tells.
+    /// Number of equal items before one that is not an exact int and must be decoded.
     Unknown(usize),
 }
 
-/// Items that are compared by their addresses at once.
+/// Items compared by address at once.
 const BLOCK: usize = 32;
 
-/// Compare `len` items of two lists as ints; each comes with its length by the plan and the position
-/// to begin at.
+/// Compare `len` items of two lists as ints; each list comes with its length in the plan and the
+/// position to begin at.
 ///
-/// Turns that were made by concatenation share their ints, so addresses are compared first. For a
-/// block in which some differ, the values after `AHEAD` more items are asked for at once.
+/// Turns made by concatenation share their int objects, so addresses are compared first. In a block
+/// with differences, the values `AHEAD` items later are prefetched at once.
 pub fn common_items(a: (Items, usize, usize), b: (Items, usize, usize), len: usize) -> Common {
     let ((a, a_len, a_from), (b, b_len, b_from)) = (a, b);
     with_critical_section2(a.object(), b.object(), || {
@@ -380,7 +381,7 @@ pub fn common_items(a: (Items, usize, usize), b: (Items, usize, usize), len: usi
             let block = begin..len.min(begin + BLOCK);
             let differing = |index| a_at(index).addr() ^ b_at(index).addr();
             let any = if block.len() == BLOCK {
-                // Four at a time: compiled for size, loops are not unrolled.
+                // Four at a time: loops are not unrolled when compiled for size.
                 { block.clone().step_by(4) }.fold(0, |any, index| {
                     let first = differing(index) | differing(index + 1);
                     any | first | differing(index + 2) | differing(index + 3)
@@ -409,18 +410,19 @@ pub fn common_items(a: (Items, usize, usize), b: (Items, usize, usize), len: usi
     })
 }
 
-/// What ends a run of equal items.
+/// End of a run of equal items.
 pub enum Run {
-    /// The item of this index, if there is one, may be equal or not.
+    /// The item at this index, if present, may be equal or not.
     Until(usize),
-    /// That of this index is another text.
+    /// The item at this index is a different text.
     UntilOther(usize),
 }
 
-/// Find where items end that are `item`, which is there, or the same text.
+/// Find the end of a run of items that are the given object or an equal text.
 ///
-/// For 100,000 strings, ten of each text but none the same object, this and all that is done about
-/// prompts takes 1.0 ms. By their UTF-8 it is 0.8, but free-threaded builds lock a str to make that.
+/// For 100,000 strings, ten of each text but all different objects, this and the other work on
+/// prompts takes 1.0 ms. Comparing UTF-8 takes 0.8, but free-threaded builds lock a str to create
+/// it.
 pub fn same_until(items: &Bound<PyList>, item: &Bound<PyAny>, index: usize) -> Run {
     let py = items.py();
     let text = item.cast_exact::<PyString>().ok();
@@ -447,7 +449,7 @@ pub fn same_until(items: &Bound<PyList>, item: &Bound<PyAny>, index: usize) -> R
     })
 }
 
-/// Whether an object is the same text; `None` for what is no exact `str`.
+/// True if an object is the same text; `None` if it is not an exact `str`.
 ///
 /// # Safety
 /// `other` points to a live object.

@@ -1,6 +1,6 @@
-//! Ingest: any accepted input becomes rows that can be read. What can be viewed is not copied.
+//! Ingest: converts any accepted input to readable rows, without copies if possible.
 
-/// A name of Python's as one `str` for all calls.
+/// A Python name as one `str` for all calls.
 macro_rules! intern {
     ($py:expr, $text:expr) => {{
         static PLACE: std::sync::OnceLock<pyo3::Py<pyo3::types::PyString>> =
@@ -42,11 +42,11 @@ use pyo3::types::{PyString, PyType};
 
 use crate::error::caught;
 
-/// What is kept for the next calls, made at the first one.
+/// A value made at the first call and kept for later ones.
 ///
-/// Nothing is locked while it is made: a signal handler that runs meanwhile may call us, and would wait
-/// for itself. Nor is the interpreter released while it is put away, as by `PyOnceLock` and
-/// `pyo3::intern`: if another thread forked then, the child would wait for it for ever.
+/// No lock is held while it is made: a signal handler that runs meanwhile may call this function,
+/// and would wait for itself. The interpreter is not released while it is stored, as `PyOnceLock`
+/// and `pyo3::intern` do: if another thread forked then, the child would wait for ever.
 fn kept<'py, T>(
     place: &'static OnceLock<Py<T>>,
     py: Python<'py>,
@@ -59,7 +59,7 @@ fn kept<'py, T>(
     Ok(place.get_or_init(|| made).bind(py))
 }
 
-/// A type of a module, which is imported at the first call.
+/// A type of a module that is imported at the first call.
 fn imported<'py>(
     place: &'static OnceLock<Py<PyType>>,
     py: Python<'py>,
@@ -80,11 +80,11 @@ pub fn interned<'py>(
     kept(place, py, || Ok(PyString::intern(py, text))).expect("texts are made without an error")
 }
 
-/// Let the binding of NumPy find what it needs, which runs Python code under a lock, and import what is
-/// asked for types, while nobody can call us yet.
+/// Initialise the NumPy binding, which runs Python code under a lock, and import the modules needed
+/// for types, before any other call is possible.
 ///
 /// # Errors
-/// `ImportError` where there is no NumPy that it knows.
+/// `ImportError` without a supported NumPy.
 pub fn find_numpy(py: Python) -> PyResult<()> {
     let empty = PyArray1::<i64>::from_vec(py, Vec::new());
     empty.try_readwrite()?;
@@ -92,10 +92,10 @@ pub fn find_numpy(py: Python) -> PyResult<()> {
     Ok(())
 }
 
-/// How an error message calls an object: `1.5 (float)`, abbreviated where it prints long.
+/// An object's text in error messages: `1.5 (float)`, abbreviated if long.
 ///
 /// # Errors
-/// What its own code raises, if that is no `Exception`.
+/// Those of its own code, unless a subclass of `Exception`.
 pub fn describe(object: &Bound<PyAny>) -> PyResult<String> {
     let py = object.py();
     let kind = caught(py, object.get_type().name())?;

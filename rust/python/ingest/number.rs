@@ -1,4 +1,4 @@
-//! Single numbers: what one item of a Python list may be.
+//! Single numbers: items of Python lists.
 
 use std::sync::OnceLock;
 
@@ -15,16 +15,16 @@ use crate::error::{Error, Result, caught};
 
 /// An output type that Python numbers can be decoded into.
 pub trait Decode: Element {
-    /// What an item has to be, for error messages.
+    /// The kind of number required, for error messages.
     const EXPECTED: &'static str;
-    /// The methods of which an object needs one to stand for such a number.
+    /// Methods of which an object needs one to be read as such a number.
     const METHODS: &'static [&'static str];
 
-    /// Call such a method, or read the value of a plain number.
+    /// Call one of the methods, or read the value of a plain number.
     fn extract(item: &Bound<PyAny>) -> PyResult<Self>;
 }
 
-/// Integers, by `__index__`.
+/// Integers, through `__index__`.
 macro_rules! decode_integer {
     ($($type:ty),*) => {$(
         impl Decode for $type {
@@ -38,7 +38,7 @@ macro_rules! decode_integer {
     )*};
 }
 
-/// Floats, by `__float__` or `__index__`.
+/// Floats, through `__float__` or `__index__`.
 macro_rules! decode_float {
     ($($type:ty: $float:ty, $cast:expr;)*) => {$(
         impl Decode for $type {
@@ -52,7 +52,7 @@ macro_rules! decode_float {
     )*};
 }
 
-/// Booleans, which 0 and 1 are too.
+/// Booleans, and the numbers 0 and 1.
 impl Decode for bool {
     const EXPECTED: &'static str = "pass True, False, 0 or 1";
     const METHODS: &'static [&'static str] = &["__index__"];
@@ -79,7 +79,7 @@ decode_float! {
 
 /// Decode one object of any type: NumPy scalars, subclasses, `__index__`, `__float__`.
 ///
-/// This may run Python code: the caller owns `item`, and must look again at what it came from.
+/// May run Python code: the caller owns `item`, and must check the container again afterwards.
 pub fn decode<T: Decode>(item: &Bound<PyAny>, place: impl Fn() -> InputPlace) -> Result<T> {
     let wrong_type = || Error::wrong_type(place().to_string(), item, T::EXPECTED);
     if !is_one_real_number(item)? {
@@ -112,8 +112,8 @@ pub fn decode<T: Decode>(item: &Bound<PyAny>, place: impl Fn() -> InputPlace) ->
     }))
 }
 
-/// Whether an object can stand for one real number. `float()` would also take an array of one item,
-/// the text in an array of no dimension, and the real part of a complex scalar.
+/// True if an object can be read as one real number. `float()` would also accept an array of one
+/// item, the text in a zero-dimensional array, and the real part of a complex scalar.
 fn is_one_real_number(item: &Bound<PyAny>) -> PyResult<bool> {
     static GENERIC: OnceLock<Py<PyType>> = OnceLock::new();
     let py = item.py();
@@ -132,7 +132,7 @@ fn is_one_real_number(item: &Bound<PyAny>) -> PyResult<bool> {
     Ok(true)
 }
 
-/// Whether this is a NumPy scalar that is an integer, a float or a boolean.
+/// True for a NumPy scalar that is an integer, a float or a boolean.
 fn is_real_scalar(item: &Bound<PyAny>) -> PyResult<bool> {
     static FLOATING: OnceLock<Py<PyType>> = OnceLock::new();
     static INTEGER: OnceLock<Py<PyType>> = OnceLock::new();
@@ -149,7 +149,7 @@ pub fn is_numpy_bool(item: &Bound<PyAny>) -> PyResult<bool> {
     item.is_instance(imported(&BOOL, item.py(), "numpy", "bool_")?)
 }
 
-/// Whether an object has a length, as rows do.
+/// True if an object has a length, as rows do.
 pub fn has_len(item: &Bound<PyAny>) -> PyResult<bool> {
     Ok(caught(item.py(), item.len())?.is_some())
 }

@@ -1,4 +1,4 @@
-//! What Python objects are: arrays, rows, sequences.
+//! Kinds of Python objects: arrays, rows, sequences.
 
 use std::sync::OnceLock;
 
@@ -12,26 +12,26 @@ use super::number::has_len;
 use super::{imported, tensor};
 use crate::error::{Error, Result, caught};
 
-/// Rows between two looks at pending signals.
+/// Rows between two polls for signals.
 pub const POLL_ROWS: usize = 1 << 16;
 
-/// Whether an object is a tensor of rows. Asked before its memory is, which may be a copy.
+/// True if an object is a tensor of rows. Checked before its memory is looked up, which may copy.
 pub fn has_rows(object: &Bound<PyAny>) -> Result<bool> {
     Ok(tensor::dimensions(object)?.is_some_and(|dimensions| dimensions > 1))
 }
 
-/// Whether a row is a list of lists or arrays, one for each token.
+/// True if a row is a list with one list or array per token.
 pub fn is_list_of_rows(row: &Bound<PyAny>) -> Result<bool> {
     let first = match (row.cast::<PyList>(), row.cast::<PyTuple>()) {
         (Ok(list), _) => list.get_item(0),
         (_, Ok(tuple)) => tuple.get_item(0),
         _ => return Ok(false),
     };
-    // An empty row has no first item, and is none.
+    // An empty row has no first item.
     first.map_or(Ok(false), |first| Ok(has_len(&first)?))
 }
 
-/// Whether a field's first item can only be a row, not a number.
+/// True if a field's first item can only be a row, not a number.
 pub fn is_row(field: &str, item: &Bound<PyAny>) -> Result<bool> {
     if let Some(dimensions) = tensor::dimensions(item)? {
         return Ok(dimensions > 0);
@@ -46,7 +46,7 @@ pub fn is_objects(array: &Bound<PyUntypedArray>) -> bool {
     array.ndim() == 1 && array.dtype().kind() == b'O'
 }
 
-/// Anything that is an array, or lends its memory as one: ndarray, tensor, `array.array`.
+/// The array of an object that is one or exports its memory as one: ndarray, tensor, `array.array`.
 pub fn as_array<'py>(
     object: &Bound<'py, PyAny>,
     place: impl Fn() -> String,
@@ -73,7 +73,7 @@ pub fn as_array<'py>(
     Ok(None)
 }
 
-/// Whether an object is a sequence of items, and does not only look like one.
+/// True for real sequences only, not for objects that merely look like one.
 pub fn is_sequence(object: &Bound<PyAny>) -> Result<bool> {
     if object.is_exact_instance_of::<PyList>() {
         return Ok(true);
@@ -88,19 +88,19 @@ pub fn is_sequence(object: &Bound<PyAny>) -> Result<bool> {
         && has(intern!(object.py(), "__len__"))?)
 }
 
-/// Whether an object is a mapping, as `collections.abc` sees it. `PyMapping` drops what that raises.
+/// True for mappings by `collections.abc`. `PyMapping` drops exceptions.
 fn is_mapping(object: &Bound<PyAny>) -> PyResult<bool> {
     static MAPPING: OnceLock<Py<PyType>> = OnceLock::new();
     let mapping = imported(&MAPPING, object.py(), "collections.abc", "Mapping")?;
     Ok(object.is_instance_of::<PyDict>() || object.is_instance(mapping)?)
 }
 
-/// A sequence as a list of its items.
+/// The items of a sequence as a list.
 pub fn to_list<'py>(sequence: &Bound<'py, PyAny>) -> Result<Bound<'py, PyList>> {
     if let Ok(list) = sequence.cast_exact::<PyList>() {
         return Ok(list.clone());
     }
-    // Python's own list raises where there is no memory, whatever the length was said to be.
+    // Python's own list raises if memory runs out, whatever the length claimed.
     let list = PyList::empty(sequence.py());
     for (index, item) in sequence.try_iter()?.enumerate() {
         list.append(item?)?;
@@ -111,8 +111,8 @@ pub fn to_list<'py>(sequence: &Bound<'py, PyAny>) -> Result<Bound<'py, PyList>> 
     Ok(list)
 }
 
-/// The rows of a column of the libraries `datasets` and pandas, read without a Python object for each
-/// number where there is none yet; `None` for anything else.
+/// The rows of a column of `datasets` or pandas, read without making a Python object per number;
+/// `None` for any other object.
 pub fn of_table<'py>(rows: &Bound<'py, PyAny>, place: &str) -> Result<Option<Bound<'py, PyAny>>> {
     let py = rows.py();
     let is_theirs = |module: Bound<PyString>| {
@@ -133,8 +133,8 @@ pub fn of_table<'py>(rows: &Bound<'py, PyAny>, place: &str) -> Result<Option<Bou
         .map_err(|cause| Error::raised(py, place, cause))
 }
 
-/// A row as a list of what it gives, if it is of a list's or tuple's subclass that iterates in its own
-/// way: NumPy and torch do not look into its storage either. Any other row as it is.
+/// A row of a list or tuple subclass with its own iterator, as a list of the items iterated: NumPy
+/// and torch do not read its storage either. Any other row unchanged.
 pub fn iterated<'py>(
     row: Bound<'py, PyAny>,
     place: impl Fn() -> String,

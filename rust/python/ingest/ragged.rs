@@ -10,14 +10,14 @@ use pyo3::types::PyType;
 use super::imported;
 use super::tensor::{is_nested, is_tensor};
 
-/// Rows that are spans of arrays, also where something else lies between them.
+/// Rows that are spans of arrays, possibly with gaps between them.
 ///
-/// Private: how a batch hands over its own outputs to be laid out anew, and a builder its rows.
+/// Private: used by a batch to lay out its own outputs anew, and by a builder for its rows.
 #[pyclass(frozen, module = "fastcollate._fastcollate")]
 pub struct RowSpans(Vec<ArraySpans>);
 
-/// Rows of one array: the array, and where in it each row starts and how long it is. Without an array,
-/// rows that are None.
+/// Rows of one array: the array, and the start and length of each row. Without an array, the rows
+/// are None.
 struct ArraySpans {
     values: Option<Py<PyAny>>,
     starts: Vec<usize>,
@@ -41,7 +41,7 @@ impl RowSpans {
         spans.collect::<PyResult<_>>().map(Self)
     }
 
-    /// Whether all rows are None.
+    /// True if all rows are None.
     #[getter]
     fn are_missing(&self) -> bool {
         self.0.iter().all(|span| span.values.is_none())
@@ -49,7 +49,7 @@ impl RowSpans {
 }
 
 impl RowSpans {
-    /// Rows of arrays, one array after the other.
+    /// Rows of several arrays, in the order of the arrays.
     pub fn of_parts(parts: Vec<Parts>) -> Self {
         let span = |part: Parts| ArraySpans {
             values: part.values.map(Bound::unbind),
@@ -60,27 +60,27 @@ impl RowSpans {
     }
 }
 
-/// An array or tensor of tokens, and where in it each row starts and how long it is. Without an array,
-/// rows that are None.
+/// An array or tensor of tokens, and the start and length of each row. Without an array, the rows
+/// are None.
 pub struct Parts<'py> {
     pub values: Option<Bound<'py, PyAny>>,
     pub starts: Vec<usize>,
     pub lens: Vec<usize>,
 }
 
-/// Whether an object holds rows as spans of one array.
+/// True if an object holds rows as spans of one array.
 ///
 /// # Errors
-/// What torch raises.
+/// Exceptions of torch.
 pub fn is_column(object: &Bound<PyAny>) -> PyResult<bool> {
     Ok(object.is_instance_of::<RowSpans>() || is_ragged(object)? || is_jagged(object)?)
 }
 
-/// The parts of a `Ragged`, a jagged nested tensor or `RowSpans`, array by array; `None` for anything
-/// else.
+/// The parts of a `Ragged`, a jagged nested tensor or `RowSpans`, array by array; `None` for any
+/// other object.
 ///
 /// # Errors
-/// `ValueError` for offsets that fall, and lengths that they leave no room for; what torch raises.
+/// `ValueError` for decreasing offsets and for lengths that exceed them; exceptions of torch.
 pub fn parts<'py>(object: &Bound<'py, PyAny>, field: &str) -> PyResult<Option<Vec<Parts<'py>>>> {
     let py = object.py();
     if let Ok(spans) = object.cast::<RowSpans>() {
@@ -116,19 +116,19 @@ fn is_ragged(object: &Bound<PyAny>) -> PyResult<bool> {
     )?)
 }
 
-/// Whether an object is a nested tensor of rows that lie one after the other.
+/// True for a nested tensor of contiguous rows.
 fn is_jagged(object: &Bound<PyAny>) -> PyResult<bool> {
     let py = object.py();
     if !is_nested(object)? {
         return Ok(false);
     }
     let jagged = py.import(intern!(py, "torch"))?.getattr("jagged")?;
-    // Another dimension than the first can be the ragged one, after a transposition.
+    // After a transposition, the ragged dimension may not be the first.
     Ok(object.getattr(intern!(py, "layout"))?.is(&jagged)
         && object.getattr("_ragged_idx")?.extract::<usize>()? == 1)
 }
 
-/// Rows that begin at the offsets, and end where the next begins, or before.
+/// Rows that begin at the offsets, and end at or before the next offset.
 fn of_offsets<'py>(
     values: Bound<'py, PyAny>,
     offsets: &Bound<'py, PyAny>,

@@ -1,4 +1,4 @@
-//! Reading what holds the rows of a field.
+//! Reading the rows of a field.
 
 use fastcollate::{Element, Error as Core, InputPlace, Number, Slice, check_type, read_slice};
 use numpy::PyUntypedArray;
@@ -26,30 +26,30 @@ const EXPECTED_NUMBERS: &str = "pass one number per token, or several as \
      fields={key: fastcollate.Field(rows)}";
 const EXPECTED_ROW_OF_ANY: &str = "pass a list, an array or a tensor of numbers";
 
-/// For fewer rows than these there is memory; asking takes small batches time.
+/// Memory is checked from this number of rows on: checking takes small batches time.
 const MANY_ROWS: usize = 1 << 16;
 
-/// What takes the rows of a field, whatever they come as.
+/// Reads the rows of a field in any accepted form.
 pub struct Reader<'a, 'py> {
     field: &'a str,
-    /// What the first row is called in errors.
+    /// Index of the first row in errors.
     first: usize,
-    /// Whether a row may have more dimensions than one.
+    /// True if a row may have more than one dimension.
     allows_trailing: bool,
-    /// What floats of unusual precision become.
+    /// Target type of floats of unusual precision.
     unusual: Float,
-    /// What a row may be that is None.
+    /// The meaning of rows that are None.
     missing: Missing,
     rows: Vec<Row<'py>>,
     shared: Vec<ArrayView<'py>>,
-    /// Dimensions of a token's values, and the row that they were seen in first.
+    /// Trailing dimensions of a token's values, and the first row that had them.
     trailing: Option<(Vec<usize>, usize)>,
-    /// Rows that only another device can read.
+    /// Rows on other devices.
     on_device: Vec<(usize, Bound<'py, PyAny>)>,
 }
 
 impl<'a, 'py> Reader<'a, 'py> {
-    /// A reader for a field of that name, whose values are read as `T`.
+    /// A reader for a field of this name, whose values are read as `T`.
     pub fn new<T: Element>(field: &'a str, allows_trailing: bool) -> Self {
         Self {
             field,
@@ -64,7 +64,7 @@ impl<'a, 'py> Reader<'a, 'py> {
         }
     }
 
-    /// The same reader, for rows that may be None.
+    /// The same reader, with a meaning for rows that are None.
     pub fn with_missing(self, missing: Missing) -> Self {
         Self { missing, ..self }
     }
@@ -72,7 +72,7 @@ impl<'a, 'py> Reader<'a, 'py> {
     /// Read all rows.
     ///
     /// # Errors
-    /// `TypeError` or `ValueError` naming the field and the first row that is none.
+    /// `TypeError` or `ValueError` naming the field and the first invalid row.
     pub fn read(mut self, rows: &Bound<'py, PyAny>) -> Result<Rows<'py>> {
         let is_list = rows.is_exact_instance_of::<PyList>();
         let read = of_table(rows, self.field)?;
@@ -96,7 +96,7 @@ impl<'a, 'py> Reader<'a, 'py> {
         Ok(self.finish())
     }
 
-    /// Read one row alone, which is the `index`th of its field.
+    /// Read a single row, with its index in the field.
     ///
     /// # Errors
     /// As [`Reader::read`].
@@ -107,10 +107,10 @@ impl<'a, 'py> Reader<'a, 'py> {
         Ok(self.finish())
     }
 
-    /// Read an array whose first dimension is the rows, with one token each.
+    /// Read an array whose first dimension is rows, with one token each.
     ///
     /// # Errors
-    /// `TypeError` for what is no array of numbers, and what `check_count` says of the rows' number.
+    /// `TypeError` for objects that are not arrays of numbers, and those of `check_count`.
     pub fn read_one_token_each(
         mut self,
         values: &Bound<'py, PyAny>,
@@ -127,8 +127,8 @@ impl<'a, 'py> Reader<'a, 'py> {
         }
     }
 
-    /// Refuse more rows than there is memory for them and their plan, where allocating its tables
-    /// would abort.
+    /// Refuse more rows than there is memory for, with their plan; allocating the tables would
+    /// abort.
     fn reserve(&mut self, rows: usize) -> Result<()> {
         let plan = if rows < MANY_ROWS { 0 } else { rows };
         Vec::<[u64; 32]>::new()
@@ -144,7 +144,8 @@ impl<'a, 'py> Reader<'a, 'py> {
         Rows::of_parts(self.field, self.first, self.rows, self.shared, trailing)
     }
 
-    /// Take an object that holds all rows in one piece of memory, or few, if it is one.
+    /// Read an object that holds all rows in one or a few pieces of memory; false for any other
+    /// object.
     fn read_column(&mut self, rows: &Bound<'py, PyAny>) -> Result<bool> {
         if !rows.is_instance_of::<PyUntypedArray>()
             && let Some(parts) = ragged::parts(rows, self.field)?
@@ -204,8 +205,8 @@ impl<'a, 'py> Reader<'a, 'py> {
         Ok(false)
     }
 
-    /// Take rows that are spans (start, len) of one array, whose first dimensions, `leading` of
-    /// them, count the tokens.
+    /// Take rows that are spans (start, len) of one array, whose first `leading` dimensions count
+    /// the tokens.
     fn read_parts(
         &mut self,
         values: ArrayInput<'py>,
@@ -281,7 +282,7 @@ impl<'a, 'py> Reader<'a, 'py> {
         let is_array = row.is_instance_of::<PyUntypedArray>();
         if !is_array && tensor::is_on_device(&row)? {
             self.on_device.push((index, row));
-            // Until all of them are copied at once.
+            // Placeholder until all of them are copied at once.
             self.rows.push(Row::Part {
                 array: 0,
                 start: 0,
@@ -315,7 +316,7 @@ impl<'a, 'py> Reader<'a, 'py> {
         dimensions == 1 || (dimensions > 1 && self.allows_trailing)
     }
 
-    /// Copy the rows that lie on other devices: one copy for all of a device and dtype.
+    /// Copy the rows on other devices: one copy per device and dtype.
     fn read_device_rows(&mut self) -> Result<()> {
         let mut rest = std::mem::take(&mut self.on_device);
         while let Some((_, first)) = rest.first() {
@@ -372,8 +373,8 @@ impl<'a, 'py> Reader<'a, 'py> {
         Ok(())
     }
 
-    /// Check that a row's tokens have values of the same shape as those of the rows before. A row
-    /// without tokens says nothing of them if it has one dimension.
+    /// Check that a row's tokens have the same trailing shape as those of the rows before. A
+    /// one-dimensional row without tokens has any.
     fn check_trailing(&mut self, row: usize, tokens: usize, trailing: &[usize]) -> Result<()> {
         if !self.allows_trailing || (tokens == 0 && trailing.is_empty()) {
             return Ok(());
@@ -395,7 +396,7 @@ impl<'a, 'py> Reader<'a, 'py> {
         Ok(())
     }
 
-    /// What a row is called in errors.
+    /// The place of a row in errors.
     fn place(&self, index: usize) -> String {
         format!("{}[{}]", self.field, self.first + index)
     }
@@ -410,7 +411,7 @@ pub fn no_memory_for(rows: usize) -> Error {
     PyMemoryError::new_err(format!("no memory for a plan of {rows} rows")).into()
 }
 
-/// A field's numbers if it holds one per row, which are read as `T`.
+/// The numbers of a field with one per row, read as `T`.
 pub fn numbers_of<T: Element>(
     field: &str,
     numbers: &Bound<PyAny>,
@@ -443,7 +444,7 @@ pub fn numbers_of<T: Element>(
     let numbers = to_list(numbers)?;
     check_count(numbers.len())?;
     if is_on_device {
-        // Copied at once; if torch cannot stack them, they are no numbers of one device.
+        // Copied at once; if torch cannot stack them, they are not numbers of one device.
         let stacked = tensor::stacked(&numbers);
         let place = || format!("{field}[0]");
         let stacked = stacked.map_err(|cause| Error::raised(numbers.py(), place(), cause))?;
@@ -457,7 +458,7 @@ pub fn numbers_of<T: Element>(
     Ok(Some(values.collect::<Result<_>>()?))
 }
 
-/// The one number of a row, which may be None where that is something.
+/// The one number of a row, which may be None if that has a meaning.
 pub fn number_of(
     field: &str,
     row: usize,
@@ -486,7 +487,7 @@ pub fn number_of(
     })
 }
 
-/// The numbers of an array of one dimension.
+/// The numbers of a one-dimensional array.
 fn numbers_in<T: Element>(field: &str, input: ArrayInput) -> Result<Vec<RowNumber>> {
     let view = ArrayView::new(input, 1, Float::before::<T>(), || field.to_owned())?;
     let slice = view.values()?.ok_or_else(|| Error::Moved {

@@ -1,4 +1,4 @@
-//! One field of every row, whatever the rows are.
+//! One field of all rows, in any accepted form.
 
 use std::ops::Range;
 
@@ -17,26 +17,26 @@ use super::reader::{Reader, numbers_of};
 use crate::error::{Error, Result};
 use crate::interrupt::poll;
 
-/// A field: its rows as they were handed in, each kept alive and read where it lies.
+/// A field: its rows as they were passed, each kept alive and read in place.
 pub struct Rows<'py> {
     field: String,
-    /// What the first row is called in errors.
+    /// Index of the first row in errors.
     first: usize,
     rows: Vec<Row<'py>>,
-    /// Arrays that hold several rows.
+    /// Arrays with several rows each.
     shared: Vec<ArrayView<'py>>,
     token: TokenValues,
     check: Check,
-    /// Whether each row is one number, however long it is.
+    /// True if each row is one number, whatever its length.
     is_one_number_each: bool,
 }
 
 pub enum Row<'py> {
-    /// With its length at the time of the plan.
+    /// A list, with its length at planning.
     List(Bound<'py, PyList>, usize),
     Tuple(Bound<'py, PyTuple>),
     Array(ArrayView<'py>),
-    /// Some tokens of a shared array.
+    /// A span of tokens of a shared array.
     Part {
         array: usize,
         start: usize,
@@ -53,18 +53,18 @@ pub enum Row<'py> {
 #[derive(Clone, Copy)]
 pub struct RowNumber {
     pub value: Number,
-    /// Whether it was given, and is no default.
+    /// True if it was given and is not a default.
     pub is_given: bool,
 }
 
-/// What a row may be that is None.
+/// The meaning of rows that are None.
 #[derive(Clone, Copy)]
 pub enum Missing {
-    /// Not a row, like other objects.
+    /// Invalid, like other objects that are not rows.
     NoRow,
-    /// It would be one if there was a default.
+    /// Invalid without a default.
     NeedsDefault,
-    /// As many of this number as it has tokens.
+    /// This number, repeated for each token.
     Is(Number),
 }
 
@@ -72,7 +72,7 @@ impl Missing {
     /// The number of a row that is None.
     ///
     /// # Errors
-    /// Without a default.
+    /// A missing default.
     pub fn number(self, field: &str, row: usize) -> Result<RowNumber> {
         match self {
             Self::Is(value) => Ok(RowNumber {
@@ -88,12 +88,12 @@ impl Missing {
 }
 
 impl<'py> Rows<'py> {
-    /// No row.
+    /// No rows.
     pub fn none() -> Self {
         Self::of_parts("", 0, Vec::new(), Vec::new(), Vec::new())
     }
 
-    /// Take a field's rows, checking that each can hold values of type `T`.
+    /// Read a field's rows, checking that each can hold values of type `T`.
     ///
     /// # Errors
     /// `TypeError` or `ValueError` naming the field and the first row that cannot be read.
@@ -103,11 +103,11 @@ impl<'py> Rows<'py> {
             .checked::<T>(check)
     }
 
-    /// Take a field's rows, which may have more dimensions than one.
+    /// Read a field's rows, which may have more than one dimension.
     ///
     /// # Errors
-    /// As [`Rows::new`], and `ValueError` naming the first row of other dimensions than the rows
-    /// before it.
+    /// As [`Rows::new`], and `ValueError` naming the first row whose dimensions differ from those
+    /// of the rows before it.
     pub fn with_trailing<T: Element>(
         field: &str,
         rows: &Bound<'py, PyAny>,
@@ -119,7 +119,7 @@ impl<'py> Rows<'py> {
             .checked::<T>(Check::None)
     }
 
-    /// Take one row alone, which is the `index`th of its field.
+    /// Read a single row, with its index in the field.
     ///
     /// # Errors
     /// As [`Rows::new`].
@@ -136,12 +136,11 @@ impl<'py> Rows<'py> {
         rows.checked::<T>(check)
     }
 
-    /// Take a field with one number per row, each a row of one item; `None` if the first item is a
-    /// row itself.
+    /// Read a field with one number per row, each a row of one item; `None` if the first item is
+    /// itself a row.
     ///
     /// # Errors
-    /// `TypeError` naming the first item that is no number, and what `check_count` says of their
-    /// number.
+    /// `TypeError` naming the first item that is not a number, and those of `check_count`.
     pub fn one_number_each<T: Element>(
         field: &str,
         numbers: &Bound<'py, PyAny>,
@@ -160,10 +159,10 @@ impl<'py> Rows<'py> {
         }))
     }
 
-    /// Take an array whose first dimension is the rows, with one token each.
+    /// Read an array whose first dimension is rows, with one token each.
     ///
     /// # Errors
-    /// `TypeError` for what is no array of numbers, and what `check_count` says of the rows' number.
+    /// `TypeError` for objects that are not arrays of numbers, and those of `check_count`.
     pub fn one_token_each<T: Element>(
         field: &str,
         values: &Bound<'py, PyAny>,
@@ -173,7 +172,7 @@ impl<'py> Rows<'py> {
         rows.checked::<T>(Check::None)
     }
 
-    /// Rows as they were read; `first` is what the first one is called in errors.
+    /// Rows that have been read; `first` is the index of the first one in errors.
     pub fn of_parts(
         field: &str,
         first: usize,
@@ -210,7 +209,7 @@ impl<'py> Rows<'py> {
         Ok(self)
     }
 
-    /// Say how many tokens rows have that are None: by their numbers.
+    /// Set the number of tokens of rows that are None, by row index.
     pub fn fill_missing(&mut self, row_len: impl Fn(usize) -> usize) {
         if self.is_one_number_each {
             return;
@@ -227,10 +226,10 @@ impl<'py> Rows<'py> {
         self.rows.len()
     }
 
-    /// The column over plain memory, if no row needs the interpreter to be read.
+    /// The column over plain memory, if no row needs the interpreter.
     ///
     /// # Errors
-    /// When an array was moved.
+    /// An array that was moved.
     pub fn as_slices(&self) -> Result<Option<SliceColumn<'_>>> {
         if self.is_one_number_each {
             let numbers = { self.rows.iter() }.filter_map(Row::number);
@@ -260,12 +259,12 @@ impl<'py> Rows<'py> {
         )))
     }
 
-    /// Whether the values are to be read as whole numbers.
+    /// True if the values are read as whole numbers.
     pub fn holds_whole_numbers(&self) -> bool {
         matches!(self.check, Check::Whole(_))
     }
 
-    /// Whether a row is memory of a tensor.
+    /// True if a row is memory of a tensor.
     fn is_tensor(&self, row: usize) -> bool {
         match &self.rows[row] {
             Row::Array(array) => array.is_tensor(),
@@ -274,7 +273,7 @@ impl<'py> Rows<'py> {
         }
     }
 
-    /// A row's values if it is plain memory. To be used up as [`ArrayView::values`].
+    /// A row's values if it is plain memory. Use them as those of [`ArrayView::values`].
     fn slice(&self, row: usize) -> Result<Option<Slice<'_>>> {
         Ok(match &self.rows[row] {
             Row::Array(array) => Some(array.values()?.ok_or_else(|| self.moved(row))?),
@@ -426,10 +425,10 @@ impl Rows<'_> {
         Ok(len)
     }
 
-    /// Compare tokens of which at least one row is plain memory.
+    /// Compare tokens of rows of which at least one is plain memory.
     fn common_values(&self, at: At, other: &Self, other_at: At, len: usize) -> Result<usize> {
-        // To look a tensor up may run Python code, which may move what was looked up before: so there
-        // is one at most, and it is the first. Of two, reading copies what it compares.
+        // Looking up a tensor may run Python code, which may move memory looked up before: so at
+        // most one row is a tensor, and it comes first. Two tensors are compared by copying.
         let (a, b) = match (self.is_tensor(at.turn), other.is_tensor(other_at.turn)) {
             (true, true) => (None, None),
             (false, true) => {
@@ -450,7 +449,7 @@ impl Rows<'_> {
 }
 
 impl<'py> Row<'py> {
-    /// The items of a list or tuple, and how many the plan counts.
+    /// The items of a list or tuple, and their number in the plan.
     fn items(&self) -> Option<(Items<'_, 'py>, usize)> {
         match self {
             Self::List(list, len) => Some((Items::List(list), *len)),
@@ -459,12 +458,12 @@ impl<'py> Row<'py> {
         }
     }
 
-    /// A row that is one number.
+    /// A row of one number.
     pub fn of_number(number: RowNumber) -> Self {
         Self::Number { number, len: 1 }
     }
 
-    /// The number that all tokens have, if the row is one.
+    /// The number of all tokens, if the row is one number.
     fn number(&self) -> Option<RowNumber> {
         match self {
             Self::Number { number, .. } => Some(*number),

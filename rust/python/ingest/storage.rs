@@ -1,4 +1,4 @@
-//! Rows that are stored as they arrive, decoded into a few large pieces of memory.
+//! Rows stored as they arrive, decoded into a few large chunks of memory.
 
 use std::borrow::Cow;
 use std::mem::take;
@@ -32,42 +32,42 @@ const LARGEST_CHUNK: usize = 1 << 24;
 /// Memory for the values of rows, in chunks that never move.
 ///
 /// Threads, signal handlers and items that run Python code while they are decoded may write rows at
-/// the same time, and none waits: a call takes a chunk out of the open ones, and its caller opens the
-/// chunk again when the row is kept. A caller that is interrupted leaves nothing but, until the memory
-/// is freed, a chunk that is used no more.
+/// the same time, without waiting: a call takes a chunk out of the open ones, and its caller
+/// reopens the chunk once the row is kept. An interrupted caller leaves one chunk unused until the
+/// memory is freed.
 #[pyclass(frozen, module = "fastcollate._fastcollate")]
 pub struct RowStore(Mutex<Chunks>);
 
-/// A store's chunks, but for those that a call has taken.
+/// A store's chunks, except those taken by a call.
 struct Chunks {
-    /// Those that may have space, the last used one last.
+    /// Chunks that may have space, the last used one last.
     open: Vec<Chunk>,
     full: Vec<Chunk>,
-    /// Bytes of the largest that there was.
+    /// Size of the largest chunk so far, in bytes.
     largest: usize,
 }
 
-/// Memory that is written to the end by one call at a time.
+/// Memory that one call at a time appends to.
 struct Chunk {
     memory: Py<PyArray1<u8>>,
     end: usize,
-    /// Those of the last row.
+    /// The forms of the last row.
     forms: Option<Arc<Forms>>,
 }
 
-/// Forms of a row's arrays. Rows of one kind, which is one object, have arrays of the same fields.
+/// Forms of a row's arrays. Rows of one kind, given as one object, have arrays of the same fields.
 struct Forms {
     kind: Py<PyAny>,
     forms: Vec<StoredForm>,
 }
 
-/// What an array holds; nothing of a row that is None.
+/// The form of an array; empty for a row that is None.
 #[derive(Clone, PartialEq)]
 struct StoredForm {
-    /// As NumPy calls it.
+    /// Name in NumPy.
     dtype: Cow<'static, str>,
     item_bytes: usize,
-    /// Dimensions of a token's values.
+    /// Trailing dimensions of a token's values.
     trailing: Vec<usize>,
 }
 
@@ -75,14 +75,14 @@ struct StoredForm {
 #[pyclass(frozen, module = "fastcollate._fastcollate")]
 pub struct StoredRow {
     memory: Py<PyArray1<u8>>,
-    /// One object for rows that follow each other, as a rule.
+    /// Usually one object for consecutive rows.
     forms: Arc<Forms>,
     places: Box<[Place]>,
-    /// Where the row ends in its chunk.
+    /// End of the row in its chunk.
     end: usize,
 }
 
-/// Where an array lies in its chunk, counted in its tokens.
+/// Place of an array in its chunk, in tokens of the array.
 #[derive(Clone, Copy)]
 struct Place {
     start: usize,
@@ -109,9 +109,10 @@ impl RowStore {
         }))
     }
 
-    /// Decode a row, the `index`th of its batch: token ids, and columns of values, each with its field,
-    /// or without one a contiguous NumPy array that is kept as it is. One number for the whole row is
-    /// checked, but not kept. Rows of the same `kind`, one object, have the same columns.
+    /// Decode a row with its index in the batch: token ids, and columns of values, each with its
+    /// field, or without one as a contiguous NumPy array that is stored unchanged. One number for
+    /// the whole row is checked, but not stored. Rows of the same `kind`, one object, have the same
+    /// columns.
     fn write<'py>(
         &self,
         py: Python<'py>,
@@ -141,7 +142,7 @@ impl RowStore {
                 return Ok(chunk.keep(&arrays, layout, kind));
             };
             self.lock().open.push(chunk);
-            // Ids that need 64 bits; arrays before them are decoded again.
+            // Ids that need 64 bits; the arrays before them are decoded again.
             let is_wide = index < 2 && matches!(error, Error::Core(Core::DoesNotFit { .. }));
             if !is_wide || !arrays[index].widen() {
                 return Err(error);
@@ -149,7 +150,7 @@ impl RowStore {
         }
     }
 
-    /// Write other rows after this one, which is kept somewhere, to its chunk.
+    /// Reopen the chunk of this row, which is now kept, for other rows.
     fn open(&self, py: Python, row: &StoredRow) {
         self.lock().open.push(Chunk {
             memory: row.memory.clone_ref(py),
@@ -158,7 +159,7 @@ impl RowStore {
         });
     }
 
-    /// Write over the rows of another store, but not where a call is writing one now.
+    /// Reuse the memory of another store, except chunks that a call is writing now.
     fn take_over(&self, other: &Self) {
         let (chunks, largest) = {
             let mut other = other.lock();
@@ -178,7 +179,7 @@ impl RowStore {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Take a chunk that has space for a row, and say where in it the row is.
+    /// Take a chunk with space for a row, and return the row's layout in it.
     fn take(&self, py: Python, arrays: &[Array]) -> Result<(Chunk, RowLayout)> {
         let mut chunks = self.lock();
         while let Some(chunk) = chunks.open.pop() {
@@ -209,7 +210,7 @@ impl RowStore {
 }
 
 impl Chunk {
-    /// Write a row after the others. An error comes with the number of the array that it is in.
+    /// Append a row. An error comes with the index of its array.
     fn write(
         &self,
         py: Python,
@@ -236,10 +237,10 @@ impl Chunk {
         Ok(())
     }
 
-    /// Keep the row that was written.
+    /// Keep the written row.
     fn keep(self, arrays: &[Array], layout: RowLayout, kind: &Bound<PyAny>) -> StoredRow {
         let last = self.forms.filter(|last| last.kind.is(kind));
-        // The form of an array without tokens says nothing.
+        // The form of an array without tokens is ignored.
         let fits = |(array, last): (&Array, &StoredForm)| array.is_empty() || array.form == *last;
         let forms = match last {
             Some(last) if arrays.iter().zip(&last.forms).all(fits) => last,
@@ -263,14 +264,15 @@ impl Chunk {
     }
 }
 
-/// Where the arrays of a row lie in a chunk, and where the last of them ends.
+/// Places of a row's arrays in a chunk, and the end of the last.
 struct RowLayout {
     places: Vec<Place>,
     end: usize,
 }
 
 impl RowLayout {
-    /// One array after the other, each at a multiple of its tokens' size. None beyond any memory.
+    /// The arrays in sequence, each aligned to a multiple of its token size. None if the size
+    /// overflows.
     fn new(arrays: &[Array], begin: usize) -> Option<Self> {
         let (mut end, mut places) = (begin, Vec::with_capacity(arrays.len()));
         for array in arrays {
@@ -295,16 +297,16 @@ struct Array<'py> {
 }
 
 enum Source<'py> {
-    /// Values that are to be decoded into a dtype: those of the only row, from this token on.
+    /// Values to decode into a dtype: those of the only row, from this token on.
     Row(Dtype, Rc<Rows<'py>>, usize),
-    /// Those of any contiguous array.
+    /// The bytes of any contiguous array.
     Bytes(Bound<'py, PyArray1<u8>>),
-    /// None, which is read as such again: what its tokens hold has the dimensions of other rows.
+    /// None, which is read back as None: the dimensions of its tokens follow from other rows.
     Missing,
 }
 
 impl<'py> Array<'py> {
-    /// Tokens of the only one of some rows.
+    /// A token range of the only row.
     fn new(dtype: Dtype, row: &Rc<Rows<'py>>, tokens: Range<usize>) -> Self {
         Self {
             tokens: tokens.len(),
@@ -313,7 +315,7 @@ impl<'py> Array<'py> {
         }
     }
 
-    /// The ids of a row: of its prompt, and of its response.
+    /// The ids of a row: prompt and response.
     fn of_tokens(tokens: &TokenInput<'py>, index: usize) -> Result<(TokenForm, [Self; 2])> {
         let read = |name, row| {
             let row = Rows::single::<i64>(name, index, row, false, Check::None, Missing::NoRow)?;
@@ -345,9 +347,9 @@ impl<'py> Array<'py> {
         }
     }
 
-    /// A row of a field beside a prompt and a response of such lengths; none where it is one number,
-    /// which has no dtype but Python's. Floats are float32 unless they are to be more: all others are
-    /// rounded from that.
+    /// A row of a field for a prompt and a response of these lengths; none if it is one number,
+    /// which has no dtype but Python's. Floats are float32 unless the field needs more: all other
+    /// dtypes are rounded from that.
     fn of_field(
         field: &Field,
         row: &Bound<'py, PyAny>,
@@ -417,12 +419,12 @@ impl<'py> Array<'py> {
         })
     }
 
-    /// Whether it has neither tokens nor dimensions that their values would have.
+    /// True if it has neither tokens nor trailing dimensions.
     fn is_empty(&self) -> bool {
         self.tokens == 0 && self.form.trailing.is_empty() && !self.form.is_missing()
     }
 
-    /// Take 64 bits for what is decoded into 32. Returns whether it is.
+    /// Widen the dtype from 32 to 64 bits. Returns true if it was 32.
     fn widen(&mut self) -> bool {
         match &mut self.source {
             Source::Row(dtype @ Dtype::I32, row, _) => {
@@ -475,7 +477,7 @@ impl StoredForm {
     }
 }
 
-/// Decode the only row of some, from a token on, into memory of as many bytes.
+/// Decode the only row, from a token on, into `bytes`.
 fn decode<C: AnyColumn>(row: &C, from: usize, dtype: Dtype, bytes: &mut [u8]) -> Result<(), Core> {
     match dtype {
         Dtype::Bool => {
@@ -493,7 +495,7 @@ fn decode<C: AnyColumn>(row: &C, from: usize, dtype: Dtype, bytes: &mut [u8]) ->
     }
 }
 
-/// The arrays of rows, of which there are some, as columns: views of their chunks.
+/// The arrays of at least one row as columns: views of their chunks.
 #[pyfunction]
 pub fn stored_columns(py: Python, rows: Vec<Bound<StoredRow>>) -> PyResult<Vec<RowSpans>> {
     let numpy = py.import(intern!(py, "numpy"))?;
@@ -504,7 +506,7 @@ pub fn stored_columns(py: Python, rows: Vec<Bound<StoredRow>>) -> PyResult<Vec<R
         let StoredRow { memory, forms, .. } = run[0];
         for (index, (column, form)) in columns.iter_mut().zip(&forms.forms).enumerate() {
             let places = run.iter().map(|row| row.places[index]);
-            // As far as these rows go: after them, a call may be writing another.
+            // Only up to the end of these rows: a call may be writing another row after them.
             let end = places.clone().map(|place| place.start + place.tokens).max();
             let shape = [&[end.unwrap_or(0)], &form.trailing[..]].concat();
             let values = (PyTuple::new(py, shape)?, &form.dtype, memory);
@@ -519,8 +521,8 @@ pub fn stored_columns(py: Python, rows: Vec<Bound<StoredRow>>) -> PyResult<Vec<R
     Ok(columns.into_iter().map(RowSpans::of_parts).collect())
 }
 
-/// One row of token ids, the `index`th of a field, as an array of its own: of int32 if they fit, else
-/// of int64.
+/// One row of token ids, with its index in a field, as an array of its own: int32 if they fit, else
+/// int64.
 #[pyfunction]
 pub fn compact_ids<'py>(
     name: &str,

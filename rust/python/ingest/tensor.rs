@@ -1,4 +1,4 @@
-//! torch tensors, seen through their NumPy view.
+//! torch tensors, read through their NumPy view.
 
 use std::sync::OnceLock;
 
@@ -9,7 +9,7 @@ use pyo3::types::{PyDict, PyList, PyType};
 use super::array::ArrayInput;
 use super::{imported, kept};
 
-/// Whether an object is a torch tensor. Where torch was not imported, none is.
+/// True for a torch tensor; false if torch was not imported.
 pub fn is_tensor(object: &Bound<PyAny>) -> PyResult<bool> {
     static TENSOR: OnceLock<Py<PyType>> = OnceLock::new();
     static MODULES: OnceLock<Py<PyDict>> = OnceLock::new();
@@ -26,7 +26,7 @@ pub fn is_tensor(object: &Bound<PyAny>) -> PyResult<bool> {
     object.is_instance(imported(&TENSOR, py, "torch", "Tensor")?)
 }
 
-/// Number of a tensor's dimensions; `None` for anything else.
+/// Number of a tensor's dimensions; `None` for any other object.
 pub fn dimensions(object: &Bound<PyAny>) -> PyResult<Option<usize>> {
     if !is_tensor(object)? {
         return Ok(None);
@@ -35,13 +35,13 @@ pub fn dimensions(object: &Bound<PyAny>) -> PyResult<Option<usize>> {
     dimensions.extract().map(Some)
 }
 
-/// Whether an object is a nested tensor, which is a list of tensors.
+/// True for a nested tensor, which is a list of tensors.
 pub fn is_nested(object: &Bound<PyAny>) -> PyResult<bool> {
     let py = object.py();
     Ok(is_tensor(object)? && object.getattr(intern!(py, "is_nested"))?.is_truthy()?)
 }
 
-/// The rows of a nested tensor; `None` for anything else.
+/// The rows of a nested tensor; `None` for any other object.
 pub fn unbound<'py>(object: &Bound<'py, PyAny>) -> PyResult<Option<Bound<'py, PyList>>> {
     if !is_nested(object)? {
         return Ok(None);
@@ -51,7 +51,7 @@ pub fn unbound<'py>(object: &Bound<'py, PyAny>) -> PyResult<Option<Bound<'py, Py
     PyList::new(object.py(), rows).map(Some)
 }
 
-/// Whether an object is a tensor whose memory only another device can read.
+/// True for a tensor on another device.
 pub fn is_on_device(object: &Bound<PyAny>) -> PyResult<bool> {
     Ok(is_tensor(object)?
         && !object
@@ -59,15 +59,15 @@ pub fn is_on_device(object: &Bound<PyAny>) -> PyResult<bool> {
             .is_truthy()?)
 }
 
-/// A tensor as an array: a view, but for types that NumPy lacks (bfloat16), which become float32
+/// A tensor as an array: a view, except for types that NumPy lacks (bfloat16), which become float32
 /// without loss, and for tensors on other devices.
 ///
 /// # Errors
-/// What torch raises, for instance for a sparse tensor.
+/// Exceptions of torch, for instance for a sparse tensor.
 pub fn as_array<'py>(tensor: &Bound<'py, PyAny>) -> PyResult<ArrayInput<'py>> {
     let py = tensor.py();
     if tensor.getattr(intern!(py, "is_nested"))?.is_truthy()? {
-        // What torch says of it is that it has an error itself.
+        // torch's own message would report an internal error.
         return Err(PyTypeError::new_err(
             "it is a nested tensor whose rows are not adjacent in memory; \
              pass fastcollate.ragged(...) of it",
@@ -85,7 +85,7 @@ pub fn as_array<'py>(tensor: &Bound<'py, PyAny>) -> PyResult<ArrayInput<'py>> {
             if error.is_instance_of::<PyTypeError>(py)
                 && tensor.call_method0("is_floating_point")?.is_truthy()? =>
         {
-            // If it is the dtype that NumPy lacks, this mends it; if not, it raises again.
+            // This helps if NumPy lacks the dtype; otherwise it raises again.
             tensor = tensor.call_method0(intern!(py, "float"))?;
             tensor.call_method0(intern!(py, "numpy"))?
         }
@@ -97,10 +97,10 @@ pub fn as_array<'py>(tensor: &Bound<'py, PyAny>) -> PyResult<ArrayInput<'py>> {
     })
 }
 
-/// Tensors of one device and dtype, one after the other in one array: copied from the device once.
+/// Tensors of one device and dtype, concatenated in one array with one copy from the device.
 ///
 /// # Errors
-/// What torch raises.
+/// Exceptions of torch.
 pub fn concatenated<'py>(tensors: &[Bound<'py, PyAny>]) -> PyResult<ArrayInput<'py>> {
     let py = tensors[0].py();
     let torch = py.import(intern!(py, "torch"))?;
@@ -108,16 +108,16 @@ pub fn concatenated<'py>(tensors: &[Bound<'py, PyAny>]) -> PyResult<ArrayInput<'
     as_array(&torch.call_method1(intern!(py, "cat"), (tensors,))?)
 }
 
-/// Tensors of one device and shape as one array, whose first dimension counts them.
+/// Tensors of one device and shape, stacked along a new first dimension.
 ///
 /// # Errors
-/// What torch raises.
+/// Exceptions of torch.
 pub fn stacked<'py>(tensors: &Bound<'py, PyList>) -> PyResult<ArrayInput<'py>> {
     let torch = tensors.py().import(intern!(tensors.py(), "torch"))?;
     as_array(&torch.call_method1(intern!(tensors.py(), "stack"), (tensors,))?)
 }
 
-/// Where a tensor's first value lies now.
+/// Current address of a tensor's first value.
 pub fn data_ptr(tensor: &Bound<PyAny>) -> PyResult<usize> {
     let py = tensor.py();
     tensor.call_method0(intern!(py, "data_ptr"))?.extract()

@@ -8,7 +8,7 @@ use super::rows::Rows;
 use crate::error::Result;
 use crate::plan::tables::usizes;
 
-/// The token ids as they were handed in, of all rows or of one.
+/// The token ids as they were passed, of all rows or of one.
 pub enum TokenInput<'py> {
     Parts {
         prompts: Bound<'py, PyAny>,
@@ -16,7 +16,7 @@ pub enum TokenInput<'py> {
     },
     Whole {
         sequences: Bound<'py, PyAny>,
-        /// Checked numbers of tokens: int64 (rows,), or an int of one row. None where no row has a
+        /// Checked prompt lengths: int64 (rows,), or an int for one row. None if no row has a
         /// prompt.
         prompt_lens: Option<Bound<'py, PyAny>>,
     },
@@ -41,7 +41,7 @@ impl<'py> FromPyObject<'_, 'py> for TokenInput<'py> {
 }
 
 impl<'py> TokenInput<'py> {
-    /// Take all rows.
+    /// Read all rows.
     ///
     /// # Errors
     /// As [`Rows::new`].
@@ -73,10 +73,10 @@ impl<'py> TokenInput<'py> {
     }
 }
 
-/// The streams over plain memory, if no row needs the interpreter to be read.
+/// The streams over plain memory, if no row needs the interpreter.
 ///
 /// # Errors
-/// When an array was moved.
+/// An array that was moved.
 pub fn slices_of<'a>(
     tokens: &'a TokenStreams<Rows>,
 ) -> Result<Option<TokenStreams<SliceColumn<'a>>>> {
