@@ -1,4 +1,4 @@
-"""What rows cost: the numbers by which they are balanced and capped."""
+"""Costs of rows, for balancing and caps."""
 
 from __future__ import annotations
 
@@ -20,41 +20,41 @@ from fastcollate.plan.lengths import Integers, checked_lengths
 from fastcollate.plan.model_costs import parameters_of
 
 CostFunction: TypeAlias = Callable[[Integers], ArrayLike]
-"""What rows of so many tokens, int64 (rows,), cost: numbers of the same shape."""
+"""Maps lengths of rows in tokens, int64 (rows,), to costs of the same shape."""
 
 Weights: TypeAlias = NDArray[np.int64] | NDArray[np.float32] | NDArray[np.float64]
-"""Numbers that are neither negative nor infinite, which add up as their dtype does."""
+"""Finite numbers of 0 or more, summed in their own dtype."""
 
 
 @suggests_names
 @dataclass(frozen=True, repr=False)
 class Costs:
-    """What a forward and backward pass costs, linear in what a bin (or a micro-batch) holds.
+    """A linear cost model of the forward and backward pass of a bin (or a micro-batch).
 
     A bin costs ``per_token * tokens + per_pair * pairs + per_sequence * sequences + per_bin``, in
-    any unit: seconds, or FLOPs. A *pair* is a token that looks at one token, itself or one before
-    it, in all layers: a sequence of L tokens has ``L * (L + 1) / 2``. Rows of a tree cost what
-    their new tokens do, each with all that are before it in its row: ``sum(d + 1)`` pairs over
-    tokens with d tokens before them.
+    any unit, such as seconds or FLOPs. A *pair* is a token and a token that it attends to, itself
+    included, in all layers: a sequence of L tokens has ``L * (L + 1) / 2``. A row of a tree costs
+    as much as its new tokens, each paired with all tokens up to it in the row: ``sum(d + 1)``
+    pairs over tokens with d tokens before them.
 
     Parameters
     ----------
     per_token, per_pair, per_sequence, per_bin
-        Finite numbers of 0 or more, one of them above 0.
+        Finite numbers of 0 or more, at least one above 0.
     window, window_share
-        Layers with a sliding window: each token looks at the last `window` tokens, itself included.
-        The share of all layers that have one, from 0 to 1.
+        Size of the sliding window, in which a token attends to the last `window` tokens, itself
+        included, and the share of layers that have one, from 0 to 1.
     chunk, chunk_share
-        The same of layers in which each token looks at those before it in its chunk of `chunk`
-        tokens. All other layers look at all tokens before.
+        Size of attention chunks, in which a token attends to the tokens up to it in its chunk, and
+        the share of layers that have them. All other layers attend to all tokens before.
 
     Raises
     ------
     ValueError
-        A cost that is negative, NaN or infinite; costs that are all 0; a window or chunk below 1; a
-        share that is not from 0 to 1, or shares that exceed 1 together.
+        A cost is negative, NaN or infinite; all costs are 0; a window or chunk is below 1; a share
+        is not from 0 to 1, or the shares exceed 1 together.
     TypeError
-        What is no number.
+        An argument is not a number.
 
     Examples
     --------
@@ -97,38 +97,38 @@ class Costs:
 
     @classmethod
     def from_config(cls, config: Any) -> Costs:
-        """Return the floating-point operations of a model of Hugging Face.
+        """Return the floating-point operations of a Hugging Face model.
 
-        Those of a forward and backward pass over matrix products, of which backward has two for
-        each; norms, activations and embeddings are left out. With h hidden dimensions, and H heads
-        and K of keys and values of d dimensions in each of N layers:
+        These are the matrix products of a forward and backward pass, where backward has two for
+        each; norms, activations and embeddings are left out. With h hidden dimensions, and H query
+        heads and K key-value heads of d dimensions in each of N layers:
 
-        - ``per_token`` is 6 times the weights that a token meets (Kaplan et al., 2020, "Scaling
+        - ``per_token`` is 6 times the active weights per token (Kaplan et al., 2020, "Scaling
           laws for neural language models", table 1 with ``C = 6 N``): ``2 * h * (H + K) * d`` of
           attention's projections, ``3 * h * f`` of an MLP of f dimensions with a gate (Shazeer,
           2020, "GLU variants improve transformer") or ``2 * h * f`` of one without, and ``h * v``
-          of the head over v words. Of experts, the router's ``h * experts``, the active ones of a
-          token and the shared ones count.
+          of the output head over a vocabulary of v. For experts, the router's ``h * experts``,
+          the active experts of a token and the shared experts count.
         - ``per_pair`` is ``12 * N * H * d``: the products of queries with keys and of weights with
-          values, ``4 * d`` a head, forward, and twice that backward (Dao et al., 2022,
+          values, ``4 * d`` per head forward, and twice that backward (Dao et al., 2022,
           "FlashAttention"; Megatron-LM's ``num_floating_point_operations``).
         - Layers with a sliding window (``sliding_window``) or chunks (``attention_chunk_size``) are
-          those that ``layer_types`` says, or all with a window where there are no types.
+          those named by ``layer_types``; without types, all have a window.
 
         Parameters
         ----------
         config
-            ``model.config``, or the same as a dict. Of models of several parts, that of text.
+            ``model.config``, or the same as a dict. For multimodal models, the text part is used.
 
         Returns
         -------
         Costs
-            In FLOPs: divide by those that a GPU does in a second.
+            In FLOPs; divide by a GPU's FLOP/s for seconds.
 
         Raises
         ------
         ValueError
-            A number that is missing, or attention of another kind: latent or linear.
+            A number is missing, or attention is of another kind: latent or linear.
 
         Examples
         --------
@@ -140,37 +140,36 @@ class Costs:
 
     @classmethod
     def fit(cls, timings: Any, *, like: Costs | None = None) -> CostFit:
-        """Fit costs to how long micro-batches took.
+        """Fit costs to measured times of micro-batches.
 
-        By non-negative least squares of relative errors.
+        The fit minimizes relative errors by non-negative least squares.
 
         Parameters
         ----------
         timings
-            A :class:`StepTimer`, or pairs of a micro-batch and the seconds that its forward and
-            backward pass took. A micro-batch is a :class:`Batch`, a shard, or the tokens of each
-            sequence, integers (n,). Padded rows are taken for as long as they are wide.
+            A :class:`StepTimer`, or pairs of a micro-batch and the seconds of its forward and
+            backward pass. A micro-batch is a :class:`Batch`, a shard, or the tokens of each
+            sequence, integers (n,). The length of a padded row is its width.
         like
-            Costs whose windows and chunks the model has, as of :meth:`from_config`; without them,
-            tokens look at all before.
+            Costs with the windows and chunks of the model, e.g. from :meth:`from_config`; without
+            them, tokens attend to all before.
 
         Returns
         -------
         CostFit
-            With the costs, in seconds, and residuals.
+            The costs, in seconds, and residuals.
 
         Warns
         -----
         UserWarning
-            If what some costs count grows together in all timings, so that they cannot be told
-            apart.
+            Some terms are proportional in all timings, so that their costs are indistinguishable.
 
         Raises
         ------
         ValueError
-            Fewer timings than five; timings of one shape; seconds that are not above 0.
+            There are fewer than five timings; all have one shape; or seconds are not above 0.
         TypeError
-            What is no micro-batch or number.
+            An item is not a pair of a micro-batch and a number.
 
         Examples
         --------
@@ -187,16 +186,16 @@ class Costs:
         return fit(timings, like)
 
     def predict(self, micro_batches: Any) -> NDArray[np.float64]:
-        """Return what micro-batches cost, as :meth:`fit` takes them, float64 (n,)."""
+        """Return the costs of micro-batches, in any form that :meth:`fit` takes, float64 (n,)."""
         named = enumerate(micro_batches)
         return predict(self, [Work.of(what, f"micro_batches[{index}]") for index, what in named])
 
     def of(self, lengths: Any) -> NDArray[np.float64]:
-        """Return what sequences of so many tokens cost, float64 (n,), without `per_bin`."""
+        """Return the costs of sequences of the given lengths, float64 (n,), without `per_bin`."""
         return self.spec.of(checked_lengths("lengths", lengths, "sequence"))
 
     def pairs(self, lengths: Any) -> NDArray[np.float64]:
-        """Return the pairs of sequences, float64 (n,): on the average of all layers."""
+        """Return the number of pairs of each sequence, float64 (n,), averaged over layers."""
         return self.spec.pairs(checked_lengths("lengths", lengths, "sequence"))
 
     @cached_property
@@ -208,17 +207,17 @@ class Costs:
         return CostSpec(*terms, window, chunk)
 
     def to_dict(self) -> dict[str, float]:
-        """Return the parameters that differ from their defaults, ready to be written as JSON."""
+        """Return the parameters that differ from their defaults as a JSON-compatible dict."""
         return {name: value for name, value in asdict(self).items() if value != _DEFAULTS[name]}
 
     @classmethod
     def from_dict(cls, parameters: Mapping[str, Any]) -> Costs:
-        """Return the costs of what :meth:`to_dict` returned.
+        """Return the costs that :meth:`to_dict` wrote.
 
         Raises
         ------
         TypeError, ValueError
-            If they are none.
+            `parameters` are not such a dict, or are invalid.
         """
         if not isinstance(parameters, Mapping):
             raise TypeError(
@@ -237,7 +236,7 @@ class Costs:
 _DEFAULTS = {field.name: field.default for field in fields(Costs)}
 
 CostArgument: TypeAlias = Costs | CostFunction
-"""What costs can be beside a name."""
+"""Costs other than a name."""
 
 
 def _checked_cost(name: str, value: Any) -> float:
@@ -253,11 +252,11 @@ def _checked_cost(name: str, value: Any) -> float:
 
 
 FLOPS_PER_TOKEN = 24_576
-"""What a token costs beside attention, in the unit of a pair of tokens in attention."""
+"""Cost of a token without attention, in units of a pair of tokens in attention."""
 
 
 def token_costs(lengths: Integers) -> Integers:
-    """Return rows' numbers of tokens: ``"tokens"``."""
+    """Return the token counts of rows: ``"tokens"``."""
     return lengths
 
 
@@ -267,38 +266,38 @@ def flops_costs(lengths: Integers) -> Integers:
 
 
 NAMED_COSTS: dict[str, CostFunction] = {"tokens": token_costs, "flops": flops_costs}
-"""What costs can be called by their name."""
+"""The named cost functions."""
 
 
 def costs_of(name: str, cost: Any, lengths: Integers, noun: str = "row") -> NDArray[np.float64]:
-    """Return what rows of these lengths cost, float64 (rows,).
+    """Return the costs of rows of the given lengths, float64 (rows,).
 
     Parameters
     ----------
     name
-        The argument, for errors.
+        The argument's name, for errors.
     cost
-        A name of :data:`NAMED_COSTS`, :class:`Costs`, a function of lengths, or one cost per row.
+        A name in :data:`NAMED_COSTS`, :class:`Costs`, a function of lengths, or one cost per row.
     lengths
         Tokens of rows.
     noun
-        What a row is called in errors.
+        The word for a row in errors.
 
     Raises
     ------
     ValueError
-        An unknown name; other than one number per row, passed or returned; costs that are negative
-        or not finite.
+        The name is unknown; not one number per row is passed or returned; or a cost is negative or
+        not finite.
     TypeError
-        Something else.
+        `cost` is of another type.
     """
     return weights_of(name, cost, lengths, noun).astype(np.float64)
 
 
 def weights_of(name: str, cost: Any, lengths: Integers, noun: str = "row") -> Weights:
-    """Return what rows of these lengths cost, as :func:`costs_of`, but in the costs' own dtype.
+    """Return the costs of :func:`costs_of` in their own dtype.
 
-    Integers are int64, float16 and bfloat16 float32.
+    Integers become int64; float16 and bfloat16 become float32.
     """
     names = ", ".join(map(repr, NAMED_COSTS))
     advice = f"pass {names}, fc.planning.Costs(...), a function of lengths or one number per {noun}"
@@ -323,29 +322,29 @@ def weights_of(name: str, cost: Any, lengths: Integers, noun: str = "row") -> We
 
 
 def checked_weights(found_by: str, values: Any, noun: str) -> Weights:
-    """Return numbers of which none is negative or infinite, in their own dtype.
+    """Return numbers in their own dtype, checked to be finite and not negative.
 
     Parameters
     ----------
     found_by
-        How errors begin: what was passed, and a verb.
+        The beginning of error messages: the argument, and a verb.
     values
         An array, a tensor or a sequence (n,).
     noun
-        What has one of the numbers.
+        The word for an item in errors.
 
     Raises
     ------
     TypeError
-        They are no numbers.
+        `values` are not numbers.
     ValueError
-        One of them is negative, NaN or infinite, or more than the dtype can add up.
+        One of them is negative, NaN or infinite, or their sum overflows the dtype.
     """
     found = _as_array(values)
     if found.ndim != 1 or found.dtype.kind not in NUMBERS:
         shown = describe(found if found.ndim > 0 else values)
         raise TypeError(f"{found_by} {shown}; pass one number per {noun}")
-    weights: Weights  # aligned, too, which numbers in the midst of a file's bytes need not be
+    weights: Weights  # aligned, too, unlike some views of file bytes
     if found.dtype.kind != "f":
         wrong = (found < 0) | (found > np.iinfo(np.int64).max)
         weights = np.require(found, np.int64, ["C", "A"])
@@ -370,7 +369,7 @@ def checked_weights(found_by: str, values: Any, noun: str) -> Weights:
 
 
 def _as_array(values: Any) -> np.ndarray:
-    """Return numbers as an array, also those of dtypes that NumPy has not."""
+    """Return numbers as an array, including dtypes that NumPy lacks."""
     if is_tensor(values) and is_only_torch(values.dtype):
         values = values.float()
     try:

@@ -32,32 +32,32 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 Policy: TypeAlias = Literal["exact", "branch", "realign"]
-"""How it is decided which turns make a row."""
+"""The rule that joins turns into rows."""
 
 MaskDrift: TypeAlias = Literal["tail", "response", "span"]
-"""What realigning masks."""
+"""The tokens that realigning masks."""
 
 MergeRewards: TypeAlias = Literal["error", "sum", "last"]
-"""What becomes of rewards where each turn has one number and several turns are a row."""
+"""The reward of a merged row if each turn has one number."""
 
 
 LOGGED_BREAKS = 3
-"""How many breaks of a trajectory are logged."""
+"""Number of breaks logged per trajectory."""
 
 
 class MergePlan:
-    """Which turns make which rows, as :func:`merge_turns` found it.
+    """The mapping of turns to rows that :func:`merge_turns` returns.
 
-    Holds no tokens but the few ids around breaks, so it is small, can be pickled and serves any
-    number of batches of the same turns: ``build_batch(..., merge=plan)``. There the lengths of all
-    turns are compared with those it was made for; tokens are taken to be the same.
+    Holds no tokens except the few ids around breaks, so it is small, can be pickled and serves any
+    number of batches of the same turns: ``build_batch(..., merge=plan)``. That call compares the
+    lengths of all turns with the planned ones; tokens are assumed to be the same.
 
     Attributes
     ----------
     report : MergeReport
-        What merging saved, and where it could not merge.
+        The savings of merging, and the turns it could not join.
     trajectory_ids : list or None
-        The id of every trajectory, if turns came with ids. Pickle keeps them, tables do not.
+        The id of every trajectory, if turns have ids. Kept by pickle, but not by ``to_dict``.
     """
 
     def __init__(
@@ -77,12 +77,12 @@ class MergePlan:
 
     @property
     def num_rows(self) -> int:
-        """Number of rows that the turns make."""
+        """Number of rows made of the turns."""
         return self._merge.num_rows
 
     @property
     def num_trajectories(self) -> int:
-        """Number of trajectories, also those that were dropped."""
+        """Number of trajectories, dropped ones included."""
         return len(self._merge.ends)
 
     @property
@@ -97,12 +97,12 @@ class MergePlan:
 
     @property
     def merge_rewards(self) -> MergeRewards:
-        """What a row's reward is made of where each turn has one number."""
+        """The rule for a row's reward if each turn has one number."""
         return self._merge.merge_rewards
 
     @property
     def trajectories(self) -> NDArray[np.int64]:
-        """The trajectory of each row, counted from 0 on, (rows,)."""
+        """The trajectory of each row, numbered from 0, (rows,)."""
         return self._merge.trajectories
 
     @property
@@ -117,16 +117,16 @@ class MergePlan:
 
     @cached_property
     def report(self) -> MergeReport:
-        """What merging saved, and where it could not merge."""
+        """The savings of merging, and the turns it could not join."""
         return MergeReport.of_merge(self._merge, self.trajectory_ids, self._tokenizer)
 
     def check_trajectories(self, trajectory_ids: Any | None, is_last_step: Any | None) -> None:
-        """Check that ids and flags, where there are any, are of the plan's trajectories.
+        """Check that ids and flags, if given, match the plan's trajectories.
 
         Raises
         ------
         ValueError
-            If they are of others.
+            They do not match.
         """
         if trajectory_ids is None and is_last_step is None:
             return
@@ -151,15 +151,15 @@ class MergePlan:
         prompt_lens: Any | None = None,
         loss_mask: Rows | Field | None = None,
     ) -> Audit:
-        """Find out whether every sampled token of every turn is trained exactly once.
+        """Check that every sampled token of every turn is trained exactly once.
 
         Parameters
         ----------
         batches
-            The batch of these turns, or those that have its rows together, of micro-batches for
-            example. For the ranks of a step, see :meth:`StepPlan.audit`.
+            The batch of these turns, or several batches with its rows, e.g. micro-batches. For the
+            ranks of a step, see :meth:`StepPlan.audit`.
         prompts, responses, sequences, prompt_lens, loss_mask
-            As :meth:`StepPlan.audit`.
+            As in :meth:`StepPlan.audit`.
 
         Returns
         -------
@@ -168,7 +168,7 @@ class MergePlan:
         Raises
         ------
         ValueError, TypeError, MissingPlanError
-            As :meth:`StepPlan.audit`.
+            As in :meth:`StepPlan.audit`.
         """
         if not isinstance(batches, Iterable):
             raise TypeError(f"batches is {describe(batches)}; pass a batch, or a list of batches")
@@ -188,26 +188,26 @@ class MergePlan:
         Returns
         -------
         dict
-            Of turns ``turn_prompt_lens``, ``turn_response_lens`` and ``turn_rows`` (-1 if the
-            trajectory was dropped), (turns,); of rows ``source`` (the last turn), ``prompt_lens``,
-            ``response_lens`` and ``trajectories``, (rows,);
-            ``pieces``, (pieces, 5): turn, where the piece begins in that turn's response, where it
-            lies in the row's, its tokens, and whether they train; ``piece_offsets``, (rows + 1,);
+            For turns, ``turn_prompt_lens``, ``turn_response_lens`` and ``turn_rows`` (-1 if the
+            trajectory was dropped), (turns,); for rows, ``source`` (the last turn),
+            ``prompt_lens``, ``response_lens`` and ``trajectories``, (rows,);
+            ``pieces``, (pieces, 5): turn, start in that turn's response, start in the row's
+            response, number of tokens, and 1 if they train; ``piece_offsets``, (rows + 1,);
             ``trajectory_ends``, (trajectories,), one past their last turns; ``breaks``,
-            (breaks, 4): turn, last turn of the group, position, whether it was realigned, with the
-            ids around them one after the other, ``break_expected_ids`` and ``break_found_ids``;
-            ``merge_rewards``, (1,), the place of the option in ("error", "sum", "last").
+            (breaks, 4): turn, last turn of the group, position, and 1 if realigned, with the ids
+            around all breaks concatenated in ``break_expected_ids`` and ``break_found_ids``;
+            ``merge_rewards``, (1,), the index of the option in ("error", "sum", "last").
         """
         return self._merge.to_dict()
 
     @classmethod
     def from_dict(cls, tables: Mapping[str, Any]) -> MergePlan:
-        """Return the plan of such tables.
+        """Return the plan that :meth:`to_dict` wrote.
 
         Raises
         ------
         ValueError
-            If they are none.
+            `tables` are no merge plan.
         """
         if not isinstance(tables, Mapping):
             raise TypeError(f"tables is {describe(tables)}; pass the dict that to_dict returned")
@@ -249,56 +249,54 @@ def merge_turns(
     allow_unfinished: bool = False,
     tokenizer: Tokenizer | None = None,
 ) -> MergePlan:
-    """Find which turns of step-wise rollouts can be one training row.
+    """Plan the merging of turns of step-wise rollouts into training rows.
 
-    Where a turn's prompt begins with all tokens of the turns before it, they are one row: its
-    prompt is the first turn's, its response the turns' responses with the observations (what the
-    environment added) between them. No token is copied; :func:`fastcollate.build_batch` writes the
-    rows of the plan from the turns.
+    Turns form one row if each prompt begins with all tokens of the turns before it. The row's
+    prompt is the first turn's; its response is the turns' responses with the observations (tokens
+    added by the environment) between them. No token is copied; :func:`fastcollate.build_batch`
+    writes the rows of the plan from the turns.
 
     Parameters
     ----------
     prompts, responses, sequences, prompt_lens
         One row of token ids per turn, in either form that ``build_batch`` takes. The turns of a
-        trajectory follow each other.
+        trajectory are consecutive.
     trajectory_ids
-        What names each turn's trajectory: any objects that can be compared, also without a hash.
+        The trajectory id of each turn: any comparable objects, hashable or not.
     is_last_step
-        Whether each turn is its trajectory's last. Ids or flags suffice; both have to agree.
+        True for the last turn of each trajectory. Ids or flags suffice; both must agree.
     policy
-        ``"exact"``: a turn goes on with the one before it if that one's prompt and response are
-        the beginning of its prompt; else it starts a new row. ``"branch"``: it goes on with any
-        earlier turn of its trajectory that nothing has gone on from yet, the longest that fits,
-        so that sub-agents, retries and folded contexts get rows of their own. ``"realign"``: as
-        exact, but where the prompt differs inside the last response, as re-tokenised text does,
-        the prompt is taken for right, and the sampled tokens that no longer stand are masked.
+        ``"exact"``: a turn continues the one before it if its prompt begins with that turn's prompt
+        and response; else it starts a new row. ``"branch"``: it continues the longest matching
+        earlier turn of its trajectory that has no continuation yet, so that sub-agents, retries
+        and folded contexts get separate rows. ``"realign"``: as ``"exact"``, but if the prompt
+        differs inside the last response, as in re-tokenised text, the prompt takes precedence, and
+        the sampled tokens that it replaces are masked.
     mask_drift
-        What ``"realign"`` masks: ``"tail"``, the response from the first token that differs on;
-        ``"response"``, all of the response that it lies in, and those after it; ``"span"``, the
-        tail but for the end of the response, if that stands further on in the prompt. Rewards and
-        log-probabilities of masked tokens go with them.
+        The tokens that ``"realign"`` masks: ``"tail"``, the response from the first difference;
+        ``"response"``, the whole response with the difference, and those after it; ``"span"``, the
+        tail except for the end of the response, if that occurs later in the prompt. Rewards and
+        log-probabilities of masked tokens are dropped.
     max_drift_tokens
-        Realign also where the prompt differs no more than so many tokens before the end of the
-        last response. A difference inside the first prompt of a row never is realigned.
+        Realign also if the prompt differs at most this many tokens before the end of the last
+        response. A difference inside the first prompt of a row is never realigned.
     fork_threshold
-        From so many tokens on, a turn that would be realigned starts a new row; None for no bound.
-        With ``mask_drift="tail"``, tokens of the row from the first that differs on (TRL's rule and
+        A turn starts a new row instead of being realigned from this many tokens; None for no bound.
+        With ``mask_drift="tail"``, tokens of the row from the first difference (TRL's rule and
         default); with ``mask_drift="response"``, tokens of the turn's own response (slime's).
     merge_rewards
-        The reward of a row of several turns if `build_batch` gets one number per turn; the plan
-        keeps this. ``"error"``: the last turn's number, and an error if the number of an earlier
-        turn is not 0. ``"sum"``: the sum of all its turns' numbers, added in float64 in the order
-        of turns. ``"last"``: the last turn's number; those of earlier turns are dropped. The reward
-        lands on the row's last sampled token. Rewards per token need none of this: each stays with
-        its token.
+        The reward of a row of several turns if `build_batch` gets one number per turn; stored in
+        the plan. ``"error"``: the last turn's number, and an error if that of an earlier turn is
+        not 0. ``"sum"``: the sum over its turns, added in float64 in the order of turns.
+        ``"last"``: the last turn's number; earlier ones are dropped. The reward is placed at the
+        row's last sampled token. Per-token rewards are unaffected: each stays with its token.
     loss_mask, drop_untrainable
-        Leave trajectories out of which no token trains: whose responses are empty or, if loss
-        masks are given, all 0. Else they keep their rows.
+        Drop trajectories without a token to train: whose responses are empty or, with a loss mask,
+        masked entirely. Otherwise they keep their rows.
     allow_unfinished
-        Whether the last trajectory may lack a last step.
+        Allow the last trajectory to lack a last step.
     tokenizer
-        Anything with ``decode(ids)``: the report shows text then. The plan's copies made by pickle
-        have none.
+        Any object with ``decode(ids)``, for text in the report. Pickled plans do not include it.
 
     Returns
     -------
@@ -308,17 +306,17 @@ def merge_turns(
     Raises
     ------
     ValueError
-        No trajectories; ids that are not contiguous; flags that contradict ids; turns without a
-        last step; different row counts; nothing left by `drop_untrainable`.
+        There are no trajectories; ids are not contiguous; flags contradict ids; turns lack a last
+        step; row counts differ; or `drop_untrainable` leaves nothing.
     TypeError
-        An object that is no row, token id, flag or option.
+        An argument or item has the wrong type.
 
     Notes
     -----
-    The contracts are those of SkyRL's ``merge_stepwise_output`` (exact), prime-rl's
+    The behaviour matches SkyRL's ``merge_stepwise_output`` (exact), prime-rl's
     ``interleave_rollout`` (branch, which there takes the first group that fits), slime's realigning
     of responses (``"response"``) and TRL's of tails (``"tail"``). Per-token values stay with the
-    sampled tokens that survive: a reward on a token that realigning masks is gone.
+    remaining sampled tokens: a reward on a token that realigning masks is lost.
 
     Examples
     --------
@@ -384,19 +382,19 @@ def checked_policy(
 
 
 class Merging(NamedTuple):
-    """How a batch's rows are made, if not of one turn each."""
+    """The source of a batch's rows, if not one turn each."""
 
     row_source: Merge | tuple[MergeSpec, tuple[list[int], str]] | Plan
-    """What the core makes them by: a merge, a policy and trajectories, or the plan of a batch whose
+    """The core's source of rows: a merge, a policy and trajectories, or the plan of a batch whose
     rows are read again."""
     plan: MergePlan | None = None
-    """What the turns were merged by, if that is known."""
+    """The plan that merged the turns, if known."""
     trajectory_ids: list[Any] | None = None
     masked_rewards: int = 0
-    """Rewards on tokens that merging masked before."""
+    """Number of rewards on tokens that an earlier merge masked."""
 
     def plan_of(self, merge: Merge | None) -> MergePlan | None:
-        """Return the plan of a merge that was made just now, or the one before."""
+        """Return the plan of a new merge, or the existing plan if `merge` is None."""
         if merge is None:
             return self.plan
         plan = MergePlan(merge, self.trajectory_ids)
@@ -410,7 +408,7 @@ def checked_merge(
     trajectory_ids: Any,
     is_last_step: Any,
 ) -> Merging | None:
-    """Check arguments of `build_batch` on merging, and find trajectories where they are needed."""
+    """Check the merging arguments of `build_batch`, and find trajectories if needed."""
     if isinstance(merge, Merging):
         return merge
     check_merge_arguments(merge, merge_rewards)
@@ -425,12 +423,12 @@ def checked_merge(
 
 
 def check_uids(merging: Merging | None, uids: list[Any] | None) -> None:
-    """Check that the turns of each trajectory that is merged have one uid.
+    """Check that the turns of each merged trajectory have one uid.
 
     Raises
     ------
     ValueError
-        If they have several.
+        A trajectory has several uids.
     """
     if merging is None or uids is None or isinstance(merging.row_source, Plan):
         return
@@ -439,7 +437,7 @@ def check_uids(merging: Merging | None, uids: list[Any] | None) -> None:
     else:
         ends = np.array(merging.row_source[1][0], np.int64)
     if len(uids) != (ends[-1] if len(ends) > 0 else 0):
-        return  # not one per turn, which is an error of its own
+        return  # not one per turn: reported elsewhere
     starts = starts_of("uids", uids)
     split = np.setdiff1d(starts[1:], ends, assume_unique=True)
     if len(split) == 0:
@@ -456,7 +454,7 @@ def check_uids(merging: Merging | None, uids: list[Any] | None) -> None:
 
 
 def check_merge_arguments(merge: Any, merge_rewards: Any) -> None:
-    """Check what can be said of ``merge`` and ``merge_rewards`` before there are turns."""
+    """Check ``merge`` and ``merge_rewards`` as far as possible without turns."""
     is_policy = isinstance(merge, str) and merge in POLICIES
     if merge is not None and not isinstance(merge, MergePlan) and not is_policy:
         raise ValueError(
@@ -482,7 +480,7 @@ def check_merge_arguments(merge: Any, merge_rewards: Any) -> None:
 
 
 def log_breaks(plan: MergePlan) -> None:
-    """Log the first breaks of every trajectory at the level DEBUG."""
+    """Log the first breaks of every trajectory at level DEBUG."""
     if not logger.isEnabledFor(logging.DEBUG):
         return
     for broken in plan.report.breaks.firsts(LOGGED_BREAKS):

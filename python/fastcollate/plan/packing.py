@@ -1,4 +1,4 @@
-"""Packing: which sequences share a bin."""
+"""Packing of sequences into bins."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Growth: TypeAlias = Literal["moving", "splitting"]
 NO_LIMIT = (1 << 63) - 1
 
 _OVERSIZE_OF: dict[str, Oversize] = {"balanced": "own_bin", "concat": "split"}
-"""What algorithms do about sequences above the capacity unless told; all others refuse them."""
+"""Default of ``oversize`` by algorithm; that of all others is ``"error"``."""
 
 
 @suggests_names
@@ -48,93 +48,90 @@ def pack(
     max_cost: float | None = None,
     cost: Literal["flops", "tokens"] | CostArgument | ArrayLike = "flops",
 ) -> BinPlan:
-    """Pack sequences into bins: rows, or micro-batches, of a capacity.
+    """Pack sequences into bins (rows or micro-batches) of a capacity.
 
-    The bins, their order and the order inside them are those of the framework that an algorithm is
-    known from, also where sequences are equally long. All take n log n time; with `max_cost` or
-    `keep_together`, only unless many bins are full by one measure and nearly empty by another.
+    The bins, their order and the order inside them match the framework named for each algorithm,
+    ties included. All take n log n time; with `max_cost` or `keep_together`, more if many bins are
+    full by one measure and nearly empty by another.
 
     Parameters
     ----------
     lengths
-        The number of tokens of each sequence: integers (n,), as an array, a tensor or a sequence.
-        One without tokens is packed, too.
+        The tokens of each sequence: integers (n,), as an array, a tensor or a sequence. Empty
+        sequences are packed, too.
     capacity
-        How many tokens a bin holds at most.
+        Maximum tokens of a bin.
     num_bins
-        In place of a capacity, the number of bins. The capacity is the smallest, to 0.1 %, with
-        which `algorithm` needs no more: MULTIFIT, of Coffman, Garey and Johnson (1978). Bins that
-        are missing then take the last sequence of others.
+        The number of bins, instead of a capacity. The capacity is the smallest, to 0.1 %, with
+        which `algorithm` needs no more bins: MULTIFIT (Coffman, Garey and Johnson, 1978). Missing
+        bins then take the last sequence of other bins.
     algorithm
-        Which bin a sequence goes to; one that has room in no bin opens another.
+        The choice of a bin for each sequence. A sequence that fits no bin opens another.
 
-        - ``"ffd"``, first fit decreasing: to the first with room, the longest sequence first and of
-          equally long ones the last. SkyRL's and NeMo-RL's.
-        - ``"stable_ffd"``: the same, of equally long ones the first. prime-rl's.
-        - ``"ff"``, first fit: to the first with room, in the order of the input. axolotl's, and
+        - ``"ffd"``, first fit decreasing: the first bin that fits, longest sequence first, ties in
+          reverse order. SkyRL's and NeMo-RL's.
+        - ``"stable_ffd"``: the same with ties in order. prime-rl's.
+        - ``"ff"``, first fit: the first bin that fits, in the order of the input. axolotl's, and
           slime's with ``oversize="own_bin"``.
-        - ``"bfd"``, best fit decreasing: to the one with the least room, of several the first that
-          had so much; the longest sequence first and of equally long ones the first. TRL's.
+        - ``"bfd"``, best fit decreasing: the fullest bin that fits, of several the first that was
+          that full; longest sequence first, ties in order. TRL's.
         - ``"mffd"``, modified first fit decreasing: sequences of more than half of the capacity get
-          a bin each, which others fill up; what is left goes to the emptiest of more bins.
-          NeMo-RL's. Older versions of that add an empty bin where nothing is left.
-        - ``"next_fit"``: to the last bin, in the order of the input. NeMo-RL's concatenative one,
+          a bin each, which others fill up; the rest goes to the emptiest of more bins. NeMo-RL's.
+          Older versions of NeMo-RL add an empty bin if there is no rest.
+        - ``"next_fit"``: the last bin, in the order of the input. NeMo-RL's concatenative packer,
           and torchtune's without splitting.
-        - ``"concat"``: the same, but what exceeds the bin is cut off and opens the next.
+        - ``"concat"``: the same, but the part that exceeds the bin is cut off and opens the next.
           torchtune's with splitting, and TRL's ``"wrapped"``.
-        - ``"balanced"``: to the one with the fewest tokens, the longest sequence first and of
-          equally long ones the first. SkyRL's.
+        - ``"balanced"``: the bin with the fewest tokens, longest sequence first, ties in order.
+          SkyRL's.
     max_sequences
-        How many sequences a bin holds at most, pieces of split ones included; any number, if not
-        given.
+        Maximum sequences of a bin, counting pieces of split ones; unlimited by default.
     multiple_of
-        What each sequence's place is rounded up to. The capacity counts places, not tokens.
+        Round the width of each sequence up to a multiple of this. The capacity counts widths.
     min_bins, bins_multiple_of
-        How many bins there are at least, and what their number has to be a multiple of, such as the
-        number of ranks.
+        Minimum number of bins, and a number that it must be a multiple of, such as the number of
+        ranks.
     grow_by
-        Where the bins that are missing come from. ``"moving"``: each takes the last sequence of
-        another, of the one with the most sequences, of several the last, until it has one left,
-        then of the next; SkyRL's and NeMo-RL's. ``"splitting"``: the costliest bin of several
-        sequences is split in two of about the same `cost`, again and again; slime's, with
-        ``cost="tokens"``, and prime-rl's, with ``cost=lambda lengths: lengths**2``.
+        The source of missing bins. ``"moving"``: each takes the last sequence of another bin: of
+        the one with the most sequences, of several the last, until it has one left, then of the
+        next; SkyRL's and NeMo-RL's. ``"splitting"``: the costliest bin of several sequences is
+        split in two of about the same `cost`, repeatedly; slime's, with ``cost="tokens"``, and
+        prime-rl's, with ``cost=lambda lengths: lengths**2``.
     keep_together
-        What names each sequence's group (n,), in any order. Sequences of a group are in one bin,
-        in the order of the input; algorithms take them for one sequence, and its first is its
-        place in the input.
+        The group id of each sequence (n,), in any order. Sequences of a group share a bin, in the
+        order of the input; algorithms treat them as one sequence at the index of the first.
     oversize
-        What happens to a sequence that exceeds the capacity, or `max_cost`, by itself. ``"error"``:
-        an error; ``"own_bin"``: it gets a bin that exceeds it, too; ``"split"``: it is split into
-        pieces as long as possible, and a shorter rest, all of which are packed like sequences. By
-        default ``"error"``, but ``"own_bin"`` of ``"balanced"``, and ``"split"`` of ``"concat"``,
-        which knows nothing else.
+        Treatment of a sequence that exceeds the capacity, or `max_cost`, by itself. ``"error"``: an
+        error; ``"own_bin"``: it gets a bin above the limit; ``"split"``: it is split into pieces as
+        long as possible, and a shorter rest, all packed like sequences. The default is ``"error"``,
+        but ``"own_bin"`` for ``"balanced"``, and ``"split"`` for ``"concat"``, which allows nothing
+        else.
     max_cost, cost
-        How much a bin may cost at most, beside the capacity, and what sequences cost, also where
-        `grow_by` is ``"splitting"``: ``"flops"``,
-        ``24576 * L + L * L`` for a sequence of L tokens; ``"tokens"``; :class:`Costs`; a function,
-        which gets lengths, int64 (m,), and returns what they cost; or costs (n,). They are finite
-        and not negative; to split by cost, a longer piece must not cost less. Not with
-        ``"concat"``.
+        Maximum cost of a bin, in addition to the capacity, and the cost of sequences, which
+        ``grow_by="splitting"`` uses, too: ``"flops"``, ``24576 * L + L * L`` for a sequence of L
+        tokens; ``"tokens"``; :class:`Costs`; a function that maps lengths, int64 (m,), to costs; or
+        costs (n,). Costs are finite and not negative; to split by cost, a longer piece must not
+        cost less. Not with ``"concat"``.
 
     Returns
     -------
     BinPlan
-        The same one on every machine. No bin is empty.
+        Identical on every machine. No bin is empty.
 
     Raises
     ------
     ValueError
-        A length that is negative; a sequence or a group that exceeds a bin by itself, unless
-        `oversize` says what to do about it; a number of bins that is more than there are sequences
-        (or groups, or pieces); a capacity, number or multiple below 1; costs that are negative or
-        not finite; as many groups as sequences; options that exclude each other.
+        A length is negative; a sequence or a group exceeds a bin by itself, unless `oversize`
+        allows it; the number of bins exceeds that of sequences (or groups, or pieces); a capacity,
+        number or multiple is below 1; costs are negative or not finite; the number of group ids is
+        not that of sequences; or options exclude each other.
     TypeError
-        What is no number, sequence or option.
+        An argument has the wrong type.
 
     Notes
     -----
-    The contracts are those of SkyRL's ``make_seq_packer`` and NeMo-RL's ``get_packer``, both with
-    the adjustment of the number of bins; slime's ``first_fit_pack`` and prime-rl's
+    The behaviour matches SkyRL's ``make_seq_packer`` and NeMo-RL's ``get_packer``, both with the
+    adjustment of the number of bins; slime's ``first_fit_pack`` and prime-rl's
     ``packed_samples_into_micro_bs``, both with ``expand_bins_by_splitting``; TRL's
     ``pack_dataset``; torchtune's ``PackedDataset``; and axolotl's ``pack_group`` and
     ``allocate_sequentially``.
@@ -182,13 +179,13 @@ class Packer(NamedTuple):
     max_sequences: int
     multiple_of: int
     max_cost: float
-    """Infinity where costs do not count."""
+    """Infinity if there is no limit."""
     cost: Any
     min_bins: int
     bins_multiple_of: int
     grow_by: Growth
     num_bins: int | None
-    """Then no other capacity is given."""
+    """If given, `capacity` is `NO_LIMIT`."""
 
     @classmethod
     def of(
@@ -258,7 +255,7 @@ class Packer(NamedTuple):
         return packer
 
     def check_whole(self, name: str) -> None:
-        """Refuse an option that cannot hold where sequences are cut anywhere."""
+        """Reject an option that is incompatible with cutting sequences at any token."""
         if self.algorithm == "concat":
             raise ValueError(
                 f"{name} is given, but algorithm='concat' cuts sequences at any token; leave "
@@ -274,17 +271,17 @@ class Packer(NamedTuple):
         elif callable(cost):
             cost = partial(costs_of, "cost", cost, noun="sequence")
         elif not isinstance(cost, str):
-            cost = "flops"  # which the costs of the sequences stand in for
+            cost = "flops"  # replaced by the costs of the sequences
         return PackSpec(*self._replace(cost=cost))
 
     def costs(self, lengths: Integers) -> NDArray[np.float64] | None:
-        """Return what sequences of these lengths cost, if that counts."""
+        """Return the costs of sequences of the given lengths; None if no option uses them."""
         if self.max_cost == math.inf and self.grow_by == "moving":
             return None
         return costs_of("cost", self.cost, lengths, "sequence")
 
     def plan(self, lengths: Integers, groups: Integers | None = None) -> BinPlan:
-        """Pack sequences of these lengths, int64 (n,), or groups of them, numbered (n,)."""
+        """Pack sequences of the given lengths, int64 (n,), or groups of them, numbered (n,)."""
         is_named = isinstance(self.cost, str) and self.cost in NAMED_COSTS
         is_known = is_named or isinstance(self.cost, Costs) or callable(self.cost)
         costs = None if is_known else self.costs(lengths)

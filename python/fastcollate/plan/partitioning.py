@@ -1,4 +1,4 @@
-"""Partitioning: parts of about the same weight, and micro-batches that a cap keeps short."""
+"""Partitioning: parts of about the same weight, and micro-batches of limited size."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from fastcollate.plan.shard import Shard
 from fastcollate.plan.tables import Table, check_names, contradiction, not_valid, offsets_defect
 
 _PIECE = 1 << 20
-"""Items that are made a list at a time."""
+"""Number of items converted to a list at a time."""
 
 Algorithm = Literal["karmarkar_karp", "lpt", "lpt_swap"]
 Order = Literal["small_ends", "descending", "ascending"]
@@ -41,49 +41,48 @@ def partition(
     equal_size: bool = False,
     cost: Literal["tokens", "flops"] | CostArgument | ArrayLike | None = None,
 ) -> list[list[int]]:
-    """Part sequences so that all parts weigh about the same.
+    """Divide sequences into parts of about the same weight.
 
     Parameters
     ----------
     lengths
-        What each sequence weighs (n,): numbers of tokens, or any integers or floats that are
-        finite and not negative; an array, a tensor or a sequence.
+        The weight of each sequence (n,): token counts, or any integers or floats that are finite
+        and not negative; an array, a tensor or a sequence.
     k
         Number of parts, at most n.
     algorithm
-        ``"karmarkar_karp"``: the largest differencing method, which is hard to beat. ``"lpt"``:
-        the largest first, each to the part that has the least so far (of those that have as much,
-        the one with the fewest sequences, then the first); five to ten times as fast.
-        ``"lpt_swap"``: the same, after which the heaviest part gives the lightest a sequence, or
-        exchanges one with it, as long as that makes the heavier of the two lighter; nearly as
-        fast, and nearly as good as the first.
+        ``"karmarkar_karp"``: the largest differencing method, usually the best. ``"lpt"``: largest
+        first, each to the part with the least so far (ties: the fewest sequences, then the first);
+        five to ten times as fast. ``"lpt_swap"``: as ``"lpt"``, after which the heaviest part gives
+        a sequence to the lightest, or exchanges one with it, as long as that makes the heavier of
+        the two lighter; nearly as fast as ``"lpt"``, and nearly as good as ``"karmarkar_karp"``.
     equal_size
-        Whether all parts have to have the same number of sequences.
+        Require the same number of sequences in all parts.
     cost
-        What is balanced in place of `lengths`, which are numbers of tokens then: ``"tokens"``;
-        ``"flops"``, ``24576 * L + L * L`` for L tokens; :class:`Costs`; a function, which gets the
-        lengths, int64 (n,), and returns the costs; or the costs (n,).
+        The weights, instead of `lengths`, which are then token counts: ``"tokens"``; ``"flops"``,
+        ``24576 * L + L * L`` for L tokens; :class:`Costs`; a function that maps lengths, int64
+        (n,), to costs; or the costs (n,).
 
     Returns
     -------
     list[list[int]]
-        The indices of each part, ascending; no part is empty. Karmarkar-Karp's come heaviest first.
+        The indices of each part, ascending; no part is empty. With ``"karmarkar_karp"``, parts come
+        heaviest first.
 
     Raises
     ------
     ValueError
-        A `k` below 1, or above the number of sequences; with `equal_size`, one that does not divide
-        it; weights that are negative, NaN or infinite, or not one for each sequence; an unknown
-        algorithm.
+        `k` is below 1, or above the number of sequences; with `equal_size`, `k` does not divide it;
+        weights are negative, NaN or infinite, or not one for each sequence; or the algorithm is
+        unknown.
     TypeError
-        What is no number, sequence or option.
+        An argument has the wrong type.
 
     Notes
     -----
-    ``"karmarkar_karp"`` gives what verl's ``get_seqlen_balanced_partitions`` does, ties included.
-    Integers are added exactly; float32 weights in float32, and others in float64, in the order in
-    which parts grow there: only then sums round to the same numbers. The other algorithms add in
-    float64.
+    ``"karmarkar_karp"`` returns the parts of verl's ``get_seqlen_balanced_partitions``, ties
+    included. Integers are added exactly, float32 weights in float32 and others in float64, in
+    verl's order, so that sums round alike. The other algorithms add in float64.
 
     Examples
     --------
@@ -124,60 +123,58 @@ def micro_batches(
     min_bins: int = 1,
     cost: Literal["tokens", "flops"] | CostArgument | ArrayLike = "flops",
 ) -> MicroBatches:
-    """Split sequences into micro-batches of about the same cost, none of which has too many tokens.
+    """Split sequences into micro-batches of about the same cost and limited token count.
 
-    Every rank gets the same number of micro-batches. That is the smallest one with which
-    Karmarkar-Karp parts by cost hold the cap (a balanced partition into as many parts as the tokens
-    would need may well break it), up to 256 times `bins_multiple_of`. Larger numbers are not tried
-    one by one, and may exceed the smallest by 1 %.
+    Every rank gets the same number of micro-batches: the smallest for which Karmarkar-Karp parts by
+    cost stay within the capacity (the smallest number by tokens often exceeds it), up to 256 times
+    `bins_multiple_of`. Larger numbers are not tried one by one, and may exceed the smallest by 1 %.
 
     Parameters
     ----------
     lengths
-        The number of tokens of each sequence: integers (n,), as an array, a tensor or a sequence.
-        Those of all ranks.
+        The tokens of each sequence of all ranks: integers (n,), as an array, a tensor or a
+        sequence.
     capacity
-        How many tokens a micro-batch has at most.
+        Maximum tokens of a micro-batch.
     dp_size
         Number of data-parallel ranks.
     bins_multiple_of
-        What the number of micro-batches of a rank is a multiple of, such as the size of a virtual
-        pipeline.
+        A number that the micro-batches per rank must be a multiple of, such as the size of a
+        virtual pipeline.
     order
-        In which order a rank gets its micro-batches: ``"descending"``, those that cost most first;
-        ``"ascending"``; or ``"small_ends"``, those that cost least at both ends, where a pipeline
-        fills and drains. Micro-batches of the same place cost about the same on all ranks.
+        Order of a rank's micro-batches: ``"descending"`` or ``"ascending"`` by cost, or
+        ``"small_ends"``, the cheapest at both ends, where a pipeline fills and drains.
+        Micro-batches at the same index cost about the same on all ranks.
     min_bins
-        How many micro-batches a rank has at least.
+        Minimum number of micro-batches per rank.
     cost
-        What micro-batches are balanced by: ``"flops"``, ``24576 * L + L * L`` for L tokens;
-        ``"tokens"``; :class:`Costs`; a function, which gets the lengths, int64 (n,), and returns
-        the costs; or the costs (n,).
+        The cost to balance: ``"flops"``, ``24576 * L + L * L`` for L tokens; ``"tokens"``;
+        :class:`Costs`; a function that maps lengths, int64 (n,), to costs; or the costs (n,).
 
     Returns
     -------
     MicroBatches
-        The same ones on every machine.
+        Identical on every machine.
 
     Raises
     ------
     ValueError
-        A sequence of more tokens than the capacity; a capacity, `dp_size`, `bins_multiple_of` or
-        `min_bins` below 1; fewer sequences than micro-batches; a length that is negative; costs
-        that are negative, NaN or infinite, or not one for each sequence; an unknown order.
+        A sequence exceeds the capacity; `capacity`, `dp_size`, `bins_multiple_of` or `min_bins` is
+        below 1; there are fewer sequences than micro-batches; a length is negative; costs are
+        negative, NaN or infinite, or not one for each sequence; or the order is unknown.
     TypeError
-        What is no number, sequence or option.
+        An argument has the wrong type.
 
     Notes
     -----
     For one rank and up to 256 micro-batches, these are the micro-batches of verl's
-    ``rearrange_micro_batches``, in the order of ``use_dynamic_bsz_balance=True`` if it is
-    ``"small_ends"``. :func:`fastcollate.compat.verl.rearrange_micro_batches` gives them in any
-    number.
+    ``rearrange_micro_batches``, and with ``"small_ends"`` in the order of
+    ``use_dynamic_bsz_balance=True``. For any number, use
+    :func:`fastcollate.compat.verl.rearrange_micro_batches`.
 
-    The search tries some ten numbers, and takes ``O(n log n)`` for each. In theory, more
-    micro-batches may break a cap that fewer hold; where that happens among large numbers, the one
-    found may exceed the smallest by more.
+    The search tries about ten numbers, in ``O(n log n)`` time each. In theory, more micro-batches
+    may exceed a capacity that fewer keep to; among large numbers, the one found may then exceed the
+    smallest by more.
 
     Examples
     --------
@@ -229,17 +226,16 @@ def micro_batches(
 
 @dataclass(frozen=True, eq=False)
 class MicroBatches(Table):
-    """Which sequences form which micro-batch, and which of them each data-parallel rank gets.
+    """The sequences of each micro-batch, and the micro-batches of each data-parallel rank.
 
-    :func:`fastcollate.planning.micro_batches` makes it. There is no token in it; it can be
-    pickled, and written as JSON by ``to_dict``. Two are equal if all their values are.
+    Made by :func:`fastcollate.planning.micro_batches`. It holds no tokens, can be pickled, and is
+    written as JSON by ``to_dict``. Two are equal if all their values are.
 
     Parameters
     ----------
     offsets
-        Where micro-batches begin among the indices, and where the last ends, int64
-        (micro-batches + 1,): first those of rank 0, then those of rank 1, and so on. All ranks have
-        the same number.
+        Offsets of micro-batches in `indices`, with the end of the last, int64
+        (micro-batches + 1,), in the order of ranks. All ranks have the same number.
     indices
         The sequences of all micro-batches, int64 (n,).
     lengths
@@ -247,13 +243,13 @@ class MicroBatches(Table):
     dp_size
         Number of data-parallel ranks.
     capacity
-        How many tokens a micro-batch has at most.
+        Maximum tokens of a micro-batch.
 
     Raises
     ------
     ValueError
-        If the tables are no such plan: a sequence is not in exactly one micro-batch, one of these
-        is empty or too long, or ranks have different numbers of them.
+        The tables are inconsistent: a sequence is not in exactly one micro-batch, a micro-batch is
+        empty or too long, or ranks have different numbers of micro-batches.
     """
 
     offsets: Integers
@@ -274,7 +270,7 @@ class MicroBatches(Table):
             raise contradiction("table of micro-batches", reason)
 
     def _defect(self) -> str | None:
-        """Say what is wrong with the tables."""
+        """Return a description of the first inconsistency, or None."""
         offsets, indices, lengths = self.offsets, self.indices, self.lengths
         if self.dp_size < 1:
             return f"dp_size is {self.dp_size}, but must be 1 or more"
@@ -321,10 +317,10 @@ class MicroBatches(Table):
 
     @property
     def inverse(self) -> Integers:
-        """The place of each sequence among all micro-batches, int64 (n,).
+        """The index of each sequence in `indices`, int64 (n,).
 
-        ``results[micro.inverse]`` brings results in the order of micro-batches, those of all ranks
-        one after the other, back into the order of the sequences.
+        ``results[micro.inverse]`` reorders results of all ranks, concatenated in the order of
+        micro-batches, to the order of the sequences.
         """
         inverse = np.empty_like(self.indices)
         inverse[self.indices] = np.arange(len(self.indices))
@@ -336,7 +332,7 @@ class MicroBatches(Table):
         Raises
         ------
         IndexError
-            If there is no such rank; they are counted from 0 on.
+            There is no such rank; ranks are numbered from 0.
         """
         start = checked_index("rank", rank, self.dp_size) * self.per_rank
         ends = self.offsets[start : start + self.per_rank + 1]
@@ -348,7 +344,7 @@ class MicroBatches(Table):
         Raises
         ------
         IndexError
-            If there is no such rank, or no such micro-batch of it; they are counted from 0 on.
+            There is no such rank or micro-batch; both are numbered from 0.
         """
         place = checked_index("rank", rank, self.dp_size) * self.per_rank
         place += checked_index("micro_batch", micro_batch, self.per_rank)
@@ -358,12 +354,12 @@ class MicroBatches(Table):
 
     @classmethod
     def from_dict(cls, tables: Mapping[str, Any]) -> MicroBatches:
-        """Return the micro-batches of what ``to_dict`` returned.
+        """Return the micro-batches that ``to_dict`` wrote.
 
         Raises
         ------
         ValueError
-            If they are none.
+            `tables` are no micro-batches.
         """
         check_names(cls, "table of micro-batches", tables)
         return cls(**tables)
@@ -379,19 +375,19 @@ class MicroBatches(Table):
 def lists_of(offsets: Integers, indices: Integers) -> list[list[int]]:
     """Return parts as lists of their indices."""
     items: list[int] = []
-    for start in range(0, len(indices), _PIECE):  # so that signals are looked at
+    for start in range(0, len(indices), _PIECE):  # so that signals are handled
         items += indices[start : start + _PIECE].tolist()
     return [items[start:end] for start, end in pairwise(offsets.tolist())]
 
 
 def _hit(indices: Integers) -> NDArray[np.bool_]:
-    """Return which numbers below their count the indices hold."""
+    """Return a mask of the numbers below ``len(indices)`` that occur in `indices`."""
     hit = np.zeros(len(indices), np.bool_)
     hit[indices] = True
     return hit
 
 
 def _of_ranks(per_rank: int, dp_size: int) -> str:
-    """Write a number of micro-batches: ``2 micro-batches for each of 8 ranks``."""
+    """Return a count as text: ``2 micro-batches for each of 8 ranks``."""
     number = counted(per_rank, "micro-batch", "micro-batches")
     return number if dp_size == 1 else f"{number} for each of {counted(dp_size, 'rank')}"

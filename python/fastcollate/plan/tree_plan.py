@@ -1,4 +1,4 @@
-"""The tree plan: which tokens rows have in common."""
+"""The tree plan: the tokens that rows share."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from fastcollate.view.plan_pages import tree_page
 
 
 def checked_tree_packer(capacity: Any, *, cost: Any, **options: Any) -> Packer:
-    """Return what packs trees, of the options of :meth:`TreePlan.pack`."""
+    """Return the packer of trees with the options of :meth:`TreePlan.pack`."""
     packer = Packer.of(capacity, cost=cost, **options)
     if packer.oversize == "split":
         option = "algorithm='concat'" if packer.algorithm == "concat" else "oversize='split'"
@@ -41,27 +41,26 @@ def checked_tree_packer(capacity: Any, *, cost: Any, **options: Any) -> Packer:
 @suggests_names
 @dataclass(frozen=True, eq=False)
 class TreePlan(Table):
-    """Which tokens rows begin with in common: their order, and one number a row.
+    """The shared prefixes of rows: an order of the rows, and one number per row.
 
-    :func:`fastcollate.planning.prefix_tree` makes it. There is no token in it; it can be pickled,
-    and written as JSON by ``to_dict``. Two plans are equal if all their values are.
+    Made by :func:`fastcollate.planning.prefix_tree`. It holds no tokens, can be pickled, and is
+    written as JSON by ``to_dict``. Two plans are equal if all their values are.
 
     Parameters
     ----------
     order
         The rows in the order of their tokens, int64 (rows,).
     shared
-        How many tokens each of them, in that order, has in common with the one before it, int64
-        (rows,). Two rows further apart have in common what the least of those up to the later one
-        says.
+        Number of tokens that each row, in that order, shares with the one before it, int64 (rows,).
+        Rows further apart share the minimum of the values after the first up to the second.
     prompt_lens, response_lens
         Tokens of each row, in the order of the input, int64 (rows,).
 
     Raises
     ------
     ValueError
-        If the tables are no plan: a row is not there once, or has more tokens in common with the
-        one before it than one of the two has.
+        The tables are inconsistent: `order` is no permutation of the rows, or a row shares more
+        tokens with the one before it than one of the two has.
     """
 
     order: Integers
@@ -97,7 +96,7 @@ class TreePlan(Table):
 
     @property
     def num_trees(self) -> int:
-        """Number of trees: rows of different ones have no token in common."""
+        """Number of trees. Rows of different trees share no token."""
         return int(np.count_nonzero(self.shared == 0))
 
     @property
@@ -112,34 +111,34 @@ class TreePlan(Table):
 
     @property
     def tokens_after(self) -> int:
-        """The same, with those counted once that rows have in common."""
+        """Tokens of all rows, counting shared ones once."""
         return self.tokens_before - int(self.shared.sum())
 
     @property
     def token_ratio(self) -> float:
-        """How many times fewer tokens there are after than before; 1.0 if there are none."""
+        """Tokens before over tokens after; 1.0 if there are no tokens."""
         return self.tokens_before / self.tokens_after if self.tokens_after > 0 else 1.0
 
     @cached_property
     def nodes(self) -> TreeNodes:
-        """Runs of tokens that belong to the same rows, as if all rows lay in one bin."""
+        """The nodes of the trees, with all rows in one bin."""
         names = ("starts", "lengths", "parents", "depths", "subtree_ends", "leaves")
         return TreeNodes._trusted(**dict(zip(names, self._core.nodes(), strict=True)))
 
     @property
     def depth(self) -> int:
-        """How many nodes the longest way from a tree's first token to its last has."""
+        """Number of nodes on the longest path from a root to a leaf."""
         return int(self.nodes.levels.max(initial=-1)) + 1
 
     @property
     def forks(self) -> int:
-        """After how many nodes rows go on differently."""
+        """Number of nodes with several children."""
         parents = self.nodes.parents
         return int(np.count_nonzero(np.bincount(parents[parents >= 0]) > 1))
 
     @cached_property
     def report(self) -> TreeReport:
-        """What sharing saves, and who shares how much with whom."""
+        """The tokens saved by sharing, and the rows that share them."""
         unshared = PrefixTree(self.order, np.zeros_like(self.shared), self.lengths)
         return TreeReport(
             num_rows=self.num_rows,
@@ -154,19 +153,19 @@ class TreePlan(Table):
         )
 
     def select(self, rows: Any) -> TreePlan:
-        """Return the plan of some rows alone, such as those of a mini-batch; no token is needed.
+        """Return the plan of a subset of rows, such as a mini-batch, without their tokens.
 
         Parameters
         ----------
         rows
-            Which ones, each once: integers (n,). The row of the new plan is the place in it.
+            Distinct rows, integers (n,). Row i of the new plan is ``rows[i]``.
 
         Raises
         ------
         TypeError
-            They are no integers.
+            `rows` are not integers.
         ValueError
-            A row that is not there, or is given twice.
+            A row does not exist, or is given twice.
         """
         rows = checked_lengths("rows", rows, "row to select")
         if rows.max(initial=-1) >= self.num_rows:
@@ -195,48 +194,47 @@ class TreePlan(Table):
         max_cost: float | None = None,
         cost: Literal["flops", "tokens"] | CostArgument = "flops",
     ) -> TreeBins:
-        """Pack rows into bins that hold tokens they have in common once.
+        """Pack rows into bins that hold shared tokens once.
 
-        Rows of a tree lie in one bin, unless the tree exceeds it: then it is cut where that
-        duplicates the fewest tokens. The trees, and what became of those that were cut, are packed
-        as :func:`fastcollate.planning.pack` packs sequences.
+        Rows of a tree lie in one bin, unless the tree exceeds it: the tree is then cut where that
+        duplicates the fewest tokens. Trees and the parts of cut trees are packed as sequences are
+        by :func:`fastcollate.planning.pack`.
 
         Parameters
         ----------
         capacity
-            How many tokens a bin holds at most, those that its rows have in common counted once.
+            Maximum tokens of a bin, counting tokens shared by its rows once.
         algorithm
-            As ``pack``, but for ``"concat"``, which splits rows.
+            As in ``pack``, except ``"concat"``, which splits rows.
         max_sequences
-            How many rows a bin holds at most.
+            Maximum rows of a bin.
         multiple_of
-            What the place of each tree in a bin is rounded up to: padding follows whole trees.
+            Round the width of each tree up to a multiple of this: padding follows whole trees.
         min_bins, bins_multiple_of
-            How many bins there are at least, and what their number has to be a multiple of, such as
-            the number of ranks. If there are too few, trees are parted, and then cut where that
-            duplicates the fewest tokens; of equally good places, those are taken that halve what is
-            largest then. There is an error only if there are fewer rows than bins.
+            Minimum number of bins, and a number that it must be a multiple of, such as the number
+            of ranks. If there are too few, trees of a bin are separated, then cut where that
+            duplicates the fewest tokens; ties go to the cut that halves the largest one. It is an
+            error only if there are fewer rows than bins.
         oversize
-            What happens to a row that exceeds the capacity, or `max_cost`, by itself: ``"error"``
-            or ``"own_bin"``, as ``pack``.
+            Treatment of a row that exceeds the capacity, or `max_cost`, by itself: ``"error"`` or
+            ``"own_bin"``, as in ``pack``.
         max_cost, cost
-            How much a bin may cost at most, beside the capacity: what its rows cost, less what the
-            tokens cost that each has in common with the one before it. ``cost`` is a name,
-            :class:`Costs` or a function of lengths, as ``pack``; a longer row must not cost
-            less.
+            Maximum cost of a bin, in addition to the capacity: the cost of its rows, less that of
+            the tokens each row shares with the one before it. ``cost`` is a name, :class:`Costs` or
+            a function of lengths, as in ``pack``; a longer row must not cost less.
 
         Returns
         -------
         TreeBins
-            The same one on every machine. No bin is empty.
+            Identical on every machine. No bin is empty.
 
         Raises
         ------
         ValueError
-            A row that exceeds a bin by itself, unless `oversize` is ``"own_bin"``; fewer rows than
-            bins; options that split rows, or that ``pack`` refuses.
+            A row exceeds a bin by itself, unless `oversize` is ``"own_bin"``; there are fewer rows
+            than bins; or options split rows, or are rejected by ``pack``.
         TypeError
-            What is no number or option.
+            An argument has the wrong type.
 
         Examples
         --------
@@ -267,12 +265,12 @@ class TreePlan(Table):
 
     @classmethod
     def from_dict(cls, tables: Mapping[str, Any]) -> TreePlan:
-        """Return the plan of such lists.
+        """Return the plan that ``to_dict`` wrote.
 
         Raises
         ------
         ValueError
-            If they are none.
+            `tables` are no tree plan.
         """
         check_names(cls, "tree plan", tables)
         arrays = {name: listed_integers("tree plan", name, value) for name, value in tables.items()}
@@ -298,23 +296,23 @@ class TreeNodes(Table):
 
     Positions are those of a bin in which each row, in the order of the plan, adds the tokens that
     it does not share with the row before it. Nodes are in the order of positions, so parents come
-    before their children. The position q may look at k if and only if ``k <= q`` and q is below the
-    end of the subtree that k's node has.
+    before their children. Position q attends to k if and only if ``k <= q`` and q is below the end
+    of the subtree of k's node.
 
     Parameters
     ----------
     starts, lengths
         The first position and the number of positions of each node, int64 (nodes,).
     parents
-        The node that each follows on, -1 if none, int64 (nodes,).
+        The parent of each node, -1 for a root, int64 (nodes,).
     depths
-        How many tokens stand before each in its rows, int64 (nodes,): the position id of its first
+        Number of tokens before each node in its rows, int64 (nodes,): the position id of its first
         token.
     subtree_ends
-        One past the last position that follows on each in a row, int64 (nodes,).
+        One past the last position of each node's subtree, int64 (nodes,).
     leaves
-        The node that each row ends with, in the order of the input, int64 (rows,); -1 if the row
-        has no token.
+        The last node of each row, in the order of the input, int64 (rows,); -1 if the row has no
+        token.
     """
 
     starts: Integers
@@ -329,7 +327,7 @@ class TreeNodes(Table):
 
     @property
     def levels(self) -> Integers:
-        """How many nodes each follows on, int64 (nodes,)."""
+        """Number of ancestors of each node, int64 (nodes,)."""
         ends = np.searchsorted(self.starts, self.subtree_ends)
         opened = np.arange(1, len(self) + 1)
         closed = np.cumsum(np.bincount(ends, minlength=len(self))[: len(self)])
@@ -338,19 +336,19 @@ class TreeNodes(Table):
 
     @property
     def num_rows(self) -> Integers:
-        """How many rows each belongs to, int64 (nodes,)."""
+        """Number of rows of each node, int64 (nodes,)."""
         first, last = self.row_ranges
         return last - first
 
     @cached_property
     def rows(self) -> Integers:
-        """The rows that have tokens, so that those of a node follow each other: int64."""
+        """The non-empty rows, int64, ordered so that those of each node are consecutive."""
         rows: Integers = np.argsort(self.leaves, kind="stable")
         return rows[np.count_nonzero(self.leaves < 0) :]
 
     @property
     def row_ranges(self) -> tuple[Integers, Integers]:
-        """Where the rows of each node begin and end among `rows`, int64 (nodes,)."""
+        """Start and end of each node's rows in `rows`, int64 (nodes,) each."""
         leaves = self.leaves[self.rows]
         ends = np.searchsorted(self.starts, self.subtree_ends)
         nodes = np.arange(len(self))
