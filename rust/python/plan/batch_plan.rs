@@ -1,4 +1,4 @@
-//! The plan as Python sees it: an opaque value that shows its tables as NumPy arrays.
+//! The plan in Python: an opaque value with its tables as NumPy arrays.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -24,13 +24,13 @@ use crate::plan::tables::{
     self, Column, column, column_of, rows_of, rows_of_table, set_table, sources_of, to_i64, usizes,
 };
 
-/// How many blocks belong to each block, and these.
+/// Number of blocks per block, and their indices.
 type BlockArrays<'py> = (Bound<'py, PyArray4<i32>>, Bound<'py, PyArray5<i32>>);
 
-/// Where spans begin and end.
+/// Begins and ends of spans.
 type Span<'py> = Bound<'py, PyArray2<i32>>;
 
-/// What the rows of a batch are made of and where they lie. Immutable; holds no token.
+/// The rows of a batch and their placement. Immutable; holds no tokens.
 #[pyclass(frozen, module = "fastcollate._fastcollate")]
 pub struct Plan {
     /// Shared by the plans of a batch's shards.
@@ -40,7 +40,7 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// The plan of these tables, which fit.
+    /// The plan of these tables, which must fit each other.
     pub fn new(turns: Arc<Turns>, assembly: Assembly, placement: Placement) -> Self {
         Self {
             turns,
@@ -58,25 +58,25 @@ impl Plan {
         LAYOUTS.name(self.placement.layout)
     }
 
-    /// Whether outputs have no dimension of rows: all values lie end to end.
+    /// True if outputs have no row dimension: all values are concatenated.
     #[getter]
     fn is_jagged(&self) -> bool {
         self.placement.layout.is_jagged()
     }
 
-    /// Whether output rows are bins of several rows.
+    /// True if output rows are bins of several rows.
     #[getter]
     fn has_bins(&self) -> bool {
         self.placement.layout.has_bins()
     }
 
-    /// Whether each token has a place of its own in output rows of several rows.
+    /// True if each token has a place of its own in output rows of several rows.
     #[getter]
     fn is_packed(&self) -> bool {
         self.placement.layout.is_packed()
     }
 
-    /// Whether rows overlap, since tokens that they have in common are there once.
+    /// True if rows overlap, with shared tokens stored once.
     #[getter]
     fn is_tree(&self) -> bool {
         self.placement.layout.is_tree()
@@ -98,7 +98,7 @@ impl Plan {
         }
     }
 
-    /// Number of turns that the rows are made of.
+    /// Number of turns of the rows.
     #[getter]
     fn num_turns(&self) -> usize {
         self.turns.count()
@@ -116,19 +116,19 @@ impl Plan {
         self.placement.sequence.rows()
     }
 
-    /// Positions of an output row in sequence-aligned outputs such as `input_ids`.
+    /// Width of sequence-aligned outputs such as `input_ids`.
     #[getter]
     fn width(&self) -> usize {
         self.placement.sequence.width()
     }
 
-    /// Positions of an output row in response-aligned outputs such as `loss_mask`.
+    /// Width of response-aligned outputs such as `loss_mask`.
     #[getter]
     fn response_width(&self) -> usize {
         self.placement.response.width()
     }
 
-    /// Positions that hold tokens of rows that are no padding.
+    /// Number of positions with tokens of real rows.
     #[getter]
     fn num_placed(&self) -> usize {
         let rows = self.assembly.rows();
@@ -137,25 +137,25 @@ impl Plan {
         real.map(|segment| segment.len).sum()
     }
 
-    /// Positions of all output rows together, in sequence-aligned outputs.
+    /// Number of positions of all output rows, in sequence-aligned outputs.
     #[getter]
     fn num_positions(&self) -> usize {
         self.placement.sequence.positions()
     }
 
-    /// Tokens of the longest row.
+    /// Number of tokens of the longest row.
     #[getter]
     fn longest_row(&self) -> usize {
         longest_row(&self.assembly)
     }
 
-    /// Prompt tokens of each row, int64 (rows,).
+    /// Number of prompt tokens of each row, int64 (rows,).
     #[getter]
     fn prompt_lens<'py>(&self, py: Python<'py>) -> Column<'py> {
         rows_of(py, &self.assembly, |row| row.prompt_len)
     }
 
-    /// Response tokens of each row, int64 (rows,).
+    /// Number of response tokens of each row, int64 (rows,).
     #[getter]
     fn response_lens<'py>(&self, py: Python<'py>) -> Column<'py> {
         rows_of(py, &self.assembly, |row| row.response_len)
@@ -167,15 +167,15 @@ impl Plan {
         sources_of(py, &self.assembly)
     }
 
-    /// Check that a shard is one of these rows: the first of its rows, if it is a view of the outputs. Its
-    /// rows follow each other then, none is padding, and the step is no wider.
+    /// Check that a shard consists of these rows. Returns its first row if it is a view of the
+    /// outputs: its rows are contiguous, none is padding, and the step is no wider.
     fn first_in_view(&self, shard: Shard) -> Result<Option<usize>> {
         let rows = self.assembly.rows();
         shard.0.check(rows, Longest::of_rows(rows))?;
         Ok(self.placement.first_in_view(&shard.0))
     }
 
-    /// The layout of a shard of these rows, as wide as its step.
+    /// The layout of a shard of these rows, with the width of its step.
     fn layout_for(&self, shard: Shard) -> Result<LayoutSpec> {
         let packed =
             || Core::InvalidPlan("packed rows cannot be picked from their bins".to_owned());
@@ -183,7 +183,7 @@ impl Plan {
         Ok(layout.map(LayoutSpec::of_rows).ok_or_else(packed)?)
     }
 
-    /// The plan of some of the rows, laid out anew.
+    /// The plan of some of the rows in a new layout.
     fn pick(&self, py: Python, shard: Shard, layout: &LayoutSpec) -> Result<Self> {
         let source = RowSource::Batch(&self.assembly);
         let rows = source.rows(&self.turns, Some(&shard.0), layout.core())?;
@@ -207,7 +207,7 @@ impl Plan {
         Ok((column_of(py, rows), plan))
     }
 
-    /// What predicts the response tokens of a tree's rows, counted over all its positions, and the bin of
+    /// The predictors of the response tokens of a tree's rows, as flat positions, and the bin of
     /// each row, all int64.
     fn tree_places<'py>(&self, py: Python<'py>) -> (Column<'py>, Column<'py>) {
         let runs = self.placement.predictors(&self.assembly);
@@ -222,8 +222,8 @@ impl Plan {
         (PyArray1::from_vec(py, predictors), column_of(py, bins))
     }
 
-    /// Where the values of response tokens stand in an output of `width` positions a row, int64, and
-    /// how many of them each row or turn has, int64; -1 where there is none, if `may_miss`.
+    /// Flat positions of response tokens' values in an output of row width `width`, int64, and
+    /// their number per row or turn, int64; -1 for tokens without a position, if `may_miss`.
     #[allow(clippy::too_many_arguments, reason = "called once")]
     fn gather_places<'py>(
         &self,
@@ -258,12 +258,12 @@ impl Plan {
         Ok((PyArray1::from_iter(py, places), column_of(py, lens)))
     }
 
-    /// Where each row begins in the outputs, counted over all their positions: int64 (rows,), for
-    /// token streams and for responses. In a tree, the streams are those of `stream_places`.
+    /// Flat start of each row in the outputs: int64 (rows,), for token streams and for responses.
+    /// In a tree, the streams are those of `stream_places`.
     fn row_starts<'py>(&self, py: Python<'py>) -> Result<(Column<'py>, Column<'py>)> {
         let starts = |grid: &Grid| {
             let mut starts = vec![0; self.num_rows()];
-            // From the last segment of a row to its first, which stays.
+            // From the last segment of a row to its first, whose value remains.
             for segment in grid.segments().iter().rev() {
                 starts[segment.row] = to_i64(segment.dst_row * grid.width() + segment.dst_col);
             }
@@ -276,8 +276,8 @@ impl Plan {
         Ok((streams, starts(&self.placement.response)))
     }
 
-    /// Where the tokens of each row's stream stand in a tree, row by row: int64. None in other layouts,
-    /// where streams are spans.
+    /// Flat positions of the tokens of each row's stream in a tree, row by row: int64. None in
+    /// other layouts, where streams are spans.
     fn stream_places<'py>(&self, py: Python<'py>) -> Option<Column<'py>> {
         let Placement {
             layout, sequence, ..
@@ -294,18 +294,18 @@ impl Plan {
         Some(PyArray1::from_iter(py, places.map(to_i64)))
     }
 
-    /// Where the subtree of each position ends in its output row, int32 (positions,).
+    /// End of the subtree of each position in its output row, int32 (positions,).
     fn subtree_ends<'py>(&self, py: Python<'py>) -> Result<Bound<'py, PyArray1<i32>>> {
         Ok(PyArray1::from_vec(py, self.placement.subtree_ends()?))
     }
 
-    /// How many tokens each position has before it in its sequence, int32 (positions,).
+    /// Number of tokens before each position in its sequence, int32 (positions,).
     fn depths<'py>(&self, py: Python<'py>) -> Result<Bound<'py, PyArray1<i32>>> {
         Ok(PyArray1::from_vec(py, self.placement.depths()?))
     }
 
-    /// For each block of queries, the blocks of keys that it looks at in part and those in full; and
-    /// the same for each block of keys: the number of blocks, int32 (4, rows, 1, blocks), and these,
+    /// For each block of queries, the blocks of keys attended in part and in full; and the same for
+    /// each block of keys: the number of blocks, int32 (4, rows, 1, blocks), and their indices,
     /// int32 (4, rows, 1, blocks, blocks).
     fn block_tables<'py>(
         &self,
@@ -315,7 +315,7 @@ impl Plan {
     ) -> PyResult<BlockArrays<'py>> {
         let rows = self.num_output_rows();
         let blocks = self.width().div_ceil(block_size);
-        // NumPy asks for large pages, and raises where there is no memory.
+        // NumPy requests large pages, and raises if memory runs out.
         let zeros = py.import("numpy")?.getattr("zeros")?;
         let counts = zeros.call1(((4, rows, 1, blocks), "int32"))?.cast_into()?;
         let indices = { zeros.call1(((4, rows, 1, blocks, blocks), "int32"))? }.cast_into()?;
@@ -333,8 +333,8 @@ impl Plan {
         Ok(arrays)
     }
 
-    /// Which spans of queries look at which spans of keys, counted over all positions: int32
-    /// (ranges, 2) of both, and whether a query looks at keys up to its own place only, bool (ranges,).
+    /// Spans of queries and the spans of keys they attend to, as flat positions: int32 (ranges, 2)
+    /// each, and whether the attention is causal, bool (ranges,).
     fn attention_ranges<'py>(
         &self,
         py: Python<'py>,
@@ -358,9 +358,8 @@ impl Plan {
         ))
     }
 
-    /// Which spans of rows share an output row: where output rows begin among them, and of each
-    /// span its row, where it begins in that, and its tokens, all int64. None if the layout is not
-    /// packed.
+    /// Spans of rows in output rows: the offsets of output rows among the spans, and of each span
+    /// its row, its start in the row, and its length, all int64. None if the layout is not packed.
     fn bins<'py>(&self, py: Python<'py>) -> Option<[Column<'py>; 4]> {
         self.placement.bin_layout?;
         let sequence = &self.placement.sequence;
@@ -375,15 +374,15 @@ impl Plan {
         ])
     }
 
-    /// Which positions of packed rows one of several context-parallel ranks has, counted row by row: where
-    /// its chunks begin and how long they are, int64 (chunks,).
+    /// The chunks of one of several context-parallel ranks in packed rows: their starts and
+    /// lengths, as flat positions, int64 (chunks,).
     fn chunks<'py>(&self, py: Python<'py>, size: usize, rank: usize) -> Result<[Column<'py>; 2]> {
         let chunks = CpRank { size, rank }.chunks(&self.placement)?;
         let of_chunks = |value: fn(&Chunk) -> usize| column_of(py, chunks.iter().map(value));
         Ok([of_chunks(|chunk| chunk.begin), of_chunks(|chunk| chunk.len)])
     }
 
-    /// What the place of every packed sequence is rounded up to a multiple of.
+    /// Length that every packed sequence is rounded up to a multiple of.
     #[getter]
     fn multiple_of(&self) -> usize {
         self.placement
@@ -391,20 +390,20 @@ impl Plan {
             .map_or(1, |packing| packing.multiple_of)
     }
 
-    /// Whether response-aligned fields hold at each position what belongs to the next token.
+    /// True if a position in response-aligned fields holds the value of the next token.
     #[getter]
     fn is_shifted(&self) -> bool {
         self.placement.is_shifted()
     }
 
-    /// How many sampled tokens of real rows have no token before them in their part of a row, so that
-    /// nothing predicts them.
+    /// Number of sampled tokens of real rows with no token before them in their part of a row, so
+    /// that nothing predicts them.
     #[getter]
     fn num_unpredicted(&self) -> usize {
         self.placement.unpredicted(&self.assembly).count()
     }
 
-    /// The loss mask that follows from the plan alone, in the shape of response-aligned fields: float32.
+    /// The loss mask derived from the plan alone, in the shape of response-aligned fields: float32.
     fn loss_mask<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         let grid = self.placement.trained_responses(&self.assembly);
         let values = PyArray1::zeros(py, grid.positions(), false);
@@ -420,7 +419,7 @@ impl Plan {
         Ok(values.reshape([grid.rows(), grid.width()])?.into_any())
     }
 
-    /// How many response tokens have no place since a packer split their sequence before them.
+    /// Number of response tokens without a place because a packer split their sequence before them.
     #[getter]
     fn num_lost(&self) -> usize {
         let sequence = &self.placement.sequence;
@@ -428,8 +427,8 @@ impl Plan {
         packing.map_or(0, |packing| packing.num_lost(&self.assembly, sequence))
     }
 
-    /// Where the tokens of rows are read: the row, where the span begins in it, its tokens, and its output
-    /// row and column, int64 (spans, 5). In a tree they overlap.
+    /// Spans in which the tokens of rows are read: the row, the start in the row, the length, and
+    /// the output row and column, int64 (spans, 5). In a tree they overlap.
     fn read_segments<'py>(&self, py: Python<'py>) -> Bound<'py, PyArray2<i64>> {
         let segments = self.placement.read_segments(&self.assembly);
         let columns = |segment| columns_of(segment).map(to_i64);
@@ -466,7 +465,7 @@ impl Plan {
         Ok(tables)
     }
 
-    /// The plan of such tables, checked.
+    /// The plan of these tables, checked.
     #[classmethod]
     fn from_dict(_: &Bound<PyType>, tables: &Bound<PyDict>) -> Result<Self> {
         let (turns, assembly) = tables::assembly(tables)?;
@@ -486,8 +485,7 @@ impl Plan {
         Ok(Self::new(Arc::new(turns), assembly, placement))
     }
 
-    /// The jagged plan of the rows of several plans, one plan after the other, by their tables of
-    /// turns and rows.
+    /// The jagged plan of the rows of several plans, in order, from their tables of turns and rows.
     #[staticmethod]
     fn joined(plans: Vec<Bound<PyDict>>) -> Result<Self> {
         let plans = { plans.iter() }.map(tables::assembly);
@@ -522,12 +520,12 @@ impl Plan {
     }
 }
 
-/// Tokens of the longest row.
+/// Number of tokens of the longest row.
 pub fn longest_row(assembly: &Assembly) -> usize {
     assembly.rows().iter().map(Row::len).max().unwrap_or(0)
 }
 
-/// The columns of a table of segments.
+/// The columns of a segment in the table.
 fn columns_of(segment: &Segment) -> [usize; 5] {
     let Segment {
         row,

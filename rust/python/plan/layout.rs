@@ -1,4 +1,4 @@
-//! Layouts by name, and the widths that do not come from the data.
+//! Layouts by name, and widths that do not come from the data.
 
 use fastcollate::batch::BatchRows;
 use fastcollate::plan::share::{Share, Tree};
@@ -31,13 +31,13 @@ pub const LAYOUTS: Names<Layout> = Names::new(
     ],
 );
 
-/// Which token's value of a response-aligned field stands at a position.
+/// The token whose value a position of a response-aligned field holds.
 pub const SHIFTS: Names<Shift> = Names::new(
     "shift",
     &[(Shift::None, "none"), (Shift::NextToken, "next_token")],
 );
 
-/// What the padding of an output row can count as.
+/// Options for counting the padding of an output row.
 pub const PADDING_AS: Names<PaddingAs> = Names::new(
     "padding_as",
     &[
@@ -51,11 +51,11 @@ pub const PADDING_AS: Names<PaddingAs> = Names::new(
 #[pyclass(frozen, module = "fastcollate._fastcollate")]
 pub struct LayoutSpec {
     core: CoreSpec,
-    /// What the sequences of a bin cost, where they are packed.
+    /// Cost of the sequences of a bin, if packed.
     cost: PyCost,
 }
 
-/// What says which rows share a row of the outputs; none for all rows in one.
+/// The bins of rows; without them, all rows share one.
 #[derive(FromPyObject)]
 enum Bins<'py> {
     Pack(Bound<'py, PackSpec>),
@@ -109,8 +109,8 @@ impl LayoutSpec {
         Ok(Self { core, cost })
     }
 
-    /// The layout of trees: in the bins of a plan, or those that packing makes of a plan's tree or of what
-    /// rows share by their tokens; without `pack`, in one bin.
+    /// The tree layout: in the bins of a plan, or in bins packed from a plan's tree or from the
+    /// rows' common tokens; without `pack`, in one bin.
     #[staticmethod]
     fn of_tree(
         pad_to: Option<usize>,
@@ -136,20 +136,20 @@ impl LayoutSpec {
         LAYOUTS.name(self.core.layout())
     }
 
-    /// Whether each row is an output row of its own.
+    /// True if each row is an output row of its own.
     #[getter]
     fn is_padded(&self) -> bool {
         self.core.layout().is_padded()
     }
 
-    /// Whether rows share tokens by the uids of their turns.
+    /// True if rows share tokens by the uids of their turns.
     #[getter]
     fn shares_by_uid(&self) -> bool {
         let source = self.core.tree_spec().map(|tree| &tree.source);
         matches!(source, Some(TreeSource::Tokens(Share::Group)))
     }
 
-    /// Whether output rows are bins of several rows.
+    /// True if output rows are bins of several rows.
     #[getter]
     fn has_bins(&self) -> bool {
         self.core.layout().has_bins()
@@ -168,7 +168,7 @@ impl LayoutSpec {
         &self.core
     }
 
-    /// Lay rows out. Packing lets other threads of the interpreter run, and can be interrupted.
+    /// Place rows. Packing releases the interpreter, and can be interrupted.
     ///
     /// # Errors
     /// As [`CoreSpec::place`].
@@ -185,7 +185,7 @@ impl LayoutSpec {
     }
 }
 
-/// What says which tokens rows share: the rule's name, or a plan.
+/// The source of shared tokens: the name of a rule, or a plan.
 #[derive(FromPyObject)]
 enum TreePlan<'py> {
     Share(String),
@@ -203,7 +203,7 @@ impl TreePlan<'_> {
     }
 }
 
-/// The attributes of `fastcollate.planning.TreeBins` that say what goes where.
+/// The attributes of `fastcollate.planning.TreeBins` that define the bins.
 struct TreeBins<'py> {
     offsets: PyReadonlyArray1<'py, i64>,
     rows: PyReadonlyArray1<'py, i64>,
@@ -230,7 +230,7 @@ impl TreeBins<'_> {
     /// The tree of each bin.
     ///
     /// # Errors
-    /// Tables that do not fit each other.
+    /// Tables that do not fit together.
     fn trees(&self) -> Result<Vec<Tree>> {
         let rows = tree_rows(&self.rows, &self.shared, &self.lengths)?;
         let offsets = usizes("offsets", &self.offsets)?;
@@ -243,7 +243,7 @@ impl TreeBins<'_> {
     }
 }
 
-/// The attributes of `fastcollate.planning.BinPlan` that say what goes where.
+/// The attributes of `fastcollate.planning.BinPlan` that define the bins.
 struct BinPlan<'py> {
     offsets: PyReadonlyArray1<'py, i64>,
     indices: PyReadonlyArray1<'py, i64>,

@@ -1,4 +1,4 @@
-//! Merging: which turns make a row, by policy or by a plan made before.
+//! Merging turns into rows, by a policy or an existing plan.
 
 use std::vec;
 
@@ -25,10 +25,10 @@ use crate::plan::tables::{
     self, Column, array, column, column_of, rows_of, rows_of_table, set_table, sources_of, to_i64,
 };
 
-/// From so many tokens on other threads of the interpreter may run while plain memory is compared.
+/// From this number of tokens on, other Python threads may run while plain memory is compared.
 pub const DETACH_FROM: usize = 1 << 17;
 
-/// How turns are merged, without the options of realigning.
+/// Merge policies, without the options of realigning.
 pub const POLICIES: Names<MergePolicy> = Names::new(
     "policy",
     &[
@@ -45,7 +45,7 @@ pub const POLICIES: Names<MergePolicy> = Names::new(
     ],
 );
 
-/// Why a turn does not go on with the one before it.
+/// Reasons why a turn does not continue the previous one.
 const BREAK_KINDS: Names<BreakKind> = Names::new(
     "kind",
     &[
@@ -55,7 +55,7 @@ const BREAK_KINDS: Names<BreakKind> = Names::new(
     ],
 );
 
-/// What realigning masks.
+/// Tokens masked by realigning.
 pub const MASK_DRIFTS: Names<Masked> = Names::new(
     "mask_drift",
     &[
@@ -65,7 +65,7 @@ pub const MASK_DRIFTS: Names<Masked> = Names::new(
     ],
 );
 
-/// What a row's reward is made of.
+/// Rules for a row's reward.
 pub const MERGE_REWARDS: Names<MergeRewards> = Names::new(
     "merge_rewards",
     &[
@@ -75,7 +75,7 @@ pub const MERGE_REWARDS: Names<MergeRewards> = Names::new(
     ],
 );
 
-/// How turns are merged: a policy and its options, and what becomes of rewards.
+/// Merge options: a policy with its options, and the rule for rewards.
 #[pyclass(frozen, module = "fastcollate._fastcollate")]
 pub struct MergeSpec(pub CoreSpec);
 
@@ -104,13 +104,13 @@ impl MergeSpec {
     }
 }
 
-/// Where trajectories end, and the argument that said so.
+/// The ends of trajectories, and the argument that gave them.
 pub type Trajectories = (Vec<usize>, String);
 
-/// What the rows of a batch are made of, if not of one turn each.
+/// The source of a batch's rows, if they are not one turn each.
 #[derive(FromPyObject)]
 pub enum RowSource<'py> {
-    /// Turns as merged before.
+    /// Turns merged before.
     Merged(Bound<'py, Merge>),
     /// Turns to be merged.
     ToMerge(Bound<'py, MergeSpec>, Trajectories),
@@ -118,14 +118,14 @@ pub enum RowSource<'py> {
     Batch(Bound<'py, Plan>),
 }
 
-/// Which turns make which rows. Immutable; holds no token but those around breaks.
+/// The assignment of turns to rows. Immutable; holds no tokens except those around breaks.
 #[pyclass(frozen, module = "fastcollate._fastcollate")]
 pub struct Merge(CoreMerge);
 
 /// Merge turns.
 ///
 /// # Errors
-/// Trajectories of another number of turns, and what the columns raise.
+/// Trajectories of another number of turns, and errors of the columns.
 pub fn merged(
     py: Python,
     spec: &MergeSpec,
@@ -151,13 +151,13 @@ pub fn merged(
 }
 
 impl Merge {
-    /// The rows and what else is known of them.
+    /// The rows and their other tables.
     pub fn core(&self) -> &CoreMerge {
         &self.0
     }
 }
 
-/// Find which turns make a row. Trajectories without a token that trains may be left out.
+/// Merge turns into rows. Trajectories without a token that trains may be left out.
 #[pyfunction]
 pub fn merge_turns<'py>(
     py: Python<'py>,
@@ -194,7 +194,7 @@ impl Merge {
         self.0.assembly.rows().len()
     }
 
-    /// Where the trajectories end, one past their last turns: int64 (trajectories,).
+    /// Ends of the trajectories, one past their last turns: int64 (trajectories,).
     #[getter]
     fn ends<'py>(&self, py: Python<'py>) -> Column<'py> {
         column_of(py, self.0.ends.iter().copied())
@@ -212,44 +212,44 @@ impl Merge {
         sources_of(py, &self.0.assembly)
     }
 
-    /// The row that each turn is in, -1 if its trajectory was left out: int64 (turns,).
+    /// The row of each turn, -1 if its trajectory was left out: int64 (turns,).
     #[getter]
     fn turn_rows<'py>(&self, py: Python<'py>) -> Column<'py> {
         let rows = self.0.turn_rows.iter();
         PyArray1::from_iter(py, rows.map(|row| row.map_or(-1, to_i64)))
     }
 
-    /// What a row's one reward is made of.
+    /// The rule for a row's one reward.
     #[getter]
     fn merge_rewards(&self) -> &'static str {
         MERGE_REWARDS.name(self.0.rewards)
     }
 
-    /// Prompt tokens of each row, int64 (rows,).
+    /// Number of prompt tokens of each row, int64 (rows,).
     #[getter]
     fn prompt_lens<'py>(&self, py: Python<'py>) -> Column<'py> {
         rows_of(py, &self.0.assembly, |row| row.prompt_len)
     }
 
-    /// Response tokens of each row, observations included, int64 (rows,).
+    /// Number of response tokens of each row, observations included, int64 (rows,).
     #[getter]
     fn response_lens<'py>(&self, py: Python<'py>) -> Column<'py> {
         rows_of(py, &self.0.assembly, |row| row.response_len)
     }
 
-    /// Prompt tokens of each turn, int64 (turns,).
+    /// Number of prompt tokens of each turn, int64 (turns,).
     #[getter]
     fn turn_prompt_lens<'py>(&self, py: Python<'py>) -> Column<'py> {
         column_of(py, self.0.turns.prompt_lens().iter().copied())
     }
 
-    /// Response tokens of each turn, int64 (turns,).
+    /// Number of response tokens of each turn, int64 (turns,).
     #[getter]
     fn turn_response_lens<'py>(&self, py: Python<'py>) -> Column<'py> {
         column_of(py, self.0.turns.response_lens().iter().copied())
     }
 
-    /// Tokens of turns' responses that stand in each row, int64 (rows,).
+    /// Number of tokens of turns' responses in each row, int64 (rows,).
     #[getter]
     fn sampled_lens<'py>(&self, py: Python<'py>) -> Column<'py> {
         let pieces = |row| self.0.assembly.pieces(row).iter();
@@ -263,7 +263,7 @@ impl Merge {
         column_of(py, self.0.breaks.iter().map(|broken| broken.turn))
     }
 
-    /// How many breaks there are of each kind, in the order in which the kinds come first.
+    /// Number of breaks of each kind, in the order of first occurrence.
     fn break_kinds(&self) -> Vec<(&'static str, usize)> {
         let mut counts: Vec<(_, usize)> = Vec::new();
         for broken in &self.0.breaks {
@@ -276,8 +276,8 @@ impl Merge {
         counts
     }
 
-    /// Of a break the turn, the position, where its ids begin, its kind, whether it was realigned, and
-    /// the ids expected and found.
+    /// A break's turn, position, start of its ids, kind, realigned flag, and the expected and found
+    /// ids.
     #[allow(clippy::type_complexity, reason = "unpacked in one place")]
     fn break_at(
         &self,
@@ -324,7 +324,7 @@ impl Merge {
         Ok(tables)
     }
 
-    /// The merge of such tables, checked.
+    /// The merge of these tables, checked.
     #[classmethod]
     fn from_dict(_: &Bound<PyType>, tables: &Bound<PyDict>) -> Result<Self> {
         let (turns, assembly) = tables::assembly(tables)?;
@@ -341,7 +341,7 @@ impl Merge {
         Ok(Self(merge.checked()?))
     }
 
-    /// The merge of the turns of several, one after the other.
+    /// The merge of the turns of several merges, in order.
     #[staticmethod]
     fn joined(merges: Vec<Bound<Self>>) -> Result<Self> {
         let merges: Vec<_> = merges.iter().map(|merge| &merge.get().0).collect();
@@ -366,7 +366,7 @@ impl Merge {
     }
 }
 
-/// The row of each turn, by a merge's tables.
+/// The row of each turn, from a merge's tables.
 fn turn_rows_of(tables: &Bound<PyDict>) -> Result<Vec<Option<usize>>> {
     let rows = array::<Ix1>(tables, "turn_rows")?;
     let rows = rows.as_array();
@@ -377,7 +377,7 @@ fn turn_rows_of(tables: &Bound<PyDict>) -> Result<Vec<Option<usize>>> {
     Ok(rows.iter().map(|&row| row.try_into().ok()).collect())
 }
 
-/// What rewards are made of, by a merge's tables.
+/// The rule for rewards, from a merge's tables.
 fn rewards_of(tables: &Bound<PyDict>) -> Result<MergeRewards> {
     let known = match column(tables, "merge_rewards")?[..] {
         [place] => MERGE_REWARDS.at(place),
@@ -387,7 +387,7 @@ fn rewards_of(tables: &Bound<PyDict>) -> Result<MergeRewards> {
     Ok(known.ok_or_else(unknown)?)
 }
 
-/// The breaks of a merge's tables.
+/// The breaks, from a merge's tables.
 fn breaks_of(tables: &Bound<PyDict>, turns: &Turns) -> Result<Vec<Break>> {
     let invalid = |reason: &str| Error::from(Core::InvalidPlan(reason.to_owned()));
     let ids = |name| Ok::<_, Error>(array::<Ix1>(tables, name)?.as_array().to_vec());

@@ -1,4 +1,4 @@
-//! Plans: options as Python has them, the core's planners with the interpreter released, and tables.
+//! Plans: Python options, the core's planners with the interpreter released, and tables.
 
 pub mod batch_plan;
 pub mod layout;

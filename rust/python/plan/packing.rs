@@ -1,4 +1,4 @@
-//! Packing: which sequences share a bin.
+//! Packing sequences into bins.
 
 use std::sync::Arc;
 
@@ -15,10 +15,10 @@ use crate::interrupt::stoppable;
 use crate::names::Names;
 use crate::plan::tables::{Column, column_of, to_i64, values};
 
-/// Offsets of bins, and the items of all bins.
+/// Offsets of bins, and the concatenated items of all bins.
 type Bins<'py> = (Column<'py>, Column<'py>);
 
-/// How bins are filled.
+/// Packing algorithms.
 pub const ALGORITHMS: Names<Algorithm> = Names::new(
     "algorithm",
     &[
@@ -36,7 +36,7 @@ pub const ALGORITHMS: Names<Algorithm> = Names::new(
     ],
 );
 
-/// What becomes of a sequence that exceeds a bin by itself.
+/// Options for a sequence that exceeds a bin by itself.
 pub const OVERSIZES: Names<Oversize> = Names::new(
     "oversize",
     &[
@@ -46,7 +46,7 @@ pub const OVERSIZES: Names<Oversize> = Names::new(
     ],
 );
 
-/// How bins are added.
+/// Rules for adding bins.
 pub const GROWTHS: Names<Growth> = Names::new(
     "grow_by",
     &[(Growth::Moving, "moving"), (Growth::Splitting, "splitting")],
@@ -58,21 +58,21 @@ pub const COSTS: Names<NamedCost> = Names::new(
     &[(NamedCost::Tokens, "tokens"), (NamedCost::Flops, "flops")],
 );
 
-/// How sequences are packed, checked.
+/// Packing options, checked.
 #[pyclass(frozen, module = "fastcollate._fastcollate")]
 pub struct PackSpec {
     pub core: CoreSpec,
     pub cost: PyCost,
 }
 
-/// Costs with a name.
+/// Named costs.
 #[derive(Clone, Copy, PartialEq)]
 pub enum NamedCost {
     Tokens,
     Flops,
 }
 
-/// What tokens, pairs, sequences and bins cost, checked.
+/// Costs of tokens, pairs, sequences and bins, checked.
 #[pyclass(frozen, module = "fastcollate._fastcollate")]
 pub struct CostSpec(CoreCosts);
 
@@ -98,7 +98,7 @@ impl CostSpec {
         })
     }
 
-    /// The pairs of tokens in the attention of sequences, float64 (n,).
+    /// Number of token pairs in the attention of each sequence, float64 (n,).
     fn pairs<'py>(
         &self,
         py: Python<'py>,
@@ -108,7 +108,7 @@ impl CostSpec {
         Ok(PyArray1::from_iter(py, pairs))
     }
 
-    /// What sequences cost, float64 (n,).
+    /// Costs of sequences, float64 (n,).
     fn of<'py>(
         &self,
         py: Python<'py>,
@@ -119,7 +119,7 @@ impl CostSpec {
     }
 }
 
-/// What sequences cost, by a name, what they hold, or a function of lengths, int64 (n,), that returns
+/// Costs of sequences: a name, coefficients, or a function of lengths, int64 (n,), that returns
 /// float64 (n,).
 #[derive(Clone)]
 pub enum PyCost {
@@ -168,11 +168,11 @@ impl PackSpec {
         })
     }
 
-    /// Pack sequences of these lengths, or groups of them, numbered.
+    /// Pack sequences of these lengths, or numbered groups of them.
     ///
     /// # Returns
-    /// Where bins begin and the last ends; the sequence of each piece, where it begins in it, and its
-    /// tokens: all int64. `costs` are in the place of the function.
+    /// Bin offsets, with the end of the last; the sequence, start and length of each piece: all
+    /// int64. `costs` replaces the cost function.
     fn pack<'py>(
         &self,
         py: Python<'py>,
@@ -206,12 +206,12 @@ impl PackSpec {
         ])
     }
 
-    /// Pack the rows of a mini-batch for ranks, of which each gets the same number of bins: those that
-    /// follow each other, every so many, or, with `costs`, about the same cost.
+    /// Pack the rows of a mini-batch for ranks with equal numbers of bins. A rank gets contiguous
+    /// bins, strided bins, or, with `costs`, bins of balanced cost.
     ///
     /// # Returns
-    /// The rows, int64, -1 for the one of a bin without any; how many each bin has, int64 (bins,); how
-    /// many bins are filled.
+    /// The rows, int64, with -1 as the one row of an empty bin; the number of rows per bin, int64
+    /// (bins,); the number of filled bins.
     #[allow(clippy::too_many_arguments, reason = "called in one place")]
     fn pack_for_ranks<'py>(
         &self,
@@ -273,10 +273,10 @@ impl PackSpec {
 }
 
 impl PyCost {
-    /// What sequences cost where nothing is said.
+    /// Default cost of sequences.
     pub const FLOPS: Self = Self::Named(NamedCost::Flops);
 
-    /// What a bin costs beside its sequences.
+    /// Cost of a bin without its sequences.
     fn per_bin(&self) -> f64 {
         match self {
             Self::Linear(costs) => costs.per_bin,
@@ -284,7 +284,7 @@ impl PyCost {
         }
     }
 
-    /// Do something with the cost.
+    /// Call `work` with the cost.
     pub fn with<T>(&self, work: impl FnOnce(Cost) -> T) -> T {
         match self {
             Self::Named(NamedCost::Flops) => work(Cost::Flops),
@@ -306,14 +306,15 @@ impl PyCost {
     }
 }
 
-/// Say which of some numbers of tokens is none, if one is.
+/// Index of the first number that is not a valid length, if any.
 #[pyfunction]
 pub fn first_no_length(lengths: PyReadonlyArray1<i64>, most: i64) -> Option<usize> {
     let is_none = |length: &i64| !(0..=most).contains(length);
     values(&lengths).iter().position(is_none)
 }
 
-/// Give each rank the same number of bins, of about the same cost; there are as many for every rank.
+/// Deal bins to ranks, in equal numbers and with balanced costs; the number of bins is a multiple
+/// of the ranks.
 ///
 /// # Returns
 /// The bins of all ranks, int64 (bins,).
@@ -354,7 +355,7 @@ pub fn spread_bins<'py>(
     ))
 }
 
-/// Say what is wrong with the tables of bins of so many sequences.
+/// Describe the defect in the tables of bins of the given number of sequences, if any.
 #[pyfunction]
 pub fn bins_defect(
     offsets: PyReadonlyArray1<i64>,

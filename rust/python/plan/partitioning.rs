@@ -1,4 +1,4 @@
-//! Partitioning: which items go to which part, and micro-batches that a cap keeps short.
+//! Partitioning of items into parts, and micro-batches within a capacity.
 
 use fastcollate::Error as Core;
 use fastcollate::plan::partition::{Algorithm, Counts, Order, Parts, Weights as CoreWeights};
@@ -29,10 +29,10 @@ pub const ORDERS: Names<Order> = Names::new(
     ],
 );
 
-/// Where parts begin among the indices, and the indices.
+/// Part offsets among the indices, and the indices.
 type Table<'py> = (Column<'py>, Column<'py>);
 
-/// What items weigh: numbers that are neither negative nor infinite. Python has seen to that.
+/// Weights of items, finite and non-negative, as checked in Python.
 #[derive(FromPyObject)]
 pub enum Weights<'py> {
     Integers(PyReadonlyArray1<'py, i64>),
@@ -41,10 +41,10 @@ pub enum Weights<'py> {
 }
 
 impl Weights<'_> {
-    /// The weights as vectors of their own.
+    /// The weights as owned vectors.
     ///
     /// # Errors
-    /// More items than 32 bits count.
+    /// More items than 32 bits can count.
     fn read(&self) -> Result<CoreWeights> {
         let weights = match self {
             Self::Integers(array) => CoreWeights::Integers(array.as_array().to_vec()),
@@ -60,9 +60,9 @@ impl Weights<'_> {
     }
 }
 
-/// Part items so that all parts weigh about the same; there are as many items as parts, at least.
+/// Partition items into parts of balanced weight; there are at least as many items as parts.
 ///
-/// Parts of equal size need a number of items that is a multiple of theirs.
+/// Parts of equal size require a number of items that is a multiple of theirs.
 #[pyfunction]
 pub fn partition<'py>(
     py: Python<'py>,
@@ -79,11 +79,11 @@ pub fn partition<'py>(
     Ok(table(py, found?))
 }
 
-/// Part items in as few parts, from `first` on in steps of `step`, as were found to keep each within
-/// the capacity, and assign them to ranks; None if there are fewer items. With `all`, no number is
-/// left out.
+/// Partition items into micro-batches within the capacity and assign them to ranks. The smallest
+/// number found is used, from `first` on in steps of `step`; None if there are fewer items. With
+/// `all`, no number is skipped.
 ///
-/// Without an order, they come as Karmarkar's and Karp's method leaves them, for one rank.
+/// Without an order, they are in the order of the Karmarkar-Karp method, for one rank.
 #[pyfunction]
 #[allow(clippy::too_many_arguments, reason = "called in two places")]
 pub fn split_micro_batches<'py>(

@@ -1,4 +1,4 @@
-//! Shards as Python has them.
+//! Shards in Python.
 
 use fastcollate::Error as Core;
 use fastcollate::plan::{Longest, Pick, Shard as CoreShard, ShardBins, WidthsOf};
@@ -8,13 +8,13 @@ use pyo3::prelude::*;
 use crate::names::Names;
 use crate::plan::tables::usizes;
 
-/// Which rows the widths of a shard come from.
+/// The rows that the widths of a shard come from.
 pub const WIDTHS: Names<WidthsOf> = Names::new(
     "widths",
     &[(WidthsOf::Step, "step"), (WidthsOf::Shard, "shard")],
 );
 
-/// Rows picked from all rows of a step.
+/// Rows selected from all rows of a step.
 pub struct Shard(pub CoreShard);
 
 impl<'py> FromPyObject<'_, 'py> for Shard {

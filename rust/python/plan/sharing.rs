@@ -1,4 +1,4 @@
-//! Sharing: which tokens rows have in common.
+//! Prefix sharing between rows.
 
 use fastcollate::plan::merge::Streams;
 use fastcollate::plan::share::{self, Node, Share, ShareIds, Tree, TreeRow};
@@ -17,7 +17,7 @@ use crate::plan::merging::{DETACH_FROM, Merge};
 use crate::plan::packing::PackSpec;
 use crate::plan::tables::{Column, column_of, rows_of, to_i64, usizes};
 
-/// Which rows share which tokens.
+/// Rules for sharing tokens between rows.
 pub const SHARES: Names<Share> = Names::new(
     "share",
     &[
@@ -27,16 +27,16 @@ pub const SHARES: Names<Share> = Names::new(
     ],
 );
 
-/// Rows in the order of their tokens, each with what it has in common with the row before it. Holds no
-/// token.
+/// Rows sorted by their tokens, each with the length of its common prefix with the previous row.
+/// Holds no tokens.
 #[pyclass(frozen, module = "fastcollate._fastcollate")]
 pub struct PrefixTree(Tree);
 
 /// Sort rows by their tokens: those of each turn, or of a merge of turns.
 ///
 /// # Returns
-/// The rows in order, what each shares with the one before it, and the tokens of each row's prompt and
-/// response: all int64.
+/// The sorted rows, the length that each shares with the previous one, and the prompt and response
+/// lengths by row: all int64.
 #[pyfunction]
 pub fn share_prefixes<'py>(
     py: Python<'py>,
@@ -76,7 +76,7 @@ pub fn share_prefixes<'py>(
     Ok([order, shared, prompt_lens, response_lens])
 }
 
-/// Hash the prompt of each row: 128 bits as two uint64, (rows, 2), whatever its tokens are given as.
+/// Hash the prompt of each row: 128 bits as two uint64, (rows, 2), independent of the input's type.
 #[pyfunction]
 pub fn hash_prompts<'py>(
     py: Python<'py>,
@@ -95,10 +95,10 @@ impl PrefixTree {
     }
 }
 
-/// The rows of trees in order, with what they share and their lengths, which are by row.
+/// The sorted rows of trees, with their shared lengths; prompt and response lengths are by row.
 ///
 /// # Errors
-/// Tables that do not fit each other.
+/// Tables that do not fit together.
 pub fn tree_rows(
     order: &PyReadonlyArray1<i64>,
     shared: &PyReadonlyArray1<i64>,
@@ -124,10 +124,10 @@ pub fn tree_rows(
     Ok(rows?)
 }
 
-/// Compare the tokens of turns, where they are many plain ones with the interpreter released.
+/// Compare the tokens of turns; many plain ones with the interpreter released.
 ///
 /// # Errors
-/// What comparing raises.
+/// Those of the comparison.
 pub fn compared<T: Send>(
     py: Python,
     tokens: &TokenStreams<Rows>,
@@ -152,7 +152,7 @@ pub fn compared<T: Send>(
 
 #[pymethods]
 impl PrefixTree {
-    /// The tree of rows in order, with what they share and their lengths, which are by row.
+    /// The tree of sorted rows, with their shared lengths; prompt and response lengths are by row.
     #[new]
     fn new(
         order: PyReadonlyArray1<i64>,
@@ -162,20 +162,20 @@ impl PrefixTree {
         Ok(Self(Tree::new(tree_rows(&order, &shared, &lengths)?)?))
     }
 
-    /// The number of tokens, those that rows share counted once.
+    /// Number of tokens, with shared tokens counted once.
     #[getter]
     fn tokens(&self) -> usize {
         self.0.tokens()
     }
 
-    /// How many pairs of tokens attention looks at.
+    /// Number of token pairs in attention.
     #[getter]
     fn attention_pairs(&self) -> u128 {
         self.0.attention_pairs()
     }
 
-    /// Where nodes start, their lengths, parents (-1 where there is none), depths and the ends of their
-    /// subtrees; and the node that each row ends with, -1 of empty rows: all int64.
+    /// Starts, lengths, parents (-1 for roots), depths and subtree ends of nodes; and the last node
+    /// of each row, -1 for empty rows: all int64.
     fn nodes<'py>(&self, py: Python<'py>) -> [Column<'py>; 6] {
         let found = self.0.nodes();
         let of = |value: fn(&Node) -> usize| column_of(py, found.nodes.iter().map(value));
@@ -195,7 +195,7 @@ impl PrefixTree {
         ]
     }
 
-    /// The tree of some rows, which are numbered anew: their order, and what they share.
+    /// The tree of some rows, renumbered: their order, and their shared lengths.
     fn select<'py>(
         &self,
         py: Python<'py>,
@@ -220,7 +220,7 @@ impl PrefixTree {
         Ok(columns(py, &rows.collect::<Vec<_>>()))
     }
 
-    /// The trees of mini-batches, whose rows begin at such offsets; the last is the number of rows.
+    /// The trees of mini-batches with these row offsets; the last offset is the number of rows.
     fn parted(&self, py: Python<'_>, offsets: PyReadonlyArray1<i64>) -> Result<Vec<Self>> {
         let offsets = usizes("offsets", &offsets)?;
         let rows = self.0.rows();
@@ -239,8 +239,8 @@ impl PrefixTree {
     /// Pack the rows into bins.
     ///
     /// # Returns
-    /// Where bins begin and the last ends; the rows of all bins, and what each shares with the one
-    /// before it in its bin: all int64.
+    /// Bin offsets, with the end of the last; the rows of all bins, and the length that each shares
+    /// with the previous one in its bin: all int64.
     fn pack<'py>(&self, py: Python<'py>, spec: &PackSpec) -> Result<[Column<'py>; 3]> {
         let bins = stoppable(py, |ticks| {
             spec.cost.with(|cost| self.0.pack(&spec.core, &cost, ticks))
@@ -256,7 +256,7 @@ impl PrefixTree {
     }
 }
 
-/// Say what is wrong with the tables of a tree, or of bins of which each holds one.
+/// Describe the defect in the tables of a tree, or of bins with a tree each, if any.
 #[pyfunction]
 pub fn tree_defect(
     order: PyReadonlyArray1<i64>,
@@ -270,7 +270,7 @@ pub fn tree_defect(
     }
 }
 
-/// Rows, and what each shares with the one before it.
+/// Rows, and the length that each shares with the previous one.
 fn columns<'py>(py: Python<'py>, rows: &[TreeRow]) -> (Column<'py>, Column<'py>) {
     let of = |value: fn(&TreeRow) -> usize| column_of(py, rows.iter().map(value));
     (of(|row| row.row), of(|row| row.shared))

@@ -1,4 +1,4 @@
-//! The step: which rows belong to a prompt, and which rank gets which.
+//! The step: grouping of rows by prompt, and the split among ranks.
 
 use std::collections::HashSet;
 use std::hash::{BuildHasherDefault, Hasher};
@@ -16,7 +16,7 @@ use crate::interrupt::stoppable;
 use crate::names::Names;
 use crate::plan::tables::{Column, column_of, values};
 
-/// What fills ranks up.
+/// Padding options for ranks.
 pub const PAD_ROWS: Names<Padding> = Names::new(
     "pad_rows",
     &[
@@ -27,10 +27,11 @@ pub const PAD_ROWS: Names<Padding> = Names::new(
     ],
 );
 
-/// Where runs of equal objects begin and the last ends, int64 (runs + 1,), and whether
-/// their hashes tell that all runs are of different objects.
+/// Offsets of runs of equal objects with the end of the last, int64 (runs + 1,), and whether the
+/// hashes prove that all runs differ.
 ///
-/// Most items are the very object before them, or the same text: so much is seen without owning them.
+/// Most items are the same object as the previous one, or the same text, which is checked without
+/// owning them.
 ///
 /// # Errors
 /// `TypeError` for objects that cannot be compared.
@@ -38,7 +39,7 @@ pub const PAD_ROWS: Names<Padding> = Names::new(
 pub fn group_offsets<'py>(ids: &Bound<'py, PyList>, name: &str) -> PyResult<(Column<'py>, bool)> {
     let py = ids.py();
     let mut offsets = vec![0];
-    // Prompts have several rows each, as a rule.
+    // Prompts usually have several rows each.
     let mut hashes = Hashes::with_capacity_and_hasher(ids.len() / 8, BuildHasherDefault::default());
     let mut are_different = true;
     let mut last: Option<Bound<PyAny>> = None;
@@ -57,7 +58,7 @@ pub fn group_offsets<'py>(ids: &Bound<'py, PyList>, name: &str) -> PyResult<(Col
             if index > 0 {
                 offsets.push(index);
             }
-            // What has no hash is compared elsewhere.
+            // Unhashable objects are compared elsewhere.
             are_different =
                 are_different && caught(py, item.hash())?.is_some_and(|hash| hashes.insert(hash));
         }
@@ -72,7 +73,7 @@ pub fn group_offsets<'py>(ids: &Bound<'py, PyList>, name: &str) -> PyResult<(Col
     Ok((column_of(py, offsets), are_different))
 }
 
-/// Hashes of Python objects. They are spread well already, but for those of ints.
+/// Hashes of Python objects. They are well distributed, except those of ints.
 type Hashes = HashSet<isize, BuildHasherDefault<Spread>>;
 
 #[derive(Default)]
@@ -80,7 +81,7 @@ struct Spread(u64);
 
 impl Hasher for Spread {
     fn write_isize(&mut self, hash: isize) {
-        // The odd number next to 2^64 over the golden ratio, as Fibonacci hashing has it.
+        // The odd number next to 2^64 over the golden ratio, as in Fibonacci hashing.
         self.0 = (hash as u64)
             .wrapping_mul(0x9E37_79B9_7F4A_7C15)
             .rotate_left(32);
@@ -95,7 +96,7 @@ impl Hasher for Spread {
     }
 }
 
-/// That there are fewer ids than a moment ago.
+/// The error for fewer ids than a moment ago.
 fn changed(name: &str, len: usize) -> PyErr {
     PyValueError::new_err(format!(
         "{name} changed to no more than {len} items while they were read; do not modify inputs during \
@@ -123,9 +124,9 @@ fn incomparable(item: &Bound<PyAny>, name: &str, index: usize, cause: PyErr) -> 
 /// Pad mini-batches, and split them among ranks.
 ///
 /// # Returns
-/// The row of every slot, -1 for a synthetic one; whether it is padding; where the slots of
-/// mini-batches begin. Where padding is refused but needed, also the mini-batch and the group, or -1,
-/// that cannot be split, and nothing else.
+/// The row of each slot, -1 for a synthetic one; whether it is padding; the slot offsets of
+/// mini-batches. If padding is refused but needed, the tables are empty, and the mini-batch and the
+/// group, or -1, that cannot be split are returned.
 #[pyfunction]
 #[allow(clippy::too_many_arguments, reason = "called in one place")]
 #[allow(clippy::type_complexity, reason = "unpacked in one place")]
@@ -194,7 +195,7 @@ pub fn split_step<'py>(
     )
 }
 
-/// Say what is wrong with the tables of a step of so many rows.
+/// Describe the defect in the tables of a step of the given number of rows, if any.
 #[pyfunction]
 #[allow(clippy::too_many_arguments, reason = "called in one place")]
 pub fn step_defect(
@@ -221,7 +222,7 @@ pub fn step_defect(
     tables.defect()
 }
 
-/// Offsets: from 0 on, none below the one before.
+/// Offsets: non-decreasing, from 0.
 fn offsets(array: &PyReadonlyArray1<i64>) -> Result<Vec<usize>> {
     let invalid = || Core::InvalidPlan("offsets have to begin at 0 and not to fall".to_owned());
     let values = array.as_array();

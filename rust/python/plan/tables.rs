@@ -1,4 +1,4 @@
-//! Tables of plans as NumPy arrays of int64, and back.
+//! Tables of plans as int64 NumPy arrays, and back.
 
 use std::borrow::Cow;
 
@@ -15,7 +15,7 @@ use crate::error::Result;
 /// A table of one column.
 pub type Column<'py> = Bound<'py, PyArray1<i64>>;
 
-/// Lengths and indices count items in memory, so they fit.
+/// Lengths and indices count items in memory, so they fit in int64.
 pub fn to_i64(value: usize) -> i64 {
     value.try_into().unwrap_or(i64::MAX)
 }
@@ -25,7 +25,7 @@ pub fn column_of<'py>(py: Python<'py>, values: impl IntoIterator<Item = usize>) 
     PyArray1::from_iter(py, values.into_iter().map(to_i64))
 }
 
-/// The values of an array, wherever they lie.
+/// The values of an array, copied if it is not contiguous.
 pub fn values<'a, T: Element + Copy>(array: &'a PyReadonlyArray1<T>) -> Cow<'a, [T]> {
     match array.as_slice() {
         Ok(values) => Cow::Borrowed(values),
@@ -33,7 +33,7 @@ pub fn values<'a, T: Element + Copy>(array: &'a PyReadonlyArray1<T>) -> Cow<'a, 
     }
 }
 
-/// One value of each row.
+/// One value per row.
 pub fn rows_of<'py>(
     py: Python<'py>,
     assembly: &Assembly,
@@ -42,13 +42,13 @@ pub fn rows_of<'py>(
     column_of(py, assembly.rows().iter().map(value))
 }
 
-/// The last turn of each row, -1 of synthetic ones.
+/// The last turn of each row, -1 for synthetic ones.
 pub fn sources_of<'py>(py: Python<'py>, assembly: &Assembly) -> Column<'py> {
     let source = |row: &Row| row.source.map_or(-1, to_i64);
     PyArray1::from_iter(py, assembly.rows().iter().map(source))
 }
 
-/// Write a table of so many columns.
+/// Write a table of `N` columns.
 pub fn set_table<T, const N: usize>(
     tables: &Bound<PyDict>,
     name: &str,
@@ -59,7 +59,7 @@ pub fn set_table<T, const N: usize>(
     tables.set_item(name, Array2::from(rows).to_pyarray(tables.py()))
 }
 
-/// Write what turns and rows are.
+/// Write the tables of turns and rows.
 pub fn set_assembly(tables: &Bound<PyDict>, turns: &Turns, assembly: &Assembly) -> PyResult<()> {
     let py = tables.py();
     let column = |values: &[usize]| column_of(py, values.iter().copied());
@@ -81,10 +81,10 @@ pub fn set_assembly(tables: &Bound<PyDict>, turns: &Turns, assembly: &Assembly) 
     })
 }
 
-/// Read what turns and rows are, checked.
+/// Read the tables of turns and rows, checked.
 ///
 /// # Errors
-/// Tables that are missing, or are no turns and rows.
+/// Tables that are missing or invalid.
 pub fn assembly(tables: &Bound<PyDict>) -> Result<(Turns, Assembly)> {
     let turns = Turns::new(
         column(tables, "turn_prompt_lens")?,
@@ -129,8 +129,8 @@ pub fn assembly(tables: &Bound<PyDict>) -> Result<(Turns, Assembly)> {
     Ok((turns, assembly))
 }
 
-/// A table as an array of its own with so many dimensions: whoever made it may have aligned it
-/// badly, or keep changing it.
+/// A table as an owned array with the given number of dimensions: the input may be misaligned, or
+/// may change.
 pub fn array<'py, D: Dimension>(
     tables: &Bound<'py, PyDict>,
     name: &str,
@@ -154,21 +154,21 @@ pub fn array<'py, D: Dimension>(
 /// A table of one column.
 ///
 /// # Errors
-/// A table that is missing, of other dimensions or types, or holds a negative number.
+/// A table that is missing, has other dimensions or types, or holds a negative number.
 pub fn column(tables: &Bound<PyDict>, name: &str) -> Result<Vec<usize>> {
     usizes(name, &array::<Ix1>(tables, name)?)
 }
 
-/// Numbers of an array.
+/// The numbers of an array.
 ///
 /// # Errors
-/// One of them is negative.
+/// A negative number.
 pub fn usizes(name: &str, array: &PyReadonlyArray<i64, Ix1>) -> Result<Vec<usize>> {
     let values = array.as_array();
     values.iter().map(|&value| to_usize(name, value)).collect()
 }
 
-/// The rows of a table of so many columns.
+/// The rows of a table of `N` columns.
 ///
 /// # Errors
 /// As [`column`].
