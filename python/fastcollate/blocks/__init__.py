@@ -1,17 +1,17 @@
-"""Blocks: rows of one step that lie in many processes, whatever carries them between.
+"""Blocks: rows of one step that are held by many processes, for any transport.
 
 `storing`
-    A process's rows as compact columns, and a table of what is known of them without a token.
+    A process's rows as compact columns, and a table of their lengths, ids and flags.
 `sharing`
-    Which tokens a process's rows have in common.
+    The tokens that a process's rows share.
 `joining`
     The tables of all blocks as one step.
 `trees`
-    Which tokens the rows of all blocks have in common.
+    The tokens that the rows of all blocks share.
 `reading`
     The rows of a shard, built from the few columns that it needs.
 `spans`
-    Shards of a batch that one process holds, as few spans of its memory.
+    Shards of one process's batch as few spans of its memory.
 
-Nothing here knows how objects get from one process to another: :mod:`fastcollate.ray` does.
+Objects are moved between processes by :mod:`fastcollate.ray`, not here.
 """

@@ -1,4 +1,4 @@
-"""The tables of all blocks as those of one step."""
+"""Joining the tables of all blocks into one step."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ _OF_ROUTES = ("uint8", "int16", "int32")
 
 @dataclass(frozen=True, eq=False)
 class JoinedBlocks:
-    """All rows of a step, which are those of its blocks in their order, without their tokens.
+    """All rows of a step without tokens: the rows of its blocks, in block order.
 
     Parameters
     ----------
     plan
-        What the rows are made of.
+        The lengths and turns of all rows.
     merge_plan, names, plain, fields, loss_weights
-        As of a :class:`BlockTable`.
+        As in :class:`BlockTable`.
     part_offsets
         The first row of each part of all blocks, and the number of rows: int64 (parts + 1,).
     part_blocks
         The block of each part, int64 (parts,).
     block_names
-        What errors call the blocks.
+        Names of the blocks in errors.
     """
 
     plan: Plan
@@ -52,7 +52,7 @@ class JoinedBlocks:
     masked_rewards: int
 
     def loss_normalizers(self, plan: StepPlan) -> LossNormalizers:
-        """Return what losses are divided by, as a batch of all rows would."""
+        """Return the loss normalizers of a batch of all rows."""
         return normalizers_of(self.loss_weights, plan.inverse, plan)
 
     def part_name(self, part: int) -> str:
@@ -63,7 +63,7 @@ class JoinedBlocks:
 
 
 def block_name(index: int, names: Sequence[str]) -> str:
-    """Name a block by its place and its own name."""
+    """Name a block by its index and its own name."""
     return f"block {index} ({names[index]})"
 
 
@@ -73,8 +73,8 @@ def joined(tables: Sequence[BlockTable], block_names: Sequence[str]) -> JoinedBl
     Raises
     ------
     ValueError
-        Blocks that do not go together; a trajectory, or a prompt with others in between, that is
-        in two of them. The message names both.
+        Incompatible blocks; a trajectory, or a prompt with others in between, that is in two
+        blocks. The message names both.
     """
     names = [block_name(index, block_names) for index in range(len(tables))]
     first = tables[0]
@@ -101,11 +101,11 @@ def joined(tables: Sequence[BlockTable], block_names: Sequence[str]) -> JoinedBl
     )
 
 
-# Whether blocks go together
+# Compatibility of blocks
 
 
 def _check_like(first: BlockTable, table: BlockTable, first_name: str, name: str) -> None:
-    """Check that a block has what the first one has."""
+    """Check that a block has the same columns as the first one."""
     if (table.merge_plan is None) != (first.merge_plan is None):
         merged, other = (name, first_name) if first.merge_plan is None else (first_name, name)
         raise ValueError(
@@ -140,7 +140,7 @@ def _check_like(first: BlockTable, table: BlockTable, first_name: str, name: str
                 f"{key} holds {here} in {name}, but {there} in {first_name}; "
                 "pass one of them in all blocks"
             )
-        if repr(found.field) != repr(known.field):  # NaN, which fills may be, is not itself
+        if repr(found.field) != repr(known.field):  # a fill may be NaN, which is unequal to itself
             raise ValueError(
                 f"{key} is {found.field} in {name}, but {known.field} in {first_name}; "
                 "pass the same in all blocks"
@@ -177,7 +177,7 @@ def _check_trajectories(tables: Sequence[BlockTable], names: Sequence[str]) -> N
 
 
 def _check_prompts(uids: Sequence[list[Any] | None], names: Sequence[str]) -> None:
-    """Check that the rows of a prompt follow each other: also over the end of a block."""
+    """Check that the rows of a prompt are contiguous, also across blocks."""
     ids: list[list[Any]] = []
     last: list[Any] = []
     for block in uids:
@@ -194,7 +194,7 @@ def _check_prompts(uids: Sequence[list[Any] | None], names: Sequence[str]) -> No
 
 
 def _in_two(name: str, ids: Sequence[list[Any]]) -> tuple[Any, int, int] | None:
-    """Return an id that two blocks have, and their indices."""
+    """Return an id that occurs in two blocks, and their indices."""
     blocks = np.repeat(np.arange(len(ids)), list(map(len, ids))).tolist()
     flat = [one for block in ids for one in block]
     again = repeated(name, flat)
@@ -215,7 +215,7 @@ def _joined_merge(plans: Sequence[MergePlan]) -> MergePlan:
 
 
 def _joined_kinds(kinds: Sequence[ColumnKind]) -> ColumnKind:
-    """Return what is known of a column of all blocks."""
+    """Return the kind of a column over all blocks."""
     first = kinds[0]
     trailing = max(kinds, key=lambda kind: (not kind.is_empty, len(kind.trailing))).trailing
     dtypes = {kind.dtype for kind in kinds}

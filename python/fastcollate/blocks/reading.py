@@ -1,4 +1,4 @@
-"""The rows of a shard, built from the columns of the few parts that it needs."""
+"""Building the rows of a shard from the columns of the parts that it needs."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from fastcollate.plan.shard import Shard
 
 Integers = NDArray[np.int64]
 _Run = tuple[Part | None, int, int]
-"""Rows of the step that follow each other, and the part that has them, if it is here."""
+"""The part that holds a contiguous range of the step's rows, None if absent; first and end row."""
 
 _FLOATS = ("float64", "float32", "float16", "bfloat16")
 _HALVES = _FLOATS[2:]
 
 
 def parts_of(step: JoinedBlocks, shard: Shard) -> list[int]:
-    """Return which parts have the rows of a shard, in order."""
+    """Return the indices of the parts that hold a shard's rows, ascending."""
     rows = shard.rows[shard.rows >= 0]
     found = np.searchsorted(step.part_offsets, rows, "right") - 1
     return [int(part) for part in np.unique(found)]
@@ -40,11 +40,11 @@ def built(step: JoinedBlocks, shard: Shard, parts: Mapping[int, Part], **options
     Parameters
     ----------
     step, shard
-        All rows, and which of them are wanted.
+        All rows, and those of the shard.
     parts
-        The parts that `parts_of` names, by number.
+        The parts that `parts_of` returns, by index.
     **options
-        Those of :func:`fastcollate.build_batch`, whose batch of all rows' columns this one equals.
+        Options of :func:`fastcollate.build_batch`, which gives an equal batch from all columns.
     """
     lens = step.plan.prompt_lens, step.plan.response_lens
     runs = list(_runs(step, parts))
@@ -99,7 +99,7 @@ def _runs(step: JoinedBlocks, parts: Mapping[int, Part]) -> Iterator[_Run]:
 
 
 def _check_rows(runs: list[_Run], lens: Integers) -> None:
-    """Check that parts hold what was planned: a task that ran again may have made other rows."""
+    """Check that parts have the planned lengths: a task that was rerun may have made other rows."""
     for part, first, end in runs:
         if part is None:
             continue
@@ -119,7 +119,7 @@ def _check_rows(runs: list[_Run], lens: Integers) -> None:
 
 
 def _check_dtypes(step: JoinedBlocks, dtypes: Mapping[str, Any]) -> None:
-    """Check that no column is asked for in a dtype that has more than what it was stored as."""
+    """Check that no requested dtype has more precision than the stored column."""
     for key, kind in step.plain.items():
         if checked_dtype_name(dtypes.get(key, kind.dtype), key) == "float64":
             raise ValueError(
@@ -149,7 +149,7 @@ def _column(
     get: Callable[[Part], Any],
     lens: tuple[Integers, Integers],
 ) -> Any:
-    """Return a column of all rows, of which those that are not here hold nothing to be read."""
+    """Return a column of all rows; rows that are not present have no values to be read."""
     if kind.form == "number":
         return _numbers(kind, runs, get)
     if kind.form != "experts":
@@ -169,20 +169,20 @@ def _spans(
     get: Callable[[Part], Ragged],
     lens: Integers,
 ) -> RowSpans:
-    """Return token values of all rows, so many of each."""
+    """Return token values of all rows, the given count of each."""
     chunks = []
     for part, first, end in runs:
         count = lens[first:end]
         column = None if part is None else get(part)
         if column is None or len(column.values) == 0:
-            # No row of these is read, or there is nothing to be read. Zeros that nobody touches
-            # take no memory.
+            # None of these rows is read, or they are empty. Zeros that are not touched take no
+            # memory.
             shape = (int(count.max(initial=0)), *kind.trailing)
             bits = np.zeros(shape, "int16" if is_only_torch(kind.dtype) else kind.dtype)
             starts = np.zeros(end - first, np.int64)
         else:
             bits, starts = column.values, column.offsets[:-1]
-            if bits.ndim == 1 and kind.trailing:  # of rows that are None: the same everywhere
+            if bits.ndim == 1 and kind.trailing:  # rows that are None: constant
                 bits = np.repeat(bits, math.prod(kind.trailing)).reshape(len(bits), *kind.trailing)
         values = tensor_of_bits(bits, kind.dtype) if is_only_torch(kind.dtype) else bits
         chunks.append((values, starts, count))
@@ -205,11 +205,11 @@ def _listed(
     array_type: str,
     wanted: Integers,
 ) -> list[Any]:
-    """Return the wanted rows' objects, or copies of their arrays: a store keeps its memory."""
+    """Return the shard's objects, or copies of its arrays, so that the store's memory is freed."""
     values: list[Any] = [None] * runs[-1][2]
     if kind.arrays is not None:
         kinds, of_rows = kind.arrays
-        # In place of all others stands nothing of the same kind, so that ranks agree on dtypes.
+        # All other rows get an empty array of the same kind, so that ranks agree on dtypes.
         empty = [one.empty(array_type) for one in kinds]
         values = [empty[index] for index in of_rows.tolist()]
     for part, first, end in runs:
@@ -228,15 +228,15 @@ def _own(value: Any) -> Any:
 
 
 def _field(kind: ColumnKind, column: Any) -> Any:
-    """Return a field of such values."""
+    """Return a field over a column of this kind."""
     assert kind.field is not None
     make, options = kind.field
     if kind.form == "experts" and options["dtype"] is options["num_experts"] is None:
-        options = {**options, "dtype": kind.dtype}  # which the largest index of all rows has chosen
+        options = {**options, "dtype": kind.dtype}  # chosen by the largest index of all rows
     if kind.form == "experts":
-        options = {**options, "layers": None}  # no others are stored
-    if "spread" in options:  # numbers lie on their tokens, and defaults where rows were None
+        options = {**options, "layers": None}  # only selected layers are stored
+    if "spread" in options:  # stored values are already spread, with defaults for None
         options = {**options, "spread": None, "default": None}
     if kind.form == "object":
-        options = {**options, "dtype": object}  # None stands for rows that are not here
+        options = {**options, "dtype": object}  # None marks rows that are not present
     return make(column, **options)

@@ -1,4 +1,4 @@
-"""Which tokens the rows of a block have in common, told without tokens."""
+"""The tokens that the rows of a block share, described without tokens."""
 
 from __future__ import annotations
 
@@ -15,27 +15,27 @@ from fastcollate.plan.lengths import Integers
 from fastcollate.plan.sharing import prefix_tree
 
 BlockShare: TypeAlias = Literal["group", "prompts"]
-"""Which tokens rows share, where these lie in several processes."""
+"""The rule by which rows of several processes share tokens."""
 
 
 class Sharing(NamedTuple):
-    """Which tokens the rows of a block share, or what their prompts are known by."""
+    """The tokens that the rows of a block share, or hashes of their prompts."""
 
     share: BlockShare
     """The rule."""
     order: Integers
     shared: Integers
-    """Of groups, the tables of a :class:`TreePlan`; else (0,)."""
+    """For groups, the tables of a :class:`TreePlan`; else (0,)."""
     prompt_hashes: NDArray[np.uint64]
-    """Of prompts, 128 bits of each row's, (rows, 2); else (0, 2)."""
+    """For prompts, a 128-bit hash per row, (rows, 2); else (0, 2)."""
     same_inputs: list[Any] | None
-    """What names the inputs of each row beside tokens, if ids were given."""
+    """Ids of each row's inputs beside tokens, if given."""
     is_apart: bool
-    """Whether rows have such inputs without ids, and share nothing."""
+    """True if rows have such inputs without ids; they share nothing."""
 
 
 def check_share(share: Any, same_inputs: Any) -> None:
-    """Check what rows of blocks are to share."""
+    """Check the arguments ``share`` and ``same_inputs``."""
     if share == "all":
         raise ValueError(
             "share is 'all', but rows of different workers can be matched by groups or whole "
@@ -57,7 +57,7 @@ def sharing_of(
     same_inputs: list[Any] | None,
     is_apart: bool,
 ) -> Sharing:
-    """Find what the rows of a block share: `tokens`, of which `prompt_lens` are prompts."""
+    """Find the shared tokens of a block's rows; each row of `tokens` starts with its prompt."""
     if share == "prompts":
         nothing = np.zeros(0, np.int64)
         hashes = hash_prompts(checked_tokens(None, None, tokens, prompt_lens))
@@ -74,7 +74,7 @@ def sharing_of(
 
 
 def ids_of_rows(name: str, ids: Any, num_turns: int, sources: Integers) -> list[Any]:
-    """Return the ids of rows, of those of turns."""
+    """Return the ids of rows from those of turns."""
     ids = id_list(name, ids)
     if len(ids) != num_turns:
         raise ValueError(

@@ -1,4 +1,4 @@
-"""Shards of tensors that are no batch: a mapping of them, with rows first."""
+"""Shards of a mapping of tensors, with rows first."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from fastcollate.arrays import describe, is_array, is_tensor, taken, to_numpy
 from fastcollate.plan.shard import Shard
 
 PADS = ("error", "copy_first")
-"""What becomes of a mini-batch whose rows cannot be divided among the ranks."""
+"""Treatments of a mini-batch whose row count is not divisible by the number of ranks."""
 
 
 def checked_rows(data: Mapping[str, Any]) -> int:
-    """Return how many rows the values of a mapping have: arrays, tensors, lists, or None."""
+    """Return the number of rows of a mapping's values: arrays, tensors, lists, or None."""
     first: tuple[str, int] | None = None
     for key, value in data.items():
         if value is None:
@@ -43,7 +43,7 @@ def checked_rows(data: Mapping[str, Any]) -> int:
 
 
 def shards_of(boundaries: Any, dp_size: Any, pad_rows: Any, num_rows: int) -> list[list[Shard]]:
-    """Return contiguous shards of mini-batches that begin and end at these rows, by rank."""
+    """Return contiguous shards of the mini-batches with these boundaries, by rank."""
     check_choice("pad_rows", pad_rows, PADS)
     dp_size = checked_count("dp_size", dp_size, "a number of ranks")
     pairs = np.asarray(to_numpy(boundaries))
@@ -74,7 +74,7 @@ def shards_of(boundaries: Any, dp_size: Any, pad_rows: Any, num_rows: int) -> li
 
 
 def rows_of(data: Mapping[str, Any], shard: Shard, masks: Collection[str]) -> dict[str, Any]:
-    """Return the rows of a shard: views where they follow each other.
+    """Return the rows of a shard: views if they are contiguous.
 
     On padding rows, `masks` are 0.
     """
@@ -108,7 +108,7 @@ def rows_of(data: Mapping[str, Any], shard: Shard, masks: Collection[str]) -> di
 
 
 def _masked(key: str, mask: Any, is_padding: np.ndarray) -> Any:
-    """Return a mask, which is a copy already, that is 0 on padding rows."""
+    """Set a mask, which is already a copy, to 0 on padding rows."""
     if not is_array(mask):
         raise TypeError(f"batch[{key!r}] is {describe(mask)}; pass a mask as a tensor or an array")
     for row in np.flatnonzero(is_padding).tolist():

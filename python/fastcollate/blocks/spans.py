@@ -1,4 +1,4 @@
-"""Shards as few arrays, each of which is one of a batch's outputs or a span of it."""
+"""Shards as few arrays, each one of a batch's outputs or a span of it."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ from fastcollate.batch import Batch
 
 
 class Shards(NamedTuple):
-    """Shards as they are carried: arrays, which pickle out of band, and all else by shard."""
+    """Serialized shards: arrays, which pickle out of band, and all else by shard."""
 
     arrays: list[np.ndarray]
     batches: list[tuple[bytes, bytes]]
-    """Pickles of a batch without its plan, or of a mapping, and of that plan or None."""
+    """Per shard, the pickles of a batch without its plan, or of a mapping, and of the plan."""
 
 
 class _Piece(NamedTuple):
-    """An output as items of one of the arrays; of a tensor also its dtype."""
+    """An output as items of one of the arrays; for a tensor also its dtype."""
 
     array: int
     start: int
@@ -38,7 +38,7 @@ class _Piece(NamedTuple):
 
 
 class _Arrays:
-    """Spans of arrays. One that begins where another ends goes on with it."""
+    """Spans of arrays; adjacent ones are joined."""
 
     def __init__(self) -> None:
         self._spans: list[tuple[np.ndarray, int, int]] = []
@@ -61,9 +61,9 @@ class _Arrays:
 
 
 def packed(batch: Mapping[str, Any], shards: Sequence[Mapping[str, Any]]) -> Shards:
-    """Return shards of a batch, or of another mapping, without their memory, and that apart.
+    """Return shards of a batch, or of another mapping, with their memory as separate arrays.
 
-    Rows of shards that follow each other in the batch are one span of its memory.
+    Rows of shards that are contiguous in the batch are one span of its memory.
     """
     arrays = _Arrays()
 
@@ -98,7 +98,7 @@ def _pickled(value: Any) -> bytes:
 
 
 def _start_in(array: np.ndarray, whole: np.ndarray) -> int | None:
-    """Return the item of an array from which on another one is a view of it."""
+    """Return the item of `whole` at which `array` begins, if it is a view of it; else None."""
     are_alike = array.dtype == whole.dtype and array.shape[1:] == whole.shape[1:]
     are_dense = array.flags.c_contiguous and whole.flags.c_contiguous
     if not are_alike or not are_dense or array.size * whole.size == 0:
@@ -128,5 +128,5 @@ def unpacked(shards: Shards, index: int, copy: bool) -> Batch | dict[str, Any]:
     data = {key: received(value) for key, value in batch.items()}
     if not isinstance(batch, Batch):
         return data
-    # The plan is read when it is first used: that takes most of the time.
+    # The plan is unpickled on first use: that takes most of the time.
     return batch._with_data(data, _plan_or_call=partial(pickle.loads, plan))

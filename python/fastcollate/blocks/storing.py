@@ -1,4 +1,4 @@
-"""Rows as they are stored: compact columns, and a table of what is known without them."""
+"""Storing rows: compact columns, and a table of lengths, ids and flags."""
 
 from __future__ import annotations
 
@@ -42,39 +42,39 @@ from fastcollate.plan.merging import MergePlan, MergeRewards
 Integers = NDArray[np.int64]
 
 PART_BYTES = 4 << 20
-"""About how many bytes of columns are one object in a store.
+"""Approximate bytes of columns in one object of a store.
 
-Whoever needs a row of it fetches all of it, and each fetch takes some time for itself.
+A reader of one row fetches the whole object, and each fetch has a fixed cost.
 """
 
 PLAIN = ("loss_mask", "rewards", "logprobs")
-"""Arguments of `build_batch` that are fields of their own: the keys of their outputs too."""
+"""Arguments of `build_batch` that are fields, and the keys of their outputs."""
 
 Part = dict[str, Any]
-"""Columns of rows that follow each other: ``input_ids``, those of `PLAIN` and, by their keys,
-``fields``. A `Ragged` of token values, such a one and the captured tokens of each row, an array of
-one item a row, or a list of arrays or of objects."""
+"""Columns of contiguous rows: ``input_ids``, those of `PLAIN` and, by key, ``fields``. Each is a
+`Ragged` of token values, a `Ragged` with the captured tokens of each row, an array of one item per
+row, or a list of arrays or objects."""
 
 
 class ColumnKind(NamedTuple):
-    """What is known of a column without its values."""
+    """The description of a column without its values."""
 
     form: str
-    """How a field's values are aligned; ``"number"``, ``"array"``, ``"object"`` for one per row."""
+    """Alignment of a field; ``"number"``, ``"array"`` or ``"object"`` for one value per row."""
     field: FieldOptions | None
-    """The field without its values; None of a built-in one."""
+    """The field without its values; None for a built-in one."""
     dtype: str
-    """What the values are stored as; integers of its bits where NumPy has no such dtype."""
+    """The stored dtype; values are integers of its bits if NumPy lacks the dtype."""
     trailing: tuple[int, ...]
     """Dimensions of an item."""
     is_empty: bool = False
-    """Whether there is no item but of rows that are None: the dimensions may be others."""
+    """True if all rows are None, so that the dimensions are unknown."""
     arrays: tuple[list[ArrayKind], Integers] | None = None
-    """Of arrays, which kinds there are, and the number of each row's."""
+    """For arrays, the distinct kinds, and the index of each row's."""
 
 
 class ArrayKind(NamedTuple):
-    """What an array of one row is, without its values."""
+    """The description of one row's array without its values."""
 
     library: Literal["numpy", "torch", "python"]
     dtype: str
@@ -90,7 +90,7 @@ class ArrayKind(NamedTuple):
         return cls(library, array.dtype.name, array.shape[1:])
 
     def empty(self, array_type: str) -> Any:
-        """Return such an array of no items, of a batch's kind."""
+        """Return an empty array of this kind and of a batch's array type."""
         shape = (0, *self.trailing)
         if self.library == "numpy" or (self.library == "python" and array_type == "numpy"):
             return np.zeros(shape, self.dtype)
@@ -98,28 +98,27 @@ class ArrayKind(NamedTuple):
 
         if self.library == "torch":
             return torch.zeros(shape, dtype=getattr(torch, self.dtype), device="cpu")
-        # As torch reads numbers of Python.
+        # The dtype that torch infers from Python numbers.
         number = np.zeros((), self.dtype).item()
         return torch.as_tensor(number, device="cpu").new_zeros(shape)
 
 
 @dataclass(frozen=True, eq=False)
 class BlockTable:
-    """What is known of a block's rows without their tokens.
+    """The description of a block's rows without their tokens.
 
     Parameters
     ----------
     plan
-        What the rows are made of: the tables of a :class:`Plan`, without its places.
+        The tables of a :class:`Plan`, without its offsets.
     merge_plan
-        How turns were merged, if they were.
+        The merging of turns, if any.
     names
-        ``uids``, ``trajectory_ids`` and ``is_last_step``, those that are given, of each row.
+        ``uids``, ``trajectory_ids`` and ``is_last_step`` of each row, if given.
     plain, fields
         The columns beside the tokens, by argument and by key.
     loss_weights
-        The sum of each row's loss mask, or the length of its response if there is none: float64
-        (rows,).
+        The sum of each row's loss mask, or its response length without one: float64 (rows,).
     part_offsets
         The first row of each part, and the number of rows: int64 (parts + 1,).
     num_bytes
@@ -127,7 +126,7 @@ class BlockTable:
     masked_rewards
         Rewards on tokens that merging masked.
     sharing
-        Which tokens rows share, if that was asked for.
+        The tokens that rows share, if requested.
     """
 
     plan: dict[str, Integers]
@@ -143,20 +142,20 @@ class BlockTable:
 
 
 class _Stored(NamedTuple):
-    """A column and what is known of it."""
+    """A column and its description."""
 
     kind: ColumnKind
     column: Any
 
     def cut(self, first: int, end: int) -> Any:
-        """Return the column of some rows, as it is put into a store."""
+        """Return the column of a range of rows, as it is put into a store."""
         column = self.column
         if self.kind.form == "experts":
             return column[0][first:end], column[1][first:end]
         return column[first:end]
 
     def num_bytes(self) -> int:
-        """Count the bytes of the column."""
+        """Return the bytes of the column."""
         if self.kind.form == "object":
             return sum(map(sys.getsizeof, self.column))
         return _bytes(self.column)
@@ -181,7 +180,7 @@ def stored(
     same_inputs: Sequence[Any] | None = None,
     part_bytes: int = PART_BYTES,
 ) -> tuple[BlockTable, list[Part]]:
-    """Merge turns, and store the rows that they make as columns.
+    """Merge turns, and store the resulting rows as columns.
 
     Parameters
     ----------
@@ -189,15 +188,15 @@ def stored(
     trajectory_ids, is_last_step, merge, merge_rewards
         As :func:`fastcollate.build_batch`.
     share, same_inputs
-        Which tokens rows share, and ids of the other inputs of each turn, as
+        The sharing rule, and ids of the other inputs of each turn, as in
         :func:`fastcollate.planning.prefix_tree`.
     part_bytes
-        About how many bytes a part has.
+        Approximate bytes of a part.
 
     Returns
     -------
     tuple
-        The table, and the columns in parts of rows that follow each other.
+        The table, and the columns in parts of contiguous rows.
     """
     if isinstance(fields, Mapping):
         fields = {key: _held(key, field) for key, field in fields.items()}
@@ -281,15 +280,15 @@ _PLACES = (
     "response_shape",
     "response_segments",
 )
-"""Tables of a jagged plan that follow from the others."""
+"""Tables of a jagged plan that can be computed from the others."""
 
 
 _NO_TOKEN = -(2**31)
-"""A padding token that no rows end with: nothing is padded, nor are rows to look so."""
+"""A padding token that no row ends with, so that no row looks padded."""
 
 
 def _kept(name: str, rows: Any) -> Any:
-    """Return a column that can be read again: a stream of Arrow may give its rows only once."""
+    """Return a column that can be read again: an Arrow stream may yield its rows only once."""
     if not hasattr(rows, "__arrow_c_stream__") or hasattr(type(rows), "__len__"):
         return rows
     if (chunks := arrow_chunks(rows, name)) is None:
@@ -333,12 +332,12 @@ def _jagged(**arguments: Any) -> Batch:
         return build(**options, dtypes={"input_ids": "int32"})
     except ValueError:
         pass
-    # Ids beyond 32 bits. If it was anything else, this raises the same.
+    # Ids beyond 32 bits. Any other error is raised again here.
     return build(**options)
 
 
 def _needs_torch(field: Any) -> bool:
-    """Whether a field holds what NumPy has not."""
+    """Return True if a field has a dtype that NumPy lacks."""
     if isinstance(field, PerRow):
         values = field.values
         return isinstance(values, (list, tuple)) and any(map(is_tensor, values))
@@ -347,7 +346,7 @@ def _needs_torch(field: Any) -> bool:
 
 
 def _named_kind(key: str, field: Any) -> FieldOptions:
-    """Return all of a field but its values, its dtype by name."""
+    """Return a field without its values, its dtype by name."""
     kind = options_of(field)
     if kind.options["dtype"] is None or is_object(kind.options["dtype"]):
         return kind
@@ -373,7 +372,7 @@ def _stored_field(
                 return _stored_arrays(kind, values)
             return _Stored(ColumnKind("object", kind, "", ()), values)
         if is_tensor(values) and is_only_torch(values.dtype):
-            values = values.float()  # which holds all of them
+            values = values.float()  # exact
         numbers = to_numpy(values)[sources]
         return _Stored(ColumnKind("number", kind, _dtype_of(numbers), numbers.shape[1:]), numbers)
     values = to_array(batch[key])
@@ -383,28 +382,28 @@ def _stored_field(
         is_of_responses = batch.spec.table[key].align == "response"
         column = Ragged(values, of_responses if is_of_responses else offsets)
         return _Stored(ColumnKind(field.align, *of_values), column)
-    # Routes are those of a row's first tokens.
+    # Routes belong to a row's first tokens.
     missing = _set_in_rows(np.asarray(batch["router_padding_mask"]), offsets)
     captured = np.diff(offsets) - missing
     return _Stored(ColumnKind("experts", *of_values), (Ragged(values, offsets), captured))
 
 
 def _are_missing(rows: Any) -> bool:
-    """Say whether all rows of a field are None."""
+    """Return True if all rows of a field are None."""
     if isinstance(rows, RowSpans):
         return rows.are_missing
     return isinstance(rows, (list, tuple)) and all(row is None for row in rows)
 
 
 def _dtype_of(numbers: np.ndarray) -> str:
-    """Name one of the widest dtypes, that holds these numbers."""
+    """Return the name of the widest dtype of the numbers' kind."""
     if numbers.dtype.kind == "f":
         return "float64"
     return "uint64" if numbers.max(initial=0) > np.iinfo(np.int64).max else "int64"
 
 
 def _set_in_rows(flags: NDArray[np.bool_], offsets: Integers) -> Integers:
-    """Count the flags that are set in each row."""
+    """Return the number of set flags of each row."""
     counts: Integers = np.diff(offsets_of(flags)[offsets])
     return counts
 
@@ -418,19 +417,19 @@ def _stored_arrays(kind: FieldOptions, values: list[Any]) -> _Stored:
 
 
 def _packed(value: Any) -> Any:
-    """Return what pickles out of band: torch pickles tensors by copying them."""
+    """Return a form that pickles out of band: torch pickles tensors by copying them."""
     if is_tensor(value):
         return Ragged(value.detach().cpu(), [0, len(value)])
     return value
 
 
 def unpacked(value: Any) -> Any:
-    """Return what `_packed` made something of."""
+    """Undo `_packed`."""
     return value.values if isinstance(value, Ragged) else value
 
 
 def _narrowed(mask: np.ndarray) -> np.ndarray:
-    """Return a loss mask in one byte a token, if it holds 0 and 1 alone."""
+    """Return a loss mask with one byte per token, if it holds only 0 and 1."""
     narrow = mask.astype(np.uint8) if ((mask == 0) | (mask == 1)).all() else mask
     return mask if np.signbit(mask).any() else narrow  # -0.0 stays what it is
 
@@ -441,7 +440,7 @@ def _loss_weights(
     """Sum the loss mask of each row, or count its response tokens."""
     if masks is None or masks.column.values.dtype != np.uint8:
         return loss_weights(batch)
-    # Sums of 0 and 1 are exact, in whatever order.
+    # Sums of 0 and 1 are exact in any order.
     holds = np.diff(of_responses) > 0
     weights, starts = np.zeros(len(holds)), of_responses[:-1][holds]
     weights[holds] = np.add.reduceat(masks.column.values, starts, dtype=np.int64)
@@ -449,7 +448,7 @@ def _loss_weights(
 
 
 def _is_one_number_each(rewards: Any) -> bool:
-    """Say whether rewards are numbers of whole rows. Where that is not sure, they are not."""
+    """Return True if rewards are certainly one number per row."""
     rewards = rewards.rows if isinstance(rewards, Field) else rewards
     if is_tensor(rewards) or isinstance(rewards, np.ndarray):
         return rewards.ndim == 1 and (is_tensor(rewards) or rewards.dtype != object)
@@ -462,19 +461,19 @@ def _is_one_number_each(rewards: Any) -> bool:
 
 
 def _last_places(batch: Batch) -> Integers:
-    """Return where in its response each row's last sampled token stands."""
+    """Return the index of each row's last sampled token in its response."""
     tables = batch.plan.to_dict()
     pieces, counts = tables["pieces"], np.diff(tables["piece_offsets"])
     rows = np.repeat(np.arange(len(counts)), counts)
     _, _, start, length, _ = pieces.T
     places = np.zeros(len(counts), np.int64)
     holds = length > 0
-    places[rows[holds]] = (start + length - 1)[holds]  # of those of a row, the last one stays
+    places[rows[holds]] = (start + length - 1)[holds]  # a row's last assignment stays
     return places
 
 
 def _bytes(column: Any) -> int:
-    """Count the bytes of a column."""
+    """Return the bytes of a column."""
     if isinstance(column, tuple):
         return sum(map(_bytes, column))
     if isinstance(column, list):
@@ -485,7 +484,7 @@ def _bytes(column: Any) -> int:
 
 
 def _part_offsets(offsets: Integers, num_bytes: int, part_bytes: int) -> Integers:
-    """Cut rows into parts of about so many bytes: where each begins, and where the last ends."""
+    """Cut rows into parts of about `part_bytes`; return their row offsets."""
     rows, tokens = len(offsets) - 1, max(int(offsets[-1]), 1)
     count = max(1, min(rows, round(num_bytes / part_bytes)))
     ends = np.searchsorted(offsets[1:], np.arange(1, count) * (tokens / count)) + 1

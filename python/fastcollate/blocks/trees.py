@@ -1,4 +1,4 @@
-"""What the rows of all blocks have in common, by ids and hashes."""
+"""The tokens that the rows of all blocks share, by ids and hashes."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from fastcollate.plan.tree_plan import TreePlan
 def joined_tree(
     tables: Sequence[BlockTable], block_names: Sequence[str]
 ) -> tuple[TreePlan, list[int] | None]:
-    """Return what the rows of all blocks share, and the numbers of their other inputs.
+    """Return the shared tokens of all blocks' rows, and the numbers of their other inputs.
 
     Raises
     ------
     ValueError
-        Blocks that do not say what their rows share, or by different rules; with groups, one that
-        is in two blocks. The message names the blocks.
+        Blocks without a sharing rule or with different ones; a group that is in two blocks. The
+        message names the blocks.
     """
     names = [block_name(index, block_names) for index in range(len(tables))]
     sharings = _checked_sharings(tables, names)
@@ -57,7 +57,7 @@ def joined_tree(
 
 
 def _checked_sharings(tables: Sequence[BlockTable], names: Sequence[str]) -> list[Sharing]:
-    """Return what blocks share, all by one rule."""
+    """Return the blocks' sharings; all must have the same rule."""
     sharings = []
     for table, name in zip(tables, names, strict=True):
         if table.sharing is None:
@@ -99,11 +99,11 @@ def _check_groups(tables: Sequence[BlockTable], names: Sequence[str]) -> None:
 
 
 def _of_prompts(keys: Integers) -> tuple[Integers, Integers]:
-    """Put rows of equal keys next to each other: their order, and which are like the one before.
+    """Sort rows of equal keys together; return their order, and flags of those like the last one.
 
     Keys are in the order of their first rows, and the rows of each in theirs.
     """
-    # Looked up as bytes: to sort rows of four numbers takes ten times as long.
+    # Looked up as bytes: sorting rows of four numbers takes ten times as long.
     ids = np.ascontiguousarray(keys).view(f"V{keys[0].nbytes}").ravel().tolist()
     numbers = group_numbers("prompts", ids)
     order = np.argsort(numbers, kind="stable")

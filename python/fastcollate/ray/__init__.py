@@ -1,4 +1,4 @@
-"""Hand-over between many machines, on Ray's object store: no token passes the driver.
+"""Hand-over between machines by Ray's object store: no token passes through the driver.
 
 ::
 
@@ -18,11 +18,11 @@
             batch = fc.ray.collate(shard, pad_token_id=0)
             loss = losses.sum() / shard.loss_normalizers.tokens   # of the mini-batch, all ranks
 
-A driver that holds everything puts shards of its batch by :func:`put_shards`, and
-:func:`get_shard` views them where they are.
+A driver that holds the whole batch puts its shards by :func:`put_shards`, and :func:`get_shard`
+views them in place.
 
-Not imported by ``import fastcollate``: write ``import fastcollate.ray``. Needs Ray, which
-``pip install 'fastcollate[ray]'`` brings.
+Not imported by ``import fastcollate``: write ``import fastcollate.ray``. Needs Ray:
+``pip install 'fastcollate[ray]'``.
 """
 
 from importlib.util import find_spec

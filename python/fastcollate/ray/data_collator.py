@@ -1,4 +1,4 @@
-"""Collators for Ray Data, which hands tables over as Arrow if it is asked by a class of its own."""
+"""Collators for Ray Data, which passes Arrow tables only to subclasses of its own class."""
 
 from __future__ import annotations
 

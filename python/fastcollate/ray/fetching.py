@@ -1,4 +1,4 @@
-"""Fetching objects, and saying which of them cannot be had, and why."""
+"""Fetching objects, with errors that name the lost ones and the cause."""
 
 from __future__ import annotations
 
@@ -13,24 +13,23 @@ from ray.exceptions import GetTimeoutError, ObjectLostError, OwnerDiedError, Ray
 from fastcollate.arguments import checked_seconds
 
 TIMEOUT = 300.0
-"""Seconds that objects are waited for, unless told otherwise."""
+"""Default seconds to wait for objects."""
 
 MARGIN = 1.0
-"""Seconds that an object may take to be fetched, once others have taken all the time there is."""
+"""Seconds that an object may still take when the timeout is used up."""
 
 K = TypeVar("K")
 
 
 class ShardError(RuntimeError):
-    """What a shard consists of cannot be had: an object is lost, or the process that put it is.
+    """A shard cannot be fetched: an object, or the process that put it, is lost.
 
-    The message names the shard, and the block and rows that are lost. Ray's own error is its
-    ``__cause__``.
+    The message names the shard and the lost block and rows. Ray's error is its ``__cause__``.
     """
 
 
 class ShardTimeoutError(ShardError, TimeoutError):
-    """What a shard consists of has not arrived in time."""
+    """The objects of a shard did not arrive in time."""
 
 
 def fetched(
@@ -41,27 +40,27 @@ def fetched(
     Parameters
     ----------
     shard
-        What errors call what the objects are for.
+        The name of the shard in errors.
     refs
         The objects.
     name
-        Returns what errors call an object.
+        Returns the name of an object in errors.
     timeout
-        How many seconds to wait for all of them together.
+        Seconds to wait for all of them together.
 
     Raises
     ------
     ShardError
-        For one that is lost.
+        An object is lost.
     ShardTimeoutError
-        For the first that has not arrived.
+        An object has not arrived; the message names the first.
     """
     end = time.monotonic() + timeout
     try:
         return dict(zip(refs, ray.get(list(refs.values()), timeout=timeout), strict=True))
     except RayError:
         pass
-    # Asked one by one, they tell which of them it is.
+    # Fetched one by one, to name the one that failed.
     values = {}
     for key, ref in refs.items():
         try:
@@ -80,7 +79,7 @@ def fetched(
 
 
 def _what_happened(error: RayError) -> str:
-    """Say what became of an object, and what to do."""
+    """Return the cause of a lost object, and the remedy."""
     if not isinstance(error, ObjectLostError):
         return f"cannot be read ({_reason(str(error), error)})"
     # The first paragraph names the object.
@@ -99,7 +98,7 @@ def _reason(text: str, error: RayError) -> str:
 
 
 def checked_timeout(timeout: Any) -> float:
-    """Return a number of seconds that Ray can wait."""
+    """Return a timeout in seconds that Ray accepts."""
     seconds = checked_seconds("timeout", timeout)
     if math.isinf(seconds):
         raise ValueError("timeout is inf; pass a finite number of seconds")

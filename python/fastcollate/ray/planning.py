@@ -1,4 +1,4 @@
-"""The step of blocks: planned on the driver, collated in training workers."""
+"""Steps over blocks: planned on the driver, collated in training workers."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 
 class ShardNormalizers(NamedTuple):
-    """What the losses of a mini-batch are divided by, on each of its ranks. Nothing in it is 0.
+    """The loss normalizers of a mini-batch, the same on each of its ranks. None is 0.
 
     Attributes
     ----------
@@ -51,20 +51,20 @@ class ShardNormalizers(NamedTuple):
 @suggests_names
 @dataclass(frozen=True, eq=False)
 class BlockShard:
-    """The rows of one rank in one mini-batch: references to the few objects that hold them.
+    """The rows of one rank in one mini-batch: references to the objects that hold them.
 
-    Small, and pickled by Ray: pass it to the worker that trains. Asking for one twice gives the
-    same rows, and collating it twice the same bytes: nothing is consumed.
+    Small, and pickled by Ray: pass it to the worker that trains. Nothing is consumed: the same
+    shard has the same rows, and collating it twice gives the same bytes.
 
     Attributes
     ----------
     mini_batch, rank : int
-        Which of the plan's shards it is.
+        The position of the shard in the plan.
     shard : Shard
         Its rows.
     loss_normalizers : ShardNormalizers
-        ``tokens`` and ``rows`` of the whole mini-batch: of all ranks together, as
-        :meth:`BlockStepPlan.loss_normalizers` has them.
+        ``tokens`` and ``rows`` of the whole mini-batch, over all ranks, as in
+        :meth:`BlockStepPlan.loss_normalizers`.
     """
 
     mini_batch: int
@@ -76,17 +76,17 @@ class BlockShard:
 
     @property
     def name(self) -> str:
-        """What errors call it."""
+        """The name of the shard in errors."""
         return f"the shard of mini-batch {self.mini_batch} and rank {self.rank}"
 
     def __len__(self) -> int:
         return len(self.shard)
 
     def micro_batches(self, count: int | None = None) -> list[BlockShard]:
-        """Part the rows into micro-batches, as :meth:`fastcollate.planning.Shard.micro_batches`.
+        """Split the rows into micro-batches, as :meth:`fastcollate.planning.Shard.micro_batches`.
 
-        Each has the ``loss_normalizers`` of the mini-batch. :func:`collate` fetches the objects of
-        its own rows alone.
+        Each has the ``loss_normalizers`` of the mini-batch. :func:`collate` fetches only the
+        objects of its own rows.
         """
         return [replace(self, shard=part) for part in self.shard.micro_batches(count)]
 
@@ -96,16 +96,16 @@ class BlockShard:
 
 
 class BlockStepPlan:
-    """Which rows of which blocks form a mini-batch, and which of them each rank gets.
+    """The blocks' rows in each mini-batch and on each rank.
 
-    :func:`plan_step` makes it. The step's rows are those of all blocks in their order.
+    Made by :func:`plan_step`. The step's rows are those of all blocks in order.
 
     Attributes
     ----------
     step : StepPlan
         The plan of the rows.
     blocks : tuple of Block
-        The blocks, which it keeps in the object store.
+        The blocks, which the plan keeps alive in the object store.
     """
 
     def __init__(
@@ -132,17 +132,17 @@ class BlockStepPlan:
 
     @property
     def merge_plan(self) -> MergePlan | None:
-        """How turns of all blocks were merged, with a report, if they were."""
+        """The merging of all blocks' turns with its report, if any."""
         return self._tables.merge_plan
 
     def loss_normalizers(self) -> LossNormalizers:
-        """Return what the losses of each mini-batch are to be divided by; padding does not count.
+        """Return the loss normalizers of each mini-batch; padding does not count.
 
         Returns
         -------
         LossNormalizers
-            What :meth:`fastcollate.Batch.loss_normalizers` gives for a batch of all rows, with a
-            loss mask of float32. Each shard has those of its mini-batch.
+            As :meth:`fastcollate.Batch.loss_normalizers` of a batch of all rows with a float32 loss
+            mask. Each shard has those of its mini-batch.
         """
         return self._loss_normalizers
 
@@ -151,12 +151,12 @@ class BlockStepPlan:
         return self._tables.loss_normalizers(self.step)
 
     def shard(self, mini_batch: int, rank: int) -> BlockShard:
-        """Return what a rank gets of a mini-batch.
+        """Return a rank's shard of a mini-batch.
 
         Raises
         ------
         IndexError
-            If there is no such mini-batch or rank; they are counted from 0 on.
+            There is no such mini-batch or rank; both are counted from 0.
         """
         shard = self.step.shard(mini_batch, rank)
         if self._ref is None:
@@ -181,38 +181,38 @@ class BlockStepPlan:
 def plan_step(
     blocks: Sequence[Block], *, layout: LayoutArgument | None = None, **options: Any
 ) -> BlockStepPlan:
-    """Plan an optimizer step of rows that lie in many workers, from lengths and ids alone.
+    """Plan an optimizer step of rows held by many workers, from lengths and ids alone.
 
-    Takes time and memory for rows and turns, whatever tokens they have.
+    Time and memory grow with rows and turns, not with tokens.
 
     Parameters
     ----------
     blocks
-        What :func:`put_turns` returned in each worker. The step's rows are those of all blocks, in
+        The results of :func:`put_turns` in each worker. The step's rows are those of all blocks, in
         this order.
     layout
-        As :func:`fastcollate.plan_step`: the layout of all shards. Unless it fixes widths, they are
-        as wide as the step's longest rows. With :class:`fastcollate.Tree`, rows share what
-        ``put_turns`` was told by ``share``.
+        As in :func:`fastcollate.plan_step`: the layout of all shards. Unless it fixes widths, they
+        are as wide as the step's longest rows. With :class:`fastcollate.Tree`, rows share tokens by
+        the ``share`` of ``put_turns``.
     **options
-        Those of :func:`fastcollate.plan_step`, such as ``prompts_per_mini_batch``, ``dp_size``,
-        ``pad_rows`` and ``shard_by``, but for ``uids``, ``trajectory_ids`` and ``is_last_step``,
-        which the blocks know.
+        Options of :func:`fastcollate.plan_step`, such as ``prompts_per_mini_batch``, ``dp_size``,
+        ``pad_rows`` and ``shard_by``, except ``uids``, ``trajectory_ids`` and ``is_last_step``,
+        which come from the blocks.
 
     Returns
     -------
     BlockStepPlan
-        The same one for the same blocks in the same order.
+        Deterministic for the same blocks in the same order.
 
     Raises
     ------
     ValueError
         As ``fastcollate.plan_step``; no blocks, or one of them twice; a trajectory that is in two
         blocks; a prompt that is in two with others in between; blocks with other columns than
-        the first; with a tree as the layout, blocks that were put without ``share`` or with
-        different ones, or a group that is in two. The message names both blocks.
+        the first; with a tree layout, blocks without ``share`` or with different ones, or a group
+        that is in two. The message names both blocks.
     TypeError
-        What is no block, for instance a reference to one: ``ray.get`` that first.
+        An item of `blocks` is no block, for instance a reference to one: ``ray.get`` it first.
     """
     blocks = _checked_blocks(blocks)
     for name in ROW_NAMES:
@@ -266,40 +266,40 @@ def collate(
 ) -> Batch:
     """Fetch the columns of a shard's rows, and write its batch.
 
-    Only the objects that hold rows of the shard are fetched: those on this node are viewed where
-    they are, others are copied to it once. Nothing of them is kept.
+    Only the objects that hold rows of the shard are fetched: those on this node are viewed in
+    place, others are copied to it once. None of them is kept.
 
     Parameters
     ----------
     shard
-        Of :meth:`BlockStepPlan.shard`, or one of its micro-batches.
+        A shard of :meth:`BlockStepPlan.shard`, or one of its micro-batches.
     pad_token_id
-        As :func:`fastcollate.build_batch`.
+        As in :func:`fastcollate.build_batch`.
     timeout
-        How many seconds to wait for the objects.
+        Seconds to wait for the objects.
     array_type
-        As ``build_batch``.
+        As in ``build_batch``.
     **options
-        Those of ``build_batch``: ``widths``, ``layout``, ``position_ids``, ``labels``, ``dtypes``,
-        ``pool`` and so on, but for columns, ``merge`` and ``shard``, which are the blocks' and the
-        plan's. So is the layout of a step that was planned with one.
+        Options of ``build_batch``: ``widths``, ``layout``, ``position_ids``, ``labels``,
+        ``dtypes``, ``pool`` and so on, except columns, ``merge`` and ``shard``, which come from the
+        blocks and the plan. So does the layout of a step that was planned with one.
 
     Returns
     -------
     Batch
-        What one ``build_batch`` of all blocks' columns with this ``shard`` gives, with the
-        same names and plans.
+        Equal to ``build_batch`` of all blocks' columns with this ``shard``, with the same names
+        and plans.
 
     Raises
     ------
     ShardError
-        Rows cannot be had, since a worker that put them has died or an object is lost. The message
-        names the shard and the block.
+        Rows are lost with an object or the worker that put it. The message names the shard and the
+        block.
     ShardTimeoutError
         They did not arrive in time.
     ValueError, TypeError
-        As ``build_batch``; another layout than the plan's; a dtype with more digits than what was
-        stored.
+        As ``build_batch``; another layout than the plan's; a dtype with more precision than the
+        stored one.
     """
     if not isinstance(shard, BlockShard):
         raise TypeError(f"shard is {describe(shard)}; pass plan.shard(mini_batch, rank)")
@@ -320,7 +320,7 @@ def collate(
 
 
 def _check_tree(layout: Tree) -> None:
-    """Check that a layout does not say what blocks do."""
+    """Check that a layout does not set options that come from the blocks."""
     for name, default in (("plan", None), ("share", "all"), ("same_inputs", None)):
         if getattr(layout, name) != default:
             raise ValueError(

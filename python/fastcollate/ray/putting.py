@@ -1,4 +1,4 @@
-"""Putting turns into the object store, in the worker that has them."""
+"""Putting turns into the object store, in the worker that holds them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ COLUMNS = ("prompts", "responses", "sequences", "prompt_lens", *PLAIN, "fields",
 
 @dataclass(frozen=True, eq=False)
 class Block:
-    """A handle of the rows that one worker has put: references and what is known without tokens.
+    """A handle to the rows that one worker has put: references, and a table without tokens.
 
     Small, and pickled by Ray: return it from a task or an actor's method. The rows stay in the
     object store as long as a handle, a plan of it or a shard of that plan is alive, and as long as
@@ -32,11 +32,11 @@ class Block:
     Attributes
     ----------
     name : str
-        What errors call it.
+        The name of the block in errors.
     table : BlockTable
-        Lengths, ids, flags, and what rows are made of.
+        Lengths, ids, flags and turns of the rows.
     refs : tuple of ray.ObjectRef
-        The columns, in parts of rows that follow each other.
+        The columns, in parts of contiguous rows.
     """
 
     name: str
@@ -45,7 +45,7 @@ class Block:
 
     @property
     def num_rows(self) -> int:
-        """Number of rows that the turns make."""
+        """Number of rows after merging."""
         return len(self.table.plan["source"])
 
     @property
@@ -70,12 +70,12 @@ class Block:
 
     @property
     def uids(self) -> list[Any] | None:
-        """What names each row's prompt, if that was given."""
+        """The id of each row's prompt, if given."""
         return self.table.names.get("uids")
 
     @property
     def merge_plan(self) -> MergePlan | None:
-        """How turns were merged, if they were."""
+        """The merging of turns, if any."""
         return self.table.merge_plan
 
     def __repr__(self) -> str:
@@ -95,11 +95,11 @@ def put_turns(
     name: str | None = None,
     part_bytes: int = PART_BYTES,
 ) -> Block:
-    """Merge turns where they are, and put the rows that they make into Ray's object store.
+    """Merge turns in their worker, and put the resulting rows into Ray's object store.
 
-    Rows are stored without padding: ids in 32 bits where they fit, loss masks of 0 and 1 in one
-    byte, other fields as they are to be written. They are pickled out of band, so that readers on
-    the same node view them, and copied once to other nodes.
+    Rows are stored without padding: ids in 32 bits if they fit, loss masks of 0 and 1 in one byte,
+    other fields in their output dtype. They are pickled out of band, so that readers on the same
+    node view them, and copied once to other nodes.
 
     Parameters
     ----------
@@ -107,24 +107,24 @@ def put_turns(
         A builder, which is empty afterwards, or columns: a mapping with ``prompts`` and
         ``responses``, or ``sequences`` and ``prompt_lens``, and any of ``rewards``, ``loss_mask``,
         ``logprobs``, ``fields``, ``uids``, ``trajectory_ids`` and ``is_last_step``, each as
-        :func:`fastcollate.build_batch` takes it. All turns of a trajectory have to be in one block.
-        Of a builder's options, only `merge` and `merge_rewards` count: how rows are laid out is
-        said where they are collated.
+        :func:`fastcollate.build_batch` takes it. All turns of a trajectory must be in one block.
+        Of a builder's options, only `merge` and `merge_rewards` apply: the layout is chosen when
+        rows are collated.
     merge, merge_rewards
-        As ``build_batch``. None is what the builder was told.
+        As in ``build_batch``. None uses the builder's.
     share
-        Which tokens rows share, for a step whose layout is :class:`fastcollate.Tree`. ``"group"``:
-        all that rows of the same uid begin with in common; a group has to be in one block.
-        ``"prompts"``: whole prompts that are equal, of all blocks. Workers do not see each other's
-        tokens, so there is no ``"all"``. The block's handle has two integers a row for it.
+        The rule by which rows share tokens, for a step with the layout :class:`fastcollate.Tree`.
+        ``"group"``: common prefixes of rows of the same uid; a group must be in one block.
+        ``"prompts"``: equal whole prompts, over all blocks. There is no ``"all"``, since workers do
+        not see each other's tokens. It adds two integers per row to the block's handle.
     same_inputs
-        With `share`, one id per turn for its inputs beside tokens, such as images, as
+        With `share`, one id per turn for its inputs beside tokens, such as images, as in
         :func:`fastcollate.planning.prefix_tree`: rows with different ones share nothing. Without
         ids, rows with fields of ``PerRow(concat=True)`` share nothing.
     name
-        What errors call the block; if None, the actor or task that puts it, and its node.
+        The name of the block in errors; if None, the actor or task that puts it, and its node.
     part_bytes
-        About how many bytes one object has. A reader fetches whole objects.
+        Approximate bytes of one object. A reader fetches whole objects.
 
     Returns
     -------
@@ -134,16 +134,16 @@ def put_turns(
     Raises
     ------
     ValueError, TypeError
-        As ``build_batch``, for what is wrong with the turns; a mapping with other keys; a `merge`
-        or `merge_rewards` that is not the builder's; ``share="all"``, ``share="group"`` without
-        uids, or `same_inputs` without `share`.
+        As ``build_batch``, for invalid turns; a mapping with other keys; a `merge` or
+        `merge_rewards` that is not the builder's; ``share="all"``, ``share="group"`` without uids,
+        or `same_inputs` without `share`.
 
     Notes
     -----
     The object store's objects belong to the process that puts them. Keep rollout workers alive
-    until the step is trained; what a dead one has put is lost, and :func:`collate` says so. An
-    actor ends when its last handle is dropped, so keep that too. The process of a task stays as
-    long as somebody has its blocks.
+    until the step is trained; the objects of a dead one are lost, and :func:`collate` raises. An
+    actor ends when its last handle is dropped, so keep that too. The process of a task stays alive
+    as long as its blocks are referenced.
     """
     part_bytes = checked_count("part_bytes", part_bytes, "a number of bytes")
     check_share(share, same_inputs)
@@ -174,7 +174,7 @@ def put_turns(
 
 
 def _told(builder: BatchBuilder, **options: Any) -> dict[str, Any]:
-    """Return options of a builder, and what was passed where it has none."""
+    """Return a builder's options, or the passed ones where it has none."""
     told = {name: builder._options[name] for name in options}
     for name, value in options.items():
         if value is not None and told[name] is not None and value != told[name]:
@@ -186,10 +186,10 @@ def _told(builder: BatchBuilder, **options: Any) -> dict[str, Any]:
 
 
 def _own_name() -> str:
-    """Name the actor or task that this is, and its node."""
+    """Return the name of this actor or task, and its node."""
     context = ray.get_runtime_context()
     node = f"on node {context.get_node_id()[:8]}"
-    if context.worker.mode != ray.WORKER_MODE:  # has neither, and warns if it is asked
+    if context.worker.mode != ray.WORKER_MODE:  # has neither, and warns on access
         return f"put by the driver {node}"
     if (actor := context.get_actor_id()) is not None:
         return f"put by actor {context.get_actor_name() or actor[:8]} {node}"

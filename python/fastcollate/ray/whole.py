@@ -1,4 +1,4 @@
-"""Shards of what one process holds: put by the driver, viewed in training workers."""
+"""Shards of one process's batch: put by the driver, viewed in training workers."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ class ShardRef:
     Attributes
     ----------
     mini_batch, rank : int
-        Which of the plan's shards it is.
+        The position of the shard in the plan.
     ref : ray.ObjectRef
         The object, which shards of other ranks may share.
     index : int
-        Which of the object's shards it is.
+        The position of the shard in the object.
     """
 
     mini_batch: int
@@ -41,7 +41,7 @@ class ShardRef:
 
     @property
     def name(self) -> str:
-        """What errors call it."""
+        """The name of the shard in errors."""
         return f"the shard of mini-batch {self.mini_batch} and rank {self.rank}"
 
 
@@ -58,7 +58,7 @@ def put_shards(
 ) -> list[list[ShardRef]]:
     """Put every shard of a batch, or of a mapping of tensors, into Ray's object store.
 
-    Rows that follow each other are copied there from the batch itself.
+    Contiguous rows are copied there directly from the batch.
 
     Parameters
     ----------
@@ -67,27 +67,26 @@ def put_shards(
         on the host. A mapping may also hold lists of one item per row, and None, which all shards
         have.
     plan
-        What :func:`fastcollate.plan_step` made of it. For a mapping, without synthetic rows and
-        bins.
+        Its plan, by :func:`fastcollate.plan_step`. For a mapping, without synthetic rows and bins.
     boundaries, dp_size
         In place of `plan`, for a mapping: a pair of the first row and one past the last for each
-        mini-batch, (mini_batches, 2), and the number of ranks. Every rank gets as many rows, which
-        follow each other.
+        mini-batch, (mini_batches, 2), and the number of ranks. Every rank gets the same number of
+        rows, which are contiguous.
     pad_rows
-        Which rows fill up a mini-batch of `boundaries` that cannot be divided among the ranks:
+        The rows that pad a mini-batch of `boundaries` that cannot be divided among the ranks:
         ``"error"``, none; ``"copy_first"``, copies of its first row, after all others.
     masks
-        Keys of a mapping that are 0 on rows that fill up, so that these do not train.
+        Keys of a mapping that are 0 on padding rows, so that these do not train.
     ranks_per_node
-        How many ranks that follow each other are on one node. Their shards of a mini-batch are one
-        object then: putting one takes time beside that of its bytes, and a node fetches whole
-        objects. If None, all of them in a cluster of one node, else 1.
+        Number of consecutive ranks on one node. Their shards of a mini-batch become one object:
+        putting one has a fixed cost, and a node fetches whole objects. If None, all ranks in a
+        cluster of one node, else 1.
 
     Returns
     -------
     list[list[ShardRef]]
         By mini-batch and rank: ``refs[mini_batch][rank]``. The shards stay in the object store as
-        long as these, and this process, are there.
+        long as these references and this process are alive.
 
     Raises
     ------
@@ -96,7 +95,7 @@ def put_shards(
         the rows, or of a mini-batch that cannot be divided; rows to fill up, but none of `masks`;
         a number of ranks below 1.
     TypeError
-        What is no batch, mapping, plan or number; both or neither of `plan` and `boundaries`.
+        An argument of another type; both or neither of `plan` and `boundaries`.
 
     Notes
     -----
@@ -161,23 +160,23 @@ def get_shard(
     Parameters
     ----------
     shard
-        Of :func:`put_shards`.
+        A reference of :func:`put_shards`.
     widths
-        ``"step"``: as it was put, as wide as the batch of all rows. ``"shard"``: as wide as its own
-        longest rows, where ranks need not agree (DDP and FSDP); written anew then, without the
-        other padding.
+        ``"step"``: as wide as the batch of all rows. ``"shard"``: as wide as its own longest rows,
+        if ranks need not agree (DDP and FSDP); the shard is then written again without the other
+        padding.
     copy
-        Whether its outputs are copies. If not, they are views of the object store's memory, which
-        all processes of the node share: do not write into them. NumPy arrays refuse that; torch
-        has no read-only tensors, so that an in-place operation would change what others read.
+        If True, outputs are copies. If False, they are views of the object store's memory, which
+        all processes of the node share: do not write into them. NumPy arrays are read-only; torch
+        has no read-only tensors, so that an in-place operation would change other readers' values.
     timeout
-        How many seconds to wait for the object.
+        Seconds to wait for the object.
 
     Returns
     -------
     Batch or dict
-        As ``batch.select`` gave it, or a dict of the rows where a mapping was put. Asked for twice,
-        it is the same.
+        The result of ``batch.select``, or a dict of the rows of a mapping. Repeated calls give the
+        same.
 
     Raises
     ------
@@ -188,7 +187,7 @@ def get_shard(
     ValueError
         ``widths="shard"`` for a shard of a mapping, whose lengths are not known.
     TypeError
-        What is no reference to a shard.
+        `shard` is no reference to a shard.
     """
     if not isinstance(shard, ShardRef):
         raise TypeError(f"shard is {describe(shard)}; pass one of what put_shards returned")
