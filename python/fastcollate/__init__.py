@@ -54,7 +54,7 @@ __all__ = [
 if not TYPE_CHECKING:  # type checkers would take any name for one of the package
 
     def __getattr__(name):
-        """Say where names are that the top level does not have."""
+        """Raise an error that names the module of a name."""
         for module in (planning, memory, parallel):
             if name in module.__all__:
                 place = f"{module.__name__}.{name}"

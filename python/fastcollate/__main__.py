@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 
 PACKAGES = {"pyarrow", "rich", "tokenizers", "typer"}
-"""What the extra ``cli`` brings."""
+"""Packages of the extra ``cli``."""
 
 
 def main() -> int:

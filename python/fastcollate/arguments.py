@@ -35,15 +35,15 @@ FORMER_NAMES = {
     "tail": ["layout=fc.Packed(capacity=..., padding_as=...)", "padding_as"],
     "what": ["rows"],
 }
-"""Arguments that have another name now, and what to pass instead: the first that is known."""
+"""Former arguments, and what to pass instead: the first that the callee has."""
 
 _PACKAGE = os.path.dirname(__file__) + os.sep
 
 
 def suggests_names(target: T) -> T:
-    """Decorate a function or class: a call with an unknown argument names the one to pass.
+    """Decorate a function or class: the error for an unknown argument names the one to pass.
 
-    Of a class, that holds for making an instance and for its public methods.
+    For a class, this covers ``__init__`` and the public methods.
     """
     if not isinstance(target, type):
         return cast("T", _suggesting(target))
@@ -61,7 +61,7 @@ def spells_out(names: Collection[str], source: Callable[..., Any]) -> Callable[[
     names
         The names of the options.
     source
-        The function that takes them, and has their defaults.
+        The function that takes them, with their defaults.
     """
 
     def decorate(function: T) -> T:
@@ -81,7 +81,7 @@ def _suggesting(function: Callable[..., Any]) -> Callable[..., Any]:
         try:
             return function(*args, **kwargs)
         except TypeError as error:
-            # Where the call itself fails, no frame of the function is in the traceback.
+            # If the call itself fails, no frame of the function is in the traceback.
             has_begun = error.__traceback__ is None or error.__traceback__.tb_next is not None
             if has_begun or (message := wrong_name(function, kwargs)) is None:
                 raise
@@ -91,7 +91,7 @@ def _suggesting(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def wrong_name(function: Callable[..., Any], given: Iterable[str]) -> str | None:
-    """Say which argument is unknown, if one is, and which to pass."""
+    """Return an error message for the first unknown argument; None if there is none."""
     parameters = inspect.signature(function).parameters.values()
     known = [one.name for one in parameters if one.name != "self"]
     unknown = next((name for name in given if name not in known), None)
@@ -116,7 +116,7 @@ def warn_user(message: str) -> None:
 
 
 def checked_index(name: str, value: Any, count: int) -> int:
-    """Return an argument as an index below a count, or say what to pass."""
+    """Return an argument as an index below `count`."""
     index = checked_integer(name, value, "an index")
     if not 0 <= index < count:
         raise IndexError(
@@ -127,7 +127,7 @@ def checked_index(name: str, value: Any, count: int) -> int:
 
 
 def checked_integer(name: str, value: Any, advice: str) -> int:
-    """Return an argument as an int, or say what to pass. A boolean is none."""
+    """Return an argument as an int. Booleans are refused."""
     if isinstance(value, bool) or str(getattr(value, "dtype", "")) == "torch.bool":
         raise TypeError(f"{name} is {describe(value)}; pass {advice}")
     try:
@@ -137,7 +137,7 @@ def checked_integer(name: str, value: Any, advice: str) -> int:
 
 
 def checked_int(name: str, value: Any, advice: str, *, bits: int = 64) -> int:
-    """Return an argument as an int that fits so many bits, or say what to pass."""
+    """Return an argument as an int that fits the given number of bits."""
     integer = checked_integer(name, value, advice)
     limit = 1 << (bits - 1)
     if not -limit <= integer < limit:
@@ -155,7 +155,7 @@ def _shown_integer(integer: int) -> str:
 
 
 def checked_count(name: str, value: Any, advice: str, *, least: int = 1, bits: int = 64) -> int:
-    """Return an argument as a number of things, of which there are so many at least."""
+    """Return an argument as a count of at least `least`."""
     count = checked_int(name, value, advice, bits=bits)
     if count < least:
         raise ValueError(f"{name} is {count}; pass {advice}, {least} or more")
@@ -163,13 +163,13 @@ def checked_count(name: str, value: Any, advice: str, *, least: int = 1, bits: i
 
 
 def check_bool(name: str, value: Any) -> None:
-    """Check that an argument says yes or no."""
+    """Check that an argument is a bool."""
     if not isinstance(value, bool):
         raise TypeError(f"{name} is {reprlib.repr(value)}; pass True or False")
 
 
 def check_choice(name: str, value: Any, choices: Collection[str | None], more: str = "") -> None:
-    """Check that an argument is one of some strings, or None if that is one of the choices."""
+    """Check that an argument is one of the choices: strings, or None."""
     if (value is None or isinstance(value, str)) and value in choices:
         return
     advice = f"pass {', '.join(map(repr, choices))}{more}"
@@ -179,7 +179,7 @@ def check_choice(name: str, value: Any, choices: Collection[str | None], more: s
 
 
 def checked_seconds(name: str, value: Any) -> float:
-    """Return an argument as a number of seconds, or say what to pass."""
+    """Return an argument as a positive number of seconds."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise TypeError(f"{name} is {reprlib.repr(value)}; pass a number of seconds")
     if not value > 0:
@@ -188,7 +188,7 @@ def checked_seconds(name: str, value: Any) -> float:
 
 
 def id_list(name: str, values: Any) -> list[Any]:
-    """Return a sequence of objects as a list of its own."""
+    """Return a sequence of objects as a new list."""
     is_sequence = hasattr(type(values), "__len__") and hasattr(type(values), "__getitem__")
     is_sequence = is_sequence and getattr(values, "ndim", 1) != 0
     if not is_sequence or isinstance(values, (str, bytes, bytearray, Mapping)):
@@ -197,7 +197,7 @@ def id_list(name: str, values: Any) -> list[Any]:
 
 
 def as_list(values: Any) -> list[Any]:
-    """Return items as a list of Python's own objects, also those of NumPy, Arrow and Polars."""
+    """Return items as a list of Python objects, also from NumPy, Arrow and Polars."""
     for method in ("to_pylist", "tolist", "to_list"):
         if hasattr(values, method) and not hasattr(values, "detach"):
             return list(getattr(values, method)())
@@ -205,5 +205,5 @@ def as_list(values: Any) -> list[Any]:
 
 
 def counted(number: int, noun: str, plural: str | None = None) -> str:
-    """Write a number of things: ``1 row``, ``1,500 rows``."""
+    """Format a count with its noun: ``1 row``, ``1,500 rows``."""
     return f"{number:,} {noun if number == 1 else plural or noun + 's'}"

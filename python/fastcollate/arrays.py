@@ -1,4 +1,4 @@
-"""What NumPy arrays and torch tensors have in common."""
+"""Common operations on NumPy arrays and torch tensors."""
 
 from __future__ import annotations
 
@@ -11,26 +11,26 @@ from typing import Any
 import numpy as np
 
 _STORED_ONLY = ("uint16", "uint32", "uint64")
-"""Dtypes of torch that it can store and convert, but neither compare nor fill."""
+"""Dtypes that torch can store and convert, but neither compare nor fill."""
 
 NUMBERS = "biuf"
 """Kinds of NumPy dtypes that hold numbers: booleans, integers, floats."""
 
 
 def is_tensor(value: Any) -> bool:
-    """Say whether something is a torch tensor. Where torch was not imported, nothing is."""
-    # Nor is there any while another thread is in the midst of importing it.
+    """Return True for a torch tensor; False for anything if torch is not imported."""
+    # The module lacks Tensor while another thread is importing it.
     tensor = getattr(sys.modules.get("torch"), "Tensor", None)
     return tensor is not None and isinstance(value, tensor)
 
 
 def is_array(value: Any) -> bool:
-    """Say whether something is a NumPy array or a torch tensor."""
+    """Return True for a NumPy array or a torch tensor."""
     return isinstance(value, np.ndarray) or is_tensor(value)
 
 
 def is_masked(value: Any) -> bool:
-    """Say whether something is a masked array. Plain ones do not import ``numpy.ma`` for it."""
+    """Return True for a masked array. Plain arrays do not import ``numpy.ma``."""
     return type(value) is not np.ndarray and isinstance(value, np.ma.MaskedArray)
 
 
@@ -58,7 +58,7 @@ def checked_array(name: str, value: Any) -> Any:
     Raises
     ------
     TypeError
-        If it is anything else, or holds something else.
+        If it is no array or tensor, or does not hold numbers.
     ValueError
         If it has no dimension.
     """
@@ -91,26 +91,26 @@ def to_numpy(value: Any) -> Any:
 
 
 def offsets_of(lengths: Any) -> np.ndarray:
-    """Return where spans of these lengths begin, and where the last ends: int64 (n + 1,)."""
+    """Return the offsets of spans of these lengths: int64 (n + 1,)."""
     offsets = np.zeros(len(lengths) + 1, np.int64)
     np.cumsum(lengths, out=offsets[1:])
     return offsets
 
 
 def row_and_token(offsets: np.ndarray, index: int) -> tuple[int, int]:
-    """Return the row that holds one of all tokens, and the token's position in it."""
+    """Return the row of a token, given its index among all tokens, and its position there."""
     row = int(np.searchsorted(offsets, index, side="right")) - 1
     return row, index - int(offsets[row])
 
 
 def places_of(starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
-    """Return the places of spans that begin there, one span after the other: int64."""
+    """Return the indices covered by spans of these starts and lengths, span by span: int64."""
     offsets = offsets_of(lengths)
     return np.repeat(starts - offsets[:-1], lengths) + np.arange(offsets[-1])
 
 
 def like_of(x: Any, like: Any) -> Any:
-    """Return an array or tensor in another one's library, on its device."""
+    """Return `x` in the library and on the device of `like`."""
     if not is_tensor(like):
         return to_numpy(x)
 
@@ -120,8 +120,8 @@ def like_of(x: Any, like: Any) -> Any:
 def to_tensor(array: np.ndarray) -> Any:
     """Return a tensor over a NumPy array's memory.
 
-    torch knows no read-only memory, and warns where it gets some. Arrow's memory and what Ray
-    hands out is read-only: there, writing into the tensor is the caller's mistake.
+    torch has no read-only tensors, and warns about read-only memory, such as that of Arrow and
+    Ray. Writing into a tensor over it is the caller's mistake.
     """
     import torch
 
@@ -131,7 +131,7 @@ def to_tensor(array: np.ndarray) -> Any:
 
 
 class _Writable:
-    """An array's memory, said to be writable."""
+    """An array's memory, declared writable."""
 
     def __init__(self, array: np.ndarray) -> None:
         interface = array.__array_interface__
@@ -140,14 +140,14 @@ class _Writable:
 
 
 def to_array(value: Any) -> np.ndarray:
-    """Return an array over a CPU tensor's memory, without its gradient; NumPy's of anything else.
+    """Return an array over a CPU tensor's memory, without its gradient, or of any other value.
 
-    Dtypes that only torch has, such as bfloat16, come as the integers of their bits.
+    Dtypes that only torch has, such as bfloat16, are returned as integers of the same bits.
 
     Raises
     ------
     TypeError
-        If the tensor is on another device: torch says what to call.
+        If the tensor is on another device, with torch's message.
     """
     if not is_tensor(value):
         return np.asarray(value)
@@ -161,25 +161,25 @@ def to_array(value: Any) -> np.ndarray:
 
 
 def tensor_of_bits(bits: np.ndarray, dtype: str) -> Any:
-    """Return the tensor of a dtype that an array came from by `to_array`, over the same memory."""
+    """Return the tensor of an array of `to_array`, over the same memory."""
     import torch
 
     return to_tensor(bits).view(getattr(torch, dtype))
 
 
 def is_only_torch(dtype: Any) -> bool:
-    """Say whether NumPy lacks a dtype of torch: bfloat16, and all floats of 8 bits and less."""
+    """Return True if NumPy lacks a torch dtype: bfloat16, and floats of 8 bits or fewer."""
     name = dtype_name(dtype)
     return "float" in name and name not in ("float16", "float32", "float64")
 
 
 def dtype_name(dtype: Any) -> str:
-    """Name a dtype without torch's prefix."""
+    """Return the name of a dtype, without torch's prefix."""
     return str(dtype).removeprefix("torch.")
 
 
 def checked_dtype_name(dtype: Any, key: str | None = None) -> str:
-    """Name a dtype, that of a key maybe, which is given by name, or as NumPy's or torch's own."""
+    """Return the name of a dtype given as a name, NumPy dtype or torch dtype."""
     if isinstance(dtype, str):
         return dtype
     if str(dtype).startswith("torch."):
@@ -196,7 +196,7 @@ def checked_dtype_name(dtype: Any, key: str | None = None) -> str:
 
 
 def dtype_like(array: Any, dtype: Any) -> Any:
-    """Return a dtype, given as a name, NumPy's or torch's, as an array's library has it.
+    """Return a dtype, given as a name, NumPy dtype or torch dtype, in an array's library.
 
     Raises
     ------
@@ -221,7 +221,7 @@ def dtype_like(array: Any, dtype: Any) -> Any:
 
 
 def convert(array: Any, dtype: Any) -> Any:
-    """Convert an array or tensor to a dtype of its library. Floats round, beyond range to inf."""
+    """Convert an array or tensor to a dtype of its library. Floats round, to inf out of range."""
     if is_tensor(array):
         return array.to(dtype)
     with np.errstate(over="ignore"):
@@ -229,7 +229,7 @@ def convert(array: Any, dtype: Any) -> Any:
 
 
 def signed_like(tensor: Any) -> Any:
-    """Return a tensor's bits as signed integers where torch can do little with unsigned ones."""
+    """View a tensor as signed integers if torch barely supports its unsigned dtype."""
     name = dtype_name(tensor.dtype)
     if name not in _STORED_ONLY:
         return tensor
@@ -239,12 +239,13 @@ def signed_like(tensor: Any) -> Any:
 
 
 def of_bits(tensor: Any, dtype: Any) -> Any:
-    """View bits as numbers of a dtype. No gradient flows through such a view, even of the same."""
+    """View bits as numbers of a dtype."""
+    # Not if the dtype is the same: no gradient flows through a view by dtype.
     return tensor if tensor.dtype == dtype else tensor.view(dtype)
 
 
 def first_misfit(array: Any, dtype: Any) -> int | None:
-    """Find the first value, counted in C order, that an integer or boolean dtype cannot hold."""
+    """Return the index, in C order, of the first value outside an integer or boolean dtype."""
     if (target := _limits(dtype)) is None:
         return None
     if is_tensor(array) and dtype_name(array.dtype) in _STORED_ONLY:
@@ -252,18 +253,18 @@ def first_misfit(array: Any, dtype: Any) -> int | None:
     low, high = target
     if (source := _limits(array.dtype)) is None:
         wide = convert(array, dtype_like(array, "float64"))
-        # One beyond the highest is a power of two, which a float can hold.
+        # `high + 1` is a power of two, so a float holds it exactly.
         misfits = ~((wide >= low) & (wide < high + 1.0) & (wide == wide.round()))
     elif low <= source[0] and source[1] <= high:
         return None
     else:
-        # Limits that the source itself can hold, so that the comparison is exact.
+        # Limits within the source's range, so that the comparison is exact.
         misfits = (array < max(low, source[0])) | (array > min(high, source[1]))
     return misfits.reshape(-1).tolist().index(True) if misfits.any() else None
 
 
 def fits(number: float, array: Any) -> bool:
-    """Say whether an array's dtype holds a number: floats may round it, but not to infinity."""
+    """Return True if an array's dtype can hold a number. Floats may round it, but not to inf."""
     if (target := _limits(array.dtype)) is not None:
         return target[0] <= number <= target[1] and float(number).is_integer()
     try:
@@ -280,7 +281,7 @@ def fits(number: float, array: Any) -> bool:
 
 
 def _limits(dtype: Any) -> tuple[int, int] | None:
-    """Lowest and highest value of an integer dtype; of booleans 0 and 1, of floats none."""
+    """Return the limits of an integer dtype; for booleans 0 and 1, for floats None."""
     name = dtype_name(dtype)
     if name == "bool":
         return 0, 1
@@ -291,7 +292,7 @@ def _limits(dtype: Any) -> tuple[int, int] | None:
 
 
 def flattened(values: Any, leading: int) -> Any:
-    """Join the first dimensions of an array or tensor to one."""
+    """Flatten the first `leading` dimensions of an array or tensor."""
     shape = values.shape
     return values.reshape((math.prod(shape[:leading]), *shape[leading:]))
 
@@ -302,7 +303,7 @@ def as_floats(x: Any) -> Any:
 
 
 def concatenate(arrays: Sequence[Any]) -> Any:
-    """Join arrays, or tensors, at their first dimension."""
+    """Concatenate arrays or tensors along the first dimension."""
     if not is_tensor(arrays[0]):
         return np.concatenate(arrays)
     import torch
@@ -311,7 +312,7 @@ def concatenate(arrays: Sequence[Any]) -> Any:
 
 
 def taken(x: Any, index: np.ndarray) -> Any:
-    """Take items of the first dimension."""
+    """Take items along the first dimension."""
     return x.index_select(0, like_of(index, x)) if is_tensor(x) else x[index]
 
 
@@ -322,7 +323,7 @@ def zeros(shape: tuple[int, ...], like: Any, dtype: str | None = None) -> Any:
 
 
 def where_or_zero(mask: Any, x: Any, like: Any) -> Any:
-    """Return values where a mask is true, and 0 elsewhere, whatever they are there."""
+    """Return `x` where a mask is true, and 0 elsewhere."""
     mask, zero = like_of(mask, like), zeros((), like)
     if not is_tensor(like):
         return np.where(mask, x, zero)

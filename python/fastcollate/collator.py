@@ -1,4 +1,4 @@
-"""A callable that makes batches of samples, for the data loaders of others."""
+"""A callable that makes batches of samples, for use in data loaders."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from fastcollate.option_types import ArrayType, RowOptions
 
     class CollatorOptions(RowOptions, total=False):
-        """What a collator may be told, whatever it makes."""
+        """Options of collators that do not depend on their outputs."""
 
         fields: Mapping[str, Field | PerRow | RoutedExperts] | None
         ignore: Collection[str] | Literal["rest"]
@@ -47,10 +47,10 @@ if TYPE_CHECKING:
 
 
 Mask: TypeAlias = Literal["dense", "block"]
-"""What is attached as ``attention_mask``."""
+"""Kinds of masks that can be added as ``attention_mask``."""
 
 Made = TypeVar("Made", covariant=True)
-"""What a collator makes of samples: a :class:`Batch`, or a dict if it has ``outputs``."""
+"""Type of a collator's result: a :class:`Batch`, or a dict if it has ``outputs``."""
 
 
 @suggests_names
@@ -62,33 +62,33 @@ class Collator(Generic[Made]):
     ``prompt`` and ``response``
         Token ids, in any form that a row of :func:`build_batch` may have.
     ``input_ids``
-        The same for supervised fine-tuning: a whole sequence. All of it trains, or what one of
-        these says: ``prompt_len``, the number of prompt tokens in front; ``labels``, -100 where
-        nothing trains and the ids themselves elsewhere, as Hugging Face has them; or
-        ``completion_mask`` and ``assistant_masks``, as TRL's ``SFTTrainer`` has them, 0 or 1 per
-        token, of which both have to be 1 if both are there. Everything before the first token that
-        trains is the prompt, and ``loss_mask`` says which tokens of the rest train. An
-        ``attention_mask`` may be there if it is 1 throughout.
-    ``seq_lengths`` beside ``input_ids``
-        How many tokens each sequence of a packed sample has, as ``pack_dataset`` of TRL and of
-        :mod:`fastcollate.compat.trl` leaves them. Each sequence is a row of the batch; beside
-        ``labels`` or masks, samples may have fields of one value per token (``align="sequence"``).
+        A whole sequence, for supervised fine-tuning. All of it trains, unless one of these is
+        given: ``prompt_len``, the number of prompt tokens; ``labels``, -100 on tokens that do not
+        train and the ids themselves elsewhere, as in Hugging Face; or ``completion_mask`` and
+        ``assistant_masks``, as in TRL's ``SFTTrainer``, 0 or 1 per token (if both are given, tokens
+        train where both are 1). All tokens before the first that trains are the prompt, and
+        ``loss_mask`` marks the trained tokens of the rest. An ``attention_mask`` is accepted if it
+        is 1 throughout.
+    ``seq_lengths`` with ``input_ids``
+        Number of tokens of each sequence of a packed sample, as in ``pack_dataset`` of TRL and of
+        :mod:`fastcollate.compat.trl`. Each sequence is a row of the batch; besides ``labels`` or
+        masks, samples may have fields of one value per token (``align="sequence"``).
     ``prompt_ids``, ``chosen_ids`` and ``rejected_ids``
-        A preference pair, as TRL's ``DPOTrainer`` has them, which is two rows of the batch: of
-        ``n`` pairs, row ``i`` is the chosen response of pair ``i`` and row ``n + i`` the rejected
-        one, both with its ``uid``. The batch has ``completion_mask``, 1 on responses, along
+        A preference pair, as in TRL's ``DPOTrainer``, which makes two rows of the batch: of ``n``
+        pairs, row ``i`` is the chosen response of pair ``i`` and row ``n + i`` the rejected one,
+        both with its ``uid``. The batch has ``completion_mask``, 1 on responses, along
         ``input_ids``.
     ``rewards``, ``loss_mask``, ``logprobs``
-        One number per response token; of rewards also one number. Not of pairs.
+        One number per response token; for rewards also one per row. Not for pairs.
     ``uid``, ``trajectory_id``, ``is_last_step``
-        Kept per row. Of pairs ``uid`` alone.
+        Kept per row. Pairs take ``uid`` only.
 
-    Beside a list of samples, a call takes the same as columns: a mapping from these keys to rows
-    (what Ray Data hands over as NumPy arrays), a table of Arrow, Polars or pandas, or a ``Dataset``
-    of ``datasets``, whose columns are read as Arrow in the order of its rows.
+    Besides a list of samples, a call takes columns: a mapping from these keys to rows (the NumPy
+    batches of Ray Data), a table of Arrow, Polars or pandas, or a ``Dataset`` of ``datasets``,
+    whose columns are read as Arrow in the order of its rows.
 
-    A collator has no state: it may be called from many threads, and goes to worker processes by
-    fork and by pickling, unless it has a pool of its own.
+    A collator has no state: it may be called from many threads, and forked or pickled to worker
+    processes unless it has its own pool.
 
     Parameters
     ----------
@@ -96,38 +96,38 @@ class Collator(Generic[Made]):
         As :func:`build_batch`.
     fields
         More fields by the keys of their outputs, each with the samples' key in place of the rows:
-        ``{"advantages": fc.Field("adv"), "images": fc.PerRow("pixel_values", concat=True)}``. Of
-        pairs, a tuple of two keys, the chosen row's and the rejected one's, or a key of both:
+        ``{"advantages": fc.Field("adv"), "images": fc.PerRow("pixel_values", concat=True)}``. For
+        pairs, a tuple of the chosen row's and the rejected row's key, or one key for both:
         ``{"ref_logps": fc.PerRow(("ref_chosen_logps", "ref_rejected_logps"))}``.
     ignore
-        Keys of samples that are not used, or ``"rest"`` for all that have no meaning. Others are
-        an error, so that a key with a typing error does not go unnoticed.
+        Keys of samples to ignore, or ``"rest"`` for all unknown ones. Other unknown keys are an
+        error, so that misspelled keys are found.
     outputs
-        Keys of the outputs to give, in this order, as a plain dict; for models that are called with
-        all that they get. As a mapping, each with its name in the dict, or several:
-        ``{"cu_seqlens": ("cu_seq_lens_q", "cu_seq_lens_k")}``. A :class:`Batch` of everything if
-        None.
+        Keys of the outputs to return as a plain dict, in this order; for models that are called
+        with every output. A mapping renames them, each to one name or several:
+        ``{"cu_seqlens": ("cu_seq_lens_q", "cu_seq_lens_k")}``. None returns a :class:`Batch` of all
+        outputs.
     mask
-        Add ``attention_mask`` to batches of layouts that have none. ``"dense"``: what
-        :meth:`Batch.dense_mask` returns, for ``attn_implementation="sdpa"``. ``"block"``:
-        :meth:`Batch.block_mask`, for ``"flex_attention"``; it cannot be pickled, as workers of a
-        ``DataLoader`` would have to. Trees need one of them: without, tokens would look at other
-        branches.
+        Add ``attention_mask`` to batches of layouts that have none. ``"dense"``:
+        :meth:`Batch.dense_mask`, for ``attn_implementation="sdpa"``. ``"block"``:
+        :meth:`Batch.block_mask`, for ``"flex_attention"``; it cannot be pickled, and so not sent by
+        workers of a ``DataLoader``. Required for trees, whose tokens would otherwise attend to
+        other branches.
     **options
-        Options of :class:`BatchBuilder`, which are those of :func:`build_batch` that do not belong
-        to the rows. Samples of ``input_ids`` without ``prompt_len`` give ``labels``, and so do all
-        if `outputs` names them: ``"aligned"`` unless ``labels="shifted"``.
+        Options of :class:`BatchBuilder`, which are those of :func:`build_batch` that do not depend
+        on the rows. Samples of ``input_ids`` without ``prompt_len`` give ``labels``, as do all
+        samples if `outputs` names them: ``"aligned"`` unless ``labels="shifted"``.
 
     Raises
     ------
     ValueError, TypeError
-        As :func:`build_batch`, for options that cannot be. When it is called also for samples with
-        other keys, naming the sample or the row and the position.
+        As :func:`build_batch`, for invalid options. Calls also raise them for samples with
+        different keys, naming the sample or the row and the position.
 
     Notes
     -----
-    Hugging Face's ``Trainer`` takes away every key that the model's ``forward`` has no parameter
-    for: pass ``TrainingArguments(remove_unused_columns=False)``.
+    Hugging Face's ``Trainer`` removes every key that is no parameter of the model's ``forward``:
+    pass ``TrainingArguments(remove_unused_columns=False)``.
 
     Examples
     --------
@@ -221,11 +221,11 @@ class Collator(Generic[Made]):
         return cast("Made", made)
 
     def for_ray_data(self) -> Any:
-        """Return what ``iter_torch_batches(collate_fn=...)`` of Ray Data calls with Arrow tables.
+        """Return a ``collate_fn`` for Ray Data's ``iter_torch_batches`` that takes Arrow tables.
 
-        Passed itself, a collator gets each batch as NumPy arrays, and Ray (from 2.47 on) warns.
-        Ray Data makes a plain dict of either's batch, without plan and uids; to keep them, call the
-        collator with what ``iter_batches(batch_format="pyarrow")`` gives.
+        A collator passed directly gets each batch as NumPy arrays, and Ray (from 2.47 on) warns. In
+        both cases Ray Data converts the batch to a plain dict, without plan and uids; to keep them,
+        call the collator with the tables of ``iter_batches(batch_format="pyarrow")``.
 
         Returns
         -------
@@ -263,7 +263,7 @@ class Collator(Generic[Made]):
 
 
 def _check_predicted(key: str, row: int, **options: Any) -> None:
-    """Refuse a row of which the first token trains, where positions hold what the next one has."""
+    """Refuse a row whose first token trains if no position holds its label."""
     layout = options.get("layout")
     if options.get("labels") == "shifted":
         shift = "labels='shifted'"
@@ -282,7 +282,7 @@ def _check_predicted(key: str, row: int, **options: Any) -> None:
 
 
 def _check_mask(mask: Any, layout: Layout, array_type: str) -> None:
-    """Check that batches of a layout get the mask that they need."""
+    """Check that a mask fits the layout and array type; trees need one."""
     if mask is None:
         if isinstance(layout, Tree):
             raise ValueError(
@@ -317,7 +317,7 @@ def _names(argument: str, names: Any) -> list[str]:
 
 
 def _named(outputs: Any) -> dict[str, list[str]]:
-    """Return the names in the dict of each output that is given."""
+    """Return the requested outputs, each with its names in the dict."""
     if not isinstance(outputs, Mapping):
         keys = _names("outputs", outputs)
         outputs = dict(zip(keys, keys, strict=True))
@@ -340,7 +340,7 @@ def _named(outputs: Any) -> dict[str, list[str]]:
 
 
 def _output(batch: Batch, key: str) -> Any:
-    """Return an output by its key, of which `outputs` cannot know whether it is there."""
+    """Return an output by its key; a key that the batch lacks is an error."""
     if key not in batch:
         raise ValueError(
             f"outputs has {key!r}, which is no output of the batch; pass some of {list(batch)} (a "

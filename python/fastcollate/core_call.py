@@ -1,4 +1,4 @@
-"""The call of the core: rows in, outputs and all that is known of them out."""
+"""The call of the core: from rows to outputs and the data of a batch."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ from fastcollate.plan.shard import Shard, picked_names
 
 
 class BatchSpec(NamedTuple):
-    """What a batch was asked to be, beside its plan, and the outputs that it has."""
+    """The options of a batch, in addition to its plan, and its outputs."""
 
     pad_token_id: int
     fields: list[FieldSpec]
     outputs: OutputSpec
     table: OutputTable
     cp: tuple[int, int] | None = None
-    """The number of context-parallel ranks, and the one whose chunks are there, if not all are."""
+    """``(cp_size, cp_rank)`` of the chunks in the batch; None if it holds all."""
 
 
 class Collated(NamedTuple):
-    """The outputs, and what a :class:`fastcollate.Batch` of them knows."""
+    """The outputs and other data of a :class:`fastcollate.Batch`."""
 
     data: dict[str, Any]
     plan: Plan
@@ -50,7 +50,7 @@ class Collated(NamedTuple):
     merge_plan: MergePlan | None = None
     is_padding: Sequence[bool] | None = None
     masked_rewards: int = 0
-    """How many rewards lie on tokens that merging masked."""
+    """Number of rewards on tokens that merging masked."""
     owner: Owner | None = None
     """Keeps the memory of the outputs; None for pinned memory."""
 
@@ -103,7 +103,7 @@ def collate_fields(
         data = {key: _as_tensor(torch, value) for key, value in arrays}
         for _, spec in fields:
             if spec.dtype == "bfloat16":
-                # NumPy's array is of int16, since it has no such dtype.
+                # NumPy has no bfloat16: the array is int16.
                 data[spec.key] = data[spec.key].view(torch.bfloat16)
     if memory.pinned is not None:
         data = memory.pinned.over_slab(data)
@@ -128,10 +128,10 @@ def collate_fields(
 
 
 def _written(spec: FieldSpec, table: OutputTable) -> FieldSpec:
-    """Return how a field is read from the batch that has it."""
+    """Return the spec by which a field is read from the batch."""
     if spec.align in ("cut", "experts"):
         spec = spec.of_output()
-    # Of routes, the values may have chosen the dtype.
+    # The dtype of routes may depend on the values.
     return spec.with_dtype(table[spec.key].dtype) if spec.dtype is None else spec
 
 
@@ -140,15 +140,15 @@ def _as_tensor(torch: Any, value: Any) -> Any:
     if isinstance(value, np.ndarray):
         return torch.from_numpy(value)
     if isinstance(value, list):
-        # Of one storage, which is one file descriptor where processes share it.
+        # In one storage, which needs one file descriptor if it is shared between processes.
         return list(torch.from_numpy(np.concatenate(value)).split(list(map(len, value))))
     return value
 
 
 def _sources(plan: Plan, merging: Merging | None, shard: Shard | None) -> list[int] | None:
-    """Return which item each row has of what comes per turn, if not its own number's."""
+    """Return each row's index into items per turn; None if it is the row number."""
     if merging is not None and isinstance(merging.row_source, Plan):
-        # Rows were made before: what comes with them is theirs, not their turns'.
+        # Rows were merged before: items are given per row, not per turn.
         return None if shard is None else shard.rows.tolist()
     return None if merging is None and shard is None else plan.sources.tolist()
 
@@ -164,7 +164,7 @@ def checked_pad(pad_token_id: Any, outputs: OutputSpec) -> int:
 
 
 def import_torch() -> Any:
-    """Import torch, or say how to get it."""
+    """Import torch; the error of a missing one says how to install it."""
     try:
         import torch
     except ImportError as error:

@@ -1,6 +1,6 @@
-"""Dtypes of outputs, and which of the optional ones there are.
+"""Dtypes of outputs, and selection of the optional outputs.
 
-Routes of experts without a dtype get one by their values, in `rust/core/batch/places.rs`.
+Expert routes without a dtype get one from their values, in `rust/core/batch/places.rs`.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from fastcollate.arrays import checked_dtype_name
 from fastcollate.option_types import LABELS
 
 DEFAULT = OutputSpec()
-"""What today's frameworks use."""
+"""The dtypes that current frameworks use."""
 
 _TRAINED = OutputSpec(loss_mask="float32")
-"""The same with a loss mask that says what trains."""
+"""The same with a loss mask that marks trained tokens."""
 
 _DEFAULT = dict.fromkeys(
     ("input_ids", "attention_mask", "response_mask", "position_ids", "labels", "sequence_ids"),
@@ -35,10 +35,10 @@ _PRESETS = {"default": _DEFAULT, "compact": _COMPACT}
 
 
 def needs_loss_mask(layout: LayoutSpec, is_merged_or_shard: bool) -> bool:
-    """Return whether a batch has a ``loss_mask`` output where the argument is None.
+    """Return True if a batch has a ``loss_mask`` output even if the argument is None.
 
-    Merged rows have observations, shards padding rows, and rows in bins tokens that nothing
-    predicts: no response mask says which of them train.
+    Merged rows have observations, shards padding rows, and rows in bins tokens that no token
+    predicts: the response mask does not mark which of them train.
     """
     return layout.has_bins or is_merged_or_shard
 
@@ -52,9 +52,9 @@ def checked_outputs(
     array_type: str,
     has_loss_mask: bool = False,
 ) -> tuple[OutputSpec, list[tuple[Any, FieldSpec]]]:
-    """Take the dtypes of all outputs, by a preset's name or by key.
+    """Return the outputs and fields with their dtypes, from a preset's name or a mapping by key.
 
-    `has_loss_mask` adds a loss mask that says what trains, also where no field is one.
+    `has_loss_mask` adds a loss mask that marks trained tokens even if no field is one.
     """
     if isinstance(position_ids, bool):
         position_ids = "zero" if position_ids else None
@@ -69,7 +69,7 @@ def checked_outputs(
         outputs = _TRAINED if has_loss_mask else DEFAULT
     else:
         preset, by_key = taken_apart(dtypes)
-        # A batch keeps the dtypes of what only other layouts have.
+        # A batch keeps the dtypes of outputs that only other layouts have.
         names = dict(_PRESETS[preset])
         outputs = _outputs(names, position_ids, labels, has_loss_mask)
         if by_key:
@@ -100,7 +100,7 @@ def checked_outputs(
 def _outputs(
     names: Mapping[str, str], position_ids: str | None, labels: str | None, has_loss_mask: bool
 ) -> OutputSpec:
-    """Return outputs of the dtypes of these names."""
+    """Return the outputs of the dtypes given by key."""
     return OutputSpec(
         names["input_ids"],
         names["attention_mask"],

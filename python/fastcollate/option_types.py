@@ -1,6 +1,6 @@
 """Options of `build_batch` as types, for callables that pass them on.
 
-`build_batch` spells its parameters out, with defaults and docstrings; a test compares the two.
+`build_batch` lists its parameters, with defaults and docstrings; a test compares the two.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ LABELS: tuple[str, ...] = get_args(Labels)
 
 
 class WriteOptions(TypedDict, total=False):
-    """How rows are written."""
+    """Options for writing rows."""
 
     position_ids: PositionIds | bool | None
     labels: Labels | None
@@ -39,21 +39,21 @@ class WriteOptions(TypedDict, total=False):
 
 
 class ShardOptions(WriteOptions, total=False):
-    """How the rows of a shard are written."""
+    """Options for writing the rows of a shard."""
 
     widths: WidthsOf
     cp: tuple[int, int] | None
 
 
 class RowOptions(WriteOptions, total=False):
-    """How rows are made and written: all options that do not belong to the rows of one batch."""
+    """Options for merging and writing rows: all that do not depend on the rows of a batch."""
 
     merge: Policy | MergePlan | None
     merge_rewards: MergeRewards | None
 
 
 class BatchOptions(RowOptions, ShardOptions, total=False):
-    """All of them, with what belongs to rows."""
+    """All options, including those that depend on the rows."""
 
     sequences: Rows | None
     prompt_lens: Any | None

@@ -1,4 +1,4 @@
-"""What a batch's pickle holds."""
+"""Contents of a pickled batch."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ if TYPE_CHECKING:
 
 
 def own_memory(data: dict[str, Any]) -> dict[str, Any]:
-    """Copy tensors that see a part of their memory only: torch would pickle all of it.
+    """Copy tensors that cover only part of their storage: torch would pickle all of it.
 
-    Lists of tensors are joined: torch sends each tensor by a file descriptor of its own.
+    Lists of tensors are joined, as torch sends each tensor by its own file descriptor.
     """
 
     def own(value: Any) -> Any:
@@ -25,7 +25,7 @@ def own_memory(data: dict[str, Any]) -> dict[str, Any]:
 
 
 class _Joined(NamedTuple):
-    """A list of tensors as one, and how many items each has."""
+    """A list of tensors joined to one, and their numbers of items."""
 
     tensor: Any
     counts: list[int]
@@ -42,7 +42,7 @@ class _Joined(NamedTuple):
 
 
 def _can_be_joined(values: list[Any]) -> bool:
-    """Whether these are dense tensors on the host that differ in their number of items alone."""
+    """Return True for dense tensors on the host that differ only in their number of items."""
     first: Any = values[0] if values else None
     if not is_tensor(first) or first.dim() == 0 or first.device.type != "cpu":
         return False

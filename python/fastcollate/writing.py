@@ -1,4 +1,4 @@
-"""Rows by themselves, written by the core: padded, or end to end."""
+"""Single columns of rows, written by the core: padded or concatenated."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ if TYPE_CHECKING:
 JAGGED = Jagged()
 
 SIDES = {"right": Right, "left": Left}
-"""Where padding stands, and the layout of it."""
+"""Layouts by the side of padding."""
 
 BITS = {1: "uint8", 2: "int16", 4: "int32", 8: "int64"}
-"""Dtypes of the core that hold any bits, by their bytes."""
+"""Dtypes by size in bytes that the core uses for any bits."""
 
 
 def padded(
@@ -48,7 +48,7 @@ def padded(
     multiple_of: int,
     array_type: str,
 ) -> Any:
-    """Pad rows of any kind that batches take; `padded_where_they_lie` pads tensors by torch."""
+    """Pad rows of any kind that batches accept; `padded_where_they_lie` pads tensors by torch."""
     layout = checked_layout(side, pad_to, multiple_of)
     field = Field(rows, align="sequence", fill=fill, dtype=dtype).spec("rows")
     if array_type == "numpy":
@@ -73,7 +73,7 @@ def padded_where_they_lie(
     pad_to: int | None,
     multiple_of: int,
 ) -> Any:
-    """Pad rows of one tensor by torch: on their device, so that gradients flow through."""
+    """Pad rows of one tensor by torch: on their device, with gradients."""
     layout = checked_layout(side, pad_to, multiple_of)
     Field(values, align="sequence", fill=fill, dtype=dtype).spec("rows")  # checks fill and dtype
     target = dtype_like(values, dtype)
@@ -83,7 +83,7 @@ def padded_where_they_lie(
         place = f"rows[{row}][{position}]"
         raise misfit(place, values.reshape(-1)[index].item(), dtype_name(target))
     values, lengths = convert(values, target), np.diff(offsets)
-    # Tokens without values: the core says how wide rows are, and writes nothing.
+    # Tokens without values: the core computes the width, and writes nothing.
     blank = RowSpans([(np.empty((len(values), 0), np.uint8), offsets[:-1], lengths)])
     count, width, _ = _write(blank, _bits("rows", 1), layout).shape
     starts = np.arange(count, dtype=np.int64) * width
@@ -94,20 +94,20 @@ def padded_where_they_lie(
 
 
 def is_computed(tensor: Any) -> bool:
-    """Say whether torch has to write: a tensor of a device, or one with gradients."""
+    """Return True if torch has to write: a tensor on a device, or one with gradients."""
     return bool(tensor.requires_grad or not tensor.is_cpu)
 
 
 def checked_layout(side: str, pad_to: int | None, multiple_of: int) -> Layout:
-    """Return the layout that the options of padding stand for."""
+    """Return the layout of the padding options."""
     check_choice("side", side, SIDES)
     return SIDES[side](pad_to=pad_to, multiple_of=multiple_of)
 
 
 def joined(x: Any, columns: NDArray[np.int64], lengths: NDArray[np.int64]) -> Any:
-    """Copy a span of each row of a padded array or tensor, one after the other.
+    """Copy a span of each row of a padded array or tensor, concatenated.
 
-    A span has the column where it begins, and its number of tokens.
+    A span is given by its first column and its number of tokens.
     """
     width, *trailing = x.shape[1:]
     rows = np.arange(len(x), dtype=np.int64)
@@ -124,9 +124,9 @@ def joined(x: Any, columns: NDArray[np.int64], lengths: NDArray[np.int64]) -> An
 
 
 def _in_memory(x: Any) -> tuple[Any, int]:
-    """Return an array or tensor as numbers of `BITS`, and how many of them its rows lie apart.
+    """Return an array or tensor as flat numbers of `BITS`, and the stride of its rows in them.
 
-    Nothing is copied if each row lies in one piece.
+    Nothing is copied if each row is contiguous.
     """
     size = x.dtype.itemsize
     bits = BITS.get(size, "uint8")
@@ -151,7 +151,7 @@ def _in_memory(x: Any) -> tuple[Any, int]:
 
 
 def _bits(name: str, size: int) -> FieldSpec:
-    """Return a field that is copied as it is."""
+    """Return a field whose bits are copied unchanged."""
     return FieldSpec(name, name, align="sequence", dtype=BITS[size])
 
 
