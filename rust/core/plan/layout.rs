@@ -52,7 +52,7 @@ impl Layout {
         }
     }
 
-    /// Whether each row is an output row of its own.
+    /// True if each row is an output row of its own.
     #[must_use]
     pub fn is_padded(self) -> bool {
         self.form() == Form::Padded
@@ -76,7 +76,7 @@ impl Layout {
         self.form() == Form::Tree
     }
 
-    /// Whether output rows are bins of several rows.
+    /// True if output rows are bins of several rows.
     #[must_use]
     pub fn has_bins(self) -> bool {
         matches!(self.form(), Form::Packed | Form::Tree)

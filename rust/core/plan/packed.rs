@@ -41,7 +41,7 @@ pub struct Extent {
     pub len: usize,
     /// Positions that hold tokens of the segment.
     pub tokens: usize,
-    /// Whether it is a segment of attention.
+    /// True if it is a segment of attention.
     pub is_segment: bool,
 }
 

@@ -251,7 +251,7 @@ impl Deal<'_> {
 /// costliest first; ties in order.
 ///
 /// # Errors
-/// What `ticks` are stopped by.
+/// Those of `ticks`.
 pub fn deal_bins(costs: &[f64], ranks: usize, ticks: &mut Ticks) -> Result<Vec<usize>> {
     let parts = balanced(costs, ranks, ticks)?;
     let in_order = parts.iter().flat_map(|part| costly_first(part, costs));

@@ -99,8 +99,8 @@ impl Split<'_> {
     /// rows or groups as ranks.
     ///
     /// # Errors
-    /// What `ticks` are stopped by; the inner error is [`Indivisible`], if padding is refused or
-    /// would be too much.
+    /// Those of `ticks`; the inner error is [`Indivisible`], if padding is refused or would be too
+    /// much.
     pub fn slots(
         &self,
         mini_batches: &[usize],
@@ -198,7 +198,7 @@ impl Split<'_> {
     /// Split a mini-batch by groups, given by their offsets in rows.
     ///
     /// # Errors
-    /// What `ticks` are stopped by; the inner error is the cause of an indivisible mini-batch.
+    /// Those of `ticks`; the inner error is the cause of an indivisible mini-batch.
     fn assign_groups(
         &self,
         rows: Range<usize>,

@@ -129,7 +129,7 @@ impl Placement {
             })
     }
 
-    /// Whether a segment of the token streams begins a sequence, or a part of a split one. In the
+    /// True if a segment of the token streams begins a sequence, or a part of a split one. In the
     /// two-segment layout, a response continues its prompt.
     fn begins_part(&self, segment: &Segment) -> bool {
         segment.from == 0 || self.bin_layout.is_some()

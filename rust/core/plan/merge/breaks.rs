@@ -39,7 +39,7 @@ impl Break {
     /// Read the ids around a difference.
     ///
     /// # Errors
-    /// What the columns raise.
+    /// Those of the columns.
     pub fn read(
         streams: &Streams,
         turn: usize,

@@ -93,7 +93,7 @@ pub trait Policy {
     /// of opening.
     ///
     /// # Errors
-    /// What the columns raise.
+    /// Those of the columns.
     fn decide(&mut self, turn: usize, groups: &[Group], streams: &Streams) -> Result<Decision>;
 }
 
@@ -173,7 +173,7 @@ impl Merge {
     /// Merge turns by a policy; `ends` are the ends of their trajectories.
     ///
     /// # Errors
-    /// What the columns raise, and [`Error::InvalidPlan`] for ends that do not partition the turns.
+    /// Those of the columns, and [`Error::InvalidPlan`] for ends that do not partition the turns.
     pub fn of_turns(
         streams: &Streams,
         ends: Vec<usize>,
@@ -247,7 +247,7 @@ impl Merge {
     /// loss mask, if given, is not 0.
     ///
     /// # Errors
-    /// What the column raises, and [`Error::NothingTrains`].
+    /// Those of the column, and [`Error::NothingTrains`].
     pub fn without_untrainable(self, mask: Option<(&dyn Column<f32>, Along)>) -> Result<Self> {
         let mut trains = vec![false; self.ends.len()];
         for (row, &trajectory) in self.trajectories.iter().enumerate() {

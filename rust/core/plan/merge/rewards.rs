@@ -56,7 +56,7 @@ impl Merge {
     /// Number of nonzero values on tokens that realigning masked.
     ///
     /// # Errors
-    /// What the column raises.
+    /// Those of the column.
     pub fn count_masked(&self, values: &dyn Column<f32>, along: Along) -> Result<usize> {
         let mut count = 0;
         for (turn, masked) in self.masked() {

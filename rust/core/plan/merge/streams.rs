@@ -17,7 +17,7 @@ impl Streams<'_> {
     /// Length of the common prefix of a turn's stream and the prompt of a later turn.
     ///
     /// # Errors
-    /// What the columns raise.
+    /// Those of the columns.
     pub fn common_prefix(&self, last: usize, next: usize) -> Result<usize> {
         let len = self.turns.stream_len(last);
         self.common(last, next, 0, len.min(self.turns.prompt_lens()[next]))
@@ -27,7 +27,7 @@ impl Streams<'_> {
     /// difference and at most `len`.
     ///
     /// # Errors
-    /// What the columns raise.
+    /// Those of the columns.
     pub fn common(&self, a: usize, b: usize, from: usize, len: usize) -> Result<usize> {
         self.tokens.common_len(self.turns, [a, b], from, len)
     }
@@ -35,7 +35,7 @@ impl Streams<'_> {
     /// Read the ids of a turn's stream from a position on.
     ///
     /// # Errors
-    /// What the columns raise.
+    /// Those of the columns.
     pub fn read(&self, turn: usize, from: usize, out: &mut [i64]) -> Result<()> {
         self.tokens.read(turn, from, out)
     }

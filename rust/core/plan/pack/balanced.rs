@@ -1,14 +1,14 @@
-//! Emptiest fit: each item goes to the bin with the fewest tokens that has room for it.
+//! Emptiest fit: each item goes to the bin with the fewest tokens that it fits.
 
 use super::open_bins::OpenBins;
 use super::{ItemBins, Items, Load};
 use crate::error::Result;
 use crate::ticks::Ticks;
 
-/// Pack items, the largest first. Of bins with as many tokens, the first is taken.
+/// Pack items, the largest first. Of bins with equally many tokens, the first is taken.
 ///
 /// # Errors
-/// What `ticks` are stopped by.
+/// Those of `ticks`.
 pub fn pack(items: Items, limit: Load, ticks: &mut Ticks) -> Result<ItemBins> {
     let mut bins = OpenBins::new(items, limit);
     let mut placed = Vec::with_capacity(items.len());

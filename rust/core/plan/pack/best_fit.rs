@@ -1,14 +1,15 @@
-//! Best fit: each item goes to the bin that it leaves the least room in.
+//! Best fit: each item goes to the bin with the least capacity left.
 
 use super::open_bins::OpenBins;
 use super::{ItemBins, Items, Load};
 use crate::error::Result;
 use crate::ticks::Ticks;
 
-/// Pack items, the largest first. Of bins with as much room, the first to have had it is taken.
+/// Pack items, the largest first. Of bins with equal capacity left, the first to have reached it is
+/// taken.
 ///
 /// # Errors
-/// What `ticks` are stopped by.
+/// Those of `ticks`.
 pub fn pack(items: Items, limit: Load, ticks: &mut Ticks) -> Result<ItemBins> {
     let mut bins = OpenBins::new(items, limit);
     let mut placed = Vec::with_capacity(items.len());

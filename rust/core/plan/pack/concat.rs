@@ -1,17 +1,16 @@
-//! Concatenation: one sequence after the other, cut where a bin is full.
+//! Concatenation: sequences end to end, cut where a bin is full.
 
 use crate::error::{Error, Result};
 use crate::plan::{Bins, Span};
 use crate::ticks::Ticks;
 
-/// Lay sequences end to end, and cut them into bins of so many tokens and spans at most.
+/// Lay sequences end to end, and cut them into bins of limited tokens and spans.
 ///
-/// Each span takes room for its tokens rounded up to a multiple. These are torchtune's bins with
-/// splitting, and TRL's wrapped ones.
+/// The tokens of each span are rounded up to a multiple. These are torchtune's bins with splitting,
+/// and TRL's wrapped ones.
 ///
 /// # Errors
-/// What `ticks` are stopped by; [`Error::NoRoom`] if a bin has no room for a span of one
-/// token.
+/// Those of `ticks`; [`Error::NoRoom`] if a span of one token does not fit a bin.
 pub fn concat(
     lens: &[usize],
     capacity: usize,

@@ -1,15 +1,15 @@
-//! First fit: each item goes to the first bin that has room for it. Which of equal items comes first is
-//! up to the order that the caller chooses (`Packer::pack`).
+//! First fit: each item goes to the first bin that it fits. The caller chooses the order of items
+//! (`Packer::pack`).
 
 use super::load_tree::{Least, Tree};
 use super::{ItemBins, Items, Load};
 use crate::error::Result;
 use crate::ticks::Ticks;
 
-/// Pack items in this order.
+/// Pack items in the given order.
 ///
 /// # Errors
-/// What `ticks` are stopped by.
+/// Those of `ticks`.
 pub fn pack(
     items: Items,
     limit: Load,
@@ -38,14 +38,15 @@ pub fn pack(
     ItemBins::new(&placed, loads.len(), ticks)
 }
 
-/// The same where each item counts once and costs nothing: a tree of one number per bin.
+/// The same for items that count once and cost nothing: a tree of one number per bin.
 fn pack_sizes(
     sizes: &[usize],
     limit: Load,
     order: impl ExactSizeIterator<Item = usize>,
     ticks: &mut Ticks,
 ) -> Result<ItemBins> {
-    // The last bin is not in the tree: most items go there, and it would change up to the root.
+    // The last bin is not in the tree: most items go there, and each would update the tree up to
+    // the root.
     let mut loads = Tree::new(&[]);
     let mut last = usize::CLOSED;
     let mut counts = vec![0_usize];
@@ -53,7 +54,7 @@ fn pack_sizes(
     let (mut size, mut bin) = (0, 0);
     for item in order {
         ticks.done(1)?;
-        // Bins only fill up: what had no room for the item before has none for an equal one.
+        // Bins only fill up: a bin too full for the previous item is too full for an equal one.
         let from = if sizes[item] == size { bin } else { 0 };
         size = sizes[item];
         let fits = |load: usize| load.saturating_add(size) <= limit.size;

@@ -1,22 +1,22 @@
-//! A number of bins: the smallest capacity is looked for with which they do.
+//! Packing into a number of bins: a search for the smallest capacity that suffices.
 
 use super::{ItemBins, Items, Load, Packer};
 use crate::error::Result;
 use crate::ticks::Ticks;
 
-/// How exact the capacity is: to a share of one in so many.
+/// Precision of the capacity: to one part in this number.
 const EXACT: usize = 1024;
 
-/// Pack items into no more than so many bins, of as small a capacity as was found: MULTIFIT, of Coffman,
-/// Garey and Johnson (1978), by bisection.
+/// Pack items into at most the given number of bins, of the smallest capacity found: MULTIFIT of
+/// Coffman, Garey and Johnson (1978), by bisection.
 ///
-/// A capacity is tried that no less will do than: the mean load, or the largest item. So none is tried
-/// above the `limit` if that will do, which also limits what else bins hold. The capacity found exceeds
-/// the smallest by one in `EXACT` at most, if every larger one than it did, too, which is not certain
-/// but nearly so. None if it is the other limits that so many bins do not keep to.
+/// The search begins at the lower bound: the mean load, or the largest item. No capacity above
+/// `limit` is tried if `limit` suffices; it also limits the other loads of bins. The capacity found
+/// exceeds the smallest by at most one in `EXACT` if all larger capacities suffice as well, which
+/// is nearly certain. None if the other limits make the number of bins impossible.
 ///
 /// # Errors
-/// What `ticks` are stopped by.
+/// Those of `ticks`.
 pub fn fit(
     packer: Packer,
     items: Items,
@@ -28,7 +28,7 @@ pub fn fit(
     let largest = items.sizes.iter().copied().max().unwrap_or(0);
     let mut at = |size| packer.pack(items, Load { size, ..limit }, ticks);
     let mut low = total.div_ceil(bins.max(1)).max(largest);
-    // First fit always does with it: of two bins, one is fuller than the mean load.
+    // First fit always succeeds with it: of two bins, one is fuller than the mean load.
     let mut high = low.saturating_add(largest).min(limit.size.max(low));
     let mut found = at(high)?;
     while found.count() > bins {

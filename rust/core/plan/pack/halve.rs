@@ -1,4 +1,4 @@
-//! Halving: the heaviest bin is split in two, until there are as many bins as needed.
+//! Halving: the heaviest bin is split in two until there are enough bins.
 
 use std::borrow::Cow;
 use std::collections::BinaryHeap;
@@ -7,16 +7,16 @@ use super::ItemBins;
 use crate::error::Result;
 use crate::ticks::Ticks;
 
-/// Add bins up to so many: the heaviest bin of two items or more, of equal ones the last, keeps one half
-/// of them, and a new bin takes the other.
+/// Add bins up to the given number: the heaviest bin of two or more items, of equal ones the last,
+/// keeps one half of them, and a new bin takes the other.
 ///
-/// The items of a bin go to its halves in turn, the heaviest first and of equal ones the first: each to
-/// the lighter half, of equal ones to the one that is kept. These are the bins of slime and prime-rl.
-/// Where all items weigh nothing, the new bin takes the second half. Weights are finite and not
-/// negative. No bin stays empty if there are as many items.
+/// Items go to the lighter half, the heaviest item first; ties go to the first item, and to the
+/// half that is kept. These are the bins of slime and prime-rl. If all weights are 0, the new bin
+/// takes the second half. Weights are finite and not negative. No bin stays empty if there are at
+/// least as many items as bins.
 ///
 /// # Errors
-/// What `ticks` are stopped by.
+/// Those of `ticks`.
 pub fn halve(
     packed: &ItemBins,
     weights: &[f64],
@@ -26,7 +26,7 @@ pub fn halve(
     let mut contents: Vec<Cow<[usize]>> = { 0..packed.count() }
         .map(|bin| packed.items(bin).into())
         .collect();
-    // The bits of numbers that are not negative are ordered as they are.
+    // The bits of floats that are not negative are ordered like the floats.
     let key = |bin: usize, items: &[usize]| {
         let weight = items.iter().fold(0.0, |sum, &item| sum + weights[item]);
         (items.len() > 1).then_some((weight.to_bits(), bin))
@@ -56,7 +56,7 @@ pub fn halve(
     Ok(out)
 }
 
-/// Two halves of about the same weight, none of which is empty.
+/// Two halves of about the same weight, neither empty.
 fn halves(items: &[usize], weights: &[f64]) -> [Vec<usize>; 2] {
     let mut order = items.to_vec();
     order.sort_by(|&a, &b| weights[b].total_cmp(&weights[a]));

@@ -1,18 +1,18 @@
-//! What an item or a bin has.
+//! The load of an item or a bin.
 
-/// What an item has, a bin holds, or may hold at most.
+/// The load of an item or a bin, or the limit of a bin.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Load {
     /// Tokens.
     pub size: usize,
     /// Sequences.
     pub count: usize,
-    /// What they cost.
+    /// Cost of the sequences.
     pub cost: f64,
 }
 
 impl Load {
-    /// Both together.
+    /// The sum of both.
     pub fn plus(self, other: Self) -> Self {
         Self {
             size: self.size.saturating_add(other.size),
@@ -21,12 +21,12 @@ impl Load {
         }
     }
 
-    /// Whether nothing of it is above the limit.
+    /// True if no part of it exceeds the limit.
     pub fn is_within(self, limit: Self) -> bool {
         self.size <= limit.size && self.count <= limit.count && self.cost <= limit.cost
     }
 
-    /// Whether a bin that holds this can take the item as well.
+    /// True if a bin of this load has capacity for the item.
     pub fn has_room_for(self, item: Self, limit: Self) -> bool {
         self.plus(item).is_within(limit)
     }

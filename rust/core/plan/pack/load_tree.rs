@@ -1,16 +1,16 @@
-//! A tree to find the first of many that fits.
+//! A tree for finding the first value that fits.
 
 use super::Load;
 
-/// What a tree keeps.
+/// Values of a tree.
 pub trait Least: Copy + PartialEq {
-    /// Of what never fits. It is the least of nothing.
+    /// The value that never fits, and the identity of `least`.
     const CLOSED: Self;
 
-    /// Whether the least of several fits only if one of them does.
+    /// True if the least of several values fits only if one of them does.
     const IS_EXACT: bool;
 
-    /// The most that neither exceeds: it fits if one of the two does.
+    /// The largest value that exceeds neither: it fits if one of the two does.
     fn least(self, other: Self) -> Self;
 }
 
@@ -42,13 +42,13 @@ impl Least for Load {
     }
 }
 
-/// A row of values that can grow; over every two neighbours their least, and so on.
+/// A growing array of values, with a binary tree of minima above it.
 pub struct Tree<T> {
     /// The root is at 1, the children of `node` at `2 * node` and `2 * node + 1`.
     nodes: Vec<T>,
-    /// How many leaves there are: a power of two.
+    /// Number of leaves: a power of two.
     width: usize,
-    /// How many of them are in use.
+    /// Number of leaves in use.
     len: usize,
 }
 
@@ -93,15 +93,16 @@ impl<T: Least> Tree<T> {
         }
     }
 
-    /// The first place, from one on, whose value fits.
+    /// The first place from `from` on whose value fits.
     ///
-    /// This takes a logarithmic number of steps if the least is exact. If not, it may have to look
-    /// into more branches.
+    /// This takes a logarithmic number of steps if the least is exact; otherwise it may search more
+    /// branches.
     pub fn first(&self, from: usize, fits: impl Fn(T) -> bool) -> Option<usize> {
         let mut node = if from == 0 { 1 } else { self.width + from };
         loop {
             if !fits(self.nodes[node]) {
-                // What is below lies behind us: on to the right, of the first that is a left child.
+                // The subtree is searched: continue to the right of the first ancestor that is a
+                // left child.
                 node >>= node.trailing_ones();
                 if node == 0 {
                     return None;
@@ -109,7 +110,7 @@ impl<T: Least> Tree<T> {
                 node += 1;
                 continue;
             }
-            // Where it is certain that there is one, no branch has to be predicted.
+            // If a fit is certain, the descent has no unpredictable branch.
             while T::IS_EXACT && node < self.width {
                 node = 2 * node + usize::from(!fits(self.nodes[2 * node]));
             }
@@ -120,7 +121,7 @@ impl<T: Least> Tree<T> {
         }
     }
 
-    /// The same values, and room for as many more.
+    /// The same values, with twice the capacity.
     fn with_room(values: &[T]) -> Self {
         let mut wide = values.to_vec();
         wide.resize(2 * values.len(), T::CLOSED);

@@ -6,10 +6,10 @@ use super::{ItemBins, Items, Load, PlacedItem};
 use crate::error::Result;
 use crate::ticks::Ticks;
 
-/// Pack items: those above half of the capacity into bins of their own, which the others fill up.
+/// Pack items: those above half of the capacity get bins of their own, which the others fill up.
 ///
 /// # Errors
-/// What `ticks` are stopped by.
+/// Those of `ticks`.
 pub fn pack(items: Items, limit: Load, ticks: &mut Ticks) -> Result<ItemBins> {
     let order = items.largest_and_first(ticks)?;
     let above = |parts: usize| {
@@ -36,7 +36,7 @@ pub fn pack(items: Items, limit: Load, ticks: &mut Ticks) -> Result<ItemBins> {
     bins.open_more(&rest, ticks)
 }
 
-/// Bins of large items, while they are filled.
+/// Bins of large items while being filled.
 struct Bins<'a> {
     items: Items<'a>,
     limit: Load,
@@ -46,7 +46,7 @@ struct Bins<'a> {
 }
 
 impl Bins<'_> {
-    /// Give each bin the largest medium item that it has room for, and say which ones got one.
+    /// Give each bin the largest medium item that fits it. Returns true for the bins that got one.
     fn add_medium(&mut self, medium: &[usize], ticks: &mut Ticks) -> Result<Vec<bool>> {
         let mut tree = self.tree(medium);
         let mut has_medium = Vec::with_capacity(self.loads.len());
@@ -57,16 +57,16 @@ impl Bins<'_> {
         Ok(has_medium)
     }
 
-    /// Give each bin without a medium item, from the last on, the smallest item and with it the
-    /// largest possible, if there are two that it has room for.
+    /// Give each bin without a medium item, from the last on, the smallest item and the largest
+    /// that fits with it, if there are two.
     fn add_pairs(&mut self, small: &[usize], has_medium: &[bool], ticks: &mut Ticks) -> Result<()> {
         let sizes = self.items.sizes;
         let mut small: Vec<_> = small.iter().map(|&item| (sizes[item], item)).collect();
         small.sort_unstable();
-        // The largest first, of equal ones the last: so the smallest is at the end.
+        // The largest first, of equal ones the last, so that the smallest is at the end.
         let small: Vec<_> = small.into_iter().rev().map(|(_, item)| item).collect();
         let mut tree = self.tree(&small);
-        // After the smallest without a place, and after the next.
+        // One past the smallest item without a place, and one past the next.
         let mut ends = [small.len(); 2];
         for bin in (0..self.loads.len()).rev() {
             ticks.done(1)?;
@@ -98,7 +98,7 @@ impl Bins<'_> {
         Ok(())
     }
 
-    /// Give each bin, from the first on, the largest items that it has room for.
+    /// Give each bin, from the first on, the largest items that fit it.
     fn fill(&mut self, rest: &[usize], ticks: &mut Ticks) -> Result<()> {
         let mut tree = self.tree(rest);
         for bin in 0..self.loads.len() {
@@ -110,11 +110,12 @@ impl Bins<'_> {
         Ok(())
     }
 
-    /// Place items into more bins, the emptiest first. The fullest of these comes last.
+    /// Place items into additional bins, the emptiest first. The fullest of these bins comes last.
     fn open_more(mut self, rest: &[usize], ticks: &mut Ticks) -> Result<ItemBins> {
         let mut more = OpenBins::new(self.items, self.limit);
         let first = self.placed.len();
-        // When bins got their last item: of equal ones, the first to have had as much is before.
+        // The time of each bin's last item: of equal bins, the first to have reached the load is
+        // before.
         let mut times = Vec::new();
         for (time, &item) in rest.iter().enumerate() {
             ticks.done(1)?;
@@ -138,7 +139,7 @@ impl Bins<'_> {
         ItemBins::new(&self.placed, self.loads.len() + numbers.len(), ticks)
     }
 
-    /// Give a bin the first of these items that it has room for, and say whether there was one.
+    /// Give a bin the first of these items that fits it; true if there was one.
     fn add_largest(&mut self, bin: usize, items: &[usize], tree: &mut Tree<Load>) -> bool {
         let load = self.loads[bin];
         let found = tree.first(0, |item| load.has_room_for(item, self.limit));

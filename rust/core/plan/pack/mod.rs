@@ -1,8 +1,8 @@
-//! Packing: which items share a bin, so that few bins are needed.
+//! Packing: items share bins, so that few bins are needed.
 //!
-//! An item is what lies in one bin as a whole: a sequence, a piece of one that was split, or several
-//! that stay together. Every packer is deterministic: it gives the bins, their order and the order
-//! inside them of the framework that it is known from.
+//! An item lies in one bin as a whole: a sequence, a piece of a split one, or several that stay
+//! together. Every packer is deterministic: it returns the bins, their order and the order inside
+//! them of the framework named with it.
 
 mod balanced;
 mod best_fit;
@@ -32,29 +32,29 @@ use crate::error::Result;
 use crate::ticks::Ticks;
 use load_tree::Least;
 
-/// What is packed, one value per item.
+/// The items, one value each.
 #[derive(Debug, Clone, Copy)]
 pub struct Items<'a> {
-    /// Tokens, as far as the capacity counts them.
+    /// Number of tokens, as counted for the capacity.
     pub sizes: &'a [usize],
-    /// How many sequences an item is; one, if not given.
+    /// Number of sequences in an item; one, if not given.
     pub counts: Option<&'a [usize]>,
-    /// What an item costs: finite and not negative; nothing, if not given.
+    /// Cost of an item: finite and not negative; 0, if not given.
     pub costs: Option<&'a [f64]>,
 }
 
-/// Which bin an item goes to. One that has room in no bin opens another.
+/// The bin that an item goes to. An item that fits no bin opens another.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Packer {
-    /// The first that has room, in the order of items: axolotl's `pack_group`.
+    /// The first that it fits, in the order of items: axolotl's `pack_group`.
     FirstFit,
-    /// The first that has room, the largest item first and of equal ones the last: SkyRL's and
+    /// The first that it fits, the largest item first and of equal ones the last: SkyRL's and
     /// NeMo-RL's FFD.
     FirstFitDecreasing,
     /// The same, of equal items the first: prime-rl's FFD.
     StableFirstFitDecreasing,
-    /// The one with the least room, of equal ones the first to have had as much; the largest item
-    /// first and of equal ones the first: TRL's BFD.
+    /// The one with the least capacity left, of equal ones the first to have reached it; the
+    /// largest item first and of equal ones the first: TRL's BFD.
     BestFitDecreasing,
     /// By phases for large, medium, small and tiny items: NeMo-RL's MFFD.
     ModifiedFirstFitDecreasing,
@@ -68,7 +68,7 @@ pub enum Packer {
 /// Items by bin, in the order in which they were placed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ItemBins {
-    /// Where bins begin among the items, and where the last ends.
+    /// Offsets of bins in `items`, one more than bins.
     pub offsets: Vec<usize>,
     /// The items of all bins.
     pub items: Vec<usize>,
@@ -78,12 +78,12 @@ pub struct ItemBins {
 type PlacedItem = (usize, usize);
 
 impl Packer {
-    /// Pack items into bins that hold so much at most.
+    /// Pack items into bins of the given limit.
     ///
-    /// An item that exceeds this by itself gets a bin of its own. That is so with every packer.
+    /// With every packer, an item that exceeds the limit gets a bin of its own.
     ///
     /// # Errors
-    /// What `ticks` are stopped by.
+    /// Those of `ticks`.
     pub fn pack(self, items: Items, limit: Load, ticks: &mut Ticks) -> Result<ItemBins> {
         match self {
             Self::FirstFit => first_fit::pack(items, limit, 0..items.len(), ticks),
@@ -116,13 +116,13 @@ impl Items<'_> {
         }
     }
 
-    /// No more than any item has. A bin without room for this is full.
+    /// The minimum load of the items. A bin without capacity for it is full.
     fn least(&self) -> Load {
         let loads = (0..self.len()).map(|item| self.get(item));
         loads.fold(Load::CLOSED, Load::least)
     }
 
-    /// Whether each counts once and costs nothing.
+    /// True if each item counts once and costs nothing.
     fn are_plain(&self) -> bool {
         self.counts.is_none() && self.costs.is_none()
     }
@@ -139,7 +139,7 @@ impl Items<'_> {
 }
 
 impl ItemBins {
-    /// So many bins of items in the order in which they were placed.
+    /// Bins of the placed items, in the order of placing.
     fn new(placed: &[PlacedItem], bins: usize, ticks: &mut Ticks) -> Result<Self> {
         let mut offsets = vec![0; bins + 1];
         for &(_, bin) in placed {

@@ -7,7 +7,7 @@ use crate::ticks::Ticks;
 /// Pack items in order.
 ///
 /// # Errors
-/// What `ticks` are stopped by.
+/// Those of `ticks`.
 pub fn pack(items: Items, limit: Load, ticks: &mut Ticks) -> Result<ItemBins> {
     let mut packed = ItemBins {
         offsets: vec![0],

@@ -1,31 +1,31 @@
-//! Bins in an order that changes while they fill up.
+//! Open bins, in an order that changes while they fill up.
 
 use std::collections::BTreeMap;
 
 use super::treap::Treap;
 use super::{Items, Load};
 
-/// What bins are ordered by, and of equal ones by what. No two bins have the same.
+/// The sort key of bins, with a tie-breaker. Keys are unique.
 pub type Key = (usize, usize);
 
-/// Bins, those of which that are not full have a key.
+/// Bins; those that are not full have a key.
 pub struct OpenBins {
     limit: Load,
-    /// What a bin needs room for not to be full.
+    /// A bin without capacity for this load is full.
     least: Load,
     loads: Vec<Load>,
     order: Order,
 }
 
 enum Order {
-    /// Where what comes first by key fits, or nothing does.
+    /// If the first bin by key fits, or none does.
     Plain(BTreeMap<Key, usize>),
-    /// Where what fits has to be looked for.
+    /// If a bin that fits has to be searched.
     Searched(Treap),
 }
 
 impl OpenBins {
-    /// No bins for these items yet.
+    /// Without bins, for these items.
     pub fn new(items: Items, limit: Load) -> Self {
         Self {
             limit,
@@ -39,9 +39,9 @@ impl OpenBins {
         }
     }
 
-    /// Add an item to the first bin from a key on that has room for it, or to a new one.
+    /// Add an item to the first bin from a key on that it fits, or to a new one.
     ///
-    /// That bin has no key then.
+    /// That bin is left without a key.
     pub fn add(&mut self, item: Load, from: Key) -> usize {
         let Self { limit, loads, .. } = self;
         let found = match &mut self.order {
@@ -67,7 +67,7 @@ impl OpenBins {
         bin
     }
 
-    /// Give a bin without a key one, unless it is full.
+    /// Set the key of a bin without one, unless the bin is full.
     pub fn set_key(&mut self, bin: usize, key: Key) {
         let load = self.loads[bin];
         if load.has_room_for(self.least, self.limit) {
@@ -80,7 +80,7 @@ impl OpenBins {
         }
     }
 
-    /// What each bin holds.
+    /// The load of each bin.
     pub fn loads(&self) -> &[Load] {
         &self.loads
     }

@@ -3,13 +3,13 @@
 use crate::error::Result;
 use crate::ticks::Ticks;
 
-/// Items by size, the largest first, and of equal ones the first, or the last.
+/// Items by size, the largest first; of equal ones, the first or the last.
 ///
-/// A radix sort: sequences are so short that one or two passes do. Comparing would take longer than
-/// placing the items.
+/// A radix sort: lengths are small enough for one or two passes. A comparison sort would take
+/// longer than placing the items.
 ///
 /// # Errors
-/// What `ticks` are stopped by.
+/// Those of `ticks`.
 pub fn largest(sizes: &[usize], last_first: bool, ticks: &mut Ticks) -> Result<Vec<usize>> {
     let most = sizes.iter().copied().max().unwrap_or(0);
     let mut order: Vec<_> = if last_first {
@@ -17,7 +17,7 @@ pub fn largest(sizes: &[usize], last_first: bool, ticks: &mut Ticks) -> Result<V
     } else {
         (0..sizes.len()).collect()
     };
-    // Not more counters than items, by far, and not more than the cache holds.
+    // Not many more counters than items, and no more than fit the cache.
     let bits = usize::BITS - most.leading_zeros();
     let passes = bits.div_ceil(sizes.len().max(1).ilog2().clamp(8, 14));
     let width = bits.checked_div(passes).unwrap_or(0) + 1;

@@ -1,4 +1,4 @@
-//! What is packed as a whole: sequences, pieces of those that are split, or groups of either.
+//! Units of packing: sequences, pieces of split ones, or groups of either.
 
 use std::borrow::Cow;
 
@@ -8,7 +8,7 @@ use crate::plan::{Bins, Span};
 /// Sequences, or pieces of them, and their groups.
 pub(super) struct Pieces<'a> {
     pub(super) lens: Cow<'a, [usize]>,
-    /// Which sequence each is a piece of; none where each is a whole one.
+    /// The sequence of each piece; None if each piece is a whole sequence.
     pub(super) parts: Option<Vec<Span>>,
     pub(super) groups: Option<Cow<'a, [usize]>>,
 }
@@ -34,11 +34,11 @@ impl<'a> Pieces<'a> {
     }
 }
 
-/// What lies in one bin as a whole: sequences, pieces or groups of them.
+/// Units that lie in one bin: sequences, pieces or groups of them.
 pub(super) struct Packables<'a> {
     pub(super) sizes: Cow<'a, [usize]>,
     pub(super) costs: Option<Vec<f64>>,
-    /// Which pieces a group has; none where each is one piece.
+    /// The pieces of each group; None if each unit is one piece.
     pub(super) members: Option<Members>,
 }
 
@@ -47,7 +47,7 @@ impl Packables<'_> {
         Items {
             sizes: &self.sizes,
             counts: self.members.as_ref().map(|members| &*members.counts),
-            // Packers take longer where they have to look at costs.
+            // Packers take longer with costs.
             costs: self.costs.as_deref().filter(|_| limit.cost < f64::INFINITY),
         }
     }
@@ -123,7 +123,7 @@ impl Members {
     }
 }
 
-/// How many pieces each group has.
+/// Number of pieces in each group.
 pub(super) fn counts_of(groups: &[usize]) -> Vec<usize> {
     let mut counts = vec![0; groups.iter().max().map_or(0, |last| last + 1)];
     for &group in groups {
@@ -132,8 +132,8 @@ pub(super) fn counts_of(groups: &[usize]) -> Vec<usize> {
     counts
 }
 
-/// The groups of parts, counted in the order of their first: what was split was alone in its group, and
-/// every part of it is a group now.
+/// The groups of parts, numbered in the order of their first parts: a split sequence was alone in
+/// its group, and every part of it is a group of its own.
 pub(super) fn groups_of_parts(groups: &[usize], parts: &[Span]) -> Vec<usize> {
     let mut again = vec![None; groups.len()];
     let mut next = 0;

@@ -1,4 +1,4 @@
-//! Packing by options: what is packed as a whole, what a bin may hold, and how many bins there are.
+//! Packing by options: the units of packing, the limits of bins, and their number.
 
 use std::borrow::Cow;
 
@@ -8,82 +8,82 @@ use crate::error::{Error, Oversized, Result};
 use crate::plan::{Bins, Costs, Span};
 use crate::ticks::Ticks;
 
-/// Into how many pieces all sequences together may be split.
+/// Maximum number of pieces that all sequences together are split into.
 const MAX_PIECES: usize = 1 << 26;
 
-/// What a token costs beside attention, in the unit of a pair of tokens in attention.
+/// Cost of a token besides attention, in units of a pair of tokens in attention.
 const FLOPS_PER_TOKEN: u128 = 24_576;
 
-/// Which bin a sequence goes to.
+/// The packing algorithm.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Algorithm {
-    /// As a whole, or in pieces where it exceeds a bin.
+    /// Sequences are placed whole, or in pieces if they exceed a bin.
     Place(Packer),
-    /// After the one before it, cut where a bin is full.
+    /// Sequences are laid end to end, cut where a bin is full.
     Concat,
 }
 
-/// What becomes of a sequence that exceeds a bin by itself.
+/// Treatment of a sequence that exceeds a bin by itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Oversize {
     /// It is an error.
     Error,
-    /// It gets a bin that exceeds its limit, too.
+    /// It gets a bin of its own, which exceeds the limit.
     OwnBin,
-    /// It is split into pieces as long as possible, and a rest.
+    /// It is split into pieces of the maximum length, and a rest.
     Split,
 }
 
-/// How bins are added, where there are fewer than there have to be.
+/// The way of adding bins, if there are fewer than required.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Growth {
     /// New bins take the last sequences of the bins with the most.
     Moving,
-    /// The costliest bin is split in two.
+    /// The costliest bin is split in two, repeatedly.
     Splitting,
 }
 
-/// How sequences are packed.
+/// Packing options.
 #[derive(Debug, Clone, PartialEq)]
 pub struct PackSpec {
-    /// Which bin a sequence goes to.
+    /// The packing algorithm.
     pub algorithm: Algorithm,
-    /// What becomes of a sequence that exceeds a bin.
+    /// Treatment of a sequence that exceeds a bin.
     pub oversize: Oversize,
-    /// How many tokens a bin holds at most, counted in places. Not 0.
+    /// Maximum number of tokens in a bin, counted in places. Not 0.
     pub capacity: usize,
-    /// How many sequences, or pieces of them, a bin holds at most. Not 0.
+    /// Maximum number of sequences, or pieces of them, in a bin. Not 0.
     pub max_sequences: usize,
-    /// What the place of a sequence is rounded up to a multiple of. Not 0.
+    /// The place of a sequence is rounded up to a multiple of this. Not 0.
     pub multiple_of: usize,
-    /// What a bin costs at most; infinite where costs do not count.
+    /// Maximum cost of a bin; infinite if costs do not count.
     pub max_cost: f64,
-    /// What a bin costs beside its sequences.
+    /// Cost of a bin besides its sequences.
     pub bin_cost: f64,
-    /// How many bins there are, of as small a capacity as does; else as many as are needed.
+    /// Number of bins, of the smallest capacity that suffices; None for as many as needed.
     pub num_bins: Option<usize>,
-    /// How many bins there are at least.
+    /// Minimum number of bins.
     pub min_bins: usize,
-    /// What the number of bins has to be a multiple of. Not 0.
+    /// The number of bins is a multiple of this. Not 0.
     pub bins_multiple_of: usize,
-    /// How bins are added.
+    /// The way of adding bins.
     pub growth: Growth,
 }
 
-/// What sequences of some numbers of tokens cost, in that order: finite numbers that are not negative.
+/// A function from the lengths of sequences to their costs, in order: finite, not negative.
 pub type CostFunction<'a> = &'a (dyn Fn(&[usize]) -> Result<Vec<f64>> + Sync);
 
-/// What sequences cost.
+/// Costs of sequences.
 pub enum Cost<'a> {
-    /// As many as their tokens.
+    /// Their numbers of tokens.
     Tokens,
-    /// Their tokens and, squared, what attention costs: the workload of verl.
+    /// Linear in tokens, and quadratic for attention: the workload of verl.
     Flops,
-    /// What their tokens, pairs and numbers do.
+    /// Costs per token, pair of tokens and sequence.
     Linear(&'a Costs),
-    /// One number each.
+    /// The cost of each sequence.
     Given(&'a [f64]),
-    /// What a function says.
+    /// The result of a function.
     Function(CostFunction<'a>),
 }
 
@@ -104,12 +104,12 @@ impl Cost<'_> {
 }
 
 impl PackSpec {
-    /// Pack sequences of these lengths, or groups of them: `groups` has the number of each sequence's
-    /// group, counted in the order of their first sequences.
+    /// Pack sequences of these lengths, or groups of them: `groups` has the index of each
+    /// sequence's group, in the order of first sequences.
     ///
     /// # Errors
-    /// [`Error::Oversized`], [`Error::NoPiece`], [`Error::CostOfPieces`], [`Error::TooManyPieces`] and
-    /// [`Error::TooFewItems`]; what a function of costs raises, and what `ticks` are stopped by.
+    /// [`Error::Oversized`], [`Error::NoPiece`], [`Error::CostOfPieces`], [`Error::TooManyPieces`]
+    /// and [`Error::TooFewItems`]; errors of a cost function, and errors of `ticks`.
     pub fn pack(
         &self,
         lens: &[usize],
@@ -137,7 +137,7 @@ impl PackSpec {
         }
     }
 
-    /// What a bin holds at most.
+    /// The limit of a bin.
     pub(in crate::plan) fn limit(&self) -> Load {
         Load {
             size: self.capacity,
@@ -146,13 +146,13 @@ impl PackSpec {
         }
     }
 
-    /// The places that a piece takes.
+    /// The capacity that a piece takes.
     pub(in crate::plan) fn place(&self, len: usize) -> usize {
         len.checked_next_multiple_of(self.multiple_of)
             .unwrap_or(usize::MAX)
     }
 
-    /// What pieces of these lengths cost, if that counts.
+    /// Costs of pieces of these lengths, if costs count.
     pub(in crate::plan) fn costs(&self, lens: &[usize], cost: &Cost) -> Result<Option<Vec<f64>>> {
         if !self.counts_costs() {
             return Ok(None);
@@ -160,12 +160,12 @@ impl PackSpec {
         cost.of(lens).map(Some)
     }
 
-    /// Whether costs limit bins, or say which one is split.
+    /// True if costs limit bins, or select the bin to split.
     fn counts_costs(&self) -> bool {
         self.max_cost < f64::INFINITY || self.growth == Growth::Splitting
     }
 
-    /// Lay sequences end to end, cut into bins.
+    /// Lay sequences end to end, and cut them into bins.
     fn concat(&self, lens: &[usize], cost: &Cost, ticks: &mut Ticks) -> Result<Bins> {
         let first_longest = (0..lens.len()).max_by_key(|&index| (lens[index], usize::MAX - index));
         if let Some(index) = first_longest.filter(|&index| lens[index] > 0) {
@@ -188,7 +188,7 @@ impl PackSpec {
         })
     }
 
-    /// Split sequences that exceed a bin, but for those that are not alone in their group.
+    /// Split sequences that exceed a bin and are alone in their group.
     fn split(&self, pieces: &mut Pieces, cost: &Cost) -> Result<()> {
         let lens = &pieces.lens;
         let costs = self.costs(lens, cost)?;
@@ -234,7 +234,7 @@ impl PackSpec {
         Ok(())
     }
 
-    /// What is packed as a whole.
+    /// The units of packing.
     fn items<'a>(&self, pieces: &'a Pieces, cost: &Cost) -> Result<Packables<'a>> {
         let costs = self.costs(&pieces.lens, cost)?;
         let sizes: Cow<[_]> = match self.multiple_of {
@@ -268,7 +268,7 @@ impl PackSpec {
         })
     }
 
-    /// Check that a bin has room for every item, or may exceed its limits.
+    /// Check that every item fits a bin, or that bins may exceed the limit.
     fn check(&self, items: &Packables, pieces: &Pieces) -> Result<()> {
         let found = |item: usize, oversized: Oversized| {
             let members = items.members_of(item);
@@ -309,7 +309,7 @@ impl PackSpec {
         Ok(())
     }
 
-    /// How many tokens the pieces of split sequences have; the one that needs them names an error.
+    /// Length of the pieces of split sequences; errors name the sequence `index`.
     fn longest_piece(&self, lens: &[usize], index: usize, cost: &Cost) -> Result<usize> {
         let (len, multiple) = (lens[index], self.multiple_of);
         let most = self.capacity / multiple;
@@ -325,7 +325,7 @@ impl PackSpec {
         }
         let cost_of =
             |multiples: usize| Ok::<_, Error>(cost.of(&[multiples * multiple])?[0] + self.bin_cost);
-        // The most that does not cost too much, by bisection.
+        // The maximum length within the cost limit, by bisection.
         let (mut fits, mut exceeds) = (0, most + 1);
         while exceeds - fits > 1 {
             let middle = usize::midpoint(fits, exceeds);
@@ -347,7 +347,7 @@ impl PackSpec {
         Ok(fits * multiple)
     }
 
-    /// Pack items into so many bins, of as small a capacity as does.
+    /// Pack items into the given number of bins, of the smallest capacity that suffices.
     fn fit(
         &self,
         packer: Packer,
@@ -370,7 +370,7 @@ impl PackSpec {
         }
     }
 
-    /// Add bins, if there are fewer than there have to be.
+    /// Add bins, if there are fewer than required.
     fn grow(
         &self,
         packed: ItemBins,
@@ -382,7 +382,8 @@ impl PackSpec {
         self.grow_to(needed, packed, costs, ticks)
     }
 
-    /// Add bins up to so many, for which there are items; costs are given where they count.
+    /// Add bins up to the given number, for which there are enough items; costs are given if they
+    /// count.
     pub(in crate::plan) fn grow_to(
         &self,
         needed: usize,
@@ -397,7 +398,7 @@ impl PackSpec {
         }
     }
 
-    /// How many bins there have to be if so many would do; each needs an item.
+    /// Number of bins required if the given number suffices; each needs an item.
     pub(in crate::plan) fn needed(
         &self,
         found: usize,

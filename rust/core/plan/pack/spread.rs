@@ -1,17 +1,17 @@
-//! Spreading: items move to more bins, so that every rank gets as many.
+//! Spreading: items move to additional bins, so that every rank gets the same number.
 
 use super::ItemBins;
 use crate::error::Result;
 use crate::ticks::Ticks;
 
-/// Add bins up to so many, each of which takes the last item of another.
+/// Add bins up to the given number, each of which takes the last item of another.
 ///
-/// Bins give in the order of how many items they have, of equal ones the last first, each until it
-/// has one left: this is SkyRL's and NeMo-RL's adjustment. No bin stays empty if there are as many
-/// items.
+/// Bins give items in the order of their numbers of items, of equal ones the last first, each until
+/// it has one left: this is SkyRL's and NeMo-RL's adjustment. No bin stays empty if there are at
+/// least as many items as bins.
 ///
 /// # Errors
-/// What `ticks` are stopped by.
+/// Those of `ticks`.
 pub fn spread(packed: &ItemBins, bins: usize, ticks: &mut Ticks) -> Result<ItemBins> {
     let count = packed.count();
     let mut order: Vec<_> = (0..count)

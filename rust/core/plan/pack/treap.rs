@@ -1,16 +1,16 @@
-//! A search tree that knows the least of what is below every node.
+//! A search tree with the least load below every node.
 
 use super::Load;
 use super::load_tree::Least;
 use super::open_bins::Key;
 
-/// Bins by a key, to find the first that fits.
+/// Bins by key, for finding the first that fits.
 ///
-/// Which node lies above which is decided by numbers that look random: so the tree is about as deep
-/// as a balanced one, whatever the keys are.
+/// Pseudo-random priorities decide which nodes are above others, so the tree is about as deep as a
+/// balanced one, whatever the keys.
 #[derive(Default)]
 pub struct Treap {
-    /// By bin. Nothing leads to those that are not in the tree.
+    /// Nodes by bin. Those not in the tree are unreachable.
     nodes: Vec<Node>,
     root: Option<usize>,
 }
@@ -19,13 +19,13 @@ pub struct Treap {
 struct Node {
     key: Key,
     load: Load,
-    /// No more than the load of the node and of all below it.
+    /// Lower bound of the loads of the node and all below it.
     least: Load,
     children: [Option<usize>; 2],
 }
 
 impl Treap {
-    /// Add a bin that is not there.
+    /// Add a bin that is not in the tree.
     pub fn insert(&mut self, bin: usize, key: Key, load: Load) {
         let node = Node {
             key,
@@ -40,7 +40,7 @@ impl Treap {
         self.root = self.join(before, after);
     }
 
-    /// Remove a bin that is there.
+    /// Remove a bin that is in the tree.
     pub fn remove(&mut self, bin: usize) {
         let (first, second) = self.nodes[bin].key;
         let [before, rest] = self.split(self.root, (first, second));
@@ -50,7 +50,7 @@ impl Treap {
 
     /// The first bin from a key on whose load fits.
     ///
-    /// `fits` has to hold of the least of several loads if it does of one.
+    /// `fits` has to hold for the least of several loads if it holds for one.
     pub fn first(&self, from: Key, fits: impl Fn(Load) -> bool) -> Option<usize> {
         self.first_below(self.root, from, &fits)
     }
@@ -78,7 +78,7 @@ impl Treap {
         self.first_below(node.children[1], from, fits)
     }
 
-    /// Part a tree into what comes before a key, and what does not.
+    /// Split a tree into the bins before a key and the others.
     fn split(&mut self, node: Option<usize>, key: Key) -> [Option<usize>; 2] {
         let Some(bin) = node else { return [None; 2] };
         let side = usize::from(self.nodes[bin].key < key);
@@ -89,7 +89,7 @@ impl Treap {
         parts
     }
 
-    /// Make one tree of two, of which the keys of the first come before those of the second.
+    /// Join two trees; all keys of the first come before those of the second.
     fn join(&mut self, before: Option<usize>, after: Option<usize>) -> Option<usize> {
         let (Some(first), Some(second)) = (before, after) else {
             return before.or(after);
@@ -117,9 +117,9 @@ impl Treap {
     }
 }
 
-/// A number of a bin that looks random. The highest is the root's.
+/// Pseudo-random priority of a bin. The root has the highest.
 fn height(bin: usize) -> u64 {
-    // The last steps of SplitMix64, which give no two bins the same number.
+    // The last steps of SplitMix64, which are a bijection.
     let mut bits = (bin as u64).wrapping_add(0x9E37_79B9_7F4A_7C15);
     bits = (bits ^ (bits >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
     bits = (bits ^ (bits >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);

@@ -1,4 +1,4 @@
-//! Partitions of items whose weights come in one of several types.
+//! Partitions of items whose weights have one of several types.
 
 use super::Parts;
 use super::karmarkar_karp::karmarkar_karp;
@@ -9,7 +9,7 @@ use super::weight::Short;
 use crate::error::Result;
 use crate::ticks::Ticks;
 
-/// What items weigh: numbers that are neither negative nor infinite.
+/// Weights of items: finite numbers that are not negative.
 #[derive(Debug, Clone, PartialEq)]
 #[allow(missing_docs, reason = "the types say what they are")]
 pub enum Weights {
@@ -18,16 +18,16 @@ pub enum Weights {
     Doubles(Vec<f64>),
 }
 
-/// How items are parted.
+/// The partition algorithm.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Algorithm {
     /// That of Karmarkar and Karp.
     KarmarkarKarp,
-    /// The same, with the items of a part in the order in which it grew.
+    /// The same, with the items of a part in the order of joining.
     Grown,
     /// Largest first.
     LargestFirst,
-    /// Largest first, and swaps then.
+    /// Largest first, then swaps.
     Swapped,
 }
 
@@ -58,11 +58,11 @@ impl Weights {
         }
     }
 
-    /// Part items so that all parts weigh about the same; there are as many items as parts, at least.
-    /// Parts of equal size need a number of items that is a multiple of theirs.
+    /// Partition items into parts of about the same weight; there are at least as many items as
+    /// parts. For parts of equal size, the number of items is a multiple of the number of parts.
     ///
     /// # Errors
-    /// What `ticks` are stopped by.
+    /// Those of `ticks`.
     pub fn partition(
         &self,
         parts: usize,
@@ -89,11 +89,11 @@ impl Weights {
         found.sorted(ticks)
     }
 
-    /// Part items of these lengths in as few parts as were found to keep each within the capacity; none
-    /// if there are fewer items. With an order, they are assigned to ranks in it.
+    /// Partition items of these lengths into the fewest parts found to be within the capacity; None
+    /// if that takes more parts than items. With an order, parts are assigned to ranks in it.
     ///
     /// # Errors
-    /// What `ticks` are stopped by.
+    /// Those of `ticks`.
     pub fn micro_batches(
         &self,
         lens: &[usize],
@@ -121,7 +121,7 @@ impl Weights {
     }
 }
 
-/// Give every item, the largest first, to the part that weighs least.
+/// Give every item, the largest first, to the lightest part.
 fn largest_first(
     costs: &[f64],
     parts: usize,
@@ -134,7 +134,7 @@ fn largest_first(
     } else {
         usize::MAX
     };
-    // Without any part, there is no room.
+    // Without parts, no item has a place.
     let taken = vec![Item::NOTHING; parts];
     let part_of = balance(&items, &taken, capacity, First::Costly, ticks)?.unwrap_or_default();
     let mut members = vec![Vec::new(); parts];

@@ -1,4 +1,5 @@
-//! The largest differencing method: what differs most is set against what differs next most.
+//! The largest differencing method: the two partitions with the largest differences are merged,
+//! repeatedly.
 
 use std::cmp::{Ordering, Reverse};
 use std::collections::BinaryHeap;
@@ -12,7 +13,7 @@ use super::weight::Weight;
 use crate::error::Result;
 use crate::ticks::Ticks;
 
-/// Items that are chained to sets, each in the order in which it grew.
+/// Items chained to sets, each in the order of joining.
 struct Chains<'a, W> {
     weights: &'a [W],
     /// The item after each.
@@ -56,7 +57,7 @@ impl<W: Weight> Chains<'_, W> {
         })
     }
 
-    /// Set the sets of a state against those of another, the large ones against the small.
+    /// Merge the sets of two states, the large ones with the small.
     fn merge(
         &mut self,
         mut state: State<W::Sum>,
@@ -86,9 +87,9 @@ impl<W: Weight> Chains<'_, W> {
     }
 }
 
-/// A state, by the order in which states are merged: what differs most, then what is heaviest.
+/// A state, ordered for merging: by the largest difference, then the heaviest set.
 struct Ranked<S> {
-    /// How much the largest set exceeds the smallest.
+    /// Difference between the largest set and the smallest.
     spread: S,
     state: State<S>,
 }
@@ -119,7 +120,7 @@ impl<S: Ord> PartialEq for Ranked<S> {
 
 impl<S: Ord> Eq for Ranked<S> {}
 
-/// States that have to be merged. Those of one item, which are most of them, lie in order.
+/// States to be merged. States of one item, the majority, are presorted.
 struct Queue<'a, W: Weight> {
     parts: usize,
     states: BinaryHeap<Ranked<W::Sum>>,
@@ -129,7 +130,7 @@ struct Queue<'a, W: Weight> {
 impl<W: Weight> Queue<'_, W> {
     fn ranked(&self, state: State<W::Sum>) -> Ranked<W::Sum> {
         let smallest = match state.others.peek() {
-            // The smallest set is an empty one.
+            // The smallest set is empty.
             _ if state.len() < self.parts => W::ZERO,
             Some(Reverse(set)) => set.sum,
             None => state.largest.sum,
@@ -153,7 +154,7 @@ impl<W: Weight> Queue<'_, W> {
         }
     }
 
-    /// Add a state, and take the first one: mostly it is the same.
+    /// Add a state, and take the first one: usually the same.
     fn push_pop(&mut self, state: State<W::Sum>) -> Option<Ranked<W::Sum>> {
         let mut ranked = self.ranked(state);
         let is_first = self.next_single().is_none_or(|single| single < ranked);
@@ -174,19 +175,18 @@ impl<W: Weight> Queue<'_, W> {
     }
 }
 
-/// Items in the order in which Karmarkar's and Karp's method looks at them, to be parted once or
-/// several times.
+/// Items in the order of the Karmarkar-Karp method, for one or several partitions.
 pub struct Differencing<'a, W: Weight> {
     weights: &'a [W],
-    /// The heaviest first, and of equal ones the last.
+    /// The heaviest first; of equal ones, the last.
     singles: Vec<Set<W::Sum>>,
 }
 
 impl<'a, W: Weight> Differencing<'a, W> {
-    /// Bring fewer than 2^32 items into order.
+    /// Sort items, fewer than 2^32.
     ///
     /// # Errors
-    /// What `ticks` are stopped by.
+    /// Those of `ticks`.
     pub fn new(weights: &'a [W], ticks: &mut Ticks) -> Result<Self> {
         let single = |(first, weight): (u32, &W)| Set {
             sum: weight.added_to(W::ZERO),
@@ -199,18 +199,17 @@ impl<'a, W: Weight> Differencing<'a, W> {
         Ok(Self { weights, singles })
     }
 
-    /// Part the items so that all parts weigh about the same.
+    /// Partition the items into parts of about the same weight.
     ///
-    /// The parts come heaviest first (of equal ones that of more items, then that whose first item
-    /// has the highest index), and items in the order in which their part grew. Where parts are to
-    /// be of equal size, so many items of similar weight are spread over all of them at a time;
-    /// then the number of items is a multiple of theirs. With fewer items than parts, the last
-    /// parts are empty.
+    /// Parts are in order of weight, the heaviest first (ties: the one with more items, then the
+    /// one whose first item has the highest index), and items in the order of joining. For parts of
+    /// equal size, items of similar weight are spread over all parts at a time; the number of items
+    /// is a multiple of the number of parts. With fewer items than parts, the last parts are empty.
     ///
-    /// Ties, and the order in which floats are added, are those of verl's `karmarkar_karp`.
+    /// Ties, and the order of adding floats, are those of verl's `karmarkar_karp`.
     ///
     /// # Errors
-    /// What `ticks` are stopped by.
+    /// Those of `ticks`.
     pub fn parts(&self, parts: usize, equal_size: bool, ticks: &mut Ticks) -> Result<Parts> {
         let count = self.weights.len();
         let mut chains = Chains {
@@ -255,10 +254,10 @@ impl<'a, W: Weight> Differencing<'a, W> {
     }
 }
 
-/// Part items once; see [`Differencing`].
+/// Partition items once; see [`Differencing`].
 ///
 /// # Errors
-/// What `ticks` are stopped by.
+/// Those of `ticks`.
 pub fn karmarkar_karp<W: Weight>(
     weights: &[W],
     parts: usize,

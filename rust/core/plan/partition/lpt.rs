@@ -1,4 +1,4 @@
-//! Largest first: each item goes to the rank that has the least to do.
+//! Largest first: each item goes to the rank of lowest cost.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -7,12 +7,12 @@ use super::sorting::sort;
 use crate::error::Result;
 use crate::ticks::Ticks;
 
-/// What goes to one rank as a whole: so many rows, and what they cost.
+/// A unit that goes to one rank: a number of rows, and their cost.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Item {
     /// Number of rows.
     pub rows: usize,
-    /// What they cost, in any unit: finite and not negative.
+    /// Their cost, in any unit: finite and not negative.
     pub cost: f64,
 }
 
@@ -21,23 +21,22 @@ impl Item {
     pub const NOTHING: Self = Self { rows: 0, cost: 0.0 };
 }
 
-/// Which of two items is placed first.
+/// The order of placing items.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum First {
-    /// The one that costs more.
+    /// By cost, the highest first.
     Costly,
-    /// The one of more rows, then the one that costs more.
+    /// By number of rows, then by cost, the highest first.
     Large,
 }
 
-/// Give every item to the rank that has the least to do among those with room for it, the largest
-/// items first. Equal ones go in order, to the rank with the fewest rows, then the lowest: the
-/// result is the same everywhere, and no rank stays empty while there are items that cost nothing.
-/// A rank begins with what it has `taken` before.
-/// None if no rank has room for an item.
+/// Give every item, the largest first, to the rank of lowest cost among those with capacity for it.
+/// Equal items go in order; ties go to the rank with the fewest rows, then the lowest index: the
+/// result is the same on every machine, and no rank stays empty while there are items of cost 0.
+/// Ranks begin with the loads `taken`. None if no rank has capacity for an item.
 ///
 /// # Errors
-/// What `ticks` are stopped by.
+/// Those of `ticks`.
 pub fn balance(
     items: &[Item],
     taken: &[Item],
@@ -84,7 +83,7 @@ pub fn balance(
     Ok(Some(rank_of))
 }
 
-/// What orders costs, none of which is negative.
+/// The sort key of a cost, which is not negative.
 fn bits(cost: f64) -> u64 {
     (cost + 0.0).to_bits() // of -0.0, 0.0
 }

@@ -1,4 +1,4 @@
-//! Micro-batches: parts of about the same cost that none of them is too long.
+//! Micro-batches: parts of about the same cost, none of which is too long.
 
 use super::Parts;
 use super::karmarkar_karp::Differencing;
@@ -7,53 +7,53 @@ use super::weight::Weight;
 use crate::error::Result;
 use crate::ticks::Ticks;
 
-/// What a stride may be at most, as a share of the number: less than one in a hundred.
+/// Maximum stride, as a share of the number: less than one in a hundred.
 const COARSE: usize = 128;
 
-/// In which order a rank gets its micro-batches.
+/// The order of a rank's micro-batches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Order {
-    /// Those that cost most first.
+    /// The costliest first.
     Descending,
-    /// Those that cost least first.
+    /// The cheapest first.
     Ascending,
-    /// Those that cost least at both ends.
+    /// The cheapest at both ends.
     SmallEnds,
 }
 
-/// Items with lengths, of which one part can hold so much.
+/// Items with lengths, and the capacity of a part.
 #[derive(Debug, Clone, Copy)]
 pub struct Capped<'a, W> {
-    /// What items cost. Parts are balanced by it.
+    /// Costs of items, by which parts are balanced.
     pub costs: &'a [W],
-    /// How long items are.
+    /// Lengths of items.
     pub lens: &'a [usize],
-    /// How long a part may be.
+    /// Maximum length of a part.
     pub capacity: usize,
 }
 
-/// Which numbers of parts are tried.
+/// The numbers of parts to try.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Counts {
-    /// The first one.
+    /// The first number.
     pub first: usize,
-    /// How far they are apart.
+    /// The step between numbers.
     pub step: usize,
-    /// Whether none is left out before one will do.
+    /// True if every number is tried until one suffices.
     pub all: bool,
 }
 
 impl<W: Weight> Capped<'_, W> {
-    /// Part the items in as few parts as were found to do, so that no part is too long, but in no
-    /// more than there are items.
+    /// Partition the items into the fewest parts found such that none is too long; None if that
+    /// takes more parts than items.
     ///
-    /// From twice `COARSE` steps on, numbers are not tried one by one, unless all are: the stride
-    /// doubles until one will do, and what lies between is bisected down to a stride of a
-    /// `COARSE`th. So the number found exceeds the smallest by as much at most, if more parts
-    /// than will do would always do. That is not certain, but nearly so.
+    /// From twice `COARSE` steps on, unless all numbers are tried, the stride doubles until a
+    /// number suffices, and the interval is bisected down to a stride of one `COARSE`th. The number
+    /// found exceeds the smallest by at most that share, if every larger number suffices as well,
+    /// which is nearly certain.
     ///
     /// # Errors
-    /// What `ticks` are stopped by.
+    /// Those of `ticks`.
     pub fn fitting(&self, counts: Counts, ticks: &mut Ticks) -> Result<Option<Parts>> {
         let Counts { first, step, all } = counts;
         let step = step.max(1);
@@ -72,7 +72,7 @@ impl<W: Weight> Capped<'_, W> {
         };
 
         let last = most / step;
-        // As a rule, a few in a hundred more than `first` will do.
+        // Usually, a few percent more than `first` suffice.
         let (mut index, mut stride) = (0, 4 * finest(0));
         let mut tried = None;
         let mut found = loop {
@@ -89,7 +89,7 @@ impl<W: Weight> Capped<'_, W> {
             index = index.saturating_add(stride).min(last);
             stride = stride.saturating_mul(2);
         };
-        // The number before did not do, this one does.
+        // The number before did not suffice, this one does.
         while let Some(before) = tried.filter(|&before| index - before > finest(before)) {
             let middle = before.midpoint(index);
             match parts_of(middle, ticks)? {
@@ -100,7 +100,7 @@ impl<W: Weight> Capped<'_, W> {
         found.sorted(ticks).map(Some)
     }
 
-    /// Whether no part is too long.
+    /// True if no part is too long.
     fn is_short(&self, parts: &Parts, ticks: &mut Ticks) -> Result<bool> {
         for part in parts.iter() {
             ticks.done(part.len())?;
@@ -113,15 +113,15 @@ impl<W: Weight> Capped<'_, W> {
     }
 }
 
-/// Order parts by cost, and give every rank as many of them. The ranks' parts follow each other.
+/// Order parts by cost, and give every rank the same number. Returns the parts rank by rank.
 ///
-/// The costliest parts, one for each rank, are of the same place, then the next ones, so that ranks
-/// wait little for each other. Among these, the rank with the least so far gets the costliest. Of
-/// parts that cost the same, that with the higher first item counts as costlier, as in verl's
-/// `rearrange_micro_batches`; of ranks, the first counts as having less.
+/// The costliest parts, one for each rank, run at the same time, then the next ones, so that ranks
+/// wait little for each other. Of these, the rank with the lowest cost so far gets the costliest.
+/// Of parts of equal cost, the one with the higher first item counts as costlier, as in verl's
+/// `rearrange_micro_batches`; of equal ranks, the first counts as the one of lower cost.
 ///
 /// # Errors
-/// What `ticks` are stopped by.
+/// Those of `ticks`.
 pub fn micro_batches<W: Weight>(
     costs: &[W],
     parts: &Parts,
@@ -138,7 +138,7 @@ pub fn micro_batches<W: Weight>(
     }
     sort(&mut sorted, ticks)?;
 
-    // Of the same type as parts, so that there is one sort.
+    // Of the same type as parts, so that one sort is compiled.
     let mut loads: Vec<_> = (0..ranks)
         .map(|rank| (W::ZERO, None::<usize>, rank))
         .collect();
@@ -162,7 +162,7 @@ pub fn micro_batches<W: Weight>(
 }
 
 impl Order {
-    /// Bring what costs most first into this order.
+    /// Rearrange items sorted costliest first into this order.
     fn of<T: Copy>(self, mut sorted: Vec<T>) -> Vec<T> {
         match self {
             Order::Descending => {}

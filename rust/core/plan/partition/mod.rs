@@ -1,4 +1,4 @@
-//! Partitioning: numbers are parted so that all parts weigh about the same.
+//! Partitioning: items are divided into parts of about the same weight.
 
 mod by_weight;
 mod karmarkar_karp;
@@ -23,14 +23,14 @@ use sorting::sort;
 /// Indices of items by part.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Parts {
-    /// Where parts begin among the indices, and where the last ends.
+    /// Offsets of parts in the indices, one more than parts.
     pub offsets: Vec<usize>,
     /// The items of all parts.
     pub indices: Vec<usize>,
 }
 
 impl Parts {
-    /// No parts yet, and room for some.
+    /// No parts, with reserved memory.
     fn with_capacity(parts: usize, items: usize) -> Self {
         let mut all = Self {
             offsets: Vec::with_capacity(parts.min(items) + 1),
@@ -40,7 +40,7 @@ impl Parts {
         all
     }
 
-    /// Lay parts out one after the other.
+    /// The given parts, in order.
     pub fn of(parts: impl IntoIterator<Item = impl IntoIterator<Item = usize>>) -> Self {
         let mut all = Self::with_capacity(0, 0);
         for part in parts {
@@ -57,7 +57,7 @@ impl Parts {
     /// Sort the items of every part.
     ///
     /// # Errors
-    /// What `ticks` are stopped by.
+    /// Those of `ticks`.
     pub fn sorted(mut self, ticks: &mut Ticks) -> Result<Self> {
         for ends in self.offsets.windows(2) {
             sort(&mut self.indices[ends[0]..ends[1]], ticks)?;

@@ -1,17 +1,18 @@
-//! Sorting that can be stopped.
+//! Interruptible sorting.
 
 use crate::error::Result;
 use crate::ticks::Ticks;
 
-/// So many values are sorted between two looks.
+/// Number of values sorted between two polls.
 const PIECE: usize = 1 << 16;
 
-/// Sort values of which no two are equal.
+/// Sort distinct values.
 ///
-/// Large slices are parted around a value from their middle, as long as that helps.
+/// Large slices are partitioned around a value from their middle, unless the two sides are too
+/// uneven.
 ///
 /// # Errors
-/// What `ticks` are stopped by. The values are in any order then.
+/// Those of `ticks`. The values are then in unspecified order.
 pub fn sort<T: Ord + Copy>(values: &mut [T], ticks: &mut Ticks) -> Result<()> {
     let len = values.len();
     if len <= PIECE {
@@ -29,7 +30,7 @@ pub fn sort<T: Ord + Copy>(values: &mut [T], ticks: &mut Ticks) -> Result<()> {
         end += usize::from(is_less);
     }
     if end.min(len - end) < len / 64 {
-        // What was sampled does not tell how values are spread.
+        // The sample does not represent the values.
         values.sort_unstable();
         return ticks.done(len);
     }

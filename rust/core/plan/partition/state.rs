@@ -4,23 +4,21 @@ use crate::error::Result;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-/// A set of items, by the order in which sets are compared.
+/// A set of items; fields are in the order of comparison.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Set<S> {
     pub sum: S,
     /// Number of items.
     pub count: u32,
-    /// Its first item, which no other set has.
+    /// Its first item, unique to the set.
     pub first: u32,
 }
 
-/// As many sets as there are parts, in a decreasing order, of which only those are kept that are
-/// not empty.
+/// One set per part, in descending order; only non-empty sets are stored.
 ///
-/// When two of them are merged, the largest sets of one meet the smallest of the other. As long as
-/// those are empty nothing is to be done but to throw the sets together, the few to the many, and
-/// else only the smallest sets are looked at: most merges put one item beside a large number of
-/// sets, and do not touch them.
+/// When two states are merged, the largest sets of one join the smallest of the other. If those are
+/// empty, the sets are only collected, the few added to the many; otherwise only the smallest sets
+/// are examined: most merges add one item to a large number of sets, and do not touch them.
 #[derive(Debug)]
 pub struct State<S> {
     pub largest: Set<S>,
@@ -55,7 +53,7 @@ impl<S: Copy + Ord> State<S> {
         self.others.push(Reverse(smaller));
     }
 
-    /// Put another set in the place of the smallest one.
+    /// Replace the smallest set.
     pub fn replace_smallest(&mut self, other: impl FnOnce(Set<S>) -> Result<Set<S>>) -> Result<()> {
         match self.others.peek_mut() {
             Some(mut smallest) => {
@@ -75,7 +73,7 @@ impl<S: Copy + Ord> State<S> {
         sets
     }
 
-    /// Take so many sets, smallest first. The state may be left without any.
+    /// Take `count` sets, smallest first. Returns None for the rest if no sets remain.
     pub fn take_smallest(mut self, count: usize) -> (Vec<Set<S>>, Option<Self>) {
         if count < self.len() / 8 {
             let smallest = (0..count).filter_map(|_| self.others.pop());

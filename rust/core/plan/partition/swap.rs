@@ -1,4 +1,4 @@
-//! Swapping: what the heaviest part has too much goes to the lightest.
+//! Swapping: items move from the heaviest part to the lightest.
 
 use std::collections::BTreeSet;
 
@@ -8,29 +8,29 @@ use super::weight::Float;
 use crate::error::Result;
 use crate::ticks::Ticks;
 
-/// Items of a part by what they cost, those of the same cost by index.
+/// Items of a part by cost, ties by index.
 type Members = Vec<(Float<f64>, usize)>;
 
-/// What goes from the heaviest part to the lightest, and what comes back for it, if anything.
+/// The item that goes from the heaviest part to the lightest, and the one that comes back, if any.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Exchange {
-    /// What the difference between the two is then.
+    /// The resulting difference between the two parts.
     difference: Float<f64>,
     item: usize,
-    /// None is before every item.
+    /// None sorts before every item.
     back: Option<usize>,
     moved: Float<f64>,
 }
 
 /// Exchange an item of the heaviest part for one of the lightest, or for nothing if parts may be of
-/// different sizes, as long as that makes the larger of the two lighter.
+/// different sizes, as long as that makes the heavier of the two lighter.
 ///
-/// Of all exchanges that which leaves the smallest difference is taken, then that of the lowest
-/// items. Of parts that weigh the same the first is the lightest, and the last the heaviest. There
-/// are so many rounds at most. Items of parts are in order then.
+/// The exchange that leaves the smallest difference is taken, then that of the lowest items. Of
+/// parts of equal weight, the first counts as the lightest, and the last as the heaviest. The
+/// number of rounds is limited. Items of the resulting parts are sorted.
 ///
 /// # Errors
-/// What `ticks` are stopped by.
+/// Those of `ticks`.
 pub fn swap(
     costs: &[f64],
     parts: &Parts,
@@ -92,7 +92,7 @@ fn best(
     ticks: &mut Ticks,
 ) -> Result<Option<Exchange>> {
     ticks.done(light.len())?;
-    // Of items that cost the same the first is taken; None costs nothing.
+    // Of items of equal cost, the first is taken; None costs nothing.
     let nothing = (!equal_size).then_some((Float(0.0), None));
     let mut back: Vec<_> = light
         .iter()
@@ -107,7 +107,7 @@ fn best(
     let mut best: Option<Exchange> = None;
     for (cost, item) in heavy {
         ticks.done(1)?;
-        // Between the two candidates lies the one that would leave no difference.
+        // An item of the cost that would leave no difference lies between the two candidates.
         while next < back.len() && cost.0 - back[next].0.0 > difference / 2.0 {
             next += 1;
         }

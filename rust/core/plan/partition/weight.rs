@@ -1,25 +1,25 @@
-//! What items weigh, and how weights add up.
+//! Weights of items, and their sums.
 
 use std::cmp::Ordering;
 use std::fmt::Debug;
 
-/// A number that is neither negative nor infinite.
+/// A finite number that is not negative.
 pub trait Weight: Copy {
-    /// What several weigh together.
+    /// The type of a sum of weights.
     type Sum: Copy + Ord + Debug;
 
-    /// What nothing weighs.
+    /// The sum of no weights.
     const ZERO: Self::Sum;
 
-    /// A sum and one more.
+    /// The sum plus this weight.
     fn added_to(self, sum: Self::Sum) -> Self::Sum;
 
-    /// How much more one sum is than another.
+    /// The difference of two sums.
     fn difference(more: Self::Sum, less: Self::Sum) -> Self::Sum;
 
-    /// Two sums together.
+    /// The sum of two sums.
     ///
-    /// None of floats, which are added one by one: in another order, they round to another sum.
+    /// None for floats, which are added one by one: another order rounds to another sum.
     fn joined(left: Self::Sum, right: Self::Sum) -> Option<Self::Sum>;
 }
 
@@ -41,12 +41,12 @@ impl Weight for i64 {
     }
 }
 
-/// An integer among others whose sum fits 64 bits, too: sets of them take half of the room.
+/// An integer weight, of weights whose sum fits 64 bits: their sets take half the memory.
 #[derive(Debug, Clone, Copy)]
 pub struct Short(pub i64);
 
 impl Short {
-    /// The weights as such, if their sum fits.
+    /// The converted weights, if their sum fits.
     pub fn all(weights: &[i64]) -> Option<Vec<Self>> {
         let mut sum = weights.iter().copied();
         sum.try_fold(0, i64::checked_add)?;
@@ -72,7 +72,7 @@ impl Weight for Short {
     }
 }
 
-/// A float among others that can be ordered, too, as none of them is NaN.
+/// A float weight; ordered, as no weight is NaN.
 #[derive(Debug, Clone, Copy)]
 pub struct Float<T>(pub T);
 

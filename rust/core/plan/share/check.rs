@@ -42,7 +42,7 @@ impl Tree {
     /// inputs: `same_inputs` numbers the inputs of each turn, if turns `have_inputs`.
     ///
     /// # Errors
-    /// [`Error::OtherTokens`] and [`Error::OtherInputs`], and what the columns raise.
+    /// [`Error::OtherTokens`] and [`Error::OtherInputs`], and errors of the columns.
     pub fn check_tokens(
         &self,
         streams: &Streams,

@@ -64,7 +64,7 @@ impl<'a> Weights<'a> {
     /// nothing, then where cuts duplicate the fewest tokens in total.
     ///
     /// # Errors
-    /// What `ticks` are stopped by.
+    /// Those of `ticks`.
     pub fn cut(&self, limit: Load, ticks: &mut Ticks) -> Result<Vec<Range<usize>>> {
         let mut chunks = Vec::new();
         for tree in self.tree.trees() {
@@ -122,7 +122,7 @@ impl<'a> Weights<'a> {
     /// equally good places, cut where it halves the largest chunk.
     ///
     /// # Errors
-    /// What `ticks` are stopped by.
+    /// Those of `ticks`.
     pub fn cut_further(
         &self,
         chunks: Vec<Range<usize>>,

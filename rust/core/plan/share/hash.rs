@@ -14,7 +14,7 @@ const CHUNK: usize = 1 << 10;
 /// so prompts matched by hash have to be compared.
 ///
 /// # Errors
-/// What the columns raise.
+/// Those of the columns.
 pub fn prompt_hashes(streams: &Streams) -> Result<Vec<[u64; 2]>> {
     let lens = streams.turns.prompt_lens();
     let mut chunk = [0; CHUNK];

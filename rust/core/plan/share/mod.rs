@@ -107,7 +107,7 @@ impl Tree {
     /// place, or None to leave it out.
     ///
     /// # Errors
-    /// What `ticks` are stopped by.
+    /// Those of `ticks`.
     pub fn parted(
         &self,
         part_of: impl Fn(usize) -> Option<usize>,

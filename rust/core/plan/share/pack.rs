@@ -14,8 +14,8 @@ impl Tree {
     /// not cost less. If there are fewer bins than required, trees are cut further.
     ///
     /// # Errors
-    /// [`Error::OversizedRow`] and [`Error::TooFewItems`], what a function of costs raises, and what
-    /// `ticks` are stopped by; [`Error::InvalidPlan`] for options that split rows.
+    /// [`Error::OversizedRow`] and [`Error::TooFewItems`], errors of a cost function, and errors of
+    /// `ticks`; [`Error::InvalidPlan`] for options that split rows.
     pub fn pack(&self, spec: &PackSpec, cost: &Cost, ticks: &mut Ticks) -> Result<Vec<Self>> {
         let (Algorithm::Place(packer), false) = (spec.algorithm, spec.oversize == Oversize::Split)
         else {

@@ -1,4 +1,4 @@
-//! Rules of sharing tokens.
+//! The rule by which rows share tokens.
 
 use std::collections::HashMap;
 
@@ -8,7 +8,7 @@ use crate::error::Result;
 use crate::plan::Row;
 use crate::plan::merge::Streams;
 
-/// Rules of sharing tokens.
+/// The rule by which rows share tokens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Share {
     /// The common prefix of any rows.
@@ -36,8 +36,8 @@ impl Tree {
     /// group are sorted by tokens, ties by index. Padding rows share nothing.
     ///
     /// # Errors
-    /// What the columns raise, and [`Error::RowCount`](crate::Error::RowCount) for another number
-    /// of ids.
+    /// Those of the columns, and [`Error::RowCount`](crate::Error::RowCount) for another number of
+    /// ids.
     pub fn of_rows(streams: &Streams, rows: &[Row], share: Share, ids: ShareIds) -> Result<Self> {
         // No token of a synthetic row is compared, so its turn does not matter.
         let turns: Vec<_> = rows.iter().map(|row| row.source.unwrap_or(0)).collect();
