@@ -3,9 +3,9 @@
 //! Slices in, slices out; this crate has no Python, no batch memory of its own and no unsafe code.
 //!
 //! - [`Column`] is the interface of a field: rows that can be read into a destination.
-//! [`SliceColumn`] is the column over plain memory, of any number type ([`Slice`]).
-//! - [`plan`] decides: [`Assembly`](plan::Assembly) says what rows are made of,
-//!   [`Placement`](plan::Placement) where they go, [`merge`](plan::merge) which turns make a row.
+//!   [`SliceColumn`] is the column over plain memory, of any number type ([`Slice`]).
+//! - [`plan`] decides: [`Assembly`](plan::Assembly) defines the content of rows,
+//!   [`Placement`](plan::Placement) their positions, and [`merge`](plan::merge) combines turns.
 //!   Plans hold lengths and indices; tokens are compared, not kept.
 //! - [`Ticks`] lets a hook stop long work.
 //! - [`batch`] describes a requested batch and its outputs.

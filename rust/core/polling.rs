@@ -65,7 +65,7 @@ pub fn compared_in_chunks(
 /// Call the hook if it is due, after a turn or another step of long work.
 ///
 /// # Errors
-/// That of the hook.
+/// Those of the hook.
 pub fn poll_step(poll: Poll) -> Result<()> {
     poll_after(OVERHEAD, poll)
 }

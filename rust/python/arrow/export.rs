@@ -76,7 +76,7 @@ impl Column {
         Self {
             data_type: DataType::list(form, self.data_type),
             schema: ArrowSchema::new(&form.format(), vec![self.schema]),
-            // SAFETY: there are as many items as all lists have.
+            // SAFETY: the number of items is that of all lists together.
             array: unsafe { ArrowArray::new(len, Vec::new(), vec![self.array]) },
             len,
         }
@@ -161,7 +161,7 @@ fn memory<'a>(array: &'a Bound<PyUntypedArray>) -> PyResult<&'a [u8]> {
         let message = "the array is not contiguous and aligned";
         return Err(PyValueError::new_err(message));
     }
-    // SAFETY: a contiguous array has all its items from `data` on, and keeps them. Whoever writes
-    // into it meanwhile changes numbers, and every bit pattern is one.
+    // SAFETY: a contiguous array has all its items from `data` on, and keeps them. A concurrent
+    // write changes numbers, and every bit pattern is one.
     Ok(unsafe { slice::from_raw_parts(data, array.len() * itemsize) })
 }

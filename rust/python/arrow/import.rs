@@ -135,7 +135,7 @@ fn type_of_stream(stream: &mut ArrowArrayStream) -> Checked<DataType> {
         return Err("its stream was released, as if it had been read before".to_owned());
     };
     let mut schema = ArrowSchema::released();
-    // SAFETY: the stream is not released, and there is room for a schema.
+    // SAFETY: the stream is not released, and the pointer is to a schema.
     match unsafe { get_schema(stream, &raw mut schema) } {
         // SAFETY: the stream has made a schema, which lives until the return.
         0 => unsafe { type_of(&raw const schema, MAX_DEPTH) },
@@ -212,7 +212,7 @@ fn next_of(stream: &mut ArrowArrayStream) -> Checked<Option<ArrowArray>> {
         return Err("its stream has no method to read it".to_owned());
     };
     let mut array = ArrowArray::released();
-    // SAFETY: the stream is not released, and there is room for an array.
+    // SAFETY: the stream is not released, and the pointer is to an array.
     match unsafe { get_next(stream, &raw mut array) } {
         0 => Ok(array.release.is_some().then_some(array)),
         code => Err(failure_of(stream, code)),
@@ -225,7 +225,7 @@ fn failure_of(stream: &mut ArrowArrayStream, code: i32) -> String {
     let text = { stream.get_last_error }.map(|get_last_error| unsafe { get_last_error(stream) });
     match text {
         Some(text) if !text.is_null() => {
-            // SAFETY: what is not null is a string until the stream is used again.
+            // SAFETY: a non-null pointer is a string until the stream is used again.
             unsafe { CStr::from_ptr(text) }
                 .to_string_lossy()
                 .into_owned()
@@ -244,7 +244,7 @@ pub struct Array {
     items: Range<usize>,
 }
 
-// SAFETY: `at` leads to what the owner shares.
+// SAFETY: `at` points to memory that the owner shares.
 unsafe impl Send for Array {}
 
 impl Array {
@@ -252,7 +252,7 @@ impl Array {
     fn imported(array: ArrowArray, data_type: &DataType) -> Checked<Self> {
         let owner = Arc::new(array);
         let at = Arc::as_ptr(&owner);
-        // SAFETY: all pointers in the struct are what the interface says, as far as they are not null.
+        // SAFETY: all pointers in the struct are null or as the interface defines them.
         let items = unsafe { check(at, data_type)? };
         Ok(Self { owner, at, items })
     }
@@ -403,7 +403,7 @@ unsafe fn check(array: *const ArrowArray, data_type: &DataType) -> Checked<Range
         ));
     }
     if has_nulls {
-        // SAFETY: passed on from the caller; so many buffers are said to be there.
+        // SAFETY: passed on from the caller; the index is below the stated number of buffers.
         let buffer = |index| unsafe {
             if array.buffers.is_null() {
                 std::ptr::null()
@@ -483,12 +483,12 @@ fn widths_of(data_type: &DataType) -> Checked<Vec<Width>> {
     })
 }
 
-// Both
+// Common to both
 
 /// The struct at a pointer.
 ///
 /// # Safety
-/// The pointer is null, or leads to such a struct for as long as the reference is used.
+/// The pointer is null, or points to such a struct for as long as the reference is used.
 unsafe fn reference<'a, T>(pointer: *const T, what: &str) -> Checked<&'a T> {
     if !pointer.is_aligned() {
         return Err(format!("one of its {what} structs is not aligned"));

@@ -123,7 +123,7 @@ pub fn pointer_in<T: Struct>(capsule: &Bound<PyCapsule>) -> PyResult<*mut T> {
     }
 }
 
-// Ours
+// Exported structs
 
 /// Memory of an array, and its owner.
 pub struct Buffer {
@@ -173,7 +173,7 @@ impl<T> Kept<T> {
 impl<T> Drop for Kept<T> {
     fn drop(&mut self) {
         for &child in &self.children {
-            // SAFETY: `new` has put it there. Who took it has left a released one.
+            // SAFETY: `new` made the pointer. A struct taken from it left a released one.
             drop(unsafe { Box::from_raw(child) });
         }
     }
@@ -186,10 +186,10 @@ macro_rules! made {
                 /// Attach the data; everything in it stays alive until the release.
                 fn keeping(mut self, kept: Box<Kept<Self>>) -> Self {
                     unsafe extern "C" fn release(made: *mut $kind) {
-                        // SAFETY: who releases it hands over a struct that `keeping` has made.
+                        // SAFETY: the caller passes a struct made by `keeping`.
                         let made = unsafe { &mut *made };
                         made.release = None;
-                        // SAFETY: `keeping` has put it there, and it is released once.
+                        // SAFETY: `keeping` made the pointer, and it is released once.
                         drop(unsafe { Box::from_raw(made.private_data.cast::<Kept<$kind>>()) });
                     }
                     self.n_children = kept.children.len() as i64;
@@ -234,7 +234,7 @@ impl ArrowArray {
     /// The buffers and children fit an array of this length.
     pub unsafe fn new(length: usize, buffers: Vec<Buffer>, children: Vec<Self>) -> Self {
         let mut kept = Kept::new(children);
-        kept.buffers.push(ptr::null()); // where nulls are
+        kept.buffers.push(ptr::null()); // null bitmap
         buffers.into_iter().for_each(|buffer| kept.keep(buffer));
         Self {
             length: length as i64,

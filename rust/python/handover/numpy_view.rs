@@ -34,8 +34,8 @@ pub unsafe fn view<'py>(
     };
     let sizes = shape.iter().map(|&size| npy_intp::try_from(size));
     let mut sizes = sizes.collect::<Result<Vec<_>, _>>()?;
-    // SAFETY: the caller answers for the memory. NumPy takes the dtype and the base, and gives a new
-    // reference or null.
+    // SAFETY: the caller guarantees the memory. NumPy takes the dtype and the base, and returns a
+    // new reference or null.
     unsafe {
         let array = PY_ARRAY_API.PyArray_NewFromDescr(
             py,

@@ -346,8 +346,8 @@ fn array_of<'py>(
     let view = |array: &Array, shape: &[usize]| {
         let data = array.numbers(dtype.itemsize()).as_ptr();
         let base = Bound::new(py, ArrowMemory(array.owner()))?.into_any();
-        // SAFETY: the array's numbers lie there, of which every bit pattern is one. `base` shares
-        // them, so that they stay in place, and whoever else has them only reads.
+        // SAFETY: `data` points to the array's numbers, and every bit pattern is one. `base` keeps
+        // them in place, and other owners only read them.
         unsafe { numpy_view::view(base, dtype.clone(), shape, data.cast_mut().cast(), false) }
     };
     if let [array] = arrays {

@@ -47,8 +47,8 @@ impl<'a, 'py> Items<'a, 'py> {
     /// A function that returns a borrowed reference to the item at an index.
     ///
     /// # Safety
-    /// To be used for indices below [`count`](Self::count) and, as the references, until Python
-    /// code runs, or on free-threaded builds until the list's critical section is left.
+    /// Indices are below [`count`](Self::count). The function and its references are valid until
+    /// Python code runs, or on free-threaded builds until the list's critical section is left.
     #[cfg(not(Py_LIMITED_API))]
     #[inline]
     unsafe fn borrow(self) -> impl Fn(usize) -> *mut ffi::PyObject {
@@ -69,7 +69,7 @@ impl<'a, 'py> Items<'a, 'py> {
     /// The same with the stable interface only.
     ///
     /// # Safety
-    /// As there.
+    /// As above.
     #[cfg(Py_LIMITED_API)]
     #[inline]
     unsafe fn borrow(self) -> impl Fn(usize) -> *mut ffi::PyObject {
@@ -185,7 +185,7 @@ unsafe fn one_digit(item: *mut ffi::PyObject) -> Option<i64> {
         tag: usize,
         digit: u32,
     }
-    // SAFETY: an int has this layout, and room for a digit even if it is zero.
+    // SAFETY: an int has this layout, with space for a digit even if it is zero.
     let (tag, digit) = unsafe {
         let int = item.cast::<Int>();
         ((*int).tag.cast_signed(), i64::from((*int).digit))
@@ -250,7 +250,7 @@ pub fn announce(list: &Bound<PyList>, len: usize, from: usize, lookahead: Lookah
         Lookahead::Later => prefetch(list.as_ptr()),
         #[cfg(not(any(Py_LIMITED_API, Py_GIL_DISABLED)))]
         Lookahead::Next => {
-            // SAFETY: the list is live, and nobody changes it while we are attached.
+            // SAFETY: the list is live, and unchanged while the thread is attached.
             let items = unsafe { (*list.as_ptr().cast::<ffi::PyListObject>()).ob_item };
             for index in (from..len.min(from + AHEAD)).step_by(LINE) {
                 prefetch(items.wrapping_add(index));
@@ -294,7 +294,7 @@ pub fn read_items<T: DecodeExact>(
             // SAFETY: positions are below `len`, the list's length as checked after the last Python
             // code ran; borrowed items are used up before any other runs.
             let item_at = unsafe { items.borrow() };
-            // SAFETY: a list's items are live, and `py` proves that we are attached.
+            // SAFETY: a list's items are live, and `py` proves that the thread is attached.
             let exact = unsafe { decode_while_exact(item_at, from + done, len, &mut out[done..]) };
             done += exact;
             if let Some(value) = out.get_mut(done) {
@@ -371,7 +371,7 @@ pub fn common_items(a: (Items, usize, usize), b: (Items, usize, usize), len: usi
     let ((a, a_len, a_from), (b, b_len, b_from)) = (a, b);
     with_critical_section2(a.object(), b.object(), || {
         if a.count() != a_len || b.count() != b_len {
-            return Common::Unknown(0); // reading says what changed
+            return Common::Unknown(0); // reading finds the change
         }
         assert!(a_from + len <= a_len && b_from + len <= b_len);
         // SAFETY: positions are below both lengths, and no Python code runs before the return.
@@ -398,7 +398,7 @@ pub fn common_items(a: (Items, usize, usize), b: (Items, usize, usize), len: usi
             }
             for index in block {
                 let (a, b) = (a_at(index), b_at(index));
-                // SAFETY: a list's items are live, and we are attached.
+                // SAFETY: a list's items are live, and the thread is attached.
                 match unsafe { (exact_int(a), exact_int(b)) } {
                     (Some(a), Some(b)) if a == b => {}
                     (Some(_), Some(_)) => return Common::Len(index),
@@ -429,8 +429,8 @@ pub fn same_until(items: &Bound<PyList>, item: &Bound<PyAny>, index: usize) -> R
     let items = Items::List(items);
     with_critical_section(items.object(), || {
         let count = items.count();
-        // SAFETY: indices are below the length, and nothing that is called before the return runs
-        // Python code or waits for a lock, which would leave the critical section meanwhile.
+        // SAFETY: indices are below the length, and until the return nothing runs Python code or
+        // waits for a lock, which would leave the critical section.
         let item_at = unsafe { items.borrow() };
         for index in index + 1..count {
             let other = item_at(index);
@@ -438,7 +438,7 @@ pub fn same_until(items: &Bound<PyList>, item: &Bound<PyAny>, index: usize) -> R
                 continue;
             }
             prefetch(item_at((index + AHEAD / 4).min(count - 1)));
-            // SAFETY: a list's items are live, and we are attached.
+            // SAFETY: a list's items are live, and the thread is attached.
             match text.and_then(|text| unsafe { is_same_text(py, text, other) }) {
                 Some(true) => {}
                 Some(false) => return Run::UntilOther(index),
@@ -459,8 +459,8 @@ unsafe fn is_same_text(
     other: *mut ffi::PyObject,
 ) -> Option<bool> {
     // SAFETY: passed on from the caller; of two exact strs CPython compares lengths and memory, without
-    // a lock, an allocation or Python code. Where it cannot (a str that an old extension has not
-    // filled yet), it raises and gives none.
+    // a lock, an allocation or Python code. For a str that an old extension has not filled yet, it
+    // raises and returns none.
     unsafe {
         if ffi::PyUnicode_CheckExact(other) == 0 {
             return None;
