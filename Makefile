@@ -1,5 +1,5 @@
-# Every task sets itself up: the virtual environment and the extension are made where they are
-# missing or older than what they are made from.
+# Every task sets itself up: the virtual environment and the extension are made if they are missing
+# or older than their sources.
 
 PYTHON ?= python3# 3.10 or newer; it makes the virtual environment
 
@@ -27,10 +27,10 @@ FUZZ_CASES ?= 1000000# of each property of the core
 
 export PROPTEST_CASES ?= 500
 
-# The tests in which memory is lent, moved, resized or lied about.
+# Tests in which memory is shared, moved, resized or described wrongly.
 SANITIZED := $(wildcard $(addprefix tests/test_, memory.py safety.py *attacks.py *_input.py arrow*.py \
   ragged.py fields.py views.py builder*.py moved_memory.py forks.py))
-# What these measure is the usual allocator's.
+# These measure the usual allocator.
 NOT_SANITIZED := not take_no_page_faults and not small_batches_leave_no_memory
 
 .PHONY: help demo test test-fast test-wheel peers gpu fuzz fuzz-core corpus sanitize bench bench-smoke lint format build rollouts clean
@@ -72,7 +72,7 @@ fuzz: $(BUILT) ## look for input that breaks the library, for FUZZ_SECONDS (60)
 fuzz-core: $(INSTALLED) ## check properties of the core on FUZZ_CASES (1000000) inputs each
 	PROPTEST_CASES=$(FUZZ_CASES) cargo test --profile fuzz --test '*'
 
-# It is guided by what is reached in Rust, too: built again, the extension counts that, for the
+# The fuzzer is guided by coverage of Rust, too: a second build of the extension counts it, for the
 # libFuzzer that comes with atheris. Linux on x86-64 only.
 COUNTED := target/counted
 COUNTING := -Cpasses=sancov-module $(addprefix -Cllvm-args=-sanitizer-coverage-,\
@@ -130,7 +130,7 @@ $(INSTALLED): requirements.txt requirements-gil.txt
 	  $$($(BIN)/python -c 'import sysconfig; sysconfig.get_config_var("Py_GIL_DISABLED") or print("--requirement requirements-gil.txt")')
 	touch $@
 
-# Their files alone: what they need is not installed (frameworks/installed.py).
+# Without dependencies: imports are stubs (frameworks/installed.py).
 $(PEERS)/installed.stamp: requirements-peers.txt frameworks/installed.py | $(INSTALLED)
 	rm -rf $(PEERS)
 	$(BIN)/python -m pip install --no-deps --require-hashes --no-compile --target $(PEERS) \

@@ -37,7 +37,7 @@ Batch = Mapping[str, Any]
 
 
 def main() -> None:
-    """Run the demo; exit with an error if the three ways to collate disagree."""
+    """Run the demo; exit with an error if the three collations differ."""
     console = Console(highlight=False)
     rollouts = load_rollouts()
     tokenizer = load_tokenizer()
@@ -67,7 +67,7 @@ def main() -> None:
 
 
 def columns(rollouts: Rollouts) -> dict[str, Any]:
-    """Name the columns as the functions that build batches do."""
+    """Return the columns by the argument names of `build_batch`."""
     return {
         "prompts": rollouts.prompts,
         "responses": rollouts.responses,
@@ -79,7 +79,7 @@ def columns(rollouts: Rollouts) -> dict[str, Any]:
 
 
 def compare(rollouts: Rollouts, batch: Batch) -> Table:
-    """Check `batch` against the references, and time all three in turns."""
+    """Compare `batch` with the references, and time all three in turns."""
     arguments = columns(rollouts)
     ways: dict[str, Callable[[], Batch]] = {
         "Python, token by token": lambda: reference.build_batch_loops(**arguments),
@@ -151,14 +151,14 @@ def shown(rollouts: Rollouts, batch: Batch, row: int, tokenizer: Tokenizer) -> G
 
 
 def first_groups(rollouts: Rollouts, groups: int) -> Rollouts:
-    """Take the turns of the first prompt groups."""
+    """Return the turns of the first prompt groups."""
     uids = list(dict.fromkeys(rollouts.uids))
     end = rollouts.uids.index(uids[groups])
     return Rollouts(**{name: column[:end] for name, column in vars(rollouts).items()})
 
 
 def merge(rollouts: Rollouts, **options: Any) -> fc.planning.MergePlan:
-    """Find which turns make one row."""
+    """Plan the merging of turns into rows."""
     return fc.merge_turns(
         rollouts.prompts,
         rollouts.responses,
@@ -169,7 +169,7 @@ def merge(rollouts: Rollouts, **options: Any) -> fc.planning.MergePlan:
 
 
 def positions(rollouts: Rollouts) -> Table:
-    """Count the positions that a model computes, as rows are laid out in one way or another."""
+    """Count the positions that a model computes in a layout."""
     merged = merge(rollouts)
     ways: dict[str, tuple[fc.planning.MergePlan | None, Any]] = {
         "padded, a row per turn": (None, "left"),
@@ -196,8 +196,8 @@ def positions(rollouts: Rollouts) -> Table:
 def train_steps(rollouts: Rollouts, vocab_size: int) -> Table:
     """Take one REINFORCE step with a fresh policy, with and without merging turns.
 
-    The recorded log-probabilities are not used: they are those of another model, so a ratio to
-    them would say nothing about this one.
+    The recorded log-probabilities are not used: they are another model's, so ratios to them mean
+    nothing for this one.
     """
     plans = {
         "one row per turn": None,

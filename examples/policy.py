@@ -12,18 +12,18 @@ KeyValue = tuple[Tensor, Tensor]
 
 
 def response_log_probs(policy: nn.Module, batch: fc.Batch) -> Tensor:
-    """Return log-probabilities of response tokens, where a batch's loss mask has them.
+    """Return log-probabilities of response tokens, aligned with the batch's loss mask.
 
     Parameters
     ----------
     policy
         A :class:`Policy`.
     batch
-        Left-padded, packed with ``shift="next_token"``, or a tree; with ``position_ids="zero"``. Of
-        a tree, values of tokens that do not train mean nothing.
+        Left-padded, packed with ``shift="next_token"``, or a tree; with ``position_ids="zero"``. In
+        a tree, values of tokens that do not train are undefined.
     """
     ids, positions = batch.input_ids, batch.position_ids
-    if "predictors" in batch:  # a tree, of which the output layer runs on what the loss reads
+    if "predictors" in batch:  # a tree: the output layer runs only on positions of the loss
         read, index = batch.loss_positions()
         log_probs: Tensor = policy(ids, positions, batch.dense_mask(), read)
         return log_probs[index, batch.targets]
@@ -32,7 +32,7 @@ def response_log_probs(policy: nn.Module, batch: fc.Batch) -> Tensor:
         # Kernels for variable lengths take batch.cu_seqlens instead of this mask.
         sequences, width, after = batch.sequence_ids, ids.shape[1] - 1, 1
     else:
-        # To each row one sequence, 0, with padding, -1, in front.
+        # One sequence (0) per row, after padding (-1).
         sequences, width, after = batch.attention_mask - 1, batch.response_mask.shape[1], 0
     read = places[:, -width - 1 : -1]
     log_probs = policy(ids, positions, within_sequences(sequences), read.flatten())
@@ -41,12 +41,12 @@ def response_log_probs(policy: nn.Module, batch: fc.Batch) -> Tensor:
 
 
 def within_sequences(sequence_ids: Tensor) -> Tensor:
-    """Let each token look at those of its own sequence up to itself.
+    """Return a causal mask within sequences.
 
     Parameters
     ----------
     sequence_ids : Tensor of int64, shape (N, W)
-        Tokens of one row and of one id are a sequence; padding is one of its own.
+        Tokens with the same row and id are a sequence; padding is a separate one.
 
     Returns
     -------
@@ -80,7 +80,7 @@ class Policy(nn.Module):
         self.head = nn.Linear(width, vocab_size, bias=False)
         for embedding in (self.tokens, self.positions):
             nn.init.normal_(embedding.weight, std=0.5)
-        nn.init.normal_(self.head.weight, std=0.02)  # at first, all tokens are about as likely
+        nn.init.normal_(self.head.weight, std=0.02)  # nearly uniform initial probabilities
 
     def forward(
         self, input_ids: Tensor, position_ids: Tensor, visible: Tensor, read: Tensor
@@ -92,9 +92,9 @@ class Policy(nn.Module):
         input_ids, position_ids : Tensor of int64, shape (N, W)
             Tokens, and their positions in their sequences.
         visible : Tensor of bool, shape (N, 1, W, W)
-            Which positions each looks at.
+            The keys of each query.
         read : Tensor of int64, shape (P,)
-            The positions that are asked for, counted over (N x W).
+            Flat positions in (N x W) whose values are returned.
 
         Returns
         -------
@@ -114,14 +114,14 @@ class Policy(nn.Module):
         tokens : Tensor of int64, shape (B,)
             The next token of sequences that are all equally long so far.
         past : list of pairs of Tensor
-            What the call before returned; empty at first.
+            The previous call's `past`; empty at first.
 
         Returns
         -------
         log_probs : Tensor, shape (B, vocabulary)
-            Those of the token after it.
+            Log-probabilities of the following token.
         past : list of pairs of Tensor
-            What was read so far.
+            State of all tokens so far.
         """
         position = past[0][0].shape[2] if past else 0
         hidden = (self.tokens(tokens) + self.positions.weight[position])[:, None]

@@ -11,9 +11,9 @@ Run it from the root of the repository::
     python examples/train_grpo.py --ddp --widths shard    # each rank as wide as its own rows
 
 The policy plays games of several turns (``grpo/playing.py``), whose turns are merged, planned and
-packed here, and learns from the batches (``grpo/learning.py``). All ways have the same losses, but
-for rounding, which grows from step to step until another token is drawn: after some 20 steps, or a
-hundred with ``--dtype float64``.
+packed here, and learns from the batches (``grpo/learning.py``). All options give the same losses,
+up to rounding, which grows from step to step until a different token is drawn: after some 20 steps,
+or a hundred with ``--dtype float64``.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def train(options: Options, rank: int = 0) -> list[Report]:
 
 
 def exchanged(turns: Turns, elapsed: float, ranks: int) -> tuple[Turns, float]:
-    """Give all ranks the turns of all of them, and the first one's time."""
+    """Send all ranks the turns of all ranks, and the time of the first."""
     if ranks == 1:
         return turns, elapsed
     parts: list[Any] = [None] * ranks
@@ -72,7 +72,7 @@ def train_step(learner: Learner, turns: Turns, clock: Clock) -> Report:
     options = learner.options
     columns = turns.columns(options.samples)
     with clock.measure("planning"):
-        # All rows without padding: how long they are, and how many tokens are trained on.
+        # All rows without padding, for their lengths and numbers of trained tokens.
         whole = fc.build_batch(**columns, pad_token_id=PAD, merge=options.merging, layout="jagged")
         rows: fc.Batch | fc.planning.TreePlan = whole
         if options.tree:
@@ -89,7 +89,7 @@ def train_step(learner: Learner, turns: Turns, clock: Clock) -> Report:
                 merge=whole.merge_plan,
                 shard=plan.shard(mini_batch, learner.rank),
                 widths=options.widths,
-                position_ids="zero",  # or padding would count beyond the model's
+                position_ids="zero",  # or positions of padding would exceed the model's
             )
 
     losses, positions = learner.learn_all(batches(), tokens, clock)
@@ -112,7 +112,7 @@ def train_ddp(options: Options) -> list[Report]:
 
 @contextmanager
 def interrupts_ignored() -> Iterator[None]:
-    """Let processes begin that leave Ctrl-C to this one, until they want it themselves."""
+    """Start processes that ignore Ctrl-C, until they enable it themselves."""
     handler = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         yield
@@ -121,7 +121,7 @@ def interrupts_ignored() -> Iterator[None]:
 
 
 def run_rank(rank: int, options: Options, folder: Path) -> None:
-    """Train as one of the ranks, who meet in a folder."""
+    """Train as one of the ranks, which connect through a folder."""
     signal.signal(signal.SIGINT, signal.default_int_handler)  # also sent if the parent dies
     use_one_core()
     dist.init_process_group(
@@ -138,7 +138,7 @@ def run_rank(rank: int, options: Options, folder: Path) -> None:
     if rank == 0:
         (folder / "reports").write_bytes(pickle.dumps(reports))
     sys.stdout.flush()
-    os._exit(0)  # at times a thread of torch's that still runs aborts a process that ends slowly
+    os._exit(0)  # a running thread of torch's sometimes aborts a process that exits normally
 
 
 def use_one_core() -> None:
@@ -147,7 +147,7 @@ def use_one_core() -> None:
 
 
 def main() -> None:
-    """Train as the command line says."""
+    """Train by the options of the command line."""
     options, where, path = read_command_line((__doc__ or "").partition("\n")[0])
     console = Console()
     try:
@@ -163,7 +163,7 @@ def main() -> None:
     except KeyboardInterrupt:
         sys.exit("interrupted")
     finally:
-        console.show_cursor()  # which the bar of a process that was killed leaves hidden
+        console.show_cursor()  # the bar of a killed process leaves it hidden
     console.print(table_of(reports))
     if path is not None:
         plot(reports, path)

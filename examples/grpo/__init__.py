@@ -1,1 +1,1 @@
-"""What `examples/train_grpo.py` trains: a game, a policy, and how it learns."""
+"""The parts of `examples/train_grpo.py`: a game, a policy, and its training."""

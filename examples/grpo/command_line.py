@@ -19,9 +19,9 @@ Where = Literal["here", "ddp", "ray"]
 
 
 def read_command_line(description: str) -> tuple[Options, Where, Path | None]:
-    """Return what is to be trained, where, and the file to draw.
+    """Return the options of the run, the kind of processes, and the file of the plot.
 
-    What cannot work is said now, with what argparse says, and not in the end of a run.
+    Options that cannot work are an error of argparse here, not at the end of a run.
     """
     parser = argparse.ArgumentParser(description=description)
     switch = argparse.BooleanOptionalAction
@@ -55,7 +55,7 @@ def read_command_line(description: str) -> tuple[Options, Where, Path | None]:
         parser.error("argument --ray: Ray is not installed; pip install 'fastcollate[ray]'")
     try:
         torch.empty(0, device=options.device)
-    except (RuntimeError, AssertionError) as error:  # AssertionError: torch is built without it
+    except (RuntimeError, AssertionError) as error:  # AssertionError: torch built without it
         parser.error(f"argument --device: {options.device!r} cannot be used: {error}")
     if path is not None:
         try:

@@ -1,4 +1,4 @@
-"""Higher or lower: a number is guessed, and each wrong guess is told which way to go."""
+"""Higher or lower: guess a number; each wrong guess gets a hint."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MAX_TOKENS = 6 + MAX_GUESSES * (MAX_RESPONSE + 1)
 
 
 def encode(text: str) -> list[int]:
-    """Return the tokens of words; numbers are written in digits."""
+    """Return the tokens of words; numbers become digits."""
     return [
         VOCABULARY.index(token)
         for word in text.split()
@@ -33,7 +33,7 @@ def decode(tokens: list[int]) -> str:
 
 
 class Task(NamedTuple):
-    """A number from 0 to `high` that is to be guessed."""
+    """A secret number from 0 to `high`."""
 
     high: int
     secret: int
@@ -55,23 +55,23 @@ class Turn(NamedTuple):
 
 
 class Game:
-    """One episode. Whose turn it is follows from how many tokens the player has read.
+    """One episode. The number of tokens read determines the speaker.
 
     Parameters
     ----------
     task
-        What is to be guessed.
+        The number to guess.
 
     Attributes
     ----------
     tokens : list[int]
-        All that was said so far, by the game and by the player.
+        All tokens so far, of the game and of the player.
     turns : list[Turn]
         The guesses that are complete.
     reward : float
         1 for the first guess if it is right, 0.1 less for each one before it; 0 if none is.
     is_over : bool
-        Whether the number was found, or too many guesses were made.
+        True after a right guess or too many guesses.
     """
 
     def __init__(self, task: Task) -> None:
@@ -83,7 +83,7 @@ class Game:
         self._tell(f"guess 0 to {task.high} <end>")
 
     def say(self, token: int, logprob: float) -> None:
-        """Take a token of the player's; a guess ends with <end>, or when it gets too long."""
+        """Add a token of the player's; a guess ends with <end> or at its maximum length."""
         self.tokens.append(token)
         self._logprobs.append(logprob)
         prompt, response = self.tokens[: self._start], self.tokens[self._start :]

@@ -1,4 +1,4 @@
-"""The policy as one of several learners that stay equal, and what it learns from a batch."""
+"""The policy as one of several equal replicas, and its training on batches."""
 
 from __future__ import annotations
 
@@ -39,10 +39,10 @@ class Learner:
     Parameters
     ----------
     options
-        Of the run.
+        Options of the run.
     rank
-        Which of ``options.ranks`` learners it is. If there are more than one, torch's process group
-        has to be there.
+        Number of this learner among ``options.ranks``. More than one rank needs torch's process
+        group.
     """
 
     def __init__(self, options: Options, rank: int = 0) -> None:
@@ -71,23 +71,23 @@ class Learner:
     def learn_all(
         self, batches: Iterable[fc.Batch], tokens: Iterable[float], clock: Clock
     ) -> tuple[list[float], int]:
-        """Take a step for each of the batches, which are made while earlier ones are learned from.
+        """Take a step on each batch; later batches are made meanwhile.
 
         Parameters
         ----------
         batches
             This rank's rows of each mini-batch.
         tokens
-            How many tokens of each mini-batch are trained on, by all ranks.
+            Number of trained tokens of each mini-batch, on all ranks.
         clock
-            Measures what takes time.
+            Measures times.
 
         Returns
         -------
         losses : list[float]
             One per mini-batch, of all ranks together.
         positions : int
-            How many the model read, on all ranks together.
+            Number of positions that the model read, on all ranks together.
         """
         shares: list[Tensor] = []
         positions = 0
@@ -116,7 +116,7 @@ class Learner:
         self.optimizer.zero_grad()
         with self.timer(batch):
             loss = policy_loss(response_log_probs(self.model, batch), batch, tokens)
-            # Gradients are averaged over ranks, where they should be added up.
+            # DDP averages gradients over ranks, but they should be added up.
             (loss * self.options.ranks).backward()  # type: ignore[no-untyped-call]
         nn.utils.clip_grad_norm_(self.policy.parameters(), MAX_GRADIENT)
         self.optimizer.step()

@@ -1,7 +1,6 @@
-"""The same steps on Ray: turns stay with the worker that played them, until one learns from them.
+"""The same steps on Ray: turns stay in the worker that played them until they are trained on.
 
-The driver sees what rows are as long as, and plans by that; a worker fetches the rows of its shards
-and packs them itself.
+The driver plans from the lengths of rows; a worker fetches the rows of its shards and packs them.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ def train_on_ray(options: Options) -> list[Report]:
     """Train with as many actors as there are ranks, each of which plays and learns."""
     ray.init(ignore_reinit_error=True, log_to_driver=False)
     actor: Any = Worker
-    if torch.device(options.device).type == "cuda":  # Ray hides GPUs from those who ask for none
+    if torch.device(options.device).type == "cuda":  # Ray hides GPUs from actors that request none
         actor = actor.options(num_gpus=1 / options.ranks)
     workers = [actor.remote(options, rank) for rank in range(options.ranks)]
     reports: list[Report] = []
@@ -44,7 +43,7 @@ def train_on_ray(options: Options) -> list[Report]:
 
 
 def answers(refs: list[Any]) -> list[Any]:
-    """Wait for what workers return, but not for ever."""
+    """Wait for the results of workers, up to a limit."""
     try:
         return ray.get(refs, timeout=TIMEOUT.total_seconds())
     except GetTimeoutError as error:
@@ -67,7 +66,7 @@ def train_step(workers: list[Any], options: Options, step: int) -> Report:
         worker.learn.remote([plan.shard(mini_batch, rank) for mini_batch in mini_batches])
         for rank, worker in enumerate(workers)
     ]
-    losses, positions, seconds = answers(learned)[0]  # all ranks say the same
+    losses, positions, seconds = answers(learned)[0]  # the same on all ranks
     return Report(
         reward=float(np.mean([reward for _, reward in played])),
         losses=losses,
@@ -87,7 +86,7 @@ class Worker:
         self.options, self.rank = options, rank
 
     def address(self) -> str:
-        """Return where the ranks can meet: at a free port of the first one."""
+        """Return the address of the ranks: a free port of the first one."""
         with socket.socket() as free:
             free.bind(("", 0))
             port = free.getsockname()[1]
@@ -108,7 +107,7 @@ class Worker:
         """Play this rank's games; return a handle of their rows, and the mean reward."""
         turns = self.learner.play(step)
         columns = turns.columns(self.options.samples)
-        # Workers know of their own tokens alone, but all games of a prompt are of one worker.
+        # Each worker has only its own tokens, but all games of a prompt are on one worker.
         share = "group" if self.options.tree else None
         block = fastcollate.ray.put_turns(columns, merge=self.options.merging, share=share)
         return block, float(np.mean(turns.rewards))
@@ -119,7 +118,7 @@ class Worker:
         """Learn from this rank's shards of a step."""
         clock = Clock()
         batches = (
-            # Positions of padding are zero, or they would count beyond the model's.
+            # Positions of padding are zero, or they would exceed the model's.
             fastcollate.ray.collate(
                 shard, pad_token_id=PAD, position_ids="zero", widths=self.options.widths
             )

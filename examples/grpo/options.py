@@ -1,4 +1,4 @@
-"""What can be chosen about a run."""
+"""Options of a run."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ TIMEOUT = timedelta(minutes=2)
 
 @dataclass(frozen=True)
 class Options:
-    """The options of `examples/train_grpo.py`, and what follows from them."""
+    """The options of `examples/train_grpo.py`, and arguments derived from them."""
 
     steps: int = 400
     seconds: float = math.inf
@@ -62,7 +62,7 @@ class Options:
 
     @property
     def layout(self) -> fc.Tree | fc.Packed | fc.Left:
-        """The layout of what is trained on."""
+        """The layout of training batches."""
         if self.tree:
             return fc.Tree(self.capacity)
         return fc.Packed(self.capacity, shift="next_token") if self.pack else fc.Left()

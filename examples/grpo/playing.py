@@ -1,4 +1,4 @@
-"""Episodes of the policy, as the columns that a batch is built of."""
+"""Episodes of the policy, as columns for a batch."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from policy import Policy
 
 @torch.no_grad()
 def play(policy: Policy, tasks: Sequence[Task], luck: Tensor) -> list[Game]:
-    """Play games side by side, all of them at the same position.
+    """Play games in parallel, all at the same position.
 
-    A game whose next token is known reads it; a game without one says one. So nothing is padded.
+    A game reads its next token if it is known, and samples it otherwise. So nothing is padded.
 
     Parameters
     ----------
     policy
-        Who plays.
+        The player.
     tasks
         One task per game.
     luck
-        Numbers from 0 to 1, (games, MAX_TOKENS), one for each token that may be drawn: games go
-        the same way in whatever company they are played.
+        Numbers from 0 to 1, (games, MAX_TOKENS), one for each token that may be drawn, so that the
+        course of a game does not depend on the others.
     """
     games = [Game(task) for task in tasks]
     past: list[Any] = []
@@ -37,7 +37,7 @@ def play(policy: Policy, tasks: Sequence[Task], luck: Tensor) -> list[Game]:
         if all(game.is_over for game in games):
             break
         tokens = [
-            game.tokens[position] if position < len(game.tokens) else PAD  # it is over
+            game.tokens[position] if position < len(game.tokens) else PAD  # the game is over
             for game in games
         ]
         log_probs, past = policy.read(torch.tensor(tokens, device=luck.device), past)
@@ -52,7 +52,7 @@ def play(policy: Policy, tasks: Sequence[Task], luck: Tensor) -> list[Game]:
 
 @dataclass
 class Turns:
-    """The turns of all games, one after the other; those of a task follow each other."""
+    """The turns of all games, in order; those of a task are consecutive."""
 
     prompts: list[list[int]] = field(default_factory=list)
     responses: list[list[int]] = field(default_factory=list)
@@ -70,7 +70,7 @@ class Turns:
 
     @classmethod
     def of(cls, games: Sequence[Game], samples: int, first: int = 0) -> Turns:
-        """Take the turns out of games: `samples` of each task, numbered from `first` on."""
+        """Collect the turns of games: `samples` of each task, numbered from `first` on."""
         turns = cls()
         for number, game in enumerate(games, first):
             turns.rewards.append(game.reward)
@@ -85,7 +85,7 @@ class Turns:
 
     @classmethod
     def joined(cls, parts: Sequence[Turns]) -> Turns:
-        """Put turns one after the other."""
+        """Concatenate turns."""
         turns = cls()
         for part in parts:
             for name, values in vars(part).items():
@@ -93,12 +93,12 @@ class Turns:
         return turns
 
     def columns(self, samples: int) -> dict[str, Any]:
-        """Name the columns as `build_batch` and `put_turns` do."""
+        """Return the columns by the argument names of `build_batch` and `put_turns`."""
         return {
             "prompts": self.prompts,
             "responses": self.responses,
             "logprobs": self.logprobs,
-            # All that the policy said is trained on. Merged rows hold 0 where the game spoke.
+            # All tokens of the policy are trained on. In merged rows, tokens of the game have 0.
             "loss_mask": [[1] * len(response) for response in self.responses],
             "fields": {"advantages": fc.Field(group_advantages(self, samples))},
             "uids": self.uids,

@@ -1,4 +1,4 @@
-"""What is shown of a run: a progress bar, a table and a plot."""
+"""Output of a run: a progress bar, a table and a plot."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SMOOTHED = 10
 
 @dataclass
 class Report:
-    """What a step was like."""
+    """The figures of a step."""
 
     reward: float
     """The mean of all games."""
@@ -42,7 +42,7 @@ class Report:
 
 
 class Clock:
-    """Adds up how long things take."""
+    """Adds up times."""
 
     def __init__(self) -> None:
         self.seconds: dict[str, float] = {}
@@ -55,7 +55,7 @@ class Clock:
         self.seconds[what] = self.seconds.get(what, 0.0) + time.perf_counter() - start
 
     def iterate(self, what: str, items: Iterable[T]) -> Iterator[T]:
-        """Measure how long it takes to get items."""
+        """Measure the time to get items."""
         iterator = iter(items)
         while True:
             try:
@@ -67,7 +67,7 @@ class Clock:
 
 
 class ProgressBar:
-    """Shows how far a run is, in steps or in seconds, and what its reward is."""
+    """Shows the progress of a run, in steps or in seconds, and its reward."""
 
     def __init__(self, options: Options, is_shown: bool = True) -> None:
         self._counts_seconds = math.isfinite(options.seconds)
@@ -123,7 +123,7 @@ def table_of(reports: Sequence[Report]) -> Table:
 
 
 def check_plot(path: Path) -> None:
-    """Raise now what `plot` would raise in the end."""
+    """Raise the errors of `plot` before the run."""
     from matplotlib.figure import Figure
 
     Figure().savefig(io.BytesIO(), format=path.suffix[1:] or None)

@@ -19,7 +19,7 @@ PAD_TOKEN_ID = 0
 
 @dataclass
 class Rollouts:
-    """The turns of all trajectories, as columns with one item for each turn.
+    """The turns of all trajectories, as columns with one item per turn.
 
     The turns of a trajectory are contiguous and in order, and so are the trajectories of a prompt
     group.

@@ -1,4 +1,4 @@
-"""The agent: a language model that spells out the statements it has in mind, with slips."""
+"""The agent: a language model that spells out given statements, with slips."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ class Response(NamedTuple):
 class Agent:
     """A policy that writes a given statement token by token.
 
-    Each token is sampled among those that spell a beginning of what is left of the statement, in
+    Each token is sampled among those that spell a prefix of the rest of the statement, in
     proportion to the model's probability of the token, times the probability with which its
-    unigrams spell the rest. So the text is given, but its tokens are not: they may differ from the
-    tokenizer's own encoding of the text, as those of large models do.
+    unigrams spell the remaining text. So the text is given, but its tokens are not: as in large
+    models, they may differ from the tokenizer's own encoding.
 
     Parameters
     ----------
@@ -57,7 +57,7 @@ class Agent:
         statement : str
             The text to spell.
         slips : bool
-            Whether one token, at a random place, is sampled among all the wrong ones instead.
+            True to sample one token, at a random position, among all the wrong ones instead.
         rng : numpy.random.Generator
             Source of randomness.
 
@@ -65,7 +65,7 @@ class Agent:
         -------
         Response
             The ids, closed by the end-of-turn token, and their natural log-probabilities under the
-            model itself: before it is held to the statement.
+            model itself, without the restriction to the statement.
         """
         # One character for each byte, as in the tokenizer's vocabulary.
         spelling = "".join(piece for piece, _ in self._byte_level.pre_tokenize_str(statement))
@@ -89,7 +89,7 @@ class Agent:
         return Response(ids, logprobs)
 
     def _look_ahead(self, spelling: str) -> tuple[list[dict[int, int]], NDArray[np.float64]]:
-        """Return, for each place, where right tokens lead, and the log-probability of the rest."""
+        """Return, for each offset, the next offsets, and the log-probability of the rest."""
         steps: list[dict[int, int]] = [{} for _ in spelling]
         steps.append({self._end_of_turn: len(steps) + 1})
         rest = np.zeros(len(steps) + 1)

@@ -64,7 +64,7 @@ class Console:
                 exception = traceback.format_exception_only(error)[-1]
         text = printed.getvalue()
         if exception is not None:
-            # Without stack frames, as doctests have it.
+            # Without stack frames, as in doctests.
             text += f"Traceback (most recent call last):\n    ...\n{exception}"
         text = _OF_THE_MACHINE.sub("...", text)
         if len(text) > LONGEST_OBSERVATION:
@@ -93,7 +93,7 @@ class Console:
 
 
 def matches_documentation(example: doctest.Example, observation: Observation) -> bool:
-    """Say whether an observation is the one that a doctest documents."""
+    """Return True if an observation is the documented output of a doctest."""
     flags = sum(flag for flag, is_set in example.options.items() if is_set)
     check = doctest.OutputChecker().check_output
     if example.exc_msg is None:

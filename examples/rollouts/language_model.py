@@ -11,10 +11,10 @@ from numpy.typing import NDArray
 class NGramModel:
     """Witten-Bell interpolated n-gram model.
 
-    Every order trusts its own counts as far as they go and leaves the rest to the next lower one:
+    Every order interpolates its own counts with the next lower order:
     ``p(w | h) = (count(h w) + kinds(h) * p(w | h[1:])) / (count(h) + kinds(h))``, with
-    ``kinds(h)`` the number of different tokens seen after ``h`` (Witten and Bell, 1991). Below the
-    unigrams lies the uniform distribution, so no token is impossible.
+    ``kinds(h)`` the number of different tokens seen after ``h`` (Witten and Bell, 1991). Unigrams
+    are interpolated with the uniform distribution, so no token is impossible.
 
     Parameters
     ----------
@@ -33,8 +33,8 @@ class NGramModel:
         self.order = order
         self._tables = []
         for n in range(1, order + 1):
-            # An n-gram is one number in base `vocab_size`, so those of one history are neighbours
-            # in the sorted table.
+            # An n-gram is one number in base `vocab_size`, so those of one history are adjacent in
+            # the sorted table.
             grams = np.zeros(len(tokens) - n + 1, np.int64)
             for offset in range(n):
                 grams = grams * vocab_size + tokens[offset : offset + len(grams)]
@@ -51,7 +51,7 @@ class NGramModel:
             start, stop = np.searchsorted(grams, [first, first + self.vocab_size])
             kinds = stop - start
             if kinds == 0:
-                break  # a longer history was not seen, either
+                break  # longer histories were not seen, either
             probabilities *= kinds
             probabilities[grams[start:stop] - first] += counts[start:stop]
             probabilities /= counts[start:stop].sum() + kinds

@@ -44,9 +44,9 @@ SEED = 20
 VOCAB_SIZE = 4096
 ENCODINGS = ["tokens", "text"]
 
-FORGET = 0.15  # probability that a statement does not come to the agent's mind
+FORGET = 0.15  # probability that a statement is skipped
 SLIP = 0.2  # probability that a statement has a wrong token
-RETRY = 0.6  # probability that a statement which failed by a slip is written again
+RETRY = 0.6  # probability that a statement is repeated after a failed slip
 
 NOT_SOURCE = {"ensurepip", "idlelib", "lib2to3", "site-packages", "test", "tests", "turtledemo"}
 
@@ -57,7 +57,7 @@ def main() -> None:
     """Train the tokenizer, fit the model, let the agent act, and write both files."""
     if os.environ.get("PYTHONHASHSEED") != "0":
         sys.exit("Outputs may depend on string hashes: run with PYTHONHASHSEED=0")
-    os.environ["TOKENIZERS_PARALLELISM"] = "false"  # threads do not survive the forks below
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"  # threads would not survive the forks below
     terminal = Terminal()
     with tempfile.TemporaryDirectory() as folder:
         os.chdir(folder)
@@ -107,7 +107,7 @@ def fit_model(texts: list[str], tokenizer: Tokenizer) -> NGramModel:
 
 
 def record(tasks: list[Task], agent: Agent, tokenizer: Tokenizer) -> Iterator[Turn]:
-    """Let the agent work on every task two to four times, never saying the same twice."""
+    """Run the agent two to four times on every task, with different trajectories."""
     seeds = np.random.SeedSequence(SEED)
     for number, task in enumerate(track(tasks, "Recording rollouts")):
         group: list[list[str]] = []
@@ -200,7 +200,7 @@ def tokens(turn: Turn) -> list[int]:
 
 
 def broken_prefixes(turns: list[Turn]) -> int:
-    """Count the turns whose prompt does not begin with the turn before."""
+    """Count the turns whose prompt does not begin with the previous turn."""
     return sum(
         after["turn"] > 0 and after["prompt_ids"][: len(tokens(turn))] != tokens(turn)
         for turn, after in itertools.pairwise(turns)

@@ -1,4 +1,4 @@
-"""The tasks: which docstrings the agent replays, and the chat it does so in."""
+"""The tasks: docstrings that the agent replays, and the chat around them."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ T = TypeVar("T")
 
 
 class Task(NamedTuple):
-    """One docstring's examples, and what the console prints for them."""
+    """One docstring's examples, and their output in the console."""
 
     test: doctest.DocTest
     examples: list[doctest.Example]
@@ -66,7 +66,7 @@ class Task(NamedTuple):
 
 
 def find_tasks() -> Iterator[Task]:
-    """Find the docstrings whose examples, up to `MAX_TURNS` of them, print what they document."""
+    """Find the docstrings whose first `MAX_TURNS` examples print the documented output."""
     for module in MODULES:
         for test in doctest.DocTestFinder().find(importlib.import_module(module)):
             examples = test.examples[:MAX_TURNS]
@@ -76,7 +76,7 @@ def find_tasks() -> Iterator[Task]:
 
 
 def replay(test: doctest.DocTest, examples: list[doctest.Example]) -> list[str]:
-    """Run the examples; return what they print, or nothing if one of them is not as documented."""
+    """Run the examples; return their outputs, or none if one is not as documented."""
     console = Console(test.globs)
     observations = [console.run(example.source) for example in examples]
     if not all(map(matches_documentation, examples, observations)):
@@ -85,7 +85,7 @@ def replay(test: doctest.DocTest, examples: list[doctest.Example]) -> list[str]:
 
 
 def documented_chat(task: Task) -> str:
-    """Write the chat in which the agent does everything right."""
+    """Write the chat of an agent without mistakes."""
     return task.prompt + "".join(
         example.source.rstrip("\n") + END_OF_TURN + console_message(output)
         for example, output in zip(task.examples, task.outputs, strict=True)
@@ -98,12 +98,12 @@ def message(role: str, content: str) -> str:
 
 
 def console_message(output: str) -> str:
-    """Write what stands between two responses."""
+    """Write the text between two responses."""
     return "\n" + message("console", output.rstrip("\n")) + ASSISTANT
 
 
 def in_fresh_process(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """Call a function in a forked process, so that whatever it changes is forgotten."""
+    """Call a function in a forked process, to discard its side effects."""
     fork = multiprocessing.get_context("fork")
     receiver, sender = fork.Pipe(duplex=False)
     process = fork.Process(target=lambda: sender.send(function(*args, **kwargs)))
