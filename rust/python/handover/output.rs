@@ -116,8 +116,8 @@ fn view<'py>(
     assert!(from.is_multiple_of(CACHE_LINE) && from + bytes <= memory.num_bytes);
     // SAFETY: the slab was taken for this many bytes, aligned from `start` on and all initialised
     // (slabs are, and every bit pattern is a value; booleans were written as 0 and 1). Only Python
-    // accesses them. The array holds `owner`, and with it the slab, which never moves its memory and
-    // returns it only when dropped. Arrays may overlap, like NumPy's own views.
+    // accesses them. The array holds `owner`, and with it the slab, which never moves its memory
+    // and returns it only when dropped. Arrays may overlap, like NumPy's own views.
     let view = unsafe {
         let data = with_exposed_provenance_mut::<u8>(memory.start).add(from);
         numpy_view::view(owner.clone().into_any(), dtype, shape, data.cast(), true)
