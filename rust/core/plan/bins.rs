@@ -47,7 +47,8 @@ impl Bins {
         &self.spans[self.offsets[bin]..self.offsets[bin + 1]]
     }
 
-    /// Check that these are bins of sequences of the given lengths: every token is in one span.
+    /// Check that these are bins of sequences of the given lengths: every token is in exactly one
+    /// span.
     ///
     /// # Errors
     /// [`Error::InvalidPlan`] for offsets that do not partition the spans,

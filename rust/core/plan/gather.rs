@@ -132,8 +132,7 @@ pub fn gather_places(
     }
 }
 
-/// Call `take` with every piece that trains, its row, and the places of its tokens among those of
-/// all rows.
+/// Call `take` with every trained piece: its row, the piece, and the places of its tokens.
 fn for_each_piece(
     assembly: &Assembly,
     places: &[Option<usize>],
@@ -150,8 +149,8 @@ fn for_each_piece(
     Ok(())
 }
 
-/// The places of all response tokens, row by row; none for the first token of a row without a
-/// prompt, or of a part of a row, if they are shifted.
+/// The places of all response tokens, row by row; None for the first token of a row without a
+/// prompt, or of a part of a row, if shifted.
 fn places_of_rows(assembly: &Assembly, placement: &Placement, values: Values) -> Result<Places> {
     let Values { of, shift, width } = values;
     let rows = assembly.rows();

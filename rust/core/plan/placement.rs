@@ -4,7 +4,7 @@ use super::tree;
 use crate::error::{Error, Result};
 use crate::plan::{Assembly, BinLayout, Bins, Form, Layout, Row, Span};
 
-/// More positions than any memory has bytes.
+/// Maximum number of positions: exceeds the bytes of any memory.
 const MAX_POSITIONS: usize = 1 << 56;
 
 /// A span of a row at a place in the output.
@@ -180,12 +180,12 @@ impl Default for Widths {
     }
 }
 
-/// The edge that rows of a grid lie at.
+/// The edge at which rows of a grid are aligned.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Align {
-    /// Padding after.
+    /// Rows begin at the left edge, with padding after them.
     Left,
-    /// Padding in front.
+    /// Rows end at the right edge, with padding in front.
     Right,
 }
 

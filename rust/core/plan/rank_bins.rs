@@ -315,7 +315,7 @@ fn costly_first(items: &[usize], costs: &[f64]) -> Vec<usize> {
 struct Parting<'a> {
     rows: Rows<'a>,
     items: &'a Items,
-    /// Of rows.
+    /// Costs of rows.
     costs: &'a [f64],
     /// Packing options for the rows of a rank.
     spec: PackSpec,

@@ -246,7 +246,7 @@ impl<'a> Window<'a> {
         to_usize(depth - of_ancestor) < self.len
     }
 
-    /// True if all tokens of a block have all tokens of another in their windows, the mask aside.
+    /// True if all tokens of a block have all tokens of another in their windows, by depth alone.
     fn has_all(&self, q: usize, kv: usize) -> bool {
         self.has(self.bounds[q].1, self.bounds[kv].0)
     }
@@ -260,7 +260,7 @@ fn largest(values: &[i32]) -> i32 {
     values.iter().copied().fold(0, i32::max)
 }
 
-/// Ends, depths and numbers of blocks are counts.
+/// The count as usize: ends, depths and numbers of blocks are not negative.
 fn to_usize(count: i32) -> usize {
     count.try_into().unwrap_or(0)
 }

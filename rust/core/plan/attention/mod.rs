@@ -111,7 +111,7 @@ fn close(path: &mut Vec<Segment>, depth: usize, end: usize, runs: &mut Vec<Segme
     }
 }
 
-/// Columns and depths are no larger than a width, which was checked, or the longest row.
+/// The count as int32: columns and depths are at most the checked width, or the longest row.
 fn to_i32(count: usize) -> i32 {
     count.try_into().unwrap_or(i32::MAX)
 }

@@ -175,7 +175,7 @@ mod tests {
     use crate::plan::Turns;
     use crate::plan::merge::{Merge, MergeRewards, Streams};
 
-    /// Rows that count the spans that are compared.
+    /// Rows that count the compared spans.
     struct Counted<'a>(Vec<Vec<i64>>, &'a Cell<usize>);
 
     impl<T: Element> Column<T> for Counted<'_> {
@@ -198,7 +198,7 @@ mod tests {
         }
     }
 
-    /// Agents take turns, and each finds the end of its last response otherwise.
+    /// Agents alternate, and each finds the end of its last response changed.
     fn storm(count: usize, agents: usize) -> (Vec<Vec<i64>>, Vec<Vec<i64>>) {
         let mut histories: Vec<_> = (0..agents).map(|agent| vec![1, agent as i64]).collect();
         let turns = (0..count).map(|turn| {

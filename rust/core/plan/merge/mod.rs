@@ -68,7 +68,8 @@ impl Group {
 pub enum Decision {
     /// It joins the group of this index.
     Join(usize),
-    /// It opens a group; with a difference, if it could have joined another.
+    /// It opens a group; with the difference from another group, unless it is the first of its
+    /// trajectory.
     Open(Option<Difference>),
     /// It joins the group of this index although it differs; only these pieces of sampled tokens
     /// remain.

@@ -10,10 +10,10 @@ const EXACT: usize = 1024;
 /// Pack items into at most the given number of bins, of the smallest capacity found: MULTIFIT of
 /// Coffman, Garey and Johnson (1978), by bisection.
 ///
-/// The search begins at the lower bound: the mean load, or the largest item. No capacity above
-/// `limit` is tried if `limit` suffices; it also limits the other loads of bins. The capacity found
-/// exceeds the smallest by at most one in `EXACT` if all larger capacities suffice as well, which
-/// is nearly certain. None if the other limits make the number of bins impossible.
+/// The lower bound of the search is the mean load or the largest item. No capacity above `limit` is
+/// tried if `limit` suffices; it also limits the other loads of bins. The capacity found exceeds
+/// the smallest by at most one in `EXACT` if all larger capacities suffice as well, which is nearly
+/// certain. None if the other limits make the number of bins impossible.
 ///
 /// # Errors
 /// Those of `ticks`.

@@ -37,7 +37,7 @@ pub enum Oversize {
 /// The way of adding bins, if there are fewer than required.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Growth {
-    /// New bins take the last sequences of the bins with the most.
+    /// New bins take the last sequences of the bins with the most sequences.
     Moving,
     /// The costliest bin is split in two, repeatedly.
     Splitting,

@@ -21,7 +21,7 @@ pub enum Weights {
 /// The partition algorithm.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Algorithm {
-    /// That of Karmarkar and Karp.
+    /// The method of Karmarkar and Karp.
     KarmarkarKarp,
     /// The same, with the items of a part in the order of joining.
     Grown,

@@ -16,9 +16,9 @@ use crate::ticks::Ticks;
 /// Items chained to sets, each in the order of joining.
 struct Chains<'a, W> {
     weights: &'a [W],
-    /// The item after each.
+    /// The next item after each.
     next: Vec<u32>,
-    /// The last item of the set that begins with each.
+    /// The last item of the set beginning with each item.
     last: Vec<u32>,
 }
 

@@ -17,7 +17,7 @@ pub struct Item {
 }
 
 impl Item {
-    /// No rows.
+    /// No rows, of cost 0.
     pub const NOTHING: Self = Self { rows: 0, cost: 0.0 };
 }
 

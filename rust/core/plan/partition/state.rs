@@ -1,4 +1,4 @@
-//! Sets of items, as many as there are parts.
+//! Sets of items, one per part.
 
 use crate::error::Result;
 use std::cmp::Reverse;

@@ -25,7 +25,7 @@ pub struct Head {
 }
 
 impl Texts<'_> {
-    /// A row without one before it.
+    /// A row with no row before it.
     pub fn head(&self, row: usize) -> Result<Head> {
         self.streams.tokens.pause()?;
         Ok(Head {
