@@ -229,8 +229,8 @@ impl Assembly {
         })))
     }
 
-    /// The same rows for a field with values for the last `lens` tokens of each turn's response; the
-    /// tokens before them are gaps. Rows are one turn each.
+    /// The same rows for a field with values for the last `lens` tokens of each turn's response;
+    /// earlier tokens are gaps. Rows are one turn each.
     ///
     /// # Errors
     /// [`Error::RowLength`] for a row with more values than response tokens.

@@ -324,7 +324,7 @@ impl Placement {
     /// Lay out an assembly's rows.
     ///
     /// # Errors
-    /// [`Error::TooWide`] naming a row that is longer than a fixed width, [`Error::WidthTooLarge`] and
+    /// [`Error::TooWide`] naming a row longer than a fixed width, [`Error::WidthTooLarge`] and
     /// [`Error::TooLarge`].
     pub fn of_layout(assembly: &Assembly, layout: Layout, widths: Widths) -> Result<Self> {
         let rows = assembly.rows();

@@ -12,8 +12,8 @@ use crate::error::{Error, Result};
 /// the last turn, compared in one span however many nodes are on it; where a turn leaves it, the
 /// rest becomes a side path, and the turn's own path part of the trunk. As in link-cut trees, turns
 /// change paths O(log n) times each, amortised. Walking from node to node, the first tree, took 0.4
-/// us per node, and every turn that drifts adds a node: 2,000 turns took 852 ms. Rolling hashes,
-/// the first attempt, took 5 ns per token: comparing takes 0.2.
+/// us per node, and every turn that drifts adds a node: 2,000 such turns took 852 ms. Rolling
+/// hashes, the first attempt, took 5 ns per token: comparing takes 0.2.
 #[derive(Debug, Clone, Default)]
 pub struct Branch {
     nodes: Vec<Node>,
