@@ -1,4 +1,4 @@
-"""What packers of SkyRL and NeMo-RL have in common."""
+"""The base of the SkyRL and NeMo-RL packers."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from fastcollate.plan.partitioning import lists_of
 
 
 class BinPacker:
-    """A packer into bins of a capacity, of which there may have to be a certain number.
+    """A packer into bins of a capacity, with optional constraints on their number.
 
     Parameters
     ----------
     bin_capacity
-        How many tokens a bin holds.
+        Capacity of a bin in tokens.
     min_bin_count
-        How many bins there are at least; None for any number.
+        Least number of bins; None for any.
     bin_count_multiple
-        What the number of bins is a multiple of; None for any number.
+        The number of bins is a multiple of this; None for any.
 
     Raises
     ------
@@ -30,7 +30,7 @@ class BinPacker:
 
     Notes
     -----
-    Messages hold the words that the frameworks' own tests look for.
+    Messages contain the words that the frameworks' own tests match.
     """
 
     def __init__(
@@ -64,14 +64,14 @@ class BinPacker:
     ) -> list[list[int]]:
         """Pack by an algorithm of :func:`fastcollate.planning.pack`.
 
-        Lengths of sequences are rounded up to a multiple, and those of bins to another.
+        Lengths of sequences and of bins are rounded up, each to a multiple of its own.
         """
         lengths = checked_lengths("sequence_lengths", lengths, "sequence")
         sizes = -(-lengths // sequence_multiple) * sequence_multiple
         capacity = self.bin_capacity // bin_multiple * bin_multiple
         if algorithm != "balanced":
             check_capacity(lengths, sizes, capacity)
-        # Where no bin has room for a token, a sequence exceeds it anyway.
+        # With a capacity below 1, a sequence exceeds it anyway.
         plan = pack(sizes, max(capacity, 1), algorithm=algorithm, max_sequences=max_sequences)
         multiple = self.bin_count_multiple or 1
         count = -(-max(plan.num_bins, self.min_bin_count or 0) // multiple) * multiple
@@ -88,7 +88,7 @@ class BinPacker:
 
 
 def check_capacity(lengths: Integers, sizes: Integers, capacity: int) -> None:
-    """Check that bins have room for every sequence, by what its length is rounded up to."""
+    """Check that every sequence, its length rounded up, fits into a bin."""
     if (exceeds := sizes > capacity).any():
         index = int(exceeds.argmax())
         length, size = lengths[index], sizes[index]
@@ -100,7 +100,7 @@ def check_capacity(lengths: Integers, sizes: Integers, capacity: int) -> None:
 
 
 def unknown_algorithm(algorithm: Any, names: Iterable[str]) -> ValueError:
-    """Return the error for an algorithm of another name."""
+    """Return the error for an unknown algorithm."""
     return ValueError(
         f"Unknown packing algorithm: algorithm is {algorithm!r}; pass one of {', '.join(names)}"
     )

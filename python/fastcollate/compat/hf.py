@@ -1,4 +1,4 @@
-"""Padding-free batches, in place of those of ``transformers``."""
+"""Padding-free batches that replace those of ``transformers``."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ LABELS = FieldSpec("labels", "labels", align="sequence", dtype="int64")
 
 
 class DataCollatorWithFlattening:
-    """Join all examples to one row without padding, as transformers' class of this name does.
+    """Join all examples into one row without padding, as transformers' class of this name does.
 
-    Attention has to be told where examples begin: by the positions, which restart there, or by the
+    Attention needs the starts of examples: from the positions, which restart there, or from the
     arguments of flash attention.
 
     Parameters
@@ -30,21 +30,21 @@ class DataCollatorWithFlattening:
     return_tensors
         ``"pt"`` for torch tensors or ``"np"`` for NumPy arrays.
     return_position_ids
-        Whether to add ``position_ids``.
+        If True, add ``position_ids``.
     separator_id
         The label of each example's first token, which no token predicts.
     return_flash_attn_kwargs
-        Whether to add ``cu_seq_lens_q``, ``cu_seq_lens_k``, ``max_length_q`` and ``max_length_k``.
+        If True, add ``cu_seq_lens_q``, ``cu_seq_lens_k``, ``max_length_q`` and ``max_length_k``.
     return_seq_idx
-        Whether to add ``seq_idx``.
+        If True, add ``seq_idx``.
     position_ids_start
-        The position of each example's first token; 2 for RoBERTa and its kin.
+        The position of each example's first token; 2 for RoBERTa and similar models.
 
     Notes
     -----
     Written against transformers 5.23.0: ``DataCollatorWithFlattening`` of
-    ``transformers.data.data_collator``. Other than there, an example without tokens, and labels of
-    another number than tokens, are errors: there, the outputs come to differ in length.
+    ``transformers.data.data_collator``. Unlike there, an example without tokens, and labels of
+    another length than its tokens, are errors: in transformers, output lengths then differ.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class DataCollatorWithFlattening:
         ----------
         features
             N dicts: ``input_ids`` and, in all or none, ``labels``, each a list, array or tensor of
-            as many integers. Other keys are not looked at.
+            as many integers. Other keys are ignored.
         return_tensors, separator_id
             In place of those of the constructor.
 
@@ -84,8 +84,8 @@ class DataCollatorWithFlattening:
         -------
         dict
             ``input_ids``, ``labels`` and ``position_ids``, int64 (1, T); ``seq_idx``, the number of
-            each token's example, int32 (1, T); ``cu_seq_lens_q`` and ``cu_seq_lens_k``, where
-            examples begin and the last one ends, int32 (N + 1,); ``max_length_q`` and
+            each token's example, int32 (1, T); ``cu_seq_lens_q`` and ``cu_seq_lens_k``, the offsets
+            of examples, int32 (N + 1,); ``max_length_q`` and
             ``max_length_k``, ints. Without ``labels`` in the first example, the input ids are the
             labels.
 
@@ -96,9 +96,9 @@ class DataCollatorWithFlattening:
         KeyError
             An example has no ``input_ids``, or no ``labels`` while the first one has.
         ValueError
-            An example has no tokens, or a different number of labels; `return_tensors` is neither.
+            An example has no tokens, or a different number of labels; invalid `return_tensors`.
         TypeError
-            A value that is no integer.
+            A value is no integer.
         """
         array_type = self._array_type(return_tensors)
         if separator_id is None:
@@ -162,7 +162,7 @@ def _copy(array: Any) -> Any:
 
 
 def _as(array_type: str, array: np.ndarray) -> Any:
-    """Return an array as one of the batch's library."""
+    """Return an array in the batch's library."""
     if array_type == "numpy":
         return array
     import torch

@@ -1,4 +1,4 @@
-"""Packers of sequences, in place of those of ``nemo_rl.data.packing``."""
+"""Sequence packers that replace those of ``nemo_rl.data.packing``."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Bins: TypeAlias = list[list[int]]
 
 
 class PackingAlgorithm(enum.Enum):
-    """How sequences are packed."""
+    """Packing algorithms."""
 
     CONCATENATIVE = "concatenative"
     FIRST_FIT_DECREASING = "first_fit_decreasing"
@@ -36,7 +36,7 @@ class PackingAlgorithm(enum.Enum):
 
 
 class PackingMetrics:
-    """How full bins are, of one packing and summed over all of them.
+    """Bin utilization of one packing and aggregated over all.
 
     Notes
     -----
@@ -47,7 +47,7 @@ class PackingMetrics:
         self.reset()
 
     def reset(self) -> None:
-        """Forget everything."""
+        """Reset all metrics."""
         self.total_sequences = 0
         self.total_bins = 0
         self.total_sequence_length = 0
@@ -66,14 +66,14 @@ class PackingMetrics:
         bin_capacity: int,
         packing_time: float | None = None,
     ) -> dict[str, float]:
-        """Add a packing, and return what :meth:`calculate_stats_only` does.
+        """Add a packing, and return the result of :meth:`calculate_stats_only`.
 
         Parameters
         ----------
         sequence_lengths, bins, bin_capacity
-            As of that.
+            As in :meth:`calculate_stats_only`.
         packing_time
-            How long it took.
+            Duration of the packing.
         """
         stats = self.calculate_stats_only(sequence_lengths, bins, bin_capacity)
         utilization, waste_ratio = stats["average_utilization"], stats["waste_ratio"]
@@ -95,7 +95,7 @@ class PackingMetrics:
     def calculate_stats_only(
         self, sequence_lengths: Sequence[int], bins: Bins, bin_capacity: int
     ) -> dict[str, float]:
-        """Return numbers about a packing, without adding it.
+        """Return the statistics of a packing, without adding it.
 
         Parameters
         ----------
@@ -104,17 +104,17 @@ class PackingMetrics:
         bins
             The sequences of each bin.
         bin_capacity
-            How many tokens a bin holds.
+            Capacity of a bin in tokens.
 
         Returns
         -------
         dict
             ``num_sequences``, ``num_bins``, ``total_sequence_length`` and ``total_bin_capacity``;
             ``total_waste``, the difference of these two; ``average_utilization`` and
-            ``waste_ratio``, both over the capacity; ``bin_balance``, which is 1 less the standard
-            deviation of bins' utilization over its average; ``theoretical_min_bins``, that would
-            hold all tokens if they could be split, and ``bin_efficiency``, that over the number of
-            bins. All are 0 where there are no bins.
+            ``waste_ratio``, both over the capacity; ``bin_balance``, 1 minus the standard deviation
+            of bin utilization over its average; ``theoretical_min_bins``, enough for all tokens if
+            sequences could be split, and ``bin_efficiency``, that over the number of bins. All are
+            0 without bins.
 
         Raises
         ------
@@ -144,14 +144,14 @@ class PackingMetrics:
         }
 
     def get_aggregated_stats(self) -> dict[str, float]:
-        """Return numbers about all packings together; none if there were none.
+        """Return the statistics of all packings together; none if there were none.
 
         Returns
         -------
         dict
             ``total_sequences`` and ``total_bins``; ``average_``, ``min_`` and ``max_utilization``;
             ``average_``, ``min_`` and ``max_waste_ratio``; ``average_bin_count``;
-            ``bin_efficiency``; ``average_packing_time`` if any were told.
+            ``bin_efficiency``; ``average_packing_time`` if any were given.
         """
         if not self.bin_utilizations:
             return {}
@@ -174,7 +174,7 @@ class PackingMetrics:
         return stats
 
     def print_aggregated_stats(self) -> None:
-        """Print what :meth:`get_aggregated_stats` returns."""
+        """Print the result of :meth:`get_aggregated_stats`."""
         stats = self.get_aggregated_stats()
         if not stats:
             print("No packing was measured yet.")
@@ -183,23 +183,23 @@ class PackingMetrics:
 
 
 class SequencePacker(BinPacker):
-    """What packs sequences into bins: the base of the four packers.
+    """Packs sequences into bins: the base class of the four packers.
 
     Parameters
     ----------
     bin_capacity
-        How many tokens a bin holds.
+        Capacity of a bin in tokens.
     collect_metrics
-        Whether to add up :attr:`metrics` of all that is packed.
+        If True, collect :attr:`metrics` of all packings.
     min_bin_count
-        How many bins there are at least; None for any number.
+        Least number of bins; None for any.
     bin_count_multiple
-        What the number of bins is a multiple of; None for any number.
+        The number of bins is a multiple of this; None for any.
 
     Attributes
     ----------
     metrics : PackingMetrics or None
-        What has been packed, if that is collected.
+        Metrics of all packings, if collected.
 
     Raises
     ------
@@ -229,14 +229,14 @@ class SequencePacker(BinPacker):
         Returns
         -------
         list[list[int]]
-            The sequences of each bin. Where there are to be more bins than sequences need, these
-            are the last, with one sequence each that was the last of one of the largest bins.
+            The sequences of each bin. Bins beyond those that sequences need come last, each with
+            the last sequence of one of the largest bins.
 
         Raises
         ------
         ValueError
-            A sequence exceeds the capacity or is of a negative length; there are to be more bins
-            than sequences.
+            A sequence exceeds the capacity or has a negative length; more bins are required than
+            there are sequences.
         """
         bins = self._packed(sequence_lengths)
         if self.collect_metrics and self.metrics is not None:
@@ -247,21 +247,21 @@ class SequencePacker(BinPacker):
         raise NotImplementedError(f"{type(self).__name__} cannot pack; call get_packer")
 
     def reset_metrics(self) -> None:
-        """Forget what has been packed."""
+        """Reset the metrics."""
         if self.metrics is not None:
             self.metrics.reset()
 
     def compute_metrics(self, sequence_lengths: Sequence[int], bins: Bins) -> dict[str, float]:
-        """Return numbers about a packing: :meth:`PackingMetrics.calculate_stats_only`."""
+        """Return the statistics of a packing: :meth:`PackingMetrics.calculate_stats_only`."""
         metrics = self.metrics or PackingMetrics()
         return metrics.calculate_stats_only(sequence_lengths, bins, self.bin_capacity)
 
     def get_aggregated_metrics(self) -> dict[str, float]:
-        """Return numbers about all packings: :meth:`PackingMetrics.get_aggregated_stats`."""
+        """Return the statistics of all packings: :meth:`PackingMetrics.get_aggregated_stats`."""
         return {} if self.metrics is None else self.metrics.get_aggregated_stats()
 
     def print_metrics(self) -> None:
-        """Print numbers about all packings."""
+        """Print the statistics of all packings."""
         if self.metrics is None:
             print("Metrics are not collected; pass collect_metrics=True to the packer.")
         else:
@@ -269,10 +269,10 @@ class SequencePacker(BinPacker):
 
 
 class ConcatenativePacker(SequencePacker):
-    """Put sequences into a bin as they come, until the next one has no room."""
+    """Put sequences into a bin in order, until the next one does not fit."""
 
     max_sequences_per_bin: ClassVar[int] = -1
-    """How many sequences a bin holds at most; -1 for any number."""
+    """Most sequences of a bin; -1 for any number."""
 
     def _packed(self, lengths: Sequence[int]) -> Bins:
         most = self.max_sequences_per_bin
@@ -280,14 +280,14 @@ class ConcatenativePacker(SequencePacker):
 
 
 class FirstFitDecreasingPacker(SequencePacker):
-    """Put each sequence, the longest first, into the first bin that has room."""
+    """Put each sequence, the longest first, into the first bin with room."""
 
     def _packed(self, lengths: Sequence[int]) -> Bins:
         return self._bins(lengths, "ffd")
 
 
 class FirstFitShufflePacker(SequencePacker):
-    """Put each sequence, in an order of Python's global generator, where there is room first."""
+    """Put each sequence, shuffled by Python's global generator, into the first bin with room."""
 
     def _packed(self, lengths: Sequence[int]) -> Bins:
         sizes = checked_lengths("sequence_lengths", lengths, "sequence")
@@ -299,10 +299,10 @@ class FirstFitShufflePacker(SequencePacker):
 
 
 class ModifiedFirstFitDecreasingPacker(SequencePacker):
-    """Pack by classes of sizes: the modified first fit decreasing of Johnson and Garey.
+    """Pack by size classes: the modified first fit decreasing of Johnson and Garey.
 
-    As in NeMo-RL, sequences have to have tokens. No bin is empty: older versions of NeMo-RL kept an
-    empty one where bins of one sequence that is longer than half the capacity hold all others too.
+    As in NeMo-RL, sequences must have tokens. No bin is empty: older versions of NeMo-RL kept an
+    empty one if the bins of sequences longer than half the capacity hold all others too.
     """
 
     def _packed(self, lengths: Sequence[int]) -> Bins:
@@ -337,17 +337,17 @@ def get_packer(
     algorithm
         A :class:`PackingAlgorithm`, NeMo-RL's or the one here, or its name in any case.
     bin_capacity, collect_metrics, min_bin_count, bin_count_multiple
-        As of :class:`SequencePacker`.
+        As in :class:`SequencePacker`.
 
     Returns
     -------
     SequencePacker
-        One whose ``pack`` gives the same bins as NeMo-RL's, in less time.
+        A packer whose ``pack`` gives the same bins as NeMo-RL's, in less time.
 
     Raises
     ------
     ValueError
-        An algorithm of another name, or a number of bins that cannot be.
+        An unknown algorithm, or an invalid number of bins.
 
     Notes
     -----

@@ -1,4 +1,4 @@
-"""Packing of datasets, in place of that of ``trl``."""
+"""Packing of datasets that replaces that of ``trl``."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ __all__ = ["pack_dataset"]
 STRATEGIES = ("bfd", "bfd_split", "wrapped")
 
 SEQ_LENGTHS = "seq_lengths"
-"""The column that says which sequences a packed row is made of."""
+"""The column of the sequence lengths of a packed row."""
 
 
 def pack_dataset(
@@ -36,35 +36,35 @@ def pack_dataset(
     Parameters
     ----------
     dataset
-        A table whose columns are all lists, of as many values in every column: anything that hands
-        over Arrow (``pyarrow``, ``polars``, ``duckdb``, ...), or a ``Dataset``, ``DatasetDict``,
+        A table of list columns, with equal row lengths in every column: any object that exports
+        Arrow (``pyarrow``, ``polars``, ``duckdb``, ...), or a ``Dataset``, ``DatasetDict``,
         ``IterableDataset`` or ``IterableDatasetDict`` of ``datasets``.
     seq_length
-        How many tokens a packed row has at most.
+        Most tokens of a packed row.
     strategy
-        ``"bfd"``: best fit decreasing. What a sequence has beyond `seq_length` is cut off, and a
-        warning says so. ``"bfd_split"``: the same, but what is beyond becomes sequences of its own.
-        ``"wrapped"``: all sequences one after the other, cut every `seq_length` tokens.
+        ``"bfd"``: best fit decreasing. Tokens beyond `seq_length` are cut off with a warning.
+        ``"bfd_split"``: the same, but tokens beyond become sequences of their own. ``"wrapped"``:
+        all sequences one after the other, cut every `seq_length` tokens.
     map_kwargs
-        More arguments for the method ``map`` of datasets. That packs every 1,000 rows by
-        themselves, unless ``batch_size`` says otherwise; a table is packed as a whole.
+        More arguments for the method ``map`` of datasets, which packs in batches of 1,000 rows
+        unless ``batch_size`` is given; a table is packed as a whole.
 
     Returns
     -------
     pyarrow.Table or Dataset
-        The packed rows, for a dataset the same kind of it in the same format. But for
-        ``"wrapped"``, there is a column ``seq_lengths`` more: the lengths of each row's sequences.
-        Sequences without tokens, and None in place of a sequence, are left out.
+        The packed rows; for a dataset, of its type and format. Except with ``"wrapped"``, there is
+        an additional column ``seq_lengths``: the lengths of each row's sequences. Sequences without
+        tokens, and None in place of a sequence, are left out.
 
     Raises
     ------
     ValueError
-        A strategy of another name; `seq_length` is not positive; rows with more values in one
-        column than in another; no columns.
+        An unknown strategy; `seq_length` is not positive; rows with more values in one column than
+        in another; no columns.
     TypeError
         A column that is not of lists; an argument of another type than above.
     KeyError
-        There is a column ``seq_lengths`` already, and the strategy makes one.
+        A column ``seq_lengths`` exists already, and the strategy makes one.
     ImportError
         ``pyarrow`` is not installed.
 
@@ -76,8 +76,8 @@ def pack_dataset(
     Notes
     -----
     Written against TRL 1.16.0: ``pack_dataset`` of ``trl.data_utils``, with the same rows in the
-    same order. Other than there, a table can be passed, and columns that view parts of larger ones
-    or nothing but sequences without tokens can be packed.
+    same order. Unlike in TRL, a table can be passed, and columns that are views of larger ones or
+    have only empty sequences can be packed.
     """
     if strategy not in STRATEGIES:
         raise ValueError(
@@ -132,10 +132,10 @@ def _format(dataset: Any) -> dict[str, Any]:
 
 
 def _packed_batch(examples: Any, seq_length: int, strategy: str) -> Any:
-    """Pack a batch of a dataset. A function of the module, so that results of it are cached."""
+    """Pack a batch of a dataset. At module level, so that its results are cached."""
     packed, cut = _packed(examples, seq_length, strategy)
     if len(cut) > 0:
-        # In the same words for every batch: so they are shown once.
+        # The same text for every batch, so that it is shown once.
         warnings.warn(
             f"sequences of more than seq_length={seq_length} tokens are cut off; "
             "pass strategy='bfd_split' to keep all tokens",
@@ -145,7 +145,7 @@ def _packed_batch(examples: Any, seq_length: int, strategy: str) -> Any:
 
 
 def _as_table(dataset: Any) -> Any:
-    """Return a pyarrow table over the memory of whatever hands over Arrow."""
+    """Return a pyarrow table over the memory of an object that exports Arrow."""
     import pyarrow as pa
 
     if isinstance(dataset, pa.Table):
@@ -160,7 +160,7 @@ def _as_table(dataset: Any) -> Any:
 
 
 def _packed(table: Any, seq_length: int, strategy: str) -> tuple[Any, Integers]:
-    """Pack a table, and say by how much sequences were cut off that were."""
+    """Pack a table; also return the lengths that were cut off sequences."""
     import pyarrow as pa
 
     columns, starts, lengths = _columns(table)
@@ -185,29 +185,29 @@ def _packed(table: Any, seq_length: int, strategy: str) -> tuple[Any, Integers]:
 
 
 class _Parts(NamedTuple):
-    """What packed rows are made of: parts of rows, one after the other."""
+    """The parts of rows that form packed rows, one after the other."""
 
     rows: Integers
     """The row of each part."""
     starts: Integers
-    """Where a part begins in its row."""
+    """The offset of each part in its row."""
     lengths: Integers
-    """How many values it has."""
+    """The number of values of each part."""
     offsets: Integers
-    """Where packed rows begin among the values, and where the last one ends."""
+    """Offsets of packed rows in the values, with the end."""
     bins: Integers | None
-    """The same among the parts, unless packed rows begin amid parts."""
+    """Offsets of packed rows in the parts; None if rows begin inside parts."""
 
 
 def _wrapped(lengths: Integers, seq_length: int) -> _Parts:
-    """Cut all rows, one after the other, every so many values."""
+    """Cut all rows, one after the other, every `seq_length` values."""
     rows, total = np.arange(len(lengths)), lengths.sum()
     offsets = np.append(np.arange(0, total, seq_length), total)
     return _Parts(rows, np.zeros_like(rows), lengths, offsets, None)
 
 
 def _best_fit(lengths: Integers, seq_length: int) -> _Parts:
-    """Pack rows, those that are too long in parts; rows without values have none."""
+    """Pack rows, splitting those that are too long; empty rows have no part."""
     counts = -(-lengths // seq_length)
     rows = np.repeat(np.arange(len(lengths)), counts)
     starts = (np.arange(len(rows)) - offsets_of(counts)[rows]) * seq_length
@@ -217,7 +217,7 @@ def _best_fit(lengths: Integers, seq_length: int) -> _Parts:
 
 
 def _columns(table: Any) -> tuple[list[Any], list[Integers], Integers]:
-    """Return columns in one piece, where their rows begin, and how many values each row has."""
+    """Return contiguous columns, their row starts, and the number of values of each row."""
     import pyarrow as pa
 
     if table.num_columns == 0:

@@ -1,4 +1,4 @@
-"""Metrics of rollouts, in place of ``get_rollout_metrics`` of ``skyrl.train.generators.utils``."""
+"""Metrics of rollouts: ``get_rollout_metrics`` of ``skyrl.train.generators.utils``."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def rollout_metrics(
     Returns
     -------
     dict[str, float]
-        SkyRL's metrics that need nothing else, in its order.
+        SkyRL's metrics that need no other inputs, in its order.
     """
     tokens = np.array([len(response) for response in responses])
     totals = np.array(
@@ -59,6 +59,6 @@ def _mean(counts: Any) -> Any:
 
 
 def _turn_lengths(mask: Any) -> Any:
-    """Return how long the spans of a mask are that are not 0."""
+    """Return the lengths of a mask's nonzero spans."""
     edges = np.flatnonzero(np.diff(np.asarray(mask) != 0, prepend=False, append=False))
     return edges[1::2] - edges[::2]

@@ -1,4 +1,4 @@
-"""Packers of sequences, in place of those of ``skyrl.train.dataset.bin_packing``."""
+"""Sequence packers that replace those of ``skyrl.train.dataset.bin_packing``."""
 
 from __future__ import annotations
 
@@ -10,27 +10,27 @@ from fastcollate.compat.bin_packers import BinPacker, unknown_algorithm
 
 
 class PackingStrategy(enum.Enum):
-    """How sequences are packed."""
+    """Packing algorithms."""
 
     FIRST_FIT_DECREASING = "first_fit_decreasing"
     BALANCED = "balanced"
 
 
 class SeqPacker(BinPacker):
-    """What packs sequences into bins: :class:`FirstFitDecreasing` or :class:`Balanced`.
+    """Packs sequences into bins: :class:`FirstFitDecreasing` or :class:`Balanced`.
 
     Parameters
     ----------
     bin_capacity
-        How many tokens a bin holds.
+        Capacity of a bin in tokens.
     min_bin_count
-        How many bins there are at least, such as the data-parallel ranks; None for any number.
+        Least number of bins, such as the number of data-parallel ranks; None for any.
     bin_count_multiple
-        What the number of bins is a multiple of, such as the same; None for any number.
+        The number of bins is a multiple of this, such as the number of ranks; None for any.
     sequence_length_multiple
-        What the tokens of each sequence are rounded up to a multiple of.
+        The length of each sequence is rounded up to a multiple of this.
     packed_length_multiple
-        What the tokens of a bin are rounded up to a multiple of.
+        The length of each bin is rounded up to a multiple of this.
 
     Raises
     ------
@@ -69,14 +69,14 @@ class SeqPacker(BinPacker):
         Returns
         -------
         list[list[int]]
-            The sequences of each bin. Where there are to be more bins than sequences need, these
-            are the last, with one sequence each that was the last of one of the largest bins.
+            The sequences of each bin. Bins beyond those that sequences need come last, each with
+            the last sequence of one of the largest bins.
 
         Raises
         ------
         ValueError
-            A sequence exceeds the capacity (:class:`FirstFitDecreasing` only) or is of a negative
-            length; there are to be more bins than sequences.
+            A sequence exceeds the capacity (:class:`FirstFitDecreasing` only) or has a negative
+            length; more bins are required than there are sequences.
         """
         return self._bins(
             sequence_lengths,
@@ -87,15 +87,15 @@ class SeqPacker(BinPacker):
 
 
 class FirstFitDecreasing(SeqPacker):
-    """Put each sequence, the longest first, into the first bin that has room: few bins."""
+    """Put each sequence, the longest first, into the first bin with room: few bins."""
 
     _algorithm = "ffd"
 
 
 class Balanced(SeqPacker):
-    """Put each sequence, the longest first, into the emptiest bin: bins that are equally full.
+    """Put each sequence, the longest first, into the emptiest bin: evenly filled bins.
 
-    A sequence that exceeds the capacity has a bin of its own.
+    A sequence that exceeds the capacity gets a bin of its own.
     """
 
     _algorithm = "balanced"
@@ -129,12 +129,12 @@ def make_seq_packer(
     Returns
     -------
     SeqPacker
-        One whose ``pack`` gives the same bins as SkyRL's, in less time.
+        A packer whose ``pack`` gives the same bins as SkyRL's, in less time.
 
     Raises
     ------
     ValueError
-        An algorithm of another name, or a number of bins that cannot be.
+        An unknown algorithm, or an invalid number of bins.
 
     Notes
     -----

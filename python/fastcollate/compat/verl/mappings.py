@@ -15,13 +15,13 @@ from fastcollate.plan.lengths import Integers
 
 
 def is_tensordict(value: Any) -> bool:
-    """Say whether something is a TensorDict. Where tensordict was not imported, nothing is."""
+    """Return True for a TensorDict; always False if tensordict was not imported."""
     tensordict = sys.modules.get("tensordict")
     return tensordict is not None and isinstance(value, tensordict.TensorDictBase)
 
 
 def set_object(data: Any, key: str, value: Any) -> None:
-    """Keep a value that belongs to no row."""
+    """Set a value that belongs to no row."""
     if is_tensordict(data):
         from tensordict.tensorclass import NonTensorData
 
@@ -40,13 +40,13 @@ def get_object(data: Any, key: str, default: Any) -> Any:
 
 
 def picked(data: Any, num_rows: int, rows: Sequence[int]) -> Any:
-    """Return some rows of all values that have one item per row; others stay as they are."""
+    """Return the given rows of all values that have one item per row; others stay unchanged."""
     index = np.array(rows, np.int64)
     if is_tensordict(data):
         import torch
         from tensordict import TensorDict
 
-        # Read wrapped, so that what belongs to no row is told from what does.
+        # Read wrapped, to distinguish values that belong to no row.
         source = {key: _picked(data.get(key), num_rows, index) for key in data.keys()}  # noqa: SIM118
         return TensorDict(source, batch_size=torch.Size([len(rows)]))
     return {key: _picked(value, num_rows, index) for key, value in data.items()}
@@ -73,7 +73,7 @@ def _picked(value: Any, num_rows: int, rows: Integers) -> Any:
 
 
 def _picked_nested(value: Any, rows: Integers) -> Any:
-    """Return some rows of a nested tensor as a jagged one."""
+    """Return the given rows of a nested tensor as a jagged one."""
     import torch
 
     if value.layout is not torch.jagged:
@@ -89,5 +89,5 @@ def _picked_nested(value: Any, rows: Integers) -> Any:
 
 
 def jagged_lengths(value: Any) -> Integers:
-    """Return how long the rows of a jagged nested tensor are, int64 (rows,)."""
+    """Return the row lengths of a jagged nested tensor, int64 (rows,)."""
     return jagged_rows("a jagged tensor", value)[1]

@@ -1,4 +1,4 @@
-"""Padding and no padding, in place of ``verl.workers.utils.padding``."""
+"""Padding conversions that replace ``verl.workers.utils.padding``."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def left_right_2_no_padding(data: Any) -> Any:
-    """Take the padding out of a batch, in place.
+    """Remove the padding of a batch, in place.
 
     Parameters
     ----------
@@ -22,17 +22,18 @@ def left_right_2_no_padding(data: Any) -> Any:
         A TensorDict or dict of B rows with tensors ``input_ids`` ``(B, S)``, ``attention_mask``
         ``(B, S)``, ``response_mask`` ``(B, R)`` and ``position_ids`` ``(B, S)`` or ``(B, 4, S)``;
         there may be ``loss_mask`` ``(B, R)``, ``routed_experts`` ``(B, S, layers, topk)`` and, both
-        or none, ``teacher_logprobs`` and ``teacher_ids`` ``(B, S, topk)``. Tokens are where the
-        attention mask is not 0, wherever these lie.
+        or none, ``teacher_logprobs`` and ``teacher_ids`` ``(B, S, topk)``. Tokens are at nonzero
+        attention mask, in any columns.
 
     Returns
     -------
     TensorDict or dict
-        `data` itself. ``input_ids``, ``position_ids`` and, where they are there and not nested yet,
+        `data` itself. ``input_ids``, ``position_ids`` and, if present and not nested yet,
         ``routed_experts`` and the teacher's are jagged nested tensors of the tokens of each row;
         ``loss_mask`` and ``response_mask`` are both the given loss mask or, without one that
         differs, the given response mask; ``max_seq_len`` is S and ``max_response_len`` R;
-        ``indices`` are the places of tokens in ``B * S``, int64 (tokens,). All else stays as it is.
+        ``indices`` are the flat indices of tokens in ``B * S``, int64 (tokens,). Other values stay
+        unchanged.
 
     Raises
     ------
@@ -67,7 +68,7 @@ def left_right_2_no_padding(data: Any) -> Any:
     indices = mask.flatten().nonzero().flatten()
     set_object(data, "indices", indices)
     offsets = torch.nn.functional.pad((mask != 0).sum(-1).cumsum(0), (1, 0))
-    cu_seqlens = offsets.to(torch.int32)  # as flash-attention wants them
+    cu_seqlens = offsets.to(torch.int32)  # the dtype for flash-attention
 
     def tokens(padded: torch.Tensor, offsets: torch.Tensor) -> torch.Tensor:
         return torch.nested.nested_tensor_from_jagged(padded.flatten(0, 1)[indices], offsets)
@@ -100,9 +101,9 @@ def _trained(data: Any) -> Any:
 
 
 def no_padding_2_padding(tensor: torch.Tensor, data: Any) -> torch.Tensor:
-    """Take a model's outputs for responses out of those for all tokens, and pad them.
+    """Select a model's outputs for responses from those for all tokens, and pad them.
 
-    What predicts a token stands one place before it.
+    A token is predicted at the position before it.
 
     Parameters
     ----------
@@ -122,10 +123,10 @@ def no_padding_2_padding(tensor: torch.Tensor, data: Any) -> torch.Tensor:
     Raises
     ------
     AssertionError
-        There are other numbers of tokens than rows have; a row has no prompt, whose last token
-        predicts the first of the response; the attention mask is nested.
+        The number of tokens differs from the rows'; a row has no prompt, whose last token predicts
+        the first of the response; the attention mask is nested.
     KeyError
-        Something is missing in `data`.
+        A key is missing in `data`.
 
     Notes
     -----

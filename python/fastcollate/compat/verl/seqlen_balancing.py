@@ -1,4 +1,4 @@
-"""Balancing, in place of ``verl.utils.seqlen_balancing``."""
+"""Balancing functions that replace ``verl.utils.seqlen_balancing``."""
 
 from __future__ import annotations
 
@@ -18,34 +18,34 @@ from fastcollate.plan.partitioning import lists_of
 from fastcollate.plan.shard import Shard
 
 NEVER = 1 << 62
-"""More micro-batches than there can be."""
+"""A number of micro-batches that is never reached."""
 
 DEVICES = {"nccl": "cuda", "hccl": "npu", "xccl": "xpu"}
-"""Where numbers have to be that go through such a backend of ``torch.distributed``."""
+"""The device type that each ``torch.distributed`` backend needs for its tensors."""
 
 
 MAX_PARTS = 1 << 24
-"""How many parts there may be: each is a list, of nothing if need be."""
+"""Most parts: each is a list, even if empty."""
 
 
 def karmarkar_karp(seqlen_list: Any, k_partitions: int, equal_size: bool) -> list[list[int]]:
-    """Part numbers so that all parts have about the same sum, by the largest differencing method.
+    """Partition numbers into parts of about equal sums, by the largest differencing method.
 
     Parameters
     ----------
     seqlen_list
-        N numbers that are finite and not negative, such as lengths or workloads: a list, a tensor
-        or an array (N,).
+        N finite, non-negative numbers, such as lengths or workloads: a list, a tensor or an array
+        (N,).
     k_partitions
         Number of parts.
     equal_size
-        Whether all parts are to have as many items, N / `k_partitions`.
+        If True, all parts have N / `k_partitions` items.
 
     Returns
     -------
     list[list[int]]
-        The indices of each part, in the order in which it grew; the parts with the largest sum
-        first. Without `equal_size`, parts are empty where there are too few numbers.
+        The indices of each part, in the order in which they were added; parts by descending sum.
+        Without `equal_size`, parts are empty if there are too few numbers.
 
     Raises
     ------
@@ -56,15 +56,15 @@ def karmarkar_karp(seqlen_list: Any, k_partitions: int, equal_size: bool) -> lis
     ZeroDivisionError
         `k_partitions` is 0, with `equal_size`.
     ValueError
-        A number is negative or not finite, which verl does not look at.
+        A number is negative or not finite, which verl does not check.
     TypeError
         An argument is of another type than above.
 
     Notes
     -----
     ``verl.utils.seqlen_balancing.karmarkar_karp`` of verl 0.9.1, the same indices in the same
-    order. Numbers of a tensor or array are added in its dtype, as there, but for integers, which
-    are added exactly, and floats of 16 bits, which are added in float32.
+    order. Numbers of a tensor or array are added in its dtype, as in verl, except integers, which
+    are added exactly, and 16-bit floats, which are added in float32.
     """
     weights = checked_weights("seqlen_list has", seqlen_list, "item")
     if k_partitions > MAX_PARTS:
@@ -75,24 +75,24 @@ def karmarkar_karp(seqlen_list: Any, k_partitions: int, equal_size: bool) -> lis
 def get_seqlen_balanced_partitions(
     seqlen_list: Any, k_partitions: int, equal_size: bool
 ) -> list[list[int]]:
-    """Part numbers as :func:`karmarkar_karp` does, into parts of which none is empty.
+    """Partition numbers as :func:`karmarkar_karp`, into non-empty parts.
 
     Parameters
     ----------
     seqlen_list, k_partitions, equal_size
-        As there.
+        As in :func:`karmarkar_karp`.
 
     Returns
     -------
     list[list[int]]
-        The indices of each part, ascending; the parts with the largest sum first.
+        The indices of each part, ascending; parts by descending sum.
 
     Raises
     ------
     AssertionError
-        There are fewer numbers than parts; or as there.
+        There are fewer numbers than parts; or as in :func:`karmarkar_karp`.
     IndexError, ZeroDivisionError, ValueError, TypeError
-        As there.
+        As in :func:`karmarkar_karp`.
 
     Notes
     -----
@@ -133,10 +133,10 @@ def rearrange_micro_batches(
     use_dynamic_bsz_balance: bool = True,
     force_group_size: int = 1,
 ) -> tuple[list[Any], list[list[int]]]:
-    """Split a rank's batch into micro-batches of about the same work and not too many tokens.
+    """Split a rank's batch into micro-batches of about equal cost within a token limit.
 
-    The smallest number of micro-batches is taken with which a Karmarkar-Karp partition by
-    ``24576 * L + L * L`` of rows of L tokens has no more than `max_token_len` tokens in each.
+    Takes the smallest number of micro-batches for which a Karmarkar-Karp partition by the cost
+    ``24576 * L + L * L`` of rows of L tokens has at most `max_token_len` tokens in each.
 
     Parameters
     ----------
@@ -145,27 +145,27 @@ def rearrange_micro_batches(
         ``input_ids``, a jagged nested tensor or a :class:`fastcollate.Ragged`, or
         ``attention_mask`` ``(N, S)``, a tensor or an array.
     max_token_len
-        How many tokens a micro-batch has at most.
+        Most tokens of a micro-batch.
     dp_group
-        The ``torch.distributed`` group of data-parallel ranks. All of them have to call this.
+        The ``torch.distributed`` group of data-parallel ranks. All of them must call this.
     num_batches_divided_by
-        What the number of micro-batches is a multiple of.
+        The number of micro-batches is a multiple of this.
     same_micro_num_in_dp
-        Whether all ranks of the group are to have as many micro-batches.
+        If True, all ranks of the group get the same number of micro-batches.
     min_num_micro_batch
-        How many micro-batches there are at least.
+        Least number of micro-batches.
     use_dynamic_bsz_balance
-        Whether micro-batches that cost least come at both ends; else they come as partitioned, the
-        costliest first.
+        If True, the cheapest micro-batches come at both ends; else the order is that of the
+        partition, the costliest first.
     force_group_size
-        How many rows that follow each other stay together.
+        Number of consecutive rows that stay together.
 
     Returns
     -------
     micro_batches : list
-        Of what `batch` is. In a TensorDict or dict, arrays, tensors (nested ones come jagged),
-        ``Ragged`` and, in a dict, lists with N items have those of the micro-batch's rows; all else
-        stays as it is. Micro-batches of a Batch are what its ``select`` returns.
+        Of the type of `batch`. In a TensorDict or dict, arrays, tensors (nested ones as jagged),
+        ``Ragged`` and, in a dict, lists with N items have the items of the micro-batch's rows;
+        other values stay unchanged. Micro-batches of a Batch are made by its ``select``.
     indices : list[list[int]]
         The rows of each micro-batch, ascending.
 
@@ -173,19 +173,18 @@ def rearrange_micro_batches(
     ------
     AssertionError
         `max_token_len` is less than the width S, or, without one, than the longest row; N is no
-        multiple of `force_group_size`. Other ranks of the group get a ValueError then.
+        multiple of `force_group_size`. Other ranks of the group then get a ValueError.
     ValueError
-        There are no rows, or too few of them for so many micro-batches; rows that stay together
-        have more tokens than `max_token_len`; `num_batches_divided_by` or `force_group_size` is
-        below 1.
+        There are no rows, or too few for the number of micro-batches; rows that stay together have
+        more tokens than `max_token_len`; `num_batches_divided_by` or `force_group_size` is below 1.
     TypeError
         An argument is of another type than above.
 
     Notes
     -----
     ``verl.utils.seqlen_balancing.rearrange_micro_batches`` of verl 0.9.1. There, ranks of a group
-    hang if one of them refuses its batch; here they talk to each other less often, so all of them
-    have to use the same one of the two.
+    hang if one of them rejects its batch; here they communicate less often, so all ranks must use
+    the same implementation.
     """
     limit = checked_integer("max_token_len", max_token_len, "a number of tokens")
     group_size = checked_count("force_group_size", force_group_size, "a number of rows")
@@ -235,7 +234,7 @@ def rearrange_micro_batches(
 
 
 def _refusal(num_rows: int, longest: int, limit: int, group_size: int) -> Exception | None:
-    """Say what is wrong with a rank's own batch, before it talks to the others."""
+    """Return the error of a rank's own batch, if any, before communicating."""
     if num_rows == 0:
         return ValueError("batch has no rows; pass at least one")
     if limit < longest:
@@ -252,7 +251,7 @@ def _refusal(num_rows: int, longest: int, limit: int, group_size: int) -> Except
 
 
 class _Ranks:
-    """The ranks that have to agree."""
+    """The ranks that must agree."""
 
     def __init__(self, group: Any | None) -> None:
         self.group = None
@@ -262,7 +261,7 @@ class _Ranks:
             self.group = group if distributed.is_initialized() else None
 
     def most(self, *numbers: int) -> list[int]:
-        """Return the largest of all ranks' numbers, place by place."""
+        """Return the elementwise maximum over all ranks."""
         if self.group is None:
             return list(numbers)
         import torch
@@ -276,7 +275,7 @@ class _Ranks:
 
 
 def _lengths(batch: Any) -> tuple[Integers, int]:
-    """Return the tokens of each row, and how wide rows are."""
+    """Return the tokens of each row, and the width."""
     if isinstance(batch, Batch):
         lengths = batch.plan.prompt_lens + batch.plan.response_lens
         return lengths, int(lengths.max(initial=0))

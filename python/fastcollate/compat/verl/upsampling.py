@@ -1,4 +1,4 @@
-"""Upsampling a batch of trajectories, in place of ``verl.trainer.ppo.padding_utils``."""
+"""Upsampling of trajectories that replaces ``verl.trainer.ppo.padding_utils``."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ ZEROS = {
     "rm_scores": "float32",
     "rollout_log_probs": "float32",
 }
-"""What a synthetic row always has: zeros of this dtype, one for each response token."""
+"""Fields that a synthetic row always has: zeros of this dtype, one per response token."""
 
 PARTS = (
     *(
@@ -62,17 +62,17 @@ PARTS = (
     ),
     (0, "prompt", PROMPT_LENGTH),
 )
-"""Along which dimension a field can have a value per token of what: the first that fits, and how
-many tokens of it a synthetic row has. Values per prompt token are the rarest."""
+"""Alignments of a field's values per token: the first dimension that fits, and the tokens of it in
+a synthetic row. Values per prompt token are the rarest."""
 
 NUMBERS = (bool, int, float, np.bool_, np.number)
 
 IMAGES = ("multi_modal_inputs", "multi_modal_data")
-"""What belongs to images, of which a synthetic row has none."""
+"""Fields of images, of which a synthetic row has none."""
 
 
 class _Lengths(NamedTuple):
-    """Tokens of a sample; None where nothing says how many."""
+    """Token counts of a sample; None if unknown."""
 
     prompt: int | None
     response: int | None
@@ -80,7 +80,7 @@ class _Lengths(NamedTuple):
 
 
 class _Tokens(NamedTuple):
-    """Where a field has its tokens, and how many of them a synthetic row has."""
+    """The token dimension of a field, and its tokens in a synthetic row."""
 
     axis: int
     number: int
@@ -119,7 +119,7 @@ def upsample_batch(
     actor_mini_batch_rows: int | None = None,
     critic_mini_batch_rows: int | None = None,
 ) -> tuple[Sequence[Mapping[str, Any]], Sequence[Mapping[str, Any]]] | Batch:
-    """Append synthetic rows, until every rank and every mini-batch has as many rows as the others.
+    """Append synthetic rows until all ranks and mini-batches have equally many rows.
 
     The number of rows becomes the next multiple of the least common multiple of all three numbers.
     (The largest of them is not enough: 8 ranks and mini-batches of 12 need 24 rows, not 12.)
@@ -130,33 +130,32 @@ def upsample_batch(
         A dict for each of N trajectories, as :func:`construct_minimal_padding_template` takes it;
         or a :class:`fastcollate.Batch` of N rows.
     tags
-        A dict for each of them; none for a batch.
+        A dict for each sample; none for a batch.
     dp_size
-        Data-parallel ranks, at least 1.
+        Number of data-parallel ranks, at least 1.
     eos_token_id
-        The token that synthetic rows are made of.
+        The token of synthetic rows.
     actor_mini_batch_rows
         Rows of a mini-batch of the actor, in verl ``ppo_mini_batch_size * rollout.n``. None while
-        the actor is not updated, which is where ``trainer.critic_warmup`` is above the step.
+        the actor is not updated: ``trainer.critic_warmup`` is above the step.
     critic_mini_batch_rows
-        The same for the critic, and None if there is none.
+        The same for the critic; None if there is none.
 
     Returns
     -------
     tuple or Batch
         Samples and tags, or a batch as wide as the one passed, with the synthetic rows of
-        :meth:`fastcollate.Batch.select`. If N is a multiple already, these are the arguments
-        themselves; else they are new lists of the N dicts that were passed, and of new ones after
-        them.
+        :meth:`fastcollate.Batch.select`. If N is a multiple already, the arguments themselves; else
+        new lists of the N given dicts followed by new ones.
 
-        A synthetic row and its tag are what :func:`construct_minimal_padding_template` makes of the
+        A synthetic row and its tag are made by :func:`construct_minimal_padding_template` of the
         first sample. All have one ``uid``, ``pad`` and 32 hexadecimal digits that are new in every
-        call, so that no advantage is taken over them and real rows; it is in the tag too where that
-        has a uid. A ``session_id`` counts from 0, in sample and tag, where there is one. Rows share
-        no memory, neither with each other nor with the first sample.
+        call, so that no advantage is computed over synthetic and real rows; it is in the tag too if
+        that has a uid. A ``session_id``, if any, counts from 0, in sample and tag. Rows share no
+        memory, neither with each other nor with the first sample.
 
-        Whether a field has a value per token is told from all samples, not from the first alone: a
-        vector of 5 numbers in each of them is none, even where the first response has 5 tokens.
+        Fields with a value per token are detected from all samples, not from the first alone: a
+        vector of 5 numbers in each of them is not one, even if the first response has 5 tokens.
 
     Raises
     ------
@@ -202,7 +201,7 @@ def upsample_batch(
         return samples, tags
     read = [_read(f"samples[{row}]", sample) for row, sample in enumerate(samples)]
     sample, tag = _template(read, _read("tags[0]", tags[0]), eos, "samples[0]", "tags[0]")
-    # As the keys of the first row are, so that all rows can be stacked by them.
+    # In the key order of the first row, so that all rows can be stacked.
     sample = {**dict.fromkeys(read[0]), **sample}
     sample["uid"] = f"pad{uuid.uuid4().hex}"
     if "uid" in tag:
@@ -214,7 +213,7 @@ def upsample_batch(
 
 
 def _upsampled(batch: Batch, multiple: int, eos: int) -> Batch:
-    """Append synthetic rows of a batch."""
+    """Append synthetic rows to a batch."""
     count = batch.plan.num_rows
     missing = -count % multiple
     if missing == 0:
@@ -232,7 +231,7 @@ def _upsampled(batch: Batch, multiple: int, eos: int) -> Batch:
 def construct_minimal_padding_template(
     source_td: Mapping[str, Any], source_tag: Mapping[str, Any], eos_token_id: int
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Make a row of 128 tokens that trains nothing, with the fields of another row.
+    """Make a row of 128 tokens without trained ones, with the fields of another row.
 
     Parameters
     ----------
@@ -243,34 +242,34 @@ def construct_minimal_padding_template(
         ``routed_experts`` ``(L, layers, topk)``, masks, ``rm_scores`` and ``rollout_log_probs``
         ``(R,)`` or ``(L,)``, and any others.
     source_tag
-        What the trainer knows of the row without reading it.
+        The trainer's metadata of the row.
     eos_token_id
-        The token that the row is made of.
+        The token of the row.
 
     Returns
     -------
     sample : dict
-        All fields of the source, and those of these that it has not, in its library (torch where
-        it has no arrays):
+        All fields of the source, and any of these that it lacks, in its library (torch if it has no
+        arrays):
 
         * ``prompts``, ``responses`` and ``input_ids``: the token, int64 ``(127,)``, ``(1,)`` and
           ``(128,)``;
         * ``attention_mask``: 1, int64 ``(128,)``; ``position_ids``:
           :func:`build_padding_position_ids`;
         * ``response_mask``, ``loss_mask``: 0, int64; ``rm_scores``, ``rollout_log_probs``: 0,
-          float32; all of them ``(1,)``, or ``(128,)`` where the source's has L values;
+          float32; all of them ``(1,)``, or ``(128,)`` if the source's has L values;
         * ``num_turns``: 0;
         * ``routed_experts``: :func:`build_padding_routed_experts`; if the source's is no array,
           there is none;
-        * ``multi_modal_inputs`` and ``multi_modal_data``: an empty dict, where there is one; with
+        * ``multi_modal_inputs`` and ``multi_modal_data``: an empty dict, if present; with
           ``vision_token_types`` in it, these as -1, int64 ``(1, 128)``, and ``pixel_values`` and
           ``image_grid_hws`` of no image;
         * ``teacher_ids`` and ``teacher_logprobs``: the token, and 0, of the source's dtype and
-          trailing shape, for 128 tokens (or one, where the source's has R values and not L);
+          trailing shape, for 128 tokens (or one, if the source's has R values and not L);
         * any other array, or list of numbers, with as many items as the response, the row (along
           its first dimension, or else its last) or else the prompt has tokens: zeros of the
           source's dtype, for 1, 128 or 127 of them;
-        * all else: a copy, which shares nothing with the source.
+        * all other values: a copy that shares no memory with the source.
     tag : dict
         A copy of the source's with ``is_padding`` True, ``prompt_len`` 127, ``response_len`` 1 and
         ``seq_len`` 128.
@@ -280,14 +279,14 @@ def construct_minimal_padding_template(
     TypeError
         An argument is of another type than above, or a value cannot be copied.
     ValueError
-        ``eos_token_id`` is negative, or beyond the dtype of ``teacher_ids``; tokens have not one
-        dimension; ``input_ids`` are not as long as ``prompts`` and ``responses`` together.
+        ``eos_token_id`` is negative, or beyond the dtype of ``teacher_ids``; tokens are not
+        one-dimensional; ``input_ids`` are not as long as ``prompts`` and ``responses`` together.
 
     Notes
     -----
     Written against verl 0.9.1, and for ``vision_token_types`` against its main branch of autumn
     2026: the function of this name in ``verl.trainer.ppo.padding_utils``.
-    That knows tensors only, and masks of responses only; ``response_mask`` and ``loss_mask`` are
+    verl's supports only tensors and masks of responses; ``response_mask`` and ``loss_mask`` are
     one tensor there, ``num_turns`` is always an int, and fields that are not named above stay as
     long as the source's. Rows of verl 0.9.0 have two tokens.
     """
@@ -297,29 +296,29 @@ def construct_minimal_padding_template(
 
 
 def build_padding_position_ids(source_position_ids: Any, attention_mask: Any) -> Any:
-    """Count the tokens of a mask, in as many dimensions as the position ids of a row have.
+    """Return the positions of a mask's tokens, with the leading dimensions of a row's position ids.
 
     Parameters
     ----------
     source_position_ids
-        Position ids ``(..., L)``, such as ``(L,)`` or, with three of an image's, ``(4, L)``. If it
-        is no NumPy array or torch tensor, they are taken to be ``(L,)``.
+        Position ids ``(..., L)``, such as ``(L,)`` or, with three rows for images, ``(4, L)``.
+        Values that are no NumPy array or torch tensor count as ``(L,)``.
     attention_mask
         NumPy array or torch tensor ``(S,)``, 0 or False at padding.
 
     Returns
     -------
     numpy.ndarray or torch.Tensor
-        ``(..., S)``: before how many other tokens each one stands, the same in all dimensions; what
-        is in front of the first token is 0, and padding repeats what is before it. Library, dtype
-        and device are those of `source_position_ids`; without one int64, and the mask's.
+        ``(..., S)``: the number of tokens before each one, the same in all dimensions; padding is 0
+        before the first token, and else repeats the position before it. Library, dtype and device
+        are those of `source_position_ids`; without one int64, and the mask's.
 
     Raises
     ------
     TypeError
         `attention_mask` is no array of numbers.
     ValueError
-        `attention_mask` has not one dimension.
+        `attention_mask` is not one-dimensional.
 
     Notes
     -----
@@ -342,7 +341,7 @@ def build_padding_position_ids(source_position_ids: Any, attention_mask: Any) ->
 
 
 def build_padding_routed_experts(source_routed_experts: Any, seq_len: int) -> Any:
-    """Make zeros for so many tokens, as the routed experts of a row are.
+    """Return zeros for `seq_len` tokens, in the form of a row's routed experts.
 
     Parameters
     ----------
@@ -354,8 +353,8 @@ def build_padding_routed_experts(source_routed_experts: Any, seq_len: int) -> An
     Returns
     -------
     numpy.ndarray or torch.Tensor or None
-        Zeros ``(S, ...)`` of the same library, dtype and device; of shape ``()`` if that is the
-        source's. None if the source is no array.
+        Zeros ``(S, ...)`` of the same library, dtype and device; ``()`` for a source of that shape.
+        None if the source is no array.
 
     Raises
     ------
@@ -378,7 +377,7 @@ def build_padding_routed_experts(source_routed_experts: Any, seq_len: int) -> An
 def _template(
     samples: Sequence[Sample], source_tag: Sample, eos: int, name: str, tag_name: str
 ) -> tuple[Sample, Sample]:
-    """Make a synthetic row of the first sample, and its tag of that sample's."""
+    """Make a synthetic row and its tag from those of the first sample."""
     source, like = samples[0], _any_array(samples[0])
     tokens = _token_axes(samples, name)
 
@@ -427,7 +426,7 @@ def _template(
 
 
 def _no_images(images: Any) -> Sample:
-    """Return the inputs of no image, for models that need them too."""
+    """Return inputs without images, for models that require them."""
     if not isinstance(images, Mapping) or "vision_token_types" not in images:
         return {}
     types = zeros((1, ROW_LENGTH), images["vision_token_types"], "int64")
@@ -444,7 +443,7 @@ def _token_axes(samples: Sequence[Sample], name: str) -> dict[str, _Tokens]:
     for field, value in samples[0].items():
         if not _shape(value):
             continue
-        # A sample without it, or with None, says nothing about it.
+        # A sample without the field, or with None, is skipped.
         shapes = [
             (_shape(sample[field]), length)
             for sample, length in zip(samples, lengths, strict=True)
@@ -480,7 +479,7 @@ def _lengths(name: str, sample: Sample) -> _Lengths:
 
 
 def _count(name: str, tokens: Any) -> int | None:
-    """Count tokens, of which there may be none, in a list too."""
+    """Return the number of tokens of an array or a list; None if missing."""
     if tokens is None:
         return None
     shape = (len(tokens),) if isinstance(tokens, (list, tuple)) else _shape(tokens)
@@ -490,7 +489,7 @@ def _count(name: str, tokens: Any) -> int | None:
 
 
 def _shape(value: Any) -> tuple[int, ...]:
-    """Return the shape of numbers, and () of what cannot be resized."""
+    """Return the shape of numbers; () for values that cannot be resized."""
     if is_tensor(value):
         return () if value.is_nested else tuple(value.shape)
     if isinstance(value, np.ndarray):
@@ -500,7 +499,7 @@ def _shape(value: Any) -> tuple[int, ...]:
 
 
 def _resized(name: str, value: Any, tokens: _Tokens | None) -> Any:
-    """Return zeros for the tokens of a synthetic row, or a copy of what is not per token."""
+    """Return zeros for the tokens of a synthetic row, or a copy of a value not per token."""
     if tokens is None:
         return _copied(name, value)
     if not is_array(value):
@@ -511,7 +510,7 @@ def _resized(name: str, value: Any, tokens: _Tokens | None) -> Any:
 
 
 def _any_array(source: Sample) -> Any:
-    """Return an array that says what library a row's are of: verl's, if it has none."""
+    """Return an array of the row's library; of verl's if the row has no arrays."""
     arrays = [value for value in source.values() if is_array(value)]
     tensors = [value for value in arrays if is_tensor(value)]
     if tensors or arrays:
@@ -524,7 +523,7 @@ def _any_array(source: Sample) -> Any:
 
 
 def _numbered(template: Sample, row: int) -> Sample:
-    """Return one of many rows that are made of a template."""
+    """Return a row made from a template, with its number."""
     made = {key: _copied(key, value) for key, value in template.items()}
     if "session_id" in made:
         made["session_id"] = _number(made["session_id"], row)
@@ -532,7 +531,7 @@ def _numbered(template: Sample, row: int) -> Sample:
 
 
 def _number(source: Any, number: int) -> Any:
-    """Return a number as the source has it: as an array of one number, or as an int."""
+    """Return a number in the source's form: an array of one number, or an int."""
     if is_array(source) and math.prod(source.shape) == 1:
         array = zeros(tuple(source.shape), source)
         array[...] = number
@@ -541,7 +540,7 @@ def _number(source: Any, number: int) -> Any:
 
 
 def _copied(name: str, value: Any) -> Any:
-    """Return a copy that shares nothing with a value."""
+    """Return a copy that shares no memory with a value."""
     try:
         return value.detach().clone() if is_tensor(value) else copy.deepcopy(value)
     except Exception as error:
