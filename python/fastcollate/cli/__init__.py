@@ -1,1 +1,1 @@
-"""The command line: one module per command. It needs what the extra ``cli`` brings."""
+"""The command line: one module per command. Needs the extra ``cli``."""

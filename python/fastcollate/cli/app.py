@@ -1,4 +1,4 @@
-"""The commands, and how they end."""
+"""The commands and their exit codes."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def run(arguments: Sequence[str]) -> int:
         app(arguments)
     except SystemExit as end:  # typer's, after help, wrong usage, success and Ctrl-C
         return end.code if isinstance(end.code, int) else int(end.code is not None)
-    except BrokenPipeError:  # the reader of our output has gone, as head does
+    except BrokenPipeError:  # the reader of the output has ended, as head does
         sys.stderr.close()
         return 0
     except (

@@ -1,4 +1,4 @@
-"""Columns of a file: by the names that frameworks use, or by those that are given."""
+"""Columns of a file, by the frameworks' names or by given ones."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ ROLES: dict[str, tuple[str, tuple[str, ...]]] = {
         ("is_last_step", "is_last"),
     ),
 }
-"""What columns can be: a description, and the names by which they are found, the first one first.
+"""Roles of columns: a description, and the names to look for, in order.
 
 The names are ours and those of SkyRL (`prompt_token_ids`, `response_ids`, `loss_masks`,
 `rollout_logprobs`), verl (`prompts`, `responses`, `response_mask`, `attention_mask`, `uid`), TRL
@@ -74,7 +74,7 @@ _PER_TOKEN = {"loss_mask", "logprobs", "attention_mask"}
 
 
 class Columns(NamedTuple):
-    """Which column of a file has which role."""
+    """The columns of a file by role."""
 
     names: dict[str, str]
 
@@ -85,7 +85,7 @@ class Columns(NamedTuple):
         Raises
         ------
         ValueError
-            If a given one is not there or of another type, or there are no token ids.
+            If a given one is missing or of another type, or there are no token ids.
         """
         names: dict[str, str] = {}
         for role, (_, known) in ROLES.items():
@@ -119,21 +119,21 @@ class Columns(NamedTuple):
         else:
             names.pop("sequences", None)
             names.pop("prompt_lens", None)
-            # Of whole rows that are not padded apart from each other it says nothing.
+            # It has no information for whole rows without separate padding.
         return cls(names)
 
     @property
     def used(self) -> list[str]:
-        """The columns that are read."""
+        """Names of the columns that are read."""
         return list(dict.fromkeys(self.names.values()))
 
     @property
     def has_trajectories(self) -> bool:
-        """Whether turns of trajectories are known."""
+        """True if rows are turns of trajectories."""
         return "trajectory_ids" in self.names or "is_last_step" in self.names
 
     def read(self, table: pa.Table, first_row: int, place: str) -> Rows:
-        """Read rows of a table, which begin at a row of the file.
+        """Read the rows of a table that begins at `first_row` of the file.
 
         Raises
         ------
@@ -213,7 +213,7 @@ class Columns(NamedTuple):
         first_row: int,
         place: str,
     ) -> tuple[Ragged, Ragged, dict[str, Any]]:
-        """Take out what an attention mask is 0 on, if it lies along prompts and responses."""
+        """Remove tokens at 0 of an attention mask, if it spans prompts and responses."""
         mask = columns.pop("attention_mask", None)
         if mask is None:
             return prompts, responses, columns
@@ -241,7 +241,7 @@ class Columns(NamedTuple):
         first_row: int,
         place: str,
     ) -> Ragged:
-        """Return a column per response token, also if it lies along whole rows."""
+        """Return a column per response token, also if it spans whole rows."""
         if np.array_equal(column.lengths, responses.lengths):
             return column
         whole = prompts.lengths + responses.lengths
@@ -283,7 +283,7 @@ class Rows(NamedTuple):
 
 
 def _fits(role: str, kind: pa.DataType) -> bool:
-    """Say whether a column of a type can have a role."""
+    """Return True if a column of a type can have a role."""
     if role in _IDS:
         return _is_list(kind) and (
             pa.types.is_integer(kind.value_type) or pa.types.is_null(kind.value_type)
@@ -335,7 +335,7 @@ def _all(schema: pa.Schema) -> str:
 
 
 def _hashable(name: Any) -> Any:
-    """Return a name of a row as an object that can be compared: structs become text."""
+    """Return a row's id as a comparable object: structs become text."""
     if isinstance(name, dict):
         return "/".join(str(part) for part in name.values())
     return name
@@ -355,7 +355,7 @@ def _kept(rows: Ragged, keep: NDArray[np.bool_]) -> Ragged:
 
 
 def _leading_zeros(mask: Ragged) -> Integers:
-    """Return how many zeros each row begins with."""
+    """Return the number of leading zeros of each row."""
     values = np.flatnonzero(np.append(np.asarray(mask.values), 1) != 0)
     firsts = values[np.searchsorted(values, mask.offsets[:-1])]
     lens: Integers = np.minimum(firsts - mask.offsets[:-1], mask.lengths)

@@ -9,12 +9,12 @@ from fastcollate.plan.costs import Costs
 
 
 def costs_of(path: Path | None) -> Costs | None:
-    """Read what ``Costs.to_dict`` wrote.
+    """Read the costs written by ``Costs.to_dict``.
 
     Raises
     ------
     ValueError
-        If the file is nothing of it.
+        The file holds no costs.
     """
     if path is None:
         return None

@@ -1,4 +1,4 @@
-"""``fastcollate doctor``: what there is on this machine, and whether it fits together."""
+"""``fastcollate doctor``: versions and settings of this machine, and their compatibility."""
 
 from __future__ import annotations
 
@@ -52,18 +52,18 @@ REPLACED: dict[str, dict[str, tuple[str, ...]]] = {
     "nemo_rl": {"nemo_rl.data.packing.algorithms": ("get_packer",)},
     "transformers": {"transformers.data.data_collator": ("DataCollatorWithFlattening",)},
 }
-"""Functions of frameworks, by module, that ours stand in for."""
+"""Functions of frameworks that fastcollate's replace, by module."""
 
 _COMPAT = {"transformers": "hf"}
 
 _DISTRIBUTIONS = {"nemo_rl": "nemo-rl"}
 
 _MEASURED = 64 << 20
-"""Bytes of the batch that is built to see what memory gives."""
+"""Bytes of the batch that measures memory."""
 
 
 class Finding(NamedTuple):
-    """A line of what was found."""
+    """One line of the output."""
 
     section: str
     name: str
@@ -109,7 +109,7 @@ def _print(findings: list[Finding]) -> None:
 
 
 def _versions() -> Iterator[Finding]:
-    """Say which libraries there are."""
+    """Yield the versions of libraries."""
     section = "versions"
     build = Path(_fastcollate.__file__ or "").name
     yield Finding(section, "fastcollate", f"{fc.__version__} ({build})")
@@ -132,7 +132,7 @@ def _version(name: str) -> str | None:
 
 
 def _device() -> Iterator[Finding]:
-    """Say what torch sees, and what pinned memory gives."""
+    """Yield torch's devices and the speedup of pinned memory."""
     section = "devices"
     if _version("torch") is None:
         yield Finding(section, "torch", "not installed: batches are NumPy arrays")
@@ -171,7 +171,7 @@ def _device() -> Iterator[Finding]:
 
 
 def _memory() -> Iterator[Finding]:
-    """Say what recycled memory and huge pages give."""
+    """Yield the speedups of recycled memory and huge pages."""
     section = "memory"
     rows = fc.Ragged(np.ones(_MEASURED // 16, np.int64), np.arange(0, _MEASURED // 16 + 1, 4096))
     empty = fc.Ragged(np.empty(0, np.int64), np.zeros(len(rows) + 1, np.int64))
@@ -206,7 +206,7 @@ def _memory() -> Iterator[Finding]:
 
 
 def _threads() -> Iterator[Finding]:
-    """Say how many threads there can be."""
+    """Yield the number of threads."""
     section = "threads"
     count = os.cpu_count() or 1
     own = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else count
@@ -221,7 +221,7 @@ def _threads() -> Iterator[Finding]:
 
 
 def _quota() -> float | None:
-    """Return how many cores a container may use, if that is limited."""
+    """Return the container's limit of CPU cores, if any."""
     try:
         most, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
     except (OSError, ValueError):
@@ -230,7 +230,7 @@ def _quota() -> float | None:
 
 
 def _frameworks() -> Iterator[Finding]:
-    """Compare functions of installed frameworks with ours, by their parameters."""
+    """Compare the parameters of installed frameworks' functions with fastcollate's."""
     section = "frameworks"
     for package, modules in REPLACED.items():
         spec = importlib.util.find_spec(package)
@@ -248,7 +248,7 @@ def _frameworks() -> Iterator[Finding]:
                     wrong.append(f"{module}.{name} is not there")
                     continue
                 ours = list(inspect.signature(getattr(compat, name)).parameters)
-                # Ours may have more, and other names of what comes by position first.
+                # Ours may have more parameters, and another name for the first, positional one.
                 if lacking := [one for one in theirs[1:] if one not in ours]:
                     wrong.append(f"{module}.{name} has {', '.join(lacking)}, which ours has not")
                 else:

@@ -1,4 +1,4 @@
-"""Files of rollouts, read in batches of rows by PyArrow."""
+"""Rollout files, read in batches of rows by PyArrow."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ SUFFIXES = {
 COMPRESSED = (".gz", ".bz2", ".zst", ".lz4")
 
 CHUNK_BYTES = 32 << 20
-"""About how many bytes of values are read at once."""
+"""Approximate bytes of values per read."""
 
 CHUNK_TOKENS = 2 << 20
-"""From how many tokens on rows are handed out, at the end of a group."""
+"""Tokens after which a chunk ends at the next end of a group."""
 
 _MOST_ROWS = 1 << 16
 
@@ -38,14 +38,14 @@ class File(NamedTuple):
 
     @classmethod
     def of(cls, path: Path) -> File:
-        """Find out what a file is.
+        """Determine the format of a file.
 
         Raises
         ------
         OSError
             If it cannot be read.
         ValueError
-            If it is of no known form.
+            If its format is unknown.
         """
         kind = _kind(path)
         try:
@@ -63,7 +63,7 @@ class File(NamedTuple):
         return cls(path, kind, schema)
 
     def batches(self, columns: Columns) -> Iterator[tuple[pa.RecordBatch, float]]:
-        """Give batches of rows, each with the share of the file that was read until then."""
+        """Yield batches of rows, each with the fraction of the file read so far."""
         try:
             if self.kind == "parquet":
                 yield from self._of_parquet(columns.used)
@@ -94,7 +94,7 @@ class File(NamedTuple):
                     yield batch.slice(start, rows).select(names), min(source.tell() / size, 1)
 
     def _of_json(self, columns: Columns) -> Iterator[tuple[pa.RecordBatch, float]]:
-        # Numbers of a first block may be whole by chance.
+        # The first block of a float column may hold only integers.
         fields = [self.schema.field(name) for name in columns.used]
         floats = {columns.names[role] for role in ("rewards", "logprobs") if role in columns.names}
         schema = pa.schema([_of_floats(one) if one.name in floats else one for one in fields])
@@ -108,7 +108,7 @@ _TITLES = {"parquet": "Parquet", "arrow": "Arrow IPC", "json": "JSON lines"}
 
 
 class Source(NamedTuple):
-    """One file or several of the same columns, as rows."""
+    """One file, or several with the same columns, as rows."""
 
     path: Path
     files: list[File]
@@ -146,7 +146,7 @@ class Source(NamedTuple):
         return cls(path, files, columns)
 
     def tables(self) -> Iterator[tuple[pa.Table, int, float]]:
-        """Give tables of rows as they are read, each with its first row and the share read."""
+        """Yield tables as they are read, each with its first row and the fraction read."""
         sizes = np.array([max(file.path.stat().st_size, 1) for file in self.files])
         row = 0
         for index, file in enumerate(self.files):
@@ -159,10 +159,10 @@ class Source(NamedTuple):
             raise ValueError(f"{self.path} has no rows; pass a file of rollouts")
 
     def chunks(self) -> Iterator[tuple[Rows, float]]:
-        """Give rows of whole groups, each with the share that was read.
+        """Yield chunks of whole groups, each with the fraction read.
 
-        The rows of a prompt, or of a trajectory, follow each other in one chunk, however large it
-        is. So memory is bounded by a group and :data:`CHUNK_TOKENS`.
+        The rows of a prompt, or of a trajectory, are contiguous in one chunk of any size. So memory
+        is bounded by a group and :data:`CHUNK_TOKENS`.
         """
         waiting: pa.Table | None = None
         first, done = 0, 0.0
@@ -187,7 +187,7 @@ class Source(NamedTuple):
         Raises
         ------
         IndexError
-            If there are not as many.
+            If there are fewer rows.
         """
         count = 0
         for table, first, _ in self.tables():
@@ -209,7 +209,7 @@ class Source(NamedTuple):
         )
 
     def _last_start(self, table: pa.Table) -> int:
-        """Return where the last group of a table begins, which may go on in the next one."""
+        """Return the first row of a table's last group, which may continue in the next table."""
         names = self.columns.names
         for role in ("uids", "trajectory_ids"):
             if role in names:
@@ -225,7 +225,7 @@ class Source(NamedTuple):
 
 
 def _size(metadata: Any) -> int:
-    """Return about how many bytes a Parquet file's values have in memory."""
+    """Return the approximate bytes of a Parquet file's values in memory."""
     groups = [metadata.row_group(index) for index in range(metadata.num_row_groups)]
     columns = (group.column(i) for group in groups for i in range(group.num_columns))
     return 8 * sum(int(column.num_values) for column in columns)
@@ -240,7 +240,7 @@ def _by_name(path: Path) -> str | None:
 
 
 def _kind(path: Path) -> str:
-    """Return the kind of a file, by what it begins with or by its name."""
+    """Return the kind of a file, by its first bytes or by its name."""
     with open(path, "rb") as file:
         head = file.read(8)
     if head[:4] == b"PAR1":
@@ -275,7 +275,7 @@ class _opened:  # noqa: N801
 
 
 class _Batches:
-    """The batches of an Arrow file one after the other."""
+    """The batches of an Arrow file, in order."""
 
     def __init__(self, reader: Any) -> None:
         self._reader = reader
@@ -287,7 +287,7 @@ class _Batches:
 
 
 def _check_lines(path: Path) -> None:
-    """Check that JSON lines begin with an object. Of nulls alone, Arrow's reader crashes."""
+    """Check that JSON lines begin with an object. Arrow's reader crashes on nulls alone."""
     with pa.OSFile(str(path), "rb") as raw, _lines(raw, path) as lines:
         head = lines.read(1 << 16).lstrip(b"\xef\xbb\xbf \t\r\n")
     if not head:
@@ -300,22 +300,22 @@ def _check_lines(path: Path) -> None:
 
 
 def _lines(raw: Any, path: Path) -> Any:
-    """Read a file, also a compressed one, by the end of its name."""
+    """Open a file, decompressed by its extension."""
     codec = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd", ".lz4": "lz4"}.get(path.suffix.lower())
     return raw if codec is None else pa.CompressedInputStream(raw, codec)
 
 
 def _json(raw: Any, path: Path, schema: pa.Schema | None) -> Any:
-    """Read JSON lines, also compressed: the columns of a schema alone, if there is one."""
+    """Read JSON lines, also compressed; with a schema, only its columns."""
     parse = pyarrow.json.ParseOptions(
         explicit_schema=schema,
         unexpected_field_behavior="infer" if schema is None else "ignore",
     )
-    read = pyarrow.json.ReadOptions(block_size=CHUNK_BYTES)  # no row may be larger
+    read = pyarrow.json.ReadOptions(block_size=CHUNK_BYTES)  # the largest row
     return pyarrow.json.open_json(_lines(raw, path), read, parse)
 
 
 def _of_floats(field: pa.Field) -> pa.Field:
-    """Return a field of the same form whose numbers are floats."""
+    """Return a field of the same nesting with float values."""
     is_list = hasattr(field.type, "value_type")
     return field.with_type(pa.list_(pa.float64()) if is_list else pa.float64())

@@ -1,4 +1,4 @@
-"""Options that several commands have."""
+"""Options shared by several commands."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an e
 
 
 def reads_columns(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command one option for each column; it gets the names that are given as `names`."""
+    """Add one option per column to a command, which gets the given names as `names`."""
     signature = inspect.signature(command, eval_str=True)
     own = [one for name, one in signature.parameters.items() if name != "names"]
     added = [

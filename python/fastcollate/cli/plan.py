@@ -34,7 +34,7 @@ from fastcollate.plan.step_plan import StepPlan
 from fastcollate.plan.stepping import plan_step
 
 SHOWN_LINES = 24
-"""How many lines of a plan are printed."""
+"""Number of plan lines that are printed."""
 
 
 @reads_columns
@@ -44,7 +44,7 @@ def plan(
     dp: Ranks = 1,
     capacity: Annotated[
         int | None,
-        typer.Option(min=1, metavar="TOKENS", help="Pack rows into bins of so many tokens."),
+        typer.Option(min=1, metavar="TOKENS", help="Pack rows into bins of this capacity."),
     ] = None,
     costs: CostsPath = None,
     prompts_per_mini_batch: Annotated[
@@ -131,7 +131,7 @@ def _rows(chunks: Iterable[Rows], policy: Policy | None) -> tuple[Integers, list
 
 
 def _figures(plan: StepPlan, costs: Costs | None) -> dict[str, Any]:
-    """Return what a plan is judged by."""
+    """Return the metrics of a plan."""
     times = plan.forecast(costs or Costs(per_token=1.0), computes_padding=False)
     slowest = float(times.step_times.sum())
     figures: dict[str, Any] = {

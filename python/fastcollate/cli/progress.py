@@ -1,4 +1,4 @@
-"""Progress of reading, with the time left."""
+"""Progress of reading, with the remaining time."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ T = TypeVar("T")
 
 
 def with_progress(items: Iterable[tuple[T, float]], what: str) -> Iterator[T]:
-    """Give items, and draw the share that comes with each; nothing where there is no terminal."""
+    """Yield items, and draw the fraction that comes with each if there is a terminal."""
     console = Console(stderr=True)
     columns = TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn()
     with Progress(

@@ -1,4 +1,4 @@
-"""``fastcollate report``: one HTML file on the rollouts of a file."""
+"""``fastcollate report``: an HTML report on the rollouts of a file."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from fastcollate.cli.columns import Rows
 
 
 class FileTokenizer:
-    """A tokenizer of a file, that shows special tokens too."""
+    """A tokenizer from a file that shows special tokens too."""
 
     def __init__(self, path: Path) -> None:
         from tokenizers import Tokenizer
@@ -21,7 +21,7 @@ class FileTokenizer:
             raise FileNotFoundError(f"{file} does not exist; pass the model's tokenizer.json")
         try:
             self._tokenizer = Tokenizer.from_file(str(file))
-        except Exception as error:  # of the library's own kind
+        except Exception as error:  # the library raises its own type
             raise ValueError(f"{file} is no tokenizer: {error}") from error
         self.path = file
         self.vocab_size = max(self._tokenizer.get_vocab(True).values(), default=-1) + 1
@@ -32,12 +32,12 @@ class FileTokenizer:
         return text
 
     def check(self, rows: Rows, path: Path) -> None:
-        """Check that it has all ids.
+        """Check that the tokenizer has all ids.
 
         Raises
         ------
         ValueError
-            If it lacks one.
+            If an id is missing.
         """
         for name, column in (("prompt", rows.prompts), ("response", rows.responses)):
             ids = np.asarray(column.values)

@@ -1,4 +1,4 @@
-"""``fastcollate view``: rows of a file as people read them."""
+"""``fastcollate view``: rows of a file as text."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def view(
 
 
 def _plain(rows: Rows, tokenizer: FileTokenizer | None) -> dict[str, Any]:
-    """Return a row as JSON can hold it."""
+    """Return a row as JSON values."""
     found: dict[str, Any] = {"row": rows.first_row}
     for name, column in zip(rows._fields[1:], rows[1:], strict=True):
         if column is not None:

@@ -1,4 +1,4 @@
-"""Files that commands write: whole, or not at all."""
+"""Atomic writing of output files."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from pathlib import Path
 
 
 def check_writable(path: Path) -> None:
-    """Check that a file can be written, before there is anything to write.
+    """Check that a file can be written, before the work starts.
 
     Raises
     ------
     OSError
-        If not; the message says why.
+        The file cannot be written; the message has the cause.
     """
     folder = path.parent
     if path.is_dir():
@@ -25,7 +25,7 @@ def check_writable(path: Path) -> None:
 
 
 def write_whole(path: Path, text: str) -> None:
-    """Write a file beside its place, and move it there when it is done."""
+    """Write a temporary file in the same folder, and rename it when done."""
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
         with open(handle, "w", encoding="utf-8") as file:
@@ -38,7 +38,7 @@ def write_whole(path: Path, text: str) -> None:
 
 
 def _umask() -> int:
-    """Return which permissions new files do not get."""
+    """Return the process's umask."""
     mask = os.umask(0)
     os.umask(mask)
     return mask

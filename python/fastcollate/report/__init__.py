@@ -1,1 +1,1 @@
-"""The report on rollouts: what is collected of them, and the page that shows it."""
+"""The report on rollouts: collecting its figures, and the HTML page."""

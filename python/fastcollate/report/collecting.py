@@ -1,4 +1,4 @@
-"""What a report says, collected from chunks of rows: lengths stay, tokens go."""
+"""Figures of a report, collected from chunks of rows: lengths are kept, tokens are not."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ LAYOUTS = ("left, right", "two_segment", "jagged", "packed", "tree")
 """The layouts that are compared."""
 
 MOST_BREAKS = 300
-"""How many breaks are counted by reason at most, drawn evenly from all."""
+"""Most breaks that are counted by reason, sampled evenly from all."""
 
 MOST_TREES = 5
 MOST_WORST = 12
 WORST_TOKENS = 2_000
-"""Trajectories that are drawn, rows that are rendered, and tokens that a rendered row may have."""
+"""Trajectories that are drawn, rows that are rendered, and most tokens of a rendered row."""
 
 SMALLEST_CAPACITY = 16_384
 
@@ -49,12 +49,12 @@ class Positions(NamedTuple):
 
     @property
     def padding(self) -> float:
-        """The share of positions that is padding."""
+        """The fraction of positions that is padding."""
         return 1 - self.tokens / self.positions if self.positions else 0.0
 
 
 class Merging(NamedTuple):
-    """What merging did."""
+    """Results of merging."""
 
     policy: str
     num_trajectories: int
@@ -66,20 +66,20 @@ class Merging(NamedTuple):
     kinds: dict[str, int]
     """Breaks by kind."""
     hints: dict[str, int]
-    """Breaks by reason, of those that were looked at."""
+    """Breaks by reason, of those examined."""
     num_looked_at: int
     rows_per_trajectory: dict[int, int]
     trees: list[str]
 
 
 class Load(NamedTuple):
-    """What ranks have to do, by one way to share rows among them."""
+    """The load of ranks under one way to shard rows."""
 
     name: str
     per_rank: list[float]
-    """Of all mini-batches together."""
+    """Load of each rank over all mini-batches."""
     idle: float
-    """The share of time that ranks wait for the slowest one of each mini-batch."""
+    """The fraction of time that ranks wait for the slowest one of each mini-batch."""
 
 
 class Found(NamedTuple):
@@ -101,7 +101,7 @@ class Worst(NamedTuple):
 
 
 class Summary(NamedTuple):
-    """All that a report says."""
+    """All figures of a report."""
 
     name: str
     num_turns: int
@@ -116,7 +116,7 @@ class Summary(NamedTuple):
     batch_rows: int
     capacity: int
     layouts: dict[str, dict[str, Positions]]
-    """Of ``"turns"`` and, if trajectories are known, ``"merged"``, by layout."""
+    """For ``"turns"`` and, if trajectories are known, ``"merged"``, by layout."""
     merging: Merging | None
     bin_fill: NDArray[np.float64]
     dp_size: int
@@ -173,22 +173,22 @@ def _spread(lens: Integers) -> dict[str, float]:
 
 
 class Collector:
-    """Takes rows chunk by chunk.
+    """Collects figures of rows chunk by chunk.
 
     Parameters
     ----------
     policy
-        How turns of trajectories are merged.
+        The merge policy for turns of trajectories.
     batch_rows
         Rows of a mini-batch.
     dp_size
         Number of ranks.
     capacity
-        Tokens of a bin; None for one that fits.
+        Tokens of a bin; None to choose one.
     costs
-        What rows cost; None for tokens.
+        Costs of rows; None for tokens.
     tokenizer, vocab_size, eos_token_ids
-        What is known of token ids.
+        Used to check and render token ids.
     """
 
     def __init__(
@@ -221,7 +221,7 @@ class Collector:
         self._longest: tuple[int, Rows | None] = (0, None)
 
     def add(self, rows: Rows) -> None:
-        """Take rows of whole trajectories."""
+        """Add rows of whole trajectories."""
         prompt_lens, response_lens = rows.prompts.lengths, rows.responses.lengths
         batch = build_batch(
             rows.prompts, rows.responses, pad_token_id=0, array_type="numpy", layout="jagged",
@@ -251,7 +251,7 @@ class Collector:
         )
 
     def _add_merge(self, plan: MergePlan, first_row: int) -> None:
-        """Take what merging says."""
+        """Add the report of merging."""
         report = plan.report
         self._merged.update(
             num_trajectories=report.num_trajectories,
@@ -268,13 +268,13 @@ class Collector:
         first = -self._num_breaks % self._stride
         self._hints += [broken.hint or unknown for broken in report.breaks[first :: self._stride]]
         self._num_breaks += len(report.breaks)
-        while len(self._hints) > MOST_BREAKS:  # every second one is left
+        while len(self._hints) > MOST_BREAKS:  # keep every second one
             self._hints, self._stride = self._hints[::2], 2 * self._stride
-        if first_row == 0:  # there, turns have the numbers that they have in the file
+        if first_row == 0:  # turn numbers equal those in the file
             self._trees = [str(report.tree(one)) for one in report.breaks.most_broken(MOST_TREES)]
 
     def _check(self, rows: Rows, batch: Batch) -> None:
-        """Take the findings of a chunk, and the rows that are worth to be looked at."""
+        """Add the findings of a chunk, and the rows worth rendering."""
         findings = batch.check(self.vocab_size, self.eos_token_ids)
         for finding in findings:
             of_kind = self._found.setdefault(finding.kind, [])
@@ -292,7 +292,7 @@ class Collector:
             self._longest = int(lens[longest]), _one(rows, longest)
 
     def _keep(self, rows: Rows, row: int, why: str) -> None:
-        """Keep a row to be rendered, if there is room."""
+        """Keep a row to be rendered, up to the limit."""
         is_known = any(one.row == rows.first_row + row for one in self._worst)
         if len(self._worst) < MOST_WORST - 1 and not is_known:
             self._worst.append(_worst(_one(rows, row), why))
@@ -303,7 +303,7 @@ class Collector:
         Raises
         ------
         ValueError
-            If rows cannot be packed or shared among ranks.
+            If rows cannot be packed or sharded.
         """
         prompt_lens = np.concatenate([chunk.prompt_lens for chunk in self._chunks])
         response_lens = np.concatenate([chunk.response_lens for chunk in self._chunks])
@@ -363,7 +363,7 @@ class Collector:
         )
 
     def _of_kind(self, kind: str) -> Found:
-        """Return what was found of a kind."""
+        """Return the findings of a kind."""
         found = self._found[kind]
         examples = [f"{one.place}: {one.reason}" for one in found]
         return Found(kind, self._counts[kind], examples, found[0].advice)
@@ -371,7 +371,7 @@ class Collector:
     def _positions(
         self, prompt_lens: Integers, response_lens: Integers, capacity: int, of: str
     ) -> dict[str, Positions]:
-        """Count tokens and positions of each layout, in batches of rows that follow each other."""
+        """Count tokens and positions of each layout, in batches of contiguous rows."""
         lens = prompt_lens + response_lens
         starts = np.arange(0, len(lens), self.batch_rows)
         counts = np.diff(np.append(starts, len(lens)))
@@ -398,7 +398,7 @@ class Collector:
         return dict(zip(LAYOUTS, by_name, strict=True))
 
     def _loads(self, lens: Integers, capacity: int) -> tuple[list[Load], int]:
-        """Share rows among ranks in several ways."""
+        """Shard rows in several ways."""
         costs = self.costs or Costs(per_token=1.0)
         rows = min(self.batch_rows, len(lens))
         loads, mini_batches = [], 0
@@ -421,7 +421,7 @@ class Collector:
 
 
 class _Chunk(NamedTuple):
-    """What is left of rows."""
+    """The figures kept of a chunk of rows."""
 
     prompt_lens: Integers
     response_lens: Integers
@@ -436,7 +436,7 @@ def _merged(plan: MergePlan | None) -> tuple[Integers | None, Integers | None]:
 
 
 def _shared(rows: Rows, plan: MergePlan | None) -> tuple[Any, Any]:
-    """Return what turns share, and what merged rows do: within a prompt, if uids are known."""
+    """Return the shared tokens of turns and of merged rows: within a prompt, if uids are known."""
     options: dict[str, Any] = {}
     if rows.uids is not None:
         options = {"share": "group", "uids": rows.uids}
@@ -451,7 +451,7 @@ def _sum(before: Positions, tokens: int, positions: int) -> Positions:
 
 
 def _in_file(reason: str, first_row: int) -> str:
-    """Return a reason that names rows of the file, not of the chunk."""
+    """Return a reason with row numbers of the file, not of the chunk."""
     return re.sub(r"\brow (\d+)", lambda found: f"row {int(found[1]) + first_row}", reason)
 
 
@@ -488,7 +488,7 @@ def _worst(rows: Rows, why: str) -> Worst:
 
 
 def _last(column: Any, count: int) -> Any:
-    """Return the last tokens of a column of one row; what has no tokens as it is."""
+    """Return the last tokens of a column of one row; values without tokens are unchanged."""
     if not isinstance(column, Ragged):
         return column
     values = column.values[-count:]

@@ -1,4 +1,4 @@
-"""The page: one file that needs no network, and no script to be read."""
+"""The page: one file without network access, readable without scripts."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ def _head(summary: Summary) -> str:
 
 
 def _advice(summary: Summary) -> str:
-    """Say in a sentence what would help most."""
+    """Return the most effective improvement as a sentence."""
     of = "merged" if "merged" in summary.layouts else "turns"
     left = summary.layouts["turns"]["left, right"]
     name, best = min(
@@ -302,7 +302,7 @@ def _worst(summary: Summary, tokenizer: Any) -> Iterator[str]:
 
 
 def _table(head: Sequence[str], rows: Iterable[Sequence[Any]], numbers: Sequence[int] = ()) -> str:
-    """Return a table; lines of a cell stay lines."""
+    """Return a table; line breaks in cells are kept."""
 
     def cell(index: int, value: Any, tag: str) -> str:
         text = f"{value:,}" if isinstance(value, int) else escape(str(value))
@@ -316,7 +316,7 @@ def _table(head: Sequence[str], rows: Iterable[Sequence[Any]], numbers: Sequence
 
 
 def _short(number: float) -> str:
-    """Write a number of tokens."""
+    """Format a number of tokens."""
     for size, unit in ((1e9, " G"), (1e6, " M")):
         if number >= size:
             return f"{number / size:.1f}{unit}"

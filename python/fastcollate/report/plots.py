@@ -1,6 +1,6 @@
-"""Plots as SVG, drawn when the report is made: bars, which HTML labels.
+"""Plots as static SVG bars, with labels in HTML.
 
-They stretch to the width of their place; so they hold no text but that shown on hover.
+They stretch to the available width, so they hold no text except that shown on hover.
 """
 
 from __future__ import annotations
@@ -22,25 +22,25 @@ _PATTERN = (
 DEFINITIONS = (
     f'<svg width="0" height="0" class="defs" aria-hidden="true"><defs>{_PATTERN}</defs></svg>'
 )
-"""What plots refer to; once in a page."""
+"""SVG definitions that plots refer to; once per page."""
 
 
 def histogram(values: NDArray[Any], what: str, unit: str = "tokens") -> str:
-    """Draw how many there are of each length, with the median, the 95th percentile and the longest.
+    """Draw a histogram of lengths, with the median, the 95th percentile and the longest.
 
     Parameters
     ----------
     values
-        At least one number of 0 or more.
+        At least one non-negative number.
     what
-        What is counted, as "prompts".
+        The items that are counted, as "prompts".
     unit
-        What the numbers are of; ``"%"`` for shares.
+        The unit of the numbers; ``"%"`` for fractions.
     """
     most = float(values.max())
     if unit == "%":
         edges = np.linspace(0, max(1.0, most), BINS // 2 + 1)
-    else:  # bars of whole numbers, or some would hold more of them than others
+    else:  # bins of integer width, so that all hold equally many integers
         step = int(most) // BINS + 1
         edges = np.arange(0, most + step + 1, step)
     counts, edges = np.histogram(values, edges)
@@ -80,7 +80,7 @@ def histogram(values: NDArray[Any], what: str, unit: str = "tokens") -> str:
 
 
 def share_bar(parts: Sequence[tuple[str, float, str]], total: float) -> str:
-    """Draw parts of a total side by side: class, size and what is shown on hover of each."""
+    """Draw parts of a total side by side: class, size and hover text of each."""
     at, drawn = 0.0, []
     for name, size, tip in parts:
         width = 1000 * size / total if total else 0.0
@@ -94,7 +94,7 @@ def share_bar(parts: Sequence[tuple[str, float, str]], total: float) -> str:
 
 
 def columns(values: Sequence[float], what: str) -> str:
-    """Draw one column a rank, with the mean as a line."""
+    """Draw one column per rank, with the mean as a line."""
     most = max(values, default=0.0) or 1.0
     width = 1000 / max(len(values), 1)
     bars = []
@@ -130,5 +130,5 @@ def _number(value: float, unit: str) -> str:
 
 
 def _short(value: float) -> str:
-    """Write a cost or a number of tokens."""
+    """Format a cost or a number of tokens."""
     return f"{value:,.0f}" if value >= 100 or value == int(value) else f"{value:.3g}"

@@ -1,4 +1,4 @@
-"""Batch tensors, in place of those of ``skyrl.train.dataset.preprocess``."""
+"""Batch tensors: functions of ``skyrl.train.dataset.preprocess``."""
 
 from __future__ import annotations
 
@@ -45,10 +45,10 @@ def convert_prompts_responses_to_batch_tensors(
 ) -> tuple[Any, ...]:
     """Convert prompts and responses to batch tensors, as SkyRL's function of this name does.
 
-    What it returns is what the installed SkyRL does: eight values where that has packed tensors, as
-    the main branch of autumn 2026, else seven, as 0.3.0. The results equal SkyRL's bit for bit (but
-    for rewards given as integers beyond 2**53, which round through float64 here, and ids, which are
-    int64 even where no row has a token, as in the main branch). It is more lenient than
+    The result matches the installed SkyRL: eight values if that has packed tensors, as the main
+    branch of autumn 2026, else seven, as 0.3.0. It equals SkyRL's bit for bit (except rewards given
+    as integers beyond 2**53, which round through float64 here, and ids, which are int64 even if no
+    row has a token, as in the main branch). The function is more lenient than
     :func:`fastcollate.build_batch`: a row of a field may have any length up to the longest response
     ``R``, and its values are right-aligned; NaN is accepted everywhere.
 
@@ -62,14 +62,13 @@ def convert_prompts_responses_to_batch_tensors(
     rewards, loss_masks
         ``B`` rows of numbers each.
     logprobs
-        Rows of numbers; rows missing at the end are zero. Without any, place 6 is None.
+        Rows of numbers; rows missing at the end are zero. Without any, item 6 is None.
     rollout_expert_indices
         ``B`` NumPy arrays (captured tokens, layers, topk) of integers; see
-        :class:`fastcollate.RoutedExperts`. Without any, place 7 is None. Or, as 0.3.0 has them,
-        nested lists, of which rows may be empty or None, and of what is beyond a row's tokens
-        nothing is read.
+        :class:`fastcollate.RoutedExperts`. Without any, item 7 is None. Or, as in 0.3.0, nested
+        lists, of which rows may be empty or None; values beyond a row's tokens are not read.
     rollout_sample_support
-        ``B`` NumPy arrays (response tokens, k) of int32. Without any, place 8 is None.
+        ``B`` NumPy arrays (response tokens, k) of int32. Without any, item 8 is None.
     max_seq_len
         Log a warning when the longest row exceeds it; nothing is truncated. Pass it by name: it is
         the eighth argument in 0.3.0, and the ninth here and in the main branch.
@@ -79,12 +78,12 @@ def convert_prompts_responses_to_batch_tensors(
     tuple
         ``sequences`` and ``attention_mask``, int64 (B, W) with ``W = max(prompt + response)``;
         ``response_mask``, int64 (B, R); ``rewards``, ``loss_masks`` and, if given, ``logprobs``,
-        float32 (B, R); the expert indices if given. Where the installed SkyRL has packed tensors,
+        float32 (B, R); the expert indices if given. If the installed SkyRL has packed tensors,
         these are one, of values (tokens of all rows, layers, topk) and the widest of the arrays'
-        dtypes, ``arange(topk)`` where none were captured, and the sample support is one of values
-        (response tokens of all rows, k). Else expert indices are (B, W, layers, topk), uint8, int16
-        or int32 by the largest: of arrays with ``arange(topk)`` where none were captured, of lists
-        with zeros.
+        dtypes, ``arange(topk)`` for tokens without captured routes, and the sample support is one
+        of values (response tokens of all rows, k). Else expert indices are (B, W, layers, topk),
+        uint8, int16 or int32 by the largest; tokens without captured routes hold ``arange(topk)``
+        for arrays and zeros for lists.
 
     Raises
     ------
@@ -92,8 +91,7 @@ def convert_prompts_responses_to_batch_tensors(
         An empty batch, or prompts, responses, rewards and loss masks of different row counts.
     ValueError, TypeError
         As :func:`fastcollate.build_batch`; also expert indices that are neither NumPy arrays nor
-        lists, or an array without any; sample support where the installed SkyRL has no packed
-        tensors.
+        lists, or an array without any; sample support if the installed SkyRL has no packed tensors.
     IndexError
         More rows of ``logprobs`` than of prompts.
 
@@ -174,14 +172,14 @@ def convert_prompts_responses_to_batch_tensors(
 def make_router_padding_mask(
     attention_mask: torch.Tensor, captured_route_lengths: Sequence[int]
 ) -> torch.Tensor:
-    """Tell where no routes were captured, as SkyRL's function of this name does.
+    """Return a mask of positions without captured routes, as SkyRL's function of this name does.
 
     Parameters
     ----------
     attention_mask
         (B, W), 1 on the tokens of left-padded rows.
     captured_route_lengths
-        How many of each row's first tokens have routes.
+        Number of each row's first tokens that have routes.
 
     Returns
     -------
@@ -191,7 +189,7 @@ def make_router_padding_mask(
     Raises
     ------
     ValueError
-        A mask of other dimensions, or a length that is not from 0 to the row's tokens.
+        A mask of other dimensions, or a length outside 0 to the row's tokens.
     """
     import torch
 
@@ -223,7 +221,7 @@ def make_router_padding_mask(
 
 
 def _listed_routes(routes: Sequence[Any], prompts: Rows, responses: Rows) -> Any:
-    """Return nested lists as a field that is 0 where nothing was captured; None for empty ones."""
+    """Return nested lists as a field, 0 on tokens without routes; None for empty ones."""
     if len(routes) != len(prompts):
         raise ValueError(
             f"rollout_expert_indices has {len(routes)} rows, but prompts has {len(prompts)}; "

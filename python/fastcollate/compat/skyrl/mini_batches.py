@@ -1,4 +1,4 @@
-"""Mini-batches of prompts, in place of those of ``skyrl.train.dataset.preprocess``."""
+"""Mini-batches of prompts: functions of ``skyrl.train.dataset.preprocess``."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def compute_prompt_boundaries(uids: Sequence[Any]) -> list[tuple[int, int]]:
     Parameters
     ----------
     uids
-        What names each row's prompt, as in :func:`fastcollate.planning.prompt_boundaries`; strings
+        The id of each row's prompt, as in :func:`fastcollate.planning.prompt_boundaries`; strings
         in SkyRL.
 
     Returns
@@ -30,13 +30,13 @@ def compute_prompt_boundaries(uids: Sequence[Any]) -> list[tuple[int, int]]:
     Notes
     -----
     Written against SkyRL 0.3: ``compute_prompt_boundaries`` of ``skyrl.train.dataset.preprocess``.
-    Other than there, uids need no hash.
+    Unlike in SkyRL, uids need no hash.
     """
     return list(_boundaries(uids))
 
 
 def compute_prompt_end_indices(uids: Sequence[Any]) -> list[int]:
-    """Find where every prompt ends: the ends of :func:`compute_prompt_boundaries` alone.
+    """Find the end of every prompt: the second items of :func:`compute_prompt_boundaries`.
 
     Returns
     -------
@@ -50,8 +50,8 @@ def compute_prompt_end_indices(uids: Sequence[Any]) -> list[int]:
 
     Notes
     -----
-    SkyRL before 0.3 had a function of this name in its trainer, which did not look for uids that
-    come again, and found one prompt where there was none.
+    SkyRL before 0.3 had a function of this name in its trainer, which did not check for uids that
+    recur, and returned one prompt for no uids.
     """
     ends: list[int] = _boundaries(uids).offsets[1:].tolist()
     return ends
@@ -64,21 +64,21 @@ def compute_prompt_mini_batch_boundaries(
     is_stepwise: bool,
     n_samples_per_prompt: int,
 ) -> list[tuple[int, int]]:
-    """Find the rows of every mini-batch, each of so many prompts.
+    """Find the rows of every mini-batch of `mini_batch_size` prompts.
 
     Parameters
     ----------
     uids
-        What names each row's prompt.
+        The id of each row's prompt.
     mini_batch_size
         Number of prompts of a mini-batch.
     train_batch_size
-        Number of prompts that there have to be; a multiple of `mini_batch_size`.
+        Required number of prompts; a multiple of `mini_batch_size`.
     is_stepwise
-        Whether prompts may have any number of rows; else each has `n_samples_per_prompt`.
+        If True, prompts may have any number of rows; else each has `n_samples_per_prompt`.
     n_samples_per_prompt
-        Rows of each prompt. As in SkyRL, it is only looked at where rollouts are not step-wise,
-        and mini-batches are compared, not prompts.
+        Rows of each prompt. As in SkyRL, it is checked only if rollouts are not step-wise, and per
+        mini-batch, not per prompt.
 
     Returns
     -------
@@ -89,7 +89,7 @@ def compute_prompt_mini_batch_boundaries(
     Raises
     ------
     AssertionError
-        If a uid comes again after another, or the numbers contradict each other.
+        If a uid comes again after another, or the numbers are inconsistent.
     IndexError
         If there are no uids.
     ZeroDivisionError
@@ -98,7 +98,7 @@ def compute_prompt_mini_batch_boundaries(
     Notes
     -----
     Written against SkyRL 0.3: ``compute_prompt_mini_batch_boundaries`` of
-    ``skyrl.train.dataset.preprocess``. Other than there, assertions say what is wrong.
+    ``skyrl.train.dataset.preprocess``. Unlike in SkyRL, assertions have messages.
     """
     if len(uids) == 0:
         raise IndexError("uids is empty; pass at least one uid")

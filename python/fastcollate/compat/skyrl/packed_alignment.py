@@ -1,4 +1,4 @@
-"""What places of packed examples are rounded up to, as SkyRL's workers read them."""
+"""Alignment of packed examples, as SkyRL's workers read them."""
 
 from __future__ import annotations
 
@@ -13,27 +13,27 @@ FUNCTION = "get_packed_seq_align_size"
 
 
 class Alignment(NamedTuple):
-    """How places of examples in a row are rounded up."""
+    """The alignment of examples in a row."""
 
     size: int
     """The multiple. Not 0."""
     is_limited: bool
-    """Whether a row's capacity counts places, not tokens."""
+    """True if a row's capacity counts aligned lengths, not tokens."""
 
 
 def packed_alignment(
     tp_size: int, cp_size: int, *, fp8_enabled: bool, fp8_recipe: str | None
 ) -> Alignment:
-    """Return what the installed SkyRL rounds up to, or without SkyRL what its main branch does.
+    """Return the alignment of the installed SkyRL, or without SkyRL that of its main branch.
 
-    Workers compute the places anew: with another multiple they would read other tokens, silently.
+    Workers compute the offsets again: with another multiple they would silently read other tokens.
 
     Raises
     ------
     ValueError
         The spec ``"auto"``.
     RuntimeError
-        The installed SkyRL has no function that says it.
+        The installed SkyRL has no function that returns it.
     """
     module = skyrl_module(MODULE)
     if module is None:

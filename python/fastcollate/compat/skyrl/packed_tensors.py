@@ -1,4 +1,4 @@
-"""Routes and sample support of all rows in one buffer, in place of SkyRL's padding."""
+"""Routes and sample support of all rows in one buffer, instead of SkyRL's padding."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ ROUTE_DTYPES = ("uint8", "int16", "int32")
 
 
 def checked_routes(routes: Sequence[Any], rows: int) -> Sequence[Any]:
-    """Check what SkyRL asks of expert indices beyond what `RoutedExperts` does."""
+    """Check SkyRL's requirements on expert indices beyond those of `RoutedExperts`."""
     if len(routes) != rows:
         raise ValueError(
             f"rollout_expert_indices has {len(routes)} rows, but prompts has {rows}; "
@@ -48,7 +48,7 @@ def packed_routes(make: Callable[..., Any], routes: Sequence[Any], lens: Integer
     routes
         For each row (captured tokens, layers, topk), of the widest dtype in the result.
     lens
-        The tokens of each row. After the captured ones there is ``arange(topk)``.
+        The tokens of each row. Those after the captured ones get ``arange(topk)``.
     """
     shape = routes[0].shape[1:]
     for row, array in enumerate(routes):

@@ -1,4 +1,4 @@
-"""Collators of supervised fine-tuning, in place of those of ``skyrl.train``."""
+"""Collators for supervised fine-tuning that replace those of ``skyrl.train``."""
 
 from __future__ import annotations
 
@@ -42,11 +42,11 @@ def collate_sft_batch(examples: Examples, tokenizer: Any) -> Any:
         ``B`` dicts, each of
 
         * ``input_ids`` and ``attention_mask``: as many numbers as the example has tokens;
-        * ``num_actions``: how many of its last tokens may be trained on;
-        * ``loss_mask``: so many numbers, 1 where a token is trained on;
+        * ``num_actions``: the number of its last tokens that may be trained on;
+        * ``loss_mask``: ``num_actions`` numbers, 1 for tokens that are trained on;
         * ``pixel_values`` and ``image_grid_thw``: arrays of any shape, in all examples or in none.
     tokenizer
-        What has the ``pad_token_id``. It may be None if all examples are equally long.
+        An object with ``pad_token_id``. It may be None if all examples are equally long.
 
     Returns
     -------
@@ -60,8 +60,8 @@ def collate_sft_batch(examples: Examples, tokenizer: Any) -> Any:
     Raises
     ------
     ValueError
-        No examples; images in some of them only; a list of another length than its example has
-        tokens, or ``num_actions`` says.
+        No examples; images in some of them only; a list whose length differs from the example's
+        tokens or ``num_actions``.
     KeyError
         An example without one of the keys.
     TypeError
@@ -72,9 +72,9 @@ def collate_sft_batch(examples: Examples, tokenizer: Any) -> Any:
     Notes
     -----
     Written against SkyRL 0.3.0: ``collate_sft_batch`` of ``skyrl.train.sft_trainer``. As there,
-    floats are cut off to integers, so that a weight of 0.5 trains nothing. Other than there, arrays
-    and tuples will do in place of lists; lists of wrong lengths are errors even where all of them
-    are wrong alike.
+    floats are truncated to integers, so that a weight of 0.5 trains nothing. Unlike in SkyRL,
+    arrays and tuples are accepted in place of lists; lists of wrong lengths are errors even if all
+    of them have the same wrong length.
     """
     if len(examples) == 0:
         raise ValueError("examples is empty; pass at least one")
@@ -95,7 +95,7 @@ def collate_sft_batch(examples: Examples, tokenizer: Any) -> Any:
 
     pad_token_id = tokenizer.pad_token_id
     if pad_token_id is None and min(lengths) == max(lengths):
-        pad_token_id = 0  # which is nowhere
+        pad_token_id = 0  # not used
     data = {
         "sequences": _left_padded("input_ids", ids, pad_token_id),
         "attention_mask": _left_padded("attention_mask", attention_masks, 0),
@@ -113,15 +113,15 @@ def collate_sft_batch(examples: Examples, tokenizer: Any) -> Any:
 class DefaultCollator:
     """Left-pad examples, and divide the loss mask by the number of tokens to train on.
 
-    So the sum of all losses is their mean over the batch's tokens, however these are spread over
-    ranks and micro-batches.
+    So the sum of all losses is their mean over the batch's tokens, for any split into ranks and
+    micro-batches.
 
     Parameters
     ----------
     tokenizer
-        What has the ``pad_token_id``.
+        An object with ``pad_token_id``.
     micro_train_batch_size_per_gpu
-        Kept as an attribute; nothing depends on it.
+        Kept as an attribute; not used.
 
     Notes
     -----
@@ -133,14 +133,14 @@ class DefaultCollator:
         self.micro_train_batch_size_per_gpu = micro_train_batch_size_per_gpu
 
     def __call__(self, examples: Examples, batch_size: int) -> Any:
-        """Return what :func:`collate_sft_batch` does, with a float32 loss mask that is divided.
+        """Return the batch of :func:`collate_sft_batch`, with the loss mask divided, in float32.
 
         Parameters
         ----------
         examples
             As of :func:`collate_sft_batch`.
         batch_size
-            Not looked at, as in SkyRL.
+            Ignored, as in SkyRL.
         """
         batch = collate_sft_batch(examples, self.tokenizer)
         total = max(batch["loss_mask"].sum().item(), 1)
@@ -154,19 +154,20 @@ class PackedDataCollator:
     Parameters
     ----------
     tokenizer
-        What has the ``pad_token_id``. Kept as an attribute that may be set.
+        An object with ``pad_token_id``. Kept as an attribute that may be set.
     max_tokens_per_microbatch
-        How many positions a row may have, each example's place rounded up; one place at least.
+        Most positions of a row, each example's length rounded up; a row may always hold one
+        example.
     tp_size, cp_size, fp8_enabled, fp8_recipe
-        What places are rounded up to: a multiple of ``tp_size``, or of ``2 * tp_size * cp_size`` if
+        Lengths are rounded up to a multiple of ``tp_size``, or of ``2 * tp_size * cp_size`` if
         ``cp_size`` is more than 1; with fp8 also of ``32 * tp_size * cp_size`` (``"mxfp8"``), else
         of ``16 * cp_size``, or ``128 * tp_size * cp_size`` if ``tp_size`` is more than 1.
     pp_size
-        Kept as an attribute. All rows are equally wide in any case.
+        Kept as an attribute. All rows have the same width in any case.
     dp_size
-        Ranks: the number of rows is a multiple of it.
+        Number of ranks: the number of rows is a multiple of it.
     batch_size
-        Examples of a training step. Other batches, as those of an evaluation, are not packed.
+        Examples of a training step. Batches of other sizes, as in evaluation, are not packed.
     micro_train_batch_size_per_gpu
         Kept for the :class:`DefaultCollator`.
 
@@ -178,11 +179,11 @@ class PackedDataCollator:
     Notes
     -----
     Written against SkyRL 0.3.0 and its main branch of autumn 2026: ``PackedDataCollator`` of
-    ``skyrl.train.dataset.collators``. Where SkyRL is installed, its own function says what places
-    are rounded up to, since its workers read them so; with SkyRL 0.3.0, which has no recipes, rows
-    are limited before places are rounded up, as there. Other than in SkyRL, images are errors, as
-    rows of several examples cannot have them (SkyRL, which does not pack where there are images,
-    would leave them out), and so are floats as token ids.
+    ``skyrl.train.dataset.collators``. If SkyRL is installed, its own function gives the alignment,
+    since its workers use it; with SkyRL 0.3.0, which has no recipes, the limit applies before
+    lengths are rounded up, as there. Unlike in SkyRL, images are errors, as rows of several
+    examples cannot have them (SkyRL, which does not pack batches with images, would leave them
+    out), and so are floats as token ids.
     """
 
     def __init__(
@@ -215,7 +216,7 @@ class PackedDataCollator:
 
     @property
     def tokenizer(self) -> Any:
-        """What has the ``pad_token_id``."""
+        """An object with ``pad_token_id``."""
         return self._unpacked.tokenizer
 
     @tokenizer.setter
@@ -223,15 +224,15 @@ class PackedDataCollator:
         self._unpacked.tokenizer = tokenizer
 
     def __call__(self, examples: Examples, batch_size: int) -> Any:
-        """Return the batch of a step, packed if it is of the size that was said.
+        """Return the batch of a step, packed if it has the constructor's `batch_size`.
 
         Parameters
         ----------
         examples
-            As of :func:`collate_sft_batch`, without images. Attention masks are not looked at.
-            Floats may be in loss masks.
+            As in :func:`collate_sft_batch`, without images. Attention masks are ignored. Loss masks
+            may hold floats.
         batch_size
-            If this is another than the constructor's, a :class:`DefaultCollator` takes over.
+            If it differs from the constructor's, a :class:`DefaultCollator` is used.
 
         Returns
         -------
@@ -243,9 +244,8 @@ class PackedDataCollator:
             ``sub_seq_lengths``, a ``TensorList`` (or list) of N int64 tensors: the tokens of each
             example in the row. ``metadata["response_length"]`` is W - 1.
 
-            Rows are bins of :func:`fastcollate.planning.pack` with first fit decreasing, which go
-            round robin to ranks. An example that is trained on from its first token on has no loss
-            there.
+            Rows are bins of :func:`fastcollate.planning.pack` with first fit decreasing, dealt
+            round robin to ranks. The first token of an example has no loss, even if it is trained.
 
         Raises
         ------
@@ -253,7 +253,7 @@ class PackedDataCollator:
             An example that exceeds `max_tokens_per_microbatch`; fewer examples than rows; images; a
             `fp8_recipe` ``"auto"``, which each machine resolves by itself.
         AssertionError
-            A loss mask that has not as many numbers as ``num_actions`` says.
+            A loss mask whose length is not ``num_actions``.
         KeyError
             An example without one of the keys.
         TypeError
@@ -299,7 +299,7 @@ class PackedDataCollator:
         return _as_packed_batch(packed.data, plan)
 
     def _bins(self, lengths: list[int], align: Alignment) -> BinPlan:
-        """Return which examples share a row; the rows of each rank one after the other."""
+        """Return the examples of each row; the rows of each rank one after the other."""
         for row, length in enumerate(lengths):
             if length > self.max_tokens_per_microbatch:
                 raise ValueError(
@@ -334,7 +334,7 @@ class PackedDataCollator:
 
 
 def _loss_mask(row: int, example: Mapping[str, Any]) -> Any:
-    """Return the loss mask of an example's last tokens, if they are as many as it says."""
+    """Return the loss mask of an example's last tokens; checks its length."""
     length, actions = len(example["input_ids"]), example["num_actions"]
     mask = example["loss_mask"]
     if len(mask) != min(length, actions):
@@ -352,7 +352,7 @@ def _as_packed_batch(packed: Mapping[str, Any], plan: BinPlan) -> Any:
     width = packed["input_ids"].shape[1]
     if width == 0:
         raise RuntimeError("examples have no tokens; pass at least one token")
-    # The last position predicts nothing. SkyRL's sum is that of float32 numbers in one piece.
+    # The last position predicts nothing. SkyRL sums contiguous float32 numbers.
     loss_mask = packed["loss_mask"][:, :-1].contiguous()
     loss_mask *= 1 / max(int(loss_mask.sum().item()), 1)
     lengths = np.split(plan.lengths, plan.offsets[1:-1])
@@ -366,7 +366,7 @@ def _as_packed_batch(packed: Mapping[str, Any], plan: BinPlan) -> Any:
 
 
 def _check_images(examples: Examples) -> bool:
-    """Say whether examples have images, which all have or none."""
+    """Return True if examples have images; all or none must have them."""
     count = sum("pixel_values" in example for example in examples)
     if 0 < count < len(examples):
         raise ValueError(
@@ -401,7 +401,7 @@ def _left_padded(key: str, rows: list[Any], fill: Any) -> Any:
 
 
 def _cut_off(rows: list[Any], error: TypeError) -> list[Any]:
-    """Return rows without what their numbers have after the point, or raise the error."""
+    """Return rows with their numbers truncated to integers, or raise the error."""
     import torch
 
     cut = []

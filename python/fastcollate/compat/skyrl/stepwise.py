@@ -1,4 +1,4 @@
-"""Merging of turns, in place of that of ``skyrl.train.generators.utils``."""
+"""Merging of turns that replaces that of ``skyrl.train.generators.utils``."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ def merge_stepwise_output(generator_output: Mapping[str, Any]) -> dict[str, Any]
     A turn joins the row of the turns before it if their prompt and responses are a prefix of its
     prompt, else it begins a row. The results equal SkyRL's value by value. Nothing is logged.
 
-    :func:`fastcollate.build_batch` with ``merge="exact"`` does the same and builds the batch, in
-    one call and less time than this takes.
+    :func:`fastcollate.build_batch` with ``merge="exact"`` merges and builds the batch in one call,
+    and takes less time.
 
     Parameters
     ----------
     generator_output
-        SkyRL's ``GeneratorOutput`` of T turns, which stays as it is:
+        SkyRL's ``GeneratorOutput`` of T turns, which is not changed:
 
         * ``prompt_token_ids``, ``response_ids``, ``loss_masks``: T lists;
         * ``rewards``: T numbers, or T lists;
         * ``trajectory_ids``: T objects, the same for all turns of a trajectory, which are together;
-        * ``is_last_step``: T bools, which alone say where trajectories end; turns after the last
+        * ``is_last_step``: T bools, which alone mark the ends of trajectories; turns after the last
           True are left out;
         * ``rollout_logprobs``, T lists, ``rollout_sample_support``, T arrays (tokens, k), and
           ``stop_reasons``: may be None or missing;
@@ -45,11 +45,11 @@ def merge_stepwise_output(generator_output: Mapping[str, Any]) -> dict[str, Any]
     Returns
     -------
     dict
-        The keys of above, with one item for each merged row: the first turn's prompt; the responses
-        of all turns and, between them, what is new in the next prompt, where loss masks are 0,
+        The same keys, with one item for each merged row: the first turn's prompt; the responses of
+        all turns and, between them, the observations of the next prompt, where loss masks are 0,
         log-probabilities 0.0 and sample support -1. Rewards are 0.0 there, if the trajectory's
-        first is a list; else the reward is that of the last turn, as all other values are. The
-        lists are new ones. ``rollout_expert_indices``, ``trajectory_generation_times`` and
+        first is a list; else the reward is that of the last turn, as are all other values. The
+        lists are new. ``rollout_expert_indices``, ``trajectory_generation_times`` and
         ``trajectory_time_splits`` are None. ``rollout_metrics`` are those of the merged rows.
 
     Raises
@@ -58,17 +58,17 @@ def merge_stepwise_output(generator_output: Mapping[str, Any]) -> dict[str, Any]
         ``trajectory_ids`` is missing or None; a trajectory has turns of several ids, or comes back
         after another one; trajectories that follow each other have the same id; no turn is a last
         one, or its flag is truthy and not True; there are ``rollout_expert_indices``,
-        ``pixel_values`` or ``image_grid_thw``; a merged row has not one loss mask value,
+        ``pixel_values`` or ``image_grid_thw``; a merged row does not have one loss mask value,
         log-probability and reward (if it is a list) for each token of its response; some rows'
         rewards are lists and others' are not.
     KeyError
         A required key is missing.
     IndexError
-        Something has fewer items than there are turns.
+        A column has fewer items than there are turns.
     TypeError
-        ``is_last_step`` or another of the required is None, or of another type than it should be.
+        ``is_last_step`` or another required column is None or of a wrong type.
     ValueError
-        A token id that does not fit int64.
+        A token id does not fit int64.
 
     Notes
     -----
@@ -76,8 +76,8 @@ def merge_stepwise_output(generator_output: Mapping[str, Any]) -> dict[str, Any]
     ``merge_stepwise_output``, ``concatenate_generator_outputs`` and ``get_rollout_metrics`` of
     ``skyrl.train.generators.utils``, and ``validate_generator_output`` of
     ``skyrl.train.utils.trainer_utils``. As there, values are counted in merged rows: a turn's loss
-    mask that is too long makes up for one that is too short. Other than there, prompts that are no
-    lists, but tuples or arrays, can be merged too.
+    mask that is too long makes up for one that is too short. Unlike in SkyRL, prompts may be tuples
+    or arrays.
     """
     turns, stops = _finished_turns(generator_output)
     _check_ids(turns.get("trajectory_ids"), stops)
@@ -123,7 +123,7 @@ def merge_stepwise_output(generator_output: Mapping[str, Any]) -> dict[str, Any]
 
 
 def _finished_turns(generator_output: Mapping[str, Any]) -> tuple[dict[str, Any], list[int]]:
-    """Return all columns up to the last turn that ends a trajectory, and where each ends."""
+    """Return all columns up to the last turn that ends a trajectory, and the trajectory ends."""
     count = len(generator_output["response_ids"])
     for key in ("rollout_expert_indices", "pixel_values", "image_grid_thw"):
         if generator_output.get(key) is not None:
@@ -147,7 +147,7 @@ def _finished_turns(generator_output: Mapping[str, Any]) -> tuple[dict[str, Any]
 
 
 def _items(key: str, column: Any, count: int) -> Any:
-    """Return the first items, of every column of a dict, or say which column is too short."""
+    """Return the first `count` items of a column, or of a dict's columns; error if too short."""
     if isinstance(column, Mapping):
         return {name: _items(f"{key}[{name!r}]", each, count) for name, each in column.items()}
     try:
@@ -171,17 +171,17 @@ def _required(turns: Mapping[str, Any], key: str) -> Column:
 
 
 def _observed(prompts: Column, responses: Column) -> list[int]:
-    """Count what each turn's prompt has beyond the turn before it."""
+    """Return the number of observation tokens in each turn's prompt."""
     lens = [len(p) + len(r) for p, r in zip(prompts, responses, strict=True)]
     return [len(prompt) - before for prompt, before in zip(prompts, [0, *lens[:-1]], strict=True)]
 
 
 def _joined(column: Column, row: range, observed: Sequence[int], fill: float) -> list[Any]:
-    """Join the values of a row's turns, with the fill for what was observed between them."""
+    """Join the values of a row's turns, with the fill for observations between them."""
     values = list(column[row[0]])
     for turn in row[1:]:
         values.extend([fill] * observed[turn])
-        values.extend(column[turn])  # `+=` would add an array to every value
+        values.extend(column[turn])  # `+=` would broadcast an array
     return values
 
 
@@ -197,7 +197,7 @@ def _number(rewards: Column, row: range) -> Any:
     """Return the reward of a row's last turn, in a trajectory whose first is a number."""
     reward = rewards[row[-1]]
     if isinstance(reward, list):
-        return list(reward)  # right if the row has so many tokens
+        return list(reward)  # its length is checked later
     try:
         float(reward)
     except TypeError as error:
@@ -213,7 +213,7 @@ def _check_ids(ids: Column | None, stops: Sequence[int]) -> None:
         raise AssertionError("trajectory_ids is None or missing; pass one per turn")
     for start, stop in pairwise([0, *stops]):
         for turn in range(start, stop):
-            # An id that is not equal to itself, as NaN, is wrong here too.
+            # An id that is not equal to itself, as NaN, is an error here too.
             if not ids[turn] == ids[start]:
                 raise AssertionError(
                     f"trajectory_ids[{turn}] is {reprlib.repr(ids[turn])}, but its trajectory, "
@@ -223,7 +223,7 @@ def _check_ids(ids: Column | None, stops: Sequence[int]) -> None:
 
 
 def _check_values(merged: Mapping[str, Any], rows: Sequence[range]) -> None:
-    """Check that values are as many as response tokens, and rewards of one kind."""
+    """Check that there is one value per response token, and one kind of rewards."""
     rewards = merged["rewards"]
     is_list = isinstance(rewards[0], list)
     for row, reward in zip(rows, rewards, strict=True):
@@ -248,7 +248,7 @@ def _check_values(merged: Mapping[str, Any], rows: Sequence[range]) -> None:
 
 
 def _check_trajectories(merged: Mapping[str, Any], rows: Sequence[range]) -> None:
-    """Check that a trajectory is in one place, and that its last row alone is a last step."""
+    """Check that trajectories are contiguous, and that only their last row is a last step."""
     names = [
         trajectory.to_string() if hasattr(trajectory, "to_string") else str(trajectory)
         for trajectory in merged["trajectory_ids"]

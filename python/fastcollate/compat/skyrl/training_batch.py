@@ -1,4 +1,4 @@
-"""What SkyRL's trainers take, with or without SkyRL."""
+"""Training batches for SkyRL, with or without SkyRL installed."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from fastcollate.compat.skyrl.installed import skyrl_module
 
 
 class TrainingBatch(dict[str, Any]):
-    """What a batch is where SkyRL is not installed: tensors and lists of tensors by their keys.
+    """A batch if SkyRL is not installed: tensors and lists of tensors by key.
 
     Attributes
     ----------
     metadata : dict
-        What belongs to the whole batch.
+        Values of the whole batch.
     """
 
     metadata: dict[str, Any]
