@@ -90,7 +90,7 @@ WIDTHS: tuple[str, ...]
 
 @final
 class FieldSpec:
-    """How a field is read and written. Made once for a field, not once a call."""
+    """Specification for reading and writing a field."""
 
     def __new__(
         cls,
@@ -129,7 +129,7 @@ class FieldSpec:
 
 @final
 class LayoutSpec:
-    """A layout and the widths that do not come from the data."""
+    """A layout, with the widths that do not depend on the data."""
 
     def __new__(
         cls,
@@ -161,7 +161,7 @@ class LayoutSpec:
 
 @final
 class OutputSpec:
-    """The outputs that are no fields: their dtypes, and which of the optional ones there are."""
+    """The outputs other than fields: their dtypes, and the optional ones."""
 
     def __new__(
         cls,
@@ -186,7 +186,7 @@ class OutputSpec:
 
 @final
 class CostSpec:
-    """What tokens, pairs, sequences and bins cost, checked."""
+    """Costs of tokens, pairs, sequences and bins, checked."""
 
     def __new__(
         cls,
@@ -202,7 +202,7 @@ class CostSpec:
 
 @final
 class PackSpec:
-    """How sequences are packed, checked."""
+    """Packing options, checked."""
 
     def __new__(
         cls,
@@ -237,7 +237,7 @@ class PackSpec:
 
 @final
 class PrefixTree:
-    """Rows in the order of their tokens, each with what it shares with the one before it."""
+    """Rows in lexical order, each with the length of the prefix shared with the one before."""
 
     def __new__(
         cls, order: NDArray[int64], shared: NDArray[int64], lengths: NDArray[int64]
@@ -255,7 +255,7 @@ class PrefixTree:
 class Output:
     """An output of a batch without its values.
 
-    What they belong to, what stands where no value goes, the dtype, and the field's index.
+    Its alignment, the fill of positions without a value, the dtype, and the field's index.
     """
 
     def __new__(
@@ -279,7 +279,7 @@ class Output:
 
 @final
 class OutputTable:
-    """The outputs of a batch in order: what is known of them without their values."""
+    """The outputs of a batch in order, without their values."""
 
     def __new__(cls, outputs: Sequence[Output]) -> OutputTable: ...
     @staticmethod
@@ -297,7 +297,7 @@ class OutputTable:
 
 @final
 class RowSpans:
-    """Rows that are spans of arrays, also where something else lies between them."""
+    """Rows that are spans of arrays, adjacent or not."""
 
     def __new__(cls, arrays: Sequence[tuple[Any, NDArray[int64], NDArray[int64]]]) -> RowSpans: ...
     @property
@@ -320,7 +320,7 @@ class RowStore:
 
 @final
 class StoredRow:
-    """The arrays of one row, in a chunk that is taken until the store opens it again."""
+    """The arrays of one row, in a chunk that stays reserved until the store opens it."""
 
     @property
     def num_tokens(self) -> int: ...
@@ -346,7 +346,7 @@ class BufferPool:
 
 @final
 class MergeSpec:
-    """How turns are merged: a policy and its options."""
+    """Merging options: a policy and its parameters."""
 
     def __new__(
         cls,
@@ -359,7 +359,7 @@ class MergeSpec:
 
 @final
 class Merge:
-    """Which turns make which rows. Immutable; holds no token but those around breaks."""
+    """The turns of each merged row. Immutable; holds no tokens but those around breaks."""
 
     @property
     def num_rows(self) -> int: ...
@@ -399,7 +399,7 @@ class Merge:
 
 @final
 class Plan:
-    """What the rows of a batch are made of and where they lie. Immutable; holds no token."""
+    """Lengths of a batch's rows and their positions in the outputs. Immutable; holds no tokens."""
 
     @property
     def layout(self) -> str: ...

@@ -1,1 +1,1 @@
-"""What rows may come as: ragged columns, fields and samples."""
+"""Input of rows: ragged columns, fields and samples."""

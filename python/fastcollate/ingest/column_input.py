@@ -1,4 +1,4 @@
-"""Ragged columns from everything that holds rows."""
+"""Ragged columns from any container of rows."""
 
 from __future__ import annotations
 
@@ -29,48 +29,47 @@ from fastcollate.ingest.columns import Ragged, jagged_rows
 from fastcollate.ingest.table_columns import is_column, read_column
 
 _KIND = attrgetter("dtype", "layout", "is_nested", "device", "ndim")
-"""What tensors have in common that can be joined as they are."""
+"""Attributes that tensors must share to be concatenated without conversion."""
 
 EXPECTED = "pass rows: lists, arrays or tensors, an Arrow array of lists, or a nested tensor"
 
 
 @suggests_names
 def ragged(x: Any, dtype: Any = None) -> Ragged:
-    r"""Make a :class:`Ragged` of rows, without a copy where they lie in one piece.
+    r"""Make a :class:`Ragged` of rows, without a copy if their memory is contiguous.
 
     Parameters
     ----------
     x
         One of
 
-        * a list, tuple or other sequence of rows. A row is a list or tuple of numbers, nested where
-          there are trailing dimensions, or an array or tensor of (tokens, \*trailing). Either all
-          rows are tensors, or none is. Rows are copied into one array, tensors on their device.
-        * anything with Arrow's ``__arrow_c_array__`` or ``__arrow_c_stream__`` (pyarrow, Polars,
+        * a list, tuple or other sequence of rows. A row is a list or tuple of numbers, nested for
+          trailing dimensions, or an array or tensor of (tokens, \*trailing). Either all rows are
+          tensors, or none is. Rows are copied into one array, tensors on their device.
+        * any object with Arrow's ``__arrow_c_array__`` or ``__arrow_c_stream__`` (pyarrow, Polars,
           DuckDB, arro3): lists of numbers, large, fixed-size or views, or fixed-size lists in lists
           for trailing dimensions; or a table of one such column; or a ``Column`` of a dataset of
-          the library ``datasets``; or a ``Series`` of pandas. An array is viewed, its memory is
-          read-only; several chunks are copied together, as are booleans, which Arrow packs.
-        * a nested tensor: a jagged one is viewed, a strided one copied.
-        * a dense array or tensor, (rows, width, \*trailing): a view if it is contiguous. Of padded
-          rows, :func:`fastcollate.unpad` takes the padding out.
+          the library ``datasets``; or a ``Series`` of pandas. An array becomes a read-only view;
+          several chunks are copied into one, as are booleans, which Arrow packs.
+        * a nested tensor: a view of a jagged one, a copy of a strided one.
+        * a dense array or tensor, (rows, width, \*trailing): a view if it is contiguous.
+          :func:`fastcollate.unpad` removes the padding of padded rows.
         * a ``Ragged``, which is returned as it is.
     dtype
-        The dtype to convert to, by its name, or NumPy's or torch's. Without it, lists become what
-        NumPy makes of them (int64, float64 or bool; float64 if there is no number at all), and all
-        else keeps its own.
+        The dtype to convert to, as a name, NumPy dtype or torch dtype. If None, lists get NumPy's
+        dtype (int64, float64 or bool; float64 if there are no numbers), and other rows keep theirs.
 
     Returns
     -------
     Ragged
-        Over a tensor if ``x`` is one or has tensors as rows, else over a NumPy array.
+        Over a tensor if `x` is a tensor or has tensors as rows, else over a NumPy array.
 
     Raises
     ------
     TypeError, ValueError
-        If ``x`` holds something else, a null, or rows of different trailing shapes or dtypes, or if
-        a value does not fit ``dtype``. Floats are rounded, but never to integers. The message names
-        the row and the position.
+        If `x` holds other values, a null, or rows of different trailing shapes or dtypes, or if a
+        value does not fit `dtype`. Floats are rounded, but never to integers. The message names the
+        row and the position.
 
     Examples
     --------
@@ -101,7 +100,7 @@ def ragged(x: Any, dtype: Any = None) -> Ragged:
 
 
 def _converted(column: Ragged, dtype: Any, first_row: int = 0) -> Ragged:
-    """Convert a column, which is x from a row on, or say which value does not fit."""
+    """Convert a column, which is `x` from `first_row` on; errors name the value."""
     if dtype is None:
         return column
     target = dtype_like(column.values, dtype)
@@ -116,7 +115,7 @@ def _converted(column: Ragged, dtype: Any, first_row: int = 0) -> Ragged:
 
 
 def _subscript(column: Ragged, at: Sequence[Any], first_row: int = 0) -> str:
-    """Write where a value is: row, position, and the place in trailing dimensions."""
+    """Return the subscript of a value: row, position, and indices of trailing dimensions."""
     token, *within = map(int, at)
     row, position = row_and_token(column.offsets, token)
     place = (first_row + row, position, *within)
@@ -158,7 +157,7 @@ def _of_nested(x: Any) -> Ragged:
         starts = offsets[:-1]
         ends = (starts + lengths).tolist()
         return _of_arrays([x.values()[i:j] for i, j in zip(starts.tolist(), ends, strict=True)])
-    # torch lets offsets leave values out at both ends.
+    # In torch, offsets may leave out values at both ends.
     return Ragged(x.values()[offsets[0] : offsets[-1]], offsets - offsets[0])
 
 
@@ -166,8 +165,8 @@ def _of_nested(x: Any) -> Ragged:
 
 
 def _of_lists(rows: Sequence[Sequence[Any]]) -> Ragged:
-    """Let NumPy read all items at once; only if it cannot, look for the row that is to blame."""
-    # Subclasses may iterate in their own way, and be of another length then.
+    """Let NumPy read all items at once; only if it fails, look for the invalid row."""
+    # Subclasses may override iteration, and so have another length.
     rows = [row if type(row) in (list, tuple) else list(row) for row in rows]
     items = list(chain.from_iterable(rows))
     try:
@@ -185,7 +184,7 @@ def _of_lists(rows: Sequence[Sequence[Any]]) -> Ragged:
 
 
 def _refuse_rounded(column: Ragged, items: Sequence[Any]) -> None:
-    """Refuse integers that NumPy made floats, as no integer dtype holds all of them."""
+    """Refuse integers that NumPy converted to floats, as no integer dtype holds all of them."""
     exact = np.array(items, dtype=object)
     if not any(issubclass(kind, (float, np.floating)) for kind in set(map(type, exact.flat))):
         index = (exact >= 2**63).reshape(-1).tolist().index(True)
@@ -198,7 +197,7 @@ def _beyond_int64(place: str, number: int) -> ValueError:
 
 
 def _blame(rows: Sequence[Sequence[Any]]) -> None:
-    """Raise for the first row that holds no numbers, or of another trailing shape than before."""
+    """Raise for the first row that holds no numbers or differs in trailing shape."""
     first: tuple[int, tuple[int, ...]] | None = None
     for index, row in enumerate(rows):
         for position, item in enumerate(row):
@@ -252,7 +251,7 @@ def _of_arrays(rows: Sequence[Any], dtype: Any = None) -> Ragged:
 
 
 def _are_alike(rows: Sequence[Any]) -> bool:
-    """Say whether rows are dense tensors that can be joined as they are."""
+    """Return True for dense tensors that can be concatenated without conversion."""
     if not is_tensor(rows[0]) or rows[0].ndim == 0 or not all(map(is_tensor, rows)):
         return False
     checked_array("x[0]", rows[0])

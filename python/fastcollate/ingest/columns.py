@@ -1,4 +1,4 @@
-"""Ragged columns: all values in one array, and where each row begins."""
+"""Ragged columns: all values in one array, and the offsets of rows."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ class Ragged:
     r"""Rows of different lengths in one flat array.
 
     Row ``i`` is ``values[offsets[i]:offsets[i + 1]]``. Rows and slices of rows are views: nothing
-    is copied, and gradients of a tensor flow through them. What a ``Ragged`` consists of cannot be
-    changed; the numbers in ``values``, which is the caller's own array, can.
+    is copied, and gradients of a tensor flow through them. The attributes of a ``Ragged``
+    cannot be changed; the numbers in ``values``, the caller's own array, can.
 
     :func:`fastcollate.ragged` makes one from lists, padded arrays, Arrow and nested tensors.
 
@@ -57,8 +57,7 @@ class Ragged:
         NumPy array or torch tensor, (tokens, \*trailing): for instance (tokens,) token ids or
         (tokens, layers, topk) routed experts. On any device.
     offsets
-        Integers, (rows + 1,): they start at 0, never fall, and end at ``len(values)``. They are
-        copied, as int64.
+        Integers, (rows + 1,), from 0 to ``len(values)`` and never decreasing. Copied as int64.
 
     Raises
     ------
@@ -69,12 +68,12 @@ class Ragged:
 
     Notes
     -----
-    ``==`` is one bool: whether both hold the same rows, in the same dtype, in arrays of the same
+    ``==`` is one bool: True if both hold the same rows, in the same dtype, in arrays of the same
     library on the same device. NaN equals NaN here.
 
-    Pickling hands NumPy arrays and CPU tensors over as buffers (protocol 5), so Ray and others that
-    ask for them out of band copy nothing. Tensors that require a gradient, or are on another
-    device, are pickled by torch. What Ray hands back is read-only memory: do not write into it.
+    NumPy arrays and CPU tensors are pickled as buffers (protocol 5), which Ray and others transfer
+    out of band without a copy. Tensors that require a gradient, or are on another device, are
+    pickled by torch. Memory from Ray is read-only: do not write into it.
 
     Examples
     --------
@@ -96,7 +95,7 @@ class Ragged:
 
     @classmethod
     def _of(cls, values: Any, offsets: NDArray[np.int64]) -> Ragged:
-        """Take what is known to be valid."""
+        """Make a ``Ragged`` without checks."""
         self = object.__new__(cls)
         offsets.setflags(write=False)
         self._values, self._offsets = values, offsets
@@ -109,7 +108,7 @@ class Ragged:
 
     @property
     def offsets(self) -> NDArray[np.int64]:
-        """Where rows begin in the values, and the end: int64 (rows + 1,), read-only."""
+        """Offsets of rows in the values: int64 (rows + 1,), read-only."""
         return self._offsets
 
     @property
@@ -146,7 +145,7 @@ class Ragged:
         IndexError
             If there is no such row.
         ValueError
-            If a slice leaves rows out or turns them around: those are no view. Pick rows by
+            If a slice skips or reverses rows, which cannot be a view. Use
             ``fc.ragged([rows[i] for i in ...])``, which copies them.
         """
         if isinstance(index, slice):
@@ -213,8 +212,8 @@ class Ragged:
     ) -> Any:
         """Return the rows padded to one array, (rows, width, *trailing): a copy.
 
-        The options are those of :func:`fastcollate.pad`; where `array_type` is None, the result is
-        of the library of the values.
+        The options are those of :func:`fastcollate.pad`; if `array_type` is None, the result has
+        the library of the values.
         """
         is_of_torch = is_tensor(self._values)
         if array_type is None:
@@ -230,8 +229,8 @@ class Ragged:
     def to_torch_nested(self) -> torch.Tensor:
         """Return a jagged nested tensor, (rows, jagged, *trailing), over the same values.
 
-        Only the offsets are copied, to the values' device. The shortest and the longest length
-        come along, so that torch need not look for them there.
+        Only the offsets are copied, to the values' device. The shortest and the longest length are
+        passed, so that torch need not compute them there.
         """
         import torch
 
@@ -246,17 +245,17 @@ class Ragged:
         return nested
 
     def __arrow_c_array__(self, requested_schema: object | None = None) -> tuple[object, object]:
-        """Hand over as an Arrow array of large lists, trailing dimensions as fixed-size lists.
+        """Export as an Arrow array of large lists, with trailing dimensions as fixed-size lists.
 
-        Contiguous values are not copied; booleans, which Arrow packs, are. Gradients stay behind.
-        A requested schema may have 32-bit offsets instead of 64-bit ones, but no other numbers.
+        Contiguous values are not copied; booleans, which Arrow packs, are. Gradients are dropped.
+        A requested schema may have 32-bit instead of 64-bit offsets, but no other dtype of values.
 
         Raises
         ------
         TypeError
-            If the values are on another device, or of a dtype that Arrow has not (bfloat16).
+            If the values are on another device, or of a dtype that Arrow lacks (bfloat16).
         ValueError
-            If anything else is requested, or 32 bits do not hold the offsets.
+            If another type is requested, or the offsets exceed 32 bits.
         """
         values = self._values
         if is_tensor(values):
@@ -277,18 +276,17 @@ class Ragged:
             array = np.ascontiguousarray(to_array(values))
             return _tensors, (array, offsets, dtype_name(values.dtype))
         if values.untyped_storage().nbytes() > values.nbytes:
-            values = values.clone()  # torch would pickle all that it is a view of
+            values = values.clone()  # torch would pickle the whole storage of a view
         return Ragged, (values, offsets)
 
     @staticmethod
     def concat(parts: Sequence[Ragged]) -> Ragged:
-        """Return the rows of several ``Ragged`` as one, which copies them.
+        """Return the rows of several ``Ragged`` as one; they are copied.
 
         Raises
         ------
         TypeError, ValueError
-            If there are none, or they are not of the same library, device, dtype and trailing
-            shape.
+            If `parts` is empty, or its items differ in library, device, dtype or trailing shape.
         """
         parts = list(parts)
         for index, part in enumerate(parts):
@@ -325,7 +323,7 @@ def _tensors(values: np.ndarray, offsets: NDArray[np.int64], dtype: str) -> Ragg
 
 
 def _checked_offsets(offsets: Any, total: int) -> NDArray[np.int64]:
-    """Return a read-only copy of offsets that fit so many values."""
+    """Return a read-only copy of offsets into `total` values."""
     given = np.asarray(to_numpy(offsets))
     if given.ndim != 1 or len(given) == 0:
         raise ValueError(f"offsets has shape {given.shape}; pass rows + 1 integers")
@@ -360,7 +358,7 @@ def jagged_rows(name: str, x: Any) -> tuple[NDArray[np.int64], NDArray[np.int64]
     Raises
     ------
     ValueError
-        If the offsets fall, or do not fit the values, or leave no room for a length.
+        If the offsets decrease, do not fit the values, or are closer together than a length.
     """
     offsets = np.asarray(to_numpy(x.offsets()), np.int64)
     total = int(x.values().shape[x._ragged_idx - 1])
@@ -393,7 +391,7 @@ def jagged_rows(name: str, x: Any) -> tuple[NDArray[np.int64], NDArray[np.int64]
 
 
 def _kind(values: Any) -> str:
-    """Name what has to be the same for values to be equal, or joined."""
+    """Describe the attributes that values must share to be equal or concatenated."""
     if is_tensor(values):
         return f"a {dtype_name(values.dtype)} tensor on {values.device}"
     return f"a {values.dtype} array"

@@ -1,4 +1,4 @@
-"""Datasets of the library ``datasets``: columns that Arrow holds, read without a row in between."""
+"""Datasets of the library ``datasets``: columns read from Arrow, without making rows."""
 
 from __future__ import annotations
 
@@ -9,38 +9,38 @@ from typing import Any
 _LISTS = ("List", "LargeList", "Sequence")
 _NUMBERS_AND_TEXT = ("Value", "ClassLabel")
 _OF_TABLES = ("arrow", "pandas", "polars")
-"""Formats whose columns are those of a table."""
+"""Formats that return columns of a table."""
 
 
 def is_dataset(value: Any) -> bool:
-    """Say whether something is a ``Dataset``. Where ``datasets`` was not imported, nothing is."""
+    """Return True for a ``Dataset``; False for anything if ``datasets`` is not imported."""
     return _is("Dataset", value)
 
 
 def is_streamed(value: Any) -> bool:
-    """Say whether something is an ``IterableDataset``, whose number of rows is not known."""
+    """Return True for an ``IterableDataset``, which has no length."""
     return _is("IterableDataset", value, "datasets.iterable_dataset")
 
 
 def is_column(value: Any) -> bool:
-    """Say whether something is a ``Column`` of a dataset, as ``dataset["key"]`` is."""
+    """Return True for a ``Column`` of a dataset, such as ``dataset["key"]``."""
     return _is("Column", value)
 
 
 def makes_rows(dataset: Any) -> bool:
-    """Say whether a function of the user's makes a dataset's rows, with keys of its own."""
+    """Return True if a user's function makes a dataset's rows, with its own keys."""
     return bool(dataset.format["type"] == "custom")
 
 
 def shown_columns(dataset: Any) -> list[str]:
-    """Return the names of the columns that a dataset's rows have."""
+    """Return the names of the columns in a dataset's rows."""
     format = dataset.format
     names = dataset.column_names if format["output_all_columns"] else format["columns"]
     return list(names)
 
 
 def first_row(dataset: Any) -> Any:
-    """Return the first row as Python has it."""
+    """Return the first row as Python objects."""
     return dataset.with_format(None)[0]
 
 
@@ -57,13 +57,13 @@ def read_columns(dataset: Any, names: Sequence[str]) -> dict[str, Any]:
     Returns
     -------
     dict
-        What holds numbers, text, or lists of these as Arrow. All else as the dataset gives it:
+        Columns of numbers, text, or lists of these as Arrow. Others as the dataset returns them:
         images, for instance, are decoded.
     """
     plain = [] if makes_rows(dataset) else names
     plain = [name for name in plain if _is_plain(dataset.features[name])]
-    # A shuffled or filtered dataset has its indices beside the table: slices of it follow them,
-    # the table's own columns do not.
+    # A shuffled or filtered dataset keeps indices into the table: slices of the dataset follow
+    # them, the table's own columns do not.
     table = dataset.with_format("arrow", columns=plain)[:] if plain else {}
     if dataset.format["type"] in _OF_TABLES:
         dataset = dataset.with_format(None)
@@ -76,7 +76,7 @@ def _is(name: str, value: Any, module: str = "datasets.arrow_dataset") -> bool:
 
 
 def _is_plain(feature: Any) -> bool:
-    """Say whether Arrow holds what the dataset gives: numbers, text, and lists of one length."""
+    """Return True if Arrow's values are the dataset's: numbers, text, and lists of one length."""
     is_inner = False
     while type(feature).__name__ in _LISTS and not (is_inner and feature.length < 0):
         feature, is_inner = feature.feature, True

@@ -1,4 +1,4 @@
-"""Fields: what belongs to the tokens or rows of a batch beside the tokens themselves."""
+"""Fields: values per token or row of a batch, in addition to the token ids."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ LOGPROBS = FieldSpec("logprobs", "logprobs", plain=True)
 
 
 Spread: TypeAlias = Literal["all", "trained", "last"]
-"""Which tokens of a row get its one number."""
+"""Tokens of a row that get its one number."""
 
 
 @suggests_names
@@ -59,31 +59,31 @@ class Field:
     Parameters
     ----------
     rows
-        One row per row of the batch, in any form that rows may have. Rows may have trailing
-        dimensions, (tokens, ...), the same in all rows. With `spread`, one number per row.
+        One row per row of the batch, in any form of rows. Rows may have trailing dimensions,
+        (tokens, ...), the same in all rows. With `spread`, one number per row.
     align
         ``"response"``: one value per response token, written as (B, R, ...). ``"sequence"``: one
         value per prompt and response token, written as (B, W, ...).
     fill
-        What padding holds: a number that fits `dtype`. Floats round, but not to infinity; integers
+        The value of padding, which must fit `dtype`. Floats round, but not to infinity; integers
         may be given as whole floats.
     gap_fill
-        Of response-aligned fields, what observations (and tokens that realigning masks) hold where
-        turns are merged; `fill` if None.
+        The value of response-aligned fields on observations of merged turns (and on tokens that
+        realigning masks); `fill` if None.
     dtype
-        ``"float32"`` if None, whatever the values are: integers beyond 2**24 are rounded then.
-        Or bool, uint8, int16, int32, int64, float16, bfloat16, float64, by name or NumPy's or
-        torch's own: integers that do not fit are errors, floats are rounded (of lists, Python's
-        floats keep all bits in float64).
+        ``"float32"`` if None, whatever the values are: integers beyond 2**24 are then rounded.
+        Or bool, uint8, int16, int32, int64, float16, bfloat16 or float64, as a name, NumPy dtype
+        or torch dtype: integers that do not fit are errors, floats are rounded (Python floats in
+        lists keep all bits in float64).
     spread
         Write one number per row, such as an advantage, to ``"all"`` response tokens, to those that
-        are ``"trained"`` (where ``loss_mask`` is not 0; without loss masks, where it would not be),
-        or to the ``"last"``. All other positions hold `fill`. Where turns are merged, each turn's
-        number goes to its own tokens, and none to observations. A number that no token takes is an
-        error, unless it is for ``"all"`` of an empty response.
+        are ``"trained"`` (where ``loss_mask`` is not 0, or would not be if it is not given), or to
+        the ``"last"``. All other positions hold `fill`. With merged turns, each turn's number goes
+        to its own tokens, and none to observations. A number without a token is an error, unless it
+        is for ``"all"`` of an empty response.
     default
-        What each token holds of a row that is None, or null in Arrow; with `spread`, the number of
-        such a row. If None, a row has to be given.
+        The value of each token of a row that is None, or null in Arrow; with `spread`, the number
+        of such a row. If None, such rows are errors.
     """
 
     rows: Rows
@@ -95,7 +95,7 @@ class Field:
     default: float | None = None
 
     def check_align(self, key: str) -> None:
-        """Check what the field lies along."""
+        """Check `align`."""
         if self.align not in ("response", "sequence"):
             message = f"align of {key} is {self.align!r}; pass 'response' or 'sequence'"
             raise ValueError(message)
@@ -131,27 +131,27 @@ class Field:
 @suggests_names
 @dataclass(frozen=True, eq=False)
 class RoutedExperts:
-    """Which experts each token was routed to, for ``fields=`` of :func:`fastcollate.build_batch`.
+    """Expert indices of each token, for ``fields=`` of :func:`fastcollate.build_batch`.
 
-    Written as (B, W, layers, topk), beside ``router_padding_mask``, bool (B, W), which is True
+    Written as (B, W, layers, topk), with ``router_padding_mask``, bool (B, W), which is True
     where no routes were captured: on padding and after a row's captured tokens. Such positions
-    hold ``arange(topk)``, so that every expert of a token is another one.
+    hold ``arange(topk)``, so that the experts of a token are distinct.
 
     Parameters
     ----------
     rows
         One array, tensor or nested list (captured tokens, layers, topk) of integers per row of the
         batch, or a :class:`Ragged` of them. The captured tokens are the first of the row; there may
-        be fewer than it has, or none.
+        be fewer than the row has, or none.
     num_experts
-        How many experts there are: an index from there on is an error, and the dtype does not
-        depend on the data.
+        Number of experts: larger indices are errors, and the dtype does not depend on the data.
     dtype
-        uint8, int16 or int32. If None, the first of these that holds every index: of `num_experts`
-        if that is given, else of the batch. The latter is the one place where data picks a dtype.
+        uint8, int16 or int32. If None, the first of these that holds all indices below
+        `num_experts`, or without it all indices of the batch. This is the only dtype that depends
+        on the data.
     layers
-        Write only these, as ``range(12, 24)`` for a pipeline stage: (B, W, 12, topk). Those of
-        other layers are not read, but for the dtype where the batch picks it: all stages have one.
+        Write only these layers, such as ``range(12, 24)`` for a pipeline stage: (B, W, 12, topk).
+        Other layers are read only to choose the dtype from the batch, so that all stages agree.
 
     Notes
     -----
@@ -189,21 +189,21 @@ def _checked_layers(key: str, layers: Any) -> tuple[int, int]:
 @suggests_names
 @dataclass(frozen=True, eq=False)
 class PerRow:
-    """Values that belong to whole rows, for ``fields=`` of :func:`fastcollate.build_batch`.
+    """Values per row, for ``fields=`` of :func:`fastcollate.build_batch`.
 
     Parameters
     ----------
     values
         One number per row, written as (B,); or one array for all rows, written as (B, ...). Or a
         sequence of one array, tensor or list per row, of any shapes, such as ``pixel_values`` and
-        ``image_grid_thw``: they are kept as a list, in dtypes of their own. Or one string or any
-        other object per row, kept as a list of the same objects, which no device gets.
+        ``image_grid_thw``, kept as a list with their own dtypes. Or one string or other object per
+        row, kept as a list of the same objects and never moved to a device.
     dtype
-        As for :class:`Field`; if None, numbers become int64 if they are integers and booleans, and
-        float32 if there is any float. ``object`` keeps the values as they are, None among them.
+        As for :class:`Field`; if None, integers and booleans become int64, and float32 if any
+        number is a float. ``object`` keeps the values as they are, including None.
     concat
-        Whether to join arrays of any shapes along their first dimension instead, and to give
-        int64 offsets (B + 1,) of the rows under the key with ``_offsets`` after it.
+        Concatenate the arrays along their first dimension, and add int64 offsets (B + 1,) of the
+        rows under the key with the suffix ``_offsets``.
     """
 
     values: Any
@@ -212,9 +212,9 @@ class PerRow:
 
 
 def given_along(rows: Any, spec: FieldSpec) -> tuple[Any, FieldSpec]:
-    """Return the rows of an argument that has a key of its own, and how they are read.
+    """Return the rows of an argument with its own key, and the spec to read them.
 
-    As a :class:`Field`, they say what they lie along; the output is that of responses.
+    A :class:`Field` gives their alignment; the output is response-aligned.
     """
     if not isinstance(rows, Field):
         return rows, spec
@@ -229,10 +229,10 @@ def given_along(rows: Any, spec: FieldSpec) -> tuple[Any, FieldSpec]:
 
 
 _OWN_OPTIONS = [(one.name, one.default) for one in dataclasses.fields(Field)][2:]
-"""Options of fields with outputs of their own, and their defaults."""
+"""Options of :class:`Field` that arguments with their own key refuse, and the defaults."""
 
 _along = functools.cache(FieldSpec.along)
-"""Of the specs that there are from the beginning."""
+"""Cached, as only the constant specs are passed."""
 
 
 class FieldOptions(NamedTuple):
@@ -243,7 +243,7 @@ class FieldOptions(NamedTuple):
 
     @property
     def is_of_rows(self) -> bool:
-        """Whether a row has one value, whatever its tokens are."""
+        """True if a row has one value, whatever its number of tokens."""
         return self.make is PerRow or self.options.get("spread") is not None
 
     def __repr__(self) -> str:
@@ -252,7 +252,7 @@ class FieldOptions(NamedTuple):
 
 
 def options_of(field: Any) -> FieldOptions:
-    """Return all of a field but its values, which come first."""
+    """Return a field without its values, the first attribute."""
     if not isinstance(field, (Field, PerRow, RoutedExperts)):
         return FieldOptions(type(field), {})
     names = (item.name for item in dataclasses.fields(field))
@@ -264,9 +264,9 @@ def options_of(field: Any) -> FieldOptions:
 def object_outputs(
     table: OutputTable, fields: Sequence[tuple[Any, FieldSpec]], sources: Sequence[int] | None
 ) -> dict[str, Any]:
-    """Return the outputs of fields of one array or object a row, which the core does not write.
+    """Return the outputs of fields of one array or object per row, which the core does not write.
 
-    They are of these rows, as a list or joined; of negative rows, empty arrays or None.
+    Values of the rows in `sources`, as a list or joined; empty arrays or None for negative rows.
     """
     data: dict[str, Any] = {}
     offsets_keys = {one.field: one.key for one in table if one.align == "joined_offsets"}
@@ -281,14 +281,14 @@ def object_outputs(
         if output.align == "object":
             data[output.key] = arrays
         else:
-            # Of the type that all rows of the step need, whatever rows there are.
+            # In the common dtype of all rows of the step, whichever of them are here.
             joined, offsets = _joined(arrays, _common_dtype(output.key, given))
             data |= {output.key: joined, offsets_keys[output.field]: offsets}
     return data
 
 
 def _joined(arrays: list[Any], dtype: Any) -> tuple[Any, Any]:
-    """Return arrays as one of a dtype, and the offsets of its rows."""
+    """Return arrays concatenated in one dtype, and the offsets of the rows."""
     arrays = [array if array.dtype == dtype else convert(array, dtype) for array in arrays]
     offsets: Any = offsets_of([len(array) for array in arrays])
     joined = concatenate(arrays)
@@ -298,7 +298,7 @@ def _joined(arrays: list[Any], dtype: Any) -> tuple[Any, Any]:
 def check_keys(fields: Any) -> None:
     """Check that the argument ``fields`` is a mapping of strings.
 
-    A field ``loss_mask`` is refused: whoever passes one expects that its zeros do not train.
+    A field ``loss_mask`` is refused, as its zeros would still train.
     """
     if not isinstance(fields, Mapping):
         raise TypeError(f"fields is {reprlib.repr(fields)}; pass a mapping of keys to fc.Field")
@@ -314,7 +314,7 @@ def check_keys(fields: Any) -> None:
 
 
 def checked_fields(fields: Mapping[str, Any], array_type: str) -> list[tuple[Any, FieldSpec]]:
-    """Check the argument ``fields``: the values of each, and how they are read and written."""
+    """Return the values and spec of each item of the argument ``fields``, checked."""
     check_keys(fields)
     specs: list[tuple[Any, FieldSpec]] = []
     for key, field in fields.items():
@@ -367,7 +367,7 @@ def numbers_of_rows(key: str, rows: Any) -> Any:
 
 
 Form: TypeAlias = Literal["number", "array", "object"]
-"""What the rows of a field per row hold."""
+"""Kinds of values in the rows of a :class:`PerRow`."""
 
 _FORMS: dict[Form, str] = {
     "number": "a number",
@@ -377,14 +377,14 @@ _FORMS: dict[Form, str] = {
 
 
 def per_row_values(key: str, field: PerRow) -> tuple[Form, Any]:
-    """Return the values as one array of numbers, or as a list of one array or object a row."""
+    """Return the values as one array of numbers, or as a list of one array or object per row."""
     values = field.values
     if is_object(field.dtype) or not _is_array(values):
         try:
             if isinstance(values, (str, bytes, bytearray, Mapping, Set)):
                 raise TypeError("its items are no rows")
             values = as_list(values)
-        except (TypeError, OverflowError) as error:  # a length may be anything
+        except (TypeError, OverflowError) as error:  # __len__ may return anything
             message = f"{key} is {reprlib.repr(values)}; pass one number, array or object per row"
             raise TypeError(message) from error
         form = "object" if is_object(field.dtype) else _common_form(key, values)
@@ -404,7 +404,7 @@ def per_row_values(key: str, field: PerRow) -> tuple[Form, Any]:
 
 
 def _common_form(key: str, values: list[Any]) -> Form:
-    """Return what all rows hold."""
+    """Return the kind of value that all rows hold."""
     forms: list[Form] = []
     for row, value in enumerate(values):
         if value is None:
@@ -419,7 +419,7 @@ def _common_form(key: str, values: list[Any]) -> Form:
 
 
 def form_of(place: str, value: Any) -> Form:
-    """Return what one row of a field per row holds."""
+    """Return the kind of value of one row."""
     if isinstance(value, (str, bytes)):
         return "object"
     if value is None or isinstance(value, (Number, np.generic)):
@@ -429,19 +429,19 @@ def form_of(place: str, value: Any) -> Form:
     except ValueError as error:  # lists of different lengths in it
         advice = "an array of numbers, or dtype=object to keep values as they are"
         raise unreadable(place, error, advice) from error
-    # A subclass may say anything of its dtype.
+    # The dtype attribute of a subclass may be anything.
     if isinstance(array, np.ndarray) and np.asarray(array).dtype.kind in "OSTU":
         return "object"
     return "array" if array.ndim > 0 else "number"
 
 
 def is_object(dtype: Any) -> bool:
-    """Say whether a dtype is that of any objects."""
+    """Return True if a dtype is that of Python objects."""
     return dtype is object or (isinstance(dtype, (str, np.dtype)) and dtype == "object")
 
 
 def no_value(key: str, row: int) -> ValueError:
-    """Return the error of a row that has no value of a field."""
+    """Return the error of a row without a value."""
     return ValueError(
         f"{key}[{row}] is None; pass a value for every row, dtype=object to keep None, or leave "
         f"{key} out"
@@ -449,12 +449,12 @@ def no_value(key: str, row: int) -> ValueError:
 
 
 def unreadable(place: str, error: Exception, advice: str = "an array of numbers") -> ValueError:
-    """Return the error of a row of a field that is no array."""
+    """Return the error of a row that cannot be read as an array."""
     return ValueError(f"{place} cannot be read ({error}); pass {advice}")
 
 
 def _as_numbers(key: str, values: list[Any], dtype: Any) -> np.ndarray:
-    """Return one number per row as something that has a dtype."""
+    """Return one number per row as an array, int64 or float64."""
     numbers = [value.item() if hasattr(value, "item") else value for value in values]
     holds_floats = dtype is None or "float" in checked_dtype_name(dtype, key)
     is_float = holds_floats and any(isinstance(number, float) for number in numbers)
@@ -481,7 +481,7 @@ def _fits_int64(number: Any) -> bool:
 
 
 def _as_arrays(key: str, values: list[Any], field: PerRow, array_type: str) -> list[Any]:
-    """Return one array a row, of the batch's kind."""
+    """Return one array per row, of the batch's kind."""
     dtype = None if field.dtype is None else checked_dtype_name(field.dtype, key)
     arrays = [
         _as_array(f"{key}[{row}]", value, dtype, array_type) for row, value in enumerate(values)
@@ -498,7 +498,7 @@ def _as_arrays(key: str, values: list[Any], field: PerRow, array_type: str) -> l
 
 
 def _common_dtype(key: str, arrays: Sequence[Any]) -> Any:
-    """Return the type that arrays or tensors have when they are joined."""
+    """Return the dtype of arrays or tensors when they are concatenated."""
     dtypes = {array.dtype for array in arrays}
     if len(dtypes) == 1:
         return dtypes.pop()
@@ -519,7 +519,7 @@ def _common_dtype(key: str, arrays: Sequence[Any]) -> Any:
 
 
 def _is_array(values: Any) -> bool:
-    """Whether values are an array or tensor of numbers, the first dimension being the rows."""
+    """Return True for an array or tensor of numbers with a first dimension of rows."""
     if isinstance(values, np.ndarray):
         return values.ndim > 0 and values.dtype.kind not in "OSTU"
     return is_tensor(values) and values.dim() > 0
@@ -544,7 +544,7 @@ def _as_array(place: str, value: Any, dtype: str | None, array_type: str) -> Any
         else:
             import torch
 
-            # Whatever torch.set_default_device says.
+            # Regardless of torch.set_default_device.
             array = torch.as_tensor(value, device=None if is_tensor(value) else "cpu")
     except (TypeError, ValueError, RuntimeError) as error:
         raise TypeError(

@@ -1,4 +1,4 @@
-"""Whether rows of one length look padded: all of a block counts as tokens."""
+"""Detection of rows of one length that look padded: all of a block counts as tokens."""
 
 from __future__ import annotations
 
@@ -11,44 +11,43 @@ from fastcollate.arguments import counted
 from fastcollate.arrays import is_array, is_tensor, to_numpy
 
 RUN = 2
-"""Padding tokens at an edge, from which on a row looks padded.
+"""Least number of padding tokens at an edge of a row that looks padded.
 
-Genuine rows may begin or end with one token that is the padding token, too: where that is also the
-end or the beginning of a sequence, all of them do.
+One such token may be genuine: if the padding token is also the first or last token of sequences,
+all rows have it.
 """
 
 SHARED_RUN = 4
-"""The same where all rows have as many: a few tokens may be what all of them begin or end with."""
+"""The same if all rows have equally many: they may share a few first or last tokens."""
 
 LONG_RUN = 8
-"""The same where few rows look padded: some may happen to end with fewer."""
+"""The same if few rows look padded: some may end with fewer by chance."""
 
 ROWS_PER_PADDED = 4
-"""From one padded row in so many on, they are not few."""
+"""Padded rows are few if fewer than one row in this number."""
 
 CHANCE = 1e-3
-"""How probable edges may be by chance, where the padding token stands amid rows as well."""
+"""Largest probability of an edge by chance, if the padding token also occurs inside rows."""
 
 SAMPLE = 1024
-"""Rows of a block that are looked at for an edge: where it is padded, most rows are."""
+"""Rows of a block that are checked for an edge: if it is padded, most rows are."""
 
 FEW = 16
-"""The same of rows that are arrays, one of whose items costs as much as a row of a list."""
+"""The same for rows that are arrays: reading an item costs as much as checking a list."""
 
 EDGES = ((0, 1), (-1, -2))
-"""Places of an edge's outermost tokens, of which there are `RUN`."""
+"""Indices of the `RUN` outermost tokens of each edge."""
 
 
 def padding_message(name: str, rows: Any, pad_token_id: int) -> str | None:
-    """Say that a block of rows looks padded, if it does.
+    """Return a warning if a block of rows looks padded.
 
     A block is an array of two dimensions, or a sequence of rows of one length. It looks padded if
-    one row in four, or one by eight tokens, begins or ends with two padding tokens or more and
-    holds others, too, and not all rows with the same two or three. Where the padding token also
-    stands further inside, as others do, such an edge has to be too long for chance.
+    one row in four begins or ends with two padding tokens or more, or one row with eight; rows of
+    padding tokens only do not count, nor do two or three tokens that all rows share. If the padding
+    token also occurs inside rows, the edge has to be too long for chance.
 
-    A few items of each row show whether there may be such an edge. The whole block is read only if
-    there may.
+    The whole block is read only if a few items of each row suggest such an edge.
     """
     try:
         if not _has_edge(rows, pad_token_id):
@@ -57,7 +56,7 @@ def padding_message(name: str, rows: Any, pad_token_id: int) -> str | None:
             to_numpy(rows) if is_array(rows) else np.stack([np.asarray(to_numpy(r)) for r in rows])
         )
     except (IndexError, ValueError):
-        return None  # another thread changes rows meanwhile
+        return None  # another thread is changing rows
     is_pad = block == pad_token_id
     is_pad = is_pad[~is_pad.all(1)]
     for side, flags in (("right", is_pad[:, ::-1]), ("left", is_pad)):
@@ -81,7 +80,7 @@ def padding_message(name: str, rows: Any, pad_token_id: int) -> str | None:
 
 
 def _has_edge(rows: Any, pad: int) -> bool:
-    """Say whether rows are of one length, and one of them begins or ends with padding."""
+    """Return True if rows are of one length, and one of them begins or ends with padding."""
     if is_array(rows):
         is_nested = is_tensor(rows) and rows.is_nested
         if is_nested or rows.ndim != 2 or len(rows) == 0 or rows.shape[1] <= RUN:
@@ -93,7 +92,7 @@ def _has_edge(rows: Any, pad: int) -> bool:
         return False
     kind, width = type(rows[0]), len(rows[0])
     if type(rows[-1]) is not kind or len(rows[-1]) != width:
-        return False  # the usual case, without a look at any item
+        return False  # the usual case, without reading any item
     is_of_arrays = kind not in (list, tuple)
     if width <= RUN or (is_of_arrays and not (is_array(rows[0]) and rows[0].ndim == 1)):
         return False
@@ -108,7 +107,7 @@ def _has_edge(rows: Any, pad: int) -> bool:
         for first, second in EDGES:
             edge = item(row, first)
             if type(edge) is not int:
-                return False  # comparing others would run code of theirs
+                return False  # comparing other types would run their code
             if edge == pad and not found:
                 inner = item(row, second)
                 found = type(inner) is int and inner == pad
@@ -120,5 +119,5 @@ def _has_edge(rows: Any, pad: int) -> bool:
 
 
 def _item_of_tensor(row: Any, place: int) -> Any:
-    """Return a number of a tensor as Python has it, None of one that has rows."""
+    """Return an item of a 1-D tensor as a Python number; None for other tensors."""
     return row[place].item() if row.ndim == 1 else None

@@ -1,4 +1,4 @@
-"""Preference pairs: samples of a prompt, a chosen and a rejected response, which are two rows."""
+"""Preference pairs: samples of a prompt, a chosen and a rejected response, as two rows."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ PAIR = ("prompt_ids", "chosen_ids", "rejected_ids")
 
 
 def arguments_of_pairs(columns: Mapping[str, Any], of_fields: Collection[str]) -> dict[str, Any]:
-    """Return the rows of pairs for `build_batch`: all that are chosen, then all that are rejected.
+    """Return the rows of pairs for `build_batch`: all chosen ones, then all rejected ones.
 
     Parameters
     ----------
     columns
-        What the samples have, by its key.
+        The columns of the samples by key.
     of_fields
-        Which of these keys are those of fields.
+        Those of these keys that fields read.
     """
     if missing := [key for key in PAIR if key not in columns]:
         present = next(key for key in PAIR if key in columns)
@@ -70,10 +70,10 @@ def _spans(first: Ragged, second: Ragged) -> RowSpans:
 
 
 def _completion_mask(prompts: Ragged, chosen: Ragged, rejected: Ragged) -> Field:
-    """Return which tokens of the rows are those of responses."""
+    """Return a field that is 1 on tokens of responses."""
     before = np.tile(prompts.lengths, 2)
     after = np.concatenate([chosen.lengths, rejected.lengths])
-    # Each row is a span of the widest prompt and the widest response.
+    # Each row is a span of a row with the longest prompt and the longest response.
     most = int(before.max(initial=0))
     widest = np.arange(most + after.max(initial=0)) >= most
     return Field(RowSpans([(widest, most - before, before + after)]), "sequence", dtype="int64")

@@ -1,4 +1,4 @@
-"""The tokens of samples: turns, or sequences of which a part trains."""
+"""The tokens of samples: turns, or sequences with trained tokens marked."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ TURN = ("prompt", "response")
 """Keys of the tokens of a rollout's turn."""
 
 SEQ_LENGTHS = "seq_lengths"
-"""The key that packers of datasets give the lengths of a sample's sequences."""
+"""The key of the lengths of a packed sample's sequences."""
 
 MASKS = ("completion_mask", "assistant_masks")
-"""Keys of what trains along a sequence: where all of them are 1."""
+"""Keys of masks along a sequence; tokens train where all of them are 1."""
 
 SEQUENCE = ("input_ids", "prompt_len", "labels", *MASKS, "attention_mask", SEQ_LENGTHS)
-"""Keys of sequences. All tokens train, or what ``prompt_len``, ``labels`` or masks say."""
+"""Keys of sequences. All tokens train, unless ``prompt_len``, ``labels`` or masks are given."""
 
 PACKED = ("input_ids", "labels", *MASKS, "attention_mask", SEQ_LENGTHS)
-"""Those that packed samples may have: one item per token or sequence."""
+"""Keys of packed samples, with one item per token or sequence."""
 
 OPTIONAL = (SEQ_LENGTHS, *MASKS)
-"""Those without a meaning of their own where a field of the batch reads them."""
+"""Keys that lose their own meaning if a field of the batch reads them."""
 
 
 class Packed(NamedTuple):
@@ -41,22 +41,22 @@ class Packed(NamedTuple):
     ids: Ragged
     """The tokens of each sample."""
     offsets: NDArray[np.int64]
-    """Where sequences begin among the tokens, and where the last ends: (sequences + 1,)."""
+    """Offsets of sequences in the tokens: (sequences + 1,)."""
 
     def split(self, key: str, column: Any) -> Ragged:
-        """Return values of samples' tokens as those of sequences."""
+        """Return a column of samples, one value per token, split into sequences."""
         rows = _rows(key, column)
         _check_same_lengths(self.ids, key, rows)
         return Ragged(rows.values, self.offsets)
 
 
 class SampleTokens(NamedTuple):
-    """What is known of samples from their tokens alone."""
+    """Data of samples that follow from their tokens alone."""
 
     arguments: dict[str, Any]
-    """Token ids, and loss masks if samples mark what trains, for `build_batch`."""
+    """Token ids, and loss masks if samples mark trained tokens, for `build_batch`."""
     packed: Packed | None
-    """If the samples are packed, which sequences they hold: each is a row of the batch."""
+    """The sequences of packed samples, each a row of the batch."""
     unpredicted: tuple[str, int] | None = None
     """The key that marks the first token of a row as trained, and the first such row."""
 
@@ -104,7 +104,7 @@ def tokens_of(columns: Mapping[str, Any]) -> SampleTokens:
 
 
 def check_one_mark(columns: Collection[str], key: str, others: Collection[str]) -> None:
-    """Refuse keys beside each other that both say which tokens train."""
+    """Refuse two keys that both mark the trained tokens."""
     if key in columns and (found := [other for other in others if other in columns]):
         raise ValueError(
             f"samples have {key!r} and {found[0]!r}, which both mark the tokens that train; "
@@ -115,16 +115,16 @@ def check_one_mark(columns: Collection[str], key: str, others: Collection[str]) 
 def check_packed(
     columns: Mapping[str, Any], fields: Mapping[str, Any], of_fields: Collection[str]
 ) -> None:
-    """Refuse what belongs to one sequence or its response: packed samples have several.
+    """Refuse columns and fields of one sequence or its response: packed samples have several.
 
     Parameters
     ----------
     columns
-        What packed samples have, by its key.
+        The columns of packed samples by key.
     fields
-        Fields of the batch, by theirs.
+        The fields of the batch by key.
     of_fields
-        Which keys of the samples are those of fields.
+        Keys of the samples that fields read.
     """
     wrong = [key for key in columns if key not in PACKED and key not in of_fields]
     wrong += [key for key, field in fields.items() if getattr(field, "align", "") != "sequence"]
@@ -137,7 +137,7 @@ def check_packed(
 
 
 def _sequence_offsets(ids: Ragged, lengths: Ragged) -> NDArray[np.int64]:
-    """Return where the sequences of all samples begin among the tokens, and where the last ends."""
+    """Return the offsets of the sequences of all samples in the tokens."""
     check_same_rows(SEQ_LENGTHS, len(lengths), len(ids))
     counts = to_numpy(lengths.values)
     if (counts < 1).any() or len(counts) == 0:
@@ -145,7 +145,7 @@ def _sequence_offsets(ids: Ragged, lengths: Ragged) -> NDArray[np.int64]:
         row, position = row_and_token(lengths.offsets, index)
         found = f"[{row}][{position}] is {counts[index]}" if len(counts) else " has no lengths"
         raise ValueError(f"{SEQ_LENGTHS}{found}; pass lengths of 1 or more")
-    # Checked one by one, since a sum of large numbers may wrap around.
+    # Checked one by one, as a sum of large numbers may overflow.
     most = np.repeat(ids.lengths, lengths.lengths)
     if (counts > most).any():
         index = int((counts > most).argmax())
@@ -169,7 +169,7 @@ def ids_of(name: str, column: Any) -> Ragged:
     """Return a column of integers in one array, or one tensor, on the host."""
     if isinstance(column, (list, tuple)) or is_object_array(column):
         if not all(_is_integers(row) for row in column) or len({row.dtype for row in column}) > 1:
-            # Boxed numbers are unboxed by the core, which names the place of a bad one.
+            # The core unpacks Python numbers, and its errors name the place.
             column = [compact_ids(name, row, index) for index, row in enumerate(column)]
         if len({row.dtype for row in column}) == 1:
             return Ragged(np.concatenate(column), offsets_of([len(row) for row in column]))
@@ -181,7 +181,7 @@ def ids_of(name: str, column: Any) -> Ragged:
             f"{name} holds {values.dtype} of shape {values.shape[1:]} per token; pass one integer "
             "per token"
         )
-    # A tensor stays one: the core looks up where its memory is, which another thread may move.
+    # A tensor stays one: the core looks up its memory, which another thread may move.
     is_view = is_tensor(rows.values) and rows.values.is_cpu
     return rows if is_view else Ragged(values, rows.offsets)
 
@@ -194,7 +194,7 @@ def _rows(name: str, column: Any) -> Ragged:
 
 
 def is_object_array(column: Any) -> bool:
-    """Say whether something is an array of objects, such as rows of different lengths."""
+    """Return True for an array of objects, such as rows of different lengths."""
     return isinstance(column, np.ndarray) and column.dtype.kind == "O"
 
 
@@ -234,7 +234,7 @@ def _check_no_padding(ids: Ragged, mask: Ragged) -> None:
 
 
 def _trained(ids: Ragged, columns: Mapping[str, Any]) -> np.ndarray | None:
-    """Return which tokens train, by their labels or masks: bool (tokens,); None if all do."""
+    """Return True for tokens that train by labels or masks: bool (tokens,); None if all do."""
     if "labels" in columns:
         return _labelled(ids, ids_of("labels", columns["labels"]))
     masks = [_kept(ids, key, ids_of(key, columns[key])) for key in MASKS if key in columns]
@@ -242,7 +242,7 @@ def _trained(ids: Ragged, columns: Mapping[str, Any]) -> np.ndarray | None:
 
 
 def _kept(ids: Ragged, key: str, mask: Ragged) -> np.ndarray:
-    """Return which tokens a mask keeps: bool (tokens,)."""
+    """Return True for tokens that a mask keeps: bool (tokens,)."""
     _check_same_lengths(ids, key, mask)
     values = to_numpy(mask.values)
     kept: np.ndarray = values == 1
@@ -258,7 +258,7 @@ def _kept(ids: Ragged, key: str, mask: Ragged) -> np.ndarray:
 
 
 def _labelled(ids: Ragged, labels: Ragged) -> np.ndarray:
-    """Return which tokens have a label: bool (tokens,)."""
+    """Return True for tokens with a label: bool (tokens,)."""
     _check_same_lengths(ids, "labels", labels)
     targets, tokens = to_numpy(labels.values), to_numpy(ids.values)
     trained: np.ndarray = targets != IGNORE_INDEX
@@ -276,7 +276,7 @@ def _labelled(ids: Ragged, labels: Ragged) -> np.ndarray:
 
 
 def _first(trained: np.ndarray, offsets: np.ndarray) -> np.ndarray:
-    """Count the tokens of each row in front of the first that is trained: int64 (rows,)."""
+    """Return the number of tokens of each row before the first trained one: int64 (rows,)."""
     places = np.append(np.flatnonzero(trained), len(trained))
     first = places[np.searchsorted(places, offsets[:-1])]
     found: np.ndarray = np.minimum(first, offsets[1:]) - offsets[:-1]

@@ -43,7 +43,7 @@ COLUMNS = {
     "trajectory_id": "trajectory_ids",
     "is_last_step": "is_last_step",
 }
-"""Keys of samples beside those of the tokens, and what `build_batch` calls all of them."""
+"""Keys of samples other than those of tokens, and their arguments of `build_batch`."""
 
 EXPECTED = (
     "pass a list of dicts, a dict of columns, a table of Arrow, Polars or pandas, or a Dataset, "
@@ -51,19 +51,19 @@ EXPECTED = (
 )
 
 _READERS = ("to_arrow_table", "read_all", "to_table", "collect", "read")
-"""Methods that read the table of what is none yet: a query, a stream, a file or a plan."""
+"""Methods that return the table of a query, a stream, a file or a plan."""
 
 _First = Callable[[str], Any]
-"""Gives the first row of a key, or raises where there is none."""
+"""Returns the first row of a key, or raises if there is none."""
 
 
 class Columns(NamedTuple):
-    """What `build_batch` is called with."""
+    """Input of `build_batch`."""
 
     arguments: dict[str, Any]
     has_labels: bool
     ids: dict[str, Any]
-    """Rows of ids as they came, by key, where nothing says that none of them is padding."""
+    """Given rows of ids by key, unless the samples state that none is padding."""
     unpredicted: tuple[str, int] | None = None
     """See `SampleTokens`."""
 
@@ -78,9 +78,9 @@ def columns_of(
     samples
         See :class:`fastcollate.Collator`.
     fields
-        More fields by their keys, each with the key of the samples in place of its rows.
+        More fields by key, each with the samples' key in place of its rows.
     ignore
-        Keys of samples that are not used; None for all that have no meaning.
+        Keys of samples to ignore; None for all unknown ones.
     """
     sources = {key: _sources(key, field) for key, field in fields.items()}
     of_fields = {source for pair in sources.values() for source in pair}
@@ -118,7 +118,7 @@ def columns_of(
             key: packed.split(key, one) if key in of_fields else one for key, one in columns.items()
         }
     for key, name in COLUMNS.items():
-        if key in columns and sources.get(key) != (key,):  # else it is a field of its own
+        if key in columns and sources.get(key) != (key,):  # else a field of the same key
             if name in arguments:
                 check_one_mark(own, key, ("labels", *MASKS))
             arguments[name] = columns[key]
@@ -142,7 +142,7 @@ def columns_of(
 
 
 def _take_loss_mask(arguments: dict[str, Any]) -> None:
-    """Pass the field ``loss_mask`` as that argument, where it decides what trains."""
+    """Pass the field ``loss_mask`` as the argument, which decides which tokens train."""
     if "loss_mask" not in arguments["fields"]:
         return
     field = arguments["fields"].pop("loss_mask")
@@ -155,7 +155,7 @@ def _take_loss_mask(arguments: dict[str, Any]) -> None:
 
 
 def checked_sources(fields: Mapping[str, Any]) -> dict[str, AnyField]:
-    """Check fields that name a key of the samples where others hold rows."""
+    """Check fields that hold a key of the samples in place of rows."""
     if not isinstance(fields, Mapping):
         raise TypeError(f"fields is {describe(fields)}; pass a mapping of keys to fc.Field")
     for key, field in fields.items():
@@ -170,7 +170,7 @@ def checked_sources(fields: Mapping[str, Any]) -> dict[str, AnyField]:
 
 
 def _sources(key: str, field: AnyField) -> tuple[str, ...]:
-    """Return which key of the samples holds the values of a field, or which two those of pairs."""
+    """Return the key of the samples that a field reads, or the two keys for pairs."""
     source = getattr(field, _values_name(field))
     if isinstance(source, str):
         return (source,)
@@ -189,7 +189,7 @@ def _values_name(field: AnyField) -> str:
 
 def _with_values(field: AnyField, values: Any) -> AnyField:
     if isinstance(field, PerRow) and field.concat and is_array(values) and values.ndim > 1:
-        values = list(values)  # rows that happen to have one shape come as one array
+        values = list(values)  # rows of equal shapes come as one array
     changes: dict[str, Any] = {_values_name(field): values}
     return dataclasses.replace(field, **changes)
 
@@ -198,7 +198,7 @@ def _with_values(field: AnyField, values: Any) -> AnyField:
 
 
 def _by_key(samples: Any, known: Collection[str], ignore: Collection[str] | None) -> dict[str, Any]:
-    """Return the columns that are used, of one item per row each."""
+    """Return the used columns, with one item per row each."""
     if is_dataset(samples) and not makes_rows(samples) and len(samples) > 0:
         used = _used(shown_columns(samples), known, ignore, lambda key: first_row(samples)[key])
         return read_columns(samples, used)
@@ -219,7 +219,7 @@ def _by_key(samples: Any, known: Collection[str], ignore: Collection[str] | None
 
 
 def _check_is_one_batch(samples: Any) -> None:
-    """Refuse what has several tables, or gives its rows only when it is asked."""
+    """Refuse containers of several tables, and lazy ones."""
     kind = type(samples).__name__
     if isinstance(samples, dict):
         splits = [key for key, one in samples.items() if is_dataset(one) or is_streamed(one)]
@@ -248,7 +248,7 @@ def _is_sequence(samples: Any) -> bool:
 
 
 def _is_one_row(column: Any) -> bool:
-    """Say whether what should be rows of ids is one row."""
+    """Return True if a column of ids is a single row."""
     if is_array(column):
         return column.ndim == 1 and not is_object_array(column)
     first = column[0] if isinstance(column, (list, tuple)) and column else None
@@ -256,7 +256,7 @@ def _is_one_row(column: Any) -> bool:
 
 
 def _names_of_table(samples: Any) -> list[str] | None:
-    """Return the names of a table's columns, or None of anything that is no table."""
+    """Return the names of a table's columns; None for other objects."""
     if is_frame(samples):
         return list(samples.columns)
     if not hasattr(samples, "__arrow_c_stream__") and not hasattr(samples, "__arrow_c_array__"):
@@ -270,9 +270,9 @@ def _names_of_table(samples: Any) -> list[str] | None:
 
 
 def _readable(column: Any) -> Any:
-    """Return a column that others than Ray can read too, and one of a dataset or of pandas as read.
+    """Return a column in a form that can be read: those of datasets, pandas and Ray are converted.
 
-    Rows that were NumPy arrays have a type of Ray's, whose storage does not say all of their shape.
+    Rows of NumPy arrays have a Ray type, whose storage lacks part of their shape.
     """
     if is_column(column):
         return read_column(column)
@@ -291,10 +291,10 @@ def _readable(column: Any) -> Any:
 def _transposed(
     samples: Sequence[Any], known: Collection[str], ignore: Collection[str] | None
 ) -> dict[str, Any]:
-    """Return one list per key, of samples that all have the same keys."""
+    """Return one list per key, from samples that all have the same keys."""
     if len(samples) == 0:
         raise ValueError("samples is empty; pass at least one sample")
-    # Read once, and no further: a data set may make its samples anew each time, and without an end.
+    # Read once, and no further: a dataset may make its samples anew each time, and endlessly.
     samples = list(islice(samples, len(samples)))
     for index, sample in enumerate(samples):
         if not isinstance(sample, Mapping):
@@ -323,7 +323,7 @@ def _transposed(
 def _used(
     keys: Iterable[str], known: Collection[str], ignore: Collection[str] | None, first: _First
 ) -> list[str]:
-    """Return the keys that have a meaning, and refuse those that have none and are not ignored."""
+    """Return the known keys; unknown ones that are not ignored are errors."""
     if ignore is None:
         return [key for key in keys if key in known]
     used = [key for key in keys if key not in ignore]
@@ -340,7 +340,7 @@ def _used(
 
 
 def _of_both_rows(key: str, keys: Collection[str]) -> tuple[str, ...]:
-    """Return a key, of pairs with that of the other row: first the chosen row's."""
+    """Return a key, for pairs the chosen row's key and the rejected row's."""
     name = str(key)
     chosen, rejected = name.replace("rejected", "chosen"), name.replace("chosen", "rejected")
     is_of_pair = PAIR[1] in keys and chosen != rejected and {chosen, rejected} <= {*keys}
@@ -348,7 +348,7 @@ def _of_both_rows(key: str, keys: Collection[str]) -> tuple[str, ...]:
 
 
 def _field_for(keys: tuple[str, ...], first: _First) -> str:
-    """Write which field a key may be, or the two of pairs, by what its first row is like."""
+    """Return a suggested field for a key, or two keys of pairs, judging by the first row."""
     key = keys[0]
     row, tokens = _read(first, key), _length(first, "input_ids")
     response = _length(first, "response")
@@ -370,13 +370,13 @@ def _field_for(keys: tuple[str, ...], first: _First) -> str:
         field = f"fc.Field({source}, align='sequence')"
     else:
         return ""
-    if len(keys) > 1:  # the field of both rows is named after neither
+    if len(keys) > 1:  # a field of both rows has neither's name
         key = "_".join(word for word in key.split("_") if word != "chosen") or key
     return f"fields={{{key!r}: {field}}}, or "
 
 
 def _read(first: _First, key: str) -> Any:
-    """Return the first row of a key as Python has it; None where there is none."""
+    """Return the first row of a key as a Python object; None if there is none."""
     try:
         row = first(key)
     except (LookupError, TypeError):
@@ -385,7 +385,7 @@ def _read(first: _First, key: str) -> Any:
 
 
 def _length(first: _First, key: str) -> int | None:
-    """Count the items of the first row of a key; None if it is not of items."""
+    """Return the number of items of the first row of a key; None if it has none to count."""
     row = _read(first, key)
     is_row = hasattr(row, "__len__") and not isinstance(row, (str, bytes, Mapping))
     return len(row) if is_row and getattr(row, "ndim", 1) > 0 else None

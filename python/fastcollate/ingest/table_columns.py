@@ -1,4 +1,4 @@
-"""Columns of ``datasets`` and pandas as the core reads rows: Arrow's memory, or a list."""
+"""Columns of ``datasets`` and pandas in forms that the core reads: Arrow's memory, or a list."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from fastcollate.ingest import dataset_columns
 
 
 def is_column(value: Any) -> bool:
-    """Say whether something is a ``Column`` of a dataset, or a ``Series`` of pandas.
+    """Return True for a ``Column`` of a dataset, or a ``Series`` of pandas.
 
-    A ``DataFrame`` of one column counts as that column, as tables of Arrow do.
+    A ``DataFrame`` of one column counts as that column, like a table of Arrow.
     """
     is_single = is_frame(value) and value.shape[1] == 1
     return is_single or _is_pandas("Series", value) or dataset_columns.is_column(value)
 
 
 def read_column(column: Any) -> Any:
-    """Return all rows of a column, in its order: the index of a ``Series`` means nothing.
+    """Return all rows of a column, in order; the index of a ``Series`` is ignored.
 
-    pandas would make Arrow of lists and arrays too, but takes longer than the core takes to read
-    them, and makes nulls of NaN.
+    pandas could convert lists and arrays to Arrow too, but that takes longer than reading them in
+    the core, and turns NaN into nulls.
     """
     if dataset_columns.is_column(column):
         return dataset_columns.read_column(column)
@@ -30,7 +30,7 @@ def read_column(column: Any) -> Any:
 
 
 def is_frame(value: Any) -> bool:
-    """Say whether something is a ``DataFrame`` of pandas."""
+    """Return True for a ``DataFrame`` of pandas."""
     return _is_pandas("DataFrame", value)
 
 

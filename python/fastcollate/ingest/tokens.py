@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class Parts(NamedTuple):
-    """Prompts and the responses to them, of all rows or of one."""
+    """Prompts and responses, of all rows or of one."""
 
     prompts: Rows
     responses: Rows
@@ -23,7 +23,7 @@ class Whole(NamedTuple):
 
     sequences: Rows
     prompt_lens: Integers | int | None = None
-    """How many of their tokens are prompts; None for none."""
+    """Numbers of prompt tokens; None for 0."""
 
 
 Tokens: TypeAlias = Parts | Whole
@@ -59,7 +59,7 @@ def checked_row_tokens(
 
 
 def _is_whole(given: tuple[Any, Any, Any, Any], names: tuple[str, str, str, str]) -> bool:
-    """Say which of the two forms tokens are given in, and check that it is one of them."""
+    """Return True if tokens are given as sequences, False for prompts and responses."""
     prompts, responses, sequences, prompt_lens = given
     if sequences is None:
         if prompts is not None and responses is not None and prompt_lens is None:
