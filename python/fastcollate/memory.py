@@ -1,10 +1,10 @@
-"""Memory of batches: where they take it, and how they get to a device.
+"""Memory of batches: buffer pools and transfer to a device.
 
-- :class:`BufferPool`: recycles the memory of batches, pinned memory too.
-- :func:`get_default_pool`: the pool that batches use unless another is passed.
-- :func:`set_default_pool`: sets that pool; None recycles nothing.
-- :class:`Prefetcher`: the iterator that :func:`fastcollate.prefetch` returns, for annotations.
-- :func:`pad_on_device`: pads a jagged batch where it trains.
+- :class:`BufferPool`: recycles the memory of batches, including pinned memory.
+- :func:`get_default_pool`: the default pool of batches.
+- :func:`set_default_pool`: sets the default pool; None disables recycling.
+- :class:`Prefetcher`: the iterator returned by :func:`fastcollate.prefetch`, for annotations.
+- :func:`pad_on_device`: pads a jagged batch on its device.
 """
 
 from fastcollate.handover.device_padding import pad_on_device

@@ -1,4 +1,4 @@
-"""Context parallelism: packed rows whose tokens several ranks share.
+"""Context parallelism: packed rows split over several ranks.
 
 - :func:`cp_split`: a rank's part of a packed batch, two chunks of each sequence.
 - :func:`cp_merge`: per-token outputs of all ranks, in the order of the batch's tokens.

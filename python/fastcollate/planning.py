@@ -1,48 +1,46 @@
-"""Plans: which rows share a bin, a rank or an optimizer step, from lengths and ids alone.
+"""Plans that assign rows to bins, ranks and optimizer steps, from lengths and ids alone.
 
-Three functions group sequences; they differ in what is given:
+Three functions group sequences; they differ in their inputs:
 
-- :func:`pack`: a capacity of bins, of which few are wanted; with ``algorithm="balanced"``, each
-  sequence goes to the emptiest bin. For rows of the packed layout.
-- :func:`partition`: a number of parts, without a capacity; they weigh about the same.
+- :func:`pack`: a bin capacity, for few bins; with ``algorithm="balanced"``, each sequence goes to
+  the emptiest bin. For rows of the packed layout.
+- :func:`partition`: a number of parts of about the same weight, without a capacity.
 - :func:`micro_batches`: a capacity and a number of ranks; every rank gets the same number of
-  micro-batches, and all cost about the same.
+  micro-batches, all of about the same cost.
 
-Seven plans hold what was decided. None holds a token (but :class:`MergePlan` the few around
-breaks):
+Seven plans hold the results. They contain no tokens, except the few around breaks in
+:class:`MergePlan`:
 
-- :class:`Plan`: what the rows of a batch are made of and where they lie; ``batch.plan``.
-- :class:`MergePlan`: which turns make which rows; :func:`fastcollate.merge_turns` makes it.
-- :class:`BinPlan`: which sequences lie in which bin; :func:`pack` makes it.
-- :class:`MicroBatches`: which sequences form which micro-batch of which rank;
-  :func:`micro_batches` makes it.
-- :class:`TreePlan`: which tokens rows begin with in common; :func:`prefix_tree` makes it.
-- :class:`TreeBins`: which rows lie in which bin, where tokens in common lie once;
-  :meth:`TreePlan.pack` makes it.
-- :class:`StepPlan`: which rows form which mini-batch and go to which rank;
-  :func:`fastcollate.plan_step` makes it.
+- :class:`Plan`: the sources and positions of a batch's rows; ``batch.plan``.
+- :class:`MergePlan`: turns to rows; made by :func:`fastcollate.merge_turns`.
+- :class:`BinPlan`: sequences to bins; made by :func:`pack`.
+- :class:`MicroBatches`: sequences to micro-batches and ranks; made by :func:`micro_batches`.
+- :class:`TreePlan`: the shared prefixes of rows; made by :func:`prefix_tree`.
+- :class:`TreeBins`: rows to bins that hold shared tokens once; made by :meth:`TreePlan.pack`.
+- :class:`StepPlan`: rows to mini-batches and ranks; made by :func:`fastcollate.plan_step`.
 
-What belongs to them:
+Related names:
 
 - :class:`Shard`: one rank's rows of a mini-batch or micro-batch.
-- :class:`MergeReport`, :class:`Break`, :class:`TrajectoryTree` and :class:`Branch`: what merging
-  saved, each turn that it could not join, and the rows that a trajectory became.
-- :class:`Audit` and :class:`AuditSpan`: what became of every sampled token; the ``audit`` of plans
-  makes it.
-- :class:`TreeReport` and :class:`SharedTokens`: what sharing saves, and who shares what with whom.
+- :class:`MergeReport`, :class:`Break`, :class:`TrajectoryTree` and :class:`Branch`: the savings of
+  merging, each turn that it could not join, and the rows of a trajectory.
+- :class:`Audit` and :class:`AuditSpan`: the outcome of every sampled token, from the ``audit``
+  methods of plans.
+- :class:`TreeReport` and :class:`SharedTokens`: the tokens saved by sharing, and the rows that
+  share them.
 - :class:`TreeNodes`: runs of tokens that belong to the same rows.
 - :func:`prompt_boundaries` and :class:`PromptBoundaries`: the first row of each prompt, and one
   past its last.
-- :class:`Costs`: what tokens, pairs in attention, sequences and bins cost, for every argument that
+- :class:`Costs`: costs of tokens, attention pairs, sequences and bins, for every argument that
   takes costs.
-- :class:`CostFit` and :class:`StepTimer`: costs by measurements, and what measures.
-- :class:`Forecast`: how long ranks compute and wait; :meth:`StepPlan.forecast` makes it.
+- :class:`CostFit` and :class:`StepTimer`: costs from measurements, and the timer for them.
+- :class:`Forecast`: compute and idle time of ranks; made by :meth:`StepPlan.forecast`.
 - :func:`compare_plans`: the forecasts of several plans, as a table.
-- :class:`LossNormalizers`: what the losses of each mini-batch are divided by.
+- :class:`LossNormalizers`: the divisors of the losses of each mini-batch.
 - :func:`broadcast_last_step`: the value of a trajectory's last step, on all its steps.
 - :func:`drop_padding`: results of all shards in the order of the step's rows, without padding rows.
-- :class:`Finding`: what ``batch.check()`` found.
-- :class:`MissingPlanError`: a batch made from a mapping has no plan.
+- :class:`Finding`: a finding of ``batch.check()``.
+- :class:`MissingPlanError`: raised for batches made from a mapping, which have no plan.
 """
 
 from fastcollate._fastcollate import Plan

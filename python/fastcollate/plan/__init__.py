@@ -1,1 +1,1 @@
-"""What is decided from lengths and ids alone: rows, steps, shards, bins and parts."""
+"""Plans from lengths and ids alone: rows, steps, shards, bins and parts."""

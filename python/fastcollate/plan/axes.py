@@ -1,4 +1,4 @@
-"""Axes of matplotlib, to draw plans on."""
+"""matplotlib axes for plots of plans."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 
 def new_axes() -> Any:
-    """Return axes of a new figure of matplotlib."""
+    """Return the axes of a new matplotlib figure."""
     try:
         from matplotlib import pyplot
     except ImportError as error:

@@ -1,4 +1,4 @@
-"""The bin plan: which sequences share a row."""
+"""The bin plan: the sequences of each bin."""
 
 from __future__ import annotations
 
@@ -19,34 +19,34 @@ from fastcollate.view.plan_pages import bins_page
 
 @dataclass(frozen=True, eq=False)
 class BinPlan(Table):
-    """Which sequences, or pieces of them, lie in which bin, and in which order.
+    """The sequences, or pieces of them, in each bin, in order.
 
-    :func:`fastcollate.planning.pack` makes it. There is no token in it; it can be pickled, and
-    written as JSON by ``to_dict``. A *piece* is a span of a sequence that lies in one bin: all
-    of it, but where a sequence was split. Every token of every sequence lies in exactly one piece,
-    and a sequence without tokens has a piece, too. Two plans are equal if all their values are.
+    Made by :func:`fastcollate.planning.pack`. It holds no tokens, can be pickled, and is written as
+    JSON by ``to_dict``. A *piece* is a span of a sequence that lies in one bin: the whole sequence,
+    unless it was split. Every token of every sequence lies in exactly one piece, and an empty
+    sequence has a piece, too. Two plans are equal if all their values are.
 
     Parameters
     ----------
     offsets
-        Where bins begin among the pieces, and where the last ends, int64 (bins + 1,).
+        Offsets of bins in pieces, with the end of the last, int64 (bins + 1,).
     indices
         The sequence of each piece, int64 (pieces,).
     starts
-        Where each piece begins in its sequence, int64 (pieces,).
+        Start of each piece in its sequence, int64 (pieces,).
     lengths
         The tokens of each piece, int64 (pieces,).
     num_sequences
         Number of sequences.
     capacity
-        How many tokens a bin was to hold. One that was given something larger has more.
+        Planned maximum tokens of a bin. Bins of larger sequences or groups exceed it.
     multiple_of
-        What the capacity counts: the tokens of each piece, rounded up to a multiple of that.
+        The tokens of each piece, rounded up to a multiple of this, count against the capacity.
 
     Raises
     ------
     ValueError
-        If the tables are no plan: a token lies in no piece or in two, or offsets do not fit.
+        The tables are inconsistent: a token lies in no piece or in two, or offsets do not fit.
     """
 
     offsets: Integers
@@ -69,12 +69,12 @@ class BinPlan(Table):
         self._check()
 
     def _check(self) -> None:
-        """Refuse tables that are no plan."""
+        """Reject inconsistent tables."""
         if (reason := self._defect()) is not None:
             raise contradiction("bin plan", reason)
 
     def _defect(self) -> str | None:
-        """Say what is wrong with the tables."""
+        """Return a description of the first inconsistency, or None."""
         offsets, indices, num_sequences = self.offsets, self.indices, self.num_sequences
         for name, least in (("num_sequences", 0), ("capacity", 1), ("multiple_of", 1)):
             if getattr(self, name) < least:
@@ -96,26 +96,26 @@ class BinPlan(Table):
     def from_bins(
         cls, bins: Iterable[Sequence[int]], lengths: Any, multiple_of: int = 1
     ) -> BinPlan:
-        """Make a plan of bins that somebody else has made, of whole sequences.
+        """Make a plan from existing bins of whole sequences.
 
         Parameters
         ----------
         bins
-            The sequences of each bin, by index, each sequence in one of them.
+            The indices of the sequences of each bin, each sequence in one bin.
         lengths
-            The number of tokens of each sequence, as for :func:`fastcollate.planning.pack`.
+            The tokens of each sequence, as for :func:`fastcollate.planning.pack`.
         multiple_of
-            What the place of each sequence is rounded up to a multiple of.
+            Round the width of each sequence up to a multiple of this.
 
         Returns
         -------
         BinPlan
-            Its capacity is the fullest bin.
+            A plan whose capacity is the load of the fullest bin.
 
         Raises
         ------
         ValueError
-            A sequence is in no bin or in two, or there is none of an index.
+            A sequence is in no bin or in two, or an index is out of range.
 
         Examples
         --------
@@ -149,13 +149,13 @@ class BinPlan(Table):
 
     @property
     def bins(self) -> list[list[int]]:
-        """The sequences of each bin, in order; one that was split is in several."""
+        """The sequences of each bin, in order; a split sequence is in several."""
         indices = self.indices.tolist()
         return [indices[start:end] for start, end in pairwise(self.offsets.tolist())]
 
     @property
     def loads(self) -> Integers:
-        """Tokens of each bin, those of every piece rounded up, int64 (bins,)."""
+        """Tokens of each bin, rounded up per piece, int64 (bins,)."""
         multiple = self.multiple_of
         return self._per_bin(
             -(-self.lengths // multiple) * multiple if multiple > 1 else self.lengths
@@ -174,7 +174,7 @@ class BinPlan(Table):
 
     @property
     def efficiency(self) -> float:
-        """Tokens over what all bins could hold; 1.0 if there are no bins."""
+        """Tokens over the capacity of all bins; 1.0 if there are no bins."""
         room = self.num_bins * self.capacity
         return int(self.lengths.sum()) / room if room > 0 else 1.0
 
@@ -185,7 +185,7 @@ class BinPlan(Table):
 
     @property
     def metrics(self) -> dict[str, float]:
-        """Numbers to log: of bins, sequences and tokens, and how full the bins are."""
+        """Metrics to log: counts of bins, sequences and tokens, and loads of bins."""
         loads, counts = self.loads, np.diff(self.offsets)
         return {
             "pack/num_bins": float(self.num_bins),
@@ -199,14 +199,14 @@ class BinPlan(Table):
         }
 
     def describe(self) -> str:
-        """Return a table of what is in the bins: the least, the mean and the most of all."""
+        """Return a table of minimum, mean and maximum per bin."""
         cells = self._cells()
         widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
         lines = ("  ".join(map(str.rjust, row, widths)) for row in cells)
         return "\n".join((repr(self), *lines))
 
     def _cells(self) -> list[tuple[str, ...]]:
-        """Return that table, with its head."""
+        """Return that table with its header."""
         rows = {
             "tokens": self._per_bin(self.lengths),
             "with padding": self.loads,
@@ -223,12 +223,12 @@ class BinPlan(Table):
 
     @classmethod
     def from_dict(cls, tables: Mapping[str, Any]) -> BinPlan:
-        """Return the plan of such lists and numbers.
+        """Return the plan that ``to_dict`` wrote.
 
         Raises
         ------
         ValueError
-            If they are none.
+            `tables` are no bin plan.
         """
         check_names(cls, "bin plan", tables)
         return cls(
@@ -246,6 +246,6 @@ class BinPlan(Table):
         return bins_page(repr(self), self._cells(), self.loads, self.capacity)
 
     def _per_bin(self, values: Integers) -> Integers:
-        """Sum what pieces have over each bin."""
+        """Sum values of pieces over each bin."""
         sums: Integers = np.diff(offsets_of(values)[self.offsets])
         return sums

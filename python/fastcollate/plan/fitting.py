@@ -1,4 +1,4 @@
-"""Costs from measurements: how long micro-batches took, and what costs predict of it."""
+"""Costs fitted to measured times of micro-batches."""
 
 from __future__ import annotations
 
@@ -24,21 +24,21 @@ if TYPE_CHECKING:
 Floats: TypeAlias = NDArray[np.float64]
 
 TERMS = ("per_token", "per_pair", "per_sequence", "per_bin")
-"""What costs are of."""
+"""The terms of costs."""
 
 ALIKE = 1e-3
-"""Which share of a term has to differ from all others, for timings to tell it from them."""
+"""Minimum share of a term that the other terms leave unexplained."""
 
 
 class Work(NamedTuple):
-    """What a measured part of a step held."""
+    """The contents of a measured part of a step."""
 
     lengths: Integers
-    """Tokens that each sequence has, or, of a tree, that each token has with all before it."""
+    """Tokens of each sequence; in a tree, the depth of each token, itself included."""
     shared: Integers | None
-    """Of a tree, the tokens before each."""
+    """In a tree, the number of tokens before each token."""
     tokens: int
-    """Positions that were computed, padding included."""
+    """Computed positions, padding included."""
     sequences: int
     bins: int
 
@@ -68,11 +68,11 @@ class Work(NamedTuple):
             before = _column(batch.position_ids).ravel()
             return cls(before + 1, before, tokens, len(lengths), 1)
         if len(shape) == 2 and "cu_seqlens" not in batch:
-            lengths = np.full(shape[0], shape[1], np.int64)  # padding is looked at, too
+            lengths = np.full(shape[0], shape[1], np.int64)  # padding is attended to, too
         return cls(lengths, None, tokens, len(lengths), 1)
 
     def terms(self, like: Costs) -> list[float]:
-        """Return what each of the costs is multiplied by; attention is as in `like`."""
+        """Return the factor of each cost; windows and chunks are those of `like`."""
         pairs = like.spec.pairs(self.lengths).sum()
         if self.shared is not None:
             pairs -= like.spec.pairs(self.shared).sum()
@@ -85,7 +85,7 @@ def _column(values: Any) -> Integers:
 
 @dataclass(frozen=True, eq=False)
 class CostFit:
-    """Costs that were fitted to timings: :meth:`Costs.fit` makes it.
+    """Costs fitted to timings; made by :meth:`Costs.fit`.
 
     Parameters
     ----------
@@ -101,7 +101,7 @@ class CostFit:
 
     @property
     def residuals(self) -> Floats:
-        """By how many seconds each timing exceeds what is predicted, float64 (n,)."""
+        """Measured minus predicted seconds of each timing, float64 (n,)."""
         return self.measured - self.predicted
 
     @property
@@ -110,17 +110,17 @@ class CostFit:
         return float(np.median(np.abs(self.predicted / self.measured - 1)))
 
     def error_on(self, timings: Any) -> float:
-        """Return the median error on other timings, as those that :meth:`Costs.fit` takes."""
+        """Return the median error on other timings, in the forms that :meth:`Costs.fit` takes."""
         works, measured = checked_timings(timings)
         return float(np.median(np.abs(predict(self.costs, works) / measured - 1)))
 
     def plot(self, axes: Any = None) -> Any:
-        """Draw what is predicted over what was measured.
+        """Plot predicted against measured seconds.
 
         Parameters
         ----------
         axes
-            matplotlib's, to draw on; new ones, if not given.
+            The matplotlib axes to draw on; new ones by default.
 
         Returns
         -------
@@ -129,7 +129,7 @@ class CostFit:
         Raises
         ------
         ImportError
-            If matplotlib is not installed.
+            matplotlib is not installed.
         """
         axes = new_axes() if axes is None else axes
         most = float(max(self.measured.max(), self.predicted.max()))
@@ -146,21 +146,21 @@ class CostFit:
 
 @suggests_names
 class StepTimer:
-    """Measures how long parts of training steps take, for :meth:`Costs.fit`.
+    """Measures parts of training steps for :meth:`Costs.fit`.
 
-    Around what is measured, a forward and backward pass, stands ``with timer(batch):``. Where the
-    batch is on a GPU, events of CUDA measure it, which nothing waits for until `timings` is read.
+    Enclose the measured forward and backward pass in ``with timer(batch):``. On a GPU, CUDA events
+    measure it, without synchronization until `timings` is read.
 
     Parameters
     ----------
     warmup
-        How many of the first measurements are left out, when kernels are compiled and memory is
+        Number of first measurements to leave out, in which kernels are compiled and memory is
         allocated.
 
     Raises
     ------
     TypeError, ValueError
-        A `warmup` that is no number, or below 0.
+        `warmup` is not an integer, or below 0.
 
     Examples
     --------
@@ -177,12 +177,12 @@ class StepTimer:
 
     @contextmanager
     def __call__(self, batch: Any) -> Iterator[None]:
-        """Measure a part of a step; one that raises is left out.
+        """Measure a part of a step; parts that raise are left out.
 
         Parameters
         ----------
         batch
-            What is computed: a :class:`Batch`, a shard, or the tokens of each sequence.
+            The computed :class:`Batch`, shard, or tokens of each sequence.
         """
         work = _small(batch)
         ids = getattr(batch, "input_ids", None)
@@ -210,7 +210,7 @@ class StepTimer:
 
     @property
     def timings(self) -> list[tuple[Work, float]]:
-        """What was computed, and the seconds that it took; waits for the GPU."""
+        """The measured work and its seconds; synchronizes with the GPU."""
         return [(Work.of(work, "batch"), _seconds(taken)) for work, taken in self._measured]
 
     def __repr__(self) -> str:
@@ -218,7 +218,7 @@ class StepTimer:
 
 
 class _Lengths(NamedTuple):
-    """What a batch is measured by, without its tokens; on a GPU, nothing waits for it."""
+    """The lengths of a batch without its tokens, read without synchronizing with the GPU."""
 
     data: dict[str, Any]
     prompt_lens: Any
@@ -235,7 +235,7 @@ class _Shape(NamedTuple):
 
 
 def _small(batch: Any) -> Any:
-    """Return what is kept of a batch."""
+    """Return the parts of a batch to keep."""
     if not hasattr(batch, "prompt_lens"):
         return Work.of(batch, "batch")
     kinds = dict.fromkeys(key for key in ("subtree_end", "cu_seqlens") if key in batch)
@@ -269,7 +269,7 @@ def fit(timings: Any, like: Costs) -> CostFit:
             f"with {counted(int(tokens), 'token')} in all; pass timings of micro-batches with "
             "different numbers of tokens and of sequences"
         )
-    # By relative errors, so that short micro-batches count as much as long ones.
+    # Relative errors, so that short micro-batches count as much as long ones.
     columns = terms / measured[:, None]
     scale = np.linalg.norm(columns, axis=0)
     scale[scale == 0] = 1.0
@@ -283,14 +283,14 @@ def fit(timings: Any, like: Costs) -> CostFit:
 
 
 def predict(costs: Costs, works: Iterable[Work]) -> Floats:
-    """Return what each part of a step costs."""
+    """Return the predicted cost of each part of a step."""
     terms = np.array([work.terms(costs) for work in works], np.float64)
     predicted: Floats = terms @ np.array([getattr(costs, name) for name in TERMS])
     return predicted
 
 
 def checked_timings(timings: Any) -> tuple[list[Work], Floats]:
-    """Return what was measured, and the seconds that it took."""
+    """Return the measured work and its seconds."""
     if isinstance(timings, StepTimer):
         timings = timings.timings
     if not isinstance(timings, (list, tuple)):
@@ -310,9 +310,9 @@ def checked_timings(timings: Any) -> tuple[list[Work], Floats]:
 
 
 def _non_negative(columns: Floats, target: Floats) -> Floats:
-    """Solve least squares with numbers of 0 or more: the best of all choices of what is not 0.
+    """Solve non-negative least squares by trying every subset of nonzero terms.
 
-    Of four terms there are fifteen. The best is among those that need no bounds.
+    Four terms have fifteen subsets. The optimum is an unconstrained solution of one of them.
     """
     count = columns.shape[1]
     best, least = np.zeros(count), float(target @ target)
@@ -327,7 +327,7 @@ def _non_negative(columns: Floats, target: Floats) -> Floats:
 
 
 def _warn_of_terms_alike(columns: Floats) -> None:
-    """Warn of terms that are nearly a sum of others in all timings."""
+    """Warn of terms that are nearly linear combinations of others in all timings."""
     alike = []
     for term, name in enumerate(TERMS):
         others = np.delete(columns, term, axis=1)

@@ -1,4 +1,4 @@
-"""Forecasts: how long ranks compute, and how long they wait, by what bins cost."""
+"""Forecasts of the compute and idle time of ranks, from the cost of bins."""
 
 from __future__ import annotations
 
@@ -27,24 +27,24 @@ Floats: TypeAlias = NDArray[np.float64]
 
 @dataclass(frozen=True, eq=False)
 class Forecast:
-    """How long each rank computes and waits in each mini-batch, in the unit of the costs.
+    """Compute and idle time of each rank in each mini-batch, in the unit of the costs.
 
-    :meth:`StepPlan.forecast` and :meth:`TreeBins.forecast` make it.
+    Made by :meth:`StepPlan.forecast` and :meth:`TreeBins.forecast`.
 
     Parameters
     ----------
     times
-        Of each mini-batch, how long each rank computes each micro-batch, float64 (dp_size,
+        For each mini-batch, the compute time of each micro-batch, float64 (dp_size,
         micro-batches).
     sync
-        ``"step"``: ranks wait for each other once in a mini-batch; ``"micro_batch"``: after every
+        ``"step"``: ranks synchronize once per mini-batch; ``"micro_batch"``: after every
         micro-batch.
     bounds
-        How long each mini-batch takes at least, whatever the plan, float64 (mini-batches,): the
-        mean of all ranks or, if that is more, the costliest row alone, without padding.
+        Lower bound of the time of each mini-batch under any plan, float64 (mini-batches,): the mean
+        of all ranks or, if larger, the costliest row alone, without padding.
     tokens, padding, duplicates
-        Tokens of each mini-batch's rows, positions that hold none of these, and tokens computed
-        that rows have in common with others, int64 (mini-batches,).
+        Tokens of each mini-batch's rows, other positions, and shared tokens computed again, int64
+        (mini-batches,).
     """
 
     times: tuple[Floats, ...]
@@ -56,40 +56,40 @@ class Forecast:
 
     @property
     def rank_times(self) -> Floats:
-        """How long each rank computes, float64 (mini-batches, dp_size)."""
+        """Compute time of each rank, float64 (mini-batches, dp_size)."""
         return np.array([times.sum(1) for times in self.times])
 
     @property
     def step_times(self) -> Floats:
-        """How long each mini-batch takes, float64 (mini-batches,)."""
+        """Time of each mini-batch, float64 (mini-batches,)."""
         if self.sync == "step":
             return np.array([times.sum(1).max() for times in self.times])
         return np.array([times.max(0).sum() for times in self.times])
 
     @property
     def waits(self) -> Floats:
-        """The share of its mini-batch that each rank waits, float64 (mini-batches, dp_size)."""
+        """Idle share of each rank's time, float64 (mini-batches, dp_size)."""
         steps = self.step_times[:, None]
         return 1 - _ratio(self.rank_times, np.broadcast_to(steps, self.rank_times.shape), 1.0)
 
     @property
     def time(self) -> float:
-        """How long all mini-batches take."""
+        """Time of all mini-batches."""
         return float(self.step_times.sum())
 
     @property
     def bound(self) -> float:
-        """How long they take at least."""
+        """Lower bound of the time of all mini-batches."""
         return float(self.bounds.sum())
 
     @property
     def idle(self) -> float:
-        """The share of all ranks' time that they wait."""
+        """Idle share of the time of all ranks."""
         return 1 - float(_ratio(self.rank_times.mean(1).sum(), np.array(self.time), 1.0))
 
     @property
     def metrics(self) -> dict[str, float]:
-        """Numbers to log."""
+        """Metrics to log."""
         positions = int(self.tokens.sum() + self.padding.sum())
         return {
             "forecast/time": self.time,
@@ -105,7 +105,7 @@ class Forecast:
     def describe(self) -> str:
         """Return a table of the mini-batches.
 
-        Times are those of the fastest and of the slowest rank; the bound is a share of the time.
+        Times are those of the fastest and slowest rank; the bound is a share of the time.
         """
         cells = [["mini-batch", "time", "ranks", "waiting", "bound", "padding", "duplicates"]]
         values = zip(self.step_times, self.rank_times, self.waits.mean(1), self.bounds, strict=True)
@@ -125,14 +125,14 @@ class Forecast:
         return "\n".join((repr(self), _table(cells)))
 
     def plot(self, axes: Any = None, mini_batch: int = 0) -> Any:
-        """Draw a bar for each rank and micro-batch of a mini-batch; gaps are what ranks wait.
+        """Plot a bar for each rank and micro-batch of a mini-batch; gaps are idle time.
 
         Parameters
         ----------
         axes
-            matplotlib's, to draw on; new ones, if not given.
+            The matplotlib axes to draw on; new ones by default.
         mini_batch
-            Which one is drawn.
+            Index of the mini-batch to plot.
 
         Returns
         -------
@@ -141,7 +141,7 @@ class Forecast:
         Raises
         ------
         ImportError
-            If matplotlib is not installed.
+            matplotlib is not installed.
         """
         axes = new_axes() if axes is None else axes
         times = self.times[mini_batch]
@@ -264,31 +264,31 @@ def compare_plans(
     sync: Sync = "step",
     dp_size: int | None = None,
 ) -> str:
-    """Return a table of several plans of one step: how long each takes, and what ranks wait.
+    """Return a table of the time and idle share of several plans of one step.
 
     Parameters
     ----------
     plans
         Step plans, bins of trees or forecasts, by name, or in a list.
     costs
-        What bins cost.
+        The cost of bins.
     sync
-        When ranks wait for each other, as :meth:`StepPlan.forecast`.
+        Synchronization of ranks, as in :meth:`StepPlan.forecast`.
     dp_size
-        Number of ranks, for bins of trees, which have none.
+        Number of ranks, required for bins of trees.
 
     Returns
     -------
     str
-        A row for each plan: the time of all mini-batches, by how much it exceeds that of the
-        fastest, what ranks wait, padding and tokens that are computed more than once.
+        A row for each plan: the time of all mini-batches, its ratio to the fastest plan's, the idle
+        share, padding and duplicated tokens.
 
     Raises
     ------
     ValueError
-        No plans; bins of trees without `dp_size`.
+        There are no plans, or bins of trees without `dp_size`.
     TypeError
-        What is no plan.
+        An item is not a plan.
 
     Examples
     --------
@@ -347,13 +347,13 @@ def _check(costs: Any, sync: Any) -> None:
 
 
 def _bound(row_costs: Floats, alone: Floats, costs: Costs, ranks: int) -> float:
-    """Return what a mini-batch takes at least: each rank computes a bin, and one a whole row."""
+    """Return a lower bound of a mini-batch: each rank computes a bin, and one a whole row."""
     largest = float(alone.max(initial=0.0))
     return max(float(row_costs.sum()) / ranks, largest) + costs.per_bin
 
 
 def _per_micro_batch(of_ranks: Floats, count: int) -> Floats:
-    """Sum what rows cost over micro-batches of as many, or one more, as `Shard.micro_batches`."""
+    """Sum costs of rows over micro-batches, divided as in `Shard.micro_batches`."""
     rows = of_ranks.shape[1]
     if count > rows:
         raise ValueError(
@@ -367,14 +367,14 @@ def _per_micro_batch(of_ranks: Floats, count: int) -> Floats:
 
 
 def _tree_cost(tree: TreePlan, costs: Costs) -> float:
-    """Return what a tree costs in one bin."""
+    """Return the cost of a tree in one bin."""
     lengths = tree.lengths[tree.order]
     new = costs.of(lengths) - costs.of(tree.shared) + costs.per_sequence
     return float(new.sum()) + costs.per_bin
 
 
 def _ratio(numerator: Any, denominator: Any, otherwise: float) -> Floats:
-    """Divide, where there is something to divide by."""
+    """Divide where the denominator is above 0; `otherwise` elsewhere."""
     denominator = np.asarray(denominator, np.float64)
     out = np.full(denominator.shape, otherwise)
     np.divide(numerator, denominator, out=out, where=denominator > 0)

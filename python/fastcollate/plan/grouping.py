@@ -1,4 +1,4 @@
-"""Groups of what follows each other: turns of a trajectory, rows of a prompt."""
+"""Groups of consecutive items: turns of a trajectory, rows of a prompt."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from fastcollate.arguments import as_list, id_list
 from fastcollate.arrays import is_tensor, to_numpy
 
 NO_KEY = object()
-"""Of an id that has nothing to be looked up by."""
+"""Key of an id that cannot be hashed."""
 
 MAX_WITHOUT_HASH = 1_024
-"""How many different ids may have no hash: each is compared with all before it."""
+"""Limit of distinct unhashable ids: each is compared with all before it."""
 
 
 def group_offsets(name: str, ids: Any, noun: str, advice: str) -> NDArray[np.int64]:
-    """Find where groups of equal ids begin, and where the last ends; each id comes in one run.
+    """Return the offsets of runs of equal ids, with the end of the last; each id has one run.
 
     Parameters
     ----------
     name, ids
         An argument: any sequence of objects that can be compared, also without a hash.
     noun, advice
-        How errors name an id, and what they say of its group.
+        The word for an id and the advice in error messages.
 
     Returns
     -------
@@ -38,10 +38,10 @@ def group_offsets(name: str, ids: Any, noun: str, advice: str) -> NDArray[np.int
     Raises
     ------
     ValueError
-        If an id comes again after another.
+        An id recurs after another.
     TypeError
-        If `ids` is no sequence, holds what cannot be compared, or more than 1,024 different ids
-        without a hash.
+        `ids` is not a sequence, or holds incomparable ids or more than 1,024 distinct unhashable
+        ones.
     """
     ids = _plain(ids)
     are_different = False
@@ -65,7 +65,7 @@ def group_offsets(name: str, ids: Any, noun: str, advice: str) -> NDArray[np.int
 
 
 def group_numbers(name: str, ids: Any) -> NDArray[np.int64]:
-    """Give equal ids, which may come in any order, the same number, in the order of the first.
+    """Number distinct ids, in any order, by first occurrence.
 
     Parameters
     ----------
@@ -75,16 +75,16 @@ def group_numbers(name: str, ids: Any) -> NDArray[np.int64]:
     Returns
     -------
     array
-        The group of each id, int64 (ids,); groups are counted from 0 on.
+        The group of each id, int64 (ids,), numbered from 0.
 
     Raises
     ------
     TypeError
-        If `ids` is no sequence, holds what cannot be compared, or more than 1,024 different ids
-        without a hash.
+        `ids` is not a sequence, or holds incomparable ids or more than 1,024 distinct unhashable
+        ones.
     """
     ids = _plain(ids)
-    if isinstance(ids, np.ndarray) and ids.dtype.kind != "f":  # a NaN is not the id of another
+    if isinstance(ids, np.ndarray) and ids.dtype.kind != "f":  # NaNs are distinct
         _, firsts, groups = np.unique(ids, return_index=True, return_inverse=True)
         ranks = np.empty(len(firsts), np.int64)
         ranks[np.argsort(firsts)] = np.arange(len(firsts))
@@ -110,16 +110,16 @@ def group_numbers(name: str, ids: Any) -> NDArray[np.int64]:
 
 
 def _plain(ids: Any) -> Any:
-    """Return ids as an array that NumPy compares fast, where they are or can be one."""
+    """Return ids as an array that NumPy compares fast, if possible."""
     if type(ids) is list:
-        # Tensors that are equal have different hashes.
+        # Equal tensors have different hashes.
         if len(ids) > 0 and is_tensor(ids[0]):
             return [i.item() if is_tensor(i) and i.dim() == 0 else i for i in ids]
         return ids
     if is_tensor(ids):
         ids = to_numpy(ids)
     elif hasattr(ids, "to_pylist") and getattr(ids, "null_count", None) == 0:
-        # Arrow's way to objects of Python takes ten times as long as the one by NumPy's.
+        # Arrow's to_pylist takes ten times as long as the way through NumPy.
         array = np.asarray(ids)
         if array.dtype.kind in "biu" or (
             array.dtype == object and len(array) > 0 and isinstance(array[0], (str, bytes))
@@ -136,19 +136,19 @@ def firsts_of(name: str, ids: list[Any]) -> list[Any]:
 
 
 def starts_of(name: str, ids: list[Any]) -> NDArray[np.int64]:
-    """Return where runs of equal ids begin, int64 (runs,)."""
+    """Return the starts of runs of equal ids, int64 (runs,)."""
     offsets, _ = _fastcollate.group_offsets(as_list(_plain(ids)), name)
     return offsets[:-1]
 
 
 def distinct(name: str, ids: Sequence[Any]) -> list[Any]:
-    """Return one of each id, where it comes first."""
+    """Return the distinct ids by first occurrence."""
     seen = _Seen(name)
     return [identity for identity in ids if seen.add(identity)]
 
 
 def repeated(name: str, ids: Sequence[Any]) -> tuple[int, int] | None:
-    """Return the indices of the first id that was there before: there and again."""
+    """Return both indices of the first repeated id, or None."""
     if (again := _first_seen_before(name, ids)) is None:
         return None
     is_same = (one is ids[again] or bool(one == ids[again]) for one in ids)
@@ -156,7 +156,7 @@ def repeated(name: str, ids: Sequence[Any]) -> tuple[int, int] | None:
 
 
 def _first_seen_before(name: str, ids: Sequence[Any]) -> int | None:
-    """Return the index of the first id that was there before."""
+    """Return the index of the first repeated id, or None."""
     if _are_plain(ids) and len(set(ids)) == len(ids):
         return None  # a tenth of the time
     seen = _Seen(name)
@@ -164,12 +164,12 @@ def _first_seen_before(name: str, ids: Sequence[Any]) -> int | None:
 
 
 def _are_plain(ids: Sequence[Any]) -> bool:
-    """Whether ids can be looked up as they are."""
+    """Return whether ids are all plain hashable types."""
     return set(map(type, ids)) <= {str, bytes, int}
 
 
 def shown(identity: Any) -> str:
-    """Write an id, abbreviated where it prints long."""
+    """Return the repr of an id, abbreviated if long."""
     try:
         text = repr(identity)
     except Exception:  # whatever its own code raises
@@ -178,11 +178,11 @@ def shown(identity: Any) -> str:
 
 
 class _TooManyWithoutHashError(TypeError):
-    """To compare so many ids one by one would take too long."""
+    """Raised for too many unhashable ids to compare one by one."""
 
 
 class _Seen:
-    """Ids that came before, numbered. Those without a hash are compared one by one."""
+    """Numbered ids seen so far. Unhashable ones are compared one by one."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -190,12 +190,12 @@ class _Seen:
         self._others: list[tuple[Any, int]] = []
 
     def add(self, identity: Any) -> bool:
-        """Add an id; False if it was there."""
+        """Add an id; return False if it was known."""
         known = self._count
         return self.number(identity) == known
 
     def number(self, identity: Any) -> int:
-        """Add an id if it was not there, and return its number."""
+        """Add an id unless known, and return its number."""
         key = _key(identity)
         if key is not NO_KEY:
             return self._hashable.setdefault(key, self._count)
@@ -218,7 +218,7 @@ class _Seen:
 
 
 def _key(identity: Any) -> Hashable:
-    """Return what an id can be looked up by, the same for equal ones, or `NO_KEY`."""
+    """Return a lookup key, the same for equal ids, or `NO_KEY`."""
     key: Hashable = identity
     if is_tensor(identity):
         return NO_KEY
@@ -230,7 +230,7 @@ def _key(identity: Any) -> Hashable:
             values = [getattr(identity, name) for name in names]
         try:
             keys = [_key(value) for value in values]
-        except RecursionError:  # it holds itself, or is as deep as if it did
+        except RecursionError:  # it contains itself, or is too deep
             return NO_KEY
         key = NO_KEY if NO_KEY in keys else (type(identity), *keys)
     try:
@@ -241,9 +241,9 @@ def _key(identity: Any) -> Hashable:
 
 
 def _is_compared_by_fields(identity: Any) -> bool:
-    """Whether this is a dataclass without a hash whose comparison dataclasses have written."""
+    """Return whether this is an unhashable dataclass with a generated ``__eq__``."""
     kind = type(identity)
     if not dataclasses.is_dataclass(kind) or kind.__hash__ is not None:
         return False
     code = getattr(kind.__eq__, "__code__", None)
-    return getattr(code, "co_filename", "") == "<string>"  # of code that no file has
+    return getattr(code, "co_filename", "") == "<string>"  # of generated code

@@ -1,4 +1,4 @@
-"""Numbers of tokens that a caller passes."""
+"""Checks of lengths passed by callers."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from fastcollate.arrays import check_unmasked, checked_array, describe, is_tenso
 Integers: TypeAlias = NDArray[np.int64]
 
 MAX_TOKENS = 1 << 31
-"""No row has so many: sums of all of them fit int64."""
+"""Limit of tokens per row, so that sums over rows fit int64."""
 
 PERCENTILES = (50, 90, 99)
-"""Which percentiles metrics have of lengths."""
+"""Percentiles of lengths in metrics."""
 
 
 def checked_lengths(name: str, values: Any, noun: str = "row") -> Integers:
-    """Return numbers of tokens, from an array, a tensor or a sequence, as int64 (rows,).
+    """Return token counts, from an array, a tensor or a sequence, as int64 (rows,).
 
     Raises
     ------
     TypeError
-        They are no integers, or not one for each row.
+        `values` are not integers, or not one for each row.
     ValueError
-        One of them is negative, or more than a row can have.
+        A count is negative or exceeds `MAX_TOKENS`.
     """
     return _checked(name, values, f"the number of tokens of each {noun}", "lengths")
 
@@ -40,7 +40,7 @@ def checked_bin(name: str, values: Any) -> Integers:
 
 
 def lengths_defect(name: str, values: Integers) -> str | None:
-    """Say which of a plan's numbers of tokens is none."""
+    """Describe the first invalid token count of a plan; None if all are valid."""
     if (row := _fastcollate.first_no_length(values, MAX_TOKENS)) is None:
         return None
     return f"{name}[{row}] is {values[row]}, but must be from 0 to {MAX_TOKENS}"
@@ -69,7 +69,7 @@ def _checked(name: str, values: Any, advice: str, noun: str) -> Integers:
 
 
 def _integers(name: str, items: list[Any]) -> Integers:
-    """Return what counts as an integer as int64."""
+    """Return integer-like items as int64."""
     if set(map(type, items)) <= {int}:
         with contextlib.suppress(OverflowError):  # the loop names the item
             return np.array(items, np.int64)
@@ -78,10 +78,10 @@ def _integers(name: str, items: list[Any]) -> Integers:
 
 
 def percentiles(name: str, lengths: Integers) -> dict[str, float]:
-    """Return the 50th, 90th and 99th percentile of some lengths as metrics; 0 of none."""
+    """Return the 50th, 90th and 99th percentile of some lengths as metrics; 0 if empty."""
     if len(lengths) == 0:
         return {f"{name}_p{p}": 0.0 for p in PERCENTILES}
-    # As np.percentile has it, in a tenth of its time for few lengths.
+    # Same as np.percentile, in a tenth of its time for few lengths.
     places = [(len(lengths) - 1) * p / 100 for p in PERCENTILES]
     found = np.interp(places, np.arange(len(lengths)), np.sort(lengths)).tolist()
     return {f"{name}_p{p}": value for p, value in zip(PERCENTILES, found, strict=True)}

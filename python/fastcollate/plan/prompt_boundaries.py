@@ -1,4 +1,4 @@
-"""Boundaries of prompts: pairs of row numbers over an array of offsets."""
+"""Boundaries of prompts: pairs of row indices over an array of offsets."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from fastcollate.plan.lengths import Integers
 class PromptBoundaries(Sequence[tuple[int, int]]):
     """The first row of each prompt, and one past its last: a read-only sequence of pairs of ints.
 
-    Pairs are made when they are read. Equal to a list of the same pairs, and to other boundaries
-    that are the same; can be pickled. ``list(boundaries)`` is a list.
+    Pairs are made on access. Equal to a list of the same pairs, and to equal boundaries; can be
+    pickled. ``list(boundaries)`` is a list.
 
     Parameters
     ----------
     offsets
-        Where prompts begin, and where the last ends, int64 (prompts + 1,).
+        Start of each prompt, with the end of the last, int64 (prompts + 1,).
 
     Attributes
     ----------
     offsets
-        As above, closed to writing: for NumPy, which needs no pairs.
+        As above, read-only.
     """
 
     __slots__ = ("offsets",)
@@ -71,32 +71,32 @@ class PromptBoundaries(Sequence[tuple[int, int]]):
 
 @suggests_names
 def prompt_boundaries(uids: Any) -> PromptBoundaries:
-    """Find the rows of every prompt.
+    """Return the boundaries of prompts in rows.
 
     Parameters
     ----------
     uids
-        What names each row's prompt: a sequence of str, int, bytes, tuples or anything that can be
-        compared; a NumPy array, a tensor or an Arrow column. Up to 1,024 different ones may have no
-        hash.
+        The prompt id of each row: a sequence of str, int, bytes, tuples or other comparable
+        objects; a NumPy array, a tensor or an Arrow column. At most 1,024 distinct ones may be
+        unhashable.
 
     Returns
     -------
     PromptBoundaries
-        The first row of each prompt, and one past its last, as a sequence of pairs of ints; none
-        for no uids. Its ``offsets``, int64 (prompts + 1,), are the same as an array.
+        The first row of each prompt, and one past its last, as a sequence of pairs of ints; empty
+        for no uids. ``offsets``, int64 (prompts + 1,), holds the same as an array.
 
     Raises
     ------
     ValueError
-        If a uid comes again after another.
+        A uid recurs after another.
     TypeError
-        If `uids` is no sequence, holds what cannot be compared, or more than 1,024 different uids
-        without a hash.
+        `uids` is not a sequence, or holds incomparable uids or more than 1,024 distinct unhashable
+        ones.
 
     Notes
     -----
-    The contract is that of SkyRL's ``compute_prompt_boundaries``.
+    The behaviour matches SkyRL's ``compute_prompt_boundaries``.
 
     Examples
     --------
@@ -107,5 +107,5 @@ def prompt_boundaries(uids: Any) -> PromptBoundaries:
 
 
 def prompt_offsets(uids: Any) -> Integers:
-    """Return where prompts begin, and where the last ends: int64 (prompts + 1,)."""
+    """Return the offsets of prompts, with the end of the last: int64 (prompts + 1,)."""
     return group_offsets("uids", uids, "uid", "pass the rows of a prompt next to each other")

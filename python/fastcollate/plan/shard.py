@@ -1,4 +1,4 @@
-"""A shard: the rows of a mini-batch that a rank gets."""
+"""A shard: a rank's rows of a mini-batch."""
 
 from __future__ import annotations
 
@@ -30,40 +30,41 @@ Widths = tuple[int, int, int]
 @suggests_names
 @dataclass(frozen=True, eq=False)
 class Shard(Table):
-    """The rows of one data-parallel rank in one mini-batch: small, and can be pickled.
+    """The rows of one data-parallel rank in one mini-batch; small and picklable.
 
     Two shards are equal if all their values are.
 
     Parameters
     ----------
     rows
-        Rows of the step in the order in which they are written, int64 (n,); -1 is a synthetic row.
+        Rows of the step in output order, int64 (n,); -1 for a synthetic row.
     is_padding
-        Which of them are there to fill up, bool (n,).
+        True for padding rows, bool (n,).
     num_rows
-        Number of rows of the whole step, so that another batch than the planned one is noticed.
+        Number of rows of the whole step, to detect a different batch.
     widths
-        Tokens of the longest prompt, response and row of the whole step, so that all ranks agree.
-        Where only the lengths of rows were known, the first two are 0, or those of synthetic rows.
+        Tokens of the longest prompt, response and row of the whole step, equal on all ranks. If
+        only total row lengths were known, the first two are 0, or those of synthetic rows.
     first_pad
-        Number of the shard's first padding row within the mini-batch: its uid is
-        ``f"pad{first_pad}"``, and the others count on.
+        Index of the shard's first padding row among those of the mini-batch: its uid is
+        ``f"pad{first_pad}"``, and the following rows count on.
     lengths
-        Tokens of each row as planned, int64 (n,), so that other rows are noticed.
+        Planned tokens of each row, int64 (n,), to detect different rows.
     bin_offsets
-        Where bins begin in the rows, int64 (bins + 1,), if they are packed.
+        Offsets of bins in the rows, int64 (bins + 1,), if rows are packed.
     bin_width
-        Positions of the step's widest bin, if rows are packed.
+        Width of the step's widest bin in positions, if rows are packed.
     layout
-        The layout that the step was planned with, if it was; one with bins where rows are packed.
+        The layout that the step was planned with, if any; one with bins if rows are packed.
     shared
-        If bins are trees, how many tokens each row has in common with the one before it in its bin,
-        int64 (n,).
+        If bins are trees, the number of tokens that each row shares with the one before it in its
+        bin, int64 (n,).
 
     Raises
     ------
     TypeError, ValueError
-        Rows that are no integers from -1 on, or synthetic and no padding; as many flags as rows.
+        Rows are not integers of -1 or more; a synthetic row is not padding; or the number of flags
+        is not that of rows.
     """
 
     rows: Integers
@@ -125,29 +126,30 @@ class Shard(Table):
         return len(self.rows)
 
     def micro_batches(self, count: int | None = None) -> list[Shard]:
-        """Part the rows into micro-batches, each of which is a shard again.
+        """Divide the rows into micro-batches, each a shard.
 
-        The rows of a micro-batch follow each other. What a loss is divided by stays that of the
-        mini-batch (:meth:`Batch.loss_normalizers`), and so do the names of padding rows.
+        The rows of a micro-batch are consecutive. Loss normalizers remain those of the mini-batch
+        (:meth:`Batch.loss_normalizers`), and so do the names of padding rows.
 
         Parameters
         ----------
         count
-            Number of micro-batches: of rows or, where these are packed, of bins, each with as many
-            as the others, or one more. If None, one for each bin.
+            Number of micro-batches of rows, or of bins if packed; their sizes differ by at most
+            one. By default one for each bin.
 
         Returns
         -------
         list of Shard
-            As many on every rank of the mini-batch. By default each is written as wide as the step,
-            and with ``build_batch(widths="shard")`` as wide as itself.
+            The same number on every rank of the mini-batch. By default each is as wide as the step,
+            and with ``build_batch(widths="shard")`` as wide as its own rows.
 
         Raises
         ------
         ValueError
-            No count for rows that are not packed; one below 1, or above the number of rows or bins.
+            `count` is missing for rows that are not packed, below 1, or above the number of rows or
+            bins.
         TypeError
-            If `count` is no integer.
+            `count` is not an integer.
 
         Examples
         --------
@@ -178,7 +180,7 @@ class Shard(Table):
         ]
 
     def _part(self, first: int, end: int) -> Shard:
-        """Return the rows, or the bins, from one on up to another."""
+        """Return the shard of rows, or bins, from `first` up to `end`."""
         bins = self.bin_offsets
         if bins is not None:
             bins = bins[first : end + 1]
@@ -202,7 +204,7 @@ class Shard(Table):
 
 
 def layout_defect(layout: Any, bins: Integers | None, shared: Any | None) -> str | None:
-    """Say what is wrong with a step's layout, beside its bins and what rows share in them."""
+    """Describe a conflict of a step's layout with its bins and shared tokens, or return None."""
     if layout is not None and not isinstance(layout, Layout):
         return f"layout is {describe(layout)}, but must be None or a layout such as fc.Left()"
     is_tree = isinstance(layout, Tree)
@@ -223,7 +225,7 @@ def layout_defect(layout: Any, bins: Integers | None, shared: Any | None) -> str
 def shared_defect(
     shared: Integers, bins: Integers | None, lengths: Integers, is_padding: NDArray[np.bool_]
 ) -> str | None:
-    """Say what is wrong with what rows share with the one before them, by slots."""
+    """Describe the first defect of shared token counts per slot, or return None."""
     if shared.shape != lengths.shape:
         return f"shared has shape {shared.shape}, but must have one number per slot"
     unshared = is_padding.copy()
@@ -241,7 +243,7 @@ def shared_defect(
 
 
 def check_widths(widths: Any, shard: Any) -> None:
-    """Check the argument ``widths`` beside ``shard``, which may be None."""
+    """Check the argument ``widths`` against ``shard``, which may be None."""
     if not isinstance(widths, str) or widths not in WIDTHS:
         check_choice("widths", widths, WIDTHS)
     if shard is None and widths == "shard":
@@ -263,7 +265,7 @@ def check_shard(shard: Any) -> None:
 def picked_names(
     name: str, values: Sequence[Any], sources: Sequence[int], shard: Shard | None
 ) -> list[Any]:
-    """Return what names rows, by their sources; padding rows get names of their own."""
+    """Return the names of rows by their sources; padding rows get separate names."""
     if shard is None:
         return [values[source] for source in sources]
     names, pads = [], shard.first_pad

@@ -1,4 +1,4 @@
-"""Sharing: which tokens rows have in common, so that a model computes each of them once."""
+"""Prefix sharing: tokens that several rows begin with are computed once."""
 
 from __future__ import annotations
 
@@ -29,51 +29,49 @@ def prefix_tree(
     uids: Sequence[Any] | None = None,
     same_inputs: Sequence[Any] | None = None,
 ) -> TreePlan:
-    """Find the tokens that rows begin with in common.
+    """Find the shared prefixes of rows.
 
-    Laid out as a tree, a token that several rows begin with is computed once, and losses and
-    gradients stay as they are. Samples of a prompt share the prompt, branches of a trajectory all
-    turns before the fork. Tokens are compared where they lie, each shared one about once, and none
-    is copied.
+    In a tree, the model computes shared tokens once, and losses and gradients are unchanged.
+    Samples of a prompt share the prompt; branches of a trajectory share all turns before the fork.
+    Tokens are compared in place, each shared one about once, and none is copied.
 
     Parameters
     ----------
     prompts, responses, sequences, prompt_lens
         One row of token ids per row, in either form that ``build_batch`` takes.
     merge
-        A plan of :func:`fastcollate.merge_turns` for these turns: its rows are compared, not turns.
+        A plan of :func:`fastcollate.merge_turns` for these turns, whose rows are then compared.
     share
-        Which tokens rows share. ``"all"``: all that they begin with in common. ``"group"``: the
-        same, but only with rows of the same uid. ``"prompts"``: their prompts, if all of the tokens
-        of these are equal; no response token then.
+        The tokens that rows may share. ``"all"``: all of a common prefix. ``"group"``: the same,
+        but only within rows of one uid. ``"prompts"``: whole prompts that are equal, and no
+        response tokens.
     uids
-        With ``share="group"``, what names each row's group: any objects that can be compared.
+        With ``share="group"``, the group id of each row: any comparable objects.
     same_inputs
-        What names the other inputs that the model gets for each row, such as images. Rows with
-        different ids share nothing. Without ids, all rows are taken to have the same inputs; rows
-        that must not share get ids of their own. With `merge`, ids and uids are those of turns, of
-        which a row's last one counts.
+        Ids of each row's non-token inputs, such as images. Rows with different ids share nothing.
+        Without ids, all rows are assumed to have the same inputs; give rows that must not share
+        distinct ids. With `merge`, pass ids and uids per turn; those of a row's last turn apply.
 
     Returns
     -------
     TreePlan
-        Rows are sorted by their tokens, numerically and lexicographically, and equal ones by their
-        numbers, whatever they were given as. Groups (of uids or `same_inputs`) are in the order of
-        their first rows; with ``share="prompts"`` so are prompts, and the rows of each in theirs.
+        Rows are sorted by their tokens, lexicographically as numbers, and equal rows by index,
+        whatever the input form. Groups (of uids or `same_inputs`) are in the order of their first
+        rows; with ``share="prompts"`` so are prompts, and rows of a prompt are in input order.
 
     Raises
     ------
     ValueError
-        Different numbers of rows; a merge plan for other turns; ``share="group"`` without uids,
-        or uids without it; token ids that fit no int64.
+        Row counts differ; the merge plan is for other turns; ``share="group"`` is given without
+        uids, or uids without it; or token ids do not fit int64.
     TypeError
-        An object that is no row, token id, plan or option.
+        An argument or item has the wrong type.
 
     Notes
     -----
-    Equality of losses presumes that a token's result depends on the tokens before it alone: no
-    dropout, and no loss that balances the load of experts. A model with a recurrent state (Mamba,
-    linear attention) cannot use trees.
+    Losses are equal only if each token's result depends on the tokens before it alone: no dropout,
+    and no load-balancing loss of experts. A model with a recurrent state (Mamba, linear attention)
+    cannot use trees.
 
     Examples
     --------

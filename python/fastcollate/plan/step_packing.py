@@ -1,4 +1,4 @@
-"""Bins of a step: the rows of each mini-batch are packed, and the bins assigned to ranks."""
+"""Bins of a step: packing of each mini-batch, and assignment of bins to ranks."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ from fastcollate.plan.lengths import Integers
 from fastcollate.plan.packing import Packer
 
 MAX_BINS = 1 << 24
-"""How many bins all mini-batches together may have for the sake of their number."""
+"""Limit of the bins of a step required by ``min_bins``, multiples and ranks."""
 
 
 class PackedSlots(NamedTuple):
-    """The slots of a step, ordered by mini-batch, rank, bin and place."""
+    """The slots of a step, ordered by mini-batch, rank, bin and position."""
 
     rows: Integers
-    """The row in each slot; -1 is a synthetic one."""
+    """The row in each slot; -1 for a synthetic one."""
     is_padding: NDArray[np.bool_]
     mini_batch_offsets: Integers
     bin_offsets: Integers
     shared: Integers | None = None
-    """Of trees, how many tokens each row has in common with the one before it in its bin."""
+    """In trees, the number of tokens each row shares with the one before it in its bin."""
 
 
 def checked_packer(layout: Layout | None) -> Packer | None:
-    """Return what packs the rows of a mini-batch, if a step's layout has bins."""
+    """Return the packer of mini-batches, if a step's layout has bins."""
     if isinstance(layout, Tree) and layout.capacity is not None:
         return layout.packer
     if not isinstance(layout, Packed) or layout.plan == "single_row":
@@ -61,20 +61,20 @@ def packed_slots(
     pad_rows: str,
     shard_by: Any,
 ) -> PackedSlots:
-    """Pack the rows of each mini-batch, into the same number of bins for every rank.
+    """Pack the rows of each mini-batch into the same number of bins for every rank.
 
     Parameters
     ----------
     lengths
         Tokens of rows, int64 (rows,).
     mini_batches
-        Where mini-batches begin, and where the last ends, in rows.
+        Offsets of mini-batches in rows, with the end of the last.
     groups
-        Where groups begin whose rows share a bin. Mini-batches begin where groups do.
+        Offsets of groups whose rows share a bin. Mini-batches begin at the start of a group.
     pad_rows
-        What a bin holds for which there is no row; ``"error"`` refuses that.
+        Contents of bins without a row; ``"error"`` forbids them.
     shard_by
-        Which rank gets which bins: ``"contiguous"``, ``"strided"`` or costs.
+        Assignment of bins to ranks: ``"contiguous"``, ``"strided"`` or costs.
     """
     multiple = bins_multiple(packer, dp_size, len(mini_batches) - 1)
     limited = packer.costs(lengths)
@@ -118,7 +118,7 @@ def packed_slots(
 
 
 def bins_multiple(packer: Packer, dp_size: int, mini_batches: int) -> int:
-    """Return what the number of a mini-batch's bins is a multiple of, unless bins are too many."""
+    """Return the multiple of a mini-batch's number of bins, after checking `MAX_BINS`."""
     multiple = math.lcm(dp_size, packer.bins_multiple_of)
     least = max(multiple, packer.min_bins, dp_size * (packer.num_bins or 1))
     if least * mini_batches > MAX_BINS:
@@ -131,7 +131,7 @@ def bins_multiple(packer: Packer, dp_size: int, mini_batches: int) -> int:
 
 
 def check_filled(pad_rows: str, mini_batch: int, filled: int, needed: int) -> None:
-    """Check that the rows of a mini-batch fill all its bins, or that padding rows may."""
+    """Check that a mini-batch's rows fill its bins, or that padding rows are allowed."""
     if filled < needed and pad_rows == "error":
         raise ValueError(
             f"pad_rows is 'error', but mini-batch {mini_batch} fills only "
@@ -143,7 +143,7 @@ def check_filled(pad_rows: str, mini_batch: int, filled: int, needed: int) -> No
 def sharding_costs(
     shard_by: Any, lengths: Integers, pad_rows: str
 ) -> tuple[NDArray[np.float64] | None, float]:
-    """Return what rows cost, and what a synthetic one does, if ranks are balanced."""
+    """Return the costs of rows and of a synthetic row, if ranks are balanced by cost."""
     if isinstance(shard_by, str) and shard_by in ("contiguous", "strided"):
         return None, 0.0
     costs = costs_of("shard_by", shard_by, lengths)

@@ -1,4 +1,4 @@
-"""The rows that a step is planned for."""
+"""The rows of a step."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from fastcollate.plan.tree_plan import TreePlan
 
 
 class StepRows(NamedTuple):
-    """The rows that a step is planned for, and what is known of them."""
+    """The rows of a step, with their lengths and ids."""
 
     lengths: Integers
     """Prompt and response tokens, (rows, 2)."""
@@ -24,7 +24,7 @@ class StepRows(NamedTuple):
     trajectory_ids: Any | None = None
     is_last_step: Any | None = None
     merge: MergePlan | None = None
-    """How turns were merged, if the rows were made so."""
+    """The plan that merged turns into the rows, if any."""
     may_be_per_turn: bool = False
 
     @classmethod
@@ -52,12 +52,12 @@ class StepRows(NamedTuple):
 
     @property
     def knows_trajectories(self) -> bool:
-        """Whether it is known which rows are a trajectory."""
+        """Whether the trajectories of rows are known."""
         known = (self.trajectory_ids, self.is_last_step, self.merge)
         return any(one is not None for one in known)
 
     def per_row(self, name: str, values: Any) -> Any:
-        """Check that there is one value per row; of one per turn take those of the rows."""
+        """Check that there is one value per row; of values per turn, take those of the rows."""
         if not hasattr(values, "__len__") or isinstance(values, (str, bytes)):
             values = id_list(name, values)
         count, rows = len(values), len(self.lengths)
@@ -76,7 +76,7 @@ class StepRows(NamedTuple):
         raise ValueError(f"{name} has {count} items, but there are {rows} rows; pass one per row")
 
     def trajectories(self, trajectory_ids: Any | None, is_last_step: Any | None) -> Integers | None:
-        """Find where trajectories begin, and where the last ends."""
+        """Return the offsets of trajectories, with the end of the last."""
         if trajectory_ids is None and is_last_step is None:
             if self.merge is not None:
                 of_rows = self.merge.trajectories

@@ -1,4 +1,4 @@
-"""Trees of a step: rows of a mini-batch share tokens, and their bins are assigned to ranks."""
+"""Trees of a step: packing of each mini-batch, and assignment of bins to ranks."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from fastcollate.plan.tree_plan import TreePlan
 
 
 def check_tree(layout: Tree, rows: Any, keep_together: str | None) -> None:
-    """Check that a step whose layout is a tree gets what its rows share, and from one place."""
+    """Check that a step with the layout `Tree` has one source of shared tokens."""
     if not isinstance(rows, TreePlan):
         raise TypeError(
             f"layout is {layout!r}, but rows says nothing of shared tokens; pass "
@@ -54,18 +54,18 @@ def tree_slots(
     pad_rows: str,
     shard_by: Any,
 ) -> PackedSlots:
-    """Pack the trees of each mini-batch, into the same number of bins for every rank.
+    """Pack the trees of each mini-batch into the same number of bins for every rank.
 
     Rows of different mini-batches share nothing.
 
     Parameters
     ----------
     mini_batches
-        Where mini-batches begin, and where the last ends, in rows.
+        Offsets of mini-batches in rows, with the end of the last.
     pad_rows
-        What a bin holds for which there is no row; ``"error"`` refuses that.
+        Contents of bins without a row; ``"error"`` forbids them.
     shard_by
-        Which rank gets which bins: ``"contiguous"``, ``"strided"`` or costs.
+        Assignment of bins to ranks: ``"contiguous"``, ``"strided"`` or costs.
     """
     multiple = bins_multiple(packer, dp_size, len(mini_batches) - 1)
     lengths = tree.lengths
@@ -108,7 +108,7 @@ def tree_slots(
 def _packed(
     tree: PrefixTree, packer: Packer, multiple: int, num_rows: int
 ) -> tuple[Integers, Integers, Integers, int]:
-    """Pack as many bins as there have to be, and say how many are missing for too few rows."""
+    """Pack into the required number of bins, and return the number missing for lack of rows."""
     freely = packer._replace(min_bins=0, bins_multiple_of=1)
     packed = tree.pack(freely.spec)
     filled = len(packed[0]) - 1
@@ -120,7 +120,7 @@ def _packed(
 
 
 def _cost_of_shared(shard_by: Any, shared: Integers) -> NDArray[np.float64]:
-    """Return what tokens cost that rows need not compute again."""
+    """Return the cost of shared tokens, which rows do not compute again."""
     found = np.zeros(len(shared))
     is_shared = shared > 0
     if is_shared.any():
@@ -133,7 +133,7 @@ def _cost_of_shared(shard_by: Any, shared: Integers) -> NDArray[np.float64]:
 def _bins_of_ranks(
     count: int, costs: NDArray[np.float64] | None, shard_by: Any, dp_size: int
 ) -> Integers:
-    """Return the bins of all ranks, one rank after the other."""
+    """Return the bins of all ranks, concatenated."""
     if costs is not None:
         return _fastcollate.deal_bins(costs, dp_size)
     bins: Integers = np.arange(count, dtype=np.int64)

@@ -1,4 +1,4 @@
-"""What plans are made of: dataclasses of arrays that nobody can change."""
+"""The base of plans: dataclasses of read-only arrays."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Table:
 
     @classmethod
     def _trusted(cls: type[T], **values: Any) -> T:
-        """Make one of all its values, which fit: arrays of their dtypes that nobody else has."""
+        """Make a table of all values without checks; arrays have their dtypes and are owned."""
         for value in values.values():
             if isinstance(value, np.ndarray):
                 value.flags.writeable = False
@@ -38,16 +38,16 @@ class Table:
 
     @classmethod
     def _from_own(cls: type[T], **values: Any) -> T:
-        """Make one of all its values, as `_trusted`, and check what they say."""
+        """Make a table of all values, as `_trusted`, and check their consistency."""
         table = cls._trusted(**values)
         table._check()
         return table
 
     def _check(self) -> None:
-        """Refuse values that contradict each other."""
+        """Reject inconsistent values."""
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the plan as lists and numbers, ready to be written as JSON.
+        """Return the plan as a JSON-compatible dict of lists and numbers.
 
         Returns
         -------
@@ -61,7 +61,7 @@ class Table:
         return tuple(getattr(self, field.name) for field in fields(self))  # type: ignore[arg-type]
 
     def _set_array(self, name: str, dtype: Any) -> None:
-        """Keep an array that nobody can change."""
+        """Store an array as read-only."""
         array = np.asarray(getattr(self, name))
         kinds = "b" if dtype is np.bool_ else "i"
         if array.size > 0 and array.dtype.kind not in kinds:
@@ -72,40 +72,40 @@ class Table:
 
 
 def _plain(value: Any) -> Any:
-    """Return a value as JSON can hold it."""
+    """Return a value as a JSON-compatible value."""
     if isinstance(value, np.ndarray):
         return value.tolist()
     return value.to_dict() if hasattr(value, "to_dict") else value  # a layout
 
 
 def _is_frozen(array: np.ndarray) -> bool:
-    """Whether nobody can write to an array, by what it is a view of either."""
+    """Return whether an array and all its bases are read-only."""
     view: Any = array
     while isinstance(view, np.ndarray):
         if view.flags.writeable:
             return False
         view = view.base
-    return True  # of nothing, or of what only lends itself for reading
+    return True  # no base, or a read-only buffer
 
 
 def _frozen(array: np.ndarray) -> np.ndarray:
-    """Return an array of one's own, closed to writing."""
+    """Return an owned array as read-only."""
     array.flags.writeable = False
     return array
 
 
 def not_valid(what: str, reason: object) -> ValueError:
-    """Return the error of values that are no such plan; `reason` says what to pass."""
+    """Return the error for an invalid plan; `reason` includes the advice."""
     return ValueError(f"this is not a valid {what}: {reason}")
 
 
 def contradiction(what: str, defect: str) -> ValueError:
-    """Return the error of tables that contradict each other."""
+    """Return the error for inconsistent tables."""
     return not_valid(what, f"{defect}; pass the tables that to_dict returned")
 
 
 def offsets_defect(name: str, offsets: Any, count: int, parts: str, items: str) -> str | None:
-    """Say what is wrong with offsets that should divide so many items into parts, none empty."""
+    """Describe the defect of offsets that should divide `count` items into non-empty parts."""
     if offsets.ndim != 1 or len(offsets) == 0:
         return f"{name} has shape {offsets.shape}, but must be of shape ({parts} + 1,)"
     if (offsets[0], offsets[-1]) != (0, count):
@@ -121,7 +121,7 @@ def offsets_defect(name: str, offsets: Any, count: int, parts: str, items: str) 
 
 
 def listed(what: str, name: str, values: Any, kinds: str = "i") -> np.ndarray:
-    """Return a list of a plan's tables as an array, of integers or of another kind of dtypes."""
+    """Return a list from a plan's tables as an array of the given dtype kinds."""
     try:
         array = np.array(values)
     except ValueError as error:
@@ -133,7 +133,7 @@ def listed(what: str, name: str, values: Any, kinds: str = "i") -> np.ndarray:
 
 
 def listed_integers(what: str, name: str, values: Any) -> Any:
-    """Return a list of a plan's tables as an array of integers, and a number as it is."""
+    """Return a list from a plan's tables as an array of integers, a number unchanged."""
     if not isinstance(values, (list, tuple, np.ndarray)):
         return values
     array = listed(what, name, values)
@@ -141,14 +141,14 @@ def listed_integers(what: str, name: str, values: Any) -> Any:
 
 
 def check_names(kind: type[Table], what: str, tables: Any) -> None:
-    """Check that a mapping has the parameters of such a plan.
+    """Check that a mapping has exactly the parameters of a plan.
 
     Raises
     ------
     TypeError
-        It is no mapping.
+        `tables` is not a mapping.
     ValueError
-        A parameter is missing, or one is unknown.
+        A parameter is missing or unknown.
     """
     if not isinstance(tables, Mapping):
         raise TypeError(f"tables is {describe(tables)}; pass the dict that to_dict returned")

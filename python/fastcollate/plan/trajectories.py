@@ -1,4 +1,4 @@
-"""Trajectories: which turns belong together, by their ids or by the flags of their last steps."""
+"""Trajectories of turns, by ids or last-step flags."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ def checked_flags(name: str, values: Any) -> NDArray[np.bool_]:
 
 
 class Trajectories(NamedTuple):
-    """Which turns belong together: those between two ends."""
+    """The turns of each trajectory, as offsets of their ends."""
 
     ends: list[int]
     """One past each trajectory's last turn."""
     known_by: str
-    """The argument that said so."""
+    """The argument that defines them."""
     ids: list[Any] | None
-    """The id of each, if there are ids."""
+    """The id of each trajectory, if there are ids."""
 
     def for_core(self) -> tuple[list[int], str]:
-        """Return what the core wants to know."""
+        """Return the arguments of the core."""
         return self.ends, self.known_by
 
 
@@ -49,10 +49,10 @@ def checked_trajectories(
     Raises
     ------
     ValueError
-        Neither ids nor flags; either that contradict each other; ids that come again after
-        others; turns after the last that is flagged, unless `allow_unfinished`.
+        Neither ids nor flags are given; they contradict each other; an id recurs after another; or
+        turns follow the last flagged one, unless `allow_unfinished`.
     TypeError
-        What is no sequence of ids or flags.
+        An argument is not a sequence of ids or flags.
     """
     if is_last_step is None:
         if trajectory_ids is None:
@@ -80,7 +80,7 @@ def checked_trajectories(
 
 
 def _ends_of_ids(ids: Sequence[Any]) -> list[int]:
-    """Return where ids change; each comes in one run."""
+    """Return the ends of runs of equal ids; each id has one run."""
     advice = "pass the turns of a trajectory next to each other"
     ends: list[int] = group_offsets("trajectory_ids", ids, "trajectory id", advice)[1:].tolist()
     return ends
@@ -94,7 +94,7 @@ def _check_agreement(flags: NDArray[np.bool_], ids: Sequence[Any]) -> None:
         )
     of_ids = np.zeros(len(ids), np.bool_)
     of_ids[np.array(_ends_of_ids(ids), np.int64) - 1] = True
-    # Whether the last turn is a last step, ids cannot tell.
+    # Ids do not determine the flag of the last turn.
     contradicting = np.flatnonzero(of_ids[:-1] != flags[:-1])
     if len(contradicting) > 0:
         turn = int(contradicting[0])

@@ -1,4 +1,4 @@
-"""Bins of trees: which rows share a bin, and which tokens there."""
+"""Bins of trees: the rows of each bin, and the tokens they share."""
 
 from __future__ import annotations
 
@@ -31,32 +31,32 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class TreeBins(Table):
-    """Which rows lie in which bin, and how many tokens each has in common with the one before it.
+    """The rows of each bin, and the number of tokens each shares with the one before it.
 
-    :meth:`fastcollate.planning.TreePlan.pack` makes it. There is no token in it; it can be pickled,
-    and written as JSON by ``to_dict``. A row writes those of its tokens that it does not share, so
-    a bin holds each token once that its rows have in common. Two are equal if all their values are.
+    Made by :meth:`fastcollate.planning.TreePlan.pack`. It holds no tokens, can be pickled, and is
+    written as JSON by ``to_dict``. A row adds only the tokens that it does not share, so a bin
+    holds shared tokens once. Two are equal if all their values are.
 
     Parameters
     ----------
     offsets
-        Where bins begin among the rows, and where the last ends, int64 (bins + 1,).
+        Offsets of bins in `rows`, with the end of the last, int64 (bins + 1,).
     rows
-        The rows of all bins, those of each in the order of their tokens, int64 (rows,).
+        The rows of all bins, in token order within each bin, int64 (rows,).
     shared
-        How many tokens each of them has in common with the one before it in its bin, int64 (rows,);
+        Number of tokens that each row shares with the one before it in its bin, int64 (rows,);
         0 for the first.
     lengths
         Tokens of each row, in the order of the input, int64 (rows,).
     capacity
-        How many tokens a bin was to hold. One that was given something larger has more.
+        Planned maximum tokens of a bin. A bin of a single larger row exceeds it.
     multiple_of
-        What the place of each tree in a bin is rounded up to.
+        The width of each tree in a bin is rounded up to a multiple of this.
 
     Raises
     ------
     ValueError
-        If the tables are none: a row is not in exactly one bin, or shares more than it can.
+        The tables are inconsistent: a row is not in exactly one bin, or shares too many tokens.
     """
 
     offsets: Integers
@@ -79,7 +79,7 @@ class TreeBins(Table):
             raise contradiction("plan of trees in bins", reason)
 
     def _defect(self) -> str | None:
-        """Say what is wrong with the tables."""
+        """Return a description of the first inconsistency, or None."""
         for name in ("capacity", "multiple_of"):
             if getattr(self, name) < 1:
                 return f"{name} is {getattr(self, name)}, but must be 1 or more"
@@ -107,51 +107,51 @@ class TreeBins(Table):
 
     @property
     def bins(self) -> list[list[int]]:
-        """The rows of each bin, in the order of their tokens."""
+        """The rows of each bin, in token order."""
         rows = self.rows.tolist()
         return [rows[start:end] for start, end in pairwise(self.offsets.tolist())]
 
     @property
     def tokens(self) -> Integers:
-        """Tokens of each bin, those that its rows have in common counted once, int64 (bins,)."""
+        """Tokens of each bin, counting shared ones once, int64 (bins,)."""
         return self._sums(self._added, self.offsets)
 
     @property
     def loads(self) -> Integers:
-        """The same with each tree rounded up, int64 (bins,)."""
+        """Tokens of each bin, rounded up per tree, int64 (bins,)."""
         starts = np.flatnonzero(self.shared == 0)
         trees = self._sums(self._added, np.append(starts, len(self.rows)))
         places = -(-trees // self.multiple_of) * self.multiple_of
         return self._sums(places, np.searchsorted(starts, self.offsets))
 
     def costs(self, costs: Costs) -> NDArray[np.float64]:
-        """Return what each bin costs, float64 (bins,), without ``per_bin``: its new tokens."""
+        """Return the cost of each bin's new tokens, float64 (bins,), without ``per_bin``."""
         new = costs.of(self.lengths[self.rows]) - costs.of(self.shared) + costs.per_sequence
         sums: NDArray[np.float64] = np.add.reduceat(new, self.offsets[:-1])
         return sums
 
     def of_ranks(self, dp_size: int, *, shard_by: Costs) -> list[list[int]]:
-        """Give each rank the same number of bins, of about the same cost.
+        """Assign the same number of bins to each rank, of about the same cost.
 
-        By largest differencing, or the costliest first with exchanges then: the one whose slowest
-        rank is faster, and the second where both are as slow.
+        Uses largest differencing, or costliest first with exchanges, whichever has the faster
+        slowest rank; the second if equal.
 
         Parameters
         ----------
         dp_size
-            Number of ranks, which divides that of bins: pack with ``bins_multiple_of=dp_size``.
+            Number of ranks, a divisor of that of bins: pack with ``bins_multiple_of=dp_size``.
         shard_by
-            What bins cost.
+            The cost of bins.
 
         Returns
         -------
         list[list[int]]
-            The bins of each rank, the costliest first, of equal ones the first.
+            The bins of each rank, costliest first, equal ones in order.
 
         Raises
         ------
         ValueError
-            A `dp_size` that does not divide the number of bins.
+            `dp_size` does not divide the number of bins.
         """
         dp_size = checked_count("dp_size", dp_size, "a number of ranks")
         if self.num_bins % dp_size != 0:
@@ -171,17 +171,17 @@ class TreeBins(Table):
         *,
         tree: TreePlan | None = None,
     ) -> Forecast:
-        """Predict how long ranks compute these bins as one mini-batch, and how long they wait.
+        """Predict the compute and idle time of ranks for these bins as one mini-batch.
 
         Parameters
         ----------
         costs, sync
-            As :meth:`StepPlan.forecast`.
+            As in :meth:`StepPlan.forecast`.
         dp_size
-            Number of ranks, to which bins go by :meth:`of_ranks`.
+            Number of ranks; :meth:`of_ranks` assigns bins to them.
         tree
-            The tree that was packed. With it, tokens are counted that several bins hold, and the
-            bound is that of the whole tree.
+            The tree that was packed. With it, duplicated tokens are counted, and the bound is that
+            of the whole tree.
 
         Returns
         -------
@@ -190,20 +190,20 @@ class TreeBins(Table):
         Raises
         ------
         TypeError, ValueError
-            What are no costs; an unknown `sync`; a `dp_size` that does not divide the number of
-            bins.
+            `costs` are not :class:`Costs`; `sync` is unknown; or `dp_size` does not divide the
+            number of bins.
         """
         return forecast_tree(self, costs, dp_size, sync, tree)
 
     @property
     def efficiency(self) -> float:
-        """Tokens over what all bins could hold; 1.0 if there are no bins."""
+        """Tokens over the capacity of all bins; 1.0 if there are no bins."""
         room = self.num_bins * self.capacity
         return int(self._added.sum()) / room if room > 0 else 1.0
 
     @property
     def metrics(self) -> dict[str, float]:
-        """Numbers to log: of bins, rows and tokens, and how full the bins are."""
+        """Metrics to log: counts of bins, rows and tokens, and loads of bins."""
         loads, counts = self.loads, np.diff(self.offsets)
         return {
             "tree/num_bins": float(self.num_bins),
@@ -218,12 +218,12 @@ class TreeBins(Table):
 
     @classmethod
     def from_dict(cls, tables: Mapping[str, Any]) -> TreeBins:
-        """Return the bins of such lists and numbers.
+        """Return the bins that ``to_dict`` wrote.
 
         Raises
         ------
         ValueError
-            If they are none.
+            `tables` are no bins of trees.
         """
         what = "plan of trees in bins"
         check_names(cls, what, tables)
