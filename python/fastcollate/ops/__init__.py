@@ -1,1 +1,1 @@
-"""What can be done with a batch: one module per operation."""
+"""Operations on batches, one module each."""

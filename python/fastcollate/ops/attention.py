@@ -1,4 +1,4 @@
-"""Which positions look at which: what attention kernels take instead of a causal mask."""
+"""Attention masks of batches, in the forms that kernels take instead of a causal mask."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _TABLES = [
     *("kv_num_blocks", "kv_indices", "full_kv_num_blocks", "full_kv_indices"),
     *("q_num_blocks", "q_indices", "full_q_num_blocks", "full_q_indices"),
 ]
-"""The tables of a ``BlockMask``, in the order in which a plan has them."""
+"""The tables of a ``BlockMask``, in the order of a plan's tables."""
 
 
 def subtree_end(batch: Batch) -> Any:
@@ -50,7 +50,7 @@ def dense_mask(batch: Batch, dtype: Any, window: int | None) -> Any:
 
 
 def _additive(mask: Any, dtype: Any) -> Any:
-    """Return what is added to scores: 0 where a mask is true, and the dtype's minimum elsewhere."""
+    """Return an additive mask: 0 where a mask is true, and the dtype's minimum elsewhere."""
     if isinstance(mask, np.ndarray):
         return np.where(mask, convert(np.zeros(1), dtype), np.finfo(dtype).min)
     import torch
@@ -92,7 +92,7 @@ def block_mask(batch: Batch, block_size: int, device: Any, window: int | None) -
 
 
 def _block_mask_class(like: Any) -> Any:
-    """Return torch's class, if the batch has tensors and torch has the class."""
+    """Return torch's ``BlockMask``, if the batch has tensors and torch has the class."""
     if not is_tensor(like):
         raise TypeError(
             "block_mask is torch's, but the outputs are NumPy arrays; call dense_mask, or build "
@@ -117,15 +117,15 @@ def _no_flex_attention() -> RuntimeError:
 
 
 class AttentionRanges(NamedTuple):
-    """Which spans of queries look at which spans of keys.
+    """Pairs of query spans and the key spans that they attend to.
 
     Attributes
     ----------
     q_ranges, k_ranges : int32 (ranges, 2)
-        Where each span begins and ends, counted over the positions of all output rows.
+        Start and end of each span, counted over the positions of all output rows.
     is_causal : bool (ranges,)
-        Whether both are one span, in which a query looks at keys up to its own place. Else each
-        query of the span looks at all keys of the other one.
+        True if both are the same span, in which a query attends to keys up to its own position.
+        Otherwise each query of one span attends to all keys of the other.
     """
 
     q_ranges: Any
@@ -140,7 +140,7 @@ def attention_ranges(batch: Batch) -> AttentionRanges:
 
 
 def checked_window(window: Any) -> int | None:
-    """Return how many tokens a position looks at, itself included; None for all."""
+    """Return the number of tokens that a position attends to, itself included; None for all."""
     if window is None:
         return None
     return checked_count("window", window, "a number of tokens or None", bits=32)

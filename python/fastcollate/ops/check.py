@@ -1,4 +1,4 @@
-"""What is wrong with a batch: looked for in whole outputs, and named row by row."""
+"""Checks of batches for probable mistakes, reported row by row."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ if TYPE_CHECKING:
     from fastcollate.plan.lengths import Integers
 
 MOST_PADDING = 0.5
-"""The share of padding from which on packing is proposed."""
+"""Least share of padding at which packing is suggested."""
 
 POSITIVE = 1e-4
-"""What a log-probability may be at most: above 0 they are rounded."""
+"""Largest valid log-probability; above 0 to allow for rounding."""
 
 
 def checked(batch: Batch, vocab_size: int | None, eos_token_id: Any) -> Findings:
@@ -50,7 +50,7 @@ def checked(batch: Batch, vocab_size: int | None, eos_token_id: Any) -> Findings
 
 
 def _checked_ids(eos_token_id: Any) -> list[int]:
-    """Return the ids that answers may end with."""
+    """Return the ids that may end a response."""
     advice = "the id of the token that ends an answer, or several"
     if is_array(eos_token_id):
         eos_token_id = eos_token_id.reshape(-1).tolist()
@@ -63,32 +63,32 @@ def _checked_ids(eos_token_id: Any) -> list[int]:
 
 
 class _Facts(NamedTuple):
-    """A batch, and what several checks read of it."""
+    """A batch, with data that several checks share."""
 
     batch: Batch
     places: RowPlaces
     ids: Integers
-    """The token ids, all positions in one line."""
+    """The token ids, flat."""
     is_real: NDArray[np.bool_]
-    """Which rows are no padding."""
+    """True for rows that are not padding."""
     mask: np.ndarray
-    """What is not 0 where a response token trains, all positions in one line."""
+    """Nonzero where a response token trains, flat."""
     trained: Integers
-    """The places where it is not 0, in ascending order."""
+    """The positions where it is not 0, ascending."""
     counts: Integers
-    """How many tokens of each row train."""
+    """Number of trained tokens of each row."""
 
     @classmethod
     def of(cls, batch: Batch) -> _Facts:
         places = RowPlaces.of(batch.plan)
         mask = on_host(trained_mask(batch)).reshape(-1)
-        trained = np.flatnonzero(mask != 0)  # of booleans, which is faster
+        trained = np.flatnonzero(mask != 0)  # faster on booleans
         counts = places.responses.counts_in(trained, batch.plan.num_rows)
         ids = on_host(batch["input_ids"]).reshape(-1)
         return cls(batch, places, ids, batch._is_real, mask, trained, counts)
 
     def rows_with(self, is_found: np.ndarray, spans: Spans) -> Iterator[_Found]:
-        """Give the real rows that something is found in, in order."""
+        """Yield the real rows with findings, in order."""
         rows, tokens, places = spans.located(np.flatnonzero(is_found))
         is_real = self.is_real[rows]
         rows, tokens, places = rows[is_real], tokens[is_real], places[is_real]
@@ -99,24 +99,24 @@ class _Facts(NamedTuple):
 
 
 class _Found(NamedTuple):
-    """Positions of a row that something is found at."""
+    """Positions of a finding in a row."""
 
     row: int
     position: int
-    """The first of them, counted in the row's tokens."""
+    """The first position, as an index into the row's tokens."""
     place: int
-    """The same in the output, counted over all of its positions."""
+    """The same as a flat index into the output."""
     number: int
-    """How many there are."""
+    """Number of positions."""
 
     def finding(self, kind: str, reason: str, advice: str) -> Finding:
-        """Return the finding; `reason` is that of the first position."""
+        """Return the finding, with the reason for the first position."""
         more = f" ({self.number:,} such tokens in the row)" if self.number > 1 else ""
         return Finding(kind, self.row, self.position, reason + more, advice)
 
 
 def _without_loss(facts: _Facts) -> Iterator[Finding]:
-    """Find rows of which nothing trains, or that it is all of them."""
+    """Find rows without trained tokens, or report once that no row has any."""
     response_lens = facts.places.response_lens
     rows = np.flatnonzero((facts.counts == 0) & facts.is_real)
     if 0 < len(rows) == np.count_nonzero(facts.is_real):
@@ -144,7 +144,7 @@ def _trained_first_tokens(facts: _Facts) -> Iterator[Finding]:
     is_first = np.full(len(spans.rows), True) if plan.is_packed else spans.starts == 0
     labels = batch.spec.outputs.labels
     if labels is not None:
-        # Where a position has the label of the next token, a last one would have that of a first.
+        # With shifted labels, a last position would hold the label of a first token.
         is_shifted = labels[0] or plan.is_shifted
         ends = spans.starts + spans.lengths
         lens = facts.places.prompt_lens + facts.places.response_lens
@@ -159,7 +159,7 @@ def _trained_first_tokens(facts: _Facts) -> Iterator[Finding]:
             reason = f"the {what} has the label {values[found.place]}"
             yield found.finding(kind, reason, advice.format(IGNORE_INDEX))
     if plan.is_shifted:
-        return  # there, the mask of a first token has no place
+        return  # the mask of a first token has no place there
     rows, tokens = np.arange(plan.num_rows), np.zeros(plan.num_rows, np.int64)
     if plan.is_packed:
         rows, tokens = spans.rows, spans.starts
@@ -174,7 +174,7 @@ def _trained_first_tokens(facts: _Facts) -> Iterator[Finding]:
 
 
 def _bad_numbers(facts: _Facts) -> Iterator[Finding]:
-    """Find NaN in any output of floats, and log-probabilities that are none."""
+    """Find NaN in any float output, and invalid log-probabilities."""
     batch = facts.batch
     places = facts.places
     sizes = {
@@ -208,7 +208,7 @@ def _bad_numbers(facts: _Facts) -> Iterator[Finding]:
 
 
 def _untrained_rewards(facts: _Facts) -> Iterator[Finding]:
-    """Find rewards beside tokens that do not train, in rows that train."""
+    """Find rewards on tokens that do not train, in rows that do."""
     batch = facts.batch
     table = batch.spec.table
     if REWARDS.key not in table or table[REWARDS.key].align != "response":
@@ -225,7 +225,7 @@ def _untrained_rewards(facts: _Facts) -> Iterator[Finding]:
 
 
 def _outside_vocabulary(facts: _Facts, vocab_size: int) -> Iterator[Finding]:
-    """Find ids that the vocabulary does not have."""
+    """Find ids outside the vocabulary."""
     ids, pad = facts.ids, facts.batch.spec.pad_token_id
     kind, advice = "outside_vocabulary", "use the tokenizer of the model, or its vocab_size"
     tokens = int(facts.places.written.lengths.sum())
@@ -238,7 +238,7 @@ def _outside_vocabulary(facts: _Facts, vocab_size: int) -> Iterator[Finding]:
 
 
 def _cut_off(facts: _Facts, ends: list[int]) -> Iterator[Finding]:
-    """Find rows whose last token that trains ends no answer."""
+    """Find rows whose last trained token does not end a response."""
     lasts = facts.places.responses.lasts_in(facts.trained, len(facts.counts))
     rows = np.flatnonzero(lasts >= 0)  # padding rows do not train
     tokens = lasts[rows] + facts.places.prompt_lens[rows]
@@ -251,10 +251,10 @@ def _cut_off(facts: _Facts, ends: list[int]) -> Iterator[Finding]:
 
 
 def _duplicates(facts: _Facts) -> Iterator[Finding]:
-    """Find rows that have the same prompt and response as an earlier one."""
+    """Find rows with the same prompt and response as an earlier one."""
     places = facts.places
     rows = np.flatnonzero(facts.is_real)
-    # Rows of lengths that no other row has need not be read.
+    # Rows with unique lengths need not be read.
     pairs = np.stack([places.prompt_lens[rows], places.response_lens[rows]], 1)
     _, index, counts = np.unique(pairs, axis=0, return_inverse=True, return_counts=True)
     rows = rows[counts[index.reshape(-1)] > 1]
@@ -273,10 +273,10 @@ def _duplicates(facts: _Facts) -> Iterator[Finding]:
 
 
 def _padding(facts: _Facts) -> Iterator[Finding]:
-    """Find that most of the batch is padding, of which packing leaves little."""
+    """Report a batch that is mostly padding, which packing would reduce."""
     plan = facts.batch.plan
     lens = (facts.places.prompt_lens + facts.places.response_lens)[facts.is_real]
-    # Padding rows are there for the number of rows, whatever the layout.
+    # Padding rows fill up the number of rows in any layout.
     tokens, positions = int(lens.sum()), len(lens) * plan.width
     if plan.has_bins or plan.is_jagged or tokens == 0 or tokens > (1 - MOST_PADDING) * positions:
         return

@@ -1,4 +1,4 @@
-"""Context parallelism: every rank computes a part of each packed sequence."""
+"""Context parallelism: each rank computes a part of each packed sequence."""
 
 from __future__ import annotations
 
@@ -22,41 +22,41 @@ from fastcollate.batch import Array, Batch
 
 @suggests_names
 def cp_split(batch: Batch[Array], cp_size: int, cp_rank: int) -> Batch[Array]:
-    """Take one context-parallel rank's part of a packed batch.
+    """Return one context-parallel rank's part of a packed batch.
 
-    ``build_batch(cp=(cp_size, cp_rank))`` writes the same part, and nothing else.
+    ``build_batch(cp=(cp_size, cp_rank))`` writes only this part.
 
-    Each sequence's place, and the padding at the end of a row, is cut into ``2 * cp_size`` chunks
-    of one length. Rank r gets chunks r and ``2 * cp_size - 1 - r``, so that all ranks have as much
-    to do in causal attention.
+    Each padded sequence, and the padding at the end of a row, is cut into ``2 * cp_size`` chunks
+    of equal length. Rank r gets chunks r and ``2 * cp_size - 1 - r``, which balances causal
+    attention between ranks.
 
     Parameters
     ----------
     batch
-        In the packed layout, built with a `multiple_of` that ``2 * cp_size`` divides. With
-        ``shift="next_token"`` every position holds what it is to predict, so that no rank needs
-        its neighbours'.
+        In the packed layout, built with a `multiple_of` divisible by ``2 * cp_size``. With
+        ``shift="next_token"`` every position holds the values of the token that it predicts, so
+        that no rank needs another rank's values.
     cp_size
-        Number of ranks that share a sequence. 1 cuts nothing.
+        Number of ranks that share a sequence; with 1 the batch is not cut.
     cp_rank
-        Which of them, from 0 on.
+        Index of the rank.
 
     Returns
     -------
     Batch
-        The same keys. What has a value per position, (N, W, ...), becomes (N, W / cp_size, ...):
-        the rank's two chunks of each place, one place after the other. All else is as it is,
-        the boundaries of whole sequences too, which kernels need. Its plan is that of the whole
-        batch: merge results by :func:`cp_merge`, then ``gather`` them. What takes all values, as
-        ``to_layout`` and ``normalize``, needs the whole batch.
+        The same keys. Outputs with a value per position, (N, W, ...), become
+        (N, W / cp_size, ...): the rank's two chunks of each padded sequence, in order. Others are
+        unchanged, including the boundaries of whole sequences, which kernels need. The plan is
+        that of the whole batch: merge results by :func:`cp_merge`, then ``gather`` them. Methods
+        that read all values, such as ``to_layout`` and ``normalize``, need the whole batch.
 
     Raises
     ------
     ValueError
-        Another layout; a place that cannot be cut so; a size below 1, or a rank that there is not;
-        a batch that is a part already.
+        Another layout; a padded sequence that cannot be cut into chunks; a size below 1, or an
+        invalid rank; a batch that is a part already.
     TypeError
-        What is no batch or no integer.
+        An argument that is no batch or no integer.
     MissingPlanError
         A batch that was made from a mapping.
 
@@ -96,7 +96,7 @@ def cp_split(batch: Batch[Array], cp_size: int, cp_rank: int) -> Batch[Array]:
 
 @suggests_names
 def cp_merge(parts: Sequence[Any], batch: Batch) -> Any:
-    """Put per-token outputs of all context-parallel ranks together.
+    """Merge per-token outputs of all context-parallel ranks.
 
     Parameters
     ----------
@@ -104,12 +104,12 @@ def cp_merge(parts: Sequence[Any], batch: Batch) -> Any:
         One array or tensor (N, W / cp_size, ...) of each rank, in order, on one device. Gradients
         of tensors flow through.
     batch
-        That was split, or any part of it.
+        The batch that was split, or any part of it.
 
     Returns
     -------
     array or tensor
-        (N, W, ...), where :func:`cp_split` took the values from.
+        (N, W, ...), in the order before :func:`cp_split`.
 
     Raises
     ------
@@ -158,13 +158,13 @@ def _check_packed(batch: Any) -> None:
 
 
 def _positions_of(batch: Batch, cp_size: int, cp_rank: int) -> np.ndarray:
-    """Return which positions of (N, W), counted row by row, a rank has: int64 (N, W / cp_size)."""
+    """Return the flat positions in (N, W) of a rank's chunks: int64 (N, W / cp_size)."""
     plan = batch.plan
     positions = places_of(*plan.chunks(cp_size, cp_rank))
     return positions.reshape(plan.num_output_rows, plan.width // cp_size)
 
 
 def _at(values: Any, positions: np.ndarray, leading: int = 2) -> Any:
-    """Take values by their positions, counted over the leading dimensions."""
+    """Take values by flat positions over the leading dimensions."""
     flat = flattened(values, leading)
     return taken(flat, positions.ravel()).reshape(*positions.shape, *flat.shape[1:])

@@ -1,4 +1,4 @@
-"""Results of a plan's slots, brought back in the order of the step's rows."""
+"""Results of a plan's slots in the order of the step's rows."""
 
 from __future__ import annotations
 
@@ -21,29 +21,29 @@ if TYPE_CHECKING:
 
 @suggests_names
 def drop_padding(values: Any, plan: StepPlan) -> Any:
-    """Bring results of a plan's slots back in the order of the step's rows, without padding.
+    """Reorder results of a plan's slots to the step's rows, without padding.
 
     Parameters
     ----------
     values
-        One item per slot, in the order of slots: what the shards gave, by mini-batch, then by rank.
-        An array or tensor, (slots, ...), on any device (gradients flow through); a :class:`Ragged`;
-        or a sequence of any objects. Of a packed step also one item per real slot, as ``gather``
-        gives them: it leaves padding rows out.
+        One item per slot, in slot order: the results of the shards, by mini-batch, then by rank. An
+        array or tensor, (slots, ...), on any device (gradients flow through); a :class:`Ragged`; or
+        a sequence of any objects. For a packed step also one item per real slot, as returned by
+        ``gather``, which leaves padding rows out.
     plan
-        What :func:`plan_step` returned.
+        A plan of :func:`plan_step`.
 
     Returns
     -------
     array, tensor, Ragged or list
-        One item per row of the step. Of a sequence, a list. Always a copy.
+        One item per row of the step; a list if `values` is a sequence. Always a copy.
 
     Raises
     ------
     ValueError
-        If there are not as many items as slots.
+        If the number of items differs from that of slots.
     TypeError
-        If `values` is nothing of these, or `plan` is no step plan.
+        If `values` has another type, or `plan` is no step plan.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""Findings: what is wrong with a batch, row by row."""
+"""Findings: probable mistakes in a batch, row by row."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ from fastcollate.arguments import counted
 from fastcollate.view import markup
 
 SHOWN = 3
-"""How many findings of a kind are printed."""
+"""Number of findings of a kind that are printed."""
 
 
 @dataclass(frozen=True)
 class Finding:
-    """Something that is wrong with a batch.
+    """A probable mistake in a batch.
 
     Attributes
     ----------
     kind : str
-        The name of what was looked for.
+        The kind of mistake.
     row : int or None
-        The row of the batch; None if it is about the whole batch.
+        The row of the batch; None for the whole batch.
     position : int or None
-        The token of the row, counted from the first of its prompt on; the first one if there are
-        several. None if it is about the whole row.
+        The token's index in the row, prompt included; the first one if there are several. None for
+        the whole row.
     reason : str
-        What was found.
+        A description of the mistake.
     advice : str
-        What to do.
+        A suggested change.
     """
 
     kind: str
@@ -43,7 +43,7 @@ class Finding:
 
     @property
     def place(self) -> str:
-        """Where it is, in words."""
+        """The row and position as text."""
         if self.row is None:
             return "batch"
         return f"row {self.row}" + ("" if self.position is None else f", token {self.position}")
@@ -53,7 +53,7 @@ class Finding:
 
 
 class Findings(list[Finding]):
-    """A list of findings, those of a kind together, that prints as a table."""
+    """A list of findings, grouped by kind, that prints as a table."""
 
     def __repr__(self) -> str:
         width = max(shutil.get_terminal_size().columns, 30)
@@ -68,7 +68,7 @@ class Findings(list[Finding]):
         return "\n".join(lines)
 
     def _repr_html_(self) -> str:
-        """Return the same for a notebook."""
+        """Return the table as HTML for a notebook."""
         parts = [markup.text("p", self._head, "title")]
         for kind, advice, findings in self._kinds():
             parts.append(markup.text("p", f"{kind} ({len(findings):,})", "title"))
@@ -84,7 +84,7 @@ class Findings(list[Finding]):
         return counted(len(self), "finding") if self else "no findings"
 
     def _kinds(self) -> Iterable[tuple[str, str, list[Finding]]]:
-        """Give the findings of each kind, and what to do."""
+        """Yield the findings of each kind, with the advice."""
         for kind, found in groupby(self, attrgetter("kind")):
             findings = list(found)
             yield kind, findings[0].advice, findings

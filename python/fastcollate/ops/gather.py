@@ -1,4 +1,4 @@
-"""The way back: from a model's per-token outputs to the values of rows or turns."""
+"""From a model's per-token outputs to the values of rows or turns."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def gathered(
         width=found[-1],
         per_turn=per == "turn",
         gaps=gaps,
-        # In bins padding rows fill no row of the output: nobody has a place for their values.
+        # Padding rows have no positions in bins, and so no values.
         padding=not plan.has_bins,
         may_miss=missing is not None,
     )
@@ -78,7 +78,7 @@ def gathered(
 
 
 def _checked_missing(missing: Any, x: Any) -> float | None:
-    """Return what stands for values that are not there, as a number that x can hold."""
+    """Return the number for missing values, in the dtype of `x`."""
     if missing is None:
         return None
     if not isinstance(missing, (int, float, np.number, np.bool_)):
@@ -93,8 +93,8 @@ def _checked_missing(missing: Any, x: Any) -> float | None:
 
 
 def _at(flat: Any, places: np.ndarray, missing: float | None) -> Any:
-    """Take items by place; where the place is -1, give the number."""
-    if len(flat) == 0:  # all are missing, but there is nothing to take instead
+    """Take items by index; where the index is -1, return the number."""
+    if len(flat) == 0:  # all are missing, and there is no item to take in their place
         shape = (len(places), *flat.shape[1:])
         fill = 0 if missing is None else missing
         if isinstance(flat, np.ndarray):

@@ -1,4 +1,4 @@
-"""The number of each trajectory's last step, put on the tokens of all its steps."""
+"""Broadcast of the number of each trajectory's last step to the tokens of all its steps."""
 
 from __future__ import annotations
 
@@ -36,53 +36,53 @@ def broadcast_last_step(
     is_padding: Sequence[bool] | None = None,
     response_offsets: Any = None,
 ) -> Any:
-    """Put the number of each trajectory's last step on the response tokens of all of its steps.
+    """Broadcast the number of each trajectory's last step to the response tokens of all its steps.
 
-    Rows stand in the order of the step: a trajectory's steps follow each other, and the last one is
-    flagged. (In the order of a plan's slots they may not; bring values back by
-    :func:`drop_padding` first.)
+    Rows are in the order of the step: the steps of a trajectory are consecutive, and the last one
+    is flagged. (Slots of a plan may be in another order: use :func:`drop_padding` first.)
 
     Parameters
     ----------
     values
         An array or tensor on any device (gradients flow through), or a list of numbers: one number
         per trajectory, (trajectories,); or one per row, (rows,), or per token, (rows, R), of which
-        those of last steps are taken. Per token, they have to be the same number over all of a last
-        step's response; what lies beside it is not looked at. In the jagged layout values per token
-        are a :class:`Ragged`.
+        those of last steps are used. Values per token have to be constant over a last step's
+        response; other positions are not read. In the jagged layout values per token are a
+        :class:`Ragged`.
     is_last_step
         One flag per row. Each padding row is a trajectory of its own, and flagged.
     response_mask
-        0 and 1, (rows, R), of any dtype: where each row's own response lies.
+        0 and 1, (rows, R), of any dtype: 1 on the tokens of each row's response.
     is_padding
-        One flag per row. What is said to be padding has no number among those per trajectory, and
-        comes out 0, whatever `values` holds there. Without it all rows are real.
+        One flag per row. Padding rows have no number among those per trajectory, and become 0,
+        whatever `values` holds there. None: all rows are real.
     response_offsets
-        In the jagged layout, instead of a mask: where responses begin, integers (rows + 1,).
+        In the jagged layout, instead of a mask: offsets of responses, integers (rows + 1,).
 
     Returns
     -------
     array or tensor
-        In `response_mask`'s shape, jagged (response tokens,), and 0 beside responses; in `values`'
-        dtype, on its device. Lists come in the kind of the mask or offsets; what is not floats
-        becomes float32.
+        In the shape of `response_mask`, jagged (response tokens,), and 0 outside responses; in the
+        dtype and on the device of `values`. Lists take the kind of the mask or offsets; other
+        dtypes than floats become float32.
 
     Raises
     ------
     ValueError
-        Values that vary over the response of a last step, as those of temporal estimators (GAE) do:
-        one number cannot stand for them. Values per token of a last step without a response, if
-        other steps of its trajectory have one. Shapes that do not fit; a last row that is no last
-        step; a padding row that is part of a trajectory; another number than 0 and 1 in the mask.
+        Values that vary over the response of a last step, as those of temporal estimators (GAE).
+        Values per token of a last step without a response, if other steps of its trajectory have
+        one. Shapes that do not fit; a last row that is no last step; a padding row that is part of
+        a trajectory; a number other than 0 and 1 in the mask.
     TypeError
-        What is no array, tensor, list of numbers or flags; both mask and offsets, or neither.
+        An argument that is no array, tensor, list of numbers or flags; both mask and offsets, or
+        neither.
 
     Notes
     -----
-    This is what SkyRL's ``RayPPOTrainer.compute_advantages_and_returns`` gives for step-wise
+    The result is that of SkyRL's ``RayPPOTrainer.compute_advantages_and_returns`` for step-wise
     training since its pull request 1507: the last step's scalar times each step's own response
-    mask. (Before, each step got the last step's masked tensor, with values at that one's places.)
-    Beside responses there is 0.0, also where the number is infinite, NaN or negative.
+    mask. (Before, each step got the last step's masked tensor, at the last step's positions.)
+    Outside responses the value is 0.0, even if the number is infinite, NaN or negative.
 
     Examples
     --------
@@ -102,7 +102,7 @@ def broadcast_last_step(
     _check_steps(is_last, padding)
     responses = _checked_responses(response_mask, response_offsets, rows)
 
-    # Trajectories are numbered in their order. Padding takes any number, and is made 0 then.
+    # Trajectories are numbered in order. Padding takes any number, and is set to 0 afterwards.
     ends = is_last & ~padding
     last_rows = np.flatnonzero(ends)
     trajectories: NDArray[np.int64] = np.cumsum(ends, dtype=np.int64) - ends
@@ -110,7 +110,7 @@ def broadcast_last_step(
     x, is_per_token = _checked_values(values, responses, len(last_rows))
     if is_per_token:
         x = _constants(x, responses, last_rows, trajectories, padding)
-    elif len(x) == rows:  # if there are as many trajectories, each row is one
+    elif len(x) == rows:  # if equal to the number of trajectories, each row is one
         x = taken(x, last_rows)
     if len(last_rows) == 0:
         return zeros(responses.shape, x)
@@ -121,10 +121,10 @@ def broadcast_last_step(
 
 
 class _Responses(NamedTuple):
-    """Where response tokens lie: by a mask, or by their numbers in each row."""
+    """Positions of response tokens, as a mask or as counts per row."""
 
     given: Any
-    """Mask or offsets as they were handed in: of the kind that lists become."""
+    """The given mask or offsets, whose kind lists take."""
     mask: NDArray[np.bool_] | Any
     lens: NDArray[np.int64] | None
 
@@ -142,7 +142,7 @@ def _check_rows(name: str, found: int, rows: int) -> None:
 
 
 def _check_steps(is_last: NDArray[np.bool_], padding: NDArray[np.bool_]) -> None:
-    """Check that every trajectory ends, and that padding is in none."""
+    """Check that every trajectory ends, and that none contains padding."""
     open_padding = np.flatnonzero(padding & ~is_last)
     if len(open_padding) > 0:
         row = int(open_padding[0])
@@ -173,7 +173,7 @@ def _checked_responses(mask: Any, offsets: Any, rows: int) -> _Responses:
     if mask is None:
         given = checked_array("response_offsets", offsets)
         total = int(given[-1]) if given.ndim == 1 and len(given) > 0 else 0
-        # A Ragged of as many zeros knows what is wrong with offsets.
+        # A Ragged of the same number of zeros raises the errors of invalid offsets.
         lens = Ragged(np.broadcast_to(np.int8(0), max(total, 0)), given).lengths
         _check_rows("response_offsets", len(lens), rows)
         return _Responses(given, None, lens)
@@ -192,7 +192,7 @@ def _checked_responses(mask: Any, offsets: Any, rows: int) -> _Responses:
 
 
 def _checked_values(values: Any, responses: _Responses, trajectories: int) -> tuple[Any, bool]:
-    """Return the values, flat if there is one per token, and whether there is."""
+    """Return the values, flat if given per token, and True in that case."""
     rows = len(responses.mask) if responses.lens is None else len(responses.lens)
     if isinstance(values, Ragged) and responses.lens is not None:
         _check_like_responses(values, responses.lens)
@@ -219,7 +219,7 @@ def _checked_values(values: Any, responses: _Responses, trajectories: int) -> tu
 
 
 def _check_like_responses(values: Ragged, lens: NDArray[np.int64]) -> None:
-    """Check that there is one number per token of each response."""
+    """Check for one number per token of each response."""
     if values.trailing:
         raise ValueError(
             f"values has tokens of shape {values.trailing}; pass one number per response token"
@@ -254,7 +254,7 @@ def _constants(
     trajectories: NDArray[np.int64],
     padding: NDArray[np.bool_],
 ) -> Any:
-    """Return the number of each last step; refuse what varies."""
+    """Return the number of each last step; varying values are errors."""
     if responses.lens is None:
         mask = to_numpy(responses.mask)
         lens = mask.sum(1)
@@ -277,7 +277,7 @@ def _constants(
     firsts = np.cumsum(lens[last_rows]) - lens[last_rows]
     if len(places) == 0:
         return zeros((len(last_rows),), flat)
-    # Of trajectories without any response, some number: it goes nowhere.
+    # For trajectories without any response, an arbitrary number that is not used.
     constants = taken(flat, places[np.minimum(firsts, len(places) - 1)])
     found, expected = taken(flat, places), taken(constants, owners)
     differ = (found != expected) & ((found == found) | (expected == expected))

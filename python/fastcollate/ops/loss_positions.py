@@ -1,4 +1,4 @@
-"""The positions whose outputs a loss reads, so that the LM head runs on no other."""
+"""The positions whose outputs a loss reads, so that the LM head runs on these only."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ if TYPE_CHECKING:
 
 
 class LossPositions(NamedTuple):
-    """Which positions predict trained tokens, and which of them predicts each.
+    """The positions that predict trained tokens, and the index of each token's predictor.
 
     Attributes
     ----------
     pos : int64 (positions,)
         Flat indices into the positions of ``input_ids``: unique and ascending.
     inv : int64
-        In the shape of the batch's response-aligned fields: the index into `pos` of what predicts
-        the token of each value. 0 where nothing trains.
+        In the shape of the batch's response-aligned fields: the index into `pos` of the predictor
+        of each value's token. 0 where no token trains.
     """
 
     pos: Any
@@ -46,7 +46,7 @@ def loss_positions(batch: Batch) -> LossPositions:
     is_read = np.zeros(plan.num_positions, np.bool_)
     is_read[predictors] = True
     if len(predictors) == 0:
-        is_read[:1] = True  # an index of 0 has to be one, also where nothing trains
+        is_read[:1] = True  # index 0 has to be valid, even if no token trains
     inv = np.zeros(shape, np.int64)
     inv.reshape(-1)[values] = (np.cumsum(is_read) - 1)[predictors]
     return LossPositions(like_of(np.flatnonzero(is_read), like), like_of(inv, like))
@@ -62,7 +62,7 @@ def targets(batch: Batch) -> Any:
 
 
 def _is_trained(batch: Batch) -> NDArray[np.bool_]:
-    """Say where response tokens train, all places in one line. Keys may be those of fields."""
+    """Return True where response tokens train, flat. Keys may be those of fields."""
     is_output = batch.spec.outputs.loss_mask is not None
     mask = batch["loss_mask"] if is_output else batch.plan.loss_mask()
     is_trained: NDArray[np.bool_] = to_numpy(mask != 0)
@@ -70,9 +70,9 @@ def _is_trained(batch: Batch) -> NDArray[np.bool_]:
 
 
 def _places(plan: Plan, next_token: bool) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return where values of response tokens stand, and where their tokens or predictors do.
+    """Return the positions of response values, and those of their tokens or predictors.
 
-    Both are flat indices; of a predictor that there is not, -1.
+    Both are flat indices; -1 for a missing predictor.
     """
 
     def places(of_sequence: bool, next_token: bool, width: int) -> NDArray[np.int64]:

@@ -1,4 +1,4 @@
-"""Advantages and losses of a step, normalized: padding rows count nowhere."""
+"""Normalization of a step's advantages and losses, without padding rows."""
 
 from __future__ import annotations
 
@@ -29,18 +29,18 @@ if TYPE_CHECKING:
     from fastcollate.plan.step_plan import StepPlan
 
 _LEAST_VARIANCE = 1e-8
-"""What a variance is at least, before its root is divided by."""
+"""Least variance in the divisor."""
 
 
 class LossNormalizers(NamedTuple):
-    """What the losses of each mini-batch are divided by. Nothing in it is 0.
+    """Divisors for the losses of each mini-batch, never 0.
 
     Attributes
     ----------
     tokens : float64 (mini-batches,)
         Sum of the loss mask over each mini-batch's real rows; 1 instead of 0.
     rows : int64 (mini-batches,)
-        Number of each mini-batch's real rows, also of those that are masked; 1 instead of 0.
+        Number of each mini-batch's real rows, masked ones included; 1 instead of 0.
     """
 
     tokens: NDArray[np.float64]
@@ -48,13 +48,12 @@ class LossNormalizers(NamedTuple):
 
 
 class _Tokens(NamedTuple):
-    """Which response positions train, and which rows they are of."""
+    """The trained response positions, and their rows."""
 
     mask: Any
-    """What is not 0 where a response token trains, of the batch's kind."""
+    """Nonzero where a response token trains, of the batch's kind."""
     rows: NDArray[np.int64] | None
-    """The row of every position, all in one line; None where each row is an output row. Of padding
-    it says nothing."""
+    """The row of every position, flat, arbitrary for padding; None if each row is an output row."""
     num_rows: int
     """Number of rows."""
 
@@ -70,7 +69,7 @@ def normalized(
     tokens = _tokens_of(batch)
     slots = _slots_of_rows(batch, tokens.num_rows, plan)
     groups, count = _groups(plan, slots, per)
-    mask, rows_of_tokens = tokens.mask != 0, tokens.rows  # weights select what they do not make 0
+    mask, rows_of_tokens = tokens.mask != 0, tokens.rows  # nonzero weights select
     if tuple(x.shape) != tuple(mask.shape):
         raise ValueError(
             f"advantages has shape {tuple(x.shape)}; pass the shape of the batch's response "
@@ -81,11 +80,11 @@ def normalized(
         x, mask = x.reshape(-1), mask.reshape(-1)
 
     def spread(per_row: Any) -> Any:
-        """Put one number per row beside all positions."""
+        """Broadcast one number per row to all positions."""
         return per_row[:, None] if rows_of_tokens is None else taken(per_row, rows_of_tokens)
 
     def summed(per_token: Any) -> Any:
-        """Add up all positions of each group: rows first."""
+        """Sum the positions of each group: rows first."""
         if rows_of_tokens is None:
             return _grouped(per_token.sum(1), groups, count)
         return _grouped(per_token, groups[rows_of_tokens], count)
@@ -94,9 +93,9 @@ def normalized(
     with np.errstate(invalid="ignore", over="ignore"):
         mask = mask & spread(like_of(~plan.is_padding[slots], x))
         wide = convert(x, dtype_like(x, "float64"))
-        # Sums of squares lose all digits if a mean is large. Values are taken relative to one of
-        # their own group, which is never farther from the mean than the root of their number times
-        # the deviation: so one pass is enough, and what is constant becomes 0 exactly.
+        # Sums of squares lose all digits if a mean is large. Values are taken relative to one value
+        # of their group, which is no farther from the mean than the root of the group's size times
+        # the deviation: one pass is enough, and constant groups become exactly 0.
         origins = _origins(wide, mask, rows_of_tokens, groups, count)
         relative = where_or_zero(mask, wide - spread(taken(origins, groups)), wide)
         counts = summed(convert(mask, wide.dtype)).clip(1)
@@ -118,7 +117,7 @@ def loss_normalizers(batch: Batch, plan: StepPlan) -> LossNormalizers:
 def normalizers_of(
     weights: NDArray[np.float64], slots: NDArray[np.int64], plan: StepPlan
 ) -> LossNormalizers:
-    """Add up the loss weights of each mini-batch's real rows, given which slot each row is in."""
+    """Sum the loss weights of each mini-batch's real rows, given the slot of each row."""
     mini_batches, count = _groups(plan, slots, "mini_batch")
     is_real = ~plan.is_padding[slots]
     tokens = np.bincount(mini_batches[is_real], weights[is_real], count)
@@ -127,7 +126,7 @@ def normalizers_of(
 
 
 def loss_weights(batch: Batch) -> NDArray[np.float64]:
-    """Sum the mask of each row, one token after the other: in all layouts, sums round the same."""
+    """Sum the mask of each row token by token, so that sums round the same in all layouts."""
     return _weights(_tokens_of(batch))
 
 
@@ -144,7 +143,7 @@ def _weights(tokens: _Tokens) -> NDArray[np.float64]:
 
 
 def _slots_of_rows(batch: Batch, rows: int, plan: StepPlan) -> NDArray[np.int64]:
-    """Return the plan's slot of each row of a batch: in the order of the step, or of the slots."""
+    """Return the plan's slot of each row of a batch, which is in step order or slot order."""
     check_step_plan(plan)
     inverse: NDArray[np.int64] = plan.inverse
     slots = len(plan.rows)
@@ -171,7 +170,7 @@ def _slots_of_rows(batch: Batch, rows: int, plan: StepPlan) -> NDArray[np.int64]
 
 
 def _check_lengths(batch: Batch, plan: StepPlan, slots: NDArray[np.int64]) -> None:
-    """Check that real rows are as long as planned, where the batch knows its lengths."""
+    """Check that real rows have the planned lengths, if the batch has lengths."""
     if (placed := batch._plan) is None:
         return
     found = placed.prompt_lens + placed.response_lens
@@ -186,7 +185,7 @@ def _check_lengths(batch: Batch, plan: StepPlan, slots: NDArray[np.int64]) -> No
 
 
 def _groups(plan: StepPlan, slots: NDArray[np.int64], per: str) -> tuple[NDArray[np.int64], int]:
-    """Return which boundary each row is in, and how many there are. Of padding it says nothing."""
+    """Return the boundary of each row, arbitrary for padding, and the number of boundaries."""
     if per == "batch":
         return np.zeros(len(slots), np.int64), 1
     if per == "mini_batch":
@@ -200,7 +199,7 @@ def _groups(plan: StepPlan, slots: NDArray[np.int64], per: str) -> tuple[NDArray
 
 
 def _tokens_of(batch: Batch) -> _Tokens:
-    """Find which response positions train, by the plan: keys may be those of fields."""
+    """Return the trained response positions, by the plan: keys may be those of fields."""
     if batch._spec is None:
         return _tokens_of_mapping(batch)
     plan = batch.plan
@@ -214,12 +213,12 @@ def _tokens_of(batch: Batch) -> _Tokens:
 
 
 def _tokens_of_mapping(batch: Batch) -> _Tokens:
-    """Find which response positions train in a batch that was made from a mapping.
+    """Return the trained response positions of a batch made from a mapping.
 
     The mask is ``loss_mask``; without one, ``response_mask``; without either, all response tokens
-    train, which ``response_offsets`` count. ``sequence_ids`` or ``response_offsets`` say which row
-    a position is of; without either, each row is an output row. The rows of ``sequence_ids`` cannot
-    be counted without a plan.
+    of ``response_offsets`` train. ``sequence_ids`` or ``response_offsets`` give the row of each
+    position; without either, each row is an output row. The rows of ``sequence_ids`` cannot be
+    counted without a plan.
     """
     offsets = batch.get("response_offsets")
     mask = batch.get("loss_mask")
@@ -241,7 +240,7 @@ def _tokens_of_mapping(batch: Batch) -> _Tokens:
 
 
 def _rows_of_ids(sequence_ids: Any) -> NDArray[np.int64]:
-    """Return the row of every position, all positions in one line; of padding any."""
+    """Return the row of every position, flat; arbitrary for padding."""
     rows: NDArray[np.int64] = to_numpy(sequence_ids).reshape(-1).astype(np.int64)
     return np.maximum(rows, 0)
 
@@ -253,7 +252,7 @@ def _origins(
     groups: NDArray[np.int64],
     count: int,
 ) -> Any:
-    """Return the first value of each group; of a group without any, something that is in no sum."""
+    """Return the first value of each group; for an empty group, a value that is in no sum."""
     if rows_of_tokens is None:
         filled = np.flatnonzero(to_numpy(mask.any(1)))
         flags = mask if isinstance(mask, np.ndarray) else convert(mask, dtype_like(mask, "uint8"))
@@ -265,13 +264,13 @@ def _origins(
     if len(places) == 0:
         return zeros((count,), wide)
     firsts = np.full(count, places[0])
-    firsts[groups_of[::-1]] = places[::-1]  # where several are assigned, the last one stays
+    firsts[groups_of[::-1]] = places[::-1]  # of several assignments, the last one stays
     origins = taken(wide.reshape(-1), firsts)
     return origins.detach() if is_tensor(origins) else origins
 
 
 def _grouped(x: Any, groups: NDArray[np.int64], count: int) -> Any:
-    """Add up the items of each group, float64."""
+    """Sum the items of each group, float64."""
     if not is_tensor(x):
         return np.bincount(groups, x, count)
     return x.new_zeros(count).index_add(0, like_of(groups, x), x)

@@ -1,4 +1,4 @@
-"""Padding and unpadding by themselves, without a batch."""
+"""Padding and unpadding of single columns, without a batch."""
 
 from __future__ import annotations
 
@@ -40,16 +40,16 @@ if TYPE_CHECKING:
 Side = Literal["right", "left"]
 
 SHORT_ROW = 128
-"""Tokens of a row: taking as many one by one takes as long as planning a copy of them."""
+"""Tokens of a row at which taking them one by one takes as long as planning a copy."""
 
 SHORT = 1 << 14
-"""Bytes of a tensor: copying as many takes as long as looking it up."""
+"""Bytes of a tensor at which copying them takes as long as looking the tensor up."""
 
 MAX_DIMENSIONS = 64
-"""Dimensions that an array of NumPy or torch has at most."""
+"""Largest number of dimensions of NumPy and torch arrays."""
 
 SAMPLE = 16
-"""Tensors of a list whose bytes are looked at."""
+"""Number of tensors of a list whose sizes are checked."""
 
 _NEEDS_GRAD, _IS_CPU = attrgetter("requires_grad"), attrgetter("is_cpu")
 
@@ -87,7 +87,7 @@ def pad(
     dtype: Any = None,
     array_type: ArrayType = "torch",
 ) -> Any:
-    r"""Pad rows of different lengths to one array, as an output of a batch is padded.
+    r"""Pad rows of different lengths to one array, like an output of a batch.
 
     Parameters
     ----------
@@ -95,20 +95,20 @@ def pad(
         Rows in any form that :func:`build_batch` takes: lists, arrays or tensors of
         (tokens, \*trailing), one padded or nested block of them, Arrow, or a :class:`Ragged`.
     side
-        Where padding stands.
+        The side of padding.
     fill
-        What padding holds: a number that fits `dtype`.
+        The value of padding, which must fit `dtype`.
     pad_to
-        Tokens of a padded row; those of the longest row if None. A longer row is an error.
+        Width of the result; the length of the longest row if None. A longer row is an error.
     multiple_of
-        Round the tokens of a padded row up to a multiple.
+        Round the width up to a multiple.
     dtype
-        One of bool, uint8, int16, int32, int64, float16, bfloat16, float32 and float64, by name or
-        NumPy's or torch's own: integers that do not fit are errors, floats are rounded. If None,
-        arrays, tensors and Arrow keep their own. Lists have that of their first number: bool,
-        int64, or float32; a later number that does not fit is an error, and so are arrays of
-        different dtypes if the first is a float. Numbers beyond the range of a float dtype become
-        infinite, as in NumPy.
+        One of bool, uint8, int16, int32, int64, float16, bfloat16, float32 and float64, as a name,
+        NumPy dtype or torch dtype: integers that do not fit are errors, floats are rounded. If
+        None, arrays, tensors and Arrow keep their own. Lists get that of their first number: bool,
+        int64, or float32; a later number that does not fit is an error, as are arrays of different
+        dtypes if the first is a float. Numbers beyond the range of a float dtype become infinite,
+        as in NumPy.
     array_type
         ``"torch"`` or ``"numpy"``.
 
@@ -120,12 +120,12 @@ def pad(
     Raises
     ------
     TypeError, ValueError
-        What is no row of numbers, rows of different trailing shapes, a row longer than `pad_to`, or
-        a value that does not fit. The message names the row and the position.
+        An item that is no row of numbers, rows of different trailing shapes, a row longer than
+        `pad_to`, or a value that does not fit. The message names the row and the position.
 
     Notes
     -----
-    Tensors that require a gradient, or lie on another device, are padded by torch there, and
+    Tensors that require a gradient, or are on another device, are padded by torch there, and
     gradients flow through; with ``array_type="numpy"`` they are copied to the host.
 
     The result for tensors is that of ``torch.nn.utils.rnn.pad_sequence(rows, batch_first=True)``.
@@ -161,7 +161,7 @@ def pad(
 
 
 def _with_dtype(rows: Any, dtype: Any) -> tuple[Any, Any]:
-    """Return rows as the core reads them, and a dtype: that of the rows if None is given."""
+    """Return rows in a form that the core reads, and a dtype: that of the rows if None is given."""
     if is_column(rows):
         rows = read_column(rows)
     if is_array(rows) and not (isinstance(rows, np.ndarray) and rows.dtype.kind == "O"):
@@ -182,7 +182,7 @@ def _with_dtype(rows: Any, dtype: Any) -> tuple[Any, Any]:
 def _common_dtype(rows: Sequence[Any]) -> str:
     """Return the dtype of the first array or number among rows; int64 if there is none.
 
-    After floats, all arrays have to be of one dtype: conversion would round their values.
+    If the first is a float, all arrays need the same dtype: conversion would round their values.
     """
     for first, row in enumerate(rows):
         if (name := _first_dtype(row, first)) is not None:
@@ -203,7 +203,7 @@ def _common_dtype(rows: Sequence[Any]) -> str:
 
 
 def _are_of_one_kind(rows: Sequence[Any]) -> bool:
-    """Say fast whether rows all are lists of plain numbers, or all arrays of one dtype."""
+    """Return True if rows are quickly seen to be lists of plain numbers, or arrays of one dtype."""
     if set(map(type, rows)) <= {list, tuple}:
         return set(map(type, map(itemgetter(0), filter(None, rows)))) <= {bool, int, float}
     kinds = {getattr(row, "dtype", None) for row in rows}
@@ -231,13 +231,13 @@ def _first_dtype(row: Any, index: int) -> str | None:
 
 
 def _hold_float(rows: Any) -> bool:
-    """Say whether a float is in one of some rows."""
+    """Return True if any of the rows holds a float."""
     lists = (row for row in rows if isinstance(row, (list, tuple)))
     return any(isinstance(item, (float, np.floating)) for row in lists for item in row)
 
 
 def _are_computed(rows: Any) -> bool:
-    """Say whether rows are tensors that torch has to pad."""
+    """Return True if rows are tensors that torch has to pad."""
     if is_tensor(rows):
         return is_computed(rows)
     if not isinstance(rows, (list, tuple)) or len(rows) == 0 or not is_tensor(rows[0]):
@@ -249,11 +249,11 @@ def _are_computed(rows: Any) -> bool:
 
 
 def _joined_if_short(rows: Any) -> Any:
-    """Return short tensors as one: joining them takes less time than looking each up."""
+    """Return short tensors concatenated, which is faster than looking up each."""
     if not isinstance(rows, (list, tuple)) or len(rows) == 0 or not is_tensor(rows[0]):
         return rows
     some = rows[:: -(-len(rows) // SAMPLE)]
-    with contextlib.suppress(TypeError, ValueError, RuntimeError):  # the core names what is wrong
+    with contextlib.suppress(TypeError, ValueError, RuntimeError):  # the core names the mistake
         if sum(getattr(row, "nbytes", SHORT) for row in some) < SHORT * len(some):
             return ragged(rows)
     return rows
@@ -261,7 +261,7 @@ def _joined_if_short(rows: Any) -> Any:
 
 @suggests_names
 def unpad(x: Any, lengths: Any = None, *, mask: Any = None, side: Side = "right") -> Ragged:
-    r"""Take rows out of their padding: by their lengths, or wherever a mask is true.
+    r"""Remove the padding of rows, by their lengths or a mask.
 
     Parameters
     ----------
@@ -269,29 +269,29 @@ def unpad(x: Any, lengths: Any = None, *, mask: Any = None, side: Side = "right"
         Padded rows: an array or tensor, (rows, width, \*trailing), also on another device; or a
         sequence of rows, which may be of different widths. Gradients flow through tensors.
     lengths
-        Tokens of each row without its padding: (rows,).
+        Length of each row without its padding: (rows,).
     mask
-        In place of `lengths`: (rows, width), True or 1 on each token to keep, such as an
-        ``attention_mask`` or a ``loss_mask``. Tokens of a row need not lie side by side: those in
-        holes are left out, as by ``x[mask]`` and flash-attn's ``unpad_input``.
+        Instead of `lengths`: (rows, width), True or 1 on each token to keep, such as an
+        ``attention_mask`` or a ``loss_mask``. The kept tokens of a row need not be adjacent, as in
+        ``x[mask]`` and flash-attn's ``unpad_input``.
     side
-        Where rows have their padding, which `lengths` do not tell.
+        The side of padding, with `lengths`.
 
     Returns
     -------
     Ragged
         Over a tensor if `x` is one or has tensors as rows, else over a NumPy array, of the same
-        dtype. ``offsets`` of it are the ``cu_seqlens`` of attention.
+        dtype. Its ``offsets`` are the ``cu_seqlens`` of attention.
 
     Raises
     ------
     TypeError, ValueError
-        Neither `lengths` nor `mask`, or both; another number of rows than `x` has; lengths beyond
-        its width; a mask of another shape, or of other numbers than 0 and 1.
+        Neither `lengths` nor `mask`, or both; a number of rows that differs from that of `x`;
+        lengths beyond its width; a mask of another shape, or of other numbers than 0 and 1.
 
     Notes
     -----
-    Values are copied, unless `lengths` leave nothing out.
+    Values are copied, unless `lengths` keep all of them.
 
     Examples
     --------
@@ -389,7 +389,7 @@ def _flags(mask: Any, shape: tuple[int, ...], offsets: Any = None) -> np.ndarray
 
 
 def _lengths_of(rows: int, lengths: Any) -> Integers:
-    """Return one length for each row."""
+    """Return the length of each row."""
     found = checked_lengths("lengths", lengths)
     if len(found) != rows:
         raise ValueError(
@@ -407,7 +407,7 @@ def _other_length(row: int, length: int, width: int) -> ValueError:
 
 
 def _trimmed(rows: Sequence[Any], lengths: Any, side: str) -> list[Any]:
-    """Return rows, which are sequences, arrays or tensors, without their padding."""
+    """Remove the padding of rows that are sequences, arrays or tensors."""
     checked = _lengths_of(len(rows), lengths).tolist()
     trimmed = []
     for index, (row, length) in enumerate(zip(rows, checked, strict=True)):

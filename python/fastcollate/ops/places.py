@@ -1,4 +1,4 @@
-"""Where the tokens and the response values of rows lie in a batch's outputs, and which train."""
+"""Positions of rows' tokens and response values in a batch's outputs, and the trained ones."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ class Spans(NamedTuple):
     rows : int64 (spans,)
         The row of each.
     starts : int64 (spans,)
-        Where each begins in the row's tokens, or in those of its response.
+        The start of each in the row's tokens, or in those of its response.
     lengths : int64 (spans,)
-        The tokens of each.
+        Number of tokens of each.
     places : int64 (spans,)
-        Where each begins in the output, counted over all its positions.
+        The start of each in the output, as a flat position.
     """
 
     rows: Integers
@@ -42,9 +42,9 @@ class Spans(NamedTuple):
     places: Integers
 
     def located(self, places: Integers) -> tuple[Integers, Integers, Integers]:
-        """Find the tokens at places, in the order of rows: row, index in the row, and place.
+        """Return the tokens at positions, in row order: row, index in the row, and position.
 
-        Of spans that do not overlap, in their order. Places under none of them are left out.
+        For spans that do not overlap, in order. Positions outside the spans are left out.
         """
         if len(self.places) == 0:
             return places[:0], places[:0], places[:0]
@@ -56,15 +56,15 @@ class Spans(NamedTuple):
         return rows[order], tokens[order], places[order]
 
     def counts_in(self, places: Integers, num_rows: int) -> Integers:
-        """Count the places of each row, int64 (rows,), of places in ascending order."""
+        """Return the number of the given ascending positions in each row, int64 (rows,)."""
         ends = np.searchsorted(places, self.places + self.lengths)
         counts = ends - np.searchsorted(places, self.places)
         return np.bincount(self.rows, counts, num_rows).astype(np.int64)
 
     def lasts_in(self, places: Integers, num_rows: int) -> Integers:
-        """Find the last token of each row at places in ascending order, int64 (rows,); -1 if none.
+        """Return the last token of each row among ascending positions: int64 (rows,); -1 if none.
 
-        It is given by its index in the row.
+        Tokens are indices in the row.
         """
         lasts = np.full(num_rows, -1, np.int64)
         index = np.searchsorted(places, self.places + self.lengths) - 1
@@ -75,7 +75,7 @@ class Spans(NamedTuple):
         return lasts
 
     def places_of(self, rows: Integers, tokens: Integers) -> Integers:
-        """Return the places of tokens, given by row and index in the row; -1 if they have none."""
+        """Return the positions of tokens, given by row and index in the row; -1 for none."""
         if len(self.places) == 0:
             return np.full(len(rows), -1, np.int64)
         order = self._order
@@ -87,7 +87,7 @@ class Spans(NamedTuple):
         return np.where(has_place, self.places[index] + ahead, -1)
 
     def of_rows(self, rows: Integers) -> list[tuple[int, int, int]]:
-        """Give the spans of rows, in the order of their tokens: row, place and length."""
+        """Return the spans of rows, in the order of their tokens: row, position and length."""
         order = self._order
         order = order[np.isin(self.rows[order], rows)]
         columns = (self.rows, self.places, self.lengths)
@@ -101,23 +101,23 @@ class Spans(NamedTuple):
 
 
 class RowPlaces(NamedTuple):
-    """Where the rows of a batch lie in its outputs.
+    """Positions of a batch's rows in its outputs.
 
     Attributes
     ----------
     tokens : Spans
-        Their tokens, in outputs along sequences. In a tree they overlap.
+        Their tokens, in sequence-aligned outputs. In a tree they overlap.
     written : Spans
-        The same where each place has one row, that it is written for. Rows without a place of
-        their own have an empty span.
+        The same, but each position belongs only to the row that it is written for. Rows without a
+        position of their own have an empty span.
     responses : Spans
-        What belongs to their response tokens, in outputs along responses.
+        The values of their response tokens, in response-aligned outputs.
     streams : Spans
-        What belongs to their tokens, in outputs where each row has places of its own, as a tree's.
+        The values of their tokens, in outputs where each row has its own positions, as in trees.
     prompt_lens, response_lens : int64 (rows,)
         The lengths of the rows.
     width : int
-        How wide outputs along sequences are, jagged ones as one row.
+        Width of sequence-aligned outputs; jagged ones count as one row.
     """
 
     tokens: Spans
@@ -130,7 +130,7 @@ class RowPlaces(NamedTuple):
 
     @classmethod
     def of(cls, plan: Plan) -> RowPlaces:
-        """Return the places of a plan's rows."""
+        """Return the positions of a plan's rows."""
         tables = plan.to_dict()
         prompt_lens, response_lens = tables["prompt_lens"], tables["response_lens"]
         width, lens = int(tables["sequence_shape"][1]), prompt_lens + response_lens
@@ -157,9 +157,10 @@ def _nonempty(spans: Spans) -> Spans:
 
 
 def trained_mask(batch: Batch) -> Any:
-    """Return what is not 0 where a token trains, in the shape of response-aligned fields.
+    """Return an output that is nonzero on trained tokens, in the shape of response-aligned fields.
 
-    By the plan: keys may be those of fields. Of the batch's kind, or an array where it has none.
+    By the plan: keys may be those of fields. Of the batch's kind, or an array if it has no such
+    output.
     """
     plan = batch.plan
     if batch.spec.outputs.loss_mask is not None:
@@ -172,7 +173,7 @@ def trained_mask(batch: Batch) -> Any:
 
 
 def trained_places(batch: Batch) -> Integers:
-    """Find the places of response-aligned outputs whose tokens train, in ascending order."""
+    """Return the ascending positions of response-aligned outputs whose tokens train."""
     return np.flatnonzero(on_host(trained_mask(batch) != 0))
 
 
@@ -185,5 +186,5 @@ def on_host(value: Any) -> np.ndarray:
 
 
 def is_float(value: Any) -> bool:
-    """Say whether an output has floats."""
+    """Return True for an output of floats."""
     return "float" in dtype_name(value.dtype)

@@ -1,4 +1,4 @@
-"""From one layout to another: a batch's own outputs are the columns of the next."""
+"""Conversion between layouts: a batch's outputs are the input of the next batch."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 ROW_NAMES = ("uids", "trajectory_ids", "is_last_step")
-"""Arguments of `build_batch`, and attributes of a batch, that name rows."""
+"""Ids of rows, as arguments of `build_batch` and attributes of a batch."""
 
 
 def relayout(batch: Batch, layout: LayoutSpec, shard: Shard | None = None) -> Batch:
@@ -37,7 +37,7 @@ def relayout(batch: Batch, layout: LayoutSpec, shard: Shard | None = None) -> Ba
         "response": len(plan.leading_shape(of_sequence=False)),
         "stream": 1,
     }
-    # Of a field's two outputs, the one that does not hold its values.
+    # Of a field's two outputs, the one without its values.
     beside = {
         output.field: output.key
         for output in table
@@ -47,7 +47,7 @@ def relayout(batch: Batch, layout: LayoutSpec, shard: Shard | None = None) -> Ba
     def per_token(key: str) -> Any:
         align = table[key].align
         values = flattened(batch[key], dimensions[align])
-        # Of a tree, whose rows share places, streams are taken out row by row.
+        # Rows of a tree share positions: streams are taken out row by row.
         return values if places is None or align != "sequence" else taken(values, places)
 
     def column(index: int, spec: FieldSpec) -> Any:
@@ -61,7 +61,7 @@ def relayout(batch: Batch, layout: LayoutSpec, shard: Shard | None = None) -> Ba
         is_of_responses = table[spec.key].align == "response"
         starts = response_starts if is_of_responses else sequence_starts
         counts = FieldSpec.row_lens(spec.align, prompt_lens, response_lens)
-        if counts is None:  # a mask says which tokens have values
+        if counts is None:  # a mask marks the tokens with values
             mask = per_token(beside[index])
             counts = _captured(mask, sequence_starts, lens, None if shard is None else shard.rows)
         return RowSpans([(values, starts, counts)])
@@ -88,12 +88,12 @@ def relayout(batch: Batch, layout: LayoutSpec, shard: Shard | None = None) -> Ba
 
 
 def names_of(batch: Batch) -> dict[str, Any]:
-    """Return the names of a batch's rows that it has."""
+    """Return the ids of rows that a batch has."""
     return {name: values for name in ROW_NAMES if (values := getattr(batch, name)) is not None}
 
 
 def _outputs(batch: Batch, layout: LayoutSpec, shard: Shard | None) -> OutputSpec:
-    """Return the outputs that are no fields; whether a loss mask is one depends on the layout."""
+    """Return the outputs other than fields; the layout decides if the loss mask is one of them."""
     outputs = batch.spec.outputs
     if any(spec.weighs for spec in batch.spec.fields):
         return outputs
@@ -123,11 +123,11 @@ def _check_whole(plan: Plan) -> None:
 def _captured(
     mask: Any, starts: np.ndarray, lens: np.ndarray, rows: np.ndarray | None
 ) -> np.ndarray:
-    """Count each row's tokens whose routes were captured, where the mask is not set."""
+    """Count each row's tokens with captured routes, where the mask is not set."""
     mask = np.asarray(mask)
     counts = np.zeros(len(lens), np.int64)
     for row in range(len(lens)) if rows is None else rows[rows >= 0].tolist():
         of_row = mask[starts[row] : starts[row] + lens[row]]
-        # What a tree's row shares was written by another, of which fewer may be captured.
+        # Shared tokens of a tree's row were written by another row, with maybe fewer captured.
         counts[row] = lens[row] if not of_row.any() else of_row.argmax()
     return counts

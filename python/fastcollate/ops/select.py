@@ -1,4 +1,4 @@
-"""Shards of a batch: the rows that one rank trains on, views where they are."""
+"""Shards of a batch: the rows that one rank trains on, as views if they are adjacent."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def selected(batch: Batch, shard: Shard) -> Batch:
 
 
 def _other_layout(plan: Plan, shard: Shard, layout: Layout) -> str | None:
-    """Say how a batch is laid out, if its rows do not lie as in the layout of the step."""
+    """Describe a batch's layout, if it arranges rows differently from the layout of the step."""
     if layout.name != plan.layout:
         return repr(plan.layout)
     kept = plan.pick(shard, plan.layout_for(shard))
@@ -72,7 +72,7 @@ def _other_layout(plan: Plan, shard: Shard, layout: Layout) -> str | None:
 def _views(batch: Batch, rows: slice) -> dict[str, Any]:
     """Return the outputs of adjacent rows, over the same memory."""
     outputs = [(output.key, output.align, output.field) for output in batch.spec.table]
-    # Values that lie end to end are found by their offsets; all others, by rows.
+    # Concatenated values are selected by their offsets; all others, by rows.
     spans: dict[tuple[str, int | None], slice] = {}
     for key, align, field in outputs:
         if align.endswith("_offsets"):
@@ -84,7 +84,7 @@ def _views(batch: Batch, rows: slice) -> dict[str, Any]:
         value = batch[key]
         if align.endswith("_offsets"):
             views[key] = value[rows.start : rows.stop + 1] - value[rows.start]
-        elif align == "batch":  # the longest row is the one such output of a jagged batch
+        elif align == "batch":  # in a jagged batch only the longest row
             views[key] = int((batch.plan.prompt_lens + batch.plan.response_lens)[rows].max())
         else:
             views[key] = value[spans.get((align, field if align == "joined" else None), rows)]

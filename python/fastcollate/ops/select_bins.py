@@ -1,4 +1,4 @@
-"""Some bins of a tree: their rows, and what these have."""
+"""Selection of some bins of a tree, with their rows."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def selected_bins(batch: Batch, bins: Any) -> Batch:
             f"more of the numbers from 0 to {count - 1}, each once"
         )
     rows, selected = plan.select_bins(bins)
-    # Where the values of the rows lie in outputs that hold them end to end.
+    # Positions of the rows' values in outputs that concatenate them.
     lens = {
         "response": plan.response_lens,
         "stream": plan.prompt_lens + plan.response_lens,
