@@ -156,8 +156,7 @@ class PackedDataCollator:
     tokenizer
         An object with ``pad_token_id``. Kept as an attribute that may be set.
     max_tokens_per_microbatch
-        Most positions of a row, each example's length rounded up; a row may always hold one
-        example.
+        Most positions of a row, each example's length rounded up; at least one multiple.
     tp_size, cp_size, fp8_enabled, fp8_recipe
         Lengths are rounded up to a multiple of ``tp_size``, or of ``2 * tp_size * cp_size`` if
         ``cp_size`` is more than 1; with fp8 also of ``32 * tp_size * cp_size`` (``"mxfp8"``), else

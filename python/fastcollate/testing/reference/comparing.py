@@ -31,7 +31,7 @@ def assert_same(actual: Mapping[str, Any], expected: Mapping[str, Any]) -> None:
 
 
 def _require(holds: bool, message: str) -> None:
-    # Not an assert statement, which python -O leaves out.
+    # Not an assert statement, which python -O removes.
     if not holds:
         raise AssertionError(message)
 

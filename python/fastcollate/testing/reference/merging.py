@@ -13,11 +13,11 @@ from fastcollate.testing.reference.reading import Field, Rows, is_number, readab
 from fastcollate.testing.reference.spreading import filled, is_spread, merged_spread
 
 Origin: TypeAlias = tuple[int, int] | None
-"""Where a token of a row was sampled: turn, and position in its response. None in prompts and
-observations, and where sampled tokens were masked."""
+"""The origin of a sampled token: turn, and position in its response. None for prompts,
+observations and masked sampled tokens."""
 
 WINDOW = 5
-"""How many ids a break shows before and after the first that differs."""
+"""Number of ids that a break shows before and after the first difference."""
 
 
 class MergedRow(NamedTuple):
@@ -35,7 +35,7 @@ class MergedRow(NamedTuple):
 
 
 class MergeBreak(NamedTuple):
-    """A turn that does not continue the group that it is compared with."""
+    """A turn that does not continue the group it is compared with."""
 
     turn: int
     trajectory: int
@@ -49,14 +49,14 @@ class MergeBreak(NamedTuple):
 
 
 class MergedTurns(NamedTuple):
-    """What `merge_turns_loops` finds."""
+    """The result of `merge_turns_loops`."""
 
     rows: list[MergedRow]
     breaks: list[MergeBreak]
     trajectories: list[list[int]]
     """The turns of each."""
     dropped: list[int]
-    """Trajectories that have no row."""
+    """Trajectories without a row."""
     masked_tokens: int
     """Sampled tokens that are in no row although their turn is, in dropped trajectories too."""
     response_lens: list[int]
@@ -66,7 +66,7 @@ class MergedTurns(NamedTuple):
 
 
 class _Rules(NamedTuple):
-    """How turns join."""
+    """The rules of merging."""
 
     policy: str
     mask_drift: str
@@ -76,7 +76,7 @@ class _Rules(NamedTuple):
 
 @dataclasses.dataclass
 class _Group:
-    """Turns that are one row so far."""
+    """Turns that form one row so far."""
 
     prompt_len: int
     """Tokens of the first turn's prompt."""
@@ -104,7 +104,7 @@ def merge_turns_loops(
     drop_untrainable: bool = False,
     allow_unfinished: bool = False,
 ) -> MergedTurns:
-    """Find the turns that make a row, by comparing all of their tokens.
+    """Find the turns of each row, by comparing all of their tokens.
 
     Parameters
     ----------
@@ -112,12 +112,12 @@ def merge_turns_loops(
     fork_threshold, merge_rewards, loss_mask, drop_untrainable
         As `fastcollate.merge_turns`.
     allow_unfinished
-        Ignored: it makes no difference to input that is right.
+        Ignored: it makes no difference for valid input.
 
     Returns
     -------
     MergedTurns
-        The rows with their tokens and where each was sampled, and the turns that did not fit.
+        The rows with their tokens and the origin of each, and the turns that did not fit.
     """
     rules = _Rules(policy, mask_drift, max_drift_tokens, fork_threshold)
     prompt_ids, response_ids = _as_lists(prompts), _as_lists(responses)
@@ -152,7 +152,7 @@ def _grouped(
     turns: list[int],
     rules: _Rules,
 ) -> tuple[list[_Group], list[MergeBreak]]:
-    """Find the groups of one trajectory in the order in which they open."""
+    """Find the groups of one trajectory, in the order of their first turns."""
     groups: list[_Group] = []
     breaks: list[MergeBreak] = []
     for turn in turns:
@@ -186,7 +186,7 @@ def _as_lists(column: Rows) -> list[list[int]]:
 def _trajectories(
     turns: int, ids: Sequence[Any] | None, flags: Sequence[bool] | None
 ) -> list[list[int]]:
-    """Split the turns where the id is another or, without ids, after each last step."""
+    """Split the turns where the id changes or, without ids, after each last step."""
     trajectories: list[list[int]] = []
     for turn in range(turns):
         if turn == 0:
@@ -207,7 +207,7 @@ def _is_prefix(tokens: list[int], prompt: list[int]) -> bool:
 
 
 def _longest_prefix(groups: list[_Group], prompt: list[int]) -> _Group | None:
-    """Find the group that a turn joins; of equally long ones the first."""
+    """Find the group that a turn joins; the first of equally long ones."""
     found = None
     for group in groups:
         if _is_prefix(group.tokens, prompt) and (
@@ -218,7 +218,7 @@ def _longest_prefix(groups: list[_Group], prompt: list[int]) -> _Group | None:
 
 
 def _first_difference(tokens: list[int], prompt: list[int]) -> int:
-    """Find where a prompt differs from tokens that are no prefix of it, or where it ends."""
+    """Find the first position at which a prompt differs from tokens, or its end."""
     for position, token in enumerate(tokens):
         if position == len(prompt) or prompt[position] != token:
             return position
@@ -226,7 +226,7 @@ def _first_difference(tokens: list[int], prompt: list[int]) -> int:
 
 
 def _realigns(group: _Group, position: int, response: list[int], rules: _Rules) -> bool:
-    """Tell whether a turn that differs from its group joins it all the same."""
+    """Return True if a turn that differs from its group still joins it."""
     if position < group.prompt_len:
         return False
     sizes = {"response": len(response), "tail": len(group.tokens) - position, "span": -1}
@@ -239,7 +239,7 @@ def _realigns(group: _Group, position: int, response: list[int], rules: _Rules) 
 def _realigned(
     group: _Group, position: int, prompt: list[int], responses: list[list[int]], mask_drift: str
 ) -> list[Origin]:
-    """Find where the tokens of a prompt were sampled that differs from its group."""
+    """Find the origins of the tokens of a prompt that differs from its group."""
     origins = group.origins[:position]
     origins += [None] * (len(prompt) - position)
     differing = group.origins[position]
@@ -333,7 +333,7 @@ def merge_columns_loops(
 
 
 def _merged_rows(merged: MergedTurns, turns: Any, gap: Any) -> list[list[Any]]:
-    """Put the values of each turn's response where its tokens stand, and another in the gaps."""
+    """Place the values of each turn's response at its tokens, and `gap` elsewhere."""
     turns = [readable(row) for row in turns]
     return [
         [gap if origin is None else turns[origin[0]][origin[1]] for origin in row.origins]
@@ -342,7 +342,7 @@ def _merged_rows(merged: MergedTurns, turns: Any, gap: Any) -> list[list[Any]]:
 
 
 def _merged_number(row: MergedRow, numbers: Any, rule: str) -> Any:
-    """Make one number of those of a row's turns."""
+    """Combine the numbers of a row's turns."""
     if rule == "sum" and len(row.turns) > 1:
         total = float(numbers[row.turns[0]])
         for turn in row.turns[1:]:
@@ -415,7 +415,7 @@ def _merged_field(merged: MergedTurns, field: Any) -> Any:
         return dataclasses.replace(field, rows=[turns[source] for source in sources])
     gap = field.fill if field.gap_fill is None else field.gap_fill
     if field.dtype is not None and "float" not in str(field.dtype):
-        gap = int(gap)  # as floats, large integers beside it would be rounded
+        gap = int(gap)  # a float would round large integers
     trailing = next((np.shape(row)[1:] for row in turns if np.shape(row) != (0,)), ())
     if trailing == ():
         return dataclasses.replace(field, rows=_merged_rows(merged, turns, gap))
@@ -449,9 +449,9 @@ def build_merged_batch_loops(
     merge
         A policy, or arguments of `merge_turns_loops`.
     trajectory_ids, is_last_step
-        What tells the trajectories apart: either or both.
+        Ids of trajectories, flags, or both.
     uids
-        Ignored: they make no output.
+        Ignored: they have no output.
     **options
         More arguments of `build_batch_loops`.
 
@@ -473,6 +473,6 @@ def build_merged_batch_loops(
     columns = merge_columns_loops(
         merged, rewards=rewards, loss_mask=loss_mask, logprobs=logprobs, fields=fields
     )
-    # Every sampled token that stands trains, but no observation.
+    # Every sampled token that is kept trains; observations do not.
     sampled = [[int(origin is not None) for origin in row.origins] for row in merged.rows]
     return build_batch_loops(**columns, labels=labels, sampled=sampled, **options)

@@ -1,4 +1,4 @@
-"""Hypothesis strategies for rollouts, and for every kind of input that they may come as.
+"""Hypothesis strategies for rollouts and for every kind of input.
 
 Examples
 --------

@@ -1,4 +1,4 @@
-"""Kinds of input that hold all rows of a column in one piece."""
+"""Kinds of input that hold all rows of a column in one object."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ import fastcollate as fc
 from fastcollate.testing.strategies.kinds import Array, as_kind
 
 Column: TypeAlias = Callable[[Array, list[int]], Any]
-"""From all values of a column and the length of each row."""
+"""Makes a column from all of its values and the length of each row."""
 
 
 def as_column(rows: Sequence[Any], kind: str, *, ids: bool) -> Any:
-    """Give rows as one object.
+    """Convert rows to one object.
 
     Parameters
     ----------
@@ -25,12 +25,12 @@ def as_column(rows: Sequence[Any], kind: str, *, ids: bool) -> Any:
     kind
         One of `COLUMN_KINDS`.
     ids
-        Whether these are token ids, which end as int64, or a field's, which end as float32.
+        True for token ids, whose output is int64; False for a field, whose output is float32.
 
     Returns
     -------
     object
-        The column, or `rows` themselves where that kind cannot hold them.
+        The column, or `rows` themselves if that kind cannot hold them.
     """
     holder, _, dtype = kind.partition(".")
     values = [value for row in rows for value in row]
@@ -53,7 +53,7 @@ def _ragged_torch(values: Array, lens: list[int]) -> Any:
 
 
 def _ragged_padded(values: Array, lens: list[int]) -> Any:
-    # What stands after the rows must not be read.
+    # Values after the rows must not be read.
     table = np.full((len(lens), max(lens) + 1), 77, values.dtype)
     for out, row in zip(table, _rows(values, lens), strict=True):
         out[: len(row)] = row
@@ -112,4 +112,4 @@ if find_spec("pyarrow") is not None:
     }
 
 COLUMN_KINDS = [f"{holder}.{bits}" for holder in _HOLDERS for bits in (32, 64)]
-"""What may hold all rows: `fastcollate.Ragged`; torch's and Arrow's where they are installed."""
+"""Types that hold all rows: `fastcollate.Ragged`; torch's and Arrow's if installed."""

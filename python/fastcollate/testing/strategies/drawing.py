@@ -21,8 +21,8 @@ class Rollouts(NamedTuple):
     logprobs: list[list[Number]] | None = None
 
 
-# Bulk values come from a NumPy generator, as drawing each of them from Hypothesis would take
-# most of a test's time. Hypothesis draws, and shrinks, lengths, families of values and the seed.
+# Bulk values come from a NumPy generator, as drawing each of them by Hypothesis would take most of
+# a test's time. Hypothesis draws and shrinks lengths, families of values and the seed.
 Family: TypeAlias = Callable[[np.random.Generator, int], list[Any]]
 
 _INT64 = np.iinfo(np.int64)
@@ -74,8 +74,8 @@ def rollouts(
 ) -> Rollouts:
     """Draw a batch of rollouts.
 
-    Most prompts and responses are tiny or empty, because that is where layouts go wrong; at times
-    one row is long, and at times all are of the same length.
+    Most prompts and responses are tiny or empty, since layouts fail there; at times one row is
+    long, and at times all have the same length.
 
     Parameters
     ----------
@@ -86,13 +86,13 @@ def rollouts(
     max_long_len
         The same for the one long row that some batches have.
     nan_in_masks
-        Whether a loss mask may hold NaN and infinity, as rewards and log-probabilities may.
+        If True, a loss mask may hold NaN and infinity, as rewards and log-probabilities may.
 
     Returns
     -------
     SearchStrategy[Rollouts]
         Token ids are any int64. Fields hold ints, floats and bools, and may be absent; rewards
-        are per token, or at times one number per row where no response is empty.
+        are per token, or at times one number per row if no response is empty.
     """
     rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
     length = st.integers(0, max_len)
@@ -121,7 +121,7 @@ def whole_masks(
     Parameters
     ----------
     responses
-        Rows of as many items.
+        Rows of the same lengths.
     dtype
         ``"bool"``, ``"int32"`` or ``"int64"``.
 

@@ -1,4 +1,4 @@
-"""Fields beside the built-in ones, and the other optional arguments of `build_batch`."""
+"""Custom fields, and the other optional arguments of `build_batch`."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ FIELD_DTYPES: dict[str, Values] = {
     **{dtype: _integers(dtype) for dtype in ("uint8", "int16", "int32", "int64")},
     **dict.fromkeys(("float16", "bfloat16", "float32", "float64"), _floats),
 }
-"""What a field can end as, and how values for it are made."""
+"""Output dtypes of a field, and the generators of its values."""
 
 _SOURCES = {
     "bool": ["bool"],
@@ -90,7 +90,7 @@ def token_fields(draw: st.DrawFn, data: Rollouts, array_type: str = "numpy") -> 
     if isinstance(rows, list) and draw(st.integers(0, 3)) == 0:
         default = draw(st.sampled_from(_FILLS[dtype]))
         rows = [None if draw(st.integers(0, 2)) == 0 else row for row in rows]
-        # Of rows that are all empty or None, nothing says what values a token has.
+        # Rows that are all empty or None do not determine the shape of a token's values.
         rows = arrays if all(row is None or len(row) == 0 for row in rows) else rows
     return fc.Field(
         rows,
@@ -104,7 +104,7 @@ def token_fields(draw: st.DrawFn, data: Rollouts, array_type: str = "numpy") -> 
 
 @st.composite
 def spread_fields(draw: st.DrawFn, data: Rollouts, array_type: str = "numpy") -> Any:
-    """Draw a `fastcollate.Field` of one number a row, which is None at times.
+    """Draw a `fastcollate.Field` of one number per row, which is None at times.
 
     Parameters
     ----------
@@ -114,8 +114,7 @@ def spread_fields(draw: st.DrawFn, data: Rollouts, array_type: str = "numpy") ->
     Returns
     -------
     SearchStrategy[fastcollate.Field]
-        Of any dtype, spread to all response tokens or to the last, where it is None for rows
-        without any.
+        Of any dtype, spread to all response tokens or to the last; then None for rows without any.
     """
     dtypes = [name for name in FIELD_DTYPES if array_type == "torch" or name != "bfloat16"]
     dtype = draw(st.sampled_from(dtypes))
@@ -148,7 +147,7 @@ def spread_fields(draw: st.DrawFn, data: Rollouts, array_type: str = "numpy") ->
 
 
 def _spellings(dtype: str) -> st.SearchStrategy[Any]:
-    """Draw a dtype by its name, as NumPy's or as torch's, or by leaving it out."""
+    """Draw a dtype as a name, NumPy's, torch's, or omitted."""
     spellings: list[Any] = [dtype]
     if dtype == "float32":
         spellings.append(None)
@@ -163,7 +162,7 @@ def _spellings(dtype: str) -> st.SearchStrategy[Any]:
 
 @st.composite
 def _as_rows(draw: st.DrawFn, arrays: Sequence[Array]) -> Any:
-    """Draw what holds rows, and what each of them is."""
+    """Draw the container of rows, and the type of each row."""
     holders = ["sequence"] * 3 + ["ragged"]
     if len({len(row) for row in arrays}) == 1:
         holders.append("array")
@@ -235,7 +234,7 @@ def _per_row(draw: st.DrawFn, rows: int) -> Any:
 
 @st.composite
 def extras(draw: st.DrawFn, data: Rollouts, array_type: str = "numpy") -> dict[str, Any]:
-    """Draw the arguments of `fastcollate.build_batch` that rollouts may come with.
+    """Draw optional arguments of `fastcollate.build_batch` for rollouts.
 
     Parameters
     ----------
@@ -247,8 +246,8 @@ def extras(draw: st.DrawFn, data: Rollouts, array_type: str = "numpy") -> dict[s
     Returns
     -------
     SearchStrategy[dict[str, object]]
-        Some of ``fields``, ``uids``, ``trajectory_ids``, ``position_ids`` and ``labels``. They hold
-        for `build_batch_loops`, too.
+        Some of ``fields``, ``uids``, ``trajectory_ids``, ``position_ids`` and ``labels``, also for
+        `build_batch_loops`.
     """
     rows = len(data.prompts)
     fields = {f"field_{index}": draw(token_fields(data, array_type)) for index in range(draw(_FEW))}
@@ -259,7 +258,7 @@ def extras(draw: st.DrawFn, data: Rollouts, array_type: str = "numpy") -> dict[s
         fields["routed_experts"] = draw(_routed_experts(data))
     keys = draw(st.permutations(list(fields)))
     uids = st.none() | st.lists(st.text(max_size=2) | st.integers(), min_size=rows, max_size=rows)
-    # A first token without a prompt has no place for its label beside the token in front of it.
+    # The label of a first token without a prompt has no preceding position.
     is_led = all(
         len(p) > 0 or len(r) == 0 for p, r in zip(data.prompts, data.responses, strict=True)
     )

@@ -1,4 +1,4 @@
-"""Rows that begin as others do."""
+"""Rows with shared prefixes."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ def forks(draw: st.DrawFn, *, max_rows: int = 12, max_many: int = 200) -> Rollou
     """Draw rows that fork everywhere: inside prompts, inside responses, and between the two.
 
     Each row begins with some, all or none of the tokens of an earlier one, and ends with some of
-    its own, or with none: then it is a prefix or a copy. Where its prompt ends is drawn apart, so
-    that equal rows have different prompts, and prompts and responses without tokens are among them.
-    At times prompts are equal, as those of samples are.
+    its own, or with none: then it is a prefix or a copy. Prompt lengths are drawn independently, so
+    that equal rows may have different prompts, and prompts and responses may be empty. At times
+    prompts are equal, as for several samples of one prompt.
 
     Parameters
     ----------

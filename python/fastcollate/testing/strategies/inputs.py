@@ -17,7 +17,7 @@ from fastcollate.testing.strategies.kinds import FIELD_KINDS, LAYOUTS, TOKEN_KIN
 
 def _object_array(rows: Sequence[Any]) -> Array:
     outer = np.empty(len(rows), object)
-    # Assigned one by one: from rows of one length NumPy would make a table of numbers.
+    # Assigned one by one: NumPy would make a 2-D array of rows of one length.
     for index, row in enumerate(rows):
         outer[index] = row
     return outer
@@ -30,13 +30,13 @@ OUTERS: dict[str, Callable[[Sequence[Any]], Any]] = {
     "UserList": UserList,
     "object array": _object_array,
 }
-"""What the rows may be held in; besides, NumPy and torch hold rows of one length as 2-D arrays,
-and there are `COLUMN_KINDS`."""
+"""Containers of rows; besides these, there are 2-D arrays of NumPy and torch for rows of one
+length, and `COLUMN_KINDS`."""
 
 
 @st.composite
 def as_inputs(draw: st.DrawFn, data: Rollouts) -> dict[str, Any]:
-    """Draw kinds of input for rollouts: one for each row, and one for what holds the rows.
+    """Draw kinds of input for rollouts: one for each row, and one for the container of rows.
 
     Or one for a whole column: see `COLUMN_KINDS`.
 
@@ -65,7 +65,7 @@ def as_sequences(draw: st.DrawFn, data: Rollouts, *, as_lists: bool = False) -> 
     data
         The rollouts; see `rollouts`.
     as_lists
-        Whether sequences and fields are lists, whatever kinds there are.
+        If True, all sequences and fields are lists.
 
     Returns
     -------

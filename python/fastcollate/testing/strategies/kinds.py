@@ -1,4 +1,4 @@
-"""What rows may be, and how their items may lie in memory."""
+"""Types of rows, and memory layouts of their items."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ LAYOUTS: dict[str, Callable[[Array], Array]] = {
     "read-only": lambda values: _over_bytes(values, offset=0),
     "unaligned": lambda values: _over_bytes(values, offset=1),
 }
-"""Ways in which the items of a NumPy array may lie in memory."""
+"""Memory layouts of a NumPy array."""
 
 
 def _over_bytes(values: Array, offset: int) -> Array:
@@ -48,7 +48,7 @@ _FLOATS = ["float16", "float32", "float64"]
 TOKEN_KINDS = _kinds(
     "bBhHiIlLqQ", [*_SIGNED, *_UNSIGNED, ">i2", ">i4", ">i8", ">u4"], ["uint8", *_SIGNED]
 )
-"""What a row of token ids may be; torch's kinds where it is installed."""
+"""Types of a row of token ids; torch's if it is installed."""
 
 FIELD_KINDS = [
     *TOKEN_KINDS,
@@ -58,11 +58,11 @@ FIELD_KINDS = [
         ["bool", "bfloat16", *_FLOATS],
     )[2:],
 ]
-"""What a row of a field may be, or a row of token ids that is empty."""
+"""Types of a row of a field, or of an empty row of token ids."""
 
 
 def as_kind(values: Sequence[Any], kind: str, *, ids: bool, layout: str = "fresh") -> Any:
-    """Give a list of numbers as another kind of input.
+    """Convert a list of numbers to another kind of input.
 
     Parameters
     ----------
@@ -71,15 +71,15 @@ def as_kind(values: Sequence[Any], kind: str, *, ids: bool, layout: str = "fresh
     kind
         One of `FIELD_KINDS`, which include `TOKEN_KINDS`.
     ids
-        Whether these are token ids, which end as int64, or a field's, which end as float32.
+        True for token ids, whose output is int64; False for a field, whose output is float32.
     layout
-        One of `LAYOUTS`: how a NumPy array lies in memory. Under any but "fresh", torch tensors
-        are strided, and require gradients if they are of floats.
+        One of `LAYOUTS`: the memory layout of a NumPy array. Except with "fresh", torch tensors
+        are strided, and require gradients if they hold floats.
 
     Returns
     -------
     object
-        The input, or `values` themselves where that kind cannot hold what they end as.
+        The input, or `values` themselves if that kind cannot hold the output values.
     """
     library, _, dtype = kind.partition(".")
     if library in ("list", "tuple"):
@@ -94,7 +94,7 @@ def as_kind(values: Sequence[Any], kind: str, *, ids: bool, layout: str = "fresh
             ends_as = tensor.detach().to(_torch_dtype("int64" if ids else "float32")).numpy()
         else:
             cast = source.astype(dtype)
-            # A negative id would survive the way to unsigned and back, but not as an input.
+            # A negative id would survive a round trip through unsigned, but not as an input.
             if cast.dtype.kind == "u" and (source < 0).any():
                 return values
             ends_as = cast.astype(np.int64 if ids else np.float32)

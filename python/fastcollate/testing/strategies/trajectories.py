@@ -14,14 +14,14 @@ from fastcollate.testing.strategies.drawing import Rollouts, with_fields
 
 @dataclass
 class TrajectoryID:
-    """An id that has equality and no hash, as SkyRL's."""
+    """An id with equality but no hash, as SkyRL's."""
 
     instance_id: str
     repetition_id: int
 
 
 class Trajectories(NamedTuple):
-    """Turns, and what tells the trajectories apart."""
+    """Turns and their trajectory ids."""
 
     turns: Rollouts
     trajectory_ids: list[Any]
@@ -29,7 +29,7 @@ class Trajectories(NamedTuple):
 
 
 class _Text(NamedTuple):
-    """A turn that the next one is made of."""
+    """A turn from which the next one is made."""
 
     first: int
     """Tokens of the prompt that the trajectory started with."""
@@ -38,10 +38,10 @@ class _Text(NamedTuple):
 
 
 Change: TypeAlias = Callable[[st.DrawFn, "_Words", _Text], list[int]]
-"""From a turn to the prompt of the next, without what the environment says."""
+"""Makes the next prompt from a turn, without the observation."""
 
-# Few different ids, so that turns also agree by accident. CPython has one object for each of the
-# smallest numbers; equal larger ones may be the same object or not.
+# Few different ids, so that turns also agree by chance. CPython caches the smallest integers;
+# equal larger ones may be the same object or not.
 VOCABULARIES = [
     [0, 1],
     [5, 6, 7],
@@ -51,11 +51,11 @@ VOCABULARIES = [
 ]
 
 REALIGNING = ["tail", "response", "span"]
-"""What may be masked under the policy "realign"."""
+"""Spans that may be masked under the policy "realign"."""
 
 
 class _Words:
-    """Draws tokens: a few, and at times many."""
+    """Draws tokens: few, and at times many."""
 
     def __init__(self, draw: st.DrawFn, max_len: int, max_long_len: int) -> None:
         self._draw = draw
@@ -94,7 +94,7 @@ def _start_anew(draw: st.DrawFn, words: _Words, text: _Text) -> list[int]:
 
 
 def _diverge(draw: st.DrawFn, words: _Words, text: _Text) -> list[int]:
-    """Change a token of the first prompt, of what came after it, or of the last response."""
+    """Change a token of the first prompt, after it, or of the last response."""
     whole = text.prompt + text.response
     bounds = [0, text.first, len(text.prompt), len(whole)]
     part = draw(st.integers(0, 2))
@@ -105,7 +105,7 @@ def _diverge(draw: st.DrawFn, words: _Words, text: _Text) -> list[int]:
 
 
 def _retokenise(draw: st.DrawFn, words: _Words, text: _Text) -> list[int]:
-    """Put some tokens in the place of some of the last response: none, fewer, as many or more."""
+    """Replace some tokens of the last response by none, fewer, as many or more."""
     response = text.response
     start = draw(st.integers(0, len(response)))
     stop = draw(st.integers(start, min(start + 2, len(response))))
@@ -127,10 +127,10 @@ def trajectories(
 ) -> Trajectories:
     """Draw turns that continue earlier ones of their trajectory, or fail to.
 
-    The next prompt is most often all there was and an observation. Or the last response comes back
-    as other tokens; or a token differs in the first prompt, in an observation or in the last
-    response; or it is the same prompt once more, a shorter or another one. At times it is an
-    earlier turn that goes on, as in interleaved branches.
+    Most often, the next prompt is all previous tokens and an observation. Else the last response is
+    retokenized; or a token differs in the first prompt, in an observation or in the last response;
+    or the prompt is the same again, a shorter or another one. At times an earlier turn is
+    continued, as in interleaved branches.
 
     Parameters
     ----------
@@ -202,7 +202,7 @@ def _ids(draw: st.DrawFn, counts: list[int]) -> list[Any]:
 
 @st.composite
 def named(draw: st.DrawFn, data: Trajectories) -> dict[str, Any]:
-    """Draw the arguments that tell the trajectories apart: ids, flags or both."""
+    """Draw the arguments that identify trajectories: ids, flags or both."""
     both = {"trajectory_ids": data.trajectory_ids, "is_last_step": data.is_last_step}
     names = draw(st.sampled_from([["trajectory_ids"], ["is_last_step"], list(both)]))
     return {name: both[name] for name in names}
@@ -228,10 +228,10 @@ def taking_numbers(options: dict[str, Any], rewards: Any | None) -> dict[str, An
     Parameters
     ----------
     options
-        As `merge_options` draws them.
+        As drawn by `merge_options`.
     rewards
-        As `fastcollate.build_batch`. Where each turn has one number, numbers are added up instead
-        of being an error.
+        As in `fastcollate.build_batch`. If each turn has one number, numbers are summed instead of
+        raising an error.
 
     Returns
     -------
