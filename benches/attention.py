@@ -1,18 +1,19 @@
 """Measure how long it takes to make FlexAttention's block masks, in blocks of 128 positions.
 
-First lines: 131,072 positions in one output row. Last lines: ever more positions of one sequence.
+First lines: 131,072 positions in one output row. Last lines: growing numbers of positions of one
+sequence.
 
 fastcollate
     `Batch.block_mask`, and how many times as long torch takes.
 tables
     The tables alone, as the core writes them.
 filling
-    Filling as many bytes as the tables have, in fresh memory: `np.full` for all counts, and for
+    Filling the bytes of the tables in fresh memory: `np.full` for all counts, and for
     all indices.
 to filling
-    The time of the tables over that.
+    The time of the tables divided by that of filling.
 create_block_mask
-    torch's own, which looks at each pair of positions.
+    torch's own function, which evaluates each pair of positions.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ WINDOW = 4_096
 
 
 def measure(effort: Effort) -> Iterator[tuple[str, Figures]]:
-    """Measure every kind of rows, and one sequence of ever more positions."""
+    """Measure every kind of rows, and one sequence of growing length."""
     width = 2_048 if effort.is_smoke else 131_072
     layout = fc.Packed.single_row(pad_to=width)
     batches = {
@@ -50,7 +51,7 @@ def measure(effort: Effort) -> Iterator[tuple[str, Figures]]:
 
 
 def uneven(width: int) -> list[int]:
-    """Cut a row at random places."""
+    """Cut a row at random positions."""
     cuts = np.random.default_rng(0).choice(np.arange(1, width), width // 1_024, replace=False)
     return np.diff([0, *np.sort(cuts), width]).tolist()
 
@@ -75,7 +76,7 @@ def tree(width: int) -> fc.Batch:
 def figures(
     effort: Effort, batch: fc.Batch, window: int | None, with_torch: bool = False
 ) -> Figures:
-    """Measure the mask of a batch beside filling as many bytes, and beside torch."""
+    """Measure the mask of a batch, filling of its bytes, and torch."""
     mask = batch.block_mask(BLOCK, window=window)
     count = mask.kv_indices.shape[-1]
 

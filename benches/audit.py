@@ -6,9 +6,9 @@ one interleaved run (see `common.timing`), on one core.
 fastcollate
     `StepPlan.audit` of all batches and the turns: ids, loss mask and padding.
 by hand
-    The audit that people write, vectorised within each row: for every row that is no padding, take
-    the prompt and the response where the masks are, compare both with the turn, and count that each
-    turn comes once. It knows rows that are one turn, in the padded layout alone.
+    A typical hand-written audit, vectorised within each row: for every row that is not padding,
+    take the prompt and the response by the masks, compare both with the turn, and check that each
+    turn comes once. It handles only rows of one turn in the padded layout.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def measure(effort: Effort) -> Iterator[tuple[str, Figures]]:
 
 
 def by_hand(batches, shards, prompts, responses) -> None:  # type: ignore[no-untyped-def]
-    """Compare rows one after the other."""
+    """Compare rows one by one."""
     times = np.zeros(len(prompts), np.int64)
     for batch, shard in zip(batches, shards, strict=True):
         attention = batch["attention_mask"] == 1

@@ -1,4 +1,4 @@
-"""Forecast how long ranks wait, beside the plans of other frameworks.
+"""Forecast the waiting of ranks, with plans of fastcollate and other frameworks.
 
 A line is a mini-batch of one of three workloads on 8 or 64 ranks, by the FLOPs of a model of 3 B
 parameters; figures are means of several mini-batches. *Log-normal*: a median of 2,000 tokens, at
@@ -6,7 +6,7 @@ most 16,384. *Agentic*: of 100 rows, six have 8,000 to 32,000 tokens, others 100
 *Recorded*: the rollouts in `examples/rollouts`, merged, drawn again and again.
 
 bound
-    What ranks wait at least: the costliest row alone may take longer than the mean of all ranks.
+    The least waiting: the costliest row alone may take longer than the mean of all ranks.
 packed
     `plan_step` with `Packed`: the default, by cost, in the same number of bins for every rank.
 rows
@@ -20,10 +20,10 @@ SkyRL
 TRL
     TRL's `_balance_by_squared_length`.
 plan
-    How long it takes to plan "packed". The last lines are plans of up to 100,000 rows, by fitted
+    The time to plan "packed". The last lines are plans of up to 100,000 rows, by fitted
     costs.
 
-Peers are there after `make peers`.
+Peers need `make peers`.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def log_normal(rng: np.random.Generator, count: int) -> Lengths:
 
 
 def agentic(rng: np.random.Generator, count: int) -> Lengths:
-    """Draw many short rows, and few long ones."""
+    """Draw many short rows and few long ones."""
     lengths = rng.integers(100, 1_000, count)
     is_long = rng.random(count) < 0.06
     lengths[is_long] = rng.integers(8_000, 32_000, int(is_long.sum()))
@@ -72,7 +72,7 @@ def agentic(rng: np.random.Generator, count: int) -> Lengths:
 
 
 def recorded() -> Callable[[np.random.Generator, int], Lengths]:
-    """Return what draws rows of recorded rollouts."""
+    """Return a function that draws rows of recorded rollouts."""
     rollouts = load_rollouts()
     turns = {"trajectory_ids": rollouts.trajectory_ids, "is_last_step": rollouts.is_last_step}
     merged = fc.merge_turns(rollouts.prompts, rollouts.responses, **turns)
@@ -81,7 +81,7 @@ def recorded() -> Callable[[np.random.Generator, int], Lengths]:
 
 
 def measure(effort: Effort) -> Iterator[tuple[str, Figures]]:
-    """Forecast all workloads, and measure how long plans take."""
+    """Forecast all workloads, and measure the time of plans."""
     workloads = {"log-normal": log_normal, "agentic": agentic, "recorded": recorded()}
     counts = {8: (256, 1024), 64: (1024, 4096)}
     for name, draw in workloads.items():

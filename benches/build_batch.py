@@ -7,8 +7,8 @@ pool, fresh
     call is; and how many times as long NumPy takes.
 NumPy, loops
     `build_batch_numpy` and `build_batch_loops` from `fastcollate.testing.reference`, on lists or
-    arrays: rows of columns are what it gets from them best, arrays. The loops are slow: they run
-    three times only.
+    arrays; columns are passed as arrays, their fastest form. The loops are slow: they run three
+    times only.
 fill mapped, fill fresh
     Writing as many bytes, to memory in use and to memory taken anew.
 read
@@ -73,7 +73,7 @@ def measure(effort: Effort) -> Iterator[tuple[str, Figures]]:
 def candidates(
     batch: Rollouts, *, peer_input: Rollouts | None = None, array_type: str = "numpy"
 ) -> Calls:
-    """Check that the results are the same; return what a line of the table compares."""
+    """Check that the results are equal; return the calls of a line of the table."""
     ours = partial(fc.build_batch, **batch, pad_token_id=0, array_type=array_type)
     peer = partial(reference.build_batch_numpy, **(peer_input or batch), pad_token_id=0)
     outputs = arrays_of(peer())
@@ -84,7 +84,7 @@ def candidates(
 
 
 def jagged_candidates(batch: Rollouts) -> Calls:
-    """Return what the line of jagged batches compares."""
+    """Return the calls of the line of jagged batches."""
     ours = partial(
         fc.build_batch,
         **batch,

@@ -1,6 +1,6 @@
-"""Measure `fastcollate.BatchBuilder`: what is left to do when the last rollout is in.
+"""Measure `fastcollate.BatchBuilder`: the work left after the last rollout.
 
-Rollouts come one by one as lists, with all fields.
+Rollouts arrive one by one as lists, with all fields.
 
 finish
     `BatchBuilder.finish()` in steady state, on memory of an earlier batch, and how many times as

@@ -6,7 +6,7 @@ labels. A line of the table is one interleaved run (see `common.timing`), on one
 fastcollate
     `Batch.check` with `vocab_size` and `eos_token_id`: all kinds of findings.
 by hand
-    The same questions as people ask them, vectorised within each row of the padded layout.
+    The same checks written by hand, vectorised within each row of the padded layout.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def measure(effort: Effort) -> Iterator[tuple[str, Figures]]:
 
 
 def by_hand(batch: fc.Batch) -> list[tuple[int, str]]:
-    """Look at rows one after the other."""
+    """Check rows one by one."""
     found = []
     seen: dict[bytes, int] = {}
     for row, attention in enumerate(batch["attention_mask"]):

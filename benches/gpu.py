@@ -1,7 +1,7 @@
-"""Measure what a GPU takes to get its batches, and write `docs/gpu.md` with its figures.
+"""Measure the delivery of batches to a GPU, and write `docs/gpu.md` with its figures.
 
-The page says what is measured; `device/` has a file for each part. Without a GPU, nothing is
-measured; with `--smoke`, a stand-in is.
+The page describes the measurements; `device/` has a file for each part. Without a GPU, nothing is
+measured; `--smoke` uses a stand-in.
 """
 
 from __future__ import annotations
@@ -55,9 +55,9 @@ def main() -> None:
 
 
 def write(effort: Effort, machine: Machine, folder: Path) -> None:
-    """Measure, and write the page and its figures, also of a part if the rest fails.
+    """Measure, and write the page and its figures, even if some parts fail.
 
-    What is there stays if nothing was measured.
+    If nothing was measured, the existing page stays.
     """
     from device.page import page
     from device.plots import draw

@@ -1,4 +1,4 @@
-"""Measure the way of a batch to its trainer: collating samples, waiting for them, staging.
+"""Measure the handover of a batch to its trainer: collating samples, waiting for them, staging.
 
 collate ...
     `fastcollate.Collator` on samples for supervised fine-tuning, 16 rows of 200 to 4,000 tokens
@@ -11,8 +11,8 @@ pairs
     `DataCollatorForPreference`.
 wait ...
     The share of the time that a training loop waits for batches of 256 rows, from lists and from
-    arrays, with and without `prefetch`. A step of it leaves the processor alone, as one on a device
-    does, for three times as long as a batch takes to be built.
+    arrays, with and without `prefetch`. A step leaves the processor idle, as on a device, for
+    three times the time to build a batch.
 stage ...
     What `prefetch` does with a batch that came from another process: all outputs are copied into
     one slab. "fill" writes as many bytes to memory in use, "clone" copies each output.
@@ -42,7 +42,7 @@ SHARES = ("wait", "prefetch")
 
 
 def measure(effort: Effort) -> Iterator[tuple[str, Figures]]:
-    """Measure what there is hardware for."""
+    """Measure all that the hardware allows."""
     if not find_spec("torch"):
         return
     import torch
@@ -106,7 +106,7 @@ def of_pairs(effort: Effort) -> Figures:
 def of_equals(
     effort: Effort, calls: dict[str, Callable[[], Any]], keys: tuple[str, ...]
 ) -> Figures:
-    """Measure calls that give the same."""
+    """Measure calls with equal results."""
     expected = calls["fastcollate"]()
     for call in calls.values():
         assert all((call()[key] == expected[key]).all() for key in keys)
@@ -161,7 +161,7 @@ def of_waiting(effort: Effort, form: str) -> Figures:
     columns = as_lists(arrays) if form == "lists" else arrays
     build = partial(fc.build_batch, **columns, pad_token_id=0)
     for _ in range(3):
-        build()  # memory is taken anew at first
+        build()  # the first call takes fresh memory
     begin = time.perf_counter()
     for _ in range(3):
         build()

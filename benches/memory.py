@@ -3,10 +3,10 @@
 batch
     The bytes of the outputs.
 fastcollate, NumPy
-    How much the call raises the process's memory at most, beside its input, on memory taken anew.
+    Peak increase of the process's memory in the call, without its input, on fresh memory.
 
-"One by one" is a batch of rollouts that come as lists, each added to a `BatchBuilder` or kept until
-the last one is there.
+"One by one" is a batch of rollouts that arrive as lists, each added to a `BatchBuilder` or kept
+until the last one is there.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def of_rollouts(batch: Rollouts) -> Candidates:
 
 
 def peak(make: Callable[[], Candidates], index: int) -> tuple[int, int]:
-    """Return the bytes of a candidate's outputs, and by how much it raises memory."""
+    """Return the bytes of a candidate's outputs, and its peak increase of memory."""
     fc.memory.set_default_pool(None)
     most, batch = peak_bytes(make()[index])
     return sum(array.nbytes for array in arrays_of(batch)), most

@@ -20,14 +20,14 @@ memcmp
 a token
     What fastcollate takes for one token of a prompt or response.
 peak, peak of port
-    How much a call raises the process's memory at most, on memory taken anew, as a multiple of the
-    batch (Linux only).
+    Peak increase of the process's memory in a call, on fresh memory, as a multiple of the batch
+    (Linux only).
 
-The last lines measure `policy="branch"` on trajectories of 1,000 turns. A token should not take
-longer where there are more of them:
+The last lines measure `policy="branch"` on trajectories of 1,000 turns. The time of a token
+should not grow with their number:
 
 20 branches
-    They have a common beginning, and grow in turns of 20 tokens at 1x and 160 at 8x.
+    They have a common prefix, and grow in turns of 20 tokens at 1x and 160 at 8x.
 long prefix
     200 branches with 50,000 tokens in common at 8x; the first prompts go on differently.
 last token
@@ -62,7 +62,7 @@ SCALES = [1, 2, 4, 8]
 
 
 def measure(effort: Effort) -> Iterator[tuple[str, Figures]]:
-    """Measure everything in processes of its own: their memory is free afterwards."""
+    """Measure everything in separate processes, to free their memory."""
     for form in "shared", "distinct":
         plan, batch = in_process(of_lists, effort, form)
         yield f"plan, {form} lists", plan
@@ -127,7 +127,7 @@ def time_plan(
 
 
 def memcmp(turns: Turns, dtype: type[np.integer[Any]]) -> Callable[[], int]:
-    """Return what compares the bytes of each turn with the beginning of the next prompt."""
+    """Return a call that compares each turn's bytes with the prefix of the next prompt."""
     prompts = [np.array(row, dtype).tobytes() for row in turns.prompts]
     responses = [np.array(row, dtype).tobytes() for row in turns.responses]
     pairs = [
@@ -152,7 +152,7 @@ def memcmp(turns: Turns, dtype: type[np.integer[Any]]) -> Callable[[], int]:
 
 
 def candidates(turns: Turns, fields: Rollouts) -> tuple[Callable[..., Any], Callable[[], Any]]:
-    """Return what builds the merged batch in one call, and in two."""
+    """Return calls that build the merged batch in one step, and in two."""
     ours = partial(
         fc.build_batch,
         *turns[:2],
@@ -179,7 +179,7 @@ def two_steps(merge: Merge, turns: Turns, fields: Rollouts) -> Rollouts:
 
 
 def peak(is_smoke: bool, form: str, index: int) -> float:
-    """Return by how much a candidate raises memory, as a multiple of its batch."""
+    """Return a candidate's peak increase of memory, as a multiple of its batch."""
     turns = make(is_smoke, form)
     candidate = candidates(turns, fields_of(turns))[index]
     fc.memory.set_default_pool(None)
@@ -206,7 +206,7 @@ def generator_output(turns: Turns, fields: Rollouts) -> Rollouts:
 
 
 def list_codes() -> dict[str, Merge]:
-    """Return what merges lists: the port and, if it is there, SkyRL."""
+    """Return calls that merge lists: the port and, if installed, SkyRL's."""
     codes: dict[str, Merge] = {"port": skyrl.merge_stepwise_output}
     if module := real("skyrl.train.generators.utils"):
         codes["SkyRL"] = module.merge_stepwise_output

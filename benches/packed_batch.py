@@ -37,7 +37,7 @@ CAPACITY = 16_384
 
 
 def measure(effort: Effort) -> Iterator[tuple[str, Figures]]:
-    """Measure lists and arrays, in both alignments, and what SFT needs."""
+    """Measure lists and arrays, in both alignments, and the outputs of SFT."""
     count = 20 if effort.is_smoke else 1_024
     arrays = rollouts(count, prompts=(50, 1_000), responses=(50, 2_000))
     lists = as_lists(arrays)
@@ -49,7 +49,7 @@ def measure(effort: Effort) -> Iterator[tuple[str, Figures]]:
 
 
 def candidates(batch: Rollouts, shift: str) -> dict[str, Callable[[], Any]]:
-    """Check that the results are the same; return what a line of the table compares."""
+    """Check that the results are equal; return the calls of a line of the table."""
     pairs = zip(batch["prompts"], batch["responses"], strict=True)
     lens = [len(prompt) + len(response) for prompt, response in pairs]
     plan = fc.planning.pack(lens, CAPACITY)

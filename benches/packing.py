@@ -12,11 +12,11 @@ framework
     Its own function, where `make peers` has it (axolotl's needs numba, too); a port of NeMo-RL's.
     SkyRL's and NeMo-RL's first fit decreasing is the same quadratic loop.
 bins, bins there
-    How many there are.
+    Number of bins.
 full
-    Tokens over what all bins could hold.
+    Tokens divided by the capacity of all bins.
 per n log n
-    The time over n * log2(n): the same for all n, if it grows so.
+    The time over n * log2(n): constant if the time grows so.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ CAPACITY = 16_384
 
 
 def measure(effort: Effort) -> Iterator[tuple[str, Figures]]:
-    """Measure every algorithm against a framework, and how the time grows."""
+    """Measure every algorithm against a framework, and the growth of the time."""
     lengths = log_normal(256 if effort.is_smoke else 16_384)
     for peer in peers():
         given = peer.prepare(lengths)
@@ -68,13 +68,13 @@ def measure(effort: Effort) -> Iterator[tuple[str, Figures]]:
 
 
 def log_normal(count: int) -> Lengths:
-    """Make so many lengths."""
+    """Make lengths."""
     lengths = np.random.default_rng(count).lognormal(np.log(1_800), 1.0, count)
     return np.clip(lengths, 1, CAPACITY).astype(np.int64)
 
 
 def facts(plan: fc.planning.BinPlan) -> Figures:
-    """Return how many bins there are, and how full they are."""
+    """Return the number of bins, and how full they are."""
     return {"bins": plan.num_bins, "full": plan.efficiency}
 
 

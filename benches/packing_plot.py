@@ -1,4 +1,4 @@
-"""Draw how full packers make bins, and how long they take: `docs/packing.svg`.
+"""Draw the fill of bins and the times of packers: `docs/packing.svg`.
 
 16,384 log-normal lengths, bins of 16,384 tokens; fastcollate's algorithms and the frameworks' (see
 `packing.py`). Needs matplotlib; without it, nothing is drawn.
@@ -31,7 +31,7 @@ CASES = {
 
 
 class Point(NamedTuple):
-    """What a packer did."""
+    """The result of a packer."""
 
     algorithm: str
     is_ours: bool
@@ -60,7 +60,7 @@ def points(lengths: Lengths, effort: Effort) -> list[Point]:
 
 
 def draw(cases: dict[str, list[Point]], target: Any) -> None:
-    """Draw the points: ours are filled."""
+    """Draw the points, filled for fastcollate."""
     figure, grid = panels("packing", len(cases), sharey=True)
     for panel, (title, found) in zip(grid, cases.items(), strict=True):
         for point in found:

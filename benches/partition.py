@@ -17,7 +17,7 @@ verl
 plan
     `micro_batches`: the plan alone, from a list of lengths.
 KK +, LPT +, swaps +
-    By how much the heaviest part exceeds the mean of all.
+    The excess of the heaviest part over the mean.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ NAMES = {OURS: "karmarkar_karp", "LPT": "lpt", "swaps": "lpt_swap"}
 CAPACITY = 16_384
 
 PARTITIONS = [
-    # Sequences, parts, whether these are of equal size, and whether they are by float32 workloads.
+    # Sequences, parts, and two flags: equal sizes, float32 workloads.
     (4_096, 818, False, False),
     (4_096, 818, False, True),
     (4_096, 64, False, False),
@@ -113,12 +113,12 @@ def lengths_of(count: int, median: int = 2_000) -> Any:
 
 
 def sorted_port(weights: Any, k: int, equal_size: bool) -> Parts:
-    """Part by the port of verl's function, with ascending indices as verl's caller has them."""
+    """Partition by the port of verl's function, with ascending indices as in verl's caller."""
     return [sorted(part) for part in reference.karmarkar_karp_loops(weights, k, equal_size)]
 
 
 def cell(figures: Figures, name: str) -> str:
-    """Format a time, or by how much a part is too heavy."""
+    """Format a time, or an excess of weight."""
     if name.endswith("+"):
         return f"{figures[name]:.4%}"
     return time_cell(figures, name, ours=[*NAMES, "plan"], peer="verl")

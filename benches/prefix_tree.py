@@ -1,4 +1,4 @@
-"""Measure how long it takes to find the tokens that rows have in common, and to pack such rows.
+"""Measure the search for shared prefixes of rows, and the packing of such rows.
 
 1,024 rows of 16,384 tokens in groups of 8: the prompts of a group, half of all tokens, are equal.
 Lists of "shared ints" hold the same int objects in equal prompts, as if these were copied; those of
@@ -15,7 +15,7 @@ trie
 to memcmp
     fastcollate's time over that of memcmp.
 a token
-    What fastcollate takes for one token of all rows.
+    fastcollate's time for one token of all rows.
 
 The last lines measure plans of ever more rows, whose trees have 32 rows and about 18,000 tokens:
 
@@ -28,7 +28,7 @@ more bins
 select
     The plan of every second row.
 per n log n
-    The time of pack over n * log2(n): the same for all n, if it grows so.
+    The time of pack over n * log2(n): constant if the time grows so.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ CAPACITY = 16_384
 
 
 def measure(effort: Effort) -> Iterator[tuple[str, Figures]]:
-    """Measure every kind of rows, and plans of ever more."""
+    """Measure every kind of rows, and plans of growing numbers of rows."""
     groups, half = (16, 64) if effort.is_smoke else (128, 8_192)
     arrays = samples(groups, half)
     peer = partial(trie_of, *first(lists_of(arrays, is_shared=True), TRIE_GROUPS))
@@ -75,7 +75,7 @@ def measure(effort: Effort) -> Iterator[tuple[str, Figures]]:
 
 
 def samples(groups: int, half: int) -> Rows:
-    """Make groups of rows that begin alike."""
+    """Make groups of rows with common prefixes."""
     rng = np.random.default_rng(0)
     prompts = [rng.integers(0, 150_000, half, np.int32) for _ in range(groups)]
     responses = [rng.integers(0, 150_000, half, np.int32) for _ in range(groups * GROUP)]
@@ -83,7 +83,7 @@ def samples(groups: int, half: int) -> Rows:
 
 
 def lists_of(rows: Rows, *, is_shared: bool) -> Rows:
-    """Give rows as lists; where ints are shared, those of equal prompts are the same objects."""
+    """Return rows as lists; shared ints are the same objects in equal prompts."""
     prompts, responses = ([row.tolist() for row in column] for column in rows)
     if is_shared:
         prompts = [list(prompts[row - row % GROUP]) for row in range(len(prompts))]
@@ -91,13 +91,13 @@ def lists_of(rows: Rows, *, is_shared: bool) -> Rows:
 
 
 def first(rows: Rows, groups: int) -> Rows:
-    """Give the first groups of rows."""
+    """Return the first groups of rows."""
     count = groups * GROUP
     return rows[0][:count], rows[1][:count]
 
 
 def memcmp(rows: Rows, plan: fc.planning.TreePlan) -> Callable[[], int]:
-    """Return what compares the bytes of each row with its successor where they are equal."""
+    """Return a call that compares the equal bytes of each row and its successor."""
     data = [np.concatenate(parts) for parts in zip(*rows, strict=True)]
     in_order = [data[row] for row in plan.order.tolist()]
     pairs = [
@@ -140,7 +140,7 @@ def trie_of(prompts: list[list[int]], responses: list[list[int]]) -> int:
 
 
 def of_plans(effort: Effort, count: int) -> Figures:
-    """Measure plans of so many rows."""
+    """Measure plans of the given number of rows."""
     rng = np.random.default_rng(count)
     tokens = rng.integers(0, 50, (count, 16), np.int32)
     lengths = rng.integers(100, 2_000, count)

@@ -13,7 +13,7 @@ stored
     Bytes in the object store.
 
 put_shards, get_shard
-    fastcollate, from a batch that is there: arrays out of band, views of the store's memory. As on
+    fastcollate, from an existing batch: arrays out of band, views of the store's memory. As on
     any single node, the 4 ranks of a mini-batch share an object; the other ways put 16, and so does
     this one where nodes have one rank each ("by rank").
 put_turns, collate
@@ -59,7 +59,7 @@ STORE_BYTES = 1 << 30
 
 
 def measure(effort: Effort) -> Iterator[tuple[str, Figures]]:
-    """Measure in a process of its own, which starts a Ray of its own."""
+    """Measure in a separate process, with its own Ray."""
     if not find_spec("torch") or not find_spec("ray"):
         return
     yield from in_process(of_everything, effort).items()
@@ -100,7 +100,7 @@ def start_ray() -> Any:
     """Start a node with an object store of a gigabyte."""
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     warnings.simplefilter("ignore")  # Ray's own
-    # Worker processes find what this process has imported.
+    # Worker processes import the same modules as this one.
     places = [Path(fc.__file__).parents[1], Path(__file__).parent]
     os.environ["PYTHONPATH"] = os.pathsep.join(map(str, places))
     import ray
@@ -174,7 +174,7 @@ def of_shards(ray: Any, effort: Effort) -> dict[str, Figures]:
 
 
 def put_blocks(rows: Rollouts, options: dict[str, Any]) -> Any:
-    """Put rows as workers do, each its part, and plan the step."""
+    """Put each worker's rows, and plan the step."""
     bounds = np.linspace(0, len(rows["prompts"]), WORKERS + 1).astype(int).tolist()
     bounds[1:-1] = [4 * round(bound / 4) for bound in bounds[1:-1]]  # whole prompts
     blocks = [
@@ -190,7 +190,7 @@ def shards_of(plan: Any) -> list[Any]:
 
 
 def plain_ways(ray: Any, batch: fc.Batch, plan: fc.planning.StepPlan) -> dict[str, Way]:
-    """Return the ways without fastcollate. Shards follow each other: they are slices."""
+    """Return the ways without fastcollate. Shards are consecutive, so they are slices."""
     import torch
 
     places = [(int(shard.rows[0]), int(shard.rows[-1]) + 1) for shard in shards_of(plan)]
@@ -225,7 +225,7 @@ def plain_ways(ray: Any, batch: fc.Batch, plan: fc.planning.StepPlan) -> dict[st
 
 def stored_bytes(ray: Any, refs: list[Any]) -> int:
     """Count the bytes of objects in the store."""
-    # One by one: asked for objects of several owners at once, Ray 2.60 aborts at times.
+    # One by one: for objects of several owners at once, Ray 2.60 sometimes aborts.
     locations = ray.experimental.get_object_locations
     return sum(locations([ref])[ref]["object_size"] for ref in refs)
 
@@ -240,7 +240,7 @@ def put_part(effort: Effort, factor: int, index: int) -> Any:
 
 
 def of_driver(ray: Any, effort: Effort, factor: int) -> Figures:
-    """Measure what the driver does with columns that workers hold."""
+    """Measure the driver's work on columns that workers hold."""
 
     @ray.remote(num_cpus=0.25)
     class Worker:

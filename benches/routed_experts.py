@@ -29,7 +29,7 @@ LAYERS, TOPK = 48, 8
 
 
 def measure(effort: Effort) -> Iterator[tuple[str, Figures]]:
-    """Measure routes in bytes, and in a dtype of which the indices have to be looked through."""
+    """Measure routes in bytes, and in a dtype whose indices have to be checked."""
     for dtype in "uint8", "int32":
         ours, peer = candidates(effort.is_smoke, dtype)
         reference.assert_same(ours(), peer())
@@ -45,7 +45,7 @@ def measure(effort: Effort) -> Iterator[tuple[str, Figures]]:
 
 
 def candidates(is_smoke: bool, dtype: str) -> tuple[Callable[..., Any], Callable[[], Any]]:
-    """Make routes; return what builds a batch of them."""
+    """Make routes; return calls that build a batch of them."""
     rows, lens = (2, (60, 80)) if is_smoke else (64, (6_000, 8_192))
     rng = np.random.default_rng(0)
     prompts, responses, routes = [], [], []

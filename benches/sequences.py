@@ -40,7 +40,7 @@ def measure(effort: Effort) -> Iterator[tuple[str, Figures]]:
 
 
 def calls_of(parts: Rollouts) -> dict[str, Any]:
-    """Check that the results are the same; return what a line of the table compares."""
+    """Check that the results are equal; return the calls of a line of the table."""
     build = partial(fc.build_batch, pad_token_id=0, array_type="numpy")
     lens = [len(row) for row in parts["prompts"]]
     fields = {name: parts[name] for name in FIELDS}

@@ -61,7 +61,7 @@ SHARDS = ["contiguous", "strided", "tokens"]
 
 
 def measure(effort: Effort) -> Iterator[tuple[str, Figures]]:
-    """Measure everything in processes of its own, each with memory of its own."""
+    """Measure everything in separate processes, each with its own memory."""
     if not find_spec("torch"):
         return
     for size in ["short"] if effort.is_smoke else ["short", "long"]:
@@ -76,7 +76,7 @@ def measure(effort: Effort) -> Iterator[tuple[str, Figures]]:
 
 
 def make(effort: Effort, size: str, keeps: bool) -> tuple[Rollouts, list[str]]:
-    """Make rows and their uids, in a process that keeps freed memory or does not."""
+    """Make rows and their uids, in a process that keeps or returns freed memory."""
     import torch
 
     torch.set_num_threads(1)
@@ -92,13 +92,13 @@ def make(effort: Effort, size: str, keeps: bool) -> tuple[Rollouts, list[str]]:
 def keep_memory() -> None:
     """Let the C library give no memory back to the system, nor map large blocks each by itself."""
     trim_threshold, mmap_threshold = -1, -3  # from malloc.h
-    if hasattr(libc := ctypes.CDLL(None), "mallopt"):  # else it is not glibc
+    if hasattr(libc := ctypes.CDLL(None), "mallopt"):  # glibc only
         libc.mallopt(mmap_threshold, 1 << 30)
         libc.mallopt(trim_threshold, (1 << 31) - 1)
 
 
 def uids_of(counts: list[int], prompts: int) -> list[str]:
-    """Name rows, so many of each mini-batch, by prompts that have one at least."""
+    """Return uids of each mini-batch's rows; every prompt has a row."""
     rng = np.random.default_rng(0)
     each = prompts // len(counts)
     sizes = [1 + rng.multinomial(count - each, np.full(each, 1 / each)) for count in counts]
@@ -189,7 +189,7 @@ def of_built(effort: Effort, size: str, form: str, keeps: bool) -> Figures:
 def plain_ways(
     plan: fc.planning.StepPlan, shards: str
 ) -> dict[str, Callable[[Tensors], list[Tensors]]]:
-    """Return what makes all shards of a batch."""
+    """Return calls that make all shards of a batch."""
     ways: dict[str, Callable[[Tensors], list[Tensors]]] = {
         "cat, clone": partial(by_cat, plan, shards, True)
     }
@@ -209,7 +209,7 @@ def by_cat(plan: fc.planning.StepPlan, shards: str, copied: bool, batch: Tensors
         for rank in range(RANKS):
             shard = plan.shard(index, rank)
             if shards == "tokens":
-                # Which padding row of the mini-batch a slot has does not matter: they are equal.
+                # All padding rows of the mini-batch are equal.
                 places: Any = np.where(shard.is_padding, end - start, shard.rows - start)
             elif shards == "strided":
                 places = slice(rank, None, RANKS)
@@ -219,14 +219,14 @@ def by_cat(plan: fc.planning.StepPlan, shards: str, copied: bool, batch: Tensors
             views = {key: values[places] for key, values in padded.items()}
             if shards == "contiguous" and shard.is_padding.any():
                 views = padded_by_cat(views, mini_batch, int(shard.is_padding.sum()))
-            elif copied and shards != "tokens":  # indices have made a copy
+            elif copied and shards != "tokens":  # indexing has made a copy
                 views = {key: view.clone() for key, view in views.items()}
             out.append(views)
     return out
 
 
 def padded_by_cat(batch: Tensors, mini_batch: Tensors, count: int) -> Tensors:
-    """Copy rows, with so many copies more of the mini-batch's first, which train nothing."""
+    """Copy rows, with copies of the mini-batch's first row added, which train nothing."""
     import torch
 
     def padding(key: str, values: Any) -> Any:
@@ -257,7 +257,7 @@ def after(whole: Callable[[], fc.Batch], way: Callable[[Tensors], list[Tensors]]
 
 
 def check(found: list[fc.Batch], batch: fc.Batch, ways: Mapping[str, Any]) -> None:
-    """Check that all ways make the same shards."""
+    """Check that all candidates make the same shards."""
     for way in ways.values():
         for one, expected in zip(found, way(batch), strict=True):
             reference.assert_same(one, expected)
@@ -269,7 +269,7 @@ def bytes_of(shards: list[fc.Batch]) -> list[np.ndarray[Any, Any]]:
 
 
 def shares_memory(shard: Tensors, batch: Tensors) -> bool:
-    """Tell whether all tensors of a shard are views of a batch's."""
+    """Return True if all tensors of a shard are views of a batch's."""
     return all(np.shares_memory(shard[key].numpy(), batch[key].numpy()) for key in batch)
 
 

@@ -6,8 +6,8 @@ tokens but the last, in one packed row of places of multiples of 8; tp 1, cp 4 a
 
 read, written
     Bytes of routes that a rank's `build_batch(cp=..., RoutedExperts(layers=...))` reads and writes,
-    padding and ``router_padding_mask`` included, and how many times the slice that is. It is called
-    with what is no expert in place of all other routes, which would be an error if it was read.
+    padding and ``router_padding_mask`` included, and how many times the slice that is. All other
+    routes passed are invalid, and would be an error if they were read.
 whole
     Bytes that it writes if every rank is handed everything.
 slice
@@ -71,7 +71,7 @@ def measure(effort: Effort) -> Iterator[tuple[str, Figures]]:
         own = [
             of_rank(len(row), len(ids)) for row, ids in zip(routes, columns["prompts"], strict=True)
         ]
-        # What is not in the slice cannot be read.
+        # Values outside the slice are invalid.
         poisoned = [np.full_like(row, 255) for row in routes]
         for row, other, spans in zip(poisoned, routes, own, strict=True):
             for span in spans:
@@ -112,7 +112,7 @@ def rows(count: int, lens: tuple[int, int]) -> tuple[dict[str, Any], list[np.nda
 
 
 def of_rank(captured: int, tokens: int) -> list[slice]:
-    """Return which of a row's captured tokens the rank has."""
+    """Return the indices of a row's captured tokens on the rank."""
     chunk = -(-tokens // MULTIPLE) * MULTIPLE // (2 * CP)
     begins = (CP_RANK * chunk, (2 * CP - 1 - CP_RANK) * chunk)
     return [slice(min(at, captured), min(at + chunk, captured)) for at in begins]

@@ -1,4 +1,4 @@
-"""Measure planning a step: prompt boundaries, and which rank gets which rows.
+"""Measure planning a step: prompt boundaries, and the rows of ranks.
 
 100,000 rows of 10,000 prompts, named by strings of 36 characters. Boundaries come from lists in
 which the rows of a prompt share one string, lists in which every row has its own, as parsers make
@@ -9,7 +9,7 @@ fastcollate
 Python loop
     SkyRL's `compute_prompt_boundaries` where `make peers` has it, else the port; the same strings.
 NumPy
-    The list as an array, and where neighbours differ in it. It does not see uids that come again.
+    Differences of neighbours in the list as an array. It does not detect repeated uids.
 read
     Visiting every string.
 """
@@ -71,14 +71,14 @@ def measure(effort: Effort) -> Iterator[tuple[str, Figures]]:
 
 
 def uids_of(prompts: int, rows: int) -> list[str]:
-    """Name the rows of prompts, of which each has one at least."""
+    """Return uids of rows; every prompt has a row."""
     rng = random.Random(0)
     names = [str(uuid.UUID(int=rng.getrandbits(128))) for _ in range(prompts)]
     return sorted(names + rng.choices(names, k=rows - prompts))
 
 
 def boundaries_numpy(uids: Any) -> list[tuple[int, int]]:
-    """Find where strings differ from the ones before them."""
+    """Return the indices of strings that differ from their predecessors."""
     array = np.asarray(uids)
     ends = np.flatnonzero(array[1:] != array[:-1]) + 1
     offsets = [0, *ends.tolist(), len(array)]

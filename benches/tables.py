@@ -8,7 +8,7 @@ batch
 Ragged
     The same columns as `Ragged`, the form with least to read.
 library
-    What the library takes to hand the rows over: from a Parquet file, or from a dataset in memory.
+    The library's time to read the rows, from a Parquet file or a dataset in memory.
 """
 
 from __future__ import annotations

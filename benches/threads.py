@@ -21,7 +21,7 @@ from common.workload import as_lists, columns, long_rollouts
 
 
 def measure(effort: Effort) -> Iterator[tuple[str, Figures]]:
-    """Measure long rows on 1, 2 and 4 cores, as far as there are so many."""
+    """Measure long rows on 1, 2 and 4 cores, as far as available."""
     if sys.platform != "linux":
         return
     rows = 20 if effort.is_smoke else 1_500

@@ -1,12 +1,12 @@
 """Measure batches of trees: `build_batch(layout=fc.Tree(...))` beside the packed layout.
 
 Rows of groups of 8 with equal prompts, in bins of 16,384 tokens, with log-probabilities and
-advantages per response token. What rows share is planned before, and compared when it is read.
+advantages per response token. Trees are planned before; tokens are compared when read.
 
 tree
     From the bins of a plan, and how many times as long the packed layout takes.
 tokens
-    The same without a plan: tokens are compared to find what rows share, and bins are packed.
+    The same without a plan: tokens are compared to find shared prefixes, and bins are packed.
 packed
     The same rows in the packed layout, in the bins of a plan.
 trie
@@ -18,7 +18,7 @@ per byte
 fill mapped
     Writing as many bytes as the tree has, to memory in use.
 
-The lines of rows show how both grow.
+The lines of rows show the growth of both.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ CAPACITY = 16_384
 
 
 def measure(effort: Effort) -> Iterator[tuple[str, Figures]]:
-    """Measure prompts as long as responses, longer ones, all different rows, and ever more rows."""
+    """Measure prompts as long as responses, longer prompts, different rows, and numbers of rows."""
     groups, length = (2, 64) if effort.is_smoke else (64, 1_000)
     columns = samples(groups, length, length)
     yield "equal prompts, int32", figures(effort, columns)
@@ -52,7 +52,7 @@ def measure(effort: Effort) -> Iterator[tuple[str, Figures]]:
 
 
 def samples(groups: int, prompt: int, response: int, *, is_shared: bool = True) -> dict[str, Any]:
-    """Make groups of rows, with equal prompts if they share them."""
+    """Make groups of rows, with equal prompts if shared."""
     rng = np.random.default_rng(0)
     count = groups * GROUP
 
@@ -70,7 +70,7 @@ def samples(groups: int, prompt: int, response: int, *, is_shared: bool = True) 
 
 
 def as_lists(columns: dict[str, Any]) -> dict[str, Any]:
-    """Give rows as lists; equal prompts share their ints, as samples of one prompt do."""
+    """Return rows as lists; equal prompts share their ints, like samples of one prompt."""
     lists = {name: [row.tolist() for row in rows] for name, rows in columns.items()}
     first = range(0, len(lists["prompts"]), GROUP)
     lists["prompts"] = [list(lists["prompts"][row]) for row in first for _ in range(GROUP)]

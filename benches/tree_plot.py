@@ -1,4 +1,4 @@
-"""Draw what trees save, and how long they take to plan: `docs/trees.svg`.
+"""Draw the savings of trees, and the time of their plans: `docs/trees.svg`.
 
 Samples of a prompt share the prompt: n rows with prompts of P and responses of R tokens have
 `n(P + R) / (P + nR)` times the tokens of their tree. Of a trajectory whose d turns are rows, each
@@ -30,7 +30,7 @@ Rows = list[Any]
 
 
 class Point(NamedTuple):
-    """What a tree saves, and what its plan takes."""
+    """The savings of a tree, and the time of its plan."""
 
     repeats: int
     ratio: float
@@ -41,14 +41,14 @@ class Point(NamedTuple):
 
 
 def samples(rng: np.random.Generator, count: int, prompt_len: int, total: int) -> tuple[Rows, Rows]:
-    """Make groups of rows with one prompt, of so many tokens in all."""
+    """Make groups of rows with one prompt, with the given number of tokens in all."""
     groups = max(1, total // (count * (prompt_len + RESPONSE)))
     prompts = rng.integers(0, 150_000, (groups, prompt_len), np.int32).repeat(count, 0)
     return list(prompts), list(rng.integers(0, 150_000, (len(prompts), RESPONSE), np.int32))
 
 
 def trajectories(rng: np.random.Generator, turns: int, total: int) -> tuple[Rows, Rows]:
-    """Make trajectories of which every turn is a row, with all turns before it as its prompt."""
+    """Make trajectories in which every turn is a row, with all earlier turns as its prompt."""
     groups = max(1, total // (RESPONSE * turns * (turns + 1) // 2))
     tokens = rng.integers(0, 150_000, (groups, turns * RESPONSE), np.int32)
     ends = range(0, turns * RESPONSE, RESPONSE)

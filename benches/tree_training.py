@@ -2,7 +2,7 @@
 
 Groups of 8 rows with prompts as long as responses, in bins of one capacity. Model, loss, dense
 masks and the positions that the output layer runs on are the example trainer's, and the same for
-both (`examples/policy.py`): the difference is what rows share.
+both (`examples/policy.py`): the only difference is the sharing.
 
 packed, tree
     Forward pass, backward pass and optimizer step over all rows, one mini-batch.
@@ -13,7 +13,7 @@ tokens
 positions
     How many times as many positions, with padding.
 build, mask
-    Of the tree, what `build_batch` takes, sharing and packing included, and what its masks do.
+    For the tree, the times of `build_batch`, sharing and packing included, and of its masks.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ VOCABULARY = 512
 
 
 def measure(effort: Effort) -> Iterator[tuple[str, Figures]]:
-    """Measure rows that are longer and longer."""
+    """Measure rows of growing length."""
     torch.set_num_threads(1)
     for groups, half in [(2, 8)] if effort.is_smoke else [(32, 32), (16, 64), (8, 128), (4, 256)]:
         yield f"{groups} x {GROUP} rows of {2 * half} tokens", of_rows(effort, groups, half)
@@ -81,7 +81,7 @@ def of_rows(effort: Effort, groups: int, half: int) -> Figures:
 
 
 def samples(groups: int, half: int) -> dict[str, Any]:
-    """Make groups of rows of one prompt, and what a policy gradient needs of them."""
+    """Make groups of rows of one prompt, with the inputs of a policy gradient."""
     rng = np.random.default_rng(0)
     prompts = rng.integers(1, VOCABULARY, (groups, half)).repeat(GROUP, 0)
     responses = rng.integers(1, VOCABULARY, prompts.shape)

@@ -1,4 +1,4 @@
-"""What the benchmarks share."""
+"""Shared code of the benchmarks."""
 
 import sys
 from pathlib import Path

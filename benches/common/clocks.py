@@ -1,4 +1,4 @@
-"""What times are taken by: the processor's clock, or events on a GPU."""
+"""Clocks: the processor's clock, or events on a GPU."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ from typing import Any, Protocol
 
 
 class Clock(Protocol):
-    """Tells when a device comes to a place in what it was asked for."""
+    """Measures when a device reaches a mark in its queue."""
 
     device: str
 
     def now(self) -> Any:
-        """Mark what was asked for so far."""
+        """Mark the end of the queue."""
 
     def between(self, begin: Any, end: Any) -> float:
-        """Return the seconds from one mark to another, once the device has come to the last."""
+        """Return the seconds from one mark to another, after the device reaches the last."""
 
     def wait(self) -> None:
-        """Wait until the device has done all that it was asked for."""
+        """Wait until the device has finished its queue."""
 
 
 class HostClock:
-    """The clock of a device that does everything at once."""
+    """The clock of a synchronous device."""
 
     def __init__(self, device: str = "cpu") -> None:
         self.device = device
@@ -42,7 +42,7 @@ class HostClock:
 
 
 class GpuClock:
-    """The clock of the current GPU, which does what it is asked for later."""
+    """The clock of the current GPU, which is asynchronous."""
 
     device = "cuda"
 
@@ -55,7 +55,7 @@ class GpuClock:
         return event
 
     def between(self, begin: Any, end: Any) -> float:
-        """Wait for the last event, and ask the GPU."""
+        """Wait for the last event, and return the time between both."""
         end.synchronize()
         return float(begin.elapsed_time(end)) / 1e3
 
@@ -67,7 +67,7 @@ class GpuClock:
 
 
 def seconds_of(clock: Clock, call: Callable[[], object], repeats: int = 5) -> float:
-    """Return the median seconds of a call whose end on the device is waited for."""
+    """Return the median seconds of a call, until the device has finished it."""
     times = []
     for _ in range(1 + repeats):  # the first one warms up
         begin = clock.now()

@@ -1,4 +1,4 @@
-"""Figures as SVG, which are the same bytes for the same numbers."""
+"""Figures as SVG, with the same bytes for the same numbers."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 
 def panels(name: str, count: int, **options: Any) -> tuple[Any, list[Any]]:
-    """Make a figure and so many panels beside each other; `options` are those of `subplots`."""
+    """Make a figure with `count` panels in a row; `options` are those of `subplots`."""
     import matplotlib
 
     matplotlib.use("svg")
@@ -21,7 +21,7 @@ def panels(name: str, count: int, **options: Any) -> tuple[Any, list[Any]]:
 
 
 def save(figure: Any, legend_of: Any, target: Any) -> None:
-    """Put the legend of a panel beside the last one, and write the figure to a file."""
+    """Put the legend of a panel next to the last one, and write the figure to a file."""
     from matplotlib import pyplot
 
     panel = figure.axes[-1]

@@ -1,6 +1,6 @@
-"""How others pack: the frameworks' own functions, where `make peers` has them.
+"""Packers of the frameworks: their own functions, after `make peers`.
 
-NeMo-RL is on no index: that is a port.
+NeMo-RL is not on PyPI, so its packer is a port.
 """
 
 from __future__ import annotations
@@ -51,12 +51,12 @@ def skyrl() -> list[Peer]:
 
 
 def nemo_rl() -> list[Peer]:
-    """Return NeMo-RL's packer of its own."""
+    """Return the port of NeMo-RL's own packer."""
     return [Peer("NeMo-RL (port)", "mffd", modified_first_fit_decreasing, to_list)]
 
 
 def trl() -> list[Peer]:
-    """Return TRL's packer. It moves tokens, too: here they are of one byte."""
+    """Return TRL's packer. It moves tokens, too: here of one byte each."""
     module = real("trl.data_utils") if importlib.util.find_spec("pyarrow") else None
     if module is None:
         return []
@@ -69,7 +69,7 @@ def trl() -> list[Peer]:
 
     def pack(table: Any, capacity: int) -> Bins:
         counts = module._pack_bfd(table, capacity)["seq_lengths"].combine_chunks()
-        return [[0] * count for count in np.diff(counts.offsets)]  # which they are is not told
+        return [[0] * count for count in np.diff(counts.offsets)]  # without their indices
 
     return [Peer("TRL, with tokens", "bfd", pack, prepare)]
 
@@ -93,7 +93,7 @@ def to_list(lengths: Lengths) -> list[int]:
 
 
 def modified_first_fit_decreasing(lengths: Sequence[int], capacity: int) -> Bins:
-    """Pack as NeMo-RL's modified first fit decreasing, with lists that items are removed from."""
+    """Pack as NeMo-RL's modified first fit decreasing, removing items from lists."""
     order = sorted(range(len(lengths)), key=lambda i: (-lengths[i], i))
     large = [i for i in order if 2 * lengths[i] > capacity]
     medium = [i for i in order if 2 * lengths[i] <= capacity < 3 * lengths[i]]

@@ -1,4 +1,4 @@
-"""Measuring in processes of their own: on fewer cores, or how much memory a call takes."""
+"""Measuring in separate processes: on fewer cores, or the peak memory of a call."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 
 def in_process(call: Callable[..., T], *args: object, cores: int | None = None) -> T:
-    """Call a module's function in a new process, on so many cores if the system allows it."""
+    """Call a module's function in a new process, on `cores` cores if the system allows it."""
     with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as executor:
         return executor.submit(_call, call, args, cores).result()
 
@@ -26,9 +26,9 @@ def _call(call: Callable[..., T], args: tuple[object, ...], cores: int | None) -
 
 
 def peak_bytes(call: Callable[[], T]) -> tuple[int, T]:
-    """Return by how much a call raises this process's memory at most (Linux), and its result."""
+    """Return the peak increase of this process's memory in a call (Linux), and its result."""
     gc.collect()
-    Path("/proc/self/clear_refs").write_text("5")  # the peak counts from here on
+    Path("/proc/self/clear_refs").write_text("5")  # resets the peak
     before = _status("VmRSS")
     result = call()
     return _status("VmHWM") - before, result

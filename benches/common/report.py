@@ -1,4 +1,4 @@
-"""What every benchmark is started with, and how it prints what it measured."""
+"""Options of every benchmark, and the output of its results."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ UNITS = [(1e3, "ms"), (1e6, "µs"), (1e9, "ns")]
 
 @dataclass(frozen=True)
 class Effort:
-    """How much a benchmark is to do.
+    """The amount of work of a benchmark.
 
     Parameters
     ----------
     is_smoke
-        Whether it is only to be seen that it works, on little data.
+        True to run once on little data, as a test.
     rounds
-        How many rounds to run at least.
+        Least number of rounds.
     """
 
     is_smoke: bool
@@ -83,7 +83,7 @@ def table(results: dict[str, Figures], cell: Callable[[Figures, str], str]) -> T
 
 
 def time_cell(times: Figures, name: str, *, ours: Collection[str], peer: str = "NumPy") -> str:
-    """Format a time, and of ours how many times as long the peer takes."""
+    """Format a time, for fastcollate with the ratio of the peer."""
     text = time_text(times[name])
     return f"{text} ({times[peer] / times[name]:.1f}x)" if name in ours else text
 

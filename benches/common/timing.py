@@ -1,4 +1,4 @@
-"""Timing that is fair to every candidate."""
+"""Interleaved timing of candidates."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ def interleaved(
 ) -> dict[str, float]:
     """Measure calls against each other.
 
-    Every round runs each call once, in a random order: whatever slows the machine for a while
-    slows them all, and none always follows the same other one. A result is freed before the next
-    call, outside the time.
+    Every round runs each call once, in a random order: a temporary slowdown affects all calls, and
+    none always follows the same other one. A result is freed before the next call, outside the
+    time.
 
     Parameters
     ----------
     calls
-        What to measure, by name.
+        The calls to measure, by name.
     rounds, seconds
-        Rounds are run until there were so many, and so many seconds have passed.
+        Least number of rounds, and least time of all rounds.
     slow
-        Calls that take part in three further rounds only, at the end: they take long, and leave
-        memory behind in which the others are slower for a while.
+        Calls that run only in three further rounds, at the end: they take long, and leave memory
+        that slows the others for a while.
     prepare
-        What has to be done before some of the calls, outside the time.
+        Preparation of some of the calls, outside the time.
 
     Returns
     -------

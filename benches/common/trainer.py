@@ -1,4 +1,4 @@
-"""The example trainer, and how long its model waits for batches."""
+"""The waiting of the example trainer's model for batches."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def of_trainer(effort: Effort, clock: Clock) -> Figures:
     from grpo.reporting import Clock as Stages
     from train_grpo import train_step
 
-    learned: list[tuple[Any, Any]] = []  # when each mini-batch began and ended
+    learned: list[tuple[Any, Any]] = []  # begin and end of each mini-batch
 
     class Watched(Learner):
         def learn(self, *args: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Rollouts of many turns, each of whose prompts repeats all that was before it."""
+"""Rollouts of many turns, in which each prompt repeats everything before it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Cut = tuple[Any, int, int]
 class Turns(NamedTuple):
     """Prompts and responses in one of several forms.
 
-    "shared" are lists, and those that are cut from the same tokens hold the same int objects;
+    "shared" are lists, which share the int objects of the same tokens;
     "distinct" are lists with an object for every number, as Python's parsers give them; "arrays"
     are int32, none a view of another.
     """
@@ -36,7 +36,7 @@ class Turns(NamedTuple):
 def trajectories(
     count: int, *, turns: tuple[int, int], tokens: tuple[int, int], form: str
 ) -> Turns:
-    """Make trajectories of so many turns and tokens; each turn continues the one before."""
+    """Make trajectories of the given turns and tokens; each turn continues the previous one."""
     rng = np.random.default_rng(count)
     out = Turns([], [], [])
     for length in rng.integers(*tokens, count, endpoint=True):
@@ -56,13 +56,13 @@ def branches(
     Parameters
     ----------
     count, turns
-        How many branches there are, and of how many turns each.
+        Number of branches, and of the turns of each.
     shared
-        How many tokens all branches have in common. The next one differs in all of them.
+        Length of the common prefix of all branches. Their next tokens all differ.
     first
-        How long the first prompt is.
+        Length of the first prompt.
     step
-        How long responses are, and what is observed between them.
+        Length of responses and of observations.
     """
     rng = np.random.default_rng(shared)
     common = _source(_random_ids(rng, shared), form)
@@ -85,10 +85,10 @@ def branches(
 
 
 def nested(count: int, *, turns: int, tokens: int, step: int) -> Turns:
-    """Make a trajectory of branches that are prefixes of one another, and turns that fit them all.
+    """Make a trajectory of branches that are prefixes of each other, and turns that fit them all.
 
-    Each turn but the first so many, which open a branch each, the longest first, continues the
-    longest one.
+    The first turns open a branch each, the longest first; every other turn continues the longest
+    branch.
     """
     rng = np.random.default_rng(tokens)
     ids = _random_ids(rng, tokens + 2 * step * turns)
@@ -115,7 +115,7 @@ def _random_ids(rng: np.random.Generator, count: int) -> Ids:
 
 
 def _source(ids: Ids, form: str) -> Any:
-    """Return what rows of the form are cut from."""
+    """Return the tokens in the form that rows are cut from."""
     return ids.tolist() if form == "shared" else ids
 
 

@@ -1,4 +1,4 @@
-"""Rollouts in every form that rows may have, and the least that a batch of them costs."""
+"""Rollouts in every form of rows, and lower bounds for a batch of them."""
 
 from __future__ import annotations
 
@@ -62,14 +62,14 @@ def arrays_of(batch: Mapping[str, Any]) -> Arrays:
 
 
 def fill_fresh(outputs: Arrays) -> Arrays:
-    """Write as many bytes to memory taken anew."""
+    """Write the batch's bytes to fresh memory."""
     fresh = [np.empty_like(array) for array in outputs]
     fill(fresh)
     return fresh
 
 
 def fill(outputs: Arrays) -> None:
-    """Write as many bytes to memory in use."""
+    """Write the batch's bytes to memory in use."""
     for array in outputs:
         array.reshape(-1).view(np.uint8).fill(1)  # a memset: faster than filling int64
 

@@ -1,1 +1,1 @@
-"""What a GPU takes to get its batches, measured and written down."""
+"""Measurements of the delivery of batches to a GPU."""

@@ -1,4 +1,4 @@
-"""How long a batch takes to get to the device."""
+"""The time to copy a batch to the device."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from device.machines import Machine
 
 
 def of_copying(effort: Effort, machine: Machine, rows: Rollouts) -> Figures:
-    """Measure one copy per batch, one per tensor, and what the bus gives: one pinned block."""
+    """Measure one copy per batch, one per tensor, and the rate of the bus: one pinned block."""
     pinned, pageable = build(rows, pin_memory=True), build(rows)
     size = int(pinned.to(machine.device).metrics["handover/bytes"])
     block = machine.pinned(size)

@@ -1,4 +1,4 @@
-"""The GPU that is measured, and what stands in for it where there is none."""
+"""The measured GPU, and its stand-in."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ class Machine(Clock, Protocol):
     """A device and its host."""
 
     def pinned(self, size: int) -> Any:
-        """Take pinned memory, uint8 (size,), and touch it."""
+        """Allocate pinned memory, uint8 (size,), and touch it."""
 
     def unpin(self) -> None:
-        """Give the pinned memory that is not used back to the system."""
+        """Return unused pinned memory to the system."""
 
     def about(self) -> dict[str, str]:
-        """Say what it is."""
+        """Describe it."""
 
 
 class Gpu(GpuClock):
-    """The current GPU, as torch sees it."""
+    """The current GPU, by torch."""
 
     def pinned(self, size: int) -> Any:
-        """Take it from torch."""
+        """Allocate it by torch."""
         return torch.ones(size, dtype=torch.uint8).pin_memory()
 
     def unpin(self) -> None:
@@ -39,7 +39,7 @@ class Gpu(GpuClock):
         if hasattr(accelerator, "empty_host_cache"):
             accelerator.empty_host_cache()
         else:
-            torch._C._host_emptyCache()  # the only name it has before torch 2.10
+            torch._C._host_emptyCache()  # its only name before torch 2.10
 
     def about(self) -> dict[str, str]:
         """Name the device and its software."""
@@ -53,9 +53,9 @@ class Gpu(GpuClock):
 
 
 class StandIn(HostClock):
-    """Tensors without values, and ordinary memory that is taken for pinned, also by fastcollate.
+    """Tensors without values, and ordinary memory treated as pinned, also by fastcollate.
 
-    So all that a benchmark does can be run without a GPU. Its figures mean nothing.
+    With it, benchmarks run without a GPU. Their figures mean nothing.
     """
 
     def __init__(self) -> None:
@@ -66,14 +66,14 @@ class StandIn(HostClock):
         pinning.allocate = lambda size: torch.empty(size, dtype=torch.uint8)
 
     def pinned(self, size: int) -> Any:
-        """Take ordinary memory."""
+        """Allocate ordinary memory."""
         return torch.ones(size, dtype=torch.uint8)
 
     def unpin(self) -> None:
         """Do nothing."""
 
     def about(self) -> dict[str, str]:
-        """Say that it is none."""
+        """Describe it as no GPU."""
         return {"GPU": "none: a stand-in, whose figures mean nothing", **_about_host()}
 
 
@@ -86,7 +86,7 @@ def _about_host() -> dict[str, str]:
 
 
 def _driver() -> str:
-    """Ask the driver's own tool: torch knows only which CUDA a driver can do."""
+    """Return the driver's version by its own tool: torch has only the CUDA version."""
     if (tool := shutil.which("nvidia-smi")) is None:
         return "unknown"
     command = [tool, "--query-gpu=driver_version", "--format=csv,noheader"]

@@ -1,4 +1,4 @@
-"""Padding a batch on the device, against padding it before it goes there."""
+"""Padding a batch on the device, against padding it on the host."""
 
 from __future__ import annotations
 

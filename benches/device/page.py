@@ -1,4 +1,4 @@
-"""The page about what was measured on a GPU: `docs/gpu.md`."""
+"""The page of measurements on a GPU: `docs/gpu.md`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from device.tables import Results
 
 
 class Part(NamedTuple):
-    """A part of the page: a heading, what is measured, and how figures become a table."""
+    """A part of the page: heading, description, and formatting of the table."""
 
     key: str
     title: str
@@ -74,7 +74,7 @@ PARTS = (
 
 
 def page(about: Mapping[str, str], results: Results) -> str:
-    """Write the page; parts without figures say so."""
+    """Write the page; parts without figures are marked."""
     made = "Not measured yet: nobody has run `make gpu` where there is a GPU."
     if about:
         made = ", ".join(f"{name} {value}" for name, value in about.items()) + "."

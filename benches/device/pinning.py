@@ -1,4 +1,4 @@
-"""How long a batch takes to be built into pinned memory."""
+"""The time to build a batch into pinned memory."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from device.machines import Machine
 
 
 def of_pinning(effort: Effort, machine: Machine, rows: Rollouts) -> Figures:
-    """Measure building from arrays, into memory that is new or was used before."""
+    """Measure building from arrays, into new or used memory."""
     pool = fc.memory.BufferPool(max_bytes=4 << 30)
     pinned = partial(build, rows, pin_memory=True)
     times = effort.run(
@@ -22,7 +22,7 @@ def of_pinning(effort: Effort, machine: Machine, rows: Rollouts) -> Figures:
             "pinned, first": pinned,
             "pinned, recycled": pinned,
         },
-        # The call before may have given back what this one is to find.
+        # The previous call may have freed the memory that this one reuses.
         prepare={"pinned, first": machine.unpin, "pinned, recycled": lambda: bytes_of(pinned())},
     )
     return {"bytes": float(bytes_of(pinned())), **times}

@@ -15,7 +15,7 @@ STYLES = {"without": ":", "prefetch": "-", "DataLoader": "--"}
 
 
 def draw(results: Results, folder: Path) -> None:
-    """Draw what was measured."""
+    """Draw the measurements."""
     if cases := results.get("pinning"):
         _draw_rates(cases, PINNING, "built, GB/s", folder / "gpu_pinning.svg")
     if cases := results.get("copies"):
@@ -37,7 +37,7 @@ def _draw_rates(cases: Sequence[Figures], names: Sequence[str], what: str, targe
             panel, cases, goal, f"goal: {percent(OF_BUS)} of the bus", linestyle=":", marker=""
         )
     panel.set_ylabel(what)
-    panel.set_ylim(bottom=0)  # after all lines, since it ends scaling by itself
+    panel.set_ylim(bottom=0)  # after all lines, since it ends automatic scaling
     save(figure, panel, target)
 
 

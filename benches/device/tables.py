@@ -1,4 +1,4 @@
-"""What was measured on a GPU as tables, and whether it reaches the goals."""
+"""Measurements on a GPU as tables, and the comparison with goals."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ PADDING = (
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Write a table; numbers are to the right."""
+    """Write a table; numbers are right-aligned."""
     lines = [head, ["---", *["---:"] * (len(head) - 1)], *rows]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
 def of_pinning(cases: Sequence[Figures]) -> str:
-    """Write how long building takes."""
+    """Write times of building."""
     rows = [[size_text(of["bytes"]), *(time_text(of[name]) for name in PINNING)] for of in cases]
     return table(["batch", *PINNING], rows)
 
 
 def of_copies(cases: Sequence[Figures]) -> str:
-    """Write how fast copies are, and their share of what the bus gives."""
+    """Write rates of copies, and their share of the bus."""
 
     def cell(of: Figures, name: str) -> str:
         return f"{of['bytes'] / of[name] / 1e9:.1f} GB/s ({percent(of['bus'] / of[name])})"
@@ -55,7 +55,7 @@ def of_copies(cases: Sequence[Figures]) -> str:
 
 
 def of_waiting(cases: Sequence[Figures]) -> str:
-    """Write which share of the time the device waits."""
+    """Write the share of the time that the device waits."""
     rows = [
         [
             size_text(of["bytes"]),
@@ -68,7 +68,7 @@ def of_waiting(cases: Sequence[Figures]) -> str:
 
 
 def of_padding(cases: Sequence[Figures]) -> str:
-    """Write how long batches take to be padded on the device."""
+    """Write times of padding batches on the device."""
 
     def cells(of: Figures, there: str, here: str) -> list[str]:
         return [f"{time_text(of[there])} ({of[here] / of[there]:.1f}x)", time_text(of[here])]
@@ -85,7 +85,7 @@ def of_padding(cases: Sequence[Figures]) -> str:
 
 
 def of_trainer(cases: Sequence[Figures]) -> str:
-    """Write which share of its step the example trainer's model waits."""
+    """Write the share of its step that the example trainer's model waits."""
     rows = [[percent(of["wait"], 1), percent(of["prefetch"], 1)] for of in cases]
     return table(["without", "prefetch"], rows)
 
@@ -99,13 +99,13 @@ def percent(share: float, digits: int = 0) -> str:
 
 
 def goal_of_copies(cases: Sequence[Figures]) -> str:
-    """Say which batches get over the bus as fast as they should."""
+    """Compare rates of copies with the goal."""
     shares = {size_text(of["bytes"]): of["bus"] / of["one copy, pinned"] for of in cases}
     return _reached(shares, lambda share: share >= OF_BUS, 0)
 
 
 def goal_of_waiting(copied: Sequence[Figures], built: Sequence[Figures]) -> str:
-    """Say which loops wait as little as they should."""
+    """Compare the waiting of loops with the goal."""
     shares = {
         f"{size_text(of['bytes'])} {source}, {of['factor']:.0f}x": of["prefetch"]
         for source, cases in {"copied": copied, "built": built}.items()

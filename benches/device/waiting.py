@@ -1,4 +1,4 @@
-"""Which share of a training loop's time the device waits for batches."""
+"""The share of a training loop's time that the device waits for batches."""
 
 from __future__ import annotations
 
@@ -41,9 +41,9 @@ Loop = Callable[[int], AbstractContextManager[Iterator[Any]]]
 
 
 def of_waiting(effort: Effort, machine: Machine, rows: Rollouts) -> Iterator[tuple[str, Figures]]:
-    """Measure loops over a batch that is there already, and over batches that are built.
+    """Measure loops over an existing batch, and over batches that are built.
 
-    Yields which of the two it is, and the figures of each length of step.
+    Yields the name of the case, and the figures of each length of step.
     """
     ready = build(rows, pin_memory=True)
     size = bytes_of(ready)
@@ -67,8 +67,8 @@ def of_waiting(effort: Effort, machine: Machine, rows: Rollouts) -> Iterator[tup
 def waiting_share(clock: Clock, batches: Iterator[Any], step: Callable[[], None]) -> float:
     """Return the share of the time in which the device has no step to do.
 
-    The host waits for the step before the one that it has begun, as a loop does that logs a loss
-    one step late: it is never far ahead of the device, which has something to do meanwhile.
+    The host waits for the step before the current one, like a loop that logs losses one step late:
+    it is never far ahead of the device, and the device is busy meanwhile.
     """
     spans: list[tuple[Any, Any]] = []
     for batch in batches:
@@ -83,9 +83,9 @@ def waiting_share(clock: Clock, batches: Iterator[Any], step: Callable[[], None]
 
 
 def step_of(clock: Clock, seconds: float) -> Callable[[], None]:
-    """Return a call that multiplies matrices on the device for about so long.
+    """Return a call that multiplies matrices on the device for about the given time.
 
-    They are the largest of which a step has several, so that the host has little to do for it.
+    They are as large as possible with several to a step, so the host has little to do.
     """
     for width in WIDTHS:
         matrix = torch.ones(width, width, device=clock.device)
@@ -97,7 +97,7 @@ def step_of(clock: Clock, seconds: float) -> Callable[[], None]:
 
 
 def times(count: int, call: Callable[[], object]) -> None:
-    """Call so many times."""
+    """Call repeatedly."""
     for _ in range(count):
         call()
 
@@ -106,7 +106,7 @@ def times(count: int, call: Callable[[], object]) -> None:
 
 
 def loops_of(machine: Machine, rows: Rollouts, ready: fc.Batch) -> dict[str, dict[str, Loop]]:
-    """Return all loops, by where their batches come from and by name."""
+    """Return all loops, by the source of batches and by name."""
     build_pinned = partial(build, rows, pin_memory=True)
     loops: dict[str, dict[str, Loop]] = {}
     for source, make in {"copied": lambda: ready, "built": build_pinned}.items():
@@ -122,7 +122,7 @@ def loops_of(machine: Machine, rows: Rollouts, ready: fc.Batch) -> dict[str, dic
 def one_by_one(
     machine: Machine, make: Callable[[], fc.Batch], count: int
 ) -> AbstractContextManager[Iterator[fc.Batch]]:
-    """Make and copy each batch when it is asked for."""
+    """Make and copy each batch on demand."""
     return nullcontext(make().to(machine.device, non_blocking=True) for _ in range(count))
 
 
@@ -136,7 +136,7 @@ def prefetched(
 def loaded(
     machine: Machine, rows: Rollouts, count: int
 ) -> AbstractContextManager[Iterator[dict[str, Any]]]:
-    """Let torch's workers make batches, and copy each tensor when it is asked for."""
+    """Let torch's workers make batches, and copy each tensor on demand."""
     loader = DataLoader(
         Made(rows, count),
         batch_size=None,
@@ -150,7 +150,7 @@ def loaded(
 
 
 class Made:
-    """Batches that are built when they are asked for, as torch's datasets are."""
+    """A torch dataset that builds batches on demand."""
 
     def __init__(self, rows: Rollouts, count: int) -> None:
         self._rows, self._count = rows, count
@@ -164,7 +164,7 @@ class Made:
 
 
 def has_room_for(size: int) -> bool:
-    """Say whether workers can send batches of so many bytes; where they cannot, they are killed."""
+    """Return True if workers can send batches of this size; otherwise they are killed."""
     if not SHARED_MEMORY.exists():
         return True
-    return 3 * WORKERS * size < shutil.disk_usage(SHARED_MEMORY).free  # each is two ahead
+    return 3 * WORKERS * size < shutil.disk_usage(SHARED_MEMORY).free  # each is two batches ahead
