@@ -65,7 +65,7 @@ def group_offsets(name: str, ids: Any, noun: str, advice: str) -> NDArray[np.int
 
 
 def group_numbers(name: str, ids: Any) -> NDArray[np.int64]:
-    """Number distinct ids, in any order, by first occurrence.
+    """Assign numbers to distinct ids, in any order, by first occurrence.
 
     Parameters
     ----------
