@@ -1,1 +1,1 @@
-"""Batches and plans as people read them: in a terminal, a notebook or a pipe."""
+"""Readable views of batches and plans, for terminals, notebooks and pipes."""

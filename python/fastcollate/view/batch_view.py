@@ -1,4 +1,4 @@
-"""A batch as people read it."""
+"""Readable views of a batch."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
     from fastcollate.batch import Batch
 
 FOLD = 16
-"""How many tokens are shown at either end of a long run."""
+"""Number of tokens shown at either end of a long run."""
 
 
 class BatchView:
-    """Rows of a batch as people read them: what :meth:`fastcollate.Batch.show` returns.
+    """A readable view of a batch's rows, returned by :meth:`fastcollate.Batch.show`.
 
     ``print`` and ``str`` give plain text as wide as the terminal. At a prompt, and by
     ``rich.print``, it has colours if rich is installed; in a notebook it is HTML.
@@ -34,7 +34,7 @@ class BatchView:
         self._shown = shown(batch, rows, tokenizer, fields, fold)
 
     def text(self, width: int = 80) -> str:
-        """Return plain text in lines of a width.
+        """Return plain text in lines of the given width.
 
         Parameters
         ----------
@@ -44,7 +44,7 @@ class BatchView:
         return plain(lines_of(self._shown, width))
 
     def _named(self, name: str) -> BatchView:
-        """Return a view of one row that has another name than in its batch."""
+        """Return a view of one row under another name than in its batch."""
         again = object.__new__(type(self))
         again._shown = self._shown._replace(
             sections=[
@@ -75,15 +75,15 @@ class BatchView:
         return capture.get().rstrip("\n")
 
     def _repr_html_(self) -> str:
-        """Return HTML for a notebook, with styles of its own and without scripts."""
+        """Return HTML for a notebook, with its styles and without scripts."""
         return markup.page(self.rows_html())
 
     def rows_html(self) -> str:
-        """Return HTML without its styles, which :func:`markup.page` adds to a whole page."""
+        """Return HTML without styles, which :func:`markup.page` adds."""
         return rows_html(self._shown)
 
     def __rich_console__(self, console: Any, options: Any) -> Iterator[Any]:
-        """Give rich its lines."""
+        """Yield the lines for rich."""
         from rich.text import Text
 
         for line in lines_of(self._shown, options.max_width):
@@ -91,7 +91,7 @@ class BatchView:
 
 
 def batch_page(batch: Batch) -> str:
-    """Return HTML of a whole batch: its outputs, what its positions hold, and some rows."""
+    """Return HTML of a whole batch: its outputs, the kinds of its positions, and some rows."""
     title = markup.text("p", batch._head, "title")
     outputs = markup.table(("output", "dtype", "shape"), batch._outputs)
     if batch._spec is None or batch._spec.cp is not None:
@@ -105,7 +105,7 @@ def batch_page(batch: Batch) -> str:
 
 
 def _shares(batch: Batch) -> str:
-    """Return a bar of what the positions hold; tokens of a tree are of several kinds at once."""
+    """Return a bar of the kinds of positions; tokens of a tree may have several kinds."""
     if batch.plan.is_tree:
         return ""
     metrics = {key.removeprefix("batch/"): int(value) for key, value in batch.metrics.items()}

@@ -1,4 +1,4 @@
-"""Text in lines of a width, each of pieces that have a style."""
+"""Text in lines of a given width, made of styled pieces."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from fastcollate.view.styles import FOLDED, STYLES, TITLE
 from fastcollate.view.tokens import NO_BREAK, shortened, width_of
 
 LEAST_WIDTH = 20
-"""What a line has at least, however narrow the terminal is."""
+"""Least width of a line, however narrow the terminal is."""
 
 INDENT = 2
 MOST_CELL = 16
-"""How many columns a token takes at most that has values beneath."""
+"""Largest width of a token with values below it."""
 
 Styled: TypeAlias = tuple[str, str]
 """A text and its style in a terminal."""
@@ -28,7 +28,7 @@ _WORDS = re.compile(r"\n| *[^ \n]+| +")
 
 
 def lines_of(shown: Shown, width: int) -> Iterator[Line]:
-    """Write what is shown of a batch."""
+    """Yield the lines of a batch's view."""
     width = max(width, LEAST_WIDTH)
     yield from wrapped(_legend(), width, 0)
     for section in shown.sections:
@@ -54,7 +54,7 @@ def plain(lines: Iterable[Line]) -> str:
 
 
 def _legend() -> Line:
-    """Return what the marks mean."""
+    """Return the legend of the marks."""
     words = []
     for kind, style in STYLES.items():
         words += [(kind.join(style.marks), style.rich), (" ", "")]
@@ -108,7 +108,7 @@ def wrapped(pieces: Iterable[Styled], width: int, indent: int) -> Iterator[Line]
 
 
 def _head(text: str, width: int) -> str:
-    """Return as much of a text as fits, one character at least."""
+    """Return the part of a text that fits, at least one character."""
     end = len(text)
     while end > 1 and width_of(text[:end]) > width:
         end -= 1
@@ -116,7 +116,7 @@ def _head(text: str, width: int) -> str:
 
 
 class _Cell(NamedTuple):
-    """A token with its values beneath."""
+    """A token with its values below."""
 
     text: str
     style: str
@@ -124,7 +124,7 @@ class _Cell(NamedTuple):
 
 
 def _grid(pieces: list[Piece], fields: list[str], width: int, indent: int) -> Iterator[Line]:
-    """Write tokens with the values of fields beneath them."""
+    """Yield lines of tokens with the values of fields below."""
     names = [shortened(name, max(width // 3, 6)) for name in ("", *fields)]
     margin = max(map(width_of, names)) + indent
     room = width - margin
@@ -142,7 +142,7 @@ def _grid(pieces: list[Piece], fields: list[str], width: int, indent: int) -> It
 
 
 def _cells(piece: Piece, count: int, most: int) -> Iterator[_Cell]:
-    """Give the tokens of a piece; padding and what is left out as one."""
+    """Yield the tokens of a piece; padding and omitted tokens as one."""
     (opening, closing), style = ("", ""), FOLDED
     if piece.kind is not None:
         (opening, closing), style = STYLES[piece.kind]
@@ -154,7 +154,7 @@ def _cells(piece: Piece, count: int, most: int) -> Iterator[_Cell]:
 
 
 def _grid_lines(row: list[_Cell], names: list[str], margin: int) -> Iterator[Line]:
-    """Write some tokens, and a line of values for every field that one of them has."""
+    """Yield a line of tokens, and a line of values for each field that any of them has."""
     table = [[cell.text, *cell.values] for cell in row]
     sizes = [1 + max(map(width_of, texts)) for texts in table]
     for index, name in enumerate(names):

@@ -1,4 +1,4 @@
-"""Small HTML that needs nothing else: escaped text, tables, bars, and the styles of tokens."""
+"""Small self-contained HTML: escaped text, tables, bars, and the styles of tokens."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ white-space:nowrap;border-bottom:1px solid rgba(128,128,128,.3)}
 .fastcollate svg{display:block;max-width:100%;fill:currentColor;opacity:.75}
 .fastcollate summary{cursor:pointer;opacity:.7}
 """
-"""Translucent colours over whatever the page has, light or dark."""
+"""Translucent colours, for light and dark pages."""
 
 
 def page(*parts: str) -> str:
@@ -52,7 +52,7 @@ def element(tag: str, content: str, kind: str = "", title: str = "") -> str:
 
 
 def text(tag: str, content: object, kind: str = "", title: str = "") -> str:
-    """Return an element that holds a text."""
+    """Return an element with a text."""
     return element(tag, escape(str(content)), kind, title)
 
 
@@ -64,7 +64,7 @@ def table(head: Sequence[object], rows: Iterable[Sequence[object]]) -> str:
 
 
 def shares(parts: Iterable[tuple[Kind, int]]) -> str:
-    """Return a bar that is parted by numbers of positions of each kind."""
+    """Return a bar divided by the number of positions of each kind."""
     pieces = [
         f'<span class="{kind}" style="flex:{count} 1 0" title="{kind} {count:,}"></span>'
         for kind, count in parts
@@ -74,7 +74,7 @@ def shares(parts: Iterable[tuple[Kind, int]]) -> str:
 
 
 def columns(values: Sequence[float], most: float) -> str:
-    """Return a plot of columns, of which the highest possible one stands for `most`."""
+    """Return a column plot with full height at `most`."""
     if len(values) == 0 or most <= 0:
         return ""
     each, height = min(320 / len(values), 12.0), 40
@@ -90,5 +90,5 @@ def columns(values: Sequence[float], most: float) -> str:
 
 
 def folded(summary: str, content: str) -> str:
-    """Return what is shown when its summary is clicked."""
+    """Return content that is shown when its summary is clicked."""
     return element("details", text("summary", summary) + content)

@@ -8,7 +8,7 @@ from fastcollate.view.styles import STYLES
 
 
 def rows_html(shown: Shown) -> str:
-    """Return what is shown of a batch as HTML, without its styles."""
+    """Return a batch's view as HTML, without styles."""
     legend = [markup.text("span", kind, kind) for kind in STYLES]
     parts = [
         markup.element("p", " ".join([*legend, markup.text("span", "…n… left out", "folded")]))
@@ -35,7 +35,7 @@ def _flowing(piece: Piece) -> str:
 
 
 def _grid(pieces: list[Piece], fields: list[str]) -> str:
-    """Return tokens with the values of fields beneath them."""
+    """Return tokens with the values of fields below."""
     names = "".join(markup.text("span", name) for name in ("\xa0", *fields))
     cells = [markup.element("span", names, "cell names")]
     for piece in pieces:

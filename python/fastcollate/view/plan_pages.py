@@ -1,4 +1,4 @@
-"""Plans as HTML: their tables, and plots of how full bins and how busy ranks are."""
+"""Plans as HTML: their tables, and plots of the fill of bins and the load of ranks."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ if TYPE_CHECKING:
     from fastcollate.plan.tree_report import TreeReport
 
 SHOWN = 8
-"""How many breaks, mini-batches or shared runs are shown."""
+"""Number of breaks, mini-batches or shared runs that are shown."""
 
 SHOWN_LINES = 60
-"""How many lines of a drawn tree are shown."""
+"""Number of lines of a drawn tree that are shown."""
 
 MOST_COLUMNS = 160
-"""How many columns a plot has at most."""
+"""Largest number of columns of a plot."""
 
 
 def merge_page(title: str, report: MergeReport) -> str:
-    """Return what merging saved, and the first breaks."""
+    """Return the savings of merging, and the first breaks."""
     sizes = [
         ("rows", report.num_turns, report.num_rows),
         ("tokens", report.tokens_before, report.tokens_after),
@@ -55,12 +55,12 @@ def _drawn_tree(report: MergeReport) -> str:
 
 
 def text_block(content: object) -> str:
-    """Return text in lines of its own."""
+    """Return text as a block."""
     return markup.text("div", content, "tokens")
 
 
 def bins_page(title: str, cells: Sequence[Sequence[str]], loads: Integers, capacity: int) -> str:
-    """Return what is in bins, and how full they are."""
+    """Return the contents and fill of bins."""
     fullest = f"tokens of each bin, the fullest first, of {capacity:,}"
     plot = markup.columns(_drawn(-np.sort(-loads)), max(capacity, int(loads.max(initial=0))))
     return markup.page(
@@ -73,7 +73,7 @@ def bins_page(title: str, cells: Sequence[Sequence[str]], loads: Integers, capac
 def step_page(
     title: str, cells: Sequence[Sequence[str]], notes: Sequence[str], tokens_per_rank: Integers
 ) -> str:
-    """Return the mini-batches of a step, and what each rank gets of the first ones."""
+    """Return the mini-batches of a step, and each rank's share of the first ones."""
     parts = [markup.text("p", title, "title"), markup.table(cells[0], cells[1:])]
     parts += [markup.text("p", note, "note") for note in notes]
     most = int(tokens_per_rank.max(initial=0))
@@ -85,7 +85,7 @@ def step_page(
 
 
 def tree_page(title: str, report: TreeReport) -> str:
-    """Return what sharing saves, and which rows share most."""
+    """Return the savings of sharing, and the rows that share most."""
     sizes = [
         ("tokens", report.tokens_before, report.tokens_after),
         ("attention pairs", report.attention_pairs_before, report.attention_pairs_after),
@@ -104,7 +104,7 @@ def tree_page(title: str, report: TreeReport) -> str:
 
 
 def _before_after(sizes: Sequence[tuple[str, int, int]]) -> str:
-    """Return a table of what there was, what is left, and how many times fewer that is."""
+    """Return a table of sizes before and after, and their ratios."""
     rows = [
         (name, f"{before:,}", f"{after:,}", f"{before / after:.1f}x fewer" if after else "")
         for name, before, after in sizes
@@ -117,7 +117,7 @@ def _more(count: int, place: str) -> str:
 
 
 def _drawn(values: Integers) -> list[float]:
-    """Return some of the values, evenly spaced, if there are more than a plot has columns for."""
+    """Return the values, thinned evenly if they exceed the columns of a plot."""
     if len(values) > MOST_COLUMNS:
         values = values[np.linspace(0, len(values) - 1, MOST_COLUMNS).astype(np.int64)]
     return [float(value) for value in values.tolist()]

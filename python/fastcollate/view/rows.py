@@ -1,4 +1,4 @@
-"""Which positions of a batch are shown, as what, and with which values beneath."""
+"""The positions of a batch that are shown, with their kinds and values."""
 
 from __future__ import annotations
 
@@ -21,37 +21,37 @@ if TYPE_CHECKING:
     from fastcollate.plan.lengths import Integers
 
 SHOWN_ROWS = 4
-"""How many rows are shown if none are named."""
+"""Number of rows shown by default."""
 
 SHOWN_RUNS = 4
-"""How many runs of a kind are shown at either end of a row."""
+"""Number of runs of a kind shown at either end of a row."""
 
 _KINDS: tuple[Kind, ...] = ("prompt", "trained", "masked")
 
 Span: TypeAlias = tuple[int, int, int, int]
-"""A row, where a span begins in it, its tokens, and where it lies in the output."""
+"""A row, a span's start in it, its number of tokens, and its position in the output."""
 
 MOST_VALUE = 60
-"""How many columns a value takes at most that a row has one of."""
+"""Largest width of a value per row."""
 
 PER_ROW = ("row", "object")
-"""Alignments of outputs that have one value per row."""
+"""Alignments of outputs with one value per row."""
 
 
 @dataclass
 class Piece:
-    """Positions of one kind that follow each other.
+    """Consecutive positions of one kind.
 
     Attributes
     ----------
     kind : str or None
-        What they hold; None if they are left out.
+        The kind of the positions; None if they are left out.
     count : int
-        How many there are.
+        Number of positions.
     texts : list of str
-        What stands there: a text for each token where fields are shown beneath, else one.
+        One text per token if fields are shown below, else a single text.
     values : list of list of str
-        Of each of these fields, the value of each token.
+        For each of these fields, the value of each token.
     """
 
     kind: Kind | None
@@ -61,53 +61,53 @@ class Piece:
 
     @classmethod
     def left_out(cls, count: int, words: str = "") -> Piece:
-        """Return so many tokens that are left out."""
+        """Return a piece of `count` omitted tokens."""
         return cls(None, count, [f"…{words or f'{count:,}'}…"])
 
     @classmethod
     def padding(cls, count: int) -> Piece:
-        """Return positions of padding."""
+        """Return a piece of `count` padding positions."""
         return cls("padding", count, [f"{count:,} padding"])
 
 
 class Part(NamedTuple):
-    """A row, or what lies in its place in one output row."""
+    """A row, or other positions of an output row that are shown in its place."""
 
     title: str
     pieces: list[Piece]
 
     @property
     def has_values(self) -> bool:
-        """Whether values of fields stand beneath its tokens."""
+        """True if values of fields are shown below its tokens."""
         return any(piece.values for piece in self.pieces)
 
 
 class Section(NamedTuple):
-    """What is shown of an output row: of a bin its sequences, else one row."""
+    """The view of an output row: the sequences of a bin, or one row."""
 
     title: str
     parts: list[Part]
 
 
 class Shown(NamedTuple):
-    """What is shown of a batch."""
+    """The view of a batch."""
 
     sections: list[Section]
     fields: list[str]
-    """The outputs whose values stand beneath tokens."""
+    """The outputs whose values are shown below tokens."""
     notes: list[str]
-    """What is not shown, and what could not be."""
+    """Remarks on rows and values that are not shown."""
     is_text: bool
-    """Whether there is a tokenizer."""
+    """True if there is a tokenizer."""
 
 
 def shown(batch: Batch, rows: Any, tokenizer: Any, fields: Any, fold: int | None) -> Shown:
-    """Find what is shown of a batch."""
+    """Return the view of a batch."""
     return _Rows(batch, Decoder(tokenizer), fields, fold).shown(rows)
 
 
 class _Rows:
-    """The rows of a batch, of which some are shown."""
+    """Selection and reading of the rows that are shown."""
 
     def __init__(self, batch: Batch, decoder: Decoder, fields: Any, fold: int | None) -> None:
         self.batch = batch
@@ -122,12 +122,12 @@ class _Rows:
             "response": len(self.plan.leading_shape(of_sequence=False)),
             "stream": 1,
         }
-        """How many dimensions of outputs are positions, by alignment."""
+        """Number of leading dimensions of positions in outputs, by alignment."""
         self.found: list[tuple[Piece, dict[str, Integers]]] = []
-        """Pieces whose tokens are not read yet, with the places of what belongs to them."""
+        """Pieces whose tokens are not read yet, with the positions of their values."""
 
     def shown(self, rows: Any) -> Shown:
-        """Return what is shown, with all that it needs of the outputs."""
+        """Return the view, with all values that it needs."""
         chosen = self.chosen(rows)
         self.find_kinds(chosen)
         sections = list(self.sections(set(chosen)))
@@ -147,7 +147,7 @@ class _Rows:
         count = self.plan.num_rows
         if rows is None:
             first = np.arange(count)
-            if self.plan.has_bins:  # in the order in which they lie
+            if self.plan.has_bins:  # in the order of positions
                 first = np.array(list(dict.fromkeys(self.places.written.rows.tolist())), np.int64)
             return [int(row) for row in first[:SHOWN_ROWS]]
         if isinstance(rows, slice):
@@ -157,7 +157,7 @@ class _Rows:
         return [checked_index(f"rows[{i}]", row, count) for i, row in enumerate(rows)]
 
     def find_kinds(self, rows: list[int]) -> None:
-        """Find where the values of rows' response tokens lie, and which of them train."""
+        """Find the positions of rows' response values, and the trained ones."""
         lens = self.places.response_lens[rows]
         offsets = offsets_of(lens)
         tokens = np.arange(offsets[-1]) - np.repeat(offsets[:-1], lens)
@@ -172,7 +172,7 @@ class _Rows:
         self.trains = {row: trains[slice(*ends)] for row, ends in bounds}
 
     def sections(self, chosen: set[int]) -> Iterator[Section]:
-        """Give the output rows that have a row to show, in their order."""
+        """Yield the output rows that hold a row to show, in order."""
         spans, width = self.places.written, max(self.places.width, 1)
         table = zip(*(column.tolist() for column in spans), strict=True)
         is_jagged = self.plan.is_jagged
@@ -188,13 +188,13 @@ class _Rows:
             yield Section(title, self.parts(inside, begin, end, chosen))
 
     def bin_title(self, output_row: int, spans: list[Span]) -> str:
-        """Say what is in a bin."""
+        """Return a summary of a bin."""
         tokens, width = sum(span[2] for span in spans), self.places.width
         sequences = counted(len(spans), "sequence")
         return f"bin {output_row}: {sequences}, {tokens:,} of {width:,} positions"
 
     def parts(self, spans: list[Span], begin: int, end: int, chosen: set[int]) -> list[Part]:
-        """Return what lies in an output row from one place to another, with the padding."""
+        """Return the parts of an output row between two positions, with the padding."""
         parts: list[Part] = []
         at = begin
 
@@ -232,7 +232,7 @@ class _Rows:
         return parts
 
     def row_title(self, row: int, start: int, stop: int) -> str:
-        """Say which row it is, how long it is, and what it has one value of."""
+        """Return the title of a row: its index, lengths, and values per row."""
         batch, places = self.batch, self.places
         trained = int(np.count_nonzero(self.trains[row]))
         words = [f"row {row}"]
@@ -249,7 +249,7 @@ class _Rows:
         return ", ".join(word.replace(" ", NO_BREAK) for word in words)
 
     def pieces(self, row: int, start: int, length: int, place: int) -> Iterator[Piece]:
-        """Give the tokens of a row from `start` on, in runs of one kind, long ones folded."""
+        """Yield the tokens of a row from `start` on, in runs of one kind, long ones folded."""
         prompt_len = int(self.places.prompt_lens[row])
         kinds = np.concatenate([np.zeros(prompt_len, np.int8), np.where(self.trains[row], 1, 2)])
         kinds = kinds[start : start + length]
@@ -274,7 +274,7 @@ class _Rows:
             yield self.piece(kind, row, start + last - fold, start + last, place + last - fold)
 
     def piece(self, kind: Kind, row: int, begin: int, end: int, place: int) -> Piece:
-        """Return tokens of a row, which are read later: all at once."""
+        """Return a piece of a row; its tokens are read later, all at once."""
         piece = Piece(kind, end - begin, [])
         prompt_len = int(self.places.prompt_lens[row])
         of_responses = np.full(end - begin, -1)
@@ -306,7 +306,7 @@ class _Rows:
                 piece.values.append(list(map(_written, of_piece)))
 
     def values(self, key: str, align: str) -> np.ndarray:
-        """Return the values of all pieces' tokens in an output, None where they have none."""
+        """Return the values of all pieces' tokens in an output; None for missing ones."""
         places = np.concatenate([places[align] for _, places in self.found])
         has_value = places >= 0
         flat = flattened(self.batch[key], self.leading[align])
@@ -320,7 +320,7 @@ class _Rows:
 
 
 def _checked_fields(batch: Batch, fields: Any) -> tuple[list[str], list[str]]:
-    """Return which outputs have values per token, and which one per row."""
+    """Return the requested outputs with values per token, and those with one per row."""
     keys = [fields] if isinstance(fields, str) else list(fields)
     table = batch.spec.table
     known = [
@@ -339,7 +339,7 @@ def _checked_fields(batch: Batch, fields: Any) -> tuple[list[str], list[str]]:
 
 
 def _written(value: Any) -> str:
-    """Write a value in few characters; nothing for None."""
+    """Format a value in few characters; None as an empty string."""
     if value is None:
         return ""
     value = on_host(value) if hasattr(value, "dtype") else value

@@ -1,22 +1,22 @@
-"""What tokens are shown as: four kinds, which differ with colours and without."""
+"""Styles of the four kinds of tokens, distinct with and without colours."""
 
 from __future__ import annotations
 
 from typing import Literal, NamedTuple, TypeAlias
 
 Kind: TypeAlias = Literal["prompt", "trained", "masked", "padding"]
-"""What a position holds: `masked` is a token of a response that does not train."""
+"""Kinds of positions; `masked` is a response token that does not train."""
 
 
 class Style(NamedTuple):
-    """How a kind is shown.
+    """The style of a kind.
 
     Attributes
     ----------
     marks : tuple of str
-        What stands before and after it in text.
+        Text before and after it.
     rich : str
-        Its style in a terminal.
+        The style in a terminal.
     """
 
     marks: tuple[str, str]
@@ -35,4 +35,4 @@ TITLE = "bold"
 """The style of titles in a terminal."""
 
 FOLDED = "dim"
-"""That of what is left out."""
+"""The style of omitted tokens."""

@@ -1,4 +1,4 @@
-"""Ids as text: what a tokenizer makes of them, and nothing that a terminal would obey."""
+"""Ids as text: decoded by a tokenizer, with control characters escaped."""
 
 from __future__ import annotations
 
@@ -9,24 +9,24 @@ from typing import Any
 from fastcollate.arrays import describe
 
 NEWLINE = "↵"
-"""What stands for a line break, in front of it."""
+"""The mark before a line break."""
 
 NO_BREAK = "\xa0"
-"""A space at which no line ends; text of tokens has none, since it cannot be printed."""
+"""A space that does not break lines; text of tokens has none, as it is not printable."""
 
 
 class Decoder:
-    """A tokenizer, or ids as they are.
+    """Converts ids to text by a tokenizer, or to numbers without one.
 
     Parameters
     ----------
     tokenizer
-        Anything with ``decode(list_of_ids)``, a function of a list of ids, or None.
+        An object with ``decode(list_of_ids)``, a function of a list of ids, or None.
 
     Raises
     ------
     TypeError
-        If it is nothing of these.
+        If it is none of these.
     """
 
     def __init__(self, tokenizer: Any) -> None:
@@ -39,15 +39,15 @@ class Decoder:
         self._decode: Callable[..., Any] | None = decode
         self._size = _size(tokenizer)
         self.misfits: list[int] = []
-        """Ids that the tokenizer does not have."""
+        """Ids outside the tokenizer's vocabulary."""
 
     @property
     def is_text(self) -> bool:
-        """Whether ids become text."""
+        """True if ids become text."""
         return self._decode is not None
 
     def text(self, ids: Sequence[int]) -> str:
-        """Return ids as text that can be printed."""
+        """Return ids as printable text."""
         if self._decode is None:
             return " ".join(map(str, ids))
         parts: list[str] = []
@@ -61,31 +61,31 @@ class Decoder:
         return "".join([*parts, self._known(known)])
 
     def lines(self, ids: Sequence[int]) -> list[str]:
-        """Return ids as one text that can be printed, in a list."""
+        """Return ids as one printable text, in a list."""
         return [self.text(ids)]
 
     def texts(self, ids: Sequence[int]) -> list[str]:
-        """Return each id as text of its own, in one line."""
+        """Return each id as a separate text, on one line."""
         texts = (self.text([token]) for token in ids)
         if self._decode is None:
             return list(texts)
         return [text.replace(f"{NEWLINE}\n", NEWLINE).replace(" ", "␣") or "∅" for text in texts]
 
     def _known(self, ids: list[int]) -> str:
-        """Decode ids that the tokenizer should have."""
+        """Decode ids that should be in the vocabulary."""
         if not ids:
             return ""
         try:
             return readable(self._decoded(ids))
         except _NoTextError as error:
             raise TypeError(str(error)) from error
-        except Exception:  # whatever a tokenizer raises for an id that it does not have
+        except Exception:  # tokenizers raise various errors for unknown ids
             if len(ids) == 1:
                 return self._unknown(ids[0])
             return "".join(self._known([token]) for token in ids)
 
     def _decoded(self, ids: list[int]) -> str:
-        """Call the tokenizer, so that it leaves no token out if it can be told so."""
+        """Call the tokenizer, keeping special tokens if it has such an option."""
         assert self._decode is not None
         try:
             text = self._decode(ids, skip_special_tokens=False)
@@ -101,11 +101,11 @@ class Decoder:
 
 
 class _NoTextError(Exception):
-    """A tokenizer returned something else than text."""
+    """A tokenizer returned no text."""
 
 
 def _size(tokenizer: Any) -> int | None:
-    """Return the number of ids that a tokenizer has, if it says so."""
+    """Return the number of ids of a tokenizer; None if unknown."""
     if hasattr(tokenizer, "get_vocab_size"):
         return int(tokenizer.get_vocab_size())
     if hasattr(tokenizer, "decode") and hasattr(tokenizer, "__len__"):
@@ -114,7 +114,7 @@ def _size(tokenizer: Any) -> int | None:
 
 
 def readable(text: str) -> str:
-    """Write what cannot be printed as escapes, and mark line breaks."""
+    """Escape characters that cannot be printed, and mark line breaks."""
     if text.isprintable():
         return text
     return "".join(_readable(char) for char in text)
@@ -129,7 +129,7 @@ def _readable(char: str) -> str:
 
 
 def width_of(text: str) -> int:
-    """Return how many columns of a terminal a printable text takes."""
+    """Return the width of a printable text in terminal columns."""
     return len(text) if text.isascii() else sum(map(_width, text))
 
 
@@ -140,7 +140,7 @@ def _width(char: str) -> int:
 
 
 def shortened(text: str, width: int) -> str:
-    """Cut a text that takes more columns than that."""
+    """Cut a text to the given number of columns."""
     if width_of(text) <= width:
         return text
     while text and width_of(text) > width - 1:
