@@ -1,4 +1,4 @@
-"""The result of an audit: what became of every sampled token."""
+"""The result of an audit: the outcome of every sampled token."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from fastcollate.view import markup
 from fastcollate.view.plan_pages import text_block
 
 REASONS = ("", "trained", "masked", "unpredicted", "cut", "drift", "dropped")
-"""What becomes of tokens, by their numbers; the first is not known."""
+"""Outcomes of tokens by number; the first is unknown."""
 
 SHOWN_FINDINGS = 8
-"""How many findings a printed audit shows."""
+"""Number of findings of each kind in a printed audit."""
 
 _KINDS = {
     "missing": "in no batch",
@@ -35,11 +35,11 @@ _KINDS = {
     "not attended": "in a row, with an attention mask of 0",
     "rows": "rows other than planned",
 }
-"""What is wrong, by kind."""
+"""Descriptions of findings, by kind."""
 
 
 class Where(NamedTuple):
-    """Which of the batches of an audit is meant."""
+    """The position of a batch in an audit."""
 
     batch: int | None = None
     mini_batch: int | None = None
@@ -48,24 +48,24 @@ class Where(NamedTuple):
 
 
 class AuditSpan(NamedTuple):
-    """Tokens that follow each other, with what became of them.
+    """Consecutive tokens with one outcome.
 
     Attributes
     ----------
     reason : str
-        What became of them, or what is wrong (see :class:`Audit`).
+        The outcome or the kind of finding (see :class:`Audit`).
     turn, position, length : int or None
-        The turn, the first of these tokens in its response (``"altered prompt"``: in its prompt),
-        and how many they are. None for what is no token of a turn.
+        The turn, the position of the first token in its response (``"altered prompt"``: in its
+        prompt), and the number of tokens. Turn and position are None outside of turns.
     batch, mini_batch, rank, micro_batch : int or None
-        The place in `batches` and, by a step plan, the mini-batch, the rank and, where its batch
-        came in parts, the part.
+        The index in `batches` and, with a step plan, the mini-batch, the rank and, if its batch is
+        a list, the index there.
     row, column : int or None
-        The output row (packed: the bin) and the column of the first: in the outputs along whole
-        sequences for ids, labels and padding, else in those along responses. Of shards that are not
-        built, the row is that of the shard and the column the place in its response.
+        The output row (the bin if packed) and column of the first token: in sequence-aligned
+        outputs for ids, labels and padding, otherwise in response-aligned ones. For shards, the row
+        of the shard and the position in its response.
     found, expected : int or float or None
-        The first value that was found and the one that was expected, where values are compared.
+        The first found and expected values, if values are compared.
     """
 
     reason: str
@@ -104,32 +104,32 @@ class AuditSpan(NamedTuple):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Audit:
-    """What became of every sampled token. ``str(audit)`` is a table.
+    """The outcome of every sampled token. ``str(audit)`` is a table.
 
     Attributes
     ----------
     num_turns, num_tokens : int
-        Turns, and the tokens that were sampled: those of all responses.
+        Number of turns, and of sampled tokens: those of all responses.
     counts : dict
-        How many of them are ``"trained"``, ``"masked"`` (by the loss mask that was given),
+        Number of tokens that are ``"trained"``, ``"masked"`` (by the given loss mask),
         ``"unpredicted"`` (the first token of a sequence, or of a part of a split one), ``"cut"``
-        (in a row, but without a place), ``"drift"`` (masked by merging with ``"realign"``) and
-        ``"dropped"`` (with its trajectory). Names without a token are left out. The rest is in
+        (in a row, but without a position), ``"drift"`` (masked by merging with ``"realign"``) and
+        ``"dropped"`` (with its trajectory). Zero counts are left out. All other tokens are in
         `problems`.
     padding_tokens : int
-        Tokens of copies that fill up ranks; they train nothing.
+        Tokens of copied padding rows, which do not train.
     problems : dict
-        How many tokens there are of each kind of finding: ``"missing"`` (in no batch),
-        ``"untrained"`` (their loss mask is 0, without a reason), ``"repeated"`` (trained once
-        more), ``"padding trains"``, ``"unsampled"`` (an observation or padding trains),
-        ``"weight"`` (another loss mask than the one given), ``"altered"`` and ``"altered prompt"``
-        (another id than the turn's), ``"label"``, ``"padding"`` (an id that is no padding beside
-        all rows), ``"not attended"``, ``"rows"`` (rows other than planned) and, of trees,
-        ``"target"`` and ``"predictor"``.
+        Number of tokens of each kind of finding: ``"missing"`` (in no batch), ``"untrained"``
+        (their loss mask is 0, without a reason), ``"repeated"`` (trained again),
+        ``"padding trains"``, ``"unsampled"`` (an observation or padding trains), ``"weight"``
+        (differs from the given loss mask), ``"altered"`` and ``"altered prompt"`` (the id differs
+        from the turn's), ``"label"``, ``"padding"`` (a non-padding value outside all rows),
+        ``"not attended"``, ``"rows"`` (rows other than planned) and, in trees, ``"target"`` and
+        ``"predictor"``.
     findings : list of AuditSpan
-        These, those that follow each other as one; the first 100 of each kind.
+        The findings, consecutive tokens joined; the first 100 of each kind.
     compared : list of str
-        What was compared with the turns and the outputs: ``"ids"``, ``"labels"``, ``"loss_mask"``.
+        The values compared with turns and outputs: ``"ids"``, ``"labels"``, ``"loss_mask"``.
     """
 
     num_turns: int
@@ -148,27 +148,27 @@ class Audit:
 
     @property
     def ok(self) -> bool:
-        """Whether nothing was found."""
+        """True if there are no findings."""
         return not self.problems
 
     def raise_if_failed(self) -> None:
-        """Raise an error if anything was found.
+        """Raise an error if there are findings.
 
         Raises
         ------
         ValueError
-            With the first findings.
+            There are findings; the message has the first.
         """
         if not self.ok:
             raise ValueError(str(self))
 
     def spans(self, turn: int) -> list[AuditSpan]:
-        """Return what became of a turn's response, from its first token on.
+        """Return the outcomes of a turn's response, in order.
 
         Raises
         ------
         IndexError
-            If there is no such turn; they are counted from 0 on.
+            There is no such turn; turns are numbered from 0.
         """
         turn = checked_index("turn", turn, self.num_turns)
         begin, end = self._offsets[turn : turn + 2].tolist()
@@ -188,7 +188,7 @@ class Audit:
         ]
 
     def _place(self, place: int) -> dict[str, Any]:
-        """Name a place of the responses of all batches."""
+        """Return the batch, row and column of a position counted over all batches."""
         if place < 0:
             return {}
         batch = int(np.searchsorted(self._bases, place, side="right")) - 1

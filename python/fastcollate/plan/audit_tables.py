@@ -1,4 +1,4 @@
-"""What an audit reads: the turns as they were sampled, and what plans say of batches."""
+"""Inputs of an audit: the sampled turns, and the tables of batch plans."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ Integers = NDArray[np.int64]
 
 
 class Turns(NamedTuple):
-    """The turns as they were sampled."""
+    """The turns as sampled."""
 
     prompts: Spans
     responses: Spans
     weights: NDArray[Any] | None
 
     def sampled_ids(self, tokens: Integers) -> NDArray[Any]:
-        """Return the ids of sampled tokens, which are counted over all responses."""
+        """Return the ids of sampled tokens, given by index over all responses."""
         offsets = offsets_of(self.responses.lengths)
         turns = np.searchsorted(offsets, tokens, side="right") - 1
         starts, values = self.responses.starts, self.responses.values
@@ -33,7 +33,7 @@ class Turns(NamedTuple):
 
 
 class Spans(NamedTuple):
-    """Spans of an array, one for each turn."""
+    """Spans of an array, one per turn."""
 
     values: NDArray[Any]
     starts: Integers
@@ -49,7 +49,7 @@ class Spans(NamedTuple):
 def checked_turns(
     prompts: Any, responses: Any, sequences: Any, prompt_lens: Any, loss_mask: Any
 ) -> Turns | None:
-    """Read the turns, if they are given."""
+    """Read the turns, if given."""
     if prompts is responses is sequences is prompt_lens is None:
         if loss_mask is not None:
             raise TypeError(
@@ -86,7 +86,7 @@ def checked_turns(
 
 
 class Rows(NamedTuple):
-    """What rows of a batch are made of."""
+    """The sources of a batch's rows."""
 
     source: Integers
     prompt_lens: Integers
@@ -109,7 +109,7 @@ class Rows(NamedTuple):
 
     @property
     def response_offsets(self) -> Integers:
-        """Where the responses of rows begin, one after the other."""
+        """Offsets of the rows' responses, concatenated."""
         return offsets_of(self.response_lens)
 
     @property
@@ -118,7 +118,7 @@ class Rows(NamedTuple):
         return np.repeat(np.arange(len(self.source)), self.response_lens)
 
     def tokens(self, turn_offsets: Integers) -> Integers:
-        """Return the sampled token that each response token of the rows is; -1 if it is none."""
+        """Return the sampled token of each response token of the rows; -1 if none."""
         offsets = self.response_offsets
         turn, start, at, length, _ = self.pieces.T
         sampled = places_of(turn_offsets[turn] + start, length)
@@ -130,9 +130,9 @@ class Rows(NamedTuple):
         return tokens
 
     def ids(self, turns: Turns, tokens: Integers) -> NDArray[Any]:
-        """Return the id of each response token: as it was sampled, if it was.
+        """Return the id of each response token, as sampled if it was.
 
-        Of synthetic rows, 0 stands there.
+        In synthetic rows, ids are 0.
         """
         offsets = self.response_offsets
         ids = np.zeros(offsets[-1], turns.responses.values.dtype)
@@ -152,7 +152,7 @@ class Rows(NamedTuple):
         return ids
 
     def places_of_responses(self, grid: Grid) -> Integers:
-        """Return where each response token lies in a grid of token streams; -1 if nowhere."""
+        """Return the position of each response token in a grid of token streams; -1 if none."""
         offsets = self.response_offsets
         skip = np.clip(self.prompt_lens[grid.row] - grid.start, 0, grid.length)
         begin = np.maximum(grid.start - self.prompt_lens[grid.row], 0)
@@ -166,7 +166,7 @@ class Rows(NamedTuple):
 
 
 class Grid:
-    """Where spans of rows lie."""
+    """The positions of spans of rows in an output."""
 
     def __init__(self, rows: int, width: int, segments: Integers, is_packed: bool) -> None:
         self.size, self.width, self.is_packed = rows * width, width, is_packed
@@ -182,14 +182,14 @@ class Grid:
 
 
 def span_of(starts: Integers, lengths: Integers) -> Any:
-    """Return the places of spans: a slice where each span begins at the end of the one before."""
+    """Return the positions of spans, as a slice if they are adjacent."""
     if len(starts) > 0 and np.array_equal(starts[1:], (starts + lengths)[:-1]):
         return slice(int(starts[0]), int(starts[-1] + lengths[-1]))
     return places_of(starts, lengths)
 
 
 def unpredicted_tokens(rows: Rows, streams: Grid) -> Integers:
-    """Return the response tokens of rows that begin a sequence, or a part of a split one."""
+    """Return the response tokens that begin a sequence, or a part of a split one."""
     if not streams.is_packed:
         is_first = (rows.prompt_lens == 0) & (rows.response_lens > 0)
         firsts: Integers = rows.response_offsets[:-1][is_first]
@@ -201,7 +201,7 @@ def unpredicted_tokens(rows: Rows, streams: Grid) -> Integers:
 
 
 def weights_of(batch: Any) -> NDArray[Any]:
-    """Return what a batch trains by, in one line: its loss mask, or else its response mask."""
+    """Return a batch's loss mask, or else its response mask, flattened."""
     if batch.spec.outputs.loss_mask is not None or any(f.weighs for f in batch.spec.fields):
         mask = to_numpy(batch["loss_mask"])
     elif "response_mask" in batch.spec.table:

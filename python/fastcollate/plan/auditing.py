@@ -1,6 +1,6 @@
-"""The audit: every sampled token trains once, or for a reason not at all.
+"""The audit: every sampled token trains once, or is left out for a known reason.
 
-Tables of plans say where each token should lie; arrays and the caller's turns say whether it does.
+Plan tables give the expected position of each token; arrays and the caller's turns are compared.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ Integers = NDArray[np.int64]
 _NONE, _TRAINED, _MASKED, _UNPREDICTED, _CUT, _DRIFT, _DROPPED = range(len(REASONS))
 
 MOST_FINDINGS = 100
-"""How many findings of each kind are kept."""
+"""Number of findings of each kind that are kept."""
 
 
 def audited(
@@ -51,11 +51,11 @@ def audited(
     items
         Batches or shards.
     wheres
-        Where each of them belongs.
+        The position of each item.
     turns
         The turns, if ids are to be compared.
     merge
-        What made rows of turns, if not each is one.
+        The merge of turns into rows, if any.
     planned
         The rows that each of the items should have.
     row_lengths
@@ -82,11 +82,11 @@ def audited(
 
 
 def parts_of(shard: Shard, parts: Sequence[Any]) -> list[Shard]:
-    """Return the rows that micro-batches of a shard should have; the last one has all the rest."""
+    """Return the expected rows of a shard's micro-batches; the last has all remaining ones."""
     sizes = [
         len(part) if isinstance(part, Shard) else part.plan.num_rows
         for part in parts
-        if isinstance(part, Shard) or hasattr(part, "_plan")  # else it is refused later
+        if isinstance(part, Shard) or hasattr(part, "_plan")  # others are rejected later
     ]
     ends = np.cumsum(sizes).tolist()
     ends[-1:] = [len(shard)]
@@ -112,7 +112,7 @@ def _lengths(
 
 
 class _Ledger:
-    """What became of every sampled token so far."""
+    """The outcomes of sampled tokens so far."""
 
     def __init__(
         self,
@@ -126,7 +126,7 @@ class _Ledger:
         total = int(self.offsets[-1])
         self.reasons = np.zeros(total, np.uint8)
         self.places = np.full(total, -1)
-        """Where each token lies, counted over the responses of all batches."""
+        """Position of each token, counted over the responses of all batches."""
         self.bases = [0]
         self.widths: list[int] = []
         self.findings: list[AuditSpan] = []
@@ -145,8 +145,8 @@ class _Ledger:
     # Batches
 
     def enter_batch(self, index: int, batch: Any, expected: Shard | None) -> None:
-        """Read a batch's arrays by its plan."""
-        # Tokens are looked for where they are read: in a tree, rows share places.
+        """Read a batch's arrays according to its plan."""
+        # Segments are those read, not written: in a tree, rows share positions.
         tables = batch.plan.to_dict() | {"sequence_segments": batch.plan.read_segments()}
         if not np.array_equal(np.diff(self.offsets), tables["turn_response_lens"]):
             raise ValueError(
@@ -194,7 +194,7 @@ class _Ledger:
         tokens: Integers,
         weights: NDArray[Any],
     ) -> NDArray[np.bool_]:
-        """Find which tokens train; return it for the response tokens of all rows."""
+        """Find the tokens that train; return a mask over the response tokens of all rows."""
         items = span_of(rows.response_offsets[grid.row] + grid.start, grid.length)
         places = grid.places
         at_places = weights[places]
@@ -249,7 +249,7 @@ class _Ledger:
                 at_places[wrong],
                 expected[wrong],
             )
-        if len(token) < len(tokens):  # some have no place
+        if len(token) < len(tokens):  # some have no position
             unplaced = np.ones(len(tokens), np.bool_)
             unplaced[items] = False
             unplaced &= (tokens >= 0) & np.repeat(~rows.is_padding, rows.response_lens)
@@ -260,29 +260,29 @@ class _Ledger:
         return held
 
     def _enter(self, index: int, tokens: Integers, places: Integers, width: int) -> None:
-        """Note that tokens train at places of responses, and find those that did before."""
+        """Record tokens as trained at response positions, and find repeated ones."""
         here = self.bases[index] + places
         first, last = tokens[[0, -1]].tolist() if len(tokens) > 0 else (0, -1)
         if last - first == len(tokens) - 1 and (tokens[1:] - tokens[:-1] == 1).all():
-            at: Any = slice(first, last + 1)  # no token comes twice
+            at: Any = slice(first, last + 1)  # no token is repeated
             was = self.reasons[at] == _TRAINED
             self.reasons[at], self.places[at] = _TRAINED, here
         else:
             was = self.reasons[tokens] == _TRAINED
             self.reasons[tokens], self.places[tokens] = _TRAINED, here
-            was |= self.places[tokens] != here  # of several places, the last one stays
+            was |= self.places[tokens] != here  # of several positions, the last remains
         if was.any():
             self._find_tokens("repeated", index, tokens[was], places[was], width)
 
     def _check_padding(self, index: int, batch: Any, ids: NDArray[Any], grid: Grid) -> None:
-        """Check that nothing but padding is where no row lies."""
+        """Check that positions outside of rows hold padding."""
         outputs = {"attention_mask": 0, "input_ids": batch.spec.pad_token_id}
         for key, fill in outputs.items():
             if key not in batch.spec.table:
                 continue
             values = ids if key == "input_ids" else to_numpy(batch[key]).reshape(-1)
             there = values[grid.places]
-            # Rows of a tree share places.
+            # Rows of a tree share positions.
             is_stray = np.count_nonzero(values != fill) != np.count_nonzero(there != fill)
             if is_stray or batch.plan.is_tree:
                 stray = values != fill
@@ -326,7 +326,7 @@ class _Ledger:
                 )
         if self.merge is None:
             return
-        # Turns before a row's last one were sampled as tokens of their own.
+        # Responses before a row's last turn are compared with their own turns.
         places = rows.places_of_responses(grid)
         known = np.flatnonzero((tokens >= 0) & (places >= 0))
         token, place = tokens[known], places[known]
@@ -442,24 +442,24 @@ class _Ledger:
             found, planned = int(shard.rows[row]), int(expected.rows[row])
             self._find("rows", index, row=row, found=found, expected=planned)
 
-    # What is found
+    # Findings
 
     def _open(self, size: int, width: int) -> None:
-        """Begin the next batch, of so many places of responses."""
+        """Begin the next batch, with `size` response positions."""
         self.bases.append(self.bases[-1] + size)
         self.widths.append(max(width, 1))
 
     def _note(
         self, tokens: Integers, reasons: NDArray[Any], places: Integers | None = None
     ) -> None:
-        """Give reasons for tokens that do not train, unless they train elsewhere."""
+        """Record the reasons of untrained tokens, unless they train elsewhere."""
         fresh = self.reasons[tokens] != _TRAINED
         self.reasons[tokens[fresh]] = reasons[fresh]
         if places is not None:
             self.places[tokens[fresh]] = places[fresh]
 
     def _find(self, kind: str, index: int, count: int = 1, **details: Any) -> None:
-        """Keep a finding in a batch, if there is room for more of its kind."""
+        """Add a finding in a batch, up to the limit of its kind."""
         before = self.problems.get(kind, 0)
         self.problems[kind] = before + count
         if sum(finding.reason == kind for finding in self.findings) < MOST_FINDINGS:
@@ -476,7 +476,7 @@ class _Ledger:
         found: NDArray[Any] | None = None,
         expected: NDArray[Any] | None = None,
     ) -> None:
-        """Keep findings of sampled tokens at places of responses."""
+        """Add findings of sampled tokens at response positions."""
         turns = np.searchsorted(self.offsets, tokens, side="right") - 1
         positions = tokens - self.offsets[turns]
         self._find_runs(kind, index, turns, positions, places, width, found, expected)
@@ -490,7 +490,7 @@ class _Ledger:
         found: NDArray[Any] | None = None,
         expected: NDArray[Any] | None = None,
     ) -> None:
-        """Keep findings of places without a token."""
+        """Add findings of positions without a token."""
         self._find_runs(kind, index, None, None, places, width, found, expected)
 
     def _find_ids(
@@ -504,7 +504,7 @@ class _Ledger:
         found: NDArray[Any],
         expected: NDArray[Any],
     ) -> None:
-        """Keep findings of ids that differ from those of turns."""
+        """Add findings of ids that differ from those of turns."""
         kind = "altered" if part == "response" else "altered prompt"
         self._find_runs(kind, index, turns, positions, places, width, found, expected)
 
@@ -519,7 +519,7 @@ class _Ledger:
         found: NDArray[Any] | None = None,
         expected: NDArray[Any] | None = None,
     ) -> None:
-        """Join findings that follow each other, and keep them."""
+        """Join consecutive findings, and add them."""
         if len(places) == 0:
             return
         width = max(width, 1)

@@ -15,7 +15,7 @@ OPENINGS = (
     "[THINK]",
     "<seed:think>",
 )
-"""What reasoning begins with, of models that are often trained."""
+"""Opening tags of reasoning in common models."""
 
 
 def hint_of(
@@ -25,24 +25,24 @@ def hint_of(
     expected: str | None,
     found: str | None,
 ) -> str | None:
-    """Say of which known kind a difference is, or None.
+    """Return the known kind of a difference, or None.
 
     Parameters
     ----------
     position
-        Where the prompt first differs from the tokens before it.
+        Position of the first difference between the prompt and the tokens before it.
     first_prompt_len
         Tokens of the trajectory's first prompt.
     common
         The text of the ids just before, if there is a tokenizer.
     expected, found
-        The same with that of the ids from there on.
+        The text of the ids just before and from `position`, in both.
     """
     if position < first_prompt_len:
         return FIRST_PROMPT
     if common is None or expected is None or found is None:
         return None
-    # The last characters may be parts of ones that later ids complete.
+    # The last characters may be incomplete without later ids.
     expected, found = expected.rstrip("\ufffd"), found.rstrip("\ufffd")
     opening = next((opening for opening in OPENINGS if opening in expected), None)
     if opening is not None and opening not in found:
@@ -56,6 +56,6 @@ def hint_of(
 
 
 def _go_on_alike(common: str, one: str, other: str) -> bool:
-    """Say whether one text is the beginning of the other, and longer than what both begin with."""
+    """Return whether one text is a prefix of the other, and longer than `common`."""
     shorter, longer = sorted((one, other), key=len)
     return len(shorter) > len(common) and longer.startswith(shorter)

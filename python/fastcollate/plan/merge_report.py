@@ -1,4 +1,4 @@
-"""What merging turns saved, and where it could not merge."""
+"""The report on merging: sizes before and after, and breaks."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ from fastcollate.plan.break_hints import hint_of
 from fastcollate.plan.merge_tree import TrajectoryTree
 
 SHOWN_BREAKS = 8
-"""How many breaks a printed report shows."""
+"""Number of breaks in a printed report."""
 
 AROUND = 5
-"""How many ids a break keeps on either side of its position."""
+"""Number of ids that a break keeps on either side of its position."""
 
 
 class Tokenizer(Protocol):
-    """Anything that makes text of token ids."""
+    """An object that decodes token ids to text."""
 
     def decode(self, ids: list[int], /) -> str:
         """Return the text of ids."""
 
 
 class Break(NamedTuple):
-    """A turn that does not go on from the tokens before it.
+    """A turn that does not continue the tokens before it.
 
     With policy ``"branch"``, a turn that opens a group is compared with the turn just before it.
 
@@ -40,27 +40,27 @@ class Break(NamedTuple):
     turn : int
         The turn, as an index of the input.
     trajectory : int
-        Its trajectory, counted from 0 on.
+        Its trajectory, numbered from 0.
     position : int
-        Where its prompt first differs from the tokens before it.
+        Position of the first difference between its prompt and the tokens before it.
     expected : int
         The id there in the tokens before it.
     found : int or None
-        The id there in the prompt; None if that has ended.
+        The id there in the prompt; None if the prompt ends there.
     kind : str
         ``"shorter"``: the prompt ends there. ``"drift"``: the position lies inside the last
-        response, as where text is tokenised anew, or was realigned. ``"diverged"``: anything else.
+        response, as with re-tokenised text, or was realigned. ``"diverged"``: anything else.
     realigned : bool
-        Whether the turn went on all the same, by policy ``"realign"``.
+        True if the turn was joined by policy ``"realign"``.
     expected_ids, found_ids : tuple of int
-        Ids of the tokens before it and of the prompt, from up to 5 positions in front to 5 after.
+        Ids of the tokens before it and of the prompt, from up to 5 positions before to 5 after.
     expected_text, found_text : str or None
         These ids as text, if there is a tokenizer.
     trajectory_id : object
         The trajectory's id, if there are ids.
     hint : str or None
-        The reason, where the difference is of a known kind: a changed first prompt or, if there is
-        a tokenizer, the same text in other tokens, a removed reasoning block, or white space.
+        The reason, if the difference is of a known kind: a changed first prompt or, with a
+        tokenizer, the same text in other tokens, a removed reasoning block, or white space.
     """
 
     turn: int
@@ -99,22 +99,21 @@ class MergeReport:
     Attributes
     ----------
     num_trajectories, num_turns, num_rows : int
-        How many there are.
+        Number of trajectories, turns and rows.
     tokens_before, tokens_after : int
         Tokens of all turns and of all rows, prompts and responses.
     padded_tokens_before, padded_tokens_after : int
-        Turns and rows times the longest of them: tokens with the padding of one block.
+        Number of turns and rows times the longest: tokens with the padding of one block.
     masked_tokens : int
-        Tokens of responses that realigning masked.
+        Response tokens masked by realigning.
     rows_per_trajectory : ndarray
-        int64 (trajectories,); 0 for those that were dropped.
+        int64 (trajectories,); 0 for dropped ones.
     dropped : list of int
-        Trajectories that have no row since nothing of them trains.
+        Trajectories without a row, since none of their tokens trains.
     breaks : sequence of Break
-        All turns that do not go on from the tokens before them, in order. Each is made when it is
-        looked at.
+        All turns that do not continue the tokens before them, in order. Each is made on access.
     trajectory_ids : list or None
-        What names the trajectories, if it is known.
+        The ids of trajectories, if known.
     """
 
     num_trajectories: int
@@ -134,7 +133,7 @@ class MergeReport:
     def of_merge(
         cls, merge: Merge, trajectory_ids: Sequence[Any] | None, tokenizer: Tokenizer | None
     ) -> MergeReport:
-        """Report on a merge."""
+        """Return the report on a merge."""
         ends, response_lens = merge.ends, merge.turn_response_lens
         before = merge.turn_prompt_lens + response_lens
         after = merge.prompt_lens + merge.response_lens
@@ -158,7 +157,7 @@ class MergeReport:
 
     @property
     def metrics(self) -> dict[str, float]:
-        """The sizes, flat and ready to be logged.
+        """The sizes as a flat dict for logging.
 
         Returns
         -------
@@ -177,17 +176,17 @@ class MergeReport:
         }
 
     def tree(self, trajectory: int | None = None) -> TrajectoryTree:
-        """Return the rows of a trajectory, each below the row that it leaves, with the reasons.
+        """Return the rows of a trajectory as a tree, with the breaks.
 
         Parameters
         ----------
         trajectory
-            Counted from 0 on; None for the one with the most breaks.
+            Numbered from 0; None for the one with the most breaks.
 
         Raises
         ------
         IndexError
-            If there is no such trajectory.
+            There is no such trajectory.
 
         Examples
         --------
@@ -249,14 +248,14 @@ class MergeReport:
 
 
 class Breaks(Sequence[Break]):
-    """The breaks of a merge, of which each is made when it is looked at.
+    """The breaks of a merge, each made on access.
 
     Parameters
     ----------
     merge
-        What the turns were merged by.
+        The merge of the turns.
     trajectory_ids, tokenizer
-        As :func:`merge_turns`.
+        As in :func:`merge_turns`.
     """
 
     def __init__(
@@ -270,11 +269,11 @@ class Breaks(Sequence[Break]):
 
     @property
     def kinds(self) -> list[tuple[str, int]]:
-        """How many there are of each kind, in the order in which the kinds come first."""
+        """Number of breaks of each kind, in order of first occurrence."""
         return self._merge.break_kinds()
 
     def firsts(self, count: int) -> Iterator[Break]:
-        """Give the first breaks of each trajectory, no more than so many."""
+        """Yield at most `count` first breaks of each trajectory."""
         starts = np.searchsorted(self._trajectories, self._trajectories)
         for index in np.flatnonzero(np.arange(len(self)) - starts < count).tolist():
             yield self[index]
@@ -318,7 +317,7 @@ class Breaks(Sequence[Break]):
         )
 
     def most_broken(self, count: int) -> list[int]:
-        """Return the trajectories with the most breaks, no more than `count`."""
+        """Return at most `count` trajectories with the most breaks."""
         counts = np.bincount(self._trajectories)
         order = np.argsort(-counts, kind="stable")[:count]
         return [trajectory for trajectory in order.tolist() if counts[trajectory] > 0]
@@ -371,7 +370,7 @@ def _break(
 
 
 def _window(ids: tuple[int, ...], position: int) -> str:
-    """Write ids with that of a position in brackets."""
+    """Return ids as text, with that at `position` in brackets."""
     at = min(position, AROUND)
     cells = [f"[{i}]" if index == at else str(i) for index, i in enumerate(ids)]
     if at == len(ids):

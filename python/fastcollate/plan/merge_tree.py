@@ -1,4 +1,4 @@
-"""A trajectory as the tree that its turns make: rows, and where they leave each other."""
+"""A trajectory as a tree of its rows and the breaks between them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 MOST_LEVELS = 10
-"""How deep a drawn tree is indented; rows below are drawn at the same depth."""
+"""Maximum indentation of a drawn tree; deeper rows are drawn at the same depth."""
 
 
 class Branch(NamedTuple):
@@ -28,15 +28,15 @@ class Branch(NamedTuple):
     row : int
         The row; -1 if the trajectory was dropped.
     turns : list of int
-        The turns that are merged to it.
+        The turns merged into it.
     tokens : int
         Prompt and response tokens of the row.
     parent : int or None
-        The place in the tree of the row that its first turn was compared with; None for the first.
+        Index in the tree of the row that its first turn was compared with; None for the first.
     broken : Break or None
-        Where the first turn leaves that row.
+        The break between the first turn and that row.
     realigned : list of Break
-        Where later turns were realigned.
+        The breaks at which later turns were realigned.
     """
 
     row: int
@@ -48,12 +48,12 @@ class Branch(NamedTuple):
 
 
 class TrajectoryTree(NamedTuple):
-    """The rows of a trajectory, each below the row that it leaves. ``str(tree)`` draws it.
+    """The rows of a trajectory, each below its parent row. ``str(tree)`` draws it.
 
     Attributes
     ----------
     name : str
-        The trajectory's id, or else its number.
+        The trajectory's id, or its number if it has none.
     branches : list of Branch
         In the order of their first turns: parents come before their children.
     """
@@ -70,7 +70,7 @@ class TrajectoryTree(NamedTuple):
         tokens: dict[int, int],
         breaks: Sequence[tuple[Break, int]],
     ) -> TrajectoryTree:
-        """Make the tree of the row of each turn, and of breaks with the turns compared with."""
+        """Make the tree from the row of each turn, and breaks with the turns compared with."""
         places: dict[int, int] = {}
         branches: list[Branch] = []
         by_turn = {broken.turn: (broken, last) for broken, last in breaks}
@@ -117,14 +117,14 @@ class TrajectoryTree(NamedTuple):
 
 
 def _head(branch: Branch) -> str:
-    """Name a row, its turns and its size."""
+    """Return the heading of a row: its index, turns and size."""
     if branch.row < 0:
         return f"dropped: {_turns(branch.turns)}"
     return f"row {branch.row}: {_turns(branch.turns)}, {counted(branch.tokens, 'token')}"
 
 
 def _turns(turns: list[int]) -> str:
-    """Write turns, those that follow each other as spans."""
+    """Return turns as text, consecutive ones as spans."""
     firsts = np.flatnonzero(np.diff(turns, prepend=turns[0] - 2) != 1).tolist()
     spans = []
     for first, end in zip(firsts, [*firsts[1:], len(turns)], strict=True):
@@ -134,7 +134,7 @@ def _turns(turns: list[int]) -> str:
 
 
 def _broken(broken: Break) -> list[str]:
-    """Say where a turn leaves the tokens before it, and why."""
+    """Return the lines that describe a break."""
     head, *ids = str(broken).splitlines()
     _, _, where = head.partition("): ")
     does = "is realigned" if broken.realigned else "leaves"

@@ -1,4 +1,4 @@
-"""Costs of a model by its configuration: the operations of a forward and backward pass."""
+"""Costs from a model's configuration: the FLOPs of a forward and backward pass."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ PLAIN_MLPS = frozenset(
     {"bloom", "falcon", "gpt2", "gpt_bigcode", "gpt_neo", "gpt_neox", "gptj", "opt", "phi"}
     | {"codegen", "mpt", "starcoder2", "xglm"}
 )
-"""Types of models whose MLP has two matrices; that of all others has three, one of them a gate."""
+"""Model types whose MLP has two matrices; all others have three, one of them a gate."""
 
 FORWARD_AND_BACKWARD = 3
-"""Backward, each product is two: a gradient of its input and one of its weights."""
+"""Backward has two products for each forward one: the gradients of input and weights."""
 
 
 def parameters_of(config: Any) -> dict[str, Any]:
@@ -44,13 +44,13 @@ class _Config:
         self._config = config
 
     def optional(self, name: str) -> Any:
-        """Return a value, None if there is none."""
+        """Return a value, or None if missing."""
         if isinstance(self._config, Mapping):
             return self._config.get(name)
         return getattr(self._config, name, None)
 
     def count(self, name: str) -> int:
-        """Return a number that there has to be."""
+        """Return a required number."""
         value = self.optional(name)
         if not isinstance(value, int) or value < 1:
             raise ValueError(
@@ -61,7 +61,7 @@ class _Config:
 
 
 def _attention(model: _Config, layers: int) -> dict[str, Any]:
-    """Return which layers have windows or chunks."""
+    """Return the sizes and layer shares of windows and chunks."""
     for name in ("kv_lora_rank", "attn_layer_period", "linear_conv_kernel_dim", "state_size"):
         if model.optional(name):
             raise ValueError(
@@ -87,7 +87,7 @@ def _attention(model: _Config, layers: int) -> dict[str, Any]:
 
 
 def _mlp(model: _Config, hidden: int, layer: int) -> int:
-    """Return the weights that a token meets in a layer's MLP."""
+    """Return the number of active weights per token in a layer's MLP."""
     matrices = 2 if model.optional("model_type") in PLAIN_MLPS else 3
     dense = model.optional("intermediate_size") or model.optional("n_inner")
     dense = dense or model.optional("ffn_dim") or 4 * hidden
@@ -105,7 +105,7 @@ def _mlp(model: _Config, hidden: int, layer: int) -> int:
 
 
 def _has_experts(model: _Config, layer: int) -> bool:
-    """Whether a layer has experts, in a model that has some."""
+    """Return whether a layer of a model with experts has experts."""
     if (layers := model.optional("moe_layers")) is not None:
         return layer in layers
     if layer in (model.optional("mlp_only_layers") or ()):

@@ -1,4 +1,4 @@
-"""What sharing saves, and who shares how much with whom."""
+"""The report on shared prefixes: tokens saved, and the rows that share them."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ if TYPE_CHECKING:
     from fastcollate.plan.tree_plan import TreeNodes
 
 SHOWN_NODES = 8
-"""How many shared runs of tokens a printed report shows."""
+"""Number of shared runs of tokens in a printed report."""
 
 SHOWN_ROWS = 12
-"""How many rows of each."""
+"""Number of rows shown for each."""
 
 
 class SharedTokens(NamedTuple):
-    """Tokens that several rows have in common.
+    """A run of tokens shared by several rows.
 
     Attributes
     ----------
     rows : tuple of int
         The rows, in ascending order.
     start : int
-        Where the tokens begin in these rows.
+        Position of the first token in these rows.
     length : int
-        How many there are.
+        Number of tokens.
     """
 
     rows: tuple[int, ...]
@@ -38,7 +38,7 @@ class SharedTokens(NamedTuple):
 
     @property
     def saved(self) -> int:
-        """How many tokens need not be computed again."""
+        """Number of tokens saved by sharing."""
         return self.length * (len(self.rows) - 1)
 
     def __str__(self) -> str:
@@ -51,18 +51,18 @@ class SharedTokens(NamedTuple):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class TreeReport:
-    """Sizes before and after sharing, and who shares what. ``str(report)`` is a table.
+    """Sizes before and after sharing, and shared runs of tokens. ``str(report)`` is a table.
 
     Attributes
     ----------
     num_rows, num_trees : int
-        How many there are; rows of different trees share nothing.
+        Number of rows and of trees; rows of different trees share nothing.
     depth, forks : int
-        Nodes on the longest way through a tree, and nodes after which rows go on differently.
+        Nodes on the longest path through a tree, and nodes with several children.
     tokens_before, tokens_after : int
-        Tokens of all rows, and those that are left if each shared one is counted once.
+        Tokens of all rows, and the number counting shared tokens once.
     attention_pairs_before, attention_pairs_after : int
-        The same of pairs of tokens that attention looks at.
+        The same for pairs of tokens in attention.
     nodes : TreeNodes
         The nodes of the trees.
     """
@@ -79,7 +79,7 @@ class TreeReport:
 
     @property
     def metrics(self) -> dict[str, float]:
-        """The sizes, flat and ready to be logged.
+        """The sizes as a flat dict for logging.
 
         Returns
         -------
@@ -103,16 +103,16 @@ class TreeReport:
 
     @property
     def shared(self) -> list[SharedTokens]:
-        """All tokens that several rows have in common, those first that save most."""
+        """All shared runs of tokens, largest saving first."""
         return self.largest(None)
 
     @property
     def num_shared(self) -> int:
-        """How many of `shared` there are."""
+        """Number of items of `shared`."""
         return int(np.count_nonzero(self.nodes.num_rows > 1))
 
     def largest(self, count: int | None) -> list[SharedTokens]:
-        """Return the first of `shared`."""
+        """Return the first `count` items of `shared`."""
         nodes = self.nodes
         saved = nodes.lengths * (nodes.num_rows - 1)
         order = np.argsort(-saved, kind="stable")
