@@ -867,8 +867,8 @@ class Batch(Mapping[str, Any], Generic[Array]):
         Raises
         ------
         TypeError
-            If the outputs are NumPy arrays, or `non_blocking` is no bool (a dtype, for instance,
-            cannot be passed: dtypes stay those of the batch).
+            If the outputs are NumPy arrays, or `non_blocking` is no bool (dtypes cannot be
+            changed here).
         """
         check_bool("non_blocking", non_blocking)
         return moved(self, device, non_blocking)

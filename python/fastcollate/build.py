@@ -120,8 +120,9 @@ def build_batch(
 ) -> Batch:
     """Build one training batch from ragged rows.
 
-    ``B`` is the number of rows, ``W`` the longest row and ``R`` the longest response. The default
-    is a left-padded block, with response-aligned fields right-aligned (see `layout`)::
+    ``B`` is the number of rows, ``W`` the length of the longest row and ``R`` that of the longest
+    response. By default, rows are left-padded and response-aligned fields right-aligned (see
+    `layout`)::
 
         input_ids       | PAD PAD  p   p   r   r  |      loss_mask  |  0   r   r  |
                         |  p   p   p   r   r   r  |                 |  r   r   r  |
@@ -229,9 +230,8 @@ def build_batch(
     Batch
         ``input_ids`` and ``attention_mask``, int64 (B, W); ``response_mask``, int64 (B, R);
         ``position_ids`` and ``labels``, int64 (B, W), if requested; ``loss_mask``, ``rewards`` and
-        ``logprobs``, float32 (B, R) with zeros on padding, if given; and those of `fields`. Dtypes
-        are the default ones. For the other layouts see :class:`Jagged`, :class:`Packed` and
-        :class:`Tree`.
+        ``logprobs``, float32 (B, R) with zeros on padding, if given; and those of `fields`. Other
+        dtypes by `dtypes`; for other shapes see :class:`Jagged`, :class:`Packed` and :class:`Tree`.
 
     Raises
     ------

@@ -52,7 +52,7 @@ class Spans(NamedTuple):
         is_inside = (index >= 0) & (places < (self.places + self.lengths)[index])
         places, index = places[is_inside], index[is_inside]
         rows, tokens = self.rows[index], self.starts[index] + places - self.places[index]
-        order = np.lexsort((tokens, rows))  # parts of a row may lie in any order
+        order = np.lexsort((tokens, rows))  # parts of a row may be in any order
         return rows[order], tokens[order], places[order]
 
     def counts_in(self, places: Integers, num_rows: int) -> Integers:
