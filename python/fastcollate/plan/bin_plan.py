@@ -180,7 +180,7 @@ class BinPlan(Table):
 
     @property
     def is_split(self) -> bool:
-        """Whether a sequence lies in several pieces."""
+        """True if a sequence is split into several pieces."""
         return len(self.indices) > self.num_sequences
 
     @property

@@ -281,9 +281,9 @@ def merge_turns(
         Realign also if the prompt differs at most this many tokens before the end of the last
         response. A difference inside the first prompt of a row is never realigned.
     fork_threshold
-        A turn starts a new row instead of being realigned from this many tokens; None for no bound.
-        With ``mask_drift="tail"``, tokens of the row from the first difference (TRL's rule and
-        default); with ``mask_drift="response"``, tokens of the turn's own response (slime's).
+        At this many tokens or more, a turn starts a new row instead of being realigned; None for no
+        bound. With ``mask_drift="tail"``, tokens of the row from the first difference (TRL's rule
+        and default); with ``mask_drift="response"``, tokens of the turn's own response (slime's).
     merge_rewards
         The reward of a row of several turns if `build_batch` gets one number per turn; stored in
         the plan. ``"error"``: the last turn's number, and an error if that of an earlier turn is

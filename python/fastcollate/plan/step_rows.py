@@ -52,7 +52,7 @@ class StepRows(NamedTuple):
 
     @property
     def knows_trajectories(self) -> bool:
-        """Whether the trajectories of rows are known."""
+        """True if the trajectories of rows are known."""
         known = (self.trajectory_ids, self.is_last_step, self.merge)
         return any(one is not None for one in known)
 
