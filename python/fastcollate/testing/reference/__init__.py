@@ -1,8 +1,8 @@
 """Plain implementations of fastcollate's contracts: slow or simple, and right.
 
-`build_batch_loops` and `build_batch_numpy` were written apart from each other and from the Rust
-code, so what all three agree on is unlikely to be wrong. They trust their input: what is an error
-in `fastcollate.build_batch` is not looked for here.
+`build_batch_loops` and `build_batch_numpy` were written independently of each other and of the Rust
+code, so a result on which all three agree is unlikely to be wrong. They do not validate their
+input, as `fastcollate.build_batch` does.
 """
 
 from fastcollate.testing.reference.advantages import (

@@ -1,4 +1,4 @@
-"""Which positions of packed rows a context-parallel rank has, chunk by chunk."""
+"""The positions of packed rows on a context-parallel rank, chunk by chunk."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from fastcollate.testing.reference.reading import Array, dtype_name, readable
 
 
 def cp_columns_loops(batch: Mapping[str, Any], cp_size: int, cp_rank: int) -> list[list[int]]:
-    """List the columns of each packed row that a rank has, in order.
+    """List a rank's columns of each packed row, in order.
 
     Parameters
     ----------
     batch
-        The outputs of a packed batch: ``row_cu_seqlens_padded`` (or ``row_cu_seqlens``, where no
-        place was rounded) say where places begin. What lies after the last is a place, too.
+        The outputs of a packed batch: ``row_cu_seqlens_padded`` (or ``row_cu_seqlens``, if nothing
+        was rounded) are the offsets of segments. Columns after the last are a segment, too.
     cp_size, cp_rank
-        As `fastcollate.parallel.cp_split`.
+        As in `fastcollate.parallel.cp_split`.
 
     Raises
     ------
     ValueError
-        If a place cannot be cut into chunks of one length.
+        If a segment cannot be cut into chunks of one length.
     """
     boundaries = batch.get("row_cu_seqlens_padded", batch["row_cu_seqlens"])
     width = batch["input_ids"].shape[1]
@@ -52,7 +52,7 @@ def cp_columns_loops(batch: Mapping[str, Any], cp_size: int, cp_rank: int) -> li
 def cp_split_loops(
     batch: Mapping[str, Any], keys: Iterable[str], cp_size: int, cp_rank: int
 ) -> dict[str, Any]:
-    """Take a rank's positions of the outputs that have a value per position, which `keys` names."""
+    """Select a rank's positions of the outputs `keys`, which have a value per position."""
     rows = cp_columns_loops(batch, cp_size, cp_rank)
     out = dict(batch)
     for key in keys:

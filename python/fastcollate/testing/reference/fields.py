@@ -19,7 +19,7 @@ def field_outputs(
     sampled: Sequence[Sequence[Any]],
     streams: Grid | None = None,
 ) -> dict[str, Any]:
-    """Build the outputs of one item of `fields`: its own and what comes with it.
+    """Build the outputs of one item of `fields`: its own and accompanying ones.
 
     `streams` has the places of values of whole sequences, if they are not those of tokens.
     """
@@ -48,7 +48,7 @@ def refuse_lost(
     dtype: str,
     sampled: Sequence[Sequence[Any]],
 ) -> None:
-    """Raise a ValueError where there is no prompt to hold a first value that is not the fill."""
+    """Raise a ValueError for a first value that is not the fill in a row without a prompt."""
     for index, (places, row) in enumerate(zip(answers.places, rows, strict=True)):
         is_headless = tokens.lens[index] == answers.lens[index] > 0 and places[0] is None
         if is_headless and sampled[index][0]:
@@ -83,7 +83,7 @@ def _routed_experts(key: str, field: Any, tokens: Grid) -> dict[str, Any]:
 
 
 def smallest_dtype(largest: int) -> str:
-    """Name the dtype of expert indices up to the largest."""
+    """Return the name of the smallest dtype for expert indices up to `largest`."""
     if largest < 2**8:
         return "uint8"
     return "int16" if largest < 2**15 else "int32"
@@ -110,18 +110,18 @@ def _per_row(key: str, field: Any) -> dict[str, Any]:
 
 
 def is_of_streams(field: Any) -> bool:
-    """Tell fields with one value per token of whole sequences."""
+    """Return True for fields with one value per token of whole sequences."""
     return type(field).__name__ == "Field" and field.align == "sequence"
 
 
 def is_of_objects(field: Any) -> bool:
-    """Tell values that are kept as they are."""
+    """Return True for fields whose values are kept unchanged."""
     first = next(iter(field.values), None)
     return field.dtype is object or isinstance(first, (str, bytes, dict))
 
 
 def _trailing_shape(rows: Sequence[Any]) -> tuple[int, ...]:
-    """Take the shape of a token's values from the first row that has one: [] has not."""
+    """Return the shape of a token's values from the first row that is not []."""
     for row in rows:
         shape: tuple[int, ...] = np.shape(row)
         if shape != (0,):
@@ -140,7 +140,7 @@ def _typed(placed: list[Any], dtype: str, grid: Grid, trailing: tuple[int, ...])
 
 
 def cast(values: Any, dtype: str) -> Any:
-    """Convert to an array or, as NumPy has no bfloat16, to a tensor of that."""
+    """Convert to an array or, for bfloat16, which NumPy lacks, to a tensor."""
     if dtype not in ("float16", "bfloat16"):
         return np.array(values, dtype)
     single: Array = np.array(values, np.float32)
@@ -152,7 +152,7 @@ def cast(values: Any, dtype: str) -> Any:
 
 
 def _name(dtype: Any) -> str | None:
-    """Name a dtype that is given by name, as torch's or as NumPy's."""
+    """Return the name of a dtype given as a name, torch's or NumPy's."""
     if dtype is None:
         return None
     name = str(dtype).removeprefix("torch.")

@@ -1,4 +1,4 @@
-"""Where rows lie in an output."""
+"""The positions of rows in an output."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ class Grid(NamedTuple):
 
 
 class Grids(NamedTuple):
-    """Where the values of a batch lie."""
+    """The positions of a batch's values."""
 
     tokens: Grid
     answers: Grid
     """Of response tokens, in outputs that are aligned with responses."""
     before: Grid
-    """Of each token the place of the one in front of it, if the model sees that there."""
+    """For each token, the place of the preceding one in its sequence, if any."""
 
 
 _OPTIONS = (
@@ -79,7 +79,7 @@ def grids_of(
 
 
 def grids(tokens: Grid, answers: Grid) -> Grids:
-    """Add where the token in front of each lies."""
+    """Add the places of preceding tokens."""
     before: list[list[Place | None]] = [[None, *row][: len(row)] for row in tokens.places]
     return Grids(tokens, answers, tokens._replace(places=before))
 

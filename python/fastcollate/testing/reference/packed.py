@@ -25,7 +25,7 @@ Bins: TypeAlias = Sequence[Sequence[Part]]
 
 
 class Segment(NamedTuple):
-    """What attends to itself alone."""
+    """A span that attends only to itself."""
 
     length: int
     """Tokens."""
@@ -34,7 +34,7 @@ class Segment(NamedTuple):
 
 
 class Packing(NamedTuple):
-    """Where sequences lie in packed rows."""
+    """The positions of sequences in packed rows."""
 
     prompt_lens: list[int]
     response_lens: list[int]
@@ -125,7 +125,7 @@ def segments_of(packing: Packing) -> list[list[Segment]]:
             segments.append(Segment(rest, rest))
         elif rest > 0 and packing.padding_as == "last_segment" and segments:
             length, place = segments.pop()
-            # Without rounding, a place is as long as what is in it.
+            # Without rounding, a segment has no padding.
             length += rest if packing.multiple == 1 else 0
             segments.append(Segment(length, place + rest))
         rows.append(segments)
@@ -133,7 +133,7 @@ def segments_of(packing: Packing) -> list[list[Segment]]:
 
 
 def packed_outputs(packing: Packing, tokens: Grid, position_ids: str | None) -> dict[str, Any]:
-    """Build the outputs that say where sequences lie."""
+    """Build the outputs for the positions of sequences."""
     rows = segments_of(packing)
     ids = [[sequence] * count for sequence, count in enumerate(tokens.lens)]
     outputs = {
@@ -148,7 +148,7 @@ def packed_outputs(packing: Packing, tokens: Grid, position_ids: str | None) -> 
 
 
 def _boundaries(rows: list[list[int]], suffix: str) -> dict[str, Any]:
-    """Say where spans begin: in the batch laid end to end, and in each row."""
+    """Return the offsets of spans: over the flattened batch, and in each row."""
     lengths = [length for row in rows for length in row]
     return {
         f"cu_seqlens{suffix}": _running(lengths),

@@ -1,4 +1,4 @@
-"""The packed layout in NumPy: what the benchmarks compare with."""
+"""The packed layout in NumPy: the peer in benchmarks."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ def build_packed_numpy(
     Returns
     -------
     dict[str, object]
-        As `build_batch_loops` in the packed layout, with the default tail. This is the fastest that
-        we could write with NumPy, and so the peer in the benchmarks.
+        As `build_batch_loops` in the packed layout, with the default tail. The fastest NumPy
+        version we found, and so the peer in the benchmarks.
     """
     # Measured on 1,024 rows, prompts of 50 to 1,000 and responses of 50 to 2,000 tokens in lists
     # (1.6 M tokens), 103 rows of 16,369, two cores, NumPy 2.4, medians of 7. What lost

@@ -1,4 +1,4 @@
-"""How sequences are packed into bins, in loops over items and bins."""
+"""Packing of sequences into bins, in loops over items and bins."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from operator import add
 from typing import Any, NamedTuple
 
 Piece = tuple[int, int, int]
-"""A sequence, where the piece begins in it, and its tokens."""
+"""A sequence, the offset of the piece in it, and the piece's tokens."""
 
 Bin = list[int]
 """The items of a bin, by index, in the order in which they were placed."""
 
 
 class Item(NamedTuple):
-    """What is in one bin as a whole. Also: what a bin may hold at most."""
+    """An item that is packed as a whole. Also: the limits of a bin."""
 
     size: int
     sequences: int
@@ -24,13 +24,13 @@ class Item(NamedTuple):
 
 
 class Problem(NamedTuple):
-    """Items, and what bins may hold of them."""
+    """Items and the limits of bins."""
 
     items: list[Item]
     limit: Item
 
     def has_room(self, contents: Bin, *more: int) -> bool:
-        """Whether a bin can take more items."""
+        """Return True if a bin has room for more items."""
         held = [self.items[i] for i in (*contents, *more)]
         return (
             sum(item.size for item in held) <= self.limit.size
@@ -43,7 +43,7 @@ class Problem(NamedTuple):
         return sum(self.items[i].size for i in contents)
 
     def longest(self, *, last: bool) -> list[int]:
-        """Return items by size, the largest first, of equal ones the last or the first."""
+        """Return items by descending size; of equal ones, the last or the first comes first."""
         tie = -1 if last else 1
         return sorted(range(len(self.items)), key=lambda i: (-self.items[i].size, tie * i))
 
@@ -108,7 +108,7 @@ def mffd_loops(problem: Problem) -> list[Bin]:
     tiny = [i for i in order if capacity >= 6 * sizes[i]]
     bins = [[item] for item in large]
 
-    # A medium item each, the largest that there is room for.
+    # A medium item each, the largest that fits.
     without_medium = []
     for contents in bins:
         chosen = next((i for i in medium if problem.has_room(contents, i)), None)
@@ -118,14 +118,14 @@ def mffd_loops(problem: Problem) -> list[Bin]:
             medium.remove(chosen)
             contents.append(chosen)
 
-    # From the last bin on, two small items: the smallest, and the largest that goes with it.
+    # From the last bin on, two small items: the smallest, and the largest that fits with it.
     for contents in reversed(without_medium):
         if len(small) >= 2 and problem.has_room(contents, *small[:2]):
             contents.append(small.pop(0))
             contents.append(next(i for i in reversed(small) if problem.has_room(contents, i)))
             small.remove(contents[-1])
 
-    # Whatever there is room for, the largest first.
+    # Any items that fit, the largest first.
     rest = sorted(medium + small + tiny, key=lambda i: (-sizes[i], i))
     for contents in bins:
         while (
@@ -269,17 +269,17 @@ def pack_loops(
     Parameters
     ----------
     lengths, capacity, max_sequences, min_bins, bins_multiple_of, grow_by, max_cost
-        As of :func:`fastcollate.planning.pack`.
+        As in :func:`fastcollate.planning.pack`.
     algorithm
         Its name; ``"concat"`` takes `max_sequences` and `multiple` only.
     multiple
-        What places are rounded up to.
+        Lengths are rounded up to a multiple of this.
     groups
         Names of the groups that stay together.
     oversize
         ``"own_bin"``, ``"split"`` or ``"error"``.
     cost
-        What a sequence of so many tokens costs.
+        Returns the cost of a sequence of the given length.
 
     Returns
     -------
@@ -289,7 +289,7 @@ def pack_loops(
     Raises
     ------
     ValueError
-        If something exceeds a bin and may not, or there are too few items for all bins.
+        If an item exceeds a bin under ``"error"``, or there are too few items for all bins.
     """
     if algorithm == "concat":
         found = concat_loops(lengths, capacity, multiple=multiple, max_sequences=max_sequences)

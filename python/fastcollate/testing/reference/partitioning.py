@@ -1,4 +1,4 @@
-"""How sequences are parted, with lists of sets and searches through all of them."""
+"""Partitioning of sequences, with lists of sets and linear searches."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ Part = list[int]
 
 
 class _Set(NamedTuple):
-    """What goes to one part, by the order in which sets are compared."""
+    """The items of one part, with the comparison order of sets."""
 
     sum: Any
     size: int
@@ -18,7 +18,7 @@ class _Set(NamedTuple):
 
 
 class _State:
-    """As many sets as parts, heaviest first. Less is what differs more, then what is heavier."""
+    """One set per part, heaviest first. Ordered by descending spread, then descending weight."""
 
     def __init__(self, sets: list[_Set]) -> None:
         self.sets = sorted(sets, reverse=True)
@@ -31,7 +31,7 @@ class _State:
 
 
 def karmarkar_karp_loops(weights: Sequence[Any], k: int, equal_size: bool = False) -> list[Part]:
-    """Part items by the largest differencing method, as verl's ``karmarkar_karp`` does.
+    """Partition items by the largest differencing method, as verl's ``karmarkar_karp``.
 
     Weights are added in their own arithmetic, in the order in which a set grows. Every merge
     touches all sets, as verl's does, and takes about as long.
@@ -39,11 +39,11 @@ def karmarkar_karp_loops(weights: Sequence[Any], k: int, equal_size: bool = Fals
     Parameters
     ----------
     weights
-        What items weigh: numbers, or what can be added and compared like them.
+        Weights of items: numbers, or objects that can be added and compared like them.
     k
         Number of parts.
     equal_size
-        Whether all parts have as many items; then `k` divides their number.
+        If True, all parts have equally many items; `k` divides their number.
 
     Returns
     -------
@@ -70,7 +70,7 @@ def karmarkar_karp_loops(weights: Sequence[Any], k: int, equal_size: bool = Fals
 
 
 def lpt_loops(weights: Sequence[float], k: int, equal_size: bool = False) -> list[Part]:
-    """Give each item, the heaviest first, to the part with the least so far."""
+    """Assign each item, the heaviest first, to the lightest part so far."""
     parts: list[Part] = [[] for _ in range(k)]
     loads = [0.0] * k
     for item in sorted(range(len(weights)), key=lambda item: (-weights[item], item)):
@@ -84,7 +84,7 @@ def lpt_loops(weights: Sequence[float], k: int, equal_size: bool = False) -> lis
 
 
 def lpt_swap_loops(weights: Sequence[float], k: int, equal_size: bool = False) -> list[Part]:
-    """Let the heaviest part of these exchange items with the lightest, as long as that helps."""
+    """Swap items between the heaviest part and the lightest, as long as that helps."""
     parts = lpt_loops(weights, k, equal_size)
     while True:
         loads = [sum(weights[item] for item in part) for part in parts]
@@ -111,7 +111,7 @@ def lpt_swap_loops(weights: Sequence[float], k: int, equal_size: bool = False) -
 def searched_parts_loops(
     costs: Sequence[Any], lengths: Sequence[int], capacity: int, first: int, step: int
 ) -> list[Part] | None:
-    """Part items by cost, in the first number of parts of which none is too long.
+    """Partition items by cost into the first number of parts of which none is too long.
 
     From 256 steps on, numbers are left out: the stride doubles until the parts do; what lies
     between that number and the one before is bisected, down to a 128th.
@@ -144,7 +144,7 @@ def searched_parts_loops(
 def parts_within(
     costs: Sequence[Any], lengths: Sequence[int], capacity: int, count: int
 ) -> list[Part] | None:
-    """Return so many parts, unless one is too long."""
+    """Return `k` parts, unless one is too long."""
     parts = [sorted(part) for part in karmarkar_karp_loops(costs, count)]
     if all(sum(lengths[item] for item in part) <= capacity for part in parts):
         return parts
@@ -160,7 +160,7 @@ def micro_batches_loops(
     min_bins: int,
     cost: Callable[[int], Any],
 ) -> list[list[Part]] | None:
-    """Split sequences into micro-batches: of each rank a list; None if there are too few."""
+    """Split sequences into micro-batches, a list per rank; None if there are too few."""
     costs = [cost(length) for length in lengths]
     per_rank = min_bins
     while per_rank % multiple_of or per_rank * dp_size * capacity < sum(lengths):
@@ -183,7 +183,7 @@ def micro_batches_loops(
 
 
 def ordered(parts: list[Part], order: str) -> list[Part]:
-    """Bring parts, the costliest of which are first, into another order."""
+    """Reorder parts, which come costliest first."""
     if order == "small_ends":
         left: list[Part] = []
         right: list[Part] = []

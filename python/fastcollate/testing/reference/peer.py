@@ -1,4 +1,4 @@
-"""The left layout in NumPy: what the benchmarks compare with."""
+"""The left layout in NumPy: the peer in benchmarks."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ def build_batch_numpy(
 ) -> dict[str, Array]:
     """Build the left layout with one NumPy slice write per row and array.
 
-    Same arguments, but for layouts, and results as `build_batch_loops`. This is the fastest that we
-    could write with NumPy, and so the peer in the benchmarks.
+    Same arguments, except layouts, and results as `build_batch_loops`. The fastest NumPy version we
+    found, and so the peer in the benchmarks.
     """
     # Measured on 1,500 rows, prompts of 100 to 2,000 and responses of 100 to 4,000 tokens (4.7 M
     # tokens), two cores, NumPy 2.4, medians of 7; all six outputs take 266 ms from lists and
@@ -90,7 +90,7 @@ def _ones_from(starts: list[int], width: int) -> Array:
 
 
 def assignable(row: Any, dtype: type[np.generic]) -> Any:
-    """Give the fastest thing to assign to a slice of that dtype."""
+    """Return the form of a row that is fastest to assign to a slice of that dtype."""
     if isinstance(row, (list, tuple)):
         return np.fromiter(row, dtype, len(row))
     return readable(row)

@@ -1,4 +1,4 @@
-"""Every kind of input as rows that NumPy and Python loops can read."""
+"""Conversion of every kind of input to rows for NumPy and Python loops."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Field: TypeAlias = "Rows | Sequence[float]"
 
 
 def rows_of(column: Any) -> Any:
-    """Give a sequence of rows: nested tensors, Arrow arrays and `Ragged` are taken apart."""
+    """Return a sequence of rows, also from nested tensors, Arrow arrays and `Ragged`."""
     if getattr(column, "is_nested", False):
         return [readable(row) for row in column.unbind()]
     if hasattr(column, "to_pylist"):
@@ -35,7 +35,7 @@ def rows_of(column: Any) -> Any:
 
 
 def readable(row: Any) -> Any:
-    """Give what NumPy and Python loops can both read: tensors and array.array as arrays."""
+    """Return a row for NumPy and Python loops: tensors and array.array as arrays."""
     if hasattr(row, "detach"):
         row = row.detach().resolve_neg()
         # NumPy has no bfloat16; float32 holds all of its values.
@@ -44,12 +44,12 @@ def readable(row: Any) -> Any:
 
 
 def is_number(value: Any) -> bool:
-    """Tell a number, which may be an array of no dimension, from a row."""
+    """Return True for a number, including 0-D arrays, and False for a row."""
     return not hasattr(value, "__len__") or getattr(value, "ndim", 1) == 0
 
 
 def dtype_name(value: Any) -> str:
-    """Name the dtype of an array or tensor, in the same words for both."""
+    """Return the dtype name of an array or tensor, the same for both."""
     return _named(value.dtype)
 
 

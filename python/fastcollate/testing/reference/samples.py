@@ -1,4 +1,4 @@
-"""Batches of samples, which are rows as dicts, one by one."""
+"""Batches of samples (rows as dicts), one by one."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def collate_loops(
     fields: Mapping[str, Any] | None = None,
     **options: Any,
 ) -> dict[str, Any]:
-    """Take every sample apart into a prompt and a response, and build the batch of them.
+    """Split every sample into a prompt and a response, and build their batch.
 
     Parameters
     ----------
@@ -29,7 +29,7 @@ def collate_loops(
         as `fastcollate.Collator`. The numbers are Python's. Or pairs of ``prompt_ids``,
         ``chosen_ids`` and ``rejected_ids``, without fields.
     fields
-        Fields by their keys, which hold the samples' key in place of their rows.
+        Fields by key, with the samples' key in place of rows.
     **options
         More arguments of `build_batch_loops`.
 
@@ -60,7 +60,7 @@ def collate_loops(
 
 
 def _rows_of_pairs(pairs: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Return two samples of each pair: all that are chosen come first."""
+    """Return the two samples of each pair, all chosen ones first."""
     rows = []
     for key in ("chosen_ids", "rejected_ids"):
         for pair in pairs:
@@ -71,7 +71,7 @@ def _rows_of_pairs(pairs: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _parts(sample: Mapping[str, Any]) -> tuple[Any, Any, list[int] | None]:
-    """Return prompt and response, and which tokens of the response train."""
+    """Return prompt, response and loss mask."""
     if "prompt" in sample:
         return sample["prompt"], sample["response"], None
     ids = sample["input_ids"]

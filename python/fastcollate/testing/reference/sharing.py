@@ -12,12 +12,12 @@ from fastcollate.testing.reference.reading import Rows, readable, rows_of
 
 
 class PrefixTrie(NamedTuple):
-    """Rows whose common beginnings have one position for each token."""
+    """Rows whose common prefixes have one position per token."""
 
     order: list[int]
     """The rows in the order of their tokens."""
     tokens: list[int]
-    """The token at each position. Those of a row that others do not have follow each other."""
+    """The token at each position. A row's own tokens are contiguous."""
     parents: list[int]
     """The position of the token before it, -1 for first ones."""
     paths: list[list[int]]
@@ -25,7 +25,7 @@ class PrefixTrie(NamedTuple):
 
     @property
     def shared(self) -> list[int]:
-        """How many positions each row, in order, has in common with the row before it."""
+        """Number of positions that each row, in order, shares with the row before it."""
         shared = []
         before: list[int] = []
         for row in self.order:
@@ -37,7 +37,7 @@ class PrefixTrie(NamedTuple):
 
     @property
     def depths(self) -> list[int]:
-        """How many tokens stand before each position."""
+        """Depth of each position: the number of tokens before it."""
         depths: list[int] = []
         for parent in self.parents:
             depths.append(0 if parent < 0 else depths[parent] + 1)
@@ -53,7 +53,7 @@ class PrefixTrie(NamedTuple):
         return mask
 
     def tokens_of(self, rows: Iterable[int]) -> int:
-        """Count the tokens of some rows, those that they have in common once."""
+        """Count the tokens of some rows, shared ones once."""
         return len({position for row in rows for position in self.paths[row]})
 
 
@@ -65,17 +65,17 @@ def prefix_tree_loops(
     uids: Sequence[Any] | None = None,
     same_inputs: Sequence[Any] | None = None,
 ) -> PrefixTrie:
-    """Find the tokens that rows begin with in common, token by token.
+    """Find the common prefixes of rows, token by token.
 
     Parameters
     ----------
     prompts, responses, share, uids, same_inputs
-        As `fastcollate.planning.prefix_tree`, but for ids, which need a hash.
+        As in `fastcollate.planning.prefix_tree`, but ids must be hashable.
 
     Returns
     -------
     PrefixTrie
-        The rows' order, and a position for each token that is left.
+        The rows' order, and a position for each distinct token.
     """
     prompt_ids = [[int(token) for token in readable(row)] for row in rows_of(prompts)]
     response_ids = [[int(token) for token in readable(row)] for row in rows_of(responses)]
@@ -110,7 +110,7 @@ def _added(trie: PrefixTrie, tokens: list[int], path: list[int]) -> list[int]:
 
 
 def _add_group(trie: PrefixTrie, rows: dict[int, list[int]]) -> None:
-    """Add rows that share all that they can."""
+    """Add rows that share their common prefixes."""
     root: dict[Any, Any] = {}
     for row, stream in rows.items():
         node = root

@@ -13,14 +13,14 @@ from fastcollate.testing.reference.sharing import PrefixTrie
 
 
 class TreeBatch(NamedTuple):
-    """Where the rows of a trie lie in bins."""
+    """The positions of a trie's rows in bins."""
 
     bins: list[list[int]]
     """The rows of each."""
     paths: list[list[Place]]
     """The place of each token of each row, in the order of the input."""
     tokens: Grid
-    """The same, of tokens in common for the first of their rows alone."""
+    """The same, with shared tokens only in the first of their rows."""
     answers: Grid
     streams: Grid
     """Of tokens, if each row were by itself."""
@@ -41,7 +41,7 @@ def tree_batch_of(
     trie
         The rows.
     response_lens
-        How many tokens of each are its response.
+        Response tokens of each row.
     bins
         The rows of each bin, in any order; None for one bin of all.
     multiple_of, pad_to
@@ -86,7 +86,7 @@ def tree_grids(batch: TreeBatch) -> Grids:
 def tree_outputs(
     batch: TreeBatch, rows: Sequence[Sequence[Any]], position_ids: str | None
 ) -> dict[str, Any]:
-    """Build the outputs that say where rows lie, and what predicts their response tokens."""
+    """Build the outputs for positions of rows and for predictors of their response tokens."""
     bins, width = batch.tokens.shape
     ends = np.tile(np.arange(1, width + 1, dtype=np.int32), (bins, 1))
     for path in batch.paths:
@@ -114,5 +114,5 @@ def tree_outputs(
 
 
 def stream_offsets(batch: TreeBatch) -> dict[str, Any]:
-    """Say where the rows of fields of whole sequences begin."""
+    """Return the row offsets of fields of whole sequences."""
     return {"sequence_offsets": np.cumsum([0, *batch.streams.lens], dtype=np.int64)}

@@ -26,17 +26,17 @@ def gather_loops(
     Parameters
     ----------
     batch
-        A batch, of which the masks or the offsets say where its tokens lie. Of the packed layout,
-        the grids that it was built by.
+        A batch, whose masks or offsets give the positions of tokens. For the packed layout, the
+        grids by which it was built.
     x
-        One value for every place of the batch's response-aligned outputs (`of` is "response") or of
+        One value per position of the batch's response-aligned outputs (`of` is "response") or of
         ``input_ids`` (`of` is "sequence"); may have trailing dimensions.
     shift
         "next_token" if the value at a token is about the next one, as log-probabilities taken from
         logits are.
     missing
-        What tokens get that have no value: the first of a response without a prompt, or of the
-        part of a split sequence.
+        The value of tokens without one: the first of a response without a prompt, or of the part of
+        a split sequence.
 
     Returns
     -------
@@ -69,12 +69,12 @@ def gather_merged_loops(
     batch, x, of, shift
         As `gather_loops`.
     merged
-        What the rows of the batch are made of.
+        The turns of the batch's rows.
     per
         "turn": one row for every turn there was, with all tokens of its response. "row": one row
         for every row of the batch, without its observations.
     missing
-        What tokens get that are in no row, and the first of a response without a prompt.
+        The value of tokens that are in no row, and of the first of a response without a prompt.
 
     Returns
     -------

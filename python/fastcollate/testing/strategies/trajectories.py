@@ -179,7 +179,7 @@ def trajectories(
 
 
 def distinct(rows: list[list[int]]) -> list[list[int]]:
-    """Give equal numbers as objects of their own, but for the smallest, of which there is one."""
+    """Return rows in which equal numbers are distinct objects, except small cached ones."""
     return [[int(str(token)) for token in row] for row in rows]
 
 
