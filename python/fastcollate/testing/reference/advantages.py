@@ -20,7 +20,7 @@ def broadcast_last_step_loops(
     response_mask: Any,
     is_padding: Sequence[bool] | None = None,
 ) -> Array:
-    """Give each response token the number of its trajectory's last step.
+    """Assign to each response token the number of its trajectory's last step.
 
     Parameters
     ----------
@@ -64,7 +64,7 @@ def broadcast_last_step_loops(
 def normalize_loops(
     batch: Mapping[str, Any], advantages: Any, plan: Any, per: str, in_slots: bool
 ) -> Array:
-    """Take the mean of each boundary away and divide by the deviation; 0 where nothing is trained.
+    """Subtract the mean of each boundary and divide by the deviation; 0 on untrained tokens.
 
     Parameters
     ----------
@@ -73,7 +73,7 @@ def normalize_loops(
     advantages
         One number per response position.
     plan
-        What has the attributes of a step plan.
+        An object with the attributes of a step plan.
     per
         ``"mini_batch"``, ``"batch"`` or ``"prompt"``.
     """
@@ -137,7 +137,7 @@ def _places(batch: Mapping[str, Any]) -> list[list[_Place]]:
 
 
 def _weights(batch: Mapping[str, Any]) -> Array:
-    """Give the mask that says what is trained."""
+    """Return the mask of trained tokens."""
     for key in ("loss_mask", "response_mask"):
         if key in batch:
             weights: Array = readable(batch[key])

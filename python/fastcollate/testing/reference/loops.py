@@ -58,34 +58,34 @@ def build_batch_loops(
 ) -> dict[str, Any]:
     """Build a batch token by token, in Python loops.
 
-    Every padded row is a Python list that is filled by position and converted at the end, as
-    training frameworks do it. This is the baseline that users have today.
+    Every padded row is a Python list that is filled by position and converted at the end, as in
+    training frameworks. This is the baseline in use today.
 
     Parameters
     ----------
     prompts, responses
         B rows of token ids each. A row is a sequence of numbers, an array or a CPU tensor.
     pad_token_id
-        The id around the shorter rows.
+        The padding token.
     rewards, loss_mask, logprobs
         B rows with one value per response token; for ``rewards`` also B numbers, of which each
         lands on the last response token of its row.
     fields, position_ids, labels, layout
-        As `fastcollate.build_batch`. Labels go by the loss masks as they are in the output.
+        As in `fastcollate.build_batch`. Labels follow the loss masks as in the output.
     uids, trajectory_ids
-        They make no output. Rows of a tree may share tokens by uids.
+        They have no output. Rows of a tree may share tokens by uids.
     bins
-        Of the packed layout, what each row holds; None for all sequences in one row, in order. Of a
-        tree, the rows of each bin.
+        For the packed layout, the sequences of each row; None for all sequences in one row, in
+        order. For a tree, the rows of each bin.
     sampled
-        Of merged rows and of those of a shard: whether each response token was sampled, in a real
-        row. It is the loss mask where `loss_mask` is None.
+        For merged rows and rows of a shard: True for each response token that was sampled, in a
+        real row. It is the loss mask if `loss_mask` is None.
     is_padding
-        Of rows of a shard: whether each is padding.
+        For rows of a shard: True for padding rows.
     loss_mask_dtype
-        That of the output ``loss_mask``.
+        The dtype of the output ``loss_mask``.
     **options
-        Options of the layout, over those that it has itself.
+        Options of the layout, which override its own.
 
     Returns
     -------
@@ -95,17 +95,17 @@ def build_batch_loops(
         given ``loss_mask``, ``rewards`` and ``logprobs``, float32 ``(B, R)``, and `fields`. W is
         the longest prompt + response, R the longest response, unless fixed. In the jagged layout
         there are no masks, but offsets, and T tokens take the place of ``(B, W)``, the response
-        tokens that of ``(B, R)``. All are NumPy arrays, but for bfloat16, which are tensors, for
-        ``max_seqlen``, an int, and for arrays per row that are not joined, a list. The packed
+        tokens that of ``(B, R)``. All are NumPy arrays, except bfloat16, which are tensors,
+        ``max_seqlen``, an int, and arrays per row that are not joined, a list. The packed
         layout has no attention mask, but always ``position_ids``, ``sequence_ids`` and the
         boundaries of segments; (N, W) takes the place of all, for N rows of W positions. A tree has
-        what `fastcollate.Tree` says.
+        the outputs of `fastcollate.Tree`.
 
     Raises
     ------
     ValueError
-        If values or labels are shifted to the token in front of theirs, and a row without a prompt
-        has a first token that trains, or a first value that is not the fill.
+        If values or labels are shifted to the preceding token, and a row without a prompt has a
+        first token that trains, or a first value that is not the fill.
     """
     layout, own = layout_options(layout)
     options = own | options
@@ -192,14 +192,14 @@ def _ints(grid: Grid, rows: list[Any], pad: int) -> Array:
 
 
 def _refuse_headless(prompt_lens: list[int], weights: Any) -> None:
-    """Raise a ValueError where a first token trains that no prompt is in front of."""
+    """Raise a ValueError if a first token without a prompt trains."""
     for index, row in enumerate(weights):
         if prompt_lens[index] == 0 and len(row) > 0 and row[0] != 0:
             raise ValueError(f"no token is in front of the first one of row {index}, which trains")
 
 
 def _predicted(weights: Any, before: Grid, prompt_lens: list[int]) -> list[Any]:
-    """Take weights away from tokens that no token is in front of, in their part of a sequence."""
+    """Remove the weights of tokens without a preceding token in their part of a sequence."""
     rows = []
     for row, places, count in zip(weights, before.places, prompt_lens, strict=True):
         in_front = places[count:]
@@ -208,7 +208,7 @@ def _predicted(weights: Any, before: Grid, prompt_lens: list[int]) -> list[Any]:
 
 
 def _labels(rows: list[Any], weights: list[Any]) -> list[list[int]]:
-    """Give the ids of response tokens that train, and what is left out for all others."""
+    """Return the ids of response tokens that train, and the ignored label for all others."""
     labels = []
     for row, row_weights in zip(rows, weights, strict=True):
         first = len(row) - len(row_weights)
@@ -221,5 +221,5 @@ def _labels(rows: list[Any], weights: list[Any]) -> list[list[int]]:
 
 
 def _per_token(values: Any, count: int) -> Any:
-    """Give a value for each response token: a number per row lands on the last."""
+    """Return a value for each response token: a number per row is put on the last."""
     return [*[0.0] * (count - 1), values] if is_number(values) else readable(values)

@@ -110,7 +110,7 @@ def merge_turns_loops(
     ----------
     prompts, responses, trajectory_ids, is_last_step, policy, mask_drift, max_drift_tokens, \
     fork_threshold, merge_rewards, loss_mask, drop_untrainable
-        As `fastcollate.merge_turns`.
+        As in `fastcollate.merge_turns`.
     allow_unfinished
         Ignored: it makes no difference for valid input.
 

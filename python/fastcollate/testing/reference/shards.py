@@ -37,13 +37,13 @@ def build_shard_loops(
     Parameters
     ----------
     prompts, responses, pad_token_id, rewards, loss_mask, logprobs, fields, labels, layout
-        As `fastcollate.build_batch`, of all rows of the step.
+        As in `fastcollate.build_batch`, for all rows of the step.
     shard
-        Which rows, as `fastcollate.planning.Shard`. Padding rows train nothing, and have no routes
+        The rows, as in `fastcollate.planning.Shard`. Padding rows train nothing, and have no routes
         and no values of response tokens; synthetic ones are one padding token of prompt and one of
         response.
     sampled
-        Of merged rows, whether each response token was sampled; by default all were.
+        For merged rows, True for each response token that was sampled; by default all were.
     **options
         More arguments of `build_batch_loops`.
 
@@ -113,7 +113,7 @@ def build_shard_loops(
 
 
 def _widths(shard: Any, lens: list[int], layout: str, options: dict[str, Any]) -> dict[str, Any]:
-    """Fix the widths that the whole step has, and the bins of packed rows."""
+    """Fix the widths of the whole step, and the bins of packed rows."""
     if layout == "jagged":
         return options
     if layout == "packed":

@@ -12,26 +12,26 @@ from fastcollate.testing.reference.reading import is_number, readable, rows_of
 
 
 class Spread(list[Any]):
-    """Values per token of rows that had one number each, and whether a row had one."""
+    """Values per token of rows that had one number each, and a flag per row that had one."""
 
     given: list[bool]
 
     @classmethod
     def of(cls, rows: Sequence[Any], given: Sequence[bool]) -> Spread:
-        """Return rows with what is known of them."""
+        """Return rows with their flags."""
         spread = cls(rows)
         spread.given = list(given)
         return spread
 
 
 def held(field: Any, number: Any) -> Any:
-    """Return a number as the output holds it: floats would round large integers beside them."""
+    """Return a number in the output's type: floats would round large integers beside them."""
     is_float = field.dtype is None or "float" in str(field.dtype)
     return number if is_float else int(number)
 
 
 def numbers_of(field: Any) -> tuple[list[Any], list[bool]]:
-    """Return the number of each row, the default where it is None, and whether it is not."""
+    """Return the number of each row, the default for None, and flags of rows that have one."""
     values = [value.item() if hasattr(value, "item") else value for value in rows_of(field.rows)]
     given = [value is not None for value in values]
     return [held(field, field.default) if value is None else value for value in values], given
@@ -46,8 +46,8 @@ def values_per_token(
 ) -> Any:
     """Return a `fastcollate.Field` with a value for each of its tokens.
 
-    Numbers that are spread onto what trains are on all tokens of the response, as `Spread`. One
-    that no token takes is an error in some rows, or in all.
+    Numbers that are spread onto trained tokens are on all tokens of the response, as `Spread`. A
+    number without a token is an error in some rows, or in all.
     """
     if type(field).__name__ != "Field" or isinstance(field.rows, Spread):
         return field
@@ -72,7 +72,7 @@ def values_per_token(
 
 
 def filled(field: Any, lens: Sequence[int]) -> Any:
-    """Return a field whose rows that are None hold the default for each of so many tokens."""
+    """Return a field whose None rows hold the default for each of `lens` tokens."""
     rows = rows_of(field.rows)
     if isinstance(rows, np.ndarray) or all(row is not None for row in rows):
         return field
@@ -92,7 +92,7 @@ def filled(field: Any, lens: Sequence[int]) -> Any:
 
 
 def on_trained(key: str, field: Any, weights: Sequence[Sequence[Any]]) -> Any:
-    """Return a field of numbers that are on tokens alone whose weight is not 0."""
+    """Return a field of numbers that are only on tokens of nonzero weight."""
     if type(field).__name__ != "Field" or field.spread != "trained":
         return field
     rows = []
@@ -115,7 +115,7 @@ def merged_spread(field: Any, rows: Sequence[Any]) -> Any:
     Parameters
     ----------
     rows
-        As `MergedTurns` has them.
+        As in `MergedTurns`.
     """
     numbers, given = numbers_of(field)
     columns: list[list[Any]] = []
@@ -140,7 +140,7 @@ def merged_spread(field: Any, rows: Sequence[Any]) -> Any:
 
 
 def is_spread(field: Any) -> bool:
-    """Tell a field of one number a row, of turns that are not merged yet."""
+    """Return True for a field of one number per row, of turns that are not merged yet."""
     return (
         type(field).__name__ == "Field"
         and field.spread is not None

@@ -1,4 +1,4 @@
-"""How a step is planned, in loops over rows."""
+"""Planning of a step, in loops over rows."""
 
 from __future__ import annotations
 
@@ -63,14 +63,14 @@ def plan_step_loops(
     pad_rows
         ``"copy_first"``, ``"copy_cycle"``, ``"synthetic"`` or ``"error"``.
     shard_by
-        ``"contiguous"``, ``"strided"`` or ``"balanced"``, by `cost` of a row of so many tokens.
+        ``"contiguous"``, ``"strided"`` or ``"balanced"``, by `cost` of a row's length.
     groups
-        The rows that have to stay together.
+        The rows that must stay together.
 
     Raises
     ------
     ValueError
-        If padding is an error, and needed.
+        If padding is needed, but an error.
     """
     out = []
     for start, end in mini_batches:
@@ -147,7 +147,7 @@ def _ranks(
 
 
 def _num_filled(items: list[list[Slot]], capacity: int) -> int:
-    """Count the ranks of no more than so many rows that items need, in order."""
+    """Count the ranks of at most `capacity` rows that items need, in order."""
     ranks, rows = 0, capacity
     for item in items:
         if rows + len(item) > capacity:
@@ -157,7 +157,7 @@ def _num_filled(items: list[list[Slot]], capacity: int) -> int:
 
 
 def _in_order(items: list[list[Slot]], dp_size: int, capacity: int) -> list[list[list[Slot]]]:
-    """Give each rank about its part of the rows that are left, no more than the capacity."""
+    """Assign to each rank about its part of the remaining rows, at most the capacity."""
     ranks: list[list[list[Slot]]] = []
     left = items
     for others in reversed(range(dp_size)):
@@ -182,7 +182,7 @@ def _balanced(
     room: list[int],
     large_first: bool,
 ) -> list[list[list[Slot]]] | None:
-    """Give each item, the largest first, to the rank with the least cost that has room for it."""
+    """Assign each item, the largest first, to the rank of least cost that has room for it."""
     order = sorted(
         range(len(items)),
         key=lambda index: (-len(items[index]) if large_first else 0, -costs[index], index),
