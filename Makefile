@@ -102,7 +102,7 @@ bench-smoke: $(BUILT) ## run every benchmark once on little data, to see that it
 lint: $(BUILT) ## check formatting, lints, types and stubs
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets -- -D warnings
-	cargo clippy --package fastcollate-binding --features abi3 -- -D warnings
+	cargo clippy --package fastcollate-python --features abi3 -- -D warnings
 	$(BIN)/ruff format --check
 	$(BIN)/ruff check
 	$(BIN)/mypy

@@ -125,13 +125,11 @@ impl Idle {
     /// The smallest memory that fits and is not much too large; of several, the last used.
     pub fn take(&mut self, bytes: usize) -> Option<Memory> {
         let fitting = bytes..=bytes.saturating_mul(LARGEST_FIT).max(SMALL);
-        let mut found = None;
-        for (index, size) in self.slabs.iter().map(Memory::size).enumerate() {
-            if fitting.contains(&size) && found.is_none_or(|(least, _)| size <= least) {
-                found = Some((size, index));
-            }
-        }
-        self.remove(found?.1)
+        let sizes = self.slabs.iter().map(Memory::size).enumerate().rev();
+        let (index, _) = sizes
+            .filter(|(_, size)| fitting.contains(size))
+            .min_by_key(|&(_, size)| size)?;
+        self.remove(index)
     }
 
     fn remove(&mut self, index: usize) -> Option<Memory> {

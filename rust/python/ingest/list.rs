@@ -379,17 +379,8 @@ pub fn common_items(a: (Items, usize, usize), b: (Items, usize, usize), len: usi
         let (a_at, b_at) = (|index| a_at(a_from + index), |index| b_at(b_from + index));
         for begin in (0..len).step_by(BLOCK) {
             let block = begin..len.min(begin + BLOCK);
-            let differing = |index| a_at(index).addr() ^ b_at(index).addr();
-            let any = if block.len() == BLOCK {
-                // Four at a time: loops are not unrolled when compiled for size.
-                { block.clone().step_by(4) }.fold(0, |any, index| {
-                    let first = differing(index) | differing(index + 1);
-                    any | first | differing(index + 2) | differing(index + 3)
-                })
-            } else {
-                block.clone().fold(0, |any, index| any | differing(index))
-            };
-            if any == 0 {
+            let differing = |any, index| any | (a_at(index).addr() ^ b_at(index).addr());
+            if { block.clone() }.fold(0, differing) == 0 {
                 continue;
             }
             for index in block.start + AHEAD..len.min(block.end + AHEAD) {
