@@ -41,7 +41,7 @@ class Packing(NamedTuple):
     bins: Bins
     width: int
     multiple: int
-    """What the place of each part is a multiple of."""
+    """The place of each part is a multiple of this."""
     shift: str
     padding_as: str
 
@@ -125,7 +125,7 @@ def segments_of(packing: Packing) -> list[list[Segment]]:
             segments.append(Segment(rest, rest))
         elif rest > 0 and packing.padding_as == "last_segment" and segments:
             length, place = segments.pop()
-            # Without rounding, a segment has no padding.
+            # Without rounding, a segment's length equals its place.
             length += rest if packing.multiple == 1 else 0
             segments.append(Segment(length, place + rest))
         rows.append(segments)
