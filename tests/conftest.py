@@ -1,4 +1,4 @@
-"""What all tests share: Hypothesis profiles, the two types of array, and which need GPUs."""
+"""Shared by all tests: Hypothesis profiles, the two array types, and the marks of GPUs."""
 
 import gc
 import os
@@ -30,7 +30,7 @@ def share(tests):
 NEEDS_TORCH = pytest.mark.skipif(find_spec("torch") is None, reason="torch is not installed")
 
 
-# One per session: Hypothesis wants no fixture that is made anew for each test.
+# One per session: Hypothesis rejects fixtures that are made anew for each test.
 @pytest.fixture(scope="session", params=["numpy", pytest.param("torch", marks=NEEDS_TORCH)])
 def array_type(request):
     return request.param

@@ -1,4 +1,4 @@
-"""What the snippets of README.md and docs/*.md presume: the names that a page does not make itself.
+"""Names that the snippets of README.md and docs/*.md need but do not define.
 
 `PAGES` has a function for each page, which returns the names that are there when it begins.
 `BEFORE` has names that change on the way: those that a snippet finds which has the given text.
@@ -138,7 +138,7 @@ def balance():
     rng = np.random.default_rng(1)
 
     def compute(lengths):
-        """Take about as long as tokens say."""
+        """Take a time proportional to tokens."""
         np.zeros(int(lengths.sum()) * 8).cumsum()
 
     micro_batches = [lengths[rng.integers(0, 256, rng.integers(1, 9))] for _ in range(40)]

@@ -35,7 +35,7 @@ def plan_of(bins, multiple=1, capacity=None):
 
 @st.composite
 def bins(draw, lens, *, splits=True):
-    """Draw bins of sequences: each in one part or in several, which may lie anywhere."""
+    """Draw bins of sequences: each in one part or in several, at any positions."""
     parts = []
     for sequence, count in enumerate(lens):
         cuts = {0, count}

@@ -2,7 +2,7 @@
 
     python tests/stress_threads.py --threads 16 --seconds 600
 
-They read the same rows, which nobody changes: results are those of one thread, byte by byte. Other
+They read the same rows, which do not change: results are those of one thread, byte by byte. Other
 lists are changed by some threads while the rest reads them: then a batch has nothing but what they
 held at some time, or the call raises an error that says so.
 """
@@ -50,7 +50,7 @@ def as_bytes(value: Any) -> Any:
 
 
 class Work:
-    """What all threads share, what they do with it, and what has to come of it."""
+    """Input of all threads, their calls, and the expected results."""
 
     def __init__(self, seed: int) -> None:
         rng = np.random.default_rng(seed)
@@ -109,7 +109,7 @@ class Work:
         self.made: list[fc.Batch | None] = [None] * 4
         self.refused = Counter[str]()
 
-    # What gives the same as in one thread
+    # Calls with the same results as in one thread
 
     def build(self, index: int) -> Any:
         """Build a batch."""
@@ -138,7 +138,7 @@ class Work:
         index = random.randrange(len(self.one_thread[what]))
         assert getattr(self, what)(index) == self.one_thread[what][index], (what, index)
 
-    # What threads do to each other
+    # Interference between threads
 
     def add(self) -> None:
         """Add a row to the builder of all."""
@@ -223,7 +223,7 @@ def stress(threads: int, seconds: float, seed: int = 0) -> tuple[int, Counter[st
     Returns
     -------
     tuple
-        How many steps they took, and how often an input or `out` was found to be changed.
+        Number of steps, and of inputs or `out` found changed.
 
     Raises
     ------
@@ -305,7 +305,7 @@ def scaling(work: Work, seconds: float = 1.0) -> dict[str, float]:
 
 
 def main() -> None:
-    """Work for as long as is asked for."""
+    """Work for the given time."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--threads", type=int, default=16)
     parser.add_argument("--seconds", type=float, default=600)

@@ -26,7 +26,7 @@ DTYPES = ["float16", "float32", "float64"]
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Slots:
-    """What this module reads of a step plan."""
+    """The part of a step plan that this module reads."""
 
     rows: np.ndarray
     is_padding: np.ndarray
@@ -351,7 +351,7 @@ def test_each_boundary_is_normalised_by_itself():
 def test_loss_masks_choose_and_padding_rows_do_not_count(array_type):
     lens = [LENS[row] if row >= 0 else (1, 1) for row in PLAN.rows]
     masks = [[1.0] * response for _, response in lens]
-    masks[3] = [1.0]  # of a padding row: not to be looked at
+    masks[3] = [1.0]  # of a padding row: must not be read
     masks[0] = [0.0, 0.5]
     batch = batch_of(lens, array_type=array_type, loss_mask=masks)
     x = np.full((6, 3), np.nan, np.float32)
@@ -510,7 +510,7 @@ def test_normalising_equals_the_loops(drawn, layout, data, array_type):
 
 
 class Flagged(fc.Batch):
-    """A batch that was put together by a plan, and says so."""
+    """A batch of a plan, with its plan."""
 
     __slots__ = ("is_padding",)
 

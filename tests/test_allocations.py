@@ -1,4 +1,4 @@
-"""Lengths that somebody else says: rows without values, of which there may be any number."""
+"""Lengths given by others: any number of rows without values."""
 
 import signal
 import time

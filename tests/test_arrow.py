@@ -275,7 +275,7 @@ def test_wrong_types(array):
 
 
 class Strange:
-    """Something that says it is Arrow's."""
+    """An object that claims to be Arrow's."""
 
     def __init__(self, result):
         self.result = result

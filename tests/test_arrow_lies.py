@@ -1,4 +1,4 @@
-"""Structs of Arrow's C interface that lie: a ValueError, whatever they say."""
+"""Invalid structs of Arrow's C interface: a ValueError in every case."""
 
 import ctypes
 from ctypes import POINTER, Structure, c_char_p, c_int, c_int64, c_void_p, pointer, py_object

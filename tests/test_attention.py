@@ -1,4 +1,4 @@
-"""Attention masks of every layout are those that the definition gives, pair by pair."""
+"""Attention masks of every layout, against the definition, pair by pair."""
 
 from itertools import pairwise
 

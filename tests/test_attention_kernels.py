@@ -1,4 +1,4 @@
-"""Kernels and models give each token what it gets in its row alone, given the batch's masks."""
+"""With the batch's masks, kernels and models give each token the values of its row alone."""
 
 import pytest
 from test_attention import built

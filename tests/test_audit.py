@@ -269,7 +269,7 @@ def test_merged_turns(layout):
         assert audit.ok, audit
         assert audit.counts == {"trained": 6, "drift": 1, "dropped": 1}
     assert [(one.reason, one.position) for one in audit.spans(1)] == [("trained", 0), ("drift", 1)]
-    # The second turn's tokens as sampled differ from what the last turn's prompt says of them.
+    # The second turn's sampled tokens differ from those in the last turn's prompt.
     sampled = [[3, 4, 5], [77, 8], [9, 10], [32]]
     (found,) = merge.audit(batch, PROMPTS, sampled).findings
     assert (found[:4], found.found, found.expected) == (("altered", 1, 0, 1), 7, 77)

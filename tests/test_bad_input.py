@@ -229,7 +229,7 @@ def test_torch_rows_of_floats_are_no_token_ids():
         refuses(with_row("prompts", row), TypeError, r"prompts\[1\]", "float", "integer|token id")
 
 
-# What holds the rows
+# Containers of rows
 
 NOT_SEQUENCES = {
     "None": lambda rows: None,

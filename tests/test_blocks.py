@@ -164,7 +164,7 @@ def test_a_shard_is_that_of_all_columns(layout, data):
     )
     if fails is not None:
         assert "has no prompt, so with " in fails
-        # Blocks have loss masks as batches have them: 0 on a token that nothing predicts.
+        # Loss masks of blocks are those of batches: 0 on a token that nothing predicts.
         assert failed == fails or "loss_mask" in columns
         return
     assert failed is None
@@ -219,7 +219,7 @@ SMALL = {
 
 
 def step_of(*blocks, merge=None):
-    """Join blocks, each of which is told as what differs from the small one."""
+    """Join blocks, each given by its differences from the small one."""
     tables = []
     for index, changes in enumerate(blocks):
         names = {

@@ -349,6 +349,6 @@ def test_a_storm_of_signals(length):
         check(batch, batch.uids, length)
     seen = Counter(uid for batch in built for uid in batch.uids)
     assert max(seen.values()) == 1
-    # A batch that is done when the signal comes is nobody's: its rows alone may be missing.
+    # A batch that is done when the signal comes is lost: only its rows may be missing.
     assert signals > 50
     assert len(seen) > 100

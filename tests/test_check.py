@@ -54,7 +54,7 @@ def test_a_good_batch_has_no_finding(build):
 
 def test_a_row_that_trains_nothing(build):
     masks = [[1, 1], [0, 0], [1, 0, 1]]
-    rewards = [[0.0, 1.0], [0.0, 2.0], [0.0, 0.0, 3.0]]  # beside what was found already
+    rewards = [[0.0, 1.0], [0.0, 2.0], [0.0, 0.0, 3.0]]  # in addition to earlier findings
     batch = build(loss_mask=masks, rewards=rewards)
     assert found(batch) == [("trains_nothing", 1, None)]
     assert "none of its 2 response tokens trains" in batch.check()[0].reason

@@ -40,7 +40,7 @@ TABLE = {
 
 
 def write(path, table=TABLE):
-    """Write a table in the form that a name says."""
+    """Write a table in the format of a file name."""
     name = path.name
     table = table if isinstance(table, pa.Table) else pa.table(table)
     if ".parquet" in name:

@@ -373,7 +373,7 @@ def test_fields_come_from_the_samples(form, array_type):
 @NEEDS_PYARROW
 @pytest.mark.parametrize("form", ["table", "batch", "columns"])
 def test_columns_of_rays_types(form, array_type):
-    """Their storage does not say which shape rows have; their arrays do."""
+    """The shape of rows follows from their arrays, not from their storage."""
     import pyarrow as pa
 
     class Pairs(pa.ExtensionArray):

@@ -95,7 +95,7 @@ def test_bins_and_metrics_are_those_of_nemo_rl(drawn, algorithm, least, multiple
 
 
 def test_no_bin_is_empty():
-    """Older versions of NeMo-RL kept an empty one where nothing is left behind the large ones."""
+    """Older versions of NeMo-RL kept an empty bin if nothing is left after the large items."""
     assert get_packer("modified_first_fit_decreasing", 8).pack([6, 5, 2]) == [[0, 2], [1]]
     packer = get_packer("modified_first_fit_decreasing", 8, min_bin_count=3)
     assert packer.pack([6, 5, 2]) == [[0], [1], [2]]

@@ -242,7 +242,7 @@ def test_what_is_wrong_is_refused_as_by_skyrl(drawn):
 
 @pytest.fixture
 def steps():
-    """Three turns that merge, two that do not, one that stands alone."""
+    """Three turns that merge, two that do not, one that is alone."""
     return {
         "prompt_token_ids": [[1], [1, 2, 3, 4], [1, 2, 3, 4, 5], [6], [6, 8], [1]],
         "response_ids": [[2, 3], [5], [6, 7], [7], [9], [2]],

@@ -151,7 +151,7 @@ def test_sequences_without_tokens_and_none_are_left_out():
 
 
 def test_what_lies_under_none_is_not_packed():
-    """Arrow does not say what values a None has, so it may have some."""
+    """Arrow leaves the values of a None undefined, so it may have some."""
     column = pa.ListArray.from_arrays(
         [0, 2, 4, 5], [1, 2, 3, 4, 5], mask=pa.array([False, True, False])
     )
@@ -201,7 +201,7 @@ def test_other_things_are_no_datasets(dataset):
 
 
 class Dataset:
-    """What `pack_dataset` asks of a dataset."""
+    """The part of a dataset that `pack_dataset` uses."""
 
     def __init__(self, table, format=None):
         self.table = table
@@ -236,7 +236,7 @@ class IterableDataset(Dataset):
 
 @pytest.fixture
 def datasets(monkeypatch):
-    """Stand in for the library, with as much of it as is asked for."""
+    """Replace the library by a stand-in with the given parts."""
     module = types.ModuleType("datasets")
     module.Dataset = Dataset
     monkeypatch.setitem(sys.modules, "datasets", module)

@@ -435,7 +435,7 @@ def test_all_samples_tell_what_is_per_token(array_type):
     assert plain(found[3]["features"]) == plain(features)
     assert len(found[3]["loss_mask"]) == 128  # all of the sequence, though the first has no prompt
     assert len(found[3]["response_mask"]) == 1
-    assert len(template(samples[0])[0]["features"]) == 1  # alone, the first cannot tell
+    assert len(template(samples[0])[0]["features"]) == 1  # alone, the first does not determine it
 
 
 def test_rows_have_the_keys_of_the_first(array_type):
@@ -559,7 +559,7 @@ def test_equals_the_reference(array_type, data):
     assert plain(alone) == plain(expected)
 
 
-# What is wrong
+# Errors
 
 
 def refused(error, match, samples=None, tags=None, **arguments):

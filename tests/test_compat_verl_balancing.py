@@ -65,7 +65,7 @@ def test_items_come_in_the_order_in_which_parts_grew(weights, k, equal_size):
 @pytest.mark.parametrize(
     ("args", "error"),
     [
-        # What verl itself raises.
+        # Errors of verl itself.
         (([], 1, False), (IndexError, AssertionError)),
         (([], 1, True), (IndexError, AssertionError)),
         (([1, 2], 3, False), ([[1], [0], []], AssertionError)),
@@ -75,7 +75,7 @@ def test_items_come_in_the_order_in_which_parts_grew(weights, k, equal_size):
         (([1, 2], -1, False), (IndexError, IndexError)),
         (([1, 2], -1, True), (IndexError, IndexError)),
         (([1, 2, 3], -2, True), (AssertionError, AssertionError)),
-        # What only we look at.
+        # Checked by fastcollate only.
         (([1, -2], 1, False), (ValueError, ValueError)),
         (([1, float("nan")], 1, False), (ValueError, ValueError)),
     ],

@@ -219,7 +219,7 @@ def test_the_batch_stays_as_it_is(array_type):
     assert_same(batch, small(array_type))
 
 
-# What a model computes
+# A model's results
 
 
 @NEEDS_TORCH
@@ -272,7 +272,7 @@ def test_a_model_of_tokens_computes_the_same(shift, cp_size):
 @NEEDS_TORCH
 @pytest.mark.parametrize("padding_as", PADDING_AS)
 def test_attention_over_all_ranks_computes_the_same(padding_as):
-    """A rank's queries see the keys of all ranks that come before them in their sequence."""
+    """A rank's queries attend to the earlier keys of their sequence on all ranks."""
     import torch
 
     torch.manual_seed(0)
@@ -280,7 +280,7 @@ def test_attention_over_all_ranks_computes_the_same(padding_as):
     query, key, value = (torch.randn(12, 4, dtype=torch.float64) for _ in range(3))
 
     def attended(queries, keys):
-        """Attend with what parts say of their sequences and positions."""
+        """Attend by the sequences and positions of the parts."""
         of_keys = [torch.cat([part[name] for part in keys], 1) for name in BUILT_IN[:3]]
         ids, positions, owners = (values[:, None, :] for values in of_keys)
         visible = owners == queries.sequence_ids[:, :, None]

@@ -1,4 +1,4 @@
-"""Costs from measurements: what was made up is found again, and what cannot be told is said."""
+"""Costs from measurements: known costs are recovered, and undetermined ones are reported."""
 
 import time
 import warnings

@@ -63,7 +63,7 @@ def test_costs_are_sums_over_tokens(lengths, coefficients, kind):
         sequence + sum(token + pair * seen for seen in seen_by(length, kind)) for length in lengths
     ]
     np.testing.assert_allclose(costs.of(lengths), expected)
-    # In every call they are what a function of the same lengths says.
+    # In every call they equal those of a function of the same lengths.
     for k in (1, min(3, len(lengths))):
         assert fc.planning.partition(lengths, k, cost=costs) == fc.planning.partition(
             lengths, k, cost=costs.of

@@ -1,6 +1,6 @@
 """Batches on devices: the same outputs, brought there by one copy.
 
-Where there is no GPU, they are copied on the host, or to the meta device, which has no values.
+Without a GPU, they are copied on the host, or to the meta device, which has no values.
 """
 
 import pickle
@@ -169,7 +169,7 @@ def test_values_are_those_at_the_time():
     batch = build()
     batch.rewards.fill_(7)
     assert (copied_on_the_host(batch).rewards == 7).all()
-    batch.rewards.share_memory_()  # it lies elsewhere from now on
+    batch.rewards.share_memory_()  # it is outside the slab from now on
     batch.rewards.fill_(8)
     again = copied_on_the_host(batch)
     assert (again.rewards == 8).all()
@@ -199,7 +199,7 @@ def test_batches_that_lie_in_pieces():
 
 
 def test_a_default_device_changes_nothing(monkeypatch):
-    """Memory on the host stays there, whatever ``torch.set_default_device`` says."""
+    """Memory on the host stays there, whatever ``torch.set_default_device`` is."""
     batch = fc.Batch({"a": torch.arange(3), "b": torch.ones(2)})
     with torch.device("meta"):
         assert_same(copied_on_the_host(batch), dict(batch))

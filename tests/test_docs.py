@@ -1,7 +1,7 @@
 """Every Python snippet of README.md and docs/*.md, and every example of a docstring, in order.
 
-What a page presumes, and what a snippet needs, is in `docs_setup.py`. The name of a test has the
-page and the line, and the reason where the snippet is skipped or runs in another way than it says.
+`docs_setup.py` has the names and packages that pages and snippets need. The name of a test has the
+page and the line, and the reason if the snippet is skipped or moved to the CPU.
 """
 
 import doctest
@@ -47,7 +47,7 @@ class Snippet(NamedTuple):
 
     @property
     def is_moved(self):
-        """Whether it has to run on the CPU, for want of a GPU."""
+        """True if it runs on the CPU for lack of a GPU."""
         if '"cuda"' not in self.code or not HAS_TORCH:
             return False
         import torch
@@ -183,7 +183,7 @@ def test_a_snippet(snippet, pages):
     pages.run_to(snippet)
 
 
-# What pages have made
+# Results of pages
 
 
 def names_after(page, pages):
@@ -237,7 +237,7 @@ def test_a_loss_of_a_tree_is_that_of_packed_rows():
     import torch
 
     (code,) = (one.code for one in SNIPPETS["docs/trees.md"] if "loss = " in one.code)
-    code = code.replace("block_mask()", "dense_mask()")  # which has a backward pass here
+    code = code.replace("block_mask()", "dense_mask()")  # with a backward pass on the CPU
     names = {"fc": fc, "prompts": [[1, 2, 3], [1, 2, 3], [4]], "responses": [[5], [5, 6], [7, 8]]}
     names["masks"] = names["old"] = [[1], [1, 0], [1, 1]]
     names |= {"adv": [[2.0], [-1, 3], [0.5, 1]], "model": llama()}

@@ -92,7 +92,7 @@ def test_threads_fork_while_another_builds():
 
 
 def test_forks_while_threads_share_a_pool():
-    """Locks of pools are free in the child, or are not asked for."""
+    """Locks of pools are free in the child, or are not taken."""
     run("""
     import threading
     sys.setswitchinterval(1e-6)

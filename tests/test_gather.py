@@ -45,7 +45,7 @@ def batches(draw, layout, array_type):
 
 
 def shape_of(reference, of):
-    """Shape of what lies beside the responses, or beside the token ids."""
+    """Shape of values aligned with responses or token ids."""
     if of == "sequence":
         return reference["input_ids"].shape
     if "response_mask" in reference:

@@ -126,7 +126,7 @@ def test_tensors_that_change_while_another_row_is_read():
 
 
 class Hostile(UserList):
-    """A sequence whose length is what the test says, one answer after the other."""
+    """A sequence whose successive lengths are given by the test."""
 
     def __init__(self, items, *lengths):
         super().__init__(items)

@@ -1,4 +1,4 @@
-"""What batches, plans and findings are in a notebook."""
+"""Batches, plans and findings in a notebook."""
 
 import re
 

@@ -30,7 +30,7 @@ def test_no_module_imports_itself_by_way_of_others():
     graph = {}
     for name, path in sources.items():
         found = {one for one in imported(ast.parse(path.read_text())) if one in sources}
-        # Packages import nothing but for their users, and Ray is imported where it is asked for.
+        # Packages import only for their users, and Ray is imported on use.
         packages = {one for one in found if sources[one].name == "__init__.py"}
         graph[name] = found - packages - {one for one in found if one.startswith(NEEDS_RAY)}
     assert len(graph) > 100

@@ -1,4 +1,4 @@
-"""What is no `Exception` passes through the library, wherever a user's code raises it."""
+"""Exceptions outside `Exception` pass through the library, wherever a user's code raises them."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The jagged layout: no padding, and offsets that say where the rows are."""
+"""The jagged layout: no padding, and offsets of the rows."""
 
 import numpy as np
 import pytest

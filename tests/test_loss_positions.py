@@ -1,4 +1,4 @@
-"""What a loss reads: the positions that predict trained tokens, and these tokens."""
+"""Inputs of a loss: the positions that predict trained tokens, and these tokens."""
 
 import numpy as np
 import pytest
@@ -12,7 +12,7 @@ from fastcollate.arrays import to_numpy
 
 
 def built(lens, layout, array_type="numpy", masks=None, **options):
-    """Build a batch of different tokens; beside responses, their tokens and those before them."""
+    """Build a batch of different tokens; with fields of response tokens and their predecessors."""
     prompts, responses = rows_of(lens, layout)
     rows = zip(prompts, responses, strict=True)
     before = [[0, *p, *r][len(p) : len(p) + len(r)] for p, r in rows]

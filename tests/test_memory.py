@@ -1,4 +1,4 @@
-"""Memory that is used again: never what anything still sees, and with the same results."""
+"""Reuse of memory: never while it is viewed, and with the same results."""
 
 import copy
 import gc
@@ -227,7 +227,7 @@ class Cycle:
 
 
 def read(view):
-    """Copy what a view sees."""
+    """Copy the values of a view."""
     if hasattr(view, "read"):
         return view.read()
     if hasattr(view, "is_nested") and view.is_nested:

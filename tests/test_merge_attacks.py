@@ -12,7 +12,7 @@ import fastcollate as fc
 
 
 class Fickle:
-    """An id that is another one each time it is asked for."""
+    """An id that changes on each access."""
 
     def __init__(self, tape):
         self.tape = tape

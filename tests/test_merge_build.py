@@ -48,7 +48,7 @@ def cases(draw, array_type):
     inputs, kinds
         The same as plain lists, for the loops, and as any kind of input.
     options
-        Arguments of merge_turns beside the ids and flags.
+        Arguments of merge_turns other than the ids and flags.
     """
     data = draw(trajectories(max_long_len=20))
     by_name = [{"policy": name} for name in ("exact", "branch", "realign")]
@@ -63,7 +63,7 @@ def cases(draw, array_type):
 
 
 def merge_of(inputs, options):
-    """Return what to pass as ``merge``: the policy by its name where that says it all."""
+    """Return what to pass as ``merge``: the policy by its name if that suffices."""
     if list(options) == ["policy"]:
         return options["policy"]
     return plan_of(inputs, options)

@@ -21,7 +21,7 @@ from fastcollate.testing.strategies import merge_options, rollouts, trajectories
 
 LAYOUTS = ["left", "two_segment", "right", "jagged"]
 
-# What gather is asked for, and the loop that knows it.
+# Arguments of gather, and the loop with the expected result.
 ROW, SAMPLED, TURN = {}, {"gaps": False}, {"per": "turn"}
 
 

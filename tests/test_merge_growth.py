@@ -1,4 +1,4 @@
-"""Merging of many turns: breaks that nobody looks at, and Ctrl-C."""
+"""Merging of many turns: breaks that are not read, and Ctrl-C."""
 
 import os
 import pickle
@@ -63,11 +63,11 @@ def many(turns):
 
 
 class Interrupted(Exception):
-    """What the signal handler raises."""
+    """Exception of the signal handler."""
 
 
 def wait_after_signal(call, after):
-    """Send SIGINT so many seconds into a call; return how long it goes on then, if it does."""
+    """Send SIGINT the given seconds into a call; return the time that it then goes on."""
 
     is_called = True
 

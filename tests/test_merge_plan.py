@@ -1,4 +1,4 @@
-"""A merge plan and its report, what tells trajectories apart, and input that cannot be merged."""
+"""A merge plan and its report, identity of trajectories, and input that cannot be merged."""
 
 import io
 import logging
@@ -134,7 +134,7 @@ def test_breaks_are_logged(caplog):
     assert all(record.name.startswith("fastcollate") for record in caplog.records)
 
 
-# What is dropped
+# Dropped values
 
 
 def test_trajectories_that_do_not_train_are_dropped():
@@ -229,7 +229,7 @@ def test_tables_that_are_no_plan(name):
         fc.planning.MergePlan.from_dict({**tables, name: tables[name] + 100})
 
 
-# What tells trajectories apart
+# Identity of trajectories
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Which turns make a row: examples of every rule, and any turns against the loops."""
+"""Turns to rows: examples of every rule, and arbitrary turns against the loops."""
 
 import numpy as np
 import pytest

@@ -178,7 +178,7 @@ def of_verl(case):
     )
 
 
-# What a plan of micro-batches can do
+# Methods of a plan of micro-batches
 
 
 def test_tables():

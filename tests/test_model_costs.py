@@ -1,4 +1,4 @@
-"""Costs by a model's configuration, beside the operations that torch counts."""
+"""Costs by a model's configuration, against the operations counted by torch."""
 
 import numpy as np
 import pytest
@@ -83,7 +83,7 @@ def test_operations_are_those_that_torch_counts(family):
     model = model_of(config)
     for length in (24, 48):
         attention, linear = count(model, length)
-        # Eager attention computes all pairs, also those that the mask leaves out.
+        # Eager attention computes all pairs, masked ones too.
         assert attention == pytest.approx(costs.per_pair * length**2, rel=0.02)
         assert linear == pytest.approx(costs.per_token * length, rel=0.02)
 

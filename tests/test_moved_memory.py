@@ -58,7 +58,7 @@ def test_arrays_of_another_shape_are_read():
 
 
 def acting_tensor(values, act):
-    """A tensor that does something the next time that it is asked for its memory."""
+    """A tensor that runs a function on the next access of its memory."""
     import torch
 
     class Acting(torch.Tensor):

@@ -1,4 +1,4 @@
-"""What a model learns from a batch in the obvious way is what it learns from rows one by one."""
+"""Straightforward training on a batch gives the gradients of rows one by one."""
 
 import numpy as np
 import pytest

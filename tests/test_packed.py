@@ -75,7 +75,7 @@ def cases(draw, array_type, **limits):
     data, inputs
         The same as lists and as any kind of input.
     options, reference
-        How they are packed, for build_batch and for the loops.
+        Packing options, for build_batch and for the loops.
     more
         Arguments of both.
     """
@@ -112,7 +112,7 @@ def test_equals_the_loops(drawn, array_type):
 
 
 def check_plan(batch, data, options, reference):
-    """Check what a batch says of its rows, which are in the order of the input."""
+    """Check a batch's attributes of rows, which are in the order of the input."""
     assert batch.plan.layout == "packed"
     assert batch.prompt_lens.tolist() == list(map(len, data.prompts))
     assert batch.response_lens.tolist() == list(map(len, data.responses))
@@ -419,7 +419,7 @@ def test_bfloat16():
     assert batch.cu_seqlens.dtype is batch.row_cu_seqlens[0].dtype is torch.int32
 
 
-# What is in a row of its own
+# Sequences in rows of their own
 
 
 @share(2)

@@ -1,4 +1,4 @@
-"""What once broke packing: each case failed before it was mended."""
+"""Past bugs of packing: each case failed before its fix."""
 
 import numpy as np
 import pytest

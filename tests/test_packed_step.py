@@ -36,7 +36,7 @@ from policy import Policy, response_log_probs
 WHOLE_ALGORITHMS = ["ffd", "ff", "bfd", "mffd", "next_fit", "balanced"]
 
 
-# Which rank gets which bins
+# Bins of ranks
 
 
 @st.composite

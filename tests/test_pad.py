@@ -116,7 +116,7 @@ def test_lists(case):
     lists = [row.tolist() for row in rows]
     if 0 not in trailing:
         expected = padded(rows, options["side"], options["fill"], width, dtype, trailing)
-        if not any(lists):  # they tell no trailing shape
+        if not any(lists):  # no trailing shape is known
             expected = np.zeros((len(rows), width), dtype) + np.array(options["fill"], dtype)
         same(fc.pad(lists, **options, dtype=dtype, array_type="numpy"), expected)
 
@@ -154,7 +154,7 @@ def test_tensors_of_bfloat16():
 
 @NEEDS_TORCH
 def test_tensors_of_a_device():
-    """Where torch pads, it gives what the core would."""
+    """Padding by torch gives the result of the core."""
     import torch
 
     rows = fc.ragged([[1.0, 2], [], [3]], "float32")

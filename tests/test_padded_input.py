@@ -128,7 +128,7 @@ def test_genuine_rows(block):
 def test_rows_of_other_lengths_are_not_looked_at():
     rows = [[5, PAD, PAD, PAD], [5, PAD, PAD]]
     assert said(lambda: fc.build_batch(rows, rows, pad_token_id=PAD, **OPTIONS)) == []
-    # The first row that differs says so.
+    # The first row that differs decides.
     rows = [[5, PAD, PAD], [5], *[object()] * 3]
     with pytest.raises(TypeError, match=r"prompts\[2\]"):
         fc.build_batch(rows, rows, pad_token_id=PAD, **OPTIONS)
@@ -143,7 +143,7 @@ def test_samples():
     assert "input_ids has 3 rows of 12 tokens, of which 2 end with up to 7 tokens" in message
     columns = {"input_ids": np.array(block), "prompt_len": [1, 2, 3]}
     assert len(said(lambda: collate(columns))) == 1
-    # Where the samples say what their tokens are, there is nothing to warn of.
+    # If samples mark their tokens, there is no warning.
     told = [{**sample, "attention_mask": [1] * 12} for sample in samples]
     assert said(lambda: collate(told)) == []
     packed = [{**sample, "seq_lengths": [4, 8]} for sample in samples]

@@ -1,6 +1,6 @@
-"""Pinned memory: the same batches, in slabs that go back to torch's allocator and to nobody else.
+"""Pinned memory: the same batches, in slabs that go back to torch's allocator only.
 
-Where there is no accelerator, ordinary memory is taken for pinned.
+Without an accelerator, ordinary memory is treated as pinned.
 """
 
 import copy
@@ -428,7 +428,7 @@ def test_a_default_pool_may_be_pinned(allocator):
         fc.memory.set_default_pool(before)
 
 
-# Where nothing can be pinned
+# Without pinned memory
 
 
 def test_one_warning_and_pageable_memory(allocator):

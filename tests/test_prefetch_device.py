@@ -42,7 +42,7 @@ class Event:
 
 
 class FakeLane:
-    """A device whose copies are done when it is told, one after the other."""
+    """A device whose copies complete on command, one by one."""
 
     def __init__(self, *, finishes=True):
         self.lock = threading.Lock()
@@ -106,7 +106,7 @@ def is_all(batch, number):
     return bool((batch.input_ids == number).all() and (batch.rewards == number).all())
 
 
-# What arrives
+# Received items
 
 
 @pytest.mark.parametrize("options", [{}, {"layout": "jagged"}, {"dtypes": "compact"}])

@@ -263,7 +263,7 @@ def test_samples_of_a_prompt_are_parted_evenly():
     assert plan.pack(10_000, bins_multiple_of=16).bins == [[row] for row in range(16)]
 
 
-# What plans say
+# Attributes of plans
 
 
 def test_a_plan_written_out():

@@ -42,7 +42,7 @@ def make(values, array_type, dtype=None):
 
 
 def address(values):
-    """Tell where an array's or tensor's first value lies."""
+    """Return the address of an array's or tensor's first value."""
     return values.ctypes.data if isinstance(values, np.ndarray) else values.data_ptr()
 
 
@@ -74,7 +74,7 @@ def ragged_lists(draw, min_rows=0, trailing=None):
 
 
 def same(found, expected):
-    """Compare nested lists, NaN equal to NaN, and say the types of numbers too."""
+    """Compare nested lists, NaN equal to NaN, and the types of numbers."""
     return repr(found) == repr(expected)
 
 

@@ -1,4 +1,4 @@
-"""The report: what it says, that it needs nothing else, and how it looks in a browser."""
+"""The report: its content, that it is self-contained, and its rendering in a browser."""
 
 import json
 import re
@@ -27,7 +27,7 @@ BROWSER = shutil.which("chromium") or shutil.which("chromium-browser")
 
 
 def report_of(path, output, capsys, *options):
-    """Write a report; return what it says and the page."""
+    """Write a report; return its output and the page."""
     code = run(["report", str(path), "-o", str(output), "--json", *map(str, options)])
     found = capsys.readouterr()
     assert code == 0, found.err
@@ -205,7 +205,7 @@ def test_plots_of_few_values():
 
 @pytest.mark.skipif(BROWSER is None, reason="chromium is not installed")
 class TestInABrowser:
-    """How a browser lays the page out and runs its script."""
+    """Layout and script of the page in a browser."""
 
     def dumped(self, page, tmp_path, *options):
         """Return the document after a browser has loaded it."""

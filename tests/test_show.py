@@ -152,7 +152,7 @@ WORD = re.compile(r"·\d+ padding·|\S+")
 
 
 def beneath(text, row):
-    """Read a grid in long lines: of each token of a row, what stands beneath it by field."""
+    """Read a grid in long lines: the values beneath each token of a row, by field."""
     lines = text.splitlines()
     at = next(i for i, line in enumerate(lines) if f"row {row}," in line) + 1
     ends = [found.end() for found in WORD.finditer(lines[at])]

@@ -136,7 +136,7 @@ def test_written_out():
     assert ids_of(0) == [[0, 0, 1, 1, 2], [0, 2, 3, 4, 3]]
     assert ids_of(0, widths="shard") == [[0, 1, 1, 2], [2, 3, 4, 3]]
     assert ids_of(1, widths="shard") == ids_of(1) == [[5, 4, 5, 6, 7], [0, 0, 0, 0, 0]]
-    # What the layout fixes stays.
+    # Values fixed by the layout stay.
     assert ids_of(0, widths="shard", layout=fc.Left(pad_to=5)) == ids_of(0)
     assert ids_of(0, widths="shard", layout=fc.Left(multiple_of=3))[0] == [0, 0, 0, 1, 1, 2]
 
@@ -410,7 +410,7 @@ def test_layers_that_cannot_be(layers, exception, message):
 
 
 def test_slices_of_blocks():
-    """What Ray's `collate` makes of rows in many workers."""
+    """Batches of Ray's `collate` from rows in many workers."""
     routes = routes_of(lens := [9, 3, 30, 12, 7])
     columns = {"prompts": [[1]] * 5, "responses": [[2] * n for n in lens], "uids": list("aabbc")}
     options = {"pad_token_id": 0, "array_type": "numpy"}
@@ -427,7 +427,7 @@ def test_slices_of_blocks():
                     assert_same(found, fc.build_batch(**columns, **how, shard=part))
 
 
-# What the page says
+# Examples of the page
 
 
 @NEEDS_TORCH

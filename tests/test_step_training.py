@@ -25,7 +25,7 @@ def policy():
 
 
 def rollouts(seed, prompts):
-    """Make turns of trajectories of so many prompts, and their columns."""
+    """Make turns of trajectories of the given number of prompts, and their columns."""
     rng = np.random.default_rng(seed)
 
     def ids(low, high):

@@ -29,7 +29,7 @@ def test_threads_share_inputs_a_pool_and_a_builder():
 
 @pytest.mark.usefixtures("hasty_switches")
 def test_ids_that_another_thread_replaces():
-    """Texts that are no ASCII, and that nobody else keeps."""
+    """Non-ASCII texts without other references."""
     ids = [f"\u03b1{index // 4}" for index in range(400)]
     is_done = False
 

@@ -328,7 +328,7 @@ def test_turns_go_on_from_each_other():
     assert stream == game.tokens
 
 
-# What is shown
+# Output
 
 
 def test_what_is_shown(tmp_path):

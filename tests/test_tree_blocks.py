@@ -1,4 +1,4 @@
-"""Trees of rows that lie in many processes: the same as those of all rows in one."""
+"""Trees of rows in many processes: the same as those of all rows in one."""
 
 import dataclasses
 import re

@@ -255,7 +255,7 @@ def grpo(log_probs, old, advantages):
 
 
 def log_probs_alone(policy, prompt, response):
-    """Return the log-probabilities of a row's response tokens, with no other row beside it."""
+    """Return the log-probabilities of a row's response tokens, without other rows."""
     import torch
 
     ids = torch.tensor([prompt + response])

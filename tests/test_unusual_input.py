@@ -137,7 +137,7 @@ def test_integers_that_are_joined_stay_integers(kind):
 
 
 def unaligned(values, dtype):
-    """Give an array behind one byte of others, which nobody can change."""
+    """Return a read-only array that begins after one other byte."""
     array = np.array(values, dtype)
     found = np.frombuffer(b"x" + array.tobytes(), array.dtype, offset=1)
     assert not found.flags.aligned
@@ -180,7 +180,7 @@ def test_ints_of_one_and_of_more_digits():
 
 
 class WithoutDtype(np.ndarray):
-    """An array that does not tell its dtype."""
+    """An array without a dtype."""
 
     @property
     def dtype(self):

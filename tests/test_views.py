@@ -1,4 +1,4 @@
-"""What lies in memory as numbers is viewed; what lies on another device is copied once a column."""
+"""Numeric arrays are viewed; tensors on another device are copied once per column."""
 
 import tracemalloc
 from array import array
@@ -75,7 +75,7 @@ def test_the_measure_sees_copies():
 
 
 class OnDevice(torch.Tensor):
-    """A tensor that only another device can read, as long as nobody copies it."""
+    """A tensor that only another device can read, until it is copied."""
 
     copies = 0
 

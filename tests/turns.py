@@ -77,7 +77,7 @@ def check_plan(plan, merged):
 
 
 def check_report(report, merged):
-    """Check what a report says of turns, rows and breaks."""
+    """Check a report's turns, rows and breaks."""
     assert [tuple(found[:9]) for found in report.breaks] == list(map(tuple, merged.breaks))
     assert report.num_trajectories == len(merged.trajectories)
     assert report.num_turns == len(merged.response_lens)
