@@ -183,15 +183,7 @@ impl ShardBins {
         let rows: Vec<_> = rows
             .map(|(row, (&len, &shared))| TreeRow { row, len, shared })
             .collect();
-        let tree = |bin: &[usize]| match rows.get(bin[0]..bin[1]) {
-            Some(rows) => Tree::new(rows.to_vec()),
-            None => Err(Error::InvalidPlan("its bins have other rows".to_owned())),
-        };
-        self.offsets
-            .windows(2)
-            .map(tree)
-            .collect::<Result<_>>()
-            .map(Some)
+        Tree::of_bins(&self.offsets, &rows).map(Some)
     }
 }
 

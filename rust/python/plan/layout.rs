@@ -234,12 +234,7 @@ impl TreeBins<'_> {
     fn trees(&self) -> Result<Vec<Tree>> {
         let rows = tree_rows(&self.rows, &self.shared, &self.lengths)?;
         let offsets = usizes("offsets", &self.offsets)?;
-        let bin = |ends: &[usize]| {
-            let rows = rows.get(ends[0]..ends[1]).ok_or_else(invalid)?;
-            Tree::new(rows.to_vec())
-        };
-        let bins = offsets.windows(2).map(bin);
-        Ok(bins.collect::<Result<_, Core>>()?)
+        Ok(Tree::of_bins(&offsets, &rows)?)
     }
 }
 

@@ -75,6 +75,18 @@ impl Tree {
         Ok(Self { rows })
     }
 
+    /// The trees of bins, given by their offsets in the rows of all of them.
+    ///
+    /// # Errors
+    /// [`Error::InvalidPlan`] for offsets of other rows, and as [`Tree::new`].
+    pub fn of_bins(offsets: &[usize], rows: &[TreeRow]) -> Result<Vec<Self>> {
+        let tree = |bin: &[usize]| match rows.get(bin[0]..bin[1]) {
+            Some(rows) => Self::new(rows.to_vec()),
+            None => Err(Error::InvalidPlan("its bins have other rows".to_owned())),
+        };
+        offsets.windows(2).map(tree).collect()
+    }
+
     /// The rows in order.
     pub fn rows(&self) -> &[TreeRow] {
         &self.rows
