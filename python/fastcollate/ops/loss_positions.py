@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from fastcollate.arrays import like_of, taken, to_numpy, zeros
+from fastcollate.arrays import like_of, taken, zeros
+from fastcollate.ops.places import on_host, trained_mask
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -36,7 +37,7 @@ def loss_positions(batch: Batch) -> LossPositions:
     plan, like = batch.plan, batch["input_ids"]
     values, predictors = _places(plan, next_token=True)
     shape = plan.leading_shape(of_sequence=False)
-    is_trained = _is_trained(batch)[values]
+    is_trained = on_host(trained_mask(batch) != 0).reshape(-1)[values]
     values, predictors = values[is_trained], predictors[is_trained]
     if (predictors < 0).any():
         raise ValueError(
@@ -59,14 +60,6 @@ def targets(batch: Batch) -> Any:
     found = zeros(plan.leading_shape(of_sequence=False), ids)
     found.reshape(-1)[like_of(values, ids)] = taken(ids.reshape(-1), tokens)
     return found
-
-
-def _is_trained(batch: Batch) -> NDArray[np.bool_]:
-    """Return True where response tokens train, flat. Keys may be those of fields."""
-    is_output = batch.spec.outputs.loss_mask is not None
-    mask = batch["loss_mask"] if is_output else batch.plan.loss_mask()
-    is_trained: NDArray[np.bool_] = to_numpy(mask != 0)
-    return is_trained.reshape(-1)
 
 
 def _places(plan: Plan, next_token: bool) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
