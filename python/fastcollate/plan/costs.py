@@ -194,6 +194,14 @@ class Costs:
         """Return the costs of sequences of the given lengths, float64 (n,), without `per_bin`."""
         return self.spec.of(checked_lengths("lengths", lengths, "sequence"))
 
+    def of_added(self, lengths: Integers, shared: Integers) -> NDArray[np.float64]:
+        """Return the costs of rows that share their first tokens with another row, float64 (n,).
+
+        `lengths` and `shared` are int64 (n,); shared tokens cost nothing here.
+        """
+        added: NDArray[np.float64] = self.of(lengths) - self.of(shared) + self.per_sequence
+        return added
+
     def pairs(self, lengths: Any) -> NDArray[np.float64]:
         """Return the number of pairs of each sequence, float64 (n,), averaged over layers."""
         return self.spec.pairs(checked_lengths("lengths", lengths, "sequence"))

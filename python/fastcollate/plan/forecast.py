@@ -181,10 +181,9 @@ def forecast_step(
     lengths = plan.added_tokens
     bins = plan.bin_offsets
     times, tokens, padding, bounds, duplicates = [], [], [], [], []
-    alone = costs.of(plan.row_totals[plan.rows])
-    row_costs = alone
-    if plan.shared is not None:
-        row_costs = alone - costs.of(plan.shared) + costs.per_sequence
+    row_lengths = plan.row_totals[plan.rows]
+    alone = costs.of(row_lengths)
+    row_costs = alone if plan.shared is None else costs.of_added(row_lengths, plan.shared)
     width = plan.written_width
     if bins is None:
         if computes_padding and width is not None:
@@ -369,8 +368,7 @@ def _per_micro_batch(of_ranks: Floats, count: int) -> Floats:
 def _tree_cost(tree: TreePlan, costs: Costs) -> float:
     """Return the cost of a tree in one bin."""
     lengths = tree.lengths[tree.order]
-    new = costs.of(lengths) - costs.of(tree.shared) + costs.per_sequence
-    return float(new.sum()) + costs.per_bin
+    return float(costs.of_added(lengths, tree.shared).sum()) + costs.per_bin
 
 
 def _ratio(numerator: Any, denominator: Any, otherwise: float) -> Floats:

@@ -126,7 +126,7 @@ class TreeBins(Table):
 
     def costs(self, costs: Costs) -> NDArray[np.float64]:
         """Return the cost of each bin's new tokens, float64 (bins,), without ``per_bin``."""
-        new = costs.of(self.lengths[self.rows]) - costs.of(self.shared) + costs.per_sequence
+        new = costs.of_added(self.lengths[self.rows], self.shared)
         sums: NDArray[np.float64] = np.add.reduceat(new, self.offsets[:-1])
         return sums
 
