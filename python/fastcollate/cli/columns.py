@@ -29,11 +29,11 @@ ROLES: dict[str, tuple[str, tuple[str, ...]]] = {
         ("sequences", "input_ids", "token_ids", "tokens"),
     ),
     "prompt_lens": (
-        "How many tokens of sequences are prompts.",
+        "Number of prompt tokens of each sequence.",
         ("prompt_lens", "prompt_len", "prompt_length"),
     ),
     "loss_mask": (
-        "What trains, per token of responses or of sequences.",
+        "Loss mask, per token of responses or of sequences.",
         ("loss_mask", "loss_masks", "response_mask", "completion_mask", "assistant_masks"),
     ),
     "rewards": (
@@ -51,13 +51,13 @@ ROLES: dict[str, tuple[str, tuple[str, ...]]] = {
         "0 where prompts and responses are padded (verl).",
         ("attention_mask",),
     ),
-    "uids": ("What names the prompt of each row.", ("uids", "uid", "prompt_id", "group_id")),
+    "uids": ("Id of the prompt of each row.", ("uids", "uid", "prompt_id", "group_id")),
     "trajectory_ids": (
-        "What names the trajectory of each row.",
+        "Id of the trajectory of each row.",
         ("trajectory_ids", "trajectory_id", "rollout_id"),
     ),
     "is_last_step": (
-        "Whether each row is the last turn of its trajectory.",
+        "True for the last turn of each trajectory.",
         ("is_last_step", "is_last"),
     ),
 }
@@ -114,12 +114,12 @@ class Columns(NamedTuple):
                     f"has {_all(schema)}; name a column of lists of integers by {options}, or by "
                     "--sequences"
                 )
+            # Attention masks are those of prompts and responses that are padded separately.
             for role in ("prompts", "responses", "attention_mask"):
                 names.pop(role, None)
         else:
             names.pop("sequences", None)
             names.pop("prompt_lens", None)
-            # It has no information for whole rows without separate padding.
         return cls(names)
 
     @property
