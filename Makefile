@@ -10,6 +10,7 @@ else
 endif
 INSTALLED := .venv/installed.stamp
 BUILT := .venv/built.stamp
+DOCS_INSTALLED := .venv/docs.stamp
 SOURCES := pyproject.toml Cargo.toml Cargo.lock $(shell find rust -name '*.rs' -o -name Cargo.toml)
 BENCHES := $(wildcard benches/*.py)
 PEERS := .peers
@@ -33,7 +34,7 @@ SANITIZED := $(wildcard $(addprefix tests/test_, memory.py safety.py *attacks.py
 # These measure the usual allocator.
 NOT_SANITIZED := not take_no_page_faults and not small_batches_leave_no_memory
 
-.PHONY: help demo test test-fast test-wheel peers gpu fuzz fuzz-core corpus sanitize bench bench-smoke lint format build rollouts clean
+.PHONY: help demo test test-fast test-wheel peers gpu fuzz fuzz-core corpus sanitize bench bench-smoke lint format docs build rollouts clean
 
 help: ## list the tasks
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "%-14s%s\n", $$1, $$2 }' Makefile
@@ -115,6 +116,11 @@ format: $(INSTALLED) ## format the code and fix what lints can fix
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
 
+docs: $(DOCS_INSTALLED) $(BUILT) ## build the documentation site
+	$(BIN)/python -m sphinx --jobs auto --fail-on-warning --keep-going --quiet \
+	  --doctree-dir target/doctrees docs target/docs
+	@echo target/docs/index.html
+
 build: $(BUILT) ## build the extension in release mode
 
 rollouts: $(INSTALLED) ## record the rollouts in examples/rollouts again
@@ -128,6 +134,10 @@ $(INSTALLED): requirements.txt requirements-gil.txt
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --requirement requirements.txt \
 	  $$($(BIN)/python -c 'import sysconfig; sysconfig.get_config_var("Py_GIL_DISABLED") or print("--requirement requirements-gil.txt")')
+	touch $@
+
+$(DOCS_INSTALLED): requirements-docs.txt | $(INSTALLED)
+	$(BIN)/python -m pip install --requirement $<
 	touch $@
 
 # Without dependencies: imports are stubs (frameworks/installed.py).

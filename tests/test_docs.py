@@ -1,4 +1,4 @@
-"""Every Python snippet of README.md and docs/*.md, and every example of a docstring, in order.
+"""Every Python snippet of README.md and of docs, and every example of a docstring, in order.
 
 `docs_setup.py` has the names and packages that pages and snippets need. The name of a test has the
 page and the line, and the reason if the snippet is skipped or moved to the CPU.
@@ -22,7 +22,7 @@ from fastcollate.testing.reference import assert_same
 pytestmark = pytest.mark.filterwarnings("ignore")  # of transformers; of a batch that is not pinned
 
 ROOT = Path(__file__).parents[1]
-FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+FENCE = re.compile(r"^```([^`\n]*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 HAS_TORCH = find_spec("torch") is not None
 
 
@@ -67,7 +67,8 @@ def snippets_of(page):
 
 
 def page_names():
-    return ["README.md", *(f"docs/{path.name}" for path in sorted(ROOT.glob("docs/*.md")))]
+    pages = sorted(path.relative_to(ROOT).as_posix() for path in ROOT.glob("docs/**/*.md"))
+    return ["README.md", *pages]
 
 
 SNIPPETS = {page: found for page in page_names() if (found := snippets_of(page))}
