@@ -21,6 +21,7 @@ unexport CONDA_PREFIX
 export PYO3_PYTHON := $(CURDIR)/$(BIN)/python
 
 FUZZ_SECONDS ?= 60
+PARITY_SECONDS ?= 5
 # One worker per core; a file's tests stay together.
 PARALLEL := -n logical --dist loadfile
 TESTS ?= # options of pytest
@@ -56,6 +57,9 @@ test-fast: $(BUILT) ## run the Rust tests and the quick Python tests, on few exa
 	$(BIN)/python -m pytest $(PARALLEL) -m 'not alone and not slow' --hypothesis-profile=quick
 
 peers: $(PEERS)/installed.stamp ## download the frameworks that tests and benchmarks compare with
+
+parity: $(BUILT) $(PEERS)/installed.stamp ## compare with frameworks' own functions, for PARITY_SECONDS (5) each
+	$(BIN)/python -m frameworks.parity skyrl transformers trl verl --seconds $(PARITY_SECONDS)
 
 gpu: $(BUILT) ## run the tests and benchmarks that need a GPU, and write docs/gpu.md
 	$(BIN)/python benches/gpu.py --tests

@@ -30,6 +30,9 @@ PROJECTS = {
 
 MODULES = {
     "axolotl.utils.samplers.multipack",
+    "nemo_rl.data.packing.algorithms",
+    "nemo_rl.data.packing.metrics",
+    "nemo_rl.utils.timer",
     "skyrl.backends.skyrl_train.distributed.megatron.packing_utils",
     "skyrl.backends.skyrl_train.training_batch",
     "skyrl.train.dataset.bin_packing",
@@ -75,6 +78,12 @@ GIVEN: dict[str, dict[str, Any]] = {
     },
 }
 """What stubs have that is called."""
+
+
+def version(package: str) -> str | None:
+    """Return the version of a downloaded package, by its import name; None if missing."""
+    found = distributions(name=package.replace("_", "-"), path=[str(FOLDER)])
+    return next((each.version for each in found), None)
 
 
 def real(name: str) -> Any:

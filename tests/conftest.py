@@ -48,7 +48,8 @@ ALONE = {
 # transformers.
 SLOW = {
     *("test_attention_kernels", "test_cli", "test_collator_trainer", "test_gpu_page"),
-    *("test_packed_consumer", "test_packed_workers", "test_report", "test_threads", "test_typing"),
+    *("test_packed_consumer", "test_packed_workers", "test_parity", "test_report", "test_threads"),
+    "test_typing",
 }
 
 

@@ -1,4 +1,4 @@
-"""compat.hf flattens batches as transformers does."""
+"""compat.transformers flattens batches as transformers does."""
 
 import array
 import json
@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fastcollate.compat.hf import DataCollatorWithFlattening
+from fastcollate.compat.transformers import DataCollatorWithFlattening
 from fastcollate.testing.reference import assert_same
-from frameworks import hf
+from frameworks import transformers as port
 
-GOLDEN = json.loads((Path(__file__).parent / "golden" / "hf_flattening.json").read_text())
+GOLDEN = json.loads((Path(__file__).parent / "golden" / "transformers_flattening.json").read_text())
 FEATURES = [{"input_ids": [1, 2, 3]}, {"input_ids": [4]}, {"input_ids": [5, 6]}]
 
 
@@ -65,7 +65,7 @@ def features(draw):
     st.sampled_from([list, tuple, lambda row: array.array("q", row), np.array]),
 )
 def test_batches_are_those_of_transformers(array_type, examples, arguments, kind):
-    expected = hf.flatten_features(examples, **arguments)
+    expected = port.flatten_features(examples, **arguments)
     if array_type == "torch":
         expected = as_tensors(expected)
     inputs = [
@@ -82,7 +82,7 @@ def test_arguments_of_the_call_come_first(array_type):
     name = {"torch": "pt", "numpy": "np"}[array_type]
     collator = DataCollatorWithFlattening({"pt": "np", "np": "pt"}[name], separator_id=7)
     batch = collator(FEATURES, name, -1)
-    expected = hf.flatten_features(FEATURES, separator_id=-1)
+    expected = port.flatten_features(FEATURES, separator_id=-1)
     assert_same(batch, as_tensors(expected) if array_type == "torch" else expected)
     assert batch["labels"].tolist() == [[-1, 2, 3, -1, -1, 6]]
 

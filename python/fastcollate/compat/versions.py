@@ -1,0 +1,14 @@
+"""Versions of frameworks whose results were compared with those of :mod:`fastcollate.compat`."""
+
+from __future__ import annotations
+
+__all__ = ["VERIFIED"]
+
+VERIFIED: dict[str, tuple[str, ...]] = {
+    "nemo_rl": ("0.5.0",),
+    "skyrl": ("0.3.0",),
+    "transformers": ("5.20.2", "5.23.0"),
+    "trl": ("1.16.0",),
+    "verl": ("0.9.1",),
+}
+"""Releases by name of the package that is imported, which is also the module of ``compat``."""
