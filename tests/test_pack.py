@@ -498,7 +498,7 @@ def test_what_has_no_room_does_not_stop_others(algorithm):
         ),
         ({"lengths": [3, 4.0]}, TypeError, "lengths.* is .*; pass an integer"),
         ({"lengths": [[3], [4]]}, TypeError, "lengths.* is .*; pass an integer"),
-        ({"lengths": 3}, TypeError, "lengths is 3; pass a sequence"),
+        ({"lengths": 3}, TypeError, "lengths is 3; pass the number of tokens"),
         ({"lengths": [True]}, TypeError, "lengths.* is .*; pass an integer"),
         ({"capacity": 0}, ValueError, "capacity is 0; pass a number of tokens, 1 or more"),
         ({"capacity": -4}, ValueError, "capacity is -4; pass a number of tokens, 1 or more"),

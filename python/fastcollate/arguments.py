@@ -189,11 +189,18 @@ def checked_seconds(name: str, value: Any) -> float:
 
 def id_list(name: str, values: Any) -> list[Any]:
     """Return a sequence of objects as a new list."""
-    is_sequence = hasattr(type(values), "__len__") and hasattr(type(values), "__getitem__")
-    is_sequence = is_sequence and getattr(values, "ndim", 1) != 0
-    if not is_sequence or isinstance(values, (str, bytes, bytearray, Mapping)):
+    if not is_sequence(values):
         raise TypeError(f"{name} is {reprlib.repr(values)}; pass a sequence of one object per row")
     return as_list(values)
+
+
+def is_sequence(values: Any) -> bool:
+    """Return True for a sequence of items, such as a list, an array or a series."""
+    if not (hasattr(type(values), "__len__") and hasattr(type(values), "__getitem__")):
+        return False
+    return getattr(values, "ndim", 1) != 0 and not isinstance(
+        values, (str, bytes, bytearray, Mapping)
+    )
 
 
 def as_list(values: Any) -> list[Any]:

@@ -78,8 +78,8 @@ def checked_outputs(
             known = own | {spec.key for _, spec in fields if spec.is_written}
             if unknown := [key for key in by_key if key not in known]:
                 raise ValueError(
-                    f"dtypes has the key {unknown[0]!r}, which is no output; pass keys of "
-                    f"{sorted(known)}"
+                    f"dtypes has the key {unknown[0]!r}, which is no output with a choice of "
+                    f"dtypes; pass keys of {sorted(known)}"
                 )
             names |= {key: dtype for key, dtype in by_key.items() if key in own}
             outputs = _outputs(names, position_ids, labels, has_loss_mask)

@@ -35,8 +35,11 @@ def dense_mask(batch: Batch, dtype: Any, window: int | None) -> Any:
     """See :meth:`fastcollate.Batch.dense_mask`."""
     plan, like = batch.plan, batch["input_ids"]
     kind = dtype_like(like, dtype)
-    if (name := dtype_name(kind)) != "bool" and "float" not in name:
-        raise TypeError(f"dtype is {name!r}; pass bool, or the dtype of floats that scores have")
+    if (name := dtype_name(kind)) not in ("bool", "bfloat16", "float16", "float32", "float64"):
+        raise TypeError(
+            f"dtype is {name!r}; pass bool, or the dtype of the attention scores: "
+            "float32, bfloat16, float16 or float64"
+        )
     window = checked_window(window)
     rows = (plan.num_output_rows, plan.width)
     ends = like_of(plan.subtree_ends().reshape(rows), like)

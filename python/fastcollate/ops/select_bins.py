@@ -9,7 +9,7 @@ import numpy as np
 from fastcollate.arguments import counted
 from fastcollate.arrays import like_of, offsets_of, places_of, taken, to_numpy
 from fastcollate.ops.relayout import names_of
-from fastcollate.plan.lengths import checked_bin
+from fastcollate.plan.lengths import checked_indices
 
 if TYPE_CHECKING:
     from fastcollate.batch import Batch
@@ -23,7 +23,7 @@ def selected_bins(batch: Batch, bins: Any) -> Batch:
             f"bins is given, but the batch has layout={plan.layout!r}; pass a batch that was built "
             "with layout=fc.Tree(...), or a shard"
         )
-    bins = checked_bin("bins", bins)
+    bins = checked_indices("bins", bins, "bins")
     count = plan.num_output_rows
     if len(bins) == 0 or bins.max() >= count or len(np.unique(bins)) < len(bins):
         raise ValueError(

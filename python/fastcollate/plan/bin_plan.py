@@ -12,7 +12,7 @@ import numpy as np
 from fastcollate import _fastcollate
 from fastcollate.arguments import checked_int, counted
 from fastcollate.arrays import offsets_of
-from fastcollate.plan.lengths import MAX_TOKENS, Integers, checked_bin, checked_lengths
+from fastcollate.plan.lengths import MAX_TOKENS, Integers, checked_indices, checked_lengths
 from fastcollate.plan.tables import Table, check_names, contradiction, listed_integers, not_valid
 from fastcollate.view.plan_pages import bins_page
 
@@ -123,7 +123,9 @@ class BinPlan(Table):
         BinPlan: 3 sequences in 2 bins of 5 tokens, 90.0% full
         """
         lengths = checked_lengths("lengths", lengths, "sequence")
-        parts = [checked_bin(f"bins[{index}]", part) for index, part in enumerate(bins)]
+        parts = [
+            checked_indices(f"bins[{index}]", part, "sequences") for index, part in enumerate(bins)
+        ]
         indices = np.concatenate(parts) if parts else np.zeros(0, np.int64)
         for index, part in enumerate(parts):
             if (last := part.max(initial=-1)) >= len(lengths):

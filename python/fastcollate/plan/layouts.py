@@ -13,7 +13,7 @@ from fastcollate.arrays import describe
 from fastcollate.plan.bin_plan import BinPlan
 from fastcollate.plan.costs import NAMED_COSTS, CostArgument, Costs
 from fastcollate.plan.grouping import group_numbers
-from fastcollate.plan.lengths import checked_bin
+from fastcollate.plan.lengths import checked_indices
 from fastcollate.plan.packing import Algorithm, Growth, Oversize, Packer
 from fastcollate.plan.tables import Table
 from fastcollate.plan.tree_bins import TreeBins
@@ -490,7 +490,7 @@ class Packed(Layout):
             return plan
         if isinstance(plan, (list, tuple)):
             return tuple(
-                tuple(checked_bin(f"plan[{index}]", bin_).tolist())
+                tuple(checked_indices(f"plan[{index}]", bin_, "sequences").tolist())
                 for index, bin_ in enumerate(plan)
             )
         raise TypeError(

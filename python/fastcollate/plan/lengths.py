@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import reprlib
 from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fastcollate import _fastcollate
-from fastcollate.arguments import checked_int, id_list
+from fastcollate.arguments import as_list, checked_int, is_sequence
 from fastcollate.arrays import check_unmasked, checked_array, describe, is_tensor, to_numpy
 
 Integers: TypeAlias = NDArray[np.int64]
@@ -34,9 +35,9 @@ def checked_lengths(name: str, values: Any, noun: str = "row") -> Integers:
     return _checked(name, values, f"the number of tokens of each {noun}", "lengths")
 
 
-def checked_bin(name: str, values: Any) -> Integers:
-    """Return the indices of the sequences in a bin as int64, as `checked_lengths`."""
-    return _checked(name, values, "the index of each sequence in the bin", "indices")
+def checked_indices(name: str, values: Any, nouns: str) -> Integers:
+    """Return indices of rows, sequences or bins as int64, as `checked_lengths`."""
+    return _checked(name, values, f"indices of {nouns}", "indices")
 
 
 def lengths_defect(name: str, values: Integers) -> str | None:
@@ -58,7 +59,9 @@ def _checked(name: str, values: Any, advice: str, noun: str) -> Integers:
     if isinstance(values, np.ndarray) and values.dtype != object:
         found = values
     else:
-        found = _integers(name, id_list(name, values))
+        if not is_sequence(values):
+            raise TypeError(f"{name} is {reprlib.repr(values)}; pass {advice}")
+        found = _integers(name, as_list(values))
     if found.ndim != 1 or found.dtype.kind not in "iu":
         raise TypeError(f"{name} is {describe(found)}; pass {advice}")
     numbers: Integers = found.astype(np.int64)

@@ -13,7 +13,7 @@ from fastcollate import _fastcollate
 from fastcollate._fastcollate import PrefixTree
 from fastcollate.arguments import counted, suggests_names
 from fastcollate.plan.costs import CostArgument, Costs
-from fastcollate.plan.lengths import Integers, checked_lengths, lengths_defect
+from fastcollate.plan.lengths import Integers, checked_indices, lengths_defect
 from fastcollate.plan.packing import Algorithm, Oversize, Packer
 from fastcollate.plan.tables import Table, check_names, contradiction, listed_integers, not_valid
 from fastcollate.plan.tree_bins import TreeBins
@@ -167,7 +167,7 @@ class TreePlan(Table):
         ValueError
             A row does not exist, or is given twice.
         """
-        rows = checked_lengths("rows", rows, "row to select")
+        rows = checked_indices("rows", rows, "rows")
         if rows.max(initial=-1) >= self.num_rows:
             raise ValueError(
                 f"rows has {rows.max()}, but the plan has {counted(self.num_rows, 'row')}; pass "
