@@ -6,7 +6,7 @@ __all__ = ["VERIFIED"]
 
 VERIFIED: dict[str, tuple[str, ...]] = {
     "nemo_rl": ("0.5.0",),
-    "skyrl": ("0.3.0",),
+    "skyrl": ("0.3.0", "0.4.0"),
     "transformers": ("5.20.2", "5.23.0"),
     "trl": ("1.16.0",),
     "verl": ("0.9.1",),

@@ -9,6 +9,7 @@ from fastcollate.compat.skyrl.mini_batches import (
     compute_prompt_end_indices,
     compute_prompt_mini_batch_boundaries,
 )
+from fastcollate.compat.skyrl.patches import patch, unpatch
 from fastcollate.compat.skyrl.seq_packing import (
     PackingStrategy,
     SeqPacker,
@@ -34,4 +35,6 @@ __all__ = [
     "make_router_padding_mask",
     "make_seq_packer",
     "merge_stepwise_output",
+    "patch",
+    "unpatch",
 ]

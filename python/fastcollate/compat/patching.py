@@ -1,0 +1,372 @@
+"""Replacement of frameworks' functions inside the frameworks, and its reversal.
+
+`from module import name` binds a name in the importing module, too, so a function has to be
+replaced in every module that imported it before. Each framework has a table of these modules.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.metadata
+import importlib.util
+import logging
+import sys
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from types import ModuleType
+from typing import Any, NamedTuple
+
+from fastcollate.compat.versions import VERIFIED
+
+logger = logging.getLogger(__name__)
+
+
+class Replacement(NamedTuple):
+    """A function or class of a framework, and what replaces it."""
+
+    module: str
+    """The module that defines it."""
+    name: str
+    replacement: Any
+    """An object that replaces nothing else."""
+    bound_in: tuple[str, ...] = ()
+    """All other modules of the framework that bind the name at import."""
+    versions: tuple[str, ...] | None = None
+    """The verified versions that have it; None for all."""
+
+
+@dataclass(frozen=True)
+class Patched:
+    """The result of ``patch()``. As a context manager, it calls ``unpatch()`` at the end.
+
+    Attributes
+    ----------
+    framework : str
+        The name of the framework.
+    version : str
+        Its installed version.
+    bindings : tuple[str, ...]
+        The replaced attributes of modules. Modules imported later take the replacements from these.
+    skipped : tuple[str, ...]
+        Functions whose modules cannot be imported in this process, with the reason.
+    """
+
+    framework: str
+    version: str
+    bindings: tuple[str, ...]
+    skipped: tuple[str, ...]
+    _unpatch: Callable[[], None] = field(repr=False, compare=False)
+
+    def __str__(self) -> str:
+        """Return one line per attribute."""
+        lines = [f"{self.framework} {self.version}, replaced by fastcollate:"]
+        lines += [f"  {binding}" for binding in self.bindings]
+        lines += [f"  not replaced: {function}" for function in self.skipped]
+        return "\n".join(lines)
+
+    def __enter__(self) -> Patched:
+        """Return the object itself."""
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """Call ``unpatch()``."""
+        self._unpatch()
+
+
+class _Bound(NamedTuple):
+    """An attribute of a module before and after the replacement."""
+
+    path: str
+    """Its module and name, for messages."""
+    module: ModuleType
+    name: str
+    original: Any
+    replacement: Any
+
+    @property
+    def key(self) -> tuple[int, str]:
+        return id(self.module), self.name
+
+
+class Patcher:
+    """Replaces the functions of one framework.
+
+    Parameters
+    ----------
+    framework
+        The name of the framework, for messages.
+    package
+        Its top module, and the name of its distribution.
+    compat
+        The module with the replacements, for messages.
+    replacements
+        The table.
+    """
+
+    def __init__(
+        self,
+        framework: str,
+        *,
+        package: str,
+        compat: str,
+        replacements: Sequence[Replacement],
+    ) -> None:
+        self.framework = framework
+        self.package = package
+        self.compat = compat
+        self.replacements = tuple(replacements)
+        self._lock = threading.Lock()
+        self._count = 0
+        self._bound: list[_Bound] = []
+        self._patched: Patched
+
+    def patch(self) -> Patched:
+        """Replace the functions in all modules that bind them; a second call is only counted.
+
+        Nothing is changed unless all modules are as expected.
+
+        Returns
+        -------
+        Patched
+            The replaced attributes.
+
+        Raises
+        ------
+        ImportError
+            The framework is not installed, or none of its functions can be imported.
+        RuntimeError
+            Its version is not a verified one, a module differs from what was verified, or an
+            attribute has already been replaced.
+        """
+        with self._lock:
+            if self._count > 0:
+                self._count += 1
+                return self._patched
+        version = self.version()
+        # Imports take locks of their own, so they cannot wait for each other and for this one.
+        table, skipped = self._imported(version)
+        with self._lock:
+            if self._count == 0:
+                bound = self._verified(table, version)
+                self._warn_of_other_modules(bound)
+                _set((each, each.replacement) for each in bound)
+                self._bound = bound
+                self._patched = Patched(
+                    self.framework,
+                    version,
+                    tuple(each.path for each in bound),
+                    skipped,
+                    self.unpatch,
+                )
+                logger.info("%s", self._patched)
+            self._count += 1
+            return self._patched
+
+    def unpatch(self) -> None:
+        """Undo one call of :meth:`patch`; the last one restores all modules.
+
+        Modules of the framework that were imported after :meth:`patch` are restored, too.
+
+        Raises
+        ------
+        RuntimeError
+            The framework is not patched, or an attribute has been replaced again since; then
+            nothing is changed.
+        """
+        with self._lock:
+            if self._count == 0:
+                raise RuntimeError(
+                    f"{self.framework} is not patched; call {self.compat}.patch() first"
+                )
+            if self._count == 1:
+                bound = [*self._bound, *self._bound_since()]
+                for each in bound:
+                    found = vars(each.module).get(each.name)
+                    if found is not each.replacement:
+                        raise RuntimeError(
+                            f"{each.path} has been replaced by {_described(found)} since "
+                            f"{self.compat}.patch(); undo that first"
+                        )
+                _set((each, each.original) for each in bound)
+                self._bound = []
+            self._count -= 1
+
+    def version(self) -> str:
+        """Return the installed version.
+
+        Raises
+        ------
+        ImportError
+            The framework is not installed.
+        RuntimeError
+            Its version is not a verified one.
+        """
+        verified = VERIFIED[self.package]
+        pip_install = f"pip install {self.package}=={verified[-1]}"
+        try:
+            version = importlib.metadata.version(self.package)
+        except importlib.metadata.PackageNotFoundError:
+            if importlib.util.find_spec(self.package) is None:
+                raise ImportError(f"{self.framework} is not installed; {pip_install}") from None
+            raise RuntimeError(
+                f"{self.framework} can be imported, but its version cannot be verified, since it "
+                f"was not installed by pip; {pip_install}"
+            ) from None
+        if version.partition("+")[0] not in verified:
+            raise RuntimeError(
+                f"{self.framework} {version} is installed, but {self.compat}.patch() has been "
+                f"verified with {' and '.join(verified)} only; {pip_install}, or call the "
+                f"functions of {self.compat} yourself"
+            )
+        return version
+
+    def _imported(self, version: str) -> tuple[list[Replacement], tuple[str, ...]]:
+        """Import the modules that define the functions; return the functions found, and others."""
+        table, skipped = [], []
+        reasons: dict[str, str] = {}
+        for each in self.replacements:
+            if each.versions is not None and version.partition("+")[0] not in each.versions:
+                continue
+            if each.module not in reasons:
+                reasons[each.module] = self._reason_against(each.module, version)
+            if reason := reasons[each.module]:
+                skipped.append(f"{each.module}.{each.name} ({reason})")
+            else:
+                table.append(each)
+        if not table:
+            raise ImportError(f"{self.framework} {version} cannot be imported: {skipped[0]}")
+        if skipped:
+            logger.warning(
+                "%s.patch() leaves out functions that cannot be imported: %s",
+                self.compat,
+                ", ".join(skipped),
+            )
+        return table, tuple(skipped)
+
+    def _reason_against(self, module: str, version: str) -> str:
+        """Import a module; return why it cannot be imported, or nothing."""
+        try:
+            importlib.import_module(module)
+        except Exception as error:
+            missing = error.name if isinstance(error, ModuleNotFoundError) else None
+            if missing is not None and self._is_own(missing):
+                raise self._differs(version, f"there is no module {missing}") from error
+            return " ".join(f"{type(error).__name__}: {error}".split())
+        return ""
+
+    def _verified(self, table: Sequence[Replacement], version: str) -> list[_Bound]:
+        """Return all attributes to set, checked; changes nothing."""
+        bound = []
+        for each in table:
+            module = sys.modules[each.module]
+            original = vars(module).get(each.name)
+            if original is None:
+                raise self._differs(version, f"{each.module} has no {each.name}")
+            if not _is_defined_in(module, original):
+                raise self._replaced(f"{each.module}.{each.name}", original)
+            for name in (each.module, *each.bound_in):
+                importer = sys.modules.get(name)
+                if importer is None:
+                    continue  # it will bind the replacement
+                path = f"{name}.{each.name}"
+                found = vars(importer).get(each.name)
+                if found is original:
+                    bound.append(_Bound(path, importer, each.name, original, each.replacement))
+                elif found is not None:
+                    raise self._replaced(path, found)
+                elif not _may_bind_later(importer):
+                    raise self._differs(version, f"{name} does not import {each.name}")
+        listed = {each.key for each in bound}
+        for found in _attributes({id(each.original): each for each in bound}):
+            if self._is_own(found.path) and found.key not in listed:
+                raise self._differs(version, f"{found.path} is bound at import, too")
+        return bound
+
+    def _bound_since(self) -> list[_Bound]:
+        """Return the attributes of the framework's modules that were bound since `patch`."""
+        listed = {each.key for each in self._bound}
+        since = [
+            found
+            for found in _attributes({id(each.replacement): each for each in self._bound})
+            if self._is_own(found.path) and found.key not in listed
+        ]
+        # Listed modules that bound a replacement, which others have replaced.
+        listed |= {each.key for each in since}
+        replaced = {each.path: each for each in self._bound}
+        for row in self.replacements:
+            each = replaced.get(f"{row.module}.{row.name}")
+            if each is None:
+                continue
+            for name in row.bound_in:
+                importer = sys.modules.get(name)
+                if importer is None or (id(importer), row.name) in listed:
+                    continue
+                if vars(importer).get(row.name) not in (None, each.original):
+                    since.append(each._replace(path=f"{name}.{row.name}", module=importer))
+        return since
+
+    def _warn_of_other_modules(self, bound: Sequence[_Bound]) -> None:
+        """Log a warning of modules outside the framework that keep the originals."""
+        for found in _attributes({id(each.original): each for each in bound}):
+            if not self._is_own(found.path):
+                logger.warning(
+                    "%s stays %s's own function, since it was imported before %s.patch(); call "
+                    "patch() first",
+                    found.path,
+                    self.framework,
+                    self.compat,
+                )
+
+    def _is_own(self, path: str) -> bool:
+        return path.partition(".")[0] == self.package
+
+    def _differs(self, version: str, difference: str) -> RuntimeError:
+        return RuntimeError(
+            f"{self.framework} {version} differs from the verified package: {difference}; "
+            f"install it again, or call the functions of {self.compat} yourself"
+        )
+
+    def _replaced(self, path: str, found: object) -> RuntimeError:
+        return RuntimeError(
+            f"{path} has already been replaced by {_described(found)}; undo that first, or call "
+            f"{self.compat}.patch() before it"
+        )
+
+
+def _attributes(sought: dict[int, _Bound]) -> Iterator[_Bound]:
+    """Return all attributes of loaded modules that are one of the objects sought, by id."""
+    seen = set()
+    for path, module in list(sys.modules.items()):
+        if isinstance(module, ModuleType) and id(module) not in seen:
+            seen.add(id(module))
+            for name, value in list(vars(module).items()):
+                if id(value) in sought:
+                    yield sought[id(value)]._replace(
+                        path=f"{path}.{name}", module=module, name=name
+                    )
+
+
+def _is_defined_in(module: ModuleType, value: object) -> bool:
+    """Return True if a module defines a function or class; false for wrappers of it."""
+    namespace = vars(module)
+    return (
+        getattr(value, "__module__", None) == module.__name__
+        and getattr(value, "__globals__", namespace) is namespace
+    )
+
+
+def _may_bind_later(module: ModuleType) -> bool:
+    """Return True for modules that import their names on access, or are being imported."""
+    return hasattr(module, "__getattr__") or getattr(module.__spec__, "_initializing", False)
+
+
+def _described(value: object) -> str:
+    name = getattr(value, "__qualname__", None)
+    return repr(value) if name is None else f"{getattr(value, '__module__', '?')}.{name}"
+
+
+def _set(values: Iterator[tuple[_Bound, Any]]) -> None:
+    # Past `__setattr__`, which lazy modules may have.
+    for each, value in values:
+        vars(each.module)[each.name] = value
