@@ -59,6 +59,20 @@ ABSENT = {"flash_attn", "transfer_queue"}
 """Packages that modules can do without."""
 
 
+class DataProto:
+    """In place of verl's: a batch of tensors, arrays of objects, and what belongs to no row."""
+
+    def __init__(self, batch: Any, non_tensor_batch: Any, meta_info: Any) -> None:
+        self.batch = batch
+        self.non_tensor_batch = non_tensor_batch
+        self.meta_info = meta_info
+
+    @classmethod
+    def from_dict(cls, tensors: Any, non_tensors: Any, meta_info: Any) -> DataProto:
+        """Make one, as verl's classmethod."""
+        return cls(tensors, non_tensors, meta_info)
+
+
 def _rows(batch: Mapping[str, Any], rows: Sequence[int]) -> dict[str, Any]:
     return {key: value[rows] for key, value in batch.items()}
 
@@ -66,6 +80,7 @@ def _rows(batch: Mapping[str, Any], rows: Sequence[int]) -> dict[str, Any]:
 GIVEN: dict[str, dict[str, Any]] = {
     # The base of TRL's collators, whose methods are called by themselves.
     "transformers.data.data_collator": {"DataCollatorMixin": object},
+    "verl.protocol": {"DataProto": DataProto},
     # Of dicts in place of TensorDicts.
     "verl.utils.tensordict_utils": {
         "assign_non_tensor_data": dict.__setitem__,

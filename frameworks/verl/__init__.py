@@ -1,11 +1,12 @@
 """What verl does."""
 
 from frameworks.verl.padding import no_padding_loops, response_outputs_loops
-from frameworks.verl.seqlen_balancing import rearrange_loops
+from frameworks.verl.seqlen_balancing import group_balanced_loops, rearrange_loops
 from frameworks.verl.upsampling import construct_minimal_padding_template, upsample_batch
 
 __all__ = [
     "construct_minimal_padding_template",
+    "group_balanced_loops",
     "no_padding_loops",
     "rearrange_loops",
     "response_outputs_loops",

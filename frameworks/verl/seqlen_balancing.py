@@ -4,7 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from fastcollate.testing.reference.partitioning import Part, ordered, parts_within
+from fastcollate.testing.reference.partitioning import (
+    Part,
+    karmarkar_karp_loops,
+    ordered,
+    parts_within,
+)
 
 
 def rearrange_loops(
@@ -76,3 +81,33 @@ def _by_cost(parts: list[Part], costs: Sequence[int], by_cost: bool) -> list[Par
         return sum(costs[item] for item in part), part[0]
 
     return ordered(sorted(parts, key=key, reverse=True), "small_ends")
+
+
+def group_balanced_loops(
+    lengths: Sequence[int], uids: Sequence[object], k: int
+) -> list[list[int]] | None:
+    """Partition groups of rows as verl's ``get_group_balanced_partitions`` does.
+
+    Parameters
+    ----------
+    lengths, uids
+        Tokens and id of each row; consecutive rows with equal ids are a group.
+    k
+        Number of parts.
+
+    Returns
+    -------
+    list[list[int]] or None
+        The rows of each part; None if `k` does not divide the number of groups, or exceeds it.
+    """
+    groups: list[list[int]] = []
+    for row, uid in enumerate(uids):
+        if row > 0 and uids[row - 1] == uid:
+            groups[-1].append(row)
+        else:
+            groups.append([row])
+    if len(groups) < k or len(groups) % k:
+        return None
+    costs = [sum(24_576 * lengths[row] + lengths[row] ** 2 for row in group) for group in groups]
+    parts = karmarkar_karp_loops(costs, k, True)
+    return [[row for group in sorted(part) for row in groups[group]] for part in parts]

@@ -10,7 +10,7 @@ import numpy as np
 
 from fastcollate.arrays import offsets_of, places_of, to_numpy
 from fastcollate.ingest.columns import Ragged, jagged_rows
-from fastcollate.ingest.columns import picked as picked_rows
+from fastcollate.ingest.columns import picked as picked_spans
 from fastcollate.plan.lengths import Integers
 
 
@@ -53,18 +53,26 @@ def picked(data: Any, num_rows: int, rows: Sequence[int]) -> Any:
 
 
 def _picked(value: Any, num_rows: int, rows: Integers) -> Any:
+    return picked_rows(value, rows) if _num_rows(value) == num_rows else value
+
+
+def _num_rows(value: Any) -> int | None:
+    if isinstance(value, (Ragged, list, tuple)):
+        return len(value)
+    if getattr(value, "is_nested", False):
+        return int(value.size(0))
+    return next(iter(getattr(value, "shape", ())), None)
+
+
+def picked_rows(value: Any, rows: Integers) -> Any:
+    """Return the given rows of a Ragged, an array, a tensor (nested ones as jagged) or a list."""
     if isinstance(value, Ragged):
-        return picked_rows(value, rows)
+        return picked_spans(value, rows)
     if isinstance(value, (list, tuple)):
-        if len(value) != num_rows:
-            return value
         chosen = [value[row] for row in rows]
         return chosen if isinstance(value, list) else tuple(chosen)
     if getattr(value, "is_nested", False):
-        return _picked_nested(value, rows) if value.size(0) == num_rows else value
-    shape = tuple(getattr(value, "shape", ()))
-    if shape[:1] != (num_rows,):
-        return value
+        return _picked_nested(value, rows)
     if isinstance(value, np.ndarray):
         return value[rows]
     import torch
@@ -77,7 +85,8 @@ def _picked_nested(value: Any, rows: Integers) -> Any:
     import torch
 
     if value.layout is not torch.jagged:
-        chosen = [value[row] for row in rows]
+        parts = value.unbind()
+        chosen = [parts[row] for row in rows]
         return torch.nested.as_nested_tensor(chosen, layout=torch.jagged)
     starts, lengths = to_numpy(value.offsets()[:-1])[rows], jagged_lengths(value)[rows]
     values, dim = value.values(), value._ragged_idx - 1

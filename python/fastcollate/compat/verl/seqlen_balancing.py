@@ -8,11 +8,12 @@ from typing import Any
 import numpy as np
 
 from fastcollate import _fastcollate
-from fastcollate.arguments import checked_count, checked_int, checked_integer
-from fastcollate.arrays import describe, is_array, to_numpy
+from fastcollate.arguments import checked_count, checked_int, checked_integer, id_list
+from fastcollate.arrays import describe, is_array, places_of, to_numpy
 from fastcollate.batch import Batch
 from fastcollate.compat.verl.mappings import is_tensordict, jagged_lengths, picked
 from fastcollate.plan.costs import checked_weights, flops_costs
+from fastcollate.plan.grouping import starts_of
 from fastcollate.plan.lengths import Integers, checked_lengths
 from fastcollate.plan.partitioning import lists_of
 from fastcollate.plan.shard import Shard
@@ -26,6 +27,34 @@ DEVICES = {"nccl": "cuda", "hccl": "npu", "xccl": "xpu"}
 
 MAX_PARTS = 1 << 24
 """Most parts: each is a list, even if empty."""
+
+
+def calculate_workload(seqlen_list: Any) -> Any:
+    """Estimate the relative cost of sequences of L tokens: ``24576 * L + L**2``.
+
+    Parameters
+    ----------
+    seqlen_list
+        Lengths: a tensor or array of any shape, or a number.
+
+    Returns
+    -------
+    Tensor, array or number
+        The costs, of the type, shape, dtype and device of `seqlen_list`.
+
+    Raises
+    ------
+    TypeError
+        `seqlen_list` is of another type than above.
+
+    Notes
+    -----
+    ``verl.utils.seqlen_balancing.calculate_workload`` of verl 0.9.1. Integers wrap around as there:
+    pass int64 lengths, as verl does.
+    """
+    if not (is_array(seqlen_list) or isinstance(seqlen_list, (int, float, np.number))):
+        raise TypeError(f"seqlen_list is {describe(seqlen_list)}; pass a tensor or an array")
+    return 24576 * seqlen_list + seqlen_list**2
 
 
 def karmarkar_karp(seqlen_list: Any, k_partitions: int, equal_size: bool) -> list[list[int]]:
@@ -106,6 +135,62 @@ def get_seqlen_balanced_partitions(
             f"{len(weights)} as k_partitions"
         )
     return _parts(weights, k, equal_size, "karmarkar_karp")
+
+
+def get_group_balanced_partitions(
+    seqlen_list: Any, uid_list: Any, k_partitions: int
+) -> list[list[int]]:
+    """Partition rows by cost into parts with the same number of prompt groups, which stay whole.
+
+    Parameters
+    ----------
+    seqlen_list
+        The tokens of N rows: a list, a tensor or an array of integers (N,).
+    uid_list
+        N ids: consecutive rows with equal ids are a group.
+    k_partitions
+        Number of parts.
+
+    Returns
+    -------
+    list[list[int]]
+        The rows of each part, ascending; parts by descending cost, the sum of
+        ``24576 * L + L * L`` over rows of L tokens.
+
+    Raises
+    ------
+    AssertionError
+        `seqlen_list` and `uid_list` have different lengths; there are fewer groups than parts, or
+        `k_partitions` does not divide their number.
+    IndexError, ZeroDivisionError
+        As in :func:`karmarkar_karp`.
+    ValueError
+        A length is negative or above 2**31, which verl does not check.
+    TypeError
+        An argument is of another type than above.
+
+    Notes
+    -----
+    ``verl.utils.seqlen_balancing.get_group_balanced_partitions`` of verl 0.9.1. An id that recurs
+    after another begins a new group, as in verl.
+    """
+    lengths, uids = checked_lengths("seqlen_list", seqlen_list), id_list("uid_list", uid_list)
+    k = checked_integer("k_partitions", k_partitions, "a number of parts")
+    if len(lengths) != len(uids):
+        raise AssertionError(
+            f"seqlen_list has {len(lengths)} items, but uid_list has {len(uids)}; "
+            "pass one of each per row"
+        )
+    starts = starts_of("uid_list", uids)
+    if len(starts) < k:
+        raise AssertionError(
+            f"uid_list has {len(starts)} groups, but k_partitions is {k}; pass at most "
+            f"{len(starts)} as k_partitions"
+        )
+    sizes = np.diff(starts, append=len(uids))
+    costs = np.add.reduceat(flops_costs(lengths), starts) if len(starts) > 0 else lengths
+    parts = get_seqlen_balanced_partitions(costs, k, True)
+    return [places_of(starts[part], sizes[part]).tolist() for part in parts]
 
 
 def _parts(weights: Any, k_partitions: Any, equal_size: Any, algorithm: str) -> list[list[int]]:
