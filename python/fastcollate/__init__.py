@@ -13,6 +13,11 @@ More names are in :mod:`fastcollate.planning`, :mod:`fastcollate.memory` and
 import logging
 from typing import TYPE_CHECKING
 
+from fastcollate.requirements import check_requirements
+
+check_requirements()
+
+# isort: split
 from fastcollate import memory, parallel, planning
 from fastcollate._fastcollate import __version__ as __version__
 from fastcollate.batch import Batch

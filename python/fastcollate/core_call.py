@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -25,6 +26,7 @@ from fastcollate.plan.grouping import group_numbers
 from fastcollate.plan.layouts import LEFT
 from fastcollate.plan.merging import MergePlan, Merging
 from fastcollate.plan.shard import Shard, picked_names
+from fastcollate.requirements import check_torch
 
 
 class BatchSpec(NamedTuple):
@@ -163,8 +165,9 @@ def checked_pad(pad_token_id: Any, outputs: OutputSpec) -> int:
     )
 
 
+@cache
 def import_torch() -> Any:
-    """Import torch; the error of a missing one says how to install it."""
+    """Import torch; the error of a missing or too old one gives the command that installs it."""
     try:
         import torch
     except ImportError as error:
@@ -172,4 +175,5 @@ def import_torch() -> Any:
             "array_type='torch' needs torch: pip install 'fastcollate[torch]', "
             "or pass array_type='numpy'"
         ) from error
+    check_torch(torch.__version__)
     return torch

@@ -179,8 +179,15 @@ def resolved(device: Any) -> Any:
     """Return a device with its index, which arguments may lack, as its tensors have it."""
     import torch
 
-    # Not every device's module reports its index. None as an argument would mean any device.
-    return torch.empty(0, device=torch.device(device)).device
+    try:
+        # Not every device's module reports its index. None as an argument would mean any device.
+        return torch.empty(0, device=torch.device(device)).device
+    except (AssertionError, RuntimeError) as error:
+        reason = str(error).partition("\n")[0]
+        raise RuntimeError(
+            f"device is {str(device)!r}, which torch cannot use here ({reason}); pass one that it "
+            "can, such as 'cpu'"
+        ) from error
 
 
 # Tensors of batches

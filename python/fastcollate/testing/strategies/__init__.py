@@ -8,6 +8,13 @@ Examples
 ...     batch = fc.build_batch(**inputs, pad_token_id=0)
 """
 
+from importlib.util import find_spec
+
+if find_spec("hypothesis") is None:
+    raise ImportError(
+        "fastcollate.testing.strategies needs Hypothesis: pip install 'fastcollate[testing]'"
+    )
+
 from fastcollate.testing.strategies.columns import COLUMN_KINDS, as_column
 from fastcollate.testing.strategies.drawing import Rollouts, rollouts, whole_masks, with_fields
 from fastcollate.testing.strategies.fields import FIELD_DTYPES, extras, spread_fields, token_fields
