@@ -2,10 +2,12 @@
 
 import numpy as np
 import pytest
-import torch
 
 import fastcollate as fc
-from policy import Policy, response_log_probs
+
+torch = pytest.importorskip("torch")
+
+from policy import Policy, response_log_probs  # noqa: E402
 
 VOCABULARY = 13
 TOLERANCE = 1e-9

@@ -8,7 +8,6 @@ from typing import NamedTuple
 
 import numpy as np
 import pytest
-import torch
 from conftest import share
 from hypothesis import given
 from hypothesis import strategies as st
@@ -31,7 +30,10 @@ from fastcollate.testing.reference import (
     merge_columns_loops,
     merge_turns_loops,
 )
-from policy import Policy, response_log_probs
+
+torch = pytest.importorskip("torch")
+
+from policy import Policy, response_log_probs  # noqa: E402
 
 WHOLE_ALGORITHMS = ["ffd", "ff", "bfd", "mffd", "next_fit", "balanced"]
 

@@ -5,14 +5,16 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
-import torch
 from conftest import share
 from hypothesis import given
 from hypothesis import strategies as st
 
 import fastcollate as fc
 from fastcollate.testing.reference import assert_same
-from policy import Policy, response_log_probs
+
+torch = pytest.importorskip("torch")
+
+from policy import Policy, response_log_probs  # noqa: E402
 
 VOCABULARY = 13
 REDUCTIONS = ["sum", "token", "row"]
