@@ -17,12 +17,23 @@ copyright = "The fastcollate developers"
 extensions = [
     "myst_parser",
     "sphinx.ext.autodoc",
-    "sphinx.ext.napoleon",
+    "numpydoc",
     "sphinx_copybutton",
+    "public_names",
     "repository_links",
 ]
 exclude_patterns = ["extensions"]
 nitpicky = True
+# Code in docstrings, with a link where it is a name of the library.
+default_role = "py:obj"
+nitpick_ignore_regex = [("py:obj", ".*")]
+
+autodoc_default_options = {"members": True}
+autodoc_member_order = "bysource"
+# Parameter sections have the types; overloads are then one signature.
+autodoc_typehints = "none"
+numpydoc_show_class_members = False
+numpydoc_class_members_toctree = False
 
 myst_heading_anchors = 4
 

@@ -5,8 +5,6 @@ Run it from the root of the repository: ``python examples/demo.py``.
 
 from __future__ import annotations
 
-import tutorials.preflight  # isort: skip  # noqa: F401  # errors of one line
-
 import statistics
 import sys
 import time

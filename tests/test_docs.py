@@ -71,12 +71,7 @@ def page_names():
     return ["README.md", *pages]
 
 
-# Those of tutorials stand in scripts (test_tutorials.py).
-SNIPPETS = {
-    page: found
-    for page in page_names()
-    if not page.startswith("docs/tutorials/") and (found := snippets_of(page))
-}
+SNIPPETS = {page: found for page in page_names() if (found := snippets_of(page))}
 
 
 class Tables(dict):

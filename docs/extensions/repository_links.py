@@ -32,6 +32,7 @@ class RepositoryLinks(SphinxTransform):
         target, anchor = node["reftarget"], node.get("reftargetid")
         if node.get("refdomain") == "doc":  # MyST takes any .md file for a page
             if target in self.env.found_docs:
+                node["refexplicit"] = not is_file_name(node)
                 return
             path = Path(f"{target}.md")
         else:
@@ -50,11 +51,16 @@ class RepositoryLinks(SphinxTransform):
             node.replace_self(nodes.reference("", "", *node.children, refuri=url, internal=False))
 
 
+def is_file_name(node: Any) -> bool:
+    """Return True for `[steps.md](steps.md)`: the site shows the title of the page."""
+    return bool(node.astext().endswith(".md"))
+
+
 def page_link(node: Any, page: str, anchor: str) -> addnodes.pending_xref:
     """Return a link to a page of the site, for MyST to resolve."""
     link = addnodes.pending_xref(
         "", *node.children, refdomain="doc", reftarget=page, reftargetid=anchor or None,
-        refdoc=node["refdoc"], reftype="myst", refexplicit=True,
+        refdoc=node["refdoc"], reftype="myst", refexplicit=not is_file_name(node),
     )  # fmt: skip
     link.source, link.line = node.source, node.line
     return link

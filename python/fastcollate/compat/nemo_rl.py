@@ -190,7 +190,7 @@ class SequencePacker(BinPacker):
     bin_capacity
         Capacity of a bin in tokens.
     collect_metrics
-        If True, collect :attr:`metrics` of all packings.
+        If True, collect `metrics` of all packings.
     min_bin_count
         Least number of bins; None for any.
     bin_count_multiple

@@ -103,7 +103,7 @@ class Ragged:
 
     @property
     def values(self) -> Any:
-        """The flat NumPy array or torch tensor: (tokens, *trailing)."""
+        r"""The flat NumPy array or torch tensor: (tokens, \*trailing)."""
         return self._values
 
     @property
@@ -210,7 +210,7 @@ class Ragged:
         dtype: Any = None,
         array_type: ArrayType | None = None,
     ) -> Any:
-        """Return the rows padded to one array, (rows, width, *trailing): a copy.
+        r"""Return the rows padded to one array, (rows, width, \*trailing): a copy.
 
         The options are those of :func:`fastcollate.pad`; if `array_type` is None, the result has
         the library of the values.
@@ -227,7 +227,7 @@ class Ragged:
         return padded(self, name, side, fill, pad_to, multiple_of, array_type)
 
     def to_torch_nested(self) -> torch.Tensor:
-        """Return a jagged nested tensor, (rows, jagged, *trailing), over the same values.
+        r"""Return a jagged nested tensor, (rows, jagged, \*trailing), over the same values.
 
         Only the offsets are copied, to the values' device. The shortest and the longest length are
         passed, so that torch need not compute them there.

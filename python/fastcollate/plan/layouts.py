@@ -265,7 +265,7 @@ class TwoSegment(Layout):
     def row_width(
         self, widths: tuple[int, int, int], bin_width: int | None, has_only_totals: bool
     ) -> int | None:
-        """See :class:`Layout`."""
+        """Return the width of an output row in positions: of prompt and response together."""
         if has_only_totals:
             return Layout.row_width(self, widths, bin_width, has_only_totals)
         both = self.pad_prompt_to or widths[0], self.pad_response_to or widths[1]
@@ -296,7 +296,7 @@ class Jagged(Layout):
     def row_width(
         self, widths: tuple[int, int, int], bin_width: int | None, has_only_totals: bool
     ) -> int | None:
-        """See :class:`Layout`."""
+        """Return None: rows lie end to end."""
         return None
 
 
@@ -440,7 +440,7 @@ class Packed(Layout):
     def row_width(
         self, widths: tuple[int, int, int], bin_width: int | None, has_only_totals: bool
     ) -> int | None:
-        """See :class:`Layout`."""
+        """Return the width of an output row in positions; None before there are bins."""
         if bin_width is None:
             return None
         return Layout.row_width(self, widths, bin_width, has_only_totals)

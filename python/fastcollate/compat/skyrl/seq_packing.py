@@ -17,7 +17,7 @@ class PackingStrategy(enum.Enum):
 
 
 class SeqPacker(BinPacker):
-    """Packs sequences into bins: :class:`FirstFitDecreasing` or :class:`Balanced`.
+    """Packs sequences into bins: `FirstFitDecreasing` or `Balanced`.
 
     Parameters
     ----------
@@ -75,7 +75,7 @@ class SeqPacker(BinPacker):
         Raises
         ------
         ValueError
-            A sequence exceeds the capacity (:class:`FirstFitDecreasing` only) or has a negative
+            A sequence exceeds the capacity (`FirstFitDecreasing` only) or has a negative
             length; more bins are required than there are sequences.
         """
         return self._bins(
