@@ -5,6 +5,8 @@ Run it from the root of the repository: ``python examples/demo.py``.
 
 from __future__ import annotations
 
+import tutorials.preflight  # isort: skip  # noqa: F401  # errors of one line
+
 import statistics
 import sys
 import time

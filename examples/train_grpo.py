@@ -18,6 +18,8 @@ or a hundred with ``--dtype float64``.
 
 from __future__ import annotations
 
+import tutorials.preflight  # isort: skip  # noqa: F401  # errors of one line
+
 import os
 import pickle
 import signal

@@ -71,7 +71,12 @@ def page_names():
     return ["README.md", *pages]
 
 
-SNIPPETS = {page: found for page in page_names() if (found := snippets_of(page))}
+# Those of tutorials stand in scripts (test_tutorials.py).
+SNIPPETS = {
+    page: found
+    for page in page_names()
+    if not page.startswith("docs/tutorials/") and (found := snippets_of(page))
+}
 
 
 class Tables(dict):

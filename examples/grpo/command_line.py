@@ -8,10 +8,9 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Literal
 
-import torch
-
 from grpo.options import Options
 from grpo.reporting import check_plot
+from tutorials.preflight import check_device, hint_of
 
 RANKS = 2  # with --ddp or --ray
 
@@ -53,13 +52,10 @@ def read_command_line(description: str) -> tuple[Options, Where, Path | None]:
         parser.error(str(error))
     if where == "ray" and find_spec("ray") is None:
         parser.error("argument --ray: Ray is not installed; pip install 'fastcollate[ray]'")
-    try:
-        torch.empty(0, device=options.device)
-    except (RuntimeError, AssertionError) as error:  # AssertionError: torch built without it
-        parser.error(f"argument --device: {options.device!r} cannot be used: {error}")
+    check_device(parser, options.device)
     if path is not None:
         try:
             check_plot(path)
         except (ImportError, OSError, ValueError) as error:
-            parser.error(f"argument --plot: {error}")
+            parser.error(f"argument --plot: {hint_of(error) or error}")
     return options, where, path

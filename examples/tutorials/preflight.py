@@ -1,0 +1,75 @@
+"""Problems of a run in one line each: an old Python, a missing package, an unusable device.
+
+Scripts import this module before any package. It changes nothing about other errors.
+"""
+
+from __future__ import annotations
+
+import sys
+
+if sys.version_info < (3, 10):  # noqa: UP036  # examples also run where nothing is installed
+    version = ".".join(map(str, sys.version_info[:3]))
+    sys.exit(f"Python {version} is too old; run this with Python 3.10 or newer")
+
+import argparse
+from pathlib import Path
+from types import TracebackType
+
+PACKAGES = ("matplotlib", "numpy", "ray", "rich", "tokenizers", "torch", "transformers")
+INSTALL = {name: f"pip install {name}" for name in PACKAGES}
+INSTALL["fastcollate"] = "pip install . (in the root of the repository)"
+
+
+def hint_of(error: BaseException) -> str | None:
+    """Return one line on a missing package of the examples, or None for other errors."""
+    if not isinstance(error, ModuleNotFoundError) or error.name is None:
+        return None
+    name = error.name.partition(".")[0]
+    return f"{name} is not installed; run: {INSTALL[name]}" if name in INSTALL else None
+
+
+def report(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    """Print an uncaught error; a missing package and Ctrl-C take one line."""
+    line = "interrupted" if kind is KeyboardInterrupt else hint_of(error)
+    if line is None:
+        sys.__excepthook__(kind, error, trace)
+    else:
+        print(line, file=sys.stderr)
+
+
+sys.excepthook = report
+sys.path.append(str(Path(__file__).parents[1]))  # for the recorded rollouts
+
+
+def read_arguments(description: str | None, steps: int) -> argparse.Namespace:
+    """Return the options of a tutorial: `steps` and `device`.
+
+    Parameters
+    ----------
+    description
+        The script's docstring; ``--help`` shows its first line.
+    steps
+        Default number of steps.
+    """
+    parser = argparse.ArgumentParser(description=(description or "").partition("\n")[0])
+    parser.add_argument("--steps", type=int, default=steps, help="optimizer steps (%(default)s)")
+    parser.add_argument("--device", default="cpu", help="device of the model (%(default)s)")
+    arguments = parser.parse_args()
+    if arguments.steps < 1:
+        parser.error(f"argument --steps: steps is {arguments.steps}; pass 1 or more")
+    check_device(parser, arguments.device)
+    return arguments
+
+
+def check_device(parser: argparse.ArgumentParser, device: str) -> None:
+    """Exit with one line if torch cannot use a device."""
+    import torch
+
+    try:
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:  # AssertionError: torch built without it
+        reason = str(error).partition("\n")[0]
+        parser.error(
+            f"argument --device: {device!r} cannot be used: {reason}; pass --device cpu, or "
+            "install a torch for this device"
+        )

@@ -1,0 +1,113 @@
+"""A missing package, an old Python or an unusable device ends an example with one line."""
+
+import ast
+import re
+import sys
+
+import pytest
+from example_runs import EXAMPLES, run_example
+
+from tutorials import preflight
+
+SCRIPTS = ["demo.py", "train_grpo.py"] + [
+    f"tutorials/{path.name}"
+    for path in sorted(EXAMPLES.glob("tutorials/*.py"))
+    if path.stem != "preflight"
+]
+
+# Imports of other packages take seconds, so a stand-in takes their place.
+STAND_INS = """
+from importlib.machinery import ModuleSpec
+from unittest.mock import MagicMock
+
+class StandIns:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in {names!r}:
+            return ModuleSpec(name, self, is_package=True)
+
+    def create_module(self, spec):
+        return MagicMock()
+
+    def exec_module(self, module):
+        pass
+
+sys.meta_path.insert(0, StandIns())
+sys.modules[{missing!r}] = None  # Python then acts as if it were not installed
+"""
+
+
+def packages_of(script):
+    """Return the packages that a script imports."""
+    names = set()
+    for node in ast.walk(ast.parse((EXAMPLES / script).read_text("utf-8"))):
+        if isinstance(node, ast.Import):
+            names |= {alias.name.partition(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            names.add(node.module.partition(".")[0])
+    return sorted(names - sys.stdlib_module_names - {path.stem for path in EXAMPLES.rglob("*")})
+
+
+def assert_one_line(run, message):
+    assert run.returncode == 1
+    assert re.fullmatch(message + r"\n", run.stderr), run.stderr
+    assert not run.stdout
+
+
+@pytest.mark.parametrize(
+    ("script", "package"), [(script, name) for script in SCRIPTS for name in packages_of(script)]
+)
+def test_missing_packages(script, package):
+    others = tuple(name for name in preflight.INSTALL if name != package)
+    run = run_example(script, before=STAND_INS.format(names=others, missing=package))
+    assert_one_line(run, rf"{package} is not installed; run: pip install [^\n]+")
+
+
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_old_pythons(script):
+    run = run_example(script, before="sys.version_info = (3, 9, 18)")
+    assert_one_line(run, "Python 3.9.18 is too old; run this with Python 3.10 or newer")
+
+
+@pytest.mark.parametrize("script", [*SCRIPTS, "tutorials/preflight.py"])
+def test_old_pythons_can_read_scripts(script):
+    ast.parse((EXAMPLES / script).read_text("utf-8"), feature_version=(3, 7))
+
+
+def test_other_errors_keep_their_traceback(capsys):
+    for error, text in (
+        (ModuleNotFoundError("no module", name="elsewhere"), "Traceback.*no module"),
+        (ImportError("cannot import name", name="torch"), "Traceback.*cannot import name"),
+        (ValueError("wrong"), "Traceback.*wrong"),
+        (KeyboardInterrupt(), "^interrupted\n$"),
+    ):
+        try:
+            raise error
+        except BaseException as raised:
+            preflight.report(type(raised), raised, raised.__traceback__)
+        assert re.search(text, capsys.readouterr().err, re.DOTALL)
+
+
+def refused(arguments, monkeypatch, capsys):
+    """Return the error of arguments that a tutorial does not accept."""
+    monkeypatch.setattr(sys, "argv", ["tutorial.py", *arguments])
+    with pytest.raises(SystemExit, match="2"):
+        preflight.read_arguments("A tutorial.", steps=3)
+    return capsys.readouterr().err.splitlines()[-1]
+
+
+@pytest.mark.parametrize("device", ["cuda:99", "nowhere"])
+def test_devices_that_cannot_be_used(device, monkeypatch, capsys):
+    pytest.importorskip("torch")
+    error = refused(["--device", device], monkeypatch, capsys)
+    assert re.search(f"'{device}' cannot be used: .+; pass --device cpu, or install", error)
+
+
+def test_a_number_of_steps_that_is_too_small(monkeypatch, capsys):
+    error = refused(["--steps", "0"], monkeypatch, capsys)
+    assert error == "tutorial.py: error: argument --steps: steps is 0; pass 1 or more"
+
+
+def test_default_arguments(monkeypatch):
+    pytest.importorskip("torch")
+    monkeypatch.setattr(sys, "argv", ["tutorial.py"])
+    assert vars(preflight.read_arguments("A tutorial.", steps=3)) == {"steps": 3, "device": "cpu"}
