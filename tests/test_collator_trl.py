@@ -8,9 +8,9 @@ from conftest import NEEDS_TORCH
 from hypothesis import given
 from hypothesis import strategies as st
 
-import fastcollate as fc
 from fastcollate.testing.reference import assert_same
 from frameworks.installed import real
+from frameworks.parity.trl import language_modeling, preference
 
 pytestmark = NEEDS_TORCH
 
@@ -18,29 +18,6 @@ GOLDEN = Path(__file__).parent / "golden"
 MODELING = json.loads((GOLDEN / "trl_language_modeling.json").read_text())
 
 PREFERENCE = json.loads((GOLDEN / "trl_preference.json").read_text())
-
-PADDED = ("input_ids", "labels", "attention_mask")
-PADDING_FREE = {
-    "input_ids": "input_ids",
-    "labels": "labels",
-    "position_ids": "position_ids",
-    "cu_seqlens": ("cu_seq_lens_q", "cu_seq_lens_k"),
-    "max_seqlen": ("max_length_q", "max_length_k"),
-    "sequence_ids": "seq_idx",
-}
-
-
-def modeling(padding_free, pad_to_multiple_of):
-    """Return a collator in place of TRL's ``DataCollatorForLanguageModeling``."""
-    if padding_free:
-        return fc.Collator(
-            pad_token_id=0,
-            layout=fc.Packed.single_row(),
-            outputs=PADDING_FREE,
-            dtypes={"sequence_ids": "int32"},
-        )
-    layout = fc.Right(multiple_of=pad_to_multiple_of or 1)
-    return fc.Collator(pad_token_id=0, layout=layout, outputs=PADDED)
 
 
 def tensors(result):
@@ -66,7 +43,7 @@ def same_as_trl(found, expected):
 
 @pytest.mark.parametrize("case", MODELING["cases"])
 def test_what_trl_itself_made_of_samples(case):
-    found = modeling(**case["arguments"])(case["samples"])
+    found = language_modeling(**case["arguments"])(case["samples"])
     same_as_trl(found, tensors(case["result"]))
 
 
@@ -107,25 +84,10 @@ def test_batches_are_those_of_trl(samples, padding_free):
     theirs = sft_trainer.DataCollatorForLanguageModeling(0, padding_free=padding_free)
     labelled = [{**sample, "labels": labels_of(sample)} for sample in samples]
     expected = theirs.torch_call(labelled)
-    same_as_trl(modeling(padding_free, None)(samples), expected)
+    same_as_trl(language_modeling(padding_free, None)(samples), expected)
 
 
 # Preference pairs
-
-
-def preference(samples, pad_token_id, pad_to_multiple_of):
-    """Do what TRL's ``DataCollatorForPreference`` does."""
-    fields = {}
-    outputs = {key: key for key in ("input_ids", "attention_mask", "completion_mask")}
-    if "ref_chosen_logps" in samples[0]:
-        fields = {"ref_logps": fc.PerRow(("ref_chosen_logps", "ref_rejected_logps"))}
-        outputs["ref_logps"] = "ref_logps"
-    layout = fc.Right(multiple_of=pad_to_multiple_of or 1)
-    collate = fc.Collator(pad_token_id=pad_token_id, layout=layout, fields=fields, outputs=outputs)
-    made = collate(samples)
-    if fields:
-        made["ref_chosen_logps"], made["ref_rejected_logps"] = made.pop("ref_logps").chunk(2)
-    return made
 
 
 @pytest.mark.parametrize("case", PREFERENCE["cases"])

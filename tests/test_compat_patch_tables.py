@@ -13,7 +13,7 @@ import pytest
 from fastcollate.compat.versions import VERIFIED
 from frameworks.installed import FOLDER
 
-PATCHERS = {"skyrl": "fastcollate.compat.skyrl.patches"}
+PATCHERS = {name: f"fastcollate.compat.{name}.patches" for name in ("skyrl", "transformers", "trl")}
 """The modules with the tables, by the name of the framework."""
 
 
@@ -100,7 +100,7 @@ def test_every_import_of_a_function_is_in_the_table(table, sources):
             if name == each.name and source in origins
         }
         assert found == set(each.bound_in), each.name
-        aliases = [row for row in imports(sources) if row[2] == each.name and row[3]]
+        aliases = [row for row in imports(sources) if row[2] == each.name != (row[3] or row[2])]
         assert not aliases, "patch() looks for the same name in all modules"
         stars = [row for row in imports(sources) if row[2] == "*" and row[1] in origins]
         assert not stars

@@ -2,6 +2,7 @@
 
 import array
 import json
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fastcollate.compat import transformers as compat
 from fastcollate.compat.transformers import DataCollatorWithFlattening
 from fastcollate.testing.reference import assert_same
 from frameworks import transformers as port
@@ -137,3 +139,30 @@ def test_bad_input(features, exception, message):
 def test_other_libraries_are_refused(name):
     with pytest.raises(ValueError, match="pass 'pt' or 'np'"):
         DataCollatorWithFlattening(name)(FEATURES)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(find_spec("transformers") is None, reason="transformers is not installed")
+@pytest.mark.parametrize("is_bound", [False, True], ids=["lazy", "bound"])
+def test_patch_replaces_the_class_and_unpatch_restores_it(is_bound):
+    import transformers
+    from transformers.data import data_collator
+
+    modules = transformers, transformers.data, data_collator
+    original = data_collator.DataCollatorWithFlattening
+    if is_bound:
+        assert transformers.DataCollatorWithFlattening is original
+    else:
+        vars(transformers).pop("DataCollatorWithFlattening", None)
+    with compat.patch() as patched:
+        for module in modules:
+            assert module.DataCollatorWithFlattening is DataCollatorWithFlattening
+        from transformers import DataCollatorWithFlattening as imported
+
+        assert imported is DataCollatorWithFlattening
+        collator = transformers.DataCollatorWithFlattening(return_tensors="np")
+        assert collator(FEATURES)["input_ids"].tolist() == [[1, 2, 3, 4, 5, 6]]
+    for module in modules:
+        assert module.DataCollatorWithFlattening is original
+    names = ["transformers.data.data_collator", *["transformers"] * is_bound, "transformers.data"]
+    assert list(patched.bindings) == [f"{name}.DataCollatorWithFlattening" for name in names]

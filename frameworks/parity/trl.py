@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from hypothesis import strategies as st
 
+import fastcollate as fc
 from fastcollate.compat import trl as compat
 from frameworks.parity.framework import Case, Draw, Framework, Peer
 
@@ -57,3 +59,109 @@ def without_warnings(function: Any, *arguments: Any) -> Any:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return function(*arguments)
+
+
+PADDED = ("input_ids", "labels", "attention_mask")
+PADDING_FREE = {
+    "input_ids": "input_ids",
+    "labels": "labels",
+    "position_ids": "position_ids",
+    "cu_seqlens": ("cu_seq_lens_q", "cu_seq_lens_k"),
+    "max_seqlen": ("max_length_q", "max_length_k"),
+    "sequence_ids": "seq_idx",
+}
+
+
+def language_modeling(
+    padding_free: bool, pad_to_multiple_of: int | None
+) -> Callable[[list[Any]], Mapping[str, Any]]:
+    """Return a collator in place of TRL's ``DataCollatorForLanguageModeling``."""
+    if padding_free:
+        return fc.Collator(
+            pad_token_id=0,
+            layout=fc.Packed.single_row(),
+            outputs=PADDING_FREE,
+            dtypes={"sequence_ids": "int32"},
+        )
+    layout = fc.Right(multiple_of=pad_to_multiple_of or 1)
+    return fc.Collator(pad_token_id=0, layout=layout, outputs=PADDED)
+
+
+def preference(
+    samples: list[dict[str, Any]], pad_token_id: int, pad_to_multiple_of: int | None
+) -> dict[str, Any]:
+    """Do what TRL's ``DataCollatorForPreference`` does."""
+    fields = {}
+    outputs = {key: key for key in ("input_ids", "attention_mask", "completion_mask")}
+    if "ref_chosen_logps" in samples[0]:
+        fields = {"ref_logps": fc.PerRow(("ref_chosen_logps", "ref_rejected_logps"))}
+        outputs["ref_logps"] = "ref_logps"
+    layout = fc.Right(multiple_of=pad_to_multiple_of or 1)
+    collate = fc.Collator(pad_token_id=pad_token_id, layout=layout, fields=fields, outputs=outputs)
+    made = dict(collate(samples))
+    if fields:
+        made["ref_chosen_logps"], made["ref_rejected_logps"] = made.pop("ref_logps").chunk(2)
+    return made
+
+
+def lists(draw: Draw, values: Any, count: int) -> list[int]:
+    """Draw a list of `count` values."""
+    drawn: list[int] = draw(st.lists(values, min_size=count, max_size=count))
+    return drawn
+
+
+@TRL.compares("DataCollatorForLanguageModeling (Collator)")
+def language_modeling_samples(draw: Draw, trl: Peer) -> Case:
+    """Draw samples with labels, packed or not."""
+    is_packed = draw(st.booleans())
+    padding_free = is_packed or draw(st.booleans())
+    multiple = None if padding_free else draw(st.sampled_from([None, 4]))
+    samples = []
+    for _ in range(draw(st.integers(1, 6))):
+        lengths = draw(st.lists(st.integers(1, 6), min_size=1, max_size=3 if is_packed else 1))
+        count = sum(lengths)
+        sample = {"input_ids": lists(draw, st.integers(0, 99), count)}
+        labels = [st.just(-100) | st.just(token) for token in sample["input_ids"]]
+        sample["labels"] = [draw(label) for label in labels]
+        samples.append(sample | {"seq_lengths": lengths} if is_packed else sample)
+
+    def theirs() -> dict[str, Any]:
+        collate = trl("trl.trainer.sft_trainer").DataCollatorForLanguageModeling(
+            0, padding_free=padding_free, pad_to_multiple_of=multiple
+        )
+        batch: dict[str, Any] = collate.torch_call(samples)
+        if not padding_free:
+            batch["labels"][:, 0] = -100  # nothing predicts it
+        return batch
+
+    return Case(
+        theirs=theirs,
+        ours=lambda: language_modeling(padding_free, multiple)(samples),
+        given={"samples": samples, "padding_free": padding_free, "pad_to_multiple_of": multiple},
+    )
+
+
+@TRL.compares("DataCollatorForPreference (Collator)")
+def preference_pairs(draw: Draw, trl: Peer) -> Case:
+    """Draw pairs, with log-probabilities of the reference model or without."""
+    multiple = draw(st.sampled_from([None, 4]))
+    has_logps = draw(st.booleans())
+    tokens = st.integers(1, 99)
+    pairs = []
+    for _ in range(draw(st.integers(1, 6))):
+        pair: dict[str, Any] = {"prompt_ids": lists(draw, tokens, draw(st.integers(1, 6)))}
+        for key in ("chosen", "rejected"):
+            pair[f"{key}_ids"] = lists(draw, tokens, draw(st.integers(0, 6)))
+            if has_logps:
+                pair[f"ref_{key}_logps"] = draw(st.floats(-9, 0, width=32))
+        pairs.append(pair)
+
+    def theirs() -> Any:
+        trainer = trl("trl.trainer.dpo_trainer")
+        return trainer.DataCollatorForPreference(7, pad_to_multiple_of=multiple).torch_call(pairs)
+
+    return Case(
+        theirs=theirs,
+        ours=lambda: preference(pairs, 7, multiple),
+        given={"pairs": pairs, "pad_token_id": 7, "pad_to_multiple_of": multiple},
+    )
