@@ -144,11 +144,12 @@ $(DOCS_INSTALLED): requirements-docs.txt | $(INSTALLED)
 	$(BIN)/python -m pip install --requirement $<
 	touch $@
 
-# Without dependencies: imports are stubs (frameworks/installed.py).
+# Without dependencies: imports are stubs (frameworks/installed.py). SkyRL's wheel is for Python 3.12
+# or newer; the compared modules run on 3.11, too.
 $(PEERS)/installed.stamp: requirements-peers.txt frameworks/installed.py | $(INSTALLED)
 	rm -rf $(PEERS)
-	$(BIN)/python -m pip install --no-deps --require-hashes --no-compile --target $(PEERS) \
-	  --requirement requirements-peers.txt
+	$(BIN)/python -m pip install --no-deps --ignore-requires-python --require-hashes --no-compile \
+	  --target $(PEERS) --requirement requirements-peers.txt
 	$(BIN)/python -m frameworks.installed || { rm -rf $(PEERS); exit 1; }
 	touch $@
 

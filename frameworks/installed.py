@@ -11,7 +11,8 @@ from __future__ import annotations
 import builtins
 import importlib.util
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from importlib.metadata import Distribution, distributions
 from pathlib import Path
 from types import ModuleType
@@ -34,7 +35,13 @@ MODULES = {
     "nemo_rl.data.packing.metrics",
     "nemo_rl.utils.timer",
     "skyrl.backends.skyrl_train.distributed.megatron.packing_utils",
+    "skyrl.backends.skyrl_train.distributed.megatron.quantization_utils",
+    "skyrl.backends.skyrl_train.distributed.megatron.token_metadata",
     "skyrl.backends.skyrl_train.training_batch",
+    "skyrl.backends.skyrl_train.utils.packed_tensor",
+    "skyrl.backends.skyrl_train.utils.replay_utils",
+    "skyrl.backends.skyrl_train.utils.routed_experts",
+    "skyrl.backends.skyrl_train.utils.sample_support",
     "skyrl.train.dataset.bin_packing",
     "skyrl.train.dataset.collators",
     "skyrl.train.dataset.preprocess",
@@ -119,6 +126,21 @@ def real(name: str) -> Any:
 _loaded: dict[str, ModuleType] = {}
 
 
+@contextmanager
+def as_installed(package: str) -> Iterator[None]:
+    """Let the library find the modules of a package, as if it were installed."""
+    names = [name for name in MODULES if name.startswith(f"{package}.")]
+    modules = {package: ModuleType(package)} | {name: real(name) for name in names}
+    found = {name: module for name, module in modules.items() if module is not None}
+    assert sys.modules.keys().isdisjoint(found), f"{package} is installed"
+    sys.modules.update(found)
+    try:
+        yield
+    finally:
+        for name in found:
+            del sys.modules[name]
+
+
 def _import(
     name: str,
     globals: Mapping[str, Any] | None = None,
@@ -187,6 +209,8 @@ def check(package: Distribution) -> None:
 
 
 if __name__ == "__main__":
+    if sys.version_info < (3, 11):
+        raise SystemExit("the compared modules of SkyRL need Python 3.11 or newer")
     found = list(distributions(path=[str(FOLDER)]))
     assert {package.metadata["Name"] for package in found} == PROJECTS.keys()
     for package in found:

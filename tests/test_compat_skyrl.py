@@ -23,11 +23,11 @@ from fastcollate.compat.skyrl import (  # noqa: E402
 from fastcollate.testing.reference import assert_same  # noqa: E402
 from fastcollate.testing.strategies import as_inputs, rollouts  # noqa: E402
 from frameworks import skyrl as port  # noqa: E402
-from frameworks.installed import real  # noqa: E402
+from frameworks.installed import as_installed, real  # noqa: E402
 
 NAMES = (
     *("sequences", "attention_mask", "response_mask", "rewards", "loss_masks", "logprobs"),
-    "rollout_expert_indices",
+    *("rollout_expert_indices", "rollout_sample_support"),
 )
 
 
@@ -43,34 +43,39 @@ class Inputs(NamedTuple):
 
 def named(results):
     assert isinstance(results, tuple)
-    return {name: value for name, value in zip(NAMES, results, strict=True) if value is not None}
+    assert len(results) in (7, 8)
+    named = {}
+    for name, value in zip(NAMES, results, strict=False):
+        if hasattr(value, "cu_seqlens"):
+            named |= {name: value.values, f"cu_seqlens of {name}": value.cu_seqlens}
+        elif value is not None:
+            named[name] = value
+    return named
 
 
 def check(pad_token_id, *args, **kwargs):
+    """Compare with the port, without SkyRL, and with SkyRL 0.4.0, which is taken for installed."""
     actual = convert_prompts_responses_to_batch_tensors(pad_token_id, *args, **kwargs)
     expected = port.convert_prompts_responses_to_batch_tensors(pad_token_id, *args, **kwargs)
     assert_same(named(actual), named(expected))
-    if skyrl_0_3 and takes_routes(*args[:2], kwargs.get("rollout_expert_indices") or []):
-        pad = getattr(pad_token_id, "pad_token_id", pad_token_id)
-        there = of_0_3(SimpleNamespace(pad_token_id=pad), *args, **kwargs)
-        assert_same(named(actual), named(there))
+    routes = kwargs.get("rollout_expert_indices") or []
+    if all(isinstance(row, np.ndarray) for row in routes):
+        check_with_0_4(pad_token_id, *args, **kwargs)
     return actual
 
 
-skyrl_0_3 = real("skyrl.train.dataset.preprocess")
+def check_with_0_4(pad_token_id, *args, **kwargs):
+    """Compare with SkyRL 0.4.0 where `make peers` has it, as if it were installed."""
+    if skyrl_0_4:
+        with as_installed("skyrl"):
+            actual = convert_prompts_responses_to_batch_tensors(pad_token_id, *args, **kwargs)
+        pad = getattr(pad_token_id, "pad_token_id", pad_token_id)
+        with np.errstate(over="ignore"):
+            there = skyrl_0_4.convert_prompts_responses_to_batch_tensors(pad, *args, **kwargs)
+        assert_same(named(actual), named(there))
 
 
-def takes_routes(prompts, responses, routes):
-    """Say whether SkyRL 0.3.0 takes routes: it fails at arrays, and at routes of no token."""
-    is_array = any(isinstance(row, np.ndarray) for row in routes)
-    rows = zip(prompts, responses, routes, strict=False)
-    return not is_array and not any(row and not p and not r for p, r, row in rows)
-
-
-def of_0_3(*args, **kwargs):
-    """Convert by SkyRL 0.3.0. Ids of no token, which are float32 there, are int64 since."""
-    sequences, *others = skyrl_0_3.convert_prompts_responses_to_batch_tensors(*args, **kwargs)
-    return (sequences.to(torch.int64), *others)
+skyrl_0_4 = real("skyrl.train.dataset.preprocess")
 
 
 GOLDEN = json.loads((Path(__file__).parent / "golden" / "skyrl_batch_tensors.json").read_text())
@@ -157,9 +162,10 @@ def test_whole_numbers_round_as_in_skyrl(inputs, number):
 
 
 def test_whole_rewards_beyond_2_53_round_twice(inputs):
-    """The one documented difference: a list of ints alone goes through int64 in SkyRL."""
+    """The one documented difference: a list of ints alone goes through int64 in SkyRL 0.3.0."""
     number = 2**60 + 2**36 + 1
     rewards = [[number], [1, number]]
+    check_with_0_4(7, *inputs._replace(rewards=rewards))
     results = convert_prompts_responses_to_batch_tensors(
         7, **inputs._replace(rewards=rewards)._asdict()
     )
@@ -366,6 +372,12 @@ def test_with_packed_tensors_there_are_eight_values(skyrl_main, inputs):
     ]
     assert results[7].values.dtype is torch.int32
     assert [rows.tolist() for rows in results[7].rows()] == [[[9, 9]], [[8, 8]] * 2]
+
+
+def test_the_sample_support_is_that_of_skyrl(inputs):
+    routes = [route([5, 4], [3, 2]), route([700, 6], dtype=np.int16)]
+    support = [np.full((1, 2), 9, np.int32), np.full((2, 2), 8, np.int32)]
+    check_with_0_4(7, *inputs, rollout_expert_indices=routes, rollout_sample_support=support)
 
 
 @pytest.mark.parametrize(

@@ -65,7 +65,7 @@ def nested_lists(output):
 
 
 LATER = ("rollout_expert_indices", "rollout_sample_support", "trajectory_time_splits")
-"""Keys that SkyRL's main branch always has, and 0.3.0 has not."""
+"""Keys that SkyRL 0.4.0 always has, and 0.3.0 has not."""
 
 
 def with_later_keys(merged):
@@ -83,18 +83,12 @@ def expected(merge, generator_output):
     return repr(merged), list(metrics), metrics
 
 
-def merged_by_0_3(generator_output):
-    """Merge without dicts of lists: 0.3.0 cannot take them, and main drops them."""
-    known = {
-        key: column
-        for key, column in generator_output.items()
-        if key in ("pixel_values", "rollout_metrics") or not isinstance(column, dict)
-    }
-    return with_later_keys(skyrl.merge_stepwise_output(known))
+def merged_by_skyrl(generator_output):
+    return with_later_keys(skyrl.merge_stepwise_output(generator_output))
 
 
 skyrl = real("skyrl.train.generators.utils")
-MERGES = [port.merge_stepwise_output, *([merged_by_0_3] if skyrl else [])]
+MERGES = [port.merge_stepwise_output, *([merged_by_skyrl] if skyrl else [])]
 
 
 def check_outcome(generator_output):
@@ -134,7 +128,7 @@ def test_what_skyrl_itself_gave(case, merge):
         assert found == (repr(merged), list(metrics), metrics)
 
 
-# Against the port, and SkyRL 0.3.0 where `make peers` has it
+# Against the port, and SkyRL 0.4.0 where `make peers` has it
 
 
 @st.composite

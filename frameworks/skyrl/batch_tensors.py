@@ -134,7 +134,7 @@ def make_router_padding_mask(
 
     Notes
     -----
-    ``skyrl/train/dataset/preprocess.py`` of mid-2026; SkyRL 0.3.0 has no such function.
+    SkyRL 0.4.0, ``skyrl/train/dataset/preprocess.py``; 0.3.0 has no such function.
     """
     import torch
 

@@ -105,7 +105,7 @@ def collate_packed(
     dp_size
         Ranks.
     is_limited
-        Whether the capacity is one of places, as in SkyRL's main branch, or of tokens, as in 0.3.0.
+        True if the capacity is one of places, as in SkyRL 0.4.0 with fp8, not of tokens.
 
     Returns
     -------
@@ -134,12 +134,12 @@ def collate_packed(
             raise AssertionError("loss_mask")
         masks.append(mask)
     lengths = [len(example["input_ids"]) for example in examples]
-    if any(length > capacity for length in lengths):
-        raise ValueError("an example exceeds the capacity")
     packed = lengths
     if is_limited:
         packed = [-(-length // align_size) * align_size for length in lengths]
         capacity = max(capacity, align_size)
+    if any(length > capacity for length in packed):
+        raise ValueError("an example exceeds the capacity")
     pieces = pack_loops(
         packed, capacity, min_bins=dp_size, bins_multiple_of=dp_size, oversize="error"
     )
@@ -191,8 +191,7 @@ def packed_align_size(
     Notes
     -----
     ``get_packed_seq_align_size`` of
-    ``skyrl/backends/skyrl_train/distributed/megatron/packing_utils.py``, SkyRL's main branch of
-    autumn 2026.
+    ``skyrl/backends/skyrl_train/distributed/megatron/packing_utils.py``, SkyRL 0.4.0.
     """
     size = 2 * tp_size * cp_size if cp_size > 1 else tp_size
     if not fp8_enabled:

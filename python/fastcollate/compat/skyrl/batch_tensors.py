@@ -45,17 +45,17 @@ def convert_prompts_responses_to_batch_tensors(
 ) -> tuple[Any, ...]:
     """Convert prompts and responses to batch tensors, as SkyRL's function of this name does.
 
-    The result matches the installed SkyRL: eight values if that has packed tensors, as the main
-    branch of autumn 2026, else seven, as 0.3.0. It equals SkyRL's bit for bit (except rewards given
-    as integers beyond 2**53, which round through float64 here, and ids, which are int64 even if no
-    row has a token, as in the main branch). The function is more lenient than
+    The result matches the installed SkyRL: eight values if that has packed tensors, as 0.4.0, else
+    seven, as 0.3.0. It equals SkyRL's bit for bit, except for two differences between 0.3.0 and
+    0.4.0, where it equals 0.4.0: rewards given as integers beyond 2**53 round through float64, and
+    ids are int64 even if no row has a token. The function is more lenient than
     :func:`fastcollate.build_batch`: a row of a field may have any length up to the longest response
     ``R``, and its values are right-aligned; NaN is accepted everywhere.
 
     Parameters
     ----------
     pad_token_id
-        The padding token, or a tokenizer with that attribute. SkyRL 0.3 calls this argument
+        The padding token, or a tokenizer with that attribute. SkyRL 0.3.0 calls this argument
         ``tokenizer``: pass it by position.
     prompts, responses
         ``B`` rows of token ids each.
@@ -71,7 +71,7 @@ def convert_prompts_responses_to_batch_tensors(
         ``B`` NumPy arrays (response tokens, k) of int32. Without any, item 8 is None.
     max_seq_len
         Log a warning when the longest row exceeds it; nothing is truncated. Pass it by name: it is
-        the eighth argument in 0.3.0, and the ninth here and in the main branch.
+        the eighth argument in 0.3.0, and the ninth here and in 0.4.0.
 
     Returns
     -------
@@ -97,8 +97,8 @@ def convert_prompts_responses_to_batch_tensors(
 
     Notes
     -----
-    Written against ``skyrl.train.dataset.preprocess`` of SkyRL 0.3.0 and of its main branch of
-    autumn 2026. Between the two, routes were padded tensors of arrays.
+    Written against ``skyrl.train.dataset.preprocess`` of SkyRL 0.3.0 and 0.4.0. Between the two,
+    routes were padded tensors of arrays.
     """
     rows = _count("prompts", prompts)
     if rows == 0:

@@ -24,9 +24,10 @@ class Alignment(NamedTuple):
 def packed_alignment(
     tp_size: int, cp_size: int, *, fp8_enabled: bool, fp8_recipe: str | None
 ) -> Alignment:
-    """Return the alignment of the installed SkyRL, or without SkyRL that of its main branch.
+    """Return the alignment of the installed SkyRL, or without SkyRL that of 0.4.0.
 
     Workers compute the offsets again: with another multiple they would silently read other tokens.
+    SkyRL 0.4.0 limits aligned lengths with fp8 and tokens without; 0.3.0 always limits tokens.
 
     Raises
     ------
@@ -38,7 +39,7 @@ def packed_alignment(
     module = skyrl_module(MODULE)
     if module is None:
         size = _align_size(tp_size, cp_size, fp8_enabled, fp8_recipe)
-        return Alignment(size, is_limited=True)
+        return Alignment(size, is_limited=fp8_enabled)
     function: Any = getattr(module, FUNCTION, None)
     if function is None:
         raise RuntimeError(
@@ -53,7 +54,7 @@ def packed_alignment(
         raise ValueError(
             f"fp8_recipe is {fp8_recipe!r}, but the installed SkyRL has no recipes; pass None"
         )
-    return Alignment(function(tp_size, cp_size, **options), is_limited=has_recipes)
+    return Alignment(function(tp_size, cp_size, **options), is_limited=has_recipes and fp8_enabled)
 
 
 def _align_size(tp_size: int, cp_size: int, fp8_enabled: bool, fp8_recipe: str | None) -> int:

@@ -138,8 +138,8 @@ def make_seq_packer(
 
     Notes
     -----
-    Written against SkyRL 0.3.0, and against its main branch where lengths are rounded up:
-    ``make_seq_packer`` of ``skyrl.train.dataset.bin_packing``.
+    Written against SkyRL 0.3.0 and 0.4.0: ``make_seq_packer`` of
+    ``skyrl.train.dataset.bin_packing``, which have no multiples of lengths.
     """
     name = algorithm.upper() if isinstance(algorithm, str) else getattr(algorithm, "name", None)
     if name not in _PACKERS:

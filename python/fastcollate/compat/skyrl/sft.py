@@ -71,10 +71,11 @@ def collate_sft_batch(examples: Examples, tokenizer: Any) -> Any:
 
     Notes
     -----
-    Written against SkyRL 0.3.0: ``collate_sft_batch`` of ``skyrl.train.sft_trainer``. As there,
-    floats are truncated to integers, so that a weight of 0.5 trains nothing. Unlike in SkyRL,
-    arrays and tuples are accepted in place of lists; lists of wrong lengths are errors even if all
-    of them have the same wrong length.
+    Written against SkyRL 0.3.0 and 0.4.0: ``collate_sft_batch`` of ``skyrl.train.sft_trainer``. As
+    there, floats are truncated to integers, so that a weight of 0.5 trains nothing. Unlike in
+    SkyRL, arrays and tuples are accepted in place of lists; lists of wrong lengths are errors even
+    if all of them have the same wrong length, or have one item, which 0.4.0 repeats. Errors are
+    those of 0.3.0: 0.4.0 raises ValueError for NaN and OverflowError for infinity.
     """
     if len(examples) == 0:
         raise ValueError("examples is empty; pass at least one")
@@ -125,7 +126,7 @@ class DefaultCollator:
 
     Notes
     -----
-    Written against SkyRL 0.3.0: ``DefaultCollator`` of ``skyrl.train.dataset.collators``.
+    Written against SkyRL 0.3.0 and 0.4.0: ``DefaultCollator`` of ``skyrl.train.dataset.collators``.
     """
 
     def __init__(self, tokenizer: Any, micro_train_batch_size_per_gpu: int) -> None:
@@ -156,7 +157,8 @@ class PackedDataCollator:
     tokenizer
         An object with ``pad_token_id``. Kept as an attribute that may be set.
     max_tokens_per_microbatch
-        Most positions of a row, each example's length rounded up; at least one multiple.
+        Most tokens of a row, before lengths are rounded up. With fp8, most positions of a row,
+        lengths rounded up, at least one multiple.
     tp_size, cp_size, fp8_enabled, fp8_recipe
         Lengths are rounded up to a multiple of ``tp_size``, or of ``2 * tp_size * cp_size`` if
         ``cp_size`` is more than 1; with fp8 also of ``32 * tp_size * cp_size`` (``"mxfp8"``), else
@@ -177,12 +179,13 @@ class PackedDataCollator:
 
     Notes
     -----
-    Written against SkyRL 0.3.0 and its main branch of autumn 2026: ``PackedDataCollator`` of
+    Written against SkyRL 0.3.0 and 0.4.0: ``PackedDataCollator`` of
     ``skyrl.train.dataset.collators``. If SkyRL is installed, its own function gives the alignment,
     since its workers use it; with SkyRL 0.3.0, which has no recipes, the limit applies before
-    lengths are rounded up, as there. Unlike in SkyRL, images are errors, as rows of several
-    examples cannot have them (SkyRL, which does not pack batches with images, would leave them
-    out), and so are floats as token ids.
+    lengths are rounded up with fp8, too, as there. Unlike in SkyRL, images are errors, as rows of
+    several examples cannot have them (SkyRL, which does not pack batches with images, would leave
+    them out), and so are floats as token ids. Examples without any token are a RuntimeError, as in
+    0.3.0; 0.4.0 raises ValueError.
     """
 
     def __init__(
@@ -299,17 +302,18 @@ class PackedDataCollator:
 
     def _bins(self, lengths: list[int], align: Alignment) -> BinPlan:
         """Return the examples of each row; the rows of each rank one after the other."""
-        for row, length in enumerate(lengths):
-            if length > self.max_tokens_per_microbatch:
-                raise ValueError(
-                    f"examples[{row}] has {length} tokens, which exceeds "
-                    f"max_tokens_per_microbatch={self.max_tokens_per_microbatch}; pass a larger "
-                    "max_tokens_per_microbatch, or shorter examples"
-                )
         tokens = np.array(lengths, np.int64)
         capacity, places = self.max_tokens_per_microbatch, tokens
         if align.is_limited:
             capacity, places = max(capacity, align.size), -(-tokens // align.size) * align.size
+        for row, (length, place) in enumerate(zip(lengths, places.tolist(), strict=True)):
+            if place > capacity:
+                rounded = f" ({place} rounded up)" if align.is_limited else ""
+                raise ValueError(
+                    f"examples[{row}] has {length} tokens{rounded}, which exceeds "
+                    f"max_tokens_per_microbatch={self.max_tokens_per_microbatch}; pass a larger "
+                    "max_tokens_per_microbatch, or shorter examples"
+                )
         try:
             plan = pack(
                 places,
@@ -351,9 +355,9 @@ def _as_packed_batch(packed: Mapping[str, Any], plan: BinPlan) -> Any:
     width = packed["input_ids"].shape[1]
     if width == 0:
         raise RuntimeError("examples have no tokens; pass at least one token")
-    # The last position predicts nothing. SkyRL sums contiguous float32 numbers.
+    # The last position predicts nothing. SkyRL sums contiguous float32 numbers, by NumPy.
     loss_mask = packed["loss_mask"][:, :-1].contiguous()
-    loss_mask *= 1 / max(int(loss_mask.sum().item()), 1)
+    loss_mask *= 1 / max(int(loss_mask.numpy().sum()), 1)
     lengths = np.split(plan.lengths, plan.offsets[1:-1])
     data = {
         "sequences": packed["input_ids"],
