@@ -58,7 +58,7 @@ BATCH = "import fastcollate as fc; fc.build_batch([[1]], [[2]], pad_token_id=0)"
         (
             OLD.format("torch", "2.4.1+cpu"),
             BATCH,
-            "fastcollate needs torch 2.5 or newer, and this is 2.4.1+cpu: pip install --upgrade "
+            "fastcollate needs torch 2.6 or newer, and this is 2.4.1+cpu: pip install --upgrade "
             "torch, or pass array_type='numpy'",
         ),
         (

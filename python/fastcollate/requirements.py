@@ -11,7 +11,7 @@ from importlib.util import find_spec
 
 LEAST_PYTHON = (3, 10)
 LEAST_NUMPY = (1, 26)
-LEAST_TORCH = (2, 5)
+LEAST_TORCH = (2, 6)
 """As in pyproject.toml."""
 
 
