@@ -104,7 +104,7 @@ bench-smoke: $(BUILT) ## run every benchmark once on little data, to see that it
 	cargo test --bench '*'
 	for bench in $(BENCHES); do $(BIN)/python $$bench --smoke || exit; done
 
-lint: $(BUILT) ## check formatting, lints, types and stubs
+lint: $(BUILT) ## check formatting, lints, types, stubs, workflows, and what PyPI gets
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets -- -D warnings
 	cargo clippy --package fastcollate-python --features abi3 -- -D warnings
@@ -114,6 +114,10 @@ lint: $(BUILT) ## check formatting, lints, types and stubs
 	$(BIN)/mypy tests/typed_program.py
 	$(BIN)/pyright --pythonpath $(BIN)/python
 	$(BIN)/python -m mypy.stubtest fastcollate._fastcollate
+	$(BIN)/zizmor --offline --quiet --config .github/zizmor.yml .github
+	$(BIN)/check-jsonschema --builtin-schema vendor.github-workflows .github/workflows/*.yml
+	rm -rf target/sdist && $(BIN)/maturin sdist --out target/sdist
+	$(BIN)/twine check --strict target/sdist/*
 
 format: $(INSTALLED) ## format the code and fix what lints can fix
 	cargo fmt --all
