@@ -53,10 +53,12 @@ MODULES = {
     "trl.trainer.dpo_trainer",
     "trl.trainer.sft_trainer",
     "trl.trainer.utils",
+    "verl.trainer.ppo.core_algos",
     "verl.trainer.ppo.padding_utils",
     "verl.utils.attention_utils",
     "verl.utils.model",
     "verl.utils.seqlen_balancing",
+    "verl.utils.torch_functional",
     "verl.workers.utils.padding",
 }
 
@@ -158,7 +160,7 @@ def _import(
     if top in sys.stdlib_module_names or (top in USED and importlib.util.find_spec(top)):
         return builtins.__import__(name, globals, locals, fromlist, level)
     if name in MODULES:
-        return real(name)
+        return real(name) if fromlist else _Package(top)
     return _Package(name)
 
 
@@ -172,7 +174,7 @@ class _Package:
         path = f"{self.name}.{name}"
         if path in MODULES:
             return real(path)
-        if path in GIVEN:
+        if path in GIVEN or any(module.startswith(f"{path}.") for module in MODULES):
             return _Package(path)
         return GIVEN.get(self.name, {}).get(name) or _Stub(name, (), {})
 

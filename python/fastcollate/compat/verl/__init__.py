@@ -13,6 +13,7 @@ from fastcollate.compat.verl.seqlen_balancing import (
     karmarkar_karp,
     rearrange_micro_batches,
 )
+from fastcollate.compat.verl.tensordicts import to_tensordict
 from fastcollate.compat.verl.upsampling import (
     build_padding_position_ids,
     build_padding_routed_experts,
@@ -33,5 +34,6 @@ __all__ = [
     "prepare_dynamic_batch",
     "rearrange_micro_batches",
     "restore_dynamic_batch",
+    "to_tensordict",
     "upsample_batch",
 ]
