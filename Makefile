@@ -35,7 +35,7 @@ SANITIZED := $(wildcard $(addprefix tests/test_, memory.py safety.py *attacks.py
 # These measure the usual allocator.
 NOT_SANITIZED := not take_no_page_faults and not small_batches_leave_no_memory
 
-.PHONY: help demo test test-fast test-wheel peers gpu fuzz fuzz-core corpus sanitize bench bench-smoke lint format docs build rollouts clean
+.PHONY: help demo test test-fast test-wheel peers parity gpu fuzz fuzz-core corpus sanitize bench bench-smoke lint format docs build rollouts clean
 
 help: ## list the tasks
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "%-14s%s\n", $$1, $$2 }' Makefile

@@ -17,9 +17,11 @@ NEEDS = (  # the reason to skip a snippet that matches, unless the condition hol
         (rf"\b{pattern}\b", lambda name=name: find_spec(name) is not None, f"needs {name}")
         for pattern, name in {
             "pyarrow": "pyarrow", "polars": "polars", "duckdb": "duckdb", "pandas": "pandas",
-            "datasets": "datasets", "Trainer": "accelerate", "for_ray_data": "ray",
-            "tokenizer": "tokenizers", "model": "transformers", "model_logprobs": "transformers",
-            "flex_model": "transformers", "windowed_model": "transformers",
+            "datasets": "datasets", "Trainer": "accelerate", "SFTTrainer": "trl",
+            "nemo_rl.distributed": "nemo_rl", "import transformers": "transformers",
+            "for_ray_data": "ray", "tokenizer": "tokenizers", "model": "transformers",
+            "model_logprobs": "transformers", "flex_model": "transformers",
+            "windowed_model": "transformers",
         }.items()
     ),
 )  # fmt: skip
@@ -28,7 +30,10 @@ NEEDS = (  # the reason to skip a snippet that matches, unless the condition hol
 PAGE_NEEDS = {
     "docs/attention.md": ("torch", "transformers"), "docs/balance.md": (),
     "docs/batches.md": ("torch", "transformers"), "docs/looking.md": ("torch", "tokenizers"),
-    "docs/merging.md": ("torch", "tokenizers"), "docs/tables.md": ("torch", "pyarrow"),
+    "docs/frameworks/index.md": ("transformers",),
+    "docs/frameworks/transformers.md": ("torch", "transformers"),
+    "docs/frameworks/trl.md": ("torch", "pyarrow"), "docs/merging.md": ("torch", "tokenizers"),
+    "docs/tables.md": ("torch", "pyarrow"),
 }  # fmt: skip
 
 SIZES = {
@@ -273,9 +278,35 @@ def with_positions(names):
     return {"batch": fc.build_batch(**rows, position_ids="zero")}
 
 
+def trl():
+    import pyarrow
+
+    rng = np.random.default_rng(0)
+    rows = [rng.integers(1, 60, length).tolist() for length in rng.integers(1, 20, 32)]
+    columns = turns()
+    return {
+        "dataset": pyarrow.table({"input_ids": rows}),
+        "prompt_ids": columns["prompts"], "completion_ids": columns["responses"],
+        "sampling_logps": columns["logprobs"], "tool_mask": columns["masks"],
+    }  # fmt: skip
+
+
+def for_trainers():
+    names = handover()
+    columns = turns()
+    return names | some(columns, "prompts", "responses", "masks")
+
+
+def nemo_rl():
+    return some(turns(), "prompts", "responses", "masks", "uids")
+
+
 PAGES = {
     "README.md": readme, "docs/attention.md": attention, "docs/balance.md": balance,
-    "docs/batches.md": batches, "docs/handover.md": handover, "docs/looking.md": looking,
+    "docs/batches.md": batches, "docs/frameworks/index.md": dict,
+    "docs/frameworks/nemo_rl.md": nemo_rl,
+    "docs/frameworks/transformers.md": for_trainers, "docs/frameworks/trl.md": trl,
+    "docs/handover.md": handover, "docs/looking.md": looking,
     "docs/merging.md": merging, "docs/packing.md": packing, "docs/ray.md": dict,
     "docs/steps.md": steps, "docs/tables.md": dict, "docs/trees.md": trees,
 }  # fmt: skip

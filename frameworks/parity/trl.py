@@ -165,3 +165,65 @@ def preference_pairs(draw: Draw, trl: Peer) -> Case:
         ours=lambda: preference(pairs, 7, multiple),
         given={"pairs": pairs, "pad_token_id": 7, "pad_to_multiple_of": multiple},
     )
+
+
+@TRL.compares("pad (fastcollate.pad)")
+def padded_tensors(draw: Draw, trl: Peer) -> Case:
+    """Draw tensors of one to three dimensions, of which the first is padded."""
+    import torch
+
+    trailing = draw(st.sampled_from([(), (2,), (2, 3)]))
+    lengths = draw(st.lists(st.integers(0, 6), min_size=1, max_size=6).filter(any))
+    dtype = draw(st.sampled_from([torch.int64, torch.float32]))
+    tensors = [
+        torch.tensor(draw(st.integers(0, 99)), dtype=dtype).expand(length, *trailing)
+        for length in lengths
+    ]
+    fill = draw(st.sampled_from([0, -100, 7]))
+    side = draw(st.sampled_from(["left", "right"]))
+    multiple = draw(st.sampled_from([None, 4]))
+    return Case(
+        theirs=lambda: trl("trl.trainer.utils").pad(tensors, fill, side, multiple),
+        ours=lambda: fc.pad(tensors, side, fill=fill, multiple_of=multiple or 1),
+        given={"tensors": tensors, "fill": fill, "side": side, "multiple": multiple},
+    )
+
+
+@TRL.compares("padding of GRPOTrainer (build_batch)")
+def completions(draw: Draw, trl: Peer) -> Case:
+    """Draw prompts, and completions with log-probabilities and tool masks."""
+    import torch
+
+    tokens = st.integers(1, 99)
+    rows: dict[str, list[Any]] = {"prompts": [], "responses": [], "logprobs": [], "loss_mask": []}
+    for _ in range(draw(st.integers(1, 6))):
+        rows["prompts"].append(lists(draw, tokens, draw(st.integers(1, 6))))
+        count = draw(st.integers(1, 6))
+        rows["responses"].append(lists(draw, tokens, count))
+        rows["logprobs"].append(lists(draw, st.floats(-9, 0, width=32), count))
+        rows["loss_mask"].append(lists(draw, st.integers(0, 1), count))
+
+    def theirs() -> dict[str, Any]:
+        pad = trl("trl.trainer.utils").pad
+        prompts = [torch.tensor(row) for row in rows["prompts"]]
+        responses = [torch.tensor(row) for row in rows["responses"]]
+        masks = (
+            [torch.ones_like(row) for row in prompts],
+            [torch.ones_like(row) for row in responses],
+        )
+        mask = pad(masks[0], 0, "left"), pad(masks[1], 0, "right")
+        return {
+            "input_ids": torch.cat([pad(prompts, 7, "left"), pad(responses, 7, "right")], 1),
+            "attention_mask": torch.cat(mask, 1),
+            "response_mask": mask[1],
+            "logprobs": pad([torch.tensor(row) for row in rows["logprobs"]], 0.0, "right"),
+            "tool_mask": pad([torch.tensor(row) for row in rows["loss_mask"]], 1, "right")
+            * mask[1],
+        }
+
+    def ours() -> dict[str, Any]:
+        batch = dict(fc.build_batch(**rows, pad_token_id=7, layout="two_segment"))
+        batch["tool_mask"] = batch.pop("loss_mask").long()
+        return batch
+
+    return Case(theirs=theirs, ours=ours, given=rows)

@@ -5,10 +5,13 @@ from __future__ import annotations
 __all__ = ["VERIFIED"]
 
 VERIFIED: dict[str, tuple[str, ...]] = {
-    "nemo_rl": ("0.5.0",),
+    "nemo_rl": ("commit f4b1bdc",),
     "skyrl": ("0.3.0", "0.4.0"),
     "transformers": ("5.20.2", "5.23.0"),
     "trl": ("1.16.0",),
     "verl": ("0.9.1",),
 }
-"""Releases by name of the package that is imported, which is also the module of ``compat``."""
+"""Releases by import name of the framework, which is also the module of ``compat``.
+
+NeMo-RL has no releases on PyPI.
+"""

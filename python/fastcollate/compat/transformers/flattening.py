@@ -14,8 +14,6 @@ from fastcollate.ingest.tokens import Whole
 from fastcollate.option_types import ArrayType
 from fastcollate.plan.layouts import JAGGED
 
-__all__ = ["DataCollatorWithFlattening"]
-
 LABELS = FieldSpec("labels", "labels", align="sequence", dtype="int64")
 
 

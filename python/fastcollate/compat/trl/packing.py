@@ -17,8 +17,6 @@ if TYPE_CHECKING:
 
     Integers: TypeAlias = NDArray[np.int64]
 
-__all__ = ["pack_dataset"]
-
 STRATEGIES = ("bfd", "bfd_split", "wrapped")
 
 SEQ_LENGTHS = "seq_lengths"
