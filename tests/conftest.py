@@ -41,6 +41,7 @@ def array_type(request):
 ALONE = {
     *("test_builder_interrupts", "test_collator_ray", "test_forks", "test_interrupts"),
     *("test_merge_growth", "test_pinning", "test_prefetch", "test_ray", "test_train_grpo"),
+    "test_tutorial_ray",
 }
 
 

@@ -1,6 +1,7 @@
 """Runs of example scripts in a process of their own, as a reader runs them."""
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -34,3 +35,8 @@ def output_of(script, *arguments):
     run = run_example(script, *arguments)
     assert run.returncode == 0, run.stderr
     return run.stdout
+
+
+def numbers(name, text):
+    """Return the numbers after a name, in order."""
+    return [float(found) for found in re.findall(rf"{name} (-?[\d.]+)", text)]

@@ -70,7 +70,7 @@ def test_old_pythons(script):
 
 @pytest.mark.parametrize("script", [*SCRIPTS, "tutorials/preflight.py"])
 def test_old_pythons_can_read_scripts(script):
-    ast.parse((EXAMPLES / script).read_text("utf-8"), feature_version=(3, 7))
+    ast.parse((EXAMPLES / script).read_text("utf-8"), feature_version=(3, 8))
 
 
 def test_other_errors_keep_their_traceback(capsys):

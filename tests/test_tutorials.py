@@ -9,48 +9,26 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from example_runs import EXAMPLES, output_of
+from example_runs import EXAMPLES, numbers, output_of
 
 import fastcollate as fc
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
+from rows_alone import assert_same, log_probs_alone, outcome  # noqa: E402
+
 sys.path.append(str(EXAMPLES / "tutorials"))
 
 import grpo_loop  # noqa: E402
+import sft_packing  # noqa: E402
+import tool_use  # noqa: E402
+import trees  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # of transformers
 
 DOCS = Path(__file__).parents[1] / "docs" / "tutorials"
 SCRIPTS = sorted(path for path in EXAMPLES.glob("tutorials/*.py") if path.stem != "preflight")
-
-
-def numbers(name, text):
-    """Return the numbers after a name, in order."""
-    return [float(found) for found in re.findall(rf"{name} (-?[\d.]+)", text)]
-
-
-def outcome(model, loss):
-    """Return a loss, and its gradients in one line."""
-    model.zero_grad()
-    loss.backward()
-    gradients = torch.cat([parameter.grad.flatten() for parameter in model.parameters()])
-    model.zero_grad()
-    return loss.item(), gradients
-
-
-def assert_same(found, expected):
-    assert found[0] == pytest.approx(expected[0], rel=1e-6)
-    assert expected[1].abs().max() > 1e-3
-    torch.testing.assert_close(found[1], expected[1], rtol=1e-5, atol=1e-7)
-
-
-def log_probs_alone(model, prompt, response):
-    """Return the log-probabilities of a response whose row is all that the model reads."""
-    ids = torch.tensor([[*prompt, *response]])
-    log_probs = model(ids, use_cache=False).logits[0, :-1].log_softmax(-1)
-    return log_probs.gather(-1, ids[0, 1:, None])[len(prompt) - 1 :, 0]
 
 
 # GRPO
@@ -121,6 +99,131 @@ def test_the_grpo_loss_is_that_of_rows_one_by_one(rollouts):
         assert count == tokens[index]
         assert_same(outcome(changed, loss), outcome(changed, expected / count))
     assert clips > 10
+
+
+# Tool use
+
+
+def test_tool_use():
+    printed = output_of("tutorials/tool_use.py", "--steps", "20")
+    rewards = numbers("reward", printed)
+    assert rewards[-1] > rewards[0] + 0.1
+    before, after = re.findall(r"tokens ([\d,]+) -> ([\d,]+)", printed)[-1]
+    assert int(before.replace(",", "")) > 1.3 * int(after.replace(",", ""))
+    assert "follow" in printed.splitlines()[-2] + printed.splitlines()[-1]
+
+
+def test_the_loss_of_conversations_is_that_of_turns_one_by_one():
+    torch.manual_seed(0)
+    model = grpo_loop.make_model(len(tool_use.WORDS)).double()
+    conversations = tool_use.draw_conversations(np.random.default_rng(0))[:16]
+    for number, one in enumerate(conversations):
+        # Some calls are right, as after training; some lack an end.
+        while not one.is_over:
+            page = one.pages[len(one.prompts)] if (number + len(one.prompts)) % 4 else 6
+            one.add_turn([page, grpo_loop.END if number % 3 else page], [-0.5, -2.0])
+    advantages = grpo_loop.group_advantages([one.reward for one in conversations])
+    expected, count = 0, 0
+    for one, advantage in zip(conversations, advantages, strict=True):
+        for prompt, response in zip(one.prompts, one.responses, strict=True):
+            new = log_probs_alone(model, prompt, response)
+            ratio = (new - torch.tensor([-0.5, -2.0])).exp()
+            gain = np.float32(advantage).item()
+            expected -= torch.minimum(ratio * gain, ratio.clamp(0.8, 1.2) * gain).sum()
+            count += len(response)
+    expected = outcome(model, expected / count)
+    rows = []
+    for merge in "exact", None:
+        batch = tool_use.collate(conversations, merge)
+        tokens = batch.loss_normalizers(fc.plan_step(batch)).tokens
+        assert tokens == [count]
+        log_probs = grpo_loop.response_log_probs(model, batch)
+        if merge is None:
+            batch = batch.select(fc.plan_step(batch).shard(0, 0))  # which has a loss mask
+        loss = grpo_loop.policy_loss(log_probs, batch, tokens[0])
+        assert_same(outcome(model, loss), expected)
+        rows.append(batch.plan.num_rows)
+    assert rows[0] == len(conversations) < rows[1]
+
+
+# Packing
+
+
+def test_sft_packing():
+    printed = output_of("tutorials/sft_packing.py", "--steps", "5")
+    padded, packed, first, last = numbers("loss", printed)
+    assert padded == pytest.approx(packed, abs=2e-4)
+    assert last < first - 0.5
+    positions = [int(found.replace(",", "")) for found in re.findall(r"= ([\d,]+) pos", printed)]
+    assert positions[0] > 1.5 * positions[1]
+
+
+def test_masks_are_those_of_merged_turns():
+    rollouts = sft_packing.load_rollouts()
+    chosen = [turn for turn, how in enumerate(rollouts.encodings) if how == "tokens"]
+    batch = fc.build_batch(
+        [rollouts.prompts[turn] for turn in chosen],
+        [rollouts.responses[turn] for turn in chosen],
+        pad_token_id=0,
+        trajectory_ids=[rollouts.trajectory_ids[turn] for turn in chosen],
+        merge="exact",
+        layout="right",
+        array_type="numpy",
+    )
+    samples = sft_packing.load_samples()
+    assert len(samples) == batch.plan.num_rows
+    for row, sample in enumerate(samples):
+        prompt_len, response_len = batch.prompt_lens[row], batch.response_lens[row]
+        ids = batch.input_ids[row, : prompt_len + response_len]
+        assert sample["input_ids"] == ids.tolist()
+        mask = batch.loss_mask[row, :response_len].astype(int).tolist()
+        assert sample["assistant_masks"] == [0] * prompt_len + mask
+
+
+def test_the_packed_loss_is_that_of_conversations_one_by_one():
+    torch.manual_seed(0)
+    model = sft_packing.make_model()
+    samples = sorted(sft_packing.load_samples(), key=lambda sample: len(sample["input_ids"]))[:6]
+    expected, count = 0, 0
+    for sample in samples:
+        new = log_probs_alone(model, [], sample["input_ids"])
+        trained = torch.tensor(sample["assistant_masks"])[1:] == 1
+        expected -= new[trained].sum()
+        count += trained.sum()
+    expected = outcome(model, expected / count)
+    for collate in sft_packing.PADDED, sft_packing.PACKED:
+        loss = model(**collate(samples), use_cache=False).loss
+        assert_same(outcome(model, loss), expected)
+
+
+# Trees
+
+
+def test_trees():
+    printed = output_of("tutorials/trees.py", "--steps", "5")
+    *losses, first, last = numbers("loss", printed)
+    norms = numbers("norm of gradients", printed)
+    assert losses == pytest.approx([losses[0]] * 3, rel=1e-5)
+    assert norms == pytest.approx([norms[0]] * 3, rel=1e-4)
+    assert last < first - 0.5
+    positions = [int(found.replace(",", "")) for found in re.findall(r"([\d,]+) pos", printed)]
+    assert positions[0] > positions[1] > 5 * positions[2]
+
+
+def test_the_loss_of_a_tree_is_that_of_rows_one_by_one():
+    torch.manual_seed(0)
+    model = trees.make_model().double()
+    columns = {name: rows[:10] for name, rows in trees.load_columns().items()}
+    expected, count = 0, 0
+    for prompt, response, mask in zip(*columns.values(), strict=True):
+        if any(mask):
+            expected -= log_probs_alone(model, prompt, response).sum()
+            count += len(response)
+    assert 0 < count < sum(map(len, columns["responses"]))
+    expected = outcome(model, expected / count)
+    for layout in trees.LAYOUTS.values():
+        batch = fc.build_batch(**columns, pad_token_id=0, position_ids="zero", layout=layout)
+        assert_same(outcome(model, trees.loss_of(model, batch)), expected)
 
 
 # Pages
