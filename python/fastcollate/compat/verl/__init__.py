@@ -6,6 +6,7 @@ everywhere.
 
 from fastcollate.compat.verl.dynamic_batches import prepare_dynamic_batch, restore_dynamic_batch
 from fastcollate.compat.verl.padding import left_right_2_no_padding, no_padding_2_padding
+from fastcollate.compat.verl.patches import patch, unpatch
 from fastcollate.compat.verl.seqlen_balancing import (
     calculate_workload,
     get_group_balanced_partitions,
@@ -31,9 +32,11 @@ __all__ = [
     "karmarkar_karp",
     "left_right_2_no_padding",
     "no_padding_2_padding",
+    "patch",
     "prepare_dynamic_batch",
     "rearrange_micro_batches",
     "restore_dynamic_batch",
     "to_tensordict",
+    "unpatch",
     "upsample_batch",
 ]
