@@ -35,7 +35,7 @@ SANITIZED := $(wildcard $(addprefix tests/test_, memory.py safety.py *attacks.py
 # These measure the usual allocator.
 NOT_SANITIZED := not take_no_page_faults and not small_batches_leave_no_memory
 
-.PHONY: help demo test test-fast test-wheel peers parity gpu fuzz fuzz-core corpus sanitize bench bench-smoke lint format docs build rollouts clean
+.PHONY: help demo test test-fast test-wheel peers parity gpu fuzz fuzz-core corpus sanitize bench bench-smoke lint format docs pictures build rollouts clean
 
 help: ## list the tasks
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "%-14s%s\n", $$1, $$2 }' Makefile
@@ -128,6 +128,9 @@ docs: $(DOCS_INSTALLED) $(BUILT) ## build the documentation site
 	$(BIN)/python -m sphinx --jobs auto --fail-on-warning --keep-going --quiet \
 	  --doctree-dir target/doctrees docs target/docs
 	@echo target/docs/index.html
+
+pictures: $(BUILT) ## draw the pictures of the documentation again
+	$(BIN)/python docs/drawing
 
 build: $(BUILT) ## build the extension in release mode
 

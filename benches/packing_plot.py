@@ -7,7 +7,6 @@
 from __future__ import annotations
 
 import argparse
-import io
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -59,7 +58,7 @@ def points(lengths: Lengths, effort: Effort) -> list[Point]:
     ]
 
 
-def draw(cases: dict[str, list[Point]], target: Any) -> None:
+def draw(cases: dict[str, list[Point]], target: Path | None) -> None:
     """Draw the points, filled for fastcollate."""
     figure, grid = panels("packing", len(cases), sharey=True)
     for panel, (title, found) in zip(grid, cases.items(), strict=True):
@@ -96,7 +95,7 @@ def main() -> None:
         cases[title] = points(lengths, Effort(args.smoke, rounds))
         for point in cases[title]:
             print(f"{title}: {point.name}: {1e3 * point.seconds:.2f} ms, {point.efficiency:.2%}")
-    draw(cases, io.BytesIO() if args.smoke else args.out)
+    draw(cases, None if args.smoke else args.out)
 
 
 if __name__ == "__main__":

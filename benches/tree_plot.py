@@ -10,7 +10,6 @@ of the same tokens stands beside it. Needs matplotlib; without it, nothing is dr
 from __future__ import annotations
 
 import argparse
-import io
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
@@ -92,7 +91,7 @@ def series(effort: Effort) -> Iterator[tuple[str, list[Point]]]:
     )
 
 
-def draw(cases: dict[str, list[Point]], target: Any) -> None:
+def draw(cases: dict[str, list[Point]], target: Path | None) -> None:
     """Draw the points, and the formulas as lines."""
     figure, (ratios, times) = panels("trees", 2)
     for number, (name, points) in enumerate(cases.items()):
@@ -133,7 +132,7 @@ def main() -> None:
                 f"{name}: {point.repeats}: {point.ratio:.3f}x fewer (formula {point.formula:.3f}), "
                 f"{point.plan:.2f} ns a token (copy {point.copy:.2f})"
             )
-    draw(cases, io.BytesIO() if args.smoke else args.out)
+    draw(cases, None if args.smoke else args.out)
 
 
 if __name__ == "__main__":

@@ -19,6 +19,7 @@ extensions = [
     "sphinx.ext.autodoc",
     "numpydoc",
     "sphinx_copybutton",
+    "llms_txt",
     "public_names",
     "repository_links",
 ]

@@ -306,7 +306,7 @@ PAGES = {
     "docs/batches.md": batches, "docs/frameworks/index.md": dict,
     "docs/frameworks/nemo_rl.md": nemo_rl,
     "docs/frameworks/transformers.md": for_trainers, "docs/frameworks/trl.md": trl,
-    "docs/handover.md": handover, "docs/looking.md": looking,
+    "docs/handover.md": handover, "docs/index.md": dict, "docs/looking.md": looking,
     "docs/merging.md": merging, "docs/packing.md": packing, "docs/ray.md": dict,
     "docs/steps.md": steps, "docs/tables.md": dict, "docs/trees.md": trees,
 }  # fmt: skip

@@ -2,7 +2,18 @@
 
 from __future__ import annotations
 
+import io
+from pathlib import Path
 from typing import Any
+
+# matplotlib's colours, by its style attributes.
+DARK = """
+@media (prefers-color-scheme: dark) {
+  text { fill: #e6edf3 !important }
+  [style*="fill: #ffffff"] { fill: #1c2128 !important }
+  [style*="stroke: #000000"] { stroke: #9da7b1 !important }
+}
+"""
 
 
 def panels(name: str, count: int, **options: Any) -> tuple[Any, list[Any]]:
@@ -20,13 +31,21 @@ def panels(name: str, count: int, **options: Any) -> tuple[Any, list[Any]]:
     return figure, list(grid[0])
 
 
-def save(figure: Any, legend_of: Any, target: Any) -> None:
-    """Put the legend of a panel next to the last one, and write the figure to a file."""
+def save(figure: Any, legend_of: Any, target: Path | None) -> None:
+    """Put the legend of a panel next to the last one; write the figure to a file, if given."""
     from matplotlib import pyplot
 
     panel = figure.axes[-1]
     handles, labels = legend_of.get_legend_handles_labels()
     panel.legend(handles, labels, loc="center left", bbox_to_anchor=(1, 0.5), frameon=False)
     figure.tight_layout()
-    figure.savefig(target, format="svg", metadata={"Date": None})
+    drawn = io.StringIO()
+    figure.savefig(drawn, format="svg", metadata={"Date": None})
     pyplot.close(figure)
+    if target is not None:
+        target.write_text(readable_on_dark(drawn.getvalue()), "utf-8")
+
+
+def readable_on_dark(svg: str) -> str:
+    """Add colours for readers whose system is dark."""
+    return svg.replace("</style>", f"{DARK}</style>", 1)
