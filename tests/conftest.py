@@ -89,6 +89,20 @@ def pytest_runtest_setup(item):
             pytest.skip("needs a GPU" if needed == 1 else f"needs {needed} GPUs")
 
 
+# Most tests build batches of tensors, the default.
+ABSENT = [name for name in ("torch", "tokenizers") if find_spec(name) is None]
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item, call):
+    """Make skips of the errors about packages that are not installed."""
+    error = call.excinfo.value if call.excinfo else None
+    if isinstance(error, ImportError) and any(name in str(error) for name in ABSENT):
+        skipped = pytest.skip.Exception(str(error)).with_traceback(error.__traceback__)
+        call.excinfo = pytest.ExceptionInfo.from_exception(skipped)
+    return (yield)
+
+
 def gpus():
     import torch
 
