@@ -15,9 +15,10 @@ ROOT = Path(fc.__file__).parent
 PYPROJECT = Path(__file__).parents[1] / "pyproject.toml"
 
 OLD = (
-    "import sys, types\n"
-    "sys.modules[{0!r}] = types.ModuleType({0!r})\n"
-    "sys.modules[{0!r}].__version__ = {1!r}"
+    "import importlib.util, sys\n"
+    "spec = importlib.util.spec_from_loader({0!r}, None)\n"
+    "old = sys.modules[{0!r}] = importlib.util.module_from_spec(spec)\n"
+    "old.__version__ = {1!r}"
 )
 MISSING = "import sys; sys.modules[{!r}] = None"  # an import of it fails as if it were not there
 BATCH = "import fastcollate as fc; fc.build_batch([[1]], [[2]], pad_token_id=0)"
@@ -72,6 +73,11 @@ BATCH = "import fastcollate as fc; fc.build_batch([[1]], [[2]], pad_token_id=0)"
             "fastcollate.ray needs Ray: pip install 'fastcollate[ray]'",
         ),
         (
+            OLD.format("ray", "2.41.0"),
+            "import fastcollate.ray",
+            "fastcollate needs Ray 2.51 or newer, and this is 2.41.0: pip install --upgrade ray",
+        ),
+        (
             MISSING.format("hypothesis"),
             "import fastcollate.testing.strategies",
             "fastcollate.testing.strategies needs Hypothesis: pip install 'fastcollate[testing]'",
@@ -105,7 +111,8 @@ def test_the_least_versions_are_those_of_the_metadata():
     assert re.search('requires-python = ">=(.*)"', text)[1] == requirements.dotted(
         requirements.LEAST_PYTHON
     )
-    for name, least in (("numpy", requirements.LEAST_NUMPY), ("torch", requirements.LEAST_TORCH)):
+    for name in ("numpy", "torch", "ray"):
+        least = getattr(requirements, f"LEAST_{name.upper()}")
         assert re.search(f'"{name}>=(.*?)"', text)[1] == requirements.dotted(least)
 
 

@@ -26,7 +26,7 @@ from fastcollate.plan.grouping import group_numbers
 from fastcollate.plan.layouts import LEFT
 from fastcollate.plan.merging import MergePlan, Merging
 from fastcollate.plan.shard import Shard, picked_names
-from fastcollate.requirements import check_torch
+from fastcollate.requirements import LEAST_TORCH, check_version
 
 
 class BatchSpec(NamedTuple):
@@ -175,5 +175,6 @@ def import_torch() -> Any:
             "array_type='torch' needs torch: pip install 'fastcollate[torch]', "
             "or pass array_type='numpy'"
         ) from error
-    check_torch(torch.__version__)
+    advice = "pip install --upgrade torch, or pass array_type='numpy'"
+    check_version("torch", torch.__version__, LEAST_TORCH, advice)
     return torch

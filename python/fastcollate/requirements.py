@@ -12,13 +12,14 @@ from importlib.util import find_spec
 LEAST_PYTHON = (3, 10)
 LEAST_NUMPY = (1, 26)
 LEAST_TORCH = (2, 6)
+LEAST_RAY = (2, 51)
 """As in pyproject.toml."""
 
 
 def check_requirements() -> None:
     """Raise an ImportError if Python or NumPy is too old, or the extension is not built.
 
-    torch is checked on its first use (:func:`check_torch`): importing it takes seconds.
+    torch and Ray are checked on their first use, since importing them takes seconds.
     """
     if sys.version_info < LEAST_PYTHON:
         raise ImportError(
@@ -31,11 +32,7 @@ def check_requirements() -> None:
         if error.name != "numpy":
             raise
         raise ImportError("fastcollate needs NumPy: pip install numpy") from error
-    if is_older(np.__version__, LEAST_NUMPY):
-        raise ImportError(
-            f"fastcollate needs NumPy {dotted(LEAST_NUMPY)} or newer, and this is "
-            f"{np.__version__}: pip install --upgrade numpy"
-        )
+    check_version("NumPy", np.__version__, LEAST_NUMPY, "pip install --upgrade numpy")
     if find_spec("fastcollate._fastcollate") is None:
         raise ImportError(
             f"fastcollate is not built for Python {dotted(sys.version_info[:2])}: in a checkout "
@@ -43,12 +40,11 @@ def check_requirements() -> None:
         )
 
 
-def check_torch(version: str) -> None:
-    """Raise an ImportError if this version of torch is too old."""
-    if is_older(version, LEAST_TORCH):
+def check_version(package: str, version: str, least: tuple[int, int], advice: str) -> None:
+    """Raise an ImportError if a package is too old."""
+    if is_older(version, least):
         raise ImportError(
-            f"fastcollate needs torch {dotted(LEAST_TORCH)} or newer, and this is {version}: "
-            "pip install --upgrade torch, or pass array_type='numpy'"
+            f"fastcollate needs {package} {dotted(least)} or newer, and this is {version}: {advice}"
         )
 
 

@@ -27,8 +27,14 @@ Not imported by ``import fastcollate``: write ``import fastcollate.ray``. Needs 
 
 from importlib.util import find_spec
 
+from fastcollate.requirements import LEAST_RAY, check_version
+
 if find_spec("ray") is None:
     raise ImportError("fastcollate.ray needs Ray: pip install 'fastcollate[ray]'")
+
+from ray import __version__ as _version_of_ray
+
+check_version("Ray", _version_of_ray, LEAST_RAY, "pip install --upgrade ray")
 
 from fastcollate.ray.fetching import ShardError, ShardTimeoutError
 from fastcollate.ray.planning import (
