@@ -12,15 +12,9 @@ from fastcollate.compat.verl.seqlen_balancing import (
     karmarkar_karp,
     rearrange_micro_batches,
 )
-from fastcollate.compat.verl.upsampling import (
-    build_padding_position_ids,
-    build_padding_routed_experts,
-    construct_minimal_padding_template,
-)
 
 BALANCING = "verl.utils.seqlen_balancing"
 PADDING = "verl.workers.utils.padding"
-UPSAMPLING = "verl.trainer.ppo.padding_utils"
 
 RAY_TRAINER = "verl.trainer.ppo.ray_trainer"
 ENGINE = "verl.workers.engine.utils"
@@ -52,17 +46,14 @@ PATCHER = Patcher(
         ),
         Replacement(PADDING, "left_right_2_no_padding", left_right_2_no_padding, (RAY_TRAINER,)),
         Replacement(PADDING, "no_padding_2_padding", no_padding_2_padding, (RAY_TRAINER, *LOSSES)),
-        Replacement(
-            UPSAMPLING, "construct_minimal_padding_template", construct_minimal_padding_template
-        ),
-        Replacement(UPSAMPLING, "build_padding_position_ids", build_padding_position_ids),
-        Replacement(UPSAMPLING, "build_padding_routed_experts", build_padding_routed_experts),
     ],
 )
 
 
 def patch() -> Patched:
     """Replace verl's functions by those of this package, in all modules of verl that bind them.
+
+    Those of padding rows are left out, since rows of verl's have fields of other lengths.
 
     Call it once in each process of a trainer and of its workers, before modules of your own import
     the functions: all data-parallel ranks must split micro-batches by the same implementation.
