@@ -50,7 +50,7 @@ ALONE = {
 SLOW = {
     *("test_attention_kernels", "test_cli", "test_collator_trainer", "test_gpu_page"),
     *("test_packed_consumer", "test_packed_workers", "test_parity", "test_report", "test_threads"),
-    *("test_tutorials", "test_typing"),
+    *("test_trl_trainers", "test_tutorials", "test_typing"),
 }
 
 

@@ -22,8 +22,6 @@ SKYRL.not_compared.update(
     compute_prompt_end_indices="of SkyRL before 0.3.0",
     PackingStrategy="an enumeration of names",
     SeqPacker="the packers that make_seq_packer returns",
-    patch="tested with SkyRL's modules",
-    unpatch="tested with SkyRL's modules",
 )
 
 PREPROCESS = "skyrl.train.dataset.preprocess"
