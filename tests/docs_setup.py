@@ -6,6 +6,7 @@
 
 import itertools
 from importlib.util import find_spec
+from types import SimpleNamespace
 
 import numpy as np
 
@@ -21,7 +22,7 @@ NEEDS = (  # the reason to skip a snippet that matches, unless the condition hol
             "nemo_rl.distributed": "nemo_rl", "import transformers": "transformers",
             "for_ray_data": "ray", "tokenizer": "tokenizers", "model": "transformers",
             "model_logprobs": "transformers", "flex_model": "transformers",
-            "windowed_model": "transformers",
+            "windowed_model": "transformers", "skyrl.train": "skyrl",
         }.items()
     ),
 )  # fmt: skip
@@ -297,6 +298,20 @@ def for_trainers():
     return names | some(columns, "prompts", "responses", "masks")
 
 
+def skyrl():
+    columns = turns()
+    ids = [SimpleNamespace(instance_id=uid, repetition_id=int(name[-1]))
+           for uid, name in zip(columns["uids"], columns["ids"], strict=True)]  # fmt: skip
+    responses = columns["responses"]
+    output = {
+        "prompt_token_ids": columns["prompts"], "response_ids": responses,
+        "rewards": [[0.0] * (len(row) - 1) + [1.0] for row in responses],
+        "loss_masks": columns["masks"], "rollout_logprobs": columns["logprobs"],
+        "trajectory_ids": ids, "is_last_step": [False, True] * (len(ids) // 2),
+    }  # fmt: skip
+    return {"generator_output": output, "tokenizer": SimpleNamespace(pad_token_id=0)}
+
+
 def nemo_rl():
     return some(turns(), "prompts", "responses", "masks", "uids")
 
@@ -304,7 +319,7 @@ def nemo_rl():
 PAGES = {
     "README.md": readme, "docs/attention.md": attention, "docs/balance.md": balance,
     "docs/batches.md": batches, "docs/frameworks/index.md": dict,
-    "docs/frameworks/nemo_rl.md": nemo_rl,
+    "docs/frameworks/nemo_rl.md": nemo_rl, "docs/frameworks/skyrl.md": skyrl,
     "docs/frameworks/transformers.md": for_trainers, "docs/frameworks/trl.md": trl,
     "docs/handover.md": handover, "docs/index.md": dict, "docs/looking.md": looking,
     "docs/merging.md": merging, "docs/packing.md": packing, "docs/ray.md": dict,
