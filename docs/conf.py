@@ -6,6 +6,7 @@ Markdown that also reads well on GitHub. Nothing is fetched while building or vi
 """
 
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent / "extensions"))
@@ -23,7 +24,6 @@ extensions = [
     "public_names",
     "repository_links",
 ]
-exclude_patterns = ["extensions"]
 nitpicky = True
 # Code in docstrings, with a link where it is a name of the library.
 default_role = "py:obj"
@@ -31,14 +31,18 @@ nitpick_ignore_regex = [("py:obj", ".*")]
 
 autodoc_default_options = {"members": True}
 autodoc_member_order = "bysource"
-# Parameter sections have the types; overloads are then one signature.
+autodoc_mock_imports = [name for name in ("ray", "torch") if find_spec(name) is None]
+# Types are in the parameters' descriptions; overloads are then one signature.
 autodoc_typehints = "none"
 numpydoc_show_class_members = False
 numpydoc_class_members_toctree = False
 
 myst_heading_anchors = 4
 
+# All pages in one sidebar; no fonts or scripts from elsewhere. pydata-sphinx-theme puts captions
+# into a menu at the top and leaves the sidebar empty, and shibuya changes every few days.
 html_theme = "furo"
+pygments_dark_style = "one-dark"
 html_title = "fastcollate"
 html_baseurl = "https://fastcollate.github.io/fastcollate/"
 html_static_path = ["static"]
