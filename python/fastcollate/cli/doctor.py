@@ -54,8 +54,6 @@ REPLACED: dict[str, dict[str, tuple[str, ...]]] = {
 }
 """Functions of frameworks that fastcollate's replace, by module."""
 
-_COMPAT = {"transformers": "hf"}
-
 _DISTRIBUTIONS = {"nemo_rl": "nemo-rl"}
 
 _MEASURED = 64 << 20
@@ -237,7 +235,7 @@ def _frameworks() -> Iterator[Finding]:
         if spec is None or not spec.submodule_search_locations:
             yield Finding(section, package, "not installed")
             continue
-        compat = import_module(f"fastcollate.compat.{_COMPAT.get(package, package)}")
+        compat = import_module(f"fastcollate.compat.{package}")
         root = Path(next(iter(spec.submodule_search_locations)))
         same, wrong = 0, []
         for module, names in modules.items():
