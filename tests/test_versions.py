@@ -48,4 +48,5 @@ def test_docs_have_the_verified_versions(name):
     assert row.split(", ") == list(VERIFIED[name])
     page = ROOT / f"docs/frameworks/{name}.md"
     if page.exists():
-        assert f"{' and '.join(VERIFIED[name])}." in page.read_text("utf-8")
+        versions = re.escape(" and ".join(VERIFIED[name]))
+        assert re.search(rf"^Verified with \w+ {versions}[.,]", page.read_text("utf-8"), re.M)
