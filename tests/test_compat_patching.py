@@ -254,6 +254,23 @@ def test_a_replaced_definition_is_refused(folder):
     assert bindings() == before
 
 
+def test_a_replaced_class_is_refused(folder):
+    import made_up.numbers
+
+    made_up.numbers.Counter = Counter
+    with pytest.raises(RuntimeError, match=r"Counter has already been replaced by test_compat_p"):
+        patcher().patch()
+
+
+def test_a_module_may_have_two_names(folder, caplog, monkeypatch):
+    import made_up.trainer
+
+    monkeypatch.setitem(sys.modules, "alias", made_up.trainer)
+    with patcher().patch():
+        assert made_up.trainer.double is double
+    assert caplog.text == ""
+
+
 def test_a_wrapped_definition_is_refused(folder):
     import functools
 
