@@ -23,6 +23,7 @@ NEEDS = (  # the reason to skip a snippet that matches, unless the condition hol
             "for_ray_data": "ray", "tokenizer": "tokenizers", "model": "transformers",
             "model_logprobs": "transformers", "flex_model": "transformers",
             "windowed_model": "transformers", "skyrl.train": "skyrl",
+            "verl.patch": "verl",
         }.items()
     ),
 )  # fmt: skip
@@ -33,7 +34,8 @@ PAGE_NEEDS = {
     "docs/batches.md": ("torch", "transformers"), "docs/looking.md": ("torch", "tokenizers"),
     "docs/frameworks/index.md": ("transformers",),
     "docs/frameworks/transformers.md": ("torch", "transformers"),
-    "docs/frameworks/trl.md": ("torch", "pyarrow"), "docs/merging.md": ("torch", "tokenizers"),
+    "docs/frameworks/trl.md": ("torch", "pyarrow"),
+    "docs/frameworks/verl.md": ("torch", "tensordict"), "docs/merging.md": ("torch", "tokenizers"),
     "docs/tables.md": ("torch", "pyarrow"),
 }  # fmt: skip
 
@@ -292,6 +294,18 @@ def trl():
     }  # fmt: skip
 
 
+def verl():
+    import torch
+
+    columns = {name: values[:8] for name, values in turns().items()}
+    batch = fc.build_batch(columns["prompts"], columns["responses"], pad_token_id=0)
+    return {
+        **some(columns, "prompts", "responses", "masks", "rewards", "logprobs", "uids"),
+        "batch": dict(batch), "sources": ["math"] * 8, "torch": torch,
+        "model_logprobs": lambda input_ids, **more: torch.zeros(input_ids.shape),
+    }  # fmt: skip
+
+
 def for_trainers():
     names = handover()
     columns = turns()
@@ -321,6 +335,7 @@ PAGES = {
     "docs/batches.md": batches, "docs/frameworks/index.md": dict,
     "docs/frameworks/nemo_rl.md": nemo_rl, "docs/frameworks/skyrl.md": skyrl,
     "docs/frameworks/transformers.md": for_trainers, "docs/frameworks/trl.md": trl,
+    "docs/frameworks/verl.md": verl,
     "docs/handover.md": handover, "docs/index.md": dict, "docs/looking.md": looking,
     "docs/merging.md": merging, "docs/packing.md": packing, "docs/ray.md": dict,
     "docs/steps.md": steps, "docs/tables.md": dict, "docs/trees.md": trees,
