@@ -42,7 +42,7 @@ myst_heading_anchors = 4
 # All pages in one sidebar; no fonts or scripts from elsewhere. pydata-sphinx-theme puts captions
 # into a menu at the top and leaves the sidebar empty, and shibuya changes every few days.
 html_theme = "furo"
-pygments_dark_style = "one-dark"
+pygments_dark_style = "github-dark"
 html_title = "fastcollate"
 html_baseurl = "https://fastcollate.github.io/fastcollate/"
 html_static_path = ["static"]
