@@ -14,7 +14,7 @@ from fastcollate._fastcollate import FieldSpec, OutputSpec
 from fastcollate.arguments import counted
 from fastcollate.arrays import offsets_of
 from fastcollate.compat.skyrl.packed_alignment import Alignment, packed_alignment
-from fastcollate.compat.skyrl.training_batch import training_batch
+from fastcollate.compat.skyrl.training_batch import Columns, training_batch
 from fastcollate.core_call import collate_fields
 from fastcollate.ingest.tokens import Whole
 from fastcollate.plan.bin_plan import BinPlan
@@ -24,8 +24,6 @@ from fastcollate.plan.packing import pack
 logger = logging.getLogger(__name__)
 
 Examples: TypeAlias = Sequence[Mapping[str, Any]]
-
-IMAGES = ("pixel_values", "image_grid_thw")
 
 LEFT_PADDED = OutputSpec(attention_mask="bool", bare=True)
 PACKED = OutputSpec(bare=True)
@@ -97,18 +95,14 @@ def collate_sft_batch(examples: Examples, tokenizer: Any) -> Any:
     pad_token_id = tokenizer.pad_token_id
     if pad_token_id is None and min(lengths) == max(lengths):
         pad_token_id = 0  # not used
-    data = {
-        "sequences": _left_padded("input_ids", ids, pad_token_id),
-        "attention_mask": _left_padded("attention_mask", attention_masks, 0),
-        "loss_mask": _left_padded("loss_mask", loss_masks, 0),
-        **dict.fromkeys(IMAGES),
-    }
-    if with_images:
-        import torch
-
-        for key in IMAGES:
-            data[key] = [torch.as_tensor(example[key]) for example in examples]
-    return training_batch(data, {"response_length": max(actions)})
+    columns = Columns(
+        sequences=_left_padded("input_ids", ids, pad_token_id),
+        attention_mask=_left_padded("attention_mask", attention_masks, 0),
+        loss_mask=_left_padded("loss_mask", loss_masks, 0),
+        pixel_values=_images("pixel_values", examples) if with_images else None,
+        image_grid_thw=_images("image_grid_thw", examples) if with_images else None,
+    )
+    return training_batch(columns, response_length=max(actions))
 
 
 class DefaultCollator:
@@ -359,13 +353,13 @@ def _as_packed_batch(packed: Mapping[str, Any], plan: BinPlan) -> Any:
     loss_mask = packed["loss_mask"][:, :-1].contiguous()
     loss_mask *= 1 / max(int(loss_mask.numpy().sum()), 1)
     lengths = np.split(plan.lengths, plan.offsets[1:-1])
-    data = {
-        "sequences": packed["input_ids"],
-        "attention_mask": packed["attention_mask"],
-        "loss_mask": loss_mask,
-        "sub_seq_lengths": [torch.tensor(row) for row in lengths],
-    }
-    return training_batch(data, {"response_length": width - 1})
+    columns = Columns(
+        sequences=packed["input_ids"],
+        attention_mask=packed["attention_mask"],
+        loss_mask=loss_mask,
+        sub_seq_lengths=[torch.tensor(row) for row in lengths],
+    )
+    return training_batch(columns, response_length=width - 1)
 
 
 def _check_images(examples: Examples) -> bool:
@@ -377,6 +371,12 @@ def _check_images(examples: Examples) -> bool:
             "pixel_values; pass all or none with images"
         )
     return count > 0
+
+
+def _images(key: str, examples: Examples) -> list[Any]:
+    import torch
+
+    return [torch.as_tensor(example[key]) for example in examples]
 
 
 def _check_length(row: int, key: str, values: Any, expected: int, source: str) -> None:
