@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from frameworks.parity.differences import first_difference
 from frameworks.parity.framework import Case, Comparison, Peer
 
-CASES_PER_SEED = 50
+CASES_PER_SEED = 20
 
 SHOWN = 2_000
 """Characters of a case's arguments."""
