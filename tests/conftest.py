@@ -78,6 +78,17 @@ def frozen():
     gc.freeze()
 
 
+@pytest.fixture
+def one_thread():
+    """Let torch use one thread: small models are slower on several, above all on busy cores."""
+    import torch
+
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
 def pytest_unconfigure():
     gc.unfreeze()  # else its modules would not be torn down
 

@@ -26,21 +26,14 @@ from grpo.reporting import plot, table_of
 from policy import Policy, response_log_probs, within_sequences
 from train_grpo import train, train_ddp
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 # So large steps that what is learned shows in the losses at once.
 OPTIONS = Options(
     steps=3, prompts=8, samples=4, prompts_per_mini_batch=2, learning_rate=0.01, dtype="float64"
 )
 EXAMPLES = Path(__file__).parents[1] / "examples"
 PLAIN = {"merge": False, "pack": False}
-
-
-@pytest.fixture(autouse=True)
-def one_thread():
-    """Spare the cores for those who run other tests."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 @pytest.fixture(scope="module")

@@ -16,7 +16,10 @@ sys.path.append(str(EXAMPLES / "tutorials"))
 
 import ray_rollouts  # noqa: E402
 
-pytestmark = pytest.mark.filterwarnings("ignore")  # of Ray and transformers
+pytestmark = [
+    pytest.mark.filterwarnings("ignore"),  # of Ray and transformers
+    pytest.mark.usefixtures("one_thread"),
+]
 
 
 def test_ray_rollouts():

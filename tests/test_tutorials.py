@@ -25,7 +25,10 @@ import sft_packing  # noqa: E402
 import tool_use  # noqa: E402
 import trees  # noqa: E402
 
-pytestmark = pytest.mark.filterwarnings("ignore")  # of transformers
+pytestmark = [
+    pytest.mark.filterwarnings("ignore"),  # of transformers
+    pytest.mark.usefixtures("one_thread"),
+]
 
 DOCS = Path(__file__).parents[1] / "docs" / "tutorials"
 SCRIPTS = sorted(path for path in EXAMPLES.glob("tutorials/*.py") if path.stem != "preflight")
@@ -116,7 +119,7 @@ def test_tool_use():
 def test_the_loss_of_conversations_is_that_of_turns_one_by_one():
     torch.manual_seed(0)
     model = grpo_loop.make_model(len(tool_use.WORDS)).double()
-    conversations = tool_use.draw_conversations(np.random.default_rng(0))[:16]
+    conversations = tool_use.draw_conversations(np.random.default_rng(0))[:8]
     for number, one in enumerate(conversations):
         # Some calls are right, as after training; some lack an end.
         while not one.is_over:
@@ -213,7 +216,7 @@ def test_trees():
 def test_the_loss_of_a_tree_is_that_of_rows_one_by_one():
     torch.manual_seed(0)
     model = trees.make_model().double()
-    columns = {name: rows[:10] for name, rows in trees.load_columns().items()}
+    columns = {name: rows[:6] for name, rows in trees.load_columns().items()}
     expected, count = 0, 0
     for prompt, response, mask in zip(*columns.values(), strict=True):
         if any(mask):

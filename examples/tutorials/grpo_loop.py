@@ -55,10 +55,9 @@ def sample(
     """Return a response to each prompt, and the log-probabilities of its tokens."""
     ids = fc.pad(prompts, "left", fill=PAD, array_type="torch").to(model.device)
     mask = fc.pad([[1] * len(prompt) for prompt in prompts], "left", array_type="torch")
-    output = model.generate(
-        ids, attention_mask=mask.to(ids.device), max_new_tokens=max_response,
-        do_sample=True, top_k=0, return_dict_in_generate=True, output_logits=True,
-    )  # fmt: skip
+    options = {"do_sample": True, "top_k": 0, "max_new_tokens": max_response}
+    outputs = {"return_dict_in_generate": True, "output_logits": True}
+    output = model.generate(ids, attention_mask=mask.to(ids.device), **options, **outputs)
     tokens = output.sequences[:, ids.shape[1] :]
     log_probs = torch.stack(output.logits, dim=1).log_softmax(-1).gather(-1, tokens[..., None])
     is_end = (tokens == END).int()
@@ -107,21 +106,25 @@ def policy_loss(log_probs: Tensor, batch: fc.Batch, tokens: float) -> Tensor:
     return -torch.minimum(ratio * advantages, clipped * advantages).sum() / tokens
 
 
-def train_step(model: LlamaForCausalLM, optimizer: torch.optim.Optimizer, batch: fc.Batch) -> float:
-    """Take an optimizer step on each mini-batch; return the first one's largest ratio."""
+@torch.no_grad()
+def largest_difference(model: LlamaForCausalLM, batch: fc.Batch) -> float:
+    """Compare log-probabilities of sampled tokens with the sampler's."""
+    differences = response_log_probs(model, batch) - batch.logprobs
+    return differences[batch.response_mask != 0].abs().max().item()
+
+
+def train_step(model: LlamaForCausalLM, optimizer: torch.optim.Optimizer, batch: fc.Batch) -> None:
+    """Take an optimizer step on each mini-batch."""
     plan = fc.plan_step(batch, prompts_per_mini_batch=PROMPTS // 2)
     tokens = batch.loss_normalizers(plan).tokens
-    differences = []
     for index in range(plan.num_mini_batches):
-        mini_batch = batch.select(plan.shard(index, rank=0)).to(model.device)
+        mini_batch = batch.select(plan.shard(index, rank=0))
         log_probs = response_log_probs(model, mini_batch)
-        differences.append((log_probs - mini_batch.logprobs)[mini_batch.loss_mask != 0].detach())
         loss = policy_loss(log_probs, mini_batch, tokens[index])
         optimizer.zero_grad()
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
-    return differences[0].abs().max().item()
 
 
 def main() -> None:
@@ -136,10 +139,11 @@ def main() -> None:
         responses, log_probs = sample(model, prompts)
         answers = [response.tolist() for response in responses]
         rewards = [reward_of(*pair) for pair in zip(prompts, answers, strict=True)]
-        batch = collate(prompts, responses, log_probs, rewards)
-        difference = train_step(model, optimizer, batch)
+        batch = collate(prompts, responses, log_probs, rewards).to(arguments.device)
         if step == 1:
+            difference = largest_difference(model, batch)
             print(f"log-probabilities of sampler and trainer differ by {difference:.0e} at most")
+        train_step(model, optimizer, batch)
         if step == 1 or step % 10 == 0:
             words = (" ".join(WORDS[token] for token in row) for row in (prompts[0], answers[0]))
             print(f"step {step:3}  reward {np.mean(rewards):.2f}  {' -> '.join(words)}")

@@ -105,7 +105,7 @@ def main() -> None:
     for step in range(1, arguments.steps + 1):
         conversations = draw_conversations(rng)
         run(model, conversations)
-        batch = collate(conversations)
+        batch = collate(conversations).to(arguments.device)
         train_step(model, optimizer, batch)
         if step == 1 or step % 10 == 0:
             apart = collate(conversations, merge=None)
