@@ -7,11 +7,12 @@ have to be tried until the cap holds. A line of the table is one interleaved run
 
 KK
     `partition`, and how many times as long verl's function takes. In lines of micro-batches:
-    `compat.verl.rearrange_micro_batches` on a dict with a mask, with verl's on the same dict.
+    `compat.verl.rearrange_micro_batches` on a dict with a mask, with verl's on the same dict. In
+    the line of prompts: `compat.verl.get_group_balanced_partitions`.
 LPT, swaps
     `partition` with ``"lpt"`` and ``"lpt_swap"``.
 verl
-    `get_seqlen_balanced_partitions`, or `rearrange_micro_batches`, where `make peers` has them.
+    `get_seqlen_balanced_partitions`, or the functions above, where `make peers` has them.
     Without them the plain port in `fastcollate.testing.reference`, which is faster: three to one,
     where they were compared.
 plan
@@ -33,7 +34,7 @@ from common.report import Effort, Figures, main, time_cell
 from fastcollate.compat import verl as compat
 from fastcollate.testing import reference
 from frameworks.installed import real
-from frameworks.verl import rearrange_loops
+from frameworks.verl import group_balanced_loops, rearrange_loops
 
 Parts = list[list[int]]
 
@@ -79,6 +80,22 @@ def measure(effort: Effort) -> Iterator[tuple[str, Figures]]:
     for count, median in ((256, 2_000), (1_024, 2_000), (1_024, 5_000)):
         figures = micro_batches(effort, verl, lengths_of(count // scale, median))
         yield f"{count // scale:,} rows of {median:,}", figures
+
+    figures = prompt_groups(effort, verl, 512 // scale, 64 // scale)
+    yield f"{512 // scale:,} prompts of 8 rows in {64 // scale:,}", figures
+
+
+def prompt_groups(effort: Effort, verl: Any, prompts: int, k: int) -> Figures:
+    """Measure partitions of whole prompt groups of 8 rows each."""
+    lengths = lengths_of(8 * prompts).tolist()
+    uids = [f"prompt {row // 8}" for row in range(8 * prompts)]
+    peer = group_balanced_loops if verl is None else verl.get_group_balanced_partitions
+    calls: dict[str, Callable[[], Any]] = {
+        OURS: partial(compat.get_group_balanced_partitions, lengths, uids, k),
+        "verl": partial(peer, lengths, uids, k),
+    }
+    assert calls[OURS]() == calls["verl"]()
+    return effort.run(calls, slow=["verl"])
 
 
 def micro_batches(effort: Effort, verl: Any, lengths: Any) -> Figures:
